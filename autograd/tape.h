@@ -1,0 +1,177 @@
+/* autograd/: the tape. Operations record nodes on it; tape_backward walks them in reverse order.
+ * The tape knows no operation by name: a node carries the function that takes it backward. */
+#ifndef TAPEGRAD_TAPE_H
+#define TAPEGRAD_TAPE_H
+
+#include <stdio.h>
+
+#include "tensor/tensor.h"
+
+#pragma GCC visibility push(default)
+
+typedef struct Tape Tape;
+
+/* A tape for one device; recording. Random numbers (dropout) come from seed 0 until tape_seed. A
+ * tape is used by one thread at a time. */
+Tape *tape_new(Device *device);
+void tape_free(Tape *tape);
+Device *tape_device(const Tape *tape);
+
+/* ---------------------------------------------------------------------------- inputs of a program
+ * Tensors that hold a copy of host memory and belong to the tape until tape_reset. */
+Tensor *tape_input(Tape *tape, const Real *host, Shape shape);
+Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape);
+
+/* An input whose gradient is wanted: kept, and tensor_gradient reads it after the pass. */
+Tensor *tape_variable(Tape *tape, const Real *host, Shape shape);
+
+/* ---------------------------------------------------------------------------------------- passes
+ * Walks the tape in reverse from a loss of one element, with dL/dloss = 1. Values and gradients
+ * that no earlier node needs are released on the way; the loss and what tensor_keep named stay.
+ * Gradients of parameters accumulate across passes until optim_step or params_zero_gradients.
+ * Raises when the loss does not depend on anything that wants a gradient, has more than one
+ * element, or when this tape went backward already since its last reset. */
+void tape_backward(Tape *tape, Tensor *loss);
+
+/* The same from any tensor and a given dL/dout, of out's shape. */
+void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
+
+/* Gives everything back that belongs to the tape; its memory is cached for the next step. After an
+ * error that was left by longjmp it also rewinds the random counter to where the last reset left
+ * it, and marks the gradients of the parameters that the step used as empty. */
+void tape_reset(Tape *tape);
+
+/* Turns recording on or off; returns what it was. Off, nothing is remembered for a backward pass. */
+bool tape_recording(Tape *tape, bool on);
+
+/* With recording off: tape_release gives back all tensors made since the mark except result (NULL:
+ * all of them); returns result. So a deep model's inference holds one layer's intermediates.
+ * Raises while recording. */
+typedef struct TapeMark {
+    int64_t position;
+} TapeMark;
+TapeMark tape_mark(const Tape *tape);
+Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result);
+
+/* ---------------------------------------------------------------------------------------- random
+ * The generator that dropout draws from. tape_seed restarts it; tape_random reads its state, which
+ * tape_set_random puts back (for checkpoints). */
+void tape_seed(Tape *tape, uint64_t seed);
+Random tape_random(const Tape *tape);
+void tape_set_random(Tape *tape, Random random);
+
+/* --------------------------------------------------------------------------------------- teaching
+ * Prints the recorded operations as a graph for Graphviz: `dot -Tsvg`. Boxes are operations,
+ * ellipses are tensors with their shapes; leaves that want a gradient are shaded. */
+void tape_print_dot(const Tape *tape, FILE *file);
+
+/* ----------------------------------------------------------------------- writing an operation
+ * An operation checks its arguments, makes its output, computes it and records a node:
+ *
+ *     static void square_backward(Node *node)
+ *     {
+ *         Tensor *x = node->inputs[0];
+ *         Gradient dx = tape_contribution(node, x);
+ *         const Real *dout = tape_upstream(node, 0);
+ *         for (int64_t i = 0; i < tensor_count(x); i++)
+ *             gradient_add(dx, i, 2 * x->data[i] * dout[i]);
+ *     }
+ *     Tensor *square(Tape *tape, Tensor *x)
+ *     {
+ *         tape_use(tape, "square: x", x);
+ *         Tensor *out = tape_tensor(tape, x->shape);
+ *         for (int64_t i = 0; i < tensor_count(x); i++)
+ *             out->data[i] = x->data[i] * x->data[i];
+ *         tape_record(tape, (Node){ .name = "square", .backward = square_backward,
+ *                                   .inputs = { x }, .outputs = { out } });
+ *         return out;
+ *     }
+ */
+enum { NODE_INPUTS = 8, NODE_OUTPUTS = 4, NODE_KEPT = 4 };
+
+typedef struct Node Node;
+struct Node {
+    const char *name;               /* the operation, for messages and printouts */
+    void (*backward)(Node *node);   /* contributes to the gradients of its inputs */
+    Tensor *inputs[NODE_INPUTS];    /* NULL where an optional one is missing */
+    Tensor *outputs[NODE_OUTPUTS];  /* what the operation returned */
+    Tensor *kept[NODE_KEPT];        /* what forward computed for backward alone */
+    const void *saved;              /* a small struct of constants, from tape_save */
+    Tape *tape;                     /* set by tape_record, as is the rest */
+    Node *previous;
+    int64_t index;
+};
+
+/* Raises unless the tensor is of Real type (tape_use_i32: int32), on the tape's device, and its
+ * data are there. label starts the sentence: "op_add: a". */
+void tape_use(Tape *tape, const char *label, Tensor *tensor);
+void tape_use_i32(Tape *tape, const char *label, Tensor *tensor);
+
+/* New tensors of the tape, of unspecified content. */
+Tensor *tape_tensor(Tape *tape, Shape shape);
+Tensor *tape_tensor_i32(Tape *tape, Shape shape);
+
+/* The same elements under another shape of the same count: shares storage and gradient. */
+Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape);
+
+/* A copy of a small struct, in the tape's memory until tape_reset. */
+const void *tape_save(Tape *tape, const void *data, size_t size);
+
+/* Takes n counters of the tape's random generator; returns it as it stood before. */
+Random tape_draw(Tape *tape, int64_t counters);
+
+/* Records the node when the tape records and an input wants a gradient; its outputs then do. */
+void tape_record(Tape *tape, Node node);
+
+/* Raises an error of an operation on this tape: tape_reset then undoes the step. */
+_Noreturn void tape_error(Tape *tape, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* In a backward function: dL/doutput of the index-th output, or NULL when nothing depended on it
+ * (the tape calls backward only when at least one output has a gradient). */
+const Real *tape_upstream(const Node *node, int index);
+
+/* In a backward function: the place to contribute to dL/dinput. data is NULL when the input wants
+ * no gradient (or is NULL): skip it. accumulate says whether to add (there are contributions
+ * already) or to store. Call it once per input and contribution, and write every element. */
+typedef struct Gradient {
+    Real *data;
+    bool accumulate;
+} Gradient;
+Gradient tape_contribution(Node *node, Tensor *input);
+
+/* One element's contribution. */
+static inline void gradient_add(Gradient gradient, int64_t i, Real value)
+{
+    gradient.data[i] = gradient.accumulate ? gradient.data[i] + value : value;
+}
+
+/* Scratch memory inside an operation or its backward function, device memory of count numbers:
+ * give it back with tape_scratch_free (tape_reset does after an error). */
+Tensor *tape_scratch(Tape *tape, Shape shape);
+void tape_scratch_free(Tape *tape, Tensor *scratch);
+
+/* ---------------------------------------------------------------------------- gradient checking
+ * Compares the tape's gradients of sum_i r_i out_i (r random, fixed) with central differences,
+ * (f(x + h) - f(x - h)) / 2h. The function is called many times with variables made from the given
+ * values; it must be deterministic. Build with REAL=double for errors near 1e-9; in float expect
+ * 1e-2. */
+typedef Tensor *CheckedFunction(Tape *tape, Tensor *const *inputs, void *context);
+
+typedef struct CheckInput {
+    Shape shape;
+    const Real *values; /* host memory */
+} CheckInput;
+
+typedef struct GradientCheck {
+    double error;             /* largest |analytic - numeric| / max(1, largest |numeric|) */
+    int input;                /* where it was: the input's index, */
+    int64_t element;          /* the element, */
+    double analytic, numeric; /* and the two values */
+} GradientCheck;
+
+GradientCheck gradient_check(Device *device, CheckedFunction *function, void *context,
+                             const CheckInput *inputs, int count);
+
+#pragma GCC visibility pop
+#endif

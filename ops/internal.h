@@ -1,0 +1,25 @@
+/* What the operations share. */
+#ifndef TAPEGRAD_OPS_INTERNAL_H
+#define TAPEGRAD_OPS_INTERNAL_H
+
+#include <math.h>
+#include <string.h>
+
+#include "ops/ops.h"
+#include "tensor/internal.h"
+
+/* Below this many elements a loop is not worth waking the other threads. */
+enum { PARALLEL_MINIMUM = 1 << 14 };
+
+/* A loop over independent elements, on all threads in vector instructions. */
+#define PARALLEL_FOR(i, n)                                                                         \
+    _Pragma("omp parallel for simd schedule(static) if ((n) >= PARALLEL_MINIMUM)")                 \
+    for (int64_t i = 0; i < (n); i++)
+
+/* One element's contribution to a gradient: kernels take (Real *dx, bool accumulate, ...). */
+static inline void contribute(Real *dx, bool accumulate, Real value)
+{
+    *dx = accumulate ? *dx + value : value;
+}
+
+#endif

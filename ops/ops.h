@@ -1,0 +1,133 @@
+/* ops/: operations on tensors, a file each: its mathematics, its forward and its backward.
+ *
+ * Every operation returns a new tensor of the tape (valid until tape_reset), records itself when
+ * the tape records, and raises an error when an argument is not on the tape's device, was given
+ * back, is of the wrong type, or has a shape that does not fit; the comments say which shapes fit.
+ * "[..., C]" is any number of leading axes. Integers are int32 tensors. */
+#ifndef TAPEGRAD_OPS_H
+#define TAPEGRAD_OPS_H
+
+#include "autograd/tape.h"
+
+#pragma GCC visibility push(default)
+
+/* ------------------------------------------------------------------------------ matrix products */
+
+/* out = a b, of [..., n, k] and [..., k, m]: [..., n, m]; a transposed argument is given as
+ * [..., k, n] or [..., m, k]. Leading axes are equal, or b has none and serves all of a's. */
+Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, bool transpose_b);
+
+/* out = x weight^T + bias: x [..., in], weight [out, in], bias [out] or NULL; [..., out]. */
+Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
+
+/* ---------------------------------------------------------------------------------- elementwise
+ * The shapes of a and b are equal, or one is the trailing axes of the other (a scalar always is)
+ * and is repeated along the leading ones. */
+
+/* out = a + b */
+Tensor *op_add(Tape *tape, Tensor *a, Tensor *b);
+/* out = a - b */
+Tensor *op_subtract(Tape *tape, Tensor *a, Tensor *b);
+/* out = a b */
+Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b);
+/* out = a / b */
+Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b);
+
+/* out = factor x */
+Tensor *op_scale(Tape *tape, Tensor *x, Real factor);
+/* out = x + value */
+Tensor *op_add_scalar(Tape *tape, Tensor *x, Real value);
+/* out = e^x */
+Tensor *op_exp(Tape *tape, Tensor *x);
+/* out = ln x */
+Tensor *op_log(Tape *tape, Tensor *x);
+/* out = tanh x */
+Tensor *op_tanh(Tape *tape, Tensor *x);
+/* out = 1 / (1 + e^-x) */
+Tensor *op_sigmoid(Tape *tape, Tensor *x);
+/* out = max(x, 0); the derivative at 0 is 0 */
+Tensor *op_relu(Tape *tape, Tensor *x);
+/* out = x Phi(x), Phi(x) = (1 + erf(x / sqrt 2)) / 2  (Hendrycks and Gimpel 2016) */
+Tensor *op_gelu(Tape *tape, Tensor *x);
+/* out = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, their approximation */
+Tensor *op_gelu_tanh(Tape *tape, Tensor *x);
+/* out = x for x > 0, e^x - 1 for x <= 0 */
+Tensor *op_elu(Tape *tape, Tensor *x);
+/* out = x + 1 for x > 0, e^x for x <= 0: the feature map of Transformers are RNNs, equation 7 */
+Tensor *op_elu_plus_one(Tape *tape, Tensor *x);
+/* out = ln(1 + e^x) */
+Tensor *op_softplus(Tape *tape, Tensor *x);
+
+/* out = x / (1 - probability) where a draw keeps it, else 0: each element is dropped with the
+ * given probability, 0 <= probability < 1. Draws from the tape's generator; no mask is stored.
+ * With recording off, or probability 0, it returns x. */
+Tensor *op_dropout(Tape *tape, Tensor *x, Real probability);
+
+/* -------------------------------------------------------------------- along the last axis, [..., C] */
+
+/* out_c = e^x_c / sum_j e^x_j */
+Tensor *op_softmax(Tape *tape, Tensor *x);
+/* out_c = x_c - ln sum_j e^x_j */
+Tensor *op_log_softmax(Tape *tape, Tensor *x);
+/* out = (x - mean) / sqrt(variance + eps) weight + bias, over the last axis, with the biased
+ * variance; weight and bias [C]. eps > 0. */
+Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real eps);
+
+/* ------------------------------------------------------------------------------------ reductions */
+typedef enum { OVER_ALL, OVER_LAST_AXIS } Reduction;
+
+/* The sum of all elements, a scalar; or over the last axis of [..., C]: [...]. */
+Tensor *op_sum(Tape *tape, Tensor *x, Reduction over);
+/* The mean, likewise. */
+Tensor *op_mean(Tape *tape, Tensor *x, Reduction over);
+/* out_i = sum over j <= i (reverse: j >= i) of x_j, along an axis (-1: the last). */
+Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse);
+
+/* ---------------------------------------------------------------------------------------- losses */
+
+/* A scalar, sum_r w_r (ln sum_c e^logits_rc - logits_r,target_r) / sum_r w_r, over the rows of
+ * logits [..., C]; targets int32 [...], each in [0, C); weights [...] (a mask, say; 0 or more, not
+ * all 0; they get no gradient) or NULL for all 1. */
+Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights);
+/* A scalar, the mean of (prediction - target)^2; equal shapes. */
+Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target);
+
+/* ------------------------------------------------------------------------- indexing and layout */
+
+/* out = the rows of weight [V, D] that indices, int32 [...] in [0, V), name: [..., D]. */
+Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
+/* The same elements in another shape of the same count; shares storage and gradient with x. */
+Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
+/* x with two axes exchanged (a copy). */
+Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
+/* a and b laid end to end along an axis; their other axes are equal. b may lack a's leading axes:
+ * it is then repeated along them (axis counts in a's shape, or from the end). */
+Tensor *op_concat(Tape *tape, Tensor *a, Tensor *b, int axis);
+/* count entries of x along an axis, from start on (a copy). */
+Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
+
+/* ------------------------------------------------------------------------------------- attention
+ * query, key [B, N, H, D] and value [B, N, H, M]: B sequences of N positions, H heads; the result
+ * is [B, N, H, M]. Or query holds all three side by side, [B, N, 3 H, D] (first the H query heads,
+ * then the keys', then the values'), and key and value are NULL: one product makes them, and its
+ * gradient is written in one piece. */
+
+/* out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps), with
+ * phi(x) = elu(x) + 1 (Katharopoulos et al. 2020, equations 8 to 12). O(N) time; keeps out and one
+ * number a position and head. eps >= 0; the paper's code has 1e-6. */
+Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Real eps);
+
+/* The same without the causal mask: the sums run over all keys j (equation 5); of sequence b over
+ * the first key_lengths[b] of them, int32 [B] in [1, N], or NULL for all. query may have another
+ * number of positions than key and value. */
+Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                            Tensor *key_lengths, Real eps);
+
+/* out_i = sum_j softmax_j(q_i.k_j / sqrt D) v_j (Vaswani et al. 2017, equation 1), over all keys,
+ * or over j <= i when causal, and over the first key_lengths[b] of sequence b (as above). Computed
+ * in tiles; keeps out and one number a position and head, never the N x N matrix. */
+Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                             Tensor *key_lengths, bool causal);
+
+#pragma GCC visibility pop
+#endif

@@ -1,0 +1,46 @@
+/* Philox4x32-10, as in Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3
+ * (2011), section 3.3 and table 2. CPU and CUDA kernels share this function.
+ * Ten rounds on four words x0..x3 under the key (k0, k1):
+ *   (h0, l0) = M0 x0     (h1, l1) = M1 x2
+ *   x0 = h1 ^ x1 ^ k0    x1 = l1    x2 = h0 ^ x3 ^ k1    x3 = l0      then k0 += W0, k1 += W1
+ * Here the counter's words are (counter, stream), low word first, and the key is the seed. */
+#ifndef TAPEGRAD_PHILOX_H
+#define TAPEGRAD_PHILOX_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define PHILOX_FUNCTION static __host__ __device__ __forceinline__
+#else
+#define PHILOX_FUNCTION static inline __attribute__((always_inline))
+#endif
+
+typedef struct Philox {
+    uint32_t word[4];
+} Philox;
+
+PHILOX_FUNCTION Philox philox(uint64_t seed, uint64_t stream, uint64_t counter)
+{
+    uint32_t x0 = (uint32_t)counter, x1 = (uint32_t)(counter >> 32);
+    uint32_t x2 = (uint32_t)stream, x3 = (uint32_t)(stream >> 32);
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * x0, p1 = (uint64_t)0xCD9E8D57u * x2;
+        x0 = (uint32_t)(p1 >> 32) ^ x1 ^ k0;
+        x1 = (uint32_t)p1;
+        x2 = (uint32_t)(p0 >> 32) ^ x3 ^ k1;
+        x3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    Philox result = { { x0, x1, x2, x3 } };
+    return result;
+}
+
+/* Uniform in [0, 1): the upper 24 bits, so that float holds it exactly. */
+PHILOX_FUNCTION float philox_uniform(uint32_t word)
+{
+    return (float)(word >> 8) * 0x1p-24f;
+}
+
+#endif
