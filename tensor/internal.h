@@ -21,6 +21,16 @@ bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)))
 #define DEVICE_CALL(device, kernel, arguments) ((void)(device), kernel##_cpu arguments)
 #endif
 
+/* Under AddressSanitizer, memory that is cached for reuse counts as freed. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#define POISON(data, size) ASAN_POISON_MEMORY_REGION(data, size)
+#define UNPOISON(data, size) ASAN_UNPOISON_MEMORY_REGION(data, size)
+#else
+#define POISON(data, size) ((void)(data), (void)(size))
+#define UNPOISON(data, size) ((void)(data), (void)(size))
+#endif
+
 /* A piece of device memory from the device's caching pool. */
 typedef struct Block {
     void *data; /* aligned to 64 bytes */
@@ -48,9 +58,12 @@ void device_copy_out(Device *device, void *host, const void *from, size_t bytes)
 void device_copy(Device *device, void *to, const void *from, size_t bytes);
 void device_zero(Device *device, void *to, size_t bytes);
 
-/* Raises unless the tensor is of this type and its data are there; lays a parameter out first.
- * label: "op_add: a", the start of the sentence. */
-void tensor_check_readable(const char *label, Tensor *tensor, TensorType type);
+/* What is wrong with reading the tensor as this type, the end of a sentence; NULL when nothing is.
+ * Lays a parameter out first. */
+const char *tensor_unreadable(const Tensor *tensor, TensorType type);
+
+/* The tensor that owns the storage which this one shows: itself or its base. */
+Tensor *tensor_root(const Tensor *tensor);
 
 /* One Philox4x32-10 block, for kernels that draw on their own. */
 #include "tensor/philox.h"

@@ -120,6 +120,7 @@ struct Tensor {
     bool keep;              /* stays readable after the backward pass */
     void (*lay_out)(Tensor *tensor); /* gives a parameter its storage at first use, or NULL */
     void *owner;                     /* the Tape or Params that it belongs to */
+    const char *name;                /* a parameter's path name, or NULL */
 };
 
 /* The number of elements. */

@@ -1,0 +1,491 @@
+/* The tape: an arena for small structs, the list of its tensors, the list of its nodes. */
+#include "autograd/tape.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/internal.h"
+
+/* A tensor of the tape lies together with the struct of its gradient. */
+typedef struct TapeTensor {
+    Tensor tensor;
+    Tensor gradient;
+    int64_t position;
+    struct TapeTensor *previous;
+} TapeTensor;
+
+/* A piece of the arena; pieces are kept from step to step. */
+typedef struct Chunk {
+    struct Chunk *next;
+    size_t size, used;
+    _Alignas(max_align_t) char bytes[];
+} Chunk;
+
+enum { CHUNK_BYTES = 1 << 16 };
+
+struct Tape {
+    Device *device;
+    bool recording;
+    bool went_backward;     /* since the last reset */
+    bool inside_backward;   /* false again when the pass has come to its end */
+    bool failed;            /* an error was raised since the last reset */
+    const char *label;      /* what is being done, for messages: "op_add: a", "op_add" */
+    Random random;          /* the generator, */
+    Random step_start;      /* and how it stood at the last reset */
+    TapeTensor *last_tensor;
+    int64_t tensor_count;
+    Node *last_node;
+    int64_t node_count;
+    Chunk *chunks, *current_chunk;
+};
+
+/* ---------------------------------------------------------------------------------- life and errors */
+Tape *tape_new(Device *device)
+{
+    if (!device)
+        error_raise("tape_new: the device is NULL");
+    Tape *tape = memory_allocate(sizeof *tape);
+    if (!tape)
+        error_raise("tape_new: %s", device_exhausted(device, sizeof *tape).text);
+    *tape = (Tape){ .device = device, .recording = true };
+    tape_seed(tape, 0);
+    return tape;
+}
+
+void tape_free(Tape *tape)
+{
+    if (!tape)
+        return;
+    tape_reset(tape);
+    for (Chunk *chunk = tape->chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        UNPOISON(chunk->bytes, chunk->size);
+        free(chunk);
+    }
+    free(tape);
+}
+
+Device *tape_device(const Tape *tape)
+{
+    return tape->device;
+}
+
+void tape_error(Tape *tape, const char *format, ...)
+{
+    tape->failed = true;
+    va_list arguments;
+    va_start(arguments, format);
+    error_raise_arguments(format, arguments);
+}
+
+/* "op_add: memory is exhausted: ..." with the operation's name cut from the label. */
+static _Noreturn void exhausted(Tape *tape, size_t bytes)
+{
+    const char *label = tape->label ? tape->label : "tape";
+    tape_error(tape, "%.*s: %s", (int)strcspn(label, ":"), label,
+               device_exhausted(tape->device, bytes).text);
+}
+
+/* -------------------------------------------------------------------------------------- the arena */
+static void *arena_take(Tape *tape, size_t bytes)
+{
+    bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
+    Chunk *chunk = tape->current_chunk;
+    while (chunk && chunk->used + bytes > chunk->size)
+        chunk = chunk->next;
+    if (!chunk) {
+        size_t size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
+        chunk = memory_allocate(sizeof *chunk + size);
+        if (!chunk)
+            exhausted(tape, sizeof *chunk + size);
+        *chunk = (Chunk){ .size = size };
+        Chunk **end = &tape->chunks;
+        while (*end)
+            end = &(*end)->next;
+        *end = chunk;
+    }
+    tape->current_chunk = chunk;
+    void *result = chunk->bytes + chunk->used;
+    UNPOISON(result, bytes);
+    chunk->used += bytes;
+    return result;
+}
+
+const void *tape_save(Tape *tape, const void *data, size_t size)
+{
+    return memcpy(arena_take(tape, size), data, size);
+}
+
+/* ---------------------------------------------------------------------------------------- tensors */
+static TapeTensor *of_tape(Tensor *tensor)
+{
+    return (TapeTensor *)(void *)tensor;
+}
+
+static TapeTensor *new_tensor(Tape *tape, TensorType type, Shape shape)
+{
+    TapeTensor *entry = arena_take(tape, sizeof *entry);
+    *entry = (TapeTensor){ .position = tape->tensor_count++, .previous = tape->last_tensor };
+    entry->tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .owner = tape };
+    entry->gradient = entry->tensor;
+    entry->tensor.gradient = &entry->gradient;
+    tape->last_tensor = entry;
+    return entry;
+}
+
+static void give_storage(Tape *tape, Tensor *tensor)
+{
+    size_t element = tensor->type == TENSOR_REAL ? sizeof(Real) : sizeof(int32_t);
+    size_t bytes = (size_t)tensor_count(tensor) * element;
+    tensor->block = device_allocate(tape->device, bytes);
+    if (!tensor->block)
+        exhausted(tape, bytes);
+    tensor->data = tensor->block->data;
+}
+
+static void take_storage(Tensor *tensor)
+{
+    device_free(tensor->device, tensor->block);
+    tensor->block = NULL;
+    tensor->data = NULL;
+}
+
+Tensor *tape_tensor(Tape *tape, Shape shape)
+{
+    Tensor *tensor = &new_tensor(tape, TENSOR_REAL, shape)->tensor;
+    give_storage(tape, tensor);
+    return tensor;
+}
+
+Tensor *tape_tensor_i32(Tape *tape, Shape shape)
+{
+    Tensor *tensor = &new_tensor(tape, TENSOR_INT32, shape)->tensor;
+    give_storage(tape, tensor);
+    return tensor;
+}
+
+Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
+{
+    if (shape_count(shape) != tensor_count(tensor))
+        tape_error(tape, "%s: cannot show %s as %s: the numbers of elements differ",
+                   tape->label ? tape->label : "tape_view", shape_text(tensor->shape).text,
+                   shape_text(shape).text);
+    Tensor *view = &new_tensor(tape, tensor->type, shape)->tensor;
+    view->base = tensor_root(tensor);
+    view->data = tensor->data;
+    view->requires_gradient = tensor->requires_gradient;
+    return view;
+}
+
+Tensor *tape_scratch(Tape *tape, Shape shape)
+{
+    return tape_tensor(tape, shape);
+}
+
+void tape_scratch_free(Tape *tape, Tensor *scratch)
+{
+    (void)tape;
+    if (scratch)
+        take_storage(scratch);
+}
+
+Tensor *tape_input(Tape *tape, const Real *host, Shape shape)
+{
+    tape->label = "tape_input";
+    Tensor *tensor = tape_tensor(tape, shape);
+    tensor_write(tensor, host);
+    return tensor;
+}
+
+Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape)
+{
+    tape->label = "tape_input_i32";
+    Tensor *tensor = tape_tensor_i32(tape, shape);
+    tensor_write_i32(tensor, host);
+    return tensor;
+}
+
+Tensor *tape_variable(Tape *tape, const Real *host, Shape shape)
+{
+    Tensor *tensor = tape_input(tape, host, shape);
+    tensor->requires_gradient = true;
+    return tensor_keep(tensor);
+}
+
+static void use(Tape *tape, const char *label, Tensor *tensor, TensorType type)
+{
+    tape->label = label;
+    const char *trouble = tensor_unreadable(tensor, type);
+    if (trouble)
+        tape_error(tape, "%s %s", label, trouble);
+    if (tensor->device != tape->device)
+        tape_error(tape, "%s is on %s, the tape on %s", label, device_name(tensor->device),
+                   device_name(tape->device));
+    if (!tensor->lay_out && tensor->owner != tape)
+        tape_error(tape, "%s belongs to another tape", label);
+}
+
+void tape_use(Tape *tape, const char *label, Tensor *tensor)
+{
+    use(tape, label, tensor, TENSOR_REAL);
+}
+
+void tape_use_i32(Tape *tape, const char *label, Tensor *tensor)
+{
+    use(tape, label, tensor, TENSOR_INT32);
+}
+
+/* -------------------------------------------------------------------------------------- recording */
+bool tape_recording(Tape *tape, bool on)
+{
+    bool before = tape->recording;
+    tape->recording = on;
+    return before;
+}
+
+static bool wants_gradient(const Tensor *tensor)
+{
+    return tensor && tensor_root(tensor)->requires_gradient;
+}
+
+void tape_record(Tape *tape, Node node)
+{
+    bool wanted = false;
+    for (int i = 0; i < NODE_INPUTS; i++)
+        wanted |= wants_gradient(node.inputs[i]);
+    if (!tape->recording || !wanted) {
+        for (int i = 0; i < NODE_KEPT; i++)
+            if (node.kept[i])
+                take_storage(node.kept[i]);
+        return;
+    }
+    node.tape = tape;
+    node.previous = tape->last_node;
+    node.index = tape->node_count;
+    Node *recorded = arena_take(tape, sizeof node);
+    *recorded = node;
+    for (int i = 0; i < NODE_OUTPUTS; i++)
+        if (node.outputs[i])
+            node.outputs[i]->requires_gradient = node.outputs[i]->type == TENSOR_REAL;
+    tape->last_node = recorded;
+    tape->node_count++;
+}
+
+TapeMark tape_mark(const Tape *tape)
+{
+    return (TapeMark){ tape->tensor_count };
+}
+
+Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
+{
+    if (tape->recording)
+        tape_error(tape, "tape_release: the tape is recording, and a backward pass would miss what "
+                         "is given back; call tape_recording(tape, false) first");
+    Tensor *spared = result ? tensor_root(result) : NULL;
+    TapeTensor *kept = NULL;
+    TapeTensor *entry = tape->last_tensor;
+    for (TapeTensor *previous; entry && entry->position >= mark.position; entry = previous) {
+        previous = entry->previous;
+        if (&entry->tensor == spared) {
+            kept = entry;
+            continue;
+        }
+        if (!entry->tensor.base)
+            take_storage(&entry->tensor);
+    }
+    tape->last_tensor = entry;
+    if (kept) {
+        kept->previous = entry;
+        tape->last_tensor = kept;
+    }
+    return result;
+}
+
+/* --------------------------------------------------------------------------------------- backward */
+const Real *tape_upstream(const Node *node, int index)
+{
+    const Tensor *output = node->outputs[index];
+    return output && output->has_gradient ? output->gradient->data : NULL;
+}
+
+Gradient tape_contribution(Node *node, Tensor *input)
+{
+    if (!wants_gradient(input))
+        return (Gradient){ NULL, false };
+    Tensor *root = tensor_root(input);
+    Tensor *gradient = root->gradient;
+    if (!gradient->data)
+        give_storage(node->tape, gradient);
+    bool accumulate = root->has_gradient;
+    bool partial = tensor_count(input) < tensor_count(root);
+    if (partial && !accumulate)
+        device_zero(root->device, gradient->data, (size_t)tensor_count(root) * sizeof(Real));
+    root->has_gradient = true;
+    return (Gradient){ gradient->data + (input->data - root->data), accumulate || partial };
+}
+
+/* After a node's turn nothing looks at its outputs again: all that used them came before. */
+static void release_outputs(Node *node)
+{
+    for (int i = 0; i < NODE_OUTPUTS; i++) {
+        Tensor *output = node->outputs[i];
+        if (output && !output->base && !output->keep) {
+            take_storage(output);
+            take_storage(output->gradient);
+            output->has_gradient = false;
+        }
+    }
+    for (int i = 0; i < NODE_KEPT; i++)
+        if (node->kept[i])
+            take_storage(node->kept[i]);
+}
+
+static void walk(Tape *tape, Tensor *out)
+{
+    tensor_keep(out);
+    for (Node *node = tape->last_node; node; node = node->previous) {
+        bool reached = false;
+        for (int i = 0; i < NODE_OUTPUTS; i++)
+            reached |= tape_upstream(node, i) != NULL;
+        tape->label = node->name;
+        if (reached && node->backward)
+            node->backward(node);
+        release_outputs(node);
+    }
+    tape->inside_backward = false;
+}
+
+static void begin(Tape *tape, const char *label, Tensor *out)
+{
+    use(tape, label, out, TENSOR_REAL);
+    if (tape->went_backward)
+        tape_error(tape, "%s: this tape went backward already, and what the pass needs is released;"
+                         " call tape_reset between passes", label);
+    if (!wants_gradient(out))
+        tape_error(tape, "%s depends on nothing that wants a gradient (or the tape was not "
+                         "recording)", label);
+    if (out->lay_out)
+        tape_error(tape, "%s is a parameter, expected the result of an operation", label);
+    tape->went_backward = tape->inside_backward = true;
+}
+
+/* The place for dL/dout itself. */
+static Real *seed(Tape *tape, Tensor *out)
+{
+    return tape_contribution(&(Node){ .tape = tape }, out).data;
+}
+
+void tape_backward(Tape *tape, Tensor *loss)
+{
+    begin(tape, "tape_backward: the loss", loss);
+    if (tensor_count(loss) != 1)
+        tape_error(tape, "tape_backward: the loss has shape %s, expected one element",
+                   shape_text(loss->shape).text);
+    const Real one = 1;
+    device_copy_in(tape->device, seed(tape, loss), &one, sizeof one);
+    walk(tape, loss);
+}
+
+void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient)
+{
+    use(tape, "tape_backward_from: the gradient", gradient, TENSOR_REAL);
+    begin(tape, "tape_backward_from: out", out);
+    if (!shape_equal(out->shape, gradient->shape))
+        tape_error(tape, "tape_backward_from: out has shape %s, the gradient %s, expected the same",
+                   shape_text(out->shape).text, shape_text(gradient->shape).text);
+    device_copy(tape->device, seed(tape, out), gradient->data,
+                (size_t)tensor_count(out) * sizeof(Real));
+    walk(tape, out);
+}
+
+/* A pass that did not come to its end has left some parameters with a part of their gradient. */
+static void forget_half_made_gradients(Tape *tape)
+{
+    for (Node *node = tape->last_node; node; node = node->previous)
+        for (int i = 0; i < NODE_INPUTS; i++)
+            if (wants_gradient(node->inputs[i]))
+                tensor_root(node->inputs[i])->has_gradient = false;
+}
+
+void tape_reset(Tape *tape)
+{
+    if (tape->inside_backward)
+        forget_half_made_gradients(tape);
+    for (TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous) {
+        if (!entry->tensor.base) {
+            take_storage(&entry->tensor);
+            take_storage(of_tape(&entry->tensor)->tensor.gradient);
+        }
+    }
+    for (Chunk *chunk = tape->chunks; chunk; chunk = chunk->next) {
+        chunk->used = 0;
+        POISON(chunk->bytes, chunk->size);
+    }
+    if (tape->failed)
+        tape->random = tape->step_start;
+    tape->step_start = tape->random;
+    tape->current_chunk = tape->chunks;
+    tape->last_tensor = NULL;
+    tape->last_node = NULL;
+    tape->tensor_count = tape->node_count = 0;
+    tape->went_backward = tape->inside_backward = tape->failed = false;
+    tape->label = NULL;
+}
+
+/* ----------------------------------------------------------------------------------------- random */
+void tape_seed(Tape *tape, uint64_t seed_value)
+{
+    tape_set_random(tape, random_new(seed_value, random_stream("tape")));
+}
+
+Random tape_random(const Tape *tape)
+{
+    return tape->random;
+}
+
+void tape_set_random(Tape *tape, Random random)
+{
+    tape->random = tape->step_start = random;
+}
+
+Random tape_draw(Tape *tape, int64_t counters)
+{
+    Random before = tape->random;
+    tape->random.counter += (uint64_t)counters;
+    return before;
+}
+
+/* --------------------------------------------------------------------------------------- teaching */
+
+static void print_tensor(FILE *file, const Tensor *tensor)
+{
+    const Tensor *root = tensor_root(tensor);
+    bool leaf = wants_gradient(root) && (root->lay_out || root->keep);
+    fprintf(file, "    \"%p\" [shape=ellipse%s, label=\"%s%s%s\"];\n", (const void *)tensor,
+            leaf ? ", style=filled, fillcolor=lightgrey" : "", tensor->name ? tensor->name : "",
+            tensor->name ? "\\n" : "", shape_text(tensor->shape).text);
+}
+
+void tape_print_dot(const Tape *tape, FILE *file)
+{
+    fprintf(file, "digraph tape {\n    node [fontname=\"sans-serif\", fontsize=11];\n");
+    for (Node *node = tape->last_node; node; node = node->previous) {
+        fprintf(file, "    node%lld [shape=box, label=\"%s\"];\n", (long long)node->index,
+                node->name);
+        for (int i = 0; i < NODE_INPUTS; i++) {
+            if (!node->inputs[i])
+                continue;
+            print_tensor(file, node->inputs[i]);
+            fprintf(file, "    \"%p\" -> node%lld;\n", (const void *)node->inputs[i],
+                    (long long)node->index);
+        }
+        for (int i = 0; i < NODE_OUTPUTS; i++) {
+            if (!node->outputs[i])
+                continue;
+            print_tensor(file, node->outputs[i]);
+            fprintf(file, "    node%lld -> \"%p\";\n", (long long)node->index,
+                    (const void *)node->outputs[i]);
+        }
+    }
+    fprintf(file, "}\n");
+}

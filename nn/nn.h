@@ -1,0 +1,174 @@
+/* nn/: Params, the one owner of weights, and layers built from operations. */
+#ifndef TAPEGRAD_NN_H
+#define TAPEGRAD_NN_H
+
+#include "ops/ops.h"
+
+#pragma GCC visibility push(default)
+
+/* ---------------------------------------------------------------------------------------- Params
+ * Named weights. Values lie in one flat buffer, gradients in another; storage is laid out at the
+ * first use of any weight, after which adding another one is an error. Tensor handles are stable
+ * and live until params_free. A weight's initial values depend on (seed, path name) alone. */
+typedef struct Params Params;
+
+Params *params_new(Device *device, uint64_t seed);
+void params_free(Params *params);
+Device *params_device(const Params *params);
+
+typedef enum {
+    INITIAL_ZERO,
+    INITIAL_ONE,
+    INITIAL_UNIFORM, /* uniform in [-scale, scale) */
+    INITIAL_NORMAL,  /* normal with standard deviation scale */
+} Initial;
+
+typedef struct Initializer {
+    Initial kind;
+    Real scale;
+} Initializer;
+
+/* Registers a weight under a path name ("transformer.norm.weight"). Raises when the name is taken
+ * or empty, or when storage is laid out already. */
+Tensor *params_add(Params *params, const char *name, Shape shape, Initializer initializer);
+
+/* Registers several weights of one shape under one prefix, prefix.NAME.suffix for each of the
+ * count names, side by side in memory; returns them as one tensor with their first axes laid end
+ * to end: so one product serves query, key and value. params_find finds the single ones. */
+Tensor *params_add_joined(Params *params, const char *prefix, const char *const *names, int count,
+                          const char *suffix, Shape shape, Initializer initializer);
+
+/* Numbers that live as long as the weights but are none: no gradient, not saved. */
+Tensor *params_constant(Params *params, const Real *host, Shape shape);
+
+/* The weight of this path name, or NULL. */
+Tensor *params_find(const Params *params, const char *name);
+
+/* How many weights there are, and their elements in all. */
+int params_count(const Params *params);
+int64_t params_elements(const Params *params);
+/* The index-th weight, in order of registration (joined ones one by one). */
+Tensor *params_at(const Params *params, int index);
+
+/* Marks all gradients as empty: the next contribution to each stores. */
+void params_zero_gradients(Params *params);
+
+/* The norm sqrt(sum g^2) over all gradients. When it exceeds maximum_norm (> 0), the gradients are
+ * scaled by maximum_norm / norm (Pascanu, Mikolov, Bengio 2013, algorithm 1). Returns the norm
+ * before scaling. */
+Real params_clip_gradients(Params *params, Real maximum_norm);
+
+/* All weights under their path names, as a safetensors file. Loading needs every weight, of the
+ * same shape, and tells the first that is missing, misshapen or unknown; then nothing is changed. */
+bool params_save(Params *params, const char *path);
+bool params_load(Params *params, const char *path);
+
+/* ---------------------------------------------------------------------------------------- layers
+ * Small structs of handles, to be kept by value. The path of a weight is the layer's name, a dot,
+ * and the name in the comments. */
+
+typedef struct Linear {
+    Tensor *weight, *bias; /* weight [out, in], bias [out] */
+} Linear;
+
+/* out = x weight^T + bias. Both start uniform in [-1/sqrt(in), 1/sqrt(in)). */
+Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out);
+Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x);
+
+typedef struct Embedding {
+    Tensor *weight; /* [count, width] */
+} Embedding;
+
+/* Rows of a table, which start normal with deviation 1. */
+Embedding nn_embedding(Params *params, const char *name, int64_t count, int64_t width);
+/* indices int32 [...]: [..., width]. */
+Tensor *nn_embedding_forward(Tape *tape, const Embedding *embedding, Tensor *indices);
+
+typedef struct LayerNorm {
+    Tensor *weight, *bias; /* [width]; start as ones and zeros */
+    Real eps;              /* 1e-5 */
+} LayerNorm;
+
+LayerNorm nn_layer_norm(Params *params, const char *name, int64_t width);
+Tensor *nn_layer_norm_forward(Tape *tape, const LayerNorm *norm, Tensor *x);
+
+typedef struct Dropout {
+    Real probability;
+} Dropout;
+
+Dropout nn_dropout(Real probability);
+/* Drops while the tape records; with recording off it passes x on. */
+Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x);
+
+/* A constant [length, width]: column 2i holds sin(position / 10000^(2i / width)), column 2i + 1 the
+ * cosine (Vaswani et al. 2017, section 3.5). Join it to an embedding with op_concat or op_add. */
+Tensor *nn_sinusoidal_positions(Params *params, int64_t length, int64_t width);
+
+typedef enum {
+    ATTENTION_CAUSAL_LINEAR = 1,
+    ATTENTION_LINEAR,
+    ATTENTION_CAUSAL_SOFTMAX,
+    ATTENTION_SOFTMAX,
+} Attention;
+
+/* A field left 0 means its default. */
+typedef struct TransformerConfig {
+    int64_t layers;       /* 4 */
+    int64_t heads;        /* 8 */
+    int64_t head_dim;     /* 32; the width is heads * head_dim */
+    int64_t feed_forward; /* 4 times the width */
+    Attention attention;  /* ATTENTION_CAUSAL_LINEAR */
+    Real dropout;         /* 0 */
+    Real attention_eps;   /* 1e-6: added to the normaliser of linear attention */
+    bool pre_norm;        /* false: x = norm(x + f(x)), as in the paper; true: x = x + f(norm(x)) */
+    bool gelu;            /* false: relu */
+    bool no_final_norm;   /* false: the transformer ends with a norm, as in the paper's code */
+} TransformerConfig;
+
+typedef struct MultiHeadAttention {
+    Linear input;  /* query, key and value side by side: query.weight, key.bias, ... */
+    Linear output; /* out.weight, out.bias */
+    int64_t heads, head_dim;
+    Attention attention;
+    Real eps;
+} MultiHeadAttention;
+
+/* Of the config it reads heads, head_dim, attention and attention_eps. */
+MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config);
+/* x [B, N, width]: the same shape. key_lengths int32 [B] or NULL, for attentions that are not
+ * causal. */
+Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
+                             Tensor *key_lengths);
+
+/* Names: attention, norm1, ff1, ff2, norm2. */
+typedef struct TransformerLayer {
+    MultiHeadAttention attention;
+    LayerNorm norm1, norm2;
+    Linear ff1, ff2;
+    Dropout dropout;
+    bool pre_norm, gelu;
+} TransformerLayer;
+
+/* Post-norm: x = norm1(x + attention(x)), x = norm2(x + ff2(relu(ff1(x)))), with dropout after the
+ * attention, the activation and ff2 (Vaswani et al. 2017, sections 3.1 and 5.4). */
+TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config);
+Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
+                                     Tensor *key_lengths);
+
+enum { NN_MAX_LAYERS = 64 };
+
+/* Names: layers.0 and so on, norm. */
+typedef struct Transformer {
+    int64_t layers;
+    TransformerLayer layer[NN_MAX_LAYERS];
+    LayerNorm norm;
+    bool has_norm;
+} Transformer;
+
+Transformer nn_transformer(Params *params, const char *name, TransformerConfig config);
+/* x [B, N, width]: the same shape. */
+Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
+                               Tensor *key_lengths);
+
+#pragma GCC visibility pop
+#endif

@@ -1,0 +1,93 @@
+/* optim/: optimisers and learning-rate schedules over a Params. */
+#ifndef TAPEGRAD_OPTIM_H
+#define TAPEGRAD_OPTIM_H
+
+#include "nn/nn.h"
+
+#pragma GCC visibility push(default)
+
+/* ------------------------------------------------------------------------------------- schedules
+ * The learning rate of step t (1, 2, ...) is the optimiser's own times a factor. */
+typedef enum { SCHEDULE_CONSTANT, SCHEDULE_DROPS, SCHEDULE_COSINE, SCHEDULE_PLATEAU } ScheduleKind;
+
+enum { SCHEDULE_MAX_DROPS = 8 };
+
+typedef struct Schedule {
+    ScheduleKind kind;
+    int drop_count;
+    int64_t drop_at[SCHEDULE_MAX_DROPS];
+    Real factor;
+    int64_t warm_up, total;
+    Real last;
+    int64_t patience;
+} Schedule;
+
+/* Factor 1. */
+Schedule optim_constant(void);
+/* Factor f^n, n the number of the given steps that are <= t (increasing; at most 8). */
+Schedule optim_drops(Real factor, int count, const int64_t *at);
+/* t / warm_up for t < warm_up, then last + (1 - last) (1 + cos(pi (t - warm_up) / (total - warm_up)))
+ * / 2 until t = total, then last (Loshchilov and Hutter 2017, equation 5, without restarts). */
+Schedule optim_cosine(int64_t warm_up, int64_t total, Real last);
+/* Multiplies by factor each time optim_observe has seen no better value for more than patience
+ * calls (better: below (1 - 1e-4) of the best), down to last. */
+Schedule optim_plateau(Real factor, int64_t patience, Real last);
+
+/* ------------------------------------------------------------------------------------ optimisers
+ * A config's field left 0 means its default in the comment. m and v are running means of the
+ * gradient g and of g^2; weights are written p; the learning rate is lr. */
+typedef struct Optimizer Optimizer;
+
+typedef struct SGDConfig {
+    Real learning_rate; /* 1e-2 */
+    Real momentum;      /* 0 */
+    Real weight_decay;  /* 0; added to the gradient */
+    Schedule schedule;  /* constant */
+} SGDConfig;
+
+/* g = g + weight_decay p;  m = momentum m + g;  p = p - lr m. */
+Optimizer *optim_sgd(Params *params, SGDConfig config);
+
+typedef struct AdamConfig {
+    Real learning_rate; /* 1e-3 */
+    Real beta1, beta2;  /* 0.9, 0.999 */
+    Real eps;           /* 1e-8 */
+    Real weight_decay;  /* 0 */
+    Schedule schedule;  /* constant */
+} AdamConfig;
+
+/* Kingma and Ba 2015, algorithm 1; weight decay is added to the gradient. */
+Optimizer *optim_adam(Params *params, AdamConfig config);
+/* The same with decoupled weight decay, p = p - lr weight_decay p first (Loshchilov, Hutter 2019,
+ * algorithm 2). */
+Optimizer *optim_adamw(Params *params, AdamConfig config);
+
+typedef AdamConfig RAdamConfig;
+
+/* Liu et al. 2019, algorithm 2: rectified when rho_t > 5, plain momentum p = p - lr m_hat before;
+ * the adaptive step is lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps). Weight decay is decoupled
+ * and applied first. */
+Optimizer *optim_radam(Params *params, RAdamConfig config);
+
+void optim_free(Optimizer *optimizer);
+
+/* One step from the accumulated gradients, which are empty afterwards. */
+void optim_step(Optimizer *optimizer);
+
+/* Steps taken so far; the learning rate that the next step will use; and a new base for it. */
+int64_t optim_steps(const Optimizer *optimizer);
+Real optim_learning_rate(const Optimizer *optimizer);
+void optim_set_learning_rate(Optimizer *optimizer, Real learning_rate);
+
+/* Tells the plateau schedule a value that should fall, a validation loss say. */
+void optim_observe(Optimizer *optimizer, Real value);
+
+/* A checkpoint: weights, optimiser state, schedule, the tape's random generator (tape may be NULL)
+ * and the program's own texts, in one safetensors file. A run that loads it continues bitwise as if
+ * it had not stopped. Loading checks everything before it changes anything. */
+bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int text_count,
+                const char *path);
+bool optim_load(Optimizer *optimizer, Tape *tape, const char *path);
+
+#pragma GCC visibility pop
+#endif

@@ -1,0 +1,45 @@
+/* The one error handler, and the sentence of the last file or data error. */
+#include "tensor/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static ErrorHandler *installed_handler;
+static void *installed_context;
+static _Thread_local char last_sentence[1024];
+
+void tapegrad_on_error(ErrorHandler *handler, void *context)
+{
+    installed_handler = handler;
+    installed_context = context;
+}
+
+const char *tapegrad_error(void)
+{
+    return last_sentence;
+}
+
+void error_raise_arguments(const char *format, va_list arguments)
+{
+    vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
+    if (installed_handler)
+        installed_handler(last_sentence, installed_context);
+    fprintf(stderr, "tapegrad: %s\n", last_sentence);
+    abort();
+}
+
+void error_raise(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    error_raise_arguments(format, arguments);
+}
+
+bool error_report(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
+    va_end(arguments);
+    return false;
+}

@@ -1,0 +1,104 @@
+/* Tensors to and from the host. */
+#include "tensor/internal.h"
+
+Tensor *tensor_root(const Tensor *tensor)
+{
+    return tensor->base ? tensor->base : (Tensor *)tensor;
+}
+
+int64_t tensor_count(const Tensor *tensor)
+{
+    return shape_count(tensor->shape);
+}
+
+const char *tensor_unreadable(const Tensor *tensor, TensorType type)
+{
+    if (!tensor)
+        return "is NULL";
+    if (tensor->lay_out)
+        tensor->lay_out((Tensor *)tensor);
+    if (tensor->type != type)
+        return type == TENSOR_REAL ? "holds integers, expected numbers of type Real"
+                                   : "holds numbers of type Real, expected integers";
+    if (!tensor_root(tensor)->data)
+        return "was given back already; call tensor_keep on it before the backward pass";
+    return NULL;
+}
+
+static void check(const char *function, const Tensor *tensor, TensorType type)
+{
+    const char *trouble = tensor_unreadable(tensor, type);
+    if (trouble && tensor)
+        error_raise("%s: the tensor of shape %s %s", function, shape_text(tensor->shape).text,
+                    trouble);
+    if (trouble)
+        error_raise("%s: the tensor %s", function, trouble);
+}
+
+static size_t real_bytes(const Tensor *tensor)
+{
+    return (size_t)tensor_count(tensor) * sizeof(Real);
+}
+
+static size_t integer_bytes(const Tensor *tensor)
+{
+    return (size_t)tensor_count(tensor) * sizeof(int32_t);
+}
+
+void tensor_read(const Tensor *tensor, Real *host)
+{
+    check("tensor_read", tensor, TENSOR_REAL);
+    device_copy_out(tensor->device, host, tensor->data, real_bytes(tensor));
+}
+
+void tensor_read_i32(const Tensor *tensor, int32_t *host)
+{
+    check("tensor_read_i32", tensor, TENSOR_INT32);
+    device_copy_out(tensor->device, host, tensor->integers, integer_bytes(tensor));
+}
+
+void tensor_write(Tensor *tensor, const Real *host)
+{
+    check("tensor_write", tensor, TENSOR_REAL);
+    device_copy_in(tensor->device, tensor->data, host, real_bytes(tensor));
+}
+
+void tensor_write_i32(Tensor *tensor, const int32_t *host)
+{
+    check("tensor_write_i32", tensor, TENSOR_INT32);
+    device_copy_in(tensor->device, tensor->integers, host, integer_bytes(tensor));
+}
+
+Real tensor_item(const Tensor *tensor)
+{
+    check("tensor_item", tensor, TENSOR_REAL);
+    if (tensor_count(tensor) != 1)
+        error_raise("tensor_item: the tensor has shape %s, expected one element",
+                    shape_text(tensor->shape).text);
+    Real item;
+    device_copy_out(tensor->device, &item, tensor->data, sizeof item);
+    return item;
+}
+
+Tensor *tensor_keep(Tensor *tensor)
+{
+    if (!tensor)
+        error_raise("tensor_keep: the tensor is NULL");
+    tensor_root(tensor)->keep = true;
+    return tensor;
+}
+
+Tensor *tensor_gradient(Tensor *tensor)
+{
+    if (!tensor)
+        error_raise("tensor_gradient: the tensor is NULL");
+    Tensor *root = tensor_root(tensor);
+    if (!root->has_gradient || !root->gradient->data)
+        error_raise("tensor_gradient: the tensor of shape %s has no gradient; it must want one "
+                    "(a tape_variable, a parameter, or tensor_keep on what depends on them), and "
+                    "a backward pass must have reached it",
+                    shape_text(tensor->shape).text);
+    if (tensor != root)
+        tensor->gradient->data = root->gradient->data + (tensor->data - root->data);
+    return tensor->gradient;
+}

@@ -1,0 +1,189 @@
+#include "tests/support.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+jmp_buf test_error_jump;
+
+static void jump(const char *sentence, void *context)
+{
+    (void)sentence;
+    (void)context;
+    longjmp(test_error_jump, 1);
+}
+
+void test_expect_error(void)
+{
+    tapegrad_on_error(jump, NULL);
+}
+
+Device *test_device(void)
+{
+    const char *name = getenv("DEVICE");
+    return device_open(name ? name : "cpu");
+}
+
+int run_tests(const char *name, const TTest *const *tests)
+{
+    Suite *suite = suite_create(name);
+    TCase *test_case = tcase_create(name);
+    for (; *tests; tests++)
+        tcase_add_test(test_case, *tests);
+    suite_add_tcase(suite, test_case);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/* Memory that lives until the process ends, reachable so that leak checkers are content. */
+static void *lasting(size_t bytes)
+{
+    typedef struct Lasting {
+        struct Lasting *next;
+        _Alignas(max_align_t) char bytes[];
+    } Lasting;
+    static Lasting *all;
+    Lasting *memory = malloc(sizeof *memory + bytes);
+    ck_assert_ptr_nonnull(memory);
+    memory->next = all;
+    all = memory;
+    return memory->bytes;
+}
+
+Real *test_normal(uint64_t stream, int64_t count)
+{
+    Real *values = lasting((size_t)count * sizeof(Real));
+    Random random = random_new(20200629, stream);
+    random_normal(&random, values, count);
+    return values;
+}
+
+Real *test_values(const Tensor *tensor)
+{
+    Real *values = lasting((size_t)tensor_count(tensor) * sizeof(Real));
+    tensor_read(tensor, values);
+    return values;
+}
+
+double relative_error(const Real *a, const Real *b, int64_t count)
+{
+    double largest_error = 0, largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double error = fabs((double)a[i] - (double)b[i]);
+        if (!(error <= largest_error))
+            largest_error = error;
+        if (isnan(error))
+            return error;
+        largest = fmax(largest, fabs((double)b[i]));
+    }
+    return largest_error == 0 ? 0 : largest_error / largest;
+}
+
+/* ------------------------------------------------------------------------------ reference vectors */
+static const char *vector_directory(void)
+{
+    const char *directory = getenv("TAPEGRAD_VECTORS");
+    return directory ? directory : "tests/data";
+}
+
+static Real *read_entry(const TensorFile *file, const char *name, Shape *entry_shape)
+{
+    const FileEntry *entry = tensor_file_find(file, name);
+    ck_assert_msg(entry != NULL, "no entry %s", name);
+    *entry_shape = entry->shape;
+    Real *values = lasting((size_t)shape_count(entry->shape) * sizeof(Real));
+    ck_assert_msg(tensor_file_read(file, name, entry->shape, values), "%s", tapegrad_error());
+    return values;
+}
+
+static Tensor *vector_input(Tape *tape, const TensorFile *file, const char *name)
+{
+    Shape entry_shape;
+    if (name[0] != '#') {
+        Real *values = read_entry(file, name, &entry_shape);
+        return tape_variable(tape, values, entry_shape);
+    }
+    const FileEntry *entry = tensor_file_find(file, name + 1);
+    ck_assert_msg(entry != NULL, "no entry %s", name + 1);
+    int32_t *integers = lasting((size_t)shape_count(entry->shape) * sizeof *integers);
+    ck_assert_msg(tensor_file_read_i32(file, name + 1, entry->shape, integers), "%s",
+                  tapegrad_error());
+    return tape_input_i32(tape, integers, entry->shape);
+}
+
+static void assert_matches(const char *path, const char *name, const TensorFile *file,
+                           const Tensor *actual)
+{
+    Shape entry_shape;
+    Real *expected = read_entry(file, name, &entry_shape);
+    ck_assert_int_eq(shape_count(entry_shape), tensor_count(actual));
+    double error = relative_error(test_values(actual), expected, tensor_count(actual));
+    ck_assert_msg(error <= VECTOR_TOLERANCE, "%s: %s has relative error %g, expected at most %g",
+                  path, name, error, VECTOR_TOLERANCE);
+}
+
+void check_vector(const char *file_name, const char *names, VectorFunction *function)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", vector_directory(), file_name);
+    TensorFile *file = tensor_file_open(path);
+    ck_assert_msg(file != NULL, "%s", tapegrad_error());
+    Tape *tape = tape_new(test_device());
+
+    Tensor *inputs[NODE_INPUTS] = { NULL };
+    char words[128], *input_names[NODE_INPUTS];
+    int count = 0;
+    snprintf(words, sizeof words, "%s", names);
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {
+        ck_assert_int_lt(count, NODE_INPUTS);
+        input_names[count] = word;
+        inputs[count++] = vector_input(tape, file, word);
+    }
+
+    Tensor *out = function(tape, inputs);
+    Shape upstream_shape;
+    Real *upstream = read_entry(file, "grad_out", &upstream_shape);
+    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
+    assert_matches(path, "out", file, out);
+    for (int i = 0; i < count; i++) {
+        char gradient_name[128];
+        snprintf(gradient_name, sizeof gradient_name, "grad.%s", input_names[i]);
+        if (tensor_file_find(file, gradient_name))
+            assert_matches(path, gradient_name, file, tensor_gradient(inputs[i]));
+    }
+    tape_free(tape);
+    tensor_file_close(file);
+}
+
+void check_vectors(const char *prefix, const char *names, VectorFunction *function)
+{
+    DIR *directory = opendir(vector_directory());
+    ck_assert_msg(directory != NULL, "cannot open %s", vector_directory());
+    int found = 0;
+    for (struct dirent *entry; (entry = readdir(directory));)
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0) {
+            check_vector(entry->d_name, names, function);
+            found++;
+        }
+    closedir(directory);
+    ck_assert_msg(found > 0, "no file in %s starts with %s", vector_directory(), prefix);
+}
+
+/* -------------------------------------------------------------------------------- gradient checks */
+void check_gradient_shapes(const char *name, CheckedFunction *function, void *context,
+                           const Shape *shapes, int count)
+{
+    CheckInput inputs[NODE_INPUTS];
+    ck_assert_int_le(count, NODE_INPUTS);
+    for (int i = 0; i < count; i++)
+        inputs[i] = (CheckInput){ shapes[i], test_normal((uint64_t)i + 1, shape_count(shapes[i])) };
+    GradientCheck check = gradient_check(test_device(), function, context, inputs, count);
+    ck_assert_msg(check.error >= 0 && check.error <= GRADIENT_TOLERANCE,
+                  "%s: input %d of shape %s, element %lld: the tape says %.9g, differences %.9g",
+                  name, check.input, shape_text(shapes[check.input]).text,
+                  (long long)check.element, check.analytic, check.numeric);
+}

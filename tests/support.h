@@ -1,0 +1,73 @@
+/* What the test programs share. A test program is a list of Check tests and one line of main. */
+#ifndef TAPEGRAD_TESTS_SUPPORT_H
+#define TAPEGRAD_TESTS_SUPPORT_H
+
+#include <check.h>
+#include <tapegrad.h>
+
+/* What double and float builds must reach against the reference vectors, relative to the largest
+ * magnitude, and in a gradient check. */
+#ifdef TAPEGRAD_DOUBLE
+#define VECTOR_TOLERANCE 1e-10
+#define GRADIENT_TOLERANCE 1e-7
+#else
+#define VECTOR_TOLERANCE 1e-5
+#define GRADIENT_TOLERANCE 2e-2
+#endif
+
+/* The device under test: DEVICE of the environment, or the CPU. */
+Device *test_device(void);
+
+/* Runs every test of the list (ended by NULL), each in its own process; returns main's result. */
+int run_tests(const char *name, const TTest *const *tests);
+
+/* Normal random numbers in memory that lives until the process ends. */
+Real *test_normal(uint64_t stream, int64_t count);
+
+/* A copy of the tensor's elements in memory that lives until the process ends. */
+Real *test_values(const Tensor *tensor);
+
+/* max |a - b| / max |b|; NaN when there is one. */
+double relative_error(const Real *a, const Real *b, int64_t count);
+
+/* Fails the test unless relative_error(a, b) <= tolerance. */
+#define assert_close(a, b, count, tolerance)                                                       \
+    do {                                                                                           \
+        double error_ = relative_error(a, b, count);                                               \
+        ck_assert_msg(error_ <= (tolerance), "relative error %g, expected at most %g", error_,     \
+                      (double)(tolerance));                                                        \
+    } while (0)
+
+/* Fails the test unless the statement raises an error with exactly this sentence. */
+#define assert_raises(sentence, statement)                                                         \
+    do {                                                                                           \
+        test_expect_error();                                                                       \
+        if (!setjmp(test_error_jump)) {                                                            \
+            statement;                                                                             \
+            ck_abort_msg("no error, expected \"%s\"", sentence);                                   \
+        }                                                                                          \
+        tapegrad_on_error(NULL, NULL);                                                             \
+        ck_assert_str_eq(tapegrad_error(), sentence);                                              \
+    } while (0)
+#include <setjmp.h>
+extern jmp_buf test_error_jump;
+void test_expect_error(void);
+
+/* Reference vectors: computes the operation of a file in tests/data from its named inputs, and
+ * compares the result with `out` and every gradient with `grad.NAME`, after a backward pass from
+ * `grad_out`. names: the inputs in the function's order, separated by spaces; names of integer
+ * entries start with '#', and those are passed as int32 tensors without a gradient. */
+typedef Tensor *VectorFunction(Tape *tape, Tensor **inputs);
+void check_vector(const char *file, const char *names, VectorFunction *function);
+
+/* Every file of tests/data (or $TAPEGRAD_VECTORS) whose name starts with prefix. At least one. */
+void check_vectors(const char *prefix, const char *names, VectorFunction *function);
+
+/* A gradient check on normal random inputs of the given shapes; fails above GRADIENT_TOLERANCE. */
+#define check_gradient(function, context, ...)                                                     \
+    check_gradient_shapes(#function, function, context, (const Shape[]){ __VA_ARGS__ },            \
+                          (int)(sizeof((const Shape[]){ __VA_ARGS__ }) / sizeof(Shape)))
+void check_gradient_shapes(const char *name, CheckedFunction *function, void *context,
+                           const Shape *shapes, int count);
+
+#endif
