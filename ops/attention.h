@@ -1,0 +1,51 @@
+/* What the attention operations share: their arguments, checked and as the kernels take them. */
+#ifndef TAPEGRAD_OPS_ATTENTION_H
+#define TAPEGRAD_OPS_ATTENTION_H
+
+#include "ops/internal.h"
+
+/* Query, key and value of B sequences, H heads: head h of position n of sequence b begins at
+ * query + (b N + n) query_stride + h D, and so on. The strides are H D, H D and H M for three
+ * tensors, and all 3 H D when one tensor holds the three side by side. */
+typedef struct Attention {
+    const Real *query;          /* [B, N, H, D] */
+    const Real *key;            /* [B, keys, H, D] */
+    const Real *value;          /* [B, keys, H, M] */
+    const int32_t *key_lengths; /* [B], or NULL: every sequence has all keys */
+    int64_t query_stride, key_stride, value_stride;
+    int64_t B, N, keys, H, D, M;
+} Attention;
+
+/* Where their gradients go, with the strides of the arguments. The contributions are made in the
+ * order query, key, value, position by position of a head: the three may be the same tensor. */
+typedef struct AttentionGradient {
+    Gradient query; /* [B, N, H, D] */
+    Gradient key;   /* [B, keys, H, D] */
+    Gradient value; /* [B, keys, H, M] */
+} AttentionGradient;
+
+/* How the messages name an operation and its arguments. */
+typedef struct AttentionLabels {
+    const char *name, *query, *key, *value, *key_lengths;
+} AttentionLabels;
+#define ATTENTION_LABELS(name)                                                                     \
+    ((AttentionLabels){ name, name ": query", name ": key", name ": value", name ": key_lengths" })
+
+/* Raises unless the arguments are those of an attention operation, as ops.h describes them: key and
+ * value both NULL when query holds all three; key_lengths NULL or int32 [B], each in [1, keys].
+ * With causal there must be as many queries as keys. */
+void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
+                     Tensor *key_lengths, bool causal);
+
+/* The arguments as the kernels take them; they have been checked. */
+Attention attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
+                       const Tensor *key_lengths);
+
+/* The shape of the result, [B, N, H, M], and of one number a position and head, [B, N, H]. */
+Shape attention_out_shape(const Attention *attention);
+Shape attention_row_shape(const Attention *attention);
+
+/* In a backward function whose inputs are query, key, value. */
+AttentionGradient attention_contributions(Node *node);
+
+#endif
