@@ -69,8 +69,9 @@ GradientCheck gradient_check(Device *device, CheckedFunction *function, void *co
 {
     if (count < 1 || count > MAX_INPUTS)
         error_raise("gradient_check: %d inputs, expected 1 to %d", count, MAX_INPUTS);
-    Check check = { .tape = tape_new(device), .function = function, .context = context,
-                    .count = count };
+    Check check = {
+        .tape = tape_new(device), .function = function, .context = context, .count = count
+    };
     Real *analytic[MAX_INPUTS], *numeric[MAX_INPUTS];
     for (int i = 0; i < count; i++) {
         size_t bytes = (size_t)shape_count(inputs[i].shape) * sizeof(Real);
@@ -93,7 +94,8 @@ GradientCheck gradient_check(Device *device, CheckedFunction *function, void *co
     double largest = 1;
     for (int i = 0; i < count; i++)
         for (int64_t j = 0; j < shape_count(check.shapes[i]); j++) {
-            double difference = central_difference(&check, &check.values[i][j], weights, out_values);
+            double difference =
+                central_difference(&check, &check.values[i][j], weights, out_values);
             numeric[i][j] = (Real)difference;
             largest = fmax(largest, fabs(difference));
         }
@@ -103,8 +105,8 @@ GradientCheck gradient_check(Device *device, CheckedFunction *function, void *co
         for (int64_t j = 0; j < shape_count(check.shapes[i]); j++) {
             double error = fabs((double)analytic[i][j] - (double)numeric[i][j]) / largest;
             if (!(error <= worst.error)) /* also when it is NaN */
-                worst = (GradientCheck){ error, i, j, (double)analytic[i][j],
-                                         (double)numeric[i][j] };
+                worst =
+                    (GradientCheck){ error, i, j, (double)analytic[i][j], (double)numeric[i][j] };
         }
         free(check.values[i]);
         free(analytic[i]);

@@ -26,12 +26,12 @@ enum { CHUNK_BYTES = 1 << 16 };
 struct Tape {
     Device *device;
     bool recording;
-    bool went_backward;     /* since the last reset */
-    bool inside_backward;   /* false again when the pass has come to its end */
-    bool failed;            /* an error was raised since the last reset */
-    const char *label;      /* what is being done, for messages: "op_add: a", "op_add" */
-    Random random;          /* the generator, */
-    Random step_start;      /* and how it stood at the last reset */
+    bool went_backward;   /* since the last reset */
+    bool inside_backward; /* false again when the pass has come to its end */
+    bool failed;          /* an error was raised since the last reset */
+    const char *label;    /* what is being done, for messages: "op_add: a", "op_add" */
+    Random random;        /* the generator, */
+    Random step_start;    /* and how it stood at the last reset */
     TapeTensor *last_tensor;
     int64_t tensor_count;
     Node *last_node;
@@ -167,9 +167,8 @@ Tensor *tape_tensor_i32(Tape *tape, Shape shape)
 Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
 {
     if (shape_count(shape) != tensor_count(tensor))
-        tape_error(tape, "%s: cannot show %s as %s: the numbers of elements differ",
-                   tape->label ? tape->label : "tape_view", shape_text(tensor->shape).text,
-                   shape_text(shape).text);
+        tape_error(tape, "tape_view: cannot show %s as %s: the numbers of elements differ",
+                   shape_text(tensor->shape).text, shape_text(shape).text);
     Tensor *view = &new_tensor(tape, tensor->type, shape)->tensor;
     view->base = tensor_root(tensor);
     view->data = tensor->data;
@@ -359,11 +358,15 @@ static void begin(Tape *tape, const char *label, Tensor *out)
 {
     use(tape, label, out, TENSOR_REAL);
     if (tape->went_backward)
-        tape_error(tape, "%s: this tape went backward already, and what the pass needs is released;"
-                         " call tape_reset between passes", label);
+        tape_error(tape,
+                   "%s: this tape went backward already, and what the pass needs is released;"
+                   " call tape_reset between passes",
+                   label);
     if (!wants_gradient(out))
-        tape_error(tape, "%s depends on nothing that wants a gradient (or the tape was not "
-                         "recording)", label);
+        tape_error(tape,
+                   "%s depends on nothing that wants a gradient (or the tape was not "
+                   "recording)",
+                   label);
     if (out->lay_out)
         tape_error(tape, "%s is a parameter, expected the result of an operation", label);
     tape->went_backward = tape->inside_backward = true;

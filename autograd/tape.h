@@ -91,13 +91,13 @@ enum { NODE_INPUTS = 8, NODE_OUTPUTS = 4, NODE_KEPT = 4 };
 
 typedef struct Node Node;
 struct Node {
-    const char *name;               /* the operation, for messages and printouts */
-    void (*backward)(Node *node);   /* contributes to the gradients of its inputs */
-    Tensor *inputs[NODE_INPUTS];    /* NULL where an optional one is missing */
-    Tensor *outputs[NODE_OUTPUTS];  /* what the operation returned */
-    Tensor *kept[NODE_KEPT];        /* what forward computed for backward alone */
-    const void *saved;              /* a small struct of constants, from tape_save */
-    Tape *tape;                     /* set by tape_record, as is the rest */
+    const char *name;              /* the operation, for messages and printouts */
+    void (*backward)(Node *node);  /* contributes to the gradients of its inputs */
+    Tensor *inputs[NODE_INPUTS];   /* NULL where an optional one is missing */
+    Tensor *outputs[NODE_OUTPUTS]; /* what the operation returned */
+    Tensor *kept[NODE_KEPT];       /* what forward computed for backward alone */
+    const void *saved;             /* a small struct of constants, from tape_save */
+    Tape *tape;                    /* set by tape_record, as is the rest */
     Node *previous;
     int64_t index;
 };

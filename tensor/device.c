@@ -1,7 +1,8 @@
 /* Devices and their caching memory pool.
  *
- * Sizes are rounded up to classes, eight to a doubling (at most an eighth is wasted), and a freed
- * block goes onto its class's list, last in, first out: a program that repeats its requests gets
+ * Sizes are rounded up to classes, eight to a doubling (at most an eighth is wasted). A class's free
+ * blocks are listed by address and the lowest is taken: what a request gets depends on which blocks
+ * are free, not on the order in which they were freed, so a program that repeats its requests gets
  * the same addresses in every step. */
 #include "tensor/internal.h"
 
@@ -110,7 +111,7 @@ static int size_class(size_t bytes, size_t *class_bytes)
 
 static void release_cached(Device *device)
 {
-    for (int class = 0; class < CLASS_COUNT; class++) {
+    for (int class = 0; class < CLASS_COUNT; class ++) {
         while (device->cached[class]) {
             Block *block = device->cached[class];
             device->cached[class] = block->next;
@@ -173,8 +174,11 @@ void device_free(Device *device, Block *block)
     int class = size_class(block->size, &class_bytes);
     POISON(block->data, block->size);
     pthread_mutex_lock(&device->lock);
-    block->next = device->cached[class];
-    device->cached[class] = block;
+    Block **place = &device->cached[class];
+    while (*place && (*place)->data < block->data)
+        place = &(*place)->next;
+    block->next = *place;
+    *place = block;
     device->memory.current -= block->size;
     pthread_mutex_unlock(&device->lock);
 }

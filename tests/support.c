@@ -184,6 +184,6 @@ void check_gradient_shapes(const char *name, CheckedFunction *function, void *co
     GradientCheck check = gradient_check(test_device(), function, context, inputs, count);
     ck_assert_msg(check.error >= 0 && check.error <= GRADIENT_TOLERANCE,
                   "%s: input %d of shape %s, element %lld: the tape says %.9g, differences %.9g",
-                  name, check.input, shape_text(shapes[check.input]).text,
-                  (long long)check.element, check.analytic, check.numeric);
+                  name, check.input, shape_text(shapes[check.input]).text, (long long)check.element,
+                  check.analytic, check.numeric);
 }

@@ -1,0 +1,484 @@
+/* The tape alone, with operations written here from public functions. */
+#include "tests/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void square_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    Gradient dx = tape_contribution(node, x);
+    const Real *dout = tape_upstream(node, 0);
+    for (int64_t i = 0; i < tensor_count(x); i++)
+        gradient_add(dx, i, 2 * x->data[i] * dout[i]);
+}
+
+static Tensor *square(Tape *tape, Tensor *x)
+{
+    tape_use(tape, "square: x", x);
+    Tensor *out = tape_tensor(tape, x->shape);
+    for (int64_t i = 0; i < tensor_count(x); i++)
+        out->data[i] = x->data[i] * x->data[i];
+    tape_record(tape, (Node){ .name = "square",
+                              .backward = square_backward,
+                              .inputs = { x },
+                              .outputs = { out } });
+    return out;
+}
+
+/* out = sum_i a_i b_i: two inputs, a scalar. */
+static void dot_backward(Node *node)
+{
+    const Real upstream = tape_upstream(node, 0)[0];
+    for (int side = 0; side < 2; side++) {
+        Gradient gradient = tape_contribution(node, node->inputs[side]);
+        const Tensor *other = node->inputs[1 - side];
+        for (int64_t i = 0; gradient.data && i < tensor_count(other); i++)
+            gradient_add(gradient, i, upstream * other->data[i]);
+    }
+}
+
+static Tensor *dot(Tape *tape, Tensor *a, Tensor *b)
+{
+    tape_use(tape, "dot: a", a);
+    tape_use(tape, "dot: b", b);
+    Tensor *out = tape_tensor(tape, shape_scalar());
+    out->data[0] = 0;
+    for (int64_t i = 0; i < tensor_count(a); i++)
+        out->data[0] += a->data[i] * b->data[i];
+    tape_record(
+        tape,
+        (Node){ .name = "dot", .backward = dot_backward, .inputs = { a, b }, .outputs = { out } });
+    return out;
+}
+
+static const Real three[] = { 1, -2, 3 };
+static Tape *tape;
+static Device *device;
+
+static void begin(void)
+{
+    device = device_open("cpu");
+    tape = tape_new(device);
+}
+
+START_TEST(gradients_flow_and_accumulate)
+{
+    begin();
+    Tensor *x = tape_variable(tape, three, shape(3));
+    Tensor *loss = dot(tape, square(tape, x), x); /* sum x^3 */
+    tape_backward(tape, loss);
+    ck_assert(tensor_item(loss) == 1 - 8 + 27);
+    Tensor *dx = tensor_gradient(x);
+    for (int i = 0; i < 3; i++)
+        ck_assert(dx->data[i] == 3 * three[i] * three[i]);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(the_same_tensor_twice)
+{
+    begin();
+    Tensor *x = tape_variable(tape, three, shape(3));
+    tape_backward(tape, dot(tape, x, x));
+    for (int i = 0; i < 3; i++)
+        ck_assert(tensor_gradient(x)->data[i] == 2 * three[i]);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(backward_from_a_given_gradient)
+{
+    begin();
+    const Real upstream[] = { 5, 7, -1 };
+    Tensor *x = tape_variable(tape, three, shape(3));
+    tape_backward_from(tape, square(tape, x), tape_input(tape, upstream, shape(3)));
+    for (int i = 0; i < 3; i++)
+        ck_assert(tensor_gradient(x)->data[i] == 2 * three[i] * upstream[i]);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(views_share_storage_and_gradient)
+{
+    begin();
+    const Real six[] = { 1, 2, 3, 4, 5, 6 };
+    Tensor *x = tape_variable(tape, six, shape(2, 3));
+    Tensor *view = tape_view(tape, tape_view(tape, x, shape(6)), shape(3, 2));
+    ck_assert_ptr_eq(view->data, x->data);
+    ck_assert_ptr_eq(view->base, x);
+    tape_backward(tape, dot(tape, square(tape, view), x));
+    ck_assert_ptr_eq(tensor_gradient(view)->data, tensor_gradient(x)->data);
+    ck_assert(shape_equal(tensor_gradient(view)->shape, shape(3, 2)));
+    for (int i = 0; i < 6; i++)
+        ck_assert(tensor_gradient(x)->data[i] == 3 * six[i] * six[i]);
+    tape_reset(tape);
+    x = tape_input(tape, six, shape(2, 3));
+    assert_raises("tape_view: cannot show [2,3] as [4]: the numbers of elements differ",
+                  tape_view(tape, x, shape(4)));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(backward_releases_what_is_not_kept)
+{
+    begin();
+    Tensor *x = tape_variable(tape, three, shape(3));
+    Tensor *released = square(tape, x);
+    Tensor *kept = tensor_keep(square(tape, released));
+    tape_backward(tape, dot(tape, kept, x));
+    ck_assert(kept->data[1] == 16);
+    ck_assert(tensor_gradient(kept)->data[1] == -2);
+    Real host[3];
+    assert_raises(
+        "tensor_read: the tensor of shape [3] was given back already; call tensor_keep on "
+        "it before the backward pass",
+        tensor_read(released, host));
+    assert_raises(
+        "square: x was given back already; call tensor_keep on it before the backward pass",
+        square(tape, released));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(misuse_of_backward_is_told)
+{
+    begin();
+    Tensor *x = tape_variable(tape, three, shape(3));
+    assert_raises("tape_backward: the loss has shape [3], expected one element",
+                  tape_backward(tape, square(tape, x)));
+    tape_reset(tape);
+    Tensor *constant = tape_input(tape, three, shape(3));
+    Tensor *loss = dot(tape, constant, constant);
+    assert_raises("tape_backward: the loss depends on nothing that wants a gradient (or the tape "
+                  "was not recording)",
+                  tape_backward(tape, loss));
+    tape_reset(tape);
+    x = tape_variable(tape, three, shape(3));
+    loss = dot(tape, x, x);
+    tape_backward(tape, loss);
+    assert_raises("tape_backward: the loss: this tape went backward already, and what the pass "
+                  "needs is released; call tape_reset between passes",
+                  tape_backward(tape, loss));
+    tape_reset(tape);
+    x = tape_variable(tape, three, shape(3));
+    Tensor *wrong = tape_input(tape, three, shape(1, 3));
+    Tensor *out = square(tape, x);
+    assert_raises("tape_backward_from: out has shape [3], the gradient [1,3], expected the same",
+                  tape_backward_from(tape, out, wrong));
+    assert_raises("tape_backward: the loss is NULL", tape_backward(tape, NULL));
+    tape_reset(tape);
+    x = tape_variable(tape, three, shape(3));
+    Tensor *unreached = square(tape, x);
+    assert_raises("tensor_gradient: the tensor of shape [3] has no gradient; it must want one (a "
+                  "tape_variable, a parameter, or tensor_keep on what depends on them), and a "
+                  "backward pass must have reached it",
+                  tensor_gradient(unreached));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(misuse_of_tensors_is_told)
+{
+    begin();
+    const int32_t integers[] = { 1, 2, 3 };
+    Real host[3];
+    int32_t integer_host[3];
+    Tensor *x = tape_input(tape, three, shape(3));
+    Tensor *i = tape_input_i32(tape, integers, shape(3));
+    assert_raises("tensor_read: the tensor of shape [3] holds integers, expected numbers of type "
+                  "Real",
+                  tensor_read(i, host));
+    assert_raises("tensor_read_i32: the tensor of shape [3] holds numbers of type Real, expected "
+                  "integers",
+                  tensor_read_i32(x, integer_host));
+    assert_raises("tensor_write: the tensor of shape [3] holds integers, expected numbers of type "
+                  "Real",
+                  tensor_write(i, host));
+    assert_raises("tensor_item: the tensor has shape [3], expected one element", tensor_item(x));
+    assert_raises("square: x holds integers, expected numbers of type Real", square(tape, i));
+    assert_raises("square: x is NULL", square(tape, NULL));
+    assert_raises("tensor_keep: the tensor is NULL", tensor_keep(NULL));
+    assert_raises("tensor_gradient: the tensor is NULL", tensor_gradient(NULL));
+    assert_raises("tensor_read: the tensor is NULL", tensor_read(NULL, host));
+    Tape *other = tape_new(device);
+    assert_raises("square: x belongs to another tape", square(other, x));
+    tensor_read_i32(i, integer_host);
+    ck_assert_mem_eq(integers, integer_host, sizeof integers);
+    tape_free(other);
+    tape_free(tape);
+    assert_raises("tape_new: the device is NULL", tape_new(NULL));
+    assert_raises("device_open: there is no device \"gpu\"; this library has \"cpu\"",
+                  device_open("gpu"));
+    assert_raises("device_set_threads: count is 0, expected at least 1", device_set_threads(0));
+}
+END_TEST
+
+START_TEST(shapes)
+{
+    ck_assert_str_eq(shape_text(shape(2, 3, 4, 5)).text, "[2,3,4,5]");
+    ck_assert_str_eq(shape_text(shape_scalar()).text, "[]");
+    ck_assert_int_eq(shape_count(shape(2, 3, 4)), 24);
+    ck_assert_int_eq(shape_count(shape_scalar()), 1);
+    ck_assert_int_eq(shape_rows(shape(2, 3, 4)), 6);
+    ck_assert_int_eq(shape_columns(shape(2, 3, 4)), 4);
+    ck_assert_int_eq(shape_columns(shape_scalar()), 1);
+    ck_assert_int_eq(shape_size(shape(2, 3, 4), -1), 4);
+    ck_assert_int_eq(shape_size(shape(2, 3, 4), 0), 2);
+    ck_assert(!shape_equal(shape(2, 3), shape(3, 2)));
+    ck_assert(!shape_equal(shape(2), shape(2, 1)));
+    assert_raises("shape: 5 sizes were given, expected at most 4", shape(1, 2, 3, 4, 5));
+    assert_raises("shape: size 1 is 0, expected at least 1", shape(3, 0));
+    assert_raises("shape: the product of the 3 sizes does not fit 63 bits",
+                  shape((int64_t)1 << 40, (int64_t)1 << 20, 8));
+    assert_raises("shape_size: [2,3] has no axis 2", shape_size(shape(2, 3), 2));
+    assert_raises("shape_size: [2,3] has no axis -3", shape_size(shape(2, 3), -3));
+}
+END_TEST
+
+START_TEST(recording_off_records_nothing)
+{
+    begin();
+    ck_assert(tape_recording(tape, false));
+    Tensor *x = tape_variable(tape, three, shape(3));
+    Tensor *loss = dot(tape, x, x);
+    ck_assert(!tape_recording(tape, true));
+    ck_assert(!loss->requires_gradient);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(a_mark_gives_intermediates_back)
+{
+    begin();
+    Real *values = test_normal(1, 1000);
+    Tensor *x = tape_input(tape, values, shape(1000));
+    assert_raises(
+        "tape_release: the tape is recording, and a backward pass would miss what is given "
+        "back; call tape_recording(tape, false) first",
+        tape_release(tape, tape_mark(tape), x));
+    tape_recording(tape, false);
+    const size_t one = device_memory(device).current;
+    for (int layer = 0; layer < 10; layer++) {
+        TapeMark mark = tape_mark(tape);
+        Tensor *view = tape_view(tape, square(tape, square(tape, x)), shape(10, 100));
+        Tensor *result = tape_view(tape, view, shape(1000));
+        tape_release(tape, mark, result);
+        ck_assert_uint_eq(device_memory(device).current, 2 * one);
+        Real squared = values[3] * values[3];
+        ck_assert(result->data[3] == squared * squared);
+        TapeMark empty = tape_mark(tape);
+        tape_release(tape, empty, NULL);
+        tape_release(tape, mark, NULL);
+        ck_assert_uint_eq(device_memory(device).current, one);
+    }
+    tape_free(tape);
+    ck_assert_uint_eq(device_memory(device).current, 0);
+}
+END_TEST
+
+START_TEST(every_step_gets_the_same_addresses)
+{
+    begin();
+    Real *values = test_normal(1, 5000);
+    const void *first[3] = { NULL };
+    for (int step = 0; step < 4; step++) {
+        Tensor *x = tape_variable(tape, values, shape(5000));
+        Tensor *y = square(tape, x), *loss = dot(tape, square(tape, y), y);
+        const void *now[3] = { x->data, y->data, loss->data };
+        tape_backward(tape, loss);
+        if (step == 1)
+            memcpy(first, now, sizeof first);
+        if (step > 1)
+            ck_assert_mem_eq(first, now, sizeof first);
+        tape_reset(tape);
+    }
+    ck_assert_uint_eq(device_memory(device).current, 0);
+    ck_assert_uint_gt(device_memory(device).peak, 5000 * 4 * sizeof(Real));
+    device_release_cached(device);
+    ck_assert_uint_eq(device_memory(device).reserved, 0);
+    device_reset_peak(device);
+    ck_assert_uint_eq(device_memory(device).peak, 0);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(pool_wastes_an_eighth_at_most)
+{
+    begin();
+    for (int64_t count = 1; count < 100000000; count = count * 5 / 4 + 1) {
+        Tensor *x = tape_tensor(tape, shape(count));
+        const size_t wanted = (size_t)count * sizeof(Real), got = device_memory(device).current;
+        ck_assert_msg(got >= wanted && got <= wanted + wanted / 8 + 64, "%zu for %zu", got, wanted);
+        ck_assert_uint_eq((uintptr_t)x->data % 64, 0);
+        tape_reset(tape);
+        device_release_cached(device);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(random_draws_rewind_after_an_error_only)
+{
+    begin();
+    tape_seed(tape, 7);
+    Random first = tape_draw(tape, 5);
+    ck_assert_uint_eq(tape_random(tape).counter, first.counter + 5);
+    tape_reset(tape);
+    ck_assert_uint_eq(tape_random(tape).counter, first.counter + 5);
+    tape_draw(tape, 8);
+    assert_raises("own: no", tape_error(tape, "own: %s", "no"));
+    tape_reset(tape);
+    ck_assert_uint_eq(tape_random(tape).counter, first.counter + 5);
+    tape_set_random(tape, first);
+    ck_assert_uint_eq(tape_random(tape).counter, first.counter);
+    tape_free(tape);
+}
+END_TEST
+
+static Real one_step(void)
+{
+    Tensor *x = tape_variable(tape, three, shape(3));
+    Tensor *loss = dot(tape, square(tape, square(tape, x)), x);
+    tape_backward(tape, loss);
+    Real result = tensor_gradient(x)->data[2] + tensor_item(loss);
+    tape_reset(tape);
+    return result;
+}
+
+START_TEST(every_failing_allocation_is_recovered)
+{
+    begin();
+    volatile int failures = 0;
+    const Real expected = one_step();
+    for (volatile int n = 1;; n++) {
+        test_expect_error();
+        volatile bool raised = true;
+        if (!setjmp(test_error_jump)) {
+            device_fail_allocation(n);
+            one_step();
+            raised = false;
+        }
+        tapegrad_on_error(NULL, NULL);
+        const bool happened = device_fail_allocation(0);
+        ck_assert_int_eq(happened, raised);
+        tape_reset(tape);
+        ck_assert_uint_eq(device_memory(device).current, 0);
+        ck_assert(one_step() == expected);
+        if (!happened)
+            break;
+        ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s",
+                      tapegrad_error());
+        failures++;
+    }
+    ck_assert_int_ge(failures, 7); /* x, two squares, the loss, and the gradients */
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(exhausted_memory_is_told)
+{
+    begin();
+    assert_raises("tape_input: memory is exhausted: 4611686018427387904 bytes wanted, 0 in use on "
+                  "cpu, 0 cached",
+                  tape_input(tape, three, shape((int64_t)((1ull << 62) / sizeof(Real)))));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(the_default_handler_aborts)
+{
+    begin();
+    pid_t child = fork();
+    if (child == 0) {
+        freopen("/dev/null", "w", stderr);
+        signal(SIGABRT, SIG_DFL);
+        square(tape, NULL);
+        _exit(0);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    tape_free(tape);
+}
+END_TEST
+
+static void wrong_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    Gradient dx = tape_contribution(node, x);
+    for (int64_t i = 0; i < tensor_count(x); i++)
+        gradient_add(dx, i, (i == 4 ? 3 : 2) * x->data[i] * tape_upstream(node, 0)[i]);
+}
+
+static Tensor *checked_square(Tape *on, Tensor *const *inputs, void *context)
+{
+    Tensor *out = square(on, inputs[1]);
+    if (context) {
+        Tensor *other = tape_tensor(on, out->shape);
+        memcpy(other->data, out->data, sizeof(Real) * (size_t)tensor_count(out));
+        tape_record(on, (Node){ .name = "wrong",
+                                .backward = wrong_backward,
+                                .inputs = { inputs[1] },
+                                .outputs = { other } });
+        return other;
+    }
+    return out;
+}
+
+START_TEST(gradient_check_finds_a_wrong_element)
+{
+    begin();
+    const Real unused[] = { 1 };
+    CheckInput inputs[] = { { shape(1), unused }, { shape(7), test_normal(1, 7) } };
+    GradientCheck right = gradient_check(device, checked_square, NULL, inputs, 2);
+    ck_assert_msg(right.error >= 0 && right.error <= GRADIENT_TOLERANCE, "%g", right.error);
+    GradientCheck wrong = gradient_check(device, checked_square, &wrong, inputs, 2);
+    ck_assert_msg(wrong.error > 2 * GRADIENT_TOLERANCE, "%g", wrong.error);
+    ck_assert_int_eq(wrong.input, 1);
+    ck_assert_int_eq(wrong.element, 4);
+    assert_raises("gradient_check: 0 inputs, expected 1 to 8",
+                  gradient_check(device, checked_square, NULL, inputs, 0));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(the_graph_names_operations_and_shapes)
+{
+    begin();
+    Tensor *x = tape_variable(tape, three, shape(3));
+    dot(tape, square(tape, x), x);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    tape_print_dot(tape, file);
+    fclose(file);
+    ck_assert_ptr_nonnull(strstr(text, "label=\"square\""));
+    ck_assert_ptr_nonnull(strstr(text, "label=\"dot\""));
+    ck_assert_ptr_nonnull(strstr(text, "label=\"[3]\""));
+    ck_assert_ptr_nonnull(strstr(text, "fillcolor=lightgrey"));
+    int arrows = 0;
+    for (const char *at = text; (at = strstr(at, "->")); at++)
+        arrows++;
+    ck_assert_int_eq(arrows, 5);
+    free(text);
+    tape_free(tape);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("tape",
+                     (const TTest *const[]){
+                         gradients_flow_and_accumulate, the_same_tensor_twice,
+                         backward_from_a_given_gradient, views_share_storage_and_gradient,
+                         backward_releases_what_is_not_kept, misuse_of_backward_is_told,
+                         misuse_of_tensors_is_told, shapes, recording_off_records_nothing,
+                         a_mark_gives_intermediates_back, every_step_gets_the_same_addresses,
+                         pool_wastes_an_eighth_at_most, random_draws_rewind_after_an_error_only,
+                         every_failing_allocation_is_recovered, exhausted_memory_is_told,
+                         the_default_handler_aborts, gradient_check_finds_a_wrong_element,
+                         the_graph_names_operations_and_shapes, NULL });
+}
