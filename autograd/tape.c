@@ -242,6 +242,11 @@ bool tape_recording(Tape *tape, bool on)
     return before;
 }
 
+bool tape_is_recording(const Tape *tape)
+{
+    return tape->recording;
+}
+
 static bool wants_gradient(const Tensor *tensor)
 {
     return tensor && tensor_root(tensor)->requires_gradient;

@@ -41,8 +41,10 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
  * it, and marks the gradients of the parameters that the step used as empty. */
 void tape_reset(Tape *tape);
 
-/* Turns recording on or off; returns what it was. Off, nothing is remembered for a backward pass. */
+/* Turns recording on or off; returns what it was; tape_is_recording only asks. Off, nothing is
+ * remembered for a backward pass. */
 bool tape_recording(Tape *tape, bool on);
+bool tape_is_recording(const Tape *tape);
 
 /* With recording off: tape_release gives back all tensors made since the mark except result (NULL:
  * all of them); returns result. So a deep model's inference holds one layer's intermediates.

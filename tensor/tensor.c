@@ -15,8 +15,9 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type)
 {
     if (!tensor)
         return "is NULL";
-    if (tensor->lay_out)
-        tensor->lay_out((Tensor *)tensor);
+    const char *trouble = tensor->lay_out ? tensor->lay_out((Tensor *)tensor) : NULL;
+    if (trouble)
+        return trouble;
     if (tensor->type != type)
         return type == TENSOR_REAL ? "holds integers, expected numbers of type Real"
                                    : "holds numbers of type Real, expected integers";

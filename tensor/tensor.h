@@ -118,9 +118,9 @@ struct Tensor {
     bool requires_gradient; /* backward passes contribute to its gradient */
     bool has_gradient;      /* the gradient holds contributions: the next one adds to them */
     bool keep;              /* stays readable after the backward pass */
-    void (*lay_out)(Tensor *tensor); /* gives a parameter its storage at first use, or NULL */
-    void *owner;                     /* the Tape or Params that it belongs to */
-    const char *name;                /* a parameter's path name, or NULL */
+    const char *(*lay_out)(Tensor *tensor); /* at a parameter's use: NULL, or what failed */
+    void *owner;                            /* the Tape or Params that it belongs to */
+    const char *name;                       /* a parameter's path name, or NULL */
 };
 
 /* The number of elements. */
