@@ -1,0 +1,79 @@
+/* Causal linear attention with feature map and normaliser: time and memory against length.
+ *
+ * The floor is what arithmetic and memory allow: 4 D M flops a position and head for the forward
+ * pass (update S, read it), 14 D M with the backward pass; q, k, v, out are moved once forward, and
+ * q, k, v, out, dout, dq, dk, dv once backward. Here it is shown as GFLOP/s of those flops. */
+#include "bench/common.h"
+
+#include <stdlib.h>
+
+enum { BATCH = 1, HEADS = 8 };
+
+typedef struct Case {
+    Params *params;
+    Tape *tape;
+    Tensor *query, *key, *value, *upstream;
+    bool backward;
+} Case;
+
+static void run(void *context)
+{
+    Case *c = context;
+    Tensor *out = op_causal_linear_attention(c->tape, c->query, c->key, c->value, (Real)1e-6);
+    if (c->backward)
+        tape_backward_from(c->tape, out, c->upstream);
+    tape_reset(c->tape);
+    params_zero_gradients(c->params);
+}
+
+static void measure(BenchOptions *options, Device *device, int64_t positions, int64_t head_dim)
+{
+    const Shape size = shape(BATCH, positions, HEADS, head_dim);
+    const Initializer normal = { INITIAL_NORMAL, 1 };
+    Params *params = params_new(device, 1);
+    Case c = { .params = params, .tape = tape_new(device) };
+    c.query = params_add(params, "query", size, normal);
+    c.key = params_add(params, "key", size, normal);
+    c.value = params_add(params, "value", size, normal);
+    Tensor *source = params_add(params, "upstream", size, normal);
+    tape_use(c.tape, "bench", source);
+    c.upstream = source;
+
+    const double products = (double)(BATCH * HEADS * positions * head_dim * head_dim);
+    printf("%6lld %4lld", (long long)positions, (long long)head_dim);
+    for (int pass = 0; pass < 2; pass++) {
+        c.backward = pass == 1;
+        const size_t before = device_memory(device).current;
+        device_reset_peak(device);
+        Timing ms = bench_time(options, run, &c);
+        const size_t peak = device_memory(device).peak - before;
+        printf("  %9.3f ms %6.0f GFLOP/s %7.2f MiB", ms.median,
+               (pass ? 14 : 4) * products / ms.median * 1e-6, (double)peak / (1 << 20));
+        bench_record(options,
+                     "\"name\": \"causal_linear_attention\", \"B\": %d, \"H\": %d, \"N\": %lld, "
+                     "\"D\": %lld, \"pass\": \"%s\", \"ms\": %.5g, \"ms_min\": %.5g, "
+                     "\"ms_max\": %.5g, \"peak_bytes\": %zu, \"threads\": %d",
+                     BATCH, HEADS, (long long)positions, (long long)head_dim,
+                     pass ? "forward+backward" : "forward", ms.median, ms.least, ms.most, peak,
+                     device_threads());
+    }
+    printf("\n");
+    fflush(stdout);
+    tape_free(c.tape);
+    params_free(params);
+    device_release_cached(device);
+}
+
+int main(int argc, char **argv)
+{
+    BenchOptions options = bench_begin(argc, argv, "causal linear attention against length");
+    Device *device = device_open("cpu");
+    printf("causal linear attention, B=%d H=%d D=M, %d threads; memory beyond inputs and their "
+           "gradients\n     N    D  forward                                   forward+backward\n",
+           BATCH, HEADS, device_threads());
+    for (int64_t head_dim = 32; head_dim <= 64; head_dim *= 2)
+        for (int64_t positions = 512; positions <= 65536; positions *= 2)
+            measure(&options, device, positions, head_dim);
+    bench_end(&options);
+    return EXIT_SUCCESS;
+}

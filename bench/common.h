@@ -1,0 +1,32 @@
+/* What the benchmarks share: the clock, medians, options, JSON records. */
+#ifndef TAPEGRAD_BENCH_COMMON_H
+#define TAPEGRAD_BENCH_COMMON_H
+
+#include <stdio.h>
+#include <tapegrad.h>
+
+typedef struct BenchOptions {
+    double seconds; /* --seconds: at least this long a figure (0.3) */
+    FILE *json;     /* --json FILE: an array of records, or NULL */
+    int records;
+} BenchOptions;
+
+/* Reads --threads N, --json FILE, --seconds S; prints help; exits on a bad option. */
+BenchOptions bench_begin(int argc, char **argv, const char *purpose);
+void bench_end(BenchOptions *options);
+
+/* Starts a record in the JSON file and returns it; NULL without --json. The caller prints
+ * `"name": value` pairs; bench_record writes braces and commas. */
+void bench_record(BenchOptions *options, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+typedef struct Timing {
+    double median, least, most; /* milliseconds */
+} Timing;
+
+/* Runs the function twice unmeasured, then until options->seconds have passed, five times at least. */
+Timing bench_time(const BenchOptions *options, void (*run)(void *), void *context);
+
+double bench_seconds(void);
+
+#endif
