@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs into an empty directory and builds a program there by pkg-config, as a user would.
+set -u
+build=${TAPEGRAD_BUILD:-build} real=${REAL:-float} failures=0 count=0
+directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+
+check() {
+    count=$((count + 1))
+    "${@:2}" >"$directory/log" 2>&1 || { failures=$((failures + 1)) && echo "$1:" && cat "$directory/log"; }
+}
+
+export PKG_CONFIG_PATH=$directory/usr/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$directory
+export LD_LIBRARY_PATH=$directory/usr/lib
+sanitize=
+[ -n "$(nm "$build/libtapegrad.a" | grep -m1 __asan)" ] && sanitize=-fsanitize=address,undefined
+compile() { "${CC:-gcc}" -std=gnu11 $sanitize examples/first_program.c "$@"; }
+
+check "make install" make -s BUILD="$build" REAL="$real" CC="${CC:-gcc}" DESTDIR="$directory" PREFIX=/usr install-files
+check "linking the shared library" compile $(pkg-config --cflags --libs tapegrad) -o "$directory/shared"
+check "running on the shared library" "$directory/shared"
+check "linking the static library" compile $(pkg-config --cflags tapegrad) "$directory/usr/lib/libtapegrad.a" \
+    -fopenmp -ldnnl -lcjson -lm -o "$directory/static"
+check "running on the static library" "$directory/static"
+
+# Headers of the other Real: must not link.
+config=$directory/usr/include/tapegrad/tensor/config.h
+if [ "$real" = double ]; then
+    echo 'typedef float Real;' >"$config"
+else
+    printf '%s\n' 'typedef double Real;' '#define tape_new tape_new_double' >"$config"
+fi
+must_not_link() { ! compile $(pkg-config --cflags --libs tapegrad) -o "$directory/mixed"; }
+check "a program for the other Real links" must_not_link
+
+# Nothing is exported but what the prefixes promise.
+exported() {
+    nm -D --defined-only "$directory/usr/lib/libtapegrad.so" | awk '{ print $3 }' |
+        grep -vE '^(device|tensor|random|shape|tape|op|params|nn|optim)_|^gradient_check$|^tapegrad_|^_|^\.' | grep . && return 1
+    return 0
+}
+[ -n "$sanitize" ] || check "exported names" exported
+
+echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
+[ "$failures" -eq 0 ]

@@ -1,0 +1,186 @@
+/* A training step that fails at any allocation is undone by tape_reset and may be repeated: all
+ * losses and weights are then bitwise those of a run without a failure. */
+#include "tests/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 2, LENGTH = 8, SYMBOLS = 5, STEPS = 3 };
+
+typedef struct Model {
+    Device *device;
+    Params *params;
+    Embedding embedding;
+    Tensor *positions;
+    Transformer transformer;
+    Linear head;
+    Optimizer *optimizer;
+    Tape *tape;
+} Model;
+
+static void model_new(Model *model, Attention attention)
+{
+    const TransformerConfig config = { .layers = 1,
+                                       .heads = 2,
+                                       .head_dim = 4,
+                                       .feed_forward = 16,
+                                       .dropout = (Real)0.1,
+                                       .attention = attention };
+    model->params = params_new(model->device, 3);
+    model->embedding = nn_embedding(model->params, "embedding", SYMBOLS, 4);
+    model->positions = nn_sinusoidal_positions(model->params, LENGTH, 4);
+    model->transformer = nn_transformer(model->params, "transformer", config);
+    model->head = nn_linear(model->params, "head", 8, SYMBOLS);
+    model->optimizer = optim_radam(model->params, (RAdamConfig){ .weight_decay = (Real)0.01 });
+    model->tape = tape_new(model->device);
+}
+
+static void model_free(Model *model)
+{
+    tape_free(model->tape);
+    optim_free(model->optimizer);
+    params_free(model->params);
+    *model = (Model){ .device = model->device };
+}
+
+static Real step(Model *model, int number)
+{
+    int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
+    for (int i = 0; i < BATCH * LENGTH; i++) {
+        tokens[i] = (i * 7 + number) % SYMBOLS;
+        targets[i] = (i * 3 + number) % SYMBOLS;
+    }
+    Tape *tape = model->tape;
+    const Shape size = shape(BATCH, LENGTH);
+    Tensor *x = nn_embedding_forward(tape, &model->embedding, tape_input_i32(tape, tokens, size));
+    x = op_concat(tape, x, model->positions, -1);
+    x = nn_transformer_forward(tape, &model->transformer, x, NULL);
+    Tensor *logits = nn_linear_forward(tape, &model->head, x);
+    Tensor *loss = op_cross_entropy(tape, logits, tape_input_i32(tape, targets, size), NULL);
+    tape_backward(tape, loss);
+    params_clip_gradients(model->params, 1);
+    Real value = tensor_item(loss);
+    optim_step(model->optimizer);
+    tape_reset(tape);
+    return value;
+}
+
+/* The losses of all steps, then the sum of all weights. */
+static void train(Model *model, Real *result)
+{
+    for (int i = 0; i < STEPS; i++)
+        result[i] = step(model, i);
+    result[STEPS] = 0;
+    for (int i = 0; i < params_count(model->params); i++) {
+        Tensor *weight = params_at(model->params, i);
+        Real *values = test_values(weight);
+        for (int64_t j = 0; j < tensor_count(weight); j++)
+            result[STEPS] += values[j];
+    }
+}
+
+static void walk(Attention attention)
+{
+    static Model model;
+    static Real expected[STEPS + 1], result[STEPS + 1];
+    model.device = test_device();
+    model_new(&model, attention);
+    train(&model, expected);
+    model_free(&model);
+
+    volatile int failures = 0;
+    for (volatile int n = 1;; n++) {
+        model_new(&model, attention);
+        volatile bool raised = false;
+        test_expect_error();
+        if (!setjmp(test_error_jump)) {
+            device_fail_allocation(n);
+            step(&model, 0);
+        } else {
+            raised = true;
+        }
+        tapegrad_on_error(NULL, NULL);
+        const bool happened = device_fail_allocation(0);
+        ck_assert_int_eq(raised, happened);
+        if (happened) {
+            ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s",
+                          tapegrad_error());
+            failures++;
+            tape_reset(model.tape);
+            train(&model, result);
+            for (int i = 0; i <= STEPS; i++)
+                ck_assert_msg(result[i] == expected[i],
+                              "after failure %d (%s) number %d is %.9g, "
+                              "expected %.9g",
+                              n, tapegrad_error(), i, (double)result[i], (double)expected[i]);
+        }
+        model_free(&model);
+        ck_assert_uint_eq(device_memory(model.device).current, 0);
+        if (!happened)
+            break;
+    }
+    ck_assert_int_ge(failures, 40);
+}
+
+START_TEST(every_failing_allocation_with_linear_attention)
+{
+    walk(ATTENTION_CAUSAL_LINEAR);
+}
+END_TEST
+
+START_TEST(every_failing_allocation_with_softmax_attention)
+{
+    walk(ATTENTION_CAUSAL_SOFTMAX);
+}
+END_TEST
+
+/* The second step fails half-way: the first one's weights and optimiser state must be untouched. */
+START_TEST(misuse_in_a_later_step)
+{
+    static Model model;
+    static Real expected[STEPS + 1];
+    model.device = test_device();
+    model_new(&model, ATTENTION_CAUSAL_LINEAR);
+    train(&model, expected);
+    model_free(&model);
+
+    model_new(&model, ATTENTION_CAUSAL_LINEAR);
+    ck_assert(step(&model, 0) == expected[0]);
+    const int32_t tokens[] = { 0, SYMBOLS, 1, 2, 3, 4, 0, 1 };
+    Tensor *x = tape_input_i32(model.tape, tokens, shape(1, LENGTH));
+    tensor_keep(op_dropout(model.tape, model.positions, (Real)0.5)); /* draws */
+    test_expect_error();
+    if (!setjmp(test_error_jump)) {
+        nn_embedding_forward(model.tape, &model.embedding, x);
+        ck_abort_msg("an index out of range was taken");
+    }
+    tapegrad_on_error(NULL, NULL);
+    tape_reset(model.tape);
+    for (int i = 1; i < STEPS; i++)
+        ck_assert(step(&model, i) == expected[i]);
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(two_runs_are_bitwise_equal)
+{
+    static Model model;
+    Real first[STEPS + 1], second[STEPS + 1];
+    model.device = test_device();
+    model_new(&model, ATTENTION_CAUSAL_LINEAR);
+    train(&model, first);
+    model_free(&model);
+    model_new(&model, ATTENTION_CAUSAL_LINEAR);
+    train(&model, second);
+    model_free(&model);
+    ck_assert_mem_eq(first, second, sizeof first);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("recovery", (const TTest *const[]){
+                                     every_failing_allocation_with_linear_attention,
+                                     every_failing_allocation_with_softmax_attention,
+                                     misuse_in_a_later_step, two_runs_are_bitwise_equal, NULL });
+}
