@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/math.h"
 #include "ops/ops.h"
 #include "tensor/internal.h"
 
@@ -13,13 +14,16 @@ enum { PARALLEL_MINIMUM = 1 << 14 };
 
 /* A loop over independent elements, on all threads in vector instructions. */
 #define PARALLEL_FOR(i, n)                                                                         \
-    _Pragma("omp parallel for simd schedule(static) if ((n) >= PARALLEL_MINIMUM)")                 \
-    for (int64_t i = 0; i < (n); i++)
+    _Pragma(                                                                                       \
+        "omp parallel for simd schedule(static) if ((n) >= PARALLEL_MINIMUM)") for (int64_t i = 0; \
+                                                                                    i < (n); i++)
 
-/* One element's contribution to a gradient: kernels take (Real *dx, bool accumulate, ...). */
+/* One element's contribution to a gradient: kernels take (Real *dx, bool accumulate, ...). What was
+ * there, which may be anything when it does not count, is masked and not selected: gcc 12 turns no
+ * selection by a loop's constant into vector instructions. */
 static inline void contribute(Real *dx, bool accumulate, Real value)
 {
-    *dx = accumulate ? *dx + value : value;
+    *dx = real_from_bits(real_bits(*dx) & -(RealBits)accumulate) + value;
 }
 
 #endif

@@ -1,0 +1,166 @@
+/* The functions of ops/math.h against libm in double precision, over floats of every magnitude. */
+#include "ops/math.h"
+#include "tests/support.h"
+
+enum { BATCH = 4096 };
+
+#define SWEPT(name)                                                                                \
+    static void sweep_##name(Real *out, const Real *x)                                             \
+    {                                                                                              \
+        _Pragma("omp simd") for (int i = 0; i < BATCH; i++) out[i] = real_##name(x[i]);            \
+    }
+SWEPT(exp)
+SWEPT(expm1)
+SWEPT(tanh)
+SWEPT(sigmoid)
+SWEPT(log)
+SWEPT(log1p)
+SWEPT(erf)
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+/* |value - exact| in units in the last place of a Real that is as large as exact; denormal numbers
+ * have that of the smallest normal one. */
+static double units(Real value, double exact)
+{
+    enum { DIGITS = sizeof(Real) == 4 ? 24 : 53, LOWEST = sizeof(Real) == 4 ? -125 : -1021 };
+    if (fabs(exact) >= (sizeof(Real) == 4 ? 0x1p128 : INFINITY))
+        return isinf(value) && (value > 0) == (exact > 0) ? 0 : INFINITY;
+    int exponent;
+    frexp(exact, &exponent);
+    exponent = exponent < LOWEST ? LOWEST : exponent;
+    return fabs((double)value - exact) / ldexp(1, exponent - DIGITS);
+}
+
+/* The largest error of function on [low, high], over every 1009th float. */
+static void check_sweep(void (*function)(Real *, const Real *), double (*exact)(double), double low,
+                        double high, double bound)
+{
+    static Real x[BATCH], out[BATCH];
+    const uint32_t step = 1009;
+    int64_t checked = 0;
+    for (uint64_t bits = 0; bits <= UINT32_MAX;) {
+        int count = 0;
+        for (; count < BATCH && bits <= UINT32_MAX; bits += step) {
+            uint32_t low_bits = (uint32_t)bits;
+            float value;
+            memcpy(&value, &low_bits, sizeof value);
+            if ((double)value >= low && (double)value <= high)
+                x[count++] = value;
+        }
+        function(out, x);
+        for (int i = 0; i < count; i++) {
+            double error = units(out[i], exact((double)x[i]));
+            if (!(error <= bound))
+                ck_abort_msg("of %a: %a is %g units off", (double)x[i], (double)out[i], error);
+        }
+        checked += count;
+    }
+    ck_assert_int_gt(checked, 500000);
+}
+
+START_TEST(test_exp)
+{
+    check_sweep(sweep_exp, exp, -86.98, INFINITY, 1.1);
+}
+END_TEST
+
+START_TEST(test_expm1)
+{
+    check_sweep(sweep_expm1, expm1, -INFINITY, INFINITY, 1.7);
+}
+END_TEST
+
+START_TEST(test_tanh)
+{
+    check_sweep(sweep_tanh, tanh, -INFINITY, INFINITY, 2.6);
+}
+END_TEST
+
+START_TEST(test_sigmoid)
+{
+    check_sweep(sweep_sigmoid, sigmoid, -86.98, INFINITY, 2.6);
+}
+END_TEST
+
+START_TEST(test_log)
+{
+    check_sweep(sweep_log, log, 0, INFINITY, 1);
+}
+END_TEST
+
+START_TEST(test_log1p)
+{
+    check_sweep(sweep_log1p, log1p, 0, 3e38, 1.5);
+}
+END_TEST
+
+START_TEST(test_erf)
+{
+    check_sweep(sweep_erf, erf, -INFINITY, INFINITY, 2.6);
+}
+END_TEST
+
+/* The neighbourhood of where exp runs over and out. */
+START_TEST(test_exp_edges)
+{
+#ifndef TAPEGRAD_DOUBLE
+    ck_assert_float_infinite(real_exp(0x1.62e430p+6f));
+    ck_assert_float_finite(real_exp(0x1.62e42ep+6f));
+    for (float x = -86.5f; x > -90; x = nextafterf(x, -INFINITY)) {
+        float y = real_exp(x);
+        bool right = x < -87 ? y == 0 : x > -86.98f ? y >= 0x1p-126f : y == 0 || y >= 0x1p-126f;
+        if (!right)
+            ck_abort_msg("e^%a is %a", (double)x, (double)y);
+    }
+#endif
+    ck_assert(real_exp(-INFINITY) == 0 && real_exp(-1000) == 0);
+    ck_assert(isinf(real_exp(1000)) && isinf(real_exp(INFINITY)));
+}
+END_TEST
+
+START_TEST(test_limits)
+{
+    ck_assert(real_exp(0) == 1 && real_expm1(0) == 0 && real_tanh(0) == 0 && real_erf(0) == 0);
+    ck_assert(real_sigmoid(0) == (Real)0.5 && real_log(1) == 0 && real_log1p(0) == 0);
+    ck_assert(real_expm1(-INFINITY) == -1 && isinf(real_expm1(INFINITY)));
+    ck_assert(real_tanh(INFINITY) == 1 && real_tanh(-INFINITY) == -1);
+    ck_assert(real_sigmoid(INFINITY) == 1 && real_sigmoid(-INFINITY) == 0);
+    ck_assert(real_erf(INFINITY) == 1 && real_erf(-INFINITY) == -1);
+    ck_assert(real_log(0) == -INFINITY && real_log(INFINITY) == INFINITY);
+    ck_assert(isnan(real_log(-1)) && isnan(real_log(-INFINITY)));
+}
+END_TEST
+
+/* Not-a-number of any payload and sign passes. */
+START_TEST(test_not_a_number)
+{
+    for (int pattern = 0; pattern < 64; pattern++) {
+        uint32_t bits = 0x7fc00000 | (uint32_t)(pattern & 1) << 31 | 0x1fffffu >> (pattern % 22);
+        float nan;
+        memcpy(&nan, &bits, sizeof nan);
+        Real x[BATCH], out[BATCH];
+        for (int i = 0; i < BATCH; i++)
+            x[i] = nan;
+        void (*const functions[])(Real *, const Real *) = { sweep_exp,     sweep_expm1, sweep_tanh,
+                                                            sweep_sigmoid, sweep_log,   sweep_log1p,
+                                                            sweep_erf };
+        for (size_t f = 0; f < sizeof functions / sizeof *functions; f++) {
+            functions[f](out, x);
+            for (int i = 0; i < BATCH; i++)
+                if (!isnan(out[i]))
+                    ck_abort_msg("function %zu of %08x is %g", f, bits, (double)out[i]);
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("math", (const TTest *const[]){ test_exp, test_expm1, test_tanh, test_sigmoid,
+                                                     test_log, test_log1p, test_erf, test_exp_edges,
+                                                     test_limits, test_not_a_number, NULL });
+}
