@@ -198,8 +198,9 @@ typedef struct TensorFile TensorFile;
 TensorFile *tensor_file_open(const char *path);
 void tensor_file_close(TensorFile *file);
 
-/* Entries in the order of their data; NULL when there is no such name. Their data lives until the
- * file is closed. */
+/* Entries in the order of their data; NULL when there is no such name. They live until the file is
+ * closed. Their data are aligned in files that tensor_file_save wrote with the larger types first;
+ * elsewhere copy them. Raises when there is no entry of this index. */
 int tensor_file_count(const TensorFile *file);
 const FileEntry *tensor_file_entry(const TensorFile *file, int index);
 const FileEntry *tensor_file_find(const TensorFile *file, const char *name);
@@ -208,7 +209,8 @@ const FileEntry *tensor_file_find(const TensorFile *file, const char *name);
 const char *tensor_file_metadata(const TensorFile *file, const char *key);
 
 /* Converts an entry of floating-point type to Real, or one of integers to int32. False when the
- * entry is missing, of another kind, or of another shape than expected. */
+ * entry is missing, of another kind, of another shape than expected, or holds a number that does
+ * not fit; host may then be partly written. */
 bool tensor_file_read(const TensorFile *file, const char *name, Shape expected, Real *host);
 bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expected, int32_t *host);
 

@@ -1,0 +1,993 @@
+#include "tests/support.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---------------------------------------------------------------------------- folders and files */
+
+typedef struct Text {
+    char text[2048];
+} Text;
+
+__attribute__((format(printf, 1, 2))) static Text text(const char *format, ...)
+{
+    Text result;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(result.text, sizeof result.text, format, arguments);
+    va_end(arguments);
+    return result;
+}
+
+/* Each test works in a folder of its own, which end_folder removes with all its files. */
+static char folder[64];
+static char path[96];
+
+static void begin_folder(void)
+{
+    strcpy(folder, "/tmp/tapegrad-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/file.safetensors", folder);
+}
+
+/* Calls unlink for all files of the folder, or only counts them. */
+static int files_in_folder(bool remove_them)
+{
+    DIR *directory = opendir(folder);
+    ck_assert_ptr_nonnull(directory);
+    int count = 0;
+    for (struct dirent *item; (item = readdir(directory)) != NULL;) {
+        if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
+            continue;
+        count++;
+        if (remove_them)
+            remove(text("%s/%s", folder, item->d_name).text);
+    }
+    closedir(directory);
+    return count;
+}
+
+static void end_folder(void)
+{
+    files_in_folder(true);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+
+static void write_bytes(const void *bytes, size_t size)
+{
+    FILE *stream = fopen(path, "wb");
+    ck_assert_ptr_nonnull(stream);
+    ck_assert_uint_eq(fwrite(bytes, 1, size, stream), size);
+    ck_assert_int_eq(fclose(stream), 0);
+}
+
+/* The file's bytes, to be freed. */
+static unsigned char *read_bytes(size_t *size)
+{
+    FILE *stream = fopen(path, "rb");
+    ck_assert_ptr_nonnull(stream);
+    struct stat status;
+    ck_assert_int_eq(fstat(fileno(stream), &status), 0);
+    *size = (size_t)status.st_size;
+    unsigned char *bytes = malloc(*size + 1);
+    ck_assert_ptr_nonnull(bytes);
+    ck_assert_uint_eq(fread(bytes, 1, *size, stream), *size);
+    fclose(stream);
+    return bytes;
+}
+
+/* Writes a header of this length, then so many bytes of data: 0, 1, 2, ... */
+static void write_file(const char *header, size_t length, size_t data_bytes)
+{
+    unsigned char *bytes = malloc(8 + length + data_bytes);
+    ck_assert_ptr_nonnull(bytes);
+    uint64_t field = length;
+    memcpy(bytes, &field, 8);
+    memcpy(bytes + 8, header, length);
+    for (size_t i = 0; i < data_bytes; i++)
+        bytes[8 + length + i] = (unsigned char)i;
+    write_bytes(bytes, 8 + length + data_bytes);
+    free(bytes);
+}
+
+static TensorFile *open_file(void)
+{
+    TensorFile *file = tensor_file_open(path);
+    ck_assert_msg(file != NULL, "%s", tapegrad_error());
+    return file;
+}
+
+/* Fails unless the file is refused with "tensor_file_open: PATH: " and this; when it ends in a
+ * space, a number follows that depends on the version of cJSON. */
+static void assert_refused(const char *expected)
+{
+    TensorFile *file = tensor_file_open(path);
+    ck_assert_msg(file == NULL, "no error, expected \"%s\"", expected);
+    Text sentence = text("tensor_file_open: %s: %s", path, expected);
+    size_t length = strlen(sentence.text);
+    Text start = text("%.*s", (int)length, tapegrad_error());
+    ck_assert_str_eq(sentence.text[length - 1] == ' ' ? start.text : tapegrad_error(),
+                     sentence.text);
+}
+
+static void assert_save_refused(const FileEntry *entries, int entry_count,
+                                const FileMetadata *metadata, int metadata_count,
+                                const char *expected)
+{
+    ck_assert(!tensor_file_save(path, entries, entry_count, metadata, metadata_count));
+    ck_assert_str_eq(tapegrad_error(), text("tensor_file_save: %s: %s", path, expected).text);
+}
+
+/* One entry, "x", of `count` doubles that are all `value`. */
+static bool save_constant(double value, int64_t count)
+{
+    double *data = malloc((size_t)count * sizeof *data);
+    ck_assert_ptr_nonnull(data);
+    for (int64_t i = 0; i < count; i++)
+        data[i] = value;
+    FileEntry entry = { "x", FILE_F64, shape(count), data };
+    bool good = tensor_file_save(path, &entry, 1, NULL, 0);
+    free(data);
+    return good;
+}
+
+/* Fails unless the folder holds what save_constant wrote, and so many files in all. */
+static void assert_constant(double value, int64_t count, int files)
+{
+    TensorFile *file = open_file();
+    Real *data = malloc((size_t)count * sizeof *data);
+    ck_assert_ptr_nonnull(data);
+    ck_assert_msg(tensor_file_read(file, "x", shape(count), data), "%s", tapegrad_error());
+    for (int64_t i = 0; i < count; i++)
+        if ((double)data[i] != value)
+            ck_abort_msg("element %lld is %g, expected %g", (long long)i, (double)data[i], value);
+    free(data);
+    tensor_file_close(file);
+    ck_assert_int_eq(files_in_folder(false), files);
+}
+
+/* ---------------------------------------------------------------------------------- round trips */
+
+START_TEST(all_types_and_ranks)
+{
+    begin_folder();
+    static const size_t sizes[] = {
+        [FILE_F32] = 4, [FILE_F64] = 8, [FILE_I32] = 4, [FILE_I64] = 8
+    };
+    const Shape shapes[] = { shape_scalar(), shape(3), shape(1, 5), shape(3, 1, 2),
+                             shape(2, 3, 1, 2) };
+    static const char *names[20] = { "a", "b", "c", "d", "e", "f", "g", "h", "i", "j",
+                                     "k", "l", "m", "n", "o", "p", "q", "r", "s", "t" };
+    static unsigned char bytes[20][96];
+    FileEntry entries[20];
+    for (int i = 0; i < 20; i++) {
+        for (int j = 0; j < 96; j++)
+            bytes[i][j] = (unsigned char)(7 * i + 13 * j);
+        entries[i] = (FileEntry){ names[19 - i], (FileType)(i % 4), shapes[i / 4], bytes[i] };
+    }
+    ck_assert_msg(tensor_file_save(path, entries, 20, NULL, 0), "%s", tapegrad_error());
+    TensorFile *file = open_file();
+    ck_assert_int_eq(tensor_file_count(file), 20);
+    for (int i = 0; i < 20; i++) {
+        const FileEntry *by_index = tensor_file_entry(file, i);
+        const FileEntry *by_name = tensor_file_find(file, names[19 - i]);
+        ck_assert_ptr_nonnull(by_name);
+        ck_assert_ptr_eq(by_name->data, by_index->data);
+        ck_assert_str_eq(by_index->name, entries[i].name);
+        ck_assert_int_eq(by_index->type, entries[i].type);
+        ck_assert(shape_equal(by_index->shape, entries[i].shape));
+        size_t size = (size_t)shape_count(shapes[i / 4]) * sizes[i % 4];
+        ck_assert_mem_eq(by_index->data, bytes[i], size);
+    }
+    ck_assert_ptr_null(tensor_file_find(file, "z"));
+    ck_assert_ptr_null(tensor_file_find(file, ""));
+    tensor_file_close(file);
+    end_folder();
+}
+END_TEST
+
+/* The bytes themselves, so that other programs can read them. */
+START_TEST(bytes_on_the_disk)
+{
+    begin_folder();
+    const float x[] = { 1, -2 };
+    const int64_t n[] = { 258 };
+    const FileEntry entries[] = { { "x", FILE_F32, shape(2, 1), x },
+                                  { "n", FILE_I64, shape_scalar(), n } };
+    const FileMetadata metadata = { "step", "7" };
+    ck_assert(tensor_file_save(path, entries, 2, &metadata, 1));
+    static const char expected[] =
+        "\x90\0\0\0\0\0\0\0"
+        "{\"__metadata__\":{\"step\":\"7\"},"
+        "\"x\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+        "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[8,16]}}       "
+        "\0\0\x80\x3f\0\0\0\xc0\x02\x01\0\0\0\0\0\0";
+    size_t size;
+    unsigned char *bytes = read_bytes(&size);
+    ck_assert_uint_eq(size, sizeof expected - 1);
+    ck_assert_mem_eq(bytes, expected, size);
+    free(bytes);
+    end_folder();
+}
+END_TEST
+
+START_TEST(no_entries)
+{
+    begin_folder();
+    ck_assert(tensor_file_save(path, NULL, 0, NULL, 0));
+    TensorFile *file = open_file();
+    ck_assert_int_eq(tensor_file_count(file), 0);
+    ck_assert_ptr_null(tensor_file_find(file, "x"));
+    ck_assert_ptr_null(tensor_file_metadata(file, "x"));
+    tensor_file_close(file);
+    write_file("{\"__metadata__\":{}}", 19, 0);
+    file = open_file();
+    ck_assert_int_eq(tensor_file_count(file), 0);
+    ck_assert_ptr_null(tensor_file_metadata(file, "x"));
+    tensor_file_close(file);
+    tensor_file_close(NULL);
+    end_folder();
+}
+END_TEST
+
+START_TEST(metadata_and_odd_names)
+{
+    begin_folder();
+    const FileMetadata metadata[] = { { "step", "1200" },
+                                      { "quote \" and \\", "line\nline\ttab\x01" },
+                                      { "", "the empty key" },
+                                      { "empty", "" },
+                                      { "gr\xc3\xbc\xc3\x9f", "\xe2\x82\xac \xf0\x9f\x98\x80" } };
+    const float one = 1;
+    const FileEntry entries[] = { { "caf\xc3\xa9 \"\\/\n", FILE_F32, shape_scalar(), &one },
+                                  { "dtype", FILE_F32, shape_scalar(), &one } };
+    ck_assert(tensor_file_save(path, entries, 2, metadata, 5));
+    TensorFile *file = open_file();
+    for (int i = 0; i < 5; i++)
+        ck_assert_str_eq(tensor_file_metadata(file, metadata[i].key), metadata[i].value);
+    ck_assert_ptr_null(tensor_file_metadata(file, "steps"));
+    for (int i = 0; i < 2; i++)
+        ck_assert_ptr_nonnull(tensor_file_find(file, entries[i].name));
+    tensor_file_close(file);
+    end_folder();
+}
+END_TEST
+
+START_TEST(many_entries)
+{
+    begin_folder();
+    enum { COUNT = 3000 };
+    static Text names[COUNT];
+    static int32_t values[COUNT];
+    static FileEntry entries[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        names[i] = text("layers.%d.weight", i * 7919 % COUNT);
+        values[i] = i;
+        entries[i] = (FileEntry){ names[i].text, FILE_I32, shape(1), &values[i] };
+    }
+    ck_assert(tensor_file_save(path, entries, COUNT, NULL, 0));
+    TensorFile *file = open_file();
+    for (int32_t i = 0, value; i < COUNT; i++) {
+        ck_assert(tensor_file_read_i32(file, names[i].text, shape(1), &value));
+        ck_assert_int_eq(value, i);
+    }
+    tensor_file_close(file);
+    end_folder();
+}
+END_TEST
+
+/* What other programs may write and ours does not: spaces, numbers with exponents, escapes, entries
+ * in another order than their data, data that are not aligned. */
+START_TEST(files_of_others)
+{
+    begin_folder();
+    static const char header[] =
+        "{ \"b\\u00e9\" :\t{\"shape\": [1e0, 2.0],\r\n\"data_offsets\":[4,20],\"dtype\":\"F64\"},"
+        "\"a\":{\"dtype\":\"I32\",\"shape\":[],\"data_offsets\":[0,4]}} ";
+    write_file(header, sizeof header - 1, 20);
+    TensorFile *file = open_file();
+    ck_assert_int_eq(tensor_file_count(file), 2);
+    ck_assert_str_eq(tensor_file_entry(file, 0)->name, "a");
+    ck_assert_str_eq(tensor_file_entry(file, 1)->name, "b\xc3\xa9");
+    int32_t integer;
+    ck_assert(tensor_file_read_i32(file, "a", shape_scalar(), &integer));
+    ck_assert_int_eq(integer, 0x03020100);
+    Real numbers[2];
+    ck_assert(tensor_file_read(file, "b\xc3\xa9", shape(1, 2), numbers));
+    uint64_t bits = 0x0b0a090807060504;
+    double first;
+    memcpy(&first, &bits, 8);
+    ck_assert(numbers[0] == (Real)first);
+    tensor_file_close(file);
+    end_folder();
+}
+END_TEST
+
+/* The project's reference vectors were written by another program. */
+START_TEST(reference_vectors_open)
+{
+    DIR *directory = opendir("tests/data");
+    ck_assert_ptr_nonnull(directory);
+    int opened = 0;
+    for (struct dirent *item; (item = readdir(directory)) != NULL;) {
+        if (strstr(item->d_name, ".safetensors") == NULL)
+            continue;
+        TensorFile *file = tensor_file_open(text("tests/data/%s", item->d_name).text);
+        ck_assert_msg(file != NULL, "%s", tapegrad_error());
+        ck_assert_int_gt(tensor_file_count(file), 0);
+        tensor_file_close(file);
+        opened++;
+    }
+    closedir(directory);
+    ck_assert_int_gt(opened, 0);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------- conversions */
+
+static TensorFile *conversions(void)
+{
+    static const float f32[] = { 0.5f, -INFINITY };
+    static const double f64[] = { 1.0 / 3, NAN }, wide[] = { 1, 1e300 };
+    static const int32_t i32[] = { INT32_MIN, INT32_MAX };
+    static const int64_t i64[] = { INT32_MIN, INT32_MAX }, high[] = { 5, (int64_t)INT32_MAX + 1 },
+                         low[] = { (int64_t)INT32_MIN - 1, 5 };
+    const FileEntry entries[] = {
+        { "f32", FILE_F32, shape(2), f32 },   { "f64", FILE_F64, shape(2), f64 },
+        { "wide", FILE_F64, shape(2), wide }, { "i32", FILE_I32, shape(2), i32 },
+        { "i64", FILE_I64, shape(2), i64 },   { "high", FILE_I64, shape(2), high },
+        { "low", FILE_I64, shape(2), low }
+    };
+    ck_assert(tensor_file_save(path, entries, 7, NULL, 0));
+    return open_file();
+}
+
+START_TEST(conversions_that_fit)
+{
+    begin_folder();
+    TensorFile *file = conversions();
+    Real numbers[2];
+    ck_assert(tensor_file_read(file, "f32", shape(2), numbers));
+    ck_assert(numbers[0] == (Real)0.5 && isinf(numbers[1]) && numbers[1] < 0);
+    ck_assert(tensor_file_read(file, "f64", shape(2), numbers));
+    ck_assert(numbers[0] == (Real)(1.0 / 3) && isnan(numbers[1]));
+    int32_t integers[2];
+    ck_assert(tensor_file_read_i32(file, "i32", shape(2), integers));
+    ck_assert(integers[0] == INT32_MIN && integers[1] == INT32_MAX);
+    integers[0] = integers[1] = 0;
+    ck_assert(tensor_file_read_i32(file, "i64", shape(2), integers));
+    ck_assert(integers[0] == INT32_MIN && integers[1] == INT32_MAX);
+    tensor_file_close(file);
+    end_folder();
+}
+END_TEST
+
+START_TEST(conversions_that_do_not_fit)
+{
+    begin_folder();
+    TensorFile *file = conversions();
+    Real numbers[2];
+    int32_t integers[2];
+#define assert_unread(call, sentence)                                                              \
+    do {                                                                                           \
+        ck_assert(!(call));                                                                        \
+        ck_assert_str_eq(tapegrad_error(), text sentence.text);                                    \
+    } while (0)
+    assert_unread(tensor_file_read(file, "none", shape(2), numbers),
+                  ("tensor_file_read: %s: there is no entry \"none\"", path));
+    assert_unread(tensor_file_read_i32(file, "F32", shape(2), integers),
+                  ("tensor_file_read_i32: %s: there is no entry \"F32\"", path));
+    assert_unread(
+        tensor_file_read(file, "i64", shape(2), numbers),
+        ("tensor_file_read: %s: entry \"i64\" is of type I64; F32 or F64 was expected", path));
+    assert_unread(
+        tensor_file_read_i32(file, "f32", shape(2), integers),
+        ("tensor_file_read_i32: %s: entry \"f32\" is of type F32; I32 or I64 was expected", path));
+    assert_unread(
+        tensor_file_read(file, "f64", shape(2, 1), numbers),
+        ("tensor_file_read: %s: entry \"f64\" has the shape [2]; [2,1] was expected", path));
+    assert_unread(
+        tensor_file_read_i32(file, "i32", shape_scalar(), integers),
+        ("tensor_file_read_i32: %s: entry \"i32\" has the shape [2]; [] was expected", path));
+    assert_unread(tensor_file_read_i32(file, "high", shape(2), integers),
+                  ("tensor_file_read_i32: %s: entry \"high\": element 1 is 2147483648, which does "
+                   "not fit 32 bits",
+                   path));
+    assert_unread(tensor_file_read_i32(file, "low", shape(2), integers),
+                  ("tensor_file_read_i32: %s: entry \"low\": element 0 is -2147483649, which does "
+                   "not fit 32 bits",
+                   path));
+#ifdef TAPEGRAD_DOUBLE
+    ck_assert(tensor_file_read(file, "wide", shape(2), numbers) && numbers[1] == 1e300);
+#else
+    assert_unread(tensor_file_read(file, "wide", shape(2), numbers),
+                  ("tensor_file_read: %s: entry \"wide\": element 1 is 1e+300, which does not fit "
+                   "a float",
+                   path));
+#endif
+    assert_raises(text("tensor_file_entry: %s: there is no entry 7; there are 7", path).text,
+                  tensor_file_entry(file, 7));
+    assert_raises(text("tensor_file_entry: %s: there is no entry -1; there are 7", path).text,
+                  tensor_file_entry(file, -1));
+    tensor_file_close(file);
+    end_folder();
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------- saving */
+
+START_TEST(saving_replaces)
+{
+    begin_folder();
+    ck_assert(save_constant(1, 1000));
+    assert_constant(1, 1000, 1);
+    ck_assert(save_constant(2, 10));
+    assert_constant(2, 10, 1);
+    /* What an earlier process of the same number left behind is in nobody's way. */
+    char left[sizeof path + 40];
+    snprintf(left, sizeof left, "%s.tmp.%ld.0", path, (long)getpid());
+    fclose(fopen(left, "w"));
+    ck_assert_msg(save_constant(3, 10), "%s", tapegrad_error());
+    assert_constant(3, 10, 2);
+    /* A path without a folder is in the current one. */
+    ck_assert_int_eq(chdir(folder), 0);
+    const float one = 1;
+    FileEntry entry = { "x", FILE_F32, shape_scalar(), &one };
+    ck_assert_msg(tensor_file_save("here", &entry, 1, NULL, 0), "%s", tapegrad_error());
+    ck_assert_int_eq(files_in_folder(false), 3);
+    end_folder();
+}
+END_TEST
+
+/* A full disk: the process may write no more than 4096 bytes a file. */
+START_TEST(failing_save_leaves_the_old_file)
+{
+    begin_folder();
+    ck_assert(save_constant(1, 100));
+    struct rlimit old, limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = (struct rlimit){ .rlim_cur = 4096, .rlim_max = old.rlim_max };
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    bool good = save_constant(2, 100000);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert(!good);
+    ck_assert_str_eq(tapegrad_error(),
+                     text("tensor_file_save: %s: cannot write: %s", path, strerror(EFBIG)).text);
+    assert_constant(1, 100, 1);
+    end_folder();
+}
+END_TEST
+
+/* The same with a process that is killed while it writes. */
+START_TEST(killed_save_leaves_the_old_file)
+{
+    begin_folder();
+    ck_assert(save_constant(1, 100));
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 4096, 4096 });
+        signal(SIGXFSZ, SIG_DFL);
+        save_constant(2, 100000);
+        _exit(0);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    assert_constant(1, 100, 2); /* and the piece that was written */
+    end_folder();
+}
+END_TEST
+
+START_TEST(places_that_cannot_be_written)
+{
+    begin_folder();
+    char place[sizeof path];
+    strcpy(place, path);
+    const float one = 1;
+    const FileEntry entry = { "x", FILE_F32, shape_scalar(), &one };
+
+    snprintf(path, sizeof path, "%s/none/file", folder);
+    assert_save_refused(&entry, 1, NULL, 0,
+                        text("cannot make a new file beside it: %s", strerror(ENOENT)).text);
+
+    snprintf(path, sizeof path, "%s/folder", folder);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    assert_save_refused(&entry, 1, NULL, 0, "it is there already and not a regular file");
+    assert_refused("not a regular file");
+
+    snprintf(path, sizeof path, "%s/pipe", folder);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    assert_save_refused(&entry, 1, NULL, 0, "it is there already and not a regular file");
+    ck_assert_int_eq(unlink(path), 0);
+
+    /* The superuser may write anywhere, and steps down for this. */
+    strcpy(path, place);
+    ck_assert(save_constant(1, 100));
+    uid_t user = geteuid();
+    ck_assert_int_eq(chmod(folder, 0555), 0);
+    ck_assert(user != 0 || seteuid(65534) == 0);
+    bool good = save_constant(2, 100);
+    ck_assert(user != 0 || seteuid(0) == 0);
+    ck_assert_int_eq(chmod(folder, 0700), 0);
+    ck_assert(!good);
+    ck_assert_str_eq(
+        tapegrad_error(),
+        text("tensor_file_save: %s: cannot make a new file beside it: %s", path, strerror(EACCES))
+            .text);
+    assert_constant(1, 100, 2);
+    end_folder();
+}
+END_TEST
+
+START_TEST(requests_that_are_refused)
+{
+    begin_folder();
+    ck_assert(save_constant(1, 100));
+    const float one[4] = { 1, 1, 1, 1 };
+    const Shape scalar = shape_scalar(), zero = { .rank = 2, .size = { 2, 0 } },
+                deep = { .rank = 5, .size = { 1, 1, 1, 1 } }, negative = { .rank = -1 },
+                huge = shape((int64_t)1 << 30, (int64_t)1 << 30);
+    const struct {
+        FileEntry entry;
+        const char *sentence;
+    } cases[] = {
+        { { NULL, FILE_F32, scalar, one }, "an entry's name is empty" },
+        { { "", FILE_F32, scalar, one }, "an entry's name is empty" },
+        { { "__metadata__", FILE_F32, scalar, one },
+          "an entry is named __metadata__, which the format keeps for itself" },
+        { { "a\xff", FILE_F32, scalar, one }, "the name \"a\xff\" is not UTF-8" },
+        { { "x", (FileType)4, scalar, one }, "entry \"x\" is of no FileType: 4" },
+        { { "x", FILE_F32, zero, one }, "entry \"x\" has an invalid shape" },
+        { { "x", FILE_F32, deep, one }, "entry \"x\" has an invalid shape" },
+        { { "x", FILE_F32, negative, one }, "entry \"x\" has an invalid shape" },
+        { { "x", FILE_F32, huge, one }, "entry \"x\" has an invalid shape" },
+        { { "x", FILE_F32, scalar, NULL }, "entry \"x\" has no data" },
+        { { "same", FILE_F32, scalar, one }, "the name \"same\" comes twice" },
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const FileEntry entries[] = { { "same", FILE_I32, scalar, one }, cases[c].entry };
+        assert_save_refused(entries, 2, NULL, 0, cases[c].sentence);
+    }
+    const FileMetadata twice[] = { { "b", "1" }, { "a", "2" }, { "b", "3" } };
+    assert_save_refused(NULL, 0, twice, 3, "the metadata's key \"b\" comes twice");
+    const FileMetadata none[] = { { "b", NULL } };
+    assert_save_refused(NULL, 0, none, 1, "a key or value of the metadata is NULL");
+    const FileMetadata bytes[] = { { "b", "\x80" } };
+    assert_save_refused(NULL, 0, bytes, 1, "the metadata of the key \"b\" are not UTF-8");
+    assert_constant(1, 100, 1);
+    end_folder();
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------- broken files */
+
+#define F32_AT(begin, end)                                                                         \
+    "{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" #begin "," #end "]}"
+#define SHAPED(shape) "{\"a\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[0,8]}}"
+#define TYPED(type) "{\"a\":{\"dtype\":" type ",\"shape\":[2],\"data_offsets\":[0,8]}}"
+#define PLACED(offsets) "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":" offsets "}}"
+#define NO_OBJECT "entry \"a\": not an object of dtype, shape and data_offsets"
+#define NO_SIZE(axis) "entry \"a\": axis " #axis " of the shape is not a whole number of 1 or more"
+#define NO_OFFSETS "entry \"a\": data_offsets is not a list of two whole numbers"
+#define NO_TYPE(type) "entry \"a\": the dtype is \"" type "\"; F32, F64, I32 and I64 can be read"
+#define SIXTY "123456789012345678901234567890123456789012345678901234567890"
+
+static const struct BrokenHeader {
+    const char *header;
+    size_t data_bytes;
+    const char *sentence; /* NULL: this one is good */
+} broken_headers[] = {
+    { PLACED("[0,8]"), 8, NULL },
+    /* not JSON, or not an object */
+    { "", 0, "the header does not begin with {" },
+    { "[]", 0, "the header does not begin with {" },
+    { " {}", 0, "the header does not begin with {" },
+    { "\xef\xbb\xbf{}", 0, "the header does not begin with {" },
+    { "{", 0, "the header is not valid JSON near byte " },
+    { "{\"1\":1,", 0, "the header is not valid JSON near byte " },
+    { "{\"a", 0, "the header is not valid JSON near byte " },
+    { "{\"a\\", 0, "the header is not valid JSON near byte " },
+    { "{}{}", 0, "the header is not valid JSON near byte " },
+    { "{\"a\":\"\\ud800\"}", 0, "the header is not valid JSON near byte " },
+    { "{\"a\x01\":1}", 0, "the header has a control character at byte 3" },
+    { "{\"a\\u0000\":1}", 0, "the header has a zero inside a text at byte 3" },
+    { "{\"\\\\u0000\":1}", 0, "entry \"\\u0000\": not an object of dtype, shape and data_offsets" },
+    /* not UTF-8: lone, missing, overlong, surrogate, beyond the last, no lead byte */
+    { "{\"a\x80\":1}", 0, "the header is not UTF-8 at byte 3" },
+    { "{\"\xc3\":1}", 0, "the header is not UTF-8 at byte 2" },
+    { "{\"\xe2\x82\":1}", 0, "the header is not UTF-8 at byte 2" },
+    { "{\"\xc0\xaf\":1}", 0, "the header is not UTF-8 at byte 2" },
+    { "{\"\xe0\x80\xaf\":1}", 0, "the header is not UTF-8 at byte 2" },
+    { "{\"\xed\xa0\x80\":1}", 0, "the header is not UTF-8 at byte 2" },
+    { "{\"\xf4\x90\x80\x80\":1}", 0, "the header is not UTF-8 at byte 2" },
+    { "{\"\xff\":1}", 0, "the header is not UTF-8 at byte 2" },
+    { "{\"\xf0\x9f\x98", 0, "the header is not UTF-8 at byte 2" },
+    /* names */
+    { "{\"\":1}", 0, "an entry's name is empty" },
+    { "{\"a\":" F32_AT(0, 8) ",\"a\":" F32_AT(8, 16) "}", 16, "the name \"a\" comes twice" },
+    { "{\"\\u0061\":" F32_AT(0, 8) ",\"a\":" F32_AT(8, 16) "}", 16, "the name \"a\" comes twice" },
+    { "{\"" SIXTY "1\":1}", 0,
+      "entry \"" SIXTY "...\": not an object of dtype, shape and data_offsets" },
+    { "{\"a\\u001b\\n\":1}", 0, "entry \"a\?\?\": not an object of dtype, shape and data_offsets" },
+    /* entries */
+    { "{\"a\":1}", 0, NO_OBJECT },
+    { "{\"a\":null}", 0, NO_OBJECT },
+    { "{\"a\":[]}", 0, NO_OBJECT },
+    { "{\"a\":{}}", 0, NO_OBJECT },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, NO_OBJECT },
+    { "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, NO_OBJECT },
+    { "{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, NO_OBJECT },
+    { "{\"a\":{\"DTYPE\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, NO_OBJECT },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"more\":1}}", 8, NO_OBJECT },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
+      NO_OBJECT },
+    /* types */
+    { TYPED("1"), 8, "entry \"a\": the dtype is not a text" },
+    { TYPED("null"), 8, "entry \"a\": the dtype is not a text" },
+    { TYPED("\"F16\""), 8, NO_TYPE("F16") },
+    { TYPED("\"BF16\""), 8, NO_TYPE("BF16") },
+    { TYPED("\"U8\""), 8, NO_TYPE("U8") },
+    { TYPED("\"BOOL\""), 8, NO_TYPE("BOOL") },
+    { TYPED("\"f32\""), 8, NO_TYPE("f32") },
+    { TYPED("\"\""), 8, NO_TYPE("") },
+    /* shapes */
+    { SHAPED("2"), 8, "entry \"a\": the shape is not a list" },
+    { SHAPED("{\"b\":2}"), 8, "entry \"a\": the shape is not a list" },
+    { SHAPED("[1,1,1,1,2]"), 8, "entry \"a\": the shape has 5 axes; at most 4 can be read" },
+    { SHAPED("[0]"), 8, NO_SIZE(0) },
+    { SHAPED("[2,0]"), 8, NO_SIZE(1) },
+    { SHAPED("[-2]"), 8, NO_SIZE(0) },
+    { SHAPED("[1,2.5]"), 8, NO_SIZE(1) },
+    { SHAPED("[\"2\"]"), 8, NO_SIZE(0) },
+    { SHAPED("[true]"), 8, NO_SIZE(0) },
+    { SHAPED("[9007199254740992]"), 8, NO_SIZE(0) },
+    { SHAPED("[1e999]"), 8, NO_SIZE(0) },
+    { SHAPED("[2147483648,2147483648,4]"), 8,
+      "entry \"a\": the shape [2147483648,2147483648,4] is too large" },
+    { SHAPED("[2251799813685248]"), 8, "entry \"a\": the shape [2251799813685248] is too large" },
+    { SHAPED("[4294967296,4294967296]"), 8,
+      "entry \"a\": the shape [4294967296,4294967296] is too large" },
+    /* places */
+    { PLACED("8"), 8, NO_OFFSETS },
+    { PLACED("[]"), 8, NO_OFFSETS },
+    { PLACED("[0]"), 8, NO_OFFSETS },
+    { PLACED("[0,8,8]"), 8, NO_OFFSETS },
+    { PLACED("[-8,0]"), 8, NO_OFFSETS },
+    { PLACED("[0,7.5]"), 8, NO_OFFSETS },
+    { PLACED("[\"0\",8]"), 8, NO_OFFSETS },
+    { PLACED("[0,9007199254740992]"), 8, NO_OFFSETS },
+    { PLACED("[0,18446744073709551624]"), 8, NO_OFFSETS },
+    { PLACED("{\"0\":0,\"8\":8}"), 8, NO_OFFSETS },
+    { PLACED("[8,0]"), 8, "entry \"a\": the data end at 0, before they begin at 8" },
+    { PLACED("[0,8]"), 7, "entry \"a\": the data end at 8, but the file holds 7 bytes of data" },
+    { PLACED("[0,9007199254740991]"), 8,
+      "entry \"a\": the data end at 9007199254740991, but the file holds 8 bytes of data" },
+    { PLACED("[0,4]"), 8, "entry \"a\": the data are 4 bytes, but [2] of F32 takes 8" },
+    { PLACED("[0,0]"), 8, "entry \"a\": the data are 0 bytes, but [2] of F32 takes 8" },
+    { SHAPED("[]"), 8, "entry \"a\": the data are 8 bytes, but [] of F32 takes 4" },
+    { TYPED("\"I64\""), 8, "entry \"a\": the data are 8 bytes, but [2] of I64 takes 16" },
+    { "{\"a\":" F32_AT(0, 8) ",\"b\":" F32_AT(4, 12) "}", 12,
+      "the data of \"a\" and \"b\" overlap" },
+    { "{\"b\":" F32_AT(4, 12) ",\"a\":" F32_AT(0, 8) "}", 12,
+      "the data of \"a\" and \"b\" overlap" },
+    { "{\"a\":" F32_AT(0, 8) ",\"b\":" F32_AT(12, 20) "}", 20,
+      "bytes 8 to 11 of the data belong to no entry" },
+    { PLACED("[4,12]"), 12, "bytes 0 to 3 of the data belong to no entry" },
+    { PLACED("[0,8]"), 9, "bytes 8 to 8 of the data belong to no entry" },
+    { "{}", 3, "bytes 0 to 2 of the data belong to no entry" },
+    /* metadata */
+    { "{\"__metadata__\":1}", 0, "__metadata__ is not an object" },
+    { "{\"__metadata__\":[\"a\"]}", 0, "__metadata__ is not an object" },
+    { "{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: the value of \"a\" is not a text" },
+    { "{\"__metadata__\":{\"b\":\"\",\"a\":{}}}", 0,
+      "__metadata__: the value of \"a\" is not a text" },
+    { "{\"__metadata__\":{\"a\":\"\",\"b\":\"\",\"a\":\"\"}}", 0,
+      "__metadata__: the key \"a\" comes twice" },
+    { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ comes twice" },
+};
+
+START_TEST(broken_headers_are_named)
+{
+    begin_folder();
+    for (size_t c = 0; c < sizeof broken_headers / sizeof *broken_headers; c++) {
+        const struct BrokenHeader *broken = &broken_headers[c];
+        write_file(broken->header, strlen(broken->header), broken->data_bytes);
+        if (broken->sentence != NULL)
+            assert_refused(broken->sentence);
+        else
+            tensor_file_close(open_file());
+    }
+    end_folder();
+}
+END_TEST
+
+/* A zero byte in the header, and nesting without end. */
+START_TEST(headers_that_strain_the_parser)
+{
+    begin_folder();
+    write_file("{}\0{}", 5, 0);
+    assert_refused("the header is not UTF-8 at byte 2");
+    enum { DEPTH = 1000000 };
+    char *deep = malloc(DEPTH + 5);
+    ck_assert_ptr_nonnull(deep);
+    memcpy(deep, "{\"a\":", 5);
+    memset(deep + 5, '[', DEPTH);
+    write_file(deep, DEPTH + 5, 0);
+    assert_refused("the header is not valid JSON near byte ");
+    free(deep);
+    end_folder();
+}
+END_TEST
+
+START_TEST(broken_lengths_are_named)
+{
+    begin_folder();
+    assert_refused(strerror(ENOENT));
+    write_bytes("", 0);
+    assert_refused("the file has 0 bytes; the header's length alone takes 8");
+    write_bytes("\2\0\0\0\0\0\0", 7);
+    assert_refused("the file has 7 bytes; the header's length alone takes 8");
+    write_bytes("\3\0\0\0\0\0\0\0{}", 10);
+    assert_refused("the header's length is 3, but 2 bytes follow");
+    write_bytes("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
+    assert_refused("the header's length is 18446744073709551615, but 2 bytes follow");
+    /* A file with a hole of a header's length that is one too large takes no room on the disk. */
+    uint64_t length = 100000001;
+    write_bytes(&length, 8);
+    ck_assert_int_eq(truncate(path, 8 + 100000001), 0);
+    assert_refused("the header's length is 100000001; at most 100000000 is allowed");
+    end_folder();
+}
+END_TEST
+
+/* ---------------------------------------------------------------------- mutations of a good file */
+
+static unsigned char *good_bytes(size_t *size)
+{
+    const float x[] = { 1, 2, 3, 4, 5, 6 };
+    const double y = 7;
+    const int32_t n[] = { 1, 2, 3 };
+    const int64_t m[] = { 4, 5 };
+    const FileEntry entries[] = { { "layer.x", FILE_F32, shape(2, 3), x },
+                                  { "y", FILE_F64, shape_scalar(), &y },
+                                  { "n", FILE_I32, shape(3), n },
+                                  { "m", FILE_I64, shape(2, 1, 1, 1), m } };
+    const FileMetadata metadata[] = { { "step", "12" }, { "name", "gr\xc3\xbc\xc3\x9f" } };
+    ck_assert(tensor_file_save(path, entries, 4, metadata, 2));
+    return read_bytes(size);
+}
+
+START_TEST(every_truncation_is_refused)
+{
+    begin_folder();
+    size_t size;
+    unsigned char *bytes = good_bytes(&size);
+    for (size_t length = 0; length < size; length++) {
+        write_bytes(bytes, length);
+        TensorFile *file = tensor_file_open(path);
+        ck_assert_msg(file == NULL, "the first %zu of %zu bytes were accepted", length, size);
+        ck_assert_ptr_nonnull(strstr(tapegrad_error(), path));
+    }
+    write_bytes(bytes, size);
+    tensor_file_close(open_file());
+    free(bytes);
+    end_folder();
+}
+END_TEST
+
+/* Fails unless all that the file promises is so: called on what was accepted. */
+static void assert_sound(const TensorFile *file, size_t size)
+{
+    static const size_t sizes[] = {
+        [FILE_F32] = 4, [FILE_F64] = 8, [FILE_I32] = 4, [FILE_I64] = 8
+    };
+    size_t total = 0;
+    const unsigned char *place = NULL;
+    for (int i = 0; i < tensor_file_count(file); i++) {
+        const FileEntry *entry = tensor_file_entry(file, i);
+        ck_assert(entry->type >= FILE_F32 && entry->type <= FILE_I64);
+        ck_assert(entry->shape.rank >= 0 && entry->shape.rank <= MAX_RANK);
+        ck_assert_ptr_eq(tensor_file_find(file, entry->name)->data, entry->data);
+        ck_assert(place == NULL || place == entry->data);
+        int64_t count = shape_count(entry->shape);
+        total += (size_t)count * sizes[entry->type];
+        place = (const unsigned char *)entry->data + (size_t)count * sizes[entry->type];
+        Real reals[64];
+        int32_t integers[64];
+        ck_assert_int_le(count, 64);
+        if (entry->type == FILE_F32 || entry->type == FILE_F64)
+            (void)tensor_file_read(file, entry->name, entry->shape, reals);
+        else
+            (void)tensor_file_read_i32(file, entry->name, entry->shape, integers);
+    }
+    ck_assert_uint_lt(total, size);
+    (void)tensor_file_metadata(file, "step");
+}
+
+/* Opens the bytes as a file; returns whether it was accepted. */
+static bool try_bytes(const unsigned char *bytes, size_t size)
+{
+    write_bytes(bytes, size);
+    TensorFile *file = tensor_file_open(path);
+    if (file == NULL) {
+        ck_assert_ptr_nonnull(strstr(tapegrad_error(), path));
+        return false;
+    }
+    assert_sound(file, size);
+    tensor_file_close(file);
+    return true;
+}
+
+START_TEST(mutated_bytes_are_survived)
+{
+    begin_folder();
+    size_t size;
+    unsigned char *good = good_bytes(&size), *bytes = malloc(size);
+    ck_assert_ptr_nonnull(bytes);
+    Random random = random_new(1, random_stream("bytes"));
+    enum { TRIALS = 6000 };
+    int accepted = 0;
+    for (int trial = 0; trial < TRIALS; trial++) {
+        memcpy(bytes, good, size);
+        for (int64_t changes = random_integer(&random, 1, trial % 2 ? 2 : 9); changes > 0;
+             changes--)
+            bytes[random_integer(&random, 0, (int64_t)size)] =
+                (unsigned char)random_integer(&random, 0, 256);
+        accepted += try_bytes(bytes, size);
+    }
+    ck_assert(accepted > 0 && accepted < TRIALS); /* data and names may change, offsets may not */
+    free(bytes);
+    free(good);
+    end_folder();
+}
+END_TEST
+
+/* A piece of JSON that is at home in a header, where it fits and where it does not. */
+static const char *const pieces[] = { "{",       "}",       "[",          "]",
+                                      ",",       ":",       "\"",         "\\",
+                                      "0",       "8",       "-1",         "1e9",
+                                      "[]",      "{}",      "null",       "true",
+                                      "\"a\"",   "\"y\":",  "1",          "[8,",
+                                      "\"F64\"", "\\u0000", "\\ud83d",    "__metadata__",
+                                      "4",       " ",       "\"shape\":", "\"dtype\":\"I32\"," };
+
+/* Replaces `cut` bytes at `at` by `length` others; returns the new size. */
+static size_t splice(unsigned char *bytes, size_t size, size_t at, size_t cut, const void *piece,
+                     size_t length)
+{
+    memmove(bytes + at + length, bytes + at + cut, size - at - cut);
+    memcpy(bytes + at, piece, length);
+    return size - cut + length;
+}
+
+static size_t pick(Random *random, size_t below)
+{
+    return (size_t)random_integer(random, 0, (int64_t)below);
+}
+
+/* Cuts, inserts or repeats pieces of the header, and mends its length, so that the damage reaches
+ * the checks behind the first. */
+static size_t mutate_header(Random *random, unsigned char *bytes, size_t size)
+{
+    uint64_t length;
+    memcpy(&length, bytes, 8);
+    unsigned char copy[64];
+    for (size_t changes = 1 + pick(random, 4); changes > 0; changes--) {
+        size_t at = 8 + pick(random, length), left = 8 + length - at, before = size;
+        size_t span = 1 + pick(random, left < 60 ? left : 60);
+        const char *piece = pieces[pick(random, sizeof pieces / sizeof *pieces)];
+        memcpy(copy, bytes + at, span);
+        switch (pick(random, 4)) {
+        case 0:
+            size = splice(bytes, size, at, 0, piece, strlen(piece));
+            break;
+        case 1:
+            size = splice(bytes, size, at, 1, piece, strlen(piece));
+            break;
+        case 2:
+            size = splice(bytes, size, at, span < length ? span : 0, "", 0);
+            break;
+        default:
+            size = splice(bytes, size, 8 + pick(random, length), 0, copy, span);
+        }
+        length += size - before;
+    }
+    memcpy(bytes, &length, 8);
+    return size;
+}
+
+START_TEST(mutated_headers_are_survived)
+{
+    begin_folder();
+    size_t size;
+    unsigned char *good = good_bytes(&size), *bytes = malloc(size + 1000);
+    ck_assert_ptr_nonnull(bytes);
+    Random random = random_new(2, random_stream("headers"));
+    enum { TRIALS = 12000 };
+    int accepted = 0;
+    for (int trial = 0; trial < TRIALS; trial++) {
+        memcpy(bytes, good, size);
+        accepted += try_bytes(bytes, mutate_header(&random, bytes, size));
+    }
+    ck_assert(accepted > 0 && accepted < TRIALS);
+    free(bytes);
+    free(good);
+    end_folder();
+}
+END_TEST
+
+/* --------------------------------------------------------------------------- exhausted memory */
+
+START_TEST(exhausted_memory_is_reported)
+{
+    begin_folder();
+    int64_t failed = 0;
+    for (int64_t n = 1;; n++) {
+        device_fail_allocation(n);
+        bool good = save_constant((double)n, 3);
+        if (!device_fail_allocation(0)) {
+            ck_assert(good);
+            break;
+        }
+        ck_assert(!good);
+        ck_assert_str_eq(tapegrad_error(),
+                         text("tensor_file_save: %s: memory is exhausted", path).text);
+        failed++;
+    }
+    ck_assert_int_gt(failed, 0);
+    failed = 0;
+    for (int64_t n = 1;; n++) {
+        device_fail_allocation(n);
+        TensorFile *file = tensor_file_open(path);
+        if (!device_fail_allocation(0)) {
+            ck_assert_ptr_nonnull(file);
+            tensor_file_close(file);
+            break;
+        }
+        ck_assert_ptr_null(file);
+        ck_assert_ptr_nonnull(strstr(tapegrad_error(), "memory is exhausted"));
+        failed++;
+    }
+    ck_assert_int_gt(failed, 3);
+    end_folder();
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("file", (const TTest *const[]){ all_types_and_ranks,
+                                                     bytes_on_the_disk,
+                                                     no_entries,
+                                                     metadata_and_odd_names,
+                                                     many_entries,
+                                                     files_of_others,
+                                                     reference_vectors_open,
+                                                     conversions_that_fit,
+                                                     conversions_that_do_not_fit,
+                                                     saving_replaces,
+                                                     failing_save_leaves_the_old_file,
+                                                     killed_save_leaves_the_old_file,
+                                                     places_that_cannot_be_written,
+                                                     requests_that_are_refused,
+                                                     broken_headers_are_named,
+                                                     headers_that_strain_the_parser,
+                                                     broken_lengths_are_named,
+                                                     every_truncation_is_refused,
+                                                     mutated_bytes_are_survived,
+                                                     mutated_headers_are_survived,
+                                                     exhausted_memory_is_reported,
+                                                     NULL });
+}

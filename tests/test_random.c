@@ -1,0 +1,296 @@
+#include "tests/support.h"
+
+#include "tensor/philox.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MANY = 1 << 20 };
+
+static Real *numbers(int64_t count)
+{
+    Real *result = malloc((size_t)count * sizeof *result);
+    ck_assert_ptr_nonnull(result);
+    return result;
+}
+
+/* |value - expected| <= 5 standard deviations: chance passes this but once in two million. */
+#define assert_within(value, expected, deviation)                                                  \
+    do {                                                                                           \
+        double value_ = (value), expected_ = (expected), deviation_ = (deviation);                 \
+        ck_assert_msg(fabs(value_ - expected_) <= 5 * deviation_,                                  \
+                      #value " is %.9g, expected %.9g within 5 times %.3g", value_, expected_,     \
+                      deviation_);                                                                 \
+    } while (0)
+
+/* The published known answers of Philox4x32-10 (Random123, kat_vectors). */
+START_TEST(philox_known_answers)
+{
+    static const struct {
+        uint64_t seed, stream, counter;
+        uint32_t word[4];
+    } cases[] = {
+        { 0, 0, 0, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
+        { UINT64_MAX, UINT64_MAX, UINT64_MAX, { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
+        { 0x299f31d0a4093822,
+          0x0370734413198a2e,
+          0x85a308d3243f6a88,
+          { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        Philox block = philox(cases[c].seed, cases[c].stream, cases[c].counter);
+        for (int i = 0; i < 4; i++)
+            ck_assert_uint_eq(block.word[i], cases[c].word[i]);
+    }
+}
+END_TEST
+
+/* The first block's words, 6627e8d5 e169c58d bc57ac4c 9b00dbd8, worked out by hand. */
+START_TEST(draws_known_answers)
+{
+    Random random = random_new(0, 0);
+    Real out[4];
+    random_uniform(&random, out, 4);
+    static const uint32_t upper[4] = { 0x6627e8, 0xe169c5, 0xbc57ac, 0x9b00db };
+    for (int i = 0; i < 4; i++)
+        ck_assert((double)out[i] == upper[i] / 16777216.0);
+
+    random = random_new(0, 0);
+    random_normal(&random, out, 4);
+    static const double normal[4] = { 0.9911376799303855, -0.9246625876655352, -0.6176089594591907,
+                                      -0.48206858748717946 };
+    for (int i = 0; i < 4; i++)
+        ck_assert_double_eq_tol((double)out[i], normal[i], 1e-6);
+
+    random = random_new(0, 0);
+    ck_assert_int_eq(random_integer(&random, -1000, 1000), 761);
+}
+END_TEST
+
+START_TEST(streams_from_names)
+{
+    ck_assert_uint_eq(random_stream(""), 0xcbf29ce484222325);
+    ck_assert_uint_eq(random_stream("a"), 0xaf63dc4c8601ec8c);
+    ck_assert_uint_eq(random_stream("foobar"), 0x85944171f73967e8);
+}
+END_TEST
+
+static double moment(const Real *x, int64_t count, double centre, int power)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += pow((double)x[i] - centre, power);
+    return sum / (double)count;
+}
+
+START_TEST(uniform_moments)
+{
+    Random random = random_new(1, 2);
+    Real *x = numbers(MANY);
+    random_uniform(&random, x, MANY);
+    int64_t good = 0;
+    for (int64_t i = 0; i < MANY; i++) {
+        double steps = (double)x[i] * 0x1p24;
+        good += steps >= 0 && steps < 0x1p24 && steps == floor(steps);
+    }
+    ck_assert_int_eq(good, MANY);
+    assert_within(moment(x, MANY, 0, 1), 0.5, sqrt(1.0 / 12 / MANY));
+    assert_within(moment(x, MANY, 0.5, 2), 1.0 / 12, sqrt(1.0 / 180 / MANY));
+    free(x);
+}
+END_TEST
+
+/* E z^2k = (2k - 1)!!, hence the variances 1, 2, 15, 96 of z, z^2, z^3, z^4. */
+START_TEST(normal_moments)
+{
+    Random random = random_new(3, 4);
+    Real *z = numbers(MANY);
+    random_normal(&random, z, MANY);
+    assert_within(moment(z, MANY, 0, 1), 0, sqrt(1.0 / MANY));
+    assert_within(moment(z, MANY, 0, 2), 1, sqrt(2.0 / MANY));
+    assert_within(moment(z, MANY, 0, 3), 0, sqrt(15.0 / MANY));
+    assert_within(moment(z, MANY, 0, 4), 3, sqrt(96.0 / MANY));
+    double products = 0, inside = 0, beyond = 0;
+    for (int64_t i = 0; i < MANY; i++) {
+        products += i % 2 ? (double)(z[i - 1] * z[i]) : 0;
+        inside += fabs((double)z[i]) < 1;
+        beyond += fabs((double)z[i]) > 4;
+    }
+    double one = erf(1 / sqrt(2)), four = erfc(4 / sqrt(2));
+    assert_within(products / (MANY / 2), 0, sqrt(2.0 / MANY));
+    assert_within(inside / MANY, one, sqrt(one * (1 - one) / MANY));
+    assert_within(beyond / MANY, four, sqrt(four * (1 - four) / MANY));
+    free(z);
+}
+END_TEST
+
+START_TEST(bernoulli_frequency)
+{
+    static const Real probabilities[] = { 0, (Real)0.1, (Real)0.5, (Real)0.999, 1 };
+    Real *x = numbers(MANY);
+    for (size_t c = 0; c < sizeof probabilities / sizeof *probabilities; c++) {
+        double p = (double)probabilities[c];
+        Random random = random_new(5, c);
+        random_bernoulli(&random, x, MANY, probabilities[c]);
+        int64_t good = 0;
+        for (int64_t i = 0; i < MANY; i++)
+            good += x[i] == 0 || x[i] == 1;
+        ck_assert_int_eq(good, MANY);
+        assert_within(moment(x, MANY, 0, 1), p, sqrt(p * (1 - p) / MANY));
+    }
+    free(x);
+}
+END_TEST
+
+/* The correlation of two sequences of n independent normal numbers has the deviation 1/sqrt(n). */
+START_TEST(seeds_and_streams_are_independent)
+{
+    Real *a = numbers(MANY), *b = numbers(MANY);
+    static const uint64_t others[][2] = {
+        { 7, 1 }, { 8, 0 }, { 7, 1ull << 32 }, { 7ull << 32, 0 }
+    };
+    Random random = random_new(7, 0);
+    random_normal(&random, a, MANY);
+    for (size_t c = 0; c < sizeof others / sizeof *others; c++) {
+        Random other = random_new(others[c][0], others[c][1]);
+        random_normal(&other, b, MANY);
+        double products = 0;
+        for (int64_t i = 0; i < MANY; i++)
+            products += (double)a[i] * (double)b[i];
+        assert_within(products / MANY, 0, sqrt(1.0 / MANY));
+    }
+    free(a);
+    free(b);
+}
+END_TEST
+
+typedef void Draw(Random *random, Real *out, int64_t n);
+
+static void draw_bernoulli(Random *random, Real *out, int64_t n)
+{
+    random_bernoulli(random, out, n, (Real)0.5);
+}
+
+static Draw *const draws[] = { random_uniform, random_normal, draw_bernoulli };
+
+START_TEST(same_state_same_draws)
+{
+    Real a[32], b[32];
+    for (int d = 0; d < 3; d++) {
+        Random first = random_new(9, 10), second = random_new(9, 10);
+        draws[d](&first, a, 32);
+        draws[d](&second, b, 32);
+        ck_assert_mem_eq(a, b, sizeof a);
+        draws[d](&first, a, 32); /* and the next ones differ from these */
+        ck_assert_mem_ne(a, b, sizeof a);
+    }
+}
+END_TEST
+
+/* n numbers take ceil(n / 4) counters, and nothing behind the n-th is written. */
+START_TEST(counters_taken)
+{
+    for (int d = 0; d < 3; d++)
+        for (int64_t n = 0; n <= 9; n++) {
+            Real out[12];
+            for (int i = 0; i < 12; i++)
+                out[i] = -100;
+            Random random = { .seed = 1, .stream = 2, .counter = 30 };
+            draws[d](&random, out, n);
+            ck_assert_uint_eq(random.counter, 30 + (uint64_t)(n + 3) / 4);
+            ck_assert(random.seed == 1 && random.stream == 2);
+            for (int64_t i = 0; i < 12; i++)
+                ck_assert((out[i] == -100) == (i >= n));
+        }
+    Random random = random_new(1, 2);
+    random_integer(&random, 0, 10);
+    ck_assert_uint_eq(random.counter, 1);
+}
+END_TEST
+
+START_TEST(pieces_of_four_make_the_whole)
+{
+    Real whole[23], pieces[23];
+    for (int d = 0; d < 3; d++) {
+        Random one = random_new(11, 12), two = one;
+        draws[d](&one, whole, 23);
+        draws[d](&two, pieces, 8);
+        draws[d](&two, pieces + 8, 12);
+        draws[d](&two, pieces + 20, 3);
+        ck_assert_mem_eq(whole, pieces, sizeof whole);
+        ck_assert_uint_eq(one.counter, two.counter);
+    }
+}
+END_TEST
+
+START_TEST(integers_are_uniform)
+{
+    enum { DRAWS = 700000, LOW = -3, HIGH = 4 };
+    int64_t seen[HIGH - LOW] = { 0 };
+    Random random = random_new(13, 14);
+    for (int i = 0; i < DRAWS; i++) {
+        int64_t value = random_integer(&random, LOW, HIGH);
+        if (value < LOW || value >= HIGH)
+            ck_abort_msg("%lld is not in [%d, %d)", (long long)value, LOW, HIGH);
+        seen[value - LOW]++;
+    }
+    double p = 1.0 / (HIGH - LOW);
+    for (int i = 0; i < HIGH - LOW; i++)
+        assert_within((double)seen[i], DRAWS * p, sqrt(DRAWS * p * (1 - p)));
+}
+END_TEST
+
+/* Of a range of 3/4 2^64 a remainder would take the first third half of the time. */
+START_TEST(integers_of_wide_ranges)
+{
+    enum { DRAWS = 100000 };
+    const int64_t third = (int64_t)1 << 62, low = -3 * (third / 2), high = 3 * (third / 2);
+    Random random = random_new(15, 16);
+    int64_t first = 0, negative = 0;
+    for (int i = 0; i < DRAWS; i++) {
+        int64_t value = random_integer(&random, low, high);
+        if (value < low || value >= high)
+            ck_abort_msg("%lld is out of the range", (long long)value);
+        first += value < low + third;
+        negative += random_integer(&random, INT64_MIN, INT64_MAX) < 0;
+    }
+    assert_within((double)first / DRAWS, 1.0 / 3, sqrt(2.0 / 9 / DRAWS));
+    assert_within((double)negative / DRAWS, 0.5, sqrt(0.25 / DRAWS));
+    ck_assert_int_eq(random_integer(&random, INT64_MAX - 1, INT64_MAX), INT64_MAX - 1);
+    ck_assert_int_eq(random_integer(&random, INT64_MIN, INT64_MIN + 1), INT64_MIN);
+}
+END_TEST
+
+START_TEST(misuse_is_raised)
+{
+    Random random = random_new(0, 0);
+    Real out[1];
+    assert_raises("random_uniform: n is -1; it must be 0 or more",
+                  random_uniform(&random, out, -1));
+    assert_raises("random_normal: n is -2; it must be 0 or more", random_normal(&random, out, -2));
+    assert_raises("random_bernoulli: n is -3; it must be 0 or more",
+                  random_bernoulli(&random, out, -3, 1));
+    assert_raises("random_bernoulli: the probability is 1.5; it must be in [0, 1]",
+                  random_bernoulli(&random, out, 1, (Real)1.5));
+    assert_raises("random_bernoulli: the probability is -0.5; it must be in [0, 1]",
+                  random_bernoulli(&random, out, 1, (Real)-0.5));
+    assert_raises("random_bernoulli: the probability is nan; it must be in [0, 1]",
+                  random_bernoulli(&random, out, 1, (Real)NAN));
+    assert_raises("random_integer: the range [5, 5) is empty; low must be below high",
+                  random_integer(&random, 5, 5));
+    assert_raises("random_integer: the range [6, -6) is empty; low must be below high",
+                  random_integer(&random, 6, -6));
+    ck_assert_uint_eq(random.counter, 0);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("random",
+                     (const TTest *const[]){ philox_known_answers, draws_known_answers,
+                                             streams_from_names, uniform_moments, normal_moments,
+                                             bernoulli_frequency, seeds_and_streams_are_independent,
+                                             same_state_same_draws, counters_taken,
+                                             pieces_of_four_make_the_whole, integers_are_uniform,
+                                             integers_of_wide_ranges, misuse_is_raised, NULL });
+}
