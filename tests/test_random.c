@@ -62,6 +62,14 @@ START_TEST(draws_known_answers)
     for (int i = 0; i < 4; i++)
         ck_assert_double_eq_tol((double)out[i], normal[i], 1e-6);
 
+    /* A draw equal to the probability is not below it. */
+    random = random_new(0, 0);
+    random_bernoulli(&random, out, 1, (Real)(upper[0] / 16777216.0));
+    ck_assert(out[0] == 0);
+    random = random_new(0, 0);
+    random_bernoulli(&random, out, 1, (Real)((upper[0] + 1) / 16777216.0));
+    ck_assert(out[0] == 1);
+
     random = random_new(0, 0);
     ck_assert_int_eq(random_integer(&random, -1000, 1000), 761);
 }
