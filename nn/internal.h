@@ -1,22 +1,45 @@
-/* What optim/ uses of Params and programs do not. */
+/* What the files of nn/ share, and what optim/ uses of Params and programs do not. */
 #ifndef TAPEGRAD_NN_INTERNAL_H
 #define TAPEGRAD_NN_INTERNAL_H
 
 #include "nn/nn.h"
 #include "tensor/internal.h"
 
-/* All weights and all gradients as flat buffers of params_flat_count numbers (padding between
- * weights is zero in both). Lays storage out first; empty gradients are filled with zeros. */
-int64_t params_flat_count(Params *params);
+/* A weight's path name, or one with a prefix in a file; weights leave PREFIX_ROOM bytes free. */
+enum { NAME_BYTES = 256, PREFIX_ROOM = 32 };
+typedef struct Name {
+    char text[NAME_BYTES];
+} Name;
+
+/* "path.name", or "name" alone when the path is "". Raises when it is too long for a weight. */
+Name nn_name(const char *path, const char *name);
+
+/* ------------------------------------------------------------------------------------ for optim/ */
+
+/* Lays storage out unless that was done; NULL, or what went wrong, the end of a sentence. */
+const char *params_lay_out(Params *params);
+
+/* All weights and all gradients as flat buffers of params_flat_count numbers, laid out first; raise
+ * when memory is exhausted. Padding between weights is zero in both, and gradients that were empty
+ * become zero. */
+int64_t params_flat_count(const Params *params);
 Real *params_flat_values(Params *params);
 Real *params_flat_gradients(Params *params);
 
-/* Entries for a file, one a weight, that read from a flat buffer laid out like the values; names
- * get a prefix ("" for the weights themselves). entries holds params_count of them; the names live
- * until params_free. On other devices than the CPU host is a copy of the buffer. */
-void params_file_entries(Params *params, const char *prefix, const Real *host, FileEntry *entries);
+/* params_count entries for a file, one a weight, that read from host: a copy of a flat buffer laid
+ * out like the values. Their names get a prefix ("" for the weights themselves) and lie in names. */
+void params_file_entries(Params *params, const char *prefix, const Real *host, FileEntry *entries,
+                         Name *names);
 
-/* Reads them back into host, a flat buffer. */
+/* Reads them back into host, with zeros as padding. */
 bool params_file_read(Params *params, const TensorFile *file, const char *prefix, Real *host);
+
+/* ---------------------------------------------------------------------------------- for the layers */
+
+/* params_constant that returns NULL when memory is exhausted. */
+Tensor *params_try_constant(Params *params, const Real *host, Shape shape);
+
+/* The config with defaults for its zeros; raises, as function, where a field makes no sense. */
+TransformerConfig nn_transformer_config(const char *function, TransformerConfig config);
 
 #endif

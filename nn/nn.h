@@ -9,7 +9,8 @@
 /* ---------------------------------------------------------------------------------------- Params
  * Named weights. Values lie in one flat buffer, gradients in another; storage is laid out at the
  * first use of any weight, after which adding another one is an error. Tensor handles are stable
- * and live until params_free. A weight's initial values depend on (seed, path name) alone. */
+ * and live until params_free. A weight's initial values depend on (seed, path name) alone. Path
+ * names have at most 223 bytes. */
 typedef struct Params Params;
 
 Params *params_new(Device *device, uint64_t seed);
@@ -19,7 +20,7 @@ Device *params_device(const Params *params);
 typedef enum {
     INITIAL_ZERO,
     INITIAL_ONE,
-    INITIAL_UNIFORM, /* uniform in [-scale, scale) */
+    INITIAL_UNIFORM, /* uniform in [-scale, scale); scale is 0 or more */
     INITIAL_NORMAL,  /* normal with standard deviation scale */
 } Initial;
 
@@ -28,13 +29,14 @@ typedef struct Initializer {
     Real scale;
 } Initializer;
 
-/* Registers a weight under a path name ("transformer.norm.weight"). Raises when the name is taken
- * or empty, or when storage is laid out already. */
+/* Registers a weight under a path name ("transformer.norm.weight"). Raises when the name is taken,
+ * empty or too long, or when storage is laid out already. */
 Tensor *params_add(Params *params, const char *name, Shape shape, Initializer initializer);
 
 /* Registers several weights of one shape under one prefix, prefix.NAME.suffix for each of the
  * count names, side by side in memory; returns them as one tensor with their first axes laid end
- * to end: so one product serves query, key and value. params_find finds the single ones. */
+ * to end: so one product serves query, key and value. params_find finds the single ones, which
+ * show their part of it and of its gradient. */
 Tensor *params_add_joined(Params *params, const char *prefix, const char *const *names, int count,
                           const char *suffix, Shape shape, Initializer initializer);
 
@@ -55,7 +57,7 @@ void params_zero_gradients(Params *params);
 
 /* The norm sqrt(sum g^2) over all gradients. When it exceeds maximum_norm (> 0), the gradients are
  * scaled by maximum_norm / norm (Pascanu, Mikolov, Bengio 2013, algorithm 1). Returns the norm
- * before scaling. */
+ * before scaling; when that is infinite or NaN, nothing is scaled. */
 Real params_clip_gradients(Params *params, Real maximum_norm);
 
 /* All weights under their path names, as a safetensors file. Loading needs every weight, of the
@@ -65,7 +67,7 @@ bool params_load(Params *params, const char *path);
 
 /* ---------------------------------------------------------------------------------------- layers
  * Small structs of handles, to be kept by value. The path of a weight is the layer's name, a dot,
- * and the name in the comments. */
+ * and the name in the comments; a layer named "" adds nothing in front. */
 
 typedef struct Linear {
     Tensor *weight, *bias; /* weight [out, in], bias [out] */
@@ -135,8 +137,8 @@ typedef struct MultiHeadAttention {
 
 /* Of the config it reads heads, head_dim, attention and attention_eps. */
 MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config);
-/* x [B, N, width]: the same shape. key_lengths int32 [B] or NULL, for attentions that are not
- * causal. */
+/* x [B, N, width]: the same shape. key_lengths int32 [B], each in [1, N], lets sequence b see its
+ * first key_lengths[b] positions only; NULL, and always NULL for ATTENTION_CAUSAL_LINEAR: all. */
 Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
                              Tensor *key_lengths);
 

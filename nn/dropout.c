@@ -1,0 +1,15 @@
+/* Dropout (Srivastava et al. 2014), in the form that scales while training. */
+#include "nn/internal.h"
+
+Dropout nn_dropout(Real probability)
+{
+    if (!(probability >= 0 && probability < 1))
+        error_raise("nn_dropout: the probability is %g, expected 0 <= probability < 1",
+                    (double)probability);
+    return (Dropout){ probability };
+}
+
+Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x)
+{
+    return op_dropout(tape, x, dropout->probability);
+}

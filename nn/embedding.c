@@ -1,0 +1,17 @@
+/* A table of vectors, one a symbol. */
+#include "nn/internal.h"
+
+Embedding nn_embedding(Params *params, const char *name, int64_t count, int64_t width)
+{
+    if (count < 1 || width < 1)
+        error_raise("nn_embedding: %s: count is %lld and width %lld, expected 1 or more", name,
+                    (long long)count, (long long)width);
+    Initializer initial = { INITIAL_NORMAL, 1 };
+    return (Embedding){ params_add(params, nn_name(name, "weight").text, shape(count, width),
+                                   initial) };
+}
+
+Tensor *nn_embedding_forward(Tape *tape, const Embedding *embedding, Tensor *indices)
+{
+    return op_embedding(tape, embedding->weight, indices);
+}

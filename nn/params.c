@@ -1,0 +1,460 @@
+/* Params: the registry of named weights, their storage and their gradients.
+ *
+ * A registration makes one Storage: a run of numbers that starts at the same offset, a multiple of
+ * ALIGNMENT, in the flat buffer of values and in that of gradients. It holds one weight, or several
+ * joined ones without a gap; then each of these has a handle of its own that shows its part of the
+ * whole. All handles exist from the start; they learn their addresses when storage is laid out. */
+#include "nn/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/internal.h"
+
+enum { ALIGNMENT = 16 }; /* numbers: 64 bytes of float */
+
+typedef struct Weight {
+    Tensor tensor;
+    Tensor gradient;
+    Name name;
+} Weight;
+
+typedef struct Storage {
+    struct Storage *next; /* in order of registration */
+    int64_t offset;
+    Initializer initializer;
+    int part_count; /* joined weights; 0: the whole is the weight */
+    Weight whole;
+    Weight parts[];
+} Storage;
+
+typedef struct Constant {
+    Tensor tensor;
+    struct Constant *next;
+} Constant;
+
+struct Params {
+    Device *device;
+    uint64_t seed;
+    Storage *storages, **storages_end;
+    Constant *constants;
+    int64_t flat_count;
+    Block *values, *gradients; /* NULL until storage is laid out */
+    char trouble[192];         /* why it could not be laid out */
+};
+
+/* ------------------------------------------------------------------------------------------- life */
+Params *params_new(Device *device, uint64_t seed)
+{
+    if (!device)
+        error_raise("params_new: the device is NULL");
+    Params *params = memory_allocate(sizeof *params);
+    if (!params)
+        error_raise("params_new: %s", device_exhausted(device, sizeof *params).text);
+    *params = (Params){ .device = device, .seed = seed };
+    params->storages_end = &params->storages;
+    return params;
+}
+
+void params_free(Params *params)
+{
+    if (!params)
+        return;
+    for (Storage *storage = params->storages, *next; storage; storage = next) {
+        next = storage->next;
+        free(storage);
+    }
+    for (Constant *constant = params->constants, *next; constant; constant = next) {
+        next = constant->next;
+        device_free(params->device, constant->tensor.block);
+        free(constant);
+    }
+    device_free(params->device, params->values);
+    device_free(params->device, params->gradients);
+    free(params);
+}
+
+Device *params_device(const Params *params)
+{
+    return params->device;
+}
+
+/* ---------------------------------------------------------------------------- laying storage out */
+static int weight_count(const Storage *storage)
+{
+    return storage->part_count ? storage->part_count : 1;
+}
+
+static Weight *weight_at(const Storage *storage, int index)
+{
+    Storage *own = (Storage *)storage;
+    return own->part_count ? &own->parts[index] : &own->whole;
+}
+
+/* The same numbers for a name, whatever was registered before it and on whichever device. */
+static void draw(uint64_t seed, const Weight *weight, Initializer initializer, Real *out)
+{
+    const int64_t n = tensor_count(&weight->tensor);
+    Random random = random_new(seed, random_stream(weight->name.text));
+    switch (initializer.kind) {
+    case INITIAL_ZERO:
+    case INITIAL_ONE:
+        for (int64_t i = 0; i < n; i++)
+            out[i] = initializer.kind == INITIAL_ONE;
+        break;
+    case INITIAL_UNIFORM:
+        random_uniform(&random, out, n);
+        for (int64_t i = 0; i < n; i++)
+            out[i] = initializer.scale * (2 * out[i] - 1);
+        break;
+    case INITIAL_NORMAL:
+        random_normal(&random, out, n);
+        for (int64_t i = 0; i < n; i++)
+            out[i] = initializer.scale * out[i];
+        break;
+    }
+}
+
+static void draw_all(const Params *params, Real *host)
+{
+    for (const Storage *storage = params->storages; storage; storage = storage->next) {
+        Real *out = host + storage->offset;
+        for (int i = 0; i < weight_count(storage); i++) {
+            draw(params->seed, weight_at(storage, i), storage->initializer, out);
+            out += tensor_count(&weight_at(storage, i)->tensor);
+        }
+    }
+}
+
+static void place(const Params *params, Weight *weight, int64_t offset)
+{
+    weight->tensor.data = (Real *)params->values->data + offset;
+    weight->gradient.data = (Real *)params->gradients->data + offset;
+}
+
+static void place_all(const Params *params)
+{
+    for (Storage *storage = params->storages; storage; storage = storage->next) {
+        int64_t offset = storage->offset;
+        place(params, &storage->whole, offset);
+        for (int i = 0; i < storage->part_count; i++) {
+            place(params, &storage->parts[i], offset);
+            offset += tensor_count(&storage->parts[i].tensor);
+        }
+    }
+}
+
+const char *params_lay_out(Params *params)
+{
+    if (params->values)
+        return NULL;
+    const size_t bytes = (size_t)params->flat_count * sizeof(Real);
+    Real *host = memory_allocate(bytes);
+    Block *values = device_allocate(params->device, bytes);
+    Block *gradients = device_allocate(params->device, bytes);
+    if (!host || !values || !gradients) {
+        free(host);
+        device_free(params->device, values);
+        device_free(params->device, gradients);
+        snprintf(params->trouble, sizeof params->trouble, "cannot be laid out: %s",
+                 device_exhausted(params->device, bytes).text);
+        return params->trouble;
+    }
+    memset(host, 0, bytes); /* the padding */
+    draw_all(params, host);
+    device_copy_in(params->device, values->data, host, bytes);
+    device_zero(params->device, gradients->data, bytes);
+    free(host);
+    params->values = values;
+    params->gradients = gradients;
+    place_all(params);
+    return NULL;
+}
+
+static const char *lay_out(Tensor *tensor)
+{
+    return params_lay_out(tensor->owner);
+}
+
+/* ------------------------------------------------------------------------------------ registering */
+Name nn_name(const char *path, const char *name)
+{
+    Name result;
+    int length =
+        snprintf(result.text, sizeof result.text, "%s%s%s", path, path[0] ? "." : "", name);
+    if (length < 0 || length >= NAME_BYTES - PREFIX_ROOM)
+        error_raise("params: the name \"%s\" is too long, expected at most %d bytes", result.text,
+                    NAME_BYTES - PREFIX_ROOM - 1);
+    return result;
+}
+
+static Name joined_name(const char *prefix, const char *name, const char *suffix)
+{
+    return nn_name(nn_name(prefix, name).text, suffix);
+}
+
+static void check_name(const Params *params, const char *name)
+{
+    if (name[0] == 0)
+        error_raise("params_add: the name is empty");
+    if (params->values)
+        error_raise("params_add: %s comes too late: storage was laid out at the first use of a "
+                    "weight; register all of them before",
+                    name);
+    if (params_find(params, name))
+        error_raise("params_add: the name %s is taken", name);
+}
+
+static void check_initializer(const char *name, Initializer initializer)
+{
+    if ((int)initializer.kind < INITIAL_ZERO || (int)initializer.kind > INITIAL_NORMAL)
+        error_raise("params_add: %s: there is no kind of initial values %d", name,
+                    (int)initializer.kind);
+    if (!(initializer.scale >= 0 && isfinite(initializer.scale)))
+        error_raise("params_add: %s: the scale of its initial values is %g, expected 0 or more",
+                    name, (double)initializer.scale);
+}
+
+/* Memory of one Storage at the end of the flat buffers. */
+static Storage *new_storage(Params *params, const char *name, int part_count, Shape shape,
+                            Initializer initializer)
+{
+    check_initializer(name, initializer);
+    int64_t count = shape_count(shape), end;
+    if (__builtin_add_overflow(params->flat_count, count, &end) || end > INT64_MAX / 64)
+        error_raise("params_add: %s of shape %s makes the weights too large to address", name,
+                    shape_text(shape).text);
+    size_t bytes = sizeof(Storage) + (size_t)part_count * sizeof(Weight);
+    Storage *storage = memory_allocate(bytes);
+    if (!storage)
+        error_raise("params_add: %s: %s", name, device_exhausted(params->device, bytes).text);
+    *storage = (Storage){ .offset = params->flat_count,
+                          .initializer = initializer,
+                          .part_count = part_count };
+    *params->storages_end = storage;
+    params->storages_end = &storage->next;
+    params->flat_count = (end + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return storage;
+}
+
+static void make_handle(Params *params, Weight *weight, Name name, Shape shape, Tensor *base)
+{
+    weight->name = name;
+    weight->gradient = (Tensor){ .device = params->device,
+                                 .type = TENSOR_REAL,
+                                 .shape = shape,
+                                 .lay_out = lay_out,
+                                 .owner = params };
+    weight->tensor = weight->gradient;
+    weight->tensor.base = base;
+    weight->tensor.gradient = &weight->gradient;
+    weight->tensor.requires_gradient = true;
+    weight->tensor.name = weight->name.text;
+}
+
+Tensor *params_add(Params *params, const char *name, Shape shape, Initializer initializer)
+{
+    Name own = nn_name("", name);
+    check_name(params, name);
+    Storage *storage = new_storage(params, name, 0, shape, initializer);
+    make_handle(params, &storage->whole, own, shape, NULL);
+    return &storage->whole.tensor;
+}
+
+/* All that can be wrong with joined weights; returns the shape of the whole. */
+static Shape check_joined(const Params *params, const char *prefix, const char *const *names,
+                          int count, const char *suffix, Shape shape)
+{
+    Name whole = nn_name(prefix, suffix);
+    if (count < 1)
+        error_raise("params_add_joined: %s: there are %d names, expected 1 or more", whole.text,
+                    count);
+    if (shape.rank < 1)
+        error_raise("params_add_joined: %s: scalars have no axis to be joined along", whole.text);
+    for (int i = 0; i < count; i++) {
+        Name name = joined_name(prefix, names[i], suffix);
+        check_name(params, name.text);
+        for (int j = 0; j < i; j++)
+            if (strcmp(names[i], names[j]) == 0)
+                error_raise("params_add_joined: the name %s comes twice", name.text);
+    }
+    if (__builtin_mul_overflow(shape.size[0], count, &shape.size[0]))
+        error_raise("params_add_joined: %s is too large to address", whole.text);
+    return shape_new(shape.rank, shape.size);
+}
+
+Tensor *params_add_joined(Params *params, const char *prefix, const char *const *names, int count,
+                          const char *suffix, Shape shape, Initializer initializer)
+{
+    Shape whole = check_joined(params, prefix, names, count, suffix, shape);
+    Name name = nn_name(prefix, suffix);
+    Storage *storage = new_storage(params, name.text, count, whole, initializer);
+    make_handle(params, &storage->whole, name, whole, NULL);
+    for (int i = 0; i < count; i++)
+        make_handle(params, &storage->parts[i], joined_name(prefix, names[i], suffix), shape,
+                    &storage->whole.tensor);
+    return &storage->whole.tensor;
+}
+
+/* A tape takes a tensor of no tape when it has a lay_out; a constant has its storage always. */
+static const char *has_storage(Tensor *tensor)
+{
+    (void)tensor;
+    return NULL;
+}
+
+Tensor *params_try_constant(Params *params, const Real *host, Shape shape)
+{
+    size_t bytes = (size_t)shape_count(shape) * sizeof(Real);
+    Constant *constant = memory_allocate(sizeof *constant);
+    Block *block = device_allocate(params->device, bytes);
+    if (!constant || !block) {
+        free(constant);
+        device_free(params->device, block);
+        return NULL;
+    }
+    *constant = (Constant){ .next = params->constants };
+    constant->tensor = (Tensor){ .device = params->device,
+                                 .type = TENSOR_REAL,
+                                 .shape = shape,
+                                 .data = block->data,
+                                 .block = block,
+                                 .lay_out = has_storage,
+                                 .owner = params };
+    device_copy_in(params->device, block->data, host, bytes);
+    params->constants = constant;
+    return &constant->tensor;
+}
+
+Tensor *params_constant(Params *params, const Real *host, Shape shape)
+{
+    Tensor *constant = params_try_constant(params, host, shape);
+    if (!constant)
+        error_raise(
+            "params_constant: %s",
+            device_exhausted(params->device, (size_t)shape_count(shape) * sizeof(Real)).text);
+    return constant;
+}
+
+/* ---------------------------------------------------------------------------------------- finding */
+Tensor *params_find(const Params *params, const char *name)
+{
+    for (const Storage *storage = params->storages; storage; storage = storage->next)
+        for (int i = 0; i < weight_count(storage); i++)
+            if (strcmp(weight_at(storage, i)->name.text, name) == 0)
+                return &weight_at(storage, i)->tensor;
+    return NULL;
+}
+
+int params_count(const Params *params)
+{
+    int count = 0;
+    for (const Storage *storage = params->storages; storage; storage = storage->next)
+        count += weight_count(storage);
+    return count;
+}
+
+int64_t params_elements(const Params *params)
+{
+    int64_t count = 0;
+    for (const Storage *storage = params->storages; storage; storage = storage->next)
+        count += tensor_count(&storage->whole.tensor);
+    return count;
+}
+
+Tensor *params_at(const Params *params, int index)
+{
+    int before = 0;
+    for (const Storage *storage = params->storages; storage && index >= 0;
+         storage = storage->next) {
+        if (index < before + weight_count(storage))
+            return &weight_at(storage, index - before)->tensor;
+        before += weight_count(storage);
+    }
+    error_raise("params_at: there is no weight %d; there are %d", index, params_count(params));
+}
+
+/* ----------------------------------------------------------------------------------- flat buffers */
+static void need_storage(Params *params)
+{
+    const char *trouble = params_lay_out(params);
+    if (trouble)
+        error_raise("params: the weights %s", trouble);
+}
+
+int64_t params_flat_count(const Params *params)
+{
+    return params->flat_count;
+}
+
+Real *params_flat_values(Params *params)
+{
+    need_storage(params);
+    return params->values->data;
+}
+
+/* The one place where gradients are filled with zeros. */
+Real *params_flat_gradients(Params *params)
+{
+    need_storage(params);
+    for (Storage *storage = params->storages; storage; storage = storage->next) {
+        Tensor *whole = &storage->whole.tensor;
+        if (!whole->has_gradient)
+            device_zero(params->device, whole->gradient->data,
+                        (size_t)tensor_count(whole) * sizeof(Real));
+        whole->has_gradient = true;
+    }
+    return params->gradients->data;
+}
+
+void params_zero_gradients(Params *params)
+{
+    for (Storage *storage = params->storages; storage; storage = storage->next)
+        storage->whole.tensor.has_gradient = false;
+}
+
+/* --------------------------------------------------------------------------------------- clipping */
+
+/* In double and in parts that do not depend on the number of threads, so that neither does the
+ * sum's rounding. */
+static double sum_of_squares_cpu(const Real *x, int64_t n)
+{
+    enum { PARTS = 256 };
+    double parts[PARTS], total = 0;
+    const int64_t length = (n + PARTS - 1) / PARTS;
+#pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
+    for (int part = 0; part < PARTS; part++) {
+        const int64_t start = part * length, end = start + length < n ? start + length : n;
+        double sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = start; i < end; i++)
+            sum += (double)x[i] * (double)x[i];
+        parts[part] = sum;
+    }
+    for (int part = 0; part < PARTS; part++)
+        total += parts[part];
+    return total;
+}
+
+static void scale_in_place_cpu(Real *x, int64_t n, Real factor)
+{
+    PARALLEL_FOR(i, n)
+    {
+        x[i] *= factor;
+    }
+}
+
+Real params_clip_gradients(Params *params, Real maximum_norm)
+{
+    if (!(maximum_norm > 0))
+        error_raise("params_clip_gradients: the maximum norm is %g, expected more than 0",
+                    (double)maximum_norm);
+    Real *gradients = params_flat_gradients(params);
+    const int64_t n = params->flat_count;
+    double norm = sqrt(DEVICE_CALL(params->device, sum_of_squares, (gradients, n)));
+    if (isfinite(norm) && norm > (double)maximum_norm)
+        DEVICE_CALL(params->device, scale_in_place,
+                    (gradients, n, (Real)((double)maximum_norm / norm)));
+    return (Real)norm;
+}

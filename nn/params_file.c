@@ -1,0 +1,109 @@
+/* Weights to and from safetensors files. */
+#include "nn/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef TAPEGRAD_DOUBLE
+static const FileType real_type = FILE_F64;
+#else
+static const FileType real_type = FILE_F32;
+#endif
+
+static Name prefixed(const char *prefix, const Tensor *weight)
+{
+    Name name;
+    int length = snprintf(name.text, sizeof name.text, "%s%s", prefix, weight->name);
+    if (length < 0 || length >= NAME_BYTES)
+        error_raise("params: the name \"%s...\" is too long for a file", name.text);
+    return name;
+}
+
+void params_file_entries(Params *params, const char *prefix, const Real *host, FileEntry *entries,
+                         Name *names)
+{
+    const Real *values = params_flat_values(params);
+    for (int i = 0; i < params_count(params); i++) {
+        const Tensor *weight = params_at(params, i);
+        names[i] = prefixed(prefix, weight);
+        entries[i] = (FileEntry){ .name = names[i].text,
+                                  .type = real_type,
+                                  .shape = weight->shape,
+                                  .data = host + (weight->data - values) };
+    }
+}
+
+bool params_file_read(Params *params, const TensorFile *file, const char *prefix, Real *host)
+{
+    const Real *values = params_flat_values(params);
+    memset(host, 0, (size_t)params_flat_count(params) * sizeof(Real));
+    for (int i = 0; i < params_count(params); i++) {
+        const Tensor *weight = params_at(params, i);
+        if (!tensor_file_read(file, prefixed(prefix, weight).text, weight->shape,
+                              host + (weight->data - values)))
+            return false;
+    }
+    return true;
+}
+
+/* Host memory for a flat buffer, once there is storage; NULL, and reported, when it fails. */
+static Real *allocate_host(Params *params, const char *function)
+{
+    size_t bytes = (size_t)params_flat_count(params) * sizeof(Real);
+    const char *trouble = params_lay_out(params);
+    Real *host = trouble ? NULL : memory_allocate(bytes);
+    if (trouble)
+        error_report("%s: the weights %s", function, trouble);
+    else if (!host)
+        error_report("%s: %s", function, device_exhausted(params_device(params), bytes).text);
+    return host;
+}
+
+bool params_save(Params *params, const char *path)
+{
+    const size_t count = (size_t)params_count(params);
+    const size_t bytes = (size_t)params_flat_count(params) * sizeof(Real);
+    Real *host = allocate_host(params, "params_save");
+    if (!host)
+        return false;
+    FileEntry *entries = memory_allocate(count * sizeof *entries);
+    Name *names = memory_allocate(count * sizeof *names);
+    bool good = entries && names;
+    if (good) {
+        device_copy_out(params_device(params), host, params_flat_values(params), bytes);
+        params_file_entries(params, "", host, entries, names);
+        good = tensor_file_save(path, entries, (int)count, NULL, 0);
+    } else {
+        error_report("params_save: %s",
+                     device_exhausted(params_device(params), count * sizeof *names).text);
+    }
+    free(names);
+    free(entries);
+    free(host);
+    return good;
+}
+
+static bool all_known(const Params *params, const TensorFile *file, const char *path)
+{
+    for (int i = 0; i < tensor_file_count(file); i++) {
+        const char *name = tensor_file_entry(file, i)->name;
+        if (!params_find(params, name))
+            return error_report("params_load: %s: there is no weight for the entry \"%.80s\"", path,
+                                name);
+    }
+    return true;
+}
+
+bool params_load(Params *params, const char *path)
+{
+    Real *host = allocate_host(params, "params_load");
+    TensorFile *file = host ? tensor_file_open(path) : NULL;
+    bool good = file && params_file_read(params, file, "", host) && all_known(params, file, path);
+    if (good)
+        device_copy_in(params_device(params), params_flat_values(params), host,
+                       (size_t)params_flat_count(params) * sizeof(Real));
+    tensor_file_close(file);
+    free(host);
+    return good;
+}

@@ -1,0 +1,129 @@
+/* The transformer's encoder (Vaswani et al. 2017, section 3.1): layers of attention and of a
+ * network of two linear layers that serves every position, each with a residual connection. */
+#include "nn/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---------------------------------------------------------------------------------------- configs */
+enum { LARGEST_SIZE = 1 << 20 };
+
+static int64_t size_or_default(const char *function, const char *field, int64_t value,
+                               int64_t default_value, int64_t largest)
+{
+    if (value < 0 || value > largest)
+        error_raise("%s: %s is %lld, expected 1 to %lld, or 0 for the default", function, field,
+                    (long long)value, (long long)largest);
+    return value ? value : default_value;
+}
+
+TransformerConfig nn_transformer_config(const char *function, TransformerConfig c)
+{
+    c.layers = size_or_default(function, "layers", c.layers, 4, NN_MAX_LAYERS);
+    c.heads = size_or_default(function, "heads", c.heads, 8, LARGEST_SIZE);
+    c.head_dim = size_or_default(function, "head_dim", c.head_dim, 32, LARGEST_SIZE);
+    c.feed_forward = size_or_default(function, "feed_forward", c.feed_forward,
+                                     4 * c.heads * c.head_dim, LARGEST_SIZE);
+    if (!c.attention)
+        c.attention = ATTENTION_CAUSAL_LINEAR;
+    if ((int)c.attention < ATTENTION_CAUSAL_LINEAR || (int)c.attention > ATTENTION_SOFTMAX)
+        error_raise("%s: there is no attention %d", function, (int)c.attention);
+    if (!(c.dropout >= 0 && c.dropout < 1))
+        error_raise("%s: dropout is %g, expected 0 <= dropout < 1", function, (double)c.dropout);
+    if (!(c.attention_eps >= 0 && isfinite(c.attention_eps)))
+        error_raise("%s: attention_eps is %g, expected more than 0, or 0 for the default", function,
+                    (double)c.attention_eps);
+    if (c.attention_eps == 0)
+        c.attention_eps = (Real)1e-6;
+    return c;
+}
+
+/* -------------------------------------------------------------------------------------- one layer */
+TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config)
+{
+    config = nn_transformer_config("nn_transformer_layer", config);
+    const int64_t width = config.heads * config.head_dim, inner = config.feed_forward;
+    TransformerLayer layer = { .pre_norm = config.pre_norm, .gelu = config.gelu };
+    layer.attention = nn_attention(params, nn_name(name, "attention").text, config);
+    layer.norm1 = nn_layer_norm(params, nn_name(name, "norm1").text, width);
+    layer.ff1 = nn_linear(params, nn_name(name, "ff1").text, width, inner);
+    layer.ff2 = nn_linear(params, nn_name(name, "ff2").text, inner, width);
+    layer.norm2 = nn_layer_norm(params, nn_name(name, "norm2").text, width);
+    layer.dropout = nn_dropout(config.dropout);
+    return layer;
+}
+
+static Tensor *attend(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths)
+{
+    x = nn_attention_forward(tape, &layer->attention, x, key_lengths);
+    return nn_dropout_forward(tape, &layer->dropout, x);
+}
+
+static Tensor *feed_forward(Tape *tape, const TransformerLayer *layer, Tensor *x)
+{
+    x = nn_linear_forward(tape, &layer->ff1, x);
+    x = layer->gelu ? op_gelu(tape, x) : op_relu(tape, x);
+    x = nn_dropout_forward(tape, &layer->dropout, x);
+    x = nn_linear_forward(tape, &layer->ff2, x);
+    return nn_dropout_forward(tape, &layer->dropout, x);
+}
+
+static Tensor *post_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths)
+{
+    x = op_add(tape, x, attend(tape, layer, x, key_lengths));
+    x = nn_layer_norm_forward(tape, &layer->norm1, x);
+    x = op_add(tape, x, feed_forward(tape, layer, x));
+    return nn_layer_norm_forward(tape, &layer->norm2, x);
+}
+
+static Tensor *pre_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths)
+{
+    Tensor *normed = nn_layer_norm_forward(tape, &layer->norm1, x);
+    x = op_add(tape, x, attend(tape, layer, normed, key_lengths));
+    normed = nn_layer_norm_forward(tape, &layer->norm2, x);
+    return op_add(tape, x, feed_forward(tape, layer, normed));
+}
+
+/* Without a recording nothing will look at what was made since the mark but the result. */
+static Tensor *release(Tape *tape, TapeMark mark, Tensor *result)
+{
+    return tape_is_recording(tape) ? result : tape_release(tape, mark, result);
+}
+
+Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
+                                     Tensor *key_lengths)
+{
+    TapeMark mark = tape_mark(tape);
+    x = layer->pre_norm ? pre_norm(tape, layer, x, key_lengths)
+                        : post_norm(tape, layer, x, key_lengths);
+    return release(tape, mark, x);
+}
+
+/* ---------------------------------------------------------------------------------- the whole stack */
+Transformer nn_transformer(Params *params, const char *name, TransformerConfig config)
+{
+    config = nn_transformer_config("nn_transformer", config);
+    Transformer transformer = { .layers = config.layers, .has_norm = !config.no_final_norm };
+    for (int i = 0; i < config.layers; i++) {
+        char layer[32];
+        snprintf(layer, sizeof layer, "layers.%d", i);
+        transformer.layer[i] = nn_transformer_layer(params, nn_name(name, layer).text, config);
+    }
+    if (transformer.has_norm)
+        transformer.norm =
+            nn_layer_norm(params, nn_name(name, "norm").text, config.heads * config.head_dim);
+    return transformer;
+}
+
+Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
+                               Tensor *key_lengths)
+{
+    TapeMark mark = tape_mark(tape);
+    for (int64_t i = 0; i < transformer->layers; i++) {
+        x = nn_transformer_layer_forward(tape, &transformer->layer[i], x, key_lengths);
+        x = release(tape, mark, x);
+    }
+    if (transformer->has_norm)
+        x = nn_layer_norm_forward(tape, &transformer->norm, x);
+    return release(tape, mark, x);
+}
