@@ -1,0 +1,621 @@
+/* Params: registering, storage, initial values, gradients, files. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static Device *device;
+static Tape *tape;
+
+static void begin(void)
+{
+    device = device_open("cpu");
+    tape = tape_new(device);
+}
+
+/* out = sum_i a_i b_i. When fails is set its backward function raises after the contribution to
+ * a. */
+static bool fails;
+
+static void dot_backward(Node *node)
+{
+    const Real upstream = tape_upstream(node, 0)[0];
+    for (int side = 0; side < 2; side++) {
+        Gradient gradient = tape_contribution(node, node->inputs[side]);
+        const Tensor *other = node->inputs[1 - side];
+        for (int64_t i = 0; gradient.data && i < tensor_count(other); i++)
+            gradient_add(gradient, i, upstream * other->data[i]);
+        if (fails)
+            tape_error(node->tape, "dot: failed on demand");
+    }
+}
+
+static Tensor *dot(Tensor *a, Tensor *b)
+{
+    tape_use(tape, "dot: a", a);
+    tape_use(tape, "dot: b", b);
+    Tensor *out = tape_tensor(tape, shape_scalar());
+    out->data[0] = 0;
+    for (int64_t i = 0; i < tensor_count(a); i++)
+        out->data[0] += a->data[i] * b->data[i];
+    tape_record(
+        tape,
+        (Node){ .name = "dot", .backward = dot_backward, .inputs = { a, b }, .outputs = { out } });
+    return out;
+}
+
+/* A pass that contributes the given numbers to the weight's gradient. */
+static void contribute(Tensor *weight, const Real *numbers)
+{
+    tape_backward(tape, dot(weight, tape_input(tape, numbers, weight->shape)));
+    tape_reset(tape);
+}
+
+static const Initializer uniform = { INITIAL_UNIFORM, (Real)0.25 };
+static const Initializer normal = { INITIAL_NORMAL, 2 };
+static const char *const three_names[] = { "query", "key", "value" };
+
+static void assert_same(const Real *a, const Real *b, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(a[i] == b[i], "element %lld is %.9g, expected %.9g", (long long)i,
+                      (double)a[i], (double)b[i]);
+}
+
+/* -------------------------------------------------------------------------------- initial values */
+START_TEST(initial_values_follow_their_kind)
+{
+    begin();
+    enum { COUNT = 4001 };
+    Params *params = params_new(device, 7);
+    Tensor *zero = params_add(params, "zero", shape(5), (Initializer){ .kind = INITIAL_ZERO });
+    Tensor *one = params_add(params, "one", shape(5), (Initializer){ .kind = INITIAL_ONE });
+    Tensor *u = params_add(params, "uniform", shape(COUNT), uniform);
+    Tensor *n = params_add(params, "normal", shape(COUNT), normal);
+    tape_use(tape, "test: zero", zero);
+    double u_square = 0, n_square = 0, n_sum = 0;
+    for (int i = 0; i < 5; i++) {
+        ck_assert(zero->data[i] == 0);
+        ck_assert(one->data[i] == 1);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        ck_assert(u->data[i] >= (Real)-0.25 && u->data[i] < (Real)0.25);
+        u_square += (double)u->data[i] * (double)u->data[i];
+        n_square += (double)n->data[i] * (double)n->data[i];
+        n_sum += (double)n->data[i];
+    }
+    /* Variances 0.25^2 / 3 and 2^2; four standard errors of each estimate. */
+    ck_assert_double_eq_tol(u_square / COUNT, 0.0625 / 3, 4 * 0.0625 * 0.3 / sqrt(COUNT));
+    ck_assert_double_eq_tol(n_square / COUNT, 4, 4 * 4 * sqrt(2) / sqrt(COUNT));
+    ck_assert_double_eq_tol(n_sum / COUNT, 0, 4 * 2 / sqrt(COUNT));
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(initial_values_depend_on_seed_and_name_alone)
+{
+    begin();
+    Params *a = params_new(device, 7), *b = params_new(device, 7), *c = params_new(device, 8);
+    params_add(a, "first", shape(3, 5), uniform);
+    params_add(a, "second", shape(7), normal);
+    params_add_joined(a, "layer", three_names, 3, "weight", shape(3, 5), uniform);
+    params_add(b, "layer.value.weight", shape(3, 5), uniform);
+    params_add(b, "second", shape(7), normal);
+    params_add(b, "layer.query.weight", shape(3, 5), uniform);
+    params_add(b, "first", shape(3, 5), uniform);
+    params_add(b, "layer.key.weight", shape(3, 5), uniform);
+    params_add(c, "first", shape(3, 5), uniform);
+    ck_assert_int_eq(params_count(a), params_count(b));
+    for (int i = 0; i < params_count(a); i++) {
+        Tensor *weight = params_at(a, i), *other = params_find(b, weight->name);
+        assert_same(test_values(weight), test_values(other), tensor_count(weight));
+    }
+    const Real *first = test_values(params_find(a, "first"));
+    ck_assert_mem_ne(first, test_values(params_find(c, "first")), 15 * sizeof(Real));
+    ck_assert_mem_ne(first, test_values(params_find(a, "layer.key.weight")), 15 * sizeof(Real));
+    params_free(a);
+    params_free(b);
+    params_free(c);
+    tape_free(tape);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------- registry and storage */
+START_TEST(weights_are_found_by_name_and_index)
+{
+    begin();
+    Params *params = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(2, 3), uniform);
+    Tensor *joined = params_add_joined(params, "", three_names, 3, "bias", shape(5), uniform);
+    Tensor *b = params_add(params, "b", shape_scalar(), uniform);
+    ck_assert_ptr_eq(params_device(params), device);
+    ck_assert_int_eq(params_count(params), 5);
+    ck_assert_int_eq(params_elements(params), 6 + 15 + 1);
+    ck_assert_ptr_eq(params_find(params, "a"), a);
+    ck_assert_ptr_eq(params_find(params, "b"), b);
+    ck_assert_ptr_null(params_find(params, "bias"));
+    ck_assert_ptr_null(params_find(params, ""));
+    static const char *const names[] = { "a", "query.bias", "key.bias", "value.bias", "b" };
+    for (int i = 0; i < 5; i++) {
+        ck_assert_str_eq(params_at(params, i)->name, names[i]);
+        ck_assert_ptr_eq(params_find(params, names[i]), params_at(params, i));
+    }
+    ck_assert(shape_equal(joined->shape, shape(15)));
+    for (int i = 1; i < 4; i++)
+        ck_assert_ptr_eq(params_at(params, i)->base, joined);
+    assert_raises("params_at: there is no weight 5; there are 5", params_at(params, 5));
+    assert_raises("params_at: there is no weight -1; there are 5", params_at(params, -1));
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(storage_is_laid_out_at_the_first_use)
+{
+    begin();
+    const size_t before = device_memory(device).current;
+    Params *params = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(3), uniform);
+    Tensor *joined = params_add_joined(params, "j", three_names, 3, "w", shape(3, 2), uniform);
+    Tensor *b = params_add(params, "b", shape(17), uniform);
+    ck_assert_uint_eq(device_memory(device).current, before);
+    ck_assert_ptr_null(a->data);
+    tape_use(tape, "test: part", params_find(params, "j.key.w"));
+    ck_assert_uint_gt(device_memory(device).current, before);
+    ck_assert_uint_eq((uintptr_t)a->data % 64, 0);
+    ck_assert_int_eq(joined->data - a->data, 16);
+    ck_assert_int_eq(b->data - a->data, 16 + 32);
+    ck_assert_int_eq(b->gradient->data - a->gradient->data, 16 + 32);
+    for (int i = 0; i < 3; i++)
+        ck_assert_ptr_eq(params_at(params, 1 + i)->data, joined->data + 6 * i);
+    for (int i = 3; i < 16; i++)
+        ck_assert(a->data[i] == 0 && a->gradient->data[i] == 0);
+    assert_raises("params_add: c comes too late: storage was laid out at the first use of a "
+                  "weight; register all of them before",
+                  params_add(params, "c", shape(2), uniform));
+    assert_raises("params_add: k.query.w comes too late: storage was laid out at the first use of "
+                  "a weight; register all of them before",
+                  params_add_joined(params, "k", three_names, 3, "w", shape(2), uniform));
+    ck_assert_int_eq(params_count(params), 5);
+    params_free(params);
+    tape_free(tape);
+    ck_assert_uint_eq(device_memory(device).current, before);
+}
+END_TEST
+
+START_TEST(bad_registrations_raise_and_change_nothing)
+{
+    begin();
+    Params *params = params_new(device, 1);
+    params_add(params, "a", shape(3), uniform);
+    params_add_joined(params, "j", three_names, 3, "w", shape(3), uniform);
+    static const char *const twice[] = { "x", "y", "x" };
+    static char name[300];
+    memset(name, 'n', sizeof name - 1);
+    assert_raises("params_add: the name a is taken", params_add(params, "a", shape(3), uniform));
+    assert_raises("params_add: the name j.key.w is taken",
+                  params_add(params, "j.key.w", shape(3), uniform));
+    assert_raises("params_add: the name j.query.w is taken",
+                  params_add_joined(params, "j", three_names, 3, "w", shape(3), uniform));
+    assert_raises("params_add: the name is empty", params_add(params, "", shape(3), uniform));
+    assert_raises("params_add_joined: the name k.x.w comes twice",
+                  params_add_joined(params, "k", twice, 3, "w", shape(3), uniform));
+    assert_raises("params_add_joined: k.w: there are 0 names, expected 1 or more",
+                  params_add_joined(params, "k", twice, 0, "w", shape(3), uniform));
+    assert_raises("params_add_joined: k.w: scalars have no axis to be joined along",
+                  params_add_joined(params, "k", twice, 2, "w", shape_scalar(), uniform));
+    assert_raises("params_add: b: there is no kind of initial values 4",
+                  params_add(params, "b", shape(3), (Initializer){ .kind = (Initial)4 }));
+    assert_raises("params_add: b: the scale of its initial values is -1, expected 0 or more",
+                  params_add(params, "b", shape(3), (Initializer){ INITIAL_NORMAL, -1 }));
+    assert_raises("params_add: b of shape [4611686018427387904] makes the weights too large to "
+                  "address",
+                  params_add(params, "b", shape((int64_t)1 << 62), uniform));
+    test_expect_error();
+    if (!setjmp(test_error_jump)) {
+        params_add(params, name, shape(3), uniform);
+        ck_abort_msg("a name of %zu bytes was taken", strlen(name));
+    }
+    tapegrad_on_error(NULL, NULL);
+    ck_assert_ptr_nonnull(strstr(tapegrad_error(), "is too long, expected at most 223 bytes"));
+    ck_assert_int_eq(params_count(params), 4);
+    assert_raises("params_new: the device is NULL", params_new(NULL, 1));
+    params_free(params);
+    params_free(NULL);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(a_failed_layout_may_be_repeated)
+{
+    begin();
+    Params *params = params_new(device, 1), *other = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(30), uniform);
+    Tensor *b = params_add(other, "a", shape(30), uniform);
+    const size_t before = device_memory(device).current;
+    for (int n = 1; n <= 3; n++) {
+        test_expect_error();
+        device_fail_allocation(n);
+        if (!setjmp(test_error_jump)) {
+            tape_use(tape, "test: a", a);
+            ck_abort_msg("allocation %d did not fail", n);
+        }
+        tapegrad_on_error(NULL, NULL);
+        ck_assert(device_fail_allocation(0));
+        const char *start = "test: a cannot be laid out: memory is exhausted: ";
+        ck_assert_msg(strncmp(tapegrad_error(), start, strlen(start)) == 0, "%s", tapegrad_error());
+        ck_assert_uint_eq(device_memory(device).current, before);
+        ck_assert_ptr_null(a->data);
+        tape_reset(tape);
+    }
+    assert_same(test_values(a), test_values(b), 30);
+    params_free(params);
+    params_free(other);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(constants_serve_tapes_and_are_no_weights)
+{
+    begin();
+    const size_t before = device_memory(device).current;
+    const Real numbers[] = { 1, 2, 3 };
+    Params *params = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(3), uniform);
+    tape_use(tape, "test: a", a);
+    Tensor *constant = params_constant(params, numbers, shape(3));
+    ck_assert_int_eq(params_count(params), 1);
+    tape_backward(tape, dot(constant, a));
+    assert_same(tensor_gradient(a)->data, numbers, 3);
+    ck_assert(!constant->has_gradient);
+    tape_reset(tape);
+    assert_same(test_values(constant), numbers, 3);
+    params_free(params);
+    tape_free(tape);
+    ck_assert_uint_eq(device_memory(device).current, before);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------------- gradients */
+START_TEST(gradients_accumulate_until_they_are_emptied)
+{
+    begin();
+    const Real first[] = { 1, 2, 3 }, second[] = { 10, 20, 30 }, sum[] = { 11, 22, 33 };
+    Params *params = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(3), uniform);
+    contribute(a, first);
+    assert_same(tensor_gradient(a)->data, first, 3);
+    contribute(a, second);
+    assert_same(tensor_gradient(a)->data, sum, 3);
+    params_zero_gradients(params);
+    ck_assert(!a->has_gradient);
+    contribute(a, second);
+    assert_same(tensor_gradient(a)->data, second, 3);
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(joined_weights_share_one_gradient)
+{
+    begin();
+    const Real one[] = { 1, 2 }, whole[] = { 10, 20, 30, 40, 50, 60 };
+    const Real part_only[] = { 0, 0, 1, 2, 0, 0 }, both[] = { 10, 20, 31, 42, 50, 60 };
+    Params *params = params_new(device, 1);
+    Tensor *joined = params_add_joined(params, "j", three_names, 3, "w", shape(1, 2), uniform);
+    Tensor *key = params_find(params, "j.key.w");
+    contribute(key, one);
+    assert_same(tensor_gradient(joined)->data, part_only, 6);
+    assert_same(tensor_gradient(key)->data, one, 2);
+    contribute(joined, whole);
+    assert_same(tensor_gradient(joined)->data, both, 6);
+    assert_same(tensor_gradient(key)->data, both + 2, 2);
+    ck_assert(shape_equal(tensor_gradient(key)->shape, shape(1, 2)));
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(an_unused_weight_has_no_part_in_the_norm)
+{
+    begin();
+    const Real numbers[] = { 3, 4 };
+    Params *params = params_new(device, 1);
+    Tensor *used = params_add(params, "used", shape(2), uniform);
+    Tensor *unused = params_add(params, "unused", shape(2), uniform);
+    contribute(unused, numbers);
+    params_zero_gradients(params);
+    contribute(used, numbers);
+    assert_raises("tensor_gradient: the tensor of shape [2] has no gradient; it must want one (a "
+                  "tape_variable, a parameter, or tensor_keep on what depends on them), and a "
+                  "backward pass must have reached it",
+                  tensor_gradient(unused));
+    ck_assert(params_clip_gradients(params, 100) == 5);
+    ck_assert(tensor_gradient(unused)->data[0] == 0 && tensor_gradient(unused)->data[1] == 0);
+    assert_same(tensor_gradient(used)->data, numbers, 2);
+    contribute(unused, numbers);
+    assert_same(tensor_gradient(unused)->data, numbers, 2);
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
+/* Large enough for all threads; the sizes leave padding. */
+static Params *large_params(Real *const numbers[2])
+{
+    Params *params = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(201, 333), uniform);
+    Tensor *b = params_add(params, "b", shape(7777), uniform);
+    contribute(a, numbers[0]);
+    contribute(b, numbers[1]);
+    return params;
+}
+
+START_TEST(clipping_agrees_with_a_plain_loop)
+{
+    begin();
+    enum { FIRST = 201 * 333, SECOND = 7777 };
+    Real *numbers[] = { test_normal(1, FIRST), test_normal(2, SECOND) };
+    double square = 0;
+    for (int i = 0; i < FIRST; i++)
+        square += (double)numbers[0][i] * (double)numbers[0][i];
+    for (int i = 0; i < SECOND; i++)
+        square += (double)numbers[1][i] * (double)numbers[1][i];
+    const double norm = sqrt(square), tolerance = sizeof(Real) == 4 ? 1e-6 : 1e-14;
+
+    Params *params = large_params(numbers);
+    Real found = params_clip_gradients(params, (Real)(norm * 1.01));
+    ck_assert_double_eq_tol((double)found, norm, tolerance * norm);
+    assert_same(tensor_gradient(params_at(params, 0))->data, numbers[0], FIRST);
+    assert_same(tensor_gradient(params_at(params, 1))->data, numbers[1], SECOND);
+
+    ck_assert(params_clip_gradients(params, 2) == found);
+    for (int i = 0; i < SECOND; i++)
+        ck_assert_double_eq_tol((double)tensor_gradient(params_at(params, 1))->data[i],
+                                (double)numbers[1][i] * 2 / norm, tolerance);
+    ck_assert_double_eq_tol((double)params_clip_gradients(params, 100), 2, 1e-5);
+
+    device_set_threads(1);
+    Params *alone = large_params(numbers);
+    device_set_threads(3);
+    Params *together = large_params(numbers);
+    ck_assert(params_clip_gradients(together, 2) == found);
+    device_set_threads(1);
+    ck_assert(params_clip_gradients(alone, 2) == found);
+    assert_same(tensor_gradient(params_at(alone, 0))->data,
+                tensor_gradient(params_at(together, 0))->data, FIRST);
+    params_free(alone);
+    params_free(together);
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(clipping_leaves_what_is_not_finite)
+{
+    begin();
+    const Real not_a_number[] = { 1, (Real)NAN, 3 }, infinite[] = { 1, (Real)INFINITY, 3 };
+    Params *params = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(3), uniform);
+    contribute(a, not_a_number);
+    ck_assert(isnan(params_clip_gradients(params, (Real)0.5)));
+    ck_assert(a->gradient->data[0] == 1 && isnan(a->gradient->data[1]) &&
+              a->gradient->data[2] == 3);
+    params_zero_gradients(params);
+    contribute(a, infinite);
+    ck_assert(isinf(params_clip_gradients(params, (Real)0.5)));
+    assert_same(tensor_gradient(a)->data, infinite, 3);
+    assert_raises("params_clip_gradients: the maximum norm is 0, expected more than 0",
+                  params_clip_gradients(params, 0));
+    assert_raises("params_clip_gradients: the maximum norm is nan, expected more than 0",
+                  params_clip_gradients(params, (Real)NAN));
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
+/* The first weight has a contribution and the second none when the error strikes. */
+START_TEST(a_step_that_failed_in_its_backward_pass_may_be_repeated)
+{
+    begin();
+    Params *params = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(9), uniform);
+    Tensor *b = params_add(params, "b", shape(9), uniform);
+    tape_backward(tape, dot(a, b));
+    const Real *da = test_values(tensor_gradient(a)), *db = test_values(tensor_gradient(b));
+    tape_reset(tape);
+    params_zero_gradients(params);
+    fails = true;
+    assert_raises("dot: failed on demand", tape_backward(tape, dot(a, b)));
+    fails = false;
+    tape_reset(tape);
+    tape_backward(tape, dot(a, b));
+    assert_same(tensor_gradient(a)->data, da, 9);
+    assert_same(tensor_gradient(b)->data, db, 9);
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------------ files */
+static char path[] = "/tmp/tapegrad-params-XXXXXX";
+
+static void begin_file(void)
+{
+    begin();
+    int descriptor = mkstemp(path);
+    ck_assert_int_ge(descriptor, 0);
+    close(descriptor);
+}
+
+static void end_file(void)
+{
+    ck_assert_int_eq(unlink(path), 0);
+    tape_free(tape);
+}
+
+static Params *small_model(uint64_t seed)
+{
+    Params *params = params_new(device, seed);
+    params_add(params, "a", shape(2, 3), uniform);
+    params_add_joined(params, "j", three_names, 3, "w", shape(3), uniform);
+    params_add(params, "b", shape_scalar(), normal);
+    return params;
+}
+
+static void assert_equal_weights(const Params *a, const Params *b)
+{
+    for (int i = 0; i < params_count(a); i++) {
+        Tensor *weight = params_at(a, i);
+        assert_same(test_values(weight), test_values(params_find(b, weight->name)),
+                    tensor_count(weight));
+    }
+}
+
+START_TEST(saved_weights_come_back)
+{
+    begin_file();
+    Params *saved = small_model(1), *loaded = small_model(2), *separate = params_new(device, 3);
+    ck_assert_msg(params_save(saved, path), "%s", tapegrad_error());
+    ck_assert_msg(params_load(loaded, path), "%s", tapegrad_error());
+    assert_equal_weights(saved, loaded);
+
+    /* Joined or not, in whatever order: names decide. */
+    params_add(separate, "b", shape_scalar(), normal);
+    params_add(separate, "j.value.w", shape(3), uniform);
+    params_add(separate, "a", shape(2, 3), uniform);
+    params_add(separate, "j.query.w", shape(3), uniform);
+    params_add(separate, "j.key.w", shape(3), uniform);
+    ck_assert_msg(params_load(separate, path), "%s", tapegrad_error());
+    assert_equal_weights(saved, separate);
+
+    TensorFile *file = tensor_file_open(path);
+    ck_assert_int_eq(tensor_file_count(file), 5);
+    tensor_file_close(file);
+    params_free(saved);
+    params_free(loaded);
+    params_free(separate);
+    end_file();
+}
+END_TEST
+
+/* Fails unless loading the file of the other model is refused with this sentence, in which %s is
+ * the path, and leaves the weights as they were. */
+__attribute__((format(printf, 2, 0))) static void assert_refused(Params *other, const char *format)
+{
+    Params *params = small_model(1), *untouched = small_model(1);
+    if (other)
+        ck_assert_msg(params_save(other, path), "%s", tapegrad_error());
+    ck_assert(!params_load(params, path));
+    char sentence[512];
+    snprintf(sentence, sizeof sentence, format, path);
+    ck_assert_str_eq(tapegrad_error(), sentence);
+    assert_equal_weights(params, untouched);
+    params_free(params);
+    params_free(untouched);
+    params_free(other);
+}
+
+START_TEST(other_models_are_refused)
+{
+    begin_file();
+    Params *missing = params_new(device, 2), *misshapen = params_new(device, 2);
+    Params *unknown = small_model(2);
+    params_add(missing, "a", shape(2, 3), uniform);
+    params_add_joined(missing, "j", three_names, 3, "w", shape(3), uniform);
+    params_add(misshapen, "a", shape(2, 3), uniform);
+    params_add_joined(misshapen, "j", three_names, 3, "w", shape(3, 1), uniform);
+    params_add(misshapen, "b", shape_scalar(), uniform);
+    params_add(unknown, "c", shape(2), uniform);
+    assert_refused(missing, "tensor_file_read: %s: there is no entry \"b\"");
+    assert_refused(misshapen, "tensor_file_read: %s: entry \"j.query.w\" has the shape [3,1]; [3] "
+                              "was expected");
+    assert_refused(unknown, "params_load: %s: there is no weight for the entry \"c\"");
+    end_file();
+}
+END_TEST
+
+START_TEST(damaged_files_are_refused)
+{
+    begin_file();
+    Params *whole = small_model(2);
+    ck_assert_msg(params_save(whole, path), "%s", tapegrad_error());
+    ck_assert_int_eq(truncate(path, 7), 0);
+    assert_refused(NULL, "tensor_file_open: %s: the file has 7 bytes; the header's length alone "
+                         "takes 8");
+    ck_assert_msg(params_save(whole, path), "%s", tapegrad_error());
+    ck_assert_int_eq(truncate(path, 200), 0);
+    Params *params = small_model(1), *untouched = small_model(1);
+    ck_assert(!params_load(params, path));
+    assert_equal_weights(params, untouched);
+    params_free(params);
+    params_free(untouched);
+    ck_assert_int_eq(unlink(path), 0);
+    assert_refused(NULL, "tensor_file_open: %s: No such file or directory");
+    ck_assert_msg(params_save(whole, path), "%s", tapegrad_error());
+    params_free(whole);
+    end_file();
+}
+END_TEST
+
+/* Out of memory is an ordinary error here: the functions have a result to tell it. */
+START_TEST(files_and_exhausted_memory)
+{
+    begin_file();
+    Params *saved = small_model(2), *params = small_model(1), *untouched = small_model(1);
+    ck_assert_msg(params_save(saved, path), "%s", tapegrad_error());
+    const size_t before = device_memory(device).current;
+    int failures = 0;
+    for (int saving = 0; saving < 2; saving++)
+        for (int n = 1;; n++) {
+            device_fail_allocation(n);
+            bool good = saving ? params_save(saved, path) : params_load(params, path);
+            if (!device_fail_allocation(0)) {
+                ck_assert_msg(good, "%s", tapegrad_error());
+                break;
+            }
+            ck_assert(!good);
+            ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s",
+                          tapegrad_error());
+            if (!saving && n <= 3)
+                ck_assert_uint_eq(device_memory(device).current, before);
+            failures++;
+        }
+    ck_assert_int_gt(failures, 8);
+    assert_equal_weights(params, saved);
+    ck_assert(params_load(untouched, path));
+    assert_equal_weights(untouched, saved);
+    params_free(saved);
+    params_free(params);
+    params_free(untouched);
+    end_file();
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("params", (const TTest *const[]){
+                                   initial_values_follow_their_kind,
+                                   initial_values_depend_on_seed_and_name_alone,
+                                   weights_are_found_by_name_and_index,
+                                   storage_is_laid_out_at_the_first_use,
+                                   bad_registrations_raise_and_change_nothing,
+                                   a_failed_layout_may_be_repeated,
+                                   constants_serve_tapes_and_are_no_weights,
+                                   gradients_accumulate_until_they_are_emptied,
+                                   joined_weights_share_one_gradient,
+                                   an_unused_weight_has_no_part_in_the_norm,
+                                   clipping_agrees_with_a_plain_loop,
+                                   clipping_leaves_what_is_not_finite,
+                                   a_step_that_failed_in_its_backward_pass_may_be_repeated,
+                                   saved_weights_come_back,
+                                   other_models_are_refused,
+                                   damaged_files_are_refused,
+                                   files_and_exhausted_memory,
+                                   NULL,
+                               });
+}
