@@ -13,10 +13,10 @@
 enum { PARALLEL_MINIMUM = 1 << 14 };
 
 /* A loop over independent elements, on all threads in vector instructions. */
+#define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define PARALLEL_FOR(i, n)                                                                         \
-    _Pragma(                                                                                       \
-        "omp parallel for simd schedule(static) if ((n) >= PARALLEL_MINIMUM)") for (int64_t i = 0; \
-                                                                                    i < (n); i++)
+    PRAGMA(omp parallel for simd schedule(static) if ((n) >= PARALLEL_MINIMUM))                    \
+    for (int64_t i = 0; i < (n); i++)
 
 /* One element's contribution to a gradient: kernels take (Real *dx, bool accumulate, ...). What was
  * there, which may be anything when it does not count, is masked and not selected: gcc 12 turns no

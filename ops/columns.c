@@ -1,0 +1,37 @@
+#include "ops/columns.h"
+
+static void sum_row_blocks_cpu(Real *dw, bool accumulate, const Real *partial, int64_t blocks,
+                               int64_t C)
+{
+    for (int64_t i = 0; i < blocks; i++) {
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++)
+            contribute(&dw[c], accumulate || i > 0, partial[i * C + c]);
+    }
+}
+
+void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C)
+{
+    DEVICE_CALL(device, sum_row_blocks, (dw.data, dw.accumulate, partial, row_blocks(R), C));
+}
+
+static void column_sums_cpu(Real *partial, const Real *x, int64_t R, int64_t C)
+{
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t i = 0; i < row_blocks(R); i++) {
+        Real *sum = partial + i * C;
+        memset(sum, 0, (size_t)C * sizeof *sum);
+        for (int64_t r = row_block_start(i, R); r < row_block_start(i + 1, R); r++)
+#pragma omp simd
+            for (int64_t c = 0; c < C; c++)
+                sum[c] += x[r * C + c];
+    }
+}
+
+void column_sums(Tape *tape, Gradient dw, const Real *x, int64_t R, int64_t C)
+{
+    Tensor *partial = tape_scratch(tape, shape(row_blocks(R), C));
+    DEVICE_CALL(partial->device, column_sums, (partial->data, x, R, C));
+    sum_row_blocks(partial->device, dw, partial->data, R, C);
+    tape_scratch_free(tape, partial);
+}

@@ -1,0 +1,28 @@
+/* Sums over the rows of a matrix, the same bit for bit whatever the number of threads: the rows are
+ * cut into blocks by their number alone, each block is summed by itself, and then the blocks' sums
+ * are added in order. */
+#ifndef TAPEGRAD_OPS_COLUMNS_H
+#define TAPEGRAD_OPS_COLUMNS_H
+
+#include "ops/internal.h"
+
+/* How many blocks R rows are cut into. Block i begins at row_block_start(i, R) and ends where the
+ * next begins. */
+static inline int64_t row_blocks(int64_t R)
+{
+    enum { MOST_BLOCKS = 64, SMALL_BLOCK = 32 };
+    int64_t blocks = (R + SMALL_BLOCK - 1) / SMALL_BLOCK;
+    return blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS;
+}
+static inline int64_t row_block_start(int64_t i, int64_t R)
+{
+    return i * R / row_blocks(R);
+}
+
+/* dw [C] <- the sum over the blocks of partial [row_blocks(R), C]. */
+void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C);
+
+/* dw [C] <- the sum over the rows of x [R, C]. */
+void column_sums(Tape *tape, Gradient dw, const Real *x, int64_t R, int64_t C);
+
+#endif

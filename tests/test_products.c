@@ -1,0 +1,464 @@
+/* Matrix products: op_matmul and op_linear. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <string.h>
+
+static Tape *tape;
+
+static void begin(void)
+{
+    tape = tape_new(test_device());
+}
+
+static Tensor *variable(uint64_t stream, Shape shape)
+{
+    return tape_variable(tape, test_normal(stream, shape_count(shape)), shape);
+}
+
+/* A pass from random numbers, which are returned. */
+static Real *backward(Tensor *out)
+{
+    Real *upstream = test_normal(99, tensor_count(out));
+    tape_backward_from(tape, tensor_keep(out), tape_input(tape, upstream, out->shape));
+    return upstream;
+}
+
+static Real *gradient(Tensor *x)
+{
+    return test_values(tensor_gradient(x));
+}
+
+/* ------------------------------------------------------------------------------ reference vectors */
+static Tensor *matmul_vector(Tape *t, Tensor **in)
+{
+    return op_matmul(t, in[0], in[1], false, false);
+}
+static Tensor *linear_vector(Tape *t, Tensor **in)
+{
+    return op_linear(t, in[0], in[1], in[2]);
+}
+
+START_TEST(reference_vectors)
+{
+    check_vector("matmul.safetensors", "a b", matmul_vector);
+    check_vector("linear.safetensors", "x w b", linear_vector);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------- a plain product
+ * The same by three loops in double: out [n, m] (+)= a [n, k] b [k, m]. */
+typedef struct Matrix {
+    const Real *data;
+    int64_t rows, columns; /* as stored */
+    bool transposed;
+} Matrix;
+
+static double element(Matrix a, int64_t i, int64_t j)
+{
+    return (double)(a.transposed ? a.data[j * a.columns + i] : a.data[i * a.columns + j]);
+}
+
+static int64_t height(Matrix a)
+{
+    return a.transposed ? a.columns : a.rows;
+}
+static int64_t width(Matrix a)
+{
+    return a.transposed ? a.rows : a.columns;
+}
+
+static void plain_product(Real *out, bool accumulate, Matrix a, Matrix b)
+{
+    ck_assert_int_eq(width(a), height(b));
+    for (int64_t i = 0; i < height(a); i++)
+        for (int64_t j = 0; j < width(b); j++) {
+            double sum = accumulate ? (double)out[i * width(b) + j] : 0;
+            for (int64_t l = 0; l < width(a); l++)
+                sum += element(a, i, l) * element(b, l, j);
+            out[i * width(b) + j] = (Real)sum;
+        }
+}
+
+static Matrix flipped(Matrix a)
+{
+    a.transposed = !a.transposed;
+    return a;
+}
+
+#ifdef TAPEGRAD_DOUBLE
+static const double TOLERANCE = 1e-13;
+#else
+static const double TOLERANCE = 5e-6;
+#endif
+
+/* Compares op_matmul's result and gradients with the plain product, matrix by matrix. */
+static void check_matmul(Shape a_shape, Shape b_shape, bool transpose_a, bool transpose_b)
+{
+    begin();
+    Tensor *a = variable(1, a_shape), *b = variable(2, b_shape);
+    Tensor *out = op_matmul(tape, a, b, transpose_a, transpose_b);
+    Real *g = backward(out), *outs = test_values(out);
+    Real *as = test_values(a), *bs = test_values(b), *da = gradient(a), *db = gradient(b);
+    int64_t rows = shape_size(a_shape, -2), columns = shape_size(a_shape, -1);
+    int64_t count = tensor_count(a) / (rows * columns);
+    int64_t n = transpose_a ? columns : rows, m = shape_size(out->shape, -1);
+    int64_t b_step = b_shape.rank == 2 ? 0 : tensor_count(b) / count;
+    int64_t a_step = rows * columns;
+    ck_assert_int_eq(tensor_count(out), count * n * m);
+    Real *expected_out = test_normal(0, tensor_count(out));
+    Real *expected_da = test_normal(0, tensor_count(a)),
+         *expected_db = test_normal(0, tensor_count(b));
+    for (int64_t i = 0; i < count; i++) {
+        Matrix ai = { as + i * a_step, rows, columns, transpose_a };
+        Matrix bi = { bs + i * b_step, shape_size(b_shape, -2), shape_size(b_shape, -1),
+                      transpose_b };
+        Matrix gi = { g + i * n * m, n, m, false };
+        bool add = b_step == 0 && i > 0;
+        plain_product(expected_out + i * n * m, false, ai, bi);
+        if (transpose_a)
+            plain_product(expected_da + i * a_step, false, bi, flipped(gi));
+        else
+            plain_product(expected_da + i * a_step, false, gi, flipped(bi));
+        if (transpose_b)
+            plain_product(expected_db + i * b_step, add, flipped(gi), ai);
+        else
+            plain_product(expected_db + i * b_step, add, flipped(ai), gi);
+    }
+    assert_close(outs, expected_out, tensor_count(out), TOLERANCE);
+    assert_close(da, expected_da, tensor_count(a), TOLERANCE);
+    assert_close(db, expected_db, tensor_count(b), TOLERANCE);
+    tape_free(tape);
+}
+
+static void check_ragged_sizes(bool ta, bool tb)
+{
+    static const int64_t sizes[][3] = { { 1, 1, 1 },    { 1, 7, 1 },      { 5, 1, 3 },
+                                        { 1, 40, 130 }, { 17, 33, 65 },   { 64, 64, 64 },
+                                        { 130, 19, 1 }, { 65, 127, 130 }, { 11, 300, 70 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t n = sizes[i][0], k = sizes[i][1], m = sizes[i][2];
+        Shape a = ta ? shape(k, n) : shape(n, k), b = tb ? shape(m, k) : shape(k, m);
+        check_matmul(a, b, ta, tb);
+    }
+}
+
+START_TEST(against_plain_loops)
+{
+    for (int transposed = 0; transposed < 4; transposed++)
+        check_ragged_sizes(transposed & 1, transposed & 2);
+}
+END_TEST
+
+static void check_batches(bool ta, bool tb)
+{
+    Shape b = tb ? shape(7, 13) : shape(13, 7);
+    check_matmul(ta ? shape(5, 13, 9) : shape(5, 9, 13), b, ta, tb);
+    check_matmul(ta ? shape(2, 3, 13, 9) : shape(2, 3, 9, 13), b, ta, tb);
+    b = tb ? shape(5, 7, 13) : shape(5, 13, 7);
+    check_matmul(ta ? shape(5, 13, 9) : shape(5, 9, 13), b, ta, tb);
+    b = tb ? shape(2, 3, 7, 13) : shape(2, 3, 13, 7);
+    check_matmul(ta ? shape(2, 3, 13, 9) : shape(2, 3, 9, 13), b, ta, tb);
+    check_matmul(ta ? shape(1, 13, 9) : shape(1, 9, 13), tb ? shape(1, 7, 13) : shape(1, 13, 7), ta,
+                 tb);
+}
+
+START_TEST(batches)
+{
+    for (int transposed = 0; transposed < 4; transposed++)
+        check_batches(transposed & 1, transposed & 2);
+}
+END_TEST
+
+START_TEST(linear_is_a_product_and_a_sum)
+{
+    static const int64_t sizes[][3] = { { 1, 1, 1 }, { 7, 5, 11 }, { 130, 67, 3 }, { 33, 8, 129 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t R = sizes[i][0], I = sizes[i][1], O = sizes[i][2];
+        begin();
+        Tensor *x = variable(1, shape(R, I)), *weight = variable(2, shape(O, I));
+        Tensor *bias = variable(3, shape(O)), *out = op_linear(tape, x, weight, bias);
+        Real *g = backward(out), *b = test_values(bias);
+        Matrix xs = { test_values(x), R, I, false }, ws = { test_values(weight), O, I, false };
+        Matrix gs = { g, R, O, false };
+        Real *expected = test_normal(0, R * O), *db = test_normal(0, O);
+        memset(db, 0, (size_t)O * sizeof *db);
+        for (int64_t r = 0; r < R; r++)
+            for (int64_t o = 0; o < O; o++) {
+                expected[r * O + o] = b[o];
+                db[o] += g[r * O + o];
+            }
+        plain_product(expected, true, xs, flipped(ws));
+        assert_close(test_values(out), expected, R * O, TOLERANCE);
+        assert_close(gradient(bias), db, O, TOLERANCE);
+        expected = test_normal(0, R * I);
+        plain_product(expected, false, gs, ws);
+        assert_close(gradient(x), expected, R * I, TOLERANCE);
+        expected = test_normal(0, O * I);
+        plain_product(expected, false, flipped(gs), xs);
+        assert_close(gradient(weight), expected, O * I, TOLERANCE);
+        tape_free(tape);
+    }
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------- gradient checks */
+static Tensor *matmul_checked(Tape *t, Tensor *const *in, void *context)
+{
+    int transposed = *(int *)context;
+    return op_matmul(t, in[0], in[1], transposed & 1, transposed & 2);
+}
+static Tensor *matmul_with_itself(Tape *t, Tensor *const *in, void *context)
+{
+    int transposed = *(int *)context;
+    return op_matmul(t, in[0], in[0], transposed & 1, transposed & 2);
+}
+static Tensor *linear_checked(Tape *t, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_linear(t, in[0], in[1], in[2]);
+}
+static Tensor *linear_without_bias(Tape *t, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_linear(t, in[0], in[1], NULL);
+}
+static Tensor *linear_with_itself(Tape *t, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_linear(t, op_linear(t, in[0], in[0], in[1]), in[0], in[1]);
+}
+
+static void check_matmul_gradients(int transposed)
+{
+    bool ta = transposed & 1, tb = transposed & 2;
+    Shape b = tb ? shape(3, 5) : shape(5, 3);
+    check_gradient(matmul_checked, &transposed, ta ? shape(5, 7) : shape(7, 5), b);
+    check_gradient(matmul_checked, &transposed, ta ? shape(3, 5, 7) : shape(3, 7, 5), b);
+    check_gradient(matmul_checked, &transposed, ta ? shape(3, 5, 7) : shape(3, 7, 5),
+                   tb ? shape(3, 2, 5) : shape(3, 5, 2));
+    check_gradient(matmul_checked, &transposed, ta ? shape(2, 2, 5, 3) : shape(2, 2, 3, 5),
+                   tb ? shape(2, 2, 1, 5) : shape(2, 2, 5, 1));
+    check_gradient(matmul_with_itself, &transposed, shape(5, 5));
+    check_gradient(matmul_with_itself, &transposed, shape(3, 4, 4));
+}
+
+START_TEST(gradients_of_matmul)
+{
+    for (int transposed = 0; transposed < 4; transposed++)
+        check_matmul_gradients(transposed);
+}
+END_TEST
+
+START_TEST(gradients_of_linear)
+{
+    check_gradient(linear_checked, NULL, shape(5), shape(3, 5), shape(3));
+    check_gradient(linear_checked, NULL, shape(67, 5), shape(3, 5), shape(3));
+    check_gradient(linear_checked, NULL, shape(2, 3, 5), shape(7, 5), shape(7));
+    check_gradient(linear_checked, NULL, shape(2, 3, 2, 5), shape(1, 5), shape(1));
+    check_gradient(linear_without_bias, NULL, shape(2, 3, 5), shape(7, 5));
+    check_gradient(linear_with_itself, NULL, shape(5, 5), shape(5));
+}
+END_TEST
+
+START_TEST(inputs_that_want_no_gradient)
+{
+    begin();
+    Real *xs = test_normal(1, 35), *ws = test_normal(2, 15);
+    Tensor *x = tape_input(tape, xs, shape(7, 5)), *w = tape_variable(tape, ws, shape(3, 5));
+    backward(op_linear(tape, x, w, NULL));
+    Real *dw = gradient(w);
+    tape_reset(tape);
+    x = tape_input(tape, xs, shape(7, 5)), w = tape_variable(tape, ws, shape(3, 5));
+    backward(op_matmul(tape, x, w, false, true));
+    assert_close(gradient(w), dw, 15, TOLERANCE);
+    tape_reset(tape);
+    x = tape_variable(tape, xs, shape(7, 5)), w = tape_input(tape, ws, shape(3, 5));
+    backward(op_linear(tape, x, w, NULL));
+    Real *dx = gradient(x);
+    tape_reset(tape);
+    x = tape_variable(tape, xs, shape(7, 5)), w = tape_input(tape, ws, shape(3, 5));
+    Tensor *bias = variable(3, shape(3));
+    backward(op_linear(tape, x, w, bias));
+    assert_close(gradient(x), dx, 35, TOLERANCE);
+    assert_raises("tensor_gradient: the tensor of shape [3,5] has no gradient; it must want one (a "
+                  "tape_variable, a parameter, or tensor_keep on what depends on them), and a "
+                  "backward pass must have reached it",
+                  tensor_gradient(w));
+    tape_free(tape);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------------- the values */
+
+/* What a new tensor holds is unspecified, not-a-number too: no product may let it through. */
+START_TEST(old_content_of_memory_does_not_matter)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        begin();
+        for (int i = 0; i < 24; i++) {
+            Real *nans = test_normal(1, 64 * 64);
+            for (int j = 0; j < 64 * 64; j++)
+                nans[j] = (Real)NAN;
+            tape_input(tape, nans, i % 2 ? shape(64, 64) : shape(64));
+        }
+        tape_reset(tape);
+        Tensor *x = variable(1, shape(64, 64)), *w = variable(2, shape(64, 64));
+        Tensor *out = op_linear(tape, x, w, variable(3, shape(64)));
+        out = op_matmul(tape, out, w, pass, !pass);
+        backward(out);
+        for (int i = 0; i < 64 * 64; i++)
+            ck_assert(isfinite(test_values(out)[i]) && isfinite(gradient(w)[i]));
+        tape_free(tape);
+    }
+}
+END_TEST
+
+START_TEST(not_a_number_passes_through)
+{
+    begin();
+    Real *xs = test_normal(1, 12);
+    xs[5] = (Real)NAN;
+    Tensor *x = tape_variable(tape, xs, shape(3, 4)), *w = variable(2, shape(2, 4));
+    Tensor *out = op_linear(tape, x, w, variable(3, shape(2)));
+    backward(out);
+    Real *outs = test_values(out), *dw = gradient(w);
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(isnan(outs[i]) != 0, i / 2 == 1);
+    for (int i = 0; i < 8; i++)
+        ck_assert_int_eq(isnan(dw[i]) != 0, i % 4 == 1);
+    tape_free(tape);
+}
+END_TEST
+
+typedef struct Run {
+    Real *out, *dx, *dw, *db;
+} Run;
+
+enum { ROWS = 2100, IN = 130, OUT = 67 };
+
+static Run run(void)
+{
+    begin();
+    Tensor *x = variable(1, shape(3, ROWS / 3, IN)), *w = variable(2, shape(OUT, IN));
+    Tensor *b = variable(3, shape(OUT)), *out = op_linear(tape, x, w, b);
+    backward(out);
+    Run result = { test_values(out), gradient(x), gradient(w), gradient(b) };
+    tape_free(tape);
+    return result;
+}
+
+START_TEST(a_run_repeats_bit_for_bit)
+{
+    Run first = run(), second = run();
+    ck_assert_mem_eq(first.out, second.out, ROWS * OUT * sizeof(Real));
+    ck_assert_mem_eq(first.dx, second.dx, ROWS * IN * sizeof(Real));
+    ck_assert_mem_eq(first.dw, second.dw, OUT * IN * sizeof(Real));
+    ck_assert_mem_eq(first.db, second.db, OUT * sizeof(Real));
+    device_set_threads(device_threads() == 1 ? 2 : 1);
+    Run other_threads = run();
+    ck_assert_mem_eq(first.db, other_threads.db, OUT * sizeof(Real));
+    assert_close(first.dw, other_threads.dw, OUT * IN, TOLERANCE);
+}
+END_TEST
+
+START_TEST(shapes_of_results)
+{
+    begin();
+    Tensor *weight = variable(1, shape(3, 5));
+    ck_assert(shape_equal(op_linear(tape, variable(1, shape(5)), weight, NULL)->shape, shape(3)));
+    ck_assert(shape_equal(op_linear(tape, variable(1, shape(2, 4, 6, 5)), weight, NULL)->shape,
+                          shape(2, 4, 6, 3)));
+    Tensor *a = variable(1, shape(2, 4, 6, 5));
+    ck_assert(shape_equal(op_matmul(tape, a, weight, false, true)->shape, shape(2, 4, 6, 3)));
+    ck_assert(shape_equal(op_matmul(tape, a, a, true, false)->shape, shape(2, 4, 5, 5)));
+    ck_assert(shape_equal(op_matmul(tape, a, a, false, true)->shape, shape(2, 4, 6, 6)));
+    tape_free(tape);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------------- misuse */
+START_TEST(misuse_of_matmul)
+{
+    begin();
+    Tensor *a = variable(1, shape(32, 128)), *b = variable(2, shape(64, 10));
+    Tensor *row = variable(3, shape(128)), *batch = variable(4, shape(3, 128, 2));
+    const int32_t one = 1;
+    assert_raises("op_matmul: inner sizes differ: a is [32,128], b is [64,10]",
+                  op_matmul(tape, a, b, false, false));
+    assert_raises(
+        "op_matmul: inner sizes differ: a is [32,128] transposed, b is [64,10] transposed",
+        op_matmul(tape, a, b, true, true));
+    assert_raises("op_matmul: a is [32,128], b is [128], expected two axes at least",
+                  op_matmul(tape, a, row, false, false));
+    assert_raises("op_matmul: a is [128], b is [64,10], expected two axes at least",
+                  op_matmul(tape, row, b, false, false));
+    assert_raises("op_matmul: leading axes differ: a is [32,128], b is [3,128,2]; make them equal, "
+                  "or give b none",
+                  op_matmul(tape, a, batch, false, false));
+    assert_raises(
+        "op_matmul: leading axes differ: a is [2,2,128], b is [3,128,2]; make them equal, "
+        "or give b none",
+        op_matmul(tape, variable(5, shape(2, 2, 128)), batch, false, false));
+    assert_raises("op_matmul: a is NULL", op_matmul(tape, NULL, b, false, false));
+    assert_raises("op_matmul: b is NULL", op_matmul(tape, a, NULL, false, false));
+    assert_raises("op_matmul: b holds integers, expected numbers of type Real",
+                  op_matmul(tape, a, tape_input_i32(tape, &one, shape(1)), false, false));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(misuse_of_linear)
+{
+    begin();
+    Tensor *x = variable(1, shape(4, 5)), *weight = variable(2, shape(3, 5));
+    assert_raises("op_linear: x is [4,5], expected 3 in its last axis: weight is [5,3]",
+                  op_linear(tape, x, variable(3, shape(5, 3)), NULL));
+    assert_raises("op_linear: x is [], expected 5 in its last axis: weight is [3,5]",
+                  op_linear(tape, variable(3, shape_scalar()), weight, NULL));
+    assert_raises("op_linear: weight is [5], expected two axes, [out, in]",
+                  op_linear(tape, x, variable(3, shape(5)), NULL));
+    assert_raises("op_linear: bias is [5], expected [3]: weight is [3,5]",
+                  op_linear(tape, x, weight, variable(3, shape(5))));
+    assert_raises("op_linear: bias is [1,3], expected [3]: weight is [3,5]",
+                  op_linear(tape, x, weight, variable(3, shape(1, 3))));
+    assert_raises("op_linear: x is NULL", op_linear(tape, NULL, weight, NULL));
+    assert_raises("op_linear: weight is NULL", op_linear(tape, x, NULL, NULL));
+    tape_free(tape);
+}
+END_TEST
+
+/* Each allocation fails in turn; after each the memory is all back, and the next run is as before. */
+START_TEST(recovery_from_exhausted_memory)
+{
+    Run expected = run();
+    bool happened = true;
+    for (int64_t failing = 1; happened; failing++) {
+        begin();
+        test_expect_error();
+        if (!setjmp(test_error_jump)) {
+            device_fail_allocation(failing);
+            Tensor *x = variable(1, shape(ROWS, IN)), *w = variable(2, shape(OUT, IN));
+            backward(op_linear(tape, x, w, variable(3, shape(OUT))));
+        }
+        happened = device_fail_allocation(0);
+        tapegrad_on_error(NULL, NULL);
+        tape_free(tape);
+        ck_assert_uint_eq(device_memory(test_device()).current, 0);
+        ck_assert_int_lt(failing, 100);
+    }
+    Run again = run();
+    ck_assert_mem_eq(expected.dw, again.dw, OUT * IN * sizeof(Real));
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests(
+        "products", (const TTest *const[]){
+                        reference_vectors, against_plain_loops, batches,
+                        linear_is_a_product_and_a_sum, gradients_of_matmul, gradients_of_linear,
+                        inputs_that_want_no_gradient, old_content_of_memory_does_not_matter,
+                        not_a_number_passes_through, a_run_repeats_bit_for_bit, shapes_of_results,
+                        misuse_of_matmul, misuse_of_linear, recovery_from_exhausted_memory, NULL });
+}
