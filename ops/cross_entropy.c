@@ -1,0 +1,123 @@
+/* cross_entropy: the weighted mean over R rows of -ln softmax(logits_r) at the target t_r
+ *   l_r = ln sum_c e^logits_rc     W = sum_r w_r     out = sum_r w_r (l_r - logits_r,t_r) / W
+ * Backward, g = dL/dout, with dl_r / dlogits_rc = e^(logits_rc - l_r):
+ *   dlogits_rc <- g w_r / W (e^(logits_rc - l_r) - [c = t_r])
+ * Kept: l, a number a row. */
+#include "ops/indices.h"
+#include "ops/rows.h"
+
+/* out [], kept [R] = l, loss [R] scratch; logits [R, C], targets [R], weights [R] or NULL */
+static void cross_entropy_forward_cpu(Real *out, Real *kept, Real *loss, const Real *logits,
+                                      const int32_t *targets, const Real *weights,
+                                      double weight_sum, int64_t R, int64_t C)
+{
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++) {
+        kept[r] = row_log_sum_exp(logits + r * C, C);
+        loss[r] = (weights ? weights[r] : 1) * (kept[r] - logits[r * C + targets[r]]);
+    }
+    double sum = 0; /* in order, on one thread: the same sum in every run */
+    for (int64_t r = 0; r < R; r++)
+        sum += (double)loss[r];
+    *out = (Real)(sum / weight_sum);
+}
+
+/* dlogits [R, C], dout [], kept [R] = l; logits [R, C], targets [R], weights [R] or NULL */
+static void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Real *dout,
+                                       const Real *kept, const Real *logits, const int32_t *targets,
+                                       const Real *weights, double weight_sum, int64_t R, int64_t C)
+{
+    double scale = (double)*dout / weight_sum;
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++) {
+        Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
+        Real l = kept[r];
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++)
+            contribute(&dlogits[r * C + c], accumulate, factor * real_exp(logits[r * C + c] - l));
+        dlogits[r * C + targets[r]] -= factor;
+    }
+}
+
+static void cross_entropy_backward(Node *node)
+{
+    Tensor *logits = node->inputs[0], *targets = node->inputs[1], *weights = node->inputs[2];
+    const double weight_sum = *(const double *)node->saved;
+    Gradient dlogits = tape_contribution(node, logits);
+    if (dlogits.data)
+        DEVICE_CALL(logits->device, cross_entropy_backward,
+                    (dlogits.data, dlogits.accumulate, tape_upstream(node, 0), node->kept[0]->data,
+                     logits->data, targets->integers, weights ? weights->data : NULL, weight_sum,
+                     shape_rows(logits->shape), shape_columns(logits->shape)));
+}
+
+/* The sum of the weights, of R rows. Raises unless each is 0 or more, and not all are 0. */
+static double check_weights(Tape *tape, const Tensor *weights, int64_t R)
+{
+    enum { PIECE = 256 };
+    Real piece[PIECE];
+    double sum = 0;
+    for (int64_t start = 0; start < R; start += PIECE) {
+        int64_t length = R - start < PIECE ? R - start : PIECE;
+        device_copy_out(weights->device, piece, weights->data + start,
+                        (size_t)length * sizeof *piece);
+        for (int64_t i = 0; i < length; i++) {
+            if (!(piece[i] >= 0 && piece[i] < (Real)INFINITY))
+                tape_error(tape, "op_cross_entropy: weights[%lld] is %g, expected 0 or more",
+                           (long long)(start + i), (double)piece[i]);
+            sum += (double)piece[i];
+        }
+    }
+    if (!(sum > 0))
+        tape_error(tape, "op_cross_entropy: the weights of all %lld rows are 0, expected one above",
+                   (long long)R);
+    return sum;
+}
+
+/* Raises unless a tensor of one number a row fits the logits. */
+static void check_rows(Tape *tape, const char *label, const Tensor *tensor, const Tensor *logits)
+{
+    Shape expected = logits->shape;
+    expected.size[--expected.rank] = 0;
+    if (!shape_equal(tensor->shape, expected))
+        tape_error(tape, "%s is %s, expected %s: logits is %s", label,
+                   shape_text(tensor->shape).text, shape_text(expected).text,
+                   shape_text(logits->shape).text);
+}
+
+/* Checks the arguments; returns the sum of the weights. */
+static double check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
+{
+    tape_use(tape, "op_cross_entropy: logits", logits);
+    if (logits->shape.rank < 1)
+        tape_error(tape, "op_cross_entropy: logits is a scalar, expected one axis at least");
+    tape_use_i32(tape, "op_cross_entropy: targets", targets);
+    check_rows(tape, "op_cross_entropy: targets", targets, logits);
+    check_indices(tape, "op_cross_entropy: targets", targets, shape_columns(logits->shape),
+                  "the classes of logits");
+    if (!weights)
+        return (double)shape_rows(logits->shape);
+    tape_use(tape, "op_cross_entropy: weights", weights);
+    check_rows(tape, "op_cross_entropy: weights", weights, logits);
+    return check_weights(tape, weights, shape_rows(logits->shape));
+}
+
+Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
+{
+    double weight_sum = check_cross_entropy(tape, logits, targets, weights);
+    int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
+    Tensor *out = tape_tensor(tape, shape_scalar());
+    Tensor *kept = tape_tensor(tape, shape(R));
+    Tensor *loss = tape_scratch(tape, shape(R));
+    DEVICE_CALL(out->device, cross_entropy_forward,
+                (out->data, kept->data, loss->data, logits->data, targets->integers,
+                 weights ? weights->data : NULL, weight_sum, R, C));
+    tape_scratch_free(tape, loss);
+    tape_record(tape, (Node){ .name = "op_cross_entropy",
+                              .backward = cross_entropy_backward,
+                              .inputs = { logits, targets, weights },
+                              .outputs = { out },
+                              .kept = { kept },
+                              .saved = tape_save(tape, &weight_sum, sizeof weight_sum) });
+    return out;
+}

@@ -1,0 +1,36 @@
+/* What the operations along the last axis share: one row, of C elements. */
+#ifndef TAPEGRAD_OPS_ROWS_H
+#define TAPEGRAD_OPS_ROWS_H
+
+#include "ops/internal.h"
+#include "ops/math.h"
+
+/* max_c x_c, of the elements that are numbers: of every sixteenth first, as vectors do it. */
+static inline Real row_max(const Real *x, int64_t C)
+{
+    enum { LANES = 16 };
+    Real m[LANES];
+    for (int i = 0; i < LANES; i++)
+        m[i] = -(Real)INFINITY;
+    int64_t c = 0;
+    for (; c + LANES <= C; c += LANES)
+        for (int i = 0; i < LANES; i++)
+            m[i] = x[c + i] > m[i] ? x[c + i] : m[i];
+    for (; c < C; c++)
+        m[0] = x[c] > m[0] ? x[c] : m[0];
+    for (int i = 1; i < LANES; i++)
+        m[0] = m[i] > m[0] ? m[i] : m[0];
+    return m[0];
+}
+
+/* ln sum_c e^x_c = m + ln sum_c e^(x_c - m), m = max_c x_c */
+static inline Real row_log_sum_exp(const Real *x, int64_t C)
+{
+    Real m = row_max(x, C), sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < C; c++)
+        sum += real_exp(x[c] - m);
+    return m + real_log(sum);
+}
+
+#endif

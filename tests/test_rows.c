@@ -1,0 +1,663 @@
+/* Operations along rows: layernorm, softmax, losses, embedding, dropout. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef TAPEGRAD_DOUBLE
+static const double TOLERANCE = 1e-12;
+#else
+static const double TOLERANCE = 2e-6;
+#endif
+
+static Tape *tape;
+
+static void begin(void)
+{
+    tape = tape_new(test_device());
+}
+
+static Tensor *variable(uint64_t stream, Shape shape)
+{
+    return tape_variable(tape, test_normal(stream, shape_count(shape)), shape);
+}
+
+/* A pass from random numbers. */
+static void backward(Tensor *out)
+{
+    Real *upstream = test_normal(99, tensor_count(out));
+    tape_backward_from(tape, tensor_keep(out), tape_input(tape, upstream, out->shape));
+}
+
+static Real *gradient(Tensor *x)
+{
+    return test_values(tensor_gradient(x));
+}
+
+/* Integers in [0, limit), the same for the same stream. */
+enum { MOST_INTEGERS = 1 << 16 };
+static const int32_t *integers(uint64_t stream, int64_t count, int32_t limit)
+{
+    static int32_t values[MOST_INTEGERS];
+    ck_assert_int_le(count, MOST_INTEGERS);
+    Random random = random_new(7, stream);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (int32_t)random_integer(&random, 0, limit);
+    return values;
+}
+
+/* ------------------------------------------------------------------------------ reference vectors */
+static Tensor *layernorm_vector(Tape *t, Tensor **in)
+{
+    return op_layernorm(t, in[0], in[1], in[2], (Real)1e-5);
+}
+static Tensor *softmax_vector(Tape *t, Tensor **in)
+{
+    return op_softmax(t, in[0]);
+}
+/* softmax(log_softmax(x)) = softmax(x), since the two differ by a number a row. */
+static Tensor *log_softmax_vector(Tape *t, Tensor **in)
+{
+    return op_softmax(t, op_log_softmax(t, in[0]));
+}
+static Tensor *cross_entropy_vector(Tape *t, Tensor **in)
+{
+    return op_cross_entropy(t, in[0], in[1], in[2]);
+}
+static Tensor *embedding_vector(Tape *t, Tensor **in)
+{
+    return op_embedding(t, in[0], in[1]);
+}
+
+START_TEST(reference_vectors)
+{
+    check_vector("layernorm.safetensors", "x w b", layernorm_vector);
+    check_vector("softmax.safetensors", "x", softmax_vector);
+    check_vector("softmax.safetensors", "x", log_softmax_vector);
+    check_vector("cross_entropy_masked.safetensors", "logits #target mask", cross_entropy_vector);
+    check_vector("embedding.safetensors", "w #index", embedding_vector);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------- gradient checks */
+static Tensor *layernorm_checked(Tape *t, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_layernorm(t, in[0], in[1], in[2], (Real)1e-3);
+}
+static Tensor *layernorm_of_weights(Tape *t, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_layernorm(t, in[0], in[0], in[0], (Real)1e-3);
+}
+static Tensor *softmax_checked(Tape *t, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_softmax(t, in[0]);
+}
+static Tensor *log_softmax_checked(Tape *t, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_log_softmax(t, in[0]);
+}
+
+/* Two contributions to each gradient: the second is added. */
+static Tensor *rows_twice(Tape *t, Tensor *const *in, void *context)
+{
+    (void)context;
+    Tensor *x = op_layernorm(t, in[0], in[1], in[1], 1);
+    Tensor *y = op_layernorm(t, in[0], in[1], in[1], (Real)0.1);
+    Tensor *p = op_mean_squared_error(t, op_softmax(t, x), op_log_softmax(t, y));
+    return op_mean_squared_error(t, p,
+                                 op_mean_squared_error(t, op_log_softmax(t, x), op_softmax(t, x)));
+}
+
+START_TEST(gradients_of_rows)
+{
+    check_gradient(layernorm_checked, NULL, shape(5), shape(5), shape(5));
+    check_gradient(layernorm_checked, NULL, shape(3, 19), shape(19), shape(19));
+    check_gradient(layernorm_checked, NULL, shape(70, 3), shape(3), shape(3));
+    check_gradient(layernorm_checked, NULL, shape(2, 1, 3, 17), shape(17), shape(17));
+    check_gradient(layernorm_of_weights, NULL, shape(7));
+    check_gradient(softmax_checked, NULL, shape(5));
+    check_gradient(softmax_checked, NULL, shape(2, 3, 2, 19));
+    check_gradient(log_softmax_checked, NULL, shape(1));
+    check_gradient(log_softmax_checked, NULL, shape(3, 21));
+    check_gradient(rows_twice, NULL, shape(4, 5), shape(5));
+}
+END_TEST
+
+typedef struct Targets {
+    const Real *weights; /* or NULL */
+    Shape shape;
+    int32_t classes;
+} Targets;
+
+static Tensor *cross_entropy_checked(Tape *t, Tensor *const *in, void *context)
+{
+    const Targets *c = context;
+    int64_t rows = shape_count(c->shape);
+    Tensor *targets = tape_input_i32(t, integers(1, rows, c->classes), c->shape);
+    Tensor *weights = c->weights ? tape_input(t, c->weights, c->shape) : NULL;
+    Tensor *loss = op_cross_entropy(t, in[0], targets, weights);
+    if (!weights)
+        return loss;
+    return op_mean_squared_error(t, loss, op_cross_entropy(t, in[0], targets, NULL));
+}
+static Tensor *mean_squared_error_checked(Tape *t, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_mean_squared_error(t, in[0], in[1]);
+}
+static Tensor *mean_squared_error_of_one(Tape *t, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_mean_squared_error(t, op_mean_squared_error(t, in[0], in[0]),
+                                 op_mean_squared_error(t, op_softmax(t, in[0]), in[0]));
+}
+
+START_TEST(gradients_of_losses)
+{
+    const Real weights[] = { 1, 0, (Real)0.5, 3, 0, (Real)1e-3 };
+    check_gradient(cross_entropy_checked, (&(Targets){ NULL, shape_scalar(), 5 }), shape(5));
+    check_gradient(cross_entropy_checked, (&(Targets){ NULL, shape(6), 1 }), shape(6, 1));
+    check_gradient(cross_entropy_checked, (&(Targets){ weights, shape(6), 19 }), shape(6, 19));
+    check_gradient(cross_entropy_checked, (&(Targets){ weights, shape(1, 3, 2), 4 }),
+                   shape(1, 3, 2, 4));
+    check_gradient(mean_squared_error_checked, NULL, shape_scalar(), shape_scalar());
+    check_gradient(mean_squared_error_checked, NULL, shape(3, 7), shape(3, 7));
+    check_gradient(mean_squared_error_of_one, NULL, shape(2, 3));
+}
+END_TEST
+
+static Tensor *embedding_checked(Tape *t, Tensor *const *in, void *context)
+{
+    const Shape *index_shape = context;
+    const int32_t *indices = integers(2, shape_count(*index_shape), 5);
+    return op_embedding(t, in[0], tape_input_i32(t, indices, *index_shape));
+}
+static Tensor *embedding_twice(Tape *t, Tensor *const *in, void *context)
+{
+    const Shape *index_shape = context;
+    const int32_t *indices = integers(3, shape_count(*index_shape), 5);
+    Tensor *others = op_embedding(t, in[0], tape_input_i32(t, indices, *index_shape));
+    return op_mean_squared_error(t, embedding_checked(t, in, context), others);
+}
+static Tensor *dropout_checked(Tape *t, Tensor *const *in, void *context)
+{
+    tape_seed(t, 3);
+    return op_dropout(t, in[0], *(Real *)context);
+}
+static Tensor *dropout_twice(Tape *t, Tensor *const *in, void *context)
+{
+    Tensor *x = dropout_checked(t, in, context);
+    return op_mean_squared_error(t, x, op_dropout(t, in[0], *(Real *)context));
+}
+
+START_TEST(gradients_of_embedding_and_dropout)
+{
+    Shape indices = shape_scalar(), many = shape(2, 3, 4);
+    check_gradient(embedding_checked, &indices, shape(5, 3));
+    check_gradient(embedding_checked, &many, shape(5, 1));
+    check_gradient(embedding_checked, &many, shape(7, 21));
+    check_gradient(embedding_twice, &many, shape(6, 3));
+    Real probability = (Real)0.3;
+    check_gradient(dropout_checked, &probability, shape(5));
+    check_gradient(dropout_checked, &probability, shape(3, 67));
+    check_gradient(dropout_twice, &probability, shape(131));
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- the values */
+START_TEST(large_and_infinite_logits)
+{
+    begin();
+    const Real large[] = { 10000, 9999, -10000, -10000, -10000, -10000 };
+    const int32_t targets[] = { 1, 2 };
+    Tensor *x = tape_variable(tape, large, shape(2, 3));
+    Real *p = test_values(op_softmax(tape, x)), *l = test_values(op_log_softmax(tape, x));
+    const double share = 1 / (1 + exp(-1.0)), third = 1 / 3.0;
+    const double expected[] = { share, 1 - share, 0, third, third, third };
+    for (int i = 0; i < 6; i++)
+        ck_assert_double_le(fabs((double)p[i] - expected[i]), TOLERANCE);
+    ck_assert_double_le(fabs((double)l[0] - log(share)), 1e-3); /* in float 1e4 has 1e-3 steps */
+    ck_assert_double_le(fabs((double)l[2] + 20000), 1);
+    ck_assert_double_le(fabs((double)l[5] - log(third)), 1e-3);
+    Tensor *loss = op_cross_entropy(tape, x, tape_input_i32(tape, targets, shape(2)), NULL);
+    tape_backward(tape, loss);
+    ck_assert_double_le(fabs((double)tensor_item(loss) - (log(3) - log(1 - share)) / 2), 1e-3);
+    Real *dx = gradient(x);
+    const double gradients[] = { share / 2, -share / 2, 0, third / 2, third / 2, -third };
+    for (int i = 0; i < 6; i++)
+        ck_assert_double_le(fabs((double)dx[i] - gradients[i]), 1e-3);
+    tape_reset(tape);
+    const Real masked[] = { 1, -(Real)INFINITY, 1 };
+    p = test_values(op_softmax(tape, tape_input(tape, masked, shape(3))));
+    ck_assert(p[0] == (Real)0.5 && p[1] == 0 && p[2] == (Real)0.5);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(not_a_number_passes_through)
+{
+    enum { ROWS = 3, C = 37 };
+    begin();
+    Real *xs = test_normal(1, ROWS * C);
+    xs[C + 35] = (Real)NAN;
+    Tensor *x = tape_variable(tape, xs, shape(ROWS, C));
+    Real *of_softmax = test_values(op_softmax(tape, x));
+    Real *of_log_softmax = test_values(op_log_softmax(tape, x));
+    Tensor *w = variable(2, shape(C));
+    Real *of_layernorm = test_values(op_layernorm(tape, x, w, w, 1));
+    for (int i = 0; i < ROWS * C; i++) {
+        ck_assert_int_eq(isnan(of_softmax[i]) != 0, i / C == 1);
+        ck_assert_int_eq(isnan(of_log_softmax[i]) != 0, i / C == 1);
+        ck_assert_int_eq(isnan(of_layernorm[i]) != 0, i / C == 1);
+    }
+    Tensor *targets = tape_input_i32(tape, integers(1, ROWS, C), shape(ROWS));
+    Tensor *loss = op_cross_entropy(tape, x, targets, NULL);
+    tape_backward(tape, loss);
+    ck_assert(isnan(tensor_item(loss)));
+    for (int i = 0; i < ROWS * C; i++)
+        ck_assert_int_eq(isnan(gradient(x)[i]) != 0, i / C == 1);
+    tape_reset(tape);
+    x = tape_variable(tape, xs, shape(ROWS, C));
+    ck_assert(isnan(tensor_item(op_mean_squared_error(tape, x, variable(2, shape(ROWS, C))))));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(a_constant_row_is_normalised_to_the_bias)
+{
+    begin();
+    const Real same[] = { 3, 3, 3, 3, 3 };
+    Tensor *bias = variable(1, shape(5)), *x = tape_variable(tape, same, shape(5));
+    Tensor *out = op_layernorm(tape, x, variable(2, shape(5)), bias, (Real)1e-5);
+    backward(out);
+    ck_assert_mem_eq(test_values(out), test_values(bias), 5 * sizeof(Real));
+    for (int i = 0; i < 5; i++)
+        ck_assert(isfinite(gradient(x)[i]));
+    tape_free(tape);
+}
+END_TEST
+
+/* Two passes over the mean: a large offset costs no more digits than the numbers themselves lack. */
+START_TEST(layernorm_with_a_large_offset)
+{
+    begin();
+    enum { C = 256 };
+    Real *xs = test_normal(1, C), *ones = test_normal(0, C), *zeros = test_normal(0, C);
+    double mean = 0, variance = 0;
+    for (int c = 0; c < C; c++) {
+        xs[c] += 1000;
+        ones[c] = 1;
+        zeros[c] = 0;
+        mean += (double)xs[c] / C;
+    }
+    for (int c = 0; c < C; c++)
+        variance += pow((double)xs[c] - mean, 2) / C;
+    Tensor *w = tape_input(tape, ones, shape(C)), *b = tape_input(tape, zeros, shape(C));
+    Real *out = test_values(op_layernorm(tape, tape_input(tape, xs, shape(C)), w, b, (Real)1e-5));
+    for (int c = 0; c < C; c++)
+        ck_assert_double_le(fabs((double)out[c] - ((double)xs[c] - mean) / sqrt(variance + 1e-5)),
+                            1e-3);
+    tape_free(tape);
+}
+END_TEST
+
+/* Rows of weight 0 count for nothing, and weights of 1 are as none. */
+START_TEST(weights_of_cross_entropy)
+{
+    enum { ROWS = 300, C = 11 };
+    begin();
+    Real *ones = test_normal(0, ROWS), *logits = test_normal(1, ROWS * C);
+    for (int r = 0; r < ROWS; r++)
+        ones[r] = 1;
+    Tensor *x = tape_variable(tape, logits, shape(ROWS, C));
+    Tensor *targets = tape_input_i32(tape, integers(1, ROWS, C), shape(ROWS));
+    Real with =
+        tensor_item(op_cross_entropy(tape, x, targets, tape_input(tape, ones, shape(ROWS))));
+    Real without = tensor_item(op_cross_entropy(tape, x, targets, NULL));
+    ck_assert(with == without);
+    for (int r = 100; r < ROWS; r++)
+        ones[r] = 0;
+    Tensor *masked = op_cross_entropy(tape, x, targets, tape_input(tape, ones, shape(ROWS)));
+    tape_backward(tape, masked);
+    Real *dx = gradient(x);
+    for (int i = 100 * C; i < ROWS * C; i++)
+        ck_assert(dx[i] == 0);
+    Tensor *first = tape_input(tape, logits, shape(100, C));
+    Tensor *first_targets = tape_input_i32(tape, integers(1, 100, C), shape(100));
+    Real expected = tensor_item(op_cross_entropy(tape, first, first_targets, NULL));
+    ck_assert_double_le(fabs((double)(tensor_item(masked) - expected)), TOLERANCE);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(embedding_copies_rows_and_adds_gradients)
+{
+    enum { ROWS = 5000, V = 7, D = 37 };
+    begin();
+    const int32_t *indices = integers(1, ROWS, V - 1); /* the last row of weight is unused */
+    Tensor *weight = variable(1, shape(V, D));
+    Tensor *out = op_embedding(tape, weight, tape_input_i32(tape, indices, shape(ROWS)));
+    Real *g = test_normal(99, ROWS * D), *ws = test_values(weight);
+    backward(out);
+    Real *outs = test_values(out), *expected = test_normal(0, V * D);
+    memset(expected, 0, V * D * sizeof *expected);
+    for (int r = 0; r < ROWS; r++) {
+        ck_assert_mem_eq(outs + r * D, ws + indices[r] * D, D * sizeof(Real));
+        for (int d = 0; d < D; d++)
+            expected[indices[r] * D + d] += g[r * D + d];
+    }
+    ck_assert_mem_eq(gradient(weight), expected, V * D * sizeof(Real));
+    tape_free(tape);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------- dropout */
+START_TEST(dropout_drops_as_often_as_asked)
+{
+    enum { N = 1 << 18 };
+    static const Real probabilities[] = { (Real)0.001, (Real)0.1, (Real)0.5, (Real)0.9 };
+    for (int k = 0; k < 4; k++) {
+        begin();
+        Real p = probabilities[k], *xs = test_normal(1, N), *out;
+        out = test_values(op_dropout(tape, tape_input(tape, xs, shape(N)), p));
+        int dropped = 0;
+        for (int i = 0; i < N; i++) {
+            dropped += out[i] == 0;
+            ck_assert(out[i] == 0 || out[i] == xs[i] * (1 / (1 - p)));
+        }
+        double deviation = sqrt(N * (double)p * (1 - (double)p));
+        ck_assert_double_le(fabs(dropped - N * (double)p), 5 * deviation);
+        tape_free(tape);
+    }
+}
+END_TEST
+
+/* Element i follows random_uniform's i-th number, and n elements take ceil(n / 4) counters. */
+START_TEST(dropout_draws_from_the_tapes_generator)
+{
+    static const int64_t counts[] = { 1, 3, 4, 5, 127, 128, 129, 1000, 70003 };
+    const Real p = (Real)0.25;
+    begin();
+    tape_seed(tape, 5);
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+        int64_t n = counts[k];
+        Random random = tape_random(tape);
+        Real *ones = test_normal(0, n), *uniform = test_normal(0, n);
+        for (int64_t i = 0; i < n; i++)
+            ones[i] = 1;
+        Real *out = test_values(op_dropout(tape, tape_input(tape, ones, shape(n)), p));
+        random_uniform(&random, uniform, n);
+        ck_assert_uint_eq(tape_random(tape).counter, random.counter);
+        for (int64_t i = 0; i < n; i++)
+            ck_assert_int_eq(out[i] != 0, uniform[i] >= p);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(dropout_goes_backward_with_the_same_mask)
+{
+    enum { N = 1003 };
+    begin();
+    Random start = tape_random(tape);
+    Real *ones = test_normal(0, N), *first, *second;
+    for (int i = 0; i < N; i++)
+        ones[i] = 1;
+    Tensor *x = tape_variable(tape, ones, shape(N)), *out = op_dropout(tape, x, (Real)0.4);
+    op_dropout(tape, x, (Real)0.4); /* another draw in between */
+    tape_backward_from(tape, tensor_keep(out), tape_input(tape, ones, shape(N)));
+    first = test_values(out);
+    ck_assert_mem_eq(first, gradient(x), N * sizeof(Real));
+    tape_reset(tape);
+    x = tape_variable(tape, ones, shape(N));
+    second = test_values(op_dropout(tape, x, (Real)0.4));
+    ck_assert_mem_ne(first, second, N * sizeof(Real));
+    tape_set_random(tape, start);
+    second = test_values(op_dropout(tape, x, (Real)0.4));
+    ck_assert_mem_eq(first, second, N * sizeof(Real));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(dropout_does_nothing_where_there_is_nothing_to_do)
+{
+    begin();
+    Tensor *x = variable(1, shape(5));
+    Random before = tape_random(tape);
+    ck_assert_ptr_eq(op_dropout(tape, x, 0), x);
+    tape_recording(tape, false);
+    ck_assert_ptr_eq(op_dropout(tape, x, (Real)0.5), x);
+    Random after = tape_random(tape);
+    ck_assert_uint_eq(after.counter, before.counter);
+    tape_recording(tape, true);
+    ck_assert_ptr_ne(op_dropout(tape, x, (Real)0.5), x);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(dropout_replaces_what_it_drops)
+{
+    enum { N = 400 };
+    begin();
+    Real *nans = test_normal(0, N);
+    for (int i = 0; i < N; i++)
+        nans[i] = (Real)NAN;
+    Real *out = test_values(op_dropout(tape, tape_input(tape, nans, shape(N)), (Real)0.5));
+    int kept = 0;
+    for (int i = 0; i < N; i++) {
+        ck_assert(isnan(out[i]) || out[i] == 0);
+        kept += isnan(out[i]) != 0;
+    }
+    ck_assert(kept > N / 4 && kept < N * 3 / 4);
+    tape_free(tape);
+}
+END_TEST
+
+/* ---------------------------------------------------------- the same whatever the number of threads */
+enum { ROWS = 1111, C = 67, RESULTS = 10 };
+
+typedef struct Result {
+    int64_t count;
+    const Real *values;
+} Result;
+
+static void add_result(Result *results, int *used, Tensor *tensor)
+{
+    ck_assert_int_lt(*used, RESULTS);
+    results[(*used)++] = (Result){ tensor_count(tensor), test_values(tensor) };
+}
+
+/* Every operation here, forward and backward. */
+static void run(Result results[RESULTS])
+{
+    int used = 0;
+    begin();
+    Tensor *table = variable(1, shape(50, C)), *w = variable(2, shape(C)),
+           *b = variable(3, shape(C));
+    Tensor *rows =
+        op_embedding(tape, table, tape_input_i32(tape, integers(1, ROWS, 50), shape(ROWS)));
+    Tensor *normal = op_layernorm(tape, op_dropout(tape, rows, (Real)0.1), w, b, (Real)1e-5);
+    Tensor *p = op_softmax(tape, normal), *l = op_log_softmax(tape, normal);
+    Tensor *weights = tape_input(tape, test_values(p), shape(ROWS));
+    Tensor *targets = tape_input_i32(tape, integers(2, ROWS, C), shape(ROWS));
+    Tensor *loss = op_mean_squared_error(tape, op_cross_entropy(tape, normal, targets, weights),
+                                         op_mean_squared_error(tape, p, l));
+    add_result(results, &used, rows);
+    add_result(results, &used, normal);
+    add_result(results, &used, p);
+    add_result(results, &used, l);
+    tape_backward(tape, loss);
+    add_result(results, &used, loss);
+    add_result(results, &used, tensor_gradient(table));
+    add_result(results, &used, tensor_gradient(w));
+    add_result(results, &used, tensor_gradient(b));
+    tape_free(tape);
+}
+
+static void check_equal(const Result *a, const Result *b)
+{
+    int compared = 0;
+    for (int i = 0; i < RESULTS; i++) {
+        ck_assert_int_eq(a[i].count, b[i].count);
+        if (a[i].count == 0)
+            continue;
+        ck_assert_mem_eq(a[i].values, b[i].values, (size_t)a[i].count * sizeof(Real));
+        compared++;
+    }
+    ck_assert_int_eq(compared, 8);
+}
+
+START_TEST(runs_repeat_bit_for_bit)
+{
+    Result first[RESULTS] = { { 0, NULL } }, second[RESULTS] = { { 0, NULL } };
+    device_set_threads(2);
+    run(first);
+    run(second);
+    check_equal(first, second);
+    for (int threads = 1; threads <= 3; threads += 2) {
+        device_set_threads(threads);
+        run(second);
+        check_equal(first, second);
+    }
+}
+END_TEST
+
+START_TEST(recovery_from_exhausted_memory)
+{
+    Result expected[RESULTS] = { { 0, NULL } }, again[RESULTS] = { { 0, NULL } };
+    run(expected);
+    bool happened = true;
+    for (int64_t failing = 1; happened; failing++) {
+        test_expect_error();
+        if (!setjmp(test_error_jump)) {
+            tape = NULL;
+            device_fail_allocation(failing);
+            run(again);
+        }
+        happened = device_fail_allocation(0);
+        tapegrad_on_error(NULL, NULL);
+        if (happened)
+            tape_free(tape);
+        ck_assert_uint_eq(device_memory(test_device()).current, 0);
+        ck_assert_int_lt(failing, 200);
+    }
+    memset(again, 0, sizeof again);
+    run(again);
+    check_equal(expected, again);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------------- misuse */
+START_TEST(misuse_of_rows)
+{
+    begin();
+    Tensor *x = variable(1, shape(4, 5)), *w = variable(2, shape(5)),
+           *short_w = variable(2, shape(4));
+    assert_raises("op_layernorm: weight is [4], bias is [5], expected [5]: x is [4,5]",
+                  op_layernorm(tape, x, short_w, w, 1));
+    assert_raises("op_layernorm: weight is [5], bias is [4,5], expected [5]: x is [4,5]",
+                  op_layernorm(tape, x, w, x, 1));
+    assert_raises("op_layernorm: x is a scalar, expected one axis at least",
+                  op_layernorm(tape, variable(1, shape_scalar()), w, w, 1));
+    assert_raises("op_layernorm: eps is 0, expected more than 0", op_layernorm(tape, x, w, w, 0));
+    assert_raises("op_layernorm: eps is nan, expected more than 0",
+                  op_layernorm(tape, x, w, w, (Real)NAN));
+    assert_raises("op_layernorm: weight is NULL", op_layernorm(tape, x, NULL, w, 1));
+    assert_raises("op_layernorm: bias is NULL", op_layernorm(tape, x, w, NULL, 1));
+    assert_raises("op_softmax: x is NULL", op_softmax(tape, NULL));
+    assert_raises("op_log_softmax: x is NULL", op_log_softmax(tape, NULL));
+    assert_raises("op_dropout: x is NULL", op_dropout(tape, NULL, 0));
+    assert_raises("op_dropout: probability is 1, expected 0 or more and less than 1",
+                  op_dropout(tape, x, 1));
+    assert_raises("op_dropout: probability is -0.5, expected 0 or more and less than 1",
+                  op_dropout(tape, x, (Real)-0.5));
+    assert_raises("op_dropout: probability is nan, expected 0 or more and less than 1",
+                  op_dropout(tape, x, (Real)NAN));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(misuse_of_losses)
+{
+    begin();
+    const int32_t good[] = { 0, 4, 2 }, high[] = { 0, 4, 5 }, low[] = { 0, -1, 5 };
+    const Real weights[] = { 1, (Real)-0.5, 1, 1 }, zeros[] = { 0, 0, 0 };
+    const Real nans[] = { 1, 1, (Real)NAN };
+    Tensor *x = variable(1, shape(3, 5)), *t = tape_input_i32(tape, good, shape(3));
+    assert_raises("op_cross_entropy: targets[2] is 5, expected 0 to 4, the classes of logits",
+                  op_cross_entropy(tape, x, tape_input_i32(tape, high, shape(3)), NULL));
+    assert_raises("op_cross_entropy: targets[1] is -1, expected 0 to 4, the classes of logits",
+                  op_cross_entropy(tape, x, tape_input_i32(tape, low, shape(3)), NULL));
+    assert_raises("op_cross_entropy: targets is [1,3], expected [3]: logits is [3,5]",
+                  op_cross_entropy(tape, x, tape_input_i32(tape, good, shape(1, 3)), NULL));
+    assert_raises("op_cross_entropy: logits is a scalar, expected one axis at least",
+                  op_cross_entropy(tape, variable(1, shape_scalar()), t, NULL));
+    assert_raises("op_cross_entropy: weights is [4], expected [3]: logits is [3,5]",
+                  op_cross_entropy(tape, x, t, tape_input(tape, weights, shape(4))));
+    assert_raises("op_cross_entropy: weights[1] is -0.5, expected 0 or more",
+                  op_cross_entropy(tape, x, t, tape_input(tape, weights, shape(3))));
+    assert_raises("op_cross_entropy: weights[2] is nan, expected 0 or more",
+                  op_cross_entropy(tape, x, t, tape_input(tape, nans, shape(3))));
+    assert_raises("op_cross_entropy: the weights of all 3 rows are 0, expected one above",
+                  op_cross_entropy(tape, x, t, tape_input(tape, zeros, shape(3))));
+    assert_raises("op_cross_entropy: targets holds numbers of type Real, expected integers",
+                  op_cross_entropy(tape, x, x, NULL));
+    assert_raises("op_cross_entropy: logits is NULL", op_cross_entropy(tape, NULL, t, NULL));
+    assert_raises("op_cross_entropy: targets is NULL", op_cross_entropy(tape, x, NULL, NULL));
+    assert_raises("op_mean_squared_error: shapes differ: prediction is [3,5], target is [5,3]",
+                  op_mean_squared_error(tape, x, variable(1, shape(5, 3))));
+    assert_raises("op_mean_squared_error: target is NULL", op_mean_squared_error(tape, x, NULL));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(misuse_of_embedding)
+{
+    begin();
+    const int32_t *indices = integers(1, 300, 7);
+    Tensor *weight = variable(1, shape(7, 5)), *in = tape_input_i32(tape, indices, shape(2, 3));
+    int32_t high[300] = { 0 };
+    high[299] = 7;
+    assert_raises("op_embedding: indices[299] is 7, expected 0 to 6, the rows of weight",
+                  op_embedding(tape, weight, tape_input_i32(tape, high, shape(300))));
+    assert_raises("op_embedding: weight is [5], expected two axes, [V, D]",
+                  op_embedding(tape, variable(1, shape(5)), in));
+    assert_raises("op_embedding: indices is [1,2,1,3], expected 3 axes at most: out has one more",
+                  op_embedding(tape, weight, tape_input_i32(tape, indices, shape(1, 2, 1, 3))));
+    assert_raises("op_embedding: indices holds numbers of type Real, expected integers",
+                  op_embedding(tape, weight, weight));
+    assert_raises("op_embedding: weight is NULL", op_embedding(tape, NULL, in));
+    tape_free(tape);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("rows",
+                     (const TTest *const[]){ reference_vectors,
+                                             gradients_of_rows,
+                                             gradients_of_losses,
+                                             gradients_of_embedding_and_dropout,
+                                             large_and_infinite_logits,
+                                             not_a_number_passes_through,
+                                             a_constant_row_is_normalised_to_the_bias,
+                                             layernorm_with_a_large_offset,
+                                             weights_of_cross_entropy,
+                                             embedding_copies_rows_and_adds_gradients,
+                                             dropout_drops_as_often_as_asked,
+                                             dropout_draws_from_the_tapes_generator,
+                                             dropout_goes_backward_with_the_same_mask,
+                                             dropout_does_nothing_where_there_is_nothing_to_do,
+                                             dropout_replaces_what_it_drops,
+                                             runs_repeat_bit_for_bit,
+                                             recovery_from_exhausted_memory,
+                                             misuse_of_rows,
+                                             misuse_of_losses,
+                                             misuse_of_embedding,
+                                             NULL });
+}
