@@ -1,0 +1,107 @@
+/* A training step of the copy task's model: forward, backward, RAdam.
+ *
+ * Beside it stand the floating-point operations of its matrix products, 6 a weight and token: what
+ * is left of the step's time after those is all other kernels and the memory's share. */
+#include "bench/common.h"
+
+#include <stdlib.h>
+
+enum { SYMBOLS = 11 };
+
+typedef struct Preset {
+    const char *name;
+    TransformerConfig config;
+    int64_t batch, length;
+} Preset;
+
+/* quick and paper are those of examples/copy_task; small is a model for quick experiments. */
+static const Preset presets[] = {
+    { "small", { .layers = 2, .heads = 4, .head_dim = 16, .feed_forward = 256 }, 32, 32 },
+    { "quick", { .layers = 2, .heads = 4, .head_dim = 32, .feed_forward = 512 }, 32, 64 },
+    { "paper", { .layers = 4, .heads = 8, .head_dim = 32, .feed_forward = 1024 }, 64, 128 },
+};
+
+typedef struct Step {
+    Params *params;
+    Embedding embedding;
+    Tensor *positions;
+    Transformer transformer;
+    Linear head;
+    Optimizer *optimizer;
+    Tape *tape;
+    Shape size; /* [batch, length] */
+    int32_t *tokens;
+} Step;
+
+static void run(void *context)
+{
+    Step *s = context;
+    Tensor *tokens = tape_input_i32(s->tape, s->tokens, s->size);
+    Tensor *x = nn_embedding_forward(s->tape, &s->embedding, tokens);
+    x = op_concat(s->tape, x, s->positions, -1);
+    x = nn_transformer_forward(s->tape, &s->transformer, x, NULL);
+    Tensor *logits = nn_linear_forward(s->tape, &s->head, x);
+    Tensor *loss = op_cross_entropy(s->tape, logits, tokens, NULL);
+    tape_backward(s->tape, loss);
+    optim_step(s->optimizer);
+    tape_reset(s->tape);
+}
+
+static void measure(BenchOptions *options, Device *device, Preset preset, Attention attention,
+                    Real dropout)
+{
+    preset.config.attention = attention;
+    preset.config.dropout = dropout;
+    const int64_t width = preset.config.heads * preset.config.head_dim;
+    const int64_t tokens = preset.batch * preset.length;
+    Params *params = params_new(device, 1);
+    Step s = { .params = params, .size = shape(preset.batch, preset.length) };
+    s.embedding = nn_embedding(params, "embedding", SYMBOLS, width / 2);
+    s.positions = nn_sinusoidal_positions(params, preset.length, width / 2);
+    s.transformer = nn_transformer(params, "transformer", preset.config);
+    s.head = nn_linear(params, "head", width, SYMBOLS);
+    s.optimizer = optim_radam(params, (RAdamConfig){ .weight_decay = (Real)0.01 });
+    s.tape = tape_new(device);
+    s.tokens = malloc((size_t)tokens * sizeof *s.tokens);
+    if (!s.tokens)
+        exit(EXIT_FAILURE);
+    Random random = random_new(1, 1);
+    for (int64_t i = 0; i < tokens; i++)
+        s.tokens[i] = (int32_t)random_integer(&random, 0, SYMBOLS);
+
+    device_reset_peak(device);
+    Timing ms = bench_time(options, run, &s);
+    const double peak = (double)device_memory(device).peak / (1 << 20);
+    const double products = 6.0 * (double)tokens * (double)params_elements(params);
+    const bool linear = attention == ATTENTION_CAUSAL_LINEAR;
+    printf("%-6s %-8s %5.1f %10.2f ms (%.2f to %.2f) %9.0f tokens/s %6.0f GFLOP/s %8.1f MiB\n",
+           preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.least,
+           ms.most, 1e3 * (double)tokens / ms.median, products / ms.median * 1e-6, peak);
+    fflush(stdout);
+    bench_record(options,
+                 "\"preset\": \"%s\", \"attention\": \"%s\", \"dropout\": %g, \"ms\": %.5g, "
+                 "\"ms_min\": %.5g, \"ms_max\": %.5g, \"threads\": %d",
+                 preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.least,
+                 ms.most, device_threads());
+    free(s.tokens);
+    tape_free(s.tape);
+    optim_free(s.optimizer);
+    params_free(params);
+    device_release_cached(device);
+}
+
+int main(int argc, char **argv)
+{
+    BenchOptions options = bench_begin(argc, argv, "a training step of the copy task");
+    Device *device = device_open("cpu");
+    printf("%d threads; GFLOP/s counts the matrix products alone\npreset attention dropout\n",
+           device_threads());
+    for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
+        for (int linear = 1; linear >= 0; linear--)
+            for (int dropped = 0; dropped < 2; dropped++)
+                measure(&options, device, presets[i],
+                        linear ? ATTENTION_CAUSAL_LINEAR : ATTENTION_CAUSAL_SOFTMAX,
+                        dropped ? (Real)0.1 : 0);
+    bench_end(&options);
+    return EXIT_SUCCESS;
+}
