@@ -1,0 +1,88 @@
+#include "ops/elementwise.h"
+
+Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b)
+{
+    const Shape large = a->shape.rank >= b->shape.rank ? a->shape : b->shape;
+    const Shape small = a->shape.rank >= b->shape.rank ? b->shape : a->shape;
+    bool fits = true;
+    for (int i = 1; i <= small.rank; i++)
+        fits &= large.size[large.rank - i] == small.size[small.rank - i];
+    if (!fits)
+        tape_error(tape,
+                   "%s: the shapes do not fit: a is %s, b is %s; expected equal ones, or one the "
+                   "trailing axes of the other",
+                   operation, shape_text(a->shape).text, shape_text(b->shape).text);
+    return large;
+}
+
+/* ------------------------------------------------------------------------------------------- sums */
+enum { PARTS = 64, CHUNK = 64 };
+
+/* sum_i x[i]: in 64 parts whatever the number of threads. */
+static double total(const Real *x, int64_t n)
+{
+    double part[PARTS], sum = 0;
+#pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
+    for (int p = 0; p < PARTS; p++) {
+        double partial = 0;
+#pragma omp simd reduction(+ : partial)
+        for (int64_t i = n * p / PARTS; i < n * (p + 1) / PARTS; i++)
+            partial += (double)x[i];
+        part[p] = partial;
+    }
+    for (int p = 0; p < PARTS; p++)
+        sum += part[p];
+    return sum;
+}
+
+/* Each thread owns columns, 64 at a time, and goes down the rows. */
+static void column_sums_cpu(Real *out, bool accumulate, Real factor, const Real *x, int64_t rows,
+                            int64_t columns)
+{
+    if (rows == 1) {
+        PARALLEL_FOR(c, columns)
+            contribute(&out[c], accumulate, factor * x[c]);
+        return;
+    }
+    if (columns == 1) {
+        contribute(out, accumulate, factor * (Real)total(x, rows));
+        return;
+    }
+#pragma omp parallel for schedule(static) if (rows * columns >= PARALLEL_MINIMUM)
+    for (int64_t first = 0; first < columns; first += CHUNK) {
+        int64_t count = columns - first < CHUNK ? columns - first : CHUNK;
+        double sum[CHUNK] = { 0 };
+        for (int64_t r = 0; r < rows; r++)
+#pragma omp simd
+            for (int64_t c = 0; c < count; c++)
+                sum[c] += (double)x[r * columns + first + c];
+        for (int64_t c = 0; c < count; c++)
+            contribute(&out[first + c], accumulate, factor * (Real)sum[c]);
+    }
+}
+
+void column_sums(Device *device, Real *out, bool accumulate, Real factor, const Real *x,
+                 int64_t rows, int64_t columns)
+{
+    DEVICE_CALL(device, column_sums, (out, accumulate, factor, x, rows, columns));
+}
+
+/* ------------------------------------------------------------------- gradients of repeated inputs */
+Broadcast broadcast_begin(Node *node, Tensor *x, int64_t n)
+{
+    Gradient gradient = tape_contribution(node, x);
+    if (!gradient.data || tensor_count(x) == n)
+        return (Broadcast){ .data = gradient.data, .accumulate = gradient.accumulate };
+    Tensor *scratch = tape_scratch(node->tape, shape(n));
+    return (Broadcast){ .data = scratch->data, .gradient = gradient, .scratch = scratch };
+}
+
+void broadcast_end(Node *node, Tensor *x, Broadcast broadcast)
+{
+    if (!broadcast.scratch)
+        return;
+    int64_t m = tensor_count(x);
+    column_sums(x->device, broadcast.gradient.data, broadcast.gradient.accumulate, 1,
+                broadcast.data, tensor_count(broadcast.scratch) / m, m);
+    tape_scratch_free(node->tape, broadcast.scratch);
+}

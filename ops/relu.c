@@ -1,0 +1,37 @@
+/* out = max(x, 0)
+ * Backward, g = dL/dout:
+ *   dx <- g where x > 0, else 0
+ * The comparisons are turned so that not-a-number passes. */
+#include "ops/internal.h"
+
+static void relu_forward_cpu(Real *out, const Real *x, int64_t n)
+{
+    PARALLEL_FOR(i, n)
+        out[i] = x[i] <= 0 ? 0 : x[i];
+}
+
+static void relu_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *x, int64_t n)
+{
+    PARALLEL_FOR(i, n)
+        contribute(&dx[i], accumulate, x[i] <= 0 ? 0 : dout[i]);
+}
+
+static void relu_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    Gradient dx = tape_contribution(node, x);
+    DEVICE_CALL(x->device, relu_backward,
+                (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, tensor_count(x)));
+}
+
+Tensor *op_relu(Tape *tape, Tensor *x)
+{
+    tape_use(tape, "op_relu: x", x);
+    Tensor *out = tape_tensor(tape, x->shape);
+    DEVICE_CALL(x->device, relu_forward, (out->data, x->data, tensor_count(x)));
+    tape_record(tape, (Node){ .name = "op_relu",
+                              .backward = relu_backward,
+                              .inputs = { x },
+                              .outputs = { out } });
+    return out;
+}

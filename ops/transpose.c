@@ -1,0 +1,65 @@
+/* x seen as [outer, p, middle, q, inner], with p and q the sizes of the two axes:
+ *   out[o, j, m, i, c] = x[o, i, m, j, c], i < p, j < q
+ * Backward, g = dL/dout, the same exchange:
+ *   dx[o, i, m, j, c] <- g[o, j, m, i, c] */
+#include "ops/layout.h"
+
+typedef struct Exchange {
+    int64_t outer, p, middle, q, inner;
+} Exchange;
+
+/* A thread takes TILE neighbouring j through all i: what it reads lies together, and it writes to
+ * few enough rows that they stay in its cache. */
+static void transpose_cpu(Real *out, bool accumulate, const Real *x, int64_t outer, int64_t p,
+                          int64_t middle, int64_t q, int64_t inner)
+{
+    enum { TILE = 16 };
+    bool parallel = outer * p * middle * q * inner >= PARALLEL_MINIMUM;
+#pragma omp parallel for collapse(3) schedule(static) if (parallel)
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t m = 0; m < middle; m++)
+            for (int64_t first = 0; first < q; first += TILE) {
+                int64_t end = q < first + TILE ? q : first + TILE;
+                for (int64_t i = 0; i < p; i++)
+                    for (int64_t j = first; j < end; j++) {
+                        Real *to = out + (((o * q + j) * middle + m) * p + i) * inner;
+                        const Real *from = x + (((o * p + i) * middle + m) * q + j) * inner;
+                        for (int64_t c = 0; c < inner; c++)
+                            contribute(&to[c], accumulate, from[c]);
+                    }
+            }
+}
+
+static void transpose_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    const Exchange *s = node->saved;
+    Gradient dx = tape_contribution(node, x);
+    DEVICE_CALL(x->device, transpose,
+                (dx.data, dx.accumulate, tape_upstream(node, 0), s->outer, s->q, s->middle, s->p,
+                 s->inner));
+}
+
+Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
+{
+    tape_use(tape, "op_transpose: x", x);
+    AxisView a = axis_view(tape, "op_transpose: x", x->shape, axis_a);
+    AxisView b = axis_view(tape, "op_transpose: x", x->shape, axis_b);
+    AxisView first = a.index < b.index ? a : b, last = a.index < b.index ? b : a;
+    Shape shape = x->shape;
+    shape.size[a.index] = b.size;
+    shape.size[b.index] = a.size;
+    Exchange s = { .outer = first.outer, .p = first.size, .q = last.size, .inner = last.inner };
+    s.middle = last.outer / (first.outer * first.size);
+    if (a.index == b.index) /* nothing to exchange */
+        s = (Exchange){ 1, 1, 1, 1, tensor_count(x) };
+    Tensor *out = tape_tensor(tape, shape);
+    DEVICE_CALL(x->device, transpose,
+                (out->data, false, x->data, s.outer, s.p, s.middle, s.q, s.inner));
+    tape_record(tape, (Node){ .name = "op_transpose",
+                              .backward = transpose_backward,
+                              .inputs = { x },
+                              .outputs = { out },
+                              .saved = tape_save(tape, &s, sizeof s) });
+    return out;
+}

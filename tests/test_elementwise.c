@@ -1,0 +1,572 @@
+/* Operations on numbers one by one: values, gradients, broadcasting, misuse. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static Tape *tape;
+
+static void begin(void)
+{
+    tape = tape_new(test_device());
+}
+
+/* -------------------------------------------------------------------------- one input, one output */
+typedef Tensor *UnaryOperation(Tape *tape, Tensor *x);
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+static double relu(double x)
+{
+    return x > 0 ? x : 0;
+}
+static double gelu(double x)
+{
+    return x * (1 + erf(x / sqrt(2))) / 2;
+}
+static double gelu_tanh(double x)
+{
+    return x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))) / 2;
+}
+static double elu(double x)
+{
+    return x > 0 ? x : expm1(x);
+}
+static double elu_plus_one(double x)
+{
+    return x > 0 ? x + 1 : exp(x);
+}
+static double softplus(double x)
+{
+    return log1p(exp(x));
+}
+static double scaled(double x)
+{
+    return -2.5 * x;
+}
+static double shifted(double x)
+{
+    return x + 0.75;
+}
+static Tensor *op_scaled(Tape *on, Tensor *x)
+{
+    return op_scale(on, x, (Real)-2.5);
+}
+static Tensor *op_shifted(Tape *on, Tensor *x)
+{
+    return op_add_scalar(on, x, (Real)0.75);
+}
+
+static const struct Unary {
+    const char *name;
+    UnaryOperation *operation;
+    double (*exact)(double x);
+    enum { ANY, POSITIVE, KINKED } domain; /* takes positive numbers only; has a kink at 0 */
+} unaries[] = {
+    { "op_exp", op_exp, exp, ANY },
+    { "op_log", op_log, log, POSITIVE },
+    { "op_tanh", op_tanh, tanh, ANY },
+    { "op_sigmoid", op_sigmoid, sigmoid, ANY },
+    { "op_relu", op_relu, relu, KINKED },
+    { "op_gelu", op_gelu, gelu, ANY },
+    { "op_gelu_tanh", op_gelu_tanh, gelu_tanh, ANY },
+    { "op_elu", op_elu, elu, ANY },
+    { "op_elu_plus_one", op_elu_plus_one, elu_plus_one, ANY },
+    { "op_softplus", op_softplus, softplus, ANY },
+    { "op_scale", op_scaled, scaled, ANY },
+    { "op_add_scalar", op_shifted, shifted, ANY },
+};
+enum { UNARIES = sizeof unaries / sizeof *unaries };
+
+START_TEST(test_unary_values)
+{
+    enum { COUNT = 40001 }; /* enough for threads, and ragged */
+    const double tolerance = sizeof(Real) == 4 ? 4e-7 : 1e-15;
+    static Real x[COUNT];
+    begin();
+    for (int u = 0; u < UNARIES; u++) {
+        for (int i = 0; i < COUNT; i++)
+            x[i] =
+                unaries[u].domain == POSITIVE ? (Real)(i + 1) / 1000 : (Real)(i - COUNT / 2) / 2500;
+        Real *out = test_values(unaries[u].operation(tape, tape_input(tape, x, shape(COUNT))));
+        for (int i = 0; i < COUNT; i++) {
+            double exact = unaries[u].exact((double)x[i]);
+            if (!(fabs((double)out[i] - exact) <= tolerance * fmax(1, fabs(exact))))
+                ck_abort_msg("%s(%.9g) is %.9g, expected %.9g", unaries[u].name, (double)x[i],
+                             (double)out[i], exact);
+        }
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* Of x^2 + 1/2 where it takes positive numbers only; of x^3 where it has a kink, which then is
+ * none, so that differences across it are right. */
+static Tensor *unary_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const struct Unary *unary = context;
+    Tensor *x = inputs[0];
+    if (unary->domain == POSITIVE)
+        x = op_add_scalar(on, op_multiply(on, x, x), (Real)0.5);
+    if (unary->domain == KINKED)
+        x = op_multiply(on, x, op_multiply(on, x, x));
+    return unary->operation(on, x);
+}
+
+/* The operation twice and x itself: three contributions to one gradient. */
+static Tensor *unary_function_thrice(Tape *on, Tensor *const *inputs, void *context)
+{
+    Tensor *half = op_scale(on, inputs[0], (Real)0.5);
+    Tensor *a = unary_function(on, inputs, context), *b = unary_function(on, &half, context);
+    return op_add(on, op_multiply(on, a, b), inputs[0]);
+}
+
+START_TEST(test_unary_gradients)
+{
+    for (int u = 0; u < UNARIES; u++) {
+        void *unary = (void *)(uintptr_t)&unaries[u];
+        check_gradient(unary_function, unary, shape_scalar());
+        check_gradient(unary_function, unary, shape(37));
+        check_gradient(unary_function, unary, shape(5, 7));
+        check_gradient(unary_function, unary, shape(2, 3, 5));
+        check_gradient(unary_function, unary, shape(2, 1, 3, 5));
+        check_gradient(unary_function_thrice, unary, shape(3, 7));
+    }
+}
+END_TEST
+
+START_TEST(test_unary_misuse)
+{
+    begin();
+    Tape *other = tape_new(test_device());
+    const int32_t integer = 1;
+    const Real one = 1;
+    for (int u = 0; u < UNARIES; u++) {
+        char sentence[128];
+        snprintf(sentence, sizeof sentence, "%s: x is NULL", unaries[u].name);
+        assert_raises(sentence, unaries[u].operation(tape, NULL));
+        snprintf(sentence, sizeof sentence, "%s: x holds integers, expected numbers of type Real",
+                 unaries[u].name);
+        assert_raises(sentence,
+                      unaries[u].operation(tape, tape_input_i32(tape, &integer, shape(1))));
+        snprintf(sentence, sizeof sentence, "%s: x belongs to another tape", unaries[u].name);
+        assert_raises(sentence, unaries[u].operation(tape, tape_input(other, &one, shape(1))));
+    }
+    tape_free(other);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_unary_not_a_number)
+{
+    const Real x[] = { NAN, 1, NAN, -NAN, 2 };
+    begin();
+    for (int u = 0; u < UNARIES; u++) {
+        Real *out = test_values(unaries[u].operation(tape, tape_input(tape, x, shape(5))));
+        for (int i = 0; i < 5; i++)
+            ck_assert_msg(isnan(out[i]) == isnan(x[i]), "%s", unaries[u].name);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* What is missing in dL/dout, say because it is not-a-number, does not vanish in dL/dx. */
+START_TEST(test_unary_upstream_not_a_number)
+{
+    const Real x[] = { 1, 2, 3 }, upstream[] = { 1, NAN, 1 };
+    begin();
+    for (int u = 0; u < UNARIES; u++) {
+        Tensor *variable = tape_variable(tape, x, shape(3));
+        tape_backward_from(tape, unaries[u].operation(tape, variable),
+                           tape_input(tape, upstream, shape(3)));
+        Real *dx = test_values(tensor_gradient(variable));
+        ck_assert_msg(!isnan(dx[0]) && isnan(dx[1]) && !isnan(dx[2]), "%s", unaries[u].name);
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_extremes)
+{
+    const Real x[] = { -INFINITY, -1000, 0, 1000, INFINITY };
+    const struct {
+        UnaryOperation *operation;
+        Real out[5];
+    } cases[] = {
+        { op_exp, { 0, 0, 1, INFINITY, INFINITY } },
+        { op_tanh, { -1, -1, 0, 1, 1 } },
+        { op_sigmoid, { 0, 0, (Real)0.5, 1, 1 } },
+        { op_relu, { 0, 0, 0, 1000, INFINITY } },
+        { op_elu, { -1, -1, 0, 1000, INFINITY } },
+        { op_elu_plus_one, { 0, 0, 1, 1001, INFINITY } },
+        { op_softplus, { 0, 0, (Real)0.69314718055994531, 1000, INFINITY } },
+    };
+    begin();
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        Tensor *variable = tape_variable(tape, x, shape(5));
+        Tensor *result = tensor_keep(cases[c].operation(tape, variable));
+        const Real upstream[] = { 1, 1, 1, 1, 1 };
+        tape_backward_from(tape, result, tape_input(tape, upstream, shape(5)));
+        Real *out = test_values(result), *dx = test_values(tensor_gradient(variable));
+        for (int i = 0; i < 5; i++)
+            ck_assert_msg(out[i] == cases[c].out[i], "case %zu of %g: %.9g, expected %.9g", c,
+                          (double)x[i], (double)out[i], (double)cases[c].out[i]);
+        for (int i = 0; i < 4; i++)
+            ck_assert_msg(dx[i] >= 0, "case %zu: the derivative at %g is %g", c, (double)x[i],
+                          (double)dx[i]);
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_relu_at_zero)
+{
+    const Real x[] = { -0.0, 0, -1, 1 }, upstream[] = { 3, 3, 3, 3 };
+    begin();
+    Tensor *variable = tape_variable(tape, x, shape(4));
+    tape_backward_from(tape, op_relu(tape, variable), tape_input(tape, upstream, shape(4)));
+    Real *dx = test_values(tensor_gradient(variable));
+    ck_assert(dx[0] == 0 && dx[1] == 0 && dx[2] == 0 && dx[3] == 3);
+    tape_free(tape);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------- two inputs, broadcast */
+typedef Tensor *BinaryOperation(Tape *tape, Tensor *a, Tensor *b);
+
+static double sum(double a, double b)
+{
+    return a + b;
+}
+static double difference(double a, double b)
+{
+    return a - b;
+}
+static double product(double a, double b)
+{
+    return a * b;
+}
+static double quotient(double a, double b)
+{
+    return a / b;
+}
+
+static const struct Binary {
+    const char *name;
+    BinaryOperation *operation;
+    double (*exact)(double a, double b);
+} binaries[] = {
+    { "op_add", op_add, sum },
+    { "op_subtract", op_subtract, difference },
+    { "op_multiply", op_multiply, product },
+    { "op_divide", op_divide, quotient },
+};
+enum { BINARIES = sizeof binaries / sizeof *binaries };
+
+static void check_binary_values(Shape a_shape, Shape b_shape)
+{
+    int64_t na = shape_count(a_shape), nb = shape_count(b_shape), n = na > nb ? na : nb;
+    Real *a = test_normal(1, na), *b = test_normal(2, nb);
+    for (int o = 0; o < BINARIES; o++) {
+        Tensor *out =
+            binaries[o].operation(tape, tape_input(tape, a, a_shape), tape_input(tape, b, b_shape));
+        ck_assert(shape_equal(out->shape, a_shape.rank > b_shape.rank ? a_shape : b_shape));
+        Real *values = test_values(out);
+        for (int64_t i = 0; i < n; i++)
+            if (values[i] != (Real)binaries[o].exact((double)a[i % na], (double)b[i % nb]))
+                ck_abort_msg("%s of %s and %s: element %lld is %.9g", binaries[o].name,
+                             shape_text(a_shape).text, shape_text(b_shape).text, (long long)i,
+                             (double)values[i]);
+        tape_reset(tape);
+    }
+}
+
+/* Repeated parts shorter and longer than a kernel's block, that divide it and that do not. */
+START_TEST(test_binary_values)
+{
+    const Shape shapes[][2] = {
+        { shape_scalar(), shape_scalar() },
+        { shape(7), shape(7) },
+        { shape(2, 3, 4, 5), shape(2, 3, 4, 5) },
+        { shape(2, 3, 4, 5), shape(3, 4, 5) },
+        { shape(2, 3, 4, 5), shape(4, 5) },
+        { shape(2, 3, 4, 5), shape(5) },
+        { shape(2, 3, 4, 5), shape_scalar() },
+        { shape(4, 1), shape(1) },
+        { shape(1), shape_scalar() },
+        { shape(33, 1023), shape(1023) },
+        { shape(33, 1024), shape(1024) },
+        { shape(33, 1025), shape(1025) },
+        { shape(11, 2, 1500), shape(2, 1500) },
+        { shape(7001, 3), shape(3) },
+        { shape(33333), shape_scalar() },
+        { shape(33333), shape(33333) },
+    };
+    begin();
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        check_binary_values(shapes[s][0], shapes[s][1]);
+        check_binary_values(shapes[s][1], shapes[s][0]);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* b^2 + 1/2 in the place of b, so that op_divide keeps away from 0 */
+static Tensor *binary_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const struct Binary *binary = context;
+    Tensor *b = op_add_scalar(on, op_multiply(on, inputs[1], inputs[1]), (Real)0.5);
+    return binary->operation(on, inputs[0], b);
+}
+
+/* x o x: both inputs are one tensor. */
+static Tensor *binary_function_of_one(Tape *on, Tensor *const *inputs, void *context)
+{
+    const struct Binary *binary = context;
+    return binary->operation(on, inputs[0], inputs[0]);
+}
+
+/* a o b, twice over: every gradient gets a second contribution. */
+static Tensor *binary_function_twice(Tape *on, Tensor *const *inputs, void *context)
+{
+    Tensor *reversed[] = { op_scale(on, inputs[0], (Real)0.5), inputs[1] };
+    return op_multiply(on, binary_function(on, inputs, context),
+                       binary_function(on, reversed, context));
+}
+
+START_TEST(test_binary_gradients)
+{
+    for (int o = 0; o < BINARIES; o++) {
+        void *binary = (void *)(uintptr_t)&binaries[o];
+        check_gradient(binary_function, binary, shape_scalar(), shape_scalar());
+        check_gradient(binary_function, binary, shape(5), shape(5));
+        check_gradient(binary_function, binary, shape(5), shape_scalar());
+        check_gradient(binary_function, binary, shape_scalar(), shape(5));
+        check_gradient(binary_function, binary, shape(3, 7), shape(7));
+        check_gradient(binary_function, binary, shape(7), shape(3, 7));
+        check_gradient(binary_function, binary, shape(2, 3, 2, 5), shape(2, 5));
+        check_gradient(binary_function, binary, shape(3, 2, 5), shape(2, 3, 2, 5));
+        check_gradient(binary_function, binary, shape(2, 3, 67), shape(67));
+        check_gradient(binary_function_twice, binary, shape(3, 5), shape(5));
+        check_gradient(binary_function_twice, binary, shape(5), shape(3, 5));
+        check_gradient(binary_function_of_one, binary, shape(3, 5));
+    }
+}
+END_TEST
+
+/* Only one input wants a gradient. */
+START_TEST(test_binary_gradient_of_one_side)
+{
+    const Real three[] = { 2, 4, 8 }, upstream[] = { 1, 1, 1 };
+    begin();
+    for (int o = 0; o < BINARIES; o++)
+        for (int side = 0; side < 2; side++) {
+            Tensor *variable = tape_variable(tape, three, shape(3));
+            Tensor *constant = tape_input(tape, three + 1, shape_scalar());
+            Tensor *out =
+                binaries[o].operation(tape, side ? constant : variable, side ? variable : constant);
+            tape_backward_from(tape, out, tape_input(tape, upstream, shape(3)));
+            ck_assert(!isnan(test_values(tensor_gradient(variable))[2]));
+            ck_assert(constant->gradient->data == NULL);
+            tape_reset(tape);
+        }
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_binary_misuse)
+{
+    begin();
+    const Real values[24] = { 0 };
+    const int32_t integers[2] = { 0 };
+    for (int o = 0; o < BINARIES; o++) {
+        Tensor *a = tape_input(tape, values, shape(2, 3));
+        char sentence[256];
+        snprintf(sentence, sizeof sentence, "%s: a is NULL", binaries[o].name);
+        assert_raises(sentence, binaries[o].operation(tape, NULL, a));
+        snprintf(sentence, sizeof sentence, "%s: b is NULL", binaries[o].name);
+        assert_raises(sentence, binaries[o].operation(tape, a, NULL));
+        snprintf(sentence, sizeof sentence, "%s: b holds integers, expected numbers of type Real",
+                 binaries[o].name);
+        assert_raises(sentence,
+                      binaries[o].operation(tape, a, tape_input_i32(tape, integers, shape(2))));
+        const Shape wrong[] = { shape(2), shape(3, 3), shape(2, 1), shape(2, 2, 2) };
+        for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+            snprintf(sentence, sizeof sentence,
+                     "%s: the shapes do not fit: a is [2,3], b is %s; expected equal ones, or one "
+                     "the trailing axes of the other",
+                     binaries[o].name, shape_text(wrong[w]).text);
+            assert_raises(sentence,
+                          binaries[o].operation(tape, a, tape_input(tape, values, wrong[w])));
+        }
+    }
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_binary_not_a_number)
+{
+    const Real a[] = { NAN, 1, 1 }, b[] = { 1, NAN, 1 };
+    begin();
+    for (int o = 0; o < BINARIES; o++) {
+        Tensor *x = tape_variable(tape, a, shape(3)), *y = tape_variable(tape, b, shape(3));
+        Real *out = test_values(binaries[o].operation(tape, x, y));
+        ck_assert(isnan(out[0]) && isnan(out[1]) && !isnan(out[2]));
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------- all of them */
+
+/* Values and gradients are bitwise the same with any number of threads. */
+static Real *values_with_threads(int threads, int o, Shape a_shape, Shape b_shape, Real **da,
+                                 Real **db)
+{
+    device_set_threads(threads);
+    int64_t na = shape_count(a_shape), nb = shape_count(b_shape);
+    Tensor *a = tape_variable(tape, test_normal(1, na), a_shape);
+    Tensor *b = tape_variable(tape, test_normal(2, nb), b_shape);
+    Tensor *out = tensor_keep(binaries[o].operation(tape, a, b));
+    int64_t n = tensor_count(out);
+    tape_backward_from(tape, out, tape_input(tape, test_normal(3, n), out->shape));
+    Real *values = test_values(out);
+    *da = test_values(tensor_gradient(a));
+    *db = test_values(tensor_gradient(b));
+    tape_reset(tape);
+    return values;
+}
+
+START_TEST(test_threads_change_nothing)
+{
+    const Shape shapes[][2] = { { shape(131, 701), shape(701) },
+                                { shape_scalar(), shape(50000) },
+                                { shape(20000, 3), shape(3) } };
+    begin();
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int o = 0; o < BINARIES; o++) {
+            const Shape a = shapes[s][0], b = shapes[s][1];
+            size_t na = (size_t)shape_count(a), nb = (size_t)shape_count(b);
+            Real *da[3], *db[3], *out[3];
+            for (int t = 0; t < 3; t++)
+                out[t] = values_with_threads(t + 1, o, a, b, &da[t], &db[t]);
+            for (int t = 1; t < 3; t++) {
+                ck_assert(!memcmp(out[0], out[t], (na > nb ? na : nb) * sizeof(Real)));
+                ck_assert(!memcmp(da[0], da[t], na * sizeof(Real)));
+                ck_assert(!memcmp(db[0], db[t], nb * sizeof(Real)));
+            }
+        }
+    tape_free(tape);
+}
+END_TEST
+
+/* The gradient of what is repeated 100000 times keeps its last digits. */
+START_TEST(test_repeated_gradient_is_accurate)
+{
+    enum { ROWS = 100000, COLUMNS = 3 };
+    begin();
+    for (int columns = 1; columns <= COLUMNS; columns += COLUMNS - 1) {
+        int64_t n = (int64_t)ROWS * columns;
+        Real *upstream = test_normal(5, n);
+        Tensor *a = tape_input(tape, test_normal(6, n), shape(ROWS, columns));
+        Tensor *b = tape_variable(tape, test_normal(7, columns), shape(columns));
+        tape_backward_from(tape, op_add(tape, a, b), tape_input(tape, upstream, a->shape));
+        Real *db = test_values(tensor_gradient(b));
+        for (int c = 0; c < columns; c++) {
+            double exact = 0;
+            for (int64_t r = 0; r < ROWS; r++)
+                exact += (double)upstream[r * columns + c];
+            ck_assert_double_eq_tol((double)db[c], exact,
+                                    (sizeof(Real) == 4 ? 1e-7 : 1e-11) * fabs(exact));
+        }
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* Without recording the values are the same and nothing is remembered. */
+START_TEST(test_without_recording)
+{
+    const Real x[] = { 1, 2, 3 };
+    begin();
+    tape_recording(tape, false);
+    Tensor *out = op_gelu(
+        tape, op_multiply(tape, tape_variable(tape, x, shape(3)), tape_input(tape, x, shape(3))));
+    ck_assert(!out->requires_gradient);
+    ck_assert_double_eq_tol((double)test_values(out)[2], gelu(9), 1e-5);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_given_back)
+{
+    const Real x[] = { 1, 2, 3 };
+    begin();
+    Tensor *middle = op_exp(tape, tape_variable(tape, x, shape(3)));
+    Tensor *loss = op_sum(tape, op_multiply(tape, middle, middle), OVER_ALL);
+    tape_backward(tape, loss);
+    assert_raises("op_tanh: x was given back already; call tensor_keep on it before the backward "
+                  "pass",
+                  op_tanh(tape, middle));
+    tape_free(tape);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------ reference vectors */
+#define VECTOR_OF_ONE(name)                                                                        \
+    static Tensor *vector_##name(Tape *on, Tensor **inputs)                                        \
+    {                                                                                              \
+        return op_##name(on, inputs[0]);                                                           \
+    }
+VECTOR_OF_ONE(elu_plus_one)
+VECTOR_OF_ONE(gelu)
+VECTOR_OF_ONE(gelu_tanh)
+VECTOR_OF_ONE(relu)
+VECTOR_OF_ONE(sigmoid)
+VECTOR_OF_ONE(tanh)
+
+static Tensor *vector_add(Tape *on, Tensor **inputs)
+{
+    return op_add(on, inputs[0], inputs[1]);
+}
+static Tensor *vector_add_reversed(Tape *on, Tensor **inputs)
+{
+    return op_add(on, inputs[1], inputs[0]);
+}
+static Tensor *vector_multiply(Tape *on, Tensor **inputs)
+{
+    return op_multiply(on, inputs[0], inputs[1]);
+}
+
+START_TEST(test_vectors)
+{
+    check_vectors("elu_plus_one", "x", vector_elu_plus_one);
+    check_vectors("gelu_erf", "x", vector_gelu);
+    check_vectors("gelu_tanh", "x", vector_gelu_tanh);
+    check_vectors("relu", "x", vector_relu);
+    check_vectors("sigmoid", "x", vector_sigmoid);
+    check_vectors("tanh", "x", vector_tanh);
+    check_vectors("add_bias", "x b", vector_add);
+    check_vectors("add_bias", "x b", vector_add_reversed);
+    check_vectors("mul", "a b", vector_multiply);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests(
+        "elementwise",
+        (const TTest *const[]){ test_unary_values, test_unary_gradients, test_unary_misuse,
+                                test_unary_not_a_number, test_unary_upstream_not_a_number,
+                                test_extremes, test_relu_at_zero, test_binary_values,
+                                test_binary_gradients, test_binary_gradient_of_one_side,
+                                test_binary_misuse, test_binary_not_a_number,
+                                test_threads_change_nothing, test_repeated_gradient_is_accurate,
+                                test_without_recording, test_given_back, test_vectors, NULL });
+}
