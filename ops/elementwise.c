@@ -36,7 +36,7 @@ static double total(const Real *x, int64_t n)
 }
 
 /* Each thread owns columns, 64 at a time, and goes down the rows. */
-static void column_sums_cpu(Real *out, bool accumulate, Real factor, const Real *x, int64_t rows,
+static void sum_repeats_cpu(Real *out, bool accumulate, Real factor, const Real *x, int64_t rows,
                             int64_t columns)
 {
     if (rows == 1) {
@@ -61,10 +61,10 @@ static void column_sums_cpu(Real *out, bool accumulate, Real factor, const Real 
     }
 }
 
-void column_sums(Device *device, Real *out, bool accumulate, Real factor, const Real *x,
+void sum_repeats(Device *device, Real *out, bool accumulate, Real factor, const Real *x,
                  int64_t rows, int64_t columns)
 {
-    DEVICE_CALL(device, column_sums, (out, accumulate, factor, x, rows, columns));
+    DEVICE_CALL(device, sum_repeats, (out, accumulate, factor, x, rows, columns));
 }
 
 /* ------------------------------------------------------------------- gradients of repeated inputs */
@@ -82,7 +82,7 @@ void broadcast_end(Node *node, Tensor *x, Broadcast broadcast)
     if (!broadcast.scratch)
         return;
     int64_t m = tensor_count(x);
-    column_sums(x->device, broadcast.gradient.data, broadcast.gradient.accumulate, 1,
+    sum_repeats(x->device, broadcast.gradient.data, broadcast.gradient.accumulate, 1,
                 broadcast.data, tensor_count(broadcast.scratch) / m, m);
     tape_scratch_free(node->tape, broadcast.scratch);
 }

@@ -54,7 +54,7 @@ static Tensor *reduce(Tape *tape, const char *name, Tensor *x, Reduction over, b
     Real factor = mean ? 1 / (Real)columns : 1;
     Tensor *out = tape_tensor(tape, shape);
     if (over == OVER_ALL)
-        column_sums(x->device, out->data, false, factor, x->data, columns, 1);
+        sum_repeats(x->device, out->data, false, factor, x->data, columns, 1);
     else
         DEVICE_CALL(x->device, sum_forward, (out->data, factor, x->data, rows, columns));
     tape_record(tape, (Node){ .name = name,
