@@ -29,6 +29,7 @@ int run_tests(const char *name, const TTest *const *tests)
 {
     Suite *suite = suite_create(name);
     TCase *test_case = tcase_create(name);
+    tcase_set_timeout(test_case, 300); /* a bound on hanging, not on being slow */
     for (; *tests; tests++)
         tcase_add_test(test_case, *tests);
     suite_add_tcase(suite, test_case);
