@@ -116,13 +116,38 @@ static Tensor *vector_input(Tape *tape, const TensorFile *file, const char *name
     return tape_input_i32(tape, integers, entry->shape);
 }
 
+static double largest_magnitude(const Real *values, int64_t count)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs((double)values[i]));
+    return largest;
+}
+
+/* Of all the file's gradients. */
+static double largest_gradient(const TensorFile *file)
+{
+    double largest = 0;
+    for (int i = 0; i < tensor_file_count(file); i++) {
+        const FileEntry *entry = tensor_file_entry(file, i);
+        Shape entry_shape;
+        if (strncmp(entry->name, "grad.", 5) == 0)
+            largest = fmax(largest, largest_magnitude(read_entry(file, entry->name, &entry_shape),
+                                                      shape_count(entry->shape)));
+    }
+    return largest;
+}
+
+/* The error is relative to scale. */
 static void assert_matches(const char *path, const char *name, const TensorFile *file,
-                           const Tensor *actual)
+                           const Tensor *actual, double scale)
 {
     Shape entry_shape;
     Real *expected = read_entry(file, name, &entry_shape);
-    ck_assert_int_eq(shape_count(entry_shape), tensor_count(actual));
-    double error = relative_error(test_values(actual), expected, tensor_count(actual));
+    int64_t count = tensor_count(actual);
+    ck_assert_int_eq(shape_count(entry_shape), count);
+    double error = relative_error(test_values(actual), expected, count) *
+                   largest_magnitude(expected, count) / scale;
     ck_assert_msg(error <= VECTOR_TOLERANCE, "%s: %s has relative error %g, expected at most %g",
                   path, name, error, VECTOR_TOLERANCE);
 }
@@ -149,12 +174,14 @@ void check_vector(const char *file_name, const char *names, VectorFunction *func
     Shape upstream_shape;
     Real *upstream = read_entry(file, "grad_out", &upstream_shape);
     tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
-    assert_matches(path, "out", file, out);
+    assert_matches(path, "out", file, out,
+                   largest_magnitude(read_entry(file, "out", &upstream_shape), tensor_count(out)));
     for (int i = 0; i < count; i++) {
         char gradient_name[128];
         snprintf(gradient_name, sizeof gradient_name, "grad.%s", input_names[i]);
         if (tensor_file_find(file, gradient_name))
-            assert_matches(path, gradient_name, file, tensor_gradient(inputs[i]));
+            assert_matches(path, gradient_name, file, tensor_gradient(inputs[i]),
+                           largest_gradient(file));
     }
     tape_free(tape);
     tensor_file_close(file);

@@ -60,8 +60,10 @@ void test_expect_error(void);
 
 /* Reference vectors: computes the operation of a file in tests/data from its named inputs, and
  * compares the result with `out` and every gradient with `grad.NAME`, after a backward pass from
- * `grad_out`. names: the inputs in the function's order, separated by spaces; names of integer
- * entries start with '#', and those are passed as int32 tensors without a gradient. */
+ * `grad_out`. Errors are relative to the largest magnitude in `out`, or in all gradients together:
+ * one that cancels to almost nothing has no digits of its own. names: the inputs in the function's
+ * order, separated by spaces; names of integer entries start with '#', and those are passed as int32
+ * tensors without a gradient. */
 typedef Tensor *VectorFunction(Tape *tape, Tensor **inputs);
 void check_vector(const char *file, const char *names, VectorFunction *function);
 

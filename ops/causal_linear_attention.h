@@ -1,0 +1,18 @@
+/* The kernels of causal linear attention: see causal_linear_attention.c. */
+#ifndef TAPEGRAD_OPS_CAUSAL_LINEAR_ATTENTION_H
+#define TAPEGRAD_OPS_CAUSAL_LINEAR_ATTENTION_H
+
+#include "ops/attention.h"
+
+/* How many numbers of scratch memory the two kernels want. */
+int64_t causal_linear_attention_scratch_cpu(const Attention *attention);
+
+void causal_linear_attention_forward_cpu(Real *out, /* [B, N, H, M] */
+                                         Real *den, /* [B, N, H], kept for backward */
+                                         Real *scratch, const Attention *attention, Real eps);
+
+void causal_linear_attention_backward_cpu(AttentionGradient d, const Real *dout, /* [B, N, H, M] */
+                                          const Real *out,                       /* [B, N, H, M] */
+                                          const Real *den,                       /* [B, N, H] */
+                                          Real *scratch, const Attention *attention);
+#endif

@@ -1,0 +1,607 @@
+/* Linear attention, causal and not, against reference vectors, a plain quadratic oracle and finite
+ * differences. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const Real eps = (Real)1e-6;
+
+/* What relates an oracle in double to the operation; cancellation costs a few more digits. */
+#ifdef TAPEGRAD_DOUBLE
+static const double tolerance = 1e-11;
+#else
+static const double tolerance = 2e-5;
+#endif
+
+static Tape *tape;
+
+/* -------------------------------------------------------------------------------------- the cases */
+typedef struct Case {
+    int64_t B, N, keys, H, D, M;
+    bool causal, lengths; /* lengths: sequence b has 1 + (7 b + 5) mod keys keys */
+    double eps;
+} Case;
+
+static int64_t key_count(const Case *c, int64_t b)
+{
+    return c->lengths ? 1 + (7 * b + 5) % c->keys : c->keys;
+}
+
+static Tensor *length_tensor(const Case *c)
+{
+    if (!c->lengths)
+        return NULL;
+    int32_t *lengths = malloc((size_t)c->B * sizeof *lengths);
+    for (int64_t b = 0; b < c->B; b++)
+        lengths[b] = (int32_t)key_count(c, b);
+    Tensor *tensor = tape_input_i32(tape, lengths, shape(c->B));
+    free(lengths);
+    return tensor;
+}
+
+static Tensor *attend(const Case *c, Tensor *query, Tensor *key, Tensor *value)
+{
+    if (c->causal)
+        return op_causal_linear_attention(tape, query, key, value, (Real)c->eps);
+    return op_linear_attention(tape, query, key, value, length_tensor(c), (Real)c->eps);
+}
+
+/* Values of [B, N, H, D], [B, keys, H, D], [B, keys, H, M], dL/dout [B, N, H, M], and results. */
+typedef struct Values {
+    Real *query, *key, *value, *dout;
+    Real *out, *dquery, *dkey, *dvalue;
+} Values;
+
+static int64_t queries_of(const Case *c)
+{
+    return c->B * c->N * c->H * c->D;
+}
+static int64_t keys_of(const Case *c)
+{
+    return c->B * c->keys * c->H * c->D;
+}
+static int64_t values_of(const Case *c)
+{
+    return c->B * c->keys * c->H * c->M;
+}
+static int64_t outs_of(const Case *c)
+{
+    return c->B * c->N * c->H * c->M;
+}
+
+static Values inputs(const Case *c)
+{
+    return (Values){ .query = test_normal(1, queries_of(c)),
+                     .key = test_normal(2, keys_of(c)),
+                     .value = test_normal(3, values_of(c)),
+                     .dout = test_normal(4, outs_of(c)) };
+}
+
+/* The operation and its gradients. */
+static void compute(const Case *c, Values *v)
+{
+    Tensor *query = tape_variable(tape, v->query, shape(c->B, c->N, c->H, c->D));
+    Tensor *key = tape_variable(tape, v->key, shape(c->B, c->keys, c->H, c->D));
+    Tensor *value = tape_variable(tape, v->value, shape(c->B, c->keys, c->H, c->M));
+    Tensor *out = attend(c, query, key, value);
+    tape_backward_from(tape, out, tape_input(tape, v->dout, out->shape));
+    v->out = test_values(out);
+    v->dquery = test_values(tensor_gradient(query));
+    v->dkey = test_values(tensor_gradient(key));
+    v->dvalue = test_values(tensor_gradient(value));
+    tape_reset(tape);
+}
+
+/* ------------------------------------------------------------------------------------- the oracle
+ * One sequence and head, the whole matrix of weights W_ij = phi(q_i).phi(k_j) where i sees j:
+ *     P_ij = W_ij / (sum_j W_ij + eps)      out = P V
+ *     dV = P^T G      dP = G V^T      dW_ij = (dP_ij - sum_j dP_ij P_ij) / den_i
+ *     da = dW b       db = dW^T a */
+static double phi(double x)
+{
+    return x > 0 ? x + 1 : exp(x);
+}
+
+static double slope(double x)
+{
+    return x > 0 ? 1 : exp(x);
+}
+
+/* element c of row n of head h of sequence b, of [B, positions, H, columns] */
+static int64_t at(const Case *c, int64_t b, int64_t positions, int64_t n, int64_t h,
+                  int64_t columns)
+{
+    return ((b * positions + n) * c->H + h) * columns;
+}
+
+static void oracle_row(const Case *c, Values *v, int64_t b, int64_t h, int64_t i)
+{
+    const Real *q = v->query + at(c, b, c->N, i, h, c->D);
+    const Real *g = v->dout + at(c, b, c->N, i, h, c->M);
+    const int64_t seen = c->causal ? i + 1 : key_count(c, b);
+    double *P = calloc((size_t)seen, sizeof *P), *dP = calloc((size_t)seen, sizeof *dP);
+    double den = c->eps, inner = 0;
+    for (int64_t j = 0; j < seen; j++) {
+        const Real *k = v->key + at(c, b, c->keys, j, h, c->D);
+        for (int64_t d = 0; d < c->D; d++)
+            P[j] += phi(q[d]) * phi(k[d]);
+        den += P[j];
+    }
+    for (int64_t m = 0; m < c->M; m++) {
+        double sum = 0;
+        for (int64_t j = 0; j < seen; j++) {
+            const int64_t value = at(c, b, c->keys, j, h, c->M) + m;
+            sum += P[j] / den * v->value[value];
+            dP[j] += (double)g[m] * v->value[value];
+            v->dvalue[value] += (Real)(P[j] / den * g[m]);
+        }
+        v->out[at(c, b, c->N, i, h, c->M) + m] = (Real)sum;
+        inner += g[m] * sum;
+    }
+    for (int64_t d = 0; d < c->D; d++) {
+        double da = 0;
+        for (int64_t j = 0; j < seen; j++) {
+            const int64_t key = at(c, b, c->keys, j, h, c->D) + d;
+            const double dW = (dP[j] - inner) / den;
+            da += dW * phi(v->key[key]);
+            v->dkey[key] += (Real)(dW * phi(q[d]) * slope(v->key[key]));
+        }
+        v->dquery[at(c, b, c->N, i, h, c->D) + d] = (Real)(da * slope(q[d]));
+    }
+    free(P);
+    free(dP);
+}
+
+static void oracle(const Case *c, Values *v)
+{
+    v->out = calloc((size_t)outs_of(c), sizeof(Real));
+    v->dquery = calloc((size_t)queries_of(c), sizeof(Real));
+    v->dkey = calloc((size_t)keys_of(c), sizeof(Real));
+    v->dvalue = calloc((size_t)values_of(c), sizeof(Real));
+    for (int64_t b = 0; b < c->B; b++)
+        for (int64_t h = 0; h < c->H; h++)
+            for (int64_t i = 0; i < c->N; i++)
+                oracle_row(c, v, b, h, i);
+}
+
+static void release(Values *v)
+{
+    free(v->out);
+    free(v->dquery);
+    free(v->dkey);
+    free(v->dvalue);
+}
+
+static void assert_oracle(Case c)
+{
+    Values actual = inputs(&c), expected = actual;
+    compute(&c, &actual);
+    oracle(&c, &expected);
+    assert_close(actual.out, expected.out, outs_of(&c), tolerance);
+    assert_close(actual.dquery, expected.dquery, queries_of(&c), tolerance);
+    assert_close(actual.dkey, expected.dkey, keys_of(&c), tolerance);
+    assert_close(actual.dvalue, expected.dvalue, values_of(&c), tolerance);
+    release(&expected);
+}
+
+/* Sizes below, at and above the kernels' blocks of positions, columns and heads. */
+START_TEST(causal_matches_the_quadratic_oracle)
+{
+    static const int64_t sizes[][5] = {
+        /* B, N, H, D, M */
+        { 1, 2, 1, 1, 1 },     { 2, 15, 1, 3, 5 },   { 1, 16, 2, 8, 8 },    { 2, 17, 9, 16, 16 },
+        { 1, 70, 1, 130, 7 },  { 1, 33, 3, 7, 130 }, { 3, 40, 2, 32, 32 },  { 1, 100, 4, 64, 64 },
+        { 1, 31, 11, 24, 40 }, { 2, 64, 2, 48, 16 }, { 1, 300, 1, 33, 31 },
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int64_t *s = sizes[i];
+        assert_oracle((Case){ s[0], s[1], s[1], s[2], s[3], s[4], true, false, 0.5 });
+        if (s[3] > 1) /* else a query's size cancels out, and its gradient is eps alone */
+            assert_oracle((Case){ s[0], s[1], s[1], s[2], s[3], s[4], true, false, 1e-6 });
+    }
+}
+END_TEST
+
+START_TEST(linear_matches_the_quadratic_oracle)
+{
+    static const int64_t sizes[][6] = {
+        /* B, N, keys, H, D, M */
+        { 1, 1, 1, 1, 1, 1 },     { 2, 15, 4, 1, 3, 5 },   { 1, 16, 30, 2, 8, 8 },
+        { 2, 17, 17, 9, 16, 16 }, { 1, 3, 70, 1, 130, 7 }, { 4, 33, 20, 3, 7, 130 },
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int64_t *s = sizes[i];
+        /* With one key a query's size cancels out, and its gradient is eps alone: ask for more. */
+        assert_oracle((Case){ s[0], s[1], s[2], s[3], s[4], s[5], false, false, 0.5 });
+        assert_oracle((Case){ s[0], s[1], s[2], s[3], s[4], s[5], false, true, 0.5 });
+    }
+}
+END_TEST
+
+/* The threads that share a head, and those that share heads, change no bit. */
+START_TEST(results_do_not_depend_on_the_threads)
+{
+    Case c = { 1, 50, 50, 3, 40, 70, true, false, 1e-6 };
+    static const int counts[] = { 1, 2, 2, 5, 16 };
+    Values first = inputs(&c);
+    device_set_threads(counts[0]);
+    compute(&c, &first);
+    for (size_t i = 1; i < sizeof counts / sizeof *counts; i++) {
+        Values again = inputs(&c);
+        device_set_threads(counts[i]);
+        compute(&c, &again);
+        ck_assert_mem_eq(again.out, first.out, (size_t)outs_of(&c) * sizeof(Real));
+        ck_assert_mem_eq(again.dquery, first.dquery, (size_t)queries_of(&c) * sizeof(Real));
+        ck_assert_mem_eq(again.dkey, first.dkey, (size_t)keys_of(&c) * sizeof(Real));
+        ck_assert_mem_eq(again.dvalue, first.dvalue, (size_t)values_of(&c) * sizeof(Real));
+    }
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------ reference vectors */
+static Tensor *causal(Tape *t, Tensor **in)
+{
+    return op_causal_linear_attention(t, in[0], in[1], in[2], eps);
+}
+
+static Tensor *linear(Tape *t, Tensor **in)
+{
+    return op_linear_attention(t, in[0], in[1], in[2], NULL, eps);
+}
+
+static Tensor *linear_with_lengths(Tape *t, Tensor **in)
+{
+    return op_linear_attention(t, in[0], in[1], in[2], in[3], eps);
+}
+
+START_TEST(reference_vectors)
+{
+    check_vectors("causal_linear_attention_", "q k v", causal);
+    check_vectors("linear_attention_B", "q k v", linear);
+    check_vectors("linear_attention_key_lengths", "q k v #key_len", linear_with_lengths);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------- gradient checks */
+static Tensor *checked_causal(Tape *t, Tensor *const *in, void *context)
+{
+    return op_causal_linear_attention(t, in[0], in[1], in[2], *(Real *)context);
+}
+
+static Tensor *checked_packed(Tape *t, Tensor *const *in, void *context)
+{
+    return op_causal_linear_attention(t, in[0], NULL, NULL, *(Real *)context);
+}
+
+/* One tensor in all three roles: its gradient has three contributions. */
+static Tensor *checked_same(Tape *t, Tensor *const *in, void *context)
+{
+    return op_causal_linear_attention(t, in[0], in[0], in[0], *(Real *)context);
+}
+
+static Tensor *checked_linear(Tape *t, Tensor *const *in, void *context)
+{
+    static const int32_t lengths[] = { 3, 4 };
+    Tensor *key_lengths = context ? tape_input_i32(t, lengths, shape(2)) : NULL;
+    return op_linear_attention(t, in[0], in[1], in[2], key_lengths, (Real)0.1);
+}
+
+static Tensor *checked_linear_packed(Tape *t, Tensor *const *in, void *context)
+{
+    return op_linear_attention(t, in[0], NULL, NULL, NULL, *(Real *)context);
+}
+
+static Tensor *checked_linear_same(Tape *t, Tensor *const *in, void *context)
+{
+    return op_linear_attention(t, in[0], in[0], in[0], NULL, *(Real *)context);
+}
+
+/* Queries and keys used twice: the second contribution adds to the first. */
+static Tensor *checked_twice(Tape *t, Tensor *const *in, void *context)
+{
+    const Real twice_eps = *(Real *)context;
+    Tensor *once = op_causal_linear_attention(t, in[0], in[1], in[2], twice_eps);
+    return op_causal_linear_attention(t, in[0], in[1], once, twice_eps);
+}
+
+static Tensor *checked_linear_twice(Tape *t, Tensor *const *in, void *context)
+{
+    const Real twice_eps = *(Real *)context;
+    Tensor *once = op_linear_attention(t, in[0], in[1], in[2], NULL, twice_eps);
+    return op_linear_attention(t, in[0], in[1], once, NULL, twice_eps);
+}
+
+START_TEST(gradients)
+{
+    static Real large_eps = (Real)0.1;
+    check_gradient(checked_causal, &large_eps, shape(2, 5, 2, 3), shape(2, 5, 2, 3),
+                   shape(2, 5, 2, 4));
+    check_gradient(checked_causal, &large_eps, shape(1, 19, 1, 5), shape(1, 19, 1, 5),
+                   shape(1, 19, 1, 2));
+    check_gradient(checked_causal, &large_eps, shape(1, 3, 1, 17), shape(1, 3, 1, 17),
+                   shape(1, 3, 1, 9));
+    check_gradient(checked_packed, &large_eps, shape(2, 5, 6, 3));
+    check_gradient(checked_same, &large_eps, shape(2, 5, 2, 4));
+    check_gradient(checked_twice, &large_eps, shape(2, 5, 2, 3), shape(2, 5, 2, 3),
+                   shape(2, 5, 2, 19));
+    check_gradient(checked_linear, NULL, shape(2, 5, 2, 3), shape(2, 4, 2, 3), shape(2, 4, 2, 5));
+    check_gradient(checked_linear, &large_eps, shape(2, 5, 2, 3), shape(2, 4, 2, 3),
+                   shape(2, 4, 2, 5));
+    check_gradient(checked_linear_packed, &large_eps, shape(2, 5, 6, 3));
+    check_gradient(checked_linear_same, &large_eps, shape(2, 5, 2, 4));
+    check_gradient(checked_linear_twice, &large_eps, shape(2, 5, 2, 3), shape(2, 5, 2, 3),
+                   shape(2, 5, 2, 4));
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------------- the rules */
+
+/* Copies head columns of three tensors side by side: [B, N, 3 H, D]. */
+static Real *side_by_side(const Real *const *parts, int64_t rows, int64_t columns)
+{
+    Real *packed = malloc((size_t)(3 * rows * columns) * sizeof(Real));
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t part = 0; part < 3; part++)
+            memcpy(packed + (3 * row + part) * columns, parts[part] + row * columns,
+                   (size_t)columns * sizeof(Real));
+    return packed;
+}
+
+static void assert_packed_equals_separate(Case c)
+{
+    Values v = inputs(&c);
+    compute(&c, &v);
+    const int64_t rows = c.B * c.N, columns = c.H * c.D;
+    Real *packed = side_by_side((const Real *[]){ v.query, v.key, v.value }, rows, columns);
+    Real *expected = side_by_side((const Real *[]){ v.dquery, v.dkey, v.dvalue }, rows, columns);
+    Tensor *qkv = tape_variable(tape, packed, shape(c.B, c.N, 3 * c.H, c.D));
+    Tensor *out = attend(&c, qkv, NULL, NULL);
+    tape_backward_from(tape, out, tape_input(tape, v.dout, out->shape));
+    ck_assert_mem_eq(test_values(out), v.out, (size_t)outs_of(&c) * sizeof(Real));
+    ck_assert_mem_eq(test_values(tensor_gradient(qkv)), expected,
+                     (size_t)(3 * rows * columns) * sizeof(Real));
+    tape_reset(tape);
+    free(packed);
+    free(expected);
+}
+
+START_TEST(packed_equals_separate)
+{
+    assert_packed_equals_separate((Case){ 2, 21, 21, 3, 20, 20, true, false, 1e-6 });
+    assert_packed_equals_separate((Case){ 2, 40, 40, 2, 32, 32, true, false, 1e-6 });
+    assert_packed_equals_separate((Case){ 2, 21, 21, 3, 20, 20, false, true, 1e-6 });
+}
+END_TEST
+
+/* Each of the three alone wants a gradient: it gets what it gets with the others. */
+static void assert_gradients_alone(Case c)
+{
+    Values all = inputs(&c);
+    compute(&c, &all);
+    const Real *values[] = { all.query, all.key, all.value };
+    const Real *expected[] = { all.dquery, all.dkey, all.dvalue };
+    const Shape shapes[] = { shape(c.B, c.N, c.H, c.D), shape(c.B, c.keys, c.H, c.D),
+                             shape(c.B, c.keys, c.H, c.M) };
+    for (int wanted = 0; wanted < 3; wanted++) {
+        Tensor *t[3];
+        for (int part = 0; part < 3; part++)
+            t[part] = part == wanted ? tape_variable(tape, values[part], shapes[part])
+                                     : tape_input(tape, values[part], shapes[part]);
+        Tensor *out = attend(&c, t[0], t[1], t[2]);
+        tape_backward_from(tape, out, tape_input(tape, all.dout, out->shape));
+        ck_assert_mem_eq(test_values(tensor_gradient(t[wanted])), expected[wanted],
+                         (size_t)tensor_count(t[wanted]) * sizeof(Real));
+        tape_reset(tape);
+    }
+}
+
+START_TEST(gradients_alone)
+{
+    assert_gradients_alone((Case){ 2, 21, 21, 3, 20, 33, true, false, 1e-6 });
+    assert_gradients_alone((Case){ 2, 21, 9, 3, 20, 33, false, true, 1e-6 });
+}
+END_TEST
+
+/* No position sees later ones: changing the last 20 leaves the bits of those before. */
+START_TEST(causality)
+{
+    Case c = { 1, 60, 60, 2, 12, 12, true, false, 1e-6 };
+    Values before = inputs(&c), after = before;
+    compute(&c, &before);
+    after.query = test_values(tape_input(tape, before.query, shape(queries_of(&c))));
+    after.key = test_values(tape_input(tape, before.key, shape(keys_of(&c))));
+    after.value = test_values(tape_input(tape, before.value, shape(values_of(&c))));
+    const int64_t start = 40 * c.H * c.D;
+    for (int64_t i = start; i < queries_of(&c); i++) {
+        after.query[i] += 1;
+        after.key[i] -= 2;
+        after.value[i] *= 3;
+    }
+    compute(&c, &after);
+    ck_assert_mem_eq(after.out, before.out, (size_t)start * sizeof(Real));
+    for (int64_t i = start; i < outs_of(&c); i++)
+        ck_assert(after.out[i] != before.out[i]);
+}
+END_TEST
+
+/* Keys past a sequence's length count for nothing, whatever they hold, and get gradients of 0. */
+START_TEST(keys_past_the_length_do_not_count)
+{
+    Case c = { 2, 6, 10, 1, 3, 4, false, true, 1e-6 };
+    Values clean = inputs(&c), spoilt = clean;
+    compute(&c, &clean);
+    spoilt.key = test_values(tape_input(tape, clean.key, shape(keys_of(&c))));
+    spoilt.value = test_values(tape_input(tape, clean.value, shape(values_of(&c))));
+    for (int64_t b = 0; b < c.B; b++)
+        for (int64_t j = key_count(&c, b); j < c.keys; j++) {
+            spoilt.key[at(&c, b, c.keys, j, 0, c.D)] = NAN;
+            spoilt.value[at(&c, b, c.keys, j, 0, c.M)] = INFINITY;
+        }
+    compute(&c, &spoilt);
+    ck_assert_mem_eq(spoilt.out, clean.out, (size_t)outs_of(&c) * sizeof(Real));
+    ck_assert_mem_eq(spoilt.dkey, clean.dkey, (size_t)keys_of(&c) * sizeof(Real));
+    for (int64_t b = 0; b < c.B; b++)
+        for (int64_t j = key_count(&c, b); j < c.keys; j++)
+            for (int64_t d = 0; d < c.D; d++)
+                ck_assert(spoilt.dkey[at(&c, b, c.keys, j, 0, c.D) + d] == 0);
+}
+END_TEST
+
+/* Not-a-number at position 20 of one head reaches its later positions, and those only. */
+START_TEST(not_a_number_passes_through)
+{
+    Case c = { 1, 40, 40, 2, 5, 5, true, false, 1e-6 };
+    Values v = inputs(&c);
+    v.key[at(&c, 0, c.N, 20, 1, c.D) + 2] = NAN;
+    compute(&c, &v);
+    for (int64_t i = 0; i < c.N; i++)
+        for (int64_t h = 0; h < c.H; h++)
+            for (int64_t m = 0; m < c.M; m++)
+                ck_assert_int_eq(isnan(v.out[at(&c, 0, c.N, i, h, c.M) + m]) != 0,
+                                 h == 1 && i >= 20);
+    ck_assert(isnan(v.dkey[at(&c, 0, c.N, 20, 1, c.D) + 2]));
+    v = inputs(&c);
+    v.query[at(&c, 0, c.N, 20, 0, c.D)] = NAN;
+    compute(&c, &v);
+    for (int64_t i = 0; i < c.N; i++)
+        ck_assert_int_eq(isnan(v.out[at(&c, 0, c.N, i, 0, c.M)]) != 0, i == 20);
+    ck_assert(isnan(v.dquery[at(&c, 0, c.N, 20, 0, c.D)]));
+}
+END_TEST
+
+/* The map over its whole range: alone, a position's weight is phi(q) phi(k) = den - eps, and
+ * out = v den_without_eps / den; with eps = 1 it is p / (p + 1), p = phi(q) phi(k). */
+START_TEST(the_map_is_exact)
+{
+    const Real one = 1;
+    for (double x = -80; x < 80; x += 0.37) {
+        const Real query = (Real)x, key = (Real)-x;
+        Shape single = shape(1, 1, 1, 1);
+        Tensor *q = tape_input(tape, &query, single), *k = tape_input(tape, &key, single);
+        Tensor *v = tape_input(tape, &one, single);
+        double p = phi(query) * phi(key), expected = p / (p + 1);
+        double causal_out = tensor_item(op_causal_linear_attention(tape, q, k, v, 1));
+        double linear_out = tensor_item(op_linear_attention(tape, q, k, v, NULL, 1));
+        double allowed = sizeof(Real) == sizeof(float) ? 4e-7 : 1e-14;
+        ck_assert_double_le(fabs(causal_out / expected - 1), allowed);
+        ck_assert_double_le(fabs(linear_out / expected - 1), allowed);
+        tape_reset(tape);
+    }
+}
+END_TEST
+
+/* With eps = 0 the first position's result is its value. */
+START_TEST(eps_may_be_zero)
+{
+    Case c = { 1, 8, 8, 1, 4, 4, true, false, 0 };
+    Values v = inputs(&c);
+    compute(&c, &v);
+    assert_close(v.out, v.value, 4, 1e-6);
+}
+END_TEST
+
+/* Nothing is kept for backward but out and one number a position and head. */
+START_TEST(memory_is_linear)
+{
+    Device *device = test_device();
+    for (int64_t N = 64; N <= 1024; N *= 4) {
+        Case c = { 1, N, N, 2, 16, 16, true, false, 1e-6 };
+        Values v = inputs(&c);
+        Tensor *query = tape_variable(tape, v.query, shape(1, N, 2, 16));
+        Tensor *key = tape_variable(tape, v.key, shape(1, N, 2, 16));
+        Tensor *value = tape_variable(tape, v.value, shape(1, N, 2, 16));
+        size_t before = device_memory(device).current;
+        attend(&c, query, key, value);
+        size_t kept = device_memory(device).current - before;
+        size_t wanted = (size_t)(outs_of(&c) + N * 2) * sizeof(Real);
+        /* the pool rounds up by an eighth at most */
+        ck_assert_uint_ge(kept, wanted);
+        ck_assert_uint_le(kept, wanted + wanted / 8);
+        tape_reset(tape);
+    }
+}
+END_TEST
+
+START_TEST(misuse)
+{
+    Tensor *t[6];
+    const Shape shapes[] = { shape(2, 5, 2, 3), shape(2, 5, 2, 4), shape(2, 4, 2, 3),
+                             shape(2, 5, 6),    shape(1, 5, 2, 3), shape(2, 5, 3, 4) };
+    for (int i = 0; i < 6; i++)
+        t[i] = tape_input(tape, test_normal(1, shape_count(shapes[i])), shapes[i]);
+    assert_raises("op_causal_linear_attention: query is NULL",
+                  op_causal_linear_attention(tape, NULL, t[0], t[0], eps));
+    assert_raises("op_causal_linear_attention: query is [2,5,6], expected four axes, [B, N, H, D]",
+                  op_causal_linear_attention(tape, t[3], t[0], t[0], eps));
+    assert_raises("op_causal_linear_attention: key is [2,5,6], expected [B, N, H, D] with the "
+                  "B, H, D of query, [2,5,2,3]",
+                  op_causal_linear_attention(tape, t[0], t[3], t[0], eps));
+    assert_raises("op_causal_linear_attention: key is [2,5,2,4], expected [B, N, H, D] with the "
+                  "B, H, D of query, [2,5,2,3]",
+                  op_causal_linear_attention(tape, t[0], t[1], t[0], eps));
+    assert_raises("op_linear_attention: key is [1,5,2,3], expected [B, N, H, D] with the "
+                  "B, H, D of query, [2,5,2,3]",
+                  op_linear_attention(tape, t[0], t[4], t[0], NULL, eps));
+    assert_raises("op_causal_linear_attention: key is [2,4,2,3], expected as many positions as "
+                  "query, [2,5,2,3], has",
+                  op_causal_linear_attention(tape, t[0], t[2], t[2], eps));
+    assert_raises("op_linear_attention: value is [2,5,2,3], expected [B, N, H, M] with the "
+                  "B, N, H of key, [2,4,2,3]",
+                  op_linear_attention(tape, t[0], t[2], t[0], NULL, eps));
+    assert_raises("op_causal_linear_attention: value is [2,5,3,4], expected [B, N, H, M] with the "
+                  "B, N, H of key, [2,5,2,3]",
+                  op_causal_linear_attention(tape, t[0], t[0], t[5], eps));
+    assert_raises("op_causal_linear_attention: value is NULL; give both key and value, or neither "
+                  "when query holds all three",
+                  op_causal_linear_attention(tape, t[0], t[0], NULL, eps));
+    assert_raises("op_linear_attention: key is NULL; give both key and value, or neither when "
+                  "query holds all three",
+                  op_linear_attention(tape, t[0], NULL, t[0], NULL, eps));
+    assert_raises("op_causal_linear_attention: query without key and value must hold all three, "
+                  "[B, N, 3 H, D], but is [2,5,2,3]: its third size is no multiple of 3",
+                  op_causal_linear_attention(tape, t[0], NULL, NULL, eps));
+    assert_raises("op_causal_linear_attention: eps is -1, expected 0 or more",
+                  op_causal_linear_attention(tape, t[0], t[0], t[0], -1));
+    assert_raises("op_linear_attention: eps is nan, expected 0 or more",
+                  op_linear_attention(tape, t[0], t[0], t[0], NULL, (Real)NAN));
+}
+END_TEST
+
+START_TEST(misuse_of_key_lengths)
+{
+    const Shape row = shape(2, 5, 2, 3);
+    Tensor *x = tape_input(tape, test_normal(1, shape_count(row)), row);
+    const int32_t lengths[] = { 5, 6, 5 };
+    Tensor *too_long = tape_input_i32(tape, lengths, shape(2));
+    Tensor *zero = tape_input_i32(tape, (const int32_t[]){ 0, 1 }, shape(2));
+    Tensor *three = tape_input_i32(tape, lengths, shape(3));
+    assert_raises("op_linear_attention: key_lengths[1] is 6, expected 1 to 5, the number of keys",
+                  op_linear_attention(tape, x, x, x, too_long, eps));
+    assert_raises("op_linear_attention: key_lengths[0] is 0, expected 1 to 5, the number of keys",
+                  op_linear_attention(tape, x, x, x, zero, eps));
+    assert_raises("op_linear_attention: key_lengths has shape [3], expected [2]: one length a "
+                  "sequence",
+                  op_linear_attention(tape, x, x, x, three, eps));
+    test_expect_error();
+    if (!setjmp(test_error_jump)) {
+        op_linear_attention(tape, x, x, x, x, eps);
+        ck_abort_msg("lengths of Real type are taken");
+    }
+    tapegrad_on_error(NULL, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    tape = tape_new(test_device());
+    return run_tests("attention",
+                     (const TTest *const[]){
+                         causal_matches_the_quadratic_oracle, linear_matches_the_quadratic_oracle,
+                         results_do_not_depend_on_the_threads, reference_vectors, gradients,
+                         packed_equals_separate, gradients_alone, causality,
+                         keys_past_the_length_do_not_count, not_a_number_passes_through,
+                         the_map_is_exact, eps_may_be_zero, memory_is_linear, misuse,
+                         misuse_of_key_lengths, NULL });
+}
