@@ -76,7 +76,7 @@ START_TEST(initial_values_follow_their_kind)
     Tensor *u = params_add(params, "uniform", shape(COUNT), uniform);
     Tensor *n = params_add(params, "normal", shape(COUNT), normal);
     tape_use(tape, "test: zero", zero);
-    double u_square = 0, n_square = 0, n_sum = 0;
+    double u_square = 0, u_sum = 0, n_square = 0, n_sum = 0;
     for (int i = 0; i < 5; i++) {
         ck_assert(zero->data[i] == 0);
         ck_assert(one->data[i] == 1);
@@ -84,11 +84,13 @@ START_TEST(initial_values_follow_their_kind)
     for (int i = 0; i < COUNT; i++) {
         ck_assert(u->data[i] >= (Real)-0.25 && u->data[i] < (Real)0.25);
         u_square += (double)u->data[i] * (double)u->data[i];
+        u_sum += (double)u->data[i];
         n_square += (double)n->data[i] * (double)n->data[i];
         n_sum += (double)n->data[i];
     }
-    /* Variances 0.25^2 / 3 and 2^2; four standard errors of each estimate. */
+    /* Means 0, variances 0.25^2 / 3 and 2^2; four standard errors of each estimate. */
     ck_assert_double_eq_tol(u_square / COUNT, 0.0625 / 3, 4 * 0.0625 * 0.3 / sqrt(COUNT));
+    ck_assert_double_eq_tol(u_sum / COUNT, 0, 4 * 0.25 / sqrt(3. * COUNT));
     ck_assert_double_eq_tol(n_square / COUNT, 4, 4 * 4 * sqrt(2) / sqrt(COUNT));
     ck_assert_double_eq_tol(n_sum / COUNT, 0, 4 * 2 / sqrt(COUNT));
     params_free(params);
