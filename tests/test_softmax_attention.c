@@ -1,0 +1,595 @@
+/* Softmax attention against stored vectors, finite differences and a plain N x N computation. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ----------------------------------------------------------------------------- reference vectors */
+static Tensor *causal_of(Tape *tape, Tensor **in)
+{
+    return op_softmax_attention(tape, in[0], in[1], in[2], NULL, true);
+}
+
+static Tensor *lengths_of(Tape *tape, Tensor **in)
+{
+    return op_softmax_attention(tape, in[0], in[1], in[2], in[3], false);
+}
+
+START_TEST(reference_vectors)
+{
+    check_vectors("causal_softmax_attention_", "q k v", causal_of);
+    check_vectors("softmax_attention_key_lengths", "q k v #key_len", lengths_of);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------- finite differences */
+typedef struct Options {
+    bool causal;
+    int32_t lengths[2]; /* for two sequences; 0: none */
+} Options;
+
+static Tensor *checked(Tape *tape, Tensor *const *in, void *context)
+{
+    const Options *options = context;
+    Tensor *lengths = options->lengths[0] ? tape_input_i32(tape, options->lengths, shape(2)) : NULL;
+    return op_softmax_attention(tape, in[0], in[1], in[2], lengths, options->causal);
+}
+
+static Tensor *checked_packed(Tape *tape, Tensor *const *in, void *context)
+{
+    const Options *options = context;
+    return op_softmax_attention(tape, in[0], NULL, NULL, NULL, options->causal);
+}
+
+static Tensor *checked_shared(Tape *tape, Tensor *const *in, void *context)
+{
+    const Options *options = context;
+    return op_softmax_attention(tape, in[0], in[0], in[0], NULL, options->causal);
+}
+
+/* The second adds to gradients that the first has stored. */
+static Tensor *checked_twice(Tape *tape, Tensor *const *in, void *context)
+{
+    const Options *options = context;
+    Tensor *out = op_softmax_attention(tape, in[0], in[1], in[2], NULL, options->causal);
+    return op_softmax_attention(tape, out, in[1], in[2], NULL, options->causal);
+}
+
+START_TEST(gradients_beyond_one_tile)
+{
+    Options options[] = { { .causal = true }, { .causal = false } };
+    for (int i = 0; i < 2; i++) {
+        check_gradient(checked, &options[i], shape(1, 71, 1, 3), shape(1, 71, 1, 3),
+                       shape(1, 71, 1, 2));
+        check_gradient(checked_packed, &options[i], shape(1, 67, 3, 2));
+        check_gradient(checked_shared, &options[i], shape(1, 66, 2, 2));
+        check_gradient(checked_twice, &options[i], shape(1, 66, 1, 2), shape(1, 66, 1, 2),
+                       shape(1, 66, 1, 2));
+    }
+    check_gradient(checked, &options[1], shape(2, 5, 2, 3), shape(2, 70, 2, 3), shape(2, 70, 2, 1));
+}
+END_TEST
+
+START_TEST(gradients_with_key_lengths)
+{
+    Options options[] = { { .causal = true, .lengths = { 3, 9 } },
+                          { .causal = false, .lengths = { 9, 1 } } };
+    for (int i = 0; i < 2; i++)
+        check_gradient(checked, &options[i], shape(2, 9, 2, 4), shape(2, 9, 2, 4),
+                       shape(2, 9, 2, 5));
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------- plain N x N */
+typedef struct Case {
+    int64_t B, N, keys, H, D, M;
+    bool causal;
+    const int32_t *lengths;
+    Real factor; /* of the queries; 0 means 1 */
+} Case;
+
+typedef struct Arrays {
+    Real *query, *key, *value, *dout;
+    Real *out, *dquery, *dkey, *dvalue;
+} Arrays;
+
+static int64_t query_count(const Case *c)
+{
+    return c->B * c->N * c->H * c->D;
+}
+static int64_t key_count(const Case *c)
+{
+    return c->B * c->keys * c->H * c->D;
+}
+static int64_t value_count(const Case *c)
+{
+    return c->B * c->keys * c->H * c->M;
+}
+static int64_t out_count(const Case *c)
+{
+    return c->B * c->N * c->H * c->M;
+}
+
+static Real *zeros(int64_t count)
+{
+    Real *values = test_normal(99, count);
+    memset(values, 0, (size_t)count * sizeof *values);
+    return values;
+}
+
+static Arrays arrays_for(const Case *c)
+{
+    Arrays x = { .query = test_normal(1, query_count(c)),
+                 .key = test_normal(2, key_count(c)),
+                 .value = test_normal(3, value_count(c)),
+                 .dout = test_normal(4, out_count(c)),
+                 .out = zeros(out_count(c)),
+                 .dquery = zeros(query_count(c)),
+                 .dkey = zeros(key_count(c)),
+                 .dvalue = zeros(value_count(c)) };
+    for (int64_t i = 0; c->factor != 0 && i < query_count(c); i++)
+        x.query[i] *= c->factor;
+    return x;
+}
+
+static double dot(const Real *a, const Real *b, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* The probabilities of query i over its visible keys; returns their number. */
+static int64_t probabilities(double *P, const Real *query, const Case *c, const Arrays *x,
+                             int64_t b, int64_t h, int64_t i)
+{
+    int64_t visible = c->lengths ? c->lengths[b] : c->keys;
+    if (c->causal && visible > i + 1)
+        visible = i + 1;
+    double largest = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < visible; j++) {
+        P[j] =
+            dot(query, x->key + ((b * c->keys + j) * c->H + h) * c->D, c->D) / sqrt((double)c->D);
+        largest = fmax(largest, P[j]);
+    }
+    for (int64_t j = 0; j < visible; j++)
+        sum += P[j] = exp(P[j] - largest);
+    for (int64_t j = 0; j < visible; j++)
+        P[j] /= sum;
+    return visible;
+}
+
+/* One query's output, and its contributions to the gradients, in double; the matrix of the
+ * softmax's derivatives is taken as it stands, P_j ([j = k] - P_k). */
+static void plain_row(const Case *c, const Arrays *x, double *P, double *dP, int64_t b, int64_t h,
+                      int64_t i)
+{
+    int64_t row = (b * c->N + i) * c->H + h;
+    const Real *query = x->query + row * c->D, *dout = x->dout + row * c->M;
+    int64_t visible = probabilities(P, query, c, x, b, h, i);
+    for (int64_t j = 0; j < visible; j++) {
+        int64_t key_row = (b * c->keys + j) * c->H + h;
+        dP[j] = dot(dout, x->value + key_row * c->M, c->M);
+        for (int64_t m = 0; m < c->M; m++) {
+            x->out[row * c->M + m] += (Real)(P[j] * (double)x->value[key_row * c->M + m]);
+            x->dvalue[key_row * c->M + m] += (Real)(P[j] * (double)dout[m]);
+        }
+    }
+    for (int64_t k = 0; k < visible; k++) {
+        double dS = 0;
+        for (int64_t j = 0; j < visible; j++)
+            dS += dP[j] * P[j] * ((j == k) - P[k]);
+        int64_t key_row = (b * c->keys + k) * c->H + h;
+        for (int64_t d = 0; d < c->D; d++) {
+            x->dquery[row * c->D + d] +=
+                (Real)(dS * (double)x->key[key_row * c->D + d] / sqrt((double)c->D));
+            x->dkey[key_row * c->D + d] += (Real)(dS * (double)query[d] / sqrt((double)c->D));
+        }
+    }
+}
+
+static void plain(const Case *c, const Arrays *x)
+{
+    double *P = malloc((size_t)c->keys * sizeof *P), *dP = malloc((size_t)c->keys * sizeof *dP);
+    ck_assert(P && dP);
+    for (int64_t b = 0; b < c->B; b++)
+        for (int64_t h = 0; h < c->H; h++)
+            for (int64_t i = 0; i < c->N; i++)
+                plain_row(c, x, P, dP, b, h, i);
+    free(P);
+    free(dP);
+}
+
+/* The same by the operation. */
+static Arrays computed(const Case *c, const Arrays *x)
+{
+    Tape *tape = tape_new(test_device());
+    Tensor *query = tape_variable(tape, x->query, shape(c->B, c->N, c->H, c->D));
+    Tensor *key = tape_variable(tape, x->key, shape(c->B, c->keys, c->H, c->D));
+    Tensor *value = tape_variable(tape, x->value, shape(c->B, c->keys, c->H, c->M));
+    Tensor *lengths = c->lengths ? tape_input_i32(tape, c->lengths, shape(c->B)) : NULL;
+    Tensor *out = tensor_keep(op_softmax_attention(tape, query, key, value, lengths, c->causal));
+    tape_backward_from(tape, out, tape_input(tape, x->dout, out->shape));
+    Arrays y = { .out = test_values(out),
+                 .dquery = test_values(tensor_gradient(query)),
+                 .dkey = test_values(tensor_gradient(key)),
+                 .dvalue = test_values(tensor_gradient(value)) };
+    tape_free(tape);
+    return y;
+}
+
+/* Where the gradient of the scores is 0, as with one key, the rounding of numbers near 1 is left:
+ * errors are relative to 1 or what is greater. */
+static void assert_near(const char *what, const Real *a, const Real *b, int64_t count,
+                        double tolerance)
+{
+    double largest = 1;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs((double)b[i]));
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(fabs((double)a[i] - (double)b[i]) <= tolerance * largest,
+                      "%s[%lld] is %.9g, expected %.9g", what, (long long)i, (double)a[i],
+                      (double)b[i]);
+}
+
+static void assert_arrays_near(const Case *c, const Arrays *a, const Arrays *b, double tolerance)
+{
+    assert_near("out", a->out, b->out, out_count(c), tolerance);
+    assert_near("dquery", a->dquery, b->dquery, query_count(c), tolerance);
+    assert_near("dkey", a->dkey, b->dkey, key_count(c), tolerance);
+    assert_near("dvalue", a->dvalue, b->dvalue, value_count(c), tolerance);
+}
+
+static void check_case(Case c, double tolerance)
+{
+    Arrays x = arrays_for(&c), y = computed(&c, &x);
+    plain(&c, &x);
+    assert_arrays_near(&c, &y, &x, tolerance);
+}
+
+START_TEST(plain_computation_of_many_shapes)
+{
+    const int64_t lengths[] = { 1, 2, 9, 32, 33, 63, 64, 65, 96, 150 };
+    const int64_t heads[][3] = { { 1, 1, 1 },   { 2, 3, 5 },   { 3, 8, 8 },   { 1, 16, 24 },
+                                 { 2, 32, 32 }, { 1, 33, 17 }, { 1, 64, 64 }, { 1, 100, 48 } };
+    for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
+        for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
+            for (int causal = 0; causal < 2; causal++)
+                check_case((Case){ .B = 1 + (int64_t)(n + h) % 2,
+                                   .N = lengths[n],
+                                   .keys = lengths[n],
+                                   .H = heads[h][0],
+                                   .D = heads[h][1],
+                                   .M = heads[h][2],
+                                   .causal = causal },
+                           VECTOR_TOLERANCE);
+}
+END_TEST
+
+START_TEST(other_number_of_keys_than_queries)
+{
+    const int64_t numbers[][2] = { { 1, 100 }, { 100, 1 }, { 65, 130 }, { 130, 65 }, { 3, 64 } };
+    for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++)
+        check_case(
+            (Case){ .B = 2, .N = numbers[n][0], .keys = numbers[n][1], .H = 2, .D = 8, .M = 5 },
+            VECTOR_TOLERANCE);
+}
+END_TEST
+
+/* Keys past a length are not read: they hold NaN here, and their gradients are 0. */
+START_TEST(key_lengths)
+{
+    const int32_t lengths[] = { 1, 63, 64, 65, 128, 130, 7 };
+    for (int causal = 0; causal < 2; causal++) {
+        Case c = { .B = 7,
+                   .N = 130,
+                   .keys = 130,
+                   .H = 2,
+                   .D = 6,
+                   .M = 10,
+                   .causal = causal,
+                   .lengths = lengths };
+        Arrays x = arrays_for(&c);
+        int64_t key_row = c.H * c.D, value_row = c.H * c.M;
+        for (int64_t b = 0; b < c.B; b++)
+            for (int64_t j = lengths[b]; j < c.keys; j++) {
+                x.key[(b * c.keys + j) * key_row] = (Real)NAN;
+                x.value[(b * c.keys + j) * value_row] = (Real)NAN;
+            }
+        Arrays y = computed(&c, &x);
+        plain(&c, &x);
+        assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
+        for (int64_t b = 0; b < c.B; b++)
+            for (int64_t i = lengths[b] * key_row; i < c.keys * key_row; i++)
+                ck_assert(y.dkey[b * c.keys * key_row + i] == 0);
+    }
+}
+END_TEST
+
+/* -------------------------------------------------------------------------- forms of the arguments */
+START_TEST(packed_equals_separate)
+{
+    enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
+    Case c = { .B = B, .N = N, .keys = N, .H = H, .D = D, .M = D };
+    for (int causal = 0; causal < 2; causal++) {
+        c.causal = causal;
+        Arrays x = arrays_for(&c), y = computed(&c, &x);
+        Real *packed = zeros(3 * query_count(&c)), *expected = zeros(3 * query_count(&c));
+        for (int row = 0; row < B * N; row++) {
+            const Real *parts[] = { x.query, x.key, x.value };
+            const Real *gradients[] = { y.dquery, y.dkey, y.dvalue };
+            for (int k = 0; k < 3; k++) {
+                size_t bytes = PART * sizeof(Real);
+                memcpy(packed + (3 * row + k) * PART, parts[k] + row * PART, bytes);
+                memcpy(expected + (3 * row + k) * PART, gradients[k] + row * PART, bytes);
+            }
+        }
+        Tape *tape = tape_new(test_device());
+        Tensor *all = tape_variable(tape, packed, shape(B, N, 3 * H, D));
+        Tensor *out = tensor_keep(op_softmax_attention(tape, all, NULL, NULL, NULL, causal));
+        tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
+        assert_close(test_values(out), y.out, out_count(&c), 0);
+        assert_close(test_values(tensor_gradient(all)), expected, 3 * query_count(&c), 0);
+        tape_free(tape);
+    }
+}
+END_TEST
+
+/* One tensor as query, key and value gets the sum of the three gradients. */
+START_TEST(the_same_tensor_thrice)
+{
+    Case c = { .B = 2, .N = 70, .keys = 70, .H = 2, .D = 5, .M = 5, .causal = true };
+    Arrays x = arrays_for(&c);
+    x.key = x.value = x.query;
+    Arrays y = computed(&c, &x);
+    Real *expected = zeros(query_count(&c));
+    for (int64_t i = 0; i < query_count(&c); i++)
+        expected[i] = y.dquery[i] + y.dkey[i] + y.dvalue[i];
+    Tape *tape = tape_new(test_device());
+    Tensor *all = tape_variable(tape, x.query, shape(c.B, c.N, c.H, c.D));
+    Tensor *out = op_softmax_attention(tape, all, all, all, NULL, true);
+    tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
+    assert_close(test_values(tensor_gradient(all)), expected, query_count(&c), VECTOR_TOLERANCE);
+    tape_free(tape);
+}
+END_TEST
+
+/* Any of the three may want no gradient; the others get the same numbers. */
+START_TEST(a_gradient_for_some)
+{
+    Case c = { .B = 1, .N = 70, .keys = 70, .H = 2, .D = 5, .M = 4 };
+    Arrays x = arrays_for(&c), y = computed(&c, &x);
+    for (int wanted = 0; wanted < 3; wanted++) {
+        Tape *tape = tape_new(test_device());
+        const Real *values[] = { x.query, x.key, x.value };
+        const Real *expected[] = { y.dquery, y.dkey, y.dvalue };
+        Tensor *in[3];
+        for (int k = 0; k < 3; k++)
+            in[k] = (k == wanted ? tape_variable : tape_input)(
+                tape, values[k], shape(c.B, c.N, c.H, k == 2 ? c.M : c.D));
+        Tensor *out = op_softmax_attention(tape, in[0], in[1], in[2], NULL, false);
+        tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
+        assert_close(test_values(tensor_gradient(in[wanted])), expected[wanted],
+                     tensor_count(in[wanted]), 0);
+        tape_free(tape);
+    }
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------- hard numbers */
+/* Scores of some thousands: the powers neither overflow nor vanish together. A score of magnitude
+ * S has an error of S eps, and so has the exponent of a probability. */
+START_TEST(large_scores)
+{
+    double tolerance = sizeof(Real) == sizeof(float) ? 1e-2 : 1e-9;
+    for (int causal = 0; causal < 2; causal++)
+        check_case((Case){ .B = 1,
+                           .N = 140,
+                           .keys = 140,
+                           .H = 2,
+                           .D = 8,
+                           .M = 8,
+                           .causal = causal,
+                           .factor = 1000 },
+                   tolerance);
+}
+END_TEST
+
+/* Every later tile has greater scores than all before it, and smaller ones. */
+START_TEST(rising_and_falling_scores)
+{
+    for (int falling = 0; falling < 2; falling++) {
+        Case c = { .B = 1, .N = 200, .keys = 200, .H = 1, .D = 1, .M = 4 };
+        Arrays x = arrays_for(&c);
+        for (int64_t j = 0; j < c.keys; j++)
+            x.key[j] = (Real)(falling ? -j : j) / 8;
+        for (int64_t i = 0; i < c.N; i++)
+            x.query[i] = 1 + (Real)(i % 5);
+        Arrays y = computed(&c, &x);
+        plain(&c, &x);
+        assert_arrays_near(&c, &y, &x, 20 * VECTOR_TOLERANCE);
+    }
+}
+END_TEST
+
+static bool row_has_nan(const Real *out, int64_t row, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (isnan(out[row * count + i]))
+            return true;
+    return false;
+}
+
+/* A NaN comes out where it went in: of a query in its row, of a key in all rows that see it. */
+START_TEST(not_a_number_is_not_hidden)
+{
+    enum { N = 100, AT = 70 };
+    Case c = { .B = 1, .N = N, .keys = N, .H = 1, .D = 3, .M = 2, .causal = true };
+    Arrays x = arrays_for(&c);
+    Real before = x.query[AT * 3];
+    x.query[AT * 3] = (Real)NAN;
+    Arrays y = computed(&c, &x);
+    for (int i = 0; i < N; i++)
+        ck_assert_int_eq(row_has_nan(y.out, i, 2), i == AT);
+    for (int i = 0; i < N; i++)
+        ck_assert_int_eq(row_has_nan(y.dquery, i, 3), i == AT);
+    x.query[AT * 3] = before;
+    x.key[AT * 3] = (Real)NAN;
+    y = computed(&c, &x);
+    for (int i = 0; i < N; i++)
+        ck_assert_int_eq(row_has_nan(y.out, i, 2), i >= AT);
+    c.causal = false;
+    y = computed(&c, &x);
+    for (int i = 0; i < N; i++)
+        ck_assert(row_has_nan(y.out, i, 2));
+}
+END_TEST
+
+/* --------------------------------------------------------------------------- threads and memory */
+START_TEST(two_runs_are_bitwise_equal)
+{
+    for (int64_t H = 1; H <= 3; H++) {
+        Case c = { .B = 1, .N = 300, .keys = 300, .H = H, .D = 8, .M = 8, .causal = true };
+        Arrays x = arrays_for(&c);
+        device_set_threads(3);
+        Arrays once = computed(&c, &x);
+        for (int run = 0; run < 4; run++) {
+            Arrays again = computed(&c, &x);
+            assert_arrays_near(&c, &again, &once, 0);
+        }
+    }
+}
+END_TEST
+
+/* More threads than heads share a head's queries. */
+START_TEST(any_number_of_threads)
+{
+    for (int threads = 1; threads <= 7; threads += 2) {
+        device_set_threads(threads);
+        for (int causal = 0; causal < 2; causal++) {
+            check_case(
+                (Case){ .B = 1, .N = 270, .keys = 270, .H = 1, .D = 8, .M = 5, .causal = causal },
+                VECTOR_TOLERANCE);
+            check_case(
+                (Case){ .B = 1, .N = 130, .keys = 130, .H = 2, .D = 5, .M = 9, .causal = causal },
+                VECTOR_TOLERANCE);
+        }
+    }
+    enum { N = 200 };
+    Tape *tape = tape_new(test_device());
+    Real *values = test_normal(7, N), *results[2];
+    for (int threads = 1; threads <= 2; threads++) {
+        device_set_threads(threads == 1 ? 1 : 5);
+        Tensor *all = tape_variable(tape, values, shape(1, N, 1, 1));
+        Tensor *out = op_softmax_attention(tape, all, all, all, NULL, false);
+        tape_backward_from(tape, out, tape_input(tape, values, out->shape));
+        results[threads - 1] = test_values(tensor_gradient(all));
+        tape_reset(tape);
+    }
+    assert_close(results[1], results[0], N, VECTOR_TOLERANCE);
+    tape_free(tape);
+}
+END_TEST
+
+static size_t peak_bytes(int64_t N, int64_t H, bool backward)
+{
+    Device *device = test_device();
+    Tape *tape = tape_new(device);
+    device_reset_peak(device);
+    size_t before = device_memory(device).current;
+    Real *values = test_normal(1, N * H * 8);
+    Tensor *all = tape_variable(tape, values, shape(1, N, H, 8));
+    Tensor *out = op_softmax_attention(tape, all, all, all, NULL, true);
+    if (backward)
+        tape_backward_from(tape, out, tape_input(tape, values, out->shape));
+    size_t peak = device_memory(device).peak - before;
+    tape_free(tape);
+    return peak;
+}
+
+START_TEST(memory_grows_linearly)
+{
+    device_set_threads(2);
+    for (int backward = 0; backward < 2; backward++) {
+        size_t one = peak_bytes(1024, 4, backward), four = peak_bytes(4096, 4, backward);
+        ck_assert_msg(four <= 4 * one, "%zu bytes for 1024 positions, %zu for 4096", one, four);
+    }
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------- misuse */
+START_TEST(misuse_is_told)
+{
+    Tape *tape = tape_new(test_device());
+    Real *values = test_normal(1, 2 * 4 * 6 * 3);
+    const int32_t integers[] = { 1, 4, 0, 5, 1, 1 };
+    Tensor *query = tape_input(tape, values, shape(2, 4, 3, 2));
+    Tensor *five = tape_input(tape, values, shape(2, 5, 3, 2));
+    Tensor *wide = tape_input(tape, values, shape(2, 4, 3, 3));
+    Tensor *flat = tape_input(tape, values, shape(2, 4, 6));
+    Tensor *four_heads = tape_input(tape, values, shape(2, 4, 4, 2));
+    Tensor *lengths = tape_input_i32(tape, integers, shape(2));
+    assert_raises("op_softmax_attention: query is NULL",
+                  op_softmax_attention(tape, NULL, query, query, NULL, true));
+    assert_raises("op_softmax_attention: query holds integers, expected numbers of type Real",
+                  op_softmax_attention(tape, lengths, query, query, NULL, true));
+    assert_raises("op_softmax_attention: query is [2,4,6], expected four axes, [B, N, H, D]",
+                  op_softmax_attention(tape, flat, query, query, NULL, true));
+    assert_raises("op_softmax_attention: key is NULL; give both key and value, or neither when "
+                  "query holds all three",
+                  op_softmax_attention(tape, query, NULL, query, NULL, true));
+    assert_raises("op_softmax_attention: value is NULL; give both key and value, or neither when "
+                  "query holds all three",
+                  op_softmax_attention(tape, query, query, NULL, NULL, true));
+    assert_raises("op_softmax_attention: query without key and value must hold all three, "
+                  "[B, N, 3 H, D], but is [2,4,4,2]: its third size is no multiple of 3",
+                  op_softmax_attention(tape, four_heads, NULL, NULL, NULL, true));
+    assert_raises("op_softmax_attention: key is [2,4,3,3], expected [B, N, H, D] with the B, H, D "
+                  "of query, [2,4,3,2]",
+                  op_softmax_attention(tape, query, wide, query, NULL, false));
+    assert_raises("op_softmax_attention: key is [2,5,3,2], expected as many positions as query, "
+                  "[2,4,3,2], has",
+                  op_softmax_attention(tape, query, five, five, NULL, true));
+    assert_raises("op_softmax_attention: value is [2,4,3,2], expected [B, N, H, M] with the B, N, "
+                  "H of key, [2,5,3,2]",
+                  op_softmax_attention(tape, query, five, query, NULL, false));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(misuse_of_key_lengths_is_told)
+{
+    Tape *tape = tape_new(test_device());
+    Real *values = test_normal(1, 2 * 4 * 3 * 2);
+    const int32_t integers[] = { 1, 4, 3, 0, 5, 1 };
+    Tensor *query = tape_input(tape, values, shape(2, 4, 3, 2));
+    assert_raises("op_softmax_attention: key_lengths holds numbers of type Real, expected integers",
+                  op_softmax_attention(tape, query, query, query, query, true));
+    assert_raises("op_softmax_attention: key_lengths has shape [3], expected [2]: one length a "
+                  "sequence",
+                  op_softmax_attention(tape, query, query, query,
+                                       tape_input_i32(tape, integers, shape(3)), true));
+    assert_raises("op_softmax_attention: key_lengths[1] is 0, expected 1 to 4, the number of keys",
+                  op_softmax_attention(tape, query, query, query,
+                                       tape_input_i32(tape, integers + 2, shape(2)), true));
+    assert_raises("op_softmax_attention: key_lengths[0] is 5, expected 1 to 4, the number of keys",
+                  op_softmax_attention(tape, query, query, query,
+                                       tape_input_i32(tape, integers + 4, shape(2)), false));
+    tape_free(tape);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("softmax_attention",
+                     (const TTest *const[]){
+                         reference_vectors, gradients_beyond_one_tile, gradients_with_key_lengths,
+                         plain_computation_of_many_shapes, other_number_of_keys_than_queries,
+                         key_lengths, packed_equals_separate, the_same_tensor_thrice,
+                         a_gradient_for_some, large_scores, rising_and_falling_scores,
+                         not_a_number_is_not_hidden, two_runs_are_bitwise_equal,
+                         any_number_of_threads, memory_grows_linearly, misuse_is_told,
+                         misuse_of_key_lengths_is_told, NULL });
+}
