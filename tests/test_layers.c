@@ -1,0 +1,634 @@
+/* The layers, against a transformer's reference vectors and finite differences. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static Device *device;
+static Tape *tape;
+static Params *params;
+
+static void begin(void)
+{
+    device = test_device();
+    tape = tape_new(device);
+    params = params_new(device, 5);
+}
+
+static void end(void)
+{
+    tape_free(tape);
+    params_free(params);
+    ck_assert_uint_eq(device_memory(device).current, 0);
+}
+
+static void assert_same(const Real *a, const Real *b, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(a[i] == b[i], "element %lld is %.9g, expected %.9g", (long long)i,
+                      (double)a[i], (double)b[i]);
+}
+
+static double largest(const Tensor *tensor)
+{
+    const Real *values = test_values(tensor);
+    double result = 0;
+    for (int64_t i = 0; i < tensor_count(tensor); i++)
+        result = fmax(result, fabs((double)values[i]));
+    return result;
+}
+
+/* ------------------------------------------------------------------------ names, shapes, defaults */
+static void assert_weight(const char *name, Shape expected)
+{
+    const Tensor *weight = params_find(params, name);
+    ck_assert_msg(weight != NULL, "there is no weight %s", name);
+    ck_assert_msg(shape_equal(weight->shape, expected), "%s has shape %s, expected %s", name,
+                  shape_text(weight->shape).text, shape_text(expected).text);
+}
+
+START_TEST(a_transformer_names_its_weights)
+{
+    begin();
+    Transformer transformer =
+        nn_transformer(params, "", (TransformerConfig){ .layers = 2, .heads = 2, .head_dim = 3 });
+    ck_assert_int_eq(transformer.layers, 2);
+    static const char *const layers[] = { "layers.0", "layers.1" };
+    for (int i = 0; i < 2; i++) {
+        const struct {
+            const char *name;
+            Shape shape;
+        } expected[] = {
+            { "attention.query.weight", shape(6, 6) },
+            { "attention.query.bias", shape(6) },
+            { "attention.key.weight", shape(6, 6) },
+            { "attention.key.bias", shape(6) },
+            { "attention.value.weight", shape(6, 6) },
+            { "attention.value.bias", shape(6) },
+            { "attention.out.weight", shape(6, 6) },
+            { "attention.out.bias", shape(6) },
+            { "norm1.weight", shape(6) },
+            { "norm1.bias", shape(6) },
+            { "ff1.weight", shape(24, 6) },
+            { "ff1.bias", shape(24) },
+            { "ff2.weight", shape(6, 24) },
+            { "ff2.bias", shape(6) },
+            { "norm2.weight", shape(6) },
+            { "norm2.bias", shape(6) },
+        };
+        for (size_t j = 0; j < sizeof expected / sizeof expected[0]; j++) {
+            char name[64];
+            snprintf(name, sizeof name, "%s.%s", layers[i], expected[j].name);
+            assert_weight(name, expected[j].shape);
+        }
+    }
+    assert_weight("norm.weight", shape(6));
+    assert_weight("norm.bias", shape(6));
+    ck_assert_int_eq(params_count(params), 2 * 16 + 2);
+    ck_assert(shape_equal(transformer.layer[1].attention.input.weight->shape, shape(18, 6)));
+    ck_assert_ptr_eq(params_find(params, "layers.1.attention.key.bias")->base,
+                     transformer.layer[1].attention.input.bias);
+    end();
+}
+END_TEST
+
+START_TEST(a_config_of_zeros_means_the_defaults)
+{
+    begin();
+    Transformer transformer = nn_transformer(params, "transformer", (TransformerConfig){ 0 });
+    const MultiHeadAttention *attention = &transformer.layer[0].attention;
+    ck_assert_int_eq(transformer.layers, 4);
+    ck_assert(transformer.has_norm);
+    ck_assert_int_eq(attention->heads, 8);
+    ck_assert_int_eq(attention->head_dim, 32);
+    ck_assert_int_eq(attention->attention, ATTENTION_CAUSAL_LINEAR);
+    ck_assert(attention->eps == (Real)1e-6);
+    assert_weight("transformer.layers.3.ff1.weight", shape(1024, 256));
+    assert_weight("transformer.norm.bias", shape(256));
+    ck_assert_int_eq(params_count(params), 4 * 16 + 2);
+
+    nn_transformer(params, "other", (TransformerConfig){ .layers = 1, .no_final_norm = true });
+    ck_assert_int_eq(params_count(params), 4 * 16 + 2 + 16);
+    end();
+}
+END_TEST
+
+START_TEST(initial_weights_are_those_of_the_papers_code)
+{
+    begin();
+    Linear linear = nn_linear(params, "linear", 25, 300);
+    LayerNorm norm = nn_layer_norm(params, "norm", 8);
+    Embedding embedding = nn_embedding(params, "embedding", 100, 40);
+    MultiHeadAttention attention =
+        nn_attention(params, "attention", (TransformerConfig){ .heads = 4, .head_dim = 4 });
+    const struct {
+        const Tensor *tensor;
+        double bound;
+    } uniform[] = { { linear.weight, 0.2 },
+                    { linear.bias, 0.2 },
+                    { attention.input.weight, 0.25 },
+                    { attention.input.bias, 0.25 },
+                    { attention.output.weight, 0.25 } };
+    for (int i = 0; i < 5; i++) {
+        const double found = largest(uniform[i].tensor);
+        ck_assert_double_le(found, uniform[i].bound * (1 + 1e-6));
+        ck_assert_double_ge(found, uniform[i].bound * 0.8);
+    }
+    double square = 0;
+    const Real *table = test_values(embedding.weight);
+    for (int i = 0; i < 4000; i++)
+        square += (double)table[i] * (double)table[i];
+    ck_assert_double_eq_tol(square / 4000, 1, 4 * sqrt(2. / 4000));
+    for (int i = 0; i < 8; i++) {
+        ck_assert(test_values(norm.weight)[i] == 1);
+        ck_assert(test_values(norm.bias)[i] == 0);
+    }
+    end();
+}
+END_TEST
+
+START_TEST(positions_follow_the_formula)
+{
+    begin();
+    enum { LENGTH = 50, WIDTH = 7 };
+    Tensor *positions = nn_sinusoidal_positions(params, LENGTH, WIDTH);
+    ck_assert(shape_equal(positions->shape, shape(LENGTH, WIDTH)));
+    const Real *values = test_values(positions);
+    for (int n = 0; n < LENGTH; n++)
+        for (int i = 0; 2 * i < WIDTH; i++) {
+            double angle = n / pow(10000, 2. * i / WIDTH);
+            ck_assert(values[n * WIDTH + 2 * i] == (Real)sin(angle));
+            if (2 * i + 1 < WIDTH)
+                ck_assert(values[n * WIDTH + 2 * i + 1] == (Real)cos(angle));
+        }
+    ck_assert_int_eq(params_count(params), 0);
+    end();
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------------- misuse */
+START_TEST(senseless_configs_raise)
+{
+    begin();
+#define CONFIG(...) ((TransformerConfig){ __VA_ARGS__ })
+    assert_raises("nn_transformer: layers is 65, expected 1 to 64, or 0 for the default",
+                  nn_transformer(params, "t", CONFIG(.layers = 65)));
+    assert_raises("nn_transformer: layers is -1, expected 1 to 64, or 0 for the default",
+                  nn_transformer(params, "t", CONFIG(.layers = -1)));
+    assert_raises("nn_transformer: heads is -2, expected 1 to 1048576, or 0 for the default",
+                  nn_transformer(params, "t", CONFIG(.heads = -2)));
+    assert_raises("nn_attention: head_dim is -2, expected 1 to 1048576, or 0 for the default",
+                  nn_attention(params, "t", CONFIG(.head_dim = -2)));
+    assert_raises("nn_transformer_layer: feed_forward is 1048577, expected 1 to 1048576, or 0 for "
+                  "the default",
+                  nn_transformer_layer(params, "t", CONFIG(.feed_forward = 1048577)));
+    assert_raises("nn_transformer: there is no attention 5",
+                  nn_transformer(params, "t", CONFIG(.attention = (Attention)5)));
+    assert_raises("nn_transformer: dropout is 1, expected 0 <= dropout < 1",
+                  nn_transformer(params, "t", CONFIG(.dropout = 1)));
+    assert_raises("nn_transformer: dropout is nan, expected 0 <= dropout < 1",
+                  nn_transformer(params, "t", CONFIG(.dropout = (Real)NAN)));
+    assert_raises("nn_transformer: attention_eps is -1, expected more than 0, or 0 for the default",
+                  nn_transformer(params, "t", CONFIG(.attention_eps = -1)));
+    assert_raises("nn_dropout: the probability is -0.5, expected 0 <= probability < 1",
+                  nn_dropout((Real)-0.5));
+    assert_raises("nn_linear: l: in is 0 and out 3, expected 1 or more",
+                  nn_linear(params, "l", 0, 3));
+    assert_raises("nn_embedding: e: count is 3 and width -1, expected 1 or more",
+                  nn_embedding(params, "e", 3, -1));
+    assert_raises("nn_layer_norm: n: width is 0, expected 1 or more",
+                  nn_layer_norm(params, "n", 0));
+    assert_raises("nn_sinusoidal_positions: length is 0 and width 4, expected 1 or more",
+                  nn_sinusoidal_positions(params, 0, 4));
+    ck_assert_int_eq(params_count(params), 0);
+    end();
+}
+END_TEST
+
+START_TEST(attention_checks_its_arguments)
+{
+    begin();
+    MultiHeadAttention attention = nn_attention(
+        params, "a",
+        (TransformerConfig){ .heads = 2, .head_dim = 3, .attention = ATTENTION_CAUSAL_LINEAR });
+    const int32_t lengths[] = { 3, 2 };
+    Tensor *x = tape_input(tape, test_normal(1, 2 * 4 * 6), shape(2, 4, 6));
+    Tensor *key_lengths = tape_input_i32(tape, lengths, shape(2));
+    assert_raises("nn_attention_forward: key_lengths is given, but causal linear attention has no "
+                  "use for it: no position sees later ones; pass NULL",
+                  nn_attention_forward(tape, &attention, x, key_lengths));
+    assert_raises("nn_attention_forward: x is [8,6], expected [B, N, 6]",
+                  nn_attention_forward(tape, &attention, op_reshape(tape, x, shape(8, 6)), NULL));
+    assert_raises(
+        "nn_attention_forward: x is [4,4,3], expected [B, N, 6]",
+        nn_attention_forward(tape, &attention, op_reshape(tape, x, shape(4, 4, 3)), NULL));
+    assert_raises("nn_attention_forward: x is NULL",
+                  nn_attention_forward(tape, &attention, NULL, NULL));
+    end();
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------ reference vectors */
+
+/* An entry as Real, to be freed. */
+static Real *entry(const TensorFile *file, const char *prefix, const char *name)
+{
+    char full[128];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    const FileEntry *found = tensor_file_find(file, full);
+    ck_assert_msg(found != NULL, "there is no entry %s", full);
+    Real *values = malloc((size_t)shape_count(found->shape) * sizeof *values);
+    ck_assert_ptr_nonnull(values);
+    ck_assert_msg(tensor_file_read(file, full, found->shape, values), "%s", tapegrad_error());
+    return values;
+}
+
+static void assert_entry(const TensorFile *file, const char *prefix, const char *name,
+                         const Tensor *actual)
+{
+    Real *expected = entry(file, prefix, name);
+    double error = relative_error(test_values(actual), expected, tensor_count(actual));
+    ck_assert_msg(error <= VECTOR_TOLERANCE, "%s%s: relative error %g, expected at most %g", prefix,
+                  name, error, VECTOR_TOLERANCE);
+    free(expected);
+}
+
+/* A key's bias adds the same to all scores of a query, which softmax does not see: the gradient is
+ * 0 but for rounding. */
+static void assert_no_gradient_of_key_biases(const Transformer *transformer)
+{
+    for (int i = 0; i < transformer->layers; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "layers.%d.attention.key.bias", i);
+        ck_assert_double_le(largest(tensor_gradient(params_find(params, name))),
+                            VECTOR_TOLERANCE * largest(tensor_gradient(
+                                                   transformer->layer[i].attention.input.bias)));
+    }
+}
+
+static void load_weights(const TensorFile *file)
+{
+    for (int i = 0; i < params_count(params); i++) {
+        Tensor *weight = params_at(params, i);
+        Real *values = entry(file, "param.", weight->name);
+        tensor_write(weight, values);
+        free(values);
+    }
+}
+
+static Tensor *integers(const TensorFile *file, const char *name, Shape expected)
+{
+    int32_t values[3 * 24];
+    ck_assert_int_le(shape_count(expected), 3 * 24);
+    ck_assert_msg(tensor_file_read_i32(file, name, expected, values), "%s", tapegrad_error());
+    return tape_input_i32(tape, values, expected);
+}
+
+/* The copy task's model: half the width embeds the symbol, half the position. */
+static void check_transformer(const char *file_name, Attention attention)
+{
+    enum { BATCH = 3, LENGTH = 24, SYMBOLS = 11, WIDTH = 16 };
+    begin();
+    const char *directory = getenv("TAPEGRAD_VECTORS");
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", directory ? directory : "tests/data", file_name);
+    TensorFile *file = tensor_file_open(path);
+    ck_assert_msg(file != NULL, "%s", tapegrad_error());
+
+    Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, WIDTH / 2);
+    Tensor *positions = nn_sinusoidal_positions(params, LENGTH, WIDTH / 2);
+    Transformer transformer = nn_transformer(
+        params, "",
+        (TransformerConfig){ .layers = 2, .heads = 2, .head_dim = 8, .attention = attention });
+    Linear head = nn_linear(params, "head", WIDTH, SYMBOLS);
+    ck_assert_int_eq(params_count(params), 1 + 2 * 16 + 2 + 2);
+    load_weights(file);
+
+    const Shape size = shape(BATCH, LENGTH);
+    Tensor *x = nn_embedding_forward(tape, &embedding, integers(file, "tokens", size));
+    x = nn_transformer_forward(tape, &transformer, op_concat(tape, x, positions, -1), NULL);
+    Tensor *logits = tensor_keep(nn_linear_forward(tape, &head, x));
+    Real *mask = entry(file, "", "mask");
+    Tensor *loss = op_cross_entropy(tape, logits, integers(file, "target", size),
+                                    tape_input(tape, mask, size));
+    tape_backward(tape, loss);
+    assert_entry(file, "", "logits", logits);
+    assert_entry(file, "", "loss", loss);
+    const bool softmax = attention == ATTENTION_CAUSAL_SOFTMAX;
+    for (int i = 0; i < params_count(params); i++) {
+        Tensor *weight = params_at(params, i);
+        if (!softmax || !strstr(weight->name, "key.bias"))
+            assert_entry(file, "grad.", weight->name, tensor_gradient(weight));
+    }
+    if (softmax)
+        assert_no_gradient_of_key_biases(&transformer);
+    free(mask);
+    tensor_file_close(file);
+    end();
+}
+
+START_TEST(the_linear_transformer_of_the_vectors)
+{
+    check_transformer("transformer_linear.safetensors", ATTENTION_CAUSAL_LINEAR);
+}
+END_TEST
+
+START_TEST(the_softmax_transformer_of_the_vectors)
+{
+    check_transformer("transformer_softmax.safetensors", ATTENTION_CAUSAL_SOFTMAX);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------ finite differences
+ * A layer is a struct of handles: the check puts its own variables in their place. */
+typedef struct LayerCheck {
+    TransformerLayer layer;
+    const int32_t *key_lengths;
+} LayerCheck;
+
+static Tensor *forward(Tape *checking, const LayerCheck *check, const TransformerLayer *layer,
+                       Tensor *x)
+{
+    Tensor *key_lengths =
+        check->key_lengths ? tape_input_i32(checking, check->key_lengths, shape(2)) : NULL;
+    return nn_transformer_layer_forward(checking, layer, x, key_lengths);
+}
+
+static Tensor *of_attention(Tape *checking, Tensor *const *in, void *context)
+{
+    const LayerCheck *check = context;
+    TransformerLayer layer = check->layer;
+    layer.attention.input = (Linear){ in[1], in[2] };
+    layer.attention.output = (Linear){ in[3], in[4] };
+    layer.norm1.weight = in[5];
+    layer.norm1.bias = in[6];
+    return forward(checking, check, &layer, in[0]);
+}
+
+static Tensor *of_feed_forward(Tape *checking, Tensor *const *in, void *context)
+{
+    const LayerCheck *check = context;
+    TransformerLayer layer = check->layer;
+    layer.ff1 = (Linear){ in[1], in[2] };
+    layer.ff2 = (Linear){ in[3], in[4] };
+    layer.norm2.weight = in[5];
+    layer.norm2.bias = in[6];
+    return forward(checking, check, &layer, in[0]);
+}
+
+static void check_layer(TransformerConfig config, const int32_t *key_lengths)
+{
+    begin();
+    config.heads = 2;
+    config.head_dim = 3;
+    config.feed_forward = 7;
+    LayerCheck check = { nn_transformer_layer(params, "layer", config), key_lengths };
+    check_gradient(of_attention, &check, shape(2, 5, 6), shape(18, 6), shape(18), shape(6, 6),
+                   shape(6), shape(6), shape(6));
+    check_gradient(of_feed_forward, &check, shape(2, 5, 6), shape(7, 6), shape(7), shape(6, 7),
+                   shape(6), shape(6), shape(6));
+    end();
+}
+
+START_TEST(gradients_of_a_pre_norm_layer)
+{
+    check_layer((TransformerConfig){ .pre_norm = true, .gelu = true }, NULL);
+}
+END_TEST
+
+START_TEST(gradients_of_a_post_norm_layer_with_dropout)
+{
+    check_layer((TransformerConfig){ .gelu = true,
+                                     .dropout = (Real)0.25,
+                                     .attention = ATTENTION_CAUSAL_SOFTMAX },
+                NULL);
+}
+END_TEST
+
+START_TEST(gradients_with_key_lengths)
+{
+    static const int32_t key_lengths[] = { 3, 5 };
+    check_layer((TransformerConfig){ .pre_norm = true,
+                                     .gelu = true,
+                                     .attention = ATTENTION_LINEAR,
+                                     .attention_eps = (Real)1e-2 },
+                key_lengths);
+    check_layer((TransformerConfig){ .gelu = true, .attention = ATTENTION_SOFTMAX }, key_lengths);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------- training and inference */
+enum { BATCH = 2, LENGTH = 32, WIDTH = 32 };
+
+static const TransformerConfig small = { .layers = 3, .heads = 4, .head_dim = 8 };
+
+static Tensor *some_input(void)
+{
+    return tape_input(tape, test_normal(9, BATCH * LENGTH * WIDTH), shape(BATCH, LENGTH, WIDTH));
+}
+
+static void check_inference(TransformerConfig config)
+{
+    begin();
+    Transformer transformer = nn_transformer(params, "t", config);
+    tape_use(tape, "test: weights", params_at(params, 0));
+    const size_t weights = device_memory(device).current;
+    Real *trained = test_values(nn_transformer_forward(tape, &transformer, some_input(), NULL));
+    const size_t training = device_memory(device).current - weights;
+    tape_reset(tape);
+    ck_assert_uint_eq(device_memory(device).current, weights);
+
+    config.dropout = (Real)0.5;
+    for (int i = 0; i < transformer.layers; i++)
+        transformer.layer[i].dropout = nn_dropout(config.dropout);
+    tape_recording(tape, false);
+    Tensor *x = some_input();
+    const size_t input = device_memory(device).current - weights;
+    device_reset_peak(device);
+    Tensor *out = nn_transformer_forward(tape, &transformer, x, NULL);
+    assert_same(test_values(out), trained, tensor_count(out));
+    ck_assert_uint_eq(device_memory(device).current - weights, 2 * input);
+    const size_t three_layers = device_memory(device).peak - weights;
+    ck_assert_uint_lt(three_layers, training / 2);
+    tape_reset(tape);
+
+    transformer.layers = 2;
+    x = some_input();
+    device_reset_peak(device);
+    nn_transformer_forward(tape, &transformer, x, NULL);
+    ck_assert_uint_eq(device_memory(device).peak - weights, three_layers);
+    end();
+}
+
+START_TEST(inference_is_training_without_dropout_in_less_memory)
+{
+    check_inference(small);
+    check_inference((TransformerConfig){
+        .layers = 3, .heads = 4, .head_dim = 8, .pre_norm = true, .no_final_norm = true });
+}
+END_TEST
+
+/* The vectors have post-norm layers and a final norm; this is the rest, from single layers. */
+START_TEST(a_pre_norm_transformer_is_made_of_its_parts)
+{
+    begin();
+    TransformerConfig config = small;
+    config.layers = 1;
+    config.pre_norm = config.gelu = true;
+    Transformer whole = nn_transformer(params, "t", config);
+    TransformerLayer *layer = &whole.layer[0];
+    Tensor *x = some_input();
+    Tensor *normed = nn_layer_norm_forward(tape, &layer->norm1, x);
+    Tensor *middle = op_add(tape, x, nn_attention_forward(tape, &layer->attention, normed, NULL));
+    normed = nn_layer_norm_forward(tape, &layer->norm2, middle);
+    Tensor *inner = op_gelu(tape, nn_linear_forward(tape, &layer->ff1, normed));
+    Tensor *out = op_add(tape, middle, nn_linear_forward(tape, &layer->ff2, inner));
+    Tensor *final = nn_layer_norm_forward(tape, &whole.norm, out);
+    assert_same(test_values(nn_transformer_layer_forward(tape, layer, x, NULL)), test_values(out),
+                tensor_count(x));
+    assert_same(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(final),
+                tensor_count(x));
+    whole.has_norm = false;
+    assert_same(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(out),
+                tensor_count(x));
+    end();
+}
+END_TEST
+
+/* Of the first sequence only half the positions are keys: what the others hold does not show. */
+START_TEST(key_lengths_hide_positions)
+{
+    begin();
+    static const Attention kinds[] = { ATTENTION_LINEAR, ATTENTION_SOFTMAX,
+                                       ATTENTION_CAUSAL_SOFTMAX };
+    static const int32_t lengths[] = { LENGTH / 2, LENGTH };
+    Real *values = test_values(some_input());
+    MultiHeadAttention attention = nn_attention(params, "a", small);
+    const Shape size = shape(BATCH, LENGTH, WIDTH);
+    for (int i = 0; i < 3; i++) {
+        attention.attention = kinds[i];
+        Tensor *key_lengths = tape_input_i32(tape, lengths, shape(BATCH));
+        Tensor *x = tape_input(tape, values, size);
+        Real *before = test_values(nn_attention_forward(tape, &attention, x, key_lengths));
+        Real *all = test_values(nn_attention_forward(tape, &attention, x, NULL));
+        values[LENGTH / 2 * WIDTH] += 1;
+        x = tape_input(tape, values, size);
+        Real *after = test_values(nn_attention_forward(tape, &attention, x, key_lengths));
+        assert_same(after, before, LENGTH / 2 * WIDTH);
+        assert_same(after + LENGTH * WIDTH, before + LENGTH * WIDTH, LENGTH * WIDTH);
+        ck_assert_mem_ne(all, before, LENGTH * WIDTH * sizeof(Real));
+    }
+    end();
+}
+END_TEST
+
+START_TEST(dropout_drops_while_the_tape_records)
+{
+    begin();
+    Dropout dropout = nn_dropout((Real)0.25);
+    Tensor *x = some_input(), *out = nn_dropout_forward(tape, &dropout, x);
+    const Real *before = test_values(x), *after = test_values(out);
+    int dropped = 0;
+    for (int i = 0; i < BATCH * LENGTH * WIDTH; i++) {
+        dropped += after[i] == 0;
+        ck_assert(after[i] == 0 || fabs((double)(after[i] - before[i] / (Real)0.75)) < 1e-6);
+    }
+    const double mean = 0.25 * BATCH * LENGTH * WIDTH;
+    ck_assert_double_eq_tol(dropped, mean, 4 * sqrt(mean * 0.75));
+    tape_recording(tape, false);
+    assert_same(test_values(nn_dropout_forward(tape, &dropout, x)), before, tensor_count(x));
+    end();
+}
+END_TEST
+
+/* After the attention, the activation and ff2: four elements a counter of the tape's generator. */
+START_TEST(a_layer_drops_in_three_places)
+{
+    begin();
+    TransformerConfig config = small;
+    config.feed_forward = 20;
+    config.dropout = (Real)0.1;
+    TransformerLayer layer = nn_transformer_layer(params, "layer", config);
+    const uint64_t before = tape_random(tape).counter;
+    nn_transformer_layer_forward(tape, &layer, some_input(), NULL);
+    ck_assert_uint_eq(tape_random(tape).counter - before,
+                      BATCH * LENGTH * (WIDTH + 20 + WIDTH) / 4);
+    end();
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- recovery */
+static Tensor *step(const Transformer *transformer)
+{
+    Tensor *out = nn_transformer_forward(tape, transformer, some_input(), NULL);
+    return op_mean_squared_error(tape, out, some_input());
+}
+
+START_TEST(a_pass_that_failed_anywhere_may_be_repeated)
+{
+    begin();
+    TransformerConfig config = small;
+    config.layers = 1;
+    config.dropout = (Real)0.1;
+    Transformer transformer = nn_transformer(params, "t", config);
+    const int count = params_count(params);
+    Real *expected[32];
+    ck_assert_int_le(count, 32);
+    const Random start = tape_random(tape);
+    tape_backward(tape, step(&transformer));
+    for (int i = 0; i < count; i++)
+        expected[i] = test_values(tensor_gradient(params_at(params, i)));
+    tape_reset(tape);
+
+    volatile int failures = 0;
+    for (volatile int n = 1;; n++) {
+        params_zero_gradients(params);
+        tape_set_random(tape, start);
+        Tensor *loss = step(&transformer);
+        test_expect_error();
+        device_fail_allocation(n);
+        if (!setjmp(test_error_jump))
+            tape_backward(tape, loss);
+        tapegrad_on_error(NULL, NULL);
+        const bool failed = device_fail_allocation(0);
+        failures += failed;
+        if (failed) {
+            tape_reset(tape);
+            tape_backward(tape, step(&transformer));
+        }
+        for (int i = 0; i < count; i++)
+            assert_same(test_values(tensor_gradient(params_at(params, i))), expected[i],
+                        tensor_count(params_at(params, i)));
+        tape_reset(tape);
+        if (!failed)
+            break;
+    }
+    ck_assert_int_gt(failures, 10);
+    end();
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("layers", (const TTest *const[]){
+                                   a_transformer_names_its_weights,
+                                   a_config_of_zeros_means_the_defaults,
+                                   initial_weights_are_those_of_the_papers_code,
+                                   positions_follow_the_formula,
+                                   senseless_configs_raise,
+                                   attention_checks_its_arguments,
+                                   the_linear_transformer_of_the_vectors,
+                                   the_softmax_transformer_of_the_vectors,
+                                   gradients_of_a_pre_norm_layer,
+                                   gradients_of_a_post_norm_layer_with_dropout,
+                                   gradients_with_key_lengths,
+                                   inference_is_training_without_dropout_in_less_memory,
+                                   a_pre_norm_transformer_is_made_of_its_parts,
+                                   key_lengths_hide_positions,
+                                   dropout_drops_while_the_tape_records,
+                                   a_layer_drops_in_three_places,
+                                   a_pass_that_failed_anywhere_may_be_repeated,
+                                   NULL,
+                               });
+}
