@@ -6,39 +6,84 @@
  * start + i / 4, so that backward draws the same numbers again, and any thread can draw any. */
 #include "ops/internal.h"
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 typedef struct Dropout {
     Random random;  /* before the draw */
     uint32_t limit; /* u_i = (word_i / 2^8) 2^-24 is kept from limit = ceil(2^24 p) on */
     Real scale;     /* 1 / (1 - p) */
 } Dropout;
 
-/* Numbers are drawn this many blocks at a time, in vector instructions. */
-enum { BLOCKS = 32, WORDS = 4 * BLOCKS };
+/* Blocks are drawn in vector instructions, a word to a 64-bit lane: the lower halves count. */
+#if defined __AVX512F__
+typedef uint64_t Lanes __attribute__((vector_size(64)));
+#elif defined __AVX2__
+typedef uint64_t Lanes __attribute__((vector_size(32)));
+#else
+typedef uint64_t Lanes __attribute__((vector_size(16)));
+#endif
 
-/* word [WORDS] <- the blocks from counter on: philox() for each, a round for all at a time. */
+enum {
+    LANES = sizeof(Lanes) / sizeof(uint64_t),
+    GROUPS = 4, /* so many vectors of blocks side by side: none waits for another's products */
+    BLOCKS = GROUPS * LANES,
+    WORDS = 4 * BLOCKS,
+};
+
+/* The product of the lower halves, which gcc 12 does not see to be one instruction. */
+static inline Lanes half_product(Lanes a, uint32_t factor)
+{
+#if defined __AVX512F__
+    return (Lanes)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(factor));
+#elif defined __AVX2__
+    return (Lanes)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(factor));
+#else
+    return (a & 0xFFFFFFFFu) * factor;
+#endif
+}
+
+/* A round of tensor/philox.h's philox(); what is left in the upper halves never comes down. */
+static inline void round_of_lanes(Lanes x[4], uint32_t k0, uint32_t k1)
+{
+    Lanes p0 = half_product(x[0], 0xD2511F53u), p1 = half_product(x[2], 0xCD9E8D57u);
+    x[0] = p1 >> 32 ^ x[1] ^ k0;
+    x[1] = p1;
+    x[2] = p0 >> 32 ^ x[3] ^ k1;
+    x[3] = p0;
+}
+
+/* word [WORDS] <- the words of philox() at counter, counter + 1, ... */
 static void draw_words(uint32_t word[WORDS], Random random, uint64_t counter)
 {
-    uint32_t x0[BLOCKS], x1[BLOCKS], x2[BLOCKS], x3[BLOCKS];
+    Lanes x[GROUPS][4], count;
+    for (int i = 0; i < LANES; i++)
+        count[i] = counter + (uint64_t)i;
+    for (int g = 0; g < GROUPS; g++, count += (uint64_t)LANES) {
+        x[g][0] = count;
+        x[g][1] = count >> 32;
+        x[g][2] = (Lanes){ 0 } + random.stream;
+        x[g][3] = (Lanes){ 0 } + (random.stream >> 32);
+    }
     uint32_t k0 = (uint32_t)random.seed, k1 = (uint32_t)(random.seed >> 32);
-#pragma omp simd
-    for (int i = 0; i < BLOCKS; i++) {
-        x0[i] = (uint32_t)(counter + (uint64_t)i);
-        x1[i] = (uint32_t)((counter + (uint64_t)i) >> 32);
-        x2[i] = (uint32_t)random.stream;
-        x3[i] = (uint32_t)(random.stream >> 32);
+    for (int round = 0; round < 10; round++) {
+#pragma GCC unroll 4
+        for (int g = 0; g < GROUPS; g++)
+            round_of_lanes(x[g], k0, k1);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
     }
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+    for (int g = 0; g < GROUPS; g++, word += 4 * LANES) {
+        uint64_t lanes[4][LANES];
+        memcpy(lanes, x[g], sizeof lanes);
 #pragma omp simd
-        for (int i = 0; i < BLOCKS; i++)
-            philox_round(&x0[i], &x1[i], &x2[i], &x3[i], k0, k1);
-        philox_next_key(&k0, &k1);
-    }
-#pragma omp simd
-    for (int i = 0; i < BLOCKS; i++) {
-        word[4 * i] = x0[i];
-        word[4 * i + 1] = x1[i];
-        word[4 * i + 2] = x2[i];
-        word[4 * i + 3] = x3[i];
+        for (int i = 0; i < LANES; i++) {
+            word[4 * i] = (uint32_t)lanes[0][i];
+            word[4 * i + 1] = (uint32_t)lanes[1][i];
+            word[4 * i + 2] = (uint32_t)lanes[2][i];
+            word[4 * i + 3] = (uint32_t)lanes[3][i];
+        }
     }
 }
 

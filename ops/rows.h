@@ -13,9 +13,11 @@ static inline Real row_max(const Real *x, int64_t C)
     for (int i = 0; i < LANES; i++)
         m[i] = -(Real)INFINITY;
     int64_t c = 0;
-    for (; c + LANES <= C; c += LANES)
+    for (; c + LANES <= C; c += LANES) {
+#pragma omp simd
         for (int i = 0; i < LANES; i++)
             m[i] = x[c + i] > m[i] ? x[c + i] : m[i];
+    }
     for (; c < C; c++)
         m[0] = x[c] > m[0] ? x[c] : m[0];
     for (int i = 1; i < LANES; i++)

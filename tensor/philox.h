@@ -19,31 +19,19 @@ typedef struct Philox {
     uint32_t word[4];
 } Philox;
 
-enum { PHILOX_ROUNDS = 10 };
-
-PHILOX_FUNCTION void philox_round(uint32_t *x0, uint32_t *x1, uint32_t *x2, uint32_t *x3,
-                                  uint32_t k0, uint32_t k1)
-{
-    uint64_t p0 = (uint64_t)0xD2511F53u * *x0, p1 = (uint64_t)0xCD9E8D57u * *x2;
-    *x0 = (uint32_t)(p1 >> 32) ^ *x1 ^ k0;
-    *x1 = (uint32_t)p1;
-    *x2 = (uint32_t)(p0 >> 32) ^ *x3 ^ k1;
-    *x3 = (uint32_t)p0;
-}
-PHILOX_FUNCTION void philox_next_key(uint32_t *k0, uint32_t *k1)
-{
-    *k0 += 0x9E3779B9u;
-    *k1 += 0xBB67AE85u;
-}
-
 PHILOX_FUNCTION Philox philox(uint64_t seed, uint64_t stream, uint64_t counter)
 {
     uint32_t x0 = (uint32_t)counter, x1 = (uint32_t)(counter >> 32);
     uint32_t x2 = (uint32_t)stream, x3 = (uint32_t)(stream >> 32);
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        philox_round(&x0, &x1, &x2, &x3, k0, k1);
-        philox_next_key(&k0, &k1);
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * x0, p1 = (uint64_t)0xCD9E8D57u * x2;
+        x0 = (uint32_t)(p1 >> 32) ^ x1 ^ k0;
+        x1 = (uint32_t)p1;
+        x2 = (uint32_t)(p0 >> 32) ^ x3 ^ k1;
+        x3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
     }
     Philox result = { { x0, x1, x2, x3 } };
     return result;
