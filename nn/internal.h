@@ -16,6 +16,9 @@ Name nn_name(const char *path, const char *name);
 
 /* ------------------------------------------------------------------------------------ for optim/ */
 
+/* In a checkpoint the names of the optimiser's entries start with this. */
+#define STATE_PREFIX "optimizer."
+
 /* Lays storage out unless that was done; NULL, or what went wrong, the end of a sentence. */
 const char *params_lay_out(Params *params);
 

@@ -61,7 +61,8 @@ void params_zero_gradients(Params *params);
 Real params_clip_gradients(Params *params, Real maximum_norm);
 
 /* All weights under their path names, as a safetensors file. Loading needs every weight, of the
- * same shape, and tells the first that is missing, misshapen or unknown; then nothing is changed. */
+ * same shape, and tells the first that is missing, misshapen or unknown; then nothing is changed.
+ * Of a checkpoint (optim_save) it takes the weights alone. */
 bool params_save(Params *params, const char *path);
 bool params_load(Params *params, const char *path);
 

@@ -84,11 +84,13 @@ bool params_save(Params *params, const char *path)
     return good;
 }
 
+/* A checkpoint's entries of optimiser state are passed over. */
 static bool all_known(const Params *params, const TensorFile *file, const char *path)
 {
     for (int i = 0; i < tensor_file_count(file); i++) {
         const char *name = tensor_file_entry(file, i)->name;
-        if (!params_find(params, name))
+        const bool state = strncmp(name, STATE_PREFIX, strlen(STATE_PREFIX)) == 0;
+        if (!params_find(params, name) && !state)
             return error_report("params_load: %s: there is no weight for the entry \"%.80s\"", path,
                                 name);
     }

@@ -12,6 +12,7 @@ typedef enum { SCHEDULE_CONSTANT, SCHEDULE_DROPS, SCHEDULE_COSINE, SCHEDULE_PLAT
 
 enum { SCHEDULE_MAX_DROPS = 8 };
 
+/* Made by the functions below, which raise when an argument makes no sense. */
 typedef struct Schedule {
     ScheduleKind kind;
     int drop_count;
@@ -24,13 +25,15 @@ typedef struct Schedule {
 
 /* Factor 1. */
 Schedule optim_constant(void);
-/* Factor f^n, n the number of the given steps that are <= t (increasing; at most 8). */
+/* Factor f^n, n the number of the given steps that are <= t (increasing; at most 8); 0 < f <= 1. */
 Schedule optim_drops(Real factor, int count, const int64_t *at);
 /* t / warm_up for t < warm_up, then last + (1 - last) (1 + cos(pi (t - warm_up) / (total - warm_up)))
- * / 2 until t = total, then last (Loshchilov and Hutter 2017, equation 5, without restarts). */
+ * / 2 until t = total, then last (Loshchilov and Hutter 2017, equation 5, without restarts);
+ * 0 <= warm_up < total, 0 <= last <= 1. */
 Schedule optim_cosine(int64_t warm_up, int64_t total, Real last);
-/* Multiplies by factor each time optim_observe has seen no better value for more than patience
- * calls (better: below (1 - 1e-4) of the best), down to last. */
+/* Starts at 1 and is multiplied by factor, down to last, each time optim_observe has seen more than
+ * patience values in a row that were no better (better: below best - 1e-4 |best|); 0 < factor <= 1,
+ * patience >= 0, 0 <= last <= 1. */
 Schedule optim_plateau(Real factor, int64_t patience, Real last);
 
 /* ------------------------------------------------------------------------------------ optimisers
@@ -58,8 +61,8 @@ typedef struct AdamConfig {
 
 /* Kingma and Ba 2015, algorithm 1; weight decay is added to the gradient. */
 Optimizer *optim_adam(Params *params, AdamConfig config);
-/* The same with decoupled weight decay, p = p - lr weight_decay p first (Loshchilov, Hutter 2019,
- * algorithm 2). */
+/* The same with decoupled weight decay, p = p - lr weight_decay p first (Loshchilov and Hutter
+ * 2019, algorithm 2). */
 Optimizer *optim_adamw(Params *params, AdamConfig config);
 
 typedef AdamConfig RAdamConfig;
@@ -69,24 +72,36 @@ typedef AdamConfig RAdamConfig;
  * and applied first. */
 Optimizer *optim_radam(Params *params, RAdamConfig config);
 
+/* Before or after params_free. */
 void optim_free(Optimizer *optimizer);
 
 /* One step from the accumulated gradients, which are empty afterwards. */
 void optim_step(Optimizer *optimizer);
 
-/* Steps taken so far; the learning rate that the next step will use; and a new base for it. */
+/* Steps taken so far; the learning rate that the next step will use; and a new base for it, 0 or
+ * more, which the schedule's factor multiplies. */
 int64_t optim_steps(const Optimizer *optimizer);
 Real optim_learning_rate(const Optimizer *optimizer);
 void optim_set_learning_rate(Optimizer *optimizer, Real learning_rate);
 
-/* Tells the plateau schedule a value that should fall, a validation loss say. */
+/* Tells the plateau schedule a value that should fall, a validation loss say; NaN is never better.
+ * The other schedules do not listen. */
 void optim_observe(Optimizer *optimizer, Real value);
 
-/* A checkpoint: weights, optimiser state, schedule, the tape's random generator (tape may be NULL)
- * and the program's own texts, in one safetensors file. A run that loads it continues bitwise as if
- * it had not stopped. Loading checks everything before it changes anything. */
+/* ----------------------------------------------------------------------------------- checkpoints
+ * One safetensors file: the weights under their path names; m and v under "optimizer.m." and
+ * "optimizer.v." and those names; and as metadata, under keys that start with "tapegrad.", the
+ * optimiser's kind, numbers, steps and schedule, and the tape's random generator. The program's own
+ * texts stand beside them (another start for their keys; tensor_file_metadata reads them back).
+ * Numbers are exact: a run that loads it continues bitwise as if it had not stopped. Gradients are
+ * not saved: save after optim_step. tape may be NULL, for a program without random numbers. */
 bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int text_count,
                 const char *path);
+
+/* Into an optimiser of the same kind over weights of the same names and shapes. It restores the
+ * weights, m and v, the steps, the learning rate's base, what the plateau schedule has seen, and the
+ * tape's generator; gradients are then empty. The other numbers and the schedule stay as the program
+ * made them. Checks everything before it changes anything. params_load takes the weights alone. */
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path);
 
 #pragma GCC visibility pop

@@ -1,0 +1,77 @@
+/* Adam (Kingma and Ba 2015, algorithm 1), in step t = 1, 2, ...:
+ *   m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g^2
+ *   m_hat = m / (1 - beta1^t)                v_hat = v / (1 - beta2^t)
+ *   p = p - lr m_hat / (sqrt(v_hat) + eps)
+ * m and v start at 0: after t steps the weights of the gradients in m add up to 1 - beta1^t only,
+ * and the hats make up for that. With
+ *   step = lr / (1 - beta1^t)                scale = 1 / sqrt(1 - beta2^t)
+ * the last line is p = p - step m / (scale sqrt(v) + eps). Weight decay comes first:
+ *   Adam    g = g + decay p                  decay = weight_decay
+ *   AdamW   p = keep p                       keep = 1 - lr weight_decay
+ * The one has keep 1, the other decay 0. */
+#include "optim/internal.h"
+
+#include <tgmath.h> /* sqrt of a Real is computed in Real */
+
+static void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients, Real decay,
+                          Real keep, Real beta1, Real beta2, Real step, Real scale, Real eps,
+                          int64_t n)
+{
+    PARALLEL_FOR(i, n)
+    {
+        const Real g = gradients[i] + decay * values[i];
+        m[i] = beta1 * m[i] + (1 - beta1) * g;
+        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+        values[i] = keep * values[i] - step * m[i] / (scale * sqrt(v[i]) + eps);
+    }
+}
+
+static void update(const Optimizer *optimizer, int64_t t, double learning_rate, Real decay,
+                   double keep, Real *values, const Real *gradients)
+{
+    const double step = learning_rate / (1 - pow((double)optimizer->beta1, (double)t));
+    const double scale = 1 / sqrt(1 - pow((double)optimizer->beta2, (double)t));
+    DEVICE_CALL(optimizer->device, adam_step,
+                (values, optimizer->m, optimizer->v, gradients, decay, (Real)keep, optimizer->beta1,
+                 optimizer->beta2, (Real)step, (Real)scale, optimizer->eps,
+                 params_flat_count(optimizer->params)));
+}
+
+static void adam_update(const Optimizer *optimizer, int64_t t, double learning_rate, Real *values,
+                        const Real *gradients)
+{
+    update(optimizer, t, learning_rate, optimizer->weight_decay, 1, values, gradients);
+}
+
+static void adamw_update(const Optimizer *optimizer, int64_t t, double learning_rate, Real *values,
+                         const Real *gradients)
+{
+    const double keep = 1 - learning_rate * (double)optimizer->weight_decay;
+    update(optimizer, t, learning_rate, 0, keep, values, gradients);
+}
+
+Optimizer *optimizer_with_means(const char *function, Params *params, AdamConfig config,
+                                Optimizer template)
+{
+    template.params = params;
+    template.state_count = 2;
+    template.learning_rate = config.learning_rate != 0 ? config.learning_rate : (Real)1e-3;
+    template.beta1 = config.beta1 != 0 ? config.beta1 : (Real)0.9;
+    template.beta2 = config.beta2 != 0 ? config.beta2 : (Real)0.999;
+    template.eps = config.eps != 0 ? config.eps : (Real)1e-8;
+    template.weight_decay = config.weight_decay;
+    template.schedule = config.schedule;
+    return optimizer_new(function, template);
+}
+
+Optimizer *optim_adam(Params *params, AdamConfig config)
+{
+    return optimizer_with_means("optim_adam", params, config,
+                                (Optimizer){ .kind = "adam", .update = adam_update });
+}
+
+Optimizer *optim_adamw(Params *params, AdamConfig config)
+{
+    return optimizer_with_means("optim_adamw", params, config,
+                                (Optimizer){ .kind = "adamw", .update = adamw_update });
+}

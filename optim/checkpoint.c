@@ -1,0 +1,311 @@
+/* Checkpoints: an optimiser, its weights and a tape's generator, to and from one safetensors file;
+ * optim/optim.h tells what stands in it. The flat buffers (weights, m, v) are its parts. */
+#include "optim/internal.h"
+
+#include <errno.h>
+#include <float.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PARTS = 3 };
+static const char *const part_prefix[MAX_PARTS] = { "", STATE_PREFIX "m.", STATE_PREFIX "v." };
+
+static int part_count(const Optimizer *optimizer)
+{
+    return 1 + optimizer->state_count;
+}
+
+static Real *part_data(const Optimizer *optimizer, int part)
+{
+    Real *const data[MAX_PARTS] = { params_flat_values(optimizer->params), optimizer->m,
+                                    optimizer->v };
+    return data[part];
+}
+
+static size_t part_bytes(const Optimizer *optimizer)
+{
+    return (size_t)params_flat_count(optimizer->params) * sizeof(Real);
+}
+
+/* ------------------------------------------------------------------------------------------ texts */
+#define OWN_KEYS "tapegrad."
+enum { MAX_TEXTS = 24, TEXT_BYTES = 40 };
+
+typedef struct Texts {
+    int count;
+    FileMetadata list[MAX_TEXTS];
+    char values[MAX_TEXTS][TEXT_BYTES];
+} Texts;
+
+__attribute__((format(printf, 3, 4))) static void add(Texts *texts, const char *key,
+                                                      const char *format, ...)
+{
+    char *value = texts->values[texts->count];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(value, TEXT_BYTES, format, arguments);
+    va_end(arguments);
+    texts->list[texts->count++] = (FileMetadata){ key, value };
+}
+
+/* An exact number as C's hexadecimal constants are written, with a whole mantissa: %a would put the
+ * locale's decimal point into it. */
+static void add_number(Texts *texts, const char *key, double number)
+{
+    int exponent = 0;
+    double fraction = isfinite(number) ? frexp(number, &exponent) : 0;
+    int64_t mantissa = (int64_t)ldexp(fabs(fraction), 53);
+    for (exponent -= 53; mantissa && mantissa % 2 == 0; exponent++)
+        mantissa /= 2;
+    const char *sign = signbit(number) ? "-" : "";
+    if (isfinite(number))
+        add(texts, key, "%s0x%" PRIx64 "p%d", sign, (uint64_t)mantissa, mantissa ? exponent : 0);
+    else
+        add(texts, key, "%s%s", sign, isnan(number) ? "nan" : "inf");
+}
+
+static const char *schedule_name(ScheduleKind kind)
+{
+    static const char *const names[] = { [SCHEDULE_CONSTANT] = "constant",
+                                         [SCHEDULE_DROPS] = "drops",
+                                         [SCHEDULE_COSINE] = "cosine",
+                                         [SCHEDULE_PLATEAU] = "plateau" };
+    return names[kind];
+}
+
+/* What optim_load reads, then what is there for people and other programs. */
+static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
+{
+    add(texts, OWN_KEYS "optimizer", "%s", optimizer->kind);
+    add(texts, OWN_KEYS "steps", "%" PRId64, optimizer->steps);
+    add_number(texts, OWN_KEYS "learning_rate", (double)optimizer->learning_rate);
+    add_number(texts, OWN_KEYS "plateau.best", optimizer->plateau.best);
+    add(texts, OWN_KEYS "plateau.bad", "%" PRId64, optimizer->plateau.bad);
+    add_number(texts, OWN_KEYS "plateau.factor", optimizer->plateau.factor);
+    if (tape) {
+        const Random random = tape_random(tape);
+        add(texts, OWN_KEYS "random.seed", "%" PRIu64, random.seed);
+        add(texts, OWN_KEYS "random.stream", "%" PRIu64, random.stream);
+        add(texts, OWN_KEYS "random.counter", "%" PRIu64, random.counter);
+    }
+    add(texts, OWN_KEYS "schedule", "%s", schedule_name(optimizer->schedule.kind));
+    add_number(texts, OWN_KEYS "momentum", (double)optimizer->momentum);
+    add_number(texts, OWN_KEYS "beta1", (double)optimizer->beta1);
+    add_number(texts, OWN_KEYS "beta2", (double)optimizer->beta2);
+    add_number(texts, OWN_KEYS "eps", (double)optimizer->eps);
+    add_number(texts, OWN_KEYS "weight_decay", (double)optimizer->weight_decay);
+}
+
+/* ----------------------------------------------------------------------------------------- saving */
+
+/* What a file is made from: a copy of every part, and what tensor_file_save takes. */
+typedef struct Contents {
+    Real *host;
+    Name *names;
+    FileEntry *entries;
+    FileMetadata *metadata;
+    int entry_count, metadata_count;
+} Contents;
+
+static bool allocate(Contents *contents, const Optimizer *optimizer, int text_count)
+{
+    const size_t bytes = (size_t)part_count(optimizer) * part_bytes(optimizer);
+    const size_t entries = (size_t)(part_count(optimizer) * params_count(optimizer->params));
+    *contents = (Contents){
+        .host = memory_allocate(bytes),
+        .names = memory_allocate(entries * sizeof(Name)),
+        .entries = memory_allocate(entries * sizeof(FileEntry)),
+        .metadata = memory_allocate((size_t)(MAX_TEXTS + text_count) * sizeof(FileMetadata)),
+    };
+    if (contents->host && contents->names && contents->entries && contents->metadata)
+        return true;
+    return error_report("optim_save: %s", device_exhausted(optimizer->device, bytes).text);
+}
+
+static void fill(Contents *contents, const Optimizer *optimizer, const Texts *own,
+                 const FileMetadata *texts, int text_count)
+{
+    const int weights = params_count(optimizer->params);
+    for (int part = 0; part < part_count(optimizer); part++) {
+        Real *host = contents->host + part * params_flat_count(optimizer->params);
+        device_copy_out(optimizer->device, host, part_data(optimizer, part), part_bytes(optimizer));
+        params_file_entries(optimizer->params, part_prefix[part], host,
+                            contents->entries + contents->entry_count,
+                            contents->names + contents->entry_count);
+        contents->entry_count += weights;
+    }
+    for (int i = 0; i < own->count; i++)
+        contents->metadata[contents->metadata_count++] = own->list[i];
+    for (int i = 0; i < text_count; i++)
+        contents->metadata[contents->metadata_count++] = texts[i];
+}
+
+bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int text_count,
+                const char *path)
+{
+    for (int i = 0; i < text_count; i++)
+        if (texts[i].key && strncmp(texts[i].key, OWN_KEYS, strlen(OWN_KEYS)) == 0)
+            return error_report("optim_save: %s: the key \"%.80s\" starts with \"" OWN_KEYS
+                                "\", which checkpoints keep for themselves",
+                                path, texts[i].key);
+    Texts own = { .count = 0 };
+    add_all(&own, optimizer, tape);
+    Contents contents;
+    bool good = allocate(&contents, optimizer, text_count);
+    if (good) {
+        fill(&contents, optimizer, &own, texts, text_count);
+        good = tensor_file_save(path, contents.entries, contents.entry_count, contents.metadata,
+                                contents.metadata_count);
+    }
+    free(contents.host);
+    free(contents.names);
+    free(contents.entries);
+    free(contents.metadata);
+    return good;
+}
+
+/* ---------------------------------------------------------------------------------------- loading */
+typedef struct Reader {
+    const TensorFile *file;
+    const char *path;
+} Reader;
+
+static bool read_text(Reader reader, const char *key, const char **text)
+{
+    *text = tensor_file_metadata(reader.file, key);
+    return *text || error_report("optim_load: %s: there is no text \"%s\"", reader.path, key);
+}
+
+/* A whole number of 0 to largest. */
+static bool read_whole(Reader reader, const char *key, uint64_t largest, uint64_t *whole)
+{
+    const char *text;
+    if (!read_text(reader, key, &text))
+        return false;
+    char *end;
+    errno = 0;
+    *whole = strtoull(text, &end, 10);
+    const bool digits = strspn(text, "0123456789") == strlen(text) && text[0];
+    return (digits && errno == 0 && *whole <= largest) ||
+           error_report("optim_load: %s: %s is \"%.40s\", expected a whole number of 0 to %" PRIu64,
+                        reader.path, key, text, largest);
+}
+
+static bool read_count(Reader reader, const char *key, int64_t *count)
+{
+    uint64_t whole;
+    if (!read_whole(reader, key, (uint64_t)INT64_MAX / 2, &whole))
+        return false;
+    *count = (int64_t)whole;
+    return true;
+}
+
+/* A number of low to high. */
+static bool read_number(Reader reader, const char *key, double low, double high, double *number)
+{
+    const char *text;
+    if (!read_text(reader, key, &text))
+        return false;
+    char *end;
+    *number = strtod(text, &end);
+    return (end != text && *end == 0 && *number >= low && *number <= high) ||
+           error_report("optim_load: %s: %s is \"%.40s\", expected a number of %g to %g",
+                        reader.path, key, text, low, high);
+}
+
+static bool read_kind(Reader reader, const char *kind)
+{
+    const char *text;
+    if (!read_text(reader, OWN_KEYS "optimizer", &text))
+        return false;
+    return strcmp(text, kind) == 0 ||
+           error_report("optim_load: %s: it was saved from the optimiser %.40s; this one is %s",
+                        reader.path, text, kind);
+}
+
+static bool read_numbers(Reader reader, Optimizer *optimizer)
+{
+    const double largest = sizeof(Real) == sizeof(double) ? DBL_MAX : (double)FLT_MAX;
+    double learning_rate;
+    if (!read_count(reader, OWN_KEYS "steps", &optimizer->steps) ||
+        !read_number(reader, OWN_KEYS "learning_rate", 0, largest, &learning_rate))
+        return false;
+    optimizer->learning_rate = (Real)learning_rate;
+    Plateau *plateau = &optimizer->plateau;
+    return read_number(reader, OWN_KEYS "plateau.best", -INFINITY, INFINITY, &plateau->best) &&
+           read_count(reader, OWN_KEYS "plateau.bad", &plateau->bad) &&
+           read_number(reader, OWN_KEYS "plateau.factor", 0, 1, &plateau->factor);
+}
+
+static bool read_random(Reader reader, Random *random)
+{
+    return read_whole(reader, OWN_KEYS "random.seed", UINT64_MAX, &random->seed) &&
+           read_whole(reader, OWN_KEYS "random.stream", UINT64_MAX, &random->stream) &&
+           read_whole(reader, OWN_KEYS "random.counter", UINT64_MAX, &random->counter);
+}
+
+static bool read_parts(Reader reader, const Optimizer *optimizer, Real *host)
+{
+    for (int part = 0; part < part_count(optimizer); part++)
+        if (!params_file_read(optimizer->params, reader.file, part_prefix[part],
+                              host + part * params_flat_count(optimizer->params)))
+            return false;
+    return true;
+}
+
+static bool is_known(const Optimizer *optimizer, const char *name)
+{
+    for (int part = 0; part < part_count(optimizer); part++) {
+        const size_t length = strlen(part_prefix[part]);
+        if (strncmp(name, part_prefix[part], length) == 0 &&
+            params_find(optimizer->params, name + length))
+            return true;
+    }
+    return false;
+}
+
+static bool all_known(Reader reader, const Optimizer *optimizer)
+{
+    for (int i = 0; i < tensor_file_count(reader.file); i++) {
+        const char *name = tensor_file_entry(reader.file, i)->name;
+        if (!is_known(optimizer, name))
+            return error_report("optim_load: %s: there is no weight or state for the entry "
+                                "\"%.80s\"",
+                                reader.path, name);
+    }
+    return true;
+}
+
+static bool read_all(Reader reader, Optimizer *optimizer, Random *random, Real *host)
+{
+    return read_kind(reader, optimizer->kind) && read_numbers(reader, optimizer) &&
+           (!random || read_random(reader, random)) && read_parts(reader, optimizer, host) &&
+           all_known(reader, optimizer);
+}
+
+/* Everything is read into copies, which then take the originals' places. */
+bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
+{
+    const size_t bytes = part_bytes(optimizer);
+    Optimizer loaded = *optimizer;
+    Random random;
+    Real *host = memory_allocate((size_t)part_count(optimizer) * bytes);
+    if (!host)
+        return error_report("optim_load: %s", device_exhausted(optimizer->device, bytes).text);
+    TensorFile *file = tensor_file_open(path);
+    bool good = file && read_all((Reader){ file, path }, &loaded, tape ? &random : NULL, host);
+    if (good) {
+        for (int part = 0; part < part_count(optimizer); part++)
+            device_copy_in(optimizer->device, part_data(optimizer, part),
+                           host + part * params_flat_count(optimizer->params), bytes);
+        *optimizer = loaded;
+        if (tape)
+            tape_set_random(tape, random);
+        params_zero_gradients(optimizer->params);
+    }
+    tensor_file_close(file);
+    free(host);
+    return good;
+}

@@ -1,0 +1,113 @@
+/* What all optimisers have in common: their checks, their state, their steps. */
+#include "optim/internal.h"
+
+#include <stdlib.h>
+
+/* --------------------------------------------------------------------------------------- checking */
+static void check_below_one(const char *function, const char *name, Real value)
+{
+    if (!(value >= 0 && value < 1))
+        error_raise("%s: %s is %g, expected at least 0 and less than 1", function, name,
+                    (double)value);
+}
+
+/* A 0 that came from the program has become the default where there is one. */
+static void check_template(const char *function, const Optimizer *template)
+{
+    if (!template->params)
+        error_raise("%s: params is NULL", function);
+    if (params_count(template->params) == 0)
+        error_raise("%s: there are no weights yet; register them before", function);
+    if (!(template->learning_rate >= 0 && isfinite(template->learning_rate)))
+        error_raise("%s: the learning rate is %g, expected more than 0", function,
+                    (double)template->learning_rate);
+    if (!(template->weight_decay >= 0 && isfinite(template->weight_decay)))
+        error_raise("%s: the weight decay is %g, expected 0 or more", function,
+                    (double)template->weight_decay);
+    if (!(template->eps >= 0 && isfinite(template->eps)))
+        error_raise("%s: eps is %g, expected more than 0", function, (double)template->eps);
+    check_below_one(function, "momentum", template->momentum);
+    check_below_one(function, "beta1", template->beta1);
+    check_below_one(function, "beta2", template->beta2);
+    schedule_check(function, &template->schedule);
+}
+
+/* ------------------------------------------------------------------------------------------- life */
+
+/* Memory for the state, as zeros; false when it is exhausted. */
+static bool allocate_state(Optimizer *optimizer)
+{
+    if (optimizer->state_count == 0)
+        return true;
+    const int64_t n = params_flat_count(optimizer->params);
+    const size_t bytes = (size_t)optimizer->state_count * (size_t)n * sizeof(Real);
+    optimizer->state = device_allocate(optimizer->device, bytes);
+    if (!optimizer->state)
+        return false;
+    device_zero(optimizer->device, optimizer->state->data, bytes);
+    optimizer->m = optimizer->state->data;
+    optimizer->v = optimizer->state_count > 1 ? optimizer->m + n : NULL;
+    return true;
+}
+
+Optimizer *optimizer_new(const char *function, Optimizer template)
+{
+    check_template(function, &template);
+    template.device = params_device(template.params);
+    template.plateau = (Plateau){ .best = INFINITY, .factor = 1 };
+    const char *trouble = params_lay_out(template.params);
+    if (trouble)
+        error_raise("%s: the weights %s", function, trouble);
+    Optimizer *optimizer = memory_allocate(sizeof *optimizer);
+    if (!optimizer || !allocate_state(&template)) {
+        free(optimizer);
+        const int64_t n = template.state_count * params_flat_count(template.params);
+        error_raise("%s: %s", function,
+                    device_exhausted(template.device, (size_t)n * sizeof(Real)).text);
+    }
+    *optimizer = template;
+    return optimizer;
+}
+
+void optim_free(Optimizer *optimizer)
+{
+    if (!optimizer)
+        return;
+    device_free(optimizer->device, optimizer->state);
+    free(optimizer);
+}
+
+/* ------------------------------------------------------------------------------------------ steps */
+static double next_learning_rate(const Optimizer *optimizer)
+{
+    return (double)optimizer->learning_rate *
+           schedule_factor(&optimizer->schedule, &optimizer->plateau, optimizer->steps + 1);
+}
+
+void optim_step(Optimizer *optimizer)
+{
+    Real *values = params_flat_values(optimizer->params);
+    const Real *gradients = params_flat_gradients(optimizer->params);
+    const double learning_rate = next_learning_rate(optimizer);
+    optimizer->steps++;
+    optimizer->update(optimizer, optimizer->steps, learning_rate, values, gradients);
+    params_zero_gradients(optimizer->params);
+}
+
+int64_t optim_steps(const Optimizer *optimizer)
+{
+    return optimizer->steps;
+}
+
+Real optim_learning_rate(const Optimizer *optimizer)
+{
+    return (Real)next_learning_rate(optimizer);
+}
+
+void optim_set_learning_rate(Optimizer *optimizer, Real learning_rate)
+{
+    if (!(learning_rate >= 0 && isfinite(learning_rate)))
+        error_raise("optim_set_learning_rate: the learning rate is %g, expected 0 or more",
+                    (double)learning_rate);
+    optimizer->learning_rate = learning_rate;
+}

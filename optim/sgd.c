@@ -1,0 +1,54 @@
+/* Stochastic gradient descent, with momentum (Polyak 1964):
+ *   g = g + weight_decay p        the gradient of weight_decay |p|^2 / 2
+ *   m = momentum m + g            m starts at 0
+ *   p = p - lr m
+ * Without momentum m is g, and nothing is kept. */
+#include "optim/internal.h"
+
+static void sgd_step_cpu(Real *values, const Real *gradients, Real weight_decay, Real learning_rate,
+                         int64_t n)
+{
+    PARALLEL_FOR(i, n)
+    {
+        const Real g = gradients[i] + weight_decay * values[i];
+        values[i] -= learning_rate * g;
+    }
+}
+
+static void sgd_momentum_step_cpu(Real *values, Real *m, const Real *gradients, Real weight_decay,
+                                  Real momentum, Real learning_rate, int64_t n)
+{
+    PARALLEL_FOR(i, n)
+    {
+        const Real g = gradients[i] + weight_decay * values[i];
+        m[i] = momentum * m[i] + g;
+        values[i] -= learning_rate * m[i];
+    }
+}
+
+static void sgd_update(const Optimizer *optimizer, int64_t t, double learning_rate, Real *values,
+                       const Real *gradients)
+{
+    (void)t;
+    const int64_t n = params_flat_count(optimizer->params);
+    if (optimizer->m)
+        DEVICE_CALL(optimizer->device, sgd_momentum_step,
+                    (values, optimizer->m, gradients, optimizer->weight_decay, optimizer->momentum,
+                     (Real)learning_rate, n));
+    else
+        DEVICE_CALL(optimizer->device, sgd_step,
+                    (values, gradients, optimizer->weight_decay, (Real)learning_rate, n));
+}
+
+Optimizer *optim_sgd(Params *params, SGDConfig config)
+{
+    const Real learning_rate = config.learning_rate != 0 ? config.learning_rate : (Real)1e-2;
+    return optimizer_new("optim_sgd", (Optimizer){ .params = params,
+                                                   .kind = "sgd",
+                                                   .update = sgd_update,
+                                                   .state_count = config.momentum != 0,
+                                                   .learning_rate = learning_rate,
+                                                   .momentum = config.momentum,
+                                                   .weight_decay = config.weight_decay,
+                                                   .schedule = config.schedule });
+}
