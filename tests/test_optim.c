@@ -1,0 +1,624 @@
+/* Optimisers and schedules: against reference trajectories, plain loops and formulas. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double tolerance = sizeof(Real) == 4 ? 2e-6 : 1e-13;
+static const Initializer normal = { INITIAL_NORMAL, 1 };
+
+typedef Optimizer *Maker(Params *params);
+
+/* Gives the weight's gradient these numbers, or adds them to it. */
+static void contribute(Tensor *weight, const Real *numbers)
+{
+    Tape *tape = tape_new(test_device());
+    tape_backward_from(tape, op_scale(tape, weight, 1), tape_input(tape, numbers, weight->shape));
+    tape_free(tape);
+}
+
+static void assert_same(const Real *a, const Real *b, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(a[i] == b[i], "element %lld is %.9g, expected %.9g", (long long)i,
+                      (double)a[i], (double)b[i]);
+}
+
+/* --------------------------------------------------------------------------- reference trajectories */
+enum { VECTOR_STEPS = 12, VECTOR_COUNT = 21 };
+
+static void follow(const char *path, Maker *make)
+{
+    static Real start[VECTOR_COUNT], gradients[VECTOR_STEPS][VECTOR_COUNT];
+    static Real trajectory[VECTOR_STEPS][VECTOR_COUNT];
+    const Shape all = shape(VECTOR_STEPS, 7, 3);
+    TensorFile *file = tensor_file_open(path);
+    ck_assert_msg(file != NULL, "%s", tapegrad_error());
+    ck_assert(tensor_file_read(file, "p0", shape(7, 3), start));
+    ck_assert(tensor_file_read(file, "grads", all, gradients[0]));
+    ck_assert(tensor_file_read(file, "trajectory", all, trajectory[0]));
+    tensor_file_close(file);
+
+    Params *params = params_new(test_device(), 1);
+    Tensor *weight = params_add(params, "p", shape(7, 3), normal);
+    Optimizer *optimizer = make(params);
+    tensor_write(weight, start);
+    for (int t = 0; t < VECTOR_STEPS; t++) {
+        contribute(weight, gradients[t]);
+        optim_step(optimizer);
+        assert_close(test_values(weight), trajectory[t], VECTOR_COUNT, VECTOR_TOLERANCE);
+    }
+    optim_free(optimizer);
+    params_free(params);
+}
+
+static Optimizer *vector_radam(Params *params)
+{
+    return optim_radam(params, (RAdamConfig){ .learning_rate = (Real)0.01 });
+}
+
+static Optimizer *vector_radam_decay(Params *params)
+{
+    return optim_radam(params,
+                       (RAdamConfig){ .learning_rate = (Real)0.01, .weight_decay = (Real)0.1 });
+}
+
+static Optimizer *vector_adamw(Params *params)
+{
+    return optim_adamw(params, (AdamConfig){ .learning_rate = (Real)0.01,
+                                             .beta1 = (Real)0.9,
+                                             .beta2 = (Real)0.999,
+                                             .eps = (Real)1e-8,
+                                             .weight_decay = (Real)0.1 });
+}
+
+START_TEST(trajectories_agree_with_the_reference)
+{
+    follow("tests/data/radam.safetensors", vector_radam);
+    follow("tests/data/radam_weight_decay.safetensors", vector_radam_decay);
+    follow("tests/data/adamw.safetensors", vector_adamw);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- plain loops
+ * Two weights, the larger of which keeps all threads busy, with padding behind both. */
+enum { FIRST = 137 * 141, SECOND = 5, COUNT = FIRST + SECOND, STEPS = 12 };
+
+typedef struct Pair {
+    Params *params;
+    Tensor *first, *second;
+} Pair;
+
+static Pair pair_new(void)
+{
+    Pair pair = { .params = params_new(test_device(), 5) };
+    pair.first = params_add(pair.params, "first", shape(137, 141), normal);
+    pair.second = params_add(pair.params, "second", shape(SECOND), normal);
+    return pair;
+}
+
+static void pair_read(Pair pair, Real *values)
+{
+    tensor_read(pair.first, values);
+    tensor_read(pair.second, values + FIRST);
+}
+
+static void pair_step(Pair pair, Optimizer *optimizer, const Real *gradients)
+{
+    contribute(pair.first, gradients);
+    contribute(pair.second, gradients + FIRST);
+    optim_step(optimizer);
+}
+
+/* One element's rule in double; state starts as zeros. */
+typedef double Rule(double p, double g, double *state, int t);
+
+static void compare(Maker *make, Rule *rule)
+{
+    static double expected[COUNT], state[COUNT][2];
+    static Real values[COUNT], rounded[COUNT];
+    Pair pair = pair_new();
+    Optimizer *optimizer = make(pair.params);
+    memset(state, 0, sizeof state);
+    pair_read(pair, values);
+    for (int i = 0; i < COUNT; i++)
+        expected[i] = (double)values[i];
+    for (int t = 1; t <= STEPS; t++) {
+        const Real *gradients = test_normal((uint64_t)t, COUNT);
+        pair_step(pair, optimizer, gradients);
+        ck_assert_int_eq(optim_steps(optimizer), t);
+        pair_read(pair, values);
+        for (int i = 0; i < COUNT; i++) {
+            expected[i] = rule(expected[i], (double)gradients[i], state[i], t);
+            rounded[i] = (Real)expected[i];
+        }
+        assert_close(values, rounded, COUNT, tolerance);
+    }
+    optim_free(optimizer);
+    params_free(pair.params);
+}
+
+static Optimizer *plain_sgd(Params *params)
+{
+    return optim_sgd(params, (SGDConfig){ .weight_decay = (Real)0.25 });
+}
+
+static double plain_sgd_rule(double p, double g, double *state, int t)
+{
+    (void)state, (void)t;
+    return p - 0.01 * (g + 0.25 * p);
+}
+
+static Optimizer *momentum_sgd(Params *params)
+{
+    return optim_sgd(params, (SGDConfig){ .learning_rate = (Real)0.0625,
+                                          .momentum = (Real)0.75,
+                                          .weight_decay = (Real)0.125 });
+}
+
+static double momentum_sgd_rule(double p, double g, double *state, int t)
+{
+    (void)t;
+    state[0] = 0.75 * state[0] + g + 0.125 * p;
+    return p - 0.0625 * state[0];
+}
+
+static Optimizer *decaying_adam(Params *params)
+{
+    return optim_adam(params, (AdamConfig){ .learning_rate = (Real)0.03125,
+                                            .beta1 = (Real)0.75,
+                                            .beta2 = (Real)0.875,
+                                            .eps = (Real)0.015625,
+                                            .weight_decay = (Real)0.5 });
+}
+
+static double adam_change(double g, double *state, int t)
+{
+    state[0] = 0.75 * state[0] + 0.25 * g;
+    state[1] = 0.875 * state[1] + 0.125 * g * g;
+    const double m = state[0] / (1 - pow(0.75, t)), v = state[1] / (1 - pow(0.875, t));
+    return 0.03125 * m / (sqrt(v) + 0.015625);
+}
+
+static double decaying_adam_rule(double p, double g, double *state, int t)
+{
+    return p - adam_change(g + 0.5 * p, state, t);
+}
+
+static Optimizer *decaying_adamw(Params *params)
+{
+    return optim_adamw(params, (AdamConfig){ .learning_rate = (Real)0.03125,
+                                             .beta1 = (Real)0.75,
+                                             .beta2 = (Real)0.875,
+                                             .eps = (Real)0.015625,
+                                             .weight_decay = (Real)0.5 });
+}
+
+static double decaying_adamw_rule(double p, double g, double *state, int t)
+{
+    return p - 0.03125 * 0.5 * p - adam_change(g, state, t);
+}
+
+static Optimizer *decaying_radam(Params *params)
+{
+    return optim_radam(params, (AdamConfig){ .learning_rate = (Real)0.03125,
+                                             .beta1 = (Real)0.75,
+                                             .beta2 = (Real)0.875,
+                                             .eps = (Real)0.015625,
+                                             .weight_decay = (Real)0.5 });
+}
+
+static double decaying_radam_rule(double p, double g, double *state, int t)
+{
+    state[0] = 0.75 * state[0] + 0.25 * g;
+    state[1] = 0.875 * state[1] + 0.125 * g * g;
+    const double m = state[0] / (1 - pow(0.75, t)), power = pow(0.875, t), limit = 15;
+    const double rho = limit - 2 * t * power / (1 - power);
+    const double r = sqrt((rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho));
+    const double divisor = rho > 5 ? (sqrt(state[1]) + 0.015625) / (r * sqrt(1 - power)) : 1;
+    return p - 0.03125 * 0.5 * p - 0.03125 * m / divisor;
+}
+
+START_TEST(rules_agree_with_plain_loops)
+{
+    compare(plain_sgd, plain_sgd_rule);
+    compare(momentum_sgd, momentum_sgd_rule);
+    compare(decaying_adam, decaying_adam_rule);
+    compare(decaying_adamw, decaying_adamw_rule);
+    compare(decaying_radam, decaying_radam_rule);
+}
+END_TEST
+
+static Maker *const makers[] = { plain_sgd, momentum_sgd, decaying_adam, decaying_adamw,
+                                 decaying_radam };
+enum { MAKERS = sizeof makers / sizeof *makers };
+
+static void run(Maker *make, int threads, Real *values)
+{
+    device_set_threads(threads);
+    Pair pair = pair_new();
+    Optimizer *optimizer = make(pair.params);
+    for (int t = 1; t <= STEPS; t++)
+        pair_step(pair, optimizer, test_normal((uint64_t)t, COUNT));
+    pair_read(pair, values);
+    optim_free(optimizer);
+    params_free(pair.params);
+}
+
+START_TEST(threads_change_nothing)
+{
+    static Real one[COUNT], three[COUNT];
+    for (int i = 0; i < MAKERS; i++) {
+        run(makers[i], 1, one);
+        run(makers[i], 3, three);
+        assert_same(three, one, COUNT);
+    }
+}
+END_TEST
+
+/* Reads the CPU's memory behind a weight's last element. */
+START_TEST(padding_stays_zero)
+{
+    if (strcmp(device_name(test_device()), "cpu") != 0)
+        return;
+    for (int i = 0; i < MAKERS; i++) {
+        Pair pair = pair_new();
+        Optimizer *optimizer = makers[i](pair.params);
+        for (int t = 1; t <= STEPS; t++)
+            pair_step(pair, optimizer, test_normal((uint64_t)t, COUNT));
+        int gap = 0;
+        for (Real *p = pair.first->data + FIRST; p < pair.second->data; p++, gap++)
+            ck_assert(*p == 0);
+        ck_assert_int_gt(gap, 0);
+        ck_assert(pair.second->data[SECOND] == 0);
+        optim_free(optimizer);
+        params_free(pair.params);
+    }
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------------- gradients */
+START_TEST(a_step_uses_the_sum_of_contributions_and_empties_it)
+{
+    const Real one[] = { 1, -2 }, two[] = { 4, 8 }, sum[] = { 5, 6 };
+    Params *a = params_new(test_device(), 1), *b = params_new(test_device(), 1);
+    Tensor *x = params_add(a, "x", shape(2), normal), *y = params_add(b, "x", shape(2), normal);
+    Optimizer *first = momentum_sgd(a), *second = momentum_sgd(b);
+    for (int t = 0; t < 3; t++) {
+        contribute(x, one);
+        contribute(x, two);
+        ck_assert(x->has_gradient);
+        optim_step(first);
+        ck_assert(!x->has_gradient);
+        contribute(y, sum);
+        optim_step(second);
+        assert_same(test_values(x), test_values(y), 2);
+    }
+    optim_free(first);
+    optim_free(second);
+    params_free(a);
+    params_free(b);
+}
+END_TEST
+
+START_TEST(a_weight_without_a_contribution_has_gradient_zero)
+{
+    const Real g[] = { 1, 1, 1 };
+    Params *params = params_new(test_device(), 1);
+    Tensor *used = params_add(params, "used", shape(3), normal);
+    Tensor *unused = params_add(params, "unused", shape(3), normal);
+    Optimizer *optimizer = optim_sgd(params, (SGDConfig){ .learning_rate = 1 });
+    const Real *before = test_values(unused), *start = test_values(used);
+    contribute(used, g);
+    optim_step(optimizer);
+    assert_same(test_values(unused), before, 3);
+    for (int i = 0; i < 3; i++)
+        ck_assert(test_values(used)[i] == start[i] - 1);
+    contribute(unused, g); /* what the step left there does not count */
+    params_zero_gradients(params);
+    optim_step(optimizer);
+    assert_same(test_values(unused), before, 3);
+    optim_free(optimizer);
+    params_free(params);
+}
+END_TEST
+
+START_TEST(what_is_not_finite_passes_through)
+{
+    const Real g[] = { 1, (Real)NAN, 1, (Real)INFINITY };
+    for (int i = 0; i < MAKERS; i++) {
+        Params *params = params_new(test_device(), 1);
+        Tensor *x = params_add(params, "x", shape(4), normal);
+        Optimizer *optimizer = makers[i](params);
+        contribute(x, g);
+        optim_step(optimizer);
+        const Real *values = test_values(x);
+        ck_assert(isfinite(values[0]) && isnan(values[1]) && isfinite(values[2]));
+        ck_assert(!isfinite(values[3]));
+        optim_free(optimizer);
+        params_free(params);
+    }
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------------- schedules */
+typedef double Factor(int64_t t);
+
+static const double rounding = sizeof(Real) == 4 ? 0x1p-24 : 0x1p-52;
+
+/* A base of 1 / 4: the weight falls by the learning rate that was told before. */
+static void walk(Schedule schedule, Factor *factor, int64_t steps)
+{
+    const Real one = 1, zero = 0;
+    Params *params = params_new(test_device(), 1);
+    Tensor *x = params_add(params, "x", shape(1), normal);
+    Optimizer *optimizer =
+        optim_sgd(params, (SGDConfig){ .learning_rate = (Real)0.25, .schedule = schedule });
+    for (int64_t t = 1; t <= steps; t++) {
+        const Real rate = optim_learning_rate(optimizer);
+        ck_assert_msg(fabs((double)rate - 0.25 * factor(t)) <= 0.25 * rounding,
+                      "step %lld: %.9g, expected %.9g", (long long)t, (double)rate,
+                      0.25 * factor(t));
+        tensor_write(x, &zero);
+        contribute(x, &one);
+        optim_step(optimizer);
+        ck_assert(tensor_item(x) == -rate);
+    }
+    optim_free(optimizer);
+    params_free(params);
+}
+
+static double constant_factor(int64_t t)
+{
+    return t > 0;
+}
+
+static double drops_factor(int64_t t)
+{
+    return t < 3 ? 1 : t < 4 ? 0.5 : t < 40 ? 0.25 : 0.125;
+}
+
+static double eight_drops_factor(int64_t t)
+{
+    return pow(0.75, t < 8 ? (double)t : 8);
+}
+
+static double cosine_factor(int64_t t)
+{
+    if (t < 10)
+        return (double)t / 10;
+    return t < 50 ? 0.125 + (1 - 0.125) * (1 + cos(acos(-1) * (double)(t - 10) / 40)) / 2 : 0.125;
+}
+
+static double fall_factor(int64_t t)
+{
+    return t < 7 ? (1 + cos(acos(-1) * (double)t / 7)) / 2 : 0;
+}
+
+START_TEST(schedules_follow_their_formulas)
+{
+    walk(optim_constant(), constant_factor, 20);
+    walk((Schedule){ .kind = SCHEDULE_CONSTANT }, constant_factor, 20);
+    walk(optim_drops((Real)0.5, 3, (const int64_t[]){ 3, 4, 40 }), drops_factor, 60);
+    walk(optim_drops((Real)0.75, 8, (const int64_t[]){ 1, 2, 3, 4, 5, 6, 7, 8 }),
+         eight_drops_factor, 20);
+    walk(optim_drops((Real)0.5, 0, NULL), constant_factor, 5);
+    walk(optim_cosine(10, 50, (Real)0.125), cosine_factor, 80);
+    walk(optim_cosine(0, 7, 0), fall_factor, 12);
+}
+END_TEST
+
+START_TEST(points_of_the_cosine)
+{
+    ck_assert(cosine_factor(10) == 1);
+    ck_assert_double_eq_tol(cosine_factor(30), 0.5625, 1e-15);
+    ck_assert_double_eq_tol(cosine_factor(20), 0.125 + 0.875 * (1 + sqrt(0.5)) / 2, 1e-15);
+}
+END_TEST
+
+/* Observes the values; after each the factor is expected. */
+static void observe(Schedule schedule, int count, const double *values, const double *factors)
+{
+    Params *params = params_new(test_device(), 1);
+    params_add(params, "x", shape(1), normal);
+    Optimizer *optimizer =
+        optim_sgd(params, (SGDConfig){ .learning_rate = 1, .schedule = schedule });
+    ck_assert(optim_learning_rate(optimizer) == 1);
+    for (int i = 0; i < count; i++) {
+        optim_observe(optimizer, (Real)values[i]);
+        ck_assert_msg((double)optim_learning_rate(optimizer) == factors[i],
+                      "value %d: the factor is %g, expected %g", i,
+                      (double)optim_learning_rate(optimizer), factors[i]);
+        if (i % 2)
+            optim_step(optimizer); /* steps do not matter */
+    }
+    optim_free(optimizer);
+    params_free(params);
+}
+
+START_TEST(the_plateau_lowers_the_learning_rate)
+{
+    const Schedule two = optim_plateau((Real)0.5, 2, (Real)0.1875);
+    observe(two, 13, (const double[]){ 4, 3, 3, 2.9999, 3, 5, 2, 2, 2, 2, 2, 2, 2 },
+            (const double[]){ 1, 1, 1, 1, .5, .5, .5, .5, .5, .25, .25, .25, .1875 });
+    /* A best that is negative, values just below and just above the margin, NaN. */
+    observe(optim_plateau((Real)0.5, 0, 0), 7,
+            (const double[]){ -1, -0.99995, -1.00005, -1.0002, NAN, -1.0002, -2 },
+            (const double[]){ 1, .5, .25, .25, .125, .0625, .0625 });
+    observe(optim_plateau((Real)0.5, 1, 0), 6,
+            (const double[]){ NAN, NAN, INFINITY, -INFINITY, -INFINITY, -INFINITY },
+            (const double[]){ 1, .5, .5, .5, .5, .25 });
+    observe(optim_plateau(1, 0, 0), 3, (const double[]){ 1, 1, 1 }, (const double[]){ 1, 1, 1 });
+    observe(optim_constant(), 3, (const double[]){ 1, 1, 1 }, (const double[]){ 1, 1, 1 });
+}
+END_TEST
+
+START_TEST(the_base_of_the_learning_rate_may_change)
+{
+    Params *params = params_new(test_device(), 1);
+    params_add(params, "x", shape(1), normal);
+    const int64_t at[] = { 2 };
+    Optimizer *optimizer =
+        optim_adam(params, (AdamConfig){ .schedule = optim_drops((Real)0.5, 1, at) });
+    ck_assert(optim_learning_rate(optimizer) == (Real)1e-3);
+    optim_set_learning_rate(optimizer, 8);
+    ck_assert(optim_learning_rate(optimizer) == 8);
+    optim_step(optimizer);
+    ck_assert(optim_learning_rate(optimizer) == 4);
+    optim_set_learning_rate(optimizer, 0);
+    ck_assert(optim_learning_rate(optimizer) == 0);
+    assert_raises("optim_set_learning_rate: the learning rate is -1, expected 0 or more",
+                  optim_set_learning_rate(optimizer, -1));
+    assert_raises("optim_set_learning_rate: the learning rate is inf, expected 0 or more",
+                  optim_set_learning_rate(optimizer, (Real)INFINITY));
+    optim_free(optimizer);
+    params_free(params);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------- bad arguments */
+START_TEST(bad_schedules_raise)
+{
+    const int64_t at[9] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 }, twice[] = { 5, 5 }, early[] = { 0 };
+    const Real half = (Real)0.5;
+    assert_raises("optim_drops: the factor is 0, expected more than 0 and at most 1",
+                  optim_drops(0, 1, at));
+    assert_raises("optim_drops: the factor is 1.5, expected more than 0 and at most 1",
+                  optim_drops((Real)1.5, 1, at));
+    assert_raises("optim_drops: the factor is nan, expected more than 0 and at most 1",
+                  optim_drops((Real)NAN, 1, at));
+    assert_raises("optim_drops: there are 9 drops, expected 0 to 8", optim_drops(half, 9, at));
+    assert_raises("optim_drops: there are -1 drops, expected 0 to 8", optim_drops(half, -1, at));
+    assert_raises("optim_drops: drop 1 is at step 5, expected after step 5",
+                  optim_drops(half, 2, twice));
+    assert_raises("optim_drops: drop 0 is at step 0, expected after step 0",
+                  optim_drops(half, 1, early));
+    assert_raises("optim_cosine: warm_up is -1 and total 5, expected 0 <= warm_up < total",
+                  optim_cosine(-1, 5, 0));
+    assert_raises("optim_cosine: warm_up is 5 and total 5, expected 0 <= warm_up < total",
+                  optim_cosine(5, 5, 0));
+    assert_raises("optim_cosine: last is 2, expected 0 to 1", optim_cosine(0, 5, 2));
+    assert_raises("optim_cosine: last is nan, expected 0 to 1", optim_cosine(0, 5, (Real)NAN));
+    assert_raises("optim_plateau: the factor is -1, expected more than 0 and at most 1",
+                  optim_plateau(-1, 5, 0));
+    assert_raises("optim_plateau: the patience is -1, expected 0 or more",
+                  optim_plateau(half, -1, 0));
+    assert_raises("optim_plateau: last is -0.5, expected 0 to 1", optim_plateau(half, 1, -half));
+}
+END_TEST
+
+START_TEST(bad_configs_raise)
+{
+    Params *params = params_new(test_device(), 1), *empty = params_new(test_device(), 1);
+    params_add(params, "x", shape(3), normal);
+    assert_raises("optim_sgd: params is NULL", optim_sgd(NULL, (SGDConfig){ .momentum = 0 }));
+    assert_raises("optim_radam: there are no weights yet; register them before",
+                  optim_radam(empty, (RAdamConfig){ .eps = 0 }));
+    assert_raises("optim_sgd: the learning rate is -1, expected more than 0",
+                  optim_sgd(params, (SGDConfig){ .learning_rate = -1 }));
+    assert_raises("optim_adam: the learning rate is nan, expected more than 0",
+                  optim_adam(params, (AdamConfig){ .learning_rate = (Real)NAN }));
+    assert_raises("optim_sgd: momentum is 1, expected at least 0 and less than 1",
+                  optim_sgd(params, (SGDConfig){ .momentum = 1 }));
+    assert_raises("optim_sgd: momentum is -0.5, expected at least 0 and less than 1",
+                  optim_sgd(params, (SGDConfig){ .momentum = (Real)-0.5 }));
+    assert_raises("optim_sgd: the weight decay is -1, expected 0 or more",
+                  optim_sgd(params, (SGDConfig){ .weight_decay = -1 }));
+    assert_raises("optim_adam: beta1 is 1, expected at least 0 and less than 1",
+                  optim_adam(params, (AdamConfig){ .beta1 = 1 }));
+    assert_raises("optim_adamw: beta2 is -1, expected at least 0 and less than 1",
+                  optim_adamw(params, (AdamConfig){ .beta2 = -1 }));
+    assert_raises("optim_radam: eps is -1, expected more than 0",
+                  optim_radam(params, (RAdamConfig){ .eps = -1 }));
+    assert_raises("optim_radam: the weight decay is inf, expected 0 or more",
+                  optim_radam(params, (RAdamConfig){ .weight_decay = (Real)INFINITY }));
+    assert_raises("optim_radam: there is no kind of schedule 7",
+                  optim_radam(params, (RAdamConfig){ .schedule = { .kind = (ScheduleKind)7 } }));
+    assert_raises("optim_adam: there are 9 drops, expected 0 to 8",
+                  optim_adam(params, (AdamConfig){ .schedule = { .kind = SCHEDULE_DROPS,
+                                                                 .factor = (Real)0.5,
+                                                                 .drop_count = 9 } }));
+    params_add(params, "still_open", shape(3), normal);
+    params_free(empty);
+    params_free(params);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------------- life */
+START_TEST(a_failed_allocation_may_be_repeated)
+{
+    static Real expected[COUNT], values[COUNT];
+    const size_t before = device_memory(test_device()).current;
+    for (int i = 0; i < MAKERS; i++) {
+        run(makers[i], 2, expected);
+        volatile int failures = 0;
+        for (volatile int n = 1;; n++) {
+            Pair pair = pair_new();
+            Optimizer *volatile optimizer = NULL;
+            test_expect_error();
+            if (!setjmp(test_error_jump)) {
+                device_fail_allocation(n);
+                optimizer = makers[i](pair.params);
+            }
+            tapegrad_on_error(NULL, NULL);
+            const bool happened = device_fail_allocation(0);
+            ck_assert(happened == !optimizer);
+            if (happened) {
+                ck_assert_msg(strstr(tapegrad_error(), ": memory is exhausted: ") != NULL, "%s",
+                              tapegrad_error());
+                optimizer = makers[i](pair.params);
+                failures++;
+            }
+            device_fail_allocation(1); /* a step takes no memory */
+            optim_step(optimizer);
+            ck_assert(!device_fail_allocation(0));
+            optim_free(optimizer);
+            optimizer = makers[i](pair.params);
+            params_free(pair.params);
+            optim_free(optimizer); /* in this order too */
+            ck_assert_uint_eq(device_memory(test_device()).current, before);
+            if (!happened)
+                break;
+            run(makers[i], 2, values);
+            assert_same(values, expected, COUNT);
+        }
+        ck_assert_int_eq(failures, makers[i] == plain_sgd ? 4 : 5);
+    }
+    optim_free(NULL);
+}
+END_TEST
+
+START_TEST(no_weight_is_added_after_the_optimiser)
+{
+    Params *params = params_new(test_device(), 1);
+    params_add(params, "x", shape(3), normal);
+    Optimizer *optimizer = decaying_radam(params);
+    assert_raises("params_add: y comes too late: storage was laid out at the first use of a "
+                  "weight; register all of them before",
+                  params_add(params, "y", shape(3), normal));
+    optim_free(optimizer);
+    params_free(params);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("optim", (const TTest *const[]){
+                                  trajectories_agree_with_the_reference,
+                                  rules_agree_with_plain_loops,
+                                  threads_change_nothing,
+                                  padding_stays_zero,
+                                  a_step_uses_the_sum_of_contributions_and_empties_it,
+                                  a_weight_without_a_contribution_has_gradient_zero,
+                                  what_is_not_finite_passes_through,
+                                  schedules_follow_their_formulas,
+                                  points_of_the_cosine,
+                                  the_plateau_lowers_the_learning_rate,
+                                  the_base_of_the_learning_rate_may_change,
+                                  bad_schedules_raise,
+                                  bad_configs_raise,
+                                  a_failed_allocation_may_be_repeated,
+                                  no_weight_is_added_after_the_optimiser,
+                                  NULL,
+                              });
+}
