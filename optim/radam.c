@@ -17,8 +17,7 @@
 static void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients, Real keep,
                            Real beta1, Real beta2, Real step, Real eps, int64_t n)
 {
-    PARALLEL_FOR(i, n)
-    {
+    PARALLEL_FOR(i, n) {
         const Real g = gradients[i];
         m[i] = beta1 * m[i] + (1 - beta1) * g;
         v[i] = beta2 * v[i] + (1 - beta2) * g * g;
@@ -29,8 +28,7 @@ static void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients
 static void radam_first_step_cpu(Real *values, Real *m, Real *v, const Real *gradients, Real keep,
                                  Real beta1, Real beta2, Real step, int64_t n)
 {
-    PARALLEL_FOR(i, n)
-    {
+    PARALLEL_FOR(i, n) {
         const Real g = gradients[i];
         m[i] = beta1 * m[i] + (1 - beta1) * g;
         v[i] = beta2 * v[i] + (1 - beta2) * g * g;

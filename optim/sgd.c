@@ -8,8 +8,7 @@
 static void sgd_step_cpu(Real *values, const Real *gradients, Real weight_decay, Real learning_rate,
                          int64_t n)
 {
-    PARALLEL_FOR(i, n)
-    {
+    PARALLEL_FOR(i, n) {
         const Real g = gradients[i] + weight_decay * values[i];
         values[i] -= learning_rate * g;
     }
@@ -18,8 +17,7 @@ static void sgd_step_cpu(Real *values, const Real *gradients, Real weight_decay,
 static void sgd_momentum_step_cpu(Real *values, Real *m, const Real *gradients, Real weight_decay,
                                   Real momentum, Real learning_rate, int64_t n)
 {
-    PARALLEL_FOR(i, n)
-    {
+    PARALLEL_FOR(i, n) {
         const Real g = gradients[i] + weight_decay * values[i];
         m[i] = momentum * m[i] + g;
         values[i] -= learning_rate * m[i];
