@@ -33,9 +33,10 @@
  * Kept from the forward pass: out, which is on the tape already, and den, a number a position. */
 #include "ops/causal_linear_attention.h"
 
-static Tensor *new_scratch(Tape *tape, const Attention *attention)
+static Tensor *new_scratch(Tape *tape, const Attention *attention, bool backward)
 {
-    int64_t count = DEVICE_CALL(tape_device(tape), causal_linear_attention_scratch, (attention));
+    int64_t count =
+        DEVICE_CALL(tape_device(tape), causal_linear_attention_scratch, (attention, backward));
     return tape_scratch(tape, shape(count));
 }
 
@@ -43,7 +44,7 @@ static void causal_linear_attention_backward(Node *node)
 {
     Tensor *out = node->outputs[0], *den = node->kept[0];
     Attention attention = attention_of(node->inputs[0], node->inputs[1], node->inputs[2], NULL);
-    Tensor *scratch = new_scratch(node->tape, &attention);
+    Tensor *scratch = new_scratch(node->tape, &attention, true);
     AttentionGradient d = attention_contributions(node);
     DEVICE_CALL(tape_device(node->tape), causal_linear_attention_backward,
                 (d, tape_upstream(node, 0), out->data, den->data, scratch->data, &attention));
@@ -59,7 +60,7 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
     Attention attention = attention_of(query, key, value, NULL);
     Tensor *out = tape_tensor(tape, attention_out_shape(&attention));
     Tensor *den = tape_tensor(tape, attention_row_shape(&attention));
-    Tensor *scratch = new_scratch(tape, &attention);
+    Tensor *scratch = new_scratch(tape, &attention, false);
     DEVICE_CALL(tape_device(tape), causal_linear_attention_forward,
                 (out->data, den->data, scratch->data, &attention, eps));
     tape_scratch_free(tape, scratch);

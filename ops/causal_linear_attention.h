@@ -4,8 +4,8 @@
 
 #include "ops/attention.h"
 
-/* How many numbers of scratch memory the two kernels want. */
-int64_t causal_linear_attention_scratch_cpu(const Attention *attention);
+/* How many numbers of scratch memory a pass wants. */
+int64_t causal_linear_attention_scratch_cpu(const Attention *attention, bool backward);
 
 void causal_linear_attention_forward_cpu(Real *out, /* [B, N, H, M] */
                                          Real *den, /* [B, N, H], kept for backward */

@@ -72,11 +72,9 @@ ALWAYS_INLINE Vector exp_vector(Vector x)
     return x;
 }
 #else
-/* e^x = 2^k e^r for x <= 0, with k the integer next to x / ln 2 and |r| <= ln 2 / 2.
- *   k: adding 3 2^22 pushes the fraction out of a float and leaves k in its lowest bits.
- *   r = x - k ln 2: ln 2 in two parts, the first times k being exact.
- *   e^r: a polynomial, 1 + r + r^2 P(r).
- * Below -87 it is e^-87 = 1.6e-38, lest results are denormal numbers. Not-a-number stays. */
+/* e^x for x <= 0, as real_exp of ops/math.h, but on a vector at a time while it is being packed:
+ * e^x = 2^k e^r with k the integer next to x / ln 2, and e^r = 1 + r + r^2 P(r).
+ * Below -87 it is e^-87 = 1.6e-38, lest sums hold denormal numbers. Not-a-number stays. */
 ALWAYS_INLINE Vector exp_vector(Vector x)
 {
     const Vector lowest = (Vector){ 0 } - 87;
@@ -117,14 +115,16 @@ ALWAYS_INLINE void scan_tile(int vectors,
         for (int c = 0; c < vectors; c++)
             tile[r][c] = vector(T + r * W + c * LANES);
     for (int64_t i = 0; i < count; i++, x += Y, y += Y, w += W, o += W) {
-        for (int c = 0; c < vectors; c++) {
-            Vector w_c = vector(w + c * LANES), o_c = vector(o + c * LANES);
-            for (int r = 0; r < ROWS; r++) {
-                tile[r][c] += y[r] * w_c;
-                o_c += x[r] * tile[r][c];
+        Vector o_i[2];
+        for (int c = 0; c < vectors; c++)
+            o_i[c] = vector(o + c * LANES);
+        for (int r = 0; r < ROWS; r++)
+            for (int c = 0; c < vectors; c++) {
+                tile[r][c] += y[r] * vector(w + c * LANES);
+                o_i[c] += x[r] * tile[r][c];
             }
-            *at_vector(o + c * LANES) = o_c;
-        }
+        for (int c = 0; c < vectors; c++)
+            *at_vector(o + c * LANES) = o_i[c];
     }
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < vectors; c++)
@@ -154,24 +154,22 @@ static void scan(const Real *x, /* [count, Y] */
 
 /* -------------------------------------------------------------------------- packing and unpacking */
 
-typedef enum { AS_IT_IS, MAPPED } Packing;
-
-/* count rows, stride apart, side by side and padded; mapped by phi or not. */
-ALWAYS_INLINE void pack_rows(Packing packing, Real *to, /* [count, padded] */
-                             const Real *from, /* [count, columns], its rows stride apart */
-                             int64_t stride, int64_t count, int64_t columns, int64_t padded)
+/* Packs rows [count, columns], which are stride apart, to [count, padded], mapped by phi or not;
+ * meanwhile asks for the rows of the next chunk. */
+ALWAYS_INLINE void pack_rows(bool map, Real *to, const Real *from, int64_t stride, int64_t count,
+                             int64_t columns, int64_t padded)
 {
-    const int64_t whole = columns / LANES * LANES;
     for (int64_t i = 0; i < count; i++, from += stride, to += padded) {
         for (int64_t c = 0; c < columns; c += LINE)
             __builtin_prefetch(from + CHUNK * stride + c);
-        for (int64_t c = 0; c < whole; c += LANES) {
+        int64_t c = 0;
+        for (; c + LANES <= columns; c += LANES) {
             Vector x = *(const UnalignedVector *)(const void *)(from + c);
-            *at_vector(to + c) = packing == MAPPED ? phi(x) : x;
+            *at_vector(to + c) = map ? phi(x) : x;
         }
-        for (int64_t c = whole; c < columns; c++)
-            to[c] = packing == MAPPED ? phi((Vector){ from[c] })[0] : from[c];
-        for (int64_t c = columns; c < padded; c++)
+        for (; c < columns; c++)
+            to[c] = map ? phi((Vector){ from[c] })[0] : from[c];
+        for (; c < padded; c++)
             to[c] = 0;
     }
 }
@@ -179,33 +177,32 @@ ALWAYS_INLINE void pack_rows(Packing packing, Real *to, /* [count, padded] */
 static void pack(Real *to, const Real *from, int64_t stride, int64_t count, int64_t columns,
                  int64_t padded)
 {
-    pack_rows(AS_IT_IS, to, from, stride, count, columns, padded);
+    pack_rows(false, to, from, stride, count, columns, padded);
 }
 
 static void pack_mapped(Real *to, const Real *from, int64_t stride, int64_t count, int64_t columns,
                         int64_t padded)
 {
-    pack_rows(MAPPED, to, from, stride, count, columns, padded);
+    pack_rows(true, to, from, stride, count, columns, padded);
 }
 
-/* The way back, for some of the columns: stores or adds. */
-static void unpack(Gradient to,      /* [count, end], its rows stride apart */
-                   const Real *from, /* [count, padded] */
-                   int64_t stride, int64_t count, Columns columns, int64_t padded)
+/* The way back, of some of the columns: stores them, or adds them to what is there. */
+static void unpack(Gradient to, const Real *from, int64_t stride, int64_t count, Columns columns,
+                   int64_t padded)
 {
-    const int64_t whole = columns.end / LANES * LANES;
     Real *row = to.data;
     for (int64_t i = 0; i < count; i++, row += stride, from += padded) {
         for (int64_t c = columns.first; c < columns.end; c += LINE)
             __builtin_prefetch(row + CHUNK * stride + c, 1);
-        for (int64_t c = columns.first; c < whole; c += LANES) {
+        int64_t c = columns.first;
+        for (; c + LANES <= columns.end; c += LANES) {
             UnalignedVector *target = (UnalignedVector *)(void *)(row + c);
             Vector x = vector(from + c);
             if (to.accumulate)
                 x += *target;
             *target = x;
         }
-        for (int64_t c = whole; c < columns.end; c++)
+        for (; c < columns.end; c++)
             contribute(row + c, to.accumulate, from[c]);
     }
 }
@@ -251,28 +248,28 @@ static Plan make_plan(const Attention *x)
     return p;
 }
 
-/* What a pass over all positions works on. */
+/* What a pass over all positions works on: tensors [B, N, H, M], and numbers [B, N, H]. */
 typedef struct Pass {
     const Attention *x;
     Plan plan;
     Real eps;
-    Real *out;         /* [B, N, H, M] */
-    Real *den, *delta; /* [B, N, H] */
-    const Real *dout;  /* [B, N, H, M] */
+    Real *new_out, *new_den;      /* results of the forward pass, */
+    const Real *out, *den, *dout; /* which the backward pass reads */
+    Real *delta;
     AttentionGradient d;
     Real *scratch;
 } Pass;
 
-/* Some positions of one head, the first at row b N + n (the last, with step -1, when the pass runs
- * backward), and a thread's memory for them. */
+/* Some positions of one head, the first of them in row b N + n of the tensors, the next one in row
+ * + step (1, or -1 when the pass runs back), and a thread's memory for them. */
 typedef struct Chunk {
     int64_t row, step, count, head;
     int64_t split;    /* which of the threads that share the head this is */
     Real *a, *b, *da; /* [CHUNK, D]: phi(q), phi(k), da or db */
     Real *v, *g, *o;  /* [CHUNK, M]: v, ghat, num or dv */
-    Real *z;          /* [D]: z or r, */
-    Real *S, *R;      /* [D, M] or [M, D], */
-} Chunk;              /* the sums up to the chunk */
+    Real *z;          /* [D]: z or r at the chunk's begin, then at its end; likewise */
+    Real *S, *R;      /* [D, M] or [M, D]: the states T of one scan, or two */
+} Chunk;
 
 static void take_memory(Chunk *chunk, const Plan *p, Real *memory)
 {
@@ -299,7 +296,7 @@ static Columns share_of(const Plan *p, int64_t split, int64_t padded)
                       vectors * (split + 1) / p->splits * LANES };
 }
 
-/* Runs step over all chunks of all heads, forward (direction 1) or backward (-1). */
+/* Takes a step with every chunk of every head, first to last (direction 1) or last to first (-1). */
 static void run(const Pass *pass, void (*step)(const Pass *, const Chunk *), int64_t direction)
 {
     const Attention *x = pass->x;
@@ -379,13 +376,13 @@ static void forward_step(const Pass *pass, const Chunk *c)
             *at_vector(c->z + d) += vector(c->b + i * D + d);
         den[i] = dot(c->a + i * D, c->z, D) + pass->eps;
         if (c->split == 0)
-            pass->den[(c->row + i) * x->H + c->head] = den[i];
+            pass->new_den[(c->row + i) * x->H + c->head] = den[i];
     }
     memset(c->o, 0, (size_t)(c->count * M) * sizeof(Real));
     scan(c->a, c->b, c->v, c->o, c->S, c->count, D, M, share_of(&pass->plan, c->split, M));
     for (int64_t i = 0; i < c->count; i++)
         multiply_row(c->o + i * M, 1 / den[i], M);
-    unpack_results(pass, c, (Gradient){ pass->out, false }, c->o, x->H * x->M, x->M, M);
+    unpack_results(pass, c, (Gradient){ pass->new_out, false }, c->o, x->H * x->M, x->M, M);
 }
 
 /* ghat_i = g_i / den_i */
@@ -460,29 +457,38 @@ static void dkey_dvalue_step(const Pass *pass, const Chunk *c)
     }
 }
 
-int64_t causal_linear_attention_scratch_cpu(const Attention *x)
+int64_t causal_linear_attention_scratch_cpu(const Attention *x, bool backward)
 {
     Plan p = make_plan(x);
-    return p.threads * p.work + x->B * x->N * x->H;
+    return p.threads * p.work + (backward ? x->B * x->N * x->H : 0);
 }
 
 void causal_linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const Attention *x,
                                          Real eps)
 {
-    Pass pass = { .x = x, .plan = make_plan(x), .eps = eps };
-    pass.out = out;
-    pass.den = den;
-    pass.scratch = scratch;
+    Pass pass = {
+        .x = x,
+        .plan = make_plan(x),
+        .eps = eps,
+        .new_out = out,
+        .new_den = den,
+        .scratch = scratch,
+    };
     run(&pass, forward_step, 1);
 }
 
 void causal_linear_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
                                           const Real *den, Real *scratch, const Attention *x)
 {
-    Pass pass = { .x = x, .plan = make_plan(x), .d = d, .dout = dout };
-    pass.out = (Real *)out;
-    pass.den = (Real *)den;
-    pass.scratch = scratch;
+    Pass pass = {
+        .x = x,
+        .plan = make_plan(x),
+        .out = out,
+        .den = den,
+        .dout = dout,
+        .d = d,
+        .scratch = scratch,
+    };
     pass.delta = scratch + pass.plan.threads * pass.plan.work;
     run(&pass, dquery_step, 1);
     if (d.key.data || d.value.data)
