@@ -1,0 +1,654 @@
+/* Reductions, running sums and operations that move numbers: values against plain loops, gradients,
+ * misuse. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static Tape *tape;
+
+static void begin(void)
+{
+    tape = tape_new(test_device());
+}
+
+static const Shape *all_ranks(void)
+{
+    static Shape shapes[5];
+    shapes[0] = shape_scalar();
+    shapes[1] = shape(7);
+    shapes[2] = shape(3, 5);
+    shapes[3] = shape(2, 3, 5);
+    shapes[4] = shape(2, 3, 1, 5);
+    return shapes;
+}
+
+/* Large enough for threads, and ragged. */
+static Shape large(void)
+{
+    return shape(3, 67, 5, 83);
+}
+
+static Tensor *normal_input(Shape of)
+{
+    return tape_input(tape, test_normal(1, shape_count(of)), of);
+}
+
+/* The position in row-major order of the element at index. */
+static int64_t position(Shape of, const int64_t *index)
+{
+    int64_t result = 0;
+    for (int i = 0; i < of.rank; i++)
+        result = result * of.size[i] + index[i];
+    return result;
+}
+
+/* The index of the element at a position. */
+static void index_of(Shape of, int64_t at, int64_t *index)
+{
+    for (int i = of.rank - 1; i >= 0; i--) {
+        index[i] = at % of.size[i];
+        at /= of.size[i];
+    }
+}
+
+/* ------------------------------------------------------------------------------------------- sums */
+typedef Tensor *Reducer(Tape *tape, Tensor *x, Reduction over);
+
+static void check_reduction(Shape of, Reduction over, bool mean)
+{
+    Tensor *x = normal_input(of);
+    Tensor *out = mean ? op_mean(tape, x, over) : op_sum(tape, x, over);
+    int64_t rows = over == OVER_ALL ? 1 : shape_rows(of), columns = shape_count(of) / rows;
+    ck_assert_int_eq(out->shape.rank, over == OVER_ALL ? 0 : of.rank - 1);
+    ck_assert_int_eq(tensor_count(out), rows);
+    for (int i = 0; i < out->shape.rank; i++)
+        ck_assert_int_eq(out->shape.size[i], of.size[i]);
+    Real *values = test_values(out);
+    const Real *numbers = test_values(x);
+    for (int64_t r = 0; r < rows; r++) {
+        double exact = 0, magnitude = 0;
+        for (int64_t c = 0; c < columns; c++) {
+            exact += (double)numbers[r * columns + c];
+            magnitude += fabs((double)numbers[r * columns + c]);
+        }
+        exact /= mean ? (double)columns : 1;
+        magnitude /= mean ? (double)columns : 1;
+        double rounding = (sizeof(Real) == 4 ? 2e-7 : 1e-15) * fabs(exact);
+        if (!(fabs((double)values[r] - exact) <= rounding + 1e-14 * magnitude))
+            ck_abort_msg("row %lld of %s is %.9g, expected %.9g", (long long)r, shape_text(of).text,
+                         (double)values[r], exact);
+    }
+    tape_reset(tape);
+}
+
+START_TEST(test_sum_values)
+{
+    begin();
+    for (int mean = 0; mean < 2; mean++) {
+        for (int rank = 0; rank <= 4; rank++) {
+            check_reduction(all_ranks()[rank], OVER_ALL, mean);
+            if (rank > 0)
+                check_reduction(all_ranks()[rank], OVER_LAST_AXIS, mean);
+        }
+        check_reduction(large(), OVER_ALL, mean);
+        check_reduction(large(), OVER_LAST_AXIS, mean);
+        check_reduction(shape(2, 40001), OVER_LAST_AXIS, mean);
+        check_reduction(shape(40001, 1), OVER_LAST_AXIS, mean);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+typedef struct Reduce {
+    Reducer *operation;
+    Reduction over;
+} Reduce;
+
+/* x is squared so that its gradients differ, and summed twice so that they accumulate. */
+static Tensor *reduce_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const Reduce *reduce = context;
+    Tensor *once = reduce->operation(on, inputs[0], reduce->over);
+    Tensor *square = op_multiply(on, inputs[0], inputs[0]);
+    return op_add(on, op_multiply(on, once, once), reduce->operation(on, square, reduce->over));
+}
+
+START_TEST(test_sum_gradients)
+{
+    Reduce all[] = { { op_sum, OVER_ALL },
+                     { op_mean, OVER_ALL },
+                     { op_sum, OVER_LAST_AXIS },
+                     { op_mean, OVER_LAST_AXIS } };
+    for (int r = 0; r < 4; r++)
+        for (int rank = all[r].over == OVER_ALL ? 0 : 1; rank <= 4; rank++)
+            check_gradient(reduce_function, &all[r], all_ranks()[rank]);
+}
+END_TEST
+
+/* One gradient of many numbers: the kernel's pieces and threads. */
+START_TEST(test_sum_gradient_is_everywhere)
+{
+    const Reduction overs[] = { OVER_ALL, OVER_LAST_AXIS };
+    begin();
+    for (int o = 0; o < 2; o++) {
+        Tensor *x = tape_variable(tape, test_normal(1, 40002), shape(2, 20001));
+        tape_backward(tape, op_sum(tape, op_sum(tape, x, overs[o]), OVER_ALL));
+        Real *dx = test_values(tensor_gradient(x));
+        for (int i = 0; i < 40002; i++)
+            if (dx[i] != 1)
+                ck_abort_msg("element %d is %g", i, (double)dx[i]);
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* A float sum of so many numbers would stop at 2^24. */
+START_TEST(test_sum_is_accurate)
+{
+    enum { COUNT = (1 << 24) + 1000 };
+    begin();
+    Tensor *x = op_add_scalar(tape, op_scale(tape, normal_input(shape(COUNT)), 0), 1);
+    ck_assert(tensor_item(op_sum(tape, x, OVER_ALL)) == COUNT);
+    ck_assert(tensor_item(op_sum(tape, x, OVER_LAST_AXIS)) == COUNT);
+    ck_assert(tensor_item(op_mean(tape, x, OVER_ALL)) == 1);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_sum_not_a_number)
+{
+    const Real x[] = { 1, NAN, 1, 1 };
+    begin();
+    Real *out = test_values(op_sum(tape, tape_input(tape, x, shape(2, 2)), OVER_LAST_AXIS));
+    ck_assert(isnan(out[0]) && out[1] == 2);
+    ck_assert(isnan(tensor_item(op_mean(tape, tape_input(tape, x, shape(2, 2)), OVER_ALL))));
+    Tensor *running = op_cumulative_sum(tape, tape_input(tape, x, shape(4)), 0, false);
+    out = test_values(running);
+    ck_assert(out[0] == 1 && isnan(out[1]) && isnan(out[2]) && isnan(out[3]));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_sum_misuse)
+{
+    const Real one = 1;
+    begin();
+    Tensor *scalar = tape_input(tape, &one, shape_scalar());
+    assert_raises("op_sum: x is NULL", op_sum(tape, NULL, OVER_ALL));
+    assert_raises("op_mean: x is NULL", op_mean(tape, NULL, OVER_LAST_AXIS));
+    assert_raises("op_sum: x is a scalar, which has no last axis; expected OVER_ALL",
+                  op_sum(tape, scalar, OVER_LAST_AXIS));
+    assert_raises("op_mean: x is a scalar, which has no last axis; expected OVER_ALL",
+                  op_mean(tape, scalar, OVER_LAST_AXIS));
+    assert_raises("op_sum: there is no reduction 7; expected OVER_ALL or OVER_LAST_AXIS",
+                  op_sum(tape, scalar, (Reduction)7));
+    tape_free(tape);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------- running sums */
+static void check_cumulative_sum(Shape of, int axis, bool reverse)
+{
+    Tensor *x = normal_input(of);
+    Tensor *result = op_cumulative_sum(tape, x, axis, reverse);
+    ck_assert(shape_equal(result->shape, of));
+    Real *out = test_values(result), *numbers = test_values(x);
+    int at_axis = axis < 0 ? of.rank + axis : axis;
+    for (int64_t i = 0; i < shape_count(of); i++) {
+        int64_t index[MAX_RANK];
+        index_of(of, i, index);
+        int64_t last = index[at_axis];
+        double exact = 0;
+        for (int64_t j = reverse ? last : 0; reverse ? j < of.size[at_axis] : j <= last; j++) {
+            index[at_axis] = j;
+            exact += (double)numbers[position(of, index)];
+        }
+        if (!(fabs((double)out[i] - exact) <=
+              (sizeof(Real) == 4 ? 1e-7 : 1e-13) * fmax(1, fabs(exact))))
+            ck_abort_msg("%s, axis %d: element %lld is %.9g, expected %.9g", shape_text(of).text,
+                         axis, (long long)i, (double)out[i], exact);
+    }
+    tape_reset(tape);
+}
+
+START_TEST(test_cumulative_sum_values)
+{
+    begin();
+    for (int reverse = 0; reverse < 2; reverse++) {
+        for (int rank = 1; rank <= 4; rank++)
+            for (int axis = -rank; axis < rank; axis++)
+                check_cumulative_sum(all_ranks()[rank], axis, reverse);
+        for (int axis = 0; axis < 4; axis++)
+            check_cumulative_sum(large(), axis, reverse);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+typedef struct Along {
+    int axis;
+    bool reverse;
+} Along;
+
+static Tensor *cumulative_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const Along *along = context;
+    Tensor *once = op_cumulative_sum(on, inputs[0], along->axis, along->reverse);
+    return op_multiply(on, once, op_cumulative_sum(on, inputs[0], along->axis, !along->reverse));
+}
+
+START_TEST(test_cumulative_sum_gradients)
+{
+    for (int reverse = 0; reverse < 2; reverse++)
+        for (int rank = 1; rank <= 4; rank++)
+            for (int axis = 0; axis < rank; axis++)
+                check_gradient(cumulative_function, (&(Along){ axis, reverse }), all_ranks()[rank]);
+}
+END_TEST
+
+START_TEST(test_cumulative_sum_misuse)
+{
+    const Real x[6] = { 0 };
+    begin();
+    Tensor *matrix = tape_input(tape, x, shape(2, 3));
+    assert_raises("op_cumulative_sum: x is NULL", op_cumulative_sum(tape, NULL, 0, false));
+    assert_raises("op_cumulative_sum: x: [2,3] has no axis 2",
+                  op_cumulative_sum(tape, matrix, 2, false));
+    assert_raises("op_cumulative_sum: x: [2,3] has no axis -3",
+                  op_cumulative_sum(tape, matrix, -3, false));
+    assert_raises("op_cumulative_sum: x: [] has no axis -1",
+                  op_cumulative_sum(tape, tape_input(tape, x, shape_scalar()), -1, false));
+    tape_free(tape);
+}
+END_TEST
+
+static Tensor *vector_cumulative_sum(Tape *on, Tensor **inputs)
+{
+    return op_cumulative_sum(on, inputs[0], 1, false);
+}
+
+START_TEST(test_cumulative_sum_vectors)
+{
+    check_vectors("cumsum_dim1", "x", vector_cumulative_sum);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------- reshape */
+START_TEST(test_reshape_shares)
+{
+    begin();
+    Tensor *x = tape_variable(tape, test_normal(1, 24), shape(2, 3, 4));
+    Tensor *view = op_reshape(tape, x, shape(6, 4));
+    ck_assert(shape_equal(view->shape, shape(6, 4)));
+    ck_assert_ptr_eq(view->data, x->data);
+    Tensor *scalar = tape_variable(tape, test_normal(1, 1), shape(1));
+    ck_assert_int_eq(op_reshape(tape, scalar, shape_scalar())->shape.rank, 0);
+    tape_free(tape);
+}
+END_TEST
+
+/* A view of a view of a result, used beside the result itself. */
+static Tensor *reshape_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    (void)context;
+    Tensor *x = op_multiply(on, inputs[0], inputs[0]);
+    Tensor *view = op_reshape(on, op_reshape(on, x, shape(24)), shape(4, 6));
+    Tensor *direct = op_sum(on, op_multiply(on, x, x), OVER_ALL);
+    Tensor *input_view = op_reshape(on, inputs[0], shape(4, 6));
+    return op_add(on, op_multiply(on, op_exp(on, view), input_view), direct);
+}
+
+static Tensor *reshape_last(Tape *on, Tensor *const *inputs, void *context)
+{
+    (void)context;
+    return op_reshape(on, op_tanh(on, inputs[0]), shape(12, 2));
+}
+
+START_TEST(test_reshape_gradients)
+{
+    check_gradient(reshape_function, NULL, shape(2, 3, 4));
+    check_gradient(reshape_last, NULL, shape(2, 3, 4));
+}
+END_TEST
+
+START_TEST(test_reshape_misuse)
+{
+    begin();
+    Tensor *x = normal_input(shape(2, 3));
+    assert_raises("op_reshape: x is NULL", op_reshape(tape, NULL, shape(2)));
+    assert_raises("op_reshape: x is [2,3] of 6 numbers, which do not fill [4]",
+                  op_reshape(tape, x, shape(4)));
+    assert_raises("op_reshape: x is [2,3] of 6 numbers, which do not fill []",
+                  op_reshape(tape, x, shape_scalar()));
+    tape_free(tape);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------------- transpose */
+static void check_transpose(Shape of, int a, int b)
+{
+    Tensor *x = normal_input(of);
+    Tensor *result = op_transpose(tape, x, a, b);
+    a = a < 0 ? of.rank + a : a;
+    b = b < 0 ? of.rank + b : b;
+    for (int i = 0; i < of.rank; i++)
+        ck_assert_int_eq(result->shape.size[i], of.size[i == a ? b : i == b ? a : i]);
+    Real *out = test_values(result), *numbers = test_values(x);
+    for (int64_t i = 0; i < shape_count(of); i++) {
+        int64_t index[MAX_RANK];
+        index_of(of, i, index);
+        int64_t kept = index[a];
+        index[a] = index[b];
+        index[b] = kept;
+        if (out[position(result->shape, index)] != numbers[i])
+            ck_abort_msg("%s, axes %d and %d: element %lld is not in its place",
+                         shape_text(of).text, a, b, (long long)i);
+    }
+    tape_reset(tape);
+}
+
+START_TEST(test_transpose_values)
+{
+    begin();
+    for (int rank = 1; rank <= 4; rank++)
+        for (int a = -rank; a < rank; a++)
+            for (int b = -rank; b < rank; b++)
+                check_transpose(all_ranks()[rank], a, b);
+    for (int a = 0; a < 4; a++)
+        for (int b = 0; b < 4; b++)
+            check_transpose(large(), a, b);
+    check_transpose(shape(129, 257), 0, 1);
+    check_transpose(shape(20000, 3), 0, 1);
+    check_transpose(shape(3, 20000), 0, 1);
+    tape_free(tape);
+}
+END_TEST
+
+static Tensor *transpose_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const int *axes = context;
+    Tensor *once = op_transpose(on, op_exp(on, inputs[0]), axes[0], axes[1]);
+    Tensor *twice = op_transpose(on, inputs[0], axes[1], axes[0]);
+    return op_multiply(on, once,
+                       op_multiply(on, twice, op_transpose(on, inputs[0], axes[0], axes[1])));
+}
+
+START_TEST(test_transpose_gradients)
+{
+    for (int rank = 1; rank <= 4; rank++)
+        for (int a = 0; a < rank; a++)
+            for (int b = 0; b < rank; b++)
+                check_gradient(transpose_function, ((int[]){ a, b }), all_ranks()[rank]);
+    check_gradient(transpose_function, ((int[]){ 0, -1 }), shape(18, 3));
+}
+END_TEST
+
+START_TEST(test_transpose_misuse)
+{
+    begin();
+    Tensor *x = normal_input(shape(2, 3));
+    assert_raises("op_transpose: x is NULL", op_transpose(tape, NULL, 0, 1));
+    assert_raises("op_transpose: x: [2,3] has no axis 2", op_transpose(tape, x, 0, 2));
+    assert_raises("op_transpose: x: [2,3] has no axis -3", op_transpose(tape, x, -3, 0));
+    tape_free(tape);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------ slices and concat */
+static void check_slice(Shape of, int axis, int64_t start, int64_t count)
+{
+    Tensor *x = normal_input(of);
+    Tensor *result = op_slice(tape, x, axis, start, count);
+    axis = axis < 0 ? of.rank + axis : axis;
+    for (int i = 0; i < of.rank; i++)
+        ck_assert_int_eq(result->shape.size[i], i == axis ? count : of.size[i]);
+    Real *out = test_values(result), *numbers = test_values(x);
+    for (int64_t i = 0; i < tensor_count(result); i++) {
+        int64_t index[MAX_RANK];
+        index_of(result->shape, i, index);
+        index[axis] += start;
+        if (out[i] != numbers[position(of, index)])
+            ck_abort_msg("%s, axis %d: element %lld is wrong", shape_text(of).text, axis,
+                         (long long)i);
+    }
+    tape_reset(tape);
+}
+
+START_TEST(test_slice_values)
+{
+    begin();
+    for (int rank = 1; rank <= 4; rank++)
+        for (int axis = -rank; axis < rank; axis++) {
+            int64_t size = shape_size(all_ranks()[rank], axis);
+            for (int64_t start = 0; start < size; start++)
+                for (int64_t count = 1; start + count <= size; count++)
+                    check_slice(all_ranks()[rank], axis, start, count);
+        }
+    check_slice(large(), 0, 1, 2);
+    check_slice(large(), 1, 13, 50);
+    check_slice(large(), 2, 0, 4);
+    check_slice(large(), 3, 1, 82);
+    tape_free(tape);
+}
+END_TEST
+
+typedef struct Cut {
+    int axis;
+    int64_t start, count;
+} Cut;
+
+/* Overlapping pieces: their gradients add up, and what no piece holds gets none. */
+static Tensor *slice_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const Cut *cut = context;
+    Tensor *a = op_slice(on, inputs[0], cut->axis, cut->start, cut->count);
+    Tensor *b = op_slice(on, inputs[0], cut->axis, 0, cut->count);
+    return op_multiply(on, a, op_exp(on, b));
+}
+
+START_TEST(test_slice_gradients)
+{
+    for (int rank = 1; rank <= 4; rank++)
+        for (int axis = 0; axis < rank; axis++) {
+            int64_t size = shape_size(all_ranks()[rank], axis);
+            Cut cut = { axis, size / 3, size - size / 3 };
+            check_gradient(slice_function, &cut, all_ranks()[rank]);
+        }
+}
+END_TEST
+
+START_TEST(test_slice_misuse)
+{
+    begin();
+    Tensor *x = normal_input(shape(2, 3));
+    const char *outside = "op_slice: axis 1 of x, [2,3], has no %lld entries from %lld on; "
+                          "expected 0 <= start, 1 <= count, start + count <= 3";
+    const int64_t wrong[][2] = { { -1, 2 }, { 0, 0 }, { 0, -1 },        { 0, 4 },
+                                 { 3, 1 },  { 2, 2 }, { INT64_MAX, 1 }, { 1, INT64_MAX } };
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+        char sentence[256];
+        snprintf(sentence, sizeof sentence, outside, (long long)wrong[w][1],
+                 (long long)wrong[w][0]);
+        assert_raises(sentence, op_slice(tape, x, 1, wrong[w][0], wrong[w][1]));
+    }
+    assert_raises("op_slice: x is NULL", op_slice(tape, NULL, 0, 0, 1));
+    assert_raises("op_slice: x: [2,3] has no axis 2", op_slice(tape, x, 2, 0, 1));
+    assert_raises("op_slice: x: [] has no axis 0",
+                  op_slice(tape, normal_input(shape_scalar()), 0, 0, 1));
+    tape_free(tape);
+}
+END_TEST
+
+static void check_concat(Shape a_shape, Shape b_shape, int axis)
+{
+    Tensor *a = tape_input(tape, test_normal(1, shape_count(a_shape)), a_shape);
+    Tensor *b = tape_input(tape, test_normal(2, shape_count(b_shape)), b_shape);
+    Tensor *result = op_concat(tape, a, b, axis);
+    axis = axis < 0 ? a_shape.rank + axis : axis;
+    int lacking = a_shape.rank - b_shape.rank;
+    for (int i = 0; i < a_shape.rank; i++)
+        ck_assert_int_eq(result->shape.size[i],
+                         a_shape.size[i] + (i == axis ? b_shape.size[i - lacking] : 0));
+    Real *out = test_values(result), *a_numbers = test_values(a), *b_numbers = test_values(b);
+    for (int64_t i = 0; i < tensor_count(result); i++) {
+        int64_t index[MAX_RANK];
+        index_of(result->shape, i, index);
+        bool in_a = index[axis] < a_shape.size[axis];
+        index[axis] -= in_a ? 0 : a_shape.size[axis];
+        Real expected = in_a ? a_numbers[position(a_shape, index)]
+                             : b_numbers[position(b_shape, index + lacking)];
+        if (out[i] != expected)
+            ck_abort_msg("%s and %s, axis %d: element %lld is wrong", shape_text(a_shape).text,
+                         shape_text(b_shape).text, axis, (long long)i);
+    }
+    tape_reset(tape);
+}
+
+START_TEST(test_concat_values)
+{
+    begin();
+    for (int rank = 1; rank <= 4; rank++)
+        for (int axis = -rank; axis < rank; axis++) {
+            Shape a = all_ranks()[rank], b = a;
+            b.size[axis < 0 ? rank + axis : axis] = 4;
+            check_concat(a, b, axis);
+            check_concat(b, a, axis);
+        }
+    check_concat(shape(2, 3, 1, 5), shape(3, 1, 2), -1);
+    check_concat(shape(2, 3, 1, 5), shape(1, 2), 3);
+    check_concat(shape(2, 3, 1, 5), shape(2), -1);
+    check_concat(shape(2, 3, 1, 5), shape(4, 5), 2);
+    check_concat(shape(2, 3, 1, 5), shape(2, 1, 5), 1);
+    check_concat(large(), shape(67, 5, 9), -1);
+    check_concat(large(), shape(2, 83), 2);
+    check_concat(large(), shape(1, 67, 5, 83), 0);
+    tape_free(tape);
+}
+END_TEST
+
+static Tensor *concat_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const int *axis = context;
+    Tensor *once = op_concat(on, inputs[0], inputs[1], *axis);
+    return op_multiply(on, once, op_concat(on, inputs[0], op_exp(on, inputs[1]), *axis));
+}
+
+static Tensor *concat_with_itself(Tape *on, Tensor *const *inputs, void *context)
+{
+    const int *axis = context;
+    return op_concat(on, inputs[0], inputs[0], *axis);
+}
+
+START_TEST(test_concat_gradients)
+{
+    for (int axis = 0; axis < 4; axis++) {
+        Shape b = shape(2, 3, 1, 5);
+        b.size[axis] = 2;
+        check_gradient(concat_function, &axis, shape(2, 3, 1, 5), b);
+        check_gradient(concat_with_itself, &axis, b);
+    }
+    int last = -1, middle = 1;
+    check_gradient(concat_function, &last, shape(2, 3, 1, 5), shape(3, 1, 2));
+    check_gradient(concat_function, &last, shape(2, 3, 1, 5), shape(2));
+    check_gradient(concat_function, &middle, shape(3, 2, 5), shape(4, 5));
+    check_gradient(concat_function, &last, shape(3), shape(2));
+}
+END_TEST
+
+START_TEST(test_concat_misuse)
+{
+    begin();
+    Tensor *a = normal_input(shape(2, 3, 4));
+    assert_raises("op_concat: a is NULL", op_concat(tape, NULL, a, 0));
+    assert_raises("op_concat: b is NULL", op_concat(tape, a, NULL, 0));
+    assert_raises("op_concat: a: [2,3,4] has no axis 3", op_concat(tape, a, a, 3));
+    const struct {
+        Shape shape;
+        int axis;
+    } wrong[] = { { shape(2, 3, 5), 1 }, { shape(2, 4), -1 },      { shape(3, 4), 0 },
+                  { shape_scalar(), 2 }, { shape(1, 2, 3, 4), 0 }, { shape(3, 3, 4), 1 } };
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+        char sentence[256];
+        snprintf(sentence, sizeof sentence,
+                 "op_concat: the shapes do not fit along axis %d: a is [2,3,4], b is %s; expected "
+                 "the other axes equal, or b without leading ones before that axis",
+                 wrong[w].axis < 0 ? 3 + wrong[w].axis : wrong[w].axis,
+                 shape_text(wrong[w].shape).text);
+        assert_raises(sentence, op_concat(tape, a, normal_input(wrong[w].shape), wrong[w].axis));
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* A slice of a concatenation gives its parts back. */
+START_TEST(test_slice_of_concat)
+{
+    begin();
+    Tensor *a = normal_input(shape(3, 4, 5)), *b = normal_input(shape(3, 2, 5));
+    Tensor *both = op_concat(tape, a, b, 1);
+    assert_close(test_values(op_slice(tape, both, 1, 0, 4)), test_values(a), 60, 0);
+    assert_close(test_values(op_slice(tape, both, 1, 4, 2)), test_values(b), 30, 0);
+    tape_free(tape);
+}
+END_TEST
+
+/* Bitwise the same with any number of threads. */
+static Real *all_with_threads(int threads, int64_t *count)
+{
+    device_set_threads(threads);
+    Tensor *x = tape_variable(tape, test_normal(1, shape_count(large())), large());
+    Tensor *y = op_cumulative_sum(tape, op_transpose(tape, x, 1, 3), 2, true);
+    y = op_concat(tape, op_slice(tape, y, 1, 3, 60),
+                  op_reshape(tape, op_mean(tape, y, OVER_ALL), shape(1)), -1);
+    Tensor *loss =
+        op_sum(tape, op_multiply(tape, y, op_exp(tape, op_scale(tape, y, (Real)0.1))), OVER_ALL);
+    tape_backward(tape, loss);
+    *count = tensor_count(x);
+    Real *values = test_values(tensor_gradient(x));
+    values[0] += tensor_item(loss);
+    tape_reset(tape);
+    return values;
+}
+
+START_TEST(test_threads_change_nothing)
+{
+    begin();
+    int64_t count;
+    Real *one = all_with_threads(1, &count);
+    for (int threads = 2; threads <= 3; threads++)
+        ck_assert(!memcmp(one, all_with_threads(threads, &count), (size_t)count * sizeof(Real)));
+    tape_free(tape);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("layout", (const TTest *const[]){ test_sum_values,
+                                                       test_sum_gradients,
+                                                       test_sum_gradient_is_everywhere,
+                                                       test_sum_is_accurate,
+                                                       test_sum_not_a_number,
+                                                       test_sum_misuse,
+                                                       test_cumulative_sum_values,
+                                                       test_cumulative_sum_gradients,
+                                                       test_cumulative_sum_misuse,
+                                                       test_cumulative_sum_vectors,
+                                                       test_reshape_shares,
+                                                       test_reshape_gradients,
+                                                       test_reshape_misuse,
+                                                       test_transpose_values,
+                                                       test_transpose_gradients,
+                                                       test_transpose_misuse,
+                                                       test_slice_values,
+                                                       test_slice_gradients,
+                                                       test_slice_misuse,
+                                                       test_concat_values,
+                                                       test_concat_gradients,
+                                                       test_concat_misuse,
+                                                       test_slice_of_concat,
+                                                       test_threads_change_nothing,
+                                                       NULL });
+}
