@@ -38,7 +38,7 @@ static void embedding_backward_cpu(Real *dweight, bool accumulate, const Real *d
 {
     if (!accumulate)
         PARALLEL_FOR(i, V * D)
-    dweight[i] = 0;
+            dweight[i] = 0;
     const int64_t line = 64 / (int64_t)sizeof(Real), lines = (D + line - 1) / line;
 #pragma omp parallel if (R * D >= PARALLEL_MINIMUM)
     {

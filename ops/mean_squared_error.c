@@ -36,7 +36,7 @@ static void mean_squared_error_backward_cpu(Real *dp, bool accumulate, Real sign
 {
     Real scale = sign * 2 * *dout / (Real)n;
     PARALLEL_FOR(i, n)
-    contribute(&dp[i], accumulate, scale * (prediction[i] - target[i]));
+        contribute(&dp[i], accumulate, scale * (prediction[i] - target[i]));
 }
 
 static void mean_squared_error_backward(Node *node)
