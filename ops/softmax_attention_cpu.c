@@ -19,7 +19,10 @@ enum { VECTOR_BYTES = 32, ROWS = 4 };
 #else
 enum { VECTOR_BYTES = 16, ROWS = 4 };
 #endif
-enum { LANES = VECTOR_BYTES / sizeof(Real) };
+enum {
+    LANES = VECTOR_BYTES / sizeof(Real),
+    UNIT = ROWS > LANES ? ROWS : LANES, /* a tile's queries are columns, and rows too */
+};
 typedef Real Vector __attribute__((vector_size(VECTOR_BYTES), may_alias));
 typedef Real UnalignedVector
     __attribute__((vector_size(VECTOR_BYTES), may_alias, aligned(sizeof(Real))));
@@ -249,7 +252,7 @@ typedef struct Tile {
     bool causal;
     int64_t b, h;
     int64_t first, count; /* the tile's queries; they see the keys j < visible */
-    int64_t columns;      /* count, filled up to whole vectors */
+    int64_t columns;      /* count, filled up */
     int64_t visible;
 } Tile;
 
@@ -258,7 +261,7 @@ static Tile tile_at(const Attention *a, const Plan *p, bool causal, int64_t head
     Tile t = { .a = a, .p = p, .causal = causal, .b = head / a->H, .h = head % a->H };
     t.first = first;
     t.count = minimum(QUERIES, a->N - first);
-    t.columns = round_up(t.count, LANES);
+    t.columns = round_up(t.count, UNIT);
     t.visible = a->key_lengths ? a->key_lengths[t.b] : a->keys;
     if (causal)
         t.visible = minimum(t.visible, t.first + t.count);

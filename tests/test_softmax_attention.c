@@ -340,7 +340,7 @@ END_TEST
 /* One tensor as query, key and value gets the sum of the three gradients. */
 START_TEST(the_same_tensor_thrice)
 {
-    Case c = { .B = 2, .N = 70, .keys = 70, .H = 2, .D = 5, .M = 5, .causal = true };
+    Case c = { .B = 2, .N = 70, .keys = 70, .H = 2, .D = 37, .M = 37, .causal = true };
     Arrays x = arrays_for(&c);
     x.key = x.value = x.query;
     Arrays y = computed(&c, &x);
