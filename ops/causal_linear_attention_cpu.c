@@ -12,92 +12,17 @@
  * The normaliser (v~'s last column, all 1; in da and db g~'s last, delta) needs no scan: its part
  * of T is the one vector z_i = sum_{j<=i} b_j, or r_j = sum_{i>=j} delta_i a_i, kept beside T.
  *
- * A head's rows lie H D numbers apart in memory. A thread therefore takes a group of neighbouring
- * heads, CHUNK positions of each in turn: it packs the chunk's rows side by side, padded with zeros
- * to whole vectors, asks for the rows of the next chunk meanwhile, and unpacks the results. The
- * reverse scans pack the rows last to first. With more threads than heads, threads share a head:
- * each computes some of the columns of o. */
+ * A thread takes a group of neighbouring heads, whose rows touch in memory, CHUNK positions of each
+ * in turn: it packs the chunk's rows (last to first for the scans back), scans them, and unpacks the
+ * results. With more threads than heads, threads share a head: each computes some of the columns
+ * of o. */
+#include "ops/attention_cpu.h"
 #include "ops/causal_linear_attention.h"
 
 #include <omp.h>
 
-#if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64, ROWS = 8 };
-#elif defined(__AVX__)
-enum { VECTOR_BYTES = 32, ROWS = 4 };
-#else
-enum { VECTOR_BYTES = 16, ROWS = 4 };
-#endif
-enum {
-    LANES = VECTOR_BYTES / sizeof(Real),
-    UNIT = ROWS > LANES ? ROWS : LANES, /* rows are padded to a multiple of it */
-    LINE = 64 / sizeof(Real),           /* numbers in a cache line */
-    CHUNK = 16,                         /* positions */
-    GROUP = 8,                          /* heads that a thread takes at once, at most */
-};
-
-typedef Real Vector __attribute__((vector_size(VECTOR_BYTES), may_alias));
-typedef Real UnalignedVector
-    __attribute__((vector_size(VECTOR_BYTES), may_alias, aligned(sizeof(Real))));
-#ifdef TAPEGRAD_DOUBLE
-typedef int64_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
-#else
-typedef int32_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
-#endif
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-ALWAYS_INLINE Vector *at_vector(Real *data)
-{
-    return (Vector *)(void *)data;
-}
-
-ALWAYS_INLINE Vector vector(const Real *data)
-{
-    return *(const Vector *)(const void *)data;
-}
-
-/* mask ? x : y */
-ALWAYS_INLINE Vector choose(Mask mask, Vector x, Vector y)
-{
-    return (Vector)((mask & (Mask)x) | (~mask & (Mask)y));
-}
-
-/* ---------------------------------------------------------------------------------- feature map */
-#ifdef TAPEGRAD_DOUBLE
-ALWAYS_INLINE Vector exp_vector(Vector x)
-{
-    for (int i = 0; i < LANES; i++)
-        x[i] = exp(x[i]);
-    return x;
-}
-#else
-/* e^x for x <= 0, as real_exp of ops/math.h, but on a vector at a time while it is being packed:
- * e^x = 2^k e^r with k the integer next to x / ln 2, and e^r = 1 + r + r^2 P(r).
- * Below -87 it is e^-87 = 1.6e-38, lest sums hold denormal numbers. Not-a-number stays. */
-ALWAYS_INLINE Vector exp_vector(Vector x)
-{
-    const Vector lowest = (Vector){ 0 } - 87;
-    x = choose(x < lowest, lowest, x);
-    Vector shifted = x * 1.44269504f + 0x3p22f;
-    Vector k = shifted - 0x3p22f;
-    Vector r = x - k * 0.693359375f - k * -2.12194440e-4f;
-    Vector p = 0.00138683163f * r + 0.00836642366f;
-    p = p * r + 0.0416674651f;
-    p = p * r + 0.16666545f;
-    p = p * r + 0.49999997f;
-    p = p * r + 1;
-    p = p * r + 1;
-    return p * (Vector)(((Mask)shifted + 127) << 23);
-}
-#endif
-
-/* phi(x) = e^min(x, 0) + max(x, 0) */
-ALWAYS_INLINE Vector phi(Vector x)
-{
-    const Vector zero = { 0 };
-    return exp_vector(choose(x > 0, zero, x)) + choose(x > 0, x, zero);
-}
+/* Heads that a thread takes at once, at most. */
+enum { GROUP = 8 };
 
 /* -------------------------------------------------------------------------------------- the scan */
 
@@ -131,17 +56,13 @@ ALWAYS_INLINE void scan_tile(int vectors,
             *at_vector(T + r * W + c * LANES) = tile[r][c];
 }
 
-typedef struct Columns {
-    int64_t first, end;
-} Columns;
-
 /* For each position in turn T <- T + y w^T, o <- o + T^T x, in some columns of T and o. */
-static void scan(const Real *x, /* [count, Y] */
-                 const Real *y, /* [count, Y] */
-                 const Real *w, /* [count, W] */
-                 Real *o,       /* [count, W] */
-                 Real *T,       /* [Y, W] */
-                 int64_t count, int64_t Y, int64_t W, Columns columns)
+WHOLE_VECTORS static void scan(const Real *x, /* [count, Y] */
+                               const Real *y, /* [count, Y] */
+                               const Real *w, /* [count, W] */
+                               Real *o,       /* [count, W] */
+                               Real *T,       /* [Y, W] */
+                               int64_t count, int64_t Y, int64_t W, Columns columns)
 {
     for (int64_t r = 0; r < Y; r += ROWS) {
         int64_t c = columns.first;
@@ -150,73 +71,6 @@ static void scan(const Real *x, /* [count, Y] */
         if (c < columns.end)
             scan_tile(1, x + r, y + r, w + c, o + c, T + r * W + c, count, Y, W);
     }
-}
-
-/* -------------------------------------------------------------------------- packing and unpacking */
-
-/* Packs rows [count, columns], which are stride apart, to [count, padded], mapped by phi or not;
- * meanwhile asks for the rows of the next chunk. */
-ALWAYS_INLINE void pack_rows(bool map, Real *to, const Real *from, int64_t stride, int64_t count,
-                             int64_t columns, int64_t padded)
-{
-    for (int64_t i = 0; i < count; i++, from += stride, to += padded) {
-        for (int64_t c = 0; c < columns; c += LINE)
-            __builtin_prefetch(from + CHUNK * stride + c);
-        int64_t c = 0;
-        for (; c + LANES <= columns; c += LANES) {
-            Vector x = *(const UnalignedVector *)(const void *)(from + c);
-            *at_vector(to + c) = map ? phi(x) : x;
-        }
-        for (; c < columns; c++)
-            to[c] = map ? phi((Vector){ from[c] })[0] : from[c];
-        for (; c < padded; c++)
-            to[c] = 0;
-    }
-}
-
-static void pack(Real *to, const Real *from, int64_t stride, int64_t count, int64_t columns,
-                 int64_t padded)
-{
-    pack_rows(false, to, from, stride, count, columns, padded);
-}
-
-static void pack_mapped(Real *to, const Real *from, int64_t stride, int64_t count, int64_t columns,
-                        int64_t padded)
-{
-    pack_rows(true, to, from, stride, count, columns, padded);
-}
-
-/* The way back, of some of the columns: stores them, or adds them to what is there. */
-static void unpack(Gradient to, const Real *from, int64_t stride, int64_t count, Columns columns,
-                   int64_t padded)
-{
-    Real *row = to.data;
-    for (int64_t i = 0; i < count; i++, row += stride, from += padded) {
-        for (int64_t c = columns.first; c < columns.end; c += LINE)
-            __builtin_prefetch(row + CHUNK * stride + c, 1);
-        int64_t c = columns.first;
-        for (; c + LANES <= columns.end; c += LANES) {
-            UnalignedVector *target = (UnalignedVector *)(void *)(row + c);
-            Vector x = vector(from + c);
-            if (to.accumulate)
-                x += *target;
-            *target = x;
-        }
-        for (; c < columns.end; c++)
-            contribute(row + c, to.accumulate, from[c]);
-    }
-}
-
-static Real dot(const Real *x, const Real *y, int64_t n)
-{
-    Vector products = { 0 };
-    for (int64_t c = 0; c < n; c += LANES)
-        products += vector(x + c) * vector(y + c);
-    Real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int i = 0; i < LANES; i++)
-        sum += products[i];
-    return sum;
 }
 
 /* ------------------------------------------------------------------------------- sharing the work */
@@ -229,17 +83,12 @@ typedef struct Plan {
     int64_t state, work; /* numbers of memory a head and a thread */
 } Plan;
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static Plan make_plan(const Attention *x)
 {
     Plan p = { .threads = device_threads() };
     int64_t heads = x->B * x->H;
-    p.D = (x->D + UNIT - 1) / UNIT * UNIT;
-    p.M = (x->M + UNIT - 1) / UNIT * UNIT;
+    p.D = padded_size(x->D);
+    p.M = padded_size(x->M);
     p.group = heads < p.threads ? 1 : smaller(smaller(heads / p.threads, x->H), GROUP);
     p.groups = (x->H + p.group - 1) / p.group;
     p.splits = heads < p.threads ? smaller(p.threads / heads, smaller(p.D, p.M) / LANES) : 1;
@@ -314,7 +163,7 @@ static void run(const Pass *pass, void (*step)(const Pass *, const Chunk *), int
             int64_t first = item / p->splits % p->groups * p->group;
             int64_t end = smaller(first + p->group, x->H);
             chunk.split = item % p->splits;
-            memset(states, 0, (size_t)(p->group * p->state) * sizeof(Real));
+            zero_rows(states, p->group, p->state);
             for (int64_t n = 0; n < x->N; n += CHUNK) {
                 chunk.row = sequence * x->N + (direction > 0 ? n : x->N - 1 - n);
                 chunk.count = smaller(CHUNK, x->N - n);
@@ -358,12 +207,6 @@ static void unpack_results(const Pass *pass, const Chunk *c, Gradient to, const 
     unpack(to, from, c->step * stride, c->count, share, padded);
 }
 
-static void multiply_row(Real *row, Real factor, int64_t n)
-{
-    for (int64_t c = 0; c < n; c += LANES)
-        *at_vector(row + c) *= factor;
-}
-
 /* z_i = z_{i-1} + b_i     den_i = a_i.z_i + eps     out_i = num_i / den_i */
 static void forward_step(const Pass *pass, const Chunk *c)
 {
@@ -372,13 +215,12 @@ static void forward_step(const Pass *pass, const Chunk *c)
     pack_inputs(pass, c);
     Real den[CHUNK];
     for (int64_t i = 0; i < c->count; i++) {
-        for (int64_t d = 0; d < D; d += LANES)
-            *at_vector(c->z + d) += vector(c->b + i * D + d);
+        add_multiple(c->z, 1, c->b + i * D, D);
         den[i] = dot(c->a + i * D, c->z, D) + pass->eps;
         if (c->split == 0)
             pass->new_den[(c->row + i) * x->H + c->head] = den[i];
     }
-    memset(c->o, 0, (size_t)(c->count * M) * sizeof(Real));
+    zero_rows(c->o, c->count, M);
     scan(c->a, c->b, c->v, c->o, c->S, c->count, D, M, share_of(&pass->plan, c->split, M));
     for (int64_t i = 0; i < c->count; i++)
         multiply_row(c->o + i * M, 1 / den[i], M);
@@ -393,16 +235,6 @@ static void pack_upstream(const Pass *pass, const Chunk *c)
     pack(c->g, pass->dout + place(c, stride, x->M), c->step * stride, c->count, x->M, M);
     for (int64_t i = 0; i < c->count; i++)
         multiply_row(c->g + i * M, 1 / pass->den[(c->row + i * c->step) * x->H + c->head], M);
-}
-
-/* dx = dphi min(1, phi(x)), over dphi */
-static void through_map(Real *dphi, const Real *phi_x, int64_t n)
-{
-    const Vector one = (Vector){ 0 } + 1;
-    for (int64_t i = 0; i < n; i += LANES) {
-        Vector slope = vector(phi_x + i);
-        *at_vector(dphi + i) *= choose(slope > 1, one, slope);
-    }
 }
 
 /* delta_i = -ghat_i.out_i     da_i = delta_i z_i + S_i ghat_i */
@@ -451,7 +283,7 @@ static void dkey_dvalue_step(const Pass *pass, const Chunk *c)
         unpack_results(pass, c, pass->d.key, db, x->key_stride, x->D, D);
     }
     if (pass->d.value.data) {
-        memset(c->o, 0, (size_t)(c->count * M) * sizeof(Real));
+        zero_rows(c->o, c->count, M);
         scan(c->b, c->a, c->g, c->o, c->R, c->count, D, M, share_of(&pass->plan, c->split, M));
         unpack_results(pass, c, pass->d.value, c->o, x->value_stride, x->M, M);
     }

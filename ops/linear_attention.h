@@ -1,0 +1,17 @@
+/* The kernels of linear attention without a mask: see linear_attention.c. */
+#ifndef TAPEGRAD_OPS_LINEAR_ATTENTION_H
+#define TAPEGRAD_OPS_LINEAR_ATTENTION_H
+
+#include "ops/attention.h"
+
+/* How many numbers of scratch memory a pass wants. */
+int64_t linear_attention_scratch_cpu(const Attention *attention);
+
+/* out [B, N, H, M]; den [B, N, H], kept for backward */
+void linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const Attention *attention,
+                                  Real eps);
+
+/* dout, out [B, N, H, M]; den [B, N, H] */
+void linear_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
+                                   const Real *den, Real *scratch, const Attention *attention);
+#endif
