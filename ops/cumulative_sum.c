@@ -8,26 +8,46 @@ typedef struct Running {
     bool reverse;
 } Running;
 
-/* A thread takes CHUNK neighbouring i along the axis; the sums run in double precision. */
+/* Along the last axis each sum runs by itself through numbers that lie together. */
+static void run_along_row(Real *out, bool accumulate, const Real *x, bool reverse, int64_t size)
+{
+    double sum = 0;
+    for (int64_t step = 0; step < size; step++) {
+        int64_t n = reverse ? size - 1 - step : step;
+        sum += (double)x[n];
+        contribute(&out[n], accumulate, (Real)sum);
+    }
+}
+
+/* Along another one count <= CHUNK neighbouring sums run side by side. */
+enum { CHUNK = 64 };
+static void run_along_columns(Real *out, bool accumulate, const Real *x, bool reverse, int64_t size,
+                              int64_t inner, int64_t count)
+{
+    double sum[CHUNK] = { 0 };
+    for (int64_t step = 0; step < size; step++) {
+        int64_t row = (reverse ? size - 1 - step : step) * inner;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            sum[i] += (double)x[row + i];
+            contribute(&out[row + i], accumulate, (Real)sum[i]);
+        }
+    }
+}
+
+/* The sums run in double precision. */
 static void cumulative_sum_cpu(Real *out, bool accumulate, const Real *x, bool reverse,
                                int64_t outer, int64_t size, int64_t inner)
 {
-    enum { CHUNK = 64 };
     bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
 #pragma omp parallel for collapse(2) schedule(static) if (parallel)
     for (int64_t o = 0; o < outer; o++)
-        for (int64_t first = 0; first < inner; first += CHUNK) {
-            double sum[CHUNK] = { 0 };
-            int64_t count = inner - first < CHUNK ? inner - first : CHUNK;
-            for (int64_t step = 0; step < size; step++) {
-                int64_t n = reverse ? size - 1 - step : step;
-                int64_t row = (o * size + n) * inner + first;
-#pragma omp simd
-                for (int64_t i = 0; i < count; i++) {
-                    sum[i] += (double)x[row + i];
-                    contribute(&out[row + i], accumulate, (Real)sum[i]);
-                }
-            }
+        for (int64_t i = 0; i < inner; i += CHUNK) {
+            int64_t at = o * size * inner + i, count = inner - i < CHUNK ? inner - i : CHUNK;
+            if (inner == 1)
+                run_along_row(out + at, accumulate, x + at, reverse, size);
+            else
+                run_along_columns(out + at, accumulate, x + at, reverse, size, inner, count);
         }
 }
 

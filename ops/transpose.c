@@ -8,26 +8,50 @@ typedef struct Exchange {
     int64_t outer, p, middle, q, inner;
 } Exchange;
 
-/* A thread takes TILE neighbouring j through all i: what it reads lies together, and it writes to
- * few enough rows that they stay in its cache. */
+enum { TILE = 16 };
+
+/* to[j, i] <- from[i, j] of single numbers, i < rows, j < columns */
+static void transpose_tile(Real *to, int64_t to_row, bool accumulate, const Real *from,
+                           int64_t from_row, int64_t rows, int64_t columns)
+{
+    for (int64_t j = 0; j < columns; j++)
+#pragma omp simd
+        for (int64_t i = 0; i < rows; i++)
+            contribute(&to[j * to_row + i], accumulate, from[i * from_row + j]);
+}
+
+/* The same of runs of inner numbers */
+static void transpose_runs(Real *to, int64_t to_row, bool accumulate, const Real *from,
+                           int64_t from_row, int64_t rows, int64_t columns, int64_t inner)
+{
+    for (int64_t j = 0; j < columns; j++)
+        for (int64_t i = 0; i < rows; i++)
+#pragma omp simd
+            for (int64_t c = 0; c < inner; c++)
+                contribute(&to[j * to_row + i * inner + c], accumulate,
+                           from[i * from_row + j * inner + c]);
+}
+
+/* In tiles of p and q, so that what is read and what is written stays in the cache together. */
 static void transpose_cpu(Real *out, bool accumulate, const Real *x, int64_t outer, int64_t p,
                           int64_t middle, int64_t q, int64_t inner)
 {
-    enum { TILE = 16 };
-    bool parallel = outer * p * middle * q * inner >= PARALLEL_MINIMUM;
+    const int64_t x_row = middle * q * inner, out_row = middle * p * inner;
+    bool parallel = outer * p * x_row >= PARALLEL_MINIMUM;
 #pragma omp parallel for collapse(3) schedule(static) if (parallel)
     for (int64_t o = 0; o < outer; o++)
         for (int64_t m = 0; m < middle; m++)
-            for (int64_t first = 0; first < q; first += TILE) {
-                int64_t end = q < first + TILE ? q : first + TILE;
-                for (int64_t i = 0; i < p; i++)
-                    for (int64_t j = first; j < end; j++) {
-                        Real *to = out + (((o * q + j) * middle + m) * p + i) * inner;
-                        const Real *from = x + (((o * p + i) * middle + m) * q + j) * inner;
-                        for (int64_t c = 0; c < inner; c++)
-                            contribute(&to[c], accumulate, from[c]);
-                    }
-            }
+            for (int64_t j = 0; j < q; j += TILE)
+                for (int64_t i = 0; i < p; i += TILE) {
+                    const Real *from = x + (((o * p + i) * middle + m) * q + j) * inner;
+                    Real *to = out + (((o * q + j) * middle + m) * p + i) * inner;
+                    const int64_t rows = p - i < TILE ? p - i : TILE;
+                    const int64_t columns = q - j < TILE ? q - j : TILE;
+                    if (inner == 1)
+                        transpose_tile(to, out_row, accumulate, from, x_row, rows, columns);
+                    else
+                        transpose_runs(to, out_row, accumulate, from, x_row, rows, columns, inner);
+                }
 }
 
 static void transpose_backward(Node *node)
