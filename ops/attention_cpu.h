@@ -25,6 +25,7 @@ enum {
 typedef Real Vector __attribute__((vector_size(VECTOR_BYTES), may_alias));
 typedef Real UnalignedVector
     __attribute__((vector_size(VECTOR_BYTES), may_alias, aligned(sizeof(Real))));
+typedef Real Piece __attribute__((vector_size(16), may_alias));
 #ifdef TAPEGRAD_DOUBLE
 typedef int64_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
 #else
@@ -183,11 +184,14 @@ static inline Real dot(const Real *x, const Real *y, int64_t n)
     Vector products = { 0 };
     for (int64_t c = 0; c < n; c += LANES)
         products += vector(x + c) * vector(y + c);
-    Real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int i = 0; i < LANES; i++)
-        sum += products[i];
-    return sum;
+    Piece pieces[VECTOR_BYTES / 16], sum = { 0 };
+    memcpy(pieces, &products, sizeof products);
+    for (int i = 0; i < VECTOR_BYTES / 16; i++)
+        sum += pieces[i];
+    Real total = 0;
+    for (int i = 0; i < 16 / (int)sizeof(Real); i++)
+        total += sum[i];
+    return total;
 }
 
 /* to <- to + factor x */
