@@ -40,7 +40,7 @@ CONFIG   := $(BUILD)/include/tensor/config.h
 SOURCES  := $(wildcard $(addsuffix /*.c,tensor autograd ops nn optim))
 LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
-EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
+EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(filter-out examples/copy_task_%,$(wildcard examples/*.c)))
 BENCHES  := $(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c,$(wildcard bench/*.c)))
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
@@ -72,8 +72,9 @@ $(LIBRARY): $(SOURCES:%.c=$(BUILD)/%.o)
 $(SHARED): $(SOURCES:%.c=$(BUILD)/%.o)
 	@$(LINK) -shared -Wl,-soname,libtapegrad.so.0 $^ $(LIBS) -o $@
 
+$(BUILD)/examples/copy_task: $(patsubst %.c,$(BUILD)/%.o,$(wildcard examples/copy_task_*.c))
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
-	@$(LINK) $^ $(LIBS) -o $@
+	@$(LINK) $(filter %.o,$^) $(LIBRARY) $(LIBS) -o $@
 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/bench/common.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@

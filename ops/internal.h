@@ -12,11 +12,10 @@
 /* Below this many elements a loop is not worth waking the other threads. */
 enum { PARALLEL_MINIMUM = 1 << 14 };
 
-/* A loop over independent elements, on all threads in vector instructions. (A plain `if` would rule
- * the simd part too, and short loops would run one number at a time.) */
+/* A loop over independent elements, on all threads in vector instructions. */
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define PARALLEL_FOR(i, n)                                                                         \
-    PRAGMA(omp parallel for simd schedule(static) if (parallel : (n) >= PARALLEL_MINIMUM))         \
+    PRAGMA(omp parallel for simd schedule(static) if ((n) >= PARALLEL_MINIMUM))                    \
     for (int64_t i = 0; i < (n); i++)
 
 /* One element's contribution to a gradient: kernels take (Real *dx, bool accumulate, ...). What was

@@ -1,0 +1,390 @@
+/* The copy task of Katharopoulos et al. 2020, Transformers are RNNs, section 4.1.1.
+ *
+ * A sequence of L positions holds n symbols, a separator, the same symbols again, and padding:
+ *
+ *     position   0    ...  n-1   n   n+1  ...  2n   2n+1 ... L-1
+ *     token      w_1  ...  w_n   0   w_1  ...  w_n   0   ...  0        n in [L/4, (L-1)/2)
+ *
+ * A causal transformer predicts each next token: the target of position i is the token of i + 1.
+ * The symbols behind the separator are the targets of the positions n ... 2n-1, and can all be
+ * known: loss and accuracy are taken over those. (The authors' code counts position n-1 too, whose
+ * target is the separator itself. Nothing before it tells when it comes, so that even a perfect
+ * model would miss most of these.) */
+#include "examples/copy_task_options.h"
+#include "examples/copy_task_report.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ------------------------------------------------------------------------------------ sequences */
+
+/* Host memory, [size, length] each: sequences and where their loss is taken. */
+typedef struct Batch {
+    int64_t size, length;
+    int32_t *tokens, *targets;
+    Real *mask;
+} Batch;
+
+static void *allocate(int64_t count, size_t size)
+{
+    void *memory = calloc((size_t)count, size);
+    if (!memory)
+        fail(EXIT_FAILURE, "out of memory for %lld elements of %zu bytes", (long long)count, size);
+    return memory;
+}
+
+static Batch batch_new(int64_t size, int64_t length)
+{
+    return (Batch){ .size = size,
+                    .length = length,
+                    .tokens = allocate(size * length, sizeof(int32_t)),
+                    .targets = allocate(size * length, sizeof(int32_t)),
+                    .mask = allocate(size * length, sizeof(Real)) };
+}
+
+static void batch_free(Batch *batch)
+{
+    free(batch->tokens);
+    free(batch->targets);
+    free(batch->mask);
+}
+
+/* Draws one sequence into row b; returns its n. */
+static int64_t draw_sequence(Batch *batch, int64_t b, int64_t symbols, Random *random)
+{
+    int64_t length = batch->length, n = random_integer(random, length / 4, (length - 1) / 2);
+    int32_t *tokens = batch->tokens + b * length, *targets = batch->targets + b * length;
+    Real *mask = batch->mask + b * length;
+    for (int64_t i = 0; i < length; i++)
+        tokens[i] = 0;
+    for (int64_t i = 0; i < n; i++)
+        tokens[i] = tokens[n + 1 + i] = (int32_t)random_integer(random, 1, symbols + 1);
+    for (int64_t i = 0; i < length; i++) {
+        targets[i] = i + 1 < length ? tokens[i + 1] : 0;
+        mask[i] = n <= i && i < 2 * n;
+    }
+    return n;
+}
+
+static void draw_batch(Batch *batch, int64_t symbols, Random random)
+{
+    for (int64_t b = 0; b < batch->size; b++)
+        draw_sequence(batch, b, symbols, &random);
+}
+
+/* Every step has its own counters of the generator, so that a resumed run sees the same sequences
+ * and nothing about them has to be saved. Fresh sequences come from another stream. */
+static Random step_random(uint64_t seed, const char *stream, int64_t step)
+{
+    Random random = random_new(seed, random_stream(stream));
+    random.counter = (uint64_t)step << 32;
+    return random;
+}
+
+/* ---------------------------------------------------------------------------------------- model */
+
+typedef struct Model {
+    Embedding embedding; /* [symbols + 1, width / 2] */
+    Tensor *positions;   /* [length, width / 2] */
+    Transformer transformer;
+    Linear head; /* [width] to [symbols + 1] */
+} Model;
+
+static Model model_new(Params *params, const Options *options)
+{
+    int64_t width = options->heads * options->head_dim;
+    bool linear = !strcmp(options->attention, "linear");
+    TransformerConfig config = {
+        .layers = options->layers,
+        .heads = options->heads,
+        .head_dim = options->head_dim,
+        .feed_forward = options->feed_forward,
+        .attention = linear ? ATTENTION_CAUSAL_LINEAR : ATTENTION_CAUSAL_SOFTMAX,
+        .dropout = (Real)options->dropout,
+    };
+    return (Model){
+        .embedding = nn_embedding(params, "embedding", options->symbols + 1, width / 2),
+        .positions = nn_sinusoidal_positions(params, options->length, width / 2),
+        .transformer = nn_transformer(params, "transformer", config),
+        .head = nn_linear(params, "head", width, options->symbols + 1),
+    };
+}
+
+/* tokens [B, L]; logits [B, L, symbols + 1] */
+static Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
+{
+    Tensor *x = nn_embedding_forward(tape, &model->embedding, tokens);
+    x = op_concat(tape, x, model->positions, -1);
+    x = nn_transformer_forward(tape, &model->transformer, x, NULL);
+    return nn_linear_forward(tape, &model->head, x);
+}
+
+/* ------------------------------------------------------------------------------------- training */
+
+/* All that a run works with. */
+typedef struct Run {
+    const Options *options;
+    Params *params;
+    Model model;
+    Optimizer *optimizer;
+    Tape *tape;
+    Batch batch;
+    Real *logits; /* [B, L, symbols + 1], for the accuracy */
+} Run;
+
+typedef struct Score {
+    double loss, accuracy;
+} Score;
+
+static int64_t best_class(const Real *logits, int64_t classes)
+{
+    int64_t best = 0;
+    for (int64_t c = 1; c < classes; c++)
+        best = logits[c] > logits[best] ? c : best;
+    return best;
+}
+
+/* The share of masked positions where the greatest logit is the target's. */
+static double accuracy(const Batch *batch, const Real *logits, int64_t classes)
+{
+    int64_t right = 0, all = 0;
+    for (int64_t i = 0; i < batch->size * batch->length; i++) {
+        if (batch->mask[i] == 0)
+            continue;
+        right += best_class(logits + i * classes, classes) == batch->targets[i];
+        all++;
+    }
+    return (double)right / (double)all;
+}
+
+/* The loss of the run's batch; logits are kept for the accuracy. */
+static Tensor *batch_loss(Run *run, Tensor **logits)
+{
+    const Batch *batch = &run->batch;
+    Shape all = shape(batch->size, batch->length);
+    Tensor *tokens = tape_input_i32(run->tape, batch->tokens, all);
+    Tensor *targets = tape_input_i32(run->tape, batch->targets, all);
+    Tensor *mask = tape_input(run->tape, batch->mask, all);
+    *logits = tensor_keep(model_forward(run->tape, &run->model, tokens));
+    return op_cross_entropy(run->tape, *logits, targets, mask);
+}
+
+static Score read_score(Run *run, Tensor *loss, Tensor *logits)
+{
+    tensor_read(logits, run->logits);
+    return (Score){ tensor_item(loss),
+                    accuracy(&run->batch, run->logits, run->options->symbols + 1) };
+}
+
+static Score train_step(Run *run, int64_t step)
+{
+    const Options *options = run->options;
+    Tensor *logits;
+    draw_batch(&run->batch, options->symbols,
+               step_random((uint64_t)options->seed, "copy_task training", step));
+    Tensor *loss = batch_loss(run, &logits);
+    tape_backward(run->tape, loss);
+    if (options->clip > 0)
+        params_clip_gradients(run->params, (Real)options->clip);
+    optim_step(run->optimizer);
+    Score score = read_score(run, loss, logits);
+    tape_reset(run->tape);
+    return score;
+}
+
+/* The score over some thousand fresh sequences, which no step has seen. */
+static Score evaluate(Run *run)
+{
+    const Options *options = run->options;
+    Score sum = { 0, 0 };
+    double all = 0;
+    bool recorded = tape_recording(run->tape, false);
+    for (int64_t batch = 0; batch * options->batch < 1000; batch++) {
+        Tensor *logits;
+        draw_batch(&run->batch, options->symbols,
+                   step_random((uint64_t)options->seed, "copy_task evaluation", batch));
+        Tensor *loss = batch_loss(run, &logits);
+        Score score = read_score(run, loss, logits);
+        double weight = 0;
+        for (int64_t i = 0; i < run->batch.size * run->batch.length; i++)
+            weight += (double)run->batch.mask[i];
+        sum.loss += weight * score.loss;
+        sum.accuracy += weight * score.accuracy;
+        all += weight;
+        tape_reset(run->tape);
+    }
+    tape_recording(run->tape, recorded);
+    return (Score){ sum.loss / all, sum.accuracy / all };
+}
+
+/* Shows one fresh sequence and what the model writes behind the separator, symbol after symbol,
+ * each read back as the next input. */
+static void print_sample(Run *run)
+{
+    const Options *options = run->options;
+    int64_t classes = options->symbols + 1;
+    Batch one = batch_new(1, options->length);
+    Random random = step_random((uint64_t)options->seed, "copy_task sample", 0);
+    int64_t n = draw_sequence(&one, 0, options->symbols, &random), right = 0;
+    bool recorded = tape_recording(run->tape, false);
+    int32_t *copy = one.tokens + n + 1;
+    for (int64_t i = 0; i < n; i++)
+        copy[i] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        Tensor *tokens = tape_input_i32(run->tape, one.tokens, shape(1, options->length));
+        tensor_read(model_forward(run->tape, &run->model, tokens), run->logits);
+        copy[i] = (int32_t)best_class(run->logits + (n + i) * classes, classes);
+        right += copy[i] == one.tokens[i];
+        tape_reset(run->tape);
+    }
+    tape_recording(run->tape, recorded);
+    printf("given ");
+    for (int64_t i = 0; i < n; i++)
+        printf(" %d", one.tokens[i]);
+    printf("\nwrote ");
+    for (int64_t i = 0; i < n; i++)
+        printf(" %d", copy[i]);
+    printf("\n%lld of %lld symbols right\n", (long long)right, (long long)n);
+    batch_free(&one);
+}
+
+/* ------------------------------------------------------------------------------------- programs */
+
+static volatile sig_atomic_t stopped_by; /* the signal that asked for the end, or 0 */
+
+static void stop(int signal_number)
+{
+    stopped_by = signal_number;
+}
+
+/* The first Ctrl-C lets the step finish; a second one ends the program at once. */
+static void catch_signals(void)
+{
+    struct sigaction action = { .sa_handler = stop, .sa_flags = (int)SA_RESETHAND | SA_RESTART };
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void save(Run *run)
+{
+    FileMetadata texts[OPTIONS_MAX_TEXTS];
+    int count = options_texts(run->options, texts);
+    if (!optim_save(run->optimizer, run->tape, texts, count, run->options->save))
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+}
+
+static void print_final(const Run *run, Score score, int64_t steps, int64_t taken, double seconds)
+{
+    double tokens = (double)(taken * run->options->batch * run->options->length);
+    printf("final loss=%.6g accuracy=%.6f steps=%lld seconds=%.2f tokens_per_second=%.0f\n",
+           score.loss, score.accuracy, (long long)steps, seconds, taken ? tokens / seconds : 0);
+}
+
+/* Trains up to --steps, counted from the very first; returns the exit status. */
+static int train(Run *run)
+{
+    const Options *options = run->options;
+    int64_t done = optim_steps(run->optimizer), first = done + 1;
+    if (done > options->steps)
+        fail(2, "--steps %lld: expected at least the %lld steps that %s has behind it",
+             (long long)options->steps, (long long)done, options->resume);
+    Report *report = report_new(options, first);
+    catch_signals();
+    double start = now(), seconds = 0;
+    while (done < options->steps && !stopped_by) {
+        double learning_rate = (double)optim_learning_rate(run->optimizer);
+        Score score = train_step(run, ++done);
+        seconds = now() - start;
+        report_step(report, (Record){ done, score.loss, score.accuracy, learning_rate, seconds });
+        if (options->save_every && done % options->save_every == 0)
+            save(run);
+    }
+    if (options->save)
+        save(run);
+    Score fresh = evaluate(run);
+    char subtitle[128];
+    snprintf(subtitle, sizeof subtitle, "seed %lld, step %lld: accuracy %.2f %% on fresh sequences",
+             (long long)options->seed, (long long)done, 100 * fresh.accuracy);
+    report_finish(report, subtitle);
+    report_free(report);
+    if (!options->quiet)
+        print_sample(run);
+    print_final(run, fresh, done, done - first + 1, seconds);
+    return stopped_by ? 128 + stopped_by : EXIT_SUCCESS;
+}
+
+static int measure(Run *run)
+{
+    double start = now();
+    Score fresh = evaluate(run);
+    if (!run->options->quiet)
+        print_sample(run);
+    printf("evaluation loss=%.6g accuracy=%.6f steps=%lld seconds=%.2f\n", fresh.loss,
+           fresh.accuracy, (long long)optim_steps(run->optimizer), now() - start);
+    return EXIT_SUCCESS;
+}
+
+static Optimizer *optimizer_new(Params *params, const Options *options)
+{
+    bool drops = options->drop_at > 0;
+    return optim_radam(params, (RAdamConfig){
+                                   .learning_rate = (Real)options->learning_rate,
+                                   .weight_decay = (Real)options->weight_decay,
+                                   .schedule = drops ? optim_drops((Real)0.1, 1, &options->drop_at)
+                                                     : optim_constant(),
+                               });
+}
+
+static Run run_new(const Options *options)
+{
+    if (options->threads)
+        device_set_threads((int)options->threads);
+    Device *device = strcmp(options->device, "auto") ? device_open(options->device) : device_best();
+    Params *params = params_new(device, (uint64_t)options->seed);
+    Run run = { .options = options, .params = params, .tape = tape_new(device) };
+    run.model = model_new(params, options);
+    run.optimizer = optimizer_new(params, options);
+    run.batch = batch_new(options->batch, options->length);
+    run.logits = allocate(options->batch * options->length * (options->symbols + 1), sizeof(Real));
+    tape_seed(run.tape, (uint64_t)options->seed);
+    const char *checkpoint = options->resume ? options->resume : options->evaluate;
+    if (checkpoint && !optim_load(run.optimizer, run.tape, checkpoint))
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    return run;
+}
+
+static void run_free(Run *run)
+{
+    batch_free(&run->batch);
+    free(run->logits);
+    tape_free(run->tape);
+    optim_free(run->optimizer);
+    params_free(run->params);
+}
+
+static void fail_with(const char *sentence, void *context)
+{
+    (void)context;
+    fail(EXIT_FAILURE, "%s", sentence);
+}
+
+int main(int argc, char **argv)
+{
+    Options options = options_parse(argc, argv);
+    tapegrad_on_error(fail_with, NULL);
+    Run run = run_new(&options);
+    int status = options.evaluate ? measure(&run) : train(&run);
+    run_free(&run);
+    return status;
+}

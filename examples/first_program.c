@@ -1,0 +1,61 @@
+/* A small transformer learns to write digits backwards: 3 1 4 1 5, then 5 1 4 1 3. */
+#include <stdio.h>
+#include <string.h>
+#include <tapegrad.h>
+
+enum { BATCH = 32, DIGITS = 5, LENGTH = 2 * DIGITS, SEPARATOR = 10, SYMBOLS = 11, STEPS = 1000 };
+
+/* The digits, a separator, and the digits backwards; of these the model writes the last. */
+static void draw(Random *random, int32_t tokens[LENGTH], int32_t targets[DIGITS])
+{
+    int32_t line[LENGTH + 1] = { [DIGITS] = SEPARATOR };
+    for (int i = 0; i < DIGITS; i++)
+        line[i] = line[LENGTH - i] = (int32_t)random_integer(random, 0, 10);
+    for (int i = 0; i < LENGTH; i++)
+        tokens[i] = line[i];
+    for (int i = 0; i < DIGITS; i++)
+        targets[i] = line[DIGITS + 1 + i];
+}
+
+int main(int argc, char **argv)
+{
+    Device *device = device_best();
+    Params *params = params_new(device, /*seed*/ 1);
+    Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, 16);
+    Tensor *positions = nn_sinusoidal_positions(params, LENGTH, 16);
+    TransformerConfig config = { .layers = 1, .heads = 2, .head_dim = 16 };
+    Transformer transformer = nn_transformer(params, "transformer", config);
+    Linear head = nn_linear(params, "head", 32, SYMBOLS);
+    Optimizer *optimizer = optim_radam(params, (RAdamConfig){ .learning_rate = (Real)3e-3 });
+    Tape *tape = tape_new(device);
+    Random random = random_new(/*seed*/ 1, random_stream("digits"));
+
+    for (int step = 1; step <= STEPS; step++) {
+        int32_t tokens[BATCH][LENGTH], targets[BATCH][DIGITS];
+        for (int i = 0; i < BATCH; i++)
+            draw(&random, tokens[i], targets[i]);
+
+        Tensor *x = tape_input_i32(tape, tokens[0], shape(BATCH, LENGTH));
+        x = nn_embedding_forward(tape, &embedding, x);           /* [BATCH, LENGTH, 16] */
+        x = op_concat(tape, x, positions, -1);                   /* [BATCH, LENGTH, 32] */
+        x = nn_transformer_forward(tape, &transformer, x, NULL); /* the same */
+        x = op_slice(tape, x, 1, DIGITS, DIGITS);                /* behind the separator */
+        Tensor *logits = nn_linear_forward(tape, &head, x);      /* [BATCH, DIGITS, SYMBOLS] */
+        Tensor *wanted = tape_input_i32(tape, targets[0], shape(BATCH, DIGITS));
+        Tensor *loss = op_cross_entropy(tape, logits, wanted, NULL);
+
+        if (argc > 1 && !strcmp(argv[1], "tape")) { /* only show the graph: dot -Tsvg draws it */
+            tape_print_dot(tape, stdout);
+            break;
+        }
+        tape_backward(tape, loss);
+        optim_step(optimizer); /* also empties the gradients */
+        if (step % 100 == 0)
+            printf("step %4d  loss %.4f\n", step, (double)tensor_item(loss));
+        tape_reset(tape); /* gives back every tensor that this step made */
+    }
+
+    tape_free(tape);
+    optim_free(optimizer);
+    params_free(params);
+}

@@ -1,0 +1,513 @@
+/* The programs of examples/, run as a user runs them: from $TAPEGRAD_BUILD/examples. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A model and sequences so small that a step takes a fraction of a millisecond. */
+#define TINY                                                                                       \
+    "--length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8 "       \
+    "--threads 2 --drop-at 0 "
+
+static char directory[] = "/tmp/test_copy_task.XXXXXX";
+static char output[1 << 16]; /* what the last program printed, errors included */
+
+static const char *build(void)
+{
+    const char *name = getenv("TAPEGRAD_BUILD");
+    return name ? name : "build";
+}
+
+/* Runs BUILD/examples/ARGUMENTS, where every @ stands for the test's directory; returns its exit
+ * status and leaves what it printed in output. */
+static int run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static int run(const char *format, ...)
+{
+    char arguments[1024], command[4096];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(arguments, sizeof arguments, format, list);
+    va_end(list);
+    int used = snprintf(command, sizeof command, "%s/examples/", build());
+    for (const char *c = arguments; *c; c++)
+        used += snprintf(command + used, sizeof command - (size_t)used, *c == '@' ? "%s" : "%.1s",
+                         *c == '@' ? directory : c);
+    snprintf(command + used, sizeof command - (size_t)used, " 2>&1");
+    FILE *pipe = popen(command, "r");
+    ck_assert_ptr_nonnull(pipe);
+    size_t length = fread(output, 1, sizeof output - 1, pipe);
+    output[length] = 0;
+    int status = pclose(pipe);
+    ck_assert_msg(WIFEXITED(status), "%s was killed: %s", command, output);
+    return WEXITSTATUS(status);
+}
+
+#define assert_runs(...) ck_assert_msg(run(__VA_ARGS__) == 0, "%s", output)
+#define assert_says(sentence) ck_assert_msg(strstr(output, sentence) != NULL, "%s", output)
+
+/* The bytes of a file in the test's directory. */
+static char *contents(const char *name, size_t *length)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "rb");
+    ck_assert_msg(file != NULL, "%s is not there: %s", path, output);
+    fseek(file, 0, SEEK_END);
+    *length = (size_t)ftell(file);
+    rewind(file);
+    char *bytes = calloc(*length + 1, 1);
+    ck_assert_uint_eq(fread(bytes, 1, *length, file), *length);
+    fclose(file);
+    return bytes;
+}
+
+static void assert_same_files(const char *a, const char *b)
+{
+    size_t a_length, b_length;
+    char *a_bytes = contents(a, &a_length), *b_bytes = contents(b, &b_length);
+    ck_assert_uint_eq(a_length, b_length);
+    ck_assert_msg(memcmp(a_bytes, b_bytes, a_length) == 0, "%s and %s differ", a, b);
+    free(a_bytes);
+    free(b_bytes);
+}
+
+/* A log without its last column, the seconds. */
+static char *log_without_seconds(const char *name)
+{
+    size_t length;
+    char *text = contents(name, &length), *out = text;
+    for (char *line = text; *line; line = strchr(line, '\n') + 1) {
+        char *end = strchr(line, '\n'), *comma = end;
+        while (*comma != ',')
+            comma--;
+        memmove(out, line, (size_t)(comma - line));
+        out += comma - line;
+        *out++ = '\n';
+    }
+    *out = 0;
+    return text;
+}
+
+static void assert_same_logs(const char *a, const char *b)
+{
+    char *a_text = log_without_seconds(a), *b_text = log_without_seconds(b);
+    ck_assert_str_eq(a_text, b_text);
+    free(a_text);
+    free(b_text);
+}
+
+typedef struct Final {
+    double loss, accuracy, seconds, tokens_per_second;
+    long long steps;
+} Final;
+
+/* The line that a run ends with. */
+static Final final_line(void)
+{
+    Final final;
+    char *line = strstr(output, "final ");
+    ck_assert_msg(line && sscanf(line,
+                                 "final loss=%lf accuracy=%lf steps=%lld seconds=%lf "
+                                 "tokens_per_second=%lf\n",
+                                 &final.loss, &final.accuracy, &final.steps, &final.seconds,
+                                 &final.tokens_per_second) == 5,
+                  "no final line in: %s", output);
+    return final;
+}
+
+/* ------------------------------------------------------------------------------------- copy_task */
+
+START_TEST(log_has_a_row_a_step)
+{
+    assert_runs("copy_task " TINY "--steps 6 --learning-rate 0.01 --drop-at 4 --log @/log.csv");
+    size_t length;
+    char *text = contents("log.csv", &length), *line = text;
+    ck_assert_msg(!strncmp(line, "step,loss,accuracy,learning_rate,seconds\n", 41), "%s", text);
+    double before = 0;
+    for (int step = 1; step <= 6; step++) {
+        double loss, accuracy, learning_rate, seconds;
+        int read, found;
+        line = strchr(line, '\n') + 1;
+        ck_assert_int_eq(
+            sscanf(line, "%d,%lf,%lf,%lf,%lf", &read, &loss, &accuracy, &learning_rate, &seconds),
+            5);
+        found = read == step && loss > 0 && accuracy >= 0 && accuracy <= 1 && seconds >= before;
+        ck_assert_msg(found, "%s", line);
+        ck_assert_double_eq_tol(learning_rate, step < 4 ? 0.01 : 0.001, 1e-9);
+        before = seconds;
+    }
+    ck_assert_str_eq(strchr(line, '\n'), "\n");
+    free(text);
+    Final final = final_line();
+    ck_assert_int_eq(final.steps, 6);
+    ck_assert_double_eq_tol(final.loss, log(4), 1.5); /* four tokens, hardly trained */
+    ck_assert_double_gt(final.tokens_per_second, 0);
+    assert_says("step 6/6");
+    assert_says("\ngiven  ");
+    assert_says("\nwrote  ");
+}
+END_TEST
+
+START_TEST(quiet_prints_the_final_line_alone)
+{
+    assert_runs("copy_task " TINY "--steps 2 --device cpu --quiet");
+    final_line();
+    ck_assert_ptr_eq(strstr(output, "final "), output);
+    ck_assert_str_eq(strchr(output, '\n'), "\n");
+}
+END_TEST
+
+START_TEST(learns)
+{
+    assert_runs("copy_task " TINY "--layers 2 --head-dim 16 --feed-forward 64 --batch 16 "
+                "--steps 700 --learning-rate 0.004 --quiet");
+    Final final = final_line();
+    ck_assert_msg(final.accuracy > 0.9, "%s", output);
+    ck_assert_msg(final.loss < 0.3, "%s", output);
+}
+END_TEST
+
+START_TEST(softmax_learns_too)
+{
+    assert_runs("copy_task " TINY "--steps 60 --learning-rate 0.01 --attention softmax --quiet");
+    ck_assert_msg(final_line().loss < 1.2, "%s", output); /* log 3 = 1.10 is what guessing costs */
+}
+END_TEST
+
+START_TEST(two_runs_are_bitwise_equal)
+{
+    for (int i = 0; i < 2; i++)
+        assert_runs("copy_task " TINY "--steps 20 --dropout 0.1 --save @/%d.safetensors "
+                    "--log @/%d.csv",
+                    i, i);
+    assert_same_files("0.safetensors", "1.safetensors");
+    assert_same_logs("0.csv", "1.csv");
+    assert_runs("copy_task " TINY "--steps 20 --dropout 0.1 --log @/other.csv --seed 2");
+    char *first = log_without_seconds("0.csv"), *other = log_without_seconds("other.csv");
+    ck_assert_str_ne(first, other);
+    free(first);
+    free(other);
+}
+END_TEST
+
+#define TRAINING TINY "--dropout 0.1 --weight-decay 0.01 --clip 1 --drop-at 8 "
+
+START_TEST(resumed_run_is_bitwise_equal)
+{
+    assert_runs("copy_task " TRAINING "--steps 12 --save @/whole.safetensors --log @/whole.csv");
+    Final whole = final_line();
+    assert_runs("copy_task " TRAINING "--steps 5 --save @/part.safetensors --log @/part.csv");
+    assert_runs("copy_task --resume @/part.safetensors --steps 12 --threads 2 --log @/part.csv "
+                "--save @/part.safetensors");
+    Final resumed = final_line();
+    assert_same_files("whole.safetensors", "part.safetensors");
+    assert_same_logs("whole.csv", "part.csv");
+    ck_assert_int_eq(resumed.steps, 12);
+    ck_assert_double_eq(resumed.loss, whole.loss);
+    ck_assert_double_eq(resumed.accuracy, whole.accuracy);
+}
+END_TEST
+
+/* A run that was killed leaves rows beyond its last checkpoint, the last perhaps cut off. */
+START_TEST(resume_replaces_what_the_log_has_beyond_the_checkpoint)
+{
+    assert_runs("copy_task " TRAINING "--steps 12 --save @/whole.safetensors --log @/whole.csv");
+    assert_runs("copy_task " TRAINING "--steps 5 --save @/part.safetensors");
+    assert_runs("copy_task " TRAINING "--steps 9 --log @/part.csv");
+    size_t length;
+    free(contents("part.csv", &length));
+    char path[128];
+    snprintf(path, sizeof path, "%s/part.csv", directory);
+    ck_assert_int_eq(truncate(path, (off_t)length - 7), 0);
+    assert_runs("copy_task --resume @/part.safetensors --steps 12 --threads 2 --log @/part.csv "
+                "--save @/part.safetensors");
+    assert_same_logs("whole.csv", "part.csv");
+    assert_same_files("whole.safetensors", "part.safetensors");
+}
+END_TEST
+
+START_TEST(saves_every_so_many_steps)
+{
+    assert_runs("copy_task " TRAINING "--steps 5 --save @/five.safetensors");
+    assert_runs("copy_task " TRAINING "--steps 7 --save @/seven.safetensors --save-every 5");
+    assert_runs("copy_task --evaluate @/seven.safetensors --threads 2");
+    assert_says("steps=7 ");
+}
+END_TEST
+
+START_TEST(checkpoint_carries_the_options)
+{
+    assert_runs("copy_task " TRAINING "--steps 5 --save @/part.safetensors");
+    ck_assert_int_eq(run("copy_task --resume @/part.safetensors --layers 3"), 2);
+    assert_says("copy_task: --layers 3: the checkpoint ");
+    assert_says("part.safetensors has --layers 1, which cannot change\n");
+    ck_assert_int_eq(run("copy_task --resume @/part.safetensors --dropout 0.2"), 2);
+    assert_says(" has --dropout 0.1, which cannot change\n");
+    ck_assert_int_eq(run("copy_task --resume @/part.safetensors --seed 7"), 2);
+    assert_says("--seed 7: ");
+    ck_assert_int_eq(run("copy_task --resume @/part.safetensors --steps 4"), 2);
+    assert_says("--steps 4: expected at least the 5 steps that ");
+    assert_runs("copy_task --resume @/part.safetensors --layers 1 --dropout 0.10 --threads 2");
+    ck_assert_int_eq(final_line().steps, 5);
+}
+END_TEST
+
+START_TEST(evaluates_a_checkpoint)
+{
+    assert_runs("copy_task " TRAINING "--steps 20 --save @/run.safetensors");
+    Final final = final_line();
+    assert_runs("copy_task --evaluate @/run.safetensors --threads 2");
+    double loss, accuracy;
+    char *line = strstr(output, "evaluation loss=");
+    ck_assert_msg(line && sscanf(line, "evaluation loss=%lf accuracy=%lf", &loss, &accuracy) == 2,
+                  "%s", output);
+    ck_assert_double_eq(loss, final.loss);
+    ck_assert_double_eq(accuracy, final.accuracy);
+    assert_runs("copy_task --evaluate @/run.safetensors --threads 2 --seed 2 --batch 3");
+    ck_assert_int_eq(run("copy_task --evaluate @/run.safetensors --length 32"), 2);
+    assert_says("has --length 16, which cannot change");
+    ck_assert_int_eq(run("copy_task --evaluate @/run.safetensors --log @/log.csv"), 2);
+    assert_says("expected without --evaluate, which trains nothing");
+}
+END_TEST
+
+START_TEST(bad_files_are_told)
+{
+    ck_assert_int_eq(run("copy_task --resume @/missing.safetensors"), 1);
+    assert_says("missing.safetensors: No such file or directory");
+    char path[128];
+    snprintf(path, sizeof path, "%s/weights.safetensors", directory);
+    Real one = 1;
+    FileEntry entry = { "one", sizeof(Real) == 8 ? FILE_F64 : FILE_F32, shape(1), &one };
+    ck_assert(tensor_file_save(path, &entry, 1, NULL, 0));
+    ck_assert_int_eq(run("copy_task --evaluate @/weights.safetensors"), 1);
+    assert_says("expected a checkpoint of copy_task, but it does not tell --preset");
+    FILE *file = fopen(path, "w");
+    fputs("something else\n", file);
+    fclose(file);
+    assert_runs("copy_task " TINY "--steps 1 --save @/run.safetensors");
+    ck_assert_int_eq(
+        run("copy_task --resume @/run.safetensors --steps 2 --log @/weights.safetensors"), 1);
+    assert_says("expected a log that starts with step,loss,accuracy,learning_rate,seconds");
+}
+END_TEST
+
+static const struct {
+    const char *arguments, *sentence;
+} bad_options[] = {
+    { "--layers 0", "copy_task: --layers 0: expected a whole number from 1 to 64\n" },
+    { "--layers two", "copy_task: --layers two: expected a whole number from 1 to 64\n" },
+    { "--steps 1.5", "copy_task: --steps 1.5: expected a whole number from 1 to 1000000000\n" },
+    { "--length 7", "copy_task: --length 7: expected a whole number from 8 to 65536\n" },
+    { "--seed -1", "copy_task: --seed -1: expected a whole number from 0 to 4294967295\n" },
+    { "--batch ''", "copy_task: --batch : expected a whole number from 1 to 65536\n" },
+    { "--learning-rate 0", "copy_task: --learning-rate 0: expected a number from 1e-06 to 1\n" },
+    { "--dropout nan", "copy_task: --dropout nan: expected a number from 0 to 0.9\n" },
+    { "--weight-decay 0.1x", "copy_task: --weight-decay 0.1x: expected a number from 0 to 1\n" },
+    { "--attention mean", "copy_task: --attention mean: expected linear or softmax\n" },
+    { "--device tpu", "copy_task: --device tpu: expected auto, cpu or cuda\n" },
+    { "--preset slow", "copy_task: --preset slow: expected quick or paper\n" },
+    { "--heads 3 --head-dim 5",
+      "copy_task: --head-dim 5: expected an even number times --heads 3" },
+    { "--save-every 5", "copy_task: --save-every 5: expected together with --save FILE\n" },
+    { "--save /nowhere/x", "copy_task: --save /nowhere/x: expected a file that can be written" },
+    { "--colour red", "unrecognized option '--colour'" },
+    { "--steps", "option '--steps' requires an argument" },
+    { "more", "copy_task: more: expected an option; --help lists them\n" },
+};
+
+START_TEST(bad_options_are_told)
+{
+    for (size_t i = 0; i < sizeof bad_options / sizeof *bad_options; i++) {
+        ck_assert_int_eq(run("copy_task %s", bad_options[i].arguments), 2);
+        assert_says(bad_options[i].sentence);
+    }
+    ck_assert_int_eq(run("copy_task --resume a --evaluate b"), 2);
+    assert_says("copy_task: --evaluate b: expected without --resume a\n");
+    assert_runs("copy_task --help");
+    assert_says("--save-every N");
+}
+END_TEST
+
+/* Where there is no CUDA device, nothing falls back. */
+START_TEST(cuda_is_there_or_is_missed)
+{
+    int status = run("copy_task " TINY "--steps 1 --device cuda");
+    if (status == 0) {
+        final_line();
+    } else {
+        ck_assert_int_eq(status, 1);
+        assert_says("copy_task: device_open: ");
+        assert_says("cuda");
+        ck_assert_str_eq(strchr(output, '\n'), "\n");
+    }
+}
+END_TEST
+
+/* How many lines the log has by now. */
+static int log_lines(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    int lines = 0;
+    for (int c; file && (c = fgetc(file)) != EOF;)
+        lines += c == '\n';
+    if (file)
+        fclose(file);
+    return lines;
+}
+
+/* A run of many steps as a child of its own, its output in FILE. */
+static pid_t start_long_run(const char *log, const char *save, const char *out)
+{
+    char program[256];
+    snprintf(program, sizeof program, "%s/examples/copy_task", build());
+    pid_t child = fork();
+    ck_assert_int_ne(child, -1);
+    if (child == 0) {
+        if (!freopen(out, "w", stdout))
+            _exit(99);
+        execl(program, program, "--length", "16", "--layers", "1", "--heads", "2", "--head-dim",
+              "8", "--feed-forward", "16", "--batch", "4", "--threads", "1", "--steps", "100000000",
+              "--log", log, "--save", save, (char *)NULL);
+        _exit(98);
+    }
+    return child;
+}
+
+START_TEST(interrupt_saves_and_ends_with_130)
+{
+    char log[128], save[128], out[128];
+    snprintf(log, sizeof log, "%s/interrupted.csv", directory);
+    snprintf(save, sizeof save, "%s/run.safetensors", directory);
+    snprintf(out, sizeof out, "%s/out", directory);
+    pid_t child = start_long_run(log, save, out);
+    while (log_lines(log) < 5)
+        usleep(10000);
+    ck_assert_int_eq(kill(child, SIGINT), 0);
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status));
+    ck_assert_int_eq(WEXITSTATUS(status), 130);
+    size_t length;
+    char *text = contents("out", &length);
+    char *line = strstr(text, "final loss=");
+    ck_assert_msg(line != NULL, "%s", text);
+    long long steps = 0;
+    sscanf(strstr(line, "steps="), "steps=%lld", &steps);
+    ck_assert_int_eq(steps, log_lines(log) - 1);
+    free(text);
+    assert_runs("copy_task --evaluate @/run.safetensors --threads 1");
+    char expected[64];
+    snprintf(expected, sizeof expected, "steps=%lld ", steps);
+    assert_says(expected);
+}
+END_TEST
+
+START_TEST(plot_is_an_svg)
+{
+    assert_runs("copy_task " TINY "--steps 30 --drop-at 20 --plot \"@/it's.svg\"");
+    size_t length;
+    char *text = contents("it's.svg", &length);
+    ck_assert_ptr_nonnull(strstr(text, "<svg"));
+    ck_assert_ptr_nonnull(strstr(text, "</svg>"));
+    ck_assert_ptr_nonnull(strstr(text, "Learning to copy"));
+    ck_assert_ptr_nonnull(strstr(text, "learning rate / 10"));
+    ck_assert_ptr_nonnull(strstr(text, "accuracy"));
+    free(text);
+}
+END_TEST
+
+START_TEST(missing_gnuplot_is_told_before_the_training)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s", getenv("PATH"));
+    setenv("PATH", directory, 1);
+    int status = run("copy_task " TINY "--steps 30 --plot @/run.svg");
+    setenv("PATH", path, 1);
+    ck_assert_int_eq(status, 1);
+    assert_says("gnuplot draws it and was not found; install gnuplot-nox, or leave --plot out\n");
+    ck_assert_ptr_null(strstr(output, "step"));
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------- other programs */
+
+START_TEST(first_program_learns)
+{
+    assert_runs("first_program");
+    char *line = strstr(output, "step 1000 ");
+    double loss = 1;
+    ck_assert_msg(line && sscanf(line, "step 1000  loss %lf", &loss) == 1, "%s", output);
+    ck_assert_msg(loss < 0.1, "%s", output);
+}
+END_TEST
+
+START_TEST(first_program_prints_its_tape)
+{
+    assert_runs("first_program tape");
+    assert_says("digraph tape {");
+    assert_says("causal_linear_attention");
+    assert_says("cross_entropy");
+    ck_assert_str_eq(strrchr(output, '}'), "}\n");
+}
+END_TEST
+
+START_TEST(derive_attention_agrees_with_itself)
+{
+    assert_runs("derive_attention");
+    assert_says("gradients: op_causal_linear_attention against cumulative sums:");
+    int lines = 0;
+    for (char *line = strstr(output, "(allowed"); line; line = strstr(line + 1, "(allowed"))
+        lines++;
+    ck_assert_int_eq(lines, 6);
+}
+END_TEST
+
+START_TEST(own_operation_passes_its_check_and_learns)
+{
+    assert_runs("own_operation");
+    double error = 1;
+    ck_assert_int_eq(sscanf(output, "gradient check: largest error %lf", &error), 1);
+    ck_assert_msg(error < GRADIENT_TOLERANCE, "%s", output);
+    assert_says("step 1000 ");
+}
+END_TEST
+
+int main(void)
+{
+    const TTest *const tests[] = { log_has_a_row_a_step,
+                                   quiet_prints_the_final_line_alone,
+                                   learns,
+                                   softmax_learns_too,
+                                   two_runs_are_bitwise_equal,
+                                   resumed_run_is_bitwise_equal,
+                                   resume_replaces_what_the_log_has_beyond_the_checkpoint,
+                                   saves_every_so_many_steps,
+                                   checkpoint_carries_the_options,
+                                   evaluates_a_checkpoint,
+                                   bad_files_are_told,
+                                   bad_options_are_told,
+                                   cuda_is_there_or_is_missed,
+                                   interrupt_saves_and_ends_with_130,
+                                   plot_is_an_svg,
+                                   missing_gnuplot_is_told_before_the_training,
+                                   first_program_learns,
+                                   first_program_prints_its_tape,
+                                   derive_attention_agrees_with_itself,
+                                   own_operation_passes_its_check_and_learns,
+                                   NULL };
+    if (!mkdtemp(directory)) {
+        perror(directory);
+        return EXIT_FAILURE;
+    }
+    int result = run_tests("copy_task", tests);
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    return system(command) == 0 ? result : EXIT_FAILURE;
+}
