@@ -82,8 +82,9 @@ static char *log_without_seconds(const char *name)
 {
     size_t length;
     char *text = contents(name, &length), *out = text;
-    for (char *line = text; *line; line = strchr(line, '\n') + 1) {
-        char *end = strchr(line, '\n'), *comma = end;
+    for (char *line = text, *end; *line; line = end + 1) {
+        end = strchr(line, '\n');
+        char *comma = end;
         while (*comma != ',')
             comma--;
         memmove(out, line, (size_t)(comma - line));
