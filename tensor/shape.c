@@ -8,13 +8,13 @@ Shape shape_new(int rank, const int64_t *sizes)
     if (rank < 0 || rank > MAX_RANK)
         error_raise("shape: %d sizes were given, expected at most %d", rank, MAX_RANK);
     Shape shape = { .rank = rank };
-    int64_t count = 1;
+    int64_t bytes = sizeof(Real);
     for (int axis = 0; axis < rank; axis++) {
         if (sizes[axis] < 1)
             error_raise("shape: size %d is %lld, expected at least 1", axis,
                         (long long)sizes[axis]);
-        if (__builtin_mul_overflow(count, sizes[axis], &count))
-            error_raise("shape: the product of the %d sizes does not fit 63 bits", rank);
+        if (__builtin_mul_overflow(bytes, sizes[axis], &bytes))
+            error_raise("shape: numbers of these %d sizes would take 2^63 bytes or more", rank);
         shape.size[axis] = sizes[axis];
     }
     return shape;

@@ -36,7 +36,7 @@ typedef struct Shape {
 } Shape;
 
 /* shape(2, 3): the shape [2, 3]. Raises when there are more than MAX_RANK sizes, when one is
- * below 1, or when their product does not fit 63 bits. */
+ * below 1, or when so many numbers would take 2^63 bytes or more. */
 #define shape(...)                                                                                 \
     shape_new((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),                         \
               (const int64_t[]){ __VA_ARGS__ })

@@ -231,8 +231,10 @@ START_TEST(shapes)
     ck_assert(!shape_equal(shape(2), shape(2, 1)));
     assert_raises("shape: 5 sizes were given, expected at most 4", shape(1, 2, 3, 4, 5));
     assert_raises("shape: size 1 is 0, expected at least 1", shape(3, 0));
-    assert_raises("shape: the product of the 3 sizes does not fit 63 bits",
+    assert_raises("shape: numbers of these 3 sizes would take 2^63 bytes or more",
                   shape((int64_t)1 << 40, (int64_t)1 << 20, 8));
+    assert_raises("shape: numbers of these 1 sizes would take 2^63 bytes or more",
+                  shape((int64_t)((1ull << 63) / sizeof(Real))));
     assert_raises("shape_size: [2,3] has no axis 2", shape_size(shape(2, 3), 2));
     assert_raises("shape_size: [2,3] has no axis -3", shape_size(shape(2, 3), -3));
 }
