@@ -111,10 +111,10 @@ static int size_class(size_t bytes, size_t *class_bytes)
 
 static void release_cached(Device *device)
 {
-    for (int class = 0; class < CLASS_COUNT; class ++) {
-        while (device->cached[class]) {
-            Block *block = device->cached[class];
-            device->cached[class] = block->next;
+    for (int i = 0; i < CLASS_COUNT; i++) {
+        while (device->cached[i]) {
+            Block *block = device->cached[i];
+            device->cached[i] = block->next;
             device->memory.reserved -= block->size;
             UNPOISON(block->data, block->size);
             free(block->data);
@@ -230,12 +230,18 @@ int device_threads(void)
 
 DeviceMemory device_memory(const Device *device)
 {
-    return device->memory;
+    pthread_mutex_t *lock = &((Device *)device)->lock;
+    pthread_mutex_lock(lock);
+    DeviceMemory memory = device->memory;
+    pthread_mutex_unlock(lock);
+    return memory;
 }
 
 void device_reset_peak(Device *device)
 {
+    pthread_mutex_lock(&device->lock);
     device->memory.peak = device->memory.current;
+    pthread_mutex_unlock(&device->lock);
 }
 
 void device_release_cached(Device *device)
