@@ -26,12 +26,12 @@ enum { CHUNK_BYTES = 1 << 16 };
 struct Tape {
     Device *device;
     bool recording;
-    bool went_backward;   /* since the last reset */
-    bool inside_backward; /* false again when the pass has come to its end */
-    bool failed;          /* an error was raised since the last reset */
-    const char *label;    /* what is being done, for messages: "op_add: a", "op_add" */
-    Random random;        /* the generator, */
-    Random step_start;    /* and how it stood at the last reset */
+    bool went_backward; /* since the last reset */
+    bool failed;        /* an error of this tape was raised since the last reset */
+    int64_t errors;     /* error_count() when the step made its first tensor */
+    const char *label;  /* what is being done, for messages: "op_add: a", "op_add" */
+    Random random;      /* the generator, */
+    Random step_start;  /* and how it stood at the last reset */
     TapeTensor *last_tensor;
     int64_t tensor_count;
     Node *last_node;
@@ -117,14 +117,11 @@ const void *tape_save(Tape *tape, const void *data, size_t size)
 }
 
 /* ---------------------------------------------------------------------------------------- tensors */
-static TapeTensor *of_tape(Tensor *tensor)
-{
-    return (TapeTensor *)(void *)tensor;
-}
-
 static TapeTensor *new_tensor(Tape *tape, TensorType type, Shape shape)
 {
     TapeTensor *entry = arena_take(tape, sizeof *entry);
+    if (tape->tensor_count == 0)
+        tape->errors = error_count();
     *entry = (TapeTensor){ .position = tape->tensor_count++, .previous = tape->last_tensor };
     entry->tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .owner = tape };
     entry->gradient = entry->tensor;
@@ -148,6 +145,16 @@ static void take_storage(Tensor *tensor)
     device_free(tensor->device, tensor->block);
     tensor->block = NULL;
     tensor->data = NULL;
+}
+
+/* Gives back the storage that a tensor owns, and its gradient's. */
+static void give_back(Tensor *tensor)
+{
+    if (tensor->base)
+        return;
+    take_storage(tensor);
+    take_storage(tensor->gradient);
+    tensor->has_gradient = false;
 }
 
 Tensor *tape_tensor(Tape *tape, Shape shape)
@@ -277,7 +284,7 @@ void tape_record(Tape *tape, Node node)
 
 TapeMark tape_mark(const Tape *tape)
 {
-    return (TapeMark){ tape->tensor_count };
+    return (TapeMark){ tape->tensor_count, tape->node_count };
 }
 
 Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
@@ -285,17 +292,19 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
     if (tape->recording)
         tape_error(tape, "tape_release: the tape is recording, and a backward pass would miss what "
                          "is given back; call tape_recording(tape, false) first");
+    if (tape->node_count > mark.nodes)
+        tape_error(tape, "tape_release: something was recorded since the mark, and a backward pass "
+                         "would miss what is given back; call tape_recording(tape, false) before");
     Tensor *spared = result ? tensor_root(result) : NULL;
     TapeTensor *kept = NULL;
     TapeTensor *entry = tape->last_tensor;
-    for (TapeTensor *previous; entry && entry->position >= mark.position; entry = previous) {
+    for (TapeTensor *previous; entry && entry->position >= mark.tensors; entry = previous) {
         previous = entry->previous;
         if (&entry->tensor == spared) {
             kept = entry;
             continue;
         }
-        if (!entry->tensor.base)
-            take_storage(&entry->tensor);
+        give_back(&entry->tensor);
     }
     tape->last_tensor = entry;
     if (kept) {
@@ -333,11 +342,8 @@ static void release_outputs(Node *node)
 {
     for (int i = 0; i < NODE_OUTPUTS; i++) {
         Tensor *output = node->outputs[i];
-        if (output && !output->base && !output->keep) {
-            take_storage(output);
-            take_storage(output->gradient);
-            output->has_gradient = false;
-        }
+        if (output && !output->keep)
+            give_back(output);
     }
     for (int i = 0; i < NODE_KEPT; i++)
         if (node->kept[i])
@@ -346,6 +352,7 @@ static void release_outputs(Node *node)
 
 static void walk(Tape *tape, Tensor *out)
 {
+    tape->went_backward = true;
     tensor_keep(out);
     for (Node *node = tape->last_node; node; node = node->previous) {
         bool reached = false;
@@ -356,25 +363,24 @@ static void walk(Tape *tape, Tensor *out)
             node->backward(node);
         release_outputs(node);
     }
-    tape->inside_backward = false;
 }
 
-static void begin(Tape *tape, const char *label, Tensor *out)
+/* Raises unless a pass can begin at out. */
+static void check_start(Tape *tape, const char *label, Tensor *out)
 {
-    use(tape, label, out, TENSOR_REAL);
     if (tape->went_backward)
         tape_error(tape,
-                   "%s: this tape went backward already, and what the pass needs is released;"
-                   " call tape_reset between passes",
-                   label);
+                   "%.*s: this tape went backward already, and what the pass needs is released; "
+                   "call tape_reset between passes",
+                   (int)strcspn(label, ":"), label);
+    use(tape, label, out, TENSOR_REAL);
     if (!wants_gradient(out))
         tape_error(tape,
                    "%s depends on nothing that wants a gradient (or the tape was not "
                    "recording)",
                    label);
-    if (out->lay_out)
+    if (tensor_root(out)->lay_out)
         tape_error(tape, "%s is a parameter, expected the result of an operation", label);
-    tape->went_backward = tape->inside_backward = true;
 }
 
 /* The place for dL/dout itself. */
@@ -385,7 +391,7 @@ static Real *seed(Tape *tape, Tensor *out)
 
 void tape_backward(Tape *tape, Tensor *loss)
 {
-    begin(tape, "tape_backward: the loss", loss);
+    check_start(tape, "tape_backward: the loss", loss);
     if (tensor_count(loss) != 1)
         tape_error(tape, "tape_backward: the loss has shape %s, expected one element",
                    shape_text(loss->shape).text);
@@ -396,8 +402,8 @@ void tape_backward(Tape *tape, Tensor *loss)
 
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient)
 {
+    check_start(tape, "tape_backward_from: out", out);
     use(tape, "tape_backward_from: the gradient", gradient, TENSOR_REAL);
-    begin(tape, "tape_backward_from: out", out);
     if (!shape_equal(out->shape, gradient->shape))
         tape_error(tape, "tape_backward_from: out has shape %s, the gradient %s, expected the same",
                    shape_text(out->shape).text, shape_text(gradient->shape).text);
@@ -406,8 +412,9 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient)
     walk(tape, out);
 }
 
-/* A pass that did not come to its end has left some parameters with a part of their gradient. */
-static void forget_half_made_gradients(Tape *tape)
+/* The pass of a step that failed has left some parameters with a contribution, or with a part of
+ * one; the repeated step will make it again. */
+static void forget_gradients(Tape *tape)
 {
     for (Node *node = tape->last_node; node; node = node->previous)
         for (int i = 0; i < NODE_INPUTS; i++)
@@ -417,26 +424,23 @@ static void forget_half_made_gradients(Tape *tape)
 
 void tape_reset(Tape *tape)
 {
-    if (tape->inside_backward)
-        forget_half_made_gradients(tape);
-    for (TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous) {
-        if (!entry->tensor.base) {
-            take_storage(&entry->tensor);
-            take_storage(of_tape(&entry->tensor)->tensor.gradient);
-        }
-    }
+    const bool failed = tape->failed || (tape->tensor_count > 0 && tape->errors != error_count());
+    if (failed && tape->went_backward)
+        forget_gradients(tape);
+    for (TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous)
+        give_back(&entry->tensor);
     for (Chunk *chunk = tape->chunks; chunk; chunk = chunk->next) {
         chunk->used = 0;
         POISON(chunk->bytes, chunk->size);
     }
-    if (tape->failed)
+    if (failed)
         tape->random = tape->step_start;
     tape->step_start = tape->random;
     tape->current_chunk = tape->chunks;
     tape->last_tensor = NULL;
     tape->last_node = NULL;
     tape->tensor_count = tape->node_count = 0;
-    tape->went_backward = tape->inside_backward = tape->failed = false;
+    tape->went_backward = tape->failed = false;
     tape->label = NULL;
 }
 
@@ -465,10 +469,18 @@ Random tape_draw(Tape *tape, int64_t counters)
 
 /* --------------------------------------------------------------------------------------- teaching */
 
-static void print_tensor(FILE *file, const Tensor *tensor)
+static bool is_output(const Tape *tape, const Tensor *tensor)
 {
-    const Tensor *root = tensor_root(tensor);
-    bool leaf = wants_gradient(root) && (root->lay_out || root->keep);
+    for (const Node *node = tape->last_node; node; node = node->previous)
+        for (int i = 0; i < NODE_OUTPUTS; i++)
+            if (node->outputs[i] == tensor)
+                return true;
+    return false;
+}
+
+static void print_tensor(const Tape *tape, FILE *file, const Tensor *tensor)
+{
+    bool leaf = wants_gradient(tensor) && !is_output(tape, tensor);
     fprintf(file, "    \"%p\" [shape=ellipse%s, label=\"%s%s%s\"];\n", (const void *)tensor,
             leaf ? ", style=filled, fillcolor=lightgrey" : "", tensor->name ? tensor->name : "",
             tensor->name ? "\\n" : "", shape_text(tensor->shape).text);
@@ -483,14 +495,14 @@ void tape_print_dot(const Tape *tape, FILE *file)
         for (int i = 0; i < NODE_INPUTS; i++) {
             if (!node->inputs[i])
                 continue;
-            print_tensor(file, node->inputs[i]);
+            print_tensor(tape, file, node->inputs[i]);
             fprintf(file, "    \"%p\" -> node%lld;\n", (const void *)node->inputs[i],
                     (long long)node->index);
         }
         for (int i = 0; i < NODE_OUTPUTS; i++) {
             if (!node->outputs[i])
                 continue;
-            print_tensor(file, node->outputs[i]);
+            print_tensor(tape, file, node->outputs[i]);
             fprintf(file, "    node%lld -> \"%p\";\n", (long long)node->index,
                     (const void *)node->outputs[i]);
         }

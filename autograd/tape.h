@@ -38,7 +38,8 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 
 /* Gives everything back that belongs to the tape; its memory is cached for the next step. After an
  * error that was left by longjmp it also rewinds the random counter to where the last reset left
- * it, and marks the gradients of the parameters that the step used as empty. */
+ * it and, when the step had begun its backward pass, marks the gradients of the parameters that it
+ * used as empty. */
 void tape_reset(Tape *tape);
 
 /* Turns recording on or off; returns what it was; tape_is_recording only asks. Off, nothing is
@@ -48,9 +49,9 @@ bool tape_is_recording(const Tape *tape);
 
 /* With recording off: tape_release gives back all tensors made since the mark except result (NULL:
  * all of them); returns result. So a deep model's inference holds one layer's intermediates.
- * Raises while recording. */
+ * Raises while recording, and when something was recorded since the mark. */
 typedef struct TapeMark {
-    int64_t position;
+    int64_t tensors, nodes; /* how many there were */
 } TapeMark;
 TapeMark tape_mark(const Tape *tape);
 Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result);

@@ -7,6 +7,7 @@
 static ErrorHandler *installed_handler;
 static void *installed_context;
 static _Thread_local char last_sentence[1024];
+static _Thread_local int64_t raised;
 
 void tapegrad_on_error(ErrorHandler *handler, void *context)
 {
@@ -32,7 +33,13 @@ void error_raise(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
+    raised++;
     error_raise_arguments(format, arguments);
+}
+
+int64_t error_count(void)
+{
+    return raised;
 }
 
 bool error_report(const char *format, ...)

@@ -10,6 +10,10 @@
 _Noreturn void error_raise(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void error_raise_arguments(const char *format, va_list arguments);
 
+/* How many errors error_raise has raised on this thread. They name no tape, and so may belong to
+ * any step that this thread is in. */
+int64_t error_count(void);
+
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

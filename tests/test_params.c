@@ -420,6 +420,45 @@ START_TEST(clipping_leaves_what_is_not_finite)
 }
 END_TEST
 
+START_TEST(a_step_that_failed_after_its_pass_may_be_repeated)
+{
+    begin();
+    Params *params = params_new(device, 1);
+    Tensor *weight = params_add(params, "weight", shape(2), uniform);
+    const Real numbers[] = { 3, -2 };
+    tape_backward(tape, dot(weight, tape_input(tape, numbers, shape(2))));
+    assert_raises("tensor_item: the tensor has shape [2], expected one element",
+                  tensor_item(weight));
+    tape_reset(tape);
+    contribute(weight, numbers);
+    assert_same(test_values(tensor_gradient(weight)), numbers, 2);
+    tape_free(tape);
+    params_free(params);
+}
+END_TEST
+
+START_TEST(a_pass_that_cannot_begin_leaves_the_gradients)
+{
+    begin();
+    Params *params = params_new(device, 1);
+    Tensor *weight = params_add(params, "weight", shape(1), uniform);
+    const Real numbers[] = { 3, 3 };
+    contribute(weight, numbers);
+    Tensor *column = op_reshape(tape, weight, shape(1, 1));
+    assert_raises("tape_backward: the loss is a parameter, expected the result of an operation",
+                  tape_backward(tape, column));
+    assert_raises("tape_backward: the loss has shape [2], expected one element",
+                  tape_backward(tape, op_concat(tape, weight, weight, 0)));
+    assert_raises(
+        "tape_backward_from: out has shape [1], the gradient [2], expected the same",
+        tape_backward_from(tape, op_scale(tape, weight, 2), tape_input(tape, numbers, shape(2))));
+    tape_reset(tape);
+    assert_same(test_values(tensor_gradient(weight)), numbers, 1);
+    tape_free(tape);
+    params_free(params);
+}
+END_TEST
+
 /* The first weight has a contribution and the second none when the error strikes. */
 START_TEST(a_step_that_failed_in_its_backward_pass_may_be_repeated)
 {
@@ -613,6 +652,8 @@ int main(void)
                                    an_unused_weight_has_no_part_in_the_norm,
                                    clipping_agrees_with_a_plain_loop,
                                    clipping_leaves_what_is_not_finite,
+                                   a_step_that_failed_after_its_pass_may_be_repeated,
+                                   a_pass_that_cannot_begin_leaves_the_gradients,
                                    a_step_that_failed_in_its_backward_pass_may_be_repeated,
                                    saved_weights_come_back,
                                    other_models_are_refused,

@@ -159,9 +159,16 @@ START_TEST(misuse_of_backward_is_told)
     x = tape_variable(tape, three, shape(3));
     loss = dot(tape, x, x);
     tape_backward(tape, loss);
-    assert_raises("tape_backward: the loss: this tape went backward already, and what the pass "
-                  "needs is released; call tape_reset between passes",
+    assert_raises("tape_backward: this tape went backward already, and what the pass needs is "
+                  "released; call tape_reset between passes",
                   tape_backward(tape, loss));
+    tape_reset(tape);
+    x = tape_variable(tape, three, shape(3));
+    Tensor *released = dot(tape, x, x);
+    tape_backward(tape, dot(tape, x, x));
+    assert_raises("tape_backward_from: this tape went backward already, and what the pass needs is "
+                  "released; call tape_reset between passes",
+                  tape_backward_from(tape, released, released));
     tape_reset(tape);
     x = tape_variable(tape, three, shape(3));
     Tensor *wrong = tape_input(tape, three, shape(1, 3));
@@ -281,6 +288,26 @@ START_TEST(a_mark_gives_intermediates_back)
 }
 END_TEST
 
+START_TEST(a_mark_keeps_what_a_pass_needs)
+{
+    begin();
+    TapeMark mark = tape_mark(tape);
+    Tensor *x = tape_variable(tape, three, shape(3)), *loss = dot(tape, x, x);
+    tape_recording(tape, false);
+    assert_raises("tape_release: something was recorded since the mark, and a backward pass would "
+                  "miss what is given back; call tape_recording(tape, false) before",
+                  tape_release(tape, mark, loss));
+    tape_backward(tape, loss);
+    ck_assert(tensor_gradient(x)->data[1] == -4);
+    tape_reset(tape);
+    mark = tape_mark(tape);
+    tape_backward(tape, tape_variable(tape, three, shape_scalar())); /* records nothing */
+    tape_release(tape, mark, NULL);
+    ck_assert_uint_eq(device_memory(device).current, 0);
+    tape_free(tape);
+}
+END_TEST
+
 START_TEST(every_step_gets_the_same_addresses)
 {
     begin();
@@ -334,6 +361,17 @@ START_TEST(random_draws_rewind_after_an_error_only)
     assert_raises("own: no", tape_error(tape, "own: %s", "no"));
     tape_reset(tape);
     ck_assert_uint_eq(tape_random(tape).counter, first.counter + 5);
+    Tensor *x = tape_input(tape, three, shape(3));
+    tape_draw(tape, 8);
+    assert_raises("tensor_item: the tensor has shape [3], expected one element", tensor_item(x));
+    assert_raises("shape: size 0 is 0, expected at least 1", shape(0));
+    tape_reset(tape);
+    ck_assert_uint_eq(tape_random(tape).counter, first.counter + 5);
+    assert_raises("shape: size 0 is 0, expected at least 1", shape(0)); /* before the step */
+    tape_input(tape, three, shape(3));
+    tape_draw(tape, 8);
+    tape_reset(tape);
+    ck_assert_uint_eq(tape_random(tape).counter, first.counter + 13);
     tape_set_random(tape, first);
     ck_assert_uint_eq(tape_random(tape).counter, first.counter);
     tape_free(tape);
@@ -451,7 +489,8 @@ START_TEST(the_graph_names_operations_and_shapes)
 {
     begin();
     Tensor *x = tape_variable(tape, three, shape(3));
-    dot(tape, square(tape, x), x);
+    Tensor *squares = tensor_keep(square(tape, x));
+    dot(tape, squares, x);
     char *text = NULL;
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
@@ -460,7 +499,11 @@ START_TEST(the_graph_names_operations_and_shapes)
     ck_assert_ptr_nonnull(strstr(text, "label=\"square\""));
     ck_assert_ptr_nonnull(strstr(text, "label=\"dot\""));
     ck_assert_ptr_nonnull(strstr(text, "label=\"[3]\""));
-    ck_assert_ptr_nonnull(strstr(text, "fillcolor=lightgrey"));
+    char line[64];
+    snprintf(line, sizeof line, "\"%p\" [shape=ellipse, style=filled", (void *)x);
+    ck_assert_ptr_nonnull(strstr(text, line));
+    snprintf(line, sizeof line, "\"%p\" [shape=ellipse, label", (void *)squares);
+    ck_assert_ptr_nonnull(strstr(text, line));
     int arrows = 0;
     for (const char *at = text; (at = strstr(at, "->")); at++)
         arrows++;
@@ -472,15 +515,24 @@ END_TEST
 
 int main(void)
 {
-    return run_tests("tape",
-                     (const TTest *const[]){
-                         gradients_flow_and_accumulate, the_same_tensor_twice,
-                         backward_from_a_given_gradient, views_share_storage_and_gradient,
-                         backward_releases_what_is_not_kept, misuse_of_backward_is_told,
-                         misuse_of_tensors_is_told, shapes, recording_off_records_nothing,
-                         a_mark_gives_intermediates_back, every_step_gets_the_same_addresses,
-                         pool_wastes_an_eighth_at_most, random_draws_rewind_after_an_error_only,
-                         every_failing_allocation_is_recovered, exhausted_memory_is_told,
-                         the_default_handler_aborts, gradient_check_finds_a_wrong_element,
-                         the_graph_names_operations_and_shapes, NULL });
+    return run_tests("tape", (const TTest *const[]){ gradients_flow_and_accumulate,
+                                                     the_same_tensor_twice,
+                                                     backward_from_a_given_gradient,
+                                                     views_share_storage_and_gradient,
+                                                     backward_releases_what_is_not_kept,
+                                                     misuse_of_backward_is_told,
+                                                     misuse_of_tensors_is_told,
+                                                     shapes,
+                                                     recording_off_records_nothing,
+                                                     a_mark_gives_intermediates_back,
+                                                     a_mark_keeps_what_a_pass_needs,
+                                                     every_step_gets_the_same_addresses,
+                                                     pool_wastes_an_eighth_at_most,
+                                                     random_draws_rewind_after_an_error_only,
+                                                     every_failing_allocation_is_recovered,
+                                                     exhausted_memory_is_told,
+                                                     the_default_handler_aborts,
+                                                     gradient_check_finds_a_wrong_element,
+                                                     the_graph_names_operations_and_shapes,
+                                                     NULL });
 }
