@@ -66,8 +66,10 @@ $(BUILD)/%.o: %.c $(CONFIG)
 	@echo "  compile $<"
 	@$(COMPILE) -MMD -MP -c $< -o $@
 
+# One object, in which hidden names are local: a program's own `product` then is not ours.
 $(LIBRARY): $(SOURCES:%.c=$(BUILD)/%.o)
-	@rm -f $@ && $(AR) rcs $@ $^
+	@$(LD) -r $^ -o $(BUILD)/tapegrad.o && objcopy --localize-hidden $(BUILD)/tapegrad.o
+	@rm -f $@ && $(AR) rcs $@ $(BUILD)/tapegrad.o
 
 $(SHARED): $(SOURCES:%.c=$(BUILD)/%.o)
 	@$(LINK) -shared -Wl,-soname,libtapegrad.so.0 $^ $(LIBS) -o $@
