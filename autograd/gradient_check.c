@@ -20,7 +20,9 @@ typedef struct Check {
     int count;
     Shape shapes[MAX_INPUTS];
     Real *values[MAX_INPUTS]; /* copies that the differences move */
+    Real *analytic[MAX_INPUTS], *numeric[MAX_INPUTS];
     Tensor *variables[MAX_INPUTS];
+    Real *weights, *out; /* r and the values of out */
 } Check;
 
 static void *allocate(size_t bytes)
@@ -29,6 +31,29 @@ static void *allocate(size_t bytes)
     if (!memory)
         error_raise("gradient_check: memory is exhausted: %zu bytes wanted", bytes);
     return memory;
+}
+
+static void allocate_inputs(Check *check, const CheckInput *inputs)
+{
+    for (int i = 0; i < check->count; i++) {
+        size_t bytes = (size_t)shape_count(inputs[i].shape) * sizeof(Real);
+        check->shapes[i] = inputs[i].shape;
+        check->values[i] = memcpy(allocate(bytes), inputs[i].values, bytes);
+        check->analytic[i] = memset(allocate(bytes), 0, bytes);
+        check->numeric[i] = allocate(bytes);
+    }
+}
+
+static void free_all(Check *check)
+{
+    for (int i = 0; i < check->count; i++) {
+        free(check->values[i]);
+        free(check->analytic[i]);
+        free(check->numeric[i]);
+    }
+    free(check->weights);
+    free(check->out);
+    tape_free(check->tape);
 }
 
 static Tensor *evaluate(Check *check)
@@ -40,28 +65,71 @@ static Tensor *evaluate(Check *check)
     return check->function(check->tape, check->variables, check->context);
 }
 
-/* sum_i r_i out_i in double. */
-static double weighted_sum(Check *check, const Real *weights, Real *out_values)
+/* Draws r, and goes backward from it. */
+static void analytic_gradients(Check *check)
 {
     Tensor *out = evaluate(check);
-    tensor_read(out, out_values);
+    const int64_t count = tensor_count(out);
+    check->weights = allocate((size_t)count * sizeof(Real));
+    check->out = allocate((size_t)count * sizeof(Real));
+    random_normal(&(Random){ .seed = 1 }, check->weights, count);
+    tape_backward_from(check->tape, out, tape_input(check->tape, check->weights, out->shape));
+    for (int i = 0; i < check->count; i++)
+        if (check->variables[i]->has_gradient)
+            tensor_read(tensor_gradient(check->variables[i]), check->analytic[i]);
+}
+
+/* sum_i r_i out_i in double. */
+static double weighted_sum(Check *check)
+{
+    Tensor *out = evaluate(check);
+    tensor_read(out, check->out);
     double sum = 0;
     for (int64_t i = 0; i < tensor_count(out); i++)
-        sum += (double)weights[i] * (double)out_values[i];
+        sum += (double)check->weights[i] * (double)check->out[i];
     return sum;
 }
 
-static double central_difference(Check *check, Real *x, const Real *weights, Real *out_values)
+static double central_difference(Check *check, Real *x)
 {
     const Real before = *x;
     const double epsilon = sizeof(Real) == sizeof(float) ? (double)FLT_EPSILON : DBL_EPSILON;
     const double h = cbrt(epsilon) * fmax(1, fabs((double)before));
     *x = (Real)((double)before + h);
-    const double right = (double)*x, loss_right = weighted_sum(check, weights, out_values);
+    const double right = (double)*x, loss_right = weighted_sum(check);
     *x = (Real)((double)before - h);
-    const double left = (double)*x, loss_left = weighted_sum(check, weights, out_values);
+    const double left = (double)*x, loss_left = weighted_sum(check);
     *x = before;
     return (loss_right - loss_left) / (right - left);
+}
+
+/* Returns max(1, the largest). */
+static double numeric_gradients(Check *check)
+{
+    double largest = 1;
+    for (int i = 0; i < check->count; i++)
+        for (int64_t j = 0; j < shape_count(check->shapes[i]); j++) {
+            double difference = central_difference(check, &check->values[i][j]);
+            check->numeric[i][j] = (Real)difference;
+            largest = fmax(largest, fabs(difference));
+        }
+    return largest;
+}
+
+/* The largest error over the scale, or the first that is not a number. */
+static GradientCheck worst_of(const Check *check, double scale)
+{
+    GradientCheck worst = { .error = -1 };
+    for (int i = 0; i < check->count; i++)
+        for (int64_t j = 0; j < shape_count(check->shapes[i]); j++) {
+            double analytic = (double)check->analytic[i][j], numeric = (double)check->numeric[i][j];
+            double error = fabs(analytic - numeric) / scale;
+            if (error > worst.error || isnan(error))
+                worst = (GradientCheck){ error, i, j, analytic, numeric };
+            if (isnan(error))
+                return worst;
+        }
+    return worst;
 }
 
 GradientCheck gradient_check(Device *device, CheckedFunction *function, void *context,
@@ -72,48 +140,10 @@ GradientCheck gradient_check(Device *device, CheckedFunction *function, void *co
     Check check = {
         .tape = tape_new(device), .function = function, .context = context, .count = count
     };
-    Real *analytic[MAX_INPUTS], *numeric[MAX_INPUTS];
-    for (int i = 0; i < count; i++) {
-        size_t bytes = (size_t)shape_count(inputs[i].shape) * sizeof(Real);
-        check.shapes[i] = inputs[i].shape;
-        check.values[i] = memcpy(allocate(bytes), inputs[i].values, bytes);
-        analytic[i] = memset(allocate(bytes), 0, bytes);
-        numeric[i] = allocate(bytes);
-    }
-
-    Tensor *out = evaluate(&check);
-    const int64_t out_count = tensor_count(out);
-    Real *weights = allocate((size_t)out_count * sizeof(Real));
-    Real *out_values = allocate((size_t)out_count * sizeof(Real));
-    random_normal(&(Random){ .seed = 1 }, weights, out_count);
-    tape_backward_from(check.tape, out, tape_input(check.tape, weights, out->shape));
-    for (int i = 0; i < count; i++)
-        if (check.variables[i]->has_gradient)
-            tensor_read(tensor_gradient(check.variables[i]), analytic[i]);
-
-    double largest = 1;
-    for (int i = 0; i < count; i++)
-        for (int64_t j = 0; j < shape_count(check.shapes[i]); j++) {
-            double difference =
-                central_difference(&check, &check.values[i][j], weights, out_values);
-            numeric[i][j] = (Real)difference;
-            largest = fmax(largest, fabs(difference));
-        }
-
-    GradientCheck worst = { .error = -1 };
-    for (int i = 0; i < count; i++) {
-        for (int64_t j = 0; j < shape_count(check.shapes[i]); j++) {
-            double error = fabs((double)analytic[i][j] - (double)numeric[i][j]) / largest;
-            if (!(error <= worst.error)) /* also when it is NaN */
-                worst =
-                    (GradientCheck){ error, i, j, (double)analytic[i][j], (double)numeric[i][j] };
-        }
-        free(check.values[i]);
-        free(analytic[i]);
-        free(numeric[i]);
-    }
-    free(weights);
-    free(out_values);
-    tape_free(check.tape);
+    allocate_inputs(&check, inputs);
+    analytic_gradients(&check);
+    double largest = numeric_gradients(&check);
+    GradientCheck worst = worst_of(&check, largest);
+    free_all(&check);
     return worst;
 }

@@ -149,7 +149,7 @@ static inline void gradient_add(Gradient gradient, int64_t i, Real value)
     gradient.data[i] = gradient.accumulate ? gradient.data[i] + value : value;
 }
 
-/* Scratch memory inside an operation or its backward function, device memory of count numbers:
+/* Scratch memory inside an operation or its backward function, for the numbers of a shape:
  * give it back with tape_scratch_free (tape_reset does after an error). */
 Tensor *tape_scratch(Tape *tape, Shape shape);
 void tape_scratch_free(Tape *tape, Tensor *scratch);
@@ -158,7 +158,7 @@ void tape_scratch_free(Tape *tape, Tensor *scratch);
  * Compares the tape's gradients of sum_i r_i out_i (r random, fixed) with central differences,
  * (f(x + h) - f(x - h)) / 2h. The function is called many times with variables made from the given
  * values; it must be deterministic. Build with REAL=double for errors near 1e-9; in float expect
- * 1e-2. */
+ * 1e-2. An error that is raised inside and left by longjmp leaves some memory taken. */
 typedef Tensor *CheckedFunction(Tape *tape, Tensor *const *inputs, void *context);
 
 typedef struct CheckInput {
@@ -167,7 +167,8 @@ typedef struct CheckInput {
 } CheckInput;
 
 typedef struct GradientCheck {
-    double error;             /* largest |analytic - numeric| / max(1, largest |numeric|) */
+    double error;             /* largest |analytic - numeric| / max(1, largest |numeric|); NaN
+                               * when one is */
     int input;                /* where it was: the input's index, */
     int64_t element;          /* the element, */
     double analytic, numeric; /* and the two values */

@@ -1,6 +1,7 @@
 /* The tape alone, with operations written here from public functions. */
 #include "tests/support.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -445,12 +446,14 @@ START_TEST(the_default_handler_aborts)
 }
 END_TEST
 
+static Real wrong_factor; /* of element 4, for 2 */
+
 static void wrong_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
     for (int64_t i = 0; i < tensor_count(x); i++)
-        gradient_add(dx, i, (i == 4 ? 3 : 2) * x->data[i] * tape_upstream(node, 0)[i]);
+        gradient_add(dx, i, (i == 4 ? wrong_factor : 2) * x->data[i] * tape_upstream(node, 0)[i]);
 }
 
 static Tensor *checked_square(Tape *on, Tensor *const *inputs, void *context)
@@ -475,8 +478,14 @@ START_TEST(gradient_check_finds_a_wrong_element)
     CheckInput inputs[] = { { shape(1), unused }, { shape(7), test_normal(1, 7) } };
     GradientCheck right = gradient_check(device, checked_square, NULL, inputs, 2);
     ck_assert_msg(right.error >= 0 && right.error <= GRADIENT_TOLERANCE, "%g", right.error);
+    wrong_factor = 3;
     GradientCheck wrong = gradient_check(device, checked_square, &wrong, inputs, 2);
     ck_assert_msg(wrong.error > 2 * GRADIENT_TOLERANCE, "%g", wrong.error);
+    ck_assert_int_eq(wrong.input, 1);
+    ck_assert_int_eq(wrong.element, 4);
+    wrong_factor = NAN;
+    wrong = gradient_check(device, checked_square, &wrong, inputs, 2);
+    ck_assert(isnan(wrong.error));
     ck_assert_int_eq(wrong.input, 1);
     ck_assert_int_eq(wrong.element, 4);
     assert_raises("gradient_check: 0 inputs, expected 1 to 8",
