@@ -11,8 +11,11 @@ static inline Real inner(Real x)
     return A * (x + B * x * x * x);
 }
 
+/* 0 below -10 and 1 above 10, where x^2 might overflow */
 static inline Real slope(Real x)
 {
+    x = x < -10 ? -10 : x;
+    x = x > 10 ? 10 : x;
     Real t = real_tanh(inner(x));
     return ((1 + t) + x * (1 - t * t) * A * (1 + 3 * B * x * x)) / 2;
 }
@@ -20,7 +23,7 @@ static inline Real slope(Real x)
 static void gelu_tanh_forward_cpu(Real *out, const Real *x, int64_t n)
 {
     PARALLEL_FOR(i, n)
-        out[i] = x[i] * (1 + real_tanh(inner(x[i]))) / 2;
+        out[i] = x[i] * ((1 + real_tanh(inner(x[i]))) / 2);
 }
 
 static void gelu_tanh_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *x,

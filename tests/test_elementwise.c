@@ -224,6 +224,29 @@ START_TEST(test_extremes)
 }
 END_TEST
 
+/* Both gelus are x or 0 far out, also where the powers of x overflow. */
+START_TEST(test_gelus_far_out)
+{
+    const Real x[] = { (Real)-3e38, (Real)-1e20, -100, 100, (Real)1e20, (Real)3e38 };
+    UnaryOperation *const gelus[] = { op_gelu, op_gelu_tanh };
+    begin();
+    for (int g = 0; g < 2; g++) {
+        Tensor *input = tape_variable(tape, x, shape(6));
+        Tensor *out = tensor_keep(gelus[g](tape, input));
+        tape_backward(tape, op_sum(tape, out, OVER_ALL));
+        const Real *values = test_values(out), *slopes = test_values(tensor_gradient(input));
+        for (int i = 0; i < 6; i++) {
+            ck_assert_msg(values[i] == (x[i] < 0 ? 0 : x[i]), "gelu %d of %g is %g", g,
+                          (double)x[i], (double)values[i]);
+            ck_assert_msg(slopes[i] == (x[i] < 0 ? 0 : 1), "the slope of gelu %d at %g is %g", g,
+                          (double)x[i], (double)slopes[i]);
+        }
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+END_TEST
+
 START_TEST(test_relu_at_zero)
 {
     const Real x[] = { -0.0, 0, -1, 1 }, upstream[] = { 3, 3, 3, 3 };
@@ -560,13 +583,13 @@ END_TEST
 
 int main(void)
 {
-    return run_tests(
-        "elementwise",
-        (const TTest *const[]){ test_unary_values, test_unary_gradients, test_unary_misuse,
-                                test_unary_not_a_number, test_unary_upstream_not_a_number,
-                                test_extremes, test_relu_at_zero, test_binary_values,
-                                test_binary_gradients, test_binary_gradient_of_one_side,
-                                test_binary_misuse, test_binary_not_a_number,
-                                test_threads_change_nothing, test_repeated_gradient_is_accurate,
-                                test_without_recording, test_given_back, test_vectors, NULL });
+    return run_tests("elementwise",
+                     (const TTest *const[]){
+                         test_unary_values, test_unary_gradients, test_unary_misuse,
+                         test_unary_not_a_number, test_unary_upstream_not_a_number, test_extremes,
+                         test_gelus_far_out, test_relu_at_zero, test_binary_values,
+                         test_binary_gradients, test_binary_gradient_of_one_side,
+                         test_binary_misuse, test_binary_not_a_number, test_threads_change_nothing,
+                         test_repeated_gradient_is_accurate, test_without_recording,
+                         test_given_back, test_vectors, NULL });
 }
