@@ -2,6 +2,7 @@
  *   l_r = ln sum_c e^logits_rc     W = sum_r w_r     out = sum_r w_r (l_r - logits_r,t_r) / W
  * Backward, g = dL/dout, with dl_r / dlogits_rc = e^(logits_rc - l_r):
  *   dlogits_rc <- g w_r / W (e^(logits_rc - l_r) - [c = t_r])
+ * Rows of weight 0 are left out, also when their logits are infinite or no numbers.
  * Kept: l, a number a row. */
 #include "ops/indices.h"
 #include "ops/rows.h"
@@ -13,8 +14,9 @@ static void cross_entropy_forward_cpu(Real *out, Real *kept, Real *loss, const R
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {
+        const Real weight = weights ? weights[r] : 1;
         kept[r] = row_log_sum_exp(logits + r * C, C);
-        loss[r] = (weights ? weights[r] : 1) * (kept[r] - logits[r * C + targets[r]]);
+        loss[r] = weight == 0 ? 0 : weight * (kept[r] - logits[r * C + targets[r]]);
     }
     double sum = 0; /* in order, on one thread: the same sum in every run */
     for (int64_t r = 0; r < R; r++)
@@ -32,6 +34,11 @@ static void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Rea
     for (int64_t r = 0; r < R; r++) {
         Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
         Real l = kept[r];
+        if (factor == 0) {
+            for (int64_t c = 0; c < C; c++)
+                contribute(&dlogits[r * C + c], accumulate, 0);
+            continue;
+        }
 #pragma omp simd
         for (int64_t c = 0; c < C; c++)
             contribute(&dlogits[r * C + c], accumulate, factor * real_exp(logits[r * C + c] - l));

@@ -87,7 +87,7 @@ Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse);
 
 /* A scalar, sum_r w_r (ln sum_c e^logits_rc - logits_r,target_r) / sum_r w_r, over the rows of
  * logits [..., C]; targets int32 [...], each in [0, C); weights [...] (a mask, say; 0 or more, not
- * all 0; they get no gradient) or NULL for all 1. */
+ * all 0; they get no gradient) or NULL for all 1. Rows of weight 0 are left out, whatever they hold. */
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights);
 /* A scalar, the mean of (prediction - target)^2; equal shapes. */
 Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target);

@@ -322,6 +322,9 @@ START_TEST(weights_of_cross_entropy)
     ck_assert(with == without);
     for (int r = 100; r < ROWS; r++)
         ones[r] = 0;
+    logits[150 * C + 3] = (Real)NAN;
+    logits[ROWS * C - 1] = -(Real)INFINITY;
+    x = tape_variable(tape, logits, shape(ROWS, C));
     Tensor *masked = op_cross_entropy(tape, x, targets, tape_input(tape, ones, shape(ROWS)));
     tape_backward(tape, masked);
     Real *dx = gradient(x);
