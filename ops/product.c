@@ -68,17 +68,23 @@ static bool one_product(Real *out, bool accumulate, const Real *a, const Real *b
 
 #endif
 
-/* Many products: each on one thread. Few, or those of a sum: one after the other on all threads. */
+/* Many products: each on one thread. Few, or those of a sum: one after the other on all threads,
+ * and in no parallel region: threads of a region within another one, even within one of a single
+ * thread, are started anew each time. */
 static bool product_cpu(Real *out, bool accumulate, const Real *a, const Real *b, Product p)
 {
-    bool sum = p.out_step == 0 && p.count > 1;
-    bool good = true;
-#pragma omp parallel for schedule(static) reduction(&& : good)                                     \
-    if (!sum && p.count >= omp_get_max_threads())
+    bool sum = p.out_step == 0 && p.count > 1, good = true;
+    if (sum || p.count < omp_get_max_threads()) {
+        for (int64_t i = 0; i < p.count && good; i++)
+            good = one_product(out + i * p.out_step, accumulate || (sum && i > 0), a + i * p.a_step,
+                               b + i * p.b_step, p);
+        return good;
+    }
+#pragma omp parallel for schedule(static) reduction(&& : good)
     for (int64_t i = 0; i < p.count; i++)
-        good = one_product(out + i * p.out_step, accumulate || (sum && i > 0), a + i * p.a_step,
-                           b + i * p.b_step, p) &&
-               good;
+        good =
+            one_product(out + i * p.out_step, accumulate, a + i * p.a_step, b + i * p.b_step, p) &&
+            good;
     return good;
 }
 
