@@ -86,7 +86,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 
 # Threads that wait leave the processor: on a busy machine spinning ones would cost many times more.
 copy-task: $(BUILD)/examples/copy_task
-	OMP_WAIT_POLICY=passive $< --log copy_task.csv --plot copy_task.svg
+	GOMP_SPINCOUNT=1000 $< --log copy_task.csv --plot copy_task.svg
 
 test: $(TESTS) $(EXAMPLES) $(SHARED)
 	@CC='$(CC)' REAL=$(REAL) tests/run $(BUILD)

@@ -132,7 +132,7 @@ void report_step(Report *report, Record record)
     if (report->options->plot)
         keep(report, record);
     if (report->log &&
-        fprintf(report->log, "%lld,%.9g,%.9g,%.9g,%.3f\n", (long long)record.step, record.loss,
+        fprintf(report->log, "%lld,%.9g,%.9g,%.6g,%.3f\n", (long long)record.step, record.loss,
                 record.accuracy, record.learning_rate, record.seconds) < 0)
         fail(EXIT_FAILURE, "--log %s: %s", report->options->log, strerror(errno));
 }
