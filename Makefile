@@ -84,7 +84,6 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/bench/common.o $(LIBRARY)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
 
-# Threads that wait leave the processor: on a busy machine spinning ones would cost many times more.
 copy-task: $(BUILD)/examples/copy_task
 	GOMP_SPINCOUNT=1000 $< --log copy_task.csv --plot copy_task.svg
 
