@@ -33,6 +33,8 @@ MATH     := -fno-math-errno -fno-trapping-math
 COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=hidden -I. \
             -I$(BUILD)/include $(WARNINGS) $(CFLAGS) $(SANITIZE)
 LINK      = $(CC) -fopenmp $(SANITIZE)
+# A thread a processor, which waits briefly before it leaves it to others.
+THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 LIBS     := -ldnnl -lcjson -lm
 
 HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h
@@ -85,7 +87,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
 
 copy-task: $(BUILD)/examples/copy_task
-	GOMP_SPINCOUNT=1000 $< --log copy_task.csv --plot copy_task.svg
+	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
 test: $(TESTS) $(EXAMPLES) $(SHARED)
 	@CC='$(CC)' REAL=$(REAL) tests/run $(BUILD)
@@ -95,7 +97,7 @@ sanitize:
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 
 bench: $(BENCHES)
-	@for program in $(BENCHES); do echo "== $$program"; $$program || exit 1; done
+	@for program in $(BENCHES); do echo "== $$program"; $(THREADS) $$program || exit 1; done
 
 PORTABLE := $(if $(filter aarch64 arm64,$(shell uname -m)),armv8-a,x86-64-v3)
 install:
