@@ -407,8 +407,10 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient)
     if (!shape_equal(out->shape, gradient->shape))
         tape_error(tape, "tape_backward_from: out has shape %s, the gradient %s, expected the same",
                    shape_text(out->shape).text, shape_text(gradient->shape).text);
-    device_copy(tape->device, seed(tape, out), gradient->data,
-                (size_t)tensor_count(out) * sizeof(Real));
+    /* It is taken where it lies: no node that the pass reaches contributes to out's gradient. */
+    Tensor *root = tensor_root(out);
+    root->gradient->data = tensor_keep(gradient)->data;
+    root->has_gradient = true;
     walk(tape, out);
 }
 

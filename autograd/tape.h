@@ -33,7 +33,7 @@ Tensor *tape_variable(Tape *tape, const Real *host, Shape shape);
  * element, or when this tape went backward already since its last reset. */
 void tape_backward(Tape *tape, Tensor *loss);
 
-/* The same from any tensor and a given dL/dout, of out's shape. */
+/* The same from any tensor and a given dL/dout, of out's shape, which is kept. */
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 
 /* Gives everything back that belongs to the tape; its memory is cached for the next step. After an
