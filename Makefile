@@ -117,6 +117,7 @@ install-files: library
 	    'Description: Tape-based training framework in C' 'Version: $(VERSION)' \
 	    'Cflags: -I$${prefix}/include/tapegrad' 'Libs: -L$${prefix}/lib -ltapegrad' \
 	    'Libs.private: -fopenmp $(LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tapegrad.pc
+	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi # the loader's cache
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
