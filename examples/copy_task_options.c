@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BAD_USE = 2 };
@@ -299,11 +300,17 @@ static Options from_checkpoint(const char *path)
     return options;
 }
 
-/* Ends the program unless the directory of a file to be written can be written. */
-static void check_directory(const char *name, const char *path)
+/* Ends the program now, rather than after the training, unless a file of this path can be written:
+ * it names no directory, and the one that it lies in can be written. */
+static void check_file(const char *name, const char *path)
 {
     if (!path)
         return;
+    struct stat status;
+    bool directory_itself = stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+    if (!*path || directory_itself)
+        fail(BAD_USE, "--%s %s: expected a file that can be written, but %s", name, path,
+             directory_itself ? "it is a directory" : "the name is empty");
     char *copy = strdup(path);
     const char *directory = copy ? dirname(copy) : ".";
     if (access(directory, W_OK) != 0)
@@ -315,8 +322,11 @@ static void check_directory(const char *name, const char *path)
 /* What no option alone can see. */
 static void check_together(const Options *options, const char *const given[ROWS])
 {
-    static const char *const of_training[] = { "log", "plot", "save", "save-every", "steps" };
-    for (int i = 0; options->evaluate && i < 5; i++) {
+    static const char *const of_training[] = { "steps",   "learning-rate", "drop-at", "clip",
+                                               "dropout", "weight-decay",  "log",     "plot",
+                                               "save",    "save-every" };
+    int count = sizeof of_training / sizeof *of_training;
+    for (int i = 0; options->evaluate && i < count; i++) {
         if (given_text(given, of_training[i]))
             fail(BAD_USE, "--%s %s: expected without --evaluate, which trains nothing",
                  of_training[i], given_text(given, of_training[i]));
@@ -326,12 +336,12 @@ static void check_together(const Options *options, const char *const given[ROWS]
              (long long)options->save_every);
     if (options->heads * options->head_dim % 2)
         fail(BAD_USE,
-             "--head-dim %lld: expected an even number times --heads %lld, for half of "
-             "the width embeds symbols and half positions",
-             (long long)options->head_dim, (long long)options->heads);
-    check_directory("log", options->log);
-    check_directory("plot", options->plot);
-    check_directory("save", options->save);
+             "--heads %lld --head-dim %lld: expected an even product, for half of the width "
+             "embeds symbols and half positions",
+             (long long)options->heads, (long long)options->head_dim);
+    check_file("log", options->log);
+    check_file("plot", options->plot);
+    check_file("save", options->save);
 }
 
 Options options_parse(int argc, char **argv)

@@ -275,6 +275,8 @@ START_TEST(evaluates_a_checkpoint)
     assert_says("has --length 16, which cannot change");
     ck_assert_int_eq(run("copy_task --evaluate @/run.safetensors --log @/log.csv"), 2);
     assert_says("expected without --evaluate, which trains nothing");
+    ck_assert_int_eq(run("copy_task --evaluate @/run.safetensors --learning-rate 0.1"), 2);
+    assert_says("expected without --evaluate, which trains nothing");
 }
 END_TEST
 
@@ -314,10 +316,13 @@ static const struct {
     { "--attention mean", "copy_task: --attention mean: expected linear or softmax\n" },
     { "--device tpu", "copy_task: --device tpu: expected auto, cpu or cuda\n" },
     { "--preset slow", "copy_task: --preset slow: expected quick or paper\n" },
-    { "--heads 3 --head-dim 5",
-      "copy_task: --head-dim 5: expected an even number times --heads 3" },
+    { "--heads 3 --head-dim 5", "copy_task: --heads 3 --head-dim 5: expected an even product" },
     { "--save-every 5", "copy_task: --save-every 5: expected together with --save FILE\n" },
     { "--save /nowhere/x", "copy_task: --save /nowhere/x: expected a file that can be written" },
+    { "--save /tmp",
+      "copy_task: --save /tmp: expected a file that can be written, but it is a dir" },
+    { "--plot ''",
+      "copy_task: --plot : expected a file that can be written, but the name is empty" },
     { "--colour red", "unrecognized option '--colour'" },
     { "--steps", "option '--steps' requires an argument" },
     { "more", "copy_task: more: expected an option; --help lists them\n" },
