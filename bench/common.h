@@ -13,10 +13,11 @@ typedef struct BenchOptions {
 
 /* Reads --threads N, --json FILE, --seconds S; prints help; exits on a bad option. */
 BenchOptions bench_begin(int argc, char **argv, const char *purpose);
+/* Ends the JSON file. */
 void bench_end(BenchOptions *options);
 
-/* Starts a record in the JSON file and returns it; NULL without --json. The caller prints
- * `"name": value` pairs; bench_record writes braces and commas. */
+/* Writes a record to the JSON file (without --json: nothing). The format and its arguments make the
+ * `"name": value` pairs; the braces around them and the comma between records are added. */
 void bench_record(BenchOptions *options, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -27,6 +28,7 @@ typedef struct Timing {
 /* Runs the function twice unmeasured, then until options->seconds have passed, five times at least. */
 Timing bench_time(const BenchOptions *options, void (*run)(void *), void *context);
 
+/* Seconds of a monotonic clock. */
 double bench_seconds(void);
 
 #endif

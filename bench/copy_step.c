@@ -14,7 +14,7 @@ typedef struct Preset {
     int64_t batch, length;
 } Preset;
 
-/* quick and paper are those of examples/copy_task; small is a model for quick experiments. */
+/* paper is that of examples/copy_task; small and quick are models for quick experiments. */
 static const Preset presets[] = {
     { "small", { .layers = 2, .heads = 4, .head_dim = 16, .feed_forward = 256 }, 32, 32 },
     { "quick", { .layers = 2, .heads = 4, .head_dim = 32, .feed_forward = 512 }, 32, 64 },

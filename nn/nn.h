@@ -8,7 +8,7 @@
 
 /* ---------------------------------------------------------------------------------------- Params
  * Named weights. Values lie in one flat buffer, gradients in another; storage is laid out at the
- * first use of any weight, after which adding another one is an error. Tensor handles are stable
+ * first use of any weight or when an optimiser is made, after which adding another one is an error. Tensor handles are stable
  * and live until params_free. A weight's initial values depend on (seed, path name) alone. Path
  * names have at most 223 bytes. */
 typedef struct Params Params;

@@ -41,6 +41,9 @@ Schedule optim_plateau(Real factor, int64_t patience, Real last);
  * gradient g and of g^2; weights are written p; the learning rate is lr. */
 typedef struct Optimizer Optimizer;
 
+/* The functions that make one come after all weights are registered (they lay out the storage), and
+ * raise when there are none or when a number makes no sense. Its owner gives it to optim_free. */
+
 typedef struct SGDConfig {
     Real learning_rate; /* 1e-2 */
     Real momentum;      /* 0 */
@@ -72,10 +75,10 @@ typedef AdamConfig RAdamConfig;
  * and applied first. */
 Optimizer *optim_radam(Params *params, RAdamConfig config);
 
-/* Before or after params_free. */
+/* Before or after params_free; NULL is fine. */
 void optim_free(Optimizer *optimizer);
 
-/* One step from the accumulated gradients, which are empty afterwards. */
+/* One step from the accumulated gradients, which are empty afterwards; an empty one counts as 0. */
 void optim_step(Optimizer *optimizer);
 
 /* Steps taken so far; the learning rate that the next step will use; and a new base for it, 0 or
