@@ -539,7 +539,7 @@ START_TEST(requests_that_are_refused)
     const float one[4] = { 1, 1, 1, 1 };
     const Shape scalar = shape_scalar(), zero = { .rank = 2, .size = { 2, 0 } },
                 deep = { .rank = 5, .size = { 1, 1, 1, 1 } }, negative = { .rank = -1 },
-                huge = shape((int64_t)1 << 30, (int64_t)1 << 30);
+                huge = { .rank = 2, .size = { (int64_t)1 << 30, (int64_t)1 << 30 } };
     const struct {
         FileEntry entry;
         const char *sentence;
