@@ -14,10 +14,10 @@ typedef struct Preset {
     int64_t batch, length;
 } Preset;
 
-/* paper is that of examples/copy_task; small and quick are models for quick experiments. */
+/* quick and paper are those of examples/copy_task; small is a model for quick experiments. */
 static const Preset presets[] = {
     { "small", { .layers = 2, .heads = 4, .head_dim = 16, .feed_forward = 256 }, 32, 32 },
-    { "quick", { .layers = 2, .heads = 4, .head_dim = 32, .feed_forward = 512 }, 32, 64 },
+    { "quick", { .layers = 2, .heads = 6, .head_dim = 16, .feed_forward = 256 }, 16, 64 },
     { "paper", { .layers = 4, .heads = 8, .head_dim = 32, .feed_forward = 1024 }, 64, 128 },
 };
 

@@ -206,7 +206,7 @@ Device *device_best(void)
 {
     static bool said;
     if (!said)
-        fprintf(stderr, "device: cpu, %d threads\n", device_threads());
+        fprintf(stderr, "device: cpu, threads: %d\n", device_threads());
     said = true;
     return &cpu;
 }
