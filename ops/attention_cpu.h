@@ -7,38 +7,15 @@
 #define TAPEGRAD_OPS_ATTENTION_CPU_H
 
 #include "ops/attention.h"
+#include "ops/vectors.h"
 
-#if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64, ROWS = 8 };
-#elif defined(__AVX__)
-enum { VECTOR_BYTES = 32, ROWS = 4 };
-#else
-enum { VECTOR_BYTES = 16, ROWS = 4 };
-#endif
-enum {
-    LANES = VECTOR_BYTES / sizeof(Real),
-    UNIT = ROWS > LANES ? ROWS : LANES, /* rows are padded to a multiple of it */
-    LINE = 64 / sizeof(Real),           /* numbers in a cache line */
-    CHUNK = 16,                         /* positions that are packed at once */
-};
+enum { CHUNK = 16 }; /* positions that are packed at once */
 
-typedef Real Vector __attribute__((vector_size(VECTOR_BYTES), may_alias));
-typedef Real UnalignedVector
-    __attribute__((vector_size(VECTOR_BYTES), may_alias, aligned(sizeof(Real))));
 typedef Real Piece __attribute__((vector_size(16), may_alias));
 #ifdef TAPEGRAD_DOUBLE
 typedef int64_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
 #else
 typedef int32_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
-#endif
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-/* clang halves vectors of 64 bytes otherwise, for fear of a slower clock. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define WHOLE_VECTORS __attribute__((min_vector_width(512)))
-#else
-#define WHOLE_VECTORS
 #endif
 
 ALWAYS_INLINE Vector *at_vector(Real *data)

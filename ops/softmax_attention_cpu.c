@@ -9,37 +9,14 @@
  * kernel, product, serves all seven products, without edges. */
 #include "ops/softmax_attention.h"
 #include "ops/math.h"
+#include "ops/vectors.h"
 
 #include <omp.h>
-
-#if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64, ROWS = 8 };
-#elif defined(__AVX__)
-enum { VECTOR_BYTES = 32, ROWS = 4 };
-#else
-enum { VECTOR_BYTES = 16, ROWS = 4 };
-#endif
-enum {
-    LANES = VECTOR_BYTES / sizeof(Real),
-    UNIT = ROWS > LANES ? ROWS : LANES, /* a tile's queries are columns, and rows too */
-};
-typedef Real Vector __attribute__((vector_size(VECTOR_BYTES), may_alias));
-typedef Real UnalignedVector
-    __attribute__((vector_size(VECTOR_BYTES), may_alias, aligned(sizeof(Real))));
 
 /* A tile's queries and keys; fewer keys where a causal tile meets the diagonal. */
 enum { QUERIES = 64, KEYS = 64, DIAGONAL = 32 };
 _Static_assert(QUERIES % KEYS == 0 && KEYS % DIAGONAL == 0, "tiles begin on the diagonal");
 _Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "parts of tiles are whole vectors");
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
-/* Some compilers would halve vectors of 64 bytes for fear of a slower clock. */
-#if defined(__clang__) && defined(__AVX512F__)
-#define WHOLE_VECTORS __attribute__((min_vector_width(512)))
-#else
-#define WHOLE_VECTORS
-#endif
 
 static int64_t round_up(int64_t n, int64_t multiple)
 {
@@ -113,7 +90,7 @@ WHOLE_VECTORS static void add_product_transposed(Real *c, const Real *a, int64_t
 /* -------------------------------------------------------------------------------------- packing */
 
 /* Rows that lie far apart are not foreseen by the processor: they are asked for some rows early. */
-enum { AHEAD = 16, LINE = 64 / sizeof(Real) };
+enum { AHEAD = 16 };
 
 /* Rows of a head as the tensors have them: columns numbers each, stride apart. */
 typedef struct Rows {
