@@ -1,0 +1,142 @@
+/* What all CUDA kernels share: launching, storage in Real or bf16, loops, sums over a block.
+ *
+ * Kernels are templates over the type T in which activations and their gradients are stored, Real or
+ * Bfloat16; they compute in Real. Parameters, statistics and losses are Real always. A launcher
+ * takes Real pointers, as C sees them, and BY_STORAGE gives them their true type:
+ *
+ *     extern "C" void exp_forward_cuda(Real *out, const Real *x, int64_t n)
+ *     {
+ *         BY_STORAGE(T, LAUNCH(exp_forward<T>, blocks_for(n), THREADS, 0, (T *)out, (const T *)x, n));
+ *     }
+ */
+#ifndef TAPEGRAD_TENSOR_KERNEL_CUH
+#define TAPEGRAD_TENSOR_KERNEL_CUH
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "tensor/config.h"
+#include "tensor/cuda.h"
+#include "tensor/philox.h"
+
+/* LAUNCH(kernel, grid, block, shared_bytes, arguments...) on the call's stream, and checks it. A
+ * template with several arguments goes in parentheses: LAUNCH((kernel<T, 64>), ...).
+ * DYNAMIC_SHARED(T, name): the launch's shared_bytes as an array of T. */
+#ifndef TAPEGRAD_CUDA_ON_HOST
+#define LAUNCH(kernel, grid, block, shared_bytes, ...)                                             \
+    do {                                                                                           \
+        kernel<<<grid, block, shared_bytes, cuda_stream()>>>(__VA_ARGS__);                   \
+        cuda_launched(#kernel);                                                                    \
+    } while (0)
+#define DYNAMIC_SHARED(T, name)                                                                    \
+    extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];                          \
+    T *const name = (T *)dynamic_shared_bytes
+#endif
+
+enum { THREADS = 256, WARP = 32 };
+
+/* ---------------------------------------------------------------------------------------- storage */
+
+/* The upper half of a float. */
+struct Bfloat16 {
+    uint16_t bits;
+};
+
+__device__ static inline Real load(const Real *x)
+{
+    return *x;
+}
+__device__ static inline void store(Real *out, Real value)
+{
+    *out = value;
+}
+
+__device__ static inline Real load(const Bfloat16 *x)
+{
+    uint32_t bits = (uint32_t)x->bits << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (Real)value;
+}
+
+/* To the nearest, ties to even; not-a-number stays one. */
+__device__ static inline void store(Bfloat16 *out, Real value)
+{
+    float number = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    bits = number != number ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);
+    out->bits = (uint16_t)(bits >> 16);
+}
+
+/* A contribution to a gradient; what was there is read only when it counts. */
+template <typename T>
+__device__ static inline void contribute(T *dx, bool accumulate, Real value)
+{
+    store(dx, accumulate ? load(dx) + value : value);
+}
+
+/* Runs the statement with T as the type in which the call's tensors are stored. */
+#define BY_STORAGE(T, ...)                                                                         \
+    do {                                                                                           \
+        if (cuda_stores_bf16()) {                                                                  \
+            typedef Bfloat16 T;                                                                    \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            typedef Real T;                                                                        \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+/* ------------------------------------------------------------------------------------------ loops */
+
+/* Each thread takes every so many-th element. */
+#define GRID_FOR(i, n)                                                                             \
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                      \
+         i += (int64_t)gridDim.x * blockDim.x)
+
+/* Blocks for a grid of items, `each` to a block; a grid loop goes on from there. */
+static inline unsigned blocks_for(int64_t items, int64_t each = THREADS)
+{
+    const int64_t blocks = (items + each - 1) / each, most = 4096;
+    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+/* ------------------------------------------------------------------------------------------- sums
+ * In an order that depends on the block's size alone. Every thread gets the result, and every
+ * thread of the block must call; blockDim.x is a multiple of 32, at most 1024. */
+
+template <typename T>
+__device__ static inline T warp_sum(T value)
+{
+    for (int offset = WARP / 2; offset > 0; offset /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, offset);
+    return value;
+}
+
+/* A maximum that passes over not-a-number. */
+__device__ static inline Real warp_max(Real value)
+{
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+        Real other = __shfl_xor_sync(0xffffffffu, value, offset);
+        value = other > value || value != value ? other : value;
+    }
+    return value;
+}
+
+template <typename T>
+__device__ static inline T block_sum(T value)
+{
+    __shared__ T parts[WARP];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    value = warp_sum(value);
+    __syncthreads(); /* an earlier call's parts have been read */
+    if (lane == 0)
+        parts[warp] = value;
+    __syncthreads();
+    return warp_sum(lane < warps ? parts[lane] : (T)0);
+}
+
+#endif
