@@ -127,8 +127,8 @@ Random tape_draw(Tape *tape, int64_t counters);
 void tape_record(Tape *tape, Node node);
 
 /* Raises an error of an operation on this tape: tape_reset then undoes the step. */
-_Noreturn void tape_error(Tape *tape, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void tape_error(Tape *tape, const char *format, ...)
+    __attribute__((noreturn, format(printf, 2, 3)));
 
 /* In a backward function: dL/doutput of the index-th output, or NULL when nothing depended on it
  * (the tape calls backward only when at least one output has a gradient). */

@@ -1,5 +1,6 @@
 /* The arguments of the attention operations. */
 #include "ops/attention.h"
+#include "ops/internal.h"
 
 static void check_packed(Tape *tape, AttentionLabels labels, Tensor *query)
 {

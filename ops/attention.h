@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_H
 #define TAPEGRAD_OPS_ATTENTION_H
 
-#include "ops/internal.h"
+#include "autograd/tape.h"
 
 /* Query, key and value of B sequences, H heads: head h of position n of sequence b begins at
  * query + (b N + n) query_stride + h D, and so on. The strides are H D, H D and H M for three

@@ -7,6 +7,7 @@
 #define TAPEGRAD_OPS_ATTENTION_CPU_H
 
 #include "ops/attention.h"
+#include "ops/internal.h"
 #include "ops/vectors.h"
 
 enum { CHUNK = 16 }; /* positions that are packed at once */

@@ -32,6 +32,7 @@
  *
  * Kept from the forward pass: out, which is on the tape already, and den, a number a position. */
 #include "ops/causal_linear_attention.h"
+#include "ops/internal.h"
 
 static Tensor *new_scratch(Tape *tape, const Attention *attention, bool backward)
 {

@@ -5,6 +5,7 @@
  * so dx = g weight, dweight = g^T x, and dbias is g's sum over the rows. */
 #include "ops/columns.h"
 #include "ops/product.h"
+#include "ops/internal.h"
 
 /* out [R, O] += bias [O] in every row: oneDNN's products that add one themselves are no faster. */
 static void linear_add_bias_cpu(Real *out, const Real *bias, int64_t R, int64_t O)

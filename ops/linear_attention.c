@@ -23,6 +23,7 @@
  *
  * Kept from the forward pass: den, a number a position. */
 #include "ops/linear_attention.h"
+#include "ops/internal.h"
 
 static Tensor *new_scratch(Tape *tape, const Attention *attention)
 {

@@ -5,6 +5,7 @@
  * and of a transposed argument the transposed gradient, (g b^T)^T = b g^T and (a^T g)^T = g^T a.
  * One b for all of a's leading axes gets the sum of their gradients. */
 #include "ops/product.h"
+#include "ops/internal.h"
 
 static void matmul_backward(Node *node)
 {

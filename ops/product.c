@@ -4,6 +4,7 @@
  * to share one product out, oneDNN 2.6 is no faster, and for long sums into few numbers it starts
  * more threads than there are processors. */
 #include "ops/product.h"
+#include "ops/internal.h"
 
 #include <omp.h>
 

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_OPS_PRODUCT_H
 #define TAPEGRAD_OPS_PRODUCT_H
 
-#include "ops/internal.h"
+#include "autograd/tape.h"
 
 /* out [n, m] = a [n, k] b [k, m], count times over. With transpose_a, a is stored as [k, n]; with
  * transpose_b, b as [m, k]. From one product to the next each matrix lies so many elements on, or 0

@@ -24,6 +24,7 @@
  * Each product above is one product of matrices a tile; the N x N matrices P and dS exist only as
  * the tile at hand. */
 #include "ops/softmax_attention.h"
+#include "ops/internal.h"
 
 typedef struct SoftmaxAttention {
     bool causal;

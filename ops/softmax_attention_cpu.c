@@ -8,6 +8,7 @@
  * All that is multiplied lies in packed rows, filled up with zeros to whole vectors, so that one
  * kernel, product, serves all seven products, without edges. */
 #include "ops/softmax_attention.h"
+#include "ops/internal.h"
 #include "ops/math.h"
 #include "ops/vectors.h"
 

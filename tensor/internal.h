@@ -7,8 +7,8 @@
 #include <stdarg.h>
 
 /* Raises an error through the handler: misuse, or exhausted memory. */
-_Noreturn void error_raise(const char *format, ...) __attribute__((format(printf, 1, 2)));
-_Noreturn void error_raise_arguments(const char *format, va_list arguments);
+void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
 
 /* How many errors error_raise has raised on this thread. They name no tape, and so may belong to
  * any step that this thread is in. */
