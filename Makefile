@@ -2,11 +2,13 @@
 # make copy-task     the main job: a transformer learns to copy (about a minute), with its curve
 # make test          all tests;  make sanitize: again under the sanitizers;  make REAL=double test
 # make bench         the benchmarks' tables
+# make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too)
 # make install       PREFIX=/usr/local DESTDIR=; built for ARCH=x86-64-v3 (armv8-a on ARM) by default
 # make format        lays the sources out;  make format-check: says whether they are
 #
 # CC=gcc|clang   REAL=float|double   ARCH=native|x86-64-v3|armv8-a|...   BUILD=directory
+# CUDA=yes|no|host (yes where nvcc is found)   DEVICE=cpu|cuda: where tests run
 
 OTHER_GOALS := $(filter-out deps,$(MAKECMDGOALS))
 ifneq ($(and $(filter deps,$(MAKECMDGOALS)),$(OTHER_GOALS)),)
@@ -19,7 +21,10 @@ endif
 CC       := $(if $(filter default,$(origin CC)),gcc,$(CC))
 REAL     := float
 ARCH     := native
-BUILD    := build$(if $(filter double,$(REAL)),-double)
+CUDA_HOME := $(firstword $(patsubst %/bin/nvcc,%,$(shell command -v nvcc)) $(wildcard /usr/local/cuda))
+NVCC     := $(wildcard $(CUDA_HOME)/bin/nvcc)
+CUDA     := no
+BUILD    := build$(if $(filter host,$(CUDA)),-cuda-on-host)$(if $(filter double,$(REAL)),-double)
 PREFIX   := /usr/local
 VERSION  := 0.1.0
 
@@ -32,14 +37,39 @@ SANITIZE :=
 MATH     := -fno-math-errno -fno-trapping-math
 COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=hidden -I. \
             -I$(BUILD)/include $(WARNINGS) $(CFLAGS) $(SANITIZE)
-LINK      = $(CC) -fopenmp $(SANITIZE)
+LINK      = $(CC) -fopenmp $(SANITIZE) $(if $(filter host,$(CUDA)),-Wl,--unresolved-symbols=ignore-all)
 # A thread a processor, which waits briefly before it leaves it to others.
 THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 LIBS     := -ldnnl -lcjson -lm
 
+# CUDA's own sources, compiled by nvcc for these architectures and later ones, or for the CPU.
+CUDA_SOURCES := $(wildcard $(addsuffix /*.cu,tensor autograd ops nn optim))
+NVCC_ARCHS   := 80 90
+NEWEST_ARCH   = $(lastword $(NVCC_ARCHS))
+GENCODE       = $(foreach arch,$(NVCC_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+                -gencode arch=compute_$(NEWEST_ARCH),code=compute_$(NEWEST_ARCH)
+ifeq ($(CUDA),yes)
+COMPILE      += -DTAPEGRAD_CUDA -I$(CUDA_HOME)/include
+COMPILE_CUDA  = $(NVCC) -std=c++17 -O3 $(GENCODE) --threads 2 -Werror all-warnings -MMD -MP \
+                -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wshadow -I. -I$(BUILD)/include
+LIBS         += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcublas -lcudart
+else ifeq ($(CUDA),host)
+EMULATION    := tests/cuda_on_host
+COMPILE      += -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include
+COMPILE_CUDA  = clang++ -x c++ -std=gnu++17 -march=$(ARCH) -fPIC -fvisibility=hidden -pthread -Wall -Wextra \
+                -Wshadow -Werror -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include -I. \
+                -I$(BUILD)/include $(CFLAGS) $(SANITIZE) -MMD -MP
+LIBS         += -lstdc++ -lpthread
+CUDA_SOURCES += $(wildcard $(EMULATION)/*.cpp)
+else
+CUDA_SOURCES :=
+endif
+
 HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h
 CONFIG   := $(BUILD)/include/tensor/config.h
 SOURCES  := $(wildcard $(addsuffix /*.c,tensor autograd ops nn optim))
+SOURCES  := $(if $(filter no,$(CUDA)),$(filter-out %/cuda.c %_cuda.c,$(SOURCES)),$(SOURCES))
+OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(filter-out examples/copy_task_%,$(wildcard examples/*.c)))
@@ -68,12 +98,22 @@ $(BUILD)/%.o: %.c $(CONFIG)
 	@echo "  compile $<"
 	@$(COMPILE) -MMD -MP -c $< -o $@
 
+$(BUILD)/%.cu.o: %.cu $(CONFIG)
+	@mkdir -p $(@D)
+	@echo "  compile $<"
+	@$(COMPILE_CUDA) -c $< -o $@
+
+$(BUILD)/%.cpp.o: %.cpp $(CONFIG)
+	@mkdir -p $(@D)
+	@echo "  compile $<"
+	@$(COMPILE_CUDA) -c $< -o $@
+
 # One object, in which hidden names are local: a program's own `product` then is not ours.
-$(LIBRARY): $(SOURCES:%.c=$(BUILD)/%.o)
+$(LIBRARY): $(OBJECTS)
 	@$(LD) -r $^ -o $(BUILD)/tapegrad.o && objcopy --localize-hidden $(BUILD)/tapegrad.o
 	@rm -f $@ && $(AR) rcs $@ $(BUILD)/tapegrad.o
 
-$(SHARED): $(SOURCES:%.c=$(BUILD)/%.o)
+$(SHARED): $(OBJECTS)
 	@$(LINK) -shared -Wl,-soname,libtapegrad.so.0 $^ $(LIBS) -o $@
 
 $(BUILD)/examples/copy_task: $(patsubst %.c,$(BUILD)/%.o,$(wildcard examples/copy_task_*.c))
@@ -90,7 +130,7 @@ copy-task: $(BUILD)/examples/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
 test: $(TESTS) $(EXAMPLES) $(SHARED)
-	@CC='$(CC)' REAL=$(REAL) tests/run $(BUILD)
+	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) $(if $(DEVICE),DEVICE=$(DEVICE)) tests/run $(BUILD)
 
 sanitize:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
@@ -120,9 +160,9 @@ install-files: library
 	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi # the loader's cache
 
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
 format-check:
-	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
+	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
 
 clean:
 	rm -rf build build-*

@@ -35,7 +35,7 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
     tape_use(tape, "op_add: a", a);
     tape_use(tape, "op_add: b", b);
     Tensor *out = tape_tensor(tape, broadcast_shape(tape, "op_add", a, b));
-    DEVICE_CALL(out->device, add_forward,
+    DEVICE_CALL(out, add_forward,
                 (out->data, a->data, tensor_count(a), b->data, tensor_count(b), tensor_count(out)));
     tape_record(tape, (Node){ .name = "op_add",
                               .backward = add_backward,

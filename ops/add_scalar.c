@@ -19,7 +19,7 @@ static void add_scalar_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, add_scalar_backward,
+    DEVICE_CALL(x, add_scalar_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), tensor_count(x)));
 }
 
@@ -27,7 +27,7 @@ Tensor *op_add_scalar(Tape *tape, Tensor *x, Real value)
 {
     tape_use(tape, "op_add_scalar: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, add_scalar_forward, (out->data, x->data, value, tensor_count(x)));
+    DEVICE_CALL(x, add_scalar_forward, (out->data, x->data, value, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_add_scalar",
                               .backward = add_scalar_backward,
                               .inputs = { x },

@@ -52,7 +52,7 @@ static void cross_entropy_backward(Node *node)
     const double weight_sum = *(const double *)node->saved;
     Gradient dlogits = tape_contribution(node, logits);
     if (dlogits.data)
-        DEVICE_CALL(logits->device, cross_entropy_backward,
+        DEVICE_CALL(logits, cross_entropy_backward,
                     (dlogits.data, dlogits.accumulate, tape_upstream(node, 0), node->kept[0]->data,
                      logits->data, targets->integers, weights ? weights->data : NULL, weight_sum,
                      shape_rows(logits->shape), shape_columns(logits->shape)));
@@ -116,7 +116,7 @@ Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *we
     Tensor *out = tape_tensor(tape, shape_scalar());
     Tensor *kept = tape_tensor(tape, shape(R));
     Tensor *loss = tape_scratch(tape, shape(R));
-    DEVICE_CALL(out->device, cross_entropy_forward,
+    DEVICE_CALL(out, cross_entropy_forward,
                 (out->data, kept->data, loss->data, logits->data, targets->integers,
                  weights ? weights->data : NULL, weight_sum, R, C));
     tape_scratch_free(tape, loss);

@@ -56,7 +56,7 @@ static void cumulative_sum_backward(Node *node)
     Tensor *x = node->inputs[0];
     const Running *s = node->saved;
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, cumulative_sum,
+    DEVICE_CALL(x, cumulative_sum,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), !s->reverse, s->axis.outer,
                  s->axis.size, s->axis.inner));
 }
@@ -66,7 +66,7 @@ Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse)
     tape_use(tape, "op_cumulative_sum: x", x);
     Running s = { axis_view(tape, "op_cumulative_sum: x", x->shape, axis), reverse };
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, cumulative_sum,
+    DEVICE_CALL(x, cumulative_sum,
                 (out->data, false, x->data, reverse, s.axis.outer, s.axis.size, s.axis.inner));
     tape_record(tape, (Node){ .name = "op_cumulative_sum",
                               .backward = cumulative_sum_backward,

@@ -53,12 +53,12 @@ static void divide_backward(Node *node)
 
     Broadcast da = broadcast_begin(node, a, n);
     if (da.data)
-        DEVICE_CALL(a->device, divide_backward_a, (da.data, da.accumulate, dout, b->data, nb, n));
+        DEVICE_CALL(a, divide_backward_a, (da.data, da.accumulate, dout, b->data, nb, n));
     broadcast_end(node, a, da);
 
     Broadcast db = broadcast_begin(node, b, n);
     if (db.data)
-        DEVICE_CALL(b->device, divide_backward_b,
+        DEVICE_CALL(b, divide_backward_b,
                     (db.data, db.accumulate, dout, out->data, b->data, nb, n));
     broadcast_end(node, b, db);
 }
@@ -68,7 +68,7 @@ Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b)
     tape_use(tape, "op_divide: a", a);
     tape_use(tape, "op_divide: b", b);
     Tensor *out = tape_tensor(tape, broadcast_shape(tape, "op_divide", a, b));
-    DEVICE_CALL(out->device, divide_forward,
+    DEVICE_CALL(out, divide_forward,
                 (out->data, a->data, tensor_count(a), b->data, tensor_count(b), tensor_count(out)));
     tape_record(tape, (Node){ .name = "op_divide",
                               .backward = divide_backward,

@@ -106,7 +106,7 @@ static void dropout_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, dropout,
+    DEVICE_CALL(x, dropout,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), *(const Dropout *)node->saved,
                  tensor_count(x)));
 }
@@ -123,7 +123,7 @@ Tensor *op_dropout(Tape *tape, Tensor *x, Real probability)
                   .limit = (uint32_t)ceil(0x1p24 * (double)probability),
                   .scale = 1 / (1 - probability) };
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(out->device, dropout, (out->data, false, x->data, d, tensor_count(x)));
+    DEVICE_CALL(out, dropout, (out->data, false, x->data, d, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_dropout",
                               .backward = dropout_backward,
                               .inputs = { x },

@@ -20,7 +20,7 @@ static void elu_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *out = node->outputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, elu_backward,
+    DEVICE_CALL(x, elu_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), out->data, tensor_count(x)));
 }
 
@@ -28,7 +28,7 @@ Tensor *op_elu(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_elu: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, elu_forward, (out->data, x->data, tensor_count(x)));
+    DEVICE_CALL(x, elu_forward, (out->data, x->data, tensor_count(x)));
     tape_record(
         tape,
         (Node){ .name = "op_elu", .backward = elu_backward, .inputs = { x }, .outputs = { out } });

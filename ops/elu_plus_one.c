@@ -20,7 +20,7 @@ static void elu_plus_one_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *out = node->outputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, elu_plus_one_backward,
+    DEVICE_CALL(x, elu_plus_one_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), out->data, tensor_count(x)));
 }
 
@@ -28,7 +28,7 @@ Tensor *op_elu_plus_one(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_elu_plus_one: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, elu_plus_one_forward, (out->data, x->data, tensor_count(x)));
+    DEVICE_CALL(x, elu_plus_one_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_elu_plus_one",
                               .backward = elu_plus_one_backward,
                               .inputs = { x },

@@ -53,7 +53,7 @@ static void embedding_backward(Node *node)
 {
     Tensor *weight = node->inputs[0], *indices = node->inputs[1];
     Gradient dweight = tape_contribution(node, weight);
-    DEVICE_CALL(weight->device, embedding_backward,
+    DEVICE_CALL(node->outputs[0], embedding_backward,
                 (dweight.data, dweight.accumulate, tape_upstream(node, 0), indices->integers,
                  tensor_count(indices), weight->shape.size[0], weight->shape.size[1]));
 }
@@ -73,7 +73,7 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
     check_indices(tape, "op_embedding: indices", indices, V, "the rows of weight");
     out_shape.size[out_shape.rank++] = D;
     Tensor *out = tape_tensor(tape, out_shape);
-    DEVICE_CALL(out->device, embedding_forward,
+    DEVICE_CALL(out, embedding_forward,
                 (out->data, weight->data, indices->integers, tensor_count(indices), D));
     tape_record(tape, (Node){ .name = "op_embedding",
                               .backward = embedding_backward,

@@ -20,7 +20,7 @@ static void exp_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *out = node->outputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, exp_backward,
+    DEVICE_CALL(x, exp_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), out->data, tensor_count(x)));
 }
 
@@ -28,7 +28,7 @@ Tensor *op_exp(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_exp: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, exp_forward, (out->data, x->data, tensor_count(x)));
+    DEVICE_CALL(x, exp_forward, (out->data, x->data, tensor_count(x)));
     tape_record(
         tape,
         (Node){ .name = "op_exp", .backward = exp_backward, .inputs = { x }, .outputs = { out } });

@@ -30,7 +30,7 @@ static void gelu_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, gelu_backward,
+    DEVICE_CALL(x, gelu_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, tensor_count(x)));
 }
 
@@ -38,7 +38,7 @@ Tensor *op_gelu(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_gelu: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, gelu_forward, (out->data, x->data, tensor_count(x)));
+    DEVICE_CALL(x, gelu_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_gelu",
                               .backward = gelu_backward,
                               .inputs = { x },

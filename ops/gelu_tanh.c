@@ -37,7 +37,7 @@ static void gelu_tanh_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, gelu_tanh_backward,
+    DEVICE_CALL(x, gelu_tanh_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, tensor_count(x)));
 }
 
@@ -45,7 +45,7 @@ Tensor *op_gelu_tanh(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_gelu_tanh: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, gelu_tanh_forward, (out->data, x->data, tensor_count(x)));
+    DEVICE_CALL(x, gelu_tanh_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_gelu_tanh",
                               .backward = gelu_tanh_backward,
                               .inputs = { x },

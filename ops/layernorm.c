@@ -143,7 +143,7 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real e
     int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
     Tensor *out = tape_tensor(tape, x->shape);
     Tensor *kept = tape_tensor(tape, shape(R, 2));
-    DEVICE_CALL(out->device, layernorm_forward,
+    DEVICE_CALL(out, layernorm_forward,
                 (out->data, kept->data, x->data, weight->data, bias->data, eps, R, C));
     tape_record(tape, (Node){ .name = "op_layernorm",
                               .backward = layernorm_backward,

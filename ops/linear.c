@@ -67,7 +67,7 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
     product(tape, "op_linear", out->data, false, x->data, weight->data,
             (Product){ .n = R, .k = I, .m = O, .transpose_b = true, .count = 1 });
     if (bias)
-        DEVICE_CALL(out->device, linear_add_bias, (out->data, bias->data, R, O));
+        DEVICE_CALL(out, linear_add_bias, (out->data, bias->data, R, O));
     tape_record(tape, (Node){ .name = "op_linear",
                               .backward = linear_backward,
                               .inputs = { x, weight, bias },

@@ -19,7 +19,7 @@ static void log_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, log_backward,
+    DEVICE_CALL(x, log_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, tensor_count(x)));
 }
 
@@ -27,7 +27,7 @@ Tensor *op_log(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_log: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, log_forward, (out->data, x->data, tensor_count(x)));
+    DEVICE_CALL(x, log_forward, (out->data, x->data, tensor_count(x)));
     tape_record(
         tape,
         (Node){ .name = "op_log", .backward = log_backward, .inputs = { x }, .outputs = { out } });

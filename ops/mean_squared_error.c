@@ -45,7 +45,7 @@ static void mean_squared_error_backward(Node *node)
     for (int i = 0; i < 2; i++) {
         Gradient gradient = tape_contribution(node, node->inputs[i]);
         if (gradient.data)
-            DEVICE_CALL(prediction->device, mean_squared_error_backward,
+            DEVICE_CALL(prediction, mean_squared_error_backward,
                         (gradient.data, gradient.accumulate, i == 0 ? 1 : -1,
                          tape_upstream(node, 0), prediction->data, target->data,
                          tensor_count(prediction)));
@@ -62,7 +62,7 @@ Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target)
     int64_t n = tensor_count(prediction);
     Tensor *out = tape_tensor(tape, shape_scalar());
     Tensor *partial = tape_scratch(tape, shape((n + PIECE - 1) / PIECE));
-    DEVICE_CALL(out->device, mean_squared_error_forward,
+    DEVICE_CALL(out, mean_squared_error_forward,
                 (out->data, partial->data, prediction->data, target->data, n));
     tape_scratch_free(tape, partial);
     tape_record(tape, (Node){ .name = "op_mean_squared_error",

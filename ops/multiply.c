@@ -38,7 +38,7 @@ static void multiply_backward(Node *node)
         Tensor *x = node->inputs[side], *other = node->inputs[1 - side];
         Broadcast dx = broadcast_begin(node, x, n);
         if (dx.data)
-            DEVICE_CALL(x->device, multiply_backward,
+            DEVICE_CALL(x, multiply_backward,
                         (dx.data, dx.accumulate, tape_upstream(node, 0), other->data,
                          tensor_count(other), n));
         broadcast_end(node, x, dx);
@@ -50,7 +50,7 @@ Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b)
     tape_use(tape, "op_multiply: a", a);
     tape_use(tape, "op_multiply: b", b);
     Tensor *out = tape_tensor(tape, broadcast_shape(tape, "op_multiply", a, b));
-    DEVICE_CALL(out->device, multiply_forward,
+    DEVICE_CALL(out, multiply_forward,
                 (out->data, a->data, tensor_count(a), b->data, tensor_count(b), tensor_count(out)));
     tape_record(tape, (Node){ .name = "op_multiply",
                               .backward = multiply_backward,

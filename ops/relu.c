@@ -20,7 +20,7 @@ static void relu_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, relu_backward,
+    DEVICE_CALL(x, relu_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, tensor_count(x)));
 }
 
@@ -28,7 +28,7 @@ Tensor *op_relu(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_relu: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, relu_forward, (out->data, x->data, tensor_count(x)));
+    DEVICE_CALL(x, relu_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_relu",
                               .backward = relu_backward,
                               .inputs = { x },

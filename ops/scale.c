@@ -20,7 +20,7 @@ static void scale_backward(Node *node)
     Tensor *x = node->inputs[0];
     const Real *factor = node->saved;
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, scale_backward,
+    DEVICE_CALL(x, scale_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), *factor, tensor_count(x)));
 }
 
@@ -28,7 +28,7 @@ Tensor *op_scale(Tape *tape, Tensor *x, Real factor)
 {
     tape_use(tape, "op_scale: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, scale_forward, (out->data, x->data, factor, tensor_count(x)));
+    DEVICE_CALL(x, scale_forward, (out->data, x->data, factor, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_scale",
                               .backward = scale_backward,
                               .inputs = { x },

@@ -44,7 +44,7 @@ static void softmax_attention_backward(Node *node)
     const Real *dout = tape_upstream(node, 0);
     AttentionGradient d = attention_contributions(node);
     Tensor *scratch = scratch_for(node->tape, &a, true);
-    DEVICE_CALL(out->device, softmax_attention_backward,
+    DEVICE_CALL(out, softmax_attention_backward,
                 (d, dout, out->data, log_sum->data, scratch->data, &a, saved->causal));
     tape_scratch_free(node->tape, scratch);
 }
@@ -58,7 +58,7 @@ Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *val
     Tensor *out = tape_tensor(tape, attention_out_shape(&a));
     Tensor *log_sum = tape_tensor(tape, attention_row_shape(&a));
     Tensor *scratch = scratch_for(tape, &a, false);
-    DEVICE_CALL(out->device, softmax_attention_forward,
+    DEVICE_CALL(out, softmax_attention_forward,
                 (out->data, log_sum->data, scratch->data, &a, causal));
     tape_scratch_free(tape, scratch);
 

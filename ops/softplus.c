@@ -20,7 +20,7 @@ static void softplus_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, softplus_backward,
+    DEVICE_CALL(x, softplus_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, tensor_count(x)));
 }
 
@@ -28,7 +28,7 @@ Tensor *op_softplus(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_softplus: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
-    DEVICE_CALL(x->device, softplus_forward, (out->data, x->data, tensor_count(x)));
+    DEVICE_CALL(x, softplus_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_softplus",
                               .backward = softplus_backward,
                               .inputs = { x },

@@ -35,7 +35,7 @@ Tensor *op_subtract(Tape *tape, Tensor *a, Tensor *b)
     tape_use(tape, "op_subtract: a", a);
     tape_use(tape, "op_subtract: b", b);
     Tensor *out = tape_tensor(tape, broadcast_shape(tape, "op_subtract", a, b));
-    DEVICE_CALL(out->device, subtract_forward,
+    DEVICE_CALL(out, subtract_forward,
                 (out->data, a->data, tensor_count(a), b->data, tensor_count(b), tensor_count(out)));
     tape_record(tape, (Node){ .name = "op_subtract",
                               .backward = subtract_backward,

@@ -56,7 +56,7 @@ static Tensor *reduce(Tape *tape, const char *name, Tensor *x, Reduction over, b
     if (over == OVER_ALL)
         sum_repeats(x->device, out->data, false, factor, x->data, columns, 1);
     else
-        DEVICE_CALL(x->device, sum_forward, (out->data, factor, x->data, rows, columns));
+        DEVICE_CALL(x, sum_forward, (out->data, factor, x->data, rows, columns));
     tape_record(tape, (Node){ .name = name,
                               .backward = sum_backward,
                               .inputs = { x },

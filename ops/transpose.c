@@ -59,7 +59,7 @@ static void transpose_backward(Node *node)
     Tensor *x = node->inputs[0];
     const Exchange *s = node->saved;
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x->device, transpose,
+    DEVICE_CALL(x, transpose,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), s->outer, s->q, s->middle, s->p,
                  s->inner));
 }
@@ -78,7 +78,7 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
     if (a.index == b.index) /* nothing to exchange */
         s = (Exchange){ 1, 1, 1, 1, tensor_count(x) };
     Tensor *out = tape_tensor(tape, shape);
-    DEVICE_CALL(x->device, transpose,
+    DEVICE_CALL(x, transpose,
                 (out->data, false, x->data, s.outer, s.p, s.middle, s.q, s.inner));
     tape_record(tape, (Node){ .name = "op_transpose",
                               .backward = transpose_backward,

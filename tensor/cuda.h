@@ -18,6 +18,10 @@ cudaStream_t cuda_stream(void);
 /* Whether the call's tensors store bf16 and not Real. */
 bool cuda_stores_bf16(void);
 
+/* The device's index, and the name of what is called. */
+int cuda_index(void);
+const char *cuda_operation(void);
+
 /* Raises "operation: what: CUDA's own words" unless the result is success. */
 void cuda_check(cudaError_t result, const char *what);
 

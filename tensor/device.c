@@ -4,28 +4,15 @@
  * blocks are listed by address and the lowest is taken: what a request gets depends on which blocks
  * are free, not on the order in which they were freed, so a program that repeats its requests gets
  * the same addresses in every step. */
-#include "tensor/internal.h"
+#include "tensor/device.h"
 
 #include <omp.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum {
-    ALIGNMENT = 64,
-    CLASSES_PER_DOUBLING = 8,
-    CLASS_COUNT = 64 * CLASSES_PER_DOUBLING,
-    HUGE_PAGE = 2 << 20,
-};
-
-struct Device {
-    const char *name;
-    Block *cached[CLASS_COUNT];
-    DeviceMemory memory;
-    pthread_mutex_t lock;
-};
+enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
 static Device cpu = { .name = "cpu", .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -57,7 +44,7 @@ void *memory_allocate(size_t bytes)
 /* -------------------------------------------------------------------------------------- the CPU */
 
 /* Large blocks ask for huge pages: streaming through them then misses the TLB rarely. */
-static void *cpu_allocate(size_t bytes)
+static void *block_allocate_cpu(size_t bytes)
 {
     size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
     void *data = NULL;
@@ -68,28 +55,63 @@ static void *cpu_allocate(size_t bytes)
     return data;
 }
 
-void device_copy_in(Device *device, void *to, const void *host, size_t bytes)
+static void block_free_cpu(void *data)
+{
+    free(data);
+}
+
+static void copy_in_cpu(Device *device, void *to, const void *host, size_t bytes)
 {
     (void)device;
     memcpy(to, host, bytes);
 }
 
-void device_copy_out(Device *device, void *host, const void *from, size_t bytes)
+static void copy_out_cpu(Device *device, void *host, const void *from, size_t bytes)
 {
     (void)device;
     memcpy(host, from, bytes);
 }
 
+static void copy_cpu(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+static void zero_cpu(void *to, size_t bytes)
+{
+    memset(to, 0, bytes);
+}
+
+static void fill_cpu(Real *out, Real value, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = value;
+}
+
+/* ----------------------------------------------------------------------------------------- copies */
+void device_copy_in(Device *device, void *to, const void *host, size_t bytes)
+{
+    DEVICE_CALL(device, copy_in, (device, to, host, bytes));
+}
+
+void device_copy_out(Device *device, void *host, const void *from, size_t bytes)
+{
+    DEVICE_CALL(device, copy_out, (device, host, from, bytes));
+}
+
 void device_copy(Device *device, void *to, const void *from, size_t bytes)
 {
-    (void)device;
-    memcpy(to, from, bytes);
+    DEVICE_CALL(device, copy, (to, from, bytes));
 }
 
 void device_zero(Device *device, void *to, size_t bytes)
 {
-    (void)device;
-    memset(to, 0, bytes);
+    DEVICE_CALL(device, zero, (to, bytes));
+}
+
+void tensor_fill(Tensor *tensor, Real value)
+{
+    DEVICE_CALL(tensor, fill, (tensor->data, value, tensor_count(tensor)));
 }
 
 /* ------------------------------------------------------------------------------------- the pool */
@@ -109,27 +131,37 @@ static int size_class(size_t bytes, size_t *class_bytes)
     return (exponent - 2) * CLASSES_PER_DOUBLING + (int)eighths - 9;
 }
 
-static void release_cached(Device *device)
+static void release_blocks(Device *device, FreeBlocks *blocks)
 {
     for (int i = 0; i < CLASS_COUNT; i++) {
-        while (device->cached[i]) {
-            Block *block = device->cached[i];
-            device->cached[i] = block->next;
+        while (blocks->first[i]) {
+            Block *block = blocks->first[i];
+            blocks->first[i] = block->next;
             device->memory.reserved -= block->size;
             UNPOISON(block->data, block->size);
-            free(block->data);
+            DEVICE_CALL(device, block_free, (block->data));
             free(block);
         }
     }
 }
 
+static void insert(FreeBlocks *blocks, Block *block)
+{
+    size_t class_bytes;
+    Block **place = &blocks->first[size_class(block->size, &class_bytes)];
+    while (*place && (*place)->data < block->data)
+        place = &(*place)->next;
+    block->next = *place;
+    *place = block;
+}
+
 static Block *new_block(Device *device, size_t bytes)
 {
     Block *block = malloc(sizeof *block);
-    void *data = block ? cpu_allocate(bytes) : NULL;
+    void *data = block ? DEVICE_CALL(device, block_allocate, (bytes)) : NULL;
     if (!data) {
-        release_cached(device);
-        data = block ? cpu_allocate(bytes) : NULL;
+        release_blocks(device, &device->cached);
+        data = block ? DEVICE_CALL(device, block_allocate, (bytes)) : NULL;
     }
     if (!data) {
         free(block);
@@ -140,6 +172,127 @@ static Block *new_block(Device *device, size_t bytes)
     return block;
 }
 
+/* --------------------------------------------------------------------------------------- captures */
+typedef struct Callback {
+    BeforeReplay *function;
+    void *context;
+    struct Callback *next;
+} Callback;
+
+struct Capture {
+    Device *device;
+    void *graph;       /* what the CUDA device made of it; NULL while open */
+    FreeBlocks cached; /* its own memory that is free, */
+    int64_t in_use;    /* and how many blocks of it are not */
+    bool freed;        /* but some are still in use */
+    Callback *callbacks, **callbacks_end;
+};
+
+static _Thread_local Device *capturing;
+
+/* On the CPU nothing is recorded: device_capture raises there. */
+static void capture_begin_cpu(Device *device)
+{
+    error_raise("device_capture: %s records nothing", device->name);
+}
+static void *capture_end_cpu(Device *device)
+{
+    (void)device;
+    return NULL;
+}
+static void graph_launch_cpu(void *graph)
+{
+    (void)graph;
+}
+static void graph_free_cpu(void *graph)
+{
+    (void)graph;
+}
+
+bool device_is_capturing(const Device *device)
+{
+    return device->capture != NULL;
+}
+
+Capture *device_capture(Device *device)
+{
+    Capture *capture = memory_allocate(sizeof *capture);
+    if (!capture)
+        return NULL;
+    *capture = (Capture){ .device = device };
+    capture->callbacks_end = &capture->callbacks;
+    DEVICE_CALL(device, capture_begin, (device));
+    device->capture = capture;
+    capturing = device;
+    return capture;
+}
+
+void device_capture_end(Device *device)
+{
+    void *graph = DEVICE_CALL(device, capture_end, (device));
+    device->capture->graph = graph;
+    device->capture = NULL;
+    capturing = NULL;
+}
+
+void device_capture_abandon(void)
+{
+    Device *device = capturing;
+    if (!device)
+        return;
+    Capture *capture = device->capture;
+    device->capture = NULL;
+    capturing = NULL;
+    capture->graph = DEVICE_CALL(device, capture_end, (device));
+    capture_free(capture);
+}
+
+void device_before_replay(Device *device, BeforeReplay *function, void *context)
+{
+    Callback *callback = memory_allocate(sizeof *callback);
+    if (!callback)
+        error_raise("device_before_replay: %s", device_exhausted(device, sizeof *callback).text);
+    *callback = (Callback){ .function = function, .context = context };
+    *device->capture->callbacks_end = callback;
+    device->capture->callbacks_end = &callback->next;
+}
+
+void device_replay(Capture *capture)
+{
+    for (Callback *callback = capture->callbacks; callback; callback = callback->next)
+        callback->function(callback->context);
+    DEVICE_CALL(capture->device, graph_launch, (capture->graph));
+}
+
+/* Its free memory becomes the pool's; the rest follows when it is given back. */
+void capture_free(Capture *capture)
+{
+    if (!capture)
+        return;
+    Device *device = capture->device;
+    if (capture->graph)
+        DEVICE_CALL(device, graph_free, (capture->graph));
+    for (Callback *callback = capture->callbacks, *next; callback; callback = next) {
+        next = callback->next;
+        free(callback);
+    }
+    capture->callbacks = NULL;
+    pthread_mutex_lock(&device->lock);
+    for (int i = 0; i < CLASS_COUNT; i++)
+        while (capture->cached.first[i]) {
+            Block *block = capture->cached.first[i];
+            capture->cached.first[i] = block->next;
+            block->capture = NULL;
+            POISON(block->data, block->size);
+            insert(&device->cached, block);
+        }
+    pthread_mutex_unlock(&device->lock);
+    capture->freed = true;
+    if (capture->in_use == 0)
+        free(capture);
+}
+
+/* ------------------------------------------------------------------------------ taking and giving */
 Block *device_allocate(Device *device, size_t bytes)
 {
     if (allocation_fails() || bytes > SIZE_MAX / 4)
@@ -147,9 +300,11 @@ Block *device_allocate(Device *device, size_t bytes)
     size_t class_bytes;
     int class = size_class(bytes, &class_bytes);
     pthread_mutex_lock(&device->lock);
-    Block *block = device->cached[class];
+    Capture *capture = device->capture;
+    Block **cached = &(capture ? &capture->cached : &device->cached)->first[class];
+    Block *block = *cached;
     if (block)
-        device->cached[class] = block->next;
+        *cached = block->next;
     else
         block = new_block(device, class_bytes);
     if (block) {
@@ -157,11 +312,15 @@ Block *device_allocate(Device *device, size_t bytes)
         memory->current += block->size;
         if (memory->peak < memory->current)
             memory->peak = memory->current;
+        block->capture = capture;
+        if (capture)
+            capture->in_use++;
     }
     pthread_mutex_unlock(&device->lock);
-    if (block) {
+    if (block && !capture) {
         POISON(block->data, block->size);
         UNPOISON(block->data, bytes);
+        SPOIL(block->data, bytes);
     }
     return block;
 }
@@ -170,45 +329,95 @@ void device_free(Device *device, Block *block)
 {
     if (!block)
         return;
-    size_t class_bytes;
-    int class = size_class(block->size, &class_bytes);
-    POISON(block->data, block->size);
+    Capture *capture = block->capture;
     pthread_mutex_lock(&device->lock);
-    Block **place = &device->cached[class];
-    while (*place && (*place)->data < block->data)
-        place = &(*place)->next;
-    block->next = *place;
-    *place = block;
     device->memory.current -= block->size;
+    if (capture)
+        capture->in_use--;
+    if (capture && !capture->freed) {
+        insert(&capture->cached, block);
+    } else {
+        POISON(block->data, block->size);
+        block->capture = NULL;
+        insert(&device->cached, block);
+    }
     pthread_mutex_unlock(&device->lock);
+    if (capture && capture->freed && capture->in_use == 0)
+        free(capture);
+}
+
+static size_t device_left_cpu(void)
+{
+    return 0;
 }
 
 MemoryText device_exhausted(const Device *device, size_t bytes)
 {
     DeviceMemory memory = device_memory(device);
+    size_t left = DEVICE_CALL(device, device_left, ());
     MemoryText result;
-    snprintf(result.text, sizeof result.text,
-             "memory is exhausted: %zu bytes wanted, %zu in use on %s, %zu cached", bytes,
-             memory.current, device->name, memory.reserved - memory.current);
+    int length = snprintf(result.text, sizeof result.text,
+                          "memory is exhausted: %zu bytes wanted, %zu in use on %s, %zu cached",
+                          bytes, memory.current, device->name, memory.reserved - memory.current);
+    if (device->cuda)
+        snprintf(result.text + length, sizeof result.text - (size_t)length, ", %zu free", left);
     return result;
 }
 
 /* ------------------------------------------------------------------------------- public functions */
+#ifndef TAPEGRAD_CUDA
+#define DEVICES "\"cpu\"; it was built without CUDA"
+int cuda_count(void)
+{
+    return 0;
+}
+Device *cuda_open(const char *name, int index)
+{
+    (void)index;
+    error_raise("device_open: there is no device \"%s\"; this library has " DEVICES, name);
+}
+#else
+#define DEVICES "\"cpu\", \"cuda\" and \"cuda:0\", \"cuda:1\", ..."
+#endif
+
+/* The index of "cuda" (0) or "cuda:index"; -1 for another name. */
+static int cuda_index(const char *name)
+{
+    if (strcmp(name, "cuda") == 0)
+        return 0;
+    if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9')
+        return -1;
+    char *end;
+    long index = strtol(name + 5, &end, 10);
+    return *end || index > 1023 ? -1 : (int)index;
+}
+
 Device *device_open(const char *name)
 {
     if (name && strcmp(name, "cpu") == 0)
         return &cpu;
-    error_raise("device_open: there is no device \"%s\"; this library has \"cpu\"",
+    int index = name ? cuda_index(name) : -1;
+    if (index >= 0)
+        return cuda_open(name, index);
+    error_raise("device_open: there is no device \"%s\"; this library has " DEVICES,
                 name ? name : "(null)");
 }
 
 Device *device_best(void)
 {
     static bool said;
-    if (!said)
+    Device *best = cuda_count() > 0 ? cuda_open("cuda", 0) : &cpu;
+    if (!said && best->cuda)
+        fprintf(stderr, "device: %s\n", best->name);
+    else if (!said)
         fprintf(stderr, "device: cpu, threads: %d\n", device_threads());
     said = true;
-    return &cpu;
+    return best;
+}
+
+bool device_is_cuda(const Device *device)
+{
+    return device->cuda != NULL;
 }
 
 const char *device_name(const Device *device)
@@ -247,6 +456,6 @@ void device_reset_peak(Device *device)
 void device_release_cached(Device *device)
 {
     pthread_mutex_lock(&device->lock);
-    release_cached(device);
+    release_blocks(device, &device->cached);
     pthread_mutex_unlock(&device->lock);
 }

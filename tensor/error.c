@@ -23,6 +23,7 @@ const char *tapegrad_error(void)
 void error_raise_arguments(const char *format, va_list arguments)
 {
     vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
+    device_capture_abandon();
     if (installed_handler)
         installed_handler(last_sentence, installed_context);
     fprintf(stderr, "tapegrad: %s\n", last_sentence);

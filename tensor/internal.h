@@ -5,6 +5,7 @@
 #include "tensor/tensor.h"
 
 #include <stdarg.h>
+#include <string.h>
 
 /* Raises an error through the handler: misuse, or exhausted memory. */
 void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
@@ -17,12 +18,40 @@ int64_t error_count(void);
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Picks the CPU's or the CUDA device's kernel: the one place where the choice is made. */
+/* Where a call is made, and how its tensors are stored: of a device (then in Real) or a tensor. */
+typedef struct Place {
+    const Device *device;
+    TensorType type;
+} Place;
+static inline Place place_of_device(const Device *device)
+{
+    Place place = { device, TENSOR_REAL };
+    return place;
+}
+static inline Place place_of_tensor(const Tensor *tensor)
+{
+    Place place = { tensor->device, tensor->type };
+    return place;
+}
+#define PLACE(x)                                                                                   \
+    _Generic((x), Device *                                                                         \
+             : place_of_device, const Device *                                                     \
+             : place_of_device, Tensor *                                                           \
+             : place_of_tensor, const Tensor *                                                     \
+             : place_of_tensor)(x)
+
+/* Picks the CPU's or the CUDA device's kernel, kernel_cpu or kernel_cuda, which take the same
+ * arguments: the one place where the choice is made. Before a CUDA device's, cuda_enter makes its
+ * device the thread's and notes what is being called; on the CPU it is false. */
 #ifdef TAPEGRAD_CUDA
-#define DEVICE_CALL(device, kernel, arguments)                                                     \
-    (device_is_cuda(device) ? kernel##_cuda arguments : kernel##_cpu arguments)
+bool cuda_enter(Place place, const char *kernel);
+#define DEVICE_CALL(place, kernel, arguments)                                                      \
+    __extension__({                                                                                \
+        extern __typeof__(kernel##_cpu) kernel##_cuda;                                             \
+        cuda_enter(PLACE(place), #kernel) ? kernel##_cuda arguments : kernel##_cpu arguments;      \
+    })
 #else
-#define DEVICE_CALL(device, kernel, arguments) ((void)(device), kernel##_cpu arguments)
+#define DEVICE_CALL(place, kernel, arguments) ((void)(place), kernel##_cpu arguments)
 #endif
 
 /* Under AddressSanitizer, memory that is cached for reuse counts as freed. */
@@ -35,11 +64,21 @@ bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)))
 #define UNPOISON(data, size) ((void)(data), (void)(size))
 #endif
 
+typedef struct Capture Capture;
+
+/* Memory of unspecified content is full of not-a-numbers where tests look for reads of it. */
+#ifdef TAPEGRAD_CUDA_ON_HOST
+#define SPOIL(data, size) memset(data, 0xff, size)
+#else
+#define SPOIL(data, size) ((void)(data), (void)(size))
+#endif
+
 /* A piece of device memory from the device's caching pool. */
 typedef struct Block {
     void *data; /* aligned to 64 bytes */
     size_t size;
     struct Block *next; /* in a list of free blocks */
+    Capture *capture;   /* whose replays use it, or NULL */
 } Block;
 
 /* NULL when memory is exhausted, after the cached blocks were given up and it was tried again.
@@ -47,9 +86,9 @@ typedef struct Block {
 Block *device_allocate(Device *device, size_t bytes);
 void device_free(Device *device, Block *block);
 
-/* "1048576 bytes wanted, 2097152 held, 0 cached" */
+/* "1048576 bytes wanted, 2097152 in use on cpu, 0 cached" */
 typedef struct MemoryText {
-    char text[128];
+    char text[160];
 } MemoryText;
 MemoryText device_exhausted(const Device *device, size_t bytes);
 
@@ -62,9 +101,34 @@ void device_copy_out(Device *device, void *host, const void *from, size_t bytes)
 void device_copy(Device *device, void *to, const void *from, size_t bytes);
 void device_zero(Device *device, void *to, size_t bytes);
 
+/* ---------------------------------------------------------------------------------------- captures
+ * What is called on a CUDA device between device_capture and device_capture_end is not executed but
+ * recorded, as a CUDA graph; each device_replay executes it all. Memory that is taken meanwhile
+ * belongs to the capture until capture_free, also when it is given back, since every replay uses
+ * it. Copies between host and device cannot be recorded: they raise. An error that is raised while
+ * a capture is open ends it first. */
+bool device_is_capturing(const Device *device);
+Capture *device_capture(Device *device); /* NULL when memory is exhausted */
+void device_capture_end(Device *device);
+void device_capture_abandon(void); /* ends and frees this thread's open capture, if there is one */
+void device_replay(Capture *capture);
+void capture_free(Capture *capture);
+
+/* To be called before each replay, in this order: what the host does in every step, and the copying
+ * of the step's numbers to where the recorded kernels read them. Raises when memory is exhausted. */
+typedef void BeforeReplay(void *context);
+void device_before_replay(Device *device, BeforeReplay *function, void *context);
+
 /* What is wrong with reading the tensor as this type, the end of a sentence; NULL when nothing is.
  * Lays a parameter out first. */
 const char *tensor_unreadable(const Tensor *tensor, TensorType type);
+
+/* All elements <- value. */
+void tensor_fill(Tensor *tensor, Real value);
+
+/* The address of an element, and the size of one, whatever the type. */
+Real *tensor_at(const Tensor *tensor, int64_t index);
+size_t tensor_element_bytes(const Tensor *tensor);
 
 /* The tensor that owns the storage which this one shows: itself or its base. */
 Tensor *tensor_root(const Tensor *tensor);

@@ -11,6 +11,24 @@ int64_t tensor_count(const Tensor *tensor)
     return shape_count(tensor->shape);
 }
 
+size_t tensor_element_bytes(const Tensor *tensor)
+{
+    switch (tensor->type) {
+    case TENSOR_REAL:
+        return sizeof(Real);
+    case TENSOR_INT32:
+        return sizeof(int32_t);
+    case TENSOR_BF16:
+        return sizeof(uint16_t);
+    }
+    return 0;
+}
+
+Real *tensor_at(const Tensor *tensor, int64_t index)
+{
+    return (Real *)((char *)tensor->data + index * (int64_t)tensor_element_bytes(tensor));
+}
+
 const char *tensor_unreadable(const Tensor *tensor, TensorType type)
 {
     if (!tensor)

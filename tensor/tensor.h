@@ -69,11 +69,13 @@ ShapeText shape_text(Shape shape);
 /* --------------------------------------------------------------------------------------- devices */
 typedef struct Device Device;
 
-/* Opens a device by name: "cpu". Raises when there is no such device here: nothing falls back.
- * Devices are shared and live as long as the process. */
+/* Opens a device by name: "cpu", or "cuda" (which is "cuda:0"), "cuda:1", ... Raises when there is
+ * no such device here: nothing falls back. Devices are shared and live as long as the process. */
 Device *device_open(const char *name);
+bool device_is_cuda(const Device *device);
 
-/* The best device of this machine; prints its choice to the standard error once. */
+/* The best device of this machine, CUDA's first or the CPU; prints its choice to the standard error
+ * once. */
 Device *device_best(void);
 
 /* Its name, as device_open takes it. */
@@ -99,7 +101,11 @@ void device_release_cached(Device *device);
 bool device_fail_allocation(int64_t count);
 
 /* --------------------------------------------------------------------------------------- tensors */
-typedef enum { TENSOR_REAL, TENSOR_INT32 } TensorType;
+typedef enum {
+    TENSOR_REAL,
+    TENSOR_INT32,
+    TENSOR_BF16, /* on CUDA: an activation of a tape of that precision */
+} TensorType;
 
 /* A tensor is contiguous and row-major. Its fields may be read; they are set by the functions of
  * the floor that made it. */
@@ -109,7 +115,7 @@ struct Tensor {
     TensorType type;
     Shape shape;
     union {
-        Real *data;        /* device memory, for TENSOR_REAL */
+        Real *data;        /* device memory, for TENSOR_REAL (and, by its bytes, TENSOR_BF16) */
         int32_t *integers; /* the same place, for TENSOR_INT32 */
     };
     Tensor *base;           /* the tensor whose storage and gradient this one shows, or NULL */

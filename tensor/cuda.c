@@ -1,0 +1,252 @@
+/* CUDA devices: streams, memory, copies, captures. Each has one stream, on which everything happens
+ * in the order of the calls; hence memory may be used again as soon as it is given back, before the
+ * kernels that used it have run. */
+#include "tensor/cuda.h"
+
+#include "tensor/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_DEVICES = 16, STAGING_BYTES = 1 << 20, STAGINGS = 2 };
+
+/* Pinned memory on the way in; event: when the copy from it has been done. */
+typedef struct Staging {
+    void *memory;
+    cudaEvent_t event;
+} Staging;
+
+typedef struct Cuda {
+    int index;
+    cudaStream_t stream;
+    Staging staging[STAGINGS];
+    int next_staging;
+    void *out_staging; /* pinned memory on the way out */
+} Cuda;
+
+static struct {
+    pthread_mutex_t lock;
+    Device devices[MOST_DEVICES];
+    Cuda cudas[MOST_DEVICES];
+} all = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* What this thread is calling. */
+static _Thread_local struct {
+    const Device *device;
+    TensorType type;
+    const char *kernel;
+} call;
+
+/* ------------------------------------------------------------------------------------- every call */
+void cuda_check(cudaError_t result, const char *what)
+{
+    if (result == cudaSuccess)
+        return;
+    cudaGetLastError(); /* the next call starts without it */
+    error_raise("%s on %s: %s failed: %s", call.kernel ? call.kernel : "device_open",
+                call.device ? call.device->name : "cuda", what, cudaGetErrorString(result));
+}
+
+bool cuda_enter(Place place, const char *kernel)
+{
+    if (!place.device->cuda)
+        return false;
+    call.device = place.device;
+    call.type = place.type;
+    call.kernel = kernel;
+    cuda_check(cudaSetDevice(place.device->cuda->index), "cudaSetDevice");
+    return true;
+}
+
+cudaStream_t cuda_stream(void)
+{
+    return call.device->cuda->stream;
+}
+
+int cuda_index(void)
+{
+    return call.device->cuda->index;
+}
+
+const char *cuda_operation(void)
+{
+    return call.kernel;
+}
+
+bool cuda_stores_bf16(void)
+{
+    return call.type == TENSOR_BF16;
+}
+
+void cuda_launched(const char *kernel)
+{
+    cuda_check(cudaGetLastError(), kernel);
+}
+
+/* ---------------------------------------------------------------------------------------- opening */
+int cuda_count(void)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return count < MOST_DEVICES ? count : MOST_DEVICES;
+}
+
+static void open_staging(Cuda *cuda)
+{
+    for (int i = 0; i < STAGINGS; i++) {
+        Staging *staging = &cuda->staging[i];
+        cuda_check(cudaMallocHost(&staging->memory, STAGING_BYTES), "cudaMallocHost");
+        cuda_check(cudaEventCreateWithFlags(&staging->event, cudaEventDisableTiming),
+                   "cudaEventCreate");
+    }
+    cuda_check(cudaMallocHost(&cuda->out_staging, STAGING_BYTES), "cudaMallocHost");
+}
+
+static void open_device(Device *device, Cuda *cuda, int index)
+{
+    cuda->index = index;
+    call.device = NULL;
+    call.kernel = NULL;
+    cuda_check(cudaSetDevice(index), "cudaSetDevice");
+    cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    open_staging(cuda);
+    snprintf(device->name, sizeof device->name, "cuda:%d", index);
+    pthread_mutex_init(&device->lock, NULL);
+    device->cuda = cuda;
+}
+
+Device *cuda_open(const char *name, int index)
+{
+    const int count = cuda_count();
+    if (count == 0)
+        error_raise("device_open: \"%s\": no GPU was found", name);
+    if (index >= count)
+        error_raise("device_open: there is no device \"%s\"; this machine has %d of that kind, "
+                    "from \"cuda:0\" to \"cuda:%d\"",
+                    name, count, count - 1);
+    pthread_mutex_lock(&all.lock);
+    Device *device = &all.devices[index];
+    bool fresh = !device->cuda;
+    pthread_mutex_unlock(&all.lock);
+    if (fresh)
+        open_device(device, &all.cudas[index], index);
+    return device;
+}
+
+/* ----------------------------------------------------------------------------------------- memory */
+void *block_allocate_cuda(size_t bytes)
+{
+    void *data = NULL;
+    cudaError_t result = cudaMalloc(&data, bytes);
+    if (result == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return NULL;
+    }
+    cuda_check(result, "cudaMalloc");
+    return data;
+}
+
+/* cudaFree waits for the kernels that use the memory. */
+void block_free_cuda(void *data)
+{
+    cuda_check(cudaFree(data), "cudaFree");
+}
+
+size_t device_left_cuda(void)
+{
+    size_t left = 0, whole;
+    return cudaMemGetInfo(&left, &whole) == cudaSuccess ? left : 0;
+}
+
+/* ----------------------------------------------------------------------------------------- copies */
+static void check_not_capturing(const Device *device, const char *what)
+{
+    if (device_is_capturing(device))
+        error_raise("tape_replay: the step %s the host while it is recorded on %s; %s", what,
+                    device->name,
+                    "write inputs to tape_persistent tensors before, read results after");
+}
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+void copy_in_cuda(Device *device, void *to, const void *host, size_t bytes)
+{
+    check_not_capturing(device, "copies from");
+    Cuda *cuda = device->cuda;
+    for (size_t done = 0, piece; done < bytes; done += piece) {
+        Staging *staging = &cuda->staging[cuda->next_staging];
+        cuda->next_staging = (cuda->next_staging + 1) % STAGINGS;
+        piece = least(bytes - done, STAGING_BYTES);
+        cuda_check(cudaEventSynchronize(staging->event), "cudaEventSynchronize");
+        memcpy(staging->memory, (const char *)host + done, piece);
+        cuda_check(cudaMemcpyAsync((char *)to + done, staging->memory, piece,
+                                   cudaMemcpyHostToDevice, cuda->stream),
+                   "cudaMemcpyAsync");
+        cuda_check(cudaEventRecord(staging->event, cuda->stream), "cudaEventRecord");
+    }
+}
+
+void copy_out_cuda(Device *device, void *host, const void *from, size_t bytes)
+{
+    check_not_capturing(device, "reads to");
+    Cuda *cuda = device->cuda;
+    for (size_t done = 0, piece; done < bytes; done += piece) {
+        piece = least(bytes - done, STAGING_BYTES);
+        cuda_check(cudaMemcpyAsync(cuda->out_staging, (const char *)from + done, piece,
+                                   cudaMemcpyDeviceToHost, cuda->stream),
+                   "cudaMemcpyAsync");
+        cuda_check(cudaStreamSynchronize(cuda->stream), "an earlier kernel or the copy");
+        memcpy((char *)host + done, cuda->out_staging, piece);
+    }
+}
+
+void copy_cuda(void *to, const void *from, size_t bytes)
+{
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream()),
+               "cudaMemcpyAsync");
+}
+
+void zero_cuda(void *to, size_t bytes)
+{
+    cuda_check(cudaMemsetAsync(to, 0, bytes, cuda_stream()), "cudaMemsetAsync");
+}
+
+/* --------------------------------------------------------------------------------------- captures */
+
+/* Relaxed: memory may be taken from the system meanwhile. */
+void capture_begin_cuda(Device *device)
+{
+    cuda_check(cudaStreamBeginCapture(device->cuda->stream, cudaStreamCaptureModeRelaxed),
+               "cudaStreamBeginCapture");
+}
+
+/* NULL when the capture was spoilt, which an error on its way to the handler may have done. */
+void *capture_end_cuda(Device *device)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t executable = NULL;
+    if (cudaStreamEndCapture(device->cuda->stream, &graph) == cudaSuccess) {
+        if (cudaGraphInstantiate(&executable, graph, 0) != cudaSuccess)
+            executable = NULL;
+        cudaGraphDestroy(graph);
+    }
+    cudaGetLastError();
+    return executable;
+}
+
+void graph_launch_cuda(void *graph)
+{
+    cuda_check(cudaGraphLaunch(graph, cuda_stream()), "cudaGraphLaunch");
+}
+
+void graph_free_cuda(void *graph)
+{
+    cuda_check(cudaStreamSynchronize(cuda_stream()), "an earlier kernel");
+    cuda_check(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
+}
