@@ -18,13 +18,20 @@ typedef struct Piece {
 #ifndef TAPEGRAD_DOUBLE
 
 #include <dnnl.h>
+#include <signal.h>
 
-/* False when memory is exhausted. */
+/* False when memory is exhausted. Signals wait meanwhile: some of oneDNN's kernels point the stack
+ * register at a workspace on the heap, and the frame of a signal's handler would overwrite whatever
+ * lies before it. */
 static bool multiply(Piece piece, bool accumulate, Product p)
 {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     dnnl_status_t status = dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', piece.n,
                                       piece.m, p.k, 1, piece.a, p.transpose_a ? p.n : p.k, piece.b,
                                       p.transpose_b ? p.k : p.m, accumulate, piece.out, p.m);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return status == dnnl_success;
 }
 

@@ -2,7 +2,9 @@
 #include "tests/support.h"
 
 #include <math.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/time.h>
 
 static Tape *tape;
 
@@ -452,13 +454,48 @@ START_TEST(recovery_from_exhausted_memory)
 }
 END_TEST
 
+/* A signal that comes during a product finds the thread on its own stack: its frame, which the kernel
+ * writes below the stack register, overwrites nothing. */
+static volatile uintptr_t stack_top;
+static volatile sig_atomic_t on_the_stack, elsewhere;
+
+static void look_at_stack(int signal_number)
+{
+    (void)signal_number;
+    if (stack_top - (uintptr_t)__builtin_frame_address(0) < (uintptr_t)8 << 20)
+        on_the_stack++;
+    else
+        elsewhere++;
+}
+
+START_TEST(signals_during_products)
+{
+    enum { PRODUCTS = 300 };
+    stack_top = (uintptr_t)__builtin_frame_address(0) + 4096;
+    device_set_threads(1); /* this one gets all signals */
+    sigaction(SIGALRM, &(struct sigaction){ .sa_handler = look_at_stack, .sa_flags = SA_RESTART },
+              NULL);
+    struct itimerval often = { { 0, 200 }, { 0, 200 } };
+    setitimer(ITIMER_REAL, &often, NULL);
+    begin();
+    for (int i = 0; i < PRODUCTS; i++) {
+        op_matmul(tape, variable(1, shape(448, 512)), variable(2, shape(512, 128)), false, false);
+        tape_reset(tape);
+    }
+    setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
+    ck_assert_int_eq(elsewhere, 0);
+    ck_assert_int_gt(on_the_stack, 0);
+}
+END_TEST
+
 int main(void)
 {
-    return run_tests(
-        "products", (const TTest *const[]){
-                        reference_vectors, against_plain_loops, batches,
-                        linear_is_a_product_and_a_sum, gradients_of_matmul, gradients_of_linear,
-                        inputs_that_want_no_gradient, old_content_of_memory_does_not_matter,
-                        not_a_number_passes_through, a_run_repeats_bit_for_bit, shapes_of_results,
-                        misuse_of_matmul, misuse_of_linear, recovery_from_exhausted_memory, NULL });
+    return run_tests("products",
+                     (const TTest *const[]){
+                         reference_vectors, against_plain_loops, batches,
+                         linear_is_a_product_and_a_sum, gradients_of_matmul, gradients_of_linear,
+                         inputs_that_want_no_gradient, old_content_of_memory_does_not_matter,
+                         not_a_number_passes_through, a_run_repeats_bit_for_bit, shapes_of_results,
+                         misuse_of_matmul, misuse_of_linear, recovery_from_exhausted_memory,
+                         signals_during_products, NULL });
 }
