@@ -25,6 +25,7 @@ enum { CHUNK_BYTES = 1 << 16 };
 
 struct Tape {
     Device *device;
+    Precision precision;
     bool recording;
     bool went_backward; /* since the last reset */
     bool failed;        /* an error of this tape was raised since the last reset */
@@ -76,6 +77,28 @@ void tape_error(Tape *tape, const char *format, ...)
     va_list arguments;
     va_start(arguments, format);
     error_raise_arguments(format, arguments);
+}
+
+void tape_set_precision(Tape *tape, Precision precision)
+{
+    static const char *const names[] = { "float32", "tf32", "bf16" };
+    if ((int)precision < PRECISION_FLOAT32 || (int)precision > PRECISION_BF16)
+        tape_error(tape, "tape_set_precision: there is no precision %d", (int)precision);
+    if (tape->tensor_count > 0)
+        tape_error(tape, "tape_set_precision: the tape holds tensors; call tape_reset first");
+    if (precision != PRECISION_FLOAT32 && sizeof(Real) == sizeof(double))
+        tape_error(tape,
+                   "tape_set_precision: %s is not to be had: this library is built with double",
+                   names[precision]);
+    if (precision != PRECISION_FLOAT32 && !device_is_cuda(tape->device))
+        tape_error(tape, "tape_set_precision: %s needs a CUDA device, the tape is on %s",
+                   names[precision], device_name(tape->device));
+    tape->precision = precision;
+}
+
+Precision tape_precision(const Tape *tape)
+{
+    return tape->precision;
 }
 
 /* "op_add: memory is exhausted: ..." with the operation's name cut from the label. */

@@ -17,6 +17,19 @@ Tape *tape_new(Device *device);
 void tape_free(Tape *tape);
 Device *tape_device(const Tape *tape);
 
+/* How the tape's operations compute and store. On the CPU, and in a library built with double, it
+ * is PRECISION_FLOAT32, which there means the type Real, and another one raises; on CUDA the others
+ * multiply matrices on tensor cores:
+ *   PRECISION_FLOAT32  everything in float32
+ *   PRECISION_TF32     as stored, but matrix products round their operands to 10 bits of fraction
+ *   PRECISION_BF16     activations and their gradients are stored in bf16, with 7 bits of fraction,
+ *                      and products take bf16 operands; sums, parameters and their gradients,
+ *                      optimiser state, statistics of normalisation and losses stay float32
+ * A tape starts with float32. Set it between steps: it raises while the tape holds tensors. */
+typedef enum { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BF16 } Precision;
+void tape_set_precision(Tape *tape, Precision precision);
+Precision tape_precision(const Tape *tape);
+
 /* ---------------------------------------------------------------------------- inputs of a program
  * Tensors that hold a copy of host memory and belong to the tape until tape_reset. */
 Tensor *tape_input(Tape *tape, const Real *host, Shape shape);

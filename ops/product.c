@@ -114,9 +114,11 @@ static Piece piece_of(Real *out, const Real *a, const Real *b, Product p, int64_
     return piece;
 }
 
-/* Many products are shared out whole, few in parts; those that add up come one after the other. */
-static bool product_cpu(Real *out, bool accumulate, const Real *a, const Real *b, Product p)
+/* False when memory is exhausted. Many products are shared out whole, few in parts; those that add up come one after the other. */
+static bool product_cpu(const char *operation, Precision precision, Real *out, bool accumulate,
+                        const Real *a, const Real *b, Product p)
 {
+    (void)operation, (void)precision;
     const int threads = omp_get_max_threads();
     const int64_t terms = p.out_step == 0 ? p.count : 1, products = p.count / terms;
     const int64_t parts = products >= threads ? 1 : threads;
@@ -134,7 +136,8 @@ static bool product_cpu(Real *out, bool accumulate, const Real *a, const Real *b
 void product(Tape *tape, const char *operation, Real *out, bool accumulate, const Real *a,
              const Real *b, Product size)
 {
-    if (!DEVICE_CALL(tape_device(tape), product, (out, accumulate, a, b, size)))
+    if (!DEVICE_CALL(tape_device(tape), product,
+                     (operation, tape_precision(tape), out, accumulate, a, b, size)))
         tape_error(tape, "%s: memory is exhausted: the product found no room to work in",
                    operation);
 }

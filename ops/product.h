@@ -13,8 +13,8 @@ typedef struct Product {
     int64_t count, out_step, a_step, b_step;
 } Product;
 
-/* Stores the product, or adds it to out when accumulate. A run repeats bit for bit. operation names
- * the caller when memory is exhausted. */
+/* Stores the product, or adds it to out when accumulate, in the tape's precision. A run repeats bit
+ * for bit. operation names the caller in messages. */
 void product(Tape *tape, const char *operation, Real *out, bool accumulate, const Real *a,
              const Real *b, Product size);
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_DEVICES = 16, STAGING_BYTES = 1 << 20, STAGINGS = 2 };
+enum { STAGING_BYTES = 1 << 20, STAGINGS = 2 };
 
 /* Pinned memory on the way in; event: when the copy from it has been done. */
 typedef struct Staging {
@@ -26,8 +26,8 @@ typedef struct Cuda {
 
 static struct {
     pthread_mutex_t lock;
-    Device devices[MOST_DEVICES];
-    Cuda cudas[MOST_DEVICES];
+    Device devices[CUDA_MOST_DEVICES];
+    Cuda cudas[CUDA_MOST_DEVICES];
 } all = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* What this thread is calling. */
@@ -91,7 +91,7 @@ int cuda_count(void)
         cudaGetLastError();
         return 0;
     }
-    return count < MOST_DEVICES ? count : MOST_DEVICES;
+    return count < CUDA_MOST_DEVICES ? count : CUDA_MOST_DEVICES;
 }
 
 static void open_staging(Cuda *cuda)

@@ -18,7 +18,9 @@ cudaStream_t cuda_stream(void);
 /* Whether the call's tensors store bf16 and not Real. */
 bool cuda_stores_bf16(void);
 
-/* The device's index, and the name of what is called. */
+enum { CUDA_MOST_DEVICES = 16 };
+
+/* The device's index, below CUDA_MOST_DEVICES, and the name of what is called. */
 int cuda_index(void);
 const char *cuda_operation(void);
 
