@@ -1,0 +1,34 @@
+/* What the emulation's own sources share. */
+#ifndef CUDA_ON_HOST_EMULATION_H
+#define CUDA_ON_HOST_EMULATION_H
+
+#include "include/cuda_runtime_api.h"
+
+#include <functional>
+
+/* Remembers the error for cudaGetLastError, and returns it. */
+cudaError_t emulation_fail(cudaError_t error);
+
+/* The calling thread's current device. */
+int emulation_device(void);
+
+/* Does the work now, or records it when the stream is being captured. Fails as a stream of another
+ * device or an invalidated capture does. */
+cudaError_t emulation_enqueue(cudaStream_t stream, std::function<void()> work);
+
+/* Like it, but for a launch or a call that reports the error in its own way. */
+cudaError_t emulation_enqueue_check(cudaStream_t stream);
+
+/* Aborts with "WHO: WHAT is ..." unless all bytes are memory that kernels of this device may use:
+ * its own, or pinned. A pointer's end may be the allocation's end. */
+void emulation_check_memory(const char *who, const char *what, const void *pointer, size_t bytes,
+                            int device);
+
+/* Bytes all ones: a float, double or bf16 that is not a number, an index far out of range. Does
+ * not mind the sanitizer's redzones. */
+void emulation_fill(void *memory, size_t bytes);
+
+/* Prints "cuda_on_host: ..." and aborts. */
+[[noreturn]] void emulation_abort(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,545 @@
+/* Runs a launch: its blocks one after another, a block's threads as fibres that are switched only
+ * where CUDA threads wait for one another.
+ *
+ * One warp runs until all its threads wait at the block's barrier or have ended, then the next
+ * (warp-greedy): this pulls warps as far apart as they can get, so that a missing barrier shows;
+ * running them in step would hide it. Within a warp, a lane runs until it waits for others. The
+ * orders of blocks, warps and lanes come from TAPEGRAD_CUDA_SEED: 0 ascending, 1 descending,
+ * others shuffled.
+ *
+ * A thread that never waits needs no stack of its own: a fibre runs fresh threads one after another
+ * until one waits; that one keeps the fibre, and another goes on with the fresh ones. */
+#include "emulation.h"
+#include "fibre.h"
+#include "include/cuda_runtime.h"
+
+#include <map>
+#include <mutex>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { LANES = 32, MOST_WARPS = 32, MOST_THREADS = LANES * MOST_WARPS };
+enum { PLAIN_SHARED_BYTES = 48 << 10, MOST_SHARED_BYTES = 227 << 10 };
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+bool cuda_host_shared_used = true;
+
+/* Where the linker lets the section of __shared__ variables begin and end, if there are any. */
+extern "C" {
+extern char __start_cuda_shared[] __attribute__((weak, visibility("hidden")));
+extern char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")));
+}
+
+struct Place {
+    const char *file;
+    int line;
+};
+
+struct Thread {
+    Fibre *fibre; /* where it waits; none while it is fresh or has ended */
+    uint3 index;
+    Place place;           /* where it waits */
+    const char *operation; /* what for, in its warp */
+    unsigned mask;
+};
+
+/* Lanes are bits, save in `runnable`, whose bits are positions in the order of lanes. */
+struct Warp {
+    unsigned lanes, runnable, meeting, ended;
+    uint64_t brought[LANES], values[LANES];
+};
+
+struct Barrier {
+    int waiting, holding;
+    CudaHostBlockOperation operation;
+    Place place; /* of the thread that came first */
+    int first;
+    int result;
+};
+
+/* The one launch that runs. */
+static struct {
+    std::mutex lock;
+    const char *kernel;
+    const std::function<void()> *thread_body;
+    void *dynamic_shared;
+    size_t dynamic_bytes;
+    int64_t block, blocks;        /* how many have been begun, of how many */
+    int64_t block_step, block_at; /* the order of the blocks: at = (at + step) mod blocks */
+    int threads, warps, ended;
+    int turn, warp, current; /* the place in warp_order; the warp and the thread that run */
+    int warp_order[MOST_WARPS], lane_order[LANES];
+    int next; /* the fresh thread that a fibre shall run */
+    Thread thread[MOST_THREADS];
+    Warp warp_state[MOST_WARPS];
+    Barrier barrier;
+} run;
+
+/* ---------------------------------------------------------------------------------------- messages */
+void emulation_abort(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fflush(stdout);
+    fputs("cuda_on_host: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    abort();
+}
+
+struct Text {
+    char text[96];
+};
+
+static Text thread_text(int thread)
+{
+    Text text;
+    const uint3 index = run.thread[thread].index;
+    snprintf(text.text, sizeof text.text, "thread (%u,%u,%u)", index.x, index.y, index.z);
+    return text;
+}
+
+/* "kernel, block (..), thread (..): ..." about the running thread. */
+[[noreturn]] __attribute__((format(printf, 1, 2))) static void misuse(const char *format, ...)
+{
+    char what[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    emulation_abort("%s, block (%u,%u,%u), %s: %s", run.kernel, blockIdx.x, blockIdx.y, blockIdx.z,
+                    thread_text(run.current).text, what);
+}
+
+/* ------------------------------------------------------------------------------------------ orders */
+static uint64_t seed(void)
+{
+    static const char *text = getenv("TAPEGRAD_CUDA_SEED");
+    static const uint64_t value = text ? strtoull(text, NULL, 10) : 0;
+    return value;
+}
+
+static unsigned random_below(unsigned n)
+{
+    static uint64_t state = seed() * 0x9e3779b97f4a7c15u + 1;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (unsigned)((state >> 32) * n >> 32);
+}
+
+static void put_in_order(int *order, int n)
+{
+    for (int i = 0; i < n; i++)
+        order[i] = seed() == 1 ? n - 1 - i : i;
+    if (seed() > 1)
+        for (int i = n - 1; i > 0; i--) {
+            const int j = (int)random_below((unsigned)i + 1), kept = order[i];
+            order[i] = order[j];
+            order[j] = kept;
+        }
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    return b == 0 ? a : common_divisor(b, a % b);
+}
+
+/* Steps that have no common divisor with the number of blocks reach every block. */
+static void put_blocks_in_order(void)
+{
+    const int64_t blocks = run.blocks;
+    run.block_step = seed() == 1 ? blocks - 1 : 1;
+    run.block_at = seed() == 1 ? blocks - 1 : 0;
+    if (seed() > 1 && blocks > 1) {
+        const unsigned below = (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
+        run.block_at = random_below(below);
+        do
+            run.block_step = 1 + random_below(below - 1);
+        while (common_divisor(blocks, run.block_step) != 1);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ blocks */
+/* By an instruction, because the sanitizer's memset would refuse the redzones between variables. */
+void emulation_fill(void *memory, size_t bytes)
+{
+#ifdef __x86_64__
+    __asm__ volatile("rep stosb" : "+D"(memory), "+c"(bytes) : "a"(0xff) : "memory");
+#else
+    volatile char *byte = (volatile char *)memory;
+    while (bytes--)
+        *byte++ = (char)0xff;
+#endif
+}
+
+static void set_all_runnable(void)
+{
+    const int last = run.threads - (run.warps - 1) * LANES; /* lanes of the last warp */
+    for (int w = 0; w < run.warps; w++)
+        run.warp_state[w].runnable = ~0u;
+    if (last < LANES) {
+        unsigned positions = 0;
+        for (int position = 0; position < LANES; position++)
+            if (run.lane_order[position] < last)
+                positions |= 1u << position;
+        run.warp_state[run.warps - 1].runnable = positions;
+    }
+}
+
+/* All threads go on: at a block's begin, and when the barrier opens. */
+static void start_turn(void)
+{
+    put_in_order(run.warp_order, run.warps);
+    set_all_runnable();
+    run.turn = 0;
+    run.warp = run.warp_order[0];
+}
+
+static void begin_block(void)
+{
+    if (run.block++ > 0)
+        run.block_at = (run.block_at + run.block_step) % run.blocks;
+    const int64_t at = run.block_at;
+    blockIdx.x = (unsigned)(at % gridDim.x);
+    blockIdx.y = (unsigned)(at / gridDim.x % gridDim.y);
+    blockIdx.z = (unsigned)(at / gridDim.x / gridDim.y);
+    if (cuda_host_shared_used && __start_cuda_shared) {
+        emulation_fill(__start_cuda_shared, (size_t)(__stop_cuda_shared - __start_cuda_shared));
+        cuda_host_shared_used = false;
+    }
+    emulation_fill(run.dynamic_shared, run.dynamic_bytes);
+    put_in_order(run.lane_order, LANES);
+    for (int w = 0; w < run.warps; w++)
+        run.warp_state[w].meeting = run.warp_state[w].ended = 0;
+    run.ended = 0;
+    run.barrier.waiting = run.barrier.holding = 0;
+    start_turn();
+}
+
+/* ----------------------------------------------------------------------------------------- threads */
+/* The next thread that can run, or -1. */
+static int next_thread(void)
+{
+    for (;;) {
+        Warp *warp = &run.warp_state[run.warp];
+        if (warp->runnable) {
+            const int position = __builtin_ctz(warp->runnable);
+            warp->runnable &= warp->runnable - 1;
+            return run.warp * LANES + run.lane_order[position];
+        }
+        if (++run.turn >= run.warps)
+            return -1;
+        run.warp = run.warp_order[run.turn];
+    }
+}
+
+static void set_current(int thread)
+{
+    run.current = thread;
+    threadIdx = run.thread[thread].index;
+}
+
+[[noreturn]] static void stuck(void)
+{
+    for (int t = 0; t < run.threads; t++) {
+        const Warp *warp = &run.warp_state[t / LANES];
+        const unsigned lane = t % LANES;
+        if (!(warp->meeting >> lane & 1))
+            continue;
+        const Thread *thread = &run.thread[t];
+        const unsigned missing = thread->mask & ~warp->meeting;
+        set_current(t);
+        if (missing)
+            misuse("%s at %s:%d waits for lane %d of its warp, which waits elsewhere",
+                   thread->operation, thread->place.file, thread->place.line,
+                   __builtin_ctz(missing));
+    }
+    misuse("no thread of the block can go on");
+}
+
+/* The running thread has ended while others wait: for it, if its barrier or its warp is theirs. */
+static void check_ending(void)
+{
+    const Warp *warp = &run.warp_state[run.current / LANES];
+    const unsigned lane = (unsigned)run.current % LANES;
+    if (run.barrier.waiting > 0)
+        misuse("has left the kernel while %s waits for it in __syncthreads at %s:%d",
+               thread_text(run.barrier.first).text, run.barrier.place.file, run.barrier.place.line);
+    for (int other = 0; other < LANES; other++) {
+        const Thread *waiting = &run.thread[run.current / LANES * LANES + other];
+        if (warp->meeting >> other & 1 && waiting->mask >> lane & 1)
+            misuse("has left the kernel while lane %d of its warp waits for it in %s at %s:%d",
+                   other, waiting->operation, waiting->place.file, waiting->place.line);
+    }
+}
+
+static void end_thread(void)
+{
+    Warp *warp = &run.warp_state[run.current / LANES];
+    run.thread[run.current].fibre = NULL;
+    warp->ended |= 1u << run.current % LANES;
+    run.ended++;
+    if (warp->meeting || run.barrier.waiting)
+        check_ending();
+}
+
+/* What every fibre does: run fresh threads, and where one has waited go on with it. */
+static void run_threads(void)
+{
+    for (;;) {
+        set_current(run.next);
+        (*run.thread_body)();
+        end_thread();
+        int thread = next_thread();
+        if (thread < 0 && run.ended < run.threads)
+            stuck();
+        if (thread < 0 && run.block < run.blocks) {
+            begin_block();
+            thread = next_thread();
+        }
+        Fibre *fibre = thread < 0 ? fibre_home() : run.thread[thread].fibre;
+        run.next = thread;
+        if (fibre) {
+            fibre_give_back(fibre_running());
+            fibre_switch(fibre);
+        }
+    }
+}
+
+/* The running thread waits; returns when it may go on. */
+static void wait_for_others(void)
+{
+    const int self = run.current, thread = next_thread();
+    if (thread < 0)
+        stuck();
+    if (thread == self)
+        return;
+    Thread *waiting = &run.thread[self], *other = &run.thread[thread];
+    waiting->fibre = fibre_running();
+    run.next = thread;
+    fibre_switch(other->fibre ? other->fibre : fibre_take(run_threads));
+    waiting->fibre = NULL;
+    set_current(self);
+}
+
+/* ---------------------------------------------------------------------------------- block barriers */
+static bool same_place(Place a, Place b)
+{
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
+
+static void check_barrier(Place place)
+{
+    const Barrier *barrier = &run.barrier;
+    if (run.ended > 0)
+        misuse("waits in __syncthreads at %s:%d, but %d threads of its block have left the kernel",
+               place.file, place.line, run.ended);
+    if (barrier->waiting > 0 && !same_place(barrier->place, place))
+        misuse("waits in __syncthreads at %s:%d, but %s waits in the one at %s:%d", place.file,
+               place.line, thread_text(barrier->first).text, barrier->place.file,
+               barrier->place.line);
+}
+
+int cuda_host_block_barrier(CudaHostBlockOperation operation, bool predicate, const char *file,
+                            int line)
+{
+    Barrier *barrier = &run.barrier;
+    check_barrier({ file, line });
+    if (barrier->waiting == 0) {
+        barrier->place = { file, line };
+        barrier->operation = operation;
+        barrier->first = run.current;
+    }
+    barrier->holding += predicate;
+    if (++barrier->waiting == run.threads) {
+        barrier->result = barrier->holding;
+        barrier->waiting = barrier->holding = 0;
+        start_turn();
+    }
+    wait_for_others();
+    return barrier->result;
+}
+
+/* ----------------------------------------------------------------------------------- warps' meetings */
+static void check_meeting(const char *operation, unsigned mask, Place place)
+{
+    const Warp *warp = &run.warp_state[run.current / LANES];
+    const int lane = run.current % LANES;
+    if (!(mask >> lane & 1))
+        misuse("%s at %s:%d with mask %08x, which leaves its own lane %d out", operation,
+               place.file, place.line, mask, lane);
+    if (mask & ~warp->lanes)
+        misuse("%s at %s:%d with mask %08x, but its warp has only the lanes %08x", operation,
+               place.file, place.line, mask, warp->lanes);
+    if (mask & warp->ended)
+        misuse("%s at %s:%d with mask %08x, but the lanes %08x of its warp have left the kernel",
+               operation, place.file, place.line, mask, mask & warp->ended);
+}
+
+/* All lanes of the mask have come: to the same call? */
+static void check_agreement(unsigned mask)
+{
+    const Thread *self = &run.thread[run.current];
+    for (int lane = 0; lane < LANES; lane++) {
+        const Thread *other = &run.thread[run.current / LANES * LANES + lane];
+        if (mask >> lane & 1 && (other->mask != mask || !same_place(other->place, self->place)))
+            misuse("%s at %s:%d with mask %08x meets lane %d of its warp in %s at %s:%d with mask "
+                   "%08x",
+                   self->operation, self->place.file, self->place.line, mask, lane,
+                   other->operation, other->place.file, other->place.line, other->mask);
+    }
+}
+
+/* The lanes that came earlier may go on; what all have brought is copied, so that it stays while
+ * some already bring the next. */
+static void end_meeting(Warp *warp, unsigned mask)
+{
+    const int self = run.current % LANES;
+    warp->meeting &= ~mask;
+    for (int lane = 0; lane < LANES; lane++)
+        if (mask >> lane & 1)
+            warp->values[lane] = warp->brought[lane];
+    for (int position = 0; position < LANES; position++) {
+        const int lane = run.lane_order[position];
+        if (mask >> lane & 1 && lane != self)
+            warp->runnable |= 1u << position;
+    }
+}
+
+const uint64_t *cuda_host_warp_meet(const char *operation, unsigned mask, uint64_t value,
+                                    const char *file, int line)
+{
+    Warp *warp = &run.warp_state[run.current / LANES];
+    Thread *self = &run.thread[run.current];
+    const int lane = run.current % LANES;
+    check_meeting(operation, mask, { file, line });
+    self->place = { file, line };
+    self->operation = operation;
+    self->mask = mask;
+    warp->brought[lane] = value;
+    warp->meeting |= 1u << lane;
+    if ((warp->meeting & mask) == mask) {
+        check_agreement(mask);
+        end_meeting(warp, mask);
+    } else
+        wait_for_others();
+    return warp->values;
+}
+
+int cuda_host_shuffle_source(unsigned mask, int source, const char *file, int line)
+{
+    if (source < 0 || source >= LANES || !(mask >> source & 1))
+        misuse("a shuffle at %s:%d with mask %08x reads lane %d, which does not take part", file,
+               line, mask, source);
+    return source;
+}
+
+/* ---------------------------------------------------------------------------------------- launches */
+void *cuda_host_dynamic_shared(void)
+{
+    return run.dynamic_shared;
+}
+
+static void number_threads(void)
+{
+    run.threads = (int)(blockDim.x * blockDim.y * blockDim.z);
+    run.warps = (run.threads + LANES - 1) / LANES;
+    for (unsigned t = 0; t < (unsigned)run.threads; t++) {
+        run.thread[t].index.x = t % blockDim.x;
+        run.thread[t].index.y = t / blockDim.x % blockDim.y;
+        run.thread[t].index.z = t / blockDim.x / blockDim.y;
+    }
+    for (int w = 0; w < run.warps; w++) {
+        const int lanes = run.threads - w * LANES;
+        run.warp_state[w].lanes = lanes < LANES ? (1u << lanes) - 1 : ~0u;
+    }
+}
+
+/* Exactly as large as asked for, so that the sanitizer sees what lies beyond. */
+static void *allocate_shared(size_t bytes)
+{
+    void *memory = NULL;
+    if (posix_memalign(&memory, 128, bytes) != 0)
+        emulation_abort("no memory for %zu bytes of shared memory", bytes);
+    return memory;
+}
+
+static void run_grid(const CudaHostLaunch &launch, const std::function<void()> &thread)
+{
+    std::lock_guard<std::mutex> guard(run.lock);
+    gridDim = launch.grid;
+    blockDim = launch.block;
+    run.kernel = launch.name;
+    run.thread_body = &thread;
+    run.dynamic_bytes = launch.shared_bytes;
+    run.dynamic_shared = allocate_shared(launch.shared_bytes);
+    run.blocks = (int64_t)gridDim.x * gridDim.y * gridDim.z;
+    run.block = 0;
+    number_threads();
+    put_blocks_in_order();
+    begin_block();
+    run.next = next_thread();
+    fibre_switch(fibre_take(run_threads));
+    free(run.dynamic_shared);
+}
+
+/* What cudaFuncSetAttribute allowed, a kernel. */
+static struct {
+    std::mutex lock;
+    std::map<const void *, size_t> bytes;
+} allowed;
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
+{
+    if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout)
+        return cudaSuccess;
+    if (!kernel || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        value > MOST_SHARED_BYTES)
+        return emulation_fail(cudaErrorInvalidValue);
+    std::lock_guard<std::mutex> guard(allowed.lock);
+    allowed.bytes[kernel] = (size_t)value;
+    return cudaSuccess;
+}
+
+static size_t allowed_bytes(const void *kernel)
+{
+    std::lock_guard<std::mutex> guard(allowed.lock);
+    auto found = allowed.bytes.find(kernel);
+    const size_t bytes = found == allowed.bytes.end() ? 0 : found->second;
+    return bytes < PLAIN_SHARED_BYTES ? size_t(PLAIN_SHARED_BYTES) : bytes;
+}
+
+static cudaError_t check_launch(const CudaHostLaunch &launch)
+{
+    const dim3 grid = launch.grid, block = launch.block;
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > INT32_MAX || grid.y > 65535 ||
+        grid.z > 65535)
+        return cudaErrorInvalidConfiguration;
+    if (block.x == 0 || block.y == 0 || block.z == 0 || block.x > 1024 || block.y > 1024 ||
+        block.z > 64 || (uint64_t)block.x * block.y * block.z > MOST_THREADS)
+        return cudaErrorInvalidConfiguration;
+    if (launch.shared_bytes > allowed_bytes(launch.kernel))
+        return cudaErrorInvalidValue;
+    return emulation_enqueue_check(launch.stream);
+}
+
+void cuda_host_launch(const CudaHostLaunch &launch, const void *const *pointers, int count,
+                      std::function<void()> thread)
+{
+    cudaError_t error = check_launch(launch);
+    if (error == cudaSuccess) {
+        for (int i = 0; i < count; i++)
+            if (pointers[i]) {
+                char what[32];
+                snprintf(what, sizeof what, "argument %d", i + 1);
+                emulation_check_memory(launch.name, what, pointers[i], 0, emulation_device());
+            }
+        error = emulation_enqueue(launch.stream, [=] { run_grid(launch, thread); });
+    }
+    if (error != cudaSuccess)
+        emulation_fail(error);
+}
