@@ -23,6 +23,23 @@ typedef struct Chunk {
 
 enum { CHUNK_BYTES = 1 << 16 };
 
+/* A tensor that outlives the steps. */
+typedef struct Persistent {
+    Tensor tensor;
+    struct Persistent *next;
+} Persistent;
+
+/* A step that is run again and again. */
+typedef struct Replay {
+    TapeStep *step; /* NULL: none */
+    void *context;
+    Capture *capture;    /* the recorded step, or NULL */
+    bool recording;      /* it is being recorded */
+    Random before;       /* the generator as it stood before that, */
+    int64_t draws;       /* the counters that each step takes, */
+    Block *random_start; /* and where the kernels find the step's first, in device memory */
+} Replay;
+
 struct Tape {
     Device *device;
     Precision precision;
@@ -38,6 +55,8 @@ struct Tape {
     Node *last_node;
     int64_t node_count;
     Chunk *chunks, *current_chunk;
+    Persistent *persistent;
+    Replay replay;
 };
 
 /* ---------------------------------------------------------------------------------- life and errors */
@@ -58,6 +77,12 @@ void tape_free(Tape *tape)
     if (!tape)
         return;
     tape_reset(tape);
+    device_free(tape->device, tape->replay.random_start);
+    for (Persistent *persistent = tape->persistent, *next; persistent; persistent = next) {
+        next = persistent->next;
+        device_free(tape->device, persistent->tensor.block);
+        free(persistent);
+    }
     for (Chunk *chunk = tape->chunks, *next; chunk; chunk = next) {
         next = chunk->next;
         UNPOISON(chunk->bytes, chunk->size);
@@ -155,8 +180,7 @@ static TapeTensor *new_tensor(Tape *tape, TensorType type, Shape shape)
 
 static void give_storage(Tape *tape, Tensor *tensor)
 {
-    size_t element = tensor->type == TENSOR_REAL ? sizeof(Real) : sizeof(int32_t);
-    size_t bytes = (size_t)tensor_count(tensor) * element;
+    size_t bytes = (size_t)tensor_count(tensor) * tensor_element_bytes(tensor);
     tensor->block = device_allocate(tape->device, bytes);
     if (!tensor->block)
         exhausted(tape, bytes);
@@ -239,6 +263,38 @@ Tensor *tape_variable(Tape *tape, const Real *host, Shape shape)
     Tensor *tensor = tape_input(tape, host, shape);
     tensor->requires_gradient = true;
     return tensor_keep(tensor);
+}
+
+static Tensor *new_persistent(Tape *tape, TensorType type, Shape shape)
+{
+    tape->label = "tape_persistent";
+    Persistent *persistent = memory_allocate(sizeof *persistent);
+    if (!persistent)
+        exhausted(tape, sizeof *persistent);
+    Tensor *tensor = &persistent->tensor;
+    *persistent = (Persistent){ .next = tape->persistent };
+    *tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .owner = tape };
+    const size_t bytes = (size_t)tensor_count(tensor) * tensor_element_bytes(tensor);
+    tensor->block = device_allocate(tape->device, bytes);
+    if (!tensor->block) {
+        free(persistent);
+        exhausted(tape, bytes);
+    }
+    tensor->data = tensor->block->data;
+    device_zero(tape->device, tensor->data, bytes);
+    tensor->written = (IntegerBounds){ .known = true };
+    tape->persistent = persistent;
+    return tensor;
+}
+
+Tensor *tape_persistent(Tape *tape, Shape shape)
+{
+    return new_persistent(tape, TENSOR_REAL, shape);
+}
+
+Tensor *tape_persistent_i32(Tape *tape, Shape shape)
+{
+    return new_persistent(tape, TENSOR_INT32, shape);
 }
 
 static void use(Tape *tape, const char *label, Tensor *tensor, TensorType type)
@@ -355,9 +411,11 @@ Gradient tape_contribution(Node *node, Tensor *input)
     bool accumulate = root->has_gradient;
     bool partial = tensor_count(input) < tensor_count(root);
     if (partial && !accumulate)
-        device_zero(root->device, gradient->data, (size_t)tensor_count(root) * sizeof(Real));
+        device_zero(root->device, gradient->data,
+                    (size_t)tensor_count(root) * tensor_element_bytes(root));
     root->has_gradient = true;
-    return (Gradient){ gradient->data + (input->data - root->data), accumulate || partial };
+    const ptrdiff_t offset = (char *)input->data - (char *)root->data;
+    return (Gradient){ (Real *)((char *)gradient->data + offset), accumulate || partial };
 }
 
 /* After a node's turn nothing looks at its outputs again: all that used them came before. */
@@ -406,20 +464,14 @@ static void check_start(Tape *tape, const char *label, Tensor *out)
         tape_error(tape, "%s is a parameter, expected the result of an operation", label);
 }
 
-/* The place for dL/dout itself. */
-static Real *seed(Tape *tape, Tensor *out)
-{
-    return tape_contribution(&(Node){ .tape = tape }, out).data;
-}
-
 void tape_backward(Tape *tape, Tensor *loss)
 {
     check_start(tape, "tape_backward: the loss", loss);
     if (tensor_count(loss) != 1)
         tape_error(tape, "tape_backward: the loss has shape %s, expected one element",
                    shape_text(loss->shape).text);
-    const Real one = 1;
-    device_copy_in(tape->device, seed(tape, loss), &one, sizeof one);
+    tape_contribution(&(Node){ .tape = tape }, loss);
+    tensor_fill(tensor_root(loss)->gradient, 1);
     walk(tape, loss);
 }
 
@@ -447,8 +499,26 @@ static void forget_gradients(Tape *tape)
                 tensor_root(node->inputs[i])->has_gradient = false;
 }
 
+/* Undoes the bookkeeping of a step that an error ended while it was recorded. */
+static void end_recording(Tape *tape)
+{
+    tape->replay.recording = false;
+    tape->random = tape->replay.before;
+}
+
+static void forget_replay(Tape *tape)
+{
+    capture_free(tape->replay.capture);
+    tape->replay.capture = NULL;
+    tape->replay.step = NULL;
+}
+
 void tape_reset(Tape *tape)
 {
+    if (tape->replay.recording && device_is_capturing(tape->device))
+        tape_error(tape, "tape_reset: the step is being recorded; tape_replay resets before it");
+    if (tape->replay.recording)
+        end_recording(tape);
     const bool failed = tape->failed || (tape->tensor_count > 0 && tape->errors != error_count());
     if (failed && tape->went_backward)
         forget_gradients(tape);
@@ -467,6 +537,57 @@ void tape_reset(Tape *tape)
     tape->tensor_count = tape->node_count = 0;
     tape->went_backward = tape->failed = false;
     tape->label = NULL;
+    forget_replay(tape);
+}
+
+/* -------------------------------------------------------------------------------------- replaying */
+
+/* Before each replay: the draws of this step start where the generator stands. */
+static void start_draws(void *context)
+{
+    Tape *tape = context;
+    device_copy_in(tape->device, tape->replay.random_start->data, &tape->random.counter,
+                   sizeof tape->random.counter);
+    tape->random.counter += (uint64_t)tape->replay.draws;
+    tape->step_start = tape->random;
+}
+
+static void record_step(Tape *tape, TapeStep *step, void *context)
+{
+    Replay *replay = &tape->replay;
+    if (!replay->random_start)
+        replay->random_start = device_allocate(tape->device, sizeof(uint64_t));
+    Capture *capture = replay->random_start ? device_capture(tape->device) : NULL;
+    if (!capture)
+        exhausted(tape, sizeof(uint64_t));
+    replay->recording = true;
+    replay->before = tape->random;
+    tape->random.counter = 0;
+    device_before_replay(tape->device, start_draws, tape);
+    step(context);
+    replay->draws = (int64_t)tape->random.counter;
+    end_recording(tape);
+    if (!device_capture_end(tape->device))
+        tape_error(tape, "tape_replay: CUDA could not record the step");
+    replay->capture = capture;
+}
+
+void tape_replay(Tape *tape, TapeStep *step, void *context)
+{
+    Replay *replay = &tape->replay;
+    const bool again = replay->step == step && replay->context == context;
+    if (!again || !replay->capture) {
+        tape_reset(tape);
+        replay->step = step;
+        replay->context = context;
+        tape->label = "tape_replay";
+        if (!again || !device_is_cuda(tape->device)) {
+            step(context);
+            return;
+        }
+        record_step(tape, step, context);
+    }
+    device_replay(replay->capture);
 }
 
 /* ----------------------------------------------------------------------------------------- random */
@@ -490,6 +611,11 @@ Random tape_draw(Tape *tape, int64_t counters)
     Random before = tape->random;
     tape->random.counter += (uint64_t)counters;
     return before;
+}
+
+const uint64_t *tape_random_start(const Tape *tape)
+{
+    return tape->replay.recording ? tape->replay.random_start->data : NULL;
 }
 
 /* --------------------------------------------------------------------------------------- teaching */

@@ -38,6 +38,11 @@ Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape);
 /* An input whose gradient is wanted: kept, and tensor_gradient reads it after the pass. */
 Tensor *tape_variable(Tape *tape, const Real *host, Shape shape);
 
+/* Tensors that live as long as the tape, through resets, with zeros at first: tensor_write and
+ * tensor_write_i32 bring each step's inputs to where a replayed step looks for them. */
+Tensor *tape_persistent(Tape *tape, Shape shape);
+Tensor *tape_persistent_i32(Tape *tape, Shape shape);
+
 /* ---------------------------------------------------------------------------------------- passes
  * Walks the tape in reverse from a loss of one element, with dL/dloss = 1. Values and gradients
  * that no earlier node needs are released on the way; the loss and what tensor_keep named stay.
@@ -68,6 +73,21 @@ typedef struct TapeMark {
 } TapeMark;
 TapeMark tape_mark(const Tape *tape);
 Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result);
+
+/* --------------------------------------------------------------------------------------- replaying
+ * Runs a whole step: forward, tape_backward, params_clip_gradients, optim_step, whatever the
+ * function calls with this tape, after a tape_reset. On CUDA the first step runs as it is, the
+ * second one is recorded as a CUDA graph, and from then on the graph is launched instead: the
+ * function is not called any more, and the results are bitwise what they would have been. Tensors
+ * that it left in the context (the loss, kept logits) stay where they are and hold each step's
+ * values after it. On the CPU every step runs as it is.
+ *
+ * In the step no number may go from or to the host, and its shapes stay as they are: bring inputs in
+ * by tape_persistent tensors before, and read results after. Copying to or from the host inside it
+ * raises, as does tape_reset. Another function or context begins anew; so does the step after a
+ * tape_reset outside of it. */
+typedef void TapeStep(void *context);
+void tape_replay(Tape *tape, TapeStep *step, void *context);
 
 /* ---------------------------------------------------------------------------------------- random
  * The generator that dropout draws from. tape_seed restarts it; tape_random reads its state, which
@@ -133,8 +153,10 @@ Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape);
 /* A copy of a small struct, in the tape's memory until tape_reset. */
 const void *tape_save(Tape *tape, const void *data, size_t size);
 
-/* Takes n counters of the tape's random generator; returns it as it stood before. */
+/* Takes n counters of the tape's random generator; returns it as it stood before. In a step that is
+ * recorded that is relative to a number in device memory, tape_random_start, which is NULL else. */
 Random tape_draw(Tape *tape, int64_t counters);
+const uint64_t *tape_random_start(const Tape *tape);
 
 /* Records the node when the tape records and an input wants a gradient; its outputs then do. */
 void tape_record(Tape *tape, Node node);

@@ -1,5 +1,6 @@
 /* The arguments of the attention operations. */
 #include "ops/attention.h"
+#include "ops/indices.h"
 #include "ops/internal.h"
 
 static void check_packed(Tape *tape, AttentionLabels labels, Tensor *query)
@@ -33,18 +34,7 @@ static void check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key_le
     if (!shape_equal(key_lengths->shape, shape(B)))
         tape_error(tape, "%s has shape %s, expected %s: one length a sequence", labels.key_lengths,
                    shape_text(key_lengths->shape).text, shape_text(shape(B)).text);
-    enum { PIECE = 256 };
-    int32_t lengths[PIECE];
-    for (int64_t start = 0; start < B; start += PIECE) {
-        int64_t count = B - start < PIECE ? B - start : PIECE;
-        device_copy_out(key_lengths->device, lengths, key_lengths->integers + start,
-                        (size_t)count * sizeof *lengths);
-        for (int64_t i = 0; i < count; i++)
-            if (lengths[i] < 1 || lengths[i] > keys)
-                tape_error(tape, "%s[%lld] is %d, expected 1 to %lld, the number of keys",
-                           labels.key_lengths, (long long)(start + i), (int)lengths[i],
-                           (long long)keys);
-    }
+    check_indices(tape, labels.key_lengths, key_lengths, 1, keys, "the number of keys");
 }
 
 void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,

@@ -100,7 +100,7 @@ static double check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, T
         tape_error(tape, "op_cross_entropy: logits is a scalar, expected one axis at least");
     tape_use_i32(tape, "op_cross_entropy: targets", targets);
     check_rows(tape, "op_cross_entropy: targets", targets, logits);
-    check_indices(tape, "op_cross_entropy: targets", targets, shape_columns(logits->shape),
+    check_indices(tape, "op_cross_entropy: targets", targets, 0, shape_columns(logits->shape) - 1,
                   "the classes of logits");
     if (!weights)
         return (double)shape_rows(logits->shape);

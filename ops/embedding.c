@@ -70,7 +70,7 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
         tape_error(tape, "op_embedding: indices is %s, expected %d axes at most: out has one more",
                    shape_text(indices->shape).text, MAX_RANK - 1);
     int64_t V = weight->shape.size[0], D = weight->shape.size[1];
-    check_indices(tape, "op_embedding: indices", indices, V, "the rows of weight");
+    check_indices(tape, "op_embedding: indices", indices, 0, V - 1, "the rows of weight");
     out_shape.size[out_shape.rank++] = D;
     Tensor *out = tape_tensor(tape, out_shape);
     DEVICE_CALL(out, embedding_forward,

@@ -1,7 +1,7 @@
 #include "ops/indices.h"
 
-void check_indices(Tape *tape, const char *label, const Tensor *indices, int64_t limit,
-                   const char *reason)
+static void look_at_each(Tape *tape, const char *label, const Tensor *indices, int64_t low,
+                         int64_t high, const char *reason)
 {
     enum { PIECE = 256 };
     int32_t piece[PIECE];
@@ -11,8 +11,23 @@ void check_indices(Tape *tape, const char *label, const Tensor *indices, int64_t
         device_copy_out(indices->device, piece, indices->integers + start,
                         (size_t)length * sizeof *piece);
         for (int64_t i = 0; i < length; i++)
-            if (piece[i] < 0 || piece[i] >= limit)
-                tape_error(tape, "%s[%lld] is %d, expected 0 to %lld, %s", label,
-                           (long long)(start + i), (int)piece[i], (long long)limit - 1, reason);
+            if (piece[i] < low || piece[i] > high)
+                tape_error(tape, "%s[%lld] is %d, expected %lld to %lld, %s", label,
+                           (long long)(start + i), (int)piece[i], (long long)low, (long long)high,
+                           reason);
     }
+}
+
+void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, int64_t high,
+                   const char *reason)
+{
+    IntegerBounds *written = &tensor_root(indices)->written;
+    IntegerBounds *wanted = &tensor_root(indices)->wanted;
+    bool known = device_is_cuda(indices->device) && written->known;
+    if (!known || written->least < low || written->greatest > high)
+        look_at_each(tape, label, indices, low, high, reason);
+    if (!wanted->known)
+        *wanted = (IntegerBounds){ true, INT32_MIN, INT32_MAX };
+    wanted->least = low > wanted->least ? (int32_t)low : wanted->least;
+    wanted->greatest = high < wanted->greatest ? (int32_t)high : wanted->greatest;
 }

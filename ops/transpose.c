@@ -78,8 +78,7 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
     if (a.index == b.index) /* nothing to exchange */
         s = (Exchange){ 1, 1, 1, 1, tensor_count(x) };
     Tensor *out = tape_tensor(tape, shape);
-    DEVICE_CALL(x, transpose,
-                (out->data, false, x->data, s.outer, s.p, s.middle, s.q, s.inner));
+    DEVICE_CALL(x, transpose, (out->data, false, x->data, s.outer, s.p, s.middle, s.q, s.inner));
     tape_record(tape, (Node){ .name = "op_transpose",
                               .backward = transpose_backward,
                               .inputs = { x },

@@ -227,24 +227,23 @@ Capture *device_capture(Device *device)
     return capture;
 }
 
-void device_capture_end(Device *device)
+bool device_capture_end(Device *device)
 {
-    void *graph = DEVICE_CALL(device, capture_end, (device));
-    device->capture->graph = graph;
+    Capture *capture = device->capture;
+    capture->graph = DEVICE_CALL(device, capture_end, (device));
     device->capture = NULL;
     capturing = NULL;
+    if (capture->graph)
+        return true;
+    capture_free(capture);
+    return false;
 }
 
 void device_capture_abandon(void)
 {
-    Device *device = capturing;
-    if (!device)
-        return;
-    Capture *capture = device->capture;
-    device->capture = NULL;
-    capturing = NULL;
-    capture->graph = DEVICE_CALL(device, capture_end, (device));
-    capture_free(capture);
+    Capture *capture = capturing ? capturing->capture : NULL;
+    if (capture && device_capture_end(capturing))
+        capture_free(capture);
 }
 
 void device_before_replay(Device *device, BeforeReplay *function, void *context)

@@ -109,7 +109,7 @@ void device_zero(Device *device, void *to, size_t bytes);
  * a capture is open ends it first. */
 bool device_is_capturing(const Device *device);
 Capture *device_capture(Device *device); /* NULL when memory is exhausted */
-void device_capture_end(Device *device);
+bool device_capture_end(Device *device); /* false, and the capture freed, when CUDA refuses */
 void device_capture_abandon(void); /* ends and frees this thread's open capture, if there is one */
 void device_replay(Capture *capture);
 void capture_free(Capture *capture);

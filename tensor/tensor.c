@@ -82,9 +82,27 @@ void tensor_write(Tensor *tensor, const Real *host)
     device_copy_in(tensor->device, tensor->data, host, real_bytes(tensor));
 }
 
+/* Raises where an operation could not use the integers. */
+static IntegerBounds check_integers(const Tensor *tensor, const int32_t *host)
+{
+    const IntegerBounds wanted = tensor_root(tensor)->wanted;
+    IntegerBounds bounds = { true, INT32_MAX, INT32_MIN };
+    for (int64_t i = 0; i < tensor_count(tensor); i++) {
+        bounds.least = host[i] < bounds.least ? host[i] : bounds.least;
+        bounds.greatest = host[i] > bounds.greatest ? host[i] : bounds.greatest;
+        if (wanted.known && (host[i] < wanted.least || host[i] > wanted.greatest))
+            error_raise(
+                "tensor_write_i32: element %lld is %d, expected %d to %d, as the operations "
+                "that use this tensor need",
+                (long long)i, (int)host[i], (int)wanted.least, (int)wanted.greatest);
+    }
+    return bounds;
+}
+
 void tensor_write_i32(Tensor *tensor, const int32_t *host)
 {
     check("tensor_write_i32", tensor, TENSOR_INT32);
+    tensor_root(tensor)->written = check_integers(tensor, host);
     device_copy_in(tensor->device, tensor->integers, host, integer_bytes(tensor));
 }
 

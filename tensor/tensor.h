@@ -107,6 +107,12 @@ typedef enum {
     TENSOR_BF16, /* on CUDA: an activation of a tape of that precision */
 } TensorType;
 
+/* Bounds of the elements of a TENSOR_INT32. */
+typedef struct IntegerBounds {
+    bool known;
+    int32_t least, greatest;
+} IntegerBounds;
+
 /* A tensor is contiguous and row-major. Its fields may be read; they are set by the functions of
  * the floor that made it. */
 typedef struct Tensor Tensor;
@@ -127,6 +133,7 @@ struct Tensor {
     const char *(*lay_out)(Tensor *tensor); /* at a parameter's use: NULL, or what failed */
     void *owner;                            /* the Tape or Params that it belongs to */
     const char *name;                       /* a parameter's path name, or NULL */
+    IntegerBounds written, wanted; /* what the integers are, and what operations need of them */
 };
 
 /* The number of elements. */
@@ -140,7 +147,8 @@ void tensor_read_i32(const Tensor *tensor, int32_t *host);
 /* The one element of a tensor of one element. */
 Real tensor_item(const Tensor *tensor);
 
-/* Copies all elements from the host. */
+/* Copies all elements from the host. Integers that an operation has used as indices must stay
+ * within its bounds: otherwise tensor_write_i32 raises. */
 void tensor_write(Tensor *tensor, const Real *host);
 void tensor_write_i32(Tensor *tensor, const int32_t *host);
 
