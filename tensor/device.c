@@ -365,7 +365,7 @@ MemoryText device_exhausted(const Device *device, size_t bytes)
 
 /* ------------------------------------------------------------------------------- public functions */
 #ifndef TAPEGRAD_CUDA
-#define DEVICES "\"cpu\"; it was built without CUDA"
+#define DEVICES "\"cpu\""
 int cuda_count(void)
 {
     return 0;
@@ -373,10 +373,11 @@ int cuda_count(void)
 Device *cuda_open(const char *name, int index)
 {
     (void)index;
-    error_raise("device_open: there is no device \"%s\"; this library has " DEVICES, name);
+    error_raise("device_open: there is no device \"%s\"; this library was built without CUDA",
+                name);
 }
 #else
-#define DEVICES "\"cpu\", \"cuda\" and \"cuda:0\", \"cuda:1\", ..."
+#define DEVICES "\"cpu\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ..."
 #endif
 
 /* The index of "cuda" (0) or "cuda:index"; -1 for another name. */
