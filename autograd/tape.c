@@ -34,7 +34,9 @@ typedef struct Replay {
     TapeStep *step; /* NULL: none */
     void *context;
     Capture *capture;    /* the recorded step, or NULL */
-    bool recording;      /* it is being recorded */
+    bool running;        /* the function is being called, */
+    bool recording;      /* and what it does recorded */
+    int64_t errors;      /* error_count() when it was called */
     Random before;       /* the generator as it stood before that, */
     int64_t draws;       /* the counters that each step takes, */
     Block *random_start; /* and where the kernels find the step's first, in device memory */
@@ -499,11 +501,29 @@ static void forget_gradients(Tape *tape)
                 tensor_root(node->inputs[i])->has_gradient = false;
 }
 
-/* Undoes the bookkeeping of a step that an error ended while it was recorded. */
+static void call_step(Tape *tape)
+{
+    tape->replay.errors = error_count();
+    tape->replay.running = true;
+    tape->replay.step(tape->replay.context);
+    tape->replay.running = false;
+}
+
 static void end_recording(Tape *tape)
 {
     tape->replay.recording = false;
     tape->random = tape->replay.before;
+}
+
+/* A step in which tape_reset finds itself must have been left by an error. */
+static void end_step(Tape *tape)
+{
+    Replay *replay = &tape->replay;
+    if (replay->running && !tape->failed && replay->errors == error_count())
+        tape_error(tape, "tape_reset: inside a step of tape_replay, which resets before it");
+    replay->running = false;
+    if (replay->recording)
+        end_recording(tape);
 }
 
 static void forget_replay(Tape *tape)
@@ -515,10 +535,7 @@ static void forget_replay(Tape *tape)
 
 void tape_reset(Tape *tape)
 {
-    if (tape->replay.recording && device_is_capturing(tape->device))
-        tape_error(tape, "tape_reset: the step is being recorded; tape_replay resets before it");
-    if (tape->replay.recording)
-        end_recording(tape);
+    end_step(tape);
     const bool failed = tape->failed || (tape->tensor_count > 0 && tape->errors != error_count());
     if (failed && tape->went_backward)
         forget_gradients(tape);
@@ -552,7 +569,7 @@ static void start_draws(void *context)
     tape->step_start = tape->random;
 }
 
-static void record_step(Tape *tape, TapeStep *step, void *context)
+static void record_step(Tape *tape)
 {
     Replay *replay = &tape->replay;
     if (!replay->random_start)
@@ -564,7 +581,7 @@ static void record_step(Tape *tape, TapeStep *step, void *context)
     replay->before = tape->random;
     tape->random.counter = 0;
     device_before_replay(tape->device, start_draws, tape);
-    step(context);
+    call_step(tape);
     replay->draws = (int64_t)tape->random.counter;
     end_recording(tape);
     if (!device_capture_end(tape->device))
@@ -582,10 +599,10 @@ void tape_replay(Tape *tape, TapeStep *step, void *context)
         replay->context = context;
         tape->label = "tape_replay";
         if (!again || !device_is_cuda(tape->device)) {
-            step(context);
+            call_step(tape);
             return;
         }
-        record_step(tape, step, context);
+        record_step(tape);
     }
     device_replay(replay->capture);
 }

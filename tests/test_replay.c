@@ -1,0 +1,251 @@
+/* tape_replay: replayed steps are the steps that would have been taken. */
+#include "tests/support.h"
+
+#include <string.h>
+
+enum { SYMBOLS = 7, LENGTH = 12, BATCH = 3, STEPS = 6 };
+
+typedef struct Trainer {
+    Params *params;
+    Embedding embedding;
+    Transformer transformer;
+    Linear head;
+    Optimizer *optimizer;
+    Tape *tape;
+    Tensor *tokens, *targets, *weights;
+    Tensor *loss;
+    bool eager; /* inputs come by tape_input, as in a step that is not replayed */
+    int calls;
+} Trainer;
+
+static Trainer trainer_new(void)
+{
+    Device *device = test_device();
+    Trainer trainer = { .params = params_new(device, 3), .tape = tape_new(device) };
+    TransformerConfig config = {
+        .layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 24, .dropout = (Real)0.1
+    };
+    trainer.embedding = nn_embedding(trainer.params, "embedding", SYMBOLS, 16);
+    trainer.transformer = nn_transformer(trainer.params, "transformer", config);
+    trainer.head = nn_linear(trainer.params, "head", 16, SYMBOLS);
+    trainer.optimizer =
+        optim_radam(trainer.params, (RAdamConfig){ .learning_rate = (Real)0.01,
+                                                   .schedule = optim_cosine(2, STEPS, 0) });
+    Shape all = shape(BATCH, LENGTH);
+    trainer.tokens = tape_persistent_i32(trainer.tape, all);
+    trainer.targets = tape_persistent_i32(trainer.tape, all);
+    trainer.weights = tape_persistent(trainer.tape, all);
+    tape_seed(trainer.tape, 5);
+    return trainer;
+}
+
+static void trainer_free(Trainer *trainer)
+{
+    tape_free(trainer->tape);
+    optim_free(trainer->optimizer);
+    params_free(trainer->params);
+}
+
+static void write_inputs(Trainer *trainer, int step)
+{
+    int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
+    Real weights[BATCH * LENGTH];
+    Random random = random_new(11, (uint64_t)step);
+    for (int i = 0; i < BATCH * LENGTH; i++) {
+        tokens[i] = (int32_t)random_integer(&random, 0, SYMBOLS);
+        targets[i] = (int32_t)random_integer(&random, 0, SYMBOLS);
+        weights[i] = (Real)random_integer(&random, 0, 3);
+    }
+    tensor_write_i32(trainer->tokens, tokens);
+    tensor_write_i32(trainer->targets, targets);
+    tensor_write(trainer->weights, weights);
+}
+
+static void train(void *context)
+{
+    Trainer *trainer = context;
+    trainer->calls++;
+    Tape *tape = trainer->tape;
+    Tensor *x = nn_embedding_forward(tape, &trainer->embedding, trainer->tokens);
+    x = nn_transformer_forward(tape, &trainer->transformer, x, NULL);
+    Tensor *logits = nn_linear_forward(tape, &trainer->head, x);
+    trainer->loss = op_cross_entropy(tape, logits, trainer->targets, trainer->weights);
+    tape_backward(tape, trainer->loss);
+    params_clip_gradients(trainer->params, (Real)0.5);
+    optim_step(trainer->optimizer);
+}
+
+START_TEST(replayed_steps_are_bitwise_the_steps)
+{
+    Trainer eager = trainer_new(), replayed = trainer_new();
+    for (int step = 0; step < STEPS; step++) {
+        write_inputs(&eager, step);
+        write_inputs(&replayed, step);
+        tape_reset(eager.tape);
+        train(&eager);
+        tape_replay(replayed.tape, train, &replayed);
+        Real expected = tensor_item(eager.loss), actual = tensor_item(replayed.loss);
+        ck_assert_mem_eq(&expected, &actual, sizeof expected);
+    }
+    ck_assert_int_eq(replayed.calls, device_is_cuda(test_device()) ? 2 : STEPS);
+    ck_assert_int_eq(optim_steps(replayed.optimizer), STEPS);
+    for (int i = 0; i < params_count(eager.params); i++) {
+        Tensor *a = params_at(eager.params, i), *b = params_at(replayed.params, i);
+        ck_assert_mem_eq(test_values(a), test_values(b), (size_t)tensor_count(a) * sizeof(Real));
+    }
+    Random a = tape_random(eager.tape), b = tape_random(replayed.tape);
+    ck_assert(a.counter == b.counter);
+    trainer_free(&eager);
+    trainer_free(&replayed);
+    ck_assert_uint_eq(device_memory(test_device()).current, 0);
+}
+END_TEST
+
+/* What is done between replays does not disturb them: another tape's passes take other memory. */
+START_TEST(other_work_between_replays)
+{
+    Trainer alone = trainer_new(), disturbed = trainer_new();
+    Tape *other = tape_new(test_device());
+    Real *numbers = test_normal(1, 4096);
+    for (int step = 0; step < STEPS; step++) {
+        write_inputs(&alone, step);
+        write_inputs(&disturbed, step);
+        tape_replay(alone.tape, train, &alone);
+        tape_replay(disturbed.tape, train, &disturbed);
+        for (int64_t n = 1; n <= 4096; n *= 2)
+            op_exp(other, tape_input(other, numbers, shape(n)));
+        Real a = tensor_item(alone.loss), b = tensor_item(disturbed.loss);
+        tape_reset(other);
+        ck_assert_mem_eq(&a, &b, sizeof a);
+    }
+    tape_free(other);
+    trainer_free(&alone);
+    trainer_free(&disturbed);
+}
+END_TEST
+
+/* tape_reset ends the replays; the next step begins anew. */
+START_TEST(a_reset_begins_anew)
+{
+    Trainer once = trainer_new(), again = trainer_new();
+    for (int step = 0; step < STEPS; step++) {
+        write_inputs(&once, step);
+        write_inputs(&again, step);
+        if (step == 3)
+            tape_reset(again.tape);
+        tape_replay(once.tape, train, &once);
+        tape_replay(again.tape, train, &again);
+        Real a = tensor_item(once.loss), b = tensor_item(again.loss);
+        ck_assert_mem_eq(&a, &b, sizeof a);
+    }
+    ck_assert_int_eq(again.calls, device_is_cuda(test_device()) ? 4 : STEPS);
+    trainer_free(&once);
+    trainer_free(&again);
+}
+END_TEST
+
+static void read_the_loss(void *context)
+{
+    train(context);
+    tensor_item(((Trainer *)context)->loss);
+}
+
+static void take_an_input(void *context)
+{
+    Trainer *trainer = context;
+    const Real one = 1;
+    op_exp(trainer->tape, tape_input(trainer->tape, &one, shape(1)));
+}
+
+static void reset(void *context)
+{
+    tape_reset(((Trainer *)context)->tape);
+}
+
+START_TEST(a_step_must_not_reset)
+{
+    Trainer trainer = trainer_new();
+    assert_raises("tape_reset: inside a step of tape_replay, which resets before it",
+                  tape_replay(trainer.tape, reset, &trainer));
+    trainer_free(&trainer);
+}
+END_TEST
+
+START_TEST(what_a_recorded_step_must_not_do)
+{
+    if (!device_is_cuda(test_device()))
+        return;
+    static const struct {
+        TapeStep *step;
+        const char *sentence;
+    } cases[] = {
+        { read_the_loss, "tape_replay: the step reads to the host while it is recorded on cuda:0; "
+                         "write inputs to tape_persistent tensors before, read results after" },
+        { take_an_input, "tape_replay: the step copies from the host while it is recorded on "
+                         "cuda:0; write inputs to tape_persistent tensors before, read results "
+                         "after" },
+    };
+    Trainer trainer = trainer_new(), other = trainer_new();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_inputs(&trainer, (int)i);
+        write_inputs(&other, (int)i);
+        if (cases[i].step == read_the_loss) {
+            tape_replay(other.tape, train, &other);
+            tape_replay(trainer.tape, cases[i].step, &trainer);
+        } else {
+            tape_replay(trainer.tape, cases[i].step, &trainer);
+        }
+        assert_raises(cases[i].sentence, tape_replay(trainer.tape, cases[i].step, &trainer));
+        tape_reset(trainer.tape);
+    }
+    /* The failed recordings have left no trace. */
+    for (int step = 0; step < STEPS; step++) {
+        write_inputs(&trainer, step);
+        write_inputs(&other, step);
+        tape_replay(trainer.tape, train, &trainer);
+        tape_replay(other.tape, train, &other);
+        Real a = tensor_item(trainer.loss), b = tensor_item(other.loss);
+        ck_assert_mem_eq(&a, &b, sizeof a);
+    }
+    trainer_free(&trainer);
+    trainer_free(&other);
+}
+END_TEST
+
+START_TEST(inputs_keep_within_the_bounds)
+{
+    Trainer trainer = trainer_new();
+    write_inputs(&trainer, 0);
+    tape_replay(trainer.tape, train, &trainer);
+    int32_t tokens[BATCH * LENGTH] = { 0 };
+    tokens[4] = SYMBOLS;
+    assert_raises("tensor_write_i32: element 4 is 7, expected 0 to 6, as the operations that use "
+                  "this tensor need",
+                  tensor_write_i32(trainer.tokens, tokens));
+    trainer_free(&trainer);
+}
+END_TEST
+
+START_TEST(persistent_tensors_survive_resets)
+{
+    Tape *tape = tape_new(test_device());
+    Tensor *x = tape_persistent(tape, shape(2, 3));
+    static const Real zeros[6], numbers[6] = { 1, 2, 3, 4, 5, 6 };
+    ck_assert_mem_eq(test_values(x), zeros, sizeof zeros);
+    tensor_write(x, numbers);
+    tape_reset(tape);
+    ck_assert_mem_eq(test_values(x), numbers, sizeof numbers);
+    ck_assert(tensor_item(op_sum(tape, x, OVER_ALL)) == 21);
+    tape_free(tape);
+    ck_assert_uint_eq(device_memory(test_device()).current, 0);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("replay", (const TTest *const[]){
+                                   replayed_steps_are_bitwise_the_steps, other_work_between_replays,
+                                   a_step_must_not_reset, a_reset_begins_anew,
+                                   what_a_recorded_step_must_not_do, inputs_keep_within_the_bounds,
+                                   persistent_tensors_survive_resets, NULL });
+}
