@@ -38,7 +38,7 @@ MATH     := -fno-math-errno -fno-trapping-math
 COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=hidden -I. \
             -I$(BUILD)/include $(WARNINGS) $(CFLAGS) $(SANITIZE)
 LINK      = $(CC) -fopenmp $(SANITIZE) $(if $(filter host,$(CUDA)),$(LATER))
-LATER    := -Wl,--unresolved-symbols=ignore-all
+LATER    := -Wl,--unresolved-symbols=ignore-all,-z,now
 # A thread a processor, which waits briefly before it leaves it to others.
 THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 LIBS     := -ldnnl -lcjson -lm
