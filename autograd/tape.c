@@ -206,18 +206,21 @@ static void give_back(Tensor *tensor)
     tensor->has_gradient = false;
 }
 
-Tensor *tape_tensor(Tape *tape, Shape shape)
+Tensor *tape_tensor_of(Tape *tape, TensorType type, Shape shape)
 {
-    Tensor *tensor = &new_tensor(tape, TENSOR_REAL, shape)->tensor;
+    Tensor *tensor = &new_tensor(tape, type, shape)->tensor;
     give_storage(tape, tensor);
     return tensor;
 }
 
+Tensor *tape_tensor(Tape *tape, Shape shape)
+{
+    return tape_tensor_of(tape, TENSOR_REAL, shape);
+}
+
 Tensor *tape_tensor_i32(Tape *tape, Shape shape)
 {
-    Tensor *tensor = &new_tensor(tape, TENSOR_INT32, shape)->tensor;
-    give_storage(tape, tensor);
-    return tensor;
+    return tape_tensor_of(tape, TENSOR_INT32, shape);
 }
 
 Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
@@ -317,6 +320,13 @@ void tape_use(Tape *tape, const char *label, Tensor *tensor)
     use(tape, label, tensor, TENSOR_REAL);
 }
 
+void tape_use_real(Tape *tape, const char *label, Tensor *tensor)
+{
+    use(tape, label, tensor, TENSOR_REAL);
+    if (tensor->type == TENSOR_BF16)
+        tape_error(tape, "%s is stored in bf16, expected type Real; see op_cast", label);
+}
+
 void tape_use_i32(Tape *tape, const char *label, Tensor *tensor)
 {
     use(tape, label, tensor, TENSOR_INT32);
@@ -358,7 +368,7 @@ void tape_record(Tape *tape, Node node)
     *recorded = node;
     for (int i = 0; i < NODE_OUTPUTS; i++)
         if (node.outputs[i])
-            node.outputs[i]->requires_gradient = node.outputs[i]->type == TENSOR_REAL;
+            node.outputs[i]->requires_gradient = node.outputs[i]->type != TENSOR_INT32;
     tape->last_node = recorded;
     tape->node_count++;
 }
@@ -484,6 +494,8 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient)
     if (!shape_equal(out->shape, gradient->shape))
         tape_error(tape, "tape_backward_from: out has shape %s, the gradient %s, expected the same",
                    shape_text(out->shape).text, shape_text(gradient->shape).text);
+    if (out->type != gradient->type)
+        tape_error(tape, "tape_backward_from: out and the gradient are of different types");
     /* It is taken where it lies: no node that the pass reaches contributes to out's gradient. */
     Tensor *root = tensor_root(out);
     root->gradient->data = tensor_keep(gradient)->data;

@@ -138,14 +138,16 @@ struct Node {
     int64_t index;
 };
 
-/* Raises unless the tensor is of Real type (tape_use_i32: int32), on the tape's device, and its
+/* Raises unless the tensor is of Real type or bf16 (tape_use_i32: int32; tape_use_real: Real), on the tape's device, and its
  * data are there. label starts the sentence: "op_add: a". */
 void tape_use(Tape *tape, const char *label, Tensor *tensor);
 void tape_use_i32(Tape *tape, const char *label, Tensor *tensor);
+void tape_use_real(Tape *tape, const char *label, Tensor *tensor);
 
 /* New tensors of the tape, of unspecified content. */
 Tensor *tape_tensor(Tape *tape, Shape shape);
 Tensor *tape_tensor_i32(Tape *tape, Shape shape);
+Tensor *tape_tensor_of(Tape *tape, TensorType type, Shape shape);
 
 /* The same elements under another shape of the same count: shares storage and gradient. */
 Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape);

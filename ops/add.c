@@ -26,7 +26,7 @@ static void add_backward(Node *node)
         Gradient dx = tape_contribution(node, x); /* [m] */
         int64_t m = tensor_count(x);
         if (dx.data)
-            sum_repeats(x->device, dx.data, dx.accumulate, 1, dout, n / m, m);
+            sum_repeats(x, dx.data, dx.accumulate, 1, dout, n / m, m);
     }
 }
 
@@ -34,7 +34,8 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
 {
     tape_use(tape, "op_add: a", a);
     tape_use(tape, "op_add: b", b);
-    Tensor *out = tape_tensor(tape, broadcast_shape(tape, "op_add", a, b));
+    cast_alike(tape, &a, &b);
+    Tensor *out = tape_tensor_of(tape, a->type, broadcast_shape(tape, "op_add", a, b));
     DEVICE_CALL(out, add_forward,
                 (out->data, a->data, tensor_count(a), b->data, tensor_count(b), tensor_count(out)));
     tape_record(tape, (Node){ .name = "op_add",

@@ -26,7 +26,7 @@ static void add_scalar_backward(Node *node)
 Tensor *op_add_scalar(Tape *tape, Tensor *x, Real value)
 {
     tape_use(tape, "op_add_scalar: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, add_scalar_forward, (out->data, x->data, value, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_add_scalar",
                               .backward = add_scalar_backward,

@@ -61,6 +61,15 @@ void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *
                           (key ? key : query)->shape.size[1]);
 }
 
+void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value)
+{
+    if (!*key)
+        return;
+    cast_alike(tape, query, key);
+    cast_alike(tape, query, value);
+    cast_alike(tape, query, key);
+}
+
 Attention attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
                        const Tensor *key_lengths)
 {
@@ -84,8 +93,8 @@ Attention attention_of(const Tensor *query, const Tensor *key, const Tensor *val
         a.keys = a.N;
         a.H = size[2] / 3;
         a.M = a.D;
-        a.key = a.query + a.H * a.D;
-        a.value = a.query + 2 * a.H * a.D;
+        a.key = tensor_at(query, a.H * a.D);
+        a.value = tensor_at(query, 2 * a.H * a.D);
         a.query_stride = a.key_stride = a.value_stride = 3 * a.H * a.D;
     }
     return a;
@@ -112,8 +121,8 @@ AttentionGradient attention_contributions(Node *node)
         d.key = d.value = d.query;
         if (d.query.data) {
             int64_t columns = query->shape.size[2] / 3 * query->shape.size[3];
-            d.key.data += columns;
-            d.value.data += 2 * columns;
+            d.key.data = elements_on(query, d.query.data, columns);
+            d.value.data = elements_on(query, d.query.data, 2 * columns);
         }
     }
     return d;

@@ -37,6 +37,9 @@ typedef struct AttentionLabels {
 void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
                      Tensor *key_lengths, bool causal);
 
+/* Converts the ones in Real to bf16 when another one is; key and value may be NULL. */
+void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);
+
 /* The arguments as the kernels take them; they have been checked. */
 Attention attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
                        const Tensor *key_lengths);

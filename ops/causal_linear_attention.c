@@ -47,7 +47,7 @@ static void causal_linear_attention_backward(Node *node)
     Attention attention = attention_of(node->inputs[0], node->inputs[1], node->inputs[2], NULL);
     Tensor *scratch = new_scratch(node->tape, &attention, true);
     AttentionGradient d = attention_contributions(node);
-    DEVICE_CALL(tape_device(node->tape), causal_linear_attention_backward,
+    DEVICE_CALL(out, causal_linear_attention_backward,
                 (d, tape_upstream(node, 0), out->data, den->data, scratch->data, &attention));
     tape_scratch_free(node->tape, scratch);
 }
@@ -58,11 +58,12 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
                     true);
     if (!(eps >= 0))
         tape_error(tape, "op_causal_linear_attention: eps is %g, expected 0 or more", (double)eps);
+    attention_cast_alike(tape, &query, &key, &value);
     Attention attention = attention_of(query, key, value, NULL);
-    Tensor *out = tape_tensor(tape, attention_out_shape(&attention));
+    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&attention));
     Tensor *den = tape_tensor(tape, attention_row_shape(&attention));
     Tensor *scratch = new_scratch(tape, &attention, false);
-    DEVICE_CALL(tape_device(tape), causal_linear_attention_forward,
+    DEVICE_CALL(out, causal_linear_attention_forward,
                 (out->data, den->data, scratch->data, &attention, eps));
     tape_scratch_free(tape, scratch);
     tape_record(tape, (Node){ .name = "op_causal_linear_attention",

@@ -19,12 +19,11 @@ static void concat_backward(Node *node)
 
     Gradient da = tape_contribution(node, a);
     if (da.data)
-        copy_rows(a->device, da.data, s->na, da.accumulate, dout, s->outer, stride, s->outer,
-                  s->na);
+        copy_rows(a, da.data, s->na, da.accumulate, dout, s->outer, stride, s->outer, s->na);
 
     Broadcast db = broadcast_begin(node, b, s->outer * s->nb);
     if (db.data)
-        copy_rows(b->device, db.data, s->nb, db.accumulate, dout + s->na, s->outer, stride,
+        copy_rows(b, db.data, s->nb, db.accumulate, elements_on(b, dout, s->na), s->outer, stride,
                   s->outer, s->nb);
     broadcast_end(node, b, db);
 }
@@ -50,14 +49,14 @@ Tensor *op_concat(Tape *tape, Tensor *a, Tensor *b, int axis)
 {
     tape_use(tape, "op_concat: a", a);
     tape_use(tape, "op_concat: b", b);
+    cast_alike(tape, &a, &b);
     AxisView view = axis_view(tape, "op_concat: a", a->shape, axis);
-    Tensor *out = tape_tensor(tape, concat_shape(tape, a, b, view));
+    Tensor *out = tape_tensor_of(tape, a->type, concat_shape(tape, a, b, view));
     Concat s = { .outer = view.outer, .na = view.size * view.inner };
     s.nb = tensor_count(out) / s.outer - s.na;
     int64_t b_rows = tensor_count(b) / s.nb;
-    copy_rows(out->device, out->data, s.na + s.nb, false, a->data, s.outer, s.na, s.outer, s.na);
-    copy_rows(out->device, out->data + s.na, s.na + s.nb, false, b->data, b_rows, s.nb, s.outer,
-              s.nb);
+    copy_rows(out, out->data, s.na + s.nb, false, a->data, s.outer, s.na, s.outer, s.na);
+    copy_rows(out, tensor_at(out, s.na), s.na + s.nb, false, b->data, b_rows, s.nb, s.outer, s.nb);
     tape_record(tape, (Node){ .name = "op_concat",
                               .backward = concat_backward,
                               .inputs = { a, b },

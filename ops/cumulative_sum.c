@@ -65,7 +65,7 @@ Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse)
 {
     tape_use(tape, "op_cumulative_sum: x", x);
     Running s = { axis_view(tape, "op_cumulative_sum: x", x->shape, axis), reverse };
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, cumulative_sum,
                 (out->data, false, x->data, reverse, s.axis.outer, s.axis.size, s.axis.inner));
     tape_record(tape, (Node){ .name = "op_cumulative_sum",

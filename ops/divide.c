@@ -67,7 +67,8 @@ Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b)
 {
     tape_use(tape, "op_divide: a", a);
     tape_use(tape, "op_divide: b", b);
-    Tensor *out = tape_tensor(tape, broadcast_shape(tape, "op_divide", a, b));
+    cast_alike(tape, &a, &b);
+    Tensor *out = tape_tensor_of(tape, a->type, broadcast_shape(tape, "op_divide", a, b));
     DEVICE_CALL(out, divide_forward,
                 (out->data, a->data, tensor_count(a), b->data, tensor_count(b), tensor_count(out)));
     tape_record(tape, (Node){ .name = "op_divide",

@@ -122,7 +122,7 @@ Tensor *op_dropout(Tape *tape, Tensor *x, Real probability)
     Dropout d = { .random = tape_draw(tape, (tensor_count(x) + 3) / 4),
                   .limit = (uint32_t)ceil(0x1p24 * (double)probability),
                   .scale = 1 / (1 - probability) };
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(out, dropout, (out->data, false, x->data, d, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_dropout",
                               .backward = dropout_backward,

@@ -61,10 +61,10 @@ static void sum_repeats_cpu(Real *out, bool accumulate, Real factor, const Real 
     }
 }
 
-void sum_repeats(Device *device, Real *out, bool accumulate, Real factor, const Real *x,
+void sum_repeats(const Tensor *like, Real *out, bool accumulate, Real factor, const Real *x,
                  int64_t rows, int64_t columns)
 {
-    DEVICE_CALL(device, sum_repeats, (out, accumulate, factor, x, rows, columns));
+    DEVICE_CALL(like, sum_repeats, (out, accumulate, factor, x, rows, columns));
 }
 
 /* ------------------------------------------------------------------- gradients of repeated inputs */
@@ -73,7 +73,7 @@ Broadcast broadcast_begin(Node *node, Tensor *x, int64_t n)
     Gradient gradient = tape_contribution(node, x);
     if (!gradient.data || tensor_count(x) == n)
         return (Broadcast){ .data = gradient.data, .accumulate = gradient.accumulate };
-    Tensor *scratch = tape_scratch(node->tape, shape(n));
+    Tensor *scratch = tape_tensor_of(node->tape, x->type, shape(n));
     return (Broadcast){ .data = scratch->data, .gradient = gradient, .scratch = scratch };
 }
 
@@ -82,7 +82,7 @@ void broadcast_end(Node *node, Tensor *x, Broadcast broadcast)
     if (!broadcast.scratch)
         return;
     int64_t m = tensor_count(x);
-    sum_repeats(x->device, broadcast.gradient.data, broadcast.gradient.accumulate, 1,
-                broadcast.data, tensor_count(broadcast.scratch) / m, m);
+    sum_repeats(x, broadcast.gradient.data, broadcast.gradient.accumulate, 1, broadcast.data,
+                tensor_count(broadcast.scratch) / m, m);
     tape_scratch_free(node->tape, broadcast.scratch);
 }

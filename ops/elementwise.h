@@ -42,8 +42,8 @@ static inline const Real *repeated(Real *room, const Real *x, int64_t m, int64_t
 }
 
 /* out[c] <- factor sum_r x[r, c], x [rows, columns]. Each sum is made in double precision, in an
- * order that does not depend on the number of threads. */
-void sum_repeats(Device *device, Real *out, bool accumulate, Real factor, const Real *x,
+ * order that does not depend on the number of threads. out and x are stored as `like`. */
+void sum_repeats(const Tensor *like, Real *out, bool accumulate, Real factor, const Real *x,
                  int64_t rows, int64_t columns);
 
 /* In a backward function: the place for dL/dx as if x had all n numbers. Where x is repeated this

@@ -27,7 +27,7 @@ static void elu_backward(Node *node)
 Tensor *op_elu(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_elu: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, elu_forward, (out->data, x->data, tensor_count(x)));
     tape_record(
         tape,

@@ -27,7 +27,7 @@ static void elu_plus_one_backward(Node *node)
 Tensor *op_elu_plus_one(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_elu_plus_one: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, elu_plus_one_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_elu_plus_one",
                               .backward = elu_plus_one_backward,

@@ -60,7 +60,7 @@ static void embedding_backward(Node *node)
 
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
 {
-    tape_use(tape, "op_embedding: weight", weight);
+    tape_use_real(tape, "op_embedding: weight", weight);
     tape_use_i32(tape, "op_embedding: indices", indices);
     if (weight->shape.rank != 2)
         tape_error(tape, "op_embedding: weight is %s, expected two axes, [V, D]",
@@ -72,7 +72,8 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
     int64_t V = weight->shape.size[0], D = weight->shape.size[1];
     check_indices(tape, "op_embedding: indices", indices, 0, V - 1, "the rows of weight");
     out_shape.size[out_shape.rank++] = D;
-    Tensor *out = tape_tensor(tape, out_shape);
+    TensorType type = tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
+    Tensor *out = tape_tensor_of(tape, type, out_shape);
     DEVICE_CALL(out, embedding_forward,
                 (out->data, weight->data, indices->integers, tensor_count(indices), D));
     tape_record(tape, (Node){ .name = "op_embedding",

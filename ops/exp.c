@@ -27,7 +27,7 @@ static void exp_backward(Node *node)
 Tensor *op_exp(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_exp: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, exp_forward, (out->data, x->data, tensor_count(x)));
     tape_record(
         tape,

@@ -37,7 +37,7 @@ static void gelu_backward(Node *node)
 Tensor *op_gelu(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_gelu: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, gelu_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_gelu",
                               .backward = gelu_backward,

@@ -44,7 +44,7 @@ static void gelu_tanh_backward(Node *node)
 Tensor *op_gelu_tanh(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_gelu_tanh: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, gelu_tanh_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_gelu_tanh",
                               .backward = gelu_tanh_backward,

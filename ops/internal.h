@@ -18,6 +18,9 @@ enum { PARALLEL_MINIMUM = 1 << 14 };
     PRAGMA(omp parallel for simd schedule(static) if ((n) >= PARALLEL_MINIMUM))                    \
     for (int64_t i = 0; i < (n); i++)
 
+/* Where one is stored in bf16 and the other in Real, converts the latter. */
+void cast_alike(Tape *tape, Tensor **a, Tensor **b);
+
 /* One element's contribution to a gradient: kernels take (Real *dx, bool accumulate, ...). What was
  * there, which may be anything when it does not count, is masked and not selected: gcc 12 turns no
  * selection by a loop's constant into vector instructions. */

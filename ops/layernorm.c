@@ -124,8 +124,8 @@ static void layernorm_backward(Node *node)
 static void check_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real eps)
 {
     tape_use(tape, "op_layernorm: x", x);
-    tape_use(tape, "op_layernorm: weight", weight);
-    tape_use(tape, "op_layernorm: bias", bias);
+    tape_use_real(tape, "op_layernorm: weight", weight);
+    tape_use_real(tape, "op_layernorm: bias", bias);
     if (x->shape.rank < 1)
         tape_error(tape, "op_layernorm: x is a scalar, expected one axis at least");
     Shape expected = shape(shape_columns(x->shape));
@@ -141,7 +141,7 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real e
 {
     check_layernorm(tape, x, weight, bias, eps);
     int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *kept = tape_tensor(tape, shape(R, 2));
     DEVICE_CALL(out, layernorm_forward,
                 (out->data, kept->data, x->data, weight->data, bias->data, eps, R, C));

@@ -30,9 +30,9 @@ static void copy_rows_cpu(Real *to, int64_t to_stride, bool accumulate, const Re
         }
 }
 
-void copy_rows(Device *device, Real *to, int64_t to_stride, bool accumulate, const Real *from,
+void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,
                int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns)
 {
-    DEVICE_CALL(device, copy_rows,
+    DEVICE_CALL(like, copy_rows,
                 (to, to_stride, accumulate, from, from_rows, from_stride, rows, columns));
 }

@@ -15,8 +15,8 @@ typedef struct AxisView {
 AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis);
 
 /* to[r, c] <- from[r mod from_rows, c], r < rows, c < columns, where rows lie to_stride and
- * from_stride numbers apart. */
-void copy_rows(Device *device, Real *to, int64_t to_stride, bool accumulate, const Real *from,
+ * from_stride numbers apart; all are stored as `like`. */
+void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,
                int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns);
 
 #endif

@@ -38,7 +38,7 @@ static void linear_attention_backward(Node *node)
     Attention attention = attention_of(inputs[0], inputs[1], inputs[2], inputs[3]);
     Tensor *scratch = new_scratch(node->tape, &attention);
     AttentionGradient d = attention_contributions(node);
-    DEVICE_CALL(tape_device(node->tape), linear_attention_backward,
+    DEVICE_CALL(out, linear_attention_backward,
                 (d, tape_upstream(node, 0), out->data, den->data, scratch->data, &attention));
     tape_scratch_free(node->tape, scratch);
 }
@@ -50,11 +50,12 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
                     false);
     if (!(eps >= 0))
         tape_error(tape, "op_linear_attention: eps is %g, expected 0 or more", (double)eps);
+    attention_cast_alike(tape, &query, &key, &value);
     Attention attention = attention_of(query, key, value, key_lengths);
-    Tensor *out = tape_tensor(tape, attention_out_shape(&attention));
+    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&attention));
     Tensor *den = tape_tensor(tape, attention_row_shape(&attention));
     Tensor *scratch = new_scratch(tape, &attention);
-    DEVICE_CALL(tape_device(tape), linear_attention_forward,
+    DEVICE_CALL(out, linear_attention_forward,
                 (out->data, den->data, scratch->data, &attention, eps));
     tape_scratch_free(tape, scratch);
     tape_record(tape, (Node){ .name = "op_linear_attention",

@@ -26,7 +26,7 @@ static void log_backward(Node *node)
 Tensor *op_log(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_log: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, log_forward, (out->data, x->data, tensor_count(x)));
     tape_record(
         tape,

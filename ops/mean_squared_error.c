@@ -56,6 +56,7 @@ Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target)
 {
     tape_use(tape, "op_mean_squared_error: prediction", prediction);
     tape_use(tape, "op_mean_squared_error: target", target);
+    cast_alike(tape, &prediction, &target);
     if (!shape_equal(prediction->shape, target->shape))
         tape_error(tape, "op_mean_squared_error: shapes differ: prediction is %s, target is %s",
                    shape_text(prediction->shape).text, shape_text(target->shape).text);

@@ -49,7 +49,8 @@ Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b)
 {
     tape_use(tape, "op_multiply: a", a);
     tape_use(tape, "op_multiply: b", b);
-    Tensor *out = tape_tensor(tape, broadcast_shape(tape, "op_multiply", a, b));
+    cast_alike(tape, &a, &b);
+    Tensor *out = tape_tensor_of(tape, a->type, broadcast_shape(tape, "op_multiply", a, b));
     DEVICE_CALL(out, multiply_forward,
                 (out->data, a->data, tensor_count(a), b->data, tensor_count(b), tensor_count(out)));
     tape_record(tape, (Node){ .name = "op_multiply",

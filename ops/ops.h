@@ -73,6 +73,13 @@ Tensor *op_log_softmax(Tape *tape, Tensor *x);
  * variance; weight and bias [C]. eps > 0. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real eps);
 
+/* -------------------------------------------------------------------------------------- storage */
+
+/* out = x, stored as type: TENSOR_REAL or, on tapes of that precision, TENSOR_BF16; x itself when it
+ * is. Other operations convert what they must by themselves: products and embeddings to bf16, and
+ * where an operation's arguments are stored differently, all of them. */
+Tensor *op_cast(Tape *tape, Tensor *x, TensorType type);
+
 /* ------------------------------------------------------------------------------------ reductions */
 typedef enum { OVER_ALL, OVER_LAST_AXIS } Reduction;
 

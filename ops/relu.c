@@ -27,7 +27,7 @@ static void relu_backward(Node *node)
 Tensor *op_relu(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_relu: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, relu_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_relu",
                               .backward = relu_backward,

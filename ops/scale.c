@@ -27,7 +27,7 @@ static void scale_backward(Node *node)
 Tensor *op_scale(Tape *tape, Tensor *x, Real factor)
 {
     tape_use(tape, "op_scale: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, scale_forward, (out->data, x->data, factor, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_scale",
                               .backward = scale_backward,

@@ -27,7 +27,7 @@ static void sigmoid_backward(Node *node)
 Tensor *op_sigmoid(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_sigmoid: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, sigmoid_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_sigmoid",
                               .backward = sigmoid_backward,

@@ -53,7 +53,7 @@ static void softmax_backward(Node *node)
 Tensor *op_softmax(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_softmax: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(out, softmax_forward,
                 (out->data, x->data, shape_rows(x->shape), shape_columns(x->shape)));
     tape_record(tape, (Node){ .name = "op_softmax",

@@ -54,8 +54,9 @@ Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *val
 {
     attention_check(tape, ATTENTION_LABELS("op_softmax_attention"), query, key, value, key_lengths,
                     causal);
+    attention_cast_alike(tape, &query, &key, &value);
     Attention a = attention_of(query, key, value, key_lengths);
-    Tensor *out = tape_tensor(tape, attention_out_shape(&a));
+    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&a));
     Tensor *log_sum = tape_tensor(tape, attention_row_shape(&a));
     Tensor *scratch = scratch_for(tape, &a, false);
     DEVICE_CALL(out, softmax_attention_forward,

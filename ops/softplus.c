@@ -27,7 +27,7 @@ static void softplus_backward(Node *node)
 Tensor *op_softplus(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_softplus: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, softplus_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_softplus",
                               .backward = softplus_backward,

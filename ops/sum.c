@@ -49,12 +49,13 @@ static Tensor *reduce(Tape *tape, const char *name, Tensor *x, Reduction over, b
                    (int)over);
     if (over == OVER_LAST_AXIS && x->shape.rank == 0)
         tape_error(tape, "%s: x is a scalar, which has no last axis; expected OVER_ALL", name);
+    x = op_cast(tape, x, TENSOR_REAL);
     Shape shape = over == OVER_ALL ? shape_scalar() : shape_new(x->shape.rank - 1, x->shape.size);
     int64_t rows = shape_count(shape), columns = tensor_count(x) / rows;
     Real factor = mean ? 1 / (Real)columns : 1;
     Tensor *out = tape_tensor(tape, shape);
     if (over == OVER_ALL)
-        sum_repeats(x->device, out->data, false, factor, x->data, columns, 1);
+        sum_repeats(out, out->data, false, factor, x->data, columns, 1);
     else
         DEVICE_CALL(x, sum_forward, (out->data, factor, x->data, rows, columns));
     tape_record(tape, (Node){ .name = name,

@@ -27,7 +27,7 @@ static void tanh_backward(Node *node)
 Tensor *op_tanh(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_tanh: x", x);
-    Tensor *out = tape_tensor(tape, x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, tanh_forward, (out->data, x->data, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_tanh",
                               .backward = tanh_backward,

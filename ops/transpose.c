@@ -77,7 +77,7 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
     s.middle = last.outer / (first.outer * first.size);
     if (a.index == b.index) /* nothing to exchange */
         s = (Exchange){ 1, 1, 1, 1, tensor_count(x) };
-    Tensor *out = tape_tensor(tape, shape);
+    Tensor *out = tape_tensor_of(tape, x->type, shape);
     DEVICE_CALL(x, transpose, (out->data, false, x->data, s.outer, s.p, s.middle, s.q, s.inner));
     tape_record(tape, (Node){ .name = "op_transpose",
                               .backward = transpose_backward,

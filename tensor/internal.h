@@ -130,6 +130,9 @@ void tensor_fill(Tensor *tensor, Real value);
 Real *tensor_at(const Tensor *tensor, int64_t index);
 size_t tensor_element_bytes(const Tensor *tensor);
 
+/* The address so many elements on from x, which are stored as those of the tensor. */
+Real *elements_on(const Tensor *like, const Real *x, int64_t count);
+
 /* The tensor that owns the storage which this one shows: itself or its base. */
 Tensor *tensor_root(const Tensor *tensor);
 

@@ -24,9 +24,14 @@ size_t tensor_element_bytes(const Tensor *tensor)
     return 0;
 }
 
+Real *elements_on(const Tensor *like, const Real *x, int64_t count)
+{
+    return (Real *)((char *)x + count * (int64_t)tensor_element_bytes(like));
+}
+
 Real *tensor_at(const Tensor *tensor, int64_t index)
 {
-    return (Real *)((char *)tensor->data + index * (int64_t)tensor_element_bytes(tensor));
+    return elements_on(tensor, tensor->data, index);
 }
 
 const char *tensor_unreadable(const Tensor *tensor, TensorType type)
@@ -36,7 +41,7 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type)
     const char *trouble = tensor->lay_out ? tensor->lay_out((Tensor *)tensor) : NULL;
     if (trouble)
         return trouble;
-    if (tensor->type != type)
+    if ((tensor->type == TENSOR_INT32) != (type == TENSOR_INT32))
         return type == TENSOR_REAL ? "holds integers, expected numbers of type Real"
                                    : "holds numbers of type Real, expected integers";
     if (!tensor_root(tensor)->data)
@@ -64,10 +69,37 @@ static size_t integer_bytes(const Tensor *tensor)
     return (size_t)tensor_count(tensor) * sizeof(int32_t);
 }
 
+/* A piece of bf16 at a time: the upper halves of floats. */
+enum { PIECE = 1 << 15 };
+
+static int64_t piece_count(const Tensor *tensor, int64_t start)
+{
+    return tensor_count(tensor) - start < PIECE ? tensor_count(tensor) - start : PIECE;
+}
+
+static void read_bf16(const Tensor *tensor, Real *host)
+{
+    uint16_t piece[PIECE];
+    for (int64_t start = 0; start < tensor_count(tensor); start += PIECE) {
+        int64_t count = piece_count(tensor, start);
+        device_copy_out(tensor->device, piece, tensor_at(tensor, start),
+                        (size_t)count * sizeof *piece);
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t bits = (uint32_t)piece[i] << 16;
+            float value;
+            memcpy(&value, &bits, sizeof value);
+            host[start + i] = (Real)value;
+        }
+    }
+}
+
 void tensor_read(const Tensor *tensor, Real *host)
 {
     check("tensor_read", tensor, TENSOR_REAL);
-    device_copy_out(tensor->device, host, tensor->data, real_bytes(tensor));
+    if (tensor->type == TENSOR_BF16)
+        read_bf16(tensor, host);
+    else
+        device_copy_out(tensor->device, host, tensor->data, real_bytes(tensor));
 }
 
 void tensor_read_i32(const Tensor *tensor, int32_t *host)
@@ -79,6 +111,8 @@ void tensor_read_i32(const Tensor *tensor, int32_t *host)
 void tensor_write(Tensor *tensor, const Real *host)
 {
     check("tensor_write", tensor, TENSOR_REAL);
+    if (tensor->type == TENSOR_BF16)
+        error_raise("tensor_write: the tensor is stored in bf16, which operations alone write");
     device_copy_in(tensor->device, tensor->data, host, real_bytes(tensor));
 }
 
@@ -113,7 +147,7 @@ Real tensor_item(const Tensor *tensor)
         error_raise("tensor_item: the tensor has shape %s, expected one element",
                     shape_text(tensor->shape).text);
     Real item;
-    device_copy_out(tensor->device, &item, tensor->data, sizeof item);
+    tensor_read(tensor, &item);
     return item;
 }
 
@@ -136,6 +170,7 @@ Tensor *tensor_gradient(Tensor *tensor)
                     "a backward pass must have reached it",
                     shape_text(tensor->shape).text);
     if (tensor != root)
-        tensor->gradient->data = root->gradient->data + (tensor->data - root->data);
+        tensor->gradient->data =
+            (Real *)((char *)root->gradient->data + ((char *)tensor->data - (char *)root->data));
     return tensor->gradient;
 }
