@@ -125,13 +125,20 @@ static Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
 
 /* ------------------------------------------------------------------------------------- training */
 
+/* A tape, where its steps find their batch, and what they leave. */
+typedef struct Pass {
+    Tape *tape;
+    Tensor *tokens, *targets, *mask; /* [B, L] */
+    Tensor *logits, *loss;           /* of the last step */
+} Pass;
+
 /* All that a run works with. */
 typedef struct Run {
     const Options *options;
     Params *params;
     Model model;
     Optimizer *optimizer;
-    Tape *tape;
+    Pass training, scoring;
     Batch batch;
     Real *logits; /* [B, L, symbols + 1], for the accuracy */
 } Run;
@@ -161,39 +168,49 @@ static double accuracy(const Batch *batch, const Real *logits, int64_t classes)
     return (double)right / (double)all;
 }
 
-/* The loss of the run's batch; logits are kept for the accuracy. */
-static Tensor *batch_loss(Run *run, Tensor **logits)
+/* Draws a batch and brings it to the device. */
+static void next_batch(Run *run, Pass *pass, const char *stream, int64_t step)
 {
-    const Batch *batch = &run->batch;
-    Shape all = shape(batch->size, batch->length);
-    Tensor *tokens = tape_input_i32(run->tape, batch->tokens, all);
-    Tensor *targets = tape_input_i32(run->tape, batch->targets, all);
-    Tensor *mask = tape_input(run->tape, batch->mask, all);
-    *logits = tensor_keep(model_forward(run->tape, &run->model, tokens));
-    return op_cross_entropy(run->tape, *logits, targets, mask);
+    draw_batch(&run->batch, run->options->symbols,
+               step_random((uint64_t)run->options->seed, stream, step));
+    tensor_write_i32(pass->tokens, run->batch.tokens);
+    tensor_write_i32(pass->targets, run->batch.targets);
+    tensor_write(pass->mask, run->batch.mask);
 }
 
-static Score read_score(Run *run, Tensor *loss, Tensor *logits)
+/* The loss of the batch; the logits are kept for the accuracy. */
+static void forward(const Run *run, Pass *pass)
 {
-    tensor_read(logits, run->logits);
-    return (Score){ tensor_item(loss),
+    pass->logits = tensor_keep(model_forward(pass->tape, &run->model, pass->tokens));
+    pass->loss = op_cross_entropy(pass->tape, pass->logits, pass->targets, pass->mask);
+}
+
+static Score read_score(Run *run, const Pass *pass)
+{
+    tensor_read(pass->logits, run->logits);
+    return (Score){ tensor_item(pass->loss),
                     accuracy(&run->batch, run->logits, run->options->symbols + 1) };
 }
 
-static Score train_step(Run *run, int64_t step)
+static void step_of(void *context)
 {
-    const Options *options = run->options;
-    Tensor *logits;
-    draw_batch(&run->batch, options->symbols,
-               step_random((uint64_t)options->seed, "copy_task training", step));
-    Tensor *loss = batch_loss(run, &logits);
-    tape_backward(run->tape, loss);
-    if (options->clip > 0)
-        params_clip_gradients(run->params, (Real)options->clip);
+    Run *run = context;
+    forward(run, &run->training);
+    tape_backward(run->training.tape, run->training.loss);
+    if (run->options->clip > 0)
+        params_clip_gradients(run->params, (Real)run->options->clip);
     optim_step(run->optimizer);
-    Score score = read_score(run, loss, logits);
-    tape_reset(run->tape);
-    return score;
+}
+
+static void train_step(Run *run, int64_t step)
+{
+    next_batch(run, &run->training, "copy_task training", step);
+    if (run->options->eager) {
+        tape_reset(run->training.tape);
+        step_of(run);
+    } else {
+        tape_replay(run->training.tape, step_of, run);
+    }
 }
 
 /* The score over some thousand fresh sequences, which no step has seen. */
@@ -202,22 +219,18 @@ static Score evaluate(Run *run)
     const Options *options = run->options;
     Score sum = { 0, 0 };
     double all = 0;
-    bool recorded = tape_recording(run->tape, false);
     for (int64_t batch = 0; batch * options->batch < 1000; batch++) {
-        Tensor *logits;
-        draw_batch(&run->batch, options->symbols,
-                   step_random((uint64_t)options->seed, "copy_task evaluation", batch));
-        Tensor *loss = batch_loss(run, &logits);
-        Score score = read_score(run, loss, logits);
+        next_batch(run, &run->scoring, "copy_task evaluation", batch);
+        forward(run, &run->scoring);
+        Score score = read_score(run, &run->scoring);
         double weight = 0;
         for (int64_t i = 0; i < run->batch.size * run->batch.length; i++)
             weight += (double)run->batch.mask[i];
         sum.loss += weight * score.loss;
         sum.accuracy += weight * score.accuracy;
         all += weight;
-        tape_reset(run->tape);
+        tape_reset(run->scoring.tape);
     }
-    tape_recording(run->tape, recorded);
     return (Score){ sum.loss / all, sum.accuracy / all };
 }
 
@@ -230,18 +243,17 @@ static void print_sample(Run *run)
     Batch one = batch_new(1, options->length);
     Random random = step_random((uint64_t)options->seed, "copy_task sample", 0);
     int64_t n = draw_sequence(&one, 0, options->symbols, &random), right = 0;
-    bool recorded = tape_recording(run->tape, false);
+    Tape *tape = run->scoring.tape;
     int32_t *copy = one.tokens + n + 1;
     for (int64_t i = 0; i < n; i++)
         copy[i] = 0;
     for (int64_t i = 0; i < n; i++) {
-        Tensor *tokens = tape_input_i32(run->tape, one.tokens, shape(1, options->length));
-        tensor_read(model_forward(run->tape, &run->model, tokens), run->logits);
+        Tensor *tokens = tape_input_i32(tape, one.tokens, shape(1, options->length));
+        tensor_read(model_forward(tape, &run->model, tokens), run->logits);
         copy[i] = (int32_t)best_class(run->logits + (n + i) * classes, classes);
         right += copy[i] == one.tokens[i];
-        tape_reset(run->tape);
+        tape_reset(tape);
     }
-    tape_recording(run->tape, recorded);
     printf("given ");
     for (int64_t i = 0; i < n; i++)
         printf(" %d", one.tokens[i]);
@@ -280,7 +292,7 @@ static void save(Run *run)
 {
     FileMetadata texts[OPTIONS_MAX_TEXTS];
     int count = options_texts(run->options, texts);
-    if (!optim_save(run->optimizer, run->tape, texts, count, run->options->save))
+    if (!optim_save(run->optimizer, run->training.tape, texts, count, run->options->save))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
 }
 
@@ -304,9 +316,13 @@ static int train(Run *run)
     double start = now(), seconds = 0;
     while (done < options->steps && !stopped_by) {
         double learning_rate = (double)optim_learning_rate(run->optimizer);
-        Score score = train_step(run, ++done);
-        seconds = now() - start;
-        report_step(report, (Record){ done, score.loss, score.accuracy, learning_rate, seconds });
+        train_step(run, ++done);
+        if (done % options->score_every == 0 || done == options->steps) {
+            Score score = read_score(run, &run->training);
+            seconds = now() - start;
+            report_step(report,
+                        (Record){ done, score.loss, score.accuracy, learning_rate, seconds });
+        }
         if (options->save_every && done % options->save_every == 0)
             save(run);
     }
@@ -346,20 +362,41 @@ static Optimizer *optimizer_new(Params *params, const Options *options)
                                });
 }
 
+static Precision precision_of(const Options *options)
+{
+    bool tf32 = !strcmp(options->precision, "tf32"), bf16 = !strcmp(options->precision, "bf16");
+    return tf32 ? PRECISION_TF32 : bf16 ? PRECISION_BF16 : PRECISION_FLOAT32;
+}
+
+static Pass pass_new(Device *device, const Options *options)
+{
+    Tape *tape = tape_new(device);
+    tape_set_precision(tape, precision_of(options));
+    tape_seed(tape, (uint64_t)options->seed);
+    Shape all = shape(options->batch, options->length);
+    return (Pass){ .tape = tape,
+                   .tokens = tape_persistent_i32(tape, all),
+                   .targets = tape_persistent_i32(tape, all),
+                   .mask = tape_persistent(tape, all) };
+}
+
 static Run run_new(const Options *options)
 {
     if (options->threads)
         device_set_threads((int)options->threads);
     Device *device = strcmp(options->device, "auto") ? device_open(options->device) : device_best();
     Params *params = params_new(device, (uint64_t)options->seed);
-    Run run = { .options = options, .params = params, .tape = tape_new(device) };
+    Run run = { .options = options,
+                .params = params,
+                .training = pass_new(device, options),
+                .scoring = pass_new(device, options) };
+    tape_recording(run.scoring.tape, false);
     run.model = model_new(params, options);
     run.optimizer = optimizer_new(params, options);
     run.batch = batch_new(options->batch, options->length);
     run.logits = allocate(options->batch * options->length * (options->symbols + 1), sizeof(Real));
-    tape_seed(run.tape, (uint64_t)options->seed);
     const char *checkpoint = options->resume ? options->resume : options->evaluate;
-    if (checkpoint && !optim_load(run.optimizer, run.tape, checkpoint))
+    if (checkpoint && !optim_load(run.optimizer, run.training.tape, checkpoint))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     return run;
 }
@@ -368,7 +405,8 @@ static void run_free(Run *run)
 {
     batch_free(&run->batch);
     free(run->logits);
-    tape_free(run->tape);
+    tape_free(run->training.tape);
+    tape_free(run->scoring.tape);
     optim_free(run->optimizer);
     params_free(run->params);
 }

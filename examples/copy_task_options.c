@@ -29,7 +29,9 @@ static const Options presets[] = {
       .drop_at = 3300,
       .clip = 1,
       .seed = 1,
-      .device = "auto" },
+      .score_every = 1,
+      .device = "auto",
+      .precision = "float32" },
     { .preset = "paper",
       .attention = "linear",
       .length = 128,
@@ -45,7 +47,9 @@ static const Options presets[] = {
       .dropout = 0.1,
       .weight_decay = 0.01,
       .seed = 1,
-      .device = "auto" },
+      .score_every = 1,
+      .device = "auto",
+      .precision = "float32" },
 };
 enum { PRESETS = sizeof presets / sizeof *presets };
 
@@ -66,6 +70,7 @@ typedef struct Row {
 static const char *const preset_names[] = { "quick", "paper", NULL };
 static const char *const attentions[] = { "linear", "softmax", NULL };
 static const char *const devices[] = { "auto", "cpu", "cuda", NULL };
+static const char *const precisions[] = { "float32", "tf32", "bf16", NULL };
 
 #define AT(field) offsetof(Options, field)
 /* clang-format off */
@@ -88,12 +93,16 @@ static const Row rows[] = {
     { "weight-decay", NUMBER, OF_TRAINING, AT(weight_decay), 0, 1, NULL, "decoupled" },
     { "seed", WHOLE, OF_TRAINING, AT(seed), 0, 4294967295, NULL, "weights, data, dropout" },
     { "device", CHOICE, OF_RUN, AT(device), 0, 0, devices, "where to compute" },
+    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precisions, "on CUDA; see the README" },
+    { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: no step is recorded and replayed" },
     { "threads", WHOLE, OF_RUN, AT(threads), 1, 1024, NULL, "of the CPU (default: all cores)" },
     { "log", PATH, OF_RUN, AT(log), 0, 0, NULL,
-      "a row a step: step,loss,accuracy,learning_rate,seconds" },
+      "rows of step,loss,accuracy,learning_rate,seconds" },
     { "plot", PATH, OF_RUN, AT(plot), 0, 0, NULL, "an SVG of loss and accuracy, by gnuplot" },
     { "save", PATH, OF_RUN, AT(save), 0, 0, NULL, "a checkpoint, at the end and on Ctrl-C" },
     { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "and every so many steps" },
+    { "score-every", WHOLE, OF_RUN, AT(score_every), 1, 1e9, NULL,
+      "log and show every so many steps; between them CUDA need not wait" },
     { "resume", PATH, OF_RUN, AT(resume), 0, 0, NULL, "go on from a checkpoint; --log appends" },
     { "evaluate", PATH, OF_RUN, AT(evaluate), 0, 0, NULL,
       "train nothing: measure a checkpoint on fresh sequences" },
@@ -322,9 +331,9 @@ static void check_file(const char *name, const char *path)
 /* What no option alone can see. */
 static void check_together(const Options *options, const char *const given[ROWS])
 {
-    static const char *const of_training[] = { "steps",   "learning-rate", "drop-at", "clip",
-                                               "dropout", "weight-decay",  "log",     "plot",
-                                               "save",    "save-every" };
+    static const char *const of_training[] = { "steps",   "learning-rate", "drop-at",     "clip",
+                                               "dropout", "weight-decay",  "log",         "plot",
+                                               "save",    "save-every",    "score-every", "eager" };
     int count = sizeof of_training / sizeof *of_training;
     for (int i = 0; options->evaluate && i < count; i++) {
         if (given_text(given, of_training[i]))

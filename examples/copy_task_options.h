@@ -12,9 +12,9 @@ typedef struct Options {
     int64_t batch, drop_at, seed;
     double learning_rate, dropout, weight_decay, clip;
     /* This run. */
-    int64_t steps, save_every, threads;
-    const char *device, *log, *plot, *save, *resume, *evaluate;
-    bool quiet;
+    int64_t steps, save_every, score_every, threads;
+    const char *device, *precision, *log, *plot, *save, *resume, *evaluate;
+    bool eager, quiet;
 } Options;
 
 /* Reads the command line. With --resume or --evaluate the checkpoint's options take the preset's
