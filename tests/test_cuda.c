@@ -1,0 +1,512 @@
+/* CUDA against the CPU: every operation, the transformer, training; and what CUDA's devices do when
+ * they are misused. Without DEVICE=cuda only the last of these runs. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool on_cuda(void)
+{
+    return device_is_cuda(test_device());
+}
+
+/* ------------------------------------------------------------------------------- every operation */
+enum { MOST_INPUTS = 4 };
+
+typedef Tensor *Operation(Tape *tape, Tensor **x);
+
+typedef struct Case {
+    const char *name;
+    Operation *operation;
+    Shape shapes[MOST_INPUTS]; /* of the inputs, up to the first of no size */
+} Case;
+
+/* A shape as a constant. */
+#define S1(a)                                                                                      \
+    {                                                                                              \
+        1,                                                                                         \
+        {                                                                                          \
+            a                                                                                      \
+        }                                                                                          \
+    }
+#define S2(a, b)                                                                                   \
+    {                                                                                              \
+        2,                                                                                         \
+        {                                                                                          \
+            a, b                                                                                   \
+        }                                                                                          \
+    }
+#define S3(a, b, c)                                                                                \
+    {                                                                                              \
+        3,                                                                                         \
+        {                                                                                          \
+            a, b, c                                                                                \
+        }                                                                                          \
+    }
+#define S4(a, b, c, d)                                                                             \
+    {                                                                                              \
+        4,                                                                                         \
+        {                                                                                          \
+            a, b, c, d                                                                             \
+        }                                                                                          \
+    }
+
+#define UNARY(name)                                                                                \
+    static Tensor *apply_##name(Tape *tape, Tensor **x)                                            \
+    {                                                                                              \
+        return op_##name(tape, x[0]);                                                              \
+    }
+#define BINARY(name)                                                                               \
+    static Tensor *apply_##name(Tape *tape, Tensor **x)                                            \
+    {                                                                                              \
+        return op_##name(tape, x[0], x[1]);                                                        \
+    }
+#define EXPRESSION(name, ...)                                                                      \
+    static Tensor *apply_##name(Tape *tape, Tensor **x)                                            \
+    {                                                                                              \
+        return __VA_ARGS__;                                                                        \
+    }
+
+UNARY(exp)
+UNARY(tanh)
+UNARY(sigmoid)
+UNARY(relu)
+UNARY(gelu)
+UNARY(gelu_tanh)
+UNARY(elu)
+UNARY(elu_plus_one)
+UNARY(softplus)
+UNARY(softmax)
+UNARY(log_softmax)
+BINARY(add)
+BINARY(subtract)
+BINARY(multiply)
+BINARY(mean_squared_error)
+EXPRESSION(log, op_log(tape, op_exp(tape, x[0])))
+EXPRESSION(divide, op_divide(tape, x[0], op_exp(tape, x[1])))
+EXPRESSION(scale, op_scale(tape, x[0], (Real)-1.7))
+EXPRESSION(add_scalar, op_add_scalar(tape, x[0], (Real)0.3))
+EXPRESSION(dropout, op_dropout(tape, x[0], (Real)0.3))
+EXPRESSION(layernorm, op_layernorm(tape, x[0], x[1], x[2], (Real)1e-5))
+EXPRESSION(sum, op_sum(tape, x[0], OVER_ALL))
+EXPRESSION(sum_rows, op_sum(tape, x[0], OVER_LAST_AXIS))
+EXPRESSION(mean, op_mean(tape, x[0], OVER_ALL))
+EXPRESSION(mean_rows, op_mean(tape, x[0], OVER_LAST_AXIS))
+EXPRESSION(cumulative_sum, op_cumulative_sum(tape, x[0], 1, false))
+EXPRESSION(cumulative_sum_back, op_cumulative_sum(tape, x[0], -1, true))
+EXPRESSION(matmul, op_matmul(tape, x[0], x[1], false, false))
+EXPRESSION(matmul_tn, op_matmul(tape, x[0], x[1], true, false))
+EXPRESSION(matmul_nt, op_matmul(tape, x[0], x[1], false, true))
+EXPRESSION(matmul_tt, op_matmul(tape, x[0], x[1], true, true))
+EXPRESSION(linear, op_linear(tape, x[0], x[1], x[2]))
+EXPRESSION(linear_alone, op_linear(tape, x[0], x[1], NULL))
+EXPRESSION(reshape, op_exp(tape, op_reshape(tape, x[0], shape(5, 6))))
+EXPRESSION(transpose, op_transpose(tape, x[0], 1, 2))
+EXPRESSION(transpose_far, op_transpose(tape, x[0], 0, 3))
+EXPRESSION(concat, op_concat(tape, x[0], x[1], -1))
+EXPRESSION(concat_middle, op_concat(tape, x[0], x[1], 1))
+EXPRESSION(slice, op_slice(tape, x[0], 1, 2, 3))
+EXPRESSION(causal_linear_attention, op_causal_linear_attention(tape, x[0], x[1], x[2], (Real)1e-6))
+EXPRESSION(packed_linear_attention, op_causal_linear_attention(tape, x[0], NULL, NULL, (Real)1e-6))
+EXPRESSION(linear_attention, op_linear_attention(tape, x[0], x[1], x[2], NULL, (Real)1e-6))
+EXPRESSION(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL, false))
+EXPRESSION(causal_softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL, true))
+EXPRESSION(packed_softmax_attention, op_softmax_attention(tape, x[0], NULL, NULL, NULL, true))
+/* An input used twice: the second contribution adds. */
+EXPRESSION(used_twice, op_multiply(tape, op_exp(tape, x[0]), op_tanh(tape, x[0])))
+
+static Tensor *integers(Tape *tape, Shape shape, int64_t below)
+{
+    int32_t values[512];
+    ck_assert_int_le(shape_count(shape), 512);
+    Random random = random_new(4, (uint64_t)below);
+    for (int64_t i = 0; i < shape_count(shape); i++)
+        values[i] = (int32_t)random_integer(&random, 0, below);
+    return tape_input_i32(tape, values, shape);
+}
+
+static Tensor *apply_embedding(Tape *tape, Tensor **x)
+{
+    return op_embedding(tape, x[0], integers(tape, shape(9, 23), x[0]->shape.size[0]));
+}
+
+static Tensor *apply_cross_entropy(Tape *tape, Tensor **x)
+{
+    return op_cross_entropy(tape, x[0], integers(tape, shape(37), x[0]->shape.size[1]), NULL);
+}
+
+static Tensor *apply_weighted_cross_entropy(Tape *tape, Tensor **x)
+{
+    Real weights[37];
+    for (int i = 0; i < 37; i++)
+        weights[i] = (Real)(i % 3);
+    return op_cross_entropy(tape, x[0], integers(tape, shape(37), x[0]->shape.size[1]),
+                            tape_input(tape, weights, shape(37)));
+}
+
+static Tensor *apply_masked_attention(Tape *tape, Tensor **x)
+{
+    const int32_t lengths[2] = { 5, 70 };
+    Tensor *key_lengths = tape_input_i32(tape, lengths, shape(2));
+    return op_add(tape, op_linear_attention(tape, x[0], x[1], x[2], key_lengths, (Real)1e-6),
+                  op_softmax_attention(tape, x[0], x[1], x[2], key_lengths, false));
+}
+
+#define CASE(name, ...)                                                                            \
+    {                                                                                              \
+#name, apply_##name,                                                                       \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+static const Case cases[] = {
+    CASE(exp, S2(37, 41)),
+    CASE(exp, S1(1)),
+    CASE(log, S2(3, 1000)),
+    CASE(tanh, S3(3, 5, 7)),
+    CASE(sigmoid, S2(37, 41)),
+    CASE(relu, S2(37, 41)),
+    CASE(gelu, S2(37, 41)),
+    CASE(gelu_tanh, S2(37, 41)),
+    CASE(elu, S2(37, 41)),
+    CASE(elu_plus_one, S2(37, 41)),
+    CASE(softplus, S2(37, 41)),
+    CASE(scale, S2(37, 41)),
+    CASE(add_scalar, S2(37, 41)),
+    CASE(dropout, S3(5, 7, 11)),
+    CASE(used_twice, S2(37, 41)),
+    CASE(add, S3(5, 7, 11), S3(5, 7, 11)),
+    CASE(add, S3(5, 7, 11), S1(11)),
+    CASE(add, S1(1), S3(5, 70, 11)),
+    CASE(subtract, S2(7, 300), S3(5, 7, 300)),
+    CASE(multiply, S3(5, 7, 11), S2(7, 11)),
+    CASE(multiply, S2(300, 7), S1(7)),
+    CASE(divide, S3(5, 7, 11), S1(11)),
+    CASE(divide, S1(11), S3(5, 7, 11)),
+    CASE(softmax, S2(37, 41)),
+    CASE(softmax, S2(3, 2500)),
+    CASE(log_softmax, S2(37, 11)),
+    CASE(log_softmax, S2(3, 2500)),
+    CASE(layernorm, S3(3, 50, 24), S1(24), S1(24)),
+    CASE(layernorm, S2(200, 256), S1(256), S1(256)),
+    CASE(layernorm, S2(3, 1500), S1(1500), S1(1500)),
+    CASE(sum, S2(37, 41)),
+    CASE(sum, S2(300, 410)),
+    CASE(sum_rows, S3(5, 7, 111)),
+    CASE(mean, S2(37, 41)),
+    CASE(mean_rows, S2(37, 1100)),
+    CASE(cumulative_sum, S3(5, 300, 11)),
+    CASE(cumulative_sum_back, S3(5, 7, 311)),
+    CASE(mean_squared_error, S2(137, 41), S2(137, 41)),
+    CASE(cross_entropy, S2(37, 11)),
+    CASE(cross_entropy, S2(37, 1500)),
+    CASE(weighted_cross_entropy, S2(37, 11)),
+    CASE(embedding, S2(11, 33)),
+    CASE(embedding, S2(300, 5)),
+    CASE(matmul, S2(37, 41), S2(41, 19)),
+    CASE(matmul, S3(3, 37, 41), S3(3, 41, 19)),
+    CASE(matmul_tn, S3(3, 41, 37), S2(41, 19)),
+    CASE(matmul_nt, S3(3, 37, 41), S3(3, 19, 41)),
+    CASE(matmul_tt, S2(41, 37), S2(19, 41)),
+    CASE(linear, S3(5, 37, 24), S2(40, 24), S1(40)),
+    CASE(linear, S2(3, 1), S2(1, 1), S1(1)),
+    CASE(linear_alone, S2(130, 24), S2(7, 24)),
+    CASE(reshape, S3(3, 2, 5)),
+    CASE(transpose, S4(2, 35, 37, 3)),
+    CASE(transpose_far, S4(2, 5, 7, 3)),
+    CASE(concat, S3(5, 7, 11), S2(7, 6)),
+    CASE(concat_middle, S3(5, 7, 11), S3(5, 2, 11)),
+    CASE(slice, S3(5, 7, 11)),
+    CASE(causal_linear_attention, S4(2, 5, 3, 8), S4(2, 5, 3, 8), S4(2, 5, 3, 8)),
+    CASE(causal_linear_attention, S4(1, 300, 2, 32), S4(1, 300, 2, 32), S4(1, 300, 2, 32)),
+    CASE(causal_linear_attention, S4(1, 130, 1, 40), S4(1, 130, 1, 40), S4(1, 130, 1, 72)),
+    CASE(causal_linear_attention, S4(1, 70, 1, 128), S4(1, 70, 1, 128), S4(1, 70, 1, 128)),
+    CASE(packed_linear_attention, S4(2, 129, 6, 16)),
+    CASE(linear_attention, S4(2, 33, 2, 8), S4(2, 70, 2, 8), S4(2, 70, 2, 24)),
+    CASE(masked_attention, S4(2, 33, 2, 16), S4(2, 70, 2, 16), S4(2, 70, 2, 16)),
+    CASE(softmax_attention, S4(2, 33, 2, 8), S4(2, 70, 2, 8), S4(2, 70, 2, 24)),
+    CASE(causal_softmax_attention, S4(1, 130, 2, 32), S4(1, 130, 2, 32), S4(1, 130, 2, 32)),
+    CASE(packed_softmax_attention, S4(2, 65, 6, 64)),
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static int input_count(const Case *c)
+{
+    int count = 0;
+    while (count < MOST_INPUTS && c->shapes[count].rank > 0)
+        count++;
+    return count;
+}
+
+/* An operation's result and its inputs' gradients, on the host. */
+typedef struct Outcome {
+    int count;
+    int64_t counts[1 + MOST_INPUTS];
+    Real *values[1 + MOST_INPUTS];
+} Outcome;
+
+static void note(Outcome *outcome, const Tensor *tensor)
+{
+    outcome->counts[outcome->count] = tensor_count(tensor);
+    outcome->values[outcome->count++] = test_values(tensor);
+}
+
+/* The gradients are those of sum_i r_i out_i, r random. */
+static Outcome run_case(const Case *c, Device *device, Precision precision)
+{
+    Tape *tape = tape_new(device);
+    tape_set_precision(tape, precision);
+    tape_seed(tape, 9);
+    Tensor *x[MOST_INPUTS] = { NULL };
+    for (int i = 0; i < input_count(c); i++)
+        x[i] =
+            tape_variable(tape, test_normal((uint64_t)i, shape_count(c->shapes[i])), c->shapes[i]);
+    Tensor *out = tensor_keep(op_cast(tape, c->operation(tape, x), TENSOR_REAL));
+    Tensor *r = tape_input(tape, test_normal(77, tensor_count(out)), out->shape);
+    tape_backward(tape, op_sum(tape, op_multiply(tape, out, r), OVER_ALL));
+    Outcome outcome = { 0 };
+    note(&outcome, out);
+    for (int i = 0; i < input_count(c); i++)
+        note(&outcome, tensor_gradient(x[i]));
+    tape_free(tape);
+    return outcome;
+}
+
+static void compare(const char *name, Outcome expected, Outcome actual, double tolerance)
+{
+    double largest = 0; /* of the gradients: one that cancels has no digits of its own */
+    for (int i = 1; i < expected.count; i++)
+        for (int64_t j = 0; j < expected.counts[i]; j++)
+            largest = fmax(largest, fabs((double)expected.values[i][j]));
+    for (int i = 0; i < expected.count; i++) {
+        double scale = 0, error = 0;
+        for (int64_t j = 0; j < expected.counts[i]; j++) {
+            double difference = fabs((double)expected.values[i][j] - (double)actual.values[i][j]);
+            error = error >= difference ? error : difference; /* keeps not-a-number */
+            scale = fmax(scale, fabs((double)expected.values[i][j]));
+        }
+        scale = i > 0 ? largest : scale;
+        ck_assert_msg(error <= tolerance * scale,
+                      "%s, %s %d: the CPU and CUDA differ by %g of %g, expected at most %g", name,
+                      i ? "gradient" : "result", i, error, scale, tolerance * scale);
+    }
+}
+
+static void compare_all(Precision precision, double tolerance)
+{
+    Device *cpu = device_open("cpu");
+    for (int i = 0; i < CASES; i++)
+        compare(cases[i].name, run_case(&cases[i], cpu, PRECISION_FLOAT32),
+                run_case(&cases[i], test_device(), precision), tolerance);
+}
+
+START_TEST(every_operation_as_on_the_cpu)
+{
+    if (on_cuda())
+        compare_all(PRECISION_FLOAT32, sizeof(Real) == sizeof(float) ? 1e-5 : 1e-12);
+}
+END_TEST
+
+#ifndef TAPEGRAD_DOUBLE
+START_TEST(every_operation_in_tf32)
+{
+    if (on_cuda())
+        compare_all(PRECISION_TF32, 2e-3);
+}
+END_TEST
+
+START_TEST(every_operation_in_bf16)
+{
+    if (on_cuda())
+        compare_all(PRECISION_BF16, 4e-2);
+}
+END_TEST
+#endif
+
+START_TEST(every_operation_repeats_bit_for_bit)
+{
+    for (int i = 0; i < CASES && on_cuda(); i++) {
+        Outcome first = run_case(&cases[i], test_device(), PRECISION_FLOAT32);
+        Outcome second = run_case(&cases[i], test_device(), PRECISION_FLOAT32);
+        for (int j = 0; j < first.count; j++)
+            ck_assert_msg(memcmp(first.values[j], second.values[j],
+                                 (size_t)first.counts[j] * sizeof(Real)) == 0,
+                          "%s: two runs differ", cases[i].name);
+    }
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- training */
+enum { SYMBOLS = 11, LENGTH = 21, BATCH = 3, STEPS = 10, WEIGHTS = 64 };
+
+typedef struct Training {
+    double losses[STEPS];
+    int count;
+    int64_t counts[WEIGHTS];
+    Real *gradients[WEIGHTS]; /* of the first step */
+    Real *values[WEIGHTS];    /* after the last */
+} Training;
+
+static Training train(Device *device, Precision precision, bool gelu)
+{
+    Params *params = params_new(device, 1);
+    Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, 48);
+    Transformer transformer = nn_transformer(params, "transformer",
+                                             (TransformerConfig){ .layers = 2,
+                                                                  .heads = 3,
+                                                                  .head_dim = 16,
+                                                                  .feed_forward = 70,
+                                                                  .gelu = gelu,
+                                                                  .dropout = (Real)0.1 });
+    Linear head = nn_linear(params, "head", 48, SYMBOLS);
+    Optimizer *optimizer = optim_radam(params, (RAdamConfig){ .learning_rate = (Real)1e-3 });
+    Tape *tape = tape_new(device);
+    tape_set_precision(tape, precision);
+    Training training = { .count = params_count(params) };
+    ck_assert_int_le(training.count, WEIGHTS);
+    for (int step = 0; step < STEPS; step++) {
+        Tensor *tokens = integers(tape, shape(BATCH, LENGTH), SYMBOLS);
+        Tensor *x = nn_embedding_forward(tape, &embedding, tokens);
+        x = nn_transformer_forward(tape, &transformer, x, NULL);
+        Tensor *loss = op_cross_entropy(tape, nn_linear_forward(tape, &head, x), tokens, NULL);
+        tape_backward(tape, loss);
+        training.losses[step] = (double)tensor_item(loss);
+        for (int i = 0; i < training.count && step == 0; i++) {
+            training.counts[i] = tensor_count(params_at(params, i));
+            training.gradients[i] = test_values(tensor_gradient(params_at(params, i)));
+        }
+        params_clip_gradients(params, 1);
+        optim_step(optimizer);
+        tape_reset(tape);
+    }
+    for (int i = 0; i < training.count; i++)
+        training.values[i] = test_values(params_at(params, i));
+    tape_free(tape);
+    optim_free(optimizer);
+    params_free(params);
+    return training;
+}
+
+static void compare_training(Precision precision, double loss_tolerance, double tolerance)
+{
+    for (int gelu = 0; gelu < 2 && on_cuda(); gelu++) {
+        Training expected = train(device_open("cpu"), PRECISION_FLOAT32, gelu);
+        Training actual = train(test_device(), precision, gelu);
+        for (int step = 0; step < STEPS; step++) {
+            double error = fabs(actual.losses[step] - expected.losses[step]);
+            ck_assert_msg(error <= loss_tolerance * expected.losses[step],
+                          "step %d: the losses are %g and %g", step, expected.losses[step],
+                          actual.losses[step]);
+        }
+        double largest = 0, error = 0;
+        for (int i = 0; i < expected.count; i++)
+            for (int64_t j = 0; j < expected.counts[i]; j++) {
+                double a = (double)expected.gradients[i][j];
+                double difference = fabs(a - (double)actual.gradients[i][j]);
+                largest = fmax(largest, fabs(a));
+                error = error >= difference ? error : difference;
+            }
+        ck_assert_msg(error <= tolerance * largest, "gradients differ by %g of %g", error, largest);
+    }
+}
+
+START_TEST(training_as_on_the_cpu)
+{
+    compare_training(PRECISION_FLOAT32, 1e-4, 1e-5);
+}
+END_TEST
+
+#ifndef TAPEGRAD_DOUBLE
+START_TEST(training_in_tf32)
+{
+    compare_training(PRECISION_TF32, 2e-3, 5e-3);
+}
+END_TEST
+
+START_TEST(training_in_bf16)
+{
+    compare_training(PRECISION_BF16, 2e-2, 5e-2);
+}
+END_TEST
+#endif
+
+/* ------------------------------------------------------------------------------------- devices */
+START_TEST(two_devices_at_once)
+{
+    if (!on_cuda())
+        return;
+    test_expect_error();
+    if (setjmp(test_error_jump))
+        return; /* this machine has one */
+    Device *second = device_open("cuda:1");
+    tapegrad_on_error(NULL, NULL);
+    ck_assert_str_eq(device_name(second), "cuda:1");
+    Outcome a[CASES], b[CASES];
+    for (int i = 0; i < CASES; i++) {
+        a[i] = run_case(&cases[i], test_device(), PRECISION_FLOAT32);
+        b[i] = run_case(&cases[i], second, PRECISION_FLOAT32);
+        compare(cases[i].name, a[i], b[i], 0);
+    }
+    Tape *one = tape_new(test_device()), *two = tape_new(second);
+    const Real number = 1;
+    Tensor *x = tape_input(one, &number, shape(1));
+    assert_raises("op_exp: x is on cuda:0, the tape on cuda:1", op_exp(two, x));
+    tape_free(one);
+    tape_free(two);
+}
+END_TEST
+
+START_TEST(exhausted_memory_is_told)
+{
+    if (!on_cuda())
+        return;
+    Tape *tape = tape_new(test_device());
+    test_expect_error();
+    if (!setjmp(test_error_jump)) {
+        tape_persistent(tape, shape(1 << 20, 1 << 16));
+        ck_abort_msg("no error");
+    }
+    tapegrad_on_error(NULL, NULL);
+    const char *sentence = tapegrad_error();
+    const char *start = sizeof(Real) == sizeof(float)
+                            ? "tape_persistent: memory is exhausted: 274877906944 bytes wanted, "
+                              "0 in use on cuda:0, 0 cached, "
+                            : "tape_persistent: memory is exhausted: 549755813888 bytes wanted, "
+                              "0 in use on cuda:0, 0 cached, ";
+    ck_assert_msg(strncmp(sentence, start, strlen(start)) == 0, "%s", sentence);
+    ck_assert_msg(strstr(sentence, " free") != NULL, "%s", sentence);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(devices_that_are_not_there)
+{
+    test_expect_error();
+    if (!setjmp(test_error_jump)) {
+        device_open("cuda:99");
+        ck_abort_msg("no error");
+    }
+    tapegrad_on_error(NULL, NULL);
+    const char *sentence = tapegrad_error();
+    ck_assert_msg(strcmp(sentence, "device_open: there is no device \"cuda:99\"; this library was "
+                                   "built without CUDA") == 0 ||
+                      strcmp(sentence, "device_open: \"cuda:99\": no GPU was found") == 0 ||
+                      strstr(sentence, "device_open: there is no device \"cuda:99\"; this machine "
+                                       "has ") == sentence,
+                  "%s", sentence);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests(
+        "cuda", (const TTest *const[]){ every_operation_as_on_the_cpu,
+#ifndef TAPEGRAD_DOUBLE
+                                        every_operation_in_tf32, every_operation_in_bf16,
+                                        training_in_tf32, training_in_bf16,
+#endif
+                                        every_operation_repeats_bit_for_bit, training_as_on_the_cpu,
+                                        two_devices_at_once, exhausted_memory_is_told,
+                                        devices_that_are_not_there, NULL });
+}
