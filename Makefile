@@ -78,7 +78,7 @@ BENCHES  := $(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c,$(wildcard ben
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
-.PHONY: all library test sanitize bench copy-task install format format-check clean
+.PHONY: all library test sanitize test-cuda-on-host bench copy-task install format format-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -135,6 +135,15 @@ test: $(TESTS) $(EXAMPLES) $(SHARED)
 
 sanitize:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
+	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
+
+# On "cuda" without one: with the threads in several orders, and under the sanitizers (clang's).
+ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
+test-cuda-on-host:
+	@$(ON_HOST) test
+	@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) test
+	@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) test
+	@$(ON_HOST) CC=clang BUILD=build-cuda-on-host-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 
 bench: $(BENCHES)

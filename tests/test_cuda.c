@@ -22,35 +22,9 @@ typedef struct Case {
     Shape shapes[MOST_INPUTS]; /* of the inputs, up to the first of no size */
 } Case;
 
-/* A shape as a constant. */
-#define S1(a)                                                                                      \
-    {                                                                                              \
-        1,                                                                                         \
-        {                                                                                          \
-            a                                                                                      \
-        }                                                                                          \
-    }
-#define S2(a, b)                                                                                   \
-    {                                                                                              \
-        2,                                                                                         \
-        {                                                                                          \
-            a, b                                                                                   \
-        }                                                                                          \
-    }
-#define S3(a, b, c)                                                                                \
-    {                                                                                              \
-        3,                                                                                         \
-        {                                                                                          \
-            a, b, c                                                                                \
-        }                                                                                          \
-    }
-#define S4(a, b, c, d)                                                                             \
-    {                                                                                              \
-        4,                                                                                         \
-        {                                                                                          \
-            a, b, c, d                                                                             \
-        }                                                                                          \
-    }
+/* clang-format off */
+#define S(...) { sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t), { __VA_ARGS__ } }
+/* clang-format on */
 
 #define UNARY(name)                                                                                \
     static Tensor *apply_##name(Tape *tape, Tensor **x)                                            \
@@ -153,81 +127,77 @@ static Tensor *apply_masked_attention(Tape *tape, Tensor **x)
                   op_softmax_attention(tape, x[0], x[1], x[2], key_lengths, false));
 }
 
-#define CASE(name, ...)                                                                            \
-    {                                                                                              \
-#name, apply_##name,                                                                       \
-        {                                                                                          \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
-    }
+/* clang-format off */
+#define CASE(name, ...) { #name, apply_##name, { __VA_ARGS__ } }
+/* clang-format on */
 static const Case cases[] = {
-    CASE(exp, S2(37, 41)),
-    CASE(exp, S1(1)),
-    CASE(log, S2(3, 1000)),
-    CASE(tanh, S3(3, 5, 7)),
-    CASE(sigmoid, S2(37, 41)),
-    CASE(relu, S2(37, 41)),
-    CASE(gelu, S2(37, 41)),
-    CASE(gelu_tanh, S2(37, 41)),
-    CASE(elu, S2(37, 41)),
-    CASE(elu_plus_one, S2(37, 41)),
-    CASE(softplus, S2(37, 41)),
-    CASE(scale, S2(37, 41)),
-    CASE(add_scalar, S2(37, 41)),
-    CASE(dropout, S3(5, 7, 11)),
-    CASE(used_twice, S2(37, 41)),
-    CASE(add, S3(5, 7, 11), S3(5, 7, 11)),
-    CASE(add, S3(5, 7, 11), S1(11)),
-    CASE(add, S1(1), S3(5, 70, 11)),
-    CASE(subtract, S2(7, 300), S3(5, 7, 300)),
-    CASE(multiply, S3(5, 7, 11), S2(7, 11)),
-    CASE(multiply, S2(300, 7), S1(7)),
-    CASE(divide, S3(5, 7, 11), S1(11)),
-    CASE(divide, S1(11), S3(5, 7, 11)),
-    CASE(softmax, S2(37, 41)),
-    CASE(softmax, S2(3, 2500)),
-    CASE(log_softmax, S2(37, 11)),
-    CASE(log_softmax, S2(3, 2500)),
-    CASE(layernorm, S3(3, 50, 24), S1(24), S1(24)),
-    CASE(layernorm, S2(200, 256), S1(256), S1(256)),
-    CASE(layernorm, S2(3, 1500), S1(1500), S1(1500)),
-    CASE(sum, S2(37, 41)),
-    CASE(sum, S2(300, 410)),
-    CASE(sum_rows, S3(5, 7, 111)),
-    CASE(mean, S2(37, 41)),
-    CASE(mean_rows, S2(37, 1100)),
-    CASE(cumulative_sum, S3(5, 300, 11)),
-    CASE(cumulative_sum_back, S3(5, 7, 311)),
-    CASE(mean_squared_error, S2(137, 41), S2(137, 41)),
-    CASE(cross_entropy, S2(37, 11)),
-    CASE(cross_entropy, S2(37, 1500)),
-    CASE(weighted_cross_entropy, S2(37, 11)),
-    CASE(embedding, S2(11, 33)),
-    CASE(embedding, S2(300, 5)),
-    CASE(matmul, S2(37, 41), S2(41, 19)),
-    CASE(matmul, S3(3, 37, 41), S3(3, 41, 19)),
-    CASE(matmul_tn, S3(3, 41, 37), S2(41, 19)),
-    CASE(matmul_nt, S3(3, 37, 41), S3(3, 19, 41)),
-    CASE(matmul_tt, S2(41, 37), S2(19, 41)),
-    CASE(linear, S3(5, 37, 24), S2(40, 24), S1(40)),
-    CASE(linear, S2(3, 1), S2(1, 1), S1(1)),
-    CASE(linear_alone, S2(130, 24), S2(7, 24)),
-    CASE(reshape, S3(3, 2, 5)),
-    CASE(transpose, S4(2, 35, 37, 3)),
-    CASE(transpose_far, S4(2, 5, 7, 3)),
-    CASE(concat, S3(5, 7, 11), S2(7, 6)),
-    CASE(concat_middle, S3(5, 7, 11), S3(5, 2, 11)),
-    CASE(slice, S3(5, 7, 11)),
-    CASE(causal_linear_attention, S4(2, 5, 3, 8), S4(2, 5, 3, 8), S4(2, 5, 3, 8)),
-    CASE(causal_linear_attention, S4(1, 300, 2, 32), S4(1, 300, 2, 32), S4(1, 300, 2, 32)),
-    CASE(causal_linear_attention, S4(1, 130, 1, 40), S4(1, 130, 1, 40), S4(1, 130, 1, 72)),
-    CASE(causal_linear_attention, S4(1, 70, 1, 128), S4(1, 70, 1, 128), S4(1, 70, 1, 128)),
-    CASE(packed_linear_attention, S4(2, 129, 6, 16)),
-    CASE(linear_attention, S4(2, 33, 2, 8), S4(2, 70, 2, 8), S4(2, 70, 2, 24)),
-    CASE(masked_attention, S4(2, 33, 2, 16), S4(2, 70, 2, 16), S4(2, 70, 2, 16)),
-    CASE(softmax_attention, S4(2, 33, 2, 8), S4(2, 70, 2, 8), S4(2, 70, 2, 24)),
-    CASE(causal_softmax_attention, S4(1, 130, 2, 32), S4(1, 130, 2, 32), S4(1, 130, 2, 32)),
-    CASE(packed_softmax_attention, S4(2, 65, 6, 64)),
+    CASE(exp, S(37, 41)),
+    CASE(exp, S(1)),
+    CASE(log, S(3, 1000)),
+    CASE(tanh, S(3, 5, 7)),
+    CASE(sigmoid, S(37, 41)),
+    CASE(relu, S(37, 41)),
+    CASE(gelu, S(37, 41)),
+    CASE(gelu_tanh, S(37, 41)),
+    CASE(elu, S(37, 41)),
+    CASE(elu_plus_one, S(37, 41)),
+    CASE(softplus, S(37, 41)),
+    CASE(scale, S(37, 41)),
+    CASE(add_scalar, S(37, 41)),
+    CASE(dropout, S(5, 7, 11)),
+    CASE(used_twice, S(37, 41)),
+    CASE(add, S(5, 7, 11), S(5, 7, 11)),
+    CASE(add, S(5, 7, 11), S(11)),
+    CASE(add, S(1), S(5, 70, 11)),
+    CASE(subtract, S(7, 300), S(5, 7, 300)),
+    CASE(multiply, S(5, 7, 11), S(7, 11)),
+    CASE(multiply, S(300, 7), S(7)),
+    CASE(divide, S(5, 7, 11), S(11)),
+    CASE(divide, S(11), S(5, 7, 11)),
+    CASE(softmax, S(37, 41)),
+    CASE(softmax, S(3, 2500)),
+    CASE(log_softmax, S(37, 11)),
+    CASE(log_softmax, S(3, 2500)),
+    CASE(layernorm, S(3, 50, 24), S(24), S(24)),
+    CASE(layernorm, S(200, 256), S(256), S(256)),
+    CASE(layernorm, S(3, 1500), S(1500), S(1500)),
+    CASE(sum, S(37, 41)),
+    CASE(sum, S(300, 410)),
+    CASE(sum_rows, S(5, 7, 111)),
+    CASE(mean, S(37, 41)),
+    CASE(mean_rows, S(37, 1100)),
+    CASE(cumulative_sum, S(5, 300, 11)),
+    CASE(cumulative_sum_back, S(5, 7, 311)),
+    CASE(mean_squared_error, S(137, 41), S(137, 41)),
+    CASE(cross_entropy, S(37, 11)),
+    CASE(cross_entropy, S(37, 1500)),
+    CASE(weighted_cross_entropy, S(37, 11)),
+    CASE(embedding, S(11, 33)),
+    CASE(embedding, S(300, 5)),
+    CASE(matmul, S(37, 41), S(41, 19)),
+    CASE(matmul, S(3, 37, 41), S(3, 41, 19)),
+    CASE(matmul_tn, S(3, 41, 37), S(41, 19)),
+    CASE(matmul_nt, S(3, 37, 41), S(3, 19, 41)),
+    CASE(matmul_tt, S(41, 37), S(19, 41)),
+    CASE(linear, S(5, 37, 24), S(40, 24), S(40)),
+    CASE(linear, S(3, 1), S(1, 1), S(1)),
+    CASE(linear_alone, S(130, 24), S(7, 24)),
+    CASE(reshape, S(3, 2, 5)),
+    CASE(transpose, S(2, 35, 37, 3)),
+    CASE(transpose_far, S(2, 5, 7, 3)),
+    CASE(concat, S(5, 7, 11), S(7, 6)),
+    CASE(concat_middle, S(5, 7, 11), S(5, 2, 11)),
+    CASE(slice, S(5, 7, 11)),
+    CASE(causal_linear_attention, S(2, 5, 3, 8), S(2, 5, 3, 8), S(2, 5, 3, 8)),
+    CASE(causal_linear_attention, S(1, 300, 2, 32), S(1, 300, 2, 32), S(1, 300, 2, 32)),
+    CASE(causal_linear_attention, S(1, 130, 1, 40), S(1, 130, 1, 40), S(1, 130, 1, 72)),
+    CASE(causal_linear_attention, S(1, 70, 1, 128), S(1, 70, 1, 128), S(1, 70, 1, 128)),
+    CASE(packed_linear_attention, S(2, 129, 6, 16)),
+    CASE(linear_attention, S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24)),
+    CASE(masked_attention, S(2, 33, 2, 16), S(2, 70, 2, 16), S(2, 70, 2, 16)),
+    CASE(softmax_attention, S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24)),
+    CASE(causal_softmax_attention, S(1, 130, 2, 32), S(1, 130, 2, 32), S(1, 130, 2, 32)),
+    CASE(packed_softmax_attention, S(2, 65, 6, 64)),
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
