@@ -1,4 +1,5 @@
 #include "ops/columns.h"
+#include "ops/internal.h"
 
 static void sum_row_blocks_cpu(Real *dw, bool accumulate, const Real *partial, int64_t blocks,
                                int64_t C)

@@ -4,17 +4,22 @@
 #ifndef TAPEGRAD_OPS_COLUMNS_H
 #define TAPEGRAD_OPS_COLUMNS_H
 
-#include "ops/internal.h"
+#include "autograd/tape.h"
+
+#ifdef __CUDACC__
+#define COLUMNS_FUNCTION static __host__ __device__ inline
+#else
+#define COLUMNS_FUNCTION static inline
+#endif
 
 /* How many blocks R rows are cut into. Block i begins at row_block_start(i, R) and ends where the
  * next begins. */
-static inline int64_t row_blocks(int64_t R)
+COLUMNS_FUNCTION int64_t row_blocks(int64_t R)
 {
-    enum { MOST_BLOCKS = 64, SMALL_BLOCK = 32 };
-    int64_t blocks = (R + SMALL_BLOCK - 1) / SMALL_BLOCK;
-    return blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS;
+    const int64_t most = 64, small = 32, blocks = (R + small - 1) / small;
+    return blocks < most ? blocks : most;
 }
-static inline int64_t row_block_start(int64_t i, int64_t R)
+COLUMNS_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
 {
     return i * R / row_blocks(R);
 }

@@ -8,6 +8,7 @@
  *   dx_j <- r (h_j - sum_c h_c / C - n_j sum_c h_c n_c / C)
  * Kept: mean and r, two numbers a row. */
 #include "ops/columns.h"
+#include "ops/internal.h"
 
 typedef struct LayernormKept {
     Real mean, r;
@@ -109,7 +110,7 @@ static void layernorm_backward(Node *node)
             partial[i] = tape_scratch(node->tape, shape(row_blocks(R), C));
 
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(device, layernorm_backward,
+    DEVICE_CALL(x, layernorm_backward,
                 (dx.data, dx.accumulate, partial[0] ? partial[0]->data : NULL,
                  partial[1] ? partial[1]->data : NULL, tape_upstream(node, 0), x->data,
                  weight->data, node->kept[0]->data, R, C));
