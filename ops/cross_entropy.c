@@ -3,14 +3,16 @@
  * Backward, g = dL/dout, with dl_r / dlogits_rc = e^(logits_rc - l_r):
  *   dlogits_rc <- g w_r / W (e^(logits_rc - l_r) - [c = t_r])
  * Rows of weight 0 are left out, also when their logits are infinite or no numbers.
- * Kept: l, a number a row. */
+ * Kept: l, a number a row, and W, which the device sums up itself: a replayed step has new weights
+ * that the host does not see. */
 #include "ops/indices.h"
 #include "ops/rows.h"
 
-/* out [], kept [R] = l, loss [R] scratch; logits [R, C], targets [R], weights [R] or NULL */
-static void cross_entropy_forward_cpu(Real *out, Real *kept, Real *loss, const Real *logits,
-                                      const int32_t *targets, const Real *weights,
-                                      double weight_sum, int64_t R, int64_t C)
+/* out [], kept [R] = l, weight_sum [] = W, loss [R] scratch;
+ * logits [R, C], targets [R], weights [R] or NULL */
+static void cross_entropy_forward_cpu(Real *out, Real *kept, Real *weight_sum, Real *loss,
+                                      const Real *logits, const int32_t *targets,
+                                      const Real *weights, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {
@@ -18,18 +20,23 @@ static void cross_entropy_forward_cpu(Real *out, Real *kept, Real *loss, const R
         kept[r] = row_log_sum_exp(logits + r * C, C);
         loss[r] = weight == 0 ? 0 : weight * (kept[r] - logits[r * C + targets[r]]);
     }
-    double sum = 0; /* in order, on one thread: the same sum in every run */
-    for (int64_t r = 0; r < R; r++)
+    double sum = 0, weight = 0; /* in order, on one thread: the same sums in every run */
+    for (int64_t r = 0; r < R; r++) {
         sum += (double)loss[r];
-    *out = (Real)(sum / weight_sum);
+        weight += weights ? (double)weights[r] : 1;
+    }
+    *out = (Real)(sum / weight);
+    *weight_sum = (Real)weight;
 }
 
-/* dlogits [R, C], dout [], kept [R] = l; logits [R, C], targets [R], weights [R] or NULL */
+/* dlogits [R, C], dout [], kept [R] = l, weight_sum [] = W;
+ * logits [R, C], targets [R], weights [R] or NULL */
 static void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Real *dout,
-                                       const Real *kept, const Real *logits, const int32_t *targets,
-                                       const Real *weights, double weight_sum, int64_t R, int64_t C)
+                                       const Real *kept, const Real *weight_sum, const Real *logits,
+                                       const int32_t *targets, const Real *weights, int64_t R,
+                                       int64_t C)
 {
-    double scale = (double)*dout / weight_sum;
+    double scale = (double)*dout / (double)*weight_sum;
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {
         Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
@@ -49,21 +56,21 @@ static void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Rea
 static void cross_entropy_backward(Node *node)
 {
     Tensor *logits = node->inputs[0], *targets = node->inputs[1], *weights = node->inputs[2];
-    const double weight_sum = *(const double *)node->saved;
     Gradient dlogits = tape_contribution(node, logits);
     if (dlogits.data)
         DEVICE_CALL(logits, cross_entropy_backward,
                     (dlogits.data, dlogits.accumulate, tape_upstream(node, 0), node->kept[0]->data,
-                     logits->data, targets->integers, weights ? weights->data : NULL, weight_sum,
-                     shape_rows(logits->shape), shape_columns(logits->shape)));
+                     node->kept[1]->data, logits->data, targets->integers,
+                     weights ? weights->data : NULL, shape_rows(logits->shape),
+                     shape_columns(logits->shape)));
 }
 
-/* The sum of the weights, of R rows. Raises unless each is 0 or more, and not all are 0. */
-static double check_weights(Tape *tape, const Tensor *weights, int64_t R)
+/* Raises unless each of R rows' weights is 0 or more, and not all are 0. */
+static void check_weights(Tape *tape, const Tensor *weights, int64_t R)
 {
-    enum { PIECE = 256 };
+    enum { PIECE = 1 << 13 }; /* large, as a device takes its time for each */
     Real piece[PIECE];
-    double sum = 0;
+    bool positive = false;
     for (int64_t start = 0; start < R; start += PIECE) {
         int64_t length = R - start < PIECE ? R - start : PIECE;
         device_copy_out(weights->device, piece, weights->data + start,
@@ -72,13 +79,12 @@ static double check_weights(Tape *tape, const Tensor *weights, int64_t R)
             if (!(piece[i] >= 0 && piece[i] < (Real)INFINITY))
                 tape_error(tape, "op_cross_entropy: weights[%lld] is %g, expected 0 or more",
                            (long long)(start + i), (double)piece[i]);
-            sum += (double)piece[i];
+            positive |= piece[i] > 0;
         }
     }
-    if (!(sum > 0))
+    if (!positive)
         tape_error(tape, "op_cross_entropy: the weights of all %lld rows are 0, expected one above",
                    (long long)R);
-    return sum;
 }
 
 /* Raises unless a tensor of one number a row fits the logits. */
@@ -92,8 +98,7 @@ static void check_rows(Tape *tape, const char *label, const Tensor *tensor, cons
                    shape_text(logits->shape).text);
 }
 
-/* Checks the arguments; returns the sum of the weights. */
-static double check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
+static void check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
 {
     tape_use(tape, "op_cross_entropy: logits", logits);
     if (logits->shape.rank < 1)
@@ -103,28 +108,29 @@ static double check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, T
     check_indices(tape, "op_cross_entropy: targets", targets, 0, shape_columns(logits->shape) - 1,
                   "the classes of logits");
     if (!weights)
-        return (double)shape_rows(logits->shape);
+        return;
     tape_use(tape, "op_cross_entropy: weights", weights);
     check_rows(tape, "op_cross_entropy: weights", weights, logits);
-    return check_weights(tape, weights, shape_rows(logits->shape));
+    if (!device_is_capturing(weights->device))
+        check_weights(tape, weights, shape_rows(logits->shape));
 }
 
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
 {
-    double weight_sum = check_cross_entropy(tape, logits, targets, weights);
+    check_cross_entropy(tape, logits, targets, weights);
     int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
     Tensor *out = tape_tensor(tape, shape_scalar());
     Tensor *kept = tape_tensor(tape, shape(R));
+    Tensor *weight_sum = tape_tensor(tape, shape_scalar());
     Tensor *loss = tape_scratch(tape, shape(R));
-    DEVICE_CALL(out, cross_entropy_forward,
-                (out->data, kept->data, loss->data, logits->data, targets->integers,
-                 weights ? weights->data : NULL, weight_sum, R, C));
+    DEVICE_CALL(logits, cross_entropy_forward,
+                (out->data, kept->data, weight_sum->data, loss->data, logits->data,
+                 targets->integers, weights ? weights->data : NULL, R, C));
     tape_scratch_free(tape, loss);
     tape_record(tape, (Node){ .name = "op_cross_entropy",
                               .backward = cross_entropy_backward,
                               .inputs = { logits, targets, weights },
                               .outputs = { out },
-                              .kept = { kept },
-                              .saved = tape_save(tape, &weight_sum, sizeof weight_sum) });
+                              .kept = { kept, weight_sum } });
     return out;
 }

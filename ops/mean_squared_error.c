@@ -8,11 +8,10 @@
  * bit for bit whatever the number of threads. */
 enum { PIECE = 4096 };
 
-/* out [], partial [ceil(n / PIECE)] scratch; prediction [n], target [n] */
+/* out [], partial [pieces] scratch; prediction [n], target [n] */
 static void mean_squared_error_forward_cpu(Real *out, Real *partial, const Real *prediction,
-                                           const Real *target, int64_t n)
+                                           const Real *target, int64_t pieces, int64_t n)
 {
-    int64_t pieces = (n + PIECE - 1) / PIECE;
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
     for (int64_t piece = 0; piece < pieces; piece++) {
         int64_t end = (piece + 1) * PIECE < n ? (piece + 1) * PIECE : n;
@@ -60,11 +59,11 @@ Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target)
     if (!shape_equal(prediction->shape, target->shape))
         tape_error(tape, "op_mean_squared_error: shapes differ: prediction is %s, target is %s",
                    shape_text(prediction->shape).text, shape_text(target->shape).text);
-    int64_t n = tensor_count(prediction);
+    int64_t n = tensor_count(prediction), pieces = (n + PIECE - 1) / PIECE;
     Tensor *out = tape_tensor(tape, shape_scalar());
-    Tensor *partial = tape_scratch(tape, shape((n + PIECE - 1) / PIECE));
-    DEVICE_CALL(out, mean_squared_error_forward,
-                (out->data, partial->data, prediction->data, target->data, n));
+    Tensor *partial = tape_scratch(tape, shape(pieces));
+    DEVICE_CALL(prediction, mean_squared_error_forward,
+                (out->data, partial->data, prediction->data, target->data, pieces, n));
     tape_scratch_free(tape, partial);
     tape_record(tape, (Node){ .name = "op_mean_squared_error",
                               .backward = mean_squared_error_backward,
