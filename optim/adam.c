@@ -13,10 +13,11 @@
 
 #include <tgmath.h> /* sqrt of a Real is computed in Real */
 
-static void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients, Real decay,
-                          Real keep, Real beta1, Real beta2, Real step, Real scale, Real eps,
+static void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
+                          const StepScalars *scalars, Real decay, Real beta1, Real beta2, Real eps,
                           int64_t n)
 {
+    const Real keep = scalars->keep, step = scalars->step, scale = scalars->scale;
     PARALLEL_FOR(i, n) {
         const Real g = gradients[i] + decay * values[i];
         m[i] = beta1 * m[i] + (1 - beta1) * g;
@@ -25,28 +26,36 @@ static void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
     }
 }
 
-static void update(const Optimizer *optimizer, int64_t t, double learning_rate, Real decay,
-                   double keep, Real *values, const Real *gradients)
+static StepScalars adam_scalars(const Optimizer *optimizer, int64_t t, double learning_rate)
 {
     const double step = learning_rate / (1 - pow((double)optimizer->beta1, (double)t));
     const double scale = 1 / sqrt(1 - pow((double)optimizer->beta2, (double)t));
+    return (StepScalars){ .keep = 1, .step = (Real)step, .scale = (Real)scale };
+}
+
+static StepScalars adamw_scalars(const Optimizer *optimizer, int64_t t, double learning_rate)
+{
+    StepScalars scalars = adam_scalars(optimizer, t, learning_rate);
+    scalars.keep = (Real)(1 - learning_rate * (double)optimizer->weight_decay);
+    return scalars;
+}
+
+static void update(const Optimizer *optimizer, Real decay, Real *values, const Real *gradients)
+{
     DEVICE_CALL(optimizer->device, adam_step,
-                (values, optimizer->m, optimizer->v, gradients, decay, (Real)keep, optimizer->beta1,
-                 optimizer->beta2, (Real)step, (Real)scale, optimizer->eps,
+                (values, optimizer->m, optimizer->v, gradients, optimizer->current, decay,
+                 optimizer->beta1, optimizer->beta2, optimizer->eps,
                  params_flat_count(optimizer->params)));
 }
 
-static void adam_update(const Optimizer *optimizer, int64_t t, double learning_rate, Real *values,
-                        const Real *gradients)
+static void adam_update(const Optimizer *optimizer, Real *values, const Real *gradients)
 {
-    update(optimizer, t, learning_rate, optimizer->weight_decay, 1, values, gradients);
+    update(optimizer, optimizer->weight_decay, values, gradients);
 }
 
-static void adamw_update(const Optimizer *optimizer, int64_t t, double learning_rate, Real *values,
-                         const Real *gradients)
+static void adamw_update(const Optimizer *optimizer, Real *values, const Real *gradients)
 {
-    const double keep = 1 - learning_rate * (double)optimizer->weight_decay;
-    update(optimizer, t, learning_rate, 0, keep, values, gradients);
+    update(optimizer, 0, values, gradients);
 }
 
 Optimizer *optimizer_with_means(const char *function, Params *params, AdamConfig config,
@@ -65,12 +74,14 @@ Optimizer *optimizer_with_means(const char *function, Params *params, AdamConfig
 
 Optimizer *optim_adam(Params *params, AdamConfig config)
 {
-    return optimizer_with_means("optim_adam", params, config,
-                                (Optimizer){ .kind = "adam", .update = adam_update });
+    return optimizer_with_means(
+        "optim_adam", params, config,
+        (Optimizer){ .kind = "adam", .scalars = adam_scalars, .update = adam_update });
 }
 
 Optimizer *optim_adamw(Params *params, AdamConfig config)
 {
-    return optimizer_with_means("optim_adamw", params, config,
-                                (Optimizer){ .kind = "adamw", .update = adamw_update });
+    return optimizer_with_means(
+        "optim_adamw", params, config,
+        (Optimizer){ .kind = "adamw", .scalars = adamw_scalars, .update = adamw_update });
 }

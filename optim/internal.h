@@ -4,6 +4,7 @@
 
 #include "nn/internal.h"
 #include "optim/optim.h"
+#include "optim/scalars.h"
 #include "ops/internal.h"
 
 /* What the plateau schedule remembers of the observed values. */
@@ -17,21 +18,22 @@ struct Optimizer {
     Params *params;
     Device *device;
     const char *kind; /* "sgd", "adam", "adamw" or "radam" */
-    /* Step t on all weights at once. */
-    void (*update)(const Optimizer *optimizer, int64_t t, double learning_rate, Real *values,
-                   const Real *gradients);
+    /* The numbers of step t; and that step, with the numbers at current, on all weights at once. */
+    StepScalars (*scalars)(const Optimizer *optimizer, int64_t t, double learning_rate);
+    void (*update)(const Optimizer *optimizer, Real *values, const Real *gradients);
     Real learning_rate; /* before the schedule's factor */
     Real momentum, beta1, beta2, eps, weight_decay;
     Schedule schedule;
     Plateau plateau;
     int64_t steps;
     int state_count; /* buffers in state, each laid out like the weights */
-    Block *state;    /* NULL when there is none */
-    Real *m, *v;     /* in it; v only when there are two */
+    Block *state;
+    Real *m, *v;          /* in it, where there are one or two */
+    StepScalars *current; /* behind them */
 };
 
-/* An optimiser from a template that holds params, kind, update, state_count, the numbers and the
- * schedule: checks these, as function, lays the weights out and takes the state's memory. */
+/* An optimiser from a template that holds params, kind, scalars, update, state_count, the numbers
+ * and the schedule: checks these, as function, lays the weights out and takes the state's memory. */
 Optimizer *optimizer_new(const char *function, Optimizer template);
 
 /* The same for the kinds with m and v, from a config in which 0 means a default. */

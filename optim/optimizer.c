@@ -34,19 +34,25 @@ static void check_template(const char *function, const Optimizer *template)
 
 /* ------------------------------------------------------------------------------------------- life */
 
+static size_t state_bytes(const Optimizer *optimizer)
+{
+    const int64_t n = optimizer->state_count * params_flat_count(optimizer->params);
+    return (size_t)n * sizeof(Real) + sizeof(StepScalars);
+}
+
 /* Memory for the state, as zeros; false when it is exhausted. */
 static bool allocate_state(Optimizer *optimizer)
 {
-    if (optimizer->state_count == 0)
-        return true;
     const int64_t n = params_flat_count(optimizer->params);
-    const size_t bytes = (size_t)optimizer->state_count * (size_t)n * sizeof(Real);
+    const size_t bytes = state_bytes(optimizer);
     optimizer->state = device_allocate(optimizer->device, bytes);
     if (!optimizer->state)
         return false;
-    device_zero(optimizer->device, optimizer->state->data, bytes);
-    optimizer->m = optimizer->state->data;
-    optimizer->v = optimizer->state_count > 1 ? optimizer->m + n : NULL;
+    Real *data = optimizer->state->data;
+    device_zero(optimizer->device, data, bytes);
+    optimizer->m = optimizer->state_count > 0 ? data : NULL;
+    optimizer->v = optimizer->state_count > 1 ? data + n : NULL;
+    optimizer->current = (StepScalars *)(data + optimizer->state_count * n);
     return true;
 }
 
@@ -61,9 +67,8 @@ Optimizer *optimizer_new(const char *function, Optimizer template)
     Optimizer *optimizer = memory_allocate(sizeof *optimizer);
     if (!optimizer || !allocate_state(&template)) {
         free(optimizer);
-        const int64_t n = template.state_count * params_flat_count(template.params);
         error_raise("%s: %s", function,
-                    device_exhausted(template.device, (size_t)n * sizeof(Real)).text);
+                    device_exhausted(template.device, state_bytes(&template)).text);
     }
     *optimizer = template;
     return optimizer;
@@ -84,13 +89,25 @@ static double next_learning_rate(const Optimizer *optimizer)
            schedule_factor(&optimizer->schedule, &optimizer->plateau, optimizer->steps + 1);
 }
 
+/* What the host does in every step: counts it, and puts its numbers where the kernels read them. */
+static void begin_step(void *context)
+{
+    Optimizer *optimizer = context;
+    const double learning_rate = next_learning_rate(optimizer);
+    optimizer->steps++;
+    const StepScalars scalars = optimizer->scalars(optimizer, optimizer->steps, learning_rate);
+    device_copy_in(optimizer->device, optimizer->current, &scalars, sizeof scalars);
+}
+
 void optim_step(Optimizer *optimizer)
 {
     Real *values = params_flat_values(optimizer->params);
     const Real *gradients = params_flat_gradients(optimizer->params);
-    const double learning_rate = next_learning_rate(optimizer);
-    optimizer->steps++;
-    optimizer->update(optimizer, optimizer->steps, learning_rate, values, gradients);
+    if (device_is_capturing(optimizer->device))
+        device_before_replay(optimizer->device, begin_step, optimizer);
+    else
+        begin_step(optimizer);
+    optimizer->update(optimizer, values, gradients);
     params_zero_gradients(optimizer->params);
 }
 

@@ -9,58 +9,60 @@
  * which undoes the variance that the root has more of than in the limit:
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t))
  *   p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
- * In the kernel all scalars of the step's last line are one, step. */
+ * In the kernel all scalars of the step's last line are one, step; rectified: rho_t > 5. */
 #include "optim/internal.h"
 
 #include <tgmath.h> /* sqrt of a Real is computed in Real */
 
-static void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients, Real keep,
-                           Real beta1, Real beta2, Real step, Real eps, int64_t n)
+/* Two loops: what a loop does not decide becomes vector instructions. */
+static void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
+                           const StepScalars *scalars, Real beta1, Real beta2, Real eps, int64_t n)
 {
-    PARALLEL_FOR(i, n) {
-        const Real g = gradients[i];
-        m[i] = beta1 * m[i] + (1 - beta1) * g;
-        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-        values[i] = keep * values[i] - step * m[i] / (sqrt(v[i]) + eps);
+    const Real keep = scalars->keep, step = scalars->step;
+    if (scalars->rectified) {
+        PARALLEL_FOR(i, n) {
+            const Real g = gradients[i];
+            m[i] = beta1 * m[i] + (1 - beta1) * g;
+            v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+            values[i] = keep * values[i] - step * m[i] / (sqrt(v[i]) + eps);
+        }
+    } else {
+        PARALLEL_FOR(i, n) {
+            const Real g = gradients[i];
+            m[i] = beta1 * m[i] + (1 - beta1) * g;
+            v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+            values[i] = keep * values[i] - step * m[i];
+        }
     }
 }
 
-static void radam_first_step_cpu(Real *values, Real *m, Real *v, const Real *gradients, Real keep,
-                                 Real beta1, Real beta2, Real step, int64_t n)
+static StepScalars radam_scalars(const Optimizer *optimizer, int64_t t, double learning_rate)
 {
-    PARALLEL_FOR(i, n) {
-        const Real g = gradients[i];
-        m[i] = beta1 * m[i] + (1 - beta1) * g;
-        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-        values[i] = keep * values[i] - step * m[i];
-    }
-}
-
-static void radam_update(const Optimizer *optimizer, int64_t t, double learning_rate, Real *values,
-                         const Real *gradients)
-{
-    const int64_t n = params_flat_count(optimizer->params);
-    const Real beta1 = optimizer->beta1, beta2 = optimizer->beta2;
-    const Real keep = (Real)(1 - learning_rate * (double)optimizer->weight_decay);
-    const double power = pow((double)beta2, (double)t);
-    const double limit = 2 / (1 - (double)beta2) - 1;
+    const double beta1 = (double)optimizer->beta1, beta2 = (double)optimizer->beta2;
+    const double keep = 1 - learning_rate * (double)optimizer->weight_decay;
+    const double power = pow(beta2, (double)t);
+    const double limit = 2 / (1 - beta2) - 1;
     const double rho = limit - 2 * (double)t * power / (1 - power);
-    double step = learning_rate / (1 - pow((double)beta1, (double)t));
-    if (rho > 5) {
+    const bool rectified = rho > 5;
+    double step = learning_rate / (1 - pow(beta1, (double)t));
+    if (rectified) {
         step *= sqrt((rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho));
         step *= sqrt(1 - power);
-        DEVICE_CALL(optimizer->device, radam_step,
-                    (values, optimizer->m, optimizer->v, gradients, keep, beta1, beta2, (Real)step,
-                     optimizer->eps, n));
-    } else {
-        DEVICE_CALL(
-            optimizer->device, radam_first_step,
-            (values, optimizer->m, optimizer->v, gradients, keep, beta1, beta2, (Real)step, n));
     }
+    return (StepScalars){ .keep = (Real)keep, .step = (Real)step, .rectified = rectified };
+}
+
+static void radam_update(const Optimizer *optimizer, Real *values, const Real *gradients)
+{
+    DEVICE_CALL(optimizer->device, radam_step,
+                (values, optimizer->m, optimizer->v, gradients, optimizer->current,
+                 optimizer->beta1, optimizer->beta2, optimizer->eps,
+                 params_flat_count(optimizer->params)));
 }
 
 Optimizer *optim_radam(Params *params, RAdamConfig config)
 {
-    return optimizer_with_means("optim_radam", params, config,
-                                (Optimizer){ .kind = "radam", .update = radam_update });
+    return optimizer_with_means(
+        "optim_radam", params, config,
+        (Optimizer){ .kind = "radam", .scalars = radam_scalars, .update = radam_update });
 }

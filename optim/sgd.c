@@ -5,18 +5,21 @@
  * Without momentum m is g, and nothing is kept. */
 #include "optim/internal.h"
 
-static void sgd_step_cpu(Real *values, const Real *gradients, Real weight_decay, Real learning_rate,
-                         int64_t n)
+static void sgd_step_cpu(Real *values, const Real *gradients, const StepScalars *scalars,
+                         Real weight_decay, int64_t n)
 {
+    const Real learning_rate = scalars->step;
     PARALLEL_FOR(i, n) {
         const Real g = gradients[i] + weight_decay * values[i];
         values[i] -= learning_rate * g;
     }
 }
 
-static void sgd_momentum_step_cpu(Real *values, Real *m, const Real *gradients, Real weight_decay,
-                                  Real momentum, Real learning_rate, int64_t n)
+static void sgd_momentum_step_cpu(Real *values, Real *m, const Real *gradients,
+                                  const StepScalars *scalars, Real weight_decay, Real momentum,
+                                  int64_t n)
 {
+    const Real learning_rate = scalars->step;
     PARALLEL_FOR(i, n) {
         const Real g = gradients[i] + weight_decay * values[i];
         m[i] = momentum * m[i] + g;
@@ -24,18 +27,22 @@ static void sgd_momentum_step_cpu(Real *values, Real *m, const Real *gradients, 
     }
 }
 
-static void sgd_update(const Optimizer *optimizer, int64_t t, double learning_rate, Real *values,
-                       const Real *gradients)
+static StepScalars sgd_scalars(const Optimizer *optimizer, int64_t t, double learning_rate)
 {
-    (void)t;
+    (void)optimizer, (void)t;
+    return (StepScalars){ .step = (Real)learning_rate };
+}
+
+static void sgd_update(const Optimizer *optimizer, Real *values, const Real *gradients)
+{
     const int64_t n = params_flat_count(optimizer->params);
     if (optimizer->m)
         DEVICE_CALL(optimizer->device, sgd_momentum_step,
-                    (values, optimizer->m, gradients, optimizer->weight_decay, optimizer->momentum,
-                     (Real)learning_rate, n));
+                    (values, optimizer->m, gradients, optimizer->current, optimizer->weight_decay,
+                     optimizer->momentum, n));
     else
         DEVICE_CALL(optimizer->device, sgd_step,
-                    (values, gradients, optimizer->weight_decay, (Real)learning_rate, n));
+                    (values, gradients, optimizer->current, optimizer->weight_decay, n));
 }
 
 Optimizer *optim_sgd(Params *params, SGDConfig config)
@@ -43,6 +50,7 @@ Optimizer *optim_sgd(Params *params, SGDConfig config)
     const Real learning_rate = config.learning_rate != 0 ? config.learning_rate : (Real)1e-2;
     return optimizer_new("optim_sgd", (Optimizer){ .params = params,
                                                    .kind = "sgd",
+                                                   .scalars = sgd_scalars,
                                                    .update = sgd_update,
                                                    .state_count = config.momentum != 0,
                                                    .learning_rate = learning_rate,

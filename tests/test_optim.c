@@ -582,7 +582,7 @@ START_TEST(a_failed_allocation_may_be_repeated)
             run(makers[i], 2, values);
             assert_same(values, expected, COUNT);
         }
-        ck_assert_int_eq(failures, makers[i] == plain_sgd ? 4 : 5);
+        ck_assert_int_eq(failures, 5);
     }
     optim_free(NULL);
 }

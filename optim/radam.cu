@@ -1,0 +1,24 @@
+#include "optim/scalars.h"
+#include "tensor/kernel.cuh"
+
+__global__ void radam_step(Real *values, Real *m, Real *v, const Real *gradients,
+                           const StepScalars *scalars, Real beta1, Real beta2, Real eps, int64_t n)
+{
+    const StepScalars now = *scalars;
+    GRID_FOR(i, n) {
+        const Real p = values[i], g = gradients[i];
+        const Real mean = beta1 * m[i] + (1 - beta1) * g;
+        const Real square = beta2 * v[i] + (1 - beta2) * g * g;
+        m[i] = mean;
+        v[i] = square;
+        values[i] = now.keep * p - now.step * mean / (now.rectified ? sqrt(square) + eps : 1);
+    }
+}
+
+extern "C" void radam_step_cuda(Real *values, Real *m, Real *v, const Real *gradients,
+                                const StepScalars *scalars, Real beta1, Real beta2, Real eps,
+                                int64_t n)
+{
+    LAUNCH(radam_step, blocks_for(n), THREADS, 0, values, m, v, gradients, scalars, beta1, beta2,
+           eps, n);
+}

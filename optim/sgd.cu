@@ -1,0 +1,36 @@
+#include "optim/scalars.h"
+#include "tensor/kernel.cuh"
+
+__global__ void sgd_step(Real *values, const Real *gradients, const StepScalars *scalars,
+                         Real weight_decay, int64_t n)
+{
+    const Real learning_rate = scalars->step;
+    GRID_FOR(i, n)
+        values[i] -= learning_rate * (gradients[i] + weight_decay * values[i]);
+}
+
+__global__ void sgd_momentum_step(Real *values, Real *m, const Real *gradients,
+                                  const StepScalars *scalars, Real weight_decay, Real momentum,
+                                  int64_t n)
+{
+    const Real learning_rate = scalars->step;
+    GRID_FOR(i, n) {
+        const Real p = values[i], sum = momentum * m[i] + gradients[i] + weight_decay * p;
+        m[i] = sum;
+        values[i] = p - learning_rate * sum;
+    }
+}
+
+extern "C" void sgd_step_cuda(Real *values, const Real *gradients, const StepScalars *scalars,
+                              Real weight_decay, int64_t n)
+{
+    LAUNCH(sgd_step, blocks_for(n), THREADS, 0, values, gradients, scalars, weight_decay, n);
+}
+
+extern "C" void sgd_momentum_step_cuda(Real *values, Real *m, const Real *gradients,
+                                       const StepScalars *scalars, Real weight_decay, Real momentum,
+                                       int64_t n)
+{
+    LAUNCH(sgd_momentum_step, blocks_for(n), THREADS, 0, values, m, gradients, scalars,
+           weight_decay, momentum, n);
+}
