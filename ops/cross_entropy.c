@@ -109,7 +109,7 @@ static void check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Ten
                   "the classes of logits");
     if (!weights)
         return;
-    tape_use(tape, "op_cross_entropy: weights", weights);
+    tape_use_real(tape, "op_cross_entropy: weights", weights);
     check_rows(tape, "op_cross_entropy: weights", weights, logits);
     if (!device_is_capturing(weights->device))
         check_weights(tape, weights, shape_rows(logits->shape));
