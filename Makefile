@@ -131,7 +131,7 @@ copy-task: $(BUILD)/examples/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
 test: $(TESTS) $(EXAMPLES) $(SHARED)
-	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) $(if $(DEVICE),DEVICE=$(DEVICE)) tests/run $(BUILD)
+	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) LIBS='$(LIBS)' $(if $(DEVICE),DEVICE=$(DEVICE)) tests/run $(BUILD)
 
 sanitize:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \

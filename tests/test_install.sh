@@ -11,16 +11,16 @@ check() {
 
 export PKG_CONFIG_PATH=$directory/usr/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$directory
 export LD_LIBRARY_PATH=$directory/usr/lib
-sanitize=
+libraries=${LIBS:--ldnnl -lcjson -lm} sanitize=
 [ -n "$(nm "$build/libtapegrad.a" | grep -m1 __asan)" ] && sanitize=-fsanitize=address,undefined
 compile_file() { "${CC:-gcc}" -std=gnu11 $sanitize "$@"; }
 compile() { compile_file examples/first_program.c "$@"; }
 
-check "make install" make -s BUILD="$build" REAL="$real" CC="${CC:-gcc}" DESTDIR="$directory" PREFIX=/usr install-files
+check "make install" make -s BUILD="$build" REAL="$real" CUDA="${CUDA:-no}" CC="${CC:-gcc}" DESTDIR="$directory" PREFIX=/usr install-files
 check "linking the shared library" compile $(pkg-config --cflags --libs tapegrad) -o "$directory/shared"
 check "running on the shared library" "$directory/shared"
 check "linking the static library" compile $(pkg-config --cflags tapegrad) "$directory/usr/lib/libtapegrad.a" \
-    -fopenmp -ldnnl -lcjson -lm -o "$directory/static"
+    -fopenmp $libraries -o "$directory/static"
 check "running on the static library" "$directory/static"
 
 # A program's names are its own, also those that the library has for itself.
@@ -28,7 +28,7 @@ sed 's/^int main/double product(void);\ndouble product(void) { return 7; }\n&/' 
     examples/first_program.c >"$directory/own.c"
 check "linking a program with a name of the library's" compile_file "$directory/own.c" \
     $(pkg-config --cflags tapegrad) "$directory/usr/lib/libtapegrad.a" \
-    -fopenmp -ldnnl -lcjson -lm -o "$directory/own"
+    -fopenmp $libraries -o "$directory/own"
 same_output() { cmp <("$directory/static") <("$directory/own"); }
 check "running it" same_output
 
