@@ -28,6 +28,13 @@ void emulation_check_memory(const char *who, const char *what, const void *point
  * not mind the sanitizer's redzones. */
 void emulation_fill(void *memory, size_t bytes);
 
+/* A section of the program or library that the emulation is linked into; empty if there is none. */
+struct Section {
+    char *begin;
+    size_t size;
+};
+Section emulation_section(const char *name);
+
 /* Prints "cuda_on_host: ..." and aborts. */
 [[noreturn]] void emulation_abort(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

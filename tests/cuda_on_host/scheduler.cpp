@@ -26,12 +26,6 @@ uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 bool cuda_host_shared_used = true;
 
-/* Where the linker lets the section of __shared__ variables begin and end, if there are any. */
-extern "C" {
-extern char __start_cuda_shared[] __attribute__((weak, visibility("hidden")));
-extern char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")));
-}
-
 struct Place {
     const char *file;
     int line;
@@ -45,10 +39,13 @@ struct Thread {
     unsigned mask;
 };
 
-/* Lanes are bits, save in `runnable`, whose bits are positions in the order of lanes. */
+/* Lanes are bits, save in `runnable`, whose bits are positions in the order of lanes. What lanes
+ * have brought to a meeting is copied when it ends, so that a lane may bring the next value while
+ * others still read; meetings of some lanes only need copies of their own. */
 struct Warp {
     unsigned lanes, runnable, meeting, ended;
-    uint64_t brought[LANES], values[LANES];
+    uint64_t brought[LANES], copies[LANES + 1][LANES];
+    int reads[LANES]; /* the copy that each lane reads */
 };
 
 struct Barrier {
@@ -199,6 +196,14 @@ static void start_turn(void)
     run.warp = run.warp_order[0];
 }
 
+static void fill_shared(void)
+{
+    static const Section section = emulation_section("cuda.shared");
+    if (cuda_host_shared_used)
+        emulation_fill(section.begin, section.size);
+    cuda_host_shared_used = false;
+}
+
 static void begin_block(void)
 {
     if (run.block++ > 0)
@@ -207,10 +212,7 @@ static void begin_block(void)
     blockIdx.x = (unsigned)(at % gridDim.x);
     blockIdx.y = (unsigned)(at / gridDim.x % gridDim.y);
     blockIdx.z = (unsigned)(at / gridDim.x / gridDim.y);
-    if (cuda_host_shared_used && __start_cuda_shared) {
-        emulation_fill(__start_cuda_shared, (size_t)(__stop_cuda_shared - __start_cuda_shared));
-        cuda_host_shared_used = false;
-    }
+    fill_shared();
     emulation_fill(run.dynamic_shared, run.dynamic_bytes);
     put_in_order(run.lane_order, LANES);
     for (int w = 0; w < run.warps; w++)
@@ -394,19 +396,30 @@ static void check_agreement(unsigned mask)
     }
 }
 
-/* The lanes that came earlier may go on; what all have brought is copied, so that it stays while
- * some already bring the next. */
+/* A copy that no lane outside the mask reads: there is one more than lanes. */
+static int free_copy(const Warp *warp, unsigned mask)
+{
+    uint64_t used = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        if (!(mask >> lane & 1))
+            used |= 1ull << warp->reads[lane];
+    return __builtin_ctzll(~used);
+}
+
+/* The lanes that came earlier may go on. */
 static void end_meeting(Warp *warp, unsigned mask)
 {
     const int self = run.current % LANES;
+    const int copy = mask == ~0u ? 0 : free_copy(warp, mask);
     warp->meeting &= ~mask;
-    for (int lane = 0; lane < LANES; lane++)
-        if (mask >> lane & 1)
-            warp->values[lane] = warp->brought[lane];
+    memcpy(warp->copies[copy], warp->brought, sizeof warp->brought);
     for (int position = 0; position < LANES; position++) {
         const int lane = run.lane_order[position];
-        if (mask >> lane & 1 && lane != self)
-            warp->runnable |= 1u << position;
+        if (mask >> lane & 1) {
+            warp->reads[lane] = copy;
+            if (lane != self)
+                warp->runnable |= 1u << position;
+        }
     }
 }
 
@@ -427,7 +440,7 @@ const uint64_t *cuda_host_warp_meet(const char *operation, unsigned mask, uint64
         end_meeting(warp, mask);
     } else
         wait_for_others();
-    return warp->values;
+    return warp->copies[warp->reads[lane]];
 }
 
 int cuda_host_shuffle_source(unsigned mask, int source, const char *file, int line)

@@ -24,7 +24,7 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__                                                                                 \
     cuda_host_shared_used = true;                                                                  \
-    static __attribute__((section("cuda_shared")))
+    static __attribute__((section("cuda.shared")))
 
 struct uint3 {
     unsigned x, y, z;

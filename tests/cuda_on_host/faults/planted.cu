@@ -1,0 +1,156 @@
+/* Small kernels like the library's, each right unless the fault that the first argument names is
+ * planted in it. Ends with 0 where the results are right and with 1 where they are wrong. */
+#include "check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *fault = "none";
+
+static bool planted(const char *name)
+{
+    return strcmp(fault, name) == 0;
+}
+
+enum { ROWS = 6, COLUMNS = 300, THREADS = 128 };
+
+/* --------------------------------------------------------------------------------------- layernorm */
+template <typename T> __device__ static inline T block_sum(T value)
+{
+    __shared__ T parts[THREADS / 32];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    for (int offset = 16; offset > 0; offset /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, offset);
+    if (!planted("no-barrier-before-writing"))
+        __syncthreads(); /* an earlier call's parts have been read */
+    if (lane == 0)
+        parts[warp] = value;
+    if (!planted("no-barrier-before-reading"))
+        __syncthreads();
+    T sum = 0;
+    const T *part = parts;
+    const int warps = THREADS / 32 + planted("past-shared-memory");
+    for (int w = 0; w < warps; w++)
+        sum += part[w];
+    return sum;
+}
+
+__global__ void layernorm(float *out, const float *x, int n)
+{
+    const float *row = x + (int64_t)blockIdx.x * n;
+    float sum = 0, squares = 0;
+    for (int i = (int)threadIdx.x; i < n; i += THREADS)
+        sum += row[i];
+    const float mean = block_sum(sum) / (float)n;
+    for (int i = (int)threadIdx.x; i < n; i += THREADS)
+        squares += (row[i] - mean) * (row[i] - mean);
+    const float r = rsqrtf(block_sum(squares) / (float)n + 1e-5f);
+    for (int i = (int)threadIdx.x; i < n; i += THREADS)
+        out[(int64_t)blockIdx.x * n + i] = (row[i] - mean) * r;
+}
+
+static void check_layernorm(void)
+{
+    std::vector<float> x(ROWS * COLUMNS);
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        x[(size_t)i] = (float)(i * 37 % 101) - (float)(i / COLUMNS) * 20;
+    float *in = device_array<float>(x.size()), *out = device_array<float>(x.size());
+    copy_in(in, x.data(), x.size());
+    LAUNCH(layernorm, ROWS, THREADS, 0, out, in, COLUMNS);
+    std::vector<float> got = copy_out(out, x.size());
+    for (size_t row = 0; row < ROWS; row++) {
+        double mean = 0, variance = 0;
+        for (size_t i = 0; i < COLUMNS; i++)
+            mean += (double)x[row * COLUMNS + i] / COLUMNS;
+        for (size_t i = 0; i < COLUMNS; i++)
+            variance += pow((double)x[row * COLUMNS + i] - mean, 2) / COLUMNS;
+        for (size_t i = 0; i < COLUMNS; i++) {
+            const double wanted = ((double)x[row * COLUMNS + i] - mean) / sqrt(variance + 1e-5);
+            CHECK(fabs((double)got[row * COLUMNS + i] - wanted) < 1e-4);
+        }
+    }
+    cudaFree(in);
+    cudaFree(out);
+}
+
+/* ------------------------------------------------------------------- elementwise, reversing, warps */
+__global__ void twice(float *out, const float *x, int n)
+{
+    const int past = planted("past-the-end") ? 1 : 0;
+    for (int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); i < n + past;
+         i += (int)(gridDim.x * blockDim.x))
+        out[i] = 2 * x[i];
+}
+
+/* Through dynamic shared memory; only the first n threads have something to do. */
+__global__ void reverse(float *out, const float *x, int n)
+{
+    DYNAMIC_SHARED(float, kept);
+    const int i = (int)threadIdx.x;
+    if (planted("leaves-early") && i >= n)
+        return;
+    if (i < n + planted("past-dynamic-shared-memory"))
+        kept[i] = i < n ? x[i] : 0;
+    if (planted("divergent-barriers") && i % 2)
+        __syncthreads();
+    else
+        __syncthreads();
+    if (i < n)
+        out[i] = kept[n - 1 - i];
+}
+
+/* Within a warp; its lanes have to wait for each other all the same. */
+__global__ void reverse_warps(float *out, const float *x)
+{
+    __shared__ float kept[THREADS];
+    const int i = (int)threadIdx.x, lane = i % 32;
+    kept[i] = x[i];
+    if (!planted("no-syncwarp"))
+        __syncwarp();
+    float value = kept[i - lane + 31 - lane];
+    if (planted("incomplete-warp") && lane == 7)
+        out[i] = value;
+    else
+        value = __shfl_sync(0xffffffffu, value, lane);
+    out[i] = value;
+}
+
+static void check_reversals(void)
+{
+    const int n = 77;
+    std::vector<float> x(THREADS);
+    for (int i = 0; i < THREADS; i++)
+        x[(size_t)i] = (float)i;
+    float *in = device_array<float>(THREADS), *out = device_array<float>(THREADS);
+    float *exact = device_array<float>(THREADS);
+    copy_in(in, x.data(), THREADS);
+    LAUNCH(twice, 2, 32, 0, exact, planted("host-pointer") ? x.data() : in, THREADS);
+    std::vector<float> got = copy_out(exact, THREADS);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(got[(size_t)i] == 2 * (float)i);
+    LAUNCH(reverse, 1, THREADS, n * sizeof(float), out, in, n);
+    got = copy_out(out, THREADS);
+    for (int i = 0; i < n; i++)
+        CHECK(got[(size_t)i] == (float)(n - 1 - i));
+    LAUNCH(reverse_warps, 1, THREADS, 0, out, in);
+    got = copy_out(out, THREADS);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(got[(size_t)i] == (float)(i / 32 * 32 + 31 - i % 32));
+    if (planted("use-after-free")) {
+        cudaFree(exact);
+        LAUNCH(twice, 2, 32, 0, exact, in, THREADS);
+        exact = device_array<float>(THREADS);
+    }
+    for (float *memory : { in, out, exact })
+        cudaFree(memory);
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1)
+        fault = arguments[1];
+    check_layernorm();
+    check_reversals();
+    cudaStreamDestroy(cuda_stream());
+    return checked();
+}
