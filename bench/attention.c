@@ -22,16 +22,16 @@ static void run(void *context)
     Tensor *out = op_causal_linear_attention(c->tape, c->query, c->key, c->value, (Real)1e-6);
     if (c->backward)
         tape_backward_from(c->tape, out, c->upstream);
-    tape_reset(c->tape);
     params_zero_gradients(c->params);
 }
 
-static void measure(BenchOptions *options, Device *device, int64_t positions, int64_t head_dim)
+static void measure(BenchOptions *options, int64_t positions, int64_t head_dim)
 {
+    Device *device = options->device;
     const Shape size = shape(BATCH, positions, HEADS, head_dim);
     const Initializer normal = { INITIAL_NORMAL, 1 };
     Params *params = params_new(device, 1);
-    Case c = { .params = params, .tape = tape_new(device) };
+    Case c = { .params = params, .tape = bench_tape(options) };
     c.query = params_add(params, "query", size, normal);
     c.key = params_add(params, "key", size, normal);
     c.value = params_add(params, "value", size, normal);
@@ -45,17 +45,17 @@ static void measure(BenchOptions *options, Device *device, int64_t positions, in
         c.backward = pass == 1;
         const size_t before = device_memory(device).current;
         device_reset_peak(device);
-        Timing ms = bench_time(options, run, &c);
+        Timing ms = bench_step(options, c.tape, run, &c);
         const size_t peak = device_memory(device).peak - before;
         printf("  %9.3f ms %6.0f GFLOP/s %7.2f MiB", ms.median,
                (pass ? 14 : 4) * products / ms.median * 1e-6, (double)peak / (1 << 20));
         bench_record(options,
                      "\"name\": \"causal_linear_attention\", \"B\": %d, \"H\": %d, \"N\": %lld, "
                      "\"D\": %lld, \"pass\": \"%s\", \"ms\": %.5g, \"ms_min\": %.5g, "
-                     "\"ms_max\": %.5g, \"peak_bytes\": %zu, \"threads\": %d",
+                     "\"ms_max\": %.5g, \"peak_bytes\": %zu, \"where\": \"%s\"",
                      BATCH, HEADS, (long long)positions, (long long)head_dim,
                      pass ? "forward+backward" : "forward", ms.median, ms.least, ms.most, peak,
-                     device_threads());
+                     bench_where(options).text);
     }
     printf("\n");
     fflush(stdout);
@@ -67,13 +67,12 @@ static void measure(BenchOptions *options, Device *device, int64_t positions, in
 int main(int argc, char **argv)
 {
     BenchOptions options = bench_begin(argc, argv, "causal linear attention against length");
-    Device *device = device_open("cpu");
-    printf("causal linear attention, B=%d H=%d D=M, %d threads; memory beyond inputs and their "
+    printf("causal linear attention, B=%d H=%d D=M, %s; memory beyond inputs and their "
            "gradients\n     N    D  forward                                   forward+backward\n",
-           BATCH, HEADS, device_threads());
+           BATCH, HEADS, bench_where(&options).text);
     for (int64_t head_dim = 32; head_dim <= 64; head_dim *= 2)
         for (int64_t positions = 512; positions <= 65536; positions *= 2)
-            measure(&options, device, positions, head_dim);
+            measure(&options, positions, head_dim);
     bench_end(&options);
     return EXIT_SUCCESS;
 }

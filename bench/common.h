@@ -6,12 +6,15 @@
 #include <tapegrad.h>
 
 typedef struct BenchOptions {
-    double seconds; /* --seconds: at least this long a figure (0.3) */
-    FILE *json;     /* --json FILE: an array of records, or NULL */
+    double seconds;      /* --seconds: at least this long a figure (0.3) */
+    Device *device;      /* --device: "cpu", "cuda", ... (cpu) */
+    Precision precision; /* --precision: of tapes (float32) */
+    bool eager;          /* --eager: on CUDA no step is recorded and replayed */
+    FILE *json;          /* --json FILE: an array of records, or NULL */
     int records;
 } BenchOptions;
 
-/* Reads --threads N, --json FILE, --seconds S; prints help; exits on a bad option. */
+/* Reads --device NAME, --precision NAME, --eager, --threads N, --json FILE, --seconds S; prints help; exits on a bad option. */
 BenchOptions bench_begin(int argc, char **argv, const char *purpose);
 /* Ends the JSON file. */
 void bench_end(BenchOptions *options);
@@ -24,6 +27,19 @@ void bench_record(BenchOptions *options, const char *format, ...)
 typedef struct Timing {
     double median, least, most; /* milliseconds */
 } Timing;
+
+/* A tape for the device in the precision. */
+Tape *bench_tape(const BenchOptions *options);
+
+/* Times a step as tape_replay takes it: on CUDA as a graph, many of them between two looks at the
+ * clock when they are short. */
+Timing bench_step(const BenchOptions *options, Tape *tape, TapeStep *step, void *context);
+
+/* "cpu, 2 threads" or "cuda:0, tf32, graphs", for headings. */
+typedef struct BenchText {
+    char text[64];
+} BenchText;
+BenchText bench_where(const BenchOptions *options);
 
 /* Runs the function twice unmeasured, then until options->seconds have passed, five times at least. */
 Timing bench_time(const BenchOptions *options, void (*run)(void *), void *context);

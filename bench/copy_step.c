@@ -29,48 +29,48 @@ typedef struct Step {
     Linear head;
     Optimizer *optimizer;
     Tape *tape;
-    Shape size; /* [batch, length] */
-    int32_t *tokens;
+    Tensor *tokens; /* [batch, length] */
 } Step;
 
 static void run(void *context)
 {
     Step *s = context;
-    Tensor *tokens = tape_input_i32(s->tape, s->tokens, s->size);
-    Tensor *x = nn_embedding_forward(s->tape, &s->embedding, tokens);
+    Tensor *x = nn_embedding_forward(s->tape, &s->embedding, s->tokens);
     x = op_concat(s->tape, x, s->positions, -1);
     x = nn_transformer_forward(s->tape, &s->transformer, x, NULL);
     Tensor *logits = nn_linear_forward(s->tape, &s->head, x);
-    Tensor *loss = op_cross_entropy(s->tape, logits, tokens, NULL);
+    Tensor *loss = op_cross_entropy(s->tape, logits, s->tokens, NULL);
     tape_backward(s->tape, loss);
     optim_step(s->optimizer);
-    tape_reset(s->tape);
 }
 
-static void measure(BenchOptions *options, Device *device, Preset preset, Attention attention,
-                    Real dropout)
+static void measure(BenchOptions *options, Preset preset, Attention attention, Real dropout)
 {
+    Device *device = options->device;
     preset.config.attention = attention;
     preset.config.dropout = dropout;
     const int64_t width = preset.config.heads * preset.config.head_dim;
     const int64_t tokens = preset.batch * preset.length;
     Params *params = params_new(device, 1);
-    Step s = { .params = params, .size = shape(preset.batch, preset.length) };
+    Step s = { .params = params };
     s.embedding = nn_embedding(params, "embedding", SYMBOLS, width / 2);
     s.positions = nn_sinusoidal_positions(params, preset.length, width / 2);
     s.transformer = nn_transformer(params, "transformer", preset.config);
     s.head = nn_linear(params, "head", width, SYMBOLS);
     s.optimizer = optim_radam(params, (RAdamConfig){ .weight_decay = (Real)0.01 });
-    s.tape = tape_new(device);
-    s.tokens = malloc((size_t)tokens * sizeof *s.tokens);
-    if (!s.tokens)
+    s.tape = bench_tape(options);
+    s.tokens = tape_persistent_i32(s.tape, shape(preset.batch, preset.length));
+    int32_t *host = malloc((size_t)tokens * sizeof *host);
+    if (!host)
         exit(EXIT_FAILURE);
     Random random = random_new(1, 1);
     for (int64_t i = 0; i < tokens; i++)
-        s.tokens[i] = (int32_t)random_integer(&random, 0, SYMBOLS);
+        host[i] = (int32_t)random_integer(&random, 0, SYMBOLS);
+    tensor_write_i32(s.tokens, host);
+    free(host);
 
     device_reset_peak(device);
-    Timing ms = bench_time(options, run, &s);
+    Timing ms = bench_step(options, s.tape, run, &s);
     const double peak = (double)device_memory(device).peak / (1 << 20);
     const double products = 6.0 * (double)tokens * (double)params_elements(params);
     const bool linear = attention == ATTENTION_CAUSAL_LINEAR;
@@ -80,10 +80,9 @@ static void measure(BenchOptions *options, Device *device, Preset preset, Attent
     fflush(stdout);
     bench_record(options,
                  "\"preset\": \"%s\", \"attention\": \"%s\", \"dropout\": %g, \"ms\": %.5g, "
-                 "\"ms_min\": %.5g, \"ms_max\": %.5g, \"threads\": %d",
+                 "\"ms_min\": %.5g, \"ms_max\": %.5g, \"where\": \"%s\"",
                  preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.least,
-                 ms.most, device_threads());
-    free(s.tokens);
+                 ms.most, bench_where(options).text);
     tape_free(s.tape);
     optim_free(s.optimizer);
     params_free(params);
@@ -93,13 +92,12 @@ static void measure(BenchOptions *options, Device *device, Preset preset, Attent
 int main(int argc, char **argv)
 {
     BenchOptions options = bench_begin(argc, argv, "a training step of the copy task");
-    Device *device = device_open("cpu");
-    printf("%d threads; GFLOP/s counts the matrix products alone\npreset attention dropout\n",
-           device_threads());
+    printf("%s; GFLOP/s counts the matrix products alone\npreset attention dropout\n",
+           bench_where(&options).text);
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
         for (int linear = 1; linear >= 0; linear--)
             for (int dropped = 0; dropped < 2; dropped++)
-                measure(&options, device, presets[i],
+                measure(&options, presets[i],
                         linear ? ATTENTION_CAUSAL_LINEAR : ATTENTION_CAUSAL_SOFTMAX,
                         dropped ? (Real)0.1 : 0);
     bench_end(&options);

@@ -206,6 +206,12 @@ void copy_out_cuda(Device *device, void *host, const void *from, size_t bytes)
     }
 }
 
+void wait_cuda(Device *device)
+{
+    check_not_capturing(device, "waits for");
+    cuda_check(cudaStreamSynchronize(device->cuda->stream), "an earlier kernel");
+}
+
 void copy_cuda(void *to, const void *from, size_t bytes)
 {
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream()),

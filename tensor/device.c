@@ -82,6 +82,12 @@ static void zero_cpu(void *to, size_t bytes)
     memset(to, 0, bytes);
 }
 
+/* The CPU is never behind. */
+static void wait_cpu(Device *device)
+{
+    (void)device;
+}
+
 static void fill_cpu(Real *out, Real value, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -107,6 +113,11 @@ void device_copy(Device *device, void *to, const void *from, size_t bytes)
 void device_zero(Device *device, void *to, size_t bytes)
 {
     DEVICE_CALL(device, zero, (to, bytes));
+}
+
+void device_wait(Device *device)
+{
+    DEVICE_CALL(device, wait, (device));
 }
 
 void tensor_fill(Tensor *tensor, Real value)

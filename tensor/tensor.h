@@ -81,6 +81,10 @@ Device *device_best(void);
 /* Its name, as device_open takes it. */
 const char *device_name(const Device *device);
 
+/* Waits until the device has computed everything that was asked of it. Reading a tensor waits by
+ * itself: this is for clocks. */
+void device_wait(Device *device);
+
 /* Threads that the CPU's kernels use (OpenMP's own default until it is set). */
 void device_set_threads(int count);
 int device_threads(void);
