@@ -48,12 +48,19 @@ static void triad(void *context)
 }
 
 /* --------------------------------------------------------------------------------- the operations */
-enum { ROWS = 8192, WIDTH = 256, WIDE = 1024, HEADS = 8, HEAD_DIM = 32, POSITIONS = 128 };
+enum {
+    CPU_ROWS = 8192,
+    CUDA_ROWS = 1 << 17,
+    WIDTH = 256,
+    WIDE = 1024,
+    HEADS = 8,
+    HEAD_DIM = 32,
+    POSITIONS = 128
+};
 
 typedef struct Inputs {
     Tensor *x, *y, *row, *bias, *weight, *attention[3], *positive, *table;
-    Tensor *integers; /* made anew in each step: they are inputs of the tape */
-    int32_t *integer_values;
+    Tensor *integers;
 } Inputs;
 
 typedef Tensor *Operation(Tape *tape, const Inputs *in);
@@ -178,10 +185,8 @@ static Tensor *run_softmax_attention(Tape *tape, const Inputs *in)
                                 true);
 }
 
-#define ELEMENTS ((double)ROWS * WIDTH)
-#define SCORES ((double)ROWS * HEADS * POSITIONS)
-
-/* Arithmetic in flops, or passes over ROWS x WIDTH numbers; forward, and forward with backward. */
+/* Of each of the rows x WIDTH elements: arithmetic in flops, or how often it passes between memory and
+ * kernels; forward, and forward with backward. */
 typedef struct Row {
     const char *name;
     Operation *operation;
@@ -190,14 +195,11 @@ typedef struct Row {
 } Row;
 
 static const Row rows[] = {
-    { "matmul", run_matmul, 2 * ELEMENTS *WIDE, 6 * ELEMENTS *WIDE, 0, 0 },
-    { "linear", run_linear, 2 * ELEMENTS *WIDE, 6 * ELEMENTS *WIDE, 0, 0 },
-    { "causal_linear_attention", run_causal_linear, 4 * ELEMENTS *HEAD_DIM, 14 * ELEMENTS *HEAD_DIM,
-      0, 0 },
-    { "linear_attention", run_linear_attention, 4 * ELEMENTS *HEAD_DIM, 14 * ELEMENTS *HEAD_DIM, 0,
-      0 },
-    { "softmax_attention (causal)", run_softmax_attention, 2 * SCORES *HEAD_DIM,
-      7 * SCORES *HEAD_DIM, 0, 0 },
+    { "matmul", run_matmul, 2.0 * WIDE, 6.0 * WIDE, 0, 0 },
+    { "linear", run_linear, 2.0 * WIDE, 6.0 * WIDE, 0, 0 },
+    { "causal_linear_attention", run_causal_linear, 4.0 * HEAD_DIM, 14.0 * HEAD_DIM, 0, 0 },
+    { "linear_attention", run_linear_attention, 4.0 * HEAD_DIM, 14.0 * HEAD_DIM, 0, 0 },
+    { "softmax_attention (causal)", run_softmax_attention, 2.0 * POSITIONS, 7.0 * POSITIONS, 0, 0 },
     { "add", run_add, 0, 0, 3, 6 },
     { "add (a row)", run_add_row, 0, 0, 2, 5 },
     { "multiply", run_multiply, 0, 0, 3, 9 },
@@ -228,6 +230,7 @@ typedef struct Case {
     Tape *tape;
     Params *params;
     Inputs *inputs;
+    double elements;
     const Row *row;
     bool backward;
 } Case;
@@ -235,11 +238,9 @@ typedef struct Case {
 static void run_case(void *context)
 {
     Case *c = context;
-    c->inputs->integers = tape_input_i32(c->tape, c->inputs->integer_values, shape(ROWS));
     Tensor *out = c->row->operation(c->tape, c->inputs);
     if (c->backward)
         tape_backward_from(c->tape, out, out);
-    tape_reset(c->tape);
     params_zero_gradients(c->params);
 }
 
@@ -249,9 +250,9 @@ static void measure(BenchOptions *options, Case c, double peak, double bandwidth
     const bool arithmetic = c.row->flops > 0;
     for (int pass = 0; pass < 2; pass++) {
         c.backward = pass == 1;
-        ms[pass] = bench_time(options, run_case, &c).median;
-        const double work = arithmetic ? (pass ? c.row->all_flops : c.row->flops)
-                                       : (pass ? c.row->all_passes : c.row->passes) * ELEMENTS *
+        ms[pass] = bench_step(options, c.tape, run_case, &c).median;
+        const double work = arithmetic ? c.elements * (pass ? c.row->all_flops : c.row->flops)
+                                       : c.elements * (pass ? c.row->all_passes : c.row->passes) *
                                              (double)sizeof(Real);
         rate[pass] = work / ms[pass] * 1e-6;
         share[pass] = 100 * rate[pass] / (arithmetic ? peak : bandwidth);
@@ -272,33 +273,88 @@ static Tensor *normal(Params *params, const char *name, Shape size)
     return params_add(params, name, size, (Initializer){ INITIAL_NORMAL, 1 });
 }
 
-int main(int argc, char **argv)
+/* Of the CPU. */
+static void measure_cpu(BenchOptions *options, double *peak, double *bandwidth)
 {
-    BenchOptions options = bench_begin(argc, argv, "every operation beside the machine's limits");
-    Device *device = device_open("cpu");
-
     Real sink = 0;
     const double flops = 2.0 * CHAINS * CHAIN_STEPS * (double)LANES * device_threads();
-    const double peak = flops / bench_time(&options, multiply_add, &sink).least * 1e-6;
+    *peak = flops / bench_time(options, multiply_add, &sink).least * 1e-6;
     const int64_t n = 1 << 24;
-    Params *arrays = params_new(device, 1);
+    Params *arrays = params_new(options->device, 1);
     Triad t = { .n = n };
     Tensor *a = params_add(arrays, "a", shape(n), (Initializer){ INITIAL_ZERO, 0 });
     Tensor *b = params_add(arrays, "b", shape(n), (Initializer){ INITIAL_ONE, 0 });
     Tensor *c = params_add(arrays, "c", shape(n), (Initializer){ INITIAL_ONE, 0 });
     a->lay_out(a);
     t.a = a->data, t.b = b->data, t.c = c->data;
-    const double triad_ms = bench_time(&options, triad, &t).least;
-    const double bandwidth = 3.0 * (double)n * (double)sizeof(Real) / triad_ms * 1e-6;
+    const double triad_ms = bench_time(options, triad, &t).least;
+    *bandwidth = 3.0 * (double)n * (double)sizeof(Real) / triad_ms * 1e-6;
     params_free(arrays);
+}
 
-    Params *params = params_new(device, 1);
-    Inputs in = { .integer_values = malloc(ROWS * sizeof(int32_t)) };
-    if (!in.integer_values)
-        return EXIT_FAILURE;
-    for (int i = 0; i < ROWS; i++)
-        in.integer_values[i] = (i * 37) % 11;
-    const Shape size = shape(ROWS, WIDTH);
+/* Of a CUDA device: a large product of cuBLAS's in the precision, and a large sum a + b. */
+enum { SQUARE = 8192, LONG = 1 << 28 };
+
+typedef struct Limits {
+    Tape *tape;
+    Tensor *a, *b;
+} Limits;
+
+static void square_product(void *context)
+{
+    Limits *l = context;
+    op_matmul(l->tape, l->a, l->b, false, false);
+}
+
+static void long_sum(void *context)
+{
+    Limits *l = context;
+    op_add(l->tape, l->a, l->b);
+}
+
+static double limit_ms(BenchOptions *options, Shape size, TapeStep *step)
+{
+    Limits l = { .tape = bench_tape(options) };
+    l.a = tape_persistent(l.tape, size);
+    l.b = tape_persistent(l.tape, size);
+    const double ms = bench_step(options, l.tape, step, &l).least;
+    tape_free(l.tape);
+    device_release_cached(options->device);
+    return ms;
+}
+
+static void measure_cuda(BenchOptions *options, double *peak, double *bandwidth)
+{
+    const double flops = 2.0 * SQUARE * SQUARE * SQUARE, bytes = 3.0 * LONG * sizeof(Real);
+    *peak = flops / limit_ms(options, shape(SQUARE, SQUARE), square_product) * 1e-6;
+    *bandwidth = bytes / limit_ms(options, shape(LONG), long_sum) * 1e-6;
+}
+
+static Tensor *integers(Tape *tape, int64_t n)
+{
+    Tensor *tensor = tape_persistent_i32(tape, shape(n));
+    int32_t *host = malloc((size_t)n * sizeof *host);
+    if (!host)
+        exit(EXIT_FAILURE);
+    for (int64_t i = 0; i < n; i++)
+        host[i] = (int32_t)(i * 37 % 11);
+    tensor_write_i32(tensor, host);
+    free(host);
+    return tensor;
+}
+
+int main(int argc, char **argv)
+{
+    BenchOptions options = bench_begin(argc, argv, "every operation beside the machine's limits");
+    const bool cuda = device_is_cuda(options.device);
+    const int64_t count = cuda ? CUDA_ROWS : CPU_ROWS;
+    double peak, bandwidth;
+    (cuda ? measure_cuda : measure_cpu)(&options, &peak, &bandwidth);
+
+    Params *params = params_new(options.device, 1);
+    Tape *tape = bench_tape(&options);
+    Inputs in = { .integers = integers(tape, count) };
+    const Shape size = shape(count, WIDTH);
     in.x = normal(params, "x", size);
     in.y = normal(params, "y", size);
     in.positive = params_add(params, "positive", size, (Initializer){ INITIAL_ONE, 0 });
@@ -306,22 +362,22 @@ int main(int argc, char **argv)
     in.weight = normal(params, "weight", shape(WIDE, WIDTH));
     in.bias = normal(params, "bias", shape(WIDE));
     in.table = normal(params, "table", shape(11, WIDTH));
-    const Shape heads = shape(ROWS / POSITIONS, POSITIONS, HEADS, HEAD_DIM);
+    const Shape heads = shape(count / POSITIONS, POSITIONS, HEADS, HEAD_DIM);
     in.attention[0] = normal(params, "query", heads);
     in.attention[1] = normal(params, "key", heads);
     in.attention[2] = normal(params, "value", heads);
 
-    printf("%d threads; fused multiply-adds %.0f GFLOP/s, triad %.1f GB/s; %d rows of %d\n",
-           device_threads(), peak, bandwidth, ROWS, WIDTH);
+    printf("%s; %s %.0f GFLOP/s, %s %.1f GB/s; %lld rows of %d\n", bench_where(&options).text,
+           cuda ? "product" : "fused multiply-adds", peak, cuda ? "a + b" : "triad", bandwidth,
+           (long long)count, WIDTH);
     printf("%-28s %-37s forward+backward\n", "", "forward");
     bench_record(&options, "\"name\": \"machine\", \"gflops\": %.5g, \"gbytes_per_second\": %.5g",
                  peak, bandwidth);
-    Tape *tape = tape_new(device);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        measure(&options, (Case){ tape, params, &in, &rows[i], false }, peak, bandwidth);
+        measure(&options, (Case){ tape, params, &in, (double)count * WIDTH, &rows[i], false }, peak,
+                bandwidth);
     bench_end(&options);
     tape_free(tape);
     params_free(params);
-    free(in.integer_values);
     return EXIT_SUCCESS;
 }
