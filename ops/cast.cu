@@ -4,7 +4,7 @@ template <typename Out, typename In>
 __global__ void cast(Out *out, bool accumulate, const In *x, int64_t n)
 {
     GRID_FOR(i, n)
-    contribute(&out[i], accumulate, load(&x[i]));
+        contribute(&out[i], accumulate, load(&x[i]));
 }
 
 extern "C" void cast_cuda(Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n)

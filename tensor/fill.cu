@@ -1,7 +1,6 @@
 #include "tensor/kernel.cuh"
 
-template <typename T>
-__global__ void fill(T *out, Real value, int64_t n)
+template <typename T> __global__ void fill(T *out, Real value, int64_t n)
 {
     GRID_FOR(i, n)
         store(&out[i], value);

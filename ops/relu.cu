@@ -1,0 +1,26 @@
+#include "ops/map.cuh"
+
+struct ReluForward {
+    __device__ Real operator()(Real x) const
+    {
+        return x <= 0 ? 0 : x;
+    }
+};
+
+struct ReluBackward {
+    __device__ Real operator()(Real dout, Real x) const
+    {
+        return x <= 0 ? 0 : dout;
+    }
+};
+
+extern "C" void relu_forward_cuda(Real *out, const Real *x, int64_t n)
+{
+    map(ReluForward(), out, false, n, x);
+}
+
+extern "C" void relu_backward_cuda(Real *dx, bool accumulate, const Real *dout, const Real *x,
+                                   int64_t n)
+{
+    map(ReluBackward(), dx, accumulate, n, dout, x);
+}

@@ -1,0 +1,14 @@
+#include "ops/map.cuh"
+
+struct SubtractForward {
+    __device__ Real operator()(Real a, Real b) const
+    {
+        return a - b;
+    }
+};
+
+extern "C" void subtract_forward_cuda(Real *out, const Real *a, int64_t na, const Real *b,
+                                      int64_t nb, int64_t n)
+{
+    map(SubtractForward(), out, false, n, Repeated{ a, na }, Repeated{ b, nb });
+}
