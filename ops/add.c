@@ -26,7 +26,7 @@ static void add_backward(Node *node)
         Gradient dx = tape_contribution(node, x); /* [m] */
         int64_t m = tensor_count(x);
         if (dx.data)
-            sum_repeats(x, dx.data, dx.accumulate, 1, dout, n / m, m);
+            sum_repeats(node->tape, x, dx.data, dx.accumulate, 1, dout, n / m, m);
     }
 }
 

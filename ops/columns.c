@@ -29,10 +29,10 @@ static void column_sums_cpu(Real *partial, const Real *x, int64_t R, int64_t C)
     }
 }
 
-void column_sums(Tape *tape, Gradient dw, const Real *x, int64_t R, int64_t C)
+void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int64_t R, int64_t C)
 {
     Tensor *partial = tape_scratch(tape, shape(row_blocks(R), C));
-    DEVICE_CALL(partial, column_sums, (partial->data, x, R, C));
+    DEVICE_CALL(like, column_sums, (partial->data, x, R, C));
     sum_row_blocks(partial->device, dw, partial->data, R, C);
     tape_scratch_free(tape, partial);
 }

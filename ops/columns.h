@@ -27,7 +27,7 @@ COLUMNS_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
 /* dw [C] <- the sum over the blocks of partial [row_blocks(R), C]. */
 void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C);
 
-/* dw [C] <- the sum over the rows of x [R, C]. */
-void column_sums(Tape *tape, Gradient dw, const Real *x, int64_t R, int64_t C);
+/* dw [C] <- the sum over the rows of x [R, C], which is stored as `like`. */
+void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int64_t R, int64_t C);
 
 #endif

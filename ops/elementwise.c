@@ -18,8 +18,8 @@ Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const 
 /* ------------------------------------------------------------------------------------------- sums */
 enum { PARTS = 64, CHUNK = 64 };
 
-/* sum_i x[i]: in 64 parts whatever the number of threads. */
-static double total(const Real *x, int64_t n)
+/* In 64 parts whatever the number of threads. */
+double sum_all(const Real *x, int64_t n)
 {
     double part[PARTS], sum = 0;
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
@@ -35,17 +35,25 @@ static double total(const Real *x, int64_t n)
     return sum;
 }
 
-/* Each thread owns columns, 64 at a time, and goes down the rows. */
-static void sum_repeats_cpu(Real *out, bool accumulate, Real factor, const Real *x, int64_t rows,
-                            int64_t columns)
+/* How many Reals of scratch memory sum_repeats wants. */
+static int64_t sum_repeats_scratch_cpu(int64_t rows, int64_t columns)
 {
+    (void)rows, (void)columns;
+    return 0;
+}
+
+/* Each thread owns columns, 64 at a time, and goes down the rows. */
+static void sum_repeats_cpu(Real *out, bool accumulate, Real factor, Real *scratch, const Real *x,
+                            int64_t rows, int64_t columns)
+{
+    (void)scratch;
     if (rows == 1) {
         PARALLEL_FOR(c, columns)
             contribute(&out[c], accumulate, factor * x[c]);
         return;
     }
     if (columns == 1) {
-        contribute(out, accumulate, factor * (Real)total(x, rows));
+        contribute(out, accumulate, factor * (Real)sum_all(x, rows));
         return;
     }
 #pragma omp parallel for schedule(static) if (rows * columns >= PARALLEL_MINIMUM)
@@ -61,10 +69,14 @@ static void sum_repeats_cpu(Real *out, bool accumulate, Real factor, const Real 
     }
 }
 
-void sum_repeats(const Tensor *like, Real *out, bool accumulate, Real factor, const Real *x,
-                 int64_t rows, int64_t columns)
+void sum_repeats(Tape *tape, const Tensor *like, Real *out, bool accumulate, Real factor,
+                 const Real *x, int64_t rows, int64_t columns)
 {
-    DEVICE_CALL(like, sum_repeats, (out, accumulate, factor, x, rows, columns));
+    int64_t wanted = DEVICE_CALL(like, sum_repeats_scratch, (rows, columns));
+    Tensor *scratch = wanted ? tape_scratch(tape, shape(wanted)) : NULL;
+    DEVICE_CALL(like, sum_repeats,
+                (out, accumulate, factor, scratch ? scratch->data : NULL, x, rows, columns));
+    tape_scratch_free(tape, scratch);
 }
 
 /* ------------------------------------------------------------------- gradients of repeated inputs */
@@ -82,7 +94,7 @@ void broadcast_end(Node *node, Tensor *x, Broadcast broadcast)
     if (!broadcast.scratch)
         return;
     int64_t m = tensor_count(x);
-    sum_repeats(x, broadcast.gradient.data, broadcast.gradient.accumulate, 1, broadcast.data,
-                tensor_count(broadcast.scratch) / m, m);
+    sum_repeats(node->tape, x, broadcast.gradient.data, broadcast.gradient.accumulate, 1,
+                broadcast.data, tensor_count(broadcast.scratch) / m, m);
     tape_scratch_free(node->tape, broadcast.scratch);
 }

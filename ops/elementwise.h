@@ -41,10 +41,14 @@ static inline const Real *repeated(Real *room, const Real *x, int64_t m, int64_t
     return room;
 }
 
-/* out[c] <- factor sum_r x[r, c], x [rows, columns]. Each sum is made in double precision, in an
- * order that does not depend on the number of threads. out and x are stored as `like`. */
-void sum_repeats(const Tensor *like, Real *out, bool accumulate, Real factor, const Real *x,
-                 int64_t rows, int64_t columns);
+/* sum_i x[i] on the CPU: in double precision, in an order that does not depend on the number of
+ * threads. */
+double sum_all(const Real *x, int64_t n);
+
+/* out[c] <- factor sum_r x[r, c], x [rows, columns], in an order that depends on the sizes alone, on
+ * the CPU in double precision. out and x are stored as `like`. */
+void sum_repeats(Tape *tape, const Tensor *like, Real *out, bool accumulate, Real factor,
+                 const Real *x, int64_t rows, int64_t columns);
 
 /* In a backward function: the place for dL/dx as if x had all n numbers. Where x is repeated this
  * is scratch memory, and broadcast_end sums the repeats into x's gradient. data is NULL when x

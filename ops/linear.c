@@ -34,7 +34,7 @@ static void linear_backward(Node *node)
 
     Gradient dbias = tape_contribution(node, bias); /* [O] */
     if (dbias.data)
-        column_sums(node->tape, dbias, dout, R, O);
+        column_sums(node->tape, node->outputs[0], dbias, dout, R, O);
 }
 
 static void check_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)

@@ -2,11 +2,25 @@
  *   out[r] = f sum_c x[r, c], f = 1 for the sum, 1 / C for the mean
  * Backward, g = dL/dout:
  *   dx[r, c] <- f g[r]
- * The sums are made in double precision, in an order that the number of threads does not change. */
+ * out and g are in Real, however x is stored. The sums are made in an order that the number of
+ * threads does not change, on the CPU in double precision. */
 #include "ops/elementwise.h"
 
-static void sum_forward_cpu(Real *out, Real factor, const Real *x, int64_t rows, int64_t columns)
+/* How many Reals of scratch memory sum_forward wants. */
+static int64_t sum_scratch_cpu(int64_t rows, int64_t columns)
 {
+    (void)rows, (void)columns;
+    return 0;
+}
+
+static void sum_forward_cpu(Real *out, Real *scratch, Real factor, const Real *x, int64_t rows,
+                            int64_t columns)
+{
+    (void)scratch;
+    if (rows == 1) {
+        *out = factor * (Real)sum_all(x, columns);
+        return;
+    }
 #pragma omp parallel for schedule(static) if (rows * columns >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < rows; r++) {
         double sum = 0;
@@ -38,7 +52,7 @@ static void sum_backward(Node *node)
     int64_t rows = tensor_count(node->outputs[0]);
     Gradient dx = tape_contribution(node, x);
     DEVICE_CALL(
-        x->device, sum_backward,
+        x, sum_backward,
         (dx.data, dx.accumulate, *factor, tape_upstream(node, 0), rows, tensor_count(x) / rows));
 }
 
@@ -49,15 +63,15 @@ static Tensor *reduce(Tape *tape, const char *name, Tensor *x, Reduction over, b
                    (int)over);
     if (over == OVER_LAST_AXIS && x->shape.rank == 0)
         tape_error(tape, "%s: x is a scalar, which has no last axis; expected OVER_ALL", name);
-    x = op_cast(tape, x, TENSOR_REAL);
     Shape shape = over == OVER_ALL ? shape_scalar() : shape_new(x->shape.rank - 1, x->shape.size);
     int64_t rows = shape_count(shape), columns = tensor_count(x) / rows;
     Real factor = mean ? 1 / (Real)columns : 1;
     Tensor *out = tape_tensor(tape, shape);
-    if (over == OVER_ALL)
-        sum_repeats(out, out->data, false, factor, x->data, columns, 1);
-    else
-        DEVICE_CALL(x, sum_forward, (out->data, factor, x->data, rows, columns));
+    int64_t wanted = DEVICE_CALL(x, sum_scratch, (rows, columns));
+    Tensor *scratch = wanted ? tape_scratch(tape, shape(wanted)) : NULL;
+    DEVICE_CALL(x, sum_forward,
+                (out->data, scratch ? scratch->data : NULL, factor, x->data, rows, columns));
+    tape_scratch_free(tape, scratch);
     tape_record(tape, (Node){ .name = name,
                               .backward = sum_backward,
                               .inputs = { x },
