@@ -4,17 +4,12 @@
  *   dx_i <- k_i g_i / (1 - p)
  * Kept: nothing but where the generator stood. u_i is made of word i % 4 of its block at counter
  * start + i / 4, so that backward draws the same numbers again, and any thread can draw any. */
+#include "ops/dropout.h"
 #include "ops/internal.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
-
-typedef struct Dropout {
-    Random random;  /* before the draw */
-    uint32_t limit; /* u_i = (word_i / 2^8) 2^-24 is kept from limit = ceil(2^24 p) on */
-    Real scale;     /* 1 / (1 - p) */
-} Dropout;
 
 /* Blocks are drawn in vector instructions, a word to a 64-bit lane: the lower halves count. */
 #if defined __AVX512F__
@@ -120,6 +115,7 @@ Tensor *op_dropout(Tape *tape, Tensor *x, Real probability)
     if (probability == 0 || !tape_is_recording(tape))
         return x;
     Dropout d = { .random = tape_draw(tape, (tensor_count(x) + 3) / 4),
+                  .start = tape_random_start(tape),
                   .limit = (uint32_t)ceil(0x1p24 * (double)probability),
                   .scale = 1 / (1 - probability) };
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
