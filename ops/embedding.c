@@ -31,11 +31,19 @@ static void add_columns(Real *dweight, const Real *dout, const int32_t *indices,
     }
 }
 
+/* How many Reals of scratch memory embedding_backward wants. */
+static int64_t embedding_scratch_cpu(int64_t R, int64_t D)
+{
+    (void)R, (void)D;
+    return 0;
+}
+
 /* A thread owns some columns of dweight: an element's sum is in the order of the rows whatever the
  * number of threads. Its columns are whole cache lines, which two threads must not share. */
-static void embedding_backward_cpu(Real *dweight, bool accumulate, const Real *dout,
+static void embedding_backward_cpu(Real *dweight, bool accumulate, Real *scratch, const Real *dout,
                                    const int32_t *indices, int64_t R, int64_t V, int64_t D)
 {
+    (void)scratch;
     if (!accumulate)
         PARALLEL_FOR(i, V * D)
             dweight[i] = 0;
@@ -51,11 +59,15 @@ static void embedding_backward_cpu(Real *dweight, bool accumulate, const Real *d
 
 static void embedding_backward(Node *node)
 {
-    Tensor *weight = node->inputs[0], *indices = node->inputs[1];
+    Tensor *weight = node->inputs[0], *indices = node->inputs[1], *out = node->outputs[0];
+    int64_t R = tensor_count(indices), V = weight->shape.size[0], D = weight->shape.size[1];
+    int64_t wanted = DEVICE_CALL(out, embedding_scratch, (R, D));
+    Tensor *scratch = wanted ? tape_scratch(node->tape, shape(wanted)) : NULL;
     Gradient dweight = tape_contribution(node, weight);
-    DEVICE_CALL(node->outputs[0], embedding_backward,
-                (dweight.data, dweight.accumulate, tape_upstream(node, 0), indices->integers,
-                 tensor_count(indices), weight->shape.size[0], weight->shape.size[1]));
+    DEVICE_CALL(out, embedding_backward,
+                (dweight.data, dweight.accumulate, scratch ? scratch->data : NULL,
+                 tape_upstream(node, 0), indices->integers, R, V, D));
+    tape_scratch_free(node->tape, scratch);
 }
 
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
