@@ -127,6 +127,12 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/bench/common.o $(LIBRARY)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
 
+ifeq ($(CUDA),yes)
+TESTS += $(BUILD)/tests/test_curand
+$(BUILD)/tests/test_curand: $(BUILD)/tests/test_curand.cu.o
+	@$(NVCC) $< -o $@
+endif
+
 copy-task: $(BUILD)/examples/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
