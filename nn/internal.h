@@ -3,6 +3,7 @@
 #define TAPEGRAD_NN_INTERNAL_H
 
 #include "nn/nn.h"
+#include "nn/params_clip.h"
 #include "tensor/internal.h"
 
 /* A weight's path name, or one with a prefix in a file; weights leave PREFIX_ROOM bytes free. */
@@ -28,6 +29,9 @@ const char *params_lay_out(Params *params);
 int64_t params_flat_count(const Params *params);
 Real *params_flat_values(Params *params);
 Real *params_flat_gradients(Params *params);
+
+/* What clipping leaves in device memory; NULL while storage is not laid out, and zeros at first. */
+Clipping *params_clipping(const Params *params);
 
 /* params_count entries for a file, one a weight, that read from host: a copy of a flat buffer laid
  * out like the values. Their names get a prefix ("" for the weights themselves) and lie in names. */

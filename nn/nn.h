@@ -55,10 +55,13 @@ Tensor *params_at(const Params *params, int index);
 /* Marks all gradients as empty: the next contribution to each stores. */
 void params_zero_gradients(Params *params);
 
-/* The norm sqrt(sum g^2) over all gradients. When it exceeds maximum_norm (> 0), the gradients are
- * scaled by maximum_norm / norm (Pascanu, Mikolov, Bengio 2013, algorithm 1). Returns the norm
- * before scaling; when that is infinite or NaN, nothing is scaled. */
-Real params_clip_gradients(Params *params, Real maximum_norm);
+/* When the norm sqrt(sum g^2) over all gradients exceeds maximum_norm (> 0), they are scaled by
+ * maximum_norm / norm (Pascanu, Mikolov, Bengio 2013, algorithm 1); when it is infinite or NaN,
+ * nothing is scaled. */
+void params_clip_gradients(Params *params, Real maximum_norm);
+/* The norm that the last params_clip_gradients found, before it scaled. On CUDA this waits for it,
+ * and is not for steps that are replayed. Raises when there was none. */
+Real params_gradient_norm(const Params *params);
 
 /* All weights under their path names, as a safetensors file. Loading needs every weight, of the
  * same shape, and tells the first that is missing, misshapen or unknown; then nothing is changed.

@@ -40,6 +40,7 @@ struct Params {
     Constant *constants;
     int64_t flat_count;
     Block *values, *gradients; /* NULL until storage is laid out */
+    Clipping *clipping;        /* behind the gradients */
     char trouble[192];         /* why it could not be laid out */
 };
 
@@ -151,7 +152,7 @@ const char *params_lay_out(Params *params)
     const size_t bytes = (size_t)params->flat_count * sizeof(Real);
     Real *host = memory_allocate(bytes);
     Block *values = device_allocate(params->device, bytes);
-    Block *gradients = device_allocate(params->device, bytes);
+    Block *gradients = device_allocate(params->device, bytes + sizeof(Clipping));
     if (!host || !values || !gradients) {
         free(host);
         device_free(params->device, values);
@@ -163,10 +164,11 @@ const char *params_lay_out(Params *params)
     memset(host, 0, bytes); /* the padding */
     draw_all(params, host);
     device_copy_in(params->device, values->data, host, bytes);
-    device_zero(params->device, gradients->data, bytes);
+    device_zero(params->device, gradients->data, bytes + sizeof(Clipping));
     free(host);
     params->values = values;
     params->gradients = gradients;
+    params->clipping = (Clipping *)((Real *)gradients->data + params->flat_count);
     place_all(params);
     return NULL;
 }
@@ -405,6 +407,11 @@ Real *params_flat_gradients(Params *params)
         whole->has_gradient = true;
     }
     return params->gradients->data;
+}
+
+Clipping *params_clipping(const Params *params)
+{
+    return params->clipping;
 }
 
 void params_zero_gradients(Params *params)

@@ -6,42 +6,55 @@
 
 /* In double and in parts that do not depend on the number of threads, so that neither does the
  * sum's rounding. */
-static double sum_of_squares_cpu(const Real *x, int64_t n)
+static void sum_squares_cpu(Clipping *clipping, const Real *x, int64_t n)
 {
-    enum { PARTS = 256 };
-    double parts[PARTS], total = 0;
-    const int64_t length = (n + PARTS - 1) / PARTS;
+    const int64_t length = (n + CLIP_PARTS - 1) / CLIP_PARTS;
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
-    for (int part = 0; part < PARTS; part++) {
+    for (int part = 0; part < CLIP_PARTS; part++) {
         const int64_t start = part * length, end = start + length < n ? start + length : n;
         double sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = start; i < end; i++)
             sum += (double)x[i] * (double)x[i];
-        parts[part] = sum;
+        clipping->parts[part] = sum;
     }
-    for (int part = 0; part < PARTS; part++)
-        total += parts[part];
-    return total;
 }
 
-static void scale_in_place_cpu(Real *x, int64_t n, Real factor)
+static void clip_gradients_cpu(Real *x, Clipping *clipping, Real maximum_norm, int64_t n)
 {
+    double total = 0;
+    for (int part = 0; part < CLIP_PARTS; part++)
+        total += clipping->parts[part];
+    const double norm = sqrt(total);
+    clipping->norm = norm;
+    clipping->done = true;
+    if (!(isfinite(norm) && norm > (double)maximum_norm))
+        return;
+    const Real factor = (Real)((double)maximum_norm / norm);
     PARALLEL_FOR(i, n) {
         x[i] *= factor;
     }
 }
 
-Real params_clip_gradients(Params *params, Real maximum_norm)
+void params_clip_gradients(Params *params, Real maximum_norm)
 {
     if (!(maximum_norm > 0))
         error_raise("params_clip_gradients: the maximum norm is %g, expected more than 0",
                     (double)maximum_norm);
     Device *device = params_device(params);
     Real *gradients = params_flat_gradients(params);
+    Clipping *clipping = params_clipping(params);
     const int64_t n = params_flat_count(params);
-    double norm = sqrt(DEVICE_CALL(device, sum_of_squares, (gradients, n)));
-    if (isfinite(norm) && norm > (double)maximum_norm)
-        DEVICE_CALL(device, scale_in_place, (gradients, n, (Real)((double)maximum_norm / norm)));
-    return (Real)norm;
+    DEVICE_CALL(device, sum_squares, (clipping, gradients, n));
+    DEVICE_CALL(device, clip_gradients, (gradients, clipping, maximum_norm, n));
+}
+
+Real params_gradient_norm(const Params *params)
+{
+    Clipping clipping = { .done = false };
+    if (params_clipping(params))
+        device_copy_out(params_device(params), &clipping, params_clipping(params), sizeof clipping);
+    if (!clipping.done)
+        error_raise("params_gradient_norm: there is none yet; call params_clip_gradients before");
+    return (Real)clipping.norm;
 }
