@@ -78,7 +78,8 @@ Optimizer *optim_radam(Params *params, RAdamConfig config);
 /* Before or after params_free; NULL is fine. */
 void optim_free(Optimizer *optimizer);
 
-/* One step from the accumulated gradients, which are empty afterwards; an empty one counts as 0. */
+/* One step from the accumulated gradients, which are empty afterwards; an empty one counts as 0.
+ * In tape_replay: once a step. */
 void optim_step(Optimizer *optimizer);
 
 /* Steps taken so far; the learning rate that the next step will use; and a new base for it, 0 or

@@ -103,10 +103,11 @@ void optim_step(Optimizer *optimizer)
 {
     Real *values = params_flat_values(optimizer->params);
     const Real *gradients = params_flat_gradients(optimizer->params);
-    if (device_is_capturing(optimizer->device))
-        device_before_replay(optimizer->device, begin_step, optimizer);
-    else
+    if (!device_is_capturing(optimizer->device))
         begin_step(optimizer);
+    else if (!device_before_replay(optimizer->device, begin_step, optimizer))
+        error_raise("optim_step: a replayed step may hold one step of an optimiser, this is its "
+                    "second");
     optimizer->update(optimizer, values, gradients);
     params_zero_gradients(optimizer->params);
 }

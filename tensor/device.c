@@ -257,14 +257,18 @@ void device_capture_abandon(void)
         capture_free(capture);
 }
 
-void device_before_replay(Device *device, BeforeReplay *function, void *context)
+bool device_before_replay(Device *device, BeforeReplay *function, void *context)
 {
+    for (const Callback *other = device->capture->callbacks; other; other = other->next)
+        if (other->function == function && other->context == context)
+            return false;
     Callback *callback = memory_allocate(sizeof *callback);
     if (!callback)
         error_raise("device_before_replay: %s", device_exhausted(device, sizeof *callback).text);
     *callback = (Callback){ .function = function, .context = context };
     *device->capture->callbacks_end = callback;
     device->capture->callbacks_end = &callback->next;
+    return true;
 }
 
 void device_replay(Capture *capture)

@@ -115,9 +115,10 @@ void device_replay(Capture *capture);
 void capture_free(Capture *capture);
 
 /* To be called before each replay, in this order: what the host does in every step, and the copying
- * of the step's numbers to where the recorded kernels read them. Raises when memory is exhausted. */
+ * of the step's numbers to where the recorded kernels read them. False when this capture has the
+ * pair already. Raises when memory is exhausted. */
 typedef void BeforeReplay(void *context);
-void device_before_replay(Device *device, BeforeReplay *function, void *context);
+bool device_before_replay(Device *device, BeforeReplay *function, void *context);
 
 /* What is wrong with reading the tensor as this type, the end of a sentence; NULL when nothing is.
  * Lays a parameter out first. */

@@ -86,6 +86,9 @@ START_TEST(replayed_steps_are_bitwise_the_steps)
         tape_replay(replayed.tape, train, &replayed);
         Real expected = tensor_item(eager.loss), actual = tensor_item(replayed.loss);
         ck_assert_mem_eq(&expected, &actual, sizeof expected);
+        expected = params_gradient_norm(eager.params);
+        actual = params_gradient_norm(replayed.params);
+        ck_assert_mem_eq(&expected, &actual, sizeof expected);
     }
     ck_assert_int_eq(replayed.calls, device_is_cuda(test_device()) ? 2 : STEPS);
     ck_assert_int_eq(optim_steps(replayed.optimizer), STEPS);
@@ -157,6 +160,12 @@ static void take_an_input(void *context)
     op_exp(trainer->tape, tape_input(trainer->tape, &one, shape(1)));
 }
 
+static void step_twice(void *context)
+{
+    train(context);
+    optim_step(((Trainer *)context)->optimizer);
+}
+
 static void reset(void *context)
 {
     tape_reset(((Trainer *)context)->tape);
@@ -212,6 +221,22 @@ START_TEST(what_a_recorded_step_must_not_do)
 }
 END_TEST
 
+/* Its numbers lie in one place, where the second step's would overwrite the first's. */
+START_TEST(a_replayed_step_holds_one_step_of_an_optimiser)
+{
+    if (!device_is_cuda(test_device()))
+        return;
+    Trainer trainer = trainer_new();
+    write_inputs(&trainer, 0);
+    tape_replay(trainer.tape, step_twice, &trainer);
+    assert_raises("optim_step: a replayed step may hold one step of an optimiser, this is its "
+                  "second",
+                  tape_replay(trainer.tape, step_twice, &trainer));
+    ck_assert_int_eq(optim_steps(trainer.optimizer), 2);
+    trainer_free(&trainer);
+}
+END_TEST
+
 START_TEST(inputs_keep_within_the_bounds)
 {
     Trainer trainer = trainer_new();
@@ -243,9 +268,10 @@ END_TEST
 
 int main(void)
 {
-    return run_tests("replay", (const TTest *const[]){
-                                   replayed_steps_are_bitwise_the_steps, other_work_between_replays,
-                                   a_step_must_not_reset, a_reset_begins_anew,
-                                   what_a_recorded_step_must_not_do, inputs_keep_within_the_bounds,
-                                   persistent_tensors_survive_resets, NULL });
+    return run_tests(
+        "replay", (const TTest *const[]){
+                      replayed_steps_are_bitwise_the_steps, other_work_between_replays,
+                      a_step_must_not_reset, a_reset_begins_anew, what_a_recorded_step_must_not_do,
+                      a_replayed_step_holds_one_step_of_an_optimiser, inputs_keep_within_the_bounds,
+                      persistent_tensors_survive_resets, NULL });
 }
