@@ -148,7 +148,7 @@ static const Case cases[] = {
     CASE(used_twice, S(37, 41)),
     CASE(add, S(5, 7, 11), S(5, 7, 11)),
     CASE(add, S(5, 7, 11), S(11)),
-    CASE(add, S(1), S(5, 70, 11)),
+    CASE(add, S(70, 11), S(5, 70, 11)),
     CASE(subtract, S(7, 300), S(5, 7, 300)),
     CASE(multiply, S(5, 7, 11), S(7, 11)),
     CASE(multiply, S(300, 7), S(7)),
