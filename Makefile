@@ -59,7 +59,8 @@ EMULATION    := tests/cuda_on_host
 COMPILE      += -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include
 COMPILE_CUDA  = clang++ -x c++ -std=gnu++17 -march=$(ARCH) -fPIC -fvisibility=hidden -pthread -Wall -Wextra \
                 -Wshadow -Werror -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include -I. \
-                -I$(BUILD)/include $(CFLAGS) $(SANITIZE) -MMD -MP
+                -I$(BUILD)/include $(MATH) $(CFLAGS) $(SANITIZE) $(FOR_C) -MMD -MP
+FOR_C         = $(if $(SANITIZE),-fno-sanitize=vptr -fno-sanitize=function) # these need C++ programs
 LIBS         += -lstdc++ -lpthread
 CUDA_SOURCES += $(wildcard $(EMULATION)/*.cpp)
 else
