@@ -61,8 +61,8 @@ static Tensor *attend(Tape *tape, const TransformerLayer *layer, Tensor *x, Tens
 
 static Tensor *feed_forward(Tape *tape, const TransformerLayer *layer, Tensor *x)
 {
-    x = nn_linear_forward(tape, &layer->ff1, x);
-    x = layer->gelu ? op_gelu(tape, x) : op_relu(tape, x);
+    x = op_linear_activation(tape, x, layer->ff1.weight, layer->ff1.bias,
+                             layer->gelu ? ACTIVATION_GELU : ACTIVATION_RELU);
     x = nn_dropout_forward(tape, &layer->dropout, x);
     x = nn_linear_forward(tape, &layer->ff2, x);
     return nn_dropout_forward(tape, &layer->dropout, x);

@@ -2,28 +2,19 @@
  *   P(x) = (1 + erf(x / sqrt 2)) / 2     p(x) = dP/dx = e^(-x^2 / 2) / sqrt(2 pi)
  * Backward, g = dL/dout:
  *   dx <- g (P(x) + x p(x)) */
+#include "ops/activation.h"
 #include "ops/internal.h"
-
-static inline Real distribution(Real x)
-{
-    return (1 + real_erf(x * (Real)0.70710678118654752)) / 2;
-}
-
-static inline Real density(Real x)
-{
-    return (Real)0.39894228040143268 * real_exp(-x * x / 2);
-}
 
 static void gelu_forward_cpu(Real *out, const Real *x, int64_t n)
 {
     PARALLEL_FOR(i, n)
-        out[i] = x[i] * distribution(x[i]);
+        out[i] = gelu(x[i]);
 }
 
 static void gelu_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *x, int64_t n)
 {
     PARALLEL_FOR(i, n)
-        contribute(&dx[i], accumulate, dout[i] * (distribution(x[i]) + x[i] * density(x[i])));
+        contribute(&dx[i], accumulate, dout[i] * gelu_slope(x[i]));
 }
 
 static void gelu_backward(Node *node)

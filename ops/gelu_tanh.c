@@ -2,35 +2,20 @@
  *   (the approximation of gelu by Hendrycks and Gimpel 2016)
  * Backward, g = dL/dout; dt/dx = (1 - t^2) du/dx, du/dx = a (1 + 3 b x^2):
  *   dx <- g ((1 + t) + x (1 - t^2) du/dx) / 2 */
+#include "ops/activation.h"
 #include "ops/internal.h"
-
-static const Real A = (Real)0.79788456080286536, B = (Real)0.044715;
-
-static inline Real inner(Real x)
-{
-    return A * (x + B * x * x * x);
-}
-
-/* 0 below -10 and 1 above 10, where x^2 might overflow */
-static inline Real slope(Real x)
-{
-    x = x < -10 ? -10 : x;
-    x = x > 10 ? 10 : x;
-    Real t = real_tanh(inner(x));
-    return ((1 + t) + x * (1 - t * t) * A * (1 + 3 * B * x * x)) / 2;
-}
 
 static void gelu_tanh_forward_cpu(Real *out, const Real *x, int64_t n)
 {
     PARALLEL_FOR(i, n)
-        out[i] = x[i] * ((1 + real_tanh(inner(x[i]))) / 2);
+        out[i] = gelu_tanh(x[i]);
 }
 
 static void gelu_tanh_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *x,
                                    int64_t n)
 {
     PARALLEL_FOR(i, n)
-        contribute(&dx[i], accumulate, dout[i] * slope(x[i]));
+        contribute(&dx[i], accumulate, dout[i] * gelu_tanh_slope(x[i]));
 }
 
 static void gelu_tanh_backward(Node *node)

@@ -11,23 +11,23 @@ static void matmul_backward(Node *node)
 {
     Tensor *a = node->inputs[0], *b = node->inputs[1];
     const Product p = *(const Product *)node->saved;
-    const Real *dout = tape_upstream(node, 0);
+    const Operand dout = upstream_operand(node);
     const bool ta = p.transpose_a, tb = p.transpose_b;
 
     Gradient da = tape_contribution(node, a);
     if (da.data && !ta) /* da [n, k] = dout [n, m] b^T [m, k] */
-        product(node->tape, "op_matmul", da.data, da.accumulate, dout, b->data,
+        product(node->tape, "op_matmul", result_for(da, a), dout, operand_of(b),
                 (Product){ p.n, p.m, p.k, false, !tb, p.count, p.a_step, p.out_step, p.b_step });
     if (da.data && ta) /* da [k, n] = b [k, m] dout^T [m, n] */
-        product(node->tape, "op_matmul", da.data, da.accumulate, b->data, dout,
+        product(node->tape, "op_matmul", result_for(da, a), operand_of(b), dout,
                 (Product){ p.k, p.m, p.n, tb, true, p.count, p.a_step, p.b_step, p.out_step });
 
     Gradient db = tape_contribution(node, b);
     if (db.data && !tb) /* db [k, m] = a^T [k, n] dout [n, m] */
-        product(node->tape, "op_matmul", db.data, db.accumulate, a->data, dout,
+        product(node->tape, "op_matmul", result_for(db, b), operand_of(a), dout,
                 (Product){ p.k, p.n, p.m, !ta, false, p.count, p.b_step, p.a_step, p.out_step });
     if (db.data && tb) /* db [m, k] = dout^T [m, n] a [n, k] */
-        product(node->tape, "op_matmul", db.data, db.accumulate, dout, a->data,
+        product(node->tape, "op_matmul", result_for(db, b), dout, operand_of(a),
                 (Product){ p.m, p.n, p.k, true, ta, p.count, p.b_step, p.out_step, p.a_step });
 }
 
@@ -73,8 +73,11 @@ Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, bool trans
     Shape out_shape = a->shape;
     out_shape.size[out_shape.rank - 2] = shape_size(a->shape, transpose_a ? -1 : -2);
     out_shape.size[out_shape.rank - 1] = p.m;
-    Tensor *out = tape_tensor(tape, out_shape);
-    product(tape, "op_matmul", out->data, false, a->data, b->data, p);
+    const TensorType type = product_type(tape);
+    a = op_cast(tape, a, type);
+    b = op_cast(tape, b, type);
+    Tensor *out = tape_tensor_of(tape, type, out_shape);
+    product(tape, "op_matmul", result_in(out), operand_of(a), operand_of(b), p);
     tape_record(tape, (Node){ .name = "op_matmul",
                               .backward = matmul_backward,
                               .inputs = { a, b },

@@ -20,6 +20,12 @@ Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, bool trans
 /* out = x weight^T + bias: x [..., in], weight [out, in], bias [out] or NULL; [..., out]. */
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
+/* out = f(x weight^T + bias), likewise but with a bias: what op_linear and then op_relu, op_gelu or
+ * op_gelu_tanh make, in fewer passes over memory; of relu it keeps nothing but out. */
+typedef enum { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH } Activation;
+Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
+                             Activation activation);
+
 /* ---------------------------------------------------------------------------------- elementwise
  * The shapes of a and b are equal, or one is the trailing axes of the other (a scalar always is)
  * and is repeated along the leading ones. */

@@ -114,11 +114,11 @@ static Piece piece_of(Real *out, const Real *a, const Real *b, Product p, int64_
     return piece;
 }
 
-/* False when memory is exhausted. Many products are shared out whole, few in parts; those that add up come one after the other. */
-static bool product_cpu(const char *operation, Precision precision, Real *out, bool accumulate,
-                        const Real *a, const Real *b, Product p)
+/* Many products are shared out whole, few in parts; those that add up come one after the other. */
+static void product_cpu(const char *operation, Precision precision, Result out, Operand a,
+                        Operand b, Product p)
 {
-    (void)operation, (void)precision;
+    (void)precision;
     const int threads = omp_get_max_threads();
     const int64_t terms = p.out_step == 0 ? p.count : 1, products = p.count / terms;
     const int64_t parts = products >= threads ? 1 : threads;
@@ -126,18 +126,16 @@ static bool product_cpu(const char *operation, Precision precision, Real *out, b
 #pragma omp parallel for schedule(static) reduction(&& : good)
     for (int64_t item = 0; item < products * parts; item++)
         for (int64_t term = 0; term < terms; term++) {
-            Piece piece = piece_of(out, a, b, p, item / parts + term, item % parts, parts);
+            Piece piece =
+                piece_of(out.data, a.data, b.data, p, item / parts + term, item % parts, parts);
             if (piece.n > 0 && piece.m > 0)
-                good = multiply(piece, accumulate || term > 0, p) && good;
+                good = multiply(piece, out.accumulate || term > 0, p) && good;
         }
-    return good;
+    if (!good)
+        error_raise("%s: memory is exhausted: the product found no room to work in", operation);
 }
 
-void product(Tape *tape, const char *operation, Real *out, bool accumulate, const Real *a,
-             const Real *b, Product size)
+void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size)
 {
-    if (!DEVICE_CALL(tape_device(tape), product,
-                     (operation, tape_precision(tape), out, accumulate, a, b, size)))
-        tape_error(tape, "%s: memory is exhausted: the product found no room to work in",
-                   operation);
+    DEVICE_CALL(tape_device(tape), product, (operation, tape_precision(tape), out, a, b, size));
 }

@@ -13,9 +13,49 @@ typedef struct Product {
     int64_t count, out_step, a_step, b_step;
 } Product;
 
-/* Stores the product, or adds it to out when accumulate, in the tape's precision. A run repeats bit
- * for bit. operation names the caller in messages. */
-void product(Tape *tape, const char *operation, Real *out, bool accumulate, const Real *a,
-             const Real *b, Product size);
+/* Where matrices lie, of type Real or bf16. */
+typedef struct Operand {
+    const Real *data;
+    TensorType type;
+} Operand;
+
+typedef struct Result {
+    Real *data;
+    TensorType type;
+    bool accumulate; /* adds the product to what is there */
+} Result;
+
+static inline Operand operand_of(const Tensor *tensor)
+{
+    Operand operand = { tensor->data, tensor->type };
+    return operand;
+}
+static inline Result result_in(const Tensor *tensor)
+{
+    Result result = { tensor->data, tensor->type, false };
+    return result;
+}
+static inline Result result_for(Gradient gradient, const Tensor *tensor)
+{
+    Result result = { gradient.data, tensor->type, gradient.accumulate };
+    return result;
+}
+
+/* In a backward function: dL/doutput of the node's one output. */
+static inline Operand upstream_operand(const Node *node)
+{
+    Operand operand = { tape_upstream(node, 0), node->outputs[0]->type };
+    return operand;
+}
+
+/* How products of the tape take activations and give theirs. */
+static inline TensorType product_type(const Tape *tape)
+{
+    return tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
+}
+
+/* In the tape's precision; a and b are of one type, product_type's. A run repeats bit for
+ * bit. operation names the caller in messages. */
+void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size);
 
 #endif

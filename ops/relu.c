@@ -1,19 +1,19 @@
 /* out = max(x, 0)
  * Backward, g = dL/dout:
- *   dx <- g where x > 0, else 0
- * The comparisons are turned so that not-a-number passes. */
+ *   dx <- g where x > 0, else 0 */
+#include "ops/activation.h"
 #include "ops/internal.h"
 
 static void relu_forward_cpu(Real *out, const Real *x, int64_t n)
 {
     PARALLEL_FOR(i, n)
-        out[i] = x[i] <= 0 ? 0 : x[i];
+        out[i] = relu(x[i]);
 }
 
 static void relu_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *x, int64_t n)
 {
     PARALLEL_FOR(i, n)
-        contribute(&dx[i], accumulate, x[i] <= 0 ? 0 : dout[i]);
+        contribute(&dx[i], accumulate, relu_gradient(dout[i], x[i]));
 }
 
 static void relu_backward(Node *node)

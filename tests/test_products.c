@@ -204,6 +204,81 @@ START_TEST(linear_is_a_product_and_a_sum)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------------ with an activation */
+static Tensor *by_parts(Tensor *x, Tensor *weight, Tensor *bias, Activation activation)
+{
+    Tensor *y = op_linear(tape, x, weight, bias);
+    switch (activation) {
+    case ACTIVATION_RELU:
+        return op_relu(tape, y);
+    case ACTIVATION_GELU:
+        return op_gelu(tape, y);
+    case ACTIVATION_GELU_TANH:
+        return op_gelu_tanh(tape, y);
+    case ACTIVATION_NONE:
+        break;
+    }
+    return y;
+}
+
+/* To the last bit on the CPU; of gelu not at the ends of rows, where a compiler's loop over single
+ * numbers may join other multiplications and additions than its loop over vectors. */
+static void check_same(Activation activation, const Real *a, const Real *b, int64_t count)
+{
+    if (!device_is_cuda(test_device()) && activation <= ACTIVATION_RELU)
+        ck_assert(!memcmp(a, b, (size_t)count * sizeof *a));
+    assert_close(a, b, count, TOLERANCE);
+}
+
+static void check_linear_activation(Activation activation, int64_t R, int64_t I, int64_t O)
+{
+    Real *out[2], *dx[2], *dweight[2], *dbias[2];
+    for (int fused = 0; fused < 2; fused++) {
+        begin();
+        Tensor *x = variable(1, shape(R, I)), *weight = variable(2, shape(O, I));
+        Tensor *bias = variable(3, shape(O));
+        Tensor *result = fused ? op_linear_activation(tape, x, weight, bias, activation)
+                               : by_parts(x, weight, bias, activation);
+        backward(result);
+        out[fused] = test_values(result), dx[fused] = gradient(x);
+        dweight[fused] = gradient(weight), dbias[fused] = gradient(bias);
+        tape_free(tape);
+    }
+    check_same(activation, out[1], out[0], R * O);
+    check_same(activation, dx[1], dx[0], R * I);
+    check_same(activation, dweight[1], dweight[0], O * I);
+    check_same(activation, dbias[1], dbias[0], O);
+}
+
+START_TEST(linear_activation_is_both_in_one)
+{
+    for (Activation activation = ACTIVATION_NONE; activation <= ACTIVATION_GELU_TANH;
+         activation++) {
+        check_linear_activation(activation, 1, 1, 1);
+        check_linear_activation(activation, 7, 5, 11);
+        check_linear_activation(activation, 33, 8, 136);
+        check_linear_activation(activation, 2100, 3, 67);
+        check_linear_activation(activation, 70, 16, 512);
+    }
+}
+END_TEST
+
+START_TEST(linear_activation_without_recording)
+{
+    for (Activation activation = ACTIVATION_NONE; activation <= ACTIVATION_GELU_TANH;
+         activation++) {
+        begin();
+        Tensor *x = variable(1, shape(7, 5)), *weight = variable(2, shape(16, 5));
+        Tensor *bias = variable(3, shape(16));
+        Real *recorded = test_values(op_linear_activation(tape, x, weight, bias, activation));
+        tape_recording(tape, false);
+        check_same(activation, test_values(op_linear_activation(tape, x, weight, bias, activation)),
+                   recorded, 7 * 16);
+        tape_free(tape);
+    }
+}
+END_TEST
+
 /* -------------------------------------------------------------------------------- gradient checks */
 static Tensor *matmul_checked(Tape *t, Tensor *const *in, void *context)
 {
@@ -229,6 +304,11 @@ static Tensor *linear_with_itself(Tape *t, Tensor *const *in, void *context)
 {
     (void)context;
     return op_linear(t, op_linear(t, in[0], in[0], in[1]), in[0], in[1]);
+}
+
+static Tensor *linear_activation_checked(Tape *t, Tensor *const *in, void *context)
+{
+    return op_linear_activation(t, in[0], in[1], in[2], *(Activation *)context);
 }
 
 static void check_matmul_gradients(int transposed)
@@ -260,6 +340,18 @@ START_TEST(gradients_of_linear)
     check_gradient(linear_checked, NULL, shape(2, 3, 2, 5), shape(1, 5), shape(1));
     check_gradient(linear_without_bias, NULL, shape(2, 3, 5), shape(7, 5));
     check_gradient(linear_with_itself, NULL, shape(5, 5), shape(5));
+}
+END_TEST
+
+START_TEST(gradients_of_linear_activation)
+{
+    for (Activation activation = ACTIVATION_NONE; activation <= ACTIVATION_GELU_TANH;
+         activation++) {
+        check_gradient(linear_activation_checked, &activation, shape(5), shape(3, 5), shape(3));
+        check_gradient(linear_activation_checked, &activation, shape(67, 5), shape(3, 5), shape(3));
+        check_gradient(linear_activation_checked, &activation, shape(2, 3, 5), shape(8, 5),
+                       shape(8));
+    }
 }
 END_TEST
 
@@ -430,6 +522,107 @@ START_TEST(misuse_of_linear)
 }
 END_TEST
 
+START_TEST(misuse_of_linear_activation)
+{
+    begin();
+    Tensor *x = variable(1, shape(4, 5)), *weight = variable(2, shape(3, 5));
+    Tensor *bias = variable(3, shape(3));
+    assert_raises("op_linear_activation: bias is NULL",
+                  op_linear_activation(tape, x, weight, NULL, ACTIVATION_RELU));
+    assert_raises(
+        "op_linear_activation: x is [3,5], expected 3 in its last axis: weight is [4,3]",
+        op_linear_activation(tape, weight, variable(3, shape(4, 3)), bias, ACTIVATION_RELU));
+    assert_raises("op_linear_activation: there is no activation 4",
+                  op_linear_activation(tape, x, weight, bias, (Activation)4));
+    tape_free(tape);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------------- precisions */
+START_TEST(precisions_that_are_not_to_be_had)
+{
+    begin();
+    ck_assert_int_eq(tape_precision(tape), PRECISION_FLOAT32);
+    tape_set_precision(tape, PRECISION_FLOAT32);
+    assert_raises("tape_set_precision: there is no precision 3",
+                  tape_set_precision(tape, (Precision)3));
+#ifdef TAPEGRAD_DOUBLE
+    assert_raises("tape_set_precision: tf32 is not to be had: this library is built with double",
+                  tape_set_precision(tape, PRECISION_TF32));
+#else
+    if (!device_is_cuda(test_device()))
+        assert_raises("tape_set_precision: bf16 needs a CUDA device, the tape is on cpu",
+                      tape_set_precision(tape, PRECISION_BF16));
+#endif
+    variable(1, shape(1));
+    assert_raises("tape_set_precision: the tape holds tensors; call tape_reset first",
+                  tape_set_precision(tape, PRECISION_FLOAT32));
+    tape_free(tape);
+}
+END_TEST
+
+#ifndef TAPEGRAD_DOUBLE
+typedef struct Numbers {
+    Real *out, *dx, *dweight, *dbias, *da, *db;
+} Numbers;
+
+enum { P_R = 40, P_I = 72, P_O = 24, P_N = 9 };
+
+/* A linear layer with gelu_tanh, another one without an activation, and a batch of products. */
+static Numbers in_precision(Precision precision)
+{
+    begin();
+    tape_set_precision(tape, precision);
+    Tensor *x = variable(1, shape(P_R, P_I)), *weight = variable(2, shape(P_O, P_I));
+    Tensor *bias = variable(3, shape(P_O)), *b = variable(4, shape(2, P_N, P_O));
+    Tensor *a = op_linear_activation(tape, x, weight, bias, ACTIVATION_GELU_TANH);
+    a = op_add(tape, a, op_linear(tape, x, weight, bias));
+    Tensor *out = op_matmul(tape, op_reshape(tape, a, shape(2, P_R / 2, P_O)), b, false, true);
+    ck_assert_int_eq(out->type, precision == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL);
+    out = op_cast(tape, out, TENSOR_REAL);
+    tensor_keep(a);
+    backward(out);
+    Numbers result = { test_values(out),
+                       gradient(x),
+                       gradient(weight),
+                       gradient(bias),
+                       test_values(tensor_gradient(a)),
+                       gradient(b) };
+    tape_free(tape);
+    return result;
+}
+
+static double largest_error(Numbers a, Numbers b)
+{
+    const double errors[] = {
+        relative_error(a.out, b.out, P_R * P_N),         relative_error(a.dx, b.dx, P_R * P_I),
+        relative_error(a.dweight, b.dweight, P_O * P_I), relative_error(a.dbias, b.dbias, P_O),
+        relative_error(a.da, b.da, P_R * P_O),           relative_error(a.db, b.db, 2 * P_N * P_O)
+    };
+    double largest = 0;
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        largest = errors[i] <= largest ? largest : errors[i];
+    return largest;
+}
+
+/* tf32 rounds operands to 11 bits, bf16 to 8 and results too. */
+START_TEST(precisions_of_products)
+{
+    if (!device_is_cuda(test_device()))
+        return;
+    const Numbers exact = in_precision(PRECISION_FLOAT32), tf32 = in_precision(PRECISION_TF32);
+    const Numbers bf16 = in_precision(PRECISION_BF16), again = in_precision(PRECISION_BF16);
+    const double tf32_error = largest_error(tf32, exact), bf16_error = largest_error(bf16, exact);
+    ck_assert_msg(tf32_error > 1e-6 && tf32_error < 4e-3, "tf32's error is %g", tf32_error);
+    ck_assert_msg(bf16_error > 1e-4 && bf16_error < 4e-2, "bf16's error is %g", bf16_error);
+    ck_assert(largest_error(bf16, again) == 0);
+}
+END_TEST
+#else
+START_TEST(precisions_of_products) {}
+END_TEST
+#endif
+
 /* Each allocation fails in turn; after each the memory is all back, and the next run is as before. */
 START_TEST(recovery_from_exhausted_memory)
 {
@@ -441,7 +634,9 @@ START_TEST(recovery_from_exhausted_memory)
         if (!setjmp(test_error_jump)) {
             device_fail_allocation(failing);
             Tensor *x = variable(1, shape(ROWS, IN)), *w = variable(2, shape(OUT, IN));
-            backward(op_linear(tape, x, w, variable(3, shape(OUT))));
+            Tensor *out = op_linear(tape, x, w, variable(3, shape(OUT)));
+            backward(op_linear_activation(tape, out, variable(4, shape(IN, OUT)),
+                                          variable(5, shape(IN)), ACTIVATION_GELU));
         }
         happened = device_fail_allocation(0);
         tapegrad_on_error(NULL, NULL);
@@ -490,12 +685,26 @@ END_TEST
 
 int main(void)
 {
-    return run_tests("products",
-                     (const TTest *const[]){
-                         reference_vectors, against_plain_loops, batches,
-                         linear_is_a_product_and_a_sum, gradients_of_matmul, gradients_of_linear,
-                         inputs_that_want_no_gradient, old_content_of_memory_does_not_matter,
-                         not_a_number_passes_through, a_run_repeats_bit_for_bit, shapes_of_results,
-                         misuse_of_matmul, misuse_of_linear, recovery_from_exhausted_memory,
-                         signals_during_products, NULL });
+    return run_tests("products", (const TTest *const[]){ reference_vectors,
+                                                         against_plain_loops,
+                                                         batches,
+                                                         linear_is_a_product_and_a_sum,
+                                                         linear_activation_is_both_in_one,
+                                                         linear_activation_without_recording,
+                                                         gradients_of_matmul,
+                                                         gradients_of_linear,
+                                                         gradients_of_linear_activation,
+                                                         inputs_that_want_no_gradient,
+                                                         old_content_of_memory_does_not_matter,
+                                                         not_a_number_passes_through,
+                                                         a_run_repeats_bit_for_bit,
+                                                         shapes_of_results,
+                                                         misuse_of_matmul,
+                                                         misuse_of_linear,
+                                                         misuse_of_linear_activation,
+                                                         precisions_that_are_not_to_be_had,
+                                                         precisions_of_products,
+                                                         recovery_from_exhausted_memory,
+                                                         signals_during_products,
+                                                         NULL });
 }

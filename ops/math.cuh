@@ -1,0 +1,22 @@
+/* CUDA's own functions under the names of ops/math.h, for formulas that both sides share. */
+#ifndef TAPEGRAD_OPS_MATH_CUH
+#define TAPEGRAD_OPS_MATH_CUH
+
+#include "tensor/kernel.cuh"
+
+#define MATH_FUNCTION __device__ static inline
+
+MATH_FUNCTION Real real_exp(Real x)
+{
+    return exp(x);
+}
+MATH_FUNCTION Real real_tanh(Real x)
+{
+    return tanh(x);
+}
+MATH_FUNCTION Real real_erf(Real x)
+{
+    return erf(x);
+}
+
+#endif
