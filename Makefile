@@ -50,7 +50,7 @@ NEWEST_ARCH   = $(lastword $(NVCC_ARCHS))
 GENCODE       = $(foreach arch,$(NVCC_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
                 -gencode arch=compute_$(NEWEST_ARCH),code=compute_$(NEWEST_ARCH)
 ifeq ($(CUDA),yes)
-COMPILE      += -DTAPEGRAD_CUDA -I$(CUDA_HOME)/include
+COMPILE      += -DTAPEGRAD_CUDA -isystem $(CUDA_HOME)/include
 COMPILE_CUDA  = $(NVCC) -std=c++17 -O3 $(GENCODE) --threads 2 -Werror all-warnings -MMD -MP \
                 -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wshadow -I. -I$(BUILD)/include
 LIBS         += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcublas -lcudart

@@ -70,7 +70,7 @@ __global__ void copy_parameters(Bfloat16 *to, const Real *weight, int64_t n, int
                                 const Real *bias, int64_t m)
 {
     GRID_FOR(i, n + m)
-    store(&to[i < n ? i : bias_at + i - n], i < n ? weight[i] : bias[i - n]);
+        store(&to[i < n ? i : bias_at + i - n], i < n ? weight[i] : bias[i - n]);
 }
 
 template <int LANES> static dim3 tiles(int64_t O, unsigned rows)
