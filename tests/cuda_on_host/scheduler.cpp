@@ -34,9 +34,6 @@ struct Place {
 struct Thread {
     Fibre *fibre; /* where it waits; none while it is fresh or has ended */
     uint3 index;
-    Place place;           /* where it waits */
-    const char *operation; /* what for, in its warp */
-    unsigned mask;
 };
 
 /* Lanes are bits, save in `runnable`, whose bits are positions in the order of lanes. What lanes
@@ -44,8 +41,12 @@ struct Thread {
  * others still read; meetings of some lanes only need copies of their own. */
 struct Warp {
     unsigned lanes, runnable, meeting, ended;
+    unsigned masks[LANES]; /* what each lane waits for, and where */
+    int lines[LANES];
+    const char *files[LANES], *operations[LANES];
     uint64_t brought[LANES], copies[LANES + 1][LANES];
     int reads[LANES]; /* the copy that each lane reads */
+    bool split;       /* whether some read another than the first */
 };
 
 struct Barrier {
@@ -68,7 +69,8 @@ static struct {
     int threads, warps, ended;
     int turn, warp, current; /* the place in warp_order; the warp and the thread that run */
     int warp_order[MOST_WARPS], lane_order[LANES];
-    int next; /* the fresh thread that a fibre shall run */
+    int position; /* of the running thread in lane_order */
+    int next;     /* the fresh thread that a fibre shall run */
     Thread thread[MOST_THREADS];
     Warp warp_state[MOST_WARPS];
     Barrier barrier;
@@ -229,9 +231,9 @@ static int next_thread(void)
     for (;;) {
         Warp *warp = &run.warp_state[run.warp];
         if (warp->runnable) {
-            const int position = __builtin_ctz(warp->runnable);
+            run.position = __builtin_ctz(warp->runnable);
             warp->runnable &= warp->runnable - 1;
-            return run.warp * LANES + run.lane_order[position];
+            return run.warp * LANES + run.lane_order[run.position];
         }
         if (++run.turn >= run.warps)
             return -1;
@@ -249,16 +251,14 @@ static void set_current(int thread)
 {
     for (int t = 0; t < run.threads; t++) {
         const Warp *warp = &run.warp_state[t / LANES];
-        const unsigned lane = t % LANES;
-        if (!(warp->meeting >> lane & 1))
+        const int lane = t % LANES;
+        const unsigned missing = warp->masks[lane] & ~warp->meeting;
+        if (!(warp->meeting >> lane & 1) || !missing)
             continue;
-        const Thread *thread = &run.thread[t];
-        const unsigned missing = thread->mask & ~warp->meeting;
         set_current(t);
-        if (missing)
-            misuse("%s at %s:%d waits for lane %d of its warp, which waits elsewhere",
-                   thread->operation, thread->place.file, thread->place.line,
-                   __builtin_ctz(missing));
+        misuse("%s at %s:%d waits for lane %d of its warp, which waits elsewhere",
+               warp->operations[lane], warp->files[lane], warp->lines[lane],
+               __builtin_ctz(missing));
     }
     misuse("no thread of the block can go on");
 }
@@ -271,12 +271,10 @@ static void check_ending(void)
     if (run.barrier.waiting > 0)
         misuse("has left the kernel while %s waits for it in __syncthreads at %s:%d",
                thread_text(run.barrier.first).text, run.barrier.place.file, run.barrier.place.line);
-    for (int other = 0; other < LANES; other++) {
-        const Thread *waiting = &run.thread[run.current / LANES * LANES + other];
-        if (warp->meeting >> other & 1 && waiting->mask >> lane & 1)
+    for (int other = 0; other < LANES; other++)
+        if (warp->meeting >> other & 1 && warp->masks[other] >> lane & 1)
             misuse("has left the kernel while lane %d of its warp waits for it in %s at %s:%d",
-                   other, waiting->operation, waiting->place.file, waiting->place.line);
-    }
+                   other, warp->operations[other], warp->files[other], warp->lines[other]);
 }
 
 static void end_thread(void)
@@ -382,18 +380,29 @@ static void check_meeting(const char *operation, unsigned mask, Place place)
                operation, place.file, place.line, mask, mask & warp->ended);
 }
 
-/* All lanes of the mask have come: to the same call? */
-static void check_agreement(unsigned mask)
+[[noreturn]] static void disagree(const Warp *warp, int self, int other)
 {
-    const Thread *self = &run.thread[run.current];
-    for (int lane = 0; lane < LANES; lane++) {
-        const Thread *other = &run.thread[run.current / LANES * LANES + lane];
-        if (mask >> lane & 1 && (other->mask != mask || !same_place(other->place, self->place)))
-            misuse("%s at %s:%d with mask %08x meets lane %d of its warp in %s at %s:%d with mask "
-                   "%08x",
-                   self->operation, self->place.file, self->place.line, mask, lane,
-                   other->operation, other->place.file, other->place.line, other->mask);
-    }
+    misuse("%s at %s:%d with mask %08x meets lane %d of its warp in %s at %s:%d with mask %08x",
+           warp->operations[self], warp->files[self], warp->lines[self], warp->masks[self], other,
+           warp->operations[other], warp->files[other], warp->lines[other], warp->masks[other]);
+}
+
+/* All lanes of the mask have come: to the same call? First a look without branches. */
+static void check_agreement(const Warp *warp, unsigned mask)
+{
+    const int self = run.current % LANES;
+    uint64_t differ = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        differ |= (warp->masks[lane] ^ mask) | (unsigned)(warp->lines[lane] ^ warp->lines[self]);
+    for (int lane = 0; lane < LANES; lane++)
+        differ |= (uintptr_t)warp->files[lane] ^ (uintptr_t)warp->files[self];
+    if (!differ)
+        return;
+    for (int lane = 0; lane < LANES; lane++)
+        if (mask >> lane & 1 &&
+            (warp->masks[lane] != mask || !same_place({ warp->files[lane], warp->lines[lane] },
+                                                      { warp->files[self], warp->lines[self] })))
+            disagree(warp, self, lane);
 }
 
 /* A copy that no lane outside the mask reads: there is one more than lanes. */
@@ -407,36 +416,48 @@ static int free_copy(const Warp *warp, unsigned mask)
 }
 
 /* The lanes that came earlier may go on. */
-static void end_meeting(Warp *warp, unsigned mask)
+static void end_partial_meeting(Warp *warp, unsigned mask)
 {
-    const int self = run.current % LANES;
-    const int copy = mask == ~0u ? 0 : free_copy(warp, mask);
-    warp->meeting &= ~mask;
+    const int copy = free_copy(warp, mask);
     memcpy(warp->copies[copy], warp->brought, sizeof warp->brought);
     for (int position = 0; position < LANES; position++) {
         const int lane = run.lane_order[position];
         if (mask >> lane & 1) {
             warp->reads[lane] = copy;
-            if (lane != self)
-                warp->runnable |= 1u << position;
+            warp->runnable |= 1u << position;
         }
     }
+    warp->split = true;
+}
+
+static void end_meeting(Warp *warp, unsigned mask)
+{
+    warp->meeting &= ~mask;
+    if (mask == ~0u) {
+        memcpy(warp->copies[0], warp->brought, sizeof warp->brought);
+        if (warp->split)
+            memset(warp->reads, 0, sizeof warp->reads);
+        warp->split = false;
+        warp->runnable = mask;
+    } else
+        end_partial_meeting(warp, mask);
+    warp->runnable &= ~(1u << run.position); /* it runs already */
 }
 
 const uint64_t *cuda_host_warp_meet(const char *operation, unsigned mask, uint64_t value,
                                     const char *file, int line)
 {
     Warp *warp = &run.warp_state[run.current / LANES];
-    Thread *self = &run.thread[run.current];
     const int lane = run.current % LANES;
     check_meeting(operation, mask, { file, line });
-    self->place = { file, line };
-    self->operation = operation;
-    self->mask = mask;
+    warp->files[lane] = file;
+    warp->lines[lane] = line;
+    warp->operations[lane] = operation;
+    warp->masks[lane] = mask;
     warp->brought[lane] = value;
     warp->meeting |= 1u << lane;
     if ((warp->meeting & mask) == mask) {
-        check_agreement(mask);
+        check_agreement(warp, mask);
         end_meeting(warp, mask);
     } else
         wait_for_others();
