@@ -55,6 +55,11 @@ bool cuda_enter(Place place, const char *kernel);
 #endif
 
 /* Under AddressSanitizer, memory that is cached for reuse counts as freed. */
+#ifdef __has_feature /* clang's way to tell */
+#if __has_feature(address_sanitizer) && !defined __SANITIZE_ADDRESS__
+#define __SANITIZE_ADDRESS__
+#endif
+#endif
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #define POISON(data, size) ASAN_POISON_MEMORY_REGION(data, size)
