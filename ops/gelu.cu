@@ -1,26 +1,17 @@
+#include "ops/activation.h"
 #include "ops/map.cuh"
-
-__device__ static inline Real gelu_distribution(Real x)
-{
-    return (1 + erf(x * (Real)0.70710678118654752)) / 2;
-}
-
-__device__ static inline Real gelu_density(Real x)
-{
-    return (Real)0.39894228040143268 * exp(-x * x / 2);
-}
 
 struct GeluForward {
     __device__ Real operator()(Real x) const
     {
-        return x * gelu_distribution(x);
+        return gelu(x);
     }
 };
 
 struct GeluBackward {
     __device__ Real operator()(Real dout, Real x) const
     {
-        return dout * (gelu_distribution(x) + x * gelu_density(x));
+        return dout * gelu_slope(x);
     }
 };
 

@@ -1,32 +1,17 @@
+#include "ops/activation.h"
 #include "ops/map.cuh"
-
-static constexpr Real A = (Real)0.79788456080286536, B = (Real)0.044715;
-
-__device__ static inline Real inner(Real x)
-{
-    return A * (x + B * x * x * x);
-}
-
-/* 0 below -10 and 1 above 10, where x^2 might overflow */
-__device__ static inline Real slope(Real x)
-{
-    x = x < -10 ? -10 : x;
-    x = x > 10 ? 10 : x;
-    const Real t = tanh(inner(x));
-    return ((1 + t) + x * (1 - t * t) * A * (1 + 3 * B * x * x)) / 2;
-}
 
 struct GeluTanhForward {
     __device__ Real operator()(Real x) const
     {
-        return x * ((1 + tanh(inner(x))) / 2);
+        return gelu_tanh(x);
     }
 };
 
 struct GeluTanhBackward {
     __device__ Real operator()(Real dout, Real x) const
     {
-        return dout * slope(x);
+        return dout * gelu_tanh_slope(x);
     }
 };
 

@@ -1,16 +1,17 @@
+#include "ops/activation.h"
 #include "ops/map.cuh"
 
 struct ReluForward {
     __device__ Real operator()(Real x) const
     {
-        return x <= 0 ? 0 : x;
+        return relu(x);
     }
 };
 
 struct ReluBackward {
     __device__ Real operator()(Real dout, Real x) const
     {
-        return x <= 0 ? 0 : dout;
+        return relu_gradient(dout, x);
     }
 };
 

@@ -75,6 +75,9 @@ EXPRESSION(matmul_nt, op_matmul(tape, x[0], x[1], false, true))
 EXPRESSION(matmul_tt, op_matmul(tape, x[0], x[1], true, true))
 EXPRESSION(linear, op_linear(tape, x[0], x[1], x[2]))
 EXPRESSION(linear_alone, op_linear(tape, x[0], x[1], NULL))
+EXPRESSION(linear_relu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_RELU))
+EXPRESSION(linear_gelu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU))
+EXPRESSION(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH))
 EXPRESSION(reshape, op_exp(tape, op_reshape(tape, x[0], shape(5, 6))))
 EXPRESSION(transpose, op_transpose(tape, x[0], 1, 2))
 EXPRESSION(transpose_far, op_transpose(tape, x[0], 0, 3))
@@ -182,6 +185,11 @@ static const Case cases[] = {
     CASE(linear, S(5, 37, 24), S(40, 24), S(40)),
     CASE(linear, S(3, 1), S(1, 1), S(1)),
     CASE(linear_alone, S(130, 24), S(7, 24)),
+    CASE(linear_relu, S(2, 5, 7), S(8, 7), S(8)), /* small: in bf16 no number changes its sign */
+    CASE(linear_gelu, S(70, 24), S(1, 24), S(1)),
+    CASE(linear_gelu, S(5, 37, 24), S(136, 24), S(136)),
+    CASE(linear_gelu_tanh, S(5, 37, 24), S(41, 24), S(41)),
+    CASE(linear_gelu_tanh, S(5, 37, 24), S(136, 24), S(136)),
     CASE(reshape, S(3, 2, 5)),
     CASE(transpose, S(2, 35, 37, 3)),
     CASE(transpose_far, S(2, 5, 7, 3)),
