@@ -186,14 +186,18 @@ static void assert_oracle(Case c)
     release(&expected);
 }
 
-/* Sizes below, at and above the kernels' blocks of positions, columns and heads. */
+/* Sizes below, at and above the kernels' blocks of positions, columns and heads; so many heads that a
+ * GPU takes each whole, and fewer, which it cuts; greater ones, and more segments. */
 START_TEST(causal_matches_the_quadratic_oracle)
 {
     static const int64_t sizes[][5] = {
         /* B, N, H, D, M */
-        { 1, 2, 1, 1, 1 },     { 2, 15, 1, 3, 5 },   { 1, 16, 2, 8, 8 },    { 2, 17, 9, 16, 16 },
-        { 1, 70, 1, 130, 7 },  { 1, 33, 3, 7, 130 }, { 3, 40, 2, 32, 32 },  { 1, 100, 4, 64, 64 },
-        { 1, 31, 11, 24, 40 }, { 2, 64, 2, 48, 16 }, { 1, 300, 1, 33, 31 },
+        { 1, 2, 1, 1, 1 },       { 2, 15, 1, 3, 5 },    { 1, 16, 2, 8, 8 },
+        { 2, 17, 9, 16, 16 },    { 1, 70, 1, 130, 7 },  { 1, 33, 3, 7, 130 },
+        { 3, 40, 2, 32, 32 },    { 1, 100, 4, 64, 64 }, { 1, 31, 11, 24, 40 },
+        { 2, 64, 2, 48, 16 },    { 1, 300, 1, 33, 31 }, { 12, 150, 11, 8, 8 },
+        { 5, 450, 6, 5, 3 },     { 2, 330, 26, 4, 36 }, { 1, 600, 1, 64, 64 },
+        { 1, 200, 1, 130, 140 }, { 1, 130, 2, 7, 270 },
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const int64_t *s = sizes[i];
@@ -208,8 +212,10 @@ START_TEST(linear_matches_the_quadratic_oracle)
 {
     static const int64_t sizes[][6] = {
         /* B, N, keys, H, D, M */
-        { 1, 1, 1, 1, 1, 1 },     { 2, 15, 4, 1, 3, 5 },   { 1, 16, 30, 2, 8, 8 },
-        { 2, 17, 17, 9, 16, 16 }, { 1, 3, 70, 1, 130, 7 }, { 4, 33, 20, 3, 7, 130 },
+        { 1, 1, 1, 1, 1, 1 },         { 2, 15, 4, 1, 3, 5 },      { 1, 16, 30, 2, 8, 8 },
+        { 2, 17, 17, 9, 16, 16 },     { 1, 3, 70, 1, 130, 7 },    { 4, 33, 20, 3, 7, 130 },
+        { 12, 70, 140, 11, 8, 8 },    { 1, 600, 580, 1, 64, 64 }, { 5, 300, 450, 6, 5, 3 },
+        { 1, 100, 200, 1, 130, 140 },
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const int64_t *s = sizes[i];
