@@ -148,7 +148,6 @@ sanitize:
 # then faults that must be found.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
 test-cuda-on-host:
-	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
 	@$(ON_HOST) test
 	@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) test
 	@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) test
