@@ -35,7 +35,8 @@ typedef struct Replay {
     void *context;
     Capture *capture;    /* the recorded step, or NULL */
     bool running;        /* the function is being called, */
-    bool recording;      /* and what it does recorded */
+    bool recording;      /* and what it does recorded; */
+    bool returned;       /* it has returned: errors that follow are not its own */
     int64_t errors;      /* error_count() when it was called */
     Random before;       /* the generator as it stood before that, */
     int64_t draws;       /* the counters that each step takes, */
@@ -519,6 +520,7 @@ static void call_step(Tape *tape)
     tape->replay.running = true;
     tape->replay.step(tape->replay.context);
     tape->replay.running = false;
+    tape->replay.returned = true;
 }
 
 static void end_recording(Tape *tape)
@@ -548,7 +550,9 @@ static void forget_replay(Tape *tape)
 void tape_reset(Tape *tape)
 {
     end_step(tape);
-    const bool failed = tape->failed || (tape->tensor_count > 0 && tape->errors != error_count());
+    const bool unnamed = tape->tensor_count > 0 && tape->errors != error_count();
+    const bool failed = tape->failed || (unnamed && !tape->replay.returned);
+    tape->replay.returned = false;
     if (failed && tape->went_backward)
         forget_gradients(tape);
     for (TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous)
