@@ -1,0 +1,79 @@
+"""What the peers share: options, precisions, the clock, JSON lines."""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+
+import torch
+
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+def options(purpose):
+    parser = argparse.ArgumentParser(
+        description=purpose, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ... or cpu")
+    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS,
+                        help="float32: no tensor cores; tf32: float32 with products on them; "
+                        "bf16: autocast, or bf16 operands of a single product")
+    parser.add_argument("--seconds", type=float, default=1.0,
+                        help="measure each case for at least so long")
+    parser.add_argument("--tiny", action="store_true",
+                        help="tiny sizes, to see that everything runs (the CPU takes seconds)")
+    return parser
+
+
+def use(device):
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        sys.exit("no GPU was found; --device cpu --tiny shows that the program runs")
+    if device.type == "cuda":
+        torch.cuda.set_device(device.index or 0)
+
+
+def set_precision(precision):
+    """float32 is true float32; bf16 leaves what autocast does not convert in true float32 too."""
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+
+
+def autocast(device, precision):
+    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16")
+
+
+def wait(device):
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure(run, device, seconds):
+    """Milliseconds a call: the median, least and most of rounds of at least 20 ms each."""
+    for _ in range(3):
+        run()
+    wait(device)
+    start = time.perf_counter()
+    run()
+    wait(device)
+    times = 1 + int(0.02 / (time.perf_counter() - start))
+    rounds = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(rounds) < 5:
+        start = time.perf_counter()
+        for _ in range(times):
+            run()
+        wait(device)
+        rounds.append((time.perf_counter() - start) / times * 1e3)
+    return {"ms": round(statistics.median(rounds), 5), "ms_min": round(min(rounds), 5),
+            "ms_max": round(max(rounds), 5)}
+
+
+def machine(device):
+    name = "cpu"
+    if torch.device(device).type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    return {"device": name, "torch": torch.__version__}
+
+
+def report(**record):
+    print(json.dumps(record), flush=True)

@@ -1,0 +1,195 @@
+"""The copy task's training step in PyTorch, to stand beside bench/copy_step on the same GPU.
+
+The model and step of the paper preset: embeddings of 128 joined to 128 sinusoidal positions; 4
+post-norm layers of causal linear attention (8 heads of 32, computed in chunks by torch operations)
+and a feed-forward network of 1024; a final norm; cross entropy over 11 symbols; RAdam. It is timed
+  eager    operation by operation, with the optimiser's fused-loop (foreach) step
+  compile  forward, backward and the optimiser's step by torch.compile(mode="reduce-overhead")
+  graph    the whole step of eager operations captured once as a CUDA graph and replayed
+in each precision, a JSON line a case; a case that fails says so in its line. `loss`, of the tenth
+step, shows that they compute the same (with --dropout 0, to the precision's digits).
+"""
+
+import math
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import common
+
+SYMBOLS = 11
+LOSS_AFTER = 10  # steps
+
+
+def causal_linear_attention(q, k, v, chunk, eps=1e-6):
+    """out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps), with
+    phi(x) = elu(x) + 1; q, k, v [B, H, N, D]. In chunks: within one by the masked product, what
+    came before it by the sum of k v^T over the earlier ones."""
+    B, H, N, D = q.shape
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    pad = -N % chunk
+    if pad:  # after phi, which of 0 is 1
+        q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (q, k, v))
+    q, k, v = (x.reshape(B, H, -1, chunk, D) for x in (q, k, v))
+    state = k.transpose(-1, -2) @ v  # [B, H, chunks, D, D]
+    state = state.cumsum(2) - state
+    key_sum = k.sum(3)
+    key_sum = key_sum.cumsum(2) - key_sum  # [B, H, chunks, D]
+    scores = (q @ k.transpose(-1, -2)).tril()
+    out = scores @ v + q @ state.to(q.dtype)
+    divisor = scores.sum(-1, dtype=torch.float32) + (q * key_sum.unsqueeze(3)).sum(-1) + eps
+    out = out / divisor.unsqueeze(-1)
+    return out.reshape(B, H, N + pad, D)[:, :, :N].to(v.dtype)
+
+
+class Layer(nn.Module):
+    def __init__(self, args):
+        super().__init__()
+        width = args.heads * args.head_dim
+        self.heads, self.chunk = args.heads, args.chunk
+        self.input = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+        self.ff1 = nn.Linear(width, args.feed_forward)
+        self.ff2 = nn.Linear(args.feed_forward, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(args.dropout)
+
+    def attend(self, x):
+        B, N, width = x.shape
+        packed = self.input(x).view(B, N, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        out = causal_linear_attention(*packed.unbind(0), self.chunk)
+        return self.output(out.transpose(1, 2).reshape(B, N, width))
+
+    def forward(self, x):
+        x = self.norm1(x + self.dropout(self.attend(x)))
+        inner = self.dropout(F.relu(self.ff1(x)))
+        return self.norm2(x + self.dropout(self.ff2(inner)))
+
+
+def sinusoidal_positions(length, width):
+    position = torch.arange(length).unsqueeze(1)
+    rate = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
+    table = torch.empty(length, width)
+    table[:, 0::2] = torch.sin(position * rate)
+    table[:, 1::2] = torch.cos(position * rate)
+    return table
+
+
+class Model(nn.Module):
+    def __init__(self, args):
+        super().__init__()
+        width = args.heads * args.head_dim
+        self.embedding = nn.Embedding(SYMBOLS, width // 2)
+        self.register_buffer("positions", sinusoidal_positions(args.length, width // 2))
+        self.layers = nn.ModuleList(Layer(args) for _ in range(args.layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, SYMBOLS)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        x = torch.cat((x, self.positions.expand(len(tokens), -1, -1)), -1)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+class Step:
+    """A training step; call() makes one, of the mode's kind."""
+
+    def __init__(self, args, mode, precision):
+        torch.manual_seed(1)
+        self.device, self.precision = torch.device(args.device), precision
+        self.model = Model(args).to(self.device)
+        self.tokens = torch.randint(SYMBOLS, (args.batch, args.length), device=self.device)
+        cuda = self.device.type == "cuda"
+        self.optimizer = torch.optim.RAdam(
+            self.model.parameters(), lr=torch.tensor(1e-3, device=self.device) if cuda else 1e-3,
+            weight_decay=0.01, decoupled_weight_decay=True, foreach=cuda, capturable=cuda)
+        self.forward, self.update = self.loss_of, self.optimizer.step
+        if mode == "compile":
+            self.forward = torch.compile(self.loss_of, mode="reduce-overhead")
+            self.update = torch.compile(self.optimizer.step)
+        self.loss, self.done = None, 0
+        self.call = self.capture() if mode == "graph" else self.eager
+
+    def loss_of(self, tokens):
+        with common.autocast(self.device, self.precision):
+            logits = self.model(tokens)
+            return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+
+    def eager(self):
+        if self.device.type == "cuda":
+            torch.compiler.cudagraph_mark_step_begin()
+        loss = self.forward(self.tokens)
+        loss.backward()
+        self.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss = loss.detach()
+        self.done += 1
+
+    def capture(self):
+        """As PyTorch's notes on CUDA graphs want it: some steps on a side stream first."""
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self.eager()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = self.loss_of(self.tokens)
+            loss.backward()
+            self.optimizer.step()
+        self.loss = loss.detach()
+
+        def replay():
+            graph.replay()
+            self.done += 1
+
+        return replay
+
+
+def run(args, mode, precision):
+    case = {"name": "copy_task_step", "mode": mode, "precision": precision,
+            "dropout": args.dropout, **common.machine(args.device)}
+    if mode == "graph" and torch.device(args.device).type != "cuda":
+        common.report(**case, skipped="a CUDA graph needs a GPU")
+        return
+    common.set_precision(precision)
+    torch.compiler.reset()
+    step = Step(args, mode, precision)
+    while step.done < LOSS_AFTER:
+        step.call()
+    loss = float(step.loss)
+    times = common.measure(step.call, args.device, args.seconds)
+    rate = round(args.batch * args.length / times["ms"] * 1e3)
+    common.report(**case, **times, tokens_per_second=rate, loss=round(loss, 5))
+
+
+def main():
+    parser = common.options(__doc__.split("\n")[0])
+    parser.add_argument("--modes", nargs="+", default=["eager", "compile", "graph"],
+                        choices=["eager", "compile", "graph"], help="see the program's head")
+    parser.add_argument("--dropout", type=float, default=0.1, help="probability")
+    parser.add_argument("--chunk", type=int, default=64, help="positions in a chunk of attention")
+    args = parser.parse_args()
+    common.use(args.device)
+    args.layers, args.heads, args.head_dim, args.feed_forward = 4, 8, 32, 1024
+    args.batch, args.length = 64, 128
+    if args.tiny:
+        args.layers, args.heads, args.head_dim, args.feed_forward = 2, 2, 8, 32
+        args.batch, args.length, args.chunk = 4, 20, 8
+    for precision in args.precisions:
+        for mode in args.modes:
+            try:
+                run(args, mode, precision)
+            except Exception as error:  # the other cases may still run
+                common.report(name="copy_task_step", mode=mode, precision=precision,
+                              failed=f"{type(error).__name__}: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
