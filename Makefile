@@ -23,7 +23,7 @@ REAL     := float
 ARCH     := native
 CUDA_HOME := $(firstword $(patsubst %/bin/nvcc,%,$(shell command -v nvcc)) $(wildcard /usr/local/cuda))
 NVCC     := $(wildcard $(CUDA_HOME)/bin/nvcc)
-CUDA     := no
+CUDA     := $(if $(NVCC),yes,no)
 BUILD    := build$(if $(filter host,$(CUDA)),-cuda-on-host)$(if $(filter double,$(REAL)),-double)
 PREFIX   := /usr/local
 VERSION  := 0.1.0
@@ -37,8 +37,7 @@ SANITIZE :=
 MATH     := -fno-math-errno -fno-trapping-math
 COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=hidden -I. \
             -I$(BUILD)/include $(WARNINGS) $(CFLAGS) $(SANITIZE)
-LINK      = $(CC) -fopenmp $(SANITIZE) $(if $(filter host,$(CUDA)),$(LATER))
-LATER    := -Wl,--unresolved-symbols=ignore-all,-z,now
+LINK      = $(CC) -fopenmp $(SANITIZE)
 # A thread a processor, which waits briefly before it leaves it to others.
 THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 LIBS     := -ldnnl -lcjson -lm
@@ -53,7 +52,7 @@ ifeq ($(CUDA),yes)
 COMPILE      += -DTAPEGRAD_CUDA -isystem $(CUDA_HOME)/include
 COMPILE_CUDA  = $(NVCC) -std=c++17 -O3 $(GENCODE) --threads 2 -Werror all-warnings -MMD -MP \
                 -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wshadow -I. -I$(BUILD)/include
-LIBS         += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcublas -lcudart
+LIBS         += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcublas -lcudart -lstdc++
 else ifeq ($(CUDA),host)
 EMULATION    := tests/cuda_on_host
 COMPILE      += -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include

@@ -27,7 +27,7 @@
 #ifndef TAPEGRAD_CUDA_ON_HOST
 #define LAUNCH(kernel, grid, block, shared_bytes, ...)                                             \
     do {                                                                                           \
-        kernel<<<grid, block, shared_bytes, cuda_stream()>>>(__VA_ARGS__);                   \
+        kernel<<<grid, block, shared_bytes, cuda_stream()>>>(__VA_ARGS__);                         \
         cuda_launched(#kernel);                                                                    \
     } while (0)
 #define DYNAMIC_SHARED(T, name)                                                                    \
@@ -72,8 +72,7 @@ __device__ static inline void store(Bfloat16 *out, Real value)
 }
 
 /* A contribution to a gradient; what was there is read only when it counts. */
-template <typename T>
-__device__ static inline void contribute(T *dx, bool accumulate, Real value)
+template <typename T> __device__ static inline void contribute(T *dx, bool accumulate, Real value)
 {
     store(dx, accumulate ? load(dx) + value : value);
 }
@@ -108,8 +107,7 @@ static inline unsigned blocks_for(int64_t items, int64_t each = THREADS)
  * In an order that depends on the block's size alone. Every thread gets the result, and every
  * thread of the block must call; blockDim.x is a multiple of 32, at most 1024. */
 
-template <typename T>
-__device__ static inline T warp_sum(T value)
+template <typename T> __device__ static inline T warp_sum(T value)
 {
     for (int offset = WARP / 2; offset > 0; offset /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, offset);
@@ -126,8 +124,7 @@ __device__ static inline Real warp_max(Real value)
     return value;
 }
 
-template <typename T>
-__device__ static inline T block_sum(T value)
+template <typename T> __device__ static inline T block_sum(T value)
 {
     __shared__ T parts[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
