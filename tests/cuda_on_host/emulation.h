@@ -6,6 +6,13 @@
 
 #include <functional>
 
+/* A function whose accesses the sanitizers do not look at. */
+#ifdef __clang__
+#define UNSANITIZED __attribute__((no_sanitize("address", "undefined")))
+#else
+#define UNSANITIZED
+#endif
+
 /* Remembers the error for cudaGetLastError, and returns it. */
 cudaError_t emulation_fail(cudaError_t error);
 

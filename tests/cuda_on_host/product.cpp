@@ -11,12 +11,6 @@ enum { TERMS = 256, COLUMNS = 6 };
 enum { RELU = 2, BIAS = 4, RELU_GRADIENT = 8, BIAS_GRADIENT = 16, GELU = 32, GELU_GRADIENT = 64 };
 enum { AUXILIARY = 128, BIAS_GRADIENT_A = 256, BIAS_GRADIENT_B = 512 };
 
-#ifdef __clang__
-#define UNSANITIZED __attribute__((no_sanitize("address", "undefined")))
-#else
-#define UNSANITIZED
-#endif
-
 /* ---------------------------------------------------------------------------------------- elements */
 static size_t element_size(cudaDataType_t type)
 {
