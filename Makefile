@@ -147,11 +147,11 @@ sanitize:
 # then faults that must be found.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
 test-cuda-on-host:
-	@$(ON_HOST) test
-	@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) test
-	@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) test
-	@$(ON_HOST) REAL=double test
-	@$(ON_HOST) CC=clang BUILD=build-cuda-on-host-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
+	+@$(ON_HOST) test
+	+@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) test
+	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) test
+	+@$(ON_HOST) REAL=double test
+	+@$(ON_HOST) CC=clang BUILD=build-cuda-on-host-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
 

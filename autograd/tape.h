@@ -138,8 +138,8 @@ struct Node {
     int64_t index;
 };
 
-/* Raises unless the tensor is of Real type or bf16 (tape_use_i32: int32; tape_use_real: Real), on the tape's device, and its
- * data are there. label starts the sentence: "op_add: a". */
+/* Raises unless the tensor is of Real type or bf16 (tape_use_i32: int32; tape_use_real: Real), on
+ * the tape's device, and its data are there. label starts the sentence: "op_add: a". */
 void tape_use(Tape *tape, const char *label, Tensor *tensor);
 void tape_use_i32(Tape *tape, const char *label, Tensor *tensor);
 void tape_use_real(Tape *tape, const char *label, Tensor *tensor);

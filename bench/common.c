@@ -27,12 +27,12 @@ static _Noreturn void usage(const char *program, const char *purpose, int status
     exit(status);
 }
 
-static const char *const precisions[] = { "float32", "tf32", "bf16" };
+const char *const bench_precisions[] = { "float32", "tf32", "bf16" };
 
 static Precision precision_named(const char *name)
 {
     for (int i = 0; i < 3; i++)
-        if (strcmp(name, precisions[i]) == 0)
+        if (strcmp(name, bench_precisions[i]) == 0)
             return (Precision)i;
     fprintf(stderr, "--precision is %s, expected float32, tf32 or bf16\n", name);
     exit(2);
@@ -162,8 +162,8 @@ BenchText bench_where(const BenchOptions *options)
     BenchText where;
     const char *name = device_name(options->device);
     if (device_is_cuda(options->device))
-        snprintf(where.text, sizeof where.text, "%s, %s, %s", name, precisions[options->precision],
-                 options->eager ? "eager" : "graphs");
+        snprintf(where.text, sizeof where.text, "%s, %s, %s", name,
+                 bench_precisions[options->precision], options->eager ? "eager" : "graphs");
     else
         snprintf(where.text, sizeof where.text, "%s, %d threads", name, device_threads());
     return where;

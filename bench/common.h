@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <tapegrad.h>
 
+/* The names of the precisions, by Precision. */
+extern const char *const bench_precisions[3];
+
 typedef struct BenchOptions {
     double seconds;      /* --seconds: at least this long a figure (0.3) */
     Device *device;      /* --device: "cpu", "cuda", ... (cpu) */
@@ -14,7 +17,8 @@ typedef struct BenchOptions {
     int records;
 } BenchOptions;
 
-/* Reads --device NAME, --precision NAME, --eager, --threads N, --json FILE, --seconds S; prints help; exits on a bad option. */
+/* Reads --device NAME, --precision NAME, --eager, --threads N, --json FILE, --seconds S; prints help;
+ * exits on a bad option. */
 BenchOptions bench_begin(int argc, char **argv, const char *purpose);
 /* Ends the JSON file. */
 void bench_end(BenchOptions *options);

@@ -43,8 +43,8 @@ void cuda_check(cudaError_t result, const char *what)
     if (result == cudaSuccess)
         return;
     cudaGetLastError(); /* the next call starts without it */
-    error_raise("%s on %s: %s failed: %s", call.kernel ? call.kernel : "device_open",
-                call.device ? call.device->name : "cuda", what, cudaGetErrorString(result));
+    error_raise("%s on %s: %s failed: %s", call.kernel, call.device->name, what,
+                cudaGetErrorString(result));
 }
 
 bool cuda_enter(Place place, const char *kernel)
@@ -84,55 +84,69 @@ void cuda_launched(const char *kernel)
 }
 
 /* ---------------------------------------------------------------------------------------- opening */
+static cudaError_t count_devices(int *count)
+{
+    *count = 0;
+    cudaError_t result = cudaGetDeviceCount(count);
+    cudaGetLastError(); /* the next call starts without it */
+    if (*count > CUDA_MOST_DEVICES)
+        *count = CUDA_MOST_DEVICES;
+    return *count == 0 && result == cudaSuccess ? cudaErrorNoDevice : result;
+}
+
 int cuda_count(void)
 {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess) {
-        cudaGetLastError();
-        return 0;
-    }
-    return count < CUDA_MOST_DEVICES ? count : CUDA_MOST_DEVICES;
+    int count;
+    return count_devices(&count) == cudaSuccess ? count : 0;
 }
 
-static void open_staging(Cuda *cuda)
+static cudaError_t open_staging(Cuda *cuda)
 {
-    for (int i = 0; i < STAGINGS; i++) {
+    cudaError_t result = cudaSuccess;
+    for (int i = 0; i < STAGINGS && result == cudaSuccess; i++) {
         Staging *staging = &cuda->staging[i];
-        cuda_check(cudaMallocHost(&staging->memory, STAGING_BYTES), "cudaMallocHost");
-        cuda_check(cudaEventCreateWithFlags(&staging->event, cudaEventDisableTiming),
-                   "cudaEventCreate");
+        result = cudaMallocHost(&staging->memory, STAGING_BYTES);
+        if (result == cudaSuccess)
+            result = cudaEventCreateWithFlags(&staging->event, cudaEventDisableTiming);
     }
-    cuda_check(cudaMallocHost(&cuda->out_staging, STAGING_BYTES), "cudaMallocHost");
+    return result != cudaSuccess ? result : cudaMallocHost(&cuda->out_staging, STAGING_BYTES);
 }
 
-static void open_device(Device *device, Cuda *cuda, int index)
+static cudaError_t open_device(Device *device, Cuda *cuda, int index)
 {
     cuda->index = index;
-    call.device = NULL;
-    call.kernel = NULL;
-    cuda_check(cudaSetDevice(index), "cudaSetDevice");
-    cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "cudaStreamCreate");
-    open_staging(cuda);
+    cudaError_t result = cudaSetDevice(index);
+    if (result == cudaSuccess)
+        result = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+    if (result == cudaSuccess)
+        result = open_staging(cuda);
+    if (result != cudaSuccess)
+        return result;
     snprintf(device->name, sizeof device->name, "cuda:%d", index);
     pthread_mutex_init(&device->lock, NULL);
     device->cuda = cuda;
+    return cudaSuccess;
 }
 
 Device *cuda_open(const char *name, int index)
 {
-    const int count = cuda_count();
-    if (count == 0)
-        error_raise("device_open: \"%s\": no GPU was found", name);
+    int count;
+    cudaError_t result = count_devices(&count);
+    if (result != cudaSuccess)
+        error_raise("device_open: \"%s\": no GPU was found: %s", name, cudaGetErrorString(result));
     if (index >= count)
         error_raise("device_open: there is no device \"%s\"; this machine has %d of that kind, "
                     "from \"cuda:0\" to \"cuda:%d\"",
                     name, count, count - 1);
-    pthread_mutex_lock(&all.lock);
     Device *device = &all.devices[index];
-    bool fresh = !device->cuda;
+    pthread_mutex_lock(&all.lock);
+    if (!device->cuda)
+        result = open_device(device, &all.cudas[index], index);
     pthread_mutex_unlock(&all.lock);
-    if (fresh)
-        open_device(device, &all.cudas[index], index);
+    if (result != cudaSuccess) {
+        cudaGetLastError(); /* the next call starts without it */
+        error_raise("device_open: \"%s\": %s", name, cudaGetErrorString(result));
+    }
     return device;
 }
 
