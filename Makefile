@@ -137,23 +137,25 @@ copy-task: $(BUILD)/examples/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
 test: $(TESTS) $(EXAMPLES) $(SHARED)
-	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) LIBS='$(LIBS)' $(if $(DEVICE),DEVICE=$(DEVICE)) tests/run $(BUILD)
+	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) LIBS='$(LIBS)' $(if $(DEVICE),DEVICE=$(DEVICE)) tests/run $(BUILD) $(LEAVE_OUT)
 
 sanitize:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 
-# On "cuda" without one: with the threads in several orders, in double, under the sanitizers (clang's);
-# then faults that must be found.
+# On "cuda" without one: everything; then all but long runs of programs with the threads in other
+# orders, in double, under the sanitizers (clang's); then faults that must be found.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
+SHORTER  := $(ON_HOST) LEAVE_OUT='test_copy_task test_readme.sh test_install.sh'
 test-cuda-on-host:
 	+@$(ON_HOST) test
-	+@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) test
-	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) test
-	+@$(ON_HOST) REAL=double test
-	+@$(ON_HOST) CC=clang BUILD=build-cuda-on-host-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
+	+@TAPEGRAD_CUDA_SEED=1 $(SHORTER) test
+	+@TAPEGRAD_CUDA_SEED=20 $(SHORTER) test
+	+@$(SHORTER) REAL=double test
+	+@$(SHORTER) CC=clang BUILD=build-cuda-on-host-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
+	+@tests/cuda_on_host/faulty_kernels.sh build-cuda-on-host
 
 bench: $(BENCHES)
 	@for program in $(BENCHES); do echo "== $$program"; $(THREADS) $$program || exit 1; done

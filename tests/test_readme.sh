@@ -3,6 +3,7 @@
 set -u
 build=${TAPEGRAD_BUILD:-build} count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+export TAPEGRAD_CUDA_ON_HOST_DEVICES=0 # the emulation is slow, and not what is tested here
 
 # Each block between ```c and ``` into a file of its own.
 for page in README.md docs/*.md; do

@@ -239,6 +239,25 @@ START_TEST(large_and_infinite_logits)
 }
 END_TEST
 
+/* Every element takes off the same maximum, wherever it is: e^1000 would be infinite. */
+START_TEST(large_logit_in_a_long_row)
+{
+    enum { C = 1500 };
+    for (int place = 3; place < C; place += 499) {
+        begin();
+        Real logits[C] = { 0 };
+        logits[place] = 1000;
+        Tensor *x = tape_input(tape, logits, shape(C));
+        Real *p = test_values(op_softmax(tape, x)), *l = test_values(op_log_softmax(tape, x));
+        for (int i = 0; i < C; i++) {
+            ck_assert_double_eq((double)p[i], i == place);
+            ck_assert_double_eq((double)l[i], i == place ? 0 : -1000);
+        }
+        tape_free(tape);
+    }
+}
+END_TEST
+
 START_TEST(not_a_number_passes_through)
 {
     enum { ROWS = 3, C = 37 };
@@ -649,6 +668,7 @@ int main(void)
                                              gradients_of_losses,
                                              gradients_of_embedding_and_dropout,
                                              large_and_infinite_logits,
+                                             large_logit_in_a_long_row,
                                              not_a_number_passes_through,
                                              a_constant_row_is_normalised_to_the_bias,
                                              layernorm_with_a_large_offset,

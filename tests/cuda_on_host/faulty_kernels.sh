@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Plants faults in copies of the library's own kernels: for each, a test program has to fail.
+#   faulty_kernels.sh BUILD            a few faults, in a copy of BUILD and of BUILD-sanitize
+#   faulty_kernels.sh BUILD barriers   instead, every barrier of ops/ is left out, one after another
+# Run from the repository's root, after the tests of those builds.
+set -eu
+build=${1:?usage: faulty_kernels.sh BUILD [barriers]}
+tree=build-faulty-kernels seeds='0 1 20 3' failures=0
+export DEVICE=cuda CK_FORK=no OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+
+# plant BUILD FILE SED PROGRAM MAKE_OPTIONS...: the script edits the file, and the program must fail.
+plant() {
+    local build=$1 file=$2 script=$3 program=$4 seed
+    shift 4
+    rm -rf $tree && mkdir -p $tree/$build/tests
+    cp -a Makefile tapegrad.h tensor autograd ops nn optim tests $tree
+    cp -a $build/{include,tensor,autograd,ops,nn,optim} $tree/$build
+    cp -a $build/tests/{cuda_on_host,*.o,*.d} $tree/$build/tests
+    sed -i "$script" $tree/$file
+    ! cmp -s $file $tree/$file || { echo "$file: $script changes nothing" >&2; exit 1; }
+    make -s -C $tree CUDA=host BUILD=$build "$@" $build/tests/$program >$tree/log 2>&1 ||
+        { cat $tree/log >&2; exit 1; }
+    for seed in $seeds; do
+        if ! (cd $tree && TAPEGRAD_CUDA_SEED=$seed timeout 300 $build/tests/$program) >$tree/log 2>&1; then
+            echo "$file: $script: $program fails with seed $seed"
+            return
+        fi
+    done
+    echo "$file: $script: $program does not find it" >&2
+    failures=$((failures + 1))
+}
+
+# The program that tests a file's kernels.
+program_for() {
+    case $1 in
+    *softmax_attention*) echo test_softmax_attention ;;
+    *attention*) echo test_attention ;;
+    *cumulative_sum* | *transpose*) echo test_layout ;;
+    *linear* | *columns*) echo test_products ;;
+    *) echo test_rows ;;
+    esac
+}
+
+if [ "${2-}" = barriers ]; then
+    while IFS=: read -r file line _; do
+        plant "$build" "$file" "${line}s/__syncthreads()/(void)0/" "$(program_for "$file")"
+    done < <(grep -n '__syncthreads();' ops/*.cu ops/*.cuh)
+else
+    second=$(grep -n '__syncthreads();' ops/rows.cuh | sed -n '2s/:.*//p')
+    plant "$build" ops/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
+    plant "$build"-sanitize ops/transpose.cu 's/i + row < p && j + lane < q/i + row < p/' test_layout \
+        CC=clang CFLAGS='-O1 -g -fno-omit-frame-pointer' \
+        SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
+fi
+rm -rf $tree
+[ $failures -eq 0 ]
