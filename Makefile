@@ -78,7 +78,7 @@ BENCHES  := $(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c,$(wildcard ben
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
-.PHONY: all library test sanitize test-cuda-on-host bench copy-task install format format-check clean
+.PHONY: all library test sanitize test-cuda-on-host bench bench-programs copy-task install format format-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -157,7 +157,8 @@ test-cuda-on-host:
 	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
 	+@tests/cuda_on_host/faulty_kernels.sh build-cuda-on-host
 
-bench: $(BENCHES)
+bench-programs: $(BENCHES)
+bench: bench-programs
 	@for program in $(BENCHES); do echo "== $$program"; $(THREADS) $$program || exit 1; done
 
 PORTABLE := $(if $(filter aarch64 arm64,$(shell uname -m)),armv8-a,x86-64-v3)

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# What is tested and measured on a machine with a GPU: bench/gpu.sh DIRECTORY [STEP...]
+# Each step writes into the directory; without steps it takes all of them, in this order:
+#   test        all tests on the GPU
+#   sanitizer   the tests of kernels under compute-sanitizer's memcheck and racecheck
+#   precision   errors of a transformer's loss and gradients
+#   operations  every operation beside the copy and product rates; the same in PyTorch
+#   step        the copy task's training step, as a graph and eager; the same in PyTorch
+#   attention   causal linear attention against length
+#   paper       the copy task's paper preset, all 10 000 steps
+# PyTorch's are left out where PYTHON (python3) has no torch.
+set -u
+out=${1:?usage: bench/gpu.sh DIRECTORY [STEP...]} build=${BUILD:-build} python=${PYTHON:-python3} failures=0
+shift
+cd "$(dirname "$0")/.." || exit 2
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+
+# keep FILE COMMAND...: shows what the command prints and keeps it, under the command itself.
+keep() {
+    local file=$out/$1 status
+    shift
+    { echo "\$ $*" && "$@"; } 2>&1 | tee -a "$file"
+    status=${PIPESTATUS[0]}
+    [ "$status" -eq 0 ] || { failures=$((failures + 1)) && echo "failed ($status): $*" | tee -a "$file" >&2; }
+}
+
+step_test() { keep tests.txt make CUDA=yes DEVICE=cuda test; }
+
+step_sanitizer() {
+    local tool program
+    for tool in memcheck racecheck; do
+        for program in cuda replay attention softmax_attention rows layout elementwise products optim; do
+            keep sanitizer.txt env DEVICE=cuda CK_FORK=no compute-sanitizer --tool $tool \
+                --error-exitcode 1 "$build/tests/test_$program"
+        done
+    done
+}
+
+step_precision() { keep precision.txt "$build/bench/precision" --device cuda; }
+
+has_torch() { "$python" -c 'import torch' 2>/dev/null; }
+
+step_operations() {
+    local precision
+    for precision in float32 tf32 bf16; do
+        keep operations.txt "$build/bench/operations" --device cuda --precision $precision \
+            --json "$out/operations_$precision.json"
+    done
+    has_torch && keep operations.txt "$python" bench/peers/operations.py --device cuda
+}
+
+step_step() {
+    local precision
+    for precision in float32 tf32 bf16; do
+        keep step.txt "$build/bench/copy_step" --device cuda --precision $precision
+        keep step.txt "$build/bench/copy_step" --device cuda --precision $precision --eager
+    done
+    has_torch && keep step.txt "$python" bench/peers/copy_task_step.py --device cuda
+}
+
+step_attention() {
+    local precision
+    for precision in float32 tf32 bf16; do
+        keep attention.txt "$build/bench/attention" --device cuda --precision $precision
+    done
+}
+
+step_paper() {
+    keep paper.txt "$build/examples/copy_task" --preset paper --device cuda --precision tf32 \
+        --score-every 10 --log "$out/copy_task_paper.csv" --plot "$out/copy_task_paper.svg"
+}
+
+[ $# -gt 0 ] || set -- test sanitizer precision operations step attention paper
+for step in "$@"; do
+    declare -F "step_$step" >/dev/null || { echo "bench/gpu.sh: there is no step $step" >&2; exit 2; }
+done
+keep machine.txt nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
+keep machine.txt nvcc --version
+make CUDA=yes all bench-programs || exit 1
+for step in "$@"; do "step_$step"; done
+echo "$failures failed"
+[ $failures -eq 0 ]
