@@ -1,19 +1,23 @@
 #include "ops/columns.h"
 #include "ops/internal.h"
 
-static void sum_row_blocks_cpu(Real *dw, bool accumulate, const Real *partial, int64_t blocks,
-                               int64_t C)
+static void add_parts_cpu(Real *dw, bool accumulate, const Real *partial, int64_t parts, int64_t C)
 {
-    for (int64_t i = 0; i < blocks; i++) {
+    for (int64_t i = 0; i < parts; i++) {
 #pragma omp simd
         for (int64_t c = 0; c < C; c++)
             contribute(&dw[c], accumulate || i > 0, partial[i * C + c]);
     }
 }
 
+void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C)
+{
+    DEVICE_CALL(device, add_parts, (dw.data, dw.accumulate, partial, parts, C));
+}
+
 void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C)
 {
-    DEVICE_CALL(device, sum_row_blocks, (dw.data, dw.accumulate, partial, row_blocks(R), C));
+    add_parts(device, dw, partial, row_blocks(R), C);
 }
 
 static void column_sums_cpu(Real *partial, const Real *x, int64_t R, int64_t C)

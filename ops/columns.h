@@ -24,7 +24,10 @@ COLUMNS_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
     return i * R / row_blocks(R);
 }
 
-/* dw [C] <- the sum over the blocks of partial [row_blocks(R), C]. */
+/* dw [C] <- the sum over the parts of partial [parts, C]. */
+void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C);
+
+/* The same where the parts are the blocks of R rows: partial [row_blocks(R), C]. */
 void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C);
 
 /* dw [C] <- the sum over the rows of x [R, C], which is stored as `like`. */

@@ -164,6 +164,7 @@ static const Case cases[] = {
     CASE(layernorm, S(3, 50, 24), S(24), S(24)),
     CASE(layernorm, S(200, 256), S(256), S(256)),
     CASE(layernorm, S(3, 1500), S(1500), S(1500)),
+    CASE(layernorm, S(20, 2500), S(2500), S(2500)),
     CASE(sum, S(37, 41)),
     CASE(sum, S(300, 410)),
     CASE(sum_rows, S(5, 7, 111)),
