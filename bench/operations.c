@@ -137,6 +137,10 @@ static Tensor *run_layernorm(Tape *tape, const Inputs *in)
 {
     return op_layernorm(tape, in->x, in->row, in->row, (Real)1e-5);
 }
+static Tensor *run_residual_layernorm(Tape *tape, const Inputs *in)
+{
+    return op_residual_layernorm(tape, in->x, in->y, (Real)0.1, in->row, in->row, (Real)1e-5);
+}
 static Tensor *run_dropout(Tape *tape, const Inputs *in)
 {
     return op_dropout(tape, in->x, (Real)0.1);
@@ -216,6 +220,7 @@ static const Row rows[] = {
     { "softmax", run_softmax, 0, 0, 2, 5 },
     { "log_softmax", run_log_softmax, 0, 0, 2, 5 },
     { "layernorm", run_layernorm, 0, 0, 2, 5 },
+    { "residual_layernorm", run_residual_layernorm, 0, 0, 3, 8 },
     { "dropout", run_dropout, 0, 0, 2, 4 },
     { "embedding", run_embedding, 0, 0, 1, 2 },
     { "cross_entropy", run_cross_entropy, 0, 0, 1, 3 },

@@ -50,7 +50,8 @@ static inline void round_of_lanes(Lanes x[4], uint32_t k0, uint32_t k1)
 }
 
 /* word [WORDS] <- the words of philox() at counter, counter + 1, ... */
-static void draw_words(uint32_t word[WORDS], Random random, uint64_t counter)
+static inline __attribute__((always_inline)) void draw_words(uint32_t word[WORDS], Random random,
+                                                             uint64_t counter)
 {
     Lanes x[GROUPS][4], count;
     for (int i = 0; i < LANES; i++)
@@ -97,6 +98,22 @@ static void dropout_cpu(Real *out, bool accumulate, const Real *x, Dropout d, in
     }
 }
 
+void dropout_factors(Real *m, const Dropout *d, int64_t first, int64_t count)
+{
+    const uint32_t limit = d->limit;
+    const RealBits scale = real_bits(d->scale);
+    for (int64_t end = first + count, skipped; first < end; first += WORDS - skipped) {
+        uint32_t word[WORDS];
+        draw_words(word, d->random, d->random.counter + (uint64_t)first / 4);
+        skipped = first % 4;
+        const int64_t here = end - first < WORDS - skipped ? end - first : WORDS - skipped;
+#pragma omp simd
+        for (int64_t i = 0; i < here; i++)
+            m[i] = real_from_bits(scale & -(RealBits)(word[skipped + i] >> 8 >= limit));
+        m += here;
+    }
+}
+
 static void dropout_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
@@ -106,18 +123,25 @@ static void dropout_backward(Node *node)
                  tensor_count(x)));
 }
 
+Dropout dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count)
+{
+    if (!(probability >= 0 && probability < 1))
+        tape_error(tape, "%s: probability is %g, expected 0 or more and less than 1", operation,
+                   (double)probability);
+    if (probability == 0 || !tape_is_recording(tape))
+        return (Dropout){ .scale = 1 };
+    return (Dropout){ .random = tape_draw(tape, (count + 3) / 4),
+                      .start = tape_random_start(tape),
+                      .limit = (uint32_t)ceil(0x1p24 * (double)probability),
+                      .scale = 1 / (1 - probability) };
+}
+
 Tensor *op_dropout(Tape *tape, Tensor *x, Real probability)
 {
     tape_use(tape, "op_dropout: x", x);
-    if (!(probability >= 0 && probability < 1))
-        tape_error(tape, "op_dropout: probability is %g, expected 0 or more and less than 1",
-                   (double)probability);
-    if (probability == 0 || !tape_is_recording(tape))
+    const Dropout d = dropout_draw(tape, "op_dropout", probability, tensor_count(x));
+    if (d.limit == 0)
         return x;
-    Dropout d = { .random = tape_draw(tape, (tensor_count(x) + 3) / 4),
-                  .start = tape_random_start(tape),
-                  .limit = (uint32_t)ceil(0x1p24 * (double)probability),
-                  .scale = 1 / (1 - probability) };
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(out, dropout, (out->data, false, x->data, d, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_dropout",

@@ -78,6 +78,14 @@ Tensor *op_log_softmax(Tape *tape, Tensor *x);
 /* out = (x - mean) / sqrt(variance + eps) weight + bias, over the last axis, with the biased
  * variance; weight and bias [C]. eps > 0. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real eps);
+/* out = layernorm(x + dropout(branch)), the end of a transformer layer's branches, in one pass:
+ *   s = x + k branch / (1 - probability), k a draw of 0 or 1 an element
+ *   out = (s - mean) / sqrt(variance + eps) weight + bias, mean and variance of s
+ * x and branch [..., C] are of one shape; weight and bias [C]; 0 <= probability < 1, eps > 0. Draws
+ * what op_dropout(branch, probability) would; like there, all is kept and nothing drawn with
+ * recording off, or probability 0. Neither s nor k is stored. */
+Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probability,
+                              Tensor *weight, Tensor *bias, Real eps);
 
 /* -------------------------------------------------------------------------------------- storage */
 

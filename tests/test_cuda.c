@@ -63,6 +63,9 @@ EXPRESSION(scale, op_scale(tape, x[0], (Real)-1.7))
 EXPRESSION(add_scalar, op_add_scalar(tape, x[0], (Real)0.3))
 EXPRESSION(dropout, op_dropout(tape, x[0], (Real)0.3))
 EXPRESSION(layernorm, op_layernorm(tape, x[0], x[1], x[2], (Real)1e-5))
+EXPRESSION(residual_layernorm,
+           op_residual_layernorm(tape, x[0], x[1], (Real)0.3, x[2], x[3], (Real)1e-5))
+EXPRESSION(residual_undropped, op_residual_layernorm(tape, x[0], x[1], 0, x[2], x[2], (Real)1e-5))
 EXPRESSION(sum, op_sum(tape, x[0], OVER_ALL))
 EXPRESSION(sum_rows, op_sum(tape, x[0], OVER_LAST_AXIS))
 EXPRESSION(mean, op_mean(tape, x[0], OVER_ALL))
@@ -165,6 +168,15 @@ static const Case cases[] = {
     CASE(layernorm, S(200, 256), S(256), S(256)),
     CASE(layernorm, S(3, 1500), S(1500), S(1500)),
     CASE(layernorm, S(20, 2500), S(2500), S(2500)),
+    CASE(residual_layernorm, S(3, 50, 24), S(3, 50, 24), S(24), S(24)),
+    CASE(residual_layernorm, S(200, 256), S(200, 256), S(256), S(256)),
+    CASE(residual_layernorm, S(37, 41), S(37, 41), S(41), S(41)),
+    CASE(residual_layernorm, S(70, 300), S(70, 300), S(300), S(300)),
+    CASE(residual_layernorm, S(21, 520), S(21, 520), S(520), S(520)),
+    CASE(residual_layernorm, S(3, 1500), S(3, 1500), S(1500), S(1500)),
+    CASE(residual_layernorm, S(20, 2500), S(20, 2500), S(2500), S(2500)),
+    CASE(residual_layernorm, S(20, 2501), S(20, 2501), S(2501), S(2501)),
+    CASE(residual_undropped, S(70, 33), S(70, 33), S(33)),
     CASE(sum, S(37, 41)),
     CASE(sum, S(300, 410)),
     CASE(sum_rows, S(5, 7, 111)),

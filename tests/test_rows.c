@@ -91,6 +91,16 @@ static Tensor *layernorm_of_weights(Tape *t, Tensor *const *in, void *context)
     (void)context;
     return op_layernorm(t, in[0], in[0], in[0], (Real)1e-3);
 }
+static Tensor *residual_checked(Tape *t, Tensor *const *in, void *context)
+{
+    tape_seed(t, 3);
+    return op_residual_layernorm(t, in[0], in[1], *(Real *)context, in[2], in[3], (Real)1e-3);
+}
+static Tensor *residual_of_one(Tape *t, Tensor *const *in, void *context)
+{
+    tape_seed(t, 4);
+    return op_residual_layernorm(t, in[0], in[0], *(Real *)context, in[0], in[0], (Real)1e-3);
+}
 static Tensor *softmax_checked(Tape *t, Tensor *const *in, void *context)
 {
     (void)context;
@@ -125,6 +135,20 @@ START_TEST(gradients_of_rows)
     check_gradient(log_softmax_checked, NULL, shape(1));
     check_gradient(log_softmax_checked, NULL, shape(3, 21));
     check_gradient(rows_twice, NULL, shape(4, 5), shape(5));
+}
+END_TEST
+
+START_TEST(gradients_of_residual_layernorm)
+{
+    for (int dropped = 0; dropped < 2; dropped++) {
+        Real p = dropped ? (Real)0.3 : 0;
+        check_gradient(residual_checked, &p, shape(5), shape(5), shape(5), shape(5));
+        check_gradient(residual_checked, &p, shape(3, 19), shape(3, 19), shape(19), shape(19));
+        check_gradient(residual_checked, &p, shape(70, 3), shape(70, 3), shape(3), shape(3));
+        check_gradient(residual_checked, &p, shape(2, 1, 3, 16), shape(2, 1, 3, 16), shape(16),
+                       shape(16));
+        check_gradient(residual_of_one, &p, shape(7));
+    }
 }
 END_TEST
 
@@ -482,6 +506,121 @@ START_TEST(dropout_replaces_what_it_drops)
 }
 END_TEST
 
+/* ------------------------------------------------------------------- residual_layernorm, its parts */
+typedef struct Joined {
+    Tensor *x, *branch, *w, *b, *out;
+} Joined;
+
+/* The inputs have a second use, so that their gradients are added to; x may be without a gradient. */
+static Joined join(bool fused, Shape size, Real p, bool x_wanted)
+{
+    begin();
+    const Shape row = shape(size.size[size.rank - 1]);
+    Joined j = { .branch = variable(2, size), .w = variable(3, row), .b = variable(4, row) };
+    j.x = x_wanted ? variable(1, size) : tape_input(tape, test_normal(1, shape_count(size)), size);
+    if (fused)
+        j.out = op_residual_layernorm(tape, j.x, j.branch, p, j.w, j.b, (Real)1e-5);
+    else
+        j.out = op_layernorm(tape, op_add(tape, j.x, op_dropout(tape, j.branch, p)), j.w, j.b,
+                             (Real)1e-5);
+    tensor_keep(j.out);
+    Tensor *again = op_multiply(tape, op_multiply(tape, j.x, j.branch), j.w);
+    backward(op_multiply(tape, op_add(tape, again, j.b), j.out));
+    return j;
+}
+
+static void compare_joined(Shape size, Real p, bool x_wanted)
+{
+    Joined parts = join(false, size, p, x_wanted);
+    Tape *other = tape;
+    Joined whole = join(true, size, p, x_wanted);
+    assert_close(test_values(whole.out), test_values(parts.out), shape_count(size), TOLERANCE);
+    if (x_wanted)
+        assert_close(gradient(whole.x), gradient(parts.x), shape_count(size), TOLERANCE);
+    assert_close(gradient(whole.branch), gradient(parts.branch), shape_count(size), TOLERANCE);
+    assert_close(gradient(whole.w), gradient(parts.w), tensor_count(whole.w), TOLERANCE);
+    assert_close(gradient(whole.b), gradient(parts.b), tensor_count(whole.b), TOLERANCE);
+    ck_assert_uint_eq(tape_random(tape).counter, tape_random(other).counter);
+    tape_free(other);
+    tape_free(tape);
+}
+
+START_TEST(residual_layernorm_is_what_its_parts_are)
+{
+    const Shape sizes[] = { shape(7),       shape(1, 1, 4),    shape(5, 31),  shape(50, 64),
+                            shape(33, 256), shape(300, 97),    shape(9, 300), shape(5, 1027),
+                            shape(3, 2500), shape(2, 2, 9001), shape(2, 8196) };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int dropped = 0; dropped < 2; dropped++) {
+            compare_joined(sizes[i], dropped ? (Real)0.4 : 0, true);
+            compare_joined(sizes[i], dropped ? (Real)0.4 : 0, false);
+        }
+}
+END_TEST
+
+/* Only the weights want gradients. */
+START_TEST(residual_layernorm_of_constants)
+{
+    Real *dw[2];
+    for (int fused = 0; fused < 2; fused++) {
+        begin();
+        Tensor *x = tape_input(tape, test_normal(1, 45 * 20), shape(45, 20));
+        Tensor *w = variable(2, shape(20)), *b = tape_input(tape, test_normal(3, 20), shape(20));
+        if (fused)
+            backward(op_residual_layernorm(tape, x, x, (Real)0.1, w, b, 1));
+        else
+            backward(op_layernorm(tape, op_add(tape, x, op_dropout(tape, x, (Real)0.1)), w, b, 1));
+        dw[fused] = gradient(w);
+        tape_free(tape);
+    }
+    assert_close(dw[1], dw[0], 20, TOLERANCE);
+}
+END_TEST
+
+START_TEST(residual_layernorm_without_a_recording)
+{
+    begin();
+    Tensor *x = variable(1, shape(3, 40)), *w = variable(2, shape(40));
+    const uint64_t before = tape_random(tape).counter;
+    tape_recording(tape, false);
+    Tensor *out = op_residual_layernorm(tape, x, x, (Real)0.5, w, w, 1);
+    ck_assert_uint_eq(tape_random(tape).counter, before);
+    Tensor *expected = op_layernorm(tape, op_add(tape, x, x), w, w, 1);
+    assert_close(test_values(out), test_values(expected), 120, TOLERANCE);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(residual_layernorm_does_not_see_what_it_drops)
+{
+    enum { ROWS = 100, C = 3 };
+    begin();
+    Real *branch = test_normal(0, ROWS * C);
+    for (int i = 0; i < ROWS * C; i++)
+        branch[i] = (Real)NAN;
+    Tensor *x = variable(1, shape(ROWS, C)), *w = variable(2, shape(C));
+    Tensor *dropped = tape_variable(tape, branch, shape(ROWS, C));
+    Real *mask = test_values(op_dropout(tape, dropped, (Real)0.5));
+    tape_seed(tape, 0);
+    Tensor *out = op_residual_layernorm(tape, x, dropped, (Real)0.5, w, w, 1);
+    backward(out);
+    int whole = 0;
+    for (int row = 0; row < ROWS; row++) {
+        bool all_dropped = true;
+        for (int c = 0; c < C; c++)
+            all_dropped &= !isnan(mask[row * C + c]);
+        whole += all_dropped;
+        for (int i = row * C; i < (row + 1) * C; i++) {
+            ck_assert_int_eq(isnan(test_values(out)[i]) == 0, all_dropped);
+            ck_assert_int_eq(isnan(gradient(x)[i]) == 0, all_dropped);
+            ck_assert(isnan(mask[i]) || gradient(dropped)[i] == 0);
+        }
+    }
+    ck_assert(whole > 0 && whole < ROWS);
+    tape_free(tape);
+}
+END_TEST
+
 /* ---------------------------------------------------------- the same whatever the number of threads */
 enum { ROWS = 1111, C = 67, RESULTS = 10 };
 
@@ -506,6 +645,7 @@ static void run(Result results[RESULTS])
     Tensor *rows =
         op_embedding(tape, table, tape_input_i32(tape, integers(1, ROWS, 50), shape(ROWS)));
     Tensor *normal = op_layernorm(tape, op_dropout(tape, rows, (Real)0.1), w, b, (Real)1e-5);
+    normal = op_residual_layernorm(tape, rows, normal, (Real)0.1, b, w, (Real)1e-5);
     Tensor *p = op_softmax(tape, normal), *l = op_log_softmax(tape, normal);
     Tensor *weights = tape_input(tape, test_values(p), shape(ROWS));
     Tensor *targets = tape_input_i32(tape, integers(2, ROWS, C), shape(ROWS));
@@ -593,6 +733,27 @@ START_TEST(misuse_of_rows)
                   op_layernorm(tape, x, w, w, (Real)NAN));
     assert_raises("op_layernorm: weight is NULL", op_layernorm(tape, x, NULL, w, 1));
     assert_raises("op_layernorm: bias is NULL", op_layernorm(tape, x, w, NULL, 1));
+    Tensor *scalar = variable(1, shape_scalar());
+    assert_raises("op_residual_layernorm: x is NULL",
+                  op_residual_layernorm(tape, NULL, x, 0, w, w, 1));
+    assert_raises("op_residual_layernorm: branch is NULL",
+                  op_residual_layernorm(tape, x, NULL, 0, w, w, 1));
+    assert_raises("op_residual_layernorm: weight is NULL",
+                  op_residual_layernorm(tape, x, x, 0, NULL, w, 1));
+    assert_raises("op_residual_layernorm: bias is NULL",
+                  op_residual_layernorm(tape, x, x, 0, w, NULL, 1));
+    assert_raises("op_residual_layernorm: shapes differ: x is [4,5], branch is [5]",
+                  op_residual_layernorm(tape, x, w, 0, w, w, 1));
+    assert_raises("op_residual_layernorm: weight is [4], bias is [5], expected [5]: x is [4,5]",
+                  op_residual_layernorm(tape, x, x, 0, short_w, w, 1));
+    assert_raises("op_residual_layernorm: x is a scalar, expected one axis at least",
+                  op_residual_layernorm(tape, scalar, scalar, 0, w, w, 1));
+    assert_raises("op_residual_layernorm: eps is -1, expected more than 0",
+                  op_residual_layernorm(tape, x, x, 0, w, w, -1));
+    assert_raises("op_residual_layernorm: probability is 1, expected 0 or more and less than 1",
+                  op_residual_layernorm(tape, x, x, 1, w, w, 1));
+    assert_raises("op_residual_layernorm: probability is nan, expected 0 or more and less than 1",
+                  op_residual_layernorm(tape, x, x, (Real)NAN, w, w, 1));
     assert_raises("op_softmax: x is NULL", op_softmax(tape, NULL));
     assert_raises("op_log_softmax: x is NULL", op_log_softmax(tape, NULL));
     assert_raises("op_dropout: x is NULL", op_dropout(tape, NULL, 0));
@@ -665,6 +826,7 @@ int main(void)
     return run_tests("rows",
                      (const TTest *const[]){ reference_vectors,
                                              gradients_of_rows,
+                                             gradients_of_residual_layernorm,
                                              gradients_of_losses,
                                              gradients_of_embedding_and_dropout,
                                              large_and_infinite_logits,
@@ -679,6 +841,10 @@ int main(void)
                                              dropout_goes_backward_with_the_same_mask,
                                              dropout_does_nothing_where_there_is_nothing_to_do,
                                              dropout_replaces_what_it_drops,
+                                             residual_layernorm_is_what_its_parts_are,
+                                             residual_layernorm_of_constants,
+                                             residual_layernorm_without_a_recording,
+                                             residual_layernorm_does_not_see_what_it_drops,
                                              runs_repeat_bit_for_bit,
                                              recovery_from_exhausted_memory,
                                              misuse_of_rows,

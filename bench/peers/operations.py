@@ -61,6 +61,8 @@ def operations(args, precision):
         ("elu", lambda: F.elu(x), 2, 5),
         ("softmax", lambda: F.softmax(x, -1), 2, 5),
         ("layernorm", lambda: F.layer_norm(x, (columns,), row, row), 2, 5),
+        ("residual_layernorm",
+         lambda: F.layer_norm(x + F.dropout(y, 0.1), (columns,), row, row), 3, 8),
         ("dropout", lambda: F.dropout(x, 0.1), 2, 4),
         ("cross_entropy", lambda: F.cross_entropy(x, targets), 1, 3),
     ]
