@@ -53,35 +53,41 @@ TransformerLayer nn_transformer_layer(Params *params, const char *name, Transfor
     return layer;
 }
 
-static Tensor *attend(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths)
-{
-    x = nn_attention_forward(tape, &layer->attention, x, key_lengths);
-    return nn_dropout_forward(tape, &layer->dropout, x);
-}
-
 static Tensor *feed_forward(Tape *tape, const TransformerLayer *layer, Tensor *x)
 {
     x = op_linear_activation(tape, x, layer->ff1.weight, layer->ff1.bias,
                              layer->gelu ? ACTIVATION_GELU : ACTIVATION_RELU);
     x = nn_dropout_forward(tape, &layer->dropout, x);
-    x = nn_linear_forward(tape, &layer->ff2, x);
-    return nn_dropout_forward(tape, &layer->dropout, x);
+    return nn_linear_forward(tape, &layer->ff2, x);
+}
+
+/* norm(x + dropout(branch)) */
+static Tensor *join_and_norm(Tape *tape, const TransformerLayer *layer, const LayerNorm *norm,
+                             Tensor *x, Tensor *branch)
+{
+    return op_residual_layernorm(tape, x, branch, layer->dropout.probability, norm->weight,
+                                 norm->bias, norm->eps);
 }
 
 static Tensor *post_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths)
 {
-    x = op_add(tape, x, attend(tape, layer, x, key_lengths));
-    x = nn_layer_norm_forward(tape, &layer->norm1, x);
-    x = op_add(tape, x, feed_forward(tape, layer, x));
-    return nn_layer_norm_forward(tape, &layer->norm2, x);
+    x = join_and_norm(tape, layer, &layer->norm1, x,
+                      nn_attention_forward(tape, &layer->attention, x, key_lengths));
+    return join_and_norm(tape, layer, &layer->norm2, x, feed_forward(tape, layer, x));
+}
+
+/* x + dropout(branch) */
+static Tensor *join(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *branch)
+{
+    return op_add(tape, x, nn_dropout_forward(tape, &layer->dropout, branch));
 }
 
 static Tensor *pre_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths)
 {
     Tensor *normed = nn_layer_norm_forward(tape, &layer->norm1, x);
-    x = op_add(tape, x, attend(tape, layer, normed, key_lengths));
+    x = join(tape, layer, x, nn_attention_forward(tape, &layer->attention, normed, key_lengths));
     normed = nn_layer_norm_forward(tape, &layer->norm2, x);
-    return op_add(tape, x, feed_forward(tape, layer, normed));
+    return join(tape, layer, x, feed_forward(tape, layer, normed));
 }
 
 /* Without a recording nothing will look at what was made since the mark but the result. */
