@@ -12,7 +12,7 @@
 typedef struct Tape Tape;
 
 /* A tape for one device; recording. Random numbers (dropout) come from seed 0 until tape_seed. A
- * tape is used by one thread at a time. */
+ * tape, and a CUDA device with all its tapes, is used by one thread at a time. */
 Tape *tape_new(Device *device);
 void tape_free(Tape *tape);
 Device *tape_device(const Tape *tape);

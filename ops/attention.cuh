@@ -342,14 +342,18 @@ static inline int tile_size(int64_t D, int64_t M)
     return D <= 32 && M <= 32 ? 32 : WIDEST;
 }
 
-/* LAUNCH of a block of TILE_THREADS an item with so many Reals of shared memory, of which more than
- * 48 KB must be asked for. */
+/* The most shared memory of any kernel in tiles, in bytes. */
+enum { MOST_SHARED = sizeof(Real) == sizeof(float) ? 96 << 10 : 112 << 10 };
+
+/* LAUNCH of a block of TILE_THREADS an item with so many Reals of shared memory. More than 48 KB must
+ * be asked for; always the most, because a later launch that asks for less would take it away from
+ * one that is being captured. */
 #define LAUNCH_TILES(kernel, items, reals, ...)                                                    \
     do {                                                                                           \
         const int bytes_ = (int)((reals) * sizeof(Real));                                          \
-        cuda_check(                                                                                \
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_),     \
-            "cudaFuncSetAttribute");                                                               \
+        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,       \
+                                        MOST_SHARED),                                              \
+                   "cudaFuncSetAttribute");                                                        \
         LAUNCH(kernel, blocks_for(items, 1), TILE_THREADS, bytes_, __VA_ARGS__);                   \
     } while (0)
 

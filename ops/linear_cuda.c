@@ -17,6 +17,8 @@ static cublasLtEpilogue_t epilogue_of(const LinearPass *pass)
     case ACTIVATION_RELU:
         return CUBLASLT_EPILOGUE_RELU_BIAS;
     case ACTIVATION_GELU_TANH:
+        if (pass->precision == PRECISION_FLOAT32)
+            break; /* how exact its tanh is, is written nowhere */
         return pass->y ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
     case ACTIVATION_GELU:
         break;
@@ -124,13 +126,15 @@ static void forget(Description *d)
         cublasLtMatmulDescDestroy(d->product);
 }
 
-/* False, and nothing done, where cublasLt has no such product: always of double numbers and of the
- * exact gelu, and which other ones depends on the GPU and the sizes alone. */
+/* False, and nothing done, where cublasLt has no such product: always of double numbers, of the exact
+ * gelu, and of gelu in float32; which other ones depends on the GPU and the sizes alone. */
 bool linear_pass_cuda(LinearPass pass)
 {
-    enum { AUXILIARY_UNIT = 8 }; /* rows of y, where the epilogue stores it, are a multiple */
+    enum { AUXILIARY_UNIT = 8 };  /* rows of y, where the epilogue stores it, are a multiple */
+    enum { BIAS_ALIGNMENT = 16 }; /* bytes: it may load vectors */
     const cublasLtEpilogue_t epilogue = epilogue_of(&pass);
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT || sizeof(Real) == sizeof(double) ||
+        (uintptr_t)pass.bias % BIAS_ALIGNMENT != 0 ||
         (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS && pass.O % AUXILIARY_UNIT != 0))
         return false;
     const Blas *blas = blas_open(pass.operation);
@@ -140,7 +144,8 @@ bool linear_pass_cuda(LinearPass pass)
     describe_preference(&d, &pass);
     multiply(&d, blas, &pass);
     forget(&d);
-    if (d.status == CUBLAS_STATUS_NOT_SUPPORTED)
+    if (d.status == CUBLAS_STATUS_NOT_SUPPORTED || d.status == CUBLAS_STATUS_INVALID_VALUE ||
+        d.status == CUBLAS_STATUS_ARCH_MISMATCH)
         return false;
     blas_check(d.status, pass.operation);
     return true;

@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STAGING_BYTES = 1 << 20, STAGINGS = 2 };
+/* As many copies may wait for the GPU before the host waits: more than a step has, so that the host
+ * prepares a step while the GPU is at the one before. */
+enum { STAGING_BYTES = 1 << 20, STAGINGS = 16 };
 
 /* Pinned memory on the way in; event: when the copy from it has been done. */
 typedef struct Staging {
@@ -123,7 +125,10 @@ static cudaError_t open_device(Device *device, Cuda *cuda, int index)
     if (result != cudaSuccess)
         return result;
     snprintf(device->name, sizeof device->name, "cuda:%d", index);
-    pthread_mutex_init(&device->lock, NULL);
+    pthread_mutexattr_t again; /* an error under the lock ends a capture, which takes it too */
+    pthread_mutexattr_init(&again);
+    pthread_mutexattr_settype(&again, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&device->lock, &again);
     device->cuda = cuda;
     return cudaSuccess;
 }

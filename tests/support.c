@@ -27,9 +27,15 @@ Device *test_device(void)
 
 int run_tests(const char *name, const TTest *const *tests)
 {
+    return run_tests_after(name, NULL, tests);
+}
+
+int run_tests_after(const char *name, void (*setup)(void), const TTest *const *tests)
+{
     Suite *suite = suite_create(name);
     TCase *test_case = tcase_create(name);
     tcase_set_timeout(test_case, 300); /* a bound on hanging, not on being slow */
+    tcase_add_checked_fixture(test_case, setup, NULL);
     for (; *tests; tests++)
         tcase_add_test(test_case, *tests);
     suite_add_tcase(suite, test_case);

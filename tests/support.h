@@ -22,6 +22,10 @@ Device *test_device(void);
 /* Runs every test of the list (ended by NULL), each in its own process; returns main's result. */
 int run_tests(const char *name, const TTest *const *tests);
 
+/* The same, each test after a function that is called in the test's own process: there alone may a
+ * CUDA device be opened, because it does not survive a fork. */
+int run_tests_after(const char *name, void (*setup)(void), const TTest *const *tests);
+
 /* Normal random numbers in memory that lives until the process ends. */
 Real *test_normal(uint64_t stream, int64_t count);
 

@@ -599,15 +599,19 @@ START_TEST(misuse_of_key_lengths)
 }
 END_TEST
 
-int main(void)
+static void make_tape(void)
 {
     tape = tape_new(test_device());
-    return run_tests("attention",
-                     (const TTest *const[]){
-                         causal_matches_the_quadratic_oracle, linear_matches_the_quadratic_oracle,
-                         results_do_not_depend_on_the_threads, reference_vectors, gradients,
-                         packed_equals_separate, gradients_alone, causality,
-                         keys_past_the_length_do_not_count, not_a_number_passes_through,
-                         the_map_is_exact, eps_may_be_zero, memory_is_linear, misuse,
-                         misuse_of_key_lengths, NULL });
+}
+
+int main(void)
+{
+    return run_tests_after(
+        "attention", make_tape,
+        (const TTest *const[]){
+            causal_matches_the_quadratic_oracle, linear_matches_the_quadratic_oracle,
+            results_do_not_depend_on_the_threads, reference_vectors, gradients,
+            packed_equals_separate, gradients_alone, causality, keys_past_the_length_do_not_count,
+            not_a_number_passes_through, the_map_is_exact, eps_may_be_zero, memory_is_linear,
+            misuse, misuse_of_key_lengths, NULL });
 }

@@ -421,6 +421,12 @@ START_TEST(not_a_number_passes_through)
         ck_assert_int_eq(isnan(outs[i]) != 0, i / 2 == 1);
     for (int i = 0; i < 8; i++)
         ck_assert_int_eq(isnan(dw[i]) != 0, i % 4 == 1);
+    tape_reset(tape);
+    outs = test_values(op_linear_activation(tape, tape_input(tape, xs, shape(3, 4)),
+                                            variable(2, shape(2, 4)), variable(3, shape(2)),
+                                            ACTIVATION_RELU));
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(isnan(outs[i]) != 0, i / 2 == 1);
     tape_free(tape);
 }
 END_TEST

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <thread>
 #include <time.h>
 #include <vector>
@@ -187,8 +188,12 @@ cudaError_t cudaGetDeviceCount(int *count)
     return emulation_fail(*count > 0 ? cudaSuccess : cudaErrorNoDevice);
 }
 
+/* As CUDA, it does not survive a fork. */
 static cudaError_t check_device(int device)
 {
+    static const pid_t owner = getpid();
+    if (owner != getpid())
+        return cudaErrorInitializationError;
     if (device_count() == 0)
         return cudaErrorNoDevice;
     return device < 0 || device >= device_count() ? cudaErrorInvalidDevice : cudaSuccess;
