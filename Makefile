@@ -154,6 +154,7 @@ test-cuda-on-host:
 	+@$(SHORTER) REAL=double test
 	+@$(SHORTER) CC=clang BUILD=build-cuda-on-host-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
+	@tests/cuda_on_host/orders.sh build-cuda-on-host
 	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
 	+@tests/cuda_on_host/faulty_kernels.sh build-cuda-on-host
 
