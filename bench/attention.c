@@ -19,7 +19,8 @@ typedef struct Case {
 static void run(void *context)
 {
     Case *c = context;
-    Tensor *out = op_causal_linear_attention(c->tape, c->query, c->key, c->value, (Real)1e-6);
+    Tensor *out =
+        op_causal_linear_attention(c->tape, c->query, c->key, c->value, (LinearAttention){ 0 });
     if (c->backward)
         tape_backward_from(c->tape, out, c->upstream);
     params_zero_gradients(c->params);

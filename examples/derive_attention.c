@@ -257,9 +257,9 @@ static Tensor *elementary(Tape *tape, Tensor *q, Tensor *k, Tensor *v)
 /* The library's own operation, which takes [B, N, H, D]. */
 static Tensor *fused(Tape *tape, Tensor *q, Tensor *k, Tensor *v)
 {
-    return op_causal_linear_attention(tape, op_reshape(tape, q, shape(1, N, 1, D)),
-                                      op_reshape(tape, k, shape(1, N, 1, D)),
-                                      op_reshape(tape, v, shape(1, N, 1, M)), (Real)eps);
+    return op_causal_linear_attention(
+        tape, op_reshape(tape, q, shape(1, N, 1, D)), op_reshape(tape, k, shape(1, N, 1, D)),
+        op_reshape(tape, v, shape(1, N, 1, M)), (LinearAttention){ .eps = (Real)eps });
 }
 
 /* L = sum g out, so that dL/dout = g. */

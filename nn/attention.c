@@ -15,6 +15,7 @@ MultiHeadAttention nn_attention(Params *params, const char *name, TransformerCon
         .heads = config.heads,
         .head_dim = config.head_dim,
         .attention = config.attention,
+        .features = config.features,
         .eps = config.attention_eps,
     };
     attention.input.weight =
@@ -24,27 +25,27 @@ MultiHeadAttention nn_attention(Params *params, const char *name, TransformerCon
     return attention;
 }
 
-static void check(Tape *tape, const MultiHeadAttention *attention, Tensor *x, Tensor *key_lengths)
+static void check(Tape *tape, const MultiHeadAttention *attention, Tensor *x)
 {
     const int64_t width = attention->heads * attention->head_dim;
     tape_use(tape, "nn_attention_forward: x", x);
     if (x->shape.rank != 3 || x->shape.size[2] != width)
         tape_error(tape, "nn_attention_forward: x is %s, expected [B, N, %lld]",
                    shape_text(x->shape).text, (long long)width);
-    if (key_lengths && attention->attention == ATTENTION_CAUSAL_LINEAR)
-        tape_error(tape, "nn_attention_forward: key_lengths is given, but causal linear attention "
-                         "has no use for it: no position sees later ones; pass NULL");
 }
 
 /* packed [B, N, 3 H, D]: first the H query heads, then the keys', then the values'. */
 static Tensor *mix(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
                    Tensor *key_lengths)
 {
+    const LinearAttention linear = { .features = attention->features,
+                                     .eps = attention->eps,
+                                     .key_lengths = key_lengths };
     switch (attention->attention) {
     case ATTENTION_CAUSAL_LINEAR:
-        return op_causal_linear_attention(tape, packed, NULL, NULL, attention->eps);
+        return op_causal_linear_attention(tape, packed, NULL, NULL, linear);
     case ATTENTION_LINEAR:
-        return op_linear_attention(tape, packed, NULL, NULL, key_lengths, attention->eps);
+        return op_linear_attention(tape, packed, NULL, NULL, linear);
     case ATTENTION_CAUSAL_SOFTMAX:
         return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, true);
     case ATTENTION_SOFTMAX:
@@ -56,7 +57,7 @@ static Tensor *mix(Tape *tape, const MultiHeadAttention *attention, Tensor *pack
 Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
                              Tensor *key_lengths)
 {
-    check(tape, attention, x, key_lengths);
+    check(tape, attention, x);
     const int64_t B = x->shape.size[0], N = x->shape.size[1];
     const int64_t H = attention->heads, D = attention->head_dim;
     Tensor *packed = nn_linear_forward(tape, &attention->input, x); /* [B, N, 3 H D] */

@@ -124,6 +124,7 @@ typedef struct TransformerConfig {
     int64_t head_dim;     /* 32; the width is heads * head_dim */
     int64_t feed_forward; /* 4 times the width */
     Attention attention;  /* ATTENTION_CAUSAL_LINEAR */
+    FeatureMap features;  /* FEATURES_ELU_PLUS_ONE: of linear attention */
     Real dropout;         /* 0 */
     Real attention_eps;   /* 1e-6: added to the normaliser of linear attention */
     bool pre_norm;        /* false: x = norm(x + f(x)), as in the paper; true: x = x + f(norm(x)) */
@@ -136,13 +137,14 @@ typedef struct MultiHeadAttention {
     Linear output; /* out.weight, out.bias */
     int64_t heads, head_dim;
     Attention attention;
+    FeatureMap features;
     Real eps;
 } MultiHeadAttention;
 
-/* Of the config it reads heads, head_dim, attention and attention_eps. */
+/* Of the config it reads heads, head_dim, attention, features and attention_eps. */
 MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config);
 /* x [B, N, width]: the same shape. key_lengths int32 [B], each in [1, N], lets sequence b see its
- * first key_lengths[b] positions only; NULL, and always NULL for ATTENTION_CAUSAL_LINEAR: all. */
+ * first key_lengths[b] positions only; NULL: all. */
 Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
                              Tensor *key_lengths);
 

@@ -100,6 +100,38 @@ Attention attention_of(const Tensor *query, const Tensor *key, const Tensor *val
     return a;
 }
 
+LinearScan linear_scan_of(Tensor *const inputs[6], LinearAttention options)
+{
+    const Tensor *offsets = inputs[4], *state = inputs[5];
+    LinearScan scan = {
+        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3]),
+        .features = options.features,
+        .eps = options.eps,
+        .form = options.form,
+        .chunk = options.chunk,
+        .state = state ? state->data : NULL,
+    };
+    if (offsets) {
+        scan.x.offsets = offsets->integers;
+        scan.x.B = shape_count(offsets->shape) - 1;
+    }
+    return scan;
+}
+
+LinearAttention linear_attention_options(Tape *tape, AttentionLabels labels,
+                                         LinearAttention options)
+{
+    if ((unsigned)options.features > FEATURES_IDENTITY)
+        tape_error(tape, "%s: features is %d, expected FEATURES_ELU_PLUS_ONE to FEATURES_IDENTITY",
+                   labels.name, (int)options.features);
+    if (!(options.eps >= 0))
+        tape_error(tape, "%s: eps is %g, expected more than 0, or 0 for the default", labels.name,
+                   (double)options.eps);
+    if (options.eps == 0)
+        options.eps = (Real)1e-6;
+    return options;
+}
+
 Shape attention_out_shape(const Attention *a)
 {
     return shape(a->B, a->N, a->H, a->M);

@@ -30,46 +30,126 @@
  * and a scan takes O(N) time with one matrix for state, since (x_i.y_j) w_j = (y_j w_j^T)^T x_i:
  *     T_i = T_{i-1} + y_i w_i^T      scan_i = T_i^T x_i
  *
+ * A state S~_0 = [S_0, z_0] from positions before these begins the sums of num~ and da, and the final
+ * state S~_N = S~_0 + sum_j b_j v~_j^T is a result as well. dL/dS~_N, where it is given, is in every
+ * position's R~_j = dL/dS~_N + sum_{i>=j} a_i g~_i^T, which begins the sums of db and dv:
+ *     db_j = R~_j v~_j      dv_j = R_j^T b_j      dS~_0 <- R~_1
+ *
+ * Where key_lengths leave a key out, its b_j counts as 0: nothing is added to the sums, and nothing
+ * contributed to the key and its value. With offsets, each sequence is one as above.
+ *
+ * Other maps: relu, phi'(x) = 1 for x > 0, else 0; softplus, phi(x) = ln(1 + e^x), phi'(x) =
+ * 1 / (1 + e^-x) = 1 - e^-phi(x); identity, phi'(x) = 1. Each phi' is known from phi(x).
+ *
  * Kept from the forward pass: out, which is on the tape already, and den, a number a position. */
 #include "ops/causal_linear_attention.h"
+#include "ops/indices.h"
 #include "ops/internal.h"
 
-static Tensor *new_scratch(Tape *tape, const Attention *attention, bool backward)
+static const AttentionLabels labels = ATTENTION_LABELS("op_causal_linear_attention");
+
+static Tensor *new_scratch(Tape *tape, const LinearScan *scan, bool backward)
 {
-    int64_t count =
-        DEVICE_CALL(tape_device(tape), causal_linear_attention_scratch, (attention, backward));
-    return tape_scratch(tape, shape(count));
+    return tape_scratch(tape, shape(DEVICE_CALL(tape_device(tape), causal_linear_attention_scratch,
+                                                (scan, backward))));
+}
+
+/* dL/dout, all 0 when only the final state was used. */
+static Tensor *zeros_like(Tape *tape, const Tensor *out)
+{
+    Tensor *zeros = tape_scratch(tape, out->shape);
+    tensor_fill(zeros, 0);
+    return zeros;
 }
 
 static void causal_linear_attention_backward(Node *node)
 {
+    Tape *tape = node->tape;
     Tensor *out = node->outputs[0], *den = node->kept[0];
-    Attention attention = attention_of(node->inputs[0], node->inputs[1], node->inputs[2], NULL);
-    Tensor *scratch = new_scratch(node->tape, &attention, true);
-    AttentionGradient d = attention_contributions(node);
-    DEVICE_CALL(out, causal_linear_attention_backward,
-                (d, tape_upstream(node, 0), out->data, den->data, scratch->data, &attention));
-    tape_scratch_free(node->tape, scratch);
+    const LinearScan scan = linear_scan_of(node->inputs, *(const LinearAttention *)node->saved);
+    const Real *dout = tape_upstream(node, 0);
+    const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
+    Tensor *zeros = dout ? NULL : zeros_like(tape, out);
+    Tensor *scratch = new_scratch(tape, &scan, true);
+    const LinearScanGradient d = { attention_contributions(node),
+                                   tape_contribution(node, node->inputs[5]) };
+    DEVICE_CALL(
+        out, causal_linear_attention_backward,
+        (d, dout ? dout : zeros->data, dfinal_state, out->data, den->data, scratch->data, &scan));
+    tape_scratch_free(tape, scratch);
+    tape_scratch_free(tape, zeros);
 }
 
-Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Real eps)
+static void check_offsets(Tape *tape, const Tensor *query, LinearAttention options)
 {
-    attention_check(tape, ATTENTION_LABELS("op_causal_linear_attention"), query, key, value, NULL,
-                    true);
-    if (!(eps >= 0))
-        tape_error(tape, "op_causal_linear_attention: eps is %g, expected 0 or more", (double)eps);
+    Tensor *offsets = options.offsets;
+    const int64_t B = query->shape.size[0], N = query->shape.size[1];
+    tape_use_i32(tape, labels.offsets, offsets);
+    if (offsets->shape.rank != 1 || offsets->shape.size[0] < 2)
+        tape_error(tape, "%s has shape %s, expected [S + 1]", labels.offsets,
+                   shape_text(offsets->shape).text);
+    if (options.key_lengths)
+        tape_error(tape, "%s: key_lengths are given too; with offsets every key counts",
+                   labels.offsets);
+    if (B != 1)
+        tape_error(tape, "%s: query is %s, expected one sequence, [1, N, H, D], which they cut",
+                   labels.offsets, shape_text(query->shape).text);
+    check_spanning(tape, labels.offsets, offsets, 0, N, "the number of positions");
+}
+
+static void check_state(Tape *tape, const LinearScan *scan, Tensor *state)
+{
+    const Attention *x = &scan->x;
+    const Shape expected = shape(x->B, x->H, x->D, x->M + 1);
+    tape_use_real(tape, labels.state, state);
+    if (!shape_equal(state->shape, expected))
+        tape_error(tape, "%s is %s, expected %s: [sequences, H, D, M + 1]", labels.state,
+                   shape_text(state->shape).text, shape_text(expected).text);
+}
+
+static void check_form(Tape *tape, LinearAttention options)
+{
+    if ((unsigned)options.form > FORM_QUADRATIC)
+        tape_error(tape, "%s: form is %d, expected FORM_BEST to FORM_QUADRATIC", labels.name,
+                   (int)options.form);
+    if (options.chunk < 0)
+        tape_error(tape, "%s: chunk is %lld, expected 1 or more, or 0 for the default", labels.name,
+                   (long long)options.chunk);
+}
+
+Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                                   LinearAttention options)
+{
+    attention_check(tape, labels, query, key, value, options.key_lengths, true);
+    options = linear_attention_options(tape, labels, options);
+    check_form(tape, options);
+    if (options.offsets)
+        check_offsets(tape, query, options);
     attention_cast_alike(tape, &query, &key, &value);
-    Attention attention = attention_of(query, key, value, NULL);
-    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&attention));
-    Tensor *den = tape_tensor(tape, attention_row_shape(&attention));
-    Tensor *scratch = new_scratch(tape, &attention, false);
-    DEVICE_CALL(out, causal_linear_attention_forward,
-                (out->data, den->data, scratch->data, &attention, eps));
+    Tensor *const inputs[6] = { query,           key,          value, options.key_lengths,
+                                options.offsets, options.state };
+    const LinearScan scan = linear_scan_of(inputs, options);
+    if (options.state)
+        check_state(tape, &scan, options.state);
+    Tensor *out = tape_tensor_of(tape, query->type,
+                                 shape(query->shape.size[0], scan.x.N, scan.x.H, scan.x.M));
+    Tensor *den = tape_tensor(tape, shape(query->shape.size[0], scan.x.N, scan.x.H));
+    Tensor *final_state = NULL;
+    if (options.final_state)
+        final_state = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, scan.x.M + 1));
+    Tensor *scratch = new_scratch(tape, &scan, false);
+    DEVICE_CALL(
+        out, causal_linear_attention_forward,
+        (out->data, den->data, final_state ? final_state->data : NULL, scratch->data, &scan));
     tape_scratch_free(tape, scratch);
-    tape_record(tape, (Node){ .name = "op_causal_linear_attention",
+    tape_record(tape, (Node){ .name = labels.name,
                               .backward = causal_linear_attention_backward,
-                              .inputs = { query, key, value },
-                              .outputs = { out },
-                              .kept = { den } });
+                              .inputs = { query, key, value, options.key_lengths, options.offsets,
+                                          options.state },
+                              .outputs = { out, final_state },
+                              .kept = { den },
+                              .saved = tape_save(tape, &options, sizeof options) });
+    if (final_state)
+        *options.final_state = final_state;
     return out;
 }

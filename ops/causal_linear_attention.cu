@@ -1,20 +1,23 @@
 #include "ops/causal_linear_attention.h"
 #include "ops/linear_attention.cuh"
 
-extern "C" int64_t causal_linear_attention_scratch_cuda(const Attention *a, bool backward)
+extern "C" int64_t causal_linear_attention_scratch_cuda(const LinearScan *s, bool backward)
 {
-    return scan_scratch(a, true, backward);
+    return scan_scratch(&s->x, true, backward);
 }
 
-extern "C" void causal_linear_attention_forward_cuda(Real *out, Real *den, Real *scratch,
-                                                     const Attention *a, Real eps)
+extern "C" void causal_linear_attention_forward_cuda(Real *out, Real *den, Real *final_state,
+                                                     Real *scratch, const LinearScan *s)
 {
-    BY_STORAGE(T, linear_attention_forward<T, true>(out, den, scratch, a, eps));
+    (void)final_state;
+    BY_STORAGE(T, linear_attention_forward<T, true>(out, den, scratch, &s->x, s->eps));
 }
 
-extern "C" void causal_linear_attention_backward_cuda(AttentionGradient d, const Real *dout,
-                                                      const Real *out, const Real *den,
-                                                      Real *scratch, const Attention *a)
+extern "C" void causal_linear_attention_backward_cuda(LinearScanGradient d, const Real *dout,
+                                                      const Real *dfinal_state, const Real *out,
+                                                      const Real *den, Real *scratch,
+                                                      const LinearScan *s)
 {
-    BY_STORAGE(T, linear_attention_backward<T, true>(d, dout, out, den, scratch, a));
+    (void)dfinal_state;
+    BY_STORAGE(T, linear_attention_backward<T, true>(d.x, dout, out, den, scratch, &s->x));
 }

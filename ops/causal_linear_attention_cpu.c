@@ -289,19 +289,21 @@ static void dkey_dvalue_step(const Pass *pass, const Chunk *c)
     }
 }
 
-int64_t causal_linear_attention_scratch_cpu(const Attention *x, bool backward)
+int64_t causal_linear_attention_scratch_cpu(const LinearScan *scan, bool backward)
 {
+    const Attention *x = &scan->x;
     Plan p = make_plan(x);
     return p.threads * p.work + (backward ? x->B * x->N * x->H : 0);
 }
 
-void causal_linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const Attention *x,
-                                         Real eps)
+void causal_linear_attention_forward_cpu(Real *out, Real *den, Real *final_state, Real *scratch,
+                                         const LinearScan *scan)
 {
+    (void)final_state;
     Pass pass = {
-        .x = x,
-        .plan = make_plan(x),
-        .eps = eps,
+        .x = &scan->x,
+        .plan = make_plan(&scan->x),
+        .eps = scan->eps,
         .new_out = out,
         .new_den = den,
         .scratch = scratch,
@@ -309,20 +311,22 @@ void causal_linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, co
     run(&pass, forward_step, 1);
 }
 
-void causal_linear_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
-                                          const Real *den, Real *scratch, const Attention *x)
+void causal_linear_attention_backward_cpu(LinearScanGradient d, const Real *dout,
+                                          const Real *dfinal_state, const Real *out,
+                                          const Real *den, Real *scratch, const LinearScan *scan)
 {
+    (void)dfinal_state;
     Pass pass = {
-        .x = x,
-        .plan = make_plan(x),
+        .x = &scan->x,
+        .plan = make_plan(&scan->x),
         .out = out,
         .den = den,
         .dout = dout,
-        .d = d,
+        .d = d.x,
         .scratch = scratch,
     };
     pass.delta = scratch + pass.plan.threads * pass.plan.work;
     run(&pass, dquery_step, 1);
-    if (d.key.data || d.value.data)
+    if (d.x.key.data || d.x.value.data)
         run(&pass, dkey_dvalue_step, -1);
 }

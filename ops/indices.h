@@ -10,4 +10,8 @@
 void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, int64_t high,
                    const char *reason);
 
+/* Raises unless the elements begin with first, end with last, and none is less than the one before. */
+void check_spanning(Tape *tape, const char *label, Tensor *indices, int64_t first, int64_t last,
+                    const char *reason);
+
 #endif

@@ -25,43 +25,53 @@
 #include "ops/linear_attention.h"
 #include "ops/internal.h"
 
-static Tensor *new_scratch(Tape *tape, const Attention *attention)
+static const AttentionLabels labels = ATTENTION_LABELS("op_linear_attention");
+
+static Tensor *new_scratch(Tape *tape, const LinearScan *scan)
 {
-    int64_t count = DEVICE_CALL(tape_device(tape), linear_attention_scratch, (attention));
+    int64_t count = DEVICE_CALL(tape_device(tape), linear_attention_scratch, (scan));
     return tape_scratch(tape, shape(count));
 }
 
 static void linear_attention_backward(Node *node)
 {
-    Tensor *const *inputs = node->inputs;
     Tensor *out = node->outputs[0], *den = node->kept[0];
-    Attention attention = attention_of(inputs[0], inputs[1], inputs[2], inputs[3]);
-    Tensor *scratch = new_scratch(node->tape, &attention);
+    const LinearScan scan = linear_scan_of(node->inputs, *(const LinearAttention *)node->saved);
+    Tensor *scratch = new_scratch(node->tape, &scan);
     AttentionGradient d = attention_contributions(node);
     DEVICE_CALL(out, linear_attention_backward,
-                (d, tape_upstream(node, 0), out->data, den->data, scratch->data, &attention));
+                (d, tape_upstream(node, 0), out->data, den->data, scratch->data, &scan));
     tape_scratch_free(node->tape, scratch);
 }
 
-Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                            Tensor *key_lengths, Real eps)
+static void check_causal_options(Tape *tape, LinearAttention options)
 {
-    attention_check(tape, ATTENTION_LABELS("op_linear_attention"), query, key, value, key_lengths,
-                    false);
-    if (!(eps >= 0))
-        tape_error(tape, "op_linear_attention: eps is %g, expected 0 or more", (double)eps);
+    if (options.form || options.chunk || options.offsets || options.state || options.final_state)
+        tape_error(tape,
+                   "%s: form, chunk, offsets, state and final_state are options of causal linear "
+                   "attention",
+                   labels.name);
+}
+
+Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                            LinearAttention options)
+{
+    attention_check(tape, labels, query, key, value, options.key_lengths, false);
+    options = linear_attention_options(tape, labels, options);
+    check_causal_options(tape, options);
     attention_cast_alike(tape, &query, &key, &value);
-    Attention attention = attention_of(query, key, value, key_lengths);
-    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&attention));
-    Tensor *den = tape_tensor(tape, attention_row_shape(&attention));
-    Tensor *scratch = new_scratch(tape, &attention);
-    DEVICE_CALL(out, linear_attention_forward,
-                (out->data, den->data, scratch->data, &attention, eps));
+    Tensor *const inputs[6] = { query, key, value, options.key_lengths };
+    const LinearScan scan = linear_scan_of(inputs, options);
+    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&scan.x));
+    Tensor *den = tape_tensor(tape, attention_row_shape(&scan.x));
+    Tensor *scratch = new_scratch(tape, &scan);
+    DEVICE_CALL(out, linear_attention_forward, (out->data, den->data, scratch->data, &scan));
     tape_scratch_free(tape, scratch);
-    tape_record(tape, (Node){ .name = "op_linear_attention",
+    tape_record(tape, (Node){ .name = labels.name,
                               .backward = linear_attention_backward,
-                              .inputs = { query, key, value, key_lengths },
+                              .inputs = { query, key, value, options.key_lengths },
                               .outputs = { out },
-                              .kept = { den } });
+                              .kept = { den },
+                              .saved = tape_save(tape, &options, sizeof options) });
     return out;
 }

@@ -229,13 +229,16 @@ static void backward_keys(Gradient dkey, Gradient dvalue, const Head *h)
 
 /* ----------------------------------------------------------------------------------------- kernels */
 
-int64_t linear_attention_scratch_cpu(const Attention *x)
+int64_t linear_attention_scratch_cpu(const LinearScan *scan)
 {
+    const Attention *x = &scan->x;
     return device_threads() * head_memory(x);
 }
 
-void linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const Attention *x, Real eps)
+void linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const LinearScan *scan)
 {
+    const Attention *x = &scan->x;
+    const Real eps = scan->eps;
 #pragma omp parallel for schedule(static) num_threads(device_threads())
     for (int64_t item = 0; item < x->B * x->H; item++) {
         Head h = head_at(x, item, scratch + omp_get_thread_num() * head_memory(x));
@@ -245,8 +248,9 @@ void linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const Att
 }
 
 void linear_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
-                                   const Real *den, Real *scratch, const Attention *x)
+                                   const Real *den, Real *scratch, const LinearScan *scan)
 {
+    const Attention *x = &scan->x;
 #pragma omp parallel for schedule(static) num_threads(device_threads())
     for (int64_t item = 0; item < x->B * x->H; item++) {
         Head h = head_at(x, item, scratch + omp_get_thread_num() * head_memory(x));

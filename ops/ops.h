@@ -133,16 +133,51 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
  * then the keys', then the values'), and key and value are NULL: one product makes them, and its
  * gradient is written in one piece. */
 
-/* out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps), with
- * phi(x) = elu(x) + 1 (Katharopoulos et al. 2020, equations 8 to 12). O(N) time; keeps out and one
- * number a position and head. eps >= 0; the paper's code has 1e-6. */
-Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value, Real eps);
+/* The feature map phi of linear attention, element by element. */
+typedef enum {
+    FEATURES_ELU_PLUS_ONE, /* elu(x) + 1 (Katharopoulos et al. 2020, equation 7) */
+    FEATURES_RELU,         /* max(x, 0) */
+    FEATURES_SOFTPLUS,     /* ln(1 + e^x) (Buckman and Gelada 2024) */
+    FEATURES_IDENTITY,     /* x: queries and keys have been mapped by other operations */
+} FeatureMap;
 
-/* The same without the causal mask: the sums run over all keys j (equation 5); of sequence b over
- * the first key_lengths[b] of them, int32 [B] in [1, N], or NULL for all. query may have another
- * number of positions than key and value. */
+/* How the sums over the positions before are taken. All give the same but for rounding; N, D and M
+ * as below, C positions a chunk. */
+typedef enum {
+    FORM_BEST,      /* one of the others, by the device and the sizes */
+    FORM_RECURRENT, /* position by position: 4 N D M operations a head, D M numbers of state */
+    FORM_CHUNKED,   /* chunk by chunk, as products of matrices: 2 N C (D + M) operations more */
+    FORM_CHUNK_PARALLEL, /* the same, but segments of a sequence at once: for few long ones */
+    FORM_QUADRATIC,      /* without state: N^2 (D + M) operations, the fewest for short sequences */
+} AttentionForm;
+
+/* A field left 0 means its default. */
+typedef struct LinearAttention {
+    FeatureMap features; /* FEATURES_ELU_PLUS_ONE */
+    Real eps;            /* 1e-6: added to the divisor */
+    Tensor *key_lengths; /* NULL; int32 [B], each in [1, N]: keys from there on count for nothing */
+
+    /* op_causal_linear_attention alone: */
+    AttentionForm form;   /* FORM_BEST */
+    int64_t chunk;        /* by the form, the device and the sizes: positions in a chunk */
+    Tensor *offsets;      /* NULL; int32 [S + 1], 0 = o_0 <= ... <= o_S = N, with B = 1: S sequences
+                           * lie end to end, sequence s from position o_s on. None sees another. */
+    Tensor *state;        /* NULL, which means 0; [B, H, D, M + 1] (with offsets [S, H, D, M + 1]):
+                           * sum_j phi(k_j) [v_j, 1]^T over what came before these positions */
+    Tensor **final_state; /* NULL; where to put the state after the last position, a new tensor */
+} LinearAttention;
+
+/* out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps)
+ * (Katharopoulos et al. 2020, equations 8 to 12). O(N) time; keeps out and one number a position and
+ * head. A sequence cut anywhere, the final state of one piece given to the next as its state, makes
+ * the same results and gradients as the whole. */
+Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                                   LinearAttention options);
+
+/* The same without the causal mask: the sums run over all keys j (equation 5). query may have
+ * another number of positions than key and value. */
 Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                            Tensor *key_lengths, Real eps);
+                            LinearAttention options);
 
 /* out_i = sum_j softmax_j(q_i.k_j / sqrt D) v_j (Vaswani et al. 2017, equation 1), over all keys,
  * or over j <= i when causal, and over the first key_lengths[b] of sequence b (as above). Computed

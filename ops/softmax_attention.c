@@ -36,6 +36,8 @@ static Tensor *scratch_for(Tape *tape, const Attention *a, bool backward)
         tape, shape(DEVICE_CALL(tape_device(tape), softmax_attention_scratch, (a, backward))));
 }
 
+static const AttentionLabels labels = ATTENTION_LABELS("op_softmax_attention");
+
 static void softmax_attention_backward(Node *node)
 {
     const SoftmaxAttention *saved = node->saved;
@@ -52,8 +54,7 @@ static void softmax_attention_backward(Node *node)
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                              Tensor *key_lengths, bool causal)
 {
-    attention_check(tape, ATTENTION_LABELS("op_softmax_attention"), query, key, value, key_lengths,
-                    causal);
+    attention_check(tape, labels, query, key, value, key_lengths, causal);
     attention_cast_alike(tape, &query, &key, &value);
     Attention a = attention_of(query, key, value, key_lengths);
     Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&a));

@@ -120,16 +120,23 @@ void tensor_write(Tensor *tensor, const Real *host)
 static IntegerBounds check_integers(const Tensor *tensor, const int32_t *host)
 {
     const IntegerBounds wanted = tensor_root(tensor)->wanted;
-    IntegerBounds bounds = { true, INT32_MAX, INT32_MIN };
-    for (int64_t i = 0; i < tensor_count(tensor); i++) {
+    const int64_t count = tensor_count(tensor);
+    IntegerBounds bounds = { true, true, INT32_MAX, INT32_MIN };
+    for (int64_t i = 0; i < count; i++) {
         bounds.least = host[i] < bounds.least ? host[i] : bounds.least;
         bounds.greatest = host[i] > bounds.greatest ? host[i] : bounds.greatest;
+        bounds.spanning = bounds.spanning && host[i] == bounds.greatest;
         if (wanted.known && (host[i] < wanted.least || host[i] > wanted.greatest))
             error_raise(
                 "tensor_write_i32: element %lld is %d, expected %d to %d, as the operations "
                 "that use this tensor need",
                 (long long)i, (int)host[i], (int)wanted.least, (int)wanted.greatest);
     }
+    if (wanted.spanning &&
+        (!bounds.spanning || bounds.least != wanted.least || bounds.greatest != wanted.greatest))
+        error_raise("tensor_write_i32: the elements do not ascend from %d to %d, as the operations "
+                    "that use this tensor need",
+                    (int)wanted.least, (int)wanted.greatest);
     return bounds;
 }
 

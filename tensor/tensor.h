@@ -111,9 +111,9 @@ typedef enum {
     TENSOR_BF16, /* on CUDA: an activation of a tape of that precision */
 } TensorType;
 
-/* Bounds of the elements of a TENSOR_INT32. */
+/* Bounds of the elements of a TENSOR_INT32; spanning: they ascend from the least to the greatest. */
 typedef struct IntegerBounds {
-    bool known;
+    bool known, spanning;
     int32_t least, greatest;
 } IntegerBounds;
 

@@ -17,6 +17,16 @@ static const double tolerance = 2e-5;
 
 static Tape *tape;
 
+static LinearAttention with_eps(Real value)
+{
+    return (LinearAttention){ .eps = value };
+}
+
+static LinearAttention with_lengths(Tensor *key_lengths)
+{
+    return (LinearAttention){ .eps = eps, .key_lengths = key_lengths };
+}
+
 /* -------------------------------------------------------------------------------------- the cases */
 typedef struct Case {
     int64_t B, N, keys, H, D, M;
@@ -43,9 +53,10 @@ static Tensor *length_tensor(const Case *c)
 
 static Tensor *attend(const Case *c, Tensor *query, Tensor *key, Tensor *value)
 {
+    const LinearAttention options = { .eps = (Real)c->eps, .key_lengths = length_tensor(c) };
     if (c->causal)
-        return op_causal_linear_attention(tape, query, key, value, (Real)c->eps);
-    return op_linear_attention(tape, query, key, value, length_tensor(c), (Real)c->eps);
+        return op_causal_linear_attention(tape, query, key, value, options);
+    return op_linear_attention(tape, query, key, value, options);
 }
 
 /* Values of [B, N, H, D], [B, keys, H, D], [B, keys, H, M], dL/dout [B, N, H, M], and results. */
@@ -249,17 +260,17 @@ END_TEST
 /* ------------------------------------------------------------------------------ reference vectors */
 static Tensor *causal(Tape *t, Tensor **in)
 {
-    return op_causal_linear_attention(t, in[0], in[1], in[2], eps);
+    return op_causal_linear_attention(t, in[0], in[1], in[2], with_eps(eps));
 }
 
 static Tensor *linear(Tape *t, Tensor **in)
 {
-    return op_linear_attention(t, in[0], in[1], in[2], NULL, eps);
+    return op_linear_attention(t, in[0], in[1], in[2], with_eps(eps));
 }
 
 static Tensor *linear_with_lengths(Tape *t, Tensor **in)
 {
-    return op_linear_attention(t, in[0], in[1], in[2], in[3], eps);
+    return op_linear_attention(t, in[0], in[1], in[2], with_lengths(in[3]));
 }
 
 START_TEST(reference_vectors)
@@ -273,50 +284,51 @@ END_TEST
 /* -------------------------------------------------------------------------------- gradient checks */
 static Tensor *checked_causal(Tape *t, Tensor *const *in, void *context)
 {
-    return op_causal_linear_attention(t, in[0], in[1], in[2], *(Real *)context);
+    return op_causal_linear_attention(t, in[0], in[1], in[2], with_eps(*(Real *)context));
 }
 
 static Tensor *checked_packed(Tape *t, Tensor *const *in, void *context)
 {
-    return op_causal_linear_attention(t, in[0], NULL, NULL, *(Real *)context);
+    return op_causal_linear_attention(t, in[0], NULL, NULL, with_eps(*(Real *)context));
 }
 
 /* One tensor in all three roles: its gradient has three contributions. */
 static Tensor *checked_same(Tape *t, Tensor *const *in, void *context)
 {
-    return op_causal_linear_attention(t, in[0], in[0], in[0], *(Real *)context);
+    return op_causal_linear_attention(t, in[0], in[0], in[0], with_eps(*(Real *)context));
 }
 
 static Tensor *checked_linear(Tape *t, Tensor *const *in, void *context)
 {
     static const int32_t lengths[] = { 3, 4 };
     Tensor *key_lengths = context ? tape_input_i32(t, lengths, shape(2)) : NULL;
-    return op_linear_attention(t, in[0], in[1], in[2], key_lengths, (Real)0.1);
+    return op_linear_attention(t, in[0], in[1], in[2],
+                               (LinearAttention){ .eps = (Real)0.1, .key_lengths = key_lengths });
 }
 
 static Tensor *checked_linear_packed(Tape *t, Tensor *const *in, void *context)
 {
-    return op_linear_attention(t, in[0], NULL, NULL, NULL, *(Real *)context);
+    return op_linear_attention(t, in[0], NULL, NULL, with_eps(*(Real *)context));
 }
 
 static Tensor *checked_linear_same(Tape *t, Tensor *const *in, void *context)
 {
-    return op_linear_attention(t, in[0], in[0], in[0], NULL, *(Real *)context);
+    return op_linear_attention(t, in[0], in[0], in[0], with_eps(*(Real *)context));
 }
 
 /* Queries and keys used twice: the second contribution adds to the first. */
 static Tensor *checked_twice(Tape *t, Tensor *const *in, void *context)
 {
     const Real twice_eps = *(Real *)context;
-    Tensor *once = op_causal_linear_attention(t, in[0], in[1], in[2], twice_eps);
-    return op_causal_linear_attention(t, in[0], in[1], once, twice_eps);
+    Tensor *once = op_causal_linear_attention(t, in[0], in[1], in[2], with_eps(twice_eps));
+    return op_causal_linear_attention(t, in[0], in[1], once, with_eps(twice_eps));
 }
 
 static Tensor *checked_linear_twice(Tape *t, Tensor *const *in, void *context)
 {
     const Real twice_eps = *(Real *)context;
-    Tensor *once = op_linear_attention(t, in[0], in[1], in[2], NULL, twice_eps);
-    return op_linear_attention(t, in[0], in[1], once, NULL, twice_eps);
+    Tensor *once = op_linear_attention(t, in[0], in[1], in[2], with_eps(twice_eps));
+    return op_linear_attention(t, in[0], in[1], once, with_eps(twice_eps));
 }
 
 START_TEST(gradients)
@@ -488,8 +500,8 @@ START_TEST(the_map_is_exact)
         Tensor *q = tape_input(tape, &query, single), *k = tape_input(tape, &key, single);
         Tensor *v = tape_input(tape, &one, single);
         double p = phi(query) * phi(key), expected = p / (p + 1);
-        double causal_out = tensor_item(op_causal_linear_attention(tape, q, k, v, 1));
-        double linear_out = tensor_item(op_linear_attention(tape, q, k, v, NULL, 1));
+        double causal_out = tensor_item(op_causal_linear_attention(tape, q, k, v, with_eps(1)));
+        double linear_out = tensor_item(op_linear_attention(tape, q, k, v, with_eps(1)));
         double allowed = sizeof(Real) == sizeof(float) ? 4e-7 : 1e-14;
         ck_assert_double_le(fabs(causal_out / expected - 1), allowed);
         ck_assert_double_le(fabs(linear_out / expected - 1), allowed);
@@ -498,10 +510,10 @@ START_TEST(the_map_is_exact)
 }
 END_TEST
 
-/* With eps = 0 the first position's result is its value. */
-START_TEST(eps_may_be_zero)
+/* With hardly any eps the first position's result is its value. */
+START_TEST(eps_may_be_tiny)
 {
-    Case c = { 1, 8, 8, 1, 4, 4, true, false, 0 };
+    Case c = { 1, 8, 8, 1, 4, 4, true, false, 1e-30 };
     Values v = inputs(&c);
     compute(&c, &v);
     assert_close(v.out, v.value, 4, 1e-6);
@@ -538,40 +550,41 @@ START_TEST(misuse)
     for (int i = 0; i < 6; i++)
         t[i] = tape_input(tape, test_normal(1, shape_count(shapes[i])), shapes[i]);
     assert_raises("op_causal_linear_attention: query is NULL",
-                  op_causal_linear_attention(tape, NULL, t[0], t[0], eps));
+                  op_causal_linear_attention(tape, NULL, t[0], t[0], with_eps(eps)));
     assert_raises("op_causal_linear_attention: query is [2,5,6], expected four axes, [B, N, H, D]",
-                  op_causal_linear_attention(tape, t[3], t[0], t[0], eps));
+                  op_causal_linear_attention(tape, t[3], t[0], t[0], with_eps(eps)));
     assert_raises("op_causal_linear_attention: key is [2,5,6], expected [B, N, H, D] with the "
                   "B, H, D of query, [2,5,2,3]",
-                  op_causal_linear_attention(tape, t[0], t[3], t[0], eps));
+                  op_causal_linear_attention(tape, t[0], t[3], t[0], with_eps(eps)));
     assert_raises("op_causal_linear_attention: key is [2,5,2,4], expected [B, N, H, D] with the "
                   "B, H, D of query, [2,5,2,3]",
-                  op_causal_linear_attention(tape, t[0], t[1], t[0], eps));
+                  op_causal_linear_attention(tape, t[0], t[1], t[0], with_eps(eps)));
     assert_raises("op_linear_attention: key is [1,5,2,3], expected [B, N, H, D] with the "
                   "B, H, D of query, [2,5,2,3]",
-                  op_linear_attention(tape, t[0], t[4], t[0], NULL, eps));
+                  op_linear_attention(tape, t[0], t[4], t[0], with_eps(eps)));
     assert_raises("op_causal_linear_attention: key is [2,4,2,3], expected as many positions as "
                   "query, [2,5,2,3], has",
-                  op_causal_linear_attention(tape, t[0], t[2], t[2], eps));
+                  op_causal_linear_attention(tape, t[0], t[2], t[2], with_eps(eps)));
     assert_raises("op_linear_attention: value is [2,5,2,3], expected [B, N, H, M] with the "
                   "B, N, H of key, [2,4,2,3]",
-                  op_linear_attention(tape, t[0], t[2], t[0], NULL, eps));
+                  op_linear_attention(tape, t[0], t[2], t[0], with_eps(eps)));
     assert_raises("op_causal_linear_attention: value is [2,5,3,4], expected [B, N, H, M] with the "
                   "B, N, H of key, [2,5,2,3]",
-                  op_causal_linear_attention(tape, t[0], t[0], t[5], eps));
+                  op_causal_linear_attention(tape, t[0], t[0], t[5], with_eps(eps)));
     assert_raises("op_causal_linear_attention: value is NULL; give both key and value, or neither "
                   "when query holds all three",
-                  op_causal_linear_attention(tape, t[0], t[0], NULL, eps));
+                  op_causal_linear_attention(tape, t[0], t[0], NULL, with_eps(eps)));
     assert_raises("op_linear_attention: key is NULL; give both key and value, or neither when "
                   "query holds all three",
-                  op_linear_attention(tape, t[0], NULL, t[0], NULL, eps));
+                  op_linear_attention(tape, t[0], NULL, t[0], with_eps(eps)));
     assert_raises("op_causal_linear_attention: query without key and value must hold all three, "
                   "[B, N, 3 H, D], but is [2,5,2,3]: its third size is no multiple of 3",
-                  op_causal_linear_attention(tape, t[0], NULL, NULL, eps));
-    assert_raises("op_causal_linear_attention: eps is -1, expected 0 or more",
-                  op_causal_linear_attention(tape, t[0], t[0], t[0], -1));
-    assert_raises("op_linear_attention: eps is nan, expected 0 or more",
-                  op_linear_attention(tape, t[0], t[0], t[0], NULL, (Real)NAN));
+                  op_causal_linear_attention(tape, t[0], NULL, NULL, with_eps(eps)));
+    assert_raises(
+        "op_causal_linear_attention: eps is -1, expected more than 0, or 0 for the default",
+        op_causal_linear_attention(tape, t[0], t[0], t[0], with_eps(-1)));
+    assert_raises("op_linear_attention: eps is nan, expected more than 0, or 0 for the default",
+                  op_linear_attention(tape, t[0], t[0], t[0], with_eps((Real)NAN)));
 }
 END_TEST
 
@@ -584,15 +597,15 @@ START_TEST(misuse_of_key_lengths)
     Tensor *zero = tape_input_i32(tape, (const int32_t[]){ 0, 1 }, shape(2));
     Tensor *three = tape_input_i32(tape, lengths, shape(3));
     assert_raises("op_linear_attention: key_lengths[1] is 6, expected 1 to 5, the number of keys",
-                  op_linear_attention(tape, x, x, x, too_long, eps));
+                  op_linear_attention(tape, x, x, x, with_lengths(too_long)));
     assert_raises("op_linear_attention: key_lengths[0] is 0, expected 1 to 5, the number of keys",
-                  op_linear_attention(tape, x, x, x, zero, eps));
+                  op_linear_attention(tape, x, x, x, with_lengths(zero)));
     assert_raises("op_linear_attention: key_lengths has shape [3], expected [2]: one length a "
                   "sequence",
-                  op_linear_attention(tape, x, x, x, three, eps));
+                  op_linear_attention(tape, x, x, x, with_lengths(three)));
     test_expect_error();
     if (!setjmp(test_error_jump)) {
-        op_linear_attention(tape, x, x, x, x, eps);
+        op_linear_attention(tape, x, x, x, with_lengths(x));
         ck_abort_msg("lengths of Real type are taken");
     }
     tapegrad_on_error(NULL, NULL);
@@ -612,6 +625,6 @@ int main(void)
             causal_matches_the_quadratic_oracle, linear_matches_the_quadratic_oracle,
             results_do_not_depend_on_the_threads, reference_vectors, gradients,
             packed_equals_separate, gradients_alone, causality, keys_past_the_length_do_not_count,
-            not_a_number_passes_through, the_map_is_exact, eps_may_be_zero, memory_is_linear,
+            not_a_number_passes_through, the_map_is_exact, eps_may_be_tiny, memory_is_linear,
             misuse, misuse_of_key_lengths, NULL });
 }

@@ -87,9 +87,11 @@ EXPRESSION(transpose_far, op_transpose(tape, x[0], 0, 3))
 EXPRESSION(concat, op_concat(tape, x[0], x[1], -1))
 EXPRESSION(concat_middle, op_concat(tape, x[0], x[1], 1))
 EXPRESSION(slice, op_slice(tape, x[0], 1, 2, 3))
-EXPRESSION(causal_linear_attention, op_causal_linear_attention(tape, x[0], x[1], x[2], (Real)1e-6))
-EXPRESSION(packed_linear_attention, op_causal_linear_attention(tape, x[0], NULL, NULL, (Real)1e-6))
-EXPRESSION(linear_attention, op_linear_attention(tape, x[0], x[1], x[2], NULL, (Real)1e-6))
+EXPRESSION(causal_linear_attention,
+           op_causal_linear_attention(tape, x[0], x[1], x[2], (LinearAttention){ 0 }))
+EXPRESSION(packed_linear_attention,
+           op_causal_linear_attention(tape, x[0], NULL, NULL, (LinearAttention){ 0 }))
+EXPRESSION(linear_attention, op_linear_attention(tape, x[0], x[1], x[2], (LinearAttention){ 0 }))
 EXPRESSION(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL, false))
 EXPRESSION(causal_softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL, true))
 EXPRESSION(packed_softmax_attention, op_softmax_attention(tape, x[0], NULL, NULL, NULL, true))
@@ -129,7 +131,9 @@ static Tensor *apply_masked_attention(Tape *tape, Tensor **x)
 {
     const int32_t lengths[2] = { 5, 70 };
     Tensor *key_lengths = tape_input_i32(tape, lengths, shape(2));
-    return op_add(tape, op_linear_attention(tape, x[0], x[1], x[2], key_lengths, (Real)1e-6),
+    return op_add(tape,
+                  op_linear_attention(tape, x[0], x[1], x[2],
+                                      (LinearAttention){ .key_lengths = key_lengths }),
                   op_softmax_attention(tape, x[0], x[1], x[2], key_lengths, false));
 }
 
