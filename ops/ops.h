@@ -63,6 +63,8 @@ Tensor *op_elu(Tape *tape, Tensor *x);
 Tensor *op_elu_plus_one(Tape *tape, Tensor *x);
 /* out = ln(1 + e^x) */
 Tensor *op_softplus(Tape *tape, Tensor *x);
+/* out = max(x, 0)^2 */
+Tensor *op_squared_relu(Tape *tape, Tensor *x);
 
 /* out = x / (1 - probability) where a draw keeps it, else 0: each element is dropped with the
  * given probability, 0 <= probability < 1. Draws from the tape's generator; no mask is stored.
@@ -86,6 +88,22 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real e
  * recording off, or probability 0. Neither s nor k is stored. */
 Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probability,
                               Tensor *weight, Tensor *bias, Real eps);
+
+/* --------------------------------------------------------------------------------- feature maps
+ * Of queries and keys, for linear attention with FEATURES_IDENTITY. Along the last axis too. */
+
+/* x [..., D]; out [..., 1 + D + D (D + 1) / 2] holds 1, sqrt 2 x_i, x_i^2 and sqrt 2 x_i x_j, i < j:
+ * out(q).out(k) = (1 + q.k)^2. */
+Tensor *op_polynomial_features(Tape *tape, Tensor *x);
+
+/* out_f = e^(w_f.x - |x|^2 / 2) / sqrt F: x [..., D], projection w [F, D], out [..., F]. With rows of
+ * w that are normal, out(q).out(k) is e^(q.k) in the mean over w (Choromanski et al. 2021, Rethinking
+ * Attention with Performers, lemma 1): with q and k divided by D^(1/4), softmax attention's kernel. */
+Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
+
+/* Draws such a w into host memory, [F, D]: numbers normal with mean 0 and deviation 1, either
+ * independent or, with each D rows orthogonal to each other, of less variance (their section 2.3). */
+void op_draw_projection(Real *host, int64_t F, int64_t D, bool orthogonal, Random *random);
 
 /* -------------------------------------------------------------------------------------- storage */
 
@@ -133,12 +151,16 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
  * then the keys', then the values'), and key and value are NULL: one product makes them, and its
  * gradient is written in one piece. */
 
-/* The feature map phi of linear attention, element by element. */
+/* The feature map phi of linear attention. The attention operations apply the first four, element by
+ * element; nn_attention puts the others' operations in front of FEATURES_IDENTITY. */
 typedef enum {
     FEATURES_ELU_PLUS_ONE, /* elu(x) + 1 (Katharopoulos et al. 2020, equation 7) */
     FEATURES_RELU,         /* max(x, 0) */
     FEATURES_SOFTPLUS,     /* ln(1 + e^x) (Buckman and Gelada 2024) */
     FEATURES_IDENTITY,     /* x: queries and keys have been mapped by other operations */
+    FEATURES_SQUARED_RELU, /* op_squared_relu */
+    FEATURES_POLYNOMIAL,   /* op_polynomial_features of x / D^(1/4): (1 + q.k / sqrt D)^2 */
+    FEATURES_RANDOM,       /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in the mean */
 } FeatureMap;
 
 /* How the sums over the positions before are taken. All give the same but for rounding; N, D and M

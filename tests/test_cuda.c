@@ -51,6 +51,8 @@ UNARY(gelu_tanh)
 UNARY(elu)
 UNARY(elu_plus_one)
 UNARY(softplus)
+UNARY(squared_relu)
+UNARY(polynomial_features)
 UNARY(softmax)
 UNARY(log_softmax)
 BINARY(add)
@@ -95,6 +97,8 @@ EXPRESSION(linear_attention, op_linear_attention(tape, x[0], x[1], x[2], (Linear
 EXPRESSION(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL, false))
 EXPRESSION(causal_softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL, true))
 EXPRESSION(packed_softmax_attention, op_softmax_attention(tape, x[0], NULL, NULL, NULL, true))
+/* The exponential multiplies an exponent's rounding by its size. */
+EXPRESSION(random_features, op_random_features(tape, op_scale(tape, x[0], (Real)0.25), x[1]))
 /* An input used twice: the second contribution adds. */
 EXPRESSION(used_twice, op_multiply(tape, op_exp(tape, x[0]), op_tanh(tape, x[0])))
 
@@ -152,6 +156,12 @@ static const Case cases[] = {
     CASE(elu, S(37, 41)),
     CASE(elu_plus_one, S(37, 41)),
     CASE(softplus, S(37, 41)),
+    CASE(squared_relu, S(37, 41)),
+    CASE(polynomial_features, S(3, 5, 7)),
+    CASE(polynomial_features, S(37, 16)),
+    CASE(polynomial_features, S(3, 1)),
+    CASE(random_features, S(3, 7, 9), S(5, 9)),
+    CASE(random_features, S(37, 8), S(1100, 8)),
     CASE(scale, S(37, 41)),
     CASE(add_scalar, S(37, 41)),
     CASE(dropout, S(5, 7, 11)),

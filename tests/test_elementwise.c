@@ -43,6 +43,10 @@ static double softplus(double x)
 {
     return log1p(exp(x));
 }
+static double squared_relu(double x)
+{
+    return x > 0 ? x * x : 0;
+}
 static double scaled(double x)
 {
     return -2.5 * x;
@@ -76,6 +80,7 @@ static const struct Unary {
     { "op_elu", op_elu, elu, ANY },
     { "op_elu_plus_one", op_elu_plus_one, elu_plus_one, ANY },
     { "op_softplus", op_softplus, softplus, ANY },
+    { "op_squared_relu", op_squared_relu, squared_relu, KINKED },
     { "op_scale", op_scaled, scaled, ANY },
     { "op_add_scalar", op_shifted, shifted, ANY },
 };
@@ -204,6 +209,7 @@ START_TEST(test_extremes)
         { op_elu, { -1, -1, 0, 1000, INFINITY } },
         { op_elu_plus_one, { 0, 0, 1, 1001, INFINITY } },
         { op_softplus, { 0, 0, (Real)0.69314718055994531, 1000, INFINITY } },
+        { op_squared_relu, { 0, 0, 0, 1000000, INFINITY } },
     };
     begin();
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

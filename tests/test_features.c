@@ -1,0 +1,298 @@
+/* The feature maps that are operations of their own, on rows of given numbers. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A host copy of an operation's result; the tape is done with. */
+static Real *values_of(Tape *tape, Tensor *out)
+{
+    Real *values = test_values(out);
+    tape_free(tape);
+    return values;
+}
+
+static double dot(const Real *a, const Real *b, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static Real *zeros(int64_t count)
+{
+    Real *values = test_normal(99, count);
+    memset(values, 0, (size_t)count * sizeof *values);
+    return values;
+}
+
+/* ------------------------------------------------------------------------------------ polynomial */
+static Real *polynomial(const Real *x, Shape size)
+{
+    Tape *tape = tape_new(test_device());
+    return values_of(tape, op_polynomial_features(tape, tape_input(tape, x, size)));
+}
+
+/* phi(q).phi(k) = (1 + q.k)^2, for every pair of rows; and there are no more features than the
+ * number of terms. */
+START_TEST(polynomial_is_the_square)
+{
+    enum { R = 5 };
+    for (int64_t D = 1; D <= 33; D++) {
+        const int64_t F = 1 + D + D * (D + 1) / 2;
+        const Real *x = test_normal((uint64_t)D, R * D), *phi = polynomial(x, shape(R, D));
+        for (int a = 0; a < R; a++)
+            for (int b = 0; b < R; b++) {
+                double exact = pow(1 + dot(x + a * D, x + b * D, D), 2);
+                double actual = dot(phi + a * F, phi + b * F, F);
+                double scale =
+                    (1 + dot(x + a * D, x + a * D, D)) * (1 + dot(x + b * D, x + b * D, D));
+                ck_assert_msg(fabs(actual - exact) <= VECTOR_TOLERANCE * scale,
+                              "D = %lld: %g, expected %g", (long long)D, actual, exact);
+            }
+    }
+}
+END_TEST
+
+static int ascending(const void *a, const void *b)
+{
+    const Real x = *(const Real *)a, y = *(const Real *)b;
+    return (x > y) - (x < y);
+}
+
+/* Each row's features are, in some order, the terms written out. */
+START_TEST(polynomial_has_every_term_once)
+{
+    enum { R = 2 };
+    for (int64_t D = 1; D <= 12; D++) {
+        const int64_t F = 1 + D + D * (D + 1) / 2;
+        const Real *x = test_normal((uint64_t)D, R * D);
+        Real *phi = polynomial(x, shape(R, D)), *terms = zeros(F);
+        for (int64_t r = 0; r < R; r++) {
+            int64_t count = 0;
+            terms[count++] = 1;
+            for (int64_t i = 0; i < D; i++) {
+                terms[count++] = (Real)(sqrt(2) * (double)x[r * D + i]);
+                for (int64_t j = i; j < D; j++)
+                    terms[count++] = (Real)((i == j ? 1 : sqrt(2)) * (double)x[r * D + i] *
+                                            (double)x[r * D + j]);
+            }
+            ck_assert_int_eq(count, F);
+            qsort(terms, (size_t)F, sizeof *terms, ascending);
+            qsort(phi + r * F, (size_t)F, sizeof *phi, ascending);
+            assert_close(phi + r * F, terms, F, VECTOR_TOLERANCE / 10);
+        }
+    }
+}
+END_TEST
+
+static Tensor *checked_polynomial(Tape *tape, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_polynomial_features(tape, in[0]);
+}
+
+/* The input twice: the second contribution adds. */
+static Tensor *checked_polynomial_twice(Tape *tape, Tensor *const *in, void *context)
+{
+    (void)context;
+    Tensor *half = op_polynomial_features(tape, op_scale(tape, in[0], (Real)0.5));
+    return op_multiply(tape, op_polynomial_features(tape, in[0]),
+                       op_add(tape, half, op_polynomial_features(tape, in[0])));
+}
+
+START_TEST(polynomial_gradients)
+{
+    for (int64_t D = 1; D <= 7; D++)
+        check_gradient(checked_polynomial, NULL, shape(3, D));
+    check_gradient(checked_polynomial, NULL, shape(5));
+    check_gradient(checked_polynomial, NULL, shape(2, 1, 3, 4));
+    check_gradient(checked_polynomial_twice, NULL, shape(2, 5));
+    check_gradient(checked_polynomial_twice, NULL, shape(2, 6));
+}
+END_TEST
+
+START_TEST(polynomial_misuse)
+{
+    const Real one = 1;
+    const int32_t integer = 1;
+    Tape *tape = tape_new(test_device());
+    assert_raises("op_polynomial_features: x is NULL", op_polynomial_features(tape, NULL));
+    assert_raises("op_polynomial_features: x holds integers, expected numbers of type Real",
+                  op_polynomial_features(tape, tape_input_i32(tape, &integer, shape(1))));
+    assert_raises("op_polynomial_features: x is [], expected one axis at least, [..., D]",
+                  op_polynomial_features(tape, tape_input(tape, &one, shape_scalar())));
+    tape_free(tape);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------- random */
+START_TEST(random_features_of_given_projections)
+{
+    const int64_t sizes[][3] = { { 1, 1, 1 }, { 7, 5, 3 }, { 3, 40, 33 }, { 300, 65, 17 } };
+    for (int s = 0; s < 4; s++) {
+        const int64_t R = sizes[s][0], F = sizes[s][1], D = sizes[s][2];
+        const Real *x = test_normal(1, R * D), *w = test_normal(2, F * D);
+        Tape *tape = tape_new(test_device());
+        const Real *out = values_of(tape, op_random_features(tape, tape_input(tape, x, shape(R, D)),
+                                                             tape_input(tape, w, shape(F, D))));
+        Real *exact = zeros(R * F);
+        for (int64_t r = 0; r < R; r++)
+            for (int64_t f = 0; f < F; f++)
+                exact[r * F + f] =
+                    (Real)(exp(dot(x + r * D, w + f * D, D) - dot(x + r * D, x + r * D, D) / 2) /
+                           sqrt((double)F));
+        assert_close(out, exact, R * F, VECTOR_TOLERANCE);
+    }
+}
+END_TEST
+
+static Tensor *checked_random(Tape *tape, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_random_features(tape, in[0], in[1]);
+}
+
+static Tensor *checked_random_twice(Tape *tape, Tensor *const *in, void *context)
+{
+    (void)context;
+    Tensor *half = op_random_features(tape, op_scale(tape, in[0], (Real)0.5), in[1]);
+    return op_multiply(tape, op_random_features(tape, in[0], in[1]),
+                       op_add(tape, half, op_random_features(tape, in[0], in[1])));
+}
+
+/* One side alone wants a gradient. */
+static Tensor *checked_random_x(Tape *tape, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_random_features(tape, in[0], tape_input(tape, test_normal(5, 12), shape(4, 3)));
+}
+
+static Tensor *checked_random_w(Tape *tape, Tensor *const *in, void *context)
+{
+    (void)context;
+    return op_random_features(tape, tape_input(tape, test_normal(5, 12), shape(4, 3)), in[0]);
+}
+
+START_TEST(random_gradients)
+{
+    check_gradient(checked_random, NULL, shape(3, 4), shape(5, 4));
+    check_gradient(checked_random, NULL, shape(4), shape(5, 4));
+    check_gradient(checked_random, NULL, shape(2, 1, 3, 1), shape(2, 1));
+    check_gradient(checked_random_twice, NULL, shape(3, 2), shape(3, 2));
+    check_gradient(checked_random_x, NULL, shape(2, 5, 3));
+    check_gradient(checked_random_w, NULL, shape(6, 3));
+}
+END_TEST
+
+START_TEST(random_misuse)
+{
+    const Real numbers[12] = { 0 };
+    const int32_t integer = 1;
+    Tape *tape = tape_new(test_device());
+    Tensor *x = tape_input(tape, numbers, shape(4, 3)), *w = tape_input(tape, numbers, shape(2, 3));
+    assert_raises("op_random_features: x is NULL", op_random_features(tape, NULL, w));
+    assert_raises("op_random_features: projection is NULL", op_random_features(tape, x, NULL));
+    assert_raises("op_random_features: x holds integers, expected numbers of type Real",
+                  op_random_features(tape, tape_input_i32(tape, &integer, shape(1)), w));
+    assert_raises("op_random_features: projection is [2,3,2], expected two axes, [F, D]",
+                  op_random_features(tape, x, tape_input(tape, numbers, shape(2, 3, 2))));
+    assert_raises(
+        "op_random_features: x is [4,3], expected 4 in its last axis: projection is [3,4]",
+        op_random_features(tape, x, tape_input(tape, numbers, shape(3, 4))));
+    assert_raises("op_random_features: x is [], expected 3 in its last axis: projection is [2,3]",
+                  op_random_features(tape, tape_input(tape, numbers, shape_scalar()), w));
+    tape_free(tape);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------- projections */
+START_TEST(projections_repeat_and_continue)
+{
+    enum { F = 7, D = 3 };
+    for (int orthogonal = 0; orthogonal < 2; orthogonal++) {
+        Real *a = zeros(F * D), *b = zeros(F * D), *c = zeros(F * D);
+        Random first = random_new(3, 4), second = first;
+        op_draw_projection(a, F, D, orthogonal, &first);
+        op_draw_projection(b, F, D, orthogonal, &second);
+        op_draw_projection(c, F, D, orthogonal, &second);
+        ck_assert(memcmp(a, b, F * D * sizeof *a) == 0);
+        ck_assert(memcmp(a, c, F * D * sizeof *a) != 0);
+        ck_assert(first.counter != 0 && second.counter == 2 * first.counter);
+    }
+}
+END_TEST
+
+START_TEST(orthogonal_projections)
+{
+    enum { F = 75, D = 33 };
+    Real *w = zeros(F * D), *plain = zeros(F * D);
+    Random random = random_new(3, 4), again = random;
+    op_draw_projection(w, F, D, true, &random);
+    op_draw_projection(plain, F, D, false, &again);
+    for (int a = 0; a < F; a++) {
+        double length = sqrt(dot(w + a * D, w + a * D, D));
+        double expected = sqrt(dot(plain + a * D, plain + a * D, D));
+        ck_assert_double_eq_tol(length, expected, 1e-5);
+        for (int b = a / D * D; b < a; b++)
+            ck_assert_msg(fabs(dot(w + a * D, w + b * D, D)) <=
+                              VECTOR_TOLERANCE * length * expected,
+                          "rows %d and %d", a, b);
+    }
+}
+END_TEST
+
+/* The mean, over many projections, of phi(q).phi(k) is e^(q.k); its deviation from draw to draw is
+ * returned. */
+static double estimate(bool orthogonal)
+{
+    enum { F = 8, D = 8, DRAWS = 4000 };
+    Real qk[2 * D], w[F * D];
+    for (int d = 0; d < D; d++) {
+        qk[d] = (Real)(d % 2 ? -0.3 : 0.25);
+        qk[D + d] = (Real)(0.1 * (d - 3));
+    }
+    const double exact = exp(dot(qk, qk + D, D));
+    double sum = 0, squares = 0;
+    Random random = random_new(11, 12);
+    Tape *tape = tape_new(test_device());
+    for (int i = 0; i < DRAWS; i++) {
+        op_draw_projection(w, F, D, orthogonal, &random);
+        Tensor *phi = op_random_features(tape, tape_input(tape, qk, shape(2, D)),
+                                         tape_input(tape, w, shape(F, D)));
+        Real out[2 * F];
+        tensor_read(phi, out);
+        const double product = dot(out, out + F, F);
+        sum += product;
+        squares += product * product;
+        tape_reset(tape);
+    }
+    tape_free(tape);
+    const double mean = sum / DRAWS, deviation = sqrt(squares / DRAWS - mean * mean);
+    ck_assert_msg(fabs(mean - exact) <= 4 * deviation / sqrt(DRAWS), "%g, expected %g", mean,
+                  exact);
+    return deviation;
+}
+
+START_TEST(random_features_estimate_the_exponential)
+{
+    if (device_is_cuda(test_device()))
+        return; /* what is drawn comes from the CPU */
+    const double independent = estimate(false), orthogonal = estimate(true);
+    ck_assert_msg(orthogonal < independent, "%g, %g", orthogonal, independent);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests(
+        "features",
+        (const TTest *const[]){ polynomial_is_the_square, polynomial_has_every_term_once,
+                                polynomial_gradients, polynomial_misuse,
+                                random_features_of_given_projections, random_gradients,
+                                random_misuse, projections_repeat_and_continue,
+                                orthogonal_projections, random_features_estimate_the_exponential,
+                                NULL });
+}
