@@ -94,6 +94,14 @@ typedef struct Model {
     Linear head; /* [width] to [symbols + 1] */
 } Model;
 
+static FeatureMap features_of(const Options *options)
+{
+    int map = 0;
+    while (strcmp(feature_names[map], options->features))
+        map++;
+    return (FeatureMap)map;
+}
+
 static Model model_new(Params *params, const Options *options)
 {
     int64_t width = options->heads * options->head_dim;
@@ -104,6 +112,7 @@ static Model model_new(Params *params, const Options *options)
         .head_dim = options->head_dim,
         .feed_forward = options->feed_forward,
         .attention = linear ? ATTENTION_CAUSAL_LINEAR : ATTENTION_CAUSAL_SOFTMAX,
+        .features = features_of(options),
         .dropout = (Real)options->dropout,
     };
     return (Model){

@@ -17,6 +17,7 @@ enum { BAD_USE = 2 };
 static const Options presets[] = {
     { .preset = "quick",
       .attention = "linear",
+      .features = "elu+1",
       .length = 64,
       .symbols = 10,
       .layers = 2,
@@ -34,6 +35,7 @@ static const Options presets[] = {
       .precision = "float32" },
     { .preset = "paper",
       .attention = "linear",
+      .features = "elu+1",
       .length = 128,
       .symbols = 10,
       .layers = 4,
@@ -69,6 +71,16 @@ typedef struct Row {
 
 static const char *const preset_names[] = { "quick", "paper", NULL };
 static const char *const attentions[] = { "linear", "softmax", NULL };
+const char *const feature_names[] = {
+    [FEATURES_ELU_PLUS_ONE] = "elu+1",
+    [FEATURES_RELU] = "relu",
+    [FEATURES_SOFTPLUS] = "softplus",
+    [FEATURES_IDENTITY] = "identity",
+    [FEATURES_SQUARED_RELU] = "squared-relu",
+    [FEATURES_POLYNOMIAL] = "polynomial",
+    [FEATURES_RANDOM] = "random",
+    NULL,
+};
 static const char *const devices[] = { "auto", "cpu", "cuda", NULL };
 static const char *const precisions[] = { "float32", "tf32", "bf16", NULL };
 
@@ -77,6 +89,7 @@ static const char *const precisions[] = { "float32", "tf32", "bf16", NULL };
 static const Row rows[] = {
     { "preset", CHOICE, OF_MODEL, AT(preset), 0, 0, preset_names, "where the others start" },
     { "attention", CHOICE, OF_MODEL, AT(attention), 0, 0, attentions, "causal either way" },
+    { "features", CHOICE, OF_MODEL, AT(features), 0, 0, feature_names, "of linear attention" },
     { "length", WHOLE, OF_MODEL, AT(length), 8, 65536, NULL, "positions of a sequence" },
     { "symbols", WHOLE, OF_MODEL, AT(symbols), 1, 65535, NULL, "how many there are to copy" },
     { "layers", WHOLE, OF_MODEL, AT(layers), 1, NN_MAX_LAYERS, NULL, "of the transformer" },
@@ -343,6 +356,9 @@ static void check_together(const Options *options, const char *const given[ROWS]
     if (options->save_every && !options->save)
         fail(BAD_USE, "--save-every %lld: expected together with --save FILE",
              (long long)options->save_every);
+    if (given_text(given, "features") && strcmp(options->attention, "linear"))
+        fail(BAD_USE, "--features %s: expected without --attention %s, which has none",
+             options->features, options->attention);
     if (options->heads * options->head_dim % 2)
         fail(BAD_USE,
              "--heads %lld --head-dim %lld: expected an even product, for half of the width "

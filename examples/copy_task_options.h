@@ -6,7 +6,7 @@
 
 typedef struct Options {
     /* The task and the model: fixed by a checkpoint. */
-    const char *preset, *attention;
+    const char *preset, *attention, *features;
     int64_t length, symbols, layers, heads, head_dim, feed_forward;
     /* The training: fixed by a checkpoint that is resumed. */
     int64_t batch, drop_at, seed;
@@ -16,6 +16,9 @@ typedef struct Options {
     const char *device, *precision, *log, *plot, *save, *resume, *evaluate;
     bool eager, quiet;
 } Options;
+
+/* The names of --features, by FeatureMap; NULL ends them. */
+extern const char *const feature_names[];
 
 /* Reads the command line. With --resume or --evaluate the checkpoint's options take the preset's
  * place, and an option that contradicts them is an error. A bad value is told in one sentence and

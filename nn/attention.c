@@ -4,7 +4,43 @@
 #include "nn/internal.h"
 
 #include <math.h>
+#include <stdlib.h>
 
+/* ------------------------------------------------------------------------------------ projections */
+static Real *draw_projection(int64_t features, int64_t D, Random *random)
+{
+    Real *host = memory_allocate((size_t)(features * D) * sizeof *host);
+    if (!host)
+        error_raise("nn_attention: memory is exhausted: a projection [%lld,%lld]",
+                    (long long)features, (long long)D);
+    op_draw_projection(host, features, D, true, random);
+    return host;
+}
+
+static Tensor *projection_new(Params *params, const char *name, int64_t features, int64_t D)
+{
+    Random random = params_random(params, nn_name(name, "projection").text);
+    Real *host = draw_projection(features, D, &random);
+    Tensor *projection = params_try_constant(params, host, shape(features, D));
+    free(host);
+    if (!projection)
+        error_raise(
+            "nn_attention: %s",
+            device_exhausted(params_device(params), (size_t)(features * D) * sizeof(Real)).text);
+    return projection;
+}
+
+void nn_attention_redraw(const MultiHeadAttention *attention, Random *random)
+{
+    Tensor *projection = attention->projection;
+    if (!projection)
+        return;
+    Real *host = draw_projection(projection->shape.size[0], projection->shape.size[1], random);
+    tensor_write(projection, host);
+    free(host);
+}
+
+/* ------------------------------------------------------------------------------------- the layer */
 MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config)
 {
     config = nn_transformer_config("nn_attention", config);
@@ -16,8 +52,11 @@ MultiHeadAttention nn_attention(Params *params, const char *name, TransformerCon
         .head_dim = config.head_dim,
         .attention = config.attention,
         .features = config.features,
+        .form = config.form,
         .eps = config.attention_eps,
     };
+    if (config.features == FEATURES_RANDOM)
+        attention.projection = projection_new(params, name, config.projections, config.head_dim);
     attention.input.weight =
         params_add_joined(params, name, parts, 3, "weight", shape(width, width), initial);
     attention.input.bias = params_add_joined(params, name, parts, 3, "bias", shape(width), initial);
@@ -34,18 +73,51 @@ static void check(Tape *tape, const MultiHeadAttention *attention, Tensor *x)
                    shape_text(x->shape).text, (long long)width);
 }
 
+/* Queries or keys [B, N, H, D] by a map that the attention operations do not know: [B, N, H, F]. The
+ * maps that stand for a function of q.k get q and k divided by D^(1/4), so that it is q.k / sqrt D as
+ * softmax attention has it. Of queries softmax makes random features but for a factor a position,
+ * which the quotient takes out again: so none are too large or all too small. */
+static Tensor *map(Tape *tape, const MultiHeadAttention *attention, Tensor *x, bool queries)
+{
+    if (attention->features == FEATURES_SQUARED_RELU)
+        return op_squared_relu(tape, x);
+    x = op_scale(tape, x, (Real)pow((double)attention->head_dim, -0.25));
+    if (attention->features == FEATURES_POLYNOMIAL)
+        return op_polynomial_features(tape, x);
+    if (queries)
+        return op_softmax(tape, op_matmul(tape, x, attention->projection, false, true));
+    return op_random_features(tape, x, attention->projection);
+}
+
+/* packed [B, N, 3 H, D], as below */
+static Tensor *mix_linearly(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
+                            Tensor *key_lengths)
+{
+    LinearAttention options = { .features = attention->features,
+                                .eps = attention->eps,
+                                .key_lengths = key_lengths };
+    Tensor *query = packed, *key = NULL, *value = NULL;
+    if (attention->features > FEATURES_IDENTITY) {
+        const int64_t H = attention->heads;
+        query = map(tape, attention, op_slice(tape, packed, 2, 0, H), true);
+        key = map(tape, attention, op_slice(tape, packed, 2, H, H), false);
+        value = op_slice(tape, packed, 2, 2 * H, H);
+        options.features = FEATURES_IDENTITY;
+    }
+    if (attention->attention == ATTENTION_LINEAR)
+        return op_linear_attention(tape, query, key, value, options);
+    options.form = attention->form;
+    return op_causal_linear_attention(tape, query, key, value, options);
+}
+
 /* packed [B, N, 3 H, D]: first the H query heads, then the keys', then the values'. */
 static Tensor *mix(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
                    Tensor *key_lengths)
 {
-    const LinearAttention linear = { .features = attention->features,
-                                     .eps = attention->eps,
-                                     .key_lengths = key_lengths };
     switch (attention->attention) {
     case ATTENTION_CAUSAL_LINEAR:
-        return op_causal_linear_attention(tape, packed, NULL, NULL, linear);
     case ATTENTION_LINEAR:
-        return op_linear_attention(tape, packed, NULL, NULL, linear);
+        return mix_linearly(tape, attention, packed, key_lengths);
     case ATTENTION_CAUSAL_SOFTMAX:
         return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, true);
     case ATTENTION_SOFTMAX:

@@ -43,6 +43,9 @@ bool params_file_read(Params *params, const TensorFile *file, const char *prefix
 
 /* ---------------------------------------------------------------------------------- for the layers */
 
+/* What the initial values of a weight, or other numbers, of this name are drawn from. */
+Random params_random(const Params *params, const char *name);
+
 /* params_constant that returns NULL when memory is exhausted. */
 Tensor *params_try_constant(Params *params, const Real *host, Shape shape);
 

@@ -124,7 +124,9 @@ typedef struct TransformerConfig {
     int64_t head_dim;     /* 32; the width is heads * head_dim */
     int64_t feed_forward; /* 4 times the width */
     Attention attention;  /* ATTENTION_CAUSAL_LINEAR */
-    FeatureMap features;  /* FEATURES_ELU_PLUS_ONE: of linear attention */
+    FeatureMap features;  /* FEATURES_ELU_PLUS_ONE: of linear attention; any of them */
+    int64_t projections;  /* 2 * head_dim: of FEATURES_RANDOM, a feature each */
+    AttentionForm form;   /* FORM_BEST: of causal linear attention */
     Real dropout;         /* 0 */
     Real attention_eps;   /* 1e-6: added to the normaliser of linear attention */
     bool pre_norm;        /* false: x = norm(x + f(x)), as in the paper; true: x = x + f(norm(x)) */
@@ -138,11 +140,18 @@ typedef struct MultiHeadAttention {
     int64_t heads, head_dim;
     Attention attention;
     FeatureMap features;
+    AttentionForm form;
     Real eps;
+    Tensor *projection; /* [projections, head_dim], of FEATURES_RANDOM; else NULL */
 } MultiHeadAttention;
 
-/* Of the config it reads heads, head_dim, attention, features and attention_eps. */
+/* Of the config it reads heads, head_dim, attention, features, projections, form, attention_eps.
+ * The projection of random features is no weight: its rows, orthogonal ones, are drawn from the seed
+ * and the layer's name, and not saved. */
 MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config);
+/* Draws the projection anew; of other maps than FEATURES_RANDOM it does nothing. Not in a step that
+ * is replayed, but between two. */
+void nn_attention_redraw(const MultiHeadAttention *attention, Random *random);
 /* x [B, N, width]: the same shape. key_lengths int32 [B], each in [1, N], lets sequence b see its
  * first key_lengths[b] positions only; NULL: all. */
 Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
@@ -174,6 +183,8 @@ typedef struct Transformer {
 } Transformer;
 
 Transformer nn_transformer(Params *params, const char *name, TransformerConfig config);
+/* nn_attention_redraw of every layer. */
+void nn_transformer_redraw(const Transformer *transformer, Random *random);
 /* x [B, N, width]: the same shape. */
 Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
                                Tensor *key_lengths);

@@ -92,11 +92,16 @@ static Weight *weight_at(const Storage *storage, int index)
     return own->part_count ? &own->parts[index] : &own->whole;
 }
 
+Random params_random(const Params *params, const char *name)
+{
+    return random_new(params->seed, random_stream(name));
+}
+
 /* The same numbers for a name, whatever was registered before it and on whichever device. */
-static void draw(uint64_t seed, const Weight *weight, Initializer initializer, Real *out)
+static void draw(const Params *params, const Weight *weight, Initializer initializer, Real *out)
 {
     const int64_t n = tensor_count(&weight->tensor);
-    Random random = random_new(seed, random_stream(weight->name.text));
+    Random random = params_random(params, weight->name.text);
     switch (initializer.kind) {
     case INITIAL_ZERO:
     case INITIAL_ONE:
@@ -121,7 +126,7 @@ static void draw_all(const Params *params, Real *host)
     for (const Storage *storage = params->storages; storage; storage = storage->next) {
         Real *out = host + storage->offset;
         for (int i = 0; i < weight_count(storage); i++) {
-            draw(params->seed, weight_at(storage, i), storage->initializer, out);
+            draw(params, weight_at(storage, i), storage->initializer, out);
             out += tensor_count(&weight_at(storage, i)->tensor);
         }
     }

@@ -28,6 +28,10 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
         c.attention = ATTENTION_CAUSAL_LINEAR;
     if ((int)c.attention < ATTENTION_CAUSAL_LINEAR || (int)c.attention > ATTENTION_SOFTMAX)
         error_raise("%s: there is no attention %d", function, (int)c.attention);
+    if ((unsigned)c.features > FEATURES_RANDOM)
+        error_raise("%s: there is no feature map %d", function, (int)c.features);
+    c.projections =
+        size_or_default(function, "projections", c.projections, 2 * c.head_dim, LARGEST_SIZE);
     if (!(c.dropout >= 0 && c.dropout < 1))
         error_raise("%s: dropout is %g, expected 0 <= dropout < 1", function, (double)c.dropout);
     if (!(c.attention_eps >= 0 && isfinite(c.attention_eps)))
@@ -119,6 +123,12 @@ Transformer nn_transformer(Params *params, const char *name, TransformerConfig c
         transformer.norm =
             nn_layer_norm(params, nn_name(name, "norm").text, config.heads * config.head_dim);
     return transformer;
+}
+
+void nn_transformer_redraw(const Transformer *transformer, Random *random)
+{
+    for (int64_t i = 0; i < transformer->layers; i++)
+        nn_attention_redraw(&transformer->layer[i].attention, random);
 }
 
 Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,

@@ -181,6 +181,29 @@ START_TEST(softmax_learns_too)
 }
 END_TEST
 
+START_TEST(learns_by_every_feature_map)
+{
+    static const char *const maps[] = { "relu", "softplus", "squared-relu", "polynomial",
+                                        "random" };
+    for (int i = 0; i < 5; i++) {
+        assert_runs("copy_task " TINY "--steps 60 --learning-rate 0.01 --features %s --quiet",
+                    maps[i]);
+        ck_assert_msg(final_line().loss < 1.2, "%s: %s", maps[i], output);
+    }
+}
+END_TEST
+
+/* A resumed run draws the same projections. */
+START_TEST(resumed_random_features_are_bitwise_equal)
+{
+    assert_runs("copy_task " TINY "--features random --steps 8 --save @/whole.safetensors");
+    assert_runs("copy_task " TINY "--features random --steps 5 --save @/part.safetensors");
+    assert_runs("copy_task --resume @/part.safetensors --steps 8 --threads 2 "
+                "--save @/part.safetensors");
+    assert_same_files("whole.safetensors", "part.safetensors");
+}
+END_TEST
+
 START_TEST(two_runs_are_bitwise_equal)
 {
     for (int i = 0; i < 2; i++)
@@ -313,6 +336,10 @@ static const struct {
     { "--learning-rate 0", "copy_task: --learning-rate 0: expected a number from 1e-06 to 1\n" },
     { "--dropout nan", "copy_task: --dropout nan: expected a number from 0 to 0.9\n" },
     { "--weight-decay 0.1x", "copy_task: --weight-decay 0.1x: expected a number from 0 to 1\n" },
+    { "--features mean", "copy_task: --features mean: expected elu+1, relu, softplus, identity, "
+                         "squared-relu, polynomial or random\n" },
+    { "--attention softmax --features relu",
+      "copy_task: --features relu: expected without --attention softmax, which has none\n" },
     { "--attention mean", "copy_task: --attention mean: expected linear or softmax\n" },
     { "--device tpu", "copy_task: --device tpu: expected auto, cpu or cuda\n" },
     { "--preset slow", "copy_task: --preset slow: expected quick or paper\n" },
@@ -491,6 +518,8 @@ int main(void)
                                    quiet_prints_the_final_line_alone,
                                    learns,
                                    softmax_learns_too,
+                                   learns_by_every_feature_map,
+                                   resumed_random_features_are_bitwise_equal,
                                    two_runs_are_bitwise_equal,
                                    resumed_run_is_bitwise_equal,
                                    resume_replaces_what_the_log_has_beyond_the_checkpoint,

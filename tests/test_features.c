@@ -1,4 +1,4 @@
-/* The feature maps that are operations of their own, on rows of given numbers. */
+/* The feature maps that are operations of their own, and linear attention behind each. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -285,6 +285,136 @@ START_TEST(random_features_estimate_the_exponential)
 }
 END_TEST
 
+/* -------------------------------------------------------------------------------------- the layer */
+enum { B = 2, N = 9, H = 2, D = 4, WIDTH = H * D, MAPS = FEATURES_RANDOM + 1 };
+
+typedef struct Net {
+    Params *params;
+    MultiHeadAttention attention;
+    Tape *tape;
+} Net;
+
+static Net net_new(TransformerConfig config)
+{
+    config.heads = H;
+    config.head_dim = D;
+    Net net = { .params = params_new(test_device(), 5), .tape = tape_new(test_device()) };
+    net.attention = nn_attention(net.params, "attention", config);
+    return net;
+}
+
+static Tensor *net_input(const Net *net)
+{
+    return tape_input(net->tape, test_normal(1, B * N * WIDTH), shape(B, N, WIDTH));
+}
+
+static Real *net_output(const Net *net)
+{
+    Real *out = test_values(nn_attention_forward(net->tape, &net->attention, net_input(net), NULL));
+    tape_reset(net->tape);
+    return out;
+}
+
+static void net_free(Net *net)
+{
+    tape_free(net->tape);
+    params_free(net->params);
+}
+
+/* The projections depend on the seed and the layer's name, and a transformer redraws all. */
+START_TEST(projections_of_a_transformer)
+{
+    Params *params = params_new(test_device(), 5);
+    TransformerConfig config = {
+        .layers = 2, .heads = H, .head_dim = D, .features = FEATURES_RANDOM
+    };
+    Transformer transformer = nn_transformer(params, "transformer", config);
+    Transformer other = nn_transformer(params, "other", config);
+    Real *w[4];
+    for (int i = 0; i < 2; i++) {
+        const Tensor *projection = transformer.layer[i].attention.projection;
+        ck_assert(shape_equal(projection->shape, shape(2 * D, D)));
+        w[i] = test_values(projection);
+        w[2 + i] = test_values(other.layer[i].attention.projection);
+    }
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < i; j++)
+            ck_assert(memcmp(w[i], w[j], 2 * D * D * sizeof *w[i]) != 0);
+    Random random = random_new(1, 2);
+    nn_transformer_redraw(&transformer, &random);
+    for (int i = 0; i < 2; i++) {
+        const Real *redrawn = test_values(transformer.layer[i].attention.projection);
+        ck_assert(memcmp(w[i], redrawn, 2 * D * D * sizeof *w[i]) != 0);
+    }
+    params_free(params);
+}
+END_TEST
+
+/* The maps, and none of them like another. */
+START_TEST(every_map_through_the_layer)
+{
+    Real *out[MAPS];
+    for (int f = 0; f < MAPS; f++)
+        for (int causal = 0; causal < 2; causal++) {
+            Net net = net_new((TransformerConfig){ .features = (FeatureMap)f,
+                                                   .attention = causal ? ATTENTION_CAUSAL_LINEAR
+                                                                       : ATTENTION_LINEAR });
+            ck_assert((net.attention.projection != NULL) == (f == FEATURES_RANDOM));
+            out[f] = net_output(&net);
+            for (int i = 0; i < B * N * WIDTH; i++)
+                ck_assert_msg(isfinite(out[f][i]), "map %d", f);
+            net_free(&net);
+        }
+}
+END_TEST
+
+static Tensor *checked_layer(Tape *tape, Tensor *const *in, void *context)
+{
+    MultiHeadAttention attention = *(const MultiHeadAttention *)context;
+    attention.input = (Linear){ in[1], in[2] };
+    attention.output = (Linear){ in[3], in[4] };
+    const int32_t lengths[B] = { 3, 4 };
+    Tensor *key_lengths =
+        attention.attention == ATTENTION_LINEAR ? tape_input_i32(tape, lengths, shape(B)) : NULL;
+    return nn_attention_forward(tape, &attention, in[0], key_lengths);
+}
+
+START_TEST(gradients_through_the_layer)
+{
+    for (FeatureMap map = FEATURES_POLYNOMIAL; map <= FEATURES_RANDOM; map++)
+        for (int causal = 0; causal < 2; causal++) {
+            Net net = net_new((TransformerConfig){ .features = map,
+                                                   .projections = 5,
+                                                   .attention = causal ? ATTENTION_CAUSAL_LINEAR
+                                                                       : ATTENTION_LINEAR });
+            MultiHeadAttention attention = net.attention;
+            check_gradient(checked_layer, &attention, shape(B, 4, WIDTH), shape(3 * WIDTH, WIDTH),
+                           shape(3 * WIDTH), shape(WIDTH, WIDTH), shape(WIDTH));
+            net_free(&net);
+        }
+}
+END_TEST
+
+START_TEST(maps_that_are_not_there)
+{
+    Params *params = params_new(test_device(), 1);
+    assert_raises("nn_attention: there is no feature map 7",
+                  nn_attention(params, "a", (TransformerConfig){ .features = (FeatureMap)7 }));
+    assert_raises("nn_attention: projections is -1, expected 1 to 1048576, or 0 for the default",
+                  nn_attention(params, "a", (TransformerConfig){ .projections = -1 }));
+    params_free(params);
+    const Real numbers[8] = { 0 };
+    Tape *tape = tape_new(test_device());
+    Tensor *x = tape_input(tape, numbers, shape(1, 2, 2, 2));
+    assert_raises("op_causal_linear_attention: features is 6, expected FEATURES_ELU_PLUS_ONE to "
+                  "FEATURES_IDENTITY; apply another map's operation to queries and keys, and "
+                  "FEATURES_IDENTITY here",
+                  op_causal_linear_attention(tape, x, x, x,
+                                             (LinearAttention){ .features = FEATURES_RANDOM }));
+    tape_free(tape);
+}
+END_TEST
+
 int main(void)
 {
     return run_tests(
@@ -294,5 +424,6 @@ int main(void)
                                 random_features_of_given_projections, random_gradients,
                                 random_misuse, projections_repeat_and_continue,
                                 orthogonal_projections, random_features_estimate_the_exponential,
-                                NULL });
+                                projections_of_a_transformer, every_map_through_the_layer,
+                                gradients_through_the_layer, maps_that_are_not_there, NULL });
 }
