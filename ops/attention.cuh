@@ -164,42 +164,62 @@ __device__ static inline void add_outer(Real (*sums)[4], const Real *y, const Re
 
 /* ----------------------------------------------------------------------------------- rows of heads */
 
-/* phi(x) = elu(x) + 1; phi'(x) = min(1, phi(x)) */
-__device__ static inline Real phi(Real x)
+/* The feature map of linear attention, phi(x), and its derivative phi'(x). */
+__device__ static inline Real phi(FeatureMap map, Real x)
 {
-    return x > 0 ? x + 1 : exp(x);
+    switch (map) {
+    case FEATURES_ELU_PLUS_ONE:
+        return x > 0 ? x + 1 : exp(x);
+    case FEATURES_RELU:
+        return x < 0 ? (Real)0 : x;
+    case FEATURES_SOFTPLUS:
+        return (x < 0 ? 0 : x) + log1p(exp(x < 0 ? x : -x));
+    default:
+        return x;
+    }
 }
 
-__device__ static inline Real phi_slope(Real x)
+__device__ static inline Real phi_slope(FeatureMap map, Real x)
 {
-    return x > 0 ? (Real)1 : exp(x);
+    switch (map) {
+    case FEATURES_ELU_PLUS_ONE:
+        return x > 0 ? (Real)1 : exp(x);
+    case FEATURES_RELU:
+        return x > 0 ? (Real)1 : (Real)0;
+    case FEATURES_SOFTPLUS:
+        return 1 / (1 + exp(-x));
+    default:
+        return 1;
+    }
 }
 
 /* An argument [B, positions, H, columns], from position to position stride elements on. */
 template <typename T> struct Rows {
     const T *data;
     int64_t stride, positions, columns;
-    bool mapped;         /* what counts is phi(x), */
-    const Real *divisor; /* x / divisor, [B, positions, H], */
-};                       /* or x itself */
+    FeatureMap map;         /* what counts is phi(x), */
+    const Real *divisor;    /* or x / divisor, [B, positions, H], unless NULL, */
+    const int32_t *lengths; /* and 0 from position lengths[b] on, [B], unless NULL */
+};
 
 /* Where its gradient goes; data is NULL where none is wanted. */
 template <typename T> struct GradientRows {
     T *data;
     bool accumulate;
     int64_t stride, positions, columns;
+    const int32_t *lengths; /* nothing is contributed from position lengths[b] on, unless NULL */
 };
 
 template <typename T>
 static Rows<T> rows_of(const Real *data, int64_t stride, int64_t positions, int64_t columns)
 {
-    return { (const T *)data, stride, positions, columns, false, NULL };
+    return { (const T *)data, stride, positions, columns, FEATURES_IDENTITY, NULL, NULL };
 }
 
 template <typename T>
 static GradientRows<T> gradient_rows(Gradient d, int64_t stride, int64_t positions, int64_t columns)
 {
-    return { (T *)d.data, d.accumulate, stride, positions, columns };
+    return { (T *)d.data, d.accumulate, stride, positions, columns, NULL };
 }
 
 /* Some positions of a head: count of them from first on, or (step -1) from there back. */
@@ -207,6 +227,25 @@ struct Span {
     int64_t b, h, H, first;
     int step, count;
 };
+
+/* Those of its rows that count, where those from position lengths[b] on do not: a span that runs
+ * back ends with them. */
+struct Counting {
+    int first, end;
+};
+
+__device__ static inline Counting rows_that_count(const Span &span, const int32_t *lengths)
+{
+    if (!lengths)
+        return { 0, span.count };
+    const int64_t before = lengths[span.b] - span.first; /* positions from the first row on */
+    if (span.step > 0)
+        return { 0, before < 0 ? 0 : before < span.count ? (int)before : span.count };
+    return { before > 0                ? 0
+             : 1 - before < span.count ? (int)(1 - before)
+                                       : span.count,
+             span.count };
+}
 
 /* Where it begins in an array [B, positions, H]. */
 __device__ static inline int64_t span_row(const Span &span, int64_t positions)
@@ -229,7 +268,9 @@ __device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &ro
 {
     enum { STEP = TILE_THREADS / SIZE, BATCH = 8 };
     const int column = (int)threadIdx.x % SIZE;
-    const int count = first_column + column < rows.columns ? span.count : 0;
+    Counting counting = rows_that_count(span, rows.lengths);
+    if (first_column + column >= rows.columns)
+        counting.end = 0;
     const T *from = rows.data + span_begin(span, rows.positions, rows.stride, rows.columns) +
                     first_column + column;
     const Real *divisor = rows.divisor ? rows.divisor + span_row(span, rows.positions) : NULL;
@@ -238,15 +279,18 @@ __device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &ro
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int row = first + i * STEP;
-            x[i] = row < count ? load(from + row * span.step * rows.stride) : (Real)0;
+            x[i] = row >= counting.first && row < counting.end
+                       ? load(from + row * span.step * rows.stride)
+                       : (Real)0;
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int row = first + i * STEP;
-            if (row < count && rows.mapped)
-                x[i] = phi(x[i]);
-            if (row < count && divisor)
-                x[i] /= divisor[row * span.step * span.H];
+            if (row >= counting.first && row < counting.end) {
+                x[i] = phi(rows.map, x[i]);
+                if (divisor)
+                    x[i] /= divisor[row * span.step * span.H];
+            }
             tile[row * pitch + column] = x[i];
         }
     }

@@ -1,16 +1,31 @@
 #include "ops/causal_linear_attention.h"
 #include "ops/linear_attention.cuh"
 
+/* Runs the statement with K as the plan's kernels. */
+#define BY_KERNELS(K, p, ...)                                                                      \
+    do {                                                                                           \
+        if ((p).kind == SCAN_WALK) {                                                               \
+            typedef WalkKernels K;                                                                 \
+            __VA_ARGS__;                                                                           \
+        } else if ((p).size == 32) {                                                               \
+            typedef TileKernels<32, true> K;                                                       \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            typedef TileKernels<WIDEST, true> K;                                                   \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
 extern "C" int64_t causal_linear_attention_scratch_cuda(const LinearScan *s, bool backward)
 {
-    return scan_scratch(&s->x, true, backward);
+    return scan_scratch(s, true, backward);
 }
 
 extern "C" void causal_linear_attention_forward_cuda(Real *out, Real *den, Real *final_state,
                                                      Real *scratch, const LinearScan *s)
 {
-    (void)final_state;
-    BY_STORAGE(T, linear_attention_forward<T, true>(out, den, scratch, &s->x, s->eps));
+    const ScanPlan p = plan_scans(s, true, false, final_state);
+    BY_KERNELS(K, p, BY_STORAGE(T, forward_by<K, T>(out, den, final_state, scratch, p, s)));
 }
 
 extern "C" void causal_linear_attention_backward_cuda(LinearScanGradient d, const Real *dout,
@@ -18,6 +33,8 @@ extern "C" void causal_linear_attention_backward_cuda(LinearScanGradient d, cons
                                                       const Real *den, Real *scratch,
                                                       const LinearScan *s)
 {
-    (void)dfinal_state;
-    BY_STORAGE(T, linear_attention_backward<T, true>(d.x, dout, out, den, scratch, &s->x));
+    const ScanPlan p = plan_scans(s, true, true, d.state.data);
+    BY_KERNELS(
+        K, p,
+        BY_STORAGE(T, backward_by<K, T, true>(d, dout, dfinal_state, out, den, scratch, p, s)));
 }

@@ -181,7 +181,7 @@ typedef struct LinearAttention {
 
     /* op_causal_linear_attention alone: */
     AttentionForm form;   /* FORM_BEST */
-    int64_t chunk;        /* by the form, the device and the sizes: positions in a chunk */
+    int64_t chunk;        /* by the form and the sizes: positions in a chunk; on CUDA always 64 */
     Tensor *offsets;      /* NULL; int32 [S + 1], 0 = o_0 <= ... <= o_S = N, with B = 1: S sequences
                            * lie end to end, sequence s from position o_s on. None sees another. */
     Tensor *state;        /* NULL, which means 0; [B, H, D, M + 1] (with offsets [S, H, D, M + 1]):

@@ -378,7 +378,7 @@ template <typename T> static SoftmaxAttention<T> arguments_of(const Attention *a
 template <typename T, int SIZE>
 static void forward_sized(Real *out, Real *log_sum, const Attention *a, bool causal)
 {
-    const GradientRows<T> rows = { (T *)out, false, a->H * a->M, a->N, a->M };
+    const GradientRows<T> rows = gradient_rows<T>({ out, false }, a->H * a->M, a->N, a->M);
     const int64_t column_tiles = tiles_for(a->M, SIZE), tiles = tiles_for(a->N, CHUNK);
     const int64_t items = a->B * a->H * column_tiles * tiles;
     LAUNCH_TILES((softmax_forward<T, SIZE>), items, forward_memory<SIZE>(),
