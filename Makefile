@@ -2,6 +2,8 @@
 # make copy-task     the main job: a transformer learns to copy (about a minute), with its curve
 # make test          all tests;  make sanitize: again under the sanitizers;  make REAL=double test
 # make bench         the benchmarks' tables
+# make figures       time and memory against length, and learning curves, drawn under build/figures/
+#                    (PYTHON=an interpreter with PyTorch: beside PyTorch's; DEVICE=cuda)
 # make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too)
 # make install       PREFIX=/usr/local DESTDIR=; built for ARCH=x86-64-v3 (armv8-a on ARM) by default
@@ -74,7 +76,8 @@ OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(filter-out examples/copy_task_%,$(wildcard examples/*.c)))
-BENCHES  := $(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c,$(wildcard bench/*.c)))
+FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
+BENCHES  := $(filter-out $(FIGURES),$(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c bench/figure.c,$(wildcard bench/*.c))))
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
@@ -124,6 +127,8 @@ $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/bench/common.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@
 
+$(FIGURES): $(BUILD)/bench/figure.o
+
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
 
@@ -161,6 +166,13 @@ test-cuda-on-host:
 bench-programs: $(BENCHES)
 bench: bench-programs
 	@for program in $(BENCHES); do echo "== $$program"; $(THREADS) $$program || exit 1; done
+
+FIGURE    = --output $(BUILD)/figures/$(1) $(if $(DEVICE),--device $(DEVICE))
+figures: $(FIGURES) $(BUILD)/examples/copy_task
+	@mkdir -p $(BUILD)/figures
+	$(THREADS) $(BUILD)/bench/figure1 $(call FIGURE,figure1) $(if $(PYTHON),--python $(PYTHON))
+	$(THREADS) $(BUILD)/bench/training_speed $(call FIGURE,training_speed)
+	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
 PORTABLE := $(if $(filter aarch64 arm64,$(shell uname -m)),armv8-a,x86-64-v3)
 install:

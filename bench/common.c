@@ -13,9 +13,11 @@ double bench_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static _Noreturn void usage(const char *program, const char *purpose, int status)
+static _Noreturn void usage(const char *program, const char *purpose, const BenchOption *more,
+                            int status)
 {
-    fprintf(status ? stderr : stdout,
+    FILE *file = status ? stderr : stdout;
+    fprintf(file,
             "%s: %s\n"
             "  --device NAME   cpu, cuda, cuda:1, ... (default: cpu)\n"
             "  --precision P   float32, tf32 or bf16 (default: float32; the others on CUDA)\n"
@@ -24,6 +26,17 @@ static _Noreturn void usage(const char *program, const char *purpose, int status
             "  --seconds S     measure each figure for at least so long (default 0.3)\n"
             "  --json FILE     also write the figures as an array of records\n",
             program, purpose);
+    for (; more->name; more++) {
+        char option[32];
+        snprintf(option, sizeof option, "--%s %s", more->name, more->number ? "N" : "TEXT");
+        fprintf(file, "  %-15s %s", option, more->help);
+        if (more->number)
+            fprintf(file, " (default %lld)\n", (long long)*more->number);
+        else if (*more->text)
+            fprintf(file, " (default: %s)\n", *more->text);
+        else
+            fprintf(file, "\n");
+    }
     exit(status);
 }
 
@@ -38,50 +51,91 @@ static Precision precision_named(const char *name)
     exit(2);
 }
 
-BenchOptions bench_begin(int argc, char **argv, const char *purpose)
+static int64_t whole_number(const char *name, const char *text, int64_t least)
 {
-    static const struct option known[] = {
-        { "device", required_argument, NULL, 'd' },  { "precision", required_argument, NULL, 'p' },
-        { "eager", no_argument, NULL, 'e' },         { "threads", required_argument, NULL, 't' },
-        { "seconds", required_argument, NULL, 's' }, { "json", required_argument, NULL, 'j' },
-        { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
-    };
+    char *end = NULL;
+    const long long number = strtoll(text, &end, 10);
+    if (!*text || *end || number < least) {
+        fprintf(stderr, "--%s is %s, expected a whole number of at least %lld\n", name, text,
+                (long long)least);
+        exit(2);
+    }
+    return number;
+}
+
+static double seconds_of(const char *text)
+{
+    char *end = NULL;
+    const double seconds = strtod(text, &end);
+    if (*end || !(seconds >= 0)) {
+        fprintf(stderr, "--seconds is %s, expected a number of at least 0\n", text);
+        exit(2);
+    }
+    return seconds;
+}
+
+void bench_open_json(BenchOptions *options, const char *path)
+{
+    options->json = fopen(path, "w");
+    if (!options->json) {
+        perror(path);
+        exit(1);
+    }
+    fprintf(options->json, "[");
+}
+
+/* What all programs have, by getopt's letter. */
+static void take(BenchOptions *options, int letter, const char *text)
+{
+    if (letter == 't')
+        device_set_threads((int)whole_number("threads", text, 1));
+    else if (letter == 'd')
+        options->device = device_open(text);
+    else if (letter == 'p')
+        options->precision = precision_named(text);
+    else if (letter == 'e')
+        options->eager = true;
+    else if (letter == 's')
+        options->seconds = seconds_of(text);
+    else if (letter == 'j')
+        bench_open_json(options, text);
+}
+
+enum { COMMON = 7, MOST_OPTIONS = 32, FIRST_OWN = 256 };
+
+static const struct option common[COMMON] = {
+    { "device", required_argument, NULL, 'd' },  { "precision", required_argument, NULL, 'p' },
+    { "eager", no_argument, NULL, 'e' },         { "threads", required_argument, NULL, 't' },
+    { "seconds", required_argument, NULL, 's' }, { "json", required_argument, NULL, 'j' },
+    { "help", no_argument, NULL, 'h' },
+};
+
+BenchOptions bench_begin_with(int argc, char **argv, const char *purpose, const BenchOption *more)
+{
+    struct option known[MOST_OPTIONS] = { 0 };
+    memcpy(known, common, sizeof common);
+    for (int i = 0; more[i].name; i++)
+        known[COMMON + i] = (struct option){ more[i].name, required_argument, NULL, FIRST_OWN + i };
     BenchOptions options = { .seconds = 0.3, .device = device_open("cpu") };
-    for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
-        char *end = NULL;
-        if (option == 't') {
-            long threads = strtol(optarg, &end, 10);
-            if (*end || threads < 1 || threads > 4096) {
-                fprintf(stderr, "--threads is %s, expected 1 to 4096\n", optarg);
-                exit(2);
-            }
-            device_set_threads((int)threads);
-        } else if (option == 'd') {
-            options.device = device_open(optarg);
-        } else if (option == 'p') {
-            options.precision = precision_named(optarg);
-        } else if (option == 'e') {
-            options.eager = true;
-        } else if (option == 's') {
-            options.seconds = strtod(optarg, &end);
-            if (*end || !(options.seconds >= 0)) {
-                fprintf(stderr, "--seconds is %s, expected a number of at least 0\n", optarg);
-                exit(2);
-            }
-        } else if (option == 'j') {
-            options.json = fopen(optarg, "w");
-            if (!options.json) {
-                perror(optarg);
-                exit(1);
-            }
-            fprintf(options.json, "[");
-        } else {
-            usage(argv[0], purpose, option == 'h' ? 0 : 2);
-        }
+    for (int letter; (letter = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+        if (letter == 'h' || letter == '?')
+            usage(argv[0], purpose, more, letter == 'h' ? 0 : 2);
+        const BenchOption *own = letter < FIRST_OWN ? NULL : &more[letter - FIRST_OWN];
+        if (!own)
+            take(&options, letter, optarg);
+        else if (own->number)
+            *own->number = whole_number(own->name, optarg, own->least);
+        else
+            *own->text = optarg;
     }
     if (optind < argc)
-        usage(argv[0], purpose, 2);
+        usage(argv[0], purpose, more, 2);
     return options;
+}
+
+BenchOptions bench_begin(int argc, char **argv, const char *purpose)
+{
+    return bench_begin_with(argc, argv, purpose, &(BenchOption){ 0 });
 }
 
 void bench_end(BenchOptions *options)

@@ -20,6 +20,18 @@ typedef struct BenchOptions {
 /* Reads --device NAME, --precision NAME, --eager, --threads N, --json FILE, --seconds S; prints help;
  * exits on a bad option. */
 BenchOptions bench_begin(int argc, char **argv, const char *purpose);
+
+/* An option of one program: a whole number or a text, which holds the default. */
+typedef struct BenchOption {
+    const char *name, *help;
+    int64_t *number; /* or NULL: a text; it is at least least */
+    int64_t least;
+    const char **text;
+} BenchOption;
+/* The same with more options; one without a name ends them. */
+BenchOptions bench_begin_with(int argc, char **argv, const char *purpose, const BenchOption *more);
+/* Opens the file of --json FILE. */
+void bench_open_json(BenchOptions *options, const char *path);
 /* Ends the JSON file. */
 void bench_end(BenchOptions *options);
 

@@ -1,0 +1,258 @@
+#include "bench/figure.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* ---------------------------------------------------------------------------- one point's process */
+static double once(const BenchOptions *options, Tape *tape, TapeStep *step, void *context)
+{
+    const double start = bench_seconds();
+    tape_replay(tape, step, context);
+    device_wait(options->device);
+    return bench_seconds() - start;
+}
+
+double figure_time(const BenchOptions *options, Tape *tape, TapeStep *step, void *context)
+{
+    enum { LONG = 1, VERY_LONG = 10 };
+    const double first = once(options, tape, step, context);
+    if (first <= LONG || device_is_cuda(options->device))
+        return bench_step(options, tape, step, context).median;
+    return 1e3 * (first > VERY_LONG ? first : once(options, tape, step, context));
+}
+
+void figure_print(double ms, double bytes)
+{
+    printf("{\"ms\": %.6g, \"bytes\": %.0f}\n", ms, bytes);
+}
+
+/* --------------------------------------------------------------------------------------- commands */
+void command_append(Command *command, const char *format, ...)
+{
+    const size_t used = strlen(command->text), room = sizeof command->text - used;
+    va_list arguments;
+    va_start(arguments, format);
+    const int more = vsnprintf(command->text + used, room, format, arguments);
+    va_end(arguments);
+    if (more < 0 || (size_t)more >= room) {
+        fprintf(stderr, "a command is too long: %s\n", command->text);
+        exit(1);
+    }
+}
+
+Command command_quoted(const char *text)
+{
+    Command quoted = { "'" };
+    for (; *text; text++)
+        command_append(&quoted, *text == '\'' ? "'\\%c'" : "%c", *text);
+    command_append(&quoted, "'");
+    return quoted;
+}
+
+/* The records are the figure's: what measures a point does not write them. */
+Command command_again(int argc, char **argv)
+{
+    Command command = { "" };
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            i++;
+        else if (strncmp(argv[i], "--json=", 7) != 0) {
+            command_append(&command, "%s ", command_quoted(argv[i]).text);
+        }
+    }
+    return command;
+}
+
+/* --------------------------------------------------------------------------------------- measuring */
+static int64_t available_mib(void)
+{
+    FILE *file = fopen("/proc/meminfo", "r");
+    char line[256];
+    long long kib = 0;
+    while (file && kib == 0 && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %lld", &kib) != 1)
+            kib = 0;
+    if (file)
+        fclose(file);
+    return kib / 1024;
+}
+
+/* The command within its time and, on the CPU, its memory; errors go where its results go. */
+static Command limited(const Figure *figure, const BenchOptions *options, Command command)
+{
+    Command whole = { "" };
+    const int64_t mib = figure->memory ? figure->memory : available_mib() * 3 / 4;
+    if (mib && !device_is_cuda(options->device))
+        command_append(&whole, "ulimit -d %lld; ", (long long)mib * 1024);
+    command_append(&whole, "exec timeout %lld %s 2>&1", (long long)figure->limit, command.text);
+    return whole;
+}
+
+static bool number_in(const char *line, const char *name, double *number)
+{
+    const char *place = strstr(line, name);
+    return place && sscanf(place + strlen(name), "%lf", number) == 1;
+}
+
+/* Runs the command; false, with the reason printed, when it makes no point. */
+static bool run(Point *point, Command command)
+{
+    char line[1024], last[1024] = "it printed nothing";
+    bool found = false;
+    FILE *pipe = popen(command.text, "r");
+    while (pipe && fgets(line, sizeof line, pipe)) {
+        line[strcspn(line, "\n")] = 0;
+        if (number_in(line, "\"ms\": ", &point->ms) &&
+            number_in(line, "\"bytes\": ", &point->bytes))
+            found = true;
+        else if (*line)
+            memcpy(last, line, sizeof last);
+    }
+    enum { TIMED_OUT = 124 };
+    const int status = pipe ? pclose(pipe) : -1;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == TIMED_OUT)
+        strcpy(last, "it took longer than --limit");
+    if (status != 0 || !found)
+        printf("  ends here: %s\n", last);
+    return status == 0 && found;
+}
+
+void figure_measure(Figure *figure, const BenchOptions *options, Line line, Command command,
+                    int64_t tokens)
+{
+    printf("%s\n", line.name);
+    for (int64_t length = figure->shortest; length <= figure->longest && line.count < MOST_POINTS;
+         length *= 2) {
+        Point point = { .length = length, .batch = tokens > length ? tokens / length : 1 };
+        Command whole = command;
+        command_append(&whole, " --method %s --length %lld --batch %lld", line.name,
+                       (long long)length, (long long)point.batch);
+        printf("%8lld", (long long)length);
+        fflush(stdout);
+        if (!run(&point, limited(figure, options, whole)))
+            break;
+        const double samples = (double)point.batch;
+        printf("  %10.3f ms  %10.2f MiB a sample\n", point.ms / samples,
+               point.bytes / samples / (1 << 20));
+        line.points[line.count++] = point;
+    }
+    figure->lines[figure->count++] = line;
+}
+
+/* ------------------------------------------------------------------------------------ the results */
+static FILE *open_result(const Figure *figure, const char *ending)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s.%s", figure->output, ending);
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        perror(path);
+        exit(1);
+    }
+    return file;
+}
+
+static void close_result(FILE *file, const char *what)
+{
+    if (fclose(file) != 0) {
+        perror(what);
+        exit(1);
+    }
+}
+
+void figure_save(const Figure *figure, BenchOptions *options)
+{
+    FILE *table = open_result(figure, "csv");
+    fprintf(table, "method,length,batch,ms_per_sample,bytes_per_sample\n");
+    if (!options->json) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s.json", figure->output);
+        bench_open_json(options, path);
+    }
+    for (int l = 0; l < figure->count; l++)
+        for (int p = 0; p < figure->lines[l].count; p++) {
+            const Line *line = &figure->lines[l];
+            const Point *point = &line->points[p];
+            const double ms = point->ms / (double)point->batch;
+            const double bytes = point->bytes / (double)point->batch;
+            const long long length = point->length, batch = point->batch;
+            fprintf(table, "%s,%lld,%lld,%.6g,%.0f\n", line->name, length, batch, ms, bytes);
+            bench_record(options,
+                         "\"method\": \"%s\", \"N\": %lld, \"B\": %lld, \"ms_per_sample\": %.6g, "
+                         "\"bytes_per_sample\": %.0f, \"where\": \"%s\"",
+                         line->name, length, batch, ms, bytes, bench_where(options).text);
+        }
+    close_result(table, "the table");
+}
+
+void figure_need_gnuplot(void)
+{
+    if (system("command -v gnuplot >/dev/null 2>&1") != 0) {
+        fprintf(stderr, "gnuplot draws the figure and was not found; install gnuplot-nox\n");
+        exit(1);
+    }
+}
+
+static void print_points(const Line *line, FILE *gnuplot, int index)
+{
+    fprintf(gnuplot, "$line%d << END\n", index);
+    for (int p = 0; p < line->count; p++)
+        fprintf(gnuplot, "%lld %.6g %.6g\n", (long long)line->points[p].length,
+                line->points[p].ms / (double)line->points[p].batch,
+                line->points[p].bytes / (double)line->points[p].batch / (1 << 20));
+    fprintf(gnuplot, "END\n");
+}
+
+FILE *figure_draw(const Figure *figure, int width, int height)
+{
+    FILE *gnuplot = popen("gnuplot", "w");
+    if (!gnuplot) {
+        perror("gnuplot");
+        exit(1);
+    }
+    fprintf(gnuplot,
+            "set terminal svg size %d,%d font 'sans-serif,14' background 'white'\n"
+            "set output \"%s.svg\"\n"
+            "set border 3 linecolor '#777777'\n"
+            "set tics nomirror out textcolor '#333333'\n"
+            "set grid linetype 1 linecolor '#e4e4e4'\n"
+            "set logscale x 2\nset format x '2^{%%L}'\n"
+            "set logscale y 10\nset format y '10^{%%T}'\n"
+            "set xlabel 'length of the sequence, positions'\n"
+            "set xrange [%lld*0.9:%lld*1.1]\n"
+            "set key at screen 0.795,0.8 left top reverse Left samplen 2 spacing 1.2 font ',13'\n",
+            width, height, figure->output, (long long)figure->shortest, (long long)figure->longest);
+    for (int l = 0; l < figure->count; l++)
+        if (figure->lines[l].count > 0)
+            print_points(&figure->lines[l], gnuplot, l);
+    return gnuplot;
+}
+
+void figure_plot(const Figure *figure, FILE *gnuplot, const char *y)
+{
+    const char *before = "plot ";
+    for (int l = 0; l < figure->count; l++) {
+        const Line *line = &figure->lines[l];
+        if (line->count == 0)
+            continue;
+        fprintf(gnuplot,
+                "%s$line%d using 1:%s with linespoints linewidth 2 pointsize 0.6 pointtype %d "
+                "dashtype %d linecolor '%s' title '%s'",
+                before, l, y, line->dashed ? 6 : 7, line->dashed ? 2 : 1, line->colour,
+                line->title);
+        before = ", \\\n     ";
+    }
+    fprintf(gnuplot, "\n");
+}
+
+void figure_end(const Figure *figure, FILE *gnuplot)
+{
+    if (pclose(gnuplot) != 0) {
+        fprintf(stderr, "gnuplot could not draw %s.svg; what it says stands above\n",
+                figure->output);
+        exit(1);
+    }
+    printf("%s.csv, %s.json, %s.svg\n", figure->output, figure->output, figure->output);
+}

@@ -1,0 +1,194 @@
+/* Time and memory of attention against the length of the sequence, as Figure 1 of Transformers are
+ * RNNs (Katharopoulos et al. 2020) shows them: forward and backward of one attention operation, a
+ * sample, with so many samples in a batch that the tokens in all stay the same, on log-log axes.
+ *
+ * Memory is what is taken at the peak with inputs, result and gradients: the pool's count here; of a
+ * peer what PyTorch's allocator counts on a GPU, and what the process grows by on the CPU. */
+#include "bench/figure.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t tokens = 65536, heads = 8, head_dim = 32;
+static const char *python = NULL;
+
+/* ---------------------------------------------------------------------------- one point's process */
+typedef struct Case {
+    Params *params;
+    Tape *tape;
+    Tensor *query, *key, *value; /* [B, N, H, D] */
+    Tensor *upstream;
+    Tensor *(*attend)(const struct Case *c);
+} Case;
+
+static Tensor *linear(const Case *c)
+{
+    return op_causal_linear_attention(c->tape, c->query, c->key, c->value, (LinearAttention){ 0 });
+}
+
+static Tensor *softmax(const Case *c)
+{
+    return op_softmax_attention(c->tape, c->query, c->key, c->value, NULL, true);
+}
+
+static const struct Method {
+    Line line;
+    Tensor *(*attend)(const Case *c);
+} methods[] = {
+    { { .name = "softmax", .title = "softmax", .colour = "#b2182b" }, softmax },
+    { { .name = "linear", .title = "linear", .colour = "#2166ac" }, linear },
+};
+enum { METHODS = sizeof methods / sizeof *methods };
+
+static void run(void *context)
+{
+    const Case *c = context;
+    tape_backward_from(c->tape, c->attend(c), c->upstream);
+    params_zero_gradients(c->params);
+}
+
+static void write_normal(Tensor *tensor)
+{
+    const int64_t count = tensor_count(tensor);
+    Real *host = malloc((size_t)count * sizeof *host);
+    if (!host)
+        exit(EXIT_FAILURE);
+    Random random = random_new(1, 1);
+    random_normal(&random, host, count);
+    tensor_write(tensor, host);
+    free(host);
+}
+
+static void measure_point(const BenchOptions *options, const Figure *figure)
+{
+    int m = 0;
+    while (m < METHODS && strcmp(methods[m].line.name, figure->method) != 0)
+        m++;
+    if (m == METHODS) {
+        fprintf(stderr, "--method is %s, which is none of this program's\n", figure->method);
+        exit(2);
+    }
+    const Shape size = shape(figure->batch, figure->length, heads, head_dim);
+    const Initializer normal = { INITIAL_NORMAL, 1 };
+    Case c = { .params = params_new(options->device, 1),
+               .tape = bench_tape(options),
+               .attend = methods[m].attend };
+    c.query = params_add(c.params, "query", size, normal);
+    c.key = params_add(c.params, "key", size, normal);
+    c.value = params_add(c.params, "value", size, normal);
+    c.upstream = tape_persistent(c.tape, size);
+    write_normal(c.upstream);
+    const double ms = figure_time(options, c.tape, run, &c);
+    figure_print(ms, (double)device_memory(options->device).peak);
+    tape_free(c.tape);
+    params_free(c.params);
+}
+
+/* ------------------------------------------------------------------------------------------ peers */
+static const Line peers[] = {
+    { .name = "torch-softmax", .title = "PyTorch softmax", .colour = "#ef8a62", .dashed = true },
+    { .name = "torch-chunked",
+      .title = "PyTorch linear, chunked",
+      .colour = "#67a9cf",
+      .dashed = true },
+    { .name = "fast-transformers",
+      .title = "fast-transformers linear",
+      .colour = "#762a83",
+      .dashed = true },
+};
+
+static Command peer_command(const BenchOptions *options)
+{
+    Command command = { "" };
+    command_append(&command,
+                   "%s bench/peers/attention.py --device %s --precisions %s --seconds %g --threads "
+                   "%d --heads %lld --head-dim %lld",
+                   command_quoted(python).text, device_name(options->device),
+                   bench_precisions[options->precision], options->seconds, device_threads(),
+                   (long long)heads, (long long)head_dim);
+    return command;
+}
+
+/* Those that the interpreter has. */
+static void measure_peers(Figure *figure, const BenchOptions *options)
+{
+    Command command = peer_command(options), list = command;
+    command_append(&list, " --list");
+    FILE *pipe = popen(list.text, "r");
+    char names[1024] = "\n";
+    size_t used = 1;
+    while (pipe && used < sizeof names - 1 && fgets(names + used, (int)(sizeof names - used), pipe))
+        used += strlen(names + used);
+    if (!pipe || pclose(pipe) != 0) {
+        fprintf(stderr,
+                "--python %s: bench/peers/attention.py did not run; start it from the "
+                "repository's root, with an interpreter that has PyTorch\n",
+                python);
+        exit(1);
+    }
+    for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "\n%s\n", peers[i].name);
+        if (strstr(names, line))
+            figure_measure(figure, options, peers[i], command, tokens);
+        else
+            printf("%s\n  is not there\n", peers[i].name);
+    }
+}
+
+/* ------------------------------------------------------------------------------------- the figure */
+static void draw(const Figure *figure, const BenchOptions *options)
+{
+    FILE *gnuplot = figure_draw(figure, 1180, 480);
+    fprintf(gnuplot,
+            "set multiplot layout 1,2 margins 0.08,0.78,0.17,0.83 spacing 0.1,0\n"
+            "set label 1 'Causal attention, forward and backward' at screen 0.44,0.955 center font "
+            "',17'\n"
+            "set label 2 '%lld heads of %lld, %lld tokens in a batch; %s' at screen 0.44,0.895 "
+            "center textcolor '#555555'\n"
+            "set ylabel 'time per sample, ms'\n",
+            (long long)heads, (long long)head_dim, (long long)tokens, bench_where(options).text);
+    figure_plot(figure, gnuplot, "2");
+    fprintf(gnuplot, "unset label\n"
+                     "unset key\n"
+                     "set ylabel 'memory per sample, MiB'\n");
+    figure_plot(figure, gnuplot, "3");
+    fprintf(gnuplot, "unset multiplot\n");
+    figure_end(figure, gnuplot);
+}
+
+int main(int argc, char **argv)
+{
+    static Figure figure = { .shortest = 512,
+                             .longest = 65536,
+                             .limit = 120,
+                             .output = "figure1",
+                             .length = 512,
+                             .batch = 1 };
+    const BenchOption more[] = {
+        FIGURE_OPTIONS(figure),
+        { "tokens", "in a batch: of N positions it has tokens / N samples", &tokens, 1, NULL },
+        { "heads", "of attention", &heads, 1, NULL },
+        { "head-dim", "numbers a head", &head_dim, 1, NULL },
+        { "python", "an interpreter with PyTorch: measure what it has too", NULL, 0, &python },
+        { 0 },
+    };
+    const Command again = command_again(argc, argv);
+    BenchOptions options =
+        bench_begin_with(argc, argv, "time and memory of attention against length", more);
+    if (figure.method) {
+        measure_point(&options, &figure);
+        return EXIT_SUCCESS;
+    }
+    figure_need_gnuplot();
+    printf("attention forward and backward, H=%lld D=%lld, %s\n", (long long)heads,
+           (long long)head_dim, bench_where(&options).text);
+    for (int m = 0; m < METHODS; m++)
+        figure_measure(&figure, &options, methods[m].line, again, tokens);
+    if (python)
+        measure_peers(&figure, &options);
+    figure_save(&figure, &options);
+    bench_end(&options);
+    draw(&figure, &options);
+    return EXIT_SUCCESS;
+}

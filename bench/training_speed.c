@@ -1,0 +1,174 @@
+/* Seconds a training step against the length of the context, as Linear Transformers Are Faster
+ * (Buckman and Gelada 2024) shows them, of a decoder like GPT-2's (Radford et al. 2019): pre-norm,
+ * gelu, learned positions, logits by the embedding's own weights; AdamW; one sequence a step. The
+ * methods are softmax attention and the forms of linear attention, forced.
+ *
+ * By default the decoder is a small one on the CPU, and on a GPU the smallest GPT-2, with 124 million
+ * weights. */
+#include "bench/figure.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* 0: by the device. */
+static int64_t vocabulary, layers, heads, head_dim;
+
+static void choose_sizes(const BenchOptions *options)
+{
+    const bool small = !device_is_cuda(options->device);
+    vocabulary = vocabulary ? vocabulary : small ? 256 : 50257;
+    layers = layers ? layers : small ? 4 : 12;
+    heads = heads ? heads : small ? 4 : 12;
+    head_dim = head_dim ? head_dim : small ? 32 : 64;
+}
+
+/* ---------------------------------------------------------------------------- one point's process */
+static const struct Method {
+    Line line;
+    Attention attention;
+    AttentionForm form;
+} methods[] = {
+    { { .name = "softmax", .title = "softmax", .colour = "#b2182b" },
+      ATTENTION_CAUSAL_SOFTMAX,
+      FORM_BEST },
+    { { .name = "quadratic", .title = "linear, quadratic form", .colour = "#e08214" },
+      ATTENTION_CAUSAL_LINEAR,
+      FORM_QUADRATIC },
+    { { .name = "recurrent", .title = "linear, recurrent form", .colour = "#1b7837" },
+      ATTENTION_CAUSAL_LINEAR,
+      FORM_RECURRENT },
+    { { .name = "chunked", .title = "linear, chunked form", .colour = "#2166ac" },
+      ATTENTION_CAUSAL_LINEAR,
+      FORM_CHUNKED },
+};
+enum { METHODS = sizeof methods / sizeof *methods };
+
+typedef struct Model {
+    Params *params;
+    Embedding embedding; /* [vocabulary, width] */
+    Tensor *positions;   /* [N, width] */
+    Transformer transformer;
+    Optimizer *optimizer;
+    Tape *tape;
+    Tensor *tokens, *targets; /* [1, N] */
+} Model;
+
+static void step(void *context)
+{
+    const Model *m = context;
+    Tensor *x = nn_embedding_forward(m->tape, &m->embedding, m->tokens);
+    x = op_add(m->tape, x, m->positions);
+    x = nn_transformer_forward(m->tape, &m->transformer, x, NULL);
+    Tensor *logits = op_matmul(m->tape, x, m->embedding.weight, false, true);
+    tape_backward(m->tape, op_cross_entropy(m->tape, logits, m->targets, NULL));
+    params_clip_gradients(m->params, 1);
+    optim_step(m->optimizer);
+}
+
+/* Random tokens, each the target of the position before it. */
+static void write_tokens(const Model *m, int64_t length)
+{
+    int32_t *text = malloc((size_t)(length + 1) * sizeof *text);
+    if (!text)
+        exit(EXIT_FAILURE);
+    Random random = random_new(1, 1);
+    for (int64_t i = 0; i <= length; i++)
+        text[i] = (int32_t)random_integer(&random, 0, vocabulary);
+    tensor_write_i32(m->tokens, text);
+    tensor_write_i32(m->targets, text + 1);
+    free(text);
+}
+
+static Model model_new(const BenchOptions *options, struct Method method, const Figure *figure)
+{
+    const Initializer normal = { INITIAL_NORMAL, (Real)0.02 };
+    const int64_t width = heads * head_dim;
+    const Shape tokens = shape(figure->batch, figure->length);
+    Model m = { .params = params_new(options->device, 1), .tape = bench_tape(options) };
+    m.embedding.weight = params_add(m.params, "embedding", shape(vocabulary, width), normal);
+    m.positions = params_add(m.params, "positions", shape(figure->length, width), normal);
+    m.transformer = nn_transformer(m.params, "transformer",
+                                   (TransformerConfig){ .layers = layers,
+                                                        .heads = heads,
+                                                        .head_dim = head_dim,
+                                                        .attention = method.attention,
+                                                        .form = method.form,
+                                                        .pre_norm = true,
+                                                        .gelu = true });
+    m.optimizer = optim_adamw(m.params, (AdamConfig){ .weight_decay = (Real)0.1 });
+    m.tokens = tape_persistent_i32(m.tape, tokens);
+    m.targets = tape_persistent_i32(m.tape, tokens);
+    return m;
+}
+
+static void measure_point(const BenchOptions *options, const Figure *figure)
+{
+    int i = 0;
+    while (i < METHODS && strcmp(methods[i].line.name, figure->method) != 0)
+        i++;
+    if (i == METHODS) {
+        fprintf(stderr, "--method is %s, which is none of this program's\n", figure->method);
+        exit(2);
+    }
+    Model m = model_new(options, methods[i], figure);
+    write_tokens(&m, figure->length);
+    const double ms = figure_time(options, m.tape, step, &m);
+    figure_print(ms, (double)device_memory(options->device).peak);
+    tape_free(m.tape);
+    optim_free(m.optimizer);
+    params_free(m.params);
+}
+
+/* ------------------------------------------------------------------------------------- the figure */
+static void draw(const Figure *figure, const BenchOptions *options)
+{
+    FILE *gnuplot = figure_draw(figure, 860, 500);
+    fprintf(gnuplot,
+            "set lmargin at screen 0.11\nset rmargin at screen 0.71\n"
+            "set bmargin at screen 0.16\nset tmargin at screen 0.84\n"
+            "set key at screen 0.73,0.8\n"
+            "set label 1 'A training step of a decoder' at screen 0.41,0.955 center font ',17'\n"
+            "set label 2 '%lld layers of %lld heads of %lld, %lld symbols, one sequence; %s' at "
+            "screen 0.41,0.9 center textcolor '#555555'\n"
+            "set ylabel 'time per step, s'\n",
+            (long long)layers, (long long)heads, (long long)head_dim, (long long)vocabulary,
+            bench_where(options).text);
+    figure_plot(figure, gnuplot, "($2/1000)");
+    figure_end(figure, gnuplot);
+}
+
+int main(int argc, char **argv)
+{
+    static Figure figure = { .shortest = 256,
+                             .longest = 65536,
+                             .limit = 120,
+                             .output = "training_speed",
+                             .length = 256,
+                             .batch = 1 };
+    const BenchOption more[] = {
+        FIGURE_OPTIONS(figure),
+        { "vocabulary", "symbols; 0: 256, on a GPU 50257", &vocabulary, 0, NULL },
+        { "layers", "of the decoder; 0: 4, on a GPU 12", &layers, 0, NULL },
+        { "heads", "of attention; 0: 4, on a GPU 12", &heads, 0, NULL },
+        { "head-dim", "numbers a head; 0: 32, on a GPU 64", &head_dim, 0, NULL },
+        { 0 },
+    };
+    const Command again = command_again(argc, argv);
+    BenchOptions options =
+        bench_begin_with(argc, argv, "seconds a training step against context length", more);
+    choose_sizes(&options);
+    if (figure.method) {
+        measure_point(&options, &figure);
+        return EXIT_SUCCESS;
+    }
+    figure_need_gnuplot();
+    printf("a training step, %lld layers, H=%lld D=%lld, %lld symbols, %s\n", (long long)layers,
+           (long long)heads, (long long)head_dim, (long long)vocabulary,
+           bench_where(&options).text);
+    for (int i = 0; i < METHODS; i++)
+        figure_measure(&figure, &options, methods[i].line, again, 0);
+    figure_save(&figure, &options);
+    bench_end(&options);
+    draw(&figure, &options);
+    return EXIT_SUCCESS;
+}
