@@ -141,7 +141,7 @@ endif
 copy-task: $(BUILD)/examples/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
-test: $(TESTS) $(EXAMPLES) $(SHARED)
+test: $(TESTS) $(EXAMPLES) $(FIGURES) $(SHARED)
 	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) LIBS='$(LIBS)' $(if $(DEVICE),DEVICE=$(DEVICE)) tests/run $(BUILD) $(LEAVE_OUT)
 
 sanitize:

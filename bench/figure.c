@@ -162,8 +162,19 @@ static void close_result(FILE *file, const char *what)
     }
 }
 
+static void need_points(const Figure *figure)
+{
+    for (int l = 0; l < figure->count; l++)
+        if (figure->lines[l].count > 0)
+            return;
+    fflush(stdout);
+    fprintf(stderr, "no point was measured; the reasons stand above\n");
+    exit(1);
+}
+
 void figure_save(const Figure *figure, BenchOptions *options)
 {
+    need_points(figure);
     FILE *table = open_result(figure, "csv");
     fprintf(table, "method,length,batch,ms_per_sample,bytes_per_sample\n");
     if (!options->json) {

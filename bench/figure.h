@@ -72,7 +72,7 @@ void figure_need_gnuplot(void);
 void figure_measure(Figure *figure, const BenchOptions *options, Line line, Command command,
                     int64_t tokens);
 
-/* Writes the table and the records. */
+/* Writes the table and the records; ends the program when there are no points at all. */
 void figure_save(const Figure *figure, BenchOptions *options);
 
 /* Starts gnuplot with the points and what all pictures have in common. Then, for every panel,

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The figures of bench/, with tiny sizes: their tables, records and pictures.
+set -u
+build=${TAPEGRAD_BUILD:-build} count=0 failures=0
+directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+export TAPEGRAD_CUDA_ON_HOST_DEVICES=0 # the emulation is slow, and not what is tested here
+small="--seconds 0 --threads 1 --shortest 16 --longest 64 --memory 1000000000" # AddressSanitizer's share
+
+check() { # WHAT COMMAND...
+    count=$((count + 1))
+    "${@:2}" >"$directory/said" 2>&1 && return
+    failures=$((failures + 1))
+    echo "$1: $(tail -n 3 "$directory/said")"
+}
+
+# NAME LINES METHOD...: a table of so many lines, as many records, the methods in both, a picture
+results() {
+    local name=$directory/$1 lines=$2 method
+    check "$1.csv has $lines lines" [ "$(wc -l <"$name.csv")" -eq "$lines" ]
+    check "$1.json has as many" [ "$(grep -c '"method": ' "$name.json")" -eq $((lines - 1)) ]
+    for method in "${@:3}"; do
+        check "$1 has $method" grep -q "^$method," "$name.csv"
+        check "$1 has $method" grep -q "\"method\": \"$method\"" "$name.json"
+        check "$1.svg has $method" grep -q ">$method<\|>linear, $method form<" "$name.svg"
+    done
+    check "$1.svg ends" grep -q '</svg>' "$name.svg"
+}
+
+check "figure1" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --output "$directory/figure1"
+results figure1 7 softmax linear
+check "training_speed" "$build/bench/training_speed" $small --vocabulary 11 --layers 1 --heads 2 \
+    --head-dim 8 --output "$directory/training_speed"
+results training_speed 13 softmax quadratic recurrent chunked
+check "figure2" bench/figure2 --build "$build" --output "$directory/figure2" --device cpu --threads 1 --steps 20 \
+    --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8
+results figure2 41 softmax linear
+
+# A line ends where its points do not fit, and the others go on. (AddressSanitizer takes more itself.)
+if ! nm "$build/libtapegrad.a" 2>/dev/null | grep -q -m1 __asan; then
+    check "figure1 in little memory" "$build/bench/figure1" --seconds 0 --threads 1 --shortest 64 --longest 4096 \
+        --memory 12 --tokens 64 --output "$directory/little"
+    check "both methods begin" [ "$(grep -c ',64,1,' "$directory/little.csv")" -eq 2 ]
+    check "and end" [ "$(grep -c ',4096,1,' "$directory/little.csv")" -eq 0 ]
+    check "figure1 in no memory" [ "$("$build/bench/figure1" --memory 1 --shortest 4096 --longest 4096 \
+        --output "$directory/none" 2>&1 | tail -n 1)" = "no point was measured; the reasons stand above" ]
+fi
+
+echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
+[ "$failures" -eq 0 ]
