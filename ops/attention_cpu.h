@@ -1,4 +1,4 @@
-/* What the CPU kernels of linear attention share: vectors, the feature map, packed rows.
+/* What the CPU kernels of linear attention share: vectors, feature maps, packed rows, products.
  *
  * A head's rows lie H D numbers apart in memory. The kernels pack the rows of CHUNK positions side
  * by side, padded with zeros to whole vectors, compute there, and unpack the results: so there is
@@ -35,7 +35,7 @@ ALWAYS_INLINE Vector choose(Mask mask, Vector x, Vector y)
     return (Vector)((mask & (Mask)x) | (~mask & (Mask)y));
 }
 
-/* ---------------------------------------------------------------------------------- feature map */
+/* --------------------------------------------------------------------------------- feature maps */
 #ifdef TAPEGRAD_DOUBLE
 ALWAYS_INLINE Vector exp_vector(Vector x)
 {
@@ -64,40 +64,66 @@ ALWAYS_INLINE Vector exp_vector(Vector x)
 }
 #endif
 
-/* phi(x) = e^min(x, 0) + max(x, 0) */
-ALWAYS_INLINE Vector phi(Vector x)
+/* phi(x) for the maps that are worked out while packing; softplus is not. */
+ALWAYS_INLINE Vector phi(FeatureMap features, Vector x)
 {
     const Vector zero = { 0 };
-    return exp_vector(choose(x > 0, zero, x)) + choose(x > 0, x, zero);
+    switch (features) {
+    case FEATURES_ELU_PLUS_ONE: /* e^min(x, 0) + max(x, 0) */
+        return exp_vector(choose(x > 0, zero, x)) + choose(x > 0, x, zero);
+    case FEATURES_RELU:
+        return choose(x < 0, zero, x);
+    default:
+        return x;
+    }
 }
 
-/* dx = dphi min(1, phi(x)) in place of dphi, n numbers */
-static inline void through_map(Real *dphi, const Real *phi_x, int64_t n)
+/* max(x, 0) + ln(1 + e^-|x|), in place */
+static inline void softplus_row(Real *x, int64_t n)
 {
-    const Vector one = (Vector){ 0 } + 1;
-    for (int64_t i = 0; i < n; i += LANES) {
-        Vector slope = vector(phi_x + i);
-        *at_vector(dphi + i) *= choose(slope > 1, one, slope);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (x[i] < 0 ? 0 : x[i]) + real_log1p(real_exp(x[i] < 0 ? x[i] : -x[i]));
+}
+
+/* dx = dphi phi'(x) in place of dphi, n numbers */
+static inline void through_map(FeatureMap features, Real *dphi, const Real *phi_x, int64_t n)
+{
+    const Vector zero = { 0 }, one = zero + 1;
+    switch (features) {
+    case FEATURES_ELU_PLUS_ONE:
+        for (int64_t i = 0; i < n; i += LANES) {
+            Vector slope = vector(phi_x + i);
+            *at_vector(dphi + i) *= choose(slope > 1, one, slope);
+        }
+        return;
+    case FEATURES_RELU:
+        for (int64_t i = 0; i < n; i += LANES)
+            *at_vector(dphi + i) = choose(vector(phi_x + i) == 0, zero, vector(dphi + i));
+        return;
+    case FEATURES_SOFTPLUS:
+        for (int64_t i = 0; i < n; i++)
+            dphi[i] *= -real_expm1(-phi_x[i]);
+        return;
+    default:
+        return;
     }
 }
 
 /* -------------------------------------------------------------------------- packing and unpacking */
 
-/* Packs rows [count, columns], which are stride apart, to [count, padded], mapped by phi or not;
- * meanwhile asks for the rows of the next chunk. */
-ALWAYS_INLINE void pack_rows(bool map, Real *to, const Real *from, int64_t stride, int64_t count,
-                             int64_t columns, int64_t padded)
+/* Packs rows [count, columns], which are stride apart, to [count, padded], mapped; meanwhile asks for
+ * the rows of the next chunk. */
+ALWAYS_INLINE void pack_rows(FeatureMap features, Real *to, const Real *from, int64_t stride,
+                             int64_t count, int64_t columns, int64_t padded)
 {
     for (int64_t i = 0; i < count; i++, from += stride, to += padded) {
         for (int64_t c = 0; c < columns; c += LINE)
             __builtin_prefetch(from + CHUNK * stride + c);
         int64_t c = 0;
-        for (; c + LANES <= columns; c += LANES) {
-            Vector x = *(const UnalignedVector *)(const void *)(from + c);
-            *at_vector(to + c) = map ? phi(x) : x;
-        }
+        for (; c + LANES <= columns; c += LANES)
+            *at_vector(to + c) = phi(features, *(const UnalignedVector *)(const void *)(from + c));
         for (; c < columns; c++)
-            to[c] = map ? phi((Vector){ from[c] })[0] : from[c];
+            to[c] = phi(features, (Vector){ from[c] })[0];
         for (; c < padded; c++)
             to[c] = 0;
     }
@@ -106,36 +132,46 @@ ALWAYS_INLINE void pack_rows(bool map, Real *to, const Real *from, int64_t strid
 static inline void pack(Real *to, const Real *from, int64_t stride, int64_t count, int64_t columns,
                         int64_t padded)
 {
-    pack_rows(false, to, from, stride, count, columns, padded);
+    pack_rows(FEATURES_IDENTITY, to, from, stride, count, columns, padded);
 }
 
-static inline void pack_mapped(Real *to, const Real *from, int64_t stride, int64_t count,
-                               int64_t columns, int64_t padded)
+static inline void pack_mapped(FeatureMap features, Real *to, const Real *from, int64_t stride,
+                               int64_t count, int64_t columns, int64_t padded)
 {
-    pack_rows(true, to, from, stride, count, columns, padded);
+    switch (features) {
+    case FEATURES_ELU_PLUS_ONE:
+        pack_rows(FEATURES_ELU_PLUS_ONE, to, from, stride, count, columns, padded);
+        return;
+    case FEATURES_RELU:
+        pack_rows(FEATURES_RELU, to, from, stride, count, columns, padded);
+        return;
+    case FEATURES_SOFTPLUS:
+        pack(to, from, stride, count, columns, padded);
+        for (int64_t i = 0; i < count; i++)
+            softplus_row(to + i * padded, columns);
+        return;
+    default:
+        pack(to, from, stride, count, columns, padded);
+    }
 }
 
-typedef struct Columns {
-    int64_t first, end;
-} Columns;
-
-/* The way back, of some of the columns: stores them, or adds them to what is there. */
+/* The way back: stores the rows, or adds them to what is there. */
 static inline void unpack(Gradient to, const Real *from, int64_t stride, int64_t count,
-                          Columns columns, int64_t padded)
+                          int64_t columns, int64_t padded)
 {
     Real *row = to.data;
     for (int64_t i = 0; i < count; i++, row += stride, from += padded) {
-        for (int64_t c = columns.first; c < columns.end; c += LINE)
+        for (int64_t c = 0; c < columns; c += LINE)
             __builtin_prefetch(row + CHUNK * stride + c, 1);
-        int64_t c = columns.first;
-        for (; c + LANES <= columns.end; c += LANES) {
+        int64_t c = 0;
+        for (; c + LANES <= columns; c += LANES) {
             UnalignedVector *target = (UnalignedVector *)(void *)(row + c);
             Vector x = vector(from + c);
             if (to.accumulate)
                 x += *target;
             *target = x;
         }
-        for (; c < columns.end; c++)
+        for (; c < columns; c++)
             contribute(row + c, to.accumulate, from[c]);
     }
 }
@@ -184,6 +220,47 @@ static inline void multiply_row(Real *row, Real factor, int64_t n)
 {
     for (int64_t c = 0; c < n; c += LANES)
         *at_vector(row + c) *= factor;
+}
+
+/* --------------------------------------------------------------------------------------- products */
+
+/* ROWS rows of C and some vectors (1 or 2, known when compiling) of its columns, in registers. */
+ALWAYS_INLINE void product_tile(int vectors, Real *c, const Real *a, int64_t a_row,
+                                int64_t a_column, const Real *b, int64_t inner, int64_t columns)
+{
+    Vector tile[ROWS][2];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++)
+            tile[r][v] = vector(c + r * columns + v * LANES);
+    for (int64_t k = 0; k < inner; k++)
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < vectors; v++)
+                tile[r][v] += a[r * a_row + k * a_column] * vector(b + k * columns + v * LANES);
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++)
+            *at_vector(c + r * columns + v * LANES) = tile[r][v];
+}
+
+/* C [rows, columns] <- C + A B, B [inner, columns]; element (r, k) of A at r a_row + k a_column. */
+ALWAYS_INLINE void add_product(Real *c, const Real *a, int64_t a_row, int64_t a_column,
+                               const Real *b, int64_t rows, int64_t inner, int64_t columns)
+{
+    for (int64_t r = 0; r < rows; r += ROWS) {
+        int64_t v = 0;
+        for (; v + 2 * LANES <= columns; v += 2 * LANES)
+            product_tile(2, c + r * columns + v, a + r * a_row, a_row, a_column, b + v, inner,
+                         columns);
+        if (v < columns)
+            product_tile(1, c + r * columns + v, a + r * a_row, a_row, a_column, b + v, inner,
+                         columns);
+    }
+}
+
+/* T [Y, W] <- T + sum_i y_i w_i^T, over the rows of y [count, Y] and w [count, W] */
+WHOLE_VECTORS static inline void add_outer(Real *T, const Real *y, const Real *w, int64_t count,
+                                           int64_t Y, int64_t W)
+{
+    add_product(T, y, 1, Y, w, Y, count, W);
 }
 
 #endif

@@ -7,45 +7,6 @@
 
 /* --------------------------------------------------------------------------------------- products */
 
-/* ROWS rows of C and some vectors (1 or 2, known when compiling) of its columns, in registers. */
-ALWAYS_INLINE void product_tile(int vectors, Real *c, const Real *a, int64_t a_row,
-                                int64_t a_column, const Real *b, int64_t inner, int64_t columns)
-{
-    Vector tile[ROWS][2];
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++)
-            tile[r][v] = vector(c + r * columns + v * LANES);
-    for (int64_t k = 0; k < inner; k++)
-        for (int r = 0; r < ROWS; r++)
-            for (int v = 0; v < vectors; v++)
-                tile[r][v] += a[r * a_row + k * a_column] * vector(b + k * columns + v * LANES);
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++)
-            *at_vector(c + r * columns + v * LANES) = tile[r][v];
-}
-
-/* C [rows, columns] <- C + A B, B [inner, columns]; element (r, k) of A at r a_row + k a_column. */
-ALWAYS_INLINE void add_product(Real *c, const Real *a, int64_t a_row, int64_t a_column,
-                               const Real *b, int64_t rows, int64_t inner, int64_t columns)
-{
-    for (int64_t r = 0; r < rows; r += ROWS) {
-        int64_t v = 0;
-        for (; v + 2 * LANES <= columns; v += 2 * LANES)
-            product_tile(2, c + r * columns + v, a + r * a_row, a_row, a_column, b + v, inner,
-                         columns);
-        if (v < columns)
-            product_tile(1, c + r * columns + v, a + r * a_row, a_row, a_column, b + v, inner,
-                         columns);
-    }
-}
-
-/* T [Y, W] <- T + sum_i y_i w_i^T, over the rows of y [count, Y] and w [count, W] */
-WHOLE_VECTORS static void add_outer(Real *T, const Real *y, const Real *w, int64_t count, int64_t Y,
-                                    int64_t W)
-{
-    add_product(T, y, 1, Y, w, Y, count, W);
-}
-
 /* o_i <- o_i + T^T x_i, rows of o [CHUNK, W] and x [CHUNK, Y], T [Y, W] */
 WHOLE_VECTORS static void add_read(Real *o, const Real *T, const Real *x, int64_t Y, int64_t W)
 {
@@ -57,6 +18,7 @@ WHOLE_VECTORS static void add_read(Real *o, const Real *T, const Real *x, int64_
 /* One head of one sequence, and a thread's memory for it; D and M are padded. */
 typedef struct Head {
     const Attention *x;
+    FeatureMap features;
     int64_t sequence, head, D, M;
     int64_t keys;     /* those that count */
     Real *S, *R;      /* [D, M], or [M, D] transposed */
@@ -71,10 +33,16 @@ static int64_t head_memory(const Attention *x)
     return 2 * D * M + 2 * D + CHUNK * (2 * D + 3 * M);
 }
 
-static Head head_at(const Attention *x, int64_t item, Real *memory)
+static Head head_at(const LinearScan *scan, int64_t item, Real *memory)
 {
+    const Attention *x = &scan->x;
     const int64_t D = padded_size(x->D), M = padded_size(x->M);
-    Head h = { .x = x, .sequence = item / x->H, .head = item % x->H, .D = D, .M = M };
+    Head h = { .x = x,
+               .features = scan->features,
+               .sequence = item / x->H,
+               .head = item % x->H,
+               .D = D,
+               .M = M };
     h.keys = x->key_lengths ? x->key_lengths[h.sequence] : x->keys;
     h.S = memory;
     h.R = h.S + D * M;
@@ -103,15 +71,15 @@ static int64_t key_row(const Head *h, int64_t j, int64_t stride, int64_t columns
 static void pack_queries(const Head *h, int64_t i, int64_t count)
 {
     const Attention *x = h->x;
-    pack_mapped(h->phi, x->query + query_row(h, i, x->query_stride, x->D), x->query_stride, count,
-                x->D, h->D);
+    pack_mapped(h->features, h->phi, x->query + query_row(h, i, x->query_stride, x->D),
+                x->query_stride, count, x->D, h->D);
 }
 
 static void pack_keys(const Head *h, int64_t j, int64_t count)
 {
     const Attention *x = h->x;
-    pack_mapped(h->phi, x->key + key_row(h, j, x->key_stride, x->D), x->key_stride, count, x->D,
-                h->D);
+    pack_mapped(h->features, h->phi, x->key + key_row(h, j, x->key_stride, x->D), x->key_stride,
+                count, x->D, h->D);
     pack(h->v, x->value + key_row(h, j, x->value_stride, x->M), x->value_stride, count, x->M, h->M);
 }
 
@@ -145,8 +113,8 @@ static void forward_queries(Real *out, Real *den, const Head *h, Real eps)
             den[query_row(h, i + n, x->H, 1)] = den_i;
             multiply_row(h->o + n * h->M, 1 / den_i, h->M);
         }
-        unpack((Gradient){ out + query_row(h, i, stride, x->M), false }, h->o, stride, count,
-               (Columns){ 0, x->M }, h->M);
+        unpack((Gradient){ out + query_row(h, i, stride, x->M), false }, h->o, stride, count, x->M,
+               h->M);
     }
 }
 
@@ -180,10 +148,10 @@ static void backward_queries(Gradient dquery, const Real *dout, const Real *out,
         if (!dquery.data)
             continue;
         add_read(h->dphi, h->S, h->g, h->M, h->D);
-        through_map(h->dphi, h->phi, count * h->D);
+        through_map(h->features, h->dphi, h->phi, count * h->D);
         Gradient rows = dquery;
         rows.data += query_row(h, i, x->query_stride, x->D);
-        unpack(rows, h->dphi, x->query_stride, count, (Columns){ 0, x->D }, h->D);
+        unpack(rows, h->dphi, x->query_stride, count, x->D, h->D);
     }
 }
 
@@ -210,19 +178,19 @@ static void backward_keys(Gradient dkey, Gradient dvalue, const Head *h)
                 add_multiple(h->dphi + n * h->D, 1, h->r, h->D);
             add_read(h->dphi, R_transposed, h->v, h->M, h->D);
             add_read(h->o, h->R, h->phi, h->D, h->M);
-            through_map(h->dphi, h->phi, counting * h->D);
+            through_map(h->features, h->dphi, h->phi, counting * h->D);
             zero_rows(h->dphi + counting * h->D, CHUNK - counting, h->D);
             zero_rows(h->o + counting * h->M, CHUNK - counting, h->M);
         }
         if (dkey.data) {
             Gradient rows = dkey;
             rows.data += key_row(h, j, x->key_stride, x->D);
-            unpack(rows, h->dphi, x->key_stride, count, (Columns){ 0, x->D }, h->D);
+            unpack(rows, h->dphi, x->key_stride, count, x->D, h->D);
         }
         if (dvalue.data) {
             Gradient rows = dvalue;
             rows.data += key_row(h, j, x->value_stride, x->M);
-            unpack(rows, h->o, x->value_stride, count, (Columns){ 0, x->M }, h->M);
+            unpack(rows, h->o, x->value_stride, count, x->M, h->M);
         }
     }
 }
@@ -241,7 +209,7 @@ void linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const Lin
     const Real eps = scan->eps;
 #pragma omp parallel for schedule(static) num_threads(device_threads())
     for (int64_t item = 0; item < x->B * x->H; item++) {
-        Head h = head_at(x, item, scratch + omp_get_thread_num() * head_memory(x));
+        Head h = head_at(scan, item, scratch + omp_get_thread_num() * head_memory(x));
         sum_keys(&h, false);
         forward_queries(out, den, &h, eps);
     }
@@ -253,7 +221,7 @@ void linear_attention_backward_cpu(AttentionGradient d, const Real *dout, const 
     const Attention *x = &scan->x;
 #pragma omp parallel for schedule(static) num_threads(device_threads())
     for (int64_t item = 0; item < x->B * x->H; item++) {
-        Head h = head_at(x, item, scratch + omp_get_thread_num() * head_memory(x));
+        Head h = head_at(scan, item, scratch + omp_get_thread_num() * head_memory(x));
         sum_keys(&h, true);
         backward_queries(d.query, dout, out, den, &h);
         if (d.key.data || d.value.data)

@@ -1091,7 +1091,8 @@ START_TEST(misuse_of_options)
     Tensor *two = tape_input(tape, test_normal(1, 60), shape(2, 5, 2, 3)), *none = NULL;
 #define ATTEND(x, ...) op_causal_linear_attention(tape, x, x, x, (LinearAttention){ __VA_ARGS__ })
     assert_raises("op_causal_linear_attention: features is 4, expected FEATURES_ELU_PLUS_ONE to "
-                  "FEATURES_IDENTITY",
+                  "FEATURES_IDENTITY; apply another map's operation to queries and keys, and "
+                  "FEATURES_IDENTITY here",
                   ATTEND(x, .features = (FeatureMap)4));
     assert_raises("op_causal_linear_attention: form is 5, expected FORM_BEST to FORM_QUADRATIC",
                   ATTEND(x, .form = (AttentionForm)5));
