@@ -2,6 +2,9 @@
  * RNNs (Katharopoulos et al. 2020) shows them: forward and backward of one attention operation, a
  * sample, with so many samples in a batch that the tokens in all stay the same, on log-log axes.
  *
+ * In bf16 the inputs, which are parameters here and so float32, are converted in the step, and the
+ * result and the gradients back: figures of bf16 hold these passes over memory too.
+ *
  * Memory is what is taken at the peak with inputs, result and gradients: the pool's count here; of a
  * peer what PyTorch's allocator counts on a GPU, and what the process grows by on the CPU. */
 #include "bench/figure.h"
@@ -42,9 +45,14 @@ enum { METHODS = sizeof methods / sizeof *methods };
 
 static void run(void *context)
 {
-    const Case *c = context;
-    tape_backward_from(c->tape, c->attend(c), c->upstream);
-    params_zero_gradients(c->params);
+    Case c = *(const Case *)context;
+    const TensorType type = tape_precision(c.tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
+    c.query = op_cast(c.tape, c.query, type);
+    c.key = op_cast(c.tape, c.key, type);
+    c.value = op_cast(c.tape, c.value, type);
+    Tensor *out = op_cast(c.tape, c.attend(&c), TENSOR_REAL);
+    tape_backward_from(c.tape, out, c.upstream);
+    params_zero_gradients(c.params);
 }
 
 static void write_normal(Tensor *tensor)

@@ -321,6 +321,64 @@ static void net_free(Net *net)
     params_free(net->params);
 }
 
+/* Attention with weights kernel(q.k / sqrt D) over the positions before, each position and head on
+ * its own, from the layer's own product of queries, keys and values. */
+static Real *plain_attention(const Net *net, double (*kernel)(double score))
+{
+    Real *out = zeros(B * N * WIDTH);
+    const Real *packed =
+        test_values(nn_linear_forward(net->tape, &net->attention.input, net_input(net)));
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t i = 0; i < N; i++)
+            for (int64_t h = 0; h < H; h++) {
+                const Real *q = packed + ((b * N + i) * 3 * H + h) * D;
+                double divisor = 0, sum[D] = { 0 };
+                for (int64_t j = 0; j <= i; j++) {
+                    const Real *k = packed + ((b * N + j) * 3 * H + H + h) * D, *v = k + H * D;
+                    const double weight = kernel(dot(q, k, D) / sqrt(D));
+                    divisor += weight;
+                    for (int d = 0; d < D; d++)
+                        sum[d] += weight * (double)v[d];
+                }
+                for (int d = 0; d < D; d++)
+                    out[(b * N + i) * WIDTH + h * D + d] = (Real)(sum[d] / divisor);
+            }
+    Tensor *mixed = tape_input(net->tape, out, shape(B, N, WIDTH));
+    Real *values = test_values(nn_linear_forward(net->tape, &net->attention.output, mixed));
+    tape_reset(net->tape);
+    return values;
+}
+
+static double square_of_one_and(double score)
+{
+    return (1 + score) * (1 + score);
+}
+
+START_TEST(polynomial_attention)
+{
+    Net net = net_new((TransformerConfig){ .features = FEATURES_POLYNOMIAL });
+    assert_close(net_output(&net), plain_attention(&net, square_of_one_and), B * N * WIDTH, 2e-5);
+    net_free(&net);
+}
+END_TEST
+
+/* With many features it comes near to softmax attention, and another draw makes another error. */
+START_TEST(random_attention)
+{
+    Net net = net_new((TransformerConfig){ .features = FEATURES_RANDOM, .projections = 20000 });
+    ck_assert(shape_equal(net.attention.projection->shape, shape(20000, D)));
+    const Real *softmax = plain_attention(&net, exp), *first = net_output(&net);
+    assert_close(first, softmax, B * N * WIDTH, 0.02);
+    Random random = random_new(1, 2);
+    nn_attention_redraw(&net.attention, &random);
+    ck_assert(random.counter > 0);
+    const Real *second = net_output(&net);
+    assert_close(second, softmax, B * N * WIDTH, 0.02);
+    ck_assert(memcmp(first, second, B * N * WIDTH * sizeof *first) != 0);
+    net_free(&net);
+}
+END_TEST
+
 /* The projections depend on the seed and the layer's name, and a transformer redraws all. */
 START_TEST(projections_of_a_transformer)
 {
@@ -419,11 +477,11 @@ int main(void)
 {
     return run_tests(
         "features",
-        (const TTest *const[]){ polynomial_is_the_square, polynomial_has_every_term_once,
-                                polynomial_gradients, polynomial_misuse,
-                                random_features_of_given_projections, random_gradients,
-                                random_misuse, projections_repeat_and_continue,
-                                orthogonal_projections, random_features_estimate_the_exponential,
-                                projections_of_a_transformer, every_map_through_the_layer,
-                                gradients_through_the_layer, maps_that_are_not_there, NULL });
+        (const TTest *const[]){
+            polynomial_is_the_square, polynomial_has_every_term_once, polynomial_gradients,
+            polynomial_misuse, random_features_of_given_projections, random_gradients,
+            random_misuse, projections_repeat_and_continue, orthogonal_projections,
+            random_features_estimate_the_exponential, polynomial_attention, random_attention,
+            projections_of_a_transformer, every_map_through_the_layer, gradients_through_the_layer,
+            maps_that_are_not_there, NULL });
 }
