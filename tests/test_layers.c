@@ -214,12 +214,7 @@ START_TEST(attention_checks_its_arguments)
     MultiHeadAttention attention = nn_attention(
         params, "a",
         (TransformerConfig){ .heads = 2, .head_dim = 3, .attention = ATTENTION_CAUSAL_LINEAR });
-    const int32_t lengths[] = { 3, 2 };
     Tensor *x = tape_input(tape, test_normal(1, 2 * 4 * 6), shape(2, 4, 6));
-    Tensor *key_lengths = tape_input_i32(tape, lengths, shape(2));
-    assert_raises("nn_attention_forward: key_lengths is given, but causal linear attention has no "
-                  "use for it: no position sees later ones; pass NULL",
-                  nn_attention_forward(tape, &attention, x, key_lengths));
     assert_raises("nn_attention_forward: x is [8,6], expected [B, N, 6]",
                   nn_attention_forward(tape, &attention, op_reshape(tape, x, shape(8, 6)), NULL));
     assert_raises(
@@ -417,6 +412,7 @@ START_TEST(gradients_with_key_lengths)
                                      .attention_eps = (Real)1e-2 },
                 key_lengths);
     check_layer((TransformerConfig){ .gelu = true, .attention = ATTENTION_SOFTMAX }, key_lengths);
+    check_layer((TransformerConfig){ .attention = ATTENTION_CAUSAL_LINEAR }, key_lengths);
 }
 END_TEST
 
@@ -502,13 +498,13 @@ END_TEST
 START_TEST(key_lengths_hide_positions)
 {
     begin();
-    static const Attention kinds[] = { ATTENTION_LINEAR, ATTENTION_SOFTMAX,
+    static const Attention kinds[] = { ATTENTION_LINEAR, ATTENTION_CAUSAL_LINEAR, ATTENTION_SOFTMAX,
                                        ATTENTION_CAUSAL_SOFTMAX };
     static const int32_t lengths[] = { LENGTH / 2, LENGTH };
     Real *values = test_values(some_input());
     MultiHeadAttention attention = nn_attention(params, "a", small);
     const Shape size = shape(BATCH, LENGTH, WIDTH);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         attention.attention = kinds[i];
         Tensor *key_lengths = tape_input_i32(tape, lengths, shape(BATCH));
         Tensor *x = tape_input(tape, values, size);
