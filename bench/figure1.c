@@ -117,30 +117,40 @@ static Command peer_command(const BenchOptions *options)
     return command;
 }
 
-/* Those that the interpreter has. */
-static void measure_peers(Figure *figure, const BenchOptions *options)
+/* The names of those that the interpreter has, a line each. */
+typedef struct Names {
+    char text[1024];
+} Names;
+
+static Names list_peers(const BenchOptions *options)
 {
-    Command command = peer_command(options), list = command;
-    command_append(&list, " --list");
-    FILE *pipe = popen(list.text, "r");
-    char names[1024] = "\n";
+    Command command = peer_command(options);
+    command_append(&command, " --list");
+    Names names = { "\n" };
+    FILE *pipe = popen(command.text, "r");
     size_t used = 1;
-    while (pipe && used < sizeof names - 1 && fgets(names + used, (int)(sizeof names - used), pipe))
-        used += strlen(names + used);
+    while (pipe && used < sizeof names.text - 1 &&
+           fgets(names.text + used, (int)(sizeof names.text - used), pipe))
+        used += strlen(names.text + used);
     if (!pipe || pclose(pipe) != 0) {
         fprintf(stderr,
-                "--python %s: bench/peers/attention.py did not run; start it from the "
+                "--python %s: bench/peers/attention.py did not run; start this program in the "
                 "repository's root, with an interpreter that has PyTorch\n",
                 python);
         exit(1);
     }
+    return names;
+}
+
+static void measure_peers(Figure *figure, const BenchOptions *options, Names names)
+{
     for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
         char line[64];
         snprintf(line, sizeof line, "\n%s\n", peers[i].name);
-        if (strstr(names, line))
-            figure_measure(figure, options, peers[i], command, tokens);
+        if (strstr(names.text, line))
+            figure_measure(figure, options, peers[i], peer_command(options), tokens);
         else
-            printf("%s\n  is not there\n", peers[i].name);
+            printf("%s\n  %s has none\n", peers[i].name, python);
     }
 }
 
@@ -189,12 +199,13 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     figure_need_gnuplot();
+    const Names names = python ? list_peers(&options) : (Names){ "" };
     printf("attention forward and backward, H=%lld D=%lld, %s\n", (long long)heads,
            (long long)head_dim, bench_where(&options).text);
     for (int m = 0; m < METHODS; m++)
         figure_measure(&figure, &options, methods[m].line, again, tokens);
     if (python)
-        measure_peers(&figure, &options);
+        measure_peers(&figure, &options, names);
     figure_save(&figure, &options);
     bench_end(&options);
     draw(&figure, &options);
