@@ -55,11 +55,13 @@ enum {
     WIDE = 1024,
     HEADS = 8,
     HEAD_DIM = 32,
-    POSITIONS = 128
+    POSITIONS = 128,
+    POLYNOMIAL = 1 + HEAD_DIM + HEAD_DIM * (HEAD_DIM + 1) / 2, /* features of a head */
+    RANDOM = 2 * HEAD_DIM
 };
 
 typedef struct Inputs {
-    Tensor *x, *y, *row, *bias, *weight, *attention[3], *positive, *table;
+    Tensor *x, *y, *row, *bias, *weight, *attention[3], *projection, *positive, *table;
     Tensor *integers;
 } Inputs;
 
@@ -124,6 +126,18 @@ static Tensor *run_elu_plus_one(Tape *tape, const Inputs *in)
 static Tensor *run_softplus(Tape *tape, const Inputs *in)
 {
     return op_softplus(tape, in->x);
+}
+static Tensor *run_squared_relu(Tape *tape, const Inputs *in)
+{
+    return op_squared_relu(tape, in->x);
+}
+static Tensor *run_polynomial_features(Tape *tape, const Inputs *in)
+{
+    return op_polynomial_features(tape, in->attention[0]);
+}
+static Tensor *run_random_features(Tape *tape, const Inputs *in)
+{
+    return op_random_features(tape, in->attention[0], in->projection);
 }
 static Tensor *run_softmax(Tape *tape, const Inputs *in)
 {
@@ -201,6 +215,7 @@ typedef struct Row {
 static const Row rows[] = {
     { "matmul", run_matmul, 2.0 * WIDE, 6.0 * WIDE, 0, 0 },
     { "linear", run_linear, 2.0 * WIDE, 6.0 * WIDE, 0, 0 },
+    { "random_features", run_random_features, 2.0 * RANDOM, 6.0 * RANDOM, 0, 0 },
     { "causal_linear_attention", run_causal_linear, 4.0 * HEAD_DIM, 14.0 * HEAD_DIM, 0, 0 },
     { "linear_attention", run_linear_attention, 4.0 * HEAD_DIM, 14.0 * HEAD_DIM, 0, 0 },
     { "softmax_attention (causal)", run_softmax_attention, 2.0 * POSITIONS, 7.0 * POSITIONS, 0, 0 },
@@ -217,6 +232,9 @@ static const Row rows[] = {
     { "gelu_tanh", run_gelu_tanh, 0, 0, 2, 5 },
     { "elu_plus_one", run_elu_plus_one, 0, 0, 2, 5 },
     { "softplus", run_softplus, 0, 0, 2, 5 },
+    { "squared_relu", run_squared_relu, 0, 0, 2, 5 },
+    { "polynomial_features", run_polynomial_features, 0, 0, 1 + (double)POLYNOMIAL / HEAD_DIM,
+      3 + 2 * (double)POLYNOMIAL / HEAD_DIM },
     { "softmax", run_softmax, 0, 0, 2, 5 },
     { "log_softmax", run_log_softmax, 0, 0, 2, 5 },
     { "layernorm", run_layernorm, 0, 0, 2, 5 },
@@ -371,6 +389,7 @@ int main(int argc, char **argv)
     in.attention[0] = normal(params, "query", heads);
     in.attention[1] = normal(params, "key", heads);
     in.attention[2] = normal(params, "value", heads);
+    in.projection = normal(params, "projection", shape(RANDOM, HEAD_DIM));
 
     printf("%s; %s %.0f GFLOP/s, %s %.1f GB/s; %lld rows of %d\n", bench_where(&options).text,
            cuda ? "product" : "fused multiply-adds", peak, cuda ? "a + b" : "triad", bandwidth,
