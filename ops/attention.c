@@ -27,8 +27,8 @@ static void check_separate(Tape *tape, AttentionLabels labels, const Tensor *que
                    labels.value, shape_text(value->shape).text, shape_text(key->shape).text);
 }
 
-static void check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key_lengths, int64_t B,
-                              int64_t keys)
+void attention_check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key_lengths, int64_t B,
+                                 int64_t keys)
 {
     tape_use_i32(tape, labels.key_lengths, key_lengths);
     if (!shape_equal(key_lengths->shape, shape(B)))
@@ -57,8 +57,8 @@ void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *
         check_separate(tape, labels, query, key, value, causal);
     }
     if (key_lengths)
-        check_key_lengths(tape, labels, key_lengths, query->shape.size[0],
-                          (key ? key : query)->shape.size[1]);
+        attention_check_key_lengths(tape, labels, key_lengths, query->shape.size[0],
+                                    (key ? key : query)->shape.size[1]);
 }
 
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value)

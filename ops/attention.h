@@ -59,6 +59,10 @@ typedef struct AttentionLabels {
 void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
                      Tensor *key_lengths, bool causal);
 
+/* The last of these alone. */
+void attention_check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key_lengths, int64_t B,
+                                 int64_t keys);
+
 /* Converts the ones in Real to bf16 when another one is; key and value may be NULL. */
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);
 

@@ -6,6 +6,7 @@
  * into partial [chunks, D], from where the last kernel adds it. */
 #include "ops/columns.cuh"
 #include "ops/map.cuh"
+#include "ops/sort.cuh"
 
 struct Zero {
     __device__ Real operator()() const
@@ -14,9 +15,7 @@ struct Zero {
     }
 };
 
-typedef uint64_t Key; /* index_r 2^32 + r */
-
-enum { TILE = 1024, CHUNK = 16 };
+enum { TILE = 1024, CHUNK = 16 }; /* a Key is index_r 2^32 + r */
 
 /* Number [r, d] of the rows that the indices name. */
 struct NamedRows {
@@ -43,42 +42,16 @@ struct NamedRows {
     }
 };
 
-/* A bitonic sort (Batcher 1968) of a block's TILE keys, by TILE / 2 threads; keys that are not there
- * count as larger than all. */
 __global__ void sort_tiles(Key *sorted, const int32_t *indices, int64_t R)
 {
     __shared__ Key key[TILE];
     const int64_t start = (int64_t)blockIdx.x * TILE;
     for (int i = threadIdx.x; i < TILE; i += TILE / 2)
-        key[i] = start + i < R ? (Key)indices[start + i] << 32 | (Key)(start + i) : ~(Key)0;
-    for (int size = 2; size <= TILE; size *= 2)
-        for (int step = size / 2; step > 0; step /= 2) {
-            __syncthreads();
-            const int i = 2 * threadIdx.x - (threadIdx.x & (step - 1));
-            const Key a = key[i], b = key[i + step];
-            if ((a > b) == ((i & size) == 0)) {
-                key[i] = b;
-                key[i + step] = a;
-            }
-        }
-    __syncthreads();
+        key[i] = start + i < R ? (Key)indices[start + i] << 32 | (Key)(start + i) : NO_KEY;
+    sort_in_block(key, TILE);
     for (int i = threadIdx.x; i < TILE; i += TILE / 2)
         if (start + i < R)
             sorted[start + i] = key[i];
-}
-
-/* How many of count keys in ascending order are below the key. */
-__device__ static inline int64_t count_below(const Key *keys, int64_t count, Key key)
-{
-    int64_t low = 0;
-    while (low < count) {
-        const int64_t middle = (low + count) / 2;
-        if (keys[middle] < key)
-            low = middle + 1;
-        else
-            count = middle;
-    }
-    return low;
 }
 
 /* tiles: the keys, sorted within each tile */

@@ -8,9 +8,7 @@
  * All that is multiplied lies in packed rows, filled up with zeros to whole vectors, so that one
  * kernel, product, serves all seven products, without edges. */
 #include "ops/softmax_attention.h"
-#include "ops/internal.h"
-#include "ops/math.h"
-#include "ops/vectors.h"
+#include "ops/packed_cpu.h"
 
 #include <omp.h>
 
@@ -18,136 +16,6 @@
 enum { QUERIES = 64, KEYS = 64, DIAGONAL = 32 };
 _Static_assert(QUERIES % KEYS == 0 && KEYS % DIAGONAL == 0, "tiles begin on the diagonal");
 _Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "parts of tiles are whole vectors");
-
-static int64_t round_up(int64_t n, int64_t multiple)
-{
-    return (n + multiple - 1) / multiple * multiple;
-}
-
-static int64_t minimum(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* -------------------------------------------------------------------------------------- product */
-
-/* ROWS rows of C and one or two vectors of columns, which stay in registers. */
-ALWAYS_INLINE void product_tile(bool add, int vectors, Real *c, const Real *a, int64_t a_row,
-                                int64_t a_column, const Real *b, int64_t b_row, int64_t inner,
-                                int64_t columns)
-{
-    Vector sum[ROWS][2];
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++)
-            sum[r][v] = add ? *(const Vector *)(c + r * columns + v * LANES) : (Vector){ 0 };
-    for (int64_t k = 0; k < inner; k++)
-        for (int r = 0; r < ROWS; r++)
-            for (int v = 0; v < vectors; v++)
-                sum[r][v] +=
-                    a[r * a_row + k * a_column] * *(const Vector *)(b + k * b_row + v * LANES);
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++)
-            *(Vector *)(c + r * columns + v * LANES) = sum[r][v];
-}
-
-/* C = A B, or C += A B: element (r, k) of A lies at r a_row + k a_column, B's rows b_row apart. */
-ALWAYS_INLINE void product(bool add, Real *c, const Real *a, int64_t a_row, int64_t a_column,
-                           const Real *b, int64_t b_row, int64_t rows, int64_t inner,
-                           int64_t columns)
-{
-    for (int64_t r = 0; r < rows; r += ROWS) {
-        const Real *a_r = a + r * a_row;
-        Real *c_r = c + r * columns;
-        int64_t v = 0;
-        for (; v + 2 * LANES <= columns; v += 2 * LANES)
-            product_tile(add, 2, c_r + v, a_r, a_row, a_column, b + v, b_row, inner, columns);
-        if (v < columns)
-            product_tile(add, 1, c_r + v, a_r, a_row, a_column, b + v, b_row, inner, columns);
-    }
-}
-
-/* C [rows, columns] = A [rows, inner] B [inner, columns], the rows of A and B a_row, b_row apart. */
-WHOLE_VECTORS static void set_product(Real *c, const Real *a, int64_t a_row, const Real *b,
-                                      int64_t b_row, int64_t rows, int64_t inner, int64_t columns)
-{
-    product(false, c, a, a_row, 1, b, b_row, rows, inner, columns);
-}
-
-/* C [rows, columns] += A [rows, inner] B [inner, columns], A's rows a_row apart. */
-WHOLE_VECTORS static void add_product(Real *c, const Real *a, int64_t a_row, const Real *b,
-                                      int64_t rows, int64_t inner, int64_t columns)
-{
-    product(true, c, a, a_row, 1, b, columns, rows, inner, columns);
-}
-
-/* C [rows, columns] += A^T B, of A [inner, rows] and B [inner, columns], A's rows a_row apart. */
-WHOLE_VECTORS static void add_product_transposed(Real *c, const Real *a, int64_t a_row,
-                                                 const Real *b, int64_t rows, int64_t inner,
-                                                 int64_t columns)
-{
-    product(true, c, a, 1, a_row, b, columns, rows, inner, columns);
-}
-
-/* -------------------------------------------------------------------------------------- packing */
-
-/* Rows that lie far apart are not foreseen by the processor: they are asked for some rows early. */
-enum { AHEAD = 16 };
-
-/* Rows of a head as the tensors have them: columns numbers each, stride apart. */
-typedef struct Rows {
-    const Real *data;
-    int64_t stride, count, columns;
-} Rows;
-
-/* to [round_up(count, ROWS), padded] = factor from, and zeros. */
-WHOLE_VECTORS static void pack(Real *restrict to, Rows from, int64_t padded, Real factor)
-{
-    const Real *restrict row = from.data;
-    for (int64_t i = 0; i < from.count; i++, row += from.stride, to += padded) {
-        int64_t c = 0;
-        for (; c < from.columns; c += LINE)
-            __builtin_prefetch(row + AHEAD * from.stride + c);
-        for (c = 0; c + LANES <= from.columns; c += LANES)
-            *(Vector *)(to + c) = factor * *(const UnalignedVector *)(row + c);
-        for (; c < padded; c++)
-            to[c] = c < from.columns ? factor * row[c] : 0;
-    }
-    memset(to, 0, (size_t)((round_up(from.count, ROWS) - from.count) * padded) * sizeof *to);
-}
-
-/* to [columns, padded] = from [count, stride] transposed, and zeros. */
-static void transpose(Real *restrict to, const Real *restrict from, int64_t stride, int64_t count,
-                      int64_t columns, int64_t padded)
-{
-    for (int64_t c = 0; c < columns; c++, to += padded) {
-        for (int64_t i = 0; i < count; i++)
-            to[i] = from[i * stride + c];
-        for (int64_t i = count; i < padded; i++)
-            to[i] = 0;
-    }
-}
-
-/* d [count, columns] <- factor from [count, padded], d's rows stride apart. */
-WHOLE_VECTORS static void unpack(Gradient d, int64_t stride, const Real *restrict from,
-                                 int64_t count, int64_t columns, int64_t padded, Real factor)
-{
-    Real *restrict to = d.data;
-    for (int64_t i = 0; i < count; i++, to += stride, from += padded) {
-        int64_t c = 0;
-        for (; c < columns; c += LINE)
-            __builtin_prefetch(to + AHEAD * stride + c, 1);
-        c = 0;
-        for (; c + LANES <= columns; c += LANES) {
-            UnalignedVector *d_c = (UnalignedVector *)(to + c);
-            Vector contribution = factor * *(const Vector *)(from + c);
-            if (d.accumulate)
-                contribution += *d_c;
-            *d_c = contribution;
-        }
-        for (; c < columns; c++)
-            contribute(to + c, d.accumulate, factor * from[c]);
-    }
-}
 
 /* ----------------------------------------------------------------------------------------- plan */
 typedef struct Plan {
@@ -171,14 +39,6 @@ typedef struct Workspace {
     Real *dquery;                   /* [QUERIES, D] */
     Real *dkey, *dvalue;            /* [keys, D], [keys, M]: the unit's sums */
 } Workspace;
-
-/* The next count numbers of scratch memory; NULL when only counting. */
-static Real *take(Real *scratch, int64_t *used, int64_t count)
-{
-    Real *taken = scratch ? scratch + *used : NULL;
-    *used += round_up(count, LANES);
-    return taken;
-}
 
 /* Cuts a workspace out of scratch memory; returns how many numbers it takes. */
 static int64_t lay_out(Workspace *w, const Plan *p, Real *scratch, bool backward)

@@ -7,6 +7,7 @@
 #ifndef TAPEGRAD_PHILOX_H
 #define TAPEGRAD_PHILOX_H
 
+#include <math.h>
 #include <stdint.h>
 
 #ifdef __CUDACC__
@@ -41,6 +42,21 @@ PHILOX_FUNCTION Philox philox(uint64_t seed, uint64_t stream, uint64_t counter)
 PHILOX_FUNCTION float philox_uniform(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f;
+}
+
+/* Box and Muller (1958): of u, v uniform in (0, 1),
+ *   sqrt(-2 ln u) cos(2 pi v)   and   sqrt(-2 ln u) sin(2 pi v)
+ * are independent and normal. u = (word + 1/2) 2^-32 is never 0, so that |result| <= 6.77. In
+ * double, so that all libraries and devices draw the same numbers up to rounding. */
+PHILOX_FUNCTION void philox_normal(Philox block, double normal[4])
+{
+    for (int i = 0; i < 4; i += 2) {
+        double u = ((double)block.word[i] + 0.5) * 0x1p-32;
+        double v = ((double)block.word[i + 1] + 0.5) * 0x1p-32;
+        double radius = sqrt(-2 * log(u)), angle = 6.283185307179586 * v;
+        normal[i] = radius * cos(angle);
+        normal[i + 1] = radius * sin(angle);
+    }
 }
 
 #endif

@@ -2,7 +2,6 @@
 #include "tensor/internal.h"
 
 #include <inttypes.h>
-#include <math.h>
 
 Random random_new(uint64_t seed, uint64_t stream)
 {
@@ -55,26 +54,13 @@ void random_bernoulli(Random *random, Real *out, int64_t n, Real probability)
         out[i] = out[i] < probability ? 1 : 0;
 }
 
-/* Box and Muller (1958): of u, v uniform in (0, 1),
- *   sqrt(-2 ln u) cos(2 pi v)   and   sqrt(-2 ln u) sin(2 pi v)
- * are independent and normal. u = (word + 1/2) 2^-32 is never 0, so that |result| <= 6.77. In
- * double, so that the float and the double library draw the same numbers up to rounding. */
-static void normal_pair(uint32_t first, uint32_t second, double out[2])
-{
-    double u = ((double)first + 0.5) * 0x1p-32, v = ((double)second + 0.5) * 0x1p-32;
-    double radius = sqrt(-2 * log(u)), angle = 2 * M_PI * v;
-    out[0] = radius * cos(angle);
-    out[1] = radius * sin(angle);
-}
-
 void random_normal(Random *random, Real *out, int64_t n)
 {
     check_count("random_normal", n);
     for (int64_t i = 0; i < n; i += 4) {
         Philox block = next_block(random);
         double normal[4];
-        normal_pair(block.word[0], block.word[1], normal);
-        normal_pair(block.word[2], block.word[3], normal + 2);
+        philox_normal(block, normal);
         for (int64_t j = i; j < i + 4 && j < n; j++)
             out[j] = (Real)normal[j - i];
     }
