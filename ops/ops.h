@@ -207,5 +207,25 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                              Tensor *key_lengths, bool causal);
 
+/* A field left 0 means its default. */
+typedef struct LshAttention {
+    int64_t rounds;      /* 1: hashes, each with its own chunks, 64 at most */
+    int64_t chunk;       /* 32: positions in a chunk */
+    int64_t buckets;     /* 2 for every chunk that N positions fill; even, or 1: nothing is hashed.
+                          * More than 64 are the pairs of two hashes, and may be some more. */
+    bool causal;         /* false */
+    Tensor *key_lengths; /* NULL; int32 [B], each in [1, N]: positions from there on are left out:
+                          * nothing sees them, and their results are 0 */
+} LshAttention;
+
+/* Reformer's attention (Kitaev, Kaiser, Levskaya 2020, section 2): out_i = sum_j softmax_j(s_ij) v_j
+ * of query_key [B, N, H, D] and value [B, N, H, M], or value NULL and query_key [B, N, 2 H, D], which
+ * holds both. Keys are the queries, divided by their length: s_ij = q_i.q_j / (|q_j| sqrt D). The
+ * sum runs over those j != i that in at least one round have i's bucket and, with the positions
+ * sorted by bucket and cut into chunks, are in i's chunk or the one before; and have j < i when
+ * causal. Where there is none, out_i = v_i. The hashes are random, drawn anew by every call from the
+ * tape's generator; no gradient comes from them. O(N rounds chunk) time, O(N rounds) memory. */
+Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options);
+
 #pragma GCC visibility pop
 #endif

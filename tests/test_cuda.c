@@ -141,6 +141,40 @@ static Tensor *apply_masked_attention(Tape *tape, Tensor **x)
                   op_softmax_attention(tape, x[0], x[1], x[2], key_lengths, false));
 }
 
+/* Numbers close to five directions, so that they have the same buckets in all precisions; stored as
+ * the tape stores activations. */
+static Tensor *near_directions(Tape *tape, Tensor *x)
+{
+    const int64_t count = tensor_count(x), width = x->shape.size[2] * x->shape.size[3];
+    Real *values = test_normal(50, 5 * width), *all = test_normal(51, count);
+    for (int64_t i = 0; i < count; i++)
+        all[i] = 2 * values[i / width % 5 * width + i % width];
+    x = op_add(tape, op_scale(tape, x, (Real)0.05), tape_input(tape, all, x->shape));
+    tape_seed(tape, 3); /* hashes with borders that are far from these */
+    return op_cast(tape, x, tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL);
+}
+
+static Tensor *apply_lsh_attention(Tape *tape, Tensor **x)
+{
+    return op_lsh_attention(tape, near_directions(tape, x[0]), x[1],
+                            (LshAttention){ .chunk = 8, .buckets = 6, .causal = true });
+}
+
+static Tensor *apply_lsh_rounds(Tape *tape, Tensor **x)
+{
+    const int32_t lengths[2] = { 100, 37 };
+    return op_lsh_attention(
+        tape, near_directions(tape, x[0]), x[1],
+        (LshAttention){
+            .rounds = 3, .buckets = 4, .key_lengths = tape_input_i32(tape, lengths, shape(2)) });
+}
+
+static Tensor *apply_packed_lsh_attention(Tape *tape, Tensor **x)
+{
+    return op_lsh_attention(tape, near_directions(tape, x[0]), NULL,
+                            (LshAttention){ .rounds = 2, .chunk = 20 });
+}
+
 /* clang-format off */
 #define CASE(name, ...) { #name, apply_##name, { __VA_ARGS__ } }
 /* clang-format on */
@@ -233,6 +267,11 @@ static const Case cases[] = {
     CASE(softmax_attention, S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24)),
     CASE(causal_softmax_attention, S(1, 130, 2, 32), S(1, 130, 2, 32), S(1, 130, 2, 32)),
     CASE(packed_softmax_attention, S(2, 65, 6, 64)),
+    CASE(lsh_attention, S(2, 33, 2, 8), S(2, 33, 2, 24)),
+    CASE(lsh_attention, S(1, 300, 1, 40), S(1, 300, 1, 72)),
+    CASE(lsh_rounds, S(2, 100, 2, 8), S(2, 100, 2, 5)),
+    CASE(packed_lsh_attention, S(1, 150, 4, 32)),
+    CASE(packed_lsh_attention, S(1, 1, 2, 3)),
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

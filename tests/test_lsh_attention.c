@@ -1,0 +1,693 @@
+/* LSH attention against finite differences and a plain N x N computation, which hashes with the same
+ * random numbers. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEED = 5, MOST_POSITIONS = 400 };
+
+/* ---------------------------------------------------------------------------- finite differences */
+
+/* Directions that are far from each other, the same for every fifth position: what is added to the
+ * numbers under test, so that small changes leave every position in its bucket. */
+static Tensor *directions(Tape *tape, Shape shape)
+{
+    int64_t width = shape.size[2] * shape.size[3], count = shape_count(shape);
+    Real *values = test_normal(50, 5 * width), *all = test_normal(51, count);
+    for (int64_t i = 0; i < count; i++)
+        all[i] = 6 * values[(i / width % 5 * width) + i % width];
+    return tape_input(tape, all, shape);
+}
+
+static Tensor *away_from_borders(Tape *tape, Tensor *x)
+{
+    tape_seed(tape, SEED);
+    return op_add(tape, x, directions(tape, x->shape));
+}
+
+static Tensor *checked(Tape *tape, Tensor *const *in, void *context)
+{
+    return op_lsh_attention(tape, away_from_borders(tape, in[0]), in[1],
+                            *(const LshAttention *)context);
+}
+
+static Tensor *checked_packed(Tape *tape, Tensor *const *in, void *context)
+{
+    return op_lsh_attention(tape, away_from_borders(tape, in[0]), NULL,
+                            *(const LshAttention *)context);
+}
+
+static Tensor *checked_shared(Tape *tape, Tensor *const *in, void *context)
+{
+    Tensor *x = away_from_borders(tape, in[0]);
+    return op_lsh_attention(tape, x, x, *(const LshAttention *)context);
+}
+
+/* The second adds to gradients that the first has stored. */
+static Tensor *checked_twice(Tape *tape, Tensor *const *in, void *context)
+{
+    const LshAttention *options = context;
+    Tensor *x = away_from_borders(tape, in[0]), *out = op_lsh_attention(tape, x, in[1], *options);
+    return op_lsh_attention(tape, x, out, *options);
+}
+
+static Tensor *checked_lengths(Tape *tape, Tensor *const *in, void *context)
+{
+    LshAttention options = *(const LshAttention *)context;
+    const int32_t lengths[] = { 7, 21 };
+    options.key_lengths = tape_input_i32(tape, lengths, shape(2));
+    return op_lsh_attention(tape, away_from_borders(tape, in[0]), in[1], options);
+}
+
+START_TEST(gradients)
+{
+    for (int i = 0; i < 4; i++) {
+        LshAttention options = {
+            .rounds = i < 2 ? 1 : 3, .chunk = 4, .buckets = 4, .causal = i % 2
+        };
+        check_gradient(checked, &options, shape(2, 19, 2, 3), shape(2, 19, 2, 4));
+        check_gradient(checked_packed, &options, shape(1, 21, 4, 4));
+        check_gradient(checked_shared, &options, shape(1, 21, 1, 3));
+        check_gradient(checked_twice, &options, shape(1, 18, 2, 2), shape(1, 18, 2, 3));
+        check_gradient(checked_lengths, &options, shape(2, 21, 1, 3), shape(2, 21, 1, 3));
+    }
+}
+END_TEST
+
+START_TEST(gradients_beyond_one_tile)
+{
+    LshAttention options = { .rounds = 2, .chunk = 80, .buckets = 2 };
+    for (int causal = 0; causal < 2; causal++) {
+        options.causal = causal;
+        check_gradient(checked, &options, shape(1, 150, 1, 2), shape(1, 150, 1, 1));
+    }
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------- plain N x N */
+typedef struct Case {
+    int64_t B, N, H, D, M;
+    int64_t rounds, chunk, buckets[2]; /* of one hash or of two; the option is their product */
+    bool causal;
+    const int32_t *lengths;
+} Case;
+
+typedef struct Arrays {
+    Real *x, *value, *dout;
+    Real *out, *dx, *dvalue;
+} Arrays;
+
+static int64_t x_count(const Case *c)
+{
+    return c->B * c->N * c->H * c->D;
+}
+static int64_t value_count(const Case *c)
+{
+    return c->B * c->N * c->H * c->M;
+}
+
+static Real *zeros(int64_t count)
+{
+    Real *values = test_normal(99, count);
+    memset(values, 0, (size_t)count * sizeof *values);
+    return values;
+}
+
+static Arrays arrays_for(const Case *c)
+{
+    return (Arrays){ .x = test_normal(1, x_count(c)),
+                     .value = test_normal(3, value_count(c)),
+                     .dout = test_normal(4, value_count(c)),
+                     .out = zeros(value_count(c)),
+                     .dx = zeros(x_count(c)),
+                     .dvalue = zeros(value_count(c)) };
+}
+
+static double dot(const Real *a, const Real *b, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* argmax([xR; -xR]), the columns of R one behind the other */
+static int64_t hash(const Real *x, const Real *R, int64_t D, int64_t buckets)
+{
+    int64_t best = 0, half = buckets / 2;
+    double most = -INFINITY;
+    for (int64_t c = 0; c < 2 * half; c++) {
+        double p = dot(x, R + c % half * D, D) * (c < half ? 1 : -1);
+        best = p > most ? c : best;
+        most = fmax(most, p);
+    }
+    return best;
+}
+
+typedef struct Seen {
+    bool by[MOST_POSITIONS][MOST_POSITIONS]; /* [query][key] */
+} Seen;
+
+static int64_t positions(const Case *c, int64_t b)
+{
+    return c->lengths ? c->lengths[b] : c->N;
+}
+
+/* Adds what one round lets see, by the definition: the place of a position is the number of those
+ * before it. */
+static void see_round(Seen *seen, const Case *c, const int64_t *bucket, int64_t N)
+{
+    int64_t chunk[MOST_POSITIONS];
+    for (int64_t i = 0; i < N; i++) {
+        int64_t place = 0;
+        for (int64_t j = 0; j < N; j++)
+            place += bucket[j] < bucket[i] || (bucket[j] == bucket[i] && j < i);
+        chunk[i] = place / c->chunk;
+    }
+    for (int64_t i = 0; i < N; i++)
+        for (int64_t j = 0; j < N; j++)
+            seen->by[i][j] |= bucket[i] == bucket[j] && i != j && (!c->causal || j < i) &&
+                              (chunk[j] == chunk[i] || chunk[j] == chunk[i] - 1);
+}
+
+/* What the rounds let a head see; R [rounds, H, columns, D]. */
+static void see(Seen *seen, const Case *c, const Real *x, const Real *R, int64_t b, int64_t h)
+{
+    int64_t columns = c->buckets[0] / 2 + c->buckets[1] / 2, bucket[MOST_POSITIONS];
+    memset(seen, 0, sizeof *seen);
+    for (int64_t round = 0; round < c->rounds; round++) {
+        const Real *R_round = R + (round * c->H + h) * columns * c->D;
+        for (int64_t i = 0; i < positions(c, b); i++) {
+            const Real *x_i = x + ((b * c->N + i) * c->H + h) * c->D;
+            bucket[i] = c->buckets[0] > 1 ? hash(x_i, R_round, c->D, c->buckets[0]) : 0;
+            if (c->buckets[1] > 1)
+                bucket[i] = bucket[i] * c->buckets[1] +
+                            hash(x_i, R_round + c->buckets[0] / 2 * c->D, c->D, c->buckets[1]);
+        }
+        see_round(seen, c, bucket, positions(c, b));
+    }
+}
+
+/* dx += the product of du with the derivatives of u = x / sqrt(x.x + eps), taken as they stand */
+static void through_length(Real *dx, const Real *x, const double *du, int64_t D)
+{
+    double square = dot(x, x, D) + 1e-6;
+    for (int64_t c = 0; c < D; c++)
+        for (int64_t e = 0; e < D; e++)
+            dx[e] += (Real)(du[c] * ((c == e) / sqrt(square) -
+                                     (double)x[c] * (double)x[e] / pow(square, 1.5)));
+}
+
+/* The probabilities of query i; returns whether it sees anything. */
+static bool probabilities(double *P, const Seen *seen, const Case *c, const Real *x, int64_t i,
+                          int64_t N)
+{
+    int64_t step = c->H * c->D;
+    double sum = 0;
+    for (int64_t j = 0; j < N; j++) {
+        double length = sqrt(dot(x + j * step, x + j * step, c->D) + 1e-6);
+        double score = dot(x + i * step, x + j * step, c->D) / (length * sqrt((double)c->D));
+        P[j] = seen->by[i][j] ? exp(score) : 0; /* scores are small here */
+        sum += P[j];
+    }
+    for (int64_t j = 0; j < N; j++)
+        P[j] = sum > 0 ? P[j] / sum : i == j;
+    return sum > 0;
+}
+
+/* One query's output, and its contributions to the gradients, in double. */
+static void plain_row(const Case *c, const Arrays *a, const Seen *seen, int64_t b, int64_t h,
+                      int64_t i)
+{
+    double P[MOST_POSITIONS], dP[MOST_POSITIONS], du[64], scale = 1 / sqrt((double)c->D);
+    int64_t head = b * c->N * c->H + h, row = head + i * c->H, N = positions(c, b);
+    const Real *x = a->x + head * c->D, *x_i = a->x + row * c->D, *dout = a->dout + row * c->M;
+    bool any = probabilities(P, seen, c, x, i, N);
+    for (int64_t j = 0; j < N; j++) {
+        int64_t key_row = (head + j * c->H) * c->M;
+        dP[j] = dot(dout, a->value + key_row, c->M);
+        for (int64_t m = 0; P[j] > 0 && m < c->M; m++) {
+            a->out[row * c->M + m] += (Real)(P[j] * (double)a->value[key_row + m]);
+            a->dvalue[key_row + m] += (Real)(P[j] * (double)dout[m]);
+        }
+    }
+    for (int64_t k = 0; any && k < N; k++) {
+        double dS = 0;
+        for (int64_t j = 0; j < N; j++)
+            dS += P[j] > 0 ? dP[j] * P[j] * ((j == k) - P[k]) : 0;
+        const Real *x_k = x + k * c->H * c->D;
+        double length = sqrt(dot(x_k, x_k, c->D) + 1e-6);
+        for (int64_t d = 0; d < c->D; d++) {
+            a->dx[row * c->D + d] += (Real)(dS * scale * (double)x_k[d] / length);
+            du[d] = dS * scale * (double)x_i[d];
+        }
+        through_length(a->dx + (head + k * c->H) * c->D, x_k, du, c->D);
+    }
+}
+
+/* The random numbers that the operation will draw. */
+static Real *matrices(const Case *c)
+{
+    Tape *tape = tape_new(test_device());
+    tape_seed(tape, SEED);
+    Random random = tape_random(tape);
+    tape_free(tape);
+    int64_t count = c->rounds * c->H * (c->buckets[0] / 2 + c->buckets[1] / 2) * c->D;
+    Real *R = zeros(count + 1);
+    random_normal(&random, R, count);
+    return R;
+}
+
+static void plain(const Case *c, const Arrays *a)
+{
+    Seen *seen = malloc(sizeof *seen);
+    ck_assert_ptr_nonnull(seen);
+    ck_assert_int_le(c->N, MOST_POSITIONS);
+    Real *R = matrices(c);
+    for (int64_t b = 0; b < c->B; b++)
+        for (int64_t h = 0; h < c->H; h++) {
+            see(seen, c, a->x, R, b, h);
+            for (int64_t i = 0; i < positions(c, b); i++)
+                plain_row(c, a, seen, b, h, i);
+        }
+    free(seen);
+}
+
+static LshAttention options_of(Tape *tape, const Case *c)
+{
+    return (LshAttention){ .rounds = c->rounds,
+                           .chunk = c->chunk,
+                           .buckets = c->buckets[0] * c->buckets[1],
+                           .causal = c->causal,
+                           .key_lengths =
+                               c->lengths ? tape_input_i32(tape, c->lengths, shape(c->B)) : NULL };
+}
+
+/* The same by the operation. */
+static Arrays computed(const Case *c, const Arrays *a)
+{
+    Tape *tape = tape_new(test_device());
+    tape_seed(tape, SEED);
+    Tensor *x = tape_variable(tape, a->x, shape(c->B, c->N, c->H, c->D));
+    Tensor *value = tape_variable(tape, a->value, shape(c->B, c->N, c->H, c->M));
+    Tensor *out = tensor_keep(op_lsh_attention(tape, x, value, options_of(tape, c)));
+    tape_backward_from(tape, out, tape_input(tape, a->dout, out->shape));
+    Arrays y = { .out = test_values(out),
+                 .dx = test_values(tensor_gradient(x)),
+                 .dvalue = test_values(tensor_gradient(value)) };
+    tape_free(tape);
+    return y;
+}
+
+/* Errors are relative to 1 or what is greater. */
+static void assert_near(const char *what, const Real *a, const Real *b, int64_t count,
+                        double tolerance)
+{
+    double largest = 1;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs((double)b[i]));
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(fabs((double)a[i] - (double)b[i]) <= tolerance * largest,
+                      "%s[%lld] is %.9g, expected %.9g", what, (long long)i, (double)a[i],
+                      (double)b[i]);
+}
+
+static void assert_arrays_near(const Case *c, const Arrays *a, const Arrays *b, double tolerance)
+{
+    assert_near("out", a->out, b->out, value_count(c), tolerance);
+    assert_near("dx", a->dx, b->dx, x_count(c), tolerance);
+    assert_near("dvalue", a->dvalue, b->dvalue, value_count(c), tolerance);
+}
+
+static void check_case(Case c)
+{
+    Arrays x = arrays_for(&c), y = computed(&c, &x);
+    plain(&c, &x);
+    assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
+}
+
+/* One bucket, one chunk: softmax attention with these keys, but none sees itself. */
+START_TEST(exact_attention_when_one_bucket_holds_all)
+{
+    const int64_t lengths[] = { 1, 2, 31, 32, 33, 64, 129, 300 };
+    for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
+        for (int causal = 0; causal < 2; causal++) {
+            Case c = { .B = 1,
+                       .N = lengths[n],
+                       .H = 2,
+                       .D = 8,
+                       .M = 5,
+                       .rounds = 1,
+                       .chunk = 300,
+                       .buckets = { 1, 1 },
+                       .causal = causal };
+            Arrays x = arrays_for(&c), y = computed(&c, &x);
+            Seen *seen = malloc(sizeof *seen);
+            ck_assert_ptr_nonnull(seen);
+            for (int64_t i = 0; i < c.N; i++)
+                for (int64_t j = 0; j < c.N; j++)
+                    seen->by[i][j] = causal ? j < i : j != i;
+            for (int64_t h = 0; h < c.H; h++)
+                for (int64_t i = 0; i < c.N; i++)
+                    plain_row(&c, &x, seen, 0, h, i);
+            free(seen);
+            assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
+        }
+}
+END_TEST
+
+START_TEST(plain_computation_of_many_shapes)
+{
+    const int64_t sizes[][4] = { /* N, chunk, buckets */
+                                 { 1, 4, 2, 1 },    { 5, 32, 2, 1 },    { 33, 8, 6, 1 },
+                                 { 64, 16, 8, 1 },  { 100, 1, 4, 1 },   { 130, 7, 30, 1 },
+                                 { 150, 64, 2, 1 }, { 260, 32, 16, 1 }, { 300, 100, 4, 1 },
+                                 { 200, 5, 8, 10 }, { 256, 2, 16, 16 }
+    };
+    const int64_t heads[][3] = { { 1, 3, 5 }, { 3, 8, 8 }, { 2, 32, 16 }, { 1, 40, 33 } };
+    for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
+        for (int causal = 0; causal < 2; causal++)
+            for (int64_t rounds = 1; rounds <= 4; rounds += 3)
+                check_case((Case){ .B = 1 + (int64_t)n % 2,
+                                   .N = sizes[n][0],
+                                   .H = heads[n % 4][0],
+                                   .D = heads[n % 4][1],
+                                   .M = heads[n % 4][2],
+                                   .rounds = rounds,
+                                   .chunk = sizes[n][1],
+                                   .buckets = { sizes[n][2], sizes[n][3] },
+                                   .causal = causal });
+}
+END_TEST
+
+/* Positions from a length on are not read: they hold NaN here. Their results and gradients are 0, and
+ * the others' are those of the sequence alone. */
+START_TEST(key_lengths)
+{
+    const int32_t lengths[] = { 1, 31, 32, 100, 7 };
+    for (int causal = 0; causal < 2; causal++) {
+        Case c = { .B = 5,
+                   .N = 100,
+                   .H = 2,
+                   .D = 6,
+                   .M = 10,
+                   .rounds = 2,
+                   .chunk = 8,
+                   .buckets = { 8, 1 },
+                   .causal = causal,
+                   .lengths = lengths };
+        Arrays x = arrays_for(&c);
+        for (int64_t b = 0; b < c.B; b++)
+            for (int64_t i = lengths[b]; i < c.N; i++) {
+                x.x[(b * c.N + i) * c.H * c.D] = (Real)NAN;
+                x.value[(b * c.N + i) * c.H * c.M] = (Real)NAN;
+            }
+        Arrays y = computed(&c, &x);
+        plain(&c, &x);
+        assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
+        for (int64_t b = 0; b < c.B; b++)
+            for (int64_t i = lengths[b] * c.H; i < c.N * c.H; i++) {
+                ck_assert(y.out[(b * c.N * c.H + i) * c.M] == 0);
+                ck_assert(y.dx[(b * c.N * c.H + i) * c.D] == 0);
+                ck_assert(y.dvalue[(b * c.N * c.H + i) * c.M] == 0);
+            }
+    }
+}
+END_TEST
+
+/* With a bucket for everything some positions see nothing in all rounds: the first of a causal
+ * bucket. */
+START_TEST(a_position_without_others_sees_itself)
+{
+    Case c = { .B = 1,
+               .N = 60,
+               .H = 1,
+               .D = 4,
+               .M = 3,
+               .rounds = 2,
+               .chunk = 2,
+               .buckets = { 60, 1 },
+               .causal = true };
+    Arrays x = arrays_for(&c), y = computed(&c, &x);
+    int alone = 0;
+    for (int64_t i = 0; i < c.N; i++)
+        alone += memcmp(y.out + i * c.M, x.value + i * c.M, (size_t)c.M * sizeof(Real)) == 0;
+    ck_assert_msg(alone > 5 && alone < c.N, "%d positions see themselves", alone);
+    plain(&c, &x);
+    assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
+}
+END_TEST
+
+/* The chunk and the buckets that a 0 stands for. */
+START_TEST(defaults)
+{
+    Case c = {
+        .B = 1, .N = 200, .H = 2, .D = 8, .M = 8, .rounds = 1, .chunk = 32, .buckets = { 14, 1 }
+    };
+    Arrays x = arrays_for(&c);
+    Tape *tape = tape_new(test_device());
+    Real *results[2];
+    for (int i = 0; i < 2; i++) {
+        tape_seed(tape, SEED);
+        Tensor *in = tape_input(tape, x.x, shape(c.B, c.N, c.H, c.D));
+        results[i] = test_values(
+            op_lsh_attention(tape, in, in, i ? options_of(tape, &c) : (LshAttention){ 0 }));
+    }
+    assert_close(results[0], results[1], value_count(&c), 0);
+    tape_free(tape);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------- forms of the arguments */
+START_TEST(packed_equals_separate)
+{
+    enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
+    Case c = { .B = B,
+               .N = N,
+               .H = H,
+               .D = D,
+               .M = D,
+               .rounds = 2,
+               .chunk = 8,
+               .buckets = { 6, 1 },
+               .causal = true };
+    Arrays x = arrays_for(&c), y = computed(&c, &x);
+    Real *packed = zeros(2 * x_count(&c)), *expected = zeros(2 * x_count(&c));
+    for (int row = 0; row < B * N; row++) {
+        size_t bytes = PART * sizeof(Real);
+        memcpy(packed + 2 * row * PART, x.x + row * PART, bytes);
+        memcpy(packed + (2 * row + 1) * PART, x.value + row * PART, bytes);
+        memcpy(expected + 2 * row * PART, y.dx + row * PART, bytes);
+        memcpy(expected + (2 * row + 1) * PART, y.dvalue + row * PART, bytes);
+    }
+    Tape *tape = tape_new(test_device());
+    tape_seed(tape, SEED);
+    Tensor *both = tape_variable(tape, packed, shape(B, N, 2 * H, D));
+    Tensor *out = tensor_keep(op_lsh_attention(tape, both, NULL, options_of(tape, &c)));
+    tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
+    assert_close(test_values(out), y.out, value_count(&c), 0);
+    assert_close(test_values(tensor_gradient(both)), expected, 2 * x_count(&c), 0);
+    tape_free(tape);
+}
+END_TEST
+
+/* Either may want no gradient; the other gets the same numbers. */
+START_TEST(a_gradient_for_one)
+{
+    const int32_t lengths[] = { 50 };
+    Case c = { .B = 1,
+               .N = 70,
+               .H = 2,
+               .D = 5,
+               .M = 4,
+               .rounds = 2,
+               .chunk = 8,
+               .buckets = { 4, 1 },
+               .lengths = lengths };
+    Arrays x = arrays_for(&c), y = computed(&c, &x);
+    for (int wanted = 0; wanted < 2; wanted++) {
+        Tape *tape = tape_new(test_device());
+        tape_seed(tape, SEED);
+        Tensor *in[] = { (wanted == 0 ? tape_variable : tape_input)(tape, x.x, shape(1, 70, 2, 5)),
+                         (wanted == 1 ? tape_variable : tape_input)(tape, x.value,
+                                                                    shape(1, 70, 2, 4)) };
+        Tensor *out = op_lsh_attention(tape, in[0], in[1], options_of(tape, &c));
+        tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
+        assert_close(test_values(tensor_gradient(in[wanted])), wanted ? y.dvalue : y.dx,
+                     tensor_count(in[wanted]), 0);
+        tape_free(tape);
+    }
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------- hard numbers */
+/* Scores of some thousands neither overflow nor vanish together; a length of 0 divides by no 0. */
+START_TEST(large_scores_and_no_length)
+{
+    Case c = {
+        .B = 1, .N = 100, .H = 1, .D = 4, .M = 4, .rounds = 2, .chunk = 16, .buckets = { 4, 1 }
+    };
+    Arrays x = arrays_for(&c);
+    for (int64_t i = 0; i < x_count(&c); i++)
+        x.x[i] *= i / 4 % 7 ? 1000 : 0;
+    Arrays y = computed(&c, &x);
+    double largest = 0;
+    for (int64_t i = 0; i < value_count(&c); i++)
+        largest = fmax(largest, fabs((double)x.value[i]));
+    for (int64_t i = 0; i < value_count(&c); i++) {
+        ck_assert_msg(fabs((double)y.out[i]) <= 1.0001 * largest, "%g", (double)y.out[i]);
+        ck_assert(isfinite(y.dx[i]) && isfinite(y.dvalue[i]));
+    }
+}
+END_TEST
+
+/* A NaN of a query comes out in its row, and where nothing sees it nowhere else. */
+START_TEST(not_a_number_is_not_hidden)
+{
+    enum { N = 100, AT = 70 };
+    Case c = { .B = 1,
+               .N = N,
+               .H = 1,
+               .D = 3,
+               .M = 2,
+               .rounds = 1,
+               .chunk = N,
+               .buckets = { 1, 1 },
+               .causal = true };
+    Arrays x = arrays_for(&c);
+    x.x[AT * 3] = (Real)NAN;
+    Arrays y = computed(&c, &x);
+    for (int i = 0; i < N; i++)
+        ck_assert_int_eq(isnan(y.out[2 * i]), i >= AT);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------- randomness and memory */
+START_TEST(hashes_are_drawn_anew)
+{
+    Tape *tape = tape_new(test_device());
+    Tensor *x = tape_input(tape, test_normal(1, 4 * 64 * 8), shape(1, 64, 4, 8));
+    LshAttention options = { .chunk = 8 };
+    Real *results[3];
+    for (int i = 0; i < 3; i++) {
+        if (i == 2)
+            tape_seed(tape, 0);
+        results[i] = test_values(op_lsh_attention(tape, x, x, options));
+    }
+    ck_assert(memcmp(results[0], results[1], 4 * 64 * 8 * sizeof(Real)) != 0);
+    ck_assert_mem_eq(results[0], results[2], 4 * 64 * 8 * sizeof(Real));
+    tape_recording(tape, false);
+    Random before = tape_random(tape);
+    op_lsh_attention(tape, x, x, options); /* 16 buckets of 8 columns of 8 numbers, 4 heads */
+    ck_assert_uint_eq(tape_random(tape).counter, before.counter + 4 * 8 * 8 / 4);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(two_runs_are_bitwise_equal_on_any_number_of_threads)
+{
+    for (int64_t H = 1; H <= 3; H += 2) {
+        Case c = { .B = 1,
+                   .N = 390,
+                   .H = H,
+                   .D = 8,
+                   .M = 8,
+                   .rounds = 3,
+                   .chunk = 32,
+                   .buckets = { 8, 1 },
+                   .causal = H == 1 };
+        Arrays x = arrays_for(&c);
+        device_set_threads(1);
+        Arrays once = computed(&c, &x);
+        for (int threads = 1; threads < 6; threads++) {
+            device_set_threads(threads);
+            Arrays again = computed(&c, &x);
+            assert_arrays_near(&c, &again, &once, 0);
+        }
+    }
+}
+END_TEST
+
+static size_t peak_bytes(int64_t N, int64_t rounds, bool backward)
+{
+    Device *device = test_device();
+    Tape *tape = tape_new(device);
+    device_reset_peak(device);
+    size_t before = device_memory(device).current;
+    Real *values = test_normal(1, N * 4 * 8);
+    Tensor *all = tape_variable(tape, values, shape(1, N, 4, 8));
+    Tensor *out = op_lsh_attention(tape, all, all, (LshAttention){ .rounds = rounds });
+    if (backward)
+        tape_backward_from(tape, out, tape_input(tape, values, out->shape));
+    size_t peak = device_memory(device).peak - before;
+    tape_free(tape);
+    return peak;
+}
+
+START_TEST(memory_grows_linearly)
+{
+    device_set_threads(2);
+    for (int64_t rounds = 1; rounds <= 4; rounds += 3)
+        for (int backward = 0; backward < 2; backward++) {
+            size_t one = peak_bytes(1024, rounds, backward);
+            size_t four = peak_bytes(4096, rounds, backward);
+            ck_assert_msg(four <= 4 * one, "%zu bytes for 1024 positions, %zu for 4096", one, four);
+        }
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------- misuse */
+#define OPTIONS(...) ((LshAttention){ __VA_ARGS__ })
+
+START_TEST(misuse_is_told)
+{
+    Tape *tape = tape_new(test_device());
+    Real *values = test_normal(1, 2 * 4 * 6 * 3);
+    const int32_t integers[] = { 1, 5 };
+    Tensor *x = tape_input(tape, values, shape(2, 4, 3, 2));
+    Tensor *five = tape_input(tape, values, shape(2, 5, 3, 2));
+    Tensor *flat = tape_input(tape, values, shape(2, 4, 6));
+    Tensor *lengths = tape_input_i32(tape, integers, shape(2));
+    assert_raises("op_lsh_attention: query_key is NULL",
+                  op_lsh_attention(tape, NULL, x, OPTIONS(0)));
+    assert_raises("op_lsh_attention: query_key holds integers, expected numbers of type Real",
+                  op_lsh_attention(tape, lengths, x, OPTIONS(0)));
+    assert_raises("op_lsh_attention: query_key is [2,4,6], expected four axes, [B, N, H, D]",
+                  op_lsh_attention(tape, flat, x, OPTIONS(0)));
+    assert_raises(
+        "op_lsh_attention: query_key without value must hold both, [B, N, 2 H, D], but is "
+        "[2,4,3,2]: its third size is no multiple of 2",
+        op_lsh_attention(tape, x, NULL, OPTIONS(0)));
+    assert_raises("op_lsh_attention: value is [2,5,3,2], expected [B, N, H, M] with the B, N, H of "
+                  "query_key, [2,4,3,2]",
+                  op_lsh_attention(tape, x, five, OPTIONS(0)));
+    assert_raises("op_lsh_attention: rounds is 65, expected 1 to 64, or 0 for the default",
+                  op_lsh_attention(tape, x, x, OPTIONS(.rounds = 65)));
+    assert_raises("op_lsh_attention: chunk is -1, expected 1 to 1073741823, or 0 for the default",
+                  op_lsh_attention(tape, x, x, OPTIONS(.chunk = -1)));
+    assert_raises("op_lsh_attention: buckets is 7, expected an even number, or 1",
+                  op_lsh_attention(tape, x, x, OPTIONS(.buckets = 7)));
+    assert_raises("op_lsh_attention: buckets is -2, expected 1 to 1048576, or 0 for the default",
+                  op_lsh_attention(tape, x, x, OPTIONS(.buckets = -2)));
+    assert_raises("op_lsh_attention: key_lengths[1] is 5, expected 1 to 4, the number of keys",
+                  op_lsh_attention(tape, x, x, OPTIONS(.key_lengths = lengths)));
+    assert_raises("op_lsh_attention: key_lengths holds numbers of type Real, expected integers",
+                  op_lsh_attention(tape, x, x, OPTIONS(.key_lengths = x)));
+    tape_free(tape);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("lsh_attention",
+                     (const TTest *const[]){
+                         gradients, gradients_beyond_one_tile,
+                         exact_attention_when_one_bucket_holds_all,
+                         plain_computation_of_many_shapes, key_lengths,
+                         a_position_without_others_sees_itself, defaults, packed_equals_separate,
+                         a_gradient_for_one, large_scores_and_no_length, not_a_number_is_not_hidden,
+                         hashes_are_drawn_anew, two_runs_are_bitwise_equal_on_any_number_of_threads,
+                         memory_grows_linearly, misuse_is_told, NULL });
+}
