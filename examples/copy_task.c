@@ -94,6 +94,14 @@ typedef struct Model {
     Linear head; /* [width] to [symbols + 1] */
 } Model;
 
+static Attention attention_of(const Options *options)
+{
+    bool softmax = !strcmp(options->attention, "softmax"), lsh = !strcmp(options->attention, "lsh");
+    return softmax ? ATTENTION_CAUSAL_SOFTMAX
+           : lsh   ? ATTENTION_CAUSAL_LSH
+                   : ATTENTION_CAUSAL_LINEAR;
+}
+
 static FeatureMap features_of(const Options *options)
 {
     int map = 0;
@@ -105,13 +113,13 @@ static FeatureMap features_of(const Options *options)
 static Model model_new(Params *params, const Options *options)
 {
     int64_t width = options->heads * options->head_dim;
-    bool linear = !strcmp(options->attention, "linear");
     TransformerConfig config = {
         .layers = options->layers,
         .heads = options->heads,
         .head_dim = options->head_dim,
         .feed_forward = options->feed_forward,
-        .attention = linear ? ATTENTION_CAUSAL_LINEAR : ATTENTION_CAUSAL_SOFTMAX,
+        .attention = attention_of(options),
+        .lsh_rounds = options->rounds,
         .features = features_of(options),
         .dropout = (Real)options->dropout,
     };

@@ -18,6 +18,7 @@ static const Options presets[] = {
     { .preset = "quick",
       .attention = "linear",
       .features = "elu+1",
+      .rounds = 1,
       .length = 64,
       .symbols = 10,
       .layers = 2,
@@ -36,6 +37,7 @@ static const Options presets[] = {
     { .preset = "paper",
       .attention = "linear",
       .features = "elu+1",
+      .rounds = 1,
       .length = 128,
       .symbols = 10,
       .layers = 4,
@@ -70,7 +72,7 @@ typedef struct Row {
 } Row;
 
 static const char *const preset_names[] = { "quick", "paper", NULL };
-static const char *const attentions[] = { "linear", "softmax", NULL };
+static const char *const attentions[] = { "linear", "softmax", "lsh", NULL };
 const char *const feature_names[] = {
     [FEATURES_ELU_PLUS_ONE] = "elu+1",
     [FEATURES_RELU] = "relu",
@@ -88,8 +90,9 @@ static const char *const precisions[] = { "float32", "tf32", "bf16", NULL };
 /* clang-format off */
 static const Row rows[] = {
     { "preset", CHOICE, OF_MODEL, AT(preset), 0, 0, preset_names, "where the others start" },
-    { "attention", CHOICE, OF_MODEL, AT(attention), 0, 0, attentions, "causal either way" },
+    { "attention", CHOICE, OF_MODEL, AT(attention), 0, 0, attentions, "causal, each" },
     { "features", CHOICE, OF_MODEL, AT(features), 0, 0, feature_names, "of linear attention" },
+    { "rounds", WHOLE, OF_MODEL, AT(rounds), 1, 64, NULL, "of hashing, of lsh attention" },
     { "length", WHOLE, OF_MODEL, AT(length), 8, 65536, NULL, "positions of a sequence" },
     { "symbols", WHOLE, OF_MODEL, AT(symbols), 1, 65535, NULL, "how many there are to copy" },
     { "layers", WHOLE, OF_MODEL, AT(layers), 1, NN_MAX_LAYERS, NULL, "of the transformer" },
@@ -359,6 +362,9 @@ static void check_together(const Options *options, const char *const given[ROWS]
     if (given_text(given, "features") && strcmp(options->attention, "linear"))
         fail(BAD_USE, "--features %s: expected without --attention %s, which has none",
              options->features, options->attention);
+    if (given_text(given, "rounds") && strcmp(options->attention, "lsh"))
+        fail(BAD_USE, "--rounds %lld: expected without --attention %s, which has none",
+             (long long)options->rounds, options->attention);
     if (options->heads * options->head_dim % 2)
         fail(BAD_USE,
              "--heads %lld --head-dim %lld: expected an even product, for half of the width "

@@ -7,7 +7,7 @@
 typedef struct Options {
     /* The task and the model: fixed by a checkpoint. */
     const char *preset, *attention, *features;
-    int64_t length, symbols, layers, heads, head_dim, feed_forward;
+    int64_t rounds, length, symbols, layers, heads, head_dim, feed_forward;
     /* The training: fixed by a checkpoint that is resumed. */
     int64_t batch, drop_at, seed;
     double learning_rate, dropout, weight_decay, clip;

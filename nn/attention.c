@@ -41,12 +41,30 @@ void nn_attention_redraw(const MultiHeadAttention *attention, Random *random)
 }
 
 /* ------------------------------------------------------------------------------------- the layer */
+static bool is_lsh(const MultiHeadAttention *attention)
+{
+    return attention->attention == ATTENTION_CAUSAL_LSH || attention->attention == ATTENTION_LSH;
+}
+
+/* The weights that one product takes; LSH attention's queries are its keys. */
+static void add_input(Params *params, const char *name, MultiHeadAttention *attention)
+{
+    static const char *const three[] = { "query", "key", "value" }, *const two[] = { "query",
+                                                                                     "value" };
+    const char *const *parts = is_lsh(attention) ? two : three;
+    const int count = is_lsh(attention) ? 2 : 3;
+    const int64_t width = attention->heads * attention->head_dim;
+    Initializer initial = { INITIAL_UNIFORM, (Real)(1 / sqrt((double)width)) };
+    attention->input.weight =
+        params_add_joined(params, name, parts, count, "weight", shape(width, width), initial);
+    attention->input.bias =
+        params_add_joined(params, name, parts, count, "bias", shape(width), initial);
+}
+
 MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config)
 {
     config = nn_transformer_config("nn_attention", config);
-    static const char *const parts[] = { "query", "key", "value" };
     const int64_t width = config.heads * config.head_dim;
-    Initializer initial = { INITIAL_UNIFORM, (Real)(1 / sqrt((double)width)) };
     MultiHeadAttention attention = {
         .heads = config.heads,
         .head_dim = config.head_dim,
@@ -54,12 +72,13 @@ MultiHeadAttention nn_attention(Params *params, const char *name, TransformerCon
         .features = config.features,
         .form = config.form,
         .eps = config.attention_eps,
+        .lsh_rounds = config.lsh_rounds,
+        .lsh_chunk = config.lsh_chunk,
+        .lsh_buckets = config.lsh_buckets,
     };
     if (config.features == FEATURES_RANDOM)
         attention.projection = projection_new(params, name, config.projections, config.head_dim);
-    attention.input.weight =
-        params_add_joined(params, name, parts, 3, "weight", shape(width, width), initial);
-    attention.input.bias = params_add_joined(params, name, parts, 3, "bias", shape(width), initial);
+    add_input(params, name, &attention);
     attention.output = nn_linear(params, nn_name(name, "out").text, width, width);
     return attention;
 }
@@ -110,7 +129,19 @@ static Tensor *mix_linearly(Tape *tape, const MultiHeadAttention *attention, Ten
     return op_causal_linear_attention(tape, query, key, value, options);
 }
 
-/* packed [B, N, 3 H, D]: first the H query heads, then the keys', then the values'. */
+/* packed [B, N, 2 H, D]: first the H query heads, which are the keys' too, then the values'. */
+static Tensor *mix_by_hashes(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
+                             Tensor *key_lengths)
+{
+    LshAttention options = { .rounds = attention->lsh_rounds,
+                             .chunk = attention->lsh_chunk,
+                             .buckets = attention->lsh_buckets,
+                             .causal = attention->attention == ATTENTION_CAUSAL_LSH,
+                             .key_lengths = key_lengths };
+    return op_lsh_attention(tape, packed, NULL, options);
+}
+
+/* packed [B, N, 3 H, D]: first the H query heads, then the keys', then the values'; or as above. */
 static Tensor *mix(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
                    Tensor *key_lengths)
 {
@@ -122,6 +153,9 @@ static Tensor *mix(Tape *tape, const MultiHeadAttention *attention, Tensor *pack
         return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, true);
     case ATTENTION_SOFTMAX:
         return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, false);
+    case ATTENTION_CAUSAL_LSH:
+    case ATTENTION_LSH:
+        return mix_by_hashes(tape, attention, packed, key_lengths);
     }
     tape_error(tape, "nn_attention_forward: there is no attention %d", (int)attention->attention);
 }
@@ -132,8 +166,9 @@ Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Te
     check(tape, attention, x);
     const int64_t B = x->shape.size[0], N = x->shape.size[1];
     const int64_t H = attention->heads, D = attention->head_dim;
-    Tensor *packed = nn_linear_forward(tape, &attention->input, x); /* [B, N, 3 H D] */
-    packed = op_reshape(tape, packed, shape(B, N, 3 * H, D));
+    const int64_t parts = is_lsh(attention) ? 2 : 3;
+    Tensor *packed = nn_linear_forward(tape, &attention->input, x); /* [B, N, parts H D] */
+    packed = op_reshape(tape, packed, shape(B, N, parts * H, D));
     Tensor *mixed = mix(tape, attention, packed, key_lengths); /* [B, N, H, D] */
     mixed = op_reshape(tape, mixed, shape(B, N, H * D));
     return nn_linear_forward(tape, &attention->output, mixed);

@@ -115,6 +115,8 @@ typedef enum {
     ATTENTION_LINEAR,
     ATTENTION_CAUSAL_SOFTMAX,
     ATTENTION_SOFTMAX,
+    ATTENTION_CAUSAL_LSH, /* op_lsh_attention: queries are keys too, and have one weight */
+    ATTENTION_LSH,
 } Attention;
 
 /* A field left 0 means its default. */
@@ -129,23 +131,28 @@ typedef struct TransformerConfig {
     AttentionForm form;   /* FORM_BEST: of causal linear attention */
     Real dropout;         /* 0 */
     Real attention_eps;   /* 1e-6: added to the normaliser of linear attention */
+    int64_t lsh_rounds;   /* 1: of LSH attention */
+    int64_t lsh_chunk;    /* 32: likewise */
+    int64_t lsh_buckets;  /* 2 for every chunk of the sequence: likewise */
     bool pre_norm;        /* false: x = norm(x + f(x)), as in the paper; true: x = x + f(norm(x)) */
     bool gelu;            /* false: relu */
     bool no_final_norm;   /* false: the transformer ends with a norm, as in the paper's code */
 } TransformerConfig;
 
 typedef struct MultiHeadAttention {
-    Linear input;  /* query, key and value side by side: query.weight, key.bias, ... */
+    Linear input;  /* query, key (but of LSH) and value side by side: query.weight, key.bias, ... */
     Linear output; /* out.weight, out.bias */
     int64_t heads, head_dim;
     Attention attention;
     FeatureMap features;
     AttentionForm form;
     Real eps;
+    int64_t lsh_rounds, lsh_chunk, lsh_buckets;
     Tensor *projection; /* [projections, head_dim], of FEATURES_RANDOM; else NULL */
 } MultiHeadAttention;
 
-/* Of the config it reads heads, head_dim, attention, features, projections, form, attention_eps.
+/* Of the config it reads heads, head_dim, attention, features, projections, form, attention_eps and
+ * what begins with lsh_.
  * The projection of random features is no weight: its rows, orthogonal ones, are drawn from the seed
  * and the layer's name, and not saved. */
 MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config);

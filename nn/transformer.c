@@ -26,7 +26,7 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
                                      4 * c.heads * c.head_dim, LARGEST_SIZE);
     if (!c.attention)
         c.attention = ATTENTION_CAUSAL_LINEAR;
-    if ((int)c.attention < ATTENTION_CAUSAL_LINEAR || (int)c.attention > ATTENTION_SOFTMAX)
+    if ((int)c.attention < ATTENTION_CAUSAL_LINEAR || (int)c.attention > ATTENTION_LSH)
         error_raise("%s: there is no attention %d", function, (int)c.attention);
     if ((unsigned)c.features > FEATURES_RANDOM)
         error_raise("%s: there is no feature map %d", function, (int)c.features);
@@ -39,6 +39,9 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
                     (double)c.attention_eps);
     if (c.attention_eps == 0)
         c.attention_eps = (Real)1e-6;
+    c.lsh_rounds = size_or_default(function, "lsh_rounds", c.lsh_rounds, 1, 64);
+    c.lsh_chunk = size_or_default(function, "lsh_chunk", c.lsh_chunk, 32, LARGEST_SIZE);
+    c.lsh_buckets = size_or_default(function, "lsh_buckets", c.lsh_buckets, 0, LARGEST_SIZE);
     return c;
 }
 

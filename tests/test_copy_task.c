@@ -194,6 +194,32 @@ START_TEST(learns_by_every_feature_map)
 END_TEST
 
 /* A resumed run draws the same projections. */
+START_TEST(lsh_learns_too)
+{
+    assert_runs("copy_task " TINY "--steps 150 --learning-rate 0.01 --attention lsh --rounds 2 "
+                "--quiet");
+    ck_assert_msg(final_line().loss < 1.1, "%s", output);
+}
+END_TEST
+
+/* The hashes of a resumed run are those that the whole one draws. */
+START_TEST(resumed_lsh_is_bitwise_equal)
+{
+    assert_runs("copy_task " TINY "--attention lsh --rounds 2 --dropout 0.1 --steps 9 "
+                "--save @/whole.safetensors");
+    assert_runs("copy_task " TINY "--attention lsh --rounds 2 --dropout 0.1 --steps 4 "
+                "--save @/part.safetensors");
+    assert_runs("copy_task --resume @/part.safetensors --steps 9 --threads 2 "
+                "--save @/part.safetensors");
+    assert_same_files("whole.safetensors", "part.safetensors");
+    assert_runs("copy_task --evaluate @/part.safetensors --threads 2");
+    ck_assert_int_eq(run("copy_task --resume @/part.safetensors --rounds 4"), 2);
+    assert_says("part.safetensors has --rounds 2, which cannot change\n");
+    ck_assert_int_eq(run("copy_task --resume @/part.safetensors --attention linear"), 2);
+    assert_says("has --attention lsh, which cannot change\n");
+}
+END_TEST
+
 START_TEST(resumed_random_features_are_bitwise_equal)
 {
     assert_runs("copy_task " TINY "--features random --steps 8 --save @/whole.safetensors");
@@ -338,9 +364,13 @@ static const struct {
     { "--weight-decay 0.1x", "copy_task: --weight-decay 0.1x: expected a number from 0 to 1\n" },
     { "--features mean", "copy_task: --features mean: expected elu+1, relu, softplus, identity, "
                          "squared-relu, polynomial or random\n" },
+    { "--rounds 4",
+      "copy_task: --rounds 4: expected without --attention linear, which has none\n" },
+    { "--attention lsh --rounds 65",
+      "copy_task: --rounds 65: expected a whole number from 1 to 64\n" },
     { "--attention softmax --features relu",
       "copy_task: --features relu: expected without --attention softmax, which has none\n" },
-    { "--attention mean", "copy_task: --attention mean: expected linear or softmax\n" },
+    { "--attention mean", "copy_task: --attention mean: expected linear, softmax or lsh\n" },
     { "--device tpu", "copy_task: --device tpu: expected auto, cpu or cuda\n" },
     { "--preset slow", "copy_task: --preset slow: expected quick or paper\n" },
     { "--heads 3 --head-dim 5", "copy_task: --heads 3 --head-dim 5: expected an even product" },
@@ -520,6 +550,8 @@ int main(void)
                                    softmax_learns_too,
                                    learns_by_every_feature_map,
                                    resumed_random_features_are_bitwise_equal,
+                                   lsh_learns_too,
+                                   resumed_lsh_is_bitwise_equal,
                                    two_runs_are_bitwise_equal,
                                    resumed_run_is_bitwise_equal,
                                    resume_replaces_what_the_log_has_beyond_the_checkpoint,

@@ -134,6 +134,12 @@ START_TEST(every_failing_allocation_with_softmax_attention)
 }
 END_TEST
 
+START_TEST(every_failing_allocation_with_lsh_attention)
+{
+    walk(ATTENTION_CAUSAL_LSH);
+}
+END_TEST
+
 /* The second step fails half-way: the first one's weights and optimiser state must be untouched. */
 START_TEST(misuse_in_a_later_step)
 {
@@ -182,5 +188,6 @@ int main(void)
     return run_tests("recovery", (const TTest *const[]){
                                      every_failing_allocation_with_linear_attention,
                                      every_failing_allocation_with_softmax_attention,
+                                     every_failing_allocation_with_lsh_attention,
                                      misuse_in_a_later_step, two_runs_are_bitwise_equal, NULL });
 }

@@ -18,13 +18,18 @@ typedef struct Trainer {
     int calls;
 } Trainer;
 
-static Trainer trainer_new(void)
+static Trainer trainer_with(Attention attention)
 {
     Device *device = test_device();
     Trainer trainer = { .params = params_new(device, 3), .tape = tape_new(device) };
-    TransformerConfig config = {
-        .layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 24, .dropout = (Real)0.1
-    };
+    TransformerConfig config = { .layers = 2,
+                                 .heads = 2,
+                                 .head_dim = 8,
+                                 .feed_forward = 24,
+                                 .attention = attention,
+                                 .lsh_rounds = 2,
+                                 .lsh_chunk = 4,
+                                 .dropout = (Real)0.1 };
     trainer.embedding = nn_embedding(trainer.params, "embedding", SYMBOLS, 16);
     trainer.transformer = nn_transformer(trainer.params, "transformer", config);
     trainer.head = nn_linear(trainer.params, "head", 16, SYMBOLS);
@@ -37,6 +42,11 @@ static Trainer trainer_new(void)
     trainer.weights = tape_persistent(trainer.tape, all);
     tape_seed(trainer.tape, 5);
     return trainer;
+}
+
+static Trainer trainer_new(void)
+{
+    return trainer_with(ATTENTION_CAUSAL_LINEAR);
 }
 
 static void trainer_free(Trainer *trainer)
@@ -75,9 +85,9 @@ static void train(void *context)
     optim_step(trainer->optimizer);
 }
 
-START_TEST(replayed_steps_are_bitwise_the_steps)
+static void check_replays(Attention attention)
 {
-    Trainer eager = trainer_new(), replayed = trainer_new();
+    Trainer eager = trainer_with(attention), replayed = trainer_with(attention);
     for (int step = 0; step < STEPS; step++) {
         write_inputs(&eager, step);
         write_inputs(&replayed, step);
@@ -101,6 +111,18 @@ START_TEST(replayed_steps_are_bitwise_the_steps)
     trainer_free(&eager);
     trainer_free(&replayed);
     ck_assert_uint_eq(device_memory(test_device()).current, 0);
+}
+
+START_TEST(replayed_steps_are_bitwise_the_steps)
+{
+    check_replays(ATTENTION_CAUSAL_LINEAR);
+}
+END_TEST
+
+/* Every replay draws the hashes that the step would. */
+START_TEST(replayed_hashes_are_bitwise_the_hashes)
+{
+    check_replays(ATTENTION_CAUSAL_LSH);
 }
 END_TEST
 
@@ -270,9 +292,10 @@ END_TEST
 int main(void)
 {
     return run_tests(
-        "replay", (const TTest *const[]){
-                      replayed_steps_are_bitwise_the_steps, other_work_between_replays,
-                      a_step_must_not_reset, a_reset_begins_anew, what_a_recorded_step_must_not_do,
-                      a_replayed_step_holds_one_step_of_an_optimiser, inputs_keep_within_the_bounds,
-                      persistent_tensors_survive_resets, NULL });
+        "replay",
+        (const TTest *const[]){
+            replayed_steps_are_bitwise_the_steps, replayed_hashes_are_bitwise_the_hashes,
+            other_work_between_replays, a_step_must_not_reset, a_reset_begins_anew,
+            what_a_recorded_step_must_not_do, a_replayed_step_holds_one_step_of_an_optimiser,
+            inputs_keep_within_the_bounds, persistent_tensors_survive_resets, NULL });
 }
