@@ -19,7 +19,7 @@ static const char *python = NULL;
 typedef struct Case {
     Params *params;
     Tape *tape;
-    Tensor *query, *key, *value; /* [B, N, H, D] */
+    Tensor *query, *key, *value; /* [B, N, H, D]; key NULL: the queries are the keys */
     Tensor *upstream;
     Tensor *(*attend)(const struct Case *c);
 } Case;
@@ -34,12 +34,31 @@ static Tensor *softmax(const Case *c)
     return op_softmax_attention(c->tape, c->query, c->key, c->value, NULL, true);
 }
 
+static Tensor *lsh(const Case *c, int64_t rounds)
+{
+    return op_lsh_attention(c->tape, c->query, c->value,
+                            (LshAttention){ .rounds = rounds, .causal = true });
+}
+
+static Tensor *lsh_1(const Case *c)
+{
+    return lsh(c, 1);
+}
+
+static Tensor *lsh_4(const Case *c)
+{
+    return lsh(c, 4);
+}
+
 static const struct Method {
     Line line;
     Tensor *(*attend)(const Case *c);
+    bool shared; /* keys are the queries */
 } methods[] = {
-    { { .name = "softmax", .title = "softmax", .colour = "#b2182b" }, softmax },
-    { { .name = "linear", .title = "linear", .colour = "#2166ac" }, linear },
+    { { .name = "softmax", .title = "softmax", .colour = "#b2182b" }, softmax, false },
+    { { .name = "lsh-1", .title = "lsh-1", .colour = "#7fbc41" }, lsh_1, true },
+    { { .name = "lsh-4", .title = "lsh-4", .colour = "#276419" }, lsh_4, true },
+    { { .name = "linear", .title = "linear", .colour = "#2166ac" }, linear, false },
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
@@ -48,7 +67,7 @@ static void run(void *context)
     Case c = *(const Case *)context;
     const TensorType type = tape_precision(c.tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
     c.query = op_cast(c.tape, c.query, type);
-    c.key = op_cast(c.tape, c.key, type);
+    c.key = c.key ? op_cast(c.tape, c.key, type) : NULL;
     c.value = op_cast(c.tape, c.value, type);
     Tensor *out = op_cast(c.tape, c.attend(&c), TENSOR_REAL);
     tape_backward_from(c.tape, out, c.upstream);
@@ -82,7 +101,7 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
                .tape = bench_tape(options),
                .attend = methods[m].attend };
     c.query = params_add(c.params, "query", size, normal);
-    c.key = params_add(c.params, "key", size, normal);
+    c.key = methods[m].shared ? NULL : params_add(c.params, "key", size, normal);
     c.value = params_add(c.params, "value", size, normal);
     c.upstream = tape_persistent(c.tape, size);
     write_normal(c.upstream);

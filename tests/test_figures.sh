@@ -27,19 +27,19 @@ results() {
 }
 
 check "figure1" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --output "$directory/figure1"
-results figure1 7 softmax linear
+results figure1 13 softmax lsh-1 lsh-4 linear
 check "training_speed" "$build/bench/training_speed" $small --vocabulary 11 --layers 1 --heads 2 \
     --head-dim 8 --output "$directory/training_speed"
 results training_speed 13 softmax quadratic recurrent chunked
 check "figure2" bench/figure2 --build "$build" --output "$directory/figure2" --device cpu --threads 1 --steps 20 \
     --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8
-results figure2 41 softmax linear
+results figure2 61 softmax lsh-4 linear
 
 # A line ends where its points do not fit, and the others go on. (AddressSanitizer takes more itself.)
 if ! nm "$build/libtapegrad.a" 2>/dev/null | grep -q -m1 __asan; then
     check "figure1 in little memory" "$build/bench/figure1" --seconds 0 --threads 1 --shortest 64 --longest 4096 \
         --memory 12 --tokens 64 --output "$directory/little"
-    check "both methods begin" [ "$(grep -c ',64,1,' "$directory/little.csv")" -eq 2 ]
+    check "every method begins" [ "$(grep -c ',64,1,' "$directory/little.csv")" -eq 4 ]
     check "and end" [ "$(grep -c ',4096,1,' "$directory/little.csv")" -eq 0 ]
     check "figure1 in no memory" [ "$("$build/bench/figure1" --memory 1 --shortest 4096 --longest 4096 \
         --output "$directory/none" 2>&1 | tail -n 1)" = "no point was measured; the reasons stand above" ]
