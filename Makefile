@@ -81,7 +81,7 @@ BENCHES  := $(filter-out $(FIGURES),$(patsubst %.c,$(BUILD)/%,$(filter-out bench
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
-.PHONY: all library test sanitize test-cuda-on-host bench bench-programs copy-task install format format-check clean
+.PHONY: all library test sanitize test-cuda-on-host bench bench-programs figures copy-task install format format-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -163,7 +163,7 @@ test-cuda-on-host:
 	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
 	+@tests/cuda_on_host/faulty_kernels.sh build-cuda-on-host
 
-bench-programs: $(BENCHES)
+bench-programs: $(BENCHES) $(FIGURES)
 bench: bench-programs
 	@for program in $(BENCHES); do echo "== $$program"; $(THREADS) $$program || exit 1; done
 

@@ -7,6 +7,8 @@
 #   operations  every operation beside the copy and product rates; the same in PyTorch
 #   step        the copy task's training step, as a graph and eager; the same in PyTorch
 #   attention   causal linear attention against length
+#   figures     time and memory of attention, and seconds a training step, against length, with
+#               pictures; learning to copy by each kind of attention
 #   paper       the copy task's paper preset, all 10 000 steps
 # PyTorch's are left out where PYTHON (python3) has no torch.
 set -u
@@ -31,7 +33,7 @@ step_sanitizer() {
     local tool program
     # One test asks for more memory than there is, which memcheck need not tell.
     for tool in 'memcheck --report-api-errors no' 'racecheck --racecheck-detect-level error'; do
-        for program in cuda replay attention softmax_attention rows layout elementwise products optim; do
+        for program in cuda replay attention softmax_attention rows layout elementwise features products optim; do
             keep sanitizer.txt env DEVICE=cuda CK_FORK=no compute-sanitizer --tool $tool \
                 --error-exitcode 1 "$build/tests/test_$program"
         done
@@ -67,12 +69,22 @@ step_attention() {
     done
 }
 
+step_figures() {
+    local peers=()
+    has_torch && peers=(--python "$python")
+    keep figures.txt "$build/bench/figure1" --device cuda --output "$out/figure1" "${peers[@]}"
+    keep figures.txt "$build/bench/training_speed" --device cuda --precision bf16 \
+        --output "$out/training_speed"
+    keep figures.txt bench/figure2 --build "$build" --preset paper --device cuda --precision tf32 \
+        --output "$out/figure2"
+}
+
 step_paper() {
     keep paper.txt "$build/examples/copy_task" --preset paper --device cuda --precision tf32 \
         --score-every 10 --log "$out/copy_task_paper.csv" --plot "$out/copy_task_paper.svg"
 }
 
-[ $# -gt 0 ] || set -- test sanitizer precision operations step attention paper
+[ $# -gt 0 ] || set -- test sanitizer precision operations step attention figures paper
 for step in "$@"; do
     declare -F "step_$step" >/dev/null || { echo "bench/gpu.sh: there is no step $step" >&2; exit 2; }
 done
