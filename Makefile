@@ -2,6 +2,7 @@
 # make copy-task     the main job: a transformer learns to copy (about a minute), with its curve
 # make test          all tests;  make sanitize: again under the sanitizers;  make REAL=double test
 # make bench         the benchmarks' tables
+# make tune          measures which form of attention is best by sizes on this CPU: ops/tuned.h
 # make figures       time and memory against length, and learning curves, drawn under build/figures/
 #                    (PYTHON=an interpreter with PyTorch: beside PyTorch's; DEVICE=cuda)
 # make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit
@@ -77,11 +78,11 @@ LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(filter-out examples/copy_task_%,$(wildcard examples/*.c)))
 FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
-BENCHES  := $(filter-out $(FIGURES),$(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c bench/figure.c,$(wildcard bench/*.c))))
+BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c bench/figure.c,$(wildcard bench/*.c))))
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
-.PHONY: all library test sanitize test-cuda-on-host bench bench-programs figures copy-task install format format-check clean
+.PHONY: all library test sanitize test-cuda-on-host bench bench-programs tune figures copy-task install format format-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -166,6 +167,9 @@ test-cuda-on-host:
 bench-programs: $(BENCHES) $(FIGURES)
 bench: bench-programs
 	@for program in $(BENCHES); do echo "== $$program"; $(THREADS) $$program || exit 1; done
+
+tune: $(BUILD)/bench/tune
+	$(THREADS) $< --output ops/tuned.h
 
 FIGURE    = --output $(BUILD)/figures/$(1) $(if $(DEVICE),--device $(DEVICE))
 figures: $(FIGURES) $(BUILD)/examples/copy_task

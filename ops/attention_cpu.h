@@ -118,7 +118,7 @@ ALWAYS_INLINE void pack_rows(FeatureMap features, Real *to, const Real *from, in
 {
     for (int64_t i = 0; i < count; i++, from += stride, to += padded) {
         for (int64_t c = 0; c < columns; c += LINE)
-            __builtin_prefetch(from + CHUNK * stride + c);
+            __builtin_prefetch(from + count * stride + c);
         int64_t c = 0;
         for (; c + LANES <= columns; c += LANES)
             *at_vector(to + c) = phi(features, *(const UnalignedVector *)(const void *)(from + c));
@@ -162,7 +162,7 @@ static inline void unpack(Gradient to, const Real *from, int64_t stride, int64_t
     Real *row = to.data;
     for (int64_t i = 0; i < count; i++, row += stride, from += padded) {
         for (int64_t c = 0; c < columns; c += LINE)
-            __builtin_prefetch(row + CHUNK * stride + c, 1);
+            __builtin_prefetch(row + count * stride + c, 1);
         int64_t c = 0;
         for (; c + LANES <= columns; c += LANES) {
             UnalignedVector *target = (UnalignedVector *)(void *)(row + c);

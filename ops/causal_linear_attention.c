@@ -35,6 +35,13 @@
  * position's R~_j = dL/dS~_N + sum_{i>=j} a_i g~_i^T, which begins the sums of db and dv:
  *     db_j = R~_j v~_j      dv_j = R_j^T b_j      dS~_0 <- R~_1
  *
+ * Several positions can be taken at once. Let X, Y, W have C of them as rows, after the matrix T:
+ *     scan = X T + tril(X Y^T) W      T <- T + Y^T W
+ * With C = 1 these are the recurrent form's, otherwise the chunked one's; with C = N there is no T, and
+ * what is left is the quadratic form. Since a chunk's Y^T W needs none of those before it, each T can
+ * also be had at once by a prefix sum over the chunks, or over segments of several, and then all
+ * results: the chunk-parallel form.
+ *
  * Where key_lengths leave a key out, its b_j counts as 0: nothing is added to the sums, and nothing
  * contributed to the key and its value. With offsets, each sequence is one as above.
  *

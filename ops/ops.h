@@ -166,7 +166,7 @@ typedef enum {
 /* How the sums over the positions before are taken. All give the same but for rounding; N, D and M
  * as below, C positions a chunk. */
 typedef enum {
-    FORM_BEST,      /* one of the others, by the device and the sizes */
+    FORM_BEST,      /* one of the others, by the device, its threads and the sizes */
     FORM_RECURRENT, /* position by position: 4 N D M operations a head, D M numbers of state */
     FORM_CHUNKED,   /* chunk by chunk, as products of matrices: 2 N C (D + M) operations more */
     FORM_CHUNK_PARALLEL, /* the same, but segments of a sequence at once: for few long ones */

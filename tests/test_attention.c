@@ -1014,6 +1014,32 @@ START_TEST(memory_is_linear)
 }
 END_TEST
 
+/* On the CPU beside inputs, results and gradients: one number a position and head, kept; for D = 32 half
+ * as many for the states at the segments' borders; and little that does not grow with N. */
+START_TEST(scratch_memory_is_small)
+{
+    Device *device = test_device();
+    if (device_is_cuda(device))
+        return;
+    device_set_threads(2);
+    for (int64_t N = 2048; N <= 32768; N *= 4) {
+        const Case c = { 1, N, N, 2, 32, 32, true, false, .eps = 1e-6 };
+        const Shape x = shape(1, N, 2, 32);
+        const Values v = inputs(&c);
+        Tensor *query = tape_variable(tape, v.query, x), *key = tape_variable(tape, v.key, x);
+        Tensor *value = tape_variable(tape, v.value, x), *upstream = tape_input(tape, v.dout, x);
+        const size_t before = device_memory(device).current;
+        device_reset_peak(device);
+        tape_backward_from(tape, attend(&c, query, key, value), upstream);
+        const size_t results = 4 * (size_t)outs_of(&c) * sizeof(Real);
+        const size_t beside = device_memory(device).peak - before - results;
+        const size_t wanted = (size_t)(N * 2 * 8 / 5 + (1 << 15)) * sizeof(Real);
+        ck_assert_uint_le(beside, wanted + wanted / 8); /* as the pool rounds up */
+        tape_reset(tape);
+    }
+}
+END_TEST
+
 START_TEST(misuse)
 {
     Tensor *t[6];
@@ -1171,6 +1197,7 @@ int main(void)
                                                    the_map_is_exact,
                                                    eps_may_be_tiny,
                                                    memory_is_linear,
+                                                   scratch_memory_is_small,
                                                    misuse,
                                                    misuse_of_key_lengths,
                                                    misuse_of_options,

@@ -1,0 +1,153 @@
+/* Measures from which sizes on each form of causal linear attention is the fastest on this CPU, and
+ * writes the table by which FORM_BEST chooses (make tune: ops/tuned.h, to be compiled in). */
+#include "bench/common.h"
+
+#include <stdlib.h>
+
+enum { POSITIONS = 1024, HEADS = 8 }; /* of a measurement, where nothing else is asked for */
+
+typedef struct Case {
+    Params *params;
+    Tape *tape;
+    Tensor *query, *key, *value, *upstream;
+    LinearAttention options;
+} Case;
+
+static void attend(void *context)
+{
+    Case *c = context;
+    Tensor *out = op_causal_linear_attention(c->tape, c->query, c->key, c->value, c->options);
+    tape_backward_from(c->tape, out, c->upstream);
+    params_zero_gradients(c->params);
+}
+
+/* The least time of forward and backward pass over x [B, N, H, D], in milliseconds. */
+static double least_time(const BenchOptions *options, Shape x, AttentionForm form, int64_t chunk)
+{
+    const Initializer normal = { INITIAL_NORMAL, 1 };
+    Case c = { .params = params_new(options->device, 1),
+               .tape = bench_tape(options),
+               .options = { .form = form, .chunk = chunk } };
+    c.query = params_add(c.params, "query", x, normal);
+    c.key = params_add(c.params, "key", x, normal);
+    c.value = params_add(c.params, "value", x, normal);
+    c.upstream = params_add(c.params, "upstream", x, normal);
+    tape_use(c.tape, "tune", c.upstream);
+    const Timing time = bench_step(options, c.tape, attend, &c);
+    tape_free(c.tape);
+    params_free(c.params);
+    return time.least;
+}
+
+/* The longest of short sequences for which the form without state is faster. */
+static int longest_quadratic(const BenchOptions *options, int64_t head_dim)
+{
+    int longest = 0;
+    for (int length = 8; length <= 256; length *= 2) {
+        const Shape x = shape(POSITIONS / length, length, HEADS, head_dim);
+        if (least_time(options, x, FORM_QUADRATIC, 0) < least_time(options, x, FORM_RECURRENT, 0))
+            longest = length;
+    }
+    return longest;
+}
+
+static int best_chunk(const BenchOptions *options, int64_t head_dim)
+{
+    int best = 0;
+    double least = 0;
+    for (int chunk = 16; chunk <= 256; chunk *= 2) {
+        const double time =
+            least_time(options, shape(1, POSITIONS, HEADS, head_dim), FORM_CHUNKED, chunk);
+        if (!best || time < least) {
+            least = time;
+            best = chunk;
+        }
+    }
+    return best;
+}
+
+/* The shortest sequence of one head that several threads finish sooner than one does. */
+static int shortest_parallel(const BenchOptions *options, int64_t head_dim)
+{
+    int shortest = 128;
+    for (; shortest < 1 << 16; shortest *= 2) {
+        const Shape x = shape(1, shortest, 1, head_dim);
+        if (least_time(options, x, FORM_CHUNK_PARALLEL, 0) <
+            least_time(options, x, FORM_RECURRENT, 0))
+            break;
+    }
+    return shortest;
+}
+
+static void write_row(FILE *file, const BenchOptions *options, int columns)
+{
+    const int threads = device_threads();
+    device_set_threads(1);
+    const int quadratic = longest_quadratic(options, columns);
+    const int chunk = best_chunk(options, columns);
+    device_set_threads(threads);
+    const int parallel = shortest_parallel(options, columns);
+    fprintf(file, "    { %d, %d, %d, %d },\n", columns, quadratic, chunk, parallel);
+    printf("%7d %25d %15d %25d\n", columns, quadratic, chunk, parallel);
+    fflush(stdout);
+}
+
+static const char opening[] =
+    "/* By which sizes causal linear attention chooses its form on the CPU (FORM_BEST), and the "
+    "chunk of\n"
+    " * the chunked form. Written by `make tune` (bench/tune.c), which times forward and backward "
+    "pass in\n"
+    " * each form, the first two with one thread: %s, vectors of %s. */\n"
+    "#ifndef TAPEGRAD_OPS_TUNED_H\n"
+    "#define TAPEGRAD_OPS_TUNED_H\n"
+    "\n"
+    "typedef struct TunedSizes {\n"
+    "    int columns;           /* for queries, keys and values of at most so many elements: */\n"
+    "    int longest_quadratic; /* sequences up to here are summed without state; */\n"
+    "    int chunk;             /* positions in a chunk; */\n"
+    "    int shortest_parallel; /* from here on threads share a head, when there are more of them "
+    "*/\n"
+    "} TunedSizes;\n"
+    "\n"
+    "/* clang-format off */\n"
+    "static const TunedSizes tuned_sizes[] = {\n";
+
+static const char closing[] = "};\n"
+                              "/* clang-format on */\n"
+                              "\n"
+                              "#endif\n";
+
+#if defined(__AVX512F__)
+static const char vectors[] = "512 bits";
+#elif defined(__AVX__)
+static const char vectors[] = "256 bits";
+#else
+static const char vectors[] = "128 bits";
+#endif
+
+int main(int argc, char **argv)
+{
+    const char *path = NULL;
+    const BenchOption own[] = { { "output", "FILE  the header to write", NULL, 0, &path }, { 0 } };
+    BenchOptions options =
+        bench_begin_with(argc, argv, "the best form of causal linear attention by sizes", own);
+    FILE *file = fopen(path ? path : "/dev/null", "w");
+    if (!file) {
+        perror(path);
+        return EXIT_FAILURE;
+    }
+    const BenchText where = bench_where(&options);
+    fprintf(file, opening, where.text, vectors);
+    printf("causal linear attention, %s\n"
+           "columns  longest quadratic sequence  chunk  shortest sequence in parallel\n",
+           where.text);
+    for (int columns = 16; columns <= 256; columns *= 2)
+        write_row(file, &options, columns);
+    fputs(closing, file);
+    if (fclose(file) != 0) {
+        perror(path);
+        return EXIT_FAILURE;
+    }
+    bench_end(&options);
+    return EXIT_SUCCESS;
+}
