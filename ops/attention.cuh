@@ -193,6 +193,43 @@ __device__ static inline Real phi_slope(FeatureMap map, Real x)
     }
 }
 
+/* Each x becomes phi(x), or phi'(x): many numbers of one map, which is looked at once. */
+template <int COUNT> __device__ static inline void map_numbers(FeatureMap map, Real *x)
+{
+    if (map == FEATURES_ELU_PLUS_ONE)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            x[i] = phi(FEATURES_ELU_PLUS_ONE, x[i]);
+    else if (map == FEATURES_RELU)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            x[i] = phi(FEATURES_RELU, x[i]);
+    else if (map == FEATURES_SOFTPLUS)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            x[i] = phi(FEATURES_SOFTPLUS, x[i]);
+}
+
+template <int COUNT> __device__ static inline void map_slopes(FeatureMap map, Real *x)
+{
+    if (map == FEATURES_ELU_PLUS_ONE)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            x[i] = phi_slope(FEATURES_ELU_PLUS_ONE, x[i]);
+    else if (map == FEATURES_RELU)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            x[i] = phi_slope(FEATURES_RELU, x[i]);
+    else if (map == FEATURES_SOFTPLUS)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            x[i] = phi_slope(FEATURES_SOFTPLUS, x[i]);
+    else
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            x[i] = 1;
+}
+
 /* An argument [B, positions, H, columns], from position to position stride elements on. */
 template <typename T> struct Rows {
     const T *data;
@@ -446,11 +483,13 @@ enum { MOST_SHARED = sizeof(Real) == sizeof(float) ? 96 << 10 : 112 << 10 };
  * be asked for; always the most, because a later launch that asks for less would take it away from
  * one that is being captured. */
 #define LAUNCH_TILES(kernel, items, reals, ...)                                                    \
+    LAUNCH_SHARED(kernel, MOST_SHARED, items, reals, __VA_ARGS__)
+#define LAUNCH_SHARED(kernel, most_bytes, items, reals, ...)                                       \
     do {                                                                                           \
         const int bytes_ = (int)((reals) * sizeof(Real));                                          \
-        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,       \
-                                        MOST_SHARED),                                              \
-                   "cudaFuncSetAttribute");                                                        \
+        cuda_check(                                                                                \
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes), \
+            "cudaFuncSetAttribute");                                                               \
         LAUNCH(kernel, blocks_for(items, 1), TILE_THREADS, bytes_, __VA_ARGS__);                   \
     } while (0)
 

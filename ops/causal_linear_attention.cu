@@ -7,14 +7,29 @@
         if ((p).kind == SCAN_WALK) {                                                               \
             typedef WalkKernels K;                                                                 \
             __VA_ARGS__;                                                                           \
-        } else if ((p).size == 32) {                                                               \
-            typedef TileKernels<32, true> K;                                                       \
-            __VA_ARGS__;                                                                           \
+        } else if ((p).kind == SCAN_MMA) {                                                         \
+            BY_MMA_KERNELS(K, p, __VA_ARGS__);                                                     \
         } else {                                                                                   \
             typedef TileKernels<WIDEST, true> K;                                                   \
             __VA_ARGS__;                                                                           \
         }                                                                                          \
     } while (0)
+
+#ifndef TAPEGRAD_DOUBLE
+#define BY_MMA_KERNELS(K, p, ...)                                                                  \
+    if ((p).size == 32) {                                                                          \
+        typedef MmaKernels<32> K;                                                                  \
+        __VA_ARGS__;                                                                               \
+    } else if ((p).size == 64) {                                                                   \
+        typedef MmaKernels<64> K;                                                                  \
+        __VA_ARGS__;                                                                               \
+    } else {                                                                                       \
+        typedef MmaKernels<128> K;                                                                 \
+        __VA_ARGS__;                                                                               \
+    }
+#else
+#define BY_MMA_KERNELS(K, p, ...) /* none */
+#endif
 
 extern "C" int64_t causal_linear_attention_scratch_cuda(const LinearScan *s, bool backward)
 {

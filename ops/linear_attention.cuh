@@ -2,6 +2,7 @@
 #ifndef TAPEGRAD_OPS_LINEAR_ATTENTION_CUH
 #define TAPEGRAD_OPS_LINEAR_ATTENTION_CUH
 
+#include "ops/linear_scan_mma.cuh"
 #include "ops/linear_scan_tiles.cuh"
 #include "ops/linear_scan_walk.cuh"
 
@@ -9,6 +10,7 @@
 
 typedef enum ScanKind {
     SCAN_TILES,
+    SCAN_MMA,
     SCAN_WALK,
 } ScanKind;
 
@@ -51,24 +53,26 @@ static inline ScanKind kind_of(const LinearScan *s, bool causal)
     const AttentionForm form = form_of(s, causal);
     if (form == FORM_RECURRENT && walk_memory_size(most_columns + 1) <= MOST_WALK_MEMORY)
         return SCAN_WALK;
-    return SCAN_TILES;
+    return causal && form != FORM_QUADRATIC && most_columns <= mma_most() ? SCAN_MMA : SCAN_TILES;
 }
 
 /* Sizes of tiles. */
-static inline void plan_tiles(ScanPlan *p, const Attention *a, bool backward)
+static inline void plan_tiles(ScanPlan *p, const Attention *a, bool causal, bool backward)
 {
-    p->size = tile_size(a->D, a->M);
+    const bool mma = p->kind == SCAN_MMA;
+    p->size = mma ? mma_size(a->D, a->M) : causal ? (int)WIDEST : tile_size(a->D, a->M);
+    const int64_t columns = mma ? mma_columns(p->size) : p->size;
     const int64_t d_tiles = tiles_for(a->D, p->size), m_tiles = tiles_for(a->M, p->size);
     const int64_t most_tiles = d_tiles > m_tiles ? d_tiles : m_tiles;
     p->y_tiles = backward ? m_tiles : d_tiles;
-    p->w_tiles = backward ? d_tiles : m_tiles;
-    p->column_tiles = backward ? most_tiles : m_tiles;
+    p->w_tiles = tiles_for(backward ? a->D : a->M, columns);
+    p->column_tiles = tiles_for(backward && a->D > a->M ? a->D : a->M, columns);
     p->great = (backward ? most_tiles : d_tiles) * p->size > STATE_ROWS;
     p->state_rows = p->great ? p->size : (int)(backward ? most_tiles : d_tiles) * p->size;
     p->state_size = d_tiles * p->size * (m_tiles * p->size + 1);
 }
 
-/* How many segments; ends: the sums of all of a head's are wanted. */
+/* How many segments; ends: the sums of all of a head's are wanted, for its end. */
 static inline void plan_segments(ScanPlan *p, const LinearScan *s, bool causal, bool backward,
                                  bool ends)
 {
@@ -100,8 +104,8 @@ static inline ScanPlan plan_scans(const LinearScan *s, bool causal, bool backwar
     p.kind = kind_of(s, causal);
     if (p.kind == SCAN_WALK)
         return p;
-    plan_tiles(&p, &s->x, backward);
-    plan_segments(&p, s, causal, backward, ends);
+    plan_tiles(&p, &s->x, causal, backward);
+    plan_segments(&p, s, causal, backward, ends && p.kind == SCAN_TILES);
     p.added_up = p.great || p.states_a_head * p.state_size > summing_up;
     return p;
 }
@@ -233,10 +237,18 @@ template <typename T> static void add_scan(Scans<T> *all, const Scan<T> &scan, b
 }
 
 /* -------------------------------------------------------------------------------------- launching
- * Two kinds of kernels. */
+ * Three kinds of kernels. */
 
 template <int TILE_SIZE, bool CAUSAL> struct TileKernels {
-    enum { SIZE = TILE_SIZE };
+    enum { SIZE = TILE_SIZE, WRITE_ENDS = false };
+
+    template <typename T>
+    static void deltas(Real *delta, const Real *dout, const Real *out, const Real *den,
+                       int64_t rows, int64_t columns)
+    {
+        LAUNCH(row_deltas<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, delta, (const T *)dout,
+               (const T *)out, den, rows, columns);
+    }
 
     template <typename T, bool FORWARD> static void sum(const Scans<T> &all, const ScanPlan &p)
     {
@@ -254,8 +266,45 @@ template <int TILE_SIZE, bool CAUSAL> struct TileKernels {
     }
 };
 
+#ifndef TAPEGRAD_DOUBLE
+template <int TILE_SIZE> struct MmaKernels {
+    enum { SIZE = TILE_SIZE, WRITE_ENDS = true };
+
+    template <typename T>
+    static void deltas(Real *delta, const Real *dout, const Real *out, const Real *den,
+                       int64_t rows, int64_t columns)
+    {
+        LAUNCH(mma_row_deltas<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, delta,
+               (const T *)dout, (const T *)out, den, rows, columns);
+    }
+
+    template <typename T, bool FORWARD> static void sum(const Scans<T> &all, const ScanPlan &p)
+    {
+        const int64_t items = all.count * all.B * all.H * all.states_a_head * p.w_tiles;
+        LAUNCH_TILES((mma_sum_segments<T, SIZE>), items, (mma_sum_memory<T, SIZE>()), all, FORWARD,
+                     p.w_tiles, items);
+    }
+
+    template <typename T, bool FORWARD> static void scan(const Scans<T> &all)
+    {
+        const int64_t items = all.count * all.B * all.H * all.x_segments * all.column_tiles;
+        LAUNCH_SHARED((mma_scan_segments<T, SIZE, FORWARD>),
+                      SIZE < 128 ? (int)MOST_SHARED : (int)MMA_SHARED, items,
+                      (mma_scan_memory<T, SIZE>()), all, items);
+    }
+};
+#endif
+
 struct WalkKernels {
-    enum { SIZE = WALK_COLUMNS };
+    enum { SIZE = WALK_COLUMNS, WRITE_ENDS = true };
+
+    template <typename T>
+    static void deltas(Real *delta, const Real *dout, const Real *out, const Real *den,
+                       int64_t rows, int64_t columns)
+    {
+        LAUNCH(row_deltas<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, delta, (const T *)dout,
+               (const T *)out, den, rows, columns);
+    }
 
     template <typename T, bool FORWARD> static void sum(const Scans<T> &, const ScanPlan &) {}
 
@@ -286,16 +335,17 @@ static void find_states(const Scans<T> &all, const ScanPlan &p)
                heads, all.states_a_head, all.state_size);
 }
 
-/* The scan's end, unless the kernels that take it position by position write it themselves */
+/* The scan's end, unless the kernels have written it */
 template <typename Kernels, typename T, bool FORWARD>
 static void find_end(const Scans<T> &all, const Scan<T> &scan)
 {
-    if (!scan.end.data || all.states_a_head == 0)
-        return;
-    Scans<T> one = all;
-    one.scan[0] = scan;
-    const int64_t numbers = all.B * all.H * (scan.y.columns + 1) * (scan.w.columns + 1);
-    LAUNCH((end_states<T, Kernels::SIZE, FORWARD>), blocks_for(numbers), THREADS, 0, one);
+    if constexpr (!Kernels::WRITE_ENDS) {
+        Scans<T> one = all;
+        one.scan[0] = scan;
+        const int64_t numbers = all.B * all.H * (scan.y.columns + 1) * (scan.w.columns + 1);
+        if (scan.end.data)
+            LAUNCH((end_states<T, Kernels::SIZE, FORWARD>), blocks_for(numbers), THREADS, 0, one);
+    }
 }
 
 template <typename Kernels, typename T>
@@ -333,19 +383,17 @@ static void backward_by(const LinearScanGradient &d, const Real *dout, const Rea
     const Attention *a = &s->x;
     const int64_t rows = rows_in_all(a);
     Real *const delta = scratch;
-    LAUNCH(row_deltas<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, delta, (const T *)dout,
-           (const T *)out, den, rows, a->M);
+    Kernels::template deltas<T>(delta, dout, out, den, rows, a->M);
     Scans<T> sums = cut_scans<T>(p, a, scratch + rows);
     sums.delta = delta;
     Scans<T> all = sums;
     Scan<T> da = {}, db = {}, dv = {};
     gradient_scans<T, CAUSAL>(&da, &db, &dv, d, dout, dfinal_state, den, s);
     db.states = dv.states = d.x.query.data ? a->B * a->H * p.states_a_head * p.state_size : 0;
-    const bool walking = p.kind == SCAN_WALK;
     add_scan(&sums, da, d.x.query.data);
     add_scan(&sums, db, d.x.key.data || d.x.value.data || d.state.data);
     add_scan(&all, da, d.x.query.data);
-    add_scan(&all, db, d.x.key.data || (walking && d.state.data));
+    add_scan(&all, db, d.x.key.data || (Kernels::WRITE_ENDS && d.state.data));
     add_scan(&all, dv, d.x.value.data);
     find_states<Kernels, T, false>(sums, p);
     scan_gradients<Kernels>(all, d.x);

@@ -13,7 +13,7 @@
 enum {
     WALK_COLUMNS = WARP,
     WALK_WARPS = TILE_THREADS / WARP,
-    MOST_WALK_MEMORY = (200 << 10) / (int)sizeof(Real), /* numbers: greater heads are not walked */
+    MOST_WALK_MEMORY = MOST_SHARED / (int)sizeof(Real), /* numbers: greater heads are not walked */
 };
 
 struct WalkMemory {

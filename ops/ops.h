@@ -164,7 +164,8 @@ typedef enum {
 } FeatureMap;
 
 /* How the sums over the positions before are taken. All give the same but for rounding; N, D and M
- * as below, C positions a chunk. */
+ * as below, C positions a chunk. On CUDA the chunked forms of heads up to 128 multiply on tensor
+ * cores, float32 in three products of bf16: to about 1e-5 of the numbers that are added. */
 typedef enum {
     FORM_BEST,      /* one of the others, by the device, its threads and the sizes */
     FORM_RECURRENT, /* position by position: 4 N D M operations a head, D M numbers of state */

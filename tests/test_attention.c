@@ -15,6 +15,13 @@ static const double tolerance = 1e-11;
 static const double tolerance = 2e-5;
 #endif
 
+/* Where products are taken in three of bf16, on tensor cores, a result's error is 1e-5 of the numbers
+ * that are added; gradients in which much of them cancels have fewer digits left. */
+static bool in_three_products(bool causal)
+{
+    return causal && sizeof(Real) == sizeof(float) && device_is_cuda(test_device());
+}
+
 static Tape *tape;
 
 static LinearAttention with_eps(Real value)
@@ -397,11 +404,12 @@ static void release(Values *v)
 
 static void assert_same(const Case *c, const Values *actual, const Values *expected)
 {
+    const double cancelled = in_three_products(c->causal) ? 1e-4 : tolerance;
     assert_close(actual->out, expected->out, outs_of(c), tolerance);
     if (c->used != OUT)
         assert_close(actual->final_state, expected->final_state, states_of(c), tolerance);
-    assert_close(actual->dquery, expected->dquery, queries_of(c), tolerance);
-    assert_close(actual->dkey, expected->dkey, keys_of(c), tolerance);
+    assert_close(actual->dquery, expected->dquery, queries_of(c), cancelled);
+    assert_close(actual->dkey, expected->dkey, keys_of(c), cancelled);
     assert_close(actual->dvalue, expected->dvalue, values_of(c), tolerance);
     if (c->state)
         assert_close(actual->dstate, expected->dstate, states_of(c), tolerance);
@@ -988,7 +996,7 @@ START_TEST(eps_may_be_tiny)
     Case c = { 1, 8, 8, 1, 4, 4, true, false, .eps = 1e-30 };
     Values v = inputs(&c);
     compute(&c, &v);
-    assert_close(v.out, v.value, 4, 1e-6);
+    assert_close(v.out, v.value, 4, in_three_products(c.causal) ? 1e-5 : 1e-6);
 }
 END_TEST
 

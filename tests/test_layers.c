@@ -250,8 +250,10 @@ static void assert_entry(const TensorFile *file, const char *prefix, const char 
 {
     Real *expected = entry(file, prefix, name);
     double error = relative_error(test_values(actual), expected, tensor_count(actual));
-    ck_assert_msg(error <= VECTOR_TOLERANCE, "%s%s: relative error %g, expected at most %g", prefix,
-                  name, error, VECTOR_TOLERANCE);
+    /* CUDA's linear attention takes float32 products in three of bf16. */
+    const double allowed = (device_is_cuda(test_device()) ? 3 : 1) * VECTOR_TOLERANCE;
+    ck_assert_msg(error <= allowed, "%s%s: relative error %g, expected at most %g", prefix, name,
+                  error, allowed);
     free(expected);
 }
 

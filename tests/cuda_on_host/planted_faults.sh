@@ -80,9 +80,12 @@ done
 wrong no-barrier-before-writing
 wrong no-barrier-before-reading
 wrong no-syncwarp
+wrong no-barrier-before-ldmatrix
 stops plain leaves-early "has left the kernel"
 stops plain divergent-barriers "waits in __syncthreads"
 stops plain incomplete-warp "has left the kernel while"
+stops plain incomplete-mma "has left the kernel while"
+stops plain unaligned-ldmatrix "not aligned to 16 bytes"
 stops plain host-pointer "not memory of a device"
 stops plain use-after-free "not memory of a device"
 stops sanitized past-the-end "AddressSanitizer: heap-buffer-overflow"

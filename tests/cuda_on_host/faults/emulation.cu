@@ -1,6 +1,7 @@
 /* The emulation itself: what kernels and the runtime's calls do, and what they refuse. */
 #include "check.h"
 
+#include <mma_on_host.h>
 #include <string.h>
 #include <thread>
 
@@ -156,6 +157,68 @@ static cudaError_t launch_error(unsigned grid, unsigned block, size_t shared, cu
 {
     cuda_host_kernel("add", add, grid, block, shared, stream)(nullptr, 1, 0);
     return cudaGetLastError();
+}
+
+/* A warp's product of a [16, 16] and b [16, 8], its lanes' shares as PTX's documentation lays them
+ * out; then four matrices [8, 8] from memory, as they are and transposed. */
+__global__ void tensor_core(float *product, uint32_t *loaded, const float *a, const float *b)
+{
+    __shared__ __align__(16) uint16_t rows[32][8];
+    const int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4;
+    uint32_t a_registers[4], b_registers[2];
+    for (int i = 0; i < 4; i++) {
+        const float *at = a + (g + i % 2 * 8) * 16 + 2 * t + i / 2 * 8;
+        a_registers[i] = pack_bf16(at[0], at[1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        const float *at = b + (2 * t + 8 * i) * 8 + g;
+        b_registers[i] = pack_bf16(at[0], at[8]);
+    }
+    float sum[4] = { 1, 1, 1, 1 };
+    mma_bf16(sum, a_registers, b_registers);
+    for (int i = 0; i < 4; i++)
+        product[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
+
+    for (int i = 0; i < 8; i++)
+        rows[lane][i] = (uint16_t)(100 * lane + i);
+    __syncwarp();
+    load_matrices(loaded + 8 * lane, rows[lane]);
+    load_transposed(loaded + 8 * lane + 4, rows[lane]);
+}
+
+static void check_tensor_core(void)
+{
+    std::vector<float> a(256), b(128);
+    for (size_t i = 0; i < a.size(); i++)
+        a[i] = (float)(i * 7 % 31) - 11;
+    for (size_t i = 0; i < b.size(); i++)
+        b[i] = (float)(i * 5 % 23) - 7;
+    float *da = device_array<float>(256), *db = device_array<float>(128);
+    float *product = device_array<float>(128);
+    uint32_t *loaded = device_array<uint32_t>(256);
+    copy_in(da, a.data(), 256);
+    copy_in(db, b.data(), 128);
+    LAUNCH(tensor_core, 1, 32, 0, product, loaded, da, db);
+    const std::vector<float> got = copy_out(product, 128);
+    for (size_t row = 0; row < 16; row++)
+        for (size_t column = 0; column < 8; column++) {
+            float sum = 1;
+            for (size_t k = 0; k < 16; k++)
+                sum += a[row * 16 + k] * b[k * 8 + column];
+            CHECK(got[row * 8 + column] == sum);
+        }
+    const std::vector<uint32_t> matrices = copy_out(loaded, 256);
+    for (size_t lane = 0; lane < 32; lane++)
+        for (size_t i = 0; i < 4; i++) {
+            const size_t g = lane / 4, t = lane % 4;
+            const uint32_t as_is = (uint32_t)(100 * (8 * i + g) + 2 * t);
+            const uint32_t turned = (uint32_t)(100 * (8 * i + 2 * t) + g);
+            CHECK(matrices[8 * lane + i] == (as_is | (as_is + 1) << 16));
+            CHECK(matrices[8 * lane + 4 + i] == (turned | (turned + 100) << 16));
+        }
+    for (void *memory : { (void *)da, (void *)db, (void *)product, (void *)loaded })
+        cudaFree(memory);
+    CHECK(pack_bf16(1.00390625f, -1.01171875f) == 0xbf823f80); /* ties to even */
 }
 
 static void check_launches(void)
@@ -350,6 +413,7 @@ int main(int count, char **arguments)
     check_sums<double>();
     check_shuffles();
     check_everywhere();
+    check_tensor_core();
     check_uninitialised();
     check_launches();
     check_memory();

@@ -2,6 +2,7 @@
  * planted in it. Ends with 0 where the results are right and with 1 where they are wrong. */
 #include "check.h"
 
+#include <mma_on_host.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -145,12 +146,58 @@ static void check_reversals(void)
         cudaFree(memory);
 }
 
+/* -------------------------------------------------------------------------------------- tensor cores */
+/* Each warp sums the rows of a matrix [16, 16] that another one has written, by a product with ones. */
+__global__ void row_sums_by_products(float *out, const float *x)
+{
+    __shared__ __align__(16) uint16_t rows[THREADS / 32][16][24];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int next = (warp + 1) % (THREADS / 32);
+    for (int i = lane; i < 128; i += 32) {
+        const uint32_t pair = pack_bf16(x[warp * 256 + 2 * i], x[warp * 256 + 2 * i + 1]);
+        memcpy(&rows[warp][i / 8][i % 8 * 2], &pair, sizeof pair);
+    }
+    if (!planted("no-barrier-before-ldmatrix"))
+        __syncthreads();
+    uint32_t a[4];
+    const uint32_t ones[2] = { 0x3f803f80, 0x3f803f80 };
+    float sum[4] = { 0 };
+    load_matrices(a, &rows[next][lane % 16][lane / 16 * 8 + planted("unaligned-ldmatrix")]);
+    if (planted("incomplete-mma") && lane == 9)
+        return;
+    mma_bf16(sum, a, ones);
+    if (lane % 4 == 0) {
+        out[next * 16 + lane / 4] = sum[0];
+        out[next * 16 + lane / 4 + 8] = sum[2];
+    }
+}
+
+static void check_products(void)
+{
+    std::vector<float> x(256 * THREADS / 32);
+    for (size_t i = 0; i < x.size(); i++)
+        x[i] = (float)(i * 7 % 31);
+    float *in = device_array<float>(x.size()), *out = device_array<float>(x.size() / 16);
+    copy_in(in, x.data(), x.size());
+    LAUNCH(row_sums_by_products, 1, THREADS, 0, out, in);
+    const std::vector<float> got = copy_out(out, x.size() / 16);
+    for (size_t row = 0; row < got.size(); row++) {
+        float sum = 0;
+        for (size_t i = 0; i < 16; i++)
+            sum += x[row * 16 + i];
+        CHECK(got[row] == sum);
+    }
+    cudaFree(in);
+    cudaFree(out);
+}
+
 int main(int count, char **arguments)
 {
     if (count > 1)
         fault = arguments[1];
     check_layernorm();
     check_reversals();
+    check_products();
     cudaStreamDestroy(cuda_stream());
     return checked();
 }
