@@ -9,7 +9,7 @@
  * In the sorted order these are neighbours: low_i <= place_j < high_i. No i is in P_i^(r): a position
  * attends itself only when it has nothing else, as a mask of 10^5 says there.
  *
- * All rounds (equations 7 to 11), where N_ij is the number of rounds r with j in P_i^(r):
+ * All rounds (equation 6, appendix A), where N_ij is the number of rounds r with j in P_i^(r):
  *   L_i = ln sum_r sum_{j in P_i^(r)} e^(s_ij - ln N_ij)
  *   out_i = sum_r sum_{j in P_i^(r)} e^(s_ij - ln N_ij - L_i) v_j
  * In the paper's words: z_i^(r) is the logarithm of round r's sum, o_i^(r) its softmax, and
