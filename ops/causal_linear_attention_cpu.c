@@ -16,8 +16,8 @@
  * A sequence is cut into segments where that helps: the states at their borders are summed first,
  * from keys and values alone, and then
  *   - several threads can work at several segments of it, which is the chunk-parallel form;
- *   - or, in the backward pass, one thread goes from the last segment to the first, and the scans back
- *     find a segment's rows in the cache, where the scan for da has left them. */
+ *   - or, in the backward pass, one thread goes from the last segment to the first, scans each for da
+ *     and then back, and holds the deltas of no more than one. */
 #include "ops/causal_linear_attention.h"
 #include "ops/causal_pass_cpu.h"
 #include "ops/causal_scan_cpu.h"
