@@ -545,7 +545,6 @@ __device__ static inline void forward_item(const ForwardRound<T> &f, const Item 
     const bool first_half = threadIdx.x % 2 == 0;
     Real sums[Tile<SIZE>::ROWS][4] = {};
     RowSums sums_of_row = load_sums<T, SIZE>(sums, f, queries, item.column);
-    __syncthreads(); /* the item before is done */
     load_bounds(m.low, m.high, a, queries, item.head);
     __syncthreads();
     const int64_t begin = m.low[0], end = queries.count > 0 ? m.high[queries.count - 1] : 0;
