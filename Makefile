@@ -5,7 +5,8 @@
 # make tune          measures which form of attention is best by sizes on this CPU: ops/tuned.h
 # make figures       time and memory against length, and learning curves, drawn under build/figures/
 #                    (PYTHON=an interpreter with PyTorch: beside PyTorch's; DEVICE=cuda)
-# make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit
+# make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit;
+# make test-cuda-faults    then: that these tests find faults planted in kernels
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too)
 # make install       PREFIX=/usr/local DESTDIR=; built for ARCH=x86-64-v3 (armv8-a on ARM) by default
 # make format        lays the sources out;  make format-check: says whether they are
@@ -82,7 +83,8 @@ BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
-.PHONY: ALWAYS all library test sanitize test-cuda-on-host bench bench-programs tune figures copy-task install format format-check clean
+.PHONY: ALWAYS all library test sanitize test-cuda-on-host test-cuda-faults bench bench-programs tune \
+        figures copy-task install format format-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -152,18 +154,21 @@ sanitize:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 
-# On "cuda" without one: everything; then all but long runs of programs with the threads in other
-# orders, in double, under the sanitizers (clang's); then faults that must be found.
+# On "cuda" without one: everything; then all but long runs of programs with the threads in another
+# order, in double, under the sanitizers (clang's); then a training run in several orders.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
 SHORTER  := $(ON_HOST) LEAVE_OUT='test_copy_task test_readme.sh test_install.sh'
 test-cuda-on-host:
 	+@$(ON_HOST) test
-	+@TAPEGRAD_CUDA_SEED=1 $(SHORTER) test
 	+@TAPEGRAD_CUDA_SEED=20 $(SHORTER) test
-	+@$(SHORTER) REAL=double test
-	+@$(SHORTER) CC=clang BUILD=build-cuda-on-host-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
+	+@TAPEGRAD_CUDA_SEED=1 $(SHORTER) REAL=double test
+	+@TAPEGRAD_CUDA_SEED=3 $(SHORTER) CC=clang BUILD=build-cuda-on-host-sanitize \
+	    CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 	@tests/cuda_on_host/orders.sh build-cuda-on-host
+
+# Faults that must be found, by the emulation and by the tests that test-cuda-on-host has built.
+test-cuda-faults:
 	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
 	+@tests/cuda_on_host/faulty_kernels.sh build-cuda-on-host
 
