@@ -13,11 +13,11 @@ typedef struct TunedSizes {
 
 /* clang-format off */
 static const TunedSizes tuned_sizes[] = {
-    { 16, 0, 16, 512 },
-    { 32, 0, 16, 256 },
+    { 16, 0, 16, 2048 },
+    { 32, 0, 16, 512 },
     { 64, 32, 16, 128 },
-    { 128, 128, 16, 1024 },
-    { 256, 256, 16, 65536 },
+    { 128, 128, 16, 512 },
+    { 256, 256, 16, 1024 },
 };
 /* clang-format on */
 
