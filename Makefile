@@ -1,5 +1,5 @@
 # make               the library and the examples, under build/
-# make copy-task     the main job: a transformer learns to copy (about a minute), with its curve
+# make copy-task     the main job: a transformer learns to copy (half a minute), with its curve
 # make test          all tests;  make sanitize: again under the sanitizers;  make REAL=double test
 # make bench         the benchmarks' tables
 # make tune          measures which form of attention is best by sizes on this CPU: ops/tuned.h

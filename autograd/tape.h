@@ -19,8 +19,9 @@ Device *tape_device(const Tape *tape);
 
 /* How the tape's operations compute and store. On the CPU, and in a library built with double, it
  * is PRECISION_FLOAT32, which there means the type Real, and another one raises; on CUDA the others
- * multiply matrices on tensor cores:
- *   PRECISION_FLOAT32  everything in float32
+ * multiply all matrices on tensor cores:
+ *   PRECISION_FLOAT32  everything in float32, but linear attention's chunks are products of three
+ *                      bf16 ones each, with an error of about 1e-5
  *   PRECISION_TF32     as stored, but matrix products round their operands to 10 bits of fraction
  *   PRECISION_BF16     activations and their gradients are stored in bf16, with 7 bits of fraction,
  *                      and products take bf16 operands; sums, parameters and their gradients,
