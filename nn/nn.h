@@ -196,5 +196,55 @@ void nn_transformer_redraw(const Transformer *transformer, Random *random);
 Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
                                Tensor *key_lengths);
 
+/* ------------------------------------------------------------------------------------- generation
+ * A causal transformer as a recurrent network (Katharopoulos et al. 2020, section 3.4, equations 16
+ * to 20): position by position, in constant time and memory where attention is linear; softmax
+ * attention keeps all keys and values so far. What it remembers of its sequences is a state. */
+typedef struct TransformerState TransformerState;
+
+/* A field left 0 means its default. */
+typedef struct GenerationConfig {
+    int64_t sequences;   /* 1: generated side by side */
+    int64_t longest;     /* 1024: positions a sequence, at most; linear attention's memory does not
+                          * depend on it, softmax attention's is taken for as many at once */
+    Precision precision; /* PRECISION_FLOAT32: of products on CUDA, or PRECISION_TF32 */
+} GenerationConfig;
+
+/* A state in which all sequences begin. The transformer's Params must outlive it. Raises unless its
+ * attention is ATTENTION_CAUSAL_LINEAR (with any features) or ATTENTION_CAUSAL_SOFTMAX. */
+TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
+void nn_transformer_state_free(TransformerState *state);
+
+/* The next position of every sequence: x [sequences, width], the result of the same shape, as
+ * nn_transformer_forward would have it there. It belongs to the state and lasts until the next step.
+ * Needs no tape, and takes no memory after the first. May be part of a step that is replayed. Raises
+ * when a sequence has had its longest positions already (where a replay cannot see that, the result
+ * is not-a-number), and when x wants a gradient. */
+Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
+
+/* Many positions at once, by the parallel form: x [sequences, N, width], the result of the same shape,
+ * the tape's; each sequence goes on from where it stands. With lengths, int32 [sequences] in
+ * [1, N], sequence b has its first lengths[b] positions only, and the rest of its results mean
+ * nothing. Raises while the tape records, and where softmax attention's sequences have begun. */
+Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, Tensor *lengths);
+
+/* int32 [sequences]: the position that each sequence's next step is at, from 0 on, on the device:
+ * indices for op_embedding in a table of positions. It stays at longest - 1. */
+Tensor *nn_transformer_state_positions(const TransformerState *state);
+
+/* A sequence, or all of them, begins anew. */
+enum { NN_ALL_SEQUENCES = -1 };
+void nn_transformer_state_reset(TransformerState *state, int64_t sequence);
+
+/* Sequence `sequence` of to goes on as sequence `from_sequence` of from would: a branch. to and from
+ * are states of one transformer, or the same state; from's position must be within to's longest. */
+void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const TransformerState *from,
+                               int64_t from_sequence);
+
+/* A state as a safetensors file. Loading needs a state of the same transformer's sizes, number of
+ * sequences and longest; when it fails nothing is changed. */
+bool nn_transformer_state_save(const TransformerState *state, const char *path);
+bool nn_transformer_state_load(TransformerState *state, const char *path);
+
 #pragma GCC visibility pop
 #endif

@@ -130,6 +130,32 @@ Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse);
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights);
 /* A scalar, the mean of (prediction - target)^2; equal shapes. */
 Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target);
+/* A scalar, the mean over the pixels of -ln P(target), in nats: parameters [..., 3 K] hold for each
+ * pixel the logits, the means and the logarithms of the scales of K logistic distributions, in this
+ * order; targets int32 [...], each in [0, 255], pixel p standing for p / 255 2 - 1. P is what the
+ * mixture gives to the pixel's bin, of width 2 / 255, those of 0 and 255 reaching to infinity. (Salimans
+ * et al. 2017, PixelCNN++, section 2.1 and equation 2.) */
+Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *targets);
+
+/* -------------------------------------------------------------------------------------- sampling
+ * Random choices by the tape's generator, one draw a row: given equal arguments they are the same on
+ * every device. No gradient passes; the results are int32 and may be indices of op_embedding. */
+
+/* A field left 0 means its default. */
+typedef struct Sampling {
+    bool greedy; /* false; true: the largest logit, the first of equal ones; nothing is drawn */
+    Real temperature; /* 1: logits are divided by it */
+    int64_t top_k;    /* all: the largest so many are left (of equal ones the first) */
+    Real top_p;       /* 1: then the fewest of the largest that together have this probability */
+} Sampling;
+
+/* Of each row of logits [..., C] one symbol, with probability softmax(logits / temperature) among
+ * those that top_k and top_p leave: int32 [...], in [0, C). */
+Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling);
+
+/* Of each row of parameters [..., 3 K], as in op_discretized_logistic_mixture, one pixel: a component
+ * by its logit, then of its distribution the nearest of the 256 values: int32 [...], in [0, 255]. */
+Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 
 /* ------------------------------------------------------------------------- indexing and layout */
 
