@@ -32,7 +32,8 @@ BUILD    := build$(if $(filter host,$(CUDA)),-cuda-on-host)$(if $(filter double,
 PREFIX   := /usr/local
 VERSION  := 0.1.0
 
-PACKAGES := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev check gnuplot-nox
+PACKAGES := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev check gnuplot-nox \
+            zlib1g-dev libpng-dev
 PACKAGES += $(if $(DEV),clang clang-format libomp-dev valgrind)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Werror -Wno-pass-failed
 CFLAGS   := -O3 -g
@@ -77,7 +78,11 @@ SOURCES  := $(if $(filter no,$(CUDA)),$(filter-out %/cuda.c %_cuda.c,$(SOURCES))
 OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
-EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(filter-out examples/copy_task_%,$(wildcard examples/*.c)))
+# Files of examples/ that are parts of programs; PICTURES take zlib and libpng.
+PARTS    := examples/copy_task_% examples/mnist_% examples/idx.c examples/image.c
+PICTURES := $(BUILD)/examples/idx.o $(BUILD)/examples/image.o
+WITH_PICTURES := $(BUILD)/tests/test_pictures
+EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PARTS),$(wildcard examples/*.c)))
 FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
 BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c bench/figure.c,$(wildcard bench/*.c))))
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
@@ -137,6 +142,9 @@ $(FIGURES): $(BUILD)/bench/figure.o
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
+
+$(WITH_PICTURES): $(PICTURES)
+$(WITH_PICTURES): LIBS += -lpng -lz
 
 ifeq ($(CUDA),yes)
 TESTS += $(BUILD)/tests/test_curand

@@ -1,0 +1,24 @@
+/* What went wrong, in one sentence, for the caller to tell. */
+#ifndef TAPEGRAD_EXAMPLES_SENTENCE_H
+#define TAPEGRAD_EXAMPLES_SENTENCE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+typedef struct Sentence {
+    char text[1024];
+} Sentence;
+
+/* Writes the sentence; returns false. */
+__attribute__((format(printf, 2, 3))) static inline bool sentence_write(Sentence *sentence,
+                                                                        const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(sentence->text, sizeof sentence->text, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+#endif

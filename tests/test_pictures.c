@@ -1,0 +1,655 @@
+/* What the image programs of examples/ read and write: IDX files and PNG. */
+#include "examples/idx.h"
+#include "examples/image.h"
+#include "tests/support.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <png.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+/* ------------------------------------------------------------------------- directories and files */
+
+typedef struct Text {
+    char text[2048];
+} Text;
+
+__attribute__((format(printf, 1, 2))) static Text text(const char *format, ...)
+{
+    Text result;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(result.text, sizeof result.text, format, arguments);
+    va_end(arguments);
+    return result;
+}
+
+/* Each test works in a directory of its own, which end_directory removes with all its files. */
+static char directory[64];
+static char path[128];
+
+static void begin_directory(const char *name)
+{
+    strcpy(directory, "/tmp/tapegrad-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+}
+
+/* Removes all files of the directory, or only counts them. */
+static int files_in_directory(bool remove_them)
+{
+    DIR *stream = opendir(directory);
+    ck_assert_ptr_nonnull(stream);
+    int count = 0;
+    for (struct dirent *item; (item = readdir(stream)) != NULL;) {
+        if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
+            continue;
+        count++;
+        if (remove_them)
+            remove(text("%s/%s", directory, item->d_name).text);
+    }
+    closedir(stream);
+    return count;
+}
+
+static void end_directory(void)
+{
+    files_in_directory(true);
+    ck_assert_int_eq(rmdir(directory), 0);
+}
+
+static void write_plain(const char *name, const void *bytes, size_t size)
+{
+    FILE *stream = fopen(name, "wb");
+    ck_assert_ptr_nonnull(stream);
+    ck_assert_uint_eq(fwrite(bytes, 1, size, stream), size);
+    ck_assert_int_eq(fclose(stream), 0);
+}
+
+/* mode "wb", or "ab" for another member behind those that are there. */
+static void write_gzipped(const char *name, const char *mode, const void *bytes, size_t size)
+{
+    gzFile file = gzopen(name, mode);
+    ck_assert_ptr_nonnull(file);
+    if (size > 0)
+        ck_assert_int_eq(gzwrite(file, bytes, (unsigned)size), (int)size);
+    ck_assert_int_eq(gzclose(file), Z_OK);
+}
+
+/* The file's bytes, to be freed. */
+static uint8_t *read_plain(const char *name, size_t *size)
+{
+    FILE *stream = fopen(name, "rb");
+    ck_assert_ptr_nonnull(stream);
+    struct stat status;
+    ck_assert_int_eq(fstat(fileno(stream), &status), 0);
+    *size = (size_t)status.st_size;
+    uint8_t *bytes = malloc(*size + 1);
+    ck_assert_ptr_nonnull(bytes);
+    ck_assert_uint_eq(fread(bytes, 1, *size, stream), *size);
+    fclose(stream);
+    return bytes;
+}
+
+/* ------------------------------------------------------------------------------------- good files */
+
+enum { HEADER = 16, COUNT = 3, ROWS = 2, COLUMNS = 5, DATA = COUNT * ROWS * COLUMNS };
+#define IMAGES_HEADER "\0\0\x08\x03\0\0\0\x03\0\0\0\x02\0\0\0\x05"
+#define LABELS_HEADER "\0\0\x08\x01\0\0\0\x07"
+
+/* Three images of 2 x 5: 0, 1, 2, ... */
+static const uint8_t *good_images(void)
+{
+    static uint8_t bytes[HEADER + DATA];
+    memcpy(bytes, IMAGES_HEADER, HEADER);
+    for (int i = 0; i < DATA; i++)
+        bytes[HEADER + i] = (uint8_t)i;
+    return bytes;
+}
+
+static Idx read_good(IdxKind kind)
+{
+    Idx idx;
+    Sentence sentence;
+    ck_assert_msg(idx_read(path, kind, &idx, &sentence), "%s", sentence.text);
+    return idx;
+}
+
+static void assert_good_images(Idx idx)
+{
+    ck_assert_int_eq(idx.count, COUNT);
+    ck_assert_int_eq(idx.rows, ROWS);
+    ck_assert_int_eq(idx.columns, COLUMNS);
+    ck_assert_mem_eq(idx.bytes, good_images() + HEADER, DATA);
+    idx_free(&idx);
+    ck_assert_ptr_null(idx.bytes);
+}
+
+START_TEST(images_plain_and_gzipped)
+{
+    begin_directory("images");
+    write_plain(path, good_images(), HEADER + DATA);
+    assert_good_images(read_good(IDX_IMAGES));
+    write_gzipped(path, "wb", good_images(), HEADER + DATA);
+    assert_good_images(read_good(IDX_IMAGES));
+    end_directory();
+}
+END_TEST
+
+START_TEST(labels)
+{
+    begin_directory("labels");
+    write_plain(path, LABELS_HEADER "\3\1\4\1\5\x9\2", 8 + 7);
+    Idx idx = read_good(IDX_LABELS);
+    ck_assert_int_eq(idx.count, 7);
+    ck_assert_int_eq(idx.rows, 1);
+    ck_assert_int_eq(idx.columns, 1);
+    ck_assert_mem_eq(idx.bytes, "\3\1\4\1\5\x9\2", 7);
+    idx_free(&idx);
+    end_directory();
+}
+END_TEST
+
+/* More than the reader takes at once, and no multiple of it: 5000 images of 28 x 28. */
+START_TEST(many_images)
+{
+    begin_directory("images");
+    size_t data = (size_t)5000 * 28 * 28;
+    uint8_t *bytes = malloc(HEADER + data);
+    ck_assert_ptr_nonnull(bytes);
+    memcpy(bytes, "\0\0\x08\x03\0\0\x13\x88\0\0\0\x1c\0\0\0\x1c", HEADER);
+    for (size_t i = 0; i < data; i++)
+        bytes[HEADER + i] = (uint8_t)(i * i >> 7);
+    for (int gzipped = 0; gzipped < 2; gzipped++) {
+        if (gzipped)
+            write_gzipped(path, "wb", bytes, HEADER + data);
+        else
+            write_plain(path, bytes, HEADER + data);
+        Idx idx = read_good(IDX_IMAGES);
+        ck_assert_int_eq(idx.count, 5000);
+        ck_assert_int_eq(idx.rows * idx.columns, 28 * 28);
+        ck_assert(memcmp(idx.bytes, bytes + HEADER, data) == 0);
+        idx_free(&idx);
+    }
+    free(bytes);
+    end_directory();
+}
+END_TEST
+
+/* The four names, with .gz and without, which is preferred. */
+START_TEST(mnist_by_its_names)
+{
+    static const char *const names[2][2] = {
+        [MNIST_TRAINING] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte" },
+        [MNIST_TEST] = { "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte" },
+    };
+    begin_directory("");
+    uint8_t label = 1;
+    for (int i = 0; i < 4; i++, label++) {
+        MnistPart part = i % 2 ? MNIST_TEST : MNIST_TRAINING;
+        IdxKind kind = i / 2 ? IDX_LABELS : IDX_IMAGES;
+        uint8_t bytes[] = "\0\0\x08\x03\0\0\0\1\0\0\0\1\0\0\0\1 ", *data = bytes + 16;
+        if (kind == IDX_LABELS)
+            memcpy(bytes, "\0\0\x08\1\0\0\0\1 ", 9), data = bytes + 8;
+        for (int gzipped = 1; gzipped >= 0; gzipped--) {
+            *data = (uint8_t)(2 * label + gzipped);
+            Text name = text("%s/%s%s", directory, names[part][i / 2], gzipped ? ".gz" : "");
+            if (gzipped)
+                write_gzipped(name.text, "wb", bytes, (size_t)(data - bytes) + 1);
+            else
+                write_plain(name.text, bytes, (size_t)(data - bytes) + 1);
+            Idx idx;
+            Sentence sentence;
+            ck_assert_msg(idx_read_mnist(directory, part, kind, &idx, &sentence), "%s",
+                          sentence.text);
+            ck_assert_int_eq(idx.count, 1);
+            ck_assert_int_eq(idx.bytes[0], 2 * label + gzipped);
+            idx_free(&idx);
+        }
+    }
+    end_directory();
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------- damage */
+
+/* Fails unless the file is refused with "PATH: " and this sentence, and idx is left alone. */
+static void assert_refused(IdxKind kind, const char *expected)
+{
+    Idx idx = { .count = 77 };
+    Sentence sentence;
+    ck_assert_msg(!idx_read(path, kind, &idx, &sentence), "no error, expected \"%s\"", expected);
+    ck_assert_str_eq(sentence.text, text("%s: %s", path, expected).text);
+    ck_assert_int_eq(idx.count, 77);
+    ck_assert_ptr_null(idx.bytes);
+}
+
+#define BYTES(text) text, sizeof text - 1
+#define SIZES(axes)                                                                                \
+    "its sizes are " axes "; expected 1 or more each, and 4294967296 bytes in all at most"
+static const struct Damaged {
+    IdxKind kind;
+    const char *bytes;
+    size_t size;
+    const char *sentence;
+} damaged[] = {
+    { IDX_IMAGES, BYTES(""), "is empty; expected an IDX file of images" },
+    { IDX_LABELS, BYTES(""), "is empty; expected an IDX file of labels" },
+    { IDX_IMAGES, BYTES("\0\0\x08"), "ends after 3 bytes; expected a header of 16" },
+    { IDX_LABELS, BYTES("\0\0\x08\1"), "ends after 4 bytes; expected a header of 8" },
+    { IDX_LABELS, BYTES("\0\0\x08\1\0\0\0"), "ends after 7 bytes; expected a header of 8" },
+    { IDX_IMAGES, BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0"),
+      "ends after 15 bytes; expected a header of 16" },
+    { IDX_IMAGES, BYTES("\x89PNG\r\n"),
+      "begins with 0x89504e47; expected 0x00000803, an IDX file of images" },
+    { IDX_IMAGES, BYTES(LABELS_HEADER "1234567"),
+      "begins with 0x00000801; expected 0x00000803, an IDX file of images" },
+    { IDX_LABELS, BYTES(IMAGES_HEADER),
+      "begins with 0x00000803; expected 0x00000801, an IDX file of labels" },
+    { IDX_IMAGES, BYTES("\3\x08\0\0\3\0\0\0\2\0\0\0\5\0\0\0"),
+      "begins with 0x03080000; expected 0x00000803, an IDX file of images" },
+    { IDX_LABELS, BYTES("\0\0\x08\1\0\0\0\0"), SIZES("0 x 1 x 1") },
+    { IDX_IMAGES, BYTES("\0\0\x08\3\0\0\0\1\0\0\0\0\0\0\0\1"), SIZES("1 x 0 x 1") },
+    { IDX_IMAGES, BYTES("\0\0\x08\3\xff\xff\xff\xff\0\0\0\x1c\0\0\0\x1c"),
+      SIZES("4294967295 x 28 x 28") },
+    { IDX_IMAGES, BYTES("\0\0\x08\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+      SIZES("4294967295 x 4294967295 x 4294967295") },
+    { IDX_IMAGES, BYTES("\0\0\x08\3\x80\0\0\0\x80\0\0\0\0\0\0\4"),
+      SIZES("2147483648 x 2147483648 x 4") },
+    { IDX_IMAGES, BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\2x"),
+      "its data end after 1 bytes; by its header there are 2" },
+    { IDX_IMAGES, BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\2xyz"),
+      "goes on behind its data; by its header there are 2 bytes of them" },
+    { IDX_LABELS, BYTES("\0\0\x08\1\0\0\0\1xy"),
+      "goes on behind its data; by its header there are 1 bytes of them" },
+};
+
+START_TEST(damage_is_named)
+{
+    begin_directory("file");
+    for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
+        write_plain(path, damaged[i].bytes, damaged[i].size);
+        assert_refused(damaged[i].kind, damaged[i].sentence);
+        write_gzipped(path, "wb", damaged[i].bytes, damaged[i].size);
+        assert_refused(damaged[i].kind, damaged[i].sentence);
+    }
+    end_directory();
+}
+END_TEST
+
+/* A header may ask for 4 GiB; memory is taken as the data come. Here it may grow by 64 MiB. */
+START_TEST(promised_sizes_take_no_memory)
+{
+    begin_directory("images");
+    write_plain(path, "\0\0\x08\3\xff\xff\xff\xff\0\0\0\1\0\0\0\1 ", 17);
+    FILE *statm = fopen("/proc/self/statm", "r");
+    long pages = 0;
+    ck_assert(statm != NULL && fscanf(statm, "%ld", &pages) == 1);
+    fclose(statm);
+    struct rlimit old, limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_AS, &old), 0);
+    limit =
+        (struct rlimit){ (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (64 << 20), old.rlim_max };
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &limit), 0);
+    assert_refused(IDX_IMAGES, "its data end after 1 bytes; by its header there are 4294967295");
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &old), 0);
+    end_directory();
+}
+END_TEST
+
+#define ZLIB_SAYS "expected gzipped data without damage, but zlib says: "
+START_TEST(gzip_damage_is_named)
+{
+    begin_directory("images.gz");
+    write_gzipped(path, "wb", good_images(), HEADER + DATA);
+    size_t size;
+    uint8_t *bytes = read_plain(path, &size);
+    bytes[size - 8] ^= 1; /* the checksum's first byte; the length follows it */
+    write_plain(path, bytes, size);
+    assert_refused(IDX_IMAGES, ZLIB_SAYS "incorrect data check");
+    bytes[size - 8] ^= 1;
+    bytes[size - 4] ^= 1;
+    write_plain(path, bytes, size);
+    assert_refused(IDX_IMAGES, ZLIB_SAYS "incorrect length check");
+    bytes[size - 4] ^= 1;
+    bytes[2] = 9; /* the method, which is 8 always */
+    write_plain(path, bytes, size);
+    assert_refused(IDX_IMAGES, ZLIB_SAYS "unknown compression method");
+    bytes[2] = 8;
+    write_plain(path, bytes, size - 1);
+    assert_refused(IDX_IMAGES, ZLIB_SAYS "unexpected end of file");
+    write_plain(path, bytes, size);
+    write_gzipped(path, "ab", "more", 4);
+    assert_refused(IDX_IMAGES, "goes on behind its data; by its header there are 30 bytes of them");
+    free(bytes);
+    end_directory();
+}
+END_TEST
+
+#define OTHER_NAMES                                                                                \
+    ", with or without .gz; expected the directory of the MNIST database of handwritten digits "   \
+    "(LeCun, Cortes and Burges), whose files are usually named train-images-idx3-ubyte, "          \
+    "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte"
+START_TEST(missing_files_are_named)
+{
+    begin_directory("");
+    Idx idx;
+    Sentence sentence;
+    ck_assert(!idx_read_mnist(directory, MNIST_TRAINING, IDX_IMAGES, &idx, &sentence));
+    ck_assert_str_eq(
+        sentence.text,
+        text("%s: there is no train-images-idx3-ubyte%s", directory, OTHER_NAMES).text);
+    ck_assert(!idx_read_mnist("/none", MNIST_TEST, IDX_LABELS, &idx, &sentence));
+    ck_assert_str_eq(sentence.text,
+                     text("/none: there is no t10k-labels-idx1-ubyte%s", OTHER_NAMES).text);
+    end_directory();
+}
+END_TEST
+
+START_TEST(what_is_no_file_is_named)
+{
+    begin_directory("t10k-images-idx3-ubyte");
+    assert_refused(IDX_IMAGES, text("cannot be read: %s", strerror(ENOENT)).text);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    assert_refused(IDX_IMAGES, "is a directory; expected an IDX file");
+    Idx idx;
+    Sentence sentence;
+    ck_assert(!idx_read_mnist(directory, MNIST_TEST, IDX_IMAGES, &idx, &sentence));
+    ck_assert_str_eq(sentence.text, text("%s: is a directory; expected an IDX file", path).text);
+    ck_assert_int_eq(rmdir(path), 0);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    assert_refused(IDX_IMAGES, "is not a regular file; expected an IDX file");
+    ck_assert_int_eq(unlink(path), 0);
+
+    /* The superuser may read anything, and steps down for this. */
+    write_plain(path, good_images(), HEADER + DATA);
+    uid_t user = geteuid();
+    ck_assert_int_eq(chmod(path, 0), 0);
+    ck_assert_int_eq(chmod(directory, 0755), 0);
+    ck_assert(user != 0 || seteuid(65534) == 0);
+    assert_refused(IDX_IMAGES, text("cannot be read: %s", strerror(EACCES)).text);
+    ck_assert(user != 0 || seteuid(user) == 0);
+    end_directory();
+}
+END_TEST
+
+START_TEST(every_truncation_is_refused)
+{
+    begin_directory("images");
+    for (int gzipped = 0; gzipped < 2; gzipped++) {
+        if (gzipped)
+            write_gzipped(path, "wb", good_images(), HEADER + DATA);
+        else
+            write_plain(path, good_images(), HEADER + DATA);
+        size_t size;
+        uint8_t *bytes = read_plain(path, &size);
+        for (size_t length = 0; length < size; length++) {
+            write_plain(path, bytes, length);
+            Idx idx;
+            Sentence sentence;
+            ck_assert_msg(!idx_read(path, IDX_IMAGES, &idx, &sentence),
+                          "the first %zu of %zu bytes were accepted", length, size);
+            ck_assert_ptr_nonnull(strstr(sentence.text, path));
+        }
+        free(bytes);
+    }
+    end_directory();
+}
+END_TEST
+
+static size_t pick(Random *random, size_t below)
+{
+    return (size_t)random_integer(random, 0, (int64_t)below);
+}
+
+/* Writes the bytes with some of them changed, and one time in four cut or lengthened. */
+static void write_mutated(Random *random, const uint8_t *good, size_t size)
+{
+    uint8_t bytes[256] = { 0 };
+    ck_assert_uint_lt(size, sizeof bytes);
+    memcpy(bytes, good, size);
+    for (size_t changes = 1 + pick(random, 4); changes > 0; changes--)
+        bytes[pick(random, size)] ^= (uint8_t)(1 << pick(random, 8));
+    write_plain(path, bytes, pick(random, 4) == 0 ? pick(random, sizeof bytes) : size);
+}
+
+/* Gzipped: the images as they were, or a sentence. */
+START_TEST(mutations_of_gzipped_files_are_found)
+{
+    begin_directory("images.gz");
+    write_gzipped(path, "wb", good_images(), HEADER + DATA);
+    size_t size;
+    uint8_t *good = read_plain(path, &size);
+    Random random = random_new(1, random_stream("gzipped"));
+    enum { TRIALS = 6000 };
+    int accepted = 0;
+    for (int trial = 0; trial < TRIALS; trial++) {
+        write_mutated(&random, good, size);
+        Idx idx;
+        Sentence sentence;
+        if (idx_read(path, IDX_IMAGES, &idx, &sentence)) {
+            assert_good_images(idx);
+            accepted++;
+        } else {
+            ck_assert_ptr_nonnull(strstr(sentence.text, path));
+        }
+    }
+    ck_assert(accepted > 0 && accepted < TRIALS); /* gzip's date and the like may change */
+    free(good);
+    end_directory();
+}
+END_TEST
+
+/* Not gzipped: what the file says, all of it, or a sentence. */
+START_TEST(mutations_of_plain_files_are_survived)
+{
+    begin_directory("images");
+    Random random = random_new(1, random_stream("plain"));
+    enum { TRIALS = 6000 };
+    int accepted = 0;
+    for (int trial = 0; trial < TRIALS; trial++) {
+        write_mutated(&random, good_images(), HEADER + DATA);
+        Idx idx;
+        Sentence sentence;
+        if (idx_read(path, IDX_IMAGES, &idx, &sentence)) {
+            size_t size;
+            uint8_t *bytes = read_plain(path, &size);
+            ck_assert_uint_eq(size, (size_t)(HEADER + idx.count * idx.rows * idx.columns));
+            ck_assert_mem_eq(idx.bytes, bytes + HEADER, size - HEADER);
+            free(bytes);
+            idx_free(&idx);
+            accepted++;
+        } else {
+            ck_assert_ptr_nonnull(strstr(sentence.text, path));
+        }
+    }
+    ck_assert(accepted > 0 && accepted < TRIALS);
+    end_directory();
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------------- PNG */
+
+/* The grey bytes of a PNG, to be freed. */
+static uint8_t *read_png(int64_t height, int64_t width)
+{
+    png_image image = { .version = PNG_IMAGE_VERSION };
+    ck_assert_msg(png_image_begin_read_from_file(&image, path), "%s", image.message);
+    ck_assert_int_eq(image.height, height);
+    ck_assert_int_eq(image.width, width);
+    ck_assert_uint_eq(image.format, PNG_FORMAT_GRAY); /* without alpha, palette, 16 bits */
+    uint8_t *pixels = malloc((size_t)(height * width));
+    ck_assert_ptr_nonnull(pixels);
+    ck_assert_msg(png_image_finish_read(&image, NULL, pixels, 0, NULL), "%s", image.message);
+    return pixels;
+}
+
+static void write_grid(ImageGrid grid)
+{
+    Sentence sentence;
+    ck_assert_msg(image_write_png(path, grid, &sentence), "%s", sentence.text);
+}
+
+/* Writes the grid, reads it back and compares it with one drawn image by image; returns it. */
+static void check_grid(ImageGrid grid)
+{
+    int64_t height = grid.rows * (grid.height * grid.scale + grid.margin) + grid.margin;
+    int64_t width = grid.columns * (grid.width * grid.scale + grid.margin) + grid.margin;
+    write_grid(grid);
+    uint8_t *pixels = read_png(height, width), *drawn = malloc((size_t)(height * width));
+    ck_assert_ptr_nonnull(drawn);
+    memset(drawn, grid.background, (size_t)(height * width));
+    const uint8_t *pixel = grid.pixels;
+    for (int64_t row = 0; row < grid.rows; row++)
+        for (int64_t column = 0; column < grid.columns; column++)
+            for (int64_t y = 0; y < grid.height; y++)
+                for (int64_t x = 0; x < grid.width; x++, pixel++)
+                    for (int64_t i = 0; i < grid.scale * grid.scale; i++) {
+                        int64_t top = grid.margin + row * (grid.height * grid.scale + grid.margin);
+                        int64_t left =
+                            grid.margin + column * (grid.width * grid.scale + grid.margin);
+                        drawn[(top + y * grid.scale + i / grid.scale) * width + left +
+                              x * grid.scale + i % grid.scale] = *pixel;
+                    }
+    ck_assert(memcmp(pixels, drawn, (size_t)(height * width)) == 0);
+    free(drawn);
+    free(pixels);
+}
+
+/* Of each size some. */
+static const uint8_t *noise(void)
+{
+    static uint8_t bytes[10000];
+    Random random = random_new(1, random_stream("noise"));
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)random_integer(&random, 0, 256);
+    return bytes;
+}
+
+START_TEST(pictures_are_read_back)
+{
+    begin_directory("picture.png");
+    check_grid((ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1 });
+    check_grid((ImageGrid){ 1, 1, 28, 28, noise(), .scale = 1, .margin = 3, .background = 255 });
+    check_grid((ImageGrid){ 3, 4, 28, 28, noise(), .scale = 2, .margin = 2, .background = 128 });
+    check_grid((ImageGrid){ 2, 5, 3, 7, noise(), .scale = 3 });
+    check_grid((ImageGrid){ 5, 1, 2, 1, noise(), .scale = 1, .margin = 10, .background = 9 });
+    ck_assert_int_eq(files_in_directory(false), 1);
+    end_directory();
+}
+END_TEST
+
+/* So much room for everybody as the process's mask allows, as other programs' files have. */
+START_TEST(pictures_may_be_read_by_others)
+{
+    begin_directory("picture.png");
+    mode_t old = umask(022);
+    write_grid((ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1 });
+    struct stat status;
+    ck_assert_int_eq(stat(path, &status), 0);
+    ck_assert_int_eq(status.st_mode & 0777, 0644);
+    umask(old);
+    end_directory();
+}
+END_TEST
+
+/* Without a directory in the path. */
+START_TEST(pictures_where_one_stands)
+{
+    begin_directory("picture.png");
+    ck_assert_int_eq(chdir(directory), 0);
+    strcpy(path, "picture.png");
+    check_grid((ImageGrid){ 1, 2, 3, 4, noise(), .scale = 1 });
+    ck_assert_int_eq(chdir("/"), 0);
+    end_directory();
+}
+END_TEST
+
+static void assert_picture_refused(ImageGrid grid, const char *expected)
+{
+    Sentence sentence;
+    ck_assert(!image_write_png(path, grid, &sentence));
+    ck_assert_str_eq(sentence.text, text("%s: %s", path, expected).text);
+}
+
+START_TEST(pictures_that_cannot_be_written)
+{
+    begin_directory("none/picture.png");
+    ImageGrid small = { 1, 1, 2, 2, noise(), .scale = 1 };
+    assert_picture_refused(small,
+                           text("cannot make a new file beside it: %s", strerror(ENOENT)).text);
+    snprintf(path, sizeof path, "%s", directory);
+    assert_picture_refused(small, "it is there already and not a regular file");
+    ck_assert_int_eq(files_in_directory(false), 0);
+    end_directory();
+}
+END_TEST
+
+/* A full disk: the process may write no more than 4096 bytes a file. */
+START_TEST(failing_write_leaves_the_old_picture)
+{
+    begin_directory("picture.png");
+    check_grid((ImageGrid){ 1, 1, 2, 2, noise(), .scale = 1 });
+    size_t before, after;
+    uint8_t *old_bytes = read_plain(path, &before);
+    struct rlimit old, limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = (struct rlimit){ .rlim_cur = 4096, .rlim_max = old.rlim_max };
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_picture_refused((ImageGrid){ 1, 1, 100, 100, noise(), .scale = 1 },
+                           text("cannot write: %s", strerror(EFBIG)).text);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    uint8_t *new_bytes = read_plain(path, &after);
+    ck_assert_uint_eq(before, after);
+    ck_assert_mem_eq(old_bytes, new_bytes, before);
+    ck_assert_int_eq(files_in_directory(false), 1);
+    free(old_bytes);
+    free(new_bytes);
+    end_directory();
+}
+END_TEST
+
+START_TEST(grids_that_make_no_picture)
+{
+    begin_directory("picture.png");
+#define NO_PICTURE(sizes) sizes ": expected a picture of 1 to 1000000 pixels a side"
+    assert_picture_refused((ImageGrid){ 0, 1, 2, 3, noise(), .scale = 1 },
+                           NO_PICTURE("0 x 1 images of 2 x 3, scaled by 1, with margins of 0"));
+    assert_picture_refused((ImageGrid){ 1, 1, 2, 3, noise(), .scale = 0 },
+                           NO_PICTURE("1 x 1 images of 2 x 3, scaled by 0, with margins of 0"));
+    assert_picture_refused((ImageGrid){ 1, 1, 2, 3, noise(), .scale = 1, .margin = -1 },
+                           NO_PICTURE("1 x 1 images of 2 x 3, scaled by 1, with margins of -1"));
+    assert_picture_refused(
+        (ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1000001 },
+        NO_PICTURE("1 x 1 images of 1 x 1, scaled by 1000001, with margins of 0"));
+    assert_picture_refused(
+        (ImageGrid){ 1, 100, 1, 100, noise(), .scale = 101 },
+        NO_PICTURE("1 x 100 images of 1 x 100, scaled by 101, with margins of 0"));
+    assert_picture_refused(
+        (ImageGrid){ INT64_MAX, 1, INT64_MAX, 1, noise(), .scale = INT64_MAX },
+        NO_PICTURE("9223372036854775807 x 1 images of 9223372036854775807 x 1, scaled by "
+                   "9223372036854775807, with margins of 0"));
+    end_directory();
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests("pictures",
+                     (const TTest *const[]){
+                         images_plain_and_gzipped, labels, many_images, mnist_by_its_names,
+                         damage_is_named, promised_sizes_take_no_memory, gzip_damage_is_named,
+                         missing_files_are_named, what_is_no_file_is_named,
+                         every_truncation_is_refused, mutations_of_gzipped_files_are_found,
+                         mutations_of_plain_files_are_survived, pictures_are_read_back,
+                         pictures_may_be_read_by_others, pictures_where_one_stands,
+                         pictures_that_cannot_be_written, failing_write_leaves_the_old_picture,
+                         grids_that_make_no_picture, NULL });
+}
