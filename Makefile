@@ -78,10 +78,12 @@ SOURCES  := $(if $(filter no,$(CUDA)),$(filter-out %/cuda.c %_cuda.c,$(SOURCES))
 OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
-# Files of examples/ that are parts of programs; PICTURES take zlib and libpng.
-PARTS    := examples/copy_task_% examples/mnist_% examples/idx.c examples/image.c
-PICTURES := $(BUILD)/examples/idx.o $(BUILD)/examples/image.o
+# Files of examples/ that are no programs: COMMON and PICTURES, which take zlib and libpng, are parts
+# of several; names that begin with a program's are parts of that one.
+COMMON   := $(addprefix examples/,options.c program.c report.c)
+PICTURES := $(addprefix examples/,idx.c image.c)
 WITH_PICTURES := $(BUILD)/tests/test_pictures
+PARTS    := $(COMMON) $(PICTURES) examples/copy_task_% examples/mnist_%
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PARTS),$(wildcard examples/*.c)))
 FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
 BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c bench/figure.c,$(wildcard bench/*.c))))
@@ -131,7 +133,7 @@ $(LIBRARY): $(OBJECTS)
 $(SHARED): $(OBJECTS)
 	@$(LINK) -shared -Wl,-soname,libtapegrad.so.0 $^ $(LIBS) -o $@
 
-$(BUILD)/examples/copy_task: $(patsubst %.c,$(BUILD)/%.o,$(wildcard examples/copy_task_*.c))
+$(BUILD)/examples/copy_task: $(patsubst %.c,$(BUILD)/%.o,$(COMMON) $(wildcard examples/copy_task_*.c))
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	@$(LINK) $(filter %.o,$^) $(LIBRARY) $(LIBS) -o $@
 
@@ -143,7 +145,7 @@ $(FIGURES): $(BUILD)/bench/figure.o
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
 
-$(WITH_PICTURES): $(PICTURES)
+$(WITH_PICTURES): $(PICTURES:%.c=$(BUILD)/%.o)
 $(WITH_PICTURES): LIBS += -lpng -lz
 
 ifeq ($(CUDA),yes)

@@ -11,14 +11,12 @@
  * target is the separator itself. Nothing before it tells when it comes, so that even a perfect
  * model would miss most of these.) */
 #include "examples/copy_task_options.h"
-#include "examples/copy_task_report.h"
+#include "examples/program.h"
+#include "examples/report.h"
 
-#include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ------------------------------------------------------------------------------------ sequences */
 
@@ -28,14 +26,6 @@ typedef struct Batch {
     int32_t *tokens, *targets;
     Real *mask;
 } Batch;
-
-static void *allocate(int64_t count, size_t size)
-{
-    void *memory = calloc((size_t)count, size);
-    if (!memory)
-        fail(EXIT_FAILURE, "out of memory for %lld elements of %zu bytes", (long long)count, size);
-    return memory;
-}
 
 static Batch batch_new(int64_t size, int64_t length)
 {
@@ -102,14 +92,6 @@ static Attention attention_of(const Options *options)
                    : ATTENTION_CAUSAL_LINEAR;
 }
 
-static FeatureMap features_of(const Options *options)
-{
-    int map = 0;
-    while (strcmp(feature_names[map], options->features))
-        map++;
-    return (FeatureMap)map;
-}
-
 static Model model_new(Params *params, const Options *options)
 {
     int64_t width = options->heads * options->head_dim;
@@ -120,7 +102,7 @@ static Model model_new(Params *params, const Options *options)
         .feed_forward = options->feed_forward,
         .attention = attention_of(options),
         .lsh_rounds = options->rounds,
-        .features = features_of(options),
+        .features = (FeatureMap)choice_index(feature_names, options->features),
         .dropout = (Real)options->dropout,
     };
     return (Model){
@@ -283,32 +265,10 @@ static void print_sample(Run *run)
 
 /* ------------------------------------------------------------------------------------- programs */
 
-static volatile sig_atomic_t stopped_by; /* the signal that asked for the end, or 0 */
-
-static void stop(int signal_number)
-{
-    stopped_by = signal_number;
-}
-
-/* The first Ctrl-C lets the step finish; a second one ends the program at once. */
-static void catch_signals(void)
-{
-    struct sigaction action = { .sa_handler = stop, .sa_flags = (int)SA_RESETHAND | SA_RESTART };
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 static void save(Run *run)
 {
-    FileMetadata texts[OPTIONS_MAX_TEXTS];
-    int count = options_texts(run->options, texts);
+    FileMetadata texts[OPTIONS_MAX];
+    int count = options_texts(&copy_task, run->options, texts);
     if (!optim_save(run->optimizer, run->training.tape, texts, count, run->options->save))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
 }
@@ -320,6 +280,56 @@ static void print_final(const Run *run, Score score, int64_t steps, int64_t take
            score.loss, score.accuracy, (long long)steps, seconds, taken ? tokens / seconds : 0);
 }
 
+static void print_progress(const double *values)
+{
+    printf("loss %.4f  accuracy %6.2f %%", values[0], 100 * values[1]);
+}
+
+static ReportConfig report_config(const Options *options, int64_t first)
+{
+    return (ReportConfig){
+        .log = options->log,
+        .plot = options->plot,
+        .resumed = options->resume != NULL,
+        .quiet = options->quiet,
+        .first = first,
+        .last = options->steps,
+        .values = 3,
+        .digits = { 9, 9, 6 },
+        .header = "step,loss,accuracy,learning_rate,seconds",
+        .items = (double)(options->batch * options->length),
+        .unit = "tokens",
+        .print = print_progress,
+        .panels = 2,
+        .panel = { { .label = "loss",
+                     .logarithmic = true,
+                     .settings = "set format y '10^{%T}'\nunset mytics",
+                     .curves = { { .value = 0,
+                                   .factor = 1,
+                                   .line = "#2166ac",
+                                   .range = "#c6dbef" } } },
+                   { .label = "accuracy",
+                     .settings = "set format y '%g %%'\nset yrange [0:102]",
+                     .curves = { { .value = 1,
+                                   .factor = 100,
+                                   .line = "#b2541a",
+                                   .range = "#f7cdb4" } } } },
+    };
+}
+
+static void finish_report(Report *report, const Options *options, int64_t steps, Score fresh)
+{
+    ReportTitle title = { .drop_at = options->drop_at, .drop = "learning rate / 10" };
+    snprintf(title.title, sizeof title.title,
+             "Learning to copy: causal %s attention, %lld layers, %lld heads of %lld, length %lld",
+             options->attention, (long long)options->layers, (long long)options->heads,
+             (long long)options->head_dim, (long long)options->length);
+    snprintf(title.subtitle, sizeof title.subtitle,
+             "seed %lld, step %lld: accuracy %.2f %% on fresh sequences", (long long)options->seed,
+             (long long)steps, 100 * fresh.accuracy);
+    report_finish(report, &title);
+}
+
 /* Trains up to --steps, counted from the very first; returns the exit status. */
 static int train(Run *run)
 {
@@ -328,7 +338,7 @@ static int train(Run *run)
     if (done > options->steps)
         fail(2, "--steps %lld: expected at least the %lld steps that %s has behind it",
              (long long)options->steps, (long long)done, options->resume);
-    Report *report = report_new(options, first);
+    Report *report = report_new(report_config(options, first));
     catch_signals();
     double start = now(), seconds = 0;
     while (done < options->steps && !stopped_by) {
@@ -337,8 +347,9 @@ static int train(Run *run)
         if (done % options->score_every == 0 || done == options->steps) {
             Score score = read_score(run, &run->training);
             seconds = now() - start;
-            report_step(report,
-                        (Record){ done, score.loss, score.accuracy, learning_rate, seconds });
+            report_step(report, (Record){ .step = done,
+                                          .values = { score.loss, score.accuracy, learning_rate },
+                                          .seconds = seconds });
         }
         if (options->save_every && done % options->save_every == 0)
             save(run);
@@ -346,10 +357,7 @@ static int train(Run *run)
     if (options->save)
         save(run);
     Score fresh = evaluate(run);
-    char subtitle[128];
-    snprintf(subtitle, sizeof subtitle, "seed %lld, step %lld: accuracy %.2f %% on fresh sequences",
-             (long long)options->seed, (long long)done, 100 * fresh.accuracy);
-    report_finish(report, subtitle);
+    finish_report(report, options, done, fresh);
     report_free(report);
     if (!options->quiet)
         print_sample(run);
@@ -379,16 +387,10 @@ static Optimizer *optimizer_new(Params *params, const Options *options)
                                });
 }
 
-static Precision precision_of(const Options *options)
-{
-    bool tf32 = !strcmp(options->precision, "tf32"), bf16 = !strcmp(options->precision, "bf16");
-    return tf32 ? PRECISION_TF32 : bf16 ? PRECISION_BF16 : PRECISION_FLOAT32;
-}
-
 static Pass pass_new(Device *device, const Options *options)
 {
     Tape *tape = tape_new(device);
-    tape_set_precision(tape, precision_of(options));
+    tape_set_precision(tape, (Precision)choice_index(precision_names, options->precision));
     tape_seed(tape, (uint64_t)options->seed);
     Shape all = shape(options->batch, options->length);
     return (Pass){ .tape = tape,
@@ -401,7 +403,7 @@ static Run run_new(const Options *options)
 {
     if (options->threads)
         device_set_threads((int)options->threads);
-    Device *device = strcmp(options->device, "auto") ? device_open(options->device) : device_best();
+    Device *device = device_of(options->device);
     Params *params = params_new(device, (uint64_t)options->seed);
     Run run = { .options = options,
                 .params = params,
@@ -428,16 +430,10 @@ static void run_free(Run *run)
     params_free(run->params);
 }
 
-static void fail_with(const char *sentence, void *context)
-{
-    (void)context;
-    fail(EXIT_FAILURE, "%s", sentence);
-}
-
 int main(int argc, char **argv)
 {
-    Options options = options_parse(argc, argv);
-    tapegrad_on_error(fail_with, NULL);
+    program_start("copy_task");
+    Options options = copy_task_options(argc, argv);
     Run run = run_new(&options);
     int status = options.evaluate ? measure(&run) : train(&run);
     run_free(&run);

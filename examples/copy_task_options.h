@@ -1,8 +1,8 @@
-/* The options of copy_task: presets, the command line, and their texts in a checkpoint. */
+/* The options of copy_task and their presets. */
 #ifndef TAPEGRAD_COPY_TASK_OPTIONS_H
 #define TAPEGRAD_COPY_TASK_OPTIONS_H
 
-#include <tapegrad.h>
+#include "examples/options.h"
 
 typedef struct Options {
     /* The task and the model: fixed by a checkpoint. */
@@ -17,19 +17,9 @@ typedef struct Options {
     bool eager, quiet;
 } Options;
 
-/* The names of --features, by FeatureMap; NULL ends them. */
-extern const char *const feature_names[];
+extern const Command copy_task;
 
-/* Reads the command line. With --resume or --evaluate the checkpoint's options take the preset's
- * place, and an option that contradicts them is an error. A bad value is told in one sentence and
- * ends the program with status 2; --help ends it with status 0. */
-Options options_parse(int argc, char **argv);
-
-/* The options as texts for a checkpoint; returns their number. They live until the next call. */
-enum { OPTIONS_MAX_TEXTS = 32 };
-int options_texts(const Options *options, FileMetadata texts[OPTIONS_MAX_TEXTS]);
-
-/* Prints "copy_task: " and the sentence to the standard error and ends the program. */
-_Noreturn void fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Reads the command line; ends the program where it makes no sense. */
+Options copy_task_options(int argc, char **argv);
 
 #endif

@@ -1,0 +1,353 @@
+#include "examples/options.h"
+#include "examples/program.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <libgen.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *const feature_names[] = {
+    [FEATURES_ELU_PLUS_ONE] = "elu+1",
+    [FEATURES_RELU] = "relu",
+    [FEATURES_SOFTPLUS] = "softplus",
+    [FEATURES_IDENTITY] = "identity",
+    [FEATURES_SQUARED_RELU] = "squared-relu",
+    [FEATURES_POLYNOMIAL] = "polynomial",
+    [FEATURES_RANDOM] = "random",
+    NULL,
+};
+const char *const device_names[] = { "auto", "cpu", "cuda", NULL };
+const char *const precision_names[] = {
+    [PRECISION_FLOAT32] = "float32",
+    [PRECISION_TF32] = "tf32",
+    [PRECISION_BF16] = "bf16",
+    NULL,
+};
+
+Device *device_of(const char *name)
+{
+    return strcmp(name, "auto") ? device_open(name) : device_best();
+}
+
+int choice_index(const char *const *choices, const char *value)
+{
+    int index = 0;
+    while (strcmp(choices[index], value))
+        index++;
+    return index;
+}
+
+/* ---------------------------------------------------------------------------------- values, texts */
+
+typedef struct Text {
+    char text[96];
+} Text;
+
+/* The shortest decimal text that reads back as the same number. */
+static Text number_text(double value)
+{
+    Text text;
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text.text, sizeof text.text, "%.*g", digits, value);
+        if (strtod(text.text, NULL) == value)
+            break;
+    }
+    if (value == floor(value) && fabs(value) < 1e15)
+        snprintf(text.text, sizeof text.text, "%.0f", value);
+    return text;
+}
+
+static Text option_text(const Option *option, const void *options)
+{
+    const void *value = (const char *)options + option->offset;
+    Text text = { "" };
+    if (option->kind == WHOLE)
+        text = number_text((double)*(const int64_t *)value);
+    else if (option->kind == NUMBER)
+        text = number_text(*(const double *)value);
+    else if (option->kind == CHOICE)
+        snprintf(text.text, sizeof text.text, "%s", *(const char *const *)value);
+    return text;
+}
+
+/* "a whole number from 1 to 64", or "auto, cpu or cuda" */
+static Text expected(const Option *option)
+{
+    Text text = { "" };
+    if (option->kind != CHOICE) {
+        snprintf(text.text, sizeof text.text, "a %s from %.32s to %.32s",
+                 option->kind == WHOLE ? "whole number" : "number", number_text(option->low).text,
+                 number_text(option->high).text);
+        return text;
+    }
+    for (int i = 0; option->choices[i]; i++) {
+        bool last = !option->choices[i + 1];
+        size_t used = strlen(text.text);
+        snprintf(text.text + used, sizeof text.text - used, "%s%s",
+                 i == 0 ? ""
+                 : last ? " or "
+                        : ", ",
+                 option->choices[i]);
+    }
+    return text;
+}
+
+static bool read_choice(const Option *option, const char *text, const char **value)
+{
+    for (int i = 0; option->choices[i]; i++) {
+        if (!strcmp(text, option->choices[i])) {
+            *value = option->choices[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_number(const Option *option, const char *text, void *value)
+{
+    char *end;
+    double number = strtod(text, &end);
+    if (end == text || *end || !(number >= option->low && number <= option->high))
+        return false;
+    if (option->kind == WHOLE && number != floor(number))
+        return false;
+    if (option->kind == WHOLE)
+        *(int64_t *)value = (int64_t)number;
+    else
+        *(double *)value = number;
+    return true;
+}
+
+/* Reads a value into its field; false when the text is not what the option expects. */
+static bool option_read(const Option *option, const char *text, void *options)
+{
+    void *value = (char *)options + option->offset;
+    switch (option->kind) {
+    case WHOLE:
+    case NUMBER:
+        return read_number(option, text, value);
+    case CHOICE:
+        return read_choice(option, text, value);
+    case FLAG:
+        *(bool *)value = true;
+        return true;
+    default:
+        *(const char **)value = text;
+        return true;
+    }
+}
+
+/* ----------------------------------------------------------------------------------- command line */
+
+/* The index-th option of a command, or NULL behind the last. */
+static const Option *option_at(const Command *command, int index)
+{
+    for (int t = 0; t < OPTIONS_TABLES; t++) {
+        if (index < command->tables[t].count)
+            return &command->tables[t].rows[index];
+        index -= command->tables[t].count;
+    }
+    return NULL;
+}
+
+static void print_option(const Command *command, const Option *option)
+{
+    static const char *const values[] = { " N", " X", " NAME", " FILE", "", " FILE", " FILE" };
+    char name[64];
+    snprintf(name, sizeof name, "--%s%s", option->name, values[option->kind]);
+    printf("  %-20s", name);
+    for (int p = 0; command->preset_names && command->preset_names[p]; p++) {
+        const char *preset = (const char *)command->presets + (size_t)p * command->size;
+        printf(" %-8s", option->scope != OF_RUN ? option_text(option, preset).text : "");
+    }
+    printf(" %s%s%s\n", option->help, option->kind == CHOICE ? ": " : "",
+           option->kind == CHOICE ? expected(option).text : "");
+}
+
+static void print_help(const Command *command)
+{
+    int presets = 0;
+    printf("%s\n\n  %-20s", command->about, "option");
+    for (; command->preset_names && command->preset_names[presets]; presets++)
+        printf(command->preset_names[presets + 1] ? " %-8s" : " %s",
+               command->preset_names[presets]);
+    printf("\n");
+    const Option *option;
+    for (int i = 0; (option = option_at(command, i)); i++)
+        print_option(command, option);
+    printf("  %-20s%*s print this\n", "--help", 9 * presets, "");
+}
+
+/* Ends the program when getopt, or the option's row, does not like an argument. */
+static void read_arguments(Given *given, int argc, char **argv)
+{
+    struct option long_options[OPTIONS_MAX + 2] = { 0 };
+    int count = 0;
+    for (const Option *option; (option = option_at(given->command, count)); count++) {
+        long_options[count].name = option->name;
+        long_options[count].has_arg = option->kind == FLAG ? no_argument : required_argument;
+    }
+    long_options[count].name = "help";
+    void *unused = allocate(1, (size_t)given->command->size);
+    for (int index, code; (code = getopt_long(argc, argv, "", long_options, &index)) != -1;) {
+        if (code == '?') /* getopt has said what is wrong */
+            exit(BAD_USE);
+        if (index == count) {
+            print_help(given->command);
+            exit(EXIT_SUCCESS);
+        }
+        const Option *option = option_at(given->command, index);
+        given->texts[index] = optarg ? optarg : "";
+        if (!option_read(option, given->texts[index], unused))
+            fail(BAD_USE, "--%s %s: expected %s", option->name, given->texts[index],
+                 expected(option).text);
+    }
+    free(unused);
+    if (optind < argc)
+        fail(BAD_USE, "%s: expected an option; --help lists them", argv[optind]);
+}
+
+const char *option_given(const Given *given, const char *name)
+{
+    const Option *option;
+    for (int i = 0; (option = option_at(given->command, i)); i++) {
+        if (!strcmp(option->name, name))
+            return given->texts[i];
+    }
+    return NULL;
+}
+
+void options_refuse(const Given *given, const char *const *names, const char *what)
+{
+    for (; *names; names++) {
+        if (option_given(given, *names))
+            fail(BAD_USE, "--%s %s: expected without %s", *names, option_given(given, *names),
+                 what);
+    }
+}
+
+void option_check_file(const char *name, const char *path)
+{
+    if (!path)
+        return;
+    struct stat status;
+    bool directory_itself = stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+    if (!*path || directory_itself)
+        fail(BAD_USE, "--%s %s: expected a file that can be written, but %s", name, path,
+             directory_itself ? "it is a directory" : "the name is empty");
+    char *copy = strdup(path);
+    const char *directory = copy ? dirname(copy) : ".";
+    if (access(directory, W_OK) != 0)
+        fail(BAD_USE, "--%s %s: expected a file that can be written, but %s: %s", name, path,
+             directory, strerror(errno));
+    free(copy);
+}
+
+/* ---------------------------------------------------------------------------- presets, checkpoints */
+
+static void from_preset(const Command *command, const char *name, void *options)
+{
+    int preset = name ? choice_index(command->preset_names, name) : command->standard;
+    memcpy(options, (const char *)command->presets + (size_t)preset * command->size, command->size);
+}
+
+static const Command *trainer_of(const Command *command)
+{
+    return command->trainer ? command->trainer : command;
+}
+
+/* The key of an option in a checkpoint. */
+static Text key_of(const Command *command, const Option *option)
+{
+    Text key;
+    snprintf(key.text, sizeof key.text, "%s.%s", command->program, option->name);
+    return key;
+}
+
+static void from_checkpoint(const Command *command, const char *path, void *options)
+{
+    from_preset(command, NULL, options);
+    TensorFile *file = tensor_file_open(path);
+    if (!file)
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    const Option *option;
+    for (int i = 0; (option = option_at(trainer_of(command), i)); i++) {
+        if (option->scope == OF_RUN)
+            continue;
+        const char *text = tensor_file_metadata(file, key_of(command, option).text);
+        if (!text)
+            fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it does not tell --%s", path,
+                 command->program, option->name);
+        if (!option_read(option, text, options))
+            fail(EXIT_FAILURE, "%s: --%s is %s there, expected %s", path, option->name, text,
+                 expected(option).text);
+    }
+    tensor_file_close(file);
+}
+
+/* The option that gives a checkpoint, or NULL; two contradict each other. */
+static const Option *checkpoint_given(const Given *given)
+{
+    const Option *found = NULL, *option;
+    for (int i = 0; (option = option_at(given->command, i)); i++) {
+        if (!given->texts[i] || (option->kind != CHECKPOINT && option->kind != RESUMED))
+            continue;
+        if (found)
+            fail(BAD_USE, "--%s %s: expected without --%s %s", option->name, given->texts[i],
+                 found->name, option_given(given, found->name));
+        found = option;
+    }
+    return found;
+}
+
+/* Reads the options that are given; those that the checkpoint fixes must be what they were. */
+static void from_arguments(const Given *given, const Option *checkpoint, void *options)
+{
+    const Option *option;
+    for (int i = 0; (option = option_at(given->command, i)); i++) {
+        if (!given->texts[i])
+            continue;
+        Text before = option_text(option, options);
+        option_read(option, given->texts[i], options);
+        bool fixed = checkpoint && (option->scope == OF_MODEL ||
+                                    (option->scope == OF_TRAINING && checkpoint->kind == RESUMED));
+        if (fixed && strcmp(before.text, option_text(option, options).text))
+            fail(BAD_USE, "--%s %s: the checkpoint %s has --%s %s, which cannot change",
+                 option->name, given->texts[i], option_given(given, checkpoint->name), option->name,
+                 before.text);
+    }
+}
+
+Given options_parse(const Command *command, int argc, char **argv, void *options)
+{
+    Given given = { .command = command };
+    read_arguments(&given, argc, argv);
+    const Option *checkpoint = checkpoint_given(&given);
+    if (checkpoint)
+        from_checkpoint(command, option_given(&given, checkpoint->name), options);
+    else
+        from_preset(command, option_given(&given, "preset"), options);
+    from_arguments(&given, checkpoint, options);
+    return given;
+}
+
+int options_texts(const Command *command, const void *options, FileMetadata texts[OPTIONS_MAX])
+{
+    static Text keys[OPTIONS_MAX], values[OPTIONS_MAX];
+    int count = 0;
+    const Option *option;
+    for (int i = 0; (option = option_at(trainer_of(command), i)); i++) {
+        if (option->scope == OF_RUN)
+            continue;
+        keys[count] = key_of(command, option);
+        values[count] = option_text(option, options);
+        texts[count] = (FileMetadata){ keys[count].text, values[count].text };
+        count++;
+    }
+    return count;
+}

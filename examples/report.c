@@ -1,0 +1,308 @@
+#include "examples/report.h"
+#include "examples/program.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct Report {
+    ReportConfig config;
+    FILE *log;
+    bool terminal;
+    double seconds;     /* of the runs before */
+    double line, plain; /* when the last live line and the last plain line were written */
+    Record *records;    /* all that the picture shows */
+    size_t count, room;
+};
+
+static void keep(Report *report, Record record)
+{
+    if (report->count == report->room) {
+        report->room = 2 * report->room + 1024;
+        report->records = realloc(report->records, report->room * sizeof(Record));
+        if (!report->records)
+            fail(EXIT_FAILURE, "out of memory for the records of %zu steps", report->count);
+    }
+    report->records[report->count++] = record;
+}
+
+/* ------------------------------------------------------------------------------------------- log */
+
+/* A number and what follows it, a comma or the end of the line; an empty place is NAN. */
+static bool read_number(char **text, char end, double *number)
+{
+    char *start = *text;
+    *number = strtod(start, text);
+    if (*text == start)
+        *number = NAN;
+    return *(*text)++ == end;
+}
+
+static bool read_row(char *line, int values, Record *record)
+{
+    double step;
+    bool good = read_number(&line, ',', &step) && !isnan(step);
+    for (int i = 0; good && i < values; i++)
+        good = read_number(&line, ',', &record->values[i]);
+    record->step = good ? (int64_t)step : 0;
+    return good && read_number(&line, '\n', &record->seconds) && !isnan(record->seconds);
+}
+
+/* Reads the rows of the steps before this run and leaves the file's position behind them. */
+static void read_log(Report *report)
+{
+    const char *path = report->config.log, *header = report->config.header;
+    char line[256];
+    if (!fgets(line, sizeof line, report->log) || strncmp(line, header, strlen(header)))
+        fail(EXIT_FAILURE, "--log %s: expected a log that starts with %s", path, header);
+    long end = ftell(report->log);
+    while (fgets(line, sizeof line, report->log) && strchr(line, '\n')) {
+        Record record;
+        if (!read_row(line, report->config.values, &record))
+            fail(EXIT_FAILURE, "--log %s: expected rows of %d numbers, found %s", path,
+                 report->config.values + 2, line);
+        if (record.step >= report->config.first)
+            break;
+        keep(report, record);
+        report->seconds = record.seconds;
+        end = ftell(report->log);
+    }
+    if (fseek(report->log, end, SEEK_SET) || ftruncate(fileno(report->log), end))
+        fail(EXIT_FAILURE, "--log %s: %s", path, strerror(errno));
+}
+
+static void open_log(Report *report)
+{
+    const char *path = report->config.log;
+    bool append = report->config.resumed && access(path, F_OK) == 0;
+    report->log = fopen(path, append ? "r+" : "w");
+    if (!report->log)
+        fail(EXIT_FAILURE, "--log %s: %s", path, strerror(errno));
+    setvbuf(report->log, NULL, _IOLBF, 0);
+    if (append)
+        read_log(report);
+    else
+        fprintf(report->log, "%s\n", report->config.header);
+}
+
+static void write_row(Report *report, Record record)
+{
+    fprintf(report->log, "%lld", (long long)record.step);
+    for (int i = 0; i < report->config.values; i++) {
+        if (isnan(record.values[i]))
+            fputc(',', report->log);
+        else
+            fprintf(report->log, ",%.*g", report->config.digits[i], record.values[i]);
+    }
+    if (fprintf(report->log, ",%.3f\n", record.seconds) < 0)
+        fail(EXIT_FAILURE, "--log %s: %s", report->config.log, strerror(errno));
+}
+
+Report *report_new(ReportConfig config)
+{
+    if (config.plot && system("command -v gnuplot >/dev/null 2>&1"))
+        fail(EXIT_FAILURE,
+             "--plot %s: gnuplot draws it and was not found; install gnuplot-nox, or leave --plot "
+             "out",
+             config.plot);
+    Report *report = allocate(1, sizeof *report);
+    report->config = config;
+    report->terminal = isatty(STDOUT_FILENO);
+    report->line = report->plain = -INFINITY;
+    if (config.log)
+        open_log(report);
+    return report;
+}
+
+void report_free(Report *report)
+{
+    free(report->records);
+    free(report);
+}
+
+/* ------------------------------------------------------------------------------------- progress */
+
+static void print_progress(const Report *report, Record record)
+{
+    const ReportConfig *config = &report->config;
+    double done = (double)(record.step - config->first + 1);
+    long left = lround((double)(config->last - record.step) * record.seconds / done);
+    printf("step %lld/%lld  ", (long long)record.step, (long long)config->last);
+    config->print(record.values);
+    double rate = done * config->items / record.seconds;
+    printf("  %.*f %s/s  %ld:%02ld left", rate < 100, rate, config->unit, left / 60, left % 60);
+}
+
+static void show_progress(Report *report, Record record)
+{
+    int64_t steps = report->config.last;
+    bool last = record.step == steps, tenth = record.step % ((steps + 9) / 10) == 0;
+    if (report->terminal && (last || record.seconds - report->line >= 0.1)) {
+        printf("\r");
+        print_progress(report, record);
+        printf("\033[K");
+        report->line = record.seconds;
+    } else if (!report->terminal && (last || tenth || record.seconds - report->plain >= 10)) {
+        print_progress(report, record);
+        printf("\n");
+        report->plain = record.seconds;
+    }
+    fflush(stdout);
+}
+
+void report_step(Report *report, Record record)
+{
+    if (!report->config.quiet)
+        show_progress(report, record);
+    record.seconds += report->seconds;
+    if (report->config.plot)
+        keep(report, record);
+    if (report->log)
+        write_row(report, record);
+}
+
+/* -------------------------------------------------------------------------------------- picture */
+
+/* Of one value over some records: mean, least and greatest; "?" where none measured it. */
+static void print_range(const Record *start, const Record *end, int value, double factor,
+                        double floor, FILE *gnuplot)
+{
+    double sum = 0, low = INFINITY, high = -INFINITY;
+    int count = 0;
+    for (const Record *record = start; record < end; record++) {
+        double y = fmax(factor * record->values[value], floor);
+        if (isnan(record->values[value]))
+            continue;
+        sum += y;
+        low = fmin(low, y);
+        high = fmax(high, y);
+        count++;
+    }
+    if (count > 0)
+        fprintf(gnuplot, " %.6g %.6g %.6g", sum / count, low, high);
+    else
+        fprintf(gnuplot, " ? ? ?");
+}
+
+/* The records as a gnuplot data block of some hundred points: step, and of every curve the mean,
+ * the least and the greatest of the steps that a point stands for. */
+static void print_points(const Report *report, FILE *gnuplot)
+{
+    const ReportConfig *config = &report->config;
+    size_t steps = report->count / 400 + 1; /* a point */
+    fprintf(gnuplot, "set datafile missing '?'\n$points << END\n");
+    for (size_t start = 0; start < report->count; start += steps) {
+        size_t end = start + steps < report->count ? start + steps : report->count;
+        fprintf(gnuplot, "%lld", (long long)report->records[end - 1].step);
+        for (int p = 0; p < config->panels; p++) {
+            const ReportPanel *panel = &config->panel[p];
+            for (int c = 0; c < REPORT_CURVES && panel->curves[c].factor != 0; c++)
+                print_range(report->records + start, report->records + end, panel->curves[c].value,
+                            panel->curves[c].factor, panel->logarithmic ? 1e-9 : -INFINITY,
+                            gnuplot);
+        }
+        fputc('\n', gnuplot);
+    }
+    fprintf(gnuplot, "END\n");
+}
+
+/* 'text' as gnuplot quotes it: a quote inside is doubled. */
+static void print_quoted(FILE *gnuplot, const char *text)
+{
+    fputc('\'', gnuplot);
+    for (; *text; text++)
+        fprintf(gnuplot, *text == '\'' ? "''" : "%c", *text);
+    fputc('\'', gnuplot);
+}
+
+static void print_title(const ReportTitle *title, int64_t last, FILE *gnuplot)
+{
+    fprintf(gnuplot, "set label 1 ");
+    print_quoted(gnuplot, title->title);
+    fprintf(gnuplot, " at screen 0.545,0.955 center font ',17'\nset label 2 ");
+    print_quoted(gnuplot, title->subtitle);
+    fprintf(gnuplot, " at screen 0.545,0.905 center textcolor '#555555'\n");
+    if (title->drop_at > 0 && title->drop_at < last)
+        fprintf(gnuplot,
+                "set arrow 1 from first %lld, graph 0 to first %lld, graph 1 nohead dashtype 2 "
+                "linecolor '#999999'\n"
+                "set label 3 '%s' at first %lld, graph 0.95 right offset -0.7,0 "
+                "textcolor '#777777' font ',12'\n",
+                (long long)title->drop_at, (long long)title->drop_at, title->drop,
+                (long long)title->drop_at);
+}
+
+/* The panel whose first curve's mean is in this column; returns the next panel's. */
+static int print_panel(const ReportPanel *panel, int column, bool lowest, FILE *gnuplot)
+{
+    fprintf(gnuplot, "%s logscale y\nset format x '%s'\nset ylabel '%s'\nset xlabel '%s'\n%s\n",
+            panel->logarithmic ? "set" : "unset", lowest ? "%g" : "", panel->label,
+            lowest ? "step" : "", panel->settings);
+    const char *separator = "plot ";
+    for (int c = 0; c < REPORT_CURVES && panel->curves[c].factor != 0; c++, column += 3) {
+        const ReportCurve *curve = &panel->curves[c];
+        if (curve->range)
+            fprintf(gnuplot, "%s$points using 1:%d:%d with filledcurves fillcolor '%s' notitle",
+                    separator, column + 1, column + 2, curve->range);
+        fprintf(gnuplot, "%s$points using 1:%d with lines linewidth 2 linecolor '%s' %s",
+                curve->range ? ", " : separator, column, curve->line,
+                curve->title ? "title " : "notitle");
+        if (curve->title)
+            print_quoted(gnuplot, curve->title);
+        separator = ", ";
+    }
+    fprintf(gnuplot, "\nunset label\n");
+    return column;
+}
+
+static void print_script(const Report *report, FILE *gnuplot, const ReportTitle *title)
+{
+    const ReportConfig *config = &report->config;
+    int64_t last = report->records[report->count - 1].step;
+    fprintf(gnuplot,
+            "set terminal svg size 820,%d font 'sans-serif,14' background 'white'\n"
+            "set output ",
+            config->panels > 1 ? 640 : 480);
+    print_quoted(gnuplot, config->plot);
+    fputc('\n', gnuplot);
+    print_points(report, gnuplot);
+    fprintf(gnuplot, "set multiplot layout %d,1 margins 0.13,0.96,0.12,0.86 spacing 0,0.04\n",
+            config->panels);
+    print_title(title, last, gnuplot);
+    fprintf(gnuplot,
+            "set border 3 linecolor '#777777'\n"
+            "set tics nomirror out textcolor '#333333'\n"
+            "set grid ytics linetype 1 linecolor '#e4e4e4'\n"
+            "set key noautotitle\n"
+            "set xrange [0:%lld]\n",
+            (long long)last);
+    int column = 2;
+    for (int p = 0; p < config->panels; p++)
+        column = print_panel(&config->panel[p], column, p == config->panels - 1, gnuplot);
+    fprintf(gnuplot, "unset multiplot\n");
+}
+
+static void draw(const Report *report, const ReportTitle *title)
+{
+    FILE *gnuplot = popen("gnuplot", "w");
+    if (!gnuplot)
+        fail(EXIT_FAILURE, "--plot %s: %s", report->config.plot, strerror(errno));
+    print_script(report, gnuplot, title);
+    if (pclose(gnuplot) != 0)
+        fail(EXIT_FAILURE, "--plot %s: gnuplot could not draw it; what it says stands above",
+             report->config.plot);
+}
+
+void report_finish(Report *report, const ReportTitle *title)
+{
+    if (!report->config.quiet && report->terminal && report->line > 0)
+        printf("\n");
+    if (report->log && fclose(report->log))
+        fail(EXIT_FAILURE, "--log %s: %s", report->config.log, strerror(errno));
+    report->log = NULL;
+    if (report->config.plot && report->count > 0)
+        draw(report, title);
+}
