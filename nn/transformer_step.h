@@ -39,7 +39,9 @@ typedef struct TransformerStep {
 /* How many numbers of scratch memory a step wants. */
 int64_t transformer_step_scratch_cpu(const TransformerStep *step);
 
-/* out, x [B, width]; advances what the layers remember, the counts and the positions. */
+/* out, x [B, width], which may be the same; advances what the layers remember, the counts and the
+ * positions. A sequence whose count is longest gets not-a-number, remembers no further key, and its
+ * count stays. */
 void transformer_step_cpu(Real *out, const Real *x, const TransformerStep *step);
 
 #endif

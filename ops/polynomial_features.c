@@ -9,25 +9,6 @@
 #include "ops/polynomial_features.h"
 #include "ops/internal.h"
 
-static void forward_row(Real *out, const Real *x, int64_t D)
-{
-    out[0] = 1;
-#pragma omp simd
-    for (int64_t i = 0; i < D; i++)
-        out[1 + i] = SQRT_2 * x[i];
-    out += 1 + D;
-    for (int64_t d = 0; d <= D / 2; d++, out += D) {
-        const int64_t pairs = polynomial_pairs(d, D), inside = pairs < D - d ? pairs : D - d;
-        const Real factor = polynomial_factor(d);
-#pragma omp simd
-        for (int64_t i = 0; i < inside; i++)
-            out[i] = factor * x[i] * x[i + d];
-#pragma omp simd
-        for (int64_t i = inside; i < pairs; i++)
-            out[i] = factor * x[i] * x[i + d - D];
-    }
-}
-
 /* dx[a + i] += factor g[i] x[b + i] and the other way round, for n pairs. */
 static void add_pairs(Real *dx, const Real *x, Real factor, const Real *g, int64_t a, int64_t b,
                       int64_t n)
@@ -60,7 +41,7 @@ static void polynomial_features_forward_cpu(Real *out, const Real *x, int64_t R,
 {
 #pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++)
-        forward_row(out + r * F, x + r * D, D);
+        polynomial_row(out + r * F, x + r * D, D);
 }
 
 /* dx [R, D], dout [R, F], x [R, D] */

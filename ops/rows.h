@@ -8,19 +8,19 @@
 /* max_c x_c, of the elements that are numbers: of every sixteenth first, as vectors do it. */
 static inline Real row_max(const Real *x, int64_t C)
 {
-    enum { LANES = 16 };
-    Real m[LANES];
-    for (int i = 0; i < LANES; i++)
+    enum { AT_ONCE = 16 };
+    Real m[AT_ONCE];
+    for (int i = 0; i < AT_ONCE; i++)
         m[i] = -(Real)INFINITY;
     int64_t c = 0;
-    for (; c + LANES <= C; c += LANES) {
+    for (; c + AT_ONCE <= C; c += AT_ONCE) {
 #pragma omp simd
-        for (int i = 0; i < LANES; i++)
+        for (int i = 0; i < AT_ONCE; i++)
             m[i] = x[c + i] > m[i] ? x[c + i] : m[i];
     }
     for (; c < C; c++)
         m[0] = x[c] > m[0] ? x[c] : m[0];
-    for (int i = 1; i < LANES; i++)
+    for (int i = 1; i < AT_ONCE; i++)
         m[0] = m[i] > m[0] ? m[i] : m[0];
     return m[0];
 }

@@ -1,0 +1,375 @@
+/* What a transformer remembers of its sequences while it generates: of each layer, sequence and head
+ * the sums S and z where attention is linear, or all keys and values so far. One piece of memory
+ * holds that, then the results of a step, then how many positions each sequence has had. */
+#include "nn/transformer_state.h"
+
+#include <stdlib.h>
+
+/* ------------------------------------------------------------------------------------- the sizes */
+static void check_attention(const MultiHeadAttention *attention)
+{
+    static const char *const names[] = {
+        [ATTENTION_LINEAR] = "ATTENTION_LINEAR",
+        [ATTENTION_SOFTMAX] = "ATTENTION_SOFTMAX",
+        [ATTENTION_CAUSAL_LSH] = "ATTENTION_CAUSAL_LSH",
+        [ATTENTION_LSH] = "ATTENTION_LSH",
+    };
+    if (attention->attention != ATTENTION_CAUSAL_LINEAR &&
+        attention->attention != ATTENTION_CAUSAL_SOFTMAX)
+        error_raise("nn_transformer_state: the transformer's attention is %s, expected "
+                    "ATTENTION_CAUSAL_LINEAR or ATTENTION_CAUSAL_SOFTMAX",
+                    names[attention->attention]);
+}
+
+static int64_t config_size(const char *field, int64_t value, int64_t default_value)
+{
+    if (value < 0 || value >= INT32_MAX)
+        error_raise("nn_transformer_state: %s is %lld, expected 1 to %d, or 0 for the default",
+                    field, (long long)value, INT32_MAX - 1);
+    return value ? value : default_value;
+}
+
+static Precision config_precision(const Device *device, Precision precision)
+{
+    if (precision != PRECISION_FLOAT32 && precision != PRECISION_TF32)
+        error_raise("nn_transformer_state: the precision is %d, expected PRECISION_FLOAT32 or "
+                    "PRECISION_TF32",
+                    (int)precision);
+    if (precision == PRECISION_TF32 && sizeof(Real) == sizeof(double))
+        error_raise("nn_transformer_state: tf32 is not to be had: this library is built with "
+                    "double");
+    if (precision == PRECISION_TF32 && !device_is_cuda(device))
+        error_raise("nn_transformer_state: tf32 needs a CUDA device, the transformer is on %s",
+                    device_name(device));
+    return precision;
+}
+
+static int64_t feature_count(const MultiHeadAttention *attention)
+{
+    const int64_t D = attention->head_dim;
+    if (attention->features == FEATURES_POLYNOMIAL)
+        return 1 + D + D * (D + 1) / 2;
+    return attention->projection ? attention->projection->shape.size[0] : D;
+}
+
+/* ----------------------------------------------------------------------------------- the weights */
+static StepLinear step_linear(const Linear *linear)
+{
+    return (StepLinear){ linear->weight->data, linear->bias->data };
+}
+
+static StepNorm step_norm(const LayerNorm *norm)
+{
+    return (StepNorm){ norm->weight->data, norm->bias->data, norm->eps };
+}
+
+static StepLayer step_layer(const TransformerLayer *layer)
+{
+    const Tensor *projection = layer->attention.projection;
+    return (StepLayer){ .input = step_linear(&layer->attention.input),
+                        .output = step_linear(&layer->attention.output),
+                        .ff1 = step_linear(&layer->ff1),
+                        .ff2 = step_linear(&layer->ff2),
+                        .norm1 = step_norm(&layer->norm1),
+                        .norm2 = step_norm(&layer->norm2),
+                        .projection = projection ? projection->data : NULL };
+}
+
+/* The weights, which have storage, and the sizes; no memory yet. */
+static TransformerStep step_of(const Transformer *transformer, GenerationConfig config)
+{
+    const TransformerLayer *first = &transformer->layer[0];
+    const MultiHeadAttention *attention = &first->attention;
+    TransformerStep step = {
+        .B = config.sequences,
+        .H = attention->heads,
+        .D = attention->head_dim,
+        .F = feature_count(attention),
+        .width = attention->heads * attention->head_dim,
+        .inner = first->ff1.weight->shape.size[0],
+        .layers = transformer->layers,
+        .longest = config.longest,
+        .softmax = attention->attention == ATTENTION_CAUSAL_SOFTMAX,
+        .pre_norm = first->pre_norm,
+        .gelu = first->gelu,
+        .features = attention->features,
+        .eps = attention->eps,
+        .precision = config.precision,
+    };
+    for (int64_t i = 0; i < step.layers; i++)
+        step.layer[i] = step_layer(&transformer->layer[i]);
+    if (transformer->has_norm)
+        step.norm = step_norm(&transformer->norm);
+    return step;
+}
+
+/* ------------------------------------------------------------------------------------- the memory */
+int64_t state_sequence_count(const TransformerStep *step)
+{
+    return step->H * step->D * step->longest * step->softmax +
+           step->H * step->F * (step->D + 1) * !step->softmax;
+}
+
+static int64_t aligned(int64_t count)
+{
+    enum { LINE = 16 };
+    return (count + LINE - 1) / LINE * LINE;
+}
+
+/* A tape takes a tensor of no tape when it has a lay_out; the state's have their storage always. */
+static const char *has_storage(Tensor *tensor)
+{
+    (void)tensor;
+    return NULL;
+}
+
+/* Where everything lies in memory. */
+static void place(TransformerState *state)
+{
+    TransformerStep *step = &state->step;
+    Real *next = state->remembered = state->memory->data;
+    const int64_t one = step->B * state_sequence_count(step);
+    for (int64_t i = 0; i < step->layers; i++, next += state->layer_count) {
+        StepLayer *layer = &step->layer[i];
+        layer->sums = step->softmax ? NULL : next;
+        layer->keys = step->softmax ? next : NULL;
+        layer->values = step->softmax ? next + one : NULL;
+    }
+    Tensor result = { .device = state->device, .lay_out = has_storage, .owner = state };
+    state->out = state->positions = result;
+    state->out.shape = shape(step->B, step->width);
+    state->out.data = next = state->remembered + state->remembered_count;
+    step->counts = (int32_t *)(next + aligned(step->B * step->width));
+    step->positions = step->counts + aligned(step->B);
+    state->positions.type = TENSOR_INT32;
+    state->positions.shape = shape(step->B);
+    state->positions.integers = step->positions;
+    state->positions.written =
+        (IntegerBounds){ .known = true, .greatest = (int32_t)step->longest - 1 };
+}
+
+/* False when memory is exhausted: then nothing has changed. */
+static bool take_scratch(TransformerState *state, size_t *bytes)
+{
+    const int64_t count = DEVICE_CALL(state->device, transformer_step_scratch, (&state->step));
+    *bytes = (size_t)count * sizeof(Real);
+    if (count <= state->scratch_count)
+        return true;
+    Block *scratch = device_allocate(state->device, *bytes);
+    if (!scratch)
+        return false;
+    device_free(state->device, state->scratch);
+    state->scratch = scratch;
+    state->scratch_count = count;
+    state->step.scratch = scratch->data;
+    return true;
+}
+
+void state_need_scratch(TransformerState *state)
+{
+    size_t bytes;
+    if (!take_scratch(state, &bytes))
+        error_raise("nn_transformer_step: %s", device_exhausted(state->device, bytes).text);
+}
+
+/* The same for all that a new state holds. */
+static bool take_memory(TransformerState *state, size_t *bytes)
+{
+    const TransformerStep *step = &state->step;
+    *bytes = (size_t)step->B * sizeof *state->counts;
+    state->counts = memory_allocate(*bytes);
+    if (!state->counts)
+        return false;
+    const int64_t reals = state->remembered_count + aligned(step->B * step->width);
+    *bytes = (size_t)reals * sizeof(Real) + 2 * (size_t)aligned(step->B) * sizeof(int32_t);
+    state->memory = device_allocate(state->device, *bytes);
+    if (!state->memory)
+        return false;
+    device_zero(state->device, state->memory->data, *bytes);
+    memset(state->counts, 0, (size_t)step->B * sizeof *state->counts);
+    state->counts_known = true;
+    place(state);
+    return take_scratch(state, bytes);
+}
+
+/* ------------------------------------------------------------------------------------ making one */
+static void need_storage(const Transformer *transformer)
+{
+    const char *trouble = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
+    if (trouble)
+        error_raise("nn_transformer_state: the weights %s", trouble);
+}
+
+TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config)
+{
+    Device *device = transformer->layer[0].norm1.weight->device;
+    check_attention(&transformer->layer[0].attention);
+    config.sequences = config_size("sequences", config.sequences, 1);
+    config.longest = config_size("longest", config.longest, 1024);
+    config.precision = config_precision(device, config.precision);
+    if (device_is_capturing(device))
+        error_raise("nn_transformer_state: this step is replayed; make the state before it");
+    need_storage(transformer);
+    const TransformerStep step = step_of(transformer, config);
+    const int64_t one = shape_count(shape(step.B, state_sequence_count(&step), 1 + step.softmax));
+    const int64_t all = shape_count(shape(step.layers, aligned(one)));
+    size_t bytes = sizeof(TransformerState);
+    TransformerState *state = memory_allocate(bytes);
+    if (state)
+        *state = (TransformerState){ .device = device,
+                                     .transformer = *transformer,
+                                     .step = step,
+                                     .remembered_count = all,
+                                     .layer_count = aligned(one) };
+    if (!state || !take_memory(state, &bytes)) {
+        nn_transformer_state_free(state);
+        error_raise("nn_transformer_state: %s", device_exhausted(device, bytes).text);
+    }
+    return state;
+}
+
+void nn_transformer_state_free(TransformerState *state)
+{
+    if (!state)
+        return;
+    device_free(state->device, state->memory);
+    device_free(state->device, state->scratch);
+    free(state->counts);
+    free(state);
+}
+
+Tensor *nn_transformer_state_positions(const TransformerState *state)
+{
+    return (Tensor *)&state->positions;
+}
+
+/* ------------------------------------------------------------------------------------- the counts */
+const int32_t *state_counts(TransformerState *state)
+{
+    const bool recording = device_is_capturing(state->device);
+    if (recording)
+        return NULL;
+    if (!state->counts_known || state->recorded)
+        device_copy_out(state->device, state->counts, state->step.counts,
+                        (size_t)state->step.B * sizeof *state->counts);
+    state->counts_known = true;
+    return state->counts;
+}
+
+void state_counts_changed(TransformerState *state)
+{
+    state->counts_known = false;
+    state->recorded |= device_is_capturing(state->device);
+}
+
+/* --------------------------------------------------------------------------- resetting, branching */
+static void check_sequence(const char *function, const TransformerState *state, int64_t sequence)
+{
+    if (sequence < 0 || sequence >= state->step.B)
+        error_raise("%s: there is no sequence %lld, the state has %lld", function,
+                    (long long)sequence, (long long)state->step.B);
+}
+
+/* Keys and values are read as far as the counts say: to forget those is enough. */
+void nn_transformer_state_reset(TransformerState *state, int64_t sequence)
+{
+    const TransformerStep *step = &state->step;
+    const bool all = sequence == NN_ALL_SEQUENCES;
+    if (!all)
+        check_sequence("nn_transformer_state_reset", state, sequence);
+    const int64_t first = all ? 0 : sequence, count = all ? step->B : 1;
+    const int64_t each = state_sequence_count(step);
+    const size_t bytes = (size_t)count * sizeof(int32_t);
+    for (int64_t i = 0; i < step->layers && !step->softmax; i++)
+        device_zero(state->device, step->layer[i].sums + first * each,
+                    (size_t)(count * each) * sizeof(Real));
+    device_zero(state->device, step->counts + first, bytes);
+    device_zero(state->device, step->positions + first, bytes);
+    if (device_is_capturing(state->device))
+        state_counts_changed(state);
+    else
+        memset(state->counts + first, 0, bytes);
+}
+
+static void check_copy(const TransformerState *to, const TransformerState *from)
+{
+    if (to->step.layer[0].input.weight != from->step.layer[0].input.weight ||
+        to->step.layers != from->step.layers)
+        error_raise("nn_transformer_state_copy: the states are of two transformers");
+    if (device_is_capturing(to->device) && to->step.longest != from->step.longest)
+        error_raise("nn_transformer_state_copy: longest is %lld here and %lld there, expected the "
+                    "same in a step that is replayed",
+                    (long long)to->step.longest, (long long)from->step.longest);
+}
+
+static void copy_reals(const TransformerState *state, Real *to, const Real *from, int64_t count)
+{
+    device_copy(state->device, to, from, (size_t)count * sizeof(Real));
+}
+
+/* The keys, or the values, of so many positions of a sequence: [H, longest, D] there and here. */
+static void copy_positions(TransformerState *to, Real *there, const TransformerState *from,
+                           const Real *here, int64_t positions)
+{
+    const int64_t D = to->step.D;
+    for (int64_t h = 0; positions > 0 && h < to->step.H; h++)
+        copy_reals(to, there + h * to->step.longest * D, here + h * from->step.longest * D,
+                   positions * D);
+}
+
+/* What a layer remembers of a sequence. */
+static void copy_layer(TransformerState *to, int64_t sequence, const TransformerState *from,
+                       int64_t from_sequence, int64_t layer, int64_t positions)
+{
+    const StepLayer *there = &to->step.layer[layer], *here = &from->step.layer[layer];
+    const int64_t place = sequence * state_sequence_count(&to->step);
+    const int64_t from_place = from_sequence * state_sequence_count(&from->step);
+    if (to->step.softmax) {
+        copy_positions(to, there->keys + place, from, here->keys + from_place, positions);
+        copy_positions(to, there->values + place, from, here->values + from_place, positions);
+    } else {
+        copy_reals(to, there->sums + place, here->sums + from_place,
+                   state_sequence_count(&to->step));
+    }
+}
+
+/* Where the host may not see the count, which then both states understand alike. */
+static void copy_count_unseen(TransformerState *to, int64_t sequence, const TransformerState *from,
+                              int64_t from_sequence)
+{
+    device_copy(to->device, to->step.counts + sequence, from->step.counts + from_sequence,
+                sizeof(int32_t));
+    device_copy(to->device, to->step.positions + sequence, from->step.positions + from_sequence,
+                sizeof(int32_t));
+    state_counts_changed(to);
+}
+
+static void write_count(TransformerState *to, int64_t sequence, int32_t count)
+{
+    const int32_t last = (int32_t)to->step.longest - 1, position = count < last ? count : last;
+    device_copy_in(to->device, to->step.counts + sequence, &count, sizeof count);
+    device_copy_in(to->device, to->step.positions + sequence, &position, sizeof position);
+    to->counts[sequence] = count;
+}
+
+void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const TransformerState *from,
+                               int64_t from_sequence)
+{
+    check_sequence("nn_transformer_state_copy", to, sequence);
+    check_sequence("nn_transformer_state_copy", from, from_sequence);
+    check_copy(to, from);
+    if (to == from && sequence == from_sequence)
+        return;
+    const int32_t *counts = state_counts((TransformerState *)from);
+    const int64_t positions = counts ? counts[from_sequence] : from->step.longest;
+    if (positions > to->step.longest)
+        error_raise("nn_transformer_state_copy: sequence %lld has had %lld positions, the state "
+                    "that it is copied to is for %lld",
+                    (long long)from_sequence, (long long)positions, (long long)to->step.longest);
+    for (int64_t i = 0; i < to->step.layers; i++)
+        copy_layer(to, sequence, from, from_sequence, i, positions);
+    if (counts)
+        write_count(to, sequence, counts[from_sequence]);
+    else
+        copy_count_unseen(to, sequence, from, from_sequence);
+}

@@ -1,0 +1,35 @@
+/* What a transformer remembers of its sequences while it generates, as the files of nn/ see it. */
+#ifndef TAPEGRAD_NN_TRANSFORMER_STATE_H
+#define TAPEGRAD_NN_TRANSFORMER_STATE_H
+
+#include "nn/internal.h"
+#include "nn/transformer_step.h"
+
+struct TransformerState {
+    Device *device;
+    Transformer transformer;
+    TransformerStep step;    /* its layers' and counts' places are in memory, */
+    Block *memory, *scratch; /* and its scratch is this */
+    int64_t scratch_count;
+    Real *remembered; /* all that the layers remember, remembered_count numbers in one piece: */
+    int64_t remembered_count, layer_count; /* layer by layer, so many each */
+    Tensor out, positions;                 /* what the functions return; in memory too */
+    int32_t *counts;   /* [B]: a copy of step.counts, where state_counts says so */
+    bool counts_known; /* the copy is right, unless a replay has changed the counts since; */
+    bool recorded;     /* there may have been one */
+};
+
+/* The positions that each sequence has had, [B] on the host, read back from the device where the host
+ * does not know them. NULL while a step is being recorded: each replay may find others. */
+const int32_t *state_counts(TransformerState *state);
+
+/* To be called where something changes the counts in a way that the copy does not show. */
+void state_counts_changed(TransformerState *state);
+
+/* Scratch memory for a step: more is taken where the number of threads has grown. */
+void state_need_scratch(TransformerState *state);
+
+/* Numbers that a sequence takes in a layer's sums, or in its keys and again in its values. */
+int64_t state_sequence_count(const TransformerStep *step);
+
+#endif

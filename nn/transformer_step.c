@@ -1,0 +1,67 @@
+/* One position of a causal transformer, as a recurrent network (Katharopoulos et al. 2020,
+ * Transformers are RNNs, section 3.4)
+ *
+ * A layer's attention takes x_i, a row of width elements, and in each head makes q_i, k_i and v_i of
+ * D elements from it by three products. With the feature map phi, from R^D to R^F, it remembers
+ *     S_0 = 0, z_0 = 0                                             (16, 17)
+ *     S_i = S_{i-1} + phi(k_i) v_i^T                               (18)     [F, D]
+ *     z_i = z_{i-1} + phi(k_i)                                     (19)     [F]
+ *     out_i = S_i^T phi(q_i) / (phi(q_i).z_i + eps)                (20)     [D]
+ * which is what the causal sums of ops/causal_linear_attention.c are at position i. z is kept as one
+ * column more of S, as if each v_i ended with a 1. Where attention is softmax's, the layer remembers
+ * all keys and values so far instead, and
+ *     out_i = sum_{j<=i} p_j v_j,     p = softmax_j(q_i.k_j / sqrt D)
+ * The rest of (20), the heads' product, the residual connections, the norms and the feed-forward
+ * network, knows no other positions and is as in nn/transformer.c: after the norm,
+ *     x <- norm1(x + attention(x))      x <- norm2(x + ff2(f(ff1(x))))
+ * or before it
+ *     x <- x + attention(norm1(x))      x <- x + ff2(f(ff1(norm2(x))))
+ * and in the end one norm more. There is no dropout.
+ *
+ * A sequence that has had its longest positions gets not-a-number as its result, remembers no
+ * further key, and its count stays. */
+#include "nn/transformer_state.h"
+
+static void check_x(const TransformerState *state, const Tensor *x)
+{
+    const char *trouble = tensor_unreadable(x, TENSOR_REAL);
+    if (trouble)
+        error_raise("nn_transformer_step: x %s", trouble);
+    if (x->device != state->device)
+        error_raise("nn_transformer_step: x is on %s, the state on %s", device_name(x->device),
+                    device_name(state->device));
+    if (x->type == TENSOR_BF16)
+        error_raise("nn_transformer_step: x is stored in bf16, expected type Real; see op_cast");
+    if (!shape_equal(x->shape, state->out.shape))
+        error_raise("nn_transformer_step: x is %s, expected %s: [sequences, width]",
+                    shape_text(x->shape).text, shape_text(state->out.shape).text);
+    if (tensor_root(x)->requires_gradient)
+        error_raise("nn_transformer_step: x wants a gradient, and none passes through a step; call "
+                    "tape_recording(tape, false) before x is made");
+}
+
+/* Raises where it sees a sequence that is full, and counts the position. */
+static void count_position(TransformerState *state)
+{
+    const int64_t longest = state->step.longest;
+    const int32_t *counts = state_counts(state);
+    if (!counts) {
+        state_counts_changed(state);
+        return;
+    }
+    for (int64_t b = 0; b < state->step.B; b++)
+        if (counts[b] >= longest)
+            error_raise("nn_transformer_step: sequence %lld has had its longest, %lld positions",
+                        (long long)b, (long long)longest);
+    for (int64_t b = 0; b < state->step.B; b++)
+        state->counts[b]++;
+}
+
+Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
+{
+    check_x(state, x);
+    state_need_scratch(state);
+    count_position(state);
+    DEVICE_CALL(state->device, transformer_step, (state->out.data, x->data, &state->step));
+    return &state->out;
+}

@@ -1,0 +1,518 @@
+/* One position of a transformer on the CPU: see transformer_step.c for what is computed.
+ *
+ * A group of sequences goes through all layers together, and a team of threads works at it:
+ *   - few sequences are one group, and all threads its team. Each takes some rows of a weight matrix
+ *     for all sequences, or some heads, or some sequences; barriers lie between. A product then is
+ *     bound by reading the weights, and they are read once.
+ *   - many sequences are cut into groups, one a thread at a time, which is a team by itself: what a
+ *     group holds stays in its cache.
+ * A product's numbers are sums of vectors along the rows, in an order that depends on their length
+ * alone. So a sequence's results are the same bits whatever the number of threads, and whichever
+ * other sequences go with it. */
+#include "nn/transformer_step.h"
+#include "ops/activation.h"
+#include "ops/feature_map_cpu.h"
+#include "ops/layernorm.h"
+#include "ops/polynomial_features.h"
+#include "ops/rows.h"
+
+#include <omp.h>
+
+enum {
+    GROUP = 32, /* sequences of one thread */
+    TILE_ROWS = 4,
+    TILE_SEQUENCES = VECTOR_BYTES == 64 ? 4 : 2, /* sums of a tile stay in registers */
+};
+
+/* One thread's view of its team's work. */
+typedef struct Team {
+    const TransformerStep *step;
+    int64_t part, parts; /* this thread of so many */
+    int64_t first, B;    /* the group: sequences from first on */
+    Real *x;             /* [B, width]: what passes from layer to layer */
+    Real *normed;        /* [B, width] */
+    Real *packed;        /* [B, 3 width]: queries, keys, values */
+    Real *mixed;         /* [B, width] */
+    Real *inner;         /* [B, inner] */
+    Real *work;          /* this thread's own: features, or weights of attention */
+} Team;
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Rounded up to whole cache lines, so that threads do not write to the same. */
+static int64_t lines(int64_t count)
+{
+    return (count + LINE - 1) / LINE * LINE;
+}
+
+static void wait_for_team(const Team *team)
+{
+    if (team->parts > 1) {
+#pragma omp barrier
+    }
+}
+
+/* Which of `size` things are this thread's, by the multiple. */
+typedef struct Range {
+    int64_t begin, end;
+} Range;
+
+static Range share(const Team *team, int64_t size, int64_t multiple)
+{
+    const int64_t pieces = (size + multiple - 1) / multiple;
+    return (Range){ smaller(pieces * team->part / team->parts * multiple, size),
+                    smaller(pieces * (team->part + 1) / team->parts * multiple, size) };
+}
+
+/* --------------------------------------------------------------------------------------- products */
+ALWAYS_INLINE Vector load(const Real *x)
+{
+    return *(const UnalignedVector *)(const void *)x;
+}
+
+ALWAYS_INLINE void store(Real *x, Vector value)
+{
+    *(UnalignedVector *)(void *)x = value;
+}
+
+/* The first n numbers, n < LANES, and zeros. */
+ALWAYS_INLINE Vector load_some(const Real *x, int64_t n)
+{
+    Vector v = { 0 };
+    memcpy(&v, x, (size_t)n * sizeof *x);
+    return v;
+}
+
+ALWAYS_INLINE Real total(Vector v)
+{
+    typedef Real Piece __attribute__((vector_size(16), may_alias));
+    Piece pieces[VECTOR_BYTES / 16], sum = { 0 };
+    memcpy(pieces, &v, sizeof v);
+    for (int i = 0; i < VECTOR_BYTES / 16; i++)
+        sum += pieces[i];
+    Real all = 0;
+    for (int i = 0; i < 16 / (int)sizeof(Real); i++)
+        all += sum[i];
+    return all;
+}
+
+/* A product y = x weight^T + bias of rows of n numbers; y replaces what is in out, or is added. */
+typedef struct Rows {
+    Real *out;
+    const Real *x, *weight, *bias;
+    int64_t out_stride, x_stride, n;
+    bool add;
+} Rows;
+
+/* Of some rows of the weight and of x, both numbers known when compiling. */
+ALWAYS_INLINE void product_tile(int rows, int sequences, const Rows *p, int64_t row,
+                                int64_t sequence)
+{
+    const Real *weight = p->weight + row * p->n, *x = p->x + sequence * p->x_stride;
+    const int64_t n = p->n, whole = n / LANES * LANES;
+    Vector sum[TILE_ROWS][TILE_SEQUENCES] = { { { 0 } } };
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int r = 0; r < rows; r++)
+            for (int s = 0; s < sequences; s++)
+                sum[r][s] += load(weight + r * n + i) * load(x + s * p->x_stride + i);
+    if (whole < n)
+        for (int r = 0; r < rows; r++)
+            for (int s = 0; s < sequences; s++)
+                sum[r][s] += load_some(weight + r * n + whole, n - whole) *
+                             load_some(x + s * p->x_stride + whole, n - whole);
+    for (int r = 0; r < rows; r++)
+        for (int s = 0; s < sequences; s++) {
+            Real *out = p->out + (sequence + s) * p->out_stride + row + r;
+            contribute(out, p->add, total(sum[r][s]) + (p->bias ? p->bias[row + r] : 0));
+        }
+}
+
+ALWAYS_INLINE void product_rows(int rows, const Rows *p, int64_t row, int64_t sequences)
+{
+    int64_t s = 0;
+    for (; s + TILE_SEQUENCES <= sequences; s += TILE_SEQUENCES)
+        product_tile(rows, TILE_SEQUENCES, p, row, s);
+    for (; s < sequences; s++)
+        product_tile(rows, 1, p, row, s);
+}
+
+/* Rows of the weight from range.begin to range.end, for the first so many rows of x. */
+WHOLE_VECTORS static void product(const Rows *p, Range range, int64_t sequences)
+{
+    int64_t row = range.begin;
+    for (; row + TILE_ROWS <= range.end; row += TILE_ROWS)
+        product_rows(TILE_ROWS, p, row, sequences);
+    for (; row < range.end; row++)
+        product_rows(1, p, row, sequences);
+}
+
+/* out [B, rows] = x [B, n] weight^T + bias, or the same added: this thread's rows. */
+static Range linear(const Team *team, Real *out, bool add, const Real *x, StepLinear linear,
+                    int64_t n, int64_t rows)
+{
+    const Rows p = { .out = out,
+                     .x = x,
+                     .weight = linear.weight,
+                     .bias = linear.bias,
+                     .out_stride = rows,
+                     .x_stride = n,
+                     .n = n,
+                     .add = add };
+    const Range range = share(team, rows, LINE);
+    product(&p, range, team->B);
+    return range;
+}
+
+/* ---------------------------------------------------------------------------------- feature maps */
+
+/* phi(x), out [D], of a map that goes element by element. */
+ALWAYS_INLINE void map_elements(FeatureMap features, Real *out, const Real *x, int64_t D)
+{
+    int64_t d = 0;
+    for (; d + LANES <= D; d += LANES)
+        store(out + d, phi(features, load(x + d)));
+    for (; d < D; d++)
+        out[d] = phi(features, (Vector){ x[d] })[0];
+}
+
+static void map_squared_relu(Real *out, const Real *x, int64_t D)
+{
+    for (int64_t d = 0; d < D; d++)
+        out[d] = relu(x[d]) * relu(x[d]);
+}
+
+/* Keys' features as op_random_features makes them, queries' divided by their sum. */
+static void map_randomly(Real *out, const Real *x, const Real *projection, bool query, int64_t F,
+                         int64_t D)
+{
+    const Rows p = { .out = out, .x = x, .weight = projection, .n = D };
+    product(&p, (Range){ 0, F }, 1);
+    Real shift = 0, sum = 0;
+    for (int64_t d = 0; d < D; d++)
+        shift += x[d] * x[d] / 2;
+    if (query)
+        shift = row_max(out, F);
+    for (int64_t f = 0; f < F; f++) {
+        out[f] = real_exp(out[f] - shift);
+        sum += out[f];
+    }
+    const Real scale = query ? 1 / sum : (Real)(1 / sqrt((double)F));
+    for (int64_t f = 0; f < F; f++)
+        out[f] *= scale;
+}
+
+/* out [F] = phi(x), x [D], as nn/attention.c maps it; room [D] */
+WHOLE_VECTORS static void map(const TransformerStep *step, const StepLayer *layer, Real *out,
+                              const Real *x, bool query, Real *room)
+{
+    const int64_t D = step->D;
+    if (step->features > FEATURES_SQUARED_RELU) {
+        const Real scale = (Real)pow((double)D, -0.25);
+        for (int64_t d = 0; d < D; d++)
+            room[d] = scale * x[d];
+    }
+    switch (step->features) {
+    case FEATURES_ELU_PLUS_ONE:
+        map_elements(FEATURES_ELU_PLUS_ONE, out, x, D);
+        return;
+    case FEATURES_RELU:
+        map_elements(FEATURES_RELU, out, x, D);
+        return;
+    case FEATURES_SOFTPLUS:
+        memcpy(out, x, (size_t)D * sizeof *x);
+        softplus_row(out, D);
+        return;
+    case FEATURES_IDENTITY:
+        memcpy(out, x, (size_t)D * sizeof *x);
+        return;
+    case FEATURES_SQUARED_RELU:
+        map_squared_relu(out, x, D);
+        return;
+    case FEATURES_POLYNOMIAL:
+        polynomial_row(out, room, D);
+        return;
+    case FEATURES_RANDOM:
+        map_randomly(out, room, layer->projection, query, step->F, D);
+        return;
+    }
+}
+
+/* -------------------------------------------------------------------------------------- attention */
+
+/* Some vectors of columns, their number known when compiling: S <- S + b v^T, out = S^T a. */
+ALWAYS_INLINE void advance_columns(int vectors, Real *out, Real *S, const Real *a, const Real *b,
+                                   const Real *v, int64_t F, int64_t stride)
+{
+    Vector value[2], sum[2] = { { 0 } };
+    for (int i = 0; i < vectors; i++)
+        value[i] = load(v + i * LANES);
+    for (int64_t f = 0; f < F; f++, S += stride)
+        for (int i = 0; i < vectors; i++) {
+            const Vector s = load(S + i * LANES) + b[f] * value[i];
+            store(S + i * LANES, s);
+            sum[i] += a[f] * s;
+        }
+    for (int i = 0; i < vectors; i++)
+        store(out + i * LANES, sum[i]);
+}
+
+/* One column: S <- S + value b; S^T a */
+static Real advance_column(Real *S, const Real *a, const Real *b, Real value, int64_t F,
+                           int64_t stride)
+{
+    Real sum = 0;
+    for (int64_t f = 0; f < F; f++, S += stride) {
+        *S += b[f] * value;
+        sum += a[f] * *S;
+    }
+    return sum;
+}
+
+/* out [D]; S [F, D + 1]: S and, as its last column, z */
+WHOLE_VECTORS static void advance(Real *out, Real *S, const Real *a, const Real *b, const Real *v,
+                                  Real eps, int64_t F, int64_t D)
+{
+    int64_t d = 0;
+    for (; d + 2 * LANES <= D; d += 2 * LANES)
+        advance_columns(2, out + d, S + d, a, b, v + d, F, D + 1);
+    for (; d + LANES <= D; d += LANES)
+        advance_columns(1, out + d, S + d, a, b, v + d, F, D + 1);
+    for (; d < D; d++)
+        out[d] = advance_column(S + d, a, b, v[d], F, D + 1);
+    const Real den = advance_column(S + D, a, b, 1, F, D + 1) + eps;
+    for (d = 0; d < D; d++)
+        out[d] /= den;
+}
+
+/* out [D] of head h of the group's sequence s; q, k and v lie H D apart */
+static void attend_linearly(const Team *team, const StepLayer *layer, Real *out, const Real *q,
+                            int64_t s, int64_t h)
+{
+    const TransformerStep *step = team->step;
+    const int64_t F = step->F, D = step->D;
+    Real *a = team->work, *b = a + lines(F), *room = b + lines(F);
+    map(step, layer, a, q, true, room);
+    map(step, layer, b, q + step->width, false, room);
+    advance(out, layer->sums + ((team->first + s) * step->H + h) * F * (D + 1), a, b,
+            q + 2 * step->width, step->eps, F, D);
+}
+
+/* out [D] = sum_j p_j v_j, over the rows of v [n, D] */
+WHOLE_VECTORS static void mix_values(Real *out, const Real *p, const Real *v, int64_t n, int64_t D)
+{
+    int64_t d = 0;
+    for (; d + LANES <= D; d += LANES) {
+        Vector sum = { 0 };
+        for (int64_t j = 0; j < n; j++)
+            sum += p[j] * load(v + j * D + d);
+        store(out + d, sum);
+    }
+    for (; d < D; d++) {
+        out[d] = 0;
+        for (int64_t j = 0; j < n; j++)
+            out[d] += p[j] * v[j * D + d];
+    }
+}
+
+/* p [n] = softmax(p / sqrt D) */
+static void weigh(Real *p, int64_t n, int64_t D)
+{
+    const Real scale = (Real)(1 / sqrt((double)D)), largest = row_max(p, n);
+    Real sum = 0;
+    for (int64_t j = 0; j < n; j++) {
+        p[j] = real_exp(scale * (p[j] - largest));
+        sum += p[j];
+    }
+    for (int64_t j = 0; j < n; j++)
+        p[j] /= sum;
+}
+
+/* The same; a sequence that is full remembers no more. */
+static void attend_by_softmax(const Team *team, const StepLayer *layer, Real *out, const Real *q,
+                              int64_t s, int64_t h)
+{
+    const TransformerStep *step = team->step;
+    const int64_t D = step->D, head = ((team->first + s) * step->H + h) * step->longest * D;
+    Real *keys = layer->keys + head, *values = layer->values + head, *p = team->work;
+    int64_t n = step->counts[team->first + s];
+    if (n < step->longest) {
+        memcpy(keys + n * D, q + step->width, (size_t)D * sizeof *q);
+        memcpy(values + n * D, q + 2 * step->width, (size_t)D * sizeof *q);
+        n++;
+    }
+    product(&(Rows){ .out = p, .x = q, .weight = keys, .n = D }, (Range){ 0, n }, 1);
+    weigh(p, n, D);
+    mix_values(out, p, values, n, D);
+}
+
+static void attend(const Team *team, const StepLayer *layer)
+{
+    const TransformerStep *step = team->step;
+    const Range range = share(team, team->B * step->H, 1);
+    for (int64_t i = range.begin; i < range.end; i++) {
+        const int64_t s = i / step->H, h = i % step->H;
+        Real *out = team->mixed + s * step->width + h * step->D;
+        const Real *q = team->packed + s * 3 * step->width + h * step->D;
+        if (step->softmax)
+            attend_by_softmax(team, layer, out, q, s, h);
+        else
+            attend_linearly(team, layer, out, q, s, h);
+    }
+}
+
+/* ------------------------------------------------------------------------------------- the layers */
+
+/* out = norm(x), of this thread's sequences; and then for the whole team. */
+static void normalise(const Team *team, Real *out, const Real *x, StepNorm norm)
+{
+    const int64_t width = team->step->width;
+    const Range range = share(team, team->B, 1);
+    for (int64_t s = range.begin; s < range.end; s++)
+        layernorm_row(out + s * width, x + s * width, norm.weight, norm.bias, norm.eps, width);
+    wait_for_team(team);
+}
+
+/* x <- x + attention(from) */
+static void add_attention(const Team *team, const StepLayer *layer, const Real *from)
+{
+    const int64_t width = team->step->width;
+    linear(team, team->packed, false, from, layer->input, width, 3 * width);
+    wait_for_team(team);
+    attend(team, layer);
+    wait_for_team(team);
+    linear(team, team->x, true, team->mixed, layer->output, width, width);
+    wait_for_team(team);
+}
+
+static void activate(Real *y, int64_t n, bool with_gelu)
+{
+    if (with_gelu) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = gelu(y[i]);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = relu(y[i]);
+    }
+}
+
+/* x <- x + ff2(f(ff1(from))) */
+static void add_feed_forward(const Team *team, const StepLayer *layer, const Real *from)
+{
+    const int64_t width = team->step->width, inner = team->step->inner;
+    const Range mine = linear(team, team->inner, false, from, layer->ff1, width, inner);
+    for (int64_t s = 0; s < team->B; s++)
+        activate(team->inner + s * inner + mine.begin, mine.end - mine.begin, team->step->gelu);
+    wait_for_team(team);
+    linear(team, team->x, true, team->inner, layer->ff2, inner, width);
+    wait_for_team(team);
+}
+
+static void run_layer(const Team *team, const StepLayer *layer)
+{
+    const bool pre_norm = team->step->pre_norm;
+    const Real *from = pre_norm ? team->normed : team->x;
+    if (pre_norm)
+        normalise(team, team->normed, team->x, layer->norm1);
+    add_attention(team, layer, from);
+    normalise(team, pre_norm ? team->normed : team->x, team->x,
+              pre_norm ? layer->norm2 : layer->norm1);
+    add_feed_forward(team, layer, from);
+    if (!pre_norm)
+        normalise(team, team->x, team->x, layer->norm2);
+}
+
+/* The sequence has had one position more; when it had all, its result is not-a-number. */
+static void count_position(const TransformerStep *step, Real *out, int64_t sequence)
+{
+    const int64_t count = step->counts[sequence];
+    for (int64_t i = 0; count >= step->longest && i < step->width; i++)
+        out[i] = NAN;
+    step->counts[sequence] = (int32_t)smaller(count + 1, step->longest);
+    step->positions[sequence] = (int32_t)smaller(count + 1, step->longest - 1);
+}
+
+static void run(const Team *team, const Real *x)
+{
+    const TransformerStep *step = team->step;
+    const int64_t width = step->width;
+    const Range mine = share(team, team->B, 1);
+    const size_t bytes = (size_t)((mine.end - mine.begin) * width) * sizeof *x;
+    memmove(team->x + mine.begin * width, x + (team->first + mine.begin) * width, bytes);
+    wait_for_team(team);
+    for (int64_t i = 0; i < step->layers; i++)
+        run_layer(team, &step->layer[i]);
+    if (step->norm.weight)
+        normalise(team, team->x, team->x, step->norm);
+    for (int64_t s = mine.begin; s < mine.end; s++)
+        count_position(step, team->x + s * width, team->first + s);
+}
+
+/* ----------------------------------------------------------------------------------------- teams */
+typedef struct Plan {
+    int64_t threads, group, groups;
+    int64_t row;  /* numbers of a group's memory for each sequence */
+    int64_t work; /* numbers of a thread's own */
+} Plan;
+
+static Plan plan_of(const TransformerStep *step)
+{
+    Plan plan = { .threads = omp_get_max_threads(), .group = step->B };
+    if (step->B >= plan.threads * GROUP)
+        plan.group = GROUP;
+    plan.groups = (step->B + plan.group - 1) / plan.group;
+    plan.row = 5 * lines(step->width) + lines(step->inner);
+    plan.work = step->softmax ? lines(step->longest) : 2 * lines(step->F) + lines(step->D);
+    return plan;
+}
+
+/* The teams' memory, then the threads' own. */
+static int64_t team_memory(const Plan *plan)
+{
+    const int64_t teams = plan->groups > 1 ? plan->threads : 1;
+    return teams * plan->group * plan->row;
+}
+
+int64_t transformer_step_scratch_cpu(const TransformerStep *step)
+{
+    const Plan plan = plan_of(step);
+    return team_memory(&plan) + plan.threads * plan.work;
+}
+
+/* A team's memory for B sequences. */
+static Team team_of(const TransformerStep *step, const Plan *plan, Real *out, int64_t group)
+{
+    const int64_t thread = omp_get_thread_num(), first = group * plan->group;
+    Team team = { .step = step,
+                  .parts = plan->groups > 1 ? 1 : omp_get_num_threads(),
+                  .part = plan->groups > 1 ? 0 : thread,
+                  .first = first,
+                  .B = smaller(plan->group, step->B - first),
+                  .x = out + first * step->width };
+    team.normed = step->scratch + (plan->groups > 1 ? thread : 0) * plan->group * plan->row;
+    team.mixed = team.normed + plan->group * lines(step->width);
+    team.packed = team.mixed + plan->group * lines(step->width);
+    team.inner = team.packed + plan->group * 3 * lines(step->width);
+    team.work = step->scratch + team_memory(plan) + thread * plan->work;
+    return team;
+}
+
+void transformer_step_cpu(Real *out, const Real *x, const TransformerStep *step)
+{
+    const Plan plan = plan_of(step);
+#pragma omp parallel
+    if (plan.groups > 1) {
+#pragma omp for schedule(dynamic)
+        for (int64_t group = 0; group < plan.groups; group++) {
+            const Team team = team_of(step, &plan, out, group);
+            run(&team, x);
+        }
+    } else {
+        const Team team = team_of(step, &plan, out, 0);
+        run(&team, x);
+    }
+}
