@@ -2,6 +2,7 @@
  * values of all heads; the attention operation mixes the positions; another product mixes the
  * heads. */
 #include "nn/internal.h"
+#include "ops/internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -108,10 +109,18 @@ static Tensor *map(Tape *tape, const MultiHeadAttention *attention, Tensor *x, b
     return op_random_features(tape, x, attention->projection);
 }
 
+/* The sums over these positions and those before them, to where the memory has a place for them. */
+static void keep_sums(const AttentionMemory *memory, const Tensor *sums)
+{
+    device_copy(sums->device, memory->sums_after, sums->data,
+                (size_t)tensor_count(sums) * sizeof(Real));
+}
+
 /* packed [B, N, 3 H, D], as below */
 static Tensor *mix_linearly(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
-                            Tensor *key_lengths)
+                            Tensor *key_lengths, const AttentionMemory *memory)
 {
+    Tensor *sums = NULL;
     LinearAttention options = { .features = attention->features,
                                 .eps = attention->eps,
                                 .key_lengths = key_lengths };
@@ -126,7 +135,39 @@ static Tensor *mix_linearly(Tape *tape, const MultiHeadAttention *attention, Ten
     if (attention->attention == ATTENTION_LINEAR)
         return op_linear_attention(tape, query, key, value, options);
     options.form = attention->form;
-    return op_causal_linear_attention(tape, query, key, value, options);
+    options.state = memory ? memory->sums : NULL;
+    options.final_state = memory ? &sums : NULL;
+    Tensor *mixed = op_causal_linear_attention(tape, query, key, value, options);
+    if (memory)
+        keep_sums(memory, sums);
+    return mixed;
+}
+
+/* keys, values [B, H, longest, D], of which the first N positions are written; packed [B, N, 3 H, D] */
+static void attention_keep_cpu(Real *keys, Real *values, const Real *packed, int64_t B, int64_t N,
+                               int64_t H, int64_t D, int64_t longest)
+{
+    const size_t bytes = (size_t)D * sizeof(Real);
+#pragma omp parallel for schedule(static) if (B * N * H * D >= PARALLEL_MINIMUM)
+    for (int64_t i = 0; i < B * N * H; i++) {
+        const int64_t h = i % H, n = i / H % N, b = i / H / N;
+        const int64_t to = ((b * H + h) * longest + n) * D, from = ((b * N + n) * 3 * H + h) * D;
+        memcpy(keys + to, packed + from + H * D, bytes);
+        memcpy(values + to, packed + from + 2 * H * D, bytes);
+    }
+}
+
+static Tensor *mix_by_softmax(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
+                              Tensor *key_lengths, const AttentionMemory *memory)
+{
+    if (memory) {
+        const Tensor *kept = op_cast(tape, packed, TENSOR_REAL);
+        const int64_t B = packed->shape.size[0], N = packed->shape.size[1];
+        DEVICE_CALL(kept, attention_keep,
+                    (memory->keys, memory->values, kept->data, B, N, attention->heads,
+                     attention->head_dim, memory->longest));
+    }
+    return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, true);
 }
 
 /* packed [B, N, 2 H, D]: first the H query heads, which are the keys' too, then the values'. */
@@ -143,14 +184,14 @@ static Tensor *mix_by_hashes(Tape *tape, const MultiHeadAttention *attention, Te
 
 /* packed [B, N, 3 H, D]: first the H query heads, then the keys', then the values'; or as above. */
 static Tensor *mix(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
-                   Tensor *key_lengths)
+                   Tensor *key_lengths, const AttentionMemory *memory)
 {
     switch (attention->attention) {
     case ATTENTION_CAUSAL_LINEAR:
     case ATTENTION_LINEAR:
-        return mix_linearly(tape, attention, packed, key_lengths);
+        return mix_linearly(tape, attention, packed, key_lengths, memory);
     case ATTENTION_CAUSAL_SOFTMAX:
-        return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, true);
+        return mix_by_softmax(tape, attention, packed, key_lengths, memory);
     case ATTENTION_SOFTMAX:
         return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, false);
     case ATTENTION_CAUSAL_LSH:
@@ -160,8 +201,8 @@ static Tensor *mix(Tape *tape, const MultiHeadAttention *attention, Tensor *pack
     tape_error(tape, "nn_attention_forward: there is no attention %d", (int)attention->attention);
 }
 
-Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
-                             Tensor *key_lengths)
+Tensor *nn_attention_remembering(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
+                                 Tensor *key_lengths, const AttentionMemory *memory)
 {
     check(tape, attention, x);
     const int64_t B = x->shape.size[0], N = x->shape.size[1];
@@ -169,7 +210,13 @@ Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Te
     const int64_t parts = is_lsh(attention) ? 2 : 3;
     Tensor *packed = nn_linear_forward(tape, &attention->input, x); /* [B, N, parts H D] */
     packed = op_reshape(tape, packed, shape(B, N, parts * H, D));
-    Tensor *mixed = mix(tape, attention, packed, key_lengths); /* [B, N, H, D] */
+    Tensor *mixed = mix(tape, attention, packed, key_lengths, memory); /* [B, N, H, D] */
     mixed = op_reshape(tape, mixed, shape(B, N, H * D));
     return nn_linear_forward(tape, &attention->output, mixed);
+}
+
+Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
+                             Tensor *key_lengths)
+{
+    return nn_attention_remembering(tape, attention, x, key_lengths, NULL);
 }

@@ -52,4 +52,18 @@ Tensor *params_try_constant(Params *params, const Real *host, Shape shape);
 /* The config with defaults for its zeros; raises, as function, where a field makes no sense. */
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig config);
 
+/* Positions that a causal attention remembers, for nn_transformer_prefill. */
+typedef struct AttentionMemory {
+    Tensor *sums;        /* linear: [B, H, F, D + 1], of the positions before these, */
+    Real *sums_after;    /* and where to put those that these are in too */
+    Real *keys, *values; /* softmax: where to put them, [B, H, longest, D], from the first */
+    int64_t longest;
+} AttentionMemory;
+
+/* nn_attention_forward and nn_transformer_layer_forward, which have no memory: NULL. */
+Tensor *nn_attention_remembering(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
+                                 Tensor *key_lengths, const AttentionMemory *memory);
+Tensor *nn_transformer_layer_remembering(Tape *tape, const TransformerLayer *layer, Tensor *x,
+                                         Tensor *key_lengths, const AttentionMemory *memory);
+
 #endif

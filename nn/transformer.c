@@ -76,10 +76,11 @@ static Tensor *join_and_norm(Tape *tape, const TransformerLayer *layer, const La
                                  norm->bias, norm->eps);
 }
 
-static Tensor *post_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths)
+static Tensor *post_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths,
+                         const AttentionMemory *memory)
 {
     x = join_and_norm(tape, layer, &layer->norm1, x,
-                      nn_attention_forward(tape, &layer->attention, x, key_lengths));
+                      nn_attention_remembering(tape, &layer->attention, x, key_lengths, memory));
     return join_and_norm(tape, layer, &layer->norm2, x, feed_forward(tape, layer, x));
 }
 
@@ -89,10 +90,12 @@ static Tensor *join(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor
     return op_add(tape, x, nn_dropout_forward(tape, &layer->dropout, branch));
 }
 
-static Tensor *pre_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths)
+static Tensor *pre_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths,
+                        const AttentionMemory *memory)
 {
     Tensor *normed = nn_layer_norm_forward(tape, &layer->norm1, x);
-    x = join(tape, layer, x, nn_attention_forward(tape, &layer->attention, normed, key_lengths));
+    x = join(tape, layer, x,
+             nn_attention_remembering(tape, &layer->attention, normed, key_lengths, memory));
     normed = nn_layer_norm_forward(tape, &layer->norm2, x);
     return join(tape, layer, x, feed_forward(tape, layer, normed));
 }
@@ -103,13 +106,19 @@ static Tensor *release(Tape *tape, TapeMark mark, Tensor *result)
     return tape_is_recording(tape) ? result : tape_release(tape, mark, result);
 }
 
+Tensor *nn_transformer_layer_remembering(Tape *tape, const TransformerLayer *layer, Tensor *x,
+                                         Tensor *key_lengths, const AttentionMemory *memory)
+{
+    TapeMark mark = tape_mark(tape);
+    x = layer->pre_norm ? pre_norm(tape, layer, x, key_lengths, memory)
+                        : post_norm(tape, layer, x, key_lengths, memory);
+    return release(tape, mark, x);
+}
+
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                      Tensor *key_lengths)
 {
-    TapeMark mark = tape_mark(tape);
-    x = layer->pre_norm ? pre_norm(tape, layer, x, key_lengths)
-                        : post_norm(tape, layer, x, key_lengths);
-    return release(tape, mark, x);
+    return nn_transformer_layer_remembering(tape, layer, x, key_lengths, NULL);
 }
 
 /* ---------------------------------------------------------------------------------- the whole stack */

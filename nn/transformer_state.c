@@ -176,7 +176,7 @@ void state_need_scratch(TransformerState *state)
 static bool take_memory(TransformerState *state, size_t *bytes)
 {
     const TransformerStep *step = &state->step;
-    *bytes = (size_t)step->B * sizeof *state->counts;
+    *bytes = 2 * (size_t)step->B * sizeof *state->counts;
     state->counts = memory_allocate(*bytes);
     if (!state->counts)
         return false;
@@ -187,7 +187,6 @@ static bool take_memory(TransformerState *state, size_t *bytes)
         return false;
     device_zero(state->device, state->memory->data, *bytes);
     memset(state->counts, 0, (size_t)step->B * sizeof *state->counts);
-    state->counts_known = true;
     place(state);
     return take_scratch(state, bytes);
 }
@@ -246,20 +245,29 @@ Tensor *nn_transformer_state_positions(const TransformerState *state)
 /* ------------------------------------------------------------------------------------- the counts */
 const int32_t *state_counts(TransformerState *state)
 {
-    const bool recording = device_is_capturing(state->device);
-    if (recording)
+    if (device_is_capturing(state->device))
         return NULL;
-    if (!state->counts_known || state->recorded)
+    if (state->recorded)
         device_copy_out(state->device, state->counts, state->step.counts,
                         (size_t)state->step.B * sizeof *state->counts);
-    state->counts_known = true;
     return state->counts;
 }
 
-void state_counts_changed(TransformerState *state)
+void state_counts_recorded(TransformerState *state)
 {
-    state->counts_known = false;
-    state->recorded |= device_is_capturing(state->device);
+    state->recorded = true;
+}
+
+void state_write_counts(TransformerState *state, int32_t *counts)
+{
+    const TransformerStep *step = &state->step;
+    const size_t bytes = (size_t)step->B * sizeof *counts;
+    memcpy(state->counts, counts, bytes);
+    device_copy_in(state->device, step->counts, counts, bytes);
+    for (int64_t b = 0; b < step->B; b++)
+        if (counts[b] == step->longest)
+            counts[b]--;
+    device_copy_in(state->device, step->positions, counts, bytes);
 }
 
 /* --------------------------------------------------------------------------- resetting, branching */
@@ -286,7 +294,7 @@ void nn_transformer_state_reset(TransformerState *state, int64_t sequence)
     device_zero(state->device, step->counts + first, bytes);
     device_zero(state->device, step->positions + first, bytes);
     if (device_is_capturing(state->device))
-        state_counts_changed(state);
+        state_counts_recorded(state);
     else
         memset(state->counts + first, 0, bytes);
 }
@@ -341,7 +349,7 @@ static void copy_count_unseen(TransformerState *to, int64_t sequence, const Tran
                 sizeof(int32_t));
     device_copy(to->device, to->step.positions + sequence, from->step.positions + from_sequence,
                 sizeof(int32_t));
-    state_counts_changed(to);
+    state_counts_recorded(to);
 }
 
 static void write_count(TransformerState *to, int64_t sequence, int32_t count)

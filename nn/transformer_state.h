@@ -14,17 +14,19 @@ struct TransformerState {
     Real *remembered; /* all that the layers remember, remembered_count numbers in one piece: */
     int64_t remembered_count, layer_count; /* layer by layer, so many each */
     Tensor out, positions;                 /* what the functions return; in memory too */
-    int32_t *counts;   /* [B]: a copy of step.counts, where state_counts says so */
-    bool counts_known; /* the copy is right, unless a replay has changed the counts since; */
-    bool recorded;     /* there may have been one */
+    int32_t *counts; /* [2, B]: a copy of step.counts, which state_counts keeps right; and room */
+    bool recorded;   /* replays may have changed the counts since */
 };
 
 /* The positions that each sequence has had, [B] on the host, read back from the device where the host
  * does not know them. NULL while a step is being recorded: each replay may find others. */
 const int32_t *state_counts(TransformerState *state);
 
-/* To be called where something changes the counts in a way that the copy does not show. */
-void state_counts_changed(TransformerState *state);
+/* To be called where a step that is being recorded changes the counts. */
+void state_counts_recorded(TransformerState *state);
+
+/* Other counts, given in host memory of [B] that is written to. */
+void state_write_counts(TransformerState *state, int32_t *counts);
 
 /* Scratch memory for a step: more is taken where the number of threads has grown. */
 void state_need_scratch(TransformerState *state);

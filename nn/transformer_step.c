@@ -46,7 +46,7 @@ static void count_position(TransformerState *state)
     const int64_t longest = state->step.longest;
     const int32_t *counts = state_counts(state);
     if (!counts) {
-        state_counts_changed(state);
+        state_counts_recorded(state);
         return;
     }
     for (int64_t b = 0; b < state->step.B; b++)

@@ -1,0 +1,150 @@
+/* States of generation to and from safetensors files: "counts" [B] and "longest" [], and of each layer
+ * "layers.0.sums" [B, H, F, D + 1] and so on, or "layers.0.keys" and "layers.0.values"
+ * [B, H, longest, D]. */
+#include "nn/transformer_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifdef TAPEGRAD_DOUBLE
+static const FileType real_type = FILE_F64;
+#else
+static const FileType real_type = FILE_F32;
+#endif
+
+enum { MOST_ENTRIES = 2 * NN_MAX_LAYERS + 2, ENTRY_NAME_BYTES = 32 };
+
+/* A state on the host: what is written, or where it is read to. */
+typedef struct HostState {
+    Real *remembered;
+    int32_t *counts, longest;
+    char names[MOST_ENTRIES][ENTRY_NAME_BYTES];
+    FileEntry entries[MOST_ENTRIES];
+    int count;
+} HostState;
+
+static void host_free(HostState *host)
+{
+    if (host) {
+        free(host->remembered);
+        free(host->counts);
+    }
+    free(host);
+}
+
+static void add_entry(HostState *host, const char *name, FileType type, Shape shape,
+                      const void *data)
+{
+    snprintf(host->names[host->count], ENTRY_NAME_BYTES, "%s", name);
+    host->entries[host->count] =
+        (FileEntry){ .name = host->names[host->count], .type = type, .shape = shape, .data = data };
+    host->count++;
+}
+
+static void add_layer(HostState *host, const TransformerState *state, int64_t layer,
+                      const char *what, const Real *data)
+{
+    const TransformerStep *step = &state->step;
+    char name[ENTRY_NAME_BYTES];
+    snprintf(name, sizeof name, "layers.%d.%s", (int)layer, what);
+    add_entry(host, name, real_type,
+              step->softmax ? shape(step->B, step->H, step->longest, step->D)
+                            : shape(step->B, step->H, step->F, step->D + 1),
+              host->remembered + (data - state->remembered));
+}
+
+static void add_entries(HostState *host, const TransformerState *state)
+{
+    const TransformerStep *step = &state->step;
+    for (int64_t i = 0; i < step->layers; i++) {
+        const StepLayer *layer = &step->layer[i];
+        if (step->softmax) {
+            add_layer(host, state, i, "keys", layer->keys);
+            add_layer(host, state, i, "values", layer->values);
+        } else {
+            add_layer(host, state, i, "sums", layer->sums);
+        }
+    }
+    add_entry(host, "counts", FILE_I32, shape(step->B), host->counts);
+    add_entry(host, "longest", FILE_I32, shape_scalar(), &host->longest);
+}
+
+/* Memory for it all, and the list of entries; NULL, and reported, when memory is exhausted. */
+static HostState *host_state(const TransformerState *state, const char *function)
+{
+    const size_t bytes = (size_t)state->remembered_count * sizeof(Real);
+    const size_t count_bytes = (size_t)state->step.B * sizeof(int32_t);
+    HostState *host = memory_allocate(sizeof *host);
+    if (host)
+        *host = (HostState){ .remembered = memory_allocate(bytes),
+                             .counts = memory_allocate(count_bytes),
+                             .longest = (int32_t)state->step.longest };
+    if (!host || !host->remembered || !host->counts) {
+        host_free(host);
+        error_report("%s: %s", function,
+                     device_exhausted(state->device, sizeof *host + bytes + count_bytes).text);
+        return NULL;
+    }
+    add_entries(host, state);
+    return host;
+}
+
+bool nn_transformer_state_save(const TransformerState *state, const char *path)
+{
+    HostState *host = host_state(state, "nn_transformer_state_save");
+    if (!host)
+        return false;
+    device_copy_out(state->device, host->remembered, state->remembered,
+                    (size_t)state->remembered_count * sizeof(Real));
+    device_copy_out(state->device, host->counts, state->step.counts,
+                    (size_t)state->step.B * sizeof(int32_t));
+    const bool good = tensor_file_save(path, host->entries, host->count, NULL, 0);
+    host_free(host);
+    return good;
+}
+
+/* Whether the file's numbers make sense for this state. */
+static bool check_numbers(const TransformerState *state, const HostState *host, const char *path)
+{
+    const int64_t longest = state->step.longest;
+    if (host->longest != longest)
+        return error_report("nn_transformer_state_load: %s: longest is %d, expected %lld", path,
+                            (int)host->longest, (long long)longest);
+    for (int64_t b = 0; b < state->step.B; b++)
+        if (host->counts[b] < 0 || host->counts[b] > longest)
+            return error_report("nn_transformer_state_load: %s: counts[%lld] is %d, expected 0 to "
+                                "%lld",
+                                path, (long long)b, (int)host->counts[b], (long long)longest);
+    return true;
+}
+
+static bool read_all(HostState *host, const TensorFile *file, const char *path)
+{
+    for (int i = 0; i < host->count; i++) {
+        const FileEntry *entry = &host->entries[i];
+        void *data = (void *)entry->data;
+        if (!(entry->type == FILE_I32 ? tensor_file_read_i32(file, entry->name, entry->shape, data)
+                                      : tensor_file_read(file, entry->name, entry->shape, data)))
+            return false;
+    }
+    if (tensor_file_count(file) != host->count)
+        return error_report("nn_transformer_state_load: %s has %d entries, expected %d: it is of "
+                            "another transformer",
+                            path, tensor_file_count(file), host->count);
+    return true;
+}
+
+bool nn_transformer_state_load(TransformerState *state, const char *path)
+{
+    HostState *host = host_state(state, "nn_transformer_state_load");
+    TensorFile *file = host ? tensor_file_open(path) : NULL;
+    const bool good = file && read_all(host, file, path) && check_numbers(state, host, path);
+    if (good) {
+        device_copy_in(state->device, state->remembered, host->remembered,
+                       (size_t)state->remembered_count * sizeof(Real));
+        state_write_counts(state, host->counts);
+    }
+    tensor_file_close(file);
+    host_free(host);
+    return good;
+}
