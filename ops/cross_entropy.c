@@ -87,30 +87,19 @@ static void check_weights(Tape *tape, const Tensor *weights, int64_t R)
                    (long long)R);
 }
 
-/* Raises unless a tensor of one number a row fits the logits. */
-static void check_rows(Tape *tape, const char *label, const Tensor *tensor, const Tensor *logits)
-{
-    Shape expected = logits->shape;
-    expected.size[--expected.rank] = 0;
-    if (!shape_equal(tensor->shape, expected))
-        tape_error(tape, "%s is %s, expected %s: logits is %s", label,
-                   shape_text(tensor->shape).text, shape_text(expected).text,
-                   shape_text(logits->shape).text);
-}
-
 static void check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
 {
     tape_use(tape, "op_cross_entropy: logits", logits);
     if (logits->shape.rank < 1)
         tape_error(tape, "op_cross_entropy: logits is a scalar, expected one axis at least");
     tape_use_i32(tape, "op_cross_entropy: targets", targets);
-    check_rows(tape, "op_cross_entropy: targets", targets, logits);
+    check_one_a_row(tape, "op_cross_entropy: targets", targets, logits, "logits");
     check_indices(tape, "op_cross_entropy: targets", targets, 0, shape_columns(logits->shape) - 1,
                   "the classes of logits");
     if (!weights)
         return;
     tape_use_real(tape, "op_cross_entropy: weights", weights);
-    check_rows(tape, "op_cross_entropy: weights", weights, logits);
+    check_one_a_row(tape, "op_cross_entropy: weights", weights, logits, "logits");
     if (!device_is_capturing(weights->device))
         check_weights(tape, weights, shape_rows(logits->shape));
 }

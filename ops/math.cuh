@@ -6,9 +6,25 @@
 
 #define MATH_FUNCTION __device__ static inline
 
+MATH_FUNCTION Real real_abs(Real x)
+{
+    return fabs(x);
+}
 MATH_FUNCTION Real real_exp(Real x)
 {
     return exp(x);
+}
+MATH_FUNCTION Real real_expm1(Real x)
+{
+    return expm1(x);
+}
+MATH_FUNCTION Real real_log(Real x)
+{
+    return log(x);
+}
+MATH_FUNCTION Real real_log1p(Real x)
+{
+    return log1p(x);
 }
 MATH_FUNCTION Real real_tanh(Real x)
 {

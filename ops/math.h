@@ -37,6 +37,12 @@ MATH_FUNCTION Real real_from_bits(RealBits bits)
     return x;
 }
 
+/* |x| */
+MATH_FUNCTION Real real_abs(Real x)
+{
+    return x < 0 ? -x : x;
+}
+
 #ifdef TAPEGRAD_DOUBLE
 
 MATH_FUNCTION Real real_exp(Real x)

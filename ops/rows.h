@@ -5,6 +5,23 @@
 #include "ops/internal.h"
 #include "ops/math.h"
 
+/* [...] of [..., C] */
+static inline Shape shape_of_rows(Shape shape)
+{
+    shape.size[--shape.rank] = 0;
+    return shape;
+}
+
+/* Raises unless the tensor has one number for each row of x, which the sentence calls so. */
+static inline void check_one_a_row(Tape *tape, const char *label, const Tensor *tensor,
+                                   const Tensor *x, const char *name)
+{
+    const Shape expected = shape_of_rows(x->shape);
+    if (!shape_equal(tensor->shape, expected))
+        tape_error(tape, "%s is %s, expected %s: %s is %s", label, shape_text(tensor->shape).text,
+                   shape_text(expected).text, name, shape_text(x->shape).text);
+}
+
 /* max_c x_c, of the elements that are numbers: of every sixteenth first, as vectors do it. */
 static inline Real row_max(const Real *x, int64_t C)
 {

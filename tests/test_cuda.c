@@ -132,6 +132,12 @@ static Tensor *apply_weighted_cross_entropy(Tape *tape, Tensor **x)
                             tape_input(tape, weights, shape(37)));
 }
 
+static Tensor *apply_logistic_mixture(Tape *tape, Tensor **x)
+{
+    const Shape pixels = shape(x[0]->shape.size[0]);
+    return op_discretized_logistic_mixture(tape, x[0], integers(tape, pixels, 256));
+}
+
 static Tensor *apply_masked_attention(Tape *tape, Tensor **x)
 {
     const int32_t lengths[2] = { 5, 70 };
@@ -300,6 +306,9 @@ static const Case cases[] = {
     CASE(cross_entropy, S(37, 11)),
     CASE(cross_entropy, S(37, 1500)),
     CASE(weighted_cross_entropy, S(37, 11)),
+    CASE(logistic_mixture, S(37, 30)),
+    CASE(logistic_mixture, S(300, 3)),
+    CASE(logistic_mixture, S(3, 3300)),
     CASE(embedding, S(11, 33)),
     CASE(embedding, S(300, 5)),
     CASE(matmul, S(37, 41), S(41, 19)),

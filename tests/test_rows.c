@@ -70,12 +70,19 @@ static Tensor *embedding_vector(Tape *t, Tensor **in)
     return op_embedding(t, in[0], in[1]);
 }
 
+static Tensor *logistic_mixture_vector(Tape *t, Tensor **in)
+{
+    return op_discretized_logistic_mixture(t, in[0], in[1]);
+}
+
 START_TEST(reference_vectors)
 {
     check_vector("layernorm.safetensors", "x w b", layernorm_vector);
     check_vector("softmax.safetensors", "x", softmax_vector);
     check_vector("softmax.safetensors", "x", log_softmax_vector);
     check_vector("cross_entropy_masked.safetensors", "logits #target mask", cross_entropy_vector);
+    check_vector("discretized_logistic_mixture.safetensors", "params #pixels",
+                 logistic_mixture_vector);
     check_vector("embedding.safetensors", "w #index", embedding_vector);
 }
 END_TEST
@@ -192,6 +199,33 @@ START_TEST(gradients_of_losses)
     check_gradient(mean_squared_error_checked, NULL, shape_scalar(), shape_scalar());
     check_gradient(mean_squared_error_checked, NULL, shape(3, 7), shape(3, 7));
     check_gradient(mean_squared_error_of_one, NULL, shape(2, 3));
+}
+END_TEST
+
+static Tensor *logistic_mixture_checked(Tape *t, Tensor *const *in, void *context)
+{
+    const Shape *pixels = context;
+    int32_t targets[100] = { 0, 255, 1, 254 };
+    for (int64_t i = 4; i < shape_count(*pixels); i++)
+        targets[i] = (int32_t)(i * 37 % 256);
+    return op_discretized_logistic_mixture(t, in[0], tape_input_i32(t, targets, *pixels));
+}
+static Tensor *logistic_mixture_twice(Tape *t, Tensor *const *in, void *context)
+{
+    Tensor *loss = logistic_mixture_checked(t, in, context);
+    Tensor *narrower = op_add_scalar(t, in[0], (Real)-1.3);
+    return op_mean_squared_error(t, loss, logistic_mixture_checked(t, &narrower, context));
+}
+
+START_TEST(gradients_of_the_logistic_mixture)
+{
+    Shape one = shape_scalar(), few = shape(5), many = shape(3, 11, 2);
+    check_gradient(logistic_mixture_checked, &one, shape(3));
+    check_gradient(logistic_mixture_checked, &one, shape(30));
+    check_gradient(logistic_mixture_checked, &few, shape(5, 3));
+    check_gradient(logistic_mixture_checked, &few, shape(5, 51));
+    check_gradient(logistic_mixture_checked, &many, shape(3, 11, 2, 12));
+    check_gradient(logistic_mixture_twice, &many, shape(3, 11, 2, 6));
 }
 END_TEST
 
@@ -401,6 +435,81 @@ START_TEST(embedding_copies_rows_and_adds_gradients)
     assert_close(gradient(weight), expected, V * D,
                  device_is_cuda(test_device()) ? VECTOR_TOLERANCE : 0);
     tape_free(tape);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------- mixtures of logistics */
+
+/* -ln P of the mixture at each of the 256 values */
+static Real *surprises(const Real *parameters, int64_t count)
+{
+    Real *out = test_normal(0, 256);
+    begin();
+    for (int32_t value = 0; value < 256; value++, tape_reset(tape)) {
+        Tensor *target = tape_input_i32(tape, &value, shape(1));
+        Tensor *x = tape_input(tape, parameters, shape(1, count));
+        out[value] = tensor_item(op_discretized_logistic_mixture(tape, x, target));
+    }
+    tape_free(tape);
+    return out;
+}
+
+START_TEST(probabilities_of_a_logistic_mixture)
+{
+    const Real mixtures[][6] = { { 0, 1, (Real)-0.5, (Real)0.3, -2, -3 },
+                                 { 2, 0, -1, 3, -1, 0 },
+                                 { 0, 0, (Real)0.2, (Real)-0.9, -5, (Real)-3.5 },
+                                 { 0, -1, 0, 1, 2, 4 } };
+    for (int i = 0; i < 4; i++) {
+        const Real *m = mixtures[i], *l = surprises(m, 6);
+        double sum = 0;
+        for (int p = 0; p < 256; p++) {
+            double x = 2 * p / 255.0 - 1, exact = 0;
+            for (int k = 0; k < 2; k++) {
+                double r = exp(-(double)m[4 + k]), d = x - (double)m[2 + k];
+                double above = p == 255 ? 1 : 1 / (1 + exp(-r * (d + 1 / 255.0)));
+                double below = p == 0 ? 0 : 1 / (1 + exp(-r * (d - 1 / 255.0)));
+                exact += (above - below) / (1 + exp((double)(m[1 - k] - m[k])));
+            }
+            sum += exp(-(double)l[p]);
+            ck_assert_double_le(fabs(exp(-(double)l[p]) - exact), 1e-5 + 1e-4 * exact);
+        }
+        ck_assert_double_le(fabs(sum - 1), 1e-3);
+    }
+}
+END_TEST
+
+/* No exponential's overflow or underflow shows, not even where all components are out of reach; and
+ * log scales below -7 count as -7. */
+START_TEST(extremes_of_the_logistic_mixture)
+{
+    static const Real means[] = { -10000, -1, (Real)0.1, 1, 10000 }, scales[] = { -50, -7, 0, 50 };
+    static const int32_t values[] = { 0, 1, 128, 254, 255 };
+    enum { R = 5 * 4 * 5, K = 2 };
+    Real parameters[R * 3 * K];
+    int32_t targets[R];
+    for (int r = 0; r < R; r++) {
+        Real *p = parameters + r * 3 * K;
+        targets[r] = values[r % 5];
+        p[0] = p[1] = 0;
+        p[2] = means[r / 5 % 5];
+        p[3] = r % 2 ? p[2] : 2 * p[2];
+        p[4] = p[5] = scales[r / 25];
+    }
+    begin();
+    Tensor *x = tape_variable(tape, parameters, shape(R, 3 * K));
+    Tensor *loss =
+        op_discretized_logistic_mixture(tape, x, tape_input_i32(tape, targets, shape(R)));
+    tape_backward(tape, loss);
+    ck_assert(isfinite(tensor_item(loss)) && tensor_item(loss) > 0);
+    Real *dx = gradient(x);
+    for (int i = 0; i < R * 3 * K; i++)
+        ck_assert_msg(isfinite(dx[i]), "gradient %d is %g", i, (double)dx[i]);
+    for (int r = 0; r < 25; r++)
+        ck_assert(dx[r * 3 * K + 4] == 0 && dx[r * 3 * K + 5] == 0);
+    tape_free(tape);
+    const Real low[] = { 0, (Real)0.1, -50 }, lowest[] = { 0, (Real)0.1, -7 };
+    ck_assert_mem_eq(surprises(low, 3), surprises(lowest, 3), 256 * sizeof(Real));
 }
 END_TEST
 
@@ -794,6 +903,25 @@ START_TEST(misuse_of_losses)
                   op_cross_entropy(tape, x, x, NULL));
     assert_raises("op_cross_entropy: logits is NULL", op_cross_entropy(tape, NULL, t, NULL));
     assert_raises("op_cross_entropy: targets is NULL", op_cross_entropy(tape, x, NULL, NULL));
+    const int32_t pixels[] = { 0, 255, 256 }, negative[] = { 0, -1, 256 };
+    Tensor *mixtures = variable(1, shape(3, 6));
+    assert_raises(
+        "op_discretized_logistic_mixture: targets[2] is 256, expected 0 to 255, the values of a "
+        "pixel",
+        op_discretized_logistic_mixture(tape, mixtures, tape_input_i32(tape, pixels, shape(3))));
+    assert_raises(
+        "op_discretized_logistic_mixture: targets[1] is -1, expected 0 to 255, the values of a "
+        "pixel",
+        op_discretized_logistic_mixture(tape, mixtures, tape_input_i32(tape, negative, shape(3))));
+    assert_raises("op_discretized_logistic_mixture: parameters is [3,5], expected [..., 3 K]: the "
+                  "logits, the means and the logarithms of the scales of K distributions",
+                  op_discretized_logistic_mixture(tape, x, t));
+    assert_raises(
+        "op_discretized_logistic_mixture: targets is [1,3], expected [3]: parameters is "
+        "[3,6]",
+        op_discretized_logistic_mixture(tape, mixtures, tape_input_i32(tape, good, shape(1, 3))));
+    assert_raises("op_discretized_logistic_mixture: targets is NULL",
+                  op_discretized_logistic_mixture(tape, mixtures, NULL));
     assert_raises("op_mean_squared_error: shapes differ: prediction is [3,5], target is [5,3]",
                   op_mean_squared_error(tape, x, variable(1, shape(5, 3))));
     assert_raises("op_mean_squared_error: target is NULL", op_mean_squared_error(tape, x, NULL));
@@ -828,6 +956,7 @@ int main(void)
                                              gradients_of_rows,
                                              gradients_of_residual_layernorm,
                                              gradients_of_losses,
+                                             gradients_of_the_logistic_mixture,
                                              gradients_of_embedding_and_dropout,
                                              large_and_infinite_logits,
                                              large_logit_in_a_long_row,
@@ -836,6 +965,8 @@ int main(void)
                                              layernorm_with_a_large_offset,
                                              weights_of_cross_entropy,
                                              embedding_copies_rows_and_adds_gradients,
+                                             probabilities_of_a_logistic_mixture,
+                                             extremes_of_the_logistic_mixture,
                                              dropout_drops_as_often_as_asked,
                                              dropout_draws_from_the_tapes_generator,
                                              dropout_goes_backward_with_the_same_mask,
