@@ -134,12 +134,14 @@ Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target);
  * pixel the logits, the means and the logarithms of the scales of K logistic distributions, in this
  * order; targets int32 [...], each in [0, 255], pixel p standing for p / 255 2 - 1. P is what the
  * mixture gives to the pixel's bin, of width 2 / 255, those of 0 and 255 reaching to infinity. (Salimans
- * et al. 2017, PixelCNN++, section 2.1 and equation 2.) */
+ * et al. 2017, PixelCNN++, section 2.1 and equation 2.) As in their program, log scales below -7 count
+ * as -7, and where a distribution gives 1e-5 or less it is its density times the width. */
 Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *targets);
 
 /* -------------------------------------------------------------------------------------- sampling
  * Random choices by the tape's generator, one draw a row: given equal arguments they are the same on
- * every device. No gradient passes; the results are int32 and may be indices of op_embedding. */
+ * every device. No gradient passes; the results are int32 and may be indices of op_embedding. Logits
+ * that are minus infinity or no numbers are never chosen; where a row has no others, its first is. */
 
 /* A field left 0 means its default. */
 typedef struct Sampling {
@@ -150,7 +152,8 @@ typedef struct Sampling {
 } Sampling;
 
 /* Of each row of logits [..., C] one symbol, with probability softmax(logits / temperature) among
- * those that top_k and top_p leave: int32 [...], in [0, C). */
+ * those that top_k and top_p leave: int32 [...], in [0, C), C at most 2^23. Probabilities below about
+ * 1e-12 of the largest count as 0. */
 Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling);
 
 /* Of each row of parameters [..., 3 K], as in op_discretized_logistic_mixture, one pixel: a component

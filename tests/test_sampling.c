@@ -1,0 +1,511 @@
+/* Sampling: op_sample and op_sample_logistic_mixture. */
+#include "ops/sampling.h"
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static Tape *tape;
+
+static void begin(void)
+{
+    tape = tape_new(test_device());
+    tape_recording(tape, false);
+}
+
+static int32_t *integers_of(const Tensor *tensor)
+{
+    int32_t *values = malloc((size_t)tensor_count(tensor) * sizeof *values);
+    tensor_read_i32(tensor, values);
+    return values;
+}
+
+/* What op_sample chooses of rows [R, C], by a tape of its own with this seed. */
+static int32_t *sampled(Device *device, const Real *logits, int64_t R, int64_t C, Sampling sampling,
+                        uint64_t seed)
+{
+    Tape *own = tape_new(device);
+    tape_seed(own, seed);
+    Tensor *x = tape_input(own, logits, shape(R, C));
+    int32_t *symbols = integers_of(op_sample(own, x, sampling));
+    tape_free(own);
+    return symbols;
+}
+
+/* -------------------------------------------------------------------- against an oracle that sorts */
+typedef struct Symbol {
+    Real logit;
+    int64_t index;
+} Symbol;
+
+/* By logit, the largest first; then by index. */
+static int compare_symbols(const void *left, const void *right)
+{
+    const Symbol *a = left, *b = right;
+    if (a->logit != b->logit)
+        return a->logit > b->logit ? -1 : 1;
+    return a->index < b->index ? -1 : 1;
+}
+
+__extension__ typedef unsigned __int128 Wide;
+
+static uint64_t weigh(const Symbol *symbols, int64_t count, Real temperature)
+{
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += symbol_weight(symbols[i].logit, symbols[0].logit, temperature);
+    return sum;
+}
+
+static int compare_indices(const void *left, const void *right)
+{
+    const Symbol *a = left, *b = right;
+    return a->index < b->index ? -1 : 1;
+}
+
+/* Of symbols that are numbers above minus infinity, in whatever order. */
+static int32_t choose(Symbol *symbols, int64_t count, Sampling sampling, uint64_t uniform)
+{
+    const Real temperature = sampling.temperature > 0 ? sampling.temperature : 1;
+    qsort(symbols, (size_t)count, sizeof *symbols, compare_symbols);
+    const Symbol largest = symbols[0];
+    if (sampling.greedy)
+        return (int32_t)largest.index;
+    if (sampling.top_k > 0 && sampling.top_k < count)
+        count = sampling.top_k;
+    if (sampling.top_p > 0 && sampling.top_p < 1) {
+        const uint64_t p = (uint64_t)((double)sampling.top_p * 0x1p64);
+        const uint64_t total = weigh(symbols, count, temperature);
+        uint64_t sum = weigh(symbols, 1, temperature);
+        int64_t kept = 1;
+        for (; (Wide)sum << 64 < (Wide)total * p; kept++)
+            sum += symbol_weight(symbols[kept].logit, largest.logit, temperature);
+        count = kept;
+    }
+    const uint64_t limit = (uint64_t)((Wide)weigh(symbols, count, temperature) * uniform >> 64);
+    qsort(symbols, (size_t)count, sizeof *symbols, compare_indices);
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += symbol_weight(symbols[i].logit, largest.logit, temperature);
+        if (sum > limit)
+            return (int32_t)symbols[i].index;
+    }
+    ck_abort_msg("no symbol was chosen");
+}
+
+static void check_against_sorting(const Real *logits, int64_t R, int64_t C, Sampling sampling)
+{
+    const int32_t *actual = sampled(test_device(), logits, R, C, sampling, 5);
+    begin();
+    tape_seed(tape, 5);
+    const Random random = tape_random(tape);
+    tape_free(tape);
+    Symbol *symbols = malloc((size_t)C * sizeof *symbols);
+    for (int64_t r = 0; r < R; r++) {
+        int64_t count = 0;
+        for (int64_t c = 0; c < C; c++)
+            if (logits[r * C + c] > -(Real)INFINITY)
+                symbols[count++] = (Symbol){ logits[r * C + c], c };
+        const Philox draw = philox(random.seed, random.stream, random.counter + (uint64_t)r);
+        const uint64_t uniform = (uint64_t)draw.word[1] << 32 | draw.word[0];
+        const int32_t expected = count ? choose(symbols, count, sampling, uniform) : 0;
+        ck_assert_msg(actual[r] == expected,
+                      "row %d of %d symbols, greedy %d, temperature %g, top_k %d, top_p %g: "
+                      "%d was chosen, expected %d",
+                      (int)r, (int)C, sampling.greedy, (double)sampling.temperature,
+                      (int)sampling.top_k, (double)sampling.top_p, (int)actual[r], (int)expected);
+    }
+    free(symbols);
+}
+
+static const Sampling samplings[] = {
+    { .greedy = true },
+    { .temperature = 0 },
+    { .temperature = (Real)0.3 },
+    { .temperature = 20 },
+    { .top_k = 1 },
+    { .top_k = 3 },
+    { .top_k = 40, .temperature = 3 },
+    { .top_p = (Real)1e-30 },
+    { .top_p = (Real)0.5 },
+    { .top_p = (Real)0.9, .temperature = 4 },
+    { .top_p = 1 },
+    { .top_k = 7, .top_p = (Real)0.8, .temperature = 2 },
+    { .top_k = 100000, .top_p = (Real)0.99 },
+};
+enum { SAMPLINGS = sizeof samplings / sizeof *samplings };
+
+START_TEST(choices_are_those_of_sorting)
+{
+    static const int64_t sizes[] = { 1, 2, 5, 31, 32, 33, 100, 257, 1025, 1600 };
+    for (int size = 0; size < 10; size++) {
+        const int64_t C = sizes[size], R = C > 1000 ? 3 : 9;
+        Real *logits = test_normal((uint64_t)C, R * C);
+        for (int64_t i = 0; i < R * C; i++)
+            logits[i] *= 3;
+        for (int i = 0; i < SAMPLINGS; i++)
+            check_against_sorting(logits, R, C, samplings[i]);
+    }
+}
+END_TEST
+
+/* Few different logits, zeros of both signs, and what cannot be chosen. */
+START_TEST(ties_go_to_the_first)
+{
+    static const int64_t sizes[] = { 2, 7, 40, 300, 1100 };
+    for (int size = 0; size < 5; size++) {
+        const int64_t C = sizes[size], R = C > 1000 ? 3 : 12;
+        Real *logits = test_normal((uint64_t)C, R * C);
+        for (int64_t i = 0; i < R * C; i++) {
+            logits[i] = (Real)(int)(2 * logits[i]) / (Real)(1 + i % 2);
+            if (i % 5 == 1)
+                logits[i] = i % 3 ? -(Real)INFINITY : (Real)NAN;
+            else if (logits[i] == 0)
+                logits[i] = i % 2 ? -(Real)0.0 : 0;
+        }
+        for (int i = 0; i < SAMPLINGS; i++)
+            check_against_sorting(logits, R, C, samplings[i]);
+    }
+}
+END_TEST
+
+START_TEST(rows_without_an_ordinary_choice)
+{
+    const Real infinite = (Real)INFINITY, nan = (Real)NAN;
+    const Real rows[][4] = { { -infinite, -infinite, -infinite, -infinite },
+                             { nan, nan, nan, nan },
+                             { nan, -infinite, nan, -infinite },
+                             { -infinite, nan, (Real)-1e30, -infinite },
+                             { 3, infinite, nan, (Real)1e30 },
+                             { (Real)-3e38, (Real)3e38, (Real)-3e38, 0 } };
+    static const int32_t expected[] = { 0, 0, 0, 2, 1, 1 };
+    for (int i = 0; i < SAMPLINGS; i++)
+        for (int row = 0; row < 6; row++)
+            ck_assert_int_eq(sampled(test_device(), rows[row], 1, 4, samplings[i], 3)[0],
+                             expected[row]);
+    enum { R = 64 };
+    Real both[R][3];
+    for (int r = 0; r < R; r++)
+        memcpy(both[r], (const Real[]){ infinite, 5, infinite }, sizeof both[r]);
+    const int32_t *symbols = sampled(test_device(), both[0], R, 3, (Sampling){ 0 }, 3);
+    int seconds = 0;
+    for (int r = 0; r < R; r++) {
+        ck_assert_int_ne(symbols[r], 1);
+        seconds += symbols[r] == 2;
+    }
+    ck_assert(seconds > R / 4 && seconds < R * 3 / 4);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------- distributions */
+
+/* Fails where the counts are not those of the probabilities: where chi square, of the classes of
+ * which at least 5 are expected and one of all the others, is beyond what happens once in 1e5 times
+ * (Wilson and Hilferty 1931: the cube root of chi square / n is normal). */
+static void check_counts(const int64_t *counts, const double *probability, int classes, int64_t all)
+{
+    double square = 0, rest = 0, rest_expected = 0;
+    int n = -1;
+    for (int c = 0; c < classes; c++) {
+        const double expected = probability[c] * (double)all;
+        if (expected < 5) {
+            rest += (double)counts[c];
+            rest_expected += expected;
+            continue;
+        }
+        square += pow((double)counts[c] - expected, 2) / expected;
+        n++;
+    }
+    if (rest_expected >= 5) {
+        square += pow(rest - rest_expected, 2) / rest_expected;
+        n++;
+    }
+    const double normal = (cbrt(square / n) - (1 - 2 / (9.0 * n))) / sqrt(2 / (9.0 * n));
+    ck_assert_msg(normal < 4.3, "chi square is %g with %d degrees of freedom", square, n);
+    ck_assert_double_le(rest, 5 * rest_expected + 10);
+}
+
+/* The same row many times over */
+static Real *repeated(const Real *row, int64_t count, int64_t times)
+{
+    Real *rows = test_normal(0, count * times);
+    for (int64_t i = 0; i < times; i++)
+        memcpy(rows + i * count, row, (size_t)count * sizeof *row);
+    return rows;
+}
+
+enum { DRAWS = 8192 };
+
+START_TEST(symbols_are_chosen_as_often_as_they_should)
+{
+    enum { C = 19 };
+    const Real *logits = test_normal(4, C), *rows = repeated(logits, C, DRAWS);
+    static const Real temperatures[] = { 1, (Real)0.5, 5 };
+    for (int i = 0; i < 3; i++) {
+        const Sampling sampling = { .temperature = temperatures[i] };
+        const int32_t *symbols = sampled(test_device(), rows, DRAWS, C, sampling, 11);
+        int64_t counts[C] = { 0 };
+        double probability[C], sum = 0;
+        for (int c = 0; c < C; c++)
+            sum += probability[c] = exp((double)(logits[c] / temperatures[i]));
+        for (int c = 0; c < C; c++)
+            probability[c] /= sum;
+        for (int r = 0; r < DRAWS; r++)
+            counts[symbols[r]]++;
+        check_counts(counts, probability, C, DRAWS);
+    }
+}
+END_TEST
+
+START_TEST(pixels_are_chosen_as_often_as_they_should)
+{
+    static const Real mixtures[][9] = {
+        { 0, 1, (Real)-0.5, (Real)-0.8, (Real)0.1, (Real)0.6, -3, -2, -4 },
+        { 0, 0, 0, -1, 1, (Real)0.4, -1, -3, 1 },
+        { 0, 0, -3, 0, (Real)0.5, (Real)-0.5, -7, -9, (Real)-4.5 },
+    };
+    for (int m = 0; m < 3; m++) {
+        const Real *p = mixtures[m], *rows = repeated(p, 9, DRAWS);
+        begin();
+        tape_seed(tape, 12);
+        Tensor *out = op_sample_logistic_mixture(tape, tape_input(tape, rows, shape(DRAWS, 9)));
+        const int32_t *pixels = integers_of(out);
+        int64_t counts[256] = { 0 };
+        double probability[256];
+        for (int r = 0; r < DRAWS; r++) {
+            ck_assert(pixels[r] >= 0 && pixels[r] < 256);
+            counts[pixels[r]]++;
+        }
+        for (int32_t pixel = 0; pixel < 256; pixel++, tape_reset(tape)) {
+            Tensor *loss = op_discretized_logistic_mixture(tape, tape_input(tape, p, shape(1, 9)),
+                                                           tape_input_i32(tape, &pixel, shape(1)));
+            probability[pixel] = exp(-(double)tensor_item(loss));
+        }
+        check_counts(counts, probability, 256, DRAWS);
+        tape_free(tape);
+    }
+}
+END_TEST
+
+/* Whatever the parameters are, the pixel is one. */
+START_TEST(pixels_of_extreme_mixtures)
+{
+    const Real infinite = (Real)INFINITY, nan = (Real)NAN;
+    const Real rows[][3] = { { 0, 10000, -50 },   { 0, -10000, 2 },      { 0, 0, 10000 },
+                             { 0, nan, 0 },       { nan, 0, nan },       { -infinite, 1, -7 },
+                             { 0, infinite, 0 },  { 0, 0, infinite },    { 0, -infinite, infinite },
+                             { 0, 0, -infinite }, { 0, (Real)1e38, 50 }, { 0, (Real)-1e38, -50 } };
+    enum { R = sizeof rows / sizeof *rows };
+    begin();
+    for (int times = 0; times < 50; times++, tape_reset(tape)) {
+        Tensor *x = tape_input(tape, rows[0], shape(R, 3));
+        const int32_t *pixels = integers_of(op_sample_logistic_mixture(tape, x));
+        for (int r = 0; r < R; r++)
+            ck_assert(pixels[r] >= 0 && pixels[r] < 256);
+        ck_assert(pixels[0] == 255 && pixels[1] == 0);
+        ck_assert(pixels[2] == 0 || pixels[2] == 255);
+        ck_assert(pixels[10] == 255 && pixels[11] == 0);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------ seeds and devices */
+START_TEST(a_seed_repeats_its_choices)
+{
+    enum { R = 50, C = 40 };
+    const Real *logits = test_normal(1, R * C);
+    const int32_t *first = sampled(test_device(), logits, R, C, (Sampling){ 0 }, 1);
+    const int32_t *again = sampled(test_device(), logits, R, C, (Sampling){ 0 }, 1);
+    const int32_t *other = sampled(test_device(), logits, R, C, (Sampling){ 0 }, 2);
+    ck_assert_mem_eq(first, again, R * sizeof *first);
+    ck_assert_mem_ne(first, other, R * sizeof *first);
+    begin();
+    tape_seed(tape, 1);
+    Tensor *x = tape_input(tape, logits, shape(5, 2, R / 10, C));
+    Tensor *out = op_sample(tape, x, (Sampling){ 0 });
+    ck_assert(shape_equal(out->shape, shape(5, 2, R / 10)) && out->type == TENSOR_INT32);
+    ck_assert_mem_eq(first, integers_of(out), R * sizeof *first);
+    ck_assert_uint_eq(tape_random(tape).counter, R);
+    ck_assert_mem_ne(first, integers_of(op_sample(tape, x, (Sampling){ 0 })), R * sizeof *first);
+    ck_assert_uint_eq(tape_random(tape).counter, 2 * R);
+    op_sample(tape, x, (Sampling){ .greedy = true });
+    ck_assert_uint_eq(tape_random(tape).counter, 2 * R);
+    Tensor *mixture = tape_input(tape, logits, shape(C, 6));
+    ck_assert(shape_equal(op_sample_logistic_mixture(tape, mixture)->shape, shape(C)));
+    ck_assert_uint_eq(tape_random(tape).counter, 2 * R + C);
+    tape_free(tape);
+}
+END_TEST
+
+/* Bitwise, in the numbers of a tape of this precision. */
+static void compare_devices(Precision precision, int64_t R, int64_t C)
+{
+    Tape *on_cpu = tape_new(device_open("cpu")), *on_cuda = tape_new(test_device());
+    tape_set_precision(on_cuda, precision);
+    const TensorType type = precision == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
+    Real *logits = test_normal((uint64_t)C, R * C);
+    for (int64_t i = 0; i < R * C; i++)
+        logits[i] *= 4;
+    Tensor *there = op_cast(on_cuda, tape_input(on_cuda, logits, shape(R, C)), type);
+    Tensor *here = tape_input(on_cpu, test_values(there), shape(R, C));
+    for (int i = 0; i < SAMPLINGS; i++)
+        ck_assert_mem_eq(integers_of(op_sample(on_cpu, here, samplings[i])),
+                         integers_of(op_sample(on_cuda, there, samplings[i])),
+                         (size_t)R * sizeof(int32_t));
+    if (C % 3 == 0)
+        ck_assert_mem_eq(integers_of(op_sample_logistic_mixture(on_cpu, here)),
+                         integers_of(op_sample_logistic_mixture(on_cuda, there)),
+                         (size_t)R * sizeof(int32_t));
+    ck_assert_uint_eq(tape_random(on_cpu).counter, tape_random(on_cuda).counter);
+    tape_free(on_cpu);
+    tape_free(on_cuda);
+}
+
+START_TEST(cuda_chooses_as_the_cpu)
+{
+    if (!device_is_cuda(test_device()))
+        return;
+    for (int bf16 = 0; bf16 < (sizeof(Real) == sizeof(float) ? 2 : 1); bf16++) {
+        const Precision precision = bf16 ? PRECISION_BF16 : PRECISION_FLOAT32;
+        compare_devices(precision, 300, 30);
+        compare_devices(precision, 3, 100);
+        compare_devices(precision, 2, 3081);
+    }
+}
+END_TEST
+
+/* Logits and choices that no build, compiler or processor changes. */
+START_TEST(choices_are_the_same_everywhere)
+{
+    enum { R = 500, C = 70 };
+    Real *rows = test_normal(0, R * C);
+    for (int i = 0; i < R * C; i++)
+        rows[i] = (Real)(i * 37 % 1009 - 500) / 128;
+    const int32_t *symbols = sampled(test_device(), rows, R, C, (Sampling){ .top_p = 0.75f }, 21);
+    begin();
+    tape_seed(tape, 22);
+    for (int i = 0; i < R * 6; i++)
+        rows[i] = (Real)(i * 37 % 1009 - 500) / (i % 6 < 4 ? 512 : 128);
+    const int32_t *pixels =
+        integers_of(op_sample_logistic_mixture(tape, tape_input(tape, rows, shape(R, 6))));
+    uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
+    for (int i = 0; i < 2 * R; i++)
+        hash = (hash ^ (uint64_t)(i < R ? symbols[i] : pixels[i - R])) * 0x100000001B3u;
+    ck_assert_msg(hash == 0x8BA8B1B149B53324u, "the choices are others: 0x%016llX",
+                  (unsigned long long)hash);
+    tape_free(tape);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------- in the tape's way */
+
+/* A chain: a symbol, its row of the weight as logits, the next symbol. */
+typedef struct Chain {
+    Tape *tape;
+    Tensor *logits, *weight, *symbols[3], *pixels;
+} Chain;
+
+enum { CHAINS = 7, SYMBOLS = 12 };
+
+static Chain chain_new(void)
+{
+    Chain chain = { .tape = tape_new(test_device()) };
+    tape_recording(chain.tape, false);
+    tape_seed(chain.tape, 8);
+    chain.logits = tape_persistent(chain.tape, shape(CHAINS, SYMBOLS));
+    chain.weight = tape_persistent(chain.tape, shape(SYMBOLS, SYMBOLS));
+    tensor_write(chain.weight, test_normal(1, SYMBOLS * SYMBOLS));
+    return chain;
+}
+
+static void chain_step(void *context)
+{
+    Chain *chain = context;
+    Tensor *logits = chain->logits;
+    for (int i = 0; i < 3; i++) {
+        const Sampling sampling = { .top_k = i == 1 ? 4 : 0, .top_p = i == 2 ? 0.75f : 0 };
+        chain->symbols[i] = op_sample(chain->tape, logits, sampling);
+        logits = op_embedding(chain->tape, chain->weight, chain->symbols[i]);
+    }
+    chain->pixels = op_sample_logistic_mixture(chain->tape, logits);
+}
+
+START_TEST(replayed_steps_choose_the_same)
+{
+    Chain eager = chain_new(), replayed = chain_new();
+    for (int step = 0; step < 5; step++) {
+        const Real *logits = test_normal((uint64_t)step, CHAINS * SYMBOLS);
+        tensor_write(eager.logits, logits);
+        tensor_write(replayed.logits, logits);
+        tape_reset(eager.tape);
+        chain_step(&eager);
+        tape_replay(replayed.tape, chain_step, &replayed);
+        for (int i = 0; i < 3; i++)
+            ck_assert_mem_eq(integers_of(eager.symbols[i]), integers_of(replayed.symbols[i]),
+                             CHAINS * sizeof(int32_t));
+        ck_assert_mem_eq(integers_of(eager.pixels), integers_of(replayed.pixels),
+                         CHAINS * sizeof(int32_t));
+    }
+    ck_assert_uint_eq(tape_random(eager.tape).counter, tape_random(replayed.tape).counter);
+    tape_free(eager.tape);
+    tape_free(replayed.tape);
+}
+END_TEST
+
+START_TEST(no_gradient_passes)
+{
+    begin();
+    tape_recording(tape, true);
+    Tensor *x = tape_variable(tape, test_normal(1, 12), shape(2, 6));
+    Tensor *symbols = op_sample(tape, x, (Sampling){ 0 });
+    Tensor *pixels = op_sample_logistic_mixture(tape, x);
+    ck_assert(!symbols->requires_gradient && !pixels->requires_gradient);
+    tape_backward(tape, op_cross_entropy(tape, x, symbols, NULL));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(misuse)
+{
+    begin();
+    Tensor *x = tape_input(tape, test_normal(1, 20), shape(4, 5));
+    Tensor *scalar = tape_input(tape, test_normal(1, 1), shape_scalar());
+    assert_raises("op_sample: logits is NULL", op_sample(tape, NULL, (Sampling){ 0 }));
+    assert_raises("op_sample: logits is a scalar, expected one axis at least",
+                  op_sample(tape, scalar, (Sampling){ 0 }));
+    assert_raises("op_sample: temperature is -1, expected a number above 0, or 0 for 1",
+                  op_sample(tape, x, (Sampling){ .temperature = -1 }));
+    assert_raises("op_sample: temperature is inf, expected a number above 0, or 0 for 1",
+                  op_sample(tape, x, (Sampling){ .temperature = (Real)INFINITY }));
+    assert_raises("op_sample: temperature is nan, expected a number above 0, or 0 for 1",
+                  op_sample(tape, x, (Sampling){ .temperature = (Real)NAN }));
+    assert_raises("op_sample: top_k is -2, expected 1 or more, or 0 for all",
+                  op_sample(tape, x, (Sampling){ .top_k = -2 }));
+    assert_raises("op_sample: top_p is 1.5, expected more than 0 and 1 at most, or 0 for all",
+                  op_sample(tape, x, (Sampling){ .top_p = (Real)1.5 }));
+    assert_raises("op_sample: top_p is nan, expected more than 0 and 1 at most, or 0 for all",
+                  op_sample(tape, x, (Sampling){ .top_p = (Real)NAN }));
+    assert_raises("op_sample: logits holds integers, expected numbers of type Real",
+                  op_sample(tape, op_sample(tape, x, (Sampling){ 0 }), (Sampling){ 0 }));
+    assert_raises("op_sample_logistic_mixture: parameters is NULL",
+                  op_sample_logistic_mixture(tape, NULL));
+    assert_raises("op_sample_logistic_mixture: parameters is [4,5], expected [..., 3 K]: the "
+                  "logits, the means and the logarithms of the scales of K distributions",
+                  op_sample_logistic_mixture(tape, x));
+    tape_free(tape);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests(
+        "sampling",
+        (const TTest *const[]){
+            choices_are_those_of_sorting, ties_go_to_the_first, rows_without_an_ordinary_choice,
+            symbols_are_chosen_as_often_as_they_should, pixels_are_chosen_as_often_as_they_should,
+            pixels_of_extreme_mixtures, a_seed_repeats_its_choices, cuda_chooses_as_the_cpu,
+            choices_are_the_same_everywhere, replayed_steps_choose_the_same, no_gradient_passes,
+            misuse, NULL });
+}
