@@ -19,7 +19,8 @@
 #include <omp.h>
 
 enum {
-    GROUP = 32, /* sequences of one thread */
+    GROUP = 32,             /* sequences of one thread */
+    WORTH_A_TEAM = 1 << 17, /* multiplications, below which a layer's barriers would take longer */
     TILE_ROWS = 4,
     TILE_SEQUENCES = VECTOR_BYTES == 64 ? 4 : 2, /* sums of a tile stay in registers */
 };
@@ -459,9 +460,16 @@ typedef struct Plan {
     int64_t work; /* numbers of a thread's own */
 } Plan;
 
+/* The multiplications in a layer's products, of all sequences. */
+static int64_t work_of_layer(const TransformerStep *step)
+{
+    return step->B * step->width * (4 * step->width + 2 * step->inner);
+}
+
 static Plan plan_of(const TransformerStep *step)
 {
-    Plan plan = { .threads = omp_get_max_threads(), .group = step->B };
+    const bool alone = work_of_layer(step) < WORTH_A_TEAM;
+    Plan plan = { .threads = alone ? 1 : omp_get_max_threads(), .group = step->B };
     if (step->B >= plan.threads * GROUP)
         plan.group = GROUP;
     plan.groups = (step->B + plan.group - 1) / plan.group;
@@ -504,7 +512,7 @@ static Team team_of(const TransformerStep *step, const Plan *plan, Real *out, in
 void transformer_step_cpu(Real *out, const Real *x, const TransformerStep *step)
 {
     const Plan plan = plan_of(step);
-#pragma omp parallel
+#pragma omp parallel num_threads((int)plan.threads)
     if (plan.groups > 1) {
 #pragma omp for schedule(dynamic)
         for (int64_t group = 0; group < plan.groups; group++) {
