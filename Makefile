@@ -82,7 +82,7 @@ SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
 # of several; names that begin with a program's are parts of that one.
 COMMON   := $(addprefix examples/,options.c program.c report.c)
 PICTURES := $(addprefix examples/,idx.c image.c)
-WITH_PICTURES := $(BUILD)/tests/test_pictures
+WITH_PICTURES := $(addprefix $(BUILD)/,tests/test_pictures tests/test_mnist examples/mnist)
 PARTS    := $(COMMON) $(PICTURES) examples/copy_task_% examples/mnist_%
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PARTS),$(wildcard examples/*.c)))
 FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
@@ -134,6 +134,7 @@ $(SHARED): $(OBJECTS)
 	@$(LINK) -shared -Wl,-soname,libtapegrad.so.0 $^ $(LIBS) -o $@
 
 $(BUILD)/examples/copy_task: $(patsubst %.c,$(BUILD)/%.o,$(COMMON) $(wildcard examples/copy_task_*.c))
+$(BUILD)/examples/mnist: $(patsubst %.c,$(BUILD)/%.o,$(COMMON) $(wildcard examples/mnist_*.c))
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	@$(LINK) $(filter %.o,$^) $(LIBRARY) $(LIBS) -o $@
 
@@ -145,6 +146,7 @@ $(FIGURES): $(BUILD)/bench/figure.o
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
 
+$(BUILD)/tests/test_copy_task $(BUILD)/tests/test_mnist: $(BUILD)/tests/programs.o
 $(WITH_PICTURES): $(PICTURES:%.c=$(BUILD)/%.o)
 $(WITH_PICTURES): LIBS += -lpng -lz
 
@@ -167,7 +169,7 @@ sanitize:
 # On "cuda" without one: everything; then all but long runs of programs with the threads in another
 # order, in double, under the sanitizers (clang's); then a training run in several orders.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
-SHORTER  := $(ON_HOST) LEAVE_OUT='test_copy_task test_readme.sh test_install.sh'
+SHORTER  := $(ON_HOST) LEAVE_OUT='test_copy_task test_mnist test_readme.sh test_install.sh'
 test-cuda-on-host:
 	+@$(ON_HOST) test
 	+@TAPEGRAD_CUDA_SEED=20 $(SHORTER) test

@@ -1,107 +1,13 @@
-/* The programs of examples/, run as a user runs them: from $TAPEGRAD_BUILD/examples. */
-#include "tests/support.h"
+#include "tests/programs.h"
 
 #include <math.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* A model and sequences so small that a step takes a fraction of a millisecond. */
 #define TINY                                                                                       \
     "--length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8 "       \
     "--threads 2 --drop-at 0 "
-
-static char directory[] = "/tmp/test_copy_task.XXXXXX";
-static char output[1 << 16]; /* what the last program printed, errors included */
-
-static const char *build(void)
-{
-    const char *name = getenv("TAPEGRAD_BUILD");
-    return name ? name : "build";
-}
-
-/* Runs BUILD/examples/ARGUMENTS, where every @ stands for the test's directory; returns its exit
- * status and leaves what it printed in output. */
-static int run(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static int run(const char *format, ...)
-{
-    char arguments[1024], command[4096];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(arguments, sizeof arguments, format, list);
-    va_end(list);
-    int used = snprintf(command, sizeof command, "%s/examples/", build());
-    for (const char *c = arguments; *c; c++)
-        used += snprintf(command + used, sizeof command - (size_t)used, *c == '@' ? "%s" : "%.1s",
-                         *c == '@' ? directory : c);
-    snprintf(command + used, sizeof command - (size_t)used, " 2>&1");
-    FILE *pipe = popen(command, "r");
-    ck_assert_ptr_nonnull(pipe);
-    size_t length = fread(output, 1, sizeof output - 1, pipe);
-    output[length] = 0;
-    int status = pclose(pipe);
-    ck_assert_msg(WIFEXITED(status), "%s was killed: %s", command, output);
-    return WEXITSTATUS(status);
-}
-
-#define assert_runs(...) ck_assert_msg(run(__VA_ARGS__) == 0, "%s", output)
-#define assert_says(sentence) ck_assert_msg(strstr(output, sentence) != NULL, "%s", output)
-
-/* The bytes of a file in the test's directory. */
-static char *contents(const char *name, size_t *length)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *file = fopen(path, "rb");
-    ck_assert_msg(file != NULL, "%s is not there: %s", path, output);
-    fseek(file, 0, SEEK_END);
-    *length = (size_t)ftell(file);
-    rewind(file);
-    char *bytes = calloc(*length + 1, 1);
-    ck_assert_uint_eq(fread(bytes, 1, *length, file), *length);
-    fclose(file);
-    return bytes;
-}
-
-static void assert_same_files(const char *a, const char *b)
-{
-    size_t a_length, b_length;
-    char *a_bytes = contents(a, &a_length), *b_bytes = contents(b, &b_length);
-    ck_assert_uint_eq(a_length, b_length);
-    ck_assert_msg(memcmp(a_bytes, b_bytes, a_length) == 0, "%s and %s differ", a, b);
-    free(a_bytes);
-    free(b_bytes);
-}
-
-/* A log without its last column, the seconds. */
-static char *log_without_seconds(const char *name)
-{
-    size_t length;
-    char *text = contents(name, &length), *out = text;
-    for (char *line = text, *end; *line; line = end + 1) {
-        end = strchr(line, '\n');
-        char *comma = end;
-        while (*comma != ',')
-            comma--;
-        memmove(out, line, (size_t)(comma - line));
-        out += comma - line;
-        *out++ = '\n';
-    }
-    *out = 0;
-    return text;
-}
-
-static void assert_same_logs(const char *a, const char *b)
-{
-    char *a_text = log_without_seconds(a), *b_text = log_without_seconds(b);
-    ck_assert_str_eq(a_text, b_text);
-    free(a_text);
-    free(b_text);
-}
 
 typedef struct Final {
     double loss, accuracy, seconds, tokens_per_second;
@@ -413,57 +319,21 @@ START_TEST(cuda_is_there_or_is_missed)
 }
 END_TEST
 
-/* How many lines the log has by now. */
-static int log_lines(const char *path)
-{
-    FILE *file = fopen(path, "r");
-    int lines = 0;
-    for (int c; file && (c = fgetc(file)) != EOF;)
-        lines += c == '\n';
-    if (file)
-        fclose(file);
-    return lines;
-}
-
-/* A run of many steps as a child of its own, its output in FILE. */
-static pid_t start_long_run(const char *log, const char *save, const char *out)
-{
-    char program[256];
-    snprintf(program, sizeof program, "%s/examples/copy_task", build());
-    pid_t child = fork();
-    ck_assert_int_ne(child, -1);
-    if (child == 0) {
-        if (!freopen(out, "w", stdout))
-            _exit(99);
-        execl(program, program, "--length", "16", "--layers", "1", "--heads", "2", "--head-dim",
-              "8", "--feed-forward", "16", "--batch", "4", "--threads", "1", "--steps", "100000000",
-              "--log", log, "--save", save, (char *)NULL);
-        _exit(98);
-    }
-    return child;
-}
-
 START_TEST(interrupt_saves_and_ends_with_130)
 {
-    char log[128], save[128], out[128];
-    snprintf(log, sizeof log, "%s/interrupted.csv", directory);
-    snprintf(save, sizeof save, "%s/run.safetensors", directory);
-    snprintf(out, sizeof out, "%s/out", directory);
-    pid_t child = start_long_run(log, save, out);
-    while (log_lines(log) < 5)
+    pid_t child = start("out", "copy_task --length 16 --layers 1 --heads 2 --head-dim 8 "
+                               "--feed-forward 16 --batch 4 --threads 1 --steps 100000000 "
+                               "--log @/interrupted.csv --save @/run.safetensors");
+    while (log_lines("interrupted.csv") < 5)
         usleep(10000);
-    ck_assert_int_eq(kill(child, SIGINT), 0);
-    int status;
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert(WIFEXITED(status));
-    ck_assert_int_eq(WEXITSTATUS(status), 130);
+    ck_assert_int_eq(interrupt(child), 130);
     size_t length;
     char *text = contents("out", &length);
     char *line = strstr(text, "final loss=");
     ck_assert_msg(line != NULL, "%s", text);
     long long steps = 0;
     sscanf(strstr(line, "steps="), "steps=%lld", &steps);
-    ck_assert_int_eq(steps, log_lines(log) - 1);
+    ck_assert_int_eq(steps, log_lines("interrupted.csv") - 1);
     free(text);
     assert_runs("copy_task --evaluate @/run.safetensors --threads 1");
     char expected[64];
@@ -569,12 +439,5 @@ int main(void)
                                    derive_attention_agrees_with_itself,
                                    own_operation_passes_its_check_and_learns,
                                    NULL };
-    if (!mkdtemp(directory)) {
-        perror(directory);
-        return EXIT_FAILURE;
-    }
-    int result = run_tests("copy_task", tests);
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", directory);
-    return system(command) == 0 ? result : EXIT_FAILURE;
+    return run_program_tests("copy_task", NULL, tests);
 }

@@ -1,0 +1,152 @@
+#include "tests/programs.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+char directory[64];
+char output[1 << 16];
+
+int run_program_tests(const char *name, void (*setup)(void), const TTest *const *tests)
+{
+    snprintf(directory, sizeof directory, "/tmp/test_%s.XXXXXX", name);
+    if (!mkdtemp(directory)) {
+        perror(directory);
+        return EXIT_FAILURE;
+    }
+    int result = run_tests_after(name, setup, tests);
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    return system(command) == 0 ? result : EXIT_FAILURE;
+}
+
+typedef struct CommandLine {
+    char text[4096];
+} CommandLine;
+
+/* BUILD/examples/ARGUMENTS, with the directory for every @. */
+__attribute__((format(printf, 1, 0))) static CommandLine command_line(const char *format,
+                                                                      va_list list)
+{
+    CommandLine line;
+    char arguments[1024];
+    vsnprintf(arguments, sizeof arguments, format, list);
+    const char *build = getenv("TAPEGRAD_BUILD");
+    int used = snprintf(line.text, sizeof line.text, "%s/examples/", build ? build : "build");
+    for (const char *c = arguments; *c; c++)
+        used += snprintf(line.text + used, sizeof line.text - (size_t)used,
+                         *c == '@' ? "%s" : "%.1s", *c == '@' ? directory : c);
+    return line;
+}
+
+int run(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    CommandLine line = command_line(format, list);
+    va_end(list);
+    strncat(line.text, " 2>&1", sizeof line.text - strlen(line.text) - 1);
+    FILE *pipe = popen(line.text, "r");
+    ck_assert_ptr_nonnull(pipe);
+    size_t length = fread(output, 1, sizeof output - 1, pipe);
+    output[length] = 0;
+    int status = pclose(pipe);
+    ck_assert_msg(WIFEXITED(status), "%s was killed: %s", line.text, output);
+    return WEXITSTATUS(status);
+}
+
+pid_t start(const char *out, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    CommandLine line = command_line(format, list);
+    va_end(list);
+    char command[sizeof line.text + 8], path[128];
+    snprintf(command, sizeof command, "exec %s", line.text);
+    snprintf(path, sizeof path, "%s/%s", directory, out);
+    pid_t child = fork();
+    ck_assert_int_ne(child, -1);
+    if (child == 0) {
+        if (!freopen(path, "w", stdout))
+            _exit(99);
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(98);
+    }
+    return child;
+}
+
+int interrupt(pid_t child)
+{
+    int status;
+    ck_assert_int_eq(kill(child, SIGINT), 0);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+char *contents(const char *name, size_t *length)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "rb");
+    ck_assert_msg(file != NULL, "%s is not there: %s", path, output);
+    fseek(file, 0, SEEK_END);
+    *length = (size_t)ftell(file);
+    rewind(file);
+    char *bytes = calloc(*length + 1, 1);
+    ck_assert_uint_eq(fread(bytes, 1, *length, file), *length);
+    fclose(file);
+    return bytes;
+}
+
+void assert_same_files(const char *a, const char *b)
+{
+    size_t a_length, b_length;
+    char *a_bytes = contents(a, &a_length), *b_bytes = contents(b, &b_length);
+    ck_assert_uint_eq(a_length, b_length);
+    ck_assert_msg(memcmp(a_bytes, b_bytes, a_length) == 0, "%s and %s differ", a, b);
+    free(a_bytes);
+    free(b_bytes);
+}
+
+char *log_without_seconds(const char *name)
+{
+    size_t length;
+    char *text = contents(name, &length), *out = text;
+    for (char *line = text, *end; *line; line = end + 1) {
+        end = strchr(line, '\n');
+        char *comma = end;
+        while (*comma != ',')
+            comma--;
+        memmove(out, line, (size_t)(comma - line));
+        out += comma - line;
+        *out++ = '\n';
+    }
+    *out = 0;
+    return text;
+}
+
+void assert_same_logs(const char *a, const char *b)
+{
+    char *a_text = log_without_seconds(a), *b_text = log_without_seconds(b);
+    ck_assert_str_eq(a_text, b_text);
+    free(a_text);
+    free(b_text);
+}
+
+int log_lines(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "r");
+    int lines = 0;
+    for (int c; file && (c = fgetc(file)) != EOF;)
+        lines += c == '\n';
+    if (file)
+        fclose(file);
+    return lines;
+}
