@@ -280,8 +280,9 @@ static void print_final(const Run *run, Score score, int64_t steps, int64_t take
            score.loss, score.accuracy, (long long)steps, seconds, taken ? tokens / seconds : 0);
 }
 
-static void print_progress(const double *values)
+static void print_progress(const double *values, const void *context)
 {
+    (void)context;
     printf("loss %.4f  accuracy %6.2f %%", values[0], 100 * values[1]);
 }
 

@@ -157,7 +157,9 @@ static const Option *option_at(const Command *command, int index)
 
 static void print_option(const Command *command, const Option *option)
 {
-    static const char *const values[] = { " N", " X", " NAME", " FILE", "", " FILE", " FILE" };
+    static const char *const values[] = {
+        " N", " X", " NAME", " FILE", " DIR", "", " FILE", " FILE"
+    };
     char name[64];
     snprintf(name, sizeof name, "--%s%s", option->name, values[option->kind]);
     printf("  %-20s", name);

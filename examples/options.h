@@ -10,6 +10,7 @@ typedef enum {
     NUMBER,     /* double */
     CHOICE,     /* const char *, one of the choices */
     PATH,       /* const char * */
+    FOLDER,     /* likewise */
     FLAG,       /* bool */
     CHECKPOINT, /* a PATH: its options take the preset's place, and OF_MODEL they cannot change */
     RESUMED,    /* likewise, and OF_TRAINING neither */
@@ -33,7 +34,7 @@ typedef struct Option {
     const char *help;
 } Option;
 
-enum { OPTIONS_MAX = 48, OPTIONS_TABLES = 4 };
+enum { OPTIONS_MAX = 48, OPTIONS_TABLES = 5 };
 
 typedef struct OptionTable {
     const Option *rows;

@@ -131,7 +131,7 @@ static void print_progress(const Report *report, Record record)
     double done = (double)(record.step - config->first + 1);
     long left = lround((double)(config->last - record.step) * record.seconds / done);
     printf("step %lld/%lld  ", (long long)record.step, (long long)config->last);
-    config->print(record.values);
+    config->print(record.values, config->context);
     double rate = done * config->items / record.seconds;
     printf("  %.*f %s/s  %ld:%02ld left", rate < 100, rate, config->unit, left / 60, left % 60);
 }

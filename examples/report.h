@@ -32,13 +32,14 @@ typedef struct ReportPanel {
 typedef struct ReportConfig {
     const char *log, *plot; /* files, or NULL */
     bool resumed, quiet;
-    int64_t first, last;                 /* this run's steps */
-    int values;                          /* how many a record has, */
-    int digits[REPORT_VALUES];           /* and with how many digits the log has them */
-    const char *header;                  /* the log's first line: step, the values, seconds */
-    double items;                        /* a step has, */
-    const char *unit;                    /* of this kind */
-    void (*print)(const double *values); /* the middle of the progress line */
+    int64_t first, last;       /* this run's steps */
+    int values;                /* how many a record has, */
+    int digits[REPORT_VALUES]; /* and with how many digits the log has them */
+    const char *header;        /* the log's first line: step, the values, seconds */
+    double items;              /* a step has, */
+    const char *unit;          /* of this kind */
+    void (*print)(const double *values, const void *context); /* the middle of the progress line */
+    const void *context;
     int panels;
     ReportPanel panel[REPORT_PANELS];
 } ReportConfig;

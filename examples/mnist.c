@@ -1,0 +1,37 @@
+/* The image model of Katharopoulos et al. 2020, Transformers are RNNs, section 4.2.1: an image of
+ * handwritten digits is a sequence of 784 pixels, and a causal transformer tells each from those
+ * before it, as a mixture of logistic distributions. */
+#include "examples/mnist_options.h"
+#include "examples/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+} commands[] = {
+    { "train", mnist_train, "a model, from the MNIST database" },
+    { "sample", mnist_sample, "images from a model, and complete halves of others" },
+    { "benchmark", mnist_benchmark, "how fast images are drawn" },
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+int main(int argc, char **argv)
+{
+    program_start("mnist");
+    for (int i = 0; argc > 1 && i < COMMANDS; i++) {
+        if (!strcmp(argv[1], commands[i].name))
+            return commands[i].run(argc - 1, argv + 1);
+    }
+    if (argc < 2 || strcmp(argv[1], "--help"))
+        fail(BAD_USE, "%s: expected train, sample or benchmark; --help tells more",
+             argc < 2 ? "no command" : argv[1]);
+    puts("usage: mnist COMMAND [OPTION]...\n");
+    for (int i = 0; i < COMMANDS; i++)
+        printf("  mnist %-10s %s\n", commands[i].name, commands[i].help);
+    puts("\nmnist COMMAND --help lists its options.");
+    return EXIT_SUCCESS;
+}

@@ -1,0 +1,185 @@
+#include "examples/mnist_data.h"
+#include "examples/mnist_model.h"
+#include "examples/program.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How images are drawn. Without state every pixel takes a forward pass over all before it. */
+typedef struct Method {
+    const char *name, *attention;
+    bool state;
+    int64_t pixels; /* measured unless --pixels tells another number; 0: all */
+} Method;
+
+static const Method methods[] = {
+    { "linear", "linear", true, 0 },
+    { "stateful-softmax", "softmax", true, 0 },
+    { "softmax", "softmax", false, 16 },
+};
+enum { METHODS = sizeof methods / sizeof *methods };
+
+/* A method and so many images at once. */
+typedef struct Trial {
+    const MnistOptions *options;
+    const Method *method;
+    const Model *model;
+    Device *device;
+    int64_t images, pixels, measured; /* of the pixels of an image so many are measured */
+    int32_t *drawn;                   /* [images, pixels]: it is no matter what */
+} Trial;
+
+static GeneratorConfig config_of(const Trial *trial)
+{
+    const MnistOptions *options = trial->options;
+    return (GeneratorConfig){
+        .images = trial->images,
+        .precision = (Precision)choice_index(precision_names, options->precision),
+        .temperature = 1,
+        .seed = 1,
+    };
+}
+
+/* The index-th pixel that is measured: each is in the middle of an equal part of the image. */
+static int64_t measured_pixel(const Trial *trial, int64_t index)
+{
+    return (2 * index + 1) * trial->pixels / (2 * trial->measured);
+}
+
+static double next_pixel(Generator *generator, int32_t *drawn)
+{
+    double start = now();
+    generator_next(generator, drawn);
+    return now() - start;
+}
+
+/* The seconds of the measured pixels. A pixel of linear attention takes as long wherever it stands:
+ * those are the first ones. Another state is brought to where it is measured. */
+static double seconds_with_state(const Trial *trial)
+{
+    Generator *generator = generator_new(trial->model, trial->device, config_of(trial));
+    bool everywhere =
+        trial->measured == trial->pixels || !strcmp(trial->method->attention, "linear");
+    generator_start(generator, NULL, 0);
+    for (int i = 0; i < 3 && i < trial->pixels; i++) /* the first pixels also take memory, */
+        next_pixel(generator, trial->drawn);         /* and on CUDA are recorded */
+    generator_start(generator, NULL, 0);
+    double seconds = 0;
+    for (int64_t i = 0; i < trial->measured; i++) {
+        if (!everywhere)
+            generator_start(generator, trial->drawn, measured_pixel(trial, i));
+        seconds += next_pixel(generator, trial->drawn);
+    }
+    generator_free(generator);
+    return seconds;
+}
+
+/* tokens [images, n]; draws the pixel behind the last. */
+static double forward_pixel(const Trial *trial, Tape *tape, int64_t n)
+{
+    double start = now();
+    Tensor *tokens = tape_input_i32(tape, trial->drawn, shape(trial->images, n));
+    Tensor *x = model_features(tape, trial->model, tokens);
+    x = op_slice(tape, x, 1, n - 1, 1);
+    x = op_sample_logistic_mixture(tape, nn_linear_forward(tape, &trial->model->head, x));
+    tensor_read_i32(x, trial->drawn);
+    tape_reset(tape);
+    return now() - start;
+}
+
+static double seconds_without_state(const Trial *trial)
+{
+    Tape *tape = tape_new(trial->device);
+    tape_set_precision(tape, config_of(trial).precision);
+    tape_recording(tape, false);
+    forward_pixel(trial, tape, trial->pixels);
+    double seconds = 0;
+    for (int64_t i = 0; i < trial->measured; i++)
+        seconds += forward_pixel(trial, tape, measured_pixel(trial, i) + 1);
+    tape_free(tape);
+    return seconds;
+}
+
+/* ------------------------------------------------------------------------------------------ table */
+
+static void print_row(const Trial *trial, double seconds, FILE *csv)
+{
+    double rate = (double)trial->images / seconds;
+    char mark = trial->measured < trial->pixels ? '~' : ' ';
+    printf("%-18s %14lld   %c%10.3f  %c%10.4g   %lld of %lld pixels\n", trial->method->name,
+           (long long)trial->images, mark, seconds, mark, rate, (long long)trial->measured,
+           (long long)trial->pixels);
+    fflush(stdout);
+    if (csv)
+        fprintf(csv, "%s,%lld,%.6g,%.6g,%lld,%lld\n", trial->method->name, (long long)trial->images,
+                seconds, rate, (long long)trial->measured, (long long)trial->pixels);
+}
+
+static void measure(Trial trial, FILE *csv)
+{
+    int64_t wanted = trial.options->pixels ? trial.options->pixels : trial.method->pixels;
+    trial.measured = wanted && wanted < trial.pixels ? wanted : trial.pixels;
+    trial.drawn = allocate(trial.images * trial.pixels, sizeof(int32_t));
+    double seconds =
+        trial.method->state ? seconds_with_state(&trial) : seconds_without_state(&trial);
+    print_row(&trial, seconds * (double)trial.pixels / (double)trial.measured, csv);
+    free(trial.drawn);
+}
+
+/* In batch, and one image alone. */
+static void measure_method(const MnistOptions *options, Device *device, const Method *method,
+                           FILE *csv)
+{
+    MnistOptions with_attention = *options;
+    with_attention.attention = method->attention;
+    Params *params = params_new(device, (uint64_t)options->seed);
+    Model model = model_new(params, &with_attention);
+    Trial trial = { .options = options,
+                    .method = method,
+                    .model = &model,
+                    .device = device,
+                    .images = options->together,
+                    .pixels = model.pixels };
+    measure(trial, csv);
+    trial.images = 1;
+    if (options->together > 1)
+        measure(trial, csv);
+    params_free(params);
+}
+
+static FILE *open_csv(const char *path)
+{
+    FILE *csv = path ? fopen(path, "w") : NULL;
+    if (path && !csv)
+        fail(EXIT_FAILURE, "--csv %s: %s", path, strerror(errno));
+    if (csv)
+        fprintf(csv, "method,batch,seconds,images_per_second,measured_pixels,pixels\n");
+    return csv;
+}
+
+int mnist_benchmark(int argc, char **argv)
+{
+    MnistOptions options;
+    options_parse(&mnist_benchmark_command, argc, argv, &options);
+    option_check_file("csv", options.csv);
+    FILE *csv = open_csv(options.csv);
+    Device *device = mnist_device(&options);
+    printf("%lld layers, %lld heads of %lld, feed-forward %lld, %lld logistics; images of %lld x "
+           "%lld; %s\n\n%-18s %14s   %11s  %11s   %s\n",
+           (long long)options.layers, (long long)options.heads, (long long)options.head_dim,
+           (long long)options.feed_forward, (long long)options.logistics, (long long)options.rows,
+           (long long)options.columns, device_name(device), "method", "images at once", "seconds",
+           "images/s", "measured");
+    for (int i = 0; i < METHODS; i++) {
+        if (!strcmp(options.method, "all") || !strcmp(options.method, methods[i].name))
+            measure_method(&options, device, &methods[i], csv);
+    }
+    puts("\n~ : what the whole image would take, by the pixels measured: of linear the first, of "
+         "the\n"
+         "    others pixels spread evenly over the image");
+    if (csv && fclose(csv))
+        fail(EXIT_FAILURE, "--csv %s: %s", options.csv, strerror(errno));
+    return EXIT_SUCCESS;
+}

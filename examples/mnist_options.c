@@ -1,0 +1,161 @@
+#include "examples/mnist_options.h"
+#include "examples/program.h"
+
+#include <string.h>
+
+#define EVERYWHERE                                                                                 \
+    .attention = "linear", .features = "elu+1", .form = "best", .rows = 28, .columns = 28,         \
+    .seed = 1, .device = "auto", .precision = "float32", .score_every = 1, .test_images = 10000,   \
+    .count = 10, .draw = 1, .temperature = 1, .method = "all", .together = 32
+
+static const MnistOptions presets[] = {
+    { EVERYWHERE, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32, .feed_forward = 512,
+      .logistics = 10, .batch = 10, .learning_rate = 1e-3, .schedule = "cosine", .clip = 1,
+      .epochs = 0.5, .evaluate_every = 250, .evaluate_images = 200 },
+    { EVERYWHERE, .preset = "paper", .layers = 8, .heads = 8, .head_dim = 32, .feed_forward = 1024,
+      .logistics = 10, .batch = 10, .learning_rate = 1e-4, .schedule = "constant", .epochs = 250,
+      .evaluate_every = 6000, .evaluate_images = 10000 },
+};
+static const char *const preset_names[] = { "small", "paper", NULL };
+
+static const char *const attentions[] = { "linear", "softmax", NULL };
+static const char *const schedules[] = { "constant", "cosine", NULL };
+static const char *const methods[] = { "all", "linear", "stateful-softmax", "softmax", NULL };
+const char *const form_names[] = {
+    [FORM_BEST] = "best",           [FORM_RECURRENT] = "recurrent",
+    [FORM_CHUNKED] = "chunked",     [FORM_CHUNK_PARALLEL] = "chunk-parallel",
+    [FORM_QUADRATIC] = "quadratic", NULL,
+};
+
+#define AT(field) offsetof(MnistOptions, field)
+/* clang-format off */
+static const Option preset[] = {
+    { "preset", CHOICE, OF_MODEL, AT(preset), 0, 0, preset_names, "where the others start" },
+};
+static const Option attention[] = {
+    { "attention", CHOICE, OF_MODEL, AT(attention), 0, 0, attentions, "causal, each" },
+};
+static const Option of_the_model[] = {
+    { "features", CHOICE, OF_MODEL, AT(features), 0, 0, feature_names, "of linear attention" },
+    { "layers", WHOLE, OF_MODEL, AT(layers), 1, NN_MAX_LAYERS, NULL, "of the transformer" },
+    { "heads", WHOLE, OF_MODEL, AT(heads), 1, 1024, NULL, "of attention, in a layer" },
+    { "head-dim", WHOLE, OF_MODEL, AT(head_dim), 1, 1024, NULL, "numbers a head" },
+    { "feed-forward", WHOLE, OF_MODEL, AT(feed_forward), 1, 65536, NULL, "hidden numbers" },
+    { "logistics", WHOLE, OF_MODEL, AT(logistics), 1, 64, NULL, "distributions that a pixel's is mixed of" },
+    { "rows", WHOLE, OF_MODEL, AT(rows), 1, 256, NULL, "of an image" },
+    { "columns", WHOLE, OF_MODEL, AT(columns), 1, 256, NULL, "of an image" },
+};
+static const Option of_training[] = {
+    { "batch", WHOLE, OF_TRAINING, AT(batch), 1, 65536, NULL, "images a step" },
+    { "epochs", NUMBER, OF_GOAL, AT(epochs), 1e-6, 1e6, NULL, "passes over the training images" },
+    { "steps", WHOLE, OF_GOAL, AT(steps), 0, 1e9, NULL, "in place of --epochs, unless 0" },
+    { "learning-rate", NUMBER, OF_TRAINING, AT(learning_rate), 1e-6, 1, NULL, "of RAdam" },
+    { "schedule", CHOICE, OF_TRAINING, AT(schedule), 0, 0, schedules,
+      "of the learning rate; cosine: down to 0 at the last step" },
+    { "clip", NUMBER, OF_TRAINING, AT(clip), 0, 1e6, NULL, "the gradient's norm (0: never)" },
+    { "dropout", NUMBER, OF_TRAINING, AT(dropout), 0, 0.9, NULL, "probability" },
+    { "form", CHOICE, OF_TRAINING, AT(form), 0, 0, form_names, "how linear attention's sums are taken" },
+    { "seed", WHOLE, OF_TRAINING, AT(seed), 0, 4294967295, NULL, "weights, order, dropout" },
+    { "log", PATH, OF_RUN, AT(log), 0, 0, NULL,
+      "rows of step,training_bits,test_bits,learning_rate,seconds" },
+    { "plot", PATH, OF_RUN, AT(plot), 0, 0, NULL, "an SVG of the bits per dimension, by gnuplot" },
+    { "save", PATH, OF_RUN, AT(save), 0, 0, NULL, "a checkpoint, at the end and on Ctrl-C" },
+    { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "and every so many steps" },
+    { "score-every", WHOLE, OF_RUN, AT(score_every), 1, 1e9, NULL,
+      "log and show every so many steps; between them CUDA need not wait" },
+    { "evaluate-every", WHOLE, OF_RUN, AT(evaluate_every), 0, 1e9, NULL,
+      "measure the first test images every so many steps (0: never)" },
+    { "evaluate-images", WHOLE, OF_RUN, AT(evaluate_images), 1, 1e9, NULL, "and so many of them" },
+    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "measured at the end (10000)" },
+    { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL, "go on from a checkpoint; --log appends" },
+    { "evaluate", CHECKPOINT, OF_RUN, AT(evaluate), 0, 0, NULL,
+      "train nothing: measure a checkpoint on the test images" },
+    { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: no step is recorded and replayed" },
+    { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print the final line alone" },
+};
+static const Option of_every_run[] = {
+    { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
+      "the directory of the MNIST database of handwritten digits" },
+    { "device", CHOICE, OF_RUN, AT(device), 0, 0, device_names, "where to compute" },
+    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names, "on CUDA; see the README" },
+    { "threads", WHOLE, OF_RUN, AT(threads), 1, 1024, NULL, "of the CPU (default: all cores)" },
+};
+static const Option of_sampling[] = {
+    { "model", CHECKPOINT, OF_RUN, AT(model), 0, 0, NULL, "a checkpoint of mnist train" },
+    { "output", PATH, OF_RUN, AT(output), 0, 0, NULL, "the picture, a PNG" },
+    { "count", WHOLE, OF_RUN, AT(count), 1, 10000, NULL, "images of each kind (10)" },
+    { "temperature", NUMBER, OF_RUN, AT(temperature), 0.01, 100, NULL,
+      "below 1: likelier pixels more often (1)" },
+    { "seed", WHOLE, OF_RUN, AT(draw), 0, 4294967295, NULL, "of the choices (1)" },
+};
+static const Option of_the_benchmark[] = {
+    { "method", CHOICE, OF_RUN, AT(method), 0, 0, methods, "what to measure" },
+    { "batch", WHOLE, OF_RUN, AT(together), 1, 65536, NULL, "images at once (32)" },
+    { "pixels", WHOLE, OF_RUN, AT(pixels), 1, 65536, NULL,
+      "measured, of an image (all; 16 of softmax)" },
+    { "csv", PATH, OF_RUN, AT(csv), 0, 0, NULL, "the table as comma-separated values" },
+};
+/* clang-format on */
+
+const Command mnist_train_command = {
+    .program = "mnist",
+    .about = "usage: mnist train --data DIR [OPTION]...\n\n"
+             "Trains a transformer to tell every pixel of an image from those before it\n"
+             "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.2.1).",
+    .tables = { OPTION_TABLE(preset), OPTION_TABLE(attention), OPTION_TABLE(of_the_model),
+                OPTION_TABLE(of_training), OPTION_TABLE(of_every_run) },
+    .presets = presets,
+    .size = sizeof(MnistOptions),
+    .preset_names = preset_names,
+};
+
+const Command mnist_sample_command = {
+    .program = "mnist",
+    .about = "usage: mnist sample --model FILE --output FILE [--data DIR] [OPTION]...\n\n"
+             "Draws images pixel by pixel: from nothing and, where there are data, from the upper\n"
+             "half of test images.",
+    .tables = { OPTION_TABLE(of_sampling), OPTION_TABLE(of_every_run) },
+    .trainer = &mnist_train_command,
+    .presets = presets,
+    .size = sizeof(MnistOptions),
+};
+
+const Command mnist_benchmark_command = {
+    .program = "mnist",
+    .about =
+        "usage: mnist benchmark [OPTION]...\n\n"
+        "Measures how fast images are drawn, by a model of random weights: by linear attention\n"
+        "as a recurrent network, by softmax attention that keeps keys and values (stateful), and\n"
+        "by softmax attention that reads all pixels again for each new one (as the paper's\n"
+        "Tables 4 and 5).",
+    .tables = { OPTION_TABLE(preset), OPTION_TABLE(of_the_model), OPTION_TABLE(of_the_benchmark),
+                OPTION_TABLE(of_every_run) },
+    .trainer = &mnist_train_command,
+    .presets = presets,
+    .size = sizeof(MnistOptions),
+    .standard = 1,
+    .preset_names = preset_names,
+};
+
+void mnist_check_attention(const MnistOptions *options, const Given *given)
+{
+    static const char *const of_linear[] = { "features", "form", NULL };
+    if (!strcmp(options->attention, "softmax"))
+        options_refuse(given, of_linear, "--attention softmax, which has none");
+}
+
+void mnist_check_data(const MnistOptions *options)
+{
+    if (!options->data)
+        fail(BAD_USE,
+             "expected --data DIR, the directory of the MNIST database of handwritten digits "
+             "(LeCun, Cortes and Burges): train-images-idx3-ubyte and "
+             "t10k-images-idx3-ubyte, with or without .gz");
+}
+
+Device *mnist_device(const MnistOptions *options)
+{
+    if (options->threads)
+        device_set_threads((int)options->threads);
+    return device_of(options->device);
+}

@@ -1,0 +1,143 @@
+#include "examples/image.h"
+#include "examples/mnist_data.h"
+#include "examples/mnist_model.h"
+#include "examples/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ACROSS = 10, GREY = 128 };
+
+/* Where images go: the grid is filled in rows of at most ACROSS. */
+typedef struct Picture {
+    ImageGrid grid;
+    uint8_t *pixels; /* the grid's */
+    int64_t row;     /* the next that is free */
+} Picture;
+
+/* The rows that count images of each kind take, and the numbers of kinds that stand below each other. */
+static int64_t rows_of(int64_t count, int64_t kinds)
+{
+    return kinds * ((count + ACROSS - 1) / ACROSS);
+}
+
+static Picture picture_new(const MnistOptions *options, int64_t kinds)
+{
+    int64_t rows = rows_of(options->count, kinds);
+    int64_t columns = options->count < ACROSS ? options->count : ACROSS;
+    int64_t size = rows * columns * options->rows * options->columns;
+    Picture picture = { .pixels = allocate(size, 1) };
+    memset(picture.pixels, GREY, (size_t)size);
+    picture.grid = (ImageGrid){ .rows = rows,
+                                .columns = columns,
+                                .height = options->rows,
+                                .width = options->columns,
+                                .pixels = picture.pixels,
+                                .scale = 3,
+                                .margin = 6,
+                                .background = GREY };
+    return picture;
+}
+
+/* Puts images [count, pixels] into rows: those of one kind every step rows from the next free one,
+ * shifted down by down rows; of each image only the first shown pixels. */
+static void picture_add(Picture *picture, const int32_t *images, int64_t count, int64_t step,
+                        int64_t down, int64_t shown)
+{
+    const ImageGrid *grid = &picture->grid;
+    int64_t pixels = grid->height * grid->width;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = picture->row + down + i / ACROSS * step;
+        uint8_t *place = picture->pixels + (row * grid->columns + i % ACROSS) * pixels;
+        for (int64_t p = 0; p < shown; p++)
+            place[p] = (uint8_t)images[i * pixels + p];
+    }
+}
+
+/* Draws the pixels from count on of images [images, pixels], whose first count are there. */
+static void draw_images(Generator *generator, int32_t *images, int64_t number, int64_t pixels,
+                        int64_t count)
+{
+    int32_t *some = allocate(number * (count > 0 ? count : 1), sizeof *some);
+    for (int64_t b = 0; b < number; b++)
+        memcpy(some + b * count, images + b * pixels, (size_t)count * sizeof *some);
+    generator_start(generator, some, count);
+    for (int64_t p = count; p < pixels; p++) {
+        generator_next(generator, some);
+        for (int64_t b = 0; b < number; b++)
+            images[b * pixels + p] = some[b];
+    }
+    free(some);
+}
+
+/* The first test images, [count, pixels]. */
+static int32_t *test_images(const MnistOptions *options)
+{
+    Idx test = mnist_images(options, MNIST_TEST);
+    int64_t size = options->count * options->rows * options->columns;
+    if (options->count > test.count)
+        fail(BAD_USE, "--count %lld: expected at most the %lld test images",
+             (long long)options->count, (long long)test.count);
+    int32_t *images = allocate(size, sizeof *images);
+    for (int64_t i = 0; i < size; i++)
+        images[i] = test.bytes[i];
+    idx_free(&test);
+    return images;
+}
+
+/* As Figure 3 of the paper: images from nothing; below, in groups of three rows, the upper half of
+ * test images, what the model makes of them, and what they were. */
+static Picture draw_picture(const MnistOptions *options, Generator *generator)
+{
+    int64_t count = options->count, pixels = options->rows * options->columns;
+    int64_t seen = options->rows / 2 * options->columns;
+    Picture picture = picture_new(options, options->data ? 4 : 1);
+    int32_t *images = allocate(count * pixels, sizeof *images);
+    draw_images(generator, images, count, pixels, 0);
+    picture_add(&picture, images, count, 1, 0, pixels);
+    free(images);
+    picture.row = rows_of(count, 1);
+    if (options->data) {
+        images = test_images(options);
+        picture_add(&picture, images, count, 3, 0, seen);
+        picture_add(&picture, images, count, 3, 2, pixels);
+        draw_images(generator, images, count, pixels, seen);
+        picture_add(&picture, images, count, 3, 1, pixels);
+        free(images);
+    }
+    return picture;
+}
+
+int mnist_sample(int argc, char **argv)
+{
+    MnistOptions options;
+    options_parse(&mnist_sample_command, argc, argv, &options);
+    if (!options.model || !options.output)
+        fail(BAD_USE, "sample: expected --model FILE, a checkpoint of mnist train, and --output "
+                      "FILE, the picture");
+    option_check_file("output", options.output);
+    Device *device = mnist_device(&options);
+    Params *params = params_new(device, (uint64_t)options.seed);
+    Model model = model_new(params, &options);
+    if (!params_load(params, options.model))
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    Generator *generator = generator_new(
+        &model, device,
+        (GeneratorConfig){ .images = options.count,
+                           .precision = (Precision)choice_index(precision_names, options.precision),
+                           .temperature = (Real)options.temperature,
+                           .seed = (uint64_t)options.draw });
+    double start = now();
+    Picture picture = draw_picture(&options, generator);
+    double seconds = now() - start;
+    Sentence sentence;
+    if (!image_write_png(options.output, picture.grid, &sentence))
+        fail(EXIT_FAILURE, "--output %s", sentence.text);
+    printf("%s: %lld images from nothing%s, drawn in %.2f s\n", options.output,
+           (long long)options.count, options.data ? " and as many completed" : "", seconds);
+    free(picture.pixels);
+    generator_free(generator);
+    params_free(params);
+    return EXIT_SUCCESS;
+}

@@ -1,0 +1,426 @@
+/* examples/mnist, run as a user runs it, on a data set of small images that the test writes. */
+#include "tests/programs.h"
+
+#include <png.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ROWS = 6, COLUMNS = 5, PIXELS = ROWS * COLUMNS, TRAINING = 26, TEST = 10 };
+
+/* A model so small that a step takes a fraction of a millisecond. */
+#define SIZES                                                                                      \
+    "--rows 6 --columns 5 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --logistics 3 "      \
+    "--threads 2 "
+#define TINY "mnist train --data @ " SIZES "--batch 4 --schedule constant --clip 1 "
+
+/* ------------------------------------------------------------------------------------------- data */
+
+/* A bright upright line on black, in one of the columns, so that the first row tells the others. */
+static uint8_t pixel(int image, int place)
+{
+    return place % COLUMNS == image % COLUMNS ? 200 : 0;
+}
+
+static void put_number(FILE *file, int number)
+{
+    for (int shift = 24; shift >= 0; shift -= 8)
+        fputc(number >> shift & 255, file);
+}
+
+static void write_images(const char *folder, const char *name, int count, int rows, int columns)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    put_number(file, 0x803);
+    put_number(file, count);
+    put_number(file, rows);
+    put_number(file, columns);
+    for (int i = 0; i < count; i++) {
+        for (int p = 0; p < rows * columns; p++)
+            fputc(pixel(i, p), file);
+    }
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static void write_data(void)
+{
+    write_images(directory, "train-images-idx3-ubyte", TRAINING, ROWS, COLUMNS);
+    write_images(directory, "t10k-images-idx3-ubyte", TEST, ROWS, COLUMNS);
+}
+
+/* ------------------------------------------------------------------------------------------ train */
+
+typedef struct Final {
+    double test_bits, epochs, seconds, images_per_second;
+    long long test_images, steps;
+} Final;
+
+/* The line that a training ends with. */
+static Final final_line(void)
+{
+    Final final;
+    char *line = strstr(output, "final ");
+    ck_assert_msg(line && sscanf(line,
+                                 "final test_bits=%lf test_images=%lld steps=%lld epochs=%lf "
+                                 "seconds=%lf images_per_second=%lf\n",
+                                 &final.test_bits, &final.test_images, &final.steps, &final.epochs,
+                                 &final.seconds, &final.images_per_second) == 6,
+                  "no final line in: %s", output);
+    return final;
+}
+
+START_TEST(log_has_a_row_a_step)
+{
+    assert_runs(TINY "--steps 6 --learning-rate 0.01 --evaluate-every 3 --evaluate-images 5 "
+                     "--log @/log.csv");
+    size_t length;
+    char *text = contents("log.csv", &length), *line = text;
+    ck_assert_msg(!strncmp(line, "step,training_bits,test_bits,learning_rate,seconds\n", 51), "%s",
+                  text);
+    for (int step = 1; step <= 6; step++) {
+        int read = 0, used = 0;
+        double training_bits = 0, test_bits = 1, learning_rate = 0, seconds = -1;
+        line = strchr(line, '\n') + 1;
+        sscanf(line, "%d,%lf,%n", &read, &training_bits, &used);
+        line += used;
+        if (step % 3 == 0)
+            ck_assert_int_eq(sscanf(line, "%lf,%lf,%lf", &test_bits, &learning_rate, &seconds), 3);
+        else
+            ck_assert_int_eq(sscanf(line, ",%lf,%lf", &learning_rate, &seconds), 2);
+        ck_assert_msg(read == step && training_bits > 0 && test_bits > 0 && seconds >= 0, "%s",
+                      line);
+        ck_assert_double_eq_tol(learning_rate, 0.01, 1e-9);
+    }
+    ck_assert_str_eq(strchr(line, '\n'), "\n");
+    free(text);
+    Final final = final_line();
+    ck_assert_int_eq(final.steps, 6);
+    ck_assert_int_eq(final.test_images, TEST);
+    ck_assert_double_eq_tol(final.epochs, 6 * 4. / TRAINING, 1e-3);
+    assert_says("step 6/6  training ");
+    assert_says(" images/s");
+}
+END_TEST
+
+START_TEST(learns)
+{
+    static const char *const kinds[] = { "", "--attention softmax", "--features squared-relu",
+                                         "--schedule cosine --dropout 0.1" };
+    for (int i = 0; i < 4; i++) {
+        assert_runs(TINY "--steps 150 --learning-rate 0.02 --device cpu --quiet %s", kinds[i]);
+        ck_assert_msg(final_line().test_bits < 4, "%s: %s", kinds[i], output); /* from 8 */
+    }
+}
+END_TEST
+
+START_TEST(epochs_make_steps)
+{
+    assert_runs(TINY "--epochs 1.5 --quiet --test-images 3");
+    ck_assert_int_eq(final_line().steps, 10); /* 39 images, 4 a step */
+    ck_assert_int_eq(final_line().test_images, 3);
+}
+END_TEST
+
+START_TEST(two_runs_are_bitwise_equal)
+{
+    for (int i = 0; i < 2; i++)
+        assert_runs(TINY "--steps 20 --dropout 0.1 --save @/%d.safetensors --log @/%d.csv", i, i);
+    assert_same_files("0.safetensors", "1.safetensors");
+    assert_same_logs("0.csv", "1.csv");
+    assert_runs(TINY "--steps 20 --dropout 0.1 --log @/other.csv --seed 2");
+    char *first = log_without_seconds("0.csv"), *other = log_without_seconds("other.csv");
+    ck_assert_str_ne(first, other);
+    free(first);
+    free(other);
+}
+END_TEST
+
+#define LONGER TINY "--dropout 0.1 --evaluate-every 4 --evaluate-images 6 "
+
+/* Steps of 4 images, 26 of them an epoch: a step, and the cut, lie across two epochs. */
+START_TEST(resumed_run_is_bitwise_equal)
+{
+    assert_runs(LONGER "--steps 16 --save @/whole.safetensors --log @/whole.csv");
+    Final whole = final_line();
+    assert_runs(LONGER "--steps 9 --save @/part.safetensors --save-every 7 --log @/part.csv");
+    assert_runs("mnist train --data @ --resume @/part.safetensors --steps 16 --threads 2 "
+                "--evaluate-every 4 --evaluate-images 6 --log @/part.csv "
+                "--save @/part.safetensors");
+    assert_same_files("whole.safetensors", "part.safetensors");
+    assert_same_logs("whole.csv", "part.csv");
+    ck_assert_int_eq(final_line().steps, 16);
+    ck_assert_double_eq(final_line().test_bits, whole.test_bits);
+}
+END_TEST
+
+#define INTERRUPTED                                                                                \
+    TINY "--schedule cosine --steps 400 --log @/interrupted.csv --save @/run.safetensors"
+
+/* (A machine may be so busy that the run ends before the interrupt.) */
+START_TEST(interrupt_saves_where_a_run_goes_on)
+{
+    pid_t child = start("out", INTERRUPTED);
+    while (log_lines("interrupted.csv") < 3)
+        usleep(1000);
+    int status = interrupt(child), lines = log_lines("interrupted.csv");
+    ck_assert_int_eq(status, lines < 401 ? 130 : 0);
+    assert_runs("mnist train --data @ --evaluate @/run.safetensors --threads 2");
+    char expected[64];
+    snprintf(expected, sizeof expected, " test_images=10 steps=%d ", lines - 1);
+    assert_says(expected);
+    assert_runs("mnist train --data @ --resume @/run.safetensors --threads 2 "
+                "--log @/interrupted.csv --save @/resumed.safetensors");
+    assert_runs(TINY "--schedule cosine --steps 400 --log @/whole.csv --save @/whole.safetensors");
+    assert_same_files("resumed.safetensors", "whole.safetensors");
+    assert_same_logs("interrupted.csv", "whole.csv");
+}
+END_TEST
+
+START_TEST(checkpoint_carries_the_options)
+{
+    assert_runs(LONGER "--steps 5 --save @/part.safetensors");
+    Final final = final_line();
+    ck_assert_int_eq(run("mnist train --data @ --resume @/part.safetensors --layers 3"), 2);
+    assert_says("mnist: --layers 3: the checkpoint ");
+    assert_says("part.safetensors has --layers 1, which cannot change\n");
+    ck_assert_int_eq(run("mnist train --data @ --resume @/part.safetensors --batch 5"), 2);
+    assert_says(" has --batch 4, which cannot change\n");
+    ck_assert_int_eq(run("mnist train --data @ --resume @/part.safetensors --steps 4"), 2);
+    assert_says("4 steps: expected at least the 5 that ");
+    ck_assert_int_eq(run("mnist train --data @ --evaluate @/part.safetensors --log @/log.csv"), 2);
+    assert_says("expected without --evaluate, which trains nothing\n");
+    assert_runs("mnist train --data @ --evaluate @/part.safetensors --threads 2");
+    char *line = strstr(output, "evaluation ");
+    double test_bits = 0;
+    ck_assert_msg(line && sscanf(line, "evaluation test_bits=%lf", &test_bits) == 1, "%s", output);
+    ck_assert_double_eq(test_bits, final.test_bits);
+    assert_runs("mnist train --data @ --resume @/part.safetensors --threads 2 --epochs 1");
+    ck_assert_int_eq(final_line().steps, 7);
+}
+END_TEST
+
+START_TEST(plot_is_an_svg)
+{
+    assert_runs(TINY "--steps 30 --evaluate-every 7 --evaluate-images 4 --plot @/run.svg");
+    size_t length;
+    char *text = contents("run.svg", &length);
+    ck_assert_ptr_nonnull(strstr(text, "MNIST pixel by pixel"));
+    ck_assert_ptr_nonnull(strstr(text, "bits per dimension"));
+    ck_assert_ptr_nonnull(strstr(text, "</svg>"));
+    free(text);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------- what can be wrong */
+
+START_TEST(bad_data_are_told)
+{
+    ck_assert_int_eq(run("mnist train"), 2);
+    assert_says("mnist: expected --data DIR, the directory of the MNIST database of handwritten "
+                "digits (LeCun, Cortes and Burges): train-images-idx3-ubyte and ");
+    ck_assert_int_eq(run("mnist train --data /nowhere"), 1);
+    assert_says(
+        "mnist: --data /nowhere: there is no t10k-images-idx3-ubyte, with or without .gz; ");
+    ck_assert_int_eq(run("mnist train --data @ --rows 5"), 1);
+    assert_says("its images have 6 x 5 pixels, expected the model's 5 x 28\n");
+    char folder[128];
+    snprintf(folder, sizeof folder, "%s/test-alone", directory);
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+    write_images(folder, "t10k-images-idx3-ubyte", 3, ROWS, COLUMNS);
+    ck_assert_int_eq(run("mnist train --data @/test-alone --rows 6 --columns 5"), 1);
+    assert_says("there is no train-images-idx3-ubyte, with or without .gz; ");
+}
+END_TEST
+
+static const struct {
+    const char *arguments, *sentence;
+} bad_options[] = {
+    { "", "mnist: no command: expected train, sample or benchmark; --help tells more\n" },
+    { "draw", "mnist: draw: expected train, sample or benchmark; --help tells more\n" },
+    { "train --layers 0", "mnist: --layers 0: expected a whole number from 1 to 64\n" },
+    { "train --attention lsh", "mnist: --attention lsh: expected linear or softmax\n" },
+    { "train --form fast", "mnist: --form fast: expected best, recurrent, chunked, chunk-parallel "
+                           "or quadratic\n" },
+    { "train --epochs 0", "mnist: --epochs 0: expected a number from 1e-06 to 1000000\n" },
+    { "train --steps 5 --epochs 1", "mnist: --steps 5: expected without --epochs 1\n" },
+    { "train --attention softmax --features relu",
+      "mnist: --features relu: expected without --attention softmax, which has none\n" },
+    { "train --save-every 5", "mnist: --save-every 5: expected together with --save FILE\n" },
+    { "train --save /nowhere/x", "mnist: --save /nowhere/x: expected a file that can be written" },
+    { "train --temperature 1", "unrecognized option '--temperature'" },
+    { "train more", "mnist: more: expected an option; --help lists them\n" },
+    { "sample", "mnist: sample: expected --model FILE, a checkpoint of mnist train, and --output" },
+    { "sample --temperature 0", "mnist: --temperature 0: expected a number from 0.01 to 100\n" },
+    { "sample --layers 2", "unrecognized option '--layers'" },
+    { "benchmark --method lsh",
+      "mnist: --method lsh: expected all, linear, stateful-softmax or softmax\n" },
+    { "benchmark --csv /tmp", "mnist: --csv /tmp: expected a file that can be written, but it is" },
+};
+
+START_TEST(bad_options_are_told)
+{
+    for (size_t i = 0; i < sizeof bad_options / sizeof *bad_options; i++) {
+        ck_assert_int_eq(run("mnist %s", bad_options[i].arguments), 2);
+        assert_says(bad_options[i].sentence);
+    }
+    ck_assert_int_eq(run("mnist sample --model @/missing --output @/a.png"), 1);
+    assert_says("missing: No such file or directory");
+    assert_runs("mnist --help");
+    assert_says("mnist sample ");
+    static const char *const commands[] = { "train", "sample", "benchmark" };
+    for (int i = 0; i < 3; i++) {
+        assert_runs("mnist %s --help", commands[i]);
+        assert_says("--threads N");
+    }
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------------- sample */
+
+/* The grey of a pixel of an image of the picture: scale and margins as mnist_sample has them. */
+typedef struct Picture {
+    png_image png;
+    uint8_t *bytes;
+} Picture;
+
+enum { SCALE = 3, MARGIN = 6, GREY = 128 };
+
+static Picture read_picture(const char *name)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    Picture picture = { .png = { .version = PNG_IMAGE_VERSION } };
+    ck_assert_msg(png_image_begin_read_from_file(&picture.png, path), "%s", picture.png.message);
+    picture.png.format = PNG_FORMAT_GRAY;
+    picture.bytes = malloc(PNG_IMAGE_SIZE(picture.png));
+    ck_assert(png_image_finish_read(&picture.png, NULL, picture.bytes, 0, NULL));
+    return picture;
+}
+
+static int picture_pixel(const Picture *picture, int row, int column, int place)
+{
+    int y = MARGIN + row * (ROWS * SCALE + MARGIN) + place / COLUMNS * SCALE;
+    int x = MARGIN + column * (COLUMNS * SCALE + MARGIN) + place % COLUMNS * SCALE;
+    return picture->bytes[y * (int)picture->png.width + x];
+}
+
+/* The model knows the lines by heart: it must complete what the first rows begin. */
+START_TEST(completes_images)
+{
+    assert_runs(TINY "--head-dim 16 --steps 800 --learning-rate 0.01 --schedule cosine --quiet "
+                     "--device cpu --save @/run.safetensors");
+    assert_runs("mnist sample --model @/run.safetensors --data @ --count 4 --temperature 0.2 "
+                "--threads 2 --output @/grid.png");
+    assert_says("4 images from nothing and as many completed, drawn in ");
+    Picture picture = read_picture("grid.png");
+    ck_assert_int_eq((int)picture.png.width, MARGIN + 4 * (COLUMNS * SCALE + MARGIN));
+    ck_assert_int_eq((int)picture.png.height, MARGIN + 4 * (ROWS * SCALE + MARGIN));
+    int right = 0;
+    for (int i = 0; i < 4; i++) {
+        for (int p = 0; p < PIXELS; p++) {
+            bool seen = p < PIXELS / 2;
+            ck_assert_int_eq(picture_pixel(&picture, 1, i, p), seen ? pixel(i, p) : GREY);
+            ck_assert_int_eq(picture_pixel(&picture, 3, i, p), pixel(i, p));
+            int completed = picture_pixel(&picture, 2, i, p);
+            if (seen)
+                ck_assert_int_eq(completed, pixel(i, p));
+            right += abs(completed - pixel(i, p)) < 30;
+        }
+    }
+    ck_assert_msg(right > 4 * PIXELS * 95 / 100, "%d of %d pixels right, final %s", right,
+                  4 * PIXELS, output);
+    free(picture.bytes);
+}
+END_TEST
+
+START_TEST(samples_are_bitwise_repeatable)
+{
+    assert_runs(TINY "--steps 5 --quiet --save @/run.safetensors");
+    static const char *const seeds[] = { "", "--seed 1", "--seed 2" };
+    for (int i = 0; i < 3; i++)
+        assert_runs("mnist sample --model @/run.safetensors --count 12 --threads 2 "
+                    "--output @/%d.png %s",
+                    i, seeds[i]);
+    assert_same_files("0.png", "1.png");
+    size_t one, two;
+    char *first = contents("1.png", &one), *other = contents("2.png", &two);
+    ck_assert(one != two || memcmp(first, other, one) != 0);
+    free(first);
+    free(other);
+    Picture picture = read_picture("0.png"); /* two rows of ten and two images */
+    ck_assert_int_eq((int)picture.png.width, MARGIN + 10 * (COLUMNS * SCALE + MARGIN));
+    ck_assert_int_eq((int)picture.png.height, MARGIN + 2 * (ROWS * SCALE + MARGIN));
+    free(picture.bytes);
+    ck_assert_int_eq(run("mnist sample --model @/run.safetensors --data @ --count 11 "
+                         "--output @/no.png"),
+                     2);
+    assert_says("mnist: --count 11: expected at most the 10 test images\n");
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------------- benchmark */
+
+START_TEST(benchmark_measures_every_method)
+{
+    assert_runs("mnist benchmark " SIZES "--batch 3 --csv @/table.csv");
+    assert_says("30 of 30 pixels");
+    assert_says("16 of 30 pixels");
+    size_t length;
+    char *text = contents("table.csv", &length), *line = text;
+    ck_assert_msg(
+        !strncmp(text, "method,batch,seconds,images_per_second,measured_pixels,pixels\n", 62), "%s",
+        text);
+    static const char *const names[] = { "linear", "stateful-softmax", "softmax" };
+    for (int i = 0; i < 6; i++) {
+        char name[32];
+        int batch, measured, pixels;
+        double seconds, rate;
+        line = strchr(line, '\n') + 1;
+        ck_assert_int_eq(sscanf(line, "%31[^,],%d,%lf,%lf,%d,%d", name, &batch, &seconds, &rate,
+                                &measured, &pixels),
+                         6);
+        ck_assert_str_eq(name, names[i / 2]);
+        ck_assert_int_eq(batch, i % 2 ? 1 : 3);
+        ck_assert_double_eq_tol(seconds * rate / batch, 1, 1e-4);
+        ck_assert_int_eq(measured, i < 4 ? PIXELS : 16);
+        ck_assert_int_eq(pixels, PIXELS);
+    }
+    ck_assert_str_eq(strchr(line, '\n'), "\n");
+    free(text);
+}
+END_TEST
+
+START_TEST(benchmark_measures_some_pixels)
+{
+    assert_runs("mnist benchmark " SIZES "--batch 1 --pixels 4 --method stateful-softmax");
+    assert_says("4 of 30 pixels");
+    assert_says("~ ");
+    ck_assert_ptr_null(strstr(output, "\nlinear "));
+    assert_runs("mnist benchmark " SIZES "--batch 2 --pixels 4 --method linear");
+    assert_says("4 of 30 pixels");
+}
+END_TEST
+
+int main(void)
+{
+    const TTest *const tests[] = { log_has_a_row_a_step,
+                                   learns,
+                                   epochs_make_steps,
+                                   two_runs_are_bitwise_equal,
+                                   resumed_run_is_bitwise_equal,
+                                   interrupt_saves_where_a_run_goes_on,
+                                   checkpoint_carries_the_options,
+                                   plot_is_an_svg,
+                                   bad_data_are_told,
+                                   bad_options_are_told,
+                                   completes_images,
+                                   samples_are_bitwise_repeatable,
+                                   benchmark_measures_every_method,
+                                   benchmark_measures_some_pixels,
+                                   NULL };
+    return run_program_tests("mnist", write_data, tests);
+}
