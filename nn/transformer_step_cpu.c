@@ -6,9 +6,9 @@
  *     bound by reading the weights, and they are read once.
  *   - many sequences are cut into groups, one a thread at a time, which is a team by itself: what a
  *     group holds stays in its cache.
- * A product's numbers are sums of vectors along the rows, in an order that depends on their length
- * alone. So a sequence's results are the same bits whatever the number of threads, and whichever
- * other sequences go with it. */
+ * A result's bits do not depend on the number of threads. Of how many sequences there are they know
+ * only whether there are FEW. */
+#include "nn/step_product_cpu.h"
 #include "nn/transformer_step.h"
 #include "ops/activation.h"
 #include "ops/feature_map_cpu.h"
@@ -19,10 +19,9 @@
 #include <omp.h>
 
 enum {
+    FEW = 8,                /* sequences; from so many on, products take blocks of them */
     GROUP = 32,             /* sequences of one thread */
     WORTH_A_TEAM = 1 << 17, /* multiplications, below which a layer's barriers would take longer */
-    TILE_ROWS = 4,
-    TILE_SEQUENCES = VECTOR_BYTES == 64 ? 4 : 2, /* sums of a tile stay in registers */
 };
 
 /* One thread's view of its team's work. */
@@ -35,7 +34,8 @@ typedef struct Team {
     Real *packed;        /* [B, 3 width]: queries, keys, values */
     Real *mixed;         /* [B, width] */
     Real *inner;         /* [B, inner] */
-    Real *work;          /* this thread's own: features, or weights of attention */
+    Real *work;          /* this thread's own: features, or weights of attention, */
+    Real *room;          /* and what step_product wants; NULL for few sequences */
 } Team;
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -79,91 +79,22 @@ ALWAYS_INLINE void store(Real *x, Vector value)
     *(UnalignedVector *)(void *)x = value;
 }
 
-/* The first n numbers, n < LANES, and zeros. */
-ALWAYS_INLINE Vector load_some(const Real *x, int64_t n)
-{
-    Vector v = { 0 };
-    memcpy(&v, x, (size_t)n * sizeof *x);
-    return v;
-}
-
-ALWAYS_INLINE Real total(Vector v)
-{
-    typedef Real Piece __attribute__((vector_size(16), may_alias));
-    Piece pieces[VECTOR_BYTES / 16], sum = { 0 };
-    memcpy(pieces, &v, sizeof v);
-    for (int i = 0; i < VECTOR_BYTES / 16; i++)
-        sum += pieces[i];
-    Real all = 0;
-    for (int i = 0; i < 16 / (int)sizeof(Real); i++)
-        all += sum[i];
-    return all;
-}
-
-/* A product y = x weight^T + bias of rows of n numbers; y replaces what is in out, or is added. */
-typedef struct Rows {
-    Real *out;
-    const Real *x, *weight, *bias;
-    int64_t out_stride, x_stride, n;
-    bool add;
-} Rows;
-
-/* Of some rows of the weight and of x, both numbers known when compiling. */
-ALWAYS_INLINE void product_tile(int rows, int sequences, const Rows *p, int64_t row,
-                                int64_t sequence)
-{
-    const Real *weight = p->weight + row * p->n, *x = p->x + sequence * p->x_stride;
-    const int64_t n = p->n, whole = n / LANES * LANES;
-    Vector sum[TILE_ROWS][TILE_SEQUENCES] = { { { 0 } } };
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int r = 0; r < rows; r++)
-            for (int s = 0; s < sequences; s++)
-                sum[r][s] += load(weight + r * n + i) * load(x + s * p->x_stride + i);
-    if (whole < n)
-        for (int r = 0; r < rows; r++)
-            for (int s = 0; s < sequences; s++)
-                sum[r][s] += load_some(weight + r * n + whole, n - whole) *
-                             load_some(x + s * p->x_stride + whole, n - whole);
-    for (int r = 0; r < rows; r++)
-        for (int s = 0; s < sequences; s++) {
-            Real *out = p->out + (sequence + s) * p->out_stride + row + r;
-            contribute(out, p->add, total(sum[r][s]) + (p->bias ? p->bias[row + r] : 0));
-        }
-}
-
-ALWAYS_INLINE void product_rows(int rows, const Rows *p, int64_t row, int64_t sequences)
-{
-    int64_t s = 0;
-    for (; s + TILE_SEQUENCES <= sequences; s += TILE_SEQUENCES)
-        product_tile(rows, TILE_SEQUENCES, p, row, s);
-    for (; s < sequences; s++)
-        product_tile(rows, 1, p, row, s);
-}
-
-/* Rows of the weight from range.begin to range.end, for the first so many rows of x. */
-WHOLE_VECTORS static void product(const Rows *p, Range range, int64_t sequences)
-{
-    int64_t row = range.begin;
-    for (; row + TILE_ROWS <= range.end; row += TILE_ROWS)
-        product_rows(TILE_ROWS, p, row, sequences);
-    for (; row < range.end; row++)
-        product_rows(1, p, row, sequences);
-}
-
 /* out [B, rows] = x [B, n] weight^T + bias, or the same added: this thread's rows. */
 static Range linear(const Team *team, Real *out, bool add, const Real *x, StepLinear linear,
                     int64_t n, int64_t rows)
 {
-    const Rows p = { .out = out,
-                     .x = x,
-                     .weight = linear.weight,
-                     .bias = linear.bias,
-                     .out_stride = rows,
-                     .x_stride = n,
-                     .n = n,
-                     .add = add };
+    const StepProduct p = { .out = out,
+                            .x = x,
+                            .weight = linear.weight,
+                            .bias = linear.bias,
+                            .B = team->B,
+                            .n = n,
+                            .out_stride = rows,
+                            .x_stride = n,
+                            .add = add,
+                            .room = team->room };
     const Range range = share(team, rows, LINE);
-    product(&p, range, team->B);
+    step_product(&p, range.begin, range.end);
     return range;
 }
 
@@ -189,8 +120,7 @@ static void map_squared_relu(Real *out, const Real *x, int64_t D)
 static void map_randomly(Real *out, const Real *x, const Real *projection, bool query, int64_t F,
                          int64_t D)
 {
-    const Rows p = { .out = out, .x = x, .weight = projection, .n = D };
-    product(&p, (Range){ 0, F }, 1);
+    step_product(&(StepProduct){ .out = out, .x = x, .weight = projection, .B = 1, .n = D }, 0, F);
     Real shift = 0, sum = 0;
     for (int64_t d = 0; d < D; d++)
         shift += x[d] * x[d] / 2;
@@ -344,7 +274,7 @@ static void attend_by_softmax(const Team *team, const StepLayer *layer, Real *ou
         memcpy(values + n * D, q + 2 * step->width, (size_t)D * sizeof *q);
         n++;
     }
-    product(&(Rows){ .out = p, .x = q, .weight = keys, .n = D }, (Range){ 0, n }, 1);
+    step_product(&(StepProduct){ .out = p, .x = q, .weight = keys, .B = 1, .n = D }, 0, n);
     weigh(p, n, D);
     mix_values(out, p, values, n, D);
 }
@@ -456,8 +386,8 @@ static void run(const Team *team, const Real *x)
 /* ----------------------------------------------------------------------------------------- teams */
 typedef struct Plan {
     int64_t threads, group, groups;
-    int64_t row;  /* numbers of a group's memory for each sequence */
-    int64_t work; /* numbers of a thread's own */
+    int64_t row;        /* numbers of a group's memory for each sequence */
+    int64_t work, room; /* numbers of a thread's own */
 } Plan;
 
 /* The multiplications in a layer's products, of all sequences. */
@@ -475,6 +405,8 @@ static Plan plan_of(const TransformerStep *step)
     plan.groups = (step->B + plan.group - 1) / plan.group;
     plan.row = 5 * lines(step->width) + lines(step->inner);
     plan.work = step->softmax ? lines(step->longest) : 2 * lines(step->F) + lines(step->D);
+    if (step->B >= FEW)
+        plan.room = step_product_room(lines(step->inner > step->width ? step->inner : step->width));
     return plan;
 }
 
@@ -488,7 +420,7 @@ static int64_t team_memory(const Plan *plan)
 int64_t transformer_step_scratch_cpu(const TransformerStep *step)
 {
     const Plan plan = plan_of(step);
-    return team_memory(&plan) + plan.threads * plan.work;
+    return team_memory(&plan) + plan.threads * (plan.work + plan.room);
 }
 
 /* A team's memory for B sequences. */
@@ -505,7 +437,8 @@ static Team team_of(const TransformerStep *step, const Plan *plan, Real *out, in
     team.mixed = team.normed + plan->group * lines(step->width);
     team.packed = team.mixed + plan->group * lines(step->width);
     team.inner = team.packed + plan->group * 3 * lines(step->width);
-    team.work = step->scratch + team_memory(plan) + thread * plan->work;
+    team.work = step->scratch + team_memory(plan) + thread * (plan->work + plan->room);
+    team.room = plan->room ? team.work + plan->work : NULL;
     return team;
 }
 

@@ -1,0 +1,151 @@
+/* Training multiplies many rows at once. Here there may be one: then the product is bound by reading
+ * the weight, which must be read once, in the order in which it lies. So for few sequences each sum
+ * runs along a row of the weight, in all elements of a vector side by side, for several rows and
+ * sequences at a time; what is left to be added up in the end are the vector's elements.
+ *
+ * With more sequences those last additions, and the reading of x again for every few rows, take
+ * longer than the rest. Then x is transposed, so that a vector holds one element of many sequences, and
+ * the numbers of the weight multiply one after the other. */
+#include "nn/step_product_cpu.h"
+#include "ops/packed_cpu.h"
+
+/* ------------------------------------------------------------------------------- few sequences */
+enum {
+    TILE_ROWS = 4,
+    TILE_SEQUENCES = VECTOR_BYTES == 64 ? 4 : 2, /* the sums of a tile stay in registers */
+};
+
+ALWAYS_INLINE Vector load(const Real *x)
+{
+    return *(const UnalignedVector *)(const void *)x;
+}
+
+/* The sum of a vector's elements: its upper half is added to its lower, and so on. */
+ALWAYS_INLINE Real total(Vector v)
+{
+    typedef Real Piece __attribute__((vector_size(16), may_alias));
+    Piece pieces[VECTOR_BYTES / 16];
+    memcpy(pieces, &v, sizeof v);
+    for (int half = VECTOR_BYTES / 32; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            pieces[i] += pieces[i + half];
+    Real sum = 0;
+    for (int i = 0; i < 16 / (int)sizeof(Real); i++)
+        sum += pieces[0][i];
+    return sum;
+}
+
+/* What the columns from `whole` on, too few for a vector, add to a sum. */
+ALWAYS_INLINE Real rest(const Real *weight, const Real *x, int64_t whole, int64_t n)
+{
+    Real sum = 0;
+    for (int64_t i = whole; i < n; i++)
+        sum += weight[i] * x[i];
+    return sum;
+}
+
+/* Of some rows of the weight and of x, both numbers known when compiling. */
+ALWAYS_INLINE void multiply_rows(int rows, int sequences, const StepProduct *p, int64_t row,
+                                 int64_t sequence)
+{
+    const Real *weight = p->weight + row * p->n, *x = p->x + sequence * p->x_stride;
+    const int64_t n = p->n, whole = n / LANES * LANES;
+    Vector sums[TILE_ROWS][TILE_SEQUENCES] = { { { 0 } } };
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int r = 0; r < rows; r++)
+            for (int s = 0; s < sequences; s++)
+                sums[r][s] += load(weight + r * n + i) * load(x + s * p->x_stride + i);
+    for (int r = 0; r < rows; r++)
+        for (int s = 0; s < sequences; s++) {
+            Real y = total(sums[r][s]) + rest(weight + r * n, x + s * p->x_stride, whole, n);
+            contribute(p->out + (sequence + s) * p->out_stride + row + r, p->add,
+                       y + (p->bias ? p->bias[row + r] : 0));
+        }
+}
+
+ALWAYS_INLINE void multiply_sequences(int rows, const StepProduct *p, int64_t row)
+{
+    int64_t s = 0;
+    for (; s + TILE_SEQUENCES <= p->B; s += TILE_SEQUENCES)
+        multiply_rows(rows, TILE_SEQUENCES, p, row, s);
+    for (; s + 2 <= p->B; s += 2)
+        multiply_rows(rows, 2, p, row, s);
+    if (s < p->B)
+        multiply_rows(rows, 1, p, row, s);
+}
+
+WHOLE_VECTORS static void product_by_rows(const StepProduct *p, int64_t begin, int64_t end)
+{
+    int64_t row = begin;
+    for (; row + TILE_ROWS <= end; row += TILE_ROWS)
+        multiply_sequences(TILE_ROWS, p, row);
+    for (; row < end; row++)
+        multiply_sequences(1, p, row);
+}
+
+/* ------------------------------------------------------------------------------ many sequences */
+enum {
+    BLOCK = 32,      /* sequences at a time */
+    BLOCK_ROWS = 64, /* rows of the weight at a time */
+};
+
+int64_t step_product_room(int64_t n)
+{
+    return (n + BLOCK_ROWS) * BLOCK;
+}
+
+/* to [n, columns] = x transposed, of the sequences from first on, and zeros; a cache line of each at
+ * a time, for lines that lie as far apart as rows do push each other out of the cache. */
+static void transpose_x(Real *to, const StepProduct *p, int64_t first, int64_t columns)
+{
+    for (int64_t i = 0; i < p->n; i += LINE) {
+        const int64_t count = minimum(LINE, p->n - i);
+        for (int64_t s = 0; s < columns; s++) {
+            const bool there = first + s < p->B;
+            const Real *x = p->x + (there ? first + s : first) * p->x_stride + i;
+            for (int64_t j = 0; j < count; j++)
+                to[(i + j) * columns + s] = there ? x[j] : 0;
+        }
+    }
+}
+
+/* out of some rows of the weight <- y transposed, [rows, columns], plus bias */
+static void put(const StepProduct *p, const Real *y, int64_t row, int64_t rows, int64_t first,
+                int64_t columns)
+{
+    const int64_t sequences = minimum(columns, p->B - first);
+    for (int64_t s = 0; s < sequences; s++) {
+        Real *out = p->out + (first + s) * p->out_stride + row;
+        for (int64_t r = 0; r < rows; r++)
+            contribute(out + r, p->add, y[r * columns + s] + (p->bias ? p->bias[row + r] : 0));
+    }
+}
+
+/* Rows in whole tiles, of a block of sequences from first on. */
+static void multiply_block(const StepProduct *p, int64_t begin, int64_t end, int64_t first)
+{
+    const int64_t columns = round_up(minimum(BLOCK, p->B - first), LANES);
+    Real *x = p->room, *y = x + p->n * BLOCK;
+    transpose_x(x, p, first, columns);
+    for (int64_t row = begin; row < end; row += BLOCK_ROWS) {
+        const int64_t rows = minimum(BLOCK_ROWS, end - row);
+        set_product(y, p->weight + row * p->n, p->n, x, columns, rows, p->n, columns);
+        put(p, y, row, rows, first, columns);
+    }
+}
+
+static void product_by_blocks(const StepProduct *p, int64_t begin, int64_t end)
+{
+    const int64_t whole = begin + (end - begin) / ROWS * ROWS;
+    for (int64_t first = 0; first < p->B && whole > begin; first += BLOCK)
+        multiply_block(p, begin, whole, first);
+    product_by_rows(p, whole, end);
+}
+
+void step_product(const StepProduct *p, int64_t begin, int64_t end)
+{
+    if (p->room)
+        product_by_blocks(p, begin, end);
+    else
+        product_by_rows(p, begin, end);
+}
