@@ -9,7 +9,7 @@
 #define TAPEGRAD_OPS_ATTENTION_CUH
 
 #include "ops/attention.h"
-#include "tensor/kernel.cuh"
+#include "ops/feature_map.cuh"
 
 enum {
     CHUNK = 64,
@@ -163,35 +163,6 @@ __device__ static inline void add_outer(Real (*sums)[4], const Real *y, const Re
 }
 
 /* ----------------------------------------------------------------------------------- rows of heads */
-
-/* The feature map of linear attention, phi(x), and its derivative phi'(x). */
-__device__ static inline Real phi(FeatureMap map, Real x)
-{
-    switch (map) {
-    case FEATURES_ELU_PLUS_ONE:
-        return x > 0 ? x + 1 : exp(x);
-    case FEATURES_RELU:
-        return x < 0 ? (Real)0 : x;
-    case FEATURES_SOFTPLUS:
-        return (x < 0 ? 0 : x) + log1p(exp(x < 0 ? x : -x));
-    default:
-        return x;
-    }
-}
-
-__device__ static inline Real phi_slope(FeatureMap map, Real x)
-{
-    switch (map) {
-    case FEATURES_ELU_PLUS_ONE:
-        return x > 0 ? (Real)1 : exp(x);
-    case FEATURES_RELU:
-        return x > 0 ? (Real)1 : (Real)0;
-    case FEATURES_SOFTPLUS:
-        return 1 / (1 + exp(-x));
-    default:
-        return 1;
-    }
-}
 
 /* Each x becomes phi(x), or phi'(x): many numbers of one map, which is looked at once. */
 template <int COUNT> __device__ static inline void map_numbers(FeatureMap map, Real *x)

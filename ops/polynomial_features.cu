@@ -1,16 +1,4 @@
-#include "ops/polynomial_features.h"
-#include "ops/map.cuh"
-
-/* Feature f of a row. */
-template <typename T> __device__ static Real polynomial_feature(const T *x, int64_t f, int64_t D)
-{
-    if (f == 0)
-        return 1;
-    if (f <= D)
-        return SQRT_2 * load(&x[f - 1]);
-    const int64_t place = f - 1 - D, d = quotient(place, D), i = place - d * D, j = i + d;
-    return polynomial_factor(d) * load(&x[i]) * load(&x[j < D ? j : j - D]);
-}
+#include "ops/polynomial_features.cuh"
 
 template <typename T>
 __global__ void polynomial_features_forward(T *out, const T *x, int64_t R, int64_t F, int64_t D)

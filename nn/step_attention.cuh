@@ -1,0 +1,340 @@
+/* Attention at one position of one head, by a block: what the kernels for few sequences and those for
+ * many share.
+ *   linear    T += k [v, 1]^T     [num, den] = q^T T     out = num / (den + eps)
+ *             where T [F, D + 1] has z for its last column, and q and k are the features
+ *   softmax   s_j = q.k_j / sqrt D     out = sum_j e^(s_j - m) v_j / sum_j e^(s_j - m)
+ * Time is what it takes to read T, and to write it, or to read all keys and values: each number once,
+ * neighbouring ones by neighbouring threads. */
+#ifndef TAPEGRAD_NN_STEP_ATTENTION_CUH
+#define TAPEGRAD_NN_STEP_ATTENTION_CUH
+
+#include "nn/transformer_step.h"
+#include "ops/activation.h"
+#include "ops/feature_map.cuh"
+#include "ops/polynomial_features.cuh"
+#include "ops/rows.cuh"
+
+/* ---------------------------------------------------------------------------------------- a matrix
+ * [rows, C] that lies row after row, as a block takes it: groups span threads take W neighbouring
+ * numbers each, and then those W groups rows further on, so that a thread stays in its W columns and
+ * holds their sums. Where C is more than there are threads, span columns are taken at a time. */
+struct Walk {
+    int C, span, groups;
+};
+
+/* A thread's numbers in its first turn. */
+template <int W> struct Place {
+    bool active;
+    int first; /* where they begin in the matrix */
+    int row[W], column[W];
+};
+
+template <int W> __device__ static inline Place<W> place_in(const Walk &walk, int first_column)
+{
+    Place<W> p;
+    const int number = (int)threadIdx.x * W;
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+        p.row[k] = (number + k) / walk.span;
+        p.column[k] = first_column + (number + k) % walk.span;
+    }
+    p.first = p.row[0] * walk.C + p.column[0];
+    p.active = (int)threadIdx.x < walk.groups * walk.span && p.column[W - 1] < walk.C;
+    return p;
+}
+
+/* Rows of a turn. */
+template <int W> __device__ static inline int turn_rows(const Walk &walk)
+{
+    return W * walk.groups;
+}
+
+/* Its numbers in TURNS turns, the first of which begins at this row of so many. */
+template <int W, int TURNS>
+__device__ static inline void load_turns(Reals<W> (&numbers)[TURNS], const Real *matrix,
+                                         const Walk &walk, const Place<W> &p, int row, int rows)
+{
+#pragma unroll
+    for (int t = 0; t < TURNS; t++, row += turn_rows<W>(walk))
+        if (p.active && row + p.row[0] < rows)
+            numbers[t] = load_pack<W>(&matrix[(int64_t)row * walk.C + p.first]);
+}
+
+/* ------------------------------------------------------------------------------------------ a head */
+struct StepAttention {
+    int64_t H, D, F, longest;
+    FeatureMap features;
+    Real scale, eps; /* what queries and keys, or their products are multiplied by; the divisor's */
+    const Real *projection;     /* [F, D] or NULL */
+    Real *sums, *keys, *values; /* as in StepLayer */
+    const int32_t *counts;      /* [B] */
+    Real *mixed;                /* [B, H D]: the result */
+    Real *scores;               /* softmax: [B, H, longest] */
+    Real *memory;               /* [B, H, head_numbers] for heads that shared memory has no room
+                                  * for, else NULL */
+    Walk walk;                  /* over T, or the values */
+};
+
+/* Where a head's numbers are meanwhile. */
+struct HeadMemory {
+    Real *parts;                         /* [W groups, span]: the threads' sums, in shared memory */
+    Real *sums;                          /* [D + 1] */
+    Real *query, *key, *value;           /* [D], [D], [D + 1]: the last one is 1 */
+    Real *query_features, *key_features; /* [F]; may be query and key */
+};
+
+/* Whether a map takes a number at a time; else each feature is of all numbers. */
+__host__ __device__ static inline bool maps_numbers(FeatureMap features)
+{
+    return features <= FEATURES_SQUARED_RELU;
+}
+
+__host__ __device__ static inline int64_t head_numbers(const StepAttention &a)
+{
+    return 4 * a.D + 2 + (maps_numbers(a.features) ? 0 : 2 * a.F);
+}
+
+template <int W> __host__ __device__ static inline int64_t part_numbers(const Walk &walk)
+{
+    return W * walk.groups * walk.span;
+}
+
+template <int W>
+__device__ static inline HeadMemory head_memory(const StepAttention &a, int64_t head, Real *shared)
+{
+    HeadMemory m;
+    m.parts = shared;
+    m.sums = a.memory ? a.memory + head * head_numbers(a) : shared + part_numbers<W>(a.walk);
+    m.value = m.sums + a.D + 1;
+    m.query = m.query_features = m.value + a.D + 1;
+    m.key = m.key_features = m.query + a.D;
+    if (!maps_numbers(a.features)) {
+        m.query_features = m.key + a.D;
+        m.key_features = m.query_features + a.F;
+    }
+    return m;
+}
+
+/* ---------------------------------------------------------------------------------------- features */
+
+/* A number of a query or key as it is kept in memory. */
+__device__ static inline Real mapped_number(const StepAttention &a, Real x)
+{
+    if (a.features == FEATURES_SQUARED_RELU)
+        return relu(x) * relu(x);
+    return maps_numbers(a.features) ? phi(a.features, x) : a.scale * x;
+}
+
+/* features [F] <- w x, of w [F, D]: a warp a feature. */
+__device__ static inline void project(Real *features, const Real *x, const StepAttention &a)
+{
+    for (int64_t f = threadIdx.x / WARP; f < a.F; f += blockDim.x / WARP) {
+        Real sum = 0;
+        LANE_FOR(d, a.D, WARP)
+            sum += a.projection[f * a.D + d] * x[d];
+        sum = warp_sum(sum);
+        if (threadIdx.x % WARP == 0)
+            features[f] = sum;
+    }
+}
+
+/* Softmax in place, as op_softmax: by a warp. */
+__device__ static inline void softmax_features(Real *features, int64_t F)
+{
+    const Real m = max_of_row<WARP>(features, F), sum = exp_sum_of_row<WARP>(features, m, F);
+    LANE_FOR(f, F, WARP)
+        features[f] = exp(features[f] - m) / sum;
+}
+
+/* e^(y - |x|^2 / 2) / sqrt F in place of y, as op_random_features: by a warp. */
+__device__ static inline void random_features(Real *features, const Real *x, int64_t F, int64_t D)
+{
+    Real n = 0;
+    LANE_FOR(d, D, WARP)
+        n += x[d] * x[d] / 2;
+    n = warp_sum(n);
+    const Real scale = 1 / sqrt((Real)F);
+    LANE_FOR(f, F, WARP)
+        features[f] = scale * exp(features[f] - n);
+}
+
+/* The features that take all numbers of the query and the key, which every thread sees already. Ends
+ * with a barrier. */
+__device__ static inline void make_features(const StepAttention &a, const HeadMemory &m)
+{
+    const int warp = (int)threadIdx.x / WARP, last = (int)blockDim.x / WARP - 1;
+    if (a.features == FEATURES_POLYNOMIAL) {
+        for (int64_t f = threadIdx.x; f < a.F; f += blockDim.x) {
+            m.query_features[f] = polynomial_feature(m.query, f, a.D);
+            m.key_features[f] = polynomial_feature(m.key, f, a.D);
+        }
+    } else {
+        project(m.query_features, m.query, a);
+        project(m.key_features, m.key, a);
+        __syncthreads();
+        if (warp == 0)
+            softmax_features(m.query_features, a.F);
+        if (warp == last)
+            random_features(m.key_features, m.key, a.F, a.D);
+    }
+    __syncthreads();
+}
+
+/* ------------------------------------------------------------------------------------------- mixing
+ * By all threads of a block; the query, key and value have been put into memory before a barrier. */
+
+/* sums <- what the threads hold of the span of columns from this one on. */
+template <int W>
+__device__ static inline void add_up(const Walk &walk, const HeadMemory &m, const Place<W> &p,
+                                     int first_column, Reals<W> held)
+{
+    const int number = (int)threadIdx.x * W;
+#pragma unroll
+    for (int k = 0; k < W; k++)
+        if (p.active)
+            m.parts[number + k] = held.number[k];
+    __syncthreads();
+    for (int c = (int)threadIdx.x; c < walk.span && first_column + c < walk.C; c += blockDim.x) {
+        Real sum = 0;
+        for (int row = 0; row < W * walk.groups; row++)
+            sum += m.parts[row * walk.span + c];
+        m.sums[first_column + c] = sum;
+    }
+    __syncthreads();
+}
+
+__device__ static inline void write_mixed(const StepAttention &a, const HeadMemory &m, int64_t head,
+                                          Real divisor)
+{
+    for (int64_t d = threadIdx.x; d < a.D; d += blockDim.x)
+        a.mixed[head * a.D + d] = m.sums[d] / divisor;
+}
+
+/* What there is instead of a result past the sequence's longest positions; nothing is remembered. */
+__device__ static inline void write_nothing(const StepAttention &a, int64_t head)
+{
+    for (int64_t d = threadIdx.x; d < a.D; d += blockDim.x)
+        a.mixed[head * a.D + d] = (Real)NAN;
+}
+
+/* A turn of T, from this row on: T += k [v, 1]^T, held += T^T q. */
+template <int W>
+__device__ static inline void take_turn(Reals<W> &held, Reals<W> numbers, Real *T,
+                                        const StepAttention &a, const HeadMemory &m,
+                                        const Place<W> &p, const Reals<W> &value, int row)
+{
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+        numbers.number[k] += m.key_features[row + p.row[k]] * value.number[k];
+        held.number[k] += m.query_features[row + p.row[k]] * numbers.number[k];
+    }
+    contribute_pack<W>(&T[(int64_t)row * a.walk.C + p.first], false, numbers);
+}
+
+/* ahead: load_turns of T from the first row and column on. */
+template <int W, int TURNS>
+__device__ static inline void mix_linearly(const StepAttention &a, const HeadMemory &m,
+                                           int64_t head, Reals<W> (&ahead)[TURNS])
+{
+    const int F = (int)a.F, rows = turn_rows<W>(a.walk);
+    Real *const T = a.sums + head * F * a.walk.C;
+    if (!maps_numbers(a.features))
+        make_features(a, m);
+    for (int column = 0; column < a.walk.C; column += a.walk.span) {
+        const Place<W> p = place_in<W>(a.walk, column);
+        Reals<W> value = {}, held = {};
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            value.number[k] = p.active ? m.value[p.column[k]] : (Real)0;
+        for (int row = 0; row < F; row += TURNS * rows) {
+            if (column + row > 0)
+                load_turns(ahead, T, a.walk, p, row, F);
+#pragma unroll
+            for (int t = 0; t < TURNS; t++)
+                if (p.active && row + t * rows + p.row[0] < F)
+                    take_turn(held, ahead[t], T, a, m, p, value, row + t * rows);
+        }
+        add_up<W>(a.walk, m, p, column, held);
+    }
+    write_mixed(a, m, head, m.sums[a.D] + a.eps);
+}
+
+/* scores [count] <- q.k_j / sqrt D. As many lanes share a key as its packs need, at most a warp. */
+template <int W>
+__device__ static inline void score_keys(Real *scores, const StepAttention &a, const Real *query,
+                                         const Real *keys, int count)
+{
+    int lanes = 1;
+    while (lanes < WARP && lanes * W < a.D)
+        lanes *= 2;
+    const int together = WARP / lanes, lane = (int)threadIdx.x % lanes;
+    const int mine = (int)threadIdx.x / lanes, others = (int)blockDim.x / lanes;
+    for (int j = mine; j - mine % together < count; j += others) {
+        Real sum = 0;
+        for (int64_t d = lane * W; d < a.D && j < count; d += lanes * W) {
+            const Reals<W> key = load_pack<W>(&keys[(int64_t)j * a.D + d]);
+#pragma unroll
+            for (int k = 0; k < W; k++)
+                sum += query[d + k] * key.number[k];
+        }
+        for (int offset = lanes / 2; offset > 0; offset /= 2)
+            sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+        if (lane == 0 && j < count)
+            scores[j] = a.scale * sum;
+    }
+}
+
+/* scores [count] <- e^(s_j - m); returns their sum. */
+template <int BLOCK> __device__ static inline Real weigh_scores(Real *scores, int count)
+{
+    const Real m = max_of_row<BLOCK>(scores, count);
+    Real sum = 0;
+    LANE_FOR(j, count, BLOCK) {
+        scores[j] = exp(scores[j] - m);
+        sum += scores[j];
+    }
+    return block_sum(sum);
+}
+
+/* sums <- sum_j scores_j v_j */
+template <int W, int TURNS>
+__device__ static inline void sum_values(const StepAttention &a, const HeadMemory &m,
+                                         const Real *values, const Real *scores, int count)
+{
+    const int rows = turn_rows<W>(a.walk);
+    for (int column = 0; column < a.D; column += a.walk.span) {
+        const Place<W> p = place_in<W>(a.walk, column);
+        Reals<W> held = {}, numbers[TURNS] = {};
+        for (int row = 0; row < count; row += TURNS * rows) {
+            load_turns(numbers, values, a.walk, p, row, count);
+#pragma unroll
+            for (int t = 0; t < TURNS; t++)
+#pragma unroll
+                for (int k = 0; k < W; k++)
+                    if (p.active && row + t * rows + p.row[k] < count)
+                        held.number[k] += scores[row + t * rows + p.row[k]] * numbers[t].number[k];
+        }
+        add_up<W>(a.walk, m, p, column, held);
+    }
+}
+
+/* A block of BLOCK threads; position is below longest. */
+template <int W, int TURNS, int BLOCK>
+__device__ static inline void mix_by_softmax(const StepAttention &a, const HeadMemory &m,
+                                             int64_t head, int position)
+{
+    Real *const keys = a.keys + head * a.longest * a.D, *const values = a.values + (keys - a.keys);
+    Real *const scores = a.scores + head * a.longest;
+    for (int64_t d = threadIdx.x; d < a.D; d += BLOCK) {
+        keys[position * a.D + d] = m.key[d];
+        values[position * a.D + d] = m.value[d];
+    }
+    __syncthreads();
+    score_keys<W>(scores, a, m.query, keys, position + 1);
+    __syncthreads();
+    const Real divisor = weigh_scores<BLOCK>(scores, position + 1);
+    sum_values<W, TURNS>(a, m, values, scores, position + 1);
+    write_mixed(a, m, head, divisor);
+}
+
+#endif

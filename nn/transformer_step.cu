@@ -1,0 +1,651 @@
+/* A step in two ways; the mathematics is in transformer_step.c.
+ *
+ * For few sequences what takes the time is one kernel waiting for another, and there are four a
+ * layer, each with all that can be done before somebody else's result is needed:
+ *     attend_few     q, k, v of a head; its attention
+ *     multiply_few   the output product, and the residual
+ *     multiply_few   ff1, and the activation
+ *     multiply_few   ff2, and the residual
+ * A norm is of few numbers: every block of the kernel that reads its result works it out again. Blocks
+ * ask for the weights that they will need before they wait for the norm. These kernels multiply in
+ * Real whatever the step's precision is.
+ *
+ * For many sequences it is the memory: products are cuBLAS's, and attend_many takes what the layers
+ * remember in one pass. */
+#include "nn/step_attention.cuh"
+#include "ops/layernorm.cuh"
+#include "ops/linear.h"
+#include "ops/product.h"
+
+enum {
+    FEW = 8, /* sequences at most: each is one more sum in the registers of multiply_few */
+    ATTEND_THREADS = 1024,  /* few blocks, of which each has the weights of a head to read */
+    MULTIPLY_THREADS = 128, /* many blocks, which keep all multiprocessors busy */
+    MULTIPLY_WARPS = MULTIPLY_THREADS / WARP,
+    MANY_THREADS = 288, /* at most: a head of 32 [32, 33] in one turn */
+    MANY_BLOCKS = 4,    /* on a multiprocessor: so much must be on its way from memory at once */
+    LINEAR_TURNS = 1,   /* a head is one */
+    SOFTMAX_TURNS = 4,
+};
+
+/* Numbers that there is room for in the 48 KB of shared memory that a launch may have unasked: the
+ * threads' sums, a head, and a row of x; or rows of x alone. */
+enum {
+    MOST_PARTS = (16 << 10) / sizeof(Real),
+    MOST_HEAD = (16 << 10) / sizeof(Real),
+    MOST_ROW = (12 << 10) / sizeof(Real),
+    MOST_ROWS = (44 << 10) / sizeof(Real),
+};
+
+/* ----------------------------------------------------------------------------------------- places */
+
+/* Numbers of scratch memory, and where they begin. */
+struct Layout {
+    bool few;
+    int64_t mixed, first, second, normed; /* [B, width] */
+    int64_t hidden;                       /* [B, inner] */
+    int64_t packed, kept;                 /* many: [B, 3 width], [B, 2] */
+    int64_t memory; /* [B, H, head_numbers], where shared memory has no room */
+    int64_t scores; /* softmax: [B, H, longest] */
+    int64_t size;
+};
+
+/* Takes count numbers, which begin where packs may; returns where. */
+static int64_t take(Layout *layout, int64_t count)
+{
+    enum { UNIT = 16 };
+    const int64_t begin = layout->size;
+    layout->size += (count + UNIT - 1) / UNIT * UNIT;
+    return begin;
+}
+
+static StepAttention attention_of_sizes(const TransformerStep *step)
+{
+    StepAttention a = {};
+    const double D = (double)step->D;
+    a.H = step->H;
+    a.D = step->D;
+    a.F = step->F;
+    a.longest = step->longest;
+    a.features = step->softmax ? FEATURES_IDENTITY : step->features;
+    a.scale = (Real)(step->softmax ? 1 / sqrt(D) : pow(D, -0.25));
+    a.eps = step->eps;
+    return a;
+}
+
+static bool fits_in_shared(const TransformerStep *step)
+{
+    return head_numbers(attention_of_sizes(step)) <= MOST_HEAD;
+}
+
+static Layout lay_out(const TransformerStep *step)
+{
+    Layout l = {};
+    const int64_t row = step->B * step->width, heads = step->B * step->H;
+    l.few = step->B <= FEW && row <= MOST_ROWS && step->width <= MOST_ROW;
+    l.mixed = take(&l, row);
+    l.first = take(&l, row);
+    l.second = take(&l, row);
+    l.normed = take(&l, row);
+    l.hidden = take(&l, step->B * step->inner);
+    l.packed = take(&l, l.few ? 0 : 3 * row);
+    l.kept = take(&l, l.few ? 0 : 2 * step->B);
+    l.memory = take(&l, fits_in_shared(step) ? 0 : heads * head_numbers(attention_of_sizes(step)));
+    l.scores = take(&l, step->softmax ? heads * step->longest : 0);
+    return l;
+}
+
+/* ------------------------------------------------------------------------------------------ walks */
+
+/* What a block of so many threads takes in a turn. */
+static Walk walk_of(int W, int64_t rows, int64_t C, int threads)
+{
+    Walk walk = { (int)C, C < threads ? (int)C : threads, 1 };
+    const int64_t row_groups = (rows + W - 1) / W;
+    int most = threads / walk.span;
+    most = min(most, MOST_PARTS / (W * walk.span));
+    walk.groups = row_groups < most ? (int)row_groups : most;
+    return walk;
+}
+
+/* Threads that are busy in most of their turns. */
+static int threads_for(int W, int64_t rows, int64_t C)
+{
+    int best = MANY_THREADS;
+    int64_t least = INT64_MAX;
+    for (int threads = WARP; threads <= MANY_THREADS; threads += WARP) {
+        const Walk walk = walk_of(W, rows, C, threads);
+        const int64_t in_turn = (int64_t)W * walk.groups;
+        const int64_t turns = (rows + in_turn - 1) / in_turn * ((C + walk.span - 1) / walk.span);
+        if (turns * threads < least) {
+            least = turns * threads;
+            best = threads;
+        }
+    }
+    return best;
+}
+
+/* Whether packs of four may be taken of what a layer remembers, by blocks of so many threads. */
+static bool remembered_in_packs(const TransformerStep *step, const StepLayer *layer, int threads)
+{
+    const int64_t C = step->softmax ? step->D : step->D + 1;
+    if (C > threads || 4 * C > MOST_PARTS)
+        return false;
+    if (step->softmax)
+        return C % 4 == 0 && packs_fit<4>(layer->keys) && packs_fit<4>(layer->values);
+    return step->F * C % 4 == 0 && packs_fit<4>(layer->sums);
+}
+
+/* The walk is missing. */
+static StepAttention attention_of(const TransformerStep *step, const StepLayer *layer,
+                                  const Layout &l)
+{
+    StepAttention a = attention_of_sizes(step);
+    a.projection = layer->projection;
+    a.sums = layer->sums;
+    a.keys = layer->keys;
+    a.values = layer->values;
+    a.counts = step->counts;
+    a.mixed = step->scratch + l.mixed;
+    a.scores = step->scratch + l.scores;
+    a.memory = fits_in_shared(step) ? NULL : step->scratch + l.memory;
+    return a;
+}
+
+static size_t bytes_of(int64_t numbers)
+{
+    return (size_t)numbers * sizeof(Real);
+}
+
+/* Numbers in shared memory. */
+template <int W> static int64_t attention_numbers(const StepAttention &a)
+{
+    return part_numbers<W>(a.walk) + (a.memory ? 0 : head_numbers(a));
+}
+
+/* -------------------------------------------------------------------------------- a step's ending */
+
+/* Sequence b has had one position more. */
+__device__ static inline void advance(int32_t *counts, int32_t *positions, int64_t longest,
+                                      int64_t b)
+{
+    const int32_t count = counts[b] < longest ? counts[b] + 1 : counts[b];
+    counts[b] = count;
+    positions[b] = count < longest ? count : (int32_t)longest - 1;
+}
+
+/* =================================================================================== few sequences */
+
+/* y [n] <- the norm of x [n], or x where there is none: by a warp. y may be x. */
+__device__ static inline void norm_row(Real *y, const Real *x, const StepNorm &norm, int64_t n)
+{
+    Real sum = 0, squares = 0;
+#pragma unroll 4
+    LANE_FOR(c, n, WARP) {
+        y[c] = x[c];
+        sum += y[c];
+    }
+    if (!norm.weight)
+        return;
+    const Real mean = warp_sum(sum) / (Real)n;
+    LANE_FOR(c, n, WARP)
+        squares += (y[c] - mean) * (y[c] - mean);
+    const Real r = 1 / sqrt(warp_sum(squares) / (Real)n + norm.eps);
+    LANE_FOR(c, n, WARP)
+        y[c] = (y[c] - mean) * r * norm.weight[c] + norm.bias[c];
+}
+
+/* Rows of a weight in a warp's registers, PACKS packs a lane of each at a time. */
+template <int W, int ROWS, int PACKS> struct WeightRows {
+    enum { PIECE = WARP * W * PACKS };
+    Reals<W> pack[ROWS][PACKS];
+
+    __device__ static int64_t column(int p)
+    {
+        return (p * WARP + (int)threadIdx.x % WARP) * W;
+    }
+
+    /* The columns from `piece` on of rows of n numbers, that are row_step numbers apart. */
+    __device__ void load(const Real *rows, int64_t row_step, int64_t piece, int64_t n)
+    {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int p = 0; p < PACKS; p++)
+                if (piece + column(p) < n)
+                    pack[r][p] = load_pack<W>(&rows[r * row_step + piece + column(p)]);
+    }
+
+    /* sums += the products with the same columns of x [count, n]. */
+    template <int COUNT>
+    __device__ void add_products(Real (&sums)[ROWS][COUNT], const Real *x, int64_t count,
+                                 int64_t piece, int64_t n)
+    {
+#pragma unroll
+        for (int p = 0; p < PACKS; p++) {
+            if (piece + column(p) >= n)
+                continue;
+#pragma unroll
+            for (int b = 0; b < COUNT; b++) {
+                if (COUNT > 1 && b >= count)
+                    continue;
+                const Reals<W> numbers = load_pack<W>(&x[b * n + piece + column(p)]);
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                    for (int k = 0; k < W; k++)
+                        sums[r][b] += pack[r][p].number[k] * numbers.number[k];
+            }
+        }
+    }
+
+    /* sums <- the rows' products with x [count, n], in every lane; the first piece of the rows is
+     * here already if begun says so. */
+    template <int COUNT>
+    __device__ void multiply(Real (&sums)[ROWS][COUNT], const Real *x, int64_t count,
+                             const Real *rows, int64_t row_step, int64_t n, bool begun)
+    {
+#pragma unroll
+        for (int i = 0; i < ROWS * COUNT; i++)
+            sums[i / COUNT][i % COUNT] = 0;
+        for (int64_t piece = 0; piece < n; piece += PIECE) {
+            if (piece > 0 || !begun)
+                load(rows, row_step, piece, n);
+            add_products(sums, x, count, piece, n);
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS * COUNT; i++)
+            sums[i / COUNT][i % COUNT] = warp_sum(sums[i / COUNT][i % COUNT]);
+    }
+};
+
+/* What a kernel takes: the norm of x [B, n], or x where there is none. kept: where the norm is written
+ * for the kernels after, or NULL. */
+struct StepInput {
+    const Real *x;
+    StepNorm norm;
+    Real *kept;
+};
+
+/* A block a head; a warp makes an element of its query, key and value at a time. */
+template <int W, bool SOFTMAX>
+__global__ void __launch_bounds__(ATTEND_THREADS)
+    attend_few(const __grid_constant__ StepAttention a, const __grid_constant__ StepInput in,
+               StepLinear input)
+{
+    DYNAMIC_SHARED(Real, x);
+    const int64_t head = blockIdx.x, b = head / a.H, h = head % a.H, width = a.H * a.D;
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const HeadMemory m = head_memory<W>(a, head, x + width);
+    const Real *const rows = input.weight + h * a.D * width, *const bias = input.bias + h * a.D;
+    const int position = a.counts[b];
+
+    Reals<W> ahead[LINEAR_TURNS] = {};
+    if (!SOFTMAX)
+        load_turns(ahead, a.sums + head * a.F * a.walk.C, a.walk, place_in<W>(a.walk, 0), 0,
+                   (int)a.F);
+    WeightRows<W, 3, 2> weights;
+    if (warp < a.D)
+        weights.load(rows + warp * width, width * width, 0, width);
+    if (warp == 0)
+        norm_row(x, in.x + b * width, in.norm, width);
+    __syncthreads();
+
+    for (int64_t d = threadIdx.x; in.kept && d < a.D; d += ATTEND_THREADS)
+        in.kept[head * a.D + d] = x[h * a.D + d];
+    for (int64_t d = warp; d < a.D; d += ATTEND_THREADS / WARP) {
+        Real sums[3][1];
+        weights.multiply(sums, x, 1, rows + d * width, width * width, width, d == warp);
+        if (lane == 0) {
+            m.query[d] = mapped_number(a, sums[0][0] + bias[d]);
+            m.key[d] = mapped_number(a, sums[1][0] + bias[width + d]);
+            m.value[d] = sums[2][0] + bias[2 * width + d];
+        }
+    }
+    if (threadIdx.x == 0)
+        m.value[a.D] = 1;
+    __syncthreads();
+
+    if (position >= a.longest)
+        write_nothing(a, head);
+    else if constexpr (SOFTMAX)
+        mix_by_softmax<W, SOFTMAX_TURNS, ATTEND_THREADS>(a, m, head, position);
+    else
+        mix_linearly(a, m, head, ahead);
+}
+
+/* out = f(x weight^T + bias) + residual, of few rows */
+struct FewProduct {
+    Real *out;    /* [B, O] */
+    StepInput in; /* [B, I] */
+    StepLinear linear;
+    const Real *residual; /* [B, O] or NULL */
+    Activation activation;
+    int64_t B, I, O;
+};
+
+/* A warp a column of out; COUNT: B at most. */
+template <int W, int COUNT>
+__global__ void __launch_bounds__(MULTIPLY_THREADS)
+    multiply_few(const __grid_constant__ FewProduct p)
+{
+    DYNAMIC_SHARED(Real, normed);
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const int64_t o = (int64_t)blockIdx.x * MULTIPLY_WARPS + warp;
+    const Real *const row = p.linear.weight + o * p.I, *x = p.in.x;
+    const bool writes = o < p.O && lane < p.B;
+
+    WeightRows<W, 1, 8> weights;
+    if (o < p.O)
+        weights.load(row, 0, 0, p.I);
+    const Real bias = writes ? p.linear.bias[o] : (Real)0;
+    const Real residual = writes && p.residual ? p.residual[lane * p.O + o] : (Real)0;
+    if (p.in.norm.weight) {
+        for (int64_t b = warp; b < p.B; b += MULTIPLY_WARPS)
+            norm_row(normed + b * p.I, x + b * p.I, p.in.norm, p.I);
+        __syncthreads();
+        x = normed;
+        for (int64_t i = threadIdx.x; p.in.kept && blockIdx.x == 0 && i < p.B * p.I;
+             i += MULTIPLY_THREADS)
+            p.in.kept[i] = normed[i];
+    }
+    if (o >= p.O)
+        return;
+
+    Real sums[1][COUNT], sum = 0;
+    weights.multiply(sums, x, p.B, row, 0, p.I, true);
+#pragma unroll
+    for (int b = 0; b < COUNT; b++)
+        sum = lane == b ? sums[0][b] : sum;
+    if (writes)
+        p.out[lane * p.O + o] = activation_of(p.activation, sum + bias) + residual;
+}
+
+/* A warp a sequence: out [B, width] <- the last norms of x, where there are any. */
+__global__ void finish_few(Real *out, const Real *x, StepNorm norm, StepNorm last, int32_t *counts,
+                           int32_t *positions, int64_t longest, int64_t width)
+{
+    const int64_t b = blockIdx.x;
+    norm_row(out + b * width, x + b * width, norm, width);
+    norm_row(out + b * width, out + b * width, last, width);
+    if (threadIdx.x == 0)
+        advance(counts, positions, longest, b);
+}
+
+template <int W>
+static void launch_attend_few(const TransformerStep *step, StepAttention a, const StepInput &in,
+                              const StepLinear &input)
+{
+    const unsigned heads = (unsigned)(step->B * step->H);
+    if (step->softmax) {
+        a.walk = walk_of(W, step->longest, step->D, ATTEND_THREADS);
+        const size_t bytes = bytes_of(step->width + attention_numbers<W>(a));
+        LAUNCH((attend_few<W, true>), heads, ATTEND_THREADS, bytes, a, in, input);
+    } else {
+        a.walk = walk_of(W, step->F, step->D + 1, ATTEND_THREADS);
+        const size_t bytes = bytes_of(step->width + attention_numbers<W>(a));
+        LAUNCH((attend_few<W, false>), heads, ATTEND_THREADS, bytes, a, in, input);
+    }
+}
+
+static void launch_few_product(const FewProduct &p)
+{
+    const bool packs = p.I % 4 == 0 && packs_fit<4>(p.linear.weight) && packs_fit<4>(p.in.x);
+    const unsigned blocks = (unsigned)((p.O + MULTIPLY_WARPS - 1) / MULTIPLY_WARPS);
+    const size_t bytes = p.in.norm.weight ? bytes_of(p.B * p.I) : 0;
+    if (packs && p.B == 1)
+        LAUNCH((multiply_few<4, 1>), blocks, MULTIPLY_THREADS, bytes, p);
+    else if (packs)
+        LAUNCH((multiply_few<4, FEW>), blocks, MULTIPLY_THREADS, bytes, p);
+    else
+        LAUNCH((multiply_few<1, FEW>), blocks, MULTIPLY_THREADS, bytes, p);
+}
+
+static Activation activation_of_step(const TransformerStep *step)
+{
+    return step->gelu ? ACTIVATION_GELU : ACTIVATION_RELU;
+}
+
+static void attend_to_few(const TransformerStep *step, const StepLayer *layer, const Layout &l,
+                          const StepInput &in)
+{
+    const StepAttention a = attention_of(step, layer, l);
+    if (step->width % 4 == 0 && packs_fit<4>(layer->input.weight) &&
+        remembered_in_packs(step, layer, ATTEND_THREADS))
+        launch_attend_few<4>(step, a, in, layer->input);
+    else
+        launch_attend_few<1>(step, a, in, layer->input);
+}
+
+/* Each layer leaves its residual stream, x + f(x); with post-norm its last norm is still to be taken. */
+static void step_few(Real *out, const Real *x, const TransformerStep *step, const Layout &l)
+{
+    Real *const mixed = step->scratch + l.mixed, *const hidden = step->scratch + l.hidden;
+    Real *const middle = step->scratch + l.first, *const end = step->scratch + l.second;
+    Real *const normed = step->scratch + l.normed;
+    const int64_t B = step->B, width = step->width, inner = step->inner;
+    const StepNorm none = {};
+    StepNorm pending = none;
+    for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
+        StepInput in = { x, pending, pending.weight ? normed : NULL };
+        if (step->pre_norm)
+            in = { x, layer->norm1, NULL };
+        attend_to_few(step, layer, l, in);
+        launch_few_product({ middle,
+                             { mixed, none, NULL },
+                             layer->output,
+                             in.kept ? in.kept : x,
+                             ACTIVATION_NONE,
+                             B,
+                             width,
+                             width });
+
+        in = { middle, layer->norm1, normed };
+        if (step->pre_norm)
+            in = { middle, layer->norm2, NULL };
+        launch_few_product(
+            { hidden, in, layer->ff1, NULL, activation_of_step(step), B, width, inner });
+        launch_few_product({ end,
+                             { hidden, none, NULL },
+                             layer->ff2,
+                             in.kept ? in.kept : middle,
+                             ACTIVATION_NONE,
+                             B,
+                             inner,
+                             width });
+        x = end;
+        pending = step->pre_norm ? none : layer->norm2;
+    }
+    LAUNCH(finish_few, (unsigned)B, WARP, 0, out, x, pending, step->norm, step->counts,
+           step->positions, step->longest, width);
+}
+
+/* ================================================================================== many sequences */
+
+/* packed [B, 3 width]: queries, keys, values. A block a head at a time. */
+template <int W, bool SOFTMAX>
+__global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS)
+    attend_many(const __grid_constant__ StepAttention a, const Real *packed, int64_t heads)
+{
+    DYNAMIC_SHARED(Real, shared);
+    for (int64_t head = blockIdx.x; head < heads; head += gridDim.x) {
+        const int64_t b = head / a.H, width = a.H * a.D;
+        const HeadMemory m = head_memory<W>(a, head, shared);
+        const Real *const row = packed + b * 3 * width + head % a.H * a.D;
+        const int position = a.counts[b];
+
+        Reals<W> ahead[LINEAR_TURNS] = {};
+        if (!SOFTMAX)
+            load_turns(ahead, a.sums + head * a.F * a.walk.C, a.walk, place_in<W>(a.walk, 0), 0,
+                       (int)a.F);
+        __syncthreads(); /* the head before has been done with the memory */
+        for (int64_t d = threadIdx.x; d < a.D; d += blockDim.x) {
+            m.query[d] = mapped_number(a, row[d]);
+            m.key[d] = mapped_number(a, row[width + d]);
+            m.value[d] = row[2 * width + d];
+        }
+        if (threadIdx.x == 0)
+            m.value[a.D] = 1;
+        __syncthreads();
+
+        if (position >= a.longest)
+            write_nothing(a, head);
+        else if constexpr (SOFTMAX)
+            mix_by_softmax<W, SOFTMAX_TURNS, THREADS>(a, m, head, position);
+        else
+            mix_linearly(a, m, head, ahead);
+    }
+}
+
+__global__ void advance_many(int32_t *counts, int32_t *positions, int64_t longest, int64_t B)
+{
+    GRID_FOR(b, B)
+        advance(counts, positions, longest, b);
+}
+
+template <int W>
+static void launch_attend_many(const TransformerStep *step, StepAttention a, const Real *packed)
+{
+    const int64_t heads = step->B * step->H;
+    const unsigned blocks = blocks_for(heads, 1);
+    if (step->softmax) {
+        a.walk = walk_of(W, step->longest, step->D, THREADS);
+        LAUNCH((attend_many<W, true>), blocks, THREADS, bytes_of(attention_numbers<W>(a)), a,
+               packed, heads);
+    } else {
+        const int threads = threads_for(W, step->F, step->D + 1);
+        a.walk = walk_of(W, step->F, step->D + 1, threads);
+        LAUNCH((attend_many<W, false>), blocks, threads, bytes_of(attention_numbers<W>(a)), a,
+               packed, heads);
+    }
+}
+
+static void attend_to_many(const TransformerStep *step, const StepLayer *layer, const Layout &l)
+{
+    const StepAttention a = attention_of(step, layer, l);
+    const Real *const packed = step->scratch + l.packed;
+    if (remembered_in_packs(step, layer, step->softmax ? (int)THREADS : (int)MANY_THREADS))
+        launch_attend_many<4>(step, a, packed);
+    else
+        launch_attend_many<1>(step, a, packed);
+}
+
+extern "C" bool linear_pass_cuda(LinearPass pass);
+extern "C" void linear_activate_cuda(Real *out, Real *y, const Real *bias, Activation activation,
+                                     int64_t R, int64_t O);
+extern "C" void product_cuda(const char *operation, Precision precision, Result out, Operand a,
+                             Operand b, Product p);
+
+/* out [B, O] = f(x [B, I] weight^T + bias), as op_linear_activation */
+static void multiply_many(const TransformerStep *step, Real *out, const Real *x,
+                          const StepLinear &linear, Activation activation, int64_t I, int64_t O)
+{
+    const LinearPass pass = {
+        out, NULL, x,          linear.weight,   linear.bias, step->B,
+        I,   O,    activation, step->precision, TENSOR_REAL, cuda_operation()
+    };
+    if (linear_pass_cuda(pass))
+        return;
+    Product size = {};
+    size.n = step->B;
+    size.k = I;
+    size.m = O;
+    size.transpose_b = true;
+    size.count = 1;
+    product_cuda(cuda_operation(), step->precision, { out, TENSOR_REAL, false }, { x, TENSOR_REAL },
+                 { linear.weight, TENSOR_REAL }, size);
+    linear_activate_cuda(out, NULL, linear.bias, activation, step->B, O);
+}
+
+struct Add {
+    __device__ Real operator()(Real a, Real b) const
+    {
+        return a + b;
+    }
+};
+
+/* The rows x + branch. */
+struct JoinedRows {
+    const Real *x, *branch;
+
+    template <int W> bool fits() const
+    {
+        return packs_fit<W>(x) && packs_fit<W>(branch);
+    }
+    template <int W> __device__ Reals<W> read(int64_t i, unsigned *) const
+    {
+        return map_packs<Add, W>(Add(), load_pack<W>(&x[i]), load_pack<W>(&branch[i]));
+    }
+};
+
+static void norm_many(const TransformerStep *step, Real *out, const Real *x, const StepNorm &norm,
+                      const Layout &l)
+{
+    layernorm_forward(out, step->scratch + l.kept, PlainRows<Real>{ x, NULL, false }, norm.weight,
+                      norm.bias, norm.eps, step->B, step->width);
+}
+
+/* out <- x + branch, or the norm of that */
+static void join_many(const TransformerStep *step, Real *out, const Real *x, const Real *branch,
+                      const StepNorm &norm, const Layout &l)
+{
+    if (step->pre_norm)
+        map_inputs(Add(), out, false, step->B * step->width, input_of<Real>(x),
+                   input_of<Real>(branch));
+    else
+        layernorm_forward(out, step->scratch + l.kept, JoinedRows{ x, branch }, norm.weight,
+                          norm.bias, norm.eps, step->B, step->width);
+}
+
+/* What a branch takes: the norm of x, or with post-norm x. */
+static const Real *branch_input(const TransformerStep *step, const Real *x, const StepNorm &norm,
+                                const Layout &l)
+{
+    Real *const normed = step->scratch + l.normed;
+    if (!step->pre_norm)
+        return x;
+    norm_many(step, normed, x, norm, l);
+    return normed;
+}
+
+static void step_many(Real *out, const Real *x, const TransformerStep *step, const Layout &l)
+{
+    Real *const packed = step->scratch + l.packed, *const mixed = step->scratch + l.mixed;
+    Real *const middle = step->scratch + l.first, *const end = step->scratch + l.second;
+    Real *const hidden = step->scratch + l.hidden, *const branch = step->scratch + l.normed;
+    const int64_t width = step->width, inner = step->inner;
+    for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
+        const Real *in = branch_input(step, x, layer->norm1, l);
+        multiply_many(step, packed, in, layer->input, ACTIVATION_NONE, width, 3 * width);
+        attend_to_many(step, layer, l);
+        multiply_many(step, branch, mixed, layer->output, ACTIVATION_NONE, width, width);
+        join_many(step, middle, x, branch, layer->norm1, l);
+
+        in = branch_input(step, middle, layer->norm2, l);
+        multiply_many(step, hidden, in, layer->ff1, activation_of_step(step), width, inner);
+        multiply_many(step, branch, hidden, layer->ff2, ACTIVATION_NONE, inner, width);
+        join_many(step, end, middle, branch, layer->norm2, l);
+        x = end;
+    }
+    if (step->norm.weight)
+        norm_many(step, out, x, step->norm, l);
+    else
+        map_inputs(Identity(), out, false, step->B * width, input_of<Real>(x));
+    LAUNCH(advance_many, blocks_for(step->B), THREADS, 0, step->counts, step->positions,
+           step->longest, step->B);
+}
+
+/* ------------------------------------------------------------------------------------- launchers */
+extern "C" int64_t transformer_step_scratch_cuda(const TransformerStep *step)
+{
+    return lay_out(step).size;
+}
+
+extern "C" void transformer_step_cuda(Real *out, const Real *x, const TransformerStep *step)
+{
+    const Layout l = lay_out(step);
+    if (l.few)
+        step_few(out, x, step, l);
+    else
+        step_many(out, x, step, l);
+}
