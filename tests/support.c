@@ -76,6 +76,13 @@ Real *test_values(const Tensor *tensor)
     return values;
 }
 
+int32_t *test_integers(const Tensor *tensor)
+{
+    int32_t *values = lasting((size_t)tensor_count(tensor) * sizeof *values);
+    tensor_read_i32(tensor, values);
+    return values;
+}
+
 double relative_error(const Real *a, const Real *b, int64_t count)
 {
     double largest_error = 0, largest = 0;

@@ -31,6 +31,7 @@ Real *test_normal(uint64_t stream, int64_t count);
 
 /* A copy of the tensor's elements in memory that lives until the process ends. */
 Real *test_values(const Tensor *tensor);
+int32_t *test_integers(const Tensor *tensor);
 
 /* max |a - b| / max |b|; NaN when there is one. */
 double relative_error(const Real *a, const Real *b, int64_t count);

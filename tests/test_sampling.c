@@ -14,13 +14,6 @@ static void begin(void)
     tape_recording(tape, false);
 }
 
-static int32_t *integers_of(const Tensor *tensor)
-{
-    int32_t *values = malloc((size_t)tensor_count(tensor) * sizeof *values);
-    tensor_read_i32(tensor, values);
-    return values;
-}
-
 /* What op_sample chooses of rows [R, C], by a tape of its own with this seed. */
 static int32_t *sampled(Device *device, const Real *logits, int64_t R, int64_t C, Sampling sampling,
                         uint64_t seed)
@@ -28,7 +21,7 @@ static int32_t *sampled(Device *device, const Real *logits, int64_t R, int64_t C
     Tape *own = tape_new(device);
     tape_seed(own, seed);
     Tensor *x = tape_input(own, logits, shape(R, C));
-    int32_t *symbols = integers_of(op_sample(own, x, sampling));
+    int32_t *symbols = test_integers(op_sample(own, x, sampling));
     tape_free(own);
     return symbols;
 }
@@ -270,7 +263,7 @@ START_TEST(pixels_are_chosen_as_often_as_they_should)
         begin();
         tape_seed(tape, 12);
         Tensor *out = op_sample_logistic_mixture(tape, tape_input(tape, rows, shape(DRAWS, 9)));
-        const int32_t *pixels = integers_of(out);
+        const int32_t *pixels = test_integers(out);
         int64_t counts[256] = { 0 };
         double probability[256];
         for (int r = 0; r < DRAWS; r++) {
@@ -300,7 +293,7 @@ START_TEST(pixels_of_extreme_mixtures)
     begin();
     for (int times = 0; times < 50; times++, tape_reset(tape)) {
         Tensor *x = tape_input(tape, rows[0], shape(R, 3));
-        const int32_t *pixels = integers_of(op_sample_logistic_mixture(tape, x));
+        const int32_t *pixels = test_integers(op_sample_logistic_mixture(tape, x));
         for (int r = 0; r < R; r++)
             ck_assert(pixels[r] >= 0 && pixels[r] < 256);
         ck_assert(pixels[0] == 255 && pixels[1] == 0);
@@ -326,9 +319,9 @@ START_TEST(a_seed_repeats_its_choices)
     Tensor *x = tape_input(tape, logits, shape(5, 2, R / 10, C));
     Tensor *out = op_sample(tape, x, (Sampling){ 0 });
     ck_assert(shape_equal(out->shape, shape(5, 2, R / 10)) && out->type == TENSOR_INT32);
-    ck_assert_mem_eq(first, integers_of(out), R * sizeof *first);
+    ck_assert_mem_eq(first, test_integers(out), R * sizeof *first);
     ck_assert_uint_eq(tape_random(tape).counter, R);
-    ck_assert_mem_ne(first, integers_of(op_sample(tape, x, (Sampling){ 0 })), R * sizeof *first);
+    ck_assert_mem_ne(first, test_integers(op_sample(tape, x, (Sampling){ 0 })), R * sizeof *first);
     ck_assert_uint_eq(tape_random(tape).counter, 2 * R);
     op_sample(tape, x, (Sampling){ .greedy = true });
     ck_assert_uint_eq(tape_random(tape).counter, 2 * R);
@@ -351,12 +344,12 @@ static void compare_devices(Precision precision, int64_t R, int64_t C)
     Tensor *there = op_cast(on_cuda, tape_input(on_cuda, logits, shape(R, C)), type);
     Tensor *here = tape_input(on_cpu, test_values(there), shape(R, C));
     for (int i = 0; i < SAMPLINGS; i++)
-        ck_assert_mem_eq(integers_of(op_sample(on_cpu, here, samplings[i])),
-                         integers_of(op_sample(on_cuda, there, samplings[i])),
+        ck_assert_mem_eq(test_integers(op_sample(on_cpu, here, samplings[i])),
+                         test_integers(op_sample(on_cuda, there, samplings[i])),
                          (size_t)R * sizeof(int32_t));
     if (C % 3 == 0)
-        ck_assert_mem_eq(integers_of(op_sample_logistic_mixture(on_cpu, here)),
-                         integers_of(op_sample_logistic_mixture(on_cuda, there)),
+        ck_assert_mem_eq(test_integers(op_sample_logistic_mixture(on_cpu, here)),
+                         test_integers(op_sample_logistic_mixture(on_cuda, there)),
                          (size_t)R * sizeof(int32_t));
     ck_assert_uint_eq(tape_random(on_cpu).counter, tape_random(on_cuda).counter);
     tape_free(on_cpu);
@@ -389,7 +382,7 @@ START_TEST(choices_are_the_same_everywhere)
     for (int i = 0; i < R * 6; i++)
         rows[i] = (Real)(i * 37 % 1009 - 500) / (i % 6 < 4 ? 512 : 128);
     const int32_t *pixels =
-        integers_of(op_sample_logistic_mixture(tape, tape_input(tape, rows, shape(R, 6))));
+        test_integers(op_sample_logistic_mixture(tape, tape_input(tape, rows, shape(R, 6))));
     uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
     for (int i = 0; i < 2 * R; i++)
         hash = (hash ^ (uint64_t)(i < R ? symbols[i] : pixels[i - R])) * 0x100000001B3u;
@@ -443,14 +436,51 @@ START_TEST(replayed_steps_choose_the_same)
         chain_step(&eager);
         tape_replay(replayed.tape, chain_step, &replayed);
         for (int i = 0; i < 3; i++)
-            ck_assert_mem_eq(integers_of(eager.symbols[i]), integers_of(replayed.symbols[i]),
+            ck_assert_mem_eq(test_integers(eager.symbols[i]), test_integers(replayed.symbols[i]),
                              CHAINS * sizeof(int32_t));
-        ck_assert_mem_eq(integers_of(eager.pixels), integers_of(replayed.pixels),
+        ck_assert_mem_eq(test_integers(eager.pixels), test_integers(replayed.pixels),
                          CHAINS * sizeof(int32_t));
     }
     ck_assert_uint_eq(tape_random(eager.tape).counter, tape_random(replayed.tape).counter);
     tape_free(eager.tape);
     tape_free(replayed.tape);
+}
+END_TEST
+
+/* After an error the random counter is where the step began. */
+START_TEST(recovery_from_exhausted_memory)
+{
+    enum { R = 6, C = 9 };
+    const Real *logits = test_normal(1, R * C);
+    int32_t *symbols = NULL, *pixels = NULL;
+    begin();
+    bool happened = true;
+    int failures = 0;
+    for (int64_t failing = 1; happened; failing++, tape_reset(tape)) {
+        tape_seed(tape, 4);
+        device_release_cached(test_device());
+        test_expect_error();
+        if (setjmp(test_error_jump))
+            tape_reset(tape);
+        else
+            device_fail_allocation(failing);
+        Tensor *x = tape_input(tape, logits, shape(R, C));
+        Tensor *first = op_sample(tape, x, (Sampling){ .top_k = 3 });
+        Tensor *second = op_sample_logistic_mixture(tape, x);
+        happened = device_fail_allocation(0);
+        failures += happened;
+        tapegrad_on_error(NULL, NULL);
+        ck_assert_uint_eq(tape_random(tape).counter, 2 * R);
+        if (symbols) {
+            ck_assert_mem_eq(symbols, test_integers(first), R * sizeof *symbols);
+            ck_assert_mem_eq(pixels, test_integers(second), R * sizeof *pixels);
+        }
+        symbols = test_integers(first);
+        pixels = test_integers(second);
+        ck_assert_int_lt(failing, 50);
+    }
+    ck_assert_int_gt(failures, 2);
+    tape_free(tape);
 }
 END_TEST
 
@@ -506,6 +536,6 @@ int main(void)
             choices_are_those_of_sorting, ties_go_to_the_first, rows_without_an_ordinary_choice,
             symbols_are_chosen_as_often_as_they_should, pixels_are_chosen_as_often_as_they_should,
             pixels_of_extreme_mixtures, a_seed_repeats_its_choices, cuda_chooses_as_the_cpu,
-            choices_are_the_same_everywhere, replayed_steps_choose_the_same, no_gradient_passes,
-            misuse, NULL });
+            choices_are_the_same_everywhere, replayed_steps_choose_the_same,
+            recovery_from_exhausted_memory, no_gradient_passes, misuse, NULL });
 }
