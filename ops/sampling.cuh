@@ -120,8 +120,7 @@ __device__ static inline int64_t find_symbol(const Row<T> &row, KeptSymbols kept
     mine.ties = warp_sum(mine.ties);
     Stretch before = { 0, 0 }, all = mine;
     if (WARPS > 1) {
-        __shared__ Stretch parts[WARPS];
-        __syncthreads(); /* an earlier row's parts have been read */
+        __shared__ Stretch parts[WARPS]; /* an earlier row's were read before this one's maximum */
         if (threadIdx.x % WARP == 0)
             parts[warp] = mine;
         __syncthreads();

@@ -138,6 +138,15 @@ static Tensor *apply_logistic_mixture(Tape *tape, Tensor **x)
     return op_discretized_logistic_mixture(tape, x[0], integers(tape, pixels, 256));
 }
 
+/* Stored as the tape stores activations */
+static Tensor *apply_activations_of_mixtures(Tape *tape, Tensor **x)
+{
+    const bool bf16 = tape_precision(tape) == PRECISION_BF16;
+    Tensor *half = op_scale(tape, x[0], (Real)0.5);
+    half = op_cast(tape, half, bf16 ? TENSOR_BF16 : TENSOR_REAL);
+    return apply_logistic_mixture(tape, &half);
+}
+
 static Tensor *apply_masked_attention(Tape *tape, Tensor **x)
 {
     const int32_t lengths[2] = { 5, 70 };
@@ -309,6 +318,7 @@ static const Case cases[] = {
     CASE(logistic_mixture, S(37, 30)),
     CASE(logistic_mixture, S(300, 3)),
     CASE(logistic_mixture, S(3, 3300)),
+    CASE(activations_of_mixtures, S(37, 30)),
     CASE(embedding, S(11, 33)),
     CASE(embedding, S(300, 5)),
     CASE(matmul, S(37, 41), S(41, 19)),

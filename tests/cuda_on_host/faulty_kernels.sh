@@ -38,6 +38,7 @@ program_for() {
     *attention*) echo test_attention ;;
     *cumulative_sum* | *transpose*) echo test_layout ;;
     *linear* | *columns*) echo test_products ;;
+    *sampl*) echo test_sampling ;;
     *) echo test_rows ;;
     esac
 }
