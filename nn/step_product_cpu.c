@@ -5,9 +5,19 @@
  *
  * With more sequences those last additions, and the reading of x again for every few rows, take
  * longer than the rest. Then x is transposed, so that a vector holds one element of many sequences, and
- * the numbers of the weight multiply one after the other. */
+ * the numbers of the weight multiply one after the other.
+ *
+ * In both ways the rows that come next are asked for while these are multiplied: rows are too short for
+ * the processor to foresee them in time. */
 #include "nn/step_product_cpu.h"
-#include "ops/packed_cpu.h"
+
+#include "ops/internal.h"
+#include "ops/vectors.h"
+
+static int64_t minimum(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
 /* ------------------------------------------------------------------------------- few sequences */
 enum {
@@ -52,9 +62,11 @@ ALWAYS_INLINE void multiply_rows(int rows, int sequences, const StepProduct *p, 
     const int64_t n = p->n, whole = n / LANES * LANES;
     Vector sums[TILE_ROWS][TILE_SEQUENCES] = { { { 0 } } };
     for (int64_t i = 0; i < whole; i += LANES)
-        for (int r = 0; r < rows; r++)
+        for (int r = 0; r < rows; r++) {
+            __builtin_prefetch(weight + (r + rows) * n + i);
             for (int s = 0; s < sequences; s++)
                 sums[r][s] += load(weight + r * n + i) * load(x + s * p->x_stride + i);
+        }
     for (int r = 0; r < rows; r++)
         for (int s = 0; s < sequences; s++) {
             Real y = total(sums[r][s]) + rest(weight + r * n, x + s * p->x_stride, whole, n);
@@ -84,14 +96,11 @@ WHOLE_VECTORS static void product_by_rows(const StepProduct *p, int64_t begin, i
 }
 
 /* ------------------------------------------------------------------------------ many sequences */
-enum {
-    BLOCK = 32,      /* sequences at a time */
-    BLOCK_ROWS = 64, /* rows of the weight at a time */
-};
+enum { BLOCK = 32 }; /* sequences at a time */
 
 int64_t step_product_room(int64_t n)
 {
-    return (n + BLOCK_ROWS) * BLOCK;
+    return (n + ROWS) * BLOCK;
 }
 
 /* to [n, columns] = x transposed, of the sequences from first on, and zeros; a cache line of each at
@@ -109,14 +118,43 @@ static void transpose_x(Real *to, const StepProduct *p, int64_t first, int64_t c
     }
 }
 
-/* out of some rows of the weight <- y transposed, [rows, columns], plus bias */
-static void put(const StepProduct *p, const Real *y, int64_t row, int64_t rows, int64_t first,
-                int64_t columns)
+/* y [ROWS, columns] = weight [ROWS, n] x [n, columns], of so many vectors of columns. */
+ALWAYS_INLINE void multiply_columns(int vectors, Real *y, const Real *weight, const Real *x,
+                                    int64_t n, int64_t columns)
+{
+    Vector sums[ROWS][2] = { { { 0 } } };
+    for (int64_t line = 0; line < n; line += LINE) {
+        for (int r = 0; r < ROWS; r++)
+            __builtin_prefetch(weight + (r + ROWS) * n + line);
+        for (int64_t i = line; i < minimum(line + LINE, n); i++)
+            for (int r = 0; r < ROWS; r++)
+                for (int v = 0; v < vectors; v++)
+                    sums[r][v] +=
+                        weight[r * n + i] * *(const Vector *)(x + i * columns + v * LANES);
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++)
+            *(Vector *)(y + r * columns + v * LANES) = sums[r][v];
+}
+
+/* y [ROWS, columns], likewise, of columns in whole vectors. */
+WHOLE_VECTORS static void multiply_tile(Real *y, const Real *weight, const Real *x, int64_t n,
+                                        int64_t columns)
+{
+    int64_t c = 0;
+    for (; c + 2 * LANES <= columns; c += 2 * LANES)
+        multiply_columns(2, y + c, weight, x + c, n, columns);
+    if (c < columns)
+        multiply_columns(1, y + c, weight, x + c, n, columns);
+}
+
+/* out of ROWS rows of the weight <- y [ROWS, columns] transposed, plus bias */
+static void put(const StepProduct *p, const Real *y, int64_t row, int64_t first, int64_t columns)
 {
     const int64_t sequences = minimum(columns, p->B - first);
     for (int64_t s = 0; s < sequences; s++) {
         Real *out = p->out + (first + s) * p->out_stride + row;
-        for (int64_t r = 0; r < rows; r++)
+        for (int r = 0; r < ROWS; r++)
             contribute(out + r, p->add, y[r * columns + s] + (p->bias ? p->bias[row + r] : 0));
     }
 }
@@ -124,13 +162,12 @@ static void put(const StepProduct *p, const Real *y, int64_t row, int64_t rows, 
 /* Rows in whole tiles, of a block of sequences from first on. */
 static void multiply_block(const StepProduct *p, int64_t begin, int64_t end, int64_t first)
 {
-    const int64_t columns = round_up(minimum(BLOCK, p->B - first), LANES);
+    const int64_t columns = (minimum(BLOCK, p->B - first) + LANES - 1) / LANES * LANES;
     Real *x = p->room, *y = x + p->n * BLOCK;
     transpose_x(x, p, first, columns);
-    for (int64_t row = begin; row < end; row += BLOCK_ROWS) {
-        const int64_t rows = minimum(BLOCK_ROWS, end - row);
-        set_product(y, p->weight + row * p->n, p->n, x, columns, rows, p->n, columns);
-        put(p, y, row, rows, first, columns);
+    for (int64_t row = begin; row < end; row += ROWS) {
+        multiply_tile(y, p->weight + row * p->n, x, p->n, columns);
+        put(p, y, row, first, columns);
     }
 }
 

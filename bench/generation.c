@@ -1,0 +1,202 @@
+/* Generation position by position: what a step costs, and how near reading the weights comes to the
+ * memory bandwidth.
+ *
+ * A step of few sequences reads every weight once and does little with it. Its share of the bandwidth
+ * is the weights' bytes by the step's time, over the bytes a second that the same threads read from a
+ * buffer larger than the caches: above 1 where the weights stay in a cache. Softmax attention, which
+ * reads all keys and values so far, is measured near the beginning and near the end of a sequence. */
+#include "bench/common.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum {
+    LENGTH = 784,      /* positions of a sequence */
+    STEPS = 16,        /* measured one after the other */
+    BUFFER = 1 << 28,  /* bytes, larger than the caches, */
+    PART = BUFFER / 4, /* of which so many are read at a time */
+};
+
+/* ------------------------------------------------------------------------------ memory bandwidth */
+static volatile Real nowhere;
+
+/* The sum over x [n], n a multiple of BLOCK, by all threads. */
+static void read_all(const Real *x, int64_t n)
+{
+    enum { BLOCK = 4096, LANES = 64 };
+    Real sum = 0;
+#pragma omp parallel for schedule(static) reduction(+ : sum)
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        Real part[LANES] = { 0 };
+        for (int64_t i = start; i < start + BLOCK; i += LANES)
+#pragma omp simd
+            for (int64_t lane = 0; lane < LANES; lane++)
+                part[lane] += x[i + lane];
+        for (int lane = 0; lane < LANES; lane++)
+            sum += part[lane];
+    }
+    nowhere = sum;
+}
+
+/* The most bytes a second with which a part of the buffer was read, in some passes over all of it. */
+static double read_bandwidth(const Tensor *buffer)
+{
+    const int64_t part = PART / (int64_t)sizeof(Real);
+    double best = 0;
+    for (int pass = 0; pass < 4; pass++)
+        for (int64_t i = 0; i < tensor_count(buffer); i += part) {
+            const double start = bench_seconds();
+            read_all(buffer->data + i, part);
+            best = fmax(best, PART / (bench_seconds() - start));
+        }
+    return best;
+}
+
+/* ------------------------------------------------------------------------------------------ steps */
+typedef struct Case {
+    const char *name;
+    TransformerConfig config;
+    int64_t batch, start; /* sequences, and the positions that they have had */
+} Case;
+
+typedef struct Model {
+    Params *params;
+    Transformer transformer;
+    TransformerState *state;
+    Tape *tape, *steps; /* of prompts, and of steps that are replayed */
+    Tensor *x, *prompt; /* [batch, width], [batch, start, width] */
+} Model;
+
+static Model model_new(const BenchOptions *options, const Case *c)
+{
+    const int64_t width = c->config.heads * c->config.head_dim;
+    Model model = { .params = params_new(options->device, 1),
+                    .tape = bench_tape(options),
+                    .steps = bench_tape(options) };
+    model.transformer = nn_transformer(model.params, "", c->config);
+    model.state = nn_transformer_state(&model.transformer,
+                                       (GenerationConfig){ .sequences = c->batch,
+                                                           .longest = LENGTH,
+                                                           .precision = options->precision });
+    tape_recording(model.tape, false);
+    model.x = tape_persistent(model.steps, shape(c->batch, width));
+    if (c->start > 0)
+        model.prompt = tape_persistent(model.tape, shape(c->batch, c->start, width));
+    return model;
+}
+
+static void model_free(Model *model)
+{
+    nn_transformer_state_free(model->state);
+    tape_free(model->tape);
+    tape_free(model->steps);
+    params_free(model->params);
+}
+
+static void step(void *context)
+{
+    Model *model = context;
+    nn_transformer_step(model->state, model->x);
+}
+
+/* Every sequence anew at the start position, and CUDA's step recorded. */
+static void restart(Model *model)
+{
+    nn_transformer_state_reset(model->state, NN_ALL_SEQUENCES);
+    if (model->prompt) {
+        nn_transformer_prefill(model->tape, model->state, model->prompt, NULL);
+        tape_reset(model->tape);
+    }
+    for (int i = 0; i < 2; i++)
+        tape_replay(model->steps, step, model);
+}
+
+/* Microseconds of a step, the mean of count of them. */
+static double time_steps(const BenchOptions *options, Model *model, int count)
+{
+    device_wait(options->device);
+    const double start = bench_seconds();
+    for (int i = 0; i < count; i++)
+        options->eager ? step(model) : tape_replay(model->steps, step, model);
+    device_wait(options->device);
+    return (bench_seconds() - start) / count * 1e6;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The steps from the start position on, again and again: one by one on the CPU, together on CUDA. */
+static Timing time_case(const BenchOptions *options, Model *model)
+{
+    enum { LEAST = 5 * STEPS, MOST = 1000 * STEPS };
+    static double us[MOST];
+    const int together = device_is_cuda(options->device) ? STEPS : 1;
+    int count = 0;
+    const double end = bench_seconds() + options->seconds;
+    while (count < LEAST || (count < MOST && bench_seconds() < end)) {
+        restart(model);
+        for (int i = 0; i < STEPS; i += together)
+            us[count++] = time_steps(options, model, together);
+    }
+    qsort(us, (size_t)count, sizeof us[0], compare);
+    return (Timing){ us[count / 2], us[0], us[count - 1] };
+}
+
+/* buffer: NULL where its device is not the CPU */
+static void measure(BenchOptions *options, const Case *c, const Tensor *buffer)
+{
+    Model model = model_new(options, c);
+    const double before = buffer ? read_bandwidth(buffer) : 0;
+    const Timing us = time_case(options, &model);
+    const double bandwidth = buffer ? fmax(before, read_bandwidth(buffer)) : 0;
+    const double bytes = (double)params_elements(model.params) * sizeof(Real);
+    printf("%-6s %-7s %5lld %6lld %8.0f %10.1f %10.1f %9.0f %8.1f", c->name,
+           c->config.attention == ATTENTION_CAUSAL_SOFTMAX ? "softmax" : "linear",
+           (long long)c->batch, (long long)c->start, bytes * 1e-6, us.median, us.least,
+           (double)c->batch / us.median * 1e6, bytes / us.least * 1e-3);
+    if (buffer)
+        printf(" %8.1f %6.2f", bandwidth * 1e-9, bytes / us.least * 1e6 / bandwidth);
+    printf("\n");
+    fflush(stdout);
+    bench_record(options,
+                 "\"name\": \"generation\", \"model\": \"%s\", \"attention\": \"%s\", \"B\": %lld, "
+                 "\"position\": %lld, \"weight_bytes\": %.0f, \"us\": %.5g, \"us_min\": %.5g, "
+                 "\"us_max\": %.5g, \"memory_bytes_per_s\": %.4g, \"where\": \"%s\"",
+                 c->name, c->config.attention == ATTENTION_CAUSAL_SOFTMAX ? "softmax" : "linear",
+                 (long long)c->batch, (long long)c->start, bytes, us.median, us.least, us.most,
+                 bandwidth, bench_where(options).text);
+    model_free(&model);
+    device_release_cached(options->device);
+}
+
+/* The paper's image model, and one whose weights fit in no cache. */
+static const TransformerConfig image = { .layers = 8, .heads = 8, .head_dim = 32 },
+                               large = { .layers = 8, .heads = 12, .head_dim = 64 };
+
+int main(int argc, char **argv)
+{
+    BenchOptions options = bench_begin(argc, argv, "a step of generation against its bounds");
+    Tape *tape = tape_new(options.device);
+    const Tensor *buffer = NULL;
+    if (!device_is_cuda(options.device))
+        buffer = tape_persistent(tape, shape(BUFFER / (int64_t)sizeof(Real)));
+    printf("generation, %s\nmodel  attention batch    at  weights   us, median  least   tokens/s"
+           "     GB/s%s\n",
+           bench_where(&options).text, buffer ? "  memory  share" : "");
+    for (int64_t batch = 1; batch <= 256; batch *= 4)
+        measure(&options, &(Case){ "image", image, batch, 0 }, buffer);
+    TransformerConfig softmax = image;
+    softmax.attention = ATTENTION_CAUSAL_SOFTMAX;
+    for (int64_t batch = 1; batch <= 16; batch *= 16) {
+        measure(&options, &(Case){ "image", softmax, batch, 0 }, buffer);
+        measure(&options, &(Case){ "image", softmax, batch, LENGTH - 2 - STEPS }, buffer);
+    }
+    for (int64_t batch = 1; batch <= 16; batch *= 4)
+        measure(&options, &(Case){ "large", large, batch, 0 }, buffer);
+    tape_free(tape);
+    bench_end(&options);
+    return EXIT_SUCCESS;
+}
