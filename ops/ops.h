@@ -173,6 +173,12 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
 Tensor *op_concat(Tape *tape, Tensor *a, Tensor *b, int axis);
 /* count entries of x along an axis, from start on (a copy). */
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
+/* to <- from, int32 tensors of one shape; or, with columns, int32 [...] in [0, N), each element of
+ * from [...] goes into one column of its row of to [..., N]. So a step that is replayed hands what it
+ * has chosen to the next one, and keeps it, without the host: to is a tape_persistent_i32. Raises
+ * where operations that use to need other integers, as tensor_write_i32 does, and while the tape
+ * records. */
+void op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
 /* ------------------------------------------------------------------------------------- attention
  * query, key [B, N, H, D] and value [B, N, H, M]: B sequences of N positions, H heads; the result

@@ -613,6 +613,95 @@ static Real *all_with_threads(int threads, int64_t *count)
     return values;
 }
 
+/* ----------------------------------------------------------------------------------------- stores */
+static Tensor *integers(const int32_t *host, Shape of)
+{
+    return tape_input_i32(tape, host, of);
+}
+
+static void assert_integers(const Tensor *tensor, const int32_t *expected)
+{
+    int32_t found[64];
+    tensor_read_i32(tensor, found);
+    ck_assert_mem_eq(found, expected, (size_t)tensor_count(tensor) * sizeof *found);
+}
+
+START_TEST(test_store_values)
+{
+    begin();
+    tape_recording(tape, false);
+    Tensor *to = tape_persistent_i32(tape, shape(2, 3));
+    static const int32_t numbers[] = { 4, -5, 6, 7, 8, 9 };
+    op_store_i32(tape, to, NULL, integers(numbers, shape(2, 3)));
+    assert_integers(to, numbers);
+    op_store_i32(tape, to, integers((int32_t[]){ 2, 0 }, shape(2)),
+                 integers((int32_t[]){ 11, 12 }, shape(2)));
+    tape_reset(tape);
+    assert_integers(to, (int32_t[]){ 4, -5, 11, 12, 8, 9 });
+    Tensor *row = tape_persistent_i32(tape, shape(5));
+    op_store_i32(tape, row, integers((int32_t[]){ 3 }, shape_scalar()),
+                 integers((int32_t[]){ 1 }, shape_scalar()));
+    assert_integers(row, (int32_t[]){ 0, 0, 0, 1, 0 });
+    tape_free(tape);
+}
+END_TEST
+
+/* What is stored may be used as indices, and must keep within what such uses need. */
+START_TEST(test_store_bounds)
+{
+    begin();
+    tape_recording(tape, false);
+    Tensor *to = tape_persistent_i32(tape, shape(2, 2)), *weight = normal_input(shape(4, 1));
+    Tensor *one = integers((int32_t[]){ 1, 1 }, shape(2));
+    op_store_i32(tape, to, one, integers((int32_t[]){ 5, 3 }, shape(2)));
+    assert_raises("op_embedding: indices[1] is 5, expected 0 to 3, the rows of weight",
+                  op_embedding(tape, weight, to));
+    op_store_i32(tape, to, one, integers((int32_t[]){ 2, 3 }, shape(2)));
+    op_embedding(tape, weight, to);
+    assert_raises("op_store_i32: from[1] is 4, expected 0 to 3, as the operations that use to need",
+                  op_store_i32(tape, to, one, integers((int32_t[]){ 0, 4 }, shape(2))));
+    assert_integers(to, (int32_t[]){ 0, 2, 0, 3 });
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_store_misuse)
+{
+    begin();
+    tape_recording(tape, false);
+    Tensor *to = tape_persistent_i32(tape, shape(2, 3)),
+           *from = integers((int32_t[2]){ 0 }, shape(2));
+    assert_raises("op_store_i32: to is [2,3], from is [2], expected the same shape",
+                  op_store_i32(tape, to, NULL, from));
+    assert_raises("op_store_i32: columns is [1], from is [2], expected the same shape",
+                  op_store_i32(tape, to, integers((int32_t[1]){ 0 }, shape(1)), from));
+    assert_raises("op_store_i32: to is [2,3], from is [3], expected to to have one axis more, the "
+                  "columns",
+                  op_store_i32(tape, to, integers((int32_t[3]){ 0 }, shape(3)),
+                               integers((int32_t[3]){ 0 }, shape(3))));
+    assert_raises("op_store_i32: to is [], from is [], expected to to have one axis more, the "
+                  "columns",
+                  op_store_i32(tape, tape_persistent_i32(tape, shape_scalar()),
+                               integers((int32_t[1]){ 0 }, shape_scalar()),
+                               integers((int32_t[1]){ 0 }, shape_scalar())));
+    assert_raises("op_store_i32: columns[1] is 3, expected 0 to 2, the columns of to",
+                  op_store_i32(tape, to, integers((int32_t[]){ 2, 3 }, shape(2)), from));
+    assert_raises("op_store_i32: from holds numbers of type Real, expected integers",
+                  op_store_i32(tape, to, NULL, normal_input(shape(2, 3))));
+    Tensor *offsets = tape_persistent_i32(tape, shape(2)), *qkv = normal_input(shape(1, 3, 3, 2));
+    tensor_write_i32(offsets, (int32_t[]){ 0, 3 });
+    op_causal_linear_attention(tape, qkv, NULL, NULL, (LinearAttention){ .offsets = offsets });
+    assert_raises("op_store_i32: the operations that use to need ascending numbers; "
+                  "tensor_write_i32 alone sees whether they are",
+                  op_store_i32(tape, offsets, NULL, from));
+    tape_recording(tape, true);
+    assert_raises("op_store_i32: the tape is recording, and a backward pass might find other "
+                  "integers than the pass before; call tape_recording(tape, false) first",
+                  op_store_i32(tape, to, NULL, to));
+    tape_free(tape);
+}
+END_TEST
+
 START_TEST(test_threads_change_nothing)
 {
     begin();
@@ -649,6 +738,9 @@ int main(void)
                                                        test_concat_gradients,
                                                        test_concat_misuse,
                                                        test_slice_of_concat,
+                                                       test_store_values,
+                                                       test_store_bounds,
+                                                       test_store_misuse,
                                                        test_threads_change_nothing,
                                                        NULL });
 }
