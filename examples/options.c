@@ -124,9 +124,8 @@ static bool read_number(const Option *option, const char *text, void *value)
 }
 
 /* Reads a value into its field; false when the text is not what the option expects. */
-static bool option_read(const Option *option, const char *text, void *options)
+static bool value_read(const Option *option, const char *text, void *value)
 {
-    void *value = (char *)options + option->offset;
     switch (option->kind) {
     case WHOLE:
     case NUMBER:
@@ -140,6 +139,11 @@ static bool option_read(const Option *option, const char *text, void *options)
         *(const char **)value = text;
         return true;
     }
+}
+
+static bool option_read(const Option *option, const char *text, void *options)
+{
+    return value_read(option, text, (char *)options + option->offset);
 }
 
 /* ----------------------------------------------------------------------------------- command line */
@@ -195,7 +199,6 @@ static void read_arguments(Given *given, int argc, char **argv)
         long_options[count].has_arg = option->kind == FLAG ? no_argument : required_argument;
     }
     long_options[count].name = "help";
-    void *unused = allocate(1, (size_t)given->command->size);
     for (int index, code; (code = getopt_long(argc, argv, "", long_options, &index)) != -1;) {
         if (code == '?') /* getopt has said what is wrong */
             exit(BAD_USE);
@@ -205,11 +208,16 @@ static void read_arguments(Given *given, int argc, char **argv)
         }
         const Option *option = option_at(given->command, index);
         given->texts[index] = optarg ? optarg : "";
-        if (!option_read(option, given->texts[index], unused))
+        union {
+            int64_t whole;
+            double number;
+            const char *text;
+            bool flag;
+        } unused;
+        if (!value_read(option, given->texts[index], &unused))
             fail(BAD_USE, "--%s %s: expected %s", option->name, given->texts[index],
                  expected(option).text);
     }
-    free(unused);
     if (optind < argc)
         fail(BAD_USE, "%s: expected an option; --help lists them", argv[optind]);
 }

@@ -17,10 +17,10 @@ enum { ROWS = 6, COLUMNS = 5, PIXELS = ROWS * COLUMNS, TRAINING = 26, TEST = 10 
 
 /* ------------------------------------------------------------------------------------------- data */
 
-/* A bright upright line on black, in one of the columns, so that the first row tells the others. */
+/* A white upright line on black, in one of the columns, so that the first row tells the others. */
 static uint8_t pixel(int image, int place)
 {
-    return place % COLUMNS == image % COLUMNS ? 200 : 0;
+    return place % COLUMNS == image % COLUMNS ? 255 : 0;
 }
 
 static void put_number(FILE *file, int number)
@@ -311,7 +311,7 @@ static int picture_pixel(const Picture *picture, int row, int column, int place)
 /* The model knows the lines by heart: it must complete what the first rows begin. */
 START_TEST(completes_images)
 {
-    assert_runs(TINY "--head-dim 16 --steps 800 --learning-rate 0.01 --schedule cosine --quiet "
+    assert_runs(TINY "--head-dim 16 --steps 500 --learning-rate 0.01 --schedule cosine --quiet "
                      "--device cpu --save @/run.safetensors");
     assert_runs("mnist sample --model @/run.safetensors --data @ --count 4 --temperature 0.2 "
                 "--threads 2 --output @/grid.png");
