@@ -48,30 +48,40 @@ static int64_t measured_pixel(const Trial *trial, int64_t index)
     return (2 * index + 1) * trial->pixels / (2 * trial->measured);
 }
 
-static double next_pixel(Generator *generator, int32_t *drawn)
+/* The first pixels of all images, one after the other. */
+static double seconds_from_start(const Trial *trial, Generator *generator, int64_t pixels)
 {
+    generator_start(generator, NULL, 0);
     double start = now();
-    generator_next(generator, drawn);
+    for (int64_t p = 0; p < pixels; p++)
+        generator_next(generator);
+    device_wait(trial->device);
+    return now() - start;
+}
+
+/* A pixel alone, with a state that has seen those before it. */
+static double seconds_at(const Trial *trial, Generator *generator, int64_t pixel)
+{
+    generator_start(generator, pixel > 0 ? trial->drawn : NULL, pixel);
+    device_wait(trial->device);
+    double start = now();
+    generator_next(generator);
+    device_wait(trial->device);
     return now() - start;
 }
 
 /* The seconds of the measured pixels. A pixel of linear attention takes as long wherever it stands:
- * those are the first ones. Another state is brought to where it is measured. */
+ * there those are the first ones. */
 static double seconds_with_state(const Trial *trial)
 {
     Generator *generator = generator_new(trial->model, trial->device, config_of(trial));
-    bool everywhere =
-        trial->measured == trial->pixels || !strcmp(trial->method->attention, "linear");
-    generator_start(generator, NULL, 0);
-    for (int i = 0; i < 3 && i < trial->pixels; i++) /* the first pixels also take memory, */
-        next_pixel(generator, trial->drawn);         /* and on CUDA are recorded */
-    generator_start(generator, NULL, 0);
+    seconds_from_start(trial, generator, at_most(3, trial->pixels)); /* takes memory, is recorded */
     double seconds = 0;
-    for (int64_t i = 0; i < trial->measured; i++) {
-        if (!everywhere)
-            generator_start(generator, trial->drawn, measured_pixel(trial, i));
-        seconds += next_pixel(generator, trial->drawn);
-    }
+    if (trial->measured == trial->pixels || !strcmp(trial->method->attention, "linear"))
+        seconds = seconds_from_start(trial, generator, trial->measured);
+    else
+        for (int64_t i = 0; i < trial->measured; i++)
+            seconds += seconds_at(trial, generator, measured_pixel(trial, i));
     generator_free(generator);
     return seconds;
 }
@@ -120,7 +130,7 @@ static void print_row(const Trial *trial, double seconds, FILE *csv)
 static void measure(Trial trial, FILE *csv)
 {
     int64_t wanted = trial.options->pixels ? trial.options->pixels : trial.method->pixels;
-    trial.measured = wanted && wanted < trial.pixels ? wanted : trial.pixels;
+    trial.measured = wanted ? at_most(wanted, trial.pixels) : trial.pixels;
     trial.drawn = allocate(trial.images * trial.pixels, sizeof(int32_t));
     double seconds =
         trial.method->state ? seconds_with_state(&trial) : seconds_without_state(&trial);

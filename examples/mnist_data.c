@@ -3,6 +3,11 @@
 
 #include <stdlib.h>
 
+int64_t at_most(int64_t count, int64_t most)
+{
+    return count < most ? count : most;
+}
+
 Idx mnist_images(const MnistOptions *options, MnistPart part)
 {
     Idx images;

@@ -8,6 +8,8 @@
 /* A pixel's value, 0 to 255, or the start, which stands before the first one. */
 enum { START = 256, SYMBOLS = 257 };
 
+int64_t at_most(int64_t count, int64_t most);
+
 /* The images of --data; fails, saying what is missing or wrong, unless they are there and have the
  * options' rows and columns. */
 Idx mnist_images(const MnistOptions *options, MnistPart part);

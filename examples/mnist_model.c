@@ -56,10 +56,10 @@ struct Generator {
     GeneratorConfig config;
     TransformerState *state;
     Tape *tape, *prefill;
-    Tensor *token;          /* [images]: what the next step reads */
+    Tensor *token, *place;  /* [images]: what the next step reads, and which pixel it draws */
+    Tensor *images;         /* [images, pixels]: what has been drawn */
     Tensor *factor, *shift; /* [3 logistics]: what the temperature makes of the parameters */
-    Tensor *pixel;          /* [images]: what the last step drew */
-    int32_t *prompt;        /* [images, pixels] */
+    int32_t *host;          /* [images, pixels] */
 };
 
 /* A mixture's temperature divides its logits, and multiplies the scales. */
@@ -95,12 +95,14 @@ Generator *generator_new(const Model *model, Device *device, GeneratorConfig con
                               .config = config,
                               .tape = tape_of(device, config),
                               .prefill = tape_of(device, config),
-                              .prompt = allocate(config.images * model->pixels, sizeof(int32_t)) };
+                              .host = allocate(config.images * model->pixels, sizeof(int32_t)) };
     generator->state = nn_transformer_state(&model->transformer,
                                             (GenerationConfig){ .sequences = config.images,
                                                                 .longest = model->pixels,
                                                                 .precision = config.precision });
     generator->token = tape_persistent_i32(generator->tape, shape(config.images));
+    generator->place = tape_persistent_i32(generator->tape, shape(config.images));
+    generator->images = tape_persistent_i32(generator->tape, shape(config.images, model->pixels));
     set_temperature(generator);
     return generator;
 }
@@ -110,50 +112,65 @@ void generator_free(Generator *generator)
     nn_transformer_state_free(generator->state);
     tape_free(generator->tape);
     tape_free(generator->prefill);
-    free(generator->prompt);
+    free(generator->host);
     free(generator);
 }
 
-/* One pixel of every image: token [images] in, pixel [images] out. */
+/* One pixel of every image: from the token, which it becomes, and into its place. */
 static void draw_pixel(void *context)
 {
     Generator *generator = context;
     const Model *model = generator->model;
     Tape *tape = generator->tape;
     Tensor *position = nn_transformer_state_positions(generator->state);
+    op_store_i32(tape, generator->place, NULL, position); /* the step will advance it */
     Tensor *x = op_add(tape, nn_embedding_forward(tape, &model->embedding, generator->token),
                        nn_embedding_forward(tape, &model->positions, position));
     x = nn_transformer_step(generator->state, x);
     x = nn_linear_forward(tape, &model->head, x);
     if (generator->config.temperature != 1)
         x = op_add(tape, op_multiply(tape, x, generator->factor), generator->shift);
-    generator->pixel = op_sample_logistic_mixture(tape, x);
+    Tensor *pixel = op_sample_logistic_mixture(tape, x);
+    op_store_i32(tape, generator->images, generator->place, pixel);
+    op_store_i32(tape, generator->token, NULL, pixel);
 }
 
-void generator_start(Generator *generator, const int32_t *pixels, int64_t count)
+/* Takes the given pixels but the last, [images, count], into the state. */
+static void prefill(Generator *generator, const int32_t *given, int64_t count)
 {
-    int64_t images = generator->config.images;
-    int32_t *prompt = generator->prompt;
-    nn_transformer_state_reset(generator->state, NN_ALL_SEQUENCES);
-    /* The last of the given pixels is the first step's token: the ones before go to the state. */
-    for (int64_t b = 0; b < images && count > 0; b++) {
-        prompt[b * count] = START;
-        memcpy(prompt + b * count + 1, pixels + b * count, (size_t)(count - 1) * sizeof *pixels);
+    for (int64_t b = 0; b < generator->config.images; b++) {
+        int32_t *tokens = generator->host + b * count;
+        tokens[0] = START;
+        memcpy(tokens + 1, given + b * count, (size_t)(count - 1) * sizeof *given);
     }
-    if (count > 0) {
-        Tape *tape = generator->prefill;
-        Tensor *tokens = tape_input_i32(tape, prompt, shape(images, count));
-        nn_transformer_prefill(tape, generator->state, embed(tape, generator->model, tokens), NULL);
-        tape_reset(tape);
-    }
-    for (int64_t b = 0; b < images; b++)
-        prompt[b] = count > 0 ? pixels[(b + 1) * count - 1] : START;
-    tensor_write_i32(generator->token, prompt);
+    Tape *tape = generator->prefill;
+    Tensor *tokens = tape_input_i32(tape, generator->host, shape(generator->config.images, count));
+    nn_transformer_prefill(tape, generator->state, embed(tape, generator->model, tokens), NULL);
+    tape_reset(tape);
 }
 
-void generator_next(Generator *generator, int32_t *pixels)
+void generator_start(Generator *generator, const int32_t *given, int64_t count)
+{
+    int64_t images = generator->config.images, pixels = generator->model->pixels;
+    int32_t *host = generator->host;
+    nn_transformer_state_reset(generator->state, NN_ALL_SEQUENCES);
+    if (count > 0)
+        prefill(generator, given, count);
+    for (int64_t b = 0; b < images; b++)
+        host[b] = count > 0 ? given[(b + 1) * count - 1] : START;
+    tensor_write_i32(generator->token, host);
+    memset(host, 0, (size_t)(images * pixels) * sizeof *host);
+    for (int64_t b = 0; b < images && count > 0; b++)
+        memcpy(host + b * pixels, given + b * count, (size_t)count * sizeof *given);
+    tensor_write_i32(generator->images, host);
+}
+
+void generator_next(Generator *generator)
 {
     tape_replay(generator->tape, draw_pixel, generator);
-    tensor_read_i32(generator->pixel, pixels);
-    tensor_write_i32(generator->token, pixels);
+}
+
+void generator_read(const Generator *generator, int32_t *images)
+{
+    tensor_read_i32(generator->images, images);
 }

@@ -31,11 +31,14 @@ typedef struct GeneratorConfig {
 Generator *generator_new(const Model *model, Device *device, GeneratorConfig config);
 void generator_free(Generator *generator);
 
-/* Begins anew with the first count pixels of every image, fewer than there are: pixels int32
+/* Begins anew with the first count pixels of every image, fewer than there are: given int32
  * [images, count]; NULL with 0. */
-void generator_start(Generator *generator, const int32_t *pixels, int64_t count);
+void generator_start(Generator *generator, const int32_t *given, int64_t count);
 
-/* Draws the next pixel of every image into pixels [images]. */
-void generator_next(Generator *generator, int32_t *pixels);
+/* Draws the next pixel of every image. It stays on the device: nothing waits for it. */
+void generator_next(Generator *generator);
+
+/* All pixels of the images, [images, pixels]; those that were not drawn yet mean nothing. */
+void generator_read(const Generator *generator, int32_t *images);
 
 #endif

@@ -59,16 +59,14 @@ static void picture_add(Picture *picture, const int32_t *images, int64_t count, 
 static void draw_images(Generator *generator, int32_t *images, int64_t number, int64_t pixels,
                         int64_t count)
 {
-    int32_t *some = allocate(number * (count > 0 ? count : 1), sizeof *some);
+    int32_t *given = allocate(number * pixels, sizeof *given);
     for (int64_t b = 0; b < number; b++)
-        memcpy(some + b * count, images + b * pixels, (size_t)count * sizeof *some);
-    generator_start(generator, some, count);
-    for (int64_t p = count; p < pixels; p++) {
-        generator_next(generator, some);
-        for (int64_t b = 0; b < number; b++)
-            images[b * pixels + p] = some[b];
-    }
-    free(some);
+        memcpy(given + b * count, images + b * pixels, (size_t)count * sizeof *given);
+    generator_start(generator, given, count);
+    for (int64_t p = count; p < pixels; p++)
+        generator_next(generator);
+    generator_read(generator, images);
+    free(given);
 }
 
 /* The first test images, [count, pixels]. */

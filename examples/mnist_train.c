@@ -63,11 +63,6 @@ static void train_step(Run *run, int64_t step)
     }
 }
 
-static int64_t at_most(int64_t count, int64_t most)
-{
-    return count < most ? count : most;
-}
-
 /* Bits per dimension of the first count test images. */
 static double evaluate(Run *run, int64_t count)
 {
