@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ACROSS = 10, GREY = 128 };
+enum { ACROSS = 10, GREY = 128, WHITE = 255 };
 
 /* Where images go: the grid is filled in rows of at most ACROSS. */
 typedef struct Picture {
@@ -16,7 +16,7 @@ typedef struct Picture {
     int64_t row;     /* the next that is free */
 } Picture;
 
-/* The rows that count images of each kind take, and the numbers of kinds that stand below each other. */
+/* The rows that count images of each of some kinds take. */
 static int64_t rows_of(int64_t count, int64_t kinds)
 {
     return kinds * ((count + ACROSS - 1) / ACROSS);
@@ -28,7 +28,7 @@ static Picture picture_new(const MnistOptions *options, int64_t kinds)
     int64_t columns = options->count < ACROSS ? options->count : ACROSS;
     int64_t size = rows * columns * options->rows * options->columns;
     Picture picture = { .pixels = allocate(size, 1) };
-    memset(picture.pixels, GREY, (size_t)size);
+    memset(picture.pixels, WHITE, (size_t)size);
     picture.grid = (ImageGrid){ .rows = rows,
                                 .columns = columns,
                                 .height = options->rows,
@@ -36,12 +36,12 @@ static Picture picture_new(const MnistOptions *options, int64_t kinds)
                                 .pixels = picture.pixels,
                                 .scale = 3,
                                 .margin = 6,
-                                .background = GREY };
+                                .background = WHITE };
     return picture;
 }
 
 /* Puts images [count, pixels] into rows: those of one kind every step rows from the next free one,
- * shifted down by down rows; of each image only the first shown pixels. */
+ * shifted down by down rows; of each image the pixels behind the first shown ones are grey. */
 static void picture_add(Picture *picture, const int32_t *images, int64_t count, int64_t step,
                         int64_t down, int64_t shown)
 {
@@ -50,8 +50,8 @@ static void picture_add(Picture *picture, const int32_t *images, int64_t count, 
     for (int64_t i = 0; i < count; i++) {
         int64_t row = picture->row + down + i / ACROSS * step;
         uint8_t *place = picture->pixels + (row * grid->columns + i % ACROSS) * pixels;
-        for (int64_t p = 0; p < shown; p++)
-            place[p] = (uint8_t)images[i * pixels + p];
+        for (int64_t p = 0; p < pixels; p++)
+            place[p] = p < shown ? (uint8_t)images[i * pixels + p] : GREY;
     }
 }
 
