@@ -146,7 +146,7 @@ $(FIGURES): $(BUILD)/bench/figure.o
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
 
-$(BUILD)/tests/test_copy_task $(BUILD)/tests/test_mnist: $(BUILD)/tests/programs.o
+$(BUILD)/tests/test_copy_task $(BUILD)/tests/test_mnist $(BUILD)/tests/test_text: $(BUILD)/tests/programs.o
 $(WITH_PICTURES): $(PICTURES:%.c=$(BUILD)/%.o)
 $(WITH_PICTURES): LIBS += -lpng -lz
 

@@ -4,8 +4,8 @@
  *   4 bytes      for every axis: its size
  *   the rest     the elements, row-major
  *
- * All numbers are big-endian. zlib's gzread reads gzipped files and others alike; in the gzipped ones
- * it checks lengths and checksums. */
+ * All numbers are big-endian. zlib's gzread reads gzipped files and others alike; in the gzipped
+ * ones it checks lengths and checksums. */
 #include "examples/idx.h"
 
 #include <errno.h>
@@ -24,8 +24,8 @@ typedef struct Reader {
     Sentence *sentence;
 } Reader;
 
-/* Reads so many bytes, or fewer where the file ends; returns how many, -1 when they cannot be read or
- * are not what was packed. */
+/* Reads so many bytes, or fewer where the file ends; returns how many, -1 when they cannot be read
+ * or are not what was packed. */
 static int64_t read_bytes(const Reader *reader, uint8_t *to, int64_t count)
 {
     int64_t done = 0;
@@ -79,8 +79,8 @@ static bool read_magic(const Reader *reader, IdxKind kind)
                           reader->path, magic, expected, what);
 }
 
-/* Reads the axes' sizes into size, those that the file lacks being 1; returns the bytes of data that
- * they ask for, or -1. */
+/* Reads the axes' sizes into size, those that the file lacks being 1; returns the bytes of data
+ * that they ask for, or -1. */
 static int64_t read_sizes(const Reader *reader, IdxKind kind, int64_t size[3])
 {
     uint8_t bytes[12];

@@ -25,10 +25,10 @@ typedef struct Writer {
     png_info *info;
 } Writer;
 
-/* ------------------------------------------------------------------------------------ the picture */
+/* ---------------------------------------------------------------------------------- the picture */
 
-/* A side of the picture: images of so many pixels each with their margins; 0 when it makes none that
- * could be written. */
+/* A side of the picture: images of so many pixels each with their margins; 0 when it makes none
+ * that could be written. */
 static int64_t side(int64_t images, int64_t pixels, ImageGrid grid)
 {
     const int64_t numbers[] = { images, pixels, grid.scale, grid.margin + 1 };
@@ -66,7 +66,7 @@ static void fill_line(const Writer *writer, int64_t y)
     }
 }
 
-/* ----------------------------------------------------------------------------------------- libpng */
+/* --------------------------------------------------------------------------------------- libpng */
 
 static void on_error(png_struct *png, const char *message)
 {
@@ -117,7 +117,7 @@ static bool write_picture(Writer *writer)
     return true;
 }
 
-/* --------------------------------------------------------------------------------------- the file */
+/* ------------------------------------------------------------------------------------- the file */
 
 static bool fail(const Writer *writer, const char *what)
 {

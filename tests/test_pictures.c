@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-/* ------------------------------------------------------------------------- directories and files */
+/* ------------------------------------------------------------------------ directories and files */
 
 typedef struct Text {
     char text[2048];
@@ -97,7 +97,7 @@ static uint8_t *read_plain(const char *name, size_t *size)
     return bytes;
 }
 
-/* ------------------------------------------------------------------------------------- good files */
+/* ----------------------------------------------------------------------------------- good files */
 
 enum { HEADER = 16, COUNT = 3, ROWS = 2, COLUMNS = 5, DATA = COUNT * ROWS * COLUMNS };
 #define IMAGES_HEADER "\0\0\x08\x03\0\0\0\x03\0\0\0\x02\0\0\0\x05"
@@ -217,7 +217,7 @@ START_TEST(mnist_by_its_names)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------------- damage */
+/* --------------------------------------------------------------------------------------- damage */
 
 /* Fails unless the file is refused with "PATH: " and this sentence, and idx is left alone. */
 static void assert_refused(IdxKind kind, const char *expected)
@@ -474,7 +474,7 @@ START_TEST(mutations_of_plain_files_are_survived)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------------- PNG */
+/* ------------------------------------------------------------------------------------------ PNG */
 
 /* The grey bytes of a PNG, to be freed. */
 static uint8_t *read_png(int64_t height, int64_t width)

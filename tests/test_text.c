@@ -1,0 +1,201 @@
+#include "tests/programs.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define WORDS "tick tock "
+#define ON_CPU "--device cpu "
+
+static void write_file(const char *name, const void *bytes, size_t size)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(bytes, 1, size, file), size);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* Texts to learn, and in weights what the first test that needs them has learned of words. */
+static void setup(void)
+{
+    char weights[128];
+    snprintf(weights, sizeof weights, "%s/weights", directory);
+    if (access(weights, F_OK) == 0)
+        return;
+    write_file("words", WORDS, sizeof WORDS - 1);
+    write_file("empty", "", 0);
+    write_file("byte", "a", 1);
+    assert_runs("text @/words --steps 60 --generate 0 --save @/weights " ON_CPU);
+}
+
+/* What the program writes after `said` on the standard error. */
+static const char *written(const char *said)
+{
+    const char *place = strstr(output, said);
+    ck_assert_msg(place != NULL, "no \"%s\" in: %s", said, output);
+    return strchr(place, '\n') + 1;
+}
+
+START_TEST(learns)
+{
+    double loss;
+    assert_runs("text examples/sonnets.txt --steps 80 --generate 0 " ON_CPU);
+    ck_assert_int_eq(sscanf(output, "step 80  loss %lf\n\n", &loss), 1);
+    ck_assert_msg(loss < 3.05, "%s", output); /* letters by their frequency alone: 3.1 */
+}
+END_TEST
+
+START_TEST(writes_what_it_learned)
+{
+    assert_runs("text @/words --steps 0 --load @/weights --prompt 'tock ' --generate 250 " ON_CPU);
+    ck_assert_uint_eq(strlen(output), 5 + 250 + 1);
+    for (int i = 0; i < 255; i += 5)
+        ck_assert_msg(!strncmp(output + i, "tick ", 5) || !strncmp(output + i, "tock ", 5), "%s",
+                      output);
+}
+END_TEST
+
+START_TEST(same_seed_same_text)
+{
+    char first[sizeof output];
+    assert_runs("text @/words --steps 3 --generate 100 --temperature 1 --top-p 1 " ON_CPU);
+    memcpy(first, output, sizeof output);
+    assert_runs("text @/words --steps 3 --generate 100 --temperature 1 --top-p 1 " ON_CPU);
+    ck_assert(memcmp(first, output, sizeof output) == 0);
+    assert_runs("text @/words --steps 3 --generate 100 --temperature 1 --top-p 1 --seed 2 " ON_CPU);
+    ck_assert(memcmp(first, output, sizeof output) != 0);
+}
+END_TEST
+
+START_TEST(other_seeds_choose_otherwise)
+{
+    char first[sizeof output];
+    assert_runs("text @/words --steps 0 --load @/weights --temperature 3 " ON_CPU);
+    memcpy(first, output, sizeof output);
+    assert_runs("text @/words --steps 0 --load @/weights --temperature 3 --seed 2 " ON_CPU);
+    ck_assert(memcmp(first, output, sizeof output) != 0);
+}
+END_TEST
+
+/* The weights that were saved write what those in memory would have. */
+START_TEST(save_and_load)
+{
+    assert_runs("text @/words --steps 20 --temperature 1 --save @/saved " ON_CPU);
+    char *expected = strdup(written("step 20"));
+    assert_runs("text @/words --steps 0 --temperature 1 --load @/saved " ON_CPU);
+    ck_assert_str_eq(output, expected);
+    free(expected);
+    assert_runs("text @/words --steps 0 --load @/saved --save @/again --generate 0 " ON_CPU);
+    assert_same_files("saved", "again");
+}
+END_TEST
+
+/* After every 64 bytes a new state begins with what was seen last, just as a program does that is
+ * given them. */
+START_TEST(goes_on_as_if_it_had_not_stopped)
+{
+#define ANEW "text @/words --steps 0 --load @/weights --temperature 0 " ON_CPU
+    assert_runs(ANEW "--prompt 'tock tick' --generate 192");
+    char *all = strdup(output);
+    assert_runs(ANEW "--prompt 'tock tick' --generate 64");
+    output[strlen(output) - 1] = 0; /* the new line */
+    ck_assert_uint_eq(strlen(output), 9 + 64);
+    char *prompt = strdup(output);
+    assert_runs(ANEW "--prompt '%s' --generate 128", prompt);
+    ck_assert_str_eq(output, all);
+    free(prompt);
+    free(all);
+}
+END_TEST
+
+/* The text may be shorter than what one position sees. */
+START_TEST(learns_any_text)
+{
+    assert_runs("text @/byte --steps 30 --generate 10 --temperature 0 " ON_CPU);
+    ck_assert_str_eq(written("step 30"), "aaaaaaaaaa\n");
+    write_file("two", "ab", 2);
+    assert_runs("text @/two --steps 40 --generate 10 --temperature 0 " ON_CPU);
+    ck_assert_str_eq(written("step 40"), "ababababab\n");
+    unsigned char bytes[1024];
+    for (int i = 0; i < 1024; i++)
+        bytes[i] = (unsigned char)(i * i / 3);
+    write_file("bytes", bytes, sizeof bytes);
+    assert_runs("text @/bytes --steps 2 --generate 200 " ON_CPU);
+}
+END_TEST
+
+/* As much as makes the file's buffer grow, and a prompt longer than a window. */
+START_TEST(reads_long_texts_and_prompts)
+{
+    enum { SIZE = 200000 };
+    char *bytes = malloc(SIZE);
+    ck_assert_ptr_nonnull(bytes);
+    for (int i = 0; i < SIZE; i++)
+        bytes[i] = WORDS[i % (int)(sizeof WORDS - 1)];
+    write_file("long", bytes, SIZE);
+    bytes[520] = 0;
+    assert_runs("text @/long --steps 0 --load @/weights --temperature 0 --generate 10 " ON_CPU
+                "--prompt '%s'",
+                bytes);
+    ck_assert_msg(!strncmp(output, bytes, 520), "%s", output);
+    ck_assert_msg(!strncmp(output + 520, "tick ", 5) || !strncmp(output + 520, "tock ", 5), "%s",
+                  output);
+    free(bytes);
+}
+END_TEST
+
+/* With the first symbols as the CPU chooses them. */
+START_TEST(runs_where_the_tests_run)
+{
+    const char *device = getenv("DEVICE");
+    assert_runs("text @/words --steps 1 --temperature 0 --generate 2 " ON_CPU);
+    char *expected = strdup(written("step 1 "));
+    assert_runs("text @/words --steps 1 --temperature 0 --generate 2 --device %s",
+                device ? device : "cpu");
+    ck_assert_str_eq(written("step 1 "), expected);
+    free(expected);
+}
+END_TEST
+
+static void assert_fails(int status, const char *sentence, const char *arguments)
+{
+    int found = run("text %s", arguments);
+    ck_assert_msg(found == status, "%s: status %d: %s", arguments, found, output);
+    assert_says(sentence);
+}
+
+START_TEST(errors_are_one_sentence)
+{
+    assert_fails(2, "usage: text FILE", "");
+    assert_fails(2, "usage: text FILE", "@/words @/words");
+    assert_fails(2, "unrecognized option '--bogus'", "@/words --bogus");
+    assert_fails(0, "usage: text FILE", "--help");
+    assert_fails(1, "none: No such file or directory\n", "@/none");
+    assert_fails(1, ": Is a directory\n", "@");
+    assert_fails(1, "empty is empty; expected a text of one byte or more\n", "@/empty");
+    assert_fails(2, "--steps x: expected a number from 0 to 1e9\n", "@/words --steps x");
+    assert_fails(2, "--steps : expected a number from 0 to 1e9\n", "@/words --steps ''");
+    assert_fails(2, "--seed -1: expected a number", "@/words --seed -1");
+    assert_fails(2, "--generate 1e10: expected a number", "@/words --generate 1e10");
+    assert_fails(2, "--temperature nan: expected a number", "@/words --temperature nan");
+    assert_fails(1, "top_p is 2, expected", "@/words --steps 0 --top-p 2 " ON_CPU);
+    assert_fails(1, "there is no device \"tpu\"", "@/words --device tpu");
+    assert_fails(1, "/none: No such file or directory\n", "@/words --load @/none " ON_CPU);
+    assert_fails(1, "words: the header's length is", "@/words --load @/words " ON_CPU);
+    assert_fails(1, "cannot make a new file beside it",
+                 "@/words --steps 0 --save @/none/weights " ON_CPU);
+    assert_fails(1, "", "@/words --steps 0 " ON_CPU ">/dev/full");
+}
+END_TEST
+
+int main(void)
+{
+    return run_program_tests(
+        "text", setup,
+        (const TTest *const[]){ learns, writes_what_it_learned, same_seed_same_text,
+                                other_seeds_choose_otherwise, save_and_load,
+                                goes_on_as_if_it_had_not_stopped, learns_any_text,
+                                reads_long_texts_and_prompts, runs_where_the_tests_run,
+                                errors_are_one_sentence, NULL });
+}
