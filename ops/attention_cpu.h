@@ -39,14 +39,11 @@ static inline void through_map(FeatureMap features, Real *dphi, const Real *phi_
 
 /* -------------------------------------------------------------------------- packing and unpacking */
 
-/* Packs rows [count, columns], which are stride apart, to [count, padded], mapped; meanwhile asks for
- * the rows of the next chunk. */
-ALWAYS_INLINE void pack_rows(FeatureMap features, Real *to, const Real *from, int64_t stride,
-                             int64_t count, int64_t columns, int64_t padded)
+/* Packs rows [count, columns], which are stride apart, to [count, padded], mapped. */
+ALWAYS_INLINE void pack_columns(FeatureMap features, Real *to, const Real *from, int64_t stride,
+                                int64_t count, int64_t columns, int64_t padded)
 {
     for (int64_t i = 0; i < count; i++, from += stride, to += padded) {
-        for (int64_t c = 0; c < columns; c += LINE)
-            __builtin_prefetch(from + count * stride + c);
         int64_t c = 0;
         for (; c + LANES <= columns; c += LANES)
             *at_vector(to + c) = phi(features, *(const UnalignedVector *)(const void *)(from + c));
@@ -54,6 +51,25 @@ ALWAYS_INLINE void pack_rows(FeatureMap features, Real *to, const Real *from, in
             to[c] = phi(features, (Vector){ from[c] })[0];
         for (; c < padded; c++)
             to[c] = 0;
+    }
+}
+
+/* The usual sizes are known when compiling: the loops over so few vectors took longer than the rows. */
+ALWAYS_INLINE void pack_rows(FeatureMap features, Real *to, const Real *from, int64_t stride,
+                             int64_t count, int64_t columns, int64_t padded)
+{
+    switch (columns) {
+    case 16:
+        pack_columns(features, to, from, stride, count, 16, 16);
+        return;
+    case 32:
+        pack_columns(features, to, from, stride, count, 32, 32);
+        return;
+    case 64:
+        pack_columns(features, to, from, stride, count, 64, 64);
+        return;
+    default:
+        pack_columns(features, to, from, stride, count, columns, padded);
     }
 }
 
@@ -84,13 +100,11 @@ static inline void pack_mapped(FeatureMap features, Real *to, const Real *from, 
 }
 
 /* The way back: stores the rows, or adds them to what is there. */
-static inline void unpack(Gradient to, const Real *from, int64_t stride, int64_t count,
-                          int64_t columns, int64_t padded)
+ALWAYS_INLINE void unpack_columns(Gradient to, const Real *from, int64_t stride, int64_t count,
+                                  int64_t columns, int64_t padded)
 {
     Real *row = to.data;
     for (int64_t i = 0; i < count; i++, row += stride, from += padded) {
-        for (int64_t c = 0; c < columns; c += LINE)
-            __builtin_prefetch(row + count * stride + c, 1);
         int64_t c = 0;
         for (; c + LANES <= columns; c += LANES) {
             UnalignedVector *target = (UnalignedVector *)(void *)(row + c);
@@ -102,6 +116,33 @@ static inline void unpack(Gradient to, const Real *from, int64_t stride, int64_t
         for (; c < columns; c++)
             contribute(row + c, to.accumulate, from[c]);
     }
+}
+
+static inline void unpack(Gradient to, const Real *from, int64_t stride, int64_t count,
+                          int64_t columns, int64_t padded)
+{
+    switch (columns) {
+    case 16:
+        unpack_columns(to, from, stride, count, 16, 16);
+        return;
+    case 32:
+        unpack_columns(to, from, stride, count, 32, 32);
+        return;
+    case 64:
+        unpack_columns(to, from, stride, count, 64, 64);
+        return;
+    default:
+        unpack_columns(to, from, stride, count, columns, padded);
+    }
+}
+
+/* Asks for rows that will be packed, or unpacked to: the processor does not foresee them, because they
+ * lie far apart. */
+ALWAYS_INLINE void ask_for_rows(const Real *rows, int64_t stride, int64_t count, int64_t columns)
+{
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t c = 0; c < columns; c += LINE)
+            __builtin_prefetch(rows + i * stride + c, 0, 2);
 }
 
 /* ----------------------------------------------------------------------------------------- rows */

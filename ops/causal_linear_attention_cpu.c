@@ -87,14 +87,49 @@ static void unpack_results(const Chunk *c, Gradient to, const Real *from, int64_
     unpack(to, from, c->step * stride, c->count, columns, padded);
 }
 
-/* For each position in turn  T <- T + y w^T,  o <- o + T^T x */
-static void scan(const Pass *pass, const Chunk *c, const Real *x, const Real *y, const Real *w,
-                 Real *o, Real *T, int64_t Y, int64_t W)
+/* The head's rows in the next chunk: none of a tensor that is not there. */
+static void add_lines(Lines *next, const Chunk *c, const Real *data, int64_t stride,
+                      int64_t columns)
 {
-    if (pass->plan.products)
-        scan_by_products(x, y, w, o, T, c->count, Y, W, c->first, c->last, c->memory);
-    else
-        scan_by_position(x, y, w, o, T, c->count, Y, W);
+    const int64_t step = c->step * stride, first = place(c, stride, columns) + c->count * step;
+    for (int64_t i = 0; data && i < columns && next->count < MOST_LINES; i += LINE) {
+        next->first[next->count] = data + first + i;
+        next->step[next->count++] = step;
+    }
+}
+
+static void next_queries(Lines *next, const Pass *pass, const Chunk *c)
+{
+    add_lines(next, c, pass->x->query, pass->x->query_stride, pass->x->D);
+}
+
+static void next_keys(Lines *next, const Pass *pass, const Chunk *c)
+{
+    add_lines(next, c, pass->x->key, pass->x->key_stride, pass->x->D);
+}
+
+static void next_values(Lines *next, const Pass *pass, const Chunk *c)
+{
+    add_lines(next, c, pass->x->value, pass->x->value_stride, pass->x->M);
+}
+
+/* Of out, or of dout. */
+static void next_outs(Lines *next, const Pass *pass, const Chunk *c, const Real *data)
+{
+    add_lines(next, c, data, pass->x->H * pass->x->M, pass->x->M);
+}
+
+/* For each position in turn  T <- T + y w^T,  o <- o + T^T x; meanwhile asks for what comes next. */
+static void scan(const Pass *pass, const Chunk *c, const Real *x, const Real *y, const Real *w,
+                 Real *o, Real *T, int64_t Y, int64_t W, const Lines *next)
+{
+    if (!pass->plan.products) {
+        scan_by_position(x, y, w, o, T, c->count, Y, W, next);
+        return;
+    }
+    for (int64_t i = 0; i < c->count; i++)
+        ask_for_lines(next, 0, next->count, i);
+    scan_by_products(x, y, w, o, T, c->count, Y, W, c->first, c->last, c->memory);
 }
 
 /* --------------------------------------------------------------------------------------- states */
@@ -185,8 +220,14 @@ static void sum_keys(const Pass *pass, const Chunk *c)
 {
     const int64_t D = pass->plan.D, M = pass->plan.M;
     pack_keys(pass, c);
-    for (int64_t i = 0; i < c->count; i++)
+    Lines next;
+    next.count = 0;
+    next_keys(&next, pass, c);
+    next_values(&next, pass, c);
+    for (int64_t i = 0; i < c->count; i++) {
         add_multiple(c->S.vector, 1, c->b + i * D, D);
+        ask_for_lines(&next, 0, next.count, i);
+    }
     if (pass->backward)
         add_outer(c->S.matrix, c->v, c->b, c->count, M, D);
     else
@@ -200,8 +241,15 @@ static void sum_queries(const Pass *pass, const Chunk *c)
     pack_queries(pass, c);
     pack_upstream(pass, c);
     find_delta(pass, c);
-    for (int64_t i = 0; i < c->count; i++)
+    Lines next;
+    next.count = 0;
+    next_queries(&next, pass, c);
+    next_outs(&next, pass, c, pass->dout);
+    next_outs(&next, pass, c, pass->out);
+    for (int64_t i = 0; i < c->count; i++) {
         add_multiple(c->R.vector, c->delta[i * c->step], c->a + i * D, D);
+        ask_for_lines(&next, 0, next.count, i);
+    }
     add_outer(c->R.matrix, c->a, c->g, c->count, D, M);
 }
 
@@ -279,7 +327,13 @@ static void find_out(const Pass *pass, const Chunk *c)
     pack_queries(pass, c);
     pack_keys(pass, c);
     zero_rows(c->o, c->count, M);
-    scan(pass, c, c->a, c->b, c->v, c->o, c->S.matrix, D, M);
+    Lines next;
+    next.count = 0;
+    next_queries(&next, pass, c);
+    next_keys(&next, pass, c);
+    next_values(&next, pass, c);
+    next_outs(&next, pass, c, pass->new_out);
+    scan(pass, c, c->a, c->b, c->v, c->o, c->S.matrix, D, M, &next);
     Real *z = c->da;
     for (int64_t d = 0; d < D; d += LANES) {
         Vector z_i = vector(c->S.vector + d);
@@ -329,7 +383,15 @@ static void find_dquery(const Pass *pass, const Chunk *c)
         }
         *at_vector(c->S.vector + d) = z_i;
     }
-    scan(pass, c, c->g, c->v, c->b, c->da, c->S.matrix, M, D);
+    Lines next;
+    next.count = 0;
+    next_queries(&next, pass, c);
+    next_keys(&next, pass, c);
+    next_values(&next, pass, c);
+    next_outs(&next, pass, c, pass->dout);
+    next_outs(&next, pass, c, pass->out);
+    add_lines(&next, c, pass->d.x.query.data, x->query_stride, x->D);
+    scan(pass, c, c->g, c->v, c->b, c->da, c->S.matrix, M, D, &next);
     through_map(pass->scan->features, c->da, c->a, c->count * D);
     unpack_results(c, pass->d.x.query, c->da, x->query_stride, x->D, D);
 }
@@ -343,6 +405,7 @@ static void find_dkey_dvalue(const Pass *pass, const Chunk *c)
     pack_keys(pass, c);
     pack_upstream(pass, c);
     Real *db = c->da, *dv = c->o;
+    Lines next;
     for (int64_t d = 0; d < D; d += LANES) {
         Vector r_i = vector(c->R.vector + d);
         for (int64_t i = 0; i < c->count; i++)
@@ -350,14 +413,22 @@ static void find_dkey_dvalue(const Pass *pass, const Chunk *c)
         *at_vector(c->R.vector + d) = r_i;
     }
     if (pass->d.x.key.data) {
-        scan(pass, c, c->v, c->g, c->a, db, c->R_transposed.matrix, M, D);
+        next.count = 0;
+        next_queries(&next, pass, c);
+        next_keys(&next, pass, c);
+        add_lines(&next, c, pass->d.x.key.data, x->key_stride, x->D);
+        scan(pass, c, c->v, c->g, c->a, db, c->R_transposed.matrix, M, D, &next);
         through_map(pass->scan->features, db, c->b, c->count * D);
         zero_keys_left_out(c, db, D);
         unpack_results(c, pass->d.x.key, db, x->key_stride, x->D, D);
     }
     if (pass->d.x.value.data || pass->d.state.data) {
         zero_rows(dv, c->count, M);
-        scan(pass, c, c->b, c->a, c->g, dv, c->R.matrix, D, M);
+        next.count = 0;
+        next_values(&next, pass, c);
+        next_outs(&next, pass, c, pass->dout);
+        add_lines(&next, c, pass->d.x.value.data, x->value_stride, x->M);
+        scan(pass, c, c->b, c->a, c->g, dv, c->R.matrix, D, M, &next);
         zero_keys_left_out(c, dv, M);
     }
     if (pass->d.x.value.data)

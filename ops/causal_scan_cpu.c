@@ -11,13 +11,15 @@ ALWAYS_INLINE void scan_tile(int vectors,
                              const Real *w, /* [count, W], from the tile's first column on */
                              Real *o,       /* [count, W], likewise */
                              Real *T,       /* [Y, W], from the tile's corner on */
-                             int64_t count, int64_t Y, int64_t W)
+                             int64_t count, int64_t Y, int64_t W, const Lines *next, int64_t begin,
+                             int64_t end)
 {
     Vector tile[ROWS][2];
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < vectors; c++)
             tile[r][c] = vector(T + r * W + c * LANES);
     for (int64_t i = 0; i < count; i++, x += Y, y += Y, w += W, o += W) {
+        ask_for_lines(next, begin, end, i);
         Vector o_i[2];
         for (int c = 0; c < vectors; c++)
             o_i[c] = vector(o + c * LANES);
@@ -34,16 +36,23 @@ ALWAYS_INLINE void scan_tile(int vectors,
             *at_vector(T + r * W + c * LANES) = tile[r][c];
 }
 
+/* The lines to ask for are shared out among the tiles. */
 WHOLE_VECTORS void scan_by_position(const Real *x, const Real *y, const Real *w, Real *o, Real *T,
-                                    int64_t count, int64_t Y, int64_t W)
+                                    int64_t count, int64_t Y, int64_t W, const Lines *next)
 {
-    for (int64_t r = 0; r < Y; r += ROWS) {
-        int64_t c = 0;
-        for (; c + 2 * LANES <= W; c += 2 * LANES)
-            scan_tile(2, x + r, y + r, w + c, o + c, T + r * W + c, count, Y, W);
-        if (c < W)
-            scan_tile(1, x + r, y + r, w + c, o + c, T + r * W + c, count, Y, W);
-    }
+    const int64_t tiles = Y / ROWS * ((W + 2 * LANES - 1) / (2 * LANES));
+    const int64_t share = (next->count + tiles - 1) / tiles;
+    int64_t begin = 0;
+    for (int64_t r = 0; r < Y; r += ROWS)
+        for (int64_t c = 0; c < W; c += 2 * LANES) {
+            const int64_t end = smaller(begin + share, next->count);
+            Real *corner = T + r * W + c;
+            if (c + 2 * LANES <= W)
+                scan_tile(2, x + r, y + r, w + c, o + c, corner, count, Y, W, next, begin, end);
+            else
+                scan_tile(1, x + r, y + r, w + c, o + c, corner, count, Y, W, next, begin, end);
+            begin = end;
+        }
 }
 
 /* --------------------------------------------------------------------------------------- by products */

@@ -36,14 +36,14 @@ ALWAYS_INLINE Vector exp_vector(Vector x)
 }
 #else
 /* e^x for x <= 0, as real_exp of ops/math.h, but on a vector at a time while it is being packed:
- * e^x = 2^k e^r with k the integer next to x / ln 2, and e^r = 1 + r + r^2 P(r).
- * Below -87 it is e^-87 = 1.6e-38, lest sums hold denormal numbers. Not-a-number stays. */
+ * e^x = 2^k e^r with k the integer next to x / ln 2, and e^r = 1 + r + r^2 P(r). Adding shift leaves
+ * k + 127, as 2^k has it in its exponent, in the lowest bits.
+ * Below -87 it is 0, lest sums hold denormal numbers. Not-a-number stays. */
 ALWAYS_INLINE Vector exp_vector(Vector x)
 {
-    const Vector lowest = (Vector){ 0 } - 87;
-    x = choose(x < lowest, lowest, x);
-    Vector shifted = x * 1.44269504f + 0x3p22f;
-    Vector k = shifted - 0x3p22f;
+    const float shift = 0x3p22f + 127;
+    Vector shifted = x * 1.44269504f + shift;
+    Vector k = shifted - shift;
     Vector r = x - k * 0.693359375f - k * -2.12194440e-4f;
     Vector p = 0.00138683163f * r + 0.00836642366f;
     p = p * r + 0.0416674651f;
@@ -51,7 +51,8 @@ ALWAYS_INLINE Vector exp_vector(Vector x)
     p = p * r + 0.49999997f;
     p = p * r + 1;
     p = p * r + 1;
-    return p * (Vector)(((Mask)shifted + 127) << 23);
+    p *= (Vector)((Mask)shifted << 23);
+    return (Vector)(~(x < -87) & (Mask)p);
 }
 #endif
 
@@ -60,8 +61,10 @@ ALWAYS_INLINE Vector phi(FeatureMap features, Vector x)
 {
     const Vector zero = { 0 };
     switch (features) {
-    case FEATURES_ELU_PLUS_ONE: /* e^min(x, 0) + max(x, 0) */
-        return exp_vector(choose(x > 0, zero, x)) + choose(x > 0, x, zero);
+    case FEATURES_ELU_PLUS_ONE: { /* e^min(x, 0) + max(x, 0), told apart by the sign's bit */
+        const Mask negative = (Mask)x >> (8 * sizeof(Real) - 1);
+        return exp_vector((Vector)((Mask)x & negative)) + (Vector)((Mask)x & ~negative);
+    }
     case FEATURES_RELU:
         return choose(x < 0, zero, x);
     default:

@@ -68,19 +68,35 @@ static int64_t key_row(const Head *h, int64_t j, int64_t stride, int64_t columns
     return (h->sequence * h->x->keys + j) * stride + h->head * columns;
 }
 
+/* Also asks for the next rows. */
+static void pack_ahead(FeatureMap features, Real *to, const Real *from, int64_t stride,
+                       int64_t count, int64_t columns, int64_t padded)
+{
+    ask_for_rows(from + count * stride, stride, count, columns);
+    pack_mapped(features, to, from, stride, count, columns, padded);
+}
+
+static void unpack_ahead(Gradient to, const Real *from, int64_t stride, int64_t count,
+                         int64_t columns, int64_t padded)
+{
+    ask_for_rows(to.data + count * stride, stride, count, columns);
+    unpack(to, from, stride, count, columns, padded);
+}
+
 static void pack_queries(const Head *h, int64_t i, int64_t count)
 {
     const Attention *x = h->x;
-    pack_mapped(h->features, h->phi, x->query + query_row(h, i, x->query_stride, x->D),
-                x->query_stride, count, x->D, h->D);
+    pack_ahead(h->features, h->phi, x->query + query_row(h, i, x->query_stride, x->D),
+               x->query_stride, count, x->D, h->D);
 }
 
 static void pack_keys(const Head *h, int64_t j, int64_t count)
 {
     const Attention *x = h->x;
-    pack_mapped(h->features, h->phi, x->key + key_row(h, j, x->key_stride, x->D), x->key_stride,
-                count, x->D, h->D);
-    pack(h->v, x->value + key_row(h, j, x->value_stride, x->M), x->value_stride, count, x->M, h->M);
+    pack_ahead(h->features, h->phi, x->key + key_row(h, j, x->key_stride, x->D), x->key_stride,
+               count, x->D, h->D);
+    pack_ahead(FEATURES_IDENTITY, h->v, x->value + key_row(h, j, x->value_stride, x->M),
+               x->value_stride, count, x->M, h->M);
 }
 
 /* z = sum_j b_j, and S = sum_j b_j v_j^T or its transpose */
@@ -113,8 +129,8 @@ static void forward_queries(Real *out, Real *den, const Head *h, Real eps)
             den[query_row(h, i + n, x->H, 1)] = den_i;
             multiply_row(h->o + n * h->M, 1 / den_i, h->M);
         }
-        unpack((Gradient){ out + query_row(h, i, stride, x->M), false }, h->o, stride, count, x->M,
-               h->M);
+        unpack_ahead((Gradient){ out + query_row(h, i, stride, x->M), false }, h->o, stride, count,
+                     x->M, h->M);
     }
 }
 
@@ -124,8 +140,8 @@ static void backward_quotient(const Real *dout, const Real *out, const Real *den
 {
     const Attention *x = h->x;
     const int64_t stride = x->H * x->M, row = query_row(h, i, stride, x->M);
-    pack(h->g, dout + row, stride, count, x->M, h->M);
-    pack(h->o, out + row, stride, count, x->M, h->M);
+    pack_ahead(FEATURES_IDENTITY, h->g, dout + row, stride, count, x->M, h->M);
+    pack_ahead(FEATURES_IDENTITY, h->o, out + row, stride, count, x->M, h->M);
     zero_rows(h->dphi, CHUNK, h->D);
     for (int64_t n = 0; n < count; n++) {
         multiply_row(h->g + n * h->M, 1 / den[query_row(h, i + n, x->H, 1)], h->M);
@@ -151,7 +167,7 @@ static void backward_queries(Gradient dquery, const Real *dout, const Real *out,
         through_map(h->features, h->dphi, h->phi, count * h->D);
         Gradient rows = dquery;
         rows.data += query_row(h, i, x->query_stride, x->D);
-        unpack(rows, h->dphi, x->query_stride, count, x->D, h->D);
+        unpack_ahead(rows, h->dphi, x->query_stride, count, x->D, h->D);
     }
 }
 
@@ -185,12 +201,12 @@ static void backward_keys(Gradient dkey, Gradient dvalue, const Head *h)
         if (dkey.data) {
             Gradient rows = dkey;
             rows.data += key_row(h, j, x->key_stride, x->D);
-            unpack(rows, h->dphi, x->key_stride, count, x->D, h->D);
+            unpack_ahead(rows, h->dphi, x->key_stride, count, x->D, h->D);
         }
         if (dvalue.data) {
             Gradient rows = dvalue;
             rows.data += key_row(h, j, x->value_stride, x->M);
-            unpack(rows, h->o, x->value_stride, count, x->M, h->M);
+            unpack_ahead(rows, h->o, x->value_stride, count, x->M, h->M);
         }
     }
 }
