@@ -7,6 +7,7 @@
 #   operations  every operation beside the copy and product rates; the same in PyTorch
 #   step        the copy task's training step, as a graph and eager; the same in PyTorch
 #   attention   causal linear attention against length
+#   generation  a step of generation, as a graph and eager; images drawn pixel by pixel
 #   figures     time and memory of attention, and seconds a training step, against length, with
 #               pictures; learning to copy by each kind of attention
 #   paper       the copy task's paper preset, all 10 000 steps
@@ -33,7 +34,8 @@ step_sanitizer() {
     local tool program
     # One test asks for more memory than there is, which memcheck need not tell.
     for tool in 'memcheck --report-api-errors no' 'racecheck --racecheck-detect-level error'; do
-        for program in cuda replay attention softmax_attention rows layout elementwise features products optim; do
+        for program in cuda replay generation sampling attention softmax_attention rows layout elementwise \
+            features products optim; do
             keep sanitizer.txt env DEVICE=cuda CK_FORK=no compute-sanitizer --tool $tool \
                 --error-exitcode 1 "$build/tests/test_$program"
         done
@@ -69,6 +71,25 @@ step_attention() {
     done
 }
 
+# draw METHOD BATCH
+draw() {
+    keep generation.txt "$build/examples/mnist" benchmark --device cuda --precision tf32 \
+        --method "$1" --batch "$2" --csv "$out/generation_$1.csv"
+}
+
+# An image's keys and values take 13 MB; without a state it takes far longer.
+step_generation() {
+    local precision
+    for precision in float32 tf32; do
+        keep generation.txt "$build/bench/generation" --device cuda --precision $precision \
+            --json "$out/generation_$precision.json"
+        keep generation.txt "$build/bench/generation" --device cuda --precision $precision --eager
+    done
+    draw linear 10000
+    draw stateful-softmax 1000
+    draw softmax 100
+}
+
 step_figures() {
     local peers=()
     has_torch && peers=(--python "$python")
@@ -84,7 +105,7 @@ step_paper() {
         --score-every 10 --log "$out/copy_task_paper.csv" --plot "$out/copy_task_paper.svg"
 }
 
-[ $# -gt 0 ] || set -- test sanitizer precision operations step attention figures paper
+[ $# -gt 0 ] || set -- test sanitizer precision operations step attention generation figures paper
 for step in "$@"; do
     declare -F "step_$step" >/dev/null || { echo "bench/gpu.sh: there is no step $step" >&2; exit 2; }
 done
