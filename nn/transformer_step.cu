@@ -108,12 +108,15 @@ static Walk walk_of(int W, int64_t rows, int64_t C, int threads)
     return walk;
 }
 
-/* Threads that are busy in most of their turns. */
+/* Threads that are busy in most of their turns. Packs go on from one row to the next, and so need all
+ * columns. */
 static int threads_for(int W, int64_t rows, int64_t C)
 {
     int best = MANY_THREADS;
     int64_t least = INT64_MAX;
     for (int threads = WARP; threads <= MANY_THREADS; threads += WARP) {
+        if (W > 1 && threads < C)
+            continue;
         const Walk walk = walk_of(W, rows, C, threads);
         const int64_t in_turn = (int64_t)W * walk.groups;
         const int64_t turns = (rows + in_turn - 1) / in_turn * ((C + walk.span - 1) / walk.span);

@@ -199,6 +199,50 @@ START_TEST(with_ragged_and_with_whole_sizes)
 }
 END_TEST
 
+/* On CUDA: heads that shared memory has no room for, of more columns than a block has threads, and of
+ * about as many. */
+START_TEST(with_great_heads)
+{
+    static const struct {
+        int64_t sequences, head_dim;
+        FeatureMap features;
+        bool softmax;
+    } cases[] = { { 1, 64, FEATURES_POLYNOMIAL, false }, { 9, 64, FEATURES_POLYNOMIAL, false },
+                  { 9, 256, FEATURES_RELU, false },      { 9, 300, FEATURES_RELU, false },
+                  { 9, 300, FEATURES_RELU, true },       { 1, 1040, FEATURES_RELU, false } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        TransformerConfig config = cases[i].softmax ? softmax : linear;
+        config.layers = config.heads = 1;
+        config.head_dim = cases[i].head_dim;
+        config.features = cases[i].features;
+        check_positions(config, cases[i].sequences);
+    }
+}
+END_TEST
+
+#ifndef TAPEGRAD_DOUBLE
+/* tf32 is for the products of many sequences; those of few are in float32 all the same. */
+START_TEST(with_products_in_tf32)
+{
+    if (!device_is_cuda(test_device()))
+        return;
+    begin(linear);
+    for (int64_t B = 2; B <= 20; B += 18) {
+        Sequences s = sequences_new(B, LENGTH);
+        TransformerState *state = nn_transformer_state(
+            &transformer, (GenerationConfig){ .sequences = B, .precision = PRECISION_TF32 });
+        Tensor *x = tape_input(tape, cut(s, s.x, 0, 1), shape(B, width));
+        const Real *out = test_values(nn_transformer_step(state, x));
+        const double error = relative_error(out, cut(s, s.out, 0, 1), B * width);
+        ck_assert(B == 2 ? error <= TOLERANCE : error > TOLERANCE && error < 1e-2);
+        nn_transformer_state_free(state);
+        tape_reset(tape);
+    }
+    end();
+}
+END_TEST
+#endif
+
 /* The first sequence of B, after some positions. */
 static const Real *first_alone(Sequences s, int64_t B)
 {
@@ -928,6 +972,10 @@ int main(void)
                                    with_every_feature_map,
                                    with_every_arrangement_of_a_layer,
                                    with_ragged_and_with_whole_sizes,
+                                   with_great_heads,
+#ifndef TAPEGRAD_DOUBLE
+                                   with_products_in_tf32,
+#endif
                                    threads_and_other_sequences_change_no_bit_on_the_cpu,
                                    a_result_may_be_the_next_x,
                                    steps_go_on_from_a_prompt_of_every_length,
