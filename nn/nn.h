@@ -211,7 +211,8 @@ typedef struct GenerationConfig {
 } GenerationConfig;
 
 /* A state in which all sequences begin. The transformer's Params must outlive it. Raises unless its
- * attention is ATTENTION_CAUSAL_LINEAR (with any features) or ATTENTION_CAUSAL_SOFTMAX. */
+ * attention is ATTENTION_CAUSAL_LINEAR (with any features) or ATTENTION_CAUSAL_SOFTMAX. This is a use
+ * of the weights, which then must all be registered. */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
 void nn_transformer_state_free(TransformerState *state);
 
@@ -225,7 +226,8 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 /* Many positions at once, by the parallel form: x [sequences, N, width], the result of the same shape,
  * the tape's; each sequence goes on from where it stands. With lengths, int32 [sequences] in
  * [1, N], sequence b has its first lengths[b] positions only, and the rest of its results mean
- * nothing. Raises while the tape records, and where softmax attention's sequences have begun. */
+ * nothing. Raises while the tape records, where softmax attention's sequences have begun, and in a
+ * step that is replayed. */
 Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, Tensor *lengths);
 
 /* int32 [sequences]: the position that each sequence's next step is at, from 0 on, on the device:
@@ -237,7 +239,8 @@ enum { NN_ALL_SEQUENCES = -1 };
 void nn_transformer_state_reset(TransformerState *state, int64_t sequence);
 
 /* Sequence `sequence` of to goes on as sequence `from_sequence` of from would: a branch. to and from
- * are states of one transformer, or the same state; from's position must be within to's longest. */
+ * are states of one transformer, or the same state; from's position must be within to's longest, and
+ * in a step that is replayed both must have the same longest. */
 void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const TransformerState *from,
                                int64_t from_sequence);
 

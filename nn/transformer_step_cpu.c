@@ -19,7 +19,7 @@
 #include <omp.h>
 
 enum {
-    FEW = 8,               /* sequences; from so many on, products take blocks of them */
+    FEW = 8,                /* sequences; from so many on, products take blocks of them */
     GROUP = 32,             /* sequences of one thread */
     WORTH_A_TEAM = 1 << 17, /* multiplications, below which a layer's barriers would take longer */
 };

@@ -380,6 +380,27 @@ START_TEST(prompts_may_have_different_lengths)
 }
 END_TEST
 
+/* Of what is remembered nothing is in bf16. */
+START_TEST(a_prompt_may_be_in_bf16)
+{
+    for (int j = 0; j < 2; j++) {
+        begin(j ? softmax : linear);
+        if (device_is_cuda(device) && sizeof(Real) == sizeof(float)) {
+            Sequences s = sequences_new(2, LENGTH);
+            tape_set_precision(tape, PRECISION_BF16);
+            TransformerState *state = new_state(2, LENGTH);
+            Tensor *x = tape_input(tape, cut(s, s.x, 0, 4), shape(2, 4, width));
+            nn_transformer_prefill(tape, state, x, NULL);
+            x = tape_input(tape, cut(s, s.x, 4, 1), shape(2, width));
+            assert_close(test_values(nn_transformer_step(state, x)), cut(s, s.out, 4, 1), 2 * width,
+                         0.02);
+            nn_transformer_state_free(state);
+        }
+        end();
+    }
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------ resets and copies */
 static void check_ragged_step(TransformerState *state, Sequences s, const int32_t *n)
 {
@@ -822,6 +843,37 @@ START_TEST(resets_and_copies_may_be_replayed)
 }
 END_TEST
 
+typedef struct Positioned {
+    TransformerState *state;
+    Tensor *table, *row;
+} Positioned;
+
+/* x is the row of the table that the position names. */
+static void step_at_position(void *context)
+{
+    Positioned *p = context;
+    p->row = op_embedding(tape, p->table, nn_transformer_state_positions(p->state));
+    nn_transformer_step(p->state, p->row);
+}
+
+START_TEST(positions_are_indices_in_a_replayed_step)
+{
+    begin(linear);
+    Positioned p = { .table = tape_persistent(tape, shape(LENGTH, width)) };
+    Real *table = test_normal(3, LENGTH * width);
+    tensor_write(p.table, table);
+    p.state = new_state(2, LENGTH);
+    for (int64_t n = 0; n < LENGTH; n++) {
+        tape_replay(tape, step_at_position, &p);
+        const Real *row = test_values(p.row);
+        for (int64_t b = 0; b < 2; b++)
+            ck_assert_mem_eq(row + b * width, table + n * width, (size_t)width * sizeof(Real));
+    }
+    nn_transformer_state_free(p.state);
+    end();
+}
+END_TEST
+
 /* ----------------------------------------------------------------------------------------- misuse */
 static void refuse_attention(Attention attention, const char *sentence)
 {
@@ -983,6 +1035,7 @@ int main(void)
                                    a_prompt_suits_every_feature_map,
                                    linear_attention_takes_a_prompt_anywhere,
                                    prompts_may_have_different_lengths,
+                                   a_prompt_may_be_in_bf16,
                                    one_sequence_begins_anew_or_all_do,
                                    a_copy_goes_on_as_the_original_would,
                                    a_loaded_state_goes_on_as_the_saved_one_would,
@@ -995,6 +1048,7 @@ int main(void)
                                    exhausted_memory_spoils_no_file,
                                    a_step_may_be_replayed,
                                    resets_and_copies_may_be_replayed,
+                                   positions_are_indices_in_a_replayed_step,
                                    states_are_of_causal_linear_or_softmax_attention,
                                    a_config_must_make_sense,
                                    a_steps_x_must_fit,
