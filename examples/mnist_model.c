@@ -6,6 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Positions are learned, but start as sines and cosines of a pixel's row, in the first half, and of its
+ * column, of wavelengths from 2 pi pixels up: neighbours in any direction then are alike, and what is
+ * above or on the left need not be found out pixel by pixel. */
+static void set_positions(Embedding *positions, int64_t columns)
+{
+    int64_t pixels = positions->weight->shape.size[0], width = positions->weight->shape.size[1];
+    int64_t half = (width + 1) / 2;
+    Real *start = allocate(pixels * width, sizeof(Real));
+    for (int64_t p = 0; p < pixels; p++) {
+        for (int64_t c = 0; c < width; c++) {
+            int64_t place = c < half ? p / columns : p % columns, i = c % half;
+            double angle = (double)place * pow(30, -(double)(i / 2 * 2) / (double)half);
+            start[p * width + c] = (Real)(i % 2 ? cos(angle) : sin(angle));
+        }
+    }
+    tensor_write(positions->weight, start);
+    free(start);
+}
+
 Model model_new(Params *params, const MnistOptions *options)
 {
     int64_t width = options->heads * options->head_dim, pixels = options->rows * options->columns;
@@ -20,13 +39,15 @@ Model model_new(Params *params, const MnistOptions *options)
         .form = (AttentionForm)choice_index(form_names, options->form),
         .dropout = (Real)options->dropout,
     };
-    return (Model){
+    Model model = {
         .pixels = pixels,
         .embedding = nn_embedding(params, "embedding", SYMBOLS, width),
         .positions = nn_embedding(params, "positions", pixels, width),
         .transformer = nn_transformer(params, "transformer", config),
         .head = nn_linear(params, "head", width, 3 * options->logistics),
     };
+    set_positions(&model.positions, options->columns);
+    return model;
 }
 
 /* tokens [B, n]: [B, n, width] */

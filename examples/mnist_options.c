@@ -20,6 +20,11 @@ static const char *const preset_names[] = { "small", "paper", NULL };
 
 static const char *const attentions[] = { "linear", "softmax", NULL };
 static const char *const schedules[] = { "constant", "cosine", NULL };
+static const char *const step_precisions[] = {
+    [PRECISION_FLOAT32] = "float32",
+    [PRECISION_TF32] = "tf32",
+    NULL,
+};
 static const char *const methods[] = { "all", "linear", "stateful-softmax", "softmax", NULL };
 const char *const form_names[] = {
     [FORM_BEST] = "best",           [FORM_RECURRENT] = "recurrent",
@@ -70,15 +75,20 @@ static const Option of_training[] = {
     { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL, "go on from a checkpoint; --log appends" },
     { "evaluate", CHECKPOINT, OF_RUN, AT(evaluate), 0, 0, NULL,
       "train nothing: measure a checkpoint on the test images" },
+    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names, "on CUDA; see the README" },
     { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: no step is recorded and replayed" },
     { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print the final line alone" },
 };
-static const Option of_every_run[] = {
+static const Option data[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
       "the directory of the MNIST database of handwritten digits" },
+};
+static const Option of_every_run[] = {
     { "device", CHOICE, OF_RUN, AT(device), 0, 0, device_names, "where to compute" },
-    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names, "on CUDA; see the README" },
     { "threads", WHOLE, OF_RUN, AT(threads), 1, 1024, NULL, "of the CPU (default: all cores)" },
+};
+static const Option of_drawing[] = {
+    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, step_precisions, "of products on CUDA" },
 };
 static const Option of_sampling[] = {
     { "model", CHECKPOINT, OF_RUN, AT(model), 0, 0, NULL, "a checkpoint of mnist train" },
@@ -103,7 +113,7 @@ const Command mnist_train_command = {
              "Trains a transformer to tell every pixel of an image from those before it\n"
              "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.2.1).",
     .tables = { OPTION_TABLE(preset), OPTION_TABLE(attention), OPTION_TABLE(of_the_model),
-                OPTION_TABLE(of_training), OPTION_TABLE(of_every_run) },
+                OPTION_TABLE(of_training), OPTION_TABLE(data), OPTION_TABLE(of_every_run) },
     .presets = presets,
     .size = sizeof(MnistOptions),
     .preset_names = preset_names,
@@ -114,7 +124,8 @@ const Command mnist_sample_command = {
     .about = "usage: mnist sample --model FILE --output FILE [--data DIR] [OPTION]...\n\n"
              "Draws images pixel by pixel: from nothing and, where there are data, from the upper\n"
              "half of test images.",
-    .tables = { OPTION_TABLE(of_sampling), OPTION_TABLE(of_every_run) },
+    .tables = { OPTION_TABLE(of_sampling), OPTION_TABLE(data), OPTION_TABLE(of_drawing),
+                OPTION_TABLE(of_every_run) },
     .trainer = &mnist_train_command,
     .presets = presets,
     .size = sizeof(MnistOptions),
@@ -129,7 +140,7 @@ const Command mnist_benchmark_command = {
         "by softmax attention that reads all pixels again for each new one (as the paper's\n"
         "Tables 4 and 5).",
     .tables = { OPTION_TABLE(preset), OPTION_TABLE(of_the_model), OPTION_TABLE(of_the_benchmark),
-                OPTION_TABLE(of_every_run) },
+                OPTION_TABLE(of_drawing), OPTION_TABLE(of_every_run) },
     .trainer = &mnist_train_command,
     .presets = presets,
     .size = sizeof(MnistOptions),

@@ -260,36 +260,40 @@ void option_check_file(const char *name, const char *path)
 
 /* ---------------------------------------------------------------------------- presets, checkpoints */
 
-static void from_preset(const Command *command, const char *name, void *options)
-{
-    int preset = name ? choice_index(command->preset_names, name) : command->standard;
-    memcpy(options, (const char *)command->presets + (size_t)preset * command->size, command->size);
-}
-
 static const Command *trainer_of(const Command *command)
 {
     return command->trainer ? command->trainer : command;
 }
 
+/* name: one of the preset's names, or NULL. */
+static void from_preset(const Command *command, const char *name, void *options)
+{
+    const Command *trainer = trainer_of(command);
+    int preset = command->standard;
+    for (int i = 0; name && trainer->preset_names[i]; i++)
+        preset = strcmp(trainer->preset_names[i], name) ? preset : i;
+    memcpy(options, (const char *)command->presets + (size_t)preset * command->size, command->size);
+}
+
 /* The key of an option in a checkpoint. */
-static Text key_of(const Command *command, const Option *option)
+static Text key_of(const Command *command, const char *name)
 {
     Text key;
-    snprintf(key.text, sizeof key.text, "%s.%s", command->program, option->name);
+    snprintf(key.text, sizeof key.text, "%s.%s", command->program, name);
     return key;
 }
 
 static void from_checkpoint(const Command *command, const char *path, void *options)
 {
-    from_preset(command, NULL, options);
     TensorFile *file = tensor_file_open(path);
     if (!file)
         fail(EXIT_FAILURE, "%s", tapegrad_error());
+    from_preset(command, tensor_file_metadata(file, key_of(command, "preset").text), options);
     const Option *option;
     for (int i = 0; (option = option_at(trainer_of(command), i)); i++) {
         if (option->scope == OF_RUN)
             continue;
-        const char *text = tensor_file_metadata(file, key_of(command, option).text);
+        const char *text = tensor_file_metadata(file, key_of(command, option->name).text);
         if (!text)
             fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it does not tell --%s", path,
                  command->program, option->name);
@@ -354,7 +358,7 @@ int options_texts(const Command *command, const void *options, FileMetadata text
     for (int i = 0; (option = option_at(trainer_of(command), i)); i++) {
         if (option->scope == OF_RUN)
             continue;
-        keys[count] = key_of(command, option);
+        keys[count] = key_of(command, option->name);
         values[count] = option_text(option, options);
         texts[count] = (FileMetadata){ keys[count].text, values[count].text };
         count++;

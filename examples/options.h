@@ -34,7 +34,7 @@ typedef struct Option {
     const char *help;
 } Option;
 
-enum { OPTIONS_MAX = 48, OPTIONS_TABLES = 5 };
+enum { OPTIONS_MAX = 48, OPTIONS_TABLES = 6 };
 
 typedef struct OptionTable {
     const Option *rows;
@@ -64,8 +64,8 @@ typedef struct Given {
     const char *texts[OPTIONS_MAX];
 } Given;
 
-/* Fills the program's struct: from the preset or, where one is given, a checkpoint, and then from the
- * command line. A bad value, and one that contradicts the checkpoint, is told in one sentence and
+/* Fills the program's struct: from the preset or, where one is given, a checkpoint, with its preset for
+ * what it does not tell, and then from the command line. A bad value, and one that contradicts the checkpoint, is told in one sentence and
  * ends the program with status BAD_USE; --help ends it with status 0. */
 Given options_parse(const Command *command, int argc, char **argv, void *options);
 
