@@ -111,7 +111,7 @@ static ReportConfig report_config(const Run *run, int64_t first)
         .context = run,
         .panels = 1,
         .panel = { { .label = "bits per dimension",
-                     .settings = "set logscale y 2\nset yrange [:8]",
+                     .settings = "set yrange [0:3]\nset ytics 0.5",
                      .curves = { { .value = 0,
                                    .factor = 1,
                                    .title = "training",

@@ -269,8 +269,8 @@ static void print_script(const Report *report, FILE *gnuplot, const ReportTitle 
     print_quoted(gnuplot, config->plot);
     fputc('\n', gnuplot);
     print_points(report, gnuplot);
-    fprintf(gnuplot, "set multiplot layout %d,1 margins 0.13,0.96,0.12,0.86 spacing 0,0.04\n",
-            config->panels);
+    fprintf(gnuplot, "set multiplot layout %d,1 margins 0.13,0.96,%s,0.86 spacing 0,0.04\n",
+            config->panels, config->panels > 1 ? "0.12" : "0.15");
     print_title(title, last, gnuplot);
     fprintf(gnuplot,
             "set border 3 linecolor '#777777'\n"
