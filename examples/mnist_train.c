@@ -139,7 +139,7 @@ static void finish_report(Report *report, const Run *run, int64_t steps, double 
 }
 
 /* Logs and shows a step, with the test images where they are due. */
-static void report(Run *run, Report *report, int64_t step, double learning_rate, double start)
+static void report(Run *run, Report *progress, int64_t step, double learning_rate, double start)
 {
     const MnistOptions *options = run->options;
     bool due = options->evaluate_every && step % options->evaluate_every == 0;
@@ -148,7 +148,7 @@ static void report(Run *run, Report *report, int64_t step, double learning_rate,
     if (!due && step % options->score_every && step != run->steps)
         return;
     double training_bits = bits((double)tensor_item(run->loss));
-    report_step(report,
+    report_step(progress,
                 (Record){ .step = step,
                           .values = { training_bits, due ? run->test_bits : NAN, learning_rate },
                           .seconds = now() - start });

@@ -309,32 +309,41 @@ static int picture_pixel(const Picture *picture, int row, int column, int place)
     return picture->bytes[y * (int)picture->png.width + x];
 }
 
-/* The model knows the pattern by heart: it must complete what the first rows begin. */
-START_TEST(completes_images)
+static void check_completions(const Picture *picture)
 {
-    assert_runs(TINY "--head-dim 16 --steps 500 --learning-rate 0.01 --schedule cosine --quiet "
-                     "--device cpu --save @/run.safetensors");
-    assert_runs("mnist sample --model @/run.safetensors --data @ --count 4 --temperature 0.2 "
-                "--threads 2 --output @/grid.png");
-    assert_says("4 images from nothing and as many completed, drawn in ");
-    Picture picture = read_picture("grid.png");
-    ck_assert_int_eq((int)picture.png.width, MARGIN + 4 * (COLUMNS * SCALE + MARGIN));
-    ck_assert_int_eq((int)picture.png.height, MARGIN + 4 * (ROWS * SCALE + MARGIN));
     int right = 0;
     for (int i = 0; i < 4; i++) {
         for (int p = 0; p < PIXELS; p++) {
             bool seen = p < PIXELS / 2;
-            ck_assert_int_eq(picture_pixel(&picture, 1, i, p), seen ? pixel(i, p) : GREY);
-            ck_assert_int_eq(picture_pixel(&picture, 3, i, p), pixel(i, p));
-            int completed = picture_pixel(&picture, 2, i, p);
+            ck_assert_int_eq(picture_pixel(picture, 1, i, p), seen ? pixel(i, p) : GREY);
+            ck_assert_int_eq(picture_pixel(picture, 3, i, p), pixel(i, p));
+            int completed = picture_pixel(picture, 2, i, p);
             if (seen)
                 ck_assert_int_eq(completed, pixel(i, p));
             right += abs(completed - pixel(i, p)) < 30;
         }
     }
-    ck_assert_msg(right > 4 * PIXELS * 95 / 100, "%d of %d pixels right, final %s", right,
-                  4 * PIXELS, output);
-    free(picture.bytes);
+    ck_assert_msg(right > 4 * PIXELS * 95 / 100, "%d of %d pixels right: %s", right, 4 * PIXELS,
+                  output);
+}
+
+/* The model knows the pattern by heart: it must complete what the first rows begin. */
+START_TEST(completes_images)
+{
+    static const char *const attentions[] = { "linear", "softmax" };
+    for (int k = 0; k < 2; k++) {
+        assert_runs(TINY "--head-dim 16 --steps 500 --learning-rate 0.01 --schedule cosine --quiet "
+                         "--device cpu --attention %s --save @/run.safetensors",
+                    attentions[k]);
+        assert_runs("mnist sample --model @/run.safetensors --data @ --count 4 --temperature 0.2 "
+                    "--threads 2 --output @/grid.png");
+        assert_says("4 images from nothing and as many completed, drawn in ");
+        Picture picture = read_picture("grid.png");
+        ck_assert_int_eq((int)picture.png.width, MARGIN + 4 * (COLUMNS * SCALE + MARGIN));
+        ck_assert_int_eq((int)picture.png.height, MARGIN + 4 * (ROWS * SCALE + MARGIN));
+        check_completions(&picture);
+        free(picture.bytes);
+    }
 }
 END_TEST
 
