@@ -99,8 +99,16 @@ static void step(void *context)
     nn_transformer_step(model->state, model->x);
 }
 
+static void take_step(const BenchOptions *options, Model *model)
+{
+    if (options->eager)
+        step(model);
+    else
+        tape_replay(model->steps, step, model);
+}
+
 /* Every sequence anew at the start position, and CUDA's step recorded. */
-static void restart(Model *model)
+static void restart(const BenchOptions *options, Model *model)
 {
     nn_transformer_state_reset(model->state, NN_ALL_SEQUENCES);
     if (model->prompt) {
@@ -108,7 +116,7 @@ static void restart(Model *model)
         tape_reset(model->tape);
     }
     for (int i = 0; i < 2; i++)
-        tape_replay(model->steps, step, model);
+        take_step(options, model);
 }
 
 /* Microseconds of a step, the mean of count of them. */
@@ -117,7 +125,7 @@ static double time_steps(const BenchOptions *options, Model *model, int count)
     device_wait(options->device);
     const double start = bench_seconds();
     for (int i = 0; i < count; i++)
-        options->eager ? step(model) : tape_replay(model->steps, step, model);
+        take_step(options, model);
     device_wait(options->device);
     return (bench_seconds() - start) / count * 1e6;
 }
@@ -137,7 +145,7 @@ static Timing time_case(const BenchOptions *options, Model *model)
     int count = 0;
     const double end = bench_seconds() + options->seconds;
     while (count < LEAST || (count < MOST && bench_seconds() < end)) {
-        restart(model);
+        restart(options, model);
         for (int i = 0; i < STEPS; i += together)
             us[count++] = time_steps(options, model, together);
     }
