@@ -10,6 +10,7 @@ in each precision, a JSON line a case; a case that fails says so in its line. `l
 step, shows that they compute the same (with --dropout 0, to the precision's digits).
 """
 
+import inspect
 import math
 import sys
 
@@ -95,6 +96,24 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
 
+def radam(parameters, learning_rate, weight_decay, cuda):
+    """RAdam with weight decay apart from the gradients, and its step; PyTorch 1 has no such option,
+    nor that of a step that a graph can hold."""
+    known = inspect.signature(torch.optim.RAdam).parameters
+    options = {"foreach": cuda, "capturable": cuda, "decoupled_weight_decay": True}
+    options = {name: value for name, value in options.items() if name in known}
+    decoupled = "decoupled_weight_decay" in options
+    optimizer = torch.optim.RAdam(parameters, lr=learning_rate,
+                                  weight_decay=weight_decay if decoupled else 0, **options)
+
+    def decay_and_step():
+        with torch.no_grad():
+            torch._foreach_mul_(parameters, 1 - learning_rate * weight_decay)
+        optimizer.step()
+
+    return optimizer, optimizer.step if decoupled else decay_and_step
+
+
 class Step:
     """A training step; call() makes one, of the mode's kind."""
 
@@ -104,13 +123,13 @@ class Step:
         self.model = Model(args).to(self.device)
         self.tokens = torch.randint(SYMBOLS, (args.batch, args.length), device=self.device)
         cuda = self.device.type == "cuda"
-        self.optimizer = torch.optim.RAdam(
-            self.model.parameters(), lr=torch.tensor(1e-3, device=self.device) if cuda else 1e-3,
-            weight_decay=0.01, decoupled_weight_decay=True, foreach=cuda, capturable=cuda)
-        self.forward, self.update = self.loss_of, self.optimizer.step
+        self.optimizer, self.update = radam(
+            list(self.model.parameters()),
+            torch.tensor(1e-3, device=self.device) if cuda else 1e-3, 0.01, cuda)
+        self.forward = self.loss_of
         if mode == "compile":
             self.forward = torch.compile(self.loss_of, mode="reduce-overhead")
-            self.update = torch.compile(self.optimizer.step)
+            self.update = torch.compile(self.update)
         self.loss, self.done = None, 0
         self.call = self.capture() if mode == "graph" else self.eager
 
@@ -120,7 +139,7 @@ class Step:
             return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
     def eager(self):
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and hasattr(torch, "compiler"):
             torch.compiler.cudagraph_mark_step_begin()
         loss = self.forward(self.tokens)
         loss.backward()
@@ -141,7 +160,7 @@ class Step:
         with torch.cuda.graph(graph):
             loss = self.loss_of(self.tokens)
             loss.backward()
-            self.optimizer.step()
+            self.update()
         self.loss = loss.detach()
 
         def replay():
@@ -157,8 +176,12 @@ def run(args, mode, precision):
     if mode == "graph" and torch.device(args.device).type != "cuda":
         common.report(**case, skipped="a CUDA graph needs a GPU")
         return
+    if mode == "compile" and not hasattr(torch, "compile"):
+        common.report(**case, skipped="this PyTorch has no torch.compile")
+        return
     common.set_precision(precision)
-    torch.compiler.reset()
+    if hasattr(torch, "compiler"):
+        torch.compiler.reset()
     step = Step(args, mode, precision)
     while step.done < LOSS_AFTER:
         step.call()
