@@ -75,15 +75,29 @@ template <int PARTS> struct Fragment {
     uint32_t at[PARTS][4];
 };
 
-/* The lane's row among the four matrices [8, 8] of a [16, 16] that are loaded at once: the second is
- * below the first, the third beside it. */
-__device__ static inline int lower_row(void)
+/* The lane's share of each part, which are so many numbers apart. */
+template <bool TRANSPOSED, int PARTS>
+__device__ static inline Fragment<PARTS> load_parts(const Bfloat16 *from, int apart)
 {
-    return (int)threadIdx.x % 16;
+    Fragment<PARTS> f;
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        if (TRANSPOSED)
+            load_transposed(f.at[p], from + p * apart);
+        else
+            load_matrices(f.at[p], from + p * apart);
+    }
+    return f;
 }
-__device__ static inline int right_column(void)
+
+/* Four matrices [8, 8] of a [16, 16] are loaded at once, the second below the first, the third beside
+ * it, and each lane says where a row of them begins: here of m's numbers from (row, column) on. */
+template <int PARTS, int ROWS, int PITCH>
+__device__ static inline Bfloat16 *lane_row(const Matrix<PARTS, ROWS, PITCH> &m, int row,
+                                            int column)
 {
-    return (int)threadIdx.x % WARP / 16 * 8;
+    const int lane = (int)threadIdx.x % WARP;
+    return m.at + (row + lane % 16) * PITCH + column + lane / 16 * 8;
 }
 
 /* a = m's numbers from (row, column) on */
@@ -91,12 +105,7 @@ template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> a_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
 {
-    Fragment<PARTS> f;
-#pragma unroll
-    for (int p = 0; p < PARTS; p++)
-        load_matrices(f.at[p], m.at + p * ROWS * PITCH + (row + lower_row()) * PITCH + column +
-                                   right_column());
-    return f;
+    return load_parts<false, PARTS>(lane_row(m, row, column), ROWS * PITCH);
 }
 
 /* b = m's numbers from (row, column) on */
@@ -104,46 +113,30 @@ template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> b_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
 {
-    Fragment<PARTS> f;
-#pragma unroll
-    for (int p = 0; p < PARTS; p++)
-        load_transposed(f.at[p], m.at + p * ROWS * PITCH + (row + lower_row()) * PITCH + column +
-                                     right_column());
-    return f;
+    return load_parts<true, PARTS>(lane_row(m, row, column), ROWS * PITCH);
 }
 
 /* The same of m^T, whose (row, column) is m's (column, row): there the second is beside the first. */
-__device__ static inline int transposed_row(void)
+template <int PARTS, int ROWS, int PITCH>
+__device__ static inline Bfloat16 *lane_row_transposed(const Matrix<PARTS, ROWS, PITCH> &m, int row,
+                                                       int column)
 {
-    return (int)threadIdx.x % 8 + right_column();
-}
-__device__ static inline int transposed_column(void)
-{
-    return (int)threadIdx.x % 16 / 8 * 8;
+    const int lane = (int)threadIdx.x % WARP;
+    return m.at + (column + lane % 8 + lane / 16 * 8) * PITCH + row + lane % 16 / 8 * 8;
 }
 
 template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> a_of_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
                                                          int row, int column)
 {
-    Fragment<PARTS> f;
-#pragma unroll
-    for (int p = 0; p < PARTS; p++)
-        load_transposed(f.at[p], m.at + p * ROWS * PITCH + (column + transposed_row()) * PITCH +
-                                     row + transposed_column());
-    return f;
+    return load_parts<true, PARTS>(lane_row_transposed(m, row, column), ROWS * PITCH);
 }
 
 template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> b_of_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
                                                          int row, int column)
 {
-    Fragment<PARTS> f;
-#pragma unroll
-    for (int p = 0; p < PARTS; p++)
-        load_matrices(f.at[p], m.at + p * ROWS * PITCH + (column + transposed_row()) * PITCH + row +
-                                   transposed_column());
-    return f;
+    return load_parts<false, PARTS>(lane_row_transposed(m, row, column), ROWS * PITCH);
 }
 
 /* sums [2][4], two neighbouring ones, += a b */

@@ -198,6 +198,26 @@ __device__ static inline Real row_sum(const Real *row, const Real *z, int count)
     return sum;
 }
 
+/* Adds to the den of the thread's row, which is one of a tile's: its product with z, or its sum. */
+template <bool FORWARD>
+__device__ static inline void add_to_den(Real *den, const Real *tile, int pitch, const Real *z,
+                                         int count)
+{
+    if (FORWARD && threadIdx.x < CHUNK)
+        *den += row_sum(tile + threadIdx.x * pitch, z, count);
+}
+
+/* O += alpha e^T */
+template <int SIZE>
+__device__ static inline void add_extra(Real (*sums)[4], const Real *alpha, const Real *e)
+{
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            sums[r][c] += alpha[tile_row<SIZE>(r)] * e[tile_column<SIZE>() + c];
+}
+
 /* X Y^T + alpha beta^T, or with a diagonal its tril, into shared memory */
 template <int SIZE, bool FORWARD>
 __device__ static inline void store_scores(const ScanMemory &m,
@@ -296,8 +316,7 @@ __device__ static inline void add_earlier(const Scans<T> &all, const Part<T> &pa
     store_scores<SIZE, FORWARD>(m, scores, false);
     __syncthreads();
     add_product<SIZE>(sums, m.x, SCORE_PITCH, m.w, SIZE, CHUNK);
-    if (FORWARD && threadIdx.x < CHUNK)
-        *den += row_sum(m.x + threadIdx.x * SCORE_PITCH, NULL, CHUNK);
+    add_to_den<FORWARD>(den, m.x, SCORE_PITCH, NULL, CHUNK);
     __syncthreads(); /* all shared memory has been read */
 }
 
@@ -312,7 +331,6 @@ __device__ static inline void scan_chunk(const Scans<T> &all, const Part<T> &par
     const Span span = chunk_at(part.segment, scan, start, part.segment.end);
     const bool earlier = !CAUSAL || scan.begin || (!all.quadratic && start > 0);
     const bool later = CAUSAL && !all.quadratic && start + CHUNK < part.segment.end;
-    const bool first_threads = threadIdx.x < CHUNK;
     const int filled = (span.count + 3) / 4 * 4;          /* rows that are not all 0 */
     const int seen = min(warp_row() + WARP_ROWS, filled); /* by the warp's rows */
     Real sums[ROWS][4] = {}, scores[ROWS][Tile<SIZE>::SCORES] = {}, den = all.eps;
@@ -338,17 +356,13 @@ __device__ static inline void scan_chunk(const Scans<T> &all, const Part<T> &par
             load_state<T, SIZE, CAUSAL, FORWARD>(all, part, k, SIZE);
         __syncthreads();
         if (!FORWARD && k == 0 && earlier)
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    sums[r][c] += m.alpha[tile_row<SIZE>(r)] * m.extra[tile_column<SIZE>() + c];
+            add_extra<SIZE>(sums, m.alpha, m.extra);
         if (earlier)
             add_product<SIZE>(sums, m.x, PITCH, state, SIZE, inner);
         if (CAUSAL)
             add_scores<SIZE>(scores, m.x, m.y, inner, seen);
-        if (FORWARD && earlier && first_threads)
-            den += row_sum(m.x + threadIdx.x * PITCH, z, inner);
+        if (earlier)
+            add_to_den<FORWARD>(&den, m.x, PITCH, z, inner);
         __syncthreads(); /* x, T and z have been read */
         if (later)
             update_state<SIZE>(state, m.y, m.w, span.count);
@@ -361,8 +375,7 @@ __device__ static inline void scan_chunk(const Scans<T> &all, const Part<T> &par
             update_e<SIZE>(m.extra, m.w, m.beta, span.count);
         __syncthreads();
         add_product<SIZE>(sums, m.x, SCORE_PITCH, m.w, SIZE, seen);
-        if (FORWARD && first_threads)
-            den += row_sum(m.x + threadIdx.x * SCORE_PITCH, NULL, filled);
+        add_to_den<FORWARD>(&den, m.x, SCORE_PITCH, NULL, filled);
     }
     if (FORWARD)
         finish_den(all, part, span, den);
