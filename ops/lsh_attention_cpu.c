@@ -522,12 +522,8 @@ static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real 
     memset(w->row[1], 0, QUERIES * sizeof(Real));
     for (int64_t i = 0; i < t->count; i++) {
         int64_t row = row_of(&t->head, t->head.order[t->first + i]);
-        Real dot = 0;
-#pragma omp simd reduction(+ : dot)
-        for (int64_t c = 0; c < M; c++)
-            dot += dout[row * M + c] * out[row * M + c];
         w->row[0][i] = log_sum[row];
-        w->row[1][i] = dot;
+        w->row[1][i] = dot(dout + row * M, out + row * M, M);
     }
 }
 
@@ -589,11 +585,8 @@ static void contribute_x(Gradient d, const Head *t, int64_t position, const Real
 {
     int64_t D = t->a->D;
     const Real *x = x_row(t, position);
-    Real inverse = inverse_length(x, D), dot = 0;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t c = 0; c < D; c++)
-        dot += x[c] * dk[c];
-    Real factor = score_scale(t->a) * inverse, along = dot * inverse * inverse;
+    Real inverse = inverse_length(x, D), factor = score_scale(t->a) * inverse;
+    Real along = dot(x, dk, D) * inverse * inverse;
     Real *dx = d.data + (x - t->a->x);
 #pragma omp simd
     for (int64_t c = 0; c < D; c++)

@@ -85,6 +85,16 @@ WHOLE_VECTORS static inline void add_product_transposed(Real *c, const Real *a, 
     product(true, c, a, 1, a_row, b, columns, rows, inner, columns);
 }
 
+/* x.y, of n numbers */
+static inline Real dot(const Real *x, const Real *y, int64_t n)
+{
+    Real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < n; c++)
+        sum += x[c] * y[c];
+    return sum;
+}
+
 /* -------------------------------------------------------------------------------------- packing */
 
 /* Rows that lie far apart are not foreseen by the processor: they are asked for some rows early. */

@@ -257,12 +257,8 @@ static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real 
     memset(w->row[0], 0, (size_t)t->columns * sizeof(Real));
     memset(w->row[1], 0, (size_t)t->columns * sizeof(Real));
     for (int64_t i = 0; i < t->count; i++, row += H) {
-        Real dot = 0;
-#pragma omp simd reduction(+ : dot)
-        for (int64_t c = 0; c < M; c++)
-            dot += dout[row * M + c] * out[row * M + c];
         w->row[0][i] = log_sum[row];
-        w->row[1][i] = dot;
+        w->row[1][i] = dot(dout + row * M, out + row * M, M);
     }
 }
 
