@@ -150,6 +150,8 @@ $(BUILD)/tests/test_copy_task $(BUILD)/tests/test_mnist $(BUILD)/tests/test_text
 $(WITH_PICTURES): $(PICTURES:%.c=$(BUILD)/%.o)
 $(WITH_PICTURES): LIBS += -lpng -lz
 
+$(BUILD)/tests/test_attention $(BUILD)/tests/test_attention_options: $(BUILD)/tests/attention_oracle.o
+
 ifeq ($(CUDA),yes)
 TESTS += $(BUILD)/tests/test_curand
 $(BUILD)/tests/test_curand: $(BUILD)/tests/test_curand.cu.o

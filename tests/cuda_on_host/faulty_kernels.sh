@@ -35,7 +35,7 @@ program_for() {
     case $1 in
     *softmax_attention*) echo test_softmax_attention ;;
     *lsh_attention* | *sort*) echo test_lsh_attention ;;
-    *attention*) echo test_attention ;;
+    *attention* | *linear_scan*) echo test_attention ;;
     *cumulative_sum* | *transpose*) echo test_layout ;;
     *linear* | *columns*) echo test_products ;;
     *sampl*) echo test_sampling ;;

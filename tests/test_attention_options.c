@@ -1,0 +1,323 @@
+/* The options of linear attention: feature maps, key lengths, offsets, states, forms; against the
+ * oracle, finite differences and each other. */
+#include "tests/attention_oracle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* With relu a position may see nothing but 0: eps bounds what is divided by it. */
+static double eps_for(FeatureMap features)
+{
+    return features == FEATURES_RELU ? 0.5 : 1e-6;
+}
+
+START_TEST(feature_maps)
+{
+    for (FeatureMap f = FEATURES_ELU_PLUS_ONE; f <= FEATURES_IDENTITY; f++) {
+        const double e = eps_for(f);
+        assert_oracle((Case){ 2, 37, 37, 3, 5, 7, true, false, .eps = e, .features = f });
+        assert_oracle((Case){ 1, 150, 150, 2, 32, 40, true, false, .eps = e, .features = f });
+        assert_oracle((Case){ 2, 20, 31, 3, 5, 7, false, false, .eps = e, .features = f });
+        assert_oracle((Case){ 5, 70, 64, 2, 32, 40, false, true, .eps = e, .features = f });
+    }
+}
+END_TEST
+
+/* Sequences of lengths around the kernels' blocks of positions. */
+START_TEST(causal_key_lengths)
+{
+    static const int64_t sizes[][5] = {
+        /* B, N, H, D, M */
+        { 1, 1, 1, 2, 1 },  { 3, 15, 2, 3, 5 },   { 7, 20, 1, 16, 16 },
+        { 9, 33, 3, 8, 8 }, { 30, 40, 1, 5, 20 }, { 4, 300, 2, 32, 32 },
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int64_t *s = sizes[i];
+        for (Used used = OUT; used <= FINAL_STATE; used++)
+            assert_oracle((Case){ s[0], s[1], s[1], s[2], s[3], s[4], true, true, .eps = 0.5,
+                                  .state = used >= BOTH, .used = used });
+    }
+}
+END_TEST
+
+/* Empty sequences, one of one position, and borders beside those of blocks; all together empty but
+ * for one. */
+static const int32_t offsets_of_70[] = { 0, 0, 1, 16, 16, 16, 33, 70, 70 };
+static const int32_t offsets_of_300[] = { 0, 128, 257, 300 };
+static const int32_t one_sequence[] = { 0, 70 };
+
+START_TEST(offsets)
+{
+    for (Used used = OUT; used <= FINAL_STATE; used++) {
+        Case c = {
+            1, 70, 70, 2, 5, 7, true, false, .eps = 1e-6, .state = used >= BOTH, .used = used
+        };
+        c.offsets = offsets_of_70;
+        c.sequences = 8;
+        assert_oracle(c);
+        c.H = 9;
+        assert_oracle(c);
+        c.D = c.M = 32;
+        assert_oracle(c);
+        c.offsets = one_sequence;
+        c.sequences = 1;
+        assert_oracle(c);
+        c.offsets = offsets_of_300;
+        c.sequences = 3;
+        c.N = c.keys = 300;
+        assert_oracle(c);
+    }
+}
+END_TEST
+
+START_TEST(states)
+{
+    static const int64_t sizes[][5] = {
+        /* B, N, H, D, M */
+        { 1, 1, 1, 2, 1 },     { 2, 15, 1, 3, 5 },    { 2, 17, 9, 16, 16 },   { 3, 40, 2, 7, 9 },
+        { 1, 300, 3, 33, 31 }, { 1, 100, 1, 64, 64 }, { 1, 33, 1, 140, 130 },
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int64_t *s = sizes[i];
+        for (int given = 0; given < 2; given++)
+            for (Used used = OUT; used <= FINAL_STATE; used++)
+                assert_oracle((Case){ s[0], s[1], s[1], s[2], s[3], s[4], true, false, .eps = 0.5,
+                                      .state = given, .used = used });
+    }
+}
+END_TEST
+
+/* Every form with chunks that divide nothing, longer than the sequence, and its own. */
+static void assert_forms(Case c)
+{
+    static const int64_t chunks[] = { 0, 1, 5, 16, 33, 1000 };
+    Values expected = inputs(&c);
+    oracle(&c, &expected);
+    for (c.form = FORM_BEST; c.form <= FORM_QUADRATIC; c.form++)
+        for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+            c.chunk = chunks[i];
+            Values actual = inputs(&c);
+            compute(&c, &actual);
+            assert_same(&c, &actual, &expected);
+        }
+    release(&expected);
+}
+
+START_TEST(forms)
+{
+    assert_forms((Case){ 2, 1, 1, 1, 3, 2, true, false, .eps = 0.5 });
+    assert_forms(
+        (Case){ 2, 45, 45, 2, 5, 7, true, false, .eps = 1e-6, .state = true, .used = BOTH });
+    assert_forms((Case){ 1, 130, 130, 3, 16, 40, true, false, .eps = 1e-6 });
+    assert_forms(
+        (Case){ 3, 45, 45, 2, 20, 7, true, true, .eps = 1e-6, .state = true, .used = BOTH });
+    assert_forms((Case){ 3, 45, 45, 2, 5, 7, true, true, .eps = 1e-6, .used = FINAL_STATE });
+    assert_forms((Case){ 1, 70, 70, 2, 5, 20, true, false, .eps = 1e-6,
+                         .features = FEATURES_SOFTPLUS, .state = true, .used = BOTH, .sequences = 8,
+                         .offsets = offsets_of_70 });
+}
+END_TEST
+
+/* Long enough for every form's segments and blocks, on tensor cores too. */
+START_TEST(forms_of_long_sequences)
+{
+    for (AttentionForm form = FORM_BEST; form <= FORM_QUADRATIC; form++) {
+        assert_oracle((Case){ 1, 600, 600, 1, 32, 64, true, false, .eps = 1e-6, .form = form,
+                              .state = true, .used = BOTH });
+        assert_oracle((Case){ 2, 400, 400, 2, 64, 32, true, true, .eps = 1e-6, .form = form });
+        assert_oracle((Case){ 1, 300, 300, 2, 32, 32, true, false, .eps = 1e-6, .form = form,
+                              .sequences = 3, .offsets = offsets_of_300 });
+    }
+}
+END_TEST
+
+/* A sequence cut in pieces, each beginning with the state in which the one before ended, gives what
+ * the whole gives, forward and backward. */
+static void assert_cut(Case c, const int64_t *cuts, int count)
+{
+    Values whole = inputs(&c), pieces = whole;
+    compute(&c, &whole);
+    Tensor *query = tape_variable(tape, pieces.query, shape(c.B, c.N, c.H, c.D));
+    Tensor *key = tape_variable(tape, pieces.key, shape(c.B, c.keys, c.H, c.D));
+    Tensor *value = tape_variable(tape, pieces.value, shape(c.B, c.keys, c.H, c.M));
+    Tensor *first = c.state ? tape_variable(tape, pieces.state, state_shape(&c)) : NULL;
+    Tensor *out = NULL, *state = first;
+    for (int i = 0; i <= count; i++) {
+        const int64_t start = i ? cuts[i - 1] : 0, length = (i < count ? cuts[i] : c.N) - start;
+        Tensor *piece = attend_from(&c, op_slice(tape, query, 1, start, length),
+                                    op_slice(tape, key, 1, start, length),
+                                    op_slice(tape, value, 1, start, length), state, &state);
+        out = out ? op_concat(tape, out, piece, 1) : piece;
+    }
+    tensor_keep(out);
+    tensor_keep(state);
+    backward(&c, &pieces, out, state);
+    pieces.out = test_values(out);
+    pieces.final_state = test_values(state);
+    pieces.dquery = test_values(tensor_gradient(query));
+    pieces.dkey = test_values(tensor_gradient(key));
+    pieces.dvalue = test_values(tensor_gradient(value));
+    pieces.dstate = values_or_zeros(first ? tensor_gradient(first) : NULL, states_of(&c));
+    assert_same(&c, &pieces, &whole);
+    tape_reset(tape);
+}
+
+START_TEST(cut_sequences_equal_the_whole)
+{
+    static const int64_t cuts[] = { 1, 17, 18, 34, 59 };
+    for (AttentionForm form = FORM_BEST; form <= FORM_QUADRATIC; form++)
+        for (Used used = OUT_OF_BOTH; used <= FINAL_STATE; used++) {
+            Case c = { 2, 60, 60, 3, 7, 5, true, false, .eps = 1e-6, .form = form, .used = used };
+            assert_cut(c, cuts, 5);
+            c.state = true;
+            assert_cut(c, cuts + 2, 1);
+        }
+}
+END_TEST
+
+/* How many threads there are changes no bit of a form that does not cut sequences into segments for
+ * them, and of those only the rounding. */
+static void assert_same_on_threads(Case c, bool same_bits)
+{
+    static const int counts[] = { 1, 2, 2, 5, 16 };
+    Values first = inputs(&c);
+    device_set_threads(counts[0]);
+    compute(&c, &first);
+    for (size_t i = 1; i < sizeof counts / sizeof *counts; i++) {
+        Values again = inputs(&c);
+        device_set_threads(counts[i]);
+        compute(&c, &again);
+        assert_same(&c, &again, &first);
+        if (!same_bits)
+            continue;
+        ck_assert_mem_eq(again.out, first.out, (size_t)outs_of(&c) * sizeof(Real));
+        ck_assert_mem_eq(again.dquery, first.dquery, (size_t)queries_of(&c) * sizeof(Real));
+        ck_assert_mem_eq(again.dkey, first.dkey, (size_t)keys_of(&c) * sizeof(Real));
+        ck_assert_mem_eq(again.dvalue, first.dvalue, (size_t)values_of(&c) * sizeof(Real));
+    }
+}
+
+START_TEST(results_do_not_depend_on_the_threads)
+{
+    Case c = { 1, 50, 50, 3, 40, 70, true, false, .eps = 1e-6, .state = true, .used = BOTH };
+    for (c.form = FORM_BEST; c.form <= FORM_QUADRATIC; c.form++)
+        assert_same_on_threads(c, c.form != FORM_BEST && c.form != FORM_CHUNK_PARALLEL);
+    c = (Case){ 1, 700, 700, 1, 20, 30, true, false, .eps = 1e-6, .state = true, .used = BOTH };
+    assert_same_on_threads(c, false);
+}
+END_TEST
+
+/* A loss of both results, with key lengths or offsets. */
+typedef struct Options {
+    FeatureMap features;
+    AttentionForm form;
+    bool lengths, offsets;
+} Options;
+
+static Tensor *checked_options(Tape *t, Tensor *const *in, void *context)
+{
+    const Options *options = context;
+    static const int32_t lengths[] = { 3, 9 }, borders[] = { 0, 4, 4, 9 };
+    Tensor *final_state;
+    Tensor *out = op_causal_linear_attention(
+        t, in[0], in[1], in[2],
+        (LinearAttention){
+            .features = options->features,
+            .eps = (Real)0.5,
+            .key_lengths = options->lengths ? tape_input_i32(t, lengths, shape(2)) : NULL,
+            .form = options->form,
+            .chunk = 4,
+            .offsets = options->offsets ? tape_input_i32(t, borders, shape(4)) : NULL,
+            .state = op_exp(t, in[3]), /* with a z above 0 */
+            .final_state = &final_state,
+        });
+    return op_concat(t, op_reshape(t, out, shape(tensor_count(out))),
+                     op_reshape(t, final_state, shape(tensor_count(final_state))), 0);
+}
+
+/* Relu is left out: differences across its corner say nothing. */
+START_TEST(gradients_of_options)
+{
+    static Options options;
+    for (options.form = FORM_BEST; options.form <= FORM_QUADRATIC; options.form++) {
+        options.features = FEATURES_ELU_PLUS_ONE;
+        options.lengths = true;
+        check_gradient(checked_options, &options, shape(2, 9, 2, 3), shape(2, 9, 2, 3),
+                       shape(2, 9, 2, 4), shape(2, 2, 3, 5));
+        options.features = FEATURES_SOFTPLUS;
+        options.lengths = false;
+        options.offsets = true;
+        check_gradient(checked_options, &options, shape(1, 9, 2, 3), shape(1, 9, 2, 3),
+                       shape(1, 9, 2, 4), shape(3, 2, 3, 5));
+        options.offsets = false;
+    }
+}
+END_TEST
+
+START_TEST(misuse_of_options)
+{
+    const Shape row = shape(1, 5, 2, 3);
+    Tensor *x = tape_input(tape, test_normal(1, shape_count(row)), row);
+    Tensor *two = tape_input(tape, test_normal(1, 60), shape(2, 5, 2, 3)), *none = NULL;
+#define ATTEND(x, ...) op_causal_linear_attention(tape, x, x, x, (LinearAttention){ __VA_ARGS__ })
+    assert_raises("op_causal_linear_attention: features is 4, expected FEATURES_ELU_PLUS_ONE to "
+                  "FEATURES_IDENTITY; apply another map's operation to queries and keys, and "
+                  "FEATURES_IDENTITY here",
+                  ATTEND(x, .features = (FeatureMap)4));
+    assert_raises("op_causal_linear_attention: form is 5, expected FORM_BEST to FORM_QUADRATIC",
+                  ATTEND(x, .form = (AttentionForm)5));
+    assert_raises("op_causal_linear_attention: chunk is -1, expected 1 or more, or 0 for the "
+                  "default",
+                  ATTEND(x, .chunk = -1));
+
+    Tensor *fine = tape_input_i32(tape, (const int32_t[]){ 0, 2, 5 }, shape(3));
+    Tensor *falling = tape_input_i32(tape, (const int32_t[]){ 0, 3, 2, 5 }, shape(4));
+    Tensor *late = tape_input_i32(tape, (const int32_t[]){ 1, 5 }, shape(2));
+    Tensor *early = tape_input_i32(tape, (const int32_t[]){ 0, 4 }, shape(2));
+    Tensor *single = tape_input_i32(tape, (const int32_t[]){ 5 }, shape(1));
+    assert_raises("op_causal_linear_attention: offsets[2] is 2, expected ascending numbers from 0 "
+                  "to 5, the number of positions",
+                  ATTEND(x, .offsets = falling));
+    assert_raises("op_causal_linear_attention: offsets[0] is 1, expected ascending numbers from 0 "
+                  "to 5, the number of positions",
+                  ATTEND(x, .offsets = late));
+    assert_raises("op_causal_linear_attention: offsets[1] is 4, expected ascending numbers from 0 "
+                  "to 5, the number of positions",
+                  ATTEND(x, .offsets = early));
+    assert_raises("op_causal_linear_attention: offsets has shape [1], expected [S + 1]",
+                  ATTEND(x, .offsets = single));
+    assert_raises("op_causal_linear_attention: offsets: key_lengths are given too; with offsets "
+                  "every key counts",
+                  ATTEND(x, .offsets = fine, .key_lengths = single));
+    assert_raises("op_causal_linear_attention: offsets: query is [2,5,2,3], expected one sequence, "
+                  "[1, N, H, D], which they cut",
+                  ATTEND(two, .offsets = fine));
+
+    assert_raises("op_causal_linear_attention: state is [1,5,2,3], expected [1,2,3,4]: "
+                  "[sequences, H, D, M + 1]",
+                  ATTEND(x, .state = x));
+    assert_raises("op_causal_linear_attention: state is [1,5,2,3], expected [2,2,3,4]: "
+                  "[sequences, H, D, M + 1]",
+                  ATTEND(x, .state = x, .offsets = fine));
+#undef ATTEND
+#define ATTEND(...) op_linear_attention(tape, x, x, x, (LinearAttention){ __VA_ARGS__ })
+    const char *sentence = "op_linear_attention: form, chunk, offsets, state and final_state are "
+                           "options of causal linear attention";
+    assert_raises(sentence, ATTEND(.form = FORM_CHUNKED));
+    assert_raises(sentence, ATTEND(.chunk = 16));
+    assert_raises(sentence, ATTEND(.offsets = fine));
+    assert_raises(sentence, ATTEND(.state = x));
+    assert_raises(sentence, ATTEND(.final_state = &none));
+#undef ATTEND
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests_after("attention_options", make_tape,
+                           (const TTest *const[]){ feature_maps, causal_key_lengths, offsets,
+                                                   states, forms, forms_of_long_sequences,
+                                                   cut_sequences_equal_the_whole,
+                                                   results_do_not_depend_on_the_threads,
+                                                   gradients_of_options, misuse_of_options, NULL });
+}
