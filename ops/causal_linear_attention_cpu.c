@@ -113,6 +113,15 @@ static void next_values(Lines *next, const Pass *pass, const Chunk *c)
     add_lines(next, c, pass->x->value, pass->x->value_stride, pass->x->M);
 }
 
+/* All three, and as yet nothing else. */
+static void next_arguments(Lines *next, const Pass *pass, const Chunk *c)
+{
+    next->count = 0;
+    next_queries(next, pass, c);
+    next_keys(next, pass, c);
+    next_values(next, pass, c);
+}
+
 /* Of out, or of dout. */
 static void next_outs(Lines *next, const Pass *pass, const Chunk *c, const Real *data)
 {
@@ -328,10 +337,7 @@ static void find_out(const Pass *pass, const Chunk *c)
     pack_keys(pass, c);
     zero_rows(c->o, c->count, M);
     Lines next;
-    next.count = 0;
-    next_queries(&next, pass, c);
-    next_keys(&next, pass, c);
-    next_values(&next, pass, c);
+    next_arguments(&next, pass, c);
     next_outs(&next, pass, c, pass->new_out);
     scan(pass, c, c->a, c->b, c->v, c->o, c->S.matrix, D, M, &next);
     Real *z = c->da;
@@ -384,10 +390,7 @@ static void find_dquery(const Pass *pass, const Chunk *c)
         *at_vector(c->S.vector + d) = z_i;
     }
     Lines next;
-    next.count = 0;
-    next_queries(&next, pass, c);
-    next_keys(&next, pass, c);
-    next_values(&next, pass, c);
+    next_arguments(&next, pass, c);
     next_outs(&next, pass, c, pass->dout);
     next_outs(&next, pass, c, pass->out);
     add_lines(&next, c, pass->d.x.query.data, x->query_stride, x->D);
