@@ -83,6 +83,32 @@ int32_t *test_integers(const Tensor *tensor)
     return values;
 }
 
+Real *test_zeros(int64_t count)
+{
+    Real *values = test_normal(99, count);
+    memset(values, 0, (size_t)count * sizeof *values);
+    return values;
+}
+
+double test_dot(const Real *a, const Real *b, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+void assert_near(const char *what, const Real *a, const Real *b, int64_t count, double tolerance)
+{
+    double largest = 1;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs((double)b[i]));
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(fabs((double)a[i] - (double)b[i]) <= tolerance * largest,
+                      "%s[%lld] is %.9g, expected %.9g", what, (long long)i, (double)a[i],
+                      (double)b[i]);
+}
+
 double relative_error(const Real *a, const Real *b, int64_t count)
 {
     double largest_error = 0, largest = 0;

@@ -29,9 +29,19 @@ int run_tests_after(const char *name, void (*setup)(void), const TTest *const *t
 /* Normal random numbers in memory that lives until the process ends. */
 Real *test_normal(uint64_t stream, int64_t count);
 
+/* Zeros, likewise. */
+Real *test_zeros(int64_t count);
+
 /* A copy of the tensor's elements in memory that lives until the process ends. */
 Real *test_values(const Tensor *tensor);
 int32_t *test_integers(const Tensor *tensor);
+
+/* a.b in double */
+double test_dot(const Real *a, const Real *b, int64_t count);
+
+/* That a is b, but for errors relative to 1 or what in b is greater: where the gradient of scores is 0,
+ * as with one key, the rounding of numbers near 1 is left. */
+void assert_near(const char *what, const Real *a, const Real *b, int64_t count, double tolerance);
 
 /* max |a - b| / max |b|; NaN when there is one. */
 double relative_error(const Real *a, const Real *b, int64_t count);

@@ -108,29 +108,14 @@ static int64_t value_count(const Case *c)
     return c->B * c->N * c->H * c->M;
 }
 
-static Real *zeros(int64_t count)
-{
-    Real *values = test_normal(99, count);
-    memset(values, 0, (size_t)count * sizeof *values);
-    return values;
-}
-
 static Arrays arrays_for(const Case *c)
 {
     return (Arrays){ .x = test_normal(1, x_count(c)),
                      .value = test_normal(3, value_count(c)),
                      .dout = test_normal(4, value_count(c)),
-                     .out = zeros(value_count(c)),
-                     .dx = zeros(x_count(c)),
-                     .dvalue = zeros(value_count(c)) };
-}
-
-static double dot(const Real *a, const Real *b, int64_t count)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
+                     .out = test_zeros(value_count(c)),
+                     .dx = test_zeros(x_count(c)),
+                     .dvalue = test_zeros(value_count(c)) };
 }
 
 /* argmax([xR; -xR]), the columns of R one behind the other */
@@ -139,7 +124,7 @@ static int64_t hash(const Real *x, const Real *R, int64_t D, int64_t buckets)
     int64_t best = 0, half = buckets / 2;
     double most = -INFINITY;
     for (int64_t c = 0; c < 2 * half; c++) {
-        double p = dot(x, R + c % half * D, D) * (c < half ? 1 : -1);
+        double p = test_dot(x, R + c % half * D, D) * (c < half ? 1 : -1);
         best = p > most ? c : best;
         most = fmax(most, p);
     }
@@ -193,7 +178,7 @@ static void see(Seen *seen, const Case *c, const Real *x, const Real *R, int64_t
 /* dx += the product of du with the derivatives of u = x / sqrt(x.x + eps), taken as they stand */
 static void through_length(Real *dx, const Real *x, const double *du, int64_t D)
 {
-    double square = dot(x, x, D) + 1e-6;
+    double square = test_dot(x, x, D) + 1e-6;
     for (int64_t c = 0; c < D; c++)
         for (int64_t e = 0; e < D; e++)
             dx[e] += (Real)(du[c] * ((c == e) / sqrt(square) -
@@ -207,8 +192,8 @@ static bool probabilities(double *P, const Seen *seen, const Case *c, const Real
     int64_t step = c->H * c->D;
     double sum = 0;
     for (int64_t j = 0; j < N; j++) {
-        double length = sqrt(dot(x + j * step, x + j * step, c->D) + 1e-6);
-        double score = dot(x + i * step, x + j * step, c->D) / (length * sqrt((double)c->D));
+        double length = sqrt(test_dot(x + j * step, x + j * step, c->D) + 1e-6);
+        double score = test_dot(x + i * step, x + j * step, c->D) / (length * sqrt((double)c->D));
         P[j] = seen->by[i][j] ? exp(score) : 0; /* scores are small here */
         sum += P[j];
     }
@@ -227,7 +212,7 @@ static void plain_row(const Case *c, const Arrays *a, const Seen *seen, int64_t 
     bool any = probabilities(P, seen, c, x, i, N);
     for (int64_t j = 0; j < N; j++) {
         int64_t key_row = (head + j * c->H) * c->M;
-        dP[j] = dot(dout, a->value + key_row, c->M);
+        dP[j] = test_dot(dout, a->value + key_row, c->M);
         for (int64_t m = 0; P[j] > 0 && m < c->M; m++) {
             a->out[row * c->M + m] += (Real)(P[j] * (double)a->value[key_row + m]);
             a->dvalue[key_row + m] += (Real)(P[j] * (double)dout[m]);
@@ -238,7 +223,7 @@ static void plain_row(const Case *c, const Arrays *a, const Seen *seen, int64_t 
         for (int64_t j = 0; j < N; j++)
             dS += P[j] > 0 ? dP[j] * P[j] * ((j == k) - P[k]) : 0;
         const Real *x_k = x + k * c->H * c->D;
-        double length = sqrt(dot(x_k, x_k, c->D) + 1e-6);
+        double length = sqrt(test_dot(x_k, x_k, c->D) + 1e-6);
         for (int64_t d = 0; d < c->D; d++) {
             a->dx[row * c->D + d] += (Real)(dS * scale * (double)x_k[d] / length);
             du[d] = dS * scale * (double)x_i[d];
@@ -255,7 +240,7 @@ static Real *matrices(const Case *c)
     Random random = tape_random(tape);
     tape_free(tape);
     int64_t count = c->rounds * c->H * (c->buckets[0] / 2 + c->buckets[1] / 2) * c->D;
-    Real *R = zeros(count + 1);
+    Real *R = test_zeros(count + 1);
     random_normal(&random, R, count);
     return R;
 }
@@ -299,19 +284,6 @@ static Arrays computed(const Case *c, const Arrays *a)
                  .dvalue = test_values(tensor_gradient(value)) };
     tape_free(tape);
     return y;
-}
-
-/* Errors are relative to 1 or what is greater. */
-static void assert_near(const char *what, const Real *a, const Real *b, int64_t count,
-                        double tolerance)
-{
-    double largest = 1;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs((double)b[i]));
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_msg(fabs((double)a[i] - (double)b[i]) <= tolerance * largest,
-                      "%s[%lld] is %.9g, expected %.9g", what, (long long)i, (double)a[i],
-                      (double)b[i]);
 }
 
 static void assert_arrays_near(const Case *c, const Arrays *a, const Arrays *b, double tolerance)
@@ -482,7 +454,7 @@ START_TEST(packed_equals_separate)
                .buckets = { 6, 1 },
                .causal = true };
     Arrays x = arrays_for(&c), y = computed(&c, &x);
-    Real *packed = zeros(2 * x_count(&c)), *expected = zeros(2 * x_count(&c));
+    Real *packed = test_zeros(2 * x_count(&c)), *expected = test_zeros(2 * x_count(&c));
     for (int row = 0; row < B * N; row++) {
         size_t bytes = PART * sizeof(Real);
         memcpy(packed + 2 * row * PART, x.x + row * PART, bytes);

@@ -111,34 +111,19 @@ static int64_t out_count(const Case *c)
     return c->B * c->N * c->H * c->M;
 }
 
-static Real *zeros(int64_t count)
-{
-    Real *values = test_normal(99, count);
-    memset(values, 0, (size_t)count * sizeof *values);
-    return values;
-}
-
 static Arrays arrays_for(const Case *c)
 {
     Arrays x = { .query = test_normal(1, query_count(c)),
                  .key = test_normal(2, key_count(c)),
                  .value = test_normal(3, value_count(c)),
                  .dout = test_normal(4, out_count(c)),
-                 .out = zeros(out_count(c)),
-                 .dquery = zeros(query_count(c)),
-                 .dkey = zeros(key_count(c)),
-                 .dvalue = zeros(value_count(c)) };
+                 .out = test_zeros(out_count(c)),
+                 .dquery = test_zeros(query_count(c)),
+                 .dkey = test_zeros(key_count(c)),
+                 .dvalue = test_zeros(value_count(c)) };
     for (int64_t i = 0; c->factor != 0 && i < query_count(c); i++)
         x.query[i] *= c->factor;
     return x;
-}
-
-static double dot(const Real *a, const Real *b, int64_t count)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
 }
 
 /* The probabilities of query i over its visible keys; returns their number. */
@@ -150,8 +135,8 @@ static int64_t probabilities(double *P, const Real *query, const Case *c, const 
         visible = i + 1;
     double largest = -INFINITY, sum = 0;
     for (int64_t j = 0; j < visible; j++) {
-        P[j] =
-            dot(query, x->key + ((b * c->keys + j) * c->H + h) * c->D, c->D) / sqrt((double)c->D);
+        P[j] = test_dot(query, x->key + ((b * c->keys + j) * c->H + h) * c->D, c->D) /
+               sqrt((double)c->D);
         largest = fmax(largest, P[j]);
     }
     for (int64_t j = 0; j < visible; j++)
@@ -171,7 +156,7 @@ static void plain_row(const Case *c, const Arrays *x, double *P, double *dP, int
     int64_t visible = probabilities(P, query, c, x, b, h, i);
     for (int64_t j = 0; j < visible; j++) {
         int64_t key_row = (b * c->keys + j) * c->H + h;
-        dP[j] = dot(dout, x->value + key_row * c->M, c->M);
+        dP[j] = test_dot(dout, x->value + key_row * c->M, c->M);
         for (int64_t m = 0; m < c->M; m++) {
             x->out[row * c->M + m] += (Real)(P[j] * (double)x->value[key_row * c->M + m]);
             x->dvalue[key_row * c->M + m] += (Real)(P[j] * (double)dout[m]);
@@ -218,20 +203,6 @@ static Arrays computed(const Case *c, const Arrays *x)
                  .dvalue = test_values(tensor_gradient(value)) };
     tape_free(tape);
     return y;
-}
-
-/* Where the gradient of the scores is 0, as with one key, the rounding of numbers near 1 is left:
- * errors are relative to 1 or what is greater. */
-static void assert_near(const char *what, const Real *a, const Real *b, int64_t count,
-                        double tolerance)
-{
-    double largest = 1;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs((double)b[i]));
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_msg(fabs((double)a[i] - (double)b[i]) <= tolerance * largest,
-                      "%s[%lld] is %.9g, expected %.9g", what, (long long)i, (double)a[i],
-                      (double)b[i]);
 }
 
 static void assert_arrays_near(const Case *c, const Arrays *a, const Arrays *b, double tolerance)
@@ -316,7 +287,7 @@ START_TEST(packed_equals_separate)
     for (int causal = 0; causal < 2; causal++) {
         c.causal = causal;
         Arrays x = arrays_for(&c), y = computed(&c, &x);
-        Real *packed = zeros(3 * query_count(&c)), *expected = zeros(3 * query_count(&c));
+        Real *packed = test_zeros(3 * query_count(&c)), *expected = test_zeros(3 * query_count(&c));
         for (int row = 0; row < B * N; row++) {
             const Real *parts[] = { x.query, x.key, x.value };
             const Real *gradients[] = { y.dquery, y.dkey, y.dvalue };
@@ -344,7 +315,7 @@ START_TEST(the_same_tensor_thrice)
     Arrays x = arrays_for(&c);
     x.key = x.value = x.query;
     Arrays y = computed(&c, &x);
-    Real *expected = zeros(query_count(&c));
+    Real *expected = test_zeros(query_count(&c));
     for (int64_t i = 0; i < query_count(&c); i++)
         expected[i] = y.dquery[i] + y.dkey[i] + y.dvalue[i];
     Tape *tape = tape_new(test_device());
