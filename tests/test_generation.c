@@ -220,6 +220,13 @@ START_TEST(with_great_heads)
 }
 END_TEST
 
+/* On CUDA: blocks then take one after another. */
+START_TEST(with_more_heads_than_blocks)
+{
+    check_positions((TransformerConfig){ .layers = 1, .heads = 1, .head_dim = 8 }, 4100);
+}
+END_TEST
+
 #ifndef TAPEGRAD_DOUBLE
 /* tf32 is for the products of many sequences; those of few are in float32 all the same. */
 START_TEST(with_products_in_tf32)
@@ -1026,6 +1033,7 @@ int main(void)
                                    with_every_arrangement_of_a_layer,
                                    with_ragged_and_with_whole_sizes,
                                    with_great_heads,
+                                   with_more_heads_than_blocks,
 #ifndef TAPEGRAD_DOUBLE
                                    with_products_in_tf32,
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Plants faults in copies of the library's own kernels: for each, a test program has to fail.
 #   faulty_kernels.sh BUILD            a few faults, in a copy of BUILD and of BUILD-sanitize
-#   faulty_kernels.sh BUILD barriers   instead, every barrier of ops/ is left out, one after another
+#   faulty_kernels.sh BUILD barriers   instead, every barrier of ops/ and nn/ is left out, one after another
 # Run from the repository's root, after the tests of those builds.
 set -eu
 build=${1:?usage: faulty_kernels.sh BUILD [barriers]}
@@ -33,6 +33,7 @@ plant() {
 # The program that tests a file's kernels.
 program_for() {
     case $1 in
+    nn/*step*) echo test_generation ;;
     *softmax_attention*) echo test_softmax_attention ;;
     *lsh_attention* | *sort*) echo test_lsh_attention ;;
     *attention* | *linear_scan*) echo test_attention ;;
@@ -46,7 +47,7 @@ program_for() {
 if [ "${2-}" = barriers ]; then
     while IFS=: read -r file line _; do
         plant "$build" "$file" "${line}s/__syncthreads()/(void)0/" "$(program_for "$file")"
-    done < <(grep -n '__syncthreads();' ops/*.cu ops/*.cuh)
+    done < <(grep -n '__syncthreads();' {ops,nn}/*.{cu,cuh})
 else
     second=$(grep -n '__syncthreads();' ops/rows.cuh | sed -n '2s/:.*//p')
     plant "$build" ops/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
