@@ -465,7 +465,8 @@ static void step_few(Real *out, const Real *x, const TransformerStep *step, cons
 
 /* ================================================================================== many sequences */
 
-/* packed [B, 3 width]: queries, keys, values. A block a head at a time. */
+/* packed [B, 3 width]: queries, keys, values. A block a head at a time: what it still reads of the one
+ * before, its sums, is written after the next barrier only. */
 template <int W, bool SOFTMAX>
 __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS)
     attend_many(const __grid_constant__ StepAttention a, const Real *packed, int64_t heads)
@@ -481,7 +482,6 @@ __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS)
         if (!SOFTMAX)
             load_turns(ahead, a.sums + head * a.F * a.walk.C, a.walk, place_in<W>(a.walk, 0), 0,
                        (int)a.F);
-        __syncthreads(); /* the head before has been done with the memory */
         for (int64_t d = threadIdx.x; d < a.D; d += blockDim.x) {
             m.query[d] = mapped_number(a, row[d]);
             m.key[d] = mapped_number(a, row[width + d]);
