@@ -143,20 +143,21 @@ static Tensor *mix_linearly(Tape *tape, const MultiHeadAttention *attention, Ten
     return mixed;
 }
 
-/* keys, values [B, H, longest, D], of which the first N positions are written; packed [B, N, 3 H, D] */
+/* keys, values [B, H, longest, D] <- the first `kept` positions of packed [B, N, 3 H, D] */
 static void attention_keep_cpu(Real *keys, Real *values, const Real *packed, int64_t B, int64_t N,
-                               int64_t H, int64_t D, int64_t longest)
+                               int64_t kept, int64_t H, int64_t D, int64_t longest)
 {
     const size_t bytes = (size_t)D * sizeof(Real);
-#pragma omp parallel for schedule(static) if (B * N * H * D >= PARALLEL_MINIMUM)
-    for (int64_t i = 0; i < B * N * H; i++) {
-        const int64_t h = i % H, n = i / H % N, b = i / H / N;
+#pragma omp parallel for schedule(static) if (B * kept * H * D >= PARALLEL_MINIMUM)
+    for (int64_t i = 0; i < B * kept * H; i++) {
+        const int64_t h = i % H, n = i / H % kept, b = i / H / kept;
         const int64_t to = ((b * H + h) * longest + n) * D, from = ((b * N + n) * 3 * H + h) * D;
         memcpy(keys + to, packed + from + H * D, bytes);
         memcpy(values + to, packed + from + 2 * H * D, bytes);
     }
 }
 
+/* There may be more positions than the memory has room for: then no sequence is so long. */
 static Tensor *mix_by_softmax(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
                               Tensor *key_lengths, const AttentionMemory *memory)
 {
@@ -164,7 +165,8 @@ static Tensor *mix_by_softmax(Tape *tape, const MultiHeadAttention *attention, T
         const Tensor *kept = op_cast(tape, packed, TENSOR_REAL);
         const int64_t B = packed->shape.size[0], N = packed->shape.size[1];
         DEVICE_CALL(kept, attention_keep,
-                    (memory->keys, memory->values, kept->data, B, N, attention->heads,
+                    (memory->keys, memory->values, kept->data, B, N,
+                     N < memory->longest ? N : memory->longest, attention->heads,
                      attention->head_dim, memory->longest));
     }
     return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, true);

@@ -387,6 +387,26 @@ START_TEST(prompts_may_have_different_lengths)
 }
 END_TEST
 
+/* What fills shorter prompts up may reach past the longest. */
+START_TEST(prompts_may_be_filled_up_past_the_longest)
+{
+    for (int j = 0; j < 2; j++) {
+        begin(j ? softmax : linear);
+        Sequences s = sequences_new(3, LENGTH);
+        TransformerState *state = new_state(3, 4);
+        int32_t n[] = { 2, 1, 3 };
+        Tensor *x = tape_input(tape, s.x, shape(3, LENGTH, width));
+        nn_transformer_prefill(tape, state, x, tape_input_i32(tape, n, shape(3)));
+        assert_positions(state, n);
+        x = tape_input(tape, ragged(s, s.x, n), shape(3, width));
+        assert_close(test_values(nn_transformer_step(state, x)), ragged(s, s.out, n), 3 * width,
+                     TOLERANCE);
+        nn_transformer_state_free(state);
+        end();
+    }
+}
+END_TEST
+
 /* Of what is remembered nothing is in bf16. */
 START_TEST(a_prompt_may_be_in_bf16)
 {
@@ -1043,6 +1063,7 @@ int main(void)
                                    a_prompt_suits_every_feature_map,
                                    linear_attention_takes_a_prompt_anywhere,
                                    prompts_may_have_different_lengths,
+                                   prompts_may_be_filled_up_past_the_longest,
                                    a_prompt_may_be_in_bf16,
                                    one_sequence_begins_anew_or_all_do,
                                    a_copy_goes_on_as_the_original_would,
