@@ -364,13 +364,17 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
         p.out[lane * p.O + o] = activation_of(p.activation, sum + bias) + residual;
 }
 
-/* A warp a sequence: out [B, width] <- the last norms of x, where there are any. */
+/* A warp a sequence: out [B, width] <- the last norms of x, where there are any. They are worked out
+ * in shared memory: a load waits for the stores before it where both might be to one place. */
 __global__ void finish_few(Real *out, const Real *x, StepNorm norm, StepNorm last, int32_t *counts,
                            int32_t *positions, int64_t longest, int64_t width)
 {
+    DYNAMIC_SHARED(Real, y);
     const int64_t b = blockIdx.x;
-    norm_row(out + b * width, x + b * width, norm, width);
-    norm_row(out + b * width, out + b * width, last, width);
+    norm_row(y, x + b * width, norm, width);
+    norm_row(y, y, last, width);
+    LANE_FOR(c, width, WARP)
+        out[b * width + c] = y[c];
     if (threadIdx.x == 0)
         advance(counts, positions, longest, b);
 }
@@ -459,8 +463,8 @@ static void step_few(Real *out, const Real *x, const TransformerStep *step, cons
         x = end;
         pending = step->pre_norm ? none : layer->norm2;
     }
-    LAUNCH(finish_few, (unsigned)B, WARP, 0, out, x, pending, step->norm, step->counts,
-           step->positions, step->longest, width);
+    LAUNCH(finish_few, (unsigned)B, WARP, bytes_of(width), out, x, pending, step->norm,
+           step->counts, step->positions, step->longest, width);
 }
 
 /* ================================================================================== many sequences */

@@ -1,4 +1,5 @@
 #include "ops/logistic_mixture.h"
+#include "ops/map.cuh"
 #include "ops/rows.cuh"
 
 /* ln sum_i e^x_i of all that was added by the threads which share a row */
@@ -52,7 +53,7 @@ __global__ void logistic_mixture_backward(T *dparameters, bool accumulate, const
 {
     const Real g = *dout / (Real)R;
     GRID_FOR(i, R * K) {
-        const int64_t r = i / K, place = r * 3 * K + i % K;
+        const int64_t r = quotient(i, K), place = i + r * 2 * K;
         const T *p = parameters + place;
         T *d = dparameters + place;
         const Real logit = load(&p[0]);
