@@ -179,23 +179,77 @@ __device__ static inline void advance(int32_t *counts, int32_t *positions, int64
 
 /* =================================================================================== few sequences */
 
-/* y [n] <- the norm of x [n], or x where there is none: by a warp. y may be x. */
-__device__ static inline void norm_row(Real *y, const Real *x, const StepNorm &norm, int64_t n)
+/* mean and 1 / sqrt(variance + eps) of a row x [n], of which y gets a copy: by a warp. y may be x. */
+__device__ static inline void row_moments(Real *moments, Real *y, const Real *x, Real eps,
+                                          int64_t n)
 {
+    enum { HELD = 8 }; /* are asked for at once */
+    const int lane = (int)threadIdx.x % WARP;
     Real sum = 0, squares = 0;
-#pragma unroll 4
-    LANE_FOR(c, n, WARP) {
-        y[c] = x[c];
-        sum += y[c];
+    for (int64_t piece = lane; piece < n; piece += HELD * WARP) {
+        Real held[HELD];
+#pragma unroll
+        for (int i = 0; i < HELD; i++)
+            held[i] = piece + i * WARP < n ? x[piece + i * WARP] : (Real)0;
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            if (piece + i * WARP < n)
+                y[piece + i * WARP] = held[i];
+            sum += held[i];
+        }
     }
-    if (!norm.weight)
-        return;
     const Real mean = warp_sum(sum) / (Real)n;
     LANE_FOR(c, n, WARP)
         squares += (y[c] - mean) * (y[c] - mean);
-    const Real r = 1 / sqrt(warp_sum(squares) / (Real)n + norm.eps);
-    LANE_FOR(c, n, WARP)
-        y[c] = (y[c] - mean) * r * norm.weight[c] + norm.bias[c];
+    const Real r = 1 / sqrt(warp_sum(squares) / (Real)n + eps);
+    if (lane == 0) {
+        moments[0] = mean;
+        moments[1] = r;
+    }
+}
+
+/* A norm of rows, by a block of BLOCK threads. Of its weight and bias a thread asks for HELD numbers
+ * early, so that they are here when the rows are. */
+template <int BLOCK, int HELD> struct RowNorm {
+    StepNorm norm;
+    int64_t n;
+    Real weight[HELD], bias[HELD];
+
+    __device__ RowNorm(const StepNorm &of, int64_t numbers) : norm(of), n(numbers)
+    {
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            const int64_t c = i * BLOCK + threadIdx.x;
+            weight[i] = norm.weight && c < n ? norm.weight[c] : (Real)0;
+            bias[i] = norm.weight && c < n ? norm.bias[c] : (Real)0;
+        }
+    }
+
+    /* A column of y [B, n] */
+    __device__ void take(Real *y, const Real *moments, int64_t B, int64_t c, Real w, Real shift)
+    {
+        for (int64_t b = 0; b < B && c < n; b++)
+            y[b * n + c] = (y[b * n + c] - moments[2 * b]) * moments[2 * b + 1] * w + shift;
+    }
+};
+
+/* y [B, n] <- the norm of x [B, n], or x where there is none. Ends with a barrier; y may be x. */
+template <int BLOCK, int HELD>
+__device__ static void norm_rows(Real *y, const Real *x, RowNorm<BLOCK, HELD> &norm, int64_t B)
+{
+    __shared__ Real moments[2 * FEW];
+    const int64_t n = norm.n;
+    for (int64_t b = threadIdx.x / WARP; b < B; b += BLOCK / WARP)
+        row_moments(&moments[2 * b], y + b * n, x + b * n, norm.norm.eps, n);
+    __syncthreads();
+    if (!norm.norm.weight)
+        return;
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        norm.take(y, moments, B, i * BLOCK + threadIdx.x, norm.weight[i], norm.bias[i]);
+    for (int64_t c = HELD * BLOCK + threadIdx.x; c < n; c += BLOCK)
+        norm.take(y, moments, B, c, norm.norm.weight[c], norm.norm.bias[c]);
+    __syncthreads();
 }
 
 /* Rows of a weight in a warp's registers, PACKS packs a lane of each at a time. */
@@ -290,9 +344,8 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
     WeightRows<W, 3, 2> weights;
     if (warp < a.D)
         weights.load(rows + warp * width, width * width, 0, width);
-    if (warp == 0)
-        norm_row(x, in.x + b * width, in.norm, width);
-    __syncthreads();
+    RowNorm<ATTEND_THREADS, 1> norm(in.norm, width);
+    norm_rows(x, in.x + b * width, norm, 1);
 
     for (int64_t d = threadIdx.x; in.kept && d < a.D; d += ATTEND_THREADS)
         in.kept[head * a.D + d] = x[h * a.D + d];
@@ -344,9 +397,8 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
     const Real bias = writes ? p.linear.bias[o] : (Real)0;
     const Real residual = writes && p.residual ? p.residual[lane * p.O + o] : (Real)0;
     if (p.in.norm.weight) {
-        for (int64_t b = warp; b < p.B; b += MULTIPLY_WARPS)
-            norm_row(normed + b * p.I, x + b * p.I, p.in.norm, p.I);
-        __syncthreads();
+        RowNorm<MULTIPLY_THREADS, 4> norm(p.in.norm, p.I);
+        norm_rows(normed, x, norm, p.B);
         x = normed;
         for (int64_t i = threadIdx.x; p.in.kept && blockIdx.x == 0 && i < p.B * p.I;
              i += MULTIPLY_THREADS)
@@ -364,16 +416,17 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
         p.out[lane * p.O + o] = activation_of(p.activation, sum + bias) + residual;
 }
 
-/* A warp a sequence: out [B, width] <- the last norms of x, where there are any. They are worked out
- * in shared memory: a load waits for the stores before it where both might be to one place. */
-__global__ void finish_few(Real *out, const Real *x, StepNorm norm, StepNorm last, int32_t *counts,
-                           int32_t *positions, int64_t longest, int64_t width)
+/* A block a sequence: out [B, width] <- the last norms of x, where there are any. */
+__global__ void __launch_bounds__(MULTIPLY_THREADS)
+    finish_few(Real *out, const Real *x, StepNorm norm, StepNorm last, int32_t *counts,
+               int32_t *positions, int64_t longest, int64_t width)
 {
     DYNAMIC_SHARED(Real, y);
     const int64_t b = blockIdx.x;
-    norm_row(y, x + b * width, norm, width);
-    norm_row(y, y, last, width);
-    LANE_FOR(c, width, WARP)
+    RowNorm<MULTIPLY_THREADS, 4> first(norm, width), second(last, width);
+    norm_rows(y, x + b * width, first, 1);
+    norm_rows(y, y, second, 1);
+    for (int64_t c = threadIdx.x; c < width; c += MULTIPLY_THREADS)
         out[b * width + c] = y[c];
     if (threadIdx.x == 0)
         advance(counts, positions, longest, b);
@@ -463,7 +516,7 @@ static void step_few(Real *out, const Real *x, const TransformerStep *step, cons
         x = end;
         pending = step->pre_norm ? none : layer->norm2;
     }
-    LAUNCH(finish_few, (unsigned)B, WARP, bytes_of(width), out, x, pending, step->norm,
+    LAUNCH(finish_few, (unsigned)B, MULTIPLY_THREADS, bytes_of(width), out, x, pending, step->norm,
            step->counts, step->positions, step->longest, width);
 }
 
