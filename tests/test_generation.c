@@ -241,7 +241,10 @@ START_TEST(with_products_in_tf32)
         Tensor *x = tape_input(tape, cut(s, s.x, 0, 1), shape(B, width));
         const Real *out = test_values(nn_transformer_step(state, x));
         const double error = relative_error(out, cut(s, s.out, 0, 1), B * width);
-        ck_assert(B == 2 ? error <= TOLERANCE : error > TOLERANCE && error < 1e-2);
+        ck_assert_msg(error <= (B == 2 ? TOLERANCE : 1e-2), "B = %d: %g", (int)B, error);
+#ifdef TAPEGRAD_CUDA_ON_HOST /* cuBLAS is free to take float32, as for rows that are not aligned */
+        ck_assert(B == 2 || error > TOLERANCE);
+#endif
         nn_transformer_state_free(state);
         tape_reset(tape);
     }
