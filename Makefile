@@ -86,7 +86,7 @@ WITH_PICTURES := $(addprefix $(BUILD)/,tests/test_pictures tests/test_mnist exam
 PARTS    := $(COMMON) $(PICTURES) examples/copy_task_% examples/mnist_%
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PARTS),$(wildcard examples/*.c)))
 FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
-BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c bench/figure.c,$(wildcard bench/*.c))))
+BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c bench/figure.c bench/limits.c,$(wildcard bench/*.c))))
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
@@ -142,6 +142,7 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/bench/common.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@
 
 $(FIGURES): $(BUILD)/bench/figure.o
+$(BUILD)/bench/attention $(BUILD)/bench/operations: $(BUILD)/bench/limits.o
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@

@@ -11,6 +11,8 @@
 #   figures     time and memory of attention, and seconds a training step, against length, with
 #               pictures; learning to copy by each kind of attention
 #   paper       the copy task's paper preset, all 10 000 steps
+#   mnist       the image model's paper preset for MNIST_SECONDS (500), from where the last run of this
+#               step in the same directory stopped, and samples; MNIST names the directory of the data
 # PyTorch's are left out where PYTHON (python3) has no torch.
 set -u
 out=${1:?usage: bench/gpu.sh DIRECTORY [STEP...]} build=${BUILD:-build} python=${PYTHON:-python3} failures=0
@@ -105,7 +107,25 @@ step_paper() {
         --score-every 10 --log "$out/copy_task_paper.csv" --plot "$out/copy_task_paper.svg"
 }
 
-[ $# -gt 0 ] || set -- test sanitizer precision operations step attention generation figures paper
+# Interrupts the command after so many seconds, which is no failure.
+for_at_most() {
+    timeout --signal INT "$@"
+    local status=$?
+    [ $status -eq 0 ] || [ $status -eq 124 ]
+}
+
+step_mnist() {
+    local saved=$out/mnist_paper.safetensors resumed=()
+    [ -d "${MNIST:-}" ] || { echo "mnist: left out; MNIST=DIR names the directory of the data" && return; }
+    [ -f "$saved" ] && resumed=(--resume "$saved")
+    keep mnist.txt for_at_most "${MNIST_SECONDS:-500}" "$build/examples/mnist" train --preset paper \
+        --data "$MNIST" --device cuda --precision tf32 --score-every 100 --save "$saved" \
+        --log "$out/mnist_paper.csv" --plot "$out/mnist_paper.svg" "${resumed[@]}"
+    keep mnist.txt "$build/examples/mnist" sample --model "$saved" --data "$MNIST" --device cuda \
+        --output "$out/mnist_paper.png"
+}
+
+[ $# -gt 0 ] || set -- test sanitizer precision operations step attention generation figures paper mnist
 for step in "$@"; do
     declare -F "step_$step" >/dev/null || { echo "bench/gpu.sh: there is no step $step" >&2; exit 2; }
 done

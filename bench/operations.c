@@ -1,51 +1,10 @@
-/* Every operation beside the machine's own limits, measured in the same run: fused multiply-adds
- * from registers, and a triad a = b + s c from memory. Products are given in GFLOP/s of the former,
- * the others in GB/s of the bytes that a perfect kernel would move (each input read once, each
- * output written once). */
-#include "bench/common.h"
+/* Every operation beside the machine's own limits, measured in the same run. Products are given in
+ * GFLOP/s of its arithmetic, the others in GB/s of the bytes that a perfect kernel would move (each
+ * input read once, each output written once). */
+#include "bench/limits.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* --------------------------------------------------------------------------- the machine's limits */
-typedef Real Lanes __attribute__((vector_size(64)));
-
-enum { CHAINS = 12, CHAIN_STEPS = 20000, LANES = 64 / sizeof(Real) };
-
-static void multiply_add(void *context)
-{
-    Real *sink = context;
-#pragma omp parallel
-    {
-        Lanes sums[CHAINS], factor = { 0 };
-        for (int chain = 0; chain < CHAINS; chain++)
-            sums[chain] = factor + (Real)chain;
-        factor += (Real)0.999;
-        for (int step = 0; step < CHAIN_STEPS; step++)
-            for (int chain = 0; chain < CHAINS; chain++)
-                sums[chain] = sums[chain] * factor + factor;
-        Real total = 0;
-        for (int chain = 0; chain < CHAINS; chain++)
-            for (int lane = 0; lane < (int)LANES; lane++)
-                total += sums[chain][lane];
-#pragma omp critical
-        *sink += total;
-    }
-}
-
-typedef struct Triad {
-    Real *a;
-    const Real *b, *c;
-    int64_t n;
-} Triad;
-
-static void triad(void *context)
-{
-    Triad *t = context;
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < t->n; i++)
-        t->a[i] = t->b[i] + (Real)3 * t->c[i];
-}
 
 /* --------------------------------------------------------------------------------- the operations */
 enum {
@@ -296,63 +255,6 @@ static Tensor *normal(Params *params, const char *name, Shape size)
     return params_add(params, name, size, (Initializer){ INITIAL_NORMAL, 1 });
 }
 
-/* Of the CPU. */
-static void measure_cpu(BenchOptions *options, double *peak, double *bandwidth)
-{
-    Real sink = 0;
-    const double flops = 2.0 * CHAINS * CHAIN_STEPS * (double)LANES * device_threads();
-    *peak = flops / bench_time(options, multiply_add, &sink).least * 1e-6;
-    const int64_t n = 1 << 24;
-    Params *arrays = params_new(options->device, 1);
-    Triad t = { .n = n };
-    Tensor *a = params_add(arrays, "a", shape(n), (Initializer){ INITIAL_ZERO, 0 });
-    Tensor *b = params_add(arrays, "b", shape(n), (Initializer){ INITIAL_ONE, 0 });
-    Tensor *c = params_add(arrays, "c", shape(n), (Initializer){ INITIAL_ONE, 0 });
-    a->lay_out(a);
-    t.a = a->data, t.b = b->data, t.c = c->data;
-    const double triad_ms = bench_time(options, triad, &t).least;
-    *bandwidth = 3.0 * (double)n * (double)sizeof(Real) / triad_ms * 1e-6;
-    params_free(arrays);
-}
-
-/* Of a CUDA device: a large product of cuBLAS's in the precision, and a large sum a + b. */
-enum { SQUARE = 8192, LONG = 1 << 28 };
-
-typedef struct Limits {
-    Tape *tape;
-    Tensor *a, *b;
-} Limits;
-
-static void square_product(void *context)
-{
-    Limits *l = context;
-    op_matmul(l->tape, l->a, l->b, false, false);
-}
-
-static void long_sum(void *context)
-{
-    Limits *l = context;
-    op_add(l->tape, l->a, l->b);
-}
-
-static double limit_ms(BenchOptions *options, Shape size, TapeStep *step)
-{
-    Limits l = { .tape = bench_tape(options) };
-    l.a = tape_persistent(l.tape, size);
-    l.b = tape_persistent(l.tape, size);
-    const double ms = bench_step(options, l.tape, step, &l).least;
-    tape_free(l.tape);
-    device_release_cached(options->device);
-    return ms;
-}
-
-static void measure_cuda(BenchOptions *options, double *peak, double *bandwidth)
-{
-    const double flops = 2.0 * SQUARE * SQUARE * SQUARE, bytes = 3.0 * LONG * sizeof(Real);
-    *peak = flops / limit_ms(options, shape(SQUARE, SQUARE), square_product) * 1e-6;
-    *bandwidth = bytes / limit_ms(options, shape(LONG), long_sum) * 1e-6;
-}
-
 static Tensor *integers(Tape *tape, int64_t n)
 {
     Tensor *tensor = tape_persistent_i32(tape, shape(n));
@@ -371,8 +273,7 @@ int main(int argc, char **argv)
     BenchOptions options = bench_begin(argc, argv, "every operation beside the machine's limits");
     const bool cuda = device_is_cuda(options.device);
     const int64_t count = cuda ? CUDA_ROWS : CPU_ROWS;
-    double peak, bandwidth;
-    (cuda ? measure_cuda : measure_cpu)(&options, &peak, &bandwidth);
+    const Limits limits = bench_limits(&options);
 
     Params *params = params_new(options.device, 1);
     Tape *tape = bench_tape(&options);
@@ -391,15 +292,14 @@ int main(int argc, char **argv)
     in.attention[2] = normal(params, "value", heads);
     in.projection = normal(params, "projection", shape(RANDOM, HEAD_DIM));
 
-    printf("%s; %s %.0f GFLOP/s, %s %.1f GB/s; %lld rows of %d\n", bench_where(&options).text,
-           cuda ? "product" : "fused multiply-adds", peak, cuda ? "a + b" : "triad", bandwidth,
+    printf("%s; %s; %lld rows of %d\n", bench_where(&options).text, limits_text(&limits).text,
            (long long)count, WIDTH);
     printf("%-28s %-37s forward+backward\n", "", "forward");
     bench_record(&options, "\"name\": \"machine\", \"gflops\": %.5g, \"gbytes_per_second\": %.5g",
-                 peak, bandwidth);
+                 limits.gflops, limits.gbytes);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        measure(&options, (Case){ tape, params, &in, (double)count * WIDTH, &rows[i], false }, peak,
-                bandwidth);
+        measure(&options, (Case){ tape, params, &in, (double)count * WIDTH, &rows[i], false },
+                limits.gflops, limits.gbytes);
     bench_end(&options);
     tape_free(tape);
     params_free(params);

@@ -11,7 +11,7 @@
 static const MnistOptions presets[] = {
     { EVERYWHERE, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32, .feed_forward = 512,
       .logistics = 10, .batch = 4, .learning_rate = 1.5e-3, .schedule = "cosine", .clip = 1,
-      .epochs = 0.6, .evaluate_every = 500, .evaluate_images = 200 },
+      .epochs = 1.2, .evaluate_every = 500, .evaluate_images = 200 },
     { EVERYWHERE, .preset = "paper", .layers = 8, .heads = 8, .head_dim = 32, .feed_forward = 1024,
       .logistics = 10, .batch = 10, .learning_rate = 1e-4, .schedule = "constant", .epochs = 250,
       .evaluate_every = 6000, .evaluate_images = 10000 },
