@@ -324,6 +324,23 @@ struct StepInput {
     Real *kept;
 };
 
+/* What a head remembers, and its row of the result, once its threads have written its query, key and
+ * value to m: by THREADS of them. */
+template <int W, bool SOFTMAX, int THREADS>
+__device__ static inline void mix(const StepAttention &a, const HeadMemory &m, int64_t head,
+                                  int position, Reals<W> (&ahead)[LINEAR_TURNS])
+{
+    if (threadIdx.x == 0)
+        m.value[a.D] = 1;
+    __syncthreads();
+    if (position >= a.longest)
+        write_nothing(a, head);
+    else if constexpr (SOFTMAX)
+        mix_by_softmax<W, SOFTMAX_TURNS, THREADS>(a, m, head, position);
+    else
+        mix_linearly(a, m, head, ahead);
+}
+
 /* A block a head; a warp makes an element of its query, key and value at a time. */
 template <int W, bool SOFTMAX>
 __global__ void __launch_bounds__(ATTEND_THREADS)
@@ -358,16 +375,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
             m.value[d] = sums[2][0] + bias[2 * width + d];
         }
     }
-    if (threadIdx.x == 0)
-        m.value[a.D] = 1;
-    __syncthreads();
-
-    if (position >= a.longest)
-        write_nothing(a, head);
-    else if constexpr (SOFTMAX)
-        mix_by_softmax<W, SOFTMAX_TURNS, ATTEND_THREADS>(a, m, head, position);
-    else
-        mix_linearly(a, m, head, ahead);
+    mix<W, SOFTMAX, ATTEND_THREADS>(a, m, head, position, ahead);
 }
 
 /* out = f(x weight^T + bias) + residual, of few rows */
@@ -544,16 +552,7 @@ __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS)
             m.key[d] = mapped_number(a, row[width + d]);
             m.value[d] = row[2 * width + d];
         }
-        if (threadIdx.x == 0)
-            m.value[a.D] = 1;
-        __syncthreads();
-
-        if (position >= a.longest)
-            write_nothing(a, head);
-        else if constexpr (SOFTMAX)
-            mix_by_softmax<W, SOFTMAX_TURNS, THREADS>(a, m, head, position);
-        else
-            mix_linearly(a, m, head, ahead);
+        mix<W, SOFTMAX, THREADS>(a, m, head, position, ahead);
     }
 }
 
