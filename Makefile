@@ -152,6 +152,7 @@ $(WITH_PICTURES): $(PICTURES:%.c=$(BUILD)/%.o)
 $(WITH_PICTURES): LIBS += -lpng -lz
 
 $(BUILD)/tests/test_attention $(BUILD)/tests/test_attention_options: $(BUILD)/tests/attention_oracle.o
+$(BUILD)/tests/test_file $(BUILD)/tests/test_pictures: $(BUILD)/tests/folder.o
 
 ifeq ($(CUDA),yes)
 TESTS += $(BUILD)/tests/test_curand

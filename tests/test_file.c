@@ -1,4 +1,4 @@
-#include "tests/support.h"
+#include "tests/folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,78 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---------------------------------------------------------------------------- folders and files */
-
-typedef struct Text {
-    char text[2048];
-} Text;
-
-__attribute__((format(printf, 1, 2))) static Text text(const char *format, ...)
-{
-    Text result;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(result.text, sizeof result.text, format, arguments);
-    va_end(arguments);
-    return result;
-}
-
-/* Each test works in a folder of its own, which end_folder removes with all its files. */
-static char folder[64];
-static char path[96];
-
-static void begin_folder(void)
-{
-    strcpy(folder, "/tmp/tapegrad-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/file.safetensors", folder);
-}
-
-/* Calls unlink for all files of the folder, or only counts them. */
-static int files_in_folder(bool remove_them)
-{
-    DIR *directory = opendir(folder);
-    ck_assert_ptr_nonnull(directory);
-    int count = 0;
-    for (struct dirent *item; (item = readdir(directory)) != NULL;) {
-        if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
-            continue;
-        count++;
-        if (remove_them)
-            remove(text("%s/%s", folder, item->d_name).text);
-    }
-    closedir(directory);
-    return count;
-}
-
-static void end_folder(void)
-{
-    files_in_folder(true);
-    ck_assert_int_eq(rmdir(folder), 0);
-}
-
-static void write_bytes(const void *bytes, size_t size)
-{
-    FILE *stream = fopen(path, "wb");
-    ck_assert_ptr_nonnull(stream);
-    ck_assert_uint_eq(fwrite(bytes, 1, size, stream), size);
-    ck_assert_int_eq(fclose(stream), 0);
-}
-
-/* The file's bytes, to be freed. */
-static unsigned char *read_bytes(size_t *size)
-{
-    FILE *stream = fopen(path, "rb");
-    ck_assert_ptr_nonnull(stream);
-    struct stat status;
-    ck_assert_int_eq(fstat(fileno(stream), &status), 0);
-    *size = (size_t)status.st_size;
-    unsigned char *bytes = malloc(*size + 1);
-    ck_assert_ptr_nonnull(bytes);
-    ck_assert_uint_eq(fread(bytes, 1, *size, stream), *size);
-    fclose(stream);
-    return bytes;
-}
+/* ------------------------------------------------------------------------------------ damaged files */
+#define FILE_NAME "file.safetensors"
 
 /* Writes a header of this length, then so many bytes of data: 0, 1, 2, ... */
 static void write_file(const char *header, size_t length, size_t data_bytes)
@@ -96,7 +26,7 @@ static void write_file(const char *header, size_t length, size_t data_bytes)
     memcpy(bytes + 8, header, length);
     for (size_t i = 0; i < data_bytes; i++)
         bytes[8 + length + i] = (unsigned char)i;
-    write_bytes(bytes, 8 + length + data_bytes);
+    write_plain(path, bytes, 8 + length + data_bytes);
     free(bytes);
 }
 
@@ -160,7 +90,7 @@ static void assert_constant(double value, int64_t count, int files)
 
 START_TEST(all_types_and_ranks)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     static const size_t sizes[] = {
         [FILE_F32] = 4, [FILE_F64] = 8, [FILE_I32] = 4, [FILE_I64] = 8
     };
@@ -199,7 +129,7 @@ END_TEST
 /* The bytes themselves, so that other programs can read them. */
 START_TEST(bytes_on_the_disk)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     const float x[] = { 1, -2 };
     const int64_t n[] = { 258 };
     const FileEntry entries[] = { { "x", FILE_F32, shape(2, 1), x },
@@ -213,7 +143,7 @@ START_TEST(bytes_on_the_disk)
         "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[8,16]}}       "
         "\0\0\x80\x3f\0\0\0\xc0\x02\x01\0\0\0\0\0\0";
     size_t size;
-    unsigned char *bytes = read_bytes(&size);
+    unsigned char *bytes = read_plain(path, &size);
     ck_assert_uint_eq(size, sizeof expected - 1);
     ck_assert_mem_eq(bytes, expected, size);
     free(bytes);
@@ -223,7 +153,7 @@ END_TEST
 
 START_TEST(no_entries)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     ck_assert(tensor_file_save(path, NULL, 0, NULL, 0));
     TensorFile *file = open_file();
     ck_assert_int_eq(tensor_file_count(file), 0);
@@ -242,7 +172,7 @@ END_TEST
 
 START_TEST(metadata_and_odd_names)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     const FileMetadata metadata[] = { { "step", "1200" },
                                       { "quote \" and \\", "line\nline\ttab\x01" },
                                       { "", "the empty key" },
@@ -265,7 +195,7 @@ END_TEST
 
 START_TEST(many_entries)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     enum { COUNT = 3000 };
     static Text names[COUNT];
     static int32_t values[COUNT];
@@ -290,7 +220,7 @@ END_TEST
  * in another order than their data, data that are not aligned. */
 START_TEST(files_of_others)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     static const char header[] =
         "{ \"b\\u00e9\" :\t{\"shape\": [1e0, 2.0],\r\n\"data_offsets\":[4,20],\"dtype\":\"F64\"},"
         "\"a\":{\"dtype\":\"I32\",\"shape\":[],\"data_offsets\":[0,4]}} ";
@@ -354,7 +284,7 @@ static TensorFile *conversions(void)
 
 START_TEST(conversions_that_fit)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     TensorFile *file = conversions();
     Real numbers[2];
     ck_assert(tensor_file_read(file, "f32", shape(2), numbers));
@@ -374,7 +304,7 @@ END_TEST
 
 START_TEST(conversions_that_do_not_fit)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     TensorFile *file = conversions();
     Real numbers[2];
     int32_t integers[2];
@@ -428,7 +358,7 @@ END_TEST
 
 START_TEST(saving_replaces)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 1000));
     assert_constant(1, 1000, 1);
     ck_assert(save_constant(2, 10));
@@ -452,7 +382,7 @@ END_TEST
 /* A full disk: the process may write no more than 4096 bytes a file. */
 START_TEST(failing_save_leaves_the_old_file)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 100));
     struct rlimit old, limit;
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
@@ -472,7 +402,7 @@ END_TEST
 /* The same with a process that is killed while it writes. */
 START_TEST(killed_save_leaves_the_old_file)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 100));
     pid_t child = fork();
     ck_assert_int_ge(child, 0);
@@ -493,7 +423,7 @@ END_TEST
 
 START_TEST(places_that_cannot_be_written)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     char place[sizeof path];
     strcpy(place, path);
     const float one = 1;
@@ -534,7 +464,7 @@ END_TEST
 
 START_TEST(requests_that_are_refused)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 100));
     const float one[4] = { 1, 1, 1, 1 };
     const Shape scalar = shape_scalar(), zero = { .rank = 2, .size = { 2, 0 } },
@@ -701,7 +631,7 @@ static const struct BrokenHeader {
 
 START_TEST(broken_headers_are_named)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     for (size_t c = 0; c < sizeof broken_headers / sizeof *broken_headers; c++) {
         const struct BrokenHeader *broken = &broken_headers[c];
         write_file(broken->header, strlen(broken->header), broken->data_bytes);
@@ -717,7 +647,7 @@ END_TEST
 /* A zero byte in the header, and nesting without end. */
 START_TEST(headers_that_strain_the_parser)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     write_file("{}\0{}", 5, 0);
     assert_refused("the header is not UTF-8 at byte 2");
     enum { DEPTH = 1000000 };
@@ -734,19 +664,19 @@ END_TEST
 
 START_TEST(broken_lengths_are_named)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     assert_refused(strerror(ENOENT));
-    write_bytes("", 0);
+    write_plain(path, "", 0);
     assert_refused("the file has 0 bytes; the header's length alone takes 8");
-    write_bytes("\2\0\0\0\0\0\0", 7);
+    write_plain(path, "\2\0\0\0\0\0\0", 7);
     assert_refused("the file has 7 bytes; the header's length alone takes 8");
-    write_bytes("\3\0\0\0\0\0\0\0{}", 10);
+    write_plain(path, "\3\0\0\0\0\0\0\0{}", 10);
     assert_refused("the header's length is 3, but 2 bytes follow");
-    write_bytes("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
+    write_plain(path, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
     assert_refused("the header's length is 18446744073709551615, but 2 bytes follow");
     /* A file with a hole of a header's length that is one too large takes no room on the disk. */
     uint64_t length = 100000001;
-    write_bytes(&length, 8);
+    write_plain(path, &length, 8);
     ck_assert_int_eq(truncate(path, 8 + 100000001), 0);
     assert_refused("the header's length is 100000001; at most 100000000 is allowed");
     end_folder();
@@ -767,21 +697,21 @@ static unsigned char *good_bytes(size_t *size)
                                   { "m", FILE_I64, shape(2, 1, 1, 1), m } };
     const FileMetadata metadata[] = { { "step", "12" }, { "name", "gr\xc3\xbc\xc3\x9f" } };
     ck_assert(tensor_file_save(path, entries, 4, metadata, 2));
-    return read_bytes(size);
+    return read_plain(path, size);
 }
 
 START_TEST(every_truncation_is_refused)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     size_t size;
     unsigned char *bytes = good_bytes(&size);
     for (size_t length = 0; length < size; length++) {
-        write_bytes(bytes, length);
+        write_plain(path, bytes, length);
         TensorFile *file = tensor_file_open(path);
         ck_assert_msg(file == NULL, "the first %zu of %zu bytes were accepted", length, size);
         ck_assert_ptr_nonnull(strstr(tapegrad_error(), path));
     }
-    write_bytes(bytes, size);
+    write_plain(path, bytes, size);
     tensor_file_close(open_file());
     free(bytes);
     end_folder();
@@ -820,7 +750,7 @@ static void assert_sound(const TensorFile *file, size_t size)
 /* Opens the bytes as a file; returns whether it was accepted. */
 static bool try_bytes(const unsigned char *bytes, size_t size)
 {
-    write_bytes(bytes, size);
+    write_plain(path, bytes, size);
     TensorFile *file = tensor_file_open(path);
     if (file == NULL) {
         ck_assert_ptr_nonnull(strstr(tapegrad_error(), path));
@@ -833,7 +763,7 @@ static bool try_bytes(const unsigned char *bytes, size_t size)
 
 START_TEST(mutated_bytes_are_survived)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     size_t size;
     unsigned char *good = good_bytes(&size), *bytes = malloc(size);
     ck_assert_ptr_nonnull(bytes);
@@ -911,7 +841,7 @@ static size_t mutate_header(Random *random, unsigned char *bytes, size_t size)
 
 START_TEST(mutated_headers_are_survived)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     size_t size;
     unsigned char *good = good_bytes(&size), *bytes = malloc(size + 1000);
     ck_assert_ptr_nonnull(bytes);
@@ -933,7 +863,7 @@ END_TEST
 
 START_TEST(exhausted_memory_is_reported)
 {
-    begin_folder();
+    begin_folder(FILE_NAME);
     int64_t failed = 0;
     for (int64_t n = 1;; n++) {
         device_fail_allocation(n);

@@ -1,9 +1,8 @@
 /* What the image programs of examples/ read and write: IDX files and PNG. */
 #include "examples/idx.h"
 #include "examples/image.h"
-#include "tests/support.h"
+#include "tests/folder.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <png.h>
 #include <signal.h>
@@ -14,64 +13,6 @@
 #include <unistd.h>
 #include <zlib.h>
 
-/* ------------------------------------------------------------------------ directories and files */
-
-typedef struct Text {
-    char text[2048];
-} Text;
-
-__attribute__((format(printf, 1, 2))) static Text text(const char *format, ...)
-{
-    Text result;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(result.text, sizeof result.text, format, arguments);
-    va_end(arguments);
-    return result;
-}
-
-/* Each test works in a directory of its own, which end_directory removes with all its files. */
-static char directory[64];
-static char path[128];
-
-static void begin_directory(const char *name)
-{
-    strcpy(directory, "/tmp/tapegrad-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(directory));
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-}
-
-/* Removes all files of the directory, or only counts them. */
-static int files_in_directory(bool remove_them)
-{
-    DIR *stream = opendir(directory);
-    ck_assert_ptr_nonnull(stream);
-    int count = 0;
-    for (struct dirent *item; (item = readdir(stream)) != NULL;) {
-        if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
-            continue;
-        count++;
-        if (remove_them)
-            remove(text("%s/%s", directory, item->d_name).text);
-    }
-    closedir(stream);
-    return count;
-}
-
-static void end_directory(void)
-{
-    files_in_directory(true);
-    ck_assert_int_eq(rmdir(directory), 0);
-}
-
-static void write_plain(const char *name, const void *bytes, size_t size)
-{
-    FILE *stream = fopen(name, "wb");
-    ck_assert_ptr_nonnull(stream);
-    ck_assert_uint_eq(fwrite(bytes, 1, size, stream), size);
-    ck_assert_int_eq(fclose(stream), 0);
-}
-
 /* mode "wb", or "ab" for another member behind those that are there. */
 static void write_gzipped(const char *name, const char *mode, const void *bytes, size_t size)
 {
@@ -80,21 +21,6 @@ static void write_gzipped(const char *name, const char *mode, const void *bytes,
     if (size > 0)
         ck_assert_int_eq(gzwrite(file, bytes, (unsigned)size), (int)size);
     ck_assert_int_eq(gzclose(file), Z_OK);
-}
-
-/* The file's bytes, to be freed. */
-static uint8_t *read_plain(const char *name, size_t *size)
-{
-    FILE *stream = fopen(name, "rb");
-    ck_assert_ptr_nonnull(stream);
-    struct stat status;
-    ck_assert_int_eq(fstat(fileno(stream), &status), 0);
-    *size = (size_t)status.st_size;
-    uint8_t *bytes = malloc(*size + 1);
-    ck_assert_ptr_nonnull(bytes);
-    ck_assert_uint_eq(fread(bytes, 1, *size, stream), *size);
-    fclose(stream);
-    return bytes;
 }
 
 /* ----------------------------------------------------------------------------------- good files */
@@ -133,18 +59,18 @@ static void assert_good_images(Idx idx)
 
 START_TEST(images_plain_and_gzipped)
 {
-    begin_directory("images");
+    begin_folder("images");
     write_plain(path, good_images(), HEADER + DATA);
     assert_good_images(read_good(IDX_IMAGES));
     write_gzipped(path, "wb", good_images(), HEADER + DATA);
     assert_good_images(read_good(IDX_IMAGES));
-    end_directory();
+    end_folder();
 }
 END_TEST
 
 START_TEST(labels)
 {
-    begin_directory("labels");
+    begin_folder("labels");
     write_plain(path, LABELS_HEADER "\3\1\4\1\5\x9\2", 8 + 7);
     Idx idx = read_good(IDX_LABELS);
     ck_assert_int_eq(idx.count, 7);
@@ -152,14 +78,14 @@ START_TEST(labels)
     ck_assert_int_eq(idx.columns, 1);
     ck_assert_mem_eq(idx.bytes, "\3\1\4\1\5\x9\2", 7);
     idx_free(&idx);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
 /* More than the reader takes at once, and no multiple of it: 5000 images of 28 x 28. */
 START_TEST(many_images)
 {
-    begin_directory("images");
+    begin_folder("images");
     size_t data = (size_t)5000 * 28 * 28;
     uint8_t *bytes = malloc(HEADER + data);
     ck_assert_ptr_nonnull(bytes);
@@ -178,7 +104,7 @@ START_TEST(many_images)
         idx_free(&idx);
     }
     free(bytes);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
@@ -189,7 +115,7 @@ START_TEST(mnist_by_its_names)
         [MNIST_TRAINING] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte" },
         [MNIST_TEST] = { "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte" },
     };
-    begin_directory("");
+    begin_folder("");
     uint8_t label = 1;
     for (int i = 0; i < 4; i++, label++) {
         MnistPart part = i % 2 ? MNIST_TEST : MNIST_TRAINING;
@@ -199,21 +125,20 @@ START_TEST(mnist_by_its_names)
             memcpy(bytes, "\0\0\x08\1\0\0\0\1 ", 9), data = bytes + 8;
         for (int gzipped = 1; gzipped >= 0; gzipped--) {
             *data = (uint8_t)(2 * label + gzipped);
-            Text name = text("%s/%s%s", directory, names[part][i / 2], gzipped ? ".gz" : "");
+            Text name = text("%s/%s%s", folder, names[part][i / 2], gzipped ? ".gz" : "");
             if (gzipped)
                 write_gzipped(name.text, "wb", bytes, (size_t)(data - bytes) + 1);
             else
                 write_plain(name.text, bytes, (size_t)(data - bytes) + 1);
             Idx idx;
             Sentence sentence;
-            ck_assert_msg(idx_read_mnist(directory, part, kind, &idx, &sentence), "%s",
-                          sentence.text);
+            ck_assert_msg(idx_read_mnist(folder, part, kind, &idx, &sentence), "%s", sentence.text);
             ck_assert_int_eq(idx.count, 1);
             ck_assert_int_eq(idx.bytes[0], 2 * label + gzipped);
             idx_free(&idx);
         }
     }
-    end_directory();
+    end_folder();
 }
 END_TEST
 
@@ -272,21 +197,21 @@ static const struct Damaged {
 
 START_TEST(damage_is_named)
 {
-    begin_directory("file");
+    begin_folder("file");
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
         write_plain(path, damaged[i].bytes, damaged[i].size);
         assert_refused(damaged[i].kind, damaged[i].sentence);
         write_gzipped(path, "wb", damaged[i].bytes, damaged[i].size);
         assert_refused(damaged[i].kind, damaged[i].sentence);
     }
-    end_directory();
+    end_folder();
 }
 END_TEST
 
 /* A header may ask for 4 GiB; memory is taken as the data come. Here it may grow by 64 MiB. */
 START_TEST(promised_sizes_take_no_memory)
 {
-    begin_directory("images");
+    begin_folder("images");
     write_plain(path, "\0\0\x08\3\xff\xff\xff\xff\0\0\0\1\0\0\0\1 ", 17);
     FILE *statm = fopen("/proc/self/statm", "r");
     long pages = 0;
@@ -299,14 +224,14 @@ START_TEST(promised_sizes_take_no_memory)
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &limit), 0);
     assert_refused(IDX_IMAGES, "its data end after 1 bytes; by its header there are 4294967295");
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &old), 0);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
 #define ZLIB_SAYS "expected gzipped data without damage, but zlib says: "
 START_TEST(gzip_damage_is_named)
 {
-    begin_directory("images.gz");
+    begin_folder("images.gz");
     write_gzipped(path, "wb", good_images(), HEADER + DATA);
     size_t size;
     uint8_t *bytes = read_plain(path, &size);
@@ -328,7 +253,7 @@ START_TEST(gzip_damage_is_named)
     write_gzipped(path, "ab", "more", 4);
     assert_refused(IDX_IMAGES, "goes on behind its data; by its header there are 30 bytes of them");
     free(bytes);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
@@ -338,29 +263,28 @@ END_TEST
     "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte"
 START_TEST(missing_files_are_named)
 {
-    begin_directory("");
+    begin_folder("");
     Idx idx;
     Sentence sentence;
-    ck_assert(!idx_read_mnist(directory, MNIST_TRAINING, IDX_IMAGES, &idx, &sentence));
-    ck_assert_str_eq(
-        sentence.text,
-        text("%s: there is no train-images-idx3-ubyte%s", directory, OTHER_NAMES).text);
+    ck_assert(!idx_read_mnist(folder, MNIST_TRAINING, IDX_IMAGES, &idx, &sentence));
+    ck_assert_str_eq(sentence.text,
+                     text("%s: there is no train-images-idx3-ubyte%s", folder, OTHER_NAMES).text);
     ck_assert(!idx_read_mnist("/none", MNIST_TEST, IDX_LABELS, &idx, &sentence));
     ck_assert_str_eq(sentence.text,
                      text("/none: there is no t10k-labels-idx1-ubyte%s", OTHER_NAMES).text);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
 START_TEST(what_is_no_file_is_named)
 {
-    begin_directory("t10k-images-idx3-ubyte");
+    begin_folder("t10k-images-idx3-ubyte");
     assert_refused(IDX_IMAGES, text("cannot be read: %s", strerror(ENOENT)).text);
     ck_assert_int_eq(mkdir(path, 0700), 0);
     assert_refused(IDX_IMAGES, "is a directory; expected an IDX file");
     Idx idx;
     Sentence sentence;
-    ck_assert(!idx_read_mnist(directory, MNIST_TEST, IDX_IMAGES, &idx, &sentence));
+    ck_assert(!idx_read_mnist(folder, MNIST_TEST, IDX_IMAGES, &idx, &sentence));
     ck_assert_str_eq(sentence.text, text("%s: is a directory; expected an IDX file", path).text);
     ck_assert_int_eq(rmdir(path), 0);
     ck_assert_int_eq(mkfifo(path, 0600), 0);
@@ -371,17 +295,17 @@ START_TEST(what_is_no_file_is_named)
     write_plain(path, good_images(), HEADER + DATA);
     uid_t user = geteuid();
     ck_assert_int_eq(chmod(path, 0), 0);
-    ck_assert_int_eq(chmod(directory, 0755), 0);
+    ck_assert_int_eq(chmod(folder, 0755), 0);
     ck_assert(user != 0 || seteuid(65534) == 0);
     assert_refused(IDX_IMAGES, text("cannot be read: %s", strerror(EACCES)).text);
     ck_assert(user != 0 || seteuid(user) == 0);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
 START_TEST(every_truncation_is_refused)
 {
-    begin_directory("images");
+    begin_folder("images");
     for (int gzipped = 0; gzipped < 2; gzipped++) {
         if (gzipped)
             write_gzipped(path, "wb", good_images(), HEADER + DATA);
@@ -399,7 +323,7 @@ START_TEST(every_truncation_is_refused)
         }
         free(bytes);
     }
-    end_directory();
+    end_folder();
 }
 END_TEST
 
@@ -422,7 +346,7 @@ static void write_mutated(Random *random, const uint8_t *good, size_t size)
 /* Gzipped: the images as they were, or a sentence. */
 START_TEST(mutations_of_gzipped_files_are_found)
 {
-    begin_directory("images.gz");
+    begin_folder("images.gz");
     write_gzipped(path, "wb", good_images(), HEADER + DATA);
     size_t size;
     uint8_t *good = read_plain(path, &size);
@@ -442,14 +366,14 @@ START_TEST(mutations_of_gzipped_files_are_found)
     }
     ck_assert(accepted > 0 && accepted < TRIALS); /* gzip's date and the like may change */
     free(good);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
 /* Not gzipped: what the file says, all of it, or a sentence. */
 START_TEST(mutations_of_plain_files_are_survived)
 {
-    begin_directory("images");
+    begin_folder("images");
     Random random = random_new(1, random_stream("plain"));
     enum { TRIALS = 6000 };
     int accepted = 0;
@@ -470,7 +394,7 @@ START_TEST(mutations_of_plain_files_are_survived)
         }
     }
     ck_assert(accepted > 0 && accepted < TRIALS);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
@@ -534,40 +458,40 @@ static const uint8_t *noise(void)
 
 START_TEST(pictures_are_read_back)
 {
-    begin_directory("picture.png");
+    begin_folder("picture.png");
     check_grid((ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1 });
     check_grid((ImageGrid){ 1, 1, 28, 28, noise(), .scale = 1, .margin = 3, .background = 255 });
     check_grid((ImageGrid){ 3, 4, 28, 28, noise(), .scale = 2, .margin = 2, .background = 128 });
     check_grid((ImageGrid){ 2, 5, 3, 7, noise(), .scale = 3 });
     check_grid((ImageGrid){ 5, 1, 2, 1, noise(), .scale = 1, .margin = 10, .background = 9 });
-    ck_assert_int_eq(files_in_directory(false), 1);
-    end_directory();
+    ck_assert_int_eq(files_in_folder(false), 1);
+    end_folder();
 }
 END_TEST
 
 /* So much room for everybody as the process's mask allows, as other programs' files have. */
 START_TEST(pictures_may_be_read_by_others)
 {
-    begin_directory("picture.png");
+    begin_folder("picture.png");
     mode_t old = umask(022);
     write_grid((ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1 });
     struct stat status;
     ck_assert_int_eq(stat(path, &status), 0);
     ck_assert_int_eq(status.st_mode & 0777, 0644);
     umask(old);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
 /* Without a directory in the path. */
 START_TEST(pictures_where_one_stands)
 {
-    begin_directory("picture.png");
-    ck_assert_int_eq(chdir(directory), 0);
+    begin_folder("picture.png");
+    ck_assert_int_eq(chdir(folder), 0);
     strcpy(path, "picture.png");
     check_grid((ImageGrid){ 1, 2, 3, 4, noise(), .scale = 1 });
     ck_assert_int_eq(chdir("/"), 0);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
@@ -580,21 +504,21 @@ static void assert_picture_refused(ImageGrid grid, const char *expected)
 
 START_TEST(pictures_that_cannot_be_written)
 {
-    begin_directory("none/picture.png");
+    begin_folder("none/picture.png");
     ImageGrid small = { 1, 1, 2, 2, noise(), .scale = 1 };
     assert_picture_refused(small,
                            text("cannot make a new file beside it: %s", strerror(ENOENT)).text);
-    snprintf(path, sizeof path, "%s", directory);
+    snprintf(path, sizeof path, "%s", folder);
     assert_picture_refused(small, "it is there already and not a regular file");
-    ck_assert_int_eq(files_in_directory(false), 0);
-    end_directory();
+    ck_assert_int_eq(files_in_folder(false), 0);
+    end_folder();
 }
 END_TEST
 
 /* A full disk: the process may write no more than 4096 bytes a file. */
 START_TEST(failing_write_leaves_the_old_picture)
 {
-    begin_directory("picture.png");
+    begin_folder("picture.png");
     check_grid((ImageGrid){ 1, 1, 2, 2, noise(), .scale = 1 });
     size_t before, after;
     uint8_t *old_bytes = read_plain(path, &before);
@@ -609,16 +533,16 @@ START_TEST(failing_write_leaves_the_old_picture)
     uint8_t *new_bytes = read_plain(path, &after);
     ck_assert_uint_eq(before, after);
     ck_assert_mem_eq(old_bytes, new_bytes, before);
-    ck_assert_int_eq(files_in_directory(false), 1);
+    ck_assert_int_eq(files_in_folder(false), 1);
     free(old_bytes);
     free(new_bytes);
-    end_directory();
+    end_folder();
 }
 END_TEST
 
 START_TEST(grids_that_make_no_picture)
 {
-    begin_directory("picture.png");
+    begin_folder("picture.png");
 #define NO_PICTURE(sizes) sizes ": expected a picture of 1 to 1000000 pixels a side"
     assert_picture_refused((ImageGrid){ 0, 1, 2, 3, noise(), .scale = 1 },
                            NO_PICTURE("0 x 1 images of 2 x 3, scaled by 1, with margins of 0"));
@@ -636,7 +560,7 @@ START_TEST(grids_that_make_no_picture)
         (ImageGrid){ INT64_MAX, 1, INT64_MAX, 1, noise(), .scale = INT64_MAX },
         NO_PICTURE("9223372036854775807 x 1 images of 9223372036854775807 x 1, scaled by "
                    "9223372036854775807, with margins of 0"));
-    end_directory();
+    end_folder();
 }
 END_TEST
 
