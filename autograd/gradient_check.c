@@ -69,6 +69,10 @@ static Tensor *evaluate(Check *check)
 static void analytic_gradients(Check *check)
 {
     Tensor *out = evaluate(check);
+    if (!out) {
+        free_all(check);
+        error_raise("gradient_check: the function returned NULL, expected a tensor");
+    }
     const int64_t count = tensor_count(out);
     check->weights = allocate((size_t)count * sizeof(Real));
     check->out = allocate((size_t)count * sizeof(Real));
@@ -137,6 +141,11 @@ GradientCheck gradient_check(Device *device, CheckedFunction *function, void *co
 {
     if (count < 1 || count > MAX_INPUTS)
         error_raise("gradient_check: %d inputs, expected 1 to %d", count, MAX_INPUTS);
+    if (!function)
+        error_raise("gradient_check: function is NULL");
+    for (int i = 0; i < count; i++)
+        if (!inputs[i].values)
+            error_raise("gradient_check: inputs[%d].values is NULL", i);
     Check check = {
         .tape = tape_new(device), .function = function, .context = context, .count = count
     };

@@ -129,6 +129,13 @@ Precision tape_precision(const Tape *tape)
     return tape->precision;
 }
 
+/* "op_add: the tape is NULL" of "op_add" or "op_add: a" */
+static void need_tape(const Tape *tape, const char *label)
+{
+    if (!tape)
+        error_raise("%.*s: the tape is NULL", (int)strcspn(label, ":"), label);
+}
+
 /* "op_add: memory is exhausted: ..." with the operation's name cut from the label. */
 static _Noreturn void exhausted(Tape *tape, size_t bytes)
 {
@@ -170,6 +177,7 @@ const void *tape_save(Tape *tape, const void *data, size_t size)
 /* ---------------------------------------------------------------------------------------- tensors */
 static TapeTensor *new_tensor(Tape *tape, TensorType type, Shape shape)
 {
+    shape = shape_new(shape.rank, shape.size); /* it may be made by hand */
     TapeTensor *entry = arena_take(tape, sizeof *entry);
     if (tape->tensor_count == 0)
         tape->errors = error_count();
@@ -226,6 +234,7 @@ Tensor *tape_tensor_i32(Tape *tape, Shape shape)
 
 Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
 {
+    shape = shape_new(shape.rank, shape.size);
     if (shape_count(shape) != tensor_count(tensor))
         tape_error(tape, "tape_view: cannot show %s as %s: the numbers of elements differ",
                    shape_text(tensor->shape).text, shape_text(shape).text);
@@ -248,17 +257,31 @@ void tape_scratch_free(Tape *tape, Tensor *scratch)
         take_storage(scratch);
 }
 
-Tensor *tape_input(Tape *tape, const Real *host, Shape shape)
+/* Raises unless there are a tape and the host's numbers; names what is being done. */
+static void begin_input(Tape *tape, const char *function, const void *host)
 {
-    tape->label = "tape_input";
+    need_tape(tape, function);
+    tape->label = function;
+    if (!host)
+        tape_error(tape, "%s: host is NULL", function);
+}
+
+static Tensor *input(Tape *tape, const char *function, const Real *host, Shape shape)
+{
+    begin_input(tape, function, host);
     Tensor *tensor = tape_tensor(tape, shape);
     tensor_write(tensor, host);
     return tensor;
 }
 
+Tensor *tape_input(Tape *tape, const Real *host, Shape shape)
+{
+    return input(tape, "tape_input", host, shape);
+}
+
 Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape)
 {
-    tape->label = "tape_input_i32";
+    begin_input(tape, "tape_input_i32", host);
     Tensor *tensor = tape_tensor_i32(tape, shape);
     tensor_write_i32(tensor, host);
     return tensor;
@@ -266,13 +289,14 @@ Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape)
 
 Tensor *tape_variable(Tape *tape, const Real *host, Shape shape)
 {
-    Tensor *tensor = tape_input(tape, host, shape);
+    Tensor *tensor = input(tape, "tape_variable", host, shape);
     tensor->requires_gradient = true;
     return tensor_keep(tensor);
 }
 
 static Tensor *new_persistent(Tape *tape, TensorType type, Shape shape)
 {
+    shape = shape_new(shape.rank, shape.size);
     tape->label = "tape_persistent";
     Persistent *persistent = memory_allocate(sizeof *persistent);
     if (!persistent)
@@ -305,6 +329,7 @@ Tensor *tape_persistent_i32(Tape *tape, Shape shape)
 
 static void use(Tape *tape, const char *label, Tensor *tensor, TensorType type)
 {
+    need_tape(tape, label);
     tape->label = label;
     const char *trouble = tensor_unreadable(tensor, type);
     if (trouble)
@@ -462,6 +487,7 @@ static void walk(Tape *tape, Tensor *out)
 /* Raises unless a pass can begin at out. */
 static void check_start(Tape *tape, const char *label, Tensor *out)
 {
+    need_tape(tape, label);
     if (tape->went_backward)
         tape_error(tape,
                    "%.*s: this tape went backward already, and what the pass needs is released; "
@@ -607,6 +633,9 @@ static void record_step(Tape *tape)
 
 void tape_replay(Tape *tape, TapeStep *step, void *context)
 {
+    need_tape(tape, "tape_replay");
+    if (!step)
+        tape_error(tape, "tape_replay: step is NULL");
     Replay *replay = &tape->replay;
     const bool again = replay->step == step && replay->context == context;
     if (!again || !replay->capture) {

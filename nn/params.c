@@ -187,6 +187,8 @@ static const char *lay_out(Tensor *tensor)
 Name nn_name(const char *path, const char *name)
 {
     Name result;
+    if (!path || !name)
+        error_raise("params: a name is NULL");
     int length =
         snprintf(result.text, sizeof result.text, "%s%s%s", path, path[0] ? "." : "", name);
     if (length < 0 || length >= NAME_BYTES - PREFIX_ROOM)
@@ -261,7 +263,10 @@ static void make_handle(Params *params, Weight *weight, Name name, Shape shape, 
 
 Tensor *params_add(Params *params, const char *name, Shape shape, Initializer initializer)
 {
+    if (!params || !name)
+        error_raise("params_add: %s is NULL", params ? "the name" : "params");
     Name own = nn_name("", name);
+    shape = shape_new(shape.rank, shape.size); /* it may be made by hand */
     check_name(params, name);
     Storage *storage = new_storage(params, name, 0, shape, initializer);
     make_handle(params, &storage->whole, own, shape, NULL);
@@ -273,6 +278,9 @@ static Shape check_joined(const Params *params, const char *prefix, const char *
                           int count, const char *suffix, Shape shape)
 {
     Name whole = nn_name(prefix, suffix);
+    if (!params || !names)
+        error_raise("params_add_joined: %s: %s is NULL", whole.text, params ? "names" : "params");
+    shape = shape_new(shape.rank, shape.size);
     if (count < 1)
         error_raise("params_add_joined: %s: there are %d names, expected 1 or more", whole.text,
                     count);
@@ -335,6 +343,9 @@ Tensor *params_try_constant(Params *params, const Real *host, Shape shape)
 
 Tensor *params_constant(Params *params, const Real *host, Shape shape)
 {
+    if (!host)
+        error_raise("params_constant: host is NULL");
+    shape = shape_new(shape.rank, shape.size);
     Tensor *constant = params_try_constant(params, host, shape);
     if (!constant)
         error_raise(

@@ -30,6 +30,8 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
         error_raise("%s: there is no attention %d", function, (int)c.attention);
     if ((unsigned)c.features > FEATURES_RANDOM)
         error_raise("%s: there is no feature map %d", function, (int)c.features);
+    if ((unsigned)c.form > FORM_QUADRATIC)
+        error_raise("%s: there is no form %d", function, (int)c.form);
     c.projections =
         size_or_default(function, "projections", c.projections, 2 * c.head_dim, LARGEST_SIZE);
     if (!(c.dropout >= 0 && c.dropout < 1))
@@ -42,6 +44,9 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
     c.lsh_rounds = size_or_default(function, "lsh_rounds", c.lsh_rounds, 1, 64);
     c.lsh_chunk = size_or_default(function, "lsh_chunk", c.lsh_chunk, 32, LARGEST_SIZE);
     c.lsh_buckets = size_or_default(function, "lsh_buckets", c.lsh_buckets, 0, LARGEST_SIZE);
+    if (c.lsh_buckets != 1 && c.lsh_buckets % 2 != 0)
+        error_raise("%s: lsh_buckets is %lld, expected an even number, or 1", function,
+                    (long long)c.lsh_buckets);
     return c;
 }
 

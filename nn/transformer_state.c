@@ -201,6 +201,8 @@ static void need_storage(const Transformer *transformer)
 
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config)
 {
+    if (!transformer)
+        error_raise("nn_transformer_state: the transformer is NULL");
     Device *device = transformer->layer[0].norm1.weight->device;
     check_attention(&transformer->layer[0].attention);
     config.sequences = config_size("sequences", config.sequences, 1);

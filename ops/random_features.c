@@ -147,6 +147,9 @@ static void orthogonalise(Real *w, int64_t count, int64_t D)
 
 void op_draw_projection(Real *host, int64_t F, int64_t D, bool orthogonal, Random *random)
 {
+    if (F < 1 || D < 1)
+        error_raise("op_draw_projection: F is %lld and D is %lld, expected 1 or more", (long long)F,
+                    (long long)D);
     const Shape size = shape(F, D);
     random_normal(random, host, shape_count(size));
     for (int64_t f = 0; orthogonal && f < F; f += D)

@@ -145,6 +145,9 @@ static void fill(Contents *contents, const Optimizer *optimizer, const Texts *ow
 bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int text_count,
                 const char *path)
 {
+    if (text_count < 0)
+        return error_report("optim_save: %s: there are %d texts, expected 0 or more", path,
+                            text_count);
     for (int i = 0; i < text_count; i++)
         if (texts[i].key && strncmp(texts[i].key, OWN_KEYS, strlen(OWN_KEYS)) == 0)
             return error_report("optim_save: %s: the key \"%.80s\" starts with \"" OWN_KEYS
@@ -217,9 +220,11 @@ static bool read_number(Reader reader, const char *key, double low, double high,
 
 static bool read_kind(Reader reader, const char *kind)
 {
-    const char *text;
-    if (!read_text(reader, OWN_KEYS "optimizer", &text))
-        return false;
+    const char *text = tensor_file_metadata(reader.file, OWN_KEYS "optimizer");
+    if (!text)
+        return error_report("optim_load: %s: there is no text \"" OWN_KEYS "optimizer\": it is no "
+                            "checkpoint of optim_save; params_load takes weights alone",
+                            reader.path);
     return strcmp(text, kind) == 0 ||
            error_report("optim_load: %s: it was saved from the optimiser %.40s; this one is %s",
                         reader.path, text, kind);
@@ -241,6 +246,10 @@ static bool read_numbers(Reader reader, Optimizer *optimizer)
 
 static bool read_random(Reader reader, Random *random)
 {
+    if (!tensor_file_metadata(reader.file, OWN_KEYS "random.seed"))
+        return error_report("optim_load: %s: there is no text \"" OWN_KEYS "random.seed\": it was "
+                            "saved without a tape; load it with NULL for the tape",
+                            reader.path);
     return read_whole(reader, OWN_KEYS "random.seed", UINT64_MAX, &random->seed) &&
            read_whole(reader, OWN_KEYS "random.stream", UINT64_MAX, &random->stream) &&
            read_whole(reader, OWN_KEYS "random.counter", UINT64_MAX, &random->counter);

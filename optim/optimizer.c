@@ -101,6 +101,8 @@ static void begin_step(void *context)
 
 void optim_step(Optimizer *optimizer)
 {
+    if (!optimizer)
+        error_raise("optim_step: the optimiser is NULL");
     Real *values = params_flat_values(optimizer->params);
     const Real *gradients = params_flat_gradients(optimizer->params);
     if (!device_is_capturing(optimizer->device))

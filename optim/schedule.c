@@ -70,6 +70,8 @@ Schedule optim_constant(void)
 Schedule optim_drops(Real factor, int count, const int64_t *at)
 {
     Schedule schedule = { .kind = SCHEDULE_DROPS, .factor = factor, .drop_count = count };
+    if (!at && count > 0)
+        error_raise("optim_drops: at is NULL, expected %d steps", count);
     for (int i = 0; i < count && i < SCHEDULE_MAX_DROPS; i++)
         schedule.drop_at[i] = at[i];
     return checked("optim_drops", schedule);

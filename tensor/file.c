@@ -71,6 +71,10 @@ static bool read_file(TensorFile *file, FILE *stream)
 
 TensorFile *tensor_file_open(const char *path)
 {
+    if (path == NULL) {
+        error_report("tensor_file_open: the path is NULL");
+        return NULL;
+    }
     TensorFile *file = memory_allocate(sizeof *file), empty = { .path = NULL };
     char *copy = memory_allocate(strlen(path) + 1);
     if (file == NULL || copy == NULL) {
@@ -106,13 +110,21 @@ void tensor_file_close(TensorFile *file)
 
 /* --------------------------------------------------------------------------------- what it holds */
 
+static void need_file(const char *function, const TensorFile *file)
+{
+    if (file == NULL)
+        error_raise("%s: the file is NULL: did tensor_file_open fail?", function);
+}
+
 int tensor_file_count(const TensorFile *file)
 {
+    need_file("tensor_file_count", file);
     return file->count;
 }
 
 const FileEntry *tensor_file_entry(const TensorFile *file, int index)
 {
+    need_file("tensor_file_entry", file);
     if (index < 0 || index >= file->count)
         error_raise("tensor_file_entry: %s: there is no entry %d; there are %d", file->path, index,
                     file->count);
@@ -121,12 +133,14 @@ const FileEntry *tensor_file_entry(const TensorFile *file, int index)
 
 const FileEntry *tensor_file_find(const TensorFile *file, const char *name)
 {
+    need_file("tensor_file_find", file);
     return bsearch(&name, file->by_name, (size_t)file->count, sizeof(FileEntry),
                    file_compare_names);
 }
 
 const char *tensor_file_metadata(const TensorFile *file, const char *key)
 {
+    need_file("tensor_file_metadata", file);
     if (file->metadata == NULL)
         return NULL;
     const FileMetadata *found = bsearch(&key, file->metadata, (size_t)file->metadata_count,
@@ -138,6 +152,7 @@ const char *tensor_file_metadata(const TensorFile *file, const char *key)
 static const FileEntry *expect(const char *function, const TensorFile *file, const char *name,
                                FileType narrow, FileType wide, Shape expected)
 {
+    need_file(function, file);
     const FileEntry *entry = tensor_file_find(file, name);
     FileNameText text = file_name_text(name);
     if (entry == NULL) {

@@ -77,6 +77,9 @@ static bool check_request(const char *path, const FileEntry *entries, int entry_
                           const FileMetadata *metadata, int metadata_count)
 {
     int64_t total = 0;
+    if (entry_count < 0 || metadata_count < 0)
+        return fail(path, "there are %d entries and %d texts, expected 0 or more", entry_count,
+                    metadata_count);
     for (int i = 0; i < entry_count; i++) {
         if (!check_entry(path, &entries[i]))
             return false;
@@ -225,6 +228,8 @@ static bool replace_file(const char *path, char *name, size_t name_size, const c
 bool tensor_file_save(const char *path, const FileEntry *entries, int entry_count,
                       const FileMetadata *metadata, int metadata_count)
 {
+    if (path == NULL)
+        return error_report("tensor_file_save: the path is NULL");
     if (!check_request(path, entries, entry_count, metadata, metadata_count))
         return false;
     size_t name_size = strlen(path) + sizeof ".tmp." + 32;

@@ -45,7 +45,8 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type)
         return type == TENSOR_REAL ? "holds integers, expected numbers of type Real"
                                    : "holds numbers of type Real, expected integers";
     if (!tensor_root(tensor)->data)
-        return "was given back already; call tensor_keep on it before the backward pass";
+        return "was given back already: by a backward pass, which tensor_keep prevents, by "
+               "tape_release or by tape_reset";
     return NULL;
 }
 
@@ -57,6 +58,15 @@ static void check(const char *function, const Tensor *tensor, TensorType type)
                     trouble);
     if (trouble)
         error_raise("%s: the tensor %s", function, trouble);
+}
+
+/* The same for a copy to or from the host. */
+static void check_copy(const char *function, const Tensor *tensor, TensorType type,
+                       const void *host)
+{
+    check(function, tensor, type);
+    if (!host)
+        error_raise("%s: host is NULL", function);
 }
 
 static size_t real_bytes(const Tensor *tensor)
@@ -95,7 +105,7 @@ static void read_bf16(const Tensor *tensor, Real *host)
 
 void tensor_read(const Tensor *tensor, Real *host)
 {
-    check("tensor_read", tensor, TENSOR_REAL);
+    check_copy("tensor_read", tensor, TENSOR_REAL, host);
     if (tensor->type == TENSOR_BF16)
         read_bf16(tensor, host);
     else
@@ -104,13 +114,13 @@ void tensor_read(const Tensor *tensor, Real *host)
 
 void tensor_read_i32(const Tensor *tensor, int32_t *host)
 {
-    check("tensor_read_i32", tensor, TENSOR_INT32);
+    check_copy("tensor_read_i32", tensor, TENSOR_INT32, host);
     device_copy_out(tensor->device, host, tensor->integers, integer_bytes(tensor));
 }
 
 void tensor_write(Tensor *tensor, const Real *host)
 {
-    check("tensor_write", tensor, TENSOR_REAL);
+    check_copy("tensor_write", tensor, TENSOR_REAL, host);
     if (tensor->type == TENSOR_BF16)
         error_raise("tensor_write: the tensor is stored in bf16, which operations alone write");
     device_copy_in(tensor->device, tensor->data, host, real_bytes(tensor));
@@ -142,7 +152,7 @@ static IntegerBounds check_integers(const Tensor *tensor, const int32_t *host)
 
 void tensor_write_i32(Tensor *tensor, const int32_t *host)
 {
-    check("tensor_write_i32", tensor, TENSOR_INT32);
+    check_copy("tensor_write_i32", tensor, TENSOR_INT32, host);
     tensor_root(tensor)->written = check_integers(tensor, host);
     device_copy_in(tensor->device, tensor->integers, host, integer_bytes(tensor));
 }

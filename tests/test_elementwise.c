@@ -540,8 +540,8 @@ START_TEST(test_given_back)
     Tensor *middle = op_exp(tape, tape_variable(tape, x, shape(3)));
     Tensor *loss = op_sum(tape, op_multiply(tape, middle, middle), OVER_ALL);
     tape_backward(tape, loss);
-    assert_raises("op_tanh: x was given back already; call tensor_keep on it before the backward "
-                  "pass",
+    assert_raises("op_tanh: x was given back already: by a backward pass, which tensor_keep "
+                  "prevents, by tape_release or by tape_reset",
                   op_tanh(tape, middle));
     tape_free(tape);
 }

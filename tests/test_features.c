@@ -194,6 +194,8 @@ START_TEST(random_misuse)
     Tape *tape = tape_new(test_device());
     Tensor *x = tape_input(tape, numbers, shape(4, 3)), *w = tape_input(tape, numbers, shape(2, 3));
     assert_raises("op_random_features: x is NULL", op_random_features(tape, NULL, w));
+    assert_raises("op_draw_projection: F is 0 and D is 3, expected 1 or more",
+                  op_draw_projection(NULL, 0, 3, true, NULL));
     assert_raises("op_random_features: projection is NULL", op_random_features(tape, x, NULL));
     assert_raises("op_random_features: x holds integers, expected numbers of type Real",
                   op_random_features(tape, tape_input_i32(tape, &integer, shape(1)), w));

@@ -462,6 +462,25 @@ START_TEST(places_that_cannot_be_written)
 }
 END_TEST
 
+START_TEST(missing_paths_and_files_are_told)
+{
+    Real numbers[1];
+    int32_t integers[1];
+    ck_assert(!tensor_file_save(NULL, NULL, 0, NULL, 0));
+    ck_assert_str_eq(tapegrad_error(), "tensor_file_save: the path is NULL");
+    ck_assert_ptr_null(tensor_file_open(NULL));
+    ck_assert_str_eq(tapegrad_error(), "tensor_file_open: the path is NULL");
+#define NO_FILE "the file is NULL: did tensor_file_open fail?"
+    assert_raises("tensor_file_count: " NO_FILE, tensor_file_count(NULL));
+    assert_raises("tensor_file_entry: " NO_FILE, tensor_file_entry(NULL, 0));
+    assert_raises("tensor_file_find: " NO_FILE, tensor_file_find(NULL, "a"));
+    assert_raises("tensor_file_metadata: " NO_FILE, tensor_file_metadata(NULL, "a"));
+    assert_raises("tensor_file_read: " NO_FILE, tensor_file_read(NULL, "a", shape(1), numbers));
+    assert_raises("tensor_file_read_i32: " NO_FILE,
+                  tensor_file_read_i32(NULL, "a", shape(1), integers));
+}
+END_TEST
+
 START_TEST(requests_that_are_refused)
 {
     begin_folder(FILE_NAME);
@@ -493,6 +512,8 @@ START_TEST(requests_that_are_refused)
     }
     const FileMetadata twice[] = { { "b", "1" }, { "a", "2" }, { "b", "3" } };
     assert_save_refused(NULL, 0, twice, 3, "the metadata's key \"b\" comes twice");
+    assert_save_refused(NULL, -1, NULL, 0, "there are -1 entries and 0 texts, expected 0 or more");
+    assert_save_refused(NULL, 0, NULL, -2, "there are 0 entries and -2 texts, expected 0 or more");
     const FileMetadata none[] = { { "b", NULL } };
     assert_save_refused(NULL, 0, none, 1, "a key or value of the metadata is NULL");
     const FileMetadata bytes[] = { { "b", "\x80" } };
@@ -911,6 +932,7 @@ int main(void)
                                                      failing_save_leaves_the_old_file,
                                                      killed_save_leaves_the_old_file,
                                                      places_that_cannot_be_written,
+                                                     missing_paths_and_files_are_told,
                                                      requests_that_are_refused,
                                                      broken_headers_are_named,
                                                      headers_that_strain_the_parser,

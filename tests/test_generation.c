@@ -951,6 +951,8 @@ START_TEST(a_config_must_make_sense)
             "nn_transformer_state: tf32 needs a CUDA device, the transformer is on cpu",
             nn_transformer_state(&transformer, (GenerationConfig){ .precision = PRECISION_TF32 }));
 #endif
+    assert_raises("nn_transformer_state: the transformer is NULL",
+                  nn_transformer_state(NULL, (GenerationConfig){ 0 }));
     TransformerState *state = nn_transformer_state(&transformer, (GenerationConfig){ 0 });
     ck_assert_int_eq((int)tensor_count(nn_transformer_state_positions(state)), 1);
     nn_transformer_state_free(state);

@@ -185,8 +185,12 @@ START_TEST(senseless_configs_raise)
                   nn_transformer_layer(params, "t", CONFIG(.feed_forward = 1048577)));
     assert_raises("nn_transformer: there is no attention 7",
                   nn_transformer(params, "t", CONFIG(.attention = (Attention)7)));
+    assert_raises("nn_transformer: there is no form 5",
+                  nn_transformer(params, "t", CONFIG(.form = (AttentionForm)5)));
     assert_raises("nn_transformer: lsh_rounds is 65, expected 1 to 64, or 0 for the default",
                   nn_transformer(params, "t", CONFIG(.lsh_rounds = 65)));
+    assert_raises("nn_transformer: lsh_buckets is 3, expected an even number, or 1",
+                  nn_transformer(params, "t", CONFIG(.lsh_buckets = 3)));
     assert_raises("nn_transformer: lsh_chunk is -1, expected 1 to 1048576, or 0 for the default",
                   nn_transformer(params, "t", CONFIG(.lsh_chunk = -1)));
     assert_raises("nn_transformer: dropout is 1, expected 0 <= dropout < 1",

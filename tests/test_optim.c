@@ -493,6 +493,7 @@ START_TEST(bad_schedules_raise)
                   optim_drops(half, 2, twice));
     assert_raises("optim_drops: drop 0 is at step 0, expected after step 0",
                   optim_drops(half, 1, early));
+    assert_raises("optim_drops: at is NULL, expected 2 steps", optim_drops(half, 2, NULL));
     assert_raises("optim_cosine: warm_up is -1 and total 5, expected 0 <= warm_up < total",
                   optim_cosine(-1, 5, 0));
     assert_raises("optim_cosine: warm_up is 5 and total 5, expected 0 <= warm_up < total",
@@ -512,6 +513,7 @@ START_TEST(bad_configs_raise)
     Params *params = params_new(test_device(), 1), *empty = params_new(test_device(), 1);
     params_add(params, "x", shape(3), normal);
     assert_raises("optim_sgd: params is NULL", optim_sgd(NULL, (SGDConfig){ .momentum = 0 }));
+    assert_raises("optim_step: the optimiser is NULL", optim_step(NULL));
     assert_raises("optim_radam: there are no weights yet; register them before",
                   optim_radam(empty, (RAdamConfig){ .eps = 0 }));
     assert_raises("optim_sgd: the learning rate is -1, expected more than 0",

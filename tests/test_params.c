@@ -210,6 +210,21 @@ START_TEST(bad_registrations_raise_and_change_nothing)
     assert_raises("params_add: the name j.query.w is taken",
                   params_add_joined(params, "j", three_names, 3, "w", shape(3), uniform));
     assert_raises("params_add: the name is empty", params_add(params, "", shape(3), uniform));
+    assert_raises("params_add: the name is NULL", params_add(params, NULL, shape(3), uniform));
+    assert_raises("params: a name is NULL", nn_linear(params, NULL, 2, 3));
+    assert_raises("params: a name is NULL",
+                  params_add_joined(params, "k", three_names, 3, NULL, shape(3), uniform));
+    assert_raises("params_add_joined: k.w: names is NULL",
+                  params_add_joined(params, "k", NULL, 3, "w", shape(3), uniform));
+    assert_raises("params_add: params is NULL", params_add(NULL, "b", shape(3), uniform));
+    assert_raises("params_constant: host is NULL", params_constant(params, NULL, shape(3)));
+    assert_raises("shape: size 0 is 0, expected at least 1",
+                  params_add(params, "b", (Shape){ .rank = 1 }, uniform));
+    assert_raises(
+        "shape: size 0 is -2, expected at least 1",
+        params_add_joined(params, "k", three_names, 3, "w", (Shape){ 1, { -2 } }, uniform));
+    assert_raises("shape: size 1 is 0, expected at least 1",
+                  params_constant(params, (Real[]){ 1 }, (Shape){ 2, { 1 } }));
     assert_raises("params_add_joined: the name k.x.w comes twice",
                   params_add_joined(params, "k", twice, 3, "w", shape(3), uniform));
     assert_raises("params_add_joined: k.w: there are 0 names, expected 1 or more",

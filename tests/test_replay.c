@@ -196,6 +196,7 @@ static void reset(void *context)
 START_TEST(a_step_must_not_reset)
 {
     Trainer trainer = trainer_new();
+    assert_raises("tape_replay: step is NULL", tape_replay(trainer.tape, NULL, NULL));
     assert_raises("tape_reset: inside a step of tape_replay, which resets before it",
                   tape_replay(trainer.tape, reset, &trainer));
     trainer_free(&trainer);

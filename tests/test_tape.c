@@ -55,6 +55,10 @@ static Tensor *dot(Tape *tape, Tensor *a, Tensor *b)
     return out;
 }
 
+#define GIVEN_BACK                                                                                 \
+    "was given back already: by a backward pass, which tensor_keep prevents, by tape_release or "  \
+    "by tape_reset"
+
 static const Real three[] = { 1, -2, 3 };
 static Tape *tape;
 static Device *device;
@@ -133,13 +137,46 @@ START_TEST(backward_releases_what_is_not_kept)
     ck_assert(kept->data[1] == 16);
     ck_assert(tensor_gradient(kept)->data[1] == -2);
     Real host[3];
-    assert_raises(
-        "tensor_read: the tensor of shape [3] was given back already; call tensor_keep on "
-        "it before the backward pass",
-        tensor_read(released, host));
-    assert_raises(
-        "square: x was given back already; call tensor_keep on it before the backward pass",
-        square(tape, released));
+    assert_raises("tensor_read: the tensor of shape [3] " GIVEN_BACK, tensor_read(released, host));
+    assert_raises("square: x " GIVEN_BACK, square(tape, released));
+    tape_free(tape);
+}
+END_TEST
+
+static Tensor *nothing(Tape *own, Tensor *const *inputs, void *context)
+{
+    (void)own, (void)inputs, (void)context;
+    return NULL;
+}
+
+START_TEST(missing_arguments_and_shapes_made_by_hand_are_told)
+{
+    begin();
+    Tensor *x = tape_variable(tape, three, shape(3));
+    Tensor *integers = tape_persistent_i32(tape, shape(3));
+    assert_raises("tape_input: host is NULL", tape_input(tape, NULL, shape(3)));
+    assert_raises("tape_input_i32: host is NULL", tape_input_i32(tape, NULL, shape(3)));
+    assert_raises("tape_variable: host is NULL", tape_variable(tape, NULL, shape(3)));
+    assert_raises("tensor_read: host is NULL", tensor_read(x, NULL));
+    assert_raises("tensor_read_i32: host is NULL", tensor_read_i32(integers, NULL));
+    assert_raises("tensor_write: host is NULL", tensor_write(x, NULL));
+    assert_raises("tensor_write_i32: host is NULL", tensor_write_i32(integers, NULL));
+    assert_raises("square: the tape is NULL", square(NULL, x));
+    assert_raises("tape_input: the tape is NULL", tape_input(NULL, three, shape(3)));
+    assert_raises("tape_backward: the tape is NULL", tape_backward(NULL, x));
+    assert_raises("shape: 9 sizes were given, expected at most 4",
+                  tape_input(tape, three, (Shape){ .rank = 9 }));
+    assert_raises("shape: size 1 is 0, expected at least 1",
+                  tape_persistent(tape, (Shape){ 2, { 3 } }));
+    assert_raises("shape: size 0 is -1, expected at least 1",
+                  tape_view(tape, x, (Shape){ 2, { -1, -3 } }));
+    const CheckInput input = { shape(3), three };
+    assert_raises("gradient_check: the function returned NULL, expected a tensor",
+                  gradient_check(test_device(), nothing, NULL, &input, 1));
+    assert_raises("gradient_check: function is NULL",
+                  gradient_check(test_device(), NULL, NULL, &input, 1));
+    assert_raises("gradient_check: inputs[0].values is NULL",
+                  gradient_check(test_device(), nothing, NULL, &(CheckInput){ shape(3), NULL }, 1));
     tape_free(tape);
 }
 END_TEST
@@ -530,24 +567,26 @@ END_TEST
 
 int main(void)
 {
-    return run_tests("tape", (const TTest *const[]){ gradients_flow_and_accumulate,
-                                                     the_same_tensor_twice,
-                                                     backward_from_a_given_gradient,
-                                                     views_share_storage_and_gradient,
-                                                     backward_releases_what_is_not_kept,
-                                                     misuse_of_backward_is_told,
-                                                     misuse_of_tensors_is_told,
-                                                     shapes,
-                                                     recording_off_records_nothing,
-                                                     a_mark_gives_intermediates_back,
-                                                     a_mark_keeps_what_a_pass_needs,
-                                                     every_step_gets_the_same_addresses,
-                                                     pool_wastes_an_eighth_at_most,
-                                                     random_draws_rewind_after_an_error_only,
-                                                     every_failing_allocation_is_recovered,
-                                                     exhausted_memory_is_told,
-                                                     the_default_handler_aborts,
-                                                     gradient_check_finds_a_wrong_element,
-                                                     the_graph_names_operations_and_shapes,
-                                                     NULL });
+    return run_tests("tape",
+                     (const TTest *const[]){ gradients_flow_and_accumulate,
+                                             the_same_tensor_twice,
+                                             backward_from_a_given_gradient,
+                                             views_share_storage_and_gradient,
+                                             backward_releases_what_is_not_kept,
+                                             misuse_of_backward_is_told,
+                                             misuse_of_tensors_is_told,
+                                             missing_arguments_and_shapes_made_by_hand_are_told,
+                                             shapes,
+                                             recording_off_records_nothing,
+                                             a_mark_gives_intermediates_back,
+                                             a_mark_keeps_what_a_pass_needs,
+                                             every_step_gets_the_same_addresses,
+                                             pool_wastes_an_eighth_at_most,
+                                             random_draws_rewind_after_an_error_only,
+                                             every_failing_allocation_is_recovered,
+                                             exhausted_memory_is_told,
+                                             the_default_handler_aborts,
+                                             gradient_check_finds_a_wrong_element,
+                                             the_graph_names_operations_and_shapes,
+                                             NULL });
 }
