@@ -11,9 +11,10 @@
 
 typedef struct Tape Tape;
 
-/* A tape for one device; recording. Random numbers (dropout) come from seed 0 until tape_seed. A
- * tape, and a CUDA device with all its tapes, is used by one thread at a time. */
+/* A tape for one device; recording. Its random numbers come from seed 0 until tape_seed. A tape, and
+ * a CUDA device with all its tapes, is used by one thread at a time. */
 Tape *tape_new(Device *device);
+/* Frees it and every tensor that belongs to it; NULL is fine. */
 void tape_free(Tape *tape);
 Device *tape_device(const Tape *tape);
 
@@ -32,7 +33,8 @@ void tape_set_precision(Tape *tape, Precision precision);
 Precision tape_precision(const Tape *tape);
 
 /* ---------------------------------------------------------------------------- inputs of a program
- * Tensors that hold a copy of host memory and belong to the tape until tape_reset. */
+ * Tensors that hold a copy of host memory, as many numbers as the shape has, and belong to the tape
+ * until tape_reset. They raise when host is NULL. */
 Tensor *tape_input(Tape *tape, const Real *host, Shape shape);
 Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape);
 
@@ -48,11 +50,11 @@ Tensor *tape_persistent_i32(Tape *tape, Shape shape);
  * Walks the tape in reverse from a loss of one element, with dL/dloss = 1. Values and gradients
  * that no earlier node needs are released on the way; the loss and what tensor_keep named stay.
  * Gradients of parameters accumulate across passes until optim_step or params_zero_gradients.
- * Raises when the loss does not depend on anything that wants a gradient, has more than one
- * element, or when this tape went backward already since its last reset. */
+ * Raises when the loss does not depend on anything that wants a gradient, is a parameter itself or
+ * has more than one element, and when this tape went backward already since its last reset. */
 void tape_backward(Tape *tape, Tensor *loss);
 
-/* The same from any tensor and a given dL/dout, of out's shape, which is kept. */
+/* The same from any tensor and a given dL/dout, of out's shape and type, which is kept. */
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 
 /* Gives everything back that belongs to the tape; its memory is cached for the next step. After an
@@ -91,8 +93,8 @@ typedef void TapeStep(void *context);
 void tape_replay(Tape *tape, TapeStep *step, void *context);
 
 /* ---------------------------------------------------------------------------------------- random
- * The generator that dropout draws from. tape_seed restarts it; tape_random reads its state, which
- * tape_set_random puts back (for checkpoints). */
+ * The generator that dropout, LSH attention and sampling draw from. tape_seed restarts it;
+ * tape_random reads its state, which tape_set_random puts back (for checkpoints). */
 void tape_seed(Tape *tape, uint64_t seed);
 Random tape_random(const Tape *tape);
 void tape_set_random(Tape *tape, Random random);

@@ -8,12 +8,14 @@
 
 /* ---------------------------------------------------------------------------------------- Params
  * Named weights. Values lie in one flat buffer, gradients in another; storage is laid out at the
- * first use of any weight or when an optimiser is made, after which adding another one is an error. Tensor handles are stable
- * and live until params_free. A weight's initial values depend on (seed, path name) alone. Path
- * names have at most 223 bytes. */
+ * first use of any weight or when an optimiser is made, after which adding another one is an error.
+ * Tensor handles are stable and live until params_free. A weight's initial values depend on (seed,
+ * path name) alone. Path names have at most 223 bytes. */
 typedef struct Params Params;
 
 Params *params_new(Device *device, uint64_t seed);
+/* Frees all weights and constants; the tapes that used them are to be reset or freed before. NULL is
+ * fine. */
 void params_free(Params *params);
 Device *params_device(const Params *params);
 
@@ -40,7 +42,7 @@ Tensor *params_add(Params *params, const char *name, Shape shape, Initializer in
 Tensor *params_add_joined(Params *params, const char *prefix, const char *const *names, int count,
                           const char *suffix, Shape shape, Initializer initializer);
 
-/* Numbers that live as long as the weights but are none: no gradient, not saved. */
+/* A copy of host's numbers that lives as long as the weights but is none: no gradient, not saved. */
 Tensor *params_constant(Params *params, const Real *host, Shape shape);
 
 /* The weight of this path name, or NULL. */
@@ -71,23 +73,25 @@ bool params_load(Params *params, const char *path);
 
 /* ---------------------------------------------------------------------------------------- layers
  * Small structs of handles, to be kept by value. The path of a weight is the layer's name, a dot,
- * and the name in the comments; a layer named "" adds nothing in front. */
+ * and the name in the comments; a layer named "" adds nothing in front. All sizes are 1 or more. What
+ * takes a tape is the operation that it names, or made of those: it returns a tensor of the tape. */
 
 typedef struct Linear {
     Tensor *weight, *bias; /* weight [out, in], bias [out] */
 } Linear;
 
-/* out = x weight^T + bias. Both start uniform in [-1/sqrt(in), 1/sqrt(in)). */
+/* Weight and bias start uniform in [-1/sqrt(in), 1/sqrt(in)). */
 Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out);
+/* out = x weight^T + bias (op_linear): x [..., in], the result [..., out]. */
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x);
 
 typedef struct Embedding {
     Tensor *weight; /* [count, width] */
 } Embedding;
 
-/* Rows of a table, which start normal with deviation 1. */
+/* A table of count rows, which start normal with deviation 1. */
 Embedding nn_embedding(Params *params, const char *name, int64_t count, int64_t width);
-/* indices int32 [...]: [..., width]. */
+/* The rows that indices, int32 [...] in [0, count), name (op_embedding): [..., width]. */
 Tensor *nn_embedding_forward(Tape *tape, const Embedding *embedding, Tensor *indices);
 
 typedef struct LayerNorm {
@@ -96,18 +100,22 @@ typedef struct LayerNorm {
 } LayerNorm;
 
 LayerNorm nn_layer_norm(Params *params, const char *name, int64_t width);
+/* out = (x - mean) / sqrt(variance + eps) weight + bias along the last axis (op_layernorm): x
+ * [..., width], the result of the same shape. */
 Tensor *nn_layer_norm_forward(Tape *tape, const LayerNorm *norm, Tensor *x);
 
 typedef struct Dropout {
     Real probability;
 } Dropout;
 
+/* 0 <= probability < 1. */
 Dropout nn_dropout(Real probability);
-/* Drops while the tape records; with recording off it passes x on. */
+/* Drops while the tape records (op_dropout); with recording off it passes x on. */
 Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x);
 
-/* A constant [length, width]: column 2i holds sin(position / 10000^(2i / width)), column 2i + 1 the
- * cosine (Vaswani et al. 2017, section 3.5). Join it to an embedding with op_concat or op_add. */
+/* A constant of the Params, [length, width]: column 2i holds sin(position / 10000^(2i / width)), column
+ * 2i + 1 the cosine (Vaswani et al. 2017, section 3.5). Join it to an embedding with op_concat or
+ * op_add. */
 Tensor *nn_sinusoidal_positions(Params *params, int64_t length, int64_t width);
 
 typedef enum {
@@ -159,8 +167,9 @@ MultiHeadAttention nn_attention(Params *params, const char *name, TransformerCon
 /* Draws the projection anew; of other maps than FEATURES_RANDOM it does nothing. Not in a step that
  * is replayed, but between two. */
 void nn_attention_redraw(const MultiHeadAttention *attention, Random *random);
-/* x [B, N, width]: the same shape. key_lengths int32 [B], each in [1, N], lets sequence b see its
- * first key_lengths[b] positions only; NULL: all. */
+/* The heads' attention, of q, k and v made from x, by the output layer (Vaswani et al. 2017, section
+ * 3.2.2): x [B, N, width], the result of the same shape. key_lengths int32 [B], each in [1, N], lets
+ * sequence b see its first key_lengths[b] positions only; NULL: all. */
 Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
                              Tensor *key_lengths);
 
@@ -173,8 +182,9 @@ typedef struct TransformerLayer {
     bool pre_norm, gelu;
 } TransformerLayer;
 
-/* Post-norm: x = norm1(x + attention(x)), x = norm2(x + ff2(relu(ff1(x)))), with dropout after the
- * attention, the activation and ff2 (Vaswani et al. 2017, sections 3.1 and 5.4). */
+/* Post-norm: x = norm1(x + attention(x)), x = norm2(x + ff2(relu(ff1(x)))); pre-norm:
+ * x = x + attention(norm1(x)), x = x + ff2(relu(ff1(norm2(x)))); with dropout after the attention,
+ * the activation and ff2 (Vaswani et al. 2017, sections 3.1 and 5.4). */
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config);
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                      Tensor *key_lengths);
@@ -192,7 +202,8 @@ typedef struct Transformer {
 Transformer nn_transformer(Params *params, const char *name, TransformerConfig config);
 /* nn_attention_redraw of every layer. */
 void nn_transformer_redraw(const Transformer *transformer, Random *random);
-/* x [B, N, width]: the same shape. */
+/* All layers in turn, then the norm: x [B, N, width], the result of the same shape; key_lengths as in
+ * nn_attention_forward. With recording off it holds one layer's intermediates at a time. */
 Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
                                Tensor *key_lengths);
 

@@ -101,8 +101,9 @@ Tensor *op_polynomial_features(Tape *tape, Tensor *x);
  * Attention with Performers, lemma 1): with q and k divided by D^(1/4), softmax attention's kernel. */
 Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
 
-/* Draws such a w into host memory, [F, D]: numbers normal with mean 0 and deviation 1, either
- * independent or, with each D rows orthogonal to each other, of less variance (their section 2.3). */
+/* Draws such a w into host memory, [F, D], both 1 or more: numbers normal with mean 0 and deviation 1,
+ * either independent or, with each D rows orthogonal to each other, of less variance (their section
+ * 2.3). */
 void op_draw_projection(Real *host, int64_t F, int64_t D, bool orthogonal, Random *random);
 
 /* -------------------------------------------------------------------------------------- storage */
@@ -115,20 +116,20 @@ Tensor *op_cast(Tape *tape, Tensor *x, TensorType type);
 /* ------------------------------------------------------------------------------------ reductions */
 typedef enum { OVER_ALL, OVER_LAST_AXIS } Reduction;
 
-/* The sum of all elements, a scalar; or over the last axis of [..., C]: [...]. */
+/* out = sum_i x_i of all elements, a scalar; or over the last axis of [..., C]: [...]. */
 Tensor *op_sum(Tape *tape, Tensor *x, Reduction over);
-/* The mean, likewise. */
+/* out = sum_i x_i / n, likewise. */
 Tensor *op_mean(Tape *tape, Tensor *x, Reduction over);
 /* out_i = sum over j <= i (reverse: j >= i) of x_j, along an axis (-1: the last). */
 Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse);
 
 /* ---------------------------------------------------------------------------------------- losses */
 
-/* A scalar, sum_r w_r (ln sum_c e^logits_rc - logits_r,target_r) / sum_r w_r, over the rows of
- * logits [..., C]; targets int32 [...], each in [0, C); weights [...] (a mask, say; 0 or more, not
+/* A scalar, sum_r w_r (ln sum_c e^logits_rc - logits_r,target_r) / sum_r w_r, in nats, over the rows
+ * of logits [..., C]; targets int32 [...], each in [0, C); weights [...] (a mask, say; 0 or more, not
  * all 0; they get no gradient) or NULL for all 1. Rows of weight 0 are left out, whatever they hold. */
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights);
-/* A scalar, the mean of (prediction - target)^2; equal shapes. */
+/* A scalar, sum_i (prediction_i - target_i)^2 / n; equal shapes. Both get gradients. */
 Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target);
 /* A scalar, the mean over the pixels of -ln P(target), in nats: parameters [..., 3 K] hold for each
  * pixel the logits, the means and the logarithms of the scales of K logistic distributions, in this
@@ -166,12 +167,13 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
 /* The same elements in another shape of the same count; shares storage and gradient with x. */
 Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
-/* x with two axes exchanged (a copy). */
+/* x with two axes exchanged (a copy). Negative axes count from the end, here and below. */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
 /* a and b laid end to end along an axis; their other axes are equal. b may lack a's leading axes:
- * it is then repeated along them (axis counts in a's shape, or from the end). */
+ * it is then repeated along them (axis counts in a's shape). */
 Tensor *op_concat(Tape *tape, Tensor *a, Tensor *b, int axis);
-/* count entries of x along an axis, from start on (a copy). */
+/* count entries of x along an axis, from start on (a copy): 0 <= start, 1 <= count, and start + count
+ * is the axis' size at most. */
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
 /* to <- from, int32 tensors of one shape; or, with columns, int32 [...] in [0, N), each element of
  * from [...] goes into one column of its row of to [..., N]. So a step that is replayed hands what it
@@ -219,10 +221,12 @@ typedef struct LinearAttention {
     AttentionForm form;   /* FORM_BEST */
     int64_t chunk;        /* by the form and the sizes: positions in a chunk; on CUDA always 64 */
     Tensor *offsets;      /* NULL; int32 [S + 1], 0 = o_0 <= ... <= o_S = N, with B = 1: S sequences
-                           * lie end to end, sequence s from position o_s on. None sees another. */
+                           * lie end to end, sequence s from position o_s on. None sees another.
+                           * Not together with key_lengths. */
     Tensor *state;        /* NULL, which means 0; [B, H, D, M + 1] (with offsets [S, H, D, M + 1]):
                            * sum_j phi(k_j) [v_j, 1]^T over what came before these positions */
-    Tensor **final_state; /* NULL; where to put the state after the last position, a new tensor */
+    Tensor **final_state; /* NULL; where to put the state after the last position, a new tensor of
+                           * the tape */
 } LinearAttention;
 
 /* out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps)
@@ -238,8 +242,9 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
                             LinearAttention options);
 
 /* out_i = sum_j softmax_j(q_i.k_j / sqrt D) v_j (Vaswani et al. 2017, equation 1), over all keys,
- * or over j <= i when causal, and over the first key_lengths[b] of sequence b (as above). Computed
- * in tiles; keeps out and one number a position and head, never the N x N matrix. */
+ * or over j <= i when causal, and over the first key_lengths[b] of sequence b (as above). Not causal,
+ * query may have another number of positions than key and value. Computed in tiles (Dao et al. 2022,
+ * FlashAttention); keeps out and one number a position and head, never the N x N matrix. */
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                              Tensor *key_lengths, bool causal);
 
@@ -248,7 +253,8 @@ typedef struct LshAttention {
     int64_t rounds;      /* 1: hashes, each with its own chunks, 64 at most */
     int64_t chunk;       /* 32: positions in a chunk */
     int64_t buckets;     /* 2 for every chunk that N positions fill; even, or 1: nothing is hashed.
-                          * More than 64 are the pairs of two hashes, and may be some more. */
+                          * More than 64 are the pairs of two hashes, and may be some more; 2^20
+                          * at most. */
     bool causal;         /* false */
     Tensor *key_lengths; /* NULL; int32 [B], each in [1, N]: positions from there on are left out:
                           * nothing sees them, and their results are 0 */

@@ -25,7 +25,8 @@ typedef struct Schedule {
 
 /* Factor 1. */
 Schedule optim_constant(void);
-/* Factor f^n, n the number of the given steps that are <= t (increasing; at most 8); 0 < f <= 1. */
+/* Factor f^n, n the number of the `count` steps at `at` that are <= t (they increase from 1 on; at most
+ * 8); 0 < f <= 1. */
 Schedule optim_drops(Real factor, int count, const int64_t *at);
 /* t / warm_up for t < warm_up, then last + (1 - last) (1 + cos(pi (t - warm_up) / (total - warm_up)))
  * / 2 until t = total, then last (Loshchilov and Hutter 2017, equation 5, without restarts);
@@ -38,7 +39,10 @@ Schedule optim_plateau(Real factor, int64_t patience, Real last);
 
 /* ------------------------------------------------------------------------------------ optimisers
  * A config's field left 0 means its default in the comment. m and v are running means of the
- * gradient g and of g^2; weights are written p; the learning rate is lr. */
+ * gradient g and of g^2, from 0 on; weights are written p; the learning rate is lr; t counts the steps
+ * from 1 on. Of Adam and its kin
+ *   m = beta1 m + (1 - beta1) g     m_hat = m / (1 - beta1^t)
+ *   v = beta2 v + (1 - beta2) g^2   v_hat = v / (1 - beta2^t) */
 typedef struct Optimizer Optimizer;
 
 /* The functions that make one come after all weights are registered (they lay out the storage), and
@@ -62,7 +66,8 @@ typedef struct AdamConfig {
     Schedule schedule;  /* constant */
 } AdamConfig;
 
-/* Kingma and Ba 2015, algorithm 1; weight decay is added to the gradient. */
+/* p = p - lr m_hat / (sqrt(v_hat) + eps) (Kingma and Ba 2015, algorithm 1); weight decay is added to
+ * the gradient, g = g + weight_decay p first. */
 Optimizer *optim_adam(Params *params, AdamConfig config);
 /* The same with decoupled weight decay, p = p - lr weight_decay p first (Loshchilov and Hutter
  * 2019, algorithm 2). */
@@ -70,12 +75,14 @@ Optimizer *optim_adamw(Params *params, AdamConfig config);
 
 typedef AdamConfig RAdamConfig;
 
-/* Liu et al. 2019, algorithm 2: rectified when rho_t > 5, plain momentum p = p - lr m_hat before;
- * the adaptive step is lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps). Weight decay is decoupled
- * and applied first. */
+/* Liu et al. 2019, algorithm 2. With rho_inf = 2 / (1 - beta2) - 1 and rho_t = rho_inf - 2 t beta2^t /
+ * (1 - beta2^t), while rho_t <= 5 (5 is their program's; the paper says 4): p = p - lr m_hat. Then
+ *   p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
+ *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t))
+ * Weight decay is decoupled and applied first, as in optim_adamw. */
 Optimizer *optim_radam(Params *params, RAdamConfig config);
 
-/* Before or after params_free; NULL is fine. */
+/* Before or after params_free, which ends its other uses; NULL is fine. */
 void optim_free(Optimizer *optimizer);
 
 /* One step from the accumulated gradients, which are empty afterwards; an empty one counts as 0.

@@ -5,8 +5,9 @@
  * In the first steps v_hat is a mean over few gradients, and dividing by its root a gamble. How many
  * they are, rho_t, grows from 1 to rho_inf:
  *   rho_inf = 2 / (1 - beta2) - 1            rho_t = rho_inf - 2 t beta2^t / (1 - beta2^t)
- * While rho_t <= 5 the step is momentum's alone, p = p - lr m_hat; from then on it is Adam's times r,
- * which undoes the variance that the root has more of than in the limit:
+ * While rho_t <= 5 (5 is the authors' program's; their paper says 4) the step is momentum's alone,
+ * p = p - lr m_hat; from then on it is Adam's times r, which undoes the variance that the root has
+ * more of than in the limit:
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t))
  *   p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
  * In the kernel all scalars of the step's last line are one, step; rectified: rho_t > 5. */

@@ -21,7 +21,7 @@
  * tells the sentence. */
 typedef void ErrorHandler(const char *sentence, void *context);
 
-/* Installs a handler (NULL: the default one again). */
+/* Installs a handler for all threads (NULL: the default one again). */
 void tapegrad_on_error(ErrorHandler *handler, void *context);
 
 /* The sentence of the last error on this thread; "" when there was none. Valid until the next. */
@@ -40,6 +40,8 @@ typedef struct Shape {
 #define shape(...)                                                                                 \
     shape_new((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),                         \
               (const int64_t[]){ __VA_ARGS__ })
+
+/* The same from an array of `rank` sizes. Functions that take a Shape check it alike. */
 Shape shape_new(int rank, const int64_t *sizes);
 
 /* The shape [] of one number. */
@@ -58,6 +60,7 @@ int64_t shape_rows(Shape shape);
 /* The size of the last axis (1 for a scalar). */
 int64_t shape_columns(Shape shape);
 
+/* Whether both have the same rank and the same sizes. */
 bool shape_equal(Shape a, Shape b);
 
 /* "[2,3]" for messages. The text lives in the returned struct: shape_text(s).text. */
@@ -70,22 +73,23 @@ ShapeText shape_text(Shape shape);
 typedef struct Device Device;
 
 /* Opens a device by name: "cpu", or "cuda" (which is "cuda:0"), "cuda:1", ... Raises when there is
- * no such device here: nothing falls back. Devices are shared and live as long as the process. */
+ * no such device here: nothing falls back. Devices are shared and live as long as the process: none
+ * is to be freed. */
 Device *device_open(const char *name);
-bool device_is_cuda(const Device *device);
 
 /* The best device of this machine, CUDA's first or the CPU; prints its choice to the standard error
  * once. */
 Device *device_best(void);
 
-/* Its name, as device_open takes it. */
+/* Its name, as device_open takes it; whether it is a CUDA device. */
 const char *device_name(const Device *device);
+bool device_is_cuda(const Device *device);
 
 /* Waits until the device has computed everything that was asked of it. Reading a tensor waits by
  * itself: this is for clocks. */
 void device_wait(Device *device);
 
-/* Threads that the CPU's kernels use (OpenMP's own default until it is set). */
+/* Threads that the CPU's kernels use (OpenMP's own default until it is set); 1 or more. */
 void device_set_threads(int count);
 int device_threads(void);
 
@@ -143,16 +147,18 @@ struct Tensor {
 /* The number of elements. */
 int64_t tensor_count(const Tensor *tensor);
 
-/* Copies all elements to the host, in row-major order. Raises when the tensor was given back
- * during a backward pass (tensor_keep prevents that), or is of the other type. */
+/* Copies all elements to host, which has room for tensor_count of them, in row-major order; bf16 as
+ * Real. Waits for the device. Raises when the tensor was given back, by a backward pass (tensor_keep
+ * prevents that), tape_release or tape_reset, or is of the other type. */
 void tensor_read(const Tensor *tensor, Real *host);
 void tensor_read_i32(const Tensor *tensor, int32_t *host);
 
-/* The one element of a tensor of one element. */
+/* The one element of a tensor of one element; raises when there are more, and as tensor_read. */
 Real tensor_item(const Tensor *tensor);
 
 /* Copies all elements from the host. Integers that an operation has used as indices must stay
- * within its bounds: otherwise tensor_write_i32 raises. */
+ * within its bounds: otherwise tensor_write_i32 raises. A tensor in bf16 cannot be written. Not
+ * between an operation that used the tensor and its backward pass, which would see other numbers. */
 void tensor_write(Tensor *tensor, const Real *host);
 void tensor_write_i32(Tensor *tensor, const int32_t *host);
 
@@ -160,8 +166,9 @@ void tensor_write_i32(Tensor *tensor, const int32_t *host);
  * Returns the tensor. */
 Tensor *tensor_keep(Tensor *tensor);
 
-/* dL/dtensor, a tensor of the same shape, after a backward pass. For an intermediate tensor ask
- * with tensor_keep before the pass. Raises when there is none. */
+/* dL/dtensor, a tensor of the same shape, after a backward pass: a parameter's until optim_step or
+ * params_zero_gradients, another one's until tape_reset. For an intermediate tensor ask with
+ * tensor_keep before the pass. Raises when there is none. */
 Tensor *tensor_gradient(Tensor *tensor);
 
 /* ---------------------------------------------------------------------------------------- random
@@ -178,16 +185,16 @@ Random random_new(uint64_t seed, uint64_t stream);
 /* A stream's number made from a name (64-bit FNV-1a). */
 uint64_t random_stream(const char *name);
 
-/* n numbers, uniform in [0, 1): multiples of 2^-24. */
+/* out [n] <- numbers uniform in [0, 1): multiples of 2^-24. These three raise when n < 0. */
 void random_uniform(Random *random, Real *out, int64_t n);
 
-/* n numbers, normal with mean 0 and standard deviation 1 (Box and Muller). */
+/* out [n] <- numbers normal with mean 0 and standard deviation 1 (Box and Muller 1958). */
 void random_normal(Random *random, Real *out, int64_t n);
 
-/* n numbers, 1 with the given probability, else 0. Raises unless 0 <= probability <= 1. */
+/* out [n] <- 1 with the given probability, else 0. Raises unless 0 <= probability <= 1. */
 void random_bernoulli(Random *random, Real *out, int64_t n, Real probability);
 
-/* An integer, uniform in [low, high) (low < high; takes one counter). */
+/* An integer, uniform in [low, high); takes one counter. Raises unless low < high. */
 int64_t random_integer(Random *random, int64_t low, int64_t high);
 
 /* ----------------------------------------------------------------------------------------- files
@@ -206,12 +213,14 @@ typedef struct FileMetadata {
 } FileMetadata;
 
 /* Writes all entries and texts to path: to a temporary name beside it first, flushed to the disk,
- * then renamed, so that path holds either the old file or the whole new one. */
+ * then renamed, so that path holds either the old file or the whole new one. Names and keys are
+ * UTF-8, none empty and none twice. False on error. */
 bool tensor_file_save(const char *path, const FileEntry *entries, int entry_count,
                       const FileMetadata *metadata, int metadata_count);
 
-/* Opens a file after checking all of it: header length, JSON, names, types, sizes, bounds and
- * overlaps. NULL on error. */
+/* Reads a whole file after checking all of it: header length, JSON, names, types, sizes, bounds and
+ * overlaps. NULL on error. It is the caller's, for tensor_file_close (NULL is fine). The functions
+ * below raise when the file is NULL. */
 typedef struct TensorFile TensorFile;
 TensorFile *tensor_file_open(const char *path);
 void tensor_file_close(TensorFile *file);
