@@ -136,21 +136,21 @@ static Command peer_command(const BenchOptions *options)
     return command;
 }
 
-/* The names of those that the interpreter has, a line each. */
-typedef struct Names {
-    char text[1024];
-} Names;
+/* A line a peer: NAME, or NAME: what keeps it from being measured. */
+typedef struct List {
+    char text[4096];
+} List;
 
-static Names list_peers(const BenchOptions *options)
+static List list_peers(const BenchOptions *options)
 {
     Command command = peer_command(options);
     command_append(&command, " --list");
-    Names names = { "\n" };
+    List list = { "" };
     FILE *pipe = popen(command.text, "r");
-    size_t used = 1;
-    while (pipe && used < sizeof names.text - 1 &&
-           fgets(names.text + used, (int)(sizeof names.text - used), pipe))
-        used += strlen(names.text + used);
+    size_t used = 0;
+    while (pipe && used < sizeof list.text - 1 &&
+           fgets(list.text + used, (int)(sizeof list.text - used), pipe))
+        used += strlen(list.text + used);
     if (!pipe || pclose(pipe) != 0) {
         fprintf(stderr,
                 "--python %s: bench/peers/attention.py did not run; start this program in the "
@@ -158,18 +158,18 @@ static Names list_peers(const BenchOptions *options)
                 python);
         exit(1);
     }
-    return names;
+    return list;
 }
 
-static void measure_peers(Figure *figure, const BenchOptions *options, Names names)
+static void measure_peers(Figure *figure, const BenchOptions *options, List list)
 {
     for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
-        char line[64];
-        snprintf(line, sizeof line, "\n%s\n", peers[i].name);
-        if (strstr(names.text, line))
+        const char *name = peers[i].name, *place = strstr(list.text, name);
+        const char *behind = place ? place + strlen(name) : ": it is not listed";
+        if (*behind == '\n')
             figure_measure(figure, options, peers[i], peer_command(options), tokens);
         else
-            printf("%s\n  %s has none\n", peers[i].name, python);
+            printf("%s\n  left out%.*s\n", name, (int)strcspn(behind, "\n"), behind);
     }
 }
 
@@ -218,13 +218,13 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     figure_need_gnuplot();
-    const Names names = python ? list_peers(&options) : (Names){ "" };
+    const List list = python ? list_peers(&options) : (List){ "" };
     printf("attention forward and backward, H=%lld D=%lld, %s\n", (long long)heads,
            (long long)head_dim, bench_where(&options).text);
     for (int m = 0; m < METHODS; m++)
         figure_measure(&figure, &options, methods[m].line, again, tokens);
     if (python)
-        measure_peers(&figure, &options, names);
+        measure_peers(&figure, &options, list);
     figure_save(&figure, &options);
     bench_end(&options);
     draw(&figure, &options);

@@ -28,6 +28,37 @@ results() {
 
 check "figure1" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --output "$directory/figure1"
 results figure1 13 softmax lsh-1 lsh-4 linear
+
+# An interpreter that answers as with bench/peers/attention.py: one peer is measured, one fails at
+# the greatest length, one is not there.
+interpreter="$directory/it's python"
+cat >"$interpreter" <<'END'
+#!/bin/sh
+echo "$*" >>"$0.asked"
+case "$*" in
+*--list) printf 'torch-softmax\ntorch-chunked\nfast-transformers: it is not installed\n' ;;
+*'--method torch-chunked --length 64 '*) echo 'out of memory'; exit 1 ;;
+*) echo '{"ms": 2, "bytes": 4096}' ;;
+esac
+END
+chmod +x "$interpreter"
+check "figure1 with peers" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 \
+    --python "$interpreter" --output "$directory/peers"
+cp "$directory/said" "$directory/peers.txt"
+check "a peer is measured" [ "$(grep '^torch-softmax' "$directory/peers.csv" | tr '\n' ' ')" = \
+    "torch-softmax,16,4,0.5,1024 torch-softmax,32,2,1,2048 torch-softmax,64,1,2,4096 " ]
+check "with this program's sizes and threads" grep -q -e "^bench/peers/attention.py --device cpu\
+ --precisions float32 --seconds 0 --threads 1 --heads 2 --head-dim 8\
+ --method torch-softmax --length 16 --batch 4$" "$interpreter.asked"
+check "a peer ends where it fails" [ "$(grep -c '^torch-chunked,' "$directory/peers.csv")" -eq 2 ]
+check "and tells why" grep -q 'ends here: out of memory$' "$directory/peers.txt"
+check "a peer that is not there" [ "$(grep -A1 '^fast-transformers$' "$directory/peers.txt" | tail -n 1)" = \
+    "  left out: it is not installed" ]
+check "the picture has those measured" [ "$(grep -o '>PyTorch [^<]*<\|>fast-transformers' "$directory/peers.svg" |
+    sort -u | tr '\n' ' ')" = ">PyTorch linear, chunked< >PyTorch softmax< " ]
+check "an interpreter without PyTorch" [ "$("$build/bench/figure1" $small --python false --output "$directory/none" 2>&1 |
+    tail -n 1 | cut -d: -f1)" = "--python false" ]
+
 check "training_speed" "$build/bench/training_speed" $small --vocabulary 11 --layers 1 --heads 2 \
     --head-dim 8 --output "$directory/training_speed"
 results training_speed 13 softmax quadratic recurrent chunked

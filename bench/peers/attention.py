@@ -2,17 +2,20 @@
 
   torch-softmax      torch.nn.functional.scaled_dot_product_attention
   torch-chunked      linear attention in chunks, by operations of PyTorch (copy_task_step.py's)
-  fast-transformers  linear attention by the package of that name, pytorch-fast-transformers, with
-                     the feature map and the normaliser of its CausalLinearAttention
+  fast-transformers  CausalLinearAttention of the package pytorch-fast-transformers. (Its Reformer
+                     attention is no peer of lsh: it attends across buckets, averages its rounds,
+                     and holds a causal mask of N x N numbers.)
 
---list prints those that are there. A point is a line of JSON: milliseconds of a batch, and the bytes
-at the peak with inputs, result and gradients: on a GPU as PyTorch's allocator counts them, on the
-CPU what the process has grown by.
+--list prints the name of each, and behind it what keeps it from being measured: that it is not
+there, or that its result or a gradient differs from the definition's, computed in float64. A point
+is a line of JSON: milliseconds of a batch, and the bytes at the peak with inputs, result and
+gradients: on a GPU as PyTorch's allocator counts them, on the CPU what the process has grown by.
 """
 
 import resource
 import sys
 import time
+from collections import namedtuple
 
 import torch
 from torch.nn import functional as F
@@ -20,40 +23,53 @@ from torch.nn import functional as F
 import common
 from copy_task_step import causal_linear_attention
 
-try:
-    from fast_transformers.causal_product import causal_dot_product
-except ImportError:
-    causal_dot_product = None
+TOLERANCE = {"float32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}  # of the largest number
 
 
-def softmax(q, k, v):  # [B, H, N, D]
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+def softmax(batch, length, args):
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def chunked(q, k, v):
-    return causal_linear_attention(q, k, v, 64)
+def chunked(batch, length, args):
+    return lambda q, k, v: causal_linear_attention(q, k, v, 64)
 
 
-def fast(q, k, v, eps=1e-6):
-    q, k = F.elu(q) + 1, F.elu(k) + 1
-    divisor = (q * k.cumsum(2)).sum(-1, keepdim=True) + eps
-    return causal_dot_product(q.contiguous(), k.contiguous(), v.contiguous()) / divisor
+def fast_transformers(batch, length, args):
+    """As the layers of that package call it, the masks made once."""
+    from fast_transformers.attention import CausalLinearAttention
+    from fast_transformers.masking import LengthMask, TriangularCausalMask
+    attention = CausalLinearAttention(args.head_dim)
+    causal = TriangularCausalMask(length, args.device)
+    lengths = LengthMask(torch.full((batch,), length, device=args.device))
+    return lambda q, k, v: attention(q, k, v, causal, lengths, lengths)
 
 
-def methods():
-    found = {"torch-chunked": chunked}
-    if hasattr(F, "scaled_dot_product_attention"):
-        found["torch-softmax"] = softmax
-    if causal_dot_product:
-        found["fast-transformers"] = fast
-    return found
+def softmax_definition(q, k, v):  # [B, H, N, D]
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    later = torch.ones_like(scores, dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -torch.inf).softmax(-1) @ v
+
+
+def linear_definition(q, k, v, eps=1e-6):  # [B, H, N, D]
+    scores = ((F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-1, -2)).tril()
+    return scores @ v / (scores.sum(-1, keepdim=True) + eps)
+
+
+# What makes the function of q, k, v for a batch and length; their axis of heads; the definition.
+Method = namedtuple("Method", "make heads_axis definition")
+METHODS = {
+    "torch-softmax": Method(softmax, 1, softmax_definition),
+    "torch-chunked": Method(chunked, 1, linear_definition),
+    "fast-transformers": Method(fast_transformers, 2, linear_definition),
+}
 
 
 class Case:
     def __init__(self, method, args, batch, length):
-        self.method = methods()[method]
+        self.attend = method.make(batch, length, args)
         element = torch.bfloat16 if args.precisions[0] == "bf16" else torch.float32
-        size = (batch, args.heads, length, args.head_dim)
+        size = [batch, length, args.head_dim]
+        size.insert(method.heads_axis, args.heads)
         make = {"device": args.device, "dtype": element}
         self.inputs = [torch.randn(size, **make, requires_grad=True) for _ in range(3)]
         self.upstream = torch.randn(size, **make)
@@ -61,7 +77,36 @@ class Case:
     def run(self):
         for x in self.inputs:
             x.grad = None
-        self.method(*self.inputs).backward(self.upstream)
+        out = self.attend(*self.inputs)
+        out.backward(self.upstream)
+        return out
+
+
+def difference(method, args):
+    """The largest from the definition, relative to the largest number of the result or gradient."""
+    torch.manual_seed(1)
+    case = Case(method, args, 2, 100)  # two chunks, the second not full
+    found = [case.run(), *(x.grad for x in case.inputs)]
+
+    def exact(x):
+        return x.detach().double().transpose(1, method.heads_axis)
+
+    inputs = [exact(x).requires_grad_() for x in case.inputs]
+    out = method.definition(*inputs)
+    out.backward(exact(case.upstream))
+    expected = [out.detach(), *(x.grad for x in inputs)]
+    return max(float((exact(x) - y).abs().max() / y.abs().max()) for x, y in zip(found, expected))
+
+
+def obstacle(method, args):
+    """What keeps the method from being measured, or None."""
+    try:
+        found = difference(method, args)
+    except Exception as error:  # another module's or version's
+        return f"{type(error).__name__}: {error}".split("\n")[0]
+    if found <= TOLERANCE[args.precisions[0]]:
+        return None
+    return f"it differs from its definition by {found:.2g} of the largest number"
 
 
 def peak(args):
@@ -87,27 +132,25 @@ def milliseconds(case, args):
 
 def main():
     parser = common.options(__doc__.split("\n")[0])
-    parser.add_argument("--list", action="store_true", help="print the methods that are there")
-    parser.add_argument("--method", help="one of those")
+    parser.add_argument("--list", action="store_true", help="print the methods")
+    parser.add_argument("--method", choices=METHODS, help="measure this one")
     parser.add_argument("--length", type=int, default=512, help="positions")
     parser.add_argument("--batch", type=int, default=1, help="sequences")
     parser.add_argument("--heads", type=int, default=8, help="of attention")
     parser.add_argument("--head-dim", type=int, default=32, help="numbers a head")
-    parser.add_argument("--threads", type=int, help="of the CPU")
     args = parser.parse_args()
-    if args.list:
-        print("\n".join(methods()))
-        return 0
-    if args.method not in methods():
-        sys.exit(f"--method {args.method}: there are {', '.join(methods())}")
-    common.use(args.device)
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    common.use(args)
     common.set_precision(args.precisions[0])
-    Case(args.method, args, 1, 128).run()  # what PyTorch takes in any case
+    if args.list:
+        for name, method in METHODS.items():
+            reason = obstacle(method, args)
+            print(f"{name}: {reason}" if reason else name)
+        return 0
+    method = METHODS[args.method]
+    Case(method, args, 1, 128).run()  # what PyTorch takes in any case
     cuda = torch.device(args.device).type == "cuda"
     before = 0 if cuda else peak(args)
-    case = Case(args.method, args, args.batch, args.length)
+    case = Case(method, args, args.batch, args.length)
     ms = milliseconds(case, args)
     common.report(ms=ms, bytes=peak(args) - before)
     return 0

@@ -20,17 +20,21 @@ def options(purpose):
                         "bf16: autocast, or bf16 operands of a single product")
     parser.add_argument("--seconds", type=float, default=1.0,
                         help="measure each case for at least so long")
+    parser.add_argument("--threads", type=int, help="of the CPU; all, if not given")
     parser.add_argument("--tiny", action="store_true",
                         help="tiny sizes, to see that everything runs (the CPU takes seconds)")
     return parser
 
 
-def use(device):
-    device = torch.device(device)
+def use(args):
+    """The device and the threads."""
+    device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         sys.exit("no GPU was found; --device cpu --tiny shows that the program runs")
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
+    if args.threads:
+        torch.set_num_threads(args.threads)
 
 
 def set_precision(precision):

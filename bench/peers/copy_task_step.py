@@ -4,7 +4,8 @@ The model and step of the paper preset: embeddings of 128 joined to 128 sinusoid
 post-norm layers of causal linear attention (8 heads of 32, computed in chunks by torch operations)
 and a feed-forward network of 1024; a final norm; cross entropy over 11 symbols; RAdam. It is timed
   eager    operation by operation, with the optimiser's fused-loop (foreach) step
-  compile  forward, backward and the optimiser's step by torch.compile(mode="reduce-overhead")
+  compile  forward, backward and the optimiser's step by torch.compile, on a GPU with
+           mode="reduce-overhead"
   graph    the whole step of eager operations captured once as a CUDA graph and replayed
 in each precision, a JSON line a case; a case that fails says so in its line. `loss`, of the tenth
 step, shows that they compute the same (with --dropout 0, to the precision's digits).
@@ -128,7 +129,7 @@ class Step:
             torch.tensor(1e-3, device=self.device) if cuda else 1e-3, 0.01, cuda)
         self.forward = self.loss_of
         if mode == "compile":
-            self.forward = torch.compile(self.loss_of, mode="reduce-overhead")
+            self.forward = torch.compile(self.loss_of, mode="reduce-overhead" if cuda else None)
             self.update = torch.compile(self.update)
         self.loss, self.done = None, 0
         self.call = self.capture() if mode == "graph" else self.eager
@@ -198,7 +199,7 @@ def main():
     parser.add_argument("--dropout", type=float, default=0.1, help="probability")
     parser.add_argument("--chunk", type=int, default=64, help="positions in a chunk of attention")
     args = parser.parse_args()
-    common.use(args.device)
+    common.use(args)
     args.layers, args.heads, args.head_dim, args.feed_forward = 4, 8, 32, 1024
     args.batch, args.length = 64, 128
     if args.tiny:

@@ -86,7 +86,7 @@ def operations(args, precision):
 
 def main():
     args = common.options(__doc__.split("\n")[0]).parse_args()
-    common.use(args.device)
+    common.use(args)
     copies(args)
     for precision in args.precisions:
         common.set_precision(precision)
