@@ -1,4 +1,4 @@
-"""The copy task's training step in PyTorch, to stand beside bench/copy_step on the same GPU.
+"""The copy task's training step in PyTorch, to stand beside bench/copy_step on the same machine.
 
 The model and step of the paper preset: embeddings of 128 joined to 128 sinusoidal positions; 4
 post-norm layers of causal linear attention (8 heads of 32, computed in chunks by torch operations)
