@@ -39,11 +39,15 @@ static inline void through_map(FeatureMap features, Real *dphi, const Real *phi_
 
 /* -------------------------------------------------------------------------- packing and unpacking */
 
-/* Packs rows [count, columns], which are stride apart, to [count, padded], mapped. */
-ALWAYS_INLINE void pack_columns(FeatureMap features, Real *to, const Real *from, int64_t stride,
-                                int64_t count, int64_t columns, int64_t padded)
+/* Packs rows [count, columns], which are stride apart, to [count, padded], mapped; and, if ahead, asks
+ * for the next ones: the processor does not foresee them, because they lie far apart. Mapping leaves
+ * the time for a row at a time; asked for all at once they would be waited for. */
+ALWAYS_INLINE void pack_columns(FeatureMap features, bool ahead, Real *to, const Real *from,
+                                int64_t stride, int64_t count, int64_t columns, int64_t padded)
 {
     for (int64_t i = 0; i < count; i++, from += stride, to += padded) {
+        for (int64_t c = 0; ahead && c < columns; c += LINE)
+            __builtin_prefetch(from + count * stride + c, 0, 2);
         int64_t c = 0;
         for (; c + LANES <= columns; c += LANES)
             *at_vector(to + c) = phi(features, *(const UnalignedVector *)(const void *)(from + c));
@@ -55,47 +59,48 @@ ALWAYS_INLINE void pack_columns(FeatureMap features, Real *to, const Real *from,
 }
 
 /* The usual sizes are known when compiling: the loops over so few vectors took longer than the rows. */
-ALWAYS_INLINE void pack_rows(FeatureMap features, Real *to, const Real *from, int64_t stride,
-                             int64_t count, int64_t columns, int64_t padded)
+ALWAYS_INLINE void pack_rows(FeatureMap features, bool ahead, Real *to, const Real *from,
+                             int64_t stride, int64_t count, int64_t columns, int64_t padded)
 {
     switch (columns) {
     case 16:
-        pack_columns(features, to, from, stride, count, 16, 16);
+        pack_columns(features, ahead, to, from, stride, count, 16, 16);
         return;
     case 32:
-        pack_columns(features, to, from, stride, count, 32, 32);
+        pack_columns(features, ahead, to, from, stride, count, 32, 32);
         return;
     case 64:
-        pack_columns(features, to, from, stride, count, 64, 64);
+        pack_columns(features, ahead, to, from, stride, count, 64, 64);
         return;
     default:
-        pack_columns(features, to, from, stride, count, columns, padded);
+        pack_columns(features, ahead, to, from, stride, count, columns, padded);
     }
 }
 
 static inline void pack(Real *to, const Real *from, int64_t stride, int64_t count, int64_t columns,
                         int64_t padded)
 {
-    pack_rows(FEATURES_IDENTITY, to, from, stride, count, columns, padded);
+    pack_rows(FEATURES_IDENTITY, false, to, from, stride, count, columns, padded);
 }
 
+/* Asks for the next rows, too. */
 static inline void pack_mapped(FeatureMap features, Real *to, const Real *from, int64_t stride,
                                int64_t count, int64_t columns, int64_t padded)
 {
     switch (features) {
     case FEATURES_ELU_PLUS_ONE:
-        pack_rows(FEATURES_ELU_PLUS_ONE, to, from, stride, count, columns, padded);
+        pack_rows(FEATURES_ELU_PLUS_ONE, true, to, from, stride, count, columns, padded);
         return;
     case FEATURES_RELU:
-        pack_rows(FEATURES_RELU, to, from, stride, count, columns, padded);
+        pack_rows(FEATURES_RELU, true, to, from, stride, count, columns, padded);
         return;
     case FEATURES_SOFTPLUS:
-        pack(to, from, stride, count, columns, padded);
+        pack_rows(FEATURES_IDENTITY, true, to, from, stride, count, columns, padded);
         for (int64_t i = 0; i < count; i++)
             softplus_row(to + i * padded, columns);
         return;
     default:
-        pack(to, from, stride, count, columns, padded);
+        pack_rows(FEATURES_IDENTITY, true, to, from, stride, count, columns, padded);
     }
 }
 
@@ -182,6 +187,17 @@ static inline void add_multiple(Real *to, Real factor, const Real *x, int64_t n)
 {
     for (int64_t c = 0; c < n; c += LANES)
         *at_vector(to + c) += factor * vector(x + c);
+}
+
+/* sum <- sum + sum_i x_i, over rows x [count, n] */
+static inline void add_rows(Real *sum, const Real *x, int64_t count, int64_t n)
+{
+    for (int64_t c = 0; c < n; c += LANES) {
+        Vector total = vector(sum + c);
+        for (int64_t i = 0; i < count; i++)
+            total += vector(x + i * n + c);
+        *at_vector(sum + c) = total;
+    }
 }
 
 /* row <- factor row */

@@ -98,28 +98,9 @@ static void add_lines(Lines *next, const Chunk *c, const Real *data, int64_t str
     }
 }
 
-static void next_queries(Lines *next, const Pass *pass, const Chunk *c)
-{
-    add_lines(next, c, pass->x->query, pass->x->query_stride, pass->x->D);
-}
-
-static void next_keys(Lines *next, const Pass *pass, const Chunk *c)
-{
-    add_lines(next, c, pass->x->key, pass->x->key_stride, pass->x->D);
-}
-
 static void next_values(Lines *next, const Pass *pass, const Chunk *c)
 {
     add_lines(next, c, pass->x->value, pass->x->value_stride, pass->x->M);
-}
-
-/* All three, and as yet nothing else. */
-static void next_arguments(Lines *next, const Pass *pass, const Chunk *c)
-{
-    next->count = 0;
-    next_queries(next, pass, c);
-    next_keys(next, pass, c);
-    next_values(next, pass, c);
 }
 
 /* Of out, or of dout. */
@@ -231,12 +212,10 @@ static void sum_keys(const Pass *pass, const Chunk *c)
     pack_keys(pass, c);
     Lines next;
     next.count = 0;
-    next_keys(&next, pass, c);
     next_values(&next, pass, c);
-    for (int64_t i = 0; i < c->count; i++) {
-        add_multiple(c->S.vector, 1, c->b + i * D, D);
+    add_rows(c->S.vector, c->b, c->count, D);
+    for (int64_t i = 0; i < c->count; i++)
         ask_for_lines(&next, 0, next.count, i);
-    }
     if (pass->backward)
         add_outer(c->S.matrix, c->v, c->b, c->count, M, D);
     else
@@ -252,7 +231,6 @@ static void sum_queries(const Pass *pass, const Chunk *c)
     find_delta(pass, c);
     Lines next;
     next.count = 0;
-    next_queries(&next, pass, c);
     next_outs(&next, pass, c, pass->dout);
     next_outs(&next, pass, c, pass->out);
     for (int64_t i = 0; i < c->count; i++) {
@@ -337,7 +315,8 @@ static void find_out(const Pass *pass, const Chunk *c)
     pack_keys(pass, c);
     zero_rows(c->o, c->count, M);
     Lines next;
-    next_arguments(&next, pass, c);
+    next.count = 0;
+    next_values(&next, pass, c);
     next_outs(&next, pass, c, pass->new_out);
     scan(pass, c, c->a, c->b, c->v, c->o, c->S.matrix, D, M, &next);
     Real *z = c->da;
@@ -390,7 +369,8 @@ static void find_dquery(const Pass *pass, const Chunk *c)
         *at_vector(c->S.vector + d) = z_i;
     }
     Lines next;
-    next_arguments(&next, pass, c);
+    next.count = 0;
+    next_values(&next, pass, c);
     next_outs(&next, pass, c, pass->dout);
     next_outs(&next, pass, c, pass->out);
     add_lines(&next, c, pass->d.x.query.data, x->query_stride, x->D);
@@ -417,8 +397,6 @@ static void find_dkey_dvalue(const Pass *pass, const Chunk *c)
     }
     if (pass->d.x.key.data) {
         next.count = 0;
-        next_queries(&next, pass, c);
-        next_keys(&next, pass, c);
         add_lines(&next, c, pass->d.x.key.data, x->key_stride, x->D);
         scan(pass, c, c->v, c->g, c->a, db, c->R_transposed.matrix, M, D, &next);
         through_map(pass->scan->features, db, c->b, c->count * D);

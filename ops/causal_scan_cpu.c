@@ -4,8 +4,8 @@
  * A tile of T stays in vector registers while the positions stream past it, so that T costs no memory
  * traffic and every instruction of the inner loop is a fused multiply-add. */
 
-/* A tile of a scan: ROWS rows of T and some vectors (1 or 2, known when compiling) of its columns. */
-ALWAYS_INLINE void scan_tile(int vectors,
+/* A tile of a scan: some rows of T and some vectors of its columns, both known when compiling. */
+ALWAYS_INLINE void scan_tile(int rows, int vectors,
                              const Real *x, /* [count, Y], from the tile's first row on */
                              const Real *y, /* [count, Y], likewise */
                              const Real *w, /* [count, W], from the tile's first column on */
@@ -14,8 +14,8 @@ ALWAYS_INLINE void scan_tile(int vectors,
                              int64_t count, int64_t Y, int64_t W, const Lines *next, int64_t begin,
                              int64_t end)
 {
-    Vector tile[ROWS][2];
-    for (int r = 0; r < ROWS; r++)
+    Vector tile[2 * ROWS][2];
+    for (int r = 0; r < rows; r++)
         for (int c = 0; c < vectors; c++)
             tile[r][c] = vector(T + r * W + c * LANES);
     for (int64_t i = 0; i < count; i++, x += Y, y += Y, w += W, o += W) {
@@ -23,7 +23,7 @@ ALWAYS_INLINE void scan_tile(int vectors,
         Vector o_i[2];
         for (int c = 0; c < vectors; c++)
             o_i[c] = vector(o + c * LANES);
-        for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < rows; r++)
             for (int c = 0; c < vectors; c++) {
                 tile[r][c] += y[r] * vector(w + c * LANES);
                 o_i[c] += x[r] * tile[r][c];
@@ -31,26 +31,34 @@ ALWAYS_INLINE void scan_tile(int vectors,
         for (int c = 0; c < vectors; c++)
             *at_vector(o + c * LANES) = o_i[c];
     }
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < rows; r++)
         for (int c = 0; c < vectors; c++)
             *at_vector(T + r * W + c * LANES) = tile[r][c];
 }
 
-/* The lines to ask for are shared out among the tiles. */
+/* Tiles two vectors wide or, where one is left, twice as high. The lines to ask for are shared out
+ * among them. */
 WHOLE_VECTORS void scan_by_position(const Real *x, const Real *y, const Real *w, Real *o, Real *T,
                                     int64_t count, int64_t Y, int64_t W, const Lines *next)
 {
-    const int64_t tiles = Y / ROWS * ((W + 2 * LANES - 1) / (2 * LANES));
+    const int64_t tiles = (Y * W + 2 * ROWS * LANES - 1) / (2 * ROWS * LANES);
     const int64_t share = (next->count + tiles - 1) / tiles;
     int64_t begin = 0;
-    for (int64_t r = 0; r < Y; r += ROWS)
-        for (int64_t c = 0; c < W; c += 2 * LANES) {
+    for (int64_t c = 0; c < W; c += 2 * LANES)
+        for (int64_t r = 0; r < Y; r += ROWS) {
             const int64_t end = smaller(begin + share, next->count);
             Real *corner = T + r * W + c;
-            if (c + 2 * LANES <= W)
-                scan_tile(2, x + r, y + r, w + c, o + c, corner, count, Y, W, next, begin, end);
-            else
-                scan_tile(1, x + r, y + r, w + c, o + c, corner, count, Y, W, next, begin, end);
+            if (c + 2 * LANES <= W) {
+                scan_tile(ROWS, 2, x + r, y + r, w + c, o + c, corner, count, Y, W, next, begin,
+                          end);
+            } else if (r + 2 * ROWS > Y) {
+                scan_tile(ROWS, 1, x + r, y + r, w + c, o + c, corner, count, Y, W, next, begin,
+                          end);
+            } else {
+                scan_tile(2 * ROWS, 1, x + r, y + r, w + c, o + c, corner, count, Y, W, next, begin,
+                          end);
+                r += ROWS;
+            }
             begin = end;
         }
 }

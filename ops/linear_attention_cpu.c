@@ -68,12 +68,12 @@ static int64_t key_row(const Head *h, int64_t j, int64_t stride, int64_t columns
     return (h->sequence * h->x->keys + j) * stride + h->head * columns;
 }
 
-/* Also asks for the next rows. */
-static void pack_ahead(FeatureMap features, Real *to, const Real *from, int64_t stride,
-                       int64_t count, int64_t columns, int64_t padded)
+/* Also asks for the next rows, as pack_mapped does. */
+static void pack_ahead(Real *to, const Real *from, int64_t stride, int64_t count, int64_t columns,
+                       int64_t padded)
 {
     ask_for_rows(from + count * stride, stride, count, columns);
-    pack_mapped(features, to, from, stride, count, columns, padded);
+    pack(to, from, stride, count, columns, padded);
 }
 
 static void unpack_ahead(Gradient to, const Real *from, int64_t stride, int64_t count,
@@ -86,17 +86,17 @@ static void unpack_ahead(Gradient to, const Real *from, int64_t stride, int64_t 
 static void pack_queries(const Head *h, int64_t i, int64_t count)
 {
     const Attention *x = h->x;
-    pack_ahead(h->features, h->phi, x->query + query_row(h, i, x->query_stride, x->D),
-               x->query_stride, count, x->D, h->D);
+    pack_mapped(h->features, h->phi, x->query + query_row(h, i, x->query_stride, x->D),
+                x->query_stride, count, x->D, h->D);
 }
 
 static void pack_keys(const Head *h, int64_t j, int64_t count)
 {
     const Attention *x = h->x;
-    pack_ahead(h->features, h->phi, x->key + key_row(h, j, x->key_stride, x->D), x->key_stride,
-               count, x->D, h->D);
-    pack_ahead(FEATURES_IDENTITY, h->v, x->value + key_row(h, j, x->value_stride, x->M),
-               x->value_stride, count, x->M, h->M);
+    pack_mapped(h->features, h->phi, x->key + key_row(h, j, x->key_stride, x->D), x->key_stride,
+                count, x->D, h->D);
+    pack_ahead(h->v, x->value + key_row(h, j, x->value_stride, x->M), x->value_stride, count, x->M,
+               h->M);
 }
 
 /* z = sum_j b_j, and S = sum_j b_j v_j^T or its transpose */
@@ -105,8 +105,7 @@ static void sum_keys(const Head *h, bool transposed)
     for (int64_t j = 0; j < h->keys; j += CHUNK) {
         const int64_t count = smaller(CHUNK, h->keys - j);
         pack_keys(h, j, count);
-        for (int64_t n = 0; n < count; n++)
-            add_multiple(h->z, 1, h->phi + n * h->D, h->D);
+        add_rows(h->z, h->phi, count, h->D);
         if (transposed)
             add_outer(h->S, h->v, h->phi, count, h->M, h->D);
         else
@@ -140,8 +139,8 @@ static void backward_quotient(const Real *dout, const Real *out, const Real *den
 {
     const Attention *x = h->x;
     const int64_t stride = x->H * x->M, row = query_row(h, i, stride, x->M);
-    pack_ahead(FEATURES_IDENTITY, h->g, dout + row, stride, count, x->M, h->M);
-    pack_ahead(FEATURES_IDENTITY, h->o, out + row, stride, count, x->M, h->M);
+    pack_ahead(h->g, dout + row, stride, count, x->M, h->M);
+    pack_ahead(h->o, out + row, stride, count, x->M, h->M);
     zero_rows(h->dphi, CHUNK, h->D);
     for (int64_t n = 0; n < count; n++) {
         multiply_row(h->g + n * h->M, 1 / den[query_row(h, i + n, x->H, 1)], h->M);
