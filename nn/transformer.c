@@ -151,6 +151,9 @@ void nn_transformer_redraw(const Transformer *transformer, Random *random)
 Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
                                Tensor *key_lengths)
 {
+    if (transformer->layers < 1)
+        tape_error(tape, "nn_transformer_forward: the transformer has no layers; see "
+                         "nn_transformer");
     TapeMark mark = tape_mark(tape);
     for (int64_t i = 0; i < transformer->layers; i++) {
         x = nn_transformer_layer_forward(tape, &transformer->layer[i], x, key_lengths);

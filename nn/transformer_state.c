@@ -203,6 +203,8 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
 {
     if (!transformer)
         error_raise("nn_transformer_state: the transformer is NULL");
+    if (transformer->layers < 1)
+        error_raise("nn_transformer_state: the transformer has no layers; see nn_transformer");
     Device *device = transformer->layer[0].norm1.weight->device;
     check_attention(&transformer->layer[0].attention);
     config.sequences = config_size("sequences", config.sequences, 1);

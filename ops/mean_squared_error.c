@@ -1,7 +1,7 @@
 /* mean_squared_error of n elements
  *   out = sum_i (p_i - t_i)^2 / n
  * Backward, g = dL/dout:
- *   dp_i <- 2 (p_i - t_i) g / n          dt_i <- -dp_i */
+ *   dp_i <- 2 (p_i - t_i) g / n          dt_i <- -2 (p_i - t_i) g / n */
 #include "ops/internal.h"
 
 /* The elements are summed in pieces of this many, and then the pieces' sums in order: the same sum

@@ -92,8 +92,8 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probab
 /* --------------------------------------------------------------------------------- feature maps
  * Of queries and keys, for linear attention with FEATURES_IDENTITY. Along the last axis too. */
 
-/* x [..., D]; out [..., 1 + D + D (D + 1) / 2] holds 1, sqrt 2 x_i, x_i^2 and sqrt 2 x_i x_j, i < j:
- * out(q).out(k) = (1 + q.k)^2. */
+/* x [..., D]; out [..., 1 + D + D (D + 1) / 2] holds 1, sqrt 2 x_i, x_i^2 and, in an order of their
+ * own, sqrt 2 x_i x_j, i < j: out(q).out(k) = (1 + q.k)^2. */
 Tensor *op_polynomial_features(Tape *tape, Tensor *x);
 
 /* out_f = e^(w_f.x - |x|^2 / 2) / sqrt F: x [..., D], projection w [F, D], out [..., F]. With rows of

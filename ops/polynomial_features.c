@@ -4,8 +4,9 @@
  *   out(q).out(k) = 1 + 2 sum_i q_i k_i + sum_i (q_i k_i)^2 + 2 sum_{i<j} q_i k_i q_j k_j
  *                 = (1 + q.k)^2
  * exactly: never negative, and linear attention with it is attention with this kernel.
- * Backward, g = dL/dout:
- *   dx_i <- sqrt 2 g_i + 2 g_ii x_i + sqrt 2 sum_{j != i} g_ij x_j */
+ * Backward, g = dL/dout, of which g_i, g_ii and g_ij = g_ji stand at sqrt 2 x_i, x_i^2, sqrt 2 x_i x_j:
+ *   dx_i <- sqrt 2 g_i + 2 g_ii x_i + sqrt 2 sum_{j != i} g_ij x_j
+ * Where each pair stands: polynomial_features.h. */
 #include "ops/polynomial_features.h"
 #include "ops/internal.h"
 

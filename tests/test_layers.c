@@ -234,6 +234,19 @@ START_TEST(attention_checks_its_arguments)
 }
 END_TEST
 
+START_TEST(a_transformer_that_nobody_made_is_told)
+{
+    begin();
+    const Transformer transformer = { .layers = 0 };
+    Tensor *x = tape_input(tape, test_normal(1, 2 * 4 * 6), shape(2, 4, 6));
+    assert_raises("nn_transformer_forward: the transformer has no layers; see nn_transformer",
+                  nn_transformer_forward(tape, &transformer, x, NULL));
+    assert_raises("nn_transformer_state: the transformer has no layers; see nn_transformer",
+                  nn_transformer_state(&transformer, (GenerationConfig){ 0 }));
+    end();
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------ reference vectors */
 
 /* An entry as Real, to be freed. */
@@ -626,6 +639,7 @@ int main(void)
                                    positions_follow_the_formula,
                                    senseless_configs_raise,
                                    attention_checks_its_arguments,
+                                   a_transformer_that_nobody_made_is_told,
                                    the_linear_transformer_of_the_vectors,
                                    the_softmax_transformer_of_the_vectors,
                                    gradients_of_a_pre_norm_layer,
