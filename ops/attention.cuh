@@ -367,59 +367,6 @@ __device__ static inline void contribute_tile(const GradientRows<T> &d, const Sp
     }
 }
 
-/* ---------------------------------------------------------------------------------------- softmax */
-
-/* A number of columns, filled up to what the products take. */
-__device__ static inline int fill_up(int count)
-{
-    return (count + 3) / 4 * 4;
-}
-
-/* A block's scores into shared memory. */
-template <int SIZE>
-__device__ static inline void store_scores(Real *to, const Real (*scores)[Tile<SIZE>::SCORES])
-{
-#pragma unroll
-    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
-#pragma unroll
-        for (int c = 0; c < Tile<SIZE>::SCORES; c++)
-            to[tile_row<SIZE>(r) * SCORE_PITCH + score_column<SIZE>(c)] = scores[r][c];
-}
-
-/* Of the keys so far of a row, which two neighbouring threads share. */
-struct RowSums {
-    Real m, l; /* the maximum of the scores s; the sum of e^(s - m) */
-};
-
-/* A row's new scores s become e^(s - m), m now the maximum of these as well; returns the factor that
- * brings sums to the new m. Not-a-number is passed over by the maximum and remains. */
-__device__ static inline Real online_softmax(RowSums *row, Real *scores, int count)
-{
-    const int half = (int)threadIdx.x % 2;
-    Real m = row->m, l = 0;
-    for (int j = half; j < count; j += 2)
-        m = scores[j] > m ? scores[j] : m;
-    const Real other = __shfl_xor_sync(0xffffffffu, m, 1);
-    m = other > m ? other : m;
-    for (int j = half; j < count; j += 2) {
-        scores[j] = exp(scores[j] - m);
-        l += scores[j];
-    }
-    const Real factor = exp(row->m - m);
-    row->m = m;
-    row->l = row->l * factor + (l + __shfl_xor_sync(0xffffffffu, l, 1));
-    return factor;
-}
-
-template <int SIZE> __device__ static inline void multiply_rows(Real (*sums)[4], const Real *factor)
-{
-#pragma unroll
-    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            sums[r][c] *= factor[tile_row<SIZE>(r)];
-}
-
 /* ------------------------------------------------------------------------------- before backward */
 
 /* delta [rows] = -g.out, or -g.out / divisor, of g and out [rows, columns]: a row a warp */

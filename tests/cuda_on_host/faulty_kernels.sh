@@ -34,7 +34,7 @@ plant() {
 program_for() {
     case $1 in
     nn/*step*) echo test_generation ;;
-    *softmax_attention*) echo test_softmax_attention ;;
+    *softmax_attention* | *softmax_tiles*) echo test_softmax_attention ;;
     *lsh_attention* | *sort*) echo test_lsh_attention ;;
     *attention* | *linear_scan*) echo test_attention ;;
     *cumulative_sum* | *transpose*) echo test_layout ;;
