@@ -4,10 +4,14 @@
  * sum over the past, keeps nothing. (400 steps on examples/sonnets.txt bring the loss to 0.8. When
  * one byte is seen, to 2.2, what pairs of letters tell; with sines for positions too, to 2.1.) */
 #include <err.h>
+#include <errno.h>
 #include <getopt.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <tapegrad.h>
+#include <unistd.h>
 
 enum { BYTES = 256, SEEN = 4, LENGTH = 128, BATCH = 16, LAYERS = 2, HEADS = 4, WIDTH = 128 };
 
@@ -27,6 +31,17 @@ static void fail(const char *sentence, void *context)
 {
     (void)context;
     errx(EXIT_FAILURE, "%s", sentence);
+}
+
+/* Before the training, not after it. Writing makes a new file beside the old one. */
+static void check_save(void)
+{
+    struct stat status;
+    char *copy = strdup(save);
+    errno = stat(save, &status) == 0 && S_ISDIR(status.st_mode) ? EISDIR : *save ? 0 : ENOENT;
+    if (errno || !copy || access(dirname(copy), W_OK) != 0)
+        err(2, "--save %s: expected a file that can be written", save);
+    free(copy);
 }
 
 static void read_text(const char *path)
@@ -126,6 +141,8 @@ int main(int argc, char **argv)
     if (code != -1 || optind + 1 != argc)
         return puts(help) < 0 || code != 'h' ? 2 : 0;
     tapegrad_on_error(fail, NULL);
+    if (save)
+        check_save();
     read_text(argv[optind]);
     Params *params = params_new(device ? device_open(device) : device_best(), (uint64_t)seed);
     TransformerConfig config = { .layers = LAYERS, .heads = HEADS, .head_dim = WIDTH / HEADS };

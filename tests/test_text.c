@@ -154,6 +154,19 @@ static void assert_fails(int status, const char *sentence, const char *arguments
     assert_says(sentence);
 }
 
+#define WRITABLE "expected a file that can be written: "
+
+START_TEST(save_is_checked_before_the_training)
+{
+    assert_fails(2, "/none/weights: " WRITABLE "No such file or directory\n",
+                 "@/words --steps 1 --save @/none/weights " ON_CPU);
+    ck_assert_ptr_null(strstr(output, "step 1 "));
+    assert_fails(2, "/.: " WRITABLE "Is a directory\n", "@/words --steps 1 --save @/. " ON_CPU);
+    assert_fails(2, "--save : " WRITABLE "No such file or directory\n",
+                 "@/words --steps 1 --save '' " ON_CPU);
+}
+END_TEST
+
 START_TEST(errors_are_one_sentence)
 {
     assert_fails(2, "usage: text FILE", "");
@@ -172,19 +185,17 @@ START_TEST(errors_are_one_sentence)
     assert_fails(1, "there is no device \"tpu\"", "@/words --device tpu");
     assert_fails(1, "/none: No such file or directory\n", "@/words --load @/none " ON_CPU);
     assert_fails(1, "words: the header's length is", "@/words --load @/words " ON_CPU);
-    assert_fails(1, "cannot make a new file beside it",
-                 "@/words --steps 0 --save @/none/weights " ON_CPU);
     assert_fails(1, "", "@/words --steps 0 " ON_CPU ">/dev/full");
 }
 END_TEST
 
 int main(void)
 {
-    return run_program_tests("text", setup,
-                             (const TTest *const[]){ writes_what_it_learned, same_seed_same_text,
-                                                     other_seeds_choose_otherwise, save_and_load,
-                                                     goes_on_as_if_it_had_not_stopped,
-                                                     learns_any_text, reads_long_texts_and_prompts,
-                                                     runs_where_the_tests_run,
-                                                     errors_are_one_sentence, NULL });
+    return run_program_tests(
+        "text", setup,
+        (const TTest *const[]){
+            writes_what_it_learned, same_seed_same_text, other_seeds_choose_otherwise,
+            save_and_load, goes_on_as_if_it_had_not_stopped, learns_any_text,
+            reads_long_texts_and_prompts, runs_where_the_tests_run,
+            save_is_checked_before_the_training, errors_are_one_sentence, NULL });
 }
