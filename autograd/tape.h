@@ -57,10 +57,11 @@ void tape_backward(Tape *tape, Tensor *loss);
 /* The same from any tensor and a given dL/dout, of out's shape and type, which is kept. */
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 
-/* Gives everything back that belongs to the tape; its memory is cached for the next step. After an
- * error that was left by longjmp it also rewinds the random counter to where the last reset left
- * it and, when the step had begun its backward pass, marks the gradients of the parameters that it
- * used as empty. */
+/* Gives everything back that belongs to the tape; its memory is cached for the next step. Pointers to
+ * its tensors are void then, and no check tells once the next step's tensors lie in their places.
+ * After an error that was left by longjmp it also rewinds the random counter to where the last reset
+ * left it and, when the step had begun its backward pass, marks the gradients of the parameters that
+ * it used as empty. */
 void tape_reset(Tape *tape);
 
 /* Turns recording on or off; returns what it was; tape_is_recording only asks. Off, nothing is
