@@ -126,7 +126,7 @@ LinearAttention linear_attention_options(Tape *tape, AttentionLabels labels,
                    "%s: features is %d, expected FEATURES_ELU_PLUS_ONE to FEATURES_IDENTITY; apply "
                    "another map's operation to queries and keys, and FEATURES_IDENTITY here",
                    labels.name, (int)options.features);
-    if (!(options.eps >= 0))
+    if (!(options.eps >= 0 && options.eps < (Real)INFINITY))
         tape_error(tape, "%s: eps is %g, expected more than 0, or 0 for the default", labels.name,
                    (double)options.eps);
     if (options.eps == 0)

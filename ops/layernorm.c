@@ -78,7 +78,7 @@ void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const T
         tape_error(tape, "%s: weight is %s, bias is %s, expected %s: x is %s", operation,
                    shape_text(weight->shape).text, shape_text(bias->shape).text,
                    shape_text(expected).text, shape_text(x->shape).text);
-    if (!(eps > 0))
+    if (!(eps > 0 && eps < (Real)INFINITY))
         tape_error(tape, "%s: eps is %g, expected more than 0", operation, (double)eps);
 }
 

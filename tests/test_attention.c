@@ -432,6 +432,8 @@ START_TEST(misuse)
     assert_raises(
         "op_causal_linear_attention: eps is -1, expected more than 0, or 0 for the default",
         op_causal_linear_attention(tape, t[0], t[0], t[0], with_eps(-1)));
+    assert_raises("op_linear_attention: eps is inf, expected more than 0, or 0 for the default",
+                  op_linear_attention(tape, t[0], t[0], t[0], with_eps((Real)INFINITY)));
     assert_raises("op_linear_attention: eps is nan, expected more than 0, or 0 for the default",
                   op_linear_attention(tape, t[0], t[0], t[0], with_eps((Real)NAN)));
 }

@@ -838,6 +838,8 @@ START_TEST(misuse_of_rows)
     assert_raises("op_layernorm: x is a scalar, expected one axis at least",
                   op_layernorm(tape, variable(1, shape_scalar()), w, w, 1));
     assert_raises("op_layernorm: eps is 0, expected more than 0", op_layernorm(tape, x, w, w, 0));
+    assert_raises("op_layernorm: eps is inf, expected more than 0",
+                  op_layernorm(tape, x, w, w, (Real)INFINITY));
     assert_raises("op_layernorm: eps is nan, expected more than 0",
                   op_layernorm(tape, x, w, w, (Real)NAN));
     assert_raises("op_layernorm: weight is NULL", op_layernorm(tape, x, NULL, w, 1));
