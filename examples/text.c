@@ -127,6 +127,7 @@ int main(int argc, char **argv)
     static const char *const names[] = { "steps",  "generate", "temperature", "top-p",  "seed",
                                          "prompt", "save",     "load",        "device", "help" };
     double *const numbers[] = { &steps, &count, &temperature, &top_p, &seed };
+    static const double most[] = { 1e9, 1e9, 1e9, 1, 1e9 };
     const char **const texts[] = { &prompt, &save, &load, &device };
     struct option options[11] = { { 0 } };
     for (int i = 0; i < 10; i++)
@@ -136,8 +137,8 @@ int main(int argc, char **argv)
         if (i >= 5)
             *texts[i - 5] = optarg;
         else if (sscanf(optarg, "%lf%c", numbers[i], &rest) != 1 ||
-                 !(*numbers[i] >= 0 && *numbers[i] <= 1e9))
-            errx(2, "--%s %s: expected a number from 0 to 1e9", names[i], optarg);
+                 !(*numbers[i] >= 0 && *numbers[i] <= most[i]))
+            errx(2, "--%s %s: expected a number from 0 to %g", names[i], optarg, most[i]);
     if (code != -1 || optind + 1 != argc)
         return puts(help) < 0 || code != 'h' ? 2 : 0;
     tapegrad_on_error(fail, NULL);
