@@ -320,73 +320,116 @@ __device__ static inline void add_earlier(const Scans<T> &all, const Part<T> &pa
     __syncthreads(); /* all shared memory has been read */
 }
 
-/* One chunk of o. */
-template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
-__device__ static inline void scan_chunk(const Scans<T> &all, const Part<T> &part, int64_t start)
+/* A chunk of a segment. */
+struct Chunk {
+    Span span;
+    bool earlier, later; /* T holds what came before it; T is wanted after it */
+    int filled, seen;    /* rows that are not all 0; and those that the warp's rows see */
+};
+
+template <typename T, bool CAUSAL>
+__device__ static inline Chunk chunk_of(const Scans<T> &all, const Part<T> &part, int64_t start)
 {
-    enum { ROWS = Tile<SIZE>::ROWS, PITCH = Tile<SIZE>::PITCH };
+    Chunk chunk;
+    chunk.span = chunk_at(part.segment, *part.scan, start, part.segment.end);
+    chunk.earlier = !CAUSAL || part.scan->begin || (!all.quadratic && start > 0);
+    chunk.later = CAUSAL && !all.quadratic && start + CHUNK < part.segment.end;
+    chunk.filled = (chunk.span.count + 3) / 4 * 4;
+    chunk.seen = min(warp_row() + WARP_ROWS, chunk.filled);
+    return chunk;
+}
+
+/* X T + alpha e^T, of what came before the chunk, into O, and into den; X Y^T into scores; and T and
+ * z as they are after the chunk. */
+template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
+__device__ static inline void add_state(const Scans<T> &all, const Part<T> &part,
+                                        const Chunk &chunk, Real (*sums)[4],
+                                        Real (*scores)[Tile<SIZE>::SCORES], Real *den)
+{
+    enum { PITCH = Tile<SIZE>::PITCH };
     const Scan<T> &scan = *part.scan;
     const ScanMemory &m = part.m;
-    const int64_t positions = scan.x.positions;
-    const Span span = chunk_at(part.segment, scan, start, part.segment.end);
-    const bool earlier = !CAUSAL || scan.begin || (!all.quadratic && start > 0);
-    const bool later = CAUSAL && !all.quadratic && start + CHUNK < part.segment.end;
-    const int filled = (span.count + 3) / 4 * 4;          /* rows that are not all 0 */
-    const int seen = min(warp_row() + WARP_ROWS, filled); /* by the warp's rows */
-    Real sums[ROWS][4] = {}, scores[ROWS][Tile<SIZE>::SCORES] = {}, den = all.eps;
-
-    for (int64_t from = 0; CAUSAL && all.quadratic && from < start; from += CHUNK)
-        add_earlier<T, SIZE, FORWARD>(all, part, span, from, sums, &den);
-    if (CAUSAL)
-        load_tile<SIZE>(m.w, SIZE, scan.w, span, part.column);
-    if (!FORWARD)
-        load_factors(m.alpha, all, scan, DELTA_OF_X, span, positions);
-    if (!FORWARD && CAUSAL)
-        load_factors(m.beta, all, scan, DELTA_OF_Y, span, positions);
     for (int64_t k = 0; k < scan.y.columns; k += SIZE) {
         Real *const state = m.state + (all.great ? 0 : k * SIZE);
         Real *const z = m.extra + (all.great ? 0 : k);
         const int inner = tile_inner<SIZE>(scan.y.columns, k);
         if (k > 0)
             __syncthreads(); /* y has been read */
-        load_tile<SIZE>(m.x, PITCH, scan.x, span, k);
+        load_tile<SIZE>(m.x, PITCH, scan.x, chunk.span, k);
         if (CAUSAL)
-            load_tile<SIZE>(m.y, PITCH, scan.y, span, k);
-        if (all.great && earlier)
+            load_tile<SIZE>(m.y, PITCH, scan.y, chunk.span, k);
+        if (all.great && chunk.earlier)
             load_state<T, SIZE, CAUSAL, FORWARD>(all, part, k, SIZE);
         __syncthreads();
-        if (!FORWARD && k == 0 && earlier)
+        if (!FORWARD && k == 0 && chunk.earlier)
             add_extra<SIZE>(sums, m.alpha, m.extra);
-        if (earlier)
+        if (chunk.earlier)
             add_product<SIZE>(sums, m.x, PITCH, state, SIZE, inner);
         if (CAUSAL)
-            add_scores<SIZE>(scores, m.x, m.y, inner, seen);
-        if (earlier)
-            add_to_den<FORWARD>(&den, m.x, PITCH, z, inner);
+            add_scores<SIZE>(scores, m.x, m.y, inner, chunk.seen);
+        if (chunk.earlier)
+            add_to_den<FORWARD>(den, m.x, PITCH, z, inner);
         __syncthreads(); /* x, T and z have been read */
-        if (later)
-            update_state<SIZE>(state, m.y, m.w, span.count);
-        if (later && FORWARD)
-            update_z<SIZE>(z, m.y, span.count);
+        if (chunk.later)
+            update_state<SIZE>(state, m.y, m.w, chunk.span.count);
+        if (chunk.later && FORWARD)
+            update_z<SIZE>(z, m.y, chunk.span.count);
     }
-    if (CAUSAL) {
-        store_scores<SIZE, FORWARD>(m, scores, true);
-        if (later && !FORWARD)
-            update_e<SIZE>(m.extra, m.w, m.beta, span.count);
-        __syncthreads();
-        add_product<SIZE>(sums, m.x, SCORE_PITCH, m.w, SIZE, seen);
-        add_to_den<FORWARD>(&den, m.x, SCORE_PITCH, NULL, filled);
-    }
+}
+
+/* tril(X Y^T + alpha beta^T) W, of the chunk itself, into O, and into den; e as it is after it. */
+template <int SIZE, bool FORWARD>
+__device__ static inline void add_chunk(const ScanMemory &m, const Chunk &chunk, Real (*sums)[4],
+                                        const Real (*scores)[Tile<SIZE>::SCORES], Real *den)
+{
+    store_scores<SIZE, FORWARD>(m, scores, true);
+    if (chunk.later && !FORWARD)
+        update_e<SIZE>(m.extra, m.w, m.beta, chunk.span.count);
+    __syncthreads();
+    add_product<SIZE>(sums, m.x, SCORE_PITCH, m.w, SIZE, chunk.seen);
+    add_to_den<FORWARD>(den, m.x, SCORE_PITCH, NULL, chunk.filled);
+}
+
+/* What the results are, from O. */
+template <typename T, int SIZE, bool FORWARD>
+__device__ static inline void finish_chunk(const Scans<T> &all, const Part<T> &part,
+                                           const Span &span, Real (*sums)[4], Real den)
+{
+    const Scan<T> &scan = *part.scan;
     if (FORWARD)
         finish_den(all, part, span, den);
     __syncthreads(); /* all shared memory has been read but alpha */
     if (FORWARD)
-        divide_by_den<SIZE>(sums, m.alpha);
+        divide_by_den<SIZE>(sums, part.m.alpha);
     else if (scan.map.data)
         go_through_map<SIZE>(sums, scan.map, span, part.column);
     if (scan.o.lengths)
         clear_rows<SIZE>(sums, rows_that_count(span, scan.o.lengths));
     contribute_tile<SIZE>(scan.o, span, part.column, sums);
+}
+
+/* One chunk of o. */
+template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
+__device__ static inline void scan_chunk(const Scans<T> &all, const Part<T> &part, int64_t start)
+{
+    const Scan<T> &scan = *part.scan;
+    const ScanMemory &m = part.m;
+    const Chunk chunk = chunk_of<T, CAUSAL>(all, part, start);
+    const Span &span = chunk.span;
+    Real sums[Tile<SIZE>::ROWS][4] = {};
+    Real scores[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {}, den = all.eps;
+    for (int64_t from = 0; CAUSAL && all.quadratic && from < start; from += CHUNK)
+        add_earlier<T, SIZE, FORWARD>(all, part, span, from, sums, &den);
+    if (CAUSAL)
+        load_tile<SIZE>(m.w, SIZE, scan.w, span, part.column);
+    if (!FORWARD)
+        load_factors(m.alpha, all, scan, DELTA_OF_X, span, scan.x.positions);
+    if (!FORWARD && CAUSAL)
+        load_factors(m.beta, all, scan, DELTA_OF_Y, span, scan.x.positions);
+    add_state<T, SIZE, CAUSAL, FORWARD>(all, part, chunk, sums, scores, &den);
+    if (CAUSAL)
+        add_chunk<SIZE, FORWARD>(m, chunk, sums, scores, &den);
+    finish_chunk<T, SIZE, FORWARD>(all, part, span, sums, den);
 }
 
 template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
