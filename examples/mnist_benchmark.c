@@ -51,7 +51,7 @@ static int64_t measured_pixel(const Trial *trial, int64_t index)
 /* The first pixels of all images, one after the other. */
 static double seconds_from_start(const Trial *trial, Generator *generator, int64_t pixels)
 {
-    generator_start(generator, NULL, 0);
+    generator_start(generator, NULL, 0, 0);
     double start = now();
     for (int64_t p = 0; p < pixels; p++)
         generator_next(generator);
@@ -62,7 +62,7 @@ static double seconds_from_start(const Trial *trial, Generator *generator, int64
 /* A pixel alone, with a state that has seen those before it. */
 static double seconds_at(const Trial *trial, Generator *generator, int64_t pixel)
 {
-    generator_start(generator, pixel > 0 ? trial->drawn : NULL, pixel);
+    generator_start(generator, pixel > 0 ? trial->drawn : NULL, pixel, 0);
     device_wait(trial->device);
     double start = now();
     generator_next(generator);

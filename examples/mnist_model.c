@@ -81,6 +81,8 @@ struct Generator {
     Tensor *images;         /* [images, pixels]: what has been drawn */
     Tensor *factor, *shift; /* [3 logistics]: what the temperature makes of the parameters */
     int32_t *host;          /* [images, pixels] */
+    int64_t first;          /* which of all images the first one is */
+    int64_t pixel, round;   /* how many of each have had random numbers; had before image 0 */
 };
 
 /* A mixture's temperature divides its logits, and multiplies the scales. */
@@ -111,6 +113,8 @@ static Tape *tape_of(Device *device, GeneratorConfig config)
 
 Generator *generator_new(const Model *model, Device *device, GeneratorConfig config)
 {
+    if (config.all == 0)
+        config.all = config.images;
     Generator *generator = allocate(1, sizeof *generator);
     *generator = (Generator){ .model = model,
                               .config = config,
@@ -170,10 +174,14 @@ static void prefill(Generator *generator, const int32_t *given, int64_t count)
     tape_reset(tape);
 }
 
-void generator_start(Generator *generator, const int32_t *given, int64_t count)
+void generator_start(Generator *generator, const int32_t *given, int64_t count, int64_t first)
 {
     int64_t images = generator->config.images, pixels = generator->model->pixels;
     int32_t *host = generator->host;
+    if (first == 0)
+        generator->round = generator->pixel;
+    generator->pixel = generator->round;
+    generator->first = first;
     nn_transformer_state_reset(generator->state, NN_ALL_SEQUENCES);
     if (count > 0)
         prefill(generator, given, count);
@@ -188,6 +196,9 @@ void generator_start(Generator *generator, const int32_t *given, int64_t count)
 
 void generator_next(Generator *generator)
 {
+    Random random = tape_random(generator->tape);
+    random.counter = (uint64_t)(generator->pixel++ * generator->config.all + generator->first);
+    tape_set_random(generator->tape, random);
     tape_replay(generator->tape, draw_pixel, generator);
 }
 

@@ -22,7 +22,8 @@ Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens);
 typedef struct Generator Generator;
 
 typedef struct GeneratorConfig {
-    int64_t images;
+    int64_t images; /* at once, */
+    int64_t all;    /* of so many; 0: of no others */
     Precision precision;
     Real temperature;
     uint64_t seed;
@@ -32,8 +33,9 @@ Generator *generator_new(const Model *model, Device *device, GeneratorConfig con
 void generator_free(Generator *generator);
 
 /* Begins anew with the first count pixels of every image, fewer than there are: given int32
- * [images, count]; NULL with 0. */
-void generator_start(Generator *generator, const int32_t *given, int64_t count);
+ * [images, count]; NULL with 0. They are those from first on, of all: each takes the random numbers
+ * that it would if all were drawn at once. A start with 0 takes new ones, as do those that follow. */
+void generator_start(Generator *generator, const int32_t *given, int64_t count, int64_t first);
 
 /* Draws the next pixel of every image. It stays on the device: nothing waits for it. */
 void generator_next(Generator *generator);

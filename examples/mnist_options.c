@@ -6,7 +6,7 @@
 #define EVERYWHERE                                                                                 \
     .attention = "linear", .features = "elu+1", .form = "best", .rows = 28, .columns = 28,         \
     .seed = 1, .device = "auto", .precision = "float32", .score_every = 1, .test_images = 10000,   \
-    .count = 10, .draw = 1, .temperature = 1, .method = "all", .together = 32
+    .count = 10, .at_once = 100, .draw = 1, .temperature = 1, .method = "all", .together = 32
 
 static const MnistOptions presets[] = {
     { EVERYWHERE, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32, .feed_forward = 512,
@@ -94,6 +94,8 @@ static const Option of_sampling[] = {
     { "model", CHECKPOINT, OF_RUN, AT(model), 0, 0, NULL, "a checkpoint of mnist train" },
     { "output", PATH, OF_RUN, AT(output), 0, 0, NULL, "the picture, a PNG" },
     { "count", WHOLE, OF_RUN, AT(count), 1, 10000, NULL, "images of each kind (10)" },
+    { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL,
+      "images at once, at most; more take more memory (100)" },
     { "temperature", NUMBER, OF_RUN, AT(temperature), 0.01, 100, NULL,
       "below 1: likelier pixels more often (1)" },
     { "seed", WHOLE, OF_RUN, AT(draw), 0, 4294967295, NULL, "of the choices (1)" },

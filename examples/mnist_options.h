@@ -22,7 +22,7 @@ typedef struct MnistOptions {
     bool eager, quiet;
     /* mnist sample */
     const char *model, *output;
-    int64_t count, draw;
+    int64_t count, at_once, draw;
     double temperature;
     /* mnist benchmark */
     const char *method, *csv;

@@ -55,33 +55,45 @@ static void picture_add(Picture *picture, const int32_t *images, int64_t count, 
     }
 }
 
-/* Draws the pixels from count on of images [images, pixels], whose first count are there. */
-static void draw_images(Generator *generator, int32_t *images, int64_t number, int64_t pixels,
+/* The images are drawn in batches of one size, so that the memory that they take has a bound. */
+typedef struct Batches {
+    int64_t number, size;
+} Batches;
+
+static Batches batches_of(const MnistOptions *options)
+{
+    const int64_t number = (options->count + options->at_once - 1) / options->at_once;
+    return (Batches){ number, (options->count + number - 1) / number };
+}
+
+/* Draws the pixels from count on of images [batches, pixels], whose first count are there. */
+static void draw_images(Generator *generator, int32_t *images, Batches batches, int64_t pixels,
                         int64_t count)
 {
-    int32_t *given = allocate(number * pixels, sizeof *given);
-    for (int64_t b = 0; b < number; b++)
-        memcpy(given + b * count, images + b * pixels, (size_t)count * sizeof *given);
-    generator_start(generator, given, count);
-    for (int64_t p = count; p < pixels; p++)
-        generator_next(generator);
-    generator_read(generator, images);
+    int32_t *given = allocate(batches.size * pixels, sizeof *given);
+    for (int64_t i = 0; i < batches.number; i++) {
+        int32_t *batch = images + i * batches.size * pixels;
+        for (int64_t b = 0; b < batches.size; b++)
+            memcpy(given + b * count, batch + b * pixels, (size_t)count * sizeof *given);
+        generator_start(generator, given, count, i * batches.size);
+        for (int64_t p = count; p < pixels; p++)
+            generator_next(generator);
+        generator_read(generator, batch);
+    }
     free(given);
 }
 
-/* The first test images, [count, pixels]. */
-static int32_t *test_images(const MnistOptions *options)
+/* The first test images into images [count, pixels]. */
+static void read_test_images(int32_t *images, const MnistOptions *options)
 {
     Idx test = mnist_images(options, MNIST_TEST);
     int64_t size = options->count * options->rows * options->columns;
     if (options->count > test.count)
         fail(BAD_USE, "--count %lld: expected at most the %lld test images",
              (long long)options->count, (long long)test.count);
-    int32_t *images = allocate(size, sizeof *images);
     for (int64_t i = 0; i < size; i++)
         images[i] = test.bytes[i];
     idx_free(&test);
-    return images;
 }
 
 /* As Figure 3 of the paper: images from nothing; below, in groups of three rows, the upper half of
@@ -91,19 +103,19 @@ static Picture draw_picture(const MnistOptions *options, Generator *generator)
     int64_t count = options->count, pixels = options->rows * options->columns;
     int64_t seen = options->rows / 2 * options->columns;
     Picture picture = picture_new(options, options->data ? 4 : 1);
-    int32_t *images = allocate(count * pixels, sizeof *images);
-    draw_images(generator, images, count, pixels, 0);
+    const Batches batches = batches_of(options);
+    int32_t *images = allocate(batches.number * batches.size * pixels, sizeof *images);
+    draw_images(generator, images, batches, pixels, 0);
     picture_add(&picture, images, count, 1, 0, pixels);
-    free(images);
     picture.row = rows_of(count, 1);
     if (options->data) {
-        images = test_images(options);
+        read_test_images(images, options);
         picture_add(&picture, images, count, 3, 0, seen);
         picture_add(&picture, images, count, 3, 2, pixels);
-        draw_images(generator, images, count, pixels, seen);
+        draw_images(generator, images, batches, pixels, seen);
         picture_add(&picture, images, count, 3, 1, pixels);
-        free(images);
     }
+    free(images);
     return picture;
 }
 
@@ -122,7 +134,8 @@ int mnist_sample(int argc, char **argv)
         fail(EXIT_FAILURE, "%s", tapegrad_error());
     Generator *generator = generator_new(
         &model, device,
-        (GeneratorConfig){ .images = options.count,
+        (GeneratorConfig){ .images = batches_of(&options).size,
+                           .all = options.count,
                            .precision = (Precision)choice_index(precision_names, options.precision),
                            .temperature = (Real)options.temperature,
                            .seed = (uint64_t)options.draw });

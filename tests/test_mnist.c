@@ -372,6 +372,20 @@ START_TEST(samples_are_bitwise_repeatable)
 }
 END_TEST
 
+/* Each image has its own random numbers, drawn with others or alone. */
+START_TEST(images_are_the_same_in_batches)
+{
+    static const char *const batches[] = { "", "--batch 4", "--batch 1" };
+    assert_runs(TINY "--steps 5 --quiet --save @/run.safetensors");
+    for (int i = 0; i < 3; i++)
+        assert_runs("mnist sample --model @/run.safetensors --data @ --count 10 --threads 2 "
+                    "--output @/%d.png %s",
+                    i, batches[i]);
+    assert_same_files("0.png", "1.png");
+    assert_same_files("0.png", "2.png");
+}
+END_TEST
+
 /* -------------------------------------------------------------------------------------- benchmark */
 
 START_TEST(benchmark_measures_every_method)
@@ -429,6 +443,7 @@ int main(void)
                                    bad_options_are_told,
                                    completes_images,
                                    samples_are_bitwise_repeatable,
+                                   images_are_the_same_in_batches,
                                    benchmark_measures_every_method,
                                    benchmark_measures_some_pixels,
                                    NULL };
