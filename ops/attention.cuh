@@ -386,6 +386,14 @@ __global__ void row_deltas(Real *delta, const T *g, const T *out, const Real *di
     }
 }
 
+template <typename T>
+static void launch_row_deltas(Real *delta, const Real *g, const Real *out, const Real *divisor,
+                              int64_t rows, int64_t columns)
+{
+    LAUNCH(row_deltas<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, delta, (const T *)g,
+           (const T *)out, divisor, rows, columns);
+}
+
 /* -------------------------------------------------------------------------------------- launching */
 
 /* SIZE for heads of D and M columns. */

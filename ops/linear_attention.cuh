@@ -246,8 +246,7 @@ template <int TILE_SIZE, bool CAUSAL> struct TileKernels {
     static void deltas(Real *delta, const Real *dout, const Real *out, const Real *den,
                        int64_t rows, int64_t columns)
     {
-        LAUNCH(row_deltas<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, delta, (const T *)dout,
-               (const T *)out, den, rows, columns);
+        launch_row_deltas<T>(delta, dout, out, den, rows, columns);
     }
 
     template <typename T, bool FORWARD> static void sum(const Scans<T> &all, const ScanPlan &p)
@@ -302,8 +301,7 @@ struct WalkKernels {
     static void deltas(Real *delta, const Real *dout, const Real *out, const Real *den,
                        int64_t rows, int64_t columns)
     {
-        LAUNCH(row_deltas<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, delta, (const T *)dout,
-               (const T *)out, den, rows, columns);
+        launch_row_deltas<T>(delta, dout, out, den, rows, columns);
     }
 
     template <typename T, bool FORWARD> static void sum(const Scans<T> &, const ScanPlan &) {}

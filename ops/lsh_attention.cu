@@ -531,8 +531,7 @@ static void backward(const LshGradient &d, const Real *dout, const Real *out, co
     const int64_t rows = a->B * a->N * a->H;
     const unsigned blocks = blocks_for(rows, THREADS / WARP);
     find_lengths<T>(s.length, a);
-    LAUNCH(row_deltas<T>, blocks, THREADS, 0, s.delta, (const T *)dout, (const T *)out,
-           (const Real *)NULL, rows, a->M);
+    launch_row_deltas<T>(s.delta, dout, out, NULL, rows, a->M);
     if (tile_size(a->D, a->M) == 32)
         backward_sized<T, 32>(d, dout, log_sum, places, s, a);
     else

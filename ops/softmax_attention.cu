@@ -144,9 +144,7 @@ template <typename T>
 static void backward(AttentionGradient d, const Real *dout, const Real *out, const Real *log_sum,
                      Real *delta, const Attention *a, bool causal)
 {
-    const int64_t rows = a->B * a->N * a->H;
-    LAUNCH(row_deltas<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, delta, (const T *)dout,
-           (const T *)out, (const Real *)NULL, rows, a->M);
+    launch_row_deltas<T>(delta, dout, out, NULL, a->B * a->N * a->H, a->M);
     if (tile_size(a->D, a->M) == 32)
         backward_sized<T, 32>(d, dout, log_sum, delta, a, causal);
     else

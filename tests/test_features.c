@@ -13,21 +13,6 @@ static Real *values_of(Tape *tape, Tensor *out)
     return values;
 }
 
-static double dot(const Real *a, const Real *b, int64_t count)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
-static Real *zeros(int64_t count)
-{
-    Real *values = test_normal(99, count);
-    memset(values, 0, (size_t)count * sizeof *values);
-    return values;
-}
-
 /* ------------------------------------------------------------------------------------ polynomial */
 static Real *polynomial(const Real *x, Shape size)
 {
@@ -45,10 +30,10 @@ START_TEST(polynomial_is_the_square)
         const Real *x = test_normal((uint64_t)D, R * D), *phi = polynomial(x, shape(R, D));
         for (int a = 0; a < R; a++)
             for (int b = 0; b < R; b++) {
-                double exact = pow(1 + dot(x + a * D, x + b * D, D), 2);
-                double actual = dot(phi + a * F, phi + b * F, F);
-                double scale =
-                    (1 + dot(x + a * D, x + a * D, D)) * (1 + dot(x + b * D, x + b * D, D));
+                double exact = pow(1 + test_dot(x + a * D, x + b * D, D), 2);
+                double actual = test_dot(phi + a * F, phi + b * F, F);
+                double scale = (1 + test_dot(x + a * D, x + a * D, D)) *
+                               (1 + test_dot(x + b * D, x + b * D, D));
                 ck_assert_msg(fabs(actual - exact) <= VECTOR_TOLERANCE * scale,
                               "D = %lld: %g, expected %g", (long long)D, actual, exact);
             }
@@ -69,7 +54,7 @@ START_TEST(polynomial_has_every_term_once)
     for (int64_t D = 1; D <= 12; D++) {
         const int64_t F = 1 + D + D * (D + 1) / 2;
         const Real *x = test_normal((uint64_t)D, R * D);
-        Real *phi = polynomial(x, shape(R, D)), *terms = zeros(F);
+        Real *phi = polynomial(x, shape(R, D)), *terms = test_zeros(F);
         for (int64_t r = 0; r < R; r++) {
             int64_t count = 0;
             terms[count++] = 1;
@@ -138,12 +123,12 @@ START_TEST(random_features_of_given_projections)
         Tape *tape = tape_new(test_device());
         const Real *out = values_of(tape, op_random_features(tape, tape_input(tape, x, shape(R, D)),
                                                              tape_input(tape, w, shape(F, D))));
-        Real *exact = zeros(R * F);
+        Real *exact = test_zeros(R * F);
         for (int64_t r = 0; r < R; r++)
             for (int64_t f = 0; f < F; f++)
-                exact[r * F + f] =
-                    (Real)(exp(dot(x + r * D, w + f * D, D) - dot(x + r * D, x + r * D, D) / 2) /
-                           sqrt((double)F));
+                exact[r * F + f] = (Real)(exp(test_dot(x + r * D, w + f * D, D) -
+                                              test_dot(x + r * D, x + r * D, D) / 2) /
+                                          sqrt((double)F));
         assert_close(out, exact, R * F, VECTOR_TOLERANCE);
     }
 }
@@ -215,7 +200,7 @@ START_TEST(projections_repeat_and_continue)
 {
     enum { F = 7, D = 3 };
     for (int orthogonal = 0; orthogonal < 2; orthogonal++) {
-        Real *a = zeros(F * D), *b = zeros(F * D), *c = zeros(F * D);
+        Real *a = test_zeros(F * D), *b = test_zeros(F * D), *c = test_zeros(F * D);
         Random first = random_new(3, 4), second = first;
         op_draw_projection(a, F, D, orthogonal, &first);
         op_draw_projection(b, F, D, orthogonal, &second);
@@ -230,16 +215,16 @@ END_TEST
 START_TEST(orthogonal_projections)
 {
     enum { F = 75, D = 33 };
-    Real *w = zeros(F * D), *plain = zeros(F * D);
+    Real *w = test_zeros(F * D), *plain = test_zeros(F * D);
     Random random = random_new(3, 4), again = random;
     op_draw_projection(w, F, D, true, &random);
     op_draw_projection(plain, F, D, false, &again);
     for (int a = 0; a < F; a++) {
-        double length = sqrt(dot(w + a * D, w + a * D, D));
-        double expected = sqrt(dot(plain + a * D, plain + a * D, D));
+        double length = sqrt(test_dot(w + a * D, w + a * D, D));
+        double expected = sqrt(test_dot(plain + a * D, plain + a * D, D));
         ck_assert_double_eq_tol(length, expected, 1e-5);
         for (int b = a / D * D; b < a; b++)
-            ck_assert_msg(fabs(dot(w + a * D, w + b * D, D)) <=
+            ck_assert_msg(fabs(test_dot(w + a * D, w + b * D, D)) <=
                               VECTOR_TOLERANCE * length * expected,
                           "rows %d and %d", a, b);
     }
@@ -256,7 +241,7 @@ static double estimate(bool orthogonal)
         qk[d] = (Real)(d % 2 ? -0.3 : 0.25);
         qk[D + d] = (Real)(0.1 * (d - 3));
     }
-    const double exact = exp(dot(qk, qk + D, D));
+    const double exact = exp(test_dot(qk, qk + D, D));
     double sum = 0, squares = 0;
     Random random = random_new(11, 12);
     Tape *tape = tape_new(test_device());
@@ -266,7 +251,7 @@ static double estimate(bool orthogonal)
                                          tape_input(tape, w, shape(F, D)));
         Real out[2 * F];
         tensor_read(phi, out);
-        const double product = dot(out, out + F, F);
+        const double product = test_dot(out, out + F, F);
         sum += product;
         squares += product * product;
         tape_reset(tape);
@@ -327,7 +312,7 @@ static void net_free(Net *net)
  * its own, from the layer's own product of queries, keys and values. */
 static Real *plain_attention(const Net *net, double (*kernel)(double score))
 {
-    Real *out = zeros(B * N * WIDTH);
+    Real *out = test_zeros(B * N * WIDTH);
     const Real *packed =
         test_values(nn_linear_forward(net->tape, &net->attention.input, net_input(net)));
     for (int64_t b = 0; b < B; b++)
@@ -337,7 +322,7 @@ static Real *plain_attention(const Net *net, double (*kernel)(double score))
                 double divisor = 0, sum[D] = { 0 };
                 for (int64_t j = 0; j <= i; j++) {
                     const Real *k = packed + ((b * N + j) * 3 * H + H + h) * D, *v = k + H * D;
-                    const double weight = kernel(dot(q, k, D) / sqrt(D));
+                    const double weight = kernel(test_dot(q, k, D) / sqrt(D));
                     divisor += weight;
                     for (int d = 0; d < D; d++)
                         sum[d] += weight * (double)v[d];
