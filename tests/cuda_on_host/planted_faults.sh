@@ -81,11 +81,16 @@ wrong no-barrier-before-writing
 wrong no-barrier-before-reading
 wrong no-syncwarp
 wrong no-barrier-before-ldmatrix
+wrong no-wait-for-copies
+wrong no-barrier-after-copies
 stops plain leaves-early "has left the kernel"
 stops plain divergent-barriers "waits in __syncthreads"
 stops plain incomplete-warp "has left the kernel while"
 stops plain incomplete-mma "has left the kernel while"
 stops plain unaligned-ldmatrix "not aligned to 16 bytes"
+stops plain unaligned-copy "not aligned to its 16 bytes"
+stops plain writes-into-copy "has been written before the copy was there"
+stops plain leaves-with-copies "without waiting for its copy"
 stops plain host-pointer "not memory of a device"
 stops plain use-after-free "not memory of a device"
 stops sanitized past-the-end "AddressSanitizer: heap-buffer-overflow"

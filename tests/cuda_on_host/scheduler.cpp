@@ -11,13 +11,14 @@
  * until one waits; that one keeps the fibre, and another goes on with the fresh ones. */
 #include "emulation.h"
 #include "fibre.h"
-#include "include/cuda_runtime.h"
+#include "include/copy_on_host.h"
 
 #include <map>
 #include <mutex>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <vector>
 
 enum { LANES = 32, MOST_WARPS = 32, MOST_THREADS = LANES * MOST_WARPS };
 enum { PLAIN_SHARED_BYTES = 48 << 10, MOST_SHARED_BYTES = 227 << 10 };
@@ -31,9 +32,18 @@ struct Place {
     int line;
 };
 
+/* Into shared memory, not yet waited for. */
+struct Copy {
+    void *to;
+    const void *from;
+    size_t bytes, there;
+    Place place;
+};
+
 struct Thread {
     Fibre *fibre; /* where it waits; none while it is fresh or has ended */
     uint3 index;
+    std::vector<Copy> copies;
 };
 
 /* Lanes are bits, save in `runnable`, whose bits are positions in the order of lanes. What lanes
@@ -280,6 +290,10 @@ static void check_ending(void)
 static void end_thread(void)
 {
     Warp *warp = &run.warp_state[run.current / LANES];
+    const std::vector<Copy> &copies = run.thread[run.current].copies;
+    if (!copies.empty())
+        misuse("has left the kernel without waiting for its copy at %s:%d", copies[0].place.file,
+               copies[0].place.line);
     run.thread[run.current].fibre = NULL;
     warp->ended |= 1u << run.current % LANES;
     run.ended++;
@@ -470,6 +484,33 @@ int cuda_host_shuffle_source(unsigned mask, int source, const char *file, int li
         misuse("a shuffle at %s:%d with mask %08x reads lane %d, which does not take part", file,
                line, mask, source);
     return source;
+}
+
+/* ------------------------------------------------------------------------------- asynchronous copies */
+void cuda_host_copy_async(void *shared, const void *from, int bytes, int there, const char *file,
+                          int line)
+{
+    if ((uintptr_t)shared % (unsigned)bytes != 0 || (uintptr_t)from % (unsigned)bytes != 0)
+        misuse("a copy at %s:%d is not aligned to its %d bytes", file, line, bytes);
+    if (there < 0 || there > bytes)
+        misuse("a copy at %s:%d takes %d of %d bytes", file, line, there, bytes);
+    emulation_fill(shared, (size_t)bytes);
+    run.thread[run.current].copies.push_back(
+        { shared, from, (size_t)bytes, (size_t)there, { file, line } });
+}
+
+void cuda_host_wait_for_copies(void)
+{
+    std::vector<Copy> &copies = run.thread[run.current].copies;
+    for (const Copy &copy : copies) {
+        for (size_t i = 0; i < copy.bytes; i++)
+            if (((const unsigned char *)copy.to)[i] != 0xff)
+                misuse("the place of a copy at %s:%d has been written before the copy was there",
+                       copy.place.file, copy.place.line);
+        memset(copy.to, 0, copy.bytes);
+        memcpy(copy.to, copy.from, copy.there);
+    }
+    copies.clear();
 }
 
 /* ---------------------------------------------------------------------------------------- launches */

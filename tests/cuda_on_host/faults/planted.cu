@@ -2,6 +2,7 @@
  * planted in it. Ends with 0 where the results are right and with 1 where they are wrong. */
 #include "check.h"
 
+#include <copy_on_host.h>
 #include <mma_on_host.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +117,28 @@ __global__ void reverse_warps(float *out, const float *x)
     out[i] = value;
 }
 
+/* Of what another warp has begun to copy; there is nothing from n on. */
+__global__ void reverse_copies(float *out, const float *x, int n)
+{
+    __shared__ __align__(16) float kept[THREADS];
+    const int i = (int)threadIdx.x;
+    const bool waits_late = planted("no-wait-for-copies");
+    copy_async<4>(&kept[i], x + i, i < n ? 4 : 0);
+    if (planted("writes-into-copy"))
+        kept[i] = 0;
+    if (planted("unaligned-copy") && i == 1)
+        copy_async<16>(&kept[i], x + i, 16);
+    if (!waits_late)
+        wait_for_copies();
+    if (!planted("no-barrier-after-copies"))
+        __syncthreads();
+    out[i] = kept[THREADS - 1 - i];
+    if (waits_late)
+        wait_for_copies();
+    if (planted("leaves-with-copies"))
+        copy_async<4>(&kept[i], x + i, 4);
+}
+
 static void check_reversals(void)
 {
     const int n = 77;
@@ -137,6 +160,10 @@ static void check_reversals(void)
     got = copy_out(out, THREADS);
     for (int i = 0; i < THREADS; i++)
         CHECK(got[(size_t)i] == (float)(i / 32 * 32 + 31 - i % 32));
+    LAUNCH(reverse_copies, 1, THREADS, 0, out, in, n);
+    got = copy_out(out, THREADS);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(got[(size_t)i] == (float)(THREADS - 1 - i < n ? THREADS - 1 - i : 0));
     if (planted("use-after-free")) {
         cudaFree(exact);
         LAUNCH(twice, 2, 32, 0, exact, in, THREADS);
