@@ -280,16 +280,17 @@ template <int TILE_SIZE> struct MmaKernels {
     template <typename T, bool FORWARD> static void sum(const Scans<T> &all, const ScanPlan &p)
     {
         const int64_t items = all.count * all.B * all.H * all.states_a_head * p.w_tiles;
-        LAUNCH_TILES((mma_sum_segments<T, SIZE>), items, (mma_sum_memory<T, SIZE>()), all, FORWARD,
-                     p.w_tiles, items);
+        enum { SHARED = MmaMemory<T, SIZE>::SUM_SIZE };
+        LAUNCH_SHARED((mma_sum_segments<T, SIZE>), SHARED * (int)sizeof(Real), items, (int)SHARED,
+                      all, FORWARD, p.w_tiles, items);
     }
 
     template <typename T, bool FORWARD> static void scan(const Scans<T> &all)
     {
         const int64_t items = all.count * all.B * all.H * all.x_segments * all.column_tiles;
-        LAUNCH_SHARED((mma_scan_segments<T, SIZE, FORWARD>),
-                      SIZE < 128 ? (int)MOST_SHARED : (int)MMA_SHARED, items,
-                      (mma_scan_memory<T, SIZE>()), all, items);
+        enum { SHARED = MmaMemory<T, SIZE>::SCAN_SIZE };
+        LAUNCH_SHARED((mma_scan_segments<T, SIZE, FORWARD>), SHARED * (int)sizeof(Real), items,
+                      (int)SHARED, all, items);
     }
 };
 #endif

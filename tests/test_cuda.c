@@ -348,11 +348,14 @@ static const Case cases[] = {
     ATTENTION(recurrent, 2, 9, 3, 20, 40, 2),
     ATTENTION(chunked, 1, 150, 2, 32, 32, 1),
     ATTENTION(chunked, 1, 140, 1, 64, 64, 1),
-    ATTENTION(chunked, 1, 70, 1, 128, 128, 1),
+    ATTENTION(chunked, 1, 150, 1, 128, 128, 1),
+    ATTENTION(chunked, 1, 140, 2, 37, 61, 1), /* rows of any alignment */
+    ATTENTION(chunked, 1, 140, 2, 6, 18, 1),
     ATTENTION(chunked, 1, 70, 1, 130, 20, 1),
     ATTENTION(chunk_parallel, 2, 200, 2, 20, 30, 2),
     ATTENTION(chunk_parallel, 1, 200, 1, 64, 33, 1),
     ATTENTION(chunk_parallel, 1, 200, 1, 100, 128, 1),
+    ATTENTION(chunk_parallel, 1, 260, 22, 8, 8, 1), /* segments of several chunks */
     ATTENTION(quadratic, 2, 150, 2, 20, 40, 2),
     ATTENTION(best_relu, 2, 80, 2, 24, 32, 2),
     ATTENTION(best_softplus, 2, 80, 1, 50, 64, 2),
@@ -365,6 +368,7 @@ static const Case cases[] = {
     ATTENTION(offsets_quadratic, 1, 170, 2, 16, 16, 4),
     ATTENTION(lengths_recurrent, 2, 40, 2, 16, 16, 2),
     ATTENTION(lengths_chunked, 2, 130, 2, 32, 24, 2),
+    ATTENTION(lengths_chunked, 2, 150, 1, 67, 128, 2),
     ATTENTION(lengths_chunk_parallel, 2, 150, 1, 64, 64, 2),
     ATTENTION(lengths_quadratic, 2, 150, 2, 16, 16, 2),
     CASE(linear_attention, S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24)),

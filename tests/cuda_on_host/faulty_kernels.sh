@@ -51,6 +51,7 @@ if [ "${2-}" = barriers ]; then
 else
     second=$(grep -n '__syncthreads();' ops/rows.cuh | sed -n '2s/:.*//p')
     plant "$build" ops/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
+    plant "$build" ops/mma_rows.cuh 's/^    wait_for_copies();//' test_attention
     plant "$build"-sanitize ops/transpose.cu 's/i + row < p && j + lane < q/i + row < p/' test_layout \
         CC=clang CFLAGS='-O1 -g -fno-omit-frame-pointer' \
         SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
