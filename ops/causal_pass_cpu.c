@@ -111,6 +111,8 @@ static Item item_at(const Pass *pass, int64_t index, Real *memory)
     return item;
 }
 
+/* Dynamic although items are alike: with a static schedule two threads worked at neighbouring heads in
+ * step, and took up to 1.8 times as long. */
 void pass_run(const Pass *pass, void (*work)(const Pass *, const Item *))
 {
     const Plan *p = &pass->plan;
