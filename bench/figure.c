@@ -1,5 +1,8 @@
+#define _GNU_SOURCE /* cpu_set_t */
 #include "bench/figure.h"
 
+#include <omp.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +68,30 @@ Command command_again(int argc, char **argv)
     return command;
 }
 
+/* Where OMP_PROC_BIND has bound this thread to one processor, what it starts would have that one alone. */
+static void unbind(void)
+{
+    cpu_set_t processors;
+    CPU_ZERO(&processors);
+    for (int place = 0; place < omp_get_num_places(); place++) {
+        int ids[CPU_SETSIZE];
+        const int count = omp_get_place_num_procs(place);
+        if (count > CPU_SETSIZE)
+            return;
+        omp_get_place_proc_ids(place, ids);
+        for (int i = 0; i < count; i++)
+            CPU_SET((size_t)ids[i], &processors);
+    }
+    if (CPU_COUNT(&processors) > 0)
+        sched_setaffinity(0, sizeof processors, &processors);
+}
+
+FILE *command_run(Command command)
+{
+    unbind();
+    return popen(command.text, "r");
+}
+
 /* --------------------------------------------------------------------------------------- measuring */
 static int64_t available_mib(void)
 {
@@ -101,7 +128,7 @@ static bool run(Point *point, Command command)
 {
     char line[1024], last[1024] = "it printed nothing";
     bool found = false;
-    FILE *pipe = popen(command.text, "r");
+    FILE *pipe = command_run(command);
     while (pipe && fgets(line, sizeof line, pipe)) {
         line[strcspn(line, "\n")] = 0;
         if (number_in(line, "\"ms\": ", &point->ms) &&

@@ -146,7 +146,7 @@ static List list_peers(const BenchOptions *options)
     Command command = peer_command(options);
     command_append(&command, " --list");
     List list = { "" };
-    FILE *pipe = popen(command.text, "r");
+    FILE *pipe = command_run(command);
     size_t used = 0;
     while (pipe && used < sizeof list.text - 1 &&
            fgets(list.text + used, (int)(sizeof list.text - used), pipe))
