@@ -43,7 +43,8 @@ __device__ static inline void copy_piece(Bfloat16 *to, const T *from, int there)
 }
 
 /* Begins to copy the warp's rows of a chunk, from a column on; zeros where there are none. The n-th 16
- * bytes of a row go to part n % PARTS. */
+ * bytes of a row go to part n % PARTS. Where these are whole, as in rows of multiples of 8, a copy is
+ * of 16 bytes or of none: other sizes would take some instructions more for each. */
 template <int COLUMNS, typename T, int PARTS, int PITCH>
 __device__ static inline void copy_rows(const Matrix<PARTS, CHUNK, PITCH> &m, const Rows<T> &rows,
                                         const Span &span, int64_t first_column)
@@ -52,18 +53,21 @@ __device__ static inline void copy_rows(const Matrix<PARTS, CHUNK, PITCH> &m, co
     const int piece = (int)threadIdx.x % ACROSS, first = warp_row() + lane_down<ACROSS>();
     const int64_t column = first_column + piece * PIECE, apart = span.step * rows.stride;
     const int64_t left = rows.columns - column;
-    const int bytes = (left < 0 ? 0 : left < PIECE ? (int)left : (int)PIECE) * (int)sizeof(T);
-    const Counting counting = rows_that_count(span, rows.lengths);
+    Counting counting = rows_that_count(span, rows.lengths);
+    if (left <= 0)
+        counting.end = 0;
     const T *from = rows.data + span_begin(span, rows.positions, rows.stride, rows.columns) +
                     column + first * apart;
     Bfloat16 *const to = m.at + piece % PARTS * Matrix<PARTS, CHUNK, PITCH>::APART + first * PITCH +
                          piece / PARTS * 8;
-    if (((uintptr_t)from | (uintptr_t)(apart * (int64_t)sizeof(T))) % 16 == 0) {
+    if (((uintptr_t)from | (uintptr_t)(apart * (int64_t)sizeof(T))) % 16 == 0 &&
+        rows.columns % PIECE == 0) {
 #pragma unroll
         for (int row = 0; row < WARP_ROWS; row += DOWN)
             copy_async<16>(to + row * PITCH, from + row * apart,
-                           bytes_there(counting, first + row, bytes));
+                           bytes_there(counting, first + row, 16));
     } else {
+        const int bytes = (left < PIECE ? (int)left : (int)PIECE) * (int)sizeof(T);
 #pragma unroll 1
         for (int row = 0; row < WARP_ROWS; row += DOWN)
             copy_piece(to + row * PITCH, from + row * apart,
