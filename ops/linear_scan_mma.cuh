@@ -224,17 +224,17 @@ __device__ static inline void copy_ahead(const Scans<T> &all, const MmaPart<T, S
 {
     typedef Mma<T, SIZE> Sizes;
     const Scan<T> &scan = *part.scan;
-    if (Sizes::Y_AHEAD)
+    if (Sizes::W_IN_X) {
+        prefetch_rows<SIZE>(scan.x, next, 0);
+        prefetch_rows<SIZE>(scan.y, next, 0);
+    } else {
         copy_y(part, next);
+        if (!FORWARD)
+            copy_factors(part, all.delta, next);
+    }
     if (Sizes::W_AHEAD)
         copy_w(part, next);
-    if (!FORWARD && !Sizes::W_IN_X)
-        copy_factors(part, all.delta, next);
-    if (Sizes::W_IN_X)
-        prefetch_rows<SIZE>(scan.x, next, 0);
-    if (!Sizes::Y_AHEAD)
-        prefetch_rows<SIZE>(scan.y, next, 0);
-    if (!Sizes::W_AHEAD)
+    else
         prefetch_rows<Sizes::COLUMNS>(scan.w, next, part.column);
 }
 
@@ -243,14 +243,14 @@ __device__ static inline void copy_late(const Scans<T> &all, const MmaPart<T, SI
                                         const Span &next)
 {
     typedef Mma<T, SIZE> Sizes;
-    if (Sizes::W_IN_X)
+    if (Sizes::W_IN_X) {
         copy_x(part, next);
-    if (!Sizes::Y_AHEAD)
         copy_y(part, next);
-    if (!Sizes::W_AHEAD && !Sizes::W_IN_X)
+        if (!FORWARD)
+            copy_factors(part, all.delta, next);
+    } else if (!Sizes::W_AHEAD) {
         copy_w(part, next);
-    if (!FORWARD && Sizes::W_IN_X)
-        copy_factors(part, all.delta, next);
+    }
 }
 
 /* X, Y, W and alpha and beta, from what has been copied */

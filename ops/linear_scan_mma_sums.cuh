@@ -5,7 +5,7 @@
  * because a warp reads none but its own rows of X, and those no more after X Y^T and X T. y and w go
  * beside theirs where there is memory for it; otherwise they follow when the chunk has done with Y and
  * W, and are on their way while its o is written, from the second cache, to which they have been
- * brought before. */
+ * brought before. Where W takes the place of X, x follows then, too, and w when X has been read. */
 #ifndef TAPEGRAD_OPS_LINEAR_SCAN_MMA_SUMS_CUH
 #define TAPEGRAD_OPS_LINEAR_SCAN_MMA_SUMS_CUH
 
@@ -50,10 +50,9 @@ template <typename T, int SIZE> struct Mma {
         STATE_DOWN = SIZE < 64 ? 1 : SIZE / 64,
         STATE_ACROSS = SIZE < 64 ? ACROSS / (64 / SIZE) : ACROSS,
         BLOCKS = SIZE < 64 ? 3 : 2, /* at once on a multiprocessor, as far as registers go */
-        /* So that these fit, W takes the place of X when that has been read, */
+        /* So that these fit, W takes X's place, and the next Y this one's, when that has been read, */
         W_IN_X = PARTS * SIZE > 128,
-        /* and not every next Y and W has memory beside this one. */
-        Y_AHEAD = !W_IN_X,
+        /* and not every next W has memory beside this one. */
         W_AHEAD = PARTS == 1 || SIZE < 64,
     };
 };
@@ -79,7 +78,7 @@ template <typename T, int SIZE> struct MmaMemory {
     enum {
         NUMBERS = 4 * CHUNK + (MMA_WARPS + 1) * SIZE,
         SUM_SIZE = NUMBERS + Wide::SIZE + Narrow::SIZE,
-        SCAN_SIZE = NUMBERS + ((Sizes::Y_AHEAD ? 3 : 2) * Wide::SIZE + State::SIZE +
+        SCAN_SIZE = NUMBERS + ((Sizes::W_IN_X ? 2 : 3) * Wide::SIZE + State::SIZE +
                                (Sizes::W_AHEAD + !Sizes::W_IN_X) * Narrow::SIZE) /
                                   2,
         /* In bytes: the greater of them, and what is left of Hopper's 228 KB for each block. */
@@ -118,7 +117,7 @@ __device__ static inline MmaMemory<T, SIZE> mma_memory(Real *memory, bool sums_a
     }
     if (Sizes::W_IN_X && !sums_alone)
         m.w.at = m.x.at;
-    m.next_y = Sizes::Y_AHEAD || sums_alone ? take_matrix<decltype(m.y)>(&at) : m.y;
+    m.next_y = !Sizes::W_IN_X || sums_alone ? take_matrix<decltype(m.y)>(&at) : m.y;
     m.next_w = Sizes::W_AHEAD || sums_alone ? take_matrix<decltype(m.w)>(&at) : m.w;
     return m;
 }
