@@ -14,7 +14,8 @@ typedef enum ScanKind {
     SCAN_WALK,
 } ScanKind;
 
-/* How scans of these arguments are cut, and by which kernels taken: by their sizes alone. */
+/* How scans of these arguments are cut, and by which kernels taken: by their sizes and the shared
+ * memory that a block can have. */
 struct ScanPlan {
     ScanKind kind;
     int size, state_rows;

@@ -39,8 +39,8 @@ __device__ static inline Fragment<PARTS> load_parts(const Bfloat16 *from, int ap
 /* Four matrices [8, 8] of a [16, 16] are loaded at once, the second below the first, the third beside
  * it, and each lane says where a row of them begins: here of m's numbers from (row, column) on. */
 template <int PARTS, int ROWS, int PITCH>
-__device__ static inline Bfloat16 *lane_row(const Matrix<PARTS, ROWS, PITCH> &m, int row,
-                                            int column)
+__device__ static inline Bfloat16 *lane_place(const Matrix<PARTS, ROWS, PITCH> &m, int row,
+                                              int column)
 {
     const int lane = (int)threadIdx.x % WARP;
     return m.at + (row + lane % 16) * PITCH + column + lane / 16 * 8;
@@ -51,7 +51,7 @@ template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> a_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
 {
-    return load_parts<false, PARTS>(lane_row(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
+    return load_parts<false, PARTS>(lane_place(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
 }
 
 /* b = m's numbers from (row, column) on */
@@ -59,13 +59,13 @@ template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> b_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
 {
-    return load_parts<true, PARTS>(lane_row(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
+    return load_parts<true, PARTS>(lane_place(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
 }
 
 /* The same of m^T, whose (row, column) is m's (column, row): there the second is beside the first. */
 template <int PARTS, int ROWS, int PITCH>
-__device__ static inline Bfloat16 *lane_row_transposed(const Matrix<PARTS, ROWS, PITCH> &m, int row,
-                                                       int column)
+__device__ static inline Bfloat16 *lane_place_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
+                                                         int row, int column)
 {
     const int lane = (int)threadIdx.x % WARP;
     return m.at + (column + lane % 8 + lane / 16 * 8) * PITCH + row + lane % 16 / 8 * 8;
@@ -75,7 +75,7 @@ template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> a_of_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
                                                          int row, int column)
 {
-    return load_parts<true, PARTS>(lane_row_transposed(m, row, column),
+    return load_parts<true, PARTS>(lane_place_transposed(m, row, column),
                                    Matrix<PARTS, ROWS, PITCH>::APART);
 }
 
@@ -83,7 +83,7 @@ template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> b_of_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
                                                          int row, int column)
 {
-    return load_parts<false, PARTS>(lane_row_transposed(m, row, column),
+    return load_parts<false, PARTS>(lane_place_transposed(m, row, column),
                                     Matrix<PARTS, ROWS, PITCH>::APART);
 }
 

@@ -10,7 +10,7 @@
 #else
 
 /* Begins to copy BYTES, 4 or 16, of which the first `there` come from global memory, the others are
- * zeros. Both places are aligned to BYTES. */
+ * zeros. Both places are aligned to BYTES. Where `there` is 0 nothing is read: `from` may lie outside. */
 template <int BYTES>
 __device__ static inline void copy_async(void *shared, const void *from, int there)
 {
