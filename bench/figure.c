@@ -1,7 +1,6 @@
 #define _GNU_SOURCE /* cpu_set_t */
 #include "bench/figure.h"
 
-#include <omp.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -68,22 +67,13 @@ Command command_again(int argc, char **argv)
     return command;
 }
 
-/* Where OMP_PROC_BIND has bound this thread to one processor, what it starts would have that one alone. */
+/* OMP_PROC_BIND has bound this thread to one processor, before main began, and what it starts would have
+ * that one alone: asks for all. The kernel gives those that the program's group may use. */
 static void unbind(void)
 {
-    cpu_set_t processors;
-    CPU_ZERO(&processors);
-    for (int place = 0; place < omp_get_num_places(); place++) {
-        int ids[CPU_SETSIZE];
-        const int count = omp_get_place_num_procs(place);
-        if (count > CPU_SETSIZE)
-            return;
-        omp_get_place_proc_ids(place, ids);
-        for (int i = 0; i < count; i++)
-            CPU_SET((size_t)ids[i], &processors);
-    }
-    if (CPU_COUNT(&processors) > 0)
-        sched_setaffinity(0, sizeof processors, &processors);
+    cpu_set_t all;
+    memset(&all, 0xff, sizeof all);
+    sched_setaffinity(0, sizeof all, &all);
 }
 
 FILE *command_run(Command command)

@@ -63,7 +63,7 @@ void command_append(Command *command, const char *format, ...)
 Command command_quoted(const char *text);
 /* The program again, with its arguments. */
 Command command_again(int argc, char **argv);
-/* popen for reading what it prints. It may use all processors that this program may. */
+/* popen for reading what it prints. It may use all processors. */
 FILE *command_run(Command command);
 
 /* Raises no error, but ends the program, unless gnuplot is there. */

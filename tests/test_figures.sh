@@ -35,7 +35,7 @@ interpreter="$directory/it's python"
 cat >"$interpreter" <<'END'
 #!/bin/sh
 echo "$*" >>"$0.asked"
-grep Cpus_allowed_list /proc/self/status >"$0.processors"
+nproc >"$0.processors"
 case "$*" in
 *--list) printf 'torch-softmax\ntorch-chunked\nfast-transformers: it is not installed\n' ;;
 *'--method torch-chunked --length 64 '*) echo 'out of memory'; exit 1 ;;
@@ -51,7 +51,7 @@ check "a peer is measured" [ "$(grep '^torch-softmax' "$directory/peers.csv" | t
 check "with this program's sizes and threads" grep -q -e "^bench/peers/attention.py --device cpu\
  --precisions float32 --seconds 0 --threads 1 --heads 2 --head-dim 8\
  --method torch-softmax --length 16 --batch 4$" "$interpreter.asked"
-check "on all processors" [ "$(cat "$interpreter.processors")" = "$(grep Cpus_allowed_list /proc/self/status)" ]
+check "on all processors" [ "$(cat "$interpreter.processors")" -ge "$(nproc)" ]
 check "a peer ends where it fails" [ "$(grep -c '^torch-chunked,' "$directory/peers.csv")" -eq 2 ]
 check "and tells why" grep -q 'ends here: out of memory$' "$directory/peers.txt"
 check "a peer that is not there" [ "$(grep -A1 '^fast-transformers$' "$directory/peers.txt" | tail -n 1)" = \
