@@ -10,6 +10,7 @@
 
 #include "ops/attention.h"
 #include "ops/feature_map.cuh"
+#include "ops/mma_operands.cuh"
 
 enum {
     CHUNK = 64,
@@ -88,6 +89,20 @@ template <int COUNT> __device__ static inline Pack<Real, COUNT> pack_at(const Re
     return *(const Pack<Real, COUNT> *)x;
 }
 
+/* COUNT elements, of which some may be past the end: zeros */
+template <int COUNT, typename T>
+__device__ static inline Pack<T, COUNT> load_pack(const T *from, int64_t left, bool aligned)
+{
+    if (aligned)
+        return *(const Pack<T, COUNT> *)from;
+    Pack<T, COUNT> pack = {};
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        if (i < left)
+            pack.at[i] = from[i];
+    return pack;
+}
+
 /* --------------------------------------------------------------------------------------- products
  * Inner sizes are multiples of 4: what fills a tile up is 0. */
 
@@ -163,43 +178,6 @@ __device__ static inline void add_outer(Real (*sums)[4], const Real *y, const Re
 }
 
 /* ----------------------------------------------------------------------------------- rows of heads */
-
-/* Each x becomes phi(x), or phi'(x): many numbers of one map, which is looked at once. */
-template <int COUNT> __device__ static inline void map_numbers(FeatureMap map, Real *x)
-{
-    if (map == FEATURES_ELU_PLUS_ONE)
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            x[i] = phi(FEATURES_ELU_PLUS_ONE, x[i]);
-    else if (map == FEATURES_RELU)
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            x[i] = phi(FEATURES_RELU, x[i]);
-    else if (map == FEATURES_SOFTPLUS)
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            x[i] = phi(FEATURES_SOFTPLUS, x[i]);
-}
-
-template <int COUNT> __device__ static inline void map_slopes(FeatureMap map, Real *x)
-{
-    if (map == FEATURES_ELU_PLUS_ONE)
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            x[i] = phi_slope(FEATURES_ELU_PLUS_ONE, x[i]);
-    else if (map == FEATURES_RELU)
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            x[i] = phi_slope(FEATURES_RELU, x[i]);
-    else if (map == FEATURES_SOFTPLUS)
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            x[i] = phi_slope(FEATURES_SOFTPLUS, x[i]);
-    else
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            x[i] = 1;
-}
 
 /* An argument [B, positions, H, columns], from position to position stride elements on. */
 template <typename T> struct Rows {
@@ -369,29 +347,57 @@ __device__ static inline void contribute_tile(const GradientRows<T> &d, const Sp
 
 /* ------------------------------------------------------------------------------- before backward */
 
-/* delta [rows] = -g.out, or -g.out / divisor, of g and out [rows, columns]: a row a warp */
-template <typename T>
+/* delta [rows] = -g.out, or -(g / divisor).out, of g and out [rows, columns]. With PARTS the factors
+ * g / divisor are those of an operand of mma_operands.cuh: in sums of dnum.v + dden its rounding then
+ * cancels. 8 lanes per row; a warp loads 16 rows at once. */
+template <int PARTS, typename T>
 __global__ void row_deltas(Real *delta, const T *g, const T *out, const Real *divisor, int64_t rows,
-                           int64_t columns)
+                           int64_t columns, bool aligned)
 {
+    enum { PIECE = 16 / sizeof(T), LANES = 8, DOWN = WARP / LANES, BATCH = 4 };
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    const int64_t warps = THREADS / WARP;
-    for (int64_t row = blockIdx.x * warps + warp; row < rows; row += gridDim.x * warps) {
-        Real dot = 0;
-        for (int64_t c = lane; c < columns; c += WARP)
-            dot += load(g + row * columns + c) * load(out + row * columns + c);
-        dot = warp_sum(dot);
-        if (lane == 0)
-            delta[row] = -dot / (divisor ? divisor[row] : (Real)1);
+    const int64_t step = (int64_t)gridDim.x * (THREADS / WARP) * DOWN * BATCH;
+    for (int64_t first = ((int64_t)blockIdx.x * (THREADS / WARP) + warp) * DOWN * BATCH;
+         first < rows; first += step) {
+        Real dots[BATCH] = {}, factors[BATCH];
+        int64_t row[BATCH];
+#pragma unroll
+        for (int r = 0; r < BATCH; r++) {
+            row[r] = min(first + r * DOWN + lane / LANES, rows - 1);
+            factors[r] = divisor ? 1 / divisor[row[r]] : (Real)1;
+        }
+        for (int64_t c = lane % LANES * PIECE; c < columns; c += LANES * PIECE) {
+            Pack<T, PIECE> x[BATCH], y[BATCH];
+#pragma unroll
+            for (int r = 0; r < BATCH; r++) {
+                x[r] = load_pack<PIECE>(g + row[r] * columns + c, columns - c, aligned);
+                y[r] = load_pack<PIECE>(out + row[r] * columns + c, columns - c, aligned);
+            }
+#pragma unroll
+            for (int r = 0; r < BATCH; r++)
+#pragma unroll
+                for (int i = 0; i < PIECE; i++) {
+                    const Real factor = load(&x[r].at[i]) * factors[r];
+                    dots[r] += (PARTS ? as_operand<PARTS>(factor) : factor) * load(&y[r].at[i]);
+                }
+        }
+#pragma unroll
+        for (int r = 0; r < BATCH; r++) {
+            for (int offset = LANES / 2; offset > 0; offset /= 2)
+                dots[r] += __shfl_xor_sync(0xffffffffu, dots[r], offset);
+            if (lane % LANES == 0 && first + r * DOWN + lane / LANES < rows)
+                delta[row[r]] = -dots[r];
+        }
     }
 }
 
-template <typename T>
+template <typename T, int PARTS = 0>
 static void launch_row_deltas(Real *delta, const Real *g, const Real *out, const Real *divisor,
                               int64_t rows, int64_t columns)
 {
-    LAUNCH(row_deltas<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, delta, (const T *)g,
-           (const T *)out, divisor, rows, columns);
+    const bool aligned = ((uintptr_t)g | (uintptr_t)out) % 16 == 0 && columns * sizeof(T) % 16 == 0;
+    LAUNCH((row_deltas<PARTS, T>), blocks_for(rows, THREADS / 2), THREADS, 0, delta, (const T *)g,
+           (const T *)out, divisor, rows, columns, aligned);
 }
 
 /* -------------------------------------------------------------------------------------- launching */

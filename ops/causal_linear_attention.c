@@ -55,10 +55,11 @@
 
 static const AttentionLabels labels = ATTENTION_LABELS("op_causal_linear_attention");
 
-static Tensor *new_scratch(Tape *tape, const LinearScan *scan, bool backward)
+/* Scratch memory of a pass; out: a tensor of the dtype of query, key and value. */
+static Tensor *new_scratch(Tape *tape, const Tensor *out, const LinearScan *scan, bool backward)
 {
-    return tape_scratch(tape, shape(DEVICE_CALL(tape_device(tape), causal_linear_attention_scratch,
-                                                (scan, backward))));
+    return tape_scratch(tape,
+                        shape(DEVICE_CALL(out, causal_linear_attention_scratch, (scan, backward))));
 }
 
 /* dL/dout, all 0 when only the final state was used. */
@@ -77,7 +78,7 @@ static void causal_linear_attention_backward(Node *node)
     const Real *dout = tape_upstream(node, 0);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
     Tensor *zeros = dout ? NULL : zeros_like(tape, out);
-    Tensor *scratch = new_scratch(tape, &scan, true);
+    Tensor *scratch = new_scratch(tape, out, &scan, true);
     const LinearScanGradient d = { attention_contributions(node),
                                    tape_contribution(node, node->inputs[5]) };
     DEVICE_CALL(
@@ -144,7 +145,7 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
     Tensor *final_state = NULL;
     if (options.final_state)
         final_state = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, scan.x.M + 1));
-    Tensor *scratch = new_scratch(tape, &scan, false);
+    Tensor *scratch = new_scratch(tape, out, &scan, false);
     DEVICE_CALL(
         out, causal_linear_attention_forward,
         (out->data, den->data, final_state ? final_state->data : NULL, scratch->data, &scan));

@@ -2,7 +2,8 @@
 #ifndef TAPEGRAD_OPS_LINEAR_ATTENTION_CUH
 #define TAPEGRAD_OPS_LINEAR_ATTENTION_CUH
 
-#include "ops/linear_scan_mma.cuh"
+#include "ops/causal_mma.h"
+#include "ops/chunk_plan.h"
 #include "ops/linear_scan_tiles.cuh"
 #include "ops/linear_scan_walk.cuh"
 
@@ -24,12 +25,14 @@ struct ScanPlan {
     bool added_up, quadratic, great;
 };
 
-/* Segments of a head, for as many blocks as keep a GPU busy: two for each of an H100's 132
- * multiprocessors, unless there is one already. */
-static inline int64_t segments_for(int64_t blocks, int64_t chunks)
+/* Blocks of the tile kernels that the device runs at once. */
+static inline int64_t resident_tile_blocks(void)
 {
-    const int64_t few = 132, enough = 264;
-    return blocks >= few ? 1 : min(tiles_for(enough, blocks), chunks);
+    int device, multiprocessors;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+               "cudaDeviceGetAttribute");
+    return (int64_t)multiprocessors * BLOCKS_AT_ONCE;
 }
 
 /* So many segments, or fewer, so that none is empty. */
@@ -54,28 +57,26 @@ static inline ScanKind kind_of(const LinearScan *s, bool causal)
     const AttentionForm form = form_of(s, causal);
     if (form == FORM_RECURRENT && walk_memory_size(most_columns + 1) <= MOST_WALK_MEMORY)
         return SCAN_WALK;
-    return causal && form != FORM_QUADRATIC && most_columns <= mma_most() ? SCAN_MMA : SCAN_TILES;
+    return causal && form != FORM_QUADRATIC && causal_mma_fits(s) ? SCAN_MMA : SCAN_TILES;
 }
 
 /* Sizes of tiles. */
 static inline void plan_tiles(ScanPlan *p, const Attention *a, bool causal, bool backward)
 {
-    const bool mma = p->kind == SCAN_MMA;
-    p->size = mma ? mma_size(a->D, a->M) : causal ? (int)WIDEST : tile_size(a->D, a->M);
-    const int64_t columns = mma ? mma_columns(p->size) : p->size;
+    p->size = causal ? (int)WIDEST : tile_size(a->D, a->M);
     const int64_t d_tiles = tiles_for(a->D, p->size), m_tiles = tiles_for(a->M, p->size);
     const int64_t most_tiles = d_tiles > m_tiles ? d_tiles : m_tiles;
     p->y_tiles = backward ? m_tiles : d_tiles;
-    p->w_tiles = tiles_for(backward ? a->D : a->M, columns);
-    p->column_tiles = tiles_for(backward && a->D > a->M ? a->D : a->M, columns);
+    p->w_tiles = tiles_for(backward ? a->D : a->M, p->size);
+    p->column_tiles = tiles_for(backward && a->D > a->M ? a->D : a->M, p->size);
     p->great = (backward ? most_tiles : d_tiles) * p->size > STATE_ROWS;
     p->state_rows = p->great ? p->size : (int)(backward ? most_tiles : d_tiles) * p->size;
     p->state_size = d_tiles * p->size * (m_tiles * p->size + 1);
 }
 
 /* How many segments; ends: the sums of all of a head's are wanted, for its end. */
-static inline void plan_segments(ScanPlan *p, const LinearScan *s, bool causal, bool backward,
-                                 bool ends)
+static inline void plan_scan_segments(ScanPlan *p, const LinearScan *s, bool causal, bool backward,
+                                      bool ends)
 {
     const Attention *a = &s->x;
     const AttentionForm form = form_of(s, causal);
@@ -83,7 +84,8 @@ static inline void plan_segments(ScanPlan *p, const LinearScan *s, bool causal, 
     const int64_t chunks = tiles_for(most_positions, CHUNK);
     const int64_t scan_blocks = heads * p->column_tiles * (backward ? SCANS : 1);
     const int64_t sum_blocks = heads * p->y_tiles * p->w_tiles;
-    int64_t segments = segments_for(scan_blocks, chunks);
+    const int64_t resident = resident_tile_blocks();
+    int64_t segments = plan_segments(scan_blocks, chunks, resident);
     if (form == FORM_CHUNKED)
         segments = 1;
     if (form == FORM_CHUNK_PARALLEL && segments == 1)
@@ -92,7 +94,7 @@ static inline void plan_segments(ScanPlan *p, const LinearScan *s, bool causal, 
     p->x_segments = cut(chunks, causal && (p->great || p->quadratic) ? chunks : segments);
     p->segments = p->x_segments;
     if (!causal || p->quadratic)
-        p->segments = cut(chunks, segments_for(sum_blocks, chunks));
+        p->segments = plan_segments(sum_blocks, chunks, resident);
     p->states_a_head = causal && !ends ? p->segments - 1 : p->segments;
     if (p->quadratic && !ends)
         p->states_a_head = 0;
@@ -103,10 +105,10 @@ static inline ScanPlan plan_scans(const LinearScan *s, bool causal, bool backwar
     const int64_t summing_up = 1 << 15; /* numbers that every block may add up */
     ScanPlan p = {};
     p.kind = kind_of(s, causal);
-    if (p.kind == SCAN_WALK)
+    if (p.kind != SCAN_TILES)
         return p;
     plan_tiles(&p, &s->x, causal, backward);
-    plan_segments(&p, s, causal, backward, ends && p.kind == SCAN_TILES);
+    plan_scan_segments(&p, s, causal, backward, ends);
     p.added_up = p.great || p.states_a_head * p.state_size > summing_up;
     return p;
 }
@@ -238,7 +240,7 @@ template <typename T> static void add_scan(Scans<T> *all, const Scan<T> &scan, b
 }
 
 /* -------------------------------------------------------------------------------------- launching
- * Three kinds of kernels. */
+ * Two kinds of kernels. */
 
 template <int TILE_SIZE, bool CAUSAL> struct TileKernels {
     enum { SIZE = TILE_SIZE, WRITE_ENDS = false };
@@ -265,36 +267,6 @@ template <int TILE_SIZE, bool CAUSAL> struct TileKernels {
         LAUNCH_TILES((scan_segments<T, SIZE, CAUSAL, FORWARD>), items, shared, all, items);
     }
 };
-
-#ifndef TAPEGRAD_DOUBLE
-template <int TILE_SIZE> struct MmaKernels {
-    enum { SIZE = TILE_SIZE, WRITE_ENDS = true };
-
-    template <typename T>
-    static void deltas(Real *delta, const Real *dout, const Real *out, const Real *den,
-                       int64_t rows, int64_t columns)
-    {
-        LAUNCH(mma_row_deltas<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, delta,
-               (const T *)dout, (const T *)out, den, rows, columns);
-    }
-
-    template <typename T, bool FORWARD> static void sum(const Scans<T> &all, const ScanPlan &p)
-    {
-        const int64_t items = all.count * all.B * all.H * all.states_a_head * p.w_tiles;
-        enum { SHARED = MmaMemory<T, SIZE>::SUM_SIZE };
-        LAUNCH_SHARED((mma_sum_segments<T, SIZE>), SHARED * (int)sizeof(Real), items, (int)SHARED,
-                      all, FORWARD, p.w_tiles, items);
-    }
-
-    template <typename T, bool FORWARD> static void scan(const Scans<T> &all)
-    {
-        const int64_t items = all.count * all.B * all.H * all.x_segments * all.column_tiles;
-        enum { SHARED = MmaMemory<T, SIZE>::SCAN_SIZE };
-        LAUNCH_SHARED((mma_scan_segments<T, SIZE, FORWARD>), SHARED * (int)sizeof(Real), items,
-                      (int)SHARED, all, items);
-    }
-};
-#endif
 
 struct WalkKernels {
     enum { SIZE = WALK_COLUMNS, WRITE_ENDS = true };

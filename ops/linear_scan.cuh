@@ -23,8 +23,8 @@
  * repeat bit for bit. Sequences that lie end to end are cut as if each were as long as all; blocks
  * past a sequence's end find nothing to do.
  *
- * Three kinds of kernels take these sums: linear_scan_mma.cuh on tensor cores, linear_scan_tiles.cuh
- * in Real, and linear_scan_walk.cuh position by position. */
+ * Two kinds of kernels compute these sums: linear_scan_tiles.cuh in tiles, linear_scan_walk.cuh
+ * position by position. causal_mma.cuh has the causal scans on tensor cores. */
 #ifndef TAPEGRAD_OPS_LINEAR_SCAN_CUH
 #define TAPEGRAD_OPS_LINEAR_SCAN_CUH
 

@@ -391,6 +391,100 @@ START_TEST(scratch_memory_is_small)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------------ long sequences */
+
+enum { LONG_N = 65536, LONG_D = 32 };
+
+static double elu_plus_one(double x)
+{
+    return x > 0 ? x + 1 : exp(x);
+}
+
+/* out[i] = S_i^T a_i / den_i of one head [N, D], in double: S and z are sums over the positions. */
+static void long_forward(const Values *v, double *out, double *den)
+{
+    double *S = calloc(LONG_D * LONG_D, sizeof *S), z[LONG_D] = { 0 };
+    for (int64_t i = 0; i < LONG_N; i++) {
+        double num[LONG_D] = { 0 };
+        den[i] = (double)eps;
+        for (int64_t d = 0; d < LONG_D; d++) {
+            const double a = elu_plus_one(v->query[i * LONG_D + d]);
+            const double b = elu_plus_one(v->key[i * LONG_D + d]);
+            den[i] += a * (z[d] += b);
+            for (int64_t m = 0; m < LONG_D; m++)
+                num[m] += a * (S[d * LONG_D + m] += b * v->value[i * LONG_D + m]);
+        }
+        for (int64_t m = 0; m < LONG_D; m++)
+            out[i * LONG_D + m] = num[m] / den[i];
+    }
+    free(S);
+}
+
+/* dkey and dvalue: R and r are sums over the positions from the last one back. */
+static void long_backward(const Values *v, const double *out, const double *den, double *dkey,
+                          double *dvalue)
+{
+    double *R = calloc(LONG_D * LONG_D, sizeof *R), r[LONG_D] = { 0 };
+    for (int64_t i = LONG_N - 1; i >= 0; i--) {
+        const Real *dout = v->dout + i * LONG_D, *value = v->value + i * LONG_D;
+        double dden = 0;
+        for (int64_t m = 0; m < LONG_D; m++)
+            dden -= dout[m] * out[i * LONG_D + m] / den[i];
+        for (int64_t m = 0; m < LONG_D; m++)
+            dvalue[i * LONG_D + m] = 0;
+        for (int64_t d = 0; d < LONG_D; d++) {
+            const double a = elu_plus_one(v->query[i * LONG_D + d]);
+            const double b = elu_plus_one(v->key[i * LONG_D + d]);
+            double db = r[d] += a * dden;
+            for (int64_t m = 0; m < LONG_D; m++) {
+                const double R_dm = R[d * LONG_D + m] += a * dout[m] / den[i];
+                db += R_dm * value[m];
+                dvalue[i * LONG_D + m] += R_dm * b;
+            }
+            dkey[i * LONG_D + d] = db * fmin(1, b);
+        }
+    }
+    free(R);
+}
+
+/* max |actual - expected| / max |expected| */
+static double long_error(const Real *actual, const double *expected)
+{
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < LONG_N * LONG_D; i++) {
+        const double e = fabs(actual[i] - expected[i]);
+        error = !(e <= error) ? e : error;
+        size = fmax(size, fabs(expected[i]));
+    }
+    return error / size;
+}
+
+/* Values in [0, 1): sums grow with the position, so rounding them in one direction would show. */
+START_TEST(float32_is_accurate_over_65536_positions)
+{
+    const double allowed = sizeof(Real) == sizeof(float) ? 2e-5 : 1e-11;
+    Case c = { 1, LONG_N, LONG_N, 1, LONG_D, LONG_D, true, false, .eps = 1e-6 };
+    Values v = inputs(&c);
+    Real *const all[] = { v.query, v.key, v.value, v.dout };
+    for (int t = 0; t < 4; t++)
+        for (int64_t i = 0; i < LONG_N * LONG_D; i++)
+            all[t][i] = (Real)(0.5 + 0.5 * sin(12.9898 * (double)i + 78.233 * t));
+    double *expected[4];
+    for (int t = 0; t < 4; t++)
+        expected[t] = malloc(LONG_N * LONG_D * sizeof(double));
+    long_forward(&v, expected[0], expected[1]);
+    long_backward(&v, expected[0], expected[1], expected[2], expected[3]);
+    for (c.form = FORM_CHUNKED; c.form <= FORM_CHUNK_PARALLEL; c.form++) {
+        compute(&c, &v);
+        ck_assert_double_le(long_error(v.out, expected[0]), allowed);
+        ck_assert_double_le(long_error(v.dkey, expected[2]), allowed);
+        ck_assert_double_le(long_error(v.dvalue, expected[3]), allowed);
+    }
+    for (int t = 0; t < 4; t++)
+        free(expected[t]);
+}
+END_TEST
+
 START_TEST(misuse)
 {
     Tensor *t[6];
@@ -467,10 +561,10 @@ int main(void)
 {
     return run_tests_after(
         "attention", make_tape,
-        (const TTest *const[]){ causal_matches_the_quadratic_oracle,
-                                linear_matches_the_quadratic_oracle, reference_vectors, gradients,
-                                packed_equals_separate, gradients_alone, causality,
-                                keys_past_the_length_do_not_count, not_a_number_passes_through,
-                                the_map_is_exact, eps_may_be_tiny, memory_is_linear,
-                                scratch_memory_is_small, misuse, misuse_of_key_lengths, NULL });
+        (const TTest *const[]){
+            causal_matches_the_quadratic_oracle, linear_matches_the_quadratic_oracle,
+            reference_vectors, gradients, packed_equals_separate, gradients_alone, causality,
+            keys_past_the_length_do_not_count, not_a_number_passes_through, the_map_is_exact,
+            eps_may_be_tiny, memory_is_linear, scratch_memory_is_small,
+            float32_is_accurate_over_65536_positions, misuse, misuse_of_key_lengths, NULL });
 }

@@ -111,6 +111,17 @@ static inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAtt
     return cudaFuncSetAttribute((const void *)kernel, attribute, value);
 }
 
+/* By threads, shared memory and registers of an H100, with 168 registers per thread. */
+template <typename... P>
+static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void (*)(P...),
+                                                                        int threads, size_t bytes)
+{
+    const size_t by_shared = (228 << 10) / (bytes + (1 << 10));
+    const int by_registers = 65536 / (threads * 168);
+    *blocks = by_registers < (int)by_shared ? by_registers : (int)by_shared;
+    return cudaSuccess;
+}
+
 /* ------------------------------------------------------------------------ barriers, warp functions
  * Each says where in the source it is, so that threads that meet at different places are found. */
 struct CudaHostPlace {

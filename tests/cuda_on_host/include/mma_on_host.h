@@ -5,6 +5,7 @@
 
 #include "cuda_runtime.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static inline float cuda_host_bf16(uint32_t pair, int half)
@@ -22,6 +23,14 @@ static inline void cuda_host_pairs(float *to, const uint32_t *const *lanes, int 
         to[2 * pair] = cuda_host_bf16(bits, 0);
         to[2 * pair + 1] = cuda_host_bf16(bits, 1);
     }
+}
+
+/* Tensor cores round sums towards zero (Fasi et al. 2021, Numerical behavior of NVIDIA tensor cores):
+ * the float nearest to the exact sum on the side of zero. Infinity and NaN stay as they are. */
+static inline float cuda_host_truncate(double exact)
+{
+    const float nearest = (float)exact;
+    return fabs((double)nearest) > fabs(exact) && !isinf(exact) ? nextafterf(nearest, 0) : nearest;
 }
 
 static inline void mma_bf16(float *sum, const uint32_t *a, const uint32_t *b,
@@ -42,9 +51,12 @@ static inline void mma_bf16(float *sum, const uint32_t *a, const uint32_t *b,
                 cuda_host_pairs(rows[i], lanes, 4 * g, i, 2);
                 cuda_host_pairs(columns[i], lanes, 4 * (2 * t + i), 4, 1);
             }
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < 4; i++) {
+                double exact = sum[i];
                 for (int k = 0; k < 16; k++)
-                    sum[i] += rows[i / 2][k] * columns[i % 2][k];
+                    exact += (double)rows[i / 2][k] * columns[i % 2][k];
+                sum[i] = cuda_host_truncate(exact);
+            }
         },
         file, line);
 }

@@ -1,0 +1,264 @@
+/* Planning and launching the kernels of causal_mma.cuh. */
+#include "ops/causal_mma.h"
+#include "ops/causal_mma_kernels.cuh"
+#include "ops/chunk_plan.h"
+
+#ifndef TAPEGRAD_DOUBLE
+
+/* Chunks of a segment of the backward pass, at most: see causal_mma.cuh. */
+enum { BACKWARD_CHUNKS = 16 };
+
+/* Runs the statement with T as the call's storage type and SIZE as the padded size of its heads. */
+#define BY_TYPE_AND_SIZE(s, ...)                                                                   \
+    do {                                                                                           \
+        const int64_t most_ = (s)->x.D > (s)->x.M ? (s)->x.D : (s)->x.M;                           \
+        if (most_ <= 32) {                                                                         \
+            enum { SIZE = 32 };                                                                    \
+            BY_STORAGE(T, __VA_ARGS__);                                                            \
+        } else if (most_ <= 64) {                                                                  \
+            enum { SIZE = 64 };                                                                    \
+            BY_STORAGE(T, __VA_ARGS__);                                                            \
+        } else {                                                                                   \
+            enum { SIZE = 128 };                                                                   \
+            BY_STORAGE(T, __VA_ARGS__);                                                            \
+        }                                                                                          \
+    } while (0)
+
+/* --------------------------------------------------------------------------------------- the plan */
+
+static int device_attribute(cudaDeviceAttr attribute)
+{
+    int device, value;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+    return value;
+}
+
+/* Allows a kernel its shared memory, and the blocks of a multiprocessor all that there is. */
+template <typename... P> static void allow_shared_memory(void (*kernel)(P...), int bytes)
+{
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+               "cudaFuncSetAttribute");
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared),
+               "cudaFuncSetAttribute");
+}
+
+/* Blocks of a kernel that the device runs at once. */
+template <typename... P>
+static int64_t resident_blocks(void (*kernel)(P...), int threads, int bytes)
+{
+    int per_multiprocessor;
+    allow_shared_memory(kernel, bytes);
+    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, threads,
+                                                             (size_t)bytes),
+               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    return max((int64_t)1, (int64_t)per_multiprocessor) *
+           device_attribute(cudaDevAttrMultiProcessorCount);
+}
+
+template <typename T, int SIZE> struct Kernels {
+    enum {
+        THREADS_PER_BLOCK = Mma<T, SIZE>::BLOCK_THREADS,
+        SUM_BYTES = MmaMemory<T, SIZE, 2, false>::BYTES,
+        FORWARD_BYTES = MmaMemory<T, SIZE, 3, true>::BYTES,
+        BACKWARD_BYTES = MmaMemory<T, SIZE, ARGUMENTS, true>::BYTES,
+    };
+    static_assert((int)BACKWARD_BYTES <= 227 << 10,
+                  "more shared memory than an H100's block can have");
+};
+
+/* FORM_CHUNKED keeps heads whole forward, FORM_CHUNK_PARALLEL cuts each at least once. */
+template <typename T, int SIZE> static ChunkPlan plan_of(const LinearScan *s, bool backward)
+{
+    typedef Kernels<T, SIZE> K;
+    const int64_t heads = s->x.B * s->x.H, chunks = max((int64_t)1, tiles_for(s->x.N, CHUNK));
+    if (s->form == FORM_CHUNKED && !backward)
+        return chunk_plan_of(heads, chunks, chunks);
+    const int64_t resident =
+        backward ? resident_blocks(mma_backward<T, SIZE>, K::THREADS_PER_BLOCK, K::BACKWARD_BYTES)
+                 : resident_blocks(mma_forward<T, SIZE>, K::THREADS_PER_BLOCK, K::FORWARD_BYTES);
+    const ChunkPlan plan =
+        plan_chunks(heads, chunks, resident, backward ? (int64_t)BACKWARD_CHUNKS : chunks);
+    const int64_t half = tiles_for(chunks, 2);
+    return s->form == FORM_CHUNK_PARALLEL && plan.per_block > half
+               ? chunk_plan_of(heads, chunks, half)
+               : plan;
+}
+
+/* Elements of each array of sums, S's (when heads are cut) and R's. */
+template <typename T, int SIZE> static int64_t sums_size(const LinearScan *s, const ChunkPlan &plan)
+{
+    return (plan.blocks + s->x.B * s->x.H) * Mma<T, SIZE>::SLOT;
+}
+
+/* dden comes before the sums, which begin at multiples of 16 bytes. */
+static int64_t dden_size(const LinearScan *s)
+{
+    return tiles_for((s->x.offsets ? 1 : s->x.B) * s->x.N * s->x.H, 4) * 4;
+}
+
+bool causal_mma_fits(const LinearScan *s)
+{
+    bool fits = false;
+    if (s->x.D <= 128 && s->x.M <= 128)
+        BY_TYPE_AND_SIZE(s, fits = (int)Kernels<T, SIZE>::BACKWARD_BYTES <=
+                                   device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+    return fits;
+}
+
+int64_t causal_mma_scratch(const LinearScan *s, bool backward)
+{
+    int64_t count = 1;
+    BY_TYPE_AND_SIZE(s, {
+        const ChunkPlan plan = plan_of<T, SIZE>(s, backward);
+        const int64_t sums = sums_size<T, SIZE>(s, plan);
+        count = backward ? dden_size(s) + 2 * sums : plan.cuts_heads ? sums : 1;
+    });
+    return count;
+}
+
+/* ---------------------------------------------------------------------------------- the arguments */
+
+template <typename T>
+static Argument<T> argument_of(const Real *data, int64_t stride, int64_t columns, FeatureMap map)
+{
+    const size_t piece = 16 / sizeof(T);
+    Argument<T> x = {};
+    x.data = (const T *)data;
+    x.stride = stride;
+    x.columns = (int)columns;
+    x.map = map;
+    x.aligned = (uintptr_t)data % 16 == 0 && (size_t)stride % piece == 0 && columns % 8 == 0;
+    return x;
+}
+
+template <typename T> static Result<T> result_of(const Gradient &d, int64_t stride, int64_t columns)
+{
+    Result<T> r = {};
+    r.data = (T *)d.data;
+    r.stride = stride;
+    r.columns = (int)columns;
+    r.accumulate = d.accumulate;
+    r.paired = (uintptr_t)d.data % (2 * sizeof(T)) == 0 && stride % 2 == 0 && columns % 2 == 0;
+    return r;
+}
+
+template <typename T>
+static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Real *den)
+{
+    const Attention *x = &s->x;
+    CausalMma<T> c = {};
+    c.argument[KEY] = argument_of<T>(x->key, x->key_stride, x->D, s->features);
+    c.argument[VALUE] = argument_of<T>(x->value, x->value_stride, x->M, FEATURES_IDENTITY);
+    c.argument[QUERY] = argument_of<T>(x->query, x->query_stride, x->D, s->features);
+    c.argument[KEY].masked = c.argument[VALUE].masked = x->key_lengths;
+    c.N = x->N;
+    c.heads = x->B * x->H;
+    c.H = (int)x->H;
+    c.key_lengths = x->key_lengths;
+    c.offsets = x->offsets;
+    c.chunks = max((int64_t)1, tiles_for(x->N, CHUNK));
+    c.per_block = plan.per_block;
+    c.blocks = plan.blocks;
+    c.den = den;
+    c.eps = s->eps;
+    c.initial_state = s->state;
+    return c;
+}
+
+/* ------------------------------------------------------------------------------------- the passes */
+
+#define LAUNCH_MMA(kernel, blocks, K, bytes, ...)                                                  \
+    do {                                                                                           \
+        allow_shared_memory(kernel, bytes);                                                        \
+        LAUNCH(kernel, (unsigned)(blocks), (int)K::THREADS_PER_BLOCK, bytes, __VA_ARGS__);         \
+    } while (0)
+
+/* The sums of segments of S, or R, or both */
+template <typename T, int SIZE> static void sum_segments(CausalMma<T> *c, int first_sum, int sums)
+{
+    typedef Kernels<T, SIZE> K;
+    const int64_t few = 8; /* segments of a head whose sums a block may add up itself */
+    const int64_t slot = Mma<T, SIZE>::SLOT;
+    LAUNCH_MMA((mma_sum_segments<T, SIZE>), c->blocks * sums, K, (int)K::SUM_BYTES, *c, first_sum,
+               sums);
+    c->added_up = tiles_for(c->chunks, c->per_block) > few;
+    if (c->added_up)
+        LAUNCH(add_up_segments<T>, blocks_for(sums * c->heads * slot), THREADS, 0, *c, first_sum,
+               sums, slot);
+}
+
+template <typename T, int SIZE>
+static void forward(Real *out, Real *den, Real *final_state, Real *scratch, const LinearScan *s)
+{
+    typedef Kernels<T, SIZE> K;
+    const ChunkPlan plan = plan_of<T, SIZE>(s, false);
+    CausalMma<T> c = arguments_of<T>(s, plan, den);
+    c.result[0] = result_of<T>({ out, false }, s->x.H * s->x.M, s->x.M);
+    c.final_state = { final_state, false };
+    c.sums[0] = scratch;
+    if (plan.blocks == 0)
+        return;
+    if (plan.cuts_heads)
+        sum_segments<T, SIZE>(&c, 0, 1);
+    LAUNCH_MMA((mma_forward<T, SIZE>), c.blocks, K, (int)K::FORWARD_BYTES, c);
+}
+
+template <typename T, int SIZE>
+static void backward(const LinearScanGradient &d, const Real *dout, const Real *dfinal_state,
+                     const Real *out, const Real *den, Real *scratch, const LinearScan *s)
+{
+    typedef Kernels<T, SIZE> K;
+    const Attention *x = &s->x;
+    const ChunkPlan plan = plan_of<T, SIZE>(s, true);
+    CausalMma<T> c = arguments_of<T>(s, plan, (Real *)den);
+    c.argument[DOUT] = argument_of<T>(dout, x->H * x->M, x->M, FEATURES_IDENTITY);
+    c.argument[DOUT].divided = true;
+    c.result[QUERY] = result_of<T>(d.x.query, x->query_stride, x->D);
+    c.result[KEY] = result_of<T>(d.x.key, x->key_stride, x->D);
+    c.result[VALUE] = result_of<T>(d.x.value, x->value_stride, x->M);
+    c.dden = scratch;
+    c.sums[0] = scratch + dden_size(s);
+    c.sums[1] = c.sums[0] + sums_size<T, SIZE>(s, plan);
+    c.dfinal_state = dfinal_state;
+    c.dinitial_state = d.state;
+    if (plan.blocks == 0)
+        return;
+    launch_row_deltas<T, Mma<T, SIZE>::PARTS>(scratch, dout, out, den,
+                                              (x->offsets ? 1 : x->B) * x->N * x->H, x->M);
+    sum_segments<T, SIZE>(&c, plan.cuts_heads ? 0 : 1, plan.cuts_heads ? 2 : 1);
+    LAUNCH_MMA((mma_backward<T, SIZE>), c.blocks, K, (int)K::BACKWARD_BYTES, c);
+}
+
+void causal_mma_forward(Real *out, Real *den, Real *final_state, Real *scratch, const LinearScan *s)
+{
+    BY_TYPE_AND_SIZE(s, (forward<T, SIZE>(out, den, final_state, scratch, s)));
+}
+
+void causal_mma_backward(const LinearScanGradient &d, const Real *dout, const Real *dfinal_state,
+                         const Real *out, const Real *den, Real *scratch, const LinearScan *s)
+{
+    BY_TYPE_AND_SIZE(s, (backward<T, SIZE>(d, dout, dfinal_state, out, den, scratch, s)));
+}
+
+#else /* tensor cores multiply no doubles of ours */
+
+bool causal_mma_fits(const LinearScan *)
+{
+    return false;
+}
+
+int64_t causal_mma_scratch(const LinearScan *, bool)
+{
+    return 0;
+}
+
+void causal_mma_forward(Real *, Real *, Real *, Real *, const LinearScan *) {}
+
+void causal_mma_backward(const LinearScanGradient &, const Real *, const Real *, const Real *,
+                         const Real *, Real *, const LinearScan *)
+{
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* How the work of linear attention is divided among the blocks of a GPU. */
+#ifndef TAPEGRAD_OPS_CHUNK_PLAN_H
+#define TAPEGRAD_OPS_CHUNK_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The chunks of all heads form one line, head after head, and every block processes the same number of
+ * consecutive chunks. */
+typedef struct ChunkPlan {
+    int64_t per_block, blocks; /* chunks per block; blocks that have any */
+    bool cuts_heads;           /* some head's chunks are in several blocks */
+} ChunkPlan;
+
+static inline int64_t ceiling_of_quotient(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline ChunkPlan chunk_plan_of(int64_t heads, int64_t chunks, int64_t per_block)
+{
+    const ChunkPlan plan = { per_block, ceiling_of_quotient(heads * chunks, per_block),
+                             per_block % chunks != 0 };
+    return plan;
+}
+
+/* The share of the last wave's places that have a block; resident: blocks that a GPU runs at once. */
+static inline double last_wave(ChunkPlan plan, int64_t resident)
+{
+    return (double)((plan.blocks - 1) % resident + 1) / (double)resident;
+}
+
+/* The plan for heads of this number of chunks each. A segment, a head's part in one block, has at most
+ * max_segment chunks. Blocks are as equal as chunks allow, so the GPU is full until the end: the last
+ * wave is at least 60 % full, unless a block has only 2 chunks or it is one of 8 waves or more.
+ *
+ * Whole heads need no sums of segments, which cost about a third of a scan: they are preferred where
+ * that is less than what a worse balance costs. */
+static inline ChunkPlan plan_chunks(int64_t heads, int64_t chunks, int64_t resident,
+                                    int64_t max_segment)
+{
+    const double full = 0.6;
+    const int64_t total = heads * chunks;
+    const int64_t limit = chunks > max_segment ? max_segment : total;
+    const int64_t waves = ceiling_of_quotient(total, resident * limit);
+    const int64_t most = ceiling_of_quotient(total, resident * waves);
+    ChunkPlan balanced = chunk_plan_of(heads, chunks, most);
+    for (int64_t n = most; n > most / 2 && last_wave(balanced, resident) < full; n--)
+        if (last_wave(chunk_plan_of(heads, chunks, n), resident) >= full)
+            balanced = chunk_plan_of(heads, chunks, n);
+    const ChunkPlan whole =
+        chunk_plan_of(heads, chunks, ceiling_of_quotient(most, chunks) * chunks);
+    const bool better_whole = chunks <= max_segment && last_wave(whole, resident) >= full &&
+                              3 * whole.per_block <= 4 * balanced.per_block;
+    return better_whole ? whole : balanced;
+}
+
+/* For kernels whose blocks process whole segments: segments per head, at most chunks, and none empty,
+ * where a segment of all heads takes this many blocks. The fewest that leave the last wave at least 60 %
+ * full, if there are such. */
+static inline int64_t plan_segments(int64_t blocks, int64_t chunks, int64_t resident)
+{
+    const int64_t most_waves = 8;
+    int64_t best = 1;
+    double best_share = 0;
+    for (int64_t waves = 1; waves <= most_waves && blocks < resident; waves++) {
+        int64_t segments = waves * resident / blocks;
+        segments = segments < chunks ? segments : chunks;
+        segments = ceiling_of_quotient(chunks, ceiling_of_quotient(chunks, segments));
+        const double share = (double)((blocks * segments - 1) % resident + 1) / (double)resident;
+        if (share > best_share && best_share < 0.6) {
+            best = segments;
+            best_share = share;
+        }
+    }
+    return best;
+}
+
+#endif
