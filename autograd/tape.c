@@ -601,7 +601,7 @@ void tape_reset(Tape *tape)
 
 /* -------------------------------------------------------------------------------------- replaying */
 
-/* Before each replay: the draws of this step start where the generator stands. */
+/* Before each replay of a step that draws: its draws start at the generator's counter. */
 static void start_draws(void *context)
 {
     Tape *tape = context;
@@ -622,9 +622,10 @@ static void record_step(Tape *tape)
     replay->recording = true;
     replay->before = tape->random;
     tape->random.counter = 0;
-    device_before_replay(tape->device, start_draws, tape);
     call_step(tape);
     replay->draws = (int64_t)tape->random.counter;
+    if (replay->draws > 0)
+        device_before_replay(tape->device, start_draws, tape);
     end_recording(tape);
     if (!device_capture_end(tape->device))
         tape_error(tape, "tape_replay: CUDA could not record the step");

@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+#ifdef TAPEGRAD_CUDA_ON_HOST
+#include <cuda_on_host.h>
+#endif
+
 enum { SYMBOLS = 7, LENGTH = 12, BATCH = 3, STEPS = 6 };
 
 typedef struct Trainer {
@@ -414,15 +418,49 @@ START_TEST(what_a_replay_stores_keeps_within_the_bounds)
 }
 END_TEST
 
+#ifdef TAPEGRAD_CUDA_ON_HOST
+typedef struct Computation {
+    Tape *tape;
+    Tensor *x;
+    Real dropout;
+} Computation;
+
+static void compute(void *context)
+{
+    const Computation *c = context;
+    op_dropout(c->tape, c->x, c->dropout);
+}
+
+/* The random counter alone is copied to the device, and only before a step that draws. */
+START_TEST(replays_that_draw_nothing_copy_nothing)
+{
+    for (int draws = 0; draws < 2 && device_is_cuda(test_device()); draws++) {
+        Tape *tape = tape_new(test_device());
+        Computation c = { tape, tape_persistent(tape, shape(8)), draws ? (Real)0.5 : 0 };
+        for (int step = 0; step < 3; step++)
+            tape_replay(tape, compute, &c);
+        const int64_t before = cuda_on_host_counts().copies_in;
+        for (int step = 0; step < 5; step++)
+            tape_replay(tape, compute, &c);
+        ck_assert_int_eq(cuda_on_host_counts().copies_in - before, draws ? 5 : 0);
+        tape_free(tape);
+    }
+}
+END_TEST
+#else
+START_TEST(replays_that_draw_nothing_copy_nothing) {}
+END_TEST
+#endif
+
 int main(void)
 {
-    return run_tests("replay", (const TTest *const[]){
-                                   replayed_steps_are_bitwise_the_steps,
-                                   replayed_hashes_are_bitwise_the_hashes,
-                                   other_work_between_replays, a_step_must_not_reset,
-                                   a_reset_begins_anew, what_a_recorded_step_must_not_do,
-                                   a_replayed_step_holds_one_step_of_an_optimiser,
-                                   inputs_keep_within_the_bounds, persistent_tensors_survive_resets,
-                                   generation_with_sampling_is_one_replayed_step,
-                                   what_a_replay_stores_keeps_within_the_bounds, NULL });
+    return run_tests(
+        "replay",
+        (const TTest *const[]){
+            replayed_steps_are_bitwise_the_steps, replayed_hashes_are_bitwise_the_hashes,
+            other_work_between_replays, a_step_must_not_reset, a_reset_begins_anew,
+            what_a_recorded_step_must_not_do, a_replayed_step_holds_one_step_of_an_optimiser,
+            inputs_keep_within_the_bounds, persistent_tensors_survive_resets,
+            replays_that_draw_nothing_copy_nothing, generation_with_sampling_is_one_replayed_step,
+            what_a_replay_stores_keeps_within_the_bounds, NULL });
 }

@@ -273,6 +273,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t results[], int *found)
 {
     *found = 0;
+    emulation_counts.heuristics++;
     if (!handle || !preference || wanted < 1)
         return CUBLAS_STATUS_INVALID_VALUE;
     const cublasStatus_t status = check_layouts(desc, product_of(desc, a, b, c, d), a, b, c, d);

@@ -2,8 +2,10 @@
 #ifndef CUDA_ON_HOST_EMULATION_H
 #define CUDA_ON_HOST_EMULATION_H
 
+#include "include/cuda_on_host.h"
 #include "include/cuda_runtime_api.h"
 
+#include <atomic>
 #include <functional>
 
 /* A function whose accesses the sanitizers do not look at. */
@@ -30,6 +32,12 @@ cudaError_t emulation_enqueue_check(cudaStream_t stream);
  * its own, or pinned. A pointer's end may be the allocation's end. */
 void emulation_check_memory(const char *who, const char *what, const void *pointer, size_t bytes,
                             int device);
+
+/* What cuda_on_host_counts returns. */
+struct Counts {
+    std::atomic<int64_t> work, copies_in, heuristics;
+};
+extern Counts emulation_counts;
 
 /* Bytes all ones: a float, double or bf16 that is not a number, an index far out of range. Does
  * not mind the sanitizer's redzones. */

@@ -339,6 +339,13 @@ cudaError_t emulation_enqueue_check(cudaStream_t handle)
     return check_stream(handle, &stream);
 }
 
+Counts emulation_counts;
+
+CudaOnHostCounts cuda_on_host_counts(void)
+{
+    return { emulation_counts.work, emulation_counts.copies_in, emulation_counts.heuristics };
+}
+
 cudaError_t emulation_enqueue(cudaStream_t handle, std::function<void()> work)
 {
     {
@@ -347,6 +354,7 @@ cudaError_t emulation_enqueue(cudaStream_t handle, std::function<void()> work)
         const cudaError_t error = check_stream(handle, &stream);
         if (error != cudaSuccess)
             return error;
+        emulation_counts.work++;
         if (stream->capture == cudaStreamCaptureStatusActive) {
             stream->captured->push_back(work);
             return cudaSuccess;
@@ -726,6 +734,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMe
     cudaError_t error = check_copy(to_side, from_side, kind);
     if (error == cudaSuccess)
         error = check_captured_copy(stream, to_side, from_side);
+    if (error == cudaSuccess)
+        emulation_counts.copies_in += to_side.device >= 0 && from_side.device < 0;
     if (error == cudaSuccess)
         error = emulation_enqueue(stream, [=] { memcpy(to, from, size); });
     return emulation_fail(error);
