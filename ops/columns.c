@@ -15,6 +15,22 @@ void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, 
     DEVICE_CALL(device, add_parts, (dw.data, dw.accumulate, partial, parts, C));
 }
 
+static void add_part_pairs_cpu(Gradient first, Gradient second, const Real *partial, int64_t parts,
+                               int64_t C)
+{
+    if (first.data)
+        add_parts_cpu(first.data, first.accumulate, partial, parts, C);
+    if (second.data)
+        add_parts_cpu(second.data, second.accumulate, partial + parts * C, parts, C);
+}
+
+void add_part_pairs(Device *device, Gradient first, Gradient second, const Real *partial,
+                    int64_t parts, int64_t C)
+{
+    if (first.data || second.data)
+        DEVICE_CALL(device, add_part_pairs, (first, second, partial, parts, C));
+}
+
 void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C)
 {
     add_parts(device, dw, partial, row_blocks(R), C);

@@ -27,7 +27,12 @@ COLUMNS_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
 /* dw [C] <- the sum over the parts of partial [parts, C]. */
 void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C);
 
-/* The same where the parts are the blocks of R rows: partial [row_blocks(R), C]. */
+/* Two such sums in one pass: first [C] and second [C] <- the sums over the parts of partial [2, parts, C]; each may
+ * have no data. */
+void add_part_pairs(Device *device, Gradient first, Gradient second, const Real *partial,
+                    int64_t parts, int64_t C);
+
+/* add_parts where the parts are the blocks of R rows: partial [row_blocks(R), C]. */
 void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C);
 
 /* dw [C] <- the sum over the rows of x [R, C], which is stored as `like`. */

@@ -98,21 +98,22 @@ WeightSums weight_sums_begin(Node *node, Tensor *x, Tensor *weight, Tensor *bias
     const int64_t C = shape_columns(x->shape);
     WeightSums sums = { .parts = DEVICE_CALL(x, layernorm_parts, (shape_rows(x->shape))) };
     if (wants_gradient(weight) || wants_gradient(bias)) {
-        for (int i = 0; i < 2; i++)
-            sums.scratch[i] = tape_scratch(node->tape, shape(sums.parts, C));
-        sums.dweight = sums.scratch[0]->data;
-        sums.dbias = sums.scratch[1]->data;
+        sums.scratch = tape_scratch(node->tape, shape(2, sums.parts, C));
+        sums.dweight = sums.scratch->data;
+        sums.dbias = sums.dweight + sums.parts * C;
     }
     return sums;
 }
 
 void weight_sums_end(Node *node, WeightSums sums, Tensor *weight, Tensor *bias)
 {
-    for (int i = 0; i < 2; i++) {
-        Gradient gradient = tape_contribution(node, i == 0 ? weight : bias);
-        if (gradient.data)
-            add_parts(weight->device, gradient, sums.scratch[i]->data, sums.parts,
-                      shape_columns(weight->shape));
-        tape_scratch_free(node->tape, sums.scratch[i]);
+    const Gradient none = { NULL, false };
+    const int64_t C = shape_columns(weight->shape);
+    Gradient dweight = tape_contribution(node, weight), dbias = tape_contribution(node, bias);
+    if (tensor_root(weight) == tensor_root(bias)) { /* one gradient: one after the other */
+        add_part_pairs(weight->device, dweight, none, sums.dweight, sums.parts, C);
+        dweight = none;
     }
+    add_part_pairs(weight->device, dweight, dbias, sums.dweight, sums.parts, C);
+    tape_scratch_free(node->tape, sums.scratch);
 }

@@ -95,12 +95,12 @@ static inline int64_t part_start(int64_t part, int64_t parts, int64_t R)
 void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
                      const Tensor *bias, Real eps);
 
-/* In a backward function: places for the sums over each of so many parts of x's rows, scratch
- * [parts, C], that make dL/dweight and dL/dbias; NULL where neither wants a gradient. The kernel
- * fills them, and weight_sums_end adds the parts up. */
+/* In a backward function: the partial sums of dL/dweight and dL/dbias, each [parts, C], one row per
+ * part of x's rows; NULL where neither requires a gradient. The kernel fills them, and
+ * weight_sums_end adds the parts. */
 typedef struct WeightSums {
     int64_t parts;
-    Tensor *scratch[2];
+    Tensor *scratch; /* [2, parts, C] */
     Real *dweight, *dbias;
 } WeightSums;
 WeightSums weight_sums_begin(Node *node, Tensor *x, Tensor *weight, Tensor *bias);

@@ -6,6 +6,10 @@
 #include <setjmp.h>
 #include <tapegrad.h>
 
+#ifdef TAPEGRAD_CUDA_ON_HOST
+#include <cuda_on_host.h> /* counts of what the library does on the emulated device */
+#endif
+
 /* What double and float builds must reach against the reference vectors, relative to the largest
  * magnitude, and in a gradient check. */
 #ifdef TAPEGRAD_DOUBLE

@@ -3,10 +3,6 @@
 
 #include <string.h>
 
-#ifdef TAPEGRAD_CUDA_ON_HOST
-#include <cuda_on_host.h>
-#endif
-
 enum { SYMBOLS = 7, LENGTH = 12, BATCH = 3, STEPS = 6 };
 
 typedef struct Trainer {

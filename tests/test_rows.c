@@ -654,6 +654,26 @@ static void compare_joined(Shape size, Real p, bool x_wanted)
     tape_free(tape);
 }
 
+/* One for the rows, one for the sums of weight and bias over the blocks. */
+START_TEST(a_norms_backward_pass_is_two_kernels)
+{
+#ifdef TAPEGRAD_CUDA_ON_HOST
+    for (int residual = 0; residual < 2 && device_is_cuda(test_device()); residual++) {
+        begin();
+        Tensor *x = variable(1, shape(70, 48)), *w = variable(2, shape(48));
+        Tensor *b = variable(3, shape(48));
+        Tensor *out = residual ? op_residual_layernorm(tape, x, x, 0, w, b, 1)
+                               : op_layernorm(tape, x, w, b, 1);
+        Tensor *upstream = tape_input(tape, test_normal(9, 70 * 48), out->shape);
+        const int64_t before = cuda_on_host_counts().work;
+        tape_backward_from(tape, out, upstream);
+        ck_assert_int_eq(cuda_on_host_counts().work - before, 2);
+        tape_free(tape);
+    }
+#endif
+}
+END_TEST
+
 START_TEST(residual_layernorm_is_what_its_parts_are)
 {
     const Shape sizes[] = { shape(7),       shape(1, 1, 4),    shape(5, 31),  shape(50, 64),
@@ -974,6 +994,7 @@ int main(void)
                                              dropout_goes_backward_with_the_same_mask,
                                              dropout_does_nothing_where_there_is_nothing_to_do,
                                              dropout_replaces_what_it_drops,
+                                             a_norms_backward_pass_is_two_kernels,
                                              residual_layernorm_is_what_its_parts_are,
                                              residual_layernorm_of_constants,
                                              residual_layernorm_without_a_recording,
