@@ -7,7 +7,8 @@
  * so dx = h weight, dweight = h^T x, and dbias is h's sum over the rows.
  * After the product one pass adds the bias and takes f, unless the product does it all; in backward
  * one pass makes h and its sums.
- * Kept: y for gelu, which needs it; for relu, out tells where y is above 0. */
+ * Kept: y for gelu, which needs it; for relu, out tells where y is above 0, and a mask with a bit per
+ * element where the device's products take one. */
 #include "ops/linear.h"
 #include "ops/activation.h"
 #include "ops/columns.h"
@@ -108,33 +109,107 @@ static Tensor *copy_parameters(Tape *tape, const Tensor *weight, const Tensor *b
     return copy;
 }
 
-/* ---------------------------------------------------------------------------------------- backward */
-enum { KEPT_Y, KEPT_COPY };
+/* --------------------------------------------------------------------------------------- products */
+static bool fused_product_cpu(const char *operation, Precision precision, Result out, Operand a,
+                              Operand b, Product size, Epilogue epilogue)
+{
+    (void)operation, (void)precision, (void)out, (void)a, (void)b, (void)size, (void)epilogue;
+    return false;
+}
 
-/* The contributions of h = dL/dy to x and the weight. */
-static void contribute_products(Node *node, Operand h)
+/* False, and nothing done, where the device has no such product. */
+static bool fused_product(Tape *tape, const char *operation, Result out, Operand a, Operand b,
+                          Product size, Epilogue epilogue)
+{
+    return DEVICE_CALL(tape_device(tape), fused_product,
+                       (operation, tape_precision(tape), out, a, b, size, epilogue));
+}
+
+enum { KEPT_Y, KEPT_COPY, KEPT_MASK };
+
+/* ---------------------------------------------------------------------------------------- backward
+ * Where the device has epilogues for it, dx = h weight is multiplied by the derivative of the
+ * activation that made x, which saves that layer the pass over its gradient, and dweight's product
+ * sums up dbias. */
+
+static void linear_backward(Node *node);
+static void linear_activation_backward(Node *node);
+
+/* Tries to store dx = (h weight) f'(y) where x = f(y) is another linear layer's. If that layer is the
+ * node before, all other contributions to x's gradient are already there: there must be none. The
+ * gradient is dL/dy then, so nobody may ask for dL/dx. */
+static bool contribute_derivative(Node *node, Gradient dx, Operand h, Operand weight, Product size)
+{
+    Tensor *x = node->inputs[0];
+    Node *producer = node->previous;
+    if (dx.accumulate || x->keep || !producer || producer->outputs[0] != x ||
+        producer->backward != linear_activation_backward)
+        return false;
+    const Activation activation = *(const Activation *)producer->saved;
+    Tensor *saved = producer->kept[activation == ACTIVATION_RELU ? KEPT_MASK : KEPT_Y];
+    const Epilogue epilogue = { EPILOGUE_DERIVATIVE, activation, NULL, saved ? saved->data : NULL };
+    return saved &&
+           fused_product(node->tape, node->name, result_for(dx, x), h, weight, size, epilogue);
+}
+
+static void contribute_input(Node *node, Operand h)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *copy = node->kept[KEPT_COPY];
-    int64_t R = shape_rows(x->shape), I = weight->shape.size[1], O = weight->shape.size[0];
-
+    const Operand w = operand_of(copy ? copy : weight);
+    const Product size = { .n = shape_rows(x->shape),
+                           .k = weight->shape.size[0],
+                           .m = weight->shape.size[1],
+                           .count = 1 };
     Gradient dx = tape_contribution(node, x); /* [R, I] = h [R, O] weight [O, I] */
-    if (dx.data)
-        product(node->tape, node->name, result_for(dx, x), h, operand_of(copy ? copy : weight),
-                (Product){ .n = R, .k = O, .m = I, .count = 1 });
+    if (dx.data && contribute_derivative(node, dx, h, w, size))
+        node->previous->backward = linear_backward;
+    else if (dx.data)
+        product(node->tape, node->name, result_for(dx, x), h, w, size);
+}
 
-    Gradient dweight = tape_contribution(node, weight); /* [O, I] = h^T [O, R] x [R, I] */
+/* dweight [O, I] = h^T [O, R] x [R, I] */
+static Product weight_product(const Node *node)
+{
+    const Tensor *x = node->inputs[0], *weight = node->inputs[1];
+    return (Product){ .n = weight->shape.size[0],
+                      .k = shape_rows(x->shape),
+                      .m = weight->shape.size[1],
+                      .transpose_a = true,
+                      .count = 1 };
+}
+
+/* Tries to make both in one product, which can only store dbias. */
+static bool contribute_weight_and_bias(Node *node, Gradient dweight, Gradient dbias, Operand h)
+{
+    const int64_t O = node->inputs[1]->shape.size[0];
+    Tensor *sums = dbias.accumulate ? tape_scratch(node->tape, shape(O)) : NULL;
+    const Epilogue epilogue = { EPILOGUE_BIAS_GRADIENT, ACTIVATION_NONE,
+                                sums ? sums->data : dbias.data, NULL };
+    const bool done = fused_product(node->tape, node->name, result_for(dweight, node->inputs[1]), h,
+                                    operand_of(node->inputs[0]), weight_product(node), epilogue);
+    if (done && sums)
+        add_parts(sums->device, dbias, sums->data, 1, O);
+    tape_scratch_free(node->tape, sums);
+    return done;
+}
+
+static void contribute_weight(Node *node, Gradient dweight, Operand h)
+{
     if (dweight.data)
-        product(node->tape, node->name, result_for(dweight, weight), h, operand_of(x),
-                (Product){ .n = O, .k = R, .m = I, .transpose_a = true, .count = 1 });
+        product(node->tape, node->name, result_for(dweight, node->inputs[1]), h,
+                operand_of(node->inputs[0]), weight_product(node));
 }
 
 static void linear_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
     const Operand h = upstream_operand(node); /* the same as g */
-    contribute_products(node, h);
-    Gradient dbias = tape_contribution(node, bias); /* [O] */
-    if (dbias.data)
+    contribute_input(node, h);
+    Gradient dweight = tape_contribution(node, weight), dbias = tape_contribution(node, bias);
+    if (dweight.data && dbias.data && contribute_weight_and_bias(node, dweight, dbias, h))
+        return;
+    contribute_weight(node, dweight, h);
+    if (dbias.data) /* [O] */
         column_sums(node->tape, node->outputs[0], dbias, h.data, shape_rows(x->shape),
                     weight->shape.size[0]);
 }
@@ -149,7 +224,8 @@ static void linear_activation_backward(Node *node)
     Tensor *partial = tape_scratch(node->tape, shape(row_blocks(R), O));
     DEVICE_CALL(out, linear_activate_backward,
                 (h->data, partial->data, tape_upstream(node, 0), y->data, activation, R, O));
-    contribute_products(node, operand_of(h));
+    contribute_input(node, operand_of(h));
+    contribute_weight(node, tape_contribution(node, weight), operand_of(h));
     Gradient dbias = tape_contribution(node, bias);
     if (dbias.data)
         sum_row_blocks(bias->device, dbias, partial->data, R, O);
@@ -158,35 +234,62 @@ static void linear_activation_backward(Node *node)
 }
 
 /* ----------------------------------------------------------------------------------------- forward */
-static bool linear_pass_cpu(LinearPass pass)
+
+/* What the forward pass leaves for the backward pass, as in the node's `kept`. */
+typedef struct Saved {
+    Tensor *y, *copy, *mask; /* or NULL */
+} Saved;
+
+/* Tries to make out, and y or the mask, in one product. */
+static bool forward_at_once(Tape *tape, const char *operation, Tensor *out, Tensor *x,
+                            Operand weight, Real *bias, Tensor *saved, Activation activation,
+                            Product size)
 {
-    (void)pass;
-    return false;
+    const Epilogue epilogue = { EPILOGUE_ACTIVATE, activation, bias, saved ? saved->data : NULL };
+    return fused_product(tape, operation, result_in(out), operand_of(x), weight, size, epilogue);
 }
 
-/* Fills out, and y unless that is NULL; without a bias there is no activation. copy: of the
- * parameters, or NULL. */
-static void forward(Tape *tape, const char *operation, Tensor *out, Tensor *y, Tensor *x,
-                    Tensor *weight, Tensor *bias, Tensor *copy, Activation activation)
+/* What the backward pass will need. */
+static Saved allocate_saved(Tape *tape, const Tensor *out, const Tensor *weight, const Tensor *bias,
+                            Activation activation)
+{
+    const bool gelu = activation == ACTIVATION_GELU || activation == ACTIVATION_GELU_TANH;
+    const bool mask = activation == ACTIVATION_RELU && device_is_cuda(out->device);
+    const int64_t words = relu_mask_bits(shape_columns(out->shape)) / 32;
+    Saved saved = { NULL, NULL, NULL };
+    if (gelu && tape_is_recording(tape))
+        saved.y = tape_tensor_of(tape, out->type, out->shape);
+    if (mask && tape_is_recording(tape))
+        saved.mask = tape_tensor_i32(tape, shape(shape_rows(out->shape), words));
+    if (out->type == TENSOR_BF16)
+        saved.copy = copy_parameters(tape, weight, bias);
+    return saved;
+}
+
+/* Fills out; without a bias there is no activation. A mask that the product cannot write is freed:
+ * the derivative can be taken of out. */
+static Saved forward(Tape *tape, const char *operation, Tensor *out, Tensor *x, Tensor *weight,
+                     Tensor *bias, Activation activation)
 {
     int64_t R = shape_rows(x->shape), I = weight->shape.size[1], O = weight->shape.size[0];
-    Real *y_data = y ? y->data : NULL;
+    const Product size = { .n = R, .k = I, .m = O, .transpose_b = true, .count = 1 };
+    Saved saved = allocate_saved(tape, out, weight, bias, activation);
+    Tensor *copy = saved.copy, *y = saved.y;
+    const Operand w = operand_of(copy ? copy : weight);
     if (bias) {
-        const Real *bias_data = copy ? tensor_at(copy, tensor_count(copy) - O) : bias->data;
-        LinearPass pass = { out->data,  y_data,
-                            x->data,    copy ? copy->data : weight->data,
-                            bias_data,  R,
-                            I,          O,
-                            activation, tape_precision(tape),
-                            out->type,  operation };
-        if (DEVICE_CALL(out, linear_pass, (pass)))
-            return;
+        Real *b = copy ? tensor_at(copy, tensor_count(copy) - O) : bias->data;
+        if (forward_at_once(tape, operation, out, x, w, b, y ? y : saved.mask, activation, size))
+            return saved;
+        tape_scratch_free(tape, saved.mask);
+        if (saved.mask && forward_at_once(tape, operation, out, x, w, b, NULL, activation, size))
+            return (Saved){ .copy = copy };
+        saved.mask = NULL;
     }
-    product(tape, operation, result_in(y ? y : out), operand_of(x),
-            operand_of(copy ? copy : weight),
-            (Product){ .n = R, .k = I, .m = O, .transpose_b = true, .count = 1 });
+    product(tape, operation, result_in(y ? y : out), operand_of(x), w, size);
     if (bias)
-        DEVICE_CALL(out, linear_activate, (out->data, y_data, bias->data, activation, R, O));
+        DEVICE_CALL(out, linear_activate,
+                    (out->data, y ? y->data : NULL, bias->data, activation, R, O));
+    return saved;
 }
 
 typedef struct Labels {
@@ -222,21 +325,17 @@ static Tensor *linear(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tens
     x = op_cast(tape, x, type);
     Shape out_shape = x->shape;
     out_shape.size[out_shape.rank - 1] = weight->shape.size[0];
-    Tensor *out = tape_tensor_of(tape, type, out_shape), *y = NULL, *copy = NULL;
-    if ((activation == ACTIVATION_GELU || activation == ACTIVATION_GELU_TANH) &&
-        tape_is_recording(tape))
-        y = tape_tensor_of(tape, type, out_shape);
-    if (type == TENSOR_BF16)
-        copy = copy_parameters(tape, weight, bias);
-    forward(tape, labels.operation, out, y, x, weight, bias, copy, activation);
-    tape_record(tape,
-                (Node){ .name = labels.operation,
-                        .backward = activation == ACTIVATION_NONE ? linear_backward
-                                                                  : linear_activation_backward,
-                        .inputs = { x, weight, bias },
-                        .outputs = { out },
-                        .kept = { [KEPT_Y] = y, [KEPT_COPY] = copy },
-                        .saved = tape_save(tape, &activation, sizeof activation) });
+    Tensor *out = tape_tensor_of(tape, type, out_shape);
+    const Saved saved = forward(tape, labels.operation, out, x, weight, bias, activation);
+    tape_record(
+        tape,
+        (Node){ .name = labels.operation,
+                .backward =
+                    activation == ACTIVATION_NONE ? linear_backward : linear_activation_backward,
+                .inputs = { x, weight, bias },
+                .outputs = { out },
+                .kept = { [KEPT_Y] = saved.y, [KEPT_COPY] = saved.copy, [KEPT_MASK] = saved.mask },
+                .saved = tape_save(tape, &activation, sizeof activation) });
     return out;
 }
 

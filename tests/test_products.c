@@ -279,6 +279,153 @@ START_TEST(linear_activation_without_recording)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------------ one after the other
+ * A layer with an activation and a layer of its result, whose backward pass may take the derivative. */
+enum { C_I = 24, C_O = 136, C_P = 40 };
+
+typedef struct Chain {
+    Real *out, *dx, *dweight[2], *dbias[2];
+    Real *dhidden; /* or NULL */
+    int64_t work;  /* of the backward pass, on the emulated device */
+} Chain;
+
+typedef struct ChainCase {
+    Activation activation;
+    Precision precision;
+    int64_t rows;
+    bool keep, branches;
+} ChainCase;
+
+static int64_t work(void)
+{
+#ifdef TAPEGRAD_CUDA_ON_HOST
+    return cuda_on_host_counts().work;
+#else
+    return 0;
+#endif
+}
+
+/* parts: the activation as an operation of its own. keep: the hidden layer's gradient is asked for.
+ * branches: both layers' results are summed, so that two layers contribute to it. */
+static Chain chain(ChainCase c, bool parts)
+{
+    begin();
+    tape_set_precision(tape, c.precision);
+    Tensor *x = variable(1, shape(c.rows, C_I)), *a = variable(2, shape(C_O, C_I));
+    Tensor *a_bias = variable(3, shape(C_O)), *b = variable(4, shape(C_P, C_O));
+    Tensor *b_bias = variable(5, shape(C_P));
+    Tensor *hidden = parts ? by_parts(x, a, a_bias, c.activation)
+                           : op_linear_activation(tape, x, a, a_bias, c.activation);
+    if (c.keep)
+        tensor_keep(hidden);
+    Tensor *out = op_linear(tape, hidden, b, b_bias);
+    if (c.branches)
+        out = op_add(tape, out, op_linear(tape, hidden, variable(6, shape(C_P, C_O)), b_bias));
+    tensor_keep(out);
+    Tensor *upstream = tape_input(tape, test_normal(99, c.rows * C_P), out->shape);
+    upstream = op_cast(tape, upstream, out->type);
+    const int64_t before = work();
+    tape_backward_from(tape, out, upstream);
+    const int64_t backward_work = work() - before;
+    Chain result = { test_values(out),
+                     gradient(x),
+                     { gradient(a), gradient(b) },
+                     { gradient(a_bias), gradient(b_bias) },
+                     c.keep ? gradient(hidden) : NULL,
+                     backward_work };
+    tape_free(tape);
+    return result;
+}
+
+static void compare_chains(ChainCase c, Chain a, Chain b, double tolerance)
+{
+    assert_close(a.out, b.out, c.rows * C_P, tolerance);
+    assert_close(a.dx, b.dx, c.rows * C_I, tolerance);
+    assert_close(a.dweight[0], b.dweight[0], C_O * C_I, tolerance);
+    assert_close(a.dweight[1], b.dweight[1], C_P * C_O, tolerance);
+    assert_close(a.dbias[0], b.dbias[0], C_O, tolerance);
+    assert_close(a.dbias[1], b.dbias[1], C_P, tolerance);
+    if (a.dhidden)
+        assert_close(a.dhidden, b.dhidden, c.rows * C_O, tolerance);
+}
+
+START_TEST(a_layer_of_an_activation_is_one_of_its_parts)
+{
+    for (Activation activation = ACTIVATION_NONE; activation <= ACTIVATION_GELU_TANH; activation++)
+        for (int how = 0; how < 4; how++) {
+            const ChainCase c = { activation, PRECISION_FLOAT32, 70, how & 1, how & 2 };
+            compare_chains(c, chain(c, false), chain(c, true), TOLERANCE);
+        }
+}
+END_TEST
+
+#if defined TAPEGRAD_CUDA_ON_HOST && !defined TAPEGRAD_DOUBLE
+/* Bits of cublasLt's epilogues: biases, derivatives, what the forward pass saves, sums of biases. */
+enum { BIASES = 4, DERIVATIVES = 8 | 64, SAVES = 128, SUMS = 512, ALL = 0xfffe };
+
+/* However many epilogues the device refuses, the results are the same, and the backward pass takes so
+ * many kernels. */
+static void check_refusals(ChainCase c, const int64_t *kernels, double tolerance)
+{
+    static const unsigned refused[] = { 0, SUMS, DERIVATIVES, SAVES, BIASES, ALL };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        c.rows++; /* other sizes: the heuristic's answers are remembered */
+        cuda_on_host_refuse_epilogues(refused[i]);
+        const Chain found = chain(c, false), parts = chain(c, true);
+        cuda_on_host_refuse_epilogues(0);
+        compare_chains(c, found, parts, tolerance);
+        ck_assert_msg(found.work == kernels[i],
+                      "activation %d, precision %d: with refusals %u %d kernels, expected %d",
+                      (int)c.activation, (int)c.precision, refused[i], (int)found.work,
+                      (int)kernels[i]);
+    }
+}
+
+START_TEST(epilogues_that_the_device_refuses)
+{
+    if (!device_is_cuda(test_device()))
+        return;
+    /* Four products; two kernels more per bias, or one, and the derivative, of the first layer. */
+    check_refusals((ChainCase){ ACTIVATION_RELU, PRECISION_FLOAT32, 100, false, false },
+                   (const int64_t[]){ 4, 8, 6, 6, 6, 8 }, TOLERANCE);
+    check_refusals((ChainCase){ ACTIVATION_RELU, PRECISION_FLOAT32, 500, true, false },
+                   (const int64_t[]){ 6, 8, 6, 6, 6, 8 }, TOLERANCE);
+    /* y is there, whoever has made it. */
+    check_refusals((ChainCase){ ACTIVATION_GELU_TANH, PRECISION_TF32, 900, false, false },
+                   (const int64_t[]){ 4, 8, 6, 6, 4, 8 }, 2e-3);
+    /* cublasLt's gelu is another function than this, and of unknown accuracy. */
+    check_refusals((ChainCase){ ACTIVATION_GELU, PRECISION_TF32, 1300, false, false },
+                   (const int64_t[]){ 6, 8, 6, 6, 6, 8 }, 2e-3);
+    check_refusals((ChainCase){ ACTIVATION_GELU_TANH, PRECISION_FLOAT32, 1700, false, false },
+                   (const int64_t[]){ 6, 8, 6, 6, 6, 8 }, TOLERANCE);
+    /* Besides, x is cast. */
+    check_refusals((ChainCase){ ACTIVATION_RELU, PRECISION_BF16, 2100, false, false },
+                   (const int64_t[]){ 5, 9, 7, 7, 7, 9 }, 2e-2);
+}
+END_TEST
+
+START_TEST(the_heuristic_is_asked_once_per_product)
+{
+    if (!device_is_cuda(test_device()))
+        return;
+    const ChainCase c = { ACTIVATION_RELU, PRECISION_TF32, 33, false, false };
+    int64_t asked[3];
+    for (int pass = 0; pass < 3; pass++) {
+        const int64_t before = cuda_on_host_counts().heuristics;
+        chain(c, false);
+        asked[pass] = cuda_on_host_counts().heuristics - before;
+    }
+    ck_assert_int_eq(asked[0], 5);
+    ck_assert_int_eq(asked[1] + asked[2], 0);
+}
+END_TEST
+#else
+START_TEST(epilogues_that_the_device_refuses) {}
+END_TEST
+START_TEST(the_heuristic_is_asked_once_per_product) {}
+END_TEST
+#endif
+
 /* -------------------------------------------------------------------------------- gradient checks */
 static Tensor *matmul_checked(Tape *t, Tensor *const *in, void *context)
 {
@@ -691,26 +838,30 @@ END_TEST
 
 int main(void)
 {
-    return run_tests("products", (const TTest *const[]){ reference_vectors,
-                                                         against_plain_loops,
-                                                         batches,
-                                                         linear_is_a_product_and_a_sum,
-                                                         linear_activation_is_both_in_one,
-                                                         linear_activation_without_recording,
-                                                         gradients_of_matmul,
-                                                         gradients_of_linear,
-                                                         gradients_of_linear_activation,
-                                                         inputs_that_want_no_gradient,
-                                                         old_content_of_memory_does_not_matter,
-                                                         not_a_number_passes_through,
-                                                         a_run_repeats_bit_for_bit,
-                                                         shapes_of_results,
-                                                         misuse_of_matmul,
-                                                         misuse_of_linear,
-                                                         misuse_of_linear_activation,
-                                                         precisions_that_are_not_to_be_had,
-                                                         precisions_of_products,
-                                                         recovery_from_exhausted_memory,
-                                                         signals_during_products,
-                                                         NULL });
+    return run_tests("products",
+                     (const TTest *const[]){ reference_vectors,
+                                             against_plain_loops,
+                                             batches,
+                                             linear_is_a_product_and_a_sum,
+                                             linear_activation_is_both_in_one,
+                                             linear_activation_without_recording,
+                                             a_layer_of_an_activation_is_one_of_its_parts,
+                                             epilogues_that_the_device_refuses,
+                                             the_heuristic_is_asked_once_per_product,
+                                             gradients_of_matmul,
+                                             gradients_of_linear,
+                                             gradients_of_linear_activation,
+                                             inputs_that_want_no_gradient,
+                                             old_content_of_memory_does_not_matter,
+                                             not_a_number_passes_through,
+                                             a_run_repeats_bit_for_bit,
+                                             shapes_of_results,
+                                             misuse_of_matmul,
+                                             misuse_of_linear,
+                                             misuse_of_linear_activation,
+                                             precisions_that_are_not_to_be_had,
+                                             precisions_of_products,
+                                             recovery_from_exhausted_memory,
+                                             signals_during_products,
+                                             NULL });
 }

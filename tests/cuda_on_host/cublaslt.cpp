@@ -26,6 +26,13 @@ struct cublasLtMatmulPreference {
     uint64_t workspace;
 };
 
+static std::atomic<unsigned> refused_epilogues;
+
+void cuda_on_host_refuse_epilogues(unsigned bits)
+{
+    refused_epilogues = bits;
+}
+
 static const uint64_t the_algorithm = 0x7461706567726164;
 
 const char *cublasLtGetStatusName(cublasStatus_t status)
@@ -214,7 +221,7 @@ static cublasStatus_t check_epilogue(const cublasLtMatmulDesc *desc, const Produ
     if (desc->epilogue & auxiliary) {
         const int64_t step = desc->epilogue & relu ? 128 : 8;
         if (desc->auxiliary_ld < p.m || desc->auxiliary_ld % step != 0 ||
-            desc->auxiliary_step % step != 0)
+            desc->auxiliary_step % step != 0 || (uintptr_t)desc->auxiliary % 16 != 0)
             return CUBLAS_STATUS_INVALID_VALUE;
         if (!(desc->epilogue & relu) && p.auxiliary.type != p.d.type)
             return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -276,6 +283,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     emulation_counts.heuristics++;
     if (!handle || !preference || wanted < 1)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (desc->epilogue & refused_epilogues)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     const cublasStatus_t status = check_layouts(desc, product_of(desc, a, b, c, d), a, b, c, d);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;

@@ -51,6 +51,8 @@ if [ "${2-}" = barriers ]; then
 else
     second=$(grep -n '__syncthreads();' ops/rows.cuh | sed -n '2s/:.*//p')
     plant "$build" ops/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
+    plant "$build" ops/linear_cuda.c "s/EPILOGUE_BGRADB/EPILOGUE_BGRADA/" test_products
+    plant "$build" ops/linear.c "s/dx.accumulate || x->keep ||/dx.accumulate ||/" test_products
     plant "$build" ops/mma_rows.cuh 's/^    wait_for_copies();//' test_attention
     plant "$build"-sanitize ops/transpose.cu 's/i + row < p && j + lane < q/i + row < p/' test_layout \
         CC=clang CFLAGS='-O1 -g -fno-omit-frame-pointer' \

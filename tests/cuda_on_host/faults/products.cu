@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include <cublasLt.h>
+#include <cuda_on_host.h>
 
 /* A matrix of the host and its copy on the device. */
 struct Values {
@@ -166,6 +167,50 @@ static void check_operand_sums(Lt lt)
         cudaFree(memory);
 }
 
+/* Whether the heuristic has an algorithm. */
+static bool supported(Lt lt, unsigned epilogue)
+{
+    set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulPreferenceCreate(&preference);
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        lt.handle, lt.desc, lt.a, lt.b, lt.d, lt.d, preference, 1, &result, &found);
+    cublasLtMatmulPreferenceDestroy(preference);
+    return status == CUBLAS_STATUS_SUCCESS && found == 1;
+}
+
+/* What cublasLt's documentation forbids. */
+static void check_refusals(Lt lt)
+{
+    const int64_t relu_ld = (lt.m + 127) / 128 * 128, gelu_ld = (lt.m + 7) / 8 * 8;
+    for (unsigned epilogue : { CUBLASLT_EPILOGUE_RELU_AUX_BIAS, CUBLASLT_EPILOGUE_DRELU,
+                               CUBLASLT_EPILOGUE_DRELU_BGRAD }) {
+        set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, relu_ld);
+        CHECK(supported(lt, epilogue));
+        set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, relu_ld + 8);
+        CHECK(!supported(lt, epilogue));
+        set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, relu_ld - 128);
+        CHECK(!supported(lt, epilogue));
+    }
+    for (unsigned epilogue : { CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU }) {
+        set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gelu_ld);
+        CHECK(supported(lt, epilogue));
+        set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gelu_ld + 4);
+        CHECK(!supported(lt, epilogue));
+    }
+    CHECK(supported(lt, CUBLASLT_EPILOGUE_BGRADB));
+    CHECK(!supported(lt, CUBLASLT_EPILOGUE_BGRADB | CUBLASLT_EPILOGUE_BGRADA));
+    CHECK(!supported(lt, CUBLASLT_EPILOGUE_BGRADB | CUBLASLT_EPILOGUE_BIAS));
+    set(lt, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_16BF);
+    CHECK(!supported(lt, CUBLASLT_EPILOGUE_BGRADB) && !supported(lt, CUBLASLT_EPILOGUE_BIAS));
+    set(lt, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)-1);
+    cuda_on_host_refuse_epilogues(CUBLASLT_EPILOGUE_BGRADB);
+    CHECK(!supported(lt, CUBLASLT_EPILOGUE_BGRADB) && supported(lt, CUBLASLT_EPILOGUE_BIAS));
+    cuda_on_host_refuse_epilogues(0);
+}
+
 static void check_lt(int m, int n, int k)
 {
     Lt lt = { nullptr, nullptr, nullptr, nullptr, nullptr, m, n, k };
@@ -177,6 +222,7 @@ static void check_lt(int m, int n, int k)
     check_epilogues(lt, FORWARD_RELU);
     check_epilogues(lt, FORWARD_GELU);
     check_operand_sums(lt);
+    check_refusals(lt);
     cublasLtMatrixLayoutDestroy(lt.a);
     cublasLtMatrixLayoutDestroy(lt.b);
     cublasLtMatrixLayoutDestroy(lt.d);

@@ -15,7 +15,13 @@ typedef struct CudaOnHostCounts {
     int64_t heuristics; /* calls of cublasLtMatmulAlgoGetHeuristic */
 } CudaOnHostCounts;
 
-__attribute__((visibility("default"))) CudaOnHostCounts cuda_on_host_counts(void);
+#define CUDA_ON_HOST_FUNCTION __attribute__((visibility("default")))
+
+CUDA_ON_HOST_FUNCTION CudaOnHostCounts cuda_on_host_counts(void);
+
+/* From now on cublasLt's heuristic refuses epilogues that have any of these bits of
+ * CUBLASLT_EPILOGUE_..., as that of some GPUs and sizes does; 0: none. */
+CUDA_ON_HOST_FUNCTION void cuda_on_host_refuse_epilogues(unsigned bits);
 
 #ifdef __cplusplus
 }
