@@ -30,6 +30,11 @@ int64_t params_flat_count(const Params *params);
 Real *params_flat_values(Params *params);
 Real *params_flat_gradients(Params *params);
 
+/* To be called after the values were written; an optimizer's kernel instead writes to
+ * params_flat_bf16 too, their copy in bf16, NULL where there is none (yet). */
+void params_written(const Params *params);
+void *params_flat_bf16(const Params *params);
+
 /* What clipping leaves in device memory; NULL while storage is not laid out, and zeros at first. */
 Clipping *params_clipping(const Params *params);
 

@@ -6,6 +6,8 @@
  * whole. All handles exist from the start; they learn their addresses when storage is laid out. */
 #include "nn/internal.h"
 
+#include "ops/internal.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +42,7 @@ struct Params {
     Constant *constants;
     int64_t flat_count;
     Block *values, *gradients; /* NULL until storage is laid out */
+    Block *bf16;               /* the values in bf16, or NULL until a layer uses them so */
     Clipping *clipping;        /* behind the gradients */
     char trouble[192];         /* why it could not be laid out */
 };
@@ -72,6 +75,7 @@ void params_free(Params *params)
     }
     device_free(params->device, params->values);
     device_free(params->device, params->gradients);
+    device_free(params->device, params->bf16);
     free(params);
 }
 
@@ -183,6 +187,44 @@ static const char *lay_out(Tensor *tensor)
     return params_lay_out(tensor->owner);
 }
 
+/* ---------------------------------------------------------------------------------- copies in bf16
+ * Products in bf16 take weights in bf16. Params keeps a copy of the flat buffer of values, from the
+ * first such product on, and whoever writes values writes the copy too: an optimizer's kernel in its
+ * step, all others by params_written. So the copy is never older than the values. */
+
+void params_written(const Params *params)
+{
+    if (params->bf16)
+        convert_to_bf16(params->device, params->bf16->data, params->values->data,
+                        params->flat_count);
+}
+
+void *params_flat_bf16(const Params *params)
+{
+    return params->bf16 ? params->bf16->data : NULL;
+}
+
+/* The address of the tensor's elements in the copy. Where there is no copy, it is NULL if they were
+ * written; otherwise a copy is made, but for the time of a recording, which would not fill it, or when
+ * memory is exhausted. */
+static Real *bf16_copy(Tensor *tensor, bool written)
+{
+    Params *params = tensor->owner;
+    if (written) {
+        params_written(params);
+    } else if (!params->bf16 && !device_is_capturing(params->device)) {
+        const int64_t n = params->flat_count;
+        Block *copy = device_allocate(params->device, (size_t)n * sizeof(uint16_t));
+        if (copy)
+            convert_to_bf16(params->device, copy->data, params->values->data, n);
+        params->bf16 = copy;
+    }
+    if (!params->bf16)
+        return NULL;
+    const ptrdiff_t offset = tensor->data - (Real *)params->values->data;
+    return (Real *)((uint16_t *)params->bf16->data + offset);
+}
+
 /* ------------------------------------------------------------------------------------ registering */
 Name nn_name(const char *path, const char *name)
 {
@@ -255,6 +297,7 @@ static void make_handle(Params *params, Weight *weight, Name name, Shape shape, 
                                  .lay_out = lay_out,
                                  .owner = params };
     weight->tensor = weight->gradient;
+    weight->tensor.bf16_copy = bf16_copy;
     weight->tensor.base = base;
     weight->tensor.gradient = &weight->gradient;
     weight->tensor.requires_gradient = true;

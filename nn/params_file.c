@@ -102,9 +102,11 @@ bool params_load(Params *params, const char *path)
     Real *host = allocate_host(params, "params_load");
     TensorFile *file = host ? tensor_file_open(path) : NULL;
     bool good = file && params_file_read(params, file, "", host) && all_known(params, file, path);
-    if (good)
+    if (good) {
         device_copy_in(params_device(params), params_flat_values(params), host,
                        (size_t)params_flat_count(params) * sizeof(Real));
+        params_written(params);
+    }
     tensor_file_close(file);
     free(host);
     return good;

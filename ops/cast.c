@@ -9,6 +9,11 @@ static void cast_cpu(Real *out, bool accumulate, const Real *x, bool to_bf16, in
     (void)out, (void)accumulate, (void)x, (void)to_bf16, (void)n;
 }
 
+void convert_to_bf16(Device *device, void *to, const Real *from, int64_t n)
+{
+    DEVICE_CALL(device, cast, (to, false, from, true, n));
+}
+
 static void cast_backward(Node *node)
 {
     Tensor *x = node->inputs[0];

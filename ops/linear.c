@@ -89,7 +89,13 @@ static void linear_activate_backward_cpu(Real *h, Real *partial, const Real *g, 
 
 /* ------------------------------------------------------------------------------------------- bf16
  * Activations are bf16 there and parameters are not, but a product's operands are alike: it gets
- * copies of the weight and, for its epilogue, of the bias. Backward uses the weight's again. */
+ * copies of the weight and, for its epilogue, of the bias, those that a Params keeps or its own.
+ * Backward uses the weight's again. */
+
+static Real *kept_in_bf16(Tensor *weight)
+{
+    return weight->bf16_copy ? weight->bf16_copy(weight, false) : NULL;
+}
 
 /* to [n] = weight, to + bias_at [m] = bias, in bf16; to is in bf16 too. The CPU knows none. */
 static void linear_copy_cpu(Real *to, const Real *weight, int64_t n, int64_t bias_at,
@@ -107,6 +113,25 @@ static Tensor *copy_parameters(Tape *tape, const Tensor *weight, const Tensor *b
     DEVICE_CALL(copy, linear_copy,
                 (copy->data, weight->data, n, bias_at, bias ? bias->data : NULL, m));
     return copy;
+}
+
+/* A layer's parameters as its products take them. */
+typedef struct Parameters {
+    Operand weight;
+    Real *bias;   /* or NULL */
+    Tensor *copy; /* of both, if it is the layer's own */
+} Parameters;
+
+static Parameters parameters_for(Tape *tape, TensorType type, Tensor *weight, Tensor *bias)
+{
+    if (type != TENSOR_BF16)
+        return (Parameters){ operand_of(weight), bias ? bias->data : NULL, NULL };
+    Real *w = kept_in_bf16(weight), *b = bias ? kept_in_bf16(bias) : NULL;
+    if (w && (b || !bias))
+        return (Parameters){ { w, type }, b, NULL };
+    Tensor *copy = copy_parameters(tape, weight, bias);
+    const int64_t bias_at = tensor_count(copy) - weight->shape.size[0];
+    return (Parameters){ operand_of(copy), bias ? tensor_at(copy, bias_at) : NULL, copy };
 }
 
 /* --------------------------------------------------------------------------------------- products */
@@ -155,7 +180,9 @@ static bool contribute_derivative(Node *node, Gradient dx, Operand h, Operand we
 static void contribute_input(Node *node, Operand h)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *copy = node->kept[KEPT_COPY];
-    const Operand w = operand_of(copy ? copy : weight);
+    const Operand w = copy                     ? operand_of(copy)
+                      : x->type == TENSOR_BF16 ? (Operand){ kept_in_bf16(weight), x->type }
+                                               : operand_of(weight);
     const Product size = { .n = shape_rows(x->shape),
                            .k = weight->shape.size[0],
                            .m = weight->shape.size[1],
@@ -241,17 +268,15 @@ typedef struct Saved {
 } Saved;
 
 /* Tries to make out, and y or the mask, in one product. */
-static bool forward_at_once(Tape *tape, const char *operation, Tensor *out, Tensor *x,
-                            Operand weight, Real *bias, Tensor *saved, Activation activation,
-                            Product size)
+static bool forward_at_once(Tape *tape, const char *operation, Tensor *out, Tensor *x, Parameters p,
+                            Tensor *saved, Activation activation, Product size)
 {
-    const Epilogue epilogue = { EPILOGUE_ACTIVATE, activation, bias, saved ? saved->data : NULL };
-    return fused_product(tape, operation, result_in(out), operand_of(x), weight, size, epilogue);
+    const Epilogue epilogue = { EPILOGUE_ACTIVATE, activation, p.bias, saved ? saved->data : NULL };
+    return fused_product(tape, operation, result_in(out), operand_of(x), p.weight, size, epilogue);
 }
 
 /* What the backward pass will need. */
-static Saved allocate_saved(Tape *tape, const Tensor *out, const Tensor *weight, const Tensor *bias,
-                            Activation activation)
+static Saved allocate_saved(Tape *tape, const Tensor *out, Activation activation)
 {
     const bool gelu = activation == ACTIVATION_GELU || activation == ACTIVATION_GELU_TANH;
     const bool mask = activation == ACTIVATION_RELU && device_is_cuda(out->device);
@@ -261,8 +286,6 @@ static Saved allocate_saved(Tape *tape, const Tensor *out, const Tensor *weight,
         saved.y = tape_tensor_of(tape, out->type, out->shape);
     if (mask && tape_is_recording(tape))
         saved.mask = tape_tensor_i32(tape, shape(shape_rows(out->shape), words));
-    if (out->type == TENSOR_BF16)
-        saved.copy = copy_parameters(tape, weight, bias);
     return saved;
 }
 
@@ -273,19 +296,18 @@ static Saved forward(Tape *tape, const char *operation, Tensor *out, Tensor *x, 
 {
     int64_t R = shape_rows(x->shape), I = weight->shape.size[1], O = weight->shape.size[0];
     const Product size = { .n = R, .k = I, .m = O, .transpose_b = true, .count = 1 };
-    Saved saved = allocate_saved(tape, out, weight, bias, activation);
-    Tensor *copy = saved.copy, *y = saved.y;
-    const Operand w = operand_of(copy ? copy : weight);
-    if (bias) {
-        Real *b = copy ? tensor_at(copy, tensor_count(copy) - O) : bias->data;
-        if (forward_at_once(tape, operation, out, x, w, b, y ? y : saved.mask, activation, size))
-            return saved;
-        tape_scratch_free(tape, saved.mask);
-        if (saved.mask && forward_at_once(tape, operation, out, x, w, b, NULL, activation, size))
-            return (Saved){ .copy = copy };
-        saved.mask = NULL;
-    }
-    product(tape, operation, result_in(y ? y : out), operand_of(x), w, size);
+    const Parameters p = parameters_for(tape, out->type, weight, bias);
+    Saved saved = allocate_saved(tape, out, activation);
+    Tensor *y = saved.y;
+    saved.copy = p.copy;
+    if (bias && forward_at_once(tape, operation, out, x, p, y ? y : saved.mask, activation, size))
+        return saved;
+    tape_scratch_free(tape, saved.mask);
+    const bool again = saved.mask; /* without it */
+    saved.mask = NULL;
+    if (bias && again && forward_at_once(tape, operation, out, x, p, NULL, activation, size))
+        return saved;
+    product(tape, operation, result_in(y ? y : out), operand_of(x), p.weight, size);
     if (bias)
         DEVICE_CALL(out, linear_activate,
                     (out->data, y ? y->data : NULL, bias->data, activation, R, O));

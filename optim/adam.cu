@@ -1,5 +1,4 @@
-#include "optim/scalars.h"
-#include "tensor/kernel.cuh"
+#include "optim/step.cuh"
 
 __global__ void adam_step(Real *values, Real *m, Real *v, const Real *gradients,
                           const StepScalars *scalars, Real decay, Real beta1, Real beta2, Real eps,
@@ -12,7 +11,8 @@ __global__ void adam_step(Real *values, Real *m, Real *v, const Real *gradients,
         const Real square = beta2 * v[i] + (1 - beta2) * g * g;
         m[i] = mean;
         v[i] = square;
-        values[i] = now.keep * p - now.step * mean / (now.scale * sqrt(square) + eps);
+        put_weight(values, now, i,
+                   now.keep * p - now.step * mean / (now.scale * sqrt(square) + eps));
     }
 }
 

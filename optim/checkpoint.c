@@ -309,6 +309,7 @@ bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
         for (int part = 0; part < part_count(optimizer); part++)
             device_copy_in(optimizer->device, part_data(optimizer, part),
                            host + part * params_flat_count(optimizer->params), bytes);
+        params_written(optimizer->params);
         *optimizer = loaded;
         if (tape)
             tape_set_random(tape, random);

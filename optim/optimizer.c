@@ -95,7 +95,8 @@ static void begin_step(void *context)
     Optimizer *optimizer = context;
     const double learning_rate = next_learning_rate(optimizer);
     optimizer->steps++;
-    const StepScalars scalars = optimizer->scalars(optimizer, optimizer->steps, learning_rate);
+    StepScalars scalars = optimizer->scalars(optimizer, optimizer->steps, learning_rate);
+    scalars.bf16 = params_flat_bf16(optimizer->params);
     device_copy_in(optimizer->device, optimizer->current, &scalars, sizeof scalars);
 }
 

@@ -1,5 +1,4 @@
-#include "optim/scalars.h"
-#include "tensor/kernel.cuh"
+#include "optim/step.cuh"
 
 __global__ void radam_step(Real *values, Real *m, Real *v, const Real *gradients,
                            const StepScalars *scalars, Real beta1, Real beta2, Real eps, int64_t n)
@@ -11,7 +10,8 @@ __global__ void radam_step(Real *values, Real *m, Real *v, const Real *gradients
         const Real square = beta2 * v[i] + (1 - beta2) * g * g;
         m[i] = mean;
         v[i] = square;
-        values[i] = now.keep * p - now.step * mean / (now.rectified ? sqrt(square) + eps : 1);
+        put_weight(values, now, i,
+                   now.keep * p - now.step * mean / (now.rectified ? sqrt(square) + eps : 1));
     }
 }
 

@@ -10,6 +10,7 @@ typedef struct StepScalars {
     Real step;      /* the learning rate, with what m is divided by */
     Real scale;     /* adam: what sqrt(v) is multiplied by */
     bool rectified; /* radam: whether v counts */
+    void *bf16;     /* the copy of the weights in bf16, which the step writes too; or NULL */
 } StepScalars;
 
 #endif

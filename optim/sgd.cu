@@ -1,23 +1,24 @@
-#include "optim/scalars.h"
-#include "tensor/kernel.cuh"
+#include "optim/step.cuh"
 
 __global__ void sgd_step(Real *values, const Real *gradients, const StepScalars *scalars,
                          Real weight_decay, int64_t n)
 {
-    const Real learning_rate = scalars->step;
-    GRID_FOR(i, n)
-        values[i] -= learning_rate * (gradients[i] + weight_decay * values[i]);
+    const StepScalars now = *scalars;
+    GRID_FOR(i, n) {
+        const Real p = values[i];
+        put_weight(values, now, i, p - now.step * (gradients[i] + weight_decay * p));
+    }
 }
 
 __global__ void sgd_momentum_step(Real *values, Real *m, const Real *gradients,
                                   const StepScalars *scalars, Real weight_decay, Real momentum,
                                   int64_t n)
 {
-    const Real learning_rate = scalars->step;
+    const StepScalars now = *scalars;
     GRID_FOR(i, n) {
         const Real p = values[i], sum = momentum * m[i] + gradients[i] + weight_decay * p;
         m[i] = sum;
-        values[i] = p - learning_rate * sum;
+        put_weight(values, now, i, p - now.step * sum);
     }
 }
 

@@ -124,6 +124,15 @@ void tensor_write(Tensor *tensor, const Real *host)
     if (tensor->type == TENSOR_BF16)
         error_raise("tensor_write: the tensor is stored in bf16, which operations alone write");
     device_copy_in(tensor->device, tensor->data, host, real_bytes(tensor));
+    tensor_written(tensor);
+}
+
+void tensor_written(Tensor *tensor)
+{
+    check("tensor_written", tensor, TENSOR_REAL);
+    Tensor *root = tensor_root(tensor);
+    if (root->bf16_copy)
+        root->bf16_copy(root, true);
 }
 
 /* Raises where an operation could not use the integers. */

@@ -139,8 +139,9 @@ struct Tensor {
     bool has_gradient;      /* the gradient holds contributions: the next one adds to them */
     bool keep;              /* stays readable after the backward pass */
     const char *(*lay_out)(Tensor *tensor); /* at a parameter's use: NULL, or what failed */
-    void *owner;                            /* the Tape or Params that it belongs to */
-    const char *name;                       /* a parameter's path name, or NULL */
+    Real *(*bf16_copy)(Tensor *tensor, bool written); /* a parameter's, for internal use */
+    void *owner;                                      /* the Tape or Params that it belongs to */
+    const char *name;                                 /* a parameter's path name, or NULL */
     IntegerBounds written, wanted; /* what the integers are, and what operations need of them */
 };
 
@@ -161,6 +162,11 @@ Real tensor_item(const Tensor *tensor);
  * between an operation that used the tensor and its backward pass, which would see other numbers. */
 void tensor_write(Tensor *tensor, const Real *host);
 void tensor_write_i32(Tensor *tensor, const int32_t *host);
+
+/* For programs with kernels of their own: call it after such a kernel was launched that writes a
+ * weight's data, in a recorded step too. PRECISION_BF16 keeps copies of weights, which all of this
+ * library's functions that write weights update, and this one. */
+void tensor_written(Tensor *tensor);
 
 /* Keeps a tensor, and its gradient, readable after the backward pass until tape_reset.
  * Returns the tensor. */

@@ -1,0 +1,17 @@
+/* What the optimizers' kernels share. */
+#ifndef TAPEGRAD_OPTIM_STEP_CUH
+#define TAPEGRAD_OPTIM_STEP_CUH
+
+#include "optim/scalars.h"
+#include "tensor/kernel.cuh"
+
+/* The i-th weight = value, and its copy in bf16. */
+__device__ static inline void put_weight(Real *values, const StepScalars &now, int64_t i,
+                                         Real value)
+{
+    values[i] = value;
+    if (now.bf16)
+        store((Bfloat16 *)now.bf16 + i, value);
+}
+
+#endif
