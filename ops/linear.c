@@ -161,8 +161,9 @@ static void linear_backward(Node *node);
 static void linear_activation_backward(Node *node);
 
 /* Tries to store dx = (h weight) f'(y) where x = f(y) is another linear layer's. If that layer is the
- * node before, all other contributions to x's gradient are already there: there must be none. The
- * gradient is dL/dy then, so nobody may ask for dL/dx. */
+ * node before, all other contributions to x's gradient are already there, and there must be none:
+ * whether the epilogue would multiply them too is not relied upon. The gradient is dL/dy then, so
+ * nobody may ask for dL/dx. */
 static bool contribute_derivative(Node *node, Gradient dx, Operand h, Operand weight, Product size)
 {
     Tensor *x = node->inputs[0];

@@ -9,9 +9,12 @@
 
 #include <string.h>
 
-/* 0: the backward pass and what it needs of the forward pass do without epilogues. */
-#ifndef TAPEGRAD_GRADIENT_EPILOGUES
-#define TAPEGRAD_GRADIENT_EPILOGUES 1
+/* For measuring: CFLAGS='-O3 -g -DTAPEGRAD_NO_GRADIENT_EPILOGUES' builds a library whose backward
+ * pass, and what it needs of the forward pass, does without epilogues. */
+#ifdef TAPEGRAD_NO_GRADIENT_EPILOGUES
+static const bool gradients = false;
+#else
+static const bool gradients = true;
 #endif
 
 typedef struct FusedProduct {
@@ -28,7 +31,7 @@ typedef struct FusedProduct {
 static cublasLtEpilogue_t epilogue_of(const FusedProduct *p)
 {
     const Activation activation = p->epilogue.activation;
-    const bool saves = p->epilogue.saved, gradients = TAPEGRAD_GRADIENT_EPILOGUES;
+    const bool saves = p->epilogue.saved;
     const bool gelu = activation == ACTIVATION_GELU_TANH && p->precision != PRECISION_FLOAT32;
     switch (p->epilogue.kind) {
     case EPILOGUE_ACTIVATE:

@@ -359,7 +359,8 @@ START_TEST(a_layer_of_an_activation_is_one_of_its_parts)
 }
 END_TEST
 
-#if defined TAPEGRAD_CUDA_ON_HOST && !defined TAPEGRAD_DOUBLE
+#if defined TAPEGRAD_CUDA_ON_HOST && !defined TAPEGRAD_DOUBLE &&                                   \
+    !defined TAPEGRAD_NO_GRADIENT_EPILOGUES
 /* Bits of cublasLt's epilogues: biases, derivatives, what the forward pass saves, sums of biases. */
 enum { BIASES = 4, DERIVATIVES = 8 | 64, SAVES = 128, SUMS = 512, ALL = 0xfffe };
 
