@@ -175,6 +175,9 @@ template <typename T, int SIZE, int MATRICES, bool HAS_STATE> struct MmaMemory {
         VECTOR_PARTS_AT = STATE_AT + (HAS_STATE ? (int)State::SIZE : 0),
         REALS_AT = VECTOR_PARTS_AT + 3 * Sizes::PITCH,
         BYTES = REALS_AT * (int)sizeof(Bfloat16) + (SIZE + 3 * CHUNK) * (int)sizeof(Real),
+        /* Blocks per multiprocessor that an H100's 228 KB allow, 1 KB of each reserved */
+        FIT = (228 << 10) / (BYTES + (1 << 10)),
+        BLOCKS = FIT < Sizes::BLOCKS ? FIT : (int)Sizes::BLOCKS,
     };
     Bfloat16 *at;
 

@@ -63,7 +63,8 @@ __device__ static inline void receive_next_chunk(const M &m, const CausalMma<T> 
 
 /* What a segment adds to S and z (which = 0), or to R and r (1) */
 template <typename T, int SIZE>
-__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS), (Mma<T, SIZE>::BLOCKS))
+__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
+                                  (MmaMemory<T, SIZE, 2, false>::BLOCKS))
     mma_sum_segments(const __grid_constant__ CausalMma<T> c, int first_sum, int sums)
 {
     typedef MmaMemory<T, SIZE, 2, false> Memory;
@@ -189,7 +190,8 @@ __device__ static inline void forward_chunk(MmaState<T, SIZE> *state, const M &m
 }
 
 template <typename T, int SIZE>
-__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS), (Mma<T, SIZE>::BLOCKS))
+__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
+                                  (MmaMemory<T, SIZE, 3, true>::BLOCKS))
     mma_forward(const __grid_constant__ CausalMma<T> c)
 {
     typedef MmaMemory<T, SIZE, 3, true> Memory;
@@ -340,7 +342,8 @@ __device__ static inline void backward_chunk(MmaState<T, SIZE> *S, MmaState<T, S
 }
 
 template <typename T, int SIZE>
-__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS), (Mma<T, SIZE>::BLOCKS))
+__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
+                                  (MmaMemory<T, SIZE, ARGUMENTS, true>::BLOCKS))
     mma_backward(const __grid_constant__ CausalMma<T> c)
 {
     typedef MmaMemory<T, SIZE, ARGUMENTS, true> Memory;
