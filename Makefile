@@ -163,7 +163,7 @@ endif
 copy-task: $(BUILD)/examples/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
-test: $(TESTS) $(EXAMPLES) $(FIGURES) $(SHARED)
+test: $(TESTS) $(EXAMPLES) $(FIGURES) $(BUILD)/bench/attention $(SHARED)
 	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) LIBS='$(LIBS)' $(if $(DEVICE),DEVICE=$(DEVICE)) tests/run $(BUILD) $(LEAVE_OUT)
 
 sanitize:
@@ -173,7 +173,7 @@ sanitize:
 # On "cuda" without one: everything; then all but long runs of programs with the threads in another
 # order, in double, under the sanitizers (clang's); then a training run in several orders.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
-SHORTER  := $(ON_HOST) LEAVE_OUT='test_copy_task test_mnist test_readme.sh test_install.sh'
+SHORTER  := $(ON_HOST) LEAVE_OUT='test_copy_task test_mnist test_readme.sh test_install.sh test_goals.sh'
 test-cuda-on-host:
 	+@$(ON_HOST) test
 	+@TAPEGRAD_CUDA_SEED=20 $(SHORTER) test

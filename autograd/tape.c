@@ -26,6 +26,7 @@ enum { CHUNK_BYTES = 1 << 16 };
 /* A tensor that outlives the steps. */
 typedef struct Persistent {
     Tensor tensor;
+    Tensor gradient; /* of a tape_persistent_variable */
     struct Persistent *next;
 } Persistent;
 
@@ -121,6 +122,12 @@ void tape_set_precision(Tape *tape, Precision precision)
     if (precision != PRECISION_FLOAT32 && !device_is_cuda(tape->device))
         tape_error(tape, "tape_set_precision: %s needs a CUDA device, the tape is on %s",
                    names[precision], device_name(tape->device));
+    for (const Persistent *p = tape->persistent; p && precision != PRECISION_BF16; p = p->next)
+        if (p->tensor.type == TENSOR_BF16)
+            tape_error(tape,
+                       "tape_set_precision: the tape has persistent tensors in bf16, which "
+                       "%s does not compute with",
+                       names[precision]);
     tape->precision = precision;
 }
 
@@ -294,10 +301,11 @@ Tensor *tape_variable(Tape *tape, const Real *host, Shape shape)
     return tensor_keep(tensor);
 }
 
-static Tensor *new_persistent(Tape *tape, TensorType type, Shape shape)
+static Tensor *new_persistent(Tape *tape, const char *label, TensorType type, Shape shape)
 {
+    need_tape(tape, label);
+    tape->label = label;
     shape = shape_new(shape.rank, shape.size);
-    tape->label = "tape_persistent";
     Persistent *persistent = memory_allocate(sizeof *persistent);
     if (!persistent)
         exhausted(tape, sizeof *persistent);
@@ -319,12 +327,30 @@ static Tensor *new_persistent(Tape *tape, TensorType type, Shape shape)
 
 Tensor *tape_persistent(Tape *tape, Shape shape)
 {
-    return new_persistent(tape, TENSOR_REAL, shape);
+    return new_persistent(tape, "tape_persistent", TENSOR_REAL, shape);
 }
 
 Tensor *tape_persistent_i32(Tape *tape, Shape shape)
 {
-    return new_persistent(tape, TENSOR_INT32, shape);
+    return new_persistent(tape, "tape_persistent_i32", TENSOR_INT32, shape);
+}
+
+Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape)
+{
+    static const char label[] = "tape_persistent_variable";
+    need_tape(tape, label);
+    if (type != TENSOR_REAL && type != TENSOR_BF16)
+        tape_error(tape, "%s: a tensor of type %d has no gradient", label, (int)type);
+    if (type == TENSOR_BF16 && tape->precision != PRECISION_BF16)
+        tape_error(tape, "%s: bf16 needs a tape of that precision; see tape_set_precision", label);
+    Tensor *tensor = new_persistent(tape, label, type, shape);
+    Tensor *gradient = &tape->persistent->gradient;
+    *gradient = *tensor;
+    gradient->block = NULL;
+    gradient->data = NULL;
+    tensor->gradient = gradient;
+    tensor->requires_gradient = tensor->keep = true;
+    return tensor;
 }
 
 static void use(Tape *tape, const char *label, Tensor *tensor, TensorType type)
@@ -583,6 +609,10 @@ void tape_reset(Tape *tape)
         forget_gradients(tape);
     for (TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous)
         give_back(&entry->tensor);
+    for (Persistent *persistent = tape->persistent; persistent; persistent = persistent->next) {
+        take_storage(&persistent->gradient);
+        persistent->tensor.has_gradient = false;
+    }
     for (Chunk *chunk = tape->chunks; chunk; chunk = chunk->next) {
         chunk->used = 0;
         POISON(chunk->bytes, chunk->size);

@@ -46,6 +46,10 @@ Tensor *tape_variable(Tape *tape, const Real *host, Shape shape);
 Tensor *tape_persistent(Tape *tape, Shape shape);
 Tensor *tape_persistent_i32(Tape *tape, Shape shape);
 
+/* A persistent tensor that requires a gradient, which lives until the next tape_reset; of type
+ * TENSOR_REAL, or TENSOR_BF16 on a tape of that precision. */
+Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape);
+
 /* ---------------------------------------------------------------------------------------- passes
  * Walks the tape in reverse from a loss of one element, with dL/dloss = 1. Values and gradients
  * that no earlier node needs are released on the way; the loss and what tensor_keep named stay.

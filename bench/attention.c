@@ -1,66 +1,103 @@
-/* Causal linear attention with feature map and normaliser: time and memory against length.
+/* Causal linear attention with feature map and normalizer: time and memory against length, and with
+ * --goals the times that one H200 should reach.
  *
  * The floor is what arithmetic and memory allow, whichever takes longer at the machine's limits: 4 D M
- * flops a position and head for the forward pass (update S, read it), 14 D M with the backward pass;
+ * flops per position and head for the forward pass (update S, read it), 14 D M with the backward pass;
  * q, k, v, out are moved once forward, and q, k, v, out, dout, dq, dk, dv once backward. Arguments
- * that fit the caches may come below memory's floor. */
+ * that fit the caches may come below memory's floor. The floor of a goal is memory's alone. */
 #include "bench/limits.h"
 
 #include <math.h>
-
 #include <stdlib.h>
 
-enum { BATCH = 1, HEADS = 8 };
+/* ---------------------------------------------------------------------------------------- a case
+ * Some calls are one replayed step, so that launching the graph counts little. Each call has its own
+ * backward pass and then releases its tensors: it is a step of a second tape, which the graph of the
+ * first one contains. The inputs are stored in the type that the operation reads. */
+enum { BATCH = 1, HEADS = 8, QUERY = 0, KEY, VALUE, UPSTREAM, INPUTS };
 
 typedef struct Case {
-    Params *params;
-    Tape *tape;
-    Tensor *query, *key, *value, *upstream;
+    Tape *steps, *tape; /* of replayed steps, and of one call */
+    Tensor *inputs[INPUTS];
+    Tensor *out;
+    int64_t calls; /* in a step */
     bool backward;
 } Case;
 
 static void run(void *context)
 {
     Case *c = context;
-    Tensor *out =
-        op_causal_linear_attention(c->tape, c->query, c->key, c->value, (LinearAttention){ 0 });
-    if (c->backward)
-        tape_backward_from(c->tape, out, c->upstream);
-    params_zero_gradients(c->params);
+    for (int64_t i = 0; i < c->calls; i++) {
+        tape_reset(c->tape);
+        c->out = op_causal_linear_attention(c->tape, c->inputs[QUERY], c->inputs[KEY],
+                                            c->inputs[VALUE], (LinearAttention){ 0 });
+        if (c->backward)
+            tape_backward_from(c->tape, c->out, c->inputs[UPSTREAM]);
+    }
 }
 
-/* The milliseconds that products D M of positions and heads, and elements B N H D, take at least. */
-static double floor_ms(const Limits *limits, double products, double elements, bool backward)
+/* size: [B, N, H, D] */
+static Case case_new(const BenchOptions *options, Shape size, int64_t calls)
 {
-    const double flops = (backward ? 14 : 4) * products;
-    const double bytes = (backward ? 12 : 4) * elements * (double)sizeof(Real);
-    return fmax(flops / limits->gflops, bytes / limits->gbytes) * 1e-6;
+    const TensorType type = options->precision == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
+    Case c = { .steps = bench_tape(options), .tape = bench_tape(options), .calls = calls };
+    for (int i = 0; i < INPUTS; i++)
+        c.inputs[i] = tape_persistent_variable(c.tape, type, size);
+    return c;
 }
 
+static void case_fill(Case *c)
+{
+    for (int i = 0; i < INPUTS; i++)
+        bench_fill(c->inputs[i], (uint64_t)i);
+}
+
+static void case_free(Case *c)
+{
+    Device *device = tape_device(c->tape);
+    tape_free(c->steps);
+    tape_free(c->tape);
+    device_release_cached(device);
+}
+
+static int64_t element_bytes(const BenchOptions *options)
+{
+    return options->precision == PRECISION_BF16 ? 2 : (int64_t)sizeof(Real);
+}
+
+/* Bytes of q, k, v, out, and of q, k, v, out, dout, dq, dk, dv with them. */
+static double least_bytes(const BenchOptions *options, Shape size, bool backward)
+{
+    return (double)((backward ? 12 : 4) * shape_count(size) * element_bytes(options));
+}
+
+static const char *pass_name(bool backward)
+{
+    return backward ? "forward+backward" : "forward";
+}
+
+/* -------------------------------------------------------------------------------- against length */
 static void measure(BenchOptions *options, const Limits *limits, int64_t positions,
                     int64_t head_dim)
 {
     Device *device = options->device;
     const Shape size = shape(BATCH, positions, HEADS, head_dim);
-    const Initializer normal = { INITIAL_NORMAL, 1 };
-    Params *params = params_new(device, 1);
-    Case c = { .params = params, .tape = bench_tape(options) };
-    c.query = params_add(params, "query", size, normal);
-    c.key = params_add(params, "key", size, normal);
-    c.value = params_add(params, "value", size, normal);
-    Tensor *source = params_add(params, "upstream", size, normal);
-    tape_use(c.tape, "bench", source);
-    c.upstream = source;
-
-    const double elements = (double)shape_count(size), products = elements * (double)head_dim;
+    Case c = case_new(options, size, 1);
+    case_fill(&c);
     printf("%6lld %4lld", (long long)positions, (long long)head_dim);
     for (int pass = 0; pass < 2; pass++) {
         c.backward = pass == 1;
-        const size_t before = device_memory(device).current;
+        const double flops = (pass ? 14.0 : 4.0) * (double)(shape_count(size) * head_dim);
+        const double floor_ms =
+            fmax(flops / limits->gflops, least_bytes(options, size, pass == 1) / limits->gbytes) *
+            1e-6;
+        const int64_t gradients = pass ? UPSTREAM * shape_count(size) * element_bytes(options) : 0;
+        tape_reset(c.tape);
+        const size_t before = device_memory(device).current + (size_t)gradients;
         device_reset_peak(device);
-        Timing ms = bench_step(options, c.tape, run, &c);
+        Timing ms = bench_step(options, c.steps, run, &c);
         const size_t peak = device_memory(device).peak - before;
-        const double times_floor = ms.median / floor_ms(limits, products, elements, pass == 1);
+        const double times_floor = ms.median / floor_ms;
         printf("  %9.3f ms %5.2f floor %7.2f MiB", ms.median, times_floor,
                (double)peak / (1 << 20));
         bench_record(options,
@@ -68,27 +105,186 @@ static void measure(BenchOptions *options, const Limits *limits, int64_t positio
                      "\"D\": %lld, \"pass\": \"%s\", \"ms\": %.5g, \"ms_min\": %.5g, "
                      "\"ms_max\": %.5g, \"times_floor\": %.3g, \"peak_bytes\": %zu, "
                      "\"where\": \"%s\"",
-                     BATCH, HEADS, (long long)positions, (long long)head_dim,
-                     pass ? "forward+backward" : "forward", ms.median, ms.least, ms.most,
-                     times_floor, peak, bench_where(options).text);
+                     BATCH, HEADS, (long long)positions, (long long)head_dim, pass_name(pass == 1),
+                     ms.median, ms.least, ms.most, times_floor, peak, bench_where(options).text);
     }
     printf("\n");
     fflush(stdout);
-    tape_free(c.tape);
-    params_free(params);
-    device_release_cached(device);
+    case_free(&c);
+}
+
+static void against_length(BenchOptions *options)
+{
+    const Limits limits = bench_limits(options);
+    printf("causal linear attention, B=%d H=%d D=M, %s; %s; memory beyond inputs and their "
+           "gradients\n     N    D  forward                              forward+backward\n",
+           BATCH, HEADS, bench_where(options).text, limits_text(&limits).text);
+    for (int64_t head_dim = 16; head_dim <= 128; head_dim *= 2)
+        for (int64_t positions = 512; positions <= 65536; positions *= 2)
+            measure(options, &limits, positions, head_dim);
+}
+
+/* ----------------------------------------------------------------------------------------- goals */
+typedef struct Goal {
+    int64_t batch, heads, positions, head_dim;
+    double bf16[2], float32[2]; /* microseconds of one H200: forward, forward+backward */
+} Goal;
+
+static const Goal goals[] = {
+    { 1, 8, 512, 32, { 6, 16 }, { 6, 18 } },
+    { 1, 8, 4096, 32, { 9, 26 }, { 12, 36 } },
+    { 1, 8, 65536, 32, { 65, 210 }, { 120, 390 } },
+    { 8, 8, 4096, 64, { 65, 220 }, { 120, 400 } },
+    { 1, 16, 65536, 64, { 240, 800 }, { 450, 1500 } },
+    { 4, 16, 8192, 128, { 260, 900 }, { 480, 1900 } },
+};
+/* By which --quick divides lengths. */
+enum { QUICK = 64 };
+
+/* |x - y| / |y| in Euclidean norms. */
+static double relative_error(const Real *x, const Real *y, int64_t count)
+{
+    double difference = 0, norm = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const double d = (double)x[i] - (double)y[i];
+        difference += d * d;
+        norm += (double)y[i] * (double)y[i];
+    }
+    return sqrt(difference / norm);
+}
+
+/* The relative error of out, and the largest of out, dq, dk and dv, after a call with its backward
+ * pass; the CPU computes the same in float32 from the same inputs. */
+static void errors_of(const Case *c, double *errors)
+{
+    const int64_t count = tensor_count(c->out);
+    Real *found = malloc((size_t)count * sizeof *found);
+    Real *expected = malloc((size_t)count * sizeof *expected);
+    if (!found || !expected) {
+        perror("attention --goals");
+        exit(EXIT_FAILURE);
+    }
+    const BenchOptions cpu = { .device = device_open("cpu") };
+    Case reference = case_new(&cpu, c->out->shape, 1);
+    reference.backward = true;
+    for (int i = 0; i < INPUTS; i++) { /* as bf16 has rounded them */
+        tensor_read(c->inputs[i], found);
+        tensor_write(reference.inputs[i], found);
+    }
+    run(&reference);
+    tensor_read(c->out, found);
+    tensor_read(reference.out, expected);
+    errors[0] = errors[1] = relative_error(found, expected, count);
+    for (int i = 0; i < UPSTREAM; i++) {
+        tensor_read(tensor_gradient(c->inputs[i]), found);
+        tensor_read(tensor_gradient(reference.inputs[i]), expected);
+        const double error = relative_error(found, expected, count);
+        errors[1] = isnan(errors[1]) || error <= errors[1] ? errors[1] : error;
+    }
+    free(found);
+    free(expected);
+    case_free(&reference);
+}
+
+/* Prints and records one pass; returns whether its goal is met. */
+static bool judge(BenchOptions *options, const Goal *goal, const Case *c, bool backward, Timing ms,
+                  double gbytes, double error, bool quick)
+{
+    const bool bf16 = options->precision == PRECISION_BF16;
+    const Shape size = c->out->shape;
+    const double us_per_call = 1e3 / (double)c->calls, us = ms.median * us_per_call;
+    const double floor_us = least_bytes(options, size, backward) / gbytes * 1e-3;
+    const double goal_us = (bf16 ? goal->bf16 : goal->float32)[backward];
+    const bool right = error <= (bf16 ? 1e-2 : 2e-5), met = us <= goal_us && right;
+    const char *verdict = met ? "met" : right ? "missed" : "missed: error";
+    const long long B = size.size[0], N = size.size[1], H = size.size[2], D = size.size[3];
+    const char *type = bench_precisions[options->precision], *pass = pass_name(backward);
+    printf("%2lld %2lld %6lld %4lld  %-8s %-17s %9.1f %8.1f %8.1f %9.2f %9.1e  %s\n", B, H, N, D,
+           type, pass, us, floor_us, goal_us, us / floor_us, error, quick ? "" : verdict);
+    fflush(stdout);
+    bench_record(options,
+                 "\"name\": \"attention_goal\", \"B\": %lld, \"H\": %lld, \"N\": %lld, "
+                 "\"D\": %lld, \"type\": \"%s\", \"pass\": \"%s\", \"calls\": %lld, \"us\": %.5g, "
+                 "\"us_min\": %.5g, \"us_max\": %.5g, \"floor_us\": %.4g, \"goal_us\": %g, "
+                 "\"error\": %.3g, \"verdict\": \"%s\", \"where\": \"%s\"",
+                 B, H, N, D, type, pass, (long long)c->calls, us, ms.least * us_per_call,
+                 ms.most * us_per_call, floor_us, goal_us, error, quick ? "none" : verdict,
+                 bench_where(options).text);
+    return met;
+}
+
+/* Both passes; returns how many goals are met. */
+static int measure_goal(BenchOptions *options, const Goal *goal, double gbytes, bool quick)
+{
+    const int64_t calls = !quick && device_is_cuda(options->device) ? 10 : 1;
+    Case c = case_new(options,
+                      shape(goal->batch, quick ? goal->positions / QUICK : goal->positions,
+                            goal->heads, goal->head_dim),
+                      calls);
+    case_fill(&c);
+    Timing ms[2];
+    for (int pass = 0; pass < 2; pass++) {
+        c.backward = pass == 1;
+        ms[pass] = bench_step(options, c.steps, run, &c);
+    }
+    double errors[2];
+    errors_of(&c, errors);
+    int met = 0;
+    for (int pass = 0; pass < 2; pass++)
+        met += judge(options, goal, &c, pass == 1, ms[pass], gbytes, errors[pass], quick);
+    case_free(&c);
+    return met;
+}
+
+static void against_goals(BenchOptions *options, bool quick)
+{
+    static const Precision types[] = { PRECISION_BF16, PRECISION_FLOAT32 };
+    const bool with_bf16 = device_is_cuda(options->device) && sizeof(Real) == sizeof(float);
+    BenchOptions rates = *options;
+    rates.precision = PRECISION_FLOAT32;
+    const double gbytes = bench_bandwidth(&rates, quick ? QUICK : 1);
+    printf("causal linear attention against the goals for one H200, on %s; memory %.1f GB/s\n%s"
+           " B  H      N    D  stored   pass                us/call    floor     goal  us/floor"
+           "     error\n",
+           device_name(options->device), gbytes,
+           quick ? "quick: not comparable with the goals\n" : "");
+    int met = 0, count = 0;
+    for (size_t i = 0; i < sizeof goals / sizeof goals[0]; i++)
+        for (int type = 0; type < 2; type++) {
+            BenchOptions row = *options;
+            row.precision = types[type];
+            if (options->precision_given ? row.precision != options->precision
+                                         : row.precision == PRECISION_BF16 && !with_bf16)
+                continue;
+            met += measure_goal(&row, &goals[i], gbytes, quick);
+            count += 2;
+            options->records = row.records;
+        }
+    if (!quick)
+        printf("%d of %d goals met\n", met, count);
 }
 
 int main(int argc, char **argv)
 {
-    BenchOptions options = bench_begin(argc, argv, "causal linear attention against length");
-    const Limits limits = bench_limits(&options);
-    printf("causal linear attention, B=%d H=%d D=M, %s; %s; memory beyond inputs and their "
-           "gradients\n     N    D  forward                              forward+backward\n",
-           BATCH, HEADS, bench_where(&options).text, limits_text(&limits).text);
-    for (int64_t head_dim = 16; head_dim <= 128; head_dim *= 2)
-        for (int64_t positions = 512; positions <= 65536; positions *= 2)
-            measure(&options, &limits, positions, head_dim);
+    int64_t with_goals = 0, quick = 0;
+    const BenchOption more[] = {
+        { "goals", "the goals for one H200, in bf16 and float32", &with_goals, BENCH_FLAG, NULL },
+        { "quick", "with --goals, to rehearse it: lengths / 64, each timed once", &quick,
+          BENCH_FLAG, NULL },
+        { 0 },
+    };
+    BenchOptions options =
+        bench_begin_with(argc, argv, "causal linear attention against length", more);
+    if (with_goals && options.precision == PRECISION_TF32) {
+        fprintf(stderr, "--goals: --precision is tf32, expected bf16 or float32\n");
+        return 2;
+    }
+    if (quick)
+        options.seconds = 0;
+    if (with_goals)
+        against_goals(&options, quick != 0);
+    else
+        against_length(&options);
     bench_end(&options);
     return EXIT_SUCCESS;
 }

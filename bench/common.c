@@ -13,6 +13,11 @@ double bench_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+static bool is_flag(const BenchOption *option)
+{
+    return option->number && option->least == BENCH_FLAG;
+}
+
 static _Noreturn void usage(const char *program, const char *purpose, const BenchOption *more,
                             int status)
 {
@@ -23,16 +28,19 @@ static _Noreturn void usage(const char *program, const char *purpose, const Benc
             "  --precision P   float32, tf32 or bf16 (default: float32; the others on CUDA)\n"
             "  --eager         on CUDA: no step is recorded and replayed\n"
             "  --threads N     threads of the CPU to use (default: all)\n"
-            "  --seconds S     measure each figure for at least so long (default 0.3)\n"
+            "  --seconds S     measure each figure for at least so long (default 0.3); 0: once\n"
             "  --json FILE     also write the figures as an array of records\n",
             program, purpose);
     for (; more->name; more++) {
         char option[32];
-        snprintf(option, sizeof option, "--%s %s", more->name, more->number ? "N" : "TEXT");
+        snprintf(option, sizeof option, "--%s%s", more->name,
+                 is_flag(more)  ? ""
+                 : more->number ? " N"
+                                : " TEXT");
         fprintf(file, "  %-15s %s", option, more->help);
-        if (more->number)
+        if (more->number && !is_flag(more))
             fprintf(file, " (default %lld)\n", (long long)*more->number);
-        else if (*more->text)
+        else if (!more->number && *more->text)
             fprintf(file, " (default: %s)\n", *more->text);
         else
             fprintf(file, "\n");
@@ -92,7 +100,7 @@ static void take(BenchOptions *options, int letter, const char *text)
     else if (letter == 'd')
         options->device = device_open(text);
     else if (letter == 'p')
-        options->precision = precision_named(text);
+        options->precision_given = true, options->precision = precision_named(text);
     else if (letter == 'e')
         options->eager = true;
     else if (letter == 's')
@@ -115,7 +123,9 @@ BenchOptions bench_begin_with(int argc, char **argv, const char *purpose, const 
     struct option known[MOST_OPTIONS] = { 0 };
     memcpy(known, common, sizeof common);
     for (int i = 0; more[i].name; i++)
-        known[COMMON + i] = (struct option){ more[i].name, required_argument, NULL, FIRST_OWN + i };
+        known[COMMON + i] =
+            (struct option){ more[i].name, is_flag(&more[i]) ? no_argument : required_argument,
+                             NULL, FIRST_OWN + i };
     BenchOptions options = { .seconds = 0.3, .device = device_open("cpu") };
     for (int letter; (letter = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         if (letter == 'h' || letter == '?')
@@ -123,6 +133,8 @@ BenchOptions bench_begin_with(int argc, char **argv, const char *purpose, const 
         const BenchOption *own = letter < FIRST_OWN ? NULL : &more[letter - FIRST_OWN];
         if (!own)
             take(&options, letter, optarg);
+        else if (is_flag(own))
+            *own->number = 1;
         else if (own->number)
             *own->number = whole_number(own->name, optarg, own->least);
         else
@@ -196,12 +208,30 @@ Tape *bench_tape(const BenchOptions *options)
     return tape;
 }
 
+void bench_fill(Tensor *tensor, uint64_t stream)
+{
+    enum { PERIOD = 1 << 20 };
+    const int64_t count = tensor_count(tensor);
+    Real *values = malloc((size_t)count * sizeof *values);
+    if (!values) {
+        perror("bench_fill");
+        exit(1);
+    }
+    Random random = random_new(1, stream);
+    random_normal(&random, values, count < PERIOD ? count : PERIOD);
+    for (int64_t i = PERIOD; i < count; i++)
+        values[i] = values[i - PERIOD];
+    tensor_write(tensor, values);
+    free(values);
+}
+
 Timing bench_step(const BenchOptions *options, Tape *tape, TapeStep *step, void *context)
 {
     Repeated r = { options, tape, step, context, 1 };
+    tape_reset(tape); /* or a step recorded for the last figure would be replayed */
     for (int i = 0; i < 3; i++)
         repeat(&r);
-    if (device_is_cuda(options->device)) {
+    if (device_is_cuda(options->device) && options->seconds > 0) {
         const double before = bench_seconds();
         repeat(&r);
         r.times = 1 + (int64_t)(5e-3 / (bench_seconds() - before));
@@ -228,15 +258,16 @@ Timing bench_time(const BenchOptions *options, void (*run)(void *), void *contex
     enum { MOST_RUNS = 2000 };
     double times[MOST_RUNS];
     int count = 0;
-    run(context);
-    run(context);
+    const int least = options->seconds > 0 ? 5 : 1;
+    for (int i = 1; i < least; i += 2)
+        run(context);
     const double start = bench_seconds();
     for (double before = start; count < MOST_RUNS;) {
         run(context);
         const double after = bench_seconds();
         times[count++] = 1e3 * (after - before);
         before = after;
-        if (count >= 5 && after - start >= options->seconds)
+        if (count >= least && after - start >= options->seconds)
             break;
     }
     qsort(times, (size_t)count, sizeof times[0], ascending);

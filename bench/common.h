@@ -9,11 +9,12 @@
 extern const char *const bench_precisions[3];
 
 typedef struct BenchOptions {
-    double seconds;      /* --seconds: at least this long a figure (0.3) */
-    Device *device;      /* --device: "cpu", "cuda", ... (cpu) */
-    Precision precision; /* --precision: of tapes (float32) */
-    bool eager;          /* --eager: on CUDA no step is recorded and replayed */
-    FILE *json;          /* --json FILE: an array of records, or NULL */
+    double seconds;       /* --seconds: at least this long a figure (0.3) */
+    Device *device;       /* --device: "cpu", "cuda", ... (cpu) */
+    Precision precision;  /* --precision: of tapes (float32), */
+    bool precision_given; /* and whether it was on the command line */
+    bool eager;           /* --eager: on CUDA no step is recorded and replayed */
+    FILE *json;           /* --json FILE: an array of records, or NULL */
     int records;
 } BenchOptions;
 
@@ -21,11 +22,12 @@ typedef struct BenchOptions {
  * exits on a bad option. */
 BenchOptions bench_begin(int argc, char **argv, const char *purpose);
 
-/* An option of one program: a whole number or a text, which holds the default. */
+/* An option of one program: a whole number or a text, which holds the default, or a flag. */
+enum { BENCH_FLAG = -1 };
 typedef struct BenchOption {
     const char *name, *help;
-    int64_t *number; /* or NULL: a text; it is at least least */
-    int64_t least;
+    int64_t *number; /* or NULL: a text */
+    int64_t least;   /* number, or BENCH_FLAG: --name takes no value and sets it to 1 */
     const char **text;
 } BenchOption;
 /* The same with more options; one without a name ends them. */
@@ -47,6 +49,10 @@ typedef struct Timing {
 /* A tape for the device in the precision. */
 Tape *bench_tape(const BenchOptions *options);
 
+/* Writes normal random values to the tensor; their period is 2^20. Zeros would draw less power,
+ * and so let the clock of a GPU rise. */
+void bench_fill(Tensor *tensor, uint64_t stream);
+
 /* Times a step as tape_replay takes it: on CUDA as a graph, many of them between two looks at the
  * clock when they are short. */
 Timing bench_step(const BenchOptions *options, Tape *tape, TapeStep *step, void *context);
@@ -57,7 +63,8 @@ typedef struct BenchText {
 } BenchText;
 BenchText bench_where(const BenchOptions *options);
 
-/* Runs the function twice unmeasured, then until options->seconds have passed, five times at least. */
+/* Runs the function twice unmeasured, then until options->seconds have passed, at least five times;
+ * with 0 seconds only once. */
 Timing bench_time(const BenchOptions *options, void (*run)(void *), void *context);
 
 /* Seconds of a monotonic clock. */

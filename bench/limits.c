@@ -47,13 +47,8 @@ static void triad(void *context)
         t->a[i] = t->b[i] + (Real)3 * t->c[i];
 }
 
-static Limits limits_cpu(const BenchOptions *options)
+static double bandwidth_cpu(const BenchOptions *options, int64_t n)
 {
-    Limits limits = { .cuda = false };
-    Real sink = 0;
-    const double flops = 2.0 * CHAINS * CHAIN_STEPS * (double)LANES * device_threads();
-    limits.gflops = flops / bench_time(options, multiply_add, &sink).least * 1e-6;
-    const int64_t n = 1 << 24;
     Params *arrays = params_new(options->device, 1);
     Triad t = { .n = n };
     Tensor *a = params_add(arrays, "a", shape(n), (Initializer){ INITIAL_ZERO, 0 });
@@ -62,13 +57,19 @@ static Limits limits_cpu(const BenchOptions *options)
     a->lay_out(a);
     t.a = a->data, t.b = b->data, t.c = c->data;
     const double triad_ms = bench_time(options, triad, &t).least;
-    limits.gbytes = 3.0 * (double)n * (double)sizeof(Real) / triad_ms * 1e-6;
     params_free(arrays);
-    return limits;
+    return 3.0 * (double)n * (double)sizeof(Real) / triad_ms * 1e-6;
+}
+
+static double gflops_cpu(const BenchOptions *options)
+{
+    Real sink = 0;
+    const double flops = 2.0 * CHAINS * CHAIN_STEPS * (double)LANES * device_threads();
+    return flops / bench_time(options, multiply_add, &sink).least * 1e-6;
 }
 
 /* ----------------------------------------------------------------------------------------- CUDA */
-enum { SQUARE = 8192, LONG = 1 << 28 };
+enum { SQUARE = 8192 };
 
 typedef struct Pair {
     Tape *tape;
@@ -92,25 +93,38 @@ static double limit_ms(const BenchOptions *options, Shape size, TapeStep *step)
     Pair p = { .tape = bench_tape(options) };
     p.a = tape_persistent(p.tape, size);
     p.b = tape_persistent(p.tape, size);
+    bench_fill(p.a, 1);
+    bench_fill(p.b, 2);
     const double ms = bench_step(options, p.tape, step, &p).least;
     tape_free(p.tape);
     device_release_cached(options->device);
     return ms;
 }
 
-static Limits limits_cuda(const BenchOptions *options)
+static double bandwidth_cuda(const BenchOptions *options, int64_t n)
 {
-    const double flops = 2.0 * SQUARE * SQUARE * SQUARE, bytes = 3.0 * LONG * sizeof(Real);
-    return (Limits){
-        .cuda = true,
-        .gflops = flops / limit_ms(options, shape(SQUARE, SQUARE), square_product) * 1e-6,
-        .gbytes = bytes / limit_ms(options, shape(LONG), long_sum) * 1e-6,
-    };
+    const double bytes = 3.0 * (double)n * (double)sizeof(Real);
+    return bytes / limit_ms(options, shape(n), long_sum) * 1e-6;
+}
+
+static double gflops_cuda(const BenchOptions *options)
+{
+    const double flops = 2.0 * SQUARE * SQUARE * SQUARE;
+    return flops / limit_ms(options, shape(SQUARE, SQUARE), square_product) * 1e-6;
+}
+
+double bench_bandwidth(const BenchOptions *options, int64_t shrink)
+{
+    return device_is_cuda(options->device) ? bandwidth_cuda(options, (1 << 28) / shrink)
+                                           : bandwidth_cpu(options, (1 << 24) / shrink);
 }
 
 Limits bench_limits(const BenchOptions *options)
 {
-    return device_is_cuda(options->device) ? limits_cuda(options) : limits_cpu(options);
+    const bool cuda = device_is_cuda(options->device);
+    return (Limits){ .cuda = cuda,
+                     .gflops = cuda ? gflops_cuda(options) : gflops_cpu(options),
+                     .gbytes = bench_bandwidth(options, 1) };
 }
 
 BenchText limits_text(const Limits *limits)

@@ -14,6 +14,10 @@ typedef struct Limits {
 
 Limits bench_limits(const BenchOptions *options);
 
+/* The second of them alone: the rate of a sum a + b, or of the CPU's triad, whose arrays exceed every
+ * cache; with shrink > 1 they are smaller by that factor, for rehearsals. */
+double bench_bandwidth(const BenchOptions *options, int64_t shrink);
+
 /* "fused multiply-adds 538 GFLOP/s, triad 53.0 GB/s" */
 BenchText limits_text(const Limits *limits);
 

@@ -103,6 +103,29 @@ static void read_bf16(const Tensor *tensor, Real *host)
     }
 }
 
+/* Rounds to nearest even; NaN stays NaN. */
+static uint16_t bf16_of(Real value)
+{
+    const float x = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x != x)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static void write_bf16(Tensor *tensor, const Real *host)
+{
+    uint16_t piece[PIECE];
+    for (int64_t start = 0; start < tensor_count(tensor); start += PIECE) {
+        const int64_t count = piece_count(tensor, start);
+        for (int64_t i = 0; i < count; i++)
+            piece[i] = bf16_of(host[start + i]);
+        device_copy_in(tensor->device, tensor_at(tensor, start), piece,
+                       (size_t)count * sizeof *piece);
+    }
+}
+
 void tensor_read(const Tensor *tensor, Real *host)
 {
     check_copy("tensor_read", tensor, TENSOR_REAL, host);
@@ -122,8 +145,9 @@ void tensor_write(Tensor *tensor, const Real *host)
 {
     check_copy("tensor_write", tensor, TENSOR_REAL, host);
     if (tensor->type == TENSOR_BF16)
-        error_raise("tensor_write: the tensor is stored in bf16, which operations alone write");
-    device_copy_in(tensor->device, tensor->data, host, real_bytes(tensor));
+        write_bf16(tensor, host);
+    else
+        device_copy_in(tensor->device, tensor->data, host, real_bytes(tensor));
     tensor_written(tensor);
 }
 

@@ -157,9 +157,9 @@ void tensor_read_i32(const Tensor *tensor, int32_t *host);
 /* The one element of a tensor of one element; raises when there are more, and as tensor_read. */
 Real tensor_item(const Tensor *tensor);
 
-/* Copies all elements from the host. Integers that an operation has used as indices must stay
- * within its bounds: otherwise tensor_write_i32 raises. A tensor in bf16 cannot be written. Not
- * between an operation that used the tensor and its backward pass, which would see other numbers. */
+/* Copies all elements from the host; to bf16 they are rounded to nearest. Integers that an operation
+ * has used as indices must stay within its bounds: otherwise tensor_write_i32 raises. Not between an
+ * operation that used the tensor and its backward pass, which would see other values. */
 void tensor_write(Tensor *tensor, const Real *host);
 void tensor_write_i32(Tensor *tensor, const int32_t *host);
 

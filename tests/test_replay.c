@@ -1,6 +1,7 @@
 /* tape_replay: replayed steps are the steps that would have been taken. */
 #include "tests/support.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { SYMBOLS = 7, LENGTH = 12, BATCH = 3, STEPS = 6 };
@@ -290,6 +291,102 @@ START_TEST(persistent_tensors_survive_resets)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------- persistent variables */
+enum { PASSES = 3 };
+
+typedef struct Passes {
+    Tape *steps, *tape; /* one step of steps is some passes of tape */
+    Tensor *x, *upstream, *out;
+} Passes;
+
+/* out = x^2 */
+static void square_passes(void *context)
+{
+    Passes *p = context;
+    for (int i = 0; i < PASSES; i++) {
+        tape_reset(p->tape);
+        p->out = op_multiply(p->tape, p->x, p->x);
+        tape_backward_from(p->tape, p->out, p->upstream);
+    }
+}
+
+START_TEST(a_replayed_step_may_hold_passes_of_another_tape)
+{
+    Device *device = test_device();
+    const Shape size = shape(2, 3);
+    Passes p = { .steps = tape_new(device), .tape = tape_new(device) };
+    p.x = tape_persistent_variable(p.tape, TENSOR_REAL, size);
+    p.upstream = tape_persistent(p.tape, size);
+    for (int step = 0; step < STEPS; step++) {
+        const Real *x = test_normal((uint64_t)step, 6), *upstream = test_normal(STEPS, 6);
+        tensor_write(p.x, x);
+        tensor_write(p.upstream, upstream);
+        tape_replay(p.steps, square_passes, &p);
+        const Real *out = test_values(p.out), *dx = test_values(tensor_gradient(p.x));
+        for (int i = 0; i < 6; i++) {
+            ck_assert(out[i] == x[i] * x[i]);
+            ck_assert(dx[i] == x[i] * upstream[i] + x[i] * upstream[i]);
+        }
+    }
+    tape_free(p.steps);
+    tape_free(p.tape);
+    ck_assert_uint_eq(device_memory(device).current, 0);
+}
+END_TEST
+
+START_TEST(a_persistent_variables_gradient_lives_until_the_reset)
+{
+    Tape *tape = tape_new(test_device());
+    Tensor *x = tape_persistent_variable(tape, TENSOR_REAL, shape(1000));
+    const size_t before = device_memory(test_device()).current;
+    for (int pass = 0; pass < 2; pass++) {
+        tape_backward(tape, op_sum(tape, op_scale(tape, x, 3), OVER_ALL));
+        ck_assert(test_values(tensor_gradient(x))[999] == 3);
+        tape_reset(tape);
+        ck_assert_uint_eq(device_memory(test_device()).current, before);
+    }
+    test_expect_error();
+    if (!setjmp(test_error_jump)) {
+        tensor_gradient(x);
+        ck_abort_msg("no error");
+    }
+    tapegrad_on_error(NULL, NULL);
+    assert_raises("tape_persistent_variable: a tensor of type 1 has no gradient",
+                  tape_persistent_variable(tape, TENSOR_INT32, shape(1)));
+    assert_raises("tape_persistent_variable: bf16 needs a tape of that precision; see "
+                  "tape_set_precision",
+                  tape_persistent_variable(tape, TENSOR_BF16, shape(1)));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(writing_bf16_rounds_to_nearest_even)
+{
+    if (!device_is_cuda(test_device()) || sizeof(Real) != sizeof(float))
+        return;
+    Tape *tape = tape_new(test_device());
+    tape_set_precision(tape, PRECISION_BF16);
+    /* 1 + n / 256 lies between two neighbours, which are 1 / 128 apart; NaN stays NaN. */
+    const Real numbers[] = { 1, (Real)1.00390625, (Real)1.01171875, (Real)-1.005, NAN };
+    const Real expected[] = { 1, 1, (Real)1.015625, (Real)-1.0078125, NAN };
+    Tensor *x = tape_persistent_variable(tape, TENSOR_BF16, shape(5));
+    tensor_write(x, numbers);
+    const Real *found = test_values(x);
+    for (int i = 0; i < 4; i++)
+        ck_assert_msg(found[i] == expected[i], "%g becomes %g, expected %g", (double)numbers[i],
+                      (double)found[i], (double)expected[i]);
+    ck_assert(isnan(found[4]));
+    tape_backward(tape, op_sum(tape, op_scale(tape, x, 2), OVER_ALL));
+    ck_assert_int_eq(tensor_gradient(x)->type, TENSOR_BF16);
+    ck_assert(test_values(tensor_gradient(x))[0] == 2);
+    tape_reset(tape);
+    assert_raises("tape_set_precision: the tape has persistent tensors in bf16, which float32 does "
+                  "not compute with",
+                  tape_set_precision(tape, PRECISION_FLOAT32));
+    tape_free(tape);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------- generation
  * A whole step on the device: the tokens are those that the step before has sampled. */
 enum { LONGEST = 7 };
@@ -457,6 +554,8 @@ int main(void)
             other_work_between_replays, a_step_must_not_reset, a_reset_begins_anew,
             what_a_recorded_step_must_not_do, a_replayed_step_holds_one_step_of_an_optimiser,
             inputs_keep_within_the_bounds, persistent_tensors_survive_resets,
-            replays_that_draw_nothing_copy_nothing, generation_with_sampling_is_one_replayed_step,
+            replays_that_draw_nothing_copy_nothing, a_replayed_step_may_hold_passes_of_another_tape,
+            a_persistent_variables_gradient_lives_until_the_reset,
+            writing_bf16_rounds_to_nearest_even, generation_with_sampling_is_one_replayed_step,
             what_a_replay_stores_keeps_within_the_bounds, NULL });
 }
