@@ -657,8 +657,9 @@ static void record_step(Tape *tape)
     if (replay->draws > 0)
         device_before_replay(tape->device, start_draws, tape);
     end_recording(tape);
-    if (!device_capture_end(tape->device))
-        tape_error(tape, "tape_replay: CUDA could not record the step");
+    const char *reason = device_capture_end(tape->device);
+    if (reason)
+        tape_error(tape, "tape_replay: CUDA could not record the step: %s", reason);
     replay->capture = capture;
 }
 
@@ -681,6 +682,11 @@ void tape_replay(Tape *tape, TapeStep *step, void *context)
         record_step(tape);
     }
     device_replay(replay->capture);
+}
+
+int64_t tape_replay_kernels(const Tape *tape)
+{
+    return tape->replay.capture ? capture_kernels(tape->replay.capture) : 0;
 }
 
 /* ----------------------------------------------------------------------------------------- random */

@@ -97,6 +97,10 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result);
 typedef void TapeStep(void *context);
 void tape_replay(Tape *tape, TapeStep *step, void *context);
 
+/* How many kernels a replay of the recorded step launches, those of cuBLAS included; 0 while no step
+ * is recorded, as always on the CPU. */
+int64_t tape_replay_kernels(const Tape *tape);
+
 /* ---------------------------------------------------------------------------------------- random
  * The generator that dropout, LSH attention and sampling draw from. tape_seed restarts it;
  * tape_random reads its state, which tape_set_random puts back (for checkpoints). */

@@ -6,6 +6,7 @@
 #include "tensor/device.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* As many copies may wait for the GPU before the host waits: more than a step has, so that the host
@@ -40,23 +41,46 @@ static _Thread_local struct {
 } call;
 
 /* ------------------------------------------------------------------------------------- every call */
+/* Faults of kernels: reported by whatever call comes next, and by every call from then on. */
+static bool is_fault(cudaError_t result)
+{
+    return result == cudaErrorIllegalAddress ||
+           (result >= cudaErrorHardwareStackError && result <= cudaErrorLaunchFailure);
+}
+
 void cuda_check(cudaError_t result, const char *what)
 {
     if (result == cudaSuccess)
         return;
     cudaGetLastError(); /* the next call starts without it */
-    error_raise("%s on %s: %s failed: %s", call.kernel, call.device->name, what,
-                cudaGetErrorString(result));
+    error_raise("%s on %s: %s failed: %s%s", call.kernel, call.device->name, what,
+                cudaGetErrorString(result),
+                is_fault(result) ? "; the fault may be an earlier kernel's: run with "
+                                   "CUDA_LAUNCH_BLOCKING=1 to find it"
+                                 : "");
+}
+
+static cudaError_t enter(Place place, const char *kernel)
+{
+    call.device = place.device;
+    call.type = place.type;
+    call.kernel = kernel;
+    return cudaSetDevice(place.device->cuda->index);
 }
 
 bool cuda_enter(Place place, const char *kernel)
 {
     if (!place.device->cuda)
         return false;
-    call.device = place.device;
-    call.type = place.type;
-    call.kernel = kernel;
-    cuda_check(cudaSetDevice(place.device->cuda->index), "cudaSetDevice");
+    cuda_check(enter(place, kernel), "cudaSetDevice");
+    return true;
+}
+
+bool cuda_enter_unchecked(Place place, const char *kernel)
+{
+    if (!place.device->cuda)
+        return false;
+    enter(place, kernel);
     return true;
 }
 
@@ -125,10 +149,7 @@ static cudaError_t open_device(Device *device, Cuda *cuda, int index)
     if (result != cudaSuccess)
         return result;
     snprintf(device->name, sizeof device->name, "cuda:%d", index);
-    pthread_mutexattr_t again; /* an error under the lock ends a capture, which takes it too */
-    pthread_mutexattr_init(&again);
-    pthread_mutexattr_settype(&again, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&device->lock, &again);
+    pthread_mutex_init(&device->lock, NULL);
     device->cuda = cuda;
     return cudaSuccess;
 }
@@ -168,10 +189,10 @@ void *block_allocate_cuda(size_t bytes)
     return data;
 }
 
-/* cudaFree waits for the kernels that use the memory. */
+/* cudaFree waits for the kernels that use the memory. The next launch's check sees its error. */
 void block_free_cuda(void *data)
 {
-    cuda_check(cudaFree(data), "cudaFree");
+    cudaFree(data);
 }
 
 size_t device_left_cuda(void)
@@ -251,27 +272,48 @@ void capture_begin_cuda(Device *device)
                "cudaStreamBeginCapture");
 }
 
-/* NULL when the capture was spoilt, which an error on its way to the handler may have done. */
-void *capture_end_cuda(Device *device)
+/* 0 where memory for their list is exhausted. */
+static int64_t count_kernels(cudaGraph_t graph)
+{
+    size_t count = 0;
+    int64_t kernels = 0;
+    cudaGraphGetNodes(graph, NULL, &count);
+    cudaGraphNode_t *nodes = calloc(count + 1, sizeof(cudaGraphNode_t));
+    if (nodes && cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess)
+        for (size_t i = 0; i < count; i++) {
+            enum cudaGraphNodeType type;
+            kernels += cudaGraphNodeGetType(nodes[i], &type) == cudaSuccess &&
+                       type == cudaGraphNodeTypeKernel;
+        }
+    free(nodes);
+    return kernels;
+}
+
+/* A call that a capture forbids, or an error on its way to the handler, has spoilt the capture. */
+Graph capture_end_cuda(Device *device)
 {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t executable = NULL;
-    if (cudaStreamEndCapture(device->cuda->stream, &graph) == cudaSuccess) {
-        if (cudaGraphInstantiate(&executable, graph, 0) != cudaSuccess)
-            executable = NULL;
+    int64_t kernels = 0;
+    cudaError_t result = cudaStreamEndCapture(device->cuda->stream, &graph);
+    if (result == cudaSuccess) {
+        kernels = count_kernels(graph);
+        result = cudaGraphInstantiate(&executable, graph, 0);
         cudaGraphDestroy(graph);
     }
-    cudaGetLastError();
-    return executable;
+    cudaGetLastError(); /* the next call starts without it */
+    return result == cudaSuccess ? (Graph){ .executable = executable, .kernels = kernels }
+                                 : (Graph){ .reason = cudaGetErrorString(result) };
 }
 
-void graph_launch_cuda(void *graph)
+void graph_launch_cuda(void *executable)
 {
-    cuda_check(cudaGraphLaunch(graph, cuda_stream()), "cudaGraphLaunch");
+    cuda_check(cudaGraphLaunch(executable, cuda_stream()), "cudaGraphLaunch");
 }
 
-void graph_free_cuda(void *graph)
+/* The next launch's check sees an error. */
+void graph_free_cuda(void *executable)
 {
-    cuda_check(cudaStreamSynchronize(cuda_stream()), "an earlier kernel");
-    cuda_check(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
+    cudaStreamSynchronize(cuda_stream()); /* it may be running */
+    cudaGraphExecDestroy(executable);
 }

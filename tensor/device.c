@@ -142,20 +142,6 @@ static int size_class(size_t bytes, size_t *class_bytes)
     return (exponent - 2) * CLASSES_PER_DOUBLING + (int)eighths - 9;
 }
 
-static void release_blocks(Device *device, FreeBlocks *blocks)
-{
-    for (int i = 0; i < CLASS_COUNT; i++) {
-        while (blocks->first[i]) {
-            Block *block = blocks->first[i];
-            blocks->first[i] = block->next;
-            device->memory.reserved -= block->size;
-            UNPOISON(block->data, block->size);
-            DEVICE_CALL(device, block_free, (block->data));
-            free(block);
-        }
-    }
-}
-
 static void insert(FreeBlocks *blocks, Block *block)
 {
     size_t class_bytes;
@@ -166,20 +152,25 @@ static void insert(FreeBlocks *blocks, Block *block)
     *place = block;
 }
 
+/* Without the lock, since CUDA's allocation may raise. */
 static Block *new_block(Device *device, size_t bytes)
 {
-    Block *block = malloc(sizeof *block);
-    void *data = block ? DEVICE_CALL(device, block_allocate, (bytes)) : NULL;
+    void *data = DEVICE_CALL(device, block_allocate, (bytes));
     if (!data) {
-        release_blocks(device, &device->cached);
-        data = block ? DEVICE_CALL(device, block_allocate, (bytes)) : NULL;
+        device_release_cached(device);
+        data = DEVICE_CALL(device, block_allocate, (bytes));
     }
-    if (!data) {
-        free(block);
+    if (!data)
+        return NULL;
+    Block *block = malloc(sizeof *block);
+    if (!block) {
+        DEVICE_CALL_UNCHECKED(device, block_free, (data));
         return NULL;
     }
     *block = (Block){ .data = data, .size = bytes };
+    pthread_mutex_lock(&device->lock);
     device->memory.reserved += bytes;
+    pthread_mutex_unlock(&device->lock);
     return block;
 }
 
@@ -192,7 +183,7 @@ typedef struct Callback {
 
 struct Capture {
     Device *device;
-    void *graph;       /* what the CUDA device made of it; NULL while open */
+    Graph graph;       /* what the CUDA device made of it; none while open */
     FreeBlocks cached; /* its own memory that is free, */
     int64_t in_use;    /* and how many blocks of it are not */
     bool freed;        /* but some are still in use */
@@ -206,18 +197,18 @@ static void capture_begin_cpu(Device *device)
 {
     error_raise("device_capture: %s records nothing", device->name);
 }
-static void *capture_end_cpu(Device *device)
+static Graph capture_end_cpu(Device *device)
 {
     (void)device;
-    return NULL;
+    return (Graph){ 0 };
 }
-static void graph_launch_cpu(void *graph)
+static void graph_launch_cpu(void *executable)
 {
-    (void)graph;
+    (void)executable;
 }
-static void graph_free_cpu(void *graph)
+static void graph_free_cpu(void *executable)
 {
-    (void)graph;
+    (void)executable;
 }
 
 bool device_is_capturing(const Device *device)
@@ -225,6 +216,8 @@ bool device_is_capturing(const Device *device)
     return device->capture != NULL;
 }
 
+/* A capture allocates its own memory, so the cached blocks of the step before are released first:
+ * the peak is one step's. */
 Capture *device_capture(Device *device)
 {
     Capture *capture = memory_allocate(sizeof *capture);
@@ -232,28 +225,34 @@ Capture *device_capture(Device *device)
         return NULL;
     *capture = (Capture){ .device = device };
     capture->callbacks_end = &capture->callbacks;
+    device_release_cached(device);
     DEVICE_CALL(device, capture_begin, (device));
     device->capture = capture;
     capturing = device;
     return capture;
 }
 
-bool device_capture_end(Device *device)
+const char *device_capture_end(Device *device)
 {
     Capture *capture = device->capture;
-    capture->graph = DEVICE_CALL(device, capture_end, (device));
+    const Graph graph = DEVICE_CALL_UNCHECKED(device, capture_end, (device));
+    capture->graph = graph;
     device->capture = NULL;
     capturing = NULL;
-    if (capture->graph)
-        return true;
-    capture_free(capture);
-    return false;
+    if (!graph.executable)
+        capture_free(capture);
+    return graph.executable ? NULL : graph.reason;
+}
+
+int64_t capture_kernels(const Capture *capture)
+{
+    return capture->graph.kernels;
 }
 
 void device_capture_abandon(void)
 {
     Capture *capture = capturing ? capturing->capture : NULL;
-    if (capture && device_capture_end(capturing))
+    if (capture && !device_capture_end(capturing))
         capture_free(capture);
 }
 
@@ -275,7 +274,7 @@ void device_replay(Capture *capture)
 {
     for (Callback *callback = capture->callbacks; callback; callback = callback->next)
         callback->function(callback->context);
-    DEVICE_CALL(capture->device, graph_launch, (capture->graph));
+    DEVICE_CALL(capture->device, graph_launch, (capture->graph.executable));
 }
 
 /* Its free memory becomes the pool's; the rest follows when it is given back. */
@@ -284,8 +283,8 @@ void capture_free(Capture *capture)
     if (!capture)
         return;
     Device *device = capture->device;
-    if (capture->graph)
-        DEVICE_CALL(device, graph_free, (capture->graph));
+    if (capture->graph.executable)
+        DEVICE_CALL_UNCHECKED(device, graph_free, (capture->graph.executable));
     for (Callback *callback = capture->callbacks, *next; callback; callback = next) {
         next = callback->next;
         free(callback);
@@ -319,19 +318,21 @@ Block *device_allocate(Device *device, size_t bytes)
     Block *block = *cached;
     if (block)
         *cached = block->next;
-    else
-        block = new_block(device, class_bytes);
-    if (block) {
-        DeviceMemory *memory = &device->memory;
-        memory->current += block->size;
-        if (memory->peak < memory->current)
-            memory->peak = memory->current;
-        block->capture = capture;
-        if (capture)
-            capture->in_use++;
-    }
     pthread_mutex_unlock(&device->lock);
-    if (block && !capture) {
+    if (!block)
+        block = new_block(device, class_bytes);
+    if (!block)
+        return NULL;
+    pthread_mutex_lock(&device->lock);
+    DeviceMemory *memory = &device->memory;
+    memory->current += block->size;
+    if (memory->peak < memory->current)
+        memory->peak = memory->current;
+    block->capture = capture;
+    if (capture)
+        capture->in_use++;
+    pthread_mutex_unlock(&device->lock);
+    if (!capture) {
         POISON(block->data, block->size);
         UNPOISON(block->data, bytes);
         SPOIL(block->data, bytes);
@@ -471,6 +472,14 @@ void device_reset_peak(Device *device)
 void device_release_cached(Device *device)
 {
     pthread_mutex_lock(&device->lock);
-    release_blocks(device, &device->cached);
+    for (int i = 0; i < CLASS_COUNT; i++)
+        while (device->cached.first[i]) {
+            Block *block = device->cached.first[i];
+            device->cached.first[i] = block->next;
+            device->memory.reserved -= block->size;
+            UNPOISON(block->data, block->size);
+            DEVICE_CALL_UNCHECKED(device, block_free, (block->data));
+            free(block);
+        }
     pthread_mutex_unlock(&device->lock);
 }

@@ -22,6 +22,13 @@ struct Device {
     pthread_mutex_t lock;
 };
 
+/* cuda.c: a captured graph. */
+typedef struct Graph {
+    void *executable; /* NULL: CUDA refuses it, */
+    const char *reason;
+    int64_t kernels; /* how many it launches */
+} Graph;
+
 /* cuda.c: the index-th CUDA device; raises when there is none. Opened once. */
 Device *cuda_open(const char *name, int index);
 

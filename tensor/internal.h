@@ -45,13 +45,23 @@ static inline Place place_of_tensor(const Tensor *tensor)
  * device the thread's and notes what is being called; on the CPU it is false. */
 #ifdef TAPEGRAD_CUDA
 bool cuda_enter(Place place, const char *kernel);
+bool cuda_enter_unchecked(Place place, const char *kernel);
 #define DEVICE_CALL(place, kernel, arguments)                                                      \
     __extension__({                                                                                \
         extern __typeof__(kernel##_cpu) kernel##_cuda;                                             \
         cuda_enter(PLACE(place), #kernel) ? kernel##_cuda arguments : kernel##_cpu arguments;      \
     })
+/* The same for what must not raise: freeing, and ending a capture, which an error may have begun.
+ * These kernels do not check CUDA's results; a fault makes the next call fail as well. */
+#define DEVICE_CALL_UNCHECKED(place, kernel, arguments)                                            \
+    __extension__({                                                                                \
+        extern __typeof__(kernel##_cpu) kernel##_cuda;                                             \
+        cuda_enter_unchecked(PLACE(place), #kernel) ? kernel##_cuda arguments                      \
+                                                    : kernel##_cpu arguments;                      \
+    })
 #else
 #define DEVICE_CALL(place, kernel, arguments) ((void)(place), kernel##_cpu arguments)
+#define DEVICE_CALL_UNCHECKED DEVICE_CALL
 #endif
 
 /* Under AddressSanitizer, memory that is cached for reuse counts as freed. */
@@ -114,7 +124,9 @@ void device_zero(Device *device, void *to, size_t bytes);
  * a capture is open ends it first. */
 bool device_is_capturing(const Device *device);
 Capture *device_capture(Device *device); /* NULL when memory is exhausted */
-bool device_capture_end(Device *device); /* false, and the capture freed, when CUDA refuses */
+/* NULL; or why CUDA refuses what was recorded, and the capture is freed. */
+const char *device_capture_end(Device *device);
+int64_t capture_kernels(const Capture *capture); /* how many each replay launches */
 void device_capture_abandon(void); /* ends and frees this thread's open capture, if there is one */
 void device_replay(Capture *capture);
 void capture_free(Capture *capture);

@@ -2,6 +2,7 @@
 #include "tests/support.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SYMBOLS = 7, LENGTH = 12, BATCH = 3, STEPS = 6 };
@@ -291,6 +292,131 @@ START_TEST(persistent_tensors_survive_resets)
 }
 END_TEST
 
+/* -------------------------------------------------------------------------- kernels and memory */
+typedef struct Chain {
+    Tape *tape;
+    Tensor *x;
+    int exponentials, products;
+} Chain;
+
+static void run_chain(void *context)
+{
+    Chain *chain = context;
+    Tensor *x = chain->x;
+    for (int i = 0; i < chain->exponentials; i++)
+        x = op_exp(chain->tape, x);
+    for (int i = 0; i < chain->products; i++)
+        x = op_matmul(chain->tape, x, chain->x, false, false);
+}
+
+START_TEST(a_recorded_steps_kernels_are_counted)
+{
+    const bool cuda = device_is_cuda(test_device());
+    Chain chain = { .tape = tape_new(test_device()) };
+    chain.x = tape_persistent(chain.tape, shape(16, 16));
+    for (chain.exponentials = 1; chain.exponentials < 4; chain.exponentials++) {
+        tape_reset(chain.tape);
+        tape_replay(chain.tape, run_chain, &chain);
+        ck_assert_int_eq(tape_replay_kernels(chain.tape), 0);
+        for (int i = 0; i < 2; i++) {
+            tape_replay(chain.tape, run_chain, &chain);
+            ck_assert_int_eq(tape_replay_kernels(chain.tape), cuda ? chain.exponentials : 0);
+        }
+    }
+    chain.products = 2; /* cuBLAS may take several kernels for one */
+    tape_reset(chain.tape);
+    for (int i = 0; i < 2; i++)
+        tape_replay(chain.tape, run_chain, &chain);
+    ck_assert_int_ge(tape_replay_kernels(chain.tape), cuda ? 4 + 2 : 0);
+    tape_free(chain.tape);
+}
+END_TEST
+
+/* The memory of the step that ran before is released, not kept beside the graph's. */
+START_TEST(a_recorded_step_reserves_the_memory_of_one_step)
+{
+    Trainer trainer = trainer_new();
+    write_inputs(&trainer, 0);
+    tape_replay(trainer.tape, train, &trainer);
+    const size_t one = device_memory(test_device()).reserved;
+    tape_replay(trainer.tape, train, &trainer);
+    const size_t recorded = device_memory(test_device()).reserved;
+    ck_assert_msg(recorded <= one + 64, "%zu bytes after a step, %zu after its recording", one,
+                  recorded); /* 64: of the Philox counter */
+    trainer_free(&trainer);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------- faults */
+#ifdef TAPEGRAD_CUDA_ON_HOST
+typedef struct Faulty {
+    Trainer trainer;
+    int call;     /* of the function, in which the fault comes, */
+    bool at_end;  /* after its last kernel */
+    bool replays; /* or in a replay */
+} Faulty;
+
+static void fault(void)
+{
+    setenv("TAPEGRAD_CUDA_ON_HOST_FAULT", "700", 1);
+}
+
+static void train_until_fault(void *context)
+{
+    Faulty *f = context;
+    const bool now = f->trainer.calls == f->call;
+    if (now && !f->at_end)
+        fault();
+    train(&f->trainer);
+    if (now)
+        fault();
+}
+
+/* A handler that leaves by longjmp and frees everything ends, whatever the fault has interrupted. */
+START_TEST(after_a_fault_everything_can_be_freed)
+{
+    Device *device = test_device();
+    if (!device_is_cuda(device))
+        return;
+    static const char illegal[] = "an illegal memory access was encountered";
+    static const char hint[] = "; the fault may be an earlier kernel's: run with "
+                               "CUDA_LAUNCH_BLOCKING=1 to find it";
+    static const Faulty cases[] = {
+        { .call = 0 }, { .call = 1 }, { .call = 1, .at_end = true }, { .call = -1, .replays = true }
+    };
+    for (volatile int i = 0; i < 4; i++) {
+        static Faulty f;
+        f = cases[i];
+        f.trainer = trainer_new();
+        volatile int errors = 0;
+        test_expect_error();
+        if (!setjmp(test_error_jump)) {
+            write_inputs(&f.trainer, 0);
+            for (int step = 0; step < 3; step++) {
+                if (f.replays && step == 2)
+                    fault();
+                tape_replay(f.trainer.tape, train_until_fault, &f);
+            }
+            ck_abort_msg("case %d: no error", i);
+        }
+        errors++;
+        ck_assert_msg(errors == 1, "case %d: freeing raises \"%s\"", i, tapegrad_error());
+        ck_assert_msg(strstr(tapegrad_error(), illegal) != NULL, "%s", tapegrad_error());
+        if (f.at_end)
+            ck_assert_str_eq(tapegrad_error(), "tape_replay: CUDA could not record the step: an "
+                                               "illegal memory access was encountered");
+        else
+            ck_assert_msg(strstr(tapegrad_error(), hint) != NULL, "%s", tapegrad_error());
+        trainer_free(&f.trainer);
+        device_release_cached(device);
+        tapegrad_on_error(NULL, NULL);
+        ck_assert_uint_eq(device_memory(device).current, 0);
+        unsetenv("TAPEGRAD_CUDA_ON_HOST_FAULT");
+    }
+}
+END_TEST
+#endif
+
 /* ------------------------------------------------------------------------- persistent variables */
 enum { PASSES = 3 };
 
@@ -556,6 +682,11 @@ int main(void)
             inputs_keep_within_the_bounds, persistent_tensors_survive_resets,
             replays_that_draw_nothing_copy_nothing, a_replayed_step_may_hold_passes_of_another_tape,
             a_persistent_variables_gradient_lives_until_the_reset,
-            writing_bf16_rounds_to_nearest_even, generation_with_sampling_is_one_replayed_step,
+            writing_bf16_rounds_to_nearest_even, a_recorded_steps_kernels_are_counted,
+            a_recorded_step_reserves_the_memory_of_one_step,
+#ifdef TAPEGRAD_CUDA_ON_HOST
+            after_a_fault_everything_can_be_freed,
+#endif
+            generation_with_sampling_is_one_replayed_step,
             what_a_replay_stores_keeps_within_the_bounds, NULL });
 }

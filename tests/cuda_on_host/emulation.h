@@ -21,9 +21,10 @@ cudaError_t emulation_fail(cudaError_t error);
 /* The calling thread's current device. */
 int emulation_device(void);
 
-/* Does the work now, or records it when the stream is being captured. Fails as a stream of another
- * device or an invalidated capture does. */
-cudaError_t emulation_enqueue(cudaStream_t stream, std::function<void()> work);
+/* Does the work now, or records it as a node of the type when the stream is being captured. Fails as
+ * a stream of another device or an invalidated capture does. */
+cudaError_t emulation_enqueue(cudaStream_t stream, std::function<void()> work,
+                              cudaGraphNodeType type = cudaGraphNodeTypeKernel);
 
 /* Like it, but for a launch or a call that reports the error in its own way. */
 cudaError_t emulation_enqueue_check(cudaStream_t stream);

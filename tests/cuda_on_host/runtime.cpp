@@ -2,7 +2,9 @@
  * everything happens at once, captures that keep what would have happened.
  *
  * Environment: TAPEGRAD_CUDA_ON_HOST_DEVICES, how many devices there are (2);
- * TAPEGRAD_CUDA_ON_HOST_MEMORY, the bytes of each (16 GiB). */
+ * TAPEGRAD_CUDA_ON_HOST_MEMORY, the bytes of each (16 GiB);
+ * TAPEGRAD_CUDA_ON_HOST_FAULT, the number of an error that every call returns, as after a kernel's
+ * fault; a program may set it while it runs. */
 #include "emulation.h"
 
 #include <map>
@@ -19,7 +21,12 @@
 
 enum { MOST_DEVICES = 16, PINNED = -1, PAGEABLE = -2 };
 
-typedef std::vector<std::function<void()>> Work;
+struct CUgraphNode_st {
+    cudaGraphNodeType type;
+    std::function<void()> work;
+};
+
+typedef std::vector<CUgraphNode_st> Work;
 
 struct CUgraph_st {
     int device;
@@ -127,8 +134,21 @@ const char *cudaGetErrorString(cudaError_t error)
     return error_text(error, false);
 }
 
+static unsigned long long environment(const char *name, unsigned long long otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static cudaError_t fault(void)
+{
+    return (cudaError_t)environment("TAPEGRAD_CUDA_ON_HOST_FAULT", cudaSuccess);
+}
+
 cudaError_t emulation_fail(cudaError_t error)
 {
+    if (fault() != cudaSuccess)
+        error = fault();
     if (error != cudaSuccess)
         last_error = error;
     return error;
@@ -136,22 +156,17 @@ cudaError_t emulation_fail(cudaError_t error)
 
 cudaError_t cudaPeekAtLastError(void)
 {
-    return last_error;
+    return fault() != cudaSuccess ? fault() : last_error;
 }
 
 cudaError_t cudaGetLastError(void)
 {
-    const cudaError_t error = last_error;
+    const cudaError_t error = cudaPeekAtLastError();
     last_error = cudaSuccess;
     return error;
 }
 
 /* ----------------------------------------------------------------------------------------- devices */
-static unsigned long long environment(const char *name, unsigned long long otherwise)
-{
-    const char *text = getenv(name);
-    return text && *text ? strtoull(text, NULL, 10) : otherwise;
-}
 
 static int device_count(void)
 {
@@ -196,6 +211,8 @@ static cudaError_t check_device(int device)
         return cudaErrorInitializationError;
     if (device_count() == 0)
         return cudaErrorNoDevice;
+    if (fault() != cudaSuccess)
+        return fault();
     return device < 0 || device >= device_count() ? cudaErrorInvalidDevice : cudaSuccess;
 }
 
@@ -346,7 +363,8 @@ CudaOnHostCounts cuda_on_host_counts(void)
     return { emulation_counts.work, emulation_counts.copies_in, emulation_counts.heuristics };
 }
 
-cudaError_t emulation_enqueue(cudaStream_t handle, std::function<void()> work)
+cudaError_t emulation_enqueue(cudaStream_t handle, std::function<void()> work,
+                              cudaGraphNodeType type)
 {
     {
         Lock lock(all.lock);
@@ -356,7 +374,7 @@ cudaError_t emulation_enqueue(cudaStream_t handle, std::function<void()> work)
             return error;
         emulation_counts.work++;
         if (stream->capture == cudaStreamCaptureStatusActive) {
-            stream->captured->push_back(work);
+            stream->captured->push_back({ type, work });
             return cudaSuccess;
         }
     }
@@ -437,7 +455,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMode mode)
 {
     Lock lock(all.lock);
-    if (!handle)
+    if (!handle || fault() != cudaSuccess)
         return emulation_fail(cudaErrorStreamCaptureUnsupported);
     CUstream_st *stream = find_stream(handle);
     if (!stream)
@@ -473,7 +491,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph)
     if (stream->mode != cudaStreamCaptureModeRelaxed &&
         stream->capturing_thread != std::this_thread::get_id())
         return emulation_fail(cudaErrorStreamCaptureWrongThread);
-    const bool valid = stream->capture == cudaStreamCaptureStatusActive;
+    const bool valid = stream->capture == cudaStreamCaptureStatusActive && fault() == cudaSuccess;
     if (valid)
         *graph = new CUgraph_st{ stream->device, stream->captured };
     stream->capture = cudaStreamCaptureStatusNone;
@@ -483,10 +501,30 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph)
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
-    if (!exec || !graph)
+    if (!exec || !graph || fault() != cudaSuccess)
         return emulation_fail(cudaErrorInvalidValue);
     *exec = new CUgraphExec_st{ graph->device, graph->work };
     return cudaSuccess;
+}
+
+/* Without nodes: how many there are. */
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
+{
+    if (!graph || !count)
+        return emulation_fail(cudaErrorInvalidValue);
+    if (!nodes)
+        *count = graph->work->size();
+    for (size_t i = 0; nodes && i < *count; i++)
+        nodes[i] = i < graph->work->size() ? &(*graph->work)[i] : NULL;
+    return emulation_fail(cudaSuccess);
+}
+
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)
+{
+    if (!node || !type)
+        return emulation_fail(cudaErrorInvalidValue);
+    *type = node->type;
+    return emulation_fail(cudaSuccess);
 }
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t)
@@ -500,10 +538,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     if (!exec)
         return emulation_fail(cudaErrorInvalidValue);
     std::shared_ptr<Work> work = exec->work;
-    return emulation_fail(emulation_enqueue(stream, [work] {
-        for (auto &piece : *work)
-            piece();
-    }));
+    return emulation_fail(emulation_enqueue(
+        stream,
+        [work] {
+            for (auto &node : *work)
+                node.work();
+        },
+        cudaGraphNodeTypeGraph));
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
@@ -553,7 +594,7 @@ static cudaError_t check_event(cudaEvent_t event)
     if (!event)
         return emulation_fail(cudaErrorInvalidResourceHandle);
     if (!event->captured)
-        return cudaSuccess;
+        return emulation_fail(cudaSuccess);
     Lock lock(all.lock);
     disturb_captures(event->device, false, cudaErrorCapturedEvent);
     return emulation_fail(cudaErrorCapturedEvent);
@@ -737,7 +778,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMe
     if (error == cudaSuccess)
         emulation_counts.copies_in += to_side.device >= 0 && from_side.device < 0;
     if (error == cudaSuccess)
-        error = emulation_enqueue(stream, [=] { memcpy(to, from, size); });
+        error = emulation_enqueue(
+            stream, [=] { memcpy(to, from, size); }, cudaGraphNodeTypeMemcpy);
     return emulation_fail(error);
 }
 
@@ -753,7 +795,8 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t strea
     const Side side = find_memory(to, size);
     if (side.device == PAGEABLE || !side.whole)
         return emulation_fail(cudaErrorInvalidValue);
-    return emulation_fail(emulation_enqueue(stream, [=] { memset(to, value, size); }));
+    return emulation_fail(emulation_enqueue(
+        stream, [=] { memset(to, value, size); }, cudaGraphNodeTypeMemset));
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t size)

@@ -284,6 +284,16 @@ static cudaGraphExec_t capture_adding(float *x, float *pinned, float by)
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    static const cudaGraphNodeType types[] = { cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeKernel,
+                                               cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset };
+    size_t count = 0;
+    cudaGraphNode_t nodes[4];
+    CHECK(cudaGraphGetNodes(graph, nullptr, &count) == cudaSuccess && count == 4);
+    CHECK(cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess);
+    for (int i = 0; i < 4; i++) {
+        cudaGraphNodeType type;
+        CHECK(cudaGraphNodeGetType(nodes[i], &type) == cudaSuccess && type == types[i]);
+    }
     CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
     CHECK(cudaGraphDestroy(graph) == cudaSuccess);
     return exec;
@@ -346,6 +356,23 @@ static void check_captures(void)
     cudaGetLastError();
     cudaEventDestroy(event);
     cudaFree(x);
+}
+
+/* After a kernel's fault every call returns its error, and reading it does not clear it. */
+static void check_fault(void)
+{
+    float *x = device_array<float>(1);
+    void *memory;
+    setenv("TAPEGRAD_CUDA_ON_HOST_FAULT", "719", 1);
+    CHECK(launch_error(1, 1, 0, cuda_stream()) == cudaErrorLaunchFailure);
+    CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
+    CHECK(cudaSetDevice(0) == cudaErrorLaunchFailure);
+    CHECK(cudaMalloc(&memory, 4) == cudaErrorLaunchFailure);
+    CHECK(cudaFree(x) == cudaErrorLaunchFailure);
+    CHECK(cudaStreamSynchronize(cuda_stream()) == cudaErrorLaunchFailure);
+    unsetenv("TAPEGRAD_CUDA_ON_HOST_FAULT");
+    cudaGetLastError();
+    CHECK(cudaFree(x) == cudaSuccess);
 }
 
 static void check_events(void)
@@ -419,6 +446,7 @@ int main(int count, char **arguments)
     check_memory();
     check_replays();
     check_captures();
+    check_fault();
     check_events();
     check_threads();
     cudaStreamDestroy(cuda_stream());
