@@ -74,15 +74,19 @@ static void measure(BenchOptions *options, Preset preset, Attention attention, R
     const double peak = (double)device_memory(device).peak / (1 << 20);
     const double products = 6.0 * (double)tokens * (double)params_elements(params);
     const bool linear = attention == ATTENTION_CAUSAL_LINEAR;
-    printf("%-6s %-8s %5.1f %10.2f ms (%.2f to %.2f) %9.0f tokens/s %6.0f GFLOP/s %8.1f MiB\n",
+    const int64_t kernels = tape_replay_kernels(s.tape);
+    printf("%-6s %-8s %5.1f %10.2f ms (%.2f to %.2f) %9.0f tokens/s %6.0f GFLOP/s %8.1f MiB",
            preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.least,
            ms.most, 1e3 * (double)tokens / ms.median, products / ms.median * 1e-6, peak);
+    if (kernels > 0)
+        printf(" %4lld kernels", (long long)kernels);
+    printf("\n");
     fflush(stdout);
     bench_record(options,
                  "\"preset\": \"%s\", \"attention\": \"%s\", \"dropout\": %g, \"ms\": %.5g, "
-                 "\"ms_min\": %.5g, \"ms_max\": %.5g, \"where\": \"%s\"",
+                 "\"ms_min\": %.5g, \"ms_max\": %.5g, \"kernels\": %lld, \"where\": \"%s\"",
                  preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.least,
-                 ms.most, bench_where(options).text);
+                 ms.most, (long long)kernels, bench_where(options).text);
     tape_free(s.tape);
     optim_free(s.optimizer);
     params_free(params);

@@ -142,9 +142,10 @@ static Timing time_case(const BenchOptions *options, Model *model)
     enum { LEAST = 5 * STEPS, MOST = 1000 * STEPS };
     static double us[MOST];
     const int together = device_is_cuda(options->device) ? STEPS : 1;
+    const int least = options->seconds > 0 ? LEAST : 1;
     int count = 0;
     const double end = bench_seconds() + options->seconds;
-    while (count < LEAST || (count < MOST && bench_seconds() < end)) {
+    while (count < least || (count < MOST && bench_seconds() < end)) {
         restart(options, model);
         for (int i = 0; i < STEPS; i += together)
             us[count++] = time_steps(options, model, together);
@@ -161,21 +162,25 @@ static void measure(BenchOptions *options, const Case *c, const Tensor *buffer)
     const Timing us = time_case(options, &model);
     const double bandwidth = buffer ? fmax(before, read_bandwidth(buffer)) : 0;
     const double bytes = (double)params_elements(model.params) * sizeof(Real);
+    const int64_t kernels = tape_replay_kernels(model.steps);
     printf("%-6s %-7s %5lld %6lld %8.0f %10.1f %10.1f %9.0f %8.1f", c->name,
            c->config.attention == ATTENTION_CAUSAL_SOFTMAX ? "softmax" : "linear",
            (long long)c->batch, (long long)c->start, bytes * 1e-6, us.median, us.least,
            (double)c->batch / us.median * 1e6, bytes / us.least * 1e-3);
     if (buffer)
         printf(" %8.1f %6.2f", bandwidth * 1e-9, bytes / us.least * 1e6 / bandwidth);
+    else
+        printf(" %8lld", (long long)kernels);
     printf("\n");
     fflush(stdout);
     bench_record(options,
                  "\"name\": \"generation\", \"model\": \"%s\", \"attention\": \"%s\", \"B\": %lld, "
                  "\"position\": %lld, \"weight_bytes\": %.0f, \"us\": %.5g, \"us_min\": %.5g, "
-                 "\"us_max\": %.5g, \"memory_bytes_per_s\": %.4g, \"where\": \"%s\"",
+                 "\"us_max\": %.5g, \"memory_bytes_per_s\": %.4g, \"kernels\": %lld, "
+                 "\"where\": \"%s\"",
                  c->name, c->config.attention == ATTENTION_CAUSAL_SOFTMAX ? "softmax" : "linear",
                  (long long)c->batch, (long long)c->start, bytes, us.median, us.least, us.most,
-                 bandwidth, bench_where(options).text);
+                 bandwidth, (long long)kernels, bench_where(options).text);
     model_free(&model);
     device_release_cached(options->device);
 }
@@ -193,7 +198,7 @@ int main(int argc, char **argv)
         buffer = tape_persistent(tape, shape(BUFFER / (int64_t)sizeof(Real)));
     printf("generation, %s\nmodel  attention batch    at  weights   us, median  least   tokens/s"
            "     GB/s%s\n",
-           bench_where(&options).text, buffer ? "  memory  share" : "");
+           bench_where(&options).text, buffer ? "  memory  share" : "  kernels");
     for (int64_t batch = 1; batch <= 256; batch *= 4)
         measure(&options, &(Case){ "image", image, batch, 0 }, buffer);
     TransformerConfig softmax = image;
