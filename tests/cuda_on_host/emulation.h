@@ -29,6 +29,9 @@ cudaError_t emulation_enqueue(cudaStream_t stream, std::function<void()> work,
 /* Like it, but for a launch or a call that reports the error in its own way. */
 cudaError_t emulation_enqueue_check(cudaStream_t stream);
 
+/* Whether kernels of this device may use all of the bytes. */
+bool emulation_is_memory(const void *pointer, size_t bytes, int device);
+
 /* Aborts with "WHO: WHAT is ..." unless all bytes are memory that kernels of this device may use:
  * its own, or pinned. A pointer's end may be the allocation's end. */
 void emulation_check_memory(const char *who, const char *what, const void *pointer, size_t bytes,

@@ -720,6 +720,12 @@ static Side find_memory(const void *memory, size_t size)
     return { allocation.device, size <= allocation.size - offset };
 }
 
+bool emulation_is_memory(const void *pointer, size_t bytes, int device)
+{
+    const Side side = find_memory(pointer, bytes);
+    return side.whole && (side.device == PINNED || side.device == device);
+}
+
 void emulation_check_memory(const char *who, const char *what, const void *pointer, size_t bytes,
                             int device)
 {

@@ -494,6 +494,9 @@ void cuda_host_copy_async(void *shared, const void *from, int bytes, int there, 
         misuse("a copy at %s:%d is not aligned to its %d bytes", file, line, bytes);
     if (there < 0 || there > bytes)
         misuse("a copy at %s:%d takes %d of %d bytes", file, line, there, bytes);
+    if (!emulation_is_memory(from, there > 0 ? (size_t)there : 1, emulation_device()))
+        misuse("a copy at %s:%d of %d bytes has an address outside of the device's memory", file,
+               line, there);
     emulation_fill(shared, (size_t)bytes);
     run.thread[run.current].copies.push_back(
         { shared, from, (size_t)bytes, (size_t)there, { file, line } });

@@ -123,7 +123,8 @@ __global__ void reverse_copies(float *out, const float *x, int n)
     __shared__ __align__(16) float kept[THREADS];
     const int i = (int)threadIdx.x;
     const bool waits_late = planted("no-wait-for-copies");
-    copy_async<4>(&kept[i], x + i, i < n ? 4 : 0);
+    copy_async<4>(&kept[i], i >= n && planted("copies-from-outside") ? x - 1 : x + i,
+                  i < n ? 4 : 0);
     if (planted("writes-into-copy"))
         kept[i] = 0;
     if (planted("unaligned-copy") && i == 1)
