@@ -17,7 +17,9 @@ libraries=${LIBS:--ldnnl -lcjson -lm} sanitize=
 compile_file() { "${CC:-gcc}" -std=gnu11 $sanitize "$@"; }
 compile() { compile_file examples/first_program.c "$@"; }
 
-check "make install" make -s BUILD="$build" REAL="$real" CUDA="${CUDA:-no}" CC="${CC:-gcc}" DESTDIR="$directory" PREFIX=/usr install-files
+# As the build was made, or it would be made anew: CUDA=yes NVCC_ARCHS="80 90"
+eval "made=($(sed -n 's/.*(\(CUDA=[^)]*\)).*/\1/p' "$build/include/tensor/config.h"))"
+check "make install" make -s BUILD="$build" REAL="$real" "${made[@]}" CC="${CC:-gcc}" DESTDIR="$directory" PREFIX=/usr install-files
 check "linking the shared library" compile $(pkg-config --cflags --libs tapegrad) -o "$directory/shared"
 check "running on the shared library" "$directory/shared"
 check "linking the static library" compile $(pkg-config --cflags tapegrad) "$directory/usr/lib/libtapegrad.a" \

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# What the Makefile chooses for CUDA, beside an nvcc and an nvidia-smi that only pretend to be there.
+set -u
+count=0 failures=0
+directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+config=$directory/build/include/tensor/config.h choose='to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"'
+mkdir -p "$directory/bin"
+printf '#!/bin/sh\nexit 1\n' >"$directory/bin/nvcc"
+
+# gpus [COMPUTE_CAPABILITY...]: those of this machine; none: as without a driver
+gpus() {
+    { echo '#!/bin/sh' && if [ $# -gt 0 ]; then printf 'echo %s\n' "$@"; else
+        echo 'echo NVIDIA-SMI has failed; exit 9'; fi; } >"$directory/bin/nvidia-smi"
+}
+
+# builds OUTPUT CONFIG [VARIABLE=VALUE...]: what make prints, and what it writes into config.h
+builds() {
+    local printed written
+    printed=$(env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u CUDA PATH="$directory/bin:$PATH" \
+        make --no-print-directory CUDA_HOME="$directory" BUILD="$directory/build" "${@:3}" "$config" 2>&1)
+    written=$(sed -n 's/.*(\(CUDA=[^)]*\)).*/\1/p' "$config")
+    count=$((count + 2))
+    [ "$printed" = "$1" ] || { failures=$((failures + 1)) && echo "${*:3} printed \"$printed\", expected \"$1\""; }
+    [ "$written" = "$2" ] || { failures=$((failures + 1)) && echo "${*:3} is \"$written\", expected \"$2\""; }
+}
+
+chmod +x "$directory/bin/nvcc" && gpus && chmod +x "$directory/bin/nvidia-smi"
+builds "CUDA=no since there is no GPU of compute capability 8.0 or later; $choose" 'CUDA=no'
+builds '' 'CUDA=no'
+gpus 9.0
+builds "CUDA=yes NVCC_ARCHS=\"90\"; $choose" 'CUDA=yes NVCC_ARCHS="90"'
+builds '' 'CUDA=yes NVCC_ARCHS="90"'
+builds '' 'CUDA=no' CUDA=no
+gpus 10.0 8.6 9.0 8.6 7.5
+builds "CUDA=yes NVCC_ARCHS=\"86 90 100\"; $choose" 'CUDA=yes NVCC_ARCHS="86 90 100"'
+builds '' 'CUDA=yes NVCC_ARCHS="90"' CUDA=yes NVCC_ARCHS=90
+gpus 7.5
+builds "CUDA=no since there is no GPU of compute capability 8.0 or later; $choose" 'CUDA=no'
+builds '' 'CUDA=yes NVCC_ARCHS="80 90"' CUDA=yes
+rm "$directory/bin/nvcc"
+builds "CUDA=no since there is no nvcc; $choose" 'CUDA=no'
+builds "Makefile:$(grep -n 'needs nvcc' Makefile | cut -d: -f1): *** CUDA=yes needs nvcc, on PATH or in /usr/local/cuda.  Stop." \
+    'CUDA=no' CUDA=yes
+
+echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
+[ "$failures" -eq 0 ]
