@@ -1,10 +1,10 @@
-/* Attention at one position of one head, by a block: what the kernels for few sequences and those for
- * many share.
+/* Attention at one position of one head: by a block, or for linear attention of large batches by a
+ * warp.
  *   linear    T += k [v, 1]^T     [num, den] = q^T T     out = num / (den + eps)
  *             where T [F, D + 1] has z for its last column, and q and k are the features
  *   softmax   s_j = q.k_j / sqrt D     out = sum_j e^(s_j - m) v_j / sum_j e^(s_j - m)
- * Time is what it takes to read T, and to write it, or to read all keys and values: each number once,
- * neighbouring ones by neighbouring threads. */
+ * Reading and writing T, or reading all keys and values, takes most of the time: each element is read
+ * once, contiguous elements by consecutive threads. */
 #ifndef TAPEGRAD_NN_STEP_ATTENTION_CUH
 #define TAPEGRAD_NN_STEP_ATTENTION_CUH
 
@@ -13,6 +13,7 @@
 #include "ops/feature_map.cuh"
 #include "ops/polynomial_features.cuh"
 #include "ops/rows.cuh"
+#include "tensor/copy.cuh"
 
 /* ---------------------------------------------------------------------------------------- a matrix
  * [rows, C] that lies row after row, as a block takes it: groups span threads take W neighbouring
@@ -62,7 +63,7 @@ __device__ static inline void load_turns(Reals<W> (&numbers)[TURNS], const Real 
 
 /* ------------------------------------------------------------------------------------------ a head */
 struct StepAttention {
-    int64_t H, D, F, longest;
+    int H, D, F, longest;
     FeatureMap features;
     Real scale, eps; /* what queries and keys, or their products are multiplied by; the divisor's */
     const Real *projection;     /* [F, D] or NULL */
@@ -77,10 +78,10 @@ struct StepAttention {
 
 /* Where a head's numbers are meanwhile. */
 struct HeadMemory {
-    Real *parts;                         /* [W groups, span]: the threads' sums, in shared memory */
-    Real *sums;                          /* [D + 1] */
     Real *query, *key, *value;           /* [D], [D], [D + 1]: the last one is 1 */
     Real *query_features, *key_features; /* [F]; may be query and key */
+    Real *sums;                          /* [D + 1] */
+    Real *parts;                         /* [W groups, span]: the threads' sums, in shared memory */
 };
 
 /* Whether a map takes a number at a time; else each feature is of all numbers. */
@@ -91,7 +92,7 @@ __host__ __device__ static inline bool maps_numbers(FeatureMap features)
 
 __host__ __device__ static inline int64_t head_numbers(const StepAttention &a)
 {
-    return 4 * a.D + 2 + (maps_numbers(a.features) ? 0 : 2 * a.F);
+    return 4 * (int64_t)a.D + 2 + (maps_numbers(a.features) ? 0 : 2 * (int64_t)a.F);
 }
 
 template <int W> __host__ __device__ static inline int64_t part_numbers(const Walk &walk)
@@ -99,20 +100,29 @@ template <int W> __host__ __device__ static inline int64_t part_numbers(const Wa
     return W * walk.groups * walk.span;
 }
 
-template <int W>
-__device__ static inline HeadMemory head_memory(const StepAttention &a, int64_t head, Real *shared)
+/* The parts of `memory` [head_numbers]. */
+__device__ static inline HeadMemory head_memory(const StepAttention &a, Real *memory, Real *parts)
 {
     HeadMemory m;
-    m.parts = shared;
-    m.sums = a.memory ? a.memory + head * head_numbers(a) : shared + part_numbers<W>(a.walk);
-    m.value = m.sums + a.D + 1;
-    m.query = m.query_features = m.value + a.D + 1;
+    m.parts = parts;
+    m.query = m.query_features = memory;
     m.key = m.key_features = m.query + a.D;
+    m.value = m.key + a.D;
     if (!maps_numbers(a.features)) {
-        m.query_features = m.key + a.D;
+        m.query_features = m.value;
         m.key_features = m.query_features + a.F;
+        m.value = m.key_features + a.F;
     }
+    m.sums = m.value + a.D + 1;
     return m;
+}
+
+/* In shared memory after the threads' sums, or in a.memory. */
+template <int W>
+__device__ static inline HeadMemory block_memory(const StepAttention &a, int64_t head, Real *shared)
+{
+    Real *const after = shared + part_numbers<W>(a.walk);
+    return head_memory(a, a.memory ? a.memory + head * head_numbers(a) : after, shared);
 }
 
 /* ---------------------------------------------------------------------------------------- features */
@@ -128,10 +138,10 @@ __device__ static inline Real mapped_number(const StepAttention &a, Real x)
 /* features [F] <- w x, of w [F, D]: a warp a feature. */
 __device__ static inline void project(Real *features, const Real *x, const StepAttention &a)
 {
-    for (int64_t f = threadIdx.x / WARP; f < a.F; f += blockDim.x / WARP) {
+    for (int f = (int)threadIdx.x / WARP; f < a.F; f += (int)blockDim.x / WARP) {
         Real sum = 0;
         LANE_FOR(d, a.D, WARP)
-            sum += a.projection[f * a.D + d] * x[d];
+            sum += a.projection[(int64_t)f * a.D + d] * x[d];
         sum = warp_sum(sum);
         if (threadIdx.x % WARP == 0)
             features[f] = sum;
@@ -164,7 +174,7 @@ __device__ static inline void make_features(const StepAttention &a, const HeadMe
 {
     const int warp = (int)threadIdx.x / WARP, last = (int)blockDim.x / WARP - 1;
     if (a.features == FEATURES_POLYNOMIAL) {
-        for (int64_t f = threadIdx.x; f < a.F; f += blockDim.x) {
+        for (int f = (int)threadIdx.x; f < a.F; f += (int)blockDim.x) {
             m.query_features[f] = polynomial_feature(m.query, f, a.D);
             m.key_features[f] = polynomial_feature(m.key, f, a.D);
         }
@@ -180,7 +190,7 @@ __device__ static inline void make_features(const StepAttention &a, const HeadMe
     __syncthreads();
 }
 
-/* ------------------------------------------------------------------------------------------- mixing
+/* -------------------------------------------------------------------------------- mixing by a block
  * By all threads of a block; the query, key and value have been put into memory before a barrier. */
 
 /* sums <- what the threads hold of the span of columns from this one on. */
@@ -206,14 +216,15 @@ __device__ static inline void add_up(const Walk &walk, const HeadMemory &m, cons
 __device__ static inline void write_mixed(const StepAttention &a, const HeadMemory &m, int64_t head,
                                           Real divisor)
 {
-    for (int64_t d = threadIdx.x; d < a.D; d += blockDim.x)
+    for (int d = (int)threadIdx.x; d < a.D; d += (int)blockDim.x)
         a.mixed[head * a.D + d] = m.sums[d] / divisor;
 }
 
-/* What there is instead of a result past the sequence's longest positions; nothing is remembered. */
+/* The result past the sequence's longest position; the state stays unchanged. */
+template <int BLOCK>
 __device__ static inline void write_nothing(const StepAttention &a, int64_t head)
 {
-    for (int64_t d = threadIdx.x; d < a.D; d += blockDim.x)
+    for (int d = (int)(threadIdx.x % BLOCK); d < a.D; d += BLOCK)
         a.mixed[head * a.D + d] = (Real)NAN;
 }
 
@@ -236,7 +247,7 @@ template <int W, int TURNS>
 __device__ static inline void mix_linearly(const StepAttention &a, const HeadMemory &m,
                                            int64_t head, Reals<W> (&ahead)[TURNS])
 {
-    const int F = (int)a.F, rows = turn_rows<W>(a.walk);
+    const int F = a.F, rows = turn_rows<W>(a.walk);
     Real *const T = a.sums + head * F * a.walk.C;
     if (!maps_numbers(a.features))
         make_features(a, m);
@@ -271,7 +282,7 @@ __device__ static inline void score_keys(Real *scores, const StepAttention &a, c
     const int mine = (int)threadIdx.x / lanes, others = (int)blockDim.x / lanes;
     for (int j = mine; j - mine % together < count; j += others) {
         Real sum = 0;
-        for (int64_t d = lane * W; d < a.D && j < count; d += lanes * W) {
+        for (int d = lane * W; d < a.D && j < count; d += lanes * W) {
             const Reals<W> key = load_pack<W>(&keys[(int64_t)j * a.D + d]);
 #pragma unroll
             for (int k = 0; k < W; k++)
@@ -325,9 +336,10 @@ __device__ static inline void mix_by_softmax(const StepAttention &a, const HeadM
 {
     Real *const keys = a.keys + head * a.longest * a.D, *const values = a.values + (keys - a.keys);
     Real *const scores = a.scores + head * a.longest;
-    for (int64_t d = threadIdx.x; d < a.D; d += BLOCK) {
-        keys[position * a.D + d] = m.key[d];
-        values[position * a.D + d] = m.value[d];
+    const int64_t row = (int64_t)position * a.D;
+    for (int d = (int)threadIdx.x; d < a.D; d += BLOCK) {
+        keys[row + d] = m.key[d];
+        values[row + d] = m.value[d];
     }
     __syncthreads();
     score_keys<W>(scores, a, m.query, keys, position + 1);
@@ -335,6 +347,86 @@ __device__ static inline void mix_by_softmax(const StepAttention &a, const HeadM
     const Real divisor = weigh_scores<BLOCK>(scores, position + 1);
     sum_values<W, TURNS>(a, m, values, scores, position + 1);
     write_mixed(a, m, head, divisor);
+}
+
+/* --------------------------------------------------------------------- linear attention by one warp
+ * A lane updates and sums whole columns, so that no sum is shared but the divisor's. Where D = F = SIZE
+ * is a constant, T is meanwhile in shared memory: columns are read there without bank conflicts, and
+ * global memory is read and written in packs of 16 bytes. SIZE 0: any D and F, and T stays in global
+ * memory. */
+
+/* T's elements of SIZE in shared memory. */
+template <int SIZE> constexpr int state_size = SIZE * (SIZE + 1);
+
+template <int SIZE> __device__ static inline void load_state(Real *state, const Real *T)
+{
+    constexpr int W = lanes_of<Real>, COUNT = state_size<SIZE>;
+    const int first = (int)(threadIdx.x % WARP) * W;
+    state += first;
+    T += first;
+#pragma unroll
+    for (int i = 0; i < COUNT; i += WARP * W)
+        if (i + first < COUNT)
+            copy_async<16>(&state[i], &T[i], 16);
+}
+
+template <int SIZE> __device__ static inline void store_state(Real *T, const Real *state)
+{
+    constexpr int W = lanes_of<Real>, COUNT = state_size<SIZE>;
+    const int first = (int)(threadIdx.x % WARP) * W;
+    state += first;
+    T += first;
+#pragma unroll
+    for (int i = 0; i < COUNT; i += WARP * W)
+        if (i + first < COUNT)
+            contribute_pack<W>(&T[i], false, load_pack<W>(&state[i]));
+}
+
+/* T_fc += k_f v for all rows f of a column [F] whose elements are C apart; returns sum_f q_f T_fc.
+ * The loads of ROWS rows are in flight together. */
+template <int ROWS, int W>
+__device__ static inline Real update_column(Real *column, const HeadMemory &m, Real v, int F, int C)
+{
+    Real sum = 0;
+    for (int row = 0; row < F; row += ROWS, column += (int64_t)ROWS * C) {
+        Real T[ROWS], part = 0;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            T[i] = row + i < F ? column[i * C] : (Real)0;
+#pragma unroll
+        for (int i = 0; i < ROWS; i += W) {
+            if (row + i >= F)
+                continue;
+            const Reals<W> k = load_pack<W>(&m.key_features[row + i]);
+            const Reals<W> q = load_pack<W>(&m.query_features[row + i]);
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                T[i + j] += k.number[j] * v;
+                part += q.number[j] * T[i + j];
+                column[(i + j) * C] = T[i + j];
+            }
+        }
+        sum += part;
+    }
+    return sum;
+}
+
+/* T: in shared memory or not; the features and values are there for all lanes. */
+template <int SIZE>
+__device__ static inline void mix_by_warp(const StepAttention &a, const HeadMemory &m, Real *T,
+                                          Real *mixed)
+{
+    constexpr int ROWS = SIZE ? 8 : 32, W = SIZE ? 4 : 1;
+    const int lane = (int)(threadIdx.x % WARP), C = a.D + 1;
+    Real den = 0;
+    for (int f = lane; f < a.F; f += WARP) {
+        Real *const z = &T[(int64_t)f * C + a.D];
+        *z += m.key_features[f];
+        den += m.query_features[f] * *z;
+    }
+    den = warp_sum(den) + a.eps;
+    for (int c = lane; c < a.D; c += WARP)
+        mixed[c] = update_column<ROWS, W>(T + c, m, m.value[c], a.F, C) / den;
 }
 
 #endif

@@ -22,8 +22,7 @@ enum {
     ATTEND_THREADS = 1024,  /* few blocks, of which each has the weights of a head to read */
     MULTIPLY_THREADS = 128, /* many blocks, which keep all multiprocessors busy */
     MULTIPLY_WARPS = MULTIPLY_THREADS / WARP,
-    MANY_THREADS = 288, /* at most: a head of 32 [32, 33] in one turn */
-    MANY_BLOCKS = 4,    /* on a multiprocessor: so much must be on its way from memory at once */
+    MANY_BLOCKS = 4, /* resident per multiprocessor: enough loads in flight for all bandwidth */
     LINEAR_TURNS = 1,   /* a head is one */
     SOFTMAX_TURNS = 4,
 };
@@ -63,10 +62,10 @@ static StepAttention attention_of_sizes(const TransformerStep *step)
 {
     StepAttention a = {};
     const double D = (double)step->D;
-    a.H = step->H;
-    a.D = step->D;
-    a.F = step->F;
-    a.longest = step->longest;
+    a.H = (int)step->H;
+    a.D = (int)step->D;
+    a.F = (int)step->F;
+    a.longest = (int)step->longest;
     a.features = step->softmax ? FEATURES_IDENTITY : step->features;
     a.scale = (Real)(step->softmax ? 1 / sqrt(D) : pow(D, -0.25));
     a.eps = step->eps;
@@ -106,26 +105,6 @@ static Walk walk_of(int W, int64_t rows, int64_t C, int threads)
     most = min(most, MOST_PARTS / (W * walk.span));
     walk.groups = row_groups < most ? (int)row_groups : most;
     return walk;
-}
-
-/* Threads that are busy in most of their turns. Packs go on from one row to the next, and so need all
- * columns. */
-static int threads_for(int W, int64_t rows, int64_t C)
-{
-    int best = MANY_THREADS;
-    int64_t least = INT64_MAX;
-    for (int threads = WARP; threads <= MANY_THREADS; threads += WARP) {
-        if (W > 1 && threads < C)
-            continue;
-        const Walk walk = walk_of(W, rows, C, threads);
-        const int64_t in_turn = (int64_t)W * walk.groups;
-        const int64_t turns = (rows + in_turn - 1) / in_turn * ((C + walk.span - 1) / walk.span);
-        if (turns * threads < least) {
-            least = turns * threads;
-            best = threads;
-        }
-    }
-    return best;
 }
 
 /* Whether packs of four may be taken of what a layer remembers, by blocks of so many threads. */
@@ -334,7 +313,7 @@ __device__ static inline void mix(const StepAttention &a, const HeadMemory &m, i
         m.value[a.D] = 1;
     __syncthreads();
     if (position >= a.longest)
-        write_nothing(a, head);
+        write_nothing<THREADS>(a, head);
     else if constexpr (SOFTMAX)
         mix_by_softmax<W, SOFTMAX_TURNS, THREADS>(a, m, head, position);
     else
@@ -348,10 +327,10 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
                StepLinear input)
 {
     DYNAMIC_SHARED(Real, x);
-    const int64_t head = blockIdx.x, b = head / a.H, h = head % a.H, width = a.H * a.D;
+    const int head = (int)blockIdx.x, b = head / a.H, h = head - b * a.H, width = a.H * a.D;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const HeadMemory m = head_memory<W>(a, head, x + width);
-    const Real *const rows = input.weight + h * a.D * width, *const bias = input.bias + h * a.D;
+    const HeadMemory m = block_memory<W>(a, head, x + width);
+    const Real *const rows = input.weight + (int64_t)h * a.D * width, *const bias = input.bias + h * a.D;
     const int position = a.counts[b];
 
     Reals<W> ahead[LINEAR_TURNS] = {};
@@ -530,29 +509,79 @@ static void step_few(Real *out, const Real *x, const TransformerStep *step, cons
 
 /* ================================================================================== many sequences */
 
-/* packed [B, 3 width]: queries, keys, values. A block a head at a time: what it still reads of the one
- * before, its sums, is written after the next barrier only. */
-template <int W, bool SOFTMAX>
-__global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS)
-    attend_many(const __grid_constant__ StepAttention a, const Real *packed, int64_t heads)
+/* The query, key and value of a head, from packed [B, 3 width] = [queries, keys, values]. */
+template <int BLOCK>
+__device__ static inline void unpack(const StepAttention &a, const HeadMemory &m,
+                                     const Real *packed, unsigned b, unsigned h)
+{
+    const int width = a.H * a.D;
+    const Real *const row = packed + (int64_t)b * 3 * width + h * (unsigned)a.D;
+    for (int d = (int)(threadIdx.x % BLOCK); d < a.D; d += BLOCK) {
+        const Real q = row[d], k = row[width + d], v = row[2 * width + d];
+        m.query[d] = mapped_number(a, q);
+        m.key[d] = mapped_number(a, k);
+        m.value[d] = v;
+    }
+}
+
+/* One head per block at a time. The next head's barrier comes before its first write to sums that
+ * this head's threads still read. */
+template <int W>
+__global__ void __launch_bounds__(THREADS, MANY_BLOCKS)
+    attend_many_softmax(const __grid_constant__ StepAttention a, const Real *packed,
+                        unsigned heads)
 {
     DYNAMIC_SHARED(Real, shared);
-    for (int64_t head = blockIdx.x; head < heads; head += gridDim.x) {
-        const int64_t b = head / a.H, width = a.H * a.D;
-        const HeadMemory m = head_memory<W>(a, head, shared);
-        const Real *const row = packed + b * 3 * width + head % a.H * a.D;
-        const int position = a.counts[b];
+    for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
+        const unsigned b = head / (unsigned)a.H;
+        const HeadMemory m = block_memory<W>(a, head, shared);
+        Reals<W> none[LINEAR_TURNS];
+        unpack<THREADS>(a, m, packed, b, head - b * (unsigned)a.H);
+        mix<W, true, THREADS>(a, m, head, a.counts[b], none);
+    }
+}
 
-        Reals<W> ahead[LINEAR_TURNS] = {};
-        if (!SOFTMAX)
-            load_turns(ahead, a.sums + head * a.F * a.walk.C, a.walk, place_in<W>(a.walk, 0), 0,
-                       (int)a.F);
-        for (int64_t d = threadIdx.x; d < a.D; d += blockDim.x) {
-            m.query[d] = mapped_number(a, row[d]);
-            m.key[d] = mapped_number(a, row[width + d]);
-            m.value[d] = row[2 * width + d];
+/* a with D = F = SIZE as constants, if SIZE is not 0: each feature is then of one number. */
+template <int SIZE> __device__ static inline StepAttention of_size(StepAttention a)
+{
+    if (SIZE > 0) {
+        __builtin_assume(a.features <= FEATURES_SQUARED_RELU);
+        a.D = a.F = SIZE;
+    }
+    return a;
+}
+
+/* One warp per block, one head at a time. SIZE as in mix_by_warp. */
+template <int SIZE>
+__global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* resident: as MANY_BLOCKS */
+    attend_many_linear(const __grid_constant__ StepAttention given, const Real *packed,
+                       unsigned heads)
+{
+    DYNAMIC_SHARED(Real, shared);
+    const StepAttention a = of_size<SIZE>(given);
+    for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
+        Real *const T = a.sums + (int64_t)head * a.F * (a.D + 1), *state = T;
+        Real *memory = shared + state_size<SIZE>;
+        if constexpr (SIZE > 0)
+            load_state<SIZE>(state = shared, T);
+        else if (a.memory)
+            memory = a.memory + head * head_numbers(a);
+        const unsigned b = head / (unsigned)a.H;
+        const int count = a.counts[b];
+        const HeadMemory m = head_memory(a, memory, NULL);
+        unpack<WARP>(a, m, packed, b, head - b * (unsigned)a.H);
+        wait_for_copies();
+        __syncwarp();
+        if (count >= a.longest) {
+            write_nothing<WARP>(a, head);
+            continue;
         }
-        mix<W, SOFTMAX, THREADS>(a, m, head, position, ahead);
+        if (SIZE == 0 && !maps_numbers(a.features))
+            make_features(a, m);
+        mix_by_warp<SIZE>(a, m, state, a.mixed + (int64_t)head * a.D);
+        __syncwarp(); /* the columns are complete, and the next head may write to m */
+        if constexpr (SIZE > 0)
+            store_state<SIZE>(T, state);
     }
 }
 
@@ -563,30 +592,39 @@ __global__ void advance_many(int32_t *counts, int32_t *positions, int64_t longes
 }
 
 template <int W>
-static void launch_attend_many(const TransformerStep *step, StepAttention a, const Real *packed)
+static void launch_attend_many_softmax(const TransformerStep *step, StepAttention a,
+                                       const Real *packed)
 {
-    const int64_t heads = step->B * step->H;
-    const unsigned blocks = blocks_for(heads, 1);
-    if (step->softmax) {
-        a.walk = walk_of(W, step->longest, step->D, THREADS);
-        LAUNCH((attend_many<W, true>), blocks, THREADS, bytes_of(attention_numbers<W>(a)), a,
-               packed, heads);
-    } else {
-        const int threads = threads_for(W, step->F, step->D + 1);
-        a.walk = walk_of(W, step->F, step->D + 1, threads);
-        LAUNCH((attend_many<W, false>), blocks, threads, bytes_of(attention_numbers<W>(a)), a,
-               packed, heads);
-    }
+    const unsigned heads = (unsigned)(step->B * step->H);
+    a.walk = walk_of(W, step->longest, step->D, THREADS);
+    LAUNCH(attend_many_softmax<W>, blocks_for(heads, 1), THREADS, bytes_of(attention_numbers<W>(a)),
+           a, packed, heads);
+}
+
+template <int SIZE>
+static void launch_attend_many_linear(const TransformerStep *step, const StepAttention &a,
+                                      const Real *packed)
+{
+    const unsigned heads = (unsigned)(step->B * step->H);
+    const size_t bytes = bytes_of(state_size<SIZE> + (a.memory ? 0 : head_numbers(a)));
+    LAUNCH(attend_many_linear<SIZE>, blocks_for(heads, 1), WARP, bytes, a, packed, heads);
 }
 
 static void attend_to_many(const TransformerStep *step, const StepLayer *layer, const Layout &l)
 {
     const StepAttention a = attention_of(step, layer, l);
     const Real *const packed = step->scratch + l.packed;
-    if (remembered_in_packs(step, layer, step->softmax ? (int)THREADS : (int)MANY_THREADS))
-        launch_attend_many<4>(step, a, packed);
+    const bool square = maps_numbers(a.features) && packs_fit<4>(layer->sums); /* F = D */
+    if (step->softmax && remembered_in_packs(step, layer, THREADS))
+        launch_attend_many_softmax<4>(step, a, packed);
+    else if (step->softmax)
+        launch_attend_many_softmax<1>(step, a, packed);
+    else if (square && a.D == 32)
+        launch_attend_many_linear<32>(step, a, packed);
+    else if (square && a.D == 64)
+        launch_attend_many_linear<64>(step, a, packed);
     else
-        launch_attend_many<1>(step, a, packed);
+        launch_attend_many_linear<0>(step, a, packed);
 }
 
 extern "C" bool linear_pass_cuda(LinearPass pass);

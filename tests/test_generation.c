@@ -220,10 +220,24 @@ START_TEST(with_great_heads)
 }
 END_TEST
 
-/* On CUDA: blocks then take one after another. */
+/* On CUDA, linear attention of more than 8 sequences has kernels for heads of 32 and of 64. */
+START_TEST(with_heads_of_32_and_64)
+{
+    for (FeatureMap features = 0; features <= FEATURES_SQUARED_RELU; features++)
+        for (int64_t size = 32; size <= 64; size += 32)
+            check_positions((TransformerConfig){ .layers = 1,
+                                                 .heads = 3,
+                                                 .head_dim = size,
+                                                 .features = features },
+                            9);
+}
+END_TEST
+
+/* On CUDA, each block processes several heads, one after another. */
 START_TEST(with_more_heads_than_blocks)
 {
     check_positions((TransformerConfig){ .layers = 1, .heads = 1, .head_dim = 8 }, 4100);
+    check_positions((TransformerConfig){ .layers = 1, .heads = 1, .head_dim = 32 }, 4100);
 }
 END_TEST
 
@@ -775,10 +789,10 @@ typedef struct Replayed {
     Tensor *x, *out;
 } Replayed;
 
-static Replayed replayed_new(int64_t longest)
+static Replayed replayed_new(int64_t B, int64_t longest)
 {
-    return (Replayed){ .state = new_state(2, longest),
-                       .x = tape_persistent(tape, shape(2, width)) };
+    return (Replayed){ .state = new_state(B, longest),
+                       .x = tape_persistent(tape, shape(B, width)) };
 }
 
 static void replayed_step(void *context)
@@ -807,12 +821,12 @@ static void replay_all(Replayed *replayed, Sequences s)
     for (int64_t n = 0; n < LENGTH; n++) {
         tensor_write(replayed->x, cut(s, s.x, n, 1));
         tape_replay(tape, replayed_step, replayed);
-        assert_close(test_values(replayed->out), cut(s, s.out, n, 1), 2 * width, TOLERANCE);
+        assert_close(test_values(replayed->out), cut(s, s.out, n, 1), s.B * width, TOLERANCE);
     }
 }
 
 /* One replay more than there are positions. */
-static void replay_too_often(Replayed *replayed)
+static void replay_too_often(Replayed *replayed, int64_t B)
 {
     if (!device_is_cuda(device)) {
         assert_raises("nn_transformer_step: sequence 0 has had its longest, 6 positions",
@@ -821,29 +835,38 @@ static void replay_too_often(Replayed *replayed)
     }
     tape_replay(tape, replayed_step, replayed);
     const Real *out = test_values(replayed->out);
-    for (int64_t i = 0; i < 2 * width; i++)
+    for (int64_t i = 0; i < B * width; i++)
         ck_assert(isnan(out[i]));
+}
+
+static void check_replays(TransformerConfig config, int64_t B)
+{
+    int32_t last[MANY];
+    for (int64_t b = 0; b < B; b++)
+        last[b] = LENGTH - 1;
+    begin(config);
+    Sequences s = sequences_new(B, LENGTH);
+    Replayed replayed = replayed_new(B, LENGTH);
+    replay_all(&replayed, s);
+    nn_transformer_state_reset(replayed.state, NN_ALL_SEQUENCES);
+    replay_all(&replayed, s);
+    replay_too_often(&replayed, B);
+    assert_positions(replayed.state, last);
+    assert_raises("nn_transformer_step: sequence 0 has had its longest, 6 positions",
+                  nn_transformer_step(replayed.state, replayed.x));
+    nn_transformer_state_reset(replayed.state, NN_ALL_SEQUENCES);
+    prefill(replayed.state, s, 0, 2);
+    step_through(replayed.state, s, 2, LENGTH);
+    nn_transformer_state_free(replayed.state);
+    end();
 }
 
 START_TEST(a_step_may_be_replayed)
 {
-    for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
-        Sequences s = sequences_new(2, LENGTH);
-        Replayed replayed = replayed_new(LENGTH);
-        replay_all(&replayed, s);
-        nn_transformer_state_reset(replayed.state, NN_ALL_SEQUENCES);
-        replay_all(&replayed, s);
-        replay_too_often(&replayed);
-        assert_positions(replayed.state, (int32_t[]){ LENGTH - 1, LENGTH - 1 });
-        assert_raises("nn_transformer_step: sequence 0 has had its longest, 6 positions",
-                      nn_transformer_step(replayed.state, replayed.x));
-        nn_transformer_state_reset(replayed.state, NN_ALL_SEQUENCES);
-        prefill(replayed.state, s, 0, 2);
-        step_through(replayed.state, s, 2, LENGTH);
-        nn_transformer_state_free(replayed.state);
-        end();
-    }
+    check_replays(linear, 2);
+    check_replays(softmax, 2);
+    check_replays(softmax, 9);
+    check_replays((TransformerConfig){ .heads = 2, .head_dim = 32 }, 9);
 }
 END_TEST
 
@@ -852,7 +875,7 @@ START_TEST(resets_and_copies_may_be_replayed)
     for (int j = 0; j < 2; j++) {
         begin(j ? softmax : linear);
         Sequences s = sequences_new(2, LENGTH);
-        Replayed replayed = replayed_new(LENGTH);
+        Replayed replayed = replayed_new(2, LENGTH);
         for (int32_t n = 0; n < 3; n++) {
             tensor_write(replayed.x, ragged(s, s.x, (int32_t[]){ 0, n }));
             tape_replay(tape, reset_and_step, &replayed);
@@ -1058,6 +1081,7 @@ int main(void)
                                    with_every_arrangement_of_a_layer,
                                    with_ragged_and_with_whole_sizes,
                                    with_great_heads,
+                                   with_heads_of_32_and_64,
                                    with_more_heads_than_blocks,
 #ifndef TAPEGRAD_DOUBLE
                                    with_products_in_tf32,
