@@ -356,7 +356,7 @@ __device__ static inline void mix_by_softmax(const StepAttention &a, const HeadM
  * memory. */
 
 /* T's elements of SIZE in shared memory. */
-template <int SIZE> constexpr int state_size = SIZE * (SIZE + 1);
+template <int SIZE> constexpr int state_size = (SIZE + 1) * SIZE;
 
 template <int SIZE> __device__ static inline void load_state(Real *state, const Real *T)
 {
@@ -416,7 +416,7 @@ template <int SIZE>
 __device__ static inline void mix_by_warp(const StepAttention &a, const HeadMemory &m, Real *T,
                                           Real *mixed)
 {
-    constexpr int ROWS = SIZE ? 8 : 32, W = SIZE ? 4 : 1;
+    constexpr int ROWS = SIZE ? 8 : 24, W = SIZE ? 4 : 1;
     const int lane = (int)(threadIdx.x % WARP), C = a.D + 1;
     Real den = 0;
     for (int f = lane; f < a.F; f += WARP) {

@@ -22,8 +22,8 @@ enum {
     ATTEND_THREADS = 1024,  /* few blocks, of which each has the weights of a head to read */
     MULTIPLY_THREADS = 128, /* many blocks, which keep all multiprocessors busy */
     MULTIPLY_WARPS = MULTIPLY_THREADS / WARP,
-    MANY_BLOCKS = 4, /* resident per multiprocessor: enough loads in flight for all bandwidth */
-    LINEAR_TURNS = 1,   /* a head is one */
+    MANY_BLOCKS = 4,  /* resident per multiprocessor: enough loads in flight for all bandwidth */
+    LINEAR_TURNS = 1, /* a head is one */
     SOFTMAX_TURNS = 4,
 };
 
@@ -159,13 +159,12 @@ __device__ static inline void advance(int32_t *counts, int32_t *positions, int64
 /* =================================================================================== few sequences */
 
 /* mean and 1 / sqrt(variance + eps) of a row x [n], of which y gets a copy: by a warp. y may be x. */
-__device__ static inline void row_moments(Real *moments, Real *y, const Real *x, Real eps,
-                                          int64_t n)
+__device__ static inline void row_moments(Real *moments, Real *y, const Real *x, Real eps, int n)
 {
     enum { HELD = 8 }; /* are asked for at once */
     const int lane = (int)threadIdx.x % WARP;
     Real sum = 0, squares = 0;
-    for (int64_t piece = lane; piece < n; piece += HELD * WARP) {
+    for (int piece = lane; piece < n; piece += HELD * WARP) {
         Real held[HELD];
 #pragma unroll
         for (int i = 0; i < HELD; i++)
@@ -191,42 +190,42 @@ __device__ static inline void row_moments(Real *moments, Real *y, const Real *x,
  * early, so that they are here when the rows are. */
 template <int BLOCK, int HELD> struct RowNorm {
     StepNorm norm;
-    int64_t n;
+    int n;
     Real weight[HELD], bias[HELD];
 
-    __device__ RowNorm(const StepNorm &of, int64_t numbers) : norm(of), n(numbers)
+    __device__ RowNorm(const StepNorm &of, int numbers) : norm(of), n(numbers)
     {
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
-            const int64_t c = i * BLOCK + threadIdx.x;
+            const int c = i * BLOCK + (int)threadIdx.x;
             weight[i] = norm.weight && c < n ? norm.weight[c] : (Real)0;
             bias[i] = norm.weight && c < n ? norm.bias[c] : (Real)0;
         }
     }
 
     /* A column of y [B, n] */
-    __device__ void take(Real *y, const Real *moments, int64_t B, int64_t c, Real w, Real shift)
+    __device__ void take(Real *y, const Real *moments, int B, int c, Real w, Real shift)
     {
-        for (int64_t b = 0; b < B && c < n; b++)
+        for (int b = 0; b < B && c < n; b++)
             y[b * n + c] = (y[b * n + c] - moments[2 * b]) * moments[2 * b + 1] * w + shift;
     }
 };
 
 /* y [B, n] <- the norm of x [B, n], or x where there is none. Ends with a barrier; y may be x. */
 template <int BLOCK, int HELD>
-__device__ static void norm_rows(Real *y, const Real *x, RowNorm<BLOCK, HELD> &norm, int64_t B)
+__device__ static void norm_rows(Real *y, const Real *x, RowNorm<BLOCK, HELD> &norm, int B)
 {
     __shared__ Real moments[2 * FEW];
-    const int64_t n = norm.n;
-    for (int64_t b = threadIdx.x / WARP; b < B; b += BLOCK / WARP)
+    const int n = norm.n;
+    for (int b = (int)threadIdx.x / WARP; b < B; b += BLOCK / WARP)
         row_moments(&moments[2 * b], y + b * n, x + b * n, norm.norm.eps, n);
     __syncthreads();
     if (!norm.norm.weight)
         return;
 #pragma unroll
     for (int i = 0; i < HELD; i++)
-        norm.take(y, moments, B, i * BLOCK + threadIdx.x, norm.weight[i], norm.bias[i]);
-    for (int64_t c = HELD * BLOCK + threadIdx.x; c < n; c += BLOCK)
+        norm.take(y, moments, B, i * BLOCK + (int)threadIdx.x, norm.weight[i], norm.bias[i]);
+    for (int c = HELD * BLOCK + (int)threadIdx.x; c < n; c += BLOCK)
         norm.take(y, moments, B, c, norm.norm.weight[c], norm.norm.bias[c]);
     __syncthreads();
 }
@@ -236,13 +235,13 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
     enum { PIECE = WARP * W * PACKS };
     Reals<W> pack[ROWS][PACKS];
 
-    __device__ static int64_t column(int p)
+    __device__ static int column(int p)
     {
         return (p * WARP + (int)threadIdx.x % WARP) * W;
     }
 
     /* The columns from `piece` on of rows of n numbers, that are row_step numbers apart. */
-    __device__ void load(const Real *rows, int64_t row_step, int64_t piece, int64_t n)
+    __device__ void load(const Real *rows, int64_t row_step, int piece, int n)
     {
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
@@ -254,8 +253,8 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
 
     /* sums += the products with the same columns of x [count, n]. */
     template <int COUNT>
-    __device__ void add_products(Real (&sums)[ROWS][COUNT], const Real *x, int64_t count,
-                                 int64_t piece, int64_t n)
+    __device__ void add_products(Real (&sums)[ROWS][COUNT], const Real *x, int count, int piece,
+                                 int n)
     {
 #pragma unroll
         for (int p = 0; p < PACKS; p++) {
@@ -278,13 +277,13 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
     /* sums <- the rows' products with x [count, n], in every lane; the first piece of the rows is
      * here already if begun says so. */
     template <int COUNT>
-    __device__ void multiply(Real (&sums)[ROWS][COUNT], const Real *x, int64_t count,
-                             const Real *rows, int64_t row_step, int64_t n, bool begun)
+    __device__ void multiply(Real (&sums)[ROWS][COUNT], const Real *x, int count, const Real *rows,
+                             int64_t row_step, int n, bool begun)
     {
 #pragma unroll
         for (int i = 0; i < ROWS * COUNT; i++)
             sums[i / COUNT][i % COUNT] = 0;
-        for (int64_t piece = 0; piece < n; piece += PIECE) {
+        for (int piece = 0; piece < n; piece += PIECE) {
             if (piece > 0 || !begun)
                 load(rows, row_step, piece, n);
             add_products(sums, x, count, piece, n);
@@ -330,8 +329,12 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
     const int head = (int)blockIdx.x, b = head / a.H, h = head - b * a.H, width = a.H * a.D;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const HeadMemory m = block_memory<W>(a, head, x + width);
-    const Real *const rows = input.weight + (int64_t)h * a.D * width, *const bias = input.bias + h * a.D;
-    const int position = a.counts[b];
+    const Real *const rows = input.weight + (int64_t)h * a.D * width;
+    const Real *const bias = input.bias + h * a.D;
+    const int64_t row_step = (int64_t)width * width;
+    __shared__ int position;
+    if (threadIdx.x == 0)
+        position = a.counts[b];
 
     Reals<W> ahead[LINEAR_TURNS] = {};
     if (!SOFTMAX)
@@ -339,15 +342,15 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
                    (int)a.F);
     WeightRows<W, 3, 2> weights;
     if (warp < a.D)
-        weights.load(rows + warp * width, width * width, 0, width);
+        weights.load(rows + warp * width, row_step, 0, width);
     RowNorm<ATTEND_THREADS, 1> norm(in.norm, width);
     norm_rows(x, in.x + b * width, norm, 1);
 
-    for (int64_t d = threadIdx.x; in.kept && d < a.D; d += ATTEND_THREADS)
+    for (int d = (int)threadIdx.x; in.kept && d < a.D; d += ATTEND_THREADS)
         in.kept[head * a.D + d] = x[h * a.D + d];
-    for (int64_t d = warp; d < a.D; d += ATTEND_THREADS / WARP) {
+    for (int d = warp; d < a.D; d += ATTEND_THREADS / WARP) {
         Real sums[3][1];
-        weights.multiply(sums, x, 1, rows + d * width, width * width, width, d == warp);
+        weights.multiply(sums, x, 1, rows + d * width, row_step, width, d == warp);
         if (lane == 0) {
             m.query[d] = mapped_number(a, sums[0][0] + bias[d]);
             m.key[d] = mapped_number(a, sums[1][0] + bias[width + d]);
@@ -364,30 +367,30 @@ struct FewProduct {
     StepLinear linear;
     const Real *residual; /* [B, O] or NULL */
     Activation activation;
-    int64_t B, I, O;
+    int B, I, O;
 };
 
 /* A warp a column of out; COUNT: B at most. */
 template <int W, int COUNT>
-__global__ void __launch_bounds__(MULTIPLY_THREADS)
+__global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers it would spill */
     multiply_few(const __grid_constant__ FewProduct p)
 {
     DYNAMIC_SHARED(Real, normed);
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const int64_t o = (int64_t)blockIdx.x * MULTIPLY_WARPS + warp;
-    const Real *const row = p.linear.weight + o * p.I, *x = p.in.x;
+    const int o = (int)blockIdx.x * MULTIPLY_WARPS + warp;
+    const Real *const row = p.linear.weight + (int64_t)o * p.I, *x = p.in.x;
     const bool writes = o < p.O && lane < p.B;
 
     WeightRows<W, 1, 8> weights;
     if (o < p.O)
         weights.load(row, 0, 0, p.I);
     const Real bias = writes ? p.linear.bias[o] : (Real)0;
+    RowNorm<MULTIPLY_THREADS, 4> norm(p.in.norm, p.I);
     const Real residual = writes && p.residual ? p.residual[lane * p.O + o] : (Real)0;
     if (p.in.norm.weight) {
-        RowNorm<MULTIPLY_THREADS, 4> norm(p.in.norm, p.I);
         norm_rows(normed, x, norm, p.B);
         x = normed;
-        for (int64_t i = threadIdx.x; p.in.kept && blockIdx.x == 0 && i < p.B * p.I;
+        for (int i = (int)threadIdx.x; p.in.kept && blockIdx.x == 0 && i < p.B * p.I;
              i += MULTIPLY_THREADS)
             p.in.kept[i] = normed[i];
     }
@@ -406,33 +409,28 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
 /* A block a sequence: out [B, width] <- the last norms of x, where there are any. */
 __global__ void __launch_bounds__(MULTIPLY_THREADS)
     finish_few(Real *out, const Real *x, StepNorm norm, StepNorm last, int32_t *counts,
-               int32_t *positions, int64_t longest, int64_t width)
+               int32_t *positions, int64_t longest, int width)
 {
     DYNAMIC_SHARED(Real, y);
-    const int64_t b = blockIdx.x;
+    const int b = (int)blockIdx.x;
     RowNorm<MULTIPLY_THREADS, 4> first(norm, width), second(last, width);
     norm_rows(y, x + b * width, first, 1);
     norm_rows(y, y, second, 1);
-    for (int64_t c = threadIdx.x; c < width; c += MULTIPLY_THREADS)
+    for (int c = (int)threadIdx.x; c < width; c += MULTIPLY_THREADS)
         out[b * width + c] = y[c];
     if (threadIdx.x == 0)
         advance(counts, positions, longest, b);
 }
 
-template <int W>
+template <int W, bool SOFTMAX>
 static void launch_attend_few(const TransformerStep *step, StepAttention a, const StepInput &in,
                               const StepLinear &input)
 {
     const unsigned heads = (unsigned)(step->B * step->H);
-    if (step->softmax) {
-        a.walk = walk_of(W, step->longest, step->D, ATTEND_THREADS);
-        const size_t bytes = bytes_of(step->width + attention_numbers<W>(a));
-        LAUNCH((attend_few<W, true>), heads, ATTEND_THREADS, bytes, a, in, input);
-    } else {
-        a.walk = walk_of(W, step->F, step->D + 1, ATTEND_THREADS);
-        const size_t bytes = bytes_of(step->width + attention_numbers<W>(a));
-        LAUNCH((attend_few<W, false>), heads, ATTEND_THREADS, bytes, a, in, input);
-    }
+    a.walk = SOFTMAX ? walk_of(W, step->longest, step->D, ATTEND_THREADS)
+                     : walk_of(W, step->F, step->D + 1, ATTEND_THREADS);
+    const size_t bytes = bytes_of(step->width + attention_numbers<W>(a));
+    LAUNCH((attend_few<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in, input);
 }
 
 static void launch_few_product(const FewProduct &p)
@@ -457,11 +455,14 @@ static void attend_to_few(const TransformerStep *step, const StepLayer *layer, c
                           const StepInput &in)
 {
     const StepAttention a = attention_of(step, layer, l);
-    if (step->width % 4 == 0 && packs_fit<4>(layer->input.weight) &&
-        remembered_in_packs(step, layer, ATTEND_THREADS))
-        launch_attend_few<4>(step, a, in, layer->input);
-    else
-        launch_attend_few<1>(step, a, in, layer->input);
+    const bool packs = step->width % 4 == 0 && packs_fit<4>(layer->input.weight) &&
+                       remembered_in_packs(step, layer, ATTEND_THREADS);
+    auto launch = launch_attend_few<1, false>;
+    if (packs)
+        launch = step->softmax ? launch_attend_few<4, true> : launch_attend_few<4, false>;
+    else if (step->softmax)
+        launch = launch_attend_few<1, true>;
+    launch(step, a, in, layer->input);
 }
 
 /* Each layer leaves its residual stream, x + f(x); with post-norm its last norm is still to be taken. */
@@ -470,7 +471,7 @@ static void step_few(Real *out, const Real *x, const TransformerStep *step, cons
     Real *const mixed = step->scratch + l.mixed, *const hidden = step->scratch + l.hidden;
     Real *const middle = step->scratch + l.first, *const end = step->scratch + l.second;
     Real *const normed = step->scratch + l.normed;
-    const int64_t B = step->B, width = step->width, inner = step->inner;
+    const int B = (int)step->B, width = (int)step->width, inner = (int)step->inner;
     const StepNorm none = {};
     StepNorm pending = none;
     for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
@@ -528,8 +529,7 @@ __device__ static inline void unpack(const StepAttention &a, const HeadMemory &m
  * this head's threads still read. */
 template <int W>
 __global__ void __launch_bounds__(THREADS, MANY_BLOCKS)
-    attend_many_softmax(const __grid_constant__ StepAttention a, const Real *packed,
-                        unsigned heads)
+    attend_many_softmax(const __grid_constant__ StepAttention a, const Real *packed, unsigned heads)
 {
     DYNAMIC_SHARED(Real, shared);
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
