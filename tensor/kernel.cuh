@@ -35,6 +35,70 @@
     T *const name = (T *)dynamic_shared_bytes
 #endif
 
+/* ---------------------------------------------------------------- programmatic dependent launch
+ * LAUNCH_DEPENDENT is LAUNCH for a kernel that calls wait_for_previous_kernel. With TAPEGRAD_PDL
+ * (make PDL=yes; compute capability 9.0 or later) its blocks may start before the previous kernel on
+ * the stream has ended, in a captured graph too: the start of a kernel and its first loads then
+ * overlap with the end of the previous one. The rule:
+ *
+ *   Every thread of such a kernel calls wait_for_previous_kernel() once before it writes global
+ *   memory or reads anything that a kernel has written since, and including, the last plain LAUNCH.
+ *
+ * The wait returns when the previous kernel has completed and its writes are visible. Earlier kernels
+ * have completed by then only because the previous kernel waited for its own predecessor: therefore a
+ * thread that needs no result waits too. A kernel launched by LAUNCH starts after all earlier kernels
+ * have completed: begin a sequence of dependent kernels with one, and weights and other memory that
+ * the sequence does not write may be loaded before the wait.
+ *
+ * let_next_kernel_start(): the next kernel, if dependent, may start as soon as all blocks of this one
+ * have called it or have ended. It makes no result visible, so it may be called first of all. */
+#ifndef TAPEGRAD_CUDA_ON_HOST
+#ifdef TAPEGRAD_PDL
+template <typename... P, typename... A>
+static void launch_dependent(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+                             A... arguments)
+{
+    cudaFuncAttributes code;
+    cuda_check(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = cuda_stream();
+    config.attrs = &attribute;
+    config.numAttrs = code.ptxVersion >= 90 ? 1 : 0; /* older code has no instruction that waits */
+    cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+#define LAUNCH_DEPENDENT(kernel, grid, block, shared_bytes, ...)                                   \
+    do {                                                                                           \
+        launch_dependent(kernel, grid, block, shared_bytes, __VA_ARGS__);                          \
+        cuda_launched(#kernel);                                                                    \
+    } while (0)
+#else
+#define LAUNCH_DEPENDENT LAUNCH
+#endif
+
+#if defined(TAPEGRAD_PDL) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define GRID_DEPENDENCY(instruction) asm volatile("griddepcontrol." instruction ";" ::: "memory")
+#else
+#define GRID_DEPENDENCY(instruction) (void)0
+#endif
+
+__device__ static inline void wait_for_previous_kernel(void)
+{
+    GRID_DEPENDENCY("wait");
+}
+
+__device__ static inline void let_next_kernel_start(void)
+{
+    GRID_DEPENDENCY("launch_dependents");
+}
+#endif
+
 enum { THREADS = 256, WARP = 32 };
 
 /* ---------------------------------------------------------------------------------------- storage */

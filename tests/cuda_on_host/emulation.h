@@ -43,6 +43,16 @@ struct Counts {
 };
 extern Counts emulation_counts;
 
+/* Calls f with the address and size of each allocation of every device. */
+void emulation_for_allocations(void (*f)(char *memory, size_t size));
+
+/* Dependent launches (early.cpp). A launch begins; a block of it begins; whether results are hidden
+ * from the block; shows them, and returns false if the block has written there. */
+void early_launch(const void *kernel, bool dependent);
+void early_block(void);
+bool early_hides(void);
+bool early_show(void);
+
 /* Bytes all ones: a float, double or bf16 that is not a number, an index far out of range. Does
  * not mind the sanitizer's redzones. */
 void emulation_fill(void *memory, size_t bytes);

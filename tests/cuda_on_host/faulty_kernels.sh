@@ -54,6 +54,8 @@ else
     plant "$build" ops/linear_cuda.c "s/EPILOGUE_BGRADB/EPILOGUE_BGRADA/" test_products
     plant "$build" ops/linear.c "s/dx.accumulate || x->keep ||/dx.accumulate ||/" test_products
     plant "$build" ops/mma_rows.cuh 's/^    wait_for_copies();//' test_attention
+    plant "$build" nn/transformer_step.cu \
+        '/wait_for_previous_kernel();/{N;s/\(.*\)\n\(.*const Real residual.*\)/\2\n\1/}' test_generation
     plant "$build"-sanitize ops/transpose.cu 's/i + row < p && j + lane < q/i + row < p/' test_layout \
         CC=clang CFLAGS='-O1 -g -fno-omit-frame-pointer' \
         SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'

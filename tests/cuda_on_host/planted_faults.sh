@@ -8,6 +8,7 @@ seeds="0 1 2 3 4 5 6 7"
 flags="-x c++ -std=gnu++17 -pthread -Wall -Wextra -Wshadow -Werror -DTAPEGRAD_CUDA_ON_HOST
        -I$here/include -I$here/faults -g"
 failures=0
+export TAPEGRAD_CUDA_EARLY=1
 
 fail() {
     echo "planted_faults: $*" >&2
@@ -83,6 +84,7 @@ wrong no-syncwarp
 wrong no-barrier-before-ldmatrix
 wrong no-wait-for-copies
 wrong no-barrier-after-copies
+wrong reads-before-waiting
 stops plain leaves-early "has left the kernel"
 stops plain divergent-barriers "waits in __syncthreads"
 stops plain incomplete-warp "has left the kernel while"
@@ -92,6 +94,8 @@ stops plain unaligned-copy "not aligned to its 16 bytes"
 stops plain copies-from-outside "outside of the device's memory"
 stops plain writes-into-copy "has been written before the copy was there"
 stops plain leaves-with-copies "without waiting for its copy"
+stops plain leaves-without-waiting "without wait_for_previous_kernel"
+stops plain writes-before-waiting "before wait_for_previous_kernel"
 stops plain host-pointer "not memory of a device"
 stops plain use-after-free "not memory of a device"
 stops sanitized past-the-end "AddressSanitizer: heap-buffer-overflow"

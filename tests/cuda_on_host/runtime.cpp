@@ -726,6 +726,14 @@ bool emulation_is_memory(const void *pointer, size_t bytes, int device)
     return side.whole && (side.device == PINNED || side.device == device);
 }
 
+void emulation_for_allocations(void (*f)(char *memory, size_t size))
+{
+    Lock lock(all.lock);
+    for (const auto &allocation : all.allocations)
+        if (allocation.second.device >= 0)
+            f((char *)allocation.first, allocation.second.size);
+}
+
 void emulation_check_memory(const char *who, const char *what, const void *pointer, size_t bytes,
                             int device)
 {

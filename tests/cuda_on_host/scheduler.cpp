@@ -44,6 +44,7 @@ struct Thread {
     Fibre *fibre; /* where it waits; none while it is fresh or has ended */
     uint3 index;
     std::vector<Copy> copies;
+    bool waited; /* for the previous kernel */
 };
 
 /* Lanes are bits, save in `runnable`, whose bits are positions in the order of lanes. What lanes
@@ -71,6 +72,7 @@ struct Barrier {
 static struct {
     std::mutex lock;
     const char *kernel;
+    bool dependent;
     const std::function<void()> *thread_body;
     void *dynamic_shared;
     size_t dynamic_bytes;
@@ -231,6 +233,7 @@ static void begin_block(void)
         run.warp_state[w].meeting = run.warp_state[w].ended = 0;
     run.ended = 0;
     run.barrier.waiting = run.barrier.holding = 0;
+    early_block();
     start_turn();
 }
 
@@ -294,6 +297,9 @@ static void end_thread(void)
     if (!copies.empty())
         misuse("has left the kernel without waiting for its copy at %s:%d", copies[0].place.file,
                copies[0].place.line);
+    if (run.dependent && !run.thread[run.current].waited)
+        misuse("has left the kernel, a dependent launch, without wait_for_previous_kernel");
+    run.thread[run.current].waited = false;
     run.thread[run.current].fibre = NULL;
     warp->ended |= 1u << run.current % LANES;
     run.ended++;
@@ -517,6 +523,18 @@ void cuda_host_wait_for_copies(void)
 }
 
 /* ---------------------------------------------------------------------------------------- launches */
+void wait_for_previous_kernel(const char *file, int line)
+{
+    run.thread[run.current].waited = true;
+    if (!early_hides())
+        return;
+    cuda_host_block_barrier(CUDA_HOST_SYNCTHREADS, true, file, line);
+    if (early_hides() && !early_show())
+        misuse("its block has written results of earlier kernels before "
+               "wait_for_previous_kernel at %s:%d",
+               file, line);
+}
+
 void *cuda_host_dynamic_shared(void)
 {
     return run.dynamic_shared;
@@ -552,6 +570,7 @@ static void run_grid(const CudaHostLaunch &launch, const std::function<void()> &
     gridDim = launch.grid;
     blockDim = launch.block;
     run.kernel = launch.name;
+    run.dependent = launch.dependent;
     run.thread_body = &thread;
     run.dynamic_bytes = launch.shared_bytes;
     run.dynamic_shared = allocate_shared(launch.shared_bytes);
@@ -559,6 +578,7 @@ static void run_grid(const CudaHostLaunch &launch, const std::function<void()> &
     run.block = 0;
     number_threads();
     put_blocks_in_order();
+    early_launch(launch.kernel, launch.dependent);
     begin_block();
     run.next = next_thread();
     fibre_switch(fibre_take(run_threads));

@@ -140,6 +140,41 @@ __global__ void reverse_copies(float *out, const float *x, int n)
         copy_async<4>(&kept[i], x + i, 4);
 }
 
+/* After the kernel that wrote x, or before it has ended. */
+__global__ void twice_dependent(float *out, const float *x, int n)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    const float early = planted("reads-before-waiting") && i < n ? x[i] : 0;
+    if (planted("writes-before-waiting") && i < n)
+        out[i] = 0;
+    if (planted("leaves-without-waiting") && i >= n)
+        return;
+    wait_for_previous_kernel();
+    if (i < n)
+        out[i] = 2 * (planted("reads-before-waiting") ? early : x[i]);
+}
+
+static void check_dependents(void)
+{
+    const int n = 77;
+    std::vector<float> x(THREADS);
+    for (int i = 0; i < THREADS; i++)
+        x[(size_t)i] = (float)i;
+    float *in = device_array<float>(THREADS), *out = device_array<float>(THREADS);
+    for (int turn = 0; turn < 2;
+         turn++) { /* the first shows the emulation that these belong together */
+        copy_in(in, x.data(), THREADS);
+        LAUNCH(twice, 2, 32, 0, out, in, THREADS);
+        LAUNCH_DEPENDENT(twice_dependent, 2, 64, 0, in, out, n);
+        LAUNCH_DEPENDENT(twice_dependent, 2, 64, 0, out, in, n);
+        const std::vector<float> got = copy_out(out, THREADS);
+        for (int i = 0; i < n; i++)
+            CHECK(got[(size_t)i] == 8 * (float)i);
+    }
+    cudaFree(in);
+    cudaFree(out);
+}
+
 static void check_reversals(void)
 {
     const int n = 77;
@@ -225,6 +260,7 @@ int main(int count, char **arguments)
         fault = arguments[1];
     check_layernorm();
     check_reversals();
+    check_dependents();
     check_products();
     cudaStreamDestroy(cuda_stream());
     return checked();

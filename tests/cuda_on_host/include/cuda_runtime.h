@@ -50,6 +50,7 @@ struct CudaHostLaunch {
     dim3 grid, block;
     size_t shared_bytes;
     cudaStream_t stream;
+    bool dependent; /* its threads must call wait_for_previous_kernel */
 };
 
 /* Pointers: those among the kernel's arguments, which must be the device's. */
@@ -83,14 +84,20 @@ template <typename... P> struct CudaHostKernel {
 template <typename... P>
 static inline CudaHostKernel<P...> cuda_host_kernel(const char *name, void (*kernel)(P...),
                                                     dim3 grid, dim3 block, size_t shared_bytes,
-                                                    cudaStream_t stream)
+                                                    cudaStream_t stream, bool dependent = false)
 {
-    return { kernel, { name, (const void *)kernel, grid, block, shared_bytes, stream } };
+    return { kernel, { name, (const void *)kernel, grid, block, shared_bytes, stream, dependent } };
 }
 
 #define LAUNCH(kernel, grid, block, shared_bytes, ...)                                             \
     do {                                                                                           \
         cuda_host_kernel(#kernel, kernel, grid, block, shared_bytes, cuda_stream())(__VA_ARGS__);  \
+        cuda_launched(#kernel);                                                                    \
+    } while (0)
+#define LAUNCH_DEPENDENT(kernel, grid, block, shared_bytes, ...)                                   \
+    do {                                                                                           \
+        cuda_host_kernel(#kernel, kernel, grid, block, shared_bytes, cuda_stream(),                \
+                         true)(__VA_ARGS__);                                                       \
         cuda_launched(#kernel);                                                                    \
     } while (0)
 #define DYNAMIC_SHARED(T, name) T *const name = (T *)cuda_host_dynamic_shared()
@@ -253,6 +260,10 @@ static inline void cuda_host_warp_gather(const char *operation, const T &operand
     use(lanes);
     cuda_host_warp_meet(operation, 0xffffffffu, 0, file, line);
 }
+
+/* As in tensor/kernel.cuh. Every thread of a dependent launch must wait. */
+void wait_for_previous_kernel(CUDA_HOST_HERE);
+static inline void let_next_kernel_start(void) {}
 
 static inline void __threadfence(void) {}
 static inline void __threadfence_block(void) {}

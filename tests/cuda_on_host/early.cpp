@@ -1,0 +1,115 @@
+/* With TAPEGRAD_CUDA_EARLY=1: dependent launches (tensor/kernel.cuh) whose blocks start early. Until
+ * all threads of a block have called wait_for_previous_kernel, the elements that were written since
+ * the last plain launch are NaN: a read before the wait gives wrong results, a write is reported. */
+#include "emulation.h"
+
+#include <map>
+#include <set>
+#include <stdlib.h>
+#include <string.h>
+#include <vector>
+
+enum { UNIT = 4, PIECE = 4096 }; /* bytes: of the smallest element; compared at once */
+enum { EARLY_BLOCKS = 8 };       /* per launch */
+
+typedef std::vector<char> Bytes;
+
+/* bytes: of an allocation before the last plain launch; of a range before it was hidden. */
+struct Range {
+    char *begin;
+    Bytes bytes;
+};
+
+static std::map<char *, Bytes> before;
+static std::vector<Range> written, hidden;
+static int blocks;
+
+static bool enabled(void)
+{
+    static const char *text = getenv("TAPEGRAD_CUDA_EARLY");
+    return text && strcmp(text, "1") == 0;
+}
+
+static void remember(char *memory, size_t size)
+{
+    before[memory].assign(memory, memory + size);
+}
+
+static void add_written(char *memory, size_t size)
+{
+    if (!written.empty() && written.back().begin + written.back().bytes.size() == memory)
+        written.back().bytes.resize(written.back().bytes.size() + size);
+    else
+        written.push_back({ memory, Bytes(size) });
+}
+
+static void compare(char *memory, const char *old, size_t size, size_t unit)
+{
+    for (size_t i = 0, length; i < size; i += length) {
+        length = size - i < unit ? size - i : unit;
+        if (memcmp(memory + i, old + i, length) == 0)
+            continue;
+        if (unit == PIECE)
+            compare(memory + i, old + i, length, UNIT);
+        else
+            add_written(memory + i, length);
+    }
+}
+
+/* Memory that was allocated since was all ones. */
+static void find_written(char *memory, size_t size)
+{
+    Bytes &old = before[memory];
+    if (old.size() != size)
+        old.assign(size, (char)0xff);
+    compare(memory, old.data(), size, PIECE);
+}
+
+/* Memory is copied before those plain launches only whose kernel has once preceded a dependent one. */
+void early_launch(const void *kernel, bool dependent)
+{
+    static std::set<const void *> begin_chains;
+    static const void *last_plain;
+    static bool remembered;
+    if (!enabled())
+        return;
+    written.clear();
+    blocks = 0;
+    if (!dependent) {
+        last_plain = kernel;
+        remembered = begin_chains.count(kernel) > 0;
+        if (remembered)
+            emulation_for_allocations(remember);
+    } else if (remembered)
+        emulation_for_allocations(find_written);
+    else
+        begin_chains.insert(last_plain);
+}
+
+void early_block(void)
+{
+    if (written.empty() || ++blocks > EARLY_BLOCKS)
+        return;
+    hidden = written;
+    for (Range &range : hidden) {
+        memcpy(range.bytes.data(), range.begin, range.bytes.size());
+        emulation_fill(range.begin, range.bytes.size());
+    }
+}
+
+bool early_hides(void)
+{
+    return !hidden.empty();
+}
+
+bool early_show(void)
+{
+    bool untouched = true;
+    for (const Range &range : hidden) {
+        for (size_t i = 0; i < range.bytes.size(); i++)
+            untouched &= range.begin[i] == (char)0xff;
+        memcpy(range.begin, range.bytes.data(), range.bytes.size());
+    }
+    hidden.clear();
+    return untouched;
+}
