@@ -326,6 +326,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
                StepLinear input)
 {
     DYNAMIC_SHARED(Real, x);
+    let_next_kernel_start();
     const int head = (int)blockIdx.x, b = head / a.H, h = head - b * a.H, width = a.H * a.D;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const HeadMemory m = block_memory<W>(a, head, x + width);
@@ -344,6 +345,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
     if (warp < a.D)
         weights.load(rows + warp * width, row_step, 0, width);
     RowNorm<ATTEND_THREADS, 1> norm(in.norm, width);
+    wait_for_previous_kernel();
     norm_rows(x, in.x + b * width, norm, 1);
 
     for (int d = (int)threadIdx.x; in.kept && d < a.D; d += ATTEND_THREADS)
@@ -376,6 +378,7 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers i
     multiply_few(const __grid_constant__ FewProduct p)
 {
     DYNAMIC_SHARED(Real, normed);
+    let_next_kernel_start();
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int o = (int)blockIdx.x * MULTIPLY_WARPS + warp;
     const Real *const row = p.linear.weight + (int64_t)o * p.I, *x = p.in.x;
@@ -386,6 +389,7 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers i
         weights.load(row, 0, 0, p.I);
     const Real bias = writes ? p.linear.bias[o] : (Real)0;
     RowNorm<MULTIPLY_THREADS, 4> norm(p.in.norm, p.I);
+    wait_for_previous_kernel();
     const Real residual = writes && p.residual ? p.residual[lane * p.O + o] : (Real)0;
     if (p.in.norm.weight) {
         norm_rows(normed, x, norm, p.B);
@@ -414,6 +418,7 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
     DYNAMIC_SHARED(Real, y);
     const int b = (int)blockIdx.x;
     RowNorm<MULTIPLY_THREADS, 4> first(norm, width), second(last, width);
+    wait_for_previous_kernel();
     norm_rows(y, x + b * width, first, 1);
     norm_rows(y, y, second, 1);
     for (int c = (int)threadIdx.x; c < width; c += MULTIPLY_THREADS)
@@ -422,15 +427,19 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
         advance(counts, positions, longest, b);
 }
 
+/* begins: whether it is the step's first kernel, before which every earlier kernel must complete. */
 template <int W, bool SOFTMAX>
 static void launch_attend_few(const TransformerStep *step, StepAttention a, const StepInput &in,
-                              const StepLinear &input)
+                              const StepLinear &input, bool begins)
 {
     const unsigned heads = (unsigned)(step->B * step->H);
     a.walk = SOFTMAX ? walk_of(W, step->longest, step->D, ATTEND_THREADS)
                      : walk_of(W, step->F, step->D + 1, ATTEND_THREADS);
     const size_t bytes = bytes_of(step->width + attention_numbers<W>(a));
-    LAUNCH((attend_few<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in, input);
+    if (begins)
+        LAUNCH((attend_few<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in, input);
+    else
+        LAUNCH_DEPENDENT((attend_few<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in, input);
 }
 
 static void launch_few_product(const FewProduct &p)
@@ -439,11 +448,11 @@ static void launch_few_product(const FewProduct &p)
     const unsigned blocks = (unsigned)((p.O + MULTIPLY_WARPS - 1) / MULTIPLY_WARPS);
     const size_t bytes = p.in.norm.weight ? bytes_of(p.B * p.I) : 0;
     if (packs && p.B == 1)
-        LAUNCH((multiply_few<4, 1>), blocks, MULTIPLY_THREADS, bytes, p);
+        LAUNCH_DEPENDENT((multiply_few<4, 1>), blocks, MULTIPLY_THREADS, bytes, p);
     else if (packs)
-        LAUNCH((multiply_few<4, FEW>), blocks, MULTIPLY_THREADS, bytes, p);
+        LAUNCH_DEPENDENT((multiply_few<4, FEW>), blocks, MULTIPLY_THREADS, bytes, p);
     else
-        LAUNCH((multiply_few<1, FEW>), blocks, MULTIPLY_THREADS, bytes, p);
+        LAUNCH_DEPENDENT((multiply_few<1, FEW>), blocks, MULTIPLY_THREADS, bytes, p);
 }
 
 static Activation activation_of_step(const TransformerStep *step)
@@ -462,7 +471,7 @@ static void attend_to_few(const TransformerStep *step, const StepLayer *layer, c
         launch = step->softmax ? launch_attend_few<4, true> : launch_attend_few<4, false>;
     else if (step->softmax)
         launch = launch_attend_few<1, true>;
-    launch(step, a, in, layer->input);
+    launch(step, a, in, layer->input, layer == step->layer);
 }
 
 /* Each layer leaves its residual stream, x + f(x); with post-norm its last norm is still to be taken. */
@@ -504,8 +513,8 @@ static void step_few(Real *out, const Real *x, const TransformerStep *step, cons
         x = end;
         pending = step->pre_norm ? none : layer->norm2;
     }
-    LAUNCH(finish_few, (unsigned)B, MULTIPLY_THREADS, bytes_of(width), out, x, pending, step->norm,
-           step->counts, step->positions, step->longest, width);
+    LAUNCH_DEPENDENT(finish_few, (unsigned)B, MULTIPLY_THREADS, bytes_of(width), out, x, pending,
+                     step->norm, step->counts, step->positions, step->longest, width);
 }
 
 /* ================================================================================== many sequences */
@@ -532,6 +541,7 @@ __global__ void __launch_bounds__(THREADS, MANY_BLOCKS)
     attend_many_softmax(const __grid_constant__ StepAttention a, const Real *packed, unsigned heads)
 {
     DYNAMIC_SHARED(Real, shared);
+    wait_for_previous_kernel();
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
         const unsigned b = head / (unsigned)a.H;
         const HeadMemory m = block_memory<W>(a, head, shared);
@@ -559,6 +569,7 @@ __global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* resident: as MANY_BLO
 {
     DYNAMIC_SHARED(Real, shared);
     const StepAttention a = of_size<SIZE>(given);
+    wait_for_previous_kernel();
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
         Real *const T = a.sums + (int64_t)head * a.F * (a.D + 1), *state = T;
         Real *memory = shared + state_size<SIZE>;
@@ -597,8 +608,8 @@ static void launch_attend_many_softmax(const TransformerStep *step, StepAttentio
 {
     const unsigned heads = (unsigned)(step->B * step->H);
     a.walk = walk_of(W, step->longest, step->D, THREADS);
-    LAUNCH(attend_many_softmax<W>, blocks_for(heads, 1), THREADS, bytes_of(attention_numbers<W>(a)),
-           a, packed, heads);
+    LAUNCH_DEPENDENT(attend_many_softmax<W>, blocks_for(heads, 1), THREADS,
+                     bytes_of(attention_numbers<W>(a)), a, packed, heads);
 }
 
 template <int SIZE>
@@ -607,7 +618,7 @@ static void launch_attend_many_linear(const TransformerStep *step, const StepAtt
 {
     const unsigned heads = (unsigned)(step->B * step->H);
     const size_t bytes = bytes_of(state_size<SIZE> + (a.memory ? 0 : head_numbers(a)));
-    LAUNCH(attend_many_linear<SIZE>, blocks_for(heads, 1), WARP, bytes, a, packed, heads);
+    LAUNCH_DEPENDENT(attend_many_linear<SIZE>, blocks_for(heads, 1), WARP, bytes, a, packed, heads);
 }
 
 static void attend_to_many(const TransformerStep *step, const StepLayer *layer, const Layout &l)

@@ -225,11 +225,10 @@ START_TEST(with_heads_of_32_and_64)
 {
     for (FeatureMap features = 0; features <= FEATURES_SQUARED_RELU; features++)
         for (int64_t size = 32; size <= 64; size += 32)
-            check_positions((TransformerConfig){ .layers = 1,
-                                                 .heads = 3,
-                                                 .head_dim = size,
-                                                 .features = features },
-                            9);
+            check_positions(
+                (TransformerConfig){
+                    .layers = 1, .heads = 3, .head_dim = size, .features = features },
+                9);
 }
 END_TEST
 
@@ -1076,6 +1075,7 @@ END_TEST
 
 int main(void)
 {
+    setenv("TAPEGRAD_CUDA_EARLY", "1", 0); /* the emulation checks dependent launches */
     const TTest *const tests[] = { a_step_is_the_parallel_form_at_its_position,
                                    with_every_feature_map,
                                    with_every_arrangement_of_a_layer,
