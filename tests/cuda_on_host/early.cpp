@@ -32,7 +32,8 @@ static bool enabled(void)
 
 static void remember(char *memory, size_t size)
 {
-    before[memory].assign(memory, memory + size);
+    before[memory].resize(size);
+    emulation_copy(before[memory].data(), memory, size);
 }
 
 static void add_written(char *memory, size_t size)
@@ -43,15 +44,11 @@ static void add_written(char *memory, size_t size)
         written.push_back({ memory, Bytes(size) });
 }
 
-static void compare(char *memory, const char *old, size_t size, size_t unit)
+static void find_written_elements(char *memory, const char *now, const char *old, size_t size)
 {
     for (size_t i = 0, length; i < size; i += length) {
-        length = size - i < unit ? size - i : unit;
-        if (memcmp(memory + i, old + i, length) == 0)
-            continue;
-        if (unit == PIECE)
-            compare(memory + i, old + i, length, UNIT);
-        else
+        length = size - i < UNIT ? size - i : (size_t)UNIT;
+        if (memcmp(now + i, old + i, length) != 0)
             add_written(memory + i, length);
     }
 }
@@ -62,7 +59,13 @@ static void find_written(char *memory, size_t size)
     Bytes &old = before[memory];
     if (old.size() != size)
         old.assign(size, (char)0xff);
-    compare(memory, old.data(), size, PIECE);
+    char now[PIECE];
+    for (size_t i = 0, length; i < size; i += length) {
+        length = size - i < PIECE ? size - i : (size_t)PIECE;
+        emulation_copy(now, memory + i, length);
+        if (memcmp(now, &old[i], length) != 0)
+            find_written_elements(memory + i, now, &old[i], length);
+    }
 }
 
 /* Memory is copied before those plain launches only whose kernel has once preceded a dependent one. */
@@ -92,7 +95,7 @@ void early_block(void)
         return;
     hidden = written;
     for (Range &range : hidden) {
-        memcpy(range.bytes.data(), range.begin, range.bytes.size());
+        emulation_copy(range.bytes.data(), range.begin, range.bytes.size());
         emulation_fill(range.begin, range.bytes.size());
     }
 }
@@ -106,9 +109,11 @@ bool early_show(void)
 {
     bool untouched = true;
     for (const Range &range : hidden) {
-        for (size_t i = 0; i < range.bytes.size(); i++)
-            untouched &= range.begin[i] == (char)0xff;
-        memcpy(range.begin, range.bytes.data(), range.bytes.size());
+        Bytes now(range.bytes.size());
+        emulation_copy(now.data(), range.begin, now.size());
+        for (char byte : now)
+            untouched &= byte == (char)0xff;
+        emulation_copy(range.begin, range.bytes.data(), range.bytes.size());
     }
     hidden.clear();
     return untouched;

@@ -57,6 +57,9 @@ bool early_show(void);
  * not mind the sanitizer's redzones. */
 void emulation_fill(void *memory, size_t bytes);
 
+/* memcpy that does not mind them either. */
+void emulation_copy(void *to, const void *from, size_t bytes);
+
 /* A section of the program or library that the emulation is linked into; empty if there is none. */
 struct Section {
     char *begin;

@@ -187,6 +187,17 @@ UNSANITIZED void emulation_fill(void *memory, size_t bytes)
 #endif
 }
 
+UNSANITIZED void emulation_copy(void *to, const void *from, size_t bytes)
+{
+#ifdef __x86_64__
+    __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+#else
+    volatile char *byte = (volatile char *)to;
+    for (const volatile char *source = (const volatile char *)from; bytes--;)
+        *byte++ = *source++;
+#endif
+}
+
 static void set_all_runnable(void)
 {
     const int last = run.threads - (run.warps - 1) * LANES; /* lanes of the last warp */
