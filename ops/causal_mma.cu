@@ -169,24 +169,29 @@ static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Rea
 
 /* ------------------------------------------------------------------------------------- the passes */
 
-#define LAUNCH_MMA(kernel, blocks, K, bytes, ...)                                                  \
+/* launch: LAUNCH or LAUNCH_DEPENDENT */
+#define LAUNCH_MMA(launch, kernel, blocks, K, bytes, ...)                                          \
     do {                                                                                           \
         allow_shared_memory(kernel, bytes);                                                        \
-        LAUNCH(kernel, (unsigned)(blocks), (int)K::THREADS_PER_BLOCK, bytes, __VA_ARGS__);         \
+        launch(kernel, (unsigned)(blocks), (int)K::THREADS_PER_BLOCK, bytes, __VA_ARGS__);         \
     } while (0)
 
-/* The sums of segments of S, or R, or both */
+/* The sums of segments of S, or R, or both. Those of R need dden, from the kernel before. */
 template <typename T, int SIZE> static void sum_segments(CausalMma<T> *c, int first_sum, int sums)
 {
     typedef Kernels<T, SIZE> K;
     const int64_t few = 8; /* segments of a head whose sums a block may add up itself */
     const int64_t slot = Mma<T, SIZE>::SLOT;
-    LAUNCH_MMA((mma_sum_segments<T, SIZE>), c->blocks * sums, K, (int)K::SUM_BYTES, *c, first_sum,
-               sums);
+    if (first_sum + sums > 1)
+        LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_sum_segments<T, SIZE>), c->blocks * sums, K,
+                   (int)K::SUM_BYTES, *c, first_sum, sums);
+    else
+        LAUNCH_MMA(LAUNCH, (mma_sum_segments<T, SIZE>), c->blocks * sums, K, (int)K::SUM_BYTES, *c,
+                   first_sum, sums);
     c->added_up = tiles_for(c->chunks, c->per_block) > few;
     if (c->added_up)
-        LAUNCH(add_up_segments<T>, blocks_for(sums * c->heads * slot), THREADS, 0, *c, first_sum,
-               sums, slot);
+        LAUNCH_DEPENDENT(add_up_segments<T>, blocks_for(sums * c->heads * slot), THREADS, 0, *c,
+                         first_sum, sums, slot);
 }
 
 template <typename T, int SIZE>
@@ -200,9 +205,12 @@ static void forward(Real *out, Real *den, Real *final_state, Real *scratch, cons
     c.sums[0] = scratch;
     if (plan.blocks == 0)
         return;
-    if (plan.cuts_heads)
+    if (plan.cuts_heads) {
         sum_segments<T, SIZE>(&c, 0, 1);
-    LAUNCH_MMA((mma_forward<T, SIZE>), c.blocks, K, (int)K::FORWARD_BYTES, c);
+        LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_forward<T, SIZE>), c.blocks, K, (int)K::FORWARD_BYTES, c);
+    } else {
+        LAUNCH_MMA(LAUNCH, (mma_forward<T, SIZE>), c.blocks, K, (int)K::FORWARD_BYTES, c);
+    }
 }
 
 template <typename T, int SIZE>
@@ -228,7 +236,7 @@ static void backward(const LinearScanGradient &d, const Real *dout, const Real *
     launch_row_deltas<T, Mma<T, SIZE>::PARTS>(scratch, dout, out, den,
                                               (x->offsets ? 1 : x->B) * x->N * x->H, x->M);
     sum_segments<T, SIZE>(&c, plan.cuts_heads ? 0 : 1, plan.cuts_heads ? 2 : 1);
-    LAUNCH_MMA((mma_backward<T, SIZE>), c.blocks, K, (int)K::BACKWARD_BYTES, c);
+    LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_backward<T, SIZE>), c.blocks, K, (int)K::BACKWARD_BYTES, c);
 }
 
 void causal_mma_forward(Real *out, Real *den, Real *final_state, Real *scratch, const LinearScan *s)

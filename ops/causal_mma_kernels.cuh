@@ -70,6 +70,8 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
     typedef MmaMemory<T, SIZE, 2, false> Memory;
     DYNAMIC_SHARED(Bfloat16, memory);
     const Memory m = { memory };
+    let_next_kernel_start();
+    wait_for_previous_kernel();
     const int64_t block = blockIdx.x / sums;
     const int which = first_sum + (int)(blockIdx.x % sums), first = 2 * which;
     const int64_t limit = min((block + 1) * c.per_block, c.heads * c.chunks);
@@ -102,6 +104,8 @@ __global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, int firs
                                 int64_t slot_size)
 {
     enum { BATCH = 8 }; /* independent loads */
+    let_next_kernel_start();
+    wait_for_previous_kernel();
     GRID_FOR(i, sums * c.heads * slot_size) {
         const int which = first_sum + (int)(i / (c.heads * slot_size));
         const int64_t head = i / slot_size % c.heads;
@@ -197,6 +201,8 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
     typedef MmaMemory<T, SIZE, 3, true> Memory;
     DYNAMIC_SHARED(Bfloat16, memory);
     const Memory m = { memory };
+    let_next_kernel_start();
+    wait_for_previous_kernel();
     const int64_t limit = min((blockIdx.x + 1) * c.per_block, c.heads * c.chunks);
     for (int64_t chunk = blockIdx.x * c.per_block; chunk < limit;) {
         const Segment s = segment_at(c, blockIdx.x, chunk);
@@ -349,6 +355,8 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
     typedef MmaMemory<T, SIZE, ARGUMENTS, true> Memory;
     DYNAMIC_SHARED(Bfloat16, memory);
     const Memory m = { memory };
+    let_next_kernel_start();
+    wait_for_previous_kernel();
     const int64_t limit = min((blockIdx.x + 1) * c.per_block, c.heads * c.chunks);
     for (int64_t chunk = blockIdx.x * c.per_block; chunk < limit;) {
         const Segment s = segment_at(c, blockIdx.x, chunk);

@@ -559,6 +559,7 @@ END_TEST
 
 int main(void)
 {
+    setenv("TAPEGRAD_CUDA_EARLY", "1", 0); /* the emulation checks dependent launches */
     return run_tests_after(
         "attention", make_tape,
         (const TTest *const[]){

@@ -314,6 +314,7 @@ END_TEST
 
 int main(void)
 {
+    setenv("TAPEGRAD_CUDA_EARLY", "1", 0); /* the emulation checks dependent launches */
     return run_tests_after("attention_options", make_tape,
                            (const TTest *const[]){ feature_maps, causal_key_lengths, offsets,
                                                    states, forms, forms_of_long_sequences,
