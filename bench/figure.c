@@ -97,13 +97,14 @@ static int64_t available_mib(void)
 }
 
 /* The command within its time and, on the CPU, its memory; errors go where its results go. */
-static Command limited(const Figure *figure, const BenchOptions *options, Command command)
+static Command limited(const Figure *figure, const BenchOptions *options, int64_t seconds,
+                       Command command)
 {
     Command whole = { "" };
     const int64_t mib = figure->memory ? figure->memory : available_mib() * 3 / 4;
     if (mib && !device_is_cuda(options->device))
         command_append(&whole, "ulimit -d %lld; ", (long long)mib * 1024);
-    command_append(&whole, "exec timeout %lld %s 2>&1", (long long)figure->limit, command.text);
+    command_append(&whole, "exec timeout %lld %s 2>&1", (long long)seconds, command.text);
     return whole;
 }
 
@@ -130,15 +131,26 @@ static bool run(Point *point, Command command)
     enum { TIMED_OUT = 124 };
     const int status = pipe ? pclose(pipe) : -1;
     if (WIFEXITED(status) && WEXITSTATUS(status) == TIMED_OUT)
-        strcpy(last, "it took longer than --limit");
+        strcpy(last, "it took longer than --limit or --total allows");
     if (status != 0 || !found)
         printf("  ends here: %s\n", last);
     return status == 0 && found;
 }
 
+/* Seconds of --total that are left, or --limit when there are more. */
+static int64_t seconds_left(Figure *figure)
+{
+    if (figure->first_started == 0)
+        figure->first_started = bench_seconds();
+    const int64_t passed = (int64_t)(bench_seconds() - figure->first_started);
+    const int64_t left = figure->total ? figure->total - passed : figure->limit;
+    return left < figure->limit ? left : figure->limit;
+}
+
 void figure_measure(Figure *figure, const BenchOptions *options, Line line, Command command,
                     int64_t tokens)
 {
+    snprintf(figure->where, sizeof figure->where, "%s", bench_where(options).text);
     printf("%s\n", line.name);
     for (int64_t length = figure->shortest; length <= figure->longest && line.count < MOST_POINTS;
          length *= 2) {
@@ -147,8 +159,11 @@ void figure_measure(Figure *figure, const BenchOptions *options, Line line, Comm
         command_append(&whole, " --method %s --length %lld --batch %lld", line.name,
                        (long long)length, (long long)point.batch);
         printf("%8lld", (long long)length);
+        const int64_t seconds = seconds_left(figure);
+        if (seconds <= 0)
+            printf("  ends here: the seconds of --total are over\n");
         fflush(stdout);
-        if (!run(&point, limited(figure, options, whole)))
+        if (seconds <= 0 || !run(&point, limited(figure, options, seconds, whole)))
             break;
         const double samples = (double)point.batch;
         printf("  %10.3f ms  %10.2f MiB a sample\n", point.ms / samples,
@@ -159,6 +174,52 @@ void figure_measure(Figure *figure, const BenchOptions *options, Line line, Comm
 }
 
 /* ------------------------------------------------------------------------------------ the results */
+/* The text of a record's field, of at most size - 1 characters; "" where it has none. */
+static void text_in(const char *record, const char *field, char *text, size_t size)
+{
+    char name[32];
+    snprintf(name, sizeof name, "\"%s\": \"", field);
+    const char *place = strstr(record, name);
+    place = place ? place + strlen(name) : "";
+    snprintf(text, size, "%.*s", (int)strcspn(place, "\""), place);
+}
+
+/* A line of the records, which bench_record has written. */
+static bool read_point(const char *record, const char *method, Point *point)
+{
+    char name[64];
+    double length, batch;
+    text_in(record, "method", name, sizeof name);
+    if (strcmp(name, method) != 0 || !number_in(record, "\"N\": ", &length) ||
+        !number_in(record, "\"B\": ", &batch) ||
+        !number_in(record, "\"ms_per_sample\": ", &point->ms) ||
+        !number_in(record, "\"bytes_per_sample\": ", &point->bytes))
+        return false;
+    point->length = (int64_t)length;
+    point->batch = (int64_t)batch;
+    point->ms *= batch;
+    point->bytes *= batch;
+    return true;
+}
+
+void figure_read(Figure *figure, Line line)
+{
+    FILE *file = fopen(figure->draw, "r");
+    char record[1024];
+    if (!file) {
+        perror(figure->draw);
+        exit(1);
+    }
+    while (line.count < MOST_POINTS && fgets(record, sizeof record, file))
+        if (read_point(record, line.name, &line.points[line.count])) {
+            line.count++;
+            text_in(record, "sizes", figure->sizes, sizeof figure->sizes);
+            text_in(record, "where", figure->where, sizeof figure->where);
+        }
+    fclose(file);
+    figure->lines[figure->count++] = line;
+}
+
 static FILE *open_result(const Figure *figure, const char *ending)
 {
     char path[4096];
@@ -185,7 +246,10 @@ static void need_points(const Figure *figure)
         if (figure->lines[l].count > 0)
             return;
     fflush(stdout);
-    fprintf(stderr, "no point was measured; the reasons stand above\n");
+    if (figure->draw)
+        fprintf(stderr, "--draw %s: no record of this figure was found there\n", figure->draw);
+    else
+        fprintf(stderr, "no point was measured; the reasons stand above\n");
     exit(1);
 }
 
@@ -209,18 +273,23 @@ void figure_save(const Figure *figure, BenchOptions *options)
             fprintf(table, "%s,%lld,%lld,%.6g,%.0f\n", line->name, length, batch, ms, bytes);
             bench_record(options,
                          "\"method\": \"%s\", \"N\": %lld, \"B\": %lld, \"ms_per_sample\": %.6g, "
-                         "\"bytes_per_sample\": %.0f, \"where\": \"%s\"",
-                         line->name, length, batch, ms, bytes, bench_where(options).text);
+                         "\"bytes_per_sample\": %.0f, \"sizes\": \"%s\", \"where\": \"%s\"",
+                         line->name, length, batch, ms, bytes, figure->sizes, figure->where);
         }
     close_result(table, "the table");
 }
 
-void figure_need_gnuplot(void)
+/* The least and the greatest length of a point. */
+static void lengths(const Figure *figure, int64_t *least, int64_t *greatest)
 {
-    if (system("command -v gnuplot >/dev/null 2>&1") != 0) {
-        fprintf(stderr, "gnuplot draws the figure and was not found; install gnuplot-nox\n");
-        exit(1);
-    }
+    *least = INT64_MAX;
+    *greatest = 0;
+    for (int l = 0; l < figure->count; l++)
+        for (int p = 0; p < figure->lines[l].count; p++) {
+            const int64_t length = figure->lines[l].points[p].length;
+            *least = length < *least ? length : *least;
+            *greatest = length > *greatest ? length : *greatest;
+        }
 }
 
 static void print_points(const Line *line, FILE *gnuplot, int index)
@@ -233,8 +302,18 @@ static void print_points(const Line *line, FILE *gnuplot, int index)
     fprintf(gnuplot, "END\n");
 }
 
-FILE *figure_draw(const Figure *figure, int width, int height)
+FILE *figure_draw(const Figure *figure, const char *program, int width, int height)
 {
+    int64_t least, greatest;
+    need_points(figure);
+    lengths(figure, &least, &greatest);
+    if (system("command -v gnuplot >/dev/null 2>&1") != 0) {
+        const char *output = figure->output;
+        printf("%s.svg is not drawn, for gnuplot was not found; where it is installed:\n"
+               "  %s --draw %s.json --output %s\n",
+               output, program, output, output);
+        return NULL;
+    }
     FILE *gnuplot = popen("gnuplot", "w");
     if (!gnuplot) {
         perror("gnuplot");
@@ -251,7 +330,7 @@ FILE *figure_draw(const Figure *figure, int width, int height)
             "set xlabel 'length of the sequence, positions'\n"
             "set xrange [%lld*0.9:%lld*1.1]\n"
             "set key at screen 0.795,0.8 left top reverse Left samplen 2 spacing 1.2 font ',13'\n",
-            width, height, figure->output, (long long)figure->shortest, (long long)figure->longest);
+            width, height, figure->output, (long long)least, (long long)greatest);
     for (int l = 0; l < figure->count; l++)
         if (figure->lines[l].count > 0)
             print_points(&figure->lines[l], gnuplot, l);
@@ -282,5 +361,8 @@ void figure_end(const Figure *figure, FILE *gnuplot)
                 figure->output);
         exit(1);
     }
-    printf("%s.csv, %s.json, %s.svg\n", figure->output, figure->output, figure->output);
+    if (figure->draw)
+        printf("%s.svg\n", figure->output);
+    else
+        printf("%s.csv, %s.json, %s.svg\n", figure->output, figure->output, figure->output);
 }

@@ -24,11 +24,16 @@ typedef struct Line {
 typedef struct Figure {
     int64_t shortest, longest; /* lengths; each is twice the one before */
     int64_t limit, memory;     /* what a point's process may take */
+    int64_t total;             /* seconds for all points, or 0: no limit */
     const char *output;
+    const char *draw;   /* nothing is measured: records of an earlier run, or NULL */
     const char *method; /* one point alone: of this method, or NULL */
     int64_t length, batch;
     Line lines[MOST_LINES];
     int count;
+    char sizes[128];      /* of what is measured, in words, */
+    char where[64];       /* and bench_where: the picture's second line */
+    double first_started; /* the clock when the first point was started, or 0 */
 } Figure;
 
 /* Their rows for bench_begin_with. */
@@ -39,7 +44,11 @@ typedef struct Figure {
     { "limit", "seconds that a point's process may take", &(f).limit, 1, NULL },                   \
     { "memory", "MiB that it may take on the CPU; 0: three quarters of what is free",              \
       &(f).memory, 0, NULL },                                                                      \
+    { "total", "seconds for all points; later ones are left out; 0: no limit", &(f).total, 0,      \
+      NULL },                                                                                      \
     { "output", "write TEXT.csv, TEXT.json, TEXT.svg", NULL, 0, &(f).output },                     \
+    { "draw", "measure nothing: write TEXT.svg of --output from these records (TEXT.json)", NULL,  \
+      0, &(f).draw },                                                                              \
     { "method", "measure one point, of this method, and print it", NULL, 0, &(f).method },         \
     { "length", "with --method: the context length", &(f).length, 1, NULL },                       \
     { "batch", "with --method: sequences", &(f).batch, 1, NULL }
@@ -66,21 +75,22 @@ Command command_again(int argc, char **argv);
 /* popen for reading what it prints. It may use all processors. */
 FILE *command_run(Command command);
 
-/* Raises no error, but ends the program, unless gnuplot is there. */
-void figure_need_gnuplot(void);
-
 /* Adds a line and measures its points, from the shortest on until one fails. The command gets
  * --method NAME --length N --batch B behind it, B = tokens / N, but 1 at least. */
 void figure_measure(Figure *figure, const BenchOptions *options, Line line, Command command,
                     int64_t tokens);
 
+/* Adds a line with the points that --draw's records have of it, and reads sizes and where. */
+void figure_read(Figure *figure, Line line);
+
 /* Writes the table and the records; ends the program when there are no points at all. */
 void figure_save(const Figure *figure, BenchOptions *options);
 
-/* Starts gnuplot with the points and what all pictures have in common. Then, for every panel,
+/* Starts gnuplot with the points and what all pictures have in common, or returns NULL and prints
+ * the command that draws the picture where gnuplot is installed. Then, for every panel,
  * figure_plot draws the lines by an expression of gnuplot's for y: of a sample, column 2 has the
  * milliseconds and 3 the MiB. */
-FILE *figure_draw(const Figure *figure, int width, int height);
+FILE *figure_draw(const Figure *figure, const char *program, int width, int height);
 void figure_plot(const Figure *figure, FILE *gnuplot, const char *y);
 void figure_end(const Figure *figure, FILE *gnuplot);
 

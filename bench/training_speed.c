@@ -120,19 +120,19 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
 }
 
 /* ------------------------------------------------------------------------------------- the figure */
-static void draw(const Figure *figure, const BenchOptions *options)
+static void draw(const Figure *figure, const char *program)
 {
-    FILE *gnuplot = figure_draw(figure, 860, 500);
+    FILE *gnuplot = figure_draw(figure, program, 860, 500);
+    if (!gnuplot)
+        return;
     fprintf(gnuplot,
             "set lmargin at screen 0.11\nset rmargin at screen 0.71\n"
             "set bmargin at screen 0.16\nset tmargin at screen 0.84\n"
             "set key at screen 0.73,0.8\n"
             "set label 1 'A training step of a decoder' at screen 0.41,0.955 center font ',17'\n"
-            "set label 2 '%lld layers of %lld heads of %lld, %lld symbols, one sequence; %s' at "
-            "screen 0.41,0.9 center textcolor '#555555'\n"
+            "set label 2 '%s; %s' at screen 0.41,0.9 center textcolor '#555555'\n"
             "set ylabel 'time per step, s'\n",
-            (long long)layers, (long long)heads, (long long)head_dim, (long long)vocabulary,
-            bench_where(options).text);
+            figure->sizes, figure->where);
     figure_plot(figure, gnuplot, "($2/1000)");
     figure_end(figure, gnuplot);
 }
@@ -161,7 +161,15 @@ int main(int argc, char **argv)
         measure_point(&options, &figure);
         return EXIT_SUCCESS;
     }
-    figure_need_gnuplot();
+    if (figure.draw) {
+        for (int i = 0; i < METHODS; i++)
+            figure_read(&figure, methods[i].line);
+        draw(&figure, argv[0]);
+        return EXIT_SUCCESS;
+    }
+    snprintf(figure.sizes, sizeof figure.sizes,
+             "%lld layers of %lld heads of %lld, %lld symbols, one sequence", (long long)layers,
+             (long long)heads, (long long)head_dim, (long long)vocabulary);
     printf("a training step, %lld layers, H=%lld D=%lld, %lld symbols, %s\n", (long long)layers,
            (long long)heads, (long long)head_dim, (long long)vocabulary,
            bench_where(&options).text);
@@ -169,6 +177,6 @@ int main(int argc, char **argv)
         figure_measure(&figure, &options, methods[i].line, again, 0);
     figure_save(&figure, &options);
     bench_end(&options);
-    draw(&figure, &options);
+    draw(&figure, argv[0]);
     return EXIT_SUCCESS;
 }

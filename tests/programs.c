@@ -43,6 +43,14 @@ __attribute__((format(printf, 1, 0))) static CommandLine command_line(const char
     return line;
 }
 
+bool draws(void)
+{
+    const bool found = system("command -v gnuplot >/dev/null 2>&1") == 0;
+    if (!found)
+        puts("gnuplot was not found: no picture is tested");
+    return found;
+}
+
 int run(const char *format, ...)
 {
     va_list list;

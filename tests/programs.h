@@ -26,6 +26,9 @@ pid_t start(const char *out, const char *format, ...) __attribute__((format(prin
 /* Sends it what Ctrl-C does; returns its exit status. */
 int interrupt(pid_t child);
 
+/* Whether gnuplot is installed; if not, prints that no picture is tested. */
+bool draws(void);
+
 /* The bytes of a file in the directory, a 0 behind them; to be freed. */
 char *contents(const char *name, size_t *length);
 void assert_same_files(const char *a, const char *b);

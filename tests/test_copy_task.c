@@ -344,6 +344,8 @@ END_TEST
 
 START_TEST(plot_is_an_svg)
 {
+    if (!draws())
+        return;
     assert_runs("copy_task " TINY "--steps 30 --drop-at 20 --plot \"@/it's.svg\"");
     size_t length;
     char *text = contents("it's.svg", &length);

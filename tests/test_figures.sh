@@ -13,7 +13,7 @@ check() { # WHAT COMMAND...
     echo "$1: $(tail -n 3 "$directory/said")"
 }
 
-# NAME LINES METHOD...: a table of so many lines, as many records, the methods in both, a picture
+# NAME LINES METHOD...: a table of n lines, n - 1 records, the methods in both, a picture
 results() {
     local name=$directory/$1 lines=$2 method
     check "$1.csv has $lines lines" [ "$(wc -l <"$name.csv")" -eq "$lines" ]
@@ -21,13 +21,45 @@ results() {
     for method in "${@:3}"; do
         check "$1 has $method" grep -q "^$method," "$name.csv"
         check "$1 has $method" grep -q "\"method\": \"$method\"" "$name.json"
-        check "$1.svg has $method" grep -q ">$method<\|>linear, $method form<" "$name.svg"
+        draws && check "$1.svg has $method" grep -q ">$method<\|>linear, $method form<" "$name.svg"
     done
-    check "$1.svg ends" grep -q '</svg>' "$name.svg"
+    draws && check "$1.svg ends" grep -q '</svg>' "$name.svg"
+}
+
+draws() { command -v gnuplot >/dev/null; }
+draws || echo "gnuplot was not found: the pictures are not tested"
+
+# Programs on PATH but not gnuplot.
+without="$directory/without gnuplot"
+mkdir "$without"
+for program in bash sh env cat grep awk sed mktemp rm timeout nproc; do
+    ln -s "$(command -v $program)" "$without/$program"
+done
+# NAME ENDING COMMAND...: without gnuplot the numbers are written all the same, and the picture that the
+# printed command draws of them later is the one that the first run drew of its own.
+draws_later() {
+    local name=$directory/$1 later
+    check "$1 without gnuplot" env PATH="$without" "${@:3}" --output "$name-later"
+    cp "$directory/said" "$name-later.txt"
+    later=$(tail -n 1 "$name-later.txt")
+    check "$1 reports it" grep -q "^$name-later.svg is not drawn, for gnuplot was not found" "$name-later.txt"
+    check "$1 writes its table" cmp <(head -n 1 "$name.csv") <(head -n 1 "$name-later.csv")
+    check "$1 writes its records" grep -q '"method": "linear"\|"method": "chunked"' "$name-later.json"
+    check "$1 draws nothing" [ ! -e "$name-later.svg" ]
+    draws || return
+    check "$1:$later" sh -c "$later"
+    check "$1 is drawn later" grep -q '</svg>' "$name-later.svg"
+    check "$1 is drawn again" "$3" --draw "$name.$2" --output "$name-later"
+    check "$1 is the same when it is drawn again" cmp <(sed s/-later// "$name-later.svg") "$name.svg"
 }
 
 check "figure1" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --output "$directory/figure1"
 results figure1 13 softmax lsh-1 lsh-4 linear
+draws_later figure1 json "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8
+check "seconds in all" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --total 1 --longest 2097152 \
+    --output "$directory/total"
+cp "$directory/said" "$directory/total.txt"
+check "end all lines" grep -q 'ends here: the seconds of --total are over' "$directory/total.txt"
 
 # An interpreter that answers as with bench/peers/attention.py: one peer is measured, one fails at
 # the greatest length, one is not there.
@@ -56,7 +88,7 @@ check "a peer ends where it fails" [ "$(grep -c '^torch-chunked,' "$directory/pe
 check "and tells why" grep -q 'ends here: out of memory$' "$directory/peers.txt"
 check "a peer that is not there" [ "$(grep -A1 '^fast-transformers$' "$directory/peers.txt" | tail -n 1)" = \
     "  left out: it is not installed" ]
-check "the picture has those measured" [ "$(grep -o '>PyTorch [^<]*<\|>fast-transformers' "$directory/peers.svg" |
+draws && check "the picture has those measured" [ "$(grep -o '>PyTorch [^<]*<\|>fast-transformers' "$directory/peers.svg" |
     sort -u | tr '\n' ' ')" = ">PyTorch linear, chunked< >PyTorch softmax< " ]
 check "an interpreter without PyTorch" [ "$("$build/bench/figure1" $small --python false --output "$directory/none" 2>&1 |
     tail -n 1 | cut -d: -f1)" = "--python false" ]
@@ -67,8 +99,19 @@ results training_speed 13 softmax quadratic recurrent chunked
 check "figure2" bench/figure2 --build "$build" --output "$directory/figure2" --device cpu --threads 1 --steps 20 \
     --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8
 results figure2 61 softmax lsh-4 linear
+mkdir "$directory/logs"
+for method in softmax lsh-4 linear; do # whose second number is the accuracy, and the third the learning rate
+    { echo step,loss,accuracy,learning_rate,seconds
+      awk -F, -v m=$method '$1 == m { print $2 "," $3 "," $4 ",0.001," $5 }' "$directory/figure2.csv"
+    } >"$directory/logs/$method.csv"
+done
+draws_later figure2 csv bench/figure2 --logs "$directory/logs"
+check "figure2 of logs" cmp "$directory/figure2.csv" "$directory/figure2-later.csv"
+rm "$directory/logs/softmax.csv" "$directory/logs/lsh-4.csv"
+check "figure2 of one log" bench/figure2 --logs "$directory/logs" --output "$directory/one"
+check "has that line" [ "$(wc -l <"$directory/one.csv")" -eq 21 ]
 
-# A line ends where its points do not fit, and the others go on. (AddressSanitizer and cuBLAS take
+# A line ends where its points do not fit, and the others are measured. (AddressSanitizer and cuBLAS take
 # more themselves.)
 if [ "${CUDA:-no}" = no ] && ! nm "$build/libtapegrad.a" 2>/dev/null | grep -q -m1 __asan; then
     check "figure1 in little memory" "$build/bench/figure1" --seconds 0 --threads 1 --shortest 64 --longest 4096 \
