@@ -1,10 +1,10 @@
 """One point of bench/figure1 in PyTorch: causal attention forward and backward, time and memory.
 
   torch-softmax      torch.nn.functional.scaled_dot_product_attention
-  torch-chunked      linear attention in chunks, by operations of PyTorch (copy_task_step.py's)
-  fast-transformers  CausalLinearAttention of the package pytorch-fast-transformers. (Its Reformer
-                     attention is no peer of lsh: it attends across buckets, averages its rounds,
-                     and holds a causal mask of N x N numbers.)
+  torch-chunked      linear attention in chunks, by operations of PyTorch
+  fast-transformers  CausalLinearAttention of the package pytorch-fast-transformers, or in FT_DIR. (Its
+                     Reformer attention is no peer of lsh: it attends across buckets, averages its
+                     rounds, and holds a causal mask of N x N elements.)
 
 --list prints the name of each, and behind it what keeps it from being measured: that it is not
 there, or that its result or a gradient differs from the definition's, computed in float64. A point
@@ -12,6 +12,7 @@ is a line of JSON: milliseconds of a batch, and the bytes at the peak with input
 gradients: on a GPU as PyTorch's allocator counts them, on the CPU what the process has grown by.
 """
 
+import os
 import resource
 import sys
 import time
@@ -21,7 +22,7 @@ import torch
 from torch.nn import functional as F
 
 import common
-from copy_task_step import causal_linear_attention
+import linear
 
 TOLERANCE = {"float32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}  # of the largest number
 
@@ -31,11 +32,13 @@ def softmax(batch, length, args):
 
 
 def chunked(batch, length, args):
-    return lambda q, k, v: causal_linear_attention(q, k, v, 64)
+    return linear.chunked
 
 
 def fast_transformers(batch, length, args):
-    """As the layers of that package call it, the masks made once."""
+    """As the layers of that package call it, the masks made once; or, of a clone, its product."""
+    if "FT_DIR" in os.environ:
+        return linear.fast_transformers
     from fast_transformers.attention import CausalLinearAttention
     from fast_transformers.masking import LengthMask, TriangularCausalMask
     attention = CausalLinearAttention(args.head_dim)
@@ -44,23 +47,12 @@ def fast_transformers(batch, length, args):
     return lambda q, k, v: attention(q, k, v, causal, lengths, lengths)
 
 
-def softmax_definition(q, k, v):  # [B, H, N, D]
-    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-    later = torch.ones_like(scores, dtype=torch.bool).triu(1)
-    return scores.masked_fill(later, -torch.inf).softmax(-1) @ v
-
-
-def linear_definition(q, k, v, eps=1e-6):  # [B, H, N, D]
-    scores = ((F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-1, -2)).tril()
-    return scores @ v / (scores.sum(-1, keepdim=True) + eps)
-
-
 # What makes the function of q, k, v for a batch and length; their axis of heads; the definition.
 Method = namedtuple("Method", "make heads_axis definition")
 METHODS = {
-    "torch-softmax": Method(softmax, 1, softmax_definition),
-    "torch-chunked": Method(chunked, 1, linear_definition),
-    "fast-transformers": Method(fast_transformers, 2, linear_definition),
+    "torch-softmax": Method(softmax, 1, linear.softmax_definition),
+    "torch-chunked": Method(chunked, 1, linear.linear_definition),
+    "fast-transformers": Method(fast_transformers, 2, linear.linear_definition),
 }
 
 

@@ -1,8 +1,9 @@
 """The copy task's training step in PyTorch, to stand beside bench/copy_step on the same machine.
 
 The model and step of the paper preset: embeddings of 128 joined to 128 sinusoidal positions; 4
-post-norm layers of causal linear attention (8 heads of 32, computed in chunks by torch operations)
-and a feed-forward network of 1024; a final norm; cross entropy over 11 symbols; RAdam. It is timed
+post-norm layers of causal attention (8 heads of 32; --attention: linear in chunks by torch operations,
+linear by the masked product, PyTorch's softmax, or another's linear, see linear.py) and a feed-forward
+network of 1024; a final norm; cross entropy over 11 symbols; RAdam. It is timed
   eager    operation by operation, with the optimiser's fused-loop (foreach) step
   compile  forward, backward and the optimiser's step by torch.compile, on a GPU with
            mode="reduce-overhead"
@@ -20,37 +21,35 @@ from torch import nn
 from torch.nn import functional as F
 
 import common
+import linear
 
 SYMBOLS = 11
 LOSS_AFTER = 10  # steps
 
 
-def causal_linear_attention(q, k, v, chunk, eps=1e-6):
-    """out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps), with
-    phi(x) = elu(x) + 1; q, k, v [B, H, N, D]. In chunks: within one by the masked product, what
-    came before it by the sum of k v^T over the earlier ones."""
-    B, H, N, D = q.shape
-    q, k = F.elu(q) + 1, F.elu(k) + 1
-    pad = -N % chunk
-    if pad:  # after phi, which of 0 is 1
-        q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (q, k, v))
-    q, k, v = (x.reshape(B, H, -1, chunk, D) for x in (q, k, v))
-    state = k.transpose(-1, -2) @ v  # [B, H, chunks, D, D]
-    state = state.cumsum(2) - state
-    key_sum = k.sum(3)
-    key_sum = key_sum.cumsum(2) - key_sum  # [B, H, chunks, D]
-    scores = (q @ k.transpose(-1, -2)).tril()
-    out = scores @ v + q @ state.to(q.dtype)
-    divisor = scores.sum(-1, dtype=torch.float32) + (q * key_sum.unsqueeze(3)).sum(-1) + eps
-    out = out / divisor.unsqueeze(-1)
-    return out.reshape(B, H, N + pad, D)[:, :, :N].to(v.dtype)
+# Attention of q, k, v [B, H, N, D], by the names of --attention.
+ATTENTIONS = {
+    "chunked": lambda args: lambda q, k, v: linear.chunked(q, k, v, args.chunk),
+    "quadratic": lambda args: linear.quadratic,
+    "softmax": lambda args: lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    "fla": lambda args: heads_second(linear.fla_chunk),
+    "fast-transformers": lambda args: heads_second(linear.fast_transformers),
+}
+
+
+def heads_second(function):
+    """Of a function of [B, N, H, D]; the layer's q, k, v are views, which this undoes."""
+    def attend(q, k, v):
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return function(q, k, v).to(v.dtype).transpose(1, 2)
+    return attend
 
 
 class Layer(nn.Module):
     def __init__(self, args):
         super().__init__()
         width = args.heads * args.head_dim
-        self.heads, self.chunk = args.heads, args.chunk
+        self.heads, self.attention = args.heads, ATTENTIONS[args.attention](args)
         self.input = nn.Linear(width, 3 * width)
         self.output = nn.Linear(width, width)
         self.ff1 = nn.Linear(width, args.feed_forward)
@@ -61,7 +60,7 @@ class Layer(nn.Module):
     def attend(self, x):
         B, N, width = x.shape
         packed = self.input(x).view(B, N, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        out = causal_linear_attention(*packed.unbind(0), self.chunk)
+        out = self.attention(*packed.unbind(0))
         return self.output(out.transpose(1, 2).reshape(B, N, width))
 
     def forward(self, x):
@@ -172,7 +171,7 @@ class Step:
 
 
 def run(args, mode, precision):
-    case = {"name": "copy_task_step", "mode": mode, "precision": precision,
+    case = {"name": "copy_task_step", "attention": args.attention, "mode": mode, "precision": precision,
             "dropout": args.dropout, **common.machine(args.device)}
     if mode == "graph" and torch.device(args.device).type != "cuda":
         common.report(**case, skipped="a CUDA graph needs a GPU")
@@ -196,6 +195,8 @@ def main():
     parser = common.options(__doc__.split("\n")[0])
     parser.add_argument("--modes", nargs="+", default=["eager", "compile", "graph"],
                         choices=["eager", "compile", "graph"], help="see the program's head")
+    parser.add_argument("--attention", default="chunked", choices=ATTENTIONS,
+                        help="see the program's head")
     parser.add_argument("--dropout", type=float, default=0.1, help="probability")
     parser.add_argument("--chunk", type=int, default=64, help="positions in a chunk of attention")
     args = parser.parse_args()
@@ -210,7 +211,7 @@ def main():
             try:
                 run(args, mode, precision)
             except Exception as error:  # the other cases may still run
-                common.report(name="copy_task_step", mode=mode, precision=precision,
+                common.report(name="copy_task_step", attention=args.attention, mode=mode, precision=precision,
                               failed=f"{type(error).__name__}: {error}")
     return 0
 
