@@ -24,7 +24,7 @@
 #   AGAIN=yes          run the programs again that have failed
 #   NO_BUILD=yes       use what BUILD has; otherwise make compiles what is missing or has changed by content
 #                      since the last build: the time of a file that was copied again does not matter
-#   BUILD=build        where to build; DIRECTORY-style names with FLAGS for the second setting
+#   BUILD=build        where to build; the second setting goes to a directory of its own, build-PDL-FAST_EXP
 #   FLAGS='PDL=yes FAST_EXP=yes'   make variables of the second setting, which is off by default
 #   NVCC_ARCHS         the architecture (by default that of the GPU that nvidia-smi reports)
 #   PYTHON=python3     the interpreter that has PyTorch
@@ -198,7 +198,7 @@ compile() {
         say "compiled into $directory"
     else
         say "make failed for $directory:"
-        grep -E 'error|undefined|No such|\*\*\*' "$log" | head -n 20
+        grep -E 'error:|error #|fatal|undefined|No such|\*\*\*' "$log" | head -n 20
     fi
     [ -f "$directory/libtapegrad.a" ]
 }
@@ -223,7 +223,7 @@ prepare() {
     fi
     { nvcc --version && gcc --version && "$python" --version; } >"$results/versions.txt" 2>&1
     compile "$build" "all bench-programs $(test_programs | sed 's,^,+tests/,' | tr '\n' ' ')" ||
-        { say "there is no library to run: the part ends here" && finish; }
+        { say "there is no library to run: the part ends here" && finish 1; }
 }
 
 # ------------------------------------------------------------------------------------------------ prove
@@ -474,8 +474,9 @@ pack() { # FILE
 }
 
 # ------------------------------------------------------------------------------------------------- main
-# What stands after a part, and the archive.
-finish() {
+# Reports what stands after a part and writes the archive; exits with STATUS, or 1 where something failed
+# or is left for the next call.
+finish() { # [STATUS]
     local file passed=0 failed='' unfinished=''
     trap - INT TERM
     for file in "$results"/*.status; do
@@ -488,15 +489,15 @@ finish() {
     say "$part: $passed passed, earlier calls included;${failed:+ FAILED:$failed;} for the next call:${unfinished:- nothing}"
     tar -czf "$out.tar.gz.new" --exclude='*.safetensors' -C "$(dirname "$out")" "$(basename "$out")" &&
         mv "$out.tar.gz.new" "$out.tar.gz" && say "all results: $out.tar.gz"
-    [ -z "$failed$unfinished" ]
-    exit
+    [ -z "$failed$unfinished" ] || exit 1
+    exit "${1:-0}"
 }
 
 stop() {
     jobs -p | xargs -r kill 2>/dev/null
     wait
     say "stopped"
-    finish
+    finish 130
 }
 
 quick=() device=(--device cuda) lengths=() peers=(--device cuda) tiny=() tiny_images=() speed=(--precision bf16)
