@@ -57,7 +57,7 @@ program() {
     rm -f "$results/$name.status"
     [ "$limit" -le "$(left)" ] || { limit=$(left) interrupted=yes; }
     : >"$results/$name.unfinished"
-    [ "$limit" -ge 2 ] || { say "$name: left out, for the time is over"; return; }
+    [ "$limit" -ge 2 ] || return # finish names it
     echo "\$ $*" >"$results/$name.txt"
     timeout --kill-after="${KILL_AFTER:-3}" "$limit" "$@" </dev/null >>"$results/$name.txt" 2>&1 &
     wait $!
@@ -172,17 +172,19 @@ checksums() {
         sort -z | xargs -0 sha256sum
 }
 
-# compile DIRECTORY TARGETS [VARIABLE=VALUE...]: by contents, not by times. What has not changed since the
-# last build is old for make (-o), what has is new (-W).
+# compile DIRECTORY SECONDS TARGETS [VARIABLE=VALUE...]: by contents, not by times. What has not changed
+# since the last build is old for make (-o), what has is new (-W). Returns whether there is a library.
 compile() {
-    local directory=$1 targets variables known=() file log=$results/build-${1##*/}.txt
-    read -ra targets <<<"$2"
-    variables=(CUDA="$cuda" WARNINGS=-w NVCC_WARNINGS= "${architectures[@]}" "${@:3}")
+    local directory=$1 limit=$2 targets variables known=() file status log=$results/build-${1##*/}.txt
+    read -ra targets <<<"$3"
+    variables=(CUDA="$cuda" WARNINGS=-w NVCC_WARNINGS= "${architectures[@]}" "${@:4}")
     if [ -n "$NO_BUILD" ] && [ -f "$directory/libtapegrad.a" ]; then return; fi
     mkdir -p "$directory"
     checksums "${variables[@]}" "${targets[@]}" >"$directory/sources.new"
+    # sources: what the objects in the directory were compiled from; complete: all targets were made.
+    [ -f "$directory/sources" ] || [ -d "$directory/tensor" ] || cp "$directory/sources.new" "$directory/sources"
     if [ -f "$directory/sources" ]; then
-        cmp -s "$directory/sources" "$directory/sources.new" && return
+        [ -f "$directory/complete" ] && cmp -s "$directory/sources" "$directory/sources.new" && return
         while read -r file; do known+=(-o "$file"); done < <(comm -12 <(sort "$directory/sources") \
             <(sort "$directory/sources.new") | sed -n 's/^[0-9a-f]\{64\}  //p')
         while read -r file; do known+=(-W "$file"); done < <(comm -13 <(sort "$directory/sources") \
@@ -190,14 +192,21 @@ compile() {
         [[ " ${known[*]} " == *' -W Makefile '* ]] || known+=(-o "$directory/include/tensor/config.h")
         [ "$(head -n 1 "$directory/sources")" = "$(head -n 1 "$directory/sources.new")" ] || known=(-B)
     fi
+    rm -f "$directory/complete"
     say "compiling into $directory"
-    timeout --kill-after=5 "$(left)" make --keep-going -j"$(nproc)" BUILD="$directory" "${variables[@]}" \
+    [ "$limit" -lt "$(left)" ] || limit=$(left)
+    timeout --kill-after=5 "$limit" make --keep-going -j"$(nproc)" BUILD="$directory" "${variables[@]}" \
         "${known[@]}" "${targets[@]/#+/$directory/}" >"$log" 2>&1 &
-    if wait $!; then
+    wait $!
+    status=$?
+    if [ $status -eq 0 ]; then
         mv "$directory/sources.new" "$directory/sources"
+        : >"$directory/complete"
         say "compiled into $directory"
+    elif [ $status -eq 124 ]; then
+        say "make was interrupted after $limit s; the next call continues in $directory"
     else
-        say "make failed for $directory:"
+        say "make failed in $directory:"
         grep -E 'error:|error #|fatal|undefined|No such|\*\*\*' "$log" | head -n 20
     fi
     [ -f "$directory/libtapegrad.a" ]
@@ -222,7 +231,7 @@ prepare() {
         [ -z "$architecture" ] || architectures=(NVCC_ARCHS="$architecture")
     fi
     { nvcc --version && gcc --version && "$python" --version; } >"$results/versions.txt" 2>&1
-    compile "$build" "all bench-programs $(test_programs | sed 's,^,+tests/,' | tr '\n' ' ')" ||
+    compile "$build" 400 "all bench-programs $(test_programs | sed 's,^,+tests/,' | tr '\n' ' ')" ||
         { say "there is no library to run: the part ends here" && finish 1; }
 }
 
@@ -267,7 +276,7 @@ part_prove() {
     if [ -n "$flags" ]; then # while the tests run, of which few need the processors
         programs=$(printf '+tests/test_%s ' "${FLAG_TESTS[@]}")
         # shellcheck disable=SC2086 # several variables
-        compile "$flagged" "library +bench/attention +bench/copy_step +bench/generation $programs" $flags &
+        compile "$flagged" 200 "library +bench/attention +bench/copy_step +bench/generation $programs" $flags &
     fi
     run_tests "$build" '' "${FIRST_TESTS[@]}" "${all[@]}"
     wait
