@@ -45,8 +45,11 @@ RESERVE=8 # seconds for the archive
 # Seconds that programs of this part may still take.
 left() { echo $((LIMIT - RESERVE - SECONDS)); }
 
+# The exit status that the program NAME has left, or nothing.
+status_of() { cat "$results/$1.status" 2>/dev/null; }
+
 # Whether an earlier call has left the program's result.
-stands() { [ -f "$results/$1.status" ] && { [ -z "$AGAIN" ] || [ "$(cat "$results/$1.status")" = 0 ]; }; }
+stands() { [ -f "$results/$1.status" ] && { [ -z "$AGAIN" ] || [ "$(status_of "$1")" = 0 ]; }; }
 
 # program NAME SECONDS COMMAND...: runs the command within SECONDS and within the part, unless its result
 # stands. Writes NAME.txt and NAME.status, or NAME.unfinished where the part's end has interrupted it.
@@ -60,7 +63,7 @@ program() {
     [ "$limit" -ge 2 ] || return # finish names it
     echo "\$ $*" >"$results/$name.txt"
     timeout --kill-after="${KILL_AFTER:-3}" "$limit" "$@" </dev/null >>"$results/$name.txt" 2>&1 &
-    wait $!
+    { wait $!; } 2>/dev/null # which would report a program that a signal has ended
     status=$?
     if [ $status -eq 124 ] && [ -n "$interrupted" ]; then
         say "$name: interrupted after $((SECONDS - start)) s by the end of the part"
@@ -77,7 +80,9 @@ program() {
 
 # The same, and shows what the command has printed.
 shown() {
-    stands "$1" || { program "$@" && [ -f "$results/$1.status" ] && tail -n +2 "$results/$1.txt" | tail -n 40; }
+    stands "$1" && return
+    program "$@"
+    [ "$(status_of "$1")" != 0 ] || tail -n +2 "$results/$1.txt" | tail -n 40
 }
 
 # Waits until fewer than N programs run in the background.
@@ -93,7 +98,7 @@ has_library() { echo 'int main(void) { return 0; }' | gcc -x c - "${@:2}" -l"$1"
 # prepend VARIABLE DIRECTORY
 prepend() {
     local old=${!1:-}
-    export "$1=$2${old:+:$old}"
+    [[ :$old: == *:$2:* ]] || export "$1=$2${old:+:$old}"
 }
 
 unpack() { # FILE.deb DIRECTORY
@@ -252,12 +257,13 @@ run_tests() { # BUILD SUFFIX NAME...: eight at a time
 measure() { # BUILD SUFFIX: what the goals are about
     local precision
     shown "goals$2" 150 "$1/bench/attention" --goals --device cuda "${quick[@]}" --json "$results/goals$2.json"
-    for precision in tf32 bf16 float32; do
-        shown "copy_step_$precision$2" 40 "$1/bench/copy_step" "${device[@]}" --precision $precision \
+    for precision in "${precisions[@]}"; do
+        shown "copy_step_$precision$2" 40 "$1/bench/copy_step" "${device[@]}" --precision "$precision" \
             --json "$results/copy_step_$precision$2.json"
     done
-    for precision in float32 tf32; do
-        shown "generation_$precision$2" 40 "$1/bench/generation" "${device[@]}" --precision $precision \
+    for precision in "${precisions[@]}"; do
+        [ "$precision" = bf16 ] && continue # there is no such step
+        shown "generation_$precision$2" 60 "$1/bench/generation" "${device[@]}" --precision "$precision" \
             --json "$results/generation_$precision$2.json"
     done
 }
@@ -288,14 +294,14 @@ part_prove() {
     fi
     draw linear "${batches[0]}"
     shown precision 40 "$build/bench/precision" --device cuda
-    for precision in tf32 bf16 float32; do
-        shown "copy_step_eager_$precision" 40 "$build/bench/copy_step" "${device[@]}" --precision $precision --eager
+    for precision in "${precisions[@]}"; do
+        shown "copy_step_eager_$precision" 40 "$build/bench/copy_step" "${device[@]}" --precision "$precision" --eager
     done
     shown generation_eager 40 "$build/bench/generation" "${device[@]}" --precision float32 --eager
     draw stateful-softmax "${batches[1]}"
     draw softmax "${batches[2]}"
-    for precision in bf16 tf32 float32; do
-        program "operations_$precision" 60 "$build/bench/operations" "${device[@]}" --precision $precision \
+    for precision in "${precisions[@]}"; do
+        program "operations_$precision" 60 "$build/bench/operations" "${device[@]}" --precision "$precision" \
             --json "$results/operations_$precision.json"
     done
     if [ "$cuda" = yes ]; then
@@ -398,13 +404,13 @@ part_rivals() {
         done
         wait
         for method in "${methods[@]}"; do
-            if [ "$(cat "$results/compare_$method.status" 2>/dev/null)" = 0 ]; then
+            if [ "$(status_of "compare_$method")" = 0 ]; then
                 program "goals_$method" 100 "$python" bench/peers/goals.py "$method" "${peers[@]}"
             else
                 say "goals_$method: left out, see compare_$method.txt"
             fi
         done
-        [ "$(cat "$results/compare_fla.status" 2>/dev/null)" != 0 ] || steps=(chunked fla quadratic softmax)
+        [ "$(status_of compare_fla)" != 0 ] || steps=(chunked fla quadratic softmax)
         for method in "${steps[@]}"; do
             shown "copy_step_$method" 100 "$python" bench/peers/copy_task_step.py --attention "$method" "${peers[@]}"
         done
@@ -437,7 +443,7 @@ part_learn() {
     # Of the runs that have ended.
     rm -rf "$logs" && mkdir "$logs"
     for name in linear softmax lsh-4; do
-        [ "$(cat "$results/copy_task_$name.status" 2>/dev/null)" != 0 ] || cp "$results/$name.csv" "$logs/"
+        [ "$(status_of "copy_task_$name")" != 0 ] || cp "$results/$name.csv" "$logs/"
     done
     rm -f "$results/figure2.status" # which costs nothing
     shown figure2 20 bench/figure2 --logs "$logs" --output "$results/figure2"
@@ -510,11 +516,11 @@ stop() {
 }
 
 quick=() device=(--device cuda) lengths=() peers=(--device cuda) tiny=() tiny_images=() speed=(--precision bf16)
-batches=(10000 1000 100) few_pixels=()
+precisions=(tf32 bf16 float32) batches=(10000 1000 100) few_pixels=()
 closing=40 # seconds
 if [ -n "$REHEARSE" ]; then
     quick=(--quick --seconds 0)
-    device=(--device cpu --seconds 0)
+    device=(--device cpu --seconds 0) precisions=(float32)
     lengths=(--longest 1024 --tokens 1024)
     peers=(--device cpu --tiny --seconds 0 --precisions float32)
     tiny=(--steps 20 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 4 --length 16)
