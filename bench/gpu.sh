@@ -385,7 +385,7 @@ has_torch() {
 }
 
 part_rivals() {
-    local method methods steps=(chunked quadratic softmax) figure=() torch=''
+    local method methods steps=(quadratic softmax chunked) figure=() torch=''
     has_torch && torch=yes
     if [ -n "$torch" ]; then
         local cache
@@ -397,10 +397,15 @@ part_rivals() {
         read -ra methods < <("$python" bench/peers/goals.py --methods)
         [ -n "${FLA_DIR:-}" ] || say "FLA_DIR is not set: flash-linear-attention is left out unless it is installed"
         [ -n "${FT_DIR:-}" ] || say "FT_DIR is not set: fast-transformers is left out unless it is installed"
-        # Compiles all kernels, too, at the same time.
+        # What has to be compiled is compiled here, at the same time; nothing is timed.
         for method in "${methods[@]}"; do
-            at_most 6
+            at_most 8
             program "compare_$method" 170 "$python" bench/peers/goals.py --compare "$method" "${peers[@]}" &
+        done
+        for method in "${steps[@]}"; do
+            at_most 8
+            program "compile_$method" 170 "$python" bench/peers/copy_task_step.py --attention "$method" \
+                --modes compile --seconds 0 "${peers[@]}" &
         done
         wait
         for method in "${methods[@]}"; do
@@ -410,9 +415,10 @@ part_rivals() {
                 say "goals_$method: left out, see compare_$method.txt"
             fi
         done
-        [ "$(status_of compare_fla)" != 0 ] || steps=(chunked fla quadratic softmax)
+        [ "$(status_of compare_fla)" != 0 ] || steps+=(fla)
         for method in "${steps[@]}"; do
-            shown "copy_step_$method" 100 "$python" bench/peers/copy_task_step.py --attention "$method" "${peers[@]}"
+            shown "copy_step_$method" 100 "$python" bench/peers/copy_task_step.py --attention "$method" \
+                --seconds 0.5 "${peers[@]}"
         done
         figure=(--python "$python")
     fi
