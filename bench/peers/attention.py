@@ -2,9 +2,9 @@
 
   torch-softmax      torch.nn.functional.scaled_dot_product_attention
   torch-chunked      linear attention in chunks, by operations of PyTorch
-  fast-transformers  CausalLinearAttention of the package pytorch-fast-transformers, or in FT_DIR. (Its
-                     Reformer attention is no peer of lsh: it attends across buckets, averages its
-                     rounds, and holds a causal mask of N x N elements.)
+  fast-transformers  CausalLinearAttention of the package pytorch-fast-transformers, or in FT_DIR.
+                     (Its Reformer attention is no peer of lsh: it attends across buckets, averages
+                     its rounds, and holds a causal mask of N x N elements.)
 
 --list prints the name of each, and behind it what keeps it from being measured: that it is not
 there, or that its result or a gradient differs from the definition's, computed in float64. A point

@@ -1,9 +1,9 @@
 """The copy task's training step in PyTorch, to stand beside bench/copy_step on the same machine.
 
 The model and step of the paper preset: embeddings of 128 joined to 128 sinusoidal positions; 4
-post-norm layers of causal attention (8 heads of 32; --attention: linear in chunks by torch operations,
-linear by the masked product, PyTorch's softmax, or another's linear, see linear.py) and a feed-forward
-network of 1024; a final norm; cross entropy over 11 symbols; RAdam. It is timed
+post-norm layers of causal attention (8 heads of 32; --attention: linear in chunks by torch
+operations, linear by the masked product, PyTorch's softmax, or another's linear, see linear.py) and a
+feed-forward network of 1024; a final norm; cross entropy over 11 symbols; RAdam. It is timed
   eager    operation by operation, with the optimiser's fused-loop (foreach) step
   compile  forward, backward and the optimiser's step by torch.compile, on a GPU with
            mode="reduce-overhead"
@@ -171,8 +171,8 @@ class Step:
 
 
 def run(args, mode, precision):
-    case = {"name": "copy_task_step", "attention": args.attention, "mode": mode, "precision": precision,
-            "dropout": args.dropout, **common.machine(args.device)}
+    case = {"name": "copy_task_step", "attention": args.attention, "mode": mode,
+            "precision": precision, "dropout": args.dropout, **common.machine(args.device)}
     if mode == "graph" and torch.device(args.device).type != "cuda":
         common.report(**case, skipped="a CUDA graph needs a GPU")
         return
@@ -211,7 +211,8 @@ def main():
             try:
                 run(args, mode, precision)
             except Exception as error:  # the other cases may still run
-                common.report(name="copy_task_step", attention=args.attention, mode=mode, precision=precision,
+                common.report(name="copy_task_step", attention=args.attention, mode=mode,
+                              precision=precision,
                               failed=f"{type(error).__name__}: {error}")
     return 0
 

@@ -1,15 +1,16 @@
 """The shapes of `bench/attention --goals` by others: microseconds and memory, forward and with backward.
 
-  fla, fla-fused     flash-linear-attention's chunk and fused kernels, with elu + 1 and its normalizer
+  fla, fla-fused     flash-linear-attention's chunk and fused kernels, elu + 1 and its normalizer
   fast-transformers  its causal product with elu + 1 and its normalizer, in float32 alone
-  torch-chunked      linear attention in chunks, by operations of PyTorch; torch-compiled: by torch.compile
-  sdpa-*             softmax attention, torch.nn.functional.scaled_dot_product_attention by one backend
+  torch-chunked      linear attention in chunks, by operations of PyTorch
+  torch-compiled     the same by torch.compile
+  sdpa-*             softmax attention, scaled_dot_product_attention by one backend
 
-A JSON line per shape, precision and pass: microseconds of a call, eager and replayed from a CUDA graph
-that holds some calls (null where the method cannot be captured), and the bytes at the peak beyond the
-inputs. --compare measures nothing: it compares values and gradients with the definition in float64, and
-compiles what the method compiles. Float32 may use tf32 here, as flash-linear-attention always does: the
-differences are in the lines.
+A JSON line per shape, precision and pass: microseconds of a call, eager and replayed from a CUDA
+graph that holds some calls (null where the method cannot be captured), and the bytes at the peak
+beyond the inputs. --compare measures nothing: it compares values and gradients with the definition in
+float64, and compiles what the method compiles. Float32 may use tf32 here, as flash-linear-attention
+always does: the differences are in the lines.
 """
 
 import functools
@@ -43,7 +44,7 @@ def sdpa(backend):
 
 
 def plain(function, heads_axis):
-    return attention.Method(lambda batch, length, args: function, heads_axis, linear.linear_definition)
+    return attention.Method(lambda *_: function, heads_axis, linear.linear_definition)
 
 
 METHODS = {
@@ -65,9 +66,19 @@ ON_CPU = ("fast-transformers", "torch-compiled", "torch-chunked", "sdpa-math")
 
 
 def methods(args):
-    """sdpa-math is quadratic in memory: it is for the CPU's rehearsal."""
+    """Those of the device that are there; the others are named with the reason. sdpa-math, which is
+    quadratic in memory, is for the CPU's rehearsal."""
     cuda = torch.device(args.device).type == "cuda"
-    return [name for name in METHODS if (name != "sdpa-math" if cuda else name in ON_CPU)]
+    there = []
+    for name in METHODS:
+        reason = linear.missing(name)
+        if name == "sdpa-math" if cuda else name not in ON_CPU:
+            continue
+        if reason:
+            print(f"{name}: left out, for {reason}", file=sys.stderr)
+        else:
+            there.append(name)
+    return there
 
 
 def precisions(name, args):
@@ -125,8 +136,8 @@ def measure(name, shape, precision, args):
 
     for label, run in (("forward", forward), ("forward+backward", with_backward)):
         eager, graph = microseconds(name, run, args)
-        common.report(name=name, B=batch, H=args.heads, N=length, D=args.head_dim, precision=precision,
-                      **{"pass": label}, us_eager=eager, us_graph=graph,
+        common.report(name=name, B=batch, H=args.heads, N=length, D=args.head_dim,
+                      precision=precision, **{"pass": label}, us_eager=eager, us_graph=graph,
                       peak_bytes=peak_bytes(run, args), **common.machine(args.device))
 
 
@@ -146,7 +157,8 @@ def main():
     parser = common.options(__doc__.split("\n")[0])
     parser.set_defaults(seconds=0.1)
     parser.add_argument("method", nargs="?", choices=METHODS, help="which to measure")
-    parser.add_argument("--compare", action="store_true", help="compare with the definition instead")
+    parser.add_argument("--compare", action="store_true",
+                        help="compare with the definition instead")
     parser.add_argument("--head-dim", type=int, help="compare heads of this size alone")
     parser.add_argument("--methods", action="store_true", help="print the methods of the device")
     args = parser.parse_args()

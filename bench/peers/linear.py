@@ -1,6 +1,7 @@
 """How others' causal linear attention is called, and the definitions that all are compared with.
 
-phi(x) = elu(x) + 1, out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps).
+phi(x) = elu(x) + 1,
+out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps).
 FLA_DIR names a clone of flash-linear-attention, FT_DIR one of fast-transformers; without them the
 installed packages are taken.
 """
@@ -21,7 +22,20 @@ def phi(x):
     return F.elu(x) + 1
 
 
-# ---------------------------------------------------------------------------- definitions, [B, H, N, D]
+def missing(name):
+    """What keeps the method NAME from being called, or None."""
+    if not name.startswith("fla") and name != "fast-transformers":
+        return None
+    package, variable = (("fla", "FLA_DIR") if name.startswith("fla") else
+                         ("fast_transformers", "FT_DIR"))
+    root = os.environ.get(variable)
+    if root:
+        return None if os.path.isdir(os.path.join(root, package)) else f"{root} has no {package}"
+    installed = importlib.util.find_spec(package)
+    return None if installed else f"{variable} is not set and {package} is not installed"
+
+
+# ------------------------------------------------------------------------ definitions, [B, H, N, D]
 def softmax_definition(q, k, v):
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
     later = torch.ones_like(scores, dtype=torch.bool).triu(1)
@@ -59,7 +73,7 @@ def chunked(q, k, v, chunk=64, eps=1e-6):
     return out.reshape(B, H, N + pad, D)[:, :, :N].to(v.dtype)
 
 
-# ------------------------------------------------------------------- flash-linear-attention, [B, N, H, D]
+# ------------------------------------------------------------- flash-linear-attention, [B, N, H, D]
 def without_init(name, directory):
     """A package whose modules can be imported without its __init__.py, which imports much else."""
     package = types.ModuleType(name)
@@ -71,11 +85,11 @@ def without_init(name, directory):
 @functools.cache
 def fla_module(name):
     if "fla" not in sys.modules:
-        root = os.environ.get("FLA_DIR")
-        spec = None if root else importlib.util.find_spec("fla")
-        if not root and not spec:
-            raise ImportError("FLA_DIR names no clone of flash-linear-attention, and it is not installed")
-        directory = os.path.join(root, "fla") if root else spec.submodule_search_locations[0]
+        reason, root = missing("fla"), os.environ.get("FLA_DIR")
+        if reason:
+            raise ImportError(reason)
+        directory = (os.path.join(root, "fla") if root else
+                     importlib.util.find_spec("fla").submodule_search_locations[0])
         without_init("fla", directory)
         without_init("fla.ops", os.path.join(directory, "ops"))
     return importlib.import_module(name)
@@ -92,9 +106,9 @@ def fla_fused(q, k, v):
 
 
 def tune_again():
-    """Its kernels choose their configurations once, by keys without the shape: forgets the choices, so
-    that every shape has its own, and restricts them to those that are usually the best, for a trial of
-    each takes minutes (FULL_AUTOTUNE=yes: all)."""
+    """Its kernels choose their configurations once, by keys without the shape: forgets the choices,
+    so that every shape has its own, and restricts them to those that are usually the best, for a
+    trial of each takes minutes (FULL_AUTOTUNE=yes: all)."""
     from triton import testing
     from triton.runtime.autotuner import Autotuner
 
@@ -114,7 +128,7 @@ def tune_again():
         tuner.configs = (few if len(few) <= 12 else fewer) or tuner.configs
 
 
-# ------------------------------------------------------------------------ fast-transformers, [B, N, H, D]
+# ------------------------------------------------------------------ fast-transformers, [B, N, H, D]
 @functools.cache
 def fast_transformers_product(device_type):
     """The causal product of q, k, v [B, H, N, D]: the installed package's, or compiled in FT_DIR."""
