@@ -1,4 +1,4 @@
-"""The shapes of `bench/attention --goals` by others: microseconds and memory, forward and with backward.
+"""The shapes of `bench/attention --goals` by others: time and memory, forward and with backward.
 
   fla, fla-fused     flash-linear-attention's chunk and fused kernels, elu + 1 and its normalizer
   fast-transformers  its causal product with elu + 1 and its normalizer, in float32 alone
@@ -8,9 +8,9 @@
 
 A JSON line per shape, precision and pass: microseconds of a call, eager and replayed from a CUDA
 graph that holds some calls (null where the method cannot be captured), and the bytes at the peak
-beyond the inputs. --compare measures nothing: it compares values and gradients with the definition in
-float64, and compiles what the method compiles. Float32 may use tf32 here, as flash-linear-attention
-always does: the differences are in the lines.
+beyond the inputs. --compare measures nothing: it compares values and gradients with the definition
+in float64, and compiles what the method compiles. Float32 may use tf32 here, as
+flash-linear-attention always does: the differences are in the lines.
 """
 
 import functools
@@ -101,7 +101,7 @@ def graph_milliseconds(run, args, calls):
 
 
 def microseconds(name, run, args):
-    """Eager, and replayed or None; what takes long is not captured, for launches do not show then."""
+    """Eager, and replayed or None; long calls are not captured, for launches do not show then."""
     eager = common.measure(run, args.device, args.seconds)["ms"]
     cuda = torch.device(args.device).type == "cuda"
     if not cuda or name in NOT_CAPTURED:

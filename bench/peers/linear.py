@@ -131,7 +131,7 @@ def tune_again():
 # ------------------------------------------------------------------ fast-transformers, [B, N, H, D]
 @functools.cache
 def fast_transformers_product(device_type):
-    """The causal product of q, k, v [B, H, N, D]: the installed package's, or compiled in FT_DIR."""
+    """The causal product of q, k, v [B, H, N, D]: of the installed package, or of FT_DIR."""
     root = os.environ.get("FT_DIR")
     if not root:
         return importlib.import_module("fast_transformers.causal_product").causal_dot_product
