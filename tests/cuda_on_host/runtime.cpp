@@ -661,11 +661,12 @@ cudaError_t cudaMallocHost(void **memory, size_t size)
     return emulation_fail(error != cudaSuccess ? error : allocate(memory, size, PINNED));
 }
 
+/* After a fault it fails, but the memory is gone, as with CUDA's context. */
 static cudaError_t release(void *memory, bool pinned)
 {
     Lock lock(all.lock);
     const cudaError_t error = check_unsafe();
-    if (!memory || error != cudaSuccess)
+    if (!memory || (error != cudaSuccess && error != fault()))
         return emulation_fail(error);
     auto found = all.allocations.find((uintptr_t)memory);
     if (found == all.allocations.end() || (found->second.device == PINNED) != pinned)
@@ -674,7 +675,7 @@ static cudaError_t release(void *memory, bool pinned)
         all.used[found->second.device] -= found->second.size;
     all.allocations.erase(found);
     free(memory);
-    return cudaSuccess;
+    return emulation_fail(cudaSuccess);
 }
 
 cudaError_t cudaFree(void *memory)
