@@ -2,7 +2,8 @@
 #ifndef TAPEGRAD_OPS_CAUSAL_MMA_KERNELS_CUH
 #define TAPEGRAD_OPS_CAUSAL_MMA_KERNELS_CUH
 
-#include "ops/causal_mma.cuh"
+#include "ops/causal_mma_rows.cuh"
+#include "ops/causal_mma_scan.cuh"
 
 /* ------------------------------------------------------------------------------ a chunk's operands */
 

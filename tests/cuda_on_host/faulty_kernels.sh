@@ -36,7 +36,7 @@ program_for() {
     nn/*step*) echo test_generation ;;
     *softmax_attention* | *softmax_tiles*) echo test_softmax_attention ;;
     *lsh_attention* | *sort*) echo test_lsh_attention ;;
-    *attention* | *linear_scan*) echo test_attention ;;
+    *attention* | *linear_scan* | *causal_mma*) echo test_attention ;;
     *cumulative_sum* | *transpose*) echo test_layout ;;
     *linear* | *columns*) echo test_products ;;
     *sampl*) echo test_sampling ;;
@@ -53,7 +53,7 @@ else
     plant "$build" ops/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
     plant "$build" ops/linear_cuda.c "s/EPILOGUE_BGRADB/EPILOGUE_BGRADA/" test_products
     plant "$build" ops/linear.c "s/dx.accumulate || x->keep ||/dx.accumulate ||/" test_products
-    plant "$build" ops/mma_rows.cuh 's/^    wait_for_copies();//' test_attention
+    plant "$build" ops/causal_mma_kernels.cuh 's/^    wait_for_copies();//' test_attention
     plant "$build" nn/transformer_step.cu \
         '/wait_for_previous_kernel();/{N;s/\(.*\)\n\(.*const Real residual.*\)/\2\n\1/}' test_generation
     plant "$build"-sanitize ops/transpose.cu 's/i + row < p && j + lane < q/i + row < p/' test_layout \
