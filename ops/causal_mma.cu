@@ -5,9 +5,6 @@
 
 #ifndef TAPEGRAD_DOUBLE
 
-/* Chunks of a segment of the backward pass, at most: see causal_mma.cuh. */
-enum { BACKWARD_CHUNKS = 16 };
-
 /* Runs the statement with T as the call's storage type and SIZE as the padded size of its heads. */
 #define BY_TYPE_AND_SIZE(s, ...)                                                                   \
     do {                                                                                           \
@@ -68,28 +65,30 @@ template <typename T, int SIZE> struct Kernels {
                   "more shared memory than an H100's block can have");
 };
 
-/* FORM_CHUNKED keeps heads whole forward, FORM_CHUNK_PARALLEL cuts each at least once. */
+/* FORM_CHUNKED does not cut heads; FORM_CHUNK_PARALLEL cuts each head of two or more chunks. */
 template <typename T, int SIZE> static ChunkPlan plan_of(const LinearScan *s, bool backward)
 {
     typedef Kernels<T, SIZE> K;
-    const int64_t heads = s->x.B * s->x.H, chunks = max((int64_t)1, tiles_for(s->x.N, CHUNK));
-    if (s->form == FORM_CHUNKED && !backward)
+    const int threads = K::THREADS_PER_BLOCK,
+              bytes = backward ? K::BACKWARD_BYTES : K::FORWARD_BYTES;
+    const int64_t heads = s->x.B * s->x.H, chunks = tiles_for(s->x.N, CHUNK);
+    if (s->form == FORM_CHUNKED)
         return chunk_plan_of(heads, chunks, chunks);
     const int64_t resident =
-        backward ? resident_blocks(mma_backward<T, SIZE>, K::THREADS_PER_BLOCK, K::BACKWARD_BYTES)
-                 : resident_blocks(mma_forward<T, SIZE>, K::THREADS_PER_BLOCK, K::FORWARD_BYTES);
-    const ChunkPlan plan =
-        plan_chunks(heads, chunks, resident, backward ? (int64_t)BACKWARD_CHUNKS : chunks);
+        backward ? min(resident_blocks(mma_query_gradient<T, SIZE>, threads, bytes),
+                       resident_blocks(mma_key_value_gradients<T, SIZE>, threads, bytes))
+                 : resident_blocks(mma_forward<T, SIZE>, threads, bytes);
+    const ChunkPlan plan = plan_chunks(heads, chunks, resident);
     const int64_t half = tiles_for(chunks, 2);
     return s->form == FORM_CHUNK_PARALLEL && plan.per_block > half
                ? chunk_plan_of(heads, chunks, half)
                : plan;
 }
 
-/* Elements of each array of sums, S's (when heads are cut) and R's. */
+/* Elements of an array of sums; without cut heads there are none. */
 template <typename T, int SIZE> static int64_t sums_size(const LinearScan *s, const ChunkPlan &plan)
 {
-    return (plan.blocks + s->x.B * s->x.H) * Mma<T, SIZE>::SLOT;
+    return plan.cuts_heads ? (plan.blocks + s->x.B * s->x.H) * Mma<T, SIZE>::SLOT : 0;
 }
 
 /* dden comes before the sums, which begin at multiples of 16 bytes. */
@@ -113,7 +112,7 @@ int64_t causal_mma_scratch(const LinearScan *s, bool backward)
     BY_TYPE_AND_SIZE(s, {
         const ChunkPlan plan = plan_of<T, SIZE>(s, backward);
         const int64_t sums = sums_size<T, SIZE>(s, plan);
-        count = backward ? dden_size(s) + 2 * sums : plan.cuts_heads ? sums : 1;
+        count = backward ? dden_size(s) + 2 * sums : sums + 1;
     });
     return count;
 }
@@ -147,6 +146,7 @@ template <typename T> static Result<T> result_of(const Gradient &d, int64_t stri
 template <typename T>
 static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Real *den)
 {
+    const int64_t few = 8; /* segments of a head whose sums a block may add up itself */
     const Attention *x = &s->x;
     CausalMma<T> c = {};
     c.argument[KEY] = argument_of<T>(x->key, x->key_stride, x->D, s->features);
@@ -158,9 +158,10 @@ static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Rea
     c.H = (int)x->H;
     c.key_lengths = x->key_lengths;
     c.offsets = x->offsets;
-    c.chunks = max((int64_t)1, tiles_for(x->N, CHUNK));
+    c.chunks = tiles_for(x->N, CHUNK);
     c.per_block = plan.per_block;
-    c.blocks = plan.blocks;
+    c.cuts_heads = plan.cuts_heads;
+    c.added_up = tiles_for(c.chunks, c.per_block) > few;
     c.den = den;
     c.eps = s->eps;
     c.initial_state = s->state;
@@ -176,22 +177,19 @@ static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Rea
         launch(kernel, (unsigned)(blocks), (int)K::THREADS_PER_BLOCK, bytes, __VA_ARGS__);         \
     } while (0)
 
-/* The sums of segments of S, or R, or both. Those of R need dden, from the kernel before. */
-template <typename T, int SIZE> static void sum_segments(CausalMma<T> *c, int first_sum, int sums)
+template <typename T, int SIZE> static void add_up(const CausalMma<T> &c, Sum sum)
+{
+    const int64_t slot = Mma<T, SIZE>::SLOT;
+    if (c.added_up)
+        LAUNCH_DEPENDENT(add_up_segments<T>, blocks_for(c.heads * slot), THREADS, 0, c, sum, slot);
+}
+
+/* The segments' sums for S and z. This launch begins a sequence of dependent kernels. */
+template <typename T, int SIZE> static void sum_segments(const CausalMma<T> &c, int64_t blocks)
 {
     typedef Kernels<T, SIZE> K;
-    const int64_t few = 8; /* segments of a head whose sums a block may add up itself */
-    const int64_t slot = Mma<T, SIZE>::SLOT;
-    if (first_sum + sums > 1)
-        LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_sum_segments<T, SIZE>), c->blocks * sums, K,
-                   (int)K::SUM_BYTES, *c, first_sum, sums);
-    else
-        LAUNCH_MMA(LAUNCH, (mma_sum_segments<T, SIZE>), c->blocks * sums, K, (int)K::SUM_BYTES, *c,
-                   first_sum, sums);
-    c->added_up = tiles_for(c->chunks, c->per_block) > few;
-    if (c->added_up)
-        LAUNCH_DEPENDENT(add_up_segments<T>, blocks_for(sums * c->heads * slot), THREADS, 0, *c,
-                         first_sum, sums, slot);
+    LAUNCH_MMA(LAUNCH, (mma_sum_segments<T, SIZE>), blocks, K, (int)K::SUM_BYTES, c);
+    add_up<T, SIZE>(c, PREFIX);
 }
 
 template <typename T, int SIZE>
@@ -202,14 +200,13 @@ static void forward(Real *out, Real *den, Real *final_state, Real *scratch, cons
     CausalMma<T> c = arguments_of<T>(s, plan, den);
     c.result[0] = result_of<T>({ out, false }, s->x.H * s->x.M, s->x.M);
     c.final_state = { final_state, false };
-    c.sums[0] = scratch;
-    if (plan.blocks == 0)
-        return;
+    c.sums[PREFIX] = scratch;
     if (plan.cuts_heads) {
-        sum_segments<T, SIZE>(&c, 0, 1);
-        LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_forward<T, SIZE>), c.blocks, K, (int)K::FORWARD_BYTES, c);
+        sum_segments<T, SIZE>(c, plan.blocks);
+        LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_forward<T, SIZE>), plan.blocks, K, (int)K::FORWARD_BYTES,
+                   c);
     } else {
-        LAUNCH_MMA(LAUNCH, (mma_forward<T, SIZE>), c.blocks, K, (int)K::FORWARD_BYTES, c);
+        LAUNCH_MMA(LAUNCH, (mma_forward<T, SIZE>), plan.blocks, K, (int)K::FORWARD_BYTES, c);
     }
 }
 
@@ -227,16 +224,22 @@ static void backward(const LinearScanGradient &d, const Real *dout, const Real *
     c.result[KEY] = result_of<T>(d.x.key, x->key_stride, x->D);
     c.result[VALUE] = result_of<T>(d.x.value, x->value_stride, x->M);
     c.dden = scratch;
-    c.sums[0] = scratch + dden_size(s);
-    c.sums[1] = c.sums[0] + sums_size<T, SIZE>(s, plan);
+    c.sums[PREFIX] = scratch + dden_size(s);
+    c.sums[SUFFIX] = c.sums[PREFIX] + sums_size<T, SIZE>(s, plan);
     c.dfinal_state = dfinal_state;
     c.dinitial_state = d.state;
-    if (plan.blocks == 0)
-        return;
     launch_row_deltas<T, Mma<T, SIZE>::PARTS>(scratch, dout, out, den,
                                               (x->offsets ? 1 : x->B) * x->N * x->H, x->M);
-    sum_segments<T, SIZE>(&c, plan.cuts_heads ? 0 : 1, plan.cuts_heads ? 2 : 1);
-    LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_backward<T, SIZE>), c.blocks, K, (int)K::BACKWARD_BYTES, c);
+    if (plan.cuts_heads)
+        sum_segments<T, SIZE>(c, plan.blocks);
+    if (plan.cuts_heads || d.x.query.data)
+        LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_query_gradient<T, SIZE>), plan.blocks, K,
+                   (int)K::BACKWARD_BYTES, c);
+    if (plan.cuts_heads)
+        add_up<T, SIZE>(c, SUFFIX);
+    if (d.x.key.data || d.x.value.data || d.state.data)
+        LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_key_value_gradients<T, SIZE>), plan.blocks, K,
+                   (int)K::BACKWARD_BYTES, c);
 }
 
 void causal_mma_forward(Real *out, Real *den, Real *final_state, Real *scratch, const LinearScan *s)

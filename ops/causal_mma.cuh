@@ -2,8 +2,9 @@
  *
  * In the notation of causal_linear_attention.c, with a = phi(q), b = phi(k) and, backward,
  * dnum = dout / den, dden = -dnum.out, the kernels process a head in chunks of 64 positions. A, B, V and
- * dNum hold a chunk's rows; S, z are the sums of b v^T and b over earlier chunks, R, r those of
- * a dnum^T and a dden over later ones; tril keeps columns up to the diagonal, triu those from it on:
+ * dNum hold a chunk's rows. S and z are the sums of b v^T and b over earlier chunks; R and r are the sums
+ * of a dnum^T and a dden over later chunks. tril keeps columns up to the diagonal, triu columns from the
+ * diagonal on:
  *
  *     Num  =                A S   + tril(A B^T) V                       S += B^T V     z += B^T 1
  *     dA   = dden z^T + dNum S^T  + tril(dNum V^T + dden 1^T) B
@@ -13,15 +14,15 @@
  * Every line is one scan (Katharopoulos et al. 2020, equations 9 to 15, in the chunks of Buckman and
  * Gelada 2024): scan_rows of causal_mma_scan.cuh, with the roles permuted.
  *
- * The backward pass goes over the chunks once, from the first to the last: R begins as the sum over the
- * segment and all later positions, and each chunk's contribution is subtracted from it. Subtracting
- * leaves rounding errors of the whole sum, so a segment of the backward pass has at most
- * BACKWARD_CHUNKS chunks.
+ * Three kernels process the chunks: forward and query_gradient from the first to the last, with S,
+ * key_value_gradients from the last to the first, with R. A single backward sweep would have to count S
+ * or R down by subtraction; then the rounding error of one large term, as of dnum at a small den, stays
+ * in the sum when the term has left it, and swamps the gradients of all chunks that follow.
  *
- * How the work is cut: the chunks of all heads form one line, and every block processes the same number
- * of consecutive ones (ops/chunk_plan.h). The part of a head in one block is a segment. sum_segments
- * first computes each segment's own B^T V, B^T 1, A^T dNum and A^T dden; a segment then begins with the
- * sums of the segments before it (S, z), or from it on (R, r).
+ * The chunks of all heads form one line, and every block processes the same number of consecutive chunks
+ * (ops/chunk_plan.h). The part of a head in one block is a segment. Where heads are cut, a segment begins
+ * with the sums of the segments before it (S, z) or after it (R, r): sum_segments computes each
+ * segment's own B^T V and B^T 1, query_gradient its A^T dNum and A^T dden.
  *
  * S and R stay in registers in float. The sums of one chunk are computed from zero and then added in
  * float, because tensor cores round every sum towards zero: over a long sequence that would be a bias.
@@ -36,8 +37,11 @@
 
 /* ------------------------------------------------------------------------------------- arguments */
 
-/* K and V, the sums' arguments forward, come first; then Q and dOut, those of the sums backward. */
+/* KEY and VALUE come first: sum_segments reads these two, the forward pass the first three. */
 enum { KEY, VALUE, QUERY, DOUT, ARGUMENTS };
+
+/* S and z over earlier segments, R and r over later ones */
+enum Sum { PREFIX, SUFFIX };
 
 /* Tensors [rows, H, columns], with a stride between rows of the same head. */
 template <typename T> struct Argument {
@@ -64,12 +68,13 @@ template <typename T> struct CausalMma {
     int64_t N, heads;    /* heads: of all sequences */
     int H;
     const int32_t *key_lengths, *offsets;
-    int64_t chunks, per_block, blocks; /* chunks: per head */
-    Real *den;                         /* [B, N, H] */
-    const Real *dden;                  /* [B, N, H] */
+    int64_t chunks, per_block; /* chunks per head, and per block */
+    Real *den;                 /* [B, N, H] */
+    const Real *dden;          /* [B, N, H] */
     Real eps;
-    Real *sums[2]; /* of S, z and of R, r: [slots, SIZE SIZE + SIZE] in the order of add_slot */
-    bool added_up; /* each sum includes the earlier segments', or R's the later ones' */
+    Real *sums[2]; /* by Sum: of each segment, [slots, SIZE SIZE + SIZE] in the order of add_slot */
+    bool cuts_heads; /* there are sums */
+    bool added_up; /* slots hold prefix sums (S, z) and suffix sums (R, r) over a head's segments */
     const Real *initial_state, *dfinal_state; /* [heads, D, M + 1], or NULL: 0 */
     Gradient final_state, dinitial_state;     /* likewise */
 };
@@ -80,12 +85,13 @@ template <typename T> struct CausalMma {
 struct Segment {
     int64_t head, row, positions, keys, first, end;
     int64_t slot, first_slot, last_slot; /* of this segment's sums, and of the head's */
-    int64_t next_chunk;                  /* the first of the block's line after the segment */
+    int64_t next_chunk;                  /* the chunk of the line after this segment */
     int h;
     bool is_last; /* of its sequence */
 };
 
-/* A block's segments of a head have neighbouring slots: a head boundary adds one. */
+/* The segments of a head have consecutive slots, one per block. Adding the head keeps the slots of two
+ * heads in one block apart. */
 __host__ __device__ static inline int64_t slot_of(int64_t block, int64_t head)
 {
     return block + head;
@@ -113,8 +119,8 @@ __device__ static inline Segment segment_at(const CausalMma<T> &c, int64_t block
     return s;
 }
 
-/* A chunk of a segment: its first row in the tensors, its rows, and those of them that are not masked as
- * keys; at most CHUNK. */
+/* A chunk of a segment: its first row in the tensors, its number of rows, and of rows that key_lengths
+ * does not mask. */
 struct Chunk {
     int64_t row;
     int h, rows, keys;

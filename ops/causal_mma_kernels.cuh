@@ -1,120 +1,133 @@
-/* The kernels of causal_mma.cuh: sums of segments, forward, backward. */
+/* The kernels of causal_mma.cuh: sums of segments, forward, and the gradients. */
 #ifndef TAPEGRAD_OPS_CAUSAL_MMA_KERNELS_CUH
 #define TAPEGRAD_OPS_CAUSAL_MMA_KERNELS_CUH
 
 #include "ops/causal_mma_rows.cuh"
 #include "ops/causal_mma_scan.cuh"
 
-/* ------------------------------------------------------------------------------ a chunk's operands */
+/* ------------------------------------------------------------------------------ a chunk's operands
+ * A kernel uses the first COUNT arguments. */
 
-/* Starts copying a chunk's arguments, COUNT of them from the first. */
+/* Starts copying a chunk's rows. */
 template <typename T, int SIZE, int COUNT, typename M>
-__device__ static inline void copy_chunk(const M &m, const CausalMma<T> &c, const Chunk &chunk,
-                                         int first)
+__device__ static inline void copy_chunk(const M &m, const CausalMma<T> &c, const Chunk &chunk)
 {
 #pragma unroll 1
     for (int i = 0; i < COUNT; i++)
-        copy_rows<SIZE>(m.raw(i), c.argument[first + i], chunk);
-    if (first + COUNT > DOUT)
+        copy_rows<SIZE>(m.raw(i), c.argument[i], chunk);
+    if (COUNT > DOUT)
         copy_den(m, c, chunk);
 }
 
 /* The operands of the chunk that has been copied */
 template <typename T, int SIZE, int COUNT, typename M>
-__device__ static inline void map_chunk(const M &m, const CausalMma<T> &c, const Chunk &chunk,
-                                        int first)
+__device__ static inline void map_chunk(const M &m, const CausalMma<T> &c, const Chunk &chunk)
 {
 #pragma unroll 1
     for (int i = 0; i < COUNT; i++)
-        map_rows<SIZE>(m.operand(i), m.raw(i), c.argument[first + i], chunk, m.raw_den());
-    if (first + COUNT > DOUT && (int)threadIdx.x < CHUNK)
+        map_rows<SIZE>(m.operand(i), m.raw(i), c.argument[i], chunk, m.raw_den());
+    if (COUNT > DOUT && (int)threadIdx.x < CHUNK)
         m.dden()[threadIdx.x] = m.raw_dden()[threadIdx.x];
 }
 
 /* Once the operands are in shared memory: starts copying the next chunk, or prefetches it. */
 template <typename T, int SIZE, int COUNT, typename M>
-__device__ static inline void start_next_chunk(const M &m, const CausalMma<T> &c, const Segment &s,
-                                               int64_t next, int first)
+__device__ static inline void start_next_chunk(const M &m, const CausalMma<T> &c, bool more,
+                                               const Chunk &next)
 {
-    if (next >= s.end)
+    if (!more)
         return;
     if (Mma<T, SIZE>::AHEAD)
-        copy_chunk<T, SIZE, COUNT>(m, c, chunk_at(s, next), first);
+        copy_chunk<T, SIZE, COUNT>(m, c, next);
     else
 #pragma unroll 1
         for (int i = 0; i < COUNT; i++)
-            prefetch_rows<SIZE>(c.argument[first + i], chunk_at(s, next));
+            prefetch_rows<SIZE>(c.argument[i], next);
 }
 
 /* At the end of a chunk: all warps are done with its operands, and the next chunk has been copied. */
 template <typename T, int SIZE, int COUNT, typename M>
-__device__ static inline void receive_next_chunk(const M &m, const CausalMma<T> &c,
-                                                 const Segment &s, int64_t next, int first)
+__device__ static inline void receive_next_chunk(const M &m, const CausalMma<T> &c, bool more,
+                                                 const Chunk &next)
 {
     if (!Mma<T, SIZE>::AHEAD) {
         __syncthreads();
-        if (next < s.end)
-            copy_chunk<T, SIZE, COUNT>(m, c, chunk_at(s, next), first);
+        if (more)
+            copy_chunk<T, SIZE, COUNT>(m, c, next);
     }
     wait_for_copies();
     __syncthreads();
 }
 
-/* ------------------------------------------------------------------------------- sums of segments */
-
-/* What a segment adds to S and z (which = 0), or to R and r (1) */
-template <typename T, int SIZE>
-__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
-                                  (MmaMemory<T, SIZE, 2, false>::BLOCKS))
-    mma_sum_segments(const __grid_constant__ CausalMma<T> c, int first_sum, int sums)
+/* At a segment's begin, whose first chunk begins at this position */
+template <typename T, int SIZE, int COUNT, typename M>
+__device__ static inline void receive_first_chunk(const M &m, const CausalMma<T> &c,
+                                                  const Segment &s, int64_t start)
 {
-    typedef MmaMemory<T, SIZE, 2, false> Memory;
-    DYNAMIC_SHARED(Bfloat16, memory);
-    const Memory m = { memory };
-    let_next_kernel_start();
-    wait_for_previous_kernel();
-    const int64_t block = blockIdx.x / sums;
-    const int which = first_sum + (int)(blockIdx.x % sums), first = 2 * which;
-    const int64_t limit = min((block + 1) * c.per_block, c.heads * c.chunks);
-    for (int64_t chunk = block * c.per_block; chunk < limit;) {
-        const Segment s = segment_at(c, block, chunk);
+    if (s.first < s.end)
+        copy_chunk<T, SIZE, COUNT>(m, c, chunk_at(s, start));
+    wait_for_copies();
+    __syncthreads();
+}
+
+/* Calls process(segment) for the block's segments. */
+template <typename T, typename Process>
+__device__ static inline void for_each_segment(const CausalMma<T> &c, Process process)
+{
+    const int64_t limit = min((blockIdx.x + 1) * c.per_block, c.heads * c.chunks);
+    for (int64_t chunk = blockIdx.x * c.per_block; chunk < limit;) {
+        const Segment s = segment_at(c, blockIdx.x, chunk);
+        process(s);
         chunk = s.next_chunk;
-        if (which == 0 && s.slot == s.last_slot)
-            continue; /* no segment of the head comes after it */
-        MmaState<T, SIZE> state = {};
-        if (s.first < s.end) {
-            copy_chunk<T, SIZE, 2>(m, c, chunk_at(s, s.first), first);
-            wait_for_copies();
-            __syncthreads();
-        }
-        for (int64_t start = s.first; start < s.end; start += CHUNK) {
-            map_chunk<T, SIZE, 2>(m, c, chunk_at(s, start), first);
-            __syncthreads();
-            start_next_chunk<T, SIZE, 2>(m, c, s, start + CHUNK, first);
-            update_state<T, SIZE>(&state, 1, m.operand(0), m.operand(1));
-            update_vector<T, SIZE>(&state, 1, m.operand(0), which ? m.dden() : NULL);
-            receive_next_chunk<T, SIZE, 2>(m, c, s, start + CHUNK, first);
-        }
-        store_slot(c.sums[which] + s.slot * Mma<T, SIZE>::SLOT, state);
     }
 }
 
-/* Makes each sum include the earlier segments of its head (S, z), or the later ones (R, r). */
+/* ------------------------------------------------------------------------------- sums of segments */
+
+/* What each segment adds to S and z; nobody needs that of a head's last segment. */
+template <typename T, int SIZE>
+__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
+                                  (MmaMemory<T, SIZE, 2, false>::BLOCKS))
+    mma_sum_segments(const __grid_constant__ CausalMma<T> c)
+{
+    DYNAMIC_SHARED(Bfloat16, memory);
+    const MmaMemory<T, SIZE, 2, false> m = { memory };
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    for_each_segment(c, [&](const Segment &s) {
+        if (s.slot == s.last_slot)
+            return;
+        MmaState<T, SIZE> state = {};
+        receive_first_chunk<T, SIZE, 2>(m, c, s, s.first);
+        for (int64_t start = s.first; start < s.end; start += CHUNK) {
+            const Chunk next = chunk_at(s, start + CHUNK);
+            const bool more = start + CHUNK < s.end;
+            map_chunk<T, SIZE, 2>(m, c, chunk_at(s, start));
+            __syncthreads();
+            start_next_chunk<T, SIZE, 2>(m, c, more, next);
+            update_state<T, SIZE>(&state, m.operand(KEY), m.operand(VALUE));
+            update_vector<T, SIZE>(&state, m.operand(KEY), NULL);
+            receive_next_chunk<T, SIZE, 2>(m, c, more, next);
+        }
+        store_slot(c.sums[PREFIX] + s.slot * Mma<T, SIZE>::SLOT, state);
+    });
+}
+
+/* Makes each sum include those of the head's earlier segments (PREFIX), or later ones (SUFFIX). */
 template <typename T>
-__global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, int first_sum, int sums,
-                                int64_t slot_size)
+__global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, Sum sum, int64_t slot_size)
 {
     enum { BATCH = 8 }; /* independent loads */
     let_next_kernel_start();
     wait_for_previous_kernel();
-    GRID_FOR(i, sums * c.heads * slot_size) {
-        const int which = first_sum + (int)(i / (c.heads * slot_size));
-        const int64_t head = i / slot_size % c.heads;
+    GRID_FOR(i, c.heads * slot_size) {
+        const int64_t head = i / slot_size, step = sum == SUFFIX ? -slot_size : slot_size;
         const int64_t first = slot_of(head * c.chunks / c.per_block, head);
         const int64_t last = slot_of(((head + 1) * c.chunks - 1) / c.per_block, head);
-        const int64_t count = last - first + which, step = which ? -slot_size : slot_size;
-        Real *at = c.sums[which] + (which ? last : first) * slot_size + i % slot_size, sum = 0;
-        for (int64_t done = 0; done < count; done += BATCH) {
+        const int64_t count = last - first; /* the last, or for SUFFIX the first, is not needed */
+        Real *at = c.sums[sum] + (sum == SUFFIX ? last : first) * slot_size + i % slot_size;
+        Real total = 0;
+        for (int64_t done = 0; done < count; done += BATCH, at += BATCH * step) {
             Real x[BATCH];
 #pragma unroll
             for (int j = 0; j < BATCH; j++)
@@ -122,8 +135,7 @@ __global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, int firs
 #pragma unroll
             for (int j = 0; j < BATCH; j++)
                 if (done + j < count)
-                    at[j * step] = sum += x[j];
-            at += BATCH * step;
+                    at[j * step] = total += x[j];
         }
     }
 }
@@ -174,24 +186,25 @@ __device__ static inline void share_vector_parts(Bfloat16 *to, const MmaState<T,
 }
 
 template <typename T, int SIZE, typename M>
-__device__ static inline void forward_chunk(MmaState<T, SIZE> *state, const M &m,
-                                            const CausalMma<T> &c, const Segment &s, int64_t start)
+__device__ static inline void forward_chunk(MmaState<T, SIZE> *S, const M &m, const CausalMma<T> &c,
+                                            const Segment &s, int64_t start)
 {
     typedef Mma<T, SIZE> Sizes;
     const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
+    const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
+    const bool more = start + CHUNK < s.end;
     float num[Sizes::ACROSS][4] = {}, scores[CHUNK / 8][4] = {}, den[4] = {};
-    const Chunk chunk = chunk_at(s, start);
-    map_chunk<T, SIZE, 3>(m, c, chunk, 0);
-    share_state(m.state(), *state);
-    share_vector_parts(m.vector_parts(), *state);
+    map_chunk<T, SIZE, 3>(m, c, chunk);
+    share_state(m.state(), *S);
+    share_vector_parts(m.vector_parts(), *S);
     __syncthreads();
-    start_next_chunk<T, SIZE, 3>(m, c, s, start + CHUNK, 0);
+    start_next_chunk<T, SIZE, 3>(m, c, more, next);
     scan_rows<T, SIZE, TRIL, false>(num, scores, den, m.vector_parts(), A, B, V, m.state());
-    update_state(state, 1, B, V);
-    update_vector(state, 1, B, NULL);
+    update_state(S, B, V);
+    update_vector(S, B, NULL);
     divide_by_den<T, SIZE>(num, den, c, chunk);
     contribute_rows<SIZE>(c.result[0], chunk, num);
-    receive_next_chunk<T, SIZE, 3>(m, c, s, start + CHUNK, 0);
+    receive_next_chunk<T, SIZE, 3>(m, c, more, next);
 }
 
 template <typename T, int SIZE>
@@ -199,28 +212,21 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
                                   (MmaMemory<T, SIZE, 3, true>::BLOCKS))
     mma_forward(const __grid_constant__ CausalMma<T> c)
 {
-    typedef MmaMemory<T, SIZE, 3, true> Memory;
     DYNAMIC_SHARED(Bfloat16, memory);
-    const Memory m = { memory };
+    const MmaMemory<T, SIZE, 3, true> m = { memory };
     let_next_kernel_start();
     wait_for_previous_kernel();
-    const int64_t limit = min((blockIdx.x + 1) * c.per_block, c.heads * c.chunks);
-    for (int64_t chunk = blockIdx.x * c.per_block; chunk < limit;) {
-        const Segment s = segment_at(c, blockIdx.x, chunk);
-        chunk = s.next_chunk;
-        if (s.first < s.end)
-            copy_chunk<T, SIZE, 3>(m, c, chunk_at(s, s.first), 0);
-        MmaState<T, SIZE> state = load_state<T, SIZE>(c, s, 0);
-        wait_for_copies();
-        __syncthreads();
+    for_each_segment(c, [&](const Segment &s) {
+        receive_first_chunk<T, SIZE, 3>(m, c, s, s.first);
+        MmaState<T, SIZE> S = load_state<T, SIZE>(c, s, PREFIX);
         for (int64_t start = s.first; start < s.end; start += CHUNK)
-            forward_chunk(&state, m, c, s, start);
+            forward_chunk(&S, m, c, s, start);
         if (s.is_last && c.final_state.data)
-            contribute_state(c.final_state, c, s, &state);
-    }
+            contribute_state(c.final_state, c, s, &S);
+    });
 }
 
-/* --------------------------------------------------------------------------------------- backward */
+/* -------------------------------------------------------------------------------------- gradients */
 
 /* o *= phi'(x), from the operand phi(x) */
 template <typename T, int SIZE>
@@ -309,7 +315,7 @@ __device__ static inline void key_gradient(const M &m, const CausalMma<T> &c, co
         contribute_rows<SIZE>(c.result[KEY], chunk, dB);
 }
 
-/* dv: masked keys have rows of zeros in B. */
+/* dv */
 template <typename T, int SIZE, typename M>
 __device__ static inline void value_gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
 {
@@ -317,61 +323,77 @@ __device__ static inline void value_gradient(const M &m, const CausalMma<T> &c, 
     float dV[Sizes::ACROSS][4] = {}, scores[CHUNK / 8][4] = {};
     scan_rows<T, SIZE, TRIU, false>(dV, scores, NULL, NULL, m.operand(KEY), m.operand(QUERY),
                                     m.operand(DOUT), m.state());
+    clear_masked_rows<T, SIZE>(dV, chunk);
     if (c.result[VALUE].data)
         contribute_rows<SIZE>(c.result[VALUE], chunk, dV);
 }
 
-/* S: before the chunk, then after it; R: from the chunk on, then after it. They share one copy. */
-template <typename T, int SIZE, typename M>
-__device__ static inline void backward_chunk(MmaState<T, SIZE> *S, MmaState<T, SIZE> *R, const M &m,
-                                             const CausalMma<T> &c, const Segment &s, int64_t start)
-{
-    const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
-    const auto dNum = m.operand(DOUT);
-    const Chunk chunk = chunk_at(s, start);
-    map_chunk<T, SIZE, ARGUMENTS>(m, c, chunk, 0);
-    share_state(m.state(), *S);
-    share_vector(m.vector(), *S);
-    __syncthreads();
-    start_next_chunk<T, SIZE, ARGUMENTS>(m, c, s, start + CHUNK, 0);
-    query_gradient<T, SIZE>(m, c, chunk);
-    update_state(S, 1, B, V);
-    update_vector(S, 1, B, NULL);
-    update_state(R, -1, A, dNum);
-    update_vector(R, -1, A, m.dden());
-    __syncthreads(); /* every warp has read S */
-    share_state(m.state(), *R);
-    share_vector(m.vector(), *R);
-    __syncthreads();
-    key_gradient<T, SIZE>(m, c, chunk);
-    value_gradient<T, SIZE>(m, c, chunk);
-    receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, s, start + CHUNK, 0);
-}
-
+/* One sweep from the first chunk to the last: dq, and what the segment adds to R and r. */
 template <typename T, int SIZE>
 __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
                                   (MmaMemory<T, SIZE, ARGUMENTS, true>::BLOCKS))
-    mma_backward(const __grid_constant__ CausalMma<T> c)
+    mma_query_gradient(const __grid_constant__ CausalMma<T> c)
 {
-    typedef MmaMemory<T, SIZE, ARGUMENTS, true> Memory;
     DYNAMIC_SHARED(Bfloat16, memory);
-    const Memory m = { memory };
+    const MmaMemory<T, SIZE, ARGUMENTS, true> m = { memory };
     let_next_kernel_start();
     wait_for_previous_kernel();
-    const int64_t limit = min((blockIdx.x + 1) * c.per_block, c.heads * c.chunks);
-    for (int64_t chunk = blockIdx.x * c.per_block; chunk < limit;) {
-        const Segment s = segment_at(c, blockIdx.x, chunk);
-        chunk = s.next_chunk;
-        if (s.first < s.end)
-            copy_chunk<T, SIZE, ARGUMENTS>(m, c, chunk_at(s, s.first), 0);
-        MmaState<T, SIZE> S = load_state<T, SIZE>(c, s, 0), R = load_state<T, SIZE>(c, s, 1);
-        wait_for_copies();
-        __syncthreads();
+    for_each_segment(c, [&](const Segment &s) {
+        receive_first_chunk<T, SIZE, ARGUMENTS>(m, c, s, s.first);
+        MmaState<T, SIZE> S = load_state<T, SIZE>(c, s, PREFIX), R = {};
+        for (int64_t start = s.first; start < s.end; start += CHUNK) {
+            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
+            const bool more = start + CHUNK < s.end;
+            map_chunk<T, SIZE, ARGUMENTS>(m, c, chunk);
+            share_state(m.state(), S);
+            share_vector(m.vector(), S);
+            __syncthreads();
+            start_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
+            query_gradient<T, SIZE>(m, c, chunk);
+            update_state(&S, m.operand(KEY), m.operand(VALUE));
+            update_vector(&S, m.operand(KEY), NULL);
+            if (c.cuts_heads) {
+                update_state(&R, m.operand(QUERY), m.operand(DOUT));
+                update_vector(&R, m.operand(QUERY), m.dden());
+            }
+            receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
+        }
+        if (s.slot != s.first_slot)
+            store_slot(c.sums[SUFFIX] + s.slot * Mma<T, SIZE>::SLOT, R);
+    });
+}
+
+/* One sweep from the last chunk to the first: dk and dv, and the initial state's gradient. */
+template <typename T, int SIZE>
+__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
+                                  (MmaMemory<T, SIZE, ARGUMENTS, true>::BLOCKS))
+    mma_key_value_gradients(const __grid_constant__ CausalMma<T> c)
+{
+    DYNAMIC_SHARED(Bfloat16, memory);
+    const MmaMemory<T, SIZE, ARGUMENTS, true> m = { memory };
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    for_each_segment(c, [&](const Segment &s) {
+        const int64_t last = s.first + (s.end - s.first - 1) / CHUNK * CHUNK;
+        receive_first_chunk<T, SIZE, ARGUMENTS>(m, c, s, last);
+        MmaState<T, SIZE> R = load_state<T, SIZE>(c, s, SUFFIX);
+        for (int64_t start = last; start >= s.first && s.first < s.end; start -= CHUNK) {
+            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start - CHUNK);
+            const bool more = start > s.first;
+            map_chunk<T, SIZE, ARGUMENTS>(m, c, chunk);
+            share_state(m.state(), R);
+            share_vector(m.vector(), R);
+            __syncthreads();
+            start_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
+            key_gradient<T, SIZE>(m, c, chunk);
+            value_gradient<T, SIZE>(m, c, chunk);
+            update_state(&R, m.operand(QUERY), m.operand(DOUT));
+            update_vector(&R, m.operand(QUERY), m.dden());
+            receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
+        }
         if (s.first == 0 && c.dinitial_state.data)
             contribute_state(c.dinitial_state, c, s, &R);
-        for (int64_t start = s.first; start < s.end; start += CHUNK)
-            backward_chunk(&S, &R, m, c, s, start);
-    }
+    });
 }
 
 #endif

@@ -32,7 +32,7 @@ __device__ static inline int vector_column(int half)
     return (int)threadIdx.x / WARP * 16 + 8 * half + lane_column();
 }
 
-/* state += the sums in a slot, or the other way round */
+/* state += slot */
 template <typename T, int SIZE>
 __device__ static inline void add_slot(MmaState<T, SIZE> *state, const Real *slot)
 {
@@ -57,6 +57,7 @@ __device__ static inline void add_slot(MmaState<T, SIZE> *state, const Real *slo
     }
 }
 
+/* slot = state */
 template <typename T, int SIZE>
 __device__ static inline void store_slot(Real *slot, const MmaState<T, SIZE> &state)
 {
@@ -89,32 +90,35 @@ __device__ static inline void for_each_element(MmaState<T, SIZE> *state, int D, 
             visit(&state->vector[i / 2][i % 2], vector_column(i / 2) + i % 2, M);
 }
 
-/* S and z before the segment (index 0), or R and r from the segment on (1). */
+/* S and z before the segment, or R and r after it */
 template <typename T, int SIZE>
 __device__ static inline MmaState<T, SIZE> load_state(const CausalMma<T> &c, const Segment &s,
-                                                      int index)
+                                                      Sum sum)
 {
     const int D = c.argument[KEY].columns, M = c.argument[VALUE].columns;
-    const Real *begin = index ? c.dfinal_state : c.initial_state;
-    const int64_t first = index ? s.slot : c.added_up ? s.slot - 1 : s.first_slot;
-    const int64_t end = !index ? s.slot : c.added_up ? s.slot + 1 : s.last_slot + 1;
+    const Real *begin = sum == PREFIX ? c.initial_state : c.dfinal_state;
+    const int64_t nearest = sum == PREFIX ? s.slot - 1 : s.slot + 1;
+    const int64_t first = sum == SUFFIX || c.added_up ? nearest : s.first_slot;
+    const int64_t last = sum == PREFIX || c.added_up ? nearest : s.last_slot;
     MmaState<T, SIZE> state = {};
     if (begin)
         for_each_element(&state, D, M, [=](float *x, int row, int column) {
             *x = begin[(s.head * D + row) * (M + 1) + column];
         });
-    for (int64_t slot = max(first, s.first_slot); slot < end; slot++)
-        add_slot(&state, c.sums[index] + slot * Mma<T, SIZE>::SLOT);
+    for (int64_t slot = max(first, s.first_slot); slot <= min(last, s.last_slot); slot++)
+        add_slot(&state, c.sums[sum] + slot * Mma<T, SIZE>::SLOT);
     return state;
 }
 
+/* Several lanes hold the same element of z or r: the first of them contributes it. */
 template <typename T, int SIZE>
 __device__ static inline void contribute_state(const Gradient &to, const CausalMma<T> &c,
                                                const Segment &s, MmaState<T, SIZE> *state)
 {
     const int D = c.argument[KEY].columns, M = c.argument[VALUE].columns;
     for_each_element(state, D, M, [=](const float *x, int row, int column) {
-        contribute(to.data + (s.head * D + row) * (M + 1) + column, to.accumulate, (Real)*x);
+        if (column < M || lane_row() == 0)
+            contribute(to.data + (s.head * D + row) * (M + 1) + column, to.accumulate, (Real)*x);
     });
 }
 
@@ -139,7 +143,7 @@ __device__ static inline void share_state(const typename Mma<T, SIZE>::State &sh
         }
 }
 
-/* And of z or r */
+/* Writes z or r to shared memory for all warps. */
 template <typename T, int SIZE>
 __device__ static inline void share_vector(Real *vector, const MmaState<T, SIZE> &state)
 {
@@ -150,9 +154,9 @@ __device__ static inline void share_vector(Real *vector, const MmaState<T, SIZE>
                 make_float2(state.vector[half][0], state.vector[half][1]);
 }
 
-/* S += sign Y^T W */
+/* S += Y^T W */
 template <typename T, int SIZE>
-__device__ static inline void update_state(MmaState<T, SIZE> *state, float sign,
+__device__ static inline void update_state(MmaState<T, SIZE> *state,
                                            const typename Mma<T, SIZE>::Operand &y,
                                            const typename Mma<T, SIZE>::Operand &w)
 {
@@ -172,14 +176,14 @@ __device__ static inline void update_state(MmaState<T, SIZE> *state, float sign,
         for (int i = 0; i < BATCH; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                state->at[first + i][e] += sign * sums[i][e];
+                state->at[first + i][e] += sums[i][e];
     }
 }
 
-/* z += sign Y^T weights; NULL: weights of 1. The weights are rows g (hi) and g + 8 (lo) of an operand,
+/* z += Y^T weights; NULL: weights of 1. The weights are rows g (hi) and g + 8 (lo) of an operand,
  * the same in every row, so every lane gets the sums of its columns. */
 template <typename T, int SIZE>
-__device__ static inline void update_vector(MmaState<T, SIZE> *state, float sign,
+__device__ static inline void update_vector(MmaState<T, SIZE> *state,
                                             const typename Mma<T, SIZE>::Operand &y,
                                             const Real *weights)
 {
@@ -208,12 +212,12 @@ __device__ static inline void update_vector(MmaState<T, SIZE> *state, float sign
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            state->vector[half][e] += sign * (sums[half][e] + sums[half][e + 2]);
+            state->vector[half][e] += sums[half][e] + sums[half][e + 2];
 }
 
 /* ---------------------------------------------------------------------------------------- a scan */
 
-/* tril: tiles of scores up to the warp's; triu: from it on. */
+/* TRIL keeps tiles of scores up to the warp's own, TRIU keeps them from it on. */
 enum Triangle { TRIL, TRIU };
 template <Triangle TRIANGLE> __device__ static inline bool keeps(int tile)
 {

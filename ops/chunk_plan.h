@@ -24,35 +24,28 @@ static inline ChunkPlan chunk_plan_of(int64_t heads, int64_t chunks, int64_t per
     return plan;
 }
 
-/* The share of the last wave's places that have a block; resident: blocks that a GPU runs at once. */
+/* The fraction of the last wave's slots for blocks that are occupied; resident: the blocks that a GPU
+ * runs at once. */
 static inline double last_wave(ChunkPlan plan, int64_t resident)
 {
     return (double)((plan.blocks - 1) % resident + 1) / (double)resident;
 }
 
-/* The plan for heads of this number of chunks each. A segment, a head's part in one block, has at most
- * max_segment chunks. Blocks are as equal as chunks allow, so the GPU is full until the end: the last
- * wave is at least 60 % full, unless a block has only 2 chunks or it is one of 8 waves or more.
+/* The plan for heads of this number of chunks each. Every block is resident at once and has the same
+ * number of chunks, but for the last: the GPU is at least 60 % full until the end, unless a block has only
+ * 1 or 2 chunks.
  *
  * Whole heads need no sums of segments, which cost about a third of a scan: they are preferred where
  * that is less than what a worse balance costs. */
-static inline ChunkPlan plan_chunks(int64_t heads, int64_t chunks, int64_t resident,
-                                    int64_t max_segment)
+static inline ChunkPlan plan_chunks(int64_t heads, int64_t chunks, int64_t resident)
 {
-    const double full = 0.6;
-    const int64_t total = heads * chunks;
-    const int64_t limit = chunks > max_segment ? max_segment : total;
-    const int64_t waves = ceiling_of_quotient(total, resident * limit);
-    const int64_t most = ceiling_of_quotient(total, resident * waves);
-    ChunkPlan balanced = chunk_plan_of(heads, chunks, most);
-    for (int64_t n = most; n > most / 2 && last_wave(balanced, resident) < full; n--)
-        if (last_wave(chunk_plan_of(heads, chunks, n), resident) >= full)
-            balanced = chunk_plan_of(heads, chunks, n);
+    const int64_t least = ceiling_of_quotient(heads * chunks, resident);
+    const ChunkPlan balanced = chunk_plan_of(heads, chunks, least);
     const ChunkPlan whole =
-        chunk_plan_of(heads, chunks, ceiling_of_quotient(most, chunks) * chunks);
-    const bool better_whole = chunks <= max_segment && last_wave(whole, resident) >= full &&
-                              3 * whole.per_block <= 4 * balanced.per_block;
-    return better_whole ? whole : balanced;
+        chunk_plan_of(heads, chunks, ceiling_of_quotient(least, chunks) * chunks);
+    const bool balances =
+        last_wave(whole, resident) >= 0.6 && 3 * whole.per_block <= 4 * balanced.per_block;
+    return balances ? whole : balanced;
 }
 
 /* For kernels whose blocks process whole segments: segments per head, at most chunks, and none empty,

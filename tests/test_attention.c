@@ -401,10 +401,10 @@ static double elu_plus_one(double x)
 }
 
 /* out[i] = S_i^T a_i / den_i of one head [N, D], in double: S and z are sums over the positions. */
-static void long_forward(const Values *v, double *out, double *den)
+static void long_forward(const Values *v, int64_t N, double *out, double *den)
 {
     double *S = calloc(LONG_D * LONG_D, sizeof *S), z[LONG_D] = { 0 };
-    for (int64_t i = 0; i < LONG_N; i++) {
+    for (int64_t i = 0; i < N; i++) {
         double num[LONG_D] = { 0 };
         den[i] = (double)eps;
         for (int64_t d = 0; d < LONG_D; d++) {
@@ -421,11 +421,11 @@ static void long_forward(const Values *v, double *out, double *den)
 }
 
 /* dkey and dvalue: R and r are sums over the positions from the last one back. */
-static void long_backward(const Values *v, const double *out, const double *den, double *dkey,
-                          double *dvalue)
+static void long_backward(const Values *v, int64_t N, const double *out, const double *den,
+                          double *dkey, double *dvalue)
 {
     double *R = calloc(LONG_D * LONG_D, sizeof *R), r[LONG_D] = { 0 };
-    for (int64_t i = LONG_N - 1; i >= 0; i--) {
+    for (int64_t i = N - 1; i >= 0; i--) {
         const Real *dout = v->dout + i * LONG_D, *value = v->value + i * LONG_D;
         double dden = 0;
         for (int64_t m = 0; m < LONG_D; m++)
@@ -472,13 +472,55 @@ START_TEST(float32_is_accurate_over_65536_positions)
     double *expected[4];
     for (int t = 0; t < 4; t++)
         expected[t] = malloc(LONG_N * LONG_D * sizeof(double));
-    long_forward(&v, expected[0], expected[1]);
-    long_backward(&v, expected[0], expected[1], expected[2], expected[3]);
+    long_forward(&v, LONG_N, expected[0], expected[1]);
+    long_backward(&v, LONG_N, expected[0], expected[1], expected[2], expected[3]);
     for (c.form = FORM_CHUNKED; c.form <= FORM_CHUNK_PARALLEL; c.form++) {
         compute(&c, &v);
         ck_assert_double_le(long_error(v.out, expected[0]), allowed);
         ck_assert_double_le(long_error(v.dkey, expected[2]), allowed);
         ck_assert_double_le(long_error(v.dvalue, expected[3]), allowed);
+    }
+    for (int t = 0; t < 4; t++)
+        free(expected[t]);
+}
+END_TEST
+
+/* The largest error of a row relative to that row, but for the first. */
+static double largest_row_error(const Real *actual, const double *expected, int64_t N)
+{
+    double largest = 0;
+    for (int64_t i = 1; i < N; i++) {
+        double error = 0, size = 0;
+        for (int64_t d = i * LONG_D; d < (i + 1) * LONG_D; d++) {
+            const double e = fabs(actual[d] - expected[d]);
+            error = !(e <= error) ? e : error;
+            size = fmax(size, fabs(expected[d]));
+        }
+        largest = !(error / size <= largest) ? error / size : largest;
+    }
+    return largest;
+}
+
+/* A head ignores a token by a key far below zero. At the first position den is tiny then, and dnum, the
+ * gradient divided by it, is large; it must not cost later positions their gradients' digits. */
+START_TEST(an_ignored_first_key_costs_no_accuracy)
+{
+    enum { N = 1024 };
+    const double allowed = sizeof(Real) == sizeof(float) ? 1e-3 : 1e-10;
+    Case c = { 1, N, N, 1, LONG_D, LONG_D, true, false, .eps = 1e-6 };
+    Values v = inputs(&c);
+    for (int64_t d = 0; d < LONG_D; d++)
+        v.key[d] = -10;
+    double *expected[4];
+    for (int t = 0; t < 4; t++)
+        expected[t] = malloc(N * LONG_D * sizeof(double));
+    long_forward(&v, N, expected[0], expected[1]);
+    long_backward(&v, N, expected[0], expected[1], expected[2], expected[3]);
+    for (c.form = FORM_BEST; c.form <= FORM_CHUNK_PARALLEL; c.form++) {
+        compute(&c, &v);
+        ck_assert_double_le(largest_row_error(v.out, expected[0], N), allowed);
+        ck_assert_double_le(largest_row_error(v.dkey, expected[2], N), allowed);
+        ck_assert_double_le(largest_row_error(v.dvalue, expected[3], N), allowed);
     }
     for (int t = 0; t < 4; t++)
         free(expected[t]);
@@ -567,5 +609,6 @@ int main(void)
             reference_vectors, gradients, packed_equals_separate, gradients_alone, causality,
             keys_past_the_length_do_not_count, not_a_number_passes_through, the_map_is_exact,
             eps_may_be_tiny, memory_is_linear, scratch_memory_is_small,
-            float32_is_accurate_over_65536_positions, misuse, misuse_of_key_lengths, NULL });
+            float32_is_accurate_over_65536_positions, an_ignored_first_key_costs_no_accuracy,
+            misuse, misuse_of_key_lengths, NULL });
 }

@@ -87,6 +87,30 @@ START_TEST(states)
 }
 END_TEST
 
+/* One initial state of two calls: its gradient is the sum of both, in every element. */
+START_TEST(a_state_used_twice_gets_both_gradients)
+{
+    const Case c = { 1, 200, 200, 2, 32, 32, true, false, .eps = 1e-6, .state = true };
+    const Values v = inputs(&c);
+    const Shape row = shape(c.B, c.N, c.H, c.D);
+    Real *gradients[2];
+    for (int calls = 1; calls <= 2; calls++) {
+        Tensor *query = tape_input(tape, v.query, row), *key = tape_input(tape, v.key, row);
+        Tensor *value = tape_input(tape, v.value, row);
+        Tensor *state = tape_variable(tape, v.state, state_shape(&c));
+        Tensor *out = attend_from(&c, query, key, value, state, NULL);
+        if (calls == 2)
+            out = op_add(tape, out, attend_from(&c, query, key, value, state, NULL));
+        tape_backward_from(tape, out, tape_input(tape, v.dout, row));
+        gradients[calls - 1] = test_values(tensor_gradient(state));
+        tape_reset(tape);
+    }
+    for (int64_t i = 0; i < states_of(&c); i++)
+        gradients[0][i] *= 2;
+    assert_close(gradients[1], gradients[0], states_of(&c), 1e-6);
+}
+END_TEST
+
 /* Every form with chunks that divide nothing, longer than the sequence, and its own. */
 static void assert_forms(Case c)
 {
@@ -317,7 +341,8 @@ int main(void)
     setenv("TAPEGRAD_CUDA_EARLY", "1", 0); /* the emulation checks dependent launches */
     return run_tests_after("attention_options", make_tape,
                            (const TTest *const[]){ feature_maps, causal_key_lengths, offsets,
-                                                   states, forms, forms_of_long_sequences,
+                                                   states, a_state_used_twice_gets_both_gradients,
+                                                   forms, forms_of_long_sequences,
                                                    cut_sequences_equal_the_whole,
                                                    results_do_not_depend_on_the_threads,
                                                    gradients_of_options, misuse_of_options, NULL });
