@@ -9,7 +9,10 @@
 # make test-cuda-faults    then: that these tests find faults planted in kernels
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too)
 # make install       PREFIX=/usr/local DESTDIR=; built for ARCH=x86-64-v3 (armv8-a on ARM) by default
-# make format        lays the sources out;  make format-check: says whether they are
+# make uninstall     removes what make install with the same PREFIX and DESTDIR has installed
+# make format        formats the sources;  make format-check: checks them and the language
+# make compile_commands.json   the compilation database, for clangd and other tools
+# make help          prints these lines
 #
 # CC=gcc|clang   REAL=float|double   ARCH=native|x86-64-v3|armv8-a|...   BUILD=directory
 # CUDA=yes|no|host   NVCC_ARCHS="80 90"   by default what this machine can run: yes where there are nvcc
@@ -106,7 +109,7 @@ TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
 .PHONY: ALWAYS all library test test-programs sanitize test-cuda-on-host test-cuda-faults bench bench-programs tune \
-        figures copy-task install format format-check clean
+        figures copy-task install format format-check clean help uninstall compile_commands.json
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -245,10 +248,32 @@ install-files: library
 	    'Libs.private: -fopenmp $(LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tapegrad.pc
 	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi # the loader's cache
 
+# Directories that other packages share, as lib/pkgconfig, stay; so does a foreign file.
+INSTALLED_HEADERS := $(addprefix include/tapegrad/,$(HEADERS) tensor/config.h)
+INSTALLED := $(INSTALLED_HEADERS) lib/pkgconfig/tapegrad.pc \
+             $(addprefix lib/libtapegrad,.a .so .so.0 .so.$(VERSION))
+uninstall:
+	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
+	@for folder in $(sort $(filter-out %/tapegrad/,$(dir $(INSTALLED_HEADERS)))) include/tapegrad/; do \
+	    rmdir $(DESTDIR)$(PREFIX)/$$folder 2>/dev/null || true; done
+	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi
+
+# One entry per source of the library, as this build compiles it, and per program.
+DATABASE   = $(SOURCES) $(shell find examples tests bench -name '*.c')
+ENTRY      = { "directory": "$(CURDIR)", "file": "$(1)", "command": "$(subst ",\",$(2)) -c $(1)" }
+compile_commands.json: $(CONFIG)
+	$(file >$@.lines)$(foreach source,$(DATABASE),$(file >>$@.lines,$(call ENTRY,$(source),$(COMPILE))))
+	$(foreach source,$(CUDA_SOURCES),$(file >>$@.lines,$(call ENTRY,$(source),$(COMPILE_CUDA))))
+	@{ echo '['; sed '$$!s/$$/,/' $@.lines; echo ']'; } > $@ && rm $@.lines
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
 format-check:
 	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
+	tests/check_language.sh
 
 clean:
 	rm -rf build build-*

@@ -53,5 +53,17 @@ exported() {
 }
 [ -n "$sanitize" ] || check "exported names" exported
 
+# Uninstalling leaves a foreign file, and nothing else.
+mkdir -p "$directory/usr/share" && touch "$directory/usr/share/foreign" "$directory/usr/include/tapegrad/foreign.h"
+uninstall() { make -s BUILD="$build" "${made[@]}" DESTDIR="$directory" PREFIX=/usr uninstall; }
+check "make uninstall" uninstall
+only_foreign_files() {
+    cmp <(cd "$directory/usr" && find . ! -type d | sort) <(printf '%s\n' ./include/tapegrad/foreign.h ./share/foreign)
+}
+check "files after make uninstall" only_foreign_files
+rm -f "$directory/usr/include/tapegrad/foreign.h"
+check "make uninstall, again" uninstall
+check "the folder of headers after make uninstall" test ! -e "$directory/usr/include/tapegrad"
+
 echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
 [ "$failures" -eq 0 ]

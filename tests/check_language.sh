@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Checks the language of pages and sources: phrases that CONTRIBUTING.md replaces by the field's terms,
+# in all Markdown pages and in the sources of checked folders, and lines of those sources that are
+# longer than 100 columns.
+#   tests/check_language.sh [FILE...]   only these files, whatever their folder
+set -u
+cd "$(dirname "$0")/.." || exit 2
+
+# Folders whose sources are checked; "." is the root without its folders. Add a folder once it is clean.
+checked='. docs'
+
+sources() { git ls-files -- "$@" | grep -E '\.(c|h|cu|cuh|cpp)$'; }
+if [ $# -gt 0 ]; then
+    files=$*
+else
+    files=$(git ls-files '*.md'; for folder in $checked; do
+        if [ "$folder" = . ]; then sources | grep -v /; else sources "$folder"; fi; done)
+fi
+
+# In pages, fenced code, `code` and what stands between <!-- quoted --> and <!-- end quoted --> is free.
+# A space in a pattern also matches a line break with the next line's indentation or comment marker.
+exec perl - $files <<'PERL'
+use strict;
+use warnings;
+my @phrases = grep { /\S/ } split /\n/, <<'END';
+\b(?:a|one|an) (?:number|length|warp|thread|block|draw|counter|kernel|feature|element|row|lane|call|product) an? [a-z]+
+\b(?:bytes|images|kernels|milliseconds|microseconds|numbers|operations|passes|pixels|seconds|switch|tokens) an? [a-z]+
+\bso many\b
+\bas many\b
+\bnumbers of (?:a|an|the|its|each|every) tensors?\b
+\bnot-a-numbers?\b
+\bno numbers\b
+\bask(?:s|ed|ing)? for\b
+\bg(?:ive|ives|iven|iving|ave) (?:[a-z]+ ){0,3}?back\b
+\b(?:nearest|first|second) cache\b
+\bmemory is far\b
+\bgo(?:es|ing)? over\b
+\bt(?:ells?|old|elling)\b
+\bl(?:ie|ies|ay|ying|aid) (?:at|side by side|end to end)\b
+\b(?:in|into|has|have|leaves?) room\b
+\bwants? (?:a |no |the |its |this )?gradients?\b
+\bgradients? (?:is|are|that are) wanted\b
+\bslopes?\b
+\bthrough the map\b
+\bgo(?:es|ing)? through\b
+\bghat\b
+\bwalk(?:s|ed|ing)?\b
+\bscan_back\b
+\blast(?:_| )to(?:_| )first\b
+\breverse scan\b
+\bgreat (?:heads?|states?)\b
+\bremember(?:s|ed|ing)?\b
+\bgo(?:es|ing)? on from\b
+\b(?:few|many) sequences\b
+\bmeet_keys\b
+\bweigh(?:s|ed|ing)?\b
+\btrouble\b
+\bwhat is wrong with\b
+\bl(?:ay|ays|aid|aying) out\b
+\blays? (?:[a-z]+ ){1,3}out\b
+\bof a type's elements\b
+\bstep's numbers\b
+\b(?:made )?anew\b
+\bgo(?:es|ing)? backward\b
+\bwent backward\b
+\bmisshapen\b
+\bbuilds? with double\b
+(?:^|[.:;] |\n\n)(?-i:What|Of what|Of these) (?!is there|there is)
+END
+binmode STDOUT, ':encoding(UTF-8)';
+my $found = 0;
+for my $file (@ARGV) {
+    open my $in, '<:encoding(UTF-8)', $file or die "$file: $!\n";
+    my $text = do { local $/; <$in> };
+    my $blank = sub { (my $lines = $_[0]) =~ s/[^\n]/\t/g; $lines };
+    if ($file =~ /\.md$/) {
+        $text =~ s/(<!-- quoted -->.*?<!-- end quoted -->)/$blank->($1)/gse;
+        $text =~ s/^(```.*?^```)$/$blank->($1)/gsme;
+        $text =~ s/(`[^`]*`)/$blank->($1)/gse;
+    } else {
+        my $number = 0;
+        for my $line (split /\n/, $text) {
+            $number++;
+            next if length $line <= 100;
+            print "$file:$number: ", length $line, " columns, expected at most 100\n";
+            $found++;
+        }
+    }
+    for my $phrase (@phrases) {
+        (my $pattern = $phrase) =~ s{ }{(?: |\\s*\\n[ \\t>]*(?:\\*(?!/)|//|#)? *)}g;
+        while ($text =~ /$pattern/gi) {
+            my ($match, $line) = ($&, 1 + (substr($text, 0, $-[0]) =~ tr/\n//));
+            $match =~ s/^\s+|\s+$//g;
+            $match =~ s/\s+/ /g;
+            print "$file:$line: \"$match\": see the vocabulary in CONTRIBUTING.md\n";
+            $found++;
+        }
+    }
+}
+exit($found ? 1 : 0);
+PERL
