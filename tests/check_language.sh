@@ -34,6 +34,9 @@ my @phrases = grep { /\S/ } split /\n/, <<'END';
 \bg(?:ive|ives|iven|iving|ave) (?:[a-z]+ ){0,3}?back\b
 \b(?:nearest|first|second) cache\b
 \bmemory is far\b
+\btak(?:e|es|en|ing) memory\b
+\bwhere it is put\b
+\bkept (?:from the forward|for the backward) pass\b
 \bgo(?:es|ing)? over\b
 \bt(?:ells?|old|elling)\b
 \bl(?:ie|ies|ay|ying|aid) (?:at|side by side|end to end)\b
@@ -44,10 +47,12 @@ my @phrases = grep { /\S/ } split /\n/, <<'END';
 \bthrough the map\b
 \bgo(?:es|ing)? through\b
 \bghat\b
+\bg~
 \bwalk(?:s|ed|ing)?\b
 \bscan_back\b
 \blast(?:_| )to(?:_| )first\b
 \breverse scan\b
+\bborders\b
 \bgreat (?:heads?|states?)\b
 \bremember(?:s|ed|ing)?\b
 \bgo(?:es|ing)? on from\b

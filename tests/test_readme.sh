@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Compiles every C snippet of README.md and docs/, and runs those that are programs.
+# Compiles every C block of README.md, CONTRIBUTING.md and docs/, runs those that are programs, and
+# checks the pages' links.
 set -u
 build=${TAPEGRAD_BUILD:-build} count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
 export TAPEGRAD_CUDA_ON_HOST_DEVICES=0 # the emulation is slow, and not what is tested here
 
 # Each block between ```c and ``` into a file of its own.
-for page in README.md docs/*.md; do
+for page in *.md docs/*.md; do
     awk -v prefix="$directory/$(basename "$page" .md)" '
         /^```c$/ { inside = 1; file = sprintf("%s-%02d.c", prefix, ++n); next }
         /^```$/ { inside = 0 }
@@ -30,10 +31,22 @@ for snippet in "$directory"/*.c; do
     fi
 done
 
-# The README's program is the example, to the letter.
-count=$((count + 1))
+# The README's program is the example, to the letter, and learns.
+count=$((count + 2))
 first=$(grep -l 'int main' "$directory"/README-*.c | head -n 1)
-cmp examples/first_program.c "$first" || fail "README.md's program is not examples/first_program.c"
+cmp examples/two_moons.c "$first" || fail "README.md's program is not examples/two_moons.c"
+awk '/loss/ { loss = $4 } END { exit !(loss > 0 && loss < 0.05) }' "${first%.c}.out" ||
+    fail "README.md's program ends at $(tail -n 1 "${first%.c}.out"), expected a loss below 0.05"
+
+# README.md stays short.
+count=$((count + 1))
+[ "$(wc -l <README.md)" -le 150 ] || fail "README.md has $(wc -l <README.md) lines, expected at most 150"
+
+# Every relative link leads to a file.
+while IFS=: read -r page link; do
+    count=$((count + 1))
+    [ -e "$(dirname "$page")/${link%%#*}" ] || fail "$page links to $link, which does not exist"
+done < <(grep -HoE '\]\([^)#]+' $(find . -name '*.md' -not -path './build*' -not -path './packages/*') | sed 's/\](//' | grep -vE ':https?:')
 
 [ "$count" -ge 2 ] || fail "no snippets were found"
 echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
