@@ -9,7 +9,7 @@
  *
  * In both ways the rows that come next are asked for while these are multiplied: rows are too short for
  * the processor to foresee them in time. */
-#include "nn/step_product_cpu.h"
+#include "nn/generation/product_cpu.h"
 
 #include "ops/internal.h"
 #include "ops/vectors.h"

@@ -5,10 +5,10 @@
  *   softmax   s_j = q.k_j / sqrt D     out = sum_j e^(s_j - m) v_j / sum_j e^(s_j - m)
  * Reading and writing T, or reading all keys and values, takes most of the time: each element is read
  * once, contiguous elements by consecutive threads. */
-#ifndef TAPEGRAD_NN_STEP_ATTENTION_CUH
-#define TAPEGRAD_NN_STEP_ATTENTION_CUH
+#ifndef TAPEGRAD_NN_GENERATION_STEP_ATTENTION_CUH
+#define TAPEGRAD_NN_GENERATION_STEP_ATTENTION_CUH
 
-#include "nn/transformer_step.h"
+#include "nn/generation/step.h"
 #include "ops/activation.h"
 #include "ops/feature_map.cuh"
 #include "ops/polynomial_features.cuh"

@@ -1,7 +1,7 @@
 /* What a transformer remembers of its sequences while it generates: of each layer, sequence and head
  * the sums S and z where attention is linear, or all keys and values so far. One piece of memory
  * holds that, then the results of a step, then how many positions each sequence has had. */
-#include "nn/transformer_state.h"
+#include "nn/generation/state.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* The products of a step on the CPU: of matrices by the rows of a few or of many sequences. */
-#ifndef TAPEGRAD_NN_STEP_PRODUCT_CPU_H
-#define TAPEGRAD_NN_STEP_PRODUCT_CPU_H
+#ifndef TAPEGRAD_NN_GENERATION_PRODUCT_CPU_H
+#define TAPEGRAD_NN_GENERATION_PRODUCT_CPU_H
 
 #include "tensor/tensor.h"
 

@@ -1,6 +1,6 @@
-/* One position of a transformer, as the kernels take it: see transformer_step.c. */
-#ifndef TAPEGRAD_NN_TRANSFORMER_STEP_H
-#define TAPEGRAD_NN_TRANSFORMER_STEP_H
+/* One position of a transformer, as the kernels take it: see step.c. */
+#ifndef TAPEGRAD_NN_GENERATION_STEP_H
+#define TAPEGRAD_NN_GENERATION_STEP_H
 
 #include "nn/nn.h"
 

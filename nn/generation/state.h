@@ -1,9 +1,9 @@
 /* What a transformer remembers of its sequences while it generates, as the files of nn/ see it. */
-#ifndef TAPEGRAD_NN_TRANSFORMER_STATE_H
-#define TAPEGRAD_NN_TRANSFORMER_STATE_H
+#ifndef TAPEGRAD_NN_GENERATION_STATE_H
+#define TAPEGRAD_NN_GENERATION_STATE_H
 
 #include "nn/internal.h"
-#include "nn/transformer_step.h"
+#include "nn/generation/step.h"
 
 struct TransformerState {
     Device *device;

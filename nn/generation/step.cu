@@ -1,4 +1,4 @@
-/* A step in two ways; the mathematics is in transformer_step.c.
+/* A step in two ways; the mathematics is in step.c.
  *
  * For few sequences what takes the time is one kernel waiting for another, and there are four a
  * layer, each with all that can be done before somebody else's result is needed:
@@ -12,7 +12,7 @@
  *
  * For many sequences it is the memory: products are cuBLAS's, and attend_many takes what the layers
  * remember in one pass. */
-#include "nn/step_attention.cuh"
+#include "nn/generation/step_attention.cuh"
 #include "ops/layernorm.cuh"
 #include "ops/linear.h"
 #include "ops/product.h"

@@ -1,4 +1,4 @@
-/* One position of a transformer on the CPU: see transformer_step.c for what is computed.
+/* One position of a transformer on the CPU: see step.c for what is computed.
  *
  * A group of sequences goes through all layers together, and a team of threads works at it:
  *   - few sequences are one group, and all threads its team. Each takes some rows of a weight matrix
@@ -8,8 +8,8 @@
  *     group holds stays in its cache.
  * A result's bits do not depend on the number of threads. Of how many sequences there are they know
  * only whether there are FEW. */
-#include "nn/step_product_cpu.h"
-#include "nn/transformer_step.h"
+#include "nn/generation/product_cpu.h"
+#include "nn/generation/step.h"
 #include "ops/activation.h"
 #include "ops/feature_map_cpu.h"
 #include "ops/layernorm.h"

@@ -20,7 +20,7 @@
  *
  * A sequence that has had its longest positions gets not-a-number as its result, remembers no
  * further key, and its count stays. */
-#include "nn/transformer_state.h"
+#include "nn/generation/state.h"
 
 static void check_x(const TransformerState *state, const Tensor *x)
 {

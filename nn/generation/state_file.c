@@ -1,7 +1,7 @@
 /* States of generation to and from safetensors files: "counts" [B] and "longest" [], and of each layer
  * "layers.0.sums" [B, H, F, D + 1] and so on, or "layers.0.keys" and "layers.0.values"
  * [B, H, longest, D]. */
-#include "nn/transformer_state.h"
+#include "nn/generation/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

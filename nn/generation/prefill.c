@@ -2,7 +2,7 @@
  * would have left. Sums are first put beside the state's, and copied when all layers are done: a
  * prefill that memory did not suffice for has changed nothing. Keys and values go where they belong
  * at once, since the counts, which come last, say that nothing is there. */
-#include "nn/transformer_state.h"
+#include "nn/generation/state.h"
 #include "ops/indices.h"
 
 static void check_x(Tape *tape, const TransformerState *state, Tensor *x)
