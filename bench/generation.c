@@ -76,7 +76,7 @@ static Model model_new(const BenchOptions *options, const Case *c)
     model.transformer = nn_transformer(model.params, "", c->config);
     model.state = nn_transformer_state(&model.transformer,
                                        (GenerationConfig){ .sequences = c->batch,
-                                                           .longest = LENGTH,
+                                                           .max_length = LENGTH,
                                                            .precision = options->precision });
     tape_recording(model.tape, false);
     model.x = tape_persistent(model.steps, shape(c->batch, width));

@@ -123,7 +123,7 @@ Generator *generator_new(const Model *model, Device *device, GeneratorConfig con
                               .host = allocate(config.images * model->pixels, sizeof(int32_t)) };
     generator->state = nn_transformer_state(&model->transformer,
                                             (GenerationConfig){ .sequences = config.images,
-                                                                .longest = model->pixels,
+                                                                .max_length = model->pixels,
                                                                 .precision = config.precision });
     generator->token = tape_persistent_i32(generator->tape, shape(config.images));
     generator->place = tape_persistent_i32(generator->tape, shape(config.images));

@@ -143,15 +143,15 @@ static Tensor *mix_linearly(Tape *tape, const MultiHeadAttention *attention, Ten
     return mixed;
 }
 
-/* keys, values [B, H, longest, D] <- the first `kept` positions of packed [B, N, 3 H, D] */
+/* keys, values [B, H, max_length, D] <- the first `kept` positions of packed [B, N, 3 H, D] */
 static void attention_keep_cpu(Real *keys, Real *values, const Real *packed, int64_t B, int64_t N,
-                               int64_t kept, int64_t H, int64_t D, int64_t longest)
+                               int64_t kept, int64_t H, int64_t D, int64_t max_length)
 {
     const size_t bytes = (size_t)D * sizeof(Real);
 #pragma omp parallel for schedule(static) if (B * kept * H * D >= PARALLEL_MINIMUM)
     for (int64_t i = 0; i < B * kept * H; i++) {
         const int64_t h = i % H, n = i / H % kept, b = i / H / kept;
-        const int64_t to = ((b * H + h) * longest + n) * D, from = ((b * N + n) * 3 * H + h) * D;
+        const int64_t to = ((b * H + h) * max_length + n) * D, from = ((b * N + n) * 3 * H + h) * D;
         memcpy(keys + to, packed + from + H * D, bytes);
         memcpy(values + to, packed + from + 2 * H * D, bytes);
     }
@@ -166,8 +166,8 @@ static Tensor *mix_by_softmax(Tape *tape, const MultiHeadAttention *attention, T
         const int64_t B = packed->shape.size[0], N = packed->shape.size[1];
         DEVICE_CALL(kept, attention_keep,
                     (memory->keys, memory->values, kept->data, B, N,
-                     N < memory->longest ? N : memory->longest, attention->heads,
-                     attention->head_dim, memory->longest));
+                     N < memory->max_length ? N : memory->max_length, attention->heads,
+                     attention->head_dim, memory->max_length));
     }
     return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, true);
 }

@@ -61,8 +61,8 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
 typedef struct AttentionMemory {
     Tensor *sums;        /* linear: [B, H, F, D + 1], of the positions before these, */
     Real *sums_after;    /* and where to put those that these are in too */
-    Real *keys, *values; /* softmax: where to put them, [B, H, longest, D], from the first */
-    int64_t longest;
+    Real *keys, *values; /* softmax: where to put them, [B, H, max_length, D], from the first */
+    int64_t max_length;
 } AttentionMemory;
 
 /* nn_attention_forward and nn_transformer_layer_forward, which have no memory: NULL. */

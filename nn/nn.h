@@ -216,7 +216,7 @@ typedef struct TransformerState TransformerState;
 /* A field left 0 means its default. */
 typedef struct GenerationConfig {
     int64_t sequences;   /* 1: generated side by side */
-    int64_t longest;     /* 1024: positions a sequence, at most; linear attention's memory does not
+    int64_t max_length;  /* 1024: positions a sequence, at most; linear attention's memory does not
                           * depend on it, softmax attention's is taken for as many at once */
     Precision precision; /* PRECISION_FLOAT32: of products on CUDA, or PRECISION_TF32 */
 } GenerationConfig;
@@ -230,7 +230,7 @@ void nn_transformer_state_free(TransformerState *state);
 /* The next position of every sequence: x [sequences, width], the result of the same shape, as
  * nn_transformer_forward would have it there. It belongs to the state and lasts until the next step.
  * Needs no tape, and takes no memory after the first. May be part of a step that is replayed. Raises
- * when a sequence has had its longest positions already (where a replay cannot see that, the result
+ * when a sequence has had its max_length positions already (where a replay cannot see that, the result
  * is not-a-number), and when x wants a gradient. */
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 
@@ -242,7 +242,7 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, Tensor *lengths);
 
 /* int32 [sequences]: the position that each sequence's next step is at, from 0 on, on the device:
- * indices for op_embedding in a table of positions. It stays at longest - 1. */
+ * indices for op_embedding in a table of positions. It stays at max_length - 1. */
 Tensor *nn_transformer_state_positions(const TransformerState *state);
 
 /* A sequence, or all of them, begins anew. */
@@ -250,13 +250,13 @@ enum { NN_ALL_SEQUENCES = -1 };
 void nn_transformer_state_reset(TransformerState *state, int64_t sequence);
 
 /* Sequence `sequence` of to goes on as sequence `from_sequence` of from would: a branch. to and from
- * are states of one transformer, or the same state; from's position must be within to's longest, and
- * in a step that is replayed both must have the same longest. */
+ * are states of one transformer, or the same state; from's position must be within to's max_length, and
+ * in a step that is replayed both must have the same max_length. */
 void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const TransformerState *from,
                                int64_t from_sequence);
 
 /* A state as a safetensors file. Loading needs a state of the same transformer's sizes, number of
- * sequences and longest; when it fails nothing is changed. */
+ * sequences and max_length; when it fails nothing is changed. */
 bool nn_transformer_state_save(const TransformerState *state, const char *path);
 bool nn_transformer_state_load(TransformerState *state, const char *path);
 

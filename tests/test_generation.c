@@ -75,10 +75,10 @@ static void end(void)
     ck_assert_uint_eq(device_memory(device).current, 0);
 }
 
-static TransformerState *new_state(int64_t sequences, int64_t longest)
+static TransformerState *new_state(int64_t sequences, int64_t max_length)
 {
-    return nn_transformer_state(&transformer,
-                                (GenerationConfig){ .sequences = sequences, .longest = longest });
+    return nn_transformer_state(
+        &transformer, (GenerationConfig){ .sequences = sequences, .max_length = max_length });
 }
 
 static const TransformerConfig linear = { 0 }, softmax = { .attention = ATTENTION_CAUSAL_SOFTMAX };
@@ -403,8 +403,8 @@ START_TEST(prompts_may_have_different_lengths)
 }
 END_TEST
 
-/* What fills shorter prompts up may reach past the longest. */
-START_TEST(prompts_may_be_filled_up_past_the_longest)
+/* The padding of shorter prompts may reach past max_length. */
+START_TEST(padding_of_short_prompts_may_exceed_max_length)
 {
     for (int j = 0; j < 2; j++) {
         begin(j ? softmax : linear);
@@ -547,10 +547,10 @@ static void refuse(TransformerState *state, const char *sentence)
 }
 
 /* A state of this many sequences and positions is no other's. */
-static void refuse_sizes(TransformerState *into, int64_t sequences, int64_t longest,
+static void refuse_sizes(TransformerState *into, int64_t sequences, int64_t max_length,
                          const char *sentence)
 {
-    TransformerState *state = new_state(sequences, longest);
+    TransformerState *state = new_state(sequences, max_length);
     ck_assert(nn_transformer_state_save(state, file_path()));
     refuse(into, sentence);
     nn_transformer_state_free(state);
@@ -585,7 +585,7 @@ START_TEST(a_file_that_does_not_fit_changes_nothing)
         TransformerState *state = new_state(2, LENGTH);
         step_through(state, s, 0, 2);
         refuse_sizes(state, 3, LENGTH, "shape");
-        refuse_sizes(state, 2, LENGTH + 1, j ? "shape" : "longest is 7, expected 6");
+        refuse_sizes(state, 2, LENGTH + 1, j ? "shape" : "max_length is 7, expected 6");
         save_with_counts(state, (int32_t[]){ 1, -1 });
         refuse(state, "counts[1] is -1, expected 0 to 6");
         save_with_counts(state, (int32_t[]){ 7, 1 });
@@ -636,15 +636,15 @@ static void check_memory(TransformerConfig config, int64_t B)
     begin(config);
     if (B == MANY)
         device_set_threads(2);
-    const int longest = device_is_cuda(device) ? 6 : 40; /* the emulated one is slow */
-    TransformerState *state = new_state(B, longest);
+    const int max_length = device_is_cuda(device) ? 6 : 40; /* the emulated one is slow */
+    TransformerState *state = new_state(B, max_length);
     Tensor *x = tape_persistent(tape, shape(B, width));
     tensor_write(x, test_normal(2, B * width));
     nn_transformer_step(state, x);
     const DeviceMemory first = device_memory(device);
     const int64_t mallocs_first = mallocs;
     device_reset_peak(device);
-    for (int n = 1; n < longest; n++)
+    for (int n = 1; n < max_length; n++)
         nn_transformer_step(state, x);
     const int64_t mallocs_last = mallocs;
     const DeviceMemory last = device_memory(device);
@@ -666,7 +666,7 @@ START_TEST(memory_stays_what_it_is_after_the_first_step)
 }
 END_TEST
 
-START_TEST(linear_attentions_state_does_not_grow_with_longest)
+START_TEST(the_state_of_linear_attention_does_not_grow_with_max_length)
 {
     begin(linear);
     TransformerState *state = new_state(2, 4);
@@ -788,9 +788,9 @@ typedef struct Replayed {
     Tensor *x, *out;
 } Replayed;
 
-static Replayed replayed_new(int64_t B, int64_t longest)
+static Replayed replayed_new(int64_t B, int64_t max_length)
 {
-    return (Replayed){ .state = new_state(B, longest),
+    return (Replayed){ .state = new_state(B, max_length),
                        .x = tape_persistent(tape, shape(B, width)) };
 }
 
@@ -828,7 +828,7 @@ static void replay_all(Replayed *replayed, Sequences s)
 static void replay_too_often(Replayed *replayed, int64_t B)
 {
     if (!device_is_cuda(device)) {
-        assert_raises("nn_transformer_step: sequence 0 has had its longest, 6 positions",
+        assert_raises("nn_transformer_step: sequence 0 already has max_length (6) positions",
                       tape_replay(tape, replayed_step, replayed));
         return;
     }
@@ -851,7 +851,7 @@ static void check_replays(TransformerConfig config, int64_t B)
     replay_all(&replayed, s);
     replay_too_often(&replayed, B);
     assert_positions(replayed.state, last);
-    assert_raises("nn_transformer_step: sequence 0 has had its longest, 6 positions",
+    assert_raises("nn_transformer_step: sequence 0 already has max_length (6) positions",
                   nn_transformer_step(replayed.state, replayed.x));
     nn_transformer_state_reset(replayed.state, NN_ALL_SEQUENCES);
     prefill(replayed.state, s, 0, 2);
@@ -957,9 +957,10 @@ START_TEST(a_config_must_make_sense)
     assert_raises("nn_transformer_state: sequences is -1, expected 1 to 2147483646, or 0 for the "
                   "default",
                   new_state(-1, LENGTH));
-    assert_raises("nn_transformer_state: longest is 2147483647, expected 1 to 2147483646, or 0 for "
-                  "the default",
-                  new_state(1, INT32_MAX));
+    assert_raises(
+        "nn_transformer_state: max_length is 2147483647, expected 1 to 2147483646, or 0 for "
+        "the default",
+        new_state(1, INT32_MAX));
     assert_raises(
         "nn_transformer_state: the precision is 2, expected PRECISION_FLOAT32 or PRECISION_TF32",
         nn_transformer_state(&transformer, (GenerationConfig){ .precision = PRECISION_BF16 }));
@@ -998,10 +999,10 @@ START_TEST(a_steps_x_must_fit)
                   nn_transformer_step(state, nn_transformer_state_positions(state)));
     Tensor *x = tape_input(tape, values, shape(2, width));
     nn_transformer_step(state, x);
-    assert_raises("nn_transformer_step: sequence 0 has had its longest, 1 positions",
+    assert_raises("nn_transformer_step: sequence 0 already has max_length (1) positions",
                   nn_transformer_step(state, x));
     nn_transformer_state_reset(state, 0);
-    assert_raises("nn_transformer_step: sequence 1 has had its longest, 1 positions",
+    assert_raises("nn_transformer_step: sequence 1 already has max_length (1) positions",
                   nn_transformer_step(state, x));
     assert_positions(state, (int32_t[]){ 0, 0 });
     nn_transformer_state_free(state);
@@ -1024,7 +1025,7 @@ START_TEST(a_prompt_must_fit)
         "nn_transformer_prefill: x is [2,15], expected [2, N, 15]: [sequences, N, width]",
         nn_transformer_prefill(tape, state, tape_input(tape, values, shape(2, width)), NULL));
     assert_raises(
-        "nn_transformer_prefill: sequence 0 would have had 4 positions, its longest is 3",
+        "nn_transformer_prefill: sequence 0 would have 4 positions, max_length is 3",
         nn_transformer_prefill(tape, state, tape_input(tape, values, shape(2, 4, width)), NULL));
     assert_raises("nn_transformer_prefill: lengths is [3], expected [2]: [sequences]",
                   nn_transformer_prefill(tape, state, x,
@@ -1092,7 +1093,7 @@ int main(void)
                                    a_prompt_suits_every_feature_map,
                                    linear_attention_takes_a_prompt_anywhere,
                                    prompts_may_have_different_lengths,
-                                   prompts_may_be_filled_up_past_the_longest,
+                                   padding_of_short_prompts_may_exceed_max_length,
                                    a_prompt_may_be_in_bf16,
                                    one_sequence_begins_anew_or_all_do,
                                    a_copy_goes_on_as_the_original_would,
@@ -1100,7 +1101,7 @@ int main(void)
                                    a_file_that_does_not_fit_changes_nothing,
                                    another_transformers_file_is_refused,
                                    memory_stays_what_it_is_after_the_first_step,
-                                   linear_attentions_state_does_not_grow_with_longest,
+                                   the_state_of_linear_attention_does_not_grow_with_max_length,
                                    more_threads_may_come_later,
                                    exhausted_memory_changes_nothing,
                                    exhausted_memory_spoils_no_file,

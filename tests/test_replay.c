@@ -540,7 +540,7 @@ static Generator generator_new(Attention attention, int64_t sequences)
     g.transformer = nn_transformer(g.params, "transformer", config);
     g.head = nn_linear(g.params, "head", 16, SYMBOLS);
     g.state = nn_transformer_state(
-        &g.transformer, (GenerationConfig){ .sequences = sequences, .longest = LONGEST });
+        &g.transformer, (GenerationConfig){ .sequences = sequences, .max_length = LONGEST });
     g.tokens = tape_persistent_i32(g.tape, shape(sequences));
     g.place = tape_persistent_i32(g.tape, shape(sequences));
     g.history = tape_persistent_i32(g.tape, shape(sequences, LONGEST));
@@ -599,7 +599,7 @@ static void check_generation(Attention attention, int64_t sequences)
     }
     const bool cuda = device_is_cuda(test_device());
     ck_assert_int_eq(replayed.calls, cuda ? 2 : 2 * LONGEST);
-    if (cuda) { /* beyond the longest nothing is written out of bounds */
+    if (cuda) { /* past max_length nothing is written out of bounds */
         tape_replay(replayed.tape, generate, &replayed);
         const Real *logits = test_values(replayed.logits);
         ck_assert(logits[0] != logits[0]);

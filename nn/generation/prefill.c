@@ -47,11 +47,11 @@ static void count_positions(Tape *tape, TransformerState *state, int64_t N, cons
                        "nn_transformer_prefill: sequence %lld has had %d positions; softmax "
                        "attention takes a prompt at a sequence's beginning only",
                        (long long)b, (int)before[b]);
-        if (count > step->longest)
+        if (count > step->max_length)
             tape_error(tape,
-                       "nn_transformer_prefill: sequence %lld would have had %lld positions, "
-                       "its longest is %lld",
-                       (long long)b, (long long)count, (long long)step->longest);
+                       "nn_transformer_prefill: sequence %lld would have %lld positions, "
+                       "max_length is %lld",
+                       (long long)b, (long long)count, (long long)step->max_length);
         after[b] = (int32_t)count;
     }
 }
@@ -80,7 +80,7 @@ static Tensor *run_layers(Tape *tape, const TransformerState *state, Tensor *x, 
                                              after ? after + i * state->layer_count : NULL,
                                          .keys = step->layer[i].keys,
                                          .values = step->layer[i].values,
-                                         .longest = step->longest };
+                                         .max_length = step->max_length };
         x = nn_transformer_layer_remembering(tape, &transformer->layer[i], x, lengths, &memory);
         x = tape_release(tape, mark, x);
     }

@@ -88,7 +88,7 @@ static TransformerStep step_of(const Transformer *transformer, GenerationConfig 
         .width = attention->heads * attention->head_dim,
         .inner = first->ff1.weight->shape.size[0],
         .layers = transformer->layers,
-        .longest = config.longest,
+        .max_length = config.max_length,
         .softmax = attention->attention == ATTENTION_CAUSAL_SOFTMAX,
         .pre_norm = first->pre_norm,
         .gelu = first->gelu,
@@ -106,7 +106,7 @@ static TransformerStep step_of(const Transformer *transformer, GenerationConfig 
 /* ------------------------------------------------------------------------------------- the memory */
 int64_t state_sequence_count(const TransformerStep *step)
 {
-    return step->H * step->D * step->longest * step->softmax +
+    return step->H * step->D * step->max_length * step->softmax +
            step->H * step->F * (step->D + 1) * !step->softmax;
 }
 
@@ -145,7 +145,7 @@ static void place(TransformerState *state)
     state->positions.shape = shape(step->B);
     state->positions.integers = step->positions;
     state->positions.written =
-        (IntegerBounds){ .known = true, .greatest = (int32_t)step->longest - 1 };
+        (IntegerBounds){ .known = true, .greatest = (int32_t)step->max_length - 1 };
 }
 
 /* False when memory is exhausted: then nothing has changed. */
@@ -208,7 +208,7 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     Device *device = transformer->layer[0].norm1.weight->device;
     check_attention(&transformer->layer[0].attention);
     config.sequences = config_size("sequences", config.sequences, 1);
-    config.longest = config_size("longest", config.longest, 1024);
+    config.max_length = config_size("max_length", config.max_length, 1024);
     config.precision = config_precision(device, config.precision);
     if (device_is_capturing(device))
         error_raise("nn_transformer_state: this step is replayed; make the state before it");
@@ -269,7 +269,7 @@ void state_write_counts(TransformerState *state, int32_t *counts)
     memcpy(state->counts, counts, bytes);
     device_copy_in(state->device, step->counts, counts, bytes);
     for (int64_t b = 0; b < step->B; b++)
-        if (counts[b] == step->longest)
+        if (counts[b] == step->max_length)
             counts[b]--;
     device_copy_in(state->device, step->positions, counts, bytes);
 }
@@ -308,10 +308,11 @@ static void check_copy(const TransformerState *to, const TransformerState *from)
     if (to->step.layer[0].input.weight != from->step.layer[0].input.weight ||
         to->step.layers != from->step.layers)
         error_raise("nn_transformer_state_copy: the states are of two transformers");
-    if (device_is_capturing(to->device) && to->step.longest != from->step.longest)
-        error_raise("nn_transformer_state_copy: longest is %lld here and %lld there, expected the "
-                    "same in a step that is replayed",
-                    (long long)to->step.longest, (long long)from->step.longest);
+    if (device_is_capturing(to->device) && to->step.max_length != from->step.max_length)
+        error_raise(
+            "nn_transformer_state_copy: max_length is %lld here and %lld there, expected the "
+            "same in a step that is replayed",
+            (long long)to->step.max_length, (long long)from->step.max_length);
 }
 
 static void copy_reals(const TransformerState *state, Real *to, const Real *from, int64_t count)
@@ -319,13 +320,13 @@ static void copy_reals(const TransformerState *state, Real *to, const Real *from
     device_copy(state->device, to, from, (size_t)count * sizeof(Real));
 }
 
-/* The keys, or the values, of so many positions of a sequence: [H, longest, D] there and here. */
+/* The keys, or the values, of so many positions of a sequence: [H, max_length, D] there and here. */
 static void copy_positions(TransformerState *to, Real *there, const TransformerState *from,
                            const Real *here, int64_t positions)
 {
     const int64_t D = to->step.D;
     for (int64_t h = 0; positions > 0 && h < to->step.H; h++)
-        copy_reals(to, there + h * to->step.longest * D, here + h * from->step.longest * D,
+        copy_reals(to, there + h * to->step.max_length * D, here + h * from->step.max_length * D,
                    positions * D);
 }
 
@@ -358,7 +359,7 @@ static void copy_count_unseen(TransformerState *to, int64_t sequence, const Tran
 
 static void write_count(TransformerState *to, int64_t sequence, int32_t count)
 {
-    const int32_t last = (int32_t)to->step.longest - 1, position = count < last ? count : last;
+    const int32_t last = (int32_t)to->step.max_length - 1, position = count < last ? count : last;
     device_copy_in(to->device, to->step.counts + sequence, &count, sizeof count);
     device_copy_in(to->device, to->step.positions + sequence, &position, sizeof position);
     to->counts[sequence] = count;
@@ -373,11 +374,11 @@ void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const Tra
     if (to == from && sequence == from_sequence)
         return;
     const int32_t *counts = state_counts((TransformerState *)from);
-    const int64_t positions = counts ? counts[from_sequence] : from->step.longest;
-    if (positions > to->step.longest)
+    const int64_t positions = counts ? counts[from_sequence] : from->step.max_length;
+    if (positions > to->step.max_length)
         error_raise("nn_transformer_state_copy: sequence %lld has had %lld positions, the state "
                     "that it is copied to is for %lld",
-                    (long long)from_sequence, (long long)positions, (long long)to->step.longest);
+                    (long long)from_sequence, (long long)positions, (long long)to->step.max_length);
     for (int64_t i = 0; i < to->step.layers; i++)
         copy_layer(to, sequence, from, from_sequence, i, positions);
     if (counts)

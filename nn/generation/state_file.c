@@ -1,6 +1,6 @@
-/* States of generation to and from safetensors files: "counts" [B] and "longest" [], and of each layer
+/* States of generation to and from safetensors files: "counts" [B] and "max_length" [], and of each layer
  * "layers.0.sums" [B, H, F, D + 1] and so on, or "layers.0.keys" and "layers.0.values"
- * [B, H, longest, D]. */
+ * [B, H, max_length, D]. */
 #include "nn/generation/state.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ enum { MOST_ENTRIES = 2 * NN_MAX_LAYERS + 2, ENTRY_NAME_BYTES = 32 };
 /* A state on the host: what is written, or where it is read to. */
 typedef struct HostState {
     Real *remembered;
-    int32_t *counts, longest;
+    int32_t *counts, max_length;
     char names[MOST_ENTRIES][ENTRY_NAME_BYTES];
     FileEntry entries[MOST_ENTRIES];
     int count;
@@ -48,7 +48,7 @@ static void add_layer(HostState *host, const TransformerState *state, int64_t la
     char name[ENTRY_NAME_BYTES];
     snprintf(name, sizeof name, "layers.%d.%s", (int)layer, what);
     add_entry(host, name, real_type,
-              step->softmax ? shape(step->B, step->H, step->longest, step->D)
+              step->softmax ? shape(step->B, step->H, step->max_length, step->D)
                             : shape(step->B, step->H, step->F, step->D + 1),
               host->remembered + (data - state->remembered));
 }
@@ -66,7 +66,7 @@ static void add_entries(HostState *host, const TransformerState *state)
         }
     }
     add_entry(host, "counts", FILE_I32, shape(step->B), host->counts);
-    add_entry(host, "longest", FILE_I32, shape_scalar(), &host->longest);
+    add_entry(host, "max_length", FILE_I32, shape_scalar(), &host->max_length);
 }
 
 /* Memory for it all, and the list of entries; NULL, and reported, when memory is exhausted. */
@@ -78,7 +78,7 @@ static HostState *host_state(const TransformerState *state, const char *function
     if (host)
         *host = (HostState){ .remembered = memory_allocate(bytes),
                              .counts = memory_allocate(count_bytes),
-                             .longest = (int32_t)state->step.longest };
+                             .max_length = (int32_t)state->step.max_length };
     if (!host || !host->remembered || !host->counts) {
         host_free(host);
         error_report("%s: %s", function,
@@ -106,15 +106,15 @@ bool nn_transformer_state_save(const TransformerState *state, const char *path)
 /* Whether the file's numbers make sense for this state. */
 static bool check_numbers(const TransformerState *state, const HostState *host, const char *path)
 {
-    const int64_t longest = state->step.longest;
-    if (host->longest != longest)
-        return error_report("nn_transformer_state_load: %s: longest is %d, expected %lld", path,
-                            (int)host->longest, (long long)longest);
+    const int64_t max_length = state->step.max_length;
+    if (host->max_length != max_length)
+        return error_report("nn_transformer_state_load: %s: max_length is %d, expected %lld", path,
+                            (int)host->max_length, (long long)max_length);
     for (int64_t b = 0; b < state->step.B; b++)
-        if (host->counts[b] < 0 || host->counts[b] > longest)
+        if (host->counts[b] < 0 || host->counts[b] > max_length)
             return error_report("nn_transformer_state_load: %s: counts[%lld] is %d, expected 0 to "
                                 "%lld",
-                                path, (long long)b, (int)host->counts[b], (long long)longest);
+                                path, (long long)b, (int)host->counts[b], (long long)max_length);
     return true;
 }
 

@@ -18,7 +18,7 @@
  *     x <- x + attention(norm1(x))      x <- x + ff2(f(ff1(norm2(x))))
  * and in the end one norm more. There is no dropout.
  *
- * A sequence that has had its longest positions gets not-a-number as its result, remembers no
+ * A sequence that has had its max_length positions gets not-a-number as its result, remembers no
  * further key, and its count stays. */
 #include "nn/generation/state.h"
 
@@ -43,16 +43,17 @@ static void check_x(const TransformerState *state, const Tensor *x)
 /* Raises where it sees a sequence that is full, and counts the position. */
 static void count_position(TransformerState *state)
 {
-    const int64_t longest = state->step.longest;
+    const int64_t max_length = state->step.max_length;
     const int32_t *counts = state_counts(state);
     if (!counts) {
         state_counts_recorded(state);
         return;
     }
     for (int64_t b = 0; b < state->step.B; b++)
-        if (counts[b] >= longest)
-            error_raise("nn_transformer_step: sequence %lld has had its longest, %lld positions",
-                        (long long)b, (long long)longest);
+        if (counts[b] >= max_length)
+            error_raise(
+                "nn_transformer_step: sequence %lld already has max_length (%lld) positions",
+                (long long)b, (long long)max_length);
     for (int64_t b = 0; b < state->step.B; b++)
         state->counts[b]++;
 }

@@ -45,7 +45,7 @@ struct Layout {
     int64_t hidden;                       /* [B, inner] */
     int64_t packed, kept;                 /* many: [B, 3 width], [B, 2] */
     int64_t memory; /* [B, H, head_numbers], where shared memory has no room */
-    int64_t scores; /* softmax: [B, H, longest] */
+    int64_t scores; /* softmax: [B, H, max_length] */
     int64_t size;
 };
 
@@ -65,7 +65,7 @@ static StepAttention attention_of_sizes(const TransformerStep *step)
     a.H = (int)step->H;
     a.D = (int)step->D;
     a.F = (int)step->F;
-    a.longest = (int)step->longest;
+    a.max_length = (int)step->max_length;
     a.features = step->softmax ? FEATURES_IDENTITY : step->features;
     a.scale = (Real)(step->softmax ? 1 / sqrt(D) : pow(D, -0.25));
     a.eps = step->eps;
@@ -90,7 +90,7 @@ static Layout lay_out(const TransformerStep *step)
     l.packed = take(&l, l.few ? 0 : 3 * row);
     l.kept = take(&l, l.few ? 0 : 2 * step->B);
     l.memory = take(&l, fits_in_shared(step) ? 0 : heads * head_numbers(attention_of_sizes(step)));
-    l.scores = take(&l, step->softmax ? heads * step->longest : 0);
+    l.scores = take(&l, step->softmax ? heads * step->max_length : 0);
     return l;
 }
 
@@ -148,12 +148,12 @@ template <int W> static int64_t attention_numbers(const StepAttention &a)
 /* -------------------------------------------------------------------------------- a step's ending */
 
 /* Sequence b has had one position more. */
-__device__ static inline void advance(int32_t *counts, int32_t *positions, int64_t longest,
+__device__ static inline void advance(int32_t *counts, int32_t *positions, int64_t max_length,
                                       int64_t b)
 {
-    const int32_t count = counts[b] < longest ? counts[b] + 1 : counts[b];
+    const int32_t count = counts[b] < max_length ? counts[b] + 1 : counts[b];
     counts[b] = count;
-    positions[b] = count < longest ? count : (int32_t)longest - 1;
+    positions[b] = count < max_length ? count : (int32_t)max_length - 1;
 }
 
 /* =================================================================================== few sequences */
@@ -311,7 +311,7 @@ __device__ static inline void mix(const StepAttention &a, const HeadMemory &m, i
     if (threadIdx.x == 0)
         m.value[a.D] = 1;
     __syncthreads();
-    if (position >= a.longest)
+    if (position >= a.max_length)
         write_nothing<THREADS>(a, head);
     else if constexpr (SOFTMAX)
         mix_by_softmax<W, SOFTMAX_TURNS, THREADS>(a, m, head, position);
@@ -413,7 +413,7 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers i
 /* A block a sequence: out [B, width] <- the last norms of x, where there are any. */
 __global__ void __launch_bounds__(MULTIPLY_THREADS)
     finish_few(Real *out, const Real *x, StepNorm norm, StepNorm last, int32_t *counts,
-               int32_t *positions, int64_t longest, int width)
+               int32_t *positions, int64_t max_length, int width)
 {
     DYNAMIC_SHARED(Real, y);
     const int b = (int)blockIdx.x;
@@ -424,7 +424,7 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
     for (int c = (int)threadIdx.x; c < width; c += MULTIPLY_THREADS)
         out[b * width + c] = y[c];
     if (threadIdx.x == 0)
-        advance(counts, positions, longest, b);
+        advance(counts, positions, max_length, b);
 }
 
 /* begins: whether it is the step's first kernel, before which every earlier kernel must complete. */
@@ -433,7 +433,7 @@ static void launch_attend_few(const TransformerStep *step, StepAttention a, cons
                               const StepLinear &input, bool begins)
 {
     const unsigned heads = (unsigned)(step->B * step->H);
-    a.walk = SOFTMAX ? walk_of(W, step->longest, step->D, ATTEND_THREADS)
+    a.walk = SOFTMAX ? walk_of(W, step->max_length, step->D, ATTEND_THREADS)
                      : walk_of(W, step->F, step->D + 1, ATTEND_THREADS);
     const size_t bytes = bytes_of(step->width + attention_numbers<W>(a));
     if (begins)
@@ -514,7 +514,7 @@ static void step_few(Real *out, const Real *x, const TransformerStep *step, cons
         pending = step->pre_norm ? none : layer->norm2;
     }
     LAUNCH_DEPENDENT(finish_few, (unsigned)B, MULTIPLY_THREADS, bytes_of(width), out, x, pending,
-                     step->norm, step->counts, step->positions, step->longest, width);
+                     step->norm, step->counts, step->positions, step->max_length, width);
 }
 
 /* ================================================================================== many sequences */
@@ -583,7 +583,7 @@ __global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* resident: as MANY_BLO
         unpack<WARP>(a, m, packed, b, head - b * (unsigned)a.H);
         wait_for_copies();
         __syncwarp();
-        if (count >= a.longest) {
+        if (count >= a.max_length) {
             write_nothing<WARP>(a, head);
             continue;
         }
@@ -596,10 +596,10 @@ __global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* resident: as MANY_BLO
     }
 }
 
-__global__ void advance_many(int32_t *counts, int32_t *positions, int64_t longest, int64_t B)
+__global__ void advance_many(int32_t *counts, int32_t *positions, int64_t max_length, int64_t B)
 {
     GRID_FOR(b, B)
-        advance(counts, positions, longest, b);
+        advance(counts, positions, max_length, b);
 }
 
 template <int W>
@@ -607,7 +607,7 @@ static void launch_attend_many_softmax(const TransformerStep *step, StepAttentio
                                        const Real *packed)
 {
     const unsigned heads = (unsigned)(step->B * step->H);
-    a.walk = walk_of(W, step->longest, step->D, THREADS);
+    a.walk = walk_of(W, step->max_length, step->D, THREADS);
     LAUNCH_DEPENDENT(attend_many_softmax<W>, blocks_for(heads, 1), THREADS,
                      bytes_of(attention_numbers<W>(a)), a, packed, heads);
 }
@@ -740,7 +740,7 @@ static void step_many(Real *out, const Real *x, const TransformerStep *step, con
     else
         map_inputs(Identity(), out, false, step->B * width, input_of<Real>(x));
     LAUNCH(advance_many, blocks_for(step->B), THREADS, 0, step->counts, step->positions,
-           step->longest, step->B);
+           step->max_length, step->B);
 }
 
 /* ------------------------------------------------------------------------------------- launchers */

@@ -63,14 +63,14 @@ __device__ static inline void load_turns(Reals<W> (&numbers)[TURNS], const Real 
 
 /* ------------------------------------------------------------------------------------------ a head */
 struct StepAttention {
-    int H, D, F, longest;
+    int H, D, F, max_length;
     FeatureMap features;
     Real scale, eps; /* what queries and keys, or their products are multiplied by; the divisor's */
     const Real *projection;     /* [F, D] or NULL */
     Real *sums, *keys, *values; /* as in StepLayer */
     const int32_t *counts;      /* [B] */
     Real *mixed;                /* [B, H D]: the result */
-    Real *scores;               /* softmax: [B, H, longest] */
+    Real *scores;               /* softmax: [B, H, max_length] */
     Real *memory;               /* [B, H, head_numbers] for heads that shared memory has no room
                                   * for, else NULL */
     Walk walk;                  /* over T, or the values */
@@ -220,7 +220,7 @@ __device__ static inline void write_mixed(const StepAttention &a, const HeadMemo
         a.mixed[head * a.D + d] = m.sums[d] / divisor;
 }
 
-/* The result past the sequence's longest position; the state stays unchanged. */
+/* The result past the sequence's max_length position; the state stays unchanged. */
 template <int BLOCK>
 __device__ static inline void write_nothing(const StepAttention &a, int64_t head)
 {
@@ -329,13 +329,14 @@ __device__ static inline void sum_values(const StepAttention &a, const HeadMemor
     }
 }
 
-/* A block of BLOCK threads; position is below longest. */
+/* A block of BLOCK threads; position is below max_length. */
 template <int W, int TURNS, int BLOCK>
 __device__ static inline void mix_by_softmax(const StepAttention &a, const HeadMemory &m,
                                              int64_t head, int position)
 {
-    Real *const keys = a.keys + head * a.longest * a.D, *const values = a.values + (keys - a.keys);
-    Real *const scores = a.scores + head * a.longest;
+    Real *const keys = a.keys + head * a.max_length * a.D, *const values =
+                                                               a.values + (keys - a.keys);
+    Real *const scores = a.scores + head * a.max_length;
     const int64_t row = (int64_t)position * a.D;
     for (int d = (int)threadIdx.x; d < a.D; d += BLOCK) {
         keys[row + d] = m.key[d];

@@ -266,10 +266,10 @@ static void attend_by_softmax(const Team *team, const StepLayer *layer, Real *ou
                               int64_t s, int64_t h)
 {
     const TransformerStep *step = team->step;
-    const int64_t D = step->D, head = ((team->first + s) * step->H + h) * step->longest * D;
+    const int64_t D = step->D, head = ((team->first + s) * step->H + h) * step->max_length * D;
     Real *keys = layer->keys + head, *values = layer->values + head, *p = team->work;
     int64_t n = step->counts[team->first + s];
-    if (n < step->longest) {
+    if (n < step->max_length) {
         memcpy(keys + n * D, q + step->width, (size_t)D * sizeof *q);
         memcpy(values + n * D, q + 2 * step->width, (size_t)D * sizeof *q);
         n++;
@@ -361,10 +361,10 @@ static void run_layer(const Team *team, const StepLayer *layer)
 static void count_position(const TransformerStep *step, Real *out, int64_t sequence)
 {
     const int64_t count = step->counts[sequence];
-    for (int64_t i = 0; count >= step->longest && i < step->width; i++)
+    for (int64_t i = 0; count >= step->max_length && i < step->width; i++)
         out[i] = NAN;
-    step->counts[sequence] = (int32_t)smaller(count + 1, step->longest);
-    step->positions[sequence] = (int32_t)smaller(count + 1, step->longest - 1);
+    step->counts[sequence] = (int32_t)smaller(count + 1, step->max_length);
+    step->positions[sequence] = (int32_t)smaller(count + 1, step->max_length - 1);
 }
 
 static void run(const Team *team, const Real *x)
@@ -404,7 +404,7 @@ static Plan plan_of(const TransformerStep *step)
         plan.group = GROUP;
     plan.groups = (step->B + plan.group - 1) / plan.group;
     plan.row = 5 * lines(step->width) + lines(step->inner);
-    plan.work = step->softmax ? lines(step->longest) : 2 * lines(step->F) + lines(step->D);
+    plan.work = step->softmax ? lines(step->max_length) : 2 * lines(step->F) + lines(step->D);
     if (step->B >= FEW)
         plan.room = step_product_room(lines(step->inner > step->width ? step->inner : step->width));
     return plan;
