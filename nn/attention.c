@@ -1,5 +1,5 @@
-/* Multi-head attention (Vaswani et al. 2017, section 3.2.2). One product makes the queries, keys and
- * values of all heads; the attention operation mixes the positions; another product mixes the
+/* Multi-head attention (Vaswani et al. 2017, section 3.2.2). One product computes the queries, keys
+ * and values of all heads; the attention operation combines positions; the output product combines
  * heads. */
 #include "nn/internal.h"
 #include "ops/internal.h"
@@ -7,7 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ------------------------------------------------------------------------------------ projections */
+/* ------------------------------------------------------------------------------------
+ * projections */
 static Real *draw_projection(int64_t features, int64_t D, Random *random)
 {
     Real *host = memory_allocate((size_t)(features * D) * sizeof *host);
@@ -41,13 +42,14 @@ void nn_attention_redraw(const MultiHeadAttention *attention, Random *random)
     free(host);
 }
 
-/* ------------------------------------------------------------------------------------- the layer */
+/* ------------------------------------------------------------------------------------- the
+ * layer */
 static bool is_lsh(const MultiHeadAttention *attention)
 {
     return attention->attention == ATTENTION_CAUSAL_LSH || attention->attention == ATTENTION_LSH;
 }
 
-/* The weights that one product takes; LSH attention's queries are its keys. */
+/* The joined weights of one product; LSH attention shares queries and keys. */
 static void add_input(Params *params, const char *name, MultiHeadAttention *attention)
 {
     static const char *const three[] = { "query", "key", "value" }, *const two[] = { "query",
@@ -93,10 +95,11 @@ static void check(Tape *tape, const MultiHeadAttention *attention, Tensor *x)
                    shape_text(x->shape).text, (long long)width);
 }
 
-/* Queries or keys [B, N, H, D] by a map that the attention operations do not know: [B, N, H, F]. The
- * maps that stand for a function of q.k get q and k divided by D^(1/4), so that it is q.k / sqrt D as
- * softmax attention has it. Of queries softmax makes random features but for a factor a position,
- * which the quotient takes out again: so none are too large or all too small. */
+/* phi of queries or keys [B, N, H, D], returns [B, N, H, F], for feature maps that the attention
+ * operations do not contain. Maps that approximate a function of q.k get q and k divided by
+ * D^(1/4), which gives q.k / sqrt D as in softmax attention. The random features of a query are
+ * computed as a softmax: they differ by one factor per position, which cancels in num / den, and
+ * neither overflow nor all underflow. */
 static Tensor *map(Tape *tape, const MultiHeadAttention *attention, Tensor *x, bool queries)
 {
     if (attention->features == FEATURES_SQUARED_RELU)
@@ -109,16 +112,16 @@ static Tensor *map(Tape *tape, const MultiHeadAttention *attention, Tensor *x, b
     return op_random_features(tape, x, attention->projection);
 }
 
-/* The sums over these positions and those before them, to where the memory has a place for them. */
-static void keep_sums(const AttentionMemory *memory, const Tensor *sums)
+/* Copies the state after these positions to cache->sums_after. */
+static void store_sums(const AttentionCache *cache, const Tensor *sums)
 {
-    device_copy(sums->device, memory->sums_after, sums->data,
+    device_copy(sums->device, cache->sums_after, sums->data,
                 (size_t)tensor_count(sums) * sizeof(Real));
 }
 
-/* packed [B, N, 3 H, D], as below */
-static Tensor *mix_linearly(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
-                            Tensor *key_lengths, const AttentionMemory *memory)
+/* packed [B, N, 3 H, D]: see attend */
+static Tensor *linear_attention(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
+                                Tensor *key_lengths, const AttentionCache *cache)
 {
     Tensor *sums = NULL;
     LinearAttention options = { .features = attention->features,
@@ -135,45 +138,46 @@ static Tensor *mix_linearly(Tape *tape, const MultiHeadAttention *attention, Ten
     if (attention->attention == ATTENTION_LINEAR)
         return op_linear_attention(tape, query, key, value, options);
     options.form = attention->form;
-    options.state = memory ? memory->sums : NULL;
-    options.final_state = memory ? &sums : NULL;
-    Tensor *mixed = op_causal_linear_attention(tape, query, key, value, options);
-    if (memory)
-        keep_sums(memory, sums);
-    return mixed;
+    options.state = cache ? cache->sums : NULL;
+    options.final_state = cache ? &sums : NULL;
+    Tensor *out = op_causal_linear_attention(tape, query, key, value, options);
+    if (cache)
+        store_sums(cache, sums);
+    return out;
 }
 
-/* keys, values [B, H, max_length, D] <- the first `kept` positions of packed [B, N, 3 H, D] */
-static void attention_keep_cpu(Real *keys, Real *values, const Real *packed, int64_t B, int64_t N,
-                               int64_t kept, int64_t H, int64_t D, int64_t max_length)
+/* keys, values [B, H, max_length, D] <- the first `count` positions of packed [B, N, 3 H, D] */
+static void store_keys_values_cpu(Real *keys, Real *values, const Real *packed, int64_t B,
+                                  int64_t N, int64_t count, int64_t H, int64_t D,
+                                  int64_t max_length)
 {
     const size_t bytes = (size_t)D * sizeof(Real);
-#pragma omp parallel for schedule(static) if (B * kept * H * D >= PARALLEL_MINIMUM)
-    for (int64_t i = 0; i < B * kept * H; i++) {
-        const int64_t h = i % H, n = i / H % kept, b = i / H / kept;
+#pragma omp parallel for schedule(static) if (B * count * H * D >= PARALLEL_MINIMUM)
+    for (int64_t i = 0; i < B * count * H; i++) {
+        const int64_t h = i % H, n = i / H % count, b = i / H / count;
         const int64_t to = ((b * H + h) * max_length + n) * D, from = ((b * N + n) * 3 * H + h) * D;
         memcpy(keys + to, packed + from + H * D, bytes);
         memcpy(values + to, packed + from + 2 * H * D, bytes);
     }
 }
 
-/* There may be more positions than the memory has room for: then no sequence is so long. */
-static Tensor *mix_by_softmax(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
-                              Tensor *key_lengths, const AttentionMemory *memory)
+/* N may exceed max_length when lengths end every sequence before it: the rest is padding. */
+static Tensor *softmax_attention(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
+                                 Tensor *key_lengths, const AttentionCache *cache)
 {
-    if (memory) {
-        const Tensor *kept = op_cast(tape, packed, TENSOR_REAL);
+    if (cache) {
+        const Tensor *real = op_cast(tape, packed, TENSOR_REAL);
         const int64_t B = packed->shape.size[0], N = packed->shape.size[1];
-        DEVICE_CALL(kept, attention_keep,
-                    (memory->keys, memory->values, kept->data, B, N,
-                     N < memory->max_length ? N : memory->max_length, attention->heads,
-                     attention->head_dim, memory->max_length));
+        DEVICE_CALL(real, store_keys_values,
+                    (cache->keys, cache->values, real->data, B, N,
+                     N < cache->max_length ? N : cache->max_length, attention->heads,
+                     attention->head_dim, cache->max_length));
     }
     return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, true);
 }
 
-/* packed [B, N, 2 H, D]: first the H query heads, which are the keys' too, then the values'. */
-static Tensor *mix_by_hashes(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
+/* packed [B, N, 2 H, D]: the H heads of queries, which are also the keys, then those of values. */
+static Tensor *lsh_attention(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
                              Tensor *key_lengths)
 {
     LshAttention options = { .rounds = attention->lsh_rounds,
@@ -184,27 +188,28 @@ static Tensor *mix_by_hashes(Tape *tape, const MultiHeadAttention *attention, Te
     return op_lsh_attention(tape, packed, NULL, options);
 }
 
-/* packed [B, N, 3 H, D]: first the H query heads, then the keys', then the values'; or as above. */
-static Tensor *mix(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
-                   Tensor *key_lengths, const AttentionMemory *memory)
+/* packed [B, N, 3 H, D]: the H heads of queries, then of keys, then of values; see
+ * lsh_attention. */
+static Tensor *attend(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
+                      Tensor *key_lengths, const AttentionCache *cache)
 {
     switch (attention->attention) {
     case ATTENTION_CAUSAL_LINEAR:
     case ATTENTION_LINEAR:
-        return mix_linearly(tape, attention, packed, key_lengths, memory);
+        return linear_attention(tape, attention, packed, key_lengths, cache);
     case ATTENTION_CAUSAL_SOFTMAX:
-        return mix_by_softmax(tape, attention, packed, key_lengths, memory);
+        return softmax_attention(tape, attention, packed, key_lengths, cache);
     case ATTENTION_SOFTMAX:
         return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, false);
     case ATTENTION_CAUSAL_LSH:
     case ATTENTION_LSH:
-        return mix_by_hashes(tape, attention, packed, key_lengths);
+        return lsh_attention(tape, attention, packed, key_lengths);
     }
     tape_error(tape, "nn_attention_forward: there is no attention %d", (int)attention->attention);
 }
 
-Tensor *nn_attention_remembering(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
-                                 Tensor *key_lengths, const AttentionMemory *memory)
+Tensor *nn_attention_forward_cached(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
+                                    Tensor *key_lengths, const AttentionCache *cache)
 {
     check(tape, attention, x);
     const int64_t B = x->shape.size[0], N = x->shape.size[1];
@@ -212,13 +217,13 @@ Tensor *nn_attention_remembering(Tape *tape, const MultiHeadAttention *attention
     const int64_t parts = is_lsh(attention) ? 2 : 3;
     Tensor *packed = nn_linear_forward(tape, &attention->input, x); /* [B, N, parts H D] */
     packed = op_reshape(tape, packed, shape(B, N, parts * H, D));
-    Tensor *mixed = mix(tape, attention, packed, key_lengths, memory); /* [B, N, H, D] */
-    mixed = op_reshape(tape, mixed, shape(B, N, H * D));
-    return nn_linear_forward(tape, &attention->output, mixed);
+    Tensor *out = attend(tape, attention, packed, key_lengths, cache); /* [B, N, H, D] */
+    out = op_reshape(tape, out, shape(B, N, H * D));
+    return nn_linear_forward(tape, &attention->output, out);
 }
 
 Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
                              Tensor *key_lengths)
 {
-    return nn_attention_remembering(tape, attention, x, key_lengths, NULL);
+    return nn_attention_forward_cached(tape, attention, x, key_lengths, NULL);
 }

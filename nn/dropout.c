@@ -1,4 +1,4 @@
-/* Dropout (Srivastava et al. 2014), in the form that scales while training. */
+/* Inverted dropout (Srivastava et al. 2014): scaled by 1 / (1 - probability) during training. */
 #include "nn/internal.h"
 
 Dropout nn_dropout(Real probability)

@@ -1,4 +1,4 @@
-/* A table of vectors, one a symbol. */
+/* Embedding: a table of one vector per symbol. */
 #include "nn/internal.h"
 
 Embedding nn_embedding(Params *params, const char *name, int64_t count, int64_t width)

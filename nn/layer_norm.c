@@ -1,4 +1,4 @@
-/* Layer normalisation (Ba, Kiros, Hinton 2016) over the last axis. */
+/* Layer normalization (Ba, Kiros, Hinton 2016) over the last axis. */
 #include "nn/internal.h"
 
 LayerNorm nn_layer_norm(Params *params, const char *name, int64_t width)

@@ -1,4 +1,6 @@
-/* nn/: Params, the one owner of weights, and layers built from operations. */
+/* nn/: Params, the one owner of weights; layers composed of operations; generation. Shapes stand in
+ * brackets, the last axis contiguous. A function raises (error_raise) when an argument
+ * violates its comment or memory is exhausted; one that returns bool reports a failure instead. */
 #ifndef TAPEGRAD_NN_H
 #define TAPEGRAD_NN_H
 
@@ -7,16 +9,18 @@
 #pragma GCC visibility push(default)
 
 /* ---------------------------------------------------------------------------------------- Params
- * Named weights. Values lie in one flat buffer, gradients in another; storage is laid out at the
- * first use of any weight or when an optimiser is made, after which adding another one is an error.
- * Tensor handles are stable and live until params_free. A weight's initial values depend on (seed,
- * path name) alone. Path names have at most 223 bytes. */
+ * Named weights. All values are stored in one flat buffer, all gradients in another. The buffers
+ * are allocated at the first use of any weight or when an optimizer is made; adding a weight
+ * afterwards is an error. Tensor handles are stable and live until params_free. A weight's initial
+ * values depend on (seed, path name) alone. A path name has at most 223 bytes. */
 typedef struct Params Params;
 
+/* An empty set of weights on device. The caller owns it and frees it with params_free. */
 Params *params_new(Device *device, uint64_t seed);
-/* Frees all weights and constants; the tapes that used them are to be reset or freed before. NULL is
- * fine. */
+/* Frees all weights, gradients and constants. Reset or free the tapes that used them first. NULL is
+ * ignored. */
 void params_free(Params *params);
+/* The device given to params_new. */
 Device *params_device(const Params *params);
 
 typedef enum {
@@ -31,91 +35,102 @@ typedef struct Initializer {
     Real scale;
 } Initializer;
 
-/* Registers a weight under a path name ("transformer.norm.weight"). Raises when the name is taken,
- * empty or too long, or when storage is laid out already. */
+/* Registers a weight under a path name ("transformer.norm.weight"); it requires a gradient. The
+ * Params owns the returned tensor. Raises when the name is taken, empty or too long, or when the
+ * flat buffers are already allocated. */
 Tensor *params_add(Params *params, const char *name, Shape shape, Initializer initializer);
 
-/* Registers several weights of one shape under one prefix, prefix.NAME.suffix for each of the
- * count names, side by side in memory; returns them as one tensor with their first axes laid end
- * to end: so one product serves query, key and value. params_find finds the single ones, which
- * show their part of it and of its gradient. */
+/* Registers count weights of one shape [n, ...], named prefix.NAME.suffix, contiguous in memory.
+ * Returns them as one tensor [count n, ...], concatenated along the first axis, so that one product
+ * serves query, key and value. params_find returns the single weights, which share the storage of
+ * the whole and of its gradient. Raises as params_add does, and for a scalar shape. */
 Tensor *params_add_joined(Params *params, const char *prefix, const char *const *names, int count,
                           const char *suffix, Shape shape, Initializer initializer);
 
-/* A copy of host's numbers that lives as long as the weights but is none: no gradient, not saved. */
+/* A tensor of this shape that is no weight: no gradient, not saved. Copies the elements from host;
+ * lives until params_free. */
 Tensor *params_constant(Params *params, const Real *host, Shape shape);
 
-/* The weight of this path name, or NULL. */
+/* The weight with this path name, or NULL if there is none. */
 Tensor *params_find(const Params *params, const char *name);
 
-/* How many weights there are, and their elements in all. */
+/* The number of weights, joined weights counted singly. */
 int params_count(const Params *params);
+/* The number of elements of all weights, padding not counted. */
 int64_t params_elements(const Params *params);
-/* The index-th weight, in order of registration (joined ones one by one). */
+/* Weight index, 0 <= index < params_count, in order of registration, joined weights singly. */
 Tensor *params_at(const Params *params, int index);
 
-/* Marks all gradients as empty: the next contribution to each stores. */
+/* g = 0 for all weights. Marks the gradients as empty; the next contribution to each stores. */
 void params_zero_gradients(Params *params);
 
-/* When the norm sqrt(sum g^2) over all gradients exceeds maximum_norm (> 0), they are scaled by
- * maximum_norm / norm (Pascanu, Mikolov, Bengio 2013, algorithm 1); when it is infinite or NaN,
- * nothing is scaled. */
+/* Gradient clipping: g = g min(1, maximum_norm / norm) with norm = sqrt(sum g^2) over all gradients
+ * (Pascanu, Mikolov, Bengio 2013, algorithm 1). A norm that is infinite or NaN scales nothing.
+ * Raises unless maximum_norm > 0. */
 void params_clip_gradients(Params *params, Real maximum_norm);
-/* The norm that the last params_clip_gradients found, before it scaled. On CUDA this waits for it,
- * and is not for steps that are replayed. Raises when there was none. */
+/* The norm before scaling, as the last params_clip_gradients computed it. On CUDA this synchronizes
+ * with the device, so it must not be called in a replayed step. Raises before the first
+ * params_clip_gradients. */
 Real params_gradient_norm(const Params *params);
 
-/* All weights under their path names, as a safetensors file. Loading needs every weight, of the
- * same shape, and tells the first that is missing, misshapen or unknown; then nothing is changed.
- * Of a checkpoint (optim_save) it takes the weights alone. */
+/* Writes all weights under their path names to a safetensors file. Returns false on failure, and
+ * tapegrad_error() has the sentence. */
 bool params_save(Params *params, const char *path);
+/* Reads all weights from such a file, or from a checkpoint of optim_save. Returns false and changes
+ * nothing when an entry is missing, has the wrong shape or is unknown; tapegrad_error() reports the
+ * first one. */
 bool params_load(Params *params, const char *path);
 
 /* ---------------------------------------------------------------------------------------- layers
- * Small structs of handles, to be kept by value. The path of a weight is the layer's name, a dot,
- * and the name in the comments; a layer named "" adds nothing in front. All sizes are 1 or more. What
- * takes a tape is the operation that it names, or made of those: it returns a tensor of the tape. */
+ * A layer is a small struct of tensor handles, copied by value; the Params owns the tensors. A
+ * weight's path is the layer's name, a dot and the name in the comment; a layer named "" adds no
+ * prefix. All sizes are 1 or more. Constructors raise as params_add does. A forward function is
+ * composed of the operations that it names: it returns a tensor that belongs to the tape and raises
+ * as they do. */
 
 typedef struct Linear {
     Tensor *weight, *bias; /* weight [out, in], bias [out] */
 } Linear;
 
-/* Weight and bias start uniform in [-1/sqrt(in), 1/sqrt(in)). */
+/* Weight and bias are initialized uniformly in [-1/sqrt(in), 1/sqrt(in)). */
 Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out);
-/* out = x weight^T + bias (op_linear): x [..., in], the result [..., out]. */
+/* out = x weight^T + bias (op_linear): x [..., in], returns [..., out]. */
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x);
 
 typedef struct Embedding {
     Tensor *weight; /* [count, width] */
 } Embedding;
 
-/* A table of count rows, which start normal with deviation 1. */
+/* A table of count rows, initialized from the normal distribution with standard deviation 1. */
 Embedding nn_embedding(Params *params, const char *name, int64_t count, int64_t width);
-/* The rows that indices, int32 [...] in [0, count), name (op_embedding): [..., width]. */
+/* out[..., :] = weight[indices[...], :] (op_embedding): indices int32 [...], each in [0, count),
+ * returns [..., width]. */
 Tensor *nn_embedding_forward(Tape *tape, const Embedding *embedding, Tensor *indices);
 
 typedef struct LayerNorm {
-    Tensor *weight, *bias; /* [width]; start as ones and zeros */
+    Tensor *weight, *bias; /* [width] */
     Real eps;              /* 1e-5 */
 } LayerNorm;
 
+/* Weight is initialized to ones, bias to zeros. */
 LayerNorm nn_layer_norm(Params *params, const char *name, int64_t width);
-/* out = (x - mean) / sqrt(variance + eps) weight + bias along the last axis (op_layernorm): x
- * [..., width], the result of the same shape. */
+/* out = (x - mean) / sqrt(variance + eps) weight + bias along the last axis (op_layernorm; Ba,
+ * Kiros, Hinton 2016, equation 4): x [..., width], returns the same shape. */
 Tensor *nn_layer_norm_forward(Tape *tape, const LayerNorm *norm, Tensor *x);
 
 typedef struct Dropout {
     Real probability;
 } Dropout;
 
-/* 0 <= probability < 1. */
+/* Each element is zeroed with this probability, 0 <= probability < 1; raises otherwise. */
 Dropout nn_dropout(Real probability);
-/* Drops while the tape records (op_dropout); with recording off it passes x on. */
+/* out = x mask / (1 - probability) while the tape records (op_dropout; Srivastava et al. 2014);
+ * with recording off it returns x. */
 Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x);
 
-/* A constant of the Params, [length, width]: column 2i holds sin(position / 10000^(2i / width)), column
- * 2i + 1 the cosine (Vaswani et al. 2017, section 3.5). Join it to an embedding with op_concat or
- * op_add. */
+/* P[n, 2i] = sin(n / 10000^(2i / width)), P[n, 2i + 1] = cos(n / 10000^(2i / width)) (Vaswani et
+ * al. 2017, section 3.5): a constant [length, width] of the Params. Combine it with an embedding by
+ * op_concat or op_add. */
 Tensor *nn_sinusoidal_positions(Params *params, int64_t length, int64_t width);
 
 typedef enum {
@@ -123,32 +138,32 @@ typedef enum {
     ATTENTION_LINEAR,
     ATTENTION_CAUSAL_SOFTMAX,
     ATTENTION_SOFTMAX,
-    ATTENTION_CAUSAL_LSH, /* op_lsh_attention: queries are keys too, and have one weight */
+    ATTENTION_CAUSAL_LSH, /* op_lsh_attention: the queries are the keys; they share one weight */
     ATTENTION_LSH,
 } Attention;
 
-/* A field left 0 means its default. */
+/* A field left 0 means its default, the first value in its comment. */
 typedef struct TransformerConfig {
     int64_t layers;       /* 4 */
     int64_t heads;        /* 8 */
     int64_t head_dim;     /* 32; the width is heads * head_dim */
     int64_t feed_forward; /* 4 times the width */
     Attention attention;  /* ATTENTION_CAUSAL_LINEAR */
-    FeatureMap features;  /* FEATURES_ELU_PLUS_ONE: of linear attention; any of them */
-    int64_t projections;  /* 2 * head_dim: of FEATURES_RANDOM, a feature each */
-    AttentionForm form;   /* FORM_BEST: of causal linear attention */
+    FeatureMap features;  /* FEATURES_ELU_PLUS_ONE: phi of linear attention, any feature map */
+    int64_t projections;  /* 2 * head_dim: the number of features of FEATURES_RANDOM */
+    AttentionForm form;   /* FORM_BEST: the algorithm of causal linear attention */
     Real dropout;         /* 0 */
-    Real attention_eps;   /* 1e-6: added to the normaliser of linear attention */
-    int64_t lsh_rounds;   /* 1: of LSH attention */
-    int64_t lsh_chunk;    /* 32: likewise */
-    int64_t lsh_buckets;  /* 2 for every chunk of the sequence: likewise */
+    Real attention_eps;   /* 1e-6: added to the denominator of linear attention */
+    int64_t lsh_rounds;   /* 1: hash rounds of LSH attention */
+    int64_t lsh_chunk;    /* 32: positions per chunk of LSH attention */
+    int64_t lsh_buckets;  /* 2 per chunk of the sequence: hash buckets of LSH attention */
     bool pre_norm;        /* false: x = norm(x + f(x)), as in the paper; true: x = x + f(norm(x)) */
     bool gelu;            /* false: relu */
-    bool no_final_norm;   /* false: the transformer ends with a norm, as in the paper's code */
+    bool no_final_norm;   /* false: a final norm follows the layers, as in the paper's code */
 } TransformerConfig;
 
 typedef struct MultiHeadAttention {
-    Linear input;  /* query, key (but of LSH) and value side by side: query.weight, key.bias, ... */
+    Linear input;  /* joined: query, key (not for LSH), value; names query.weight, key.bias, ... */
     Linear output; /* out.weight, out.bias */
     int64_t heads, head_dim;
     Attention attention;
@@ -156,20 +171,19 @@ typedef struct MultiHeadAttention {
     AttentionForm form;
     Real eps;
     int64_t lsh_rounds, lsh_chunk, lsh_buckets;
-    Tensor *projection; /* [projections, head_dim], of FEATURES_RANDOM; else NULL */
+    Tensor *projection; /* [projections, head_dim] for FEATURES_RANDOM; otherwise NULL */
 } MultiHeadAttention;
 
-/* Of the config it reads heads, head_dim, attention, features, projections, form, attention_eps and
- * what begins with lsh_.
- * The projection of random features is no weight: its rows, orthogonal ones, are drawn from the seed
- * and the layer's name, and not saved. */
+/* Reads the config's heads, head_dim, attention, features, projections, form, attention_eps and
+ * lsh_*; raises when a field is out of range. The projection of FEATURES_RANDOM is a constant, not
+ * a weight: its orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
 MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config);
-/* Draws the projection anew; of other maps than FEATURES_RANDOM it does nothing. Not in a step that
- * is replayed, but between two. */
+/* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing
+ * for other feature maps. Call it between replayed steps, not inside one. */
 void nn_attention_redraw(const MultiHeadAttention *attention, Random *random);
-/* The heads' attention, of q, k and v made from x, by the output layer (Vaswani et al. 2017, section
- * 3.2.2): x [B, N, width], the result of the same shape. key_lengths int32 [B], each in [1, N], lets
- * sequence b see its first key_lengths[b] positions only; NULL: all. */
+/* out = concat_h(attention(x Wq_h, x Wk_h, x Wv_h)) Wo, with biases (Vaswani et al. 2017, section
+ * 3.2.2): x [B, N, width], returns the same shape. key_lengths int32 [B], each in [1, N], masks the
+ * keys of sequence b from position key_lengths[b] on; NULL masks none. */
 Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
                              Tensor *key_lengths);
 
@@ -182,16 +196,18 @@ typedef struct TransformerLayer {
     bool pre_norm, gelu;
 } TransformerLayer;
 
-/* Post-norm: x = norm1(x + attention(x)), x = norm2(x + ff2(relu(ff1(x)))); pre-norm:
- * x = x + attention(norm1(x)), x = x + ff2(relu(ff1(norm2(x)))); with dropout after the attention,
- * the activation and ff2 (Vaswani et al. 2017, sections 3.1 and 5.4). */
+/* One encoder layer; raises when a field of the config is out of range. */
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config);
+/* Post-norm: x = norm1(x + attention(x)), then x = norm2(x + ff2(f(ff1(x)))).
+ * Pre-norm:  x = x + attention(norm1(x)), then x = x + ff2(f(ff1(norm2(x)))).
+ * f is relu or gelu; dropout follows attention, f and ff2 (Vaswani et al. 2017, sections 3.1 and
+ * 5.4). x [B, N, width], returns the same shape; key_lengths as in nn_attention_forward. */
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                      Tensor *key_lengths);
 
 enum { NN_MAX_LAYERS = 64 };
 
-/* Names: layers.0 and so on, norm. */
+/* Names: layers.0, layers.1, ..., norm. */
 typedef struct Transformer {
     int64_t layers;
     TransformerLayer layer[NN_MAX_LAYERS];
@@ -199,65 +215,78 @@ typedef struct Transformer {
     bool has_norm;
 } Transformer;
 
+/* config.layers layers and the final norm; raises when a field of the config is out of range. */
 Transformer nn_transformer(Params *params, const char *name, TransformerConfig config);
-/* nn_attention_redraw of every layer. */
+/* nn_attention_redraw for every layer. */
 void nn_transformer_redraw(const Transformer *transformer, Random *random);
-/* All layers in turn, then the norm: x [B, N, width], the result of the same shape; key_lengths as in
- * nn_attention_forward. With recording off it holds one layer's intermediates at a time. */
+/* x = layer_i(x) for every layer, then x = norm(x): x [B, N, width], returns the same shape;
+ * key_lengths as in nn_attention_forward. With recording off, memory holds the intermediates of one
+ * layer at a time. Raises when the transformer has no layers. */
 Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
                                Tensor *key_lengths);
 
 /* ------------------------------------------------------------------------------------- generation
  * A causal transformer as a recurrent network (Katharopoulos et al. 2020, section 3.4, equations 16
- * to 20): position by position, in constant time and memory where attention is linear; softmax
- * attention keeps all keys and values so far. What it remembers of its sequences is a state. */
+ * to 20), one position per decode step. Linear attention has a recurrent state of constant size, so
+ * a step takes constant time and memory; softmax attention has a KV cache. nn/generation/README.md
+ * is the map of the code. */
+
+/* The recurrent state or KV cache of every layer, and the position of every sequence. */
 typedef struct TransformerState TransformerState;
 
-/* A field left 0 means its default. */
+/* A field left 0 means its default, the first value in its comment. */
 typedef struct GenerationConfig {
-    int64_t sequences;   /* 1: generated side by side */
-    int64_t max_length;  /* 1024: positions a sequence, at most; linear attention's memory does not
-                          * depend on it, softmax attention's is taken for as many at once */
-    Precision precision; /* PRECISION_FLOAT32: of products on CUDA, or PRECISION_TF32 */
+    int64_t sequences;   /* 1: the batch size */
+    int64_t max_length;  /* 1024: positions per sequence; the KV cache is allocated for all of them,
+                          * the recurrent state does not depend on it */
+    Precision precision; /* PRECISION_FLOAT32, or PRECISION_TF32: of products on CUDA */
 } GenerationConfig;
 
-/* A state in which all sequences begin. The transformer's Params must outlive it. Raises unless its
- * attention is ATTENTION_CAUSAL_LINEAR (with any features) or ATTENTION_CAUSAL_SOFTMAX. This is a use
- * of the weights, which then must all be registered. */
+/* S = 0, z = 0 (equations 16, 17) or an empty KV cache for every sequence. The caller frees the
+ * state with nn_transformer_state_free; the transformer's Params must outlive it. All weights must
+ * be registered before, as this allocates the flat buffers. Raises unless the attention is
+ * ATTENTION_CAUSAL_LINEAR (with any feature map) or ATTENTION_CAUSAL_SOFTMAX, and inside a replayed
+ * step. */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
+/* Frees the state and the tensors that its functions returned. NULL is ignored. */
 void nn_transformer_state_free(TransformerState *state);
 
-/* The next position of every sequence: x [sequences, width], the result of the same shape, as
- * nn_transformer_forward would have it there. It belongs to the state and lasts until the next step.
- * Needs no tape, and takes no memory after the first. May be part of a step that is replayed. Raises
- * when a sequence has had its max_length positions already (where a replay cannot see that, the result
- * is not-a-number), and when x wants a gradient. */
+/* One decode step: row b of the result is what nn_transformer_forward computes at the next position
+ * of sequence b (equations 18 to 20). x [sequences, width], returns the same shape; the result
+ * belongs to the state and is valid until the next step. Needs no tape and, after the first call,
+ * no memory. It may be part of a replayed step. Raises when a sequence already has max_length
+ * positions (a replay cannot detect this: the result is NaN), and when x requires a gradient. */
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 
-/* Many positions at once, by the parallel form: x [sequences, N, width], the result of the same shape,
- * the tape's; each sequence goes on from where it stands. With lengths, int32 [sequences] in
- * [1, N], sequence b has its first lengths[b] positions only, and the rest of its results mean
- * nothing. Raises while the tape records, where softmax attention's sequences have begun, and in a
- * step that is replayed. */
+/* Prefill: the same state as N decode steps, computed by the parallel form. x [sequences, N,
+ * width], returns the same shape, a tensor of the tape; each sequence continues from its position.
+ * lengths, int32 [sequences], each in [1, N], gives sequence b only its first lengths[b] positions;
+ * its other results are undefined. NULL: N each. Raises while the tape records, in a replayed step,
+ * when a sequence would exceed max_length, and for softmax attention unless all sequences are
+ * empty. */
 Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, Tensor *lengths);
 
-/* int32 [sequences]: the position that each sequence's next step is at, from 0 on, on the device:
- * indices for op_embedding in a table of positions. It stays at max_length - 1. */
+/* int32 [sequences] on the device: the position of each sequence's next step, from 0 to max_length
+ * - 1, where it stays. The state owns it. Use it as op_embedding's indices in a table of
+ * positions. */
 Tensor *nn_transformer_state_positions(const TransformerState *state);
 
-/* A sequence, or all of them, begins anew. */
+/* Resets one sequence, or all, to position 0. Raises when there is no such sequence. */
 enum { NN_ALL_SEQUENCES = -1 };
 void nn_transformer_state_reset(TransformerState *state, int64_t sequence);
 
-/* Sequence `sequence` of to goes on as sequence `from_sequence` of from would: a branch. to and from
- * are states of one transformer, or the same state; from's position must be within to's max_length, and
- * in a step that is replayed both must have the same max_length. */
+/* Copies sequence from_sequence of `from` to sequence `sequence` of `to`, which then continues from
+ * the same position: a branch, as beam search needs it. Both are states of one transformer, or the
+ * same state. Raises when the position exceeds to's max_length; inside a replayed step both states
+ * need the same max_length. */
 void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const TransformerState *from,
                                int64_t from_sequence);
 
-/* A state as a safetensors file. Loading needs a state of the same transformer's sizes, number of
- * sequences and max_length; when it fails nothing is changed. */
+/* Writes the state to a safetensors file. Returns false on failure, and tapegrad_error() has the
+ * sentence. */
 bool nn_transformer_state_save(const TransformerState *state, const char *path);
+/* Reads a state of the same transformer sizes, number of sequences and max_length. Returns false
+ * and changes nothing on failure. */
 bool nn_transformer_state_load(TransformerState *state, const char *path);
 
 #pragma GCC visibility pop

@@ -1,9 +1,10 @@
 /* Params: the registry of named weights, their storage and their gradients.
  *
- * A registration makes one Storage: a run of numbers that starts at the same offset, a multiple of
- * ALIGNMENT, in the flat buffer of values and in that of gradients. It holds one weight, or several
- * joined ones without a gap; then each of these has a handle of its own that shows its part of the
- * whole. All handles exist from the start; they learn their addresses when storage is laid out. */
+ * Each registration makes one Storage: a contiguous range that starts at the same offset, a
+ * multiple of ALIGNMENT, in the flat buffers of values and of gradients. It holds one weight, or
+ * several joined ones without gaps; each joined weight also has a handle to its part of the whole.
+ * Handles exist from registration on and get their addresses when the flat buffers are
+ * allocated. */
 #include "nn/internal.h"
 
 #include "ops/internal.h"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 16 }; /* numbers: 64 bytes of float */
+enum { ALIGNMENT = 16 }; /* elements: 64 bytes of float */
 
 typedef struct Weight {
     Tensor tensor;
@@ -25,7 +26,7 @@ typedef struct Storage {
     struct Storage *next; /* in order of registration */
     int64_t offset;
     Initializer initializer;
-    int part_count; /* joined weights; 0: the whole is the weight */
+    int part_count; /* number of joined weights; 0: the whole is one weight */
     Weight whole;
     Weight parts[];
 } Storage;
@@ -41,13 +42,14 @@ struct Params {
     Storage *storages, **storages_end;
     Constant *constants;
     int64_t flat_count;
-    Block *values, *gradients; /* NULL until storage is laid out */
-    Block *bf16;               /* the values in bf16, or NULL until a layer uses them so */
-    Clipping *clipping;        /* behind the gradients */
-    char trouble[192];         /* why it could not be laid out */
+    Block *values, *gradients; /* NULL until they are allocated */
+    Block *bf16;               /* the values in bf16; NULL until a product needs them */
+    Clipping *clipping;        /* stored after the gradients */
+    char error[192];           /* why the allocation failed */
 };
 
-/* ------------------------------------------------------------------------------------------- life */
+/* -------------------------------------------------------------------------------------------
+ * life */
 Params *params_new(Device *device, uint64_t seed)
 {
     if (!device)
@@ -84,7 +86,8 @@ Device *params_device(const Params *params)
     return params->device;
 }
 
-/* ---------------------------------------------------------------------------- laying storage out */
+/* ------------------------------------------------------------------------------------
+ * allocation */
 static int weight_count(const Storage *storage)
 {
     return storage->part_count ? storage->part_count : 1;
@@ -101,7 +104,7 @@ Random params_random(const Params *params, const char *name)
     return random_new(params->seed, random_stream(name));
 }
 
-/* The same numbers for a name, whatever was registered before it and on whichever device. */
+/* Initial values depend on seed and name alone, not on other weights or the device. */
 static void draw(const Params *params, const Weight *weight, Initializer initializer, Real *out)
 {
     const int64_t n = tensor_count(&weight->tensor);
@@ -136,19 +139,19 @@ static void draw_all(const Params *params, Real *host)
     }
 }
 
-static void place(const Params *params, Weight *weight, int64_t offset)
+static void set_addresses(const Params *params, Weight *weight, int64_t offset)
 {
     weight->tensor.data = (Real *)params->values->data + offset;
     weight->gradient.data = (Real *)params->gradients->data + offset;
 }
 
-static void place_all(const Params *params)
+static void set_all_addresses(const Params *params)
 {
     for (Storage *storage = params->storages; storage; storage = storage->next) {
         int64_t offset = storage->offset;
-        place(params, &storage->whole, offset);
+        set_addresses(params, &storage->whole, offset);
         for (int i = 0; i < storage->part_count; i++) {
-            place(params, &storage->parts[i], offset);
+            set_addresses(params, &storage->parts[i], offset);
             offset += tensor_count(&storage->parts[i].tensor);
         }
     }
@@ -166,9 +169,9 @@ const char *params_lay_out(Params *params)
         free(host);
         device_free(params->device, values);
         device_free(params->device, gradients);
-        snprintf(params->trouble, sizeof params->trouble, "cannot be laid out: %s",
+        snprintf(params->error, sizeof params->error, "cannot be allocated: %s",
                  device_exhausted(params->device, bytes).text);
-        return params->trouble;
+        return params->error;
     }
     memset(host, 0, bytes); /* the padding */
     draw_all(params, host);
@@ -178,7 +181,7 @@ const char *params_lay_out(Params *params)
     params->values = values;
     params->gradients = gradients;
     params->clipping = (Clipping *)((Real *)gradients->data + params->flat_count);
-    place_all(params);
+    set_all_addresses(params);
     return NULL;
 }
 
@@ -187,10 +190,10 @@ static const char *lay_out(Tensor *tensor)
     return params_lay_out(tensor->owner);
 }
 
-/* ---------------------------------------------------------------------------------- copies in bf16
- * Products in bf16 take weights in bf16. Params keeps a copy of the flat buffer of values, from the
- * first such product on, and whoever writes values writes the copy too: an optimizer's kernel in its
- * step, all others by params_written. So the copy is never older than the values. */
+/* ------------------------------------------------------------------------------------- bf16 copies
+ * Products in bf16 need weights in bf16. From the first such product on, Params holds a bf16 copy
+ * of the flat values. Every writer of values updates the copy: an optimizer's kernel in the same
+ * pass, all others by params_written. The copy is never stale. */
 
 void params_written(const Params *params)
 {
@@ -204,9 +207,9 @@ void *params_flat_bf16(const Params *params)
     return params->bf16 ? params->bf16->data : NULL;
 }
 
-/* The address of the tensor's elements in the copy. Where there is no copy, it is NULL if they were
- * written; otherwise a copy is made, but for the time of a recording, which would not fill it, or when
- * memory is exhausted. */
+/* The address of the tensor's elements in the bf16 copy. written: the values have changed, so
+ * update the copy if there is one. Otherwise a missing copy is made, except during graph capture,
+ * which would not fill it. NULL: there is no copy, or memory is exhausted. */
 static Real *bf16_copy(Tensor *tensor, bool written)
 {
     Params *params = tensor->owner;
@@ -225,7 +228,8 @@ static Real *bf16_copy(Tensor *tensor, bool written)
     return (Real *)((uint16_t *)params->bf16->data + offset);
 }
 
-/* ------------------------------------------------------------------------------------ registering */
+/* ------------------------------------------------------------------------------------
+ * registering */
 Name nn_name(const char *path, const char *name)
 {
     Name result;
@@ -233,9 +237,9 @@ Name nn_name(const char *path, const char *name)
         error_raise("params: a name is NULL");
     int length =
         snprintf(result.text, sizeof result.text, "%s%s%s", path, path[0] ? "." : "", name);
-    if (length < 0 || length >= NAME_BYTES - PREFIX_ROOM)
+    if (length < 0 || length >= NAME_BYTES - PREFIX_BYTES)
         error_raise("params: the name \"%s\" is too long, expected at most %d bytes", result.text,
-                    NAME_BYTES - PREFIX_ROOM - 1);
+                    NAME_BYTES - PREFIX_BYTES - 1);
     return result;
 }
 
@@ -249,8 +253,8 @@ static void check_name(const Params *params, const char *name)
     if (name[0] == 0)
         error_raise("params_add: the name is empty");
     if (params->values)
-        error_raise("params_add: %s comes too late: storage was laid out at the first use of a "
-                    "weight; register all of them before",
+        error_raise("params_add: %s comes too late: storage was allocated at the first use of a "
+                    "weight; register all weights before it",
                     name);
     if (params_find(params, name))
         error_raise("params_add: the name %s is taken", name);
@@ -259,14 +263,13 @@ static void check_name(const Params *params, const char *name)
 static void check_initializer(const char *name, Initializer initializer)
 {
     if ((int)initializer.kind < INITIAL_ZERO || (int)initializer.kind > INITIAL_NORMAL)
-        error_raise("params_add: %s: there is no kind of initial values %d", name,
-                    (int)initializer.kind);
+        error_raise("params_add: %s: there is no initializer kind %d", name, (int)initializer.kind);
     if (!(initializer.scale >= 0 && isfinite(initializer.scale)))
-        error_raise("params_add: %s: the scale of its initial values is %g, expected 0 or more",
-                    name, (double)initializer.scale);
+        error_raise("params_add: %s: the initializer's scale is %g, expected 0 or more", name,
+                    (double)initializer.scale);
 }
 
-/* Memory of one Storage at the end of the flat buffers. */
+/* Appends one Storage to the flat buffers. */
 static Storage *new_storage(Params *params, const char *name, int part_count, Shape shape,
                             Initializer initializer)
 {
@@ -309,14 +312,14 @@ Tensor *params_add(Params *params, const char *name, Shape shape, Initializer in
     if (!params || !name)
         error_raise("params_add: %s is NULL", params ? "the name" : "params");
     Name own = nn_name("", name);
-    shape = shape_new(shape.rank, shape.size); /* it may be made by hand */
+    shape = shape_new(shape.rank, shape.size); /* checks a shape that the caller filled in */
     check_name(params, name);
     Storage *storage = new_storage(params, name, 0, shape, initializer);
     make_handle(params, &storage->whole, own, shape, NULL);
     return &storage->whole.tensor;
 }
 
-/* All that can be wrong with joined weights; returns the shape of the whole. */
+/* Checks the arguments of params_add_joined; returns the shape of the whole. */
 static Shape check_joined(const Params *params, const char *prefix, const char *const *names,
                           int count, const char *suffix, Shape shape)
 {
@@ -328,13 +331,13 @@ static Shape check_joined(const Params *params, const char *prefix, const char *
         error_raise("params_add_joined: %s: there are %d names, expected 1 or more", whole.text,
                     count);
     if (shape.rank < 1)
-        error_raise("params_add_joined: %s: scalars have no axis to be joined along", whole.text);
+        error_raise("params_add_joined: %s: scalars have no axis to join along", whole.text);
     for (int i = 0; i < count; i++) {
         Name name = joined_name(prefix, names[i], suffix);
         check_name(params, name.text);
         for (int j = 0; j < i; j++)
             if (strcmp(names[i], names[j]) == 0)
-                error_raise("params_add_joined: the name %s comes twice", name.text);
+                error_raise("params_add_joined: the name %s appears twice", name.text);
     }
     if (__builtin_mul_overflow(shape.size[0], count, &shape.size[0]))
         error_raise("params_add_joined: %s is too large to address", whole.text);
@@ -354,7 +357,7 @@ Tensor *params_add_joined(Params *params, const char *prefix, const char *const 
     return &storage->whole.tensor;
 }
 
-/* A tape takes a tensor of no tape when it has a lay_out; a constant has its storage always. */
+/* A tape accepts a foreign tensor if it has a lay_out; a constant's storage always exists. */
 static const char *has_storage(Tensor *tensor)
 {
     (void)tensor;
@@ -397,7 +400,8 @@ Tensor *params_constant(Params *params, const Real *host, Shape shape)
     return constant;
 }
 
-/* ---------------------------------------------------------------------------------------- finding */
+/* ----------------------------------------------------------------------------------------
+ * finding */
 Tensor *params_find(const Params *params, const char *name)
 {
     for (const Storage *storage = params->storages; storage; storage = storage->next)
@@ -435,12 +439,13 @@ Tensor *params_at(const Params *params, int index)
     error_raise("params_at: there is no weight %d; there are %d", index, params_count(params));
 }
 
-/* ----------------------------------------------------------------------------------- flat buffers */
+/* ----------------------------------------------------------------------------------- flat
+ * buffers */
 static void need_storage(Params *params)
 {
-    const char *trouble = params_lay_out(params);
-    if (trouble)
-        error_raise("params: the weights %s", trouble);
+    const char *error = params_lay_out(params);
+    if (error)
+        error_raise("params: the weights %s", error);
 }
 
 int64_t params_flat_count(const Params *params)
@@ -454,7 +459,7 @@ Real *params_flat_values(Params *params)
     return params->values->data;
 }
 
-/* The one place where gradients are filled with zeros. */
+/* The only place where gradients are zero-filled: those that got no contribution. */
 Real *params_flat_gradients(Params *params)
 {
     need_storage(params);

@@ -1,11 +1,11 @@
-/* Clipping by the norm of all gradients (Pascanu, Mikolov, Bengio 2013, algorithm 1): one pass over
- * the flat buffer for the norm, one for g <- g maximum_norm / norm. */
+/* Gradient clipping by the global norm (Pascanu, Mikolov, Bengio 2013, algorithm 1): one pass over
+ * the flat buffer computes the norm, a second one g <- g maximum_norm / norm. */
 #include "nn/internal.h"
 
 #include "ops/internal.h"
 
-/* In double and in parts that do not depend on the number of threads, so that neither does the
- * sum's rounding. */
+/* Sums in double, in a fixed number of parts: the rounding does not depend on the number of
+ * threads. */
 static void sum_squares_cpu(Clipping *clipping, const Real *x, int64_t n)
 {
     const int64_t length = (n + CLIP_PARTS - 1) / CLIP_PARTS;
@@ -55,6 +55,6 @@ Real params_gradient_norm(const Params *params)
     if (params_clipping(params))
         device_copy_out(params_device(params), &clipping, params_clipping(params), sizeof clipping);
     if (!clipping.done)
-        error_raise("params_gradient_norm: there is none yet; call params_clip_gradients before");
+        error_raise("params_gradient_norm: there is no norm yet; call params_clip_gradients first");
     return (Real)clipping.norm;
 }

@@ -1,8 +1,8 @@
 #include "nn/params_clip.h"
 #include "tensor/kernel.cuh"
 
-/* A block sums a part; few blocks of many threads, since the second kernel reads all the sums again
- * in each of its blocks. */
+/* One partial sum per block. Blocks are few and large, because every block of the second kernel
+ * reads all partial sums. */
 enum { PART_THREADS = 1024, SMALL_PART = 4 * PART_THREADS };
 
 static unsigned parts_of(int64_t n)

@@ -1,4 +1,4 @@
-/* What clipping leaves in the device's memory, where a recorded step finds it when it is replayed. */
+/* The result of gradient clipping, in device memory, so that a replayed step finds it there. */
 #ifndef TAPEGRAD_NN_PARAMS_CLIP_H
 #define TAPEGRAD_NN_PARAMS_CLIP_H
 
@@ -7,9 +7,9 @@
 enum { CLIP_PARTS = 256 };
 
 typedef struct Clipping {
-    double parts[CLIP_PARTS]; /* sums of squares, of parts of the gradients */
-    double norm;              /* of all of them, before they were scaled */
-    bool done;                /* once at least: there is a norm */
+    double parts[CLIP_PARTS]; /* partial sums of squares */
+    double norm;              /* of all gradients, before scaling */
+    bool done;                /* the norm was computed at least once */
 } Clipping;
 
 #endif

@@ -47,14 +47,15 @@ bool params_file_read(Params *params, const TensorFile *file, const char *prefix
     return true;
 }
 
-/* Host memory for a flat buffer, once there is storage; NULL, and reported, when it fails. */
+/* Allocates the flat buffers and host memory for a copy of one; on failure reports and returns
+ * NULL. */
 static Real *allocate_host(Params *params, const char *function)
 {
     size_t bytes = (size_t)params_flat_count(params) * sizeof(Real);
-    const char *trouble = params_lay_out(params);
-    Real *host = trouble ? NULL : memory_allocate(bytes);
-    if (trouble)
-        error_report("%s: the weights %s", function, trouble);
+    const char *error = params_lay_out(params);
+    Real *host = error ? NULL : memory_allocate(bytes);
+    if (error)
+        error_report("%s: the weights %s", function, error);
     else if (!host)
         error_report("%s: %s", function, device_exhausted(params_device(params), bytes).text);
     return host;
@@ -84,7 +85,7 @@ bool params_save(Params *params, const char *path)
     return good;
 }
 
-/* A checkpoint's entries of optimiser state are passed over. */
+/* Whether every entry is a weight; a checkpoint's optimizer state is skipped. */
 static bool all_known(const Params *params, const TensorFile *file, const char *path)
 {
     for (int i = 0; i < tensor_file_count(file); i++) {

@@ -1,11 +1,13 @@
-/* The transformer's encoder (Vaswani et al. 2017, section 3.1): layers of attention and of a
- * network of two linear layers that serves every position, each with a residual connection. */
+/* The transformer encoder (Vaswani et al. 2017, section 3.1): per layer, attention and a
+ * position-wise feed-forward network of two linear layers, each with a residual connection and a
+ * norm. */
 #include "nn/internal.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* ---------------------------------------------------------------------------------------- configs */
+/* ----------------------------------------------------------------------------------------
+ * configs */
 enum { LARGEST_SIZE = 1 << 20 };
 
 static int64_t size_or_default(const char *function, const char *field, int64_t value,
@@ -50,7 +52,8 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
     return c;
 }
 
-/* -------------------------------------------------------------------------------------- one layer */
+/* -------------------------------------------------------------------------------------- one
+ * layer */
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config)
 {
     config = nn_transformer_config("nn_transformer_layer", config);
@@ -82,10 +85,10 @@ static Tensor *join_and_norm(Tape *tape, const TransformerLayer *layer, const La
 }
 
 static Tensor *post_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths,
-                         const AttentionMemory *memory)
+                         const AttentionCache *cache)
 {
     x = join_and_norm(tape, layer, &layer->norm1, x,
-                      nn_attention_remembering(tape, &layer->attention, x, key_lengths, memory));
+                      nn_attention_forward_cached(tape, &layer->attention, x, key_lengths, cache));
     return join_and_norm(tape, layer, &layer->norm2, x, feed_forward(tape, layer, x));
 }
 
@@ -96,37 +99,38 @@ static Tensor *join(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor
 }
 
 static Tensor *pre_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths,
-                        const AttentionMemory *memory)
+                        const AttentionCache *cache)
 {
     Tensor *normed = nn_layer_norm_forward(tape, &layer->norm1, x);
     x = join(tape, layer, x,
-             nn_attention_remembering(tape, &layer->attention, normed, key_lengths, memory));
+             nn_attention_forward_cached(tape, &layer->attention, normed, key_lengths, cache));
     normed = nn_layer_norm_forward(tape, &layer->norm2, x);
     return join(tape, layer, x, feed_forward(tape, layer, normed));
 }
 
-/* Without a recording nothing will look at what was made since the mark but the result. */
+/* With recording off, no backward pass needs the tensors made since the mark, except the result. */
 static Tensor *release(Tape *tape, TapeMark mark, Tensor *result)
 {
     return tape_is_recording(tape) ? result : tape_release(tape, mark, result);
 }
 
-Tensor *nn_transformer_layer_remembering(Tape *tape, const TransformerLayer *layer, Tensor *x,
-                                         Tensor *key_lengths, const AttentionMemory *memory)
+Tensor *nn_transformer_layer_forward_cached(Tape *tape, const TransformerLayer *layer, Tensor *x,
+                                            Tensor *key_lengths, const AttentionCache *cache)
 {
     TapeMark mark = tape_mark(tape);
-    x = layer->pre_norm ? pre_norm(tape, layer, x, key_lengths, memory)
-                        : post_norm(tape, layer, x, key_lengths, memory);
+    x = layer->pre_norm ? pre_norm(tape, layer, x, key_lengths, cache)
+                        : post_norm(tape, layer, x, key_lengths, cache);
     return release(tape, mark, x);
 }
 
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                      Tensor *key_lengths)
 {
-    return nn_transformer_layer_remembering(tape, layer, x, key_lengths, NULL);
+    return nn_transformer_layer_forward_cached(tape, layer, x, key_lengths, NULL);
 }
 
-/* ---------------------------------------------------------------------------------- the whole stack */
+/* ---------------------------------------------------------------------------------- the whole
+ * stack */
 Transformer nn_transformer(Params *params, const char *name, TransformerConfig config)
 {
     config = nn_transformer_config("nn_transformer", config);

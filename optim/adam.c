@@ -2,13 +2,13 @@
  *   m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g^2
  *   m_hat = m / (1 - beta1^t)                v_hat = v / (1 - beta2^t)
  *   p = p - lr m_hat / (sqrt(v_hat) + eps)
- * m and v start at 0: after t steps the weights of the gradients in m add up to 1 - beta1^t only,
- * and the hats make up for that. With
+ * m and v start at 0, so after t steps the coefficients of the gradients in m sum to 1 - beta1^t;
+ * m_hat and v_hat correct this bias. With
  *   step = lr / (1 - beta1^t)                scale = 1 / sqrt(1 - beta2^t)
- * the last line is p = p - step m / (scale sqrt(v) + eps). Weight decay comes first:
+ * the last line is p = p - step m / (scale sqrt(v) + eps). Weight decay is applied first:
  *   Adam    g = g + decay p                  decay = weight_decay
  *   AdamW   p = keep p                       keep = 1 - lr weight_decay
- * The one has keep 1, the other decay 0. */
+ * One kernel serves both: Adam has keep = 1, AdamW decay = 0. */
 #include "optim/internal.h"
 
 #include <tgmath.h> /* sqrt of a Real is computed in Real */

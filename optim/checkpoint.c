@@ -1,5 +1,5 @@
-/* Checkpoints: an optimiser, its weights and a tape's generator, to and from one safetensors file;
- * optim/optim.h tells what stands in it. The flat buffers (weights, m, v) are its parts. */
+/* Checkpoints: an optimizer, its weights and a tape's generator in one safetensors file, whose
+ * contents optim/optim.h describes. A part is one flat buffer: the weights, m or v. */
 #include "optim/internal.h"
 
 #include <errno.h>
@@ -29,7 +29,8 @@ static size_t part_bytes(const Optimizer *optimizer)
     return (size_t)params_flat_count(optimizer->params) * sizeof(Real);
 }
 
-/* ------------------------------------------------------------------------------------------ texts */
+/* ---------------------------------------------------------------------------------------
+ * metadata */
 #define OWN_KEYS "tapegrad."
 enum { MAX_TEXTS = 24, TEXT_BYTES = 40 };
 
@@ -50,8 +51,8 @@ __attribute__((format(printf, 3, 4))) static void add(Texts *texts, const char *
     texts->list[texts->count++] = (FileMetadata){ key, value };
 }
 
-/* An exact number as C's hexadecimal constants are written, with a whole mantissa: %a would put the
- * locale's decimal point into it. */
+/* The exact value as a hexadecimal constant of C with an integer mantissa: %a would print the
+ * locale's decimal point. */
 static void add_number(Texts *texts, const char *key, double number)
 {
     int exponent = 0;
@@ -75,7 +76,7 @@ static const char *schedule_name(ScheduleKind kind)
     return names[kind];
 }
 
-/* What optim_load reads, then what is there for people and other programs. */
+/* First the entries that optim_load reads, then those that inform people and other programs. */
 static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
 {
     add(texts, OWN_KEYS "optimizer", "%s", optimizer->kind);
@@ -98,9 +99,10 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
     add_number(texts, OWN_KEYS "weight_decay", (double)optimizer->weight_decay);
 }
 
-/* ----------------------------------------------------------------------------------------- saving */
+/* -----------------------------------------------------------------------------------------
+ * saving */
 
-/* What a file is made from: a copy of every part, and what tensor_file_save takes. */
+/* Copies of all parts on the host, and the arguments of tensor_file_save. */
 typedef struct Contents {
     Real *host;
     Name *names;
@@ -151,7 +153,7 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
     for (int i = 0; i < text_count; i++)
         if (texts[i].key && strncmp(texts[i].key, OWN_KEYS, strlen(OWN_KEYS)) == 0)
             return error_report("optim_save: %s: the key \"%.80s\" starts with \"" OWN_KEYS
-                                "\", which checkpoints keep for themselves",
+                                "\", which is reserved",
                                 path, texts[i].key);
     Texts own = { .count = 0 };
     add_all(&own, optimizer, tape);
@@ -169,7 +171,8 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
     return good;
 }
 
-/* ---------------------------------------------------------------------------------------- loading */
+/* ----------------------------------------------------------------------------------------
+ * loading */
 typedef struct Reader {
     const TensorFile *file;
     const char *path;
@@ -178,10 +181,10 @@ typedef struct Reader {
 static bool read_text(Reader reader, const char *key, const char **text)
 {
     *text = tensor_file_metadata(reader.file, key);
-    return *text || error_report("optim_load: %s: there is no text \"%s\"", reader.path, key);
+    return *text || error_report("optim_load: %s: there is no metadata \"%s\"", reader.path, key);
 }
 
-/* A whole number of 0 to largest. */
+/* An integer from 0 to largest. */
 static bool read_whole(Reader reader, const char *key, uint64_t largest, uint64_t *whole)
 {
     const char *text;
@@ -192,7 +195,7 @@ static bool read_whole(Reader reader, const char *key, uint64_t largest, uint64_
     *whole = strtoull(text, &end, 10);
     const bool digits = strspn(text, "0123456789") == strlen(text) && text[0];
     return (digits && errno == 0 && *whole <= largest) ||
-           error_report("optim_load: %s: %s is \"%.40s\", expected a whole number of 0 to %" PRIu64,
+           error_report("optim_load: %s: %s is \"%.40s\", expected an integer from 0 to %" PRIu64,
                         reader.path, key, text, largest);
 }
 
@@ -205,7 +208,7 @@ static bool read_count(Reader reader, const char *key, int64_t *count)
     return true;
 }
 
-/* A number of low to high. */
+/* A number from low to high. */
 static bool read_number(Reader reader, const char *key, double low, double high, double *number)
 {
     const char *text;
@@ -214,7 +217,7 @@ static bool read_number(Reader reader, const char *key, double low, double high,
     char *end;
     *number = strtod(text, &end);
     return (end != text && *end == 0 && *number >= low && *number <= high) ||
-           error_report("optim_load: %s: %s is \"%.40s\", expected a number of %g to %g",
+           error_report("optim_load: %s: %s is \"%.40s\", expected a number from %g to %g",
                         reader.path, key, text, low, high);
 }
 
@@ -222,11 +225,12 @@ static bool read_kind(Reader reader, const char *kind)
 {
     const char *text = tensor_file_metadata(reader.file, OWN_KEYS "optimizer");
     if (!text)
-        return error_report("optim_load: %s: there is no text \"" OWN_KEYS "optimizer\": it is no "
-                            "checkpoint of optim_save; params_load takes weights alone",
+        return error_report("optim_load: %s: there is no metadata \"" OWN_KEYS
+                            "optimizer\": it is not a "
+                            "checkpoint of optim_save; params_load reads weights alone",
                             reader.path);
     return strcmp(text, kind) == 0 ||
-           error_report("optim_load: %s: it was saved from the optimiser %.40s; this one is %s",
+           error_report("optim_load: %s: it was saved from the optimizer %.40s; this one is %s",
                         reader.path, text, kind);
 }
 
@@ -247,7 +251,8 @@ static bool read_numbers(Reader reader, Optimizer *optimizer)
 static bool read_random(Reader reader, Random *random)
 {
     if (!tensor_file_metadata(reader.file, OWN_KEYS "random.seed"))
-        return error_report("optim_load: %s: there is no text \"" OWN_KEYS "random.seed\": it was "
+        return error_report("optim_load: %s: there is no metadata \"" OWN_KEYS
+                            "random.seed\": it was "
                             "saved without a tape; load it with NULL for the tape",
                             reader.path);
     return read_whole(reader, OWN_KEYS "random.seed", UINT64_MAX, &random->seed) &&
@@ -294,7 +299,7 @@ static bool read_all(Reader reader, Optimizer *optimizer, Random *random, Real *
            all_known(reader, optimizer);
 }
 
-/* Everything is read into copies, which then take the originals' places. */
+/* Reads everything into copies first, so that a failure changes nothing. */
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
 {
     const size_t bytes = part_bytes(optimizer);

@@ -1,4 +1,4 @@
-/* What the files of optim/ share. */
+/* Internals of optim/. */
 #ifndef TAPEGRAD_OPTIM_INTERNAL_H
 #define TAPEGRAD_OPTIM_INTERNAL_H
 
@@ -7,18 +7,18 @@
 #include "optim/scalars.h"
 #include "ops/internal.h"
 
-/* What the plateau schedule remembers of the observed values. */
+/* Progress of the plateau schedule. */
 typedef struct Plateau {
     double best;
-    int64_t bad;   /* values in a row that were no better */
-    double factor; /* what the learning rate is multiplied by now */
+    int64_t bad;   /* consecutive values without improvement */
+    double factor; /* of the learning rate, now */
 } Plateau;
 
 struct Optimizer {
     Params *params;
     Device *device;
     const char *kind; /* "sgd", "adam", "adamw" or "radam" */
-    /* The numbers of step t; and that step, with the numbers at current, on all weights at once. */
+    /* The per-step scalars of step t; the step on all weights, which reads them at `current`. */
     StepScalars (*scalars)(const Optimizer *optimizer, int64_t t, double learning_rate);
     void (*update)(const Optimizer *optimizer, Real *values, const Real *gradients);
     Real learning_rate; /* before the schedule's factor */
@@ -26,21 +26,21 @@ struct Optimizer {
     Schedule schedule;
     Plateau plateau;
     int64_t steps;
-    int state_count; /* buffers in state, each laid out like the weights */
+    int state_count; /* buffers in state, each with the layout of the flat values: 0 to 2 */
     Block *state;
-    Real *m, *v;          /* in it, where there are one or two */
-    StepScalars *current; /* behind them */
+    Real *m, *v;          /* in state; NULL if state_count is less */
+    StepScalars *current; /* in state, after m and v */
 };
 
-/* An optimiser from a template that holds params, kind, scalars, update, state_count, the numbers
- * and the schedule: checks these, as function, lays the weights out and takes the state's memory. */
+/* An optimizer from a template with params, kind, scalars, update, state_count, hyperparameters and
+ * schedule: checks these, raising as function, and allocates the flat buffers and the state. */
 Optimizer *optimizer_new(const char *function, Optimizer template);
 
-/* The same for the kinds with m and v, from a config in which 0 means a default. */
+/* The same for the kinds with m and v, from a config in which 0 means the default. */
 Optimizer *optimizer_with_means(const char *function, Params *params, AdamConfig config,
                                 Optimizer template);
 
-/* Raises, as function, unless the schedule makes sense. */
+/* Raises, as function, when a field of the schedule is out of range. */
 void schedule_check(const char *function, const Schedule *schedule);
 
 /* The factor of the learning rate in step t. */

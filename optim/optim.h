@@ -1,4 +1,6 @@
-/* optim/: optimisers and learning-rate schedules over a Params. */
+/* optim/: optimizers, learning-rate schedules and checkpoints of a Params. A function raises
+ * (error_raise) when an argument violates its comment or memory is exhausted; one that returns bool
+ * reports a failure instead. */
 #ifndef TAPEGRAD_OPTIM_H
 #define TAPEGRAD_OPTIM_H
 
@@ -7,12 +9,12 @@
 #pragma GCC visibility push(default)
 
 /* ------------------------------------------------------------------------------------- schedules
- * The learning rate of step t (1, 2, ...) is the optimiser's own times a factor. */
+ * lr_t = learning_rate * factor(t) in step t = 1, 2, ..., with the optimizer's learning_rate. */
 typedef enum { SCHEDULE_CONSTANT, SCHEDULE_DROPS, SCHEDULE_COSINE, SCHEDULE_PLATEAU } ScheduleKind;
 
 enum { SCHEDULE_MAX_DROPS = 8 };
 
-/* Made by the functions below, which raise when an argument makes no sense. */
+/* Made by the functions below. Zero-initialized: constant. */
 typedef struct Schedule {
     ScheduleKind kind;
     int drop_count;
@@ -23,96 +25,105 @@ typedef struct Schedule {
     int64_t patience;
 } Schedule;
 
-/* Factor 1. */
+/* factor(t) = 1. */
 Schedule optim_constant(void);
-/* Factor f^n, n the number of the `count` steps at `at` that are <= t (they increase from 1 on; at most
- * 8); 0 < f <= 1. */
+/* Step decay: factor(t) = factor^n, n the number of steps at[i] <= t. 0 < factor <= 1; at holds
+ * count increasing steps, 0 <= count <= SCHEDULE_MAX_DROPS, the first at least 1; it is copied. */
 Schedule optim_drops(Real factor, int count, const int64_t *at);
-/* t / warm_up for t < warm_up, then last + (1 - last) (1 + cos(pi (t - warm_up) / (total - warm_up)))
- * / 2 until t = total, then last (Loshchilov and Hutter 2017, equation 5, without restarts);
- * 0 <= warm_up < total, 0 <= last <= 1. */
+/* Linear warm-up and cosine decay (Loshchilov and Hutter 2017, equation 5, without restarts):
+ *   factor(t) = t / warm_up                                                      for t < warm_up,
+ *   last + (1 - last) (1 + cos(pi (t - warm_up) / (total - warm_up))) / 2        for t < total,
+ *   last                                                                         from then on.
+ * warm_up and total in steps, 0 <= warm_up < total; 0 <= last <= 1, a factor. */
 Schedule optim_cosine(int64_t warm_up, int64_t total, Real last);
-/* Starts at 1 and is multiplied by factor, down to last, each time optim_observe has seen more than
- * patience values in a row that were no better (better: below best - 1e-4 |best|); 0 < factor <= 1,
- * patience >= 0, 0 <= last <= 1. */
+/* Reduce on plateau: the factor starts at 1; after more than patience consecutive values of
+ * optim_observe without improvement it becomes max(factor * current, last). A value improves when
+ * it is below best - 1e-4 |best|. 0 < factor <= 1, patience >= 0 in values, 0 <= last <= 1. */
 Schedule optim_plateau(Real factor, int64_t patience, Real last);
 
-/* ------------------------------------------------------------------------------------ optimisers
- * A config's field left 0 means its default in the comment. m and v are running means of the
- * gradient g and of g^2, from 0 on; weights are written p; the learning rate is lr; t counts the steps
- * from 1 on. Of Adam and its kin
+/* ------------------------------------------------------------------------------------ optimizers
+ * p is a weight, g its gradient, lr the learning rate of step t = 1, 2, ...; m and v are running
+ * means of g and g^2 that start at 0. In Adam and its variants
  *   m = beta1 m + (1 - beta1) g     m_hat = m / (1 - beta1^t)
- *   v = beta2 v + (1 - beta2) g^2   v_hat = v / (1 - beta2^t) */
+ *   v = beta2 v + (1 - beta2) g^2   v_hat = v / (1 - beta2^t)
+ * Make an optimizer after all weights are registered: it allocates the flat buffers. The caller
+ * owns it and frees it with optim_free. The functions that make one raise when there are no weights
+ * and when a field of the config is out of range. A field left 0 means the default in its
+ * comment. */
 typedef struct Optimizer Optimizer;
-
-/* The functions that make one come after all weights are registered (they lay out the storage), and
- * raise when there are none or when a number makes no sense. Its owner gives it to optim_free. */
 
 typedef struct SGDConfig {
     Real learning_rate; /* 1e-2 */
-    Real momentum;      /* 0 */
+    Real momentum;      /* 0; less than 1 */
     Real weight_decay;  /* 0; added to the gradient */
     Schedule schedule;  /* constant */
 } SGDConfig;
 
-/* g = g + weight_decay p;  m = momentum m + g;  p = p - lr m. */
+/* g = g + weight_decay p;  m = momentum m + g;  p = p - lr m (momentum: Polyak 1964). */
 Optimizer *optim_sgd(Params *params, SGDConfig config);
 
 typedef struct AdamConfig {
     Real learning_rate; /* 1e-3 */
-    Real beta1, beta2;  /* 0.9, 0.999 */
+    Real beta1, beta2;  /* 0.9, 0.999; less than 1 */
     Real eps;           /* 1e-8 */
     Real weight_decay;  /* 0 */
     Schedule schedule;  /* constant */
 } AdamConfig;
 
-/* p = p - lr m_hat / (sqrt(v_hat) + eps) (Kingma and Ba 2015, algorithm 1); weight decay is added to
- * the gradient, g = g + weight_decay p first. */
+/* g = g + weight_decay p;  p = p - lr m_hat / (sqrt(v_hat) + eps) (Kingma and Ba 2015, algorithm
+ * 1). */
 Optimizer *optim_adam(Params *params, AdamConfig config);
-/* The same with decoupled weight decay, p = p - lr weight_decay p first (Loshchilov and Hutter
- * 2019, algorithm 2). */
+/* p = p - lr weight_decay p;  p = p - lr m_hat / (sqrt(v_hat) + eps): decoupled weight decay
+ * (Loshchilov and Hutter 2019, algorithm 2). */
 Optimizer *optim_adamw(Params *params, AdamConfig config);
 
 typedef AdamConfig RAdamConfig;
 
-/* Liu et al. 2019, algorithm 2. With rho_inf = 2 / (1 - beta2) - 1 and rho_t = rho_inf - 2 t beta2^t /
- * (1 - beta2^t), while rho_t <= 5 (5 is their program's; the paper says 4): p = p - lr m_hat. Then
- *   p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
- *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t))
- * Weight decay is decoupled and applied first, as in optim_adamw. */
+/* Rectified Adam (Liu et al. 2019, algorithm 2), with decoupled weight decay as in optim_adamw:
+ *   rho_inf = 2 / (1 - beta2) - 1,    rho_t = rho_inf - 2 t beta2^t / (1 - beta2^t)
+ *   while rho_t <= 5:  p = p - lr m_hat    (5 as in the authors' program; the paper says 4)
+ *   afterwards:        p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
+ *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t)) */
 Optimizer *optim_radam(Params *params, RAdamConfig config);
 
-/* Before or after params_free, which ends its other uses; NULL is fine. */
+/* Frees the optimizer, not the weights. It may follow params_free, after which nothing else may use
+ * the optimizer. NULL is ignored. */
 void optim_free(Optimizer *optimizer);
 
-/* One step from the accumulated gradients, which are empty afterwards; an empty one counts as 0.
- * In tape_replay: once a step. */
+/* One step t of the update above, for all weights, from the accumulated gradients, which are empty
+ * afterwards. An empty gradient counts as 0. A replayed step may contain one step per optimizer. */
 void optim_step(Optimizer *optimizer);
 
-/* Steps taken so far; the learning rate that the next step will use; and a new base for it, 0 or
- * more, which the schedule's factor multiplies. */
+/* The number of steps taken. */
 int64_t optim_steps(const Optimizer *optimizer);
+/* The learning rate of the next step: learning_rate * factor(steps + 1). */
 Real optim_learning_rate(const Optimizer *optimizer);
+/* Replaces learning_rate, which the schedule's factor multiplies. Raises unless it is finite and 0
+ * or more; 0 freezes the weights. */
 void optim_set_learning_rate(Optimizer *optimizer, Real learning_rate);
 
-/* Tells the plateau schedule a value that should fall, a validation loss say; NaN is never better.
- * The other schedules do not listen. */
+/* Reports a value that should fall, such as the validation loss, to the plateau schedule; NaN is
+ * never an improvement. Other schedules ignore it. */
 void optim_observe(Optimizer *optimizer, Real value);
 
 /* ----------------------------------------------------------------------------------- checkpoints
- * One safetensors file: the weights under their path names; m and v under "optimizer.m." and
- * "optimizer.v." and those names; and as metadata, under keys that start with "tapegrad.", the
- * optimiser's kind, numbers, steps and schedule, and the tape's random generator. The program's own
- * texts stand beside them (another start for their keys; tensor_file_metadata reads them back).
- * Numbers are exact: a run that loads it continues bitwise as if it had not stopped. Gradients are
- * not saved: save after optim_step. tape may be NULL, for a program without random numbers. */
+ * One safetensors file: weights under their path names; m and v under "optimizer.m." and
+ * "optimizer.v." plus the path name; and metadata under keys that start with "tapegrad.": the
+ * optimizer's kind, hyperparameters, steps and schedule, and the tape's random generator. All
+ * values are exact: a run that loads the file continues bitwise as if it had never stopped.
+ * Gradients are not saved, so save after optim_step. */
+
+/* Writes a checkpoint. texts are text_count metadata entries of the program, whose keys must not
+ * start with "tapegrad."; read them back with tensor_file_metadata. tape may be NULL if the program
+ * draws no random numbers. Returns false on failure, and tapegrad_error() has the sentence. */
 bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int text_count,
                 const char *path);
 
-/* Into an optimiser of the same kind over weights of the same names and shapes. It restores the
- * weights, m and v, the steps, the learning rate's base, what the plateau schedule has seen, and the
- * tape's generator; gradients are then empty. The other numbers and the schedule stay as the program
- * made them. Checks everything before it changes anything. params_load takes the weights alone. */
+/* Reads a checkpoint into an optimizer of the same kind over weights of the same names and shapes.
+ * It restores the weights, m, v, the steps, the learning rate, the plateau schedule's progress and,
+ * unless tape is NULL, the tape's generator; gradients become empty. Hyperparameters and schedule
+ * stay as the program set them. Returns false and changes nothing on failure. params_load reads the
+ * weights alone. */
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path);
 
 #pragma GCC visibility pop

@@ -1,9 +1,10 @@
-/* What all optimisers have in common: their checks, their state, their steps. */
+/* The part common to all optimizers: checks, state, steps. */
 #include "optim/internal.h"
 
 #include <stdlib.h>
 
-/* --------------------------------------------------------------------------------------- checking */
+/* ---------------------------------------------------------------------------------------
+ * checking */
 static void check_below_one(const char *function, const char *name, Real value)
 {
     if (!(value >= 0 && value < 1))
@@ -11,13 +12,13 @@ static void check_below_one(const char *function, const char *name, Real value)
                     (double)value);
 }
 
-/* A 0 that came from the program has become the default where there is one. */
+/* Defaults have replaced zeros already. */
 static void check_template(const char *function, const Optimizer *template)
 {
     if (!template->params)
         error_raise("%s: params is NULL", function);
     if (params_count(template->params) == 0)
-        error_raise("%s: there are no weights yet; register them before", function);
+        error_raise("%s: there are no weights; register them first", function);
     if (!(template->learning_rate >= 0 && isfinite(template->learning_rate)))
         error_raise("%s: the learning rate is %g, expected more than 0", function,
                     (double)template->learning_rate);
@@ -32,7 +33,8 @@ static void check_template(const char *function, const Optimizer *template)
     schedule_check(function, &template->schedule);
 }
 
-/* ------------------------------------------------------------------------------------------- life */
+/* -------------------------------------------------------------------------------------------
+ * life */
 
 static size_t state_bytes(const Optimizer *optimizer)
 {
@@ -40,7 +42,7 @@ static size_t state_bytes(const Optimizer *optimizer)
     return (size_t)n * sizeof(Real) + sizeof(StepScalars);
 }
 
-/* Memory for the state, as zeros; false when it is exhausted. */
+/* Allocates the zeroed state; false when memory is exhausted. */
 static bool allocate_state(Optimizer *optimizer)
 {
     const int64_t n = params_flat_count(optimizer->params);
@@ -61,9 +63,9 @@ Optimizer *optimizer_new(const char *function, Optimizer template)
     check_template(function, &template);
     template.device = params_device(template.params);
     template.plateau = (Plateau){ .best = INFINITY, .factor = 1 };
-    const char *trouble = params_lay_out(template.params);
-    if (trouble)
-        error_raise("%s: the weights %s", function, trouble);
+    const char *error = params_lay_out(template.params);
+    if (error)
+        error_raise("%s: the weights %s", function, error);
     Optimizer *optimizer = memory_allocate(sizeof *optimizer);
     if (!optimizer || !allocate_state(&template)) {
         free(optimizer);
@@ -82,14 +84,15 @@ void optim_free(Optimizer *optimizer)
     free(optimizer);
 }
 
-/* ------------------------------------------------------------------------------------------ steps */
+/* ------------------------------------------------------------------------------------------
+ * steps */
 static double next_learning_rate(const Optimizer *optimizer)
 {
     return (double)optimizer->learning_rate *
            schedule_factor(&optimizer->schedule, &optimizer->plateau, optimizer->steps + 1);
 }
 
-/* What the host does in every step: counts it, and puts its numbers where the kernels read them. */
+/* The host's part of every step: counts it and uploads the per-step scalars. */
 static void begin_step(void *context)
 {
     Optimizer *optimizer = context;
@@ -103,13 +106,13 @@ static void begin_step(void *context)
 void optim_step(Optimizer *optimizer)
 {
     if (!optimizer)
-        error_raise("optim_step: the optimiser is NULL");
+        error_raise("optim_step: the optimizer is NULL");
     Real *values = params_flat_values(optimizer->params);
     const Real *gradients = params_flat_gradients(optimizer->params);
     if (!device_is_capturing(optimizer->device))
         begin_step(optimizer);
     else if (!device_before_replay(optimizer->device, begin_step, optimizer))
-        error_raise("optim_step: a replayed step may hold one step of an optimiser, this is its "
+        error_raise("optim_step: a replayed step may contain one step per optimizer, this is the "
                     "second");
     optimizer->update(optimizer, values, gradients);
     params_zero_gradients(optimizer->params);

@@ -2,20 +2,20 @@
  *   p = keep p                               keep = 1 - lr weight_decay
  *   m = beta1 m + (1 - beta1) g              v = beta2 v + (1 - beta2) g^2
  *   m_hat = m / (1 - beta1^t)                v_hat = v / (1 - beta2^t)
- * In the first steps v_hat is a mean over few gradients, and dividing by its root a gamble. How many
- * they are, rho_t, grows from 1 to rho_inf:
+ * In the first steps v_hat averages few gradients, so 1 / sqrt(v_hat) has a large variance. The
+ * number of gradients that it effectively averages, rho_t, grows from 1 to rho_inf:
  *   rho_inf = 2 / (1 - beta2) - 1            rho_t = rho_inf - 2 t beta2^t / (1 - beta2^t)
- * While rho_t <= 5 (5 is the authors' program's; their paper says 4) the step is momentum's alone,
- * p = p - lr m_hat; from then on it is Adam's times r, which undoes the variance that the root has
- * more of than in the limit:
+ * While rho_t <= 5 (as in the authors' program; the paper says 4) the step uses momentum alone,
+ * p = p - lr m_hat. Afterwards it is Adam's step times r, which rectifies the variance to its
+ * limit:
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t))
  *   p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
- * In the kernel all scalars of the step's last line are one, step; rectified: rho_t > 5. */
+ * The kernel gets all factors of that line in one scalar, step; rectified means rho_t > 5. */
 #include "optim/internal.h"
 
 #include <tgmath.h> /* sqrt of a Real is computed in Real */
 
-/* Two loops: what a loop does not decide becomes vector instructions. */
+/* Two loops, because a loop without a branch vectorizes. */
 static void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
                            const StepScalars *scalars, Real beta1, Real beta2, Real eps, int64_t n)
 {

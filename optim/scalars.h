@@ -1,16 +1,16 @@
-/* The numbers of an optimiser's step that change from step to step. They lie in the device's memory:
- * a recorded step is replayed with the same arguments, and finds the new numbers there. */
+/* Per-step scalars of an optimizer. They are stored in device memory, because a replayed step runs
+ * with the recorded kernel arguments and must read the new values from there. */
 #ifndef TAPEGRAD_OPTIM_SCALARS_H
 #define TAPEGRAD_OPTIM_SCALARS_H
 
 #include "tensor/tensor.h"
 
 typedef struct StepScalars {
-    Real keep;      /* the share of a weight that decoupled weight decay leaves */
-    Real step;      /* the learning rate, with what m is divided by */
-    Real scale;     /* adam: what sqrt(v) is multiplied by */
-    bool rectified; /* radam: whether v counts */
-    void *bf16;     /* the copy of the weights in bf16, which the step writes too; or NULL */
+    Real keep;      /* decoupled weight decay: p = keep p */
+    Real step;      /* the learning rate, divided by m's bias correction */
+    Real scale;     /* adam: the factor of sqrt(v), its bias correction */
+    bool rectified; /* radam: rho_t > 5, so that v is used */
+    void *bf16;     /* the bf16 copy of the weights, which the step updates; or NULL */
 } StepScalars;
 
 #endif

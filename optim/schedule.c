@@ -1,8 +1,9 @@
-/* Learning-rate schedules: the factor of step t, by which the optimiser's own learning rate is
- * multiplied. optim/optim.h tells each formula. */
+/* Learning-rate schedules: factor(t), which multiplies the optimizer's learning rate. The formulas
+ * are in optim/optim.h. */
 #include "optim/internal.h"
 
-/* --------------------------------------------------------------------------------------- checking */
+/* ---------------------------------------------------------------------------------------
+ * checking */
 static void check_factor(const char *function, const Schedule *schedule)
 {
     if (!(schedule->factor > 0 && schedule->factor <= 1))
@@ -55,7 +56,8 @@ void schedule_check(const char *function, const Schedule *schedule)
     error_raise("%s: there is no kind of schedule %d", function, (int)schedule->kind);
 }
 
-/* ------------------------------------------------------------------------------------------ kinds */
+/* ------------------------------------------------------------------------------------------
+ * kinds */
 static Schedule checked(const char *function, Schedule schedule)
 {
     schedule_check(function, &schedule);
@@ -92,7 +94,8 @@ Schedule optim_plateau(Real factor, int64_t patience, Real last)
                                                 .last = last });
 }
 
-/* ---------------------------------------------------------------------------------------- factors */
+/* ----------------------------------------------------------------------------------------
+ * factors */
 static double drops_factor(const Schedule *schedule, int64_t t)
 {
     int drops = 0;
@@ -128,7 +131,7 @@ double schedule_factor(const Schedule *schedule, const Plateau *plateau, int64_t
     return 1;
 }
 
-/* Below (1 - 1e-4) of the best, or as far below a negative one. NaN is never better. */
+/* value < best - 1e-4 |best|; false for NaN. An infinite best has no margin. */
 static bool better(double value, double best)
 {
     return isinf(best) ? value < best : value < best - 1e-4 * fabs(best);

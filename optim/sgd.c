@@ -2,7 +2,7 @@
  *   g = g + weight_decay p        the gradient of weight_decay |p|^2 / 2
  *   m = momentum m + g            m starts at 0
  *   p = p - lr m
- * Without momentum m is g, and nothing is kept. */
+ * Without momentum m = g, and there is no state. */
 #include "optim/internal.h"
 
 static void sgd_step_cpu(Real *values, const Real *gradients, const StepScalars *scalars,

@@ -1,11 +1,11 @@
-/* What the optimizers' kernels share. */
+/* Shared by the optimizers' kernels. */
 #ifndef TAPEGRAD_OPTIM_STEP_CUH
 #define TAPEGRAD_OPTIM_STEP_CUH
 
 #include "optim/scalars.h"
 #include "tensor/kernel.cuh"
 
-/* The i-th weight = value, and its copy in bf16. */
+/* Stores weight i and its bf16 copy. */
 __device__ static inline void put_weight(Real *values, const StepScalars &now, int64_t i,
                                          Real value)
 {

@@ -84,7 +84,7 @@ static Tensor *loss(Model *model, int64_t step)
     return op_mean_squared_error(tape, nn_linear_forward(tape, &model->second, x), y);
 }
 
-/* Steps on from wherever the optimiser stands; the observed values rise, fall and rise. */
+/* Steps on from wherever the optimizer stands; the observed values rise, fall and rise. */
 static void train(Model *model, int64_t last_step)
 {
     while (optim_steps(model->optimizer) < last_step) {
@@ -304,7 +304,7 @@ START_TEST(keys_of_the_program_must_not_collide)
     ck_assert(!optim_save(model.optimizer, NULL, &own, 1, path));
     snprintf(sentence, sizeof sentence,
              "optim_save: %s: the key \"tapegrad.steps\" starts with \"tapegrad.\", which "
-             "checkpoints keep for themselves",
+             "is reserved",
              path);
     ck_assert_str_eq(tapegrad_error(), sentence);
     ck_assert(!optim_save(model.optimizer, NULL, NULL, -1, path));
@@ -425,10 +425,11 @@ static void write_changed(const char *key, const char *value, const char *entry,
 }
 
 #define NO_CHECKPOINT                                                                              \
-    "optim_load: %s: there is no text \"tapegrad.optimizer\": it is no checkpoint of optim_save; " \
-    "params_load takes weights alone"
+    "optim_load: %s: there is no metadata \"tapegrad.optimizer\": it is not a checkpoint of "      \
+    "optim_save; "                                                                                 \
+    "params_load reads weights alone"
 #define NO_RANDOM                                                                                  \
-    "optim_load: %s: there is no text \"tapegrad.random.seed\": it was saved without a tape; "     \
+    "optim_load: %s: there is no metadata \"tapegrad.random.seed\": it was saved without a tape; " \
     "load "                                                                                        \
     "it with NULL for the tape"
 
@@ -436,30 +437,31 @@ START_TEST(bad_texts_are_refused)
 {
     begin();
     Victim victim = victim_new();
-#define COUNT_RANGE "expected a whole number of 0 to 4611686018427387903"
-#define RANDOM_RANGE "expected a whole number of 0 to 18446744073709551615"
+#define COUNT_RANGE "expected an integer from 0 to 4611686018427387903"
+#define RANDOM_RANGE "expected an integer from 0 to 18446744073709551615"
     static const char *const cases[][3] = {
         { "optimizer", NULL, NO_CHECKPOINT },
         { "optimizer", "radam",
-          "optim_load: %s: it was saved from the optimiser radam; this one is adam" },
-        { "steps", NULL, "optim_load: %s: there is no text \"tapegrad.steps\"" },
+          "optim_load: %s: it was saved from the optimizer radam; this one is adam" },
+        { "steps", NULL, "optim_load: %s: there is no metadata \"tapegrad.steps\"" },
         { "steps", "", "optim_load: %s: tapegrad.steps is \"\", " COUNT_RANGE },
         { "steps", "-1", "optim_load: %s: tapegrad.steps is \"-1\", " COUNT_RANGE },
         { "steps", " 1", "optim_load: %s: tapegrad.steps is \" 1\", " COUNT_RANGE },
         { "steps", "1.5", "optim_load: %s: tapegrad.steps is \"1.5\", " COUNT_RANGE },
         { "steps", "9223372036854775807",
           "optim_load: %s: tapegrad.steps is \"9223372036854775807\", " COUNT_RANGE },
-        { "learning_rate", NULL, "optim_load: %s: there is no text \"tapegrad.learning_rate\"" },
-        { "plateau.best", NULL, "optim_load: %s: there is no text \"tapegrad.plateau.best\"" },
+        { "learning_rate", NULL,
+          "optim_load: %s: there is no metadata \"tapegrad.learning_rate\"" },
+        { "plateau.best", NULL, "optim_load: %s: there is no metadata \"tapegrad.plateau.best\"" },
         { "plateau.best", "nan",
-          "optim_load: %s: tapegrad.plateau.best is \"nan\", expected a number of -inf to inf" },
+          "optim_load: %s: tapegrad.plateau.best is \"nan\", expected a number from -inf to inf" },
         { "plateau.bad", "x", "optim_load: %s: tapegrad.plateau.bad is \"x\", " COUNT_RANGE },
         { "plateau.factor", "2",
-          "optim_load: %s: tapegrad.plateau.factor is \"2\", expected a number of 0 to 1" },
+          "optim_load: %s: tapegrad.plateau.factor is \"2\", expected a number from 0 to 1" },
         { "plateau.factor", "",
-          "optim_load: %s: tapegrad.plateau.factor is \"\", expected a number of 0 to 1" },
+          "optim_load: %s: tapegrad.plateau.factor is \"\", expected a number from 0 to 1" },
         { "plateau.factor", "0x1p-1 ",
-          "optim_load: %s: tapegrad.plateau.factor is \"0x1p-1 \", expected a number of 0 to 1" },
+          "optim_load: %s: tapegrad.plateau.factor is \"0x1p-1 \", expected a number from 0 to 1" },
         { "random.seed", NULL, NO_RANDOM },
         { "random.stream", "0x1",
           "optim_load: %s: tapegrad.random.stream is \"0x1\", " RANDOM_RANGE },

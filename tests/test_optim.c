@@ -513,8 +513,8 @@ START_TEST(bad_configs_raise)
     Params *params = params_new(test_device(), 1), *empty = params_new(test_device(), 1);
     params_add(params, "x", shape(3), normal);
     assert_raises("optim_sgd: params is NULL", optim_sgd(NULL, (SGDConfig){ .momentum = 0 }));
-    assert_raises("optim_step: the optimiser is NULL", optim_step(NULL));
-    assert_raises("optim_radam: there are no weights yet; register them before",
+    assert_raises("optim_step: the optimizer is NULL", optim_step(NULL));
+    assert_raises("optim_radam: there are no weights; register them first",
                   optim_radam(empty, (RAdamConfig){ .eps = 0 }));
     assert_raises("optim_sgd: the learning rate is -1, expected more than 0",
                   optim_sgd(params, (SGDConfig){ .learning_rate = -1 }));
@@ -590,13 +590,13 @@ START_TEST(a_failed_allocation_may_be_repeated)
 }
 END_TEST
 
-START_TEST(no_weight_is_added_after_the_optimiser)
+START_TEST(no_weight_is_added_after_the_optimizer)
 {
     Params *params = params_new(test_device(), 1);
     params_add(params, "x", shape(3), normal);
     Optimizer *optimizer = decaying_radam(params);
-    assert_raises("params_add: y comes too late: storage was laid out at the first use of a "
-                  "weight; register all of them before",
+    assert_raises("params_add: y comes too late: storage was allocated at the first use of a "
+                  "weight; register all weights before it",
                   params_add(params, "y", shape(3), normal));
     optim_free(optimizer);
     params_free(params);
@@ -620,7 +620,7 @@ int main(void)
                                   bad_schedules_raise,
                                   bad_configs_raise,
                                   a_failed_allocation_may_be_repeated,
-                                  no_weight_is_added_after_the_optimiser,
+                                  no_weight_is_added_after_the_optimizer,
                                   NULL,
                               });
 }

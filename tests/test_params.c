@@ -182,11 +182,11 @@ START_TEST(storage_is_laid_out_at_the_first_use)
         ck_assert_ptr_eq(params_at(params, 1 + i)->data, joined->data + 6 * i);
     for (int i = 3; i < 16; i++)
         ck_assert(a->data[i] == 0 && a->gradient->data[i] == 0);
-    assert_raises("params_add: c comes too late: storage was laid out at the first use of a "
-                  "weight; register all of them before",
+    assert_raises("params_add: c comes too late: storage was allocated at the first use of a "
+                  "weight; register all weights before it",
                   params_add(params, "c", shape(2), uniform));
-    assert_raises("params_add: k.query.w comes too late: storage was laid out at the first use of "
-                  "a weight; register all of them before",
+    assert_raises("params_add: k.query.w comes too late: storage was allocated at the first use "
+                  "of a weight; register all weights before it",
                   params_add_joined(params, "k", three_names, 3, "w", shape(2), uniform));
     ck_assert_int_eq(params_count(params), 5);
     params_free(params);
@@ -225,15 +225,15 @@ START_TEST(bad_registrations_raise_and_change_nothing)
         params_add_joined(params, "k", three_names, 3, "w", (Shape){ 1, { -2 } }, uniform));
     assert_raises("shape: size 1 is 0, expected at least 1",
                   params_constant(params, (Real[]){ 1 }, (Shape){ 2, { 1 } }));
-    assert_raises("params_add_joined: the name k.x.w comes twice",
+    assert_raises("params_add_joined: the name k.x.w appears twice",
                   params_add_joined(params, "k", twice, 3, "w", shape(3), uniform));
     assert_raises("params_add_joined: k.w: there are 0 names, expected 1 or more",
                   params_add_joined(params, "k", twice, 0, "w", shape(3), uniform));
-    assert_raises("params_add_joined: k.w: scalars have no axis to be joined along",
+    assert_raises("params_add_joined: k.w: scalars have no axis to join along",
                   params_add_joined(params, "k", twice, 2, "w", shape_scalar(), uniform));
-    assert_raises("params_add: b: there is no kind of initial values 4",
+    assert_raises("params_add: b: there is no initializer kind 4",
                   params_add(params, "b", shape(3), (Initializer){ .kind = (Initial)4 }));
-    assert_raises("params_add: b: the scale of its initial values is -1, expected 0 or more",
+    assert_raises("params_add: b: the initializer's scale is -1, expected 0 or more",
                   params_add(params, "b", shape(3), (Initializer){ INITIAL_NORMAL, -1 }));
     assert_raises("params_add: b of shape [288230376151711744] makes the weights too large to "
                   "address",
@@ -269,7 +269,7 @@ START_TEST(a_failed_layout_may_be_repeated)
         }
         tapegrad_on_error(NULL, NULL);
         ck_assert(device_fail_allocation(0));
-        const char *start = "test: a cannot be laid out: memory is exhausted: ";
+        const char *start = "test: a cannot be allocated: memory is exhausted: ";
         ck_assert_msg(strncmp(tapegrad_error(), start, strlen(start)) == 0, "%s", tapegrad_error());
         ck_assert_uint_eq(device_memory(device).current, before);
         ck_assert_ptr_null(a->data);
@@ -434,10 +434,10 @@ START_TEST(clipping_leaves_what_is_not_finite)
     const Real not_a_number[] = { 1, (Real)NAN, 3 }, infinite[] = { 1, (Real)INFINITY, 3 };
     Params *params = params_new(device, 1);
     Tensor *a = params_add(params, "a", shape(3), uniform);
-    assert_raises("params_gradient_norm: there is none yet; call params_clip_gradients before",
+    assert_raises("params_gradient_norm: there is no norm yet; call params_clip_gradients first",
                   params_gradient_norm(params));
     contribute(a, not_a_number);
-    assert_raises("params_gradient_norm: there is none yet; call params_clip_gradients before",
+    assert_raises("params_gradient_norm: there is no norm yet; call params_clip_gradients first",
                   params_gradient_norm(params));
     ck_assert(isnan(clip(params, (Real)0.5)));
     const Real *left = test_values(tensor_gradient(a));

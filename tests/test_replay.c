@@ -248,14 +248,14 @@ START_TEST(what_a_recorded_step_must_not_do)
 END_TEST
 
 /* Its numbers lie in one place, where the second step's would overwrite the first's. */
-START_TEST(a_replayed_step_holds_one_step_of_an_optimiser)
+START_TEST(a_replayed_step_contains_one_step_per_optimizer)
 {
     if (!device_is_cuda(test_device()))
         return;
     Trainer trainer = trainer_new();
     write_inputs(&trainer, 0);
     tape_replay(trainer.tape, step_twice, &trainer);
-    assert_raises("optim_step: a replayed step may hold one step of an optimiser, this is its "
+    assert_raises("optim_step: a replayed step may contain one step per optimizer, this is the "
                   "second",
                   tape_replay(trainer.tape, step_twice, &trainer));
     ck_assert_int_eq(optim_steps(trainer.optimizer), 2);
@@ -678,7 +678,7 @@ int main(void)
         (const TTest *const[]){
             replayed_steps_are_bitwise_the_steps, replayed_hashes_are_bitwise_the_hashes,
             other_work_between_replays, a_step_must_not_reset, a_reset_begins_anew,
-            what_a_recorded_step_must_not_do, a_replayed_step_holds_one_step_of_an_optimiser,
+            what_a_recorded_step_must_not_do, a_replayed_step_contains_one_step_per_optimizer,
             inputs_keep_within_the_bounds, persistent_tensors_survive_resets,
             replays_that_draw_nothing_copy_nothing, a_replayed_step_may_hold_passes_of_another_tape,
             a_persistent_variables_gradient_lives_until_the_reset,

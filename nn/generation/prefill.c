@@ -75,13 +75,12 @@ static Tensor *run_layers(Tape *tape, const TransformerState *state, Tensor *x, 
     TapeMark mark = tape_mark(tape);
     for (int64_t i = 0; i < step->layers; i++) {
         Tensor sums = sums_of(state, i);
-        const AttentionMemory memory = { .sums = &sums,
-                                         .sums_after =
-                                             after ? after + i * state->layer_count : NULL,
-                                         .keys = step->layer[i].keys,
-                                         .values = step->layer[i].values,
-                                         .max_length = step->max_length };
-        x = nn_transformer_layer_remembering(tape, &transformer->layer[i], x, lengths, &memory);
+        const AttentionCache cache = { .sums = &sums,
+                                       .sums_after = after ? after + i * state->layer_count : NULL,
+                                       .keys = step->layer[i].keys,
+                                       .values = step->layer[i].values,
+                                       .max_length = step->max_length };
+        x = nn_transformer_layer_forward_cached(tape, &transformer->layer[i], x, lengths, &cache);
         x = tape_release(tape, mark, x);
     }
     if (transformer->has_norm)
@@ -97,11 +96,11 @@ Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, T
         check_lengths(tape, state, N, lengths);
     int32_t *after = state->counts + state->step.B;
     count_positions(tape, state, N, lengths, after);
-    Tensor *sums = state->step.softmax ? NULL : tape_scratch(tape, shape(state->remembered_count));
+    Tensor *sums = state->step.softmax ? NULL : tape_scratch(tape, shape(state->data_count));
     Tensor *out = run_layers(tape, state, x, lengths, sums);
     if (sums)
-        device_copy(state->device, state->remembered, sums->data,
-                    (size_t)state->remembered_count * sizeof(Real));
+        device_copy(state->device, state->data, sums->data,
+                    (size_t)state->data_count * sizeof(Real));
     tape_scratch_free(tape, sums);
     state_write_counts(state, after);
     return out;

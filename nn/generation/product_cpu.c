@@ -98,7 +98,7 @@ WHOLE_VECTORS static void product_by_rows(const StepProduct *p, int64_t begin, i
 /* ------------------------------------------------------------------------------ many sequences */
 enum { BLOCK = 32 }; /* sequences at a time */
 
-int64_t step_product_room(int64_t n)
+int64_t step_product_buffer(int64_t n)
 {
     return (n + ROWS) * BLOCK;
 }
@@ -149,7 +149,8 @@ WHOLE_VECTORS static void multiply_tile(Real *y, const Real *weight, const Real 
 }
 
 /* out of ROWS rows of the weight <- y [ROWS, columns] transposed, plus bias */
-static void put(const StepProduct *p, const Real *y, int64_t row, int64_t first, int64_t columns)
+static void store_tile(const StepProduct *p, const Real *y, int64_t row, int64_t first,
+                       int64_t columns)
 {
     const int64_t sequences = minimum(columns, p->B - first);
     for (int64_t s = 0; s < sequences; s++) {
@@ -163,11 +164,11 @@ static void put(const StepProduct *p, const Real *y, int64_t row, int64_t first,
 static void multiply_block(const StepProduct *p, int64_t begin, int64_t end, int64_t first)
 {
     const int64_t columns = (minimum(BLOCK, p->B - first) + LANES - 1) / LANES * LANES;
-    Real *x = p->room, *y = x + p->n * BLOCK;
+    Real *x = p->buffer, *y = x + p->n * BLOCK;
     transpose_x(x, p, first, columns);
     for (int64_t row = begin; row < end; row += ROWS) {
         multiply_tile(y, p->weight + row * p->n, x, p->n, columns);
-        put(p, y, row, first, columns);
+        store_tile(p, y, row, first, columns);
     }
 }
 
@@ -181,7 +182,7 @@ static void product_by_blocks(const StepProduct *p, int64_t begin, int64_t end)
 
 void step_product(const StepProduct *p, int64_t begin, int64_t end)
 {
-    if (p->room)
+    if (p->buffer)
         product_by_blocks(p, begin, end);
     else
         product_by_rows(p, begin, end);

@@ -10,14 +10,14 @@ typedef struct StepProduct {
     const Real *x, *weight, *bias; /* bias NULL: 0 */
     int64_t B, n, out_stride, x_stride;
     bool add;
-    Real *room; /* step_product_room numbers, of this thread alone; NULL: for few sequences */
+    Real *buffer; /* step_product_buffer numbers, of this thread alone; NULL: for few sequences */
 } StepProduct;
 
 /* The columns of y that the rows of the weight from begin on to end make. A number's bits depend on
- * n, its row and whether there is room, if begin is a multiple of a cache line's numbers. */
+ * n, its row and whether there is buffer, if begin is a multiple of a cache line's numbers. */
 void step_product(const StepProduct *p, int64_t begin, int64_t end);
 
 /* For products of so many numbers at most. */
-int64_t step_product_room(int64_t n);
+int64_t step_product_buffer(int64_t n);
 
 #endif

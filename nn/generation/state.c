@@ -124,10 +124,10 @@ static const char *has_storage(Tensor *tensor)
 }
 
 /* Where everything lies in memory. */
-static void place(TransformerState *state)
+static void set_addresses(TransformerState *state)
 {
     TransformerStep *step = &state->step;
-    Real *next = state->remembered = state->memory->data;
+    Real *next = state->data = state->memory->data;
     const int64_t one = step->B * state_sequence_count(step);
     for (int64_t i = 0; i < step->layers; i++, next += state->layer_count) {
         StepLayer *layer = &step->layer[i];
@@ -138,7 +138,7 @@ static void place(TransformerState *state)
     Tensor result = { .device = state->device, .lay_out = has_storage, .owner = state };
     state->out = state->positions = result;
     state->out.shape = shape(step->B, step->width);
-    state->out.data = next = state->remembered + state->remembered_count;
+    state->out.data = next = state->data + state->data_count;
     step->counts = (int32_t *)(next + aligned(step->B * step->width));
     step->positions = step->counts + aligned(step->B);
     state->positions.type = TENSOR_INT32;
@@ -149,7 +149,7 @@ static void place(TransformerState *state)
 }
 
 /* False when memory is exhausted: then nothing has changed. */
-static bool take_scratch(TransformerState *state, size_t *bytes)
+static bool allocate_scratch(TransformerState *state, size_t *bytes)
 {
     const int64_t count = DEVICE_CALL(state->device, transformer_step_scratch, (&state->step));
     *bytes = (size_t)count * sizeof(Real);
@@ -168,35 +168,35 @@ static bool take_scratch(TransformerState *state, size_t *bytes)
 void state_need_scratch(TransformerState *state)
 {
     size_t bytes;
-    if (!take_scratch(state, &bytes))
+    if (!allocate_scratch(state, &bytes))
         error_raise("nn_transformer_step: %s", device_exhausted(state->device, bytes).text);
 }
 
 /* The same for all that a new state holds. */
-static bool take_memory(TransformerState *state, size_t *bytes)
+static bool allocate_memory(TransformerState *state, size_t *bytes)
 {
     const TransformerStep *step = &state->step;
     *bytes = 2 * (size_t)step->B * sizeof *state->counts;
     state->counts = memory_allocate(*bytes);
     if (!state->counts)
         return false;
-    const int64_t reals = state->remembered_count + aligned(step->B * step->width);
+    const int64_t reals = state->data_count + aligned(step->B * step->width);
     *bytes = (size_t)reals * sizeof(Real) + 2 * (size_t)aligned(step->B) * sizeof(int32_t);
     state->memory = device_allocate(state->device, *bytes);
     if (!state->memory)
         return false;
     device_zero(state->device, state->memory->data, *bytes);
     memset(state->counts, 0, (size_t)step->B * sizeof *state->counts);
-    place(state);
-    return take_scratch(state, bytes);
+    set_addresses(state);
+    return allocate_scratch(state, bytes);
 }
 
 /* ------------------------------------------------------------------------------------ making one */
 static void need_storage(const Transformer *transformer)
 {
-    const char *trouble = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
-    if (trouble)
-        error_raise("nn_transformer_state: the weights %s", trouble);
+    const char *error = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
+    if (error)
+        error_raise("nn_transformer_state: the weights %s", error);
 }
 
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config)
@@ -222,9 +222,9 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
         *state = (TransformerState){ .device = device,
                                      .transformer = *transformer,
                                      .step = step,
-                                     .remembered_count = all,
+                                     .data_count = all,
                                      .layer_count = aligned(one) };
-    if (!state || !take_memory(state, &bytes)) {
+    if (!state || !allocate_memory(state, &bytes)) {
         nn_transformer_state_free(state);
         error_raise("nn_transformer_state: %s", device_exhausted(device, bytes).text);
     }
@@ -335,20 +335,20 @@ static void copy_layer(TransformerState *to, int64_t sequence, const Transformer
                        int64_t from_sequence, int64_t layer, int64_t positions)
 {
     const StepLayer *there = &to->step.layer[layer], *here = &from->step.layer[layer];
-    const int64_t place = sequence * state_sequence_count(&to->step);
-    const int64_t from_place = from_sequence * state_sequence_count(&from->step);
+    const int64_t offset = sequence * state_sequence_count(&to->step);
+    const int64_t from_offset = from_sequence * state_sequence_count(&from->step);
     if (to->step.softmax) {
-        copy_positions(to, there->keys + place, from, here->keys + from_place, positions);
-        copy_positions(to, there->values + place, from, here->values + from_place, positions);
+        copy_positions(to, there->keys + offset, from, here->keys + from_offset, positions);
+        copy_positions(to, there->values + offset, from, here->values + from_offset, positions);
     } else {
-        copy_reals(to, there->sums + place, here->sums + from_place,
+        copy_reals(to, there->sums + offset, here->sums + from_offset,
                    state_sequence_count(&to->step));
     }
 }
 
 /* Where the host may not see the count, which then both states understand alike. */
-static void copy_count_unseen(TransformerState *to, int64_t sequence, const TransformerState *from,
-                              int64_t from_sequence)
+static void copy_count_on_device(TransformerState *to, int64_t sequence,
+                                 const TransformerState *from, int64_t from_sequence)
 {
     device_copy(to->device, to->step.counts + sequence, from->step.counts + from_sequence,
                 sizeof(int32_t));
@@ -384,5 +384,5 @@ void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const Tra
     if (counts)
         write_count(to, sequence, counts[from_sequence]);
     else
-        copy_count_unseen(to, sequence, from, from_sequence);
+        copy_count_on_device(to, sequence, from, from_sequence);
 }

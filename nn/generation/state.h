@@ -11,9 +11,9 @@ struct TransformerState {
     TransformerStep step;    /* its layers' and counts' places are in memory, */
     Block *memory, *scratch; /* and its scratch is this */
     int64_t scratch_count;
-    Real *remembered; /* all that the layers remember, remembered_count numbers in one piece: */
-    int64_t remembered_count, layer_count; /* layer by layer, so many each */
-    Tensor out, positions;                 /* what the functions return; in memory too */
+    Real *data; /* all that the layers remember, data_count numbers in one piece: */
+    int64_t data_count, layer_count; /* layer by layer, so many each */
+    Tensor out, positions;           /* what the functions return; in memory too */
     int32_t *counts; /* [2, B]: a copy of step.counts, which state_counts keeps right; and room */
     bool recorded;   /* replays may have changed the counts since */
 };

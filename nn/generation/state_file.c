@@ -16,7 +16,7 @@ enum { MOST_ENTRIES = 2 * NN_MAX_LAYERS + 2, ENTRY_NAME_BYTES = 32 };
 
 /* A state on the host: what is written, or where it is read to. */
 typedef struct HostState {
-    Real *remembered;
+    Real *data;
     int32_t *counts, max_length;
     char names[MOST_ENTRIES][ENTRY_NAME_BYTES];
     FileEntry entries[MOST_ENTRIES];
@@ -26,7 +26,7 @@ typedef struct HostState {
 static void host_free(HostState *host)
 {
     if (host) {
-        free(host->remembered);
+        free(host->data);
         free(host->counts);
     }
     free(host);
@@ -50,7 +50,7 @@ static void add_layer(HostState *host, const TransformerState *state, int64_t la
     add_entry(host, name, real_type,
               step->softmax ? shape(step->B, step->H, step->max_length, step->D)
                             : shape(step->B, step->H, step->F, step->D + 1),
-              host->remembered + (data - state->remembered));
+              host->data + (data - state->data));
 }
 
 static void add_entries(HostState *host, const TransformerState *state)
@@ -72,14 +72,14 @@ static void add_entries(HostState *host, const TransformerState *state)
 /* Memory for it all, and the list of entries; NULL, and reported, when memory is exhausted. */
 static HostState *host_state(const TransformerState *state, const char *function)
 {
-    const size_t bytes = (size_t)state->remembered_count * sizeof(Real);
+    const size_t bytes = (size_t)state->data_count * sizeof(Real);
     const size_t count_bytes = (size_t)state->step.B * sizeof(int32_t);
     HostState *host = memory_allocate(sizeof *host);
     if (host)
-        *host = (HostState){ .remembered = memory_allocate(bytes),
+        *host = (HostState){ .data = memory_allocate(bytes),
                              .counts = memory_allocate(count_bytes),
                              .max_length = (int32_t)state->step.max_length };
-    if (!host || !host->remembered || !host->counts) {
+    if (!host || !host->data || !host->counts) {
         host_free(host);
         error_report("%s: %s", function,
                      device_exhausted(state->device, sizeof *host + bytes + count_bytes).text);
@@ -94,8 +94,8 @@ bool nn_transformer_state_save(const TransformerState *state, const char *path)
     HostState *host = host_state(state, "nn_transformer_state_save");
     if (!host)
         return false;
-    device_copy_out(state->device, host->remembered, state->remembered,
-                    (size_t)state->remembered_count * sizeof(Real));
+    device_copy_out(state->device, host->data, state->data,
+                    (size_t)state->data_count * sizeof(Real));
     device_copy_out(state->device, host->counts, state->step.counts,
                     (size_t)state->step.B * sizeof(int32_t));
     const bool good = tensor_file_save(path, host->entries, host->count, NULL, 0);
@@ -140,8 +140,8 @@ bool nn_transformer_state_load(TransformerState *state, const char *path)
     TensorFile *file = host ? tensor_file_open(path) : NULL;
     const bool good = file && read_all(host, file, path) && check_numbers(state, host, path);
     if (good) {
-        device_copy_in(state->device, state->remembered, host->remembered,
-                       (size_t)state->remembered_count * sizeof(Real));
+        device_copy_in(state->device, state->data, host->data,
+                       (size_t)state->data_count * sizeof(Real));
         state_write_counts(state, host->counts);
     }
     tensor_file_close(file);

@@ -24,9 +24,9 @@
 
 static void check_x(const TransformerState *state, const Tensor *x)
 {
-    const char *trouble = tensor_unreadable(x, TENSOR_REAL);
-    if (trouble)
-        error_raise("nn_transformer_step: x %s", trouble);
+    const char *error = tensor_unreadable(x, TENSOR_REAL);
+    if (error)
+        error_raise("nn_transformer_step: x %s", error);
     if (x->device != state->device)
         error_raise("nn_transformer_step: x is on %s, the state on %s", device_name(x->device),
                     device_name(state->device));

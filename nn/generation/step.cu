@@ -2,10 +2,10 @@
  *
  * For few sequences what takes the time is one kernel waiting for another, and there are four a
  * layer, each with all that can be done before somebody else's result is needed:
- *     attend_few     q, k, v of a head; its attention
- *     multiply_few   the output product, and the residual
- *     multiply_few   ff1, and the activation
- *     multiply_few   ff2, and the residual
+ *     attend_small_batch     q, k, v of a head; its attention
+ *     multiply_small_batch   the output product, and the residual
+ *     multiply_small_batch   ff1, and the activation
+ *     multiply_small_batch   ff2, and the residual
  * A norm is of few numbers: every block of the kernel that reads its result works it out again. Blocks
  * ask for the weights that they will need before they wait for the norm. These kernels multiply in
  * Real whatever the step's precision is.
@@ -18,39 +18,40 @@
 #include "ops/product.h"
 
 enum {
-    FEW = 8, /* sequences at most: each is one more sum in the registers of multiply_few */
+    SMALL_BATCH =
+        8, /* sequences at most: each is one more sum in the registers of multiply_small_batch */
     ATTEND_THREADS = 1024,  /* few blocks, of which each has the weights of a head to read */
     MULTIPLY_THREADS = 128, /* many blocks, which keep all multiprocessors busy */
     MULTIPLY_WARPS = MULTIPLY_THREADS / WARP,
-    MANY_BLOCKS = 4,  /* resident per multiprocessor: enough loads in flight for all bandwidth */
-    LINEAR_TURNS = 1, /* a head is one */
-    SOFTMAX_TURNS = 4,
+    RESIDENT_BLOCKS = 4, /* resident per multiprocessor: enough loads in flight for all bandwidth */
+    LINEAR_TILES = 1,    /* a head is one */
+    SOFTMAX_TILES = 4,
 };
 
 /* Numbers that there is room for in the 48 KB of shared memory that a launch may have unasked: the
  * threads' sums, a head, and a row of x; or rows of x alone. */
 enum {
-    MOST_PARTS = (16 << 10) / sizeof(Real),
-    MOST_HEAD = (16 << 10) / sizeof(Real),
-    MOST_ROW = (12 << 10) / sizeof(Real),
-    MOST_ROWS = (44 << 10) / sizeof(Real),
+    MAX_PARTS = (16 << 10) / sizeof(Real),
+    MAX_HEAD = (16 << 10) / sizeof(Real),
+    MAX_ROW = (12 << 10) / sizeof(Real),
+    MAX_ROWS = (44 << 10) / sizeof(Real),
 };
 
 /* ----------------------------------------------------------------------------------------- places */
 
 /* Numbers of scratch memory, and where they begin. */
 struct Layout {
-    bool few;
-    int64_t mixed, first, second, normed; /* [B, width] */
-    int64_t hidden;                       /* [B, inner] */
-    int64_t packed, kept;                 /* many: [B, 3 width], [B, 2] */
-    int64_t memory; /* [B, H, head_numbers], where shared memory has no room */
+    bool small_batch;
+    int64_t attended, first, second, normed; /* [B, width] */
+    int64_t hidden;                          /* [B, inner] */
+    int64_t packed, moments;                 /* many: [B, 3 width], [B, 2] */
+    int64_t memory; /* [B, H, head_elements], where shared memory has no room */
     int64_t scores; /* softmax: [B, H, max_length] */
     int64_t size;
 };
 
 /* Takes count numbers, which begin where packs may; returns where. */
-static int64_t take(Layout *layout, int64_t count)
+static int64_t reserve(Layout *layout, int64_t count)
 {
     enum { UNIT = 16 };
     const int64_t begin = layout->size;
@@ -74,51 +75,52 @@ static StepAttention attention_of_sizes(const TransformerStep *step)
 
 static bool fits_in_shared(const TransformerStep *step)
 {
-    return head_numbers(attention_of_sizes(step)) <= MOST_HEAD;
+    return head_elements(attention_of_sizes(step)) <= MAX_HEAD;
 }
 
-static Layout lay_out(const TransformerStep *step)
+static Layout layout_of(const TransformerStep *step)
 {
     Layout l = {};
     const int64_t row = step->B * step->width, heads = step->B * step->H;
-    l.few = step->B <= FEW && row <= MOST_ROWS && step->width <= MOST_ROW;
-    l.mixed = take(&l, row);
-    l.first = take(&l, row);
-    l.second = take(&l, row);
-    l.normed = take(&l, row);
-    l.hidden = take(&l, step->B * step->inner);
-    l.packed = take(&l, l.few ? 0 : 3 * row);
-    l.kept = take(&l, l.few ? 0 : 2 * step->B);
-    l.memory = take(&l, fits_in_shared(step) ? 0 : heads * head_numbers(attention_of_sizes(step)));
-    l.scores = take(&l, step->softmax ? heads * step->max_length : 0);
+    l.small_batch = step->B <= SMALL_BATCH && row <= MAX_ROWS && step->width <= MAX_ROW;
+    l.attended = reserve(&l, row);
+    l.first = reserve(&l, row);
+    l.second = reserve(&l, row);
+    l.normed = reserve(&l, row);
+    l.hidden = reserve(&l, step->B * step->inner);
+    l.packed = reserve(&l, l.small_batch ? 0 : 3 * row);
+    l.moments = reserve(&l, l.small_batch ? 0 : 2 * step->B);
+    l.memory =
+        reserve(&l, fits_in_shared(step) ? 0 : heads * head_elements(attention_of_sizes(step)));
+    l.scores = reserve(&l, step->softmax ? heads * step->max_length : 0);
     return l;
 }
 
 /* ------------------------------------------------------------------------------------------ walks */
 
 /* What a block of so many threads takes in a turn. */
-static Walk walk_of(int W, int64_t rows, int64_t C, int threads)
+static Tiling tiling_of(int W, int64_t rows, int64_t C, int threads)
 {
-    Walk walk = { (int)C, C < threads ? (int)C : threads, 1 };
+    Tiling tiling = { (int)C, C < threads ? (int)C : threads, 1 };
     const int64_t row_groups = (rows + W - 1) / W;
-    int most = threads / walk.span;
-    most = min(most, MOST_PARTS / (W * walk.span));
-    walk.groups = row_groups < most ? (int)row_groups : most;
-    return walk;
+    int most = threads / tiling.span;
+    most = min(most, MAX_PARTS / (W * tiling.span));
+    tiling.groups = row_groups < most ? (int)row_groups : most;
+    return tiling;
 }
 
 /* Whether packs of four may be taken of what a layer remembers, by blocks of so many threads. */
-static bool remembered_in_packs(const TransformerStep *step, const StepLayer *layer, int threads)
+static bool state_in_packs(const TransformerStep *step, const StepLayer *layer, int threads)
 {
     const int64_t C = step->softmax ? step->D : step->D + 1;
-    if (C > threads || 4 * C > MOST_PARTS)
+    if (C > threads || 4 * C > MAX_PARTS)
         return false;
     if (step->softmax)
         return C % 4 == 0 && packs_fit<4>(layer->keys) && packs_fit<4>(layer->values);
     return step->F * C % 4 == 0 && packs_fit<4>(layer->sums);
 }
 
-/* The walk is missing. */
+/* The tiling is missing. */
 static StepAttention attention_of(const TransformerStep *step, const StepLayer *layer,
                                   const Layout &l)
 {
@@ -128,7 +130,7 @@ static StepAttention attention_of(const TransformerStep *step, const StepLayer *
     a.keys = layer->keys;
     a.values = layer->values;
     a.counts = step->counts;
-    a.mixed = step->scratch + l.mixed;
+    a.attended = step->scratch + l.attended;
     a.scores = step->scratch + l.scores;
     a.memory = fits_in_shared(step) ? NULL : step->scratch + l.memory;
     return a;
@@ -140,9 +142,9 @@ static size_t bytes_of(int64_t numbers)
 }
 
 /* Numbers in shared memory. */
-template <int W> static int64_t attention_numbers(const StepAttention &a)
+template <int W> static int64_t attention_elements(const StepAttention &a)
 {
-    return part_numbers<W>(a.walk) + (a.memory ? 0 : head_numbers(a));
+    return part_elements<W>(a.tiling) + (a.memory ? 0 : head_elements(a));
 }
 
 /* -------------------------------------------------------------------------------- a step's ending */
@@ -161,16 +163,16 @@ __device__ static inline void advance(int32_t *counts, int32_t *positions, int64
 /* mean and 1 / sqrt(variance + eps) of a row x [n], of which y gets a copy: by a warp. y may be x. */
 __device__ static inline void row_moments(Real *moments, Real *y, const Real *x, Real eps, int n)
 {
-    enum { HELD = 8 }; /* are asked for at once */
+    enum { PREFETCHED = 8 }; /* are asked for at once */
     const int lane = (int)threadIdx.x % WARP;
     Real sum = 0, squares = 0;
-    for (int piece = lane; piece < n; piece += HELD * WARP) {
-        Real held[HELD];
+    for (int piece = lane; piece < n; piece += PREFETCHED * WARP) {
+        Real held[PREFETCHED];
 #pragma unroll
-        for (int i = 0; i < HELD; i++)
+        for (int i = 0; i < PREFETCHED; i++)
             held[i] = piece + i * WARP < n ? x[piece + i * WARP] : (Real)0;
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < PREFETCHED; i++) {
             if (piece + i * WARP < n)
                 y[piece + i * WARP] = held[i];
             sum += held[i];
@@ -186,17 +188,17 @@ __device__ static inline void row_moments(Real *moments, Real *y, const Real *x,
     }
 }
 
-/* A norm of rows, by a block of BLOCK threads. Of its weight and bias a thread asks for HELD numbers
+/* A norm of rows, by a block of BLOCK threads. Of its weight and bias a thread asks for PREFETCHED numbers
  * early, so that they are here when the rows are. */
-template <int BLOCK, int HELD> struct RowNorm {
+template <int BLOCK, int PREFETCHED> struct RowNorm {
     StepNorm norm;
     int n;
-    Real weight[HELD], bias[HELD];
+    Real weight[PREFETCHED], bias[PREFETCHED];
 
     __device__ RowNorm(const StepNorm &of, int numbers) : norm(of), n(numbers)
     {
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < PREFETCHED; i++) {
             const int c = i * BLOCK + (int)threadIdx.x;
             weight[i] = norm.weight && c < n ? norm.weight[c] : (Real)0;
             bias[i] = norm.weight && c < n ? norm.bias[c] : (Real)0;
@@ -204,7 +206,7 @@ template <int BLOCK, int HELD> struct RowNorm {
     }
 
     /* A column of y [B, n] */
-    __device__ void take(Real *y, const Real *moments, int B, int c, Real w, Real shift)
+    __device__ void apply(Real *y, const Real *moments, int B, int c, Real w, Real shift)
     {
         for (int b = 0; b < B && c < n; b++)
             y[b * n + c] = (y[b * n + c] - moments[2 * b]) * moments[2 * b + 1] * w + shift;
@@ -212,10 +214,10 @@ template <int BLOCK, int HELD> struct RowNorm {
 };
 
 /* y [B, n] <- the norm of x [B, n], or x where there is none. Ends with a barrier; y may be x. */
-template <int BLOCK, int HELD>
-__device__ static void norm_rows(Real *y, const Real *x, RowNorm<BLOCK, HELD> &norm, int B)
+template <int BLOCK, int PREFETCHED>
+__device__ static void norm_rows(Real *y, const Real *x, RowNorm<BLOCK, PREFETCHED> &norm, int B)
 {
-    __shared__ Real moments[2 * FEW];
+    __shared__ Real moments[2 * SMALL_BATCH];
     const int n = norm.n;
     for (int b = (int)threadIdx.x / WARP; b < B; b += BLOCK / WARP)
         row_moments(&moments[2 * b], y + b * n, x + b * n, norm.norm.eps, n);
@@ -223,10 +225,10 @@ __device__ static void norm_rows(Real *y, const Real *x, RowNorm<BLOCK, HELD> &n
     if (!norm.norm.weight)
         return;
 #pragma unroll
-    for (int i = 0; i < HELD; i++)
-        norm.take(y, moments, B, i * BLOCK + (int)threadIdx.x, norm.weight[i], norm.bias[i]);
-    for (int c = HELD * BLOCK + (int)threadIdx.x; c < n; c += BLOCK)
-        norm.take(y, moments, B, c, norm.norm.weight[c], norm.norm.bias[c]);
+    for (int i = 0; i < PREFETCHED; i++)
+        norm.apply(y, moments, B, i * BLOCK + (int)threadIdx.x, norm.weight[i], norm.bias[i]);
+    for (int c = PREFETCHED * BLOCK + (int)threadIdx.x; c < n; c += BLOCK)
+        norm.apply(y, moments, B, c, norm.norm.weight[c], norm.norm.bias[c]);
     __syncthreads();
 }
 
@@ -275,16 +277,16 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
     }
 
     /* sums <- the rows' products with x [count, n], in every lane; the first piece of the rows is
-     * here already if begun says so. */
+     * here already if loaded says so. */
     template <int COUNT>
     __device__ void multiply(Real (&sums)[ROWS][COUNT], const Real *x, int count, const Real *rows,
-                             int64_t row_step, int n, bool begun)
+                             int64_t row_step, int n, bool loaded)
     {
 #pragma unroll
         for (int i = 0; i < ROWS * COUNT; i++)
             sums[i / COUNT][i % COUNT] = 0;
         for (int piece = 0; piece < n; piece += PIECE) {
-            if (piece > 0 || !begun)
+            if (piece > 0 || !loaded)
                 load(rows, row_step, piece, n);
             add_products(sums, x, count, piece, n);
         }
@@ -294,36 +296,36 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
     }
 };
 
-/* What a kernel takes: the norm of x [B, n], or x where there is none. kept: where the norm is written
+/* What a kernel takes: the norm of x [B, n], or x where there is none. normed: where the norm is written
  * for the kernels after, or NULL. */
 struct StepInput {
     const Real *x;
     StepNorm norm;
-    Real *kept;
+    Real *normed;
 };
 
 /* What a head remembers, and its row of the result, once its threads have written its query, key and
  * value to m: by THREADS of them. */
 template <int W, bool SOFTMAX, int THREADS>
-__device__ static inline void mix(const StepAttention &a, const HeadMemory &m, int64_t head,
-                                  int position, Reals<W> (&ahead)[LINEAR_TURNS])
+__device__ static inline void attend_head(const StepAttention &a, const HeadMemory &m, int64_t head,
+                                          int position, Reals<W> (&ahead)[LINEAR_TILES])
 {
     if (threadIdx.x == 0)
         m.value[a.D] = 1;
     __syncthreads();
     if (position >= a.max_length)
-        write_nothing<THREADS>(a, head);
+        write_nan<THREADS>(a, head);
     else if constexpr (SOFTMAX)
-        mix_by_softmax<W, SOFTMAX_TURNS, THREADS>(a, m, head, position);
+        attend_softmax<W, SOFTMAX_TILES, THREADS>(a, m, head, position);
     else
-        mix_linearly(a, m, head, ahead);
+        attend_linear(a, m, head, ahead);
 }
 
 /* A block a head; a warp makes an element of its query, key and value at a time. */
 template <int W, bool SOFTMAX>
 __global__ void __launch_bounds__(ATTEND_THREADS)
-    attend_few(const __grid_constant__ StepAttention a, const __grid_constant__ StepInput in,
-               StepLinear input)
+    attend_small_batch(const __grid_constant__ StepAttention a,
+                       const __grid_constant__ StepInput in, StepLinear input)
 {
     DYNAMIC_SHARED(Real, x);
     let_next_kernel_start();
@@ -337,10 +339,10 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
     if (threadIdx.x == 0)
         position = a.counts[b];
 
-    Reals<W> ahead[LINEAR_TURNS] = {};
+    Reals<W> ahead[LINEAR_TILES] = {};
     if (!SOFTMAX)
-        load_turns(ahead, a.sums + head * a.F * a.walk.C, a.walk, place_in<W>(a.walk, 0), 0,
-                   (int)a.F);
+        load_tiles(ahead, a.sums + head * a.F * a.tiling.C, a.tiling, thread_tile<W>(a.tiling, 0),
+                   0, (int)a.F);
     WeightRows<W, 3, 2> weights;
     if (warp < a.D)
         weights.load(rows + warp * width, row_step, 0, width);
@@ -348,22 +350,22 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
     wait_for_previous_kernel();
     norm_rows(x, in.x + b * width, norm, 1);
 
-    for (int d = (int)threadIdx.x; in.kept && d < a.D; d += ATTEND_THREADS)
-        in.kept[head * a.D + d] = x[h * a.D + d];
+    for (int d = (int)threadIdx.x; in.normed && d < a.D; d += ATTEND_THREADS)
+        in.normed[head * a.D + d] = x[h * a.D + d];
     for (int d = warp; d < a.D; d += ATTEND_THREADS / WARP) {
         Real sums[3][1];
         weights.multiply(sums, x, 1, rows + d * width, row_step, width, d == warp);
         if (lane == 0) {
-            m.query[d] = mapped_number(a, sums[0][0] + bias[d]);
-            m.key[d] = mapped_number(a, sums[1][0] + bias[width + d]);
+            m.query[d] = mapped_element(a, sums[0][0] + bias[d]);
+            m.key[d] = mapped_element(a, sums[1][0] + bias[width + d]);
             m.value[d] = sums[2][0] + bias[2 * width + d];
         }
     }
-    mix<W, SOFTMAX, ATTEND_THREADS>(a, m, head, position, ahead);
+    attend_head<W, SOFTMAX, ATTEND_THREADS>(a, m, head, position, ahead);
 }
 
 /* out = f(x weight^T + bias) + residual, of few rows */
-struct FewProduct {
+struct SmallBatchProduct {
     Real *out;    /* [B, O] */
     StepInput in; /* [B, I] */
     StepLinear linear;
@@ -375,7 +377,7 @@ struct FewProduct {
 /* A warp a column of out; COUNT: B at most. */
 template <int W, int COUNT>
 __global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers it would spill */
-    multiply_few(const __grid_constant__ FewProduct p)
+    multiply_small_batch(const __grid_constant__ SmallBatchProduct p)
 {
     DYNAMIC_SHARED(Real, normed);
     let_next_kernel_start();
@@ -394,9 +396,9 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers i
     if (p.in.norm.weight) {
         norm_rows(normed, x, norm, p.B);
         x = normed;
-        for (int i = (int)threadIdx.x; p.in.kept && blockIdx.x == 0 && i < p.B * p.I;
+        for (int i = (int)threadIdx.x; p.in.normed && blockIdx.x == 0 && i < p.B * p.I;
              i += MULTIPLY_THREADS)
-            p.in.kept[i] = normed[i];
+            p.in.normed[i] = normed[i];
     }
     if (o >= p.O)
         return;
@@ -412,8 +414,8 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers i
 
 /* A block a sequence: out [B, width] <- the last norms of x, where there are any. */
 __global__ void __launch_bounds__(MULTIPLY_THREADS)
-    finish_few(Real *out, const Real *x, StepNorm norm, StepNorm last, int32_t *counts,
-               int32_t *positions, int64_t max_length, int width)
+    finish_small_batch(Real *out, const Real *x, StepNorm norm, StepNorm last, int32_t *counts,
+                       int32_t *positions, int64_t max_length, int width)
 {
     DYNAMIC_SHARED(Real, y);
     const int b = (int)blockIdx.x;
@@ -429,30 +431,33 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
 
 /* begins: whether it is the step's first kernel, before which every earlier kernel must complete. */
 template <int W, bool SOFTMAX>
-static void launch_attend_few(const TransformerStep *step, StepAttention a, const StepInput &in,
-                              const StepLinear &input, bool begins)
+static void launch_attend_small_batch(const TransformerStep *step, StepAttention a,
+                                      const StepInput &in, const StepLinear &input, bool begins)
 {
     const unsigned heads = (unsigned)(step->B * step->H);
-    a.walk = SOFTMAX ? walk_of(W, step->max_length, step->D, ATTEND_THREADS)
-                     : walk_of(W, step->F, step->D + 1, ATTEND_THREADS);
-    const size_t bytes = bytes_of(step->width + attention_numbers<W>(a));
+    a.tiling = SOFTMAX ? tiling_of(W, step->max_length, step->D, ATTEND_THREADS)
+                       : tiling_of(W, step->F, step->D + 1, ATTEND_THREADS);
+    const size_t bytes = bytes_of(step->width + attention_elements<W>(a));
     if (begins)
-        LAUNCH((attend_few<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in, input);
+        LAUNCH((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in, input);
     else
-        LAUNCH_DEPENDENT((attend_few<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in, input);
+        LAUNCH_DEPENDENT((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in,
+                         input);
 }
 
-static void launch_few_product(const FewProduct &p)
+static void launch_small_batch_product(const SmallBatchProduct &p)
 {
     const bool packs = p.I % 4 == 0 && packs_fit<4>(p.linear.weight) && packs_fit<4>(p.in.x);
     const unsigned blocks = (unsigned)((p.O + MULTIPLY_WARPS - 1) / MULTIPLY_WARPS);
     const size_t bytes = p.in.norm.weight ? bytes_of(p.B * p.I) : 0;
     if (packs && p.B == 1)
-        LAUNCH_DEPENDENT((multiply_few<4, 1>), blocks, MULTIPLY_THREADS, bytes, p);
+        LAUNCH_DEPENDENT((multiply_small_batch<4, 1>), blocks, MULTIPLY_THREADS, bytes, p);
     else if (packs)
-        LAUNCH_DEPENDENT((multiply_few<4, FEW>), blocks, MULTIPLY_THREADS, bytes, p);
+        LAUNCH_DEPENDENT((multiply_small_batch<4, SMALL_BATCH>), blocks, MULTIPLY_THREADS, bytes,
+                         p);
     else
-        LAUNCH_DEPENDENT((multiply_few<1, FEW>), blocks, MULTIPLY_THREADS, bytes, p);
+        LAUNCH_DEPENDENT((multiply_small_batch<1, SMALL_BATCH>), blocks, MULTIPLY_THREADS, bytes,
+                         p);
 }
 
 static Activation activation_of_step(const TransformerStep *step)
@@ -460,24 +465,25 @@ static Activation activation_of_step(const TransformerStep *step)
     return step->gelu ? ACTIVATION_GELU : ACTIVATION_RELU;
 }
 
-static void attend_to_few(const TransformerStep *step, const StepLayer *layer, const Layout &l,
-                          const StepInput &in)
+static void attention_small_batch(const TransformerStep *step, const StepLayer *layer,
+                                  const Layout &l, const StepInput &in)
 {
     const StepAttention a = attention_of(step, layer, l);
     const bool packs = step->width % 4 == 0 && packs_fit<4>(layer->input.weight) &&
-                       remembered_in_packs(step, layer, ATTEND_THREADS);
-    auto launch = launch_attend_few<1, false>;
+                       state_in_packs(step, layer, ATTEND_THREADS);
+    auto launch = launch_attend_small_batch<1, false>;
     if (packs)
-        launch = step->softmax ? launch_attend_few<4, true> : launch_attend_few<4, false>;
+        launch = step->softmax ? launch_attend_small_batch<4, true>
+                               : launch_attend_small_batch<4, false>;
     else if (step->softmax)
-        launch = launch_attend_few<1, true>;
+        launch = launch_attend_small_batch<1, true>;
     launch(step, a, in, layer->input, layer == step->layer);
 }
 
 /* Each layer leaves its residual stream, x + f(x); with post-norm its last norm is still to be taken. */
-static void step_few(Real *out, const Real *x, const TransformerStep *step, const Layout &l)
+static void step_small_batch(Real *out, const Real *x, const TransformerStep *step, const Layout &l)
 {
-    Real *const mixed = step->scratch + l.mixed, *const hidden = step->scratch + l.hidden;
+    Real *const attended = step->scratch + l.attended, *const hidden = step->scratch + l.hidden;
     Real *const middle = step->scratch + l.first, *const end = step->scratch + l.second;
     Real *const normed = step->scratch + l.normed;
     const int B = (int)step->B, width = (int)step->width, inner = (int)step->inner;
@@ -487,34 +493,34 @@ static void step_few(Real *out, const Real *x, const TransformerStep *step, cons
         StepInput in = { x, pending, pending.weight ? normed : NULL };
         if (step->pre_norm)
             in = { x, layer->norm1, NULL };
-        attend_to_few(step, layer, l, in);
-        launch_few_product({ middle,
-                             { mixed, none, NULL },
-                             layer->output,
-                             in.kept ? in.kept : x,
-                             ACTIVATION_NONE,
-                             B,
-                             width,
-                             width });
+        attention_small_batch(step, layer, l, in);
+        launch_small_batch_product({ middle,
+                                     { attended, none, NULL },
+                                     layer->output,
+                                     in.normed ? in.normed : x,
+                                     ACTIVATION_NONE,
+                                     B,
+                                     width,
+                                     width });
 
         in = { middle, layer->norm1, normed };
         if (step->pre_norm)
             in = { middle, layer->norm2, NULL };
-        launch_few_product(
+        launch_small_batch_product(
             { hidden, in, layer->ff1, NULL, activation_of_step(step), B, width, inner });
-        launch_few_product({ end,
-                             { hidden, none, NULL },
-                             layer->ff2,
-                             in.kept ? in.kept : middle,
-                             ACTIVATION_NONE,
-                             B,
-                             inner,
-                             width });
+        launch_small_batch_product({ end,
+                                     { hidden, none, NULL },
+                                     layer->ff2,
+                                     in.normed ? in.normed : middle,
+                                     ACTIVATION_NONE,
+                                     B,
+                                     inner,
+                                     width });
         x = end;
         pending = step->pre_norm ? none : layer->norm2;
     }
-    LAUNCH_DEPENDENT(finish_few, (unsigned)B, MULTIPLY_THREADS, bytes_of(width), out, x, pending,
-                     step->norm, step->counts, step->positions, step->max_length, width);
+    LAUNCH_DEPENDENT(finish_small_batch, (unsigned)B, MULTIPLY_THREADS, bytes_of(width), out, x,
+                     pending, step->norm, step->counts, step->positions, step->max_length, width);
 }
 
 /* ================================================================================== many sequences */
@@ -528,8 +534,8 @@ __device__ static inline void unpack(const StepAttention &a, const HeadMemory &m
     const Real *const row = packed + (int64_t)b * 3 * width + h * (unsigned)a.D;
     for (int d = (int)(threadIdx.x % BLOCK); d < a.D; d += BLOCK) {
         const Real q = row[d], k = row[width + d], v = row[2 * width + d];
-        m.query[d] = mapped_number(a, q);
-        m.key[d] = mapped_number(a, k);
+        m.query[d] = mapped_element(a, q);
+        m.key[d] = mapped_element(a, k);
         m.value[d] = v;
     }
 }
@@ -537,17 +543,18 @@ __device__ static inline void unpack(const StepAttention &a, const HeadMemory &m
 /* One head per block at a time. The next head's barrier comes before its first write to sums that
  * this head's threads still read. */
 template <int W>
-__global__ void __launch_bounds__(THREADS, MANY_BLOCKS)
-    attend_many_softmax(const __grid_constant__ StepAttention a, const Real *packed, unsigned heads)
+__global__ void __launch_bounds__(THREADS, RESIDENT_BLOCKS)
+    attend_large_batch_softmax(const __grid_constant__ StepAttention a, const Real *packed,
+                               unsigned heads)
 {
     DYNAMIC_SHARED(Real, shared);
     wait_for_previous_kernel();
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
         const unsigned b = head / (unsigned)a.H;
         const HeadMemory m = block_memory<W>(a, head, shared);
-        Reals<W> none[LINEAR_TURNS];
+        Reals<W> none[LINEAR_TILES];
         unpack<THREADS>(a, m, packed, b, head - b * (unsigned)a.H);
-        mix<W, true, THREADS>(a, m, head, a.counts[b], none);
+        attend_head<W, true, THREADS>(a, m, head, a.counts[b], none);
     }
 }
 
@@ -561,11 +568,11 @@ template <int SIZE> __device__ static inline StepAttention of_size(StepAttention
     return a;
 }
 
-/* One warp per block, one head at a time. SIZE as in mix_by_warp. */
+/* One warp per block, one head at a time. SIZE as in attend_linear_by_warp. */
 template <int SIZE>
-__global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* resident: as MANY_BLOCKS */
-    attend_many_linear(const __grid_constant__ StepAttention given, const Real *packed,
-                       unsigned heads)
+__global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* resident: as RESIDENT_BLOCKS */
+    attend_large_batch_linear(const __grid_constant__ StepAttention given, const Real *packed,
+                              unsigned heads)
 {
     DYNAMIC_SHARED(Real, shared);
     const StepAttention a = of_size<SIZE>(given);
@@ -576,7 +583,7 @@ __global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* resident: as MANY_BLO
         if constexpr (SIZE > 0)
             load_state<SIZE>(state = shared, T);
         else if (a.memory)
-            memory = a.memory + head * head_numbers(a);
+            memory = a.memory + head * head_elements(a);
         const unsigned b = head / (unsigned)a.H;
         const int count = a.counts[b];
         const HeadMemory m = head_memory(a, memory, NULL);
@@ -584,58 +591,61 @@ __global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* resident: as MANY_BLO
         wait_for_copies();
         __syncwarp();
         if (count >= a.max_length) {
-            write_nothing<WARP>(a, head);
+            write_nan<WARP>(a, head);
             continue;
         }
-        if (SIZE == 0 && !maps_numbers(a.features))
+        if (SIZE == 0 && !maps_elementwise(a.features))
             make_features(a, m);
-        mix_by_warp<SIZE>(a, m, state, a.mixed + (int64_t)head * a.D);
+        attend_linear_by_warp<SIZE>(a, m, state, a.attended + (int64_t)head * a.D);
         __syncwarp(); /* the columns are complete, and the next head may write to m */
         if constexpr (SIZE > 0)
             store_state<SIZE>(T, state);
     }
 }
 
-__global__ void advance_many(int32_t *counts, int32_t *positions, int64_t max_length, int64_t B)
+__global__ void advance_large_batch(int32_t *counts, int32_t *positions, int64_t max_length,
+                                    int64_t B)
 {
     GRID_FOR(b, B)
         advance(counts, positions, max_length, b);
 }
 
 template <int W>
-static void launch_attend_many_softmax(const TransformerStep *step, StepAttention a,
-                                       const Real *packed)
+static void launch_attend_large_batch_softmax(const TransformerStep *step, StepAttention a,
+                                              const Real *packed)
 {
     const unsigned heads = (unsigned)(step->B * step->H);
-    a.walk = walk_of(W, step->max_length, step->D, THREADS);
-    LAUNCH_DEPENDENT(attend_many_softmax<W>, blocks_for(heads, 1), THREADS,
-                     bytes_of(attention_numbers<W>(a)), a, packed, heads);
+    a.tiling = tiling_of(W, step->max_length, step->D, THREADS);
+    LAUNCH_DEPENDENT(attend_large_batch_softmax<W>, blocks_for(heads, 1), THREADS,
+                     bytes_of(attention_elements<W>(a)), a, packed, heads);
 }
 
 template <int SIZE>
-static void launch_attend_many_linear(const TransformerStep *step, const StepAttention &a,
-                                      const Real *packed)
+static void launch_attend_large_batch_linear(const TransformerStep *step, const StepAttention &a,
+                                             const Real *packed)
 {
     const unsigned heads = (unsigned)(step->B * step->H);
-    const size_t bytes = bytes_of(state_size<SIZE> + (a.memory ? 0 : head_numbers(a)));
-    LAUNCH_DEPENDENT(attend_many_linear<SIZE>, blocks_for(heads, 1), WARP, bytes, a, packed, heads);
+    const size_t bytes = bytes_of(state_size<SIZE> + (a.memory ? 0 : head_elements(a)));
+    LAUNCH_DEPENDENT(attend_large_batch_linear<SIZE>, blocks_for(heads, 1), WARP, bytes, a, packed,
+                     heads);
 }
 
-static void attend_to_many(const TransformerStep *step, const StepLayer *layer, const Layout &l)
+static void attention_large_batch(const TransformerStep *step, const StepLayer *layer,
+                                  const Layout &l)
 {
     const StepAttention a = attention_of(step, layer, l);
     const Real *const packed = step->scratch + l.packed;
-    const bool square = maps_numbers(a.features) && packs_fit<4>(layer->sums); /* F = D */
-    if (step->softmax && remembered_in_packs(step, layer, THREADS))
-        launch_attend_many_softmax<4>(step, a, packed);
+    const bool square = maps_elementwise(a.features) && packs_fit<4>(layer->sums); /* F = D */
+    if (step->softmax && state_in_packs(step, layer, THREADS))
+        launch_attend_large_batch_softmax<4>(step, a, packed);
     else if (step->softmax)
-        launch_attend_many_softmax<1>(step, a, packed);
+        launch_attend_large_batch_softmax<1>(step, a, packed);
     else if (square && a.D == 32)
-        launch_attend_many_linear<32>(step, a, packed);
+        launch_attend_large_batch_linear<32>(step, a, packed);
     else if (square && a.D == 64)
-        launch_attend_many_linear<64>(step, a, packed);
+        launch_attend_large_batch_linear<64>(step, a, packed);
     else
-        launch_attend_many_linear<0>(step, a, packed);
+        launch_attend_large_batch_linear<0>(step, a, packed);
 }
 
 extern "C" bool linear_pass_cuda(LinearPass pass);
@@ -645,8 +655,9 @@ extern "C" void product_cuda(const char *operation, Precision precision, Result 
                              Operand b, Product p);
 
 /* out [B, O] = f(x [B, I] weight^T + bias), as op_linear_activation */
-static void multiply_many(const TransformerStep *step, Real *out, const Real *x,
-                          const StepLinear &linear, Activation activation, int64_t I, int64_t O)
+static void multiply_large_batch(const TransformerStep *step, Real *out, const Real *x,
+                                 const StepLinear &linear, Activation activation, int64_t I,
+                                 int64_t O)
 {
     const LinearPass pass = {
         out, NULL, x,          linear.weight,   linear.bias, step->B,
@@ -686,22 +697,22 @@ struct JoinedRows {
     }
 };
 
-static void norm_many(const TransformerStep *step, Real *out, const Real *x, const StepNorm &norm,
-                      const Layout &l)
+static void norm_large_batch(const TransformerStep *step, Real *out, const Real *x,
+                             const StepNorm &norm, const Layout &l)
 {
-    layernorm_forward(out, step->scratch + l.kept, PlainRows<Real>{ x, NULL, false }, norm.weight,
-                      norm.bias, norm.eps, step->B, step->width);
+    layernorm_forward(out, step->scratch + l.moments, PlainRows<Real>{ x, NULL, false },
+                      norm.weight, norm.bias, norm.eps, step->B, step->width);
 }
 
 /* out <- x + branch, or the norm of that */
-static void join_many(const TransformerStep *step, Real *out, const Real *x, const Real *branch,
-                      const StepNorm &norm, const Layout &l)
+static void join_large_batch(const TransformerStep *step, Real *out, const Real *x,
+                             const Real *branch, const StepNorm &norm, const Layout &l)
 {
     if (step->pre_norm)
         map_inputs(Add(), out, false, step->B * step->width, input_of<Real>(x),
                    input_of<Real>(branch));
     else
-        layernorm_forward(out, step->scratch + l.kept, JoinedRows{ x, branch }, norm.weight,
+        layernorm_forward(out, step->scratch + l.moments, JoinedRows{ x, branch }, norm.weight,
                           norm.bias, norm.eps, step->B, step->width);
 }
 
@@ -712,48 +723,48 @@ static const Real *branch_input(const TransformerStep *step, const Real *x, cons
     Real *const normed = step->scratch + l.normed;
     if (!step->pre_norm)
         return x;
-    norm_many(step, normed, x, norm, l);
+    norm_large_batch(step, normed, x, norm, l);
     return normed;
 }
 
-static void step_many(Real *out, const Real *x, const TransformerStep *step, const Layout &l)
+static void step_large_batch(Real *out, const Real *x, const TransformerStep *step, const Layout &l)
 {
-    Real *const packed = step->scratch + l.packed, *const mixed = step->scratch + l.mixed;
+    Real *const packed = step->scratch + l.packed, *const attended = step->scratch + l.attended;
     Real *const middle = step->scratch + l.first, *const end = step->scratch + l.second;
     Real *const hidden = step->scratch + l.hidden, *const branch = step->scratch + l.normed;
     const int64_t width = step->width, inner = step->inner;
     for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
         const Real *in = branch_input(step, x, layer->norm1, l);
-        multiply_many(step, packed, in, layer->input, ACTIVATION_NONE, width, 3 * width);
-        attend_to_many(step, layer, l);
-        multiply_many(step, branch, mixed, layer->output, ACTIVATION_NONE, width, width);
-        join_many(step, middle, x, branch, layer->norm1, l);
+        multiply_large_batch(step, packed, in, layer->input, ACTIVATION_NONE, width, 3 * width);
+        attention_large_batch(step, layer, l);
+        multiply_large_batch(step, branch, attended, layer->output, ACTIVATION_NONE, width, width);
+        join_large_batch(step, middle, x, branch, layer->norm1, l);
 
         in = branch_input(step, middle, layer->norm2, l);
-        multiply_many(step, hidden, in, layer->ff1, activation_of_step(step), width, inner);
-        multiply_many(step, branch, hidden, layer->ff2, ACTIVATION_NONE, inner, width);
-        join_many(step, end, middle, branch, layer->norm2, l);
+        multiply_large_batch(step, hidden, in, layer->ff1, activation_of_step(step), width, inner);
+        multiply_large_batch(step, branch, hidden, layer->ff2, ACTIVATION_NONE, inner, width);
+        join_large_batch(step, end, middle, branch, layer->norm2, l);
         x = end;
     }
     if (step->norm.weight)
-        norm_many(step, out, x, step->norm, l);
+        norm_large_batch(step, out, x, step->norm, l);
     else
         map_inputs(Identity(), out, false, step->B * width, input_of<Real>(x));
-    LAUNCH(advance_many, blocks_for(step->B), THREADS, 0, step->counts, step->positions,
+    LAUNCH(advance_large_batch, blocks_for(step->B), THREADS, 0, step->counts, step->positions,
            step->max_length, step->B);
 }
 
 /* ------------------------------------------------------------------------------------- launchers */
 extern "C" int64_t transformer_step_scratch_cuda(const TransformerStep *step)
 {
-    return lay_out(step).size;
+    return layout_of(step).size;
 }
 
 extern "C" void transformer_step_cuda(Real *out, const Real *x, const TransformerStep *step)
 {
-    const Layout l = lay_out(step);
-    if (l.few)
-        step_few(out, x, step, l);
+    const Layout l = layout_of(step);
+    if (l.small_batch)
+        step_small_batch(out, x, step, l);
     else
-        step_many(out, x, step, l);
+        step_large_batch(out, x, step, l);
 }

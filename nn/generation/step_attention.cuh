@@ -19,46 +19,48 @@
  * [rows, C] that lies row after row, as a block takes it: groups span threads take W neighbouring
  * numbers each, and then those W groups rows further on, so that a thread stays in its W columns and
  * holds their sums. Where C is more than there are threads, span columns are taken at a time. */
-struct Walk {
+struct Tiling {
     int C, span, groups;
 };
 
 /* A thread's numbers in its first turn. */
-template <int W> struct Place {
+template <int W> struct ThreadTile {
     bool active;
     int first; /* where they begin in the matrix */
     int row[W], column[W];
 };
 
-template <int W> __device__ static inline Place<W> place_in(const Walk &walk, int first_column)
+template <int W>
+__device__ static inline ThreadTile<W> thread_tile(const Tiling &tiling, int first_column)
 {
-    Place<W> p;
+    ThreadTile<W> p;
     const int number = (int)threadIdx.x * W;
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        p.row[k] = (number + k) / walk.span;
-        p.column[k] = first_column + (number + k) % walk.span;
+        p.row[k] = (number + k) / tiling.span;
+        p.column[k] = first_column + (number + k) % tiling.span;
     }
-    p.first = p.row[0] * walk.C + p.column[0];
-    p.active = (int)threadIdx.x < walk.groups * walk.span && p.column[W - 1] < walk.C;
+    p.first = p.row[0] * tiling.C + p.column[0];
+    p.active = (int)threadIdx.x < tiling.groups * tiling.span && p.column[W - 1] < tiling.C;
     return p;
 }
 
 /* Rows of a turn. */
-template <int W> __device__ static inline int turn_rows(const Walk &walk)
+template <int W> __device__ static inline int tile_rows(const Tiling &tiling)
 {
-    return W * walk.groups;
+    return W * tiling.groups;
 }
 
-/* Its numbers in TURNS turns, the first of which begins at this row of so many. */
-template <int W, int TURNS>
-__device__ static inline void load_turns(Reals<W> (&numbers)[TURNS], const Real *matrix,
-                                         const Walk &walk, const Place<W> &p, int row, int rows)
+/* Its numbers in TILES turns, the first of which begins at this row of so many. */
+template <int W, int TILES>
+__device__ static inline void load_tiles(Reals<W> (&numbers)[TILES], const Real *matrix,
+                                         const Tiling &tiling, const ThreadTile<W> &p, int row,
+                                         int rows)
 {
 #pragma unroll
-    for (int t = 0; t < TURNS; t++, row += turn_rows<W>(walk))
+    for (int t = 0; t < TILES; t++, row += tile_rows<W>(tiling))
         if (p.active && row + p.row[0] < rows)
-            numbers[t] = load_pack<W>(&matrix[(int64_t)row * walk.C + p.first]);
+            numbers[t] = load_pack<W>(&matrix[(int64_t)row * tiling.C + p.first]);
 }
 
 /* ------------------------------------------------------------------------------------------ a head */
@@ -69,11 +71,11 @@ struct StepAttention {
     const Real *projection;     /* [F, D] or NULL */
     Real *sums, *keys, *values; /* as in StepLayer */
     const int32_t *counts;      /* [B] */
-    Real *mixed;                /* [B, H D]: the result */
+    Real *attended;             /* [B, H D]: the result */
     Real *scores;               /* softmax: [B, H, max_length] */
-    Real *memory;               /* [B, H, head_numbers] for heads that shared memory has no room
+    Real *memory;               /* [B, H, head_elements] for heads that shared memory has no room
                                   * for, else NULL */
-    Walk walk;                  /* over T, or the values */
+    Tiling tiling;              /* over T, or the values */
 };
 
 /* Where a head's numbers are meanwhile. */
@@ -85,22 +87,22 @@ struct HeadMemory {
 };
 
 /* Whether a map takes a number at a time; else each feature is of all numbers. */
-__host__ __device__ static inline bool maps_numbers(FeatureMap features)
+__host__ __device__ static inline bool maps_elementwise(FeatureMap features)
 {
     return features <= FEATURES_SQUARED_RELU;
 }
 
-__host__ __device__ static inline int64_t head_numbers(const StepAttention &a)
+__host__ __device__ static inline int64_t head_elements(const StepAttention &a)
 {
-    return 4 * (int64_t)a.D + 2 + (maps_numbers(a.features) ? 0 : 2 * (int64_t)a.F);
+    return 4 * (int64_t)a.D + 2 + (maps_elementwise(a.features) ? 0 : 2 * (int64_t)a.F);
 }
 
-template <int W> __host__ __device__ static inline int64_t part_numbers(const Walk &walk)
+template <int W> __host__ __device__ static inline int64_t part_elements(const Tiling &tiling)
 {
-    return W * walk.groups * walk.span;
+    return W * tiling.groups * tiling.span;
 }
 
-/* The parts of `memory` [head_numbers]. */
+/* The parts of `memory` [head_elements]. */
 __device__ static inline HeadMemory head_memory(const StepAttention &a, Real *memory, Real *parts)
 {
     HeadMemory m;
@@ -108,7 +110,7 @@ __device__ static inline HeadMemory head_memory(const StepAttention &a, Real *me
     m.query = m.query_features = memory;
     m.key = m.key_features = m.query + a.D;
     m.value = m.key + a.D;
-    if (!maps_numbers(a.features)) {
+    if (!maps_elementwise(a.features)) {
         m.query_features = m.value;
         m.key_features = m.query_features + a.F;
         m.value = m.key_features + a.F;
@@ -121,18 +123,18 @@ __device__ static inline HeadMemory head_memory(const StepAttention &a, Real *me
 template <int W>
 __device__ static inline HeadMemory block_memory(const StepAttention &a, int64_t head, Real *shared)
 {
-    Real *const after = shared + part_numbers<W>(a.walk);
-    return head_memory(a, a.memory ? a.memory + head * head_numbers(a) : after, shared);
+    Real *const after = shared + part_elements<W>(a.tiling);
+    return head_memory(a, a.memory ? a.memory + head * head_elements(a) : after, shared);
 }
 
 /* ---------------------------------------------------------------------------------------- features */
 
-/* A number of a query or key as it is kept in memory. */
-__device__ static inline Real mapped_number(const StepAttention &a, Real x)
+/* A number of a query or key as it is normed in memory. */
+__device__ static inline Real mapped_element(const StepAttention &a, Real x)
 {
     if (a.features == FEATURES_SQUARED_RELU)
         return relu(x) * relu(x);
-    return maps_numbers(a.features) ? phi(a.features, x) : a.scale * x;
+    return maps_elementwise(a.features) ? phi(a.features, x) : a.scale * x;
 }
 
 /* features [F] <- w x, of w [F, D]: a warp a feature. */
@@ -195,8 +197,8 @@ __device__ static inline void make_features(const StepAttention &a, const HeadMe
 
 /* sums <- what the threads hold of the span of columns from this one on. */
 template <int W>
-__device__ static inline void add_up(const Walk &walk, const HeadMemory &m, const Place<W> &p,
-                                     int first_column, Reals<W> held)
+__device__ static inline void add_up(const Tiling &tiling, const HeadMemory &m,
+                                     const ThreadTile<W> &p, int first_column, Reals<W> held)
 {
     const int number = (int)threadIdx.x * W;
 #pragma unroll
@@ -204,70 +206,70 @@ __device__ static inline void add_up(const Walk &walk, const HeadMemory &m, cons
         if (p.active)
             m.parts[number + k] = held.number[k];
     __syncthreads();
-    for (int c = (int)threadIdx.x; c < walk.span && first_column + c < walk.C; c += blockDim.x) {
+    for (int c = (int)threadIdx.x; c < tiling.span && first_column + c < tiling.C;
+         c += blockDim.x) {
         Real sum = 0;
-        for (int row = 0; row < W * walk.groups; row++)
-            sum += m.parts[row * walk.span + c];
+        for (int row = 0; row < W * tiling.groups; row++)
+            sum += m.parts[row * tiling.span + c];
         m.sums[first_column + c] = sum;
     }
     __syncthreads();
 }
 
-__device__ static inline void write_mixed(const StepAttention &a, const HeadMemory &m, int64_t head,
-                                          Real divisor)
+__device__ static inline void write_attended(const StepAttention &a, const HeadMemory &m,
+                                             int64_t head, Real divisor)
 {
     for (int d = (int)threadIdx.x; d < a.D; d += (int)blockDim.x)
-        a.mixed[head * a.D + d] = m.sums[d] / divisor;
+        a.attended[head * a.D + d] = m.sums[d] / divisor;
 }
 
 /* The result past the sequence's max_length position; the state stays unchanged. */
-template <int BLOCK>
-__device__ static inline void write_nothing(const StepAttention &a, int64_t head)
+template <int BLOCK> __device__ static inline void write_nan(const StepAttention &a, int64_t head)
 {
     for (int d = (int)(threadIdx.x % BLOCK); d < a.D; d += BLOCK)
-        a.mixed[head * a.D + d] = (Real)NAN;
+        a.attended[head * a.D + d] = (Real)NAN;
 }
 
 /* A turn of T, from this row on: T += k [v, 1]^T, held += T^T q. */
 template <int W>
-__device__ static inline void take_turn(Reals<W> &held, Reals<W> numbers, Real *T,
-                                        const StepAttention &a, const HeadMemory &m,
-                                        const Place<W> &p, const Reals<W> &value, int row)
+__device__ static inline void update_tile(Reals<W> &held, Reals<W> numbers, Real *T,
+                                          const StepAttention &a, const HeadMemory &m,
+                                          const ThreadTile<W> &p, const Reals<W> &value, int row)
 {
 #pragma unroll
     for (int k = 0; k < W; k++) {
         numbers.number[k] += m.key_features[row + p.row[k]] * value.number[k];
         held.number[k] += m.query_features[row + p.row[k]] * numbers.number[k];
     }
-    contribute_pack<W>(&T[(int64_t)row * a.walk.C + p.first], false, numbers);
+    contribute_pack<W>(&T[(int64_t)row * a.tiling.C + p.first], false, numbers);
 }
 
-/* ahead: load_turns of T from the first row and column on. */
-template <int W, int TURNS>
-__device__ static inline void mix_linearly(const StepAttention &a, const HeadMemory &m,
-                                           int64_t head, Reals<W> (&ahead)[TURNS])
+/* ahead: load_tiles of T from the first row and column on. */
+template <int W, int TILES>
+__device__ static inline void attend_linear(const StepAttention &a, const HeadMemory &m,
+                                            int64_t head, Reals<W> (&ahead)[TILES])
 {
-    const int F = a.F, rows = turn_rows<W>(a.walk);
-    Real *const T = a.sums + head * F * a.walk.C;
-    if (!maps_numbers(a.features))
+    const int F = a.F, rows = tile_rows<W>(a.tiling);
+    Real *const T = a.sums + head * F * a.tiling.C;
+    if (!maps_elementwise(a.features))
         make_features(a, m);
-    for (int column = 0; column < a.walk.C; column += a.walk.span) {
-        const Place<W> p = place_in<W>(a.walk, column);
+    for (int column = 0; column < a.tiling.C; column += a.tiling.span) {
+        const ThreadTile<W> p = thread_tile<W>(a.tiling, column);
         Reals<W> value = {}, held = {};
 #pragma unroll
         for (int k = 0; k < W; k++)
             value.number[k] = p.active ? m.value[p.column[k]] : (Real)0;
-        for (int row = 0; row < F; row += TURNS * rows) {
+        for (int row = 0; row < F; row += TILES * rows) {
             if (column + row > 0)
-                load_turns(ahead, T, a.walk, p, row, F);
+                load_tiles(ahead, T, a.tiling, p, row, F);
 #pragma unroll
-            for (int t = 0; t < TURNS; t++)
+            for (int t = 0; t < TILES; t++)
                 if (p.active && row + t * rows + p.row[0] < F)
-                    take_turn(held, ahead[t], T, a, m, p, value, row + t * rows);
+                    update_tile(held, ahead[t], T, a, m, p, value, row + t * rows);
         }
-        add_up<W>(a.walk, m, p, column, held);
+        add_up<W>(a.tiling, m, p, column, held);
     }
-    write_mixed(a, m, head, m.sums[a.D] + a.eps);
+    write_attended(a, m, head, m.sums[a.D] + a.eps);
 }
 
 /* scores [count] <- q.k_j / sqrt D. As many lanes share a key as its packs need, at most a warp. */
@@ -296,7 +298,7 @@ __device__ static inline void score_keys(Real *scores, const StepAttention &a, c
 }
 
 /* scores [count] <- e^(s_j - m); returns their sum. */
-template <int BLOCK> __device__ static inline Real weigh_scores(Real *scores, int count)
+template <int BLOCK> __device__ static inline Real softmax_scores(Real *scores, int count)
 {
     const Real m = max_of_row<BLOCK>(scores, count);
     Real sum = 0;
@@ -308,30 +310,30 @@ template <int BLOCK> __device__ static inline Real weigh_scores(Real *scores, in
 }
 
 /* sums <- sum_j scores_j v_j */
-template <int W, int TURNS>
-__device__ static inline void sum_values(const StepAttention &a, const HeadMemory &m,
-                                         const Real *values, const Real *scores, int count)
+template <int W, int TILES>
+__device__ static inline void accumulate_values(const StepAttention &a, const HeadMemory &m,
+                                                const Real *values, const Real *scores, int count)
 {
-    const int rows = turn_rows<W>(a.walk);
-    for (int column = 0; column < a.D; column += a.walk.span) {
-        const Place<W> p = place_in<W>(a.walk, column);
-        Reals<W> held = {}, numbers[TURNS] = {};
-        for (int row = 0; row < count; row += TURNS * rows) {
-            load_turns(numbers, values, a.walk, p, row, count);
+    const int rows = tile_rows<W>(a.tiling);
+    for (int column = 0; column < a.D; column += a.tiling.span) {
+        const ThreadTile<W> p = thread_tile<W>(a.tiling, column);
+        Reals<W> held = {}, numbers[TILES] = {};
+        for (int row = 0; row < count; row += TILES * rows) {
+            load_tiles(numbers, values, a.tiling, p, row, count);
 #pragma unroll
-            for (int t = 0; t < TURNS; t++)
+            for (int t = 0; t < TILES; t++)
 #pragma unroll
                 for (int k = 0; k < W; k++)
                     if (p.active && row + t * rows + p.row[k] < count)
                         held.number[k] += scores[row + t * rows + p.row[k]] * numbers[t].number[k];
         }
-        add_up<W>(a.walk, m, p, column, held);
+        add_up<W>(a.tiling, m, p, column, held);
     }
 }
 
 /* A block of BLOCK threads; position is below max_length. */
-template <int W, int TURNS, int BLOCK>
-__device__ static inline void mix_by_softmax(const StepAttention &a, const HeadMemory &m,
+template <int W, int TILES, int BLOCK>
+__device__ static inline void attend_softmax(const StepAttention &a, const HeadMemory &m,
                                              int64_t head, int position)
 {
     Real *const keys = a.keys + head * a.max_length * a.D, *const values =
@@ -345,9 +347,9 @@ __device__ static inline void mix_by_softmax(const StepAttention &a, const HeadM
     __syncthreads();
     score_keys<W>(scores, a, m.query, keys, position + 1);
     __syncthreads();
-    const Real divisor = weigh_scores<BLOCK>(scores, position + 1);
-    sum_values<W, TURNS>(a, m, values, scores, position + 1);
-    write_mixed(a, m, head, divisor);
+    const Real divisor = softmax_scores<BLOCK>(scores, position + 1);
+    accumulate_values<W, TILES>(a, m, values, scores, position + 1);
+    write_attended(a, m, head, divisor);
 }
 
 /* --------------------------------------------------------------------- linear attention by one warp
@@ -414,8 +416,8 @@ __device__ static inline Real update_column(Real *column, const HeadMemory &m, R
 
 /* T: in shared memory or not; the features and values are there for all lanes. */
 template <int SIZE>
-__device__ static inline void mix_by_warp(const StepAttention &a, const HeadMemory &m, Real *T,
-                                          Real *mixed)
+__device__ static inline void attend_linear_by_warp(const StepAttention &a, const HeadMemory &m,
+                                                    Real *T, Real *attended)
 {
     constexpr int ROWS = SIZE ? 8 : 24, W = SIZE ? 4 : 1;
     const int lane = (int)(threadIdx.x % WARP), C = a.D + 1;
@@ -427,7 +429,7 @@ __device__ static inline void mix_by_warp(const StepAttention &a, const HeadMemo
     }
     den = warp_sum(den) + a.eps;
     for (int c = lane; c < a.D; c += WARP)
-        mixed[c] = update_column<ROWS, W>(T + c, m, m.value[c], a.F, C) / den;
+        attended[c] = update_column<ROWS, W>(T + c, m, m.value[c], a.F, C) / den;
 }
 
 #endif

@@ -7,7 +7,7 @@
  *   - many sequences are cut into groups, one a thread at a time, which is a team by itself: what a
  *     group holds stays in its cache.
  * A result's bits do not depend on the number of threads. Of how many sequences there are they know
- * only whether there are FEW. */
+ * only whether there are LARGE_BATCH. */
 #include "nn/generation/product_cpu.h"
 #include "nn/generation/step.h"
 #include "ops/activation.h"
@@ -19,7 +19,7 @@
 #include <omp.h>
 
 enum {
-    FEW = 8,                /* sequences; from so many on, products take blocks of them */
+    LARGE_BATCH = 8,        /* sequences; from so many on, products take blocks of them */
     GROUP = 32,             /* sequences of one thread */
     WORTH_A_TEAM = 1 << 17, /* multiplications, below which a layer's barriers would take longer */
 };
@@ -32,13 +32,13 @@ typedef struct Team {
     Real *x;             /* [B, width]: what passes from layer to layer */
     Real *normed;        /* [B, width] */
     Real *packed;        /* [B, 3 width]: queries, keys, values */
-    Real *mixed;         /* [B, width] */
+    Real *attended;      /* [B, width] */
     Real *inner;         /* [B, inner] */
     Real *work;          /* this thread's own: features, or weights of attention, */
-    Real *room;          /* and what step_product wants; NULL for few sequences */
+    Real *buffer;        /* and what step_product wants; NULL for few sequences */
 } Team;
 
-static int64_t smaller(int64_t a, int64_t b)
+static int64_t minimum(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -64,8 +64,8 @@ typedef struct Range {
 static Range share(const Team *team, int64_t size, int64_t multiple)
 {
     const int64_t pieces = (size + multiple - 1) / multiple;
-    return (Range){ smaller(pieces * team->part / team->parts * multiple, size),
-                    smaller(pieces * (team->part + 1) / team->parts * multiple, size) };
+    return (Range){ minimum(pieces * team->part / team->parts * multiple, size),
+                    minimum(pieces * (team->part + 1) / team->parts * multiple, size) };
 }
 
 /* --------------------------------------------------------------------------------------- products */
@@ -92,7 +92,7 @@ static Range linear(const Team *team, Real *out, bool add, const Real *x, StepLi
                             .out_stride = rows,
                             .x_stride = n,
                             .add = add,
-                            .room = team->room };
+                            .buffer = team->buffer };
     const Range range = share(team, rows, LINE);
     step_product(&p, range.begin, range.end);
     return range;
@@ -117,8 +117,8 @@ static void map_squared_relu(Real *out, const Real *x, int64_t D)
 }
 
 /* Keys' features as op_random_features makes them, queries' divided by their sum. */
-static void map_randomly(Real *out, const Real *x, const Real *projection, bool query, int64_t F,
-                         int64_t D)
+static void map_random(Real *out, const Real *x, const Real *projection, bool query, int64_t F,
+                       int64_t D)
 {
     step_product(&(StepProduct){ .out = out, .x = x, .weight = projection, .B = 1, .n = D }, 0, F);
     Real shift = 0, sum = 0;
@@ -135,15 +135,15 @@ static void map_randomly(Real *out, const Real *x, const Real *projection, bool 
         out[f] *= scale;
 }
 
-/* out [F] = phi(x), x [D], as nn/attention.c maps it; room [D] */
+/* out [F] = phi(x), x [D], as nn/attention.c maps it; buffer [D] */
 WHOLE_VECTORS static void map(const TransformerStep *step, const StepLayer *layer, Real *out,
-                              const Real *x, bool query, Real *room)
+                              const Real *x, bool query, Real *buffer)
 {
     const int64_t D = step->D;
     if (step->features > FEATURES_SQUARED_RELU) {
         const Real scale = (Real)pow((double)D, -0.25);
         for (int64_t d = 0; d < D; d++)
-            room[d] = scale * x[d];
+            buffer[d] = scale * x[d];
     }
     switch (step->features) {
     case FEATURES_ELU_PLUS_ONE:
@@ -163,10 +163,10 @@ WHOLE_VECTORS static void map(const TransformerStep *step, const StepLayer *laye
         map_squared_relu(out, x, D);
         return;
     case FEATURES_POLYNOMIAL:
-        polynomial_row(out, room, D);
+        polynomial_row(out, buffer, D);
         return;
     case FEATURES_RANDOM:
-        map_randomly(out, room, layer->projection, query, step->F, D);
+        map_random(out, buffer, layer->projection, query, step->F, D);
         return;
     }
 }
@@ -219,20 +219,21 @@ WHOLE_VECTORS static void advance(Real *out, Real *S, const Real *a, const Real 
 }
 
 /* out [D] of head h of the group's sequence s; q, k and v lie H D apart */
-static void attend_linearly(const Team *team, const StepLayer *layer, Real *out, const Real *q,
-                            int64_t s, int64_t h)
+static void attend_linear(const Team *team, const StepLayer *layer, Real *out, const Real *q,
+                          int64_t s, int64_t h)
 {
     const TransformerStep *step = team->step;
     const int64_t F = step->F, D = step->D;
-    Real *a = team->work, *b = a + lines(F), *room = b + lines(F);
-    map(step, layer, a, q, true, room);
-    map(step, layer, b, q + step->width, false, room);
+    Real *a = team->work, *b = a + lines(F), *buffer = b + lines(F);
+    map(step, layer, a, q, true, buffer);
+    map(step, layer, b, q + step->width, false, buffer);
     advance(out, layer->sums + ((team->first + s) * step->H + h) * F * (D + 1), a, b,
             q + 2 * step->width, step->eps, F, D);
 }
 
 /* out [D] = sum_j p_j v_j, over the rows of v [n, D] */
-WHOLE_VECTORS static void mix_values(Real *out, const Real *p, const Real *v, int64_t n, int64_t D)
+WHOLE_VECTORS static void accumulate_values(Real *out, const Real *p, const Real *v, int64_t n,
+                                            int64_t D)
 {
     int64_t d = 0;
     for (; d + LANES <= D; d += LANES) {
@@ -249,7 +250,7 @@ WHOLE_VECTORS static void mix_values(Real *out, const Real *p, const Real *v, in
 }
 
 /* p [n] = softmax(p / sqrt D) */
-static void weigh(Real *p, int64_t n, int64_t D)
+static void softmax(Real *p, int64_t n, int64_t D)
 {
     const Real scale = (Real)(1 / sqrt((double)D)), largest = row_max(p, n);
     Real sum = 0;
@@ -262,8 +263,8 @@ static void weigh(Real *p, int64_t n, int64_t D)
 }
 
 /* The same; a sequence that is full remembers no more. */
-static void attend_by_softmax(const Team *team, const StepLayer *layer, Real *out, const Real *q,
-                              int64_t s, int64_t h)
+static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, const Real *q,
+                           int64_t s, int64_t h)
 {
     const TransformerStep *step = team->step;
     const int64_t D = step->D, head = ((team->first + s) * step->H + h) * step->max_length * D;
@@ -275,8 +276,8 @@ static void attend_by_softmax(const Team *team, const StepLayer *layer, Real *ou
         n++;
     }
     step_product(&(StepProduct){ .out = p, .x = q, .weight = keys, .B = 1, .n = D }, 0, n);
-    weigh(p, n, D);
-    mix_values(out, p, values, n, D);
+    softmax(p, n, D);
+    accumulate_values(out, p, values, n, D);
 }
 
 static void attend(const Team *team, const StepLayer *layer)
@@ -285,19 +286,19 @@ static void attend(const Team *team, const StepLayer *layer)
     const Range range = share(team, team->B * step->H, 1);
     for (int64_t i = range.begin; i < range.end; i++) {
         const int64_t s = i / step->H, h = i % step->H;
-        Real *out = team->mixed + s * step->width + h * step->D;
+        Real *out = team->attended + s * step->width + h * step->D;
         const Real *q = team->packed + s * 3 * step->width + h * step->D;
         if (step->softmax)
-            attend_by_softmax(team, layer, out, q, s, h);
+            attend_softmax(team, layer, out, q, s, h);
         else
-            attend_linearly(team, layer, out, q, s, h);
+            attend_linear(team, layer, out, q, s, h);
     }
 }
 
 /* ------------------------------------------------------------------------------------- the layers */
 
 /* out = norm(x), of this thread's sequences; and then for the whole team. */
-static void normalise(const Team *team, Real *out, const Real *x, StepNorm norm)
+static void normalize(const Team *team, Real *out, const Real *x, StepNorm norm)
 {
     const int64_t width = team->step->width;
     const Range range = share(team, team->B, 1);
@@ -314,7 +315,7 @@ static void add_attention(const Team *team, const StepLayer *layer, const Real *
     wait_for_team(team);
     attend(team, layer);
     wait_for_team(team);
-    linear(team, team->x, true, team->mixed, layer->output, width, width);
+    linear(team, team->x, true, team->attended, layer->output, width, width);
     wait_for_team(team);
 }
 
@@ -348,13 +349,13 @@ static void run_layer(const Team *team, const StepLayer *layer)
     const bool pre_norm = team->step->pre_norm;
     const Real *from = pre_norm ? team->normed : team->x;
     if (pre_norm)
-        normalise(team, team->normed, team->x, layer->norm1);
+        normalize(team, team->normed, team->x, layer->norm1);
     add_attention(team, layer, from);
-    normalise(team, pre_norm ? team->normed : team->x, team->x,
+    normalize(team, pre_norm ? team->normed : team->x, team->x,
               pre_norm ? layer->norm2 : layer->norm1);
     add_feed_forward(team, layer, from);
     if (!pre_norm)
-        normalise(team, team->x, team->x, layer->norm2);
+        normalize(team, team->x, team->x, layer->norm2);
 }
 
 /* The sequence has had one position more; when it had all, its result is not-a-number. */
@@ -363,8 +364,8 @@ static void count_position(const TransformerStep *step, Real *out, int64_t seque
     const int64_t count = step->counts[sequence];
     for (int64_t i = 0; count >= step->max_length && i < step->width; i++)
         out[i] = NAN;
-    step->counts[sequence] = (int32_t)smaller(count + 1, step->max_length);
-    step->positions[sequence] = (int32_t)smaller(count + 1, step->max_length - 1);
+    step->counts[sequence] = (int32_t)minimum(count + 1, step->max_length);
+    step->positions[sequence] = (int32_t)minimum(count + 1, step->max_length - 1);
 }
 
 static void run(const Team *team, const Real *x)
@@ -378,7 +379,7 @@ static void run(const Team *team, const Real *x)
     for (int64_t i = 0; i < step->layers; i++)
         run_layer(team, &step->layer[i]);
     if (step->norm.weight)
-        normalise(team, team->x, team->x, step->norm);
+        normalize(team, team->x, team->x, step->norm);
     for (int64_t s = mine.begin; s < mine.end; s++)
         count_position(step, team->x + s * width, team->first + s);
 }
@@ -386,8 +387,8 @@ static void run(const Team *team, const Real *x)
 /* ----------------------------------------------------------------------------------------- teams */
 typedef struct Plan {
     int64_t threads, group, groups;
-    int64_t row;        /* numbers of a group's memory for each sequence */
-    int64_t work, room; /* numbers of a thread's own */
+    int64_t row;          /* numbers of a group's memory for each sequence */
+    int64_t work, buffer; /* numbers of a thread's own */
 } Plan;
 
 /* The multiplications in a layer's products, of all sequences. */
@@ -405,8 +406,9 @@ static Plan plan_of(const TransformerStep *step)
     plan.groups = (step->B + plan.group - 1) / plan.group;
     plan.row = 5 * lines(step->width) + lines(step->inner);
     plan.work = step->softmax ? lines(step->max_length) : 2 * lines(step->F) + lines(step->D);
-    if (step->B >= FEW)
-        plan.room = step_product_room(lines(step->inner > step->width ? step->inner : step->width));
+    if (step->B >= LARGE_BATCH)
+        plan.buffer =
+            step_product_buffer(lines(step->inner > step->width ? step->inner : step->width));
     return plan;
 }
 
@@ -420,7 +422,7 @@ static int64_t team_memory(const Plan *plan)
 int64_t transformer_step_scratch_cpu(const TransformerStep *step)
 {
     const Plan plan = plan_of(step);
-    return team_memory(&plan) + plan.threads * (plan.work + plan.room);
+    return team_memory(&plan) + plan.threads * (plan.work + plan.buffer);
 }
 
 /* A team's memory for B sequences. */
@@ -431,14 +433,14 @@ static Team team_of(const TransformerStep *step, const Plan *plan, Real *out, in
                   .parts = plan->groups > 1 ? 1 : omp_get_num_threads(),
                   .part = plan->groups > 1 ? 0 : thread,
                   .first = first,
-                  .B = smaller(plan->group, step->B - first),
+                  .B = minimum(plan->group, step->B - first),
                   .x = out + first * step->width };
     team.normed = step->scratch + (plan->groups > 1 ? thread : 0) * plan->group * plan->row;
-    team.mixed = team.normed + plan->group * lines(step->width);
-    team.packed = team.mixed + plan->group * lines(step->width);
+    team.attended = team.normed + plan->group * lines(step->width);
+    team.packed = team.attended + plan->group * lines(step->width);
     team.inner = team.packed + plan->group * 3 * lines(step->width);
-    team.work = step->scratch + team_memory(plan) + thread * (plan->work + plan->room);
-    team.room = plan->room ? team.work + plan->work : NULL;
+    team.work = step->scratch + team_memory(plan) + thread * (plan->work + plan->buffer);
+    team.buffer = plan->buffer ? team.work + plan->work : NULL;
     return team;
 }
 
