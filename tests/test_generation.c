@@ -423,7 +423,7 @@ START_TEST(padding_of_short_prompts_may_exceed_max_length)
 }
 END_TEST
 
-/* Of what is remembered nothing is in bf16. */
+/* Recurrent state and KV cache are stored in Real, not in bf16. */
 START_TEST(a_prompt_may_be_in_bf16)
 {
     for (int j = 0; j < 2; j++) {
@@ -623,7 +623,7 @@ START_TEST(another_transformers_file_is_refused)
     end();
     begin(linear);
     state = new_state(2, LENGTH);
-    refuse(state, "has 5 entries, expected 4: it is of another transformer");
+    refuse(state, "has 5 entries, expected 4: it belongs to another transformer");
     nn_transformer_state_free(state);
     end();
     unlink(path);
@@ -966,7 +966,7 @@ START_TEST(a_config_must_make_sense)
         nn_transformer_state(&transformer, (GenerationConfig){ .precision = PRECISION_BF16 }));
 #ifdef TAPEGRAD_DOUBLE
     assert_raises(
-        "nn_transformer_state: tf32 is not to be had: this library is built with double",
+        "nn_transformer_state: tf32 is not available in a double-precision build",
         nn_transformer_state(&transformer, (GenerationConfig){ .precision = PRECISION_TF32 }));
 #else
     if (!device_is_cuda(device))
@@ -992,9 +992,10 @@ START_TEST(a_steps_x_must_fit)
     assert_raises("nn_transformer_step: x is NULL", nn_transformer_step(state, NULL));
     assert_raises("nn_transformer_step: x is [3,15], expected [2,15]: [sequences, width]",
                   nn_transformer_step(state, tape_input(tape, values, shape(3, width))));
-    assert_raises("nn_transformer_step: x wants a gradient, and none passes through a step; call "
-                  "tape_recording(tape, false) before x is made",
-                  nn_transformer_step(state, tape_variable(tape, values, shape(2, width))));
+    assert_raises(
+        "nn_transformer_step: x requires a gradient, and none passes through a step; call "
+        "tape_recording(tape, false) before x is made",
+        nn_transformer_step(state, tape_variable(tape, values, shape(2, width))));
     assert_raises("nn_transformer_step: x holds integers, expected numbers of type Real",
                   nn_transformer_step(state, nn_transformer_state_positions(state)));
     Tensor *x = tape_input(tape, values, shape(2, width));
@@ -1036,8 +1037,8 @@ START_TEST(a_prompt_must_fit)
                                          tape_input_i32(tape, (int32_t[]){ 1, 4 }, shape(2))));
     nn_transformer_prefill(tape, state, x, tape_input_i32(tape, (int32_t[]){ 1, 2 }, shape(2)));
     nn_transformer_state_reset(state, 0);
-    assert_raises("nn_transformer_prefill: sequence 1 has had 2 positions; softmax attention takes "
-                  "a prompt at a sequence's beginning only",
+    assert_raises("nn_transformer_prefill: sequence 1 already has 2 positions; softmax "
+                  "attention prefills empty sequences only",
                   nn_transformer_prefill(tape, state, x, NULL));
     nn_transformer_state_free(state);
     end();
@@ -1058,13 +1059,13 @@ START_TEST(copies_and_resets_must_fit)
     nn_transformer_step(state, x);
     nn_transformer_state_copy(shorter, 0, state, 0);
     nn_transformer_step(state, x);
-    assert_raises("nn_transformer_state_copy: sequence 0 has had 2 positions, the state that it is "
-                  "copied to is for 1",
+    assert_raises("nn_transformer_state_copy: sequence 0 has 2 positions, max_length of the "
+                  "destination is 1",
                   nn_transformer_state_copy(shorter, 0, state, 0));
     Params *others = params_new(device, 1);
     transformer = nn_transformer(others, "", linear);
     TransformerState *other = new_state(1, 3);
-    assert_raises("nn_transformer_state_copy: the states are of two transformers",
+    assert_raises("nn_transformer_state_copy: the states belong to different transformers",
                   nn_transformer_state_copy(state, 0, other, 0));
     nn_transformer_state_free(other);
     nn_transformer_state_free(state);

@@ -1,7 +1,7 @@
-/* A prompt: many positions at once by the parallel form, which leaves in the state what as many steps
- * would have left. Sums are first put beside the state's, and copied when all layers are done: a
- * prefill that memory did not suffice for has changed nothing. Keys and values go where they belong
- * at once, since the counts, which come last, say that nothing is there. */
+/* Prefill: a prompt through the parallel form leaves the same state as N decode steps. States are
+ * committed last, so an out-of-memory prefill changes nothing: new recurrent states go to a buffer
+ * and are copied when all layers are done; keys and values go to the KV cache at once, where they
+ * do not count until the counts are written at the end. */
 #include "nn/generation/state.h"
 #include "ops/indices.h"
 
@@ -31,8 +31,8 @@ static void check_lengths(Tape *tape, const TransformerState *state, int64_t N, 
     check_indices(tape, label, lengths, 1, N, "the number of positions");
 }
 
-/* after [B] <- the positions that each sequence will have had; raises where they are too many, or
- * softmax attention's sequence has begun. */
+/* after [B] <- positions per sequence after the prompt; raises when they exceed max_length, or when
+ * a sequence of softmax attention is not empty. */
 static void count_positions(Tape *tape, TransformerState *state, int64_t N, const Tensor *lengths,
                             int32_t *after)
 {
@@ -44,8 +44,8 @@ static void count_positions(Tape *tape, TransformerState *state, int64_t N, cons
         const int64_t count = before[b] + (lengths ? after[b] : N);
         if (step->softmax && before[b] > 0)
             tape_error(tape,
-                       "nn_transformer_prefill: sequence %lld has had %d positions; softmax "
-                       "attention takes a prompt at a sequence's beginning only",
+                       "nn_transformer_prefill: sequence %lld already has %d positions; softmax "
+                       "attention prefills empty sequences only",
                        (long long)b, (int)before[b]);
         if (count > step->max_length)
             tape_error(tape,
@@ -56,7 +56,7 @@ static void count_positions(Tape *tape, TransformerState *state, int64_t N, cons
     }
 }
 
-/* The sums before as a tensor that an operation takes: [B, H, F, D + 1]. */
+/* A layer's recurrent state as a tensor [B, H, F, D + 1]. */
 static Tensor sums_of(const TransformerState *state, int64_t layer)
 {
     const TransformerStep *step = &state->step;

@@ -1,14 +1,14 @@
-/* Training multiplies many rows at once. Here there may be one: then the product is bound by reading
- * the weight, which must be read once, in the order in which it lies. So for few sequences each sum
- * runs along a row of the weight, in all elements of a vector side by side, for several rows and
- * sequences at a time; what is left to be added up in the end are the vector's elements.
+/* Training multiplies many rows at once; a decode step may have one. Its product is then bound by
+ * reading the weight, which must be read once and in storage order. For small batches each sum
+ * therefore runs along a row of the weight, in all lanes of a vector, for several rows and
+ * sequences at a time; the lanes are added at the end.
  *
- * With more sequences those last additions, and the reading of x again for every few rows, take
- * longer than the rest. Then x is transposed, so that a vector holds one element of many sequences, and
- * the numbers of the weight multiply one after the other.
+ * For large batches these final additions, and reading x again for every few rows, dominate. There
+ * x is transposed, so that a vector holds one element of many sequences, which is multiplied by one
+ * element of the weight at a time.
  *
- * In both ways the rows that come next are asked for while these are multiplied: rows are too short for
- * the processor to foresee them in time. */
+ * Both ways prefetch the next rows of the weight: rows are too short for the hardware
+ * prefetcher. */
 #include "nn/generation/product_cpu.h"
 
 #include "ops/internal.h"
@@ -19,10 +19,10 @@ static int64_t minimum(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ------------------------------------------------------------------------------- few sequences */
+/* -------------------------------------------------------------------------------- small batches */
 enum {
     TILE_ROWS = 4,
-    TILE_SEQUENCES = VECTOR_BYTES == 64 ? 4 : 2, /* the sums of a tile stay in registers */
+    TILE_SEQUENCES = VECTOR_BYTES == 64 ? 4 : 2, /* a tile's sums fit in registers */
 };
 
 ALWAYS_INLINE Vector load(const Real *x)
@@ -30,7 +30,7 @@ ALWAYS_INLINE Vector load(const Real *x)
     return *(const UnalignedVector *)(const void *)x;
 }
 
-/* The sum of a vector's elements: its upper half is added to its lower, and so on. */
+/* The sum of a vector's elements, by adding its upper half to its lower half, and so on. */
 ALWAYS_INLINE Real total(Vector v)
 {
     typedef Real Piece __attribute__((vector_size(16), may_alias));
@@ -45,7 +45,7 @@ ALWAYS_INLINE Real total(Vector v)
     return sum;
 }
 
-/* What the columns from `whole` on, too few for a vector, add to a sum. */
+/* The dot product of the last columns, from `whole` on, which do not fill a vector. */
 ALWAYS_INLINE Real rest(const Real *weight, const Real *x, int64_t whole, int64_t n)
 {
     Real sum = 0;
@@ -54,7 +54,7 @@ ALWAYS_INLINE Real rest(const Real *weight, const Real *x, int64_t whole, int64_
     return sum;
 }
 
-/* Of some rows of the weight and of x, both numbers known when compiling. */
+/* A tile of `rows` rows of the weight by `sequences` rows of x, both compile-time constants. */
 ALWAYS_INLINE void multiply_rows(int rows, int sequences, const StepProduct *p, int64_t row,
                                  int64_t sequence)
 {
@@ -95,16 +95,16 @@ WHOLE_VECTORS static void product_by_rows(const StepProduct *p, int64_t begin, i
         multiply_sequences(1, p, row);
 }
 
-/* ------------------------------------------------------------------------------ many sequences */
-enum { BLOCK = 32 }; /* sequences at a time */
+/* -------------------------------------------------------------------------------- large batches */
+enum { BLOCK = 32 }; /* sequences per block */
 
 int64_t step_product_buffer(int64_t n)
 {
     return (n + ROWS) * BLOCK;
 }
 
-/* to [n, columns] = x transposed, of the sequences from first on, and zeros; a cache line of each at
- * a time, for lines that lie as far apart as rows do push each other out of the cache. */
+/* to [n, columns] = x^T for the sequences from first on, padded with zeros. Copies one cache line
+ * per row at a time, because lines at a stride of one row evict each other from the cache. */
 static void transpose_x(Real *to, const StepProduct *p, int64_t first, int64_t columns)
 {
     for (int64_t i = 0; i < p->n; i += LINE) {
@@ -118,7 +118,8 @@ static void transpose_x(Real *to, const StepProduct *p, int64_t first, int64_t c
     }
 }
 
-/* y [ROWS, columns] = weight [ROWS, n] x [n, columns], of so many vectors of columns. */
+/* y [ROWS, columns] = weight [ROWS, n] x [n, columns], for the first `vectors` vectors of
+ * columns. */
 ALWAYS_INLINE void multiply_columns(int vectors, Real *y, const Real *weight, const Real *x,
                                     int64_t n, int64_t columns)
 {
@@ -137,7 +138,7 @@ ALWAYS_INLINE void multiply_columns(int vectors, Real *y, const Real *weight, co
             *(Vector *)(y + r * columns + v * LANES) = sums[r][v];
 }
 
-/* y [ROWS, columns], likewise, of columns in whole vectors. */
+/* The same for all columns, a multiple of a vector's elements. */
 WHOLE_VECTORS static void multiply_tile(Real *y, const Real *weight, const Real *x, int64_t n,
                                         int64_t columns)
 {
@@ -148,7 +149,7 @@ WHOLE_VECTORS static void multiply_tile(Real *y, const Real *weight, const Real 
         multiply_columns(1, y + c, weight, x + c, n, columns);
 }
 
-/* out of ROWS rows of the weight <- y [ROWS, columns] transposed, plus bias */
+/* out <- y^T + bias, or out += that, for ROWS rows of the weight: y [ROWS, columns] */
 static void store_tile(const StepProduct *p, const Real *y, int64_t row, int64_t first,
                        int64_t columns)
 {
@@ -160,7 +161,7 @@ static void store_tile(const StepProduct *p, const Real *y, int64_t row, int64_t
     }
 }
 
-/* Rows in whole tiles, of a block of sequences from first on. */
+/* Rows begin to end, a multiple of ROWS, for the block of sequences from first on. */
 static void multiply_block(const StepProduct *p, int64_t begin, int64_t end, int64_t first)
 {
     const int64_t columns = (minimum(BLOCK, p->B - first) + LANES - 1) / LANES * LANES;

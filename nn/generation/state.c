@@ -1,11 +1,12 @@
-/* What a transformer remembers of its sequences while it generates: of each layer, sequence and head
- * the sums S and z where attention is linear, or all keys and values so far. One piece of memory
- * holds that, then the results of a step, then how many positions each sequence has had. */
+/* The generation state: per layer, sequence and head the recurrent state S and z of linear
+ * attention or the KV cache of softmax attention. One block of device memory holds these, then the
+ * result of a step, then the number of positions per sequence. */
 #include "nn/generation/state.h"
 
 #include <stdlib.h>
 
-/* ------------------------------------------------------------------------------------- the sizes */
+/* ------------------------------------------------------------------------------------- the
+ * sizes */
 static void check_attention(const MultiHeadAttention *attention)
 {
     static const char *const names[] = {
@@ -36,8 +37,7 @@ static Precision config_precision(const Device *device, Precision precision)
                     "PRECISION_TF32",
                     (int)precision);
     if (precision == PRECISION_TF32 && sizeof(Real) == sizeof(double))
-        error_raise("nn_transformer_state: tf32 is not to be had: this library is built with "
-                    "double");
+        error_raise("nn_transformer_state: tf32 is not available in a double-precision build");
     if (precision == PRECISION_TF32 && !device_is_cuda(device))
         error_raise("nn_transformer_state: tf32 needs a CUDA device, the transformer is on %s",
                     device_name(device));
@@ -52,7 +52,8 @@ static int64_t feature_count(const MultiHeadAttention *attention)
     return attention->projection ? attention->projection->shape.size[0] : D;
 }
 
-/* ----------------------------------------------------------------------------------- the weights */
+/* ----------------------------------------------------------------------------------- the
+ * weights */
 static StepLinear step_linear(const Linear *linear)
 {
     return (StepLinear){ linear->weight->data, linear->bias->data };
@@ -75,7 +76,7 @@ static StepLayer step_layer(const TransformerLayer *layer)
                         .projection = projection ? projection->data : NULL };
 }
 
-/* The weights, which have storage, and the sizes; no memory yet. */
+/* Sizes and addresses of the weights, which are allocated; the state is not allocated yet. */
 static TransformerStep step_of(const Transformer *transformer, GenerationConfig config)
 {
     const TransformerLayer *first = &transformer->layer[0];
@@ -103,7 +104,8 @@ static TransformerStep step_of(const Transformer *transformer, GenerationConfig 
     return step;
 }
 
-/* ------------------------------------------------------------------------------------- the memory */
+/* ------------------------------------------------------------------------------------- the
+ * memory */
 int64_t state_sequence_count(const TransformerStep *step)
 {
     return step->H * step->D * step->max_length * step->softmax +
@@ -116,14 +118,14 @@ static int64_t aligned(int64_t count)
     return (count + LINE - 1) / LINE * LINE;
 }
 
-/* A tape takes a tensor of no tape when it has a lay_out; the state's have their storage always. */
+/* A tape accepts a foreign tensor if it has a lay_out; the state's storage always exists. */
 static const char *has_storage(Tensor *tensor)
 {
     (void)tensor;
     return NULL;
 }
 
-/* Where everything lies in memory. */
+/* Divides memory into data, out, counts and positions. */
 static void set_addresses(TransformerState *state)
 {
     TransformerStep *step = &state->step;
@@ -148,7 +150,7 @@ static void set_addresses(TransformerState *state)
         (IntegerBounds){ .known = true, .greatest = (int32_t)step->max_length - 1 };
 }
 
-/* False when memory is exhausted: then nothing has changed. */
+/* Returns false and changes nothing when memory is exhausted; *bytes is the size requested last. */
 static bool allocate_scratch(TransformerState *state, size_t *bytes)
 {
     const int64_t count = DEVICE_CALL(state->device, transformer_step_scratch, (&state->step));
@@ -172,7 +174,7 @@ void state_need_scratch(TransformerState *state)
         error_raise("nn_transformer_step: %s", device_exhausted(state->device, bytes).text);
 }
 
-/* The same for all that a new state holds. */
+/* The same for everything that a new state owns. */
 static bool allocate_memory(TransformerState *state, size_t *bytes)
 {
     const TransformerStep *step = &state->step;
@@ -191,7 +193,8 @@ static bool allocate_memory(TransformerState *state, size_t *bytes)
     return allocate_scratch(state, bytes);
 }
 
-/* ------------------------------------------------------------------------------------ making one */
+/* ------------------------------------------------------------------------------------
+ * construction */
 static void need_storage(const Transformer *transformer)
 {
     const char *error = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
@@ -211,7 +214,7 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     config.max_length = config_size("max_length", config.max_length, 1024);
     config.precision = config_precision(device, config.precision);
     if (device_is_capturing(device))
-        error_raise("nn_transformer_state: this step is replayed; make the state before it");
+        error_raise("nn_transformer_state: this step is replayed; create the state before it");
     need_storage(transformer);
     const TransformerStep step = step_of(transformer, config);
     const int64_t one = shape_count(shape(step.B, state_sequence_count(&step), 1 + step.softmax));
@@ -246,7 +249,8 @@ Tensor *nn_transformer_state_positions(const TransformerState *state)
     return (Tensor *)&state->positions;
 }
 
-/* ------------------------------------------------------------------------------------- the counts */
+/* ------------------------------------------------------------------------------------- the
+ * counts */
 const int32_t *state_counts(TransformerState *state)
 {
     if (device_is_capturing(state->device))
@@ -274,7 +278,8 @@ void state_write_counts(TransformerState *state, int32_t *counts)
     device_copy_in(state->device, step->positions, counts, bytes);
 }
 
-/* --------------------------------------------------------------------------- resetting, branching */
+/* --------------------------------------------------------------------------- resetting,
+ * branching */
 static void check_sequence(const char *function, const TransformerState *state, int64_t sequence)
 {
     if (sequence < 0 || sequence >= state->step.B)
@@ -282,7 +287,7 @@ static void check_sequence(const char *function, const TransformerState *state, 
                     (long long)sequence, (long long)state->step.B);
 }
 
-/* Keys and values are read as far as the counts say: to forget those is enough. */
+/* A KV cache is read up to the count, so zeroing the count resets it. */
 void nn_transformer_state_reset(TransformerState *state, int64_t sequence)
 {
     const TransformerStep *step = &state->step;
@@ -307,11 +312,11 @@ static void check_copy(const TransformerState *to, const TransformerState *from)
 {
     if (to->step.layer[0].input.weight != from->step.layer[0].input.weight ||
         to->step.layers != from->step.layers)
-        error_raise("nn_transformer_state_copy: the states are of two transformers");
+        error_raise("nn_transformer_state_copy: the states belong to different transformers");
     if (device_is_capturing(to->device) && to->step.max_length != from->step.max_length)
         error_raise(
-            "nn_transformer_state_copy: max_length is %lld here and %lld there, expected the "
-            "same in a step that is replayed",
+            "nn_transformer_state_copy: max_length is %lld in to and %lld in from, a replayed "
+            "step needs equal ones",
             (long long)to->step.max_length, (long long)from->step.max_length);
 }
 
@@ -320,7 +325,8 @@ static void copy_reals(const TransformerState *state, Real *to, const Real *from
     device_copy(state->device, to, from, (size_t)count * sizeof(Real));
 }
 
-/* The keys, or the values, of so many positions of a sequence: [H, max_length, D] there and here. */
+/* Copies the first `positions` keys, or values, of a sequence, [H, max_length, D]; max_length may
+ * differ between the states. */
 static void copy_positions(TransformerState *to, Real *there, const TransformerState *from,
                            const Real *here, int64_t positions)
 {
@@ -330,7 +336,7 @@ static void copy_positions(TransformerState *to, Real *there, const TransformerS
                    positions * D);
 }
 
-/* What a layer remembers of a sequence. */
+/* Copies one sequence's recurrent state or KV cache in one layer. */
 static void copy_layer(TransformerState *to, int64_t sequence, const TransformerState *from,
                        int64_t from_sequence, int64_t layer, int64_t positions)
 {
@@ -346,7 +352,7 @@ static void copy_layer(TransformerState *to, int64_t sequence, const Transformer
     }
 }
 
-/* Where the host may not see the count, which then both states understand alike. */
+/* During recording the host cannot read the count; both states have the same max_length then. */
 static void copy_count_on_device(TransformerState *to, int64_t sequence,
                                  const TransformerState *from, int64_t from_sequence)
 {
@@ -376,8 +382,8 @@ void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const Tra
     const int32_t *counts = state_counts((TransformerState *)from);
     const int64_t positions = counts ? counts[from_sequence] : from->step.max_length;
     if (positions > to->step.max_length)
-        error_raise("nn_transformer_state_copy: sequence %lld has had %lld positions, the state "
-                    "that it is copied to is for %lld",
+        error_raise("nn_transformer_state_copy: sequence %lld has %lld positions, max_length of "
+                    "the destination is %lld",
                     (long long)from_sequence, (long long)positions, (long long)to->step.max_length);
     for (int64_t i = 0; i < to->step.layers; i++)
         copy_layer(to, sequence, from, from_sequence, i, positions);

@@ -1,4 +1,4 @@
-/* What a transformer remembers of its sequences while it generates, as the files of nn/ see it. */
+/* The generation state: every layer's recurrent state or KV cache, counts and results. */
 #ifndef TAPEGRAD_NN_GENERATION_STATE_H
 #define TAPEGRAD_NN_GENERATION_STATE_H
 
@@ -8,30 +8,31 @@
 struct TransformerState {
     Device *device;
     Transformer transformer;
-    TransformerStep step;    /* its layers' and counts' places are in memory, */
-    Block *memory, *scratch; /* and its scratch is this */
+    TransformerStep step; /* its pointers lead into memory and scratch */
+    Block *memory;        /* data, out, counts, positions */
+    Block *scratch;       /* the step's workspace, scratch_count elements */
     int64_t scratch_count;
-    Real *data; /* all that the layers remember, data_count numbers in one piece: */
-    int64_t data_count, layer_count; /* layer by layer, so many each */
-    Tensor out, positions;           /* what the functions return; in memory too */
-    int32_t *counts; /* [2, B]: a copy of step.counts, which state_counts keeps right; and room */
-    bool recorded;   /* replays may have changed the counts since */
+    Real *data;                      /* recurrent states or KV caches of all layers, contiguous */
+    int64_t data_count, layer_count; /* elements of all layers, of one */
+    Tensor out, positions;           /* returned by the functions; stored in memory */
+    int32_t *counts;                 /* host [2, B]: a copy of step.counts; a buffer for prefill */
+    bool recorded;                   /* replays may have changed step.counts since the copy */
 };
 
-/* The positions that each sequence has had, [B] on the host, read back from the device where the host
- * does not know them. NULL while a step is being recorded: each replay may find others. */
+/* Positions per sequence, [B] on the host, copied from the device if replays may have changed them.
+ * NULL while a step is being recorded, because every replay finds other counts. */
 const int32_t *state_counts(TransformerState *state);
 
-/* To be called where a step that is being recorded changes the counts. */
+/* Call this when a step that is being recorded changes the counts. */
 void state_counts_recorded(TransformerState *state);
 
-/* Other counts, given in host memory of [B] that is written to. */
+/* Sets the counts from counts [B] on the host, which it overwrites. */
 void state_write_counts(TransformerState *state, int32_t *counts);
 
-/* Scratch memory for a step: more is taken where the number of threads has grown. */
+/* Grows the workspace to a step's need, which depends on the number of threads. */
 void state_need_scratch(TransformerState *state);
 
-/* Numbers that a sequence takes in a layer's sums, or in its keys and again in its values. */
+/* Elements per sequence in a layer's sums, or in its keys and in its values each. */
 int64_t state_sequence_count(const TransformerStep *step);
 
 #endif

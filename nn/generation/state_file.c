@@ -1,5 +1,5 @@
-/* States of generation to and from safetensors files: "counts" [B] and "max_length" [], and of each layer
- * "layers.0.sums" [B, H, F, D + 1] and so on, or "layers.0.keys" and "layers.0.values"
+/* Generation states to and from safetensors files. Entries: "counts" [B], "max_length" [], and per
+ * layer "layers.0.sums" [B, H, F, D + 1], or "layers.0.keys" and "layers.0.values"
  * [B, H, max_length, D]. */
 #include "nn/generation/state.h"
 
@@ -14,7 +14,7 @@ static const FileType real_type = FILE_F32;
 
 enum { MOST_ENTRIES = 2 * NN_MAX_LAYERS + 2, ENTRY_NAME_BYTES = 32 };
 
-/* A state on the host: what is written, or where it is read to. */
+/* A state on the host: the source of a save, the destination of a load. */
 typedef struct HostState {
     Real *data;
     int32_t *counts, max_length;
@@ -69,7 +69,8 @@ static void add_entries(HostState *host, const TransformerState *state)
     add_entry(host, "max_length", FILE_I32, shape_scalar(), &host->max_length);
 }
 
-/* Memory for it all, and the list of entries; NULL, and reported, when memory is exhausted. */
+/* Allocates the buffers and lists the entries; reports and returns NULL when memory is
+ * exhausted. */
 static HostState *host_state(const TransformerState *state, const char *function)
 {
     const size_t bytes = (size_t)state->data_count * sizeof(Real);
@@ -103,7 +104,7 @@ bool nn_transformer_state_save(const TransformerState *state, const char *path)
     return good;
 }
 
-/* Whether the file's numbers make sense for this state. */
+/* Whether max_length and the counts fit this state. */
 static bool check_numbers(const TransformerState *state, const HostState *host, const char *path)
 {
     const int64_t max_length = state->step.max_length;
@@ -128,9 +129,10 @@ static bool read_all(HostState *host, const TensorFile *file, const char *path)
             return false;
     }
     if (tensor_file_count(file) != host->count)
-        return error_report("nn_transformer_state_load: %s has %d entries, expected %d: it is of "
-                            "another transformer",
-                            path, tensor_file_count(file), host->count);
+        return error_report(
+            "nn_transformer_state_load: %s has %d entries, expected %d: it belongs to "
+            "another transformer",
+            path, tensor_file_count(file), host->count);
     return true;
 }
 

@@ -1,25 +1,25 @@
-/* One position of a causal transformer, as a recurrent network (Katharopoulos et al. 2020,
- * Transformers are RNNs, section 3.4)
+/* A decode step: one position of a causal transformer as a recurrent network (Katharopoulos et al.
+ * 2020, Transformers are RNNs, section 3.4)
  *
- * A layer's attention takes x_i, a row of width elements, and in each head makes q_i, k_i and v_i of
- * D elements from it by three products. With the feature map phi, from R^D to R^F, it remembers
+ * Per layer and head, three products of x_i, a row of width elements, give q_i, k_i and v_i of D
+ * elements. With the feature map phi from R^D to R^F, linear attention has the recurrent state
  *     S_0 = 0, z_0 = 0                                             (16, 17)
  *     S_i = S_{i-1} + phi(k_i) v_i^T                               (18)     [F, D]
  *     z_i = z_{i-1} + phi(k_i)                                     (19)     [F]
  *     out_i = S_i^T phi(q_i) / (phi(q_i).z_i + eps)                (20)     [D]
- * which is what the causal sums of ops/causal_linear_attention.c are at position i. z is kept as one
- * column more of S, as if each v_i ended with a 1. Where attention is softmax's, the layer remembers
- * all keys and values so far instead, and
+ * which are the causal sums of op_causal_linear_attention at position i. z is stored as one more
+ * column of S, as if each v_i ended with a 1. Softmax attention has a KV cache of all keys and
+ * values so far instead, and
  *     out_i = sum_{j<=i} p_j v_j,     p = softmax_j(q_i.k_j / sqrt D)
- * The rest of (20), the heads' product, the residual connections, the norms and the feed-forward
- * network, knows no other positions and is as in nn/transformer.c: after the norm,
+ * The rest of (20), the output product, residual connections, norms and the feed-forward network,
+ * acts on each position separately, as in nn/transformer.c: post-norm
  *     x <- norm1(x + attention(x))      x <- norm2(x + ff2(f(ff1(x))))
- * or before it
+ * or pre-norm
  *     x <- x + attention(norm1(x))      x <- x + ff2(f(ff1(norm2(x))))
- * and in the end one norm more. There is no dropout.
+ * and finally one more norm. There is no dropout.
  *
- * A sequence that has had its max_length positions gets not-a-number as its result, remembers no
- * further key, and its count stays. */
+ * For a sequence that already has max_length positions the result is NaN, and its KV cache and
+ * count stay unchanged. */
 #include "nn/generation/state.h"
 
 static void check_x(const TransformerState *state, const Tensor *x)
@@ -36,11 +36,12 @@ static void check_x(const TransformerState *state, const Tensor *x)
         error_raise("nn_transformer_step: x is %s, expected %s: [sequences, width]",
                     shape_text(x->shape).text, shape_text(state->out.shape).text);
     if (tensor_root(x)->requires_gradient)
-        error_raise("nn_transformer_step: x wants a gradient, and none passes through a step; call "
-                    "tape_recording(tape, false) before x is made");
+        error_raise(
+            "nn_transformer_step: x requires a gradient, and none passes through a step; call "
+            "tape_recording(tape, false) before x is made");
 }
 
-/* Raises where it sees a sequence that is full, and counts the position. */
+/* Counts the position; raises when a sequence is full, unless the step is being recorded. */
 static void count_position(TransformerState *state)
 {
     const int64_t max_length = state->step.max_length;

@@ -1,35 +1,34 @@
-/* A step in two ways; the mathematics is in step.c.
+/* A decode step on CUDA, in two ways; the mathematics is in step.c.
  *
- * For few sequences what takes the time is one kernel waiting for another, and there are four a
- * layer, each with all that can be done before somebody else's result is needed:
+ * Small batches are bound by kernel latency, so a layer is four kernels, each doing all that needs
+ * no other block's result:
  *     attend_small_batch     q, k, v of a head; its attention
  *     multiply_small_batch   the output product, and the residual
  *     multiply_small_batch   ff1, and the activation
  *     multiply_small_batch   ff2, and the residual
- * A norm is of few numbers: every block of the kernel that reads its result works it out again. Blocks
- * ask for the weights that they will need before they wait for the norm. These kernels multiply in
- * Real whatever the step's precision is.
+ * A norm is cheap: every block of the kernel that reads it recomputes it. Blocks prefetch their
+ * weights before they wait for the previous kernel. These kernels multiply in Real, whatever the
+ * precision.
  *
- * For many sequences it is the memory: products are cuBLAS's, and attend_many takes what the layers
- * remember in one pass. */
+ * Large batches are bound by memory: cuBLAS computes the products, and attend_large_batch_* reads
+ * the recurrent state or KV cache once. */
 #include "nn/generation/step_attention.cuh"
 #include "ops/layernorm.cuh"
 #include "ops/linear.h"
 #include "ops/product.h"
 
 enum {
-    SMALL_BATCH =
-        8, /* sequences at most: each is one more sum in the registers of multiply_small_batch */
-    ATTEND_THREADS = 1024,  /* few blocks, of which each has the weights of a head to read */
-    MULTIPLY_THREADS = 128, /* many blocks, which keep all multiprocessors busy */
+    SMALL_BATCH = 8,        /* sequences at most: one accumulator each in multiply_small_batch */
+    ATTEND_THREADS = 1024,  /* few blocks, each of which reads the weights of a head */
+    MULTIPLY_THREADS = 128, /* many blocks, to keep all multiprocessors busy */
     MULTIPLY_WARPS = MULTIPLY_THREADS / WARP,
-    RESIDENT_BLOCKS = 4, /* resident per multiprocessor: enough loads in flight for all bandwidth */
-    LINEAR_TILES = 1,    /* a head is one */
+    RESIDENT_BLOCKS = 4, /* per multiprocessor: enough loads in flight for full bandwidth */
+    LINEAR_TILES = 1,    /* one tile holds a head */
     SOFTMAX_TILES = 4,
 };
 
-/* Numbers that there is room for in the 48 KB of shared memory that a launch may have unasked: the
- * threads' sums, a head, and a row of x; or rows of x alone. */
+/* Elements that fit in the 48 KB of shared memory that a launch gets without an attribute: the
+ * threads' sums, a head and a row of x; or rows of x alone. */
 enum {
     MAX_PARTS = (16 << 10) / sizeof(Real),
     MAX_HEAD = (16 << 10) / sizeof(Real),
@@ -37,20 +36,21 @@ enum {
     MAX_ROWS = (44 << 10) / sizeof(Real),
 };
 
-/* ----------------------------------------------------------------------------------------- places */
+/* --------------------------------------------------------------------------------------
+ * workspace */
 
-/* Numbers of scratch memory, and where they begin. */
+/* Offsets in the workspace, in elements. */
 struct Layout {
     bool small_batch;
     int64_t attended, first, second, normed; /* [B, width] */
     int64_t hidden;                          /* [B, inner] */
-    int64_t packed, moments;                 /* many: [B, 3 width], [B, 2] */
-    int64_t memory; /* [B, H, head_elements], where shared memory has no room */
+    int64_t packed, moments;                 /* large batch: [B, 3 width], [B, 2] */
+    int64_t memory; /* [B, H, head_elements], if a head exceeds shared memory */
     int64_t scores; /* softmax: [B, H, max_length] */
     int64_t size;
 };
 
-/* Takes count numbers, which begin where packs may; returns where. */
+/* Reserves count elements, aligned for packs; returns their offset. */
 static int64_t reserve(Layout *layout, int64_t count)
 {
     enum { UNIT = 16 };
@@ -96,9 +96,10 @@ static Layout layout_of(const TransformerStep *step)
     return l;
 }
 
-/* ------------------------------------------------------------------------------------------ walks */
+/* -----------------------------------------------------------------------------------------
+ * tiling */
 
-/* What a block of so many threads takes in a turn. */
+/* The tiling of a matrix [rows, C] for blocks of `threads` threads. */
 static Tiling tiling_of(int W, int64_t rows, int64_t C, int threads)
 {
     Tiling tiling = { (int)C, C < threads ? (int)C : threads, 1 };
@@ -109,7 +110,7 @@ static Tiling tiling_of(int W, int64_t rows, int64_t C, int threads)
     return tiling;
 }
 
-/* Whether packs of four may be taken of what a layer remembers, by blocks of so many threads. */
+/* Whether blocks of `threads` threads can load a layer's state in packs of four. */
 static bool state_in_packs(const TransformerStep *step, const StepLayer *layer, int threads)
 {
     const int64_t C = step->softmax ? step->D : step->D + 1;
@@ -120,7 +121,7 @@ static bool state_in_packs(const TransformerStep *step, const StepLayer *layer, 
     return step->F * C % 4 == 0 && packs_fit<4>(layer->sums);
 }
 
-/* The tiling is missing. */
+/* The caller sets the tiling. */
 static StepAttention attention_of(const TransformerStep *step, const StepLayer *layer,
                                   const Layout &l)
 {
@@ -136,20 +137,21 @@ static StepAttention attention_of(const TransformerStep *step, const StepLayer *
     return a;
 }
 
-static size_t bytes_of(int64_t numbers)
+static size_t bytes_of(int64_t elements)
 {
-    return (size_t)numbers * sizeof(Real);
+    return (size_t)elements * sizeof(Real);
 }
 
-/* Numbers in shared memory. */
+/* Elements of shared memory. */
 template <int W> static int64_t attention_elements(const StepAttention &a)
 {
     return part_elements<W>(a.tiling) + (a.memory ? 0 : head_elements(a));
 }
 
-/* -------------------------------------------------------------------------------- a step's ending */
+/* -----------------------------------------------------------------------------------------
+ * counts */
 
-/* Sequence b has had one position more. */
+/* Counts a position of sequence b. */
 __device__ static inline void advance(int32_t *counts, int32_t *positions, int64_t max_length,
                                       int64_t b)
 {
@@ -158,12 +160,14 @@ __device__ static inline void advance(int32_t *counts, int32_t *positions, int64
     positions[b] = count < max_length ? count : (int32_t)max_length - 1;
 }
 
-/* =================================================================================== few sequences */
+/* =================================================================================== small
+ * batches */
 
-/* mean and 1 / sqrt(variance + eps) of a row x [n], of which y gets a copy: by a warp. y may be x. */
+/* moments = mean and 1 / sqrt(variance + eps) of a row x [n], by one warp; y <- x, and y may be
+ * x. */
 __device__ static inline void row_moments(Real *moments, Real *y, const Real *x, Real eps, int n)
 {
-    enum { PREFETCHED = 8 }; /* are asked for at once */
+    enum { PREFETCHED = 8 }; /* loads in flight per lane */
     const int lane = (int)threadIdx.x % WARP;
     Real sum = 0, squares = 0;
     for (int piece = lane; piece < n; piece += PREFETCHED * WARP) {
@@ -188,14 +192,14 @@ __device__ static inline void row_moments(Real *moments, Real *y, const Real *x,
     }
 }
 
-/* A norm of rows, by a block of BLOCK threads. Of its weight and bias a thread asks for PREFETCHED numbers
- * early, so that they are here when the rows are. */
+/* A norm of rows by a block of BLOCK threads. Each thread prefetches PREFETCHED elements of weight
+ * and bias, which arrive before the rows do. */
 template <int BLOCK, int PREFETCHED> struct RowNorm {
     StepNorm norm;
     int n;
     Real weight[PREFETCHED], bias[PREFETCHED];
 
-    __device__ RowNorm(const StepNorm &of, int numbers) : norm(of), n(numbers)
+    __device__ RowNorm(const StepNorm &of, int elements) : norm(of), n(elements)
     {
 #pragma unroll
         for (int i = 0; i < PREFETCHED; i++) {
@@ -205,7 +209,7 @@ template <int BLOCK, int PREFETCHED> struct RowNorm {
         }
     }
 
-    /* A column of y [B, n] */
+    /* Normalizes column c of y [B, n]. */
     __device__ void apply(Real *y, const Real *moments, int B, int c, Real w, Real shift)
     {
         for (int b = 0; b < B && c < n; b++)
@@ -213,7 +217,7 @@ template <int BLOCK, int PREFETCHED> struct RowNorm {
     }
 };
 
-/* y [B, n] <- the norm of x [B, n], or x where there is none. Ends with a barrier; y may be x. */
+/* y [B, n] <- norm(x [B, n]), or x if there is no norm. Ends with a barrier; y may be x. */
 template <int BLOCK, int PREFETCHED>
 __device__ static void norm_rows(Real *y, const Real *x, RowNorm<BLOCK, PREFETCHED> &norm, int B)
 {
@@ -232,7 +236,7 @@ __device__ static void norm_rows(Real *y, const Real *x, RowNorm<BLOCK, PREFETCH
     __syncthreads();
 }
 
-/* Rows of a weight in a warp's registers, PACKS packs a lane of each at a time. */
+/* Rows of a weight in a warp's registers: pieces of PACKS packs per lane and row. */
 template <int W, int ROWS, int PACKS> struct WeightRows {
     enum { PIECE = WARP * W * PACKS };
     Reals<W> pack[ROWS][PACKS];
@@ -242,7 +246,7 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
         return (p * WARP + (int)threadIdx.x % WARP) * W;
     }
 
-    /* The columns from `piece` on of rows of n numbers, that are row_step numbers apart. */
+    /* Loads the columns from `piece` on of rows of n elements with stride row_step. */
     __device__ void load(const Real *rows, int64_t row_step, int piece, int n)
     {
 #pragma unroll
@@ -253,7 +257,7 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
                     pack[r][p] = load_pack<W>(&rows[r * row_step + piece + column(p)]);
     }
 
-    /* sums += the products with the same columns of x [count, n]. */
+    /* sums += dot products with the same columns of x [count, n]. */
     template <int COUNT>
     __device__ void add_products(Real (&sums)[ROWS][COUNT], const Real *x, int count, int piece,
                                  int n)
@@ -266,18 +270,18 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
             for (int b = 0; b < COUNT; b++) {
                 if (COUNT > 1 && b >= count)
                     continue;
-                const Reals<W> numbers = load_pack<W>(&x[b * n + piece + column(p)]);
+                const Reals<W> elements = load_pack<W>(&x[b * n + piece + column(p)]);
 #pragma unroll
                 for (int r = 0; r < ROWS; r++)
 #pragma unroll
                     for (int k = 0; k < W; k++)
-                        sums[r][b] += pack[r][p].number[k] * numbers.number[k];
+                        sums[r][b] += pack[r][p].number[k] * elements.number[k];
             }
         }
     }
 
-    /* sums <- the rows' products with x [count, n], in every lane; the first piece of the rows is
-     * here already if loaded says so. */
+    /* sums <- dot products of the rows with x [count, n], in every lane. loaded: the first piece is
+     * already in registers. */
     template <int COUNT>
     __device__ void multiply(Real (&sums)[ROWS][COUNT], const Real *x, int count, const Real *rows,
                              int64_t row_step, int n, bool loaded)
@@ -296,16 +300,16 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
     }
 };
 
-/* What a kernel takes: the norm of x [B, n], or x where there is none. normed: where the norm is written
- * for the kernels after, or NULL. */
+/* A kernel's input: norm(x [B, n]), or x if there is no norm. normed: where to store it for later
+ * kernels, or NULL. */
 struct StepInput {
     const Real *x;
     StepNorm norm;
     Real *normed;
 };
 
-/* What a head remembers, and its row of the result, once its threads have written its query, key and
- * value to m: by THREADS of them. */
+/* Updates a head's recurrent state or KV cache and computes its row of the result, by THREADS
+ * threads that have stored its query, key and value in m. */
 template <int W, bool SOFTMAX, int THREADS>
 __device__ static inline void attend_head(const StepAttention &a, const HeadMemory &m, int64_t head,
                                           int position, Reals<W> (&ahead)[LINEAR_TILES])
@@ -321,7 +325,7 @@ __device__ static inline void attend_head(const StepAttention &a, const HeadMemo
         attend_linear(a, m, head, ahead);
 }
 
-/* A block a head; a warp makes an element of its query, key and value at a time. */
+/* One block per head; each warp computes one element of query, key and value at a time. */
 template <int W, bool SOFTMAX>
 __global__ void __launch_bounds__(ATTEND_THREADS)
     attend_small_batch(const __grid_constant__ StepAttention a,
@@ -364,7 +368,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
     attend_head<W, SOFTMAX, ATTEND_THREADS>(a, m, head, position, ahead);
 }
 
-/* out = f(x weight^T + bias) + residual, of few rows */
+/* out = f(x weight^T + bias) + residual for a small batch */
 struct SmallBatchProduct {
     Real *out;    /* [B, O] */
     StepInput in; /* [B, I] */
@@ -374,7 +378,7 @@ struct SmallBatchProduct {
     int B, I, O;
 };
 
-/* A warp a column of out; COUNT: B at most. */
+/* One warp per column of out; COUNT: upper bound of B. */
 template <int W, int COUNT>
 __global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers it would spill */
     multiply_small_batch(const __grid_constant__ SmallBatchProduct p)
@@ -412,7 +416,7 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers i
         p.out[lane * p.O + o] = activation_of(p.activation, sum + bias) + residual;
 }
 
-/* A block a sequence: out [B, width] <- the last norms of x, where there are any. */
+/* One block per sequence: out [B, width] <- last(norm(x)), each norm if there is one. */
 __global__ void __launch_bounds__(MULTIPLY_THREADS)
     finish_small_batch(Real *out, const Real *x, StepNorm norm, StepNorm last, int32_t *counts,
                        int32_t *positions, int64_t max_length, int width)
@@ -429,7 +433,7 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
         advance(counts, positions, max_length, b);
 }
 
-/* begins: whether it is the step's first kernel, before which every earlier kernel must complete. */
+/* begins: this is the step's first kernel, which must wait until all earlier kernels complete. */
 template <int W, bool SOFTMAX>
 static void launch_attend_small_batch(const TransformerStep *step, StepAttention a,
                                       const StepInput &in, const StepLinear &input, bool begins)
@@ -480,7 +484,8 @@ static void attention_small_batch(const TransformerStep *step, const StepLayer *
     launch(step, a, in, layer->input, layer == step->layer);
 }
 
-/* Each layer leaves its residual stream, x + f(x); with post-norm its last norm is still to be taken. */
+/* Each layer stores its residual stream, x + f(x); post-norm leaves its last norm pending for the
+ * next kernel. */
 static void step_small_batch(Real *out, const Real *x, const TransformerStep *step, const Layout &l)
 {
     Real *const attended = step->scratch + l.attended, *const hidden = step->scratch + l.hidden;
@@ -523,9 +528,10 @@ static void step_small_batch(Real *out, const Real *x, const TransformerStep *st
                      pending, step->norm, step->counts, step->positions, step->max_length, width);
 }
 
-/* ================================================================================== many sequences */
+/* =================================================================================== large
+ * batches */
 
-/* The query, key and value of a head, from packed [B, 3 width] = [queries, keys, values]. */
+/* Loads a head's query, key and value from packed [B, 3 width] = [queries, keys, values]. */
 template <int BLOCK>
 __device__ static inline void unpack(const StepAttention &a, const HeadMemory &m,
                                      const Real *packed, unsigned b, unsigned h)
@@ -540,8 +546,8 @@ __device__ static inline void unpack(const StepAttention &a, const HeadMemory &m
     }
 }
 
-/* One head per block at a time. The next head's barrier comes before its first write to sums that
- * this head's threads still read. */
+/* One block per head, then the next head. The next head's barrier precedes its first write to sums,
+ * which this head's threads still read. */
 template <int W>
 __global__ void __launch_bounds__(THREADS, RESIDENT_BLOCKS)
     attend_large_batch_softmax(const __grid_constant__ StepAttention a, const Real *packed,
@@ -558,7 +564,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT_BLOCKS)
     }
 }
 
-/* a with D = F = SIZE as constants, if SIZE is not 0: each feature is then of one number. */
+/* a with the constants D = F = SIZE if SIZE is not 0; phi is elementwise then. */
 template <int SIZE> __device__ static inline StepAttention of_size(StepAttention a)
 {
     if (SIZE > 0) {
@@ -570,7 +576,7 @@ template <int SIZE> __device__ static inline StepAttention of_size(StepAttention
 
 /* One warp per block, one head at a time. SIZE as in attend_linear_by_warp. */
 template <int SIZE>
-__global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* resident: as RESIDENT_BLOCKS */
+__global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* as RESIDENT_BLOCKS */
     attend_large_batch_linear(const __grid_constant__ StepAttention given, const Real *packed,
                               unsigned heads)
 {
@@ -716,7 +722,7 @@ static void join_large_batch(const TransformerStep *step, Real *out, const Real 
                           norm.bias, norm.eps, step->B, step->width);
 }
 
-/* What a branch takes: the norm of x, or with post-norm x. */
+/* The input of a branch: norm(x) for pre-norm, x for post-norm. */
 static const Real *branch_input(const TransformerStep *step, const Real *x, const StepNorm &norm,
                                 const Layout &l)
 {
@@ -754,7 +760,8 @@ static void step_large_batch(Real *out, const Real *x, const TransformerStep *st
            step->max_length, step->B);
 }
 
-/* ------------------------------------------------------------------------------------- launchers */
+/* -------------------------------------------------------------------------------------
+ * launchers */
 extern "C" int64_t transformer_step_scratch_cuda(const TransformerStep *step)
 {
     return layout_of(step).size;

@@ -1,10 +1,10 @@
-/* Attention at one position of one head: by a block, or for linear attention of large batches by a
- * warp.
+/* Attention of one head at one position, by a block; or, for linear attention of large batches, by
+ * a warp.
  *   linear    T += k [v, 1]^T     [num, den] = q^T T     out = num / (den + eps)
- *             where T [F, D + 1] has z for its last column, and q and k are the features
+ *             with T = [S, z] [F, D + 1]; q and k are features
  *   softmax   s_j = q.k_j / sqrt D     out = sum_j e^(s_j - m) v_j / sum_j e^(s_j - m)
- * Reading and writing T, or reading all keys and values, takes most of the time: each element is read
- * once, contiguous elements by consecutive threads. */
+ * Both are bound by memory: by reading and writing T, or reading the KV cache. Each element is read
+ * once, and the accesses of a warp are coalesced. */
 #ifndef TAPEGRAD_NN_GENERATION_STEP_ATTENTION_CUH
 #define TAPEGRAD_NN_GENERATION_STEP_ATTENTION_CUH
 
@@ -15,18 +15,19 @@
 #include "ops/rows.cuh"
 #include "tensor/copy.cuh"
 
-/* ---------------------------------------------------------------------------------------- a matrix
- * [rows, C] that lies row after row, as a block takes it: groups span threads take W neighbouring
- * numbers each, and then those W groups rows further on, so that a thread stays in its W columns and
- * holds their sums. Where C is more than there are threads, span columns are taken at a time. */
+/* ------------------------------------------------------------------------------------------ tiling
+ * How a block iterates over a row-major matrix [rows, C]: in tiles of W groups rows by span
+ * columns, in which each of groups span threads holds W consecutive elements. From tile to tile a
+ * thread stays in its W columns, so that it holds their sums in registers. If C exceeds the number
+ * of threads, the block processes span columns at a time. */
 struct Tiling {
     int C, span, groups;
 };
 
-/* A thread's numbers in its first turn. */
+/* A thread's elements in the first tile. */
 template <int W> struct ThreadTile {
     bool active;
-    int first; /* where they begin in the matrix */
+    int first; /* offset in the matrix */
     int row[W], column[W];
 };
 
@@ -34,59 +35,59 @@ template <int W>
 __device__ static inline ThreadTile<W> thread_tile(const Tiling &tiling, int first_column)
 {
     ThreadTile<W> p;
-    const int number = (int)threadIdx.x * W;
+    const int first = (int)threadIdx.x * W;
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        p.row[k] = (number + k) / tiling.span;
-        p.column[k] = first_column + (number + k) % tiling.span;
+        p.row[k] = (first + k) / tiling.span;
+        p.column[k] = first_column + (first + k) % tiling.span;
     }
     p.first = p.row[0] * tiling.C + p.column[0];
     p.active = (int)threadIdx.x < tiling.groups * tiling.span && p.column[W - 1] < tiling.C;
     return p;
 }
 
-/* Rows of a turn. */
+/* Rows per tile. */
 template <int W> __device__ static inline int tile_rows(const Tiling &tiling)
 {
     return W * tiling.groups;
 }
 
-/* Its numbers in TILES turns, the first of which begins at this row of so many. */
+/* Loads the thread's elements of TILES tiles, from `row` on, of a matrix of `rows` rows. */
 template <int W, int TILES>
-__device__ static inline void load_tiles(Reals<W> (&numbers)[TILES], const Real *matrix,
+__device__ static inline void load_tiles(Reals<W> (&elements)[TILES], const Real *matrix,
                                          const Tiling &tiling, const ThreadTile<W> &p, int row,
                                          int rows)
 {
 #pragma unroll
     for (int t = 0; t < TILES; t++, row += tile_rows<W>(tiling))
         if (p.active && row + p.row[0] < rows)
-            numbers[t] = load_pack<W>(&matrix[(int64_t)row * tiling.C + p.first]);
+            elements[t] = load_pack<W>(&matrix[(int64_t)row * tiling.C + p.first]);
 }
 
-/* ------------------------------------------------------------------------------------------ a head */
+/* ------------------------------------------------------------------------------------------ a
+ * head */
 struct StepAttention {
     int H, D, F, max_length;
     FeatureMap features;
-    Real scale, eps; /* what queries and keys, or their products are multiplied by; the divisor's */
+    Real scale, eps;            /* of queries and keys, or of scores; added to den */
     const Real *projection;     /* [F, D] or NULL */
     Real *sums, *keys, *values; /* as in StepLayer */
     const int32_t *counts;      /* [B] */
     Real *attended;             /* [B, H D]: the result */
     Real *scores;               /* softmax: [B, H, max_length] */
-    Real *memory;               /* [B, H, head_elements] for heads that shared memory has no room
-                                  * for, else NULL */
-    Tiling tiling;              /* over T, or the values */
+    Real *memory;               /* [B, H, head_elements] if a head exceeds shared memory, or NULL */
+    Tiling tiling;              /* of T, or of the values */
 };
 
-/* Where a head's numbers are meanwhile. */
+/* A head's intermediates. */
 struct HeadMemory {
-    Real *query, *key, *value;           /* [D], [D], [D + 1]: the last one is 1 */
-    Real *query_features, *key_features; /* [F]; may be query and key */
+    Real *query, *key, *value;           /* [D], [D], [D + 1]: value[D] = 1 */
+    Real *query_features, *key_features; /* [F]; query and key themselves for elementwise maps */
     Real *sums;                          /* [D + 1] */
-    Real *parts;                         /* [W groups, span]: the threads' sums, in shared memory */
+    Real *parts;                         /* [W groups, span] in shared memory: the threads' sums */
 };
 
-/* Whether a map takes a number at a time; else each feature is of all numbers. */
+/* Whether phi is elementwise; otherwise each feature depends on all elements. */
 __host__ __device__ static inline bool maps_elementwise(FeatureMap features)
 {
     return features <= FEATURES_SQUARED_RELU;
@@ -102,7 +103,7 @@ template <int W> __host__ __device__ static inline int64_t part_elements(const T
     return W * tiling.groups * tiling.span;
 }
 
-/* The parts of `memory` [head_elements]. */
+/* Divides memory [head_elements]. */
 __device__ static inline HeadMemory head_memory(const StepAttention &a, Real *memory, Real *parts)
 {
     HeadMemory m;
@@ -119,7 +120,7 @@ __device__ static inline HeadMemory head_memory(const StepAttention &a, Real *me
     return m;
 }
 
-/* In shared memory after the threads' sums, or in a.memory. */
+/* The same in shared memory, after the threads' sums, or in a.memory. */
 template <int W>
 __device__ static inline HeadMemory block_memory(const StepAttention &a, int64_t head, Real *shared)
 {
@@ -127,9 +128,10 @@ __device__ static inline HeadMemory block_memory(const StepAttention &a, int64_t
     return head_memory(a, a.memory ? a.memory + head * head_elements(a) : after, shared);
 }
 
-/* ---------------------------------------------------------------------------------------- features */
+/* ----------------------------------------------------------------------------------------
+ * features */
 
-/* A number of a query or key as it is normed in memory. */
+/* An element of a query or key as HeadMemory stores it. */
 __device__ static inline Real mapped_element(const StepAttention &a, Real x)
 {
     if (a.features == FEATURES_SQUARED_RELU)
@@ -137,7 +139,7 @@ __device__ static inline Real mapped_element(const StepAttention &a, Real x)
     return maps_elementwise(a.features) ? phi(a.features, x) : a.scale * x;
 }
 
-/* features [F] <- w x, of w [F, D]: a warp a feature. */
+/* features [F] <- projection [F, D] x, one warp per feature. */
 __device__ static inline void project(Real *features, const Real *x, const StepAttention &a)
 {
     for (int f = (int)threadIdx.x / WARP; f < a.F; f += (int)blockDim.x / WARP) {
@@ -150,7 +152,7 @@ __device__ static inline void project(Real *features, const Real *x, const StepA
     }
 }
 
-/* Softmax in place, as op_softmax: by a warp. */
+/* Softmax in place, as op_softmax, by one warp. */
 __device__ static inline void softmax_features(Real *features, int64_t F)
 {
     const Real m = max_of_row<WARP>(features, F), sum = exp_sum_of_row<WARP>(features, m, F);
@@ -158,7 +160,7 @@ __device__ static inline void softmax_features(Real *features, int64_t F)
         features[f] = exp(features[f] - m) / sum;
 }
 
-/* e^(y - |x|^2 / 2) / sqrt F in place of y, as op_random_features: by a warp. */
+/* y <- e^(y - |x|^2 / 2) / sqrt F in place, as op_random_features, by one warp. */
 __device__ static inline void random_features(Real *features, const Real *x, int64_t F, int64_t D)
 {
     Real n = 0;
@@ -170,8 +172,8 @@ __device__ static inline void random_features(Real *features, const Real *x, int
         features[f] = scale * exp(features[f] - n);
 }
 
-/* The features that take all numbers of the query and the key, which every thread sees already. Ends
- * with a barrier. */
+/* Features that depend on all elements of the query and the key. Needs a barrier before, ends with
+ * one. */
 __device__ static inline void make_features(const StepAttention &a, const HeadMemory &m)
 {
     const int warp = (int)threadIdx.x / WARP, last = (int)blockDim.x / WARP - 1;
@@ -192,19 +194,20 @@ __device__ static inline void make_features(const StepAttention &a, const HeadMe
     __syncthreads();
 }
 
-/* -------------------------------------------------------------------------------- mixing by a block
- * By all threads of a block; the query, key and value have been put into memory before a barrier. */
+/* ------------------------------------------------------------------------------ attention by a
+ * block All threads of a block participate. The query, key and value were stored before a
+ * barrier. */
 
-/* sums <- what the threads hold of the span of columns from this one on. */
+/* sums <- the threads' sums `held`, reduced, for span columns from first_column on. */
 template <int W>
 __device__ static inline void add_up(const Tiling &tiling, const HeadMemory &m,
                                      const ThreadTile<W> &p, int first_column, Reals<W> held)
 {
-    const int number = (int)threadIdx.x * W;
+    const int first = (int)threadIdx.x * W;
 #pragma unroll
     for (int k = 0; k < W; k++)
         if (p.active)
-            m.parts[number + k] = held.number[k];
+            m.parts[first + k] = held.number[k];
     __syncthreads();
     for (int c = (int)threadIdx.x; c < tiling.span && first_column + c < tiling.C;
          c += blockDim.x) {
@@ -223,28 +226,28 @@ __device__ static inline void write_attended(const StepAttention &a, const HeadM
         a.attended[head * a.D + d] = m.sums[d] / divisor;
 }
 
-/* The result past the sequence's max_length position; the state stays unchanged. */
+/* The result of a full sequence, whose state stays unchanged. */
 template <int BLOCK> __device__ static inline void write_nan(const StepAttention &a, int64_t head)
 {
     for (int d = (int)(threadIdx.x % BLOCK); d < a.D; d += BLOCK)
         a.attended[head * a.D + d] = (Real)NAN;
 }
 
-/* A turn of T, from this row on: T += k [v, 1]^T, held += T^T q. */
+/* One tile of T, from `row` on: T += k [v, 1]^T, held += T^T q. */
 template <int W>
-__device__ static inline void update_tile(Reals<W> &held, Reals<W> numbers, Real *T,
+__device__ static inline void update_tile(Reals<W> &held, Reals<W> elements, Real *T,
                                           const StepAttention &a, const HeadMemory &m,
                                           const ThreadTile<W> &p, const Reals<W> &value, int row)
 {
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        numbers.number[k] += m.key_features[row + p.row[k]] * value.number[k];
-        held.number[k] += m.query_features[row + p.row[k]] * numbers.number[k];
+        elements.number[k] += m.key_features[row + p.row[k]] * value.number[k];
+        held.number[k] += m.query_features[row + p.row[k]] * elements.number[k];
     }
-    contribute_pack<W>(&T[(int64_t)row * a.tiling.C + p.first], false, numbers);
+    contribute_pack<W>(&T[(int64_t)row * a.tiling.C + p.first], false, elements);
 }
 
-/* ahead: load_tiles of T from the first row and column on. */
+/* ahead: the prefetched first tiles of T. */
 template <int W, int TILES>
 __device__ static inline void attend_linear(const StepAttention &a, const HeadMemory &m,
                                             int64_t head, Reals<W> (&ahead)[TILES])
@@ -272,7 +275,8 @@ __device__ static inline void attend_linear(const StepAttention &a, const HeadMe
     write_attended(a, m, head, m.sums[a.D] + a.eps);
 }
 
-/* scores [count] <- q.k_j / sqrt D. As many lanes share a key as its packs need, at most a warp. */
+/* scores [count] <- q.k_j / sqrt D. A power of two of lanes, at most a warp, shares the packs of a
+ * key. */
 template <int W>
 __device__ static inline void score_keys(Real *scores, const StepAttention &a, const Real *query,
                                          const Real *keys, int count)
@@ -297,7 +301,7 @@ __device__ static inline void score_keys(Real *scores, const StepAttention &a, c
     }
 }
 
-/* scores [count] <- e^(s_j - m); returns their sum. */
+/* scores [count] <- e^(s_j - m) with m = max_j s_j; returns their sum. */
 template <int BLOCK> __device__ static inline Real softmax_scores(Real *scores, int count)
 {
     const Real m = max_of_row<BLOCK>(scores, count);
@@ -317,21 +321,22 @@ __device__ static inline void accumulate_values(const StepAttention &a, const He
     const int rows = tile_rows<W>(a.tiling);
     for (int column = 0; column < a.D; column += a.tiling.span) {
         const ThreadTile<W> p = thread_tile<W>(a.tiling, column);
-        Reals<W> held = {}, numbers[TILES] = {};
+        Reals<W> held = {}, elements[TILES] = {};
         for (int row = 0; row < count; row += TILES * rows) {
-            load_tiles(numbers, values, a.tiling, p, row, count);
+            load_tiles(elements, values, a.tiling, p, row, count);
 #pragma unroll
             for (int t = 0; t < TILES; t++)
 #pragma unroll
                 for (int k = 0; k < W; k++)
                     if (p.active && row + t * rows + p.row[k] < count)
-                        held.number[k] += scores[row + t * rows + p.row[k]] * numbers[t].number[k];
+                        held.number[k] += scores[row + t * rows + p.row[k]] * elements[t].number[k];
         }
         add_up<W>(a.tiling, m, p, column, held);
     }
 }
 
-/* A block of BLOCK threads; position is below max_length. */
+/* Appends the key and value to the KV cache at position < max_length, then attends; BLOCK
+ * threads. */
 template <int W, int TILES, int BLOCK>
 __device__ static inline void attend_softmax(const StepAttention &a, const HeadMemory &m,
                                              int64_t head, int position)
@@ -352,13 +357,13 @@ __device__ static inline void attend_softmax(const StepAttention &a, const HeadM
     write_attended(a, m, head, divisor);
 }
 
-/* --------------------------------------------------------------------- linear attention by one warp
- * A lane updates and sums whole columns, so that no sum is shared but the divisor's. Where D = F = SIZE
- * is a constant, T is meanwhile in shared memory: columns are read there without bank conflicts, and
- * global memory is read and written in packs of 16 bytes. SIZE 0: any D and F, and T stays in global
- * memory. */
+/* --------------------------------------------------------------------- linear attention by one
+ * warp Each lane updates and sums whole columns, so that only den is reduced across lanes. If D = F
+ * = SIZE is a constant, T is staged in shared memory: columns are read there without bank
+ * conflicts, and global memory is accessed in packs of 16 bytes. SIZE 0: any D and F, and T stays
+ * in global memory. */
 
-/* T's elements of SIZE in shared memory. */
+/* Elements of T in shared memory. */
 template <int SIZE> constexpr int state_size = (SIZE + 1) * SIZE;
 
 template <int SIZE> __device__ static inline void load_state(Real *state, const Real *T)
@@ -385,8 +390,8 @@ template <int SIZE> __device__ static inline void store_state(Real *T, const Rea
             contribute_pack<W>(&T[i], false, load_pack<W>(&state[i]));
 }
 
-/* T_fc += k_f v for all rows f of a column [F] whose elements are C apart; returns sum_f q_f T_fc.
- * The loads of ROWS rows are in flight together. */
+/* T_fc += k_f v for all rows f of a column [F] of stride C; returns sum_f q_f T_fc. The loads of
+ * ROWS rows are in flight together. */
 template <int ROWS, int W>
 __device__ static inline Real update_column(Real *column, const HeadMemory &m, Real v, int F, int C)
 {
@@ -414,7 +419,7 @@ __device__ static inline Real update_column(Real *column, const HeadMemory &m, R
     return sum;
 }
 
-/* T: in shared memory or not; the features and values are there for all lanes. */
+/* T in shared or global memory; features and values are visible to all lanes. */
 template <int SIZE>
 __device__ static inline void attend_linear_by_warp(const StepAttention &a, const HeadMemory &m,
                                                     Real *T, Real *attended)

@@ -1,13 +1,13 @@
-/* One position of a transformer on the CPU: see step.c for what is computed.
+/* A decode step on the CPU; the mathematics is in step.c.
  *
- * A group of sequences goes through all layers together, and a team of threads works at it:
- *   - few sequences are one group, and all threads its team. Each takes some rows of a weight matrix
- *     for all sequences, or some heads, or some sequences; barriers lie between. A product then is
- *     bound by reading the weights, and they are read once.
- *   - many sequences are cut into groups, one a thread at a time, which is a team by itself: what a
- *     group holds stays in its cache.
- * A result's bits do not depend on the number of threads. Of how many sequences there are they know
- * only whether there are LARGE_BATCH. */
+ * A team of threads takes a group of sequences through all layers:
+ *   - a small batch is one group, and all threads are its team. They share the rows of each weight,
+ *     the heads or the sequences; barriers separate these. The products are bound by reading the
+ *     weights, which are read once.
+ *   - a large batch is divided into groups, and each thread is a team of its own: a group's
+ *     intermediates stay in its thread's cache.
+ * A result's bits do not depend on the number of threads. They depend on the batch size only
+ * through LARGE_BATCH. */
 #include "nn/generation/product_cpu.h"
 #include "nn/generation/step.h"
 #include "ops/activation.h"
@@ -19,23 +19,23 @@
 #include <omp.h>
 
 enum {
-    LARGE_BATCH = 8,        /* sequences; from so many on, products take blocks of them */
-    GROUP = 32,             /* sequences of one thread */
-    WORTH_A_TEAM = 1 << 17, /* multiplications, below which a layer's barriers would take longer */
+    LARGE_BATCH = 8,        /* sequences from which on products use blocks of sequences */
+    GROUP = 32,             /* sequences per thread of a large batch */
+    WORTH_A_TEAM = 1 << 17, /* multiplications per layer; with fewer, barriers cost more */
 };
 
-/* One thread's view of its team's work. */
+/* One thread's view of its team. */
 typedef struct Team {
     const TransformerStep *step;
-    int64_t part, parts; /* this thread of so many */
-    int64_t first, B;    /* the group: sequences from first on */
-    Real *x;             /* [B, width]: what passes from layer to layer */
+    int64_t part, parts; /* this thread's index in the team, the team's size */
+    int64_t first, B;    /* the group: B sequences from first on */
+    Real *x;             /* [B, width]: the residual stream */
     Real *normed;        /* [B, width] */
     Real *packed;        /* [B, 3 width]: queries, keys, values */
     Real *attended;      /* [B, width] */
     Real *inner;         /* [B, inner] */
-    Real *work;          /* this thread's own: features, or weights of attention, */
-    Real *buffer;        /* and what step_product wants; NULL for few sequences */
+    Real *work;          /* private to the thread: features, or softmax scores */
+    Real *buffer;        /* private: step_product's buffer; NULL for a small batch */
 } Team;
 
 static int64_t minimum(int64_t a, int64_t b)
@@ -43,7 +43,7 @@ static int64_t minimum(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Rounded up to whole cache lines, so that threads do not write to the same. */
+/* Rounds up to whole cache lines, to avoid false sharing. */
 static int64_t lines(int64_t count)
 {
     return (count + LINE - 1) / LINE * LINE;
@@ -56,7 +56,7 @@ static void wait_for_team(const Team *team)
     }
 }
 
-/* Which of `size` things are this thread's, by the multiple. */
+/* This thread's share of `size` items, in units of `multiple`. */
 typedef struct Range {
     int64_t begin, end;
 } Range;
@@ -68,7 +68,8 @@ static Range share(const Team *team, int64_t size, int64_t multiple)
                     minimum(pieces * (team->part + 1) / team->parts * multiple, size) };
 }
 
-/* --------------------------------------------------------------------------------------- products */
+/* ---------------------------------------------------------------------------------------
+ * products */
 ALWAYS_INLINE Vector load(const Real *x)
 {
     return *(const UnalignedVector *)(const void *)x;
@@ -79,7 +80,8 @@ ALWAYS_INLINE void store(Real *x, Vector value)
     *(UnalignedVector *)(void *)x = value;
 }
 
-/* out [B, rows] = x [B, n] weight^T + bias, or the same added: this thread's rows. */
+/* out [B, rows] = x [B, n] weight^T + bias, or out += that, for this thread's rows, which it
+ * returns. */
 static Range linear(const Team *team, Real *out, bool add, const Real *x, StepLinear linear,
                     int64_t n, int64_t rows)
 {
@@ -98,9 +100,10 @@ static Range linear(const Team *team, Real *out, bool add, const Real *x, StepLi
     return range;
 }
 
-/* ---------------------------------------------------------------------------------- feature maps */
+/* ---------------------------------------------------------------------------------- feature
+ * maps */
 
-/* phi(x), out [D], of a map that goes element by element. */
+/* out [D] = phi(x) for an elementwise map. */
 ALWAYS_INLINE void map_elements(FeatureMap features, Real *out, const Real *x, int64_t D)
 {
     int64_t d = 0;
@@ -116,7 +119,7 @@ static void map_squared_relu(Real *out, const Real *x, int64_t D)
         out[d] = relu(x[d]) * relu(x[d]);
 }
 
-/* Keys' features as op_random_features makes them, queries' divided by their sum. */
+/* Keys: as op_random_features. Queries: softmax, as in nn/attention.c. */
 static void map_random(Real *out, const Real *x, const Real *projection, bool query, int64_t F,
                        int64_t D)
 {
@@ -135,7 +138,7 @@ static void map_random(Real *out, const Real *x, const Real *projection, bool qu
         out[f] *= scale;
 }
 
-/* out [F] = phi(x), x [D], as nn/attention.c maps it; buffer [D] */
+/* out [F] = phi(x [D]), as in nn/attention.c; buffer [D] */
 WHOLE_VECTORS static void map(const TransformerStep *step, const StepLayer *layer, Real *out,
                               const Real *x, bool query, Real *buffer)
 {
@@ -171,9 +174,10 @@ WHOLE_VECTORS static void map(const TransformerStep *step, const StepLayer *laye
     }
 }
 
-/* -------------------------------------------------------------------------------------- attention */
+/* --------------------------------------------------------------------------------------
+ * attention */
 
-/* Some vectors of columns, their number known when compiling: S <- S + b v^T, out = S^T a. */
+/* S <- S + b v^T, out = S^T a for `vectors` vectors of columns, a compile-time constant. */
 ALWAYS_INLINE void advance_columns(int vectors, Real *out, Real *S, const Real *a, const Real *b,
                                    const Real *v, int64_t F, int64_t stride)
 {
@@ -190,7 +194,7 @@ ALWAYS_INLINE void advance_columns(int vectors, Real *out, Real *S, const Real *
         store(out + i * LANES, sum[i]);
 }
 
-/* One column: S <- S + value b; S^T a */
+/* One column: S <- S + b value; returns S^T a. */
 static Real advance_column(Real *S, const Real *a, const Real *b, Real value, int64_t F,
                            int64_t stride)
 {
@@ -202,7 +206,7 @@ static Real advance_column(Real *S, const Real *a, const Real *b, Real value, in
     return sum;
 }
 
-/* out [D]; S [F, D + 1]: S and, as its last column, z */
+/* Equations 18 to 20: out [D]; S [F, D + 1] has z as its last column. */
 WHOLE_VECTORS static void advance(Real *out, Real *S, const Real *a, const Real *b, const Real *v,
                                   Real eps, int64_t F, int64_t D)
 {
@@ -218,7 +222,7 @@ WHOLE_VECTORS static void advance(Real *out, Real *S, const Real *a, const Real 
         out[d] /= den;
 }
 
-/* out [D] of head h of the group's sequence s; q, k and v lie H D apart */
+/* out [D] of head h of the group's sequence s; k is stored at q + H D, v at q + 2 H D. */
 static void attend_linear(const Team *team, const StepLayer *layer, Real *out, const Real *q,
                           int64_t s, int64_t h)
 {
@@ -231,7 +235,7 @@ static void attend_linear(const Team *team, const StepLayer *layer, Real *out, c
             q + 2 * step->width, step->eps, F, D);
 }
 
-/* out [D] = sum_j p_j v_j, over the rows of v [n, D] */
+/* out [D] = sum_j p_j v_j over the rows of v [n, D] */
 WHOLE_VECTORS static void accumulate_values(Real *out, const Real *p, const Real *v, int64_t n,
                                             int64_t D)
 {
@@ -262,7 +266,7 @@ static void softmax(Real *p, int64_t n, int64_t D)
         p[j] /= sum;
 }
 
-/* The same; a sequence that is full remembers no more. */
+/* The same for softmax attention; a full KV cache stays unchanged. */
 static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, const Real *q,
                            int64_t s, int64_t h)
 {
@@ -295,9 +299,10 @@ static void attend(const Team *team, const StepLayer *layer)
     }
 }
 
-/* ------------------------------------------------------------------------------------- the layers */
+/* ------------------------------------------------------------------------------------- the
+ * layers */
 
-/* out = norm(x), of this thread's sequences; and then for the whole team. */
+/* out = norm(x): each thread processes its sequences, then the team synchronizes. */
 static void normalize(const Team *team, Real *out, const Real *x, StepNorm norm)
 {
     const int64_t width = team->step->width;
@@ -358,7 +363,7 @@ static void run_layer(const Team *team, const StepLayer *layer)
         normalize(team, team->x, team->x, layer->norm2);
 }
 
-/* The sequence has had one position more; when it had all, its result is not-a-number. */
+/* Counts the position; when the sequence was full already, its result becomes NaN. */
 static void count_position(const TransformerStep *step, Real *out, int64_t sequence)
 {
     const int64_t count = step->counts[sequence];
@@ -384,14 +389,15 @@ static void run(const Team *team, const Real *x)
         count_position(step, team->x + s * width, team->first + s);
 }
 
-/* ----------------------------------------------------------------------------------------- teams */
+/* -----------------------------------------------------------------------------------------
+ * teams */
 typedef struct Plan {
     int64_t threads, group, groups;
-    int64_t row;          /* numbers of a group's memory for each sequence */
-    int64_t work, buffer; /* numbers of a thread's own */
+    int64_t row;          /* elements per sequence of a team's memory */
+    int64_t work, buffer; /* elements private to each thread */
 } Plan;
 
-/* The multiplications in a layer's products, of all sequences. */
+/* Multiplications in the products of one layer, for all sequences. */
 static int64_t work_of_layer(const TransformerStep *step)
 {
     return step->B * step->width * (4 * step->width + 2 * step->inner);
@@ -412,7 +418,7 @@ static Plan plan_of(const TransformerStep *step)
     return plan;
 }
 
-/* The teams' memory, then the threads' own. */
+/* Elements of all teams' memory, which the threads' private memory follows. */
 static int64_t team_memory(const Plan *plan)
 {
     const int64_t teams = plan->groups > 1 ? plan->threads : 1;
@@ -425,7 +431,7 @@ int64_t transformer_step_scratch_cpu(const TransformerStep *step)
     return team_memory(&plan) + plan.threads * (plan.work + plan.buffer);
 }
 
-/* A team's memory for B sequences. */
+/* This thread's view of the team that processes a group. */
 static Team team_of(const TransformerStep *step, const Plan *plan, Real *out, int64_t group)
 {
     const int64_t thread = omp_get_thread_num(), first = group * plan->group;
