@@ -96,13 +96,10 @@ SOURCES  := $(if $(filter no,$(CUDA)),$(filter-out %/cuda.c %_cuda.c,$(SOURCES))
 OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
-# Files of examples/ that are no programs: COMMON and PICTURES, which take zlib and libpng, are parts
-# of several; names that begin with a program's are parts of that one.
-COMMON   := $(addprefix examples/,options.c program.c report.c)
-PICTURES := $(addprefix examples/,idx.c image.c)
-WITH_PICTURES := $(addprefix $(BUILD)/,tests/test_pictures tests/test_mnist examples/mnist)
-PARTS    := $(COMMON) $(PICTURES) examples/copy_task_% examples/mnist_%
-EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PARTS),$(wildcard examples/*.c)))
+# A file of examples/ is a program; programs of several files have folders, and shared/ is theirs.
+FOLDERS  := $(BUILD)/examples/copy_task $(BUILD)/examples/mnist
+EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(FOLDERS)
+PICTURES := $(BUILD)/tests/test_pictures $(BUILD)/tests/test_mnist
 FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
 BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c bench/figure.c bench/limits.c,$(wildcard bench/*.c))))
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
@@ -135,10 +132,17 @@ $(CONFIG): ALWAYS
 	$(if $(filter file,$(origin CUDA)),echo '$(CHOICE); to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"';) fi
 ALWAYS:
 
+define COMPILE_C
+@mkdir -p $(@D)
+@echo "  compile $<"
+@$(COMPILE) -MMD -MP -c $< -o $@
+endef
 $(BUILD)/%.o: %.c $(CONFIG)
-	@mkdir -p $(@D)
-	@echo "  compile $<"
-	@$(COMPILE) -MMD -MP -c $< -o $@
+	$(COMPILE_C)
+
+# build/examples/mnist is a program: the objects of its folder are in build/parts/mnist/.
+$(BUILD)/parts/%.o: examples/%.c $(CONFIG)
+	$(COMPILE_C)
 
 $(BUILD)/%.cu.o: %.cu $(CONFIG)
 	@mkdir -p $(@D)
@@ -158,9 +162,15 @@ $(LIBRARY): $(OBJECTS)
 $(SHARED): $(OBJECTS)
 	@$(LINK) -shared -Wl,-soname,libtapegrad.so.0 $^ $(LIBS) -o $@
 
-$(BUILD)/examples/copy_task: $(patsubst %.c,$(BUILD)/%.o,$(COMMON) $(wildcard examples/copy_task_*.c))
-$(BUILD)/examples/mnist: $(patsubst %.c,$(BUILD)/%.o,$(COMMON) $(wildcard examples/mnist_*.c))
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
+	@$(LINK) $^ $(LIBS) -o $@
+
+PARTS     = $(patsubst examples/%.c,$(BUILD)/parts/%.o,$(wildcard examples/$(1)/*.c examples/shared/*.c))
+$(BUILD)/examples/copy_task: $(call PARTS,copy_task)
+$(BUILD)/examples/mnist: $(call PARTS,mnist)
+$(BUILD)/examples/mnist $(PICTURES): LIBS += -lpng -lz
+$(FOLDERS): $(LIBRARY)
+	@mkdir -p $(@D)
 	@$(LINK) $(filter %.o,$^) $(LIBRARY) $(LIBS) -o $@
 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/bench/common.o $(LIBRARY)
@@ -173,8 +183,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
 
 $(BUILD)/tests/test_copy_task $(BUILD)/tests/test_mnist $(BUILD)/tests/test_text: $(BUILD)/tests/programs.o
-$(WITH_PICTURES): $(PICTURES:%.c=$(BUILD)/%.o)
-$(WITH_PICTURES): LIBS += -lpng -lz
+$(PICTURES): $(BUILD)/parts/mnist/idx.o $(BUILD)/parts/mnist/image.o
 
 $(BUILD)/tests/test_attention $(BUILD)/tests/test_attention_options: $(BUILD)/tests/attention_oracle.o
 $(BUILD)/tests/test_file $(BUILD)/tests/test_pictures: $(BUILD)/tests/folder.o

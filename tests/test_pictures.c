@@ -1,6 +1,6 @@
 /* What the image programs of examples/ read and write: IDX files and PNG. */
-#include "examples/idx.h"
-#include "examples/image.h"
+#include "examples/mnist/idx.h"
+#include "examples/mnist/image.h"
 #include "tests/folder.h"
 
 #include <errno.h>

@@ -2,8 +2,8 @@
 #ifndef TAPEGRAD_MNIST_DATA_H
 #define TAPEGRAD_MNIST_DATA_H
 
-#include "examples/idx.h"
-#include "examples/mnist_options.h"
+#include "examples/mnist/idx.h"
+#include "examples/mnist/options.h"
 
 /* A pixel's value, 0 to 255, or the start, which stands before the first one. */
 enum { START = 256, SYMBOLS = 257 };

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_COPY_TASK_OPTIONS_H
 #define TAPEGRAD_COPY_TASK_OPTIONS_H
 
-#include "examples/options.h"
+#include "examples/shared/options.h"
 
 typedef struct Options {
     /* The task and the model: fixed by a checkpoint. */

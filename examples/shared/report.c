@@ -1,5 +1,5 @@
-#include "examples/report.h"
-#include "examples/program.h"
+#include "examples/shared/report.h"
+#include "examples/shared/program.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /* Pictures: many small grey images in one PNG. */
-#ifndef TAPEGRAD_EXAMPLES_IMAGE_H
-#define TAPEGRAD_EXAMPLES_IMAGE_H
+#ifndef TAPEGRAD_MNIST_IMAGE_H
+#define TAPEGRAD_MNIST_IMAGE_H
 
-#include "examples/sentence.h"
+#include "examples/mnist/sentence.h"
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
-#include "examples/options.h"
-#include "examples/program.h"
+#include "examples/shared/options.h"
+#include "examples/shared/program.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -1,4 +1,4 @@
-#include "examples/image.h"
+#include "examples/mnist/image.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* What went wrong, in one sentence, for the caller to tell. */
-#ifndef TAPEGRAD_EXAMPLES_SENTENCE_H
-#define TAPEGRAD_EXAMPLES_SENTENCE_H
+#ifndef TAPEGRAD_MNIST_SENTENCE_H
+#define TAPEGRAD_MNIST_SENTENCE_H
 
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "examples/program.h"
+#include "examples/shared/program.h"
 
 #include <stdarg.h>
 #include <stdio.h>

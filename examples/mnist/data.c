@@ -1,5 +1,5 @@
-#include "examples/mnist_data.h"
-#include "examples/program.h"
+#include "examples/mnist/data.h"
+#include "examples/shared/program.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* The image model of Katharopoulos et al. 2020, Transformers are RNNs, section 4.2.1: an image of
  * handwritten digits is a sequence of 784 pixels, and a causal transformer tells each from those
  * before it, as a mixture of logistic distributions. */
-#include "examples/mnist_options.h"
-#include "examples/program.h"
+#include "examples/mnist/options.h"
+#include "examples/shared/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>

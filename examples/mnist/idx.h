@@ -1,8 +1,8 @@
 /* IDX files, gzipped or not, and those of the MNIST database of handwritten digits. */
-#ifndef TAPEGRAD_EXAMPLES_IDX_H
-#define TAPEGRAD_EXAMPLES_IDX_H
+#ifndef TAPEGRAD_MNIST_IDX_H
+#define TAPEGRAD_MNIST_IDX_H
 
-#include "examples/sentence.h"
+#include "examples/mnist/sentence.h"
 
 #include <stdint.h>
 

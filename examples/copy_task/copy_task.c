@@ -10,9 +10,9 @@
  * known: loss and accuracy are taken over those. (The authors' code counts position n-1 too, whose
  * target is the separator itself. Nothing before it tells when it comes, so that even a perfect
  * model would miss most of these.) */
-#include "examples/copy_task_options.h"
-#include "examples/program.h"
-#include "examples/report.h"
+#include "examples/copy_task/options.h"
+#include "examples/shared/program.h"
+#include "examples/shared/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  *
  * All numbers are big-endian. zlib's gzread reads gzipped files and others alike; in the gzipped
  * ones it checks lengths and checksums. */
-#include "examples/idx.h"
+#include "examples/mnist/idx.h"
 
 #include <errno.h>
 #include <stdlib.h>

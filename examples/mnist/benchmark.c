@@ -1,6 +1,6 @@
-#include "examples/mnist_data.h"
-#include "examples/mnist_model.h"
-#include "examples/program.h"
+#include "examples/mnist/data.h"
+#include "examples/mnist/model.h"
+#include "examples/shared/program.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_MNIST_MODEL_H
 #define TAPEGRAD_MNIST_MODEL_H
 
-#include "examples/mnist_options.h"
+#include "examples/mnist/options.h"
 
 typedef struct Model {
     int64_t pixels;                 /* of an image */

@@ -1,5 +1,5 @@
-#include "examples/mnist_options.h"
-#include "examples/program.h"
+#include "examples/mnist/options.h"
+#include "examples/shared/program.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
-#include "examples/mnist_data.h"
-#include "examples/mnist_model.h"
-#include "examples/program.h"
-#include "examples/report.h"
+#include "examples/mnist/data.h"
+#include "examples/mnist/model.h"
+#include "examples/shared/program.h"
+#include "examples/shared/report.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_MNIST_OPTIONS_H
 #define TAPEGRAD_MNIST_OPTIONS_H
 
-#include "examples/options.h"
+#include "examples/shared/options.h"
 
 typedef struct MnistOptions {
     /* The model: fixed by a checkpoint. */

@@ -1,7 +1,7 @@
-#include "examples/image.h"
-#include "examples/mnist_data.h"
-#include "examples/mnist_model.h"
-#include "examples/program.h"
+#include "examples/mnist/image.h"
+#include "examples/mnist/data.h"
+#include "examples/mnist/model.h"
+#include "examples/shared/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-#include "examples/copy_task_options.h"
-#include "examples/program.h"
+#include "examples/copy_task/options.h"
+#include "examples/shared/program.h"
 
 #include <string.h>
 
