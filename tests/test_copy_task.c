@@ -414,6 +414,17 @@ START_TEST(own_operation_passes_its_check_and_learns)
 }
 END_TEST
 
+START_TEST(two_moons_are_classified)
+{
+    assert_runs("two_moons");
+    char *line = strstr(output, "step 100 ");
+    int accuracy = 0;
+    ck_assert_msg(line && sscanf(line, "step 100  loss %*f  accuracy %d %%", &accuracy) == 1, "%s",
+                  output);
+    ck_assert_msg(accuracy >= 99, "%s", output);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = { log_has_a_row_a_step,
@@ -440,6 +451,7 @@ int main(void)
                                    first_program_prints_its_tape,
                                    derive_attention_agrees_with_itself,
                                    own_operation_passes_its_check_and_learns,
+                                   two_moons_are_classified,
                                    NULL };
     return run_program_tests("copy_task", NULL, tests);
 }
