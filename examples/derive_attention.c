@@ -1,5 +1,5 @@
-/* Causal linear attention, computed in four forms, and its gradients, computed in four ways, side
- * by side on a case small enough to read. docs/derivation.md follows this program line by line.
+/* Causal linear attention in four forms and its gradients in four ways, compared on a case small
+ * enough to read. docs/derivation.md follows this program line by line.
  *
  * One sequence, one head: queries and keys [N, D], values [N, M]; phi(x) = elu(x) + 1;
  *
@@ -14,8 +14,8 @@
 enum { N = 6, D = 2, M = 2, CHUNK = 2, WIDEST = 3 };
 static const double eps = 1e-6;
 
-/* N rows of up to WIDEST numbers. The plain loops compute in double, so that what differs between
- * them and the tape is the tape's rounding. */
+/* N rows of up to WIDEST elements. The plain loops compute in double, so their difference from the
+ * tape is the tape's rounding error. */
 typedef struct Rows {
     int columns;
     double at[N][WIDEST];
@@ -23,7 +23,7 @@ typedef struct Rows {
 
 /* ------------------------------------------------------- 1. one sum, four forms
  * scan(x, y, w)_i = sum_{j<=i} (x_i . y_j) w_j
- * is all that attention needs; the four functions below return the same rows. */
+ * is all that attention needs. The four functions below compute the same rows. */
 typedef Rows Scan(Rows x, Rows y, Rows w);
 
 static double dot(const double *x, const double *y, int count)
@@ -34,7 +34,7 @@ static double dot(const double *x, const double *y, int count)
     return sum;
 }
 
-/* As it is written: every pair of positions. N^2 work. */
+/* The formula as written: every pair of positions, O(N^2) time. */
 static Rows scan_quadratic(Rows x, Rows y, Rows w)
 {
     Rows out = { .columns = w.columns };
@@ -45,7 +45,7 @@ static Rows scan_quadratic(Rows x, Rows y, Rows w)
     return out;
 }
 
-/* The sum of y_j w_j^T over the positions seen so far: all that the past leaves. */
+/* The recurrent state: the sum of y_j w_j^T over the positions so far. */
 typedef struct State {
     double at[WIDEST][WIDEST];
 } State;
@@ -65,7 +65,7 @@ static void state_read(const State *s, const double *x, int x_count, double *out
             out[m] += s->at[c][m] * x[c];
 }
 
-/* (x_i . y_j) w_j = (w_j y_j^T) x_i: what depends on j is summed once and for all. N work. */
+/* (x_i . y_j) w_j = (w_j y_j^T) x_i: the factor with j is summed once for all i. O(N) time. */
 static Rows scan_recurrent(Rows x, Rows y, Rows w)
 {
     Rows out = { .columns = w.columns };
@@ -77,7 +77,7 @@ static Rows scan_recurrent(Rows x, Rows y, Rows w)
     return out;
 }
 
-/* Within the chunk of positions that starts at start: the quadratic form. */
+/* The quadratic form within the chunk that begins at position start. */
 static void add_within_chunk(int start, const Rows *x, const Rows *y, const Rows *w, Rows *out)
 {
     for (int i = start; i < start + CHUNK; i++)
@@ -86,7 +86,7 @@ static void add_within_chunk(int start, const Rows *x, const Rows *y, const Rows
                 out->at[i][m] += dot(x->at[i], y->at[j], x->columns) * w->at[j][m];
 }
 
-/* Quadratic within a chunk, the state between chunks: matrix products of a fixed size. */
+/* The quadratic form within a chunk, the state between chunks: matrix products of a fixed size. */
 static Rows scan_chunked(Rows x, Rows y, Rows w)
 {
     Rows out = { .columns = w.columns };
@@ -101,22 +101,22 @@ static Rows scan_chunked(Rows x, Rows y, Rows w)
     return out;
 }
 
-/* The same in three sweeps, of which only the middle one, over a few small states, is sequential:
- * the chunks of the first and the last can be worked on all at once. */
+/* The chunked form in three passes. The first and the last are parallel over chunks; only the
+ * middle one is sequential, and it adds up just one small state per chunk. */
 static Rows scan_chunk_parallel(Rows x, Rows y, Rows w)
 {
     Rows out = { .columns = w.columns };
-    State own[N / CHUNK] = { 0 }, before[N / CHUNK] = { 0 };
+    State own[N / CHUNK] = { 0 }, prefix[N / CHUNK] = { 0 };
     for (int chunk = 0; chunk < N / CHUNK; chunk++)
         for (int i = chunk * CHUNK; i < (chunk + 1) * CHUNK; i++)
             state_add(&own[chunk], y.at[i], y.columns, w.at[i], w.columns);
     for (int chunk = 1; chunk < N / CHUNK; chunk++)
         for (int c = 0; c < WIDEST; c++)
             for (int m = 0; m < WIDEST; m++)
-                before[chunk].at[c][m] = before[chunk - 1].at[c][m] + own[chunk - 1].at[c][m];
+                prefix[chunk].at[c][m] = prefix[chunk - 1].at[c][m] + own[chunk - 1].at[c][m];
     for (int chunk = 0; chunk < N / CHUNK; chunk++) {
         for (int i = chunk * CHUNK; i < (chunk + 1) * CHUNK; i++)
-            state_read(&before[chunk], x.at[i], x.columns, out.at[i], w.columns);
+            state_read(&prefix[chunk], x.at[i], x.columns, out.at[i], w.columns);
         add_within_chunk(chunk * CHUNK, &x, &y, &w, &out);
     }
     return out;
@@ -132,7 +132,7 @@ static Rows phi(Rows x)
     return x;
 }
 
-/* v~_j = [v_j, 1]: the column of ones turns into the sum of a_i . b_j, the normaliser. */
+/* v~_j = [v_j, 1]: the column of ones yields the sum of a_i . b_j, the normaliser. */
 static Rows with_ones(Rows v)
 {
     for (int i = 0; i < N; i++)
@@ -148,12 +148,12 @@ typedef struct Forward {
 
 static Forward attention(Scan *scan, Rows q, Rows k, Rows v)
 {
-    Rows sums = scan(phi(q), phi(k), with_ones(v)); /* [N, M + 1] */
+    Rows num = scan(phi(q), phi(k), with_ones(v)); /* num~_i = [num_i, den_i - eps]: [N, M + 1] */
     Forward forward = { .out = { .columns = M } };
     for (int i = 0; i < N; i++) {
-        forward.den[i] = sums.at[i][M] + eps;
+        forward.den[i] = num.at[i][M] + eps;
         for (int m = 0; m < M; m++)
-            forward.out.at[i][m] = sums.at[i][m] / forward.den[i];
+            forward.out.at[i][m] = num.at[i][m] / forward.den[i];
     }
     return forward;
 }
@@ -164,7 +164,7 @@ typedef struct Gradients {
     Rows dq, dk, dv;
 } Gradients;
 
-static Rows backwards(Rows x)
+static Rows reversed(Rows x)
 {
     Rows y = { .columns = x.columns };
     for (int i = 0; i < N; i++)
@@ -173,27 +173,27 @@ static Rows backwards(Rows x)
     return y;
 }
 
-/* scan_reverse(x, y, w)_j = sum_{i>=j} (x_j . y_i) w_i: the same scan, begun at the end. */
+/* scan_reverse(x, y, w)_j = sum_{i>=j} (x_j . y_i) w_i: the scan in reverse order. */
 static Rows scan_reverse(Scan *scan, Rows x, Rows y, Rows w)
 {
-    return backwards(scan(backwards(x), backwards(y), backwards(w)));
+    return reversed(scan(reversed(x), reversed(y), reversed(w)));
 }
 
-/* g~_i = [ghat_i, delta_i], the gradient of the sums [numerator_i, denominator_i]:
- * ghat_i = g_i / den_i,  delta_i = -(g_i . out_i) / den_i. */
-static Rows through_quotient(Rows g, const Forward *forward)
+/* dnum~_i = [dnum_i, dden_i], the derivative of the augmented numerator, with g_i = dL/dout_i:
+ * dnum_i = g_i / den_i,  dden_i = -(g_i . out_i) / den_i. */
+static Rows quotient_backward(Rows g, const Forward *forward)
 {
-    Rows sums = { .columns = M + 1 };
+    Rows dnum = { .columns = M + 1 };
     for (int i = 0; i < N; i++) {
         for (int m = 0; m < M; m++)
-            sums.at[i][m] = g.at[i][m] / forward->den[i];
-        sums.at[i][M] = -dot(g.at[i], forward->out.at[i], M) / forward->den[i];
+            dnum.at[i][m] = g.at[i][m] / forward->den[i];
+        dnum.at[i][M] = -dot(g.at[i], forward->out.at[i], M) / forward->den[i];
     }
-    return sums;
+    return dnum;
 }
 
 /* dx = da phi'(x), and phi'(x) = min(1, phi(x)) */
-static Rows through_map(Rows da, Rows a)
+static Rows feature_map_backward(Rows da, Rows a)
 {
     for (int i = 0; i < N; i++)
         for (int c = 0; c < da.columns; c++)
@@ -205,12 +205,12 @@ static Gradients by_hand(Scan *scan, Rows q, Rows k, Rows v, Rows g)
 {
     Rows a = phi(q), b = phi(k);
     Forward forward = attention(scan, q, k, v);
-    Rows g_sums = through_quotient(g, &forward), g_numerator = g_sums;
-    g_numerator.columns = M;
+    Rows dnum_dden = quotient_backward(g, &forward), dnum = dnum_dden;
+    dnum.columns = M;
     return (Gradients){
-        .dq = through_map(scan(g_sums, with_ones(v), b), a),
-        .dk = through_map(scan_reverse(scan, with_ones(v), g_sums, a), b),
-        .dv = scan_reverse(scan, b, a, g_numerator),
+        .dq = feature_map_backward(scan(dnum_dden, with_ones(v), b), a),
+        .dk = feature_map_backward(scan_reverse(scan, with_ones(v), dnum_dden, a), b),
+        .dv = scan_reverse(scan, b, a, dnum),
     };
 }
 
@@ -236,7 +236,7 @@ static Rows rows_of(const Tensor *tensor, int columns)
     return x;
 }
 
-/* The definition in elementary operations: S_i and z_i are cumulative sums over the positions. */
+/* The definition by elementary operations: S_i and z_i are cumulative sums over the positions. */
 static Tensor *elementary(Tape *tape, Tensor *q, Tensor *k, Tensor *v)
 {
     Tensor *a = op_elu_plus_one(tape, q), *b = op_elu_plus_one(tape, k); /* [N, D] each */
@@ -254,7 +254,7 @@ static Tensor *elementary(Tape *tape, Tensor *q, Tensor *k, Tensor *v)
     return op_transpose(tape, quotient, 0, 1);                                    /* [N, M] */
 }
 
-/* The library's own operation, which takes [B, N, H, D]. */
+/* The library's operation, on [B, N, H, D]. */
 static Tensor *fused(Tape *tape, Tensor *q, Tensor *k, Tensor *v)
 {
     return op_causal_linear_attention(
@@ -294,23 +294,23 @@ static Gradients by_differences(Rows q, Rows k, Rows v, Rows g)
 {
     const double h = 1e-5;
     Gradients gradients = { .dq.columns = D, .dk.columns = D, .dv.columns = M };
-    Rows *inputs[] = { &q, &k, &v }, *slopes[] = { &gradients.dq, &gradients.dk, &gradients.dv };
+    Rows *inputs[] = { &q, &k, &v }, *outputs[] = { &gradients.dq, &gradients.dk, &gradients.dv };
     for (int input = 0; input < 3; input++) {
         for (int e = 0; e < N * inputs[input]->columns; e++) {
             int i = e / inputs[input]->columns, c = e % inputs[input]->columns;
-            double *x = &inputs[input]->at[i][c], kept = *x;
-            *x = kept + h;
+            double *x = &inputs[input]->at[i][c], saved = *x;
+            *x = saved + h;
             double above = loss(q, k, v, g);
-            *x = kept - h;
+            *x = saved - h;
             double below = loss(q, k, v, g);
-            *x = kept;
-            slopes[input]->at[i][c] = (above - below) / (2 * h);
+            *x = saved;
+            outputs[input]->at[i][c] = (above - below) / (2 * h);
         }
     }
     return gradients;
 }
 
-/* ------------------------------------------------------- 6. side by side */
+/* ------------------------------------------------------- 6. comparison */
 
 enum { WAYS = 4 };
 
@@ -343,7 +343,7 @@ static double gradient_difference(const Gradients *x, const Gradients *y)
     return fmax(fmax(difference(x->dq, y->dq), difference(x->dk, y->dk)), difference(x->dv, y->dv));
 }
 
-/* Prints one line of the summary; returns whether the difference is as small as it should be. */
+/* Prints one line of the summary; returns whether the difference is within the tolerance. */
 static bool report(const char *what, double largest, double allowed)
 {
     printf("  %-66s %8.1e  (allowed %.0e)\n", what, largest, allowed);
@@ -416,7 +416,7 @@ int main(void)
 {
     Random random = random_new(/*seed*/ 1, random_stream("derive_attention"));
     Rows q = draw(&random, D), k = draw(&random, D), v = draw(&random, M), g = draw(&random, M);
-    printf("causal linear attention: %d positions, keys of %d numbers, values of %d, chunks of %d\n"
+    printf("causal linear attention: N = %d positions, D = %d, M = %d, chunks of %d positions\n"
            "L = sum of g out, with a random g\n\n",
            N, D, M, CHUNK);
     bool good = compare_forms(q, k, v, g);

@@ -1,13 +1,13 @@
-/* An operation of your own: its forward pass, its gradients, their check, and a use.
+/* A custom operation: its forward pass, its gradients, their check, and a use.
  *
- * snake(x, a) = x + sin^2(a x) / a, a frequency a for each column (Ziyin, Hartwig, Ueda 2020,
+ * snake(x, a) = x + sin^2(a x) / a, one frequency a per column (Ziyin, Hartwig, Ueda 2020,
  * Neural Networks Fail to Learn Periodic Functions and How to Fix It, equation 3). With
  * sin^2(u)' = 2 sin u cos u = sin 2u and the upstream gradient g = dL/dout:
  *
  *     dx <- g (1 + sin 2ax)
  *     da <- sum over rows of g (x sin 2ax - sin^2(ax) / a) / a
  *
- * Nothing is kept from the forward pass: the backward pass reads the inputs, x and a. */
+ * Nothing is saved by the forward pass: the backward pass reads the inputs, x and a. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static void snake_backward(Node *node)
     int64_t rows = shape_rows(x->shape), columns = shape_columns(x->shape);
     const Real *g = tape_upstream(node, 0); /* [..., C] */
     Gradient dx = tape_contribution(node, x), da = tape_contribution(node, a);
-    if (dx.data) { /* NULL where nobody wants this gradient */
+    if (dx.data) { /* NULL if x requires no gradient */
         for (int64_t i = 0; i < rows * columns; i++) {
             double ax = (double)(a->data[i % columns] * x->data[i]);
             gradient_add(dx, i, g[i] * (Real)(1 + sin(2 * ax)));
@@ -43,7 +43,7 @@ static Tensor *snake(Tape *tape, Tensor *x, Tensor *a)
     tape_use(tape, "snake: a", a);
     int64_t columns = shape_columns(x->shape);
     if (a->shape.rank != 1 || a->shape.size[0] != columns)
-        tape_error(tape, "snake: x is %s and a is %s, expected one frequency a column of x",
+        tape_error(tape, "snake: x is %s and a is %s, expected one frequency per column of x",
                    shape_text(x->shape).text, shape_text(a->shape).text);
     Tensor *out = tape_tensor(tape, x->shape);
     for (int64_t i = 0; i < tensor_count(x); i++) {
@@ -84,7 +84,7 @@ static double check(Device *device)
 int main(void)
 {
     enum { POINTS = 128, HIDDEN = 32, STEPS = 1000 };
-    Device *device = device_open("cpu"); /* snake's loops read the elements where they lie */
+    Device *device = device_open("cpu"); /* snake's loops access host memory */
     double error = check(device);
 
     Params *params = params_new(device, /*seed*/ 1);
@@ -100,20 +100,20 @@ int main(void)
         x[i] = (Real)(-3 + 6.0 * i / POINTS);
         y[i] = (Real)(sin(2 * (double)x[i]) + (double)x[i] / 2);
     }
-    double mistake = 0;
+    double last_loss = 0;
     for (int step = 1; step <= STEPS; step++) {
         Tensor *hidden = nn_linear_forward(tape, &first, tape_input(tape, x, shape(POINTS, 1)));
         Tensor *out = nn_linear_forward(tape, &second, snake(tape, hidden, frequency));
         Tensor *loss = op_mean_squared_error(tape, out, tape_input(tape, y, shape(POINTS, 1)));
         tape_backward(tape, loss);
         optim_step(optimizer);
-        mistake = (double)tensor_item(loss);
+        last_loss = (double)tensor_item(loss);
         if (step == 1 || step % 200 == 0)
-            printf("step %4d  mean squared error %.6f\n", step, mistake);
+            printf("step %4d  mean squared error %.6f\n", step, last_loss);
         tape_reset(tape);
     }
     tape_free(tape);
     optim_free(optimizer);
     params_free(params);
-    return error < 2e-2 && mistake < 1e-2 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return error < 2e-2 && last_loss < 1e-2 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

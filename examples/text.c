@@ -1,8 +1,10 @@
-/* Learns the text of a file and writes on: a language model of bytes, a causal linear transformer.
+/* Learns the text of a file and continues it: a language model of bytes, a causal linear
+ * transformer.
  *
- * A position sees the last SEEN bytes side by side: the order nearby, of which linear attention, a
- * sum over the past, keeps nothing. (400 steps on examples/sonnets.txt bring the loss to 0.8. When
- * one byte is seen, to 2.2, what pairs of letters tell; with sines for positions too, to 2.1.) */
+ * The input of a position is the concatenated embeddings of the last SEEN bytes. It holds the order
+ * of nearby bytes, which linear attention, a sum over the past, does not represent. (400 steps on
+ * examples/sonnets.txt reach a loss of 0.8; with SEEN = 1 they reach 2.2, the entropy of pairs of
+ * letters, and 2.1 with sinusoidal positions.) */
 #include <err.h>
 #include <errno.h>
 #include <getopt.h>
@@ -20,8 +22,8 @@ static const char *prompt = "", *save, *load, *device;
 static const char help[] =
     "usage: text FILE [--steps 1500] [--generate 500] [--prompt TEXT] [--temperature 0.7]\n"
     "            [--top-p 0.95] [--seed 1] [--save WEIGHTS] [--load WEIGHTS] [--device cpu|cuda]\n"
-    "Learns FILE in so many steps, then writes so many bytes behind it and behind the prompt.";
-static uint8_t *text; /* a ring: behind its end it begins again, so that any size will do */
+    "Trains on FILE for --steps, then generates --generate bytes after FILE and the prompt.";
+static uint8_t *text; /* a ring buffer, so the file may be shorter than a window */
 static int64_t size;
 static Embedding embedding; /* [BYTES, WIDTH / SEEN] */
 static Transformer transformer;
@@ -33,7 +35,8 @@ static void fail(const char *sentence, void *context)
     errx(EXIT_FAILURE, "%s", sentence);
 }
 
-/* Before the training, not after it. Writing makes a new file beside the old one. */
+/* Reports an unusable path before the training. params_save creates a temporary file in the same
+ * directory, so the directory must be writable. */
 static void check_save(void)
 {
     struct stat status;
@@ -46,7 +49,7 @@ static void check_save(void)
 
 static void read_text(const char *path)
 {
-    const size_t block = 1 << 16, more = strlen(prompt) + (size_t)count + 1; /* to come */
+    const size_t block = 1 << 16, more = strlen(prompt) + (size_t)count + 1; /* for generate */
     FILE *file = fopen(path, "rb");
     for (size_t got = 1; file && got > 0; size += (int64_t)got) {
         text = realloc(text, (size_t)size + block + more);
@@ -59,8 +62,8 @@ static void read_text(const char *path)
     fclose(file);
 }
 
-/* What so many positions see, from each of the starts on: [batch, positions, WIDTH]. */
-static Tensor *see(Tape *tape, const int64_t *starts, int64_t batch, int64_t positions)
+/* The inputs of windows of positions, one window per start: [batch, positions, WIDTH]. */
+static Tensor *embed(Tape *tape, const int64_t *starts, int64_t batch, int64_t positions)
 {
     int32_t bytes[batch * positions * SEEN];
     for (int64_t i = 0; i < batch * positions * SEEN; i++) {
@@ -84,11 +87,11 @@ static void train(Tape *tape, Params *params)
             starts[b] = random_integer(&random, 0, size);
         for (int i = 0; i < BATCH * LENGTH; i++)
             next[i] = text[(starts[i / LENGTH] + i % LENGTH + SEEN) % size];
-        Tensor *x = see(tape, starts, BATCH, LENGTH);
+        Tensor *x = embed(tape, starts, BATCH, LENGTH);
         x = nn_transformer_forward(tape, &transformer, x, NULL);
         x = nn_linear_forward(tape, &head, x); /* [BATCH, LENGTH, BYTES] */
-        Tensor *wanted = tape_input_i32(tape, next, shape(BATCH, LENGTH));
-        Tensor *loss = op_cross_entropy(tape, x, wanted, NULL);
+        Tensor *targets = tape_input_i32(tape, next, shape(BATCH, LENGTH));
+        Tensor *loss = op_cross_entropy(tape, x, targets, NULL);
         tape_backward(tape, loss);
         params_clip_gradients(params, 1);
         optim_step(optimizer);
@@ -99,15 +102,16 @@ static void train(Tape *tape, Params *params)
     optim_free(optimizer);
 }
 
-/* Adds bytes to the text. The training's windows had LENGTH positions (1000 further on the loss is
- * 0.7, not 0.1): before as many are reached, a new state begins with the last half of them. */
+/* Appends bytes to the text. The model was trained on windows of LENGTH positions and does not
+ * extrapolate (1000 positions later the loss is 0.7 instead of 0.1). So every LENGTH / 2 bytes the
+ * state is reset and prefilled with the last LENGTH / 2 positions. */
 static void generate(Tape *tape)
 {
     Sampling sampling = { temperature == 0, (Real)temperature, .top_p = (Real)top_p };
     TransformerState *state = nn_transformer_state(&transformer, (GenerationConfig){ 0 });
     for (int64_t i = 0; i < (int64_t)count; i++) {
         const int64_t n = i % (LENGTH / 2) == 0 ? LENGTH / 2 : 1;
-        Tensor *x = see(tape, &(int64_t){ size - SEEN + 1 - n }, 1, n);
+        Tensor *x = embed(tape, &(int64_t){ size - SEEN + 1 - n }, 1, n);
         if (n == 1) {
             x = nn_transformer_step(state, op_reshape(tape, x, shape(1, WIDTH)));
         } else {

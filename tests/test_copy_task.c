@@ -28,7 +28,7 @@ static Final final_line(void)
     return final;
 }
 
-/* ------------------------------------------------------------------------------------- copy_task */
+/* ------------------------------------------------------------------------------------ copy_task */
 
 START_TEST(log_has_a_row_a_step)
 {
@@ -235,7 +235,7 @@ START_TEST(evaluates_a_checkpoint)
 }
 END_TEST
 
-START_TEST(bad_files_are_told)
+START_TEST(bad_files_are_reported)
 {
     ck_assert_int_eq(run("copy_task --resume @/missing.safetensors"), 1);
     assert_says("missing.safetensors: No such file or directory");
@@ -245,7 +245,7 @@ START_TEST(bad_files_are_told)
     FileEntry entry = { "one", sizeof(Real) == 8 ? FILE_F64 : FILE_F32, shape(1), &one };
     ck_assert(tensor_file_save(path, &entry, 1, NULL, 0));
     ck_assert_int_eq(run("copy_task --evaluate @/weights.safetensors"), 1);
-    assert_says("expected a checkpoint of copy_task, but it does not tell --preset");
+    assert_says("expected a checkpoint of copy_task, but it has no --preset");
     FILE *file = fopen(path, "w");
     fputs("something else\n", file);
     fclose(file);
@@ -291,7 +291,7 @@ static const struct {
     { "more", "copy_task: more: expected an option; --help lists them\n" },
 };
 
-START_TEST(bad_options_are_told)
+START_TEST(bad_options_are_reported)
 {
     for (size_t i = 0; i < sizeof bad_options / sizeof *bad_options; i++) {
         ck_assert_int_eq(run("copy_task %s", bad_options[i].arguments), 2);
@@ -358,7 +358,7 @@ START_TEST(plot_is_an_svg)
 }
 END_TEST
 
-START_TEST(missing_gnuplot_is_told_before_the_training)
+START_TEST(missing_gnuplot_is_reported_before_the_training)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s", getenv("PATH"));
@@ -366,7 +366,7 @@ START_TEST(missing_gnuplot_is_told_before_the_training)
     int status = run("copy_task " TINY "--steps 30 --plot @/run.svg");
     setenv("PATH", path, 1);
     ck_assert_int_eq(status, 1);
-    assert_says("gnuplot draws it and was not found; install gnuplot-nox, or leave --plot out\n");
+    assert_says("gnuplot, which draws it, was not found; install gnuplot-nox or omit --plot\n");
     ck_assert_ptr_null(strstr(output, "step"));
 }
 END_TEST
@@ -441,12 +441,12 @@ int main(void)
                                    saves_every_so_many_steps,
                                    checkpoint_carries_the_options,
                                    evaluates_a_checkpoint,
-                                   bad_files_are_told,
-                                   bad_options_are_told,
+                                   bad_files_are_reported,
+                                   bad_options_are_reported,
                                    cuda_is_there_or_is_missed,
                                    interrupt_saves_and_ends_with_130,
                                    plot_is_an_svg,
-                                   missing_gnuplot_is_told_before_the_training,
+                                   missing_gnuplot_is_reported_before_the_training,
                                    first_program_learns,
                                    first_program_prints_its_tape,
                                    derive_attention_agrees_with_itself,

@@ -15,7 +15,7 @@ enum { ROWS = 6, COLUMNS = 5, PIXELS = ROWS * COLUMNS, TRAINING = 26, TEST = 10 
     "--threads 2 "
 #define TINY "mnist train --data @ " SIZES "--batch 4 --schedule constant --clip 1 "
 
-/* ------------------------------------------------------------------------------------------- data */
+/* ----------------------------------------------------------------------------------------- data */
 
 /* Every second image is black, and the others show one and the same pattern, from the first pixel
  * on: what a pixel is follows from its place and from what came before. */
@@ -53,7 +53,7 @@ static void write_data(void)
     write_images(directory, "t10k-images-idx3-ubyte", TEST, ROWS, COLUMNS);
 }
 
-/* ------------------------------------------------------------------------------------------ train */
+/* ---------------------------------------------------------------------------------------- train */
 
 typedef struct Final {
     double test_bits, epochs, seconds, images_per_second;
@@ -218,9 +218,9 @@ START_TEST(plot_is_an_svg)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- what can be wrong */
+/* ---------------------------------------------------------------------------- what can be wrong */
 
-START_TEST(bad_data_are_told)
+START_TEST(bad_data_are_reported)
 {
     ck_assert_int_eq(run("mnist train"), 2);
     assert_says("mnist: expected --data DIR, the directory of the MNIST database of handwritten "
@@ -242,8 +242,8 @@ END_TEST
 static const struct {
     const char *arguments, *sentence;
 } bad_options[] = {
-    { "", "mnist: no command: expected train, sample or benchmark; --help tells more\n" },
-    { "draw", "mnist: draw: expected train, sample or benchmark; --help tells more\n" },
+    { "", "mnist: no command: expected train, sample or benchmark; see --help\n" },
+    { "draw", "mnist: draw: expected train, sample or benchmark; see --help\n" },
     { "train --layers 0", "mnist: --layers 0: expected a whole number from 1 to 64\n" },
     { "train --attention lsh", "mnist: --attention lsh: expected linear or softmax\n" },
     { "train --form fast", "mnist: --form fast: expected best, recurrent, chunked, chunk-parallel "
@@ -264,7 +264,7 @@ static const struct {
     { "benchmark --csv /tmp", "mnist: --csv /tmp: expected a file that can be written, but it is" },
 };
 
-START_TEST(bad_options_are_told)
+START_TEST(bad_options_are_reported)
 {
     for (size_t i = 0; i < sizeof bad_options / sizeof *bad_options; i++) {
         ck_assert_int_eq(run("mnist %s", bad_options[i].arguments), 2);
@@ -282,7 +282,7 @@ START_TEST(bad_options_are_told)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------------- sample */
+/* --------------------------------------------------------------------------------------- sample */
 
 /* The grey of a pixel of an image of the picture: scale and margins as mnist_sample has them. */
 typedef struct Picture {
@@ -339,7 +339,7 @@ START_TEST(completes_images)
                     attentions[k]);
         assert_runs("mnist sample --model @/run.safetensors --data @ --count 4 --temperature 0.2 "
                     "--threads 2 --output @/grid.png");
-        assert_says("4 images from nothing and as many completed, drawn in ");
+        assert_says("4 images and the same number completed, drawn in ");
         Picture picture = read_picture("grid.png");
         ck_assert_int_eq((int)picture.png.width, MARGIN + 4 * (COLUMNS * SCALE + MARGIN));
         ck_assert_int_eq((int)picture.png.height, MARGIN + 4 * (ROWS * SCALE + MARGIN));
@@ -388,7 +388,7 @@ START_TEST(images_are_the_same_in_batches)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- benchmark */
+/* ------------------------------------------------------------------------------------ benchmark */
 
 START_TEST(benchmark_measures_every_method)
 {
@@ -441,8 +441,8 @@ int main(void)
                                    interrupt_saves_where_a_run_goes_on,
                                    checkpoint_carries_the_options,
                                    plot_is_an_svg,
-                                   bad_data_are_told,
-                                   bad_options_are_told,
+                                   bad_data_are_reported,
+                                   bad_options_are_reported,
                                    completes_images,
                                    samples_are_bitwise_repeatable,
                                    images_are_the_same_in_batches,

@@ -188,11 +188,11 @@ static const struct Damaged {
     { IDX_IMAGES, BYTES("\0\0\x08\3\x80\0\0\0\x80\0\0\0\0\0\0\4"),
       SIZES("2147483648 x 2147483648 x 4") },
     { IDX_IMAGES, BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\2x"),
-      "its data end after 1 bytes; by its header there are 2" },
+      "its data end after 1 bytes; expected 2 by its header" },
     { IDX_IMAGES, BYTES("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\2xyz"),
-      "goes on behind its data; by its header there are 2 bytes of them" },
+      "continues after its data; expected 2 bytes of data by its header" },
     { IDX_LABELS, BYTES("\0\0\x08\1\0\0\0\1xy"),
-      "goes on behind its data; by its header there are 1 bytes of them" },
+      "continues after its data; expected 1 bytes of data by its header" },
 };
 
 START_TEST(damage_is_named)
@@ -222,7 +222,7 @@ START_TEST(promised_sizes_take_no_memory)
     limit =
         (struct rlimit){ (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (64 << 20), old.rlim_max };
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &limit), 0);
-    assert_refused(IDX_IMAGES, "its data end after 1 bytes; by its header there are 4294967295");
+    assert_refused(IDX_IMAGES, "its data end after 1 bytes; expected 4294967295 by its header");
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &old), 0);
     end_folder();
 }
@@ -251,7 +251,7 @@ START_TEST(gzip_damage_is_named)
     assert_refused(IDX_IMAGES, ZLIB_SAYS "unexpected end of file");
     write_plain(path, bytes, size);
     write_gzipped(path, "ab", "more", 4);
-    assert_refused(IDX_IMAGES, "goes on behind its data; by its header there are 30 bytes of them");
+    assert_refused(IDX_IMAGES, "continues after its data; expected 30 bytes of data by its header");
     free(bytes);
     end_folder();
 }
@@ -509,7 +509,7 @@ START_TEST(pictures_that_cannot_be_written)
     assert_picture_refused(small,
                            text("cannot make a new file beside it: %s", strerror(ENOENT)).text);
     snprintf(path, sizeof path, "%s", folder);
-    assert_picture_refused(small, "it is there already and not a regular file");
+    assert_picture_refused(small, "exists and is not a regular file");
     ck_assert_int_eq(files_in_folder(false), 0);
     end_folder();
 }
@@ -543,7 +543,7 @@ END_TEST
 START_TEST(grids_that_make_no_picture)
 {
     begin_folder("picture.png");
-#define NO_PICTURE(sizes) sizes ": expected a picture of 1 to 1000000 pixels a side"
+#define NO_PICTURE(sizes) sizes ": expected a picture of 1 to 1000000 pixels per side"
     assert_picture_refused((ImageGrid){ 0, 1, 2, 3, noise(), .scale = 1 },
                            NO_PICTURE("0 x 1 images of 2 x 3, scaled by 1, with margins of 0"));
     assert_picture_refused((ImageGrid){ 1, 1, 2, 3, noise(), .scale = 0 },

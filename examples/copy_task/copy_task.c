@@ -5,11 +5,10 @@
  *     position   0    ...  n-1   n   n+1  ...  2n   2n+1 ... L-1
  *     token      w_1  ...  w_n   0   w_1  ...  w_n   0   ...  0        n in [L/4, (L-1)/2)
  *
- * A causal transformer predicts each next token: the target of position i is the token of i + 1.
- * The symbols behind the separator are the targets of the positions n ... 2n-1, and can all be
- * known: loss and accuracy are taken over those. (The authors' code counts position n-1 too, whose
- * target is the separator itself. Nothing before it tells when it comes, so that even a perfect
- * model would miss most of these.) */
+ * A causal transformer predicts the next token: the target of position i is the token of i + 1.
+ * Loss and accuracy are masked to positions n ... 2n-1, whose targets are the copied symbols: these
+ * can all be predicted. (The authors' code also counts position n-1, whose target is the separator.
+ * The sequence does not determine its position, so even a perfect model misses most of these.) */
 #include "examples/copy_task/options.h"
 #include "examples/shared/program.h"
 #include "examples/shared/report.h"
@@ -20,7 +19,7 @@
 
 /* ------------------------------------------------------------------------------------ sequences */
 
-/* Host memory, [size, length] each: sequences and where their loss is taken. */
+/* Sequences in host memory, [size, length] each; the mask selects the positions of the loss. */
 typedef struct Batch {
     int64_t size, length;
     int32_t *tokens, *targets;
@@ -66,8 +65,8 @@ static void draw_batch(Batch *batch, int64_t symbols, Random random)
         draw_sequence(batch, b, symbols, &random);
 }
 
-/* Every step has its own counters of the generator, so that a resumed run sees the same sequences
- * and nothing about them has to be saved. Fresh sequences come from another stream. */
+/* The step determines the Philox counter, so a resumed run draws the same sequences without saving
+ * the generator's state. Evaluation uses another stream. */
 static Random step_random(uint64_t seed, const char *stream, int64_t step)
 {
     Random random = random_new(seed, random_stream(stream));
@@ -124,14 +123,14 @@ static Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
 
 /* ------------------------------------------------------------------------------------- training */
 
-/* A tape, where its steps find their batch, and what they leave. */
+/* A tape with its inputs and outputs. */
 typedef struct Pass {
     Tape *tape;
     Tensor *tokens, *targets, *mask; /* [B, L] */
     Tensor *logits, *loss;           /* of the last step */
 } Pass;
 
-/* All that a run works with. */
+/* The state of a run. */
 typedef struct Run {
     const Options *options;
     Params *params;
@@ -154,7 +153,7 @@ static int64_t best_class(const Real *logits, int64_t classes)
     return best;
 }
 
-/* The share of masked positions where the greatest logit is the target's. */
+/* The fraction of masked positions whose largest logit is the target's. */
 static double accuracy(const Batch *batch, const Real *logits, int64_t classes)
 {
     int64_t right = 0, all = 0;
@@ -167,7 +166,7 @@ static double accuracy(const Batch *batch, const Real *logits, int64_t classes)
     return (double)right / (double)all;
 }
 
-/* Draws a batch and brings it to the device. */
+/* Draws a batch and copies it to the device. */
 static void next_batch(Run *run, Pass *pass, const char *stream, int64_t step)
 {
     draw_batch(&run->batch, run->options->symbols,
@@ -177,7 +176,7 @@ static void next_batch(Run *run, Pass *pass, const char *stream, int64_t step)
     tensor_write(pass->mask, run->batch.mask);
 }
 
-/* The loss of the batch; the logits are kept for the accuracy. */
+/* The loss of the batch; the logits outlive the backward pass, for the accuracy. */
 static void forward(const Run *run, Pass *pass)
 {
     pass->logits = tensor_keep(model_forward(pass->tape, &run->model, pass->tokens));
@@ -212,7 +211,7 @@ static void train_step(Run *run, int64_t step)
     }
 }
 
-/* The score over some thousand fresh sequences, which no step has seen. */
+/* The score over about 1000 fresh sequences, which no training step has seen. */
 static Score evaluate(Run *run)
 {
     const Options *options = run->options;
@@ -233,8 +232,7 @@ static Score evaluate(Run *run)
     return (Score){ sum.loss / all, sum.accuracy / all };
 }
 
-/* Shows one fresh sequence and what the model writes behind the separator, symbol after symbol,
- * each read back as the next input. */
+/* Prints one fresh sequence and the model's copy; each predicted symbol is the next input. */
 static void print_sample(Run *run)
 {
     const Options *options = run->options;
@@ -331,13 +329,13 @@ static void finish_report(Report *report, const Options *options, int64_t steps,
     report_finish(report, &title);
 }
 
-/* Trains up to --steps, counted from the very first; returns the exit status. */
+/* Trains up to --steps, including those before a resume; returns the exit status. */
 static int train(Run *run)
 {
     const Options *options = run->options;
     int64_t done = optim_steps(run->optimizer), first = done + 1;
     if (done > options->steps)
-        fail(2, "--steps %lld: expected at least the %lld steps that %s has behind it",
+        fail(2, "--steps %lld: expected at least the %lld steps that %s has completed",
              (long long)options->steps, (long long)done, options->resume);
     Report *report = report_new(report_config(options, first));
     catch_signals();

@@ -51,40 +51,47 @@ static const char *const attentions[] = { "linear", "softmax", "lsh", NULL };
 #define AT(field) offsetof(Options, field)
 /* clang-format off */
 static const Option table[] = {
-    { "preset", CHOICE, OF_MODEL, AT(preset), 0, 0, preset_names, "where the others start" },
-    { "attention", CHOICE, OF_MODEL, AT(attention), 0, 0, attentions, "causal, each" },
-    { "features", CHOICE, OF_MODEL, AT(features), 0, 0, feature_names, "of linear attention" },
-    { "rounds", WHOLE, OF_MODEL, AT(rounds), 1, 64, NULL, "of hashing, of lsh attention" },
-    { "length", WHOLE, OF_MODEL, AT(length), 8, 65536, NULL, "positions of a sequence" },
-    { "symbols", WHOLE, OF_MODEL, AT(symbols), 1, 65535, NULL, "how many there are to copy" },
+    { "preset", CHOICE, OF_MODEL, AT(preset), 0, 0, preset_names,
+      "defaults of the other options" },
+    { "attention", CHOICE, OF_MODEL, AT(attention), 0, 0, attentions, "causal" },
+    { "features", CHOICE, OF_MODEL, AT(features), 0, 0, feature_names,
+      "feature map of linear attention" },
+    { "rounds", WHOLE, OF_MODEL, AT(rounds), 1, 64, NULL, "hashing rounds of lsh attention" },
+    { "length", WHOLE, OF_MODEL, AT(length), 8, 65536, NULL, "positions per sequence" },
+    { "symbols", WHOLE, OF_MODEL, AT(symbols), 1, 65535, NULL, "size of the alphabet to copy" },
     { "layers", WHOLE, OF_MODEL, AT(layers), 1, NN_MAX_LAYERS, NULL, "of the transformer" },
-    { "heads", WHOLE, OF_MODEL, AT(heads), 1, 1024, NULL, "of attention, in a layer" },
-    { "head-dim", WHOLE, OF_MODEL, AT(head_dim), 1, 1024, NULL, "numbers a head" },
-    { "feed-forward", WHOLE, OF_MODEL, AT(feed_forward), 1, 65536, NULL, "hidden numbers" },
-    { "batch", WHOLE, OF_TRAINING, AT(batch), 1, 65536, NULL, "sequences a step" },
-    { "steps", WHOLE, OF_GOAL, AT(steps), 1, 1e9, NULL, "in all, with those before a resume" },
+    { "heads", WHOLE, OF_MODEL, AT(heads), 1, 1024, NULL, "attention heads per layer" },
+    { "head-dim", WHOLE, OF_MODEL, AT(head_dim), 1, 1024, NULL, "size of a head" },
+    { "feed-forward", WHOLE, OF_MODEL, AT(feed_forward), 1, 65536, NULL, "hidden size" },
+    { "batch", WHOLE, OF_TRAINING, AT(batch), 1, 65536, NULL, "sequences per step" },
+    { "steps", WHOLE, OF_GOAL, AT(steps), 1, 1e9, NULL,
+      "in total, including those before --resume" },
     { "learning-rate", NUMBER, OF_TRAINING, AT(learning_rate), 1e-6, 1, NULL, "of RAdam" },
     { "drop-at", WHOLE, OF_TRAINING, AT(drop_at), 0, 1e9, NULL,
-      "a tenth of the learning rate from this step on (0: never)" },
-    { "clip", NUMBER, OF_TRAINING, AT(clip), 0, 1e6, NULL, "the gradient's norm (0: never)" },
+      "divide the learning rate by 10 from this step on (0: never)" },
+    { "clip", NUMBER, OF_TRAINING, AT(clip), 0, 1e6, NULL,
+      "maximum norm of the gradient (0: no clipping)" },
     { "dropout", NUMBER, OF_TRAINING, AT(dropout), 0, 0.9, NULL, "probability" },
     { "weight-decay", NUMBER, OF_TRAINING, AT(weight_decay), 0, 1, NULL, "decoupled" },
     { "seed", WHOLE, OF_TRAINING, AT(seed), 0, 4294967295, NULL, "weights, data, dropout" },
-    { "device", CHOICE, OF_RUN, AT(device), 0, 0, device_names, "where to compute" },
-    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names, "on CUDA; see the README" },
-    { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: no step is recorded and replayed" },
+    { "device", CHOICE, OF_RUN, AT(device), 0, 0, device_names, "of the computation" },
+    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names,
+      "on CUDA (see docs/gpu.md)" },
+    { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: without graph capture and replay" },
     { "threads", WHOLE, OF_RUN, AT(threads), 1, 1024, NULL, "of the CPU (default: all cores)" },
     { "log", PATH, OF_RUN, AT(log), 0, 0, NULL,
-      "rows of step,loss,accuracy,learning_rate,seconds" },
+      "CSV rows of step,loss,accuracy,learning_rate,seconds" },
     { "plot", PATH, OF_RUN, AT(plot), 0, 0, NULL, "an SVG of loss and accuracy, by gnuplot" },
-    { "save", PATH, OF_RUN, AT(save), 0, 0, NULL, "a checkpoint, at the end and on Ctrl-C" },
-    { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "and every so many steps" },
+    { "save", PATH, OF_RUN, AT(save), 0, 0, NULL,
+      "a checkpoint, written at the end and on Ctrl-C" },
+    { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "also save every N steps" },
     { "score-every", WHOLE, OF_RUN, AT(score_every), 1, 1e9, NULL,
-      "log and show every so many steps; between them CUDA need not wait" },
-    { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL, "go on from a checkpoint; --log appends" },
+      "log and show every N steps; CUDA does not synchronize in between" },
+    { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL,
+      "continue from a checkpoint; --log appends" },
     { "evaluate", CHECKPOINT, OF_RUN, AT(evaluate), 0, 0, NULL,
-      "train nothing: measure a checkpoint on fresh sequences" },
-    { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print the final line alone" },
+      "no training: evaluate a checkpoint on fresh sequences" },
+    { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print only the final line" },
 };
 /* clang-format on */
 
@@ -100,7 +107,7 @@ const Command copy_task = {
     .preset_names = preset_names,
 };
 
-/* What no option alone can see. */
+/* Checks combinations of options. */
 static void check_together(const Options *options, const Given *given)
 {
     static const char *const of_training[] = { "steps",   "learning-rate", "drop-at",     "clip",
@@ -120,7 +127,7 @@ static void check_together(const Options *options, const Given *given)
              (long long)options->rounds, options->attention);
     if (options->heads * options->head_dim % 2)
         fail(BAD_USE,
-             "--heads %lld --head-dim %lld: expected an even product, for half of the width "
+             "--heads %lld --head-dim %lld: expected an even product, because half of the width "
              "embeds symbols and half positions",
              (long long)options->heads, (long long)options->head_dim);
     option_check_file("log", options->log);

@@ -5,10 +5,10 @@
 #include "examples/shared/options.h"
 
 typedef struct Options {
-    /* The task and the model: fixed by a checkpoint. */
+    /* The task and the model: a checkpoint fixes them. */
     const char *preset, *attention, *features;
     int64_t rounds, length, symbols, layers, heads, head_dim, feed_forward;
-    /* The training: fixed by a checkpoint that is resumed. */
+    /* The training: a resumed checkpoint fixes it. */
     int64_t batch, drop_at, seed;
     double learning_rate, dropout, weight_decay, clip;
     /* This run. */
@@ -19,7 +19,7 @@ typedef struct Options {
 
 extern const Command copy_task;
 
-/* Reads the command line; ends the program where it makes no sense. */
+/* Parses the command line; ends the program on an error. */
 Options copy_task_options(int argc, char **argv);
 
 #endif

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How images are drawn. Without state every pixel takes a forward pass over all before it. */
+/* A method of generation. Without state, every pixel is a forward pass over all previous ones. */
 typedef struct Method {
     const char *name, *attention;
     bool state;
-    int64_t pixels; /* measured unless --pixels tells another number; 0: all */
+    int64_t pixels; /* number of measured pixels, unless --pixels is given; 0: all */
 } Method;
 
 static const Method methods[] = {
@@ -21,14 +21,14 @@ static const Method methods[] = {
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
-/* A method and so many images at once. */
+/* A method and a batch size. */
 typedef struct Trial {
     const MnistOptions *options;
     const Method *method;
     const Model *model;
     Device *device;
-    int64_t images, pixels, measured; /* of the pixels of an image so many are measured */
-    int32_t *drawn;                   /* [images, pixels]: it is no matter what */
+    int64_t images, pixels, measured; /* batch size; pixels per image; measured pixels per image */
+    int32_t *drawn;                   /* [images, pixels]: any values */
 } Trial;
 
 static GeneratorConfig config_of(const Trial *trial)
@@ -42,13 +42,13 @@ static GeneratorConfig config_of(const Trial *trial)
     };
 }
 
-/* The index-th pixel that is measured: each is in the middle of an equal part of the image. */
+/* The index-th measured pixel: the middle of the index-th of equal parts of the image. */
 static int64_t measured_pixel(const Trial *trial, int64_t index)
 {
     return (2 * index + 1) * trial->pixels / (2 * trial->measured);
 }
 
-/* The first pixels of all images, one after the other. */
+/* The time of the first pixels of all images. */
 static double seconds_from_start(const Trial *trial, Generator *generator, int64_t pixels)
 {
     generator_start(generator, NULL, 0, 0);
@@ -59,7 +59,7 @@ static double seconds_from_start(const Trial *trial, Generator *generator, int64
     return now() - start;
 }
 
-/* A pixel alone, with a state that has seen those before it. */
+/* The time of one pixel, after a prefill of the previous ones. */
 static double seconds_at(const Trial *trial, Generator *generator, int64_t pixel)
 {
     generator_start(generator, pixel > 0 ? trial->drawn : NULL, pixel, 0);
@@ -70,12 +70,12 @@ static double seconds_at(const Trial *trial, Generator *generator, int64_t pixel
     return now() - start;
 }
 
-/* The seconds of the measured pixels. A pixel of linear attention takes as long wherever it stands:
- * there those are the first ones. */
+/* The time of the measured pixels. By linear attention every pixel takes the same time, so the
+ * first ones are measured. */
 static double seconds_with_state(const Trial *trial)
 {
     Generator *generator = generator_new(trial->model, trial->device, config_of(trial));
-    seconds_from_start(trial, generator, at_most(3, trial->pixels)); /* takes memory, is recorded */
+    seconds_from_start(trial, generator, at_most(3, trial->pixels)); /* allocates, captures */
     double seconds = 0;
     if (trial->measured == trial->pixels || !strcmp(trial->method->attention, "linear"))
         seconds = seconds_from_start(trial, generator, trial->measured);
@@ -86,7 +86,7 @@ static double seconds_with_state(const Trial *trial)
     return seconds;
 }
 
-/* tokens [images, n]; draws the pixel behind the last. */
+/* The time of drawing the pixel after n tokens. */
 static double forward_pixel(const Trial *trial, Tape *tape, int64_t n)
 {
     double start = now();
@@ -112,7 +112,7 @@ static double seconds_without_state(const Trial *trial)
     return seconds;
 }
 
-/* ------------------------------------------------------------------------------------------ table */
+/* ---------------------------------------------------------------------------------------- table */
 
 static void print_row(const Trial *trial, double seconds, FILE *csv)
 {
@@ -129,8 +129,8 @@ static void print_row(const Trial *trial, double seconds, FILE *csv)
 
 static void measure(Trial trial, FILE *csv)
 {
-    int64_t wanted = trial.options->pixels ? trial.options->pixels : trial.method->pixels;
-    trial.measured = wanted ? at_most(wanted, trial.pixels) : trial.pixels;
+    int64_t pixels = trial.options->pixels ? trial.options->pixels : trial.method->pixels;
+    trial.measured = pixels ? at_most(pixels, trial.pixels) : trial.pixels;
     trial.drawn = allocate(trial.images * trial.pixels, sizeof(int32_t));
     double seconds =
         trial.method->state ? seconds_with_state(&trial) : seconds_without_state(&trial);
@@ -138,7 +138,7 @@ static void measure(Trial trial, FILE *csv)
     free(trial.drawn);
 }
 
-/* In batch, and one image alone. */
+/* Measures a batch and a single image. */
 static void measure_method(const MnistOptions *options, Device *device, const Method *method,
                            FILE *csv)
 {
@@ -180,15 +180,14 @@ int mnist_benchmark(int argc, char **argv)
            "%lld; %s\n\n%-18s %14s   %11s  %11s   %s\n",
            (long long)options.layers, (long long)options.heads, (long long)options.head_dim,
            (long long)options.feed_forward, (long long)options.logistics, (long long)options.rows,
-           (long long)options.columns, device_name(device), "method", "images at once", "seconds",
+           (long long)options.columns, device_name(device), "method", "batch", "seconds",
            "images/s", "measured");
     for (int i = 0; i < METHODS; i++) {
         if (!strcmp(options.method, "all") || !strcmp(options.method, methods[i].name))
             measure_method(&options, device, &methods[i], csv);
     }
-    puts("\n~ : what the whole image would take, by the pixels measured: of linear the first, of "
-         "the\n"
-         "    others pixels spread evenly over the image");
+    puts("\n~ : extrapolated from the measured pixels: for linear the first ones, for the other\n"
+         "    methods pixels spread evenly over the image");
     if (csv && fclose(csv))
         fail(EXIT_FAILURE, "--csv %s: %s", options.csv, strerror(errno));
     return EXIT_SUCCESS;

@@ -59,7 +59,7 @@ void order_free(Order *order)
     free(order->images);
 }
 
-/* Every epoch has counters of its own; the shuffle is Fisher and Yates'. */
+/* Fisher-Yates shuffle. The epoch determines the Philox counter. */
 static void shuffle(Order *order, int64_t epoch)
 {
     Random random = random_new(order->seed, random_stream("mnist order"));

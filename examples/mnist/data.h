@@ -1,20 +1,21 @@
-/* Images as sequences of pixels, row by row: what a model reads and what it should tell. */
+/* Images as sequences of pixels, row by row: the inputs and targets of the model. */
 #ifndef TAPEGRAD_MNIST_DATA_H
 #define TAPEGRAD_MNIST_DATA_H
 
 #include "examples/mnist/idx.h"
 #include "examples/mnist/options.h"
 
-/* A pixel's value, 0 to 255, or the start, which stands before the first one. */
+/* A token is a pixel's value, 0 to 255, or START, the input of the first position. */
 enum { START = 256, SYMBOLS = 257 };
 
 int64_t at_most(int64_t count, int64_t most);
 
-/* The images of --data; fails, saying what is missing or wrong, unless they are there and have the
- * options' rows and columns. */
+/* The images of --data; fails if they are missing, damaged or of another size than --rows x
+ * --columns. */
 Idx mnist_images(const MnistOptions *options, MnistPart part);
 
-/* Host memory, [size, pixels] each: the token of a position is the pixel before, its target its own. */
+/* Host memory, [size, pixels] each: a position's token is the previous pixel, its target its
+ * own. */
 typedef struct Batch {
     int64_t size, pixels;
     int32_t *tokens, *targets;
@@ -24,17 +25,16 @@ Batch batch_new(int64_t size, int64_t pixels);
 void batch_free(Batch *batch);
 void batch_set(Batch *batch, int64_t row, const Idx *images, int64_t image);
 
-/* The order in which training sees the images: another permutation every epoch, which follows from
- * the seed alone. */
+/* The order of the training images: a new permutation per epoch, determined by the seed. */
 typedef struct Order {
     uint64_t seed;
-    int64_t count, epoch; /* which one the permutation is of; -1: none */
+    int64_t count, epoch; /* epoch: of the permutation in images; -1: none yet */
     int32_t *images;
 } Order;
 
 Order order_new(uint64_t seed, int64_t count);
 void order_free(Order *order);
-/* The image that stands at a position counted from the first epoch's start. */
+/* The image at a position counted from the start of the first epoch. */
 int64_t order_at(Order *order, int64_t position);
 
 #endif

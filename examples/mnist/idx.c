@@ -1,11 +1,11 @@
-/* Reading IDX files (as the MNIST database describes them):
+/* The IDX format, as the MNIST database describes it:
  *
- *   4 bytes      0, 0, 8 (the elements are unsigned bytes), the number of axes
- *   4 bytes      for every axis: its size
+ *   4 bytes      0, 0, 8 (elements are unsigned bytes), the number of axes
+ *   4 bytes      the size of an axis, for every axis
  *   the rest     the elements, row-major
  *
- * All numbers are big-endian. zlib's gzread reads gzipped files and others alike; in the gzipped
- * ones it checks lengths and checksums. */
+ * Numbers are big-endian. zlib's gzread reads plain and gzipped files; of the latter it verifies
+ * lengths and checksums. */
 #include "examples/mnist/idx.h"
 
 #include <errno.h>
@@ -14,9 +14,9 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
-/* No file that these programs could use is larger: a larger one is damaged. */
+/* A header that promises more data than this is damaged. */
 #define LARGEST_DATA ((int64_t)1 << 32)
-enum { FIRST_ROOM = 1 << 20 };
+enum { FIRST_CAPACITY = 1 << 20 };
 
 typedef struct Reader {
     const char *path;
@@ -24,20 +24,20 @@ typedef struct Reader {
     Sentence *sentence;
 } Reader;
 
-/* Reads so many bytes, or fewer where the file ends; returns how many, -1 when they cannot be read
- * or are not what was packed. */
+/* Reads count bytes, or fewer at the end of the file; returns the number, or -1 on a read error or
+ * a failed gzip check. */
 static int64_t read_bytes(const Reader *reader, uint8_t *to, int64_t count)
 {
     int64_t done = 0;
     for (int got = 1; done < count && got > 0; done += got > 0 ? got : 0) {
-        int64_t piece = count - done < FIRST_ROOM ? count - done : FIRST_ROOM;
+        int64_t piece = count - done < FIRST_CAPACITY ? count - done : FIRST_CAPACITY;
         got = gzread(reader->file, to + done, (unsigned)piece);
     }
     int code;
     const char *reason = gzerror(reader->file, &code);
     if (done == count || code == Z_OK)
         return done;
-    size_t length = strlen(reader->path); /* zlib's own sentence begins with it, or says no more */
+    size_t length = strlen(reader->path); /* some zlib messages start with the path */
     if (strncmp(reason, reader->path, length) == 0 && reason[length] == ':')
         reason += length + 2;
     if (code == Z_ERRNO)
@@ -79,8 +79,8 @@ static bool read_magic(const Reader *reader, IdxKind kind)
                           reader->path, magic, expected, what);
 }
 
-/* Reads the axes' sizes into size, those that the file lacks being 1; returns the bytes of data
- * that they ask for, or -1. */
+/* Reads the sizes of the axes; missing axes have size 1. Returns the number of data bytes that the
+ * sizes imply, or -1. */
 static int64_t read_sizes(const Reader *reader, IdxKind kind, int64_t size[3])
 {
     uint8_t bytes[12];
@@ -105,12 +105,13 @@ static int64_t read_sizes(const Reader *reader, IdxKind kind, int64_t size[3])
     return -1;
 }
 
-/* The data, to be freed. Memory is taken as the file proves that long. */
+/* Reads the data, to be freed. The buffer grows with the data read, so a damaged header does not
+ * allocate its promised size. */
 static uint8_t *read_data(const Reader *reader, int64_t total)
 {
     uint8_t *data = NULL;
-    for (int64_t room = 0, next; room < total; room = next) {
-        next = room == 0 ? FIRST_ROOM : 2 * room;
+    for (int64_t capacity = 0, next; capacity < total; capacity = next) {
+        next = capacity == 0 ? FIRST_CAPACITY : 2 * capacity;
         next = next < total ? next : total;
         uint8_t *larger = realloc(data, (size_t)next);
         int64_t got = -1;
@@ -118,27 +119,27 @@ static uint8_t *read_data(const Reader *reader, int64_t total)
             sentence_write(reader->sentence, "%s: memory is exhausted at %lld bytes", reader->path,
                            (long long)next);
         else
-            got = read_bytes(reader, (data = larger) + room, next - room);
-        if (got == next - room)
+            got = read_bytes(reader, (data = larger) + capacity, next - capacity);
+        if (got == next - capacity)
             continue;
         if (got >= 0)
             sentence_write(reader->sentence,
-                           "%s: its data end after %lld bytes; by its header there are %lld",
-                           reader->path, (long long)(room + got), (long long)total);
+                           "%s: its data end after %lld bytes; expected %lld by its header",
+                           reader->path, (long long)(capacity + got), (long long)total);
         free(data);
         return NULL;
     }
     return data;
 }
 
-/* Whether the file ends here; this is also where zlib compares the checksums. */
+/* Returns whether the file ends here; zlib verifies the checksum at this point. */
 static bool read_end(const Reader *reader, int64_t total)
 {
     uint8_t byte;
     int64_t got = read_bytes(reader, &byte, 1);
     if (got > 0)
         sentence_write(reader->sentence,
-                       "%s: goes on behind its data; by its header there are %lld bytes of them",
+                       "%s: continues after its data; expected %lld bytes of data by its header",
                        reader->path, (long long)total);
     return got == 0;
 }
@@ -182,8 +183,8 @@ void idx_free(Idx *idx)
 
 /* ---------------------------------------------------------------------------------------- MNIST */
 
-/* Whether there is anything under this name: what it is, idx_read will say. */
-static bool is_there(const char *path)
+/* Whether the path exists; idx_read reports if it is no regular file. */
+static bool exists(const char *path)
 {
     struct stat status;
     return stat(path, &status) == 0 || errno != ENOENT;
@@ -199,10 +200,10 @@ bool idx_read_mnist(const char *directory, MnistPart part, IdxKind kind, Idx *id
     if (path == NULL)
         return sentence_write(sentence, "%s: memory is exhausted", directory);
     snprintf(path, size, "%s/%s-%s", directory, prefix, suffix);
-    if (!is_there(path))
+    if (!exists(path))
         strcat(path, ".gz");
     bool good =
-        is_there(path)
+        exists(path)
             ? idx_read(path, kind, idx, sentence)
             : sentence_write(
                   sentence,

@@ -8,11 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* libpng's own limit on the width and the height of a picture. */
+/* libpng's limit on width and height. */
 enum { LONGEST_SIDE = 1000000 };
 
-/* All that writing needs and must give back, here rather than in locals, because libpng leaves its
- * functions by longjmp when something fails. */
+/* The resources of writing, in a struct because libpng reports errors by longjmp. */
 typedef struct Writer {
     const char *path;
     ImageGrid grid;
@@ -27,8 +26,8 @@ typedef struct Writer {
 
 /* ---------------------------------------------------------------------------------- the picture */
 
-/* A side of the picture: images of so many pixels each with their margins; 0 when it makes none
- * that could be written. */
+/* The length of a side of the picture: images of this number of pixels, with margins; 0 if it
+ * exceeds the limits. */
 static int64_t side(int64_t images, int64_t pixels, ImageGrid grid)
 {
     const int64_t numbers[] = { images, pixels, grid.scale, grid.margin + 1 };
@@ -41,9 +40,9 @@ static int64_t side(int64_t images, int64_t pixels, ImageGrid grid)
     return length <= LONGEST_SIDE ? length : 0;
 }
 
-/* Where the index-th pixel of a side lies: in which image and at which of its pixels; false on a
+/* Maps the index-th pixel of a side to an image and a pixel of the image; returns false on a
  * margin. */
-static bool place(int64_t index, int64_t pixels, ImageGrid grid, int64_t *image, int64_t *pixel)
+static bool locate(int64_t index, int64_t pixels, ImageGrid grid, int64_t *image, int64_t *pixel)
 {
     int64_t span = pixels * grid.scale + grid.margin, offset = index % span - grid.margin;
     *image = index / span;
@@ -56,10 +55,10 @@ static void fill_line(const Writer *writer, int64_t y)
     ImageGrid grid = writer->grid;
     memset(writer->line, grid.background, (size_t)writer->width);
     int64_t row, column, line, pixel;
-    if (!place(y, grid.height, grid, &row, &line))
+    if (!locate(y, grid.height, grid, &row, &line))
         return;
     for (int64_t x = 0; x < writer->width; x++) {
-        if (place(x, grid.width, grid, &column, &pixel))
+        if (locate(x, grid.width, grid, &column, &pixel))
             writer->line[x] =
                 grid.pixels[((row * grid.columns + column) * grid.height + line) * grid.width +
                             pixel];
@@ -124,8 +123,8 @@ static bool fail(const Writer *writer, const char *what)
     return sentence_write(writer->sentence, "%s: %s: %s", writer->path, what, strerror(errno));
 }
 
-/* Flushes the directory that the file lies in, and with it the rename; the temporary name has room
- * for the directory's. Some file systems cannot, and say EINVAL. */
+/* Flushes the file's directory, which makes the rename durable. The buffer of the temporary name
+ * holds the directory's path. EINVAL: the file system cannot flush directories. */
 static bool flush_directory(Writer *writer)
 {
     char *slash = strrchr(strcpy(writer->temporary, writer->path), '/');
@@ -139,7 +138,7 @@ static bool flush_directory(Writer *writer)
     return good;
 }
 
-/* Writes under a temporary name, renames; what did not succeed leaves nothing. */
+/* Writes to a temporary file and renames it; on error removes it. */
 static bool write_file(Writer *writer)
 {
     sprintf(writer->temporary, "%s.XXXXXX", writer->path);
@@ -148,7 +147,7 @@ static bool write_file(Writer *writer)
         return fail(writer, "cannot make a new file beside it");
     mode_t mask = umask(0);
     umask(mask);
-    bool good = fchmod(descriptor, 0666 & ~mask) == 0; /* mkstemp allows its owner alone */
+    bool good = fchmod(descriptor, 0666 & ~mask) == 0; /* mkstemp creates it with 0600 */
     writer->stream = good ? fdopen(descriptor, "wb") : NULL;
     if (writer->stream == NULL) {
         fail(writer, "cannot make a new file beside it");
@@ -173,13 +172,13 @@ bool image_write_png(const char *path, ImageGrid grid, Sentence *sentence)
     if (height == 0 || width == 0)
         return sentence_write(sentence,
                               "%s: %lld x %lld images of %lld x %lld, scaled by %lld, with margins "
-                              "of %lld: expected a picture of 1 to %d pixels a side",
+                              "of %lld: expected a picture of 1 to %d pixels per side",
                               path, (long long)grid.rows, (long long)grid.columns,
                               (long long)grid.height, (long long)grid.width, (long long)grid.scale,
                               (long long)grid.margin, LONGEST_SIDE);
     struct stat status;
     if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-        return sentence_write(sentence, "%s: it is there already and not a regular file", path);
+        return sentence_write(sentence, "%s: exists and is not a regular file", path);
     Writer writer = {
         .path = path, .grid = grid, .sentence = sentence, .height = height, .width = width
     };

@@ -1,6 +1,6 @@
 /* The image model of Katharopoulos et al. 2020, Transformers are RNNs, section 4.2.1: an image of
- * handwritten digits is a sequence of 784 pixels, and a causal transformer tells each from those
- * before it, as a mixture of logistic distributions. */
+ * handwritten digits is a sequence of 784 pixels, and a causal transformer predicts each of them
+ * from the previous ones, as a mixture of logistic distributions. */
 #include "examples/mnist/options.h"
 #include "examples/shared/program.h"
 
@@ -13,9 +13,9 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *help;
 } commands[] = {
-    { "train", mnist_train, "a model, from the MNIST database" },
-    { "sample", mnist_sample, "images from a model, and complete halves of others" },
-    { "benchmark", mnist_benchmark, "how fast images are drawn" },
+    { "train", mnist_train, "trains a model on the MNIST database" },
+    { "sample", mnist_sample, "draws images from a model and completes halves of others" },
+    { "benchmark", mnist_benchmark, "measures the speed of generation" },
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -27,7 +27,7 @@ int main(int argc, char **argv)
             return commands[i].run(argc - 1, argv + 1);
     }
     if (argc < 2 || strcmp(argv[1], "--help"))
-        fail(BAD_USE, "%s: expected train, sample or benchmark; --help tells more",
+        fail(BAD_USE, "%s: expected train, sample or benchmark; see --help",
              argc < 2 ? "no command" : argv[1]);
     puts("usage: mnist COMMAND [OPTION]...\n");
     for (int i = 0; i < COMMANDS; i++)

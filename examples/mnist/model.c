@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Positions are learned, but start as sines and cosines of a pixel's row, in the first half, and of its
- * column, of wavelengths from 2 pi pixels up: neighbours in any direction then are alike, and what is
- * above or on the left need not be found out pixel by pixel. */
+/* Position embeddings are learned, but initialised with sines and cosines of the row (first half)
+ * and the column (second half), with wavelengths from 2 pi pixels up. Neighbouring pixels then
+ * start with similar embeddings, so the model need not learn the grid's geometry. */
 static void set_positions(Embedding *positions, int64_t columns)
 {
     int64_t pixels = positions->weight->shape.size[0], width = positions->weight->shape.size[1];
@@ -16,8 +16,8 @@ static void set_positions(Embedding *positions, int64_t columns)
     Real *start = allocate(pixels * width, sizeof(Real));
     for (int64_t p = 0; p < pixels; p++) {
         for (int64_t c = 0; c < width; c++) {
-            int64_t place = c < half ? p / columns : p % columns, i = c % half;
-            double angle = (double)place * pow(30, -(double)(i / 2 * 2) / (double)half);
+            int64_t coordinate = c < half ? p / columns : p % columns, i = c % half;
+            double angle = (double)coordinate * pow(30, -(double)(i / 2 * 2) / (double)half);
             start[p * width + c] = (Real)(i % 2 ? cos(angle) : sin(angle));
         }
     }
@@ -70,22 +70,22 @@ Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
     return nn_linear_forward(tape, &model->head, model_features(tape, model, tokens));
 }
 
-/* ------------------------------------------------------------------------------------- generation */
+/* ----------------------------------------------------------------------------------- generation */
 
 struct Generator {
     const Model *model;
     GeneratorConfig config;
     TransformerState *state;
     Tape *tape, *prefill;
-    Tensor *token, *place;  /* [images]: what the next step reads, and which pixel it draws */
-    Tensor *images;         /* [images, pixels]: what has been drawn */
-    Tensor *factor, *shift; /* [3 logistics]: what the temperature makes of the parameters */
+    Tensor *token, *place;  /* [images]: the next step's input, and the index of its pixel */
+    Tensor *images;         /* [images, pixels]: drawn so far */
+    Tensor *factor, *shift; /* [3 logistics]: the temperature maps parameters to factor p + shift */
     int32_t *host;          /* [images, pixels] */
     int64_t first;          /* which of all images the first one is */
     int64_t pixel, round;   /* how many of each have had random numbers; had before image 0 */
 };
 
-/* A mixture's temperature divides its logits, and multiplies the scales. */
+/* The temperature divides the mixture's logits and multiplies its scales. */
 static void set_temperature(Generator *generator)
 {
     int64_t n = tensor_count(generator->model->head.bias);
@@ -141,14 +141,14 @@ void generator_free(Generator *generator)
     free(generator);
 }
 
-/* One pixel of every image: from the token, which it becomes, and into its place. */
+/* Draws one pixel of every image from the token, stores it in images and as the next token. */
 static void draw_pixel(void *context)
 {
     Generator *generator = context;
     const Model *model = generator->model;
     Tape *tape = generator->tape;
     Tensor *position = nn_transformer_state_positions(generator->state);
-    op_store_i32(tape, generator->place, NULL, position); /* the step will advance it */
+    op_store_i32(tape, generator->place, NULL, position); /* before the step advances it */
     Tensor *x = op_add(tape, nn_embedding_forward(tape, &model->embedding, generator->token),
                        nn_embedding_forward(tape, &model->positions, position));
     x = nn_transformer_step(generator->state, x);
@@ -160,7 +160,7 @@ static void draw_pixel(void *context)
     op_store_i32(tape, generator->token, NULL, pixel);
 }
 
-/* Takes the given pixels but the last, [images, count], into the state. */
+/* Prefills the state with START and the given pixels but the last, [images, count]. */
 static void prefill(Generator *generator, const int32_t *given, int64_t count)
 {
     for (int64_t b = 0; b < generator->config.images; b++) {

@@ -35,84 +35,92 @@ const char *const form_names[] = {
 #define AT(field) offsetof(MnistOptions, field)
 /* clang-format off */
 static const Option preset[] = {
-    { "preset", CHOICE, OF_MODEL, AT(preset), 0, 0, preset_names, "where the others start" },
+    { "preset", CHOICE, OF_MODEL, AT(preset), 0, 0, preset_names,
+      "defaults of the other options" },
 };
 static const Option attention[] = {
-    { "attention", CHOICE, OF_MODEL, AT(attention), 0, 0, attentions, "causal, each" },
+    { "attention", CHOICE, OF_MODEL, AT(attention), 0, 0, attentions, "causal" },
 };
 static const Option of_the_model[] = {
-    { "features", CHOICE, OF_MODEL, AT(features), 0, 0, feature_names, "of linear attention" },
+    { "features", CHOICE, OF_MODEL, AT(features), 0, 0, feature_names,
+      "feature map of linear attention" },
     { "layers", WHOLE, OF_MODEL, AT(layers), 1, NN_MAX_LAYERS, NULL, "of the transformer" },
-    { "heads", WHOLE, OF_MODEL, AT(heads), 1, 1024, NULL, "of attention, in a layer" },
-    { "head-dim", WHOLE, OF_MODEL, AT(head_dim), 1, 1024, NULL, "numbers a head" },
-    { "feed-forward", WHOLE, OF_MODEL, AT(feed_forward), 1, 65536, NULL, "hidden numbers" },
-    { "logistics", WHOLE, OF_MODEL, AT(logistics), 1, 64, NULL, "distributions that a pixel's is mixed of" },
+    { "heads", WHOLE, OF_MODEL, AT(heads), 1, 1024, NULL, "attention heads per layer" },
+    { "head-dim", WHOLE, OF_MODEL, AT(head_dim), 1, 1024, NULL, "size of a head" },
+    { "feed-forward", WHOLE, OF_MODEL, AT(feed_forward), 1, 65536, NULL, "hidden size" },
+    { "logistics", WHOLE, OF_MODEL, AT(logistics), 1, 64, NULL,
+      "distributions in the mixture of a pixel" },
     { "rows", WHOLE, OF_MODEL, AT(rows), 1, 256, NULL, "of an image" },
     { "columns", WHOLE, OF_MODEL, AT(columns), 1, 256, NULL, "of an image" },
 };
 static const Option of_training[] = {
-    { "batch", WHOLE, OF_TRAINING, AT(batch), 1, 65536, NULL, "images a step" },
+    { "batch", WHOLE, OF_TRAINING, AT(batch), 1, 65536, NULL, "images per step" },
     { "epochs", NUMBER, OF_GOAL, AT(epochs), 1e-6, 1e6, NULL, "passes over the training images" },
-    { "steps", WHOLE, OF_GOAL, AT(steps), 0, 1e9, NULL, "in place of --epochs, unless 0" },
+    { "steps", WHOLE, OF_GOAL, AT(steps), 0, 1e9, NULL, "instead of --epochs (0: by --epochs)" },
     { "learning-rate", NUMBER, OF_TRAINING, AT(learning_rate), 1e-6, 1, NULL, "of RAdam" },
     { "schedule", CHOICE, OF_TRAINING, AT(schedule), 0, 0, schedules,
-      "of the learning rate; cosine: down to 0 at the last step" },
-    { "clip", NUMBER, OF_TRAINING, AT(clip), 0, 1e6, NULL, "the gradient's norm (0: never)" },
+      "of the learning rate (cosine: to 0 at the last step)" },
+    { "clip", NUMBER, OF_TRAINING, AT(clip), 0, 1e6, NULL,
+      "maximum norm of the gradient (0: no clipping)" },
     { "dropout", NUMBER, OF_TRAINING, AT(dropout), 0, 0.9, NULL, "probability" },
-    { "form", CHOICE, OF_TRAINING, AT(form), 0, 0, form_names, "how linear attention's sums are taken" },
+    { "form", CHOICE, OF_TRAINING, AT(form), 0, 0, form_names, "of linear attention" },
     { "seed", WHOLE, OF_TRAINING, AT(seed), 0, 4294967295, NULL, "weights, order, dropout" },
     { "log", PATH, OF_RUN, AT(log), 0, 0, NULL,
-      "rows of step,training_bits,test_bits,learning_rate,seconds" },
+      "CSV rows of step,training_bits,test_bits,learning_rate,seconds" },
     { "plot", PATH, OF_RUN, AT(plot), 0, 0, NULL, "an SVG of the bits per dimension, by gnuplot" },
-    { "save", PATH, OF_RUN, AT(save), 0, 0, NULL, "a checkpoint, at the end and on Ctrl-C" },
-    { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "and every so many steps" },
+    { "save", PATH, OF_RUN, AT(save), 0, 0, NULL,
+      "a checkpoint, written at the end and on Ctrl-C" },
+    { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "also save every N steps" },
     { "score-every", WHOLE, OF_RUN, AT(score_every), 1, 1e9, NULL,
-      "log and show every so many steps; between them CUDA need not wait" },
+      "log and show every N steps; CUDA does not synchronize in between" },
     { "evaluate-every", WHOLE, OF_RUN, AT(evaluate_every), 0, 1e9, NULL,
-      "measure the first test images every so many steps (0: never)" },
-    { "evaluate-images", WHOLE, OF_RUN, AT(evaluate_images), 1, 1e9, NULL, "and so many of them" },
-    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "measured at the end (10000)" },
-    { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL, "go on from a checkpoint; --log appends" },
+      "evaluate the first test images every N steps (0: never)" },
+    { "evaluate-images", WHOLE, OF_RUN, AT(evaluate_images), 1, 1e9, NULL, "how many of them" },
+    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "evaluated at the end (10000)" },
+    { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL,
+      "continue from a checkpoint; --log appends" },
     { "evaluate", CHECKPOINT, OF_RUN, AT(evaluate), 0, 0, NULL,
-      "train nothing: measure a checkpoint on the test images" },
-    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names, "on CUDA; see the README" },
-    { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: no step is recorded and replayed" },
-    { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print the final line alone" },
+      "no training: evaluate a checkpoint on the test images" },
+    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names,
+      "on CUDA (see docs/gpu.md)" },
+    { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: without graph capture and replay" },
+    { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print only the final line" },
 };
 static const Option data[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
       "the directory of the MNIST database of handwritten digits" },
 };
 static const Option of_every_run[] = {
-    { "device", CHOICE, OF_RUN, AT(device), 0, 0, device_names, "where to compute" },
+    { "device", CHOICE, OF_RUN, AT(device), 0, 0, device_names, "of the computation" },
     { "threads", WHOLE, OF_RUN, AT(threads), 1, 1024, NULL, "of the CPU (default: all cores)" },
 };
 static const Option of_drawing[] = {
-    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, step_precisions, "of products on CUDA" },
+    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, step_precisions,
+      "of matrix products on CUDA" },
 };
 static const Option of_sampling[] = {
     { "model", CHECKPOINT, OF_RUN, AT(model), 0, 0, NULL, "a checkpoint of mnist train" },
     { "output", PATH, OF_RUN, AT(output), 0, 0, NULL, "the picture, a PNG" },
     { "count", WHOLE, OF_RUN, AT(count), 1, 10000, NULL, "images of each kind (10)" },
     { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL,
-      "images at once, at most; more take more memory (100)" },
+      "maximum of images drawn at a time, to bound memory (100)" },
     { "temperature", NUMBER, OF_RUN, AT(temperature), 0.01, 100, NULL,
       "below 1: likelier pixels more often (1)" },
-    { "seed", WHOLE, OF_RUN, AT(draw), 0, 4294967295, NULL, "of the choices (1)" },
+    { "seed", WHOLE, OF_RUN, AT(draw), 0, 4294967295, NULL, "of the random draws (1)" },
 };
 static const Option of_the_benchmark[] = {
-    { "method", CHOICE, OF_RUN, AT(method), 0, 0, methods, "what to measure" },
-    { "batch", WHOLE, OF_RUN, AT(together), 1, 65536, NULL, "images at once (32)" },
+    { "method", CHOICE, OF_RUN, AT(method), 0, 0, methods, "of generation" },
+    { "batch", WHOLE, OF_RUN, AT(together), 1, 65536, NULL, "images drawn at a time (32)" },
     { "pixels", WHOLE, OF_RUN, AT(pixels), 1, 65536, NULL,
-      "measured, of an image (all; 16 of softmax)" },
-    { "csv", PATH, OF_RUN, AT(csv), 0, 0, NULL, "the table as comma-separated values" },
+      "measured per image (all; softmax: 16)" },
+    { "csv", PATH, OF_RUN, AT(csv), 0, 0, NULL, "also write the table as CSV" },
 };
 /* clang-format on */
 
 const Command mnist_train_command = {
     .program = "mnist",
     .about = "usage: mnist train --data DIR [OPTION]...\n\n"
-             "Trains a transformer to tell every pixel of an image from those before it\n"
+             "Trains a transformer to predict every pixel of an image from the previous pixels\n"
              "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.2.1).",
     .tables = { OPTION_TABLE(preset), OPTION_TABLE(attention), OPTION_TABLE(of_the_model),
                 OPTION_TABLE(of_training), OPTION_TABLE(data), OPTION_TABLE(of_every_run) },
@@ -124,8 +132,8 @@ const Command mnist_train_command = {
 const Command mnist_sample_command = {
     .program = "mnist",
     .about = "usage: mnist sample --model FILE --output FILE [--data DIR] [OPTION]...\n\n"
-             "Draws images pixel by pixel: from nothing and, where there are data, from the upper\n"
-             "half of test images.",
+             "Draws images pixel by pixel: unconditionally and, with --data, completing the upper\n"
+             "halves of test images.",
     .tables = { OPTION_TABLE(of_sampling), OPTION_TABLE(data), OPTION_TABLE(of_drawing),
                 OPTION_TABLE(of_every_run) },
     .trainer = &mnist_train_command,
@@ -137,10 +145,10 @@ const Command mnist_benchmark_command = {
     .program = "mnist",
     .about =
         "usage: mnist benchmark [OPTION]...\n\n"
-        "Measures how fast images are drawn, by a model of random weights: by linear attention\n"
-        "as a recurrent network, by softmax attention that keeps keys and values (stateful), and\n"
-        "by softmax attention that reads all pixels again for each new one (as the paper's\n"
-        "Tables 4 and 5).",
+        "Measures the speed of image generation with random weights: by linear attention as a\n"
+        "recurrent network, by softmax attention with a KV cache (stateful), and by softmax\n"
+        "attention that recomputes all previous pixels for each new one (as Tables 4 and 5 of\n"
+        "the paper).",
     .tables = { OPTION_TABLE(preset), OPTION_TABLE(of_the_model), OPTION_TABLE(of_the_benchmark),
                 OPTION_TABLE(of_drawing), OPTION_TABLE(of_every_run) },
     .trainer = &mnist_train_command,

@@ -9,14 +9,14 @@
 
 enum { ACROSS = 10, GREY = 128, WHITE = 255 };
 
-/* Where images go: the grid is filled in rows of at most ACROSS. */
+/* The output, filled in rows of at most ACROSS images. */
 typedef struct Picture {
     ImageGrid grid;
-    uint8_t *pixels; /* the grid's */
-    int64_t row;     /* the next that is free */
+    uint8_t *pixels; /* of the grid */
+    int64_t row;     /* the next free one */
 } Picture;
 
-/* The rows that count images of each of some kinds take. */
+/* The number of rows for count images of each kind. */
 static int64_t rows_of(int64_t count, int64_t kinds)
 {
     return kinds * ((count + ACROSS - 1) / ACROSS);
@@ -40,8 +40,8 @@ static Picture picture_new(const MnistOptions *options, int64_t kinds)
     return picture;
 }
 
-/* Puts images [count, pixels] into rows: those of one kind every step rows from the next free one,
- * shifted down by down rows; of each image the pixels behind the first shown ones are grey. */
+/* Copies images [count, pixels] into every step-th row, starting down rows below the next free one.
+ * The pixels after the first shown ones are grey. */
 static void picture_add(Picture *picture, const int32_t *images, int64_t count, int64_t step,
                         int64_t down, int64_t shown)
 {
@@ -49,13 +49,13 @@ static void picture_add(Picture *picture, const int32_t *images, int64_t count, 
     int64_t pixels = grid->height * grid->width;
     for (int64_t i = 0; i < count; i++) {
         int64_t row = picture->row + down + i / ACROSS * step;
-        uint8_t *place = picture->pixels + (row * grid->columns + i % ACROSS) * pixels;
+        uint8_t *image = picture->pixels + (row * grid->columns + i % ACROSS) * pixels;
         for (int64_t p = 0; p < pixels; p++)
-            place[p] = p < shown ? (uint8_t)images[i * pixels + p] : GREY;
+            image[p] = p < shown ? (uint8_t)images[i * pixels + p] : GREY;
     }
 }
 
-/* The images are drawn in batches of one size, so that the memory that they take has a bound. */
+/* Batches of equal size bound the memory. */
 typedef struct Batches {
     int64_t number, size;
 } Batches;
@@ -66,7 +66,7 @@ static Batches batches_of(const MnistOptions *options)
     return (Batches){ number, (options->count + number - 1) / number };
 }
 
-/* Draws the pixels from count on of images [batches, pixels], whose first count are there. */
+/* Completes images [number * size, pixels], whose first count pixels are given. */
 static void draw_images(Generator *generator, int32_t *images, Batches batches, int64_t pixels,
                         int64_t count)
 {
@@ -83,7 +83,7 @@ static void draw_images(Generator *generator, int32_t *images, Batches batches, 
     free(given);
 }
 
-/* The first test images into images [count, pixels]. */
+/* Copies the first test images to images [count, pixels]. */
 static void read_test_images(int32_t *images, const MnistOptions *options)
 {
     Idx test = mnist_images(options, MNIST_TEST);
@@ -96,8 +96,8 @@ static void read_test_images(int32_t *images, const MnistOptions *options)
     idx_free(&test);
 }
 
-/* As Figure 3 of the paper: images from nothing; below, in groups of three rows, the upper half of
- * test images, what the model makes of them, and what they were. */
+/* As Figure 3 of the paper: unconditional images; below, in groups of three rows, the upper halves
+ * of test images, their completions by the model, and the originals. */
 static Picture draw_picture(const MnistOptions *options, Generator *generator)
 {
     int64_t count = options->count, pixels = options->rows * options->columns;
@@ -145,8 +145,8 @@ int mnist_sample(int argc, char **argv)
     Sentence sentence;
     if (!image_write_png(options.output, picture.grid, &sentence))
         fail(EXIT_FAILURE, "--output %s", sentence.text);
-    printf("%s: %lld images from nothing%s, drawn in %.2f s\n", options.output,
-           (long long)options.count, options.data ? " and as many completed" : "", seconds);
+    printf("%s: %lld images%s, drawn in %.2f s\n", options.output, (long long)options.count,
+           options.data ? " and the same number completed" : "", seconds);
     free(picture.pixels);
     generator_free(generator);
     params_free(params);

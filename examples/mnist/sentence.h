@@ -1,4 +1,4 @@
-/* What went wrong, in one sentence, for the caller to tell. */
+/* An error message of one sentence, for the caller to print. */
 #ifndef TAPEGRAD_MNIST_SENTENCE_H
 #define TAPEGRAD_MNIST_SENTENCE_H
 
@@ -10,7 +10,7 @@ typedef struct Sentence {
     char text[1024];
 } Sentence;
 
-/* Writes the sentence; returns false. */
+/* Formats the sentence; returns false. */
 __attribute__((format(printf, 2, 3))) static inline bool sentence_write(Sentence *sentence,
                                                                         const char *format, ...)
 {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All that a run works with. */
+/* The state of a run. */
 typedef struct Run {
     const MnistOptions *options;
     Device *device;
@@ -16,22 +16,22 @@ typedef struct Run {
     Model model;
     Optimizer *optimizer;
     Tape *training, *scoring;
-    Tensor *tokens, *targets, *loss; /* of training: [B, pixels] each, and its last step's */
+    Tensor *tokens, *targets, *loss; /* of training: [B, pixels], [B, pixels], a scalar */
     Idx images, test;
     Order order;
     Batch batch;
-    int64_t steps;    /* in all, with those before a resume */
-    double test_bits; /* as last measured, or NAN */
+    int64_t steps;    /* in total, including those before a resume */
+    double test_bits; /* of the last evaluation, or NaN */
 } Run;
 
-/* ------------------------------------------------------------------------------------------ steps */
+/* ---------------------------------------------------------------------------------------- steps */
 
 static double bits(double nats)
 {
     return nats / log(2);
 }
 
-/* Which images a step sees depends on its number alone: nothing about it has to be saved. */
+/* The step determines its images, so checkpoints need not save the position in the data. */
 static void next_batch(Run *run, int64_t step)
 {
     int64_t first = (step - 1) * run->batch.size;
@@ -82,7 +82,7 @@ static double evaluate(Run *run, int64_t count)
     return bits(sum / (double)count);
 }
 
-/* ----------------------------------------------------------------------------------------- report */
+/* --------------------------------------------------------------------------------------- report */
 
 static void print_progress(const double *values, const void *context)
 {
@@ -138,7 +138,7 @@ static void finish_report(Report *report, const Run *run, int64_t steps, double 
     report_finish(report, &title);
 }
 
-/* Logs and shows a step, with the test images where they are due. */
+/* Logs and shows a step; evaluates the test images if due. */
 static void report(Run *run, Report *progress, int64_t step, double learning_rate, double start)
 {
     const MnistOptions *options = run->options;
@@ -154,7 +154,7 @@ static void report(Run *run, Report *progress, int64_t step, double learning_rat
                           .seconds = now() - start });
 }
 
-/* --------------------------------------------------------------------------------------- programs */
+/* ------------------------------------------------------------------------------------- programs */
 
 static void save(Run *run)
 {
@@ -164,7 +164,7 @@ static void save(Run *run)
         fail(EXIT_FAILURE, "%s", tapegrad_error());
 }
 
-/* How many test images the end is measured by: an interrupted run is not kept waiting. */
+/* The number of test images of the final evaluation; an interrupted run evaluates fewer. */
 static int64_t final_images(const Run *run)
 {
     const MnistOptions *options = run->options;
@@ -172,13 +172,13 @@ static int64_t final_images(const Run *run)
     return at_most(run->test.count, at_most(few, options->test_images));
 }
 
-/* Trains up to run->steps, counted from the very first; returns the exit status. */
+/* Trains up to run->steps, including those before a resume; returns the exit status. */
 static int train(Run *run)
 {
     const MnistOptions *options = run->options;
     int64_t done = optim_steps(run->optimizer), first = done + 1;
     if (done > run->steps)
-        fail(BAD_USE, "%lld steps: expected at least the %lld that %s has behind it",
+        fail(BAD_USE, "%lld steps: expected at least the %lld that %s has completed",
              (long long)run->steps, (long long)done, options->resume);
     Report *progress = report_new(report_config(run, first));
     catch_signals();
@@ -276,7 +276,7 @@ static void run_free(Run *run)
     params_free(run->params);
 }
 
-/* What no option alone can see. */
+/* Checks combinations of options. */
 static void check_together(const MnistOptions *options, const Given *given)
 {
     static const char *const of_training[] = { "epochs",

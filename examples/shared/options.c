@@ -42,13 +42,13 @@ int choice_index(const char *const *choices, const char *value)
     return index;
 }
 
-/* ---------------------------------------------------------------------------------- values, texts */
+/* -------------------------------------------------------------------------------- values, texts */
 
 typedef struct Text {
     char text[96];
 } Text;
 
-/* The shortest decimal text that reads back as the same number. */
+/* The shortest decimal text that parses to the same number. */
 static Text number_text(double value)
 {
     Text text;
@@ -123,7 +123,7 @@ static bool read_number(const Option *option, const char *text, void *value)
     return true;
 }
 
-/* Reads a value into its field; false when the text is not what the option expects. */
+/* Parses a value into its field; returns false for a text that the option does not allow. */
 static bool value_read(const Option *option, const char *text, void *value)
 {
     switch (option->kind) {
@@ -146,9 +146,9 @@ static bool option_read(const Option *option, const char *text, void *options)
     return value_read(option, text, (char *)options + option->offset);
 }
 
-/* ----------------------------------------------------------------------------------- command line */
+/* --------------------------------------------------------------------------------- command line */
 
-/* The index-th option of a command, or NULL behind the last. */
+/* The index-th option of a command, or NULL after the last one. */
 static const Option *option_at(const Command *command, int index)
 {
     for (int t = 0; t < OPTIONS_TABLES; t++) {
@@ -189,7 +189,7 @@ static void print_help(const Command *command)
     printf("  %-20s%*s print this\n", "--help", 9 * presets, "");
 }
 
-/* Ends the program when getopt, or the option's row, does not like an argument. */
+/* Ends the program if getopt or the option's row rejects an argument. */
 static void read_arguments(Given *given, int argc, char **argv)
 {
     struct option long_options[OPTIONS_MAX + 2] = { 0 };
@@ -200,7 +200,7 @@ static void read_arguments(Given *given, int argc, char **argv)
     }
     long_options[count].name = "help";
     for (int index, code; (code = getopt_long(argc, argv, "", long_options, &index)) != -1;) {
-        if (code == '?') /* getopt has said what is wrong */
+        if (code == '?') /* getopt has printed the error */
             exit(BAD_USE);
         if (index == count) {
             print_help(given->command);
@@ -258,14 +258,14 @@ void option_check_file(const char *name, const char *path)
     free(copy);
 }
 
-/* ---------------------------------------------------------------------------- presets, checkpoints */
+/* ------------------------------------------------------------------------- presets, checkpoints */
 
 static const Command *trainer_of(const Command *command)
 {
     return command->trainer ? command->trainer : command;
 }
 
-/* name: one of the preset's names, or NULL. */
+/* name: one of the preset names, or NULL for the default preset. */
 static void from_preset(const Command *command, const char *name, void *options)
 {
     const Command *trainer = trainer_of(command);
@@ -295,7 +295,7 @@ static void from_checkpoint(const Command *command, const char *path, void *opti
             continue;
         const char *text = tensor_file_metadata(file, key_of(command, option->name).text);
         if (!text)
-            fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it does not tell --%s", path,
+            fail(EXIT_FAILURE, "%s: expected a checkpoint of %s, but it has no --%s", path,
                  command->program, option->name);
         if (!option_read(option, text, options))
             fail(EXIT_FAILURE, "%s: --%s is %s there, expected %s", path, option->name, text,
@@ -304,7 +304,7 @@ static void from_checkpoint(const Command *command, const char *path, void *opti
     tensor_file_close(file);
 }
 
-/* The option that gives a checkpoint, or NULL; two contradict each other. */
+/* The option that names a checkpoint, or NULL; at most one is allowed. */
 static const Option *checkpoint_given(const Given *given)
 {
     const Option *found = NULL, *option;
@@ -319,7 +319,7 @@ static const Option *checkpoint_given(const Given *given)
     return found;
 }
 
-/* Reads the options that are given; those that the checkpoint fixes must be what they were. */
+/* Parses the options on the command line; those that the checkpoint fixes must equal its values. */
 static void from_arguments(const Given *given, const Option *checkpoint, void *options)
 {
     const Option *option;

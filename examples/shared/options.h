@@ -1,5 +1,5 @@
-/* Command lines by table: one row an option tells where its value goes, what is allowed and what
- * --help says; and it is kept in checkpoints. */
+/* Command lines from tables: one row per option holds the field of its value, the allowed values
+ * and the text of --help. Checkpoints save the options. */
 #ifndef TAPEGRAD_OPTIONS_H
 #define TAPEGRAD_OPTIONS_H
 
@@ -12,15 +12,15 @@ typedef enum {
     PATH,       /* const char * */
     FOLDER,     /* likewise */
     FLAG,       /* bool */
-    CHECKPOINT, /* a PATH: its options take the preset's place, and OF_MODEL they cannot change */
-    RESUMED,    /* likewise, and OF_TRAINING neither */
+    CHECKPOINT, /* a PATH: its options replace the preset's; those OF_MODEL cannot be changed */
+    RESUMED,    /* likewise; those OF_TRAINING cannot be changed either */
 } OptionKind;
 
-/* Presets and checkpoints tell all but the last. */
+/* Presets and checkpoints hold the options of all scopes but the last. */
 typedef enum {
     OF_MODEL,
     OF_TRAINING,
-    OF_GOAL, /* how far to train: a resumed run may go further */
+    OF_GOAL, /* the length of the training, which a resumed run may extend */
     OF_RUN,
 } OptionScope;
 
@@ -29,7 +29,7 @@ typedef struct Option {
     OptionKind kind;
     OptionScope scope;
     size_t offset;              /* of the field in the program's struct */
-    double low, high;           /* of WHOLE and NUMBER, both allowed */
+    double low, high;           /* of WHOLE and NUMBER, inclusive */
     const char *const *choices; /* of CHOICE, ended by NULL */
     const char *help;
 } Option;
@@ -45,50 +45,50 @@ typedef struct OptionTable {
         rows, sizeof(rows) / sizeof *(rows)                                                        \
     }
 
-/* A program, or a part of one with options of its own. */
+/* A program, or a subcommand with options of its own. */
 typedef struct Command Command;
 struct Command {
-    const char *program;                /* as checkpoints name it */
-    const char *about;                  /* what --help begins with */
-    OptionTable tables[OPTIONS_TABLES]; /* OPTIONS_MAX options in all; the rest are empty */
-    const Command *trainer;             /* whose options checkpoints tell; NULL: this one's */
+    const char *program;                /* its name in checkpoints */
+    const char *about;                  /* the first lines of --help */
+    OptionTable tables[OPTIONS_TABLES]; /* at most OPTIONS_MAX options; unused tables are empty */
+    const Command *trainer;             /* the command that writes its checkpoints; NULL: itself */
     const void *presets;                /* structs of this size, with a value for every option */
     size_t size;
-    int standard;                    /* the preset where none is named */
+    int standard;                    /* the default preset */
     const char *const *preset_names; /* of --preset and --help, ended by NULL; or NULL */
 };
 
-/* The texts that the command line gave, by row: "" for a flag, NULL where there was none. */
+/* The values on the command line as texts, by row: "" for a flag, NULL for an option not given. */
 typedef struct Given {
     const Command *command;
     const char *texts[OPTIONS_MAX];
 } Given;
 
-/* Fills the program's struct: from the preset or, where one is given, a checkpoint, with its preset for
- * what it does not tell, and then from the command line. A bad value, and one that contradicts the checkpoint, is told in one sentence and
- * ends the program with status BAD_USE; --help ends it with status 0. */
+/* Fills the program's struct from the preset or, if one is given, from a checkpoint and the preset
+ * that it names, then from the command line. A bad value, or one that contradicts the checkpoint,
+ * is reported in one sentence and ends the program with status BAD_USE; --help ends it with 0. */
 Given options_parse(const Command *command, int argc, char **argv, void *options);
 
-/* The text of an option on the command line, or NULL. */
+/* The value of an option on the command line as text, or NULL. */
 const char *option_given(const Given *given, const char *name);
 
-/* Ends the program when one of the options, names ended by NULL, was given: "expected without
- * --evaluate, which trains nothing". */
+/* Ends the program if one of the options is given: "--NAME VALUE: expected without" and what, as
+ * "--evaluate, which trains nothing". NULL ends the names. */
 void options_refuse(const Given *given, const char *const *names, const char *what);
 
-/* Ends the program now, rather than after its work, unless a file of this path can be written: it
- * names no directory, and the one that it lies in can be written. A path of NULL is fine. */
+/* Ends the program before its work rather than after it if no file can be written at the path: if
+ * the path is a directory, or its parent directory is not writable. NULL is accepted. */
 void option_check_file(const char *name, const char *path);
 
-/* The options as texts for a checkpoint; returns their number. They live until the next call. */
+/* The options as texts for a checkpoint, valid until the next call; returns their number. */
 int options_texts(const Command *command, const void *options, FileMetadata texts[OPTIONS_MAX]);
 
-/* The place of a value among choices. */
+/* The index of a value in choices. */
 int choice_index(const char *const *choices, const char *value);
 
-/* What several programs choose from, and what it means. */
+/* Choices that several programs share. */
 extern const char *const feature_names[];   /* by FeatureMap */
-extern const char *const device_names[];    /* auto: device_best's */
+extern const char *const device_names[];    /* auto: device_best() */
 extern const char *const precision_names[]; /* by Precision */
 Device *device_of(const char *name);
 

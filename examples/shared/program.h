@@ -1,4 +1,4 @@
-/* What every program of several files needs: its memory, its clock, its ways to end. */
+/* Shared by the programs of several files: errors, memory, clock, signals. */
 #ifndef TAPEGRAD_PROGRAM_H
 #define TAPEGRAD_PROGRAM_H
 
@@ -6,25 +6,24 @@
 
 #include <signal.h>
 
-/* To be called first: the name that starts every sentence of fail. Misuse of the library, a missing
- * GPU and exhausted memory then end by fail too. */
+/* Call it first. The name starts every message of fail; errors that the library raises (misuse, a
+ * missing GPU, out of memory) then end the program by fail too. */
 void program_start(const char *name);
 
-/* Prints the name, ": " and the sentence to the standard error and ends the program. */
+/* Prints the name, ": " and the message to stderr and exits. */
 _Noreturn void fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The status of a program that was called wrongly. */
+/* The exit status for a wrong command line. */
 enum { BAD_USE = 2 };
 
-/* Zeroed memory for so many elements; fails when there is none. */
+/* Allocates zeroed memory for count elements of this size; fails if memory is exhausted. */
 void *allocate(int64_t count, size_t size);
 
-/* Seconds of a clock that only goes forward. */
+/* Seconds of a monotonic clock. */
 double now(void);
 
-/* From then on the first Ctrl-C (or SIGTERM) only sets stopped_by, and a second one ends the program
- * at once. */
+/* The first Ctrl-C (or SIGTERM) then only sets stopped_by; a second one kills the program. */
 void catch_signals(void);
-extern volatile sig_atomic_t stopped_by; /* the signal that asked for the end, or 0 */
+extern volatile sig_atomic_t stopped_by; /* the signal received, or 0 */
 
 #endif

@@ -12,26 +12,26 @@ struct Report {
     ReportConfig config;
     FILE *log;
     bool terminal;
-    double seconds;     /* of the runs before */
-    double line, plain; /* when the last live line and the last plain line were written */
-    Record *records;    /* all that the picture shows */
-    size_t count, room;
+    double seconds;     /* of the runs before a resume */
+    double line, plain; /* time of the last update on a terminal, and of the last plain line */
+    Record *records;    /* for the picture */
+    size_t count, capacity;
 };
 
-static void keep(Report *report, Record record)
+static void append(Report *report, Record record)
 {
-    if (report->count == report->room) {
-        report->room = 2 * report->room + 1024;
-        report->records = realloc(report->records, report->room * sizeof(Record));
+    if (report->count == report->capacity) {
+        report->capacity = 2 * report->capacity + 1024;
+        report->records = realloc(report->records, report->capacity * sizeof(Record));
         if (!report->records)
             fail(EXIT_FAILURE, "out of memory for the records of %zu steps", report->count);
     }
     report->records[report->count++] = record;
 }
 
-/* ------------------------------------------------------------------------------------------- log */
+/* ------------------------------------------------------------------------------------------ log */
 
-/* A number and what follows it, a comma or the end of the line; an empty place is NAN. */
+/* Parses a number and the separator after it; an empty field is NaN. */
 static bool read_number(char **text, char end, double *number)
 {
     char *start = *text;
@@ -51,7 +51,7 @@ static bool read_row(char *line, int values, Record *record)
     return good && read_number(&line, '\n', &record->seconds) && !isnan(record->seconds);
 }
 
-/* Reads the rows of the steps before this run and leaves the file's position behind them. */
+/* Reads the rows of the steps before this run and truncates the file after them. */
 static void read_log(Report *report)
 {
     const char *path = report->config.log, *header = report->config.header;
@@ -66,7 +66,7 @@ static void read_log(Report *report)
                  report->config.values + 2, line);
         if (record.step >= report->config.first)
             break;
-        keep(report, record);
+        append(report, record);
         report->seconds = record.seconds;
         end = ftell(report->log);
     }
@@ -105,8 +105,8 @@ Report *report_new(ReportConfig config)
 {
     if (config.plot && system("command -v gnuplot >/dev/null 2>&1"))
         fail(EXIT_FAILURE,
-             "--plot %s: gnuplot draws it and was not found; install gnuplot-nox, or leave --plot "
-             "out",
+             "--plot %s: gnuplot, which draws it, was not found; install gnuplot-nox or omit "
+             "--plot",
              config.plot);
     Report *report = allocate(1, sizeof *report);
     report->config = config;
@@ -159,14 +159,14 @@ void report_step(Report *report, Record record)
         show_progress(report, record);
     record.seconds += report->seconds;
     if (report->config.plot)
-        keep(report, record);
+        append(report, record);
     if (report->log)
         write_row(report, record);
 }
 
 /* -------------------------------------------------------------------------------------- picture */
 
-/* Of one value over some records: mean, least and greatest; "?" where none measured it. */
+/* Mean, minimum and maximum of one value over the records; "?" if no record has it. */
 static void print_range(const Record *start, const Record *end, int value, double factor,
                         double floor, FILE *gnuplot)
 {
@@ -187,12 +187,12 @@ static void print_range(const Record *start, const Record *end, int value, doubl
         fprintf(gnuplot, " ? ? ?");
 }
 
-/* The records as a gnuplot data block of some hundred points: step, and of every curve the mean,
- * the least and the greatest of the steps that a point stands for. */
+/* The records as a gnuplot data block of at most 400 points. A point averages several steps: it has
+ * the last of them and, per curve, the mean, minimum and maximum. */
 static void print_points(const Report *report, FILE *gnuplot)
 {
     const ReportConfig *config = &report->config;
-    size_t steps = report->count / 400 + 1; /* a point */
+    size_t steps = report->count / 400 + 1; /* per point */
     fprintf(gnuplot, "set datafile missing '?'\n$points << END\n");
     for (size_t start = 0; start < report->count; start += steps) {
         size_t end = start + steps < report->count ? start + steps : report->count;
@@ -209,7 +209,7 @@ static void print_points(const Report *report, FILE *gnuplot)
     fprintf(gnuplot, "END\n");
 }
 
-/* 'text' as gnuplot quotes it: a quote inside is doubled. */
+/* Prints 'text' for gnuplot, which doubles a quote inside. */
 static void print_quoted(FILE *gnuplot, const char *text)
 {
     fputc('\'', gnuplot);
@@ -235,7 +235,7 @@ static void print_title(const ReportTitle *title, int64_t last, FILE *gnuplot)
                 (long long)title->drop_at);
 }
 
-/* The panel whose first curve's mean is in this column; returns the next panel's. */
+/* Plots a panel whose first curve's mean is in this column; returns the next panel's column. */
 static int print_panel(const ReportPanel *panel, int column, bool lowest, FILE *gnuplot)
 {
     fprintf(gnuplot, "%s logscale y\nset format x '%s'\nset ylabel '%s'\nset xlabel '%s'\n%s\n",
@@ -292,7 +292,7 @@ static void draw(const Report *report, const ReportTitle *title)
         fail(EXIT_FAILURE, "--plot %s: %s", report->config.plot, strerror(errno));
     print_script(report, gnuplot, title);
     if (pclose(gnuplot) != 0)
-        fail(EXIT_FAILURE, "--plot %s: gnuplot could not draw it; what it says stands above",
+        fail(EXIT_FAILURE, "--plot %s: gnuplot could not draw it; its error is printed above",
              report->config.plot);
 }
 

@@ -1,4 +1,4 @@
-/* What a program tells while it trains: progress, the log, the picture. */
+/* The reports of a training run: progress lines, a CSV log, an SVG picture. */
 #ifndef TAPEGRAD_REPORT_H
 #define TAPEGRAD_REPORT_H
 
@@ -6,23 +6,23 @@
 
 enum { REPORT_VALUES = 4, REPORT_PANELS = 2, REPORT_CURVES = 2 };
 
-/* What one step left: a row of the log. A value that the step did not measure is NAN, and an empty
- * place in the log. */
+/* The values of one step, a row of the log. NaN: not measured in this step, empty in the log. */
 typedef struct Record {
     int64_t step;
     double values[REPORT_VALUES];
     double seconds;
 } Record;
 
-/* A curve of the picture: one of the values, times factor; or nothing (factor 0). */
+/* A curve of the picture: factor times one of the values; factor 0: no curve. */
 typedef struct ReportCurve {
     int value;
     double factor;
-    const char *title;        /* in the key; NULL: there is none */
-    const char *line, *range; /* colours of the mean, and of least to greatest; NULL: not shown */
+    const char *title;        /* in the legend, or NULL */
+    const char *line, *range; /* colours of the mean and of the band from minimum to maximum; NULL:
+                                 no band */
 } ReportCurve;
 
-/* One above the other; settings are gnuplot's. */
+/* Panels are stacked; settings are gnuplot commands. */
 typedef struct ReportPanel {
     const char *label, *settings;
     bool logarithmic;
@@ -33,11 +33,11 @@ typedef struct ReportConfig {
     const char *log, *plot; /* files, or NULL */
     bool resumed, quiet;
     int64_t first, last;       /* this run's steps */
-    int values;                /* how many a record has, */
-    int digits[REPORT_VALUES]; /* and with how many digits the log has them */
+    int values;                /* number of values per record */
+    int digits[REPORT_VALUES]; /* significant digits of each in the log */
     const char *header;        /* the log's first line: step, the values, seconds */
-    double items;              /* a step has, */
-    const char *unit;          /* of this kind */
+    double items;              /* items per step, for the rate */
+    const char *unit;          /* their name, as "tokens" */
     void (*print)(const double *values, const void *context); /* the middle of the progress line */
     const void *context;
     int panels;
@@ -46,23 +46,23 @@ typedef struct ReportConfig {
 
 typedef struct Report Report;
 
-/* Opens the log, if one is asked for. A run that was resumed at step first - 1 keeps the log's
- * rows up to there and cuts off what an interrupted run wrote beyond. */
+/* Opens the log, if any. A run resumed after step first - 1 appends to an existing log: it reads
+ * the rows up to that step and truncates those that an interrupted run wrote beyond it. */
 Report *report_new(ReportConfig config);
 void report_free(Report *report);
 
-/* Adds a step to the log and shows the progress: on a terminal in a live line, else in a plain line
- * now and then. seconds are those since report_new. */
+/* Appends a step to the log and shows the progress: on a terminal by updating one line, else by a
+ * new line per tenth of the steps and per 10 seconds. record.seconds count from report_new. */
 void report_step(Report *report, Record record);
 
-/* What stands above the picture, and its vertical line, if drop_at is a step that it shows. */
+/* The picture's titles, and a vertical line at step drop_at, if the picture includes it. */
 typedef struct ReportTitle {
     char title[160], subtitle[160];
     int64_t drop_at;
-    const char *drop; /* what happens there */
+    const char *drop; /* the line's label */
 } ReportTitle;
 
-/* Ends the live line and draws the picture, if one is asked for. */
+/* Ends the progress line, closes the log and draws the picture, if any. */
 void report_finish(Report *report, const ReportTitle *title);
 
 #endif
