@@ -1,26 +1,27 @@
-/* Causal linear attention with feature map and normalizer: time and memory against length, and with
- * --goals the times that one H200 should reach.
+/* Causal linear attention with feature map and normalizer: time and memory against length; with
+ * --goals the times against goals for one H200.
  *
- * The floor is what arithmetic and memory allow, whichever takes longer at the machine's limits: 4 D M
- * flops per position and head for the forward pass (update S, read it), 14 D M with the backward pass;
- * q, k, v, out are moved once forward, and q, k, v, out, dout, dq, dk, dv once backward. Arguments
- * that fit the caches may come below memory's floor. The floor of a goal is memory's alone. */
+ * The floor (roofline) is the longer of two times at the machine's limits. Arithmetic: 4 D M flops
+ * per position and head for the forward pass (update S, read S), 14 D M with the backward pass.
+ * Memory: q, k, v, out once in the forward pass, and q, k, v, out, dout, dq, dk, dv once in the
+ * backward pass. Inputs that fit in a cache may be faster than the memory floor. The floor of a
+ * goal is the memory floor. */
 #include "bench/limits.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 /* ---------------------------------------------------------------------------------------- a case
- * Some calls are one replayed step, so that launching the graph counts little. Each call has its own
- * backward pass and then releases its tensors: it is a step of a second tape, which the graph of the
- * first one contains. The inputs are stored in the type that the operation reads. */
+ * A replayed step contains several calls, which amortizes the graph launch. Each call has its own
+ * backward pass and then releases its tensors: it is a step of a second tape, inside the graph of
+ * the first one. The inputs have the dtype that the operation reads. */
 enum { BATCH = 1, HEADS = 8, QUERY = 0, KEY, VALUE, UPSTREAM, INPUTS };
 
 typedef struct Case {
-    Tape *steps, *tape; /* of replayed steps, and of one call */
+    Tape *steps, *tape; /* of the replayed step, and of one call */
     Tensor *inputs[INPUTS];
     Tensor *out;
-    int64_t calls; /* in a step */
+    int64_t calls; /* per step */
     bool backward;
 } Case;
 
@@ -65,7 +66,7 @@ static int64_t element_bytes(const BenchOptions *options)
     return options->precision == PRECISION_BF16 ? 2 : (int64_t)sizeof(Real);
 }
 
-/* Bytes of q, k, v, out, and of q, k, v, out, dout, dq, dk, dv with them. */
+/* Bytes of q, k, v, out; with the backward pass also of q, k, v, out, dout, dq, dk, dv. */
 static double least_bytes(const BenchOptions *options, Shape size, bool backward)
 {
     return (double)((backward ? 12 : 4) * shape_count(size) * element_bytes(options));
@@ -76,7 +77,7 @@ static const char *pass_name(bool backward)
     return backward ? "forward+backward" : "forward";
 }
 
-/* -------------------------------------------------------------------------------- against length */
+/* ------------------------------------------------------------------------------- against length */
 static void measure(BenchOptions *options, const Limits *limits, int64_t positions,
                     int64_t head_dim)
 {
@@ -116,7 +117,7 @@ static void measure(BenchOptions *options, const Limits *limits, int64_t positio
 static void against_length(BenchOptions *options)
 {
     const Limits limits = bench_limits(options);
-    printf("causal linear attention, B=%d H=%d D=M, %s; %s; memory beyond inputs and their "
+    printf("causal linear attention, B=%d H=%d D=M, %s; %s; memory without inputs and their "
            "gradients\n     N    D  forward                              forward+backward\n",
            BATCH, HEADS, bench_where(options).text, limits_text(&limits).text);
     for (int64_t head_dim = 16; head_dim <= 128; head_dim *= 2)
@@ -124,7 +125,7 @@ static void against_length(BenchOptions *options)
             measure(options, &limits, positions, head_dim);
 }
 
-/* ----------------------------------------------------------------------------------------- goals */
+/* ---------------------------------------------------------------------------------------- goals */
 typedef struct Goal {
     int64_t batch, heads, positions, head_dim;
     double bf16[2], float32[2]; /* microseconds of one H200: forward, forward+backward */
@@ -138,7 +139,7 @@ static const Goal goals[] = {
     { 1, 16, 65536, 64, { 240, 800 }, { 450, 1500 } },
     { 4, 16, 8192, 128, { 260, 900 }, { 480, 1900 } },
 };
-/* By which --quick divides lengths. */
+/* The divisor of the lengths with --quick. */
 enum { QUICK = 64 };
 
 /* |x - y| / |y| in Euclidean norms. */
@@ -153,8 +154,8 @@ static double relative_error(const Real *x, const Real *y, int64_t count)
     return sqrt(difference / norm);
 }
 
-/* The relative error of out, and the largest of out, dq, dk and dv, after a call with its backward
- * pass; the CPU computes the same in float32 from the same inputs. */
+/* errors[0]: the relative error of out; errors[1]: the maximum of out, dq, dk and dv, after a call
+ * with its backward pass. The reference is float32 on the CPU from the same inputs. */
 static void errors_of(const Case *c, double *errors)
 {
     const int64_t count = tensor_count(c->out);
@@ -167,7 +168,7 @@ static void errors_of(const Case *c, double *errors)
     const BenchOptions cpu = { .device = device_open("cpu") };
     Case reference = case_new(&cpu, c->out->shape, 1);
     reference.backward = true;
-    for (int i = 0; i < INPUTS; i++) { /* as bf16 has rounded them */
+    for (int i = 0; i < INPUTS; i++) { /* rounded to bf16 already */
         tensor_read(c->inputs[i], found);
         tensor_write(reference.inputs[i], found);
     }
@@ -186,7 +187,7 @@ static void errors_of(const Case *c, double *errors)
     case_free(&reference);
 }
 
-/* Prints and records one pass; returns whether its goal is met. */
+/* Prints and records one pass; returns whether it meets its goal. */
 static bool judge(BenchOptions *options, const Goal *goal, const Case *c, bool backward, Timing ms,
                   double gbytes, double error, bool quick)
 {
@@ -213,7 +214,7 @@ static bool judge(BenchOptions *options, const Goal *goal, const Case *c, bool b
     return met;
 }
 
-/* Both passes; returns how many goals are met. */
+/* Measures both passes; returns the number of goals met. */
 static int measure_goal(BenchOptions *options, const Goal *goal, double gbytes, bool quick)
 {
     const int64_t calls = !quick && device_is_cuda(options->device) ? 10 : 1;
@@ -244,7 +245,7 @@ static void against_goals(BenchOptions *options, bool quick)
     rates.precision = PRECISION_FLOAT32;
     const double gbytes = bench_bandwidth(&rates, quick ? QUICK : 1);
     printf("causal linear attention against the goals for one H200, on %s; memory %.1f GB/s\n%s"
-           " B  H      N    D  stored   pass                us/call    floor     goal  us/floor"
+           " B  H      N    D  dtype    pass                us/call    floor     goal  us/floor"
            "     error\n",
            device_name(options->device), gbytes,
            quick ? "quick: not comparable with the goals\n" : "");
@@ -268,9 +269,10 @@ int main(int argc, char **argv)
 {
     int64_t with_goals = 0, quick = 0;
     const BenchOption more[] = {
-        { "goals", "the goals for one H200, in bf16 and float32", &with_goals, BENCH_FLAG, NULL },
-        { "quick", "with --goals, to rehearse it: lengths / 64, each timed once", &quick,
+        { "goals", "compare with the goals for one H200, in bf16 and float32", &with_goals,
           BENCH_FLAG, NULL },
+        { "quick", "with --goals, as a rehearsal: lengths / 64, one run each", &quick, BENCH_FLAG,
+          NULL },
         { 0 },
     };
     BenchOptions options =

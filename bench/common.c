@@ -26,10 +26,10 @@ static _Noreturn void usage(const char *program, const char *purpose, const Benc
             "%s: %s\n"
             "  --device NAME   cpu, cuda, cuda:1, ... (default: cpu)\n"
             "  --precision P   float32, tf32 or bf16 (default: float32; the others on CUDA)\n"
-            "  --eager         on CUDA: no step is recorded and replayed\n"
-            "  --threads N     threads of the CPU to use (default: all)\n"
-            "  --seconds S     measure each figure for at least so long (default 0.3); 0: once\n"
-            "  --json FILE     also write the figures as an array of records\n",
+            "  --eager         on CUDA: without graph capture and replay\n"
+            "  --threads N     number of CPU threads (default: all)\n"
+            "  --seconds S     minimum duration of a measurement (default 0.3); 0: one run\n"
+            "  --json FILE     also write the results as an array of records\n",
             program, purpose);
     for (; more->name; more++) {
         char option[32];
@@ -92,8 +92,8 @@ void bench_open_json(BenchOptions *options, const char *path)
     fprintf(options->json, "[");
 }
 
-/* What all programs have, by getopt's letter. */
-static void take(BenchOptions *options, int letter, const char *text)
+/* Applies an option that all programs share, by its getopt letter. */
+static void apply(BenchOptions *options, int letter, const char *text)
 {
     if (letter == 't')
         device_set_threads((int)whole_number("threads", text, 1));
@@ -132,7 +132,7 @@ BenchOptions bench_begin_with(int argc, char **argv, const char *purpose, const 
             usage(argv[0], purpose, more, letter == 'h' ? 0 : 2);
         const BenchOption *own = letter < FIRST_OWN ? NULL : &more[letter - FIRST_OWN];
         if (!own)
-            take(&options, letter, optarg);
+            apply(&options, letter, optarg);
         else if (is_flag(own))
             *own->number = 1;
         else if (own->number)
@@ -228,7 +228,7 @@ void bench_fill(Tensor *tensor, uint64_t stream)
 Timing bench_step(const BenchOptions *options, Tape *tape, TapeStep *step, void *context)
 {
     Repeated r = { options, tape, step, context, 1 };
-    tape_reset(tape); /* or a step recorded for the last figure would be replayed */
+    tape_reset(tape); /* discards a step captured for an earlier measurement */
     for (int i = 0; i < 3; i++)
         repeat(&r);
     if (device_is_cuda(options->device) && options->seconds > 0) {

@@ -1,7 +1,7 @@
 /* A training step of the copy task's model: forward, backward, RAdam.
  *
- * Beside it stand the floating-point operations of its matrix products, 6 a weight and token: what
- * is left of the step's time after those is all other kernels and the memory's share. */
+ * The table has the rate of its matrix products, 6 floating-point operations per weight and token.
+ * The rest of the step's time is spent in other kernels and in memory accesses. */
 #include "bench/common.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ typedef struct Preset {
     int64_t batch, length;
 } Preset;
 
-/* quick and paper are those of examples/copy_task; small is a model for quick experiments. */
+/* quick and paper are presets of examples/copy_task; small is for quick experiments. */
 static const Preset presets[] = {
     { "small", { .layers = 2, .heads = 4, .head_dim = 16, .feed_forward = 256 }, 32, 32 },
     { "quick", { .layers = 2, .heads = 6, .head_dim = 16, .feed_forward = 256 }, 16, 64 },
@@ -96,7 +96,7 @@ static void measure(BenchOptions *options, Preset preset, Attention attention, R
 int main(int argc, char **argv)
 {
     BenchOptions options = bench_begin(argc, argv, "a training step of the copy task");
-    printf("%s; GFLOP/s counts the matrix products alone\npreset attention dropout\n",
+    printf("%s; GFLOP/s counts only matrix products\npreset attention dropout\n",
            bench_where(&options).text);
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
         for (int linear = 1; linear >= 0; linear--)

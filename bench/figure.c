@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* ---------------------------------------------------------------------------- one point's process */
+/* -------------------------------------------------------------------------- one point's process */
 static double once(const BenchOptions *options, Tape *tape, TapeStep *step, void *context)
 {
     const double start = bench_seconds();
@@ -30,7 +30,7 @@ void figure_print(double ms, double bytes)
     printf("{\"ms\": %.6g, \"bytes\": %.0f}\n", ms, bytes);
 }
 
-/* --------------------------------------------------------------------------------------- commands */
+/* ------------------------------------------------------------------------------------- commands */
 void command_append(Command *command, const char *format, ...)
 {
     const size_t used = strlen(command->text), room = sizeof command->text - used;
@@ -53,7 +53,7 @@ Command command_quoted(const char *text)
     return quoted;
 }
 
-/* The records are the figure's: what measures a point does not write them. */
+/* Without --json: the process that measures a point writes no records. */
 Command command_again(int argc, char **argv)
 {
     Command command = { "" };
@@ -67,8 +67,9 @@ Command command_again(int argc, char **argv)
     return command;
 }
 
-/* OMP_PROC_BIND has bound this thread to one processor, before main began, and what it starts would have
- * that one alone: asks for all. The kernel gives those that the program's group may use. */
+/* OMP_PROC_BIND binds this thread to one processor before main starts, and child processes inherit
+ * the binding: reset it to all processors, which the kernel restricts to those allowed for the
+ * process. */
 static void unbind(void)
 {
     cpu_set_t all;
@@ -82,7 +83,7 @@ FILE *command_run(Command command)
     return popen(command.text, "r");
 }
 
-/* --------------------------------------------------------------------------------------- measuring */
+/* ------------------------------------------------------------------------------------ measuring */
 static int64_t available_mib(void)
 {
     FILE *file = fopen("/proc/meminfo", "r");
@@ -96,7 +97,7 @@ static int64_t available_mib(void)
     return kib / 1024;
 }
 
-/* The command within its time and, on the CPU, its memory; errors go where its results go. */
+/* The command with limits on time and, on the CPU, on memory; its stderr joins stdout. */
 static Command limited(const Figure *figure, const BenchOptions *options, int64_t seconds,
                        Command command)
 {
@@ -110,11 +111,11 @@ static Command limited(const Figure *figure, const BenchOptions *options, int64_
 
 static bool number_in(const char *line, const char *name, double *number)
 {
-    const char *place = strstr(line, name);
-    return place && sscanf(place + strlen(name), "%lf", number) == 1;
+    const char *field = strstr(line, name);
+    return field && sscanf(field + strlen(name), "%lf", number) == 1;
 }
 
-/* Runs the command; false, with the reason printed, when it makes no point. */
+/* Runs the command; prints the reason and returns false if it yields no point. */
 static bool run(Point *point, Command command)
 {
     char line[1024], last[1024] = "it printed nothing";
@@ -131,13 +132,13 @@ static bool run(Point *point, Command command)
     enum { TIMED_OUT = 124 };
     const int status = pipe ? pclose(pipe) : -1;
     if (WIFEXITED(status) && WEXITSTATUS(status) == TIMED_OUT)
-        strcpy(last, "it took longer than --limit or --total allows");
+        strcpy(last, "it exceeded --limit or --total");
     if (status != 0 || !found)
         printf("  ends here: %s\n", last);
     return status == 0 && found;
 }
 
-/* Seconds of --total that are left, or --limit when there are more. */
+/* The seconds left of --total, at most --limit. */
 static int64_t seconds_left(Figure *figure)
 {
     if (figure->first_started == 0)
@@ -161,20 +162,20 @@ void figure_measure(Figure *figure, const BenchOptions *options, Line line, Comm
         printf("%8lld", (long long)length);
         const int64_t seconds = seconds_left(figure);
         if (seconds <= 0)
-            printf("  ends here: the seconds of --total are over\n");
+            printf("  ends here: the seconds of --total have passed\n");
         fflush(stdout);
         if (seconds <= 0 || !run(&point, limited(figure, options, seconds, whole)))
             break;
         const double samples = (double)point.batch;
-        printf("  %10.3f ms  %10.2f MiB a sample\n", point.ms / samples,
+        printf("  %10.3f ms  %10.2f MiB per sample\n", point.ms / samples,
                point.bytes / samples / (1 << 20));
         line.points[line.count++] = point;
     }
     figure->lines[figure->count++] = line;
 }
 
-/* ------------------------------------------------------------------------------------ the results */
-/* The text of a record's field, of at most size - 1 characters; "" where it has none. */
+/* ---------------------------------------------------------------------------------- the results */
+/* The text of a record's field, truncated to size - 1 characters; "" if it is missing. */
 static void text_in(const char *record, const char *field, char *text, size_t size)
 {
     char name[32];
@@ -184,7 +185,7 @@ static void text_in(const char *record, const char *field, char *text, size_t si
     snprintf(text, size, "%.*s", (int)strcspn(place, "\""), place);
 }
 
-/* A line of the records, which bench_record has written. */
+/* Parses a line of records written by bench_record. */
 static bool read_point(const char *record, const char *method, Point *point)
 {
     char name[64];
@@ -247,9 +248,9 @@ static void need_points(const Figure *figure)
             return;
     fflush(stdout);
     if (figure->draw)
-        fprintf(stderr, "--draw %s: no record of this figure was found there\n", figure->draw);
+        fprintf(stderr, "--draw %s: it has no record of this figure\n", figure->draw);
     else
-        fprintf(stderr, "no point was measured; the reasons stand above\n");
+        fprintf(stderr, "no point was measured; the reasons are printed above\n");
     exit(1);
 }
 
@@ -279,7 +280,7 @@ void figure_save(const Figure *figure, BenchOptions *options)
     close_result(table, "the table");
 }
 
-/* The least and the greatest length of a point. */
+/* The minimum and maximum length of all points. */
 static void lengths(const Figure *figure, int64_t *least, int64_t *greatest)
 {
     *least = INT64_MAX;
@@ -309,7 +310,7 @@ FILE *figure_draw(const Figure *figure, const char *program, int width, int heig
     lengths(figure, &least, &greatest);
     if (system("command -v gnuplot >/dev/null 2>&1") != 0) {
         const char *output = figure->output;
-        printf("%s.svg is not drawn, for gnuplot was not found; where it is installed:\n"
+        printf("%s.svg is not drawn: gnuplot was not found; this command draws it elsewhere:\n"
                "  %s --draw %s.json --output %s\n",
                output, program, output, output);
         return NULL;
@@ -357,7 +358,7 @@ void figure_plot(const Figure *figure, FILE *gnuplot, const char *y)
 void figure_end(const Figure *figure, FILE *gnuplot)
 {
     if (pclose(gnuplot) != 0) {
-        fprintf(stderr, "gnuplot could not draw %s.svg; what it says stands above\n",
+        fprintf(stderr, "gnuplot could not draw %s.svg; its error is printed above\n",
                 figure->output);
         exit(1);
     }

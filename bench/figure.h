@@ -1,5 +1,5 @@
-/* What the figures share: lines of points against the length of the context. Each point is measured
- * by a process of its own, so that one that does not fit in memory ends its line and nothing else. */
+/* Shared by the figures: time and memory against context length, one line per method. Each point is
+ * measured in a separate process, so a point that exceeds the memory ends only its line. */
 #ifndef TAPEGRAD_BENCH_FIGURE_H
 #define TAPEGRAD_BENCH_FIGURE_H
 
@@ -12,7 +12,7 @@ typedef struct Point {
     double ms, bytes; /* of the whole batch */
 } Point;
 
-/* A method: its name in the data, in the legend, and how it is drawn. */
+/* A method: its name in the data, its title in the legend, its style, its points. */
 typedef struct Line {
     const char *name, *title, *colour;
     bool dashed;
@@ -20,76 +20,74 @@ typedef struct Line {
     int count;
 } Line;
 
-/* The options of every figure, and its lines. */
+/* A figure: its options and lines. */
 typedef struct Figure {
-    int64_t shortest, longest; /* lengths; each is twice the one before */
-    int64_t limit, memory;     /* what a point's process may take */
-    int64_t total;             /* seconds for all points, or 0: no limit */
+    int64_t shortest, longest; /* lengths, doubled from one to the next */
+    int64_t limit, memory;     /* limits per point: seconds, MiB */
+    int64_t total;             /* seconds for all points; 0: no limit */
     const char *output;
-    const char *draw;   /* nothing is measured: records of an earlier run, or NULL */
-    const char *method; /* one point alone: of this method, or NULL */
+    const char *draw;   /* records of an earlier run to draw instead of measuring, or NULL */
+    const char *method; /* measure one point of this method, or NULL */
     int64_t length, batch;
     Line lines[MOST_LINES];
     int count;
-    char sizes[128];      /* of what is measured, in words, */
-    char where[64];       /* and bench_where: the picture's second line */
-    double first_started; /* the clock when the first point was started, or 0 */
+    char sizes[128];      /* sizes of the measured model, for the subtitle */
+    char where[64];       /* bench_where, for the subtitle */
+    double first_started; /* time when the first point was started, or 0 */
 } Figure;
 
-/* Their rows for bench_begin_with. */
+/* The rows of its options for bench_begin_with. */
 /* clang-format off */
 #define FIGURE_OPTIONS(f)                                                                          \
-    { "shortest", "context length to begin with", &(f).shortest, 1, NULL },                        \
-    { "longest", "context length to end at, doubled on the way", &(f).longest, 1, NULL },          \
-    { "limit", "seconds that a point's process may take", &(f).limit, 1, NULL },                   \
-    { "memory", "MiB that it may take on the CPU; 0: three quarters of what is free",              \
+    { "shortest", "first context length", &(f).shortest, 1, NULL },                                \
+    { "longest", "last context length; each is twice the previous one", &(f).longest, 1, NULL },   \
+    { "limit", "maximum seconds per point", &(f).limit, 1, NULL },                                 \
+    { "memory", "maximum MiB per point on the CPU; 0: three quarters of the free memory",          \
       &(f).memory, 0, NULL },                                                                      \
-    { "total", "seconds for all points; later ones are left out; 0: no limit", &(f).total, 0,      \
-      NULL },                                                                                      \
+    { "total", "maximum seconds for all points; 0: no limit", &(f).total, 0, NULL },               \
     { "output", "write TEXT.csv, TEXT.json, TEXT.svg", NULL, 0, &(f).output },                     \
-    { "draw", "measure nothing: write TEXT.svg of --output from these records (TEXT.json)", NULL,  \
-      0, &(f).draw },                                                                              \
-    { "method", "measure one point, of this method, and print it", NULL, 0, &(f).method },         \
+    { "draw", "no measurement: draw the SVG of --output from these records (TEXT.json)", NULL, 0,  \
+      &(f).draw },                                                                                 \
+    { "method", "measure and print one point of this method", NULL, 0, &(f).method },              \
     { "length", "with --method: the context length", &(f).length, 1, NULL },                       \
-    { "batch", "with --method: sequences", &(f).batch, 1, NULL }
+    { "batch", "with --method: the number of sequences", &(f).batch, 1, NULL }
 /* clang-format on */
 
-/* ---------------------------------------------------------------------------- one point's process */
+/* -------------------------------------------------------------------------- one point's process */
 
-/* Milliseconds a step: bench_step's median or, on the CPU, of a step of more than a second its second
- * run, and of one of more than ten its first. */
+/* Milliseconds per step: the median of bench_step; on the CPU the second run of a step longer than
+ * 1 s, and the first run of a step longer than 10 s. */
 double figure_time(const BenchOptions *options, Tape *tape, TapeStep *step, void *context);
-/* Prints what figure_measure reads. */
+/* Prints the point for figure_measure of the parent process. */
 void figure_print(double ms, double bytes);
 
-/* -------------------------------------------------------------------------------------- the figure */
+/* ----------------------------------------------------------------------------------- the figure */
 typedef struct Command {
     char text[4096];
 } Command;
 void command_append(Command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* 'text', for the shell. */
+/* 'text', quoted for the shell. */
 Command command_quoted(const char *text);
-/* The program again, with its arguments. */
+/* The command line of this program, without --json. */
 Command command_again(int argc, char **argv);
-/* popen for reading what it prints. It may use all processors. */
+/* Runs the command by popen and reads its output. The command may use all processors. */
 FILE *command_run(Command command);
 
-/* Adds a line and measures its points, from the shortest on until one fails. The command gets
- * --method NAME --length N --batch B behind it, B = tokens / N, but 1 at least. */
+/* Adds a line and measures its points, from the shortest length until one fails. The command is
+ * called with --method NAME --length N --batch B, B = max(1, tokens / N). */
 void figure_measure(Figure *figure, const BenchOptions *options, Line line, Command command,
                     int64_t tokens);
 
-/* Adds a line with the points that --draw's records have of it, and reads sizes and where. */
+/* Adds a line with its points from the records of --draw; also reads sizes and where. */
 void figure_read(Figure *figure, Line line);
 
-/* Writes the table and the records; ends the program when there are no points at all. */
+/* Writes the table and the records; ends the program if there are no points. */
 void figure_save(const Figure *figure, BenchOptions *options);
 
-/* Starts gnuplot with the points and what all pictures have in common, or returns NULL and prints
- * the command that draws the picture where gnuplot is installed. Then, for every panel,
- * figure_plot draws the lines by an expression of gnuplot's for y: of a sample, column 2 has the
- * milliseconds and 3 the MiB. */
+/* Starts gnuplot with the points and the common settings. Without gnuplot: returns NULL and prints
+ * the command that draws the picture elsewhere. Then figure_plot draws the lines of a panel; y is a
+ * gnuplot expression, in which column 2 is milliseconds per sample and column 3 MiB per sample. */
 FILE *figure_draw(const Figure *figure, const char *program, int width, int height);
 void figure_plot(const Figure *figure, FILE *gnuplot, const char *y);
 void figure_end(const Figure *figure, FILE *gnuplot);

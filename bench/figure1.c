@@ -1,12 +1,12 @@
 /* Time and memory of attention against the length of the sequence, as Figure 1 of Transformers are
- * RNNs (Katharopoulos et al. 2020) shows them: forward and backward of one attention operation, a
- * sample, with so many samples in a batch that the tokens in all stay the same, on log-log axes.
+ * RNNs (Katharopoulos et al. 2020): forward and backward pass of one attention operation per
+ * sample, at a constant number of tokens per batch, on log-log axes.
  *
- * In bf16 the inputs, which are parameters here and so float32, are converted in the step, and the
- * result and the gradients back: figures of bf16 hold these passes over memory too.
+ * The inputs are parameters, hence float32. In bf16 the step casts them to bf16, and the output and
+ * the gradients back to float32; the measured times include these passes over memory.
  *
- * Memory is what is taken at the peak with inputs, result and gradients: the pool's count here; of a
- * peer what PyTorch's allocator counts on a GPU, and what the process grows by on the CPU. */
+ * Memory is the peak including inputs, output and gradients: of the memory pool here; for a peer,
+ * of PyTorch's allocator on a GPU, and the growth of the process on the CPU. */
 #include "bench/figure.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 static int64_t tokens = 65536, heads = 8, head_dim = 32;
 static const char *python = NULL;
 
-/* ---------------------------------------------------------------------------- one point's process */
+/* -------------------------------------------------------------------------- one point's process */
 typedef struct Case {
     Params *params;
     Tape *tape;
@@ -53,7 +53,7 @@ static Tensor *lsh_4(const Case *c)
 static const struct Method {
     Line line;
     Tensor *(*attend)(const Case *c);
-    bool shared; /* keys are the queries */
+    bool shared; /* the queries are the keys */
 } methods[] = {
     { { .name = "softmax", .title = "softmax", .colour = "#b2182b" }, softmax, false },
     { { .name = "lsh-1", .title = "lsh-1", .colour = "#7fbc41" }, lsh_1, true },
@@ -92,7 +92,7 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
     while (m < METHODS && strcmp(methods[m].line.name, figure->method) != 0)
         m++;
     if (m == METHODS) {
-        fprintf(stderr, "--method is %s, which is none of this program's\n", figure->method);
+        fprintf(stderr, "--method is %s, which this program does not have\n", figure->method);
         exit(2);
     }
     const Shape size = shape(figure->batch, figure->length, heads, head_dim);
@@ -111,7 +111,7 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
     params_free(c.params);
 }
 
-/* ------------------------------------------------------------------------------------------ peers */
+/* ---------------------------------------------------------------------------------------- peers */
 static const Line peers[] = {
     { .name = "torch-softmax", .title = "PyTorch softmax", .colour = "#ef8a62", .dashed = true },
     { .name = "torch-chunked",
@@ -136,7 +136,7 @@ static Command peer_command(const BenchOptions *options)
     return command;
 }
 
-/* A line a peer: NAME, or NAME: what keeps it from being measured. */
+/* One line per peer: NAME, or NAME: the reason why it cannot be measured. */
 typedef struct List {
     char text[4096];
 } List;
@@ -153,7 +153,7 @@ static List list_peers(const BenchOptions *options)
         used += strlen(list.text + used);
     if (!pipe || pclose(pipe) != 0) {
         fprintf(stderr,
-                "--python %s: bench/peers/attention.py did not run; start this program in the "
+                "--python %s: bench/peers/attention.py failed; run this program in the "
                 "repository's root, with an interpreter that has PyTorch\n",
                 python);
         exit(1);
@@ -164,16 +164,16 @@ static List list_peers(const BenchOptions *options)
 static void measure_peers(Figure *figure, const BenchOptions *options, List list)
 {
     for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
-        const char *name = peers[i].name, *place = strstr(list.text, name);
-        const char *behind = place ? place + strlen(name) : ": it is not listed";
-        if (*behind == '\n')
+        const char *name = peers[i].name, *entry = strstr(list.text, name);
+        const char *reason = entry ? entry + strlen(name) : ": it is not listed";
+        if (*reason == '\n')
             figure_measure(figure, options, peers[i], peer_command(options), tokens);
         else
-            printf("%s\n  left out%.*s\n", name, (int)strcspn(behind, "\n"), behind);
+            printf("%s\n  skipped%.*s\n", name, (int)strcspn(reason, "\n"), reason);
     }
 }
 
-/* ------------------------------------------------------------------------------------- the figure */
+/* ----------------------------------------------------------------------------------- the figure */
 static void draw(const Figure *figure, const char *program)
 {
     FILE *gnuplot = figure_draw(figure, program, 1180, 480);
@@ -205,10 +205,10 @@ int main(int argc, char **argv)
                              .batch = 1 };
     const BenchOption more[] = {
         FIGURE_OPTIONS(figure),
-        { "tokens", "in a batch: of N positions it has tokens / N samples", &tokens, 1, NULL },
-        { "heads", "of attention", &heads, 1, NULL },
-        { "head-dim", "numbers a head", &head_dim, 1, NULL },
-        { "python", "an interpreter with PyTorch: measure what it has too", NULL, 0, &python },
+        { "tokens", "per batch: at length N it has tokens / N samples", &tokens, 1, NULL },
+        { "heads", "number of heads", &heads, 1, NULL },
+        { "head-dim", "size of a head", &head_dim, 1, NULL },
+        { "python", "an interpreter with PyTorch: also measure the peers", NULL, 0, &python },
         { 0 },
     };
     const Command again = command_again(argc, argv);
@@ -226,7 +226,7 @@ int main(int argc, char **argv)
         draw(&figure, argv[0]);
         return EXIT_SUCCESS;
     }
-    snprintf(figure.sizes, sizeof figure.sizes, "%lld heads of %lld, %lld tokens in a batch",
+    snprintf(figure.sizes, sizeof figure.sizes, "%lld heads of %lld, %lld tokens per batch",
              (long long)heads, (long long)head_dim, (long long)tokens);
     const List list = python ? list_peers(&options) : (List){ "" };
     printf("attention forward and backward, H=%lld D=%lld, %s\n", (long long)heads,

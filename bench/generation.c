@@ -1,26 +1,25 @@
-/* Generation position by position: what a step costs, and how near reading the weights comes to the
- * memory bandwidth.
+/* Generation: the time of a decode step and its share of the memory bandwidth.
  *
- * A step of few sequences reads every weight once and does little with it. Its share of the bandwidth
- * is the weights' bytes by the step's time, over the bytes a second that the same threads read from a
- * buffer larger than the caches: above 1 where the weights stay in a cache. Softmax attention, which
- * reads all keys and values so far, is measured near the beginning and near the end of a sequence. */
+ * For small batches a decode step is bound by reading every weight once. Its share is the weights'
+ * bytes per second, divided by the bytes per second that the same threads read from a buffer larger
+ * than the caches; it exceeds 1 if the weights stay in a cache. Softmax attention, which reads the
+ * whole KV cache, is measured near the beginning and near the end of a sequence. */
 #include "bench/common.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 enum {
-    LENGTH = 784,      /* positions of a sequence */
-    STEPS = 16,        /* measured one after the other */
-    BUFFER = 1 << 28,  /* bytes, larger than the caches, */
-    PART = BUFFER / 4, /* of which so many are read at a time */
+    LENGTH = 784,      /* positions per sequence */
+    STEPS = 16,        /* consecutive measured steps */
+    BUFFER = 1 << 28,  /* bytes of the buffer, larger than the caches */
+    PART = BUFFER / 4, /* bytes per measurement of the bandwidth */
 };
 
-/* ------------------------------------------------------------------------------ memory bandwidth */
+/* ----------------------------------------------------------------------------- memory bandwidth */
 static volatile Real nowhere;
 
-/* The sum over x [n], n a multiple of BLOCK, by all threads. */
+/* Sums x [n], n a multiple of BLOCK, by all threads. */
 static void read_all(const Real *x, int64_t n)
 {
     enum { BLOCK = 4096, LANES = 64 };
@@ -38,7 +37,7 @@ static void read_all(const Real *x, int64_t n)
     nowhere = sum;
 }
 
-/* The most bytes a second with which a part of the buffer was read, in some passes over all of it. */
+/* The maximum bytes per second of reading a part of the buffer, over four passes. */
 static double read_bandwidth(const Tensor *buffer)
 {
     const int64_t part = PART / (int64_t)sizeof(Real);
@@ -52,18 +51,18 @@ static double read_bandwidth(const Tensor *buffer)
     return best;
 }
 
-/* ------------------------------------------------------------------------------------------ steps */
+/* ---------------------------------------------------------------------------------------- steps */
 typedef struct Case {
     const char *name;
     TransformerConfig config;
-    int64_t batch, start; /* sequences, and the positions that they have had */
+    int64_t batch, start; /* number of sequences; position of the first step */
 } Case;
 
 typedef struct Model {
     Params *params;
     Transformer transformer;
     TransformerState *state;
-    Tape *tape, *steps; /* of prompts, and of steps that are replayed */
+    Tape *tape, *steps; /* of prefills, and of replayed steps */
     Tensor *x, *prompt; /* [batch, width], [batch, start, width] */
 } Model;
 
@@ -107,7 +106,7 @@ static void take_step(const BenchOptions *options, Model *model)
         tape_replay(model->steps, step, model);
 }
 
-/* Every sequence anew at the start position, and CUDA's step recorded. */
+/* Resets every sequence to the start position; on CUDA also captures the step. */
 static void restart(const BenchOptions *options, Model *model)
 {
     nn_transformer_state_reset(model->state, NN_ALL_SEQUENCES);
@@ -119,7 +118,7 @@ static void restart(const BenchOptions *options, Model *model)
         take_step(options, model);
 }
 
-/* Microseconds of a step, the mean of count of them. */
+/* Microseconds per step, the mean of count steps. */
 static double time_steps(const BenchOptions *options, Model *model, int count)
 {
     device_wait(options->device);
@@ -136,7 +135,7 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The steps from the start position on, again and again: one by one on the CPU, together on CUDA. */
+/* Repeats the steps from the start position; times each on the CPU, all STEPS together on CUDA. */
 static Timing time_case(const BenchOptions *options, Model *model)
 {
     enum { LEAST = 5 * STEPS, MOST = 1000 * STEPS };
@@ -154,7 +153,7 @@ static Timing time_case(const BenchOptions *options, Model *model)
     return (Timing){ us[count / 2], us[0], us[count - 1] };
 }
 
-/* buffer: NULL where its device is not the CPU */
+/* buffer: NULL on CUDA */
 static void measure(BenchOptions *options, const Case *c, const Tensor *buffer)
 {
     Model model = model_new(options, c);
@@ -185,18 +184,18 @@ static void measure(BenchOptions *options, const Case *c, const Tensor *buffer)
     device_release_cached(options->device);
 }
 
-/* The paper's image model, and one whose weights fit in no cache. */
+/* The paper's image model, and one whose weights exceed every cache. */
 static const TransformerConfig image = { .layers = 8, .heads = 8, .head_dim = 32 },
                                large = { .layers = 8, .heads = 12, .head_dim = 64 };
 
 int main(int argc, char **argv)
 {
-    BenchOptions options = bench_begin(argc, argv, "a step of generation against its bounds");
+    BenchOptions options = bench_begin(argc, argv, "a decode step and its share of bandwidth");
     Tape *tape = tape_new(options.device);
     const Tensor *buffer = NULL;
     if (!device_is_cuda(options.device))
         buffer = tape_persistent(tape, shape(BUFFER / (int64_t)sizeof(Real)));
-    printf("generation, %s\nmodel  attention batch    at  weights   us, median  least   tokens/s"
+    printf("generation, %s\nmodel  attention batch    at  weights   us, median    min   tokens/s"
            "     GB/s%s\n",
            bench_where(&options).text, buffer ? "  memory  share" : "  kernels");
     for (int64_t batch = 1; batch <= 256; batch *= 4)

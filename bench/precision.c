@@ -1,8 +1,8 @@
-/* What a precision costs in accuracy: the loss and all gradients of a transformer after one pass, in
- * each precision on --device, against float32 on the CPU.
+/* The accuracy of each precision: relative errors of the loss and the gradients of a transformer on
+ * --device after one pass, against float32 on the CPU.
  *
- * An error is that of the whole: |g - g_cpu| / |g_cpu|, in Euclid's norm over all weights' gradients,
- * and beside it the largest of a single weight tensor's. */
+ * The error of the gradients is |g - g_cpu| / |g_cpu| in the Euclidean norm, over all weights
+ * together and for the worst weight tensor. */
 #include "bench/common.h"
 
 #include <math.h>
@@ -38,7 +38,7 @@ static Pass run(Device *device, Precision precision, const int32_t *tokens)
     return pass;
 }
 
-/* The squares of a gradient's error and of the expected gradient. */
+/* Sums of squares of a gradient's error and of the expected gradient. */
 typedef struct Squares {
     double error, whole;
 } Squares;
@@ -58,15 +58,15 @@ static Squares compare(const Params *params, const Params *expected, int index)
 {
     int64_t count;
     Real *values = gradient_of(params, index, &count);
-    Real *wanted = gradient_of(expected, index, &count);
+    Real *reference = gradient_of(expected, index, &count);
     Squares squares = { 0, 0 };
     for (int64_t i = 0; i < count; i++) {
-        const double difference = (double)(values[i] - wanted[i]);
+        const double difference = (double)(values[i] - reference[i]);
         squares.error += difference * difference;
-        squares.whole += (double)wanted[i] * (double)wanted[i];
+        squares.whole += (double)reference[i] * (double)reference[i];
     }
     free(values);
-    free(wanted);
+    free(reference);
     return squares;
 }
 

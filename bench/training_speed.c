@@ -1,16 +1,16 @@
-/* Seconds a training step against the length of the context, as Linear Transformers Are Faster
- * (Buckman and Gelada 2024) shows them, of a decoder like GPT-2's (Radford et al. 2019): pre-norm,
- * gelu, learned positions, logits by the embedding's own weights; AdamW; one sequence a step. The
- * methods are softmax attention and the forms of linear attention, forced.
+/* Seconds per training step against context length, as in Linear Transformers Are Faster (Buckman
+ * and Gelada 2024), of a decoder like GPT-2 (Radford et al. 2019): pre-norm, gelu, learned
+ * positions, a tied head; AdamW; one sequence per step. The methods are softmax attention and each
+ * form of linear attention.
  *
- * By default the decoder is a small one on the CPU, and on a GPU the smallest GPT-2, with 124 million
+ * The default decoder is small on the CPU; on a GPU it is the smallest GPT-2, with 124 million
  * weights. */
 #include "bench/figure.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* 0: by the device. */
+/* 0: the default of the device. */
 static int64_t vocabulary, layers, heads, head_dim;
 
 static void choose_sizes(const BenchOptions *options)
@@ -22,7 +22,7 @@ static void choose_sizes(const BenchOptions *options)
     head_dim = head_dim ? head_dim : small ? 32 : 64;
 }
 
-/* ---------------------------------------------------------------------------- one point's process */
+/* -------------------------------------------------------------------------- one point's process */
 static const struct Method {
     Line line;
     Attention attention;
@@ -65,7 +65,7 @@ static void step(void *context)
     optim_step(m->optimizer);
 }
 
-/* Random tokens, each the target of the position before it. */
+/* Random tokens; each is the target of the previous position. */
 static void write_tokens(const Model *m, int64_t length)
 {
     int32_t *text = malloc((size_t)(length + 1) * sizeof *text);
@@ -107,7 +107,7 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
     while (i < METHODS && strcmp(methods[i].line.name, figure->method) != 0)
         i++;
     if (i == METHODS) {
-        fprintf(stderr, "--method is %s, which is none of this program's\n", figure->method);
+        fprintf(stderr, "--method is %s, which this program does not have\n", figure->method);
         exit(2);
     }
     Model m = model_new(options, methods[i], figure);
@@ -119,7 +119,7 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
     params_free(m.params);
 }
 
-/* ------------------------------------------------------------------------------------- the figure */
+/* ----------------------------------------------------------------------------------- the figure */
 static void draw(const Figure *figure, const char *program)
 {
     FILE *gnuplot = figure_draw(figure, program, 860, 500);
@@ -147,15 +147,15 @@ int main(int argc, char **argv)
                              .batch = 1 };
     const BenchOption more[] = {
         FIGURE_OPTIONS(figure),
-        { "vocabulary", "symbols; 0: 256, on a GPU 50257", &vocabulary, 0, NULL },
-        { "layers", "of the decoder; 0: 4, on a GPU 12", &layers, 0, NULL },
-        { "heads", "of attention; 0: 4, on a GPU 12", &heads, 0, NULL },
-        { "head-dim", "numbers a head; 0: 32, on a GPU 64", &head_dim, 0, NULL },
+        { "vocabulary", "number of tokens; 0: 256, on a GPU 50257", &vocabulary, 0, NULL },
+        { "layers", "number of layers; 0: 4, on a GPU 12", &layers, 0, NULL },
+        { "heads", "number of heads; 0: 4, on a GPU 12", &heads, 0, NULL },
+        { "head-dim", "size of a head; 0: 32, on a GPU 64", &head_dim, 0, NULL },
         { 0 },
     };
     const Command again = command_again(argc, argv);
     BenchOptions options =
-        bench_begin_with(argc, argv, "seconds a training step against context length", more);
+        bench_begin_with(argc, argv, "seconds per training step against context length", more);
     choose_sizes(&options);
     if (figure.method) {
         measure_point(&options, &figure);

@@ -1,10 +1,10 @@
-/* Measures from which sizes on each form of causal linear attention is the fastest on this CPU, and
- * writes the table by which FORM_BEST chooses (make tune: ops/tuned.h, to be compiled in). */
+/* Measures which form of causal linear attention is fastest on this CPU, by size, and writes the
+ * table from which FORM_BEST chooses (make tune: ops/tuned.h, compiled into the library). */
 #include "bench/common.h"
 
 #include <stdlib.h>
 
-enum { POSITIONS = 1024, HEADS = 8 }; /* of a measurement, where nothing else is asked for */
+enum { POSITIONS = 1024, HEADS = 8 }; /* default sizes of a measurement */
 
 typedef struct Case {
     Params *params;
@@ -21,7 +21,7 @@ static void attend(void *context)
     params_zero_gradients(c->params);
 }
 
-/* The least time of forward and backward pass over x [B, N, H, D], in milliseconds. */
+/* The minimum time of forward and backward pass on x [B, N, H, D], in milliseconds. */
 static double least_time(const BenchOptions *options, Shape x, AttentionForm form, int64_t chunk)
 {
     const Initializer normal = { INITIAL_NORMAL, 1 };
@@ -39,7 +39,7 @@ static double least_time(const BenchOptions *options, Shape x, AttentionForm for
     return time.least;
 }
 
-/* The longest of short sequences for which the form without state is faster. */
+/* The greatest length at which the quadratic form is faster than the recurrent one. */
 static int longest_quadratic(const BenchOptions *options, int64_t head_dim)
 {
     int longest = 0;
@@ -66,7 +66,7 @@ static int best_chunk(const BenchOptions *options, int64_t head_dim)
     return best;
 }
 
-/* The shortest sequence of one head that several threads finish sooner than one does. */
+/* The smallest length at which several threads process one head faster than one thread does. */
 static int shortest_parallel(const BenchOptions *options, int64_t head_dim)
 {
     int shortest = 128;
@@ -93,20 +93,18 @@ static void write_row(FILE *file, const BenchOptions *options, int columns)
 }
 
 static const char opening[] =
-    "/* By which sizes causal linear attention chooses its form on the CPU (FORM_BEST), and the "
-    "chunk of\n"
-    " * the chunked form. Written by `make tune` (bench/tune.c), which times forward and backward "
-    "pass in\n"
-    " * each form, the first two with one thread: %s, vectors of %s. */\n"
+    "/* The sizes by which FORM_BEST chooses the form of causal linear attention on the CPU.\n"
+    " * Written by `make tune` (bench/tune.c), which times forward and backward pass in each\n"
+    " * form, the first two with one thread: %s, vectors of %s. */\n"
     "#ifndef TAPEGRAD_OPS_TUNED_H\n"
     "#define TAPEGRAD_OPS_TUNED_H\n"
     "\n"
     "typedef struct TunedSizes {\n"
-    "    int columns;           /* for queries, keys and values of at most so many elements: */\n"
-    "    int longest_quadratic; /* sequences up to here are summed without state; */\n"
-    "    int chunk;             /* positions in a chunk; */\n"
-    "    int shortest_parallel; /* from here on threads share a head, when there are more of them "
-    "*/\n"
+    "    int columns;           /* the row holds up to this size of queries, keys and values */\n"
+    "    int longest_quadratic; /* maximum length of the quadratic form */\n"
+    "    int chunk;             /* positions per chunk */\n"
+    "    int shortest_parallel; /* minimum length for threads to share a head, if there are\n"
+    "                            * more threads than heads */\n"
     "} TunedSizes;\n"
     "\n"
     "/* clang-format off */\n"

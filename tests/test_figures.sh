@@ -42,7 +42,7 @@ draws_later() {
     check "$1 without gnuplot" env PATH="$without" "${@:3}" --output "$name-later"
     cp "$directory/said" "$name-later.txt"
     later=$(tail -n 1 "$name-later.txt")
-    check "$1 reports it" grep -q "^$name-later.svg is not drawn, for gnuplot was not found" "$name-later.txt"
+    check "$1 reports it" grep -q "^$name-later.svg is not drawn: gnuplot was not found" "$name-later.txt"
     check "$1 writes its table" cmp <(head -n 1 "$name.csv") <(head -n 1 "$name-later.csv")
     check "$1 writes its records" grep -q '"method": "linear"\|"method": "chunked"' "$name-later.json"
     check "$1 draws nothing" [ ! -e "$name-later.svg" ]
@@ -59,7 +59,7 @@ draws_later figure1 json "$build/bench/figure1" $small --tokens 64 --heads 2 --h
 check "seconds in all" "$build/bench/figure1" $small --tokens 64 --heads 2 --head-dim 8 --total 1 --longest 2097152 \
     --output "$directory/total"
 cp "$directory/said" "$directory/total.txt"
-check "end all lines" grep -q 'ends here: the seconds of --total are over' "$directory/total.txt"
+check "end all lines" grep -q 'ends here: the seconds of --total have passed' "$directory/total.txt"
 
 # An interpreter that answers as with bench/peers/attention.py: one peer is measured, one fails at
 # the greatest length, one is not there.
@@ -85,9 +85,9 @@ check "with this program's sizes and threads" grep -q -e "^bench/peers/attention
  --method torch-softmax --length 16 --batch 4$" "$interpreter.asked"
 check "on all processors" [ "$(cat "$interpreter.processors")" -ge "$(nproc)" ]
 check "a peer ends where it fails" [ "$(grep -c '^torch-chunked,' "$directory/peers.csv")" -eq 2 ]
-check "and tells why" grep -q 'ends here: out of memory$' "$directory/peers.txt"
+check "and reports why" grep -q 'ends here: out of memory$' "$directory/peers.txt"
 check "a peer that is not there" [ "$(grep -A1 '^fast-transformers$' "$directory/peers.txt" | tail -n 1)" = \
-    "  left out: it is not installed" ]
+    "  skipped: it is not installed" ]
 draws && check "the picture has those measured" [ "$(grep -o '>PyTorch [^<]*<\|>fast-transformers' "$directory/peers.svg" |
     sort -u | tr '\n' ' ')" = ">PyTorch linear, chunked< >PyTorch softmax< " ]
 check "an interpreter without PyTorch" [ "$("$build/bench/figure1" $small --python false --output "$directory/none" 2>&1 |
@@ -119,7 +119,7 @@ if [ "${CUDA:-no}" = no ] && ! nm "$build/libtapegrad.a" 2>/dev/null | grep -q -
     check "every method begins" [ "$(grep -c ',64,1,' "$directory/little.csv")" -eq 4 ]
     check "and end" [ "$(grep -c ',4096,1,' "$directory/little.csv")" -eq 0 ]
     check "figure1 in no memory" [ "$("$build/bench/figure1" --memory 1 --shortest 4096 --longest 4096 \
-        --output "$directory/none" 2>&1 | tail -n 1)" = "no point was measured; the reasons stand above" ]
+        --output "$directory/none" 2>&1 | tail -n 1)" = "no point was measured; the reasons are printed above" ]
 fi
 
 echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"

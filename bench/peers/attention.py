@@ -1,15 +1,15 @@
 """One point of bench/figure1 in PyTorch: causal attention forward and backward, time and memory.
 
   torch-softmax      torch.nn.functional.scaled_dot_product_attention
-  torch-chunked      linear attention in chunks, by operations of PyTorch
-  fast-transformers  CausalLinearAttention of the package pytorch-fast-transformers, or in FT_DIR.
+  torch-chunked      chunked linear attention in PyTorch operations
+  fast-transformers  CausalLinearAttention of the package pytorch-fast-transformers, or of FT_DIR.
                      (Its Reformer attention is no peer of lsh: it attends across buckets, averages
-                     its rounds, and holds a causal mask of N x N elements.)
+                     its rounds, and allocates a causal mask of N x N elements.)
 
---list prints the name of each, and behind it what keeps it from being measured: that it is not
-there, or that its result or a gradient differs from the definition's, computed in float64. A point
-is a line of JSON: milliseconds of a batch, and the bytes at the peak with inputs, result and
-gradients: on a GPU as PyTorch's allocator counts them, on the CPU what the process has grown by.
+--list prints each name, followed by the reason if the method cannot be measured: it is missing, or
+its output or a gradient differs from the definition in float64. A point is a line of JSON:
+milliseconds per batch, and peak bytes including inputs, output and gradients (on a GPU of PyTorch's
+allocator, on the CPU the growth of the process).
 """
 
 import os
@@ -24,7 +24,7 @@ from torch.nn import functional as F
 import common
 import linear
 
-TOLERANCE = {"float32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}  # of the largest number
+TOLERANCE = {"float32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}  # of the largest value
 
 
 def softmax(batch, length, args):
@@ -36,7 +36,7 @@ def chunked(batch, length, args):
 
 
 def fast_transformers(batch, length, args):
-    """As the layers of that package call it, the masks made once; or, of a clone, its product."""
+    """As the layers of that package call it, with masks made once; of a clone only its product."""
     if "FT_DIR" in os.environ:
         return linear.fast_transformers
     from fast_transformers.attention import CausalLinearAttention
@@ -47,7 +47,7 @@ def fast_transformers(batch, length, args):
     return lambda q, k, v: attention(q, k, v, causal, lengths, lengths)
 
 
-# What makes the function of q, k, v for a batch and length; their axis of heads; the definition.
+# A factory of the function of q, k, v for a batch and length; their axis of heads; the definition.
 Method = namedtuple("Method", "make heads_axis definition")
 METHODS = {
     "torch-softmax": Method(softmax, 1, linear.softmax_definition),
@@ -75,9 +75,9 @@ class Case:
 
 
 def difference(method, args):
-    """The largest from the definition, relative to the largest number of the result or gradient."""
+    """The largest difference from the definition, relative to the largest value of each tensor."""
     torch.manual_seed(1)
-    case = Case(method, args, 2, 100)  # two chunks, the second not full
+    case = Case(method, args, 2, 100)  # two chunks, the second incomplete
     found = [case.run(), *(x.grad for x in case.inputs)]
 
     def exact(x):
@@ -91,10 +91,10 @@ def difference(method, args):
 
 
 def obstacle(method, args):
-    """What keeps the method from being measured, or None."""
+    """The reason why the method cannot be measured, or None."""
     try:
         found = difference(method, args)
-    except Exception as error:  # another module's or version's
+    except Exception as error:  # of another module or version
         return f"{type(error).__name__}: {error}".split("\n")[0]
     if found <= TOLERANCE[args.precisions[0]]:
         return None
@@ -115,7 +115,7 @@ def once(case, args):
 
 
 def milliseconds(case, args):
-    """As figure_time in bench/figure.c: on the CPU a long step is not repeated often."""
+    """As figure_time in bench/figure.c: few repetitions of long steps on the CPU."""
     first = once(case, args)
     if first <= 1 or torch.device(args.device).type == "cuda":
         return common.measure(case.run, args.device, args.seconds)["ms"]
@@ -125,11 +125,11 @@ def milliseconds(case, args):
 def main():
     parser = common.options(__doc__.split("\n")[0])
     parser.add_argument("--list", action="store_true", help="print the methods")
-    parser.add_argument("--method", choices=METHODS, help="measure this one")
+    parser.add_argument("--method", choices=METHODS, help="measure this method")
     parser.add_argument("--length", type=int, default=512, help="positions")
     parser.add_argument("--batch", type=int, default=1, help="sequences")
-    parser.add_argument("--heads", type=int, default=8, help="of attention")
-    parser.add_argument("--head-dim", type=int, default=32, help="numbers a head")
+    parser.add_argument("--heads", type=int, default=8, help="number of heads")
+    parser.add_argument("--head-dim", type=int, default=32, help="size of a head")
     args = parser.parse_args()
     common.use(args)
     common.set_precision(args.precisions[0])
@@ -139,7 +139,7 @@ def main():
             print(f"{name}: {reason}" if reason else name)
         return 0
     method = METHODS[args.method]
-    Case(method, args, 1, 128).run()  # what PyTorch takes in any case
+    Case(method, args, 1, 128).run()  # memory that PyTorch allocates in any case
     cuda = torch.device(args.device).type == "cuda"
     before = 0 if cuda else peak(args)
     case = Case(method, args, args.batch, args.length)

@@ -1,4 +1,4 @@
-"""What the peers share: options, precisions, the clock, JSON lines."""
+"""Shared by the peers: options, precisions, timing, JSON lines."""
 
 import argparse
 import json
@@ -16,21 +16,21 @@ def options(purpose):
         description=purpose, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ... or cpu")
     parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS,
-                        help="float32: no tensor cores; tf32: float32 with products on them; "
+                        help="float32: no tensor cores; tf32: float32, products on tensor cores; "
                         "bf16: autocast, or bf16 operands of a single product")
     parser.add_argument("--seconds", type=float, default=1.0,
-                        help="measure each case for at least so long")
-    parser.add_argument("--threads", type=int, help="of the CPU; all, if not given")
+                        help="minimum duration of a measurement")
+    parser.add_argument("--threads", type=int, help="number of CPU threads (all if not given)")
     parser.add_argument("--tiny", action="store_true",
-                        help="tiny sizes, to see that everything runs (the CPU takes seconds)")
+                        help="tiny sizes, to check that everything runs (seconds on the CPU)")
     return parser
 
 
 def use(args):
-    """The device and the threads."""
+    """Selects the device and the number of threads."""
     device = torch.device(args.device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        sys.exit("no GPU was found; --device cpu --tiny shows that the program runs")
+        sys.exit("no GPU was found; --device cpu --tiny checks that the program runs")
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
     if args.threads:
@@ -38,7 +38,7 @@ def use(args):
 
 
 def set_precision(precision):
-    """float32 is true float32; bf16 leaves what autocast does not convert in true float32 too."""
+    """float32 uses no tf32; nor does bf16 in operations that autocast leaves in float32."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 
@@ -52,7 +52,7 @@ def wait(device):
 
 
 def measure(run, device, seconds):
-    """Milliseconds a call: the median, least and most of rounds of at least 20 ms each."""
+    """Milliseconds per call: median, minimum and maximum of rounds of at least 20 ms each."""
     for _ in range(3):
         run()
     wait(device)

@@ -1,15 +1,16 @@
-"""The copy task's training step in PyTorch, to stand beside bench/copy_step on the same machine.
+"""The copy task's training step in PyTorch, for comparison with bench/copy_step.
 
-The model and step of the paper preset: embeddings of 128 joined to 128 sinusoidal positions; 4
-post-norm layers of causal attention (8 heads of 32; --attention: linear in chunks by torch
-operations, linear by the masked product, PyTorch's softmax, or another's linear, see linear.py) and a
-feed-forward network of 1024; a final norm; cross entropy over 11 symbols; RAdam. It is timed
+The model and step of the paper preset: embeddings of size 128 concatenated with 128 sinusoidal
+positions; 4 post-norm layers of causal attention (8 heads of 32; --attention: chunked linear in
+PyTorch operations, linear by the masked product, PyTorch's softmax, or linear attention of another
+library, see linear.py) and a feed-forward network of 1024; a final norm; cross entropy over 11
+symbols; RAdam. Modes:
   eager    operation by operation, with the optimiser's fused-loop (foreach) step
   compile  forward, backward and the optimiser's step by torch.compile, on a GPU with
            mode="reduce-overhead"
   graph    the whole step of eager operations captured once as a CUDA graph and replayed
-in each precision, a JSON line a case; a case that fails says so in its line. `loss`, of the tenth
-step, shows that they compute the same (with --dropout 0, to the precision's digits).
+One JSON line per mode and precision; a failed case has its error in the line. `loss`, of the tenth
+step, agrees between modes and precisions (with --dropout 0, to the precision's digits).
 """
 
 import inspect
@@ -38,7 +39,7 @@ ATTENTIONS = {
 
 
 def heads_second(function):
-    """Of a function of [B, N, H, D]; the layer's q, k, v are views, which this undoes."""
+    """Adapts a function on [B, N, H, D]; undoes the transposed views of the layer's q, k, v."""
     def attend(q, k, v):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return function(q, k, v).to(v.dtype).transpose(1, 2)
@@ -97,8 +98,8 @@ class Model(nn.Module):
 
 
 def radam(parameters, learning_rate, weight_decay, cuda):
-    """RAdam with weight decay apart from the gradients, and its step; PyTorch 1 has no such option,
-    nor that of a step that a graph can hold."""
+    """RAdam with decoupled weight decay, and its step. PyTorch 1 has neither this option nor
+    capturable steps."""
     known = inspect.signature(torch.optim.RAdam).parameters
     options = {"foreach": cuda, "capturable": cuda, "decoupled_weight_decay": True}
     options = {name: value for name, value in options.items() if name in known}
@@ -115,7 +116,7 @@ def radam(parameters, learning_rate, weight_decay, cuda):
 
 
 class Step:
-    """A training step; call() makes one, of the mode's kind."""
+    """A training step; call() runs one in the mode."""
 
     def __init__(self, args, mode, precision):
         torch.manual_seed(1)
@@ -149,7 +150,7 @@ class Step:
         self.done += 1
 
     def capture(self):
-        """As PyTorch's notes on CUDA graphs want it: some steps on a side stream first."""
+        """Warms up on a side stream first, as PyTorch's notes on CUDA graphs require."""
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
@@ -194,11 +195,11 @@ def run(args, mode, precision):
 def main():
     parser = common.options(__doc__.split("\n")[0])
     parser.add_argument("--modes", nargs="+", default=["eager", "compile", "graph"],
-                        choices=["eager", "compile", "graph"], help="see the program's head")
+                        choices=["eager", "compile", "graph"], help="see the file's docstring")
     parser.add_argument("--attention", default="chunked", choices=ATTENTIONS,
-                        help="see the program's head")
+                        help="see the file's docstring")
     parser.add_argument("--dropout", type=float, default=0.1, help="probability")
-    parser.add_argument("--chunk", type=int, default=64, help="positions in a chunk of attention")
+    parser.add_argument("--chunk", type=int, default=64, help="positions per chunk of attention")
     args = parser.parse_args()
     common.use(args)
     args.layers, args.heads, args.head_dim, args.feed_forward = 4, 8, 32, 1024

@@ -1,16 +1,16 @@
-"""The shapes of `bench/attention --goals` by others: time and memory, forward and with backward.
+"""Time and memory of other libraries at the shapes of `bench/attention --goals`.
 
   fla, fla-fused     flash-linear-attention's chunk and fused kernels, elu + 1 and its normalizer
-  fast-transformers  its causal product with elu + 1 and its normalizer, in float32 alone
-  torch-chunked      linear attention in chunks, by operations of PyTorch
+  fast-transformers  its causal product with elu + 1 and its normalizer, only in float32
+  torch-chunked      chunked linear attention in PyTorch operations
   torch-compiled     the same by torch.compile
   sdpa-*             softmax attention, scaled_dot_product_attention by one backend
 
-A JSON line per shape, precision and pass: microseconds of a call, eager and replayed from a CUDA
-graph that holds some calls (null where the method cannot be captured), and the bytes at the peak
-beyond the inputs. --compare measures nothing: it compares values and gradients with the definition
-in float64, and compiles what the method compiles. Float32 may use tf32 here, as
-flash-linear-attention always does: the differences are in the lines.
+One JSON line per shape, precision and pass: microseconds per call, eager and replayed from a CUDA
+graph of several calls (null if the method cannot be captured), and peak bytes without the inputs.
+--compare measures nothing: it compares values and gradients with the definition in float64, and
+compiles what the method compiles. Float32 may use tf32 here, as flash-linear-attention always does;
+the differences are in the lines.
 """
 
 import functools
@@ -66,8 +66,8 @@ ON_CPU = ("fast-transformers", "torch-compiled", "torch-chunked", "sdpa-math")
 
 
 def methods(args):
-    """Those of the device that are there; the others are named with the reason. sdpa-math, which is
-    quadratic in memory, is for the CPU's rehearsal."""
+    """The available methods of the device; reports the reason for the others. sdpa-math, which is
+    quadratic in memory, is for the rehearsal on the CPU."""
     cuda = torch.device(args.device).type == "cuda"
     there = []
     for name in METHODS:
@@ -75,19 +75,19 @@ def methods(args):
         if name == "sdpa-math" if cuda else name not in ON_CPU:
             continue
         if reason:
-            print(f"{name}: left out, for {reason}", file=sys.stderr)
+            print(f"{name}: skipped: {reason}", file=sys.stderr)
         else:
             there.append(name)
     return there
 
 
 def precisions(name, args):
-    left_out = "float32" if name in HALF_ALONE else "bf16" if name in FLOAT_ALONE else None
-    return [p for p in args.precisions if p not in (left_out, "tf32")]
+    skipped = "float32" if name in HALF_ALONE else "bf16" if name in FLOAT_ALONE else None
+    return [p for p in args.precisions if p not in (skipped, "tf32")]
 
 
 def graph_milliseconds(run, args, calls):
-    """Of one call, replayed from a CUDA graph."""
+    """Milliseconds per call, replayed from a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -101,7 +101,7 @@ def graph_milliseconds(run, args, calls):
 
 
 def microseconds(name, run, args):
-    """Eager, and replayed or None; long calls are not captured, for launches do not show then."""
+    """Eager and replayed (or None). Long calls are not captured: launch overhead is negligible."""
     eager = common.measure(run, args.device, args.seconds)["ms"]
     cuda = torch.device(args.device).type == "cuda"
     if not cuda or name in NOT_CAPTURED:
@@ -156,10 +156,10 @@ def compare(name, head_dim, precision, args):
 def main():
     parser = common.options(__doc__.split("\n")[0])
     parser.set_defaults(seconds=0.1)
-    parser.add_argument("method", nargs="?", choices=METHODS, help="which to measure")
+    parser.add_argument("method", nargs="?", choices=METHODS, help="the method to measure")
     parser.add_argument("--compare", action="store_true",
                         help="compare with the definition instead")
-    parser.add_argument("--head-dim", type=int, help="compare heads of this size alone")
+    parser.add_argument("--head-dim", type=int, help="compare only heads of this size")
     parser.add_argument("--methods", action="store_true", help="print the methods of the device")
     args = parser.parse_args()
     if args.methods:

@@ -1,9 +1,9 @@
-"""How others' causal linear attention is called, and the definitions that all are compared with.
+"""Calls of other libraries' causal linear attention, and the definitions for comparison.
 
 phi(x) = elu(x) + 1,
 out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps).
-FLA_DIR names a clone of flash-linear-attention, FT_DIR one of fast-transformers; without them the
-installed packages are taken.
+FLA_DIR is a clone of flash-linear-attention, FT_DIR one of fast-transformers; by default the
+installed packages are used.
 """
 
 import functools
@@ -23,7 +23,7 @@ def phi(x):
 
 
 def missing(name):
-    """What keeps the method NAME from being called, or None."""
+    """The reason why the method NAME cannot be called, or None."""
     if not name.startswith("fla") and name != "fast-transformers":
         return None
     package, variable = (("fla", "FLA_DIR") if name.startswith("fla") else
@@ -48,18 +48,18 @@ def linear_definition(q, k, v, eps=1e-6):
 
 
 def quadratic(q, k, v, eps=1e-6):
-    """The definition with its sums in float32, whatever the inputs are."""
+    """The definition with sums in float32 for every dtype of the inputs."""
     scores = (phi(q) @ phi(k).transpose(-1, -2)).tril()
     divisor = scores.sum(-1, keepdim=True, dtype=torch.float32) + eps
     return (scores @ v / divisor).to(v.dtype)
 
 
 def chunked(q, k, v, chunk=64, eps=1e-6):
-    """Within a chunk by the masked product; earlier chunks by the sum of k v^T over them."""
+    """The masked product within a chunk, and the state, the sum of k v^T over earlier chunks."""
     B, H, N, D = q.shape
     q, k = phi(q), phi(k)
     pad = -N % chunk
-    if pad:  # after phi, which of 0 is 1
+    if pad:  # after phi, because phi(0) = 1
         q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (q, k, v))
     q, k, v = (x.reshape(B, H, -1, chunk, D) for x in (q, k, v))
     state = k.transpose(-1, -2) @ v  # [B, H, chunks, D, D]
@@ -75,7 +75,7 @@ def chunked(q, k, v, chunk=64, eps=1e-6):
 
 # ------------------------------------------------------------- flash-linear-attention, [B, N, H, D]
 def without_init(name, directory):
-    """A package whose modules can be imported without its __init__.py, which imports much else."""
+    """Makes a package's modules importable without its __init__.py, which imports much else."""
     package = types.ModuleType(name)
     package.__path__ = [directory]
     package.__version__ = "0"
@@ -106,9 +106,9 @@ def fla_fused(q, k, v):
 
 
 def tune_again():
-    """Its kernels choose their configurations once, by keys without the shape: forgets the choices,
-    so that every shape has its own, and restricts them to those that are usually the best, for a
-    trial of each takes minutes (FULL_AUTOTUNE=yes: all)."""
+    """Its kernels are autotuned once, with cache keys that lack the shape: clears the caches, so
+    every shape is tuned, and keeps only the configurations that are usually best, because a trial
+    of all takes minutes (FULL_AUTOTUNE=yes: all)."""
     from triton import testing
     from triton.runtime.autotuner import Autotuner
 
@@ -131,7 +131,7 @@ def tune_again():
 # ------------------------------------------------------------------ fast-transformers, [B, N, H, D]
 @functools.cache
 def fast_transformers_product(device_type):
-    """The causal product of q, k, v [B, H, N, D]: of the installed package, or of FT_DIR."""
+    """The causal product on q, k, v [B, H, N, D] of the installed package or of FT_DIR."""
     root = os.environ.get("FT_DIR")
     if not root:
         return importlib.import_module("fast_transformers.causal_product").causal_dot_product
@@ -160,7 +160,7 @@ def fast_transformers_product(device_type):
 
 
 def fast_transformers(q, k, v, eps=1e-6):
-    """As that package's CausalLinearAttention computes it."""
+    """The computation of that package's CausalLinearAttention."""
     q, k = phi(q), phi(k)
     divisor = torch.einsum("nlhi,nlhi->nlh", q, k.cumsum(1)) + eps
     heads_first = (x.transpose(1, 2).contiguous() for x in (q, k, v))

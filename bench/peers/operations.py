@@ -1,9 +1,9 @@
 """Copies, matrix products and the transformer's other operations in PyTorch: GB/s and TFLOP/s.
 
-They are the ceilings that bench/operations' figures on the same GPU are to be held against: what a
-copy reaches in GB/s, cuBLAS in TFLOP/s; and single operations forward and with their backward, at
-the sizes of bench/operations, 8192 rows of 256. GB/s count the bytes that a perfect kernel moves,
-each input read once and each output written once. A JSON line a case.
+For comparison with bench/operations on the same GPU: the bandwidth of a copy, the rate of cuBLAS,
+and single operations, forward and with backward, at its sizes, 8192 rows of 256 elements.
+GB/s count the bytes of a perfect kernel, which reads each input once and writes each output once.
+One JSON line per case.
 """
 
 import sys
@@ -28,7 +28,7 @@ def copies(args):
 
 
 def products(args, precision):
-    """n, k, m: the step's products forward, for the gradient of x, and of the weight; a large one."""
+    """n, k, m: products of the step forward, for the gradients of x and weight; a large one."""
     sizes = [(8192, 256, 768), (8192, 256, 1024), (8192, 1024, 256), (256, 8192, 1024),
              (8192, 8192, 8192)]
     if args.tiny:
@@ -44,7 +44,7 @@ def products(args, precision):
 
 
 def operations(args, precision):
-    """Passes over rows x columns numbers, forward, and forward with backward."""
+    """Operations on rows x columns elements with their passes over memory, forward and in all."""
     rows, columns, classes = (64, 16, 5) if args.tiny else (8192, 256, 11)
     make = {"device": args.device, "dtype": ELEMENT[precision]}
     x = torch.randn(rows, columns, **make, requires_grad=True)
