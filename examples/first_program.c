@@ -1,11 +1,11 @@
-/* A small transformer learns to write digits backwards: 3 1 4 1 5, then 5 1 4 1 3. */
+/* A small transformer learns to reverse digits: 3 1 4 1 5, then 5 1 4 1 3. */
 #include <stdio.h>
 #include <string.h>
 #include <tapegrad.h>
 
 enum { BATCH = 32, DIGITS = 5, LENGTH = 2 * DIGITS, SEPARATOR = 10, SYMBOLS = 11, STEPS = 1000 };
 
-/* The digits, a separator, and the digits backwards; of these the model writes the last. */
+/* A line is the digits, a separator and the reversed digits, which are the targets. */
 static void draw(Random *random, int32_t tokens[LENGTH], int32_t targets[DIGITS])
 {
     int32_t line[LENGTH + 1] = { [DIGITS] = SEPARATOR };
@@ -38,21 +38,21 @@ int main(int argc, char **argv)
         Tensor *x = tape_input_i32(tape, tokens[0], shape(BATCH, LENGTH));
         x = nn_embedding_forward(tape, &embedding, x);           /* [BATCH, LENGTH, 16] */
         x = op_concat(tape, x, positions, -1);                   /* [BATCH, LENGTH, 32] */
-        x = nn_transformer_forward(tape, &transformer, x, NULL); /* the same */
-        x = op_slice(tape, x, 1, DIGITS, DIGITS);                /* behind the separator */
+        x = nn_transformer_forward(tape, &transformer, x, NULL); /* [BATCH, LENGTH, 32] */
+        x = op_slice(tape, x, 1, DIGITS, DIGITS);                /* from the separator on */
         Tensor *logits = nn_linear_forward(tape, &head, x);      /* [BATCH, DIGITS, SYMBOLS] */
-        Tensor *wanted = tape_input_i32(tape, targets[0], shape(BATCH, DIGITS));
-        Tensor *loss = op_cross_entropy(tape, logits, wanted, NULL);
+        Tensor *classes = tape_input_i32(tape, targets[0], shape(BATCH, DIGITS));
+        Tensor *loss = op_cross_entropy(tape, logits, classes, NULL);
 
-        if (argc > 1 && !strcmp(argv[1], "tape")) { /* only show the graph: dot -Tsvg draws it */
+        if (argc > 1 && !strcmp(argv[1], "tape")) { /* only print the graph: dot -Tsvg draws it */
             tape_print_dot(tape, stdout);
             break;
         }
         tape_backward(tape, loss);
-        optim_step(optimizer); /* also empties the gradients */
+        optim_step(optimizer); /* also zeroes the gradients */
         if (step % 100 == 0)
             printf("step %4d  loss %.4f\n", step, (double)tensor_item(loss));
-        tape_reset(tape); /* gives back every tensor that this step made */
+        tape_reset(tape); /* frees every tensor of this step */
     }
 
     tape_free(tape);
