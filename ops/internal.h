@@ -8,15 +8,7 @@
 #include "ops/math.h"
 #include "ops/ops.h"
 #include "tensor/internal.h"
-
-/* Below this many elements a loop is not worth waking the other threads. */
-enum { PARALLEL_MINIMUM = 1 << 14 };
-
-/* A loop over independent elements, on all threads in vector instructions. */
-#define PRAGMA(...) _Pragma(#__VA_ARGS__)
-#define PARALLEL_FOR(i, n)                                                                         \
-    PRAGMA(omp parallel for simd schedule(static) if ((n) >= PARALLEL_MINIMUM))                    \
-    for (int64_t i = 0; i < (n); i++)
+#include "tensor/parallel.h"
 
 /* Where one is stored in bf16 and the other in Real, converts the latter. */
 void cast_alike(Tape *tape, Tensor **a, Tensor **b);

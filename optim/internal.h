@@ -5,7 +5,7 @@
 #include "nn/internal.h"
 #include "optim/optim.h"
 #include "optim/scalars.h"
-#include "ops/internal.h"
+#include "tensor/parallel.h"
 
 /* Progress of the plateau schedule. */
 typedef struct Plateau {
