@@ -31,6 +31,7 @@ MAKEFLAGS += -j$(shell nproc)
 endif
 
 CC       := $(if $(filter default,$(origin CC)),gcc,$(CC))
+CXX      := $(if $(filter default,$(origin CXX)),$(if $(findstring clang,$(CC)),clang++,g++),$(CXX))
 REAL     := float
 ARCH     := native
 CUDA_HOME := $(firstword $(patsubst %/bin/nvcc,%,$(shell command -v nvcc)) $(wildcard /usr/local/cuda))
@@ -42,9 +43,9 @@ GPUS     := $(if $(NVCC),$(if $(filter no host,$(CUDA)),,$(filter-out 3% 5% 6% 7
 CUDA     := $(if $(GPUS),yes,no)
 BUILD    := build$(if $(filter host,$(CUDA)),-cuda-on-host)$(if $(filter double,$(REAL)),-double)
 PREFIX   := /usr/local
-VERSION  := 0.1.0
+VERSION  := $(shell sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
 
-PACKAGES := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev check gnuplot-nox \
+PACKAGES := gcc g++ libc6-dev pkg-config libdnnl-dev libcjson-dev check gnuplot-nox \
             zlib1g-dev libpng-dev
 PACKAGES += $(if $(DEV),clang clang-format libomp-dev valgrind)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Werror \
@@ -56,6 +57,9 @@ MATH     := -fno-math-errno -fno-trapping-math
 COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=hidden -I. \
             -I$(BUILD)/include $(WARNINGS) $(CFLAGS) $(SANITIZE)
 LINK      = $(CC) -fopenmp $(SANITIZE)
+# The test that compiles the public headers as C++.
+COMPILE_CXX = $(CXX) -std=c++17 -I. -I$(BUILD)/include $(filter-out -Wstrict-prototypes,$(WARNINGS)) \
+            $(CFLAGS) $(SANITIZE)
 # A thread a processor, which waits briefly before it leaves it to others.
 THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 LIBS     := -ldnnl -lcjson -lm
@@ -96,13 +100,14 @@ SOURCES  := $(if $(filter no,$(CUDA)),$(filter-out %/cuda.c %_cuda.c,$(SOURCES))
 OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
+SONAME   := libtapegrad.so.$(firstword $(subst ., ,$(VERSION)))
 # A file of examples/ is a program; programs of several files have folders, and shared/ is theirs.
 FOLDERS  := $(BUILD)/examples/copy_task $(BUILD)/examples/mnist
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(FOLDERS)
 PICTURES := $(BUILD)/tests/test_pictures $(BUILD)/tests/test_mnist
 FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
 BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c bench/figure.c bench/limits.c,$(wildcard bench/*.c))))
-TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
+TESTS    := $(patsubst %,$(BUILD)/%,$(basename $(wildcard tests/test_*.c tests/test_*.cpp)))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
 .PHONY: ALWAYS all library test test-programs sanitize test-cuda-on-host test-cuda-faults bench bench-programs tune \
@@ -149,6 +154,11 @@ $(BUILD)/%.cu.o: %.cu $(CONFIG)
 	@echo "  compile $<"
 	@$(COMPILE_CUDA) -c $< -o $@
 
+$(BUILD)/tests/%.o: tests/%.cpp $(CONFIG)
+	@mkdir -p $(@D)
+	@echo "  compile $<"
+	@$(COMPILE_CXX) -MMD -MP -c $< -o $@
+
 $(BUILD)/%.cpp.o: %.cpp $(CONFIG)
 	@mkdir -p $(@D)
 	@echo "  compile $<"
@@ -160,7 +170,7 @@ $(LIBRARY): $(OBJECTS)
 	@rm -f $@ && $(AR) rcs $@ $(BUILD)/tapegrad.o
 
 $(SHARED): $(OBJECTS)
-	@$(LINK) -shared -Wl,-soname,libtapegrad.so.0 $^ $(LIBS) -o $@
+	@$(LINK) -shared -Wl,-soname,$(SONAME) $^ $(LIBS) -o $@
 
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@
@@ -187,6 +197,7 @@ $(PICTURES): $(BUILD)/parts/mnist/idx.o $(BUILD)/parts/mnist/image.o
 
 $(BUILD)/tests/test_attention $(BUILD)/tests/test_attention_options: $(BUILD)/tests/attention_oracle.o
 $(BUILD)/tests/test_file $(BUILD)/tests/test_pictures: $(BUILD)/tests/folder.o
+$(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
 
 ifeq ($(CUDA),yes)
 TESTS += $(BUILD)/tests/test_curand
@@ -248,8 +259,8 @@ install-files: library
 	@install -D -m 644 $(CONFIG) $(DESTDIR)$(PREFIX)/include/tapegrad/tensor/config.h
 	@install -D -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/libtapegrad.a
 	@install -D -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so.$(VERSION)
-	@ln -sf libtapegrad.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so.0
-	@ln -sf libtapegrad.so.0 $(DESTDIR)$(PREFIX)/lib/libtapegrad.so
+	@ln -sf libtapegrad.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	@ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so
 	@mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	@printf '%s\n' 'prefix=$(PREFIX)' '' 'Name: tapegrad' \
 	    'Description: Tape-based training framework in C' 'Version: $(VERSION)' \

@@ -8,6 +8,9 @@
 #include "tensor/tensor.h"
 
 #pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef struct Tape Tape;
 
@@ -226,5 +229,8 @@ typedef struct GradientCheck {
 GradientCheck gradient_check(Device *device, CheckedFunction *function, void *context,
                              const CheckInput *inputs, int count);
 
+#ifdef __cplusplus
+}
+#endif
 #pragma GCC visibility pop
 #endif

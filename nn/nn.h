@@ -7,6 +7,9 @@
 #include "ops/ops.h"
 
 #pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* ---------------------------------------------------------------------------------------- Params
  * Named weights. All values are stored in one flat buffer, all gradients in another. The buffers
@@ -289,5 +292,8 @@ bool nn_transformer_state_save(const TransformerState *state, const char *path);
  * and changes nothing on failure. */
 bool nn_transformer_state_load(TransformerState *state, const char *path);
 
+#ifdef __cplusplus
+}
+#endif
 #pragma GCC visibility pop
 #endif

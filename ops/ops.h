@@ -10,6 +10,9 @@
 #include "autograd/tape.h"
 
 #pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* ------------------------------------------------------------------------------ matrix products */
 
@@ -269,5 +272,8 @@ typedef struct LshAttention {
  * tape's generator; no gradient comes from them. O(N rounds chunk) time, O(N rounds) memory. */
 Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options);
 
+#ifdef __cplusplus
+}
+#endif
 #pragma GCC visibility pop
 #endif

@@ -7,6 +7,9 @@
 #include "nn/nn.h"
 
 #pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* ------------------------------------------------------------------------------------- schedules
  * lr_t = learning_rate * factor(t) in step t = 1, 2, ..., with the optimizer's learning_rate. */
@@ -126,5 +129,8 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
  * weights alone. */
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path);
 
+#ifdef __cplusplus
+}
+#endif
 #pragma GCC visibility pop
 #endif

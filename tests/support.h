@@ -10,6 +10,10 @@
 #include <cuda_on_host.h> /* counts of what the library does on the emulated device */
 #endif
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* What double and float builds must reach against the reference vectors, relative to the largest
  * magnitude, and in a gradient check. */
 #ifdef TAPEGRAD_DOUBLE
@@ -96,4 +100,7 @@ void check_vectors(const char *prefix, const char *names, VectorFunction *functi
 void check_gradient_shapes(const char *name, CheckedFunction *function, void *context,
                            const Shape *shapes, int count);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -26,6 +26,14 @@ check "linking the static library" compile $(pkg-config --cflags tapegrad) "$dir
     -fopenmp $libraries -o "$directory/static"
 check "running on the static library" "$directory/static"
 
+# One version: that of the headers, the package and the file's name.
+same_version() {
+    local version
+    version=$(pkg-config --modversion tapegrad) && [ -e "$directory/usr/lib/libtapegrad.so.$version" ] &&
+        grep -qxF "#define TAPEGRAD_VERSION \"$version\"" <(sed 's, /\*.*,,' "$directory/usr/include/tapegrad/tensor/tensor.h")
+}
+check "the version" same_version
+
 # A program's names are its own, also those that the library has for itself.
 sed 's/^int main/double product(void);\ndouble product(void) { return 7; }\n&/' \
     examples/first_program.c >"$directory/own.c"

@@ -1,0 +1,6 @@
+#include "tensor/internal.h"
+
+const char *tapegrad_version(void)
+{
+    return TAPEGRAD_VERSION;
+}
