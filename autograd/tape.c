@@ -63,7 +63,7 @@ struct Tape {
     Replay replay;
 };
 
-/* ---------------------------------------------------------------------------------- life and errors */
+/* ------------------------------------------------------------------------------ life and errors */
 Tape *tape_new(Device *device)
 {
     if (!device)
@@ -151,7 +151,7 @@ static _Noreturn void exhausted(Tape *tape, size_t bytes)
                device_exhausted(tape->device, bytes).text);
 }
 
-/* -------------------------------------------------------------------------------------- the arena */
+/* ------------------------------------------------------------------------------------ the arena */
 static void *arena_take(Tape *tape, size_t bytes)
 {
     bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
@@ -181,7 +181,7 @@ const void *tape_save(Tape *tape, const void *data, size_t size)
     return memcpy(arena_take(tape, size), data, size);
 }
 
-/* ---------------------------------------------------------------------------------------- tensors */
+/* -------------------------------------------------------------------------------------- tensors */
 static TapeTensor *new_tensor(Tape *tape, TensorType type, Shape shape)
 {
     shape = shape_new(shape.rank, shape.size); /* it may be made by hand */
@@ -384,7 +384,7 @@ void tape_use_i32(Tape *tape, const char *label, Tensor *tensor)
     use(tape, label, tensor, TENSOR_INT32);
 }
 
-/* -------------------------------------------------------------------------------------- recording */
+/* ------------------------------------------------------------------------------------ recording */
 bool tape_recording(Tape *tape, bool on)
 {
     bool before = tape->recording;
@@ -457,7 +457,7 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
     return result;
 }
 
-/* --------------------------------------------------------------------------------------- backward */
+/* ------------------------------------------------------------------------------------- backward */
 const Real *tape_upstream(const Node *node, int index)
 {
     const Tensor *output = node->outputs[index];
@@ -629,7 +629,7 @@ void tape_reset(Tape *tape)
     forget_replay(tape);
 }
 
-/* -------------------------------------------------------------------------------------- replaying */
+/* ------------------------------------------------------------------------------------ replaying */
 
 /* Before each replay of a step that draws: its draws start at the generator's counter. */
 static void start_draws(void *context)
@@ -689,7 +689,7 @@ int64_t tape_replay_kernels(const Tape *tape)
     return tape->replay.capture ? capture_kernels(tape->replay.capture) : 0;
 }
 
-/* ----------------------------------------------------------------------------------------- random */
+/* --------------------------------------------------------------------------------------- random */
 void tape_seed(Tape *tape, uint64_t seed_value)
 {
     tape_set_random(tape, random_new(seed_value, random_stream("tape")));
@@ -717,7 +717,7 @@ const uint64_t *tape_random_start(const Tape *tape)
     return tape->replay.recording ? tape->replay.random_start->data : NULL;
 }
 
-/* --------------------------------------------------------------------------------------- teaching */
+/* ------------------------------------------------------------------------------------- teaching */
 
 static bool is_output(const Tape *tape, const Tensor *tensor)
 {

@@ -35,7 +35,7 @@ typedef enum { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BF16 } Precision;
 void tape_set_precision(Tape *tape, Precision precision);
 Precision tape_precision(const Tape *tape);
 
-/* ---------------------------------------------------------------------------- inputs of a program
+/* ----------------------------------------------------------------------------- inputs of a program
  * Tensors that hold a copy of host memory, as many numbers as the shape has, and belong to the tape
  * until tape_reset. They raise when host is NULL. */
 Tensor *tape_input(Tape *tape, const Real *host, Shape shape);
@@ -53,7 +53,7 @@ Tensor *tape_persistent_i32(Tape *tape, Shape shape);
  * TENSOR_REAL, or TENSOR_BF16 on a tape of that precision. */
 Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape);
 
-/* ---------------------------------------------------------------------------------------- passes
+/* ------------------------------------------------------------------------------------------ passes
  * Walks the tape in reverse from a loss of one element, with dL/dloss = 1. Values and gradients
  * that no earlier node needs are released on the way; the loss and what tensor_keep named stay.
  * Gradients of parameters accumulate across passes until optim_step or params_zero_gradients.
@@ -104,19 +104,19 @@ void tape_replay(Tape *tape, TapeStep *step, void *context);
  * is recorded, as always on the CPU. */
 int64_t tape_replay_kernels(const Tape *tape);
 
-/* ---------------------------------------------------------------------------------------- random
+/* ------------------------------------------------------------------------------------------ random
  * The generator that dropout, LSH attention and sampling draw from. tape_seed restarts it;
  * tape_random reads its state, which tape_set_random puts back (for checkpoints). */
 void tape_seed(Tape *tape, uint64_t seed);
 Random tape_random(const Tape *tape);
 void tape_set_random(Tape *tape, Random random);
 
-/* --------------------------------------------------------------------------------------- teaching
+/* ---------------------------------------------------------------------------------------- teaching
  * Prints the recorded operations as a graph for Graphviz: `dot -Tsvg`. Boxes are operations,
  * ellipses are tensors with their shapes; leaves that want a gradient are shaded. */
 void tape_print_dot(const Tape *tape, FILE *file);
 
-/* ----------------------------------------------------------------------- writing an operation
+/* ---------------------------------------------------------------------------- writing an operation
  * An operation checks its arguments, makes its output, computes it and records a node:
  *
  *     static void square_backward(Node *node)
@@ -206,7 +206,7 @@ static inline void gradient_add(Gradient gradient, int64_t i, Real value)
 Tensor *tape_scratch(Tape *tape, Shape shape);
 void tape_scratch_free(Tape *tape, Tensor *scratch);
 
-/* ---------------------------------------------------------------------------- gradient checking
+/* ------------------------------------------------------------------------------- gradient checking
  * Compares the tape's gradients of sum_i r_i out_i (r random, fixed) with central differences,
  * (f(x + h) - f(x - h)) / 2h. The function is called many times with variables made from the given
  * values; it must be deterministic. Build with REAL=double for errors near 1e-9; in float expect

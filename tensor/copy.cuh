@@ -1,5 +1,5 @@
-/* Copies from global into shared memory that go on by themselves, so that a block computes meanwhile,
- * and need no registers. */
+/* cp.async: asynchronous copies from global to shared memory. They use no registers, and the block
+ * computes while they run. */
 #ifndef TAPEGRAD_TENSOR_COPY_CUH
 #define TAPEGRAD_TENSOR_COPY_CUH
 
@@ -9,13 +9,14 @@
 #include <copy_on_host.h>
 #else
 
-/* Begins to copy BYTES, 4 or 16, of which the first `there` come from global memory, the others are
- * zeros. Both places are aligned to BYTES. Where `there` is 0 nothing is read: `from` may lie outside. */
+/* Starts a copy of BYTES (4 or 16): the first `there` bytes come from global memory, the others are
+ * zeros. Both addresses are aligned to BYTES. If `there` is 0, `from` is not read and may be out of
+ * bounds. */
 template <int BYTES>
 __device__ static inline void copy_async(void *shared, const void *from, int there)
 {
     const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
-    if (BYTES == 16) /* past the first cache, which keeps nothing that is read once */
+    if (BYTES == 16) /* .cg bypasses L1, which does not help data that is read once */
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                      "r"(there)
                      : "memory");
@@ -24,14 +25,13 @@ __device__ static inline void copy_async(void *shared, const void *from, int the
                      : "memory");
 }
 
-/* Until the thread's own copies are there, for itself: others see them after a barrier that it comes
- * to later. */
+/* Waits for this thread's own copies. Other threads see them after the next barrier. */
 __device__ static inline void wait_for_copies(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Begins to bring the 32 bytes of global memory around this place into the second cache. */
+/* Prefetches the 32-byte sector of global memory that holds this address into L2. */
 __device__ static inline void prefetch(const void *from)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from));

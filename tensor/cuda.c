@@ -1,6 +1,6 @@
-/* CUDA devices: streams, memory, copies, captures. Each has one stream, on which everything happens
- * in the order of the calls; hence memory may be used again as soon as it is given back, before the
- * kernels that used it have run. */
+/* CUDA devices: streams, memory, copies, graph captures. Each device has one stream, which executes
+ * everything in the order of the calls. Memory can therefore be reused as soon as it is freed,
+ * before the kernels that used it have run. */
 #include "tensor/cuda.h"
 
 #include "tensor/device.h"
@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As many copies may wait for the GPU before the host waits: more than a step has, so that the host
- * prepares a step while the GPU is at the one before. */
+/* The number of copies that can be pending before the host waits: more than a step has, so that the
+ * host prepares a step while the GPU runs the previous one. */
 enum { STAGING_BYTES = 1 << 20, STAGINGS = 16 };
 
-/* Pinned memory on the way in; event: when the copy from it has been done. */
+/* A pinned buffer for host-to-device copies; event: the copy from it has completed. */
 typedef struct Staging {
     void *memory;
     cudaEvent_t event;
@@ -24,7 +24,7 @@ typedef struct Cuda {
     cudaStream_t stream;
     Staging staging[STAGINGS];
     int next_staging;
-    void *out_staging; /* pinned memory on the way out */
+    void *out_staging; /* a pinned buffer for device-to-host copies */
 } Cuda;
 
 static struct {
@@ -33,15 +33,15 @@ static struct {
     Cuda cudas[CUDA_MOST_DEVICES];
 } all = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* What this thread is calling. */
+/* This thread's current kernel call. */
 static _Thread_local struct {
     const Device *device;
     TensorType type;
     const char *kernel;
 } call;
 
-/* ------------------------------------------------------------------------------------- every call */
-/* Faults of kernels: reported by whatever call comes next, and by every call from then on. */
+/* ----------------------------------------------------------------------------------- every call */
+/* A kernel's fault is reported by the next call and by every later one. */
 static bool is_fault(cudaError_t result)
 {
     return result == cudaErrorIllegalAddress ||
@@ -52,7 +52,7 @@ void cuda_check(cudaError_t result, const char *what)
 {
     if (result == cudaSuccess)
         return;
-    cudaGetLastError(); /* the next call starts without it */
+    cudaGetLastError(); /* clears it */
     error_raise("%s on %s: %s failed: %s%s", call.kernel, call.device->name, what,
                 cudaGetErrorString(result),
                 is_fault(result) ? "; the fault may be an earlier kernel's: run with "
@@ -60,27 +60,27 @@ void cuda_check(cudaError_t result, const char *what)
                                  : "");
 }
 
-static cudaError_t enter(Place place, const char *kernel)
+static cudaError_t enter(Target target, const char *kernel)
 {
-    call.device = place.device;
-    call.type = place.type;
+    call.device = target.device;
+    call.type = target.type;
     call.kernel = kernel;
-    return cudaSetDevice(place.device->cuda->index);
+    return cudaSetDevice(target.device->cuda->index);
 }
 
-bool cuda_enter(Place place, const char *kernel)
+bool cuda_enter(Target target, const char *kernel)
 {
-    if (!place.device->cuda)
+    if (!target.device->cuda)
         return false;
-    cuda_check(enter(place, kernel), "cudaSetDevice");
+    cuda_check(enter(target, kernel), "cudaSetDevice");
     return true;
 }
 
-bool cuda_enter_unchecked(Place place, const char *kernel)
+bool cuda_enter_unchecked(Target target, const char *kernel)
 {
-    if (!place.device->cuda)
+    if (!target.device->cuda)
         return false;
-    enter(place, kernel);
+    enter(target, kernel);
     return true;
 }
 
@@ -109,12 +109,12 @@ void cuda_launched(const char *kernel)
     cuda_check(cudaGetLastError(), kernel);
 }
 
-/* ---------------------------------------------------------------------------------------- opening */
+/* -------------------------------------------------------------------------------------- opening */
 static cudaError_t count_devices(int *count)
 {
     *count = 0;
     cudaError_t result = cudaGetDeviceCount(count);
-    cudaGetLastError(); /* the next call starts without it */
+    cudaGetLastError(); /* clears it */
     if (*count > CUDA_MOST_DEVICES)
         *count = CUDA_MOST_DEVICES;
     return *count == 0 && result == cudaSuccess ? cudaErrorNoDevice : result;
@@ -170,13 +170,13 @@ Device *cuda_open(const char *name, int index)
         result = open_device(device, &all.cudas[index], index);
     pthread_mutex_unlock(&all.lock);
     if (result != cudaSuccess) {
-        cudaGetLastError(); /* the next call starts without it */
+        cudaGetLastError(); /* clears it */
         error_raise("device_open: \"%s\": %s", name, cudaGetErrorString(result));
     }
     return device;
 }
 
-/* ----------------------------------------------------------------------------------------- memory */
+/* --------------------------------------------------------------------------------------- memory */
 void *block_allocate_cuda(size_t bytes)
 {
     void *data = NULL;
@@ -189,7 +189,7 @@ void *block_allocate_cuda(size_t bytes)
     return data;
 }
 
-/* cudaFree waits for the kernels that use the memory. The next launch's check sees its error. */
+/* cudaFree waits for the kernels that use the memory. The next launch's check reports its error. */
 void block_free_cuda(void *data)
 {
     cudaFree(data);
@@ -201,7 +201,7 @@ size_t device_left_cuda(void)
     return cudaMemGetInfo(&left, &whole) == cudaSuccess ? left : 0;
 }
 
-/* ----------------------------------------------------------------------------------------- copies */
+/* --------------------------------------------------------------------------------------- copies */
 static void check_not_capturing(const Device *device, const char *what)
 {
     if (device_is_capturing(device))
@@ -263,16 +263,16 @@ void zero_cuda(void *to, size_t bytes)
     cuda_check(cudaMemsetAsync(to, 0, bytes, cuda_stream()), "cudaMemsetAsync");
 }
 
-/* --------------------------------------------------------------------------------------- captures */
+/* ------------------------------------------------------------------------------------- captures */
 
-/* Relaxed: memory may be taken from the system meanwhile. */
+/* Relaxed mode allows cudaMalloc during the capture. */
 void capture_begin_cuda(Device *device)
 {
     cuda_check(cudaStreamBeginCapture(device->cuda->stream, cudaStreamCaptureModeRelaxed),
                "cudaStreamBeginCapture");
 }
 
-/* 0 where memory for their list is exhausted. */
+/* The number of kernel nodes; 0 if memory for the list of nodes is exhausted. */
 static int64_t count_kernels(cudaGraph_t graph)
 {
     size_t count = 0;
@@ -289,7 +289,7 @@ static int64_t count_kernels(cudaGraph_t graph)
     return kernels;
 }
 
-/* A call that a capture forbids, or an error on its way to the handler, has spoilt the capture. */
+/* Fails if the step made a call that a capture forbids, or if an error ended it early. */
 Graph capture_end_cuda(Device *device)
 {
     cudaGraph_t graph = NULL;
@@ -301,7 +301,7 @@ Graph capture_end_cuda(Device *device)
         result = cudaGraphInstantiate(&executable, graph, 0);
         cudaGraphDestroy(graph);
     }
-    cudaGetLastError(); /* the next call starts without it */
+    cudaGetLastError(); /* clears it */
     return result == cudaSuccess ? (Graph){ .executable = executable, .kernels = kernels }
                                  : (Graph){ .reason = cudaGetErrorString(result) };
 }
@@ -311,9 +311,9 @@ void graph_launch_cuda(void *executable)
     cuda_check(cudaGraphLaunch(executable, cuda_stream()), "cudaGraphLaunch");
 }
 
-/* The next launch's check sees an error. */
+/* The next launch's check reports an error of these calls. */
 void graph_free_cuda(void *executable)
 {
-    cudaStreamSynchronize(cuda_stream()); /* it may be running */
+    cudaStreamSynchronize(cuda_stream()); /* the graph may be running */
     cudaGraphExecDestroy(executable);
 }

@@ -1,5 +1,5 @@
-/* The CUDA side of a device. The rest of the library reaches it through DEVICE_CALL alone; kernels'
- * launchers, which DEVICE_CALL calls, find the stream to launch on here. */
+/* The CUDA side of a device, for the kernel launchers that DEVICE_CALL calls. The rest of the
+ * library reaches CUDA through DEVICE_CALL alone. */
 #ifndef TAPEGRAD_TENSOR_CUDA_H
 #define TAPEGRAD_TENSOR_CUDA_H
 
@@ -12,22 +12,23 @@
 extern "C" {
 #endif
 
-/* The stream of the device whose call this thread is in. */
+/* The stream of the current call's device. */
 cudaStream_t cuda_stream(void);
 
-/* Whether the call's tensors store bf16 and not Real. */
+/* Whether the current call's tensors are bf16, not Real. */
 bool cuda_stores_bf16(void);
 
 enum { CUDA_MOST_DEVICES = 16 };
 
-/* The device's index, below CUDA_MOST_DEVICES, and the name of what is called. */
+/* The current call's device index, below CUDA_MOST_DEVICES, and its kernel's name. */
 int cuda_index(void);
 const char *cuda_operation(void);
 
-/* Raises "operation: what: CUDA's own words" unless the result is success. */
+/* Raises unless the result is cudaSuccess; the sentence names the kernel, the device, what and
+ * CUDA's error string. */
 void cuda_check(cudaError_t result, const char *what);
 
-/* After a launch: raises when it failed. */
+/* Raises when the preceding launch failed. */
 void cuda_launched(const char *kernel);
 
 #ifdef __cplusplus

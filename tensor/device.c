@@ -1,9 +1,9 @@
 /* Devices and their caching memory pool.
  *
- * Sizes are rounded up to classes, eight to a doubling (at most an eighth is wasted). A class's free
- * blocks are listed by address and the lowest is taken: what a request gets depends on which blocks
- * are free, not on the order in which they were freed, so a program that repeats its requests gets
- * the same addresses in every step. */
+ * Sizes are rounded up to size classes, eight per doubling, so at most an eighth is wasted. Each
+ * class has a list of free blocks sorted by address, and allocation takes the lowest: the result
+ * depends on which blocks are free, not on the order in which they were freed. A program that
+ * repeats its requests therefore gets the same addresses in every step. */
 #include "tensor/device.h"
 
 #include <omp.h>
@@ -16,7 +16,7 @@ enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
 static Device cpu = { .name = "cpu", .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* ------------------------------------------------------------------------------- failing on demand */
+/* ---------------------------------------------------------------------------- failing on demand */
 static int64_t allocations_until_failure;
 static bool failure_happened;
 
@@ -43,7 +43,7 @@ void *memory_allocate(size_t bytes)
 
 /* -------------------------------------------------------------------------------------- the CPU */
 
-/* Large blocks ask for huge pages: streaming through them then misses the TLB rarely. */
+/* Large blocks use huge pages, so that streaming through them rarely misses the TLB. */
 static void *block_allocate_cpu(size_t bytes)
 {
     size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
@@ -82,7 +82,7 @@ static void zero_cpu(void *to, size_t bytes)
     memset(to, 0, bytes);
 }
 
-/* The CPU is never behind. */
+/* CPU kernels have finished when they return. */
 static void wait_cpu(Device *device)
 {
     (void)device;
@@ -94,7 +94,7 @@ static void fill_cpu(Real *out, Real value, int64_t n)
         out[i] = value;
 }
 
-/* ----------------------------------------------------------------------------------------- copies */
+/* --------------------------------------------------------------------------------------- copies */
 void device_copy_in(Device *device, void *to, const void *host, size_t bytes)
 {
     DEVICE_CALL(device, copy_in, (device, to, host, bytes));
@@ -127,7 +127,7 @@ void tensor_fill(Tensor *tensor, Real value)
 
 /* ------------------------------------------------------------------------------------- the pool */
 
-/* The class of a size and the class's own size: 2^e (8 + i) / 8 for the smallest that holds it. */
+/* The smallest class that holds `bytes`, and its size: 2^e (8 + i) / 8 units of ALIGNMENT. */
 static int size_class(size_t bytes, size_t *class_bytes)
 {
     size_t units = bytes <= ALIGNMENT ? 1 : (bytes + ALIGNMENT - 1) / ALIGNMENT;
@@ -145,14 +145,14 @@ static int size_class(size_t bytes, size_t *class_bytes)
 static void insert(FreeBlocks *blocks, Block *block)
 {
     size_t class_bytes;
-    Block **place = &blocks->first[size_class(block->size, &class_bytes)];
-    while (*place && (*place)->data < block->data)
-        place = &(*place)->next;
-    block->next = *place;
-    *place = block;
+    Block **link = &blocks->first[size_class(block->size, &class_bytes)];
+    while (*link && (*link)->data < block->data)
+        link = &(*link)->next;
+    block->next = *link;
+    *link = block;
 }
 
-/* Without the lock, since CUDA's allocation may raise. */
+/* Called without the lock, since CUDA's allocation may raise. */
 static Block *new_block(Device *device, size_t bytes)
 {
     void *data = DEVICE_CALL(device, block_allocate, (bytes));
@@ -174,7 +174,7 @@ static Block *new_block(Device *device, size_t bytes)
     return block;
 }
 
-/* --------------------------------------------------------------------------------------- captures */
+/* ------------------------------------------------------------------------------------- captures */
 typedef struct Callback {
     BeforeReplay *function;
     void *context;
@@ -183,19 +183,19 @@ typedef struct Callback {
 
 struct Capture {
     Device *device;
-    Graph graph;       /* what the CUDA device made of it; none while open */
-    FreeBlocks cached; /* its own memory that is free, */
-    int64_t in_use;    /* and how many blocks of it are not */
-    bool freed;        /* but some are still in use */
+    Graph graph;       /* set when the capture ends */
+    FreeBlocks cached; /* the capture's free blocks */
+    int64_t in_use;    /* the number of its blocks that are not free */
+    bool freed;        /* by capture_free, while blocks were still in use */
     Callback *callbacks, **callbacks_end;
 };
 
 static _Thread_local Device *capturing;
 
-/* On the CPU nothing is recorded: device_capture raises there. */
+/* The CPU has no graphs: device_capture raises there. */
 static void capture_begin_cpu(Device *device)
 {
-    error_raise("device_capture: %s records nothing", device->name);
+    error_raise("device_capture: %s cannot capture a graph", device->name);
 }
 static Graph capture_end_cpu(Device *device)
 {
@@ -216,8 +216,8 @@ bool device_is_capturing(const Device *device)
     return device->capture != NULL;
 }
 
-/* A capture allocates its own memory, so the cached blocks of the step before are released first:
- * the peak is one step's. */
+/* A capture allocates its own memory, so the previous step's cached blocks are released first: the
+ * peak is one step's memory. */
 Capture *device_capture(Device *device)
 {
     Capture *capture = memory_allocate(sizeof *capture);
@@ -277,7 +277,7 @@ void device_replay(Capture *capture)
     DEVICE_CALL(capture->device, graph_launch, (capture->graph.executable));
 }
 
-/* Its free memory becomes the pool's; the rest follows when it is given back. */
+/* The capture's free blocks return to the pool at once, the others when they are freed. */
 void capture_free(Capture *capture)
 {
     if (!capture)
@@ -305,7 +305,7 @@ void capture_free(Capture *capture)
         free(capture);
 }
 
-/* ------------------------------------------------------------------------------ taking and giving */
+/* ---------------------------------------------------------------------------- allocate and free */
 Block *device_allocate(Device *device, size_t bytes)
 {
     if (allocation_fails() || bytes > SIZE_MAX / 4)
@@ -379,7 +379,7 @@ MemoryText device_exhausted(const Device *device, size_t bytes)
     return result;
 }
 
-/* ------------------------------------------------------------------------------- public functions */
+/* ----------------------------------------------------------------------------- public functions */
 #ifndef TAPEGRAD_CUDA
 #define DEVICES "\"cpu\""
 int cuda_count(void)

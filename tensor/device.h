@@ -1,4 +1,4 @@
-/* A device and its caching pool, as device.c and cuda.c see it. */
+/* A device and its caching pool, shared by device.c and cuda.c. */
 #ifndef TAPEGRAD_TENSOR_DEVICE_H
 #define TAPEGRAD_TENSOR_DEVICE_H
 
@@ -8,7 +8,7 @@
 
 enum { CLASSES_PER_DOUBLING = 8, CLASS_COUNT = 64 * CLASSES_PER_DOUBLING };
 
-/* Free blocks, a list by address for each class of sizes. */
+/* Free blocks: one list per size class, sorted by address. */
 typedef struct FreeBlocks {
     Block *first[CLASS_COUNT];
 } FreeBlocks;
@@ -17,22 +17,22 @@ struct Device {
     char name[24];
     struct Cuda *cuda; /* NULL on the CPU */
     FreeBlocks cached;
-    Capture *capture; /* the one that is open, or NULL */
+    Capture *capture; /* the open one, or NULL */
     DeviceMemory memory;
     pthread_mutex_t lock;
 };
 
 /* cuda.c: a captured graph. */
 typedef struct Graph {
-    void *executable; /* NULL: CUDA refuses it, */
+    void *executable; /* NULL: CUDA rejects the graph */
     const char *reason;
-    int64_t kernels; /* how many it launches */
+    int64_t kernels; /* kernel launches per replay */
 } Graph;
 
-/* cuda.c: the index-th CUDA device; raises when there is none. Opened once. */
+/* cuda.c: the CUDA device of this index, opened on first use; raises when there is none. */
 Device *cuda_open(const char *name, int index);
 
-/* How many there are: 0 without a driver or a GPU. */
+/* The number of CUDA devices: 0 without a driver or a GPU. */
 int cuda_count(void);
 
 #endif

@@ -6,7 +6,7 @@
  *   the rest     the entries' elements, little-endian and row-major; begin and end count from here,
  *                and the entries cover all of it without holes or overlaps
  *
- * Nothing of a file is used before all of it was checked: it may come from anywhere. */
+ * Files are untrusted: nothing of a file is used before all of it is validated. */
 #include "tensor/file.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The format's own limit: a longer header would only serve to exhaust the reader's memory. */
+/* The format's own limit, which protects a reader's memory from a malicious header. */
 enum { HEADER_LIMIT = 100000000 };
 
 /* -------------------------------------------------------------------------- opening and closing */
@@ -108,7 +108,7 @@ void tensor_file_close(TensorFile *file)
     free(file);
 }
 
-/* --------------------------------------------------------------------------------- what it holds */
+/* --------------------------------------------------------------------------------------- access */
 
 static void need_file(const char *function, const TensorFile *file)
 {
@@ -148,7 +148,7 @@ const char *tensor_file_metadata(const TensorFile *file, const char *key)
     return found != NULL ? found->value : NULL;
 }
 
-/* The named entry when its type is one of the two and its shape is as expected; else NULL. */
+/* The named entry; NULL unless it has one of the two types and the expected shape. */
 static const FileEntry *expect(const char *function, const TensorFile *file, const char *name,
                                FileType narrow, FileType wide, Shape expected)
 {
@@ -173,7 +173,7 @@ static const FileEntry *expect(const char *function, const TensorFile *file, con
     return entry;
 }
 
-/* An element, copied because a file's data need not be aligned. */
+/* An element, by memcpy because a file's data may be unaligned. */
 static double real_element(const FileEntry *entry, int64_t i)
 {
     float narrow;

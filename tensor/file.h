@@ -1,4 +1,4 @@
-/* What reading and saving safetensors files share. */
+/* Shared by reading and writing safetensors files. */
 #ifndef TAPEGRAD_TENSOR_FILE_H
 #define TAPEGRAD_TENSOR_FILE_H
 
@@ -9,12 +9,12 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the format is little-endian, and so must the machine be");
 
-/* cJSON holds numbers as doubles, exact for whole numbers below this. */
+/* cJSON stores numbers as double, which represents integers below this exactly. */
 #define FILE_LARGEST_SIZE ((int64_t)1 << 53)
 
 #define FILE_METADATA_NAME "__metadata__"
 
-/* The format's name of each type, and its bytes an element. */
+/* The format's name of each type, and its bytes per element. */
 enum { FILE_TYPES = 4 };
 typedef struct FileTypeFacts {
     const char *name;
@@ -26,26 +26,25 @@ extern const FileTypeFacts file_types[FILE_TYPES];
  * product is below FILE_LARGEST_SIZE. */
 int64_t file_bytes(FileType type, Shape shape);
 
-/* The number of bytes before the first that is not part of a valid UTF-8 character, or before the
- * terminating zero. */
+/* The length in bytes of the longest valid UTF-8 prefix. */
 size_t file_utf8_length(const char *text);
 
-/* Sorts structs whose first member is their name (FileEntry, FileMetadata) by it; returns a name
+/* Sorts structs whose first member is their name (FileEntry, FileMetadata) by name; returns a name
  * that occurs twice, or NULL. */
 const char *file_sort_by_name(void *structs, int count, size_t size);
 int file_compare_names(const void *a, const void *b);
 
-/* A name for a message: cut when long, without control characters. */
+/* A name for a message: shortened if long, without control characters. */
 typedef struct FileNameText {
     char text[80];
 } FileNameText;
 FileNameText file_name_text(const char *name);
 
-/* ------------------------------------------------------------------------------------ reading */
+/* -------------------------------------------------------------------------------------- reading */
 
 struct TensorFile {
     char *path;
-    cJSON *header; /* all names and texts live in it */
+    cJSON *header; /* owns all names and strings */
     unsigned char *data;
     int64_t data_size;
     FileEntry *entries; /* in the order of their data */
@@ -55,18 +54,18 @@ struct TensorFile {
     int metadata_count;
 };
 
-/* Checks the header's text, which a zero ends, and makes file->header of it. */
+/* Validates the header's text, which is terminated by NUL, and parses it into file->header. */
 bool file_parse_header(TensorFile *file, const char *text, size_t length);
 
-/* Checks all that file->header says, and makes the lists of entries and metadata of it. Needs
- * file->data, which need not have been read yet. */
+/* Validates file->header and builds the lists of entries and metadata. file->data must be allocated
+ * but need not be read yet. */
 bool file_parse_entries(TensorFile *file);
 
 /* Reports "tensor_file_open: PATH: ..."; returns false. */
 bool file_fail(const TensorFile *file, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Memory for count structs; NULL, and reported, when it is exhausted. */
+/* Allocates count structs; reports an error and returns NULL when memory is exhausted. */
 void *file_allocate(const TensorFile *file, int64_t count, size_t size);
 
 #endif

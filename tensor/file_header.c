@@ -1,5 +1,5 @@
-/* The header of a safetensors file, checked: tensor/file.c tells the format. Nothing of a file is
- * used before all of it was checked, for it may come from anywhere. */
+/* Parses and validates the header of a safetensors file; tensor/file.c describes the format. Files
+ * are untrusted: nothing of a file is used before all of it is validated. */
 #include "tensor/file.h"
 
 #include <inttypes.h>
@@ -32,7 +32,7 @@ int64_t file_bytes(FileType type, Shape shape)
 
 size_t file_utf8_length(const char *text)
 {
-    /* A lead byte tells how many bytes follow; a character has no shorter form than its own. */
+    /* The lead byte gives the number of continuation bytes. Overlong encodings are invalid. */
     static const uint32_t smallest[4] = { 0, 0x80, 0x800, 0x10000 };
     const unsigned char *start = (const unsigned char *)text, *p = start;
     while (*p != 0) {
@@ -78,7 +78,7 @@ FileNameText file_name_text(const char *name)
     if (length > LONGEST) {
         rest = "...";
         length = LONGEST;
-        while (length > 0 && (name[length] & 0xC0) == 0x80) /* within a character */
+        while (length > 0 && (name[length] & 0xC0) == 0x80) /* inside a character */
             length--;
     }
     snprintf(result.text, sizeof result.text, "%.*s%s", (int)length, name, rest);
@@ -145,7 +145,7 @@ bool file_parse_header(TensorFile *file, const char *header, size_t length)
     return true;
 }
 
-/* A whole number from 0 to 2^53 - 1, else -1. */
+/* The value of an integer from 0 to 2^53 - 1; -1 for anything else. */
 static int64_t whole_number(const cJSON *item)
 {
     double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
@@ -211,8 +211,8 @@ static bool parse_offsets(const TensorFile *file, const cJSON *item, FileEntry *
     return true;
 }
 
-/* {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}, each once and nothing else: cJSON
- * keeps a key that comes twice. */
+/* {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}: exactly these three members. The size
+ * is checked because cJSON keeps duplicate keys. */
 static bool parse_entry(const TensorFile *file, const cJSON *item, FileEntry *entry)
 {
     *entry = (FileEntry){ .name = item->string };
@@ -250,17 +250,17 @@ static bool parse_metadata(TensorFile *file, const cJSON *object)
     return true;
 }
 
-static int compare_places(const void *a, const void *b)
+static int compare_offsets(const void *a, const void *b)
 {
     const unsigned char *x = ((const FileEntry *)a)->data, *y = ((const FileEntry *)b)->data;
     return (x > y) - (x < y);
 }
 
-/* Sorts the entries by their places: each has to begin where the one before ended. */
-static bool check_places(const TensorFile *file)
+/* Sorts the entries by offset: each must begin where the previous one ends. */
+static bool check_offsets(const TensorFile *file)
 {
     if (file->count > 1)
-        qsort(file->entries, (size_t)file->count, sizeof(FileEntry), compare_places);
+        qsort(file->entries, (size_t)file->count, sizeof(FileEntry), compare_offsets);
     int64_t end = 0;
     for (int i = 0; i < file->count; i++) {
         const FileEntry *entry = &file->entries[i];
@@ -302,5 +302,5 @@ bool file_parse_entries(TensorFile *file)
     const char *twice = file_sort_by_name(file->by_name, file->count, sizeof(FileEntry));
     if (twice != NULL)
         return file_fail(file, "the name \"%s\" comes twice", file_name_text(twice).text);
-    return check_places(file);
+    return check_offsets(file);
 }

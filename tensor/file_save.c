@@ -1,6 +1,6 @@
-/* Writing safetensors files; tensor/file.c tells the format. A file is written whole under a
- * temporary name beside its own, flushed to the disk and then renamed: whoever opens the path, even
- * after a crash, finds the old file or the new one. */
+/* Writes safetensors files; tensor/file.c describes the format. The file is written under a
+ * temporary name in the same folder, flushed to the disk and then renamed, so that the path always
+ * holds the complete old or new file, even after a crash. */
 #include "tensor/file.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ __attribute__((format(printf, 2, 3))) static bool fail(const char *path, const c
     return error_report("tensor_file_save: %s: %s", path, sentence);
 }
 
-/* --------------------------------------------------------------------------- checking the request */
+/* ----------------------------------------------------------------------------------- validation */
 
 static bool is_utf8(const char *text)
 {
@@ -58,7 +58,7 @@ static bool check_metadata(const char *path, const FileMetadata *metadata)
     return true;
 }
 
-/* Whether no two of the structs, which begin with their names, have the same one. */
+/* Whether the structs, whose first member is their name, have distinct names. */
 static bool check_unique(const char *path, const char *what, const void *structs, int count,
                          size_t size)
 {
@@ -129,7 +129,7 @@ static bool fill_header(cJSON *header, const FileEntry *entries, int entry_count
     return true;
 }
 
-/* The header as text, to be freed; NULL when memory is exhausted. */
+/* The header as text, which the caller frees; NULL when memory is exhausted. */
 static char *header_text(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
                          int metadata_count)
 {
@@ -140,9 +140,9 @@ static char *header_text(const FileEntry *entries, int entry_count, const FileMe
     return text;
 }
 
-/* ------------------------------------------------------------------------------------ the writing */
+/* -------------------------------------------------------------------------------------- writing */
 
-/* Spaces behind the header make the data begin at a multiple of 8. */
+/* Pads the header with spaces so that the data begin at a multiple of 8. */
 static bool write_all(FILE *stream, const char *header, const FileEntry *entries, int entry_count)
 {
     size_t length = strlen(header), padding = (8 - length % 8) % 8;
@@ -159,8 +159,8 @@ static bool write_all(FILE *stream, const char *header, const FileEntry *entries
     return fflush(stream) == 0 && fsync(fileno(stream)) == 0;
 }
 
-/* Makes a new file named PATH.tmp.PROCESS.N, with the first N that is free: an earlier process of
- * the same number may have died and left its own. */
+/* Creates PATH.tmp.PROCESS.N with the first unused N: a crashed process of the same number may have
+ * left its files. */
 static FILE *open_temporary(const char *path, char *temporary, size_t size)
 {
     for (int n = 0; n < 1000; n++) {
@@ -180,8 +180,7 @@ static FILE *open_temporary(const char *path, char *temporary, size_t size)
     return NULL;
 }
 
-/* Flushes the folder that holds the path, and with it the rename. Some file systems cannot, and
- * say EINVAL. */
+/* Flushes the path's folder, and with it the rename. Some file systems cannot and return EINVAL. */
 static bool flush_folder(const char *path, char *folder)
 {
     const char *slash = strrchr(path, '/');
@@ -198,7 +197,7 @@ static bool flush_folder(const char *path, char *folder)
     return good;
 }
 
-/* name: room for the temporary name, then for the folder's. */
+/* name: a buffer for the temporary name, then for the folder's. */
 static bool replace_file(const char *path, char *name, size_t name_size, const char *header,
                          const FileEntry *entries, int entry_count)
 {

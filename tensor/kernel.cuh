@@ -1,12 +1,13 @@
-/* What all CUDA kernels share: launching, storage in Real or bf16, loops, sums over a block.
+/* Shared by all CUDA kernels: launches, the dtypes Real and bf16, grid loops, block reductions.
  *
- * Kernels are templates over the type T in which activations and their gradients are stored, Real or
- * Bfloat16; they compute in Real. Parameters, statistics and losses are Real always. A launcher
- * takes Real pointers, as C sees them, and BY_STORAGE gives them their true type:
+ * Kernels are templates over the dtype T of activations and their gradients, Real or Bfloat16; they
+ * compute in Real. Parameters, statistics and losses are always Real. A launcher takes Real
+ * pointers, as C declares them, and BY_STORAGE casts them to the dtype:
  *
  *     extern "C" void exp_forward_cuda(Real *out, const Real *x, int64_t n)
  *     {
- *         BY_STORAGE(T, LAUNCH(exp_forward<T>, blocks_for(n), THREADS, 0, (T *)out, (const T *)x, n));
+ *         BY_STORAGE(T, LAUNCH(exp_forward<T>, blocks_for(n), THREADS, 0, (T *)out,
+ *                              (const T *)x, n));
  *     }
  */
 #ifndef TAPEGRAD_TENSOR_KERNEL_CUH
@@ -21,8 +22,8 @@
 #include "tensor/cuda.h"
 #include "tensor/philox.h"
 
-/* LAUNCH(kernel, grid, block, shared_bytes, arguments...) on the call's stream, and checks it. A
- * template with several arguments goes in parentheses: LAUNCH((kernel<T, 64>), ...).
+/* LAUNCH(kernel, grid, block, shared_bytes, arguments...) launches on the call's stream and checks
+ * the launch. A template with several arguments needs parentheses: LAUNCH((kernel<T, 64>), ...).
  * DYNAMIC_SHARED(T, name): the launch's shared_bytes as an array of T. */
 #ifndef TAPEGRAD_CUDA_ON_HOST
 #define LAUNCH(kernel, grid, block, shared_bytes, ...)                                             \
@@ -35,23 +36,23 @@
     T *const name = (T *)dynamic_shared_bytes
 #endif
 
-/* ---------------------------------------------------------------- programmatic dependent launch
+/* ------------------------------------------------------------------- programmatic dependent launch
  * LAUNCH_DEPENDENT is LAUNCH for a kernel that calls wait_for_previous_kernel. With TAPEGRAD_PDL
- * (make PDL=yes; compute capability 9.0 or later) its blocks may start before the previous kernel on
- * the stream has ended, in a captured graph too: the start of a kernel and its first loads then
- * overlap with the end of the previous one. The rule:
+ * (make PDL=yes; compute capability 9.0 or later) its blocks may start before the previous kernel
+ * on the stream has ended, in a captured graph too: the launch latency of a kernel and its first
+ * loads then overlap with the end of the previous kernel. The rule:
  *
  *   Every thread of such a kernel calls wait_for_previous_kernel() once before it writes global
  *   memory or reads anything that a kernel has written since, and including, the last plain LAUNCH.
  *
- * The wait returns when the previous kernel has completed and its writes are visible. Earlier kernels
- * have completed by then only because the previous kernel waited for its own predecessor: therefore a
- * thread that needs no result waits too. A kernel launched by LAUNCH starts after all earlier kernels
- * have completed: begin a sequence of dependent kernels with one, and weights and other memory that
- * the sequence does not write may be loaded before the wait.
+ * The wait returns when the previous kernel has completed and its writes are visible. Earlier
+ * kernels have completed by then only because the previous kernel waited for its own predecessor;
+ * therefore a thread that needs no result waits too. A kernel launched by LAUNCH starts after all
+ * earlier kernels have completed. Start a sequence of dependent kernels with one: weights and other
+ * memory that the sequence does not write may then be loaded before the wait.
  *
- * let_next_kernel_start(): the next kernel, if dependent, may start as soon as all blocks of this one
- * have called it or have ended. It makes no result visible, so it may be called first of all. */
+ * let_next_kernel_start(): the next kernel, if dependent, may start once all blocks of this kernel
+ * have called it or have ended. It makes no result visible, so it may be the first statement. */
 #ifndef TAPEGRAD_CUDA_ON_HOST
 #ifdef TAPEGRAD_PDL
 template <typename... P, typename... A>
@@ -69,7 +70,7 @@ static void launch_dependent(void (*kernel)(P...), dim3 grid, dim3 block, size_t
     config.dynamicSmemBytes = shared_bytes;
     config.stream = cuda_stream();
     config.attrs = &attribute;
-    config.numAttrs = code.ptxVersion >= 90 ? 1 : 0; /* older code has no instruction that waits */
+    config.numAttrs = code.ptxVersion >= 90 ? 1 : 0; /* older code lacks the wait instruction */
     cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
@@ -101,9 +102,9 @@ __device__ static inline void let_next_kernel_start(void)
 
 enum { THREADS = 256, WARP = 32 };
 
-/* ---------------------------------------------------------------------------------------- storage */
+/* -------------------------------------------------------------------------------------- storage */
 
-/* The upper half of a float. */
+/* bf16: the upper 16 bits of a float. */
 struct Bfloat16 {
     uint16_t bits;
 };
@@ -125,7 +126,7 @@ __device__ static inline Real load(const Bfloat16 *x)
     return (Real)value;
 }
 
-/* To the nearest, ties to even; not-a-number stays one. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 __device__ static inline void store(Bfloat16 *out, Real value)
 {
     float number = (float)value;
@@ -135,13 +136,13 @@ __device__ static inline void store(Bfloat16 *out, Real value)
     out->bits = (uint16_t)(bits >> 16);
 }
 
-/* A contribution to a gradient; what was there is read only when it counts. */
+/* A contribution to a gradient; the old value is read only if the contribution adds to it. */
 template <typename T> __device__ static inline void contribute(T *dx, bool accumulate, Real value)
 {
     store(dx, accumulate ? load(dx) + value : value);
 }
 
-/* Runs the statement with T as the type in which the call's tensors are stored. */
+/* Runs the statement with T as the dtype of the current call's tensors. */
 #define BY_STORAGE(T, ...)                                                                         \
     do {                                                                                           \
         if (cuda_stores_bf16()) {                                                                  \
@@ -153,23 +154,23 @@ template <typename T> __device__ static inline void contribute(T *dx, bool accum
         }                                                                                          \
     } while (0)
 
-/* ------------------------------------------------------------------------------------------ loops */
+/* ---------------------------------------------------------------------------------------- loops */
 
-/* Each thread takes every so many-th element. */
+/* A grid-stride loop: a thread processes one element per gridDim.x * blockDim.x elements. */
 #define GRID_FOR(i, n)                                                                             \
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                      \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* Blocks for a grid of items, `each` to a block; a grid loop goes on from there. */
+/* The number of blocks for n items, `each` per block; GRID_FOR covers items beyond the limit. */
 static inline unsigned blocks_for(int64_t items, int64_t each = THREADS)
 {
     const int64_t blocks = (items + each - 1) / each, most = 4096;
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-/* ------------------------------------------------------------------------------------------- sums
- * In an order that depends on the block's size alone. Every thread gets the result, and every
- * thread of the block must call; blockDim.x is a multiple of 32, at most 1024. */
+/* -------------------------------------------------------------------------------------------- sums
+ * Warp shuffle reductions; their order depends on the block's size alone. Every thread of the block
+ * must call, and every thread gets the result; blockDim.x is a multiple of 32, at most 1024. */
 
 template <typename T> __device__ static inline T warp_sum(T value)
 {
@@ -178,7 +179,7 @@ template <typename T> __device__ static inline T warp_sum(T value)
     return value;
 }
 
-/* A maximum that passes over not-a-number. */
+/* The maximum, ignoring NaN. */
 __device__ static inline Real warp_max(Real value)
 {
     for (int offset = WARP / 2; offset > 0; offset /= 2) {

@@ -1,10 +1,10 @@
-/* Products on tensor cores: mma.sync.m16n8k16 of bf16 with sums in float, and ldmatrix. Each is an
- * operation of a whole warp: all lanes come to it.
+/* Products on tensor cores: mma.sync.m16n8k16 of bf16 with float accumulators, and ldmatrix. Each
+ * is a warp-wide operation: all lanes must call it.
  *
- * A lane's share of the matrices, with g = lane / 4 and t = lane % 4, two numbers to a register, the
- * first in its lower half:
- *     a [16, 16]    rows g (a[0], a[2]) and g + 8 (a[1], a[3]), columns 2 t, 2 t + 1 (a[0], a[1]) and
- *                   2 t + 8, 2 t + 9 (a[2], a[3])
+ * The fragments of a lane, with g = lane / 4 and t = lane % 4, two elements per register, the first
+ * in the lower half:
+ *     a [16, 16]    rows g (a[0], a[2]) and g + 8 (a[1], a[3]),
+ *                   columns 2 t, 2 t + 1 (a[0], a[1]) and 2 t + 8, 2 t + 9 (a[2], a[3])
  *     b [16, 8]     rows 2 t, 2 t + 1 (b[0]) and 2 t + 8, 2 t + 9 (b[1]), column g
  *     sum [16, 8]   rows g (sum[0], sum[1]) and g + 8 (sum[2], sum[3]), columns 2 t, 2 t + 1 */
 #ifndef TAPEGRAD_TENSOR_MMA_CUH
@@ -25,8 +25,8 @@ __device__ static inline void mma_bf16(float *sum, const uint32_t *a, const uint
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Four matrices [8, 8] from shared memory: row is where row lane % 8 of matrix lane / 8 begins,
- * aligned to 16 bytes; to[i] gets columns 2 t, 2 t + 1 of row g of matrix i. */
+/* Loads four matrices [8, 8] from shared memory: a lane's `row` is the address of row lane % 8 of
+ * matrix lane / 8, aligned to 16 bytes; to[i] gets columns 2 t, 2 t + 1 of row g of matrix i. */
 __device__ static inline void load_matrices(uint32_t *to, const Bfloat16 *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -35,7 +35,7 @@ __device__ static inline void load_matrices(uint32_t *to, const Bfloat16 *row)
                  : "memory");
 }
 
-/* The same matrices transposed: rows 2 t, 2 t + 1 of column g */
+/* The same matrices transposed: to[i] gets rows 2 t, 2 t + 1 of column g. */
 __device__ static inline void load_transposed(uint32_t *to, const Bfloat16 *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -44,7 +44,7 @@ __device__ static inline void load_transposed(uint32_t *to, const Bfloat16 *row)
                  : "memory");
 }
 
-/* Two numbers rounded to bf16, the first in the lower half */
+/* Two floats rounded to bf16, the first in the lower half. */
 __device__ static inline uint32_t pack_bf16(float first, float second)
 {
     uint32_t pair;

@@ -1,5 +1,5 @@
-/* Philox4x32-10, as in Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3
- * (2011), section 3.3 and table 2. CPU and CUDA kernels share this function.
+/* Philox4x32-10: Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (2011),
+ * section 3.3 and table 2. CPU and CUDA kernels share this function.
  * Ten rounds on four words x0..x3 under the key (k0, k1):
  *   (h0, l0) = M0 x0     (h1, l1) = M1 x2
  *   x0 = h1 ^ x1 ^ k0    x1 = l1    x2 = h0 ^ x3 ^ k1    x3 = l0      then k0 += W0, k1 += W1
@@ -38,7 +38,7 @@ PHILOX_FUNCTION Philox philox(uint64_t seed, uint64_t stream, uint64_t counter)
     return result;
 }
 
-/* Uniform in [0, 1): the upper 24 bits, so that float holds it exactly. */
+/* Uniform in [0, 1): the upper 24 bits, which a float represents exactly. */
 PHILOX_FUNCTION float philox_uniform(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f;
@@ -46,8 +46,8 @@ PHILOX_FUNCTION float philox_uniform(uint32_t word)
 
 /* Box and Muller (1958): of u, v uniform in (0, 1),
  *   sqrt(-2 ln u) cos(2 pi v)   and   sqrt(-2 ln u) sin(2 pi v)
- * are independent and normal. u = (word + 1/2) 2^-32 is never 0, so that |result| <= 6.77. In
- * double, so that all libraries and devices draw the same numbers up to rounding. */
+ * are independent and normal. u = (word + 1/2) 2^-32 is never 0, so |result| <= 6.77. Computed in
+ * double, so that all math libraries and devices draw the same numbers up to rounding. */
 PHILOX_FUNCTION void philox_normal(Philox block, double normal[4])
 {
     for (int i = 0; i < 4; i += 2) {

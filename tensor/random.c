@@ -1,4 +1,4 @@
-/* Random numbers from Philox4x32-10: each counter gives a block of four 32-bit words. */
+/* Random numbers from Philox4x32-10: one block of four 32-bit words per counter. */
 #include "tensor/internal.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* Tensors to and from the host. */
+/* Reading and writing tensors from the host. */
 #include "tensor/internal.h"
 
 Tensor *tensor_root(const Tensor *tensor)
@@ -38,9 +38,9 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type)
 {
     if (!tensor)
         return "is NULL";
-    const char *trouble = tensor->lay_out ? tensor->lay_out((Tensor *)tensor) : NULL;
-    if (trouble)
-        return trouble;
+    const char *error = tensor->lay_out ? tensor->lay_out((Tensor *)tensor) : NULL;
+    if (error)
+        return error;
     if ((tensor->type == TENSOR_INT32) != (type == TENSOR_INT32))
         return type == TENSOR_REAL ? "holds integers, expected numbers of type Real"
                                    : "holds numbers of type Real, expected integers";
@@ -52,15 +52,15 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type)
 
 static void check(const char *function, const Tensor *tensor, TensorType type)
 {
-    const char *trouble = tensor_unreadable(tensor, type);
-    if (trouble && tensor)
+    const char *error = tensor_unreadable(tensor, type);
+    if (error && tensor)
         error_raise("%s: the tensor of shape %s %s", function, shape_text(tensor->shape).text,
-                    trouble);
-    if (trouble)
-        error_raise("%s: the tensor %s", function, trouble);
+                    error);
+    if (error)
+        error_raise("%s: the tensor %s", function, error);
 }
 
-/* The same for a copy to or from the host. */
+/* check(), and that host is not NULL. */
 static void check_copy(const char *function, const Tensor *tensor, TensorType type,
                        const void *host)
 {
@@ -79,7 +79,7 @@ static size_t integer_bytes(const Tensor *tensor)
     return (size_t)tensor_count(tensor) * sizeof(int32_t);
 }
 
-/* A piece of bf16 at a time: the upper halves of floats. */
+/* bf16 tensors are converted in pieces of this many elements. */
 enum { PIECE = 1 << 15 };
 
 static int64_t piece_count(const Tensor *tensor, int64_t start)
@@ -159,7 +159,7 @@ void tensor_written(Tensor *tensor)
         root->bf16_copy(root, true);
 }
 
-/* Raises where an operation could not use the integers. */
+/* Returns the bounds of the new integers; raises if they violate those of the operations. */
 static IntegerBounds check_integers(const Tensor *tensor, const int32_t *host)
 {
     const IntegerBounds wanted = tensor_root(tensor)->wanted;

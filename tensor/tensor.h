@@ -1,5 +1,5 @@
-/* tensor/: shapes, devices and their memory, errors, random numbers, tensors, files.
- * The lowest floor: it knows nothing of gradients but the place where one is kept. */
+/* tensor/: errors, shapes, devices and their memory, tensors, random numbers, files.
+ * The lowest floor: of gradients it only knows that a tensor has a buffer for one. */
 #ifndef TAPEGRAD_TENSOR_H
 #define TAPEGRAD_TENSOR_H
 
@@ -14,29 +14,29 @@
 extern "C" {
 #endif
 
-/* --------------------------------------------------------------------------------------- version */
+/* -------------------------------------------------------------------------------------- version */
 #define TAPEGRAD_VERSION "0.1.0" /* of these headers; the Makefile reads it here */
 
 /* The version of the library that the program runs with. */
 const char *tapegrad_version(void);
 
-/* ---------------------------------------------------------------------------------------- errors
+/* ------------------------------------------------------------------------------------------ errors
  * Misuse (wrong shapes, wrong order of calls) and exhausted memory are raised through one handler,
  * always on the calling thread, with one sentence that names the operation, the offending value
- * and what was expected. The default handler prints the sentence and aborts. A program's own may
- * leave by longjmp: after tape_reset everything that the step had taken is back, the random
- * counter stands at the step's start, and the step may be repeated. A handler that returns aborts.
- * File and data errors are ordinary: the function returns false (or NULL) and tapegrad_error()
- * tells the sentence. */
+ * and the expected one. The default handler prints the sentence and aborts. A custom handler may
+ * longjmp out; tape_reset then frees everything that the step allocated and rewinds the Philox
+ * counter to the step's start, and the step may be repeated. If a handler returns, the program
+ * aborts. File and data errors are ordinary: the function returns false (or NULL) and
+ * tapegrad_error() has the sentence. */
 typedef void ErrorHandler(const char *sentence, void *context);
 
-/* Installs a handler for all threads (NULL: the default one again). */
+/* Installs a handler for all threads; NULL restores the default one. */
 void tapegrad_on_error(ErrorHandler *handler, void *context);
 
-/* The sentence of the last error on this thread; "" when there was none. Valid until the next. */
+/* The sentence of this thread's last error, "" if there was none. Valid until the next error. */
 const char *tapegrad_error(void);
 
-/* ---------------------------------------------------------------------------------------- shapes */
+/* --------------------------------------------------------------------------------------- shapes */
 enum { MAX_RANK = 4 };
 
 typedef struct Shape {
@@ -44,25 +44,25 @@ typedef struct Shape {
     int64_t size[MAX_RANK]; /* row-major: the last axis is contiguous; unused entries are 0 */
 } Shape;
 
-/* shape(2, 3): the shape [2, 3]. Raises when there are more than MAX_RANK sizes, when one is
- * below 1, or when so many numbers would take 2^63 bytes or more. */
+/* shape(2, 3): the shape [2, 3]. Raises when there are more than MAX_RANK sizes, when a size is
+ * below 1, and when that many elements would take 2^63 bytes or more. */
 #ifndef __cplusplus
 #define shape(...)                                                                                 \
     shape_new((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),                         \
               (const int64_t[]){ __VA_ARGS__ })
 #endif
 
-/* The same from an array of `rank` sizes. Functions that take a Shape check it alike. */
+/* The same from an array of `rank` sizes. Functions that take a Shape make the same checks. */
 Shape shape_new(int rank, const int64_t *sizes);
 
-/* The shape [] of one number. */
+/* The shape [] of a scalar. */
 Shape shape_scalar(void);
 
 /* The product of all sizes (1 for a scalar). */
 int64_t shape_count(Shape shape);
 
-/* The size of an axis; negative axes count from the end (-1 is the last). Raises when there is no
- * such axis. */
+/* The size of an axis; negative axes count from the end (-1 is the last). Raises when the axis does
+ * not exist. */
 int64_t shape_size(Shape shape, int axis);
 
 /* The product of all sizes but the last: the number of rows (1 for a scalar). */
@@ -74,40 +74,40 @@ int64_t shape_columns(Shape shape);
 /* Whether both have the same rank and the same sizes. */
 bool shape_equal(Shape a, Shape b);
 
-/* "[2,3]" for messages. The text lives in the returned struct: shape_text(s).text. */
+/* "[2,3]" for messages. The returned struct holds the text: shape_text(s).text. */
 typedef struct ShapeText {
     char text[96];
 } ShapeText;
 ShapeText shape_text(Shape shape);
 
-/* --------------------------------------------------------------------------------------- devices */
+/* -------------------------------------------------------------------------------------- devices */
 typedef struct Device Device;
 
-/* Opens a device by name: "cpu", or "cuda" (which is "cuda:0"), "cuda:1", ... Raises when there is
- * no such device here: nothing falls back. Devices are shared and live as long as the process: none
- * is to be freed. */
+/* Opens a device by name: "cpu", "cuda" (which is "cuda:0"), "cuda:1", ... Raises when this machine
+ * has no such device; there is no fallback. Devices are shared, live until the process ends and are
+ * never freed. */
 Device *device_open(const char *name);
 
-/* The best device of this machine, CUDA's first or the CPU; prints its choice to the standard error
- * once. */
+/* The first CUDA device if there is one, else the CPU. Prints the choice to standard error once. */
 Device *device_best(void);
 
-/* Its name, as device_open takes it; whether it is a CUDA device. */
+/* The name that device_open takes, and whether this is a CUDA device. */
 const char *device_name(const Device *device);
 bool device_is_cuda(const Device *device);
 
-/* Waits until the device has computed everything that was asked of it. Reading a tensor waits by
- * itself: this is for clocks. */
+/* Waits until the device has finished all launched work. Only timing needs it: reading a tensor
+ * waits by itself. */
 void device_wait(Device *device);
 
-/* Threads that the CPU's kernels use (OpenMP's own default until it is set); 1 or more. */
+/* The number of threads of CPU kernels, 1 or more; OpenMP's default until it is set. */
 void device_set_threads(int count);
 int device_threads(void);
 
-/* Bytes that tensors hold now, at most since the last device_reset_peak, and those kept by the
- * pool (in use or cached for reuse). */
+/* Bytes of device memory. */
 typedef struct DeviceMemory {
-    size_t current, peak, reserved;
+    size_t current;  /* allocated now */
+    size_t peak;     /* the most that was allocated since device_reset_peak */
+    size_t reserved; /* owned by the caching pool: in use or cached for reuse */
 } DeviceMemory;
 DeviceMemory device_memory(const Device *device);
 void device_reset_peak(Device *device);
@@ -116,82 +116,83 @@ void device_reset_peak(Device *device);
 void device_release_cached(Device *device);
 
 /* For tests of recovery: the count-th allocation from now (1: the next) fails as if memory were
- * exhausted; 0 disarms. Returns whether the last armed failure has happened. */
+ * exhausted; 0 disarms. Returns whether the failure that was armed before has happened. */
 bool device_fail_allocation(int64_t count);
 
-/* --------------------------------------------------------------------------------------- tensors */
+/* -------------------------------------------------------------------------------------- tensors */
 typedef enum {
     TENSOR_REAL,
     TENSOR_INT32,
-    TENSOR_BF16, /* on CUDA: an activation of a tape of that precision */
+    TENSOR_BF16, /* on CUDA: an activation on a tape with PRECISION_BF16 */
 } TensorType;
 
-/* Bounds of the elements of a TENSOR_INT32; spanning: they ascend from the least to the greatest. */
+/* Bounds of the elements of an int32 tensor. spanning: the elements ascend from the least to the
+ * greatest. */
 typedef struct IntegerBounds {
     bool known, spanning;
     int32_t least, greatest;
 } IntegerBounds;
 
-/* A tensor is contiguous and row-major. Its fields may be read; they are set by the functions of
- * the floor that made it. */
+/* A tensor is contiguous and row-major. Programs may read its fields; only the floor that made the
+ * tensor writes them. */
 typedef struct Tensor Tensor;
 struct Tensor {
     Device *device;
     TensorType type;
     Shape shape;
     union {
-        Real *data;        /* device memory, for TENSOR_REAL (and, by its bytes, TENSOR_BF16) */
-        int32_t *integers; /* the same place, for TENSOR_INT32 */
+        Real *data;        /* device memory; for TENSOR_BF16 it points to 2-byte elements */
+        int32_t *integers; /* the same memory, for TENSOR_INT32 */
     };
-    Tensor *base;           /* the tensor whose storage and gradient this one shows, or NULL */
-    struct Block *block;    /* the pool's block behind data, when this tensor owns one */
-    Tensor *gradient;       /* dL/dthis, of the same shape; NULL while there is no place for it */
+    Tensor *base;           /* of a view: the tensor whose storage and gradient it shares */
+    struct Block *block;    /* the pool's block that holds data, if this tensor owns one */
+    Tensor *gradient;       /* dL/dthis, of the same shape; NULL if the tensor can have none */
     bool requires_gradient; /* backward passes contribute to its gradient */
     bool has_gradient;      /* the gradient holds contributions: the next one adds to them */
     bool keep;              /* stays readable after the backward pass */
-    const char *(*lay_out)(Tensor *tensor); /* at a parameter's use: NULL, or what failed */
+    const char *(*lay_out)(Tensor *tensor); /* before a parameter is used: NULL, or the error */
     Real *(*bf16_copy)(Tensor *tensor, bool written); /* a parameter's, for internal use */
     void *owner;                                      /* the Tape or Params that it belongs to */
     const char *name;                                 /* a parameter's path name, or NULL */
-    IntegerBounds written, wanted; /* what the integers are, and what operations need of them */
+    IntegerBounds written, wanted; /* of the integers, and as the operations require them */
 };
 
 /* The number of elements. */
 int64_t tensor_count(const Tensor *tensor);
 
-/* Copies all elements to host, which has room for tensor_count of them, in row-major order; bf16 as
- * Real. Waits for the device. Raises when the tensor was given back, by a backward pass (tensor_keep
- * prevents that), tape_release or tape_reset, or is of the other type. */
+/* Copies all tensor_count elements to host in row-major order; bf16 is converted to Real. Waits for
+ * the device. Raises when the dtype is the other one, and when the tensor was released: by the
+ * backward pass (tensor_keep prevents that), tape_release or tape_reset. */
 void tensor_read(const Tensor *tensor, Real *host);
 void tensor_read_i32(const Tensor *tensor, int32_t *host);
 
-/* The one element of a tensor of one element; raises when there are more, and as tensor_read. */
+/* The element of a tensor of one element. Raises when there are more, and when tensor_read does. */
 Real tensor_item(const Tensor *tensor);
 
-/* Copies all elements from the host; to bf16 they are rounded to nearest. Integers that an operation
- * has used as indices must stay within its bounds: otherwise tensor_write_i32 raises. Not between an
- * operation that used the tensor and its backward pass, which would see other values. */
+/* Copies all elements from host, rounding to nearest for bf16. tensor_write_i32 raises when an
+ * element exceeds the bounds of an operation that has used the tensor as indices. Do not write
+ * between such an operation and its backward pass, which would read the new values. */
 void tensor_write(Tensor *tensor, const Real *host);
 void tensor_write_i32(Tensor *tensor, const int32_t *host);
 
-/* For programs with kernels of their own: call it after such a kernel was launched that writes a
- * weight's data, in a recorded step too. PRECISION_BF16 keeps copies of weights, which all of this
- * library's functions that write weights update, and this one. */
+/* For programs with kernels of their own: call it after launching a kernel that writes a weight's
+ * data, in a recorded step too. It updates the weight's bf16 copy, which PRECISION_BF16 uses; the
+ * library's own functions that write weights do so by themselves. */
 void tensor_written(Tensor *tensor);
 
 /* Keeps a tensor, and its gradient, readable after the backward pass until tape_reset.
  * Returns the tensor. */
 Tensor *tensor_keep(Tensor *tensor);
 
-/* dL/dtensor, a tensor of the same shape, after a backward pass: a parameter's until optim_step or
- * params_zero_gradients, another one's until tape_reset. For an intermediate tensor ask with
- * tensor_keep before the pass. Raises when there is none. */
+/* dL/dtensor, a tensor of the same shape, after a backward pass. A parameter's gradient is valid
+ * until optim_step or params_zero_gradients, any other until tape_reset. Call tensor_keep on an
+ * intermediate tensor before the pass. Raises when there is no gradient. */
 Tensor *tensor_gradient(Tensor *tensor);
 
-/* ---------------------------------------------------------------------------------------- random
+/* ------------------------------------------------------------------------------------------ random
  * Philox4x32-10 (Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3): a function of
- * (seed, stream, counter), the same on every device. A draw of n numbers takes ceil(n / 4)
- * counters. */
+ * (seed, stream, counter), the same on every device. Drawing n numbers advances the counter by
+ * ceil(n / 4). */
 typedef struct Random {
     uint64_t seed, stream, counter;
 } Random;
@@ -199,22 +200,22 @@ typedef struct Random {
 /* A generator at counter 0; different streams of one seed are independent. */
 Random random_new(uint64_t seed, uint64_t stream);
 
-/* A stream's number made from a name (64-bit FNV-1a). */
+/* The stream of a name: its 64-bit FNV-1a hash. */
 uint64_t random_stream(const char *name);
 
-/* out [n] <- numbers uniform in [0, 1): multiples of 2^-24. These three raise when n < 0. */
+/* out [n] = uniform in [0, 1), multiples of 2^-24. These three functions raise when n < 0. */
 void random_uniform(Random *random, Real *out, int64_t n);
 
-/* out [n] <- numbers normal with mean 0 and standard deviation 1 (Box and Muller 1958). */
+/* out [n] = normal with mean 0 and standard deviation 1 (Box and Muller 1958). */
 void random_normal(Random *random, Real *out, int64_t n);
 
-/* out [n] <- 1 with the given probability, else 0. Raises unless 0 <= probability <= 1. */
+/* out [n] = 1 with the given probability, else 0. Raises unless 0 <= probability <= 1. */
 void random_bernoulli(Random *random, Real *out, int64_t n, Real probability);
 
-/* An integer, uniform in [low, high); takes one counter. Raises unless low < high. */
+/* An integer, uniform in [low, high); advances the counter by 1. Raises unless low < high. */
 int64_t random_integer(Random *random, int64_t low, int64_t high);
 
-/* ----------------------------------------------------------------------------------------- files
+/* ------------------------------------------------------------------------------------------- files
  * The safetensors format: 8 bytes of header length, a JSON header, raw little-endian data. */
 typedef enum { FILE_F32, FILE_F64, FILE_I32, FILE_I64 } FileType;
 
@@ -229,32 +230,32 @@ typedef struct FileMetadata {
     const char *key, *value;
 } FileMetadata;
 
-/* Writes all entries and texts to path: to a temporary name beside it first, flushed to the disk,
- * then renamed, so that path holds either the old file or the whole new one. Names and keys are
- * UTF-8, none empty and none twice. False on error. */
+/* Writes all entries and metadata to a temporary file beside path, flushes it to the disk and
+ * renames it, so that path holds either the old file or the complete new one. Names and keys are
+ * UTF-8, not empty and unique. False on error. */
 bool tensor_file_save(const char *path, const FileEntry *entries, int entry_count,
                       const FileMetadata *metadata, int metadata_count);
 
-/* Reads a whole file after checking all of it: header length, JSON, names, types, sizes, bounds and
- * overlaps. NULL on error. It is the caller's, for tensor_file_close (NULL is fine). The functions
- * below raise when the file is NULL. */
+/* Reads a whole file and validates all of it: header length, JSON, names, types, sizes, bounds and
+ * overlaps. NULL on error. The caller frees it with tensor_file_close, which accepts NULL; the
+ * functions below raise when the file is NULL. */
 typedef struct TensorFile TensorFile;
 TensorFile *tensor_file_open(const char *path);
 void tensor_file_close(TensorFile *file);
 
-/* Entries in the order of their data; NULL when there is no such name. They live until the file is
- * closed. Their data are aligned in files that tensor_file_save wrote with the larger types first;
- * elsewhere copy them. Raises when there is no entry of this index. */
+/* Entries in the order of their data; they live until the file is closed. tensor_file_find returns
+ * NULL when no entry has the name, tensor_file_entry raises when the index does not exist. data is
+ * aligned if tensor_file_save wrote the file with the larger types first; otherwise copy it. */
 int tensor_file_count(const TensorFile *file);
 const FileEntry *tensor_file_entry(const TensorFile *file, int index);
 const FileEntry *tensor_file_find(const TensorFile *file, const char *name);
 
-/* A text of the header's __metadata__, or NULL. */
+/* The value of a key in the header's __metadata__, or NULL. */
 const char *tensor_file_metadata(const TensorFile *file, const char *key);
 
-/* Converts an entry of floating-point type to Real, or one of integers to int32. False when the
- * entry is missing, of another kind, of another shape than expected, or holds a number that does
- * not fit; host may then be partly written. */
+/* Converts a floating-point entry to Real, or an integer entry to int32. False when the entry is
+ * missing, has another kind of type or another shape than expected, or holds a value that does not
+ * fit; host may then be partly written. */
 bool tensor_file_read(const TensorFile *file, const char *name, Shape expected, Real *host);
 bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expected, int32_t *host);
 
