@@ -1,8 +1,8 @@
-/* Gradients by the tape against central differences.
+/* The tape's gradients against finite differences.
  *
- * For L = sum_i r_i out_i with fixed random r, the tape gives dL/dx by one backward pass from r.
- * (L(x + h e) - L(x - h e)) / 2h has the error h^2 L'''/6 + epsilon |L| / h, least near
- * h = cbrt(epsilon): the step that is used, relative to the size of x's element. */
+ * For L = sum_i r_i out_i with fixed random r, one backward pass from r gives dL/dx. The central
+ * difference (L(x + h e) - L(x - h e)) / 2h has the error h^2 L'''/6 + epsilon |L| / h, which is
+ * least near h = cbrt(epsilon). That step is used, times max(1, |x's element|). */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ typedef struct Check {
     void *context;
     int count;
     Shape shapes[MAX_INPUTS];
-    Real *values[MAX_INPUTS]; /* copies that the differences move */
+    Real *values[MAX_INPUTS]; /* copies, which the differences perturb */
     Real *analytic[MAX_INPUTS], *numeric[MAX_INPUTS];
     Tensor *variables[MAX_INPUTS];
     Real *weights, *out; /* r and the values of out */
@@ -65,7 +65,7 @@ static Tensor *evaluate(Check *check)
     return check->function(check->tape, check->variables, check->context);
 }
 
-/* Draws r, and goes backward from it. */
+/* Draws r and runs the backward pass from it. */
 static void analytic_gradients(Check *check)
 {
     Tensor *out = evaluate(check);
@@ -107,7 +107,7 @@ static double central_difference(Check *check, Real *x)
     return (loss_right - loss_left) / (right - left);
 }
 
-/* Returns max(1, the largest). */
+/* Returns max(1, max |numeric|). */
 static double numeric_gradients(Check *check)
 {
     double largest = 1;
@@ -120,7 +120,7 @@ static double numeric_gradients(Check *check)
     return largest;
 }
 
-/* The largest error over the scale, or the first that is not a number. */
+/* The largest error divided by scale, or the first NaN. */
 static GradientCheck worst_of(const Check *check, double scale)
 {
     GradientCheck worst = { .error = -1 };

@@ -1,4 +1,4 @@
-/* The tape: an arena for small structs, the list of its tensors, the list of its nodes. */
+/* The tape: an arena for small structs, a list of tensors and a list of nodes. */
 #include "autograd/tape.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "tensor/internal.h"
 
-/* A tensor of the tape lies together with the struct of its gradient. */
+/* A tensor of the tape and its gradient. */
 typedef struct TapeTensor {
     Tensor tensor;
     Tensor gradient;
@@ -14,7 +14,7 @@ typedef struct TapeTensor {
     struct TapeTensor *previous;
 } TapeTensor;
 
-/* A piece of the arena; pieces are kept from step to step. */
+/* A chunk of the arena; reset empties the chunks and keeps them for the next step. */
 typedef struct Chunk {
     struct Chunk *next;
     size_t size, used;
@@ -23,37 +23,37 @@ typedef struct Chunk {
 
 enum { CHUNK_BYTES = 1 << 16 };
 
-/* A tensor that outlives the steps. */
+/* A tensor that tape_reset does not free. */
 typedef struct Persistent {
     Tensor tensor;
     Tensor gradient; /* of a tape_persistent_variable */
     struct Persistent *next;
 } Persistent;
 
-/* A step that is run again and again. */
+/* The step of tape_replay. */
 typedef struct Replay {
     TapeStep *step; /* NULL: none */
     void *context;
-    Capture *capture;    /* the recorded step, or NULL */
-    bool running;        /* the function is being called, */
-    bool recording;      /* and what it does recorded; */
-    bool returned;       /* it has returned: errors that follow are not its own */
+    Capture *capture;    /* the captured step, or NULL */
+    bool running;        /* the function is running, */
+    bool recording;      /* and its kernels are captured */
+    bool returned;       /* it has returned: later errors are not its own */
     int64_t errors;      /* error_count() when it was called */
-    Random before;       /* the generator as it stood before that, */
-    int64_t draws;       /* the counters that each step takes, */
-    Block *random_start; /* and where the kernels find the step's first, in device memory */
+    Random before;       /* the generator when it was called */
+    int64_t draws;       /* Philox counters that each step uses */
+    Block *random_start; /* device memory: the first counter of the step */
 } Replay;
 
 struct Tape {
     Device *device;
     Precision precision;
     bool recording;
-    bool went_backward; /* since the last reset */
-    bool failed;        /* an error of this tape was raised since the last reset */
-    int64_t errors;     /* error_count() when the step made its first tensor */
-    const char *label;  /* what is being done, for messages: "op_add: a", "op_add" */
-    Random random;      /* the generator, */
-    Random step_start;  /* and how it stood at the last reset */
+    bool backward_started; /* since the last reset */
+    bool failed;           /* an error of this tape was raised since the last reset */
+    int64_t errors;        /* error_count() when the step made its first tensor */
+    const char *label;     /* the current operation, for messages: "op_add: a", "op_add" */
+    Random random;         /* the generator, */
+    Random step_start;     /* and its state at the last reset */
     TapeTensor *last_tensor;
     int64_t tensor_count;
     Node *last_node;
@@ -136,14 +136,14 @@ Precision tape_precision(const Tape *tape)
     return tape->precision;
 }
 
-/* "op_add: the tape is NULL" of "op_add" or "op_add: a" */
-static void need_tape(const Tape *tape, const char *label)
+/* Raises "op_add: the tape is NULL" for the labels "op_add" and "op_add: a". */
+static void check_tape(const Tape *tape, const char *label)
 {
     if (!tape)
         error_raise("%.*s: the tape is NULL", (int)strcspn(label, ":"), label);
 }
 
-/* "op_add: memory is exhausted: ..." with the operation's name cut from the label. */
+/* Raises "op_add: memory is exhausted: ..." for the labels "op_add" and "op_add: a". */
 static _Noreturn void exhausted(Tape *tape, size_t bytes)
 {
     const char *label = tape->label ? tape->label : "tape";
@@ -152,7 +152,7 @@ static _Noreturn void exhausted(Tape *tape, size_t bytes)
 }
 
 /* ------------------------------------------------------------------------------------ the arena */
-static void *arena_take(Tape *tape, size_t bytes)
+static void *arena_allocate(Tape *tape, size_t bytes)
 {
     bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
     Chunk *chunk = tape->current_chunk;
@@ -178,14 +178,14 @@ static void *arena_take(Tape *tape, size_t bytes)
 
 const void *tape_save(Tape *tape, const void *data, size_t size)
 {
-    return memcpy(arena_take(tape, size), data, size);
+    return memcpy(arena_allocate(tape, size), data, size);
 }
 
 /* -------------------------------------------------------------------------------------- tensors */
 static TapeTensor *new_tensor(Tape *tape, TensorType type, Shape shape)
 {
-    shape = shape_new(shape.rank, shape.size); /* it may be made by hand */
-    TapeTensor *entry = arena_take(tape, sizeof *entry);
+    shape = shape_new(shape.rank, shape.size); /* checks a Shape that was not made by shape() */
+    TapeTensor *entry = arena_allocate(tape, sizeof *entry);
     if (tape->tensor_count == 0)
         tape->errors = error_count();
     *entry = (TapeTensor){ .position = tape->tensor_count++, .previous = tape->last_tensor };
@@ -196,7 +196,7 @@ static TapeTensor *new_tensor(Tape *tape, TensorType type, Shape shape)
     return entry;
 }
 
-static void give_storage(Tape *tape, Tensor *tensor)
+static void allocate_storage(Tape *tape, Tensor *tensor)
 {
     size_t bytes = (size_t)tensor_count(tensor) * tensor_element_bytes(tensor);
     tensor->block = device_allocate(tape->device, bytes);
@@ -205,27 +205,27 @@ static void give_storage(Tape *tape, Tensor *tensor)
     tensor->data = tensor->block->data;
 }
 
-static void take_storage(Tensor *tensor)
+static void free_storage(Tensor *tensor)
 {
     device_free(tensor->device, tensor->block);
     tensor->block = NULL;
     tensor->data = NULL;
 }
 
-/* Gives back the storage that a tensor owns, and its gradient's. */
-static void give_back(Tensor *tensor)
+/* Frees the storage that a tensor owns, and its gradient's. */
+static void free_tensor(Tensor *tensor)
 {
     if (tensor->base)
         return;
-    take_storage(tensor);
-    take_storage(tensor->gradient);
+    free_storage(tensor);
+    free_storage(tensor->gradient);
     tensor->has_gradient = false;
 }
 
 Tensor *tape_tensor_of(Tape *tape, TensorType type, Shape shape)
 {
     Tensor *tensor = &new_tensor(tape, type, shape)->tensor;
-    give_storage(tape, tensor);
+    allocate_storage(tape, tensor);
     return tensor;
 }
 
@@ -261,13 +261,13 @@ void tape_scratch_free(Tape *tape, Tensor *scratch)
 {
     (void)tape;
     if (scratch)
-        take_storage(scratch);
+        free_storage(scratch);
 }
 
-/* Raises unless there are a tape and the host's numbers; names what is being done. */
-static void begin_input(Tape *tape, const char *function, const void *host)
+/* Raises if tape or host is NULL; sets the label of later errors. */
+static void check_input(Tape *tape, const char *function, const void *host)
 {
-    need_tape(tape, function);
+    check_tape(tape, function);
     tape->label = function;
     if (!host)
         tape_error(tape, "%s: host is NULL", function);
@@ -275,7 +275,7 @@ static void begin_input(Tape *tape, const char *function, const void *host)
 
 static Tensor *input(Tape *tape, const char *function, const Real *host, Shape shape)
 {
-    begin_input(tape, function, host);
+    check_input(tape, function, host);
     Tensor *tensor = tape_tensor(tape, shape);
     tensor_write(tensor, host);
     return tensor;
@@ -288,7 +288,7 @@ Tensor *tape_input(Tape *tape, const Real *host, Shape shape)
 
 Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape)
 {
-    begin_input(tape, "tape_input_i32", host);
+    check_input(tape, "tape_input_i32", host);
     Tensor *tensor = tape_tensor_i32(tape, shape);
     tensor_write_i32(tensor, host);
     return tensor;
@@ -303,7 +303,7 @@ Tensor *tape_variable(Tape *tape, const Real *host, Shape shape)
 
 static Tensor *new_persistent(Tape *tape, const char *label, TensorType type, Shape shape)
 {
-    need_tape(tape, label);
+    check_tape(tape, label);
     tape->label = label;
     shape = shape_new(shape.rank, shape.size);
     Persistent *persistent = memory_allocate(sizeof *persistent);
@@ -338,7 +338,7 @@ Tensor *tape_persistent_i32(Tape *tape, Shape shape)
 Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape)
 {
     static const char label[] = "tape_persistent_variable";
-    need_tape(tape, label);
+    check_tape(tape, label);
     if (type != TENSOR_REAL && type != TENSOR_BF16)
         tape_error(tape, "%s: a tensor of type %d has no gradient", label, (int)type);
     if (type == TENSOR_BF16 && tape->precision != PRECISION_BF16)
@@ -353,13 +353,13 @@ Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape)
     return tensor;
 }
 
-static void use(Tape *tape, const char *label, Tensor *tensor, TensorType type)
+static void check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorType type)
 {
-    need_tape(tape, label);
+    check_tape(tape, label);
     tape->label = label;
-    const char *trouble = tensor_unreadable(tensor, type);
-    if (trouble)
-        tape_error(tape, "%s %s", label, trouble);
+    const char *error = tensor_unreadable(tensor, type);
+    if (error)
+        tape_error(tape, "%s %s", label, error);
     if (tensor->device != tape->device)
         tape_error(tape, "%s is on %s, the tape on %s", label, device_name(tensor->device),
                    device_name(tape->device));
@@ -369,19 +369,19 @@ static void use(Tape *tape, const char *label, Tensor *tensor, TensorType type)
 
 void tape_use(Tape *tape, const char *label, Tensor *tensor)
 {
-    use(tape, label, tensor, TENSOR_REAL);
+    check_tensor(tape, label, tensor, TENSOR_REAL);
 }
 
 void tape_use_real(Tape *tape, const char *label, Tensor *tensor)
 {
-    use(tape, label, tensor, TENSOR_REAL);
+    check_tensor(tape, label, tensor, TENSOR_REAL);
     if (tensor->type == TENSOR_BF16)
         tape_error(tape, "%s is stored in bf16, expected type Real; see op_cast", label);
 }
 
 void tape_use_i32(Tape *tape, const char *label, Tensor *tensor)
 {
-    use(tape, label, tensor, TENSOR_INT32);
+    check_tensor(tape, label, tensor, TENSOR_INT32);
 }
 
 /* ------------------------------------------------------------------------------------ recording */
@@ -397,26 +397,26 @@ bool tape_is_recording(const Tape *tape)
     return tape->recording;
 }
 
-static bool wants_gradient(const Tensor *tensor)
+static bool requires_gradient(const Tensor *tensor)
 {
     return tensor && tensor_root(tensor)->requires_gradient;
 }
 
 void tape_record(Tape *tape, Node node)
 {
-    bool wanted = false;
+    bool required = false;
     for (int i = 0; i < NODE_INPUTS; i++)
-        wanted |= wants_gradient(node.inputs[i]);
-    if (!tape->recording || !wanted) {
+        required |= requires_gradient(node.inputs[i]);
+    if (!tape->recording || !required) {
         for (int i = 0; i < NODE_KEPT; i++)
             if (node.kept[i])
-                take_storage(node.kept[i]);
+                free_storage(node.kept[i]);
         return;
     }
     node.tape = tape;
     node.previous = tape->last_node;
     node.index = tape->node_count;
-    Node *recorded = arena_take(tape, sizeof node);
+    Node *recorded = arena_allocate(tape, sizeof node);
     *recorded = node;
     for (int i = 0; i < NODE_OUTPUTS; i++)
         if (node.outputs[i])
@@ -447,7 +447,7 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
             kept = entry;
             continue;
         }
-        give_back(&entry->tensor);
+        free_tensor(&entry->tensor);
     }
     tape->last_tensor = entry;
     if (kept) {
@@ -466,12 +466,12 @@ const Real *tape_upstream(const Node *node, int index)
 
 Gradient tape_contribution(Node *node, Tensor *input)
 {
-    if (!wants_gradient(input))
+    if (!requires_gradient(input))
         return (Gradient){ NULL, false };
     Tensor *root = tensor_root(input);
     Tensor *gradient = root->gradient;
     if (!gradient->data)
-        give_storage(node->tape, gradient);
+        allocate_storage(node->tape, gradient);
     bool accumulate = root->has_gradient;
     bool partial = tensor_count(input) < tensor_count(root);
     if (partial && !accumulate)
@@ -482,22 +482,23 @@ Gradient tape_contribution(Node *node, Tensor *input)
     return (Gradient){ (Real *)((char *)gradient->data + offset), accumulate || partial };
 }
 
-/* After a node's turn nothing looks at its outputs again: all that used them came before. */
+/* Once a node's backward function has run, no other needs its outputs: nodes that use them were
+ * recorded later, so their backward functions ran before. */
 static void release_outputs(Node *node)
 {
     for (int i = 0; i < NODE_OUTPUTS; i++) {
         Tensor *output = node->outputs[i];
         if (output && !output->keep)
-            give_back(output);
+            free_tensor(output);
     }
     for (int i = 0; i < NODE_KEPT; i++)
         if (node->kept[i])
-            take_storage(node->kept[i]);
+            free_storage(node->kept[i]);
 }
 
-static void walk(Tape *tape, Tensor *out)
+static void backward_pass(Tape *tape, Tensor *out)
 {
-    tape->went_backward = true;
+    tape->backward_started = true;
     tensor_keep(out);
     for (Node *node = tape->last_node; node; node = node->previous) {
         bool reached = false;
@@ -510,17 +511,17 @@ static void walk(Tape *tape, Tensor *out)
     }
 }
 
-/* Raises unless a pass can begin at out. */
+/* Raises unless a backward pass can start at out. */
 static void check_start(Tape *tape, const char *label, Tensor *out)
 {
-    need_tape(tape, label);
-    if (tape->went_backward)
+    check_tape(tape, label);
+    if (tape->backward_started)
         tape_error(tape,
                    "%.*s: this tape went backward already, and what the pass needs is released; "
                    "call tape_reset between passes",
                    (int)strcspn(label, ":"), label);
-    use(tape, label, out, TENSOR_REAL);
-    if (!wants_gradient(out))
+    check_tensor(tape, label, out, TENSOR_REAL);
+    if (!requires_gradient(out))
         tape_error(tape,
                    "%s depends on nothing that wants a gradient (or the tape was not "
                    "recording)",
@@ -537,32 +538,32 @@ void tape_backward(Tape *tape, Tensor *loss)
                    shape_text(loss->shape).text);
     tape_contribution(&(Node){ .tape = tape }, loss);
     tensor_fill(tensor_root(loss)->gradient, 1);
-    walk(tape, loss);
+    backward_pass(tape, loss);
 }
 
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient)
 {
     check_start(tape, "tape_backward_from: out", out);
-    use(tape, "tape_backward_from: the gradient", gradient, TENSOR_REAL);
+    check_tensor(tape, "tape_backward_from: the gradient", gradient, TENSOR_REAL);
     if (!shape_equal(out->shape, gradient->shape))
         tape_error(tape, "tape_backward_from: out has shape %s, the gradient %s, expected the same",
                    shape_text(out->shape).text, shape_text(gradient->shape).text);
     if (out->type != gradient->type)
         tape_error(tape, "tape_backward_from: out and the gradient are of different types");
-    /* It is taken where it lies: no node that the pass reaches contributes to out's gradient. */
+    /* The gradient is used without a copy: no node of the pass contributes to out's gradient. */
     Tensor *root = tensor_root(out);
     root->gradient->data = tensor_keep(gradient)->data;
     root->has_gradient = true;
-    walk(tape, out);
+    backward_pass(tape, out);
 }
 
-/* The pass of a step that failed has left some parameters with a contribution, or with a part of
- * one; the repeated step will make it again. */
-static void forget_gradients(Tape *tape)
+/* A failed backward pass leaves complete or partial contributions in some parameters' gradients;
+ * the repeated step computes them again. */
+static void clear_gradients(Tape *tape)
 {
     for (Node *node = tape->last_node; node; node = node->previous)
         for (int i = 0; i < NODE_INPUTS; i++)
-            if (wants_gradient(node->inputs[i]))
+            if (requires_gradient(node->inputs[i]))
                 tensor_root(node->inputs[i])->has_gradient = false;
 }
 
@@ -581,7 +582,7 @@ static void end_recording(Tape *tape)
     tape->random = tape->replay.before;
 }
 
-/* A step in which tape_reset finds itself must have been left by an error. */
+/* tape_reset during a step is misuse, unless an error ended the step. */
 static void end_step(Tape *tape)
 {
     Replay *replay = &tape->replay;
@@ -592,7 +593,7 @@ static void end_step(Tape *tape)
         end_recording(tape);
 }
 
-static void forget_replay(Tape *tape)
+static void discard_replay(Tape *tape)
 {
     capture_free(tape->replay.capture);
     tape->replay.capture = NULL;
@@ -605,12 +606,12 @@ void tape_reset(Tape *tape)
     const bool unnamed = tape->tensor_count > 0 && tape->errors != error_count();
     const bool failed = tape->failed || (unnamed && !tape->replay.returned);
     tape->replay.returned = false;
-    if (failed && tape->went_backward)
-        forget_gradients(tape);
+    if (failed && tape->backward_started)
+        clear_gradients(tape);
     for (TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous)
-        give_back(&entry->tensor);
+        free_tensor(&entry->tensor);
     for (Persistent *persistent = tape->persistent; persistent; persistent = persistent->next) {
-        take_storage(&persistent->gradient);
+        free_storage(&persistent->gradient);
         persistent->tensor.has_gradient = false;
     }
     for (Chunk *chunk = tape->chunks; chunk; chunk = chunk->next) {
@@ -624,15 +625,15 @@ void tape_reset(Tape *tape)
     tape->last_tensor = NULL;
     tape->last_node = NULL;
     tape->tensor_count = tape->node_count = 0;
-    tape->went_backward = tape->failed = false;
+    tape->backward_started = tape->failed = false;
     tape->label = NULL;
-    forget_replay(tape);
+    discard_replay(tape);
 }
 
 /* ------------------------------------------------------------------------------------ replaying */
 
-/* Before each replay of a step that draws: its draws start at the generator's counter. */
-static void start_draws(void *context)
+/* Before each replay of a step that draws random numbers: its first counter is the generator's. */
+static void upload_counter(void *context)
 {
     Tape *tape = context;
     device_copy_in(tape->device, tape->replay.random_start->data, &tape->random.counter,
@@ -655,7 +656,7 @@ static void record_step(Tape *tape)
     call_step(tape);
     replay->draws = (int64_t)tape->random.counter;
     if (replay->draws > 0)
-        device_before_replay(tape->device, start_draws, tape);
+        device_before_replay(tape->device, upload_counter, tape);
     end_recording(tape);
     const char *reason = device_capture_end(tape->device);
     if (reason)
@@ -665,7 +666,7 @@ static void record_step(Tape *tape)
 
 void tape_replay(Tape *tape, TapeStep *step, void *context)
 {
-    need_tape(tape, "tape_replay");
+    check_tape(tape, "tape_replay");
     if (!step)
         tape_error(tape, "tape_replay: step is NULL");
     Replay *replay = &tape->replay;
@@ -730,7 +731,7 @@ static bool is_output(const Tape *tape, const Tensor *tensor)
 
 static void print_tensor(const Tape *tape, FILE *file, const Tensor *tensor)
 {
-    bool leaf = wants_gradient(tensor) && !is_output(tape, tensor);
+    bool leaf = requires_gradient(tensor) && !is_output(tape, tensor);
     fprintf(file, "    \"%p\" [shape=ellipse%s, label=\"%s%s%s\"];\n", (const void *)tensor,
             leaf ? ", style=filled, fillcolor=lightgrey" : "", tensor->name ? tensor->name : "",
             tensor->name ? "\\n" : "", shape_text(tensor->shape).text);

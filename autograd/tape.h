@@ -1,5 +1,5 @@
-/* autograd/: the tape. Operations record nodes on it; tape_backward walks them in reverse order.
- * The tape knows no operation by name: a node carries the function that takes it backward. */
+/* autograd/: the tape. Operations record nodes on it; tape_backward visits them in reverse order.
+ * There is no list of operations: each node carries its own backward function. */
 #ifndef TAPEGRAD_TAPE_H
 #define TAPEGRAD_TAPE_H
 
@@ -14,110 +14,111 @@ extern "C" {
 
 typedef struct Tape Tape;
 
-/* A tape for one device; recording. Its random numbers come from seed 0 until tape_seed. A tape, and
- * a CUDA device with all its tapes, is used by one thread at a time. */
+/* A tape for one device, with recording on and seed 0. Only one thread at a time may use a tape, or
+ * a CUDA device with all its tapes. */
 Tape *tape_new(Device *device);
-/* Frees it and every tensor that belongs to it; NULL is fine. */
+/* Frees the tape and every tensor that belongs to it; accepts NULL. */
 void tape_free(Tape *tape);
 Device *tape_device(const Tape *tape);
 
-/* How the tape's operations compute and store. On the CPU, and in a library built with double, it
- * is PRECISION_FLOAT32, which there means the type Real, and another one raises; on CUDA the others
- * multiply all matrices on tensor cores:
- *   PRECISION_FLOAT32  everything in float32, but linear attention's chunks are products of three
- *                      bf16 ones each, with an error of about 1e-5
- *   PRECISION_TF32     as stored, but matrix products round their operands to 10 bits of fraction
- *   PRECISION_BF16     activations and their gradients are stored in bf16, with 7 bits of fraction,
- *                      and products take bf16 operands; sums, parameters and their gradients,
- *                      optimiser state, statistics of normalisation and losses stay float32
- * A tape starts with float32. Set it between steps: it raises while the tape holds tensors. */
+/* Mixed precision on CUDA. The CPU and a double-precision build accept only PRECISION_FLOAT32,
+ * which there means the type Real. The other two multiply all matrices on tensor cores.
+ *   PRECISION_FLOAT32  everything in float32; linear attention computes each product of a chunk as
+ *                      three bf16 products, with an error of about 1e-5
+ *   PRECISION_TF32     float32 storage; matrix products round their operands to 10 bits of fraction
+ *   PRECISION_BF16     activations and their gradients are stored in bf16 (7 bits of fraction), and
+ *                      products take bf16 operands; sums, parameters and their gradients, optimizer
+ *                      state, normalization statistics and losses stay float32
+ * A tape starts with float32. tape_set_precision raises while the tape holds tensors: call it
+ * between steps. */
 typedef enum { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BF16 } Precision;
 void tape_set_precision(Tape *tape, Precision precision);
 Precision tape_precision(const Tape *tape);
 
 /* ----------------------------------------------------------------------------- inputs of a program
- * Tensors that hold a copy of host memory, as many numbers as the shape has, and belong to the tape
- * until tape_reset. They raise when host is NULL. */
+ * New tensors of the tape, copied from host, an array of shape_count(shape) elements. They live
+ * until tape_reset. Raise when host is NULL. */
 Tensor *tape_input(Tape *tape, const Real *host, Shape shape);
 Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape);
 
-/* An input whose gradient is wanted: kept, and tensor_gradient reads it after the pass. */
+/* An input that requires a gradient and stays readable after the backward pass, as its gradient. */
 Tensor *tape_variable(Tape *tape, const Real *host, Shape shape);
 
-/* Tensors that live as long as the tape, through resets, with zeros at first: tensor_write and
- * tensor_write_i32 bring each step's inputs to where a replayed step looks for them. */
+/* Tensors, initially zero, that live as long as the tape, through resets. A replayed step reads its
+ * inputs from them: fill them before each step with tensor_write and tensor_write_i32. */
 Tensor *tape_persistent(Tape *tape, Shape shape);
 Tensor *tape_persistent_i32(Tape *tape, Shape shape);
 
-/* A persistent tensor that requires a gradient, which lives until the next tape_reset; of type
- * TENSOR_REAL, or TENSOR_BF16 on a tape of that precision. */
+/* A persistent tensor that requires a gradient; the gradient lives until the next tape_reset. type
+ * is TENSOR_REAL, or TENSOR_BF16 on a tape with PRECISION_BF16. */
 Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape);
 
 /* ------------------------------------------------------------------------------------------ passes
- * Walks the tape in reverse from a loss of one element, with dL/dloss = 1. Values and gradients
- * that no earlier node needs are released on the way; the loss and what tensor_keep named stay.
- * Gradients of parameters accumulate across passes until optim_step or params_zero_gradients.
- * Raises when the loss does not depend on anything that wants a gradient, is a parameter itself or
- * has more than one element, and when this tape went backward already since its last reset. */
+ * The backward pass: visits the nodes in reverse order from a loss of one element, starting with
+ * dL/dloss = 1. A tensor and its gradient are released as soon as no earlier node needs them,
+ * except the loss and tensors with tensor_keep. Parameter gradients accumulate across passes until
+ * optim_step or params_zero_gradients. Raises when the loss has more than one element, is a
+ * parameter, or depends on nothing that requires a gradient, and when a backward pass has already
+ * run since the last tape_reset. */
 void tape_backward(Tape *tape, Tensor *loss);
 
-/* The same from any tensor and a given dL/dout, of out's shape and type, which is kept. */
+/* The same from any tensor with the given dL/dout, of out's shape and dtype. The gradient stays
+ * readable. */
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 
-/* Gives everything back that belongs to the tape; its memory is cached for the next step. Pointers to
- * its tensors are void then, and no check tells once the next step's tensors lie in their places.
- * After an error that was left by longjmp it also rewinds the random counter to where the last reset
- * left it and, when the step had begun its backward pass, marks the gradients of the parameters that
- * it used as empty. */
+/* Frees all tensors of the tape; their memory is cached for the next step. All pointers to them
+ * become invalid; use after reset cannot be detected once the memory is reused. After an error that
+ * a handler left by longjmp, it also rewinds the random counter to the last reset and, if the
+ * backward pass had begun, marks the gradients of the step's parameters as empty. */
 void tape_reset(Tape *tape);
 
-/* Turns recording on or off; returns what it was; tape_is_recording only asks. Off, nothing is
- * remembered for a backward pass. */
+/* Turns recording on or off and returns the old setting. While it is off, nothing is saved for a
+ * backward pass. */
 bool tape_recording(Tape *tape, bool on);
 bool tape_is_recording(const Tape *tape);
 
-/* With recording off: tape_release gives back all tensors made since the mark except result (NULL:
- * all of them); returns result. So a deep model's inference holds one layer's intermediates.
- * Raises while recording, and when something was recorded since the mark. */
+/* With recording off, tape_release frees all tensors made since the mark except result, which may
+ * be NULL, and returns result: inference with a deep model then holds the intermediate tensors of
+ * one layer only. Raises while recording, and when a node was recorded since the mark. */
 typedef struct TapeMark {
-    int64_t tensors, nodes; /* how many there were */
+    int64_t tensors, nodes; /* the tape's counts at the mark */
 } TapeMark;
 TapeMark tape_mark(const Tape *tape);
 Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result);
 
 /* --------------------------------------------------------------------------------------- replaying
- * Runs a whole step: forward, tape_backward, params_clip_gradients, optim_step, whatever the
- * function calls with this tape, after a tape_reset. On CUDA the first step runs as it is, the
- * second one is recorded as a CUDA graph, and from then on the graph is launched instead: the
- * function is not called any more, and the results are bitwise what they would have been. Tensors
- * that it left in the context (the loss, kept logits) stay where they are and hold each step's
- * values after it. On the CPU every step runs as it is.
+ * CUDA graph capture and replay of a whole step: tape_reset, then everything that the function
+ * calls with this tape (forward, tape_backward, params_clip_gradients, optim_step). On CUDA the
+ * first call runs the function, the second captures it as a CUDA graph, and later calls launch the
+ * graph without calling the function; the results are bitwise the same. Tensors that the function
+ * stored in the context (the loss, logits with tensor_keep) keep their addresses and hold the
+ * values of the latest step. On the CPU every call runs the function.
  *
- * In the step no number may go from or to the host, and its shapes stay as they are: bring inputs in
- * by tape_persistent tensors before, and read results after. Copying to or from the host inside it
- * raises, as does tape_reset. Another function or context begins anew; so does the step after a
- * tape_reset outside of it. */
+ * Shapes must not change from step to step, and the step must not copy to or from the host, which
+ * raises, as does tape_reset: write inputs to tape_persistent tensors before the step and read
+ * results after it. Another function or context starts over, as does a tape_reset outside the
+ * step. */
 typedef void TapeStep(void *context);
 void tape_replay(Tape *tape, TapeStep *step, void *context);
 
-/* How many kernels a replay of the recorded step launches, those of cuBLAS included; 0 while no step
- * is recorded, as always on the CPU. */
+/* The number of kernels per replay, those of cuBLAS included; 0 while no graph is captured, as on
+ * the CPU. */
 int64_t tape_replay_kernels(const Tape *tape);
 
 /* ------------------------------------------------------------------------------------------ random
- * The generator that dropout, LSH attention and sampling draw from. tape_seed restarts it;
- * tape_random reads its state, which tape_set_random puts back (for checkpoints). */
+ * The generator of dropout, LSH attention and sampling. tape_seed restarts it; tape_random returns
+ * its state and tape_set_random restores it, for checkpoints. */
 void tape_seed(Tape *tape, uint64_t seed);
 Random tape_random(const Tape *tape);
 void tape_set_random(Tape *tape, Random random);
 
 /* ---------------------------------------------------------------------------------------- teaching
  * Prints the recorded operations as a graph for Graphviz: `dot -Tsvg`. Boxes are operations,
- * ellipses are tensors with their shapes; leaves that want a gradient are shaded. */
+ * ellipses are tensors with their shapes; leaves that require a gradient are shaded. */
 void tape_print_dot(const Tape *tape, FILE *file);
 
 /* ---------------------------------------------------------------------------- writing an operation
- * An operation checks its arguments, makes its output, computes it and records a node:
+ * An operation checks its arguments, allocates its output, computes it and records a node:
  *
  *     static void square_backward(Node *node)
  *     {
@@ -142,53 +143,55 @@ enum { NODE_INPUTS = 8, NODE_OUTPUTS = 4, NODE_KEPT = 4 };
 
 typedef struct Node Node;
 struct Node {
-    const char *name;              /* the operation, for messages and printouts */
+    const char *name;              /* of the operation, for messages and graphs */
     void (*backward)(Node *node);  /* contributes to the gradients of its inputs */
-    Tensor *inputs[NODE_INPUTS];   /* NULL where an optional one is missing */
-    Tensor *outputs[NODE_OUTPUTS]; /* what the operation returned */
-    Tensor *kept[NODE_KEPT];       /* what forward computed for backward alone */
+    Tensor *inputs[NODE_INPUTS];   /* NULL for an omitted optional input */
+    Tensor *outputs[NODE_OUTPUTS]; /* the tensors that the operation returned */
+    Tensor *kept[NODE_KEPT];       /* tensors that forward computed only for backward */
     const void *saved;             /* a small struct of constants, from tape_save */
-    Tape *tape;                    /* set by tape_record, as is the rest */
+    Tape *tape;                    /* this and the following fields: set by tape_record */
     Node *previous;
     int64_t index;
 };
 
-/* Raises unless the tensor is of Real type or bf16 (tape_use_i32: int32; tape_use_real: Real), on
- * the tape's device, and its data are there. label starts the sentence: "op_add: a". */
+/* Raises unless the tensor's dtype is Real or bf16 (tape_use_i32: int32; tape_use_real: Real), it
+ * is on the tape's device, and it was not released. label starts the sentence: "op_add: a". */
 void tape_use(Tape *tape, const char *label, Tensor *tensor);
 void tape_use_i32(Tape *tape, const char *label, Tensor *tensor);
 void tape_use_real(Tape *tape, const char *label, Tensor *tensor);
 
-/* New tensors of the tape, of unspecified content. */
+/* New tensors of the tape, uninitialized. */
 Tensor *tape_tensor(Tape *tape, Shape shape);
 Tensor *tape_tensor_i32(Tape *tape, Shape shape);
 Tensor *tape_tensor_of(Tape *tape, TensorType type, Shape shape);
 
-/* The same elements under another shape of the same count: shares storage and gradient. */
+/* The same elements in another shape of the same count: shares storage and gradient. */
 Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape);
 
-/* A copy of a small struct, in the tape's memory until tape_reset. */
+/* A copy of a small struct in the tape's arena, valid until tape_reset. */
 const void *tape_save(Tape *tape, const void *data, size_t size);
 
-/* Takes n counters of the tape's random generator; returns it as it stood before. In a step that is
- * recorded that is relative to a number in device memory, tape_random_start, which is NULL else. */
+/* Advances the tape's Philox counter and returns the generator as it was before. While a step is
+ * captured, that counter is relative to the one at tape_random_start, in device memory; otherwise
+ * tape_random_start is NULL. */
 Random tape_draw(Tape *tape, int64_t counters);
 const uint64_t *tape_random_start(const Tape *tape);
 
-/* Records the node when the tape records and an input wants a gradient; its outputs then do. */
+/* Records the node if the tape is recording and an input requires a gradient; then the outputs do
+ * too. */
 void tape_record(Tape *tape, Node node);
 
-/* Raises an error of an operation on this tape: tape_reset then undoes the step. */
+/* Raises an error of an operation on this tape; tape_reset then undoes the step. */
 void tape_error(Tape *tape, const char *format, ...)
     __attribute__((noreturn, format(printf, 2, 3)));
 
-/* In a backward function: dL/doutput of the index-th output, or NULL when nothing depended on it
- * (the tape calls backward only when at least one output has a gradient). */
+/* In a backward function: dL/doutput of the index-th output, or NULL if the loss does not depend on
+ * it. The tape calls backward only if at least one output has a gradient. */
 const Real *tape_upstream(const Node *node, int index);
 
-/* In a backward function: the place to contribute to dL/dinput. data is NULL when the input wants
- * no gradient (or is NULL): skip it. accumulate says whether to add (there are contributions
- * already) or to store. Call it once per input and contribution, and write every element. */
+/* In a backward function: the buffer of dL/dinput. data is NULL if the input is NULL or requires no
+ * gradient: skip it. If accumulate, add to the earlier contributions, else store. Call it once per
+ * contribution to an input, and write every element. */
 typedef struct Gradient {
     Real *data;
     bool accumulate;
@@ -201,16 +204,16 @@ static inline void gradient_add(Gradient gradient, int64_t i, Real value)
     gradient.data[i] = gradient.accumulate ? gradient.data[i] + value : value;
 }
 
-/* Scratch memory inside an operation or its backward function, for the numbers of a shape:
- * give it back with tape_scratch_free (tape_reset does after an error). */
+/* A workspace for an operation or its backward function. Free it with tape_scratch_free; after an
+ * error tape_reset does. */
 Tensor *tape_scratch(Tape *tape, Shape shape);
 void tape_scratch_free(Tape *tape, Tensor *scratch);
 
 /* ------------------------------------------------------------------------------- gradient checking
- * Compares the tape's gradients of sum_i r_i out_i (r random, fixed) with central differences,
- * (f(x + h) - f(x - h)) / 2h. The function is called many times with variables made from the given
+ * Compares the tape's gradients of sum_i r_i out_i (r random, fixed) with finite differences,
+ * (f(x + h) - f(x - h)) / 2h. The function is called many times, with variables that hold the given
  * values; it must be deterministic. Build with REAL=double for errors near 1e-9; in float expect
- * 1e-2. An error that is raised inside and left by longjmp leaves some memory taken. */
+ * 1e-2. If a handler leaves an error of the function by longjmp, some memory is not freed. */
 typedef Tensor *CheckedFunction(Tape *tape, Tensor *const *inputs, void *context);
 
 typedef struct CheckInput {
@@ -219,11 +222,10 @@ typedef struct CheckInput {
 } CheckInput;
 
 typedef struct GradientCheck {
-    double error;             /* largest |analytic - numeric| / max(1, largest |numeric|); NaN
-                               * when one is */
-    int input;                /* where it was: the input's index, */
-    int64_t element;          /* the element, */
-    double analytic, numeric; /* and the two values */
+    double error;             /* max |analytic - numeric| / max(1, max |numeric|), or NaN */
+    int input;                /* the input of the largest error, */
+    int64_t element;          /* its element, */
+    double analytic, numeric; /* and the two gradients there */
 } GradientCheck;
 
 GradientCheck gradient_check(Device *device, CheckedFunction *function, void *context,
