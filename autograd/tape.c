@@ -116,8 +116,7 @@ void tape_set_precision(Tape *tape, Precision precision)
     if (tape->tensor_count > 0)
         tape_error(tape, "tape_set_precision: the tape holds tensors; call tape_reset first");
     if (precision != PRECISION_FLOAT32 && sizeof(Real) == sizeof(double))
-        tape_error(tape,
-                   "tape_set_precision: %s is not to be had: this library is built with double",
+        tape_error(tape, "tape_set_precision: %s is not available in a double-precision build",
                    names[precision]);
     if (precision != PRECISION_FLOAT32 && !device_is_cuda(tape->device))
         tape_error(tape, "tape_set_precision: %s needs a CUDA device, the tape is on %s",
@@ -243,7 +242,7 @@ Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
 {
     shape = shape_new(shape.rank, shape.size);
     if (shape_count(shape) != tensor_count(tensor))
-        tape_error(tape, "tape_view: cannot show %s as %s: the numbers of elements differ",
+        tape_error(tape, "tape_view: cannot view %s as %s: the element counts differ",
                    shape_text(tensor->shape).text, shape_text(shape).text);
     Tensor *view = &new_tensor(tape, tensor->type, shape)->tensor;
     view->base = tensor_root(tensor);
@@ -433,11 +432,12 @@ TapeMark tape_mark(const Tape *tape)
 Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
 {
     if (tape->recording)
-        tape_error(tape, "tape_release: the tape is recording, and a backward pass would miss what "
-                         "is given back; call tape_recording(tape, false) first");
+        tape_error(tape, "tape_release: the tape is recording, and a backward pass would need the "
+                         "released tensors; call tape_recording(tape, false) first");
     if (tape->node_count > mark.nodes)
-        tape_error(tape, "tape_release: something was recorded since the mark, and a backward pass "
-                         "would miss what is given back; call tape_recording(tape, false) before");
+        tape_error(tape,
+                   "tape_release: a node was recorded since the mark, and a backward pass would "
+                   "need the released tensors; call tape_recording(tape, false) before");
     Tensor *spared = result ? tensor_root(result) : NULL;
     TapeTensor *kept = NULL;
     TapeTensor *entry = tape->last_tensor;
@@ -517,14 +517,13 @@ static void check_start(Tape *tape, const char *label, Tensor *out)
     check_tape(tape, label);
     if (tape->backward_started)
         tape_error(tape,
-                   "%.*s: this tape went backward already, and what the pass needs is released; "
+                   "%.*s: the backward pass of this tape has run already and released its tensors; "
                    "call tape_reset between passes",
                    (int)strcspn(label, ":"), label);
     check_tensor(tape, label, out, TENSOR_REAL);
     if (!requires_gradient(out))
         tape_error(tape,
-                   "%s depends on nothing that wants a gradient (or the tape was not "
-                   "recording)",
+                   "%s depends on nothing that requires a gradient (or the tape was not recording)",
                    label);
     if (tensor_root(out)->lay_out)
         tape_error(tape, "%s is a parameter, expected the result of an operation", label);

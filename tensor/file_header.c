@@ -132,7 +132,8 @@ bool file_parse_header(TensorFile *file, const char *header, size_t length)
         if ((unsigned char)*c < 0x20 && strchr("\t\n\r", *c) == NULL)
             return file_fail(file, "the header has a control character at byte %td", c - header);
         if (strncmp(c, "\\u0000", 6) == 0)
-            return file_fail(file, "the header has a zero inside a text at byte %td", c - header);
+            return file_fail(file, "the header has a NUL character inside a string at byte %td",
+                             c - header);
         if (*c == '\\' && c[1] != 0)
             c++;
     }
@@ -156,7 +157,7 @@ static int64_t whole_number(const cJSON *item)
 static bool parse_type(const TensorFile *file, const cJSON *item, FileEntry *entry)
 {
     if (!cJSON_IsString(item))
-        return fail_entry(file, entry->name, "the dtype is not a text");
+        return fail_entry(file, entry->name, "the dtype is not a string");
     for (int type = 0; type < FILE_TYPES; type++)
         if (strcmp(item->valuestring, file_types[type].name) == 0) {
             entry->type = (FileType)type;
@@ -237,7 +238,7 @@ static bool parse_metadata(TensorFile *file, const cJSON *object)
         return false;
     for (const cJSON *item = object->child; item != NULL; item = item->next) {
         if (!cJSON_IsString(item))
-            return file_fail(file, FILE_METADATA_NAME ": the value of \"%s\" is not a text",
+            return file_fail(file, FILE_METADATA_NAME ": the value of \"%s\" is not a string",
                              file_name_text(item->string).text);
         file->metadata[file->metadata_count++] =
             (FileMetadata){ .key = item->string, .value = item->valuestring };
@@ -245,7 +246,7 @@ static bool parse_metadata(TensorFile *file, const cJSON *object)
     const char *twice =
         file_sort_by_name(file->metadata, file->metadata_count, sizeof(FileMetadata));
     if (twice != NULL)
-        return file_fail(file, FILE_METADATA_NAME ": the key \"%s\" comes twice",
+        return file_fail(file, FILE_METADATA_NAME ": the key \"%s\" appears twice",
                          file_name_text(twice).text);
     return true;
 }
@@ -291,7 +292,7 @@ bool file_parse_entries(TensorFile *file)
     for (const cJSON *item = file->header->child; item != NULL; item = item->next) {
         if (strcmp(item->string, FILE_METADATA_NAME) == 0) {
             if (metadata_seen++ > 0)
-                return file_fail(file, FILE_METADATA_NAME " comes twice");
+                return file_fail(file, FILE_METADATA_NAME " appears twice");
             if (!parse_metadata(file, item))
                 return false;
         } else if (!parse_entry(file, item, &file->entries[file->count++])) {
@@ -301,6 +302,6 @@ bool file_parse_entries(TensorFile *file)
     memcpy(file->by_name, file->entries, (size_t)file->count * sizeof(FileEntry));
     const char *twice = file_sort_by_name(file->by_name, file->count, sizeof(FileEntry));
     if (twice != NULL)
-        return file_fail(file, "the name \"%s\" comes twice", file_name_text(twice).text);
+        return file_fail(file, "the name \"%s\" appears twice", file_name_text(twice).text);
     return check_offsets(file);
 }

@@ -36,11 +36,11 @@ static bool check_entry(const char *path, const FileEntry *entry)
         return fail(path, "an entry's name is empty");
     FileNameText name = file_name_text(entry->name);
     if (strcmp(entry->name, FILE_METADATA_NAME) == 0)
-        return fail(path, "an entry is named %s, which the format keeps for itself", name.text);
+        return fail(path, "an entry is named %s, which the format reserves", name.text);
     if (!is_utf8(entry->name))
         return fail(path, "the name \"%s\" is not UTF-8", name.text);
     if ((int)entry->type < 0 || (int)entry->type >= FILE_TYPES)
-        return fail(path, "entry \"%s\" is of no FileType: %d", name.text, (int)entry->type);
+        return fail(path, "entry \"%s\" has an unknown FileType: %d", name.text, (int)entry->type);
     if (file_bytes(entry->type, entry->shape) < 0)
         return fail(path, "entry \"%s\" has an invalid shape", name.text);
     if (entry->data == NULL)
@@ -70,7 +70,7 @@ static bool check_unique(const char *path, const char *what, const void *structs
     memcpy(sorted, structs, (size_t)count * size);
     const char *twice = file_sort_by_name(sorted, count, size);
     free(sorted);
-    return twice == NULL || fail(path, "%s \"%s\" comes twice", what, file_name_text(twice).text);
+    return twice == NULL || fail(path, "%s \"%s\" appears twice", what, file_name_text(twice).text);
 }
 
 static bool check_request(const char *path, const FileEntry *entries, int entry_count,
@@ -78,8 +78,8 @@ static bool check_request(const char *path, const FileEntry *entries, int entry_
 {
     int64_t total = 0;
     if (entry_count < 0 || metadata_count < 0)
-        return fail(path, "there are %d entries and %d texts, expected 0 or more", entry_count,
-                    metadata_count);
+        return fail(path, "there are %d entries and %d metadata strings, expected 0 or more",
+                    entry_count, metadata_count);
     for (int i = 0; i < entry_count; i++) {
         if (!check_entry(path, &entries[i]))
             return false;
@@ -203,10 +203,10 @@ static bool replace_file(const char *path, char *name, size_t name_size, const c
 {
     struct stat status;
     if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-        return fail(path, "it is there already and not a regular file");
+        return fail(path, "it exists and is not a regular file");
     FILE *stream = open_temporary(path, name, name_size);
     if (stream == NULL)
-        return fail(path, "cannot make a new file beside it: %s", strerror(errno));
+        return fail(path, "cannot create a temporary file beside it: %s", strerror(errno));
     bool good = write_all(stream, header, entries, entry_count);
     int reason = errno;
     if (fclose(stream) != 0 && good) {

@@ -14,7 +14,7 @@ Shape shape_new(int rank, const int64_t *sizes)
             error_raise("shape: size %d is %lld, expected at least 1", axis,
                         (long long)sizes[axis]);
         if (__builtin_mul_overflow(bytes, sizes[axis], &bytes))
-            error_raise("shape: numbers of these %d sizes would take 2^63 bytes or more", rank);
+            error_raise("shape: a tensor of these %d sizes would take 2^63 bytes or more", rank);
         shape.size[axis] = sizes[axis];
     }
     return shape;

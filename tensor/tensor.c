@@ -42,10 +42,10 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type)
     if (error)
         return error;
     if ((tensor->type == TENSOR_INT32) != (type == TENSOR_INT32))
-        return type == TENSOR_REAL ? "holds integers, expected numbers of type Real"
-                                   : "holds numbers of type Real, expected integers";
+        return type == TENSOR_REAL ? "has dtype int32, expected Real"
+                                   : "has dtype Real, expected int32";
     if (!tensor_root(tensor)->data)
-        return "was given back already: by a backward pass, which tensor_keep prevents, by "
+        return "was released already: by the backward pass (tensor_keep prevents that), by "
                "tape_release or by tape_reset";
     return NULL;
 }
@@ -215,9 +215,9 @@ Tensor *tensor_gradient(Tensor *tensor)
         error_raise("tensor_gradient: the tensor is NULL");
     Tensor *root = tensor_root(tensor);
     if (!root->has_gradient || !root->gradient->data)
-        error_raise("tensor_gradient: the tensor of shape %s has no gradient; it must want one "
-                    "(a tape_variable, a parameter, or tensor_keep on what depends on them), and "
-                    "a backward pass must have reached it",
+        error_raise("tensor_gradient: the tensor of shape %s has no gradient; it must require one "
+                    "(a tape_variable, a parameter, or a tensor that depends on them, with "
+                    "tensor_keep), and a backward pass must have reached it",
                     shape_text(tensor->shape).text);
     if (tensor != root)
         tensor->gradient->data =

@@ -153,7 +153,7 @@ START_TEST(test_unary_misuse)
         char sentence[128];
         snprintf(sentence, sizeof sentence, "%s: x is NULL", unaries[u].name);
         assert_raises(sentence, unaries[u].operation(tape, NULL));
-        snprintf(sentence, sizeof sentence, "%s: x holds integers, expected numbers of type Real",
+        snprintf(sentence, sizeof sentence, "%s: x has dtype int32, expected Real",
                  unaries[u].name);
         assert_raises(sentence,
                       unaries[u].operation(tape, tape_input_i32(tape, &integer, shape(1))));
@@ -420,7 +420,7 @@ START_TEST(test_binary_misuse)
         assert_raises(sentence, binaries[o].operation(tape, NULL, a));
         snprintf(sentence, sizeof sentence, "%s: b is NULL", binaries[o].name);
         assert_raises(sentence, binaries[o].operation(tape, a, NULL));
-        snprintf(sentence, sizeof sentence, "%s: b holds integers, expected numbers of type Real",
+        snprintf(sentence, sizeof sentence, "%s: b has dtype int32, expected Real",
                  binaries[o].name);
         assert_raises(sentence,
                       binaries[o].operation(tape, a, tape_input_i32(tape, integers, shape(2))));
@@ -540,8 +540,8 @@ START_TEST(test_given_back)
     Tensor *middle = op_exp(tape, tape_variable(tape, x, shape(3)));
     Tensor *loss = op_sum(tape, op_multiply(tape, middle, middle), OVER_ALL);
     tape_backward(tape, loss);
-    assert_raises("op_tanh: x was given back already: by a backward pass, which tensor_keep "
-                  "prevents, by tape_release or by tape_reset",
+    assert_raises("op_tanh: x was released already: by the backward pass (tensor_keep prevents "
+                  "that), by tape_release or by tape_reset",
                   op_tanh(tape, middle));
     tape_free(tape);
 }

@@ -105,7 +105,7 @@ START_TEST(polynomial_misuse)
     const int32_t integer = 1;
     Tape *tape = tape_new(test_device());
     assert_raises("op_polynomial_features: x is NULL", op_polynomial_features(tape, NULL));
-    assert_raises("op_polynomial_features: x holds integers, expected numbers of type Real",
+    assert_raises("op_polynomial_features: x has dtype int32, expected Real",
                   op_polynomial_features(tape, tape_input_i32(tape, &integer, shape(1))));
     assert_raises("op_polynomial_features: x is [], expected one axis at least, [..., D]",
                   op_polynomial_features(tape, tape_input(tape, &one, shape_scalar())));
@@ -182,7 +182,7 @@ START_TEST(random_misuse)
     assert_raises("op_draw_projection: F is 0 and D is 3, expected 1 or more",
                   op_draw_projection(NULL, 0, 3, true, NULL));
     assert_raises("op_random_features: projection is NULL", op_random_features(tape, x, NULL));
-    assert_raises("op_random_features: x holds integers, expected numbers of type Real",
+    assert_raises("op_random_features: x has dtype int32, expected Real",
                   op_random_features(tape, tape_input_i32(tape, &integer, shape(1)), w));
     assert_raises("op_random_features: projection is [2,3,2], expected two axes, [F, D]",
                   op_random_features(tape, x, tape_input(tape, numbers, shape(2, 3, 2))));

@@ -430,17 +430,18 @@ START_TEST(places_that_cannot_be_written)
     const FileEntry entry = { "x", FILE_F32, shape_scalar(), &one };
 
     snprintf(path, sizeof path, "%s/none/file", folder);
-    assert_save_refused(&entry, 1, NULL, 0,
-                        text("cannot make a new file beside it: %s", strerror(ENOENT)).text);
+    assert_save_refused(
+        &entry, 1, NULL, 0,
+        text("cannot create a temporary file beside it: %s", strerror(ENOENT)).text);
 
     snprintf(path, sizeof path, "%s/folder", folder);
     ck_assert_int_eq(mkdir(path, 0700), 0);
-    assert_save_refused(&entry, 1, NULL, 0, "it is there already and not a regular file");
+    assert_save_refused(&entry, 1, NULL, 0, "it exists and is not a regular file");
     assert_refused("not a regular file");
 
     snprintf(path, sizeof path, "%s/pipe", folder);
     ck_assert_int_eq(mkfifo(path, 0600), 0);
-    assert_save_refused(&entry, 1, NULL, 0, "it is there already and not a regular file");
+    assert_save_refused(&entry, 1, NULL, 0, "it exists and is not a regular file");
     ck_assert_int_eq(unlink(path), 0);
 
     /* The superuser may write anywhere, and steps down for this. */
@@ -453,10 +454,10 @@ START_TEST(places_that_cannot_be_written)
     ck_assert(user != 0 || seteuid(0) == 0);
     ck_assert_int_eq(chmod(folder, 0700), 0);
     ck_assert(!good);
-    ck_assert_str_eq(
-        tapegrad_error(),
-        text("tensor_file_save: %s: cannot make a new file beside it: %s", path, strerror(EACCES))
-            .text);
+    ck_assert_str_eq(tapegrad_error(),
+                     text("tensor_file_save: %s: cannot create a temporary file beside it: %s",
+                          path, strerror(EACCES))
+                         .text);
     assert_constant(1, 100, 2);
     end_folder();
 }
@@ -496,22 +497,22 @@ START_TEST(requests_that_are_refused)
         { { NULL, FILE_F32, scalar, one }, "an entry's name is empty" },
         { { "", FILE_F32, scalar, one }, "an entry's name is empty" },
         { { "__metadata__", FILE_F32, scalar, one },
-          "an entry is named __metadata__, which the format keeps for itself" },
+          "an entry is named __metadata__, which the format reserves" },
         { { "a\xff", FILE_F32, scalar, one }, "the name \"a\xff\" is not UTF-8" },
-        { { "x", (FileType)4, scalar, one }, "entry \"x\" is of no FileType: 4" },
+        { { "x", (FileType)4, scalar, one }, "entry \"x\" has an unknown FileType: 4" },
         { { "x", FILE_F32, zero, one }, "entry \"x\" has an invalid shape" },
         { { "x", FILE_F32, deep, one }, "entry \"x\" has an invalid shape" },
         { { "x", FILE_F32, negative, one }, "entry \"x\" has an invalid shape" },
         { { "x", FILE_F32, huge, one }, "entry \"x\" has an invalid shape" },
         { { "x", FILE_F32, scalar, NULL }, "entry \"x\" has no data" },
-        { { "same", FILE_F32, scalar, one }, "the name \"same\" comes twice" },
+        { { "same", FILE_F32, scalar, one }, "the name \"same\" appears twice" },
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         const FileEntry entries[] = { { "same", FILE_I32, scalar, one }, cases[c].entry };
         assert_save_refused(entries, 2, NULL, 0, cases[c].sentence);
     }
     const FileMetadata twice[] = { { "b", "1" }, { "a", "2" }, { "b", "3" } };
-    assert_save_refused(NULL, 0, twice, 3, "the metadata's key \"b\" comes twice");
+    assert_save_refused(NULL, 0, twice, 3, "the metadata's key \"b\" appears twice");
     assert_save_refused(NULL, -1, NULL, 0, "there are -1 entries and 0 texts, expected 0 or more");
     assert_save_refused(NULL, 0, NULL, -2, "there are 0 entries and -2 texts, expected 0 or more");
     const FileMetadata none[] = { { "b", NULL } };
@@ -554,7 +555,7 @@ static const struct BrokenHeader {
     { "{}{}", 0, "the header is not valid JSON near byte " },
     { "{\"a\":\"\\ud800\"}", 0, "the header is not valid JSON near byte " },
     { "{\"a\x01\":1}", 0, "the header has a control character at byte 3" },
-    { "{\"a\\u0000\":1}", 0, "the header has a zero inside a text at byte 3" },
+    { "{\"a\\u0000\":1}", 0, "the header has a NUL character inside a string at byte 3" },
     { "{\"\\\\u0000\":1}", 0, "entry \"\\u0000\": not an object of dtype, shape and data_offsets" },
     /* not UTF-8: lone, missing, overlong, surrogate, beyond the last, no lead byte */
     { "{\"a\x80\":1}", 0, "the header is not UTF-8 at byte 3" },
@@ -568,8 +569,9 @@ static const struct BrokenHeader {
     { "{\"\xf0\x9f\x98", 0, "the header is not UTF-8 at byte 2" },
     /* names */
     { "{\"\":1}", 0, "an entry's name is empty" },
-    { "{\"a\":" F32_AT(0, 8) ",\"a\":" F32_AT(8, 16) "}", 16, "the name \"a\" comes twice" },
-    { "{\"\\u0061\":" F32_AT(0, 8) ",\"a\":" F32_AT(8, 16) "}", 16, "the name \"a\" comes twice" },
+    { "{\"a\":" F32_AT(0, 8) ",\"a\":" F32_AT(8, 16) "}", 16, "the name \"a\" appears twice" },
+    { "{\"\\u0061\":" F32_AT(0, 8) ",\"a\":" F32_AT(8, 16) "}", 16,
+      "the name \"a\" appears twice" },
     { "{\"" SIXTY "1\":1}", 0,
       "entry \"" SIXTY "...\": not an object of dtype, shape and data_offsets" },
     { "{\"a\\u001b\\n\":1}", 0, "entry \"a\?\?\": not an object of dtype, shape and data_offsets" },
@@ -586,8 +588,8 @@ static const struct BrokenHeader {
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
       NO_OBJECT },
     /* types */
-    { TYPED("1"), 8, "entry \"a\": the dtype is not a text" },
-    { TYPED("null"), 8, "entry \"a\": the dtype is not a text" },
+    { TYPED("1"), 8, "entry \"a\": the dtype is not a string" },
+    { TYPED("null"), 8, "entry \"a\": the dtype is not a string" },
     { TYPED("\"F16\""), 8, NO_TYPE("F16") },
     { TYPED("\"BF16\""), 8, NO_TYPE("BF16") },
     { TYPED("\"U8\""), 8, NO_TYPE("U8") },
@@ -642,12 +644,12 @@ static const struct BrokenHeader {
     /* metadata */
     { "{\"__metadata__\":1}", 0, "__metadata__ is not an object" },
     { "{\"__metadata__\":[\"a\"]}", 0, "__metadata__ is not an object" },
-    { "{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: the value of \"a\" is not a text" },
+    { "{\"__metadata__\":{\"a\":1}}", 0, "__metadata__: the value of \"a\" is not a string" },
     { "{\"__metadata__\":{\"b\":\"\",\"a\":{}}}", 0,
-      "__metadata__: the value of \"a\" is not a text" },
+      "__metadata__: the value of \"a\" is not a string" },
     { "{\"__metadata__\":{\"a\":\"\",\"b\":\"\",\"a\":\"\"}}", 0,
-      "__metadata__: the key \"a\" comes twice" },
-    { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ comes twice" },
+      "__metadata__: the key \"a\" appears twice" },
+    { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ appears twice" },
 };
 
 START_TEST(broken_headers_are_named)

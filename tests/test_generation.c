@@ -996,7 +996,7 @@ START_TEST(a_steps_x_must_fit)
         "nn_transformer_step: x requires a gradient, and none passes through a step; call "
         "tape_recording(tape, false) before x is made",
         nn_transformer_step(state, tape_variable(tape, values, shape(2, width))));
-    assert_raises("nn_transformer_step: x holds integers, expected numbers of type Real",
+    assert_raises("nn_transformer_step: x has dtype int32, expected Real",
                   nn_transformer_step(state, nn_transformer_state_positions(state)));
     Tensor *x = tape_input(tape, values, shape(2, width));
     nn_transformer_step(state, x);

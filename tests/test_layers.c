@@ -209,7 +209,7 @@ START_TEST(senseless_configs_raise)
                   nn_layer_norm(params, "n", 0));
     assert_raises("nn_sinusoidal_positions: length is 0 and width 4, expected 1 or more",
                   nn_sinusoidal_positions(params, 0, 4));
-    assert_raises("shape: numbers of these 2 sizes would take 2^63 bytes or more",
+    assert_raises("shape: a tensor of these 2 sizes would take 2^63 bytes or more",
                   nn_sinusoidal_positions(params, (int64_t)1 << 40, (int64_t)1 << 22));
     ck_assert_int_eq(params_count(params), 0);
     end();

@@ -686,7 +686,7 @@ START_TEST(test_store_misuse)
                                integers((int32_t[1]){ 0 }, shape_scalar())));
     assert_raises("op_store_i32: columns[1] is 3, expected 0 to 2, the columns of to",
                   op_store_i32(tape, to, integers((int32_t[]){ 2, 3 }, shape(2)), from));
-    assert_raises("op_store_i32: from holds numbers of type Real, expected integers",
+    assert_raises("op_store_i32: from has dtype Real, expected int32",
                   op_store_i32(tape, to, NULL, normal_input(shape(2, 3))));
     Tensor *offsets = tape_persistent_i32(tape, shape(2)), *qkv = normal_input(shape(1, 3, 3, 2));
     tensor_write_i32(offsets, (int32_t[]){ 0, 3 });

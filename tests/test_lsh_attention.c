@@ -632,7 +632,7 @@ START_TEST(misuse_is_told)
     Tensor *lengths = tape_input_i32(tape, integers, shape(2));
     assert_raises("op_lsh_attention: query_key is NULL",
                   op_lsh_attention(tape, NULL, x, OPTIONS(0)));
-    assert_raises("op_lsh_attention: query_key holds integers, expected numbers of type Real",
+    assert_raises("op_lsh_attention: query_key has dtype int32, expected Real",
                   op_lsh_attention(tape, lengths, x, OPTIONS(0)));
     assert_raises("op_lsh_attention: query_key is [2,4,6], expected four axes, [B, N, H, D]",
                   op_lsh_attention(tape, flat, x, OPTIONS(0)));
@@ -653,7 +653,7 @@ START_TEST(misuse_is_told)
                   op_lsh_attention(tape, x, x, OPTIONS(.buckets = -2)));
     assert_raises("op_lsh_attention: key_lengths[1] is 5, expected 1 to 4, the number of keys",
                   op_lsh_attention(tape, x, x, OPTIONS(.key_lengths = lengths)));
-    assert_raises("op_lsh_attention: key_lengths holds numbers of type Real, expected integers",
+    assert_raises("op_lsh_attention: key_lengths has dtype Real, expected int32",
                   op_lsh_attention(tape, x, x, OPTIONS(.key_lengths = x)));
     tape_free(tape);
 }

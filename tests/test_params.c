@@ -364,9 +364,9 @@ START_TEST(an_unused_weight_has_no_part_in_the_norm)
     contribute(unused, numbers);
     params_zero_gradients(params);
     contribute(used, numbers);
-    assert_raises("tensor_gradient: the tensor of shape [2] has no gradient; it must want one (a "
-                  "tape_variable, a parameter, or tensor_keep on what depends on them), and a "
-                  "backward pass must have reached it",
+    assert_raises("tensor_gradient: the tensor of shape [2] has no gradient; it must require one "
+                  "(a tape_variable, a parameter, or a tensor that depends on them, with "
+                  "tensor_keep), and a backward pass must have reached it",
                   tensor_gradient(unused));
     ck_assert(clip(params, 100) == 5);
     assert_gradient(unused, zeros);

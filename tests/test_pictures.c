@@ -506,10 +506,10 @@ START_TEST(pictures_that_cannot_be_written)
 {
     begin_folder("none/picture.png");
     ImageGrid small = { 1, 1, 2, 2, noise(), .scale = 1 };
-    assert_picture_refused(small,
-                           text("cannot make a new file beside it: %s", strerror(ENOENT)).text);
+    assert_picture_refused(
+        small, text("cannot create a temporary file beside it: %s", strerror(ENOENT)).text);
     snprintf(path, sizeof path, "%s", folder);
-    assert_picture_refused(small, "exists and is not a regular file");
+    assert_picture_refused(small, "it exists and is not a regular file");
     ck_assert_int_eq(files_in_folder(false), 0);
     end_folder();
 }

@@ -526,9 +526,9 @@ START_TEST(inputs_that_want_no_gradient)
     Tensor *bias = variable(3, shape(3));
     backward(op_linear(tape, x, w, bias));
     assert_close(gradient(x), dx, 35, TOLERANCE);
-    assert_raises("tensor_gradient: the tensor of shape [3,5] has no gradient; it must want one (a "
-                  "tape_variable, a parameter, or tensor_keep on what depends on them), and a "
-                  "backward pass must have reached it",
+    assert_raises("tensor_gradient: the tensor of shape [3,5] has no gradient; it must require one "
+                  "(a tape_variable, a parameter, or a tensor that depends on them, with "
+                  "tensor_keep), and a backward pass must have reached it",
                   tensor_gradient(w));
     tape_free(tape);
 }
@@ -653,7 +653,7 @@ START_TEST(misuse_of_matmul)
         op_matmul(tape, variable(5, shape(2, 2, 128)), batch, false, false));
     assert_raises("op_matmul: a is NULL", op_matmul(tape, NULL, b, false, false));
     assert_raises("op_matmul: b is NULL", op_matmul(tape, a, NULL, false, false));
-    assert_raises("op_matmul: b holds integers, expected numbers of type Real",
+    assert_raises("op_matmul: b has dtype int32, expected Real",
                   op_matmul(tape, a, tape_input_i32(tape, &one, shape(1)), false, false));
     tape_free(tape);
 }
@@ -704,7 +704,7 @@ START_TEST(precisions_that_are_not_to_be_had)
     assert_raises("tape_set_precision: there is no precision 3",
                   tape_set_precision(tape, (Precision)3));
 #ifdef TAPEGRAD_DOUBLE
-    assert_raises("tape_set_precision: tf32 is not to be had: this library is built with double",
+    assert_raises("tape_set_precision: tf32 is not available in a double-precision build",
                   tape_set_precision(tape, PRECISION_TF32));
 #else
     if (!device_is_cuda(test_device()))

@@ -921,7 +921,7 @@ START_TEST(misuse_of_losses)
                   op_cross_entropy(tape, x, t, tape_input(tape, nans, shape(3))));
     assert_raises("op_cross_entropy: the weights of all 3 rows are 0, expected one above",
                   op_cross_entropy(tape, x, t, tape_input(tape, zeros, shape(3))));
-    assert_raises("op_cross_entropy: targets holds numbers of type Real, expected integers",
+    assert_raises("op_cross_entropy: targets has dtype Real, expected int32",
                   op_cross_entropy(tape, x, x, NULL));
     assert_raises("op_cross_entropy: logits is NULL", op_cross_entropy(tape, NULL, t, NULL));
     assert_raises("op_cross_entropy: targets is NULL", op_cross_entropy(tape, x, NULL, NULL));
@@ -964,7 +964,7 @@ START_TEST(misuse_of_embedding)
                   op_embedding(tape, variable(1, shape(5)), in));
     assert_raises("op_embedding: indices is [1,2,1,3], expected 3 axes at most: out has one more",
                   op_embedding(tape, weight, tape_input_i32(tape, indices, shape(1, 2, 1, 3))));
-    assert_raises("op_embedding: indices holds numbers of type Real, expected integers",
+    assert_raises("op_embedding: indices has dtype Real, expected int32",
                   op_embedding(tape, weight, weight));
     assert_raises("op_embedding: weight is NULL", op_embedding(tape, NULL, in));
     tape_free(tape);

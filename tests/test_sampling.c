@@ -517,7 +517,7 @@ START_TEST(misuse)
                   op_sample(tape, x, (Sampling){ .top_p = (Real)1.5 }));
     assert_raises("op_sample: top_p is nan, expected more than 0 and 1 at most, or 0 for all",
                   op_sample(tape, x, (Sampling){ .top_p = (Real)NAN }));
-    assert_raises("op_sample: logits holds integers, expected numbers of type Real",
+    assert_raises("op_sample: logits has dtype int32, expected Real",
                   op_sample(tape, op_sample(tape, x, (Sampling){ 0 }), (Sampling){ 0 }));
     assert_raises("op_sample_logistic_mixture: parameters is NULL",
                   op_sample_logistic_mixture(tape, NULL));

@@ -504,7 +504,7 @@ START_TEST(misuse_is_told)
     Tensor *lengths = tape_input_i32(tape, integers, shape(2));
     assert_raises("op_softmax_attention: query is NULL",
                   op_softmax_attention(tape, NULL, query, query, NULL, true));
-    assert_raises("op_softmax_attention: query holds integers, expected numbers of type Real",
+    assert_raises("op_softmax_attention: query has dtype int32, expected Real",
                   op_softmax_attention(tape, lengths, query, query, NULL, true));
     assert_raises("op_softmax_attention: query is [2,4,6], expected four axes, [B, N, H, D]",
                   op_softmax_attention(tape, flat, query, query, NULL, true));
@@ -536,7 +536,7 @@ START_TEST(misuse_of_key_lengths_is_told)
     Real *values = test_normal(1, 2 * 4 * 3 * 2);
     const int32_t integers[] = { 1, 4, 3, 0, 5, 1 };
     Tensor *query = tape_input(tape, values, shape(2, 4, 3, 2));
-    assert_raises("op_softmax_attention: key_lengths holds numbers of type Real, expected integers",
+    assert_raises("op_softmax_attention: key_lengths has dtype Real, expected int32",
                   op_softmax_attention(tape, query, query, query, query, true));
     assert_raises("op_softmax_attention: key_lengths has shape [3], expected [2]: one length a "
                   "sequence",

@@ -56,7 +56,7 @@ static Tensor *dot(Tape *tape, Tensor *a, Tensor *b)
 }
 
 #define GIVEN_BACK                                                                                 \
-    "was given back already: by a backward pass, which tensor_keep prevents, by tape_release or "  \
+    "was released already: by the backward pass (tensor_keep prevents that), by tape_release or "  \
     "by tape_reset"
 
 static const Real three[] = { 1, -2, 3 };
@@ -121,7 +121,7 @@ START_TEST(views_share_storage_and_gradient)
         ck_assert(tensor_gradient(x)->data[i] == 3 * six[i] * six[i]);
     tape_reset(tape);
     x = tape_input(tape, six, shape(2, 3));
-    assert_raises("tape_view: cannot show [2,3] as [4]: the numbers of elements differ",
+    assert_raises("tape_view: cannot view [2,3] as [4]: the element counts differ",
                   tape_view(tape, x, shape(4)));
     tape_free(tape);
 }
@@ -190,22 +190,22 @@ START_TEST(misuse_of_backward_is_told)
     tape_reset(tape);
     Tensor *constant = tape_input(tape, three, shape(3));
     Tensor *loss = dot(tape, constant, constant);
-    assert_raises("tape_backward: the loss depends on nothing that wants a gradient (or the tape "
-                  "was not recording)",
+    assert_raises("tape_backward: the loss depends on nothing that requires a gradient (or the "
+                  "tape was not recording)",
                   tape_backward(tape, loss));
     tape_reset(tape);
     x = tape_variable(tape, three, shape(3));
     loss = dot(tape, x, x);
     tape_backward(tape, loss);
-    assert_raises("tape_backward: this tape went backward already, and what the pass needs is "
-                  "released; call tape_reset between passes",
+    assert_raises("tape_backward: the backward pass of this tape has run already and released its "
+                  "tensors; call tape_reset between passes",
                   tape_backward(tape, loss));
     tape_reset(tape);
     x = tape_variable(tape, three, shape(3));
     Tensor *released = dot(tape, x, x);
     tape_backward(tape, dot(tape, x, x));
-    assert_raises("tape_backward_from: this tape went backward already, and what the pass needs is "
-                  "released; call tape_reset between passes",
+    assert_raises("tape_backward_from: the backward pass of this tape has run already and released "
+                  "its tensors; call tape_reset between passes",
                   tape_backward_from(tape, released, released));
     tape_reset(tape);
     x = tape_variable(tape, three, shape(3));
@@ -217,9 +217,9 @@ START_TEST(misuse_of_backward_is_told)
     tape_reset(tape);
     x = tape_variable(tape, three, shape(3));
     Tensor *unreached = square(tape, x);
-    assert_raises("tensor_gradient: the tensor of shape [3] has no gradient; it must want one (a "
-                  "tape_variable, a parameter, or tensor_keep on what depends on them), and a "
-                  "backward pass must have reached it",
+    assert_raises("tensor_gradient: the tensor of shape [3] has no gradient; it must require one "
+                  "(a tape_variable, a parameter, or a tensor that depends on them, with "
+                  "tensor_keep), and a backward pass must have reached it",
                   tensor_gradient(unreached));
     tape_free(tape);
 }
@@ -233,17 +233,14 @@ START_TEST(misuse_of_tensors_is_told)
     int32_t integer_host[3];
     Tensor *x = tape_input(tape, three, shape(3));
     Tensor *i = tape_input_i32(tape, integers, shape(3));
-    assert_raises("tensor_read: the tensor of shape [3] holds integers, expected numbers of type "
-                  "Real",
+    assert_raises("tensor_read: the tensor of shape [3] has dtype int32, expected Real",
                   tensor_read(i, host));
-    assert_raises("tensor_read_i32: the tensor of shape [3] holds numbers of type Real, expected "
-                  "integers",
+    assert_raises("tensor_read_i32: the tensor of shape [3] has dtype Real, expected int32",
                   tensor_read_i32(x, integer_host));
-    assert_raises("tensor_write: the tensor of shape [3] holds integers, expected numbers of type "
-                  "Real",
+    assert_raises("tensor_write: the tensor of shape [3] has dtype int32, expected Real",
                   tensor_write(i, host));
     assert_raises("tensor_item: the tensor has shape [3], expected one element", tensor_item(x));
-    assert_raises("square: x holds integers, expected numbers of type Real", square(tape, i));
+    assert_raises("square: x has dtype int32, expected Real", square(tape, i));
     assert_raises("square: x is NULL", square(tape, NULL));
     assert_raises("tensor_keep: the tensor is NULL", tensor_keep(NULL));
     assert_raises("tensor_gradient: the tensor is NULL", tensor_gradient(NULL));
@@ -282,9 +279,9 @@ START_TEST(shapes)
     ck_assert(!shape_equal(shape(2), shape(2, 1)));
     assert_raises("shape: 5 sizes were given, expected at most 4", shape(1, 2, 3, 4, 5));
     assert_raises("shape: size 1 is 0, expected at least 1", shape(3, 0));
-    assert_raises("shape: numbers of these 3 sizes would take 2^63 bytes or more",
+    assert_raises("shape: a tensor of these 3 sizes would take 2^63 bytes or more",
                   shape((int64_t)1 << 40, (int64_t)1 << 20, 8));
-    assert_raises("shape: numbers of these 1 sizes would take 2^63 bytes or more",
+    assert_raises("shape: a tensor of these 1 sizes would take 2^63 bytes or more",
                   shape((int64_t)((1ull << 63) / sizeof(Real))));
     assert_raises("shape_size: [2,3] has no axis 2", shape_size(shape(2, 3), 2));
     assert_raises("shape_size: [2,3] has no axis -3", shape_size(shape(2, 3), -3));
@@ -308,10 +305,9 @@ START_TEST(a_mark_gives_intermediates_back)
     begin();
     Real *values = test_normal(1, 1000);
     Tensor *x = tape_input(tape, values, shape(1000));
-    assert_raises(
-        "tape_release: the tape is recording, and a backward pass would miss what is given "
-        "back; call tape_recording(tape, false) first",
-        tape_release(tape, tape_mark(tape), x));
+    assert_raises("tape_release: the tape is recording, and a backward pass would need the "
+                  "released tensors; call tape_recording(tape, false) first",
+                  tape_release(tape, tape_mark(tape), x));
     tape_recording(tape, false);
     const size_t one = device_memory(device).current;
     for (int layer = 0; layer < 10; layer++) {
@@ -338,8 +334,8 @@ START_TEST(a_mark_keeps_what_a_pass_needs)
     TapeMark mark = tape_mark(tape);
     Tensor *x = tape_variable(tape, three, shape(3)), *loss = dot(tape, x, x);
     tape_recording(tape, false);
-    assert_raises("tape_release: something was recorded since the mark, and a backward pass would "
-                  "miss what is given back; call tape_recording(tape, false) before",
+    assert_raises("tape_release: a node was recorded since the mark, and a backward pass would "
+                  "need the released tensors; call tape_recording(tape, false) before",
                   tape_release(tape, mark, loss));
     tape_backward(tape, loss);
     ck_assert(tensor_gradient(x)->data[1] == -4);

@@ -144,13 +144,13 @@ static bool write_file(Writer *writer)
     sprintf(writer->temporary, "%s.XXXXXX", writer->path);
     int descriptor = mkstemp(writer->temporary);
     if (descriptor < 0)
-        return fail(writer, "cannot make a new file beside it");
+        return fail(writer, "cannot create a temporary file beside it");
     mode_t mask = umask(0);
     umask(mask);
     bool good = fchmod(descriptor, 0666 & ~mask) == 0; /* mkstemp creates it with 0600 */
     writer->stream = good ? fdopen(descriptor, "wb") : NULL;
     if (writer->stream == NULL) {
-        fail(writer, "cannot make a new file beside it");
+        fail(writer, "cannot create a temporary file beside it");
         close(descriptor);
         unlink(writer->temporary);
         return false;
@@ -178,7 +178,7 @@ bool image_write_png(const char *path, ImageGrid grid, Sentence *sentence)
                               (long long)grid.margin, LONGEST_SIDE);
     struct stat status;
     if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-        return sentence_write(sentence, "%s: exists and is not a regular file", path);
+        return sentence_write(sentence, "%s: it exists and is not a regular file", path);
     Writer writer = {
         .path = path, .grid = grid, .sentence = sentence, .height = height, .width = width
     };
