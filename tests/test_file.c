@@ -513,8 +513,10 @@ START_TEST(requests_that_are_refused)
     }
     const FileMetadata twice[] = { { "b", "1" }, { "a", "2" }, { "b", "3" } };
     assert_save_refused(NULL, 0, twice, 3, "the metadata's key \"b\" appears twice");
-    assert_save_refused(NULL, -1, NULL, 0, "there are -1 entries and 0 texts, expected 0 or more");
-    assert_save_refused(NULL, 0, NULL, -2, "there are 0 entries and -2 texts, expected 0 or more");
+    assert_save_refused(NULL, -1, NULL, 0,
+                        "there are -1 entries and 0 metadata strings, expected 0 or more");
+    assert_save_refused(NULL, 0, NULL, -2,
+                        "there are 0 entries and -2 metadata strings, expected 0 or more");
     const FileMetadata none[] = { { "b", NULL } };
     assert_save_refused(NULL, 0, none, 1, "a key or value of the metadata is NULL");
     const FileMetadata bytes[] = { { "b", "\x80" } };
