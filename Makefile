@@ -65,7 +65,7 @@ THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
 LIBS     := -ldnnl -lcjson -lm
 
 # CUDA's own sources, compiled by nvcc for these architectures and later ones, or for the CPU.
-CUDA_SOURCES := $(wildcard $(addsuffix /*.cu,tensor autograd ops nn nn/generation optim))
+CUDA_SOURCES := $(shell find tensor autograd ops nn optim -name '*.cu')
 NVCC_ARCHS   := $(or $(GPUS),80 90)
 NVCC_WARNINGS := -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow
 PDL          := no
@@ -95,7 +95,7 @@ endif
 
 HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h
 CONFIG   := $(BUILD)/include/tensor/config.h
-SOURCES  := $(wildcard $(addsuffix /*.c,tensor autograd ops nn nn/generation optim))
+SOURCES  := $(shell find tensor autograd ops nn optim -name '*.c')
 SOURCES  := $(if $(filter no,$(CUDA)),$(filter-out %/cuda.c %_cuda.c,$(SOURCES)),$(SOURCES))
 OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a

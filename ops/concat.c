@@ -3,7 +3,7 @@
  * b has b_rows rows: outer, or fewer where it lacks leading axes and is repeated.
  * Backward, g = dL/dout:
  *   da[o] <- g[o, 0 .. na - 1]     db[o mod b_rows] <- g[o, na .. na + nb - 1], summed over repeats */
-#include "ops/elementwise.h"
+#include "ops/elementwise/broadcast.h"
 #include "ops/layout.h"
 
 typedef struct Concat {

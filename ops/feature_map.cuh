@@ -2,6 +2,7 @@
 #ifndef TAPEGRAD_OPS_FEATURE_MAP_CUH
 #define TAPEGRAD_OPS_FEATURE_MAP_CUH
 
+#include "ops/elementwise/unary_functions.h"
 #include "ops/ops.h"
 #include "tensor/kernel.cuh"
 
@@ -30,9 +31,9 @@ template <typename T = Real> __device__ static inline Real phi(FeatureMap map, R
         return x > 0 ? above : below;
     }
     case FEATURES_RELU:
-        return x < 0 ? (Real)0 : x;
+        return relu(x);
     case FEATURES_SOFTPLUS:
-        return (x < 0 ? 0 : x) + log1p(exp(x < 0 ? x : -x));
+        return softplus(x);
     default:
         return x;
     }
@@ -44,9 +45,9 @@ __device__ static inline Real phi_slope(FeatureMap map, Real x)
     case FEATURES_ELU_PLUS_ONE:
         return exp(x > 0 ? (Real)0 : x);
     case FEATURES_RELU:
-        return x > 0 ? (Real)1 : (Real)0;
+        return relu_gradient(1, x);
     case FEATURES_SOFTPLUS:
-        return 1 / (1 + exp(-x));
+        return softplus_gradient(1, x);
     default:
         return 1;
     }

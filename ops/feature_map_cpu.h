@@ -2,6 +2,7 @@
 #ifndef TAPEGRAD_OPS_FEATURE_MAP_CPU_H
 #define TAPEGRAD_OPS_FEATURE_MAP_CPU_H
 
+#include "ops/elementwise/unary_functions.h"
 #include "ops/internal.h"
 #include "ops/vectors.h"
 
@@ -72,11 +73,11 @@ ALWAYS_INLINE Vector phi(FeatureMap features, Vector x)
     }
 }
 
-/* max(x, 0) + ln(1 + e^-|x|), in place */
+/* In place. */
 static inline void softplus_row(Real *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        x[i] = (x[i] < 0 ? 0 : x[i]) + real_log1p(real_exp(x[i] < 0 ? x[i] : -x[i]));
+        x[i] = softplus(x[i]);
 }
 
 #endif

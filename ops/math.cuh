@@ -34,5 +34,13 @@ MATH_FUNCTION Real real_erf(Real x)
 {
     return erf(x);
 }
+MATH_FUNCTION Real real_sigmoid(Real x)
+{
+    return 1 / (1 + exp(-x));
+}
+MATH_FUNCTION Real real_times_sigmoid(Real factor, Real x)
+{
+    return factor / (1 + exp(-x));
+}
 
 #endif

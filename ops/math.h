@@ -184,4 +184,11 @@ MATH_FUNCTION Real real_erf(Real x)
 }
 
 #endif
+
+/* factor / (1 + e^-x); on CUDA it is one division. */
+MATH_FUNCTION Real real_times_sigmoid(Real factor, Real x)
+{
+    return factor * real_sigmoid(x);
+}
+
 #endif

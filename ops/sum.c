@@ -4,7 +4,7 @@
  *   dx[r, c] <- f g[r]
  * out and g are in Real, however x is stored. The sums are made in an order that the number of
  * threads does not change, on the CPU in double precision. */
-#include "ops/elementwise.h"
+#include "ops/elementwise/broadcast.h"
 
 /* How many Reals of scratch memory sum_forward wants. */
 static int64_t sum_scratch_cpu(int64_t rows, int64_t columns)

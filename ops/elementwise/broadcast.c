@@ -1,4 +1,4 @@
-#include "ops/elementwise.h"
+#include "ops/elementwise/broadcast.h"
 
 Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b)
 {

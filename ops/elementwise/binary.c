@@ -1,0 +1,99 @@
+/* The binary operations on the CPU: for every row of binary_functions.h a loop per formula and
+ * op_NAME. */
+#include "ops/elementwise/broadcast.h"
+
+enum Side { FROM_A, FROM_B };
+
+/* a_i and b_i are element i of the block's contiguous elements. */
+#define FORWARD(op, f)                                                                             \
+    static void op##_forward_cpu(Real *out, const Real *a, int64_t na, const Real *b, int64_t nb,  \
+                                 int64_t n)                                                        \
+    {                                                                                              \
+        PARALLEL_BLOCKS(start, n) {                                                                \
+            Real buffer[BLOCK];                                                                    \
+            const int64_t count = block_count(start, n);                                           \
+            const Real *a_here = repeated(buffer, a, na, start, count);                            \
+            const Real *b_here = repeated(buffer, b, nb, start, count);                            \
+            PRAGMA(omp simd)                                                                       \
+            for (int64_t i = 0; i < count; i++)                                                    \
+                out[start + i] = f(a_here[i], b_here[i]);                                          \
+        }                                                                                          \
+    }
+
+/* dx [n] <- f_gradient(dout, out, y), dout and out [n], y [m] repeated */
+#define BACKWARD(op, side, f_gradient)                                                             \
+    static void op##_backward_##side##_cpu(Real *dx, bool accumulate, const Real *dout,            \
+                                           const Real *out, const Real *y, int64_t m, int64_t n)   \
+    {                                                                                              \
+        PARALLEL_BLOCKS(start, n) {                                                                \
+            Real buffer[BLOCK];                                                                    \
+            const int64_t count = block_count(start, n);                                           \
+            const Real *y_here = repeated(buffer, y, m, start, count);                             \
+            PRAGMA(omp simd)                                                                       \
+            for (int64_t i = 0; i < count; i++)                                                    \
+                contribute(&dx[start + i], accumulate,                                             \
+                           f_gradient(dout[start + i], out[start + i], y_here[i]));                \
+        }                                                                                          \
+    }
+
+#define CONTRIBUTE(op, side, input, from)                                                          \
+    do {                                                                                           \
+        Tensor *x = node->inputs[input], *y = node->inputs[from], *out = node->outputs[0];         \
+        const int64_t n = tensor_count(out);                                                       \
+        Broadcast dx = broadcast_begin(node, x, n);                                                \
+        if (dx.data)                                                                               \
+            DEVICE_CALL(x, op##_backward_##side,                                                   \
+                        (dx.data, dx.accumulate, tape_upstream(node, 0), out->data, y->data,       \
+                         tensor_count(y), n));                                                     \
+        broadcast_end(node, x, dx);                                                                \
+    } while (0)
+
+#define OPERATION(op)                                                                              \
+    Tensor *op_##op(Tape *tape, Tensor *a, Tensor *b)                                              \
+    {                                                                                              \
+        tape_use(tape, "op_" #op ": a", a);                                                        \
+        tape_use(tape, "op_" #op ": b", b);                                                        \
+        cast_alike(tape, &a, &b);                                                                  \
+        Tensor *out = tape_tensor_of(tape, a->type, broadcast_shape(tape, "op_" #op, a, b));       \
+        DEVICE_CALL(                                                                               \
+            out, op##_forward,                                                                     \
+            (out->data, a->data, tensor_count(a), b->data, tensor_count(b), tensor_count(out)));   \
+        tape_record(tape, (Node){ .name = "op_" #op,                                               \
+                                  .backward = op##_backward,                                       \
+                                  .inputs = { a, b },                                              \
+                                  .outputs = { out } });                                           \
+        return out;                                                                                \
+    }
+
+#define BINARY(op, f, a_gradient, a_from, b_gradient, b_from)                                      \
+    FORWARD(op, f)                                                                                 \
+    BACKWARD(op, a, a_gradient)                                                                    \
+    BACKWARD(op, b, b_gradient)                                                                    \
+    static void op##_backward(Node *node)                                                          \
+    {                                                                                              \
+        CONTRIBUTE(op, a, FROM_A, a_from);                                                         \
+        CONTRIBUTE(op, b, FROM_B, b_from);                                                         \
+    }                                                                                              \
+    OPERATION(op)
+
+/* dx <- derivative sum dout, over the repeats of x */
+static void contribute_linear(Node *node, enum Side side, Real derivative)
+{
+    Tensor *x = node->inputs[side];
+    Gradient dx = tape_contribution(node, x); /* [m] */
+    int64_t m = tensor_count(x), n = tensor_count(node->outputs[0]);
+    if (dx.data)
+        sum_repeats(node->tape, x, dx.data, dx.accumulate, derivative, tape_upstream(node, 0),
+                    n / m, m);
+}
+
+#define BINARY_LINEAR(op, f, da, db)                                                               \
+    FORWARD(op, f)                                                                                 \
+    static void op##_backward(Node *node)                                                          \
+    {                                                                                              \
+        contribute_linear(node, FROM_A, da);                                                       \
+        contribute_linear(node, FROM_B, db);                                                       \
+    }                                                                                              \
+    OPERATION(op)
+
+#include "ops/elementwise/binary_functions.h"

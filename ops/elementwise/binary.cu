@@ -1,0 +1,39 @@
+/* The binary operations on CUDA: for every row of binary_functions.h a kernel per formula, of every
+ * dtype. A gradient that does not use out does not load it. */
+#include "ops/map.cuh"
+
+#define FORWARD(op, f)                                                                             \
+    struct op##_of {                                                                               \
+        __device__ Real operator()(Real a, Real b) const                                           \
+        {                                                                                          \
+            return f(a, b);                                                                        \
+        }                                                                                          \
+    };                                                                                             \
+    extern "C" void op##_forward_cuda(Real *out, const Real *a, int64_t na, const Real *b,         \
+                                      int64_t nb, int64_t n)                                       \
+    {                                                                                              \
+        map(op##_of(), out, false, n, Repeated{ a, na }, Repeated{ b, nb });                       \
+    }
+
+#define BACKWARD(op, side, f_gradient)                                                             \
+    struct op##_gradient_of_##side {                                                               \
+        __device__ Real operator()(Real dout, Real out, Real y) const                              \
+        {                                                                                          \
+            return f_gradient(dout, out, y);                                                       \
+        }                                                                                          \
+    };                                                                                             \
+    extern "C" void op##_backward_##side##_cuda(Real *dx, bool accumulate, const Real *dout,       \
+                                                const Real *out, const Real *y, int64_t m,         \
+                                                int64_t n)                                         \
+    {                                                                                              \
+        map(op##_gradient_of_##side(), dx, accumulate, n, dout, out, Repeated{ y, m });            \
+    }
+
+#define BINARY(op, f, a_gradient, a_from, b_gradient, b_from)                                      \
+    FORWARD(op, f)                                                                                 \
+    BACKWARD(op, a, a_gradient)                                                                    \
+    BACKWARD(op, b, b_gradient)
+
+#define BINARY_LINEAR(op, f, da, db) FORWARD(op, f)
+
+#include "ops/elementwise/binary_functions.h"

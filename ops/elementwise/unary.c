@@ -1,0 +1,76 @@
+/* The unary operations on the CPU: for every row of unary_functions.h two loops and op_NAME. */
+#include "ops/internal.h"
+
+enum Saved { FROM_X, FROM_OUT };
+
+/* The tensor that the gradient is computed from. */
+static const Real *saved_values(const Node *node, enum Saved saved)
+{
+    return saved == FROM_X ? node->inputs[0]->data : node->outputs[0]->data;
+}
+
+#define UNARY(op, f, f_gradient, saved)                                                            \
+    static void op##_forward_cpu(Real *out, const Real *x, int64_t n)                              \
+    {                                                                                              \
+        PARALLEL_FOR(i, n)                                                                         \
+            out[i] = f(x[i]);                                                                      \
+    }                                                                                              \
+    static void op##_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *y,      \
+                                  int64_t n)                                                       \
+    {                                                                                              \
+        PARALLEL_FOR(i, n)                                                                         \
+            contribute(&dx[i], accumulate, f_gradient(dout[i], y[i]));                             \
+    }                                                                                              \
+    static void op##_backward(Node *node)                                                          \
+    {                                                                                              \
+        Tensor *x = node->inputs[0];                                                               \
+        Gradient dx = tape_contribution(node, x);                                                  \
+        DEVICE_CALL(x, op##_backward,                                                              \
+                    (dx.data, dx.accumulate, tape_upstream(node, 0), saved_values(node, saved),    \
+                     tensor_count(x)));                                                            \
+    }                                                                                              \
+    Tensor *op_##op(Tape *tape, Tensor *x)                                                         \
+    {                                                                                              \
+        tape_use(tape, "op_" #op ": x", x);                                                        \
+        Tensor *out = tape_tensor_of(tape, x->type, x->shape);                                     \
+        DEVICE_CALL(x, op##_forward, (out->data, x->data, tensor_count(x)));                       \
+        tape_record(tape, (Node){ .name = "op_" #op,                                               \
+                                  .backward = op##_backward,                                       \
+                                  .inputs = { x },                                                 \
+                                  .outputs = { out } });                                           \
+        return out;                                                                                \
+    }
+
+#define UNARY_CONSTANT(op, f, f_gradient)                                                          \
+    static void op##_forward_cpu(Real *out, const Real *x, Real c, int64_t n)                      \
+    {                                                                                              \
+        PARALLEL_FOR(i, n)                                                                         \
+            out[i] = f(x[i], c);                                                                   \
+    }                                                                                              \
+    static void op##_backward_cpu(Real *dx, bool accumulate, const Real *dout, Real c, int64_t n)  \
+    {                                                                                              \
+        PARALLEL_FOR(i, n)                                                                         \
+            contribute(&dx[i], accumulate, f_gradient(dout[i], c));                                \
+    }                                                                                              \
+    static void op##_backward(Node *node)                                                          \
+    {                                                                                              \
+        Tensor *x = node->inputs[0];                                                               \
+        const Real *c = node->saved;                                                               \
+        Gradient dx = tape_contribution(node, x);                                                  \
+        DEVICE_CALL(x, op##_backward,                                                              \
+                    (dx.data, dx.accumulate, tape_upstream(node, 0), *c, tensor_count(x)));        \
+    }                                                                                              \
+    Tensor *op_##op(Tape *tape, Tensor *x, Real c)                                                 \
+    {                                                                                              \
+        tape_use(tape, "op_" #op ": x", x);                                                        \
+        Tensor *out = tape_tensor_of(tape, x->type, x->shape);                                     \
+        DEVICE_CALL(x, op##_forward, (out->data, x->data, c, tensor_count(x)));                    \
+        tape_record(tape, (Node){ .name = "op_" #op,                                               \
+                                  .backward = op##_backward,                                       \
+                                  .inputs = { x },                                                 \
+                                  .outputs = { out },                                              \
+                                  .saved = tape_save(tape, &c, sizeof c) });                       \
+        return out;                                                                                \
+    }
+
+#include "ops/elementwise/unary_functions.h"

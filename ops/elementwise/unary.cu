@@ -1,0 +1,52 @@
+/* The unary operations on CUDA: for every row of unary_functions.h two kernels of every dtype. */
+#include "ops/map.cuh"
+
+#define UNARY(op, f, f_gradient, saved)                                                            \
+    struct op##_of_x {                                                                             \
+        __device__ Real operator()(Real x) const                                                   \
+        {                                                                                          \
+            return f(x);                                                                           \
+        }                                                                                          \
+    };                                                                                             \
+    struct op##_gradient_of {                                                                      \
+        __device__ Real operator()(Real dout, Real y) const                                        \
+        {                                                                                          \
+            return f_gradient(dout, y);                                                            \
+        }                                                                                          \
+    };                                                                                             \
+    extern "C" void op##_forward_cuda(Real *out, const Real *x, int64_t n)                         \
+    {                                                                                              \
+        map(op##_of_x(), out, false, n, x);                                                        \
+    }                                                                                              \
+    extern "C" void op##_backward_cuda(Real *dx, bool accumulate, const Real *dout, const Real *y, \
+                                       int64_t n)                                                  \
+    {                                                                                              \
+        map(op##_gradient_of(), dx, accumulate, n, dout, y);                                       \
+    }
+
+#define UNARY_CONSTANT(op, f, f_gradient)                                                          \
+    struct op##_of_x {                                                                             \
+        Real c;                                                                                    \
+        __device__ Real operator()(Real x) const                                                   \
+        {                                                                                          \
+            return f(x, c);                                                                        \
+        }                                                                                          \
+    };                                                                                             \
+    struct op##_gradient_of {                                                                      \
+        Real c;                                                                                    \
+        __device__ Real operator()(Real dout) const                                                \
+        {                                                                                          \
+            return f_gradient(dout, c);                                                            \
+        }                                                                                          \
+    };                                                                                             \
+    extern "C" void op##_forward_cuda(Real *out, const Real *x, Real c, int64_t n)                 \
+    {                                                                                              \
+        map(op##_of_x{ c }, out, false, n, x);                                                     \
+    }                                                                                              \
+    extern "C" void op##_backward_cuda(Real *dx, bool accumulate, const Real *dout, Real c,        \
+                                       int64_t n)                                                  \
+    {                                                                                              \
+        map(op##_gradient_of{ c }, dx, accumulate, n, dout);                                       \
+    }
+
+#include "ops/elementwise/unary_functions.h"
