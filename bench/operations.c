@@ -2,6 +2,7 @@
  * GFLOP/s of its arithmetic, the others in GB/s of the bytes that a perfect kernel would move (each
  * input read once, each output written once). */
 #include "bench/limits.h"
+#include "tests/operation_table.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,61 +35,9 @@ static Tensor *run_linear(Tape *tape, const Inputs *in)
 {
     return op_linear(tape, in->x, in->weight, in->bias);
 }
-static Tensor *run_add(Tape *tape, const Inputs *in)
-{
-    return op_add(tape, in->x, in->y);
-}
 static Tensor *run_add_row(Tape *tape, const Inputs *in)
 {
     return op_add(tape, in->x, in->row);
-}
-static Tensor *run_multiply(Tape *tape, const Inputs *in)
-{
-    return op_multiply(tape, in->x, in->y);
-}
-static Tensor *run_divide(Tape *tape, const Inputs *in)
-{
-    return op_divide(tape, in->x, in->positive);
-}
-static Tensor *run_exp(Tape *tape, const Inputs *in)
-{
-    return op_exp(tape, in->x);
-}
-static Tensor *run_log(Tape *tape, const Inputs *in)
-{
-    return op_log(tape, in->positive);
-}
-static Tensor *run_tanh(Tape *tape, const Inputs *in)
-{
-    return op_tanh(tape, in->x);
-}
-static Tensor *run_sigmoid(Tape *tape, const Inputs *in)
-{
-    return op_sigmoid(tape, in->x);
-}
-static Tensor *run_relu(Tape *tape, const Inputs *in)
-{
-    return op_relu(tape, in->x);
-}
-static Tensor *run_gelu(Tape *tape, const Inputs *in)
-{
-    return op_gelu(tape, in->x);
-}
-static Tensor *run_gelu_tanh(Tape *tape, const Inputs *in)
-{
-    return op_gelu_tanh(tape, in->x);
-}
-static Tensor *run_elu_plus_one(Tape *tape, const Inputs *in)
-{
-    return op_elu_plus_one(tape, in->x);
-}
-static Tensor *run_softplus(Tape *tape, const Inputs *in)
-{
-    return op_softplus(tape, in->x);
-}
-static Tensor *run_squared_relu(Tape *tape, const Inputs *in)
-{
-    return op_squared_relu(tape, in->x);
 }
 static Tensor *run_polynomial_features(Tape *tape, const Inputs *in)
 {
@@ -178,20 +127,7 @@ static const Row rows[] = {
     { "causal_linear_attention", run_causal_linear, 4.0 * HEAD_DIM, 14.0 * HEAD_DIM, 0, 0 },
     { "linear_attention", run_linear_attention, 4.0 * HEAD_DIM, 14.0 * HEAD_DIM, 0, 0 },
     { "softmax_attention (causal)", run_softmax_attention, 2.0 * POSITIONS, 7.0 * POSITIONS, 0, 0 },
-    { "add", run_add, 0, 0, 3, 6 },
     { "add (a row)", run_add_row, 0, 0, 2, 5 },
-    { "multiply", run_multiply, 0, 0, 3, 9 },
-    { "divide", run_divide, 0, 0, 3, 9 },
-    { "exp", run_exp, 0, 0, 2, 5 },
-    { "log", run_log, 0, 0, 2, 5 },
-    { "tanh", run_tanh, 0, 0, 2, 5 },
-    { "sigmoid", run_sigmoid, 0, 0, 2, 5 },
-    { "relu", run_relu, 0, 0, 2, 5 },
-    { "gelu", run_gelu, 0, 0, 2, 5 },
-    { "gelu_tanh", run_gelu_tanh, 0, 0, 2, 5 },
-    { "elu_plus_one", run_elu_plus_one, 0, 0, 2, 5 },
-    { "softplus", run_softplus, 0, 0, 2, 5 },
-    { "squared_relu", run_squared_relu, 0, 0, 2, 5 },
     { "polynomial_features", run_polynomial_features, 0, 0, 1 + (double)POLYNOMIAL / HEAD_DIM,
       3 + 2 * (double)POLYNOMIAL / HEAD_DIM },
     { "softmax", run_softmax, 0, 0, 2, 5 },
@@ -214,13 +150,26 @@ typedef struct Case {
     Inputs *inputs;
     double elements;
     const Row *row;
+    const Unary *unary;   /* NULL, or the row of tests/operation_table.h to run instead */
+    const Binary *binary; /* likewise */
     bool backward;
 } Case;
+
+static Tensor *run_forward(const Case *c)
+{
+    const Inputs *in = c->inputs;
+    if (c->unary)
+        return c->unary->operation(c->tape, c->unary->domain == POSITIVE ? in->positive : in->x);
+    if (c->binary)
+        return c->binary->operation(c->tape, in->x,
+                                    c->binary->domain == POSITIVE ? in->positive : in->y);
+    return c->row->operation(c->tape, in);
+}
 
 static void run_case(void *context)
 {
     Case *c = context;
-    Tensor *out = c->row->operation(c->tape, c->inputs);
+    Tensor *out = run_forward(c);
     if (c->backward)
         tape_backward_from(c->tape, out, out);
     params_zero_gradients(c->params);
@@ -248,6 +197,26 @@ static void measure(BenchOptions *options, Case c, double peak, double bandwidth
            rate[0], arithmetic ? "GFLOP/s" : "GB/s   ", share[0], ms[1], rate[1],
            arithmetic ? "GFLOP/s" : "GB/s   ", share[1]);
     fflush(stdout);
+}
+
+/* The rows above, then those of tests/operation_table.h, whose names lose their "op_". */
+static void measure_all(BenchOptions *options, Case c, Limits limits)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        c.row = &rows[i];
+        measure(options, c, limits.gflops, limits.gbytes);
+    }
+    for (int i = 0; i < BINARIES; i++) {
+        c.binary = &binaries[i];
+        c.row = &(Row){ c.binary->name + strlen("op_"), NULL, 0, 0, 3, c.binary->passes };
+        measure(options, c, limits.gflops, limits.gbytes);
+    }
+    c.binary = NULL;
+    for (int i = 0; i < UNARIES; i++) {
+        c.unary = &unaries[i];
+        c.row = &(Row){ c.unary->name + strlen("op_"), NULL, 0, 0, 2, 5 };
+        measure(options, c, limits.gflops, limits.gbytes);
+    }
 }
 
 static Tensor *normal(Params *params, const char *name, Shape size)
@@ -297,9 +266,7 @@ int main(int argc, char **argv)
     printf("%-28s %-37s forward+backward\n", "", "forward");
     bench_record(&options, "\"name\": \"machine\", \"gflops\": %.5g, \"gbytes_per_second\": %.5g",
                  limits.gflops, limits.gbytes);
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        measure(&options, (Case){ tape, params, &in, (double)count * WIDTH, &rows[i], false },
-                limits.gflops, limits.gbytes);
+    measure_all(&options, (Case){ tape, params, &in, .elements = (double)count * WIDTH }, limits);
     bench_end(&options);
     tape_free(tape);
     params_free(params);

@@ -1,4 +1,5 @@
 /* Operations on numbers one by one: values, gradients, broadcasting, misuse. */
+#include "tests/operation_table.h"
 #include "tests/support.h"
 
 #include <math.h>
@@ -13,96 +14,36 @@ static void begin(void)
 }
 
 /* -------------------------------------------------------------------------- one input, one output */
-typedef Tensor *UnaryOperation(Tape *tape, Tensor *x);
-
-static double sigmoid(double x)
+static void check_unary(const char *what, const Unary *unary, const Real *x, const Real *actual,
+                        double (*exact)(double x), int count)
 {
-    return 1 / (1 + exp(-x));
-}
-static double relu(double x)
-{
-    return x > 0 ? x : 0;
-}
-static double gelu(double x)
-{
-    return x * (1 + erf(x / sqrt(2))) / 2;
-}
-static double gelu_tanh(double x)
-{
-    return x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))) / 2;
-}
-static double elu(double x)
-{
-    return x > 0 ? x : expm1(x);
-}
-static double elu_plus_one(double x)
-{
-    return x > 0 ? x + 1 : exp(x);
-}
-static double softplus(double x)
-{
-    return log1p(exp(x));
-}
-static double squared_relu(double x)
-{
-    return x > 0 ? x * x : 0;
-}
-static double scaled(double x)
-{
-    return -2.5 * x;
-}
-static double shifted(double x)
-{
-    return x + 0.75;
-}
-static Tensor *op_scaled(Tape *on, Tensor *x)
-{
-    return op_scale(on, x, (Real)-2.5);
-}
-static Tensor *op_shifted(Tape *on, Tensor *x)
-{
-    return op_add_scalar(on, x, (Real)0.75);
+    const double tolerance = sizeof(Real) == 4 ? unary->tolerance : 1e-15;
+    for (int i = 0; i < count; i++) {
+        double expected = exact((double)x[i]);
+        if (!(fabs((double)actual[i] - expected) <= tolerance * fmax(1, fabs(expected))))
+            ck_abort_msg("%s: %s at %.9g is %.9g, expected %.9g", unary->name, what, (double)x[i],
+                         (double)actual[i], expected);
+    }
 }
 
-static const struct Unary {
-    const char *name;
-    UnaryOperation *operation;
-    double (*exact)(double x);
-    enum { ANY, POSITIVE, KINKED } domain; /* takes positive numbers only; has a kink at 0 */
-} unaries[] = {
-    { "op_exp", op_exp, exp, ANY },
-    { "op_log", op_log, log, POSITIVE },
-    { "op_tanh", op_tanh, tanh, ANY },
-    { "op_sigmoid", op_sigmoid, sigmoid, ANY },
-    { "op_relu", op_relu, relu, KINKED },
-    { "op_gelu", op_gelu, gelu, ANY },
-    { "op_gelu_tanh", op_gelu_tanh, gelu_tanh, ANY },
-    { "op_elu", op_elu, elu, ANY },
-    { "op_elu_plus_one", op_elu_plus_one, elu_plus_one, ANY },
-    { "op_softplus", op_softplus, softplus, ANY },
-    { "op_squared_relu", op_squared_relu, squared_relu, KINKED },
-    { "op_scale", op_scaled, scaled, ANY },
-    { "op_add_scalar", op_shifted, shifted, ANY },
-};
-enum { UNARIES = sizeof unaries / sizeof *unaries };
-
-START_TEST(test_unary_values)
+START_TEST(test_unary_values_and_derivatives)
 {
     enum { COUNT = 40001 }; /* enough for threads, and ragged */
-    const double tolerance = sizeof(Real) == 4 ? 4e-7 : 1e-15;
-    static Real x[COUNT];
+    static Real x[COUNT], ones[COUNT];
     begin();
     for (int u = 0; u < UNARIES; u++) {
-        for (int i = 0; i < COUNT; i++)
+        for (int i = 0; i < COUNT; i++) {
             x[i] =
                 unaries[u].domain == POSITIVE ? (Real)(i + 1) / 1000 : (Real)(i - COUNT / 2) / 2500;
-        Real *out = test_values(unaries[u].operation(tape, tape_input(tape, x, shape(COUNT))));
-        for (int i = 0; i < COUNT; i++) {
-            double exact = unaries[u].exact((double)x[i]);
-            if (!(fabs((double)out[i] - exact) <= tolerance * fmax(1, fabs(exact))))
-                ck_abort_msg("%s(%.9g) is %.9g, expected %.9g", unaries[u].name, (double)x[i],
-                             (double)out[i], exact);
+            ones[i] = 1;
         }
+        Tensor *variable = tape_variable(tape, x, shape(COUNT));
+        Tensor *out = tensor_keep(unaries[u].operation(tape, variable));
+        tape_backward_from(tape, out, tape_input(tape, ones, shape(COUNT)));
+        check_unary("the value", &unaries[u], x, test_values(out), unaries[u].exact, COUNT);
+        check_unary("the derivative", &unaries[u], x, test_values(tensor_gradient(variable)),
+                    unaries[u].derivative, COUNT);
+        tape_reset(tape);
     }
     tape_free(tape);
 }
@@ -112,7 +53,7 @@ END_TEST
  * none, so that differences across it are right. */
 static Tensor *unary_function(Tape *on, Tensor *const *inputs, void *context)
 {
-    const struct Unary *unary = context;
+    const Unary *unary = context;
     Tensor *x = inputs[0];
     if (unary->domain == POSITIVE)
         x = op_add_scalar(on, op_multiply(on, x, x), (Real)0.5);
@@ -199,7 +140,7 @@ START_TEST(test_extremes)
 {
     const Real x[] = { -INFINITY, -1000, 0, 1000, INFINITY };
     const struct {
-        UnaryOperation *operation;
+        Tensor *(*operation)(Tape *tape, Tensor *x);
         Real out[5];
     } cases[] = {
         { op_exp, { 0, 0, 1, INFINITY, INFINITY } },
@@ -234,7 +175,7 @@ END_TEST
 START_TEST(test_gelus_far_out)
 {
     const Real x[] = { (Real)-3e38, (Real)-1e20, -100, 100, (Real)1e20, (Real)3e38 };
-    UnaryOperation *const gelus[] = { op_gelu, op_gelu_tanh };
+    Tensor *(*const gelus[])(Tape * tape, Tensor * x) = { op_gelu, op_gelu_tanh };
     begin();
     for (int g = 0; g < 2; g++) {
         Tensor *input = tape_variable(tape, x, shape(6));
@@ -266,37 +207,6 @@ START_TEST(test_relu_at_zero)
 END_TEST
 
 /* --------------------------------------------------------------------------- two inputs, broadcast */
-typedef Tensor *BinaryOperation(Tape *tape, Tensor *a, Tensor *b);
-
-static double sum(double a, double b)
-{
-    return a + b;
-}
-static double difference(double a, double b)
-{
-    return a - b;
-}
-static double product(double a, double b)
-{
-    return a * b;
-}
-static double quotient(double a, double b)
-{
-    return a / b;
-}
-
-static const struct Binary {
-    const char *name;
-    BinaryOperation *operation;
-    double (*exact)(double a, double b);
-} binaries[] = {
-    { "op_add", op_add, sum },
-    { "op_subtract", op_subtract, difference },
-    { "op_multiply", op_multiply, product },
-    { "op_divide", op_divide, quotient },
-};
-enum { BINARIES = sizeof binaries / sizeof *binaries };
-
 static void check_binary_values(Shape a_shape, Shape b_shape)
 {
     int64_t na = shape_count(a_shape), nb = shape_count(b_shape), n = na > nb ? na : nb;
@@ -345,10 +255,46 @@ START_TEST(test_binary_values)
 }
 END_TEST
 
+/* b > 0 where the operation asks for it */
+static void check_binary_derivatives(const Binary *binary, const Real *a, const Real *b, int count)
+{
+    const double tolerance = sizeof(Real) == 4 ? 4e-7 : 1e-15;
+    Tensor *inputs[2] = { tape_variable(tape, a, shape(count)),
+                          tape_variable(tape, b, shape(count)) };
+    Real *upstream = test_normal(3, count);
+    Tensor *out = binary->operation(tape, inputs[0], inputs[1]);
+    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
+    for (int side = 0; side < 2; side++) {
+        Real *dx = test_values(tensor_gradient(inputs[side]));
+        for (int i = 0; i < count; i++) {
+            double exact =
+                (double)upstream[i] * binary->derivatives[side]((double)a[i], (double)b[i]);
+            if (!(fabs((double)dx[i] - exact) <= tolerance * fabs(exact)))
+                ck_abort_msg("%s: gradient %d at (%.9g, %.9g) is %.9g, expected %.9g", binary->name,
+                             side, (double)a[i], (double)b[i], (double)dx[i], exact);
+        }
+    }
+    tape_reset(tape);
+}
+
+START_TEST(test_binary_derivatives)
+{
+    enum { COUNT = 3001 };
+    begin();
+    for (int o = 0; o < BINARIES; o++) {
+        Real *a = test_normal(1, COUNT), *b = test_normal(2, COUNT);
+        for (int i = 0; i < COUNT && binaries[o].domain == POSITIVE; i++)
+            b[i] = b[i] * b[i] + (Real)0.01;
+        check_binary_derivatives(&binaries[o], a, b, COUNT);
+    }
+    tape_free(tape);
+}
+END_TEST
+
 /* b^2 + 1/2 in the place of b, so that op_divide keeps away from 0 */
 static Tensor *binary_function(Tape *on, Tensor *const *inputs, void *context)
 {
-    const struct Binary *binary = context;
+    const Binary *binary = context;
     Tensor *b = op_add_scalar(on, op_multiply(on, inputs[1], inputs[1]), (Real)0.5);
     return binary->operation(on, inputs[0], b);
 }
@@ -356,7 +302,7 @@ static Tensor *binary_function(Tape *on, Tensor *const *inputs, void *context)
 /* x o x: both inputs are one tensor. */
 static Tensor *binary_function_of_one(Tape *on, Tensor *const *inputs, void *context)
 {
-    const struct Binary *binary = context;
+    const Binary *binary = context;
     return binary->operation(on, inputs[0], inputs[0]);
 }
 
@@ -528,7 +474,7 @@ START_TEST(test_without_recording)
     Tensor *out = op_gelu(
         tape, op_multiply(tape, tape_variable(tape, x, shape(3)), tape_input(tape, x, shape(3))));
     ck_assert(!out->requires_gradient);
-    ck_assert_double_eq_tol((double)test_values(out)[2], gelu(9), 1e-5);
+    ck_assert_double_eq_tol((double)test_values(out)[2], 9, 1e-5);
     tape_free(tape);
 }
 END_TEST
@@ -589,13 +535,24 @@ END_TEST
 
 int main(void)
 {
-    return run_tests("elementwise",
-                     (const TTest *const[]){
-                         test_unary_values, test_unary_gradients, test_unary_misuse,
-                         test_unary_not_a_number, test_unary_upstream_not_a_number, test_extremes,
-                         test_gelus_far_out, test_relu_at_zero, test_binary_values,
-                         test_binary_gradients, test_binary_gradient_of_one_side,
-                         test_binary_misuse, test_binary_not_a_number, test_threads_change_nothing,
-                         test_repeated_gradient_is_accurate, test_without_recording,
-                         test_given_back, test_vectors, NULL });
+    return run_tests("elementwise", (const TTest *const[]){ test_unary_values_and_derivatives,
+                                                            test_unary_gradients,
+                                                            test_unary_misuse,
+                                                            test_unary_not_a_number,
+                                                            test_unary_upstream_not_a_number,
+                                                            test_extremes,
+                                                            test_gelus_far_out,
+                                                            test_relu_at_zero,
+                                                            test_binary_values,
+                                                            test_binary_derivatives,
+                                                            test_binary_gradients,
+                                                            test_binary_gradient_of_one_side,
+                                                            test_binary_misuse,
+                                                            test_binary_not_a_number,
+                                                            test_threads_change_nothing,
+                                                            test_repeated_gradient_is_accurate,
+                                                            test_without_recording,
+                                                            test_given_back,
+                                                            test_vectors,
+                                                            NULL });
 }

@@ -15,10 +15,10 @@ Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const 
     return large;
 }
 
-/* ------------------------------------------------------------------------------------------- sums */
+/* ------------------------------------------------------------------------------------------sums */
 enum { PARTS = 64, CHUNK = 64 };
 
-/* In 64 parts whatever the number of threads. */
+/* In 64 parts for any number of threads. */
 double sum_all(const Real *x, int64_t n)
 {
     double part[PARTS], sum = 0;
@@ -35,14 +35,14 @@ double sum_all(const Real *x, int64_t n)
     return sum;
 }
 
-/* How many Reals of scratch memory sum_repeats wants. */
+/* Scratch memory of sum_repeats, in Reals. */
 static int64_t sum_repeats_scratch_cpu(int64_t rows, int64_t columns)
 {
     (void)rows, (void)columns;
     return 0;
 }
 
-/* Each thread owns columns, 64 at a time, and goes down the rows. */
+/* Each thread sums CHUNK columns at a time over all rows. */
 static void sum_repeats_cpu(Real *out, bool accumulate, Real factor, Real *scratch, const Real *x,
                             int64_t rows, int64_t columns)
 {
@@ -79,7 +79,7 @@ void sum_repeats(Tape *tape, const Tensor *like, Real *out, bool accumulate, Rea
     tape_scratch_free(tape, scratch);
 }
 
-/* ------------------------------------------------------------------- gradients of repeated inputs */
+/* ----------------------------------------------------------------- gradients of repeated inputs */
 Broadcast broadcast_begin(Node *node, Tensor *x, int64_t n)
 {
     Gradient gradient = tape_contribution(node, x);

@@ -2,16 +2,16 @@
  *
  * A row is the formula f, its gradient, and
  *
- *     UNARY(name, f, f_gradient, saved)
+ *     UNARY(op, f, f_gradient, saved)
  *
  * where f_gradient(dout, x) or f_gradient(dout, out) returns dx = dout f'(x), and saved, FROM_X or
- * FROM_OUT, states which of the two the backward pass reads. A function with a constant c, f(x, c) and
- * f_gradient(dout, c), is a row UNARY_CONSTANT(name, f, f_gradient). The formulas are ordinary inline
- * functions of C and of CUDA, so that other kernels call them too.
+ * FROM_OUT, states which of the two it reads. A function of x and a constant c, f(x, c) with
+ * f_gradient(dout, c), is a row UNARY_CONSTANT(op, f, f_gradient). The formulas are ordinary inline
+ * functions of C and of CUDA: other kernels and a debugger can call them.
  *
- * unary.c defines UNARY to make the CPU kernels and op_NAME, unary.cu to make the CUDA kernels of every
- * dtype; elsewhere a row makes nothing. A new operation is a row here, its prototype in ops/ops.h and
- * its row in tests/operation_table.h. */
+ * unary.c defines UNARY to make the CPU kernels and op_NAME, unary.cu to make the CUDA kernels of
+ * every dtype; elsewhere a row makes nothing. A new operation is a row here, its prototype in
+ * ops/ops.h and its row in tests/operation_table.h. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_UNARY_FUNCTIONS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_UNARY_FUNCTIONS_H
 
@@ -26,63 +26,45 @@
 #define UNARY_CONSTANT(name, f, f_gradient)
 #endif
 
+/* clang-format off */
+
 /* exp: out = e^x
  *   d out / dx = e^x = out */
-MATH_FUNCTION Real exp_gradient(Real dout, Real out)
-{
-    return dout * out;
-}
+MATH_FUNCTION Real exp_gradient(Real dout, Real out)   { return dout * out; }
 UNARY(exp, real_exp, exp_gradient, FROM_OUT)
 
 /* log: out = ln x
  *   d out / dx = 1 / x */
-MATH_FUNCTION Real log_gradient(Real dout, Real x)
-{
-    return dout / x;
-}
+MATH_FUNCTION Real log_gradient(Real dout, Real x)     { return dout / x; }
 UNARY(log, real_log, log_gradient, FROM_X)
 
 /* tanh: out = tanh x
  *   d out / dx = 1 - tanh^2 x = 1 - out^2 */
-MATH_FUNCTION Real tanh_gradient(Real dout, Real out)
-{
-    return dout * (1 - out * out);
-}
+MATH_FUNCTION Real tanh_gradient(Real dout, Real out)  { return dout * (1 - out * out); }
 UNARY(tanh, real_tanh, tanh_gradient, FROM_OUT)
 
 /* sigmoid: out = s(x) = 1 / (1 + e^-x)
  *   d out / dx = e^-x / (1 + e^-x)^2 = s (1 - s) = out (1 - out) */
-MATH_FUNCTION Real sigmoid_gradient(Real dout, Real out)
-{
-    return dout * out * (1 - out);
-}
+MATH_FUNCTION Real sigmoid_gradient(Real dout, Real out) { return dout * out * (1 - out); }
 UNARY(sigmoid, real_sigmoid, sigmoid_gradient, FROM_OUT)
 
 /* relu: out = max(x, 0); the comparisons let a NaN pass
- *   d out / dx = 1 for x > 0, else 0; op_linear_activation passes out for x, which has the same sign */
-MATH_FUNCTION Real relu(Real x)
-{
-    return x <= 0 ? 0 : x;
-}
-MATH_FUNCTION Real relu_gradient(Real dout, Real x)
-{
-    return x <= 0 ? 0 : dout;
-}
+ *   d out / dx = 1 for x > 0, else 0; out may be passed for x, since it has the same sign */
+MATH_FUNCTION Real relu(Real x)                        { return x <= 0 ? 0 : x; }
+MATH_FUNCTION Real relu_gradient(Real dout, Real x)    { return x <= 0 ? 0 : dout; }
 UNARY(relu, relu, relu_gradient, FROM_X)
 
 /* squared_relu: out = max(x, 0)^2
  *   d out / dx = 2 x for x > 0, else 0 */
-MATH_FUNCTION Real squared_relu(Real x)
-{
-    return relu(x) * relu(x);
-}
+MATH_FUNCTION Real squared_relu(Real x)                { return relu(x) * relu(x); }
 MATH_FUNCTION Real squared_relu_gradient(Real dout, Real x)
 {
     return relu_gradient(2 * x * dout, x);
 }
 UNARY(squared_relu, squared_relu, squared_relu_gradient, FROM_X)
 
-/* gelu: out = x P(x), P the normal distribution function, p its density  (Hendrycks and Gimpel 2016)
+/* gelu: out = x P(x), P the normal distribution function, p its density
+ *   (Hendrycks and Gimpel 2016)
  *   P(x) = (1 + erf(x / sqrt 2)) / 2     p(x) = dP/dx = e^(-x^2 / 2) / sqrt(2 pi)
  *   d out / dx = P(x) + x p(x) */
 MATH_FUNCTION Real normal_distribution(Real x)
@@ -93,10 +75,7 @@ MATH_FUNCTION Real normal_density(Real x)
 {
     return (Real)0.39894228040143268 * real_exp(-x * x / 2);
 }
-MATH_FUNCTION Real gelu(Real x)
-{
-    return x * normal_distribution(x);
-}
+MATH_FUNCTION Real gelu(Real x)                        { return x * normal_distribution(x); }
 MATH_FUNCTION Real gelu_gradient(Real dout, Real x)
 {
     return dout * (normal_distribution(x) + x * normal_density(x));
@@ -121,17 +100,14 @@ MATH_FUNCTION Real gelu_tanh_gradient(Real dout, Real x)
 {
     x = x < -10 ? -10 : x;
     x = x > 10 ? 10 : x;
-    Real t = real_tanh(gelu_tanh_inner(x));
+    const Real t = real_tanh(gelu_tanh_inner(x));
     return dout * (((1 + t) + x * (1 - t * t) * GELU_TANH_A * (1 + 3 * GELU_TANH_B * x * x)) / 2);
 }
 UNARY(gelu_tanh, gelu_tanh, gelu_tanh_gradient, FROM_X)
 
 /* elu: out = x for x > 0, e^x - 1 for x <= 0  (Clevert et al. 2016)
  *   d out / dx = 1 for x > 0, that is out > 0; else e^x = out + 1 */
-MATH_FUNCTION Real elu(Real x)
-{
-    return x > 0 ? x : real_expm1(x);
-}
+MATH_FUNCTION Real elu(Real x)                         { return x > 0 ? x : real_expm1(x); }
 MATH_FUNCTION Real elu_gradient(Real dout, Real out)
 {
     return out > 0 ? dout : dout * (out + 1);
@@ -140,10 +116,7 @@ UNARY(elu, elu, elu_gradient, FROM_OUT)
 
 /* elu_plus_one: out = x + 1 for x > 0, e^x for x <= 0
  *   d out / dx = 1 for x > 0, that is out > 1; else e^x = out */
-MATH_FUNCTION Real elu_plus_one(Real x)
-{
-    return x > 0 ? x + 1 : real_exp(x);
-}
+MATH_FUNCTION Real elu_plus_one(Real x)                { return x > 0 ? x + 1 : real_exp(x); }
 MATH_FUNCTION Real elu_plus_one_gradient(Real dout, Real out)
 {
     return out > 1 ? dout : dout * out;
@@ -156,33 +129,21 @@ MATH_FUNCTION Real softplus(Real x)
 {
     return (x < 0 ? 0 : x) + real_log1p(real_exp(x < 0 ? x : -x));
 }
-MATH_FUNCTION Real softplus_gradient(Real dout, Real x)
-{
-    return real_times_sigmoid(dout, x);
-}
+MATH_FUNCTION Real softplus_gradient(Real dout, Real x) { return real_times_sigmoid(dout, x); }
 UNARY(softplus, softplus, softplus_gradient, FROM_X)
 
 /* scale: out = c x
  *   d out / dx = c */
-MATH_FUNCTION Real scale(Real x, Real c)
-{
-    return c * x;
-}
+MATH_FUNCTION Real scale(Real x, Real c)               { return c * x; }
 UNARY_CONSTANT(scale, scale, scale)
 
 /* add_scalar: out = x + c
  *   d out / dx = 1 */
-MATH_FUNCTION Real add_scalar(Real x, Real c)
-{
-    return x + c;
-}
-MATH_FUNCTION Real add_scalar_gradient(Real dout, Real c)
-{
-    (void)c;
-    return dout;
-}
+MATH_FUNCTION Real add_scalar(Real x, Real c)          { return x + c; }
+MATH_FUNCTION Real add_scalar_gradient(Real dout, Real c) { return (void)c, dout; }
 UNARY_CONSTANT(add_scalar, add_scalar, add_scalar_gradient)
 
+/* clang-format on */
 #undef UNARY
 #undef UNARY_CONSTANT
 #endif

@@ -1,0 +1,122 @@
+/* The elementwise operations, one row each. From this table test_elementwise checks values,
+ * gradients, NaN and misuse, test_cuda compares CUDA with the CPU, and bench/operations measures.
+ *
+ *     ROW(name, operation, domain, tolerance, f(x), f'(x))
+ *     ROW(name, operation, domain, passes, f(a, b), df/da, df/db)
+ *
+ * The formulas are in double precision. tolerance is the largest error of a float32 value or
+ * derivative, relative to max(1, |exact|). passes is how often an element passes between memory and
+ * perfect kernels, forward and backward. */
+#ifndef TAPEGRAD_TESTS_OPERATION_TABLE_H
+#define TAPEGRAD_TESTS_OPERATION_TABLE_H
+
+#include <math.h>
+#include <tapegrad.h>
+
+typedef enum Domain {
+    ANY,
+    POSITIVE, /* x > 0, or b > 0 */
+    KINKED,   /* the derivative jumps at 0 */
+} Domain;
+
+static inline Tensor *op_scale_by_constant(Tape *tape, Tensor *x)
+{
+    return op_scale(tape, x, (Real)-2.5);
+}
+static inline Tensor *op_add_constant(Tape *tape, Tensor *x)
+{
+    return op_add_scalar(tape, x, (Real)0.75);
+}
+
+/* For gelu: the normal distribution function, its density, and u(x) of the approximation. */
+static inline double normal_cdf(double x)
+{
+    return (1 + erf(x / sqrt(2))) / 2;
+}
+static inline double normal_pdf(double x)
+{
+    return exp(-x * x / 2) / sqrt(2 * acos(-1));
+}
+static inline double gelu_u(double x)
+{
+    return sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x);
+}
+static inline double gelu_du(double x)
+{
+    return sqrt(2 / acos(-1)) * (1 + 3 * 0.044715 * x * x);
+}
+
+/* clang-format off */
+#define UNARY_OPERATIONS(ROW)                                                                      \
+    ROW(exp, op_exp, ANY, 4e-7, exp(x), exp(x))                                                    \
+    ROW(log, op_log, POSITIVE, 4e-7, log(x), 1 / x)                                                \
+    ROW(tanh, op_tanh, ANY, 4e-7, tanh(x), 1 - tanh(x) * tanh(x))                                  \
+    ROW(sigmoid, op_sigmoid, ANY, 4e-7, 1 / (1 + exp(-x)), 1 / ((1 + exp(-x)) * (1 + exp(x))))     \
+    ROW(relu, op_relu, KINKED, 4e-7, fmax(x, 0), x > 0)                                            \
+    ROW(gelu, op_gelu, ANY, 4e-7, x * normal_cdf(x), normal_cdf(x) + x * normal_pdf(x))            \
+    ROW(gelu_tanh, op_gelu_tanh, ANY, 4e-7, x * (1 + tanh(gelu_u(x))) / 2,                         \
+        (1 + tanh(gelu_u(x)) + x * (1 - pow(tanh(gelu_u(x)), 2)) * gelu_du(x)) / 2)                \
+    ROW(elu, op_elu, ANY, 4e-7, x > 0 ? x : expm1(x), x > 0 ? 1 : exp(x))                          \
+    ROW(elu_plus_one, op_elu_plus_one, ANY, 4e-7, x > 0 ? x + 1 : exp(x), x > 0 ? 1 : exp(x))      \
+    ROW(softplus, op_softplus, ANY, 4e-7, log1p(exp(x)), 1 / (1 + exp(-x)))                        \
+    ROW(squared_relu, op_squared_relu, KINKED, 4e-7, x > 0 ? x * x : 0, 2 * fmax(x, 0))            \
+    ROW(scale, op_scale_by_constant, ANY, 4e-7, -2.5 * x, -2.5)                                    \
+    ROW(add_scalar, op_add_constant, ANY, 4e-7, x + 0.75, 1)
+
+#define BINARY_OPERATIONS(ROW)                                                                     \
+    ROW(add, op_add, ANY, 6, a + b, 1, 1)                                                          \
+    ROW(subtract, op_subtract, ANY, 6, a - b, 1, -1)                                               \
+    ROW(multiply, op_multiply, ANY, 9, a * b, b, a)                                                \
+    ROW(divide, op_divide, POSITIVE, 9, a / b, 1 / b, -a / (b * b))
+/* clang-format on */
+
+typedef struct Unary {
+    const char *name;
+    Tensor *(*operation)(Tape *tape, Tensor *x);
+    Domain domain;
+    double tolerance;
+    double (*exact)(double x);
+    double (*derivative)(double x);
+} Unary;
+
+typedef struct Binary {
+    const char *name;
+    Tensor *(*operation)(Tape *tape, Tensor *a, Tensor *b);
+    Domain domain;
+    double passes;
+    double (*exact)(double a, double b);
+    double (*derivatives[2])(double a, double b);
+} Binary;
+
+#define UNARY_FUNCTION(function, value)                                                            \
+    static inline double function(double x)                                                        \
+    {                                                                                              \
+        (void)x;                                                                                   \
+        return value;                                                                              \
+    }
+#define BINARY_FUNCTION(function, value)                                                           \
+    static inline double function(double a, double b)                                              \
+    {                                                                                              \
+        (void)a, (void)b;                                                                          \
+        return value;                                                                              \
+    }
+#define UNARY_FUNCTIONS(name, operation, domain, tolerance, value, derivative)                     \
+    UNARY_FUNCTION(exact_##name, value)                                                            \
+    UNARY_FUNCTION(derivative_of_##name, derivative)
+#define BINARY_FUNCTIONS(name, operation, domain, passes, value, derivative_a, derivative_b)       \
+    BINARY_FUNCTION(exact_##name, value)                                                           \
+    BINARY_FUNCTION(derivative_a_of_##name, derivative_a)                                          \
+    BINARY_FUNCTION(derivative_b_of_##name, derivative_b)
+UNARY_OPERATIONS(UNARY_FUNCTIONS)
+BINARY_OPERATIONS(BINARY_FUNCTIONS)
+
+#define UNARY_ENTRY(name, operation, domain, tolerance, value, derivative)                         \
+    { "op_" #name, operation, domain, tolerance, exact_##name, derivative_of_##name },
+#define BINARY_ENTRY(name, operation, domain, passes, value, derivative_a, derivative_b)           \
+    { "op_" #name, operation,    domain,                                                           \
+      passes,      exact_##name, { derivative_a_of_##name, derivative_b_of_##name } },
+static const Unary unaries[] = { UNARY_OPERATIONS(UNARY_ENTRY) };
+static const Binary binaries[] = { BINARY_OPERATIONS(BINARY_ENTRY) };
+enum { UNARIES = sizeof unaries / sizeof *unaries, BINARIES = sizeof binaries / sizeof *binaries };
+
+#endif
