@@ -4,8 +4,8 @@
  *     ROW(name, operation, domain, tolerance, f(x), f'(x))
  *     ROW(name, operation, domain, passes, f(a, b), df/da, df/db)
  *
- * The formulas are in double precision. tolerance is the largest error of a float32 value or
- * derivative, relative to max(1, |exact|). passes is how often an element passes between memory and
+ * The formulas are in double precision. tolerance is the largest error of a float32 derivative,
+ * relative to max(1, |exact|); a value's is 4e-7. passes is how often an element passes between memory and
  * perfect kernels, forward and backward. */
 #ifndef TAPEGRAD_TESTS_OPERATION_TABLE_H
 #define TAPEGRAD_TESTS_OPERATION_TABLE_H
@@ -54,7 +54,7 @@ static inline double gelu_du(double x)
     ROW(sigmoid, op_sigmoid, ANY, 4e-7, 1 / (1 + exp(-x)), 1 / ((1 + exp(-x)) * (1 + exp(x))))     \
     ROW(relu, op_relu, KINKED, 4e-7, fmax(x, 0), x > 0)                                            \
     ROW(gelu, op_gelu, ANY, 4e-7, x * normal_cdf(x), normal_cdf(x) + x * normal_pdf(x))            \
-    ROW(gelu_tanh, op_gelu_tanh, ANY, 4e-7, x * (1 + tanh(gelu_u(x))) / 2,                         \
+    ROW(gelu_tanh, op_gelu_tanh, ANY, 4e-6, x * (1 + tanh(gelu_u(x))) / 2,                         \
         (1 + tanh(gelu_u(x)) + x * (1 - pow(tanh(gelu_u(x)), 2)) * gelu_du(x)) / 2)                \
     ROW(elu, op_elu, ANY, 4e-7, x > 0 ? x : expm1(x), x > 0 ? 1 : exp(x))                          \
     ROW(elu_plus_one, op_elu_plus_one, ANY, 4e-7, x > 0 ? x + 1 : exp(x), x > 0 ? 1 : exp(x))      \
