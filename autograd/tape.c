@@ -384,7 +384,7 @@ void tape_use_i32(Tape *tape, const char *label, Tensor *tensor)
 }
 
 /* ------------------------------------------------------------------------------------ recording */
-bool tape_recording(Tape *tape, bool on)
+bool tape_set_recording(Tape *tape, bool on)
 {
     bool before = tape->recording;
     tape->recording = on;
@@ -433,11 +433,11 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
 {
     if (tape->recording)
         tape_error(tape, "tape_release: the tape is recording, and a backward pass would need the "
-                         "released tensors; call tape_recording(tape, false) first");
+                         "released tensors; call tape_set_recording(tape, false) first");
     if (tape->node_count > mark.nodes)
         tape_error(tape,
                    "tape_release: a node was recorded since the mark, and a backward pass would "
-                   "need the released tensors; call tape_recording(tape, false) before");
+                   "need the released tensors; call tape_set_recording(tape, false) before");
     Tensor *spared = result ? tensor_root(result) : NULL;
     TapeTensor *kept = NULL;
     TapeTensor *entry = tape->last_tensor;

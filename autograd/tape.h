@@ -74,7 +74,7 @@ void tape_reset(Tape *tape);
 
 /* Turns recording on or off and returns the old setting. While it is off, nothing is saved for a
  * backward pass. */
-bool tape_recording(Tape *tape, bool on);
+bool tape_set_recording(Tape *tape, bool on);
 bool tape_is_recording(const Tape *tape);
 
 /* With recording off, tape_release frees all tensors made since the mark except result, which may

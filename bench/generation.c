@@ -77,7 +77,7 @@ static Model model_new(const BenchOptions *options, const Case *c)
                                        (GenerationConfig){ .sequences = c->batch,
                                                            .max_length = LENGTH,
                                                            .precision = options->precision });
-    tape_recording(model.tape, false);
+    tape_set_recording(model.tape, false);
     model.x = tape_persistent(model.steps, shape(c->batch, width));
     if (c->start > 0)
         model.prompt = tape_persistent(model.tape, shape(c->batch, c->start, width));

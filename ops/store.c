@@ -73,9 +73,10 @@ static void check(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
     if (columns)
         tape_use_i32(tape, "op_store_i32: columns", columns);
     if (tape_is_recording(tape))
-        tape_error(tape, "op_store_i32: the tape is recording, and a backward pass might find "
-                         "other integers than the pass before; call tape_recording(tape, false) "
-                         "first");
+        tape_error(tape,
+                   "op_store_i32: the tape is recording, and a backward pass might find "
+                   "other integers than the pass before; call tape_set_recording(tape, false) "
+                   "first");
     if (columns && !shape_equal(columns->shape, from->shape))
         tape_error(tape, "op_store_i32: columns is %s, from is %s, expected the same shape",
                    shape_text(columns->shape).text, shape_text(from->shape).text);

@@ -166,7 +166,7 @@ START_TEST(recordings_that_take_turns)
     tensor_write(m.x, test_normal(1, ROWS * WIDTH));
     for (int step = 0; step < 3; step++)
         tape_replay(m.tape, train, &m);
-    tape_recording(evaluation.tape, false);
+    tape_set_recording(evaluation.tape, false);
     Real *before = test_zeros(ROWS * OUT);
     for (int step = 0; step < 5; step++) {
         tape_replay(m.tape, train, &m);

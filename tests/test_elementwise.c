@@ -476,7 +476,7 @@ START_TEST(test_without_recording)
 {
     const Real x[] = { 1, 2, 3 };
     begin();
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     Tensor *out = op_gelu(
         tape, op_multiply(tape, tape_variable(tape, x, shape(3)), tape_input(tape, x, shape(3))));
     ck_assert(!out->requires_gradient);

@@ -51,7 +51,7 @@ static void begin(TransformerConfig config)
 {
     device = test_device();
     tape = tape_new(device);
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     params = params_new(device, 5);
     config.layers = config.layers ? config.layers : 2;
     config.heads = config.heads ? config.heads : 3;
@@ -994,7 +994,7 @@ START_TEST(a_steps_x_must_fit)
                   nn_transformer_step(state, tape_input(tape, values, shape(3, width))));
     assert_raises(
         "nn_transformer_step: x requires a gradient, and none passes through a step; call "
-        "tape_recording(tape, false) before x is made",
+        "tape_set_recording(tape, false) before x is made",
         nn_transformer_step(state, tape_variable(tape, values, shape(2, width))));
     assert_raises("nn_transformer_step: x has dtype int32, expected Real",
                   nn_transformer_step(state, nn_transformer_state_positions(state)));
@@ -1017,11 +1017,11 @@ START_TEST(a_prompt_must_fit)
     TransformerState *state = new_state(2, 3);
     Real *values = test_normal(1, 8 * width);
     Tensor *x = tape_input(tape, values, shape(2, 3, width));
-    tape_recording(tape, true);
+    tape_set_recording(tape, true);
     assert_raises("nn_transformer_prefill: the tape is recording, and no gradient passes into a "
-                  "state; call tape_recording(tape, false) first",
+                  "state; call tape_set_recording(tape, false) first",
                   nn_transformer_prefill(tape, state, x, NULL));
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     assert_raises(
         "nn_transformer_prefill: x is [2,15], expected [2, N, 15]: [sequences, N, width]",
         nn_transformer_prefill(tape, state, tape_input(tape, values, shape(2, width)), NULL));

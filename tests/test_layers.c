@@ -463,7 +463,7 @@ static void check_inference(TransformerConfig config)
     config.dropout = (Real)0.5;
     for (int i = 0; i < transformer.layers; i++)
         transformer.layer[i].dropout = nn_dropout(config.dropout);
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     Tensor *x = some_input();
     const size_t input = device_memory(device).current - weights;
     device_reset_peak(device);
@@ -557,7 +557,7 @@ START_TEST(dropout_drops_while_the_tape_records)
     }
     const double mean = 0.25 * BATCH * LENGTH * WIDTH;
     ck_assert_double_eq_tol(dropped, mean, 4 * sqrt(mean * 0.75));
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     assert_same(test_values(nn_dropout_forward(tape, &dropout, x)), before, tensor_count(x));
     end();
 }

@@ -629,7 +629,7 @@ static void assert_integers(const Tensor *tensor, const int32_t *expected)
 START_TEST(test_store_values)
 {
     begin();
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     Tensor *to = tape_persistent_i32(tape, shape(2, 3));
     static const int32_t numbers[] = { 4, -5, 6, 7, 8, 9 };
     op_store_i32(tape, to, NULL, integers(numbers, shape(2, 3)));
@@ -650,7 +650,7 @@ END_TEST
 START_TEST(test_store_bounds)
 {
     begin();
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     Tensor *to = tape_persistent_i32(tape, shape(2, 2)), *weight = normal_input(shape(4, 1));
     Tensor *one = integers((int32_t[]){ 1, 1 }, shape(2));
     op_store_i32(tape, to, one, integers((int32_t[]){ 5, 3 }, shape(2)));
@@ -668,7 +668,7 @@ END_TEST
 START_TEST(test_store_misuse)
 {
     begin();
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     Tensor *to = tape_persistent_i32(tape, shape(2, 3)),
            *from = integers((int32_t[2]){ 0 }, shape(2));
     assert_raises("op_store_i32: to is [2,3], from is [2], expected the same shape",
@@ -694,9 +694,9 @@ START_TEST(test_store_misuse)
     assert_raises("op_store_i32: the operations that use to need ascending numbers; "
                   "tensor_write_i32 alone sees whether they are",
                   op_store_i32(tape, offsets, NULL, from));
-    tape_recording(tape, true);
+    tape_set_recording(tape, true);
     assert_raises("op_store_i32: the tape is recording, and a backward pass might find other "
-                  "integers than the pass before; call tape_recording(tape, false) first",
+                  "integers than the pass before; call tape_set_recording(tape, false) first",
                   op_store_i32(tape, to, NULL, to));
     tape_free(tape);
 }

@@ -558,7 +558,7 @@ START_TEST(hashes_are_drawn_anew)
     }
     ck_assert(memcmp(results[0], results[1], 4 * 64 * 8 * sizeof(Real)) != 0);
     ck_assert_mem_eq(results[0], results[2], 4 * 64 * 8 * sizeof(Real));
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     Random before = tape_random(tape);
     op_lsh_attention(tape, x, x, options); /* 16 buckets of 8 columns of 8 numbers, 4 heads */
     ck_assert_uint_eq(tape_random(tape).counter, before.counter + 4 * 8 * 8 / 4);

@@ -271,7 +271,7 @@ START_TEST(linear_activation_without_recording)
         Tensor *x = variable(1, shape(7, 5)), *weight = variable(2, shape(16, 5));
         Tensor *bias = variable(3, shape(16));
         Real *recorded = test_values(op_linear_activation(tape, x, weight, bias, activation));
-        tape_recording(tape, false);
+        tape_set_recording(tape, false);
         check_same(activation, test_values(op_linear_activation(tape, x, weight, bias, activation)),
                    recorded, 7 * 16);
         tape_free(tape);

@@ -544,7 +544,7 @@ static Generator generator_new(Attention attention, int64_t sequences)
     g.tokens = tape_persistent_i32(g.tape, shape(sequences));
     g.place = tape_persistent_i32(g.tape, shape(sequences));
     g.history = tape_persistent_i32(g.tape, shape(sequences, LONGEST));
-    tape_recording(g.tape, false);
+    tape_set_recording(g.tape, false);
     tape_seed(g.tape, 5);
     return g;
 }

@@ -11,7 +11,7 @@ static Tape *tape;
 static void begin(void)
 {
     tape = tape_new(test_device());
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
 }
 
 /* What op_sample chooses of rows [R, C], by a tape of its own with this seed. */
@@ -405,7 +405,7 @@ enum { CHAINS = 7, SYMBOLS = 12 };
 static Chain chain_new(void)
 {
     Chain chain = { .tape = tape_new(test_device()) };
-    tape_recording(chain.tape, false);
+    tape_set_recording(chain.tape, false);
     tape_seed(chain.tape, 8);
     chain.logits = tape_persistent(chain.tape, shape(CHAINS, SYMBOLS));
     chain.weight = tape_persistent(chain.tape, shape(SYMBOLS, SYMBOLS));
@@ -487,7 +487,7 @@ END_TEST
 START_TEST(no_gradient_passes)
 {
     begin();
-    tape_recording(tape, true);
+    tape_set_recording(tape, true);
     Tensor *x = tape_variable(tape, test_normal(1, 12), shape(2, 6));
     Tensor *symbols = op_sample(tape, x, (Sampling){ 0 });
     Tensor *pixels = op_sample_logistic_mixture(tape, x);

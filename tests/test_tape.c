@@ -291,10 +291,10 @@ END_TEST
 START_TEST(recording_off_records_nothing)
 {
     begin();
-    ck_assert(tape_recording(tape, false));
+    ck_assert(tape_set_recording(tape, false));
     Tensor *x = tape_variable(tape, three, shape(3));
     Tensor *loss = dot(tape, x, x);
-    ck_assert(!tape_recording(tape, true));
+    ck_assert(!tape_set_recording(tape, true));
     ck_assert(!loss->requires_gradient);
     tape_free(tape);
 }
@@ -306,9 +306,9 @@ START_TEST(a_mark_gives_intermediates_back)
     Real *values = test_normal(1, 1000);
     Tensor *x = tape_input(tape, values, shape(1000));
     assert_raises("tape_release: the tape is recording, and a backward pass would need the "
-                  "released tensors; call tape_recording(tape, false) first",
+                  "released tensors; call tape_set_recording(tape, false) first",
                   tape_release(tape, tape_mark(tape), x));
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     const size_t one = device_memory(device).current;
     for (int layer = 0; layer < 10; layer++) {
         TapeMark mark = tape_mark(tape);
@@ -333,9 +333,9 @@ START_TEST(a_mark_keeps_what_a_pass_needs)
     begin();
     TapeMark mark = tape_mark(tape);
     Tensor *x = tape_variable(tape, three, shape(3)), *loss = dot(tape, x, x);
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     assert_raises("tape_release: a node was recorded since the mark, and a backward pass would "
-                  "need the released tensors; call tape_recording(tape, false) before",
+                  "need the released tensors; call tape_set_recording(tape, false) before",
                   tape_release(tape, mark, loss));
     tape_backward(tape, loss);
     ck_assert(tensor_gradient(x)->data[1] == -4);

@@ -106,7 +106,7 @@ static Tape *tape_of(Device *device, GeneratorConfig config)
 {
     Tape *tape = tape_new(device);
     tape_set_precision(tape, config.precision);
-    tape_recording(tape, false);
+    tape_set_recording(tape, false);
     tape_seed(tape, config.seed);
     return tape;
 }

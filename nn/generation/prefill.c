@@ -10,7 +10,7 @@ static void check_x(Tape *tape, const TransformerState *state, Tensor *x)
     const TransformerStep *step = &state->step;
     if (tape_is_recording(tape))
         tape_error(tape, "nn_transformer_prefill: the tape is recording, and no gradient passes "
-                         "into a state; call tape_recording(tape, false) first");
+                         "into a state; call tape_set_recording(tape, false) first");
     if (device_is_capturing(state->device))
         tape_error(tape, "nn_transformer_prefill: this step is replayed; fill the state before it");
     tape_use(tape, "nn_transformer_prefill: x", x);

@@ -38,7 +38,7 @@ static void check_x(const TransformerState *state, const Tensor *x)
     if (tensor_root(x)->requires_gradient)
         error_raise(
             "nn_transformer_step: x requires a gradient, and none passes through a step; call "
-            "tape_recording(tape, false) before x is made");
+            "tape_set_recording(tape, false) before x is made");
 }
 
 /* Counts the position; raises when a sequence is full, unless the step is being recorded. */
