@@ -362,7 +362,7 @@ static void check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorTy
     if (tensor->device != tape->device)
         tape_error(tape, "%s is on %s, the tape on %s", label, device_name(tensor->device),
                    device_name(tape->device));
-    if (!tensor->lay_out && tensor->owner != tape)
+    if (!tensor->allocate && tensor->owner != tape)
         tape_error(tape, "%s belongs to another tape", label);
 }
 
@@ -407,9 +407,9 @@ void tape_record(Tape *tape, Node node)
     for (int i = 0; i < NODE_INPUTS; i++)
         required |= requires_gradient(node.inputs[i]);
     if (!tape->recording || !required) {
-        for (int i = 0; i < NODE_KEPT; i++)
-            if (node.kept[i])
-                free_storage(node.kept[i]);
+        for (int i = 0; i < NODE_SAVED; i++)
+            if (node.saved[i])
+                free_storage(node.saved[i]);
         return;
     }
     node.tape = tape;
@@ -491,9 +491,9 @@ static void release_outputs(Node *node)
         if (output && !output->keep)
             free_tensor(output);
     }
-    for (int i = 0; i < NODE_KEPT; i++)
-        if (node->kept[i])
-            free_storage(node->kept[i]);
+    for (int i = 0; i < NODE_SAVED; i++)
+        if (node->saved[i])
+            free_storage(node->saved[i]);
 }
 
 static void backward_pass(Tape *tape, Tensor *out)
@@ -525,7 +525,7 @@ static void check_start(Tape *tape, const char *label, Tensor *out)
         tape_error(tape,
                    "%s depends on nothing that requires a gradient (or the tape was not recording)",
                    label);
-    if (tensor_root(out)->lay_out)
+    if (tensor_root(out)->allocate)
         tape_error(tape, "%s is a parameter, expected the result of an operation", label);
 }
 

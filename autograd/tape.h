@@ -139,7 +139,7 @@ void tape_print_dot(const Tape *tape, FILE *file);
  *         return out;
  *     }
  */
-enum { NODE_INPUTS = 8, NODE_OUTPUTS = 4, NODE_KEPT = 4 };
+enum { NODE_INPUTS = 8, NODE_OUTPUTS = 4, NODE_SAVED = 4 };
 
 typedef struct Node Node;
 struct Node {
@@ -147,8 +147,8 @@ struct Node {
     void (*backward)(Node *node);  /* contributes to the gradients of its inputs */
     Tensor *inputs[NODE_INPUTS];   /* NULL for an omitted optional input */
     Tensor *outputs[NODE_OUTPUTS]; /* the tensors that the operation returned */
-    Tensor *kept[NODE_KEPT];       /* tensors that forward computed only for backward */
-    const void *saved;             /* a small struct of constants, from tape_save */
+    Tensor *saved[NODE_SAVED];     /* tensors that forward computed only for backward */
+    const void *attributes;        /* a small struct of constants, from tape_save */
     Tape *tape;                    /* this and the following fields: set by tape_record */
     Node *previous;
     int64_t index;

@@ -54,7 +54,7 @@ static double bandwidth_cpu(const BenchOptions *options, int64_t n)
     Tensor *a = params_add(arrays, "a", shape(n), (Initializer){ INITIAL_ZERO, 0 });
     Tensor *b = params_add(arrays, "b", shape(n), (Initializer){ INITIAL_ONE, 0 });
     Tensor *c = params_add(arrays, "c", shape(n), (Initializer){ INITIAL_ONE, 0 });
-    a->lay_out(a);
+    a->allocate(a);
     t.a = a->data, t.b = b->data, t.c = c->data;
     const double triad_ms = bench_time(options, triad, &t).least;
     params_free(arrays);

@@ -24,7 +24,7 @@ Name nn_name(const char *path, const char *name);
 
 /* Allocates the flat buffers unless they exist. Returns NULL, or the error as the end of a
  * sentence. */
-const char *params_lay_out(Params *params);
+const char *params_allocate(Params *params);
 
 /* All weights and all gradients as flat buffers of params_flat_count elements, allocated if
  * necessary; raise when memory is exhausted. Padding between weights is zero in both; empty

@@ -157,7 +157,7 @@ static void set_all_addresses(const Params *params)
     }
 }
 
-const char *params_lay_out(Params *params)
+const char *params_allocate(Params *params)
 {
     if (params->values)
         return NULL;
@@ -185,9 +185,9 @@ const char *params_lay_out(Params *params)
     return NULL;
 }
 
-static const char *lay_out(Tensor *tensor)
+static const char *allocate(Tensor *tensor)
 {
-    return params_lay_out(tensor->owner);
+    return params_allocate(tensor->owner);
 }
 
 /* ------------------------------------------------------------------------------------- bf16 copies
@@ -297,7 +297,7 @@ static void make_handle(Params *params, Weight *weight, Name name, Shape shape, 
     weight->gradient = (Tensor){ .device = params->device,
                                  .type = TENSOR_REAL,
                                  .shape = shape,
-                                 .lay_out = lay_out,
+                                 .allocate = allocate,
                                  .owner = params };
     weight->tensor = weight->gradient;
     weight->tensor.bf16_copy = bf16_copy;
@@ -357,7 +357,7 @@ Tensor *params_add_joined(Params *params, const char *prefix, const char *const 
     return &storage->whole.tensor;
 }
 
-/* A tape accepts a foreign tensor if it has a lay_out; a constant's storage always exists. */
+/* A tape accepts a foreign tensor if it has an allocate; a constant's storage always exists. */
 static const char *has_storage(Tensor *tensor)
 {
     (void)tensor;
@@ -380,7 +380,7 @@ Tensor *params_try_constant(Params *params, const Real *host, Shape shape)
                                  .shape = shape,
                                  .data = block->data,
                                  .block = block,
-                                 .lay_out = has_storage,
+                                 .allocate = has_storage,
                                  .owner = params };
     device_copy_in(params->device, block->data, host, bytes);
     params->constants = constant;
@@ -443,7 +443,7 @@ Tensor *params_at(const Params *params, int index)
  * buffers */
 static void need_storage(Params *params)
 {
-    const char *error = params_lay_out(params);
+    const char *error = params_allocate(params);
     if (error)
         error_raise("params: the weights %s", error);
 }

@@ -52,7 +52,7 @@ bool params_file_read(Params *params, const TensorFile *file, const char *prefix
 static Real *allocate_host(Params *params, const char *function)
 {
     size_t bytes = (size_t)params_flat_count(params) * sizeof(Real);
-    const char *error = params_lay_out(params);
+    const char *error = params_allocate(params);
     Real *host = error ? NULL : memory_allocate(bytes);
     if (error)
         error_report("%s: the weights %s", function, error);

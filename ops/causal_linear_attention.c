@@ -73,8 +73,9 @@ static Tensor *zeros_like(Tape *tape, const Tensor *out)
 static void causal_linear_attention_backward(Node *node)
 {
     Tape *tape = node->tape;
-    Tensor *out = node->outputs[0], *den = node->kept[0];
-    const LinearScan scan = linear_scan_of(node->inputs, *(const LinearAttention *)node->saved);
+    Tensor *out = node->outputs[0], *den = node->saved[0];
+    const LinearScan scan =
+        linear_scan_of(node->inputs, *(const LinearAttention *)node->attributes);
     const Real *dout = tape_upstream(node, 0);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
     Tensor *zeros = dout ? NULL : zeros_like(tape, out);
@@ -155,8 +156,8 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
                               .inputs = { query, key, value, options.key_lengths, options.offsets,
                                           options.state },
                               .outputs = { out, final_state },
-                              .kept = { den },
-                              .saved = tape_save(tape, &options, sizeof options) });
+                              .saved = { den },
+                              .attributes = tape_save(tape, &options, sizeof options) });
     if (final_state)
         *options.final_state = final_state;
     return out;

@@ -13,7 +13,7 @@ typedef struct Concat {
 static void concat_backward(Node *node)
 {
     Tensor *a = node->inputs[0], *b = node->inputs[1];
-    const Concat *s = node->saved;
+    const Concat *s = node->attributes;
     const Real *dout = tape_upstream(node, 0);
     int64_t stride = s->na + s->nb;
 
@@ -61,6 +61,6 @@ Tensor *op_concat(Tape *tape, Tensor *a, Tensor *b, int axis)
                               .backward = concat_backward,
                               .inputs = { a, b },
                               .outputs = { out },
-                              .saved = tape_save(tape, &s, sizeof s) });
+                              .attributes = tape_save(tape, &s, sizeof s) });
     return out;
 }

@@ -59,8 +59,8 @@ static void cross_entropy_backward(Node *node)
     Gradient dlogits = tape_contribution(node, logits);
     if (dlogits.data)
         DEVICE_CALL(logits, cross_entropy_backward,
-                    (dlogits.data, dlogits.accumulate, tape_upstream(node, 0), node->kept[0]->data,
-                     node->kept[1]->data, logits->data, targets->integers,
+                    (dlogits.data, dlogits.accumulate, tape_upstream(node, 0), node->saved[0]->data,
+                     node->saved[1]->data, logits->data, targets->integers,
                      weights ? weights->data : NULL, shape_rows(logits->shape),
                      shape_columns(logits->shape)));
 }
@@ -120,6 +120,6 @@ Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *we
                               .backward = cross_entropy_backward,
                               .inputs = { logits, targets, weights },
                               .outputs = { out },
-                              .kept = { kept, weight_sum } });
+                              .saved = { kept, weight_sum } });
     return out;
 }

@@ -54,7 +54,7 @@ static void cumulative_sum_cpu(Real *out, bool accumulate, const Real *x, bool r
 static void cumulative_sum_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    const Running *s = node->saved;
+    const Running *s = node->attributes;
     Gradient dx = tape_contribution(node, x);
     DEVICE_CALL(x, cumulative_sum,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), !s->reverse, s->axis.outer,
@@ -72,6 +72,6 @@ Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse)
                               .backward = cumulative_sum_backward,
                               .inputs = { x },
                               .outputs = { out },
-                              .saved = tape_save(tape, &s, sizeof s) });
+                              .attributes = tape_save(tape, &s, sizeof s) });
     return out;
 }

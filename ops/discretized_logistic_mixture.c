@@ -119,7 +119,7 @@ static void logistic_mixture_backward(Node *node)
     Tensor *parameters = node->inputs[0], *targets = node->inputs[1];
     Gradient d = tape_contribution(node, parameters);
     DEVICE_CALL(parameters, logistic_mixture_backward,
-                (d.data, d.accumulate, tape_upstream(node, 0), node->kept[0]->data,
+                (d.data, d.accumulate, tape_upstream(node, 0), node->saved[0]->data,
                  parameters->data, targets->integers, tensor_count(targets),
                  shape_columns(parameters->shape) / 3));
 }
@@ -144,6 +144,6 @@ Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *
                               .backward = logistic_mixture_backward,
                               .inputs = { parameters, targets },
                               .outputs = { out },
-                              .kept = { kept } });
+                              .saved = { kept } });
     return out;
 }

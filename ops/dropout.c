@@ -119,7 +119,7 @@ static void dropout_backward(Node *node)
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
     DEVICE_CALL(x, dropout,
-                (dx.data, dx.accumulate, tape_upstream(node, 0), *(const Dropout *)node->saved,
+                (dx.data, dx.accumulate, tape_upstream(node, 0), *(const Dropout *)node->attributes,
                  tensor_count(x)));
 }
 
@@ -148,6 +148,6 @@ Tensor *op_dropout(Tape *tape, Tensor *x, Real probability)
                               .backward = dropout_backward,
                               .inputs = { x },
                               .outputs = { out },
-                              .saved = tape_save(tape, &d, sizeof d) });
+                              .attributes = tape_save(tape, &d, sizeof d) });
     return out;
 }

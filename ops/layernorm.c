@@ -42,7 +42,7 @@ static void layernorm_backward(Node *node)
     Gradient dx = tape_contribution(node, x);
     DEVICE_CALL(x, layernorm_backward,
                 (dx.data, dx.accumulate, sums.dweight, sums.dbias, sums.parts,
-                 tape_upstream(node, 0), x->data, weight->data, node->kept[0]->data,
+                 tape_upstream(node, 0), x->data, weight->data, node->saved[0]->data,
                  shape_rows(x->shape), shape_columns(x->shape)));
     weight_sums_end(node, sums, weight, bias);
 }
@@ -62,7 +62,7 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real e
                               .backward = layernorm_backward,
                               .inputs = { x, weight, bias },
                               .outputs = { out },
-                              .kept = { kept } });
+                              .saved = { kept } });
     return out;
 }
 

@@ -150,7 +150,7 @@ static bool fused_product(Tape *tape, const char *operation, Result out, Operand
                        (operation, tape_precision(tape), out, a, b, size, epilogue));
 }
 
-enum { KEPT_Y, KEPT_COPY, KEPT_MASK };
+enum { SAVED_Y, SAVED_COPY, SAVED_MASK };
 
 /* ---------------------------------------------------------------------------------------- backward
  * Where the device has epilogues for it, dx = h weight is multiplied by the derivative of the
@@ -171,8 +171,8 @@ static bool contribute_derivative(Node *node, Gradient dx, Operand h, Operand we
     if (dx.accumulate || x->keep || !producer || producer->outputs[0] != x ||
         producer->backward != linear_activation_backward)
         return false;
-    const Activation activation = *(const Activation *)producer->saved;
-    Tensor *saved = producer->kept[activation == ACTIVATION_RELU ? KEPT_MASK : KEPT_Y];
+    const Activation activation = *(const Activation *)producer->attributes;
+    Tensor *saved = producer->saved[activation == ACTIVATION_RELU ? SAVED_MASK : SAVED_Y];
     const Epilogue epilogue = { EPILOGUE_DERIVATIVE, activation, NULL, saved ? saved->data : NULL };
     return saved &&
            fused_product(node->tape, node->name, result_for(dx, x), h, weight, size, epilogue);
@@ -180,7 +180,7 @@ static bool contribute_derivative(Node *node, Gradient dx, Operand h, Operand we
 
 static void contribute_input(Node *node, Operand h)
 {
-    Tensor *x = node->inputs[0], *weight = node->inputs[1], *copy = node->kept[KEPT_COPY];
+    Tensor *x = node->inputs[0], *weight = node->inputs[1], *copy = node->saved[SAVED_COPY];
     const Operand w = copy                     ? operand_of(copy)
                       : x->type == TENSOR_BF16 ? (Operand){ kept_in_bf16(weight), x->type }
                                                : operand_of(weight);
@@ -245,8 +245,8 @@ static void linear_backward(Node *node)
 static void linear_activation_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    Tensor *out = node->outputs[0], *y = node->kept[KEPT_Y] ? node->kept[KEPT_Y] : out;
-    const Activation activation = *(const Activation *)node->saved;
+    Tensor *out = node->outputs[0], *y = node->saved[SAVED_Y] ? node->saved[SAVED_Y] : out;
+    const Activation activation = *(const Activation *)node->attributes;
     int64_t R = shape_rows(x->shape), O = weight->shape.size[0];
     Tensor *h = tape_tensor_of(node->tape, out->type, shape(R, O));
     Tensor *partial = tape_scratch(node->tape, shape(row_blocks(R), O));
@@ -352,13 +352,14 @@ static Tensor *linear(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tens
     const Saved saved = forward(tape, labels.operation, out, x, weight, bias, activation);
     tape_record(
         tape,
-        (Node){ .name = labels.operation,
-                .backward =
-                    activation == ACTIVATION_NONE ? linear_backward : linear_activation_backward,
-                .inputs = { x, weight, bias },
-                .outputs = { out },
-                .kept = { [KEPT_Y] = saved.y, [KEPT_COPY] = saved.copy, [KEPT_MASK] = saved.mask },
-                .saved = tape_save(tape, &activation, sizeof activation) });
+        (Node){
+            .name = labels.operation,
+            .backward =
+                activation == ACTIVATION_NONE ? linear_backward : linear_activation_backward,
+            .inputs = { x, weight, bias },
+            .outputs = { out },
+            .saved = { [SAVED_Y] = saved.y, [SAVED_COPY] = saved.copy, [SAVED_MASK] = saved.mask },
+            .attributes = tape_save(tape, &activation, sizeof activation) });
     return out;
 }
 

@@ -35,8 +35,9 @@ static Tensor *new_scratch(Tape *tape, const LinearScan *scan)
 
 static void linear_attention_backward(Node *node)
 {
-    Tensor *out = node->outputs[0], *den = node->kept[0];
-    const LinearScan scan = linear_scan_of(node->inputs, *(const LinearAttention *)node->saved);
+    Tensor *out = node->outputs[0], *den = node->saved[0];
+    const LinearScan scan =
+        linear_scan_of(node->inputs, *(const LinearAttention *)node->attributes);
     Tensor *scratch = new_scratch(node->tape, &scan);
     AttentionGradient d = attention_contributions(node);
     DEVICE_CALL(out, linear_attention_backward,
@@ -71,7 +72,7 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
                               .backward = linear_attention_backward,
                               .inputs = { query, key, value, options.key_lengths },
                               .outputs = { out },
-                              .kept = { den },
-                              .saved = tape_save(tape, &options, sizeof options) });
+                              .saved = { den },
+                              .attributes = tape_save(tape, &options, sizeof options) });
     return out;
 }

@@ -158,8 +158,8 @@ static Tensor *scratch_for(Tape *tape, const LshRounds *rounds, bool backward)
 static void lsh_attention_backward(Node *node)
 {
     Tensor **in = node->inputs, *out = node->outputs[0];
-    Tensor *log_sum = node->kept[0], *places = node->kept[1];
-    LshRounds rounds = rounds_of(in[0], in[1], in[2], *(const LshAttention *)node->saved);
+    Tensor *log_sum = node->saved[0], *places = node->saved[1];
+    LshRounds rounds = rounds_of(in[0], in[1], in[2], *(const LshAttention *)node->attributes);
     const Real *dout = tape_upstream(node, 0);
     LshGradient d = contributions(node);
     Tensor *scratch = scratch_for(node->tape, &rounds, true);
@@ -190,7 +190,7 @@ Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttent
                               .backward = lsh_attention_backward,
                               .inputs = { query_key, value, options.key_lengths },
                               .outputs = { out },
-                              .kept = { log_sum, places },
-                              .saved = tape_save(tape, &options, sizeof options) });
+                              .saved = { log_sum, places },
+                              .attributes = tape_save(tape, &options, sizeof options) });
     return out;
 }

@@ -10,7 +10,7 @@
 static void matmul_backward(Node *node)
 {
     Tensor *a = node->inputs[0], *b = node->inputs[1];
-    const Product p = *(const Product *)node->saved;
+    const Product p = *(const Product *)node->attributes;
     const Operand dout = upstream_operand(node);
     const bool ta = p.transpose_a, tb = p.transpose_b;
 
@@ -82,6 +82,6 @@ Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, bool trans
                               .backward = matmul_backward,
                               .inputs = { a, b },
                               .outputs = { out },
-                              .saved = tape_save(tape, &p, sizeof p) });
+                              .attributes = tape_save(tape, &p, sizeof p) });
     return out;
 }

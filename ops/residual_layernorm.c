@@ -126,8 +126,8 @@ static void residual_layernorm_backward(Node *node)
     Gradient dx = tape_contribution(node, x), dbranch = tape_contribution(node, branch);
     DEVICE_CALL(x, residual_layernorm_backward,
                 (dx, dbranch, sums.dweight, sums.dbias, sums.parts, scratch ? scratch->data : NULL,
-                 tape_upstream(node, 0), x->data, branch->data, *(const Dropout *)node->saved,
-                 weight->data, node->kept[0]->data, R, C));
+                 tape_upstream(node, 0), x->data, branch->data, *(const Dropout *)node->attributes,
+                 weight->data, node->saved[0]->data, R, C));
     weight_sums_end(node, sums, weight, bias);
     tape_scratch_free(node->tape, scratch);
 }
@@ -155,7 +155,7 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probab
                               .backward = residual_layernorm_backward,
                               .inputs = { x, branch, weight, bias },
                               .outputs = { out },
-                              .kept = { kept },
-                              .saved = tape_save(tape, &d, sizeof d) });
+                              .saved = { kept },
+                              .attributes = tape_save(tape, &d, sizeof d) });
     return out;
 }

@@ -11,7 +11,7 @@ typedef struct Slice {
 static void slice_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    const Slice *s = node->saved;
+    const Slice *s = node->attributes;
     int64_t x_stride = s->axis.size * s->axis.inner, out_stride = s->count * s->axis.inner;
     Gradient dx = tape_contribution(node, x);
     if (!dx.accumulate)
@@ -40,6 +40,6 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
                               .backward = slice_backward,
                               .inputs = { x },
                               .outputs = { out },
-                              .saved = tape_save(tape, &s, sizeof s) });
+                              .attributes = tape_save(tape, &s, sizeof s) });
     return out;
 }

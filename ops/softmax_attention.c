@@ -40,8 +40,8 @@ static const AttentionLabels labels = ATTENTION_LABELS("op_softmax_attention");
 
 static void softmax_attention_backward(Node *node)
 {
-    const SoftmaxAttention *saved = node->saved;
-    Tensor **in = node->inputs, *out = node->outputs[0], *log_sum = node->kept[0];
+    const SoftmaxAttention *saved = node->attributes;
+    Tensor **in = node->inputs, *out = node->outputs[0], *log_sum = node->saved[0];
     Attention a = attention_of(in[0], in[1], in[2], in[3]);
     const Real *dout = tape_upstream(node, 0);
     AttentionGradient d = attention_contributions(node);
@@ -69,7 +69,7 @@ Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *val
                               .backward = softmax_attention_backward,
                               .inputs = { query, key, value, key_lengths },
                               .outputs = { out },
-                              .kept = { log_sum },
-                              .saved = tape_save(tape, &saved, sizeof saved) });
+                              .saved = { log_sum },
+                              .attributes = tape_save(tape, &saved, sizeof saved) });
     return out;
 }

@@ -48,7 +48,7 @@ static void sum_backward_cpu(Real *dx, bool accumulate, Real factor, const Real 
 static void sum_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    const Real *factor = node->saved;
+    const Real *factor = node->attributes;
     int64_t rows = tensor_count(node->outputs[0]);
     Gradient dx = tape_contribution(node, x);
     DEVICE_CALL(
@@ -76,7 +76,7 @@ static Tensor *reduce(Tape *tape, const char *name, Tensor *x, Reduction over, b
                               .backward = sum_backward,
                               .inputs = { x },
                               .outputs = { out },
-                              .saved = tape_save(tape, &factor, sizeof factor) });
+                              .attributes = tape_save(tape, &factor, sizeof factor) });
     return out;
 }
 

@@ -57,7 +57,7 @@ static void transpose_cpu(Real *out, bool accumulate, const Real *x, int64_t out
 static void transpose_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    const Exchange *s = node->saved;
+    const Exchange *s = node->attributes;
     Gradient dx = tape_contribution(node, x);
     DEVICE_CALL(x, transpose,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), s->outer, s->q, s->middle, s->p,
@@ -83,6 +83,6 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
                               .backward = transpose_backward,
                               .inputs = { x },
                               .outputs = { out },
-                              .saved = tape_save(tape, &s, sizeof s) });
+                              .attributes = tape_save(tape, &s, sizeof s) });
     return out;
 }

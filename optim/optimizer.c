@@ -63,7 +63,7 @@ Optimizer *optimizer_new(const char *function, Optimizer template)
     check_template(function, &template);
     template.device = params_device(template.params);
     template.plateau = (Plateau){ .best = INFINITY, .factor = 1 };
-    const char *error = params_lay_out(template.params);
+    const char *error = params_allocate(template.params);
     if (error)
         error_raise("%s: the weights %s", function, error);
     Optimizer *optimizer = memory_allocate(sizeof *optimizer);

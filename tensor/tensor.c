@@ -38,7 +38,7 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type)
 {
     if (!tensor)
         return "is NULL";
-    const char *error = tensor->lay_out ? tensor->lay_out((Tensor *)tensor) : NULL;
+    const char *error = tensor->allocate ? tensor->allocate((Tensor *)tensor) : NULL;
     if (error)
         return error;
     if ((tensor->type == TENSOR_INT32) != (type == TENSOR_INT32))

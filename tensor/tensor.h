@@ -150,7 +150,7 @@ struct Tensor {
     bool requires_gradient; /* backward passes contribute to its gradient */
     bool has_gradient;      /* the gradient holds contributions: the next one adds to them */
     bool keep;              /* stays readable after the backward pass */
-    const char *(*lay_out)(Tensor *tensor); /* before a parameter is used: NULL, or the error */
+    const char *(*allocate)(Tensor *tensor); /* before a parameter is used: NULL, or the error */
     Real *(*bf16_copy)(Tensor *tensor, bool written); /* a parameter's, for internal use */
     void *owner;                                      /* the Tape or Params that it belongs to */
     const char *name;                                 /* a parameter's path name, or NULL */

@@ -55,7 +55,7 @@ static const Real *saved_values(const Node *node, enum Saved saved)
     static void op##_backward(Node *node)                                                          \
     {                                                                                              \
         Tensor *x = node->inputs[0];                                                               \
-        const Real *c = node->saved;                                                               \
+        const Real *c = node->attributes;                                                          \
         Gradient dx = tape_contribution(node, x);                                                  \
         DEVICE_CALL(x, op##_backward,                                                              \
                     (dx.data, dx.accumulate, tape_upstream(node, 0), *c, tensor_count(x)));        \
@@ -69,7 +69,7 @@ static const Real *saved_values(const Node *node, enum Saved saved)
                                   .backward = op##_backward,                                       \
                                   .inputs = { x },                                                 \
                                   .outputs = { out },                                              \
-                                  .saved = tape_save(tape, &c, sizeof c) });                       \
+                                  .attributes = tape_save(tape, &c, sizeof c) });                  \
         return out;                                                                                \
     }
 
