@@ -439,20 +439,20 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
                    "tape_release: a node was recorded since the mark, and a backward pass would "
                    "need the released tensors; call tape_set_recording(tape, false) before");
     Tensor *spared = result ? tensor_root(result) : NULL;
-    TapeTensor *kept = NULL;
+    TapeTensor *survivor = NULL;
     TapeTensor *entry = tape->last_tensor;
     for (TapeTensor *previous; entry && entry->position >= mark.tensors; entry = previous) {
         previous = entry->previous;
         if (&entry->tensor == spared) {
-            kept = entry;
+            survivor = entry;
             continue;
         }
         free_tensor(&entry->tensor);
     }
     tape->last_tensor = entry;
-    if (kept) {
-        kept->previous = entry;
-        tape->last_tensor = kept;
+    if (survivor) {
+        survivor->previous = entry;
+        tape->last_tensor = survivor;
     }
     return result;
 }
