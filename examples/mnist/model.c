@@ -77,12 +77,12 @@ struct Generator {
     GeneratorConfig config;
     TransformerState *state;
     Tape *tape, *prefill;
-    Tensor *token, *place;  /* [images]: the next step's input, and the index of its pixel */
+    Tensor *token, *index;  /* [images]: the next step's input, and the index of its pixel */
     Tensor *images;         /* [images, pixels]: drawn so far */
     Tensor *factor, *shift; /* [3 logistics]: the temperature maps parameters to factor p + shift */
     int32_t *host;          /* [images, pixels] */
-    int64_t first;          /* which of all images the first one is */
-    int64_t pixel, round;   /* how many of each have had random numbers; had before image 0 */
+    int64_t first;          /* index of the batch's first image among all */
+    int64_t pixel, round;   /* Philox counter: pixels drawn per image; those before the round */
 };
 
 /* The temperature divides the mixture's logits and multiplies its scales. */
@@ -126,7 +126,7 @@ Generator *generator_new(const Model *model, Device *device, GeneratorConfig con
                                                                 .max_length = model->pixels,
                                                                 .precision = config.precision });
     generator->token = tape_persistent_i32(generator->tape, shape(config.images));
-    generator->place = tape_persistent_i32(generator->tape, shape(config.images));
+    generator->index = tape_persistent_i32(generator->tape, shape(config.images));
     generator->images = tape_persistent_i32(generator->tape, shape(config.images, model->pixels));
     set_temperature(generator);
     return generator;
@@ -148,7 +148,7 @@ static void draw_pixel(void *context)
     const Model *model = generator->model;
     Tape *tape = generator->tape;
     Tensor *position = nn_transformer_state_positions(generator->state);
-    op_store_i32(tape, generator->place, NULL, position); /* before the step advances it */
+    op_store_i32(tape, generator->index, NULL, position); /* before the step advances it */
     Tensor *x = op_add(tape, nn_embedding_forward(tape, &model->embedding, generator->token),
                        nn_embedding_forward(tape, &model->positions, position));
     x = nn_transformer_step(generator->state, x);
@@ -156,7 +156,7 @@ static void draw_pixel(void *context)
     if (generator->config.temperature != 1)
         x = op_add(tape, op_multiply(tape, x, generator->factor), generator->shift);
     Tensor *pixel = op_sample_logistic_mixture(tape, x);
-    op_store_i32(tape, generator->images, generator->place, pixel);
+    op_store_i32(tape, generator->images, generator->index, pixel);
     op_store_i32(tape, generator->token, NULL, pixel);
 }
 
