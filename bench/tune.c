@@ -1,5 +1,5 @@
 /* Measures which form of causal linear attention is fastest on this CPU, by size, and writes the
- * table from which FORM_BEST chooses (make tune: ops/tuned.h, compiled into the library). */
+ * table from which FORM_BEST chooses (make tune: ops/attention/linear/tuned.h, compiled into the library). */
 #include "bench/common.h"
 
 #include <stdlib.h>
@@ -96,8 +96,8 @@ static const char opening[] =
     "/* The sizes by which FORM_BEST chooses the form of causal linear attention on the CPU.\n"
     " * Written by `make tune` (bench/tune.c), which times forward and backward pass in each\n"
     " * form, the first two with one thread: %s, vectors of %s. */\n"
-    "#ifndef TAPEGRAD_OPS_TUNED_H\n"
-    "#define TAPEGRAD_OPS_TUNED_H\n"
+    "#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_TUNED_H\n"
+    "#define TAPEGRAD_OPS_ATTENTION_LINEAR_TUNED_H\n"
     "\n"
     "typedef struct TunedSizes {\n"
     "    int columns;           /* the row holds up to this size of queries, keys and values */\n"

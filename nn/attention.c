@@ -2,7 +2,7 @@
  * and values of all heads; the attention operation combines positions; the output product combines
  * heads. */
 #include "nn/internal.h"
-#include "ops/internal.h"
+#include "ops/shared/internal.h"
 
 #include <math.h>
 #include <stdlib.h>

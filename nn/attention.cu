@@ -1,4 +1,4 @@
-#include "ops/map.cuh"
+#include "ops/shared/map.cuh"
 
 __global__ void store_keys_values(Real *keys, Real *values, const Real *packed, int64_t B,
                                   int64_t N, int64_t count, int64_t H, int64_t D,

@@ -7,7 +7,7 @@
  * allocated. */
 #include "nn/internal.h"
 
-#include "ops/internal.h"
+#include "ops/shared/internal.h"
 
 #include <math.h>
 #include <stdio.h>

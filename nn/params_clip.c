@@ -2,7 +2,7 @@
  * the flat buffer computes the norm, a second one g <- g maximum_norm / norm. */
 #include "nn/internal.h"
 
-#include "ops/internal.h"
+#include "ops/shared/internal.h"
 
 /* Sums in double, in a fixed number of parts: the rounding does not depend on the number of
  * threads. */

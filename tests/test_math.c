@@ -1,5 +1,5 @@
-/* The functions of ops/math.h against libm in double precision, over floats of every magnitude. */
-#include "ops/math.h"
+/* The functions of ops/shared/math.h against libm in double precision, over floats of every magnitude. */
+#include "ops/shared/math.h"
 #include "tests/support.h"
 
 enum { BATCH = 4096 };

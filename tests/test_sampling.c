@@ -1,5 +1,5 @@
 /* Sampling: op_sample and op_sample_logistic_mixture. */
-#include "ops/sampling.h"
+#include "ops/sampling/sampling.h"
 #include "tests/support.h"
 
 #include <math.h>

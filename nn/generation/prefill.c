@@ -3,7 +3,7 @@
  * and are copied when all layers are done; keys and values go to the KV cache at once, where they
  * do not count until the counts are written at the end. */
 #include "nn/generation/state.h"
-#include "ops/indices.h"
+#include "ops/layout/indices.h"
 
 static void check_x(Tape *tape, const TransformerState *state, Tensor *x)
 {

@@ -11,8 +11,8 @@
  * prefetcher. */
 #include "nn/generation/product_cpu.h"
 
-#include "ops/internal.h"
-#include "ops/vectors.h"
+#include "ops/shared/internal.h"
+#include "ops/shared/vectors.h"
 
 static int64_t minimum(int64_t a, int64_t b)
 {

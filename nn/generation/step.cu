@@ -13,9 +13,9 @@
  * Large batches are bound by memory: cuBLAS computes the products, and attend_large_batch_* reads
  * the recurrent state or KV cache once. */
 #include "nn/generation/step_attention.cuh"
-#include "ops/layernorm.cuh"
-#include "ops/linear.h"
-#include "ops/product.h"
+#include "ops/rows/layernorm.cuh"
+#include "ops/products/linear.h"
+#include "ops/products/product.h"
 
 enum {
     SMALL_BATCH = 8,        /* sequences at most: one accumulator each in multiply_small_batch */

@@ -9,10 +9,10 @@
 #define TAPEGRAD_NN_GENERATION_STEP_ATTENTION_CUH
 
 #include "nn/generation/step.h"
-#include "ops/activation.h"
-#include "ops/feature_map.cuh"
-#include "ops/polynomial_features.cuh"
-#include "ops/rows.cuh"
+#include "ops/elementwise/activation.h"
+#include "ops/attention/linear/feature_map.cuh"
+#include "ops/attention/linear/polynomial_features.cuh"
+#include "ops/rows/rows.cuh"
 #include "tensor/copy.cuh"
 
 /* ------------------------------------------------------------------------------------------ tiling

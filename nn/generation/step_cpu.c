@@ -10,11 +10,11 @@
  * through LARGE_BATCH. */
 #include "nn/generation/product_cpu.h"
 #include "nn/generation/step.h"
-#include "ops/activation.h"
-#include "ops/feature_map_cpu.h"
-#include "ops/layernorm.h"
-#include "ops/polynomial_features.h"
-#include "ops/rows.h"
+#include "ops/elementwise/activation.h"
+#include "ops/attention/linear/feature_map_cpu.h"
+#include "ops/rows/layernorm.h"
+#include "ops/attention/linear/polynomial_features.h"
+#include "ops/rows/rows.h"
 
 #include <omp.h>
 

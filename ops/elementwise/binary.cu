@@ -1,6 +1,6 @@
 /* The binary operations on CUDA: for every row of binary_functions.h a kernel per formula, of every
  * dtype. A gradient that does not use out does not load it. */
-#include "ops/map.cuh"
+#include "ops/shared/map.cuh"
 
 #define FORWARD(op, f)                                                                             \
     struct op##_of {                                                                               \

@@ -15,9 +15,9 @@
 #define TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
 
 #ifdef __cplusplus
-#include "ops/math.cuh"
+#include "ops/shared/math.cuh"
 #else
-#include "ops/math.h"
+#include "ops/shared/math.h"
 #endif
 
 /* clang-format off */

@@ -1,5 +1,5 @@
-#include "ops/columns.cuh"
-#include "ops/map.cuh"
+#include "ops/shared/columns.cuh"
+#include "ops/shared/map.cuh"
 
 static int64_t repeat_parts(int64_t rows, int64_t columns)
 {

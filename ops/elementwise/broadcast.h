@@ -5,7 +5,7 @@
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_H
 #define TAPEGRAD_OPS_ELEMENTWISE_H
 
-#include "ops/internal.h"
+#include "ops/shared/internal.h"
 
 /* The shape of out; raises when neither is the trailing axes of the other. */
 Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b);

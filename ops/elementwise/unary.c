@@ -1,5 +1,5 @@
 /* The unary operations on the CPU: for every row of unary_functions.h two loops and op_NAME. */
-#include "ops/internal.h"
+#include "ops/shared/internal.h"
 
 enum Saved { FROM_X, FROM_OUT };
 

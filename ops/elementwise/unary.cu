@@ -1,5 +1,5 @@
 /* The unary operations on CUDA: for every row of unary_functions.h two kernels of every dtype. */
-#include "ops/map.cuh"
+#include "ops/shared/map.cuh"
 
 #define UNARY(op, f, f_gradient, saved)                                                            \
     struct op##_of_x {                                                                             \

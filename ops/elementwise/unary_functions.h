@@ -16,9 +16,9 @@
 #define TAPEGRAD_OPS_ELEMENTWISE_UNARY_FUNCTIONS_H
 
 #ifdef __cplusplus
-#include "ops/math.cuh"
+#include "ops/shared/math.cuh"
 #else
-#include "ops/math.h"
+#include "ops/shared/math.h"
 #endif
 
 #ifndef UNARY

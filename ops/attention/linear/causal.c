@@ -1,0 +1,164 @@
+/* Causal linear attention (Katharopoulos et al. 2020, Transformers are RNNs, equations 8 to 15)
+ *
+ * Of one sequence and one head; positions i and j run from 1 to N, queries and keys have D
+ * elements, values M. With the feature map phi(x) = elu(x) + 1, that is x + 1 for x > 0 and e^x for
+ * x <= 0, let a_i = phi(q_i) and b_j = phi(k_j).
+ *
+ * Forward
+ *     num_i = sum_{j<=i} (a_i.b_j) v_j      den_i = sum_{j<=i} a_i.b_j + eps
+ *     out_i = num_i / den_i
+ * The normaliser is one more column of the values that is always 1. With v~_j = [v_j, 1]
+ *     num~_i = [num_i, den_i - eps] = sum_{j<=i} (a_i.b_j) v~_j
+ *
+ * Backward, from g_i = dL/dout_i; every d below is a derivative of L
+ *   Through the quotient:
+ *     dnum_i = g_i / den_i                   =: ghat_i
+ *     dden_i = -(g_i.num_i) / den_i^2 = -ghat_i.out_i  =: delta_i
+ *     g~_i = [ghat_i, delta_i]               the derivative by num~_i
+ *   a_i is in num~_i alone, whose element m is sum_{j<=i} (a_i.b_j) v~_jm:
+ *     da_i = sum_m g~_im sum_{j<=i} b_j v~_jm              = sum_{j<=i} (g~_i.v~_j) b_j
+ *   b_j and v_j are in num~_i for every i >= j:
+ *     db_j = sum_{i>=j} sum_m g~_im a_i v~_jm              = sum_{i>=j} (v~_j.g~_i) a_i
+ *     dv_j = sum_{i>=j} (a_i.b_j) ghat_i                   = sum_{i>=j} (b_j.a_i) ghat_i
+ *   Through the map, phi'(x) = 1 for x > 0 and e^x for x <= 0, which is min(1, phi(x)):
+ *     dq_i <- da_i min(1, a_i)      dk_j <- db_j min(1, b_j)      dv_j as it is
+ *
+ * So all are the same cumulative sum with the roles permuted: with
+ *     scan(x, y, w)_i = sum_{j<=i} (x_i.y_j) w_j,  scan_back the same over j >= i,
+ *     num~ = scan(a, b, v~)      da = scan(g~, v~, b)
+ *     db = scan_back(v~, g~, a)  dv = scan_back(b, a, ghat)
+ * and a scan takes O(N) time with one matrix for state, since (x_i.y_j) w_j = (y_j w_j^T)^T x_i:
+ *     T_i = T_{i-1} + y_i w_i^T      scan_i = T_i^T x_i
+ *
+ * A state S~_0 = [S_0, z_0] from positions before these begins the sums of num~ and da, and the final
+ * state S~_N = S~_0 + sum_j b_j v~_j^T is a result as well. dL/dS~_N, where it is given, is in every
+ * position's R~_j = dL/dS~_N + sum_{i>=j} a_i g~_i^T, which begins the sums of db and dv:
+ *     db_j = R~_j v~_j      dv_j = R_j^T b_j      dS~_0 <- R~_1
+ *
+ * Several positions can be taken at once. Let X, Y, W have C of them as rows, after the matrix T:
+ *     scan = X T + tril(X Y^T) W      T <- T + Y^T W
+ * With C = 1 these are the recurrent form's, otherwise the chunked one's; with C = N there is no T, and
+ * what is left is the quadratic form. Since a chunk's Y^T W needs none of those before it, each T can
+ * also be had at once by a prefix sum over the chunks, or over segments of several, and then all
+ * results: the chunk-parallel form.
+ *
+ * Where key_lengths leave a key out, its b_j counts as 0: nothing is added to the sums, and nothing
+ * contributed to the key and its value. With offsets, each sequence is one as above.
+ *
+ * Other maps: relu, phi'(x) = 1 for x > 0, else 0; softplus, phi(x) = ln(1 + e^x), phi'(x) =
+ * 1 / (1 + e^-x) = 1 - e^-phi(x); identity, phi'(x) = 1. Each phi' is known from phi(x).
+ *
+ * Kept from the forward pass: out, which is on the tape already, and den, a number a position. */
+#include "ops/attention/linear/causal.h"
+#include "ops/layout/indices.h"
+#include "ops/shared/internal.h"
+
+static const AttentionLabels labels = ATTENTION_LABELS("op_causal_linear_attention");
+
+/* Scratch memory of a pass; out: a tensor of the dtype of query, key and value. */
+static Tensor *new_scratch(Tape *tape, const Tensor *out, const LinearScan *scan, bool backward)
+{
+    return tape_scratch(tape,
+                        shape(DEVICE_CALL(out, causal_linear_attention_scratch, (scan, backward))));
+}
+
+/* dL/dout, all 0 when only the final state was used. */
+static Tensor *zeros_like(Tape *tape, const Tensor *out)
+{
+    Tensor *zeros = tape_scratch(tape, out->shape);
+    tensor_fill(zeros, 0);
+    return zeros;
+}
+
+static void causal_linear_attention_backward(Node *node)
+{
+    Tape *tape = node->tape;
+    Tensor *out = node->outputs[0], *den = node->saved[0];
+    const LinearScan scan =
+        linear_scan_of(node->inputs, *(const LinearAttention *)node->attributes);
+    const Real *dout = tape_upstream(node, 0);
+    const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
+    Tensor *zeros = dout ? NULL : zeros_like(tape, out);
+    Tensor *scratch = new_scratch(tape, out, &scan, true);
+    const LinearScanGradient d = { attention_contributions(node),
+                                   tape_contribution(node, node->inputs[5]) };
+    DEVICE_CALL(
+        out, causal_linear_attention_backward,
+        (d, dout ? dout : zeros->data, dfinal_state, out->data, den->data, scratch->data, &scan));
+    tape_scratch_free(tape, scratch);
+    tape_scratch_free(tape, zeros);
+}
+
+static void check_offsets(Tape *tape, const Tensor *query, LinearAttention options)
+{
+    Tensor *offsets = options.offsets;
+    const int64_t B = query->shape.size[0], N = query->shape.size[1];
+    tape_use_i32(tape, labels.offsets, offsets);
+    if (offsets->shape.rank != 1 || offsets->shape.size[0] < 2)
+        tape_error(tape, "%s has shape %s, expected [S + 1]", labels.offsets,
+                   shape_text(offsets->shape).text);
+    if (options.key_lengths)
+        tape_error(tape, "%s: key_lengths are given too; with offsets every key counts",
+                   labels.offsets);
+    if (B != 1)
+        tape_error(tape, "%s: query is %s, expected one sequence, [1, N, H, D], which they cut",
+                   labels.offsets, shape_text(query->shape).text);
+    check_spanning(tape, labels.offsets, offsets, 0, N, "the number of positions");
+}
+
+static void check_state(Tape *tape, const LinearScan *scan, Tensor *state)
+{
+    const Attention *x = &scan->x;
+    const Shape expected = shape(x->B, x->H, x->D, x->M + 1);
+    tape_use_real(tape, labels.state, state);
+    if (!shape_equal(state->shape, expected))
+        tape_error(tape, "%s is %s, expected %s: [sequences, H, D, M + 1]", labels.state,
+                   shape_text(state->shape).text, shape_text(expected).text);
+}
+
+static void check_form(Tape *tape, LinearAttention options)
+{
+    if ((unsigned)options.form > FORM_QUADRATIC)
+        tape_error(tape, "%s: form is %d, expected FORM_BEST to FORM_QUADRATIC", labels.name,
+                   (int)options.form);
+    if (options.chunk < 0)
+        tape_error(tape, "%s: chunk is %lld, expected 1 or more, or 0 for the default", labels.name,
+                   (long long)options.chunk);
+}
+
+Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                                   LinearAttention options)
+{
+    attention_check(tape, labels, query, key, value, options.key_lengths, true);
+    options = linear_attention_options(tape, labels, options);
+    check_form(tape, options);
+    if (options.offsets)
+        check_offsets(tape, query, options);
+    attention_cast_alike(tape, &query, &key, &value);
+    Tensor *const inputs[6] = { query,           key,          value, options.key_lengths,
+                                options.offsets, options.state };
+    const LinearScan scan = linear_scan_of(inputs, options);
+    if (options.state)
+        check_state(tape, &scan, options.state);
+    Tensor *out = tape_tensor_of(tape, query->type,
+                                 shape(query->shape.size[0], scan.x.N, scan.x.H, scan.x.M));
+    Tensor *den = tape_tensor(tape, shape(query->shape.size[0], scan.x.N, scan.x.H));
+    Tensor *final_state = NULL;
+    if (options.final_state)
+        final_state = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, scan.x.M + 1));
+    Tensor *scratch = new_scratch(tape, out, &scan, false);
+    DEVICE_CALL(
+        out, causal_linear_attention_forward,
+        (out->data, den->data, final_state ? final_state->data : NULL, scratch->data, &scan));
+    tape_scratch_free(tape, scratch);
+    tape_record(tape, (Node){ .name = labels.name,
+                              .backward = causal_linear_attention_backward,
+                              .inputs = { query, key, value, options.key_lengths, options.offsets,
+                                          options.state },
+                              .outputs = { out, final_state },
+                              .saved = { den },
+                              .attributes = tape_save(tape, &options, sizeof options) });
+    if (final_state)
+        *options.final_state = final_state;
+    return out;
+}

@@ -1,0 +1,20 @@
+/* The kernels of causal linear attention: see causal.c. */
+#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_CAUSAL_H
+#define TAPEGRAD_OPS_ATTENTION_LINEAR_CAUSAL_H
+
+#include "ops/attention/shared/arguments.h"
+
+/* How many numbers of scratch memory a pass wants. */
+int64_t causal_linear_attention_scratch_cpu(const LinearScan *scan, bool backward);
+
+void causal_linear_attention_forward_cpu(Real *out,         /* [B, N, H, M] */
+                                         Real *den,         /* [B, N, H], kept for backward */
+                                         Real *final_state, /* [B, H, D, M + 1], or NULL */
+                                         Real *scratch, const LinearScan *scan);
+
+void causal_linear_attention_backward_cpu(LinearScanGradient d, const Real *dout, /* [B, N, H, M] */
+                                          const Real *dfinal_state, /* [B, H, D, M + 1], or NULL */
+                                          const Real *out,          /* [B, N, H, M] */
+                                          const Real *den,          /* [B, N, H] */
+                                          Real *scratch, const LinearScan *scan);
+#endif

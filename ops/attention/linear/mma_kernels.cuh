@@ -1,0 +1,399 @@
+/* The kernels of mma.cuh: sums of segments, forward, and the gradients. */
+#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_KERNELS_CUH
+#define TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_KERNELS_CUH
+
+#include "ops/attention/linear/mma_rows.cuh"
+#include "ops/attention/linear/mma_scan.cuh"
+
+/* ------------------------------------------------------------------------------ a chunk's operands
+ * A kernel uses the first COUNT arguments. */
+
+/* Starts copying a chunk's rows. */
+template <typename T, int SIZE, int COUNT, typename M>
+__device__ static inline void copy_chunk(const M &m, const CausalMma<T> &c, const Chunk &chunk)
+{
+#pragma unroll 1
+    for (int i = 0; i < COUNT; i++)
+        copy_rows<SIZE>(m.raw(i), c.argument[i], chunk);
+    if (COUNT > DOUT)
+        copy_den(m, c, chunk);
+}
+
+/* The operands of the chunk that has been copied */
+template <typename T, int SIZE, int COUNT, typename M>
+__device__ static inline void map_chunk(const M &m, const CausalMma<T> &c, const Chunk &chunk)
+{
+#pragma unroll 1
+    for (int i = 0; i < COUNT; i++)
+        map_rows<SIZE>(m.operand(i), m.raw(i), c.argument[i], chunk, m.raw_den());
+    if (COUNT > DOUT && (int)threadIdx.x < CHUNK)
+        m.dden()[threadIdx.x] = m.raw_dden()[threadIdx.x];
+}
+
+/* Once the operands are in shared memory: starts copying the next chunk, or prefetches it. */
+template <typename T, int SIZE, int COUNT, typename M>
+__device__ static inline void start_next_chunk(const M &m, const CausalMma<T> &c, bool more,
+                                               const Chunk &next)
+{
+    if (!more)
+        return;
+    if (Mma<T, SIZE>::AHEAD)
+        copy_chunk<T, SIZE, COUNT>(m, c, next);
+    else
+#pragma unroll 1
+        for (int i = 0; i < COUNT; i++)
+            prefetch_rows<SIZE>(c.argument[i], next);
+}
+
+/* At the end of a chunk: all warps are done with its operands, and the next chunk has been copied. */
+template <typename T, int SIZE, int COUNT, typename M>
+__device__ static inline void receive_next_chunk(const M &m, const CausalMma<T> &c, bool more,
+                                                 const Chunk &next)
+{
+    if (!Mma<T, SIZE>::AHEAD) {
+        __syncthreads();
+        if (more)
+            copy_chunk<T, SIZE, COUNT>(m, c, next);
+    }
+    wait_for_copies();
+    __syncthreads();
+}
+
+/* At a segment's begin, whose first chunk begins at this position */
+template <typename T, int SIZE, int COUNT, typename M>
+__device__ static inline void receive_first_chunk(const M &m, const CausalMma<T> &c,
+                                                  const Segment &s, int64_t start)
+{
+    if (s.first < s.end)
+        copy_chunk<T, SIZE, COUNT>(m, c, chunk_at(s, start));
+    wait_for_copies();
+    __syncthreads();
+}
+
+/* Calls process(segment) for the block's segments. */
+template <typename T, typename Process>
+__device__ static inline void for_each_segment(const CausalMma<T> &c, Process process)
+{
+    const int64_t limit = min((blockIdx.x + 1) * c.per_block, c.heads * c.chunks);
+    for (int64_t chunk = blockIdx.x * c.per_block; chunk < limit;) {
+        const Segment s = segment_at(c, blockIdx.x, chunk);
+        process(s);
+        chunk = s.next_chunk;
+    }
+}
+
+/* ------------------------------------------------------------------------------- sums of segments */
+
+/* What each segment adds to S and z; nobody needs that of a head's last segment. */
+template <typename T, int SIZE>
+__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
+                                  (MmaMemory<T, SIZE, 2, false>::BLOCKS))
+    mma_sum_segments(const __grid_constant__ CausalMma<T> c)
+{
+    DYNAMIC_SHARED(Bfloat16, memory);
+    const MmaMemory<T, SIZE, 2, false> m = { memory };
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    for_each_segment(c, [&](const Segment &s) {
+        if (s.slot == s.last_slot)
+            return;
+        MmaState<T, SIZE> state = {};
+        receive_first_chunk<T, SIZE, 2>(m, c, s, s.first);
+        for (int64_t start = s.first; start < s.end; start += CHUNK) {
+            const Chunk next = chunk_at(s, start + CHUNK);
+            const bool more = start + CHUNK < s.end;
+            map_chunk<T, SIZE, 2>(m, c, chunk_at(s, start));
+            __syncthreads();
+            start_next_chunk<T, SIZE, 2>(m, c, more, next);
+            update_state<T, SIZE>(&state, m.operand(KEY), m.operand(VALUE));
+            update_vector<T, SIZE>(&state, m.operand(KEY), NULL);
+            receive_next_chunk<T, SIZE, 2>(m, c, more, next);
+        }
+        store_slot(c.sums[PREFIX] + s.slot * Mma<T, SIZE>::SLOT, state);
+    });
+}
+
+/* Makes each sum include those of the head's earlier segments (PREFIX), or later ones (SUFFIX). */
+template <typename T>
+__global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, Sum sum, int64_t slot_size)
+{
+    enum { BATCH = 8 }; /* independent loads */
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    GRID_FOR(i, c.heads * slot_size) {
+        const int64_t head = i / slot_size, step = sum == SUFFIX ? -slot_size : slot_size;
+        const int64_t first = slot_of(head * c.chunks / c.per_block, head);
+        const int64_t last = slot_of(((head + 1) * c.chunks - 1) / c.per_block, head);
+        const int64_t count = last - first; /* the last, or for SUFFIX the first, is not needed */
+        Real *at = c.sums[sum] + (sum == SUFFIX ? last : first) * slot_size + i % slot_size;
+        Real total = 0;
+        for (int64_t done = 0; done < count; done += BATCH, at += BATCH * step) {
+            Real x[BATCH];
+#pragma unroll
+            for (int j = 0; j < BATCH; j++)
+                x[j] = done + j < count ? at[j * step] : (Real)0;
+#pragma unroll
+            for (int j = 0; j < BATCH; j++)
+                if (done + j < count)
+                    at[j * step] = total += x[j];
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- forward */
+
+/* den of the warp's rows from the lanes' shares, and out = num / den */
+template <typename T, int SIZE>
+__device__ static inline void divide_by_den(float (*num)[4], const float *den,
+                                            const CausalMma<T> &c, const Chunk &chunk)
+{
+    typedef Mma<T, SIZE> Sizes;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int row = 16 * row_tile() + lane_row() + 8 * i;
+        Real sum = den[2 * i] + den[2 * i + 1];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1); /* the four lanes of a row */
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        sum += c.eps;
+        if (first_column<Sizes>() == 0 && lane_column() == 0 && row < chunk.rows)
+            c.den[(chunk.row + row) * c.H + chunk.h] = sum;
+        const Real inverse = 1 / sum;
+#pragma unroll
+        for (int across = 0; across < Sizes::ACROSS; across++) {
+            num[across][2 * i] *= inverse;
+            num[across][2 * i + 1] *= inverse;
+        }
+    }
+}
+
+/* z for all warps, as three parts of bf16 */
+template <typename T, int SIZE>
+__device__ static inline void share_vector_parts(Bfloat16 *to, const MmaState<T, SIZE> &state)
+{
+    if (!has_vector<SIZE>() || lane_row() != 0)
+        return;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float first = state.vector[half][0], second = state.vector[half][1];
+#pragma unroll
+        for (int p = 0; p < 3; p++) {
+            const uint32_t pair = pack_bf16(first, second);
+            *(uint32_t *)(to + p * Mma<T, SIZE>::PITCH + vector_column(half)) = pair;
+            first -= first_of(pair);
+            second -= second_of(pair);
+        }
+    }
+}
+
+template <typename T, int SIZE, typename M>
+__device__ static inline void forward_chunk(MmaState<T, SIZE> *S, const M &m, const CausalMma<T> &c,
+                                            const Segment &s, int64_t start)
+{
+    typedef Mma<T, SIZE> Sizes;
+    const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
+    const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
+    const bool more = start + CHUNK < s.end;
+    float num[Sizes::ACROSS][4] = {}, scores[CHUNK / 8][4] = {}, den[4] = {};
+    map_chunk<T, SIZE, 3>(m, c, chunk);
+    share_state(m.state(), *S);
+    share_vector_parts(m.vector_parts(), *S);
+    __syncthreads();
+    start_next_chunk<T, SIZE, 3>(m, c, more, next);
+    scan_rows<T, SIZE, TRIL, false>(num, scores, den, m.vector_parts(), A, B, V, m.state());
+    update_state(S, B, V);
+    update_vector(S, B, NULL);
+    divide_by_den<T, SIZE>(num, den, c, chunk);
+    contribute_rows<SIZE>(c.result[0], chunk, num);
+    receive_next_chunk<T, SIZE, 3>(m, c, more, next);
+}
+
+template <typename T, int SIZE>
+__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
+                                  (MmaMemory<T, SIZE, 3, true>::BLOCKS))
+    mma_forward(const __grid_constant__ CausalMma<T> c)
+{
+    DYNAMIC_SHARED(Bfloat16, memory);
+    const MmaMemory<T, SIZE, 3, true> m = { memory };
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    for_each_segment(c, [&](const Segment &s) {
+        receive_first_chunk<T, SIZE, 3>(m, c, s, s.first);
+        MmaState<T, SIZE> S = load_state<T, SIZE>(c, s, PREFIX);
+        for (int64_t start = s.first; start < s.end; start += CHUNK)
+            forward_chunk(&S, m, c, s, start);
+        if (s.is_last && c.final_state.data)
+            contribute_state(c.final_state, c, s, &S);
+    });
+}
+
+/* -------------------------------------------------------------------------------------- gradients */
+
+/* o *= phi'(x), from the operand phi(x) */
+template <typename T, int SIZE>
+__device__ static inline void multiply_derivative(float (*o)[4],
+                                                  const typename Mma<T, SIZE>::Operand &mapped,
+                                                  FeatureMap map)
+{
+    typedef Mma<T, SIZE> Sizes;
+    if (map == FEATURES_IDENTITY)
+        return;
+#pragma unroll
+    for (int c = 0; c < Sizes::ACROSS; c += 2) {
+        const Fragment<Sizes::PARTS> rows =
+            a_of(mapped, 16 * row_tile(), first_column<Sizes>() + 8 * c);
+        Real derivatives[8] = {}; /* in the order of a's registers */
+#pragma unroll
+        for (int i = 0; i < 4 * Sizes::PARTS; i++) {
+            derivatives[i % 4 * 2] += first_of(rows.at[i / 4][i % 4]);
+            derivatives[i % 4 * 2 + 1] += second_of(rows.at[i / 4][i % 4]);
+        }
+        derivatives_from_values<8>(map, derivatives);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            o[c + i / 4][i % 4] *= derivatives[i];
+    }
+}
+
+/* Rows of masked keys have no gradient. */
+template <typename T, int SIZE>
+__device__ static inline void clear_masked_rows(float (*o)[4], const Chunk &chunk)
+{
+    if (chunk.keys == chunk.rows)
+        return;
+#pragma unroll
+    for (int i = 0; i < 4 * Mma<T, SIZE>::ACROSS; i++)
+        if (16 * row_tile() + lane_row() + i % 4 / 2 * 8 >= chunk.keys)
+            o[i / 4][i % 4] = 0;
+}
+
+/* dq = phi'(q) dA, of the warp's rows */
+template <typename T, int SIZE, typename M>
+__device__ static inline void query_gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
+{
+    typedef Mma<T, SIZE> Sizes;
+    const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
+    float dA[Sizes::ACROSS][4], scores[CHUNK / 8][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const Real dden = m.dden()[16 * row_tile() + lane_row() + i / 2 * 8];
+        const Real *z = m.vector() + first_column<Sizes>() + lane_column() + i % 2;
+#pragma unroll
+        for (int across = 0; across < Sizes::ACROSS; across++)
+            dA[across][i] = dden * z[8 * across];
+#pragma unroll
+        for (int column = 0; column < CHUNK / 8; column++)
+            scores[column][i] = dden;
+    }
+    scan_rows<T, SIZE, TRIL, true>(dA, scores, NULL, NULL, m.operand(DOUT), V, B, m.state());
+    multiply_derivative<T, SIZE>(dA, A, c.argument[QUERY].map);
+    if (c.result[QUERY].data)
+        contribute_rows<SIZE>(c.result[QUERY], chunk, dA);
+}
+
+/* dk = phi'(k) dB */
+template <typename T, int SIZE, typename M>
+__device__ static inline void key_gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
+{
+    typedef Mma<T, SIZE> Sizes;
+    const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
+    float dB[Sizes::ACROSS][4], scores[CHUNK / 8][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const Real *r = m.vector() + first_column<Sizes>() + lane_column() + i % 2;
+        const Real *dden = m.dden() + lane_column() + i % 2;
+#pragma unroll
+        for (int across = 0; across < Sizes::ACROSS; across++)
+            dB[across][i] = r[8 * across];
+#pragma unroll
+        for (int column = 0; column < CHUNK / 8; column++)
+            scores[column][i] = dden[8 * column];
+    }
+    scan_rows<T, SIZE, TRIU, true>(dB, scores, NULL, NULL, V, m.operand(DOUT), A, m.state());
+    multiply_derivative<T, SIZE>(dB, B, c.argument[KEY].map);
+    clear_masked_rows<T, SIZE>(dB, chunk);
+    if (c.result[KEY].data)
+        contribute_rows<SIZE>(c.result[KEY], chunk, dB);
+}
+
+/* dv */
+template <typename T, int SIZE, typename M>
+__device__ static inline void value_gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
+{
+    typedef Mma<T, SIZE> Sizes;
+    float dV[Sizes::ACROSS][4] = {}, scores[CHUNK / 8][4] = {};
+    scan_rows<T, SIZE, TRIU, false>(dV, scores, NULL, NULL, m.operand(KEY), m.operand(QUERY),
+                                    m.operand(DOUT), m.state());
+    clear_masked_rows<T, SIZE>(dV, chunk);
+    if (c.result[VALUE].data)
+        contribute_rows<SIZE>(c.result[VALUE], chunk, dV);
+}
+
+/* One sweep from the first chunk to the last: dq, and what the segment adds to R and r. */
+template <typename T, int SIZE>
+__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
+                                  (MmaMemory<T, SIZE, ARGUMENTS, true>::BLOCKS))
+    mma_query_gradient(const __grid_constant__ CausalMma<T> c)
+{
+    DYNAMIC_SHARED(Bfloat16, memory);
+    const MmaMemory<T, SIZE, ARGUMENTS, true> m = { memory };
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    for_each_segment(c, [&](const Segment &s) {
+        receive_first_chunk<T, SIZE, ARGUMENTS>(m, c, s, s.first);
+        MmaState<T, SIZE> S = load_state<T, SIZE>(c, s, PREFIX), R = {};
+        for (int64_t start = s.first; start < s.end; start += CHUNK) {
+            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
+            const bool more = start + CHUNK < s.end;
+            map_chunk<T, SIZE, ARGUMENTS>(m, c, chunk);
+            share_state(m.state(), S);
+            share_vector(m.vector(), S);
+            __syncthreads();
+            start_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
+            query_gradient<T, SIZE>(m, c, chunk);
+            update_state(&S, m.operand(KEY), m.operand(VALUE));
+            update_vector(&S, m.operand(KEY), NULL);
+            if (c.cuts_heads) {
+                update_state(&R, m.operand(QUERY), m.operand(DOUT));
+                update_vector(&R, m.operand(QUERY), m.dden());
+            }
+            receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
+        }
+        if (s.slot != s.first_slot)
+            store_slot(c.sums[SUFFIX] + s.slot * Mma<T, SIZE>::SLOT, R);
+    });
+}
+
+/* One sweep from the last chunk to the first: dk and dv, and the initial state's gradient. */
+template <typename T, int SIZE>
+__global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
+                                  (MmaMemory<T, SIZE, ARGUMENTS, true>::BLOCKS))
+    mma_key_value_gradients(const __grid_constant__ CausalMma<T> c)
+{
+    DYNAMIC_SHARED(Bfloat16, memory);
+    const MmaMemory<T, SIZE, ARGUMENTS, true> m = { memory };
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    for_each_segment(c, [&](const Segment &s) {
+        const int64_t last = s.first + (s.end - s.first - 1) / CHUNK * CHUNK;
+        receive_first_chunk<T, SIZE, ARGUMENTS>(m, c, s, last);
+        MmaState<T, SIZE> R = load_state<T, SIZE>(c, s, SUFFIX);
+        for (int64_t start = last; start >= s.first && s.first < s.end; start -= CHUNK) {
+            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start - CHUNK);
+            const bool more = start > s.first;
+            map_chunk<T, SIZE, ARGUMENTS>(m, c, chunk);
+            share_state(m.state(), R);
+            share_vector(m.vector(), R);
+            __syncthreads();
+            start_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
+            key_gradient<T, SIZE>(m, c, chunk);
+            value_gradient<T, SIZE>(m, c, chunk);
+            update_state(&R, m.operand(QUERY), m.operand(DOUT));
+            update_vector(&R, m.operand(QUERY), m.dden());
+            receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
+        }
+        if (s.first == 0 && c.dinitial_state.data)
+            contribute_state(c.dinitial_state, c, s, &R);
+    });
+}
+
+#endif

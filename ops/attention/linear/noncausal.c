@@ -1,0 +1,78 @@
+/* Linear attention without a mask (Katharopoulos et al. 2020, equations 4 to 7), in O(N)
+ *
+ * Of one sequence and one head, in the notation of causal.c: a_i = phi(q_i),
+ * b_j = phi(k_j), phi(x) = x + 1 for x > 0 and e^x for x <= 0; j runs over the sequence's keys, all
+ * or the first key_lengths of them.
+ *
+ * Forward
+ *     S = sum_j b_j v_j^T      z = sum_j b_j
+ *     den_i = a_i.z + eps      out_i = S^T a_i / den_i
+ *
+ * Backward, from g_i = dL/dout_i
+ *   Through the quotient, as in the causal case:
+ *     ghat_i = g_i / den_i       the derivative by S^T a_i
+ *     delta_i = -ghat_i.out_i    the derivative by den_i
+ *   a_i is in both:
+ *     da_i = S ghat_i + delta_i z
+ *   S and z are in those of every i:
+ *     R = dL/dS = sum_i a_i ghat_i^T      r = dL/dz = sum_i delta_i a_i
+ *   v_j and b_j are in S, and b_j in z:
+ *     db_j = R v_j + r      dv_j = R^T b_j
+ *   Through the map, phi' = min(1, phi):
+ *     dq_i <- da_i min(1, a_i)      dk_j <- db_j min(1, b_j)      and nothing <- to keys left out
+ *
+ * Kept from the forward pass: den, a number a position. */
+#include "ops/attention/linear/noncausal.h"
+#include "ops/shared/internal.h"
+
+static const AttentionLabels labels = ATTENTION_LABELS("op_linear_attention");
+
+static Tensor *new_scratch(Tape *tape, const LinearScan *scan)
+{
+    int64_t count = DEVICE_CALL(tape_device(tape), linear_attention_scratch, (scan));
+    return tape_scratch(tape, shape(count));
+}
+
+static void linear_attention_backward(Node *node)
+{
+    Tensor *out = node->outputs[0], *den = node->saved[0];
+    const LinearScan scan =
+        linear_scan_of(node->inputs, *(const LinearAttention *)node->attributes);
+    Tensor *scratch = new_scratch(node->tape, &scan);
+    AttentionGradient d = attention_contributions(node);
+    DEVICE_CALL(out, linear_attention_backward,
+                (d, tape_upstream(node, 0), out->data, den->data, scratch->data, &scan));
+    tape_scratch_free(node->tape, scratch);
+}
+
+static void check_causal_options(Tape *tape, LinearAttention options)
+{
+    if (options.form || options.chunk || options.offsets || options.state || options.final_state)
+        tape_error(tape,
+                   "%s: form, chunk, offsets, state and final_state are options of causal linear "
+                   "attention",
+                   labels.name);
+}
+
+Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                            LinearAttention options)
+{
+    attention_check(tape, labels, query, key, value, options.key_lengths, false);
+    options = linear_attention_options(tape, labels, options);
+    check_causal_options(tape, options);
+    attention_cast_alike(tape, &query, &key, &value);
+    Tensor *const inputs[6] = { query, key, value, options.key_lengths };
+    const LinearScan scan = linear_scan_of(inputs, options);
+    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&scan.x));
+    Tensor *den = tape_tensor(tape, attention_row_shape(&scan.x));
+    Tensor *scratch = new_scratch(tape, &scan);
+    DEVICE_CALL(out, linear_attention_forward, (out->data, den->data, scratch->data, &scan));
+    tape_scratch_free(tape, scratch);
+    tape_record(tape, (Node){ .name = labels.name,
+                              .backward = linear_attention_backward,
+                              .inputs = { query, key, value, options.key_lengths },
+                              .outputs = { out },
+                              .saved = { den },
+                              .attributes = tape_save(tape, &options, sizeof options) });
+    return out;
+}

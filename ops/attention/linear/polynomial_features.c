@@ -1,0 +1,82 @@
+/* Polynomial features of degree 2 (Katharopoulos et al. 2020, section 3.2.1): of rows x of D elements
+ *   out = [1, sqrt 2 x_i (every i), x_i^2 (every i), sqrt 2 x_i x_j (every i < j)]
+ * so that of two rows q and k
+ *   out(q).out(k) = 1 + 2 sum_i q_i k_i + sum_i (q_i k_i)^2 + 2 sum_{i<j} q_i k_i q_j k_j
+ *                 = (1 + q.k)^2
+ * exactly: never negative, and linear attention with it is attention with this kernel.
+ * Backward, g = dL/dout, of which g_i, g_ii and g_ij = g_ji stand at sqrt 2 x_i, x_i^2, sqrt 2 x_i x_j:
+ *   dx_i <- sqrt 2 g_i + 2 g_ii x_i + sqrt 2 sum_{j != i} g_ij x_j
+ * Where each pair stands: polynomial_features.h. */
+#include "ops/attention/linear/polynomial_features.h"
+#include "ops/shared/internal.h"
+
+/* dx[a + i] += factor g[i] x[b + i] and the other way round, for n pairs. */
+static void add_pairs(Real *dx, const Real *x, Real factor, const Real *g, int64_t a, int64_t b,
+                      int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        dx[a + i] += factor * g[i] * x[b + i];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        dx[b + i] += factor * g[i] * x[a + i];
+}
+
+static void backward_row(Real *dx, bool accumulate, const Real *g, const Real *x, int64_t D)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < D; i++)
+        contribute(&dx[i], accumulate, SQRT_2 * g[1 + i]);
+    g += 1 + D;
+    for (int64_t d = 0; d <= D / 2; d++, g += D) {
+        const int64_t pairs = polynomial_pairs(d, D), inside = pairs < D - d ? pairs : D - d;
+        const Real factor = polynomial_factor(d);
+        add_pairs(dx, x, factor, g, 0, d, inside);
+        add_pairs(dx, x, factor, g + inside, inside, inside + d - D, pairs - inside);
+    }
+}
+
+/* out [R, F], x [R, D] */
+static void polynomial_features_forward_cpu(Real *out, const Real *x, int64_t R, int64_t F,
+                                            int64_t D)
+{
+#pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++)
+        polynomial_row(out + r * F, x + r * D, D);
+}
+
+/* dx [R, D], dout [R, F], x [R, D] */
+static void polynomial_features_backward_cpu(Real *dx, bool accumulate, const Real *dout,
+                                             const Real *x, int64_t R, int64_t F, int64_t D)
+{
+#pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++)
+        backward_row(dx + r * D, accumulate, dout + r * F, x + r * D, D);
+}
+
+static void polynomial_features_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    Gradient dx = tape_contribution(node, x);
+    DEVICE_CALL(x, polynomial_features_backward,
+                (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, shape_rows(x->shape),
+                 shape_columns(node->outputs[0]->shape), shape_columns(x->shape)));
+}
+
+Tensor *op_polynomial_features(Tape *tape, Tensor *x)
+{
+    tape_use(tape, "op_polynomial_features: x", x);
+    if (x->shape.rank < 1)
+        tape_error(tape, "op_polynomial_features: x is %s, expected one axis at least, [..., D]",
+                   shape_text(x->shape).text);
+    const int64_t D = shape_columns(x->shape), F = 1 + D + D * (D + 1) / 2;
+    Shape out_shape = x->shape;
+    out_shape.size[out_shape.rank - 1] = F;
+    Tensor *out = tape_tensor_of(tape, x->type, out_shape);
+    DEVICE_CALL(out, polynomial_features_forward, (out->data, x->data, shape_rows(x->shape), F, D));
+    tape_record(tape, (Node){ .name = "op_polynomial_features",
+                              .backward = polynomial_features_backward,
+                              .inputs = { x },
+                              .outputs = { out } });
+    return out;
+}

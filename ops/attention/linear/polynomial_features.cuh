@@ -1,0 +1,20 @@
+/* A number of polynomial features on CUDA. */
+#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_CUH
+#define TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_CUH
+
+#include "ops/shared/map.cuh"
+#include "ops/attention/linear/polynomial_features.h"
+
+/* Feature f of a row x [D]. */
+template <typename T>
+__device__ static inline Real polynomial_feature(const T *x, int64_t f, int64_t D)
+{
+    if (f == 0)
+        return 1;
+    if (f <= D)
+        return SQRT_2 * load(&x[f - 1]);
+    const int64_t place = f - 1 - D, d = quotient(place, D), i = place - d * D, j = i + d;
+    return polynomial_factor(d) * load(&x[i]) * load(&x[j < D ? j : j - D]);
+}
+
+#endif

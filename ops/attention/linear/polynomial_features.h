@@ -1,0 +1,52 @@
+/* How the products of two elements lie in a row of polynomial features, and such a row on the CPU. */
+#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_H
+#define TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_H
+
+#include "ops/ops.h"
+
+#ifdef __cplusplus
+#include "ops/shared/math.cuh"
+#else
+#include "ops/shared/math.h"
+#endif
+
+#define SQRT_2 ((Real)1.4142135623730951)
+
+/* The products follow the 1 and the D linear features: those of elements d apart, around the end,
+ * for d = 0, ..., D / 2. Place d D + i holds x_i x_j, j = i + d mod D; at d = D / 2, i + d would find
+ * every pair twice, and only the first half is there. */
+MATH_FUNCTION int64_t polynomial_pairs(int64_t d, int64_t D)
+{
+    return d > 0 && 2 * d == D ? d : D;
+}
+
+/* What a product is multiplied by. */
+MATH_FUNCTION Real polynomial_factor(int64_t d)
+{
+    return d ? SQRT_2 : 1;
+}
+
+#ifndef __cplusplus
+
+/* out [1 + D + D (D + 1) / 2], x [D] */
+static inline void polynomial_row(Real *out, const Real *x, int64_t D)
+{
+    out[0] = 1;
+#pragma omp simd
+    for (int64_t i = 0; i < D; i++)
+        out[1 + i] = SQRT_2 * x[i];
+    out += 1 + D;
+    for (int64_t d = 0; d <= D / 2; d++, out += D) {
+        const int64_t pairs = polynomial_pairs(d, D), inside = pairs < D - d ? pairs : D - d;
+        const Real factor = polynomial_factor(d);
+#pragma omp simd
+        for (int64_t i = 0; i < inside; i++)
+            out[i] = factor * x[i] * x[i + d];
+#pragma omp simd
+        for (int64_t i = inside; i < pairs; i++)
+            out[i] = factor * x[i] * x[i + d - D];
+    }
+}
+
+#endif
+#endif

@@ -1,0 +1,157 @@
+/* Positive random features of the exponential (Choromanski et al. 2021, Rethinking Attention with
+ * Performers, lemma 1): of rows x [R, D] and a projection w [F, D] whose rows are normal
+ *   y_rf = sum_d x_rd w_fd      n_r = |x_r|^2 / 2      out_rf = e^(y_rf - n_r) / sqrt F
+ * Since E e^(w.u) = e^(|u|^2 / 2) for a normal w, of two rows q and k
+ *   E out(q).out(k) = E e^(w.(q + k)) e^(-|q|^2 / 2 - |k|^2 / 2) = e^(q.k)
+ * Rows of w that are orthogonal, each still normal by itself, leave that as it is and lessen the
+ * variance (section 2.3).
+ *
+ * Every feature is positive, and y - n = |w|^2 / 2 - |x - w|^2 / 2 is at most |w|^2 / 2, which is
+ * about D / 2: a float has room for 88. The authors' code subtracts the greatest exponent too: of
+ * queries a row's, of keys a whole sequence's, for an attention's quotient takes such a factor out
+ * again. Of queries op_softmax of y does that, which needs no n. Keys are better left alone: a
+ * maximum over later positions would stand in a sequence's running sums, which then could not go on
+ * from where a piece of it ended.
+ *
+ * Backward, g = dL/dout, h = g out:
+ *   dx_rd <- sum_f h_rf w_fd - (sum_f h_rf) x_rd      dw_fd <- sum_r h_rf x_rd
+ * Kept: out, which is on the tape already. */
+#include "ops/shared/internal.h"
+#include "ops/products/product.h"
+
+/* out [R, F], y [R, F], x [R, D] */
+static void random_features_forward_cpu(Real *out, const Real *y, const Real *x, int64_t R,
+                                        int64_t F, int64_t D)
+{
+    const Real scale = (Real)(1 / sqrt((double)F));
+#pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++) {
+        Real n = 0;
+#pragma omp simd reduction(+ : n)
+        for (int64_t d = 0; d < D; d++)
+            n += x[r * D + d] * x[r * D + d] / 2;
+#pragma omp simd
+        for (int64_t f = 0; f < F; f++)
+            out[r * F + f] = scale * real_exp(y[r * F + f] - n);
+    }
+}
+
+/* h [R, F] = dout [R, F] out [R, F]; dx [R, D] <- -(sum_f h_rf) x [R, D], unless it is NULL */
+static void random_features_backward_cpu(Real *h, Real *dx, bool accumulate, const Real *dout,
+                                         const Real *out, const Real *x, int64_t R, int64_t F,
+                                         int64_t D)
+{
+#pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++) {
+        Real sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t f = 0; f < F; f++) {
+            h[r * F + f] = dout[r * F + f] * out[r * F + f];
+            sum += h[r * F + f];
+        }
+        if (!dx)
+            continue;
+#pragma omp simd
+        for (int64_t d = 0; d < D; d++)
+            contribute(&dx[r * D + d], accumulate, -sum * x[r * D + d]);
+    }
+}
+
+static void random_features_backward(Node *node)
+{
+    Tensor *x = node->inputs[0], *w = node->inputs[1], *out = node->outputs[0];
+    const int64_t R = shape_rows(x->shape), F = w->shape.size[0], D = w->shape.size[1];
+    Gradient dx = tape_contribution(node, x), dw = tape_contribution(node, w);
+    Tensor *h = tape_tensor_of(node->tape, out->type, shape(R, F));
+    DEVICE_CALL(
+        out, random_features_backward,
+        (h->data, dx.data, dx.accumulate, tape_upstream(node, 0), out->data, x->data, R, F, D));
+    dx.accumulate = true;
+    if (dx.data) /* [R, D] = h [R, F] w [F, D] */
+        product(node->tape, node->name, result_for(dx, x), operand_of(h), operand_of(w),
+                (Product){ .n = R, .k = F, .m = D, .count = 1 });
+    if (dw.data) /* [F, D] = h^T [F, R] x [R, D] */
+        product(node->tape, node->name, result_for(dw, w), operand_of(h), operand_of(x),
+                (Product){ .n = F, .k = R, .m = D, .transpose_a = true, .count = 1 });
+    tape_scratch_free(node->tape, h);
+}
+
+static void check(Tape *tape, Tensor *x, Tensor *projection)
+{
+    tape_use(tape, "op_random_features: x", x);
+    tape_use(tape, "op_random_features: projection", projection);
+    if (projection->shape.rank != 2)
+        tape_error(tape, "op_random_features: projection is %s, expected two axes, [F, D]",
+                   shape_text(projection->shape).text);
+    if (x->shape.rank < 1 || shape_columns(x->shape) != projection->shape.size[1])
+        tape_error(tape,
+                   "op_random_features: x is %s, expected %lld in its last axis: projection is %s",
+                   shape_text(x->shape).text, (long long)projection->shape.size[1],
+                   shape_text(projection->shape).text);
+}
+
+Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection)
+{
+    check(tape, x, projection);
+    const TensorType type = product_type(tape);
+    x = op_cast(tape, x, type);
+    projection = op_cast(tape, projection, type);
+    const int64_t R = shape_rows(x->shape), F = projection->shape.size[0];
+    const int64_t D = projection->shape.size[1];
+    Shape out_shape = x->shape;
+    out_shape.size[out_shape.rank - 1] = F;
+    Tensor *out = tape_tensor_of(tape, type, out_shape);
+    Tensor *y = tape_scratch(tape, shape(R, F)); /* in Real: its rounding would be e^y's error */
+    product(tape, "op_random_features", result_in(y), operand_of(x), operand_of(projection),
+            (Product){ .n = R, .k = D, .m = F, .transpose_b = true, .count = 1 });
+    DEVICE_CALL(out, random_features_forward, (out->data, y->data, x->data, R, F, D));
+    tape_scratch_free(tape, y);
+    tape_record(tape, (Node){ .name = "op_random_features",
+                              .backward = random_features_backward,
+                              .inputs = { x, projection },
+                              .outputs = { out } });
+    return out;
+}
+
+/* ------------------------------------------------------------------------------------ projections */
+static double dot(const Real *a, const Real *b, int64_t D)
+{
+    double sum = 0;
+    for (int64_t d = 0; d < D; d++)
+        sum += (double)a[d] * (double)b[d];
+    return sum;
+}
+
+/* a += factor b */
+static void add(Real *a, double factor, const Real *b, int64_t D)
+{
+    for (int64_t d = 0; d < D; d++)
+        a[d] = (Real)((double)a[d] + factor * (double)b[d]);
+}
+
+/* Turns the rows of w [count, D], count <= D, into orthogonal ones of the same lengths, which the
+ * directions of normal rows do not depend on. Gram and Schmidt; the second time takes away what the
+ * rounding of the first has left. */
+static void orthogonalise(Real *w, int64_t count, int64_t D)
+{
+    for (int64_t f = 0; f < count; f++) {
+        Real *row = w + f * D;
+        const double length = sqrt(dot(row, row, D));
+        for (int64_t other = 0; other < 2 * f; other++) {
+            const Real *before = w + other % f * D;
+            add(row, -dot(row, before, D) / dot(before, before, D), before, D);
+        }
+        add(row, length / sqrt(dot(row, row, D)) - 1, row, D);
+    }
+}
+
+void op_draw_projection(Real *host, int64_t F, int64_t D, bool orthogonal, Random *random)
+{
+    if (F < 1 || D < 1)
+        error_raise("op_draw_projection: F is %lld and D is %lld, expected 1 or more", (long long)F,
+                    (long long)D);
+    const Shape size = shape(F, D);
+    random_normal(random, host, shape_count(size));
+    for (int64_t f = 0; orthogonal && f < F; f += D)
+        orthogonalise(host + f * D, F - f < D ? F - f : D, D);
+}

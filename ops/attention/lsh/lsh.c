@@ -1,0 +1,196 @@
+/* LSH attention (Kitaev, Kaiser, Levskaya 2020, Reformer, section 2 and appendix A), for one sequence
+ * and one head: positions i of x_i, D numbers, which is query and key, and v_i, M numbers.
+ *
+ *   u_j = x_j / n_j,  n_j = sqrt(x_j.x_j + eps)        s_ij = x_i.u_j / sqrt D
+ *
+ * Round r hashes x_i with matrices R of normal numbers (Andoni et al. 2015): h(x) = argmax([xR; -xR]).
+ * The positions are sorted by (h, i), place_i is where i comes, and cut into chunks of m. P_i^(r) are
+ * the j of i's bucket in i's chunk and the one before it (equations 4 and 5), and j < i when causal.
+ * In the sorted order these are neighbours: low_i <= place_j < high_i. No i is in P_i^(r): a position
+ * attends itself only when it has nothing else, as a mask of 10^5 says there.
+ *
+ * All rounds (equation 6, appendix A), where N_ij is the number of rounds r with j in P_i^(r):
+ *   L_i = ln sum_r sum_{j in P_i^(r)} e^(s_ij - ln N_ij)
+ *   out_i = sum_r sum_{j in P_i^(r)} e^(s_ij - ln N_ij - L_i) v_j
+ * In the paper's words: z_i^(r) is the logarithm of round r's sum, o_i^(r) its softmax, and
+ * out_i = sum_r e^(z_i^(r) - L_i) o_i^(r). The factor of the weight cancels the one of the softmax:
+ *   e^(z_i^(r) - L_i) e^(s_ij - ln N_ij - z_i^(r)) = e^(s_ij - ln N_ij - L_i)
+ * so that the rounds are one softmax, taken up online round after round (see softmax.c):
+ * (L, out) of the rounds before are the sums l = 1, o = out at the maximum m = L. Each j counts
+ * N_ij times 1 / N_ij: it is the softmax over the union of the P_i^(r). Where the union is empty,
+ * out_i = v_i.
+ *
+ * Backward, g_i = dL/dout_i. Kept: out, L_i, and the places. The buckets are constants, and so are
+ * N_ij; with P_ij = e^(s_ij - L_i), which sums to 1 over the union, the rounds' parts are
+ *   dv_j <- sum_r sum_i P_ij / N_ij g_i        dS_ij = P_ij / N_ij (g_i.v_j - g_i.out_i)
+ * as of softmax attention, because a constant ln N_ij changes no derivative. s_ij is linear in x_i and
+ * u_j:
+ *   dx_i <- sum_r sum_j dS_ij u_j / sqrt D     w_j = sum_r sum_i dS_ij x_i / sqrt D = dL/du_j
+ * and du_j = dx_j / n_j - x_j (x_j.dx_j) / n_j^3 = (dx_j - u_j (u_j.dx_j)) / n_j, the same both ways:
+ *   dx_j <- (w_j - u_j (u_j.w_j)) / n_j
+ * Where the union is empty, dv_i <- g_i and nothing else. */
+#include "ops/attention/lsh/lsh.h"
+#include "ops/shared/internal.h"
+
+#include <limits.h>
+
+/* ------------------------------------------------------------------------------------- arguments */
+
+static const AttentionLabels labels = ATTENTION_LABELS("op_lsh_attention");
+
+static void check_tensors(Tape *tape, Tensor *query_key, Tensor *value, Tensor *key_lengths)
+{
+    tape_use(tape, "op_lsh_attention: query_key", query_key);
+    const int64_t *x = query_key->shape.size;
+    if (query_key->shape.rank != 4)
+        tape_error(tape, "op_lsh_attention: query_key is %s, expected four axes, [B, N, H, D]",
+                   shape_text(query_key->shape).text);
+    if (!value && x[2] % 2 != 0)
+        tape_error(
+            tape,
+            "op_lsh_attention: query_key without value must hold both, [B, N, 2 H, D], but is "
+            "%s: its third size is no multiple of 2",
+            shape_text(query_key->shape).text);
+    if (value) {
+        tape_use(tape, labels.value, value);
+        const int64_t *v = value->shape.size;
+        if (value->shape.rank != 4 || v[0] != x[0] || v[1] != x[1] || v[2] != x[2])
+            tape_error(tape, "%s is %s, expected [B, N, H, M] with the B, N, H of query_key, %s",
+                       labels.value, shape_text(value->shape).text,
+                       shape_text(query_key->shape).text);
+    }
+    if (x[1] > INT_MAX / 2)
+        tape_error(tape, "op_lsh_attention: query_key is %s, expected at most %d positions",
+                   shape_text(query_key->shape).text, INT_MAX / 2);
+    if (key_lengths)
+        attention_check_key_lengths(tape, labels, key_lengths, x[0], x[1]);
+}
+
+enum { MOST_ROUNDS = 64, MOST_BUCKETS = 1 << 20 };
+
+static int64_t whole_option(Tape *tape, const char *name, int64_t given, int64_t otherwise,
+                            int64_t most)
+{
+    if (given < 0 || given > most)
+        tape_error(tape, "op_lsh_attention: %s is %lld, expected 1 to %lld, or 0 for the default",
+                   name, (long long)given, (long long)most);
+    return given ? given : otherwise;
+}
+
+static LshAttention checked_options(Tape *tape, LshAttention options, int64_t N)
+{
+    options.rounds = whole_option(tape, "rounds", options.rounds, 1, MOST_ROUNDS);
+    options.chunk = whole_option(tape, "chunk", options.chunk, 32, INT_MAX / 2);
+    int64_t chunks = (N + options.chunk - 1) / options.chunk;
+    int64_t otherwise = 2 * chunks < MOST_BUCKETS ? 2 * chunks : MOST_BUCKETS;
+    options.buckets = whole_option(tape, "buckets", options.buckets, otherwise, MOST_BUCKETS);
+    if (options.buckets != 1 && options.buckets % 2 != 0)
+        tape_error(tape, "op_lsh_attention: buckets is %lld, expected an even number, or 1",
+                   (long long)options.buckets);
+    return options;
+}
+
+/* One hash, or two of about the square root: with a bucket for every so many positions, one hash
+ * would take O(N^2) time. The authors' code does so too. */
+static void set_factors(LshRounds *rounds, int64_t buckets)
+{
+    enum { MOST_OF_ONE_HASH = 64 };
+    rounds->factor[0] = buckets;
+    rounds->factor[1] = 1;
+    if (buckets <= MOST_OF_ONE_HASH)
+        return;
+    int64_t first = 2 * (int64_t)(sqrt((double)buckets) / 2);
+    rounds->factor[0] = first;
+    rounds->factor[1] = (buckets + 2 * first - 1) / (2 * first) * 2;
+}
+
+static LshRounds rounds_of(Tensor *query_key, Tensor *value, Tensor *key_lengths,
+                           LshAttention options)
+{
+    const int64_t *size = query_key->shape.size;
+    LshRounds rounds = { .x = query_key->data,
+                         .lengths = key_lengths ? key_lengths->integers : NULL,
+                         .B = size[0],
+                         .N = size[1],
+                         .D = size[3],
+                         .rounds = options.rounds,
+                         .chunk = options.chunk,
+                         .causal = options.causal };
+    if (value) {
+        rounds.value = value->data;
+        rounds.H = size[2];
+        rounds.M = value->shape.size[3];
+        rounds.x_stride = rounds.H * rounds.D;
+        rounds.value_stride = rounds.H * rounds.M;
+    } else {
+        rounds.H = size[2] / 2;
+        rounds.M = rounds.D;
+        rounds.value = tensor_at(query_key, rounds.H * rounds.D);
+        rounds.x_stride = rounds.value_stride = 2 * rounds.H * rounds.D;
+    }
+    set_factors(&rounds, options.buckets);
+    return rounds;
+}
+
+static LshGradient contributions(Node *node)
+{
+    Tensor *query_key = node->inputs[0], *value = node->inputs[1];
+    LshGradient d = { .x = tape_contribution(node, query_key) };
+    if (value) {
+        d.value = tape_contribution(node, value);
+    } else {
+        d.value = d.x;
+        if (d.x.data)
+            d.value.data = elements_on(query_key, d.x.data,
+                                       query_key->shape.size[2] / 2 * query_key->shape.size[3]);
+    }
+    return d;
+}
+
+/* ------------------------------------------------------------------------------------- operation */
+
+static Tensor *scratch_for(Tape *tape, const LshRounds *rounds, bool backward)
+{
+    return tape_scratch(
+        tape, shape(DEVICE_CALL(tape_device(tape), lsh_attention_scratch, (rounds, backward))));
+}
+
+static void lsh_attention_backward(Node *node)
+{
+    Tensor **in = node->inputs, *out = node->outputs[0];
+    Tensor *log_sum = node->saved[0], *places = node->saved[1];
+    LshRounds rounds = rounds_of(in[0], in[1], in[2], *(const LshAttention *)node->attributes);
+    const Real *dout = tape_upstream(node, 0);
+    LshGradient d = contributions(node);
+    Tensor *scratch = scratch_for(node->tape, &rounds, true);
+    DEVICE_CALL(out, lsh_attention_backward,
+                (d, dout, out->data, log_sum->data, places->integers, scratch->data, &rounds));
+    tape_scratch_free(node->tape, scratch);
+}
+
+Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options)
+{
+    check_tensors(tape, query_key, value, options.key_lengths);
+    options = checked_options(tape, options, query_key->shape.size[1]);
+    if (value)
+        cast_alike(tape, &query_key, &value);
+    LshRounds rounds = rounds_of(query_key, value, options.key_lengths, options);
+    rounds.random = tape_draw(tape, (lsh_random_numbers(&rounds) + 3) / 4);
+    rounds.start = tape_random_start(tape);
+    Tensor *out =
+        tape_tensor_of(tape, query_key->type, shape(rounds.B, rounds.N, rounds.H, rounds.M));
+    Tensor *log_sum = tape_tensor(tape, shape(rounds.B, rounds.N, rounds.H));
+    Tensor *places =
+        tape_tensor_i32(tape, shape(PLACES_KINDS, rounds.B * rounds.H, rounds.rounds, rounds.N));
+    Tensor *scratch = scratch_for(tape, &rounds, false);
+    DEVICE_CALL(out, lsh_attention_forward,
+                (out->data, log_sum->data, places->integers, scratch->data, &rounds));
+    tape_scratch_free(tape, scratch);
+    tape_record(tape, (Node){ .name = "op_lsh_attention",
+                              .backward = lsh_attention_backward,
+                              .inputs = { query_key, value, options.key_lengths },
+                              .outputs = { out },
+                              .saved = { log_sum, places },
+                              .attributes = tape_save(tape, &options, sizeof options) });
+    return out;
+}

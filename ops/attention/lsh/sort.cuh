@@ -1,0 +1,41 @@
+/* Sorting on a GPU, without atomics: keys are all different, so that there is one order. */
+#ifndef TAPEGRAD_OPS_ATTENTION_LSH_SORT_CUH
+#define TAPEGRAD_OPS_ATTENTION_LSH_SORT_CUH
+
+#include "tensor/kernel.cuh"
+
+typedef uint64_t Key;    /* what is sorted by, times 2^32, plus where it comes from */
+#define NO_KEY (~(Key)0) /* comes behind all others */
+
+/* A bitonic sort (Batcher 1968) of count keys in shared memory, a power of two, by count / 2
+ * threads. */
+__device__ static inline void sort_in_block(Key *key, int count)
+{
+    for (int size = 2; size <= count; size *= 2)
+        for (int step = size / 2; step > 0; step /= 2) {
+            __syncthreads();
+            const int i = 2 * threadIdx.x - (threadIdx.x & (step - 1));
+            const Key a = key[i], b = key[i + step];
+            if ((a > b) == ((i & size) == 0)) {
+                key[i] = b;
+                key[i + step] = a;
+            }
+        }
+    __syncthreads();
+}
+
+/* How many of count keys in ascending order are below the key. */
+__device__ static inline int64_t count_below(const Key *keys, int64_t count, Key key)
+{
+    int64_t low = 0;
+    while (low < count) {
+        const int64_t middle = (low + count) / 2;
+        if (keys[middle] < key)
+            low = middle + 1;
+        else
+            count = middle;
+    }
+    return low;
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* Matrices in shared memory as operands of mma.cuh. An operand is one part of bf16, or two, the
+ * nearest, hi, and what that leaves, lo; the product of two such is hi hi + hi lo + lo hi. */
+#ifndef TAPEGRAD_OPS_ATTENTION_SHARED_MMA_OPERANDS_CUH
+#define TAPEGRAD_OPS_ATTENTION_SHARED_MMA_OPERANDS_CUH
+
+#include "tensor/mma.cuh"
+
+/* Rows are MMA_PAD numbers longer than needed: eight of them then lie in different banks, and begin
+ * at multiples of 16 bytes. */
+enum { MMA_PAD = 8 };
+
+/* In shared memory: PARTS of [ROWS, PITCH], of which the second begins half the banks after the first,
+ * so that 64 bytes of each can be written at once. */
+template <int PARTS, int ROWS, int PITCH> struct Matrix {
+    enum { APART = ROWS * PITCH + 32, SIZE = PARTS * ROWS * PITCH + (PARTS - 1) * 32 };
+    Bfloat16 *at;
+};
+
+/* A warp's share of [16, 16] numbers: one a or two neighbouring b of mma.cuh. */
+template <int PARTS> struct Fragment {
+    uint32_t at[PARTS][4];
+};
+
+/* The lane's share of each part, which are so many numbers apart. */
+template <bool TRANSPOSED, int PARTS>
+__device__ static inline Fragment<PARTS> load_parts(const Bfloat16 *from, int apart)
+{
+    Fragment<PARTS> f;
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        if (TRANSPOSED)
+            load_transposed(f.at[p], from + p * apart);
+        else
+            load_matrices(f.at[p], from + p * apart);
+    }
+    return f;
+}
+
+/* Four matrices [8, 8] of a [16, 16] are loaded at once, the second below the first, the third beside
+ * it, and each lane says where a row of them begins: here of m's numbers from (row, column) on. */
+template <int PARTS, int ROWS, int PITCH>
+__device__ static inline Bfloat16 *lane_place(const Matrix<PARTS, ROWS, PITCH> &m, int row,
+                                              int column)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    return m.at + (row + lane % 16) * PITCH + column + lane / 16 * 8;
+}
+
+/* a = m's numbers from (row, column) on */
+template <int PARTS, int ROWS, int PITCH>
+__device__ static inline Fragment<PARTS> a_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
+                                              int column)
+{
+    return load_parts<false, PARTS>(lane_place(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
+}
+
+/* b = m's numbers from (row, column) on */
+template <int PARTS, int ROWS, int PITCH>
+__device__ static inline Fragment<PARTS> b_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
+                                              int column)
+{
+    return load_parts<true, PARTS>(lane_place(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
+}
+
+/* The same of m^T, whose (row, column) is m's (column, row): there the second is beside the first. */
+template <int PARTS, int ROWS, int PITCH>
+__device__ static inline Bfloat16 *lane_place_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
+                                                         int row, int column)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    return m.at + (column + lane % 8 + lane / 16 * 8) * PITCH + row + lane % 16 / 8 * 8;
+}
+
+template <int PARTS, int ROWS, int PITCH>
+__device__ static inline Fragment<PARTS> a_of_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
+                                                         int row, int column)
+{
+    return load_parts<true, PARTS>(lane_place_transposed(m, row, column),
+                                   Matrix<PARTS, ROWS, PITCH>::APART);
+}
+
+template <int PARTS, int ROWS, int PITCH>
+__device__ static inline Fragment<PARTS> b_of_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
+                                                         int row, int column)
+{
+    return load_parts<false, PARTS>(lane_place_transposed(m, row, column),
+                                    Matrix<PARTS, ROWS, PITCH>::APART);
+}
+
+/* sums [2][4], two neighbouring ones, += a b */
+template <int PARTS>
+__device__ static inline void multiply(float (*sums)[4], const Fragment<PARTS> &a,
+                                       const Fragment<PARTS> &b)
+{
+    enum { PRODUCTS = PARTS == 1 ? 1 : 3 }; /* hi hi, hi lo, lo hi */
+#pragma unroll
+    for (int product = 0; product < PRODUCTS; product++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            mma_bf16(sums[half], a.at[product == 2 ? PARTS - 1 : 0],
+                     b.at[product == 1 ? PARTS - 1 : 0] + 2 * half);
+}
+
+/* Two numbers as pairs of bf16, one a part */
+template <int PARTS>
+__device__ static inline void split(uint32_t *parts, int apart, float first, float second)
+{
+    parts[0] = pack_bf16(first, second);
+    if (PARTS > 1)
+        parts[apart] = pack_bf16(first - first_of(parts[0]), second - second_of(parts[0]));
+}
+
+/* The lane's rows of a sum: this one and the one 8 below; its columns: this one and the next. */
+__device__ static inline int lane_row(void)
+{
+    return (int)threadIdx.x % WARP / 4;
+}
+__device__ static inline int lane_column(void)
+{
+    return (int)threadIdx.x % 4 * 2;
+}
+
+/* dots [2] += the lane's share of its two rows of a times numbers: those of the a's columns */
+template <int PARTS>
+__device__ static inline void add_dots(float *dots, const Fragment<PARTS> &a, float2 left,
+                                       float2 right)
+{
+#pragma unroll
+    for (int p = 0; p < PARTS; p++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            dots[i] += first_of(a.at[p][i]) * left.x + second_of(a.at[p][i]) * left.y +
+                       first_of(a.at[p][i + 2]) * right.x + second_of(a.at[p][i + 2]) * right.y;
+}
+
+/* What an operand holds of a number. */
+template <int PARTS> __device__ static inline Real as_operand(Real x)
+{
+    const Real hi = first_of(pack_bf16(x, 0));
+    return PARTS > 1 ? hi + first_of(pack_bf16(x - hi, 0)) : hi;
+}
+
+#endif

@@ -1,0 +1,354 @@
+/* Softmax over the scores of tiles, forward and backward, without the matrix [N, N]: what softmax
+ * and LSH attention share. A Kind of attention is a struct of arguments and sizes, query, key,
+ * value, B, H and scale among them; its .cu file says for it
+ *     Positions               those of a tile, count of them: a Span, or what else load_tile,
+ *                             load_numbers and contribute_tile find rows by
+ *     Arguments, Gradients    where the rows are: Rows and GradientRows, or what else they take
+ *     BOUNDS                  how many numbers of a query lie in shared memory for sees
+ *     item_at                 the head and the tile that a block takes (its columns: item_of)
+ *     positions_from          CHUNK positions of a head, or those that are left before an end
+ *     pass_of                 what a block goes through
+ *     load_bounds, sees       whether the i-th query of a tile sees the j-th key of another one
+ *     score_of                what the softmax takes of a product q.k */
+#ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
+#define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
+
+#include "ops/attention/shared/tiles.cuh"
+
+/* What a block works on: a tile of a head's queries or keys, from first on, and some columns of
+ * its results, from column on. */
+struct Item {
+    int64_t b, h, H, first, column;
+};
+
+template <int SIZE, typename Kind>
+__device__ static inline Item item_of(const Kind &a, int64_t index, int64_t column_tiles,
+                                      int64_t tiles, bool keys)
+{
+    Item item = item_at(a, index / column_tiles, tiles, keys);
+    item.column = index % column_tiles * SIZE;
+    return item;
+}
+
+/* The rows that a block owns: those that count, and all that it writes; and which columns of scores
+ * it goes through for them. */
+template <typename Positions> struct Pass {
+    Positions rows, written;
+    int64_t begin, end;
+};
+
+/* A number of columns, filled up to what the products take. */
+__device__ static inline int fill_up(int count)
+{
+    return (count + 3) / 4 * 4;
+}
+
+/* A block's scores into shared memory. */
+template <int SIZE>
+__device__ static inline void store_scores(Real *to, const Real (*scores)[Tile<SIZE>::SCORES])
+{
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < Tile<SIZE>::SCORES; c++)
+            to[tile_row<SIZE>(r) * SCORE_PITCH + score_column<SIZE>(c)] = scores[r][c];
+}
+
+/* ---------------------------------------------------------------------------------------- forward */
+
+/* Of the keys so far of a row, which two neighbouring threads share. */
+struct RowSums {
+    Real m, l; /* the maximum of the scores s; the sum of e^(s - m) */
+};
+
+/* A row's new scores s become e^(s - m), m now the maximum of these as well; returns the factor that
+ * brings sums to the new m. Not-a-number is passed over by the maximum and remains. */
+__device__ static inline Real online_softmax(RowSums *row, Real *scores, int count)
+{
+    const int half = (int)threadIdx.x % 2;
+    Real m = row->m, l = 0;
+    for (int j = half; j < count; j += 2)
+        m = scores[j] > m ? scores[j] : m;
+    const Real other = __shfl_xor_sync(0xffffffffu, m, 1);
+    m = other > m ? other : m;
+    for (int j = half; j < count; j += 2) {
+        scores[j] = exp(scores[j] - m);
+        l += scores[j];
+    }
+    const Real factor = exp(row->m - m);
+    row->m = m;
+    row->l = row->l * factor + (l + __shfl_xor_sync(0xffffffffu, l, 1));
+    return factor;
+}
+
+template <int SIZE> __device__ static inline void multiply_rows(Real (*sums)[4], const Real *factor)
+{
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            sums[r][c] *= factor[tile_row<SIZE>(r)];
+}
+
+struct ForwardMemory {
+    Real *query, *key; /* [CHUNK, SIZE], padded */
+    Real *value;       /* [CHUNK, SIZE] */
+    Real *scores;      /* [CHUNK, CHUNK], padded */
+    Real *factor;      /* [CHUNK] */
+    int32_t *bounds;   /* [BOUNDS, CHUNK] */
+};
+
+template <int SIZE> __device__ static inline ForwardMemory forward_layout(Real *memory)
+{
+    ForwardMemory m;
+    m.query = memory;
+    m.key = m.query + CHUNK * Tile<SIZE>::PITCH;
+    m.value = m.key + CHUNK * Tile<SIZE>::PITCH;
+    m.scores = m.value + CHUNK * SIZE;
+    m.factor = m.scores + CHUNK * SCORE_PITCH;
+    m.bounds = (int32_t *)(m.factor + CHUNK);
+    return m;
+}
+
+template <int SIZE, typename Kind> static int64_t forward_memory(void)
+{
+    return CHUNK * (2 * Tile<SIZE>::PITCH + SIZE + SCORE_PITCH + 1 + Kind::BOUNDS);
+}
+
+/* The scores of a tile into shared memory, -infinity where a query does not see the key. */
+template <int SIZE, typename Kind, typename Positions>
+__device__ static inline void forward_scores(const Kind &a, const ForwardMemory &m,
+                                             const Positions &queries, const Positions &keys,
+                                             bool first)
+{
+    Real scores[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {};
+    const int64_t D = a.query.columns;
+    for (int64_t d = 0; d < D; d += SIZE) {
+        if (d > 0)
+            __syncthreads(); /* the tiles before have been read */
+        if (first || D > SIZE)
+            load_tile<SIZE>(m.query, Tile<SIZE>::PITCH, a.query, queries, d);
+        load_tile<SIZE>(m.key, Tile<SIZE>::PITCH, a.key, keys, d);
+        __syncthreads();
+        add_scores<SIZE>(scores, m.query, m.key, tile_inner<SIZE>(D, d), keys.count);
+    }
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
+        const int i = tile_row<SIZE>(r);
+#pragma unroll
+        for (int c = 0; c < Tile<SIZE>::SCORES; c++) {
+            const int j = score_column<SIZE>(c);
+            m.scores[i * SCORE_PITCH + j] = sees(a, m.bounds, queries, i, keys, j)
+                                                ? score_of(a, scores[r][c], queries, i, keys, j)
+                                                : (Real)-INFINITY;
+        }
+    }
+}
+
+/* To the sums e^s v, and those of the thread's row, adds what the keys of the pass contribute. */
+template <int SIZE, typename Kind, typename Positions>
+__device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, const Kind &a,
+                                       const Item &item, const ForwardMemory &m,
+                                       const Pass<Positions> &pass)
+{
+    const int row = (int)threadIdx.x / 2;
+    load_bounds(m.bounds, a, pass.rows);
+    for (int64_t first = pass.begin; first < pass.end; first += CHUNK) {
+        const Positions keys = positions_from(a, item, first, pass.end);
+        const int filled = fill_up(keys.count);
+        __syncthreads(); /* the tiles before have been read */
+        load_tile<SIZE>(m.value, SIZE, a.value, keys, item.column);
+        forward_scores<SIZE>(a, m, pass.rows, keys, first == pass.begin);
+        __syncthreads();
+        const Real factor = online_softmax(sums_of_row, m.scores + row * SCORE_PITCH, filled);
+        if (threadIdx.x % 2 == 0)
+            m.factor[row] = factor;
+        __syncthreads();
+        multiply_rows<SIZE>(sums, m.factor);
+        add_product<SIZE>(sums, m.scores, SCORE_PITCH, m.value, SIZE, filled);
+    }
+    __syncthreads();
+}
+
+/* --------------------------------------------------------------------------------------- backward
+ * In the terms of both kinds of blocks: rows are those that the block owns, with x1 = q, x2 = g (or
+ * x1 = k, x2 = v), columns the keys (or queries) that it goes through, with y1, y2 likewise. Each
+ * computes the scores anew, so that every sum has one owner.
+ *     s = the score of x1.y1    dP = x2.y2    P = e^(s - L)    dS = P (dP + delta)
+ *     dx1 <- dS y1 scale    and of keys dx2 = dv <- P y2 */
+
+template <typename Kind> struct SoftmaxBackward {
+    Kind a;
+    typename Kind::Arguments x1, x2, y1, y2;
+    typename Kind::Gradients dx1, dx2;
+    const Real *log_sum, *delta; /* [B, N, H] */
+};
+
+struct BackwardMemory {
+    Real *x1, *x2, *y1, *y2; /* [CHUNK, SIZE], padded */
+    Real *scores;            /* [CHUNK, CHUNK], padded: P, then dS */
+    Real *log_sum, *delta;   /* [CHUNK], of the queries */
+    int32_t *bounds;         /* [BOUNDS, CHUNK], likewise */
+};
+
+template <int SIZE> __device__ static inline BackwardMemory backward_layout(Real *memory)
+{
+    enum { TILE = CHUNK * Tile<SIZE>::PITCH };
+    BackwardMemory m;
+    m.x1 = memory;
+    m.x2 = m.x1 + TILE;
+    m.y1 = m.x2 + TILE;
+    m.y2 = m.y1 + TILE;
+    m.scores = m.y2 + TILE;
+    m.log_sum = m.scores + CHUNK * SCORE_PITCH;
+    m.delta = m.log_sum + CHUNK;
+    m.bounds = (int32_t *)(m.delta + CHUNK);
+    return m;
+}
+
+template <int SIZE, typename Kind> static int64_t backward_memory(void)
+{
+    return CHUNK * (4 * Tile<SIZE>::PITCH + SCORE_PITCH + 2 + Kind::BOUNDS);
+}
+
+/* x1.y1 into P and x2.y2 into dS; 0 where the query does not see the key. */
+template <int SIZE, bool KEYS, typename Kind, typename Positions>
+__device__ static inline void backward_scores(Real (*s)[Tile<SIZE>::SCORES],
+                                              Real (*dP)[Tile<SIZE>::SCORES], const Kind &a,
+                                              const BackwardMemory &m, const Positions &queries,
+                                              const Positions &keys)
+{
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < Tile<SIZE>::SCORES; c++) {
+            const int row = tile_row<SIZE>(r), column = score_column<SIZE>(c);
+            const int i = KEYS ? column : row, j = KEYS ? row : column;
+            const bool seen = sees(a, m.bounds, queries, i, keys, j);
+            s[r][c] =
+                seen ? exp(score_of(a, s[r][c], queries, i, keys, j) - m.log_sum[i]) : (Real)0;
+            dP[r][c] = seen ? s[r][c] * (dP[r][c] + m.delta[i]) : (Real)0;
+        }
+}
+
+/* The tiles of the products from a column on, those of the rows only where they are not there yet;
+ * and what is kept of the queries. */
+template <int SIZE, bool KEYS, typename Kind, typename Positions>
+__device__ static inline void load_products(const SoftmaxBackward<Kind> &b, const BackwardMemory &m,
+                                            const Positions &rows, const Positions &columns,
+                                            int64_t k, bool first)
+{
+    enum { PITCH = Tile<SIZE>::PITCH };
+    const int64_t D = b.x1.columns, M = b.x2.columns, N = b.a.query.positions;
+    const Positions &queries = KEYS ? columns : rows;
+    if (k < D && (first || D > SIZE))
+        load_tile<SIZE>(m.x1, PITCH, b.x1, rows, k);
+    if (k < M && (first || M > SIZE))
+        load_tile<SIZE>(m.x2, PITCH, b.x2, rows, k);
+    if (k < D)
+        load_tile<SIZE>(m.y1, PITCH, b.y1, columns, k);
+    if (k < M)
+        load_tile<SIZE>(m.y2, PITCH, b.y2, columns, k);
+    if (k == 0 && (KEYS || first)) {
+        load_numbers(m.log_sum, b.log_sum, N, queries);
+        load_numbers(m.delta, b.delta, N, queries);
+        load_bounds(m.bounds, b.a, queries);
+    }
+}
+
+/* Adds what these columns contribute to dx1 and dx2. */
+template <int SIZE, bool KEYS, typename Kind, typename Positions>
+__device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4],
+                                               const SoftmaxBackward<Kind> &b, const Item &item,
+                                               const BackwardMemory &m, const Positions &rows,
+                                               const Positions &columns, bool first)
+{
+    enum { PITCH = Tile<SIZE>::PITCH };
+    const int64_t D = b.x1.columns, M = b.x2.columns;
+    const int filled = fill_up(columns.count);
+    Real s[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {};
+    Real dP[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {};
+    for (int64_t k = 0; k < D || k < M; k += SIZE) {
+        __syncthreads(); /* the tiles before have been read */
+        load_products<SIZE, KEYS>(b, m, rows, columns, k, first);
+        __syncthreads();
+        if (k < D)
+            add_scores<SIZE>(s, m.x1, m.y1, tile_inner<SIZE>(D, k), columns.count);
+        if (k < M)
+            add_scores<SIZE>(dP, m.x2, m.y2, tile_inner<SIZE>(M, k), columns.count);
+    }
+    backward_scores<SIZE, KEYS>(s, dP, b.a, m, KEYS ? columns : rows, KEYS ? rows : columns);
+    if (D > SIZE || M > SIZE) { /* other tiles lie there, or these are further on */
+        __syncthreads();
+        load_tile<SIZE>(m.y1, PITCH, b.y1, columns, item.column);
+        if (KEYS)
+            load_tile<SIZE>(m.y2, PITCH, b.y2, columns, item.column);
+    }
+    if (KEYS) {
+        store_scores<SIZE>(m.scores, s);
+        __syncthreads();
+        if (b.dx2.data)
+            add_product<SIZE>(dx2, m.scores, SCORE_PITCH, m.y2, PITCH, filled);
+        __syncthreads();
+    }
+    store_scores<SIZE>(m.scores, dP);
+    __syncthreads();
+    if (b.dx1.data)
+        add_product<SIZE>(dx1, m.scores, SCORE_PITCH, m.y1, PITCH, filled);
+}
+
+/* The contribution of the block's rows: nothing, 0, of those that do not count. */
+template <int SIZE, typename Gradients, typename Positions>
+__device__ static inline void contribute_rows(const Gradients &d, const Pass<Positions> &pass,
+                                              int64_t column, Real (*sums)[4], Real factor)
+{
+    if (!d.data || column >= d.columns)
+        return;
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            sums[r][c] = tile_row<SIZE>(r) < pass.rows.count ? factor * sums[r][c] : (Real)0;
+    contribute_tile<SIZE>(d, pass.written, column, sums);
+}
+
+template <int SIZE, bool KEYS, typename Kind>
+__device__ static inline void backward_item(const SoftmaxBackward<Kind> &b, const Item &item,
+                                            const BackwardMemory &m)
+{
+    const Pass<typename Kind::Positions> pass = pass_of(b.a, item, KEYS);
+    Real dx1[Tile<SIZE>::ROWS][4] = {}, dx2[Tile<SIZE>::ROWS][4] = {};
+    for (int64_t first = pass.begin; first < pass.end; first += CHUNK)
+        backward_columns<SIZE, KEYS>(dx1, dx2, b, item, m, pass.rows,
+                                     positions_from(b.a, item, first, pass.end),
+                                     first == pass.begin);
+    contribute_rows<SIZE>(b.dx1, pass, item.column, dx1, b.a.scale);
+    if (KEYS)
+        contribute_rows<SIZE>(b.dx2, pass, item.column, dx2, 1);
+}
+
+template <int SIZE, bool KEYS, typename Kind>
+__global__ void __launch_bounds__(TILE_THREADS, 2)
+    softmax_backward(const __grid_constant__ SoftmaxBackward<Kind> b, int64_t column_tiles,
+                     int64_t tiles, int64_t items)
+{
+    DYNAMIC_SHARED(Real, memory);
+    const BackwardMemory m = backward_layout<SIZE>(memory);
+    for (int64_t i = blockIdx.x; i < items; i += gridDim.x)
+        backward_item<SIZE, KEYS>(b, item_of<SIZE>(b.a, i, column_tiles, tiles, KEYS), m);
+}
+
+/* dq, or (KEYS) dk and dv. */
+template <int SIZE, bool KEYS, typename Kind>
+static void launch_backward(const SoftmaxBackward<Kind> &b)
+{
+    const int64_t D = b.x1.columns, M = b.x2.columns;
+    const int64_t column_tiles = tiles_for(KEYS && M > D ? M : D, SIZE);
+    const int64_t tiles = tiles_for(b.x1.positions, CHUNK);
+    const int64_t items = b.a.B * b.a.H * column_tiles * tiles;
+    if (b.dx1.data || b.dx2.data)
+        LAUNCH_TILES((softmax_backward<SIZE, KEYS, Kind>), items, (backward_memory<SIZE, Kind>()),
+                     b, column_tiles, tiles, items);
+}
+
+#endif

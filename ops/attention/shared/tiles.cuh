@@ -1,0 +1,428 @@
+/* Attention's matrices on a GPU, in tiles: a block of TILE_THREADS threads takes CHUNK positions of
+ * one head at a time, and SIZE of their columns, 32 or 64. Other sizes of heads are filled up with
+ * zeros, and greater ones take several tiles: so there is one path for all.
+ *
+ * What is multiplied lies in shared memory, its rows PAD numbers apart where the threads of a warp
+ * read different ones; sums stay in registers. A warp owns a quarter of a tile's rows, so that it
+ * can leave out what lies above a diagonal. */
+#ifndef TAPEGRAD_OPS_ATTENTION_SHARED_TILES_CUH
+#define TAPEGRAD_OPS_ATTENTION_SHARED_TILES_CUH
+
+#include "ops/attention/shared/arguments.h"
+#include "ops/attention/linear/feature_map.cuh"
+#include "ops/attention/shared/mma_operands.cuh"
+
+enum {
+    CHUNK = 64,
+    TILE_THREADS = 128,
+    WARP_ROWS = CHUNK * WARP / TILE_THREADS,
+    PAD = 4, /* keeps rows aligned to 16 bytes, and puts the next one into other banks */
+    SCORE_PITCH = CHUNK + PAD,
+    WIDEST = sizeof(Real) == 4 ? 64 : 32, /* SIZE at most: tiles of double fit into shared memory */
+    BLOCKS_AT_ONCE = sizeof(Real) == 4 ? 3 : 2, /* on a multiprocessor, as far as registers go */
+};
+
+/* How the threads share a tile. Of sums [CHUNK, SIZE] each has ROWS rows of 4 neighbouring columns,
+ * of scores [CHUNK, CHUNK] the same rows of SCORES columns, of sums [SIZE, SIZE] OUTER rows of 4. */
+template <int SIZE> struct Tile {
+    enum {
+        PITCH = SIZE + PAD,
+        ACROSS = SIZE / 4, /* threads beside each other */
+        DOWN = TILE_THREADS / ACROSS,
+        ROWS = CHUNK / DOWN,
+        SCORES = CHUNK / ACROSS,
+        OUTER = SIZE / DOWN,
+        OUTER_TOGETHER = OUTER < 4 ? OUTER : 4,
+    };
+};
+
+__host__ __device__ static inline int64_t tiles_for(int64_t columns, int64_t size)
+{
+    return (columns + size - 1) / size;
+}
+
+/* How many of a row's columns a tile holds from this one on, filled up to a multiple of 4. */
+template <int SIZE> __device__ static inline int tile_inner(int64_t columns, int64_t first_column)
+{
+    const int64_t left = columns - first_column;
+    return left < SIZE ? ((int)left + 3) / 4 * 4 : SIZE;
+}
+
+/* The first row of the thread's warp. */
+__device__ static inline int warp_row(void)
+{
+    return (int)threadIdx.x / WARP * WARP_ROWS;
+}
+
+/* The thread's r-th row, the first of its columns, the column of its c-th score. */
+template <int SIZE> __device__ static inline int tile_row(int r)
+{
+    enum { ACROSS = Tile<SIZE>::ACROSS };
+    return warp_row() + r * (WARP / ACROSS) + (int)threadIdx.x % WARP / ACROSS;
+}
+
+template <int SIZE> __device__ static inline int tile_column(void)
+{
+    return (int)threadIdx.x % Tile<SIZE>::ACROSS * 4;
+}
+
+template <int SIZE> __device__ static inline int score_column(int c)
+{
+    return (int)threadIdx.x % Tile<SIZE>::ACROSS + c * Tile<SIZE>::ACROSS;
+}
+
+/* The thread's r-th row of sums [SIZE, SIZE]. */
+template <int SIZE> __device__ static inline int outer_row(int r)
+{
+    enum { TOGETHER = Tile<SIZE>::OUTER_TOGETHER, DOWN = Tile<SIZE>::DOWN };
+    return (r / TOGETHER * DOWN + (int)threadIdx.x / Tile<SIZE>::ACROSS) * TOGETHER + r % TOGETHER;
+}
+
+/* Numbers that are loaded and stored at once. */
+template <typename T, int COUNT>
+struct alignas(COUNT * sizeof(T) < 16 ? COUNT * sizeof(T) : 16) Pack {
+    T at[COUNT];
+};
+
+template <int COUNT> __device__ static inline Pack<Real, COUNT> pack_at(const Real *x)
+{
+    return *(const Pack<Real, COUNT> *)x;
+}
+
+/* COUNT elements, of which some may be past the end: zeros */
+template <int COUNT, typename T>
+__device__ static inline Pack<T, COUNT> load_pack(const T *from, int64_t left, bool aligned)
+{
+    if (aligned)
+        return *(const Pack<T, COUNT> *)from;
+    Pack<T, COUNT> pack = {};
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        if (i < left)
+            pack.at[i] = from[i];
+    return pack;
+}
+
+/* --------------------------------------------------------------------------------------- products
+ * Inner sizes are multiples of 4: what fills a tile up is 0. */
+
+/* scores += x y^T, of tiles x and y [CHUNK, inner], for the columns of scores before end. */
+template <int SIZE>
+__device__ static inline void add_scores(Real (*scores)[Tile<SIZE>::SCORES], const Real *x,
+                                         const Real *y, int inner, int end)
+{
+    enum { ROWS = Tile<SIZE>::ROWS, PITCH = Tile<SIZE>::PITCH };
+#pragma unroll 1
+    for (int k = 0; k < inner; k += 4) {
+        Pack<Real, 4> x_k[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            x_k[r] = pack_at<4>(x + tile_row<SIZE>(r) * PITCH + k);
+#pragma unroll
+        for (int c = 0; c < Tile<SIZE>::SCORES; c++) {
+            if (c * Tile<SIZE>::ACROSS >= end)
+                continue;
+            const Pack<Real, 4> y_k = pack_at<4>(y + score_column<SIZE>(c) * PITCH + k);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    scores[r][c] += x_k[r].at[e] * y_k.at[e];
+        }
+    }
+}
+
+/* sums [CHUNK, SIZE] += x w, of x [CHUNK, inner] and w [inner, SIZE], rows a pitch apart. */
+template <int SIZE>
+__device__ static inline void add_product(Real (*sums)[4], const Real *x, int x_pitch,
+                                          const Real *w, int w_pitch, int inner)
+{
+    enum { ROWS = Tile<SIZE>::ROWS };
+#pragma unroll 1
+    for (int k = 0; k < inner; k += 4) {
+        Pack<Real, 4> x_k[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            x_k[r] = pack_at<4>(x + tile_row<SIZE>(r) * x_pitch + k);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const Pack<Real, 4> w_k = pack_at<4>(w + (k + e) * w_pitch + tile_column<SIZE>());
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    sums[r][c] += x_k[r].at[e] * w_k.at[c];
+        }
+    }
+}
+
+/* sums [SIZE, SIZE] += y^T w, of the first count rows of tiles y (padded) and w (not). */
+template <int SIZE>
+__device__ static inline void add_outer(Real (*sums)[4], const Real *y, const Real *w, int count)
+{
+    enum { TOGETHER = Tile<SIZE>::OUTER_TOGETHER };
+#pragma unroll 4
+    for (int j = 0; j < count; j++) {
+        const Pack<Real, 4> w_j = pack_at<4>(w + j * SIZE + tile_column<SIZE>());
+#pragma unroll
+        for (int r = 0; r < Tile<SIZE>::OUTER; r += TOGETHER) {
+            const Pack<Real, TOGETHER> y_j =
+                pack_at<TOGETHER>(y + j * Tile<SIZE>::PITCH + outer_row<SIZE>(r));
+#pragma unroll
+            for (int e = 0; e < TOGETHER; e++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    sums[r + e][c] += y_j.at[e] * w_j.at[c];
+        }
+    }
+}
+
+/* ----------------------------------------------------------------------------------- rows of heads */
+
+/* An argument [B, positions, H, columns], from position to position stride elements on. */
+template <typename T> struct Rows {
+    const T *data;
+    int64_t stride, positions, columns;
+    FeatureMap map;         /* what counts is phi(x), */
+    const Real *divisor;    /* or x / divisor, [B, positions, H], unless NULL, */
+    const int32_t *lengths; /* and 0 from position lengths[b] on, [B], unless NULL */
+};
+
+/* Where its gradient goes; data is NULL where none is wanted. */
+template <typename T> struct GradientRows {
+    T *data;
+    bool accumulate;
+    int64_t stride, positions, columns;
+    const int32_t *lengths; /* nothing is contributed from position lengths[b] on, unless NULL */
+};
+
+template <typename T>
+static Rows<T> rows_of(const Real *data, int64_t stride, int64_t positions, int64_t columns)
+{
+    return { (const T *)data, stride, positions, columns, FEATURES_IDENTITY, NULL, NULL };
+}
+
+template <typename T>
+static GradientRows<T> gradient_rows(Gradient d, int64_t stride, int64_t positions, int64_t columns)
+{
+    return { (T *)d.data, d.accumulate, stride, positions, columns, NULL };
+}
+
+/* Some positions of a head: count of them from first on, or (step -1) from there back. */
+struct Span {
+    int64_t b, h, H, first;
+    int step, count;
+};
+
+/* Those of its rows that count, where those from position lengths[b] on do not: a span that runs
+ * back ends with them. */
+struct Counting {
+    int first, end;
+};
+
+__device__ static inline Counting rows_that_count(const Span &span, const int32_t *lengths)
+{
+    if (!lengths)
+        return { 0, span.count };
+    const int64_t before = lengths[span.b] - span.first; /* positions from the first row on */
+    if (span.step > 0)
+        return { 0, before < 0 ? 0 : before < span.count ? (int)before : span.count };
+    return { before > 0                ? 0
+             : 1 - before < span.count ? (int)(1 - before)
+                                       : span.count,
+             span.count };
+}
+
+/* Where it begins in an array [B, positions, H]. */
+__device__ static inline int64_t span_row(const Span &span, int64_t positions)
+{
+    return (span.b * positions + span.first) * span.H + span.h;
+}
+
+/* Where it begins in a tensor [B, positions, H, columns]. */
+__device__ static inline int64_t span_begin(const Span &span, int64_t positions, int64_t stride,
+                                            int64_t columns)
+{
+    return (span.b * positions + span.first) * stride + span.h * columns;
+}
+
+/* A tile of the span's rows, from a column on; zeros where there are none. Loads a batch of numbers
+ * before it looks at one, because memory is far. */
+template <int SIZE, typename T>
+__device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &rows,
+                                        const Span &span, int64_t first_column)
+{
+    enum { STEP = TILE_THREADS / SIZE, BATCH = 8 };
+    const int column = (int)threadIdx.x % SIZE;
+    Counting counting = rows_that_count(span, rows.lengths);
+    if (first_column + column >= rows.columns)
+        counting.end = 0;
+    const T *from = rows.data + span_begin(span, rows.positions, rows.stride, rows.columns) +
+                    first_column + column;
+    const Real *divisor = rows.divisor ? rows.divisor + span_row(span, rows.positions) : NULL;
+    for (int first = (int)threadIdx.x / SIZE; first < CHUNK; first += BATCH * STEP) {
+        Real x[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int row = first + i * STEP;
+            x[i] = row >= counting.first && row < counting.end
+                       ? load(from + row * span.step * rows.stride)
+                       : (Real)0;
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int row = first + i * STEP;
+            if (row >= counting.first && row < counting.end) {
+                x[i] = phi(rows.map, x[i]);
+                if (divisor)
+                    x[i] /= divisor[row * span.step * span.H];
+            }
+            tile[row * pitch + column] = x[i];
+        }
+    }
+}
+
+/* The span's numbers of an array [B, positions, H], and zeros up to CHUNK. */
+__device__ static inline void load_numbers(Real *to, const Real *from, int64_t positions,
+                                           const Span &span)
+{
+    const int i = (int)threadIdx.x;
+    if (i < CHUNK)
+        to[i] = i < span.count ? from[span_row(span, positions) + i * span.step * span.H] : (Real)0;
+}
+
+/* Up to four neighbouring numbers. */
+template <typename T> __device__ static inline Pack<Real, 4> load_four(const T *from, int64_t count)
+{
+    Pack<Real, 4> four = {};
+    if (count >= 4 && (uintptr_t)from % alignof(Pack<T, 4>) == 0) {
+        const Pack<T, 4> stored = *(const Pack<T, 4> *)from;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            four.at[c] = load(&stored.at[c]);
+    } else {
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            if (c < count)
+                four.at[c] = load(from + c);
+    }
+    return four;
+}
+
+template <typename T>
+__device__ static inline void contribute_four(T *to, bool accumulate, const Real *four,
+                                              int64_t count)
+{
+    if (count >= 4 && (uintptr_t)to % alignof(Pack<T, 4>) == 0) {
+        Pack<T, 4> stored = {};
+        if (accumulate)
+            stored = *(const Pack<T, 4> *)to;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            contribute(&stored.at[c], accumulate, four[c]);
+        *(Pack<T, 4> *)to = stored;
+    } else {
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            if (c < count)
+                contribute(to + c, accumulate, four[c]);
+    }
+}
+
+/* Contributes sums to a tile of the span's rows, from a column on. */
+template <int SIZE, typename T>
+__device__ static inline void contribute_tile(const GradientRows<T> &d, const Span &span,
+                                              int64_t first_column, const Real (*sums)[4])
+{
+    const int64_t column = first_column + tile_column<SIZE>();
+    T *to = d.data + span_begin(span, d.positions, d.stride, d.columns) + column;
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
+        const int row = tile_row<SIZE>(r);
+        if (row < span.count)
+            contribute_four(to + row * span.step * d.stride, d.accumulate, sums[r],
+                            d.columns - column);
+    }
+}
+
+/* ------------------------------------------------------------------------------- before backward */
+
+/* delta [rows] = -g.out, or -(g / divisor).out, of g and out [rows, columns]. With PARTS the factors
+ * g / divisor are those of an operand of mma_operands.cuh: in sums of dnum.v + dden its rounding then
+ * cancels. 8 lanes per row; a warp loads 16 rows at once. */
+template <int PARTS, typename T>
+__global__ void row_deltas(Real *delta, const T *g, const T *out, const Real *divisor, int64_t rows,
+                           int64_t columns, bool aligned)
+{
+    enum { PIECE = 16 / sizeof(T), LANES = 8, DOWN = WARP / LANES, BATCH = 4 };
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    const int64_t step = (int64_t)gridDim.x * (THREADS / WARP) * DOWN * BATCH;
+    for (int64_t first = ((int64_t)blockIdx.x * (THREADS / WARP) + warp) * DOWN * BATCH;
+         first < rows; first += step) {
+        Real dots[BATCH] = {}, factors[BATCH];
+        int64_t row[BATCH];
+#pragma unroll
+        for (int r = 0; r < BATCH; r++) {
+            row[r] = min(first + r * DOWN + lane / LANES, rows - 1);
+            factors[r] = divisor ? 1 / divisor[row[r]] : (Real)1;
+        }
+        for (int64_t c = lane % LANES * PIECE; c < columns; c += LANES * PIECE) {
+            Pack<T, PIECE> x[BATCH], y[BATCH];
+#pragma unroll
+            for (int r = 0; r < BATCH; r++) {
+                x[r] = load_pack<PIECE>(g + row[r] * columns + c, columns - c, aligned);
+                y[r] = load_pack<PIECE>(out + row[r] * columns + c, columns - c, aligned);
+            }
+#pragma unroll
+            for (int r = 0; r < BATCH; r++)
+#pragma unroll
+                for (int i = 0; i < PIECE; i++) {
+                    const Real factor = load(&x[r].at[i]) * factors[r];
+                    dots[r] += (PARTS ? as_operand<PARTS>(factor) : factor) * load(&y[r].at[i]);
+                }
+        }
+#pragma unroll
+        for (int r = 0; r < BATCH; r++) {
+            for (int offset = LANES / 2; offset > 0; offset /= 2)
+                dots[r] += __shfl_xor_sync(0xffffffffu, dots[r], offset);
+            if (lane % LANES == 0 && first + r * DOWN + lane / LANES < rows)
+                delta[row[r]] = -dots[r];
+        }
+    }
+}
+
+template <typename T, int PARTS = 0>
+static void launch_row_deltas(Real *delta, const Real *g, const Real *out, const Real *divisor,
+                              int64_t rows, int64_t columns)
+{
+    const bool aligned = ((uintptr_t)g | (uintptr_t)out) % 16 == 0 && columns * sizeof(T) % 16 == 0;
+    LAUNCH((row_deltas<PARTS, T>), blocks_for(rows, THREADS / 2), THREADS, 0, delta, (const T *)g,
+           (const T *)out, divisor, rows, columns, aligned);
+}
+
+/* -------------------------------------------------------------------------------------- launching */
+
+/* SIZE for heads of D and M columns. */
+static inline int tile_size(int64_t D, int64_t M)
+{
+    return D <= 32 && M <= 32 ? 32 : WIDEST;
+}
+
+/* The most shared memory of any kernel in tiles, in bytes. */
+enum { MOST_SHARED = sizeof(Real) == sizeof(float) ? 96 << 10 : 112 << 10 };
+
+/* LAUNCH of a block of TILE_THREADS an item with so many Reals of shared memory. More than 48 KB must
+ * be asked for; always the most, because a later launch that asks for less would take it away from
+ * one that is being captured. */
+#define LAUNCH_TILES(kernel, items, reals, ...)                                                    \
+    LAUNCH_SHARED(kernel, MOST_SHARED, items, reals, __VA_ARGS__)
+#define LAUNCH_SHARED(kernel, most_bytes, items, reals, ...)                                       \
+    do {                                                                                           \
+        const int bytes_ = (int)((reals) * sizeof(Real));                                          \
+        cuda_check(                                                                                \
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes), \
+            "cudaFuncSetAttribute");                                                               \
+        LAUNCH(kernel, blocks_for(items, 1), TILE_THREADS, bytes_, __VA_ARGS__);                   \
+    } while (0)
+
+#endif

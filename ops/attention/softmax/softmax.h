@@ -1,0 +1,18 @@
+/* The kernels of softmax attention: see softmax.c. */
+#ifndef TAPEGRAD_OPS_ATTENTION_SOFTMAX_SOFTMAX_H
+#define TAPEGRAD_OPS_ATTENTION_SOFTMAX_SOFTMAX_H
+
+#include "ops/attention/shared/arguments.h"
+
+/* How many numbers of scratch memory the kernels want: O(N), with or without the gradients. */
+int64_t softmax_attention_scratch_cpu(const Attention *attention, bool backward);
+
+void softmax_attention_forward_cpu(Real *out,     /* [B, N, H, M] */
+                                   Real *log_sum, /* [B, N, H], kept for backward */
+                                   Real *scratch, const Attention *attention, bool causal);
+
+void softmax_attention_backward_cpu(AttentionGradient d, const Real *dout, /* [B, N, H, M] */
+                                    const Real *out,                       /* [B, N, H, M] */
+                                    const Real *log_sum,                   /* [B, N, H] */
+                                    Real *scratch, const Attention *attention, bool causal);
+#endif

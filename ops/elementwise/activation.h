@@ -1,0 +1,38 @@
+/* The activations of op_linear_activation, by name. */
+#ifndef TAPEGRAD_OPS_ELEMENTWISE_ACTIVATION_H
+#define TAPEGRAD_OPS_ELEMENTWISE_ACTIVATION_H
+
+#include "ops/elementwise/unary_functions.h"
+#include "ops/ops.h"
+
+/* f(y), and g f'(y); for relu y may be f(y) instead. */
+MATH_FUNCTION Real activation_of(Activation f, Real y)
+{
+    switch (f) {
+    case ACTIVATION_RELU:
+        return relu(y);
+    case ACTIVATION_GELU:
+        return gelu(y);
+    case ACTIVATION_GELU_TANH:
+        return gelu_tanh(y);
+    case ACTIVATION_NONE:
+        break;
+    }
+    return y;
+}
+MATH_FUNCTION Real activation_gradient(Activation f, Real g, Real y)
+{
+    switch (f) {
+    case ACTIVATION_RELU:
+        return relu_gradient(g, y);
+    case ACTIVATION_GELU:
+        return gelu_gradient(g, y);
+    case ACTIVATION_GELU_TANH:
+        return gelu_tanh_gradient(g, y);
+    case ACTIVATION_NONE:
+        break;
+    }
+    return g;
+}
+
+#endif

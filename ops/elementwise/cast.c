@@ -1,0 +1,50 @@
+/* out = x, stored in another type: Real or bf16, which keeps the upper half of a float's bits
+ * Backward, g = dL/dout:
+ *   dx <- g */
+#include "ops/shared/internal.h"
+
+/* The CPU knows no bf16. */
+static void cast_cpu(Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n)
+{
+    (void)out, (void)accumulate, (void)x, (void)to_bf16, (void)n;
+}
+
+void convert_to_bf16(Device *device, void *to, const Real *from, int64_t n)
+{
+    DEVICE_CALL(device, cast, (to, false, from, true, n));
+}
+
+static void cast_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    Gradient dx = tape_contribution(node, x);
+    DEVICE_CALL(
+        x->device, cast,
+        (dx.data, dx.accumulate, tape_upstream(node, 0), x->type == TENSOR_BF16, tensor_count(x)));
+}
+
+Tensor *op_cast(Tape *tape, Tensor *x, TensorType type)
+{
+    tape_use(tape, "op_cast: x", x);
+    if (type != TENSOR_REAL && type != TENSOR_BF16)
+        tape_error(tape, "op_cast: there is no conversion to type %d", (int)type);
+    if (type == TENSOR_BF16 && tape_precision(tape) != PRECISION_BF16)
+        tape_error(tape, "op_cast: bf16 is for tapes of that precision; see tape_set_precision");
+    if (x->type == type)
+        return x;
+    Tensor *out = tape_tensor_of(tape, type, x->shape);
+    DEVICE_CALL(x->device, cast, (out->data, false, x->data, type == TENSOR_BF16, tensor_count(x)));
+    tape_record(tape, (Node){ .name = "op_cast",
+                              .backward = cast_backward,
+                              .inputs = { x },
+                              .outputs = { out } });
+    return out;
+}
+
+void cast_alike(Tape *tape, Tensor **a, Tensor **b)
+{
+    if ((*a)->type == (*b)->type)
+        return;
+    *a = op_cast(tape, *a, TENSOR_BF16);
+    *b = op_cast(tape, *b, TENSOR_BF16);
+}

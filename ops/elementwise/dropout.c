@@ -1,0 +1,153 @@
+/* dropout with probability p (Srivastava et al. 2014)
+ *   out_i = k_i x_i / (1 - p)     k_i = 1 when u_i >= p, else 0     u_i uniform in [0, 1)
+ * Backward, g = dL/dout:
+ *   dx_i <- k_i g_i / (1 - p)
+ * Kept: nothing but where the generator stood. u_i is made of word i % 4 of its block at counter
+ * start + i / 4, so that backward draws the same numbers again, and any thread can draw any. */
+#include "ops/elementwise/dropout.h"
+#include "ops/shared/internal.h"
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+/* Blocks are drawn in vector instructions, a word to a 64-bit lane: the lower halves count. */
+#if defined __AVX512F__
+typedef uint64_t Lanes __attribute__((vector_size(64)));
+#elif defined __AVX2__
+typedef uint64_t Lanes __attribute__((vector_size(32)));
+#else
+typedef uint64_t Lanes __attribute__((vector_size(16)));
+#endif
+
+enum {
+    LANES = sizeof(Lanes) / sizeof(uint64_t),
+    GROUPS = 4, /* so many vectors of blocks side by side: none waits for another's products */
+    BLOCKS = GROUPS * LANES,
+    WORDS = 4 * BLOCKS,
+};
+
+/* The product of the lower halves, which gcc 12 does not see to be one instruction. */
+static inline Lanes half_product(Lanes a, uint32_t factor)
+{
+#if defined __AVX512F__
+    return (Lanes)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(factor));
+#elif defined __AVX2__
+    return (Lanes)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(factor));
+#else
+    return (a & 0xFFFFFFFFu) * factor;
+#endif
+}
+
+/* A round of tensor/philox.h's philox(); what is left in the upper halves never comes down. */
+static inline void round_of_lanes(Lanes x[4], uint32_t k0, uint32_t k1)
+{
+    Lanes p0 = half_product(x[0], 0xD2511F53u), p1 = half_product(x[2], 0xCD9E8D57u);
+    x[0] = p1 >> 32 ^ x[1] ^ k0;
+    x[1] = p1;
+    x[2] = p0 >> 32 ^ x[3] ^ k1;
+    x[3] = p0;
+}
+
+/* word [WORDS] <- the words of philox() at counter, counter + 1, ... */
+static inline __attribute__((always_inline)) void draw_words(uint32_t word[WORDS], Random random,
+                                                             uint64_t counter)
+{
+    Lanes x[GROUPS][4], count;
+    for (int i = 0; i < LANES; i++)
+        count[i] = counter + (uint64_t)i;
+    for (int g = 0; g < GROUPS; g++, count += (uint64_t)LANES) {
+        x[g][0] = count;
+        x[g][1] = count >> 32;
+        x[g][2] = (Lanes){ 0 } + random.stream;
+        x[g][3] = (Lanes){ 0 } + (random.stream >> 32);
+    }
+    uint32_t k0 = (uint32_t)random.seed, k1 = (uint32_t)(random.seed >> 32);
+    for (int round = 0; round < 10; round++) {
+#pragma GCC unroll 4
+        for (int g = 0; g < GROUPS; g++)
+            round_of_lanes(x[g], k0, k1);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    for (int g = 0; g < GROUPS; g++, word += 4 * LANES) {
+        uint64_t lanes[4][LANES];
+        memcpy(lanes, x[g], sizeof lanes);
+#pragma omp simd
+        for (int i = 0; i < LANES; i++) {
+            word[4 * i] = (uint32_t)lanes[0][i];
+            word[4 * i + 1] = (uint32_t)lanes[1][i];
+            word[4 * i + 2] = (uint32_t)lanes[2][i];
+            word[4 * i + 3] = (uint32_t)lanes[3][i];
+        }
+    }
+}
+
+/* out [n] <- k x / (1 - p): forward of x, and backward of dout */
+static void dropout_cpu(Real *out, bool accumulate, const Real *x, Dropout d, int64_t n)
+{
+#pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
+    for (int64_t start = 0; start < n; start += WORDS) {
+        uint32_t word[WORDS];
+        draw_words(word, d.random, d.random.counter + (uint64_t)start / 4);
+        int64_t count = n - start < WORDS ? n - start : WORDS;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            contribute(&out[start + i], accumulate,
+                       word[i] >> 8 >= d.limit ? d.scale * x[start + i] : 0);
+    }
+}
+
+void dropout_factors(Real *m, const Dropout *d, int64_t first, int64_t count)
+{
+    const uint32_t limit = d->limit;
+    const RealBits scale = real_bits(d->scale);
+    for (int64_t end = first + count, skipped; first < end; first += WORDS - skipped) {
+        uint32_t word[WORDS];
+        draw_words(word, d->random, d->random.counter + (uint64_t)first / 4);
+        skipped = first % 4;
+        const int64_t here = end - first < WORDS - skipped ? end - first : WORDS - skipped;
+#pragma omp simd
+        for (int64_t i = 0; i < here; i++)
+            m[i] = real_from_bits(scale & -(RealBits)(word[skipped + i] >> 8 >= limit));
+        m += here;
+    }
+}
+
+static void dropout_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    Gradient dx = tape_contribution(node, x);
+    DEVICE_CALL(x, dropout,
+                (dx.data, dx.accumulate, tape_upstream(node, 0), *(const Dropout *)node->attributes,
+                 tensor_count(x)));
+}
+
+Dropout dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count)
+{
+    if (!(probability >= 0 && probability < 1))
+        tape_error(tape, "%s: probability is %g, expected 0 or more and less than 1", operation,
+                   (double)probability);
+    if (probability == 0 || !tape_is_recording(tape))
+        return (Dropout){ .scale = 1 };
+    return (Dropout){ .random = tape_draw(tape, (count + 3) / 4),
+                      .start = tape_random_start(tape),
+                      .limit = (uint32_t)ceil(0x1p24 * (double)probability),
+                      .scale = 1 / (1 - probability) };
+}
+
+Tensor *op_dropout(Tape *tape, Tensor *x, Real probability)
+{
+    tape_use(tape, "op_dropout: x", x);
+    const Dropout d = dropout_draw(tape, "op_dropout", probability, tensor_count(x));
+    if (d.limit == 0)
+        return x;
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
+    DEVICE_CALL(out, dropout, (out->data, false, x->data, d, tensor_count(x)));
+    tape_record(tape, (Node){ .name = "op_dropout",
+                              .backward = dropout_backward,
+                              .inputs = { x },
+                              .outputs = { out },
+                              .attributes = tape_save(tape, &d, sizeof d) });
+    return out;
+}

@@ -1,0 +1,29 @@
+#include "ops/elementwise/dropout.cuh"
+#include "ops/shared/map.cuh"
+
+/* A thread takes the four numbers of a block of the generator, at once where `packs`. */
+template <typename T>
+__global__ void dropout_kernel(T *out, bool accumulate, const T *x, Dropout d, bool packs,
+                               int64_t n)
+{
+    GRID_FOR(block, (n + 3) / 4) {
+        const unsigned kept = draw_kept(d, block);
+        const int64_t first = 4 * block;
+        if (packs && first + 4 <= n) {
+            Reals<4> value = load_pack<4>(&x[first]);
+            for (int k = 0; k < 4; k++)
+                value.number[k] = dropped(d, kept, k, value.number[k]);
+            contribute_pack<4>(&out[first], accumulate, value);
+        } else {
+            for (int k = 0; k < 4 && first + k < n; k++)
+                contribute(&out[first + k], accumulate, dropped(d, kept, k, load(&x[first + k])));
+        }
+    }
+}
+
+extern "C" void dropout_cuda(Real *out, bool accumulate, const Real *x, Dropout d, int64_t n)
+{
+    BY_STORAGE(T,
+               LAUNCH(dropout_kernel<T>, blocks_for((n + 3) / 4), THREADS, 0, (T *)out, accumulate,
+                      (const T *)x, d, packs_fit<4>((T *)out) && packs_fit<4>((const T *)x), n));
+}

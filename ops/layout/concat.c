@@ -1,0 +1,66 @@
+/* a [outer, na], b [outer, nb] once the axis is merged with those after it:
+ *   out[o] = a[o], b[o mod b_rows] end to end, [outer, na + nb];
+ * b has b_rows rows: outer, or fewer where it lacks leading axes and is repeated.
+ * Backward, g = dL/dout:
+ *   da[o] <- g[o, 0 .. na - 1]     db[o mod b_rows] <- g[o, na .. na + nb - 1], summed over repeats */
+#include "ops/elementwise/broadcast.h"
+#include "ops/layout/layout.h"
+
+typedef struct Concat {
+    int64_t outer, na, nb;
+} Concat;
+
+static void concat_backward(Node *node)
+{
+    Tensor *a = node->inputs[0], *b = node->inputs[1];
+    const Concat *s = node->attributes;
+    const Real *dout = tape_upstream(node, 0);
+    int64_t stride = s->na + s->nb;
+
+    Gradient da = tape_contribution(node, a);
+    if (da.data)
+        copy_rows(a, da.data, s->na, da.accumulate, dout, s->outer, stride, s->outer, s->na);
+
+    Broadcast db = broadcast_begin(node, b, s->outer * s->nb);
+    if (db.data)
+        copy_rows(b, db.data, s->nb, db.accumulate, elements_on(b, dout, s->na), s->outer, stride,
+                  s->outer, s->nb);
+    broadcast_end(node, b, db);
+}
+
+/* The shape of out: a's, longer along the axis; raises unless b's other axes are a's last ones. */
+static Shape concat_shape(Tape *tape, const Tensor *a, const Tensor *b, AxisView axis)
+{
+    int lacking = a->shape.rank - b->shape.rank;
+    bool fits = lacking >= 0 && lacking <= axis.index;
+    for (int i = lacking; fits && i < a->shape.rank; i++)
+        fits &= i == axis.index || a->shape.size[i] == b->shape.size[i - lacking];
+    if (!fits)
+        tape_error(tape,
+                   "op_concat: the shapes do not fit along axis %d: a is %s, b is %s; expected the "
+                   "other axes equal, or b without leading ones before that axis",
+                   axis.index, shape_text(a->shape).text, shape_text(b->shape).text);
+    Shape shape = a->shape;
+    shape.size[axis.index] += b->shape.size[axis.index - lacking];
+    return shape;
+}
+
+Tensor *op_concat(Tape *tape, Tensor *a, Tensor *b, int axis)
+{
+    tape_use(tape, "op_concat: a", a);
+    tape_use(tape, "op_concat: b", b);
+    cast_alike(tape, &a, &b);
+    AxisView view = axis_view(tape, "op_concat: a", a->shape, axis);
+    Tensor *out = tape_tensor_of(tape, a->type, concat_shape(tape, a, b, view));
+    Concat s = { .outer = view.outer, .na = view.size * view.inner };
+    s.nb = tensor_count(out) / s.outer - s.na;
+    int64_t b_rows = tensor_count(b) / s.nb;
+    copy_rows(out, out->data, s.na + s.nb, false, a->data, s.outer, s.na, s.outer, s.na);
+    copy_rows(out, tensor_at(out, s.na), s.na + s.nb, false, b->data, b_rows, s.nb, s.outer, s.nb);
+    tape_record(tape, (Node){ .name = "op_concat",
+                              .backward = concat_backward,
+                              .inputs = { a, b },
+                              .outputs = { out },
+                              .attributes = tape_save(tape, &s, sizeof s) });
+    return out;
+}

@@ -1,0 +1,96 @@
+/* embedding: the rows of weight [V, D] that R indices name
+ *   out_rd = weight_(index_r)d
+ * Backward, g = dL/dout:
+ *   dweight_vd <- sum over the r with index_r = v of g_rd */
+#include "ops/layout/indices.h"
+
+#include <omp.h>
+
+/* out [R, D], weight [V, D], indices [R] */
+static void embedding_forward_cpu(Real *out, const Real *weight, const int32_t *indices, int64_t R,
+                                  int64_t D)
+{
+#pragma omp parallel for schedule(static) if (R * D >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++) {
+        const Real *row = weight + indices[r] * D;
+#pragma omp simd
+        for (int64_t d = 0; d < D; d++)
+            out[r * D + d] = row[d];
+    }
+}
+
+/* dweight [V, D] += dout [R, D] in the columns from start to end, row after row */
+static void add_columns(Real *dweight, const Real *dout, const int32_t *indices, int64_t R,
+                        int64_t D, int64_t start, int64_t end)
+{
+    for (int64_t r = 0; r < R; r++) {
+        Real *row = dweight + indices[r] * D;
+#pragma omp simd
+        for (int64_t d = start; d < end; d++)
+            row[d] += dout[r * D + d];
+    }
+}
+
+/* How many Reals of scratch memory embedding_backward wants. */
+static int64_t embedding_scratch_cpu(int64_t R, int64_t D)
+{
+    (void)R, (void)D;
+    return 0;
+}
+
+/* A thread owns some columns of dweight: an element's sum is in the order of the rows whatever the
+ * number of threads. Its columns are whole cache lines, which two threads must not share. */
+static void embedding_backward_cpu(Real *dweight, bool accumulate, Real *scratch, const Real *dout,
+                                   const int32_t *indices, int64_t R, int64_t V, int64_t D)
+{
+    (void)scratch;
+    if (!accumulate)
+        PARALLEL_FOR(i, V * D)
+            dweight[i] = 0;
+    const int64_t line = 64 / (int64_t)sizeof(Real), lines = (D + line - 1) / line;
+#pragma omp parallel if (R * D >= PARALLEL_MINIMUM)
+    {
+        int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+        int64_t start = lines * thread / threads * line;
+        int64_t end = lines * (thread + 1) / threads * line;
+        add_columns(dweight, dout, indices, R, D, start, end < D ? end : D);
+    }
+}
+
+static void embedding_backward(Node *node)
+{
+    Tensor *weight = node->inputs[0], *indices = node->inputs[1], *out = node->outputs[0];
+    int64_t R = tensor_count(indices), V = weight->shape.size[0], D = weight->shape.size[1];
+    int64_t wanted = DEVICE_CALL(out, embedding_scratch, (R, D));
+    Tensor *scratch = wanted ? tape_scratch(node->tape, shape(wanted)) : NULL;
+    Gradient dweight = tape_contribution(node, weight);
+    DEVICE_CALL(out, embedding_backward,
+                (dweight.data, dweight.accumulate, scratch ? scratch->data : NULL,
+                 tape_upstream(node, 0), indices->integers, R, V, D));
+    tape_scratch_free(node->tape, scratch);
+}
+
+Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
+{
+    tape_use_real(tape, "op_embedding: weight", weight);
+    tape_use_i32(tape, "op_embedding: indices", indices);
+    if (weight->shape.rank != 2)
+        tape_error(tape, "op_embedding: weight is %s, expected two axes, [V, D]",
+                   shape_text(weight->shape).text);
+    Shape out_shape = indices->shape;
+    if (out_shape.rank == MAX_RANK)
+        tape_error(tape, "op_embedding: indices is %s, expected %d axes at most: out has one more",
+                   shape_text(indices->shape).text, MAX_RANK - 1);
+    int64_t V = weight->shape.size[0], D = weight->shape.size[1];
+    check_indices(tape, "op_embedding: indices", indices, 0, V - 1, "the rows of weight");
+    out_shape.size[out_shape.rank++] = D;
+    TensorType type = tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
+    Tensor *out = tape_tensor_of(tape, type, out_shape);
+    DEVICE_CALL(out, embedding_forward,
+                (out->data, weight->data, indices->integers, tensor_count(indices), D));
+    tape_record(tape, (Node){ .name = "op_embedding",
+                              .backward = embedding_backward,
+                              .inputs = { weight, indices },
+                              .outputs = { out } });
+    return out;
+}

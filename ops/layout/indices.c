@@ -1,0 +1,58 @@
+#include "ops/layout/indices.h"
+
+static void look_at_each(Tape *tape, const char *label, const Tensor *indices, int64_t low,
+                         int64_t high, const char *reason)
+{
+    enum { PIECE = 256 };
+    int32_t piece[PIECE];
+    int64_t count = tensor_count(indices);
+    for (int64_t start = 0; start < count; start += PIECE) {
+        int64_t length = count - start < PIECE ? count - start : PIECE;
+        device_copy_out(indices->device, piece, indices->integers + start,
+                        (size_t)length * sizeof *piece);
+        for (int64_t i = 0; i < length; i++)
+            if (piece[i] < low || piece[i] > high)
+                tape_error(tape, "%s[%lld] is %d, expected %lld to %lld, %s", label,
+                           (long long)(start + i), (int)piece[i], (long long)low, (long long)high,
+                           reason);
+    }
+}
+
+void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, int64_t high,
+                   const char *reason)
+{
+    IntegerBounds *written = &tensor_root(indices)->written;
+    IntegerBounds *wanted = &tensor_root(indices)->wanted;
+    bool known = device_is_cuda(indices->device) && written->known;
+    if (!known || written->least < low || written->greatest > high)
+        look_at_each(tape, label, indices, low, high, reason);
+    if (!wanted->known)
+        *wanted = (IntegerBounds){ true, false, INT32_MIN, INT32_MAX };
+    wanted->least = low > wanted->least ? (int32_t)low : wanted->least;
+    wanted->greatest = high < wanted->greatest ? (int32_t)high : wanted->greatest;
+}
+
+static void look_for_order(Tape *tape, const char *label, const Tensor *indices, int64_t first,
+                           int64_t last, const char *reason)
+{
+    const int64_t end = tensor_count(indices) - 1;
+    int32_t here = 0, before = (int32_t)first;
+    for (int64_t i = 0; i <= end; i++, before = here) {
+        device_copy_out(indices->device, &here, indices->integers + i, sizeof here);
+        if (here < before || (i == 0 && here != first) || (i == end && here != last))
+            tape_error(tape, "%s[%lld] is %d, expected ascending numbers from %lld to %lld, %s",
+                       label, (long long)i, (int)here, (long long)first, (long long)last, reason);
+    }
+}
+
+void check_spanning(Tape *tape, const char *label, Tensor *indices, int64_t first, int64_t last,
+                    const char *reason)
+{
+    const IntegerBounds *written = &tensor_root(indices)->written;
+    IntegerBounds *wanted = &tensor_root(indices)->wanted;
+    const bool known = device_is_cuda(indices->device) && written->known && written->spanning &&
+                       written->least == first && written->greatest == last;
+    if (!known)
+        look_for_order(tape, label, indices, first, last, reason);
+    *wanted = (IntegerBounds){ true, true, (int32_t)first, (int32_t)last };
+}

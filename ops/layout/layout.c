@@ -1,0 +1,38 @@
+#include "ops/layout/layout.h"
+
+AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis)
+{
+    int index = axis < 0 ? shape.rank + axis : axis;
+    if (index < 0 || index >= shape.rank)
+        tape_error(tape, "%s: %s has no axis %d", operation, shape_text(shape).text, axis);
+    AxisView view = { .index = index, .outer = 1, .size = shape.size[index], .inner = 1 };
+    for (int i = 0; i < index; i++)
+        view.outer *= shape.size[i];
+    for (int i = index + 1; i < shape.rank; i++)
+        view.inner *= shape.size[i];
+    return view;
+}
+
+/* Long rows are cut into pieces, so that few of them occupy all threads too. */
+static void copy_rows_cpu(Real *to, int64_t to_stride, bool accumulate, const Real *from,
+                          int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns)
+{
+    enum { PIECE = 1024 };
+#pragma omp parallel for collapse(2) schedule(static) if (rows * columns >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t first = 0; first < columns; first += PIECE) {
+            Real *to_row = to + r * to_stride;
+            const Real *from_row = from + r % from_rows * from_stride;
+            int64_t end = columns < first + PIECE ? columns : first + PIECE;
+#pragma omp simd
+            for (int64_t c = first; c < end; c++)
+                contribute(&to_row[c], accumulate, from_row[c]);
+        }
+}
+
+void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,
+               int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns)
+{
+    DEVICE_CALL(like, copy_rows,
+                (to, to_stride, accumulate, from, from_rows, from_stride, rows, columns));
+}

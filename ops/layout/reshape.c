@@ -1,0 +1,15 @@
+/* out = x's numbers under another shape. out shares x's storage and gradient: what contributes to
+ * dL/dout has contributed to dL/dx, and there is nothing to do on the way back. */
+#include "ops/shared/internal.h"
+
+Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape)
+{
+    tape_use(tape, "op_reshape: x", x);
+    shape = shape_new(shape.rank, shape.size);
+    if (shape_count(shape) != tensor_count(x))
+        tape_error(tape, "op_reshape: x is %s of %lld numbers, which do not fill %s",
+                   shape_text(x->shape).text, (long long)tensor_count(x), shape_text(shape).text);
+    Tensor *out = tape_view(tape, x, shape);
+    tape_record(tape, (Node){ .name = "op_reshape", .inputs = { x }, .outputs = { out } });
+    return out;
+}

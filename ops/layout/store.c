@@ -1,0 +1,106 @@
+/* store: to_r <- from_r or, with columns, to_{r, columns_r} <- from_r, of integers that outlive the step
+ * that made them.
+ * What is known of to's integers, and what operations need of them, is kept up as in
+ * tensor_write_i32. Before each replay of a recorded step that is done anew, since from may have been
+ * written meanwhile. */
+#include "ops/layout/indices.h"
+
+typedef struct Store {
+    Tape *tape;
+    Tensor *to, *from;
+    bool partial; /* some of to's elements stay what they are */
+} Store;
+
+/* columns [R] or NULL; from [R]; to [R, N], or [R] without columns */
+static void store_integers_cpu(int32_t *to, const int32_t *columns, const int32_t *from, int64_t R,
+                               int64_t N)
+{
+    for (int64_t r = 0; r < R; r++)
+        to[columns ? r * N + columns[r] : r] = from[r];
+}
+
+/* ----------------------------------------------------------------------------------------- bounds */
+static void note_bounds(const Store *store)
+{
+    IntegerBounds *written = &tensor_root(store->to)->written;
+    IntegerBounds bounds = tensor_root(store->from)->written;
+    bounds.spanning = false;
+    if (store->partial) {
+        bounds.known = bounds.known && written->known;
+        bounds.least = written->least < bounds.least ? written->least : bounds.least;
+        bounds.greatest = written->greatest > bounds.greatest ? written->greatest : bounds.greatest;
+    }
+    *written = bounds;
+}
+
+static void check_order(const Store *store)
+{
+    if (tensor_root(store->to)->wanted.spanning)
+        tape_error(store->tape, "op_store_i32: the operations that use to need ascending numbers; "
+                                "tensor_write_i32 alone sees whether they are");
+}
+
+static void before_replay(void *context)
+{
+    const Store *store = context;
+    const IntegerBounds wanted = tensor_root(store->to)->wanted;
+    const IntegerBounds written = tensor_root(store->from)->written;
+    check_order(store);
+    if (wanted.known &&
+        !(written.known && written.least >= wanted.least && written.greatest <= wanted.greatest))
+        tape_error(store->tape,
+                   "op_store_i32: from may be %d to %d, expected %d to %d, as the operations that "
+                   "use to need",
+                   (int)written.least, (int)written.greatest, (int)wanted.least,
+                   (int)wanted.greatest);
+    note_bounds(store);
+}
+
+static void check_bounds(const Store *store)
+{
+    const IntegerBounds wanted = tensor_root(store->to)->wanted;
+    check_order(store);
+    if (wanted.known)
+        check_indices(store->tape, "op_store_i32: from", store->from, wanted.least, wanted.greatest,
+                      "as the operations that use to need");
+}
+
+/* ------------------------------------------------------------------------------------- arguments */
+static void check(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
+{
+    tape_use_i32(tape, "op_store_i32: to", to);
+    tape_use_i32(tape, "op_store_i32: from", from);
+    if (columns)
+        tape_use_i32(tape, "op_store_i32: columns", columns);
+    if (tape_is_recording(tape))
+        tape_error(tape,
+                   "op_store_i32: the tape is recording, and a backward pass might find "
+                   "other integers than the pass before; call tape_set_recording(tape, false) "
+                   "first");
+    if (columns && !shape_equal(columns->shape, from->shape))
+        tape_error(tape, "op_store_i32: columns is %s, from is %s, expected the same shape",
+                   shape_text(columns->shape).text, shape_text(from->shape).text);
+    Shape rows = to->shape;
+    if (columns && rows.rank > 0)
+        rows.rank--;
+    if (!shape_equal(rows, from->shape) || (columns && to->shape.rank == 0))
+        tape_error(tape, "op_store_i32: to is %s, from is %s, expected %s",
+                   shape_text(to->shape).text, shape_text(from->shape).text,
+                   columns ? "to to have one axis more, the columns" : "the same shape");
+}
+
+void op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
+{
+    check(tape, to, columns, from);
+    const int64_t R = tensor_count(from), N = tensor_count(to) / R;
+    const Store store = { tape, to, from, tensor_count(tensor_root(to)) > R };
+    if (columns)
+        check_indices(tape, "op_store_i32: columns", columns, 0, N - 1, "the columns of to");
+    check_bounds(&store);
+    DEVICE_CALL(to->device, store_integers,
+                (to->integers, columns ? columns->integers : NULL, from->integers, R, N));
+    note_bounds(&store);
+    if (device_is_capturing(to->device))
+        device_before_replay(to->device, before_replay,
+                             (void *)tape_save(tape, &store, sizeof store));
+}

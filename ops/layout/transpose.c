@@ -1,0 +1,88 @@
+/* x seen as [outer, p, middle, q, inner], with p and q the sizes of the two axes:
+ *   out[o, j, m, i, c] = x[o, i, m, j, c], i < p, j < q
+ * Backward, g = dL/dout, the same exchange:
+ *   dx[o, i, m, j, c] <- g[o, j, m, i, c] */
+#include "ops/layout/layout.h"
+
+typedef struct Exchange {
+    int64_t outer, p, middle, q, inner;
+} Exchange;
+
+enum { TILE = 16 };
+
+/* to[j, i] <- from[i, j] of single numbers, i < rows, j < columns */
+static void transpose_tile(Real *to, int64_t to_row, bool accumulate, const Real *from,
+                           int64_t from_row, int64_t rows, int64_t columns)
+{
+    for (int64_t j = 0; j < columns; j++)
+#pragma omp simd
+        for (int64_t i = 0; i < rows; i++)
+            contribute(&to[j * to_row + i], accumulate, from[i * from_row + j]);
+}
+
+/* The same of runs of inner numbers */
+static void transpose_runs(Real *to, int64_t to_row, bool accumulate, const Real *from,
+                           int64_t from_row, int64_t rows, int64_t columns, int64_t inner)
+{
+    for (int64_t j = 0; j < columns; j++)
+        for (int64_t i = 0; i < rows; i++)
+#pragma omp simd
+            for (int64_t c = 0; c < inner; c++)
+                contribute(&to[j * to_row + i * inner + c], accumulate,
+                           from[i * from_row + j * inner + c]);
+}
+
+/* In tiles of p and q, so that what is read and what is written stays in the cache together. */
+static void transpose_cpu(Real *out, bool accumulate, const Real *x, int64_t outer, int64_t p,
+                          int64_t middle, int64_t q, int64_t inner)
+{
+    const int64_t x_row = middle * q * inner, out_row = middle * p * inner;
+    bool parallel = outer * p * x_row >= PARALLEL_MINIMUM;
+#pragma omp parallel for collapse(3) schedule(static) if (parallel)
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t m = 0; m < middle; m++)
+            for (int64_t j = 0; j < q; j += TILE)
+                for (int64_t i = 0; i < p; i += TILE) {
+                    const Real *from = x + (((o * p + i) * middle + m) * q + j) * inner;
+                    Real *to = out + (((o * q + j) * middle + m) * p + i) * inner;
+                    const int64_t rows = p - i < TILE ? p - i : TILE;
+                    const int64_t columns = q - j < TILE ? q - j : TILE;
+                    if (inner == 1)
+                        transpose_tile(to, out_row, accumulate, from, x_row, rows, columns);
+                    else
+                        transpose_runs(to, out_row, accumulate, from, x_row, rows, columns, inner);
+                }
+}
+
+static void transpose_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    const Exchange *s = node->attributes;
+    Gradient dx = tape_contribution(node, x);
+    DEVICE_CALL(x, transpose,
+                (dx.data, dx.accumulate, tape_upstream(node, 0), s->outer, s->q, s->middle, s->p,
+                 s->inner));
+}
+
+Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
+{
+    tape_use(tape, "op_transpose: x", x);
+    AxisView a = axis_view(tape, "op_transpose: x", x->shape, axis_a);
+    AxisView b = axis_view(tape, "op_transpose: x", x->shape, axis_b);
+    AxisView first = a.index < b.index ? a : b, last = a.index < b.index ? b : a;
+    Shape shape = x->shape;
+    shape.size[a.index] = b.size;
+    shape.size[b.index] = a.size;
+    Exchange s = { .outer = first.outer, .p = first.size, .q = last.size, .inner = last.inner };
+    s.middle = last.outer / (first.outer * first.size);
+    if (a.index == b.index) /* nothing to exchange */
+        s = (Exchange){ 1, 1, 1, 1, tensor_count(x) };
+    Tensor *out = tape_tensor_of(tape, x->type, shape);
+    DEVICE_CALL(x, transpose, (out->data, false, x->data, s.outer, s.p, s.middle, s.q, s.inner));
+    tape_record(tape, (Node){ .name = "op_transpose",
+                              .backward = transpose_backward,
+                              .inputs = { x },
+                              .outputs = { out },
+                              .attributes = tape_save(tape, &s, sizeof s) });
+    return out;
+}

@@ -1,0 +1,125 @@
+/* cross_entropy: the weighted mean over R rows of -ln softmax(logits_r) at the target t_r
+ *   l_r = ln sum_c e^logits_rc     W = sum_r w_r     out = sum_r w_r (l_r - logits_r,t_r) / W
+ * Backward, g = dL/dout, with dl_r / dlogits_rc = e^(logits_rc - l_r):
+ *   dlogits_rc <- g w_r / W (e^(logits_rc - l_r) - [c = t_r])
+ * Rows of weight 0 are left out, also when their logits are infinite or no numbers.
+ * Kept: l, a number a row, and W, which the device sums up itself: a replayed step has new weights
+ * that the host does not see. */
+#include "ops/layout/indices.h"
+#include "ops/rows/rows.h"
+
+/* out [], kept [R] = l, weight_sum [] = W, loss [R] scratch;
+ * logits [R, C], targets [R], weights [R] or NULL */
+static void cross_entropy_forward_cpu(Real *out, Real *kept, Real *weight_sum, Real *loss,
+                                      const Real *logits, const int32_t *targets,
+                                      const Real *weights, int64_t R, int64_t C)
+{
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++) {
+        const Real weight = weights ? weights[r] : 1;
+        kept[r] = row_log_sum_exp(logits + r * C, C);
+        loss[r] = weight == 0 ? 0 : weight * (kept[r] - logits[r * C + targets[r]]);
+    }
+    double sum = 0, weight = 0; /* in order, on one thread: the same sums in every run */
+    for (int64_t r = 0; r < R; r++) {
+        sum += (double)loss[r];
+        weight += weights ? (double)weights[r] : 1;
+    }
+    *out = (Real)(sum / weight);
+    *weight_sum = (Real)weight;
+}
+
+/* dlogits [R, C], dout [], kept [R] = l, weight_sum [] = W;
+ * logits [R, C], targets [R], weights [R] or NULL */
+static void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Real *dout,
+                                       const Real *kept, const Real *weight_sum, const Real *logits,
+                                       const int32_t *targets, const Real *weights, int64_t R,
+                                       int64_t C)
+{
+    double scale = (double)*dout / (double)*weight_sum;
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++) {
+        Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
+        Real l = kept[r];
+        if (factor == 0) {
+            for (int64_t c = 0; c < C; c++)
+                contribute(&dlogits[r * C + c], accumulate, 0);
+            continue;
+        }
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++)
+            contribute(&dlogits[r * C + c], accumulate, factor * real_exp(logits[r * C + c] - l));
+        dlogits[r * C + targets[r]] -= factor;
+    }
+}
+
+static void cross_entropy_backward(Node *node)
+{
+    Tensor *logits = node->inputs[0], *targets = node->inputs[1], *weights = node->inputs[2];
+    Gradient dlogits = tape_contribution(node, logits);
+    if (dlogits.data)
+        DEVICE_CALL(logits, cross_entropy_backward,
+                    (dlogits.data, dlogits.accumulate, tape_upstream(node, 0), node->saved[0]->data,
+                     node->saved[1]->data, logits->data, targets->integers,
+                     weights ? weights->data : NULL, shape_rows(logits->shape),
+                     shape_columns(logits->shape)));
+}
+
+/* Raises unless each of R rows' weights is 0 or more, and not all are 0. */
+static void check_weights(Tape *tape, const Tensor *weights, int64_t R)
+{
+    enum { PIECE = 1 << 13 }; /* large, as a device takes its time for each */
+    Real piece[PIECE];
+    bool positive = false;
+    for (int64_t start = 0; start < R; start += PIECE) {
+        int64_t length = R - start < PIECE ? R - start : PIECE;
+        device_copy_out(weights->device, piece, weights->data + start,
+                        (size_t)length * sizeof *piece);
+        for (int64_t i = 0; i < length; i++) {
+            if (!(piece[i] >= 0 && piece[i] < (Real)INFINITY))
+                tape_error(tape, "op_cross_entropy: weights[%lld] is %g, expected 0 or more",
+                           (long long)(start + i), (double)piece[i]);
+            positive |= piece[i] > 0;
+        }
+    }
+    if (!positive)
+        tape_error(tape, "op_cross_entropy: the weights of all %lld rows are 0, expected one above",
+                   (long long)R);
+}
+
+static void check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
+{
+    tape_use(tape, "op_cross_entropy: logits", logits);
+    if (logits->shape.rank < 1)
+        tape_error(tape, "op_cross_entropy: logits is a scalar, expected one axis at least");
+    tape_use_i32(tape, "op_cross_entropy: targets", targets);
+    check_one_a_row(tape, "op_cross_entropy: targets", targets, logits, "logits");
+    check_indices(tape, "op_cross_entropy: targets", targets, 0, shape_columns(logits->shape) - 1,
+                  "the classes of logits");
+    if (!weights)
+        return;
+    tape_use_real(tape, "op_cross_entropy: weights", weights);
+    check_one_a_row(tape, "op_cross_entropy: weights", weights, logits, "logits");
+    if (!device_is_capturing(weights->device))
+        check_weights(tape, weights, shape_rows(logits->shape));
+}
+
+Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
+{
+    check_cross_entropy(tape, logits, targets, weights);
+    int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
+    Tensor *out = tape_tensor(tape, shape_scalar());
+    Tensor *kept = tape_tensor(tape, shape(R));
+    Tensor *weight_sum = tape_tensor(tape, shape_scalar());
+    Tensor *loss = tape_scratch(tape, shape(R));
+    DEVICE_CALL(logits, cross_entropy_forward,
+                (out->data, kept->data, weight_sum->data, loss->data, logits->data,
+                 targets->integers, weights ? weights->data : NULL, R, C));
+    tape_scratch_free(tape, loss);
+    tape_record(tape, (Node){ .name = "op_cross_entropy",
+                              .backward = cross_entropy_backward,
+                              .inputs = { logits, targets, weights },
+                              .outputs = { out },
+                              .saved = { kept, weight_sum } });
+    return out;
+}

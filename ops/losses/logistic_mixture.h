@@ -1,0 +1,87 @@
+/* What op_discretized_logistic_mixture computes of one pixel and one logistic distribution; there is
+ * the mathematics. */
+#ifndef TAPEGRAD_OPS_LOSSES_LOGISTIC_MIXTURE_H
+#define TAPEGRAD_OPS_LOSSES_LOGISTIC_MIXTURE_H
+
+#include "autograd/tape.h"
+
+#ifdef __cplusplus
+#include "ops/shared/math.cuh"
+#else
+#include "ops/shared/math.h"
+#endif
+
+enum { PIXELS = 256, LEAST_LOG_SCALE = -7 };
+
+/* Raises, as the operation, unless parameters is [..., 3 K]. */
+void check_mixture(Tape *tape, const char *operation, const Tensor *parameters);
+
+/* S(y) = 1 / (1 + e^-y), S(-y) = 1 - S(y), and their logarithms */
+typedef struct Logistic {
+    Real below, above, log_below, log_above;
+} Logistic;
+
+MATH_FUNCTION Logistic logistic(Real y)
+{
+    const Real e = real_exp(-real_abs(y)), log_larger = -real_log1p(e);
+    const Real larger = 1 / (1 + e), smaller = e / (1 + e);
+    Logistic result;
+    result.below = y < 0 ? smaller : larger;
+    result.above = y < 0 ? larger : smaller;
+    result.log_below = y < 0 ? log_larger + y : log_larger;
+    result.log_above = y < 0 ? log_larger : log_larger - y;
+    return result;
+}
+
+/* ln P of a pixel's bin, and its derivatives by the distribution's mean and log scale */
+typedef struct LogisticBin {
+    Real log_p, dmean, dlog_scale;
+} LogisticBin;
+
+/* Free of branches: all cases are computed, and the one that holds is selected. */
+MATH_FUNCTION LogisticBin logistic_bin(int32_t pixel, Real mean, Real log_scale)
+{
+    const bool first = pixel == 0, last = pixel == PIXELS - 1, edge = first || last;
+    const Real x = (Real)(2 * pixel - (PIXELS - 1)) / (PIXELS - 1), h = (Real)1 / (PIXELS - 1);
+    const Real s = log_scale < LEAST_LOG_SCALE ? LEAST_LOG_SCALE : log_scale, r = real_exp(-s);
+    const Real a = r * (x - mean + h), b = r * (x - mean - h), m = r * (x - mean), w = 2 * h * r;
+
+    const Logistic at_a = logistic(a), at_b = logistic(b);
+    const Real q = -real_expm1(-w), p = q * at_a.below * at_b.above;
+    const bool small = p <= (Real)1e-5;
+    const Real inside_scale = b * at_b.below - a * at_a.above - w * (1 - q) / q;
+
+    const Real y = first ? a : last ? -b : m;
+    const Logistic at_y = logistic(y);
+    const Real log_half_width = (Real)4.8481163645984005; /* ln 127.5 */
+    const Real log_small = at_y.log_below + at_y.log_above - s - log_half_width;
+    const Real slope = at_y.below - at_y.above;
+
+    LogisticBin bin;
+    bin.log_p = edge ? at_y.log_below : small ? log_small : real_log(p);
+    bin.dmean = first ? -at_y.above : last ? at_y.above : small ? slope : at_b.below - at_a.above;
+    bin.dmean *= r;
+    bin.dlog_scale = edge ? -y * at_y.above : small ? y * slope - 1 : inside_scale;
+    bin.dlog_scale = log_scale < LEAST_LOG_SCALE ? 0 : bin.dlog_scale;
+    return bin;
+}
+
+/* largest + ln sum = ln sum_i e^x_i over the numbers added so far; sum is not-a-number once one of
+ * them is, largest never. */
+typedef struct LogSum {
+    Real largest, sum;
+} LogSum;
+
+/* Below all numbers that occur, and finite: minus infinity may be added first. */
+#define EMPTY_LOG_SUM ((LogSum){ (Real)-1e38, 0 })
+
+MATH_FUNCTION LogSum log_sum_add(LogSum so_far, Real x)
+{
+    const Real other = real_exp(-real_abs(x - so_far.largest));
+    const bool larger = x > so_far.largest;
+    LogSum result = { larger ? x : so_far.largest,
+                      larger ? so_far.sum * other + 1 : so_far.sum + other };
+    return result;
+}
+
+#endif

@@ -1,0 +1,73 @@
+/* mean_squared_error of n elements
+ *   out = sum_i (p_i - t_i)^2 / n
+ * Backward, g = dL/dout:
+ *   dp_i <- 2 (p_i - t_i) g / n          dt_i <- -2 (p_i - t_i) g / n */
+#include "ops/shared/internal.h"
+
+/* The elements are summed in pieces of this many, and then the pieces' sums in order: the same sum
+ * bit for bit whatever the number of threads. */
+enum { PIECE = 4096 };
+
+/* out [], partial [pieces] scratch; prediction [n], target [n] */
+static void mean_squared_error_forward_cpu(Real *out, Real *partial, const Real *prediction,
+                                           const Real *target, int64_t pieces, int64_t n)
+{
+#pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
+    for (int64_t piece = 0; piece < pieces; piece++) {
+        int64_t end = (piece + 1) * PIECE < n ? (piece + 1) * PIECE : n;
+        Real sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = piece * PIECE; i < end; i++) {
+            Real difference = prediction[i] - target[i];
+            sum += difference * difference;
+        }
+        partial[piece] = sum;
+    }
+    double sum = 0;
+    for (int64_t piece = 0; piece < pieces; piece++)
+        sum += (double)partial[piece];
+    *out = (Real)(sum / (double)n);
+}
+
+/* dp [n] += sign 2 (prediction - target) dout / n */
+static void mean_squared_error_backward_cpu(Real *dp, bool accumulate, Real sign, const Real *dout,
+                                            const Real *prediction, const Real *target, int64_t n)
+{
+    Real scale = sign * 2 * *dout / (Real)n;
+    PARALLEL_FOR(i, n)
+        contribute(&dp[i], accumulate, scale * (prediction[i] - target[i]));
+}
+
+static void mean_squared_error_backward(Node *node)
+{
+    Tensor *prediction = node->inputs[0], *target = node->inputs[1];
+    for (int i = 0; i < 2; i++) {
+        Gradient gradient = tape_contribution(node, node->inputs[i]);
+        if (gradient.data)
+            DEVICE_CALL(prediction, mean_squared_error_backward,
+                        (gradient.data, gradient.accumulate, i == 0 ? 1 : -1,
+                         tape_upstream(node, 0), prediction->data, target->data,
+                         tensor_count(prediction)));
+    }
+}
+
+Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target)
+{
+    tape_use(tape, "op_mean_squared_error: prediction", prediction);
+    tape_use(tape, "op_mean_squared_error: target", target);
+    cast_alike(tape, &prediction, &target);
+    if (!shape_equal(prediction->shape, target->shape))
+        tape_error(tape, "op_mean_squared_error: shapes differ: prediction is %s, target is %s",
+                   shape_text(prediction->shape).text, shape_text(target->shape).text);
+    int64_t n = tensor_count(prediction), pieces = (n + PIECE - 1) / PIECE;
+    Tensor *out = tape_tensor(tape, shape_scalar());
+    Tensor *partial = tape_scratch(tape, shape(pieces));
+    DEVICE_CALL(prediction, mean_squared_error_forward,
+                (out->data, partial->data, prediction->data, target->data, pieces, n));
+    tape_scratch_free(tape, partial);
+    tape_record(tape, (Node){ .name = "op_mean_squared_error",
+                              .backward = mean_squared_error_backward,
+                              .inputs = { prediction, target },
+                              .outputs = { out } });
+    return out;
+}

@@ -1,0 +1,380 @@
+/* linear: out = f(y), y = x weight^T + bias, of rows x [R, I], weight [O, I], bias [O]; f is the
+ * activation, or f(y) = y
+ *   y_ro = sum_i x_ri weight_oi + bias_o
+ * Backward, g = dL/dout, h = dL/dy:
+ *   h_ro = g_ro f'(y_ro)
+ *   dx_ri <- sum_o h_ro weight_oi     dweight_oi <- sum_r h_ro x_ri     dbias_o <- sum_r h_ro
+ * so dx = h weight, dweight = h^T x, and dbias is h's sum over the rows.
+ * After the product one pass adds the bias and takes f, unless the product does it all; in backward
+ * one pass makes h and its sums.
+ * Kept: y for gelu, which needs it; for relu, out tells where y is above 0, and a mask with a bit per
+ * element where the device's products take one. */
+#include "ops/products/linear.h"
+#include "ops/elementwise/activation.h"
+#include "ops/shared/columns.h"
+#include "ops/shared/internal.h"
+#include "ops/products/product.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* ---------------------------------------------------------------------------------- the activation
+ * It is a constant where the loops are compiled: each activation has loops of its own. */
+#define BY_ACTIVATION(activation, function, ...)                                                   \
+    switch (activation) {                                                                          \
+    case ACTIVATION_NONE:                                                                          \
+        function(ACTIVATION_NONE, __VA_ARGS__);                                                    \
+        break;                                                                                     \
+    case ACTIVATION_RELU:                                                                          \
+        function(ACTIVATION_RELU, __VA_ARGS__);                                                    \
+        break;                                                                                     \
+    case ACTIVATION_GELU:                                                                          \
+        function(ACTIVATION_GELU, __VA_ARGS__);                                                    \
+        break;                                                                                     \
+    case ACTIVATION_GELU_TANH:                                                                     \
+        function(ACTIVATION_GELU_TANH, __VA_ARGS__);                                               \
+        break;                                                                                     \
+    }
+
+/* A row: y or, where that is NULL, out holds the product. */
+ALWAYS_INLINE void activate_row(Activation activation, Real *out, Real *y, const Real *bias,
+                                int64_t O)
+{
+    if (y) {
+#pragma omp simd
+        for (int64_t o = 0; o < O; o++) {
+            y[o] += bias[o];
+            out[o] = activation_of(activation, y[o]);
+        }
+    } else {
+#pragma omp simd
+        for (int64_t o = 0; o < O; o++)
+            out[o] = activation_of(activation, out[o] + bias[o]);
+    }
+}
+
+/* y [R, O] (NULL: out) += bias [O] in every row, out [R, O] = f(y). oneDNN's products that add a bias
+ * themselves are no faster. */
+static void linear_activate_cpu(Real *out, Real *y, const Real *bias, Activation activation,
+                                int64_t R, int64_t O)
+{
+#pragma omp parallel for schedule(static) if (R * O >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++)
+        BY_ACTIVATION(activation, activate_row, out + r * O, y ? y + r * O : NULL, bias, O)
+}
+
+ALWAYS_INLINE void activate_row_backward(Activation activation, Real *h, Real *sum, const Real *g,
+                                         const Real *y, int64_t O)
+{
+#pragma omp simd
+    for (int64_t o = 0; o < O; o++) {
+        contribute(&h[o], false, activation_gradient(activation, g[o], y[o]));
+        sum[o] += h[o];
+    }
+}
+
+/* h [R, O] = g [R, O] f'(y [R, O]), and of each block of rows the sums, partial [row_blocks(R), O];
+ * of relu y may be out. */
+static void linear_activate_backward_cpu(Real *h, Real *partial, const Real *g, const Real *y,
+                                         Activation activation, int64_t R, int64_t O)
+{
+#pragma omp parallel for schedule(static) if (R * O >= PARALLEL_MINIMUM)
+    for (int64_t i = 0; i < row_blocks(R); i++) {
+        Real *sum = partial + i * O;
+        memset(sum, 0, (size_t)O * sizeof *sum);
+        for (int64_t r = row_block_start(i, R); r < row_block_start(i + 1, R); r++)
+            BY_ACTIVATION(activation, activate_row_backward, h + r * O, sum, g + r * O, y + r * O,
+                          O)
+    }
+}
+
+/* ------------------------------------------------------------------------------------------- bf16
+ * Activations are bf16 there and parameters are not, but a product's operands are alike: it gets
+ * copies of the weight and, for its epilogue, of the bias, those that a Params keeps or its own.
+ * Backward uses the weight's again. */
+
+static Real *kept_in_bf16(Tensor *weight)
+{
+    return weight->bf16_copy ? weight->bf16_copy(weight, false) : NULL;
+}
+
+/* to [n] = weight, to + bias_at [m] = bias, in bf16; to is in bf16 too. The CPU knows none. */
+static void linear_copy_cpu(Real *to, const Real *weight, int64_t n, int64_t bias_at,
+                            const Real *bias, int64_t m)
+{
+    (void)to, (void)weight, (void)n, (void)bias_at, (void)bias, (void)m;
+}
+
+static Tensor *copy_parameters(Tape *tape, const Tensor *weight, const Tensor *bias)
+{
+    enum { UNIT = 128 }; /* the bias begins where vector loads may */
+    const int64_t n = tensor_count(weight), m = bias ? tensor_count(bias) : 0;
+    const int64_t bias_at = (n + UNIT - 1) / UNIT * UNIT;
+    Tensor *copy = tape_tensor_of(tape, TENSOR_BF16, shape(bias_at + m));
+    DEVICE_CALL(copy, linear_copy,
+                (copy->data, weight->data, n, bias_at, bias ? bias->data : NULL, m));
+    return copy;
+}
+
+/* A layer's parameters as its products take them. */
+typedef struct Parameters {
+    Operand weight;
+    Real *bias;   /* or NULL */
+    Tensor *copy; /* of both, if it is the layer's own */
+} Parameters;
+
+static Parameters parameters_for(Tape *tape, TensorType type, Tensor *weight, Tensor *bias)
+{
+    if (type != TENSOR_BF16)
+        return (Parameters){ operand_of(weight), bias ? bias->data : NULL, NULL };
+    Real *w = kept_in_bf16(weight), *b = bias ? kept_in_bf16(bias) : NULL;
+    if (w && (b || !bias))
+        return (Parameters){ { w, type }, b, NULL };
+    Tensor *copy = copy_parameters(tape, weight, bias);
+    const int64_t bias_at = tensor_count(copy) - weight->shape.size[0];
+    return (Parameters){ operand_of(copy), bias ? tensor_at(copy, bias_at) : NULL, copy };
+}
+
+/* --------------------------------------------------------------------------------------- products */
+static bool fused_product_cpu(const char *operation, Precision precision, Result out, Operand a,
+                              Operand b, Product size, Epilogue epilogue)
+{
+    (void)operation, (void)precision, (void)out, (void)a, (void)b, (void)size, (void)epilogue;
+    return false;
+}
+
+/* False, and nothing done, where the device has no such product. */
+static bool fused_product(Tape *tape, const char *operation, Result out, Operand a, Operand b,
+                          Product size, Epilogue epilogue)
+{
+    return DEVICE_CALL(tape_device(tape), fused_product,
+                       (operation, tape_precision(tape), out, a, b, size, epilogue));
+}
+
+enum { SAVED_Y, SAVED_COPY, SAVED_MASK };
+
+/* ---------------------------------------------------------------------------------------- backward
+ * Where the device has epilogues for it, dx = h weight is multiplied by the derivative of the
+ * activation that made x, which saves that layer the pass over its gradient, and dweight's product
+ * sums up dbias. */
+
+static void linear_backward(Node *node);
+static void linear_activation_backward(Node *node);
+
+/* Tries to store dx = (h weight) f'(y) where x = f(y) is another linear layer's. If that layer is the
+ * node before, all other contributions to x's gradient are already there, and there must be none:
+ * whether the epilogue would multiply them too is not relied upon. The gradient is dL/dy then, so
+ * nobody may ask for dL/dx. */
+static bool contribute_derivative(Node *node, Gradient dx, Operand h, Operand weight, Product size)
+{
+    Tensor *x = node->inputs[0];
+    Node *producer = node->previous;
+    if (dx.accumulate || x->keep || !producer || producer->outputs[0] != x ||
+        producer->backward != linear_activation_backward)
+        return false;
+    const Activation activation = *(const Activation *)producer->attributes;
+    Tensor *saved = producer->saved[activation == ACTIVATION_RELU ? SAVED_MASK : SAVED_Y];
+    const Epilogue epilogue = { EPILOGUE_DERIVATIVE, activation, NULL, saved ? saved->data : NULL };
+    return saved &&
+           fused_product(node->tape, node->name, result_for(dx, x), h, weight, size, epilogue);
+}
+
+static void contribute_input(Node *node, Operand h)
+{
+    Tensor *x = node->inputs[0], *weight = node->inputs[1], *copy = node->saved[SAVED_COPY];
+    const Operand w = copy                     ? operand_of(copy)
+                      : x->type == TENSOR_BF16 ? (Operand){ kept_in_bf16(weight), x->type }
+                                               : operand_of(weight);
+    const Product size = { .n = shape_rows(x->shape),
+                           .k = weight->shape.size[0],
+                           .m = weight->shape.size[1],
+                           .count = 1 };
+    Gradient dx = tape_contribution(node, x); /* [R, I] = h [R, O] weight [O, I] */
+    if (dx.data && contribute_derivative(node, dx, h, w, size))
+        node->previous->backward = linear_backward;
+    else if (dx.data)
+        product(node->tape, node->name, result_for(dx, x), h, w, size);
+}
+
+/* dweight [O, I] = h^T [O, R] x [R, I] */
+static Product weight_product(const Node *node)
+{
+    const Tensor *x = node->inputs[0], *weight = node->inputs[1];
+    return (Product){ .n = weight->shape.size[0],
+                      .k = shape_rows(x->shape),
+                      .m = weight->shape.size[1],
+                      .transpose_a = true,
+                      .count = 1 };
+}
+
+/* Tries to make both in one product, which can only store dbias. */
+static bool contribute_weight_and_bias(Node *node, Gradient dweight, Gradient dbias, Operand h)
+{
+    const int64_t O = node->inputs[1]->shape.size[0];
+    Tensor *sums = dbias.accumulate ? tape_scratch(node->tape, shape(O)) : NULL;
+    const Epilogue epilogue = { EPILOGUE_BIAS_GRADIENT, ACTIVATION_NONE,
+                                sums ? sums->data : dbias.data, NULL };
+    const bool done = fused_product(node->tape, node->name, result_for(dweight, node->inputs[1]), h,
+                                    operand_of(node->inputs[0]), weight_product(node), epilogue);
+    if (done && sums)
+        add_parts(sums->device, dbias, sums->data, 1, O);
+    tape_scratch_free(node->tape, sums);
+    return done;
+}
+
+static void contribute_weight(Node *node, Gradient dweight, Operand h)
+{
+    if (dweight.data)
+        product(node->tape, node->name, result_for(dweight, node->inputs[1]), h,
+                operand_of(node->inputs[0]), weight_product(node));
+}
+
+static void linear_backward(Node *node)
+{
+    Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
+    const Operand h = upstream_operand(node); /* the same as g */
+    contribute_input(node, h);
+    Gradient dweight = tape_contribution(node, weight), dbias = tape_contribution(node, bias);
+    if (dweight.data && dbias.data && contribute_weight_and_bias(node, dweight, dbias, h))
+        return;
+    contribute_weight(node, dweight, h);
+    if (dbias.data) /* [O] */
+        column_sums(node->tape, node->outputs[0], dbias, h.data, shape_rows(x->shape),
+                    weight->shape.size[0]);
+}
+
+static void linear_activation_backward(Node *node)
+{
+    Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
+    Tensor *out = node->outputs[0], *y = node->saved[SAVED_Y] ? node->saved[SAVED_Y] : out;
+    const Activation activation = *(const Activation *)node->attributes;
+    int64_t R = shape_rows(x->shape), O = weight->shape.size[0];
+    Tensor *h = tape_tensor_of(node->tape, out->type, shape(R, O));
+    Tensor *partial = tape_scratch(node->tape, shape(row_blocks(R), O));
+    DEVICE_CALL(out, linear_activate_backward,
+                (h->data, partial->data, tape_upstream(node, 0), y->data, activation, R, O));
+    contribute_input(node, operand_of(h));
+    contribute_weight(node, tape_contribution(node, weight), operand_of(h));
+    Gradient dbias = tape_contribution(node, bias);
+    if (dbias.data)
+        sum_row_blocks(bias->device, dbias, partial->data, R, O);
+    tape_scratch_free(node->tape, partial);
+    tape_scratch_free(node->tape, h);
+}
+
+/* ----------------------------------------------------------------------------------------- forward */
+
+/* What the forward pass leaves for the backward pass, as in the node's `kept`. */
+typedef struct Saved {
+    Tensor *y, *copy, *mask; /* or NULL */
+} Saved;
+
+/* Tries to make out, and y or the mask, in one product. */
+static bool forward_at_once(Tape *tape, const char *operation, Tensor *out, Tensor *x, Parameters p,
+                            Tensor *saved, Activation activation, Product size)
+{
+    const Epilogue epilogue = { EPILOGUE_ACTIVATE, activation, p.bias, saved ? saved->data : NULL };
+    return fused_product(tape, operation, result_in(out), operand_of(x), p.weight, size, epilogue);
+}
+
+/* What the backward pass will need. */
+static Saved allocate_saved(Tape *tape, const Tensor *out, Activation activation)
+{
+    const bool gelu = activation == ACTIVATION_GELU || activation == ACTIVATION_GELU_TANH;
+    const bool mask = activation == ACTIVATION_RELU && device_is_cuda(out->device);
+    const int64_t words = relu_mask_bits(shape_columns(out->shape)) / 32;
+    Saved saved = { NULL, NULL, NULL };
+    if (gelu && tape_is_recording(tape))
+        saved.y = tape_tensor_of(tape, out->type, out->shape);
+    if (mask && tape_is_recording(tape))
+        saved.mask = tape_tensor_i32(tape, shape(shape_rows(out->shape), words));
+    return saved;
+}
+
+/* Fills out; without a bias there is no activation. A mask that the product cannot write is freed:
+ * the derivative can be taken of out. */
+static Saved forward(Tape *tape, const char *operation, Tensor *out, Tensor *x, Tensor *weight,
+                     Tensor *bias, Activation activation)
+{
+    int64_t R = shape_rows(x->shape), I = weight->shape.size[1], O = weight->shape.size[0];
+    const Product size = { .n = R, .k = I, .m = O, .transpose_b = true, .count = 1 };
+    const Parameters p = parameters_for(tape, out->type, weight, bias);
+    Saved saved = allocate_saved(tape, out, activation);
+    Tensor *y = saved.y;
+    saved.copy = p.copy;
+    if (bias && forward_at_once(tape, operation, out, x, p, y ? y : saved.mask, activation, size))
+        return saved;
+    tape_scratch_free(tape, saved.mask);
+    const bool again = saved.mask; /* without it */
+    saved.mask = NULL;
+    if (bias && again && forward_at_once(tape, operation, out, x, p, NULL, activation, size))
+        return saved;
+    product(tape, operation, result_in(y ? y : out), operand_of(x), p.weight, size);
+    if (bias)
+        DEVICE_CALL(out, linear_activate,
+                    (out->data, y ? y->data : NULL, bias->data, activation, R, O));
+    return saved;
+}
+
+typedef struct Labels {
+    const char *operation, *x, *weight, *bias;
+} Labels;
+
+static void check(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tensor *bias)
+{
+    tape_use(tape, labels.x, x);
+    tape_use_real(tape, labels.weight, weight);
+    if (weight->shape.rank != 2)
+        tape_error(tape, "%s is %s, expected two axes, [out, in]", labels.weight,
+                   shape_text(weight->shape).text);
+    if (x->shape.rank < 1 || shape_columns(x->shape) != weight->shape.size[1])
+        tape_error(tape, "%s is %s, expected %lld in its last axis: weight is %s", labels.x,
+                   shape_text(x->shape).text, (long long)weight->shape.size[1],
+                   shape_text(weight->shape).text);
+    if (!bias)
+        return;
+    tape_use_real(tape, labels.bias, bias);
+    if (!shape_equal(bias->shape, shape(weight->shape.size[0])))
+        tape_error(tape, "%s is %s, expected %s: weight is %s", labels.bias,
+                   shape_text(bias->shape).text, shape_text(shape(weight->shape.size[0])).text,
+                   shape_text(weight->shape).text);
+}
+
+/* Computes and records. */
+static Tensor *linear(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tensor *bias,
+                      Activation activation)
+{
+    check(tape, labels, x, weight, bias);
+    const TensorType type = product_type(tape);
+    x = op_cast(tape, x, type);
+    Shape out_shape = x->shape;
+    out_shape.size[out_shape.rank - 1] = weight->shape.size[0];
+    Tensor *out = tape_tensor_of(tape, type, out_shape);
+    const Saved saved = forward(tape, labels.operation, out, x, weight, bias, activation);
+    tape_record(
+        tape,
+        (Node){
+            .name = labels.operation,
+            .backward =
+                activation == ACTIVATION_NONE ? linear_backward : linear_activation_backward,
+            .inputs = { x, weight, bias },
+            .outputs = { out },
+            .saved = { [SAVED_Y] = saved.y, [SAVED_COPY] = saved.copy, [SAVED_MASK] = saved.mask },
+            .attributes = tape_save(tape, &activation, sizeof activation) });
+    return out;
+}
+
+#define LABELS(name) ((Labels){ name, name ": x", name ": weight", name ": bias" })
+
+Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
+{
+    return linear(tape, LABELS("op_linear"), x, weight, bias, ACTIVATION_NONE);
+}
+
+Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
+                             Activation activation)
+{
+    if ((int)activation < ACTIVATION_NONE || (int)activation > ACTIVATION_GELU_TANH)
+        tape_error(tape, "op_linear_activation: there is no activation %d", (int)activation);
+    tape_use(tape, "op_linear_activation: bias", bias); /* NULL is not enough here */
+    return linear(tape, LABELS("op_linear_activation"), x, weight, bias, activation);
+}

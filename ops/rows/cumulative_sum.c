@@ -1,0 +1,77 @@
+/* x seen as [outer, size, inner]: out[o, n, i] = sum over j <= n (reverse: j >= n) of x[o, j, i]
+ * Backward, g = dL/dout: x_j is in the sums n >= j, so the sums run the other way,
+ *   dx[o, j, i] <- sum over n >= j (reverse: n <= j) of g[o, n, i] */
+#include "ops/layout/layout.h"
+
+typedef struct Running {
+    AxisView axis;
+    bool reverse;
+} Running;
+
+/* Along the last axis each sum runs by itself through numbers that lie together. */
+static void run_along_row(Real *out, bool accumulate, const Real *x, bool reverse, int64_t size)
+{
+    double sum = 0;
+    for (int64_t step = 0; step < size; step++) {
+        int64_t n = reverse ? size - 1 - step : step;
+        sum += (double)x[n];
+        contribute(&out[n], accumulate, (Real)sum);
+    }
+}
+
+/* Along another one count <= CHUNK neighbouring sums run side by side. */
+enum { CHUNK = 64 };
+static void run_along_columns(Real *out, bool accumulate, const Real *x, bool reverse, int64_t size,
+                              int64_t inner, int64_t count)
+{
+    double sum[CHUNK] = { 0 };
+    for (int64_t step = 0; step < size; step++) {
+        int64_t row = (reverse ? size - 1 - step : step) * inner;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            sum[i] += (double)x[row + i];
+            contribute(&out[row + i], accumulate, (Real)sum[i]);
+        }
+    }
+}
+
+/* The sums run in double precision. */
+static void cumulative_sum_cpu(Real *out, bool accumulate, const Real *x, bool reverse,
+                               int64_t outer, int64_t size, int64_t inner)
+{
+    bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
+#pragma omp parallel for collapse(2) schedule(static) if (parallel)
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < inner; i += CHUNK) {
+            int64_t at = o * size * inner + i, count = inner - i < CHUNK ? inner - i : CHUNK;
+            if (inner == 1)
+                run_along_row(out + at, accumulate, x + at, reverse, size);
+            else
+                run_along_columns(out + at, accumulate, x + at, reverse, size, inner, count);
+        }
+}
+
+static void cumulative_sum_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    const Running *s = node->attributes;
+    Gradient dx = tape_contribution(node, x);
+    DEVICE_CALL(x, cumulative_sum,
+                (dx.data, dx.accumulate, tape_upstream(node, 0), !s->reverse, s->axis.outer,
+                 s->axis.size, s->axis.inner));
+}
+
+Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse)
+{
+    tape_use(tape, "op_cumulative_sum: x", x);
+    Running s = { axis_view(tape, "op_cumulative_sum: x", x->shape, axis), reverse };
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
+    DEVICE_CALL(x, cumulative_sum,
+                (out->data, false, x->data, reverse, s.axis.outer, s.axis.size, s.axis.inner));
+    tape_record(tape, (Node){ .name = "op_cumulative_sum",
+                              .backward = cumulative_sum_backward,
+                              .inputs = { x },
+                              .outputs = { out },
+                              .attributes = tape_save(tape, &s, sizeof s) });
+    return out;
+}

@@ -1,0 +1,64 @@
+/* As on the CPU the sums run in double precision: their errors would grow along the axis. */
+#include "ops/shared/columns.cuh"
+
+/* So many numbers of a sum that lie one after another along the axis are a thread's. */
+enum { RUN = 4 };
+
+/* before[thread] <- the sum of value over the threads thread, thread - lanes, thread - 2 lanes, ... */
+__device__ static inline void scan_runs(double *before, double value, int lanes)
+{
+    before[threadIdx.x] = value;
+    __syncthreads();
+    for (int reach = lanes; reach < THREADS; reach *= 2) {
+        const double more = (int)threadIdx.x >= reach ? before[threadIdx.x - reach] : 0;
+        __syncthreads();
+        before[threadIdx.x] += more;
+        __syncthreads();
+    }
+}
+
+/* A block takes `lanes` neighbouring sums, and THREADS / lanes runs of each at a time: the runs'
+ * totals are added up in shared memory, and what all runs so far add up to is carried on. */
+template <typename T>
+__global__ void cumulative_sums(T *out, bool accumulate, const T *x, bool reverse, int64_t outer,
+                                int64_t size, int64_t inner, int lanes)
+{
+    __shared__ double before[THREADS];
+    const int lane = threadIdx.x % lanes, run = threadIdx.x / lanes, runs = THREADS / lanes;
+    const int64_t tiles = (inner + lanes - 1) / lanes;
+    for (int64_t tile = blockIdx.x; tile < outer * tiles; tile += gridDim.x) {
+        const int64_t i = tile % tiles * lanes + lane, base = tile / tiles * size * inner + i;
+        double carried = 0;
+        for (int64_t first = 0; first < size; first += runs * RUN) {
+            const int64_t start = first + run * RUN, left = i < inner ? size - start : 0;
+            double sum[RUN];
+#pragma unroll
+            for (int k = 0; k < RUN; k++) {
+                const int64_t n = reverse ? size - 1 - start - k : start + k;
+                sum[k] = k < left ? (double)load(&x[base + n * inner]) : 0;
+            }
+#pragma unroll
+            for (int k = 1; k < RUN; k++)
+                sum[k] += sum[k - 1];
+            scan_runs(before, sum[RUN - 1], lanes);
+            const double here = carried + (run > 0 ? before[threadIdx.x - lanes] : 0);
+            carried += before[THREADS - lanes + lane];
+            __syncthreads(); /* all have read before it is written again */
+#pragma unroll
+            for (int k = 0; k < RUN; k++) {
+                const int64_t n = reverse ? size - 1 - start - k : start + k;
+                if (k < left)
+                    contribute(&out[base + n * inner], accumulate, (Real)(here + sum[k]));
+            }
+        }
+    }
+}
+
+extern "C" void cumulative_sum_cuda(Real *out, bool accumulate, const Real *x, bool reverse,
+                                    int64_t outer, int64_t size, int64_t inner)
+{
+    const int lanes = column_lanes(inner);
+    BY_STORAGE(T, LAUNCH(cumulative_sums<T>, blocks_for(outer * ((inner + lanes - 1) / lanes), 1),
+                         THREADS, 0, (T *)out, accumulate, (const T *)x, reverse, outer, size,
+                         inner, lanes));
+}

@@ -1,0 +1,119 @@
+/* layernorm over the last axis, of C elements, for each of R rows (Ba, Kiros, Hinton 2016)
+ *   mean = sum_c x_c / C     variance = sum_c (x_c - mean)^2 / C     r = 1 / sqrt(variance + eps)
+ *   n_c = (x_c - mean) r     out_c = n_c weight_c + bias_c
+ * Backward, g = dL/dout, h_c = g_c weight_c = dL/dn_c:
+ *   dweight_c <- sum over rows of g_c n_c          dbias_c <- sum over rows of g_c
+ *   dn_c / dx_j = r ([c = j] - 1 / C - n_c n_j / C), because dmean / dx_j = 1 / C and
+ *   dvariance / dx_j = 2 (x_j - mean) / C, so that dr / dx_j = -r^3 (x_j - mean) / C = -r^2 n_j / C;
+ *   dx_j <- r (h_j - sum_c h_c / C - n_j sum_c h_c n_c / C)
+ * Kept: mean and r, two numbers a row. */
+#include "ops/rows/layernorm.h"
+
+/* out [R, C], kept [R, 2], x [R, C], weight [C], bias [C] */
+static void layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Real *weight,
+                                  const Real *bias, Real eps, int64_t R, int64_t C)
+{
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t row = 0; row < R; row++) {
+        LayernormKept k = layernorm_row(out + row * C, x + row * C, weight, bias, eps, C);
+        kept[2 * row] = k.mean;
+        kept[2 * row + 1] = k.r;
+    }
+}
+
+/* dx [R, C] or NULL; dweight, dbias [parts, C] or both NULL */
+static void layernorm_backward_cpu(Real *dx, bool accumulate, Real *dweight, Real *dbias,
+                                   int64_t parts, const Real *dout, const Real *x,
+                                   const Real *weight, const Real *kept, int64_t R, int64_t C)
+{
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t i = 0; i < parts; i++) {
+        WeightRows sums = weight_rows(dweight, dbias, i, C);
+        for (int64_t row = part_start(i, parts, R); row < part_start(i + 1, parts, R); row++)
+            layernorm_row_backward(dx ? dx + row * C : NULL, accumulate, sums, dout + row * C,
+                                   x + row * C, weight, kept + 2 * row, C);
+    }
+}
+
+static void layernorm_backward(Node *node)
+{
+    Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
+    WeightSums sums = weight_sums_begin(node, x, weight, bias);
+    Gradient dx = tape_contribution(node, x);
+    DEVICE_CALL(x, layernorm_backward,
+                (dx.data, dx.accumulate, sums.dweight, sums.dbias, sums.parts,
+                 tape_upstream(node, 0), x->data, weight->data, node->saved[0]->data,
+                 shape_rows(x->shape), shape_columns(x->shape)));
+    weight_sums_end(node, sums, weight, bias);
+}
+
+Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real eps)
+{
+    tape_use(tape, "op_layernorm: x", x);
+    tape_use_real(tape, "op_layernorm: weight", weight);
+    tape_use_real(tape, "op_layernorm: bias", bias);
+    layernorm_check(tape, "op_layernorm", x, weight, bias, eps);
+    int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
+    Tensor *kept = tape_tensor(tape, shape(R, 2));
+    DEVICE_CALL(out, layernorm_forward,
+                (out->data, kept->data, x->data, weight->data, bias->data, eps, R, C));
+    tape_record(tape, (Node){ .name = "op_layernorm",
+                              .backward = layernorm_backward,
+                              .inputs = { x, weight, bias },
+                              .outputs = { out },
+                              .saved = { kept } });
+    return out;
+}
+
+/* ------------------------------------------------------------ what residual_layernorm shares */
+
+void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
+                     const Tensor *bias, Real eps)
+{
+    if (x->shape.rank < 1)
+        tape_error(tape, "%s: x is a scalar, expected one axis at least", operation);
+    Shape expected = shape(shape_columns(x->shape));
+    if (!shape_equal(weight->shape, expected) || !shape_equal(bias->shape, expected))
+        tape_error(tape, "%s: weight is %s, bias is %s, expected %s: x is %s", operation,
+                   shape_text(weight->shape).text, shape_text(bias->shape).text,
+                   shape_text(expected).text, shape_text(x->shape).text);
+    if (!(eps > 0 && eps < (Real)INFINITY))
+        tape_error(tape, "%s: eps is %g, expected more than 0", operation, (double)eps);
+}
+
+static bool wants_gradient(const Tensor *tensor)
+{
+    return tensor_root(tensor)->requires_gradient;
+}
+
+/* Into how many parts R rows are cut; a part goes to a thread, or to a block of them. */
+static int64_t layernorm_parts_cpu(int64_t R)
+{
+    return row_blocks(R);
+}
+
+WeightSums weight_sums_begin(Node *node, Tensor *x, Tensor *weight, Tensor *bias)
+{
+    const int64_t C = shape_columns(x->shape);
+    WeightSums sums = { .parts = DEVICE_CALL(x, layernorm_parts, (shape_rows(x->shape))) };
+    if (wants_gradient(weight) || wants_gradient(bias)) {
+        sums.scratch = tape_scratch(node->tape, shape(2, sums.parts, C));
+        sums.dweight = sums.scratch->data;
+        sums.dbias = sums.dweight + sums.parts * C;
+    }
+    return sums;
+}
+
+void weight_sums_end(Node *node, WeightSums sums, Tensor *weight, Tensor *bias)
+{
+    const Gradient none = { NULL, false };
+    const int64_t C = shape_columns(weight->shape);
+    Gradient dweight = tape_contribution(node, weight), dbias = tape_contribution(node, bias);
+    if (tensor_root(weight) == tensor_root(bias)) { /* one gradient: one after the other */
+        add_part_pairs(weight->device, dweight, none, sums.dweight, sums.parts, C);
+        dweight = none;
+    }
+    add_part_pairs(weight->device, dweight, dbias, sums.dweight, sums.parts, C);
+    tape_scratch_free(node->tape, sums.scratch);
+}

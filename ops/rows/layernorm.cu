@@ -1,0 +1,24 @@
+#include "ops/rows/layernorm.cuh"
+
+extern "C" void layernorm_forward_cuda(Real *out, Real *kept, const Real *x, const Real *weight,
+                                       const Real *bias, Real eps, int64_t R, int64_t C)
+{
+    BY_STORAGE(T, layernorm_forward((T *)out, kept, PlainRows<T>{ (const T *)x, NULL, false },
+                                    weight, bias, eps, R, C));
+}
+
+extern "C" void layernorm_backward_cuda(Real *dx, bool accumulate, Real *dweight, Real *dbias,
+                                        int64_t parts, const Real *dout, const Real *x,
+                                        const Real *weight, const Real *kept, int64_t R, int64_t C)
+{
+    BY_STORAGE(T, layernorm_backward(PlainRows<T>{ (const T *)x, (T *)dx, accumulate }, dweight,
+                                     dbias, parts, (const T *)dout, weight, kept, R, C));
+}
+
+/* Each part is a block's: enough to keep a GPU busy, but a block has 8 rows, so that writing the
+ * parts is little beside reading the rows. */
+extern "C" int64_t layernorm_parts_cuda(int64_t R)
+{
+    const int64_t most = 256, parts = (R + 7) / 8;
+    return parts < most ? parts : most;
+}

@@ -1,0 +1,109 @@
+/* What layernorm and residual_layernorm share: their rows on the CPU, their weights' gradients. The
+ * mathematics is in ops/rows/layernorm.c. */
+#ifndef TAPEGRAD_OPS_ROWS_LAYERNORM_H
+#define TAPEGRAD_OPS_ROWS_LAYERNORM_H
+
+#include "ops/shared/columns.h"
+#include "ops/shared/internal.h"
+
+typedef struct LayernormKept {
+    Real mean, r;
+} LayernormKept;
+
+/* out [C] may be x [C]. */
+static inline LayernormKept layernorm_row(Real *out, const Real *x, const Real *weight,
+                                          const Real *bias, Real eps, int64_t C)
+{
+    Real sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < C; c++)
+        sum += x[c];
+    Real mean = sum / (Real)C;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t c = 0; c < C; c++)
+        squares += (x[c] - mean) * (x[c] - mean);
+    Real r = 1 / (Real)sqrt((double)(squares / (Real)C + eps));
+#pragma omp simd
+    for (int64_t c = 0; c < C; c++)
+        out[c] = (x[c] - mean) * r * weight[c] + bias[c];
+    return (LayernormKept){ mean, r };
+}
+
+/* A part's rows of the sums for dweight and dbias, or both NULL. */
+typedef struct WeightRows {
+    Real *dweight, *dbias; /* [C] */
+} WeightRows;
+
+/* Of dweight and dbias [parts, C], or both NULL; full of zeros. */
+static inline WeightRows weight_rows(Real *dweight, Real *dbias, int64_t part, int64_t C)
+{
+    if (!dweight)
+        return (WeightRows){ NULL, NULL };
+    WeightRows rows = { dweight + part * C, dbias + part * C };
+    memset(rows.dweight, 0, (size_t)C * sizeof(Real));
+    memset(rows.dbias, 0, (size_t)C * sizeof(Real));
+    return rows;
+}
+
+static inline void layernorm_weight_row(WeightRows sums, const Real *dout, const Real *x,
+                                        LayernormKept k, int64_t C)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < C; c++) {
+        sums.dweight[c] += dout[c] * (x[c] - k.mean) * k.r;
+        sums.dbias[c] += dout[c];
+    }
+}
+
+static inline void layernorm_input_row(Real *dx, bool accumulate, const Real *dout, const Real *x,
+                                       const Real *weight, LayernormKept k, int64_t C)
+{
+    Real sum_h = 0, sum_hn = 0;
+#pragma omp simd reduction(+ : sum_h, sum_hn)
+    for (int64_t c = 0; c < C; c++) {
+        Real h = dout[c] * weight[c];
+        sum_h += h;
+        sum_hn += h * (x[c] - k.mean) * k.r;
+    }
+    Real mean_h = sum_h / (Real)C, mean_hn = sum_hn / (Real)C;
+#pragma omp simd
+    for (int64_t c = 0; c < C; c++) {
+        Real n = (x[c] - k.mean) * k.r;
+        contribute(&dx[c], accumulate, k.r * (dout[c] * weight[c] - mean_h - n * mean_hn));
+    }
+}
+
+/* dx [C] may be x [C], and NULL; kept [2] */
+static inline void layernorm_row_backward(Real *dx, bool accumulate, WeightRows sums,
+                                          const Real *dout, const Real *x, const Real *weight,
+                                          const Real *kept, int64_t C)
+{
+    LayernormKept k = { kept[0], kept[1] };
+    if (sums.dweight)
+        layernorm_weight_row(sums, dout, x, k, C);
+    if (dx)
+        layernorm_input_row(dx, accumulate, dout, x, weight, k, C);
+}
+
+/* The first row of a part of R rows. */
+static inline int64_t part_start(int64_t part, int64_t parts, int64_t R)
+{
+    return part * R / parts;
+}
+
+/* Raises, as the operation, unless the shapes of weight and bias are that of x's rows, and eps > 0. */
+void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
+                     const Tensor *bias, Real eps);
+
+/* In a backward function: the partial sums of dL/dweight and dL/dbias, each [parts, C], one row per
+ * part of x's rows; NULL where neither requires a gradient. The kernel fills them, and
+ * weight_sums_end adds the parts. */
+typedef struct WeightSums {
+    int64_t parts;
+    Tensor *scratch; /* [2, parts, C] */
+    Real *dweight, *dbias;
+} WeightSums;
+WeightSums weight_sums_begin(Node *node, Tensor *x, Tensor *weight, Tensor *bias);
+void weight_sums_end(Node *node, WeightSums sums, Tensor *weight, Tensor *bias);
+
+#endif

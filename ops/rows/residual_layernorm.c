@@ -1,0 +1,161 @@
+/* layernorm over the last axis, of C elements, for each of R rows, of x and a branch that is dropped
+ * with probability p: what closes a post-norm layer's branches (Vaswani et al. 2017, section 5.4)
+ *   s_c = x_c + m_c branch_c     m_c = k_c / (1 - p), k_c as in ops/elementwise/dropout.c
+ *   n_c = (s_c - mean) r     out_c = n_c weight_c + bias_c     mean and r of s, as in ops/rows/layernorm.c
+ * Backward, g = dL/dout:
+ *   dweight, dbias and ds as there, with s for x
+ *   dx_c <- ds_c     dbranch_c <- m_c ds_c, because ds_c / dx_c = 1 and ds_c / dbranch_c = m_c
+ * Kept: mean and r, two numbers a row, and where the generator stood. Neither s nor m is: x and branch
+ * are there in backward, which draws m anyway, so that s takes one reading more of the memory, where
+ * keeping it takes one writing and the memory. */
+#include <omp.h>
+
+#include "ops/elementwise/dropout.h"
+#include "ops/rows/layernorm.h"
+
+/* Rows are taken as many at once as have about so many elements: they stay in the nearest cache, and
+ * whole blocks of the generator's numbers are used up. */
+enum { TILE = 2048 };
+
+static int64_t tile_rows(int64_t C)
+{
+    return C < TILE ? TILE / C : 1;
+}
+
+/* s [count] <- x + m branch, m [count], of the elements from `first` on; m may be s. */
+static void add_dropped(Real *s, Real *m, const Real *x, const Real *branch, const Dropout *d,
+                        int64_t first, int64_t count)
+{
+    if (d->limit > 0) {
+        dropout_factors(m, d, first, count);
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            s[i] = x[first + i] + (m[i] != 0 ? m[i] * branch[first + i] : 0);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            s[i] = x[first + i] + branch[first + i];
+    }
+}
+
+/* out [R, C], kept [R, 2], x, branch [R, C], weight [C], bias [C] */
+static void residual_layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Real *branch,
+                                           Dropout d, const Real *weight, const Real *bias,
+                                           Real eps, int64_t R, int64_t C)
+{
+    const int64_t rows = tile_rows(C);
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t start = 0; start < R; start += rows) {
+        const int64_t end = start + rows < R ? start + rows : R;
+        Real *tile = out + start * C;
+        add_dropped(tile, tile, x, branch, &d, start * C, (end - start) * C);
+        for (int64_t row = start; row < end; row++) {
+            Real *s = out + row * C;
+            LayernormKept k = layernorm_row(s, s, weight, bias, eps, C);
+            kept[2 * row] = k.mean;
+            kept[2 * row + 1] = k.r;
+        }
+    }
+}
+
+/* How many Reals of scratch memory backward wants: a thread has two tiles. */
+static int64_t residual_layernorm_scratch_cpu(int64_t C)
+{
+    return device_threads() * 2 * tile_rows(C) * C;
+}
+
+/* ds [count] <- m ds */
+static void drop_again(Real *ds, const Real *m, int64_t count)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        ds[i] = m[i] != 0 ? m[i] * ds[i] : 0;
+}
+
+/* dx of the elements from `first` on <- ds [count]. What does not count is not even read. */
+static void give(Gradient dx, const Real *ds, int64_t first, int64_t count)
+{
+    if (dx.data && dx.accumulate) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            dx.data[first + i] += ds[i];
+    } else if (dx.data) {
+        memcpy(dx.data + first, ds, (size_t)count * sizeof *ds);
+    }
+}
+
+/* dx, dbranch [R, C], of no data where not wanted; dweight, dbias [parts, C] or both NULL;
+ * dout, x, branch [R, C], weight [C], kept [R, 2] */
+static void residual_layernorm_backward_cpu(Gradient dx, Gradient dbranch, Real *dweight,
+                                            Real *dbias, int64_t parts, Real *scratch,
+                                            const Real *dout, const Real *x, const Real *branch,
+                                            Dropout d, const Real *weight, const Real *kept,
+                                            int64_t R, int64_t C)
+{
+    const int64_t rows = tile_rows(C);
+    const bool wanted = dx.data || dbranch.data;
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t i = 0; i < parts; i++) {
+        Real *s = scratch + omp_get_thread_num() * 2 * rows * C, *m = s + rows * C;
+        WeightRows sums = weight_rows(dweight, dbias, i, C);
+        const int64_t last = part_start(i + 1, parts, R);
+        for (int64_t start = part_start(i, parts, R); start < last; start += rows) {
+            const int64_t end = start + rows < last ? start + rows : last;
+            add_dropped(s, m, x, branch, &d, start * C, (end - start) * C);
+            for (int64_t row = start; row < end; row++) {
+                Real *here = s + (row - start) * C;
+                layernorm_row_backward(wanted ? here : NULL, false, sums, dout + row * C, here,
+                                       weight, kept + 2 * row, C);
+            }
+            give(dx, s, start * C, (end - start) * C);
+            if (d.limit > 0)
+                drop_again(s, m, (end - start) * C);
+            give(dbranch, s, start * C, (end - start) * C);
+        }
+    }
+}
+
+static void residual_layernorm_backward(Node *node)
+{
+    Tensor *x = node->inputs[0], *branch = node->inputs[1];
+    Tensor *weight = node->inputs[2], *bias = node->inputs[3];
+    const int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
+    const int64_t wanted = DEVICE_CALL(x, residual_layernorm_scratch, (C));
+    Tensor *scratch = wanted ? tape_scratch(node->tape, shape(wanted)) : NULL;
+    WeightSums sums = weight_sums_begin(node, x, weight, bias);
+    Gradient dx = tape_contribution(node, x), dbranch = tape_contribution(node, branch);
+    DEVICE_CALL(x, residual_layernorm_backward,
+                (dx, dbranch, sums.dweight, sums.dbias, sums.parts, scratch ? scratch->data : NULL,
+                 tape_upstream(node, 0), x->data, branch->data, *(const Dropout *)node->attributes,
+                 weight->data, node->saved[0]->data, R, C));
+    weight_sums_end(node, sums, weight, bias);
+    tape_scratch_free(node->tape, scratch);
+}
+
+Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probability,
+                              Tensor *weight, Tensor *bias, Real eps)
+{
+    tape_use(tape, "op_residual_layernorm: x", x);
+    tape_use(tape, "op_residual_layernorm: branch", branch);
+    tape_use_real(tape, "op_residual_layernorm: weight", weight);
+    tape_use_real(tape, "op_residual_layernorm: bias", bias);
+    if (!shape_equal(x->shape, branch->shape))
+        tape_error(tape, "op_residual_layernorm: shapes differ: x is %s, branch is %s",
+                   shape_text(x->shape).text, shape_text(branch->shape).text);
+    layernorm_check(tape, "op_residual_layernorm", x, weight, bias, eps);
+    const int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
+    const Dropout d = dropout_draw(tape, "op_residual_layernorm", probability, R * C);
+    cast_alike(tape, &x, &branch);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
+    Tensor *kept = tape_tensor(tape, shape(R, 2));
+    DEVICE_CALL(
+        out, residual_layernorm_forward,
+        (out->data, kept->data, x->data, branch->data, d, weight->data, bias->data, eps, R, C));
+    tape_record(tape, (Node){ .name = "op_residual_layernorm",
+                              .backward = residual_layernorm_backward,
+                              .inputs = { x, branch, weight, bias },
+                              .outputs = { out },
+                              .saved = { kept },
+                              .attributes = tape_save(tape, &d, sizeof d) });
+    return out;
+}

@@ -1,0 +1,75 @@
+/* What the kernels along the last axis share. A row is a warp's work or, when it is long, a block's:
+ * its LANES threads take every LANES-th element each. */
+#ifndef TAPEGRAD_OPS_ROWS_ROWS_CUH
+#define TAPEGRAD_OPS_ROWS_ROWS_CUH
+
+#include "tensor/kernel.cuh"
+
+enum { LONG_ROW = 1024 };
+
+/* Launches kernel<T, LANES> for R rows of C elements; the rest are its arguments. */
+#define LAUNCH_ROWS(kernel, T, R, C, ...)                                                          \
+    do {                                                                                           \
+        if ((C) <= LONG_ROW)                                                                       \
+            LAUNCH((kernel<T, WARP>), blocks_for(R, THREADS / WARP), THREADS, 0, __VA_ARGS__);     \
+        else                                                                                       \
+            LAUNCH((kernel<T, THREADS>), blocks_for(R, 1), THREADS, 0, __VA_ARGS__);               \
+    } while (0)
+
+/* The rows of a thread, which are those of all that share them; and its elements of a row. */
+#define ROW_FOR(row, R, LANES)                                                                     \
+    for (int64_t row = (int64_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES; row < (R);   \
+         row += (int64_t)gridDim.x * (THREADS / LANES))
+#define LANE_FOR(c, C, LANES) for (int64_t c = threadIdx.x % LANES; c < (C); c += LANES)
+
+/* The sum, and the maximum that passes over not-a-number, of the threads that share a row; every
+ * one of them must call, and gets the result. */
+template <int LANES> __device__ static inline Real row_sum(Real value)
+{
+    return LANES == WARP ? warp_sum(value) : block_sum(value);
+}
+
+template <int LANES> __device__ static inline Real row_max(Real value)
+{
+    if (LANES == WARP)
+        return warp_max(value);
+    __shared__ Real parts[LANES / WARP];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    value = warp_max(value);
+    __syncthreads(); /* an earlier call's parts have been read */
+    if (lane == 0)
+        parts[warp] = value;
+    __syncthreads();
+    return warp_max(parts[lane % (LANES / WARP)]);
+}
+
+/* m = max_c x_c */
+template <int LANES, typename T> __device__ static inline Real max_of_row(const T *x, int64_t C)
+{
+    Real m = -(Real)INFINITY;
+    LANE_FOR(c, C, LANES) {
+        const Real value = load(&x[c]);
+        m = value > m ? value : m;
+    }
+    return row_max<LANES>(m);
+}
+
+/* sum_c e^(x_c - m) */
+template <int LANES, typename T>
+__device__ static inline Real exp_sum_of_row(const T *x, Real m, int64_t C)
+{
+    Real sum = 0;
+    LANE_FOR(c, C, LANES)
+        sum += exp(load(&x[c]) - m);
+    return row_sum<LANES>(sum);
+}
+
+/* ln sum_c e^x_c = m + ln sum_c e^(x_c - m), m = max_c x_c */
+template <int LANES, typename T>
+__device__ static inline Real log_sum_exp_of_row(const T *x, int64_t C)
+{
+    const Real m = max_of_row<LANES>(x, C);
+    return m + log(exp_sum_of_row<LANES>(x, m, C));
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* What the operations along the last axis share: one row, of C elements. */
+#ifndef TAPEGRAD_OPS_ROWS_ROWS_H
+#define TAPEGRAD_OPS_ROWS_ROWS_H
+
+#include "ops/shared/internal.h"
+#include "ops/shared/math.h"
+
+/* [...] of [..., C] */
+static inline Shape shape_of_rows(Shape shape)
+{
+    shape.size[--shape.rank] = 0;
+    return shape;
+}
+
+/* Raises unless the tensor has one number for each row of x, which the sentence calls so. */
+static inline void check_one_a_row(Tape *tape, const char *label, const Tensor *tensor,
+                                   const Tensor *x, const char *name)
+{
+    const Shape expected = shape_of_rows(x->shape);
+    if (!shape_equal(tensor->shape, expected))
+        tape_error(tape, "%s is %s, expected %s: %s is %s", label, shape_text(tensor->shape).text,
+                   shape_text(expected).text, name, shape_text(x->shape).text);
+}
+
+/* max_c x_c, of the elements that are numbers: of every sixteenth first, as vectors do it. */
+static inline Real row_max(const Real *x, int64_t C)
+{
+    enum { AT_ONCE = 16 };
+    Real m[AT_ONCE];
+    for (int i = 0; i < AT_ONCE; i++)
+        m[i] = -(Real)INFINITY;
+    int64_t c = 0;
+    for (; c + AT_ONCE <= C; c += AT_ONCE) {
+#pragma omp simd
+        for (int i = 0; i < AT_ONCE; i++)
+            m[i] = x[c + i] > m[i] ? x[c + i] : m[i];
+    }
+    for (; c < C; c++)
+        m[0] = x[c] > m[0] ? x[c] : m[0];
+    for (int i = 1; i < AT_ONCE; i++)
+        m[0] = m[i] > m[0] ? m[i] : m[0];
+    return m[0];
+}
+
+/* ln sum_c e^x_c = m + ln sum_c e^(x_c - m), m = max_c x_c */
+static inline Real row_log_sum_exp(const Real *x, int64_t C)
+{
+    Real m = row_max(x, C), sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < C; c++)
+        sum += real_exp(x[c] - m);
+    return m + real_log(sum);
+}
+
+#endif

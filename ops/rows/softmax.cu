@@ -1,0 +1,39 @@
+#include "ops/rows/rows.cuh"
+
+template <typename T, int LANES>
+__global__ void softmax_forward(T *out, const T *x, int64_t R, int64_t C)
+{
+    ROW_FOR(row, R, LANES) {
+        const T *xs = x + row * C;
+        const Real m = max_of_row<LANES>(xs, C), scale = 1 / exp_sum_of_row<LANES>(xs, m, C);
+        LANE_FOR(c, C, LANES)
+            store(&out[row * C + c], exp(load(&xs[c]) - m) * scale);
+    }
+}
+
+template <typename T, int LANES>
+__global__ void softmax_backward(T *dx, bool accumulate, const T *dout, const T *out, int64_t R,
+                                 int64_t C)
+{
+    ROW_FOR(row, R, LANES) {
+        const T *g = dout + row * C, *outs = out + row * C;
+        Real sum = 0;
+        LANE_FOR(c, C, LANES)
+            sum += load(&g[c]) * load(&outs[c]);
+        sum = row_sum<LANES>(sum);
+        LANE_FOR(c, C, LANES)
+            contribute(&dx[row * C + c], accumulate, load(&outs[c]) * (load(&g[c]) - sum));
+    }
+}
+
+extern "C" void softmax_forward_cuda(Real *out, const Real *x, int64_t R, int64_t C)
+{
+    BY_STORAGE(T, LAUNCH_ROWS(softmax_forward, T, R, C, (T *)out, (const T *)x, R, C));
+}
+
+extern "C" void softmax_backward_cuda(Real *dx, bool accumulate, const Real *dout, const Real *out,
+                                      int64_t R, int64_t C)
+{
+    BY_STORAGE(T, LAUNCH_ROWS(softmax_backward, T, R, C, (T *)dx, accumulate, (const T *)dout,
+                              (const T *)out, R, C));
+}

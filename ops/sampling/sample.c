@@ -1,0 +1,144 @@
+/* sample: of each of R rows of C logits one symbol, with probabilities
+ *   p_c = w_c / sum_j w_j over what is kept     w_c = floor(2^40 e^((logit_c - max_j logit_j) / T))
+ * from a number u, uniform in [0, 1) in steps of 2^-64: the first c for which
+ *   sum_{j<=c} w_j > floor(u S), S = sum_j w_j
+ * As the w are integers, the sums are the same in every order, and so the choice on every device.
+ * What is kept are the first symbols by logit, of equal logits those of lower index, until
+ *   top k: there are k of them
+ *   top p: their sum is p S or more, S that of what top k keeps
+ * Where that ends need not be sorted for, but is found digit by digit, from the highest on, of the
+ * last kept logit as an integer (its key): a pass over the row adds up, for each value of the
+ * digit, how many symbols, or which sum, have it and agree with the digits found before.
+ * Minus infinity and what is not a number weigh 0; a row of nothing else gives symbol 0. */
+#include "ops/rows/rows.h"
+#include "ops/sampling/sampling.h"
+
+typedef struct Row {
+    const Real *logits;
+    int64_t C;
+    Real largest, temperature;
+} Row;
+
+/* The fewest first symbols by logit of which there are `wanted` or, by_weight, that weigh so much.
+ * The row has that much, and wanted > 0. */
+static KeptSymbols keep_largest(const Row *row, bool by_weight, uint64_t wanted)
+{
+    enum { DIGIT = 8, VALUES = 1 << DIGIT };
+    LogitKey found = 0;
+    uint64_t above = 0; /* how much the symbols with larger keys have */
+    for (int shift = KEY_BITS - DIGIT; shift >= 0; shift -= DIGIT) {
+        uint64_t has[VALUES] = { 0 };
+        for (int64_t c = 0; c < row->C; c++) {
+            const LogitKey key = logit_key(row->logits[c]);
+            if ((key ^ found) >> shift >> DIGIT == 0)
+                has[key >> shift & (VALUES - 1)] +=
+                    by_weight ? symbol_weight(row->logits[c], row->largest, row->temperature) : 1;
+        }
+        int value = VALUES - 1;
+        while (above + has[value] < wanted)
+            above += has[value--];
+        found |= (LogitKey)value << shift;
+    }
+    const uint64_t each =
+        by_weight ? symbol_weight(logit_of_key(found), row->largest, row->temperature) : 1;
+    return (KeptSymbols){ found, (wanted - above + each - 1) / each };
+}
+
+/* Adds up the weights of what is kept to the first symbol where the sum exceeds limit, and returns
+ * it; or all, and returns the sum in *total. */
+static int64_t add_weights(const Row *row, KeptSymbols kept, uint64_t limit, uint64_t *total)
+{
+    enum { PIECE = 64 };
+    uint64_t weight[PIECE], sum = 0;
+    for (int64_t start = 0; start < row->C; start += PIECE) {
+        const int64_t count = row->C - start < PIECE ? row->C - start : PIECE;
+        const Real *logits = row->logits + start;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            weight[i] = symbol_weight(logits[i], row->largest, row->temperature);
+        for (int64_t i = 0; i < count; i++) {
+            const LogitKey key = logit_key(logits[i]);
+            const bool tie = key == kept.key && kept.ties > 0;
+            kept.ties -= tie;
+            sum += key > kept.key || tie ? weight[i] : 0;
+            if (sum > limit)
+                return start + i;
+        }
+    }
+    *total = sum;
+    return 0;
+}
+
+int64_t sample_row(const Real *logits, int64_t C, const Sampler *sampler, uint64_t uniform)
+{
+    const Row row = { logits, C, at_least_finite(row_max(logits, C)), sampler->temperature };
+    KeptSymbols kept = { 0, 0 };
+    uint64_t total = 0;
+    if (sampler->greedy)
+        kept = (KeptSymbols){ logit_key(row.largest), 1 };
+    else if (sampler->top_k > 0 && sampler->top_k < C)
+        kept = keep_largest(&row, false, (uint64_t)sampler->top_k);
+    add_weights(&row, kept, UINT64_MAX, &total);
+    if (sampler->top_p > 0 && total > 0) {
+        kept = keep_largest(&row, true, product_high(sampler->top_p, total, true));
+        add_weights(&row, kept, UINT64_MAX, &total);
+    }
+    return add_weights(&row, kept, product_high(uniform, total, false), &total);
+}
+
+/* out [R]; logits [R, C] */
+static void sample_cpu(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
+{
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++)
+        out[r] = (int32_t)sample_row(logits + r * C, C, &sampler,
+                                     uniform_of_draw(sampler_draw(&sampler, r)));
+}
+
+Sampler sampler_new(Tape *tape, int64_t R)
+{
+    return (Sampler){ .random = tape_draw(tape, R),
+                      .start = tape_random_start(tape),
+                      .temperature = 1 };
+}
+
+Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t greatest)
+{
+    Tensor *out = tape_tensor_i32(tape, shape);
+    out->written = (IntegerBounds){ .known = true, .greatest = greatest };
+    return out;
+}
+
+static void check_sampling(Tape *tape, Tensor *logits, Sampling s)
+{
+    tape_use(tape, "op_sample: logits", logits);
+    if (logits->shape.rank < 1)
+        tape_error(tape, "op_sample: logits is a scalar, expected one axis at least");
+    if (shape_columns(logits->shape) > MOST_SYMBOLS)
+        tape_error(tape, "op_sample: logits is %s, expected %d symbols at most",
+                   shape_text(logits->shape).text, MOST_SYMBOLS);
+    if (!(s.temperature >= 0 && s.temperature < (Real)INFINITY))
+        tape_error(tape, "op_sample: temperature is %g, expected a number above 0, or 0 for 1",
+                   (double)s.temperature);
+    if (s.top_k < 0)
+        tape_error(tape, "op_sample: top_k is %lld, expected 1 or more, or 0 for all",
+                   (long long)s.top_k);
+    if (!(s.top_p >= 0 && s.top_p <= 1))
+        tape_error(tape, "op_sample: top_p is %g, expected more than 0 and 1 at most, or 0 for all",
+                   (double)s.top_p);
+}
+
+Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
+{
+    check_sampling(tape, logits, sampling);
+    const int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
+    Tensor *out = sampled_tensor(tape, shape_of_rows(logits->shape), (int32_t)(C - 1));
+    Sampler sampler = sampler_new(tape, sampling.greedy ? 0 : R);
+    sampler.greedy = sampling.greedy;
+    sampler.temperature = sampling.temperature > 0 ? sampling.temperature : 1;
+    sampler.top_k = sampling.top_k;
+    if (sampling.top_p > 0 && sampling.top_p < 1)
+        sampler.top_p = (uint64_t)fmax((double)sampling.top_p * 0x1p64, 1);
+    DEVICE_CALL(logits, sample, (out->integers, logits->data, sampler, R, C));
+    return out;
+}

@@ -1,0 +1,39 @@
+/* sample_logistic_mixture: of each of R mixtures of K logistic distributions one pixel, by u and v,
+ * uniform in (0, 1):
+ *   k as op_sample chooses it from the logits by u
+ *   x = mean_k + e^s_k ln(v / (1 - v))     s = log scale, within [-7, 64]
+ *   out = the p of 0 to 255 for which 2 p / 255 - 1 is nearest to x
+ * since x is below y when ln(v / (1 - v)) is below (y - mean) e^-s, which it is with probability
+ * 1 / (1 + e^-((y - mean) e^-s)): that of the logistic distribution. */
+#include "ops/losses/logistic_mixture.h"
+#include "ops/rows/rows.h"
+#include "ops/sampling/sampling.h"
+
+/* out [R]; parameters [R, 3 K] */
+static void sample_logistic_mixture_cpu(int32_t *out, const Real *parameters, Sampler sampler,
+                                        int64_t R, int64_t K)
+{
+#pragma omp parallel for schedule(static) if (R * K >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < R; r++) {
+        const Philox draw = sampler_draw(&sampler, r);
+        const Real *p = parameters + r * 3 * K;
+        p += sample_row(p, K, &sampler, uniform_of_draw(draw));
+        out[r] = logistic_pixel(p[K], p[2 * K], draw.word[2]);
+    }
+}
+
+Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters)
+{
+    tape_use(tape, "op_sample_logistic_mixture: parameters", parameters);
+    check_mixture(tape, "op_sample_logistic_mixture", parameters);
+    const int64_t R = shape_rows(parameters->shape), K = shape_columns(parameters->shape) / 3;
+    if (K > MOST_SYMBOLS)
+        tape_error(tape,
+                   "op_sample_logistic_mixture: parameters is %s, expected %d distributions "
+                   "at most",
+                   shape_text(parameters->shape).text, MOST_SYMBOLS);
+    Tensor *out = sampled_tensor(tape, shape_of_rows(parameters->shape), PIXELS - 1);
+    DEVICE_CALL(parameters, sample_logistic_mixture,
+                (out->integers, parameters->data, sampler_new(tape, R), R, K));
+    return out;
+}

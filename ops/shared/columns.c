@@ -1,0 +1,58 @@
+#include "ops/shared/columns.h"
+#include "ops/shared/internal.h"
+
+static void add_parts_cpu(Real *dw, bool accumulate, const Real *partial, int64_t parts, int64_t C)
+{
+    for (int64_t i = 0; i < parts; i++) {
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++)
+            contribute(&dw[c], accumulate || i > 0, partial[i * C + c]);
+    }
+}
+
+void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C)
+{
+    DEVICE_CALL(device, add_parts, (dw.data, dw.accumulate, partial, parts, C));
+}
+
+static void add_part_pairs_cpu(Gradient first, Gradient second, const Real *partial, int64_t parts,
+                               int64_t C)
+{
+    if (first.data)
+        add_parts_cpu(first.data, first.accumulate, partial, parts, C);
+    if (second.data)
+        add_parts_cpu(second.data, second.accumulate, partial + parts * C, parts, C);
+}
+
+void add_part_pairs(Device *device, Gradient first, Gradient second, const Real *partial,
+                    int64_t parts, int64_t C)
+{
+    if (first.data || second.data)
+        DEVICE_CALL(device, add_part_pairs, (first, second, partial, parts, C));
+}
+
+void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C)
+{
+    add_parts(device, dw, partial, row_blocks(R), C);
+}
+
+static void column_sums_cpu(Real *partial, const Real *x, int64_t R, int64_t C)
+{
+#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+    for (int64_t i = 0; i < row_blocks(R); i++) {
+        Real *sum = partial + i * C;
+        memset(sum, 0, (size_t)C * sizeof *sum);
+        for (int64_t r = row_block_start(i, R); r < row_block_start(i + 1, R); r++)
+#pragma omp simd
+            for (int64_t c = 0; c < C; c++)
+                sum[c] += x[r * C + c];
+    }
+}
+
+void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int64_t R, int64_t C)
+{
+    Tensor *partial = tape_scratch(tape, shape(row_blocks(R), C));
+    DEVICE_CALL(like, column_sums, (partial->data, x, R, C));
+    sum_row_blocks(partial->device, dw, partial->data, R, C);
+    tape_scratch_free(tape, partial);
+}

@@ -1,0 +1,46 @@
+/* CUDA's own functions under the names of ops/shared/math.h, for formulas that both sides share. */
+#ifndef TAPEGRAD_OPS_SHARED_MATH_CUH
+#define TAPEGRAD_OPS_SHARED_MATH_CUH
+
+#include "tensor/kernel.cuh"
+
+#define MATH_FUNCTION __device__ static inline
+
+MATH_FUNCTION Real real_abs(Real x)
+{
+    return fabs(x);
+}
+MATH_FUNCTION Real real_exp(Real x)
+{
+    return exp(x);
+}
+MATH_FUNCTION Real real_expm1(Real x)
+{
+    return expm1(x);
+}
+MATH_FUNCTION Real real_log(Real x)
+{
+    return log(x);
+}
+MATH_FUNCTION Real real_log1p(Real x)
+{
+    return log1p(x);
+}
+MATH_FUNCTION Real real_tanh(Real x)
+{
+    return tanh(x);
+}
+MATH_FUNCTION Real real_erf(Real x)
+{
+    return erf(x);
+}
+MATH_FUNCTION Real real_sigmoid(Real x)
+{
+    return 1 / (1 + exp(-x));
+}
+MATH_FUNCTION Real real_times_sigmoid(Real factor, Real x)
+{
+    return factor / (1 + exp(-x));
+}
+
+#endif
