@@ -1,10 +1,10 @@
-/* The binary operations on the CPU: for every row of binary_functions.h a loop per formula and
+/* The binary operations on the CPU: for every row of binary_functions.h one loop per formula, and
  * op_NAME. */
 #include "ops/elementwise/broadcast.h"
 
 enum Side { FROM_A, FROM_B };
 
-/* a_i and b_i are element i of the block's contiguous elements. */
+/* out [n] <- f(a, b), a [na] and b [nb] repeated */
 #define FORWARD(op, f)                                                                             \
     static void op##_forward_cpu(Real *out, const Real *a, int64_t na, const Real *b, int64_t nb,  \
                                  int64_t n)                                                        \

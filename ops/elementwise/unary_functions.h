@@ -22,8 +22,8 @@
 #endif
 
 #ifndef UNARY
-#define UNARY(name, f, f_gradient, saved)
-#define UNARY_CONSTANT(name, f, f_gradient)
+#define UNARY(op, f, f_gradient, saved)
+#define UNARY_CONSTANT(op, f, f_gradient)
 #endif
 
 /* clang-format off */
