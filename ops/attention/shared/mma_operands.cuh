@@ -5,23 +5,23 @@
 
 #include "tensor/mma.cuh"
 
-/* Rows are MMA_PAD numbers longer than needed: eight of them then lie in different banks, and begin
- * at multiples of 16 bytes. */
+/* Rows are padded by MMA_PAD elements: eight rows then use different banks, and begin at multiples of
+ * 16 bytes. */
 enum { MMA_PAD = 8 };
 
-/* In shared memory: PARTS of [ROWS, PITCH], of which the second begins half the banks after the first,
- * so that 64 bytes of each can be written at once. */
+/* In shared memory: PARTS of [ROWS, PITCH]. The second part is offset by half the banks, so that 64 bytes
+ * of each can be written at once. */
 template <int PARTS, int ROWS, int PITCH> struct Matrix {
     enum { APART = ROWS * PITCH + 32, SIZE = PARTS * ROWS * PITCH + (PARTS - 1) * 32 };
     Bfloat16 *at;
 };
 
-/* A warp's share of [16, 16] numbers: one a or two neighbouring b of mma.cuh. */
+/* A lane's registers of [16, 16] elements: one a or two neighbouring b of mma.cuh. */
 template <int PARTS> struct Fragment {
     uint32_t at[PARTS][4];
 };
 
-/* The lane's share of each part, which are so many numbers apart. */
+/* Loads the lane's registers of each part; the parts are `apart` elements apart. */
 template <bool TRANSPOSED, int PARTS>
 __device__ static inline Fragment<PARTS> load_parts(const Bfloat16 *from, int apart)
 {
@@ -133,7 +133,7 @@ __device__ static inline void add_dots(float *dots, const Fragment<PARTS> &a, fl
                        first_of(a.at[p][i + 2]) * right.x + second_of(a.at[p][i + 2]) * right.y;
 }
 
-/* What an operand holds of a number. */
+/* x after rounding to an operand */
 template <int PARTS> __device__ static inline Real as_operand(Real x)
 {
     const Real hi = first_of(pack_bf16(x, 0));
