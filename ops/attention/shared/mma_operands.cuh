@@ -37,7 +37,7 @@ __device__ static inline Fragment<PARTS> load_parts(const Bfloat16 *from, int ap
 }
 
 /* Four matrices [8, 8] of a [16, 16] are loaded at once, the second below the first, the third beside
- * it, and each lane says where a row of them begins: here of m's numbers from (row, column) on. */
+ * it; each lane gives the address of a row: here of m's elements from (row, column) on. */
 template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Bfloat16 *lane_place(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
@@ -46,7 +46,7 @@ __device__ static inline Bfloat16 *lane_place(const Matrix<PARTS, ROWS, PITCH> &
     return m.at + (row + lane % 16) * PITCH + column + lane / 16 * 8;
 }
 
-/* a = m's numbers from (row, column) on */
+/* a = m's elements from (row, column) on */
 template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> a_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
@@ -54,7 +54,7 @@ __device__ static inline Fragment<PARTS> a_of(const Matrix<PARTS, ROWS, PITCH> &
     return load_parts<false, PARTS>(lane_place(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
 }
 
-/* b = m's numbers from (row, column) on */
+/* b = m's elements from (row, column) on */
 template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> b_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
@@ -101,7 +101,7 @@ __device__ static inline void multiply(float (*sums)[4], const Fragment<PARTS> &
                      b.at[product == 1 ? PARTS - 1 : 0] + 2 * half);
 }
 
-/* Two numbers as pairs of bf16, one a part */
+/* Two elements as pairs of bf16, one pair per part */
 template <int PARTS>
 __device__ static inline void split(uint32_t *parts, int apart, float first, float second)
 {
@@ -118,19 +118,6 @@ __device__ static inline int lane_row(void)
 __device__ static inline int lane_column(void)
 {
     return (int)threadIdx.x % 4 * 2;
-}
-
-/* dots [2] += the lane's share of its two rows of a times numbers: those of the a's columns */
-template <int PARTS>
-__device__ static inline void add_dots(float *dots, const Fragment<PARTS> &a, float2 left,
-                                       float2 right)
-{
-#pragma unroll
-    for (int p = 0; p < PARTS; p++)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            dots[i] += first_of(a.at[p][i]) * left.x + second_of(a.at[p][i]) * left.y +
-                       first_of(a.at[p][i + 2]) * right.x + second_of(a.at[p][i + 2]) * right.y;
 }
 
 /* x after rounding to an operand */
