@@ -1,54 +1,56 @@
 /* Causal linear attention (Katharopoulos et al. 2020, Transformers are RNNs, equations 8 to 15)
  *
- * Of one sequence and one head; positions i and j run from 1 to N, queries and keys have D
+ * For one sequence and one head: positions i and j run from 1 to N; queries and keys have D
  * elements, values M. With the feature map phi(x) = elu(x) + 1, that is x + 1 for x > 0 and e^x for
  * x <= 0, let a_i = phi(q_i) and b_j = phi(k_j).
  *
  * Forward
  *     num_i = sum_{j<=i} (a_i.b_j) v_j      den_i = sum_{j<=i} a_i.b_j + eps
  *     out_i = num_i / den_i
- * The normaliser is one more column of the values that is always 1. With v~_j = [v_j, 1]
+ * The normalizer den is one more column of the values that is always 1. With v~_j = [v_j, 1]
  *     num~_i = [num_i, den_i - eps] = sum_{j<=i} (a_i.b_j) v~_j
  *
- * Backward, from g_i = dL/dout_i; every d below is a derivative of L
+ * Backward, from g_i = dL/dout_i; every d below is a derivative of L (kernels also call dden delta)
  *   Through the quotient:
- *     dnum_i = g_i / den_i                   =: ghat_i
- *     dden_i = -(g_i.num_i) / den_i^2 = -ghat_i.out_i  =: delta_i
- *     g~_i = [ghat_i, delta_i]               the derivative by num~_i
+ *     dnum_i = g_i / den_i
+ *     dden_i = -(g_i.num_i) / den_i^2 = -dnum_i.out_i
+ *     dnum~_i = [dnum_i, dden_i]             the derivative by num~_i
  *   a_i is in num~_i alone, whose element m is sum_{j<=i} (a_i.b_j) v~_jm:
- *     da_i = sum_m g~_im sum_{j<=i} b_j v~_jm              = sum_{j<=i} (g~_i.v~_j) b_j
+ *     da_i = sum_m dnum~_im sum_{j<=i} b_j v~_jm           = sum_{j<=i} (dnum~_i.v~_j) b_j
  *   b_j and v_j are in num~_i for every i >= j:
- *     db_j = sum_{i>=j} sum_m g~_im a_i v~_jm              = sum_{i>=j} (v~_j.g~_i) a_i
- *     dv_j = sum_{i>=j} (a_i.b_j) ghat_i                   = sum_{i>=j} (b_j.a_i) ghat_i
- *   Through the map, phi'(x) = 1 for x > 0 and e^x for x <= 0, which is min(1, phi(x)):
- *     dq_i <- da_i min(1, a_i)      dk_j <- db_j min(1, b_j)      dv_j as it is
+ *     db_j = sum_{i>=j} sum_m dnum~_im a_i v~_jm           = sum_{i>=j} (v~_j.dnum~_i) a_i
+ *     dv_j = sum_{i>=j} (a_i.b_j) dnum_i                   = sum_{i>=j} (b_j.a_i) dnum_i
+ *   Through the feature map, phi'(x) = 1 for x > 0 and e^x for x <= 0, which is min(1, phi(x)):
+ *     dq_i <- da_i min(1, a_i)      dk_j <- db_j min(1, b_j)      values have no feature map
  *
  * So all are the same cumulative sum with the roles permuted: with
- *     scan(x, y, w)_i = sum_{j<=i} (x_i.y_j) w_j,  scan_back the same over j >= i,
- *     num~ = scan(a, b, v~)      da = scan(g~, v~, b)
- *     db = scan_back(v~, g~, a)  dv = scan_back(b, a, ghat)
- * and a scan takes O(N) time with one matrix for state, since (x_i.y_j) w_j = (y_j w_j^T)^T x_i:
+ *     scan(x, y, w)_i = sum_{j<=i} (x_i.y_j) w_j,  scan_reverse the same over j >= i,
+ *     num~ = scan(a, b, v~)              da = scan(dnum~, v~, b)
+ *     db = scan_reverse(v~, dnum~, a)    dv = scan_reverse(b, a, dnum)
+ * and a scan takes O(N) time with one matrix as its state, since (x_i.y_j) w_j = (y_j w_j^T)^T x_i:
  *     T_i = T_{i-1} + y_i w_i^T      scan_i = T_i^T x_i
  *
- * A state S~_0 = [S_0, z_0] from positions before these begins the sums of num~ and da, and the final
- * state S~_N = S~_0 + sum_j b_j v~_j^T is a result as well. dL/dS~_N, where it is given, is in every
- * position's R~_j = dL/dS~_N + sum_{i>=j} a_i g~_i^T, which begins the sums of db and dv:
+ * An initial state S~_0 = [S_0, z_0], from earlier positions, starts the sums of num~ and da. The
+ * final state S~_N = S~_0 + sum_j b_j v~_j^T is a second output. Its gradient dL/dS~_N, if any, is
+ * part of every R~_j = dL/dS~_N + sum_{i>=j} a_i dnum~_i^T, so it starts the sums of db and dv:
  *     db_j = R~_j v~_j      dv_j = R_j^T b_j      dS~_0 <- R~_1
  *
- * Several positions can be taken at once. Let X, Y, W have C of them as rows, after the matrix T:
+ * Several positions can be processed at once. Let X, Y, W hold C positions as rows, and T the state
+ * before them:
  *     scan = X T + tril(X Y^T) W      T <- T + Y^T W
- * With C = 1 these are the recurrent form's, otherwise the chunked one's; with C = N there is no T, and
- * what is left is the quadratic form. Since a chunk's Y^T W needs none of those before it, each T can
- * also be had at once by a prefix sum over the chunks, or over segments of several, and then all
- * results: the chunk-parallel form.
+ * C = 1 is the recurrent form, C > 1 the chunked form; with C = N there is no T, which leaves the
+ * quadratic form. A chunk's Y^T W does not depend on earlier chunks: a prefix sum over chunks, or
+ * over segments of several chunks, yields every T, and then all results are independent. This is
+ * the chunk-parallel form.
  *
- * Where key_lengths leave a key out, its b_j counts as 0: nothing is added to the sums, and nothing
- * contributed to the key and its value. With offsets, each sequence is one as above.
+ * For keys masked by key_lengths, b_j counts as 0: they add nothing to the sums, and nothing is
+ * contributed to their key and value. With offsets, each sequence is one as above.
  *
- * Other maps: relu, phi'(x) = 1 for x > 0, else 0; softplus, phi(x) = ln(1 + e^x), phi'(x) =
- * 1 / (1 + e^-x) = 1 - e^-phi(x); identity, phi'(x) = 1. Each phi' is known from phi(x).
+ * Other feature maps: relu, phi'(x) = 1 for x > 0, else 0; softplus, phi(x) = ln(1 + e^x), phi'(x)
+ * = 1 / (1 + e^-x) = 1 - e^-phi(x); identity, phi'(x) = 1. Each phi' is a function of phi(x).
  *
- * Kept from the forward pass: out, which is on the tape already, and den, a number a position. */
+ * Saved for the backward pass: out, which is on the tape already, and den, one number per
+ * position. */
 #include "ops/attention/linear/causal.h"
 #include "ops/layout/indices.h"
 #include "ops/shared/internal.h"
@@ -62,7 +64,7 @@ static Tensor *new_scratch(Tape *tape, const Tensor *out, const LinearScan *scan
                         shape(DEVICE_CALL(out, causal_linear_attention_scratch, (scan, backward))));
 }
 
-/* dL/dout, all 0 when only the final state was used. */
+/* dL/dout if only the final state was used: all 0. */
 static Tensor *zeros_like(Tape *tape, const Tensor *out)
 {
     Tensor *zeros = tape_scratch(tape, out->shape);

@@ -4,11 +4,11 @@
 
 #include "ops/attention/shared/arguments.h"
 
-/* How many numbers of scratch memory a pass wants. */
+/* Elements of scratch memory that a pass needs. */
 int64_t causal_linear_attention_scratch_cpu(const LinearScan *scan, bool backward);
 
 void causal_linear_attention_forward_cpu(Real *out,         /* [B, N, H, M] */
-                                         Real *den,         /* [B, N, H], kept for backward */
+                                         Real *den,         /* [B, N, H], saved */
                                          Real *final_state, /* [B, H, D, M + 1], or NULL */
                                          Real *scratch, const LinearScan *scan);
 

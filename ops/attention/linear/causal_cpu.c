@@ -1,30 +1,31 @@
-/* Causal linear attention on the CPU: the scans of causal.c, written as one
- * primitive and called four times,
+/* Causal linear attention on the CPU: the scans of causal.c, written as one function that is called
+ * four times,
  *
  *     scan(x, y, w, o, T):  for each position in turn  T <- T + y w^T,  o <- o + T^T x
  *
- *     num = scan(a, b, v)             da = scan(ghat, v, b)         positions first to last
- *     db  = scan_back(v, ghat, a)     dv = scan_back(b, a, ghat)    the same, last to first
+ *     num = scan(a, b, v)                 da = scan(dnum, v, b)            position 1 to N
+ *     db  = scan_reverse(v, dnum, a)      dv = scan_reverse(b, a, dnum)    position N to 1
  *
- * The normaliser (v~'s last column, all 1; in da and db g~'s last, delta) needs no scan: its part
- * of T is the one vector z_i = sum_{j<=i} b_j, or r_j = sum_{i>=j} delta_i a_i, kept beside T.
+ * The normalizer (the last column of v~, all 1; in da and db that of dnum~, dden) needs no scan:
+ * its part of T is one vector, z_i = sum_{j<=i} b_j or r_j = sum_{i>=j} dden_i a_i, stored after T.
  *
- * A thread takes a group of neighbouring heads, whose rows touch in memory, and some positions of
- * each in turn: it packs their rows (last to first for the scans back), scans them (causal_scan_cpu.h),
+ * A thread processes a group of neighbouring heads, whose rows are contiguous, in chunks of
+ * positions: it packs the rows (in reverse order for scan_reverse), scans them (causal_scan_cpu.h),
  * and unpacks the results.
  *
- * A sequence is cut into segments where that helps: the states at their borders are summed first,
- * from keys and values alone, and then
- *   - several threads can work at several segments of it, which is the chunk-parallel form;
- *   - or, in the backward pass, one thread goes from the last segment to the first, scans each for da
- *     and then back, and holds the deltas of no more than one. */
+ * A sequence is cut into segments where that helps. The prefix states at the segment boundaries are
+ * computed first, from keys and values alone. Then
+ *   - several threads process several segments of a sequence: the chunk-parallel form;
+ *   - or, in the backward pass, one thread processes the segments from the last to the first, each
+ *     with a scan for da and a scan_reverse for db and dv, and stores dden of one segment only. */
 #include "ops/attention/linear/causal.h"
 #include "ops/attention/linear/causal_pass_cpu.h"
 #include "ops/attention/linear/causal_scan_cpu.h"
 
 /* ---------------------------------------------------------------------------------- packed rows */
 
-/* Where the chunk's rows begin among rows that are stride apart, with columns numbers a head. */
+/* Offset of the chunk's first row in a tensor with this row stride and `columns` elements per
+ * head. */
 static int64_t place(const Chunk *c, int64_t stride, int64_t columns)
 {
     return c->row * stride + c->head * columns;
@@ -44,7 +45,7 @@ static void zero_keys_left_out(const Chunk *c, Real *rows, int64_t padded)
     zero_rows(rows + c->end_key * padded, c->count - c->end_key, padded);
 }
 
-/* b = phi(k), v; and 0 where keys do not count */
+/* b = phi(k), v; 0 for masked keys */
 static void pack_keys(const Pass *pass, const Chunk *c)
 {
     const Attention *x = pass->x;
@@ -59,7 +60,7 @@ static void pack_keys(const Pass *pass, const Chunk *c)
     zero_keys_left_out(c, c->v, M);
 }
 
-/* ghat_i = g_i / den_i */
+/* dnum_i = g_i / den_i */
 static void pack_upstream(const Pass *pass, const Chunk *c)
 {
     const Attention *x = pass->x;
@@ -69,7 +70,7 @@ static void pack_upstream(const Pass *pass, const Chunk *c)
         multiply_row(c->g + i * M, 1 / pass->den[(c->row + i * c->step) * x->H + c->head], M);
 }
 
-/* delta_i = -ghat_i.out_i */
+/* dden_i = -dnum_i.out_i */
 static void find_delta(const Pass *pass, const Chunk *c)
 {
     const Attention *x = pass->x;
@@ -87,7 +88,7 @@ static void unpack_results(const Chunk *c, Gradient to, const Real *from, int64_
     unpack(to, from, c->step * stride, c->count, columns, padded);
 }
 
-/* The head's rows in the next chunk: none of a tensor that is not there. */
+/* Adds the head's rows of the next chunk to those to prefetch; data NULL: adds none. */
 static void add_lines(Lines *next, const Chunk *c, const Real *data, int64_t stride,
                       int64_t columns)
 {
@@ -103,13 +104,13 @@ static void next_values(Lines *next, const Pass *pass, const Chunk *c)
     add_lines(next, c, pass->x->value, pass->x->value_stride, pass->x->M);
 }
 
-/* Of out, or of dout. */
+/* data: out or dout */
 static void next_outs(Lines *next, const Pass *pass, const Chunk *c, const Real *data)
 {
     add_lines(next, c, data, pass->x->H * pass->x->M, pass->x->M);
 }
 
-/* For each position in turn  T <- T + y w^T,  o <- o + T^T x; meanwhile asks for what comes next. */
+/* For each position in turn  T <- T + y w^T,  o <- o + T^T x; meanwhile prefetches `next`. */
 static void scan(const Pass *pass, const Chunk *c, const Real *x, const Real *y, const Real *w,
                  Real *o, Real *T, int64_t Y, int64_t W, const Lines *next)
 {
@@ -124,7 +125,7 @@ static void scan(const Pass *pass, const Chunk *c, const Real *x, const Real *y,
 
 /* --------------------------------------------------------------------------------------- states */
 
-/* state [D, M + 1] as the kernels hold it, and back */
+/* state [D, M + 1] to the layout of the kernels; contribute_state converts back. */
 static void unpack_state(State to, const Real *state, const Pass *pass, bool transposed)
 {
     const Attention *x = pass->x;
@@ -148,15 +149,15 @@ static void contribute_state(Gradient to, State from, const Pass *pass)
     }
 }
 
-/* Where the state of a head of the item's sequence lies in [B, H, D, M + 1]. */
+/* Offset in [B, H, D, M + 1] of the state of a head of the item's sequence. */
 static int64_t state_place(const Pass *pass, const Item *item, int64_t head)
 {
     const Attention *x = pass->x;
     return (item->sequence * x->H + head) * x->D * (x->M + 1);
 }
 
-/* Where that of a segment's border lies in [borders, H, state]: the segments of a sequence are those
- * of its length rounded up, so that each sequence wants one more than its share of all positions. */
+/* Offset in [borders, H, state] of the state at a segment's boundary. The number of segments of
+ * each sequence is rounded up, so a sequence reserves one more than its share of all positions. */
 static int64_t border_place(const Pass *pass, const Item *item, int64_t segment, int64_t head)
 {
     const Plan *p = &pass->plan;
@@ -164,7 +165,7 @@ static int64_t border_place(const Pass *pass, const Item *item, int64_t segment,
     return ((first + segment) * pass->x->H + head) * p->state;
 }
 
-/* S~ where a segment begins */
+/* The prefix state S~ of a segment */
 static void load_begin(const Pass *pass, const Item *item, int64_t segment, int64_t head)
 {
     const State S = pass_chunk(pass, item, head).S;
@@ -184,7 +185,7 @@ static void transpose(Real *to, const Real *from, int64_t rows, int64_t columns)
             to[c * rows + r] = from[r * columns + c];
 }
 
-/* R~ where a segment ends, and transposed */
+/* The suffix state R~ of a segment, and its transpose */
 static void load_end(const Pass *pass, const Item *item, int64_t segment, int64_t head)
 {
     const Plan *p = &pass->plan;
@@ -203,7 +204,7 @@ static void load_end(const Pass *pass, const Item *item, int64_t segment, int64_
     transpose(c.R_transposed.matrix, c.R.matrix, p->D, p->M);
 }
 
-/* ----------------------------------------------------------------------- the states at the borders */
+/* --------------------------------------------------------------------- prefix and suffix states */
 
 /* z <- z + b_i     S <- S + b_i v_i^T */
 static void sum_keys(const Pass *pass, const Chunk *c)
@@ -222,7 +223,7 @@ static void sum_keys(const Pass *pass, const Chunk *c)
         add_outer(c->S.matrix, c->b, c->v, c->count, D, M);
 }
 
-/* r <- r + delta_i a_i     R <- R + a_i ghat_i^T */
+/* r <- r + dden_i a_i     R <- R + a_i dnum_i^T */
 static void sum_queries(const Pass *pass, const Chunk *c)
 {
     const int64_t D = pass->plan.D, M = pass->plan.M;
@@ -240,7 +241,8 @@ static void sum_queries(const Pass *pass, const Chunk *c)
     add_outer(c->R.matrix, c->a, c->g, c->count, D, M);
 }
 
-/* The segments' begins, from the item's own begin or, but for a sequence's first segment, from 0. */
+/* The prefix states of the segments after each of the item's, summed from the initial state or, if
+ * the item does not start with the first segment, from 0: then add_up completes them. */
 static void find_begins(const Pass *pass, const Item *item)
 {
     const size_t bytes = (size_t)pass->plan.state * sizeof(Real);
@@ -258,7 +260,8 @@ static void find_begins(const Pass *pass, const Item *item)
     }
 }
 
-/* The end of the segment before, from the end of the item's or, but for the last segment, from 0. */
+/* The suffix state of the segment before the item's, summed from dL/dS~_N or, if the item's segment
+ * is not the last, from 0: then add_up completes it. */
 static void find_end(const Pass *pass, const Item *item)
 {
     const size_t bytes = (size_t)pass->plan.state * sizeof(Real);
@@ -277,7 +280,7 @@ static void find_end(const Pass *pass, const Item *item)
                pass_chunk(pass, item, head).R.matrix, bytes);
 }
 
-/* What was summed over each segment alone <- over all before it, or after it. */
+/* Sums over single segments become prefix states and suffix states. */
 static void add_up(const Pass *pass, const Item *item)
 {
     if (item->first_segment > 0)
@@ -304,7 +307,7 @@ static void find_borders(const Pass *pass)
     pass_run(pass, add_up);
 }
 
-/* ----------------------------------------------------------------------------------------- forward */
+/* -------------------------------------------------------------------------------------- forward */
 
 /* z_i = z_{i-1} + b_i     den_i = a_i.z_i + eps     out_i = num_i / den_i */
 static void find_out(const Pass *pass, const Chunk *c)
@@ -347,9 +350,9 @@ static void forward_item(const Pass *pass, const Item *item)
                          pass_chunk(pass, item, head).S, pass);
 }
 
-/* ---------------------------------------------------------------------------------------- backward */
+/* ------------------------------------------------------------------------------------- backward */
 
-/* da_i = delta_i z_i + S_i ghat_i */
+/* da_i = dden_i z_i + S_i dnum_i */
 static void find_dquery(const Pass *pass, const Chunk *c)
 {
     const Attention *x = pass->x;
@@ -379,7 +382,7 @@ static void find_dquery(const Pass *pass, const Chunk *c)
     unpack_results(c, pass->d.x.query, c->da, x->query_stride, x->D, D);
 }
 
-/* db_j = r_j + R_j v_j     dv_j = R_j^T b_j     where r_j = sum_{i>=j} delta_i a_i */
+/* db_j = r_j + R_j v_j     dv_j = R_j^T b_j     where r_j = sum_{i>=j} dden_i a_i */
 static void find_dkey_dvalue(const Pass *pass, const Chunk *c)
 {
     const Attention *x = pass->x;
@@ -438,7 +441,7 @@ static void backward_item(const Pass *pass, const Item *item)
             pass_chunk(pass, item, head).R, pass);
 }
 
-/* ----------------------------------------------------------------------------------------- kernels */
+/* -------------------------------------------------------------------------------------- kernels */
 
 static int64_t border_states(const Plan *p, const Attention *x)
 {

@@ -4,12 +4,12 @@
 
 #include <omp.h>
 
-/* Heads that a thread takes at once, at most. */
+/* Maximum number of heads per item of work. */
 enum { GROUP = 8 };
 
-/* ---------------------------------------------------------------------------------------- the plan */
+/* ------------------------------------------------------------------------------------- the plan */
 
-/* Where sequence s begins among all positions. */
+/* First position of sequence s among all positions. */
 static int64_t sequence_start(const Attention *x, int64_t s)
 {
     return x->offsets ? x->offsets[s] : s * x->N;
@@ -54,9 +54,9 @@ static void choose_rows(Plan *p, AttentionForm form, int64_t chunk, int64_t long
     p->rows = larger(form == FORM_QUADRATIC ? longest : smaller(chunk, longest), 1);
 }
 
-/* In the chunk-parallel form, segments enough to keep all threads busy to the end; in other forms'
- * backward pass, segments of 64 D positions where the states at their borders, [D, M], take less
- * memory than the deltas of the whole sequence would. */
+/* The chunk-parallel form has enough segments to keep all threads busy to the end. The backward
+ * pass of the other forms has segments of 64 D positions where the states at their boundaries, [D,
+ * M], take less memory than dden of the whole sequence would. */
 static void choose_segments(Plan *p, AttentionForm form, int64_t heads, int64_t longest,
                             bool backward)
 {
@@ -92,7 +92,7 @@ Plan pass_plan(const LinearScan *scan, bool backward)
     return p;
 }
 
-/* ------------------------------------------------------------------------------- sharing the work */
+/* ----------------------------------------------------------------------------- sharing the work */
 
 static Item item_at(const Pass *pass, int64_t index, Real *memory)
 {
@@ -111,8 +111,8 @@ static Item item_at(const Pass *pass, int64_t index, Real *memory)
     return item;
 }
 
-/* Dynamic although items are alike: with a static schedule two threads worked at neighbouring heads in
- * step, and took up to 1.8 times as long. */
+/* Scheduled dynamically although all items cost the same: with a static schedule, two threads
+ * processed neighbouring heads in lockstep, and took up to 1.8 times as long. */
 void pass_run(const Pass *pass, void (*work)(const Pass *, const Item *))
 {
     const Plan *p = &pass->plan;
@@ -125,7 +125,8 @@ void pass_run(const Pass *pass, void (*work)(const Pass *, const Item *))
     }
 }
 
-/* The item's memory: packed rows, a state (or three) a head, deltas, then scan_by_products'. */
+/* The item's memory: packed rows, 1 state per head (backward: 3), dden, workspace of
+ * scan_by_products. */
 static Chunk take_memory(const Pass *pass, const Item *item)
 {
     const Plan *p = &pass->plan;
@@ -167,7 +168,7 @@ Chunk pass_chunk(const Pass *pass, const Item *item, int64_t head)
     return c;
 }
 
-/* n, but at least 0 and at most count */
+/* n clamped to [0, count] */
 static int64_t clamped(int64_t n, int64_t count)
 {
     return smaller(larger(n, 0), count);

@@ -1,10 +1,10 @@
 #include "ops/attention/linear/causal_scan_cpu.h"
 
-/* ------------------------------------------------------------------------------ position by position
- * A tile of T stays in vector registers while the positions stream past it, so that T costs no memory
- * traffic and every instruction of the inner loop is a fused multiply-add. */
+/* ---------------------------------------------------------------------------- position by position
+ * Register tiling: a tile of T stays in vector registers while the positions stream past it, so T
+ * causes no memory traffic, and every instruction of the inner loop is a fused multiply-add. */
 
-/* A tile of a scan: some rows of T and some vectors of its columns, both known when compiling. */
+/* Scans one tile of T: some rows and some vectors of columns, both compile-time constants. */
 ALWAYS_INLINE void scan_tile(int rows, int vectors,
                              const Real *x, /* [count, Y], from the tile's first row on */
                              const Real *y, /* [count, Y], likewise */
@@ -36,8 +36,8 @@ ALWAYS_INLINE void scan_tile(int rows, int vectors,
             *at_vector(T + r * W + c * LANES) = tile[r][c];
 }
 
-/* Tiles two vectors wide or, where one is left, twice as high. The lines to ask for are shared out
- * among them. */
+/* Tiles are two vectors wide or, where only one is left, one vector wide and twice as high. The
+ * prefetches are divided evenly among the tiles. */
 WHOLE_VECTORS void scan_by_position(const Real *x, const Real *y, const Real *w, Real *o, Real *T,
                                     int64_t count, int64_t Y, int64_t W, const Lines *next)
 {
@@ -63,10 +63,10 @@ WHOLE_VECTORS void scan_by_position(const Real *x, const Real *y, const Real *w,
         }
 }
 
-/* --------------------------------------------------------------------------------------- by products */
+/* --------------------------------------------------------------------------- by matrix products */
 
-/* o_i <- o_i + sum_{j<=i} weights[j, i] w_j for the ROWS positions i from `before` on, in some vectors
- * of the columns: those before with all of them, then among themselves. */
+/* o_i <- o_i + sum_{j<=i} weights[j, i] w_j for the ROWS positions i from `before` on, in some
+ * vectors of the columns: first over all j < before, then over the triangle. */
 ALWAYS_INLINE void causal_tile(int vectors, Real *o, /* [ROWS, W], from the tile's corner on */
                                const Real *weights,  /* [before + ROWS, UNIT], likewise */
                                const Real *w,        /* [before + ROWS, W], likewise */
@@ -89,8 +89,8 @@ ALWAYS_INLINE void causal_tile(int vectors, Real *o, /* [ROWS, W], from the tile
             *at_vector(o + r * W + c * LANES) = tile[r][c];
 }
 
-/* o <- o + tril(X Y^T) W, UNIT positions i at a time: their columns of Y X^T, weights[j, i] = y_j.x_i,
- * are all that is ever held of that matrix. */
+/* o <- o + tril(X Y^T) W, UNIT positions i at a time: only their columns of Y X^T, weights[j, i] =
+ * y_j.x_i, are ever stored. */
 ALWAYS_INLINE void add_causal_product(const Real *x, const Real *y, const Real *w, Real *o,
                                       int64_t count, int64_t Y, int64_t W, Real *memory)
 {

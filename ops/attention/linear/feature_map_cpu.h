@@ -1,4 +1,4 @@
-/* The feature maps of linear attention on the CPU, a vector at a time. */
+/* The feature maps of linear attention on the CPU, one vector at a time. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CPU_H
 
@@ -36,10 +36,10 @@ ALWAYS_INLINE Vector exp_vector(Vector x)
     return x;
 }
 #else
-/* e^x for x <= 0, as real_exp of ops/shared/math.h, but on a vector at a time while it is being packed:
- * e^x = 2^k e^r with k the integer next to x / ln 2, and e^r = 1 + r + r^2 P(r). Adding shift leaves
- * k + 127, as 2^k has it in its exponent, in the lowest bits.
- * Below -87 it is 0, lest sums hold denormal numbers. Not-a-number stays. */
+/* e^x for x <= 0, as real_exp of ops/shared/math.h, but on one vector at a time during packing: e^x
+ * = 2^k e^r with k the integer nearest to x / ln 2, and e^r = 1 + r + r^2 P(r). Adding shift leaves
+ * k + 127, the exponent field of 2^k, in the lowest bits. Below -87 the result is 0, so that sums
+ * hold no denormal values. NaN stays NaN. */
 ALWAYS_INLINE Vector exp_vector(Vector x)
 {
     const float shift = 0x3p22f + 127;
@@ -57,12 +57,12 @@ ALWAYS_INLINE Vector exp_vector(Vector x)
 }
 #endif
 
-/* phi(x) for the maps that are worked out while packing; softplus is not. */
+/* phi(x) for the feature maps that are computed during packing: all but softplus. */
 ALWAYS_INLINE Vector phi(FeatureMap features, Vector x)
 {
     const Vector zero = { 0 };
     switch (features) {
-    case FEATURES_ELU_PLUS_ONE: { /* e^min(x, 0) + max(x, 0), told apart by the sign's bit */
+    case FEATURES_ELU_PLUS_ONE: { /* e^min(x, 0) + max(x, 0), selected by the sign bit */
         const Mask negative = (Mask)x >> (8 * sizeof(Real) - 1);
         return exp_vector((Vector)((Mask)x & negative)) + (Vector)((Mask)x & ~negative);
     }
@@ -73,7 +73,7 @@ ALWAYS_INLINE Vector phi(FeatureMap features, Vector x)
     }
 }
 
-/* In place. */
+/* x <- softplus(x), n elements */
 static inline void softplus_row(Real *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

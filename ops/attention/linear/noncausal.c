@@ -1,8 +1,8 @@
-/* Linear attention without a mask (Katharopoulos et al. 2020, equations 4 to 7), in O(N)
+/* Linear attention without a causal mask (Katharopoulos et al. 2020, equations 4 to 7), in O(N)
  *
- * Of one sequence and one head, in the notation of causal.c: a_i = phi(q_i),
- * b_j = phi(k_j), phi(x) = x + 1 for x > 0 and e^x for x <= 0; j runs over the sequence's keys, all
- * or the first key_lengths of them.
+ * For one sequence and one head, in the notation of causal.c: a_i = phi(q_i), b_j = phi(k_j),
+ * phi(x) = x + 1 for x > 0 and e^x for x <= 0; j runs over the sequence's keys, all or the first
+ * key_lengths of them.
  *
  * Forward
  *     S = sum_j b_j v_j^T      z = sum_j b_j
@@ -10,18 +10,19 @@
  *
  * Backward, from g_i = dL/dout_i
  *   Through the quotient, as in the causal case:
- *     ghat_i = g_i / den_i       the derivative by S^T a_i
- *     delta_i = -ghat_i.out_i    the derivative by den_i
+ *     dnum_i = g_i / den_i       the derivative by num_i = S^T a_i
+ *     dden_i = -dnum_i.out_i     the derivative by den_i
  *   a_i is in both:
- *     da_i = S ghat_i + delta_i z
- *   S and z are in those of every i:
- *     R = dL/dS = sum_i a_i ghat_i^T      r = dL/dz = sum_i delta_i a_i
+ *     da_i = S dnum_i + dden_i z
+ *   S and z are in the num_i and den_i of every i:
+ *     R = dL/dS = sum_i a_i dnum_i^T      r = dL/dz = sum_i dden_i a_i
  *   v_j and b_j are in S, and b_j in z:
  *     db_j = R v_j + r      dv_j = R^T b_j
- *   Through the map, phi' = min(1, phi):
- *     dq_i <- da_i min(1, a_i)      dk_j <- db_j min(1, b_j)      and nothing <- to keys left out
+ *   Through the feature map, phi' = min(1, phi):
+ *     dq_i <- da_i min(1, a_i)      dk_j <- db_j min(1, b_j)      and nothing <- to masked keys
  *
- * Kept from the forward pass: den, a number a position. */
+ * Saved for the backward pass: out, which is on the tape already, and den, one number per
+ * position. */
 #include "ops/attention/linear/noncausal.h"
 #include "ops/shared/internal.h"
 

@@ -1,13 +1,13 @@
-/* The kernels of linear attention without a mask: see noncausal.c. */
+/* The kernels of linear attention without a causal mask: see noncausal.c. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_NONCAUSAL_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_NONCAUSAL_H
 
 #include "ops/attention/shared/arguments.h"
 
-/* How many numbers of scratch memory a pass wants. */
+/* Elements of scratch memory that a pass needs. */
 int64_t linear_attention_scratch_cpu(const LinearScan *scan);
 
-/* out [B, N, H, M]; den [B, N, H], kept for backward */
+/* out [B, N, H, M]; den [B, N, H], saved for the backward pass */
 void linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const LinearScan *scan);
 
 /* dout, out [B, N, H, M]; den [B, N, H] */

@@ -1,11 +1,11 @@
-/* Linear attention without a mask on the CPU. A thread takes a head at a time, and CHUNK positions
- * of it: it packs their rows (tiles_cpu.h), multiplies and unpacks. */
+/* Linear attention without a causal mask on the CPU. A thread processes one head at a time, in
+ * chunks of CHUNK positions: it packs their rows (tiles_cpu.h), multiplies and unpacks. */
 #include "ops/attention/linear/tiles_cpu.h"
 #include "ops/attention/linear/noncausal.h"
 
 #include <omp.h>
 
-/* --------------------------------------------------------------------------------------- products */
+/* ------------------------------------------------------------------------------------- products */
 
 /* o_i <- o_i + T^T x_i, rows of o [CHUNK, W] and x [CHUNK, Y], T [Y, W] */
 WHOLE_VECTORS static void add_read(Real *o, const Real *T, const Real *x, int64_t Y, int64_t W)
@@ -13,18 +13,18 @@ WHOLE_VECTORS static void add_read(Real *o, const Real *T, const Real *x, int64_
     add_product(o, x, Y, 1, T, CHUNK, Y, W);
 }
 
-/* ------------------------------------------------------------------------------------------ a head */
+/* --------------------------------------------------------------------------------------- a head */
 
-/* One head of one sequence, and a thread's memory for it; D and M are padded. */
+/* One head of one sequence, and the thread's memory for it; D and M are padded. */
 typedef struct Head {
     const Attention *x;
     FeatureMap features;
     int64_t sequence, head, D, M;
-    int64_t keys;     /* those that count */
+    int64_t keys;     /* unmasked */
     Real *S, *R;      /* [D, M], or [M, D] transposed */
     Real *z, *r;      /* [D] */
     Real *phi, *dphi; /* [CHUNK, D]: of queries or keys */
-    Real *v, *g, *o;  /* [CHUNK, M]: v, ghat, and out or dv */
+    Real *v, *g, *o;  /* [CHUNK, M]: v, dnum, and out or dv */
 } Head;
 
 static int64_t head_memory(const Attention *x)
@@ -57,7 +57,8 @@ static Head head_at(const LinearScan *scan, int64_t item, Real *memory)
     return h;
 }
 
-/* Where the row of query i, or of key j, begins: rows are stride apart, with columns a head. */
+/* Offset of the row of query i, or of key j, at this row stride with `columns` elements per
+ * head. */
 static int64_t query_row(const Head *h, int64_t i, int64_t stride, int64_t columns)
 {
     return (h->sequence * h->x->N + i) * stride + h->head * columns;
@@ -68,7 +69,7 @@ static int64_t key_row(const Head *h, int64_t j, int64_t stride, int64_t columns
     return (h->sequence * h->x->keys + j) * stride + h->head * columns;
 }
 
-/* Also asks for the next rows, as pack_mapped does. */
+/* Also prefetches the next rows, as pack_mapped does. */
 static void pack_ahead(Real *to, const Real *from, int64_t stride, int64_t count, int64_t columns,
                        int64_t padded)
 {
@@ -133,7 +134,7 @@ static void forward_queries(Real *out, Real *den, const Head *h, Real eps)
     }
 }
 
-/* ghat_i = g_i / den_i     delta_i = -ghat_i.out_i     r <- r + delta_i a_i     da_i = delta_i z */
+/* dnum_i = g_i / den_i     dden_i = -dnum_i.out_i     r <- r + dden_i a_i     da_i = dden_i z */
 static void backward_quotient(const Real *dout, const Real *out, const Real *den, const Head *h,
                               int64_t i, int64_t count)
 {
@@ -150,7 +151,7 @@ static void backward_quotient(const Real *dout, const Real *out, const Real *den
     }
 }
 
-/* R = sum_i a_i ghat_i^T     da_i <- da_i + S ghat_i, from S^T */
+/* R = sum_i a_i dnum_i^T     da_i <- da_i + S dnum_i, from S^T */
 static void backward_queries(Gradient dquery, const Real *dout, const Real *out, const Real *den,
                              const Head *h)
 {
@@ -177,7 +178,7 @@ static void transpose(Real *to, const Real *from, int64_t rows, int64_t columns)
             to[c * rows + r] = from[r * columns + c];
 }
 
-/* db_j = r + R v_j     dv_j = R^T b_j     and 0 for keys that do not count */
+/* db_j = r + R v_j     dv_j = R^T b_j     and 0 for masked keys */
 static void backward_keys(Gradient dkey, Gradient dvalue, const Head *h)
 {
     const Attention *x = h->x;
@@ -210,7 +211,7 @@ static void backward_keys(Gradient dkey, Gradient dvalue, const Head *h)
     }
 }
 
-/* ----------------------------------------------------------------------------------------- kernels */
+/* -------------------------------------------------------------------------------------- kernels */
 
 int64_t linear_attention_scratch_cpu(const LinearScan *scan)
 {

@@ -1,16 +1,18 @@
-/* Polynomial features of degree 2 (Katharopoulos et al. 2020, section 3.2.1): of rows x of D elements
+/* Polynomial features of degree 2 (Katharopoulos et al. 2020, section 3.2.1), of rows x of D
+ * elements
  *   out = [1, sqrt 2 x_i (every i), x_i^2 (every i), sqrt 2 x_i x_j (every i < j)]
- * so that of two rows q and k
+ * so that for two rows q and k
  *   out(q).out(k) = 1 + 2 sum_i q_i k_i + sum_i (q_i k_i)^2 + 2 sum_{i<j} q_i k_i q_j k_j
  *                 = (1 + q.k)^2
- * exactly: never negative, and linear attention with it is attention with this kernel.
- * Backward, g = dL/dout, of which g_i, g_ii and g_ij = g_ji stand at sqrt 2 x_i, x_i^2, sqrt 2 x_i x_j:
+ * exactly. This is never negative, and linear attention with these features is attention with this
+ * kernel. Backward, g = dL/dout, with g_i, g_ii and g_ij = g_ji for the features sqrt 2 x_i, x_i^2
+ * and sqrt 2 x_i x_j:
  *   dx_i <- sqrt 2 g_i + 2 g_ii x_i + sqrt 2 sum_{j != i} g_ij x_j
- * Where each pair stands: polynomial_features.h. */
+ * polynomial_features.h states the order of the pairs. */
 #include "ops/attention/linear/polynomial_features.h"
 #include "ops/shared/internal.h"
 
-/* dx[a + i] += factor g[i] x[b + i] and the other way round, for n pairs. */
+/* dx[a + i] += factor g[i] x[b + i] and dx[b + i] += factor g[i] x[a + i], for n pairs. */
 static void add_pairs(Real *dx, const Real *x, Real factor, const Real *g, int64_t a, int64_t b,
                       int64_t n)
 {

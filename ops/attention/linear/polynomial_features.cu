@@ -9,8 +9,8 @@ __global__ void polynomial_features_forward(T *out, const T *x, int64_t R, int64
     }
 }
 
-/* The derivative by element i of a row: it is the first of the pairs at its own place, and the
- * second of those d places before. */
+/* The derivative by element i of a row. For each d, the element is the first of pair i, and the
+ * second of the pair d before. */
 template <typename T>
 __device__ static Real polynomial_gradient(const T *g, const T *x, int64_t i, int64_t D)
 {

@@ -1,4 +1,4 @@
-/* A number of polynomial features on CUDA. */
+/* One polynomial feature on CUDA. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_CUH
 

@@ -1,4 +1,5 @@
-/* How the products of two elements lie in a row of polynomial features, and such a row on the CPU. */
+/* The order of the products of two elements in a row of polynomial features, and such a row on the
+ * CPU. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_H
 
@@ -12,15 +13,15 @@
 
 #define SQRT_2 ((Real)1.4142135623730951)
 
-/* The products follow the 1 and the D linear features: those of elements d apart, around the end,
- * for d = 0, ..., D / 2. Place d D + i holds x_i x_j, j = i + d mod D; at d = D / 2, i + d would find
- * every pair twice, and only the first half is there. */
+/* The products follow the 1 and the D linear features. They are ordered by cyclic distance d = 0,
+ * ..., D / 2: product d D + i is x_i x_j, j = i + d mod D. At d = D / 2 this formula has every pair
+ * twice, and only the first half is stored. */
 MATH_FUNCTION int64_t polynomial_pairs(int64_t d, int64_t D)
 {
     return d > 0 && 2 * d == D ? d : D;
 }
 
-/* What a product is multiplied by. */
+/* The factor of the products of elements at distance d. */
 MATH_FUNCTION Real polynomial_factor(int64_t d)
 {
     return d ? SQRT_2 : 1;

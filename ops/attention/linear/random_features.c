@@ -1,21 +1,21 @@
 /* Positive random features of the exponential (Choromanski et al. 2021, Rethinking Attention with
- * Performers, lemma 1): of rows x [R, D] and a projection w [F, D] whose rows are normal
+ * Performers, lemma 1), of rows x [R, D] and a projection w [F, D] whose rows are normal
  *   y_rf = sum_d x_rd w_fd      n_r = |x_r|^2 / 2      out_rf = e^(y_rf - n_r) / sqrt F
- * Since E e^(w.u) = e^(|u|^2 / 2) for a normal w, of two rows q and k
+ * Since E e^(w.u) = e^(|u|^2 / 2) for a normal w, two rows q and k have
  *   E out(q).out(k) = E e^(w.(q + k)) e^(-|q|^2 / 2 - |k|^2 / 2) = e^(q.k)
- * Rows of w that are orthogonal, each still normal by itself, leave that as it is and lessen the
+ * Orthogonal rows of w, each still normal by itself, do not change this expectation and reduce the
  * variance (section 2.3).
  *
- * Every feature is positive, and y - n = |w|^2 / 2 - |x - w|^2 / 2 is at most |w|^2 / 2, which is
- * about D / 2: a float has room for 88. The authors' code subtracts the greatest exponent too: of
- * queries a row's, of keys a whole sequence's, for an attention's quotient takes such a factor out
- * again. Of queries op_softmax of y does that, which needs no n. Keys are better left alone: a
- * maximum over later positions would stand in a sequence's running sums, which then could not go on
- * from where a piece of it ended.
+ * Every feature is positive, and y - n = |w|^2 / 2 - |x - w|^2 / 2 is at most |w|^2 / 2, about D /
+ * 2; e^x overflows a float above 88. The authors' code also subtracts the largest exponent, of queries
+ * per row, of keys per sequence, as such a factor cancels in the quotient of attention. For
+ * queries, op_softmax of y does so, and needs no n. Keys are better left alone: a maximum over
+ * later positions would be part of a sequence's running sums, and a sequence could not be continued
+ * from a state.
  *
  * Backward, g = dL/dout, h = g out:
  *   dx_rd <- sum_f h_rf w_fd - (sum_f h_rf) x_rd      dw_fd <- sum_r h_rf x_rd
- * Kept: out, which is on the tape already. */
+ * Saved for the backward pass: out, which is on the tape already. */
 #include "ops/shared/internal.h"
 #include "ops/products/product.h"
 
@@ -113,7 +113,7 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection)
     return out;
 }
 
-/* ------------------------------------------------------------------------------------ projections */
+/* ---------------------------------------------------------------------------------- projections */
 static double dot(const Real *a, const Real *b, int64_t D)
 {
     double sum = 0;
@@ -129,9 +129,9 @@ static void add(Real *a, double factor, const Real *b, int64_t D)
         a[d] = (Real)((double)a[d] + factor * (double)b[d]);
 }
 
-/* Turns the rows of w [count, D], count <= D, into orthogonal ones of the same lengths, which the
- * directions of normal rows do not depend on. Gram and Schmidt; the second time takes away what the
- * rounding of the first has left. */
+/* Orthogonalises the rows of w [count, D], count <= D, by Gram-Schmidt, and keeps their lengths:
+ * those of normal rows are independent of their directions. The second round removes the error that
+ * rounding leaves in the first. */
 static void orthogonalise(Real *w, int64_t count, int64_t D)
 {
     for (int64_t f = 0; f < count; f++) {

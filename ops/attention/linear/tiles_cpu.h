@@ -1,8 +1,8 @@
-/* What the CPU kernels of linear attention share: vectors, feature maps, packed rows, products.
+/* Shared by the CPU kernels of linear attention: vectors, feature maps, packed rows, products.
  *
- * A head's rows lie H D numbers apart in memory. The kernels pack the rows of CHUNK positions side
- * by side, padded with zeros to whole vectors, compute there, and unpack the results: so there is
- * one path for all sizes. */
+ * A head's rows have a stride of at least H D elements. The kernels pack the rows of CHUNK
+ * positions contiguously, padded with zeros to whole vectors, compute there, and unpack the
+ * results: so there is one path for all sizes. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_TILES_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_TILES_CPU_H
 
@@ -13,7 +13,7 @@ enum { CHUNK = 16 }; /* positions that are packed at once */
 
 typedef Real Piece __attribute__((vector_size(16), may_alias));
 /* --------------------------------------------------------------------------------- feature maps */
-/* dx = dphi phi'(x) in place of dphi, n numbers */
+/* Backward through the feature map, in place: dphi <- dphi phi'(x), n elements */
 static inline void through_map(FeatureMap features, Real *dphi, const Real *phi_x, int64_t n)
 {
     const Vector zero = { 0 }, one = zero + 1;
@@ -37,11 +37,12 @@ static inline void through_map(FeatureMap features, Real *dphi, const Real *phi_
     }
 }
 
-/* -------------------------------------------------------------------------- packing and unpacking */
+/* ------------------------------------------------------------------------ packing and unpacking */
 
-/* Packs rows [count, columns], which are stride apart, to [count, padded], mapped; and, if ahead, asks
- * for the next ones: the processor does not foresee them, because they lie far apart. Mapping leaves
- * the time for a row at a time; asked for all at once they would be waited for. */
+/* Packs rows [count, columns] at this stride into [count, padded], with the feature map applied.
+ * ahead: also prefetches the next rows, as the hardware prefetcher misses widely strided rows.
+ * There is time to prefetch one row during the mapping of another; all at once, they would be
+ * waited for. */
 ALWAYS_INLINE void pack_columns(FeatureMap features, bool ahead, Real *to, const Real *from,
                                 int64_t stride, int64_t count, int64_t columns, int64_t padded)
 {
@@ -58,7 +59,8 @@ ALWAYS_INLINE void pack_columns(FeatureMap features, bool ahead, Real *to, const
     }
 }
 
-/* The usual sizes are known when compiling: the loops over so few vectors took longer than the rows. */
+/* The usual sizes are compile-time constants: loops over so few vectors take longer than the
+ * rows. */
 ALWAYS_INLINE void pack_rows(FeatureMap features, bool ahead, Real *to, const Real *from,
                              int64_t stride, int64_t count, int64_t columns, int64_t padded)
 {
@@ -83,7 +85,7 @@ static inline void pack(Real *to, const Real *from, int64_t stride, int64_t coun
     pack_rows(FEATURES_IDENTITY, false, to, from, stride, count, columns, padded);
 }
 
-/* Asks for the next rows, too. */
+/* Also prefetches the next rows. */
 static inline void pack_mapped(FeatureMap features, Real *to, const Real *from, int64_t stride,
                                int64_t count, int64_t columns, int64_t padded)
 {
@@ -104,7 +106,7 @@ static inline void pack_mapped(FeatureMap features, Real *to, const Real *from, 
     }
 }
 
-/* The way back: stores the rows, or adds them to what is there. */
+/* The inverse of packing: stores the rows, or adds them to the destination. */
 ALWAYS_INLINE void unpack_columns(Gradient to, const Real *from, int64_t stride, int64_t count,
                                   int64_t columns, int64_t padded)
 {
@@ -141,8 +143,8 @@ static inline void unpack(Gradient to, const Real *from, int64_t stride, int64_t
     }
 }
 
-/* Asks for rows that will be packed, or unpacked to: the processor does not foresee them, because they
- * lie far apart. */
+/* Prefetches rows that will be packed, or unpacked to: the hardware prefetcher misses widely
+ * strided rows. */
 ALWAYS_INLINE void ask_for_rows(const Real *rows, int64_t stride, int64_t count, int64_t columns)
 {
     for (int64_t i = 0; i < count; i++)
@@ -207,9 +209,9 @@ static inline void multiply_row(Real *row, Real factor, int64_t n)
         *at_vector(row + c) *= factor;
 }
 
-/* --------------------------------------------------------------------------------------- products */
+/* ------------------------------------------------------------------------------------- products */
 
-/* ROWS rows of C and some vectors (1 or 2, known when compiling) of its columns, in registers. */
+/* Register tiling: ROWS rows of C and 1 or 2 vectors (a compile-time constant) of its columns. */
 ALWAYS_INLINE void product_tile(int vectors, Real *c, const Real *a, int64_t a_row,
                                 int64_t a_column, const Real *b, int64_t inner, int64_t columns)
 {
@@ -226,7 +228,8 @@ ALWAYS_INLINE void product_tile(int vectors, Real *c, const Real *a, int64_t a_r
             *at_vector(c + r * columns + v * LANES) = tile[r][v];
 }
 
-/* C [rows, columns] <- C + A B, B [inner, columns]; element (r, k) of A at r a_row + k a_column. */
+/* C [rows, columns] <- C + A B, B [inner, columns]; element (r, k) of A is at r a_row + k
+ * a_column. */
 ALWAYS_INLINE void add_product(Real *c, const Real *a, int64_t a_row, int64_t a_column,
                                const Real *b, int64_t rows, int64_t inner, int64_t columns)
 {
