@@ -46,11 +46,10 @@
  * For keys masked by key_lengths, b_j counts as 0: they add nothing to the sums, and nothing is
  * contributed to their key and value. With offsets, each sequence is one as above.
  *
- * Other feature maps: relu, phi'(x) = 1 for x > 0, else 0; softplus, phi(x) = ln(1 + e^x), phi'(x)
- * = 1 / (1 + e^-x) = 1 - e^-phi(x); identity, phi'(x) = 1. Each phi' is a function of phi(x).
+ * Other feature maps: relu, phi'(x) = 1 for x > 0, else 0; softplus, phi(x) = ln(1 + e^x),
+ * phi'(x) = 1 / (1 + e^-x) = 1 - e^-phi(x); identity, phi'(x) = 1. Each phi' is known from phi(x).
  *
- * Saved for the backward pass: out, which is on the tape already, and den, one number per
- * position. */
+ * Saved for the backward pass: out, already on the tape, and den, one number per position. */
 #include "ops/attention/linear/causal.h"
 #include "ops/layout/indices.h"
 #include "ops/shared/internal.h"

@@ -24,8 +24,7 @@
 
 /* ---------------------------------------------------------------------------------- packed rows */
 
-/* Offset of the chunk's first row in a tensor with this row stride and `columns` elements per
- * head. */
+/* Offset of the chunk's first row, at this row stride with `columns` elements per head. */
 static int64_t place(const Chunk *c, int64_t stride, int64_t columns)
 {
     return c->row * stride + c->head * columns;
@@ -280,7 +279,7 @@ static void find_end(const Pass *pass, const Item *item)
                pass_chunk(pass, item, head).R.matrix, bytes);
 }
 
-/* Sums over single segments become prefix states and suffix states. */
+/* The sums over single segments become prefix states and suffix states. */
 static void add_up(const Pass *pass, const Item *item)
 {
     if (item->first_segment > 0)

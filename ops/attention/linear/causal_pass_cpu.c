@@ -55,8 +55,8 @@ static void choose_rows(Plan *p, AttentionForm form, int64_t chunk, int64_t long
 }
 
 /* The chunk-parallel form has enough segments to keep all threads busy to the end. The backward
- * pass of the other forms has segments of 64 D positions where the states at their boundaries, [D,
- * M], take less memory than dden of the whole sequence would. */
+ * pass of the other forms has segments of 64 D positions where the states at their boundaries,
+ * [D, M] each, take less memory than dden of the whole sequence. */
 static void choose_segments(Plan *p, AttentionForm form, int64_t heads, int64_t longest,
                             bool backward)
 {
@@ -125,8 +125,8 @@ void pass_run(const Pass *pass, void (*work)(const Pass *, const Item *))
     }
 }
 
-/* The item's memory: packed rows, 1 state per head (backward: 3), dden, workspace of
- * scan_by_products. */
+/* The item's memory: packed rows; one state per head, or three for the backward pass; dden; the
+ * workspace of scan_by_products. */
 static Chunk take_memory(const Pass *pass, const Item *item)
 {
     const Plan *p = &pass->plan;

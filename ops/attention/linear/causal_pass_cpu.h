@@ -30,7 +30,7 @@ typedef struct Pass {
     bool backward;
     Real *scratch; /* [threads, work] */
     Real *begins;  /* [borders, H, state]: prefix states S~ of segments, transposed for backward */
-    Real *ends;    /* [borders, H, state]: suffix states R~ */
+    Real *ends;    /* likewise their suffix states R~ */
 } Pass;
 
 /* A state, [D, M] or transposed [M, D], and its vector, [D]. */
@@ -41,9 +41,8 @@ typedef struct State {
 /* Neighbouring heads of a sequence, some of its segments, and the thread's memory for them. */
 typedef struct Item {
     int64_t sequence;
-    int64_t start, length,
-        keys;         /* the sequence's first position among all; positions; unmasked keys */
-    int64_t segments; /* the sequence's segments */
+    int64_t start, length, keys; /* of the sequence: first position, positions, unmasked keys, */
+    int64_t segments;            /* segments */
     int64_t first_segment, end_segment; /* the item's segments */
     int64_t first_head, end_head;
     Real *memory;

@@ -89,8 +89,8 @@ ALWAYS_INLINE void causal_tile(int vectors, Real *o, /* [ROWS, W], from the tile
             *at_vector(o + r * W + c * LANES) = tile[r][c];
 }
 
-/* o <- o + tril(X Y^T) W, UNIT positions i at a time: only their columns of Y X^T, weights[j, i] =
- * y_j.x_i, are ever stored. */
+/* o <- o + tril(X Y^T) W, UNIT positions i at a time: only their columns of Y X^T are ever stored,
+ * weights[j, i] = y_j.x_i. */
 ALWAYS_INLINE void add_causal_product(const Real *x, const Real *y, const Real *w, Real *o,
                                       int64_t count, int64_t Y, int64_t W, Real *memory)
 {

@@ -1,7 +1,6 @@
 /* The scan of causal linear attention over packed positions, in two implementations that agree up
- * to rounding: for each position i in turn  T <- T + y_i w_i^T,  o_i <- o_i + T^T x_i. Rows are
- * padded as in tiles_cpu.h, and so is the number of rows; the contents of rows from count on do not
- * matter. */
+ * to rounding: for each position i in turn  T <- T + y_i w_i^T,  o_i <- o_i + T^T x_i.
+ * Rows are padded as in tiles_cpu.h, and so is their number; rows from count on do not matter. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_CAUSAL_SCAN_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_CAUSAL_SCAN_CPU_H
 
@@ -9,8 +8,7 @@
 
 /* Cache lines to prefetch; in row i, line n is at first[n] + i step[n]. The hardware prefetcher
  * misses widely strided rows, and a core has few loads in flight: so lines are prefetched one by
- * one during computation. At most MOST_LINES per row are, so the ends of very long rows are not
- * prefetched. */
+ * one during computation, at most MOST_LINES per row. */
 enum { MOST_LINES = 64 };
 typedef struct Lines {
     int64_t count;

@@ -36,10 +36,10 @@ ALWAYS_INLINE Vector exp_vector(Vector x)
     return x;
 }
 #else
-/* e^x for x <= 0, as real_exp of ops/shared/math.h, but on one vector at a time during packing: e^x
- * = 2^k e^r with k the integer nearest to x / ln 2, and e^r = 1 + r + r^2 P(r). Adding shift leaves
- * k + 127, the exponent field of 2^k, in the lowest bits. Below -87 the result is 0, so that sums
- * hold no denormal values. NaN stays NaN. */
+/* e^x for x <= 0, as real_exp of ops/shared/math.h, but on one vector at a time during packing:
+ * e^x = 2^k e^r with k the integer nearest to x / ln 2, and e^r = 1 + r + r^2 P(r). Adding shift
+ * leaves k + 127, the exponent field of 2^k, in the lowest bits.
+ * Below -87 the result is 0, so that sums hold no denormal values. NaN stays NaN. */
 ALWAYS_INLINE Vector exp_vector(Vector x)
 {
     const float shift = 0x3p22f + 127;

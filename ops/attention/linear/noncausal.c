@@ -21,8 +21,7 @@
  *   Through the feature map, phi' = min(1, phi):
  *     dq_i <- da_i min(1, a_i)      dk_j <- db_j min(1, b_j)      and nothing <- to masked keys
  *
- * Saved for the backward pass: out, which is on the tape already, and den, one number per
- * position. */
+ * Saved for the backward pass: out, already on the tape, and den, one number per position. */
 #include "ops/attention/linear/noncausal.h"
 #include "ops/shared/internal.h"
 

@@ -57,8 +57,7 @@ static Head head_at(const LinearScan *scan, int64_t item, Real *memory)
     return h;
 }
 
-/* Offset of the row of query i, or of key j, at this row stride with `columns` elements per
- * head. */
+/* Offset of the row of query i, or key j, at this row stride with `columns` elements per head. */
 static int64_t query_row(const Head *h, int64_t i, int64_t stride, int64_t columns)
 {
     return (h->sequence * h->x->N + i) * stride + h->head * columns;

@@ -1,14 +1,12 @@
-/* Polynomial features of degree 2 (Katharopoulos et al. 2020, section 3.2.1), of rows x of D
- * elements
+/* Polynomial features of degree 2 (Katharopoulos et al. 2020, section 3.2.1), of rows x [D]
  *   out = [1, sqrt 2 x_i (every i), x_i^2 (every i), sqrt 2 x_i x_j (every i < j)]
  * so that for two rows q and k
  *   out(q).out(k) = 1 + 2 sum_i q_i k_i + sum_i (q_i k_i)^2 + 2 sum_{i<j} q_i k_i q_j k_j
  *                 = (1 + q.k)^2
- * exactly. This is never negative, and linear attention with these features is attention with this
- * kernel. Backward, g = dL/dout, with g_i, g_ii and g_ij = g_ji for the features sqrt 2 x_i, x_i^2
- * and sqrt 2 x_i x_j:
+ * exactly: never negative, and linear attention with these features is attention with this kernel.
+ * Backward, g = dL/dout; g_i, g_ii and g_ij = g_ji belong to sqrt 2 x_i, x_i^2 and sqrt 2 x_i x_j:
  *   dx_i <- sqrt 2 g_i + 2 g_ii x_i + sqrt 2 sum_{j != i} g_ij x_j
- * polynomial_features.h states the order of the pairs. */
+ * The order of the pairs: polynomial_features.h. */
 #include "ops/attention/linear/polynomial_features.h"
 #include "ops/shared/internal.h"
 

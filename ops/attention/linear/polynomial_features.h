@@ -1,5 +1,4 @@
-/* The order of the products of two elements in a row of polynomial features, and such a row on the
- * CPU. */
+/* The order of the products in a row of polynomial features, and such a row on the CPU. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_H
 
@@ -13,9 +12,9 @@
 
 #define SQRT_2 ((Real)1.4142135623730951)
 
-/* The products follow the 1 and the D linear features. They are ordered by cyclic distance d = 0,
- * ..., D / 2: product d D + i is x_i x_j, j = i + d mod D. At d = D / 2 this formula has every pair
- * twice, and only the first half is stored. */
+/* The products follow the 1 and the D linear features, by cyclic distance d = 0, ..., D / 2:
+ * product d D + i is x_i x_j, j = i + d mod D. At d = D / 2 this has every pair twice, and only the
+ * first half is stored. */
 MATH_FUNCTION int64_t polynomial_pairs(int64_t d, int64_t D)
 {
     return d > 0 && 2 * d == D ? d : D;

@@ -6,12 +6,12 @@
  * Orthogonal rows of w, each still normal by itself, do not change this expectation and reduce the
  * variance (section 2.3).
  *
- * Every feature is positive, and y - n = |w|^2 / 2 - |x - w|^2 / 2 is at most |w|^2 / 2, about D /
- * 2; e^x overflows a float above 88. The authors' code also subtracts the largest exponent, of queries
- * per row, of keys per sequence, as such a factor cancels in the quotient of attention. For
- * queries, op_softmax of y does so, and needs no n. Keys are better left alone: a maximum over
- * later positions would be part of a sequence's running sums, and a sequence could not be continued
- * from a state.
+ * Every feature is positive, and y - n = |w|^2 / 2 - |x - w|^2 / 2 is at most |w|^2 / 2, which is
+ * about D / 2; in float, e^x overflows for x > 88. The authors' code also subtracts the largest
+ * exponent, of queries per row, of keys per sequence: such a factor cancels in the quotient of
+ * attention. For queries, op_softmax of y does so, and needs no n. Keys are better left alone: a
+ * maximum over later positions would be in a sequence's running sums, which then could not be
+ * continued from a state.
  *
  * Backward, g = dL/dout, h = g out:
  *   dx_rd <- sum_f h_rf w_fd - (sum_f h_rf) x_rd      dw_fd <- sum_r h_rf x_rd

@@ -40,9 +40,8 @@ static inline void through_map(FeatureMap features, Real *dphi, const Real *phi_
 /* ------------------------------------------------------------------------ packing and unpacking */
 
 /* Packs rows [count, columns] at this stride into [count, padded], with the feature map applied.
- * ahead: also prefetches the next rows, as the hardware prefetcher misses widely strided rows.
- * There is time to prefetch one row during the mapping of another; all at once, they would be
- * waited for. */
+ * ahead: also prefetches the next `count` rows, as the hardware prefetcher misses widely strided
+ * rows; one per row that is mapped, because prefetching all at once would stall. */
 ALWAYS_INLINE void pack_columns(FeatureMap features, bool ahead, Real *to, const Real *from,
                                 int64_t stride, int64_t count, int64_t columns, int64_t padded)
 {
@@ -59,8 +58,7 @@ ALWAYS_INLINE void pack_columns(FeatureMap features, bool ahead, Real *to, const
     }
 }
 
-/* The usual sizes are compile-time constants: loops over so few vectors take longer than the
- * rows. */
+/* The usual sizes are compile-time constants: loops over few vectors cost more than the rows. */
 ALWAYS_INLINE void pack_rows(FeatureMap features, bool ahead, Real *to, const Real *from,
                              int64_t stride, int64_t count, int64_t columns, int64_t padded)
 {
@@ -143,8 +141,7 @@ static inline void unpack(Gradient to, const Real *from, int64_t stride, int64_t
     }
 }
 
-/* Prefetches rows that will be packed, or unpacked to: the hardware prefetcher misses widely
- * strided rows. */
+/* Prefetches widely strided rows, which will be packed, or unpacked to. */
 ALWAYS_INLINE void ask_for_rows(const Real *rows, int64_t stride, int64_t count, int64_t columns)
 {
     for (int64_t i = 0; i < count; i++)
@@ -228,8 +225,7 @@ ALWAYS_INLINE void product_tile(int vectors, Real *c, const Real *a, int64_t a_r
             *at_vector(c + r * columns + v * LANES) = tile[r][v];
 }
 
-/* C [rows, columns] <- C + A B, B [inner, columns]; element (r, k) of A is at r a_row + k
- * a_column. */
+/* C [rows, columns] <- C + A B, B [inner, columns]; A's (r, k) is at r a_row + k a_column. */
 ALWAYS_INLINE void add_product(Real *c, const Real *a, int64_t a_row, int64_t a_column,
                                const Real *b, int64_t rows, int64_t inner, int64_t columns)
 {
