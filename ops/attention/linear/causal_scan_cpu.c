@@ -1,6 +1,6 @@
 #include "ops/attention/linear/causal_scan_cpu.h"
 
-/* ---------------------------------------------------------------------------- position by position
+/* ------------------------------------------------------------------------- position by position
  * Register tiling: a tile of T stays in vector registers while the positions stream past it, so T
  * causes no memory traffic, and every instruction of the inner loop is a fused multiply-add. */
 

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The chunks of all heads form one line, head after head, and every block processes the same number of
- * consecutive chunks. */
+/* The chunks of all heads form one line, head after head, and every block processes the same number
+ * of consecutive chunks. */
 typedef struct ChunkPlan {
     int64_t per_block, blocks; /* chunks per block; blocks that have any */
     bool cuts_heads;           /* some head's chunks are in several blocks */
@@ -24,19 +24,19 @@ static inline ChunkPlan chunk_plan_of(int64_t heads, int64_t chunks, int64_t per
     return plan;
 }
 
-/* The fraction of the last wave's slots for blocks that are occupied; resident: the blocks that a GPU
- * runs at once. */
+/* The fraction of the last wave's slots for blocks that are occupied; resident: the blocks that a
+ * GPU runs at once. */
 static inline double last_wave(ChunkPlan plan, int64_t resident)
 {
     return (double)((plan.blocks - 1) % resident + 1) / (double)resident;
 }
 
-/* The plan for heads of this number of chunks each. Every block is resident at once and has the same
- * number of chunks, but for the last: the GPU is at least 60 % full until the end, unless a block has only
- * 1 or 2 chunks.
+/* The plan for heads of this number of chunks each. Every block is resident at once and has the
+ * same number of chunks, but for the last: the GPU is at least 60 % full until the end, unless a
+ * block has only 1 or 2 chunks.
  *
- * Whole heads need no sums of segments, which cost about a third of a scan: they are preferred where
- * that is less than what a worse balance costs. */
+ * Whole heads need no sums of segments, which cost about a third of a scan. They are preferred
+ * where a worse balance costs less. */
 static inline ChunkPlan plan_chunks(int64_t heads, int64_t chunks, int64_t resident)
 {
     const int64_t least = ceiling_of_quotient(heads * chunks, resident);
@@ -48,9 +48,9 @@ static inline ChunkPlan plan_chunks(int64_t heads, int64_t chunks, int64_t resid
     return balances ? whole : balanced;
 }
 
-/* For kernels whose blocks process whole segments: segments per head, at most chunks, and none empty,
- * where a segment of all heads takes this many blocks. The fewest that leave the last wave at least 60 %
- * full, if there are such. */
+/* For kernels whose blocks process whole segments: the number of segments per head, at most chunks,
+ * none empty, where a segment of all heads takes this many blocks. It is the smallest that leaves
+ * the last wave at least 60 % full, if there is one. */
 static inline int64_t plan_segments(int64_t blocks, int64_t chunks, int64_t resident)
 {
     const int64_t most_waves = 8;

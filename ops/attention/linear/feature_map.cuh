@@ -1,4 +1,4 @@
-/* Feature maps of linear attention that take a number at a time. */
+/* The elementwise feature maps of linear attention. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CUH
 
@@ -6,9 +6,9 @@
 #include "ops/ops.h"
 #include "tensor/kernel.cuh"
 
-/* exp(x) for a result that is stored as T. Built with FAST_EXP=yes, a result that is rounded to bf16
- * comes from the hardware's ex2.approx: its error is a few ulp of float, far below bf16's, and results
- * below 2^-126 are 0. */
+/* exp(x) for a result that is stored as T. With FAST_EXP=yes, a result that is rounded to bf16
+ * comes from the hardware's ex2.approx: its error is a few ulp of float, far below bf16's, and
+ * results below 2^-126 are 0. */
 template <typename T> __device__ static inline Real exp_for(Real x)
 {
 #if defined TAPEGRAD_FAST_EXP && !defined TAPEGRAD_CUDA_ON_HOST
@@ -21,8 +21,8 @@ template <typename T> __device__ static inline Real exp_for(Real x)
     return exp(x);
 }
 
-/* The feature map of linear attention, phi(x), and its derivative phi'(x). The threads of a warp hold x
- * of both signs: one exponential for all takes less time than a branch. */
+/* The feature map phi(x), and phi_slope, its derivative phi'(x). The threads of a warp hold x of
+ * both signs: one exponential for all takes less time than a divergent branch. */
 template <typename T = Real> __device__ static inline Real phi(FeatureMap map, Real x)
 {
     switch (map) {
@@ -53,8 +53,8 @@ __device__ static inline Real phi_slope(FeatureMap map, Real x)
     }
 }
 
-/* Each x becomes phi(x), to be stored as T: one branch per COUNT values. SOFTPLUS: the map may be that,
- * which takes many instructions. */
+/* Each x becomes phi(x), to be stored as T, with one branch per COUNT values. Without SOFTPLUS the
+ * map is known to be another one: softplus takes many instructions. */
 template <int COUNT, typename T, bool SOFTPLUS>
 __device__ static inline void map_values(FeatureMap map, Real *x)
 {
@@ -72,7 +72,7 @@ __device__ static inline void map_values(FeatureMap map, Real *x)
             x[i] = phi(FEATURES_SOFTPLUS, x[i]);
 }
 
-/* Each phi(x) becomes phi'(x): elu'(x) = min(1, elu(x) + 1), softplus'(x) = 1 - exp(-softplus(x)). */
+/* Each phi(x) becomes phi'(x): elu'(x) = min(1, elu(x) + 1), softplus'(x) = 1 - e^-softplus(x). */
 template <int COUNT> __device__ static inline void derivatives_from_values(FeatureMap map, Real *y)
 {
     if (map == FEATURES_ELU_PLUS_ONE)

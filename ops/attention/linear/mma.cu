@@ -21,7 +21,7 @@
         }                                                                                          \
     } while (0)
 
-/* --------------------------------------------------------------------------------------- the plan */
+/* ------------------------------------------------------------------------------------- the plan */
 
 static int device_attribute(cudaDeviceAttr attribute)
 {
@@ -31,7 +31,7 @@ static int device_attribute(cudaDeviceAttr attribute)
     return value;
 }
 
-/* Allows a kernel its shared memory, and the blocks of a multiprocessor all that there is. */
+/* Allows a kernel this shared memory per block, and the maximum carveout of the multiprocessor. */
 template <typename... P> static void allow_shared_memory(void (*kernel)(P...), int bytes)
 {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
@@ -85,7 +85,7 @@ template <typename T, int SIZE> static ChunkPlan plan_of(const LinearScan *s, bo
                : plan;
 }
 
-/* Elements of an array of sums; without cut heads there are none. */
+/* Elements of an array of sums: none if no head is cut. */
 template <typename T, int SIZE> static int64_t sums_size(const LinearScan *s, const ChunkPlan &plan)
 {
     return plan.cuts_heads ? (plan.blocks + s->x.B * s->x.H) * Mma<T, SIZE>::SLOT : 0;
@@ -117,7 +117,7 @@ int64_t causal_mma_scratch(const LinearScan *s, bool backward)
     return count;
 }
 
-/* ---------------------------------------------------------------------------------- the arguments */
+/* -------------------------------------------------------------------------------- the arguments */
 
 template <typename T>
 static Argument<T> argument_of(const Real *data, int64_t stride, int64_t columns, FeatureMap map)
@@ -168,7 +168,7 @@ static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Rea
     return c;
 }
 
-/* ------------------------------------------------------------------------------------- the passes */
+/* ----------------------------------------------------------------------------------- the passes */
 
 /* launch: LAUNCH or LAUNCH_DEPENDENT */
 #define LAUNCH_MMA(launch, kernel, blocks, K, bytes, ...)                                          \
@@ -253,7 +253,7 @@ void causal_mma_backward(const LinearScanGradient &d, const Real *dout, const Re
     BY_TYPE_AND_SIZE(s, (backward<T, SIZE>(d, dout, dfinal_state, out, den, scratch, s)));
 }
 
-#else /* tensor cores multiply no doubles of ours */
+#else /* the tensor-core kernels have no double-precision build */
 
 bool causal_mma_fits(const LinearScan *)
 {

@@ -1,33 +1,35 @@
 /* Causal linear attention on tensor cores: the parts that its kernels share.
  *
- * In the notation of causal.c, with a = phi(q), b = phi(k) and, backward,
- * dnum = dout / den, dden = -dnum.out, the kernels process a head in chunks of 64 positions. A, B, V and
- * dNum hold a chunk's rows. S and z are the sums of b v^T and b over earlier chunks; R and r are the sums
- * of a dnum^T and a dden over later chunks. tril keeps columns up to the diagonal, triu columns from the
- * diagonal on:
+ * In the notation of causal.c, with a = phi(q), b = phi(k) and, backward, dnum = dout / den and
+ * dden = -dnum.out, the kernels process a head in chunks of 64 positions. A, B, V and dNum hold a
+ * chunk's rows. S and z are the sums of b v^T and b over earlier chunks; R and r are the
+ * sums of a dnum^T and a dden over later chunks. tril keeps columns up to the diagonal, triu
+ * columns from the diagonal on:
  *
- *     Num  =                A S   + tril(A B^T) V                       S += B^T V     z += B^T 1
+ *     Num  =                A S   + tril(A B^T) V                     S += B^T V     z += B^T 1
  *     dA   = dden z^T + dNum S^T  + tril(dNum V^T + dden 1^T) B
  *     dB   =    1 r^T +    V R^T  + triu(V dNum^T + 1 dden^T) A
- *     dV   =                B R   + triu(B A^T) dNum                    R += A^T dNum  r += A^T dden
+ *     dV   =                B R   + triu(B A^T) dNum                  R += A^T dNum  r += A^T dden
  *
- * Every line is one scan (Katharopoulos et al. 2020, equations 9 to 15, in the chunks of Buckman and
- * Gelada 2024): scan_rows of mma_scan.cuh, with the roles permuted.
+ * Every line is one scan (Katharopoulos et al. 2020, equations 9 to 15, in the chunks of Buckman
+ * and Gelada 2024): scan_rows of mma_scan.cuh, with the roles permuted.
  *
  * Three kernels process the chunks: forward and query_gradient from the first to the last, with S,
- * key_value_gradients from the last to the first, with R. A single backward sweep would have to count S
- * or R down by subtraction; then the rounding error of one large term, as of dnum at a small den, stays
- * in the sum when the term has left it, and swamps the gradients of all chunks that follow.
+ * key_value_gradients from the last to the first, with R. A single backward sweep would have to
+ * count S or R down by subtraction; then the rounding error of one large term, as of dnum at a
+ * small den, stays in the sum when the term has left it, and swamps the gradients of all chunks
+ * that follow.
  *
- * The chunks of all heads form one line, and every block processes the same number of consecutive chunks
- * (ops/attention/linear/chunk_plan.h). The part of a head in one block is a segment. Where heads are cut, a segment begins
- * with the sums of the segments before it (S, z) or after it (R, r): sum_segments computes each
- * segment's own B^T V and B^T 1, query_gradient its A^T dNum and A^T dden.
+ * The chunks of all heads form one line, and every block processes the same number of consecutive
+ * chunks (ops/attention/linear/chunk_plan.h). The part of a head in one block is a segment. Where
+ * heads are cut, a segment starts from the sums of the segments before it (S and z) or after it (R
+ * and r): sum_segments computes each segment's B^T V and B^T 1, query_gradient its A^T dNum and
+ * A^T dden.
  *
- * S and R stay in registers in float. The sums of one chunk are computed from zero and then added in
- * float, because tensor cores round every sum towards zero: over a long sequence that would be a bias.
- * Where tensors store Real, an operand is two of bf16, the nearest (hi) and the rest (lo), and a product
- * is hi hi + hi lo + lo hi, with a relative error of about 1e-5. */
+ * S and R stay in registers in float. The sums of one chunk are computed from zero and then added
+ * in float, because tensor cores round every sum towards zero: over a long sequence that is a bias.
+ * Where tensors store Real, an operand is two of bf16, the nearest (hi) and the rest (lo), and a
+ * product is hi hi + hi lo + lo hi, with a relative error of about 1e-5. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_CUH
 
@@ -35,7 +37,7 @@
 #include "ops/attention/shared/mma_operands.cuh"
 #include "tensor/copy.cuh"
 
-/* ------------------------------------------------------------------------------------- arguments */
+/* ------------------------------------------------------------------------------------ arguments */
 
 /* KEY and VALUE come first: sum_segments reads these two, the forward pass the first three. */
 enum { KEY, VALUE, QUERY, DOUT, ARGUMENTS };
@@ -79,9 +81,9 @@ template <typename T> struct CausalMma {
     Gradient final_state, dinitial_state;     /* likewise */
 };
 
-/* -------------------------------------------------------------------------------------- segments */
+/* ------------------------------------------------------------------------------------- segments */
 
-/* A part of a head, in positions of its sequence; row is the sequence's first row in the tensors. */
+/* A part of a head, in positions of its sequence; row: the sequence's first row in the tensors. */
 struct Segment {
     int64_t head, row, positions, keys, first, end;
     int64_t slot, first_slot, last_slot; /* of this segment's sums, and of the head's */
@@ -90,8 +92,8 @@ struct Segment {
     bool is_last; /* of its sequence */
 };
 
-/* The segments of a head have consecutive slots, one per block. Adding the head keeps the slots of two
- * heads in one block apart. */
+/* The segments of a head have consecutive slots, one per block. Adding the head keeps the slots of
+ * two heads in one block apart. */
 __host__ __device__ static inline int64_t slot_of(int64_t block, int64_t head)
 {
     return block + head;
@@ -119,8 +121,8 @@ __device__ static inline Segment segment_at(const CausalMma<T> &c, int64_t block
     return s;
 }
 
-/* A chunk of a segment: its first row in the tensors, its number of rows, and of rows that key_lengths
- * does not mask. */
+/* A chunk of a segment: its first row in the tensors, its number of rows, and how many of them
+ * key_lengths leaves unmasked. */
 struct Chunk {
     int64_t row;
     int h, rows, keys;
@@ -144,9 +146,10 @@ template <typename X> __device__ static inline int64_t chunk_offset(const X &x, 
     return chunk.row * x.stride + chunk.h * x.columns;
 }
 
-/* ----------------------------------------------------------------------------------------- sizes
- * Heads of D and M columns are padded with zeros to SIZE = 32, 64 or 128. Four warps each own 16 rows
- * of a chunk and all columns of the results; at 128, eight warps own 16 rows and half the columns. */
+/* ---------------------------------------------------------------------------------------- sizes
+ * Heads of D and M columns are padded with zeros to SIZE = 32, 64 or 128. Four warps each own 16
+ * rows of a chunk and all columns of the results; at 128, eight warps own 16 rows and half the
+ * columns. */
 template <typename T, int SIZE> struct Mma {
     enum {
         PARTS = sizeof(T) == sizeof(Bfloat16) ? 1 : 2, /* hi, or hi and lo */
@@ -223,7 +226,7 @@ template <typename T, int SIZE, int MATRICES, bool HAS_STATE> struct MmaMemory {
     }
 };
 
-/* The first of the warp's 16 rows, as a tile's number and as a row; its first column. */
+/* The index of the warp's tile of 16 rows; its first column. */
 __device__ static inline int row_tile(void)
 {
     return (int)threadIdx.x / WARP % 4;

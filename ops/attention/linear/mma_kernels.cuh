@@ -5,7 +5,7 @@
 #include "ops/attention/linear/mma_rows.cuh"
 #include "ops/attention/linear/mma_scan.cuh"
 
-/* ------------------------------------------------------------------------------ a chunk's operands
+/* --------------------------------------------------------------------------- a chunk's operands
  * A kernel uses the first COUNT arguments. */
 
 /* Starts copying a chunk's rows. */
@@ -45,7 +45,7 @@ __device__ static inline void start_next_chunk(const M &m, const CausalMma<T> &c
             prefetch_rows<SIZE>(c.argument[i], next);
 }
 
-/* At the end of a chunk: all warps are done with its operands, and the next chunk has been copied. */
+/* At the end of a chunk: all warps are done with its operands; the next chunk has been copied. */
 template <typename T, int SIZE, int COUNT, typename M>
 __device__ static inline void receive_next_chunk(const M &m, const CausalMma<T> &c, bool more,
                                                  const Chunk &next)
@@ -59,7 +59,7 @@ __device__ static inline void receive_next_chunk(const M &m, const CausalMma<T> 
     __syncthreads();
 }
 
-/* At a segment's begin, whose first chunk begins at this position */
+/* At the start of a segment, whose first chunk begins at this position */
 template <typename T, int SIZE, int COUNT, typename M>
 __device__ static inline void receive_first_chunk(const M &m, const CausalMma<T> &c,
                                                   const Segment &s, int64_t start)
@@ -82,9 +82,9 @@ __device__ static inline void for_each_segment(const CausalMma<T> &c, Process pr
     }
 }
 
-/* ------------------------------------------------------------------------------- sums of segments */
+/* ----------------------------------------------------------------------------- sums of segments */
 
-/* What each segment adds to S and z; nobody needs that of a head's last segment. */
+/* The sums of each segment's S and z; that of a head's last segment is not needed. */
 template <typename T, int SIZE>
 __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
                                   (MmaMemory<T, SIZE, 2, false>::BLOCKS))
@@ -140,7 +140,7 @@ __global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, Sum sum,
     }
 }
 
-/* ---------------------------------------------------------------------------------------- forward */
+/* -------------------------------------------------------------------------------------- forward */
 
 /* den of the warp's rows from the lanes' shares, and out = num / den */
 template <typename T, int SIZE>
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
     });
 }
 
-/* -------------------------------------------------------------------------------------- gradients */
+/* ------------------------------------------------------------------------------------ gradients */
 
 /* o *= phi'(x), from the operand phi(x) */
 template <typename T, int SIZE>

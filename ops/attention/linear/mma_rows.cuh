@@ -7,8 +7,8 @@
 
 /* ------------------------------------------------------------------------------------ arguments
  * A thread copies, and maps, 8 columns of every ROWS_APART-th row, so that the 8 lanes that access
- * shared memory at once use all banks: neighbouring lanes take neighbouring columns, and where 4 lanes
- * fill a row the next 4 take the row 4 below. */
+ * shared memory at once use all banks: neighbouring lanes take neighbouring columns, and where 4
+ * lanes fill a row the next 4 take the row 4 below. */
 template <typename T, int SIZE> struct Pieces {
     enum {
         PER_ROW = SIZE / 8,
@@ -27,8 +27,8 @@ template <typename T, int SIZE> struct Pieces {
     }
 };
 
-/* Starts copying an argument's rows of a chunk; invalid rows and columns become zeros. A copy of zero
- * bytes also has an address inside the tensor. */
+/* Starts copying an argument's rows of a chunk; invalid rows and columns become zeros. A copy of
+ * zero bytes also has an address inside the tensor. */
 template <int SIZE, typename T>
 __device__ static inline void copy_rows(const typename Mma<T, SIZE>::Operand &raw,
                                         const Argument<T> &x, const Chunk &chunk)
@@ -111,8 +111,8 @@ __device__ static inline void store_eight(Bfloat16 *to, int apart, const Real *x
         *(uint4 *)(to + p * apart) = make_uint4(pairs[p][0], pairs[p][1], pairs[p][2], pairs[p][3]);
 }
 
-/* COUNT pieces of an operand from their raw rows: phi(x), or x / den; unless FULL masked, after the map,
- * because phi(0) may be 1. */
+/* COUNT pieces of an operand from their raw rows: phi(x), or x / den. Unless FULL, invalid elements
+ * are zeroed after the map, because phi(0) may be 1. */
 template <bool FULL, int COUNT, int SIZE, typename T>
 __device__ static inline void map_pieces(const typename Mma<T, SIZE>::Operand &to,
                                          const typename Mma<T, SIZE>::Operand &raw,
@@ -146,8 +146,8 @@ __device__ static inline void map_pieces(const typename Mma<T, SIZE>::Operand &t
     }
 }
 
-/* An operand from its raw rows: all pieces at once in the common case, where the chunk is full and the
- * map takes few instructions. */
+/* An operand from its raw rows: all pieces at once in the common case, where the chunk is full and
+ * the map takes few instructions. */
 template <int SIZE, typename T>
 __device__ static inline void map_rows(const typename Mma<T, SIZE>::Operand &to,
                                        const typename Mma<T, SIZE>::Operand &raw,
@@ -173,7 +173,7 @@ __device__ static inline void map_rows(const typename Mma<T, SIZE>::Operand &to,
             map_pieces<false, 1, SIZE>(to, raw, x, i, valid, den);
 }
 
-/* --------------------------------------------------------------------------------------- results */
+/* -------------------------------------------------------------------------------------- results */
 
 __device__ static inline float2 load_pair(const float *from)
 {
@@ -193,7 +193,7 @@ __device__ static inline void store_pair(Bfloat16 *to, float first, float second
     *(uint32_t *)to = pack_bf16(first, second);
 }
 
-/* Contributes the warp's rows of o to a result; with accumulate all loads come before the first store. */
+/* Contributes the warp's rows of o; to accumulate, all loads precede the first store. */
 template <int SIZE, typename T>
 __device__ static inline void contribute_rows(const Result<T> &r, const Chunk &chunk, float (*o)[4])
 {

@@ -4,7 +4,7 @@
 
 #include "ops/attention/linear/mma.cuh"
 
-/* ---------------------------------------------------------------------------------------- states
+/* --------------------------------------------------------------------------------------- states
  * A warp's tiles of S, or R, and the lane's columns of z, or r: 16 columns per warp, of which every
  * lane with the same lane % 4 holds the same four. */
 template <typename T, int SIZE> struct MmaState {
@@ -215,7 +215,7 @@ __device__ static inline void update_vector(MmaState<T, SIZE> *state,
             state->vector[half][e] += sums[half][e] + sums[half][e + 2];
 }
 
-/* ---------------------------------------------------------------------------------------- a scan */
+/* --------------------------------------------------------------------------------------- a scan */
 
 /* TRIL keeps tiles of scores up to the warp's own, TRIU keeps them from it on. */
 enum Triangle { TRIL, TRIU };
@@ -235,8 +235,8 @@ template <Triangle TRIANGLE> __device__ static inline void mask_diagonal(float (
     }
 }
 
-/* den of the warp's rows, as a tile [16, 8] whose columns are to be added up: a.z by z's parts, and the
- * rows' sums of tril(A B^T) as it is rounded for the product, so that num and den agree. */
+/* den of the warp's rows, as a tile [16, 8] whose columns remain to be added up: a.z by z's parts,
+ * and the row sums of tril(A B^T), rounded as in the product, so that num and den agree. */
 template <int PARTS>
 __device__ static inline void add_den(float *den, const Fragment<PARTS> &rows, uint32_t left,
                                       uint32_t right)
@@ -247,8 +247,8 @@ __device__ static inline void add_den(float *den, const Fragment<PARTS> &rows, u
         mma_bf16(den, rows.at[p], column);
 }
 
-/* A warp's rows of a scan: o += X State + tri(X Y^T + scores) W, with State^T if TRANSPOSED. den, unless
- * NULL: as add_den says. */
+/* A warp's rows of a scan: o += X State + tri(X Y^T + scores) W, with State^T if TRANSPOSED. den,
+ * unless NULL: as add_den says. */
 template <typename T, int SIZE, Triangle TRIANGLE, bool TRANSPOSED>
 __device__ static inline void scan_rows(float (*o)[4], float (*scores)[4], float *den,
                                         const Bfloat16 *vector_parts,

@@ -5,23 +5,23 @@
  *
  *              x     y     w     alpha   beta
  *     num      a     b     v                     and den_i = sum_j x_i.y_j + eps
- *     da       ghat  v     b     delta   1
- *     db       v     ghat  a     1       delta   positions last to first
- *     dv       b     a     ghat                  positions last to first
+ *     da       dnum  v     b     dden    1
+ *     db       v     dnum  a     1       dden    scan_reverse, over j >= i
+ *     dv       b     a     dnum                  scan_reverse
  *
- * A chunk of 64 positions, X, Y and W with a row a position, takes products of matrices:
+ * A chunk of 64 positions, with one row of X, Y and W per position, takes matrix products:
  *     O = X T + alpha e^T + tril(X Y^T + alpha beta^T) W            T = sum of y_j w_j^T,
  *     den = X z + the sums of the rows of tril(X Y^T) + eps         e = sum of beta_j w_j,
  *     T += Y^T W     e += W^T beta     z += Y^T 1                   z = sum of y_j over earlier j
- * Without the mask T, e and z are those of all positions, and there is no tril. The sums begin with
- * a state from before the sequence, if there is one: S~ for num and da, dL/dS~_N for db and dv.
+ * Without the causal mask T, e and z are sums over all positions, and there is no tril. The sums
+ * start from an initial state, if there is one: S~_0 for num and da, dL/dS~_N for db and dv.
  *
- * A head's positions are cut into segments, one or, where heads are too few to fill a GPU, several.
- * Then a first launch (sum_segments) finds what each adds to T, e and z, and the block of a segment
- * begins with the sum of those before it; where adding these up in every block would take longer
- * than a launch does, add_up_segments does it. The segments depend on the sizes alone: results
- * repeat bit for bit. Sequences that lie end to end are cut as if each were as long as all; blocks
- * past a sequence's end find nothing to do.
+ * A head's positions are cut into segments: one, or several where heads are too few to fill a GPU.
+ * Then a first launch, sum_segments, computes how much each adds to T, e and z, and the block of a
+ * segment starts from the sum of those before it; where adding these up in every block would take
+ * longer than a launch, add_up_segments computes prefix sums. The segments depend on the sizes
+ * alone, so results are bitwise repeatable. With offsets, every sequence is cut as if it had all
+ * positions; blocks past a sequence's end have no work.
  *
  * Two kinds of kernels compute these sums: scan_tiles.cuh in tiles, scan_recurrent.cuh
  * position by position. mma.cuh has the causal scans on tensor cores. */
@@ -32,54 +32,55 @@
 
 enum { SCANS = 3 };
 
+/* The role of dden, which this code calls delta. */
 typedef enum ScanDelta {
     NO_DELTA,
-    DELTA_OF_X, /* alpha = delta, beta = 1 */
-    DELTA_OF_Y, /* alpha = 1, beta = delta */
+    DELTA_OF_X, /* alpha = dden, beta = 1 */
+    DELTA_OF_Y, /* alpha = 1, beta = dden */
 } ScanDelta;
 
 template <typename T> struct Scan {
     Rows<T> x, y, w;
-    bool last_to_first;
+    bool last_to_first; /* scan_reverse */
     ScanDelta delta;
-    int64_t states;         /* where the states of its segments begin */
-    bool transposed_states; /* the scan that they are of has y and w exchanged */
-    GradientRows<T> o;      /* data is NULL where the sums alone are wanted */
-    Rows<T> map;          /* o contributes through the map's derivative here, unless data is NULL */
-    const Real *begin;    /* [B, H, D, M + 1]: T, and z or e, at the begin, or NULL: 0 */
-    Gradient end;         /* [B, H, D, M + 1]: where they go at the end, unless data is NULL */
-    bool transposed_ends; /* T of begin and end is [M, D] here */
+    int64_t states;         /* offset of the states of its segments */
+    bool transposed_states; /* they are those of a scan with y and w exchanged */
+    GradientRows<T> o;      /* data is NULL where only the sums are needed */
+    Rows<T> map;            /* o is multiplied by phi' of these, unless data is NULL */
+    const Real *begin;      /* [B, H, D, M + 1]: the initial T, and z or e; NULL: 0 */
+    Gradient end;         /* [B, H, D, M + 1]: destination of the final ones, unless data is NULL */
+    bool transposed_ends; /* begin and end hold T^T */
 };
 
-/* A launch's scans, and how they are cut. */
+/* The scans of one launch, and how they are cut. */
 template <typename T> struct Scans {
     Scan<T> scan[SCANS];
     int count;
     int64_t B, H;
     const int32_t *offsets;       /* [B + 1] or NULL, as in ops/attention/shared/arguments.h */
-    int64_t column_tiles;         /* of o, at most; */
-    int64_t segments, x_segments; /* of y and w; of x, which are the same when causal */
-    int64_t states_a_head;        /* segments whose sums are found */
-    bool added_up;                /* states are the sums up to their segment */
-    bool quadratic;               /* every chunk of x sees every chunk of y, without T */
-    bool great;                   /* T does not fit into shared memory, */
-    int state_rows;               /* which has room for so many of its rows */
+    int64_t column_tiles;         /* of o, at most */
+    int64_t segments, x_segments; /* of y and w; of x: the same ones when causal */
+    int64_t states_a_head;        /* segments per head whose sums are computed */
+    bool added_up;                /* states are prefix sums */
+    bool quadratic;               /* chunks of x are multiplied with chunks of y, without T */
+    bool great;                   /* the state exceeds shared memory */
+    int state_rows;               /* rows of T in shared memory */
     int64_t state_size;
-    Real *states;      /* [scans, B, H, states_a_head, state_size]: T, filled up, then z or e */
-    const Real *delta; /* [B, N, H] */
-    Real *den;         /* [B, N, H]: forward, a result */
+    Real *states;      /* [scans, B, H, states_a_head, state_size]: T, padded, then z or e */
+    const Real *delta; /* [B, N, H]: dden */
+    Real *den;         /* [B, N, H]: written by the forward pass */
     Real eps;
 };
 
-/* ----------------------------------------------------------------------------------------- places */
+/* -------------------------------------------------------------------------- segments and chunks */
 
-/* A segment of a head in positions of the scan's order, from first to end; the head's own positions
- * begin at `begin` of sequence b. */
+/* A segment of a head: positions [first, end) in scan order. The head's own positions begin at
+ * `begin` of sequence b. */
 struct Segment {
     int64_t b, h, H, head, index, begin, positions, first, end;
 };
 
-/* most_positions: of a sequence. */
+/* most_positions: the maximum length of a sequence. */
 template <typename T>
 __device__ static inline Segment segment_at(const Scans<T> &all, int64_t head, int64_t index,
                                             int64_t segments, int64_t most_positions)
@@ -97,7 +98,7 @@ __device__ static inline Segment segment_at(const Scans<T> &all, int64_t head, i
     return s;
 }
 
-/* The segment's chunk that begins at this position, without the positions from limit on. */
+/* The segment's chunk that begins at this position and ends before limit. */
 template <typename T>
 __device__ static inline Span chunk_at(const Segment &s, const Scan<T> &scan, int64_t start,
                                        int64_t limit)
@@ -109,7 +110,7 @@ __device__ static inline Span chunk_at(const Segment &s, const Scan<T> &scan, in
     return { s.b, s.h, s.H, s.begin + start, 1, count };
 }
 
-/* The segment's end, or that of the positions whose y or w counts. */
+/* The segment's end, or the end of its unmasked y or w if that comes first. */
 template <typename T>
 __device__ static inline int64_t sums_end(const Segment &s, const Scan<T> &scan)
 {
@@ -117,7 +118,7 @@ __device__ static inline int64_t sums_end(const Segment &s, const Scan<T> &scan)
     return lengths && lengths[s.b] < s.end ? lengths[s.b] : s.end;
 }
 
-/* alpha or beta of a span, where it is not 0 */
+/* alpha (here: DELTA_OF_X) or beta (DELTA_OF_Y) of a span: dden, 1, or 0 without dden. */
 template <typename T>
 __device__ static inline void load_factors(Real *to, const Scans<T> &all, const Scan<T> &scan,
                                            ScanDelta here, const Span &span, int64_t positions)
@@ -128,10 +129,10 @@ __device__ static inline void load_factors(Real *to, const Scans<T> &all, const 
         to[threadIdx.x] = scan.delta == NO_DELTA ? (Real)0 : (Real)1;
 }
 
-/* ----------------------------------------------------------------------------------------- states */
+/* --------------------------------------------------------------------------------------- states */
 
-/* Where a number of T is in begin or end, or, at column w.columns or, transposed, row y.columns, one
- * of z or e. */
+/* Index in begin or end of an element of T, or, at column w.columns or, transposed, row y.columns,
+ * of an element of z or e. */
 template <typename T>
 __device__ static inline int64_t end_index(const Scan<T> &scan, int64_t head, int64_t row,
                                            int64_t column)
@@ -150,7 +151,7 @@ __device__ static inline Real begin_number(const Scan<T> &scan, int64_t head, in
     return scan.begin && inside ? scan.begin[end_index(scan, head, row, column)] : (Real)0;
 }
 
-/* The i-th number of z, which has y's columns, or e, which has w's. */
+/* Element i of the initial z, which has y's columns, or e, which has w's. */
 template <typename T, bool FORWARD>
 __device__ static inline Real begin_extra(const Scan<T> &scan, int64_t head, int64_t i)
 {
@@ -161,13 +162,13 @@ __device__ static inline Real begin_extra(const Scan<T> &scan, int64_t head, int
                               : end_index(scan, head, scan.y.columns, i)];
 }
 
-/* The sums of a head's segments from one on. */
+/* The sums of `count` consecutive segments of a head. */
 struct States {
     const Real *first;
     int64_t count, size;
 };
 
-/* Of those before segment end. */
+/* Their total is the sum of the segments before segment `end`. */
 template <typename T>
 __device__ static inline States states_before(const Scans<T> &all, const Scan<T> &scan,
                                               int64_t head, int64_t end)
@@ -186,8 +187,8 @@ __device__ static inline Real sum_states(const States &states, int64_t at)
     return sum;
 }
 
-/* A number of T, of z or e, at the begin and in the states; SIZE is that of the kernel that found
- * the states. */
+/* An element of T, or of z or e: the initial one plus the states. SIZE is that of the kernel that
+ * computed the states. */
 template <int SIZE, typename T>
 __device__ static inline Real state_number(const Scan<T> &scan, int64_t head, const States &states,
                                            int64_t row, int64_t column)
@@ -208,7 +209,7 @@ __device__ static inline Real state_extra(const Scan<T> &scan, int64_t head, con
     return scan.transposed_states ? begin : begin + sum_states(states, y_columns * w_columns + i);
 }
 
-/* states [heads, count, size]: to each are added those of the same head before it */
+/* states [heads, count, size] become prefix sums over each head's segments. */
 template <typename Number>
 __global__ void add_up_segments(Number *states, int64_t heads, int64_t count, int64_t size)
 {
@@ -222,7 +223,7 @@ __global__ void add_up_segments(Number *states, int64_t heads, int64_t count, in
     }
 }
 
-/* The end of a scan, from its begin and the sums of all segments */
+/* The final state of a scan, from its initial state and the sums of all segments */
 template <typename T, int SIZE, bool FORWARD>
 __global__ void end_states(const __grid_constant__ Scans<T> all)
 {

@@ -1,10 +1,10 @@
-/* The scan of scan.cuh position by position, for a few positions, as when text is generated:
+/* The recurrent form (walk_heads) of the scan of scan.cuh, for a few positions, as in decoding:
  *     T_i = T_{i-1} + y_i w_i^T      o_i = T_i^T x_i
- * where alpha and beta are one more element of x and y, and T's row for it is e; forward
+ * where alpha and beta are one more element of x and y, and e is T's row for it; forward
  *     z_i = z_{i-1} + y_i            den_i = x_i.z_i + eps
  *
- * A block takes WALK_COLUMNS columns of w, o and T, which is in shared memory, of a head; its warps
- * share the rows of T, a lane is a column. */
+ * A block processes WALK_COLUMNS columns of w, o and T of one head, with T in shared memory. Its
+ * warps share the rows of T, with one lane per column. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_RECURRENT_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_RECURRENT_CUH
 
@@ -13,15 +13,15 @@
 enum {
     WALK_COLUMNS = WARP,
     WALK_WARPS = TILE_THREADS / WARP,
-    MOST_WALK_MEMORY = MOST_SHARED / (int)sizeof(Real), /* numbers: greater heads are not walked */
+    MOST_WALK_MEMORY = MOST_SHARED / (int)sizeof(Real), /* elements: limit of this form */
 };
 
 struct WalkMemory {
     Real *state; /* [rows, WALK_COLUMNS] */
     Real *x, *y; /* [rows] */
     Real *z;     /* [rows], forward */
-    Real *parts; /* [WALK_WARPS, WALK_COLUMNS]: each warp's share of o */
-    Real *dens;  /* [WALK_WARPS] */
+    Real *parts; /* [WALK_WARPS, WALK_COLUMNS]: partial sums of o */
+    Real *dens;  /* [WALK_WARPS]: partial sums of den */
 };
 
 __device__ static inline WalkMemory walk_memory(Real *memory, int rows)
@@ -41,7 +41,7 @@ static int64_t walk_memory_size(int64_t rows)
     return rows * (WALK_COLUMNS + 3) + WALK_WARPS * (WALK_COLUMNS + 1);
 }
 
-/* An element of the one row of the span. */
+/* An element of the span's only row, mapped and divided; 0 if masked. */
 template <typename T>
 __device__ static inline Real number_at(const Rows<T> &rows, const Span &span, int64_t column)
 {
@@ -68,7 +68,7 @@ __device__ static inline void load_position(const Scans<T> &all, const Scan<T> &
     }
 }
 
-/* T takes the position in; parts of o */
+/* T += y w^T, and each warp's partial sum of o */
 __device__ static inline void step(const WalkMemory &m, int rows, Real w)
 {
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -81,7 +81,7 @@ __device__ static inline void step(const WalkMemory &m, int rows, Real w)
     m.parts[warp * WALK_COLUMNS + lane] = sum;
 }
 
-/* The same for z and den */
+/* z += y, and each warp's partial sum of den */
 __device__ static inline void step_z(const WalkMemory &m, int rows)
 {
     Real den = 0;
@@ -94,7 +94,7 @@ __device__ static inline void step_z(const WalkMemory &m, int rows)
         m.dens[threadIdx.x / WARP] = den;
 }
 
-/* o and den of a position: by the first warp */
+/* o and den of a position, by the first warp */
 template <typename T, bool FORWARD>
 __device__ static inline void finish_position(const Scans<T> &all, const Scan<T> &scan,
                                               const WalkMemory &m, const Span &span, int64_t column)
@@ -122,7 +122,7 @@ __device__ static inline void finish_position(const Scans<T> &all, const Scan<T>
                sum);
 }
 
-/* T, and z or e, at the begin */
+/* Loads the initial T, and z or e. */
 template <typename T, bool FORWARD>
 __device__ static inline void begin_walk(const Scan<T> &scan, const WalkMemory &m, int64_t head,
                                          int64_t column, int rows)
@@ -137,7 +137,7 @@ __device__ static inline void begin_walk(const Scan<T> &scan, const WalkMemory &
         m.z[r] = begin_extra<T, FORWARD>(scan, head, r);
 }
 
-/* The same at the end */
+/* Contributes the final T, and z or e. */
 template <typename T, bool FORWARD>
 __device__ static inline void end_walk(const Scan<T> &scan, const WalkMemory &m, int64_t head,
                                        int64_t column, int rows)
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
         const WalkMemory m = walk_memory(memory, rows);
         if (column >= scan.w.columns)
             continue;
-        __syncthreads(); /* the item before has been done with the state */
+        __syncthreads(); /* the previous item no longer uses the state */
         begin_walk<T, FORWARD>(scan, m, head, column, rows);
         for (int64_t i = 0; i < segment.positions; i++) {
             const Span span = chunk_at(segment, scan, i, i + 1);
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
             if (threadIdx.x < WARP)
                 finish_position<T, FORWARD>(all, scan, m, span, column + threadIdx.x);
         }
-        __syncthreads(); /* the begin has been loaded, where there is no position */
+        __syncthreads(); /* the initial state has been loaded, even without positions */
         if (scan.end.data)
             end_walk<T, FORWARD>(scan, m, head, column, rows);
     }

@@ -1,11 +1,12 @@
-/* The scan of scan.cuh in Real, in tiles of tiles.cuh. A block takes SIZE columns of w
- * and o, of one segment of one head.
+/* The scan of scan.cuh in Real, in tiles of tiles.cuh. A block processes SIZE columns of w and o of
+ * one segment of one head.
  *
- * T is in shared memory up to STATE_ROWS rows. Of greater heads a tile of it at a time is: their
- * segments are single chunks, so that no T changes while it is read.
+ * T is in shared memory up to STATE_ROWS rows. For heads whose state exceeds shared memory
+ * (`great`), one tile of T at a time is: their segments are single chunks, so T does not change
+ * while it is read.
  *
- * The quadratic form has single chunks for segments too, and takes the products of a chunk of x with
- * those of y and w one after another: T is that of the begin. */
+ * The quadratic form also has single chunks as segments, and multiplies a chunk of x with the
+ * chunks of y and w one after another; T is the initial state. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
 
@@ -13,9 +14,9 @@
 
 enum { STATE_ROWS = 128 };
 
-/* ------------------------------------------------------------------------------- sums of segments */
+/* ----------------------------------------------------------------------------- sums of segments */
 
-/* One tile of sum y_j w_j^T of a segment, and of z (forward) or e */
+/* One tile of sum_j y_j w_j^T over a segment, and of z (forward) or e */
 template <typename T, int SIZE, bool FORWARD>
 __device__ static inline void sum_segment(const Scans<T> &all, const Scan<T> &scan,
                                           const Segment &segment, int64_t y_tile, int64_t w_tile,
@@ -68,11 +69,11 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
     }
 }
 
-/* --------------------------------------------------------------------------------------- the scan */
+/* ------------------------------------------------------------------------------------- the scan */
 
 /* A block's shared memory. */
 struct ScanMemory {
-    Real *x;     /* [CHUNK, SIZE], then the scores [CHUNK, CHUNK] */
+    Real *x;     /* [CHUNK, SIZE], then the score tile [CHUNK, CHUNK] */
     Real *y, *w; /* [CHUNK, SIZE]; only causal */
     Real *alpha; /* [CHUNK]; forward: 1 / den */
     Real *beta;  /* [CHUNK] */
@@ -112,11 +113,11 @@ template <int SIZE, bool CAUSAL, bool FORWARD> static int64_t scan_memory(int ro
 template <typename T> struct Part {
     const Scan<T> *scan;
     Segment segment;
-    int64_t column; /* the first of the tile of w and o */
+    int64_t column; /* first column of the tile of w and o */
     ScanMemory m;
 };
 
-/* Rows of T, from first_row on, and of z, or e, as they are before the segment. */
+/* Loads T's rows from first_row on, and z or e, as they are before the segment. */
 template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
 __device__ static inline void load_state(const Scans<T> &all, const Part<T> &part,
                                          int64_t first_row, int rows)
@@ -160,7 +161,7 @@ __device__ static inline void update_state(Real *state, const Real *y, const Rea
     }
 }
 
-/* z += Y^T 1: a number a thread, of those that do not compute den */
+/* z += Y^T 1: one element per thread, in the threads that do not compute den */
 template <int SIZE> __device__ static inline void update_z(Real *z, const Real *y, int count)
 {
     const int column = (int)threadIdx.x - CHUNK;
@@ -198,7 +199,7 @@ __device__ static inline Real row_sum(const Real *row, const Real *z, int count)
     return sum;
 }
 
-/* Adds to the den of the thread's row, which is one of a tile's: its product with z, or its sum. */
+/* Adds to the thread's den its row of the tile: the dot product with z, or the sum if z is NULL. */
 template <bool FORWARD>
 __device__ static inline void add_to_den(Real *den, const Real *tile, int pitch, const Real *z,
                                          int count)
@@ -218,7 +219,7 @@ __device__ static inline void add_extra(Real (*sums)[4], const Real *alpha, cons
             sums[r][c] += alpha[tile_row<SIZE>(r)] * e[tile_column<SIZE>() + c];
 }
 
-/* X Y^T + alpha beta^T, or with a diagonal its tril, into shared memory */
+/* The score tile X Y^T + alpha beta^T to shared memory; with `diagonal`, its tril (causal mask). */
 template <int SIZE, bool FORWARD>
 __device__ static inline void store_scores(const ScanMemory &m,
                                            const Real (*scores)[Tile<SIZE>::SCORES], bool diagonal)
@@ -235,7 +236,7 @@ __device__ static inline void store_scores(const ScanMemory &m,
     }
 }
 
-/* O becomes num / den */
+/* O <- num / den */
 template <int SIZE>
 __device__ static inline void divide_by_den(Real (*sums)[4], const Real *inverse)
 {
@@ -246,7 +247,7 @@ __device__ static inline void divide_by_den(Real (*sums)[4], const Real *inverse
             sums[r][c] *= inverse[tile_row<SIZE>(r)];
 }
 
-/* O becomes a derivative by x, from that by phi(x). */
+/* Backward through the feature map: O <- O phi'(x). */
 template <int SIZE, typename T>
 __device__ static inline void go_through_map(Real (*sums)[4], const Rows<T> &x, const Span &span,
                                              int64_t first_column)
@@ -265,7 +266,7 @@ __device__ static inline void go_through_map(Real (*sums)[4], const Rows<T> &x, 
     }
 }
 
-/* Nothing comes from positions that do not count. */
+/* Zeros the rows of masked positions. */
 template <int SIZE>
 __device__ static inline void clear_rows(Real (*sums)[4], const Counting &counting)
 {
@@ -277,7 +278,7 @@ __device__ static inline void clear_rows(Real (*sums)[4], const Counting &counti
                 sums[r][c] = 0;
 }
 
-/* den and its inverse, from its sum so far */
+/* Stores den, and 1 / den in alpha. */
 template <typename T>
 __device__ static inline void finish_den(const Scans<T> &all, const Part<T> &part, const Span &span,
                                          Real den)
@@ -290,7 +291,7 @@ __device__ static inline void finish_den(const Scans<T> &all, const Part<T> &par
         all.den[span_row(span, part.scan->x.positions) + row * span.step * span.H] = den;
 }
 
-/* What an earlier chunk of y and w, from this position on, adds to O, and to den. */
+/* Adds to O and den the contribution of an earlier chunk of y and w, from this position on. */
 template <typename T, int SIZE, bool FORWARD>
 __device__ static inline void add_earlier(const Scans<T> &all, const Part<T> &part,
                                           const Span &span, int64_t from, Real (*sums)[4],
@@ -323,8 +324,8 @@ __device__ static inline void add_earlier(const Scans<T> &all, const Part<T> &pa
 /* A chunk of a segment. */
 struct Chunk {
     Span span;
-    bool earlier, later; /* T holds what came before it; T is wanted after it */
-    int filled, seen;    /* rows that are not all 0; and those that the warp's rows see */
+    bool earlier, later; /* a state precedes it; a state is needed after it */
+    int filled, seen; /* rows padded to 4; those that the causal mask leaves to the warp's rows */
 };
 
 template <typename T, bool CAUSAL>
@@ -339,8 +340,8 @@ __device__ static inline Chunk chunk_of(const Scans<T> &all, const Part<T> &part
     return chunk;
 }
 
-/* X T + alpha e^T, of what came before the chunk, into O, and into den; X Y^T into scores; and T and
- * z as they are after the chunk. */
+/* Adds X T + alpha e^T, the contribution of the state before the chunk, to O and den, and X Y^T to
+ * scores; then updates T and z by the chunk. */
 template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
 __device__ static inline void add_state(const Scans<T> &all, const Part<T> &part,
                                         const Chunk &chunk, Real (*sums)[4],
@@ -377,7 +378,7 @@ __device__ static inline void add_state(const Scans<T> &all, const Part<T> &part
     }
 }
 
-/* tril(X Y^T + alpha beta^T) W, of the chunk itself, into O, and into den; e as it is after it. */
+/* Adds tril(X Y^T + alpha beta^T) W, the chunk's own contribution, to O and den; updates e. */
 template <int SIZE, bool FORWARD>
 __device__ static inline void add_chunk(const ScanMemory &m, const Chunk &chunk, Real (*sums)[4],
                                         const Real (*scores)[Tile<SIZE>::SCORES], Real *den)
@@ -390,7 +391,7 @@ __device__ static inline void add_chunk(const ScanMemory &m, const Chunk &chunk,
     add_to_den<FORWARD>(den, m.x, SCORE_PITCH, NULL, chunk.filled);
 }
 
-/* What the results are, from O. */
+/* Converts O to the results and contributes them. */
 template <typename T, int SIZE, bool FORWARD>
 __device__ static inline void finish_chunk(const Scans<T> &all, const Part<T> &part,
                                            const Span &span, Real (*sums)[4], Real den)
@@ -448,7 +449,7 @@ __global__ void __launch_bounds__(TILE_THREADS, CAUSAL ? 2 : BLOCKS_AT_ONCE)
         part.m = lay_out<SIZE, CAUSAL>(memory, all.state_rows);
         if (part.column >= part.scan->w.columns)
             continue;
-        __syncthreads(); /* the item before has been done with the state */
+        __syncthreads(); /* the previous item no longer uses the state */
         const int64_t rows = tiles_for(part.scan->y.columns, SIZE) * SIZE;
         if (!all.great)
             load_state<T, SIZE, CAUSAL, FORWARD>(all, part, 0, (int)rows);

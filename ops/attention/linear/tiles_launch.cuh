@@ -7,16 +7,16 @@
 #include "ops/attention/linear/scan_tiles.cuh"
 #include "ops/attention/linear/scan_recurrent.cuh"
 
-/* -------------------------------------------------------------------------------------- the plan */
+/* ------------------------------------------------------------------------------------- the plan */
 
 typedef enum ScanKind {
     SCAN_TILES,
     SCAN_MMA,
-    SCAN_WALK,
+    SCAN_WALK, /* recurrent */
 } ScanKind;
 
-/* How scans of these arguments are cut, and by which kernels taken: by their sizes and the shared
- * memory that a block can have. */
+/* The kernels for these arguments, and how the scans are cut, by the sizes and a block's shared
+ * memory. great: the state exceeds shared memory. */
 struct ScanPlan {
     ScanKind kind;
     int size, state_rows;
@@ -35,14 +35,14 @@ static inline int64_t resident_tile_blocks(void)
     return (int64_t)multiprocessors * BLOCKS_AT_ONCE;
 }
 
-/* So many segments, or fewer, so that none is empty. */
+/* At most this number of segments, so that none is empty. */
 static inline int64_t cut(int64_t chunks, int64_t segments)
 {
     segments = min(segments, chunks);
     return tiles_for(chunks, tiles_for(chunks, segments));
 }
 
-/* The best form takes a few positions one by one, as their chunk would be nearly empty. */
+/* FORM_BEST is recurrent for a few positions, as their chunk would be nearly empty. */
 static inline AttentionForm form_of(const LinearScan *s, bool causal)
 {
     const int64_t few = 4;
@@ -60,7 +60,7 @@ static inline ScanKind kind_of(const LinearScan *s, bool causal)
     return causal && form != FORM_QUADRATIC && causal_mma_fits(s) ? SCAN_MMA : SCAN_TILES;
 }
 
-/* Sizes of tiles. */
+/* Tile sizes. */
 static inline void plan_tiles(ScanPlan *p, const Attention *a, bool causal, bool backward)
 {
     p->size = causal ? (int)WIDEST : tile_size(a->D, a->M);
@@ -74,7 +74,7 @@ static inline void plan_tiles(ScanPlan *p, const Attention *a, bool causal, bool
     p->state_size = d_tiles * p->size * (m_tiles * p->size + 1);
 }
 
-/* How many segments; ends: the sums of all of a head's are wanted, for its end. */
+/* The number of segments. ends: the sums of all segments are needed, for the final state. */
 static inline void plan_scan_segments(ScanPlan *p, const LinearScan *s, bool causal, bool backward,
                                       bool ends)
 {
@@ -102,7 +102,7 @@ static inline void plan_scan_segments(ScanPlan *p, const LinearScan *s, bool cau
 
 static inline ScanPlan plan_scans(const LinearScan *s, bool causal, bool backward, bool ends)
 {
-    const int64_t summing_up = 1 << 15; /* numbers that every block may add up */
+    const int64_t summing_up = 1 << 15; /* elements that every block may add up itself */
     ScanPlan p = {};
     p.kind = kind_of(s, causal);
     if (p.kind != SCAN_TILES)
@@ -113,13 +113,13 @@ static inline ScanPlan plan_scans(const LinearScan *s, bool causal, bool backwar
     return p;
 }
 
-/* Rows of out in all. */
+/* Rows of out, over all positions and heads. */
 static inline int64_t rows_in_all(const Attention *a)
 {
     return (a->offsets ? 1 : a->B) * a->N * a->H;
 }
 
-/* Numbers of scratch memory: states, of the scans da and db when backward, and delta. */
+/* Elements of scratch memory: states, for backward those of the scans da and db, and dden. */
 static inline int64_t scan_scratch(const LinearScan *s, bool causal, bool backward)
 {
     const Attention *a = &s->x;
@@ -147,7 +147,7 @@ template <typename T> static Scans<T> cut_scans(const ScanPlan &p, const Attenti
     return all;
 }
 
-/* -------------------------------------------------------------------------------------- the scans */
+/* ------------------------------------------------------------------------------------ the scans */
 
 template <typename T> static Rows<T> query_rows(const Attention *a)
 {
@@ -172,7 +172,7 @@ template <typename T> static Rows<T> mapped(Rows<T> rows, const LinearScan *s)
     return rows;
 }
 
-/* The scan for num, and what comes with it. */
+/* The scan for num, with den and the final state. */
 template <typename T>
 static Scans<T> forward_scan(Real *out, Real *den, Real *final_state, Real *scratch,
                              const ScanPlan &p, const LinearScan *s)
@@ -191,7 +191,7 @@ static Scans<T> forward_scan(Real *out, Real *den, Real *final_state, Real *scra
     return all;
 }
 
-/* The scans for da, db and dv. */
+/* The scans for da, db and dv; ghat is dnum = dout / den. */
 template <typename T, bool CAUSAL>
 static void gradient_scans(Scan<T> *da, Scan<T> *db, Scan<T> *dv, const LinearScanGradient &d,
                            const Real *dout, const Real *dfinal_state, const Real *den,
@@ -232,15 +232,15 @@ static void gradient_scans(Scan<T> *da, Scan<T> *db, Scan<T> *dv, const LinearSc
     dv->begin = dfinal_state;
 }
 
-/* Adds the scan unless nothing wants its result. */
+/* Adds the scan if its result is needed. */
 template <typename T> static void add_scan(Scans<T> *all, const Scan<T> &scan, bool wanted)
 {
     if (wanted)
         all->scan[all->count++] = scan;
 }
 
-/* -------------------------------------------------------------------------------------- launching
- * Two kinds of kernels. */
+/* ------------------------------------------------------------------------------------ launching
+ * TileKernels and WalkKernels (recurrent) have the same functions; deltas computes dden. */
 
 template <int TILE_SIZE, bool CAUSAL> struct TileKernels {
     enum { SIZE = TILE_SIZE, WRITE_ENDS = false };
@@ -294,7 +294,7 @@ struct WalkKernels {
     }
 };
 
-/* The sums of the segments of all scans */
+/* Computes the sums of the segments of all scans. */
 template <typename Kernels, typename T, bool FORWARD>
 static void find_states(const Scans<T> &all, const ScanPlan &p)
 {
@@ -307,7 +307,7 @@ static void find_states(const Scans<T> &all, const ScanPlan &p)
                heads, all.states_a_head, all.state_size);
 }
 
-/* The scan's end, unless the kernels have written it */
+/* The scan's final state, unless the kernels have written it */
 template <typename Kernels, typename T, bool FORWARD>
 static void find_end(const Scans<T> &all, const Scan<T> &scan)
 {
@@ -330,7 +330,7 @@ static void forward_by(Real *out, Real *den, Real *final_state, Real *scratch, c
     find_end<Kernels, T, true>(all, all.scan[0]);
 }
 
-/* The scans at once, or, where gradients go to the same memory, one after another */
+/* The scans in one launch, or, where gradients share memory, one after another */
 template <typename Kernels, typename T>
 static void scan_gradients(const Scans<T> &all, const AttentionGradient &d)
 {
