@@ -1,40 +1,42 @@
-/* LSH attention (Kitaev, Kaiser, Levskaya 2020, Reformer, section 2 and appendix A), for one sequence
- * and one head: positions i of x_i, D numbers, which is query and key, and v_i, M numbers.
+/* LSH attention (Kitaev, Kaiser, Levskaya 2020, Reformer, section 2 and appendix A), for one
+ * sequence and one head. x_i, D elements, is both query and key of position i; v_i has M elements.
  *
  *   u_j = x_j / n_j,  n_j = sqrt(x_j.x_j + eps)        s_ij = x_i.u_j / sqrt D
  *
- * Round r hashes x_i with matrices R of normal numbers (Andoni et al. 2015): h(x) = argmax([xR; -xR]).
- * The positions are sorted by (h, i), place_i is where i comes, and cut into chunks of m. P_i^(r) are
- * the j of i's bucket in i's chunk and the one before it (equations 4 and 5), and j < i when causal.
- * In the sorted order these are neighbours: low_i <= place_j < high_i. No i is in P_i^(r): a position
- * attends itself only when it has nothing else, as a mask of 10^5 says there.
+ * Round r hashes x_i with matrices R of normal random numbers (Andoni et al. 2015):
+ * h(x) = argmax([xR; -xR]). It sorts the positions by (h, i); place_i is the rank of i. The sorted
+ * order is cut into chunks of m places. P_i^(r) is the set of j in i's bucket and in i's chunk or
+ * the one before (equations 4 and 5); under the causal mask also j < i. In the sorted order it is a
+ * range, low_i <= place_j < high_i, without i: a position attends to itself only if it sees nothing
+ * else, as the paper's mask of 10^5 has it.
  *
  * All rounds (equation 6, appendix A), where N_ij is the number of rounds r with j in P_i^(r):
  *   L_i = ln sum_r sum_{j in P_i^(r)} e^(s_ij - ln N_ij)
  *   out_i = sum_r sum_{j in P_i^(r)} e^(s_ij - ln N_ij - L_i) v_j
- * In the paper's words: z_i^(r) is the logarithm of round r's sum, o_i^(r) its softmax, and
- * out_i = sum_r e^(z_i^(r) - L_i) o_i^(r). The factor of the weight cancels the one of the softmax:
+ * In the paper, z_i^(r) is the log-sum-exp of round r, o_i^(r) its softmax average of values, and
+ * out_i = sum_r e^(z_i^(r) - L_i) o_i^(r). The normalizer z_i^(r) cancels:
  *   e^(z_i^(r) - L_i) e^(s_ij - ln N_ij - z_i^(r)) = e^(s_ij - ln N_ij - L_i)
- * so that the rounds are one softmax, taken up online round after round (see softmax.c):
- * (L, out) of the rounds before are the sums l = 1, o = out at the maximum m = L. Each j counts
- * N_ij times 1 / N_ij: it is the softmax over the union of the P_i^(r). Where the union is empty,
- * out_i = v_i.
+ * so all rounds are one online softmax (see softmax.c): (L, out) of the previous rounds are the
+ * sums l = 1, o = out at the maximum m = L. Each j counts N_ij times with weight 1 / N_ij: the
+ * result is the softmax over the union of the P_i^(r). If the union is empty, out_i = v_i.
  *
- * Backward, g_i = dL/dout_i. Kept: out, L_i, and the places. The buckets are constants, and so are
- * N_ij; with P_ij = e^(s_ij - L_i), which sums to 1 over the union, the rounds' parts are
+ * Backward. g_i is the upstream gradient of out_i. Saved for the backward pass are out, L_i and the
+ * places. The buckets are constants, and so are the N_ij. With P_ij = e^(s_ij - L_i), which sums to
+ * 1 over the union, the contributions of the rounds are those of softmax attention, because a
+ * constant ln N_ij changes no derivative:
  *   dv_j <- sum_r sum_i P_ij / N_ij g_i        dS_ij = P_ij / N_ij (g_i.v_j - g_i.out_i)
- * as of softmax attention, because a constant ln N_ij changes no derivative. s_ij is linear in x_i and
- * u_j:
- *   dx_i <- sum_r sum_j dS_ij u_j / sqrt D     w_j = sum_r sum_i dS_ij x_i / sqrt D = dL/du_j
- * and du_j = dx_j / n_j - x_j (x_j.dx_j) / n_j^3 = (dx_j - u_j (u_j.dx_j)) / n_j, the same both ways:
+ * s_ij is linear in x_i and u_j; w_j is the gradient of u_j:
+ *   dx_i <- sum_r sum_j dS_ij u_j / sqrt D     w_j = sum_r sum_i dS_ij x_i / sqrt D
+ * The differential of u_j is dx_j / n_j - x_j (x_j.dx_j) / n_j^3 = (dx_j - u_j (u_j.dx_j)) / n_j,
+ * and its matrix is symmetric:
  *   dx_j <- (w_j - u_j (u_j.w_j)) / n_j
- * Where the union is empty, dv_i <- g_i and nothing else. */
+ * If the union is empty, dv_i <- g_i is the only contribution. */
 #include "ops/attention/lsh/lsh.h"
 #include "ops/shared/internal.h"
 
 #include <limits.h>
 
-/* ------------------------------------------------------------------------------------- arguments */
+/* ------------------------------------------------------------------------------------ arguments */
 
 static const AttentionLabels labels = ATTENTION_LABELS("op_lsh_attention");
 
@@ -90,8 +92,8 @@ static LshAttention checked_options(Tape *tape, LshAttention options, int64_t N)
     return options;
 }
 
-/* One hash, or two of about the square root: with a bucket for every so many positions, one hash
- * would take O(N^2) time. The authors' code does so too. */
+/* One hash function, or two of about sqrt(buckets) buckets each: if buckets grow with N, a single
+ * hash takes O(N^2) time. The authors' code does the same. */
 static void set_factors(LshRounds *rounds, int64_t buckets)
 {
     enum { MOST_OF_ONE_HASH = 64 };
@@ -147,7 +149,7 @@ static LshGradient contributions(Node *node)
     return d;
 }
 
-/* ------------------------------------------------------------------------------------- operation */
+/* ------------------------------------------------------------------------------------ operation */
 
 static Tensor *scratch_for(Tape *tape, const LshRounds *rounds, bool backward)
 {

@@ -1,24 +1,24 @@
-/* Positions are hashed and sorted as lsh_sort.cuh says.
+/* CUDA kernels of LSH attention: see lsh.c. lsh_sort.cuh hashes and sorts the positions.
  *
- * Attention: a block takes 64 neighbouring places of the sorted order as queries and goes through the
- * places that they see; for dk and dv it takes 64 places as keys and goes through those that see them
- * (softmax_tiles.cuh). A launch is one round, and adds to what the rounds before have left in scratch
- * memory: every row has one owner in it. */
+ * A thread block owns 64 consecutive places of the sorted order as queries and iterates over the
+ * places that they see; for dk and dv it owns 64 places as keys and iterates over the queries that
+ * see them (softmax_tiles.cuh). A kernel launch processes one round and adds to the sums of the
+ * previous rounds in scratch memory; in each launch every row has one owner. */
 #include "ops/attention/lsh/lsh.h"
 #include "ops/attention/lsh/lsh_sort.cuh"
 #include "ops/attention/shared/softmax_tiles.cuh"
 
-#define LOWEST ((Real)-1e30) /* the maximum of no scores */
+#define LOWEST ((Real)-1e30) /* row maximum before the first score */
 
-/* ---------------------------------------------------------------------------------------- scratch */
+/* -------------------------------------------------------------------------------------- scratch */
 
 struct Scratch {
     Real *R;             /* [rounds, H, D, columns] */
     Key *keys[2];        /* [B, H, rounds, N] */
-    Real *length;        /* [B, N, H]: of x */
+    Real *length;        /* [B, N, H]: n of lsh.c, the length of x */
     Real *out, *logs[2]; /* between rounds: out [B, N, H, M] and L [B, N, H] */
     Real *delta;         /* [B, N, H]: -g.out */
-    Real *dq, *dk, *dv;  /* [B, N, H, D or M]: sums over the rounds; dk = dL/du */
+    Real *dq, *dk, *dv;  /* [B, N, H, D or M]: sums over the rounds; dk is w of lsh.c */
 };
 
 static Real *take(Real *scratch, int64_t *used, int64_t count)
@@ -28,7 +28,7 @@ static Real *take(Real *scratch, int64_t *used, int64_t count)
     return taken;
 }
 
-/* Cuts scratch memory up; returns how many numbers it takes. */
+/* Assigns the buffers in scratch memory, which may be NULL; returns their size in Reals. */
 static int64_t lay_out(Scratch *s, const LshRounds *a, Real *scratch, bool backward)
 {
     const int64_t rows = a->B * a->N * a->H;
@@ -59,23 +59,23 @@ extern "C" int64_t lsh_attention_scratch_cuda(const LshRounds *a, bool backward)
     return lay_out(&scratch, a, NULL, backward);
 }
 
-/* ------------------------------------------------------------------------------- rows by their places */
+/* ------------------------------------------------------------------------- rows in sorted order */
 
-/* An argument [B, positions, H, columns], divided by length [B, positions, H] or not. */
+/* An argument [B, positions, H, columns], divided by length [B, positions, H] unless NULL. */
 template <typename T> struct SortedRows {
     const T *data;
     int64_t stride, positions, columns;
     const Real *length;
 };
 
-/* Some places of a head's sorted order, CHUNK at most. */
+/* At most CHUNK consecutive places of a head's sorted order. */
 struct Places {
     int64_t b, h, H, first;
-    const int32_t *order; /* of the first of them, and so on */
+    const int32_t *order; /* the positions at these places */
     int count;
 };
 
-/* What a launch works on: a round of all heads. */
+/* The arguments of one launch: one round of all heads. */
 template <typename T> struct LshRound {
     typedef Places Positions;
     typedef SortedRows<T> Arguments;
@@ -95,13 +95,13 @@ __device__ static inline Item item_at(const LshRound<T> &a, int64_t index, int64
     return { head / a.H, head % a.H, a.H, index % tiles * CHUNK, 0 };
 }
 
-/* The head of an item or of places, among all. */
+/* Index of an item's or of places' head in [B, H]. */
 template <typename Of> __device__ static inline int64_t head_of(const Of &of)
 {
     return of.b * of.H + of.h;
 }
 
-/* A head's part of places, in some round. */
+/* The [N] of one array of `places`, for a head and round. */
 template <typename T>
 __device__ static inline const int32_t *places_at(const LshRound<T> &a, int kind, int64_t head,
                                                   int64_t round)
@@ -109,7 +109,7 @@ __device__ static inline const int32_t *places_at(const LshRound<T> &a, int kind
     return a.places + ((kind * a.B * a.H + head) * a.rounds + round) * a.N;
 }
 
-/* How many positions of a sequence are not left out. */
+/* Number of positions of sequence b that are not left out. */
 template <typename T> __device__ static inline int64_t positions_of(const LshRound<T> &a, int64_t b)
 {
     return a.lengths ? a.lengths[b] : a.N;
@@ -125,13 +125,13 @@ __device__ static inline Places positions_from(const LshRound<T> &a, const Item 
     return { item.b, item.h, item.H, first, order, count };
 }
 
-/* Where the row of the i-th place is, in arrays [B, positions, H]. */
+/* Offset of the i-th place's row in arrays [B, positions, H]. */
 __device__ static inline int64_t row_at(const Places &places, int64_t positions, int i)
 {
     return (places.b * positions + places.order[i]) * places.H + places.h;
 }
 
-/* What tiles.cuh does with the rows of a Span, with those of places. */
+/* load_tile, load_numbers and contribute_tile of tiles.cuh, for Places instead of a Span. */
 template <int SIZE, typename T>
 __device__ static inline void load_tile(Real *tile, int pitch, const SortedRows<T> &rows,
                                         const Places &places, int64_t first_column)
@@ -180,9 +180,9 @@ __device__ static inline void contribute_tile(const GradientRows<Real> &d, const
     }
 }
 
-/* ------------------------------------------------------------------------------------ what is seen */
+/* ----------------------------------------------------------------------------------- visibility */
 
-/* What the places see, from low on before high; nothing where there are none. */
+/* bounds = low and high of each place's position; an empty range past the last place. */
 template <typename T>
 __device__ static inline void load_bounds(int32_t *bounds, const LshRound<T> &a,
                                           const Places &places)
@@ -207,7 +207,8 @@ __device__ static inline bool sees(const LshRound<T> &, const int32_t *bounds,
            place != queries.first + i;
 }
 
-/* The first place of a head whose bound, one of an ascending kind, is not below the limit. */
+/* Binary search: a head's first place whose bound (PLACES_LOW or PLACES_HIGH, both ascending) is at
+ * least limit. */
 template <typename T>
 __device__ static inline int64_t first_place(const LshRound<T> &a, int kind, const Item &item,
                                              int64_t limit)
@@ -225,7 +226,7 @@ __device__ static inline int64_t first_place(const LshRound<T> &a, int kind, con
     return from;
 }
 
-/* Queries go through the places that they see, keys through those that see them. */
+/* Queries iterate over the places that they see, keys over the places that see them. */
 template <typename T>
 __device__ static inline Pass<Places> pass_of(const LshRound<T> &a, const Item &item, bool keys)
 {
@@ -241,7 +242,7 @@ __device__ static inline Pass<Places> pass_of(const LshRound<T> &a, const Item &
     return { rows, rows, begin, end };
 }
 
-/* N_ij */
+/* N_ij of lsh.c */
 template <typename T>
 __device__ static inline int rounds_seen(const LshRound<T> &a, int64_t head, int32_t query,
                                          int32_t key)
@@ -255,7 +256,7 @@ __device__ static inline int rounds_seen(const LshRound<T> &a, int64_t head, int
     return count;
 }
 
-/* s_ij - ln N_ij of the i-th query and the j-th key, which it sees: rounds share their scores. */
+/* s_ij - ln N_ij of the i-th query and the j-th key, which the query sees. */
 template <typename T>
 __device__ static inline Real score_of(const LshRound<T> &a, Real product, const Places &queries,
                                        int i, const Places &keys, int j)
@@ -266,17 +267,17 @@ __device__ static inline Real score_of(const LshRound<T> &a, Real product, const
     return score;
 }
 
-/* ---------------------------------------------------------------------------------------- forward */
+/* -------------------------------------------------------------------------------------- forward */
 
-/* What the rounds before have left and this one leaves. */
+/* The arguments of a forward launch: the sums of the previous rounds, and those after this one. */
 template <typename T> struct ForwardRound {
     LshRound<T> a;
     const Real *out_before, *log_before; /* NULL in the first round */
-    Real *out_after, *log_after;         /* out_after NULL in the last one, */
-    T *out;                              /* which writes here */
+    Real *out_after, *log_after;         /* out_after is NULL in the last round, */
+    T *out;                              /* which writes out instead */
 };
 
-/* The sums of the rounds before: of the thread's row, and its part of o. */
+/* Loads the previous rounds' sums: m and l of the thread's row, and the thread's part of o. */
 template <int SIZE, typename T>
 __device__ static inline RowSums load_sums(Real (*sums)[4], const ForwardRound<T> &f,
                                            const Places &queries, int64_t column)
@@ -304,7 +305,7 @@ __device__ static inline RowSums load_sums(Real (*sums)[4], const ForwardRound<T
     return of_row;
 }
 
-/* o / l, or in the last round v where nothing was seen; factor: 1 / l, or 0 there. */
+/* Stores o / l, in the last round v for queries that see nothing. factor: 1 / l, or 0 for these. */
 template <int SIZE, typename T>
 __device__ static inline void store_sums(const ForwardRound<T> &f, const Places &queries,
                                          int64_t column, Real (*sums)[4], const Real *factor)
@@ -330,7 +331,7 @@ __device__ static inline void store_sums(const ForwardRound<T> &f, const Places 
     }
 }
 
-/* L of a row's sums; infinity where nothing was seen in all rounds. */
+/* L of a row; infinity if the query sees nothing in any round. */
 __device__ static inline Real log_of(RowSums sums, bool last)
 {
     const Real nothing = last ? (Real)INFINITY : LOWEST;
@@ -367,7 +368,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
         forward_item<SIZE>(f, item_of<SIZE>(f.a, i, column_tiles, tiles, false), m);
 }
 
-/* The results of positions that are left out. */
+/* Zeroes the results of positions that are left out. */
 template <typename T>
 __global__ void leave_out(T *out, Real *log_sum, const int32_t *lengths, int64_t N, int64_t H,
                           int64_t M, int64_t rows)
@@ -381,9 +382,9 @@ __global__ void leave_out(T *out, Real *log_sum, const int32_t *lengths, int64_t
     }
 }
 
-/* ---------------------------------------------------------------------- before and after backward */
+/* -------------------------------------------------------------------- before and after backward */
 
-/* sqrt(x.x + eps): a row a warp */
+/* length = sqrt(x.x + eps), one warp per row */
 template <typename T>
 __global__ void row_lengths(Real *length, const T *x, int64_t stride, int64_t H, int64_t D,
                             int64_t rows)
@@ -401,7 +402,7 @@ __global__ void row_lengths(Real *length, const T *x, int64_t stride, int64_t H,
     }
 }
 
-/* The sums over all rounds, and what they become. */
+/* The sums over all rounds, and the gradients that they contribute to. */
 template <typename T> struct Finish {
     const T *x, *dout;
     const Real *dq, *dk, *dv, *length, *log_sum;
@@ -411,7 +412,7 @@ template <typename T> struct Finish {
     int64_t x_stride, value_stride, N, H, D, M, rows;
 };
 
-/* dx = dq + (dk - u (u.dk)) / n, dv = dv + g where nothing was seen: a row a warp */
+/* dx <- dq + (dk - u (u.dk)) / n; dvalue <- dv, plus g if the query sees nothing; a warp per row */
 template <typename T> __global__ void finish_gradients(const __grid_constant__ Finish<T> f)
 {
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -438,7 +439,7 @@ template <typename T> __global__ void finish_gradients(const __grid_constant__ F
     }
 }
 
-/* -------------------------------------------------------------------------------------- launching */
+/* ------------------------------------------------------------------------------------ launching */
 
 template <typename T>
 static LshRound<T> round_of(const LshRounds *a, const int32_t *places, const Real *length,

@@ -4,57 +4,57 @@
 
 #include "ops/attention/shared/arguments.h"
 
-/* Head h of position n of sequence b begins at x + (b N + n) x_stride + h D, and at
+/* Head h of position n of sequence b is stored at x + (b N + n) x_stride + h D and at
  * value + (b N + n) value_stride + h M. */
 typedef struct LshRounds {
-    const Real *x;          /* [B, N, H, D]: queries, and keys before they are normalised */
+    const Real *x;          /* [B, N, H, D]: the queries; the keys are x / |x| */
     const Real *value;      /* [B, N, H, M] */
-    const int32_t *lengths; /* [B], or NULL: positions from there on are left out */
+    const int32_t *lengths; /* [B], or NULL: positions >= lengths[b] are left out */
     int64_t x_stride, value_stride;
     int64_t B, N, H, D, M;
     int64_t rounds, chunk;
-    int64_t factor[2]; /* buckets of the two hashes; 1: there is no such hash */
+    int64_t factor[2]; /* buckets of each of the two hash functions; 1: unused */
     bool causal;
-    Random random;         /* before the draw; forward alone */
-    const uint64_t *start; /* NULL, or in the memory of a CUDA device: added to random's counter */
+    Random random;         /* before the draw; forward only */
+    const uint64_t *start; /* NULL, or in CUDA device memory: added to random's Philox counter */
 } LshRounds;
 
-#define LSH_EPS ((Real)1e-6) /* added to the square of a key's length */
+#define LSH_EPS ((Real)1e-6) /* added to |x|^2 */
 
-/* Columns of the matrices R of one round and head, side by side. */
+/* Columns of the concatenated matrices R of one round and head. */
 static inline int64_t lsh_columns(const LshRounds *rounds)
 {
     return rounds->factor[0] / 2 + rounds->factor[1] / 2;
 }
 
-/* How many numbers the matrices are: [rounds, H, columns, D], drawn in this order as random_normal
- * draws. */
+/* Number of elements of all matrices R: [rounds, H, columns, D], drawn by random_normal in this
+ * order. */
 static inline int64_t lsh_random_numbers(const LshRounds *rounds)
 {
     return rounds->rounds * rounds->H * lsh_columns(rounds) * rounds->D;
 }
 
-/* Where gradients go, with the strides of the arguments. */
+/* Destinations of the gradients, with the strides of the arguments. */
 typedef struct LshGradient {
     Gradient x;     /* [B, N, H, D] */
     Gradient value; /* [B, N, H, M] */
 } LshGradient;
 
-/* What `places` holds, [B, H, rounds, N] each: the position at each place of the sorted order; and of
- * each position its place, and which places it sees, from low on before high. */
+/* The four arrays in `places`, [B, H, rounds, N] each. ORDER: the position at each place of the
+ * sorted order. PLACE: each position's place. LOW, HIGH: a position sees low <= place < high. */
 enum { PLACES_ORDER, PLACES_PLACE, PLACES_LOW, PLACES_HIGH, PLACES_KINDS };
 
-/* Where a part of places begins. */
+/* Offset in `places` of one array's [N] for a head and round. */
 static inline int64_t lsh_places_at(const LshRounds *rounds, int kind, int64_t head, int64_t round)
 {
     return ((kind * rounds->B * rounds->H + head) * rounds->rounds + round) * rounds->N;
 }
 
-/* How many numbers of scratch memory the kernels want: O(N). */
+/* Size of the kernels' scratch memory in Reals: O(N). */
 int64_t lsh_attention_scratch_cpu(const LshRounds *rounds, bool backward);
 
 void lsh_attention_forward_cpu(Real *out,       /* [B, N, H, M] */
-                               Real *log_sum,   /* [B, N, H], kept for backward */
+                               Real *log_sum,   /* [B, N, H], saved for the backward pass */
                                int32_t *places, /* likewise */
                                Real *scratch, const LshRounds *rounds);
 

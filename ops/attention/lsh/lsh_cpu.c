@@ -1,38 +1,39 @@
-/* LSH attention's kernels for the CPU: the mathematics is in lsh.c.
+/* CPU kernels of LSH attention; lsh.c has the derivation.
  *
- * In the sorted order of a round the keys that a query sees are neighbours. A tile of QUERIES
- * neighbouring places therefore meets the keys from the first that its first query sees to the last
- * that its last one sees, whatever the chunks; what single queries do not see gets weight 0. Tiles
- * of scores lie transposed, [keys, queries], and all rows packed, as softmax attention's do. */
+ * In the sorted order of a round the keys that a query sees are contiguous. A tile of QUERIES
+ * consecutive places therefore iterates over the keys from the first that its first query sees to
+ * the last that its last query sees, across chunks; keys that a query does not see get weight 0 in
+ * its row. As in softmax_cpu.c, score tiles are stored transposed, [keys, queries], and rows are
+ * packed. */
 #include "ops/attention/lsh/lsh.h"
 #include "ops/attention/shared/packed_cpu.h"
 
 #include <omp.h>
 
-/* A tile's queries and keys; the places whose gradients a unit of backward's work owns. */
+/* Queries and keys per tile; places whose gradients one unit of the backward pass owns. */
 enum { QUERIES = 32, KEYS = 64, OWNED = 128 };
 _Static_assert(QUERIES % UNIT == 0 && KEYS % ROWS == 0, "tiles are whole vectors");
 _Static_assert(OWNED % QUERIES == 0, "units are whole tiles");
 
-/* The maximum of no scores: with infinity in its place differences would be not-a-number. */
+/* Row maximum before the first score. It is finite, because -infinity - -infinity is NaN. */
 static const Real LOWEST = (Real)-1e30;
 
 /* ----------------------------------------------------------------------------------- workspaces */
 
-/* What a thread works with. */
+/* The buffers of a thread. */
 typedef struct Workspace {
     Real *query, *query_transposed; /* [QUERIES, D], [D, QUERIES] */
     Real *key, *value;              /* [KEYS, D], [KEYS, M]: u / sqrt D, v */
-    Real *P;                        /* [KEYS, QUERIES]: s, then e^(s - m) / N or P / N */
-    Real *weight;                   /* [KEYS, QUERIES]: 1 / N of what is seen, else 0 */
-    Real *row[3];                   /* [QUERIES] each: m, l and factors, or L and g.out */
-    int32_t *low, *high;            /* [rounds, QUERIES]: what the queries see */
-    Real *out;                      /* [QUERIES, M]: o */
-    Real *projections;              /* [columns of R, QUERIES] */
-    int32_t *count;                 /* [buckets + 1] */
-    Real *dout, *dout_transposed;   /* [QUERIES, M], [M, QUERIES]: g */
-    Real *dS;                       /* [KEYS, QUERIES]: dP, then dS */
-    Real *dquery, *dkey, *dvalue;   /* [OWNED + ROWS, D or M]: the unit's sums */
+    Real *P;             /* [KEYS, QUERIES]: the score tile s, then e^(s - m) / N or P / N */
+    Real *weight;        /* [KEYS, QUERIES]: 1 / N if the query sees the key, else 0 */
+    Real *row[3];        /* [QUERIES] each: m, l and factors; backward L and g.out */
+    int32_t *low, *high; /* [rounds, QUERIES]: the queries see low <= place < high */
+    Real *out;           /* [QUERIES, M]: o */
+    Real *projections;   /* [columns of R, QUERIES] */
+    int32_t *count;      /* [buckets + 1] */
+    Real *dout, *dout_transposed; /* [QUERIES, M], [M, QUERIES]: g */
+    Real *dS;                     /* [KEYS, QUERIES]: dP, then dS */
+    Real *dquery, *dkey, *dvalue; /* [OWNED + ROWS, D or M]: sums of the unit */
 } Workspace;
 
 static int64_t buckets_of(const LshRounds *a)
@@ -45,7 +46,7 @@ static int32_t *take_integers(Real *scratch, int64_t *used, int64_t count)
     return (int32_t *)(void *)take(scratch, used, count);
 }
 
-/* Cuts a workspace out of scratch memory; returns how many numbers it takes. */
+/* Assigns a workspace's buffers in scratch memory, or NULL; returns their size in Reals. */
 static int64_t lay_out(Workspace *w, const LshRounds *a, Real *scratch, bool backward)
 {
     int64_t used = 0, D = round_up(a->D, LANES), M = round_up(a->M, LANES);
@@ -86,7 +87,7 @@ static Workspace workspace(const LshRounds *a, Real *scratch, bool backward)
     return w;
 }
 
-/* The matrices R, and what a product reads beyond their end. */
+/* Size of the matrices R, with the rows that a product reads past their end. */
 static int64_t matrices_size(const LshRounds *a)
 {
     return round_up(lsh_random_numbers(a) + ROWS * a->D, LANES);
@@ -102,7 +103,7 @@ static bool worth_threads(const LshRounds *a)
     return a->B * a->H * a->N * minimum(a->N, a->chunk) >= PARALLEL_MINIMUM;
 }
 
-/* ------------------------------------------------------------------------------------------ head */
+/* ----------------------------------------------------------------------------------------- head */
 
 /* A head of a sequence in one round. */
 typedef struct Head {
@@ -126,7 +127,7 @@ static Head head_at(const LshRounds *a, const int32_t *places, int64_t index, in
                    .high = places + lsh_places_at(a, PLACES_HIGH, index, round) };
 }
 
-/* Where a position's row begins: in x and value; in [B, N, H, M] as multiples of M, in [B, N, H]. */
+/* A position's row of x and of value, and the index of its row in [B, N, H]. */
 static const Real *x_row(const Head *t, int64_t position)
 {
     return t->a->x + (t->b * t->a->N + position) * t->a->x_stride + t->h * t->a->D;
@@ -140,8 +141,8 @@ static int64_t row_of(const Head *t, int64_t position)
     return (t->b * t->a->N + position) * t->a->H + t->h;
 }
 
-/* to [round_up(count, ROWS), padded] = the rows at places first, first + 1, ..., and zeros; a head's
- * rows begin at from, stride apart. */
+/* to [round_up(count, ROWS), padded] = the rows at places first, first + 1, ..., padded with zeros.
+ * The head's rows are stored at from, stride apart. */
 WHOLE_VECTORS static void gather(Real *to, const Real *from, int64_t stride, int64_t columns,
                                  int64_t padded, const Head *t, int64_t first, int64_t count)
 {
@@ -154,7 +155,7 @@ WHOLE_VECTORS static void gather(Real *to, const Real *from, int64_t stride, int
     memset(to, 0, (size_t)((round_up(count, ROWS) - count) * padded) * sizeof *to);
 }
 
-/* 1 / |x|, nearly */
+/* 1 / n of lsh.c: 1 / sqrt(x.x + eps) */
 static Real inverse_length(const Real *x, int64_t n)
 {
     Real sum = LSH_EPS;
@@ -169,9 +170,9 @@ static Real score_scale(const LshRounds *a)
     return 1 / (Real)sqrt((double)a->D);
 }
 
-/* ---------------------------------------------------------------------------------------- hashing */
+/* -------------------------------------------------------------------------------------- hashing */
 
-/* Four numbers a counter. */
+/* One Philox counter yields four elements. */
 static void draw_matrices(Real *R, const LshRounds *a)
 {
     enum { PIECE = 1024 };
@@ -185,7 +186,7 @@ static void draw_matrices(Real *R, const LshRounds *a)
     memset(R + n, 0, (size_t)(ROWS * a->D) * sizeof *R);
 }
 
-/* bucket = bucket count + argmax([p; -p]) of every query's p, half of count numbers QUERIES apart. */
+/* bucket = bucket * count + argmax([p; -p]) for each query's p: count / 2 values, QUERIES apart. */
 static void add_hash(int32_t *restrict bucket, const Real *restrict p, int64_t count)
 {
     Real most[QUERIES], least[QUERIES];
@@ -209,7 +210,7 @@ static void add_hash(int32_t *restrict bucket, const Real *restrict p, int64_t c
             bucket[i] * (2 * half) + (-least[i] > most[i] ? half + least_at[i] : most_at[i]);
 }
 
-/* The buckets of a tile of positions in all rounds, into the place of PLACES_LOW. */
+/* Stores the buckets of a tile of positions in PLACES_LOW, for all rounds. */
 static void hash_tile(int32_t *places, Workspace *w, const Real *R, const LshRounds *a,
                       int64_t index, int64_t first)
 {
@@ -236,8 +237,8 @@ static int32_t largest(int64_t a, int64_t b)
     return (int32_t)(a > b ? a : b);
 }
 
-/* Sorts a head's positions by (bucket, position): counts the buckets' positions, and gives each its
- * place. count [bucket + 1] then is where a bucket begins, and in the end where the next one does. */
+/* Sorts a head's positions by (bucket, position) with a counting sort. After the prefix sum
+ * count[bucket] is the bucket's first place, after the assignment of places the bucket's end. */
 static void sort_head(int32_t *places, int32_t *count, const LshRounds *a, int64_t index,
                       int64_t round)
 {
@@ -263,7 +264,7 @@ static void sort_head(int32_t *places, int32_t *count, const LshRounds *a, int64
     }
 }
 
-/* Fills places. */
+/* Fills `places` (lsh.h). */
 static void sort_positions(int32_t *places, Real *scratch, const LshRounds *a)
 {
     Real *R = scratch;
@@ -282,9 +283,9 @@ static void sort_positions(int32_t *places, Real *scratch, const LshRounds *a)
     }
 }
 
-/* ----------------------------------------------------------------------------------------- tiles */
+/* ---------------------------------------------------------------------------------------- tiles */
 
-/* Queries at neighbouring places, which see keys from begin on before end. */
+/* Queries at consecutive places. All keys that they see are at places begin <= place < end. */
 typedef struct Tile {
     Head head;
     const int32_t *places;
@@ -331,7 +332,7 @@ static void load_keys(Workspace *w, const Tile *t, int64_t start, int64_t keys)
     gather(w->value, value_row(&t->head, 0), a->value_stride, a->M, M, &t->head, start, keys);
 }
 
-/* In how many rounds the queries see this position. */
+/* N_ij: the number of rounds in which each query sees this position. */
 static void count_rounds(int32_t *restrict count, const Workspace *w, const Tile *t,
                          int64_t position)
 {
@@ -347,7 +348,7 @@ static void count_rounds(int32_t *restrict count, const Workspace *w, const Tile
     }
 }
 
-/* weight [keys, QUERIES]: 1 / N of the keys that a query sees in this round, else 0 */
+/* weight [keys, QUERIES] = 1 / N_ij if the query sees the key in this round, else 0 */
 static void load_weights(Workspace *w, const Tile *t, int64_t start, int64_t keys)
 {
     const int32_t *low = w->low + t->head.round * QUERIES,
@@ -371,7 +372,7 @@ static void load_weights(Workspace *w, const Tile *t, int64_t start, int64_t key
     }
 }
 
-/* The tile's keys from start on; their scores and weights. */
+/* Loads the keys at places start, start + 1, ...; computes their score tile and weights. */
 static void meet_keys(Workspace *w, const Tile *t, int64_t start, int64_t keys)
 {
     const LshRounds *a = t->head.a;
@@ -381,9 +382,9 @@ static void meet_keys(Workspace *w, const Tile *t, int64_t start, int64_t keys)
                 round_up(keys, ROWS), a->D, QUERIES);
 }
 
-/* --------------------------------------------------------------------------------------- forward */
+/* -------------------------------------------------------------------------------------- forward */
 
-/* One key's scores s_j of the queries that see it enter the maximum m. */
+/* m = max(m, s_j), for one key j and the queries that see it. */
 WHOLE_VECTORS static void maximum_with(Real *restrict m, const Real *restrict s,
                                        const Real *restrict weight)
 {
@@ -391,7 +392,7 @@ WHOLE_VECTORS static void maximum_with(Real *restrict m, const Real *restrict s,
         m[i] = ((weight[i] > 0) & (s[i] > m[i])) ? s[i] : m[i];
 }
 
-/* s_j becomes e^(s_j - m) / N and enters the sum l. */
+/* s_j = e^(s_j - m) / N and l += s_j, for one key j and the queries that see it. */
 WHOLE_VECTORS static void exponentials(Real *restrict s, Real *restrict l, const Real *restrict m,
                                        const Real *restrict weight)
 {
@@ -402,7 +403,7 @@ WHOLE_VECTORS static void exponentials(Real *restrict s, Real *restrict l, const
     }
 }
 
-/* As in softmax_cpu.c. */
+/* One step of online softmax, as in softmax_cpu.c. */
 static void online_softmax(Workspace *w, int64_t queries, int64_t keys, int64_t M)
 {
     Real *m = w->row[0], *l = w->row[1], *factor = w->row[2];
@@ -421,7 +422,7 @@ static void online_softmax(Workspace *w, int64_t queries, int64_t keys, int64_t 
             w->out[i * M + c] *= factor[i];
 }
 
-/* The sums as the rounds before have left them. */
+/* Loads the sums of the previous rounds. */
 static void load_sums(Workspace *w, const Tile *t, const Real *out, const Real *log_sum)
 {
     int64_t M = t->head.a->M, padded = round_up(M, LANES);
@@ -440,7 +441,8 @@ static void load_sums(Workspace *w, const Tile *t, const Real *out, const Real *
     }
 }
 
-/* out and L of the rounds so far; after the last, those of queries that have seen nothing. */
+/* Stores out and L of the rounds so far; after the last round also out = v and L = infinity of
+ * queries that see nothing. */
 static void store_sums(Real *out, Real *log_sum, const Workspace *w, const Tile *t)
 {
     const LshRounds *a = t->head.a;
@@ -474,7 +476,7 @@ static void forward_tile(Real *out, Real *log_sum, Workspace *w, const Tile *t)
     store_sums(out, log_sum, w, t);
 }
 
-/* The results of positions that are left out. */
+/* Zeroes the results of positions that are left out. */
 static void leave_out(Real *out, Real *log_sum, const Head *t)
 {
     for (int64_t position = t->count; position < t->a->N; position++) {
@@ -509,9 +511,9 @@ void lsh_attention_forward_cpu(Real *out, Real *log_sum, int32_t *places, Real *
     }
 }
 
-/* -------------------------------------------------------------------------------------- backward */
+/* ------------------------------------------------------------------------------------- backward */
 
-/* g, g.out and L of the tile's queries. */
+/* Loads g, L and g.out of the tile's queries. */
 static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real *out,
                       const Real *log_sum)
 {
@@ -527,7 +529,7 @@ static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real 
     }
 }
 
-/* One key's column of P / N and dS, from s and dP. */
+/* P / N from s and dS from dP, in place, for one key: dS_ij = P_ij / N_ij (dP_ij - g_i.out_i). */
 WHOLE_VECTORS static void softmax_backward(Real *restrict P, Real *restrict dS,
                                            const Real *restrict L, const Real *restrict g_out,
                                            const Real *restrict weight)
@@ -540,12 +542,12 @@ WHOLE_VECTORS static void softmax_backward(Real *restrict P, Real *restrict dS,
     }
 }
 
-/* The places whose gradients a unit sums up. */
+/* The places whose gradients a unit owns. */
 typedef struct Owned {
     int64_t first, end;
 } Owned;
 
-/* The tile's queries and some keys: to the sums of those that are owned. */
+/* Adds the contributions of the tile's queries and of some keys to the sums of owned places. */
 static void backward_keys(Workspace *w, const Tile *t, Owned owned, int64_t start, int64_t keys)
 {
     int64_t D = round_up(t->head.a->D, LANES), M = round_up(t->head.a->M, LANES);
@@ -565,8 +567,8 @@ static void backward_keys(Workspace *w, const Tile *t, Owned owned, int64_t star
     }
 }
 
-/* Goes through the keys that the tile sees, or the owned ones of them when it is not itself owned;
- * no step crosses the border of what is owned. */
+/* Iterates over the keys that the tile sees; if the tile is not owned, over the owned ones only. No
+ * step crosses a boundary of the owned places. */
 static void backward_tile(Workspace *w, const Tile *t, Owned owned)
 {
     bool own = owned.first <= t->first && t->first < owned.end;
@@ -579,7 +581,7 @@ static void backward_tile(Workspace *w, const Tile *t, Owned owned)
     }
 }
 
-/* dx of a position, from its sums as a query, dq, and as a key, w sqrt D. */
+/* dx of a position from its sums as a query, dq, and as a key, dk = w sqrt D (w of lsh.c). */
 static void contribute_x(Gradient d, const Head *t, int64_t position, const Real *dq,
                          const Real *dk)
 {
@@ -593,7 +595,7 @@ static void contribute_x(Gradient d, const Head *t, int64_t position, const Real
         contribute(&dx[c], d.accumulate, dq[c] + factor * (dk[c] - along * x[c]));
 }
 
-/* dv of a position, from its sums, and once from a query that has seen nothing. */
+/* dv of a position from its sums, plus g if it is alone: a query that sees nothing in any round. */
 static void contribute_value(Gradient d, const Head *t, int64_t position, const Real *dv,
                              const Real *g, bool alone)
 {
@@ -602,7 +604,7 @@ static void contribute_value(Gradient d, const Head *t, int64_t position, const 
         contribute(&to[c], d.accumulate, dv[c] + (alone ? g[c] : 0));
 }
 
-/* After the first round contributions add up. */
+/* The first round may store; later rounds add. */
 static Gradient in_round(Gradient d, int64_t round)
 {
     return (Gradient){ d.data, d.accumulate || round > 0 };
@@ -623,7 +625,7 @@ static void contribute_owned(LshGradient d, const Workspace *w, const Head *t, O
     }
 }
 
-/* The gradients of the positions at some places: of the tiles there, and those that see into them. */
+/* The gradients of OWNED places, from the tiles there and from the tiles whose queries see them. */
 static void backward_unit(LshGradient d, Workspace *w, const Head *head, const int32_t *places,
                           int64_t first, const Real *dout, const Real *out, const Real *log_sum)
 {
@@ -651,7 +653,7 @@ static void contribute_zeros(Gradient d, int64_t at, int64_t count)
         contribute(&d.data[at + c], d.accumulate, 0);
 }
 
-/* The gradients of positions that are left out. */
+/* Positions that are left out contribute 0. */
 static void contribute_nothing(LshGradient d, const Head *t)
 {
     for (int64_t position = t->count; position < t->a->N; position++) {

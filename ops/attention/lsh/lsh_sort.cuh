@@ -1,8 +1,8 @@
-/* The first part of LSH attention: which places the positions of a head have, and what they see.
+/* Hashing and sorting of LSH attention, which fill `places` (lsh.h).
  *
- * Hashing: a warp takes four positions, a lane every 32nd column of R; the sums run over d in the
- * CPU's order, so that both find the same buckets. Sorted are keys (bucket, position), no two of which
- * are equal: in tiles, and then tiles are merged two by two. */
+ * Hashing: one warp per four positions; each lane computes every 32nd column of x R. The sums over
+ * d run in the CPU's order, so both devices find the same buckets. Sorting: the sort keys (bucket,
+ * position), which are all different, are sorted in tiles; then pairs of sorted runs are merged. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LSH_LSH_SORT_CUH
 #define TAPEGRAD_OPS_ATTENTION_LSH_LSH_SORT_CUH
 
@@ -10,9 +10,9 @@
 #include "ops/attention/lsh/lsh.h"
 #include "ops/attention/lsh/sort.cuh"
 
-/* ---------------------------------------------------------------------------------------- hashing */
+/* -------------------------------------------------------------------------------------- hashing */
 
-/* The numbers of random_normal, [.., columns, D], into R [.., D, columns]. */
+/* R [.., D, columns] = the transpose of the [.., columns, D] that random_normal draws. */
 __global__ void draw_matrices(Real *R, Random random, const uint64_t *start, int64_t columns,
                               int64_t D, int64_t n)
 {
@@ -27,7 +27,7 @@ __global__ void draw_matrices(Real *R, Random random, const uint64_t *start, int
     }
 }
 
-enum { TOGETHER = 4 }; /* positions that a warp hashes at once */
+enum { TOGETHER = 4 }; /* positions per warp */
 
 template <typename T> struct Hashing {
     const T *x;
@@ -37,12 +37,13 @@ template <typename T> struct Hashing {
     int factor[2];
 };
 
+/* A maximum and its index. */
 struct Most {
     Real value;
     int at;
 };
 
-/* The greatest value of the warp, the first of them. */
+/* The maximum of the warp; of equal values the one with the lowest index. */
 __device__ static inline Most warp_most(Most most)
 {
     for (int offset = WARP / 2; offset > 0; offset /= 2) {
@@ -54,7 +55,7 @@ __device__ static inline Most warp_most(Most most)
     return most;
 }
 
-/* bucket = bucket count + argmax([xR; -xR]) of the positions' x, by half of count columns of R. */
+/* bucket = bucket * count + argmax([xR; -xR]) for each position's x and count / 2 columns of R. */
 template <typename T>
 __device__ static inline void add_hash(int *bucket, const Hashing<T> &a, const T *const *x,
                                        const Real *R, int count)
@@ -88,7 +89,7 @@ __device__ static inline void add_hash(int *bucket, const Hashing<T> &a, const T
     }
 }
 
-/* keys [B, H, rounds, N]: bucket and position; those that are left out go behind all buckets. */
+/* keys [B, H, rounds, N]: (bucket, position). Positions >= lengths[b] sort after all buckets. */
 template <typename T>
 __global__ void hash_positions(Key *keys, const __grid_constant__ Hashing<T> a, int64_t items)
 {
@@ -120,9 +121,9 @@ __global__ void hash_positions(Key *keys, const __grid_constant__ Hashing<T> a, 
 }
 
 /* ---------------------------------------------------------------------------------------- sorting
- * In segments [N] of their own, one for each head and round. */
+ * Each segment [N], one per head and round, is sorted separately. */
 
-enum { MOST_TOGETHER = 1024 }; /* keys that a block sorts */
+enum { MOST_TOGETHER = 1024 }; /* keys per thread block */
 
 __global__ void sort_tiles(Key *keys, int64_t N, int tile, int64_t tiles, int64_t items)
 {
@@ -139,8 +140,8 @@ __global__ void sort_tiles(Key *keys, int64_t N, int tile, int64_t tiles, int64_
     }
 }
 
-/* Pairs of sorted runs become runs of twice the length: a key's place is its own in its run, and how
- * many of the other run come before it. */
+/* Merges pairs of sorted runs: a key's new place is its index in its own run plus the number of
+ * smaller keys in the other run. */
 __global__ void merge_runs(Key *to, const Key *from, int64_t N, int64_t run, int64_t n)
 {
     GRID_FOR(i, n) {
@@ -153,7 +154,7 @@ __global__ void merge_runs(Key *to, const Key *from, int64_t N, int64_t run, int
     }
 }
 
-/* What the sorted keys say, as lsh.h describes it. */
+/* Fills the arrays of `places` (lsh.h) from the sorted keys. */
 __global__ void fill_places(int32_t *places, const Key *keys, int64_t N, int64_t chunk, bool causal,
                             int64_t n)
 {
@@ -179,7 +180,7 @@ static int sorted_together(int64_t N)
     return tile;
 }
 
-/* R [rounds, H, D, columns] and keys, twice [B, H, rounds, N], are scratch memory. */
+/* Fills `places`. Scratch memory: R [rounds, H, D, columns], and keys, two of [B, H, rounds, N]. */
 template <typename T>
 static void sort_positions(int32_t *places, Real *R, Key *const *keys, const LshRounds *a)
 {

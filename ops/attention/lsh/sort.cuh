@@ -1,14 +1,14 @@
-/* Sorting on a GPU, without atomics: keys are all different, so that there is one order. */
+/* Sorting on a GPU without atomics. All keys are different, so the sorted order is unique. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LSH_SORT_CUH
 #define TAPEGRAD_OPS_ATTENTION_LSH_SORT_CUH
 
 #include "tensor/kernel.cuh"
 
-typedef uint64_t Key;    /* what is sorted by, times 2^32, plus where it comes from */
-#define NO_KEY (~(Key)0) /* comes behind all others */
+typedef uint64_t Key;    /* 2^32 * sort value + source index */
+#define NO_KEY (~(Key)0) /* sorts last */
 
-/* A bitonic sort (Batcher 1968) of count keys in shared memory, a power of two, by count / 2
- * threads. */
+/* Bitonic sort (Batcher 1968) of count keys in shared memory by count / 2 threads; count is a power
+ * of two. */
 __device__ static inline void sort_in_block(Key *key, int count)
 {
     for (int size = 2; size <= count; size *= 2)
@@ -24,7 +24,7 @@ __device__ static inline void sort_in_block(Key *key, int count)
     __syncthreads();
 }
 
-/* How many of count keys in ascending order are below the key. */
+/* Binary search: the number of keys below `key` among count ascending keys. */
 __device__ static inline int64_t count_below(const Key *keys, int64_t count, Key key)
 {
     int64_t low = 0;

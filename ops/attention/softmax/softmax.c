@@ -1,28 +1,29 @@
 /* Softmax attention (Vaswani et al. 2017, equation 1) in tiles (Dao et al. 2022, FlashAttention),
- * for one sequence and one head: queries i of D numbers, keys j of D and values of M. The sums run
- * over the keys that i sees: the first key_length of them, and only j <= i when causal.
+ * for one sequence and one head: queries q_i and keys k_j have D elements, values v_j have M. Sums
+ * over j run over the keys that query i sees: j < key_length, and j <= i under the causal mask.
  *
  *   s_ij = q_i.k_j / sqrt D        P_ij = e^s_ij / sum_j e^s_ij        out_i = sum_j P_ij v_j
  *
- * Forward. A row of s is met a tile of keys at a time. For the keys so far are held their maximum,
- * m, the sum l = sum_j e^(s_ij - m), and o = sum_j e^(s_ij - m) v_j; no power is above 1, so
- * nothing overflows. A tile with a greater maximum m' first brings them to the new one,
+ * Forward: online softmax. A row of s is computed one tile of keys at a time. For the keys so far
+ * the row holds the maximum m, the sum l = sum_j e^(s_ij - m), and o = sum_j e^(s_ij - m) v_j. No
+ * exponential exceeds 1, so nothing overflows. A tile with a larger maximum m' first rescales them,
  *   l <- e^(m - m') l        o <- e^(m - m') o        m <- m'
  * because e^(s - m') = e^(m - m') e^(s - m), and then adds its own terms. After the last tile
  *   out_i = o / l        L_i = ln sum_j e^s_ij = m + ln l
  *
- * Backward, g_i = dL/dout_i. Kept: out and L_i, one number a row, from which a tile of P comes back
- * in one step: P_ij = e^(s_ij - L_i).
+ * Backward. g_i is the upstream gradient of out_i. Saved for the backward pass are out and L_i, one
+ * number per row, from which a tile of P is recomputed in one step: P_ij = e^(s_ij - L_i).
  *   out_i is linear in v_j with the factor P_ij:
  *     dv_j <- sum_i P_ij g_i                   dP_ij = g_i.v_j
  *   Softmax: dP_ij/ds_ik = P_ij ([j = k] - P_ik), because ln P_ij = s_ij - L_i and
  *   dL_i/ds_ik = e^s_ik / sum_j e^s_ij = P_ik. So
  *     dS_ik = sum_j dP_ij P_ij ([j = k] - P_ik) = P_ik (dP_ik - D_i),   D_i = sum_j P_ij dP_ij
- *   and D_i needs no row of P: sum_j P_ij (g_i.v_j) = g_i.(sum_j P_ij v_j) = g_i.out_i.
+ *   and D_i (not the head size D) needs no row of P:
+ *     D_i = sum_j P_ij (g_i.v_j) = g_i.(sum_j P_ij v_j) = g_i.out_i
  *   s_ij is linear in q_i and in k_j:
  *     dq_i <- sum_j dS_ij k_j / sqrt D         dk_j <- sum_i dS_ij q_i / sqrt D
- * Each product above is one product of matrices a tile; the N x N matrices P and dS exist only as
- * the tile at hand. */
+ * Each product above is one matrix product per tile. Of the N x N matrices P and dS only the
+ * current tile is in memory. */
 #include "ops/attention/softmax/softmax.h"
 #include "ops/shared/internal.h"
 

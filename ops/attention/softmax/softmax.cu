@@ -1,5 +1,6 @@
-/* A block takes 64 queries of a head and goes through their keys; for dk and dv it takes 64 keys and
- * goes through their queries. What it does with them is in softmax_tiles.cuh. */
+/* CUDA kernels of softmax attention: see softmax.c. A thread block owns 64 queries of a head and
+ * iterates over their keys; for dk and dv it owns 64 keys and iterates over their queries.
+ * softmax_tiles.cuh computes the tiles. */
 #include "ops/attention/softmax/softmax.h"
 #include "ops/attention/shared/softmax_tiles.cuh"
 
@@ -15,8 +16,8 @@ template <typename T> struct SoftmaxAttention {
     Real scale; /* 1 / sqrt D */
 };
 
-/* The tiles are counted from the last one, whose queries see the most keys, or from the first, whose
- * keys are seen by the most queries: what takes longest begins first. */
+/* Longest tiles first: under the causal mask the last query tile sees the most keys, and the first
+ * key tile is seen by the most queries. */
 template <typename T>
 __device__ static inline Item item_at(const SoftmaxAttention<T> &a, int64_t index, int64_t tiles,
                                       bool keys)
@@ -33,8 +34,8 @@ __device__ static inline Span positions_from(const SoftmaxAttention<T> &, const 
     return { item.b, item.h, item.H, first, 1, left < 0 ? 0 : left < CHUNK ? (int)left : CHUNK };
 }
 
-/* Queries go through the keys that count, to the last one that some of them sees; keys through the
- * queries, from the first one that sees some of them. */
+/* A query tile iterates over the keys below key_length, up to the last key that any of its queries
+ * sees; a key tile over the queries, from the first that sees any of its keys. */
 template <typename T>
 __device__ static inline Pass<Span> pass_of(const SoftmaxAttention<T> &a, const Item &item,
                                             bool keys)
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
         forward_item<SIZE>(a, out, log_sum, item_of<SIZE>(a, i, column_tiles, tiles, false), m);
 }
 
-/* -------------------------------------------------------------------------------------- launching */
+/* ------------------------------------------------------------------------------------ launching */
 
 template <typename T> static SoftmaxAttention<T> arguments_of(const Attention *a, bool causal)
 {
@@ -151,7 +152,7 @@ static void backward(AttentionGradient d, const Real *dout, const Real *out, con
         backward_sized<T, WIDEST>(d, dout, log_sum, delta, a, causal);
 }
 
-/* delta, one number a row */
+/* delta = -D_i of softmax.c, one number per row */
 extern "C" int64_t softmax_attention_scratch_cuda(const Attention *a, bool backward)
 {
     return backward ? a->B * a->N * a->H : 1;

@@ -4,11 +4,11 @@
 
 #include "ops/attention/shared/arguments.h"
 
-/* How many numbers of scratch memory the kernels want: O(N), with or without the gradients. */
+/* Size of the kernels' scratch memory in Reals: O(N), forward and backward. */
 int64_t softmax_attention_scratch_cpu(const Attention *attention, bool backward);
 
 void softmax_attention_forward_cpu(Real *out,     /* [B, N, H, M] */
-                                   Real *log_sum, /* [B, N, H], kept for backward */
+                                   Real *log_sum, /* [B, N, H], saved for the backward pass */
                                    Real *scratch, const Attention *attention, bool causal);
 
 void softmax_attention_backward_cpu(AttentionGradient d, const Real *dout, /* [B, N, H, M] */

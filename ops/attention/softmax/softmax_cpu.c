@@ -1,46 +1,46 @@
-/* Softmax attention's kernels for the CPU: the mathematics is in softmax.c.
+/* CPU kernels of softmax attention; softmax.c has the derivation.
  *
- * A unit of work is one head of one sequence, or, when there are fewer heads than threads, every
- * segments-th tile of its queries. A unit goes through its tiles of queries, and for each through
- * the tiles of keys. A tile of scores lies transposed, [keys, queries]: then maximum, sum and L_i
- * of neighbouring queries are neighbours, and no vector is ever summed across.
+ * A unit of work is one head of one sequence or, with fewer heads than threads, every segments-th
+ * query tile of a head. A unit iterates over its query tiles and, for each, over the key tiles. A
+ * score tile is stored transposed, [keys, queries]: the maxima, sums and L_i of consecutive queries
+ * are then contiguous, and no vector is summed horizontally.
  *
- * All that is multiplied lies in packed rows, filled up with zeros to whole vectors, so that one
- * kernel, product, serves all seven products, without edges. */
+ * Operands are packed rows, padded with zeros to whole vectors: one kernel without edge cases,
+ * product, computes all seven products. */
 #include "ops/attention/softmax/softmax.h"
 #include "ops/attention/shared/packed_cpu.h"
 
 #include <omp.h>
 
-/* A tile's queries and keys; fewer keys where a causal tile meets the diagonal. */
+/* Queries and keys per tile; DIAGONAL keys per tile on the diagonal of the causal mask. */
 enum { QUERIES = 64, KEYS = 64, DIAGONAL = 32 };
 _Static_assert(QUERIES % KEYS == 0 && KEYS % DIAGONAL == 0, "tiles begin on the diagonal");
 _Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "parts of tiles are whole vectors");
 
 /* ----------------------------------------------------------------------------------------- plan */
 typedef struct Plan {
-    int64_t D, M;       /* filled up to whole vectors */
-    int64_t keys;       /* filled up to whole tiles */
-    int64_t segments;   /* units a head */
+    int64_t D, M;       /* padded to whole vectors */
+    int64_t keys;       /* padded to whole tiles */
+    int64_t segments;   /* units per head */
     int64_t units;      /* B H segments */
-    int64_t workspaces; /* one a thread, or one a unit when a head has several */
-    int64_t size;       /* numbers a workspace */
+    int64_t workspaces; /* one per thread, or one per unit if a head has several units */
+    int64_t size;       /* Reals per workspace */
 } Plan;
 
-/* What a unit works on. */
+/* The buffers of a unit of work. */
 typedef struct Workspace {
-    Real *key, *value;              /* [keys, D], [keys, M]: the head's */
-    Real *query, *query_transposed; /* [QUERIES, D], [D, QUERIES]: a tile's, over sqrt D */
-    Real *P;                        /* [KEYS, QUERIES]: s, then e^(s - m) or P */
-    Real *row[3];                   /* [QUERIES] each: m, l and factors, or L and D */
+    Real *key, *value;              /* [keys, D], [keys, M]: of the head */
+    Real *query, *query_transposed; /* [QUERIES, D], [D, QUERIES]: of a tile, divided by sqrt D */
+    Real *P;                        /* [KEYS, QUERIES]: the score tile s, then e^(s - m) or P */
+    Real *row[3];                   /* [QUERIES] each: m, l and factors; backward L_i and D_i */
     Real *out;                      /* [QUERIES, M]: o */
     Real *dout, *dout_transposed;   /* [QUERIES, M], [M, QUERIES]: g */
     Real *dS;                       /* [KEYS, QUERIES]: dP, then dS */
     Real *dquery;                   /* [QUERIES, D] */
-    Real *dkey, *dvalue;            /* [keys, D], [keys, M]: the unit's sums */
+    Real *dkey, *dvalue;            /* [keys, D], [keys, M]: sums of the unit */
 } Workspace;
 
-/* Cuts a workspace out of scratch memory; returns how many numbers it takes. */
+/* Assigns a workspace's buffers in scratch memory, or NULL; returns their size in Reals. */
 static int64_t lay_out(Workspace *w, const Plan *p, Real *scratch, bool backward)
 {
     int64_t used = 0;
@@ -83,14 +83,14 @@ int64_t softmax_attention_scratch_cpu(const Attention *attention, bool backward)
     return p.workspaces * p.size;
 }
 
-/* A head of a sequence, and the tile of its queries at hand. */
+/* A head of a sequence, and its current query tile. */
 typedef struct Tile {
     const Attention *a;
     const Plan *p;
     bool causal;
     int64_t b, h;
-    int64_t first, count; /* the tile's queries; they see the keys j < visible */
-    int64_t columns;      /* count, filled up */
+    int64_t first, count; /* the tile's queries; they see only keys j < visible */
+    int64_t columns;      /* count, padded */
     int64_t visible;
 } Tile;
 
@@ -106,7 +106,7 @@ static Tile tile_at(const Attention *a, const Plan *p, bool causal, int64_t head
     return t;
 }
 
-/* Where the tile begins in [B, N, H]. */
+/* Offset of the tile's first row in [B, N, H]. */
 static int64_t tile_row(const Tile *t)
 {
     return (t->b * t->a->N + t->first) * t->a->H + t->h;
@@ -136,9 +136,9 @@ static void load_queries(Workspace *w, const Tile *t)
     transpose(w->query_transposed, w->query, t->p->D, t->count, a->D, t->columns);
 }
 
-/* A tile of keys, and those of the queries that see one of them: all but the first skip. Of s, P
- * and dS their [keys, queries] are computed, filled up to [rows, columns]. On the diagonal of a
- * causal head the tiles are smaller, because half of such a tile is computed in vain. */
+/* A key tile, and the queries of the query tile that see any of its keys: all but the first `skip`.
+ * Of s, P and dS only these [keys, queries] are computed, padded to [rows, columns]. Tiles on the
+ * diagonal of the causal mask are smaller, because half of such a tile is masked. */
 typedef struct KeyTile {
     bool diagonal;
     int64_t start, keys, rows;
@@ -156,7 +156,7 @@ static KeyTile key_tile_at(const Tile *t, int64_t start)
     return k;
 }
 
-/* P [keys, columns] = the scores s_ij; those of keys that a query does not see are -infinity. */
+/* Score tile: P [keys, columns] = s_ij, -infinity where the causal mask hides key j. */
 static void scores(Workspace *w, const Tile *t, const KeyTile *k)
 {
     set_product(w->P, w->key + k->start * t->p->D, t->p->D, w->query_transposed + k->skip,
@@ -168,14 +168,14 @@ static void scores(Workspace *w, const Tile *t, const KeyTile *k)
 
 /* -------------------------------------------------------------------------------------- forward */
 
-/* One key's scores s_j of all queries enter the maximum m. */
+/* m = max(m, s_j), for one key j and all queries. */
 WHOLE_VECTORS static void maximum_with(Real *restrict m, const Real *restrict s, int64_t columns)
 {
     for (int64_t i = 0; i < columns; i++)
         m[i] = s[i] > m[i] ? s[i] : m[i];
 }
 
-/* s_j becomes e^(s_j - m) and enters the sum l. */
+/* s_j = e^(s_j - m) and l += s_j, for one key j and all queries. */
 WHOLE_VECTORS static void exponentials(Real *restrict s, Real *restrict l, const Real *restrict m,
                                        int64_t columns)
 {
@@ -185,7 +185,8 @@ WHOLE_VECTORS static void exponentials(Real *restrict s, Real *restrict l, const
     }
 }
 
-/* s becomes e^(s - m); the sums l and o are brought to the new maximum, l gets its terms. */
+/* One step of online softmax: updates m, s = e^(s - m), rescales l and o to the new m, and adds the
+ * tile's terms to l. */
 static void online_softmax(Workspace *w, const Tile *t, const KeyTile *k)
 {
     Real *m = w->row[0] + k->skip, *l = w->row[1] + k->skip, *factor = w->row[2];
@@ -247,7 +248,7 @@ void softmax_attention_forward_cpu(Real *out, Real *log_sum, Real *scratch, cons
 
 /* ------------------------------------------------------------------------------------- backward */
 
-/* g, D_i = g_i.out_i and L_i of the tile's queries. */
+/* Loads g_i, L_i and D_i = g_i.out_i of the tile's queries. */
 static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real *out,
                       const Real *log_sum)
 {
@@ -262,7 +263,7 @@ static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real 
     }
 }
 
-/* One key's column of P and dS: P_ij = e^(s_ij - L_i), dS_ij = P_ij (dP_ij - D_i). */
+/* P_ij = e^(s_ij - L_i) and dS_ij = P_ij (dP_ij - D_i), for one key j; P holds s before, dS dP. */
 WHOLE_VECTORS static void softmax_backward(Real *restrict P, Real *restrict dS,
                                            const Real *restrict L, const Real *restrict D,
                                            int64_t columns)
@@ -295,7 +296,7 @@ static void backward_tile(Workspace *w, const Tile *t)
     }
 }
 
-/* dq of a unit's queries; its sums for dk and dv. */
+/* dq of a unit's queries, and the unit's sums of dk and dv. */
 static void backward_unit(AttentionGradient d, Workspace *w, const Real *dout, const Real *out,
                           const Real *log_sum, const Attention *a, const Plan *p, bool causal,
                           int64_t unit)
@@ -318,7 +319,7 @@ static void backward_unit(AttentionGradient d, Workspace *w, const Real *dout, c
     }
 }
 
-/* dk and dv of a head: its units' sums, added in their order. */
+/* dk and dv of a head: adds the sums of its units in a fixed order. */
 static void contribute_keys(AttentionGradient d, Real *scratch, const Attention *a, const Plan *p,
                             int64_t head)
 {
