@@ -1,4 +1,4 @@
-/* The arguments of the attention operations. */
+/* Validation and views of the attention operations' arguments. */
 #include "ops/attention/shared/arguments.h"
 #include "ops/layout/indices.h"
 #include "ops/shared/internal.h"

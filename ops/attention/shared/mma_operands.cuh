@@ -1,22 +1,23 @@
-/* Matrices in shared memory as operands of mma.cuh. An operand is one part of bf16, or two, the
- * nearest, hi, and what that leaves, lo; the product of two such is hi hi + hi lo + lo hi. */
+/* Matrices in shared memory as operands of tensor-core products (mma.cuh). An operand has one bf16
+ * part, or two: hi, the nearest bf16, and lo, the bf16 nearest to the remainder. The product of two
+ * such operands is hi hi + hi lo + lo hi. */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_MMA_OPERANDS_CUH
 #define TAPEGRAD_OPS_ATTENTION_SHARED_MMA_OPERANDS_CUH
 
 #include "tensor/mma.cuh"
 
-/* Rows are padded by MMA_PAD elements: eight rows then use different banks, and begin at multiples of
- * 16 bytes. */
+/* Rows are padded by MMA_PAD elements: they are aligned to 16 bytes, and eight consecutive rows
+ * have no bank conflicts. */
 enum { MMA_PAD = 8 };
 
-/* In shared memory: PARTS of [ROWS, PITCH]. The second part is offset by half the banks, so that 64 bytes
- * of each can be written at once. */
+/* PARTS parts [ROWS, PITCH] in shared memory. The second is shifted by half the banks, so that 64
+ * bytes of each part are written at once. */
 template <int PARTS, int ROWS, int PITCH> struct Matrix {
     enum { APART = ROWS * PITCH + 32, SIZE = PARTS * ROWS * PITCH + (PARTS - 1) * 32 };
     Bfloat16 *at;
 };
 
-/* A lane's registers of [16, 16] elements: one a or two neighbouring b of mma.cuh. */
+/* A lane's registers of a [16, 16] tile: one operand a, or two adjacent operands b, of mma.cuh. */
 template <int PARTS> struct Fragment {
     uint32_t at[PARTS][4];
 };
@@ -36,8 +37,9 @@ __device__ static inline Fragment<PARTS> load_parts(const Bfloat16 *from, int ap
     return f;
 }
 
-/* Four matrices [8, 8] of a [16, 16] are loaded at once, the second below the first, the third beside
- * it; each lane gives the address of a row: here of m's elements from (row, column) on. */
+/* The address that a lane passes to ldmatrix, which loads the four [8, 8] quarters of a [16, 16]
+ * tile at once: the second below the first, the third to its right. Each lane has the address of
+ * one row; the tile is stored in m at (row, column). */
 template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Bfloat16 *lane_place(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
@@ -46,7 +48,7 @@ __device__ static inline Bfloat16 *lane_place(const Matrix<PARTS, ROWS, PITCH> &
     return m.at + (row + lane % 16) * PITCH + column + lane / 16 * 8;
 }
 
-/* a = m's elements from (row, column) on */
+/* a = the tile of m at (row, column) */
 template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> a_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
@@ -54,7 +56,7 @@ __device__ static inline Fragment<PARTS> a_of(const Matrix<PARTS, ROWS, PITCH> &
     return load_parts<false, PARTS>(lane_place(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
 }
 
-/* b = m's elements from (row, column) on */
+/* b = the tile of m at (row, column) */
 template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> b_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
@@ -62,7 +64,8 @@ __device__ static inline Fragment<PARTS> b_of(const Matrix<PARTS, ROWS, PITCH> &
     return load_parts<true, PARTS>(lane_place(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
 }
 
-/* The same of m^T, whose (row, column) is m's (column, row): there the second is beside the first. */
+/* The same for m^T, whose (row, column) is m's (column, row): in m the second quarter is to the
+ * right of the first. */
 template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Bfloat16 *lane_place_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
                                                          int row, int column)
@@ -87,7 +90,7 @@ __device__ static inline Fragment<PARTS> b_of_transposed(const Matrix<PARTS, ROW
                                     Matrix<PARTS, ROWS, PITCH>::APART);
 }
 
-/* sums [2][4], two neighbouring ones, += a b */
+/* sums [2][4], two adjacent accumulators of mma.cuh, += a b */
 template <int PARTS>
 __device__ static inline void multiply(float (*sums)[4], const Fragment<PARTS> &a,
                                        const Fragment<PARTS> &b)
@@ -101,7 +104,7 @@ __device__ static inline void multiply(float (*sums)[4], const Fragment<PARTS> &
                      b.at[product == 1 ? PARTS - 1 : 0] + 2 * half);
 }
 
-/* Two elements as pairs of bf16, one pair per part */
+/* Splits two elements into pairs of bf16, one pair per part. */
 template <int PARTS>
 __device__ static inline void split(uint32_t *parts, int apart, float first, float second)
 {
@@ -110,7 +113,8 @@ __device__ static inline void split(uint32_t *parts, int apart, float first, flo
         parts[apart] = pack_bf16(first - first_of(parts[0]), second - second_of(parts[0]));
 }
 
-/* The lane's rows of a sum: this one and the one 8 below; its columns: this one and the next. */
+/* A lane has rows lane_row() and lane_row() + 8 of an accumulator, columns lane_column() and the
+ * next. */
 __device__ static inline int lane_row(void)
 {
     return (int)threadIdx.x % WARP / 4;
@@ -120,7 +124,7 @@ __device__ static inline int lane_column(void)
     return (int)threadIdx.x % 4 * 2;
 }
 
-/* x after rounding to an operand */
+/* x, rounded as an operand is */
 template <int PARTS> __device__ static inline Real as_operand(Real x)
 {
     const Real hi = first_of(pack_bf16(x, 0));

@@ -1,5 +1,5 @@
-/* What the CPU kernels of softmax and LSH attention share: rows of a head packed side by side, filled
- * up with zeros to whole vectors, and the products of such matrices. */
+/* Shared by the CPU kernels of softmax and LSH attention: the rows of a head, packed contiguously
+ * and padded with zeros to whole vectors, and products of such matrices. */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_PACKED_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_SHARED_PACKED_CPU_H
 
@@ -17,7 +17,7 @@ static inline int64_t minimum(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The next count numbers of scratch memory; NULL when only counting. */
+/* The next count Reals of scratch memory. If scratch is NULL, counts them only and returns NULL. */
 static inline Real *take(Real *scratch, int64_t *used, int64_t count)
 {
     Real *taken = scratch ? scratch + *used : NULL;
@@ -27,7 +27,7 @@ static inline Real *take(Real *scratch, int64_t *used, int64_t count)
 
 /* -------------------------------------------------------------------------------------- product */
 
-/* ROWS rows of C and one or two vectors of columns, which stay in registers. */
+/* Register tiling: ROWS rows of C by one or two vectors of columns are accumulated in registers. */
 ALWAYS_INLINE void product_tile(bool add, int vectors, Real *c, const Real *a, int64_t a_row,
                                 int64_t a_column, const Real *b, int64_t b_row, int64_t inner,
                                 int64_t columns)
@@ -46,7 +46,8 @@ ALWAYS_INLINE void product_tile(bool add, int vectors, Real *c, const Real *a, i
             *(Vector *)(c + r * columns + v * LANES) = sum[r][v];
 }
 
-/* C = A B, or C += A B: element (r, k) of A lies at r a_row + k a_column, B's rows b_row apart. */
+/* C = A B or C += A B. Element (r, k) of A is stored at r a_row + k a_column, (k, c) of B at
+ * k b_row + c. */
 ALWAYS_INLINE void product(bool add, Real *c, const Real *a, int64_t a_row, int64_t a_column,
                            const Real *b, int64_t b_row, int64_t rows, int64_t inner,
                            int64_t columns)
@@ -62,7 +63,7 @@ ALWAYS_INLINE void product(bool add, Real *c, const Real *a, int64_t a_row, int6
     }
 }
 
-/* C [rows, columns] = A [rows, inner] B [inner, columns], the rows of A and B a_row, b_row apart. */
+/* C [rows, columns] = A [rows, inner] B [inner, columns]; a_row, b_row: strides of the rows. */
 WHOLE_VECTORS static inline void set_product(Real *c, const Real *a, int64_t a_row, const Real *b,
                                              int64_t b_row, int64_t rows, int64_t inner,
                                              int64_t columns)
@@ -70,14 +71,14 @@ WHOLE_VECTORS static inline void set_product(Real *c, const Real *a, int64_t a_r
     product(false, c, a, a_row, 1, b, b_row, rows, inner, columns);
 }
 
-/* C [rows, columns] += A [rows, inner] B [inner, columns], A's rows a_row apart. */
+/* C [rows, columns] += A [rows, inner] B [inner, columns]; a_row: stride of A's rows. */
 WHOLE_VECTORS static inline void add_product(Real *c, const Real *a, int64_t a_row, const Real *b,
                                              int64_t rows, int64_t inner, int64_t columns)
 {
     product(true, c, a, a_row, 1, b, columns, rows, inner, columns);
 }
 
-/* C [rows, columns] += A^T B, of A [inner, rows] and B [inner, columns], A's rows a_row apart. */
+/* C [rows, columns] += A^T B of A [inner, rows] and B [inner, columns]; a_row: stride of A's rows. */
 WHOLE_VECTORS static inline void add_product_transposed(Real *c, const Real *a, int64_t a_row,
                                                         const Real *b, int64_t rows, int64_t inner,
                                                         int64_t columns)
@@ -85,7 +86,7 @@ WHOLE_VECTORS static inline void add_product_transposed(Real *c, const Real *a, 
     product(true, c, a, 1, a_row, b, columns, rows, inner, columns);
 }
 
-/* x.y, of n numbers */
+/* x.y, n elements each */
 static inline Real dot(const Real *x, const Real *y, int64_t n)
 {
     Real sum = 0;
@@ -97,16 +98,16 @@ static inline Real dot(const Real *x, const Real *y, int64_t n)
 
 /* -------------------------------------------------------------------------------------- packing */
 
-/* Rows that lie far apart are not foreseen by the processor: they are asked for some rows early. */
+/* The hardware prefetcher misses widely strided rows: prefetch AHEAD rows ahead. */
 enum { AHEAD = 16 };
 
-/* Rows of a head as the tensors have them: columns numbers each, stride apart. */
+/* Rows of a head as the tensors store them: columns elements each, stride apart. */
 typedef struct Rows {
     const Real *data;
     int64_t stride, count, columns;
 } Rows;
 
-/* to [padded] = factor row, and zeros. */
+/* to [padded] = factor * row, padded with zeros. */
 ALWAYS_INLINE void pack_row(Real *restrict to, const Real *restrict row, int64_t columns,
                             int64_t padded, Real factor)
 {
@@ -117,7 +118,7 @@ ALWAYS_INLINE void pack_row(Real *restrict to, const Real *restrict row, int64_t
         to[c] = c < columns ? factor * row[c] : 0;
 }
 
-/* to [round_up(count, ROWS), padded] = factor from, and zeros. */
+/* to [round_up(count, ROWS), padded] = factor * from, padded with zeros. */
 WHOLE_VECTORS static inline void pack(Real *restrict to, Rows from, int64_t padded, Real factor)
 {
     const Real *restrict row = from.data;
@@ -129,7 +130,7 @@ WHOLE_VECTORS static inline void pack(Real *restrict to, Rows from, int64_t padd
     memset(to, 0, (size_t)((round_up(from.count, ROWS) - from.count) * padded) * sizeof *to);
 }
 
-/* to [columns, padded] = from [count, stride] transposed, and zeros. */
+/* to [columns, padded] = the transpose of from [count, stride], padded with zeros. */
 static inline void transpose(Real *restrict to, const Real *restrict from, int64_t stride,
                              int64_t count, int64_t columns, int64_t padded)
 {
@@ -141,7 +142,7 @@ static inline void transpose(Real *restrict to, const Real *restrict from, int64
     }
 }
 
-/* d [count, columns] <- factor from [count, padded], d's rows stride apart. */
+/* d [count, columns] <- factor * from [count, padded]; rows of d are stride apart. */
 WHOLE_VECTORS static inline void unpack(Gradient d, int64_t stride, const Real *restrict from,
                                         int64_t count, int64_t columns, int64_t padded, Real factor)
 {

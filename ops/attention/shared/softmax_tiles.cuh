@@ -1,22 +1,22 @@
-/* Softmax over the scores of tiles, forward and backward, without the matrix [N, N]: what softmax
- * and LSH attention share. A Kind of attention is a struct of arguments and sizes, query, key,
- * value, B, H and scale among them; its .cu file says for it
- *     Positions               those of a tile, count of them: a Span, or what else load_tile,
- *                             load_numbers and contribute_tile find rows by
- *     Arguments, Gradients    where the rows are: Rows and GradientRows, or what else they take
- *     BOUNDS                  how many numbers of a query lie in shared memory for sees
- *     item_at                 the head and the tile that a block takes (its columns: item_of)
- *     positions_from          CHUNK positions of a head, or those that are left before an end
- *     pass_of                 what a block goes through
- *     load_bounds, sees       whether the i-th query of a tile sees the j-th key of another one
- *     score_of                what the softmax takes of a product q.k */
+/* Online softmax over score tiles, forward and backward, without the matrix [N, N]: shared by
+ * softmax and LSH attention. A Kind of attention is a struct of arguments and sizes, among them
+ * query, key, value, B, H and scale. Its .cu file defines for it
+ *     Positions               the positions of a tile, count of them: a Span, or another type that
+ *                             load_tile, load_numbers and contribute_tile accept
+ *     Arguments, Gradients    the rows in memory: Rows and GradientRows, or other types likewise
+ *     BOUNDS                  number of int32 per query in shared memory, which sees reads
+ *     item_at                 the head and the tile of a thread block (its columns: item_of)
+ *     positions_from          the next CHUNK positions of a head, or fewer before the end
+ *     pass_of                 the rows that a block owns, and the range it iterates over
+ *     load_bounds, sees       whether the i-th query of a tile sees the j-th key of another tile
+ *     score_of                the score s, from the product q.k */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
 #define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
 
 #include "ops/attention/shared/tiles.cuh"
 
-/* What a block works on: a tile of a head's queries or keys, from first on, and some columns of
- * its results, from column on. */
+/* The work of a thread block: the tile of a head's queries or keys that starts at first, and the
+ * columns of its results that start at column. */
 struct Item {
     int64_t b, h, H, first, column;
 };
@@ -30,20 +30,20 @@ __device__ static inline Item item_of(const Kind &a, int64_t index, int64_t colu
     return item;
 }
 
-/* The rows that a block owns: those that count, and all that it writes; and which columns of scores
- * it goes through for them. */
+/* The rows that a block owns: rows that are not masked, and all rows that it writes. For them the
+ * block iterates over columns of the score matrix, begin <= column < end. */
 template <typename Positions> struct Pass {
     Positions rows, written;
     int64_t begin, end;
 };
 
-/* A number of columns, filled up to what the products take. */
+/* Columns rounded up to a multiple of 4, as the products require. */
 __device__ static inline int fill_up(int count)
 {
     return (count + 3) / 4 * 4;
 }
 
-/* A block's scores into shared memory. */
+/* Stores a score tile in shared memory. */
 template <int SIZE>
 __device__ static inline void store_scores(Real *to, const Real (*scores)[Tile<SIZE>::SCORES])
 {
@@ -54,15 +54,15 @@ __device__ static inline void store_scores(Real *to, const Real (*scores)[Tile<S
             to[tile_row<SIZE>(r) * SCORE_PITCH + score_column<SIZE>(c)] = scores[r][c];
 }
 
-/* ---------------------------------------------------------------------------------------- forward */
+/* -------------------------------------------------------------------------------------- forward */
 
-/* Of the keys so far of a row, which two neighbouring threads share. */
+/* Online softmax of a row over the keys so far; two adjacent threads share a row. */
 struct RowSums {
     Real m, l; /* the maximum of the scores s; the sum of e^(s - m) */
 };
 
-/* A row's new scores s become e^(s - m), m now the maximum of these as well; returns the factor that
- * brings sums to the new m. Not-a-number is passed over by the maximum and remains. */
+/* One step of online softmax: m includes the row's new scores s, which become e^(s - m). Returns
+ * the factor that rescales sums to the new m. The maximum ignores NaN; e^(s - m) propagates it. */
 __device__ static inline Real online_softmax(RowSums *row, Real *scores, int count)
 {
     const int half = (int)threadIdx.x % 2;
@@ -115,7 +115,7 @@ template <int SIZE, typename Kind> static int64_t forward_memory(void)
     return CHUNK * (2 * Tile<SIZE>::PITCH + SIZE + SCORE_PITCH + 1 + Kind::BOUNDS);
 }
 
-/* The scores of a tile into shared memory, -infinity where a query does not see the key. */
+/* Stores a score tile in shared memory, -infinity where the query does not see the key. */
 template <int SIZE, typename Kind, typename Positions>
 __device__ static inline void forward_scores(const Kind &a, const ForwardMemory &m,
                                              const Positions &queries, const Positions &keys,
@@ -125,7 +125,7 @@ __device__ static inline void forward_scores(const Kind &a, const ForwardMemory 
     const int64_t D = a.query.columns;
     for (int64_t d = 0; d < D; d += SIZE) {
         if (d > 0)
-            __syncthreads(); /* the tiles before have been read */
+            __syncthreads(); /* the previous tiles have been read */
         if (first || D > SIZE)
             load_tile<SIZE>(m.query, Tile<SIZE>::PITCH, a.query, queries, d);
         load_tile<SIZE>(m.key, Tile<SIZE>::PITCH, a.key, keys, d);
@@ -145,7 +145,8 @@ __device__ static inline void forward_scores(const Kind &a, const ForwardMemory 
     }
 }
 
-/* To the sums e^s v, and those of the thread's row, adds what the keys of the pass contribute. */
+/* Adds the contributions of the pass's keys to sums, o of softmax.c, and to m and l of the thread's
+ * row. */
 template <int SIZE, typename Kind, typename Positions>
 __device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, const Kind &a,
                                        const Item &item, const ForwardMemory &m,
@@ -156,7 +157,7 @@ __device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, co
     for (int64_t first = pass.begin; first < pass.end; first += CHUNK) {
         const Positions keys = positions_from(a, item, first, pass.end);
         const int filled = fill_up(keys.count);
-        __syncthreads(); /* the tiles before have been read */
+        __syncthreads(); /* the previous tiles have been read */
         load_tile<SIZE>(m.value, SIZE, a.value, keys, item.column);
         forward_scores<SIZE>(a, m, pass.rows, keys, first == pass.begin);
         __syncthreads();
@@ -171,11 +172,12 @@ __device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, co
 }
 
 /* --------------------------------------------------------------------------------------- backward
- * In the terms of both kinds of blocks: rows are those that the block owns, with x1 = q, x2 = g (or
- * x1 = k, x2 = v), columns the keys (or queries) that it goes through, with y1, y2 likewise. Each
- * computes the scores anew, so that every sum has one owner.
+ * One notation for both kinds of thread blocks. Rows are the queries (or keys) that a block owns,
+ * with x1 = q, x2 = g (or x1 = k, x2 = v); columns are the keys (or queries) that it iterates over,
+ * with y1 = k, y2 = v (or y1 = q, y2 = g). Both recompute the scores, so every sum has one owner.
  *     s = the score of x1.y1    dP = x2.y2    P = e^(s - L)    dS = P (dP + delta)
- *     dx1 <- dS y1 scale    and of keys dx2 = dv <- P y2 */
+ *     dx1 <- dS y1 scale        blocks of keys also dx2 = dv <- P y2
+ * delta is -D_i of softmax.c. */
 
 template <typename Kind> struct SoftmaxBackward {
     Kind a;
@@ -187,8 +189,8 @@ template <typename Kind> struct SoftmaxBackward {
 struct BackwardMemory {
     Real *x1, *x2, *y1, *y2; /* [CHUNK, SIZE], padded */
     Real *scores;            /* [CHUNK, CHUNK], padded: P, then dS */
-    Real *log_sum, *delta;   /* [CHUNK], of the queries */
-    int32_t *bounds;         /* [BOUNDS, CHUNK], likewise */
+    Real *log_sum, *delta;   /* [CHUNK]: of the queries */
+    int32_t *bounds;         /* [BOUNDS, CHUNK]: of the queries */
 };
 
 template <int SIZE> __device__ static inline BackwardMemory backward_layout(Real *memory)
@@ -211,7 +213,7 @@ template <int SIZE, typename Kind> static int64_t backward_memory(void)
     return CHUNK * (4 * Tile<SIZE>::PITCH + SCORE_PITCH + 2 + Kind::BOUNDS);
 }
 
-/* x1.y1 into P and x2.y2 into dS; 0 where the query does not see the key. */
+/* In place: s, x1.y1, becomes P, and dP, x2.y2, becomes dS; 0 where the query does not see the key. */
 template <int SIZE, bool KEYS, typename Kind, typename Positions>
 __device__ static inline void backward_scores(Real (*s)[Tile<SIZE>::SCORES],
                                               Real (*dP)[Tile<SIZE>::SCORES], const Kind &a,
@@ -231,8 +233,8 @@ __device__ static inline void backward_scores(Real (*s)[Tile<SIZE>::SCORES],
         }
 }
 
-/* The tiles of the products from a column on, those of the rows only where they are not there yet;
- * and what is kept of the queries. */
+/* Loads the tiles of the operands from column k on; those of the rows only if they are not loaded
+ * yet. Also loads L, delta and bounds of the queries. */
 template <int SIZE, bool KEYS, typename Kind, typename Positions>
 __device__ static inline void load_products(const SoftmaxBackward<Kind> &b, const BackwardMemory &m,
                                             const Positions &rows, const Positions &columns,
@@ -256,7 +258,7 @@ __device__ static inline void load_products(const SoftmaxBackward<Kind> &b, cons
     }
 }
 
-/* Adds what these columns contribute to dx1 and dx2. */
+/* Adds the contributions of these columns to dx1 and dx2. */
 template <int SIZE, bool KEYS, typename Kind, typename Positions>
 __device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4],
                                                const SoftmaxBackward<Kind> &b, const Item &item,
@@ -269,7 +271,7 @@ __device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4],
     Real s[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {};
     Real dP[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {};
     for (int64_t k = 0; k < D || k < M; k += SIZE) {
-        __syncthreads(); /* the tiles before have been read */
+        __syncthreads(); /* the previous tiles have been read */
         load_products<SIZE, KEYS>(b, m, rows, columns, k, first);
         __syncthreads();
         if (k < D)
@@ -278,7 +280,7 @@ __device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4],
             add_scores<SIZE>(dP, m.x2, m.y2, tile_inner<SIZE>(M, k), columns.count);
     }
     backward_scores<SIZE, KEYS>(s, dP, b.a, m, KEYS ? columns : rows, KEYS ? rows : columns);
-    if (D > SIZE || M > SIZE) { /* other tiles lie there, or these are further on */
+    if (D > SIZE || M > SIZE) { /* shared memory has other columns of y1 and y2 */
         __syncthreads();
         load_tile<SIZE>(m.y1, PITCH, b.y1, columns, item.column);
         if (KEYS)
@@ -297,7 +299,7 @@ __device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4],
         add_product<SIZE>(dx1, m.scores, SCORE_PITCH, m.y1, PITCH, filled);
 }
 
-/* The contribution of the block's rows: nothing, 0, of those that do not count. */
+/* The contributions of the block's rows; 0 for masked rows. */
 template <int SIZE, typename Gradients, typename Positions>
 __device__ static inline void contribute_rows(const Gradients &d, const Pass<Positions> &pass,
                                               int64_t column, Real (*sums)[4], Real factor)
@@ -338,7 +340,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
         backward_item<SIZE, KEYS>(b, item_of<SIZE>(b.a, i, column_tiles, tiles, KEYS), m);
 }
 
-/* dq, or (KEYS) dk and dv. */
+/* Computes dq or, with KEYS, dk and dv. */
 template <int SIZE, bool KEYS, typename Kind>
 static void launch_backward(const SoftmaxBackward<Kind> &b)
 {

@@ -1,10 +1,10 @@
-/* Attention's matrices on a GPU, in tiles: a block of TILE_THREADS threads takes CHUNK positions of
- * one head at a time, and SIZE of their columns, 32 or 64. Other sizes of heads are filled up with
- * zeros, and greater ones take several tiles: so there is one path for all.
+/* Tiles of attention's matrices on a GPU. A thread block of TILE_THREADS threads processes CHUNK
+ * positions of one head at a time, and SIZE of their columns, 32 or 64. Other head sizes are padded
+ * with zeros, larger ones take several tiles, so there is one path for all sizes.
  *
- * What is multiplied lies in shared memory, its rows PAD numbers apart where the threads of a warp
- * read different ones; sums stay in registers. A warp owns a quarter of a tile's rows, so that it
- * can leave out what lies above a diagonal. */
+ * Operands are in shared memory, their rows padded by PAD elements where the threads of a warp read
+ * different rows; sums stay in registers (register tiling). A warp owns a quarter of a tile's rows,
+ * so it can skip what is above the diagonal of the causal mask. */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_TILES_CUH
 #define TAPEGRAD_OPS_ATTENTION_SHARED_TILES_CUH
 
@@ -16,18 +16,18 @@ enum {
     CHUNK = 64,
     TILE_THREADS = 128,
     WARP_ROWS = CHUNK * WARP / TILE_THREADS,
-    PAD = 4, /* keeps rows aligned to 16 bytes, and puts the next one into other banks */
+    PAD = 4, /* keeps rows aligned to 16 bytes, and puts consecutive rows into different banks */
     SCORE_PITCH = CHUNK + PAD,
-    WIDEST = sizeof(Real) == 4 ? 64 : 32, /* SIZE at most: tiles of double fit into shared memory */
-    BLOCKS_AT_ONCE = sizeof(Real) == 4 ? 3 : 2, /* on a multiprocessor, as far as registers go */
+    WIDEST = sizeof(Real) == 4 ? 64 : 32,       /* largest SIZE: tiles of double fit */
+    BLOCKS_AT_ONCE = sizeof(Real) == 4 ? 3 : 2, /* per SM, limited by registers */
 };
 
-/* How the threads share a tile. Of sums [CHUNK, SIZE] each has ROWS rows of 4 neighbouring columns,
- * of scores [CHUNK, CHUNK] the same rows of SCORES columns, of sums [SIZE, SIZE] OUTER rows of 4. */
+/* Register tiling. A thread has ROWS rows of 4 adjacent columns of sums [CHUNK, SIZE], the same rows
+ * of SCORES columns of scores [CHUNK, CHUNK], and OUTER rows of 4 columns of sums [SIZE, SIZE]. */
 template <int SIZE> struct Tile {
     enum {
         PITCH = SIZE + PAD,
-        ACROSS = SIZE / 4, /* threads beside each other */
+        ACROSS = SIZE / 4, /* threads per row */
         DOWN = TILE_THREADS / ACROSS,
         ROWS = CHUNK / DOWN,
         SCORES = CHUNK / ACROSS,
@@ -41,7 +41,7 @@ __host__ __device__ static inline int64_t tiles_for(int64_t columns, int64_t siz
     return (columns + size - 1) / size;
 }
 
-/* How many of a row's columns a tile holds from this one on, filled up to a multiple of 4. */
+/* Number of columns in the tile that starts at first_column, rounded up to a multiple of 4. */
 template <int SIZE> __device__ static inline int tile_inner(int64_t columns, int64_t first_column)
 {
     const int64_t left = columns - first_column;
@@ -54,7 +54,7 @@ __device__ static inline int warp_row(void)
     return (int)threadIdx.x / WARP * WARP_ROWS;
 }
 
-/* The thread's r-th row, the first of its columns, the column of its c-th score. */
+/* A thread's r-th row, its first column, and the column of its c-th score. */
 template <int SIZE> __device__ static inline int tile_row(int r)
 {
     enum { ACROSS = Tile<SIZE>::ACROSS };
@@ -71,14 +71,14 @@ template <int SIZE> __device__ static inline int score_column(int c)
     return (int)threadIdx.x % Tile<SIZE>::ACROSS + c * Tile<SIZE>::ACROSS;
 }
 
-/* The thread's r-th row of sums [SIZE, SIZE]. */
+/* A thread's r-th row of sums [SIZE, SIZE]. */
 template <int SIZE> __device__ static inline int outer_row(int r)
 {
     enum { TOGETHER = Tile<SIZE>::OUTER_TOGETHER, DOWN = Tile<SIZE>::DOWN };
     return (r / TOGETHER * DOWN + (int)threadIdx.x / Tile<SIZE>::ACROSS) * TOGETHER + r % TOGETHER;
 }
 
-/* Numbers that are loaded and stored at once. */
+/* Elements that one instruction loads or stores. */
 template <typename T, int COUNT>
 struct alignas(COUNT * sizeof(T) < 16 ? COUNT * sizeof(T) : 16) Pack {
     T at[COUNT];
@@ -89,7 +89,7 @@ template <int COUNT> __device__ static inline Pack<Real, COUNT> pack_at(const Re
     return *(const Pack<Real, COUNT> *)x;
 }
 
-/* COUNT elements, of which some may be past the end: zeros */
+/* COUNT elements; zeros past the end. */
 template <int COUNT, typename T>
 __device__ static inline Pack<T, COUNT> load_pack(const T *from, int64_t left, bool aligned)
 {
@@ -104,7 +104,7 @@ __device__ static inline Pack<T, COUNT> load_pack(const T *from, int64_t left, b
 }
 
 /* --------------------------------------------------------------------------------------- products
- * Inner sizes are multiples of 4: what fills a tile up is 0. */
+ * Inner sizes are multiples of 4: tiles are padded with zeros. */
 
 /* scores += x y^T, of tiles x and y [CHUNK, inner], for the columns of scores before end. */
 template <int SIZE>
@@ -132,7 +132,7 @@ __device__ static inline void add_scores(Real (*scores)[Tile<SIZE>::SCORES], con
     }
 }
 
-/* sums [CHUNK, SIZE] += x w, of x [CHUNK, inner] and w [inner, SIZE], rows a pitch apart. */
+/* sums [CHUNK, SIZE] += x w, of x [CHUNK, inner] and w [inner, SIZE]; rows are a pitch apart. */
 template <int SIZE>
 __device__ static inline void add_product(Real (*sums)[4], const Real *x, int x_pitch,
                                           const Real *w, int w_pitch, int inner)
@@ -177,23 +177,23 @@ __device__ static inline void add_outer(Real (*sums)[4], const Real *y, const Re
     }
 }
 
-/* ----------------------------------------------------------------------------------- rows of heads */
+/* -------------------------------------------------------------------------------- rows of heads */
 
-/* An argument [B, positions, H, columns], from position to position stride elements on. */
+/* An argument [B, positions, H, columns]; positions are stride elements apart. */
 template <typename T> struct Rows {
     const T *data;
     int64_t stride, positions, columns;
-    FeatureMap map;         /* what counts is phi(x), */
-    const Real *divisor;    /* or x / divisor, [B, positions, H], unless NULL, */
-    const int32_t *lengths; /* and 0 from position lengths[b] on, [B], unless NULL */
+    FeatureMap map;         /* load_tile loads phi(x), */
+    const Real *divisor;    /* divided by divisor [B, positions, H] unless NULL, */
+    const int32_t *lengths; /* and 0 from position lengths[b] on, [B] unless NULL */
 };
 
-/* Where its gradient goes; data is NULL where none is wanted. */
+/* Destination of an argument's gradient; data is NULL if the argument requires no gradient. */
 template <typename T> struct GradientRows {
     T *data;
     bool accumulate;
     int64_t stride, positions, columns;
-    const int32_t *lengths; /* nothing is contributed from position lengths[b] on, unless NULL */
+    const int32_t *lengths; /* unless NULL, no contribution from position lengths[b] on */
 };
 
 template <typename T>
@@ -208,14 +208,14 @@ static GradientRows<T> gradient_rows(Gradient d, int64_t stride, int64_t positio
     return { (T *)d.data, d.accumulate, stride, positions, columns, NULL };
 }
 
-/* Some positions of a head: count of them from first on, or (step -1) from there back. */
+/* count positions of a head: first, first + step, ...; step is 1 or -1. */
 struct Span {
     int64_t b, h, H, first;
     int step, count;
 };
 
-/* Those of its rows that count, where those from position lengths[b] on do not: a span that runs
- * back ends with them. */
+/* The rows of a span that are not masked, first <= row < end: their positions are below lengths[b].
+ * In a span with step -1 they are the last rows. */
 struct Counting {
     int first, end;
 };
@@ -224,7 +224,7 @@ __device__ static inline Counting rows_that_count(const Span &span, const int32_
 {
     if (!lengths)
         return { 0, span.count };
-    const int64_t before = lengths[span.b] - span.first; /* positions from the first row on */
+    const int64_t before = lengths[span.b] - span.first; /* unmasked, from the first row on */
     if (span.step > 0)
         return { 0, before < 0 ? 0 : before < span.count ? (int)before : span.count };
     return { before > 0                ? 0
@@ -233,21 +233,21 @@ __device__ static inline Counting rows_that_count(const Span &span, const int32_
              span.count };
 }
 
-/* Where it begins in an array [B, positions, H]. */
+/* Offset of a span in an array [B, positions, H]. */
 __device__ static inline int64_t span_row(const Span &span, int64_t positions)
 {
     return (span.b * positions + span.first) * span.H + span.h;
 }
 
-/* Where it begins in a tensor [B, positions, H, columns]. */
+/* Offset of a span in a tensor [B, positions, H, columns]. */
 __device__ static inline int64_t span_begin(const Span &span, int64_t positions, int64_t stride,
                                             int64_t columns)
 {
     return (span.b * positions + span.first) * stride + span.h * columns;
 }
 
-/* A tile of the span's rows, from a column on; zeros where there are none. Loads a batch of numbers
- * before it looks at one, because memory is far. */
+/* Loads a tile of the span's rows from first_column on, padded with zeros. A thread issues BATCH
+ * loads before it uses the first, because loads have high latency. */
 template <int SIZE, typename T>
 __device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &rows,
                                         const Span &span, int64_t first_column)
@@ -282,7 +282,7 @@ __device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &ro
     }
 }
 
-/* The span's numbers of an array [B, positions, H], and zeros up to CHUNK. */
+/* Loads the span's elements of an array [B, positions, H], padded with zeros to CHUNK. */
 __device__ static inline void load_numbers(Real *to, const Real *from, int64_t positions,
                                            const Span &span)
 {
@@ -291,7 +291,7 @@ __device__ static inline void load_numbers(Real *to, const Real *from, int64_t p
         to[i] = i < span.count ? from[span_row(span, positions) + i * span.step * span.H] : (Real)0;
 }
 
-/* Up to four neighbouring numbers. */
+/* Loads up to four consecutive elements. */
 template <typename T> __device__ static inline Pack<Real, 4> load_four(const T *from, int64_t count)
 {
     Pack<Real, 4> four = {};
@@ -329,7 +329,7 @@ __device__ static inline void contribute_four(T *to, bool accumulate, const Real
     }
 }
 
-/* Contributes sums to a tile of the span's rows, from a column on. */
+/* Contributes sums to a tile of the span's rows, from first_column on. */
 template <int SIZE, typename T>
 __device__ static inline void contribute_tile(const GradientRows<T> &d, const Span &span,
                                               int64_t first_column, const Real (*sums)[4])
@@ -345,11 +345,12 @@ __device__ static inline void contribute_tile(const GradientRows<T> &d, const Sp
     }
 }
 
-/* ------------------------------------------------------------------------------- before backward */
+/* ------------------------------------------------------------------------------ before backward */
 
-/* delta [rows] = -g.out, or -(g / divisor).out, of g and out [rows, columns]. With PARTS the factors
- * g / divisor are those of an operand of mma_operands.cuh: in sums of dnum.v + dden its rounding then
- * cancels. 8 lanes per row; a warp loads 16 rows at once. */
+/* delta [rows] = -g.out (-D_i of softmax.c), or -(g / divisor).out (dden of linear attention), of g
+ * and out [rows, columns]. With PARTS the factors g / divisor are rounded as operands of
+ * mma_operands.cuh, so that the rounding cancels in sums of dnum.v + dden. 8 lanes per row; a warp
+ * loads 16 rows at once. */
 template <int PARTS, typename T>
 __global__ void row_deltas(Real *delta, const T *g, const T *out, const Real *divisor, int64_t rows,
                            int64_t columns, bool aligned)
@@ -400,7 +401,7 @@ static void launch_row_deltas(Real *delta, const Real *g, const Real *out, const
            (const T *)out, divisor, rows, columns, aligned);
 }
 
-/* -------------------------------------------------------------------------------------- launching */
+/* ------------------------------------------------------------------------------------ launching */
 
 /* SIZE for heads of D and M columns. */
 static inline int tile_size(int64_t D, int64_t M)
@@ -408,12 +409,12 @@ static inline int tile_size(int64_t D, int64_t M)
     return D <= 32 && M <= 32 ? 32 : WIDEST;
 }
 
-/* The most shared memory of any kernel in tiles, in bytes. */
+/* Largest shared memory of a kernel in tiles, in bytes. */
 enum { MOST_SHARED = sizeof(Real) == sizeof(float) ? 96 << 10 : 112 << 10 };
 
-/* LAUNCH of a block of TILE_THREADS an item with so many Reals of shared memory. More than 48 KB must
- * be asked for; always the most, because a later launch that asks for less would take it away from
- * one that is being captured. */
+/* Launches one block of TILE_THREADS threads per item, with `reals` Reals of dynamic shared memory.
+ * More than 48 KB needs the kernel's attribute. It is always set to the maximum: a later launch
+ * with a smaller value would lower the limit of one that is being captured in a CUDA graph. */
 #define LAUNCH_TILES(kernel, items, reals, ...)                                                    \
     LAUNCH_SHARED(kernel, MOST_SHARED, items, reals, __VA_ARGS__)
 #define LAUNCH_SHARED(kernel, most_bytes, items, reals, ...)                                       \
