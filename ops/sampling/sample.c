@@ -1,15 +1,17 @@
-/* sample: of each of R rows of C logits one symbol, with probabilities
- *   p_c = w_c / sum_j w_j over what is kept     w_c = floor(2^40 e^((logit_c - max_j logit_j) / T))
- * from a number u, uniform in [0, 1) in steps of 2^-64: the first c for which
+/* sample: chooses one symbol per row of C logits, for R rows, with probabilities
+ *   p_c = w_c / sum_j w_j, sums over kept symbols
+ *   w_c = floor(2^40 e^((logit_c - max_j logit_j) / T)), T the temperature
+ * from a random number u, uniform in [0, 1) in steps of 2^-64. The symbol is the first c with
  *   sum_{j<=c} w_j > floor(u S), S = sum_j w_j
- * As the w are integers, the sums are the same in every order, and so the choice on every device.
- * What is kept are the first symbols by logit, of equal logits those of lower index, until
+ * The weights w are integers, so their sums do not depend on the order of addition, and every
+ * device chooses the same symbol. The kept symbols are those with the largest logits, of equal
+ * logits those of lower index, until
  *   top k: there are k of them
- *   top p: their sum is p S or more, S that of what top k keeps
- * Where that ends need not be sorted for, but is found digit by digit, from the highest on, of the
- * last kept logit as an integer (its key): a pass over the row adds up, for each value of the
- * digit, how many symbols, or which sum, have it and agree with the digits found before.
- * Minus infinity and what is not a number weigh 0; a row of nothing else gives symbol 0. */
+ *   top p: their sum is at least p S, with S the sum of the symbols that top k keeps
+ * The smallest kept logit is found without sorting by a radix selection: as an integer, its key, it
+ * is found digit by digit from the highest on. A pass over the row adds up, per value of the digit,
+ * the number or the weights of the symbols whose keys have this value and the digits found before.
+ * The weight of -infinity and NaN is 0; if all weights of a row are 0, the symbol is 0. */
 #include "ops/rows/rows.h"
 #include "ops/sampling/sampling.h"
 
@@ -19,13 +21,13 @@ typedef struct Row {
     Real largest, temperature;
 } Row;
 
-/* The fewest first symbols by logit of which there are `wanted` or, by_weight, that weigh so much.
- * The row has that much, and wanted > 0. */
+/* The fewest symbols with the largest logits whose number or, by_weight, whose sum of weights is at
+ * least wanted. The row has that many, and wanted > 0. */
 static KeptSymbols keep_largest(const Row *row, bool by_weight, uint64_t wanted)
 {
     enum { DIGIT = 8, VALUES = 1 << DIGIT };
     LogitKey found = 0;
-    uint64_t above = 0; /* how much the symbols with larger keys have */
+    uint64_t above = 0; /* number or weight of the symbols with larger keys */
     for (int shift = KEY_BITS - DIGIT; shift >= 0; shift -= DIGIT) {
         uint64_t has[VALUES] = { 0 };
         for (int64_t c = 0; c < row->C; c++) {
@@ -44,8 +46,8 @@ static KeptSymbols keep_largest(const Row *row, bool by_weight, uint64_t wanted)
     return (KeptSymbols){ found, (wanted - above + each - 1) / each };
 }
 
-/* Adds up the weights of what is kept to the first symbol where the sum exceeds limit, and returns
- * it; or all, and returns the sum in *total. */
+/* Adds up the weights of kept symbols. Returns the first symbol at which the sum exceeds limit; if
+ * none does, returns 0 and stores the sum in *total. */
 static int64_t add_weights(const Row *row, KeptSymbols kept, uint64_t limit, uint64_t *total)
 {
     enum { PIECE = 64 };

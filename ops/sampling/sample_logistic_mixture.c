@@ -1,10 +1,10 @@
-/* sample_logistic_mixture: of each of R mixtures of K logistic distributions one pixel, by u and v,
- * uniform in (0, 1):
- *   k as op_sample chooses it from the logits by u
- *   x = mean_k + e^s_k ln(v / (1 - v))     s = log scale, within [-7, 64]
- *   out = the p of 0 to 255 for which 2 p / 255 - 1 is nearest to x
- * since x is below y when ln(v / (1 - v)) is below (y - mean) e^-s, which it is with probability
- * 1 / (1 + e^-((y - mean) e^-s)): that of the logistic distribution. */
+/* sample_logistic_mixture: one pixel from each of R mixtures of K logistic distributions, from two
+ * random numbers u and v, uniform in (0, 1):
+ *   k is chosen from the logits by u, as in op_sample
+ *   x = mean_k + e^s_k ln(v / (1 - v))     s = log scale, clamped to [-7, 64]
+ *   out = the p in 0 to 255 for which 2 p / 255 - 1 is nearest to x
+ * This inverts the logistic distribution function: x < y if and only if
+ * ln(v / (1 - v)) < (y - mean) e^-s, which has probability 1 / (1 + e^-((y - mean) e^-s)). */
 #include "ops/losses/logistic_mixture.h"
 #include "ops/rows/rows.h"
 #include "ops/sampling/sampling.h"

@@ -1,5 +1,5 @@
-/* How CUDA kernels choose a symbol of a row, as ops/sampling/sample.c tells. A row is the work of LANES
- * threads, a warp or a block of THREADS, as in ops/rows/rows.cuh: all of them call. */
+/* Choice of a row's symbol on CUDA: see ops/sampling/sample.c. A row is processed by LANES threads,
+ * a warp or a block of THREADS, as in ops/rows/rows.cuh; all of them must call. */
 #ifndef TAPEGRAD_OPS_SAMPLING_SAMPLING_CUH
 #define TAPEGRAD_OPS_SAMPLING_SAMPLING_CUH
 
@@ -22,8 +22,7 @@ template <int LANES> __device__ static inline uint64_t count_of_row(uint64_t val
     return LANES == WARP ? warp_sum(value) : block_sum(value);
 }
 
-/* The fewest first symbols by logit of which there are `wanted` or, by_weight, that weigh so much.
- * Each thread adds up its own symbols, in a column of its own. */
+/* keep_largest of sample.c. Each thread counts its own symbols in its own column of `has`. */
 template <int LANES, typename T>
 __device__ static KeptSymbols keep_largest(const Row<T> &row, bool by_weight, uint64_t wanted)
 {
@@ -54,8 +53,8 @@ __device__ static KeptSymbols keep_largest(const Row<T> &row, bool by_weight, ui
     return kept;
 }
 
-/* What the symbols of a stretch of the row contribute to a sum of weights: those with larger keys
- * than the last one kept, and how many have the same. */
+/* A stretch of the row: the weight of the symbols with keys above kept.key, and the number of
+ * symbols with this key. */
 struct Stretch {
     uint64_t weight, ties;
 
@@ -65,7 +64,7 @@ struct Stretch {
     }
 };
 
-/* The symbols start + first, start + first + step, ... below end */
+/* The stretch of symbols first, first + step, ... below end. */
 template <typename T>
 __device__ static inline Stretch add_stretch(const Row<T> &row, KeptSymbols kept, int64_t first,
                                              int64_t end, int step)
@@ -80,8 +79,8 @@ __device__ static inline Stretch add_stretch(const Row<T> &row, KeptSymbols kept
     return stretch;
 }
 
-/* A warp goes through its part of the row, 32 symbols at a time, to the first where the sum exceeds
- * the limit; `before` is what comes before the part. */
+/* A warp scans its part of the row, 32 symbols at a time, up to the first symbol at which the
+ * prefix sum exceeds the limit; `before` is the stretch before the part. */
 template <typename T>
 __device__ static inline int64_t find_in_part(const Row<T> &row, KeptSymbols kept, uint64_t limit,
                                               Stretch before, int64_t start)
@@ -106,7 +105,7 @@ __device__ static inline int64_t find_in_part(const Row<T> &row, KeptSymbols kep
     }
 }
 
-/* The symbol, to the warp that finds it; -1 to the others. */
+/* Returns the symbol to the warp that finds it, -1 to the others. */
 template <int LANES, typename T>
 __device__ static inline int64_t find_symbol(const Row<T> &row, KeptSymbols kept, uint64_t uniform)
 {
@@ -120,7 +119,7 @@ __device__ static inline int64_t find_symbol(const Row<T> &row, KeptSymbols kept
     mine.ties = warp_sum(mine.ties);
     Stretch before = { 0, 0 }, all = mine;
     if (WARPS > 1) {
-        __shared__ Stretch parts[WARPS]; /* an earlier row's were read before this one's maximum */
+        __shared__ Stretch parts[WARPS]; /* reused safely: max_of_row synchronizes between rows */
         if (threadIdx.x % WARP == 0)
             parts[warp] = mine;
         __syncthreads();
@@ -141,7 +140,7 @@ __device__ static inline int64_t find_symbol(const Row<T> &row, KeptSymbols kept
     return find_in_part(row, kept, limit, before, start);
 }
 
-/* As sample_row on the CPU; the warp that finds the symbol gets it, the others -1. */
+/* sample_row of sample.c; returns the symbol to the warp that finds it, -1 to the others. */
 template <int LANES, typename T>
 __device__ static inline int64_t choose_symbol(const T *logits, int64_t C, const Sampler &sampler,
                                                uint64_t uniform)

@@ -1,7 +1,6 @@
-/* What op_sample and op_sample_logistic_mixture choose by, in the same bits on every device and by
- * every compiler: integers, and floating-point operations that are rounded correctly everywhere.
- * Where a product is added to, fmaf says so: else one compiler might round the product and another
- * not. */
+/* The arithmetic of op_sample and op_sample_logistic_mixture, bitwise the same on every device and
+ * with every compiler: integers, and floating-point operations with correct rounding. A product
+ * that is added to is an explicit fmaf: otherwise some compilers would contract it and some not. */
 #ifndef TAPEGRAD_OPS_SAMPLING_SAMPLING_H
 #define TAPEGRAD_OPS_SAMPLING_SAMPLING_H
 
@@ -12,8 +11,8 @@
 
 /* ------------------------------------------------------------------------------- exponentials */
 
-/* e^x = fraction 2^exponent, as in ops/shared/math.h, for -87 <= x <= 88; fraction is about sqrt(1/2) to
- * sqrt 2 */
+/* e^x = fraction 2^exponent, as in ops/shared/math.h, for -87 <= x <= 88; fraction is between about
+ * sqrt(1/2) and sqrt 2. */
 typedef struct ExactExp {
     float fraction;
     int32_t exponent;
@@ -46,20 +45,20 @@ MATH_FUNCTION float exact_log(float x)
 }
 
 /* ------------------------------------------------------------------------------------ weights
- * A symbol's probability is in proportion to floor(2^40 e^((logit - largest) / temperature)). Sums
- * of integers are the same in every order; these fit in 63 bits. */
+ * A symbol's probability is proportional to floor(2^40 e^((logit - largest) / temperature)). Sums
+ * of integers do not depend on the order of addition; these fit in 63 bits. */
 enum { MOST_SYMBOLS = 1 << 23 };
 
-/* largest is finite or infinity. A logit that is minus infinity or not-a-number weighs 0. */
+/* largest is finite or +infinity. The weight of a logit -infinity or NaN is 0. */
 MATH_FUNCTION uint64_t symbol_weight(Real logit, Real largest, Real temperature)
 {
     const Real below = logit == largest ? 0 : logit - largest;
-    const float x = (float)(below / temperature), least = -28; /* which weighs 0 */
+    const float x = (float)(below / temperature), least = -28; /* its weight is 0 */
     const ExactExp e = exact_exp(x > least ? x : least);
     return (uint64_t)(uint32_t)(e.fraction * 0x1p30f) << 10 >> -e.exponent;
 }
 
-/* The largest logit that is a number; finite where all are minus infinity. */
+/* The row maximum ignoring NaN; finite if all logits are -infinity. */
 MATH_FUNCTION Real at_least_finite(Real largest)
 {
 #ifdef TAPEGRAD_DOUBLE
@@ -70,7 +69,7 @@ MATH_FUNCTION Real at_least_finite(Real largest)
     return largest > lowest ? largest : lowest;
 }
 
-/* Logits as unsigned integers of the same order: 0 for what is not a number, 0 and -0 alike. */
+/* Logits as unsigned integers in the same order; NaN has key 0, and 0 and -0 have the same key. */
 #ifdef TAPEGRAD_DOUBLE
 typedef uint64_t LogitKey;
 #else
@@ -95,13 +94,13 @@ MATH_FUNCTION Real logit_of_key(LogitKey key)
     return logit;
 }
 
-/* The symbols that may be chosen: those with larger keys, and of those with this key the first. */
+/* The symbols that may be chosen: those with larger keys, and the first `ties` with this key. */
 typedef struct KeptSymbols {
     LogitKey key;
-    uint64_t ties; /* so many */
+    uint64_t ties;
 } KeptSymbols;
 
-/* floor(a b / 2^64) and, of `up`, ceil */
+/* floor(a b / 2^64), or ceil if up */
 MATH_FUNCTION uint64_t product_high(uint64_t a, uint64_t b, bool up)
 {
     __extension__ typedef unsigned __int128 Wide;
@@ -111,15 +110,15 @@ MATH_FUNCTION uint64_t product_high(uint64_t a, uint64_t b, bool up)
 
 /* -------------------------------------------------------------------------------------- draws */
 typedef struct Sampler {
-    Random random;         /* before the draw of a counter a row */
-    const uint64_t *start; /* NULL, or in the memory of a CUDA device: added to random's counter */
+    Random random;         /* before the draw of one Philox counter per row */
+    const uint64_t *start; /* NULL, or in CUDA device memory: added to random's Philox counter */
     bool greedy;
     Real temperature;
     int64_t top_k;  /* or 0: all */
     uint64_t top_p; /* 2^64 p, or 0: all */
 } Sampler;
 
-/* A row's random words: the first two choose a symbol, the third a logistic variable. */
+/* A row's random words: the first two choose a symbol, the third is v of a logistic variable. */
 MATH_FUNCTION Philox sampler_draw(const Sampler *sampler, int64_t row)
 {
     const uint64_t counter = sampler->random.counter + (sampler->start ? *sampler->start : 0);
@@ -130,8 +129,8 @@ MATH_FUNCTION uint64_t uniform_of_draw(Philox draw)
     return (uint64_t)draw.word[1] << 32 | draw.word[0];
 }
 
-/* The pixel nearest to mean + e^s ln(v / (1 - v)), v = (word + 1/2) 2^-32, s = log_scale within
- * [-7, 64]: below as in op_discretized_logistic_mixture, and above no pixel changes. */
+/* The pixel nearest to mean + e^s ln(v / (1 - v)), v = (word + 1/2) 2^-32, s = log_scale clamped to
+ * [-7, 64]: -7 as in op_discretized_logistic_mixture; above 64 no pixel changes. */
 MATH_FUNCTION int32_t logistic_pixel(Real mean, Real log_scale, uint32_t word)
 {
     const int64_t part = 2 * (int64_t)word + 1, whole = (int64_t)1 << 33;
@@ -147,15 +146,14 @@ MATH_FUNCTION int32_t logistic_pixel(Real mean, Real log_scale, uint32_t word)
     return (int32_t)fmaf(x, 127.5f, 128); /* (x + 1) 255 / 2, to the nearest */
 }
 
-/* The symbol of a row of C logits for a number that is uniform over 64 bits, on the CPU: the first
- * where the running sum of the weights of those that are kept exceeds that share of their sum. 0
- * where all weigh nothing. */
+/* Chooses the symbol of a row of C logits on the CPU, from a uniform 64-bit random number: see
+ * sample.c. */
 int64_t sample_row(const Real *logits, int64_t C, const Sampler *sampler, uint64_t uniform);
 
-/* Takes a counter for each of R rows; returns a Sampler of everything. */
+/* Draws one Philox counter per row; returns a Sampler that keeps all symbols at temperature 1. */
 Sampler sampler_new(Tape *tape, int64_t R);
 
-/* Says of a new tensor on the tape's device what its integers are: 0 to greatest. */
+/* A new int32 tensor on the tape's device, recorded to have elements in [0, greatest]. */
 Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t greatest);
 
 #endif

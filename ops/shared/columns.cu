@@ -7,7 +7,7 @@ extern "C" void add_parts_cuda(Real *dw, bool accumulate, const Real *partial, i
     launch_column_sums(dw, 1, accumulate, 1, partial, parts, C);
 }
 
-/* Blocks of row y of the grid make the y-th of the two sums. */
+/* Thread blocks with blockIdx.y = 0 compute the first sum, with 1 the second. */
 __global__ void add_part_pairs_kernel(Gradient first, Gradient second, const Real *partial,
                                       int64_t parts, int64_t C, int lanes)
 {

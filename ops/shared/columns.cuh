@@ -1,11 +1,11 @@
-/* Sums over the rows of a matrix x [R, C]. They run in double precision, as waiting for memory takes
- * longer than the additions. */
+/* Sums over the rows of a matrix x [R, C], in double precision: the kernels are memory-bound, so
+ * the additions cost no time. */
 #ifndef TAPEGRAD_OPS_SHARED_COLUMNS_CUH
 #define TAPEGRAD_OPS_SHARED_COLUMNS_CUH
 
 #include "tensor/kernel.cuh"
 
-/* A sum over a part, which a second kernel reads. */
+/* The sum of a part, which a second kernel reads. */
 struct PartialSum {
     double value;
 };
@@ -30,9 +30,8 @@ __device__ static inline void put_sum(T *out, bool accumulate, Real factor, doub
     contribute(out, accumulate, factor * (Real)sum);
 }
 
-/* Into how many parts a sum of n numbers is cut where there are `sums` such sums and a block of
- * threads makes `sums_each` of them: so that there are about 1000 blocks, but a thread has 8 numbers
- * at least. */
+/* Number of parts per sum, for `sums` sums of n elements each and `sums_each` sums per thread
+ * block: about 1000 blocks, but at least 8 elements per thread. */
 static inline int64_t sum_parts(int64_t n, int64_t sums, int64_t sums_each)
 {
     const int64_t enough = 1024 / ((sums + sums_each - 1) / sums_each);
@@ -41,14 +40,14 @@ static inline int64_t sum_parts(int64_t n, int64_t sums, int64_t sums_each)
     return parts > 1 ? parts : 1;
 }
 
-/* How many Reals of scratch memory the parts take; one part takes none. */
+/* Scratch memory of the parts in Reals; none for a single part. */
 static inline int64_t sum_scratch(int64_t parts, int64_t sums)
 {
     return parts > 1 ? parts * sums * (int64_t)(sizeof(PartialSum) / sizeof(Real)) : 0;
 }
 
-/* A block takes so many neighbouring columns, a power of two, and THREADS / lanes rows at a time:
- * it reads whole stretches of memory also where a row is short. */
+/* Number of adjacent columns per thread block, a power of two. A block reads THREADS / lanes rows
+ * at a time, so its loads are coalesced even if rows are short. */
 static inline int column_lanes(int64_t C)
 {
     int lanes = 1;
@@ -57,8 +56,8 @@ static inline int column_lanes(int64_t C)
     return lanes;
 }
 
-/* The sum of column c from row `first` to `end`, c a block's first column + threadIdx.x % lanes.
- * Threads below lanes get the result; all threads of the block must call. */
+/* The sum of column c over first <= row < end; c is the block's first column + threadIdx.x % lanes.
+ * All threads of the block must call; threads below lanes get the result. */
 template <typename T>
 __device__ static inline double block_column_sum(const T *x, int64_t first, int64_t end, int64_t C,
                                                  int64_t c, int lanes)
@@ -81,8 +80,8 @@ __device__ static inline double block_column_sum(const T *x, int64_t first, int6
     return sum;
 }
 
-/* out [parts, C] <- factor times the sums over each of so many parts of the rows of x. Block (i, j)
- * makes the sums of part j in its columns. */
+/* out [parts, C] <- factor * the sums over each part of the rows of x. Thread block (i, j) sums
+ * part j of its columns. */
 template <typename Out, typename T>
 __global__ void column_sums_kernel(Out *out, bool accumulate, Real factor, const T *x, int64_t R,
                                    int64_t C, int lanes)

@@ -1,6 +1,6 @@
-/* Sums over the rows of a matrix, the same bit for bit whatever the number of threads: the rows are
- * cut into blocks by their number alone, each block is summed by itself, and then the blocks' sums
- * are added in order. */
+/* Sums over the rows of a matrix, bitwise the same for any number of threads: the number of rows
+ * alone determines the blocks of rows, each block is summed separately, and the blocks' sums are
+ * added in order. */
 #ifndef TAPEGRAD_OPS_SHARED_COLUMNS_H
 #define TAPEGRAD_OPS_SHARED_COLUMNS_H
 
@@ -12,8 +12,8 @@
 #define COLUMNS_FUNCTION static inline
 #endif
 
-/* How many blocks R rows are cut into. Block i begins at row_block_start(i, R) and ends where the
- * next begins. */
+/* Number of blocks for R rows. Block i starts at row_block_start(i, R) and ends before
+ * row_block_start(i + 1, R). */
 COLUMNS_FUNCTION int64_t row_blocks(int64_t R)
 {
     const int64_t most = 64, small = 32, blocks = (R + small - 1) / small;
@@ -27,15 +27,15 @@ COLUMNS_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
 /* dw [C] <- the sum over the parts of partial [parts, C]. */
 void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C);
 
-/* Two such sums in one pass: first [C] and second [C] <- the sums over the parts of partial [2, parts, C]; each may
- * have no data. */
+/* Two such sums in one kernel launch: first [C] and second [C] <- the sums over the parts of
+ * partial [2, parts, C]. The data of either may be NULL. */
 void add_part_pairs(Device *device, Gradient first, Gradient second, const Real *partial,
                     int64_t parts, int64_t C);
 
-/* add_parts where the parts are the blocks of R rows: partial [row_blocks(R), C]. */
+/* add_parts of the blocks of R rows: partial [row_blocks(R), C]. */
 void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C);
 
-/* dw [C] <- the sum over the rows of x [R, C], which is stored as `like`. */
+/* dw [C] <- the sum over the rows of x [R, C], which has the dtype and device of `like`. */
 void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int64_t R, int64_t C);
 
 #endif

@@ -1,10 +1,10 @@
-/* Operations on numbers one by one: out[i] <- f(number i of an input, number i of another, ...).
+/* Elementwise operations: out[i] <- f(element i of an input, element i of another, ...).
  *
- * f is a struct with an operator() of as many numbers as there are inputs, and computes in Real:
+ * f is a struct with an operator() that takes one Real per input:
  *
  *     map(MultiplyForward(), out, false, n, Repeated{ a, na }, Repeated{ b, nb });
  *
- * Threads read and write 16 bytes of out's type at once where every input allows it. */
+ * Threads read and write 16 bytes of out's dtype at once if every input allows it. */
 #ifndef TAPEGRAD_OPS_SHARED_MAP_CUH
 #define TAPEGRAD_OPS_SHARED_MAP_CUH
 
@@ -12,7 +12,7 @@
 
 /* -------------------------------------------------------------------------------------- vectors */
 
-/* Neighbouring numbers, loaded and stored at once. */
+/* Consecutive elements that one instruction loads or stores. */
 template <typename T, int LANES>
 struct alignas(LANES * sizeof(T) < 16 ? LANES * sizeof(T) : 16) Pack {
     T number[LANES];
@@ -22,10 +22,10 @@ template <int LANES> struct Reals {
     Real number[LANES];
 };
 
-/* As many as 16 bytes hold. */
+/* Elements per 16 bytes. */
 template <typename T> constexpr int lanes_of = 16 / (int)sizeof(T);
 
-/* Whether packs may begin at the address and at every LANES-th number from there. */
+/* Whether x, and so every LANES-th element from there, is aligned for packs. */
 template <int LANES, typename T> static inline bool packs_fit(const T *x)
 {
     return (uintptr_t)x % alignof(Pack<T, LANES>) == 0;
@@ -53,8 +53,8 @@ __device__ static inline void contribute_pack(T *out, bool accumulate, Reals<LAN
     *(Pack<T, LANES> *)out = pack;
 }
 
-/* i / m and i mod m, of numbers that are not negative: in 32 bits, where a division takes a quarter
- * of the time, when they fit. */
+/* i / m and i mod m for nonnegative i and m, in 32 bits if both fit: a 32-bit division takes a
+ * quarter of the time. */
 __device__ static inline int64_t quotient(int64_t i, int64_t m)
 {
     return (i | m) >> 32 ? i / m : (int64_t)((uint32_t)i / (uint32_t)m);
@@ -66,11 +66,11 @@ __device__ static inline int64_t remainder_of(int64_t i, int64_t m)
 
 /* --------------------------------------------------------------------------------------- inputs
  * An input is a struct with
- *   fits<LANES>()   on the host: whether pack() may be asked for
- *   at(i)           number i
- *   pack<LANES>(i)  the numbers i, ..., i + LANES - 1, i a multiple of LANES */
+ *   fits<LANES>()   on the host: whether pack() may be called
+ *   at(i)           element i
+ *   pack<LANES>(i)  elements i, ..., i + LANES - 1; i is a multiple of LANES */
 
-/* x [count], of storage T, again and again: number i of it is x[i mod count]. */
+/* Broadcast input x [count] of dtype T: element i is x[i mod count]. */
 template <typename T> struct RepeatedInput {
     const T *x;
     int64_t count;
@@ -93,7 +93,7 @@ template <typename T> struct RepeatedInput {
     }
 };
 
-/* x [n], one for one. */
+/* Input x [n] of dtype T: element i is x[i]. */
 template <typename T> struct WholeInput {
     const T *x;
 
@@ -111,8 +111,8 @@ template <typename T> struct WholeInput {
     }
 };
 
-/* What a launcher writes: a pointer for an activation [n], Repeated for one [count] that is
- * repeated, or an input itself, of a storage of its own: RepeatedInput<Real> for a parameter. */
+/* Callers of map() pass a pointer for an activation [n], Repeated for a broadcast activation
+ * [count], or an input struct with a dtype of its own: RepeatedInput<Real> for a parameter. */
 struct Repeated {
     const Real *x;
     int64_t count;
@@ -133,7 +133,7 @@ template <typename T, typename Input> static inline Input input_of(Input input)
 
 /* ------------------------------------------------------------------------------------------ map */
 
-/* What several operations do with a number. */
+/* Functions f that several operations use. */
 struct Identity {
     __device__ Real operator()(Real x) const
     {
@@ -159,7 +159,7 @@ __device__ static inline Reals<LANES> map_packs(F f, Packs... x)
     return result;
 }
 
-/* The first `packs` packs of out, and then what is left. */
+/* The first `packs` packs of out, then the remaining elements one by one. */
 template <typename F, typename T, typename... Inputs>
 __global__ void map_kernel(F f, T *out, bool accumulate, int64_t packs, int64_t n, Inputs... x)
 {

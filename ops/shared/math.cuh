@@ -1,4 +1,4 @@
-/* CUDA's own functions under the names of ops/shared/math.h, for formulas that both sides share. */
+/* CUDA's math functions under the names of ops/shared/math.h, for formulas shared with C. */
 #ifndef TAPEGRAD_OPS_SHARED_MATH_CUH
 #define TAPEGRAD_OPS_SHARED_MATH_CUH
 

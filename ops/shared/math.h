@@ -1,11 +1,11 @@
-/* e^x and its kin for Real, free of branches, so that a compiler turns a loop over them into vector
- * instructions. libm's are more exact but go one number at a time. In the double build, which is
- * there to check gradients, they are libm's.
+/* e^x and related functions of Real without branches, so that compilers vectorize loops over them.
+ * libm is more accurate but scalar. A double-precision build, which serves to check gradients, uses
+ * libm.
  *
- * Largest errors in float, in units in the last place (tests/test_math.c holds them to it):
+ * Largest errors in float, in ulp (checked by tests/test_math.c):
  *   real_exp 1.1   real_expm1 1.7   real_tanh 2.6   real_sigmoid 2.6   real_erf 2.6
  *   real_log 1     real_log1p 1.5
- * Not-a-number passes through all of them, and infinities have their limits. */
+ * All functions propagate NaN; infinities give the limits. */
 #ifndef TAPEGRAD_OPS_SHARED_MATH_H
 #define TAPEGRAD_OPS_SHARED_MATH_H
 
@@ -23,7 +23,7 @@ typedef int64_t RealBits;
 typedef int32_t RealBits;
 #endif
 
-/* The bits of a number as an integer, and back. */
+/* The bits of a Real as an integer, and the inverse. */
 MATH_FUNCTION RealBits real_bits(Real x)
 {
     RealBits bits;
@@ -76,16 +76,16 @@ MATH_FUNCTION Real real_erf(Real x)
 
 #else
 
-/* e^x = 2^k e^r with k the integer next to x / ln 2 and r = x - k ln 2, |r| <= ln 2 / 2.
- *   k: adding 3 2^22 pushes the fraction out of a float and leaves k in its lowest bits.
- *   r: ln 2 is taken off in two parts; k times the first is exact (Cody and Waite 1980).
- *   q = e^r - 1 = r + r^2 P(r), P of degree 4 with the least largest relative error, 1.4e-8.
- * Kept: q and s = 2^(k-1), half the power, because 2^128 is no float and e^88.7 is. */
+/* e^x = 2^k e^r with k the integer nearest to x / ln 2 and r = x - k ln 2, |r| <= ln 2 / 2.
+ *   k: adding 3 2^22 rounds off the fraction of a float and leaves k in its lowest bits.
+ *   r: k ln 2 is subtracted in two parts; k times the first is exact (Cody and Waite 1980).
+ *   q = e^r - 1 = r + r^2 P(r), P of degree 4 with minimax relative error 1.4e-8.
+ * The struct has q and s = 2^(k-1), half of 2^k: 2^128 overflows a float, e^88.7 does not. */
 typedef struct MathExp {
     float q, s;
 } MathExp;
 
-/* For -87.3 <= x <= 89 or not-a-number. At k = -126 s becomes 0. */
+/* For -87.3 <= x <= 89 or NaN. At k = -126 s becomes 0. */
 MATH_FUNCTION MathExp math_exp(float x)
 {
     const float shift = 0x3p22f;
@@ -97,11 +97,11 @@ MATH_FUNCTION MathExp math_exp(float x)
     p = p * r + 0.0416674651f;
     p = p * r + 0.16666545f;
     p = p * r + 0.49999997f;
-    uint32_t exponent = (uint32_t)real_bits(shifted) + 126; /* its high bits leave at the left */
+    uint32_t exponent = (uint32_t)real_bits(shifted) + 126; /* << 23 drops its high bits */
     return (MathExp){ r + r * r * p, real_from_bits((int32_t)(exponent << 23)) };
 }
 
-/* e^x; 0 for x < -86.99: no result is a denormal number, which slow processors down. */
+/* e^x; 0 for x < -86.99, so that no result is subnormal: subnormal numbers are slow. */
 MATH_FUNCTION Real real_exp(Real x)
 {
     x = x < -87.3f ? -87.3f : x;
@@ -110,7 +110,7 @@ MATH_FUNCTION Real real_exp(Real x)
     return e.s * (2 + 2 * e.q);
 }
 
-/* e^x - 1 = 2^k (q + 1) - 1, exact to the last bits also where x is small. */
+/* e^x - 1 = 2^k (q + 1) - 1, accurate for small x too. */
 MATH_FUNCTION Real real_expm1(Real x)
 {
     x = x < -20 ? -20 : x;
@@ -119,7 +119,7 @@ MATH_FUNCTION Real real_expm1(Real x)
     return 2 * (e.s * e.q + (e.s - 0.5f));
 }
 
-/* tanh x = (e^2x - 1) / (e^2x + 1), and 1 to the last bit from 2x = 20 on. */
+/* tanh x = (e^2x - 1) / (e^2x + 1), which rounds to 1 from 2x = 20 on. */
 MATH_FUNCTION Real real_tanh(Real x)
 {
     float y = 2 * x;
@@ -127,7 +127,7 @@ MATH_FUNCTION Real real_tanh(Real x)
     return m / (m + 2);
 }
 
-/* 1 / (1 + e^-x); the bound holds for x > -87, below that it runs out to 0 */
+/* 1 / (1 + e^-x); the error bound holds for x > -87, below the result tends to 0 */
 MATH_FUNCTION Real real_sigmoid(Real x)
 {
     return 1 / (1 + real_exp(-x));
@@ -135,7 +135,7 @@ MATH_FUNCTION Real real_sigmoid(Real x)
 
 /* ln x = k ln 2 + ln(1 + f), where x = 2^k (1 + f) and sqrt(1/2) <= 1 + f < sqrt 2.
  * With s = f / (2 + f), ln(1 + f) = ln (1 + s) / (1 - s) = 2 s + s z R(z), z = s^2, R of degree 2;
- * and 2 s = f - s f, so that the error of s counts little. For normal, finite x > 0. */
+ * and 2 s = f - s f, so that the error of s has little effect. For normal, finite x > 0. */
 MATH_FUNCTION float math_log(float x)
 {
     const int32_t root_half = 0x3f3504f3; /* the bits of sqrt(1/2) */
@@ -148,7 +148,7 @@ MATH_FUNCTION float math_log(float x)
     return k * 0.693359375f + (f - (s * (f - z * r) + k * 2.12194440e-4f));
 }
 
-/* ln x; minus infinity at 0, not-a-number below. Denormal numbers are scaled by 2^25 first. */
+/* ln x; -infinity at 0, NaN below. Subnormal x are scaled by 2^25 first. */
 MATH_FUNCTION Real real_log(Real x)
 {
     float scaled = x < 0x1p-126f ? x * 0x1p25f : x;
@@ -158,16 +158,16 @@ MATH_FUNCTION Real real_log(Real x)
     return x > 0 && x < INFINITY ? y : limit;
 }
 
-/* ln(1 + x) for 0 <= x < infinity. w = 1 + x is rounded: what it lacks, c = x - (w - 1), adds
- * ln(1 + c / w) = c / w. */
+/* ln(1 + x) for 0 <= x < infinity. w = 1 + x is rounded; the rounding error c = x - (w - 1) is
+ * corrected by adding ln(1 + c / w), which is c / w to first order. */
 MATH_FUNCTION Real real_log1p(Real x)
 {
     float w = 1 + x;
     return math_log(w) + (x - (w - 1)) / w;
 }
 
-/* erf x = sign(x) (1 - e^(-t (1 + Q(t)))), t = |x|: Q approximates -ln(1 - erf t) / t - 1 on
- * [0, 3.95], from where on erf is 1 to the last bit. */
+/* erf x = sign(x) (1 - e^(-t (1 + Q(t)))), t = |x|. Q approximates -ln(1 - erf t) / t - 1 on
+ * [0, 3.95]; beyond, erf rounds to 1. */
 MATH_FUNCTION Real real_erf(Real x)
 {
     float t = fabsf(x);

@@ -78,7 +78,7 @@ WHOLE_VECTORS static inline void add_product(Real *c, const Real *a, int64_t a_r
     product(true, c, a, a_row, 1, b, columns, rows, inner, columns);
 }
 
-/* C [rows, columns] += A^T B of A [inner, rows] and B [inner, columns]; a_row: stride of A's rows. */
+/* C [rows, columns] += A^T B, A [inner, rows], B [inner, columns]; a_row: stride of A's rows. */
 WHOLE_VECTORS static inline void add_product_transposed(Real *c, const Real *a, int64_t a_row,
                                                         const Real *b, int64_t rows, int64_t inner,
                                                         int64_t columns)

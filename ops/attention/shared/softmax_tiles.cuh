@@ -213,7 +213,7 @@ template <int SIZE, typename Kind> static int64_t backward_memory(void)
     return CHUNK * (4 * Tile<SIZE>::PITCH + SCORE_PITCH + 2 + Kind::BOUNDS);
 }
 
-/* In place: s, x1.y1, becomes P, and dP, x2.y2, becomes dS; 0 where the query does not see the key. */
+/* In place: s = x1.y1 becomes P, dP = x2.y2 becomes dS; 0 where the query does not see the key. */
 template <int SIZE, bool KEYS, typename Kind, typename Positions>
 __device__ static inline void backward_scores(Real (*s)[Tile<SIZE>::SCORES],
                                               Real (*dP)[Tile<SIZE>::SCORES], const Kind &a,

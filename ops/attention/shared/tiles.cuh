@@ -22,8 +22,9 @@ enum {
     BLOCKS_AT_ONCE = sizeof(Real) == 4 ? 3 : 2, /* per SM, limited by registers */
 };
 
-/* Register tiling. A thread has ROWS rows of 4 adjacent columns of sums [CHUNK, SIZE], the same rows
- * of SCORES columns of scores [CHUNK, CHUNK], and OUTER rows of 4 columns of sums [SIZE, SIZE]. */
+/* Register tiling. A thread has ROWS rows of 4 adjacent columns of sums [CHUNK, SIZE], the same
+ * rows of SCORES columns of scores [CHUNK, CHUNK], and OUTER rows of 4 columns of sums
+ * [SIZE, SIZE]. */
 template <int SIZE> struct Tile {
     enum {
         PITCH = SIZE + PAD,
