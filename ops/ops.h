@@ -1,9 +1,10 @@
-/* ops/: operations on tensors, a file each: its mathematics, its forward and its backward.
+/* ops/: operations on tensors. Each source file holds one operation: derivation, forward and
+ * backward.
  *
- * Every operation returns a new tensor of the tape (valid until tape_reset), records itself when
- * the tape records, and raises an error when an argument is not on the tape's device, was given
- * back, is of the wrong type, or has a shape that does not fit; the comments say which shapes fit.
- * "[..., C]" is any number of leading axes. Integers are int32 tensors. */
+ * An operation returns a new tensor of the tape, valid until tape_reset, and records a node if the
+ * tape is recording. It raises an error if an argument is on another device, is released, has the
+ * wrong dtype or a shape other than its comment states. "[..., C]" has any number of leading axes;
+ * a scalar has no axes. Integers are int32 tensors. */
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
 
@@ -16,22 +17,25 @@ extern "C" {
 
 /* ------------------------------------------------------------------------------ matrix products */
 
-/* out = a b, of [..., n, k] and [..., k, m]: [..., n, m]; a transposed argument is given as
- * [..., k, n] or [..., m, k]. Leading axes are equal, or b has none and serves all of a's. */
+/* out = a b: a [..., n, k], b [..., k, m]; returns [..., n, m]. With transpose_a, a is stored as
+ * [..., k, n]; with transpose_b, b as [..., m, k]. The leading axes are equal, or b has none and is
+ * shared by all matrices of a. Raises if the inner sizes k differ. */
 Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, bool transpose_b);
 
-/* out = x weight^T + bias: x [..., in], weight [out, in], bias [out] or NULL; [..., out]. */
+/* out = x weight^T + bias: x [..., in], weight [out, in], bias [out] or NULL; returns
+ * [..., out]. */
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
-/* out = f(x weight^T + bias), likewise but with a bias: what op_linear and then op_relu, op_gelu or
- * op_gelu_tanh make, in fewer passes over memory; of relu it keeps nothing but out. */
+/* out = f(x weight^T + bias), shapes as op_linear, bias not NULL: op_linear and then op_relu,
+ * op_gelu or op_gelu_tanh (or nothing) in fewer passes over memory. Saves x weight^T + bias for
+ * gelu; for relu only out, on CUDA also one bit per element. */
 typedef enum { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH } Activation;
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 
 /* ---------------------------------------------------------------------------------- elementwise
- * The shapes of a and b are equal, or one is the trailing axes of the other (a scalar always is)
- * and is repeated along the leading ones. */
+ * Unary operations return x's shape. Of a and b, the shapes are equal, or one is the trailing axes
+ * of the other (a scalar always is) and is broadcast along the leading axes. */
 
 /* out = a + b */
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b);
@@ -48,228 +52,242 @@ Tensor *op_scale(Tape *tape, Tensor *x, Real factor);
 Tensor *op_add_scalar(Tape *tape, Tensor *x, Real value);
 /* out = e^x */
 Tensor *op_exp(Tape *tape, Tensor *x);
-/* out = ln x */
+/* out = ln x, x > 0 */
 Tensor *op_log(Tape *tape, Tensor *x);
 /* out = tanh x */
 Tensor *op_tanh(Tape *tape, Tensor *x);
 /* out = 1 / (1 + e^-x) */
 Tensor *op_sigmoid(Tape *tape, Tensor *x);
-/* out = max(x, 0); the derivative at 0 is 0 */
+/* out = max(x, 0); its derivative at 0 is 0 */
 Tensor *op_relu(Tape *tape, Tensor *x);
 /* out = x Phi(x), Phi(x) = (1 + erf(x / sqrt 2)) / 2  (Hendrycks and Gimpel 2016) */
 Tensor *op_gelu(Tape *tape, Tensor *x);
-/* out = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, their approximation */
+/* out = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, their approximation of gelu */
 Tensor *op_gelu_tanh(Tape *tape, Tensor *x);
-/* out = x for x > 0, e^x - 1 for x <= 0 */
+/* out = x for x > 0, e^x - 1 for x <= 0  (Clevert et al. 2016) */
 Tensor *op_elu(Tape *tape, Tensor *x);
-/* out = x + 1 for x > 0, e^x for x <= 0: the feature map of Transformers are RNNs, equation 7 */
+/* out = elu(x) + 1 = x + 1 for x > 0, e^x for x <= 0: a feature map of linear attention
+ * (Katharopoulos et al. 2020, equation 7) */
 Tensor *op_elu_plus_one(Tape *tape, Tensor *x);
 /* out = ln(1 + e^x) */
 Tensor *op_softplus(Tape *tape, Tensor *x);
 /* out = max(x, 0)^2 */
 Tensor *op_squared_relu(Tape *tape, Tensor *x);
 
-/* out = x / (1 - probability) where a draw keeps it, else 0: each element is dropped with the
- * given probability, 0 <= probability < 1. Draws from the tape's generator; no mask is stored.
- * With recording off, or probability 0, it returns x. */
+/* out_i = k_i x_i / (1 - p), k_i = 0 with probability p, else 1, p = probability  (Srivastava et
+ * al. 2014). x has any shape. Draws from the tape's generator; the backward pass draws the same
+ * numbers, so no mask is stored. Returns x itself if recording is off or p = 0. Raises unless
+ * 0 <= p < 1. */
 Tensor *op_dropout(Tape *tape, Tensor *x, Real probability);
 
-/* -------------------------------------------------------------------- along the last axis, [..., C] */
+/* ---------------------------------------------------------------- along the last axis, [..., C] */
 
-/* out_c = e^x_c / sum_j e^x_j */
+/* out_c = e^x_c / sum_j e^x_j, in each row of x [..., C]; returns [..., C]. */
 Tensor *op_softmax(Tape *tape, Tensor *x);
-/* out_c = x_c - ln sum_j e^x_j */
+/* out_c = x_c - ln sum_j e^x_j, likewise. */
 Tensor *op_log_softmax(Tape *tape, Tensor *x);
-/* out = (x - mean) / sqrt(variance + eps) weight + bias, over the last axis, with the biased
- * variance; weight and bias [C]. eps > 0. */
+/* out_c = (x_c - mean) / sqrt(variance + eps) weight_c + bias_c, in each row of x [..., C], with
+ * the biased variance; weight, bias [C]; returns [..., C]  (Ba, Kiros, Hinton 2016). Raises unless
+ * eps > 0. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real eps);
-/* out = layernorm(x + dropout(branch)), the end of a transformer layer's branches, in one pass:
- *   s = x + k branch / (1 - probability), k a draw of 0 or 1 an element
- *   out = (s - mean) / sqrt(variance + eps) weight + bias, mean and variance of s
- * x and branch [..., C] are of one shape; weight and bias [C]; 0 <= probability < 1, eps > 0. Draws
- * what op_dropout(branch, probability) would; like there, all is kept and nothing drawn with
- * recording off, or probability 0. Neither s nor k is stored. */
+/* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch, in one pass:
+ *   s = x + k branch / (1 - p)     out = (s - mean) / sqrt(variance + eps) weight + bias
+ * with k and p = probability as in op_dropout, mean and variance of each row of s. x and branch
+ * [..., C]; weight, bias [C]; returns [..., C]. Uses the same random numbers as op_dropout(branch,
+ * p); dropout is off if recording is off or p = 0. Stores neither s nor k. Raises unless 0 <= p < 1
+ * and eps > 0. */
 Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probability,
                               Tensor *weight, Tensor *bias, Real eps);
 
 /* --------------------------------------------------------------------------------- feature maps
- * Of queries and keys, for linear attention with FEATURES_IDENTITY. Along the last axis too. */
+ * Feature maps of queries and keys for linear attention with FEATURES_IDENTITY, along the last
+ * axis. */
 
-/* x [..., D]; out [..., 1 + D + D (D + 1) / 2] holds 1, sqrt 2 x_i, x_i^2 and, in an order of their
- * own, sqrt 2 x_i x_j, i < j: out(q).out(k) = (1 + q.k)^2. */
+/* out(q).out(k) = (1 + q.k)^2: x [..., D]; returns [..., 1 + D + D (D + 1) / 2], the features
+ * 1, sqrt 2 x_i, x_i^2 and, in unspecified order, sqrt 2 x_i x_j for i < j. */
 Tensor *op_polynomial_features(Tape *tape, Tensor *x);
 
-/* out_f = e^(w_f.x - |x|^2 / 2) / sqrt F: x [..., D], projection w [F, D], out [..., F]. With rows of
- * w that are normal, out(q).out(k) is e^(q.k) in the mean over w (Choromanski et al. 2021, Rethinking
- * Attention with Performers, lemma 1): with q and k divided by D^(1/4), softmax attention's kernel. */
+/* out_f = e^(w_f.x - |x|^2 / 2) / sqrt F: x [..., D], projection w [F, D]; returns [..., F]. If the
+ * rows of w are standard normal, E out(q).out(k) = e^(q.k) over w  (Choromanski et al. 2021,
+ * Rethinking Attention with Performers, lemma 1); q and k divided by D^(1/4) give the kernel of
+ * softmax attention. */
 Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
 
-/* Draws such a w into host memory, [F, D], both 1 or more: numbers normal with mean 0 and deviation 1,
- * either independent or, with each D rows orthogonal to each other, of less variance (their section
- * 2.3). */
+/* Draws such a w, standard normal elements, into host memory [F, D]. The rows are independent or,
+ * if orthogonal, each D rows are mutually orthogonal, which reduces the variance of the estimate
+ * (section 2.3). Raises unless F >= 1 and D >= 1. */
 void op_draw_projection(Real *host, int64_t F, int64_t D, bool orthogonal, Random *random);
 
 /* -------------------------------------------------------------------------------------- storage */
 
-/* out = x, stored as type: TENSOR_REAL or, on tapes of that precision, TENSOR_BF16; x itself when it
- * is. Other operations convert what they must by themselves: products and embeddings to bf16, and
- * where an operation's arguments are stored differently, all of them. */
+/* out = x in the dtype `type`: TENSOR_REAL or, on a tape of PRECISION_BF16, TENSOR_BF16; x itself
+ * if it has that dtype. Casts are automatic elsewhere: matmul, linear and embedding return bf16;
+ * mixed inputs are converted to bf16. */
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type);
 
-/* ------------------------------------------------------------------------------------ reductions */
+/* ----------------------------------------------------------------------------------- reductions */
 typedef enum { OVER_ALL, OVER_LAST_AXIS } Reduction;
 
-/* out = sum_i x_i of all elements, a scalar; or over the last axis of [..., C]: [...]. */
+/* out = sum_i x_i: OVER_ALL returns a scalar; OVER_LAST_AXIS sums each row of x [..., C] and
+ * returns [...], and raises if x is a scalar. The result has dtype Real. */
 Tensor *op_sum(Tape *tape, Tensor *x, Reduction over);
-/* out = sum_i x_i / n, likewise. */
+/* out = sum_i x_i / n, likewise; n is the number of elements per sum. */
 Tensor *op_mean(Tape *tape, Tensor *x, Reduction over);
-/* out_i = sum over j <= i (reverse: j >= i) of x_j, along an axis (-1: the last). */
+/* out_i = sum over j <= i (reverse: j >= i) of x_j, along `axis` of x (negative: from the end; -1
+ * is the last); returns x's shape. Raises if there is no such axis. */
 Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse);
 
-/* ---------------------------------------------------------------------------------------- losses */
+/* --------------------------------------------------------------------------------------- losses */
 
-/* A scalar, sum_r w_r (ln sum_c e^logits_rc - logits_r,target_r) / sum_r w_r, in nats, over the rows
- * of logits [..., C]; targets int32 [...], each in [0, C); weights [...] (a mask, say; 0 or more, not
- * all 0; they get no gradient) or NULL for all 1. Rows of weight 0 are left out, whatever they hold. */
+/* out = sum_r w_r (ln sum_c e^logits_rc - logits_r,target_r) / sum_r w_r, a scalar in nats, over
+ * rows r of logits [..., C]. targets: int32 [...], in [0, C). weights: [...], dtype Real, such as a
+ * mask, finite, 0 or more, not all 0, or NULL for all 1; they get no gradient. A row of weight 0 is
+ * ignored, even if it holds NaN. Raises if a target or weight is out of range; weights are not
+ * checked while a CUDA graph is captured. */
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights);
-/* A scalar, sum_i (prediction_i - target_i)^2 / n; equal shapes. Both get gradients. */
+/* out = sum_i (prediction_i - target_i)^2 / n, a scalar; equal shapes of n elements. Both inputs
+ * get gradients. */
 Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target);
-/* A scalar, the mean over the pixels of -ln P(target), in nats: parameters [..., 3 K] hold for each
- * pixel the logits, the means and the logarithms of the scales of K logistic distributions, in this
- * order; targets int32 [...], each in [0, 255], pixel p standing for p / 255 2 - 1. P is what the
- * mixture gives to the pixel's bin, of width 2 / 255, those of 0 and 255 reaching to infinity. (Salimans
- * et al. 2017, PixelCNN++, section 2.1 and equation 2.) As in their program, log scales below -7 count
- * as -7, and where a distribution gives 1e-5 or less it is its density times the width. */
+/* out = the mean over pixels of -ln P(target), a scalar in nats, for mixtures of K discretized
+ * logistic distributions  (Salimans et al. 2017, PixelCNN++, section 2.1 and equation 2).
+ * parameters [..., 3 K]: per pixel the K logits, then the K means, then the K log scales. targets:
+ * int32 [...], in [0, 255]; value t stands for x = 2 t / 255 - 1. P(t) is the mixture's probability
+ * of the bin of width 2 / 255 around x; the bins of 0 and 255 extend to infinity. As in the
+ * authors' code, log scales below -7 count as -7, and a component's probability of 1e-5 or less is
+ * its density times the width. */
 Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *targets);
 
 /* -------------------------------------------------------------------------------------- sampling
- * Random choices by the tape's generator, one draw a row: given equal arguments they are the same on
- * every device. No gradient passes; the results are int32 and may be indices of op_embedding. Logits
- * that are minus infinity or no numbers are never chosen; where a row has no others, its first is. */
+ * Random choices from the tape's generator, one draw per row; equal arguments give equal choices on
+ * every device. Not differentiable. The results are int32 and can be indices of op_embedding.
+ * Logits that are NaN or minus infinity are never chosen; a row of nothing else gives index 0. */
 
-/* A field left 0 means its default. */
+/* A field of 0 means its default. */
 typedef struct Sampling {
-    bool greedy; /* false; true: the largest logit, the first of equal ones; nothing is drawn */
-    Real temperature; /* 1: logits are divided by it */
-    int64_t top_k;    /* all: the largest so many are left (of equal ones the first) */
-    Real top_p;       /* 1: then the fewest of the largest that together have this probability */
+    bool greedy;      /* false; true: choose the largest logit, the first of equal ones; no draw */
+    Real temperature; /* 1; above 0: logits are divided by it */
+    int64_t top_k;    /* all; keep the top_k largest logits, of equal ones the first */
+    Real top_p;       /* 1; in (0, 1]: of these keep the fewest largest whose probabilities sum to
+                       * top_p or more */
 } Sampling;
 
-/* Of each row of logits [..., C] one symbol, with probability softmax(logits / temperature) among
- * those that top_k and top_p leave: int32 [...], in [0, C), C at most 2^23. Probabilities below about
- * 1e-12 of the largest count as 0. */
+/* out_r = c with probability softmax(logits_r / temperature)_c, renormalized over the symbols that
+ * top_k and top_p keep: logits [..., C], C at most 2^23; returns int32 [...], in [0, C).
+ * Probabilities below about 1e-12 of the largest count as 0. Options out of range raise. */
 Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling);
 
-/* Of each row of parameters [..., 3 K], as in op_discretized_logistic_mixture, one pixel: a component
- * by its logit, then of its distribution the nearest of the 256 values: int32 [...], in [0, 255]. */
+/* out_r = a pixel drawn from the mixture: parameters [..., 3 K] as in
+ * op_discretized_logistic_mixture; returns int32 [...], in [0, 255]. Draws a component by its
+ * logit, then a value of its distribution, rounded to the nearest of the 256 values. */
 Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 
 /* ------------------------------------------------------------------------- indexing and layout */
 
-/* out = the rows of weight [V, D] that indices, int32 [...] in [0, V), name: [..., D]. */
+/* out_rd = weight_(indices_r)d: weight [V, D], indices int32 [...]; returns [..., D]. Raises if an
+ * index is outside [0, V). */
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
-/* The same elements in another shape of the same count; shares storage and gradient with x. */
+/* out = x with another shape of the same number of elements; shares storage and gradient with x. */
 Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
-/* x with two axes exchanged (a copy). Negative axes count from the end, here and below. */
+/* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). Here and below a
+ * negative axis counts from the end; a missing axis raises. */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
-/* a and b laid end to end along an axis; their other axes are equal. b may lack a's leading axes:
- * it is then repeated along them (axis counts in a's shape). */
+/* out = a and b joined along `axis` of a, a first (a copy); the other axes are equal. b may lack
+ * leading axes of a, before `axis`, and is then broadcast along them. */
 Tensor *op_concat(Tape *tape, Tensor *a, Tensor *b, int axis);
-/* count entries of x along an axis, from start on (a copy): 0 <= start, 1 <= count, and start + count
- * is the axis' size at most. */
+/* out[.., j, ..] = x[.., start + j, ..], j < count, along `axis` of x (a copy). Raises unless
+ * 0 <= start, 1 <= count and start + count <= the size of the axis. */
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
-/* to <- from, int32 tensors of one shape; or, with columns, int32 [...] in [0, N), each element of
- * from [...] goes into one column of its row of to [..., N]. So a step that is replayed hands what it
- * has chosen to the next one, and keeps it, without the host: to is a tape_persistent_i32. Raises
- * where operations that use to need other integers, as tensor_write_i32 does, and while the tape
- * records. */
+/* to_r <- from_r, int32 tensors of one shape; or, if columns is not NULL, to_{r, columns_r} <-
+ * from_r: to [..., N], columns int32 [...] in [0, N), from [...]. So a replayed step passes its
+ * choices to the next step, and records them, without the host; to is a tape_persistent_i32.
+ * Returns nothing. Raises while the tape records, and, as tensor_write_i32 does, if the values are
+ * out of the range that operations with the input `to` need. */
 void op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
 /* ------------------------------------------------------------------------------------- attention
- * query, key [B, N, H, D] and value [B, N, H, M]: B sequences of N positions, H heads; the result
- * is [B, N, H, M]. Or query holds all three side by side, [B, N, 3 H, D] (first the H query heads,
- * then the keys', then the values'), and key and value are NULL: one product makes them, and its
- * gradient is written in one piece. */
+ * query, key [B, N, H, D] and value [B, N, H, M]: B sequences of N positions, H heads of query size
+ * D and value size M; returns [B, N, H, M]. Or query holds all three packed, [B, N, 3 H, D] (H
+ * query heads, then the key heads, then the value heads), and key and value are NULL: one matrix
+ * product computes them, and the backward pass writes one gradient. */
 
-/* The feature map phi of linear attention. The attention operations apply the first four, element by
- * element; nn_attention puts the others' operations in front of FEATURES_IDENTITY. */
+/* The feature map phi of linear attention. The attention operations accept the first four, applied
+ * to each element; nn_attention applies the operations of the others and then FEATURES_IDENTITY. */
 typedef enum {
     FEATURES_ELU_PLUS_ONE, /* elu(x) + 1 (Katharopoulos et al. 2020, equation 7) */
     FEATURES_RELU,         /* max(x, 0) */
     FEATURES_SOFTPLUS,     /* ln(1 + e^x) (Buckman and Gelada 2024) */
-    FEATURES_IDENTITY,     /* x: queries and keys have been mapped by other operations */
+    FEATURES_IDENTITY,     /* x: other operations have mapped queries and keys */
     FEATURES_SQUARED_RELU, /* op_squared_relu */
     FEATURES_POLYNOMIAL,   /* op_polynomial_features of x / D^(1/4): (1 + q.k / sqrt D)^2 */
-    FEATURES_RANDOM,       /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in the mean */
+    FEATURES_RANDOM,       /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in expectation */
 } FeatureMap;
 
-/* How the sums over the positions before are taken. All give the same but for rounding; N, D and M
- * as below, C positions a chunk. On CUDA the chunked forms of heads up to 128 multiply on tensor
- * cores, float32 in three products of bf16: to about 1e-5 of the numbers that are added. */
+/* The algorithm for the sums over earlier positions. All forms give equal results up to rounding;
+ * N, D, M as above, C positions per chunk. On CUDA the chunked forms use tensor cores for heads up
+ * to 128, float32 as three bf16 products, with an error of about 1e-5 of the summands. */
 typedef enum {
-    FORM_BEST,      /* one of the others, by the device, its threads and the sizes */
-    FORM_RECURRENT, /* position by position: 4 N D M operations a head, D M numbers of state */
-    FORM_CHUNKED,   /* chunk by chunk, as products of matrices: 2 N C (D + M) operations more */
-    FORM_CHUNK_PARALLEL, /* the same, but segments of a sequence at once: for few long ones */
-    FORM_QUADRATIC,      /* without state: N^2 (D + M) operations, the fewest for short sequences */
+    FORM_BEST,           /* one of the others, chosen from device, threads and sizes */
+    FORM_RECURRENT,      /* position by position: 4 N D M operations per head, D M state elements */
+    FORM_CHUNKED,        /* chunk by chunk, as matrix products: 2 N C (D + M) operations more */
+    FORM_CHUNK_PARALLEL, /* chunked, with segments of a sequence in parallel: for few, long ones */
+    FORM_QUADRATIC,      /* no state: N^2 (D + M) operations, the fewest for short sequences */
 } AttentionForm;
 
-/* A field left 0 means its default. */
+/* A field of 0 means its default. */
 typedef struct LinearAttention {
     FeatureMap features; /* FEATURES_ELU_PLUS_ONE */
-    Real eps;            /* 1e-6: added to the divisor */
-    Tensor *key_lengths; /* NULL; int32 [B], each in [1, N]: keys from there on count for nothing */
+    Real eps;            /* 1e-6: added to the normalizer (the denominator) */
+    Tensor *key_lengths; /* NULL; int32 [B], in [1, N]: keys j >= key_lengths[b] are masked */
 
-    /* op_causal_linear_attention alone: */
+    /* op_causal_linear_attention only; op_linear_attention raises if one is set: */
     AttentionForm form;   /* FORM_BEST */
-    int64_t chunk;        /* by the form and the sizes: positions in a chunk; on CUDA always 64 */
-    Tensor *offsets;      /* NULL; int32 [S + 1], 0 = o_0 <= ... <= o_S = N, with B = 1: S sequences
-                           * lie end to end, sequence s from position o_s on. None sees another.
-                           * Not together with key_lengths. */
-    Tensor *state;        /* NULL, which means 0; [B, H, D, M + 1] (with offsets [S, H, D, M + 1]):
-                           * sum_j phi(k_j) [v_j, 1]^T over what came before these positions */
-    Tensor **final_state; /* NULL; where to put the state after the last position, a new tensor of
-                           * the tape */
+    int64_t chunk;        /* from form and sizes: positions per chunk; on CUDA always 64 */
+    Tensor *offsets;      /* NULL; int32 [S + 1], 0 = o_0 <= ... <= o_S = N, B = 1: S sequences are
+                           * stored one after another, sequence s from position o_s on, and do not
+                           * attend to each other. Excludes key_lengths. */
+    Tensor *state;        /* NULL: zeros; [B, H, D, M + 1] (with offsets [S, H, D, M + 1]):
+                           * sum_j phi(k_j) [v_j, 1]^T over the positions before these */
+    Tensor **final_state; /* NULL; output: the state after the last position, a new tensor of
+                           * the tape, shaped like state */
 } LinearAttention;
 
-/* out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps)
- * (Katharopoulos et al. 2020, equations 8 to 12). O(N) time; keeps out and one number a position and
- * head. A sequence cut anywhere, the final state of one piece given to the next as its state, makes
- * the same results and gradients as the whole. */
+/* out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps) (Katharopoulos
+ * et al. 2020, equations 8 to 12). O(N) time; saves out and one value per position and head. A
+ * sequence may be split anywhere: pass the final state of one part as the state of the next, and
+ * results and gradients equal those of the whole. */
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                    LinearAttention options);
 
-/* The same without the causal mask: the sums run over all keys j (equation 5). query may have
- * another number of positions than key and value. */
+/* out_i = sum_j (phi(q_i).phi(k_j)) v_j / (sum_j phi(q_i).phi(k_j) + eps), over all keys j, without
+ * a causal mask (equation 5). query may have another number of positions than key and value. */
 Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                             LinearAttention options);
 
-/* out_i = sum_j softmax_j(q_i.k_j / sqrt D) v_j (Vaswani et al. 2017, equation 1), over all keys,
- * or over j <= i when causal, and over the first key_lengths[b] of sequence b (as above). Not causal,
- * query may have another number of positions than key and value. Computed in tiles (Dao et al. 2022,
- * FlashAttention); keeps out and one number a position and head, never the N x N matrix. */
+/* out_i = sum_j softmax_j(q_i.k_j / sqrt D) v_j  (Vaswani et al. 2017, equation 1), over all keys
+ * j, or over j <= i if causal; key_lengths as above masks keys. If not causal, query may have
+ * another number of positions than key and value. Computed in tiles with online softmax (Dao et al.
+ * 2022, FlashAttention); saves out and one value per position and head, never the N x N matrix. */
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                              Tensor *key_lengths, bool causal);
 
-/* A field left 0 means its default. */
+/* A field of 0 means its default. */
 typedef struct LshAttention {
-    int64_t rounds;      /* 1: hashes, each with its own chunks, 64 at most */
-    int64_t chunk;       /* 32: positions in a chunk */
-    int64_t buckets;     /* 2 for every chunk that N positions fill; even, or 1: nothing is hashed.
-                          * More than 64 are the pairs of two hashes, and may be some more; 2^20
-                          * at most. */
+    int64_t rounds;      /* 1: hashes, each with its own chunks; at most 64 */
+    int64_t chunk;       /* 32: positions per chunk */
+    int64_t buckets;     /* 2 per chunk of the N positions; even, or 1: no hashing; at most 2^20.
+                          * More than 64 buckets are the pairs of two hashes, rounded up. */
     bool causal;         /* false */
-    Tensor *key_lengths; /* NULL; int32 [B], each in [1, N]: positions from there on are left out:
-                          * nothing sees them, and their results are 0 */
+    Tensor *key_lengths; /* NULL; int32 [B], in [1, N]: positions i >= key_lengths[b] are masked,
+                          * and their results are 0 */
 } LshAttention;
 
-/* Reformer's attention (Kitaev, Kaiser, Levskaya 2020, section 2): out_i = sum_j softmax_j(s_ij) v_j
- * of query_key [B, N, H, D] and value [B, N, H, M], or value NULL and query_key [B, N, 2 H, D], which
- * holds both. Keys are the queries, divided by their length: s_ij = q_i.q_j / (|q_j| sqrt D). The
- * sum runs over those j != i that in at least one round have i's bucket and, with the positions
- * sorted by bucket and cut into chunks, are in i's chunk or the one before; and have j < i when
- * causal. Where there is none, out_i = v_i. The hashes are random, drawn anew by every call from the
- * tape's generator; no gradient comes from them. O(N rounds chunk) time, O(N rounds) memory. */
+/* out_i = sum_j softmax_j(s_ij) v_j, s_ij = q_i.q_j / (|q_j| sqrt D): Reformer's LSH attention
+ * (Kitaev, Kaiser, Levskaya 2020, section 2), whose keys are the normalized queries. query_key [B,
+ * N, H, D] and value [B, N, H, M], or value NULL and query_key [B, N, 2 H, D] with both packed;
+ * returns [B, N, H, M]. The sum runs over j != i (j < i if causal) that in at least one round are
+ * in i's bucket and, with the positions sorted by bucket and cut into chunks, in i's chunk or the
+ * chunk before. Without such j, out_i = v_i. Each call draws random hashes from the tape's
+ * generator; no gradient flows through them. O(N rounds chunk) time, O(N rounds) memory. */
 Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options);
 
 #ifdef __cplusplus
