@@ -5,7 +5,7 @@
 #include "ops/elementwise/unary_functions.h"
 #include "ops/ops.h"
 
-/* f(y), and g f'(y); for relu y may be f(y) instead. */
+/* f(y), and g f'(y), where for relu y may be f(y). */
 MATH_FUNCTION Real activation_of(Activation f, Real y)
 {
     switch (f) {

@@ -1,5 +1,5 @@
-/* The binary operations on the CPU: for every row of binary_functions.h one loop per formula, and
- * op_NAME. */
+/* The binary operations on the CPU: one loop per formula, and op_NAME, for each row of
+ * binary_functions.h. */
 #include "ops/elementwise/broadcast.h"
 
 enum Side { FROM_A, FROM_B };
@@ -76,7 +76,7 @@ enum Side { FROM_A, FROM_B };
     }                                                                                              \
     OPERATION(op)
 
-/* dx <- derivative sum dout, over the repeats of x */
+/* dx <- derivative times the sum of dout over the repeats of x */
 static void contribute_linear(Node *node, enum Side side, Real derivative)
 {
     Tensor *x = node->inputs[side];

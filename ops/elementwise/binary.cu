@@ -1,5 +1,5 @@
-/* The binary operations on CUDA: for every row of binary_functions.h one kernel per formula and
- * dtype. If a gradient ignores out, the compiler drops its load. */
+/* The binary operations on CUDA: one kernel per row of binary_functions.h, formula and dtype. If a
+ * gradient ignores out, the compiler drops its load. */
 #include "ops/shared/map.cuh"
 
 #define FORWARD(op, f)                                                                             \

@@ -1,6 +1,6 @@
-/* The binary functions, with broadcasting: one row per operation.
+/* The binary functions: one row per operation.
  *
- * out = f(a, b); a repeated input counts modulo its size: out[i] = f(a[i mod na], b[i mod nb]).
+ * out = f(a, b) with broadcasting: out[i] = f(a[i mod na], b[i mod nb]).
  * A row is the formula f, its gradients, and one of
  *
  *     BINARY(op, f, a_gradient, a_from, b_gradient, b_from)

@@ -18,7 +18,7 @@ Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const 
 /* ------------------------------------------------------------------------------------------sums */
 enum { PARTS = 64, CHUNK = 64 };
 
-/* In 64 parts for any number of threads. */
+/* In PARTS parts for any number of threads: a fixed order of summation. */
 double sum_all(const Real *x, int64_t n)
 {
     double part[PARTS], sum = 0;

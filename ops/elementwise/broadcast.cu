@@ -11,7 +11,6 @@ extern "C" int64_t sum_repeats_scratch_cuda(int64_t rows, int64_t columns)
     return sum_scratch(repeat_parts(rows, columns), columns);
 }
 
-/* out and x of the storage type T */
 template <typename T>
 static void launch_sum_repeats(T *out, bool accumulate, Real factor, PartialSum *partial,
                                const T *x, int64_t rows, int64_t columns)

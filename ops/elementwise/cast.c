@@ -1,9 +1,9 @@
-/* out = x, stored in another type: Real or bf16, which keeps the upper half of a float's bits
+/* cast: out = x in another dtype, Real or bf16, which has the upper 16 bits of a float
  * Backward, g = dL/dout:
  *   dx <- g */
 #include "ops/shared/internal.h"
 
-/* The CPU knows no bf16. */
+/* The CPU has no bf16. */
 static void cast_cpu(Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n)
 {
     (void)out, (void)accumulate, (void)x, (void)to_bf16, (void)n;

@@ -1,9 +1,9 @@
 /* dropout with probability p (Srivastava et al. 2014)
- *   out_i = k_i x_i / (1 - p)     k_i = 1 when u_i >= p, else 0     u_i uniform in [0, 1)
+ *   out_i = k_i x_i / (1 - p)     k_i = 1 if u_i >= p, else 0     u_i uniform in [0, 1)
  * Backward, g = dL/dout:
  *   dx_i <- k_i g_i / (1 - p)
- * Kept: nothing but where the generator stood. u_i is made of word i % 4 of its block at counter
- * start + i / 4, so that backward draws the same numbers again, and any thread can draw any. */
+ * Saved for the backward pass: only the generator's state. u_i comes from word i % 4 of the Philox
+ * block at counter start + i / 4, so the backward pass draws the same numbers, on any thread. */
 #include "ops/elementwise/dropout.h"
 #include "ops/shared/internal.h"
 
@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #endif
 
-/* Blocks are drawn in vector instructions, a word to a 64-bit lane: the lower halves count. */
+/* Vectorized Philox: one word per 64-bit lane, in its lower half. */
 #if defined __AVX512F__
 typedef uint64_t Lanes __attribute__((vector_size(64)));
 #elif defined __AVX2__
@@ -22,12 +22,12 @@ typedef uint64_t Lanes __attribute__((vector_size(16)));
 
 enum {
     LANES = sizeof(Lanes) / sizeof(uint64_t),
-    GROUPS = 4, /* so many vectors of blocks side by side: none waits for another's products */
+    GROUPS = 4, /* independent vectors of blocks, to hide the latency of the multiplications */
     BLOCKS = GROUPS * LANES,
     WORDS = 4 * BLOCKS,
 };
 
-/* The product of the lower halves, which gcc 12 does not see to be one instruction. */
+/* The product of the lower halves: one instruction, which gcc 12 does not find. */
 static inline Lanes half_product(Lanes a, uint32_t factor)
 {
 #if defined __AVX512F__
@@ -39,7 +39,7 @@ static inline Lanes half_product(Lanes a, uint32_t factor)
 #endif
 }
 
-/* A round of tensor/philox.h's philox(); what is left in the upper halves never comes down. */
+/* One round of philox() in tensor/philox.h. Leftovers in the upper halves never reach the lower. */
 static inline void round_of_lanes(Lanes x[4], uint32_t k0, uint32_t k1)
 {
     Lanes p0 = half_product(x[0], 0xD2511F53u), p1 = half_product(x[2], 0xCD9E8D57u);
@@ -83,7 +83,7 @@ static inline __attribute__((always_inline)) void draw_words(uint32_t word[WORDS
     }
 }
 
-/* out [n] <- k x / (1 - p): forward of x, and backward of dout */
+/* out [n] <- k x / (1 - p): the forward pass with x, the backward pass with dout for x */
 static void dropout_cpu(Real *out, bool accumulate, const Real *x, Dropout d, int64_t n)
 {
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)

@@ -1,7 +1,7 @@
 #include "ops/elementwise/dropout.cuh"
 #include "ops/shared/map.cuh"
 
-/* A thread takes the four numbers of a block of the generator, at once where `packs`. */
+/* One thread per Philox block, that is, four elements; with `packs` in one load and one store. */
 template <typename T>
 __global__ void dropout_kernel(T *out, bool accumulate, const T *x, Dropout d, bool packs,
                                int64_t n)

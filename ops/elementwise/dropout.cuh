@@ -1,11 +1,11 @@
-/* How CUDA kernels draw a dropout's numbers: by the four of a block of the generator. */
+/* Dropout's random numbers in CUDA kernels: four elements per Philox block. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_DROPOUT_CUH
 #define TAPEGRAD_OPS_ELEMENTWISE_DROPOUT_CUH
 
 #include "ops/elementwise/dropout.h"
 #include "tensor/kernel.cuh"
 
-/* Which of the elements 4 block, ..., 4 block + 3 are kept: a bit each, from the lowest on. */
+/* Bit k: whether dropout keeps element 4 block + k. */
 __device__ static inline unsigned draw_kept(const Dropout &d, int64_t block)
 {
     if (d.limit == 0)
@@ -19,7 +19,7 @@ __device__ static inline unsigned draw_kept(const Dropout &d, int64_t block)
     return kept;
 }
 
-/* The k-th of these elements, x, when it has been through the dropout. */
+/* Dropout of x, the k-th of these elements. */
 __device__ static inline Real dropped(const Dropout &d, unsigned kept, int k, Real x)
 {
     return kept >> k & 1 ? d.scale * x : 0;

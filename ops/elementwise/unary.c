@@ -1,4 +1,4 @@
-/* The unary operations on the CPU: for every row of unary_functions.h two loops and op_NAME. */
+/* The unary operations on the CPU: two loops and op_NAME for each row of unary_functions.h. */
 #include "ops/shared/internal.h"
 
 enum Saved { FROM_X, FROM_OUT };

@@ -1,4 +1,4 @@
-/* The unary operations on CUDA: for every row of unary_functions.h two kernels of every dtype. */
+/* The unary operations on CUDA: two kernels per row of unary_functions.h and dtype. */
 #include "ops/shared/map.cuh"
 
 #define UNARY(op, f, f_gradient, saved)                                                            \

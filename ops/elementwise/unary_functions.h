@@ -85,7 +85,7 @@ UNARY(gelu, gelu, gelu_gradient, FROM_X)
 /* gelu_tanh: out = x (1 + t) / 2, t = tanh u, u = a (x + b x^3), a = sqrt(2 / pi), b = 0.044715
  *   (the approximation of gelu by Hendrycks and Gimpel 2016)
  *   d out / dx = ((1 + t) + x dt/dx) / 2, dt/dx = (1 - t^2) du/dx, du/dx = a (1 + 3 b x^2)
- *   It is 0 below -10 and 1 above 10, where x^2 may overflow: x is clamped. */
+ *   The derivative is 0 below -10 and 1 above 10; x is clamped there, since x^2 may overflow. */
 #define GELU_TANH_A ((Real)0.79788456080286536)
 #define GELU_TANH_B ((Real)0.044715)
 MATH_FUNCTION Real gelu_tanh_inner(Real x)

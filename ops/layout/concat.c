@@ -1,8 +1,9 @@
-/* a [outer, na], b [outer, nb] once the axis is merged with those after it:
- *   out[o] = a[o], b[o mod b_rows] end to end, [outer, na + nb];
- * b has b_rows rows: outer, or fewer where it lacks leading axes and is repeated.
+/* concat along one axis, merged with the axes after it: a [outer, na], b [b_rows, nb],
+ * out [outer, na + nb]
+ *   out[o, 0 .. na - 1] = a[o]     out[o, na .. na + nb - 1] = b[o mod b_rows]
+ * b_rows is outer, or less if b lacks leading axes and is broadcast.
  * Backward, g = dL/dout:
- *   da[o] <- g[o, 0 .. na - 1]     db[o mod b_rows] <- g[o, na .. na + nb - 1], summed over repeats */
+ *   da[o] <- g[o, 0 .. na - 1]     db[p] <- sum over o mod b_rows = p of g[o, na .. na + nb - 1] */
 #include "ops/elementwise/broadcast.h"
 #include "ops/layout/layout.h"
 
@@ -28,7 +29,7 @@ static void concat_backward(Node *node)
     broadcast_end(node, b, db);
 }
 
-/* The shape of out: a's, longer along the axis; raises unless b's other axes are a's last ones. */
+/* The shape of out; raises unless b's other axes equal a's, except leading axes that b lacks. */
 static Shape concat_shape(Tape *tape, const Tensor *a, const Tensor *b, AxisView axis)
 {
     int lacking = a->shape.rank - b->shape.rank;

@@ -1,4 +1,4 @@
-/* embedding: the rows of weight [V, D] that R indices name
+/* embedding: the rows of weight [V, D] at R indices
  *   out_rd = weight_(index_r)d
  * Backward, g = dL/dout:
  *   dweight_vd <- sum over the r with index_r = v of g_rd */
@@ -19,7 +19,7 @@ static void embedding_forward_cpu(Real *out, const Real *weight, const int32_t *
     }
 }
 
-/* dweight [V, D] += dout [R, D] in the columns from start to end, row after row */
+/* dweight [V, D] at indices += dout [R, D], in columns start to end - 1, in the order of rows */
 static void add_columns(Real *dweight, const Real *dout, const int32_t *indices, int64_t R,
                         int64_t D, int64_t start, int64_t end)
 {
@@ -31,15 +31,15 @@ static void add_columns(Real *dweight, const Real *dout, const int32_t *indices,
     }
 }
 
-/* How many Reals of scratch memory embedding_backward wants. */
+/* Scratch memory of embedding_backward, in Reals. */
 static int64_t embedding_scratch_cpu(int64_t R, int64_t D)
 {
     (void)R, (void)D;
     return 0;
 }
 
-/* A thread owns some columns of dweight: an element's sum is in the order of the rows whatever the
- * number of threads. Its columns are whole cache lines, which two threads must not share. */
+/* Each thread owns some columns of dweight, so sums are in the order of the rows for any number of
+ * threads. The columns are whole cache lines, so no two threads write the same line. */
 static void embedding_backward_cpu(Real *dweight, bool accumulate, Real *scratch, const Real *dout,
                                    const int32_t *indices, int64_t R, int64_t V, int64_t D)
 {

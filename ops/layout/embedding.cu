@@ -1,9 +1,11 @@
-/* Backward: the R indices are sorted, which brings together what a row of dweight sums up, in the
- * order of r: the sums are the same bit for bit in every run. Sorted are keys (index_r, r), no two of
- * which are equal, in two steps: tiles of them, and then each key finds its place among all of
- * them by counting the smaller ones in every tile. The sorted list is cut into chunks. A chunk's sum of
- * a row of dweight goes there if it is the row's first; otherwise, it being the chunk's first,
- * into partial [chunks, D], from where the last kernel adds it. */
+/* Backward, with sums in a fixed order and so the same bit for bit in every run, without atomics:
+ *   1. sort the distinct keys (index_r, r): the entries of one row of dweight become adjacent, in
+ *      the order of r. Each tile is sorted; then a key's position is the number of smaller keys in
+ *      all tiles.
+ *   2. cut the sorted list into chunks and sum the entries of each row within a chunk. If the row
+ *      starts in the chunk, its sum is added to dweight; otherwise the row continues from the chunk
+ *      before, is the first in its chunk, and its sum is stored in partial [chunks, D].
+ *   3. add the partial sums of each row to dweight. */
 #include "ops/shared/columns.cuh"
 #include "ops/shared/map.cuh"
 #include "ops/attention/lsh/sort.cuh"
@@ -17,7 +19,7 @@ struct Zero {
 
 enum { TILE = 1024, CHUNK = 16 }; /* a Key is index_r 2^32 + r */
 
-/* Number [r, d] of the rows that the indices name. */
+/* Element [r, d] is weight[indices[r], d]. */
 struct NamedRows {
     const Real *weight;
     const int32_t *indices;
@@ -68,13 +70,13 @@ __global__ void merge_tiles(Key *sorted, const Key *tiles, int64_t R)
     }
 }
 
-/* Whether chunk i begins with a row of dweight with which the one before ends. */
+/* Whether chunk i starts with the row of dweight that the chunk before ends with. */
 __device__ static inline bool continues(const Key *sorted, int64_t i)
 {
     return i > 0 && sorted[i * CHUNK - 1] >> 32 == sorted[i * CHUNK] >> 32;
 }
 
-/* A thread a column of a chunk: it first loads all that it needs, so that it waits once. */
+/* One thread per chunk and column. It issues all loads first, so their latencies overlap. */
 template <typename T>
 __global__ void sum_chunks(Real *dweight, Real *partial, const T *dout, const Key *sorted,
                            int64_t R, int64_t D)
@@ -108,8 +110,8 @@ __global__ void sum_chunks(Real *dweight, Real *partial, const T *dout, const Ke
     }
 }
 
-/* Block (i, j), if chunk j is the first that continues a row of dweight: adds what the chunks from j
- * on have of it, in the columns that i says. */
+/* Block (x, y): if chunk y is the first that continues a row of dweight, adds the partial sums of
+ * the row, from chunk y on, in the block's columns. */
 __global__ void add_partial_sums(Real *dweight, const Real *partial, const Key *sorted, int64_t R,
                                  int64_t D, int lanes)
 {
@@ -121,7 +123,7 @@ __global__ void add_partial_sums(Real *dweight, const Real *partial, const Key *
             (continues(sorted, i - 1) && sorted[(i - 1) * CHUNK] >> 32 == row))
             continue;
         const int64_t entries =
-            count_below(sorted, R, (row + 1) << 32); /* of this row and before */
+            count_below(sorted, R, (row + 1) << 32); /* of this row and earlier rows */
         const double sum = block_column_sum(partial, i, (entries + CHUNK - 1) / CHUNK, D, c, lanes);
         if ((int)threadIdx.x < lanes && c < D)
             dweight[(int64_t)row * D + c] += (Real)sum;
@@ -134,7 +136,7 @@ extern "C" void embedding_forward_cuda(Real *out, const Real *weight, const int3
     map(Identity(), out, false, R * D, NamedRows{ weight, indices, D });
 }
 
-/* Two lists of R keys, and partial */
+/* Two lists of R keys, and partial. */
 extern "C" int64_t embedding_scratch_cuda(int64_t R, int64_t D)
 {
     return 2 * R * (int64_t)(sizeof(Key) / sizeof(Real)) + (R + CHUNK - 1) / CHUNK * D;

@@ -3,14 +3,14 @@
 
 #include "ops/shared/internal.h"
 
-/* Raises unless every element of an int32 tensor is in [low, high]: "op_embedding: indices[3] is 12,
- * expected 0 to 9, ..." with the element's number in row-major order. label is as in tape_use;
- * reason ends the sentence. On CUDA nothing is read back when the bounds of what was written are
- * known; what is written to the tensor later must keep within [low, high] too. */
+/* Raises unless all elements of an int32 tensor are in [low, high]: "op_embedding: indices[3] is
+ * 12, expected 0 to 9, ..." with the element's row-major position. label is as in tape_use; reason
+ * ends the message. On CUDA nothing is copied to the host if the bounds of the written values are
+ * known. Later writes to the tensor must stay within [low, high] too. */
 void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, int64_t high,
                    const char *reason);
 
-/* Raises unless the elements begin with first, end with last, and none is less than the one before. */
+/* Raises unless the elements ascend (equal ones allowed) from first to last. */
 void check_spanning(Tape *tape, const char *label, Tensor *indices, int64_t first, int64_t last,
                     const char *reason);
 

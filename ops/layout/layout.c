@@ -13,7 +13,7 @@ AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis)
     return view;
 }
 
-/* Long rows are cut into pieces, so that few of them occupy all threads too. */
+/* Long rows are cut into pieces, so that few rows also occupy all threads. */
 static void copy_rows_cpu(Real *to, int64_t to_stride, bool accumulate, const Real *from,
                           int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns)
 {

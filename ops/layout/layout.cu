@@ -1,6 +1,6 @@
 #include "ops/shared/map.cuh"
 
-/* LANES numbers of a row at a time */
+/* One thread copies LANES elements of a row at a time. */
 template <typename T, int LANES>
 __global__ void copy_rows_kernel(T *to, int64_t to_stride, bool accumulate, const T *from,
                                  int64_t from_rows, int64_t from_stride, int64_t rows,

@@ -1,5 +1,5 @@
-/* out = x's numbers under another shape. out shares x's storage and gradient: what contributes to
- * dL/dout has contributed to dL/dx, and there is nothing to do on the way back. */
+/* reshape: out = x with another shape. out is a view that shares x's storage and gradient: a
+ * contribution to dL/dout is one to dL/dx, so there is no backward function. */
 #include "ops/shared/internal.h"
 
 Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape)

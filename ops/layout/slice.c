@@ -1,6 +1,7 @@
-/* x seen as [outer, size, inner]: out[o, j, i] = x[o, start + j, i], j < count
+/* slice along one axis, x viewed as [outer, size, inner]:
+ *   out[o, j, i] = x[o, start + j, i], j < count
  * Backward, g = dL/dout:
- *   dx[o, start + j, i] <- g[o, j, i], and nothing to the rest */
+ *   dx[o, start + j, i] <- g[o, j, i]; the other elements of dx get 0 */
 #include "ops/layout/layout.h"
 
 typedef struct Slice {

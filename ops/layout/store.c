@@ -1,14 +1,13 @@
-/* store: to_r <- from_r or, with columns, to_{r, columns_r} <- from_r, of integers that outlive the step
- * that made them.
- * What is known of to's integers, and what operations need of them, is kept up as in
- * tensor_write_i32. Before each replay of a recorded step that is done anew, since from may have been
- * written meanwhile. */
+/* store_i32: to_r <- from_r or, with columns, to_{r, columns_r} <- from_r, for integers that
+ * outlive the step that computes them. As in tensor_write_i32, the known bounds of to's values
+ * (`written`) are updated and checked against the bounds that operations need (`wanted`). For a
+ * captured step this is repeated before each replay, since from may have been written meanwhile. */
 #include "ops/layout/indices.h"
 
 typedef struct Store {
     Tape *tape;
     Tensor *to, *from;
-    bool partial; /* some of to's elements stay what they are */
+    bool partial; /* some elements of to are not overwritten */
 } Store;
 
 /* columns [R] or NULL; from [R]; to [R, N], or [R] without columns */
@@ -19,7 +18,7 @@ static void store_integers_cpu(int32_t *to, const int32_t *columns, const int32_
         to[columns ? r * N + columns[r] : r] = from[r];
 }
 
-/* ----------------------------------------------------------------------------------------- bounds */
+/* --------------------------------------------------------------------------------------- bounds */
 static void note_bounds(const Store *store)
 {
     IntegerBounds *written = &tensor_root(store->to)->written;
@@ -65,7 +64,7 @@ static void check_bounds(const Store *store)
                       "as the operations that use to need");
 }
 
-/* ------------------------------------------------------------------------------------- arguments */
+/* ------------------------------------------------------------------------------------ arguments */
 static void check(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
 {
     tape_use_i32(tape, "op_store_i32: to", to);

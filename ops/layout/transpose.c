@@ -1,6 +1,6 @@
-/* x seen as [outer, p, middle, q, inner], with p and q the sizes of the two axes:
+/* transpose of two axes of sizes p and q, x viewed as [outer, p, middle, q, inner]:
  *   out[o, j, m, i, c] = x[o, i, m, j, c], i < p, j < q
- * Backward, g = dL/dout, the same exchange:
+ * Backward, g = dL/dout, the same transpose:
  *   dx[o, i, m, j, c] <- g[o, j, m, i, c] */
 #include "ops/layout/layout.h"
 
@@ -10,7 +10,7 @@ typedef struct Exchange {
 
 enum { TILE = 16 };
 
-/* to[j, i] <- from[i, j] of single numbers, i < rows, j < columns */
+/* to[j, i] <- from[i, j] for single elements (inner = 1), i < rows, j < columns */
 static void transpose_tile(Real *to, int64_t to_row, bool accumulate, const Real *from,
                            int64_t from_row, int64_t rows, int64_t columns)
 {
@@ -20,7 +20,7 @@ static void transpose_tile(Real *to, int64_t to_row, bool accumulate, const Real
             contribute(&to[j * to_row + i], accumulate, from[i * from_row + j]);
 }
 
-/* The same of runs of inner numbers */
+/* The same for runs of `inner` contiguous elements */
 static void transpose_runs(Real *to, int64_t to_row, bool accumulate, const Real *from,
                            int64_t from_row, int64_t rows, int64_t columns, int64_t inner)
 {
@@ -32,7 +32,7 @@ static void transpose_runs(Real *to, int64_t to_row, bool accumulate, const Real
                            from[i * from_row + j * inner + c]);
 }
 
-/* In tiles of p and q, so that what is read and what is written stays in the cache together. */
+/* In TILE x TILE tiles of p and q, so that source and destination both stay in cache. */
 static void transpose_cpu(Real *out, bool accumulate, const Real *x, int64_t outer, int64_t p,
                           int64_t middle, int64_t q, int64_t inner)
 {
@@ -75,7 +75,7 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
     shape.size[b.index] = a.size;
     Exchange s = { .outer = first.outer, .p = first.size, .q = last.size, .inner = last.inner };
     s.middle = last.outer / (first.outer * first.size);
-    if (a.index == b.index) /* nothing to exchange */
+    if (a.index == b.index) /* a plain copy */
         s = (Exchange){ 1, 1, 1, 1, tensor_count(x) };
     Tensor *out = tape_tensor_of(tape, x->type, shape);
     DEVICE_CALL(x, transpose, (out->data, false, x->data, s.outer, s.p, s.middle, s.q, s.inner));

@@ -1,12 +1,12 @@
 #include "ops/shared/map.cuh"
 
-/* Of single numbers (inner = 1): 32 x 32 of them at a time cross over in shared memory, so that both
- * what is read and what is written lies in rows. */
+/* For single elements (inner = 1): a tile of 32 x 32 elements is transposed in shared memory, so
+ * that loads and stores are both coalesced. */
 template <typename T>
 __global__ void transpose_tiles(T *out, bool accumulate, const T *x, int64_t outer, int64_t p,
                                 int64_t middle, int64_t q)
 {
-    __shared__ Real tile[WARP][WARP + 1]; /* a column's numbers lie in different banks */
+    __shared__ Real tile[WARP][WARP + 1]; /* padded: no bank conflicts in a column */
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = THREADS / WARP;
     const int64_t p_tiles = (p + WARP - 1) / WARP, q_tiles = (q + WARP - 1) / WARP;
     for (int64_t t = blockIdx.x; t < outer * middle * p_tiles * q_tiles; t += gridDim.x) {
@@ -24,7 +24,7 @@ __global__ void transpose_tiles(T *out, bool accumulate, const T *x, int64_t out
     }
 }
 
-/* Of runs of inner numbers: what goes to place e = [o, j, m, i, c] of out. */
+/* For runs of `inner` elements: the element of x for element e = [o, j, m, i, c] of out. */
 template <typename T> struct TransposedInput {
     const T *x;
     int64_t p, middle, q, inner;

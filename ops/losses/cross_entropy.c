@@ -1,14 +1,15 @@
 /* cross_entropy: the weighted mean over R rows of -ln softmax(logits_r) at the target t_r
  *   l_r = ln sum_c e^logits_rc     W = sum_r w_r     out = sum_r w_r (l_r - logits_r,t_r) / W
- * Backward, g = dL/dout, with dl_r / dlogits_rc = e^(logits_rc - l_r):
+ * Backward, g = dL/dout:
+ *   dl_r / dlogits_rc = e^logits_rc / sum_j e^logits_rj = e^(logits_rc - l_r) = softmax(logits_r)_c
  *   dlogits_rc <- g w_r / W (e^(logits_rc - l_r) - [c = t_r])
- * Rows of weight 0 are left out, also when their logits are infinite or no numbers.
- * Kept: l, a number a row, and W, which the device sums up itself: a replayed step has new weights
- * that the host does not see. */
+ * Rows of weight 0 are ignored, even if their logits are infinite or NaN.
+ * Saved for the backward pass: l, one value per row (`kept`), and W, summed on the device, because
+ * a replayed step has new weights that the host does not see. */
 #include "ops/layout/indices.h"
 #include "ops/rows/rows.h"
 
-/* out [], kept [R] = l, weight_sum [] = W, loss [R] scratch;
+/* out [], kept [R] = l, weight_sum [] = W, loss [R] is scratch;
  * logits [R, C], targets [R], weights [R] or NULL */
 static void cross_entropy_forward_cpu(Real *out, Real *kept, Real *weight_sum, Real *loss,
                                       const Real *logits, const int32_t *targets,
@@ -20,7 +21,7 @@ static void cross_entropy_forward_cpu(Real *out, Real *kept, Real *weight_sum, R
         kept[r] = row_log_sum_exp(logits + r * C, C);
         loss[r] = weight == 0 ? 0 : weight * (kept[r] - logits[r * C + targets[r]]);
     }
-    double sum = 0, weight = 0; /* in order, on one thread: the same sums in every run */
+    double sum = 0, weight = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++) {
         sum += (double)loss[r];
         weight += weights ? (double)weights[r] : 1;
@@ -65,10 +66,10 @@ static void cross_entropy_backward(Node *node)
                      shape_columns(logits->shape)));
 }
 
-/* Raises unless each of R rows' weights is 0 or more, and not all are 0. */
+/* Raises unless each of the R weights is finite and 0 or more, and one is above 0. */
 static void check_weights(Tape *tape, const Tensor *weights, int64_t R)
 {
-    enum { PIECE = 1 << 13 }; /* large, as a device takes its time for each */
+    enum { PIECE = 1 << 13 }; /* large: each copy from a device has a high latency */
     Real piece[PIECE];
     bool positive = false;
     for (int64_t start = 0; start < R; start += PIECE) {

@@ -14,7 +14,7 @@ __global__ void cross_entropy_rows(Real *kept, Real *loss, const T *logits, cons
     }
 }
 
-/* By one block of many threads: few numbers, of which each waits for the memory. */
+/* One block of many threads: few elements, so load latency dominates. */
 enum { MEAN_THREADS = 1024 };
 
 __global__ void cross_entropy_mean(Real *out, Real *weight_sum, const Real *loss,

@@ -1,33 +1,33 @@
 /* discretized_logistic_mixture: the mean over R pixels of -ln P(t_r), for mixtures of K discretized
- * logistic distributions (Salimans et al. 2017, PixelCNN++)
+ * logistic distributions (Salimans et al. 2017, PixelCNN++, section 2.1)
  *   x = 2 t / 255 - 1   h = 1 / 255   S(y) = 1 / (1 + e^-y)   s = max(log scale, -7)   r = e^-s
  *   a = r (x + h - mean)     b = r (x - h - mean)     m = r (x - mean)     w = a - b = 2 h r
  *   P_k = S(a) - S(b)     with S(a) = 1 for t = 255, S(b) = 0 for t = 0
  *   A = ln sum_k e^logit_k     B = ln sum_k e^(logit_k + ln P_k)     out = sum_r (A_r - B_r) / R
- * Differences of numbers near each other have few digits, but
+ * S(a) - S(b) loses precision by cancellation; equal to it, but accurate to all digits, is
  *   S(a) - S(b) = (e^a - e^b) / ((1 + e^a) (1 + e^b)) = q S(a) S(-b)     with q = 1 - e^-w
- * has all. Where that is 1e-5 or less, ln P is, as in the original, that of the density in the
- * middle times the bin's width, ln(S(m) S(-m) r 2 h). It stays finite, as ln S(a) for t = 0 and
- * ln S(-b) for t = 255 do: ln S(y) = min(y, 0) - ln(1 + e^-|y|).
+ * If P is 1e-5 or less, it is replaced, as in the authors' code, by the density in the middle of
+ * the bin times the width: ln P = ln(S(m) S(-m) r 2 h). This is finite, and so are ln S(a) for
+ * t = 0 and ln S(-b) for t = 255, computed as ln S(y) = min(y, 0) - ln(1 + e^-|y|).
  * Backward, with (ln S)'(y) = S(-y), da = -a ds - r dmean, likewise db and dm, and dw = -w ds:
  *              d ln P / dmean         d ln P / ds
  *   t = 0      -r S(-a)               -a S(-a)
  *   t = 255     r S(b)                 b S(b)
  *   P > 1e-5    r (S(b) - S(-a))       b S(b) - a S(-a) - w e^-w / q
  *   else        r (S(m) - S(-m))       m (S(m) - S(-m)) - 1
- * and dlog scale = ds, but 0 below -7. With g = dL/dout / R, and the components' shares before and
- * after the pixel is seen, before_k = e^(logit_k - A) and after_k = e^(logit_k + ln P_k - B):
+ * and dlog scale = ds, but 0 below -7. With g = dL/dout / R, and each component's prior and
+ * posterior probability, before_k = e^(logit_k - A) and after_k = e^(logit_k + ln P_k - B):
  *   dlogit_k <- g (before_k - after_k)
  *   dmean_k <- -g after_k d ln P_k / dmean_k     and dlog scale_k likewise
- * Kept: A and B, two numbers a pixel. */
+ * Saved for the backward pass: A and B, two values per pixel (`kept`). */
 #include "ops/layout/indices.h"
 #include "ops/losses/logistic_mixture.h"
 #include "ops/rows/rows.h"
 
 enum { LANES = 16 };
 
-/* Pixels side by side, each in a lane of vector instructions: where its parameters begin, and its
- * value. Lanes after the last pixel do what that does, for nothing. */
+/* LANES pixels, one per vector lane: the offset of its parameters, and its value. Lanes beyond the
+ * last pixel repeat it, and their results are discarded. */
 typedef struct Pixels {
     int64_t count;
     int64_t place[LANES];
@@ -45,7 +45,7 @@ static inline Pixels pixels_from(int64_t start, const int32_t *targets, int64_t 
     return pixels;
 }
 
-/* out [], kept [2, R] = A, B, loss [R] scratch; parameters [R, 3 K], targets [R] */
+/* out [], kept [2, R] = A, B, loss [R] is scratch; parameters [R, 3 K], targets [R] */
 static void logistic_mixture_forward_cpu(Real *out, Real *kept, Real *loss, const Real *parameters,
                                          const int32_t *targets, int64_t R, int64_t K)
 {
@@ -70,7 +70,7 @@ static void logistic_mixture_forward_cpu(Real *out, Real *kept, Real *loss, cons
             loss[r] = kept[r] - kept[R + r];
         }
     }
-    double sum = 0; /* in order, on one thread: the same sum in every run */
+    double sum = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++)
         sum += (double)loss[r];
     *out = (Real)(sum / (double)R);

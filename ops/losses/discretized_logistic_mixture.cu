@@ -2,7 +2,7 @@
 #include "ops/shared/map.cuh"
 #include "ops/rows/rows.cuh"
 
-/* ln sum_i e^x_i of all that was added by the threads which share a row */
+/* ln sum_i e^x_i over all values that the threads sharing a row have added */
 template <int LANES> __device__ static inline Real log_sum_of_row(LogSum part)
 {
     const Real largest = row_max<LANES>(part.largest);
@@ -32,7 +32,7 @@ __global__ void logistic_mixture_rows(Real *kept, Real *loss, const T *parameter
     }
 }
 
-/* By one block of many threads: few numbers, of which each waits for the memory. */
+/* One block of many threads: few elements, so load latency dominates. */
 enum { MEAN_THREADS = 1024 };
 
 __global__ void logistic_mixture_mean(Real *out, const Real *loss, int64_t R)
@@ -45,7 +45,7 @@ __global__ void logistic_mixture_mean(Real *out, const Real *loss, int64_t R)
         *out = (Real)(sum / (double)R);
 }
 
-/* A thread a distribution. */
+/* One thread per component of a pixel. */
 template <typename T>
 __global__ void logistic_mixture_backward(T *dparameters, bool accumulate, const Real *dout,
                                           const Real *kept, const T *parameters,

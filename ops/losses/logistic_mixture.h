@@ -1,5 +1,5 @@
-/* What op_discretized_logistic_mixture computes of one pixel and one logistic distribution; there is
- * the mathematics. */
+/* One pixel under one logistic distribution, shared by op_discretized_logistic_mixture and
+ * op_sample_logistic_mixture; discretized_logistic_mixture.c has the derivation. */
 #ifndef TAPEGRAD_OPS_LOSSES_LOGISTIC_MIXTURE_H
 #define TAPEGRAD_OPS_LOSSES_LOGISTIC_MIXTURE_H
 
@@ -13,10 +13,10 @@
 
 enum { PIXELS = 256, LEAST_LOG_SCALE = -7 };
 
-/* Raises, as the operation, unless parameters is [..., 3 K]. */
+/* Raises in the operation's name unless parameters is [..., 3 K]. */
 void check_mixture(Tape *tape, const char *operation, const Tensor *parameters);
 
-/* S(y) = 1 / (1 + e^-y), S(-y) = 1 - S(y), and their logarithms */
+/* below = S(y) = 1 / (1 + e^-y), above = S(-y) = 1 - S(y), and their logarithms */
 typedef struct Logistic {
     Real below, above, log_below, log_above;
 } Logistic;
@@ -33,12 +33,12 @@ MATH_FUNCTION Logistic logistic(Real y)
     return result;
 }
 
-/* ln P of a pixel's bin, and its derivatives by the distribution's mean and log scale */
+/* ln P of a pixel's bin, and its derivatives with respect to mean and log scale */
 typedef struct LogisticBin {
     Real log_p, dmean, dlog_scale;
 } LogisticBin;
 
-/* Free of branches: all cases are computed, and the one that holds is selected. */
+/* Branch-free: computes all cases and selects one. */
 MATH_FUNCTION LogisticBin logistic_bin(int32_t pixel, Real mean, Real log_scale)
 {
     const bool first = pixel == 0, last = pixel == PIXELS - 1, edge = first || last;
@@ -66,13 +66,14 @@ MATH_FUNCTION LogisticBin logistic_bin(int32_t pixel, Real mean, Real log_scale)
     return bin;
 }
 
-/* largest + ln sum = ln sum_i e^x_i over the numbers added so far; sum is not-a-number once one of
- * them is, largest never. */
+/* largest + ln sum = ln sum_i e^x_i over the values added so far, an online log-sum-exp. sum
+ * becomes NaN with the first NaN; largest never does. */
 typedef struct LogSum {
     Real largest, sum;
 } LogSum;
 
-/* Below all numbers that occur, and finite: minus infinity may be added first. */
+/* The initial maximum is below all values that occur, yet finite, so that minus infinity may be
+ * added first. */
 #define EMPTY_LOG_SUM ((LogSum){ (Real)-1e38, 0 })
 
 MATH_FUNCTION LogSum log_sum_add(LogSum so_far, Real x)

@@ -4,11 +4,11 @@
  *   dp_i <- 2 (p_i - t_i) g / n          dt_i <- -2 (p_i - t_i) g / n */
 #include "ops/shared/internal.h"
 
-/* The elements are summed in pieces of this many, and then the pieces' sums in order: the same sum
- * bit for bit whatever the number of threads. */
+/* Elements per piece. The pieces' sums are added in order, so the result does not depend on the
+ * number of threads. */
 enum { PIECE = 4096 };
 
-/* out [], partial [pieces] scratch; prediction [n], target [n] */
+/* out [], partial [pieces] is scratch; prediction [n], target [n] */
 static void mean_squared_error_forward_cpu(Real *out, Real *partial, const Real *prediction,
                                            const Real *target, int64_t pieces, int64_t n)
 {
@@ -29,7 +29,7 @@ static void mean_squared_error_forward_cpu(Real *out, Real *partial, const Real 
     *out = (Real)(sum / (double)n);
 }
 
-/* dp [n] += sign 2 (prediction - target) dout / n */
+/* dp [n] <- sign 2 (prediction - target) dout / n */
 static void mean_squared_error_backward_cpu(Real *dp, bool accumulate, Real sign, const Real *dout,
                                             const Real *prediction, const Real *target, int64_t n)
 {

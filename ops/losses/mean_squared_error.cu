@@ -1,6 +1,6 @@
 #include "tensor/kernel.cuh"
 
-/* partial[i]: the i-th of as many equal pieces */
+/* partial [pieces] <- the sums of squares over equal pieces, one block per piece */
 template <typename T>
 __global__ void squared_error_pieces(Real *partial, const T *prediction, const T *target,
                                      int64_t pieces, int64_t n)
@@ -18,7 +18,7 @@ __global__ void squared_error_pieces(Real *partial, const T *prediction, const T
     }
 }
 
-/* By one block. */
+/* One block. */
 __global__ void mean_of_pieces(Real *out, const Real *partial, int64_t pieces, int64_t n)
 {
     double sum = 0;

@@ -1,4 +1,4 @@
-/* cuBLAS on the device that a CUDA launcher is called for. */
+/* cuBLAS on the device of the current CUDA launcher. */
 #ifndef TAPEGRAD_OPS_PRODUCTS_BLAS_H
 #define TAPEGRAD_OPS_PRODUCTS_BLAS_H
 
@@ -7,9 +7,8 @@
 #include <cublasLt.h>
 #include <cublas_v2.h>
 
-/* A device's handles, which work on its stream. The workspace is our own: cuBLAS then takes no
- * memory during a call, which a CUDA graph's replays could not rely on, and splits sums alike in
- * every run. */
+/* One device's handles, on its stream. The workspace is ours, so cuBLAS allocates nothing during a
+ * call, as CUDA graph replay requires, and splits sums the same way in every run. */
 typedef struct Blas {
     cublasHandle_t handle;
     cublasLtHandle_t light;
@@ -18,13 +17,13 @@ typedef struct Blas {
 
 enum { BLAS_WORKSPACE_BYTES = 32 << 20 };
 
-/* Opened at first use, for as long as the process lives; raises when that fails, as operation. */
+/* Opened at first use and never closed; raises in the operation's name on failure. */
 const Blas *blas_open(const char *operation);
 
-/* Raises "operation: cuBLAS: its own words" unless the status is success. */
+/* Raises "operation: cuBLAS: its status text" unless the status is success. */
 void blas_check(cublasStatus_t status, const char *operation);
 
-/* How numbers are stored, and how products of a precision are computed. */
+/* cuBLAS's constants for a dtype, and for the arithmetic of a precision. */
 cudaDataType_t blas_type(TensorType type);
 cublasComputeType_t blas_compute_type(Precision precision);
 

@@ -15,7 +15,7 @@ void blas_check(cublasStatus_t status, const char *operation)
         error_raise("%s: cuBLAS: %s", operation, cublasGetStatusString(status));
 }
 
-/* Goes on where a failed call left off. */
+/* Continues where a failed call stopped. */
 static cublasStatus_t open_blas(Blas *blas)
 {
     if (!blas->workspace && cudaMalloc(&blas->workspace, BLAS_WORKSPACE_BYTES) != cudaSuccess) {
@@ -30,7 +30,7 @@ static cublasStatus_t open_blas(Blas *blas)
         status = cublasCreate(&handle);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasSetStream(handle, cuda_stream());
-    if (status == CUBLAS_STATUS_SUCCESS) /* after the stream, which resets the workspace */
+    if (status == CUBLAS_STATUS_SUCCESS) /* setting the stream resets the workspace */
         status = cublasSetWorkspace(handle, blas->workspace, BLAS_WORKSPACE_BYTES);
     if (status == CUBLAS_STATUS_SUCCESS)
         blas->handle = handle;
@@ -64,7 +64,7 @@ cublasComputeType_t blas_compute_type(Precision precision)
 #else
     switch (precision) {
     case PRECISION_FLOAT32:
-        return CUBLAS_COMPUTE_32F_PEDANTIC; /* true float32, whatever the environment says */
+        return CUBLAS_COMPUTE_32F_PEDANTIC; /* true float32, whatever the environment sets */
     case PRECISION_TF32:
         return CUBLAS_COMPUTE_32F_FAST_TF32;
     case PRECISION_BF16:

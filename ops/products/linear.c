@@ -1,14 +1,14 @@
-/* linear: out = f(y), y = x weight^T + bias, of rows x [R, I], weight [O, I], bias [O]; f is the
- * activation, or f(y) = y
+/* linear: out = f(y), y = x weight^T + bias, x [R, I], weight [O, I], bias [O]; f is the activation
+ * or the identity
  *   y_ro = sum_i x_ri weight_oi + bias_o
  * Backward, g = dL/dout, h = dL/dy:
  *   h_ro = g_ro f'(y_ro)
  *   dx_ri <- sum_o h_ro weight_oi     dweight_oi <- sum_r h_ro x_ri     dbias_o <- sum_r h_ro
  * so dx = h weight, dweight = h^T x, and dbias is h's sum over the rows.
- * After the product one pass adds the bias and takes f, unless the product does it all; in backward
- * one pass makes h and its sums.
- * Kept: y for gelu, which needs it; for relu, out tells where y is above 0, and a mask with a bit per
- * element where the device's products take one. */
+ * One pass after the product adds the bias and applies f, unless the product's epilogue does both.
+ * In the backward pass one pass computes h and its column sums.
+ * Saved for the backward pass: y for gelu; for relu nothing more than out, since out > 0 where
+ * y > 0, and on CUDA a mask of one bit per element, which the products' epilogues read. */
 #include "ops/products/linear.h"
 #include "ops/elementwise/activation.h"
 #include "ops/shared/columns.h"
@@ -18,7 +18,7 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* ---------------------------------------------------------------------------------- the activation
- * It is a constant where the loops are compiled: each activation has loops of its own. */
+ * A compile-time constant in the loops: each activation has its own loop. */
 #define BY_ACTIVATION(activation, function, ...)                                                   \
     switch (activation) {                                                                          \
     case ACTIVATION_NONE:                                                                          \
@@ -35,7 +35,7 @@
         break;                                                                                     \
     }
 
-/* A row: y or, where that is NULL, out holds the product. */
+/* One row: y, or out if y is NULL, holds the product. */
 ALWAYS_INLINE void activate_row(Activation activation, Real *out, Real *y, const Real *bias,
                                 int64_t O)
 {
@@ -52,8 +52,8 @@ ALWAYS_INLINE void activate_row(Activation activation, Real *out, Real *y, const
     }
 }
 
-/* y [R, O] (NULL: out) += bias [O] in every row, out [R, O] = f(y). oneDNN's products that add a bias
- * themselves are no faster. */
+/* y [R, O] (if NULL: out) += bias [O] in each row, out [R, O] = f(y). oneDNN's products with a
+ * fused bias are no faster. */
 static void linear_activate_cpu(Real *out, Real *y, const Real *bias, Activation activation,
                                 int64_t R, int64_t O)
 {
@@ -72,8 +72,8 @@ ALWAYS_INLINE void activate_row_backward(Activation activation, Real *h, Real *s
     }
 }
 
-/* h [R, O] = g [R, O] f'(y [R, O]), and of each block of rows the sums, partial [row_blocks(R), O];
- * of relu y may be out. */
+/* h [R, O] = g [R, O] f'(y [R, O]), and the column sums of each block of rows, partial
+ * [row_blocks(R), O]; for relu y may be out. */
 static void linear_activate_backward_cpu(Real *h, Real *partial, const Real *g, const Real *y,
                                          Activation activation, int64_t R, int64_t O)
 {
@@ -88,16 +88,16 @@ static void linear_activate_backward_cpu(Real *h, Real *partial, const Real *g, 
 }
 
 /* ------------------------------------------------------------------------------------------- bf16
- * Activations are bf16 there and parameters are not, but a product's operands are alike: it gets
- * copies of the weight and, for its epilogue, of the bias, those that a Params keeps or its own.
- * Backward uses the weight's again. */
+ * Activations are bf16, parameters are float32, and a product's operands have one dtype: the
+ * product reads bf16 copies of the weight and, in its epilogue, of the bias, either the copies of
+ * the Params or the layer's own. The backward pass also reads the weight's copy. */
 
 static Real *kept_in_bf16(Tensor *weight)
 {
     return weight->bf16_copy ? weight->bf16_copy(weight, false) : NULL;
 }
 
-/* to [n] = weight, to + bias_at [m] = bias, in bf16; to is in bf16 too. The CPU knows none. */
+/* to [n] = weight and to + bias_at [m] = bias, in bf16. The CPU has no bf16. */
 static void linear_copy_cpu(Real *to, const Real *weight, int64_t n, int64_t bias_at,
                             const Real *bias, int64_t m)
 {
@@ -106,7 +106,7 @@ static void linear_copy_cpu(Real *to, const Real *weight, int64_t n, int64_t bia
 
 static Tensor *copy_parameters(Tape *tape, const Tensor *weight, const Tensor *bias)
 {
-    enum { UNIT = 128 }; /* the bias begins where vector loads may */
+    enum { UNIT = 128 }; /* elements: aligns the bias for vector loads */
     const int64_t n = tensor_count(weight), m = bias ? tensor_count(bias) : 0;
     const int64_t bias_at = (n + UNIT - 1) / UNIT * UNIT;
     Tensor *copy = tape_tensor_of(tape, TENSOR_BF16, shape(bias_at + m));
@@ -115,11 +115,11 @@ static Tensor *copy_parameters(Tape *tape, const Tensor *weight, const Tensor *b
     return copy;
 }
 
-/* A layer's parameters as its products take them. */
+/* A layer's parameters in the dtype of its products. */
 typedef struct Parameters {
     Operand weight;
     Real *bias;   /* or NULL */
-    Tensor *copy; /* of both, if it is the layer's own */
+    Tensor *copy; /* the layer's own copy of both, or NULL */
 } Parameters;
 
 static Parameters parameters_for(Tape *tape, TensorType type, Tensor *weight, Tensor *bias)
@@ -134,7 +134,7 @@ static Parameters parameters_for(Tape *tape, TensorType type, Tensor *weight, Te
     return (Parameters){ operand_of(copy), bias ? tensor_at(copy, bias_at) : NULL, copy };
 }
 
-/* --------------------------------------------------------------------------------------- products */
+/* ------------------------------------------------------------------------------------- products */
 static bool fused_product_cpu(const char *operation, Precision precision, Result out, Operand a,
                               Operand b, Product size, Epilogue epilogue)
 {
@@ -142,7 +142,7 @@ static bool fused_product_cpu(const char *operation, Precision precision, Result
     return false;
 }
 
-/* False, and nothing done, where the device has no such product. */
+/* Returns false and computes nothing if the device has no such product. */
 static bool fused_product(Tape *tape, const char *operation, Result out, Operand a, Operand b,
                           Product size, Epilogue epilogue)
 {
@@ -153,17 +153,17 @@ static bool fused_product(Tape *tape, const char *operation, Result out, Operand
 enum { SAVED_Y, SAVED_COPY, SAVED_MASK };
 
 /* ---------------------------------------------------------------------------------------- backward
- * Where the device has epilogues for it, dx = h weight is multiplied by the derivative of the
- * activation that made x, which saves that layer the pass over its gradient, and dweight's product
- * sums up dbias. */
+ * With epilogues on the device, the product dx = h weight also multiplies by f' of the layer that
+ * computed x, which saves that layer the pass over its gradient, and dweight's product sums
+ * dbias. */
 
 static void linear_backward(Node *node);
 static void linear_activation_backward(Node *node);
 
-/* Tries to store dx = (h weight) f'(y) where x = f(y) is another linear layer's. If that layer is the
- * node before, all other contributions to x's gradient are already there, and there must be none:
- * whether the epilogue would multiply them too is not relied upon. The gradient is dL/dy then, so
- * nobody may ask for dL/dx. */
+/* Tries to store dx = (h weight) f'(y), where x = f(y) is the output of another linear layer. That
+ * layer must be the previous node, so that all other contributions to x's gradient are complete,
+ * and there must be none, since whether the epilogue multiplies them too is not documented. x's
+ * gradient then holds dL/dy, so x must not be kept for a reader of dL/dx. */
 static bool contribute_derivative(Node *node, Gradient dx, Operand h, Operand weight, Product size)
 {
     Tensor *x = node->inputs[0];
@@ -206,7 +206,7 @@ static Product weight_product(const Node *node)
                       .count = 1 };
 }
 
-/* Tries to make both in one product, which can only store dbias. */
+/* Tries to compute both in one product. Its epilogue cannot accumulate dbias. */
 static bool contribute_weight_and_bias(Node *node, Gradient dweight, Gradient dbias, Operand h)
 {
     const int64_t O = node->inputs[1]->shape.size[0];
@@ -231,7 +231,7 @@ static void contribute_weight(Node *node, Gradient dweight, Operand h)
 static void linear_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    const Operand h = upstream_operand(node); /* the same as g */
+    const Operand h = upstream_operand(node); /* f(y) = y: h = g */
     contribute_input(node, h);
     Gradient dweight = tape_contribution(node, weight), dbias = tape_contribution(node, bias);
     if (dweight.data && dbias.data && contribute_weight_and_bias(node, dweight, dbias, h))
@@ -261,14 +261,14 @@ static void linear_activation_backward(Node *node)
     tape_scratch_free(node->tape, h);
 }
 
-/* ----------------------------------------------------------------------------------------- forward */
+/* -------------------------------------------------------------------------------------- forward */
 
-/* What the forward pass leaves for the backward pass, as in the node's `kept`. */
+/* Saved for the backward pass, as in the node's `saved`. */
 typedef struct Saved {
     Tensor *y, *copy, *mask; /* or NULL */
 } Saved;
 
-/* Tries to make out, and y or the mask, in one product. */
+/* Tries to compute out, and y or the mask, in one product. */
 static bool forward_at_once(Tape *tape, const char *operation, Tensor *out, Tensor *x, Parameters p,
                             Tensor *saved, Activation activation, Product size)
 {
@@ -276,7 +276,7 @@ static bool forward_at_once(Tape *tape, const char *operation, Tensor *out, Tens
     return fused_product(tape, operation, result_in(out), operand_of(x), p.weight, size, epilogue);
 }
 
-/* What the backward pass will need. */
+/* Allocates y or the mask if the tape records; the copy comes from parameters_for. */
 static Saved allocate_saved(Tape *tape, const Tensor *out, Activation activation)
 {
     const bool gelu = activation == ACTIVATION_GELU || activation == ACTIVATION_GELU_TANH;
@@ -290,8 +290,8 @@ static Saved allocate_saved(Tape *tape, const Tensor *out, Activation activation
     return saved;
 }
 
-/* Fills out; without a bias there is no activation. A mask that the product cannot write is freed:
- * the derivative can be taken of out. */
+/* Computes out; without a bias there is no activation. A mask that the product cannot write is
+ * freed: the derivative then comes from out. */
 static Saved forward(Tape *tape, const char *operation, Tensor *out, Tensor *x, Tensor *weight,
                      Tensor *bias, Activation activation)
 {
@@ -304,7 +304,7 @@ static Saved forward(Tape *tape, const char *operation, Tensor *out, Tensor *x, 
     if (bias && forward_at_once(tape, operation, out, x, p, y ? y : saved.mask, activation, size))
         return saved;
     tape_scratch_free(tape, saved.mask);
-    const bool again = saved.mask; /* without it */
+    const bool again = saved.mask; /* without the mask */
     saved.mask = NULL;
     if (bias && again && forward_at_once(tape, operation, out, x, p, NULL, activation, size))
         return saved;
@@ -339,7 +339,6 @@ static void check(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tensor *
                    shape_text(weight->shape).text);
 }
 
-/* Computes and records. */
 static Tensor *linear(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tensor *bias,
                       Activation activation)
 {
@@ -375,6 +374,6 @@ Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias
 {
     if ((int)activation < ACTIVATION_NONE || (int)activation > ACTIVATION_GELU_TANH)
         tape_error(tape, "op_linear_activation: there is no activation %d", (int)activation);
-    tape_use(tape, "op_linear_activation: bias", bias); /* NULL is not enough here */
+    tape_use(tape, "op_linear_activation: bias", bias); /* raises if NULL */
     return linear(tape, LABELS("op_linear_activation"), x, weight, bias, activation);
 }

@@ -4,13 +4,13 @@
 
 enum { WARPS = THREADS / WARP };
 
-/* Threads take LANES neighbouring columns, a warp those of one row at a time. */
+/* The first of a thread's LANES adjacent columns. A warp processes one row at a time. */
 template <int LANES> __device__ static inline int64_t first_column()
 {
     return ((int64_t)blockIdx.x * WARP + threadIdx.x % WARP) * LANES;
 }
 
-/* y (NULL: out) holds the product. */
+/* y, or out if y is NULL, holds the product. */
 template <typename T, int LANES>
 __global__ void activate(T *out, T *y, const Real *bias, Activation activation, int64_t R,
                          int64_t O)
@@ -34,7 +34,8 @@ __global__ void activate(T *out, T *y, const Real *bias, Activation activation, 
     }
 }
 
-/* h, and partial: the sums of h over the blockIdx.y-th block of rows, first warp by warp. */
+/* h, and partial [row_blocks(R), O]: the column sums of h over block blockIdx.y of the rows, first
+ * per warp, then over the warps. */
 template <typename T, int LANES>
 __global__ void activate_backward(T *h, Real *partial, const T *g, const T *y,
                                   Activation activation, int64_t R, int64_t O)

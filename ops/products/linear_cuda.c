@@ -1,16 +1,16 @@
-/* A linear layer's products in one pass each: cublasLt's, with epilogues that add the bias, take the
- * activation or its derivative, or sum up the bias gradient.
+/* The products of a linear layer by cublasLt, with epilogues that add the bias, apply the
+ * activation or its derivative, or sum the bias gradient.
  *
- * In matrices stored by columns, as cublasLt has them, out^T = b^T a^T: our b is its A, our a its B,
- * and a bias has one element per row of its D. */
+ * cublasLt is column-major and therefore computes out^T = b^T a^T: our b is its A, our a its B, and
+ * the bias has one element per row of its D. */
 #include "ops/products/blas.h"
 #include "ops/products/linear.h"
 #include "tensor/cuda.h"
 
 #include <string.h>
 
-/* For measuring: CFLAGS='-O3 -g -DTAPEGRAD_NO_GRADIENT_EPILOGUES' builds a library whose backward
- * pass, and what it needs of the forward pass, does without epilogues. */
+/* For measurements: CFLAGS='-O3 -g -DTAPEGRAD_NO_GRADIENT_EPILOGUES' builds a library without the
+ * epilogues of the backward pass and without the one that saves its relu mask. */
 #ifdef TAPEGRAD_NO_GRADIENT_EPILOGUES
 static const bool gradients = false;
 #else
@@ -26,8 +26,8 @@ typedef struct FusedProduct {
     Epilogue epilogue;
 } FusedProduct;
 
-/* CUBLASLT_EPILOGUE_DEFAULT: there is none. cublasLt's gelu is the approximation by tanh, whose
- * accuracy is documented nowhere: not for float32. */
+/* CUBLASLT_EPILOGUE_DEFAULT: no suitable epilogue. cublasLt's gelu is the tanh approximation, of
+ * undocumented accuracy, so it does not serve PRECISION_FLOAT32. */
 static cublasLtEpilogue_t epilogue_of(const FusedProduct *p)
 {
     const Activation activation = p->epilogue.activation;
@@ -50,13 +50,13 @@ static cublasLtEpilogue_t epilogue_of(const FusedProduct *p)
         break;
     case EPILOGUE_BIAS_GRADIENT:
         if (gradients)
-            return CUBLASLT_EPILOGUE_BGRADB; /* of its B, our a */
+            return CUBLASLT_EPILOGUE_BGRADB; /* sums its B, our a */
         break;
     }
     return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* What cublasLt wants to know of a product, and the first error. */
+/* cublasLt's descriptors of one product, and the first error. */
 typedef struct Description {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, out; /* cublasLt's A and B */
@@ -84,7 +84,7 @@ static void prefer(Description *d, cublasLtMatmulPreferenceAttributes_t attribut
         d->status = cublasLtMatmulPreferenceSetAttribute(d->preference, attribute, value, size);
 }
 
-/* The largest power of two, up to 256, that the address is a multiple of. */
+/* The alignment of the address in bytes: a power of two, at most 256. */
 static uint32_t alignment(const void *data)
 {
     const uintptr_t address = (uintptr_t)data | 256;
@@ -115,7 +115,7 @@ static void describe_product(Description *d, const FusedProduct *p, cublasLtEpil
     }
 }
 
-/* A matrix that is stored by rows, [rows, columns]: by columns it is its transpose. */
+/* A row-major matrix [rows, columns], which column-major is its transpose. */
 static void describe_matrix(Description *d, cublasLtMatrixLayout_t *layout, TensorType type,
                             int64_t rows, int64_t columns)
 {
@@ -133,7 +133,7 @@ static void describe_matrices(Description *d, const FusedProduct *p)
     describe_matrix(d, &d->out, p->out.type, s->n, s->m);
 }
 
-/* The workspace's size, and how the matrices are aligned: unasked, it takes 256 bytes for granted. */
+/* The workspace's size and the alignment of the matrices; the default assumes 256 bytes. */
 static void describe_preference(Description *d, const FusedProduct *p)
 {
     const uint64_t workspace = BLAS_WORKSPACE_BYTES;
@@ -148,15 +148,15 @@ static void describe_preference(Description *d, const FusedProduct *p)
 }
 
 /* ------------------------------------------------------------------------------------- algorithms
- * The heuristic takes 10 to 50 microseconds, so each device remembers the last answers. */
-typedef struct Question { /* all that the heuristic sees; of one type, so without padding */
+ * The heuristic takes 10 to 50 microseconds, so each device caches its last answers. */
+typedef struct Question { /* the cache key: all inputs of the heuristic; one type, so no padding */
     int64_t n, k, m, transpose_a, transpose_b, type_a, type_b, type_out, epilogue, compute;
     int64_t align_a, align_b, align_out, align_bias, align_saved;
 } Question;
 
 typedef struct Answer {
     Question question;
-    bool found; /* there is an algorithm */
+    bool found; /* an algorithm exists */
     cublasLtMatmulAlgo_t algorithm;
 } Answer;
 
@@ -164,7 +164,7 @@ enum { MOST_ANSWERS = 256 };
 
 static struct {
     Answer all[MOST_ANSWERS];
-    int64_t count; /* ever given; the oldest is replaced */
+    int64_t count; /* of all answers so far; a new one replaces the oldest */
 } answers[CUDA_MOST_DEVICES];
 
 static Question question_of(const FusedProduct *p, cublasLtEpilogue_t epilogue)
@@ -193,7 +193,7 @@ static bool refused(cublasStatus_t status)
            status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
-/* NULL after an error. */
+/* The cached or new answer of the heuristic; NULL after an error. */
 static Answer *ask(Description *d, const Blas *blas, const FusedProduct *p, Question question)
 {
     const int64_t given = answers[cuda_index()].count;
@@ -247,13 +247,13 @@ static void forget(Description *d)
         cublasLtMatmulDescDestroy(d->product);
 }
 
-/* False, and nothing done, where cublasLt has no such product: always of double numbers, of the exact
- * gelu, and of gelu in float32; which other ones depends on the GPU and the sizes alone. */
+/* Returns false and computes nothing if cublasLt has no such product: in double precision, for the
+ * exact gelu, for gelu in float32; otherwise this depends on GPU, sizes and alignment alone. */
 bool fused_product_cuda(const char *operation, Precision precision, Result out, Operand a,
                         Operand b, Product size, Epilogue e)
 {
-    enum { GELU_UNIT = 8 }; /* rows of y, as the epilogue stores and reads it, are a multiple */
-    enum { BIAS_ALIGNMENT = 16 }; /* bytes: it may load vectors */
+    enum { GELU_UNIT = 8 };       /* the row length of the saved y must be a multiple */
+    enum { BIAS_ALIGNMENT = 16 }; /* bytes, for vector loads */
     const FusedProduct p = { operation, precision, out, a, b, size, e };
     const cublasLtEpilogue_t epilogue = epilogue_of(&p);
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT || sizeof(Real) == sizeof(double) ||

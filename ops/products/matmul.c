@@ -1,9 +1,9 @@
-/* matmul: out = a b, matrices in the last two axes
+/* matmul: out = a b, for the matrices in the last two axes
  *   out_ij = sum_l a_il b_lj
  * Backward, g = dL/dout:
  *   da_il <- sum_j g_ij b_lj, so da = g b^T          db_lj <- sum_i a_il g_ij, so db = a^T g
- * and of a transposed argument the transposed gradient, (g b^T)^T = b g^T and (a^T g)^T = g^T a.
- * One b for all of a's leading axes gets the sum of their gradients. */
+ * A transposed argument gets the transposed gradient, (g b^T)^T = b g^T or (a^T g)^T = g^T a.
+ * If all matrices of a share one b, db is summed over a's leading axes. */
 #include "ops/products/product.h"
 #include "ops/shared/internal.h"
 
@@ -31,7 +31,7 @@ static void matmul_backward(Node *node)
                 (Product){ p.m, p.n, p.k, true, ta, p.count, p.b_step, p.out_step, p.a_step });
 }
 
-/* Raises unless b's leading axes are a's, or b has none. */
+/* Raises unless b has a's leading axes or none. */
 static void check_leading_axes(Tape *tape, const Tensor *a, const Tensor *b)
 {
     int rank = b->shape.rank;
@@ -61,7 +61,7 @@ static Product check_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, 
                    shape_text(b->shape).text, transpose_b ? " transposed" : "");
     check_leading_axes(tape, a, b);
     int64_t count = tensor_count(a) / (n * k);
-    if (b->shape.rank == 2 && !transpose_a) /* the rows of all matrices of a are those of one */
+    if (b->shape.rank == 2 && !transpose_a) /* all matrices of a are one tall matrix */
         return (Product){ n * count, k, m, false, transpose_b, 1, 0, 0, 0 };
     int64_t b_step = b->shape.rank == 2 ? 0 : k * m;
     return (Product){ n, k, m, transpose_a, transpose_b, count, n * m, n * k, b_step };

@@ -1,14 +1,14 @@
-/* Products of matrices on the CPU: oneDNN's in float, plain loops in double (which it lacks).
+/* Matrix products on the CPU: oneDNN's sgemm in float; plain loops in double, which oneDNN lacks.
  *
- * out is cut into pieces, one a thread, and each is a product of its own on that thread alone. Left
- * to share one product out, oneDNN 2.6 is no faster, and for long sums into few numbers it starts
- * more threads than there are processors. */
+ * out is cut into one piece per thread, and each thread computes its piece as a product of its own.
+ * oneDNN 2.6 is no faster if it splits one product itself, and for long sums into few elements it
+ * starts more threads than there are processors. */
 #include "ops/products/product.h"
 #include "ops/shared/internal.h"
 
 #include <omp.h>
 
-/* Some rows or columns of out [n, m], with the rows of a or columns of b that they are made of. */
+/* Some rows or columns of out [n, m], and the rows of a or columns of b that they depend on. */
 typedef struct Piece {
     Real *out;
     const Real *a, *b;
@@ -20,9 +20,9 @@ typedef struct Piece {
 #include <dnnl.h>
 #include <signal.h>
 
-/* False when memory is exhausted. Signals wait meanwhile: some of oneDNN's kernels point the stack
- * register at a workspace on the heap, and the frame of a signal's handler would overwrite whatever
- * lies before it. */
+/* Returns false if memory is exhausted. Signals are blocked during the call: some oneDNN kernels
+ * point the stack register at a heap workspace, and a signal handler's frame would overwrite the
+ * memory before it. */
 static bool multiply(Piece piece, bool accumulate, Product p)
 {
     sigset_t all, before;
@@ -44,7 +44,7 @@ static int64_t at_most_tile(int64_t size)
     return size < TILE ? size : TILE;
 }
 
-/* tile <- a piece of [rows, columns], rows x columns at most TILE x TILE, zeros beyond. */
+/* tile <- rows x columns elements of `from`, at most TILE x TILE, padded with zeros. */
 static void load_tile(Real tile[TILE][TILE], const Real *from, int64_t rows, int64_t columns,
                       int64_t row_step, int64_t column_step)
 {
@@ -54,7 +54,7 @@ static void load_tile(Real tile[TILE][TILE], const Real *from, int64_t rows, int
             tile[i][j] = from[i * row_step + j * column_step];
 }
 
-/* The piece's tile at row i and column j: sums over k, a tile of a and of b at a time. */
+/* Computes the piece's tile at row i, column j: sums over k, one tile of a and of b at a time. */
 static void multiply_tile(Piece piece, bool accumulate, Product p, int64_t i, int64_t j)
 {
     Real sum[TILE][TILE] = { { 0 } }, a_tile[TILE][TILE], b_tile[TILE][TILE];
@@ -85,7 +85,7 @@ static bool multiply(Piece piece, bool accumulate, Product p)
 
 #endif
 
-/* Where part begins when size is cut into parts, at a multiple of a cache line's numbers. */
+/* The start of part `part` of `size` elements: a multiple of a cache line of floats. */
 static int64_t cut(int64_t size, int64_t part, int64_t parts)
 {
     enum { LINE = 16 };
@@ -93,7 +93,7 @@ static int64_t cut(int64_t size, int64_t part, int64_t parts)
     return part == parts || begin > size ? size : begin;
 }
 
-/* The part of the index-th product: of out's rows or columns, whichever are more. */
+/* One part of product `index`: part of out's rows or columns, whichever are more. */
 static Piece piece_of(Real *out, const Real *a, const Real *b, Product p, int64_t index,
                       int64_t part, int64_t parts)
 {
@@ -114,7 +114,8 @@ static Piece piece_of(Real *out, const Real *a, const Real *b, Product p, int64_
     return piece;
 }
 
-/* Many products are shared out whole, few in parts; those that add up come one after the other. */
+/* With at least one product per thread, each thread computes whole products; otherwise each product
+ * is cut into parts. Products that add to a shared out run one after another. */
 static void product_cpu(const char *operation, Precision precision, Result out, Operand a,
                         Operand b, Product p)
 {

@@ -1,19 +1,20 @@
-/* Products of matrices: the function beneath op_matmul and op_linear. */
+/* Matrix products, as op_matmul and op_linear compute them. */
 #ifndef TAPEGRAD_OPS_PRODUCTS_PRODUCT_H
 #define TAPEGRAD_OPS_PRODUCTS_PRODUCT_H
 
 #include "autograd/tape.h"
 
-/* out [n, m] = a [n, k] b [k, m], count times over. With transpose_a, a is stored as [k, n]; with
- * transpose_b, b as [m, k]. From one product to the next each matrix lies so many elements on, or 0
- * when all share it; of a shared out the products add up. */
+/* count products out [n, m] = a [n, k] b [k, m]. With transpose_a, a is stored as [k, n]; with
+ * transpose_b, b as [m, k]. The steps are the distances in elements from one product's matrix to
+ * the next; a step of 0 means that all products share the matrix, and a shared out is the sum of
+ * the products. */
 typedef struct Product {
     int64_t n, k, m;
     bool transpose_a, transpose_b;
     int64_t count, out_step, a_step, b_step;
 } Product;
 
-/* Where matrices lie, of type Real or bf16. */
+/* Matrices in memory, of dtype Real or bf16. */
 typedef struct Operand {
     const Real *data;
     TensorType type;
@@ -22,7 +23,7 @@ typedef struct Operand {
 typedef struct Result {
     Real *data;
     TensorType type;
-    bool accumulate; /* adds the product to what is there */
+    bool accumulate; /* add the product to data */
 } Result;
 
 static inline Operand operand_of(const Tensor *tensor)
@@ -41,21 +42,21 @@ static inline Result result_for(Gradient gradient, const Tensor *tensor)
     return result;
 }
 
-/* In a backward function: dL/doutput of the node's one output. */
+/* In a backward function: the upstream gradient of the node's only output. */
 static inline Operand upstream_operand(const Node *node)
 {
     Operand operand = { tape_upstream(node, 0), node->outputs[0]->type };
     return operand;
 }
 
-/* How products of the tape take activations and give theirs. */
+/* The dtype of activations that products on this tape read and write. */
 static inline TensorType product_type(const Tape *tape)
 {
     return tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
 }
 
-/* In the tape's precision; a and b are of one type, product_type's. A run repeats bit for
- * bit. operation names the caller in messages. */
+/* Computes `size` in the tape's precision; a and b both have dtype product_type(tape). Runs repeat
+ * bit for bit. `operation` names the caller in error messages. */
 void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size);
 
 #endif

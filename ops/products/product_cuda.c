@@ -1,7 +1,7 @@
-/* Products of matrices on CUDA: cuBLAS's.
+/* Matrix products on CUDA, by cuBLAS.
  *
- * cuBLAS stores matrices by columns, and so takes a matrix stored by rows for its transpose. Hence
- * it is asked for out^T = b^T a^T: the operands change places, and nothing is transposed. */
+ * cuBLAS is column-major, and a row-major matrix read column-major is its transpose. So cuBLAS
+ * computes out^T = b^T a^T: the operands swap places, and nothing is transposed in memory. */
 #include "ops/products/blas.h"
 #include "ops/products/product.h"
 
@@ -28,7 +28,7 @@ static Operand elements_further(Operand operand, int64_t count)
     return operand;
 }
 
-/* Products that add up come one after the other. */
+/* Products that add to a shared out run one after another. */
 void product_cuda(const char *operation, Precision precision, Result out, Operand a, Operand b,
                   Product p)
 {

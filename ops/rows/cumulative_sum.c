@@ -1,5 +1,6 @@
-/* x seen as [outer, size, inner]: out[o, n, i] = sum over j <= n (reverse: j >= n) of x[o, j, i]
- * Backward, g = dL/dout: x_j is in the sums n >= j, so the sums run the other way,
+/* cumulative_sum along one axis, x viewed as [outer, size, inner]:
+ *   out[o, n, i] = sum over j <= n (reverse: j >= n) of x[o, j, i]
+ * Backward, g = dL/dout: x_j contributes to the sums n >= j, so the gradient is summed in reverse,
  *   dx[o, j, i] <- sum over n >= j (reverse: n <= j) of g[o, n, i] */
 #include "ops/layout/layout.h"
 
@@ -8,7 +9,7 @@ typedef struct Running {
     bool reverse;
 } Running;
 
-/* Along the last axis each sum runs by itself through numbers that lie together. */
+/* The last axis: each sum reads contiguous elements. */
 static void run_along_row(Real *out, bool accumulate, const Real *x, bool reverse, int64_t size)
 {
     double sum = 0;
@@ -19,7 +20,7 @@ static void run_along_row(Real *out, bool accumulate, const Real *x, bool revers
     }
 }
 
-/* Along another one count <= CHUNK neighbouring sums run side by side. */
+/* Another axis: count <= CHUNK adjacent sums run in parallel, in vector lanes. */
 enum { CHUNK = 64 };
 static void run_along_columns(Real *out, bool accumulate, const Real *x, bool reverse, int64_t size,
                               int64_t inner, int64_t count)
@@ -35,7 +36,7 @@ static void run_along_columns(Real *out, bool accumulate, const Real *x, bool re
     }
 }
 
-/* The sums run in double precision. */
+/* Sums in double precision. */
 static void cumulative_sum_cpu(Real *out, bool accumulate, const Real *x, bool reverse,
                                int64_t outer, int64_t size, int64_t inner)
 {

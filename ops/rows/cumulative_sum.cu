@@ -1,10 +1,11 @@
-/* As on the CPU the sums run in double precision: their errors would grow along the axis. */
+/* Sums in double precision, as on the CPU: rounding errors would grow along the axis. */
 #include "ops/shared/columns.cuh"
 
-/* So many numbers of a sum that lie one after another along the axis are a thread's. */
+/* Consecutive elements along the axis per thread. */
 enum { RUN = 4 };
 
-/* before[thread] <- the sum of value over the threads thread, thread - lanes, thread - 2 lanes, ... */
+/* Inclusive prefix sum in shared memory, by doubling the reach:
+ * before[thread] <- sum of value over the threads thread, thread - lanes, thread - 2 lanes, ... */
 __device__ static inline void scan_runs(double *before, double value, int lanes)
 {
     before[threadIdx.x] = value;
@@ -17,8 +18,9 @@ __device__ static inline void scan_runs(double *before, double value, int lanes)
     }
 }
 
-/* A block takes `lanes` neighbouring sums, and THREADS / lanes runs of each at a time: the runs'
- * totals are added up in shared memory, and what all runs so far add up to is carried on. */
+/* A block computes `lanes` adjacent sums, THREADS / lanes runs of RUN elements of each at a time: a
+ * prefix sum over the runs' totals in shared memory gives each run its offset, and `carried` is the
+ * total of all earlier runs. */
 template <typename T>
 __global__ void cumulative_sums(T *out, bool accumulate, const T *x, bool reverse, int64_t outer,
                                 int64_t size, int64_t inner, int lanes)
@@ -43,7 +45,7 @@ __global__ void cumulative_sums(T *out, bool accumulate, const T *x, bool revers
             scan_runs(before, sum[RUN - 1], lanes);
             const double here = carried + (run > 0 ? before[threadIdx.x - lanes] : 0);
             carried += before[THREADS - lanes + lane];
-            __syncthreads(); /* all have read before it is written again */
+            __syncthreads(); /* all threads have read `before`; the next iteration overwrites it */
 #pragma unroll
             for (int k = 0; k < RUN; k++) {
                 const int64_t n = reverse ? size - 1 - start - k : start + k;

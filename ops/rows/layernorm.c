@@ -1,12 +1,18 @@
-/* layernorm over the last axis, of C elements, for each of R rows (Ba, Kiros, Hinton 2016)
+/* layernorm of each of R rows of C elements (Ba, Kiros, Hinton 2016)
  *   mean = sum_c x_c / C     variance = sum_c (x_c - mean)^2 / C     r = 1 / sqrt(variance + eps)
  *   n_c = (x_c - mean) r     out_c = n_c weight_c + bias_c
  * Backward, g = dL/dout, h_c = g_c weight_c = dL/dn_c:
  *   dweight_c <- sum over rows of g_c n_c          dbias_c <- sum over rows of g_c
- *   dn_c / dx_j = r ([c = j] - 1 / C - n_c n_j / C), because dmean / dx_j = 1 / C and
- *   dvariance / dx_j = 2 (x_j - mean) / C, so that dr / dx_j = -r^3 (x_j - mean) / C = -r^2 n_j / C;
- *   dx_j <- r (h_j - sum_c h_c / C - n_j sum_c h_c n_c / C)
- * Kept: mean and r, two numbers a row. */
+ *   dmean / dx_j = 1 / C
+ *   dvariance / dx_j = sum_c 2 (x_c - mean) ([c = j] - 1 / C) / C = 2 (x_j - mean) / C,
+ *     because sum_c (x_c - mean) = 0
+ *   dr / dx_j = -r^3 / 2 dvariance / dx_j = -r^3 (x_j - mean) / C = -r^2 n_j / C
+ *   dn_c / dx_j = ([c = j] - 1 / C) r + (x_c - mean) dr / dx_j = r ([c = j] - 1 / C - n_c n_j / C)
+ *   dx_j <- sum_c h_c dn_c / dx_j
+ *         = r (sum_c h_c [c = j] - sum_c h_c / C - sum_c h_c n_c n_j / C)
+ *         = r (h_j - sum_c h_c / C - n_j sum_c h_c n_c / C), as [c = j] selects one term of its sum
+ *           and n_j does not depend on c
+ * Saved for the backward pass: mean and r, two values per row (`kept`). */
 #include "ops/rows/layernorm.h"
 
 /* out [R, C], kept [R, 2], x [R, C], weight [C], bias [C] */
@@ -66,7 +72,7 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real e
     return out;
 }
 
-/* ------------------------------------------------------------ what residual_layernorm shares */
+/* ------------------------------------------------------------ shared with residual_layernorm */
 
 void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
                      const Tensor *bias, Real eps)
@@ -87,7 +93,7 @@ static bool wants_gradient(const Tensor *tensor)
     return tensor_root(tensor)->requires_gradient;
 }
 
-/* Into how many parts R rows are cut; a part goes to a thread, or to a block of them. */
+/* The number of parts that R rows are cut into; one thread, on CUDA one block, processes a part. */
 static int64_t layernorm_parts_cpu(int64_t R)
 {
     return row_blocks(R);
@@ -110,7 +116,7 @@ void weight_sums_end(Node *node, WeightSums sums, Tensor *weight, Tensor *bias)
     const Gradient none = { NULL, false };
     const int64_t C = shape_columns(weight->shape);
     Gradient dweight = tape_contribution(node, weight), dbias = tape_contribution(node, bias);
-    if (tensor_root(weight) == tensor_root(bias)) { /* one gradient: one after the other */
+    if (tensor_root(weight) == tensor_root(bias)) { /* one gradient tensor: add in two passes */
         add_part_pairs(weight->device, dweight, none, sums.dweight, sums.parts, C);
         dweight = none;
     }

@@ -1,14 +1,13 @@
-/* What layernorm and residual_layernorm share on CUDA; the mathematics is in ops/rows/layernorm.c.
+/* CUDA kernels of layernorm and residual_layernorm; ops/rows/layernorm.c has the derivation.
  *
- * The kernels are templates over where the numbers to normalise come from and their gradients go, a
- * struct Rows with
- *   fits<W>()             on the host: whether W numbers at a time may be asked for
- *   read<W>(i, kept)      the numbers i, ..., i + W - 1, i a multiple of W; says in W bits of *kept
- *                         which of them a dropout kept
- *   give<W>(i, kept, dx)  contributes their gradients
- * and over a Plan: LANES threads, a warp or a block, share a row. A thread holds HELD numbers of it in
- * its registers, as packs of W, and so reads them once for all that is done with them. Where a row is
- * longer than what its threads hold, WHOLE, they take it piece by piece and read it anew each time. */
+ * The kernels are templates over the source of the values to normalize, a struct Rows with
+ *   fits<W>()             on the host: whether loads of W elements are aligned
+ *   read<W>(i, kept)      returns the elements i, ..., i + W - 1, i a multiple of W, and stores in
+ *                         W bits of *kept which of them dropout keeps
+ *   give<W>(i, kept, dx)  contributes to their gradients
+ * and over a Plan: LANES threads, a warp or a block, share a row. A thread holds HELD elements of
+ * the row in registers, in packs of W, so a row of at most WHOLE elements is read once. A longer
+ * row is processed in pieces of WHOLE elements and read again in each pass. */
 #ifndef TAPEGRAD_OPS_ROWS_LAYERNORM_CUH
 #define TAPEGRAD_OPS_ROWS_LAYERNORM_CUH
 
@@ -19,9 +18,9 @@ template <int W_, int LANES_, int HELD> struct Plan {
     static constexpr int W = W_, LANES = LANES_, PACKS = HELD / W_, WHOLE = LANES_ * HELD;
 };
 
-/* Calls f with the plan for rows of C elements; packs: whether they may be read by four, as a dropout
- * draws. Short rows are a warp's, which holds no more than they have: the fewer registers a thread
- * takes, the more rows are on their way from memory at once. */
+/* Calls f with the plan for rows of C elements; packs: whether loads of four elements, the unit of
+ * dropout's draws, are aligned. One warp processes a short row and holds no more than the row has:
+ * fewer registers per thread raise the occupancy, so more loads are in flight. */
 template <typename F> static void with_plan(bool packs, int64_t C, F f)
 {
     if (packs && C <= 8 * WARP)
@@ -38,8 +37,8 @@ template <typename F> static void with_plan(bool packs, int64_t C, F f)
         f(Plan<1, THREADS, 8>());
 }
 
-/* The pieces of a row begin at column `piece`. Of one, the thread's p-th pack begins at column c, and
- * has the numbers k. */
+/* Iterate over the pieces of a row, `piece` the first column; over the thread's packs p of a piece,
+ * c the first column; over the elements k of a pack. */
 #define PIECE_FOR(piece, C) for (int64_t piece = 0; piece < (C); piece += Plan::WHOLE)
 #define PACK_FOR(p, c, piece, C)                                                                   \
     _Pragma("unroll") for (int p = 0; p < Plan::PACKS;                                             \
@@ -51,10 +50,10 @@ template <typename Plan> __device__ static inline int pack_column(int p)
     return (p * Plan::LANES + (int)threadIdx.x % Plan::LANES) * Plan::W;
 }
 
-/* What a thread holds of a piece. */
+/* The elements of a piece that one thread holds in registers. */
 template <typename Plan> struct Share {
     Real at[Plan::PACKS][Plan::W];
-    unsigned kept; /* a bit a number */
+    unsigned kept; /* one bit per element: dropout keeps it */
 
     template <typename Rows>
     __device__ void read(const Rows &rows, int64_t row, int64_t piece, int64_t C)
@@ -69,7 +68,7 @@ template <typename Plan> struct Share {
         }
     }
 
-    /* When it was read before, and may have made room for other pieces. */
+    /* For a later pass: a row of one piece is still in registers. */
     template <typename Rows>
     __device__ void read_again(const Rows &rows, int64_t row, int64_t piece, int64_t C)
     {
@@ -101,7 +100,7 @@ template <typename T> struct PlainRows {
 
 /* -------------------------------------------------------------------------------------- forward */
 
-/* out [R, C], kept [R, 2], in [R, C], weight [C], bias [C] */
+/* out [R, C], kept [R, 2] = mean, r, in [R, C], weight [C], bias [C] */
 template <typename T, typename Rows, typename Plan>
 __global__ void layernorm_forward_kernel(T *out, Real *kept, Rows in, const Real *weight,
                                          const Real *bias, Real eps, int64_t R, int64_t C)
@@ -155,11 +154,11 @@ static void layernorm_forward(T *out, Real *kept, Rows in, const Real *weight, c
 
 /* ------------------------------------------------------------------------------------- backward */
 
-/* What a thread's rows contribute to dweight and dbias in the columns of its share. */
+/* One thread's partial sums of dweight and dbias, over its rows, in the columns of its Share. */
 template <typename Plan> struct WeightShare {
     Reals<Plan::W> dweight[Plan::PACKS], dbias[Plan::PACKS];
 
-    /* to_weight, to_bias [C] <- the columns from `piece` on */
+    /* to_weight, to_bias [C] <- the sums, in the columns from `piece` on */
     __device__ void put(Real *to_weight, Real *to_bias, bool accumulate, int64_t piece, int64_t C)
     {
         PACK_FOR(p, c, piece, C) {
@@ -167,7 +166,8 @@ template <typename Plan> struct WeightShare {
             contribute_pack<Plan::W>(&to_bias[c], accumulate, dbias[p]);
         }
     }
-    /* to_weight, to_bias [C] <- the sums over all threads that share these columns, which take turns. */
+    /* to_weight, to_bias [C] <- the sums over all threads of the block that hold these columns.
+     * They add to shared memory in turn, so the order is fixed. */
     __device__ void put_block(Real *to_weight, Real *to_bias, int64_t C)
     {
         __shared__ __align__(16) Real sums[2][Plan::WHOLE];
@@ -183,8 +183,8 @@ template <typename Plan> struct WeightShare {
     }
 };
 
-/* dweight, dbias [gridDim.x, C], of the rows of each block, or both NULL; in, dout [R, C],
- * weight [C], kept [R, 2] */
+/* dweight, dbias [gridDim.x, C]: partial sums over each block's rows, or both NULL;
+ * in, dout [R, C], weight [C], kept [R, 2] = mean, r */
 template <typename T, typename Rows, typename Plan>
 __global__ void layernorm_backward_kernel(Rows in, Real *dweight, Real *dbias, PlainRows<T> dout,
                                           const Real *weight, const Real *kept, int64_t R,

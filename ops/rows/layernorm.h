@@ -1,5 +1,5 @@
-/* What layernorm and residual_layernorm share: their rows on the CPU, their weights' gradients. The
- * mathematics is in ops/rows/layernorm.c. */
+/* Shared by layernorm and residual_layernorm: one row on the CPU, and the gradients of weight and
+ * bias. ops/rows/layernorm.c has the derivation. */
 #ifndef TAPEGRAD_OPS_ROWS_LAYERNORM_H
 #define TAPEGRAD_OPS_ROWS_LAYERNORM_H
 
@@ -10,7 +10,7 @@ typedef struct LayernormKept {
     Real mean, r;
 } LayernormKept;
 
-/* out [C] may be x [C]. */
+/* Forward pass of one row; out [C] may be x [C]. */
 static inline LayernormKept layernorm_row(Real *out, const Real *x, const Real *weight,
                                           const Real *bias, Real eps, int64_t C)
 {
@@ -29,12 +29,12 @@ static inline LayernormKept layernorm_row(Real *out, const Real *x, const Real *
     return (LayernormKept){ mean, r };
 }
 
-/* A part's rows of the sums for dweight and dbias, or both NULL. */
+/* One part's partial sums of dweight and dbias, or both NULL. */
 typedef struct WeightRows {
     Real *dweight, *dbias; /* [C] */
 } WeightRows;
 
-/* Of dweight and dbias [parts, C], or both NULL; full of zeros. */
+/* Row `part` of dweight and dbias [parts, C], or both NULL; zero-filled. */
 static inline WeightRows weight_rows(Real *dweight, Real *dbias, int64_t part, int64_t C)
 {
     if (!dweight)
@@ -73,7 +73,7 @@ static inline void layernorm_input_row(Real *dx, bool accumulate, const Real *do
     }
 }
 
-/* dx [C] may be x [C], and NULL; kept [2] */
+/* Backward pass of one row; dx [C] may be x [C], or NULL; kept [2] = mean, r */
 static inline void layernorm_row_backward(Real *dx, bool accumulate, WeightRows sums,
                                           const Real *dout, const Real *x, const Real *weight,
                                           const Real *kept, int64_t C)
@@ -85,13 +85,13 @@ static inline void layernorm_row_backward(Real *dx, bool accumulate, WeightRows 
         layernorm_input_row(dx, accumulate, dout, x, weight, k, C);
 }
 
-/* The first row of a part of R rows. */
+/* The first of the R rows that belongs to the part. */
 static inline int64_t part_start(int64_t part, int64_t parts, int64_t R)
 {
     return part * R / parts;
 }
 
-/* Raises, as the operation, unless the shapes of weight and bias are that of x's rows, and eps > 0. */
+/* Raises in the operation's name unless weight and bias are [C], as x's rows, and eps > 0. */
 void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
                      const Tensor *bias, Real eps);
 

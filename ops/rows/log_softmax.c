@@ -1,4 +1,4 @@
-/* log_softmax over the last axis, of C elements, for each of R rows
+/* log_softmax of each of R rows of C elements
  *   out_c = x_c - ln sum_j e^x_j
  * Backward, g = dL/dout, with dout_c / dx_j = [c = j] - e^out_j:
  *   dx_j <- g_j - e^out_j sum_c g_c */

@@ -1,20 +1,20 @@
-/* layernorm over the last axis, of C elements, for each of R rows, of x and a branch that is dropped
- * with probability p: what closes a post-norm layer's branches (Vaswani et al. 2017, section 5.4)
+/* residual_layernorm, of each of R rows of C elements: layernorm(x + dropout(branch)), the end of a
+ * post-norm layer's branch (Vaswani et al. 2017, section 5.4), dropout with probability p
  *   s_c = x_c + m_c branch_c     m_c = k_c / (1 - p), k_c as in ops/elementwise/dropout.c
- *   n_c = (s_c - mean) r     out_c = n_c weight_c + bias_c     mean and r of s, as in ops/rows/layernorm.c
+ *   n_c = (s_c - mean) r     out_c = n_c weight_c + bias_c
+ * with mean and r of s, as in ops/rows/layernorm.c
  * Backward, g = dL/dout:
- *   dweight, dbias and ds as there, with s for x
+ *   dweight, dbias and ds as in ops/rows/layernorm.c, with s for x
  *   dx_c <- ds_c     dbranch_c <- m_c ds_c, because ds_c / dx_c = 1 and ds_c / dbranch_c = m_c
- * Kept: mean and r, two numbers a row, and where the generator stood. Neither s nor m is: x and branch
- * are there in backward, which draws m anyway, so that s takes one reading more of the memory, where
- * keeping it takes one writing and the memory. */
+ * Saved for the backward pass: mean and r, two values per row (`kept`), and the generator's state.
+ * s and m are not saved: the backward pass has x and branch and draws m again anyway, so
+ * recomputing s costs one more read, where saving s costs one write and the memory. */
 #include <omp.h>
 
 #include "ops/elementwise/dropout.h"
 #include "ops/rows/layernorm.h"
 
-/* Rows are taken as many at once as have about so many elements: they stay in the nearest cache, and
- * whole blocks of the generator's numbers are used up. */
+/* Approximate elements per tile of rows: a tile stays in L1 and uses whole Philox blocks. */
 enum { TILE = 2048 };
 
 static int64_t tile_rows(int64_t C)
@@ -22,7 +22,7 @@ static int64_t tile_rows(int64_t C)
     return C < TILE ? TILE / C : 1;
 }
 
-/* s [count] <- x + m branch, m [count], of the elements from `first` on; m may be s. */
+/* s [count] <- x + m branch, for the elements from `first` on; stores m [count]; m may be s. */
 static void add_dropped(Real *s, Real *m, const Real *x, const Real *branch, const Dropout *d,
                         int64_t first, int64_t count)
 {
@@ -38,7 +38,7 @@ static void add_dropped(Real *s, Real *m, const Real *x, const Real *branch, con
     }
 }
 
-/* out [R, C], kept [R, 2], x, branch [R, C], weight [C], bias [C] */
+/* out [R, C], kept [R, 2] = mean, r, x, branch [R, C], weight [C], bias [C] */
 static void residual_layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Real *branch,
                                            Dropout d, const Real *weight, const Real *bias,
                                            Real eps, int64_t R, int64_t C)
@@ -58,7 +58,7 @@ static void residual_layernorm_forward_cpu(Real *out, Real *kept, const Real *x,
     }
 }
 
-/* How many Reals of scratch memory backward wants: a thread has two tiles. */
+/* Scratch memory of the backward pass, in Reals: two tiles per thread. */
 static int64_t residual_layernorm_scratch_cpu(int64_t C)
 {
     return device_threads() * 2 * tile_rows(C) * C;
@@ -72,7 +72,7 @@ static void drop_again(Real *ds, const Real *m, int64_t count)
         ds[i] = m[i] != 0 ? m[i] * ds[i] : 0;
 }
 
-/* dx of the elements from `first` on <- ds [count]. What does not count is not even read. */
+/* dx <- ds [count], for the elements from `first` on. Without accumulation dx is not read. */
 static void give(Gradient dx, const Real *ds, int64_t first, int64_t count)
 {
     if (dx.data && dx.accumulate) {
@@ -84,8 +84,8 @@ static void give(Gradient dx, const Real *ds, int64_t first, int64_t count)
     }
 }
 
-/* dx, dbranch [R, C], of no data where not wanted; dweight, dbias [parts, C] or both NULL;
- * dout, x, branch [R, C], weight [C], kept [R, 2] */
+/* dx, dbranch [R, C], data NULL if no gradient is required; dweight, dbias [parts, C] or both NULL;
+ * dout, x, branch [R, C], weight [C], kept [R, 2] = mean, r */
 static void residual_layernorm_backward_cpu(Gradient dx, Gradient dbranch, Real *dweight,
                                             Real *dbias, int64_t parts, Real *scratch,
                                             const Real *dout, const Real *x, const Real *branch,

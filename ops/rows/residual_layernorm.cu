@@ -1,7 +1,7 @@
 #include "ops/elementwise/dropout.cuh"
 #include "ops/rows/layernorm.cuh"
 
-/* The rows s = x + m branch. */
+/* The rows s = x + m branch, a Rows of ops/rows/layernorm.cuh. */
 template <typename T> struct ResidualRows {
     const T *x, *branch;
     Dropout d;
@@ -56,7 +56,7 @@ extern "C" void residual_layernorm_backward_cuda(Gradient dx, Gradient dbranch, 
                                      dweight, dbias, parts, (const T *)dout, weight, kept, R, C));
 }
 
-/* A tile is held in registers. */
+/* None: s stays in registers. */
 extern "C" int64_t residual_layernorm_scratch_cuda(int64_t)
 {
     return 0;

@@ -1,5 +1,5 @@
-/* What the kernels along the last axis share. A row is a warp's work or, when it is long, a block's:
- * its LANES threads take every LANES-th element each. */
+/* Shared by the kernels along the last axis. LANES threads share a row, one warp or, for a long
+ * row, one block; each thread processes every LANES-th element. */
 #ifndef TAPEGRAD_OPS_ROWS_ROWS_CUH
 #define TAPEGRAD_OPS_ROWS_ROWS_CUH
 
@@ -7,7 +7,7 @@
 
 enum { LONG_ROW = 1024 };
 
-/* Launches kernel<T, LANES> for R rows of C elements; the rest are its arguments. */
+/* Launches kernel<T, LANES> for R rows of C elements; the rest are the kernel's arguments. */
 #define LAUNCH_ROWS(kernel, T, R, C, ...)                                                          \
     do {                                                                                           \
         if ((C) <= LONG_ROW)                                                                       \
@@ -16,14 +16,15 @@ enum { LONG_ROW = 1024 };
             LAUNCH((kernel<T, THREADS>), blocks_for(R, 1), THREADS, 0, __VA_ARGS__);               \
     } while (0)
 
-/* The rows of a thread, which are those of all that share them; and its elements of a row. */
+/* Iterate over a thread's rows, the same for all threads that share a row; over a thread's elements
+ * c of a row. */
 #define ROW_FOR(row, R, LANES)                                                                     \
     for (int64_t row = (int64_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES; row < (R);   \
          row += (int64_t)gridDim.x * (THREADS / LANES))
 #define LANE_FOR(c, C, LANES) for (int64_t c = threadIdx.x % LANES; c < (C); c += LANES)
 
-/* The sum, and the maximum that passes over not-a-number, of the threads that share a row; every
- * one of them must call, and gets the result. */
+/* The sum, and the maximum ignoring NaN, over the threads that share a row. All of them must call;
+ * all receive the result. */
 template <int LANES> __device__ static inline Real row_sum(Real value)
 {
     return LANES == WARP ? warp_sum(value) : block_sum(value);
@@ -36,7 +37,7 @@ template <int LANES> __device__ static inline Real row_max(Real value)
     __shared__ Real parts[LANES / WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     value = warp_max(value);
-    __syncthreads(); /* an earlier call's parts have been read */
+    __syncthreads(); /* all threads have read the parts of an earlier call */
     if (lane == 0)
         parts[warp] = value;
     __syncthreads();

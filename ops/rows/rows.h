@@ -1,18 +1,18 @@
-/* What the operations along the last axis share: one row, of C elements. */
+/* Shared by the operations along the last axis: one row of C elements. */
 #ifndef TAPEGRAD_OPS_ROWS_ROWS_H
 #define TAPEGRAD_OPS_ROWS_ROWS_H
 
 #include "ops/shared/internal.h"
 #include "ops/shared/math.h"
 
-/* [...] of [..., C] */
+/* The shape [...] for the shape [..., C]. */
 static inline Shape shape_of_rows(Shape shape)
 {
     shape.size[--shape.rank] = 0;
     return shape;
 }
 
-/* Raises unless the tensor has one number for each row of x, which the sentence calls so. */
+/* Raises unless the tensor has one element per row of x; the error message calls x `name`. */
 static inline void check_one_a_row(Tape *tape, const char *label, const Tensor *tensor,
                                    const Tensor *x, const char *name)
 {
@@ -22,7 +22,7 @@ static inline void check_one_a_row(Tape *tape, const char *label, const Tensor *
                    shape_text(expected).text, name, shape_text(x->shape).text);
 }
 
-/* max_c x_c, of the elements that are numbers: of every sixteenth first, as vectors do it. */
+/* max_c x_c ignoring NaN: in 16 independent lanes, then reduced. */
 static inline Real row_max(const Real *x, int64_t C)
 {
     enum { AT_ONCE = 16 };

@@ -1,5 +1,5 @@
-/* softmax over the last axis, of C elements, for each of R rows
- *   out_c = e^(x_c - m) / sum_j e^(x_j - m)          m = max_j x_j changes nothing but the range
+/* softmax of each of R rows of C elements
+ *   out_c = e^(x_c - m) / sum_j e^(x_j - m)          m = max_j x_j cancels; it prevents overflow
  * Backward, g = dL/dout, with dout_c / dx_j = out_c ([c = j] - out_j):
  *   dx_j <- out_j (g_j - sum_c g_c out_c) */
 #include "ops/rows/rows.h"

@@ -1,12 +1,12 @@
-/* Over the last axis of x [R, C], or over all of x as one row [1, C]:
+/* sum and mean over the last axis of x [R, C], or over all of x as one row [1, C]:
  *   out[r] = f sum_c x[r, c], f = 1 for the sum, 1 / C for the mean
  * Backward, g = dL/dout:
  *   dx[r, c] <- f g[r]
- * out and g are in Real, however x is stored. The sums are made in an order that the number of
- * threads does not change, on the CPU in double precision. */
+ * out and g have dtype Real for every dtype of x. The order of summation does not depend on the
+ * number of threads; on the CPU sums are in double precision. */
 #include "ops/elementwise/broadcast.h"
 
-/* How many Reals of scratch memory sum_forward wants. */
+/* Scratch memory of sum_forward, in Reals. */
 static int64_t sum_scratch_cpu(int64_t rows, int64_t columns)
 {
     (void)rows, (void)columns;

@@ -1,7 +1,7 @@
 #include "ops/shared/columns.cuh"
 #include "ops/shared/map.cuh"
 
-/* out [rows, parts] <- factor times the sums of the parts of each row of x; a block a sum */
+/* out [rows, parts] <- factor times the sum of each part of each row of x; one block per sum */
 template <typename Out, typename T>
 __global__ void row_sums(Out *out, Real factor, const T *x, int64_t rows, int64_t columns,
                          int64_t parts)
@@ -28,7 +28,7 @@ static void launch_row_sums(Out *out, Real factor, const T *x, int64_t rows, int
            columns, parts);
 }
 
-/* Number i is x[i / times]. */
+/* Element i is x[i / times]. */
 struct StretchedInput {
     const Real *x;
     int64_t times;
