@@ -100,8 +100,7 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probab
                               Tensor *weight, Tensor *bias, Real eps);
 
 /* --------------------------------------------------------------------------------- feature maps
- * Feature maps of queries and keys for linear attention with FEATURES_IDENTITY, along the last
- * axis. */
+ * Of queries and keys, along the last axis, for linear attention with FEATURES_IDENTITY. */
 
 /* out(q).out(k) = (1 + q.k)^2: x [..., D]; returns [..., 1 + D + D (D + 1) / 2], the features
  * 1, sqrt 2 x_i, x_i^2 and, in unspecified order, sqrt 2 x_i x_j for i < j. */

@@ -1,4 +1,4 @@
-/* The binary operations on the CPU: one loop per formula, and op_NAME, for each row of
+/* The binary operations on the CPU: one loop per formula and one op_NAME for each row of
  * binary_functions.h. */
 #include "ops/elementwise/broadcast.h"
 

@@ -1,8 +1,7 @@
 /* Broadcasting, and sums over the repeats.
  *
  * out has n elements. An input has the same number, or its shape is the trailing axes of out's:
- * then it has m elements, is repeated n / m times, and element i of out uses its element i mod
- * m. */
+ * then it has m elements, is repeated n / m times, and element i of out uses element i mod m. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_H
 #define TAPEGRAD_OPS_ELEMENTWISE_H
 

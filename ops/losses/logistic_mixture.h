@@ -55,7 +55,7 @@ MATH_FUNCTION LogisticBin logistic_bin(int32_t pixel, Real mean, Real log_scale)
     const Logistic at_y = logistic(y);
     const Real log_half_width = (Real)4.8481163645984005; /* ln 127.5 */
     const Real log_small = at_y.log_below + at_y.log_above - s - log_half_width;
-    const Real slope = at_y.below - at_y.above;
+    const Real slope = at_y.below - at_y.above; /* S(m) - S(-m) of the derivatives */
 
     LogisticBin bin;
     bin.log_p = edge ? at_y.log_below : small ? log_small : real_log(p);

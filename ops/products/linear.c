@@ -153,9 +153,8 @@ static bool fused_product(Tape *tape, const char *operation, Result out, Operand
 enum { SAVED_Y, SAVED_COPY, SAVED_MASK };
 
 /* ---------------------------------------------------------------------------------------- backward
- * With epilogues on the device, the product dx = h weight also multiplies by f' of the layer that
- * computed x, which saves that layer the pass over its gradient, and dweight's product sums
- * dbias. */
+ * If the device has epilogues, the product dx = h weight also multiplies by f' of the layer that
+ * computed x, which saves that layer a pass over its gradient, and dweight's product sums dbias. */
 
 static void linear_backward(Node *node);
 static void linear_activation_backward(Node *node);

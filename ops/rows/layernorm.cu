@@ -15,8 +15,8 @@ extern "C" void layernorm_backward_cuda(Real *dx, bool accumulate, Real *dweight
                                      dbias, parts, (const T *)dout, weight, kept, R, C));
 }
 
-/* One part per block: enough blocks to fill a GPU, but 8 rows per block, so that writing the
- * partial sums costs little compared with reading the rows. */
+/* One part per block: enough blocks to fill a GPU, but about 8 rows or more per block, so that
+ * writing the partial sums costs little compared with reading the rows. */
 extern "C" int64_t layernorm_parts_cuda(int64_t R)
 {
     const int64_t most = 256, parts = (R + 7) / 8;

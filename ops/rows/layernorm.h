@@ -6,6 +6,7 @@
 #include "ops/shared/columns.h"
 #include "ops/shared/internal.h"
 
+/* Saved for the backward pass, per row. */
 typedef struct LayernormKept {
     Real mean, r;
 } LayernormKept;
