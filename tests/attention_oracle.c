@@ -16,7 +16,7 @@ bool in_three_products(bool causal)
     return causal && sizeof(Real) == sizeof(float) && device_is_cuda(test_device());
 }
 
-/* -------------------------------------------------------------------------------------- the cases */
+/* ------------------------------------------------------------------------------------ the cases */
 
 int64_t key_count(const Case *c, int64_t b)
 {
@@ -86,7 +86,8 @@ int64_t states_of(const Case *c)
     return shape_count(state_shape(c));
 }
 
-/* Positive, and not near 0: what queries and keys of the identity must be, and sums of features. */
+/* Positive and not near 0, as sums of features must be, and queries and keys of
+ * the identity map. */
 static void make_positive(Real *x, int64_t count, int64_t step)
 {
     for (int64_t i = step - 1; i < count; i += step)
@@ -162,13 +163,14 @@ void compute(const Case *c, Values *v)
     tape_reset(tape);
 }
 
-/* ------------------------------------------------------------------------------------- the oracle
- * One sequence and head, every weight W_ij = phi(q_i).phi(k_j) where i sees j; v~_j = [v_j, 1]; a
- * state S~ = [S, z] before, and dL/dfinal_state = F:
- *     den_i = sum_j W_ij + a_i.z + eps      out_i = (sum_j W_ij v_j + S^T a_i) / den_i
- *     g~_i = [g_i, -g_i.out_i] / den_i      dW_ij = g~_i.v~_j
- *     da_i = sum_j dW_ij b_j + S~ g~_i      db_j = sum_i dW_ij a_i + F v~_j
- *     dv~_j = sum_i W_ij g~_i + F^T b_j     dS~ = sum_i a_i g~_i^T + F */
+/* ----------------------------------------------------------------------------------- the oracle
+ * One sequence and head, with every weight W_ij = phi(q_i).phi(k_j) where i sees j;
+ * v~_j = [v_j, 1]; the initial state S~ = [S, z]; F = dL/dfinal_state:
+ *     den_i = sum_j W_ij + a_i.z + eps               out_i = (sum_j W_ij v_j + S^T a_i) / den_i
+ *     dnum~_i = [dout_i, -dout_i.out_i] / den_i      dW_ij = dnum~_i.v~_j
+ *     da_i = sum_j dW_ij b_j + S~ dnum~_i            db_j = sum_i dW_ij a_i + F v~_j
+ *     dv~_j = sum_i W_ij dnum~_i + F^T b_j           dS~ = sum_i a_i dnum~_i^T + F
+ * In the code g is dnum~_i. */
 double oracle_phi(FeatureMap features, double x)
 {
     switch (features) {
@@ -183,6 +185,7 @@ double oracle_phi(FeatureMap features, double x)
     }
 }
 
+/* phi', the derivative of the feature map */
 static double slope(FeatureMap features, double x)
 {
     switch (features) {
@@ -197,14 +200,14 @@ static double slope(FeatureMap features, double x)
     }
 }
 
-/* One head of one sequence, whose positions lie in a row of N. */
+/* One head of one sequence. Its positions are in a batch row of N positions. */
 typedef struct Head {
-    int64_t b, h;                /* place of the row, */
-    int64_t first, end;          /* positions there, */
-    int64_t keys;                /* how many keys count, from first on, */
-    int64_t state;               /* and where the state begins */
-    double *features, *values;   /* b_j [keys, D], v~_j [keys, M + 1], and their gradients */
-    double *dfeatures, *dvalues; /* likewise */
+    int64_t b, h;                /* batch row and head */
+    int64_t first, end;          /* the sequence's positions in the row */
+    int64_t keys;                /* number of valid keys, from first on */
+    int64_t state;               /* offset of the initial state */
+    double *features, *values;   /* b_j [keys, D], v~_j [keys, M + 1] */
+    double *dfeatures, *dvalues; /* their gradients */
     double *dstate;              /* [D, M + 1] */
 } Head;
 
@@ -232,7 +235,7 @@ static void oracle_row(const Case *c, Values *v, const Head *s, int64_t i)
         for (int64_t d = 0; d < D; d++)
             W[j] += a[d] * s->features[j * D + d];
     double den = c->eps;
-    for (int64_t m = c->M; m >= 0; m--) { /* the divisor first */
+    for (int64_t m = c->M; m >= 0; m--) { /* the normalizer first */
         double sum = 0;
         for (int64_t j = 0; j < seen; j++)
             sum += W[j] * s->values[j * columns + m];
@@ -269,7 +272,7 @@ static void oracle_row(const Case *c, Values *v, const Head *s, int64_t i)
     free(g);
 }
 
-/* The final state, and what comes through it. */
+/* The final state, and the gradients that flow through it. */
 static void oracle_final_state(const Case *c, Values *v, const Head *s)
 {
     const int64_t D = c->D, columns = c->M + 1;

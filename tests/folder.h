@@ -1,4 +1,4 @@
-/* What tests of files share: a folder of each test's own, and whole files. */
+/* Shared by tests of files: a folder per test, and whole files. */
 #ifndef TAPEGRAD_TESTS_FOLDER_H
 #define TAPEGRAD_TESTS_FOLDER_H
 
@@ -9,19 +9,19 @@ typedef struct Text {
 } Text;
 Text text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Each test works in a folder of its own, which end_folder removes with all its files; path is that of
- * the file there with the name given. */
+/* Each test works in a folder of its own, which end_folder removes with all its files; path is the
+ * path of the file with the given name there. */
 extern char folder[64];
 extern char path[128];
 void begin_folder(const char *name);
 void end_folder(void);
 
-/* Removes all files of the folder, or only counts them. */
+/* The number of files in the folder; removes them if remove_them is set. */
 int files_in_folder(bool remove_them);
 
 void write_plain(const char *name, const void *bytes, size_t size);
 
-/* The file's bytes, to be freed. */
+/* The file's bytes; the caller frees them. */
 unsigned char *read_plain(const char *name, size_t *size);
 
 #endif

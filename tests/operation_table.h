@@ -5,8 +5,8 @@
  *     ROW(name, operation, domain, passes, f(a, b), df/da, df/db)
  *
  * The formulas are in double precision. tolerance is the largest error of a float32 derivative,
- * relative to max(1, |exact|); a value's is 4e-7. passes is how often an element passes between memory and
- * perfect kernels, forward and backward. */
+ * relative to max(1, |exact|); the tolerance of a value is 4e-7. passes is the number of transfers
+ * per element between memory and ideal kernels, forward and backward. */
 #ifndef TAPEGRAD_TESTS_OPERATION_TABLE_H
 #define TAPEGRAD_TESTS_OPERATION_TABLE_H
 

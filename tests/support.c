@@ -48,7 +48,8 @@ int run_tests_after(const char *name, void (*setup)(void), const TTest *const *t
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* Memory that lives until the process ends, reachable so that leak checkers are content. */
+/* Memory that lives until the process ends, and stays reachable so that leak checkers do
+ * not report it. */
 static void *lasting(size_t bytes)
 {
     typedef struct Lasting {
@@ -125,7 +126,7 @@ double relative_error(const Real *a, const Real *b, int64_t count)
     return largest_error == 0 ? 0 : largest_error / largest;
 }
 
-/* ------------------------------------------------------------------------------ reference vectors */
+/* ---------------------------------------------------------------------------- reference vectors */
 static const char *vector_directory(void)
 {
     const char *directory = getenv("TAPEGRAD_VECTORS");
@@ -165,7 +166,7 @@ static double largest_magnitude(const Real *values, int64_t count)
     return largest;
 }
 
-/* Of all the file's gradients. */
+/* The largest magnitude in all gradients of the file. */
 static double largest_gradient(const TensorFile *file)
 {
     double largest = 0;
@@ -242,7 +243,7 @@ void check_vectors(const char *prefix, const char *names, VectorFunction *functi
     ck_assert_msg(found > 0, "no file in %s starts with %s", vector_directory(), prefix);
 }
 
-/* -------------------------------------------------------------------------------- gradient checks */
+/* ------------------------------------------------------------------------------ gradient checks */
 void check_gradient_shapes(const char *name, CheckedFunction *function, void *context,
                            const Shape *shapes, int count)
 {

@@ -1,4 +1,4 @@
-/* What the test programs share. A test program is a list of Check tests and one line of main. */
+/* Shared by the test programs. A test program is a list of Check tests and one line of main. */
 #ifndef TAPEGRAD_TESTS_SUPPORT_H
 #define TAPEGRAD_TESTS_SUPPORT_H
 
@@ -14,8 +14,8 @@
 extern "C" {
 #endif
 
-/* What double and float builds must reach against the reference vectors, relative to the largest
- * magnitude, and in a gradient check. */
+/* The accuracy required of double-precision and float builds, relative to the largest magnitude:
+ * against the reference vectors, and in a gradient check. */
 #ifdef TAPEGRAD_DOUBLE
 #define VECTOR_TOLERANCE 1e-10
 #define GRADIENT_TOLERANCE 1e-7
@@ -30,11 +30,11 @@ Device *test_device(void);
 /* Runs every test of the list (ended by NULL), each in its own process; returns main's result. */
 int run_tests(const char *name, const TTest *const *tests);
 
-/* The same, each test after a function that is called in the test's own process: there alone may a
- * CUDA device be opened, because it does not survive a fork. */
+/* The same, but calls setup first in each test's own process: only there may a CUDA device be
+ * opened, because a device does not survive a fork. */
 int run_tests_after(const char *name, void (*setup)(void), const TTest *const *tests);
 
-/* Normal random numbers in memory that lives until the process ends. */
+/* Normal random values in memory that lives until the process ends. */
 Real *test_normal(uint64_t stream, int64_t count);
 
 /* Zeros, likewise. */
@@ -47,11 +47,11 @@ int32_t *test_integers(const Tensor *tensor);
 /* a.b in double */
 double test_dot(const Real *a, const Real *b, int64_t count);
 
-/* That a is b, but for errors relative to 1 or what in b is greater: where the gradient of scores is 0,
- * as with one key, the rounding of numbers near 1 is left. */
+/* Fails unless a is b up to an error relative to max(1, max |b|): where the gradient of scores is
+ * 0, as with one key, the rounding errors of values near 1 remain. */
 void assert_near(const char *what, const Real *a, const Real *b, int64_t count, double tolerance);
 
-/* max |a - b| / max |b|; NaN when there is one. */
+/* max |a - b| / max |b|; NaN if an element is NaN. */
 double relative_error(const Real *a, const Real *b, int64_t count);
 
 /* Fails the test unless relative_error(a, b) <= tolerance. */
@@ -62,7 +62,7 @@ double relative_error(const Real *a, const Real *b, int64_t count);
                       (double)(tolerance));                                                        \
     } while (0)
 
-/* gcc fears for locals around setjmp; those of the tests do not change between it and longjmp. */
+/* gcc warns of locals around setjmp; those of the tests do not change between it and longjmp. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wclobbered"
 #endif
@@ -84,13 +84,14 @@ void test_expect_error(void);
 /* Reference vectors: computes the operation of a file in tests/data from its named inputs, and
  * compares the result with `out` and every gradient with `grad.NAME`, after a backward pass from
  * `grad_out`. Errors are relative to the largest magnitude in `out`, or in all gradients together:
- * one that cancels to almost nothing has no digits of its own. names: the inputs in the function's
- * order, separated by spaces; names of integer entries start with '#', and those are passed as int32
- * tensors without a gradient. */
+ * a gradient that cancels to almost nothing has no digits of its own. names: the inputs in the
+ * function's order, separated by spaces; an entry whose name starts with '#' is passed as an int32
+ * tensor without a gradient. */
 typedef Tensor *VectorFunction(Tape *tape, Tensor **inputs);
 void check_vector(const char *file, const char *names, VectorFunction *function);
 
-/* Every file of tests/data (or $TAPEGRAD_VECTORS) whose name starts with prefix. At least one. */
+/* Checks every file of tests/data (or $TAPEGRAD_VECTORS) whose name starts with prefix; fails if
+ * there is none. */
 void check_vectors(const char *prefix, const char *names, VectorFunction *function);
 
 /* A gradient check on normal random inputs of the given shapes; fails above GRADIENT_TOLERANCE. */

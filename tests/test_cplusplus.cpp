@@ -1,4 +1,4 @@
-/* The public headers as C++17: a program in C++ trains, and adds an operation of its own. */
+/* The public headers as C++17: a C++ program trains, and adds an operation of its own. */
 #include "support.h"
 
 START_TEST(shapes_have_one_to_four_sizes)
@@ -11,7 +11,7 @@ START_TEST(shapes_have_one_to_four_sizes)
 }
 END_TEST
 
-/* As other libraries' arrays have it. */
+/* A member named shape, as arrays of other libraries have it. */
 struct Array {
     int rows, columns;
     int shape(int axis) const
