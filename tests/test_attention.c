@@ -18,8 +18,9 @@ static LinearAttention with_lengths(Tensor *key_lengths)
     return (LinearAttention){ .eps = eps, .key_lengths = key_lengths };
 }
 
-/* Sizes below, at and above the kernels' blocks of positions, columns and heads; so many heads that a
- * GPU takes each whole, and fewer, which it cuts; greater ones, and more segments. */
+/* Sizes below, at and above the kernels' blocks of positions, columns and heads; enough heads that
+ * a GPU processes each one whole, and fewer, which it splits into segments; heads whose state
+ * exceeds shared memory; and more segments. */
 START_TEST(causal_matches_the_quadratic_oracle)
 {
     static const int64_t sizes[][5] = {
@@ -34,7 +35,7 @@ START_TEST(causal_matches_the_quadratic_oracle)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const int64_t *s = sizes[i];
         assert_oracle((Case){ s[0], s[1], s[1], s[2], s[3], s[4], true, false, .eps = 0.5 });
-        if (s[3] > 1) /* else a query's size cancels out, and its gradient is eps alone */
+        if (s[3] > 1) /* else |q| cancels, and its gradient comes from eps alone */
             assert_oracle((Case){ s[0], s[1], s[1], s[2], s[3], s[4], true, false, .eps = 1e-6 });
     }
 }
@@ -51,14 +52,14 @@ START_TEST(linear_matches_the_quadratic_oracle)
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const int64_t *s = sizes[i];
-        /* With one key a query's size cancels out, and its gradient is eps alone: ask for more. */
+        /* With one key |q| cancels, and its gradient comes from eps alone: use a larger eps. */
         assert_oracle((Case){ s[0], s[1], s[2], s[3], s[4], s[5], false, false, .eps = 0.5 });
         assert_oracle((Case){ s[0], s[1], s[2], s[3], s[4], s[5], false, true, .eps = 0.5 });
     }
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ reference vectors */
+/* ---------------------------------------------------------------------------- reference vectors */
 static AttentionForm vector_form;
 
 static Tensor *causal(Tape *t, Tensor **in)
@@ -86,7 +87,7 @@ START_TEST(reference_vectors)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------- gradient checks */
+/* ------------------------------------------------------------------------------ gradient checks */
 static Tensor *checked_causal(Tape *t, Tensor *const *in, void *context)
 {
     return op_causal_linear_attention(t, in[0], in[1], in[2], with_eps(*(Real *)context));
@@ -97,7 +98,7 @@ static Tensor *checked_packed(Tape *t, Tensor *const *in, void *context)
     return op_causal_linear_attention(t, in[0], NULL, NULL, with_eps(*(Real *)context));
 }
 
-/* One tensor in all three roles: its gradient has three contributions. */
+/* One tensor as query, key and value: its gradient has three contributions. */
 static Tensor *checked_same(Tape *t, Tensor *const *in, void *context)
 {
     return op_causal_linear_attention(t, in[0], in[0], in[0], with_eps(*(Real *)context));
@@ -159,9 +160,9 @@ START_TEST(gradients)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- the rules */
+/* ------------------------------------------------------------------------------------ the rules */
 
-/* Copies head columns of three tensors side by side: [B, N, 3 H, D]. */
+/* Packs three tensors along the heads: [B, N, 3 H, D]. */
 static Real *side_by_side(const Real *const *parts, int64_t rows, int64_t columns)
 {
     Real *packed = malloc((size_t)(3 * rows * columns) * sizeof(Real));
@@ -198,7 +199,7 @@ START_TEST(packed_equals_separate)
 }
 END_TEST
 
-/* Each of the three alone wants a gradient: it gets what it gets with the others. */
+/* Each of the three alone requires a gradient: it gets the same one as together with the others. */
 static void assert_gradients_alone(Case c)
 {
     Values all = inputs(&c);
@@ -227,7 +228,7 @@ START_TEST(gradients_alone)
 }
 END_TEST
 
-/* No position sees later ones: changing the last 20 leaves the bits of those before. */
+/* No position sees later ones: changing the last 20 leaves the bits of the earlier ones. */
 START_TEST(causality)
 {
     Case c = { 1, 60, 60, 2, 12, 12, true, false, .eps = 1e-6 };
@@ -249,7 +250,7 @@ START_TEST(causality)
 }
 END_TEST
 
-/* Keys past a sequence's length count for nothing, whatever they hold, and get gradients of 0. */
+/* Keys past a sequence's length have no effect, whatever they hold, and get gradients of 0. */
 static void assert_spoilt_keys_do_not_count(Case c)
 {
     Values clean = inputs(&c), spoilt = clean;
@@ -283,7 +284,7 @@ START_TEST(keys_past_the_length_do_not_count)
 }
 END_TEST
 
-/* Not-a-number at position 20 of one head reaches its later positions, and those only. */
+/* A NaN at position 20 of one head reaches the head's later positions, and no others. */
 START_TEST(not_a_number_passes_through)
 {
     Case c = { 1, 40, 40, 2, 5, 5, true, false, .eps = 1e-6 };
@@ -305,8 +306,8 @@ START_TEST(not_a_number_passes_through)
 }
 END_TEST
 
-/* The maps over their whole range: alone, a position's weight is p = phi(q) phi(k), and with eps = 1
- * and the value 1 out is p / (p + 1). */
+/* The feature maps over their whole range: a single position has the weight p = phi(q) phi(k), so
+ * with eps = 1 and the value 1, out = p / (p + 1). */
 static void assert_map(FeatureMap features, double allowed)
 {
     const Real one = 1;
@@ -333,7 +334,7 @@ START_TEST(the_map_is_exact)
 }
 END_TEST
 
-/* With hardly any eps the first position's result is its value. */
+/* With a negligible eps the first position's result is its value. */
 START_TEST(eps_may_be_tiny)
 {
     Case c = { 1, 8, 8, 1, 4, 4, true, false, .eps = 1e-30 };
@@ -343,7 +344,7 @@ START_TEST(eps_may_be_tiny)
 }
 END_TEST
 
-/* Nothing is kept for backward but out and one number a position and head. */
+/* Only out and one value per position and head are saved for the backward pass. */
 START_TEST(memory_is_linear)
 {
     Device *device = test_device();
@@ -357,7 +358,7 @@ START_TEST(memory_is_linear)
         attend(&c, query, key, value);
         size_t kept = device_memory(device).current - before;
         size_t wanted = (size_t)(outs_of(&c) + N * 2) * sizeof(Real);
-        /* the pool rounds up by an eighth at most */
+        /* the allocator rounds up by at most an eighth */
         ck_assert_uint_ge(kept, wanted);
         ck_assert_uint_le(kept, wanted + wanted / 8);
         tape_reset(tape);
@@ -365,8 +366,9 @@ START_TEST(memory_is_linear)
 }
 END_TEST
 
-/* On the CPU beside inputs, results and gradients: one number a position and head, kept; for D = 32 half
- * as many for the states at the segments' borders; and little that does not grow with N. */
+/* CPU memory beside inputs, results and gradients: one saved value per position and
+ * head; for D = 32 half of that for the states at segment boundaries; and little that
+ * does not grow with N. */
 START_TEST(scratch_memory_is_small)
 {
     Device *device = test_device();
@@ -385,7 +387,7 @@ START_TEST(scratch_memory_is_small)
         const size_t results = 4 * (size_t)outs_of(&c) * sizeof(Real);
         const size_t beside = device_memory(device).peak - before - results;
         const size_t wanted = (size_t)(N * 2 * 8 / 5 + (1 << 15)) * sizeof(Real);
-        ck_assert_uint_le(beside, wanted + wanted / 8); /* as the pool rounds up */
+        ck_assert_uint_le(beside, wanted + wanted / 8); /* the allocator rounds up */
         tape_reset(tape);
     }
 }
@@ -400,7 +402,7 @@ static double elu_plus_one(double x)
     return x > 0 ? x + 1 : exp(x);
 }
 
-/* out[i] = S_i^T a_i / den_i of one head [N, D], in double: S and z are sums over the positions. */
+/* out[i] = S_i^T a_i / den_i of one head [N, D], in double; S and z are prefix sums. */
 static void long_forward(const Values *v, int64_t N, double *out, double *den)
 {
     double *S = calloc(LONG_D * LONG_D, sizeof *S), z[LONG_D] = { 0 };
@@ -420,7 +422,7 @@ static void long_forward(const Values *v, int64_t N, double *out, double *den)
     free(S);
 }
 
-/* dkey and dvalue: R and r are sums over the positions from the last one back. */
+/* dkey and dvalue; R and r are suffix sums over the positions. */
 static void long_backward(const Values *v, int64_t N, const double *out, const double *den,
                           double *dkey, double *dvalue)
 {
@@ -459,7 +461,7 @@ static double long_error(const Real *actual, const double *expected)
     return error / size;
 }
 
-/* Values in [0, 1): sums grow with the position, so rounding them in one direction would show. */
+/* Values in [0, 1): sums grow with the position, so a biased rounding would show. */
 START_TEST(float32_is_accurate_over_65536_positions)
 {
     const double allowed = sizeof(Real) == sizeof(float) ? 2e-5 : 1e-11;
@@ -485,7 +487,7 @@ START_TEST(float32_is_accurate_over_65536_positions)
 }
 END_TEST
 
-/* The largest error of a row relative to that row, but for the first. */
+/* The largest error of a row relative to that row, except for the first row. */
 static double largest_row_error(const Real *actual, const double *expected, int64_t N)
 {
     double largest = 0;
@@ -501,8 +503,8 @@ static double largest_row_error(const Real *actual, const double *expected, int6
     return largest;
 }
 
-/* A head ignores a token by a key far below zero. At the first position den is tiny then, and dnum, the
- * gradient divided by it, is large; it must not cost later positions their gradients' digits. */
+/* A head ignores a token by a key far below zero. At the first position den is then tiny, and dnum,
+ * which is divided by it, is large; later positions must not lose digits of their gradients. */
 START_TEST(an_ignored_first_key_costs_no_accuracy)
 {
     enum { N = 1024 };

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With relu a position may see nothing but 0: eps bounds what is divided by it. */
+/* With relu all weights that a position sees may be 0: eps keeps the normalizer away from 0. */
 static double eps_for(FeatureMap features)
 {
     return features == FEATURES_RELU ? 0.5 : 1e-6;
@@ -23,7 +23,7 @@ START_TEST(feature_maps)
 }
 END_TEST
 
-/* Sequences of lengths around the kernels' blocks of positions. */
+/* Sequence lengths around the kernels' blocks of positions. */
 START_TEST(causal_key_lengths)
 {
     static const int64_t sizes[][5] = {
@@ -40,8 +40,8 @@ START_TEST(causal_key_lengths)
 }
 END_TEST
 
-/* Empty sequences, one of one position, and borders beside those of blocks; all together empty but
- * for one. */
+/* Empty sequences, one of a single position, and sequence boundaries beside block boundaries; in
+ * the last array there is one sequence only. */
 static const int32_t offsets_of_70[] = { 0, 0, 1, 16, 16, 16, 33, 70, 70 };
 static const int32_t offsets_of_300[] = { 0, 128, 257, 300 };
 static const int32_t one_sequence[] = { 0, 70 };
@@ -87,7 +87,7 @@ START_TEST(states)
 }
 END_TEST
 
-/* One initial state of two calls: its gradient is the sum of both, in every element. */
+/* One initial state for two calls: its gradient is the sum of both, in every element. */
 START_TEST(a_state_used_twice_gets_both_gradients)
 {
     const Case c = { 1, 200, 200, 2, 32, 32, true, false, .eps = 1e-6, .state = true };
@@ -111,7 +111,8 @@ START_TEST(a_state_used_twice_gets_both_gradients)
 }
 END_TEST
 
-/* Every form with chunks that divide nothing, longer than the sequence, and its own. */
+/* Every form, with its default chunk, chunks that divide no length, and chunks longer
+ * than the sequence. */
 static void assert_forms(Case c)
 {
     static const int64_t chunks[] = { 0, 1, 5, 16, 33, 1000 };
@@ -142,7 +143,7 @@ START_TEST(forms)
 }
 END_TEST
 
-/* Long enough for every form's segments and blocks, on tensor cores too. */
+/* Long enough for the segments and blocks of every form, also on tensor cores. */
 START_TEST(forms_of_long_sequences)
 {
     for (AttentionForm form = FORM_BEST; form <= FORM_QUADRATIC; form++) {
@@ -155,8 +156,8 @@ START_TEST(forms_of_long_sequences)
 }
 END_TEST
 
-/* A sequence cut in pieces, each beginning with the state in which the one before ended, gives what
- * the whole gives, forward and backward. */
+/* A sequence cut into pieces, each of which starts from the final state of the previous one, gives
+ * the results of the whole sequence, forward and backward. */
 static void assert_cut(Case c, const int64_t *cuts, int count)
 {
     Values whole = inputs(&c), pieces = whole;
@@ -199,8 +200,8 @@ START_TEST(cut_sequences_equal_the_whole)
 }
 END_TEST
 
-/* How many threads there are changes no bit of a form that does not cut sequences into segments for
- * them, and of those only the rounding. */
+/* The number of threads changes no bit of a form that does not split sequences into segments per
+ * thread, and only the rounding of a form that does. */
 static void assert_same_on_threads(Case c, bool same_bits)
 {
     static const int counts[] = { 1, 2, 2, 5, 16 };
@@ -231,7 +232,7 @@ START_TEST(results_do_not_depend_on_the_threads)
 }
 END_TEST
 
-/* A loss of both results, with key lengths or offsets. */
+/* A loss of out and final_state, with key lengths or offsets. */
 typedef struct Options {
     FeatureMap features;
     AttentionForm form;
@@ -252,14 +253,14 @@ static Tensor *checked_options(Tape *t, Tensor *const *in, void *context)
             .form = options->form,
             .chunk = 4,
             .offsets = options->offsets ? tape_input_i32(t, borders, shape(4)) : NULL,
-            .state = op_exp(t, in[3]), /* with a z above 0 */
+            .state = op_exp(t, in[3]), /* so that z > 0 */
             .final_state = &final_state,
         });
     return op_concat(t, op_reshape(t, out, shape(tensor_count(out))),
                      op_reshape(t, final_state, shape(tensor_count(final_state))), 0);
 }
 
-/* Relu is left out: differences across its corner say nothing. */
+/* Relu is left out: finite differences across its kink are meaningless. */
 START_TEST(gradients_of_options)
 {
     static Options options;

@@ -1,4 +1,4 @@
-/* Weights in bf16: whichever way weights change, products in bf16 use the new ones. */
+/* bf16 copies of weights: however the weights change, bf16 products use the new values. */
 #include "tests/support.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static Optimizer *radam(Params *params)
 static Maker *const makers[] = { sgd, momentum, adam, adamw, radam };
 enum { MAKERS = sizeof makers / sizeof *makers };
 
-/* bf16 is for CUDA, and for float. */
+/* bf16 needs CUDA and a float build. */
 static bool is_there(void)
 {
     return device_is_cuda(test_device()) && sizeof(Real) == sizeof(float);
@@ -69,7 +69,7 @@ static void model_free(Model *m)
     params_free(m->params);
 }
 
-/* The first layer has an activation, so that all ways through op_linear are taken. */
+/* The first layer has an activation, so that every path of op_linear runs. */
 static void forward(void *context)
 {
     Model *m = context;
@@ -93,7 +93,7 @@ static Real *results(Model *m)
     return test_values(m->out);
 }
 
-/* Those of a new Params that holds the same weights. */
+/* The results of a new Params that holds the same weights. */
 static Real *fresh_results(const Model *m)
 {
     Model fresh = model_new(sgd, 77);
@@ -104,7 +104,7 @@ static Real *fresh_results(const Model *m)
     return fresh_values;
 }
 
-/* That the weights have changed, and the model's results are of the new ones. */
+/* Fails unless the weights have changed and the model's results are those of the new ones. */
 static void check_results(const Model *m, const Real *found, Real *before)
 {
     const size_t bytes = ROWS * OUT * sizeof(Real);
@@ -154,8 +154,8 @@ START_TEST(steps_that_are_replayed)
 }
 END_TEST
 
-/* A recorded step in float32, and recorded results in bf16 of the same weights: neither sees the other.
- * When the step was recorded there was no copy yet. */
+/* A recorded float32 step and a recorded bf16 evaluation of the same weights do not disturb each
+ * other. When the step was recorded there was no bf16 copy yet. */
 START_TEST(recordings_that_take_turns)
 {
     if (!is_there())
@@ -210,7 +210,8 @@ static void write_by_hand(Model *m)
     tensor_written(m->last.weight);
 }
 
-/* The emulated device's memory is the host's: a program's own kernel could do this. */
+/* The emulated device's memory is host memory, so this does what a program's own
+ * kernel could do. */
 START_TEST(weights_that_a_programs_own_kernel_writes)
 {
     if (!is_there())
@@ -250,7 +251,8 @@ START_TEST(weights_that_are_loaded)
 }
 END_TEST
 
-/* Then every layer makes a copy of its own, as layers of other tensors than weights do. */
+/* Without memory for the shared copies every layer makes a copy of its own, as layers do for
+ * tensors that are not weights. */
 START_TEST(without_memory_for_the_copies)
 {
     if (!is_there())
@@ -287,7 +289,7 @@ static int64_t work_of_a_forward_pass(Model *m)
     return cuda_on_host_counts().work - before;
 }
 
-/* A cast of x and two products; at first one conversion more. */
+/* A cast of x and two products; the first pass also converts the weights. */
 START_TEST(weights_are_converted_once)
 {
     if (!is_there())

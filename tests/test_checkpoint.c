@@ -1,4 +1,5 @@
-/* Checkpoints: a run that stops and goes on, what a file holds, and files that are refused. */
+/* Checkpoints: a run that stops and continues, the contents of a file, and files
+ * that are refused. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -84,7 +85,8 @@ static Tensor *loss(Model *model, int64_t step)
     return op_mean_squared_error(tape, nn_linear_forward(tape, &model->second, x), y);
 }
 
-/* Steps on from wherever the optimizer stands; the observed values rise, fall and rise. */
+/* Trains up to last_step, wherever the optimizer stands; the observed values rise,
+ * fall and rise. */
 static void train(Model *model, int64_t last_step)
 {
     while (optim_steps(model->optimizer) < last_step) {
@@ -105,7 +107,7 @@ static void assert_equal_weights(const Params *a, const Params *b)
     }
 }
 
-/* ------------------------------------------------------------------------------------------ files */
+/* ---------------------------------------------------------------------------------------- files */
 static char path[] = "/tmp/tapegrad-checkpoint-XXXXXX", other_path[] = "/tmp/tapegrad-other-XXXXXX";
 
 static void begin(void)
@@ -148,7 +150,7 @@ static Bytes read_bytes(const char *from)
     return bytes;
 }
 
-/* As a new file: to overwrite one and close it may wait for the disk. */
+/* Writes a new file: overwriting an existing one and closing it may wait for the disk. */
 static void write_bytes(const char *to, Bytes bytes, size_t count)
 {
     unlink(to);
@@ -158,14 +160,14 @@ static void write_bytes(const char *to, Bytes bytes, size_t count)
     fclose(file);
 }
 
-/* All that a checkpoint knows of the model: equal bytes, equal state. */
+/* All state that a checkpoint holds: equal bytes mean equal state. */
 static Bytes state_of(Model *model)
 {
     ck_assert(optim_save(model->optimizer, model->tape, NULL, 0, other_path));
     return read_bytes(other_path);
 }
 
-/* ----------------------------------------------------------------------------------------- resume */
+/* --------------------------------------------------------------------------------------- resume */
 START_TEST(a_run_that_stops_goes_on_bitwise)
 {
     begin();
@@ -184,7 +186,7 @@ START_TEST(a_run_that_stops_goes_on_bitwise)
             assert_equal_weights(whole.params, again.params);
             train(&start, 10);
             save(&start);
-            train(&rest, 3); /* whatever it did before */
+            train(&rest, 3); /* any state before the load */
             tape_backward(rest.tape, loss(&rest, 4));
             tape_reset(rest.tape);
             load(&rest);
@@ -243,7 +245,7 @@ START_TEST(another_schedule_may_go_on)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- what a file holds */
+/* ---------------------------------------------------------------------------- what a file holds */
 static void assert_text(const TensorFile *file, const char *key, const char *expected)
 {
     const char *text = tensor_file_metadata(file, key);
@@ -341,8 +343,8 @@ START_TEST(the_weights_alone_come_from_a_checkpoint_too)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------- refused files
- * A victim has steps behind it and gradients that are not used yet. */
+/* -------------------------------------------------------------------------------- refused files
+ * A victim has made some steps and has gradients that no step has used yet. */
 typedef struct Victim {
     Model model;
     Bytes state;
@@ -377,7 +379,7 @@ static void assert_untouched(Victim *victim)
                      IN * HIDDEN * sizeof(Real));
 }
 
-/* Fails unless loading is refused with this sentence, in which %s is the path. */
+/* Fails unless loading is refused with this sentence, where %s stands for the path. */
 static void assert_refused(Victim *victim, const char *format)
 {
     const char *place = strstr(format, "%s");
@@ -388,8 +390,8 @@ static void assert_refused(Victim *victim, const char *format)
     assert_untouched(victim);
 }
 
-/* Writes a checkpoint of a model like the victim's in which one text has this value (NULL: is
- * missing), and one entry this name (likewise). */
+/* Writes a checkpoint of a model like the victim's in which the text of key is value, and entry is
+ * renamed to name; NULL removes the text or the entry. */
 static void write_changed(const char *key, const char *value, const char *entry, const char *name)
 {
     static const char *const keys[] = {
@@ -575,7 +577,7 @@ START_TEST(every_truncation_is_refused)
 }
 END_TEST
 
-/* Some damage shows nowhere (a digit of a number): but what is refused must change nothing. */
+/* Some damage cannot be detected (a digit of a number), but a refused file must change nothing. */
 START_TEST(damage_that_shows_changes_nothing)
 {
     begin();
@@ -608,7 +610,7 @@ START_TEST(damage_that_shows_changes_nothing)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- exhausted memory */
+/* ----------------------------------------------------------------------------- exhausted memory */
 START_TEST(failed_allocations_may_be_repeated)
 {
     begin();

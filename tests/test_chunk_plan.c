@@ -4,10 +4,10 @@
 
 #include <stdio.h>
 
-/* Resident blocks: multiprocessors of an H100, A100, RTX 4090 and a small GPU, 1 to 3 blocks each. */
+/* Multiprocessors of an H100, A100, RTX 4090 and a small GPU; each holds 1 to 3 resident blocks. */
 static const int64_t multiprocessors[] = { 132, 108, 128, 20 };
 
-/* From here on a last wave that is nearly empty costs at most an eighth of the time. */
+/* From this number of waves on, a nearly empty last wave costs at most an eighth of the time. */
 enum { MANY_WAVES = 8 };
 
 /* Lengths N = 1 to 2^20 in chunks of 64: powers of 2, their neighbours, and 1.5 times them. */
@@ -37,7 +37,7 @@ static void assert_plan(int64_t heads, int64_t chunks, int64_t resident)
     ck_assert_msg(plan.blocks <= resident || plan.per_block % chunks == 0, "%s: many waves", what);
     ck_assert_msg(plan.per_block <= 2 || last_wave(plan, resident) >= 0.6,
                   "%s: the last wave is nearly empty", what);
-    /* Whole heads may take a third longer, as they need no sums of segments. */
+    /* Whole heads may take a third longer, because they need no sums over segments. */
     ck_assert_msg((double)(waves * plan.per_block) <=
                       4.0 / 3 * (double)ceiling_of_quotient(total, resident),
                   "%s: far from balanced", what);
@@ -55,7 +55,7 @@ START_TEST(every_plan_fills_its_last_wave)
 }
 END_TEST
 
-/* B H, N, and what an H100 runs at once of the kernels for D = 32, 64 and 128. */
+/* B H, N, and the resident blocks of an H100 for the kernels of D = 32, 64 and 128. */
 START_TEST(plans_of_the_goals)
 {
     static const int64_t goals[][3] = { { 8, 512, 396 },   { 8, 4096, 396 },   { 8, 65536, 396 },

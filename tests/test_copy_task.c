@@ -14,7 +14,7 @@ typedef struct Final {
     long long steps;
 } Final;
 
-/* The line that a run ends with. */
+/* The values in the last line of a run. */
 static Final final_line(void)
 {
     Final final;
@@ -53,7 +53,7 @@ START_TEST(log_has_a_row_a_step)
     free(text);
     Final final = final_line();
     ck_assert_int_eq(final.steps, 6);
-    ck_assert_double_eq_tol(final.loss, log(4), 1.5); /* four tokens, hardly trained */
+    ck_assert_double_eq_tol(final.loss, log(4), 1.5); /* four tokens, almost untrained */
     ck_assert_double_gt(final.tokens_per_second, 0);
     assert_says("step 6/6");
     assert_says("\ngiven  ");
@@ -83,7 +83,7 @@ END_TEST
 START_TEST(softmax_learns_too)
 {
     assert_runs("copy_task " TINY "--steps 60 --learning-rate 0.01 --attention softmax --quiet");
-    ck_assert_msg(final_line().loss < 1.2, "%s", output); /* log 3 = 1.10 is what guessing costs */
+    ck_assert_msg(final_line().loss < 1.2, "%s", output); /* log 3 = 1.10 is the loss of guessing */
 }
 END_TEST
 
@@ -108,7 +108,7 @@ START_TEST(lsh_learns_too)
 }
 END_TEST
 
-/* The hashes of a resumed run are those that the whole one draws. */
+/* A resumed run draws the same hashes as the whole run. */
 START_TEST(resumed_lsh_is_bitwise_equal)
 {
     assert_runs("copy_task " TINY "--attention lsh --rounds 2 --dropout 0.1 --steps 9 "
@@ -170,7 +170,7 @@ START_TEST(resumed_run_is_bitwise_equal)
 }
 END_TEST
 
-/* A run that was killed leaves rows beyond its last checkpoint, the last perhaps cut off. */
+/* A killed run leaves rows beyond its last checkpoint; the last row may be cut off. */
 START_TEST(resume_replaces_what_the_log_has_beyond_the_checkpoint)
 {
     assert_runs("copy_task " TRAINING "--steps 12 --save @/whole.safetensors --log @/whole.csv");
@@ -304,7 +304,7 @@ START_TEST(bad_options_are_reported)
 }
 END_TEST
 
-/* Where there is no CUDA device, nothing falls back. */
+/* Without a CUDA device the program fails: there is no fallback. */
 START_TEST(cuda_is_there_or_is_missed)
 {
     int status = run("copy_task " TINY "--steps 1 --device cuda");
@@ -418,7 +418,7 @@ START_TEST(two_moons_are_classified)
 {
     assert_runs("two_moons");
     char *line = strstr(output, "step 300 ");
-    double loss = 1; /* a point on the wrong side costs ln 2 / 200 or more: at most 2 are */
+    double loss = 1; /* a misclassified point costs at least ln 2 / 200: at most 2 are */
     ck_assert_msg(line && sscanf(line, "step 300  loss %lf", &loss) == 1, "%s", output);
     ck_assert_msg(loss < 3 * log(2) / 200, "%s", output);
 }

@@ -1,5 +1,5 @@
-/* CUDA against the CPU: every operation, the transformer, training; and what CUDA's devices do when
- * they are misused. Without DEVICE=cuda only the last of these runs. */
+/* CUDA against the CPU: every operation, the transformer, training; and the errors that CUDA
+ * devices report when they are misused. Without DEVICE=cuda only the last part runs. */
 #include "tests/operation_table.h"
 #include "tests/support.h"
 
@@ -12,15 +12,15 @@ static bool on_cuda(void)
     return device_is_cuda(test_device());
 }
 
-/* ------------------------------------------------------------------------------- every operation */
+/* ------------------------------------------------------------------------------ every operation */
 enum { MOST_INPUTS = 4 };
 
 typedef Tensor *Operation(Tape *tape, Tensor **x);
 
 typedef struct Case {
     const char *name;
-    Operation *operation;      /* NULL: the operation is a row of tests/operation_table.h, */
-    const Unary *unary;        /* this one, */
+    Operation *operation;      /* NULL: a row of tests/operation_table.h, */
+    const Unary *unary;        /* either this one */
     const Binary *binary;      /* or this one */
     Shape shapes[MOST_INPUTS]; /* of the inputs, up to the first of no size */
     double tolerance;          /* of float32 */
@@ -79,7 +79,7 @@ EXPRESSION(linear_attention, op_linear_attention(tape, x[0], x[1], x[2], (Linear
 EXPRESSION(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL, false))
 EXPRESSION(causal_softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL, true))
 EXPRESSION(packed_softmax_attention, op_softmax_attention(tape, x[0], NULL, NULL, NULL, true))
-/* The exponential multiplies an exponent's rounding by its size. */
+/* exp multiplies the rounding error of its argument by the argument's magnitude. */
 EXPRESSION(random_features, op_random_features(tape, op_scale(tape, x[0], (Real)0.25), x[1]))
 /* An input used twice: the second contribution adds. */
 EXPRESSION(used_twice, op_multiply(tape, op_exp(tape, x[0]), op_tanh(tape, x[0])))
@@ -119,7 +119,7 @@ static Tensor *apply_logistic_mixture(Tape *tape, Tensor **x)
     return op_discretized_logistic_mixture(tape, x[0], integers(tape, pixels, 256));
 }
 
-/* Stored as the tape stores activations */
+/* Stored in the dtype of the tape's activations. */
 static Tensor *apply_activations_of_mixtures(Tape *tape, Tensor **x)
 {
     const bool bf16 = tape_precision(tape) == PRECISION_BF16;
@@ -138,8 +138,8 @@ static Tensor *apply_masked_attention(Tape *tape, Tensor **x)
                   op_softmax_attention(tape, x[0], x[1], x[2], key_lengths, false));
 }
 
-/* Numbers close to five directions, so that they have the same buckets in all precisions; stored as
- * the tape stores activations. */
+/* Values close to five directions, so that every precision puts them into the same buckets; stored
+ * in the dtype of the tape's activations. */
 static Tensor *near_directions(Tape *tape, Tensor *x)
 {
     const int64_t count = tensor_count(x), width = x->shape.size[2] * x->shape.size[3];
@@ -147,7 +147,7 @@ static Tensor *near_directions(Tape *tape, Tensor *x)
     for (int64_t i = 0; i < count; i++)
         all[i] = 2 * values[i / width % 5 * width + i % width];
     x = op_add(tape, op_scale(tape, x, (Real)0.05), tape_input(tape, all, x->shape));
-    tape_seed(tape, 3); /* hashes with borders that are far from these */
+    tape_seed(tape, 3); /* hashes whose bucket boundaries are far from these */
     return op_cast(tape, x, tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL);
 }
 
@@ -172,7 +172,7 @@ static Tensor *apply_packed_lsh_attention(Tape *tape, Tensor **x)
                             (LshAttention){ .rounds = 2, .chunk = 20 });
 }
 
-/* out and the final state together, from a state that is positive, as sums of features are */
+/* out and the final state in one tensor; the initial state is positive, like sums of features. */
 static Tensor *attend_from_state(Tape *tape, Tensor **x, LinearAttention options)
 {
     Tensor *final_state;
@@ -186,7 +186,7 @@ static Tensor *attend_from_state(Tape *tape, Tensor **x, LinearAttention options
                      op_reshape(tape, final_state, shape(tensor_count(final_state))), 0);
 }
 
-/* Four sequences end to end, of which one is empty and one is a single position. */
+/* Four concatenated sequences, of which one is empty and one is a single position. */
 static Tensor *attend_by_offsets(Tape *tape, Tensor **x, LinearAttention options)
 {
     const int32_t N = (int32_t)x[0]->shape.size[1], offsets[5] = { 0, 0, N / 2, N / 2 + 1, N };
@@ -201,7 +201,7 @@ static Tensor *attend_by_lengths(Tape *tape, Tensor **x, LinearAttention options
     return attend_from_state(tape, x, options);
 }
 
-/* Each form, each map */
+/* Each form, each feature map */
 EXPRESSION(recurrent, attend_from_state(tape, x, (LinearAttention){ .form = FORM_RECURRENT }))
 EXPRESSION(chunked, attend_from_state(tape, x, (LinearAttention){ .form = FORM_CHUNKED }))
 EXPRESSION(chunk_parallel,
@@ -234,7 +234,7 @@ EXPRESSION(lengths_quadratic,
 
 /* clang-format off */
 #define CASE(name, ...) { #name, apply_##name, NULL, NULL, { __VA_ARGS__ }, 1e-5 }
-/* Queries, keys and values of heads of D and M columns, and states; three products of bf16 */
+/* Queries, keys, values and states of H heads of D and M columns; three bf16 products */
 #define ATTENTION(name, B, N, H, D, M, states) { #name, apply_##name, NULL, NULL, \
     { S(B, N, H, D), S(B, N, H, D), S(B, N, H, M), S(states, H, D, M + 1) }, 2e-5 }
 /* clang-format on */
@@ -288,7 +288,7 @@ static const Case written_cases[] = {
     CASE(linear, S(5, 37, 24), S(40, 24), S(40)),
     CASE(linear, S(3, 1), S(1, 1), S(1)),
     CASE(linear_alone, S(130, 24), S(7, 24)),
-    CASE(linear_relu, S(2, 5, 7), S(8, 7), S(8)), /* small: in bf16 no number changes its sign */
+    CASE(linear_relu, S(2, 5, 7), S(8, 7), S(8)), /* few elements: in bf16 none changes its sign */
     CASE(linear_gelu, S(70, 24), S(1, 24), S(1)),
     CASE(linear_gelu, S(5, 37, 24), S(136, 24), S(136)),
     CASE(linear_gelu_tanh, S(5, 37, 24), S(41, 24), S(41)),
@@ -342,7 +342,7 @@ static const Case written_cases[] = {
     CASE(packed_lsh_attention, S(1, 1, 2, 3)),
 };
 
-/* Every unary and binary operation on each of these */
+/* The shapes for every unary and binary operation */
 static const Shape unary_shapes[] = { S(37, 41), S(1), S(3, 5, 7), S(3, 1000) };
 static const Shape binary_shapes[][2] = {
     { S(5, 7, 11), S(5, 7, 11) }, { S(5, 7, 11), S(11) }, { S(11), S(5, 7, 11) },
@@ -378,7 +378,7 @@ static Case case_at(int i)
     return written_cases[i - BINARY_CASES];
 }
 
-/* Inputs of operations that accept only positive ones are exponentials. */
+/* Operations that accept only positive inputs get exponentials. */
 static Tensor *apply_case(const Case *c, Tape *tape, Tensor **x)
 {
     if (c->unary)
@@ -410,7 +410,7 @@ static void note(Outcome *outcome, const Tensor *tensor)
     outcome->values[outcome->count++] = test_values(tensor);
 }
 
-/* The gradients are those of sum_i r_i out_i, r random. */
+/* The gradients are those of sum_i r_i out_i with random r. */
 static Outcome run_case(const Case *c, Device *device, Precision precision)
 {
     Tape *tape = tape_new(device);
@@ -433,7 +433,7 @@ static Outcome run_case(const Case *c, Device *device, Precision precision)
 
 static void compare(const char *name, Outcome expected, Outcome actual, double tolerance)
 {
-    double largest = 0; /* of the gradients: one that cancels has no digits of its own */
+    double largest = 0; /* largest gradient: one that cancels has no digits of its own */
     for (int i = 1; i < expected.count; i++)
         for (int64_t j = 0; j < expected.counts[i]; j++)
             largest = fmax(largest, fabs((double)expected.values[i][j]));
@@ -441,7 +441,7 @@ static void compare(const char *name, Outcome expected, Outcome actual, double t
         double scale = 0, error = 0;
         for (int64_t j = 0; j < expected.counts[i]; j++) {
             double difference = fabs((double)expected.values[i][j] - (double)actual.values[i][j]);
-            error = error >= difference ? error : difference; /* keeps not-a-number */
+            error = error >= difference ? error : difference; /* keeps NaN */
             scale = fmax(scale, fabs((double)expected.values[i][j]));
         }
         scale = i > 0 ? largest : scale;
@@ -451,7 +451,7 @@ static void compare(const char *name, Outcome expected, Outcome actual, double t
     }
 }
 
-/* tolerance 0: each case's own */
+/* tolerance 0: the case's own */
 static void compare_all(Precision precision, double tolerance)
 {
     Device *cpu = device_open("cpu");
@@ -600,7 +600,7 @@ START_TEST(two_devices_at_once)
         return;
     test_expect_error();
     if (setjmp(test_error_jump))
-        return; /* this machine has one */
+        return; /* this machine has only one */
     Device *second = device_open("cuda:1");
     tapegrad_on_error(NULL, NULL);
     ck_assert_str_eq(device_name(second), "cuda:1");

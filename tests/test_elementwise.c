@@ -1,4 +1,4 @@
-/* Operations on numbers one by one: values, gradients, broadcasting, misuse. */
+/* Elementwise operations: values, gradients, broadcasting, misuse. */
 #include "tests/operation_table.h"
 #include "tests/support.h"
 
@@ -13,8 +13,8 @@ static void begin(void)
     tape = tape_new(test_device());
 }
 
-/* -------------------------------------------------------------------------- one input, one output */
-/* The largest relative error in float32; in double precision it is so much smaller. */
+/* ------------------------------------------------------------------------ one input, one output */
+/* The largest relative error in float32, scaled down for double precision. */
 static double tolerance_of(double float32)
 {
     return sizeof(Real) == 4 ? float32 : float32 * 2.5e-9;
@@ -34,7 +34,7 @@ static void check_unary(const char *what, const Unary *unary, const Real *x, con
 
 START_TEST(test_unary_values_and_derivatives)
 {
-    enum { COUNT = 40001 }; /* enough for threads, and ragged */
+    enum { COUNT = 40001 }; /* enough for several threads, with a ragged end */
     static Real x[COUNT], ones[COUNT];
     begin();
     for (int u = 0; u < UNARIES; u++) {
@@ -55,8 +55,8 @@ START_TEST(test_unary_values_and_derivatives)
 }
 END_TEST
 
-/* Of x^2 + 1/2 where it takes positive numbers only; of x^3 where it has a kink, which then is
- * none, so that differences across it are right. */
+/* Of x^2 + 1/2 if the operation accepts only positive values; of x^3 if it has a kink at 0, which
+ * x^3 removes, so that finite differences across 0 are right. */
 static Tensor *unary_function(Tape *on, Tensor *const *inputs, void *context)
 {
     const Unary *unary = context;
@@ -125,7 +125,7 @@ START_TEST(test_unary_not_a_number)
 }
 END_TEST
 
-/* What is missing in dL/dout, say because it is not-a-number, does not vanish in dL/dx. */
+/* A NaN in dL/dout does not vanish in dL/dx. */
 START_TEST(test_unary_upstream_not_a_number)
 {
     const Real x[] = { 1, 2, 3 }, upstream[] = { 1, NAN, 1 };
@@ -177,7 +177,7 @@ START_TEST(test_extremes)
 }
 END_TEST
 
-/* Both gelus are x or 0 far out, also where the powers of x overflow. */
+/* Both gelus are exactly x or 0 for large |x|, also where the powers of x overflow. */
 START_TEST(test_gelus_far_out)
 {
     const Real x[] = { (Real)-3e38, (Real)-1e20, -100, 100, (Real)1e20, (Real)3e38 };
@@ -212,7 +212,7 @@ START_TEST(test_relu_at_zero)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------- two inputs, broadcast */
+/* ------------------------------------------------------------------------ two inputs, broadcast */
 static void check_binary_values(Shape a_shape, Shape b_shape)
 {
     int64_t na = shape_count(a_shape), nb = shape_count(b_shape), n = na > nb ? na : nb;
@@ -231,7 +231,7 @@ static void check_binary_values(Shape a_shape, Shape b_shape)
     }
 }
 
-/* Repeated parts shorter and longer than a kernel's block, that divide it and that do not. */
+/* Repeated parts shorter and longer than a kernel's block, multiples of it and not. */
 START_TEST(test_binary_values)
 {
     const Shape shapes[][2] = {
@@ -261,7 +261,7 @@ START_TEST(test_binary_values)
 }
 END_TEST
 
-/* With b > 0 if the operation requires it. */
+/* b > 0 if the operation requires it. */
 static void check_binary_derivatives(const Binary *binary, const Real *a, const Real *b, int count)
 {
     const double tolerance = tolerance_of(4e-7);
@@ -297,7 +297,7 @@ START_TEST(test_binary_derivatives)
 }
 END_TEST
 
-/* b^2 + 1/2 in the place of b, so that op_divide keeps away from 0 */
+/* b^2 + 1/2 in place of b, so that op_divide stays away from 0 */
 static Tensor *binary_function(Tape *on, Tensor *const *inputs, void *context)
 {
     const Binary *binary = context;
@@ -305,14 +305,14 @@ static Tensor *binary_function(Tape *on, Tensor *const *inputs, void *context)
     return binary->operation(on, inputs[0], b);
 }
 
-/* x o x: both inputs are one tensor. */
+/* x o x: both inputs are the same tensor. */
 static Tensor *binary_function_of_one(Tape *on, Tensor *const *inputs, void *context)
 {
     const Binary *binary = context;
     return binary->operation(on, inputs[0], inputs[0]);
 }
 
-/* a o b, twice over: every gradient gets a second contribution. */
+/* (a o b) twice: every gradient gets a second contribution. */
 static Tensor *binary_function_twice(Tape *on, Tensor *const *inputs, void *context)
 {
     Tensor *reversed[] = { op_scale(on, inputs[0], (Real)0.5), inputs[1] };
@@ -340,7 +340,7 @@ START_TEST(test_binary_gradients)
 }
 END_TEST
 
-/* Only one input wants a gradient. */
+/* Only one input requires a gradient. */
 START_TEST(test_binary_gradient_of_one_side)
 {
     const Real three[] = { 2, 4, 8 }, upstream[] = { 1, 1, 1 };
@@ -403,7 +403,7 @@ START_TEST(test_binary_not_a_number)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- all of them */
+/* ---------------------------------------------------------------------------------- all of them */
 
 /* Values and gradients are bitwise the same with any number of threads. */
 static Real *values_with_threads(int threads, int o, Shape a_shape, Shape b_shape, Real **da,
@@ -446,7 +446,7 @@ START_TEST(test_threads_change_nothing)
 }
 END_TEST
 
-/* The gradient of what is repeated 100000 times keeps its last digits. */
+/* The gradient of an element that is repeated 100000 times keeps its last digits. */
 START_TEST(test_repeated_gradient_is_accurate)
 {
     enum { ROWS = 100000, COLUMNS = 3 };
@@ -471,7 +471,7 @@ START_TEST(test_repeated_gradient_is_accurate)
 }
 END_TEST
 
-/* Without recording the values are the same and nothing is remembered. */
+/* Without recording the values are the same and nothing is saved for the backward pass. */
 START_TEST(test_without_recording)
 {
     const Real x[] = { 1, 2, 3 };
@@ -499,7 +499,7 @@ START_TEST(test_given_back)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ reference vectors */
+/* ---------------------------------------------------------------------------- reference vectors */
 #define VECTOR_OF_ONE(name)                                                                        \
     static Tensor *vector_##name(Tape *on, Tensor **inputs)                                        \
     {                                                                                              \

@@ -1,11 +1,11 @@
-/* The feature maps that are operations of their own, and linear attention behind each. */
+/* The feature maps that are operations of their own, and linear attention with each of them. */
 #include "tests/support.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A host copy of an operation's result; the tape is done with. */
+/* A host copy of an operation's result; frees the tape. */
 static Real *values_of(Tape *tape, Tensor *out)
 {
     Real *values = test_values(out);
@@ -13,15 +13,14 @@ static Real *values_of(Tape *tape, Tensor *out)
     return values;
 }
 
-/* ------------------------------------------------------------------------------------ polynomial */
+/* ----------------------------------------------------------------------------------- polynomial */
 static Real *polynomial(const Real *x, Shape size)
 {
     Tape *tape = tape_new(test_device());
     return values_of(tape, op_polynomial_features(tape, tape_input(tape, x, size)));
 }
 
-/* phi(q).phi(k) = (1 + q.k)^2, for every pair of rows; and there are no more features than the
- * number of terms. */
+/* phi(q).phi(k) = (1 + q.k)^2 for every pair of rows; there are no more features than terms. */
 START_TEST(polynomial_is_the_square)
 {
     enum { R = 5 };
@@ -47,7 +46,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Each row's features are, in some order, the terms written out. */
+/* Each row's features are the terms written out, in some order. */
 START_TEST(polynomial_has_every_term_once)
 {
     enum { R = 2 };
@@ -113,7 +112,7 @@ START_TEST(polynomial_misuse)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------------- random */
+/* --------------------------------------------------------------------------------------- random */
 START_TEST(random_features_of_given_projections)
 {
     const int64_t sizes[][3] = { { 1, 1, 1 }, { 7, 5, 3 }, { 3, 40, 33 }, { 300, 65, 17 } };
@@ -148,7 +147,7 @@ static Tensor *checked_random_twice(Tape *tape, Tensor *const *in, void *context
                        op_add(tape, half, op_random_features(tape, in[0], in[1])));
 }
 
-/* One side alone wants a gradient. */
+/* Only one input requires a gradient. */
 static Tensor *checked_random_x(Tape *tape, Tensor *const *in, void *context)
 {
     (void)context;
@@ -195,7 +194,7 @@ START_TEST(random_misuse)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- projections */
+/* ---------------------------------------------------------------------------------- projections */
 START_TEST(projections_repeat_and_continue)
 {
     enum { F = 7, D = 3 };
@@ -231,8 +230,8 @@ START_TEST(orthogonal_projections)
 }
 END_TEST
 
-/* The mean, over many projections, of phi(q).phi(k) is e^(q.k); its deviation from draw to draw is
- * returned. */
+/* The mean of phi(q).phi(k) over many projections is e^(q.k); returns the standard deviation
+ * of single draws. */
 static double estimate(bool orthogonal)
 {
     enum { F = 8, D = 8, DRAWS = 4000 };
@@ -266,13 +265,13 @@ static double estimate(bool orthogonal)
 START_TEST(random_features_estimate_the_exponential)
 {
     if (device_is_cuda(test_device()))
-        return; /* what is drawn comes from the CPU */
+        return; /* projections are drawn on the CPU */
     const double independent = estimate(false), orthogonal = estimate(true);
     ck_assert_msg(orthogonal < independent, "%g, %g", orthogonal, independent);
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- the layer */
+/* ------------------------------------------------------------------------------------ the layer */
 enum { B = 2, N = 9, H = 2, D = 4, WIDTH = H * D, MAPS = FEATURES_RANDOM + 1 };
 
 typedef struct Net {
@@ -308,8 +307,8 @@ static void net_free(Net *net)
     params_free(net->params);
 }
 
-/* Attention with weights kernel(q.k / sqrt D) over the positions before, each position and head on
- * its own, from the layer's own product of queries, keys and values. */
+/* Attention with weights kernel(q.k / sqrt D) over the positions j <= i, computed per position and
+ * head from the layer's own product of queries, keys and values. */
 static Real *plain_attention(const Net *net, double (*kernel)(double score))
 {
     Real *out = test_zeros(B * N * WIDTH);
@@ -349,7 +348,7 @@ START_TEST(polynomial_attention)
 }
 END_TEST
 
-/* With many features it comes near to softmax attention, and another draw makes another error. */
+/* With many features the result approximates softmax attention; another draw has another error. */
 START_TEST(random_attention)
 {
     Net net = net_new((TransformerConfig){ .features = FEATURES_RANDOM, .projections = 20000 });
@@ -366,7 +365,7 @@ START_TEST(random_attention)
 }
 END_TEST
 
-/* The projections depend on the seed and the layer's name, and a transformer redraws all. */
+/* The projections depend on the seed and the layer's name; nn_transformer_redraw redraws all. */
 START_TEST(projections_of_a_transformer)
 {
     Params *params = params_new(test_device(), 5);
@@ -395,7 +394,7 @@ START_TEST(projections_of_a_transformer)
 }
 END_TEST
 
-/* The maps, and none of them like another. */
+/* Every feature map gives finite results, and no two give the same. */
 START_TEST(every_map_through_the_layer)
 {
     Real *out[MAPS];

@@ -13,10 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ------------------------------------------------------------------------------------ damaged files */
+/* -------------------------------------------------------------------------------- damaged files */
 #define FILE_NAME "file.safetensors"
 
-/* Writes a header of this length, then so many bytes of data: 0, 1, 2, ... */
+/* Writes a header of this length, then data_bytes bytes of data: 0, 1, 2, ... */
 static void write_file(const char *header, size_t length, size_t data_bytes)
 {
     unsigned char *bytes = malloc(8 + length + data_bytes);
@@ -37,8 +37,8 @@ static TensorFile *open_file(void)
     return file;
 }
 
-/* Fails unless the file is refused with "tensor_file_open: PATH: " and this; when it ends in a
- * space, a number follows that depends on the version of cJSON. */
+/* Fails unless the file is refused with "tensor_file_open: PATH: " and this sentence. If the
+ * sentence ends in a space, a number follows that depends on the version of cJSON. */
 static void assert_refused(const char *expected)
 {
     TensorFile *file = tensor_file_open(path);
@@ -71,7 +71,7 @@ static bool save_constant(double value, int64_t count)
     return good;
 }
 
-/* Fails unless the folder holds what save_constant wrote, and so many files in all. */
+/* Fails unless the folder holds what save_constant wrote, and `files` files in all. */
 static void assert_constant(double value, int64_t count, int files)
 {
     TensorFile *file = open_file();
@@ -126,7 +126,7 @@ START_TEST(all_types_and_ranks)
 }
 END_TEST
 
-/* The bytes themselves, so that other programs can read them. */
+/* The exact bytes, so that other programs can read them. */
 START_TEST(bytes_on_the_disk)
 {
     begin_folder(FILE_NAME);
@@ -216,8 +216,8 @@ START_TEST(many_entries)
 }
 END_TEST
 
-/* What other programs may write and ours does not: spaces, numbers with exponents, escapes, entries
- * in another order than their data, data that are not aligned. */
+/* Features that other programs may use and ours does not: spaces, numbers with exponents, escapes,
+ * entries in another order than their data, unaligned data. */
 START_TEST(files_of_others)
 {
     begin_folder(FILE_NAME);
@@ -243,7 +243,7 @@ START_TEST(files_of_others)
 }
 END_TEST
 
-/* The project's reference vectors were written by another program. */
+/* Another program wrote the project's reference vectors. */
 START_TEST(reference_vectors_open)
 {
     DIR *directory = opendir("tests/data");
@@ -263,7 +263,7 @@ START_TEST(reference_vectors_open)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- conversions */
+/* ---------------------------------------------------------------------------------- conversions */
 
 static TensorFile *conversions(void)
 {
@@ -354,7 +354,7 @@ START_TEST(conversions_that_do_not_fit)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------------- saving */
+/* --------------------------------------------------------------------------------------- saving */
 
 START_TEST(saving_replaces)
 {
@@ -363,13 +363,13 @@ START_TEST(saving_replaces)
     assert_constant(1, 1000, 1);
     ck_assert(save_constant(2, 10));
     assert_constant(2, 10, 1);
-    /* What an earlier process of the same number left behind is in nobody's way. */
+    /* A temporary file that an earlier process with the same number left is no obstacle. */
     char left[sizeof path + 40];
     snprintf(left, sizeof left, "%s.tmp.%ld.0", path, (long)getpid());
     fclose(fopen(left, "w"));
     ck_assert_msg(save_constant(3, 10), "%s", tapegrad_error());
     assert_constant(3, 10, 2);
-    /* A path without a folder is in the current one. */
+    /* A path without a folder names a file in the current folder. */
     ck_assert_int_eq(chdir(folder), 0);
     const float one = 1;
     FileEntry entry = { "x", FILE_F32, shape_scalar(), &one };
@@ -379,7 +379,7 @@ START_TEST(saving_replaces)
 }
 END_TEST
 
-/* A full disk: the process may write no more than 4096 bytes a file. */
+/* A full disk: the process may write at most 4096 bytes per file. */
 START_TEST(failing_save_leaves_the_old_file)
 {
     begin_folder(FILE_NAME);
@@ -399,7 +399,7 @@ START_TEST(failing_save_leaves_the_old_file)
 }
 END_TEST
 
-/* The same with a process that is killed while it writes. */
+/* The same with a process that is killed while writing. */
 START_TEST(killed_save_leaves_the_old_file)
 {
     begin_folder(FILE_NAME);
@@ -416,7 +416,7 @@ START_TEST(killed_save_leaves_the_old_file)
     int status;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
-    assert_constant(1, 100, 2); /* and the piece that was written */
+    assert_constant(1, 100, 2); /* and the incomplete temporary file */
     end_folder();
 }
 END_TEST
@@ -444,7 +444,7 @@ START_TEST(places_that_cannot_be_written)
     assert_save_refused(&entry, 1, NULL, 0, "it exists and is not a regular file");
     ck_assert_int_eq(unlink(path), 0);
 
-    /* The superuser may write anywhere, and steps down for this. */
+    /* The superuser may write anywhere, and drops its rights for this. */
     strcpy(path, place);
     ck_assert(save_constant(1, 100));
     uid_t user = geteuid();
@@ -526,7 +526,7 @@ START_TEST(requests_that_are_refused)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------- broken files */
+/* --------------------------------------------------------------------------------- broken files */
 
 #define F32_AT(begin, end)                                                                         \
     "{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" #begin "," #end "]}"
@@ -542,7 +542,7 @@ END_TEST
 static const struct BrokenHeader {
     const char *header;
     size_t data_bytes;
-    const char *sentence; /* NULL: this one is good */
+    const char *sentence; /* NULL: the file is valid */
 } broken_headers[] = {
     { PLACED("[0,8]"), 8, NULL },
     /* not JSON, or not an object */
@@ -615,7 +615,7 @@ static const struct BrokenHeader {
     { SHAPED("[2251799813685248]"), 8, "entry \"a\": the shape [2251799813685248] is too large" },
     { SHAPED("[4294967296,4294967296]"), 8,
       "entry \"a\": the shape [4294967296,4294967296] is too large" },
-    /* places */
+    /* offsets */
     { PLACED("8"), 8, NO_OFFSETS },
     { PLACED("[]"), 8, NO_OFFSETS },
     { PLACED("[0]"), 8, NO_OFFSETS },
@@ -669,7 +669,7 @@ START_TEST(broken_headers_are_named)
 }
 END_TEST
 
-/* A zero byte in the header, and nesting without end. */
+/* A zero byte in the header, and unbounded nesting. */
 START_TEST(headers_that_strain_the_parser)
 {
     begin_folder(FILE_NAME);
@@ -699,7 +699,7 @@ START_TEST(broken_lengths_are_named)
     assert_refused("the header's length is 3, but 2 bytes follow");
     write_plain(path, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
     assert_refused("the header's length is 18446744073709551615, but 2 bytes follow");
-    /* A file with a hole of a header's length that is one too large takes no room on the disk. */
+    /* A sparse file with a header one byte above the limit occupies no disk space. */
     uint64_t length = 100000001;
     write_plain(path, &length, 8);
     ck_assert_int_eq(truncate(path, 8 + 100000001), 0);
@@ -708,7 +708,7 @@ START_TEST(broken_lengths_are_named)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------- mutations of a good file */
+/* --------------------------------------------------------------------- mutations of a good file */
 
 static unsigned char *good_bytes(size_t *size)
 {
@@ -743,7 +743,7 @@ START_TEST(every_truncation_is_refused)
 }
 END_TEST
 
-/* Fails unless all that the file promises is so: called on what was accepted. */
+/* Fails unless all that the accepted file declares holds. */
 static void assert_sound(const TensorFile *file, size_t size)
 {
     static const size_t sizes[] = {
@@ -810,7 +810,7 @@ START_TEST(mutated_bytes_are_survived)
 }
 END_TEST
 
-/* A piece of JSON that is at home in a header, where it fits and where it does not. */
+/* Pieces of JSON that headers contain, inserted where they fit and where they do not. */
 static const char *const pieces[] = { "{",       "}",       "[",          "]",
                                       ",",       ":",       "\"",         "\\",
                                       "0",       "8",       "-1",         "1e9",
@@ -819,7 +819,7 @@ static const char *const pieces[] = { "{",       "}",       "[",          "]",
                                       "\"F64\"", "\\u0000", "\\ud83d",    "__metadata__",
                                       "4",       " ",       "\"shape\":", "\"dtype\":\"I32\"," };
 
-/* Replaces `cut` bytes at `at` by `length` others; returns the new size. */
+/* Replaces `cut` bytes at `at` by `length` bytes of piece; returns the new size. */
 static size_t splice(unsigned char *bytes, size_t size, size_t at, size_t cut, const void *piece,
                      size_t length)
 {
@@ -833,8 +833,8 @@ static size_t pick(Random *random, size_t below)
     return (size_t)random_integer(random, 0, (int64_t)below);
 }
 
-/* Cuts, inserts or repeats pieces of the header, and mends its length, so that the damage reaches
- * the checks behind the first. */
+/* Cuts, inserts or repeats pieces of the header and corrects its length field, so that the damage
+ * reaches the later checks. */
 static size_t mutate_header(Random *random, unsigned char *bytes, size_t size)
 {
     uint64_t length;
