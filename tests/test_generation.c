@@ -83,7 +83,7 @@ static TransformerState *new_state(int64_t sequences, int64_t max_length)
 
 static const TransformerConfig linear = { 0 }, softmax = { .attention = ATTENTION_CAUSAL_SOFTMAX };
 
-/* --------------------------------------------------------------------------- sequences of numbers */
+/* ------------------------------------------------------------------------- sequences of numbers */
 typedef struct Sequences {
     int64_t B, N;
     Real *x, *out; /* [B, N, width]: random numbers, and the parallel form's results */
@@ -137,7 +137,7 @@ static void assert_positions(const TransformerState *state, const int32_t *expec
         ck_assert_int_eq(found[b], expected[b]);
 }
 
-/* -------------------------------------------------------------------------------- every position */
+/* ------------------------------------------------------------------------------- every position */
 static void check_positions(TransformerConfig config, int64_t B)
 {
     begin(config);
@@ -321,7 +321,7 @@ START_TEST(a_result_may_be_the_next_x)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------------- prompts */
+/* -------------------------------------------------------------------------------------- prompts */
 START_TEST(steps_go_on_from_a_prompt_of_every_length)
 {
     for (int j = 0; j < 2; j++) {
@@ -444,7 +444,7 @@ START_TEST(a_prompt_may_be_in_bf16)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ resets and copies */
+/* ---------------------------------------------------------------------------- resets and copies */
 static void check_ragged_step(TransformerState *state, Sequences s, const int32_t *n)
 {
     Tensor *x = tape_input(tape, ragged(s, s.x, n), shape(s.B, width));
@@ -508,7 +508,7 @@ START_TEST(a_copy_goes_on_as_the_original_would)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------------ files */
+/* ---------------------------------------------------------------------------------------- files */
 static char path[64];
 
 static const char *file_path(void)
@@ -630,7 +630,7 @@ START_TEST(another_transformers_file_is_refused)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------------- memory */
+/* --------------------------------------------------------------------------------------- memory */
 static void check_memory(TransformerConfig config, int64_t B)
 {
     begin(config);
@@ -782,7 +782,7 @@ START_TEST(exhausted_memory_spoils_no_file)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------------- replays */
+/* -------------------------------------------------------------------------------------- replays */
 typedef struct Replayed {
     TransformerState *state;
     Tensor *x, *out;
@@ -926,7 +926,7 @@ START_TEST(positions_are_indices_in_a_replayed_step)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------------- misuse */
+/* --------------------------------------------------------------------------------------- misuse */
 static void refuse_attention(Attention attention, const char *sentence)
 {
     begin((TransformerConfig){ .attention = attention });

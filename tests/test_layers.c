@@ -39,7 +39,7 @@ static double largest(const Tensor *tensor)
     return result;
 }
 
-/* ------------------------------------------------------------------------ names, shapes, defaults */
+/* ---------------------------------------------------------------------- names, shapes, defaults */
 static void assert_weight(const char *name, Shape expected)
 {
     const Tensor *weight = params_find(params, name);
@@ -167,7 +167,7 @@ START_TEST(positions_follow_the_formula)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------------- misuse */
+/* --------------------------------------------------------------------------------------- misuse */
 START_TEST(senseless_configs_raise)
 {
     begin();
@@ -247,7 +247,7 @@ START_TEST(a_transformer_that_nobody_made_is_told)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ reference vectors */
+/* ---------------------------------------------------------------------------- reference vectors */
 
 /* An entry as Real, to be freed. */
 static Real *entry(const TensorFile *file, const char *prefix, const char *name)
@@ -439,7 +439,7 @@ START_TEST(gradients_with_key_lengths)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------- training and inference */
+/* ----------------------------------------------------------------------- training and inference */
 enum { BATCH = 2, LENGTH = 32, WIDTH = 32 };
 
 static const TransformerConfig small = { .layers = 3, .heads = 4, .head_dim = 8 };

@@ -53,7 +53,7 @@ static void index_of(Shape of, int64_t at, int64_t *index)
     }
 }
 
-/* ------------------------------------------------------------------------------------------- sums */
+/* ----------------------------------------------------------------------------------------- sums */
 typedef Tensor *Reducer(Tape *tape, Tensor *x, Reduction over);
 
 static void check_reduction(Shape of, Reduction over, bool mean)
@@ -189,7 +189,7 @@ START_TEST(test_sum_misuse)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- running sums */
+/* --------------------------------------------------------------------------------- running sums */
 static void check_cumulative_sum(Shape of, int axis, bool reverse)
 {
     Tensor *x = normal_input(of);
@@ -276,7 +276,7 @@ START_TEST(test_cumulative_sum_vectors)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------------- reshape */
+/* -------------------------------------------------------------------------------------- reshape */
 START_TEST(test_reshape_shares)
 {
     begin();
@@ -327,7 +327,7 @@ START_TEST(test_reshape_misuse)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- transpose */
+/* ------------------------------------------------------------------------------------ transpose */
 static void check_transpose(Shape of, int a, int b)
 {
     Tensor *x = normal_input(of);
@@ -397,7 +397,7 @@ START_TEST(test_transpose_misuse)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ slices and concat */
+/* ---------------------------------------------------------------------------- slices and concat */
 static void check_slice(Shape of, int axis, int64_t start, int64_t count)
 {
     Tensor *x = normal_input(of);
@@ -613,7 +613,7 @@ static Real *all_with_threads(int threads, int64_t *count)
     return values;
 }
 
-/* ----------------------------------------------------------------------------------------- stores */
+/* --------------------------------------------------------------------------------------- stores */
 static Tensor *integers(const int32_t *host, Shape of)
 {
     return tape_input_i32(tape, host, of);

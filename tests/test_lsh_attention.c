@@ -8,7 +8,7 @@
 
 enum { SEED = 5, MOST_POSITIONS = 400 };
 
-/* ---------------------------------------------------------------------------- finite differences */
+/* --------------------------------------------------------------------------- finite differences */
 
 /* Directions that are far from each other, the same for every fifth position: what is added to the
  * numbers under test, so that small changes leave every position in its bucket. */
@@ -86,7 +86,7 @@ START_TEST(gradients_beyond_one_tile)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- plain N x N */
+/* ---------------------------------------------------------------------------------- plain N x N */
 typedef struct Case {
     int64_t B, N, H, D, M;
     int64_t rounds, chunk, buckets[2]; /* of one hash or of two; the option is their product */
@@ -440,7 +440,7 @@ START_TEST(defaults)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------- forms of the arguments */
+/* ----------------------------------------------------------------------- forms of the arguments */
 START_TEST(packed_equals_separate)
 {
     enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
@@ -544,7 +544,7 @@ START_TEST(not_a_number_is_not_hidden)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------- randomness and memory */
+/* ------------------------------------------------------------------------ randomness and memory */
 START_TEST(hashes_are_drawn_anew)
 {
     Tape *tape = tape_new(test_device());
@@ -618,7 +618,7 @@ START_TEST(memory_grows_linearly)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------------- misuse */
+/* --------------------------------------------------------------------------------------- misuse */
 #define OPTIONS(...) ((LshAttention){ __VA_ARGS__ })
 
 START_TEST(misuse_is_told)

@@ -24,7 +24,7 @@ static void assert_same(const Real *a, const Real *b, int64_t count)
                       (double)a[i], (double)b[i]);
 }
 
-/* --------------------------------------------------------------------------- reference trajectories */
+/* ----------------------------------------------------------------------- reference trajectories */
 enum { VECTOR_STEPS = 12, VECTOR_COUNT = 21 };
 
 static void follow(const char *path, Maker *make)
@@ -277,7 +277,7 @@ START_TEST(padding_stays_zero)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- gradients */
+/* ------------------------------------------------------------------------------------ gradients */
 START_TEST(a_step_uses_the_sum_of_contributions_and_empties_it)
 {
     const Real one[] = { 1, -2 }, two[] = { 4, 8 }, sum[] = { 5, 6 };
@@ -341,7 +341,7 @@ START_TEST(what_is_not_finite_passes_through)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- schedules */
+/* ------------------------------------------------------------------------------------ schedules */
 typedef double Factor(int64_t t);
 
 static const double rounding = sizeof(Real) == 4 ? 0x1p-24 : 0x1p-52;
@@ -546,7 +546,7 @@ START_TEST(bad_configs_raise)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------------- life */
+/* ----------------------------------------------------------------------------------------- life */
 START_TEST(a_failed_allocation_may_be_repeated)
 {
     static Real expected[COUNT], values[COUNT];

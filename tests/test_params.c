@@ -71,7 +71,7 @@ static void assert_same(const Real *a, const Real *b, int64_t count)
                       (double)a[i], (double)b[i]);
 }
 
-/* -------------------------------------------------------------------------------- initial values */
+/* ------------------------------------------------------------------------------- initial values */
 START_TEST(initial_values_follow_their_kind)
 {
     begin();
@@ -132,7 +132,7 @@ START_TEST(initial_values_depend_on_seed_and_name_alone)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------- registry and storage */
+/* ------------------------------------------------------------------------- registry and storage */
 START_TEST(weights_are_found_by_name_and_index)
 {
     begin();
@@ -303,7 +303,7 @@ START_TEST(constants_serve_tapes_and_are_no_weights)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- gradients */
+/* ------------------------------------------------------------------------------------ gradients */
 static Real clip(Params *params, Real maximum_norm)
 {
     params_clip_gradients(params, maximum_norm);
@@ -517,7 +517,7 @@ START_TEST(a_step_that_failed_in_its_backward_pass_may_be_repeated)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------------ files */
+/* ---------------------------------------------------------------------------------------- files */
 static char path[] = "/tmp/tapegrad-params-XXXXXX";
 
 static void begin_file(void)

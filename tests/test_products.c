@@ -31,7 +31,7 @@ static Real *gradient(Tensor *x)
     return test_values(tensor_gradient(x));
 }
 
-/* ------------------------------------------------------------------------------ reference vectors */
+/* ---------------------------------------------------------------------------- reference vectors */
 static Tensor *matmul_vector(Tape *t, Tensor **in)
 {
     return op_matmul(t, in[0], in[1], false, false);
@@ -204,7 +204,7 @@ START_TEST(linear_is_a_product_and_a_sum)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ with an activation */
+/* --------------------------------------------------------------------------- with an activation */
 static Tensor *by_parts(Tensor *x, Tensor *weight, Tensor *bias, Activation activation)
 {
     Tensor *y = op_linear(tape, x, weight, bias);
@@ -279,7 +279,7 @@ START_TEST(linear_activation_without_recording)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ one after the other
+/* ----------------------------------------------------------------------------- one after the other
  * A layer with an activation and a layer of its result, whose backward pass may take the derivative. */
 enum { C_I = 24, C_O = 136, C_P = 40 };
 
@@ -430,7 +430,7 @@ START_TEST(the_heuristic_is_asked_once_per_product) {}
 END_TEST
 #endif
 
-/* -------------------------------------------------------------------------------- gradient checks */
+/* ------------------------------------------------------------------------------ gradient checks */
 static Tensor *matmul_checked(Tape *t, Tensor *const *in, void *context)
 {
     int transposed = *(int *)context;
@@ -534,7 +534,7 @@ START_TEST(inputs_that_want_no_gradient)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- the values */
+/* ----------------------------------------------------------------------------------- the values */
 
 /* What a new tensor holds is unspecified, not-a-number too: no product may let it through. */
 START_TEST(old_content_of_memory_does_not_matter)
@@ -628,7 +628,7 @@ START_TEST(shapes_of_results)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------------- misuse */
+/* --------------------------------------------------------------------------------------- misuse */
 START_TEST(misuse_of_matmul)
 {
     begin();
@@ -695,7 +695,7 @@ START_TEST(misuse_of_linear_activation)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- precisions */
+/* ----------------------------------------------------------------------------------- precisions */
 START_TEST(precisions_that_are_not_to_be_had)
 {
     begin();

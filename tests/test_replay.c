@@ -347,7 +347,7 @@ START_TEST(a_recorded_step_reserves_the_memory_of_one_step)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------------- faults */
+/* --------------------------------------------------------------------------------------- faults */
 #ifdef TAPEGRAD_CUDA_ON_HOST
 typedef struct Faulty {
     Trainer trainer;

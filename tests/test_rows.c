@@ -47,7 +47,7 @@ static const int32_t *integers(uint64_t stream, int64_t count, int32_t limit)
     return values;
 }
 
-/* ------------------------------------------------------------------------------ reference vectors */
+/* ---------------------------------------------------------------------------- reference vectors */
 static Tensor *layernorm_vector(Tape *t, Tensor **in)
 {
     return op_layernorm(t, in[0], in[1], in[2], (Real)1e-5);
@@ -87,7 +87,7 @@ START_TEST(reference_vectors)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------- gradient checks */
+/* ------------------------------------------------------------------------------ gradient checks */
 static Tensor *layernorm_checked(Tape *t, Tensor *const *in, void *context)
 {
     (void)context;
@@ -267,7 +267,7 @@ START_TEST(gradients_of_embedding_and_dropout)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- the values */
+/* ----------------------------------------------------------------------------------- the values */
 START_TEST(large_and_infinite_logits)
 {
     begin();
@@ -438,7 +438,7 @@ START_TEST(embedding_copies_rows_and_adds_gradients)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------- mixtures of logistics */
+/* ------------------------------------------------------------------------ mixtures of logistics */
 
 /* -ln P of the mixture at each of the 256 values */
 static Real *surprises(const Real *parameters, int64_t count)
@@ -513,7 +513,7 @@ START_TEST(extremes_of_the_logistic_mixture)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------------- dropout */
+/* -------------------------------------------------------------------------------------- dropout */
 START_TEST(dropout_drops_as_often_as_asked)
 {
     enum { N = 1 << 18 };
@@ -615,7 +615,7 @@ START_TEST(dropout_replaces_what_it_drops)
 }
 END_TEST
 
-/* ------------------------------------------------------------------- residual_layernorm, its parts */
+/* ---------------------------------------------------------------- residual_layernorm, its parts */
 typedef struct Joined {
     Tensor *x, *branch, *w, *b, *out;
 } Joined;
@@ -750,7 +750,7 @@ START_TEST(residual_layernorm_does_not_see_what_it_drops)
 }
 END_TEST
 
-/* ---------------------------------------------------------- the same whatever the number of threads */
+/* ------------------------------------------------------ the same whatever the number of threads */
 enum { ROWS = 1111, C = 67, RESULTS = 10 };
 
 typedef struct Result {
@@ -845,7 +845,7 @@ START_TEST(recovery_from_exhausted_memory)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------------- misuse */
+/* --------------------------------------------------------------------------------------- misuse */
 START_TEST(misuse_of_rows)
 {
     begin();

@@ -26,7 +26,7 @@ static int32_t *sampled(Device *device, const Real *logits, int64_t R, int64_t C
     return symbols;
 }
 
-/* -------------------------------------------------------------------- against an oracle that sorts */
+/* ----------------------------------------------------------------- against an oracle that sorts */
 typedef struct Symbol {
     Real logit;
     int64_t index;
@@ -191,7 +191,7 @@ START_TEST(rows_without_an_ordinary_choice)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- distributions */
+/* -------------------------------------------------------------------------------- distributions */
 
 /* Fails where the counts are not those of the probabilities: where chi square, of the classes of
  * which at least 5 are expected and one of all the others, is beyond what happens once in 1e5 times
@@ -304,7 +304,7 @@ START_TEST(pixels_of_extreme_mixtures)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ seeds and devices */
+/* ---------------------------------------------------------------------------- seeds and devices */
 START_TEST(a_seed_repeats_its_choices)
 {
     enum { R = 50, C = 40 };
@@ -392,7 +392,7 @@ START_TEST(choices_are_the_same_everywhere)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- in the tape's way */
+/* ---------------------------------------------------------------------------- in the tape's way */
 
 /* A chain: a symbol, its row of the weight as logits, the next symbol. */
 typedef struct Chain {

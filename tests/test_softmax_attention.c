@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ----------------------------------------------------------------------------- reference vectors */
+/* ---------------------------------------------------------------------------- reference vectors */
 static Tensor *causal_of(Tape *tape, Tensor **in)
 {
     return op_softmax_attention(tape, in[0], in[1], in[2], NULL, true);
@@ -23,7 +23,7 @@ START_TEST(reference_vectors)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------- finite differences */
+/* --------------------------------------------------------------------------- finite differences */
 typedef struct Options {
     bool causal;
     int32_t lengths[2]; /* for two sequences; 0: none */
@@ -81,7 +81,7 @@ START_TEST(gradients_with_key_lengths)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- plain N x N */
+/* ---------------------------------------------------------------------------------- plain N x N */
 typedef struct Case {
     int64_t B, N, keys, H, D, M;
     bool causal;
@@ -279,7 +279,7 @@ START_TEST(key_lengths)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------- forms of the arguments */
+/* ----------------------------------------------------------------------- forms of the arguments */
 START_TEST(packed_equals_separate)
 {
     enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
@@ -490,7 +490,7 @@ START_TEST(memory_grows_linearly)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------------- misuse */
+/* --------------------------------------------------------------------------------------- misuse */
 START_TEST(misuse_is_told)
 {
     Tape *tape = tape_new(test_device());
