@@ -1,4 +1,4 @@
-/* Generation position by position: a step gives what the parallel form gives at its position. */
+/* Generation: every decode step gives the result of the parallel form at its position. */
 #include "tests/support.h"
 
 #include <errno.h>
@@ -13,10 +13,10 @@
 #define TOLERANCE 2e-5
 #endif
 
-enum { LENGTH = 6, MANY = 70 }; /* two threads take MANY sequences apart, on the CPU */
+enum { LENGTH = 6, MANY = 70 }; /* on the CPU, two threads split a batch of MANY */
 
-/* Counts what programs and libraries take from malloc; the sanitizers have a malloc of their own, and
- * the emulated CUDA device takes memory for its threads. */
+/* Counts the calls of malloc in programs and libraries. The sanitizers have a malloc of their own,
+ * and the emulated CUDA device allocates memory for its threads. */
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
 static int64_t mallocs;
 void *__libc_malloc(size_t bytes);
@@ -38,7 +38,7 @@ static int64_t width;
 static void shift_bias(const char *name)
 {
     Tensor *bias = params_find(params, name);
-    if (!bias) /* the keys of LSH attention have none */
+    if (!bias) /* LSH attention has no bias of keys */
         return;
     Real *values = test_values(bias);
     for (int64_t i = 0; i < tensor_count(bias); i++)
@@ -46,7 +46,7 @@ static void shift_bias(const char *name)
     tensor_write(bias, values);
 }
 
-/* Queries and keys around 1, so that no divisor of attention is near 0, whatever the feature map. */
+/* Queries and keys near 1 keep every normalizer away from 0, with any feature map. */
 static void begin(TransformerConfig config)
 {
     device = test_device();
@@ -83,10 +83,10 @@ static TransformerState *new_state(int64_t sequences, int64_t max_length)
 
 static const TransformerConfig linear = { 0 }, softmax = { .attention = ATTENTION_CAUSAL_SOFTMAX };
 
-/* ------------------------------------------------------------------------- sequences of numbers */
+/* ------------------------------------------------------------------------------------ sequences */
 typedef struct Sequences {
     int64_t B, N;
-    Real *x, *out; /* [B, N, width]: random numbers, and the parallel form's results */
+    Real *x, *out; /* [B, N, width]: random values, and the results of the parallel form */
 } Sequences;
 
 static Sequences sequences_new(int64_t B, int64_t N)
@@ -98,7 +98,7 @@ static Sequences sequences_new(int64_t B, int64_t N)
     return s;
 }
 
-/* Positions n to n + count - 1 of x or of the results: [B, count, width]. */
+/* Positions n to n + count - 1 of `all`, which is x or out: [B, count, width]. */
 static Real *cut(Sequences s, const Real *all, int64_t n, int64_t count)
 {
     Real *piece = test_normal(0, s.B * count * width);
@@ -108,7 +108,7 @@ static Real *cut(Sequences s, const Real *all, int64_t n, int64_t count)
     return piece;
 }
 
-/* Steps through positions n to end - 1; each must be what the parallel form says. */
+/* Decode steps for positions n to end - 1; each must match the parallel form. */
 static void step_through(TransformerState *state, Sequences s, int64_t n, int64_t end)
 {
     for (; n < end; n++) {
@@ -199,8 +199,8 @@ START_TEST(with_ragged_and_with_whole_sizes)
 }
 END_TEST
 
-/* On CUDA: heads that shared memory has no room for, of more columns than a block has threads, and of
- * about as many. */
+/* On CUDA: heads whose state exceeds shared memory, heads with more columns than a block has
+ * threads, and heads with about the same number. */
 START_TEST(with_great_heads)
 {
     static const struct {
@@ -220,7 +220,7 @@ START_TEST(with_great_heads)
 }
 END_TEST
 
-/* On CUDA, linear attention of more than 8 sequences has kernels for heads of 32 and of 64. */
+/* On CUDA, linear attention of more than 8 sequences has kernels for the head sizes 32 and 64. */
 START_TEST(with_heads_of_32_and_64)
 {
     for (FeatureMap features = 0; features <= FEATURES_SQUARED_RELU; features++)
@@ -232,7 +232,7 @@ START_TEST(with_heads_of_32_and_64)
 }
 END_TEST
 
-/* On CUDA, each block processes several heads, one after another. */
+/* On CUDA, each block processes several heads in turn. */
 START_TEST(with_more_heads_than_blocks)
 {
     check_positions((TransformerConfig){ .layers = 1, .heads = 1, .head_dim = 8 }, 4100);
@@ -241,7 +241,7 @@ START_TEST(with_more_heads_than_blocks)
 END_TEST
 
 #ifndef TAPEGRAD_DOUBLE
-/* tf32 is for the products of many sequences; those of few are in float32 all the same. */
+/* Only large batches use tf32 products; those of small batches stay in float32. */
 START_TEST(with_products_in_tf32)
 {
     if (!device_is_cuda(test_device()))
@@ -255,7 +255,7 @@ START_TEST(with_products_in_tf32)
         const Real *out = test_values(nn_transformer_step(state, x));
         const double error = relative_error(out, cut(s, s.out, 0, 1), B * width);
         ck_assert_msg(error <= (B == 2 ? TOLERANCE : 1e-2), "B = %d: %g", (int)B, error);
-#ifdef TAPEGRAD_CUDA_ON_HOST /* cuBLAS is free to take float32, as for rows that are not aligned */
+#ifdef TAPEGRAD_CUDA_ON_HOST /* cuBLAS may choose float32, as for unaligned rows */
         ck_assert(B == 2 || error > TOLERANCE);
 #endif
         nn_transformer_state_free(state);
@@ -266,7 +266,7 @@ START_TEST(with_products_in_tf32)
 END_TEST
 #endif
 
-/* The first sequence of B, after some positions. */
+/* The result of the first of B sequences after LENGTH steps. */
 static const Real *first_alone(Sequences s, int64_t B)
 {
     TransformerState *state = new_state(B, LENGTH);
@@ -286,7 +286,7 @@ START_TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
         TransformerConfig config = j ? softmax : linear;
         config.heads = 8;
         config.head_dim = 13;
-        config.feed_forward = 550; /* large enough for the threads to share one sequence */
+        config.feed_forward = 550; /* large enough to split one sequence over threads */
         begin(config);
         Sequences s = sequences_new(MANY, LENGTH);
         static const int64_t batches[] = { 1, 2, 3, 7, 8, 33, MANY }; /* from 8 on in blocks */
@@ -368,7 +368,7 @@ START_TEST(linear_attention_takes_a_prompt_anywhere)
 }
 END_TEST
 
-/* Sequence b goes on from its own length: its x are those of position n of each sequence. */
+/* Row n[b] of each sequence b: every sequence continues from its own length. */
 static Real *ragged(Sequences s, const Real *all, const int32_t *n)
 {
     Real *rows = test_normal(0, s.B * width);
@@ -473,7 +473,7 @@ START_TEST(one_sequence_begins_anew_or_all_do)
 }
 END_TEST
 
-/* Sequence `sequence` of s, as often as there are sequences in count. */
+/* Sequence `sequence` of s, repeated count times. */
 static Sequences branches(Sequences s, int64_t sequence, int64_t count)
 {
     Sequences result = { count, s.N, test_normal(0, count * s.N * width),
@@ -546,7 +546,7 @@ static void refuse(TransformerState *state, const char *sentence)
                   tapegrad_error(), sentence);
 }
 
-/* A state of this many sequences and positions is no other's. */
+/* A file with another number of sequences or positions is refused. */
 static void refuse_sizes(TransformerState *into, int64_t sequences, int64_t max_length,
                          const char *sentence)
 {
@@ -556,7 +556,7 @@ static void refuse_sizes(TransformerState *into, int64_t sequences, int64_t max_
     nn_transformer_state_free(state);
 }
 
-/* The state's file with its counts changed. */
+/* Saves the state with other counts in the file. */
 static void save_with_counts(const TransformerState *state, const int32_t *counts)
 {
     ck_assert(nn_transformer_state_save(state, file_path()));
@@ -636,7 +636,7 @@ static void check_memory(TransformerConfig config, int64_t B)
     begin(config);
     if (B == MANY)
         device_set_threads(2);
-    const int max_length = device_is_cuda(device) ? 6 : 40; /* the emulated one is slow */
+    const int max_length = device_is_cuda(device) ? 6 : 40; /* the emulated device is slow */
     TransformerState *state = new_state(B, max_length);
     Tensor *x = tape_persistent(tape, shape(B, width));
     tensor_write(x, test_normal(2, B * width));
@@ -693,7 +693,8 @@ START_TEST(more_threads_may_come_later)
 }
 END_TEST
 
-/* From where the sequences stand: a prompt, and two steps. The last result. */
+/* From the current position of the sequences: prefill of 3 positions at position 0, then decode
+ * steps up to position 5. Returns the last result. */
 static const Real *prompt_and_steps(TransformerState *state, Sequences s)
 {
     int32_t n[2];
@@ -713,7 +714,8 @@ static const Real *prompt_and_steps(TransformerState *state, Sequences s)
     return result;
 }
 
-/* Makes the n-th allocation fail; afterwards nothing has changed, and all goes on from there. */
+/* Makes the n-th allocation fail; the failure changes nothing, and generation
+ * continues from there. */
 static bool fails_and_recovers(Sequences s, int n, const Real *expected)
 {
     static TransformerState *state;
@@ -800,14 +802,14 @@ static void replayed_step(void *context)
     replayed->out = nn_transformer_step(replayed->state, replayed->x);
 }
 
-/* Sequence 0 is at its first position always. */
+/* Sequence 0 is always at its first position. */
 static void reset_and_step(void *context)
 {
     nn_transformer_state_reset(((Replayed *)context)->state, 0);
     replayed_step(context);
 }
 
-/* Sequence 0 becomes what sequence 1 is. */
+/* Sequence 0 becomes a copy of sequence 1. */
 static void copy_and_step(void *context)
 {
     TransformerState *state = ((Replayed *)context)->state;
@@ -824,7 +826,7 @@ static void replay_all(Replayed *replayed, Sequences s)
     }
 }
 
-/* One replay more than there are positions. */
+/* One replay more than max_length. */
 static void replay_too_often(Replayed *replayed, int64_t B)
 {
     if (!device_is_cuda(device)) {
@@ -900,7 +902,7 @@ typedef struct Positioned {
     Tensor *table, *row;
 } Positioned;
 
-/* x is the row of the table that the position names. */
+/* x is the row of the table at the current position. */
 static void step_at_position(void *context)
 {
     Positioned *p = context;

@@ -249,7 +249,7 @@ END_TEST
 
 /* ---------------------------------------------------------------------------- reference vectors */
 
-/* An entry as Real, to be freed. */
+/* An entry as Real; the caller frees it. */
 static Real *entry(const TensorFile *file, const char *prefix, const char *name)
 {
     char full[128];
@@ -267,15 +267,15 @@ static void assert_entry(const TensorFile *file, const char *prefix, const char 
 {
     Real *expected = entry(file, prefix, name);
     double error = relative_error(test_values(actual), expected, tensor_count(actual));
-    /* CUDA's linear attention takes float32 products in three of bf16. */
+    /* CUDA's linear attention computes a float32 product as three bf16 products. */
     const double allowed = (device_is_cuda(test_device()) ? 3 : 1) * VECTOR_TOLERANCE;
     ck_assert_msg(error <= allowed, "%s%s: relative error %g, expected at most %g", prefix, name,
                   error, allowed);
     free(expected);
 }
 
-/* A key's bias adds the same to all scores of a query, which softmax does not see: the gradient is
- * 0 but for rounding. */
+/* A key's bias adds the same value to all scores of a query, to which softmax is invariant: the
+ * gradient is 0 up to rounding. */
 static void assert_no_gradient_of_key_biases(const Transformer *transformer)
 {
     for (int i = 0; i < transformer->layers; i++) {
@@ -360,8 +360,8 @@ START_TEST(the_softmax_transformer_of_the_vectors)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ finite differences
- * A layer is a struct of handles: the check puts its own variables in their place. */
+/* --------------------------------------------------------------------------- finite differences
+ * A layer is a struct of handles: the check replaces them by its own variables. */
 typedef struct LayerCheck {
     TransformerLayer layer;
     const int32_t *key_lengths;
@@ -490,7 +490,8 @@ START_TEST(inference_is_training_without_dropout_in_less_memory)
 }
 END_TEST
 
-/* The vectors have post-norm layers and a final norm; this is the rest, from single layers. */
+/* The vectors cover post-norm layers with a final norm; this test composes the other kinds from
+ * single layers. */
 START_TEST(a_pre_norm_transformer_is_made_of_its_parts)
 {
     begin();
@@ -517,7 +518,8 @@ START_TEST(a_pre_norm_transformer_is_made_of_its_parts)
 }
 END_TEST
 
-/* Of the first sequence only half the positions are keys: what the others hold does not show. */
+/* Only half the positions of the first sequence are keys: the contents of the other half
+ * have no effect. */
 START_TEST(key_lengths_hide_positions)
 {
     begin();
@@ -563,7 +565,7 @@ START_TEST(dropout_drops_while_the_tape_records)
 }
 END_TEST
 
-/* After the attention, the activation and ff2: four elements a counter of the tape's generator. */
+/* After the attention, the activation and ff2; one Philox counter draws four elements. */
 START_TEST(a_layer_drops_in_three_places)
 {
     begin();

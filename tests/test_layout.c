@@ -1,5 +1,5 @@
-/* Reductions, running sums and operations that move numbers: values against plain loops, gradients,
- * misuse. */
+/* Reductions, cumulative sums and operations that move elements: values against plain loops,
+ * gradients, misuse. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static const Shape *all_ranks(void)
     return shapes;
 }
 
-/* Large enough for threads, and ragged. */
+/* Large enough for several threads, with ragged ends. */
 static Shape large(void)
 {
     return shape(3, 67, 5, 83);
@@ -35,7 +35,7 @@ static Tensor *normal_input(Shape of)
     return tape_input(tape, test_normal(1, shape_count(of)), of);
 }
 
-/* The position in row-major order of the element at index. */
+/* The row-major offset of the element at index. */
 static int64_t position(Shape of, const int64_t *index)
 {
     int64_t result = 0;
@@ -44,7 +44,7 @@ static int64_t position(Shape of, const int64_t *index)
     return result;
 }
 
-/* The index of the element at a position. */
+/* The index of the element at a row-major offset. */
 static void index_of(Shape of, int64_t at, int64_t *index)
 {
     for (int i = of.rank - 1; i >= 0; i--) {
@@ -127,7 +127,7 @@ START_TEST(test_sum_gradients)
 }
 END_TEST
 
-/* One gradient of many numbers: the kernel's pieces and threads. */
+/* The gradient reaches all elements: all pieces and threads of the kernel. */
 START_TEST(test_sum_gradient_is_everywhere)
 {
     const Reduction overs[] = { OVER_ALL, OVER_LAST_AXIS };
@@ -145,7 +145,7 @@ START_TEST(test_sum_gradient_is_everywhere)
 }
 END_TEST
 
-/* A float sum of so many numbers would stop at 2^24. */
+/* A plain float sum of this length would stop at 2^24. */
 START_TEST(test_sum_is_accurate)
 {
     enum { COUNT = (1 << 24) + 1000 };
@@ -189,7 +189,7 @@ START_TEST(test_sum_misuse)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- running sums */
+/* ------------------------------------------------------------------------------ cumulative sums */
 static void check_cumulative_sum(Shape of, int axis, bool reverse)
 {
     Tensor *x = normal_input(of);
@@ -440,7 +440,7 @@ typedef struct Cut {
     int64_t start, count;
 } Cut;
 
-/* Overlapping pieces: their gradients add up, and what no piece holds gets none. */
+/* Overlapping slices: their gradients add up; elements outside both get none. */
 static Tensor *slice_function(Tape *on, Tensor *const *inputs, void *context)
 {
     const Cut *cut = context;
@@ -583,7 +583,7 @@ START_TEST(test_concat_misuse)
 }
 END_TEST
 
-/* A slice of a concatenation gives its parts back. */
+/* Slices of a concatenation are its parts. */
 START_TEST(test_slice_of_concat)
 {
     begin();
@@ -595,7 +595,7 @@ START_TEST(test_slice_of_concat)
 }
 END_TEST
 
-/* Bitwise the same with any number of threads. */
+/* The gradient and the loss, bitwise the same with any number of threads. */
 static Real *all_with_threads(int threads, int64_t *count)
 {
     device_set_threads(threads);
@@ -646,7 +646,7 @@ START_TEST(test_store_values)
 }
 END_TEST
 
-/* What is stored may be used as indices, and must keep within what such uses need. */
+/* Stored integers may be used as indices; later stores must respect the bounds of these uses. */
 START_TEST(test_store_bounds)
 {
     begin();

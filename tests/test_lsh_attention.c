@@ -1,4 +1,4 @@
-/* LSH attention against finite differences and a plain N x N computation, which hashes with the same
+/* LSH attention against finite differences and a plain N x N computation that hashes with the same
  * random numbers. */
 #include "tests/support.h"
 
@@ -10,8 +10,8 @@ enum { SEED = 5, MOST_POSITIONS = 400 };
 
 /* --------------------------------------------------------------------------- finite differences */
 
-/* Directions that are far from each other, the same for every fifth position: what is added to the
- * numbers under test, so that small changes leave every position in its bucket. */
+/* Directions far from each other, the same for every fifth position. Added to the inputs under
+ * test, they keep every position in its bucket when the inputs change a little. */
 static Tensor *directions(Tape *tape, Shape shape)
 {
     int64_t width = shape.size[2] * shape.size[3], count = shape_count(shape);
@@ -45,7 +45,7 @@ static Tensor *checked_shared(Tape *tape, Tensor *const *in, void *context)
     return op_lsh_attention(tape, x, x, *(const LshAttention *)context);
 }
 
-/* The second adds to gradients that the first has stored. */
+/* The second call adds to gradients that the first has stored. */
 static Tensor *checked_twice(Tape *tape, Tensor *const *in, void *context)
 {
     const LshAttention *options = context;
@@ -118,7 +118,7 @@ static Arrays arrays_for(const Case *c)
                      .dvalue = test_zeros(value_count(c)) };
 }
 
-/* argmax([xR; -xR]), the columns of R one behind the other */
+/* argmax([xR; -xR]); the columns of R are contiguous */
 static int64_t hash(const Real *x, const Real *R, int64_t D, int64_t buckets)
 {
     int64_t best = 0, half = buckets / 2;
@@ -140,8 +140,8 @@ static int64_t positions(const Case *c, int64_t b)
     return c->lengths ? c->lengths[b] : c->N;
 }
 
-/* Adds what one round lets see, by the definition: the place of a position is the number of those
- * before it. */
+/* Adds the pairs that one round lets see each other, by the definition: the rank of a position is
+ * the number of positions sorted before it. */
 static void see_round(Seen *seen, const Case *c, const int64_t *bucket, int64_t N)
 {
     int64_t chunk[MOST_POSITIONS];
@@ -157,7 +157,7 @@ static void see_round(Seen *seen, const Case *c, const int64_t *bucket, int64_t 
                               (chunk[j] == chunk[i] || chunk[j] == chunk[i] - 1);
 }
 
-/* What the rounds let a head see; R [rounds, H, columns, D]. */
+/* The pairs that all rounds together let see each other in a head; R is [rounds, H, columns, D]. */
 static void see(Seen *seen, const Case *c, const Real *x, const Real *R, int64_t b, int64_t h)
 {
     int64_t columns = c->buckets[0] / 2 + c->buckets[1] / 2, bucket[MOST_POSITIONS];
@@ -175,7 +175,7 @@ static void see(Seen *seen, const Case *c, const Real *x, const Real *R, int64_t
     }
 }
 
-/* dx += the product of du with the derivatives of u = x / sqrt(x.x + eps), taken as they stand */
+/* dx += du times the Jacobian of u = x / sqrt(x.x + eps), written out */
 static void through_length(Real *dx, const Real *x, const double *du, int64_t D)
 {
     double square = test_dot(x, x, D) + 1e-6;
@@ -185,7 +185,7 @@ static void through_length(Real *dx, const Real *x, const double *du, int64_t D)
                                      (double)x[c] * (double)x[e] / pow(square, 1.5)));
 }
 
-/* The probabilities of query i; returns whether it sees anything. */
+/* The probabilities of query i; returns whether it sees any key. */
 static bool probabilities(double *P, const Seen *seen, const Case *c, const Real *x, int64_t i,
                           int64_t N)
 {
@@ -202,7 +202,7 @@ static bool probabilities(double *P, const Seen *seen, const Case *c, const Real
     return sum > 0;
 }
 
-/* One query's output, and its contributions to the gradients, in double. */
+/* One query's output and its contributions to the gradients, in double. */
 static void plain_row(const Case *c, const Arrays *a, const Seen *seen, int64_t b, int64_t h,
                       int64_t i)
 {
@@ -232,7 +232,7 @@ static void plain_row(const Case *c, const Arrays *a, const Seen *seen, int64_t 
     }
 }
 
-/* The random numbers that the operation will draw. */
+/* The random matrices that the operation will draw. */
 static Real *matrices(const Case *c)
 {
     Tape *tape = tape_new(test_device());
@@ -270,7 +270,7 @@ static LshAttention options_of(Tape *tape, const Case *c)
                                c->lengths ? tape_input_i32(tape, c->lengths, shape(c->B)) : NULL };
 }
 
-/* The same by the operation. */
+/* The results of the operation. */
 static Arrays computed(const Case *c, const Arrays *a)
 {
     Tape *tape = tape_new(test_device());
@@ -300,7 +300,7 @@ static void check_case(Case c)
     assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
 }
 
-/* One bucket, one chunk: softmax attention with these keys, but none sees itself. */
+/* One bucket, one chunk: softmax attention with these keys, except that no position sees itself. */
 START_TEST(exact_attention_when_one_bucket_holds_all)
 {
     const int64_t lengths[] = { 1, 2, 31, 32, 33, 64, 129, 300 };
@@ -354,7 +354,7 @@ START_TEST(plain_computation_of_many_shapes)
 }
 END_TEST
 
-/* More than a grid has blocks. */
+/* More heads than a grid has blocks. */
 START_TEST(many_heads)
 {
     check_case((Case){
@@ -362,7 +362,7 @@ START_TEST(many_heads)
 }
 END_TEST
 
-/* Positions from a length on are not read: they hold NaN here. Their results and gradients are 0, and
+/* Positions past a length are not read: they hold NaN here. Their results and gradients are 0, and
  * the others' are those of the sequence alone. */
 START_TEST(key_lengths)
 {
@@ -397,8 +397,8 @@ START_TEST(key_lengths)
 }
 END_TEST
 
-/* With a bucket for everything some positions see nothing in all rounds: the first of a causal
- * bucket. */
+/* With one bucket per position some positions see no other in any round: the first of each
+ * causal bucket. */
 START_TEST(a_position_without_others_sees_itself)
 {
     Case c = { .B = 1,
@@ -420,7 +420,7 @@ START_TEST(a_position_without_others_sees_itself)
 }
 END_TEST
 
-/* The chunk and the buckets that a 0 stands for. */
+/* The defaults of chunk and buckets. */
 START_TEST(defaults)
 {
     Case c = {
@@ -473,7 +473,7 @@ START_TEST(packed_equals_separate)
 }
 END_TEST
 
-/* Either may want no gradient; the other gets the same numbers. */
+/* Either input may require no gradient; the other's gradient has the same values. */
 START_TEST(a_gradient_for_one)
 {
     const int32_t lengths[] = { 50 };
@@ -502,8 +502,9 @@ START_TEST(a_gradient_for_one)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- hard numbers */
-/* Scores of some thousands neither overflow nor vanish together; a length of 0 divides by no 0. */
+/* ------------------------------------------------------------------------------- extreme values */
+/* Scores of some thousands neither overflow nor all underflow; a vector of length 0 causes no
+ * division by 0. */
 START_TEST(large_scores_and_no_length)
 {
     Case c = {
@@ -523,7 +524,7 @@ START_TEST(large_scores_and_no_length)
 }
 END_TEST
 
-/* A NaN of a query comes out in its row, and where nothing sees it nowhere else. */
+/* A NaN appears in its own row and in the rows that see it, and nowhere else. */
 START_TEST(not_a_number_is_not_hidden)
 {
     enum { N = 100, AT = 70 };
@@ -560,7 +561,7 @@ START_TEST(hashes_are_drawn_anew)
     ck_assert_mem_eq(results[0], results[2], 4 * 64 * 8 * sizeof(Real));
     tape_set_recording(tape, false);
     Random before = tape_random(tape);
-    op_lsh_attention(tape, x, x, options); /* 16 buckets of 8 columns of 8 numbers, 4 heads */
+    op_lsh_attention(tape, x, x, options); /* 16 buckets: 8 columns of 8 elements, for 4 heads */
     ck_assert_uint_eq(tape_random(tape).counter, before.counter + 4 * 8 * 8 / 4);
     tape_free(tape);
 }

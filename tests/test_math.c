@@ -1,4 +1,5 @@
-/* The functions of ops/shared/math.h against libm in double precision, over floats of every magnitude. */
+/* The functions of ops/shared/math.h against libm in double precision, over floats of
+ * every magnitude. */
 #include "ops/shared/math.h"
 #include "tests/support.h"
 
@@ -22,8 +23,8 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* |value - exact| in units in the last place of a Real that is as large as exact; denormal numbers
- * have that of the smallest normal one. */
+/* |value - exact| in ulps of a Real of exact's magnitude; denormals use the ulp of the smallest
+ * normal number. */
 static double units(Real value, double exact)
 {
     enum { DIGITS = sizeof(Real) == 4 ? 24 : 53, LOWEST = sizeof(Real) == 4 ? -125 : -1021 };
@@ -35,7 +36,7 @@ static double units(Real value, double exact)
     return fabs((double)value - exact) / ldexp(1, exponent - DIGITS);
 }
 
-/* The largest error of function on [low, high], over every 1009th float. */
+/* Checks the largest error of function on [low, high], over every 1009th float. */
 static void check_sweep(void (*function)(Real *, const Real *), double (*exact)(double), double low,
                         double high, double bound)
 {
@@ -104,7 +105,7 @@ START_TEST(test_erf)
 }
 END_TEST
 
-/* The neighbourhood of where exp runs over and out. */
+/* The neighbourhood of exp's overflow and underflow. */
 START_TEST(test_exp_edges)
 {
 #ifndef TAPEGRAD_DOUBLE
@@ -135,7 +136,7 @@ START_TEST(test_limits)
 }
 END_TEST
 
-/* Not-a-number of any payload and sign passes. */
+/* A NaN of any payload and sign propagates. */
 START_TEST(test_not_a_number)
 {
     for (int pattern = 0; pattern < 64; pattern++) {

@@ -17,8 +17,8 @@ enum { ROWS = 6, COLUMNS = 5, PIXELS = ROWS * COLUMNS, TRAINING = 26, TEST = 10 
 
 /* ----------------------------------------------------------------------------------------- data */
 
-/* Every second image is black, and the others show one and the same pattern, from the first pixel
- * on: what a pixel is follows from its place and from what came before. */
+/* Every second image is black, and the others show the same pattern from the first pixel on: a
+ * pixel follows from its position and the pixels before it. */
 static uint8_t pixel(int image, int place)
 {
     return image % 2 && place * 7 % 11 < 5 ? 255 : 0;
@@ -60,7 +60,7 @@ typedef struct Final {
     long long test_images, steps;
 } Final;
 
-/* The line that a training ends with. */
+/* The values in the last line of a training run. */
 static Final final_line(void)
 {
     Final final;
@@ -121,7 +121,7 @@ END_TEST
 START_TEST(epochs_make_steps)
 {
     assert_runs(TINY "--epochs 1.5 --quiet --test-images 3");
-    ck_assert_int_eq(final_line().steps, 10); /* 39 images, 4 a step */
+    ck_assert_int_eq(final_line().steps, 10); /* 39 images, 4 per step */
     ck_assert_int_eq(final_line().test_images, 3);
 }
 END_TEST
@@ -142,7 +142,8 @@ END_TEST
 
 #define LONGER TINY "--dropout 0.1 --evaluate-every 4 --evaluate-images 6 "
 
-/* Steps of 4 images, 26 of them an epoch: a step, and the cut, lie across two epochs. */
+/* 4 images per step, 26 per epoch: a step spans two epochs, and the run is cut
+ * within the second. */
 START_TEST(resumed_run_is_bitwise_equal)
 {
     assert_runs(LONGER "--steps 16 --save @/whole.safetensors --log @/whole.csv");
@@ -161,7 +162,7 @@ END_TEST
 #define INTERRUPTED                                                                                \
     TINY "--schedule cosine --steps 400 --log @/interrupted.csv --save @/run.safetensors"
 
-/* (A machine may be so busy that the run ends before the interrupt.) */
+/* On a busy machine the run may end before the interrupt. */
 START_TEST(interrupt_saves_where_a_run_goes_on)
 {
     pid_t child = start("out", INTERRUPTED);
@@ -218,7 +219,7 @@ START_TEST(plot_is_an_svg)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------- what can be wrong */
+/* --------------------------------------------------------------------------------------- errors */
 
 START_TEST(bad_data_are_reported)
 {
@@ -284,7 +285,7 @@ END_TEST
 
 /* --------------------------------------------------------------------------------------- sample */
 
-/* The grey of a pixel of an image of the picture: scale and margins as mnist_sample has them. */
+/* A picture as mnist_sample draws it, with its scale, margins and background grey. */
 typedef struct Picture {
     png_image png;
     uint8_t *bytes;
@@ -329,7 +330,7 @@ static void check_completions(const Picture *picture)
                   output);
 }
 
-/* The model knows the pattern by heart: it must complete what the first rows begin. */
+/* The model has memorized the pattern: it must complete the first rows. */
 START_TEST(completes_images)
 {
     static const char *const attentions[] = { "linear", "softmax" };
@@ -363,7 +364,7 @@ START_TEST(samples_are_bitwise_repeatable)
     ck_assert(one != two || memcmp(first, other, one) != 0);
     free(first);
     free(other);
-    Picture picture = read_picture("0.png"); /* two rows of ten and two images */
+    Picture picture = read_picture("0.png"); /* rows of ten and of two images */
     ck_assert_int_eq((int)picture.png.width, MARGIN + 10 * (COLUMNS * SCALE + MARGIN));
     ck_assert_int_eq((int)picture.png.height, MARGIN + 2 * (ROWS * SCALE + MARGIN));
     free(picture.bytes);
@@ -374,7 +375,7 @@ START_TEST(samples_are_bitwise_repeatable)
 }
 END_TEST
 
-/* Each image has its own random numbers, drawn with others or alone. */
+/* Each image has its own random numbers, whether drawn in a batch or alone. */
 START_TEST(images_are_the_same_in_batches)
 {
     static const char *const batches[] = { "", "--batch 4", "--batch 1" };
