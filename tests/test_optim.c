@@ -1,4 +1,4 @@
-/* Optimisers and schedules: against reference trajectories, plain loops and formulas. */
+/* Optimizers and schedules against reference trajectories, plain loops and formulas. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@ static const Initializer normal = { INITIAL_NORMAL, 1 };
 
 typedef Optimizer *Maker(Params *params);
 
-/* Gives the weight's gradient these numbers, or adds them to it. */
+/* Contributes these values to the weight's gradient. */
 static void contribute(Tensor *weight, const Real *numbers)
 {
     Tape *tape = tape_new(test_device());
@@ -80,8 +80,8 @@ START_TEST(trajectories_agree_with_the_reference)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- plain loops
- * Two weights, the larger of which keeps all threads busy, with padding behind both. */
+/* ---------------------------------------------------------------------------------- plain loops
+ * Two weights, the larger of which occupies all threads, with padding after both. */
 enum { FIRST = 137 * 141, SECOND = 5, COUNT = FIRST + SECOND, STEPS = 12 };
 
 typedef struct Pair {
@@ -256,7 +256,7 @@ START_TEST(threads_change_nothing)
 }
 END_TEST
 
-/* Reads the CPU's memory behind a weight's last element. */
+/* Reads the CPU's memory past a weight's last element. */
 START_TEST(padding_stays_zero)
 {
     if (strcmp(device_name(test_device()), "cpu") != 0)
@@ -314,7 +314,7 @@ START_TEST(a_weight_without_a_contribution_has_gradient_zero)
     assert_same(test_values(unused), before, 3);
     for (int i = 0; i < 3; i++)
         ck_assert(test_values(used)[i] == start[i] - 1);
-    contribute(unused, g); /* what the step left there does not count */
+    contribute(unused, g); /* discarded by params_zero_gradients */
     params_zero_gradients(params);
     optim_step(optimizer);
     assert_same(test_values(unused), before, 3);
@@ -346,7 +346,8 @@ typedef double Factor(int64_t t);
 
 static const double rounding = sizeof(Real) == 4 ? 0x1p-24 : 0x1p-52;
 
-/* A base of 1 / 4: the weight falls by the learning rate that was told before. */
+/* Compares the learning rate of each step with the factor, for a base rate of 1 / 4; a step with
+ * gradient 1 lowers the weight by the rate that was reported before. */
 static void walk(Schedule schedule, Factor *factor, int64_t steps)
 {
     const Real one = 1, zero = 0;
@@ -416,7 +417,7 @@ START_TEST(points_of_the_cosine)
 }
 END_TEST
 
-/* Observes the values; after each the factor is expected. */
+/* Observes each value and compares the factor after it. */
 static void observe(Schedule schedule, int count, const double *values, const double *factors)
 {
     Params *params = params_new(test_device(), 1);
@@ -430,7 +431,7 @@ static void observe(Schedule schedule, int count, const double *values, const do
                       "value %d: the factor is %g, expected %g", i,
                       (double)optim_learning_rate(optimizer), factors[i]);
         if (i % 2)
-            optim_step(optimizer); /* steps do not matter */
+            optim_step(optimizer); /* steps have no effect */
     }
     optim_free(optimizer);
     params_free(params);
@@ -441,7 +442,7 @@ START_TEST(the_plateau_lowers_the_learning_rate)
     const Schedule two = optim_plateau((Real)0.5, 2, (Real)0.1875);
     observe(two, 13, (const double[]){ 4, 3, 3, 2.9999, 3, 5, 2, 2, 2, 2, 2, 2, 2 },
             (const double[]){ 1, 1, 1, 1, .5, .5, .5, .5, .5, .25, .25, .25, .1875 });
-    /* A best that is negative, values just below and just above the margin, NaN. */
+    /* A negative best, values just below and just above the margin, NaN. */
     observe(optim_plateau((Real)0.5, 0, 0), 7,
             (const double[]){ -1, -0.99995, -1.00005, -1.0002, NAN, -1.0002, -2 },
             (const double[]){ 1, .5, .25, .25, .125, .0625, .0625 });
@@ -546,7 +547,7 @@ START_TEST(bad_configs_raise)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------------- life */
+/* ------------------------------------------------------------------------------------- lifetime */
 START_TEST(a_failed_allocation_may_be_repeated)
 {
     static Real expected[COUNT], values[COUNT];
@@ -571,7 +572,7 @@ START_TEST(a_failed_allocation_may_be_repeated)
                 optimizer = makers[i](pair.params);
                 failures++;
             }
-            device_fail_allocation(1); /* a step takes no memory */
+            device_fail_allocation(1); /* a step allocates nothing */
             optim_step(optimizer);
             ck_assert(!device_fail_allocation(0));
             optim_free(optimizer);

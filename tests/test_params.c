@@ -1,4 +1,4 @@
-/* Params: registering, storage, initial values, gradients, files. */
+/* Params: registration, storage, initial values, gradients, files. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -16,14 +16,14 @@ static void begin_on(Device *chosen)
     tape = tape_new(device);
 }
 
-/* Most tests look into the memory of weights, which is to be the host's then. */
+/* Most tests read weights through their data pointers, which must then be host memory. */
 static void begin(void)
 {
     begin_on(device_open("cpu"));
 }
 
-/* out = sum_i a_i b_i. When fails is set its backward function raises after the contribution to
- * a. */
+/* out = sum_i a_i b_i. If fails is set, the backward function raises after the
+ * contribution to a. */
 static bool fails;
 
 static void dot_backward(Node *node)
@@ -53,7 +53,7 @@ static Tensor *dot(Tensor *a, Tensor *b)
     return out;
 }
 
-/* A pass that contributes the given numbers to the weight's gradient. */
+/* A backward pass that contributes the given values to the weight's gradient. */
 static void contribute(Tensor *weight, const Real *numbers)
 {
     tape_backward_from(tape, op_scale(tape, weight, 1), tape_input(tape, numbers, weight->shape));
@@ -494,7 +494,7 @@ START_TEST(a_pass_that_cannot_begin_leaves_the_gradients)
 }
 END_TEST
 
-/* The first weight has a contribution and the second none when the error strikes. */
+/* The error strikes after the first weight's contribution and before the second's. */
 START_TEST(a_step_that_failed_in_its_backward_pass_may_be_repeated)
 {
     begin();
@@ -560,7 +560,7 @@ START_TEST(saved_weights_come_back)
     ck_assert_msg(params_load(loaded, path), "%s", tapegrad_error());
     assert_equal_weights(saved, loaded);
 
-    /* Joined or not, in whatever order: names decide. */
+    /* Joined or not, in any order: only names matter. */
     params_add(separate, "b", shape_scalar(), normal);
     params_add(separate, "j.value.w", shape(3), uniform);
     params_add(separate, "a", shape(2, 3), uniform);
@@ -579,8 +579,8 @@ START_TEST(saved_weights_come_back)
 }
 END_TEST
 
-/* Fails unless loading the file of the other model is refused with this sentence, in which %s is
- * the path, and leaves the weights as they were. */
+/* Fails unless loading the other model's file is refused with this sentence, where %s stands for
+ * the path, and leaves the weights unchanged. */
 __attribute__((format(printf, 2, 0))) static void assert_refused(Params *other, const char *format)
 {
     Params *params = small_model(1), *untouched = small_model(1);
@@ -638,7 +638,7 @@ START_TEST(damaged_files_are_refused)
 }
 END_TEST
 
-/* Out of memory is an ordinary error here: the functions have a result to tell it. */
+/* Exhausted memory is an ordinary error here: the functions return false. */
 START_TEST(files_and_exhausted_memory)
 {
     begin_file();

@@ -1,4 +1,4 @@
-/* What the image programs of examples/ read and write: IDX files and PNG. */
+/* Files of the image programs of examples/: reading IDX, writing PNG. */
 #include "examples/mnist/idx.h"
 #include "examples/mnist/image.h"
 #include "tests/folder.h"
@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-/* mode "wb", or "ab" for another member behind those that are there. */
+/* mode: "wb", or "ab" to append another gzip member. */
 static void write_gzipped(const char *name, const char *mode, const void *bytes, size_t size)
 {
     gzFile file = gzopen(name, mode);
@@ -82,7 +82,7 @@ START_TEST(labels)
 }
 END_TEST
 
-/* More than the reader takes at once, and no multiple of it: 5000 images of 28 x 28. */
+/* More than the reader's buffer, and no multiple of it: 5000 images of 28 x 28. */
 START_TEST(many_images)
 {
     begin_folder("images");
@@ -108,7 +108,7 @@ START_TEST(many_images)
 }
 END_TEST
 
-/* The four names, with .gz and without, which is preferred. */
+/* The four names, with .gz and without; the name without is preferred. */
 START_TEST(mnist_by_its_names)
 {
     static const char *const names[2][2] = {
@@ -144,7 +144,7 @@ END_TEST
 
 /* --------------------------------------------------------------------------------------- damage */
 
-/* Fails unless the file is refused with "PATH: " and this sentence, and idx is left alone. */
+/* Fails unless the file is refused with "PATH: " and this sentence, and idx is unchanged. */
 static void assert_refused(IdxKind kind, const char *expected)
 {
     Idx idx = { .count = 77 };
@@ -208,7 +208,8 @@ START_TEST(damage_is_named)
 }
 END_TEST
 
-/* A header may ask for 4 GiB; memory is taken as the data come. Here it may grow by 64 MiB. */
+/* A header may declare 4 GiB; memory is allocated as the data arrive. Here it may
+ * grow by 64 MiB. */
 START_TEST(promised_sizes_take_no_memory)
 {
     begin_folder("images");
@@ -235,7 +236,7 @@ START_TEST(gzip_damage_is_named)
     write_gzipped(path, "wb", good_images(), HEADER + DATA);
     size_t size;
     uint8_t *bytes = read_plain(path, &size);
-    bytes[size - 8] ^= 1; /* the checksum's first byte; the length follows it */
+    bytes[size - 8] ^= 1; /* first byte of the checksum; the length follows */
     write_plain(path, bytes, size);
     assert_refused(IDX_IMAGES, ZLIB_SAYS "incorrect data check");
     bytes[size - 8] ^= 1;
@@ -243,7 +244,7 @@ START_TEST(gzip_damage_is_named)
     write_plain(path, bytes, size);
     assert_refused(IDX_IMAGES, ZLIB_SAYS "incorrect length check");
     bytes[size - 4] ^= 1;
-    bytes[2] = 9; /* the method, which is 8 always */
+    bytes[2] = 9; /* the method, which is always 8 */
     write_plain(path, bytes, size);
     assert_refused(IDX_IMAGES, ZLIB_SAYS "unknown compression method");
     bytes[2] = 8;
@@ -291,7 +292,7 @@ START_TEST(what_is_no_file_is_named)
     assert_refused(IDX_IMAGES, "is not a regular file; expected an IDX file");
     ck_assert_int_eq(unlink(path), 0);
 
-    /* The superuser may read anything, and steps down for this. */
+    /* The superuser may read anything, and drops its rights for this. */
     write_plain(path, good_images(), HEADER + DATA);
     uid_t user = geteuid();
     ck_assert_int_eq(chmod(path, 0), 0);
@@ -332,7 +333,7 @@ static size_t pick(Random *random, size_t below)
     return (size_t)random_integer(random, 0, (int64_t)below);
 }
 
-/* Writes the bytes with some of them changed, and one time in four cut or lengthened. */
+/* Writes the bytes with some of them changed; one file in four is also cut or extended. */
 static void write_mutated(Random *random, const uint8_t *good, size_t size)
 {
     uint8_t bytes[256] = { 0 };
@@ -343,7 +344,7 @@ static void write_mutated(Random *random, const uint8_t *good, size_t size)
     write_plain(path, bytes, pick(random, 4) == 0 ? pick(random, sizeof bytes) : size);
 }
 
-/* Gzipped: the images as they were, or a sentence. */
+/* Gzipped files: the original images, or an error. */
 START_TEST(mutations_of_gzipped_files_are_found)
 {
     begin_folder("images.gz");
@@ -364,13 +365,13 @@ START_TEST(mutations_of_gzipped_files_are_found)
             ck_assert_ptr_nonnull(strstr(sentence.text, path));
         }
     }
-    ck_assert(accepted > 0 && accepted < TRIALS); /* gzip's date and the like may change */
+    ck_assert(accepted > 0 && accepted < TRIALS); /* gzip's date and similar fields may change */
     free(good);
     end_folder();
 }
 END_TEST
 
-/* Not gzipped: what the file says, all of it, or a sentence. */
+/* Plain files: all that the file declares, or an error. */
 START_TEST(mutations_of_plain_files_are_survived)
 {
     begin_folder("images");
@@ -400,7 +401,7 @@ END_TEST
 
 /* ------------------------------------------------------------------------------------------ PNG */
 
-/* The grey bytes of a PNG, to be freed. */
+/* The grey bytes of a PNG; the caller frees them. */
 static uint8_t *read_png(int64_t height, int64_t width)
 {
     png_image image = { .version = PNG_IMAGE_VERSION };
@@ -420,7 +421,7 @@ static void write_grid(ImageGrid grid)
     ck_assert_msg(image_write_png(path, grid, &sentence), "%s", sentence.text);
 }
 
-/* Writes the grid, reads it back and compares it with one drawn image by image; returns it. */
+/* Writes the grid, reads it back and compares it with a picture drawn image by image. */
 static void check_grid(ImageGrid grid)
 {
     int64_t height = grid.rows * (grid.height * grid.scale + grid.margin) + grid.margin;
@@ -446,7 +447,7 @@ static void check_grid(ImageGrid grid)
     free(pixels);
 }
 
-/* Of each size some. */
+/* 10000 random bytes. */
 static const uint8_t *noise(void)
 {
     static uint8_t bytes[10000];
@@ -469,7 +470,7 @@ START_TEST(pictures_are_read_back)
 }
 END_TEST
 
-/* So much room for everybody as the process's mask allows, as other programs' files have. */
+/* A picture has the permissions that umask allows, like other programs' files. */
 START_TEST(pictures_may_be_read_by_others)
 {
     begin_folder("picture.png");
@@ -483,7 +484,7 @@ START_TEST(pictures_may_be_read_by_others)
 }
 END_TEST
 
-/* Without a directory in the path. */
+/* A path without a directory. */
 START_TEST(pictures_where_one_stands)
 {
     begin_folder("picture.png");
@@ -515,7 +516,7 @@ START_TEST(pictures_that_cannot_be_written)
 }
 END_TEST
 
-/* A full disk: the process may write no more than 4096 bytes a file. */
+/* A full disk: the process may write at most 4096 bytes per file. */
 START_TEST(failing_write_leaves_the_old_picture)
 {
     begin_folder("picture.png");

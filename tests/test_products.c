@@ -18,7 +18,7 @@ static Tensor *variable(uint64_t stream, Shape shape)
     return tape_variable(tape, test_normal(stream, shape_count(shape)), shape);
 }
 
-/* A pass from random numbers, which are returned. */
+/* A backward pass from random values, which are returned. */
 static Real *backward(Tensor *out)
 {
     Real *upstream = test_normal(99, tensor_count(out));
@@ -48,8 +48,8 @@ START_TEST(reference_vectors)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- a plain product
- * The same by three loops in double: out [n, m] (+)= a [n, k] b [k, m]. */
+/* ------------------------------------------------------------------------------ a plain product
+ * The same product by three loops in double: out [n, m] (+)= a [n, k] b [k, m]. */
 typedef struct Matrix {
     const Real *data;
     int64_t rows, columns; /* as stored */
@@ -221,8 +221,8 @@ static Tensor *by_parts(Tensor *x, Tensor *weight, Tensor *bias, Activation acti
     return y;
 }
 
-/* To the last bit on the CPU; of gelu not at the ends of rows, where a compiler's loop over single
- * numbers may join other multiplications and additions than its loop over vectors. */
+/* Bitwise on the CPU for activations up to relu. gelu may differ at the ends of rows, where the
+ * compiler's scalar loop can fuse other multiplications and additions than its vector loop. */
 static void check_same(Activation activation, const Real *a, const Real *b, int64_t count)
 {
     if (!device_is_cuda(test_device()) && activation <= ACTIVATION_RELU)
@@ -279,8 +279,9 @@ START_TEST(linear_activation_without_recording)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------- one after the other
- * A layer with an activation and a layer of its result, whose backward pass may take the derivative. */
+/* --------------------------------------------------------------------------- consecutive layers
+ * A layer with an activation, and a layer of its result, whose backward pass may apply
+ * the derivative. */
 enum { C_I = 24, C_O = 136, C_P = 40 };
 
 typedef struct Chain {
@@ -305,8 +306,8 @@ static int64_t work(void)
 #endif
 }
 
-/* parts: the activation as an operation of its own. keep: the hidden layer's gradient is asked for.
- * branches: both layers' results are summed, so that two layers contribute to it. */
+/* parts: the activation is an operation of its own. keep: the hidden layer's gradient is kept.
+ * branches: two layers use the hidden layer and contribute to its gradient. */
 static Chain chain(ChainCase c, bool parts)
 {
     begin();
@@ -361,16 +362,17 @@ END_TEST
 
 #if defined TAPEGRAD_CUDA_ON_HOST && !defined TAPEGRAD_DOUBLE &&                                   \
     !defined TAPEGRAD_NO_GRADIENT_EPILOGUES
-/* Bits of cublasLt's epilogues: biases, derivatives, what the forward pass saves, sums of biases. */
+/* Bits of cublasLt's epilogues: biases, derivatives, values saved by the forward pass,
+ * sums of biases. */
 enum { BIASES = 4, DERIVATIVES = 8 | 64, SAVES = 128, SUMS = 512, ALL = 0xfffe };
 
-/* However many epilogues the device refuses, the results are the same, and the backward pass takes so
- * many kernels. */
+/* Whichever epilogues the device refuses, the results are the same, and the backward pass launches
+ * kernels[i] kernels. */
 static void check_refusals(ChainCase c, const int64_t *kernels, double tolerance)
 {
     static const unsigned refused[] = { 0, SUMS, DERIVATIVES, SAVES, BIASES, ALL };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        c.rows++; /* other sizes: the heuristic's answers are remembered */
+        c.rows++; /* new sizes: the heuristic's answers are cached */
         cuda_on_host_refuse_epilogues(refused[i]);
         const Chain found = chain(c, false), parts = chain(c, true);
         cuda_on_host_refuse_epilogues(0);
@@ -386,20 +388,21 @@ START_TEST(epilogues_that_the_device_refuses)
 {
     if (!device_is_cuda(test_device()))
         return;
-    /* Four products; two kernels more per bias, or one, and the derivative, of the first layer. */
+    /* Four products; in addition two kernels per bias, or, of the first layer, one for the bias and
+     * one for the derivative. */
     check_refusals((ChainCase){ ACTIVATION_RELU, PRECISION_FLOAT32, 100, false, false },
                    (const int64_t[]){ 4, 8, 6, 6, 6, 8 }, TOLERANCE);
     check_refusals((ChainCase){ ACTIVATION_RELU, PRECISION_FLOAT32, 500, true, false },
                    (const int64_t[]){ 6, 8, 6, 6, 6, 8 }, TOLERANCE);
-    /* y is there, whoever has made it. */
+    /* y is available, whichever kernel computed it. */
     check_refusals((ChainCase){ ACTIVATION_GELU_TANH, PRECISION_TF32, 900, false, false },
                    (const int64_t[]){ 4, 8, 6, 6, 4, 8 }, 2e-3);
-    /* cublasLt's gelu is another function than this, and of unknown accuracy. */
+    /* cublasLt's gelu is not this function, and its accuracy is unknown. */
     check_refusals((ChainCase){ ACTIVATION_GELU, PRECISION_TF32, 1300, false, false },
                    (const int64_t[]){ 6, 8, 6, 6, 6, 8 }, 2e-3);
     check_refusals((ChainCase){ ACTIVATION_GELU_TANH, PRECISION_FLOAT32, 1700, false, false },
                    (const int64_t[]){ 6, 8, 6, 6, 6, 8 }, TOLERANCE);
-    /* Besides, x is cast. */
+    /* One more kernel casts x. */
     check_refusals((ChainCase){ ACTIVATION_RELU, PRECISION_BF16, 2100, false, false },
                    (const int64_t[]){ 5, 9, 7, 7, 7, 9 }, 2e-2);
 }
@@ -536,7 +539,7 @@ END_TEST
 
 /* ----------------------------------------------------------------------------------- the values */
 
-/* What a new tensor holds is unspecified, not-a-number too: no product may let it through. */
+/* The content of a new tensor is unspecified and may be NaN: no product may let it through. */
 START_TEST(old_content_of_memory_does_not_matter)
 {
     for (int pass = 0; pass < 2; pass++) {
@@ -762,7 +765,7 @@ static double largest_error(Numbers a, Numbers b)
     return largest;
 }
 
-/* tf32 rounds operands to 11 bits, bf16 to 8 and results too. */
+/* tf32 rounds operands to 11 bits; bf16 rounds operands and results to 8. */
 START_TEST(precisions_of_products)
 {
     if (!device_is_cuda(test_device()))
@@ -780,7 +783,8 @@ START_TEST(precisions_of_products) {}
 END_TEST
 #endif
 
-/* Each allocation fails in turn; after each the memory is all back, and the next run is as before. */
+/* Each allocation fails in turn; afterwards all memory is free, and the next run gives
+ * the same results. */
 START_TEST(recovery_from_exhausted_memory)
 {
     Run expected = run();
@@ -806,8 +810,8 @@ START_TEST(recovery_from_exhausted_memory)
 }
 END_TEST
 
-/* A signal that comes during a product finds the thread on its own stack: its frame, which the kernel
- * writes below the stack register, overwrites nothing. */
+/* The kernel writes a signal's frame below the stack pointer. A signal during a product must find
+ * the thread on its own stack, so that the frame overwrites nothing. */
 static volatile uintptr_t stack_top;
 static volatile sig_atomic_t on_the_stack, elsewhere;
 
@@ -824,7 +828,7 @@ START_TEST(signals_during_products)
 {
     enum { PRODUCTS = 300 };
     stack_top = (uintptr_t)__builtin_frame_address(0) + 4096;
-    device_set_threads(1); /* this one gets all signals */
+    device_set_threads(1); /* so that this thread gets all signals */
     sigaction(SIGALRM, &(struct sigaction){ .sa_handler = look_at_stack, .sa_flags = SA_RESTART },
               NULL);
     struct itimerval often = { { 0, 200 }, { 0, 200 } };

@@ -14,7 +14,7 @@ static Real *numbers(int64_t count)
     return result;
 }
 
-/* |value - expected| <= 5 standard deviations: chance passes this but once in two million. */
+/* |value - expected| <= 5 standard deviations: by chance this fails once in two million. */
 #define assert_within(value, expected, deviation)                                                  \
     do {                                                                                           \
         double value_ = (value), expected_ = (expected), deviation_ = (deviation);                 \
@@ -150,7 +150,7 @@ START_TEST(bernoulli_frequency)
 }
 END_TEST
 
-/* The correlation of two sequences of n independent normal numbers has the deviation 1/sqrt(n). */
+/* The correlation of two sequences of n independent normal values has the deviation 1/sqrt(n). */
 START_TEST(seeds_and_streams_are_independent)
 {
     Real *a = numbers(MANY), *b = numbers(MANY);
@@ -189,13 +189,13 @@ START_TEST(same_state_same_draws)
         draws[d](&first, a, 32);
         draws[d](&second, b, 32);
         ck_assert_mem_eq(a, b, sizeof a);
-        draws[d](&first, a, 32); /* and the next ones differ from these */
+        draws[d](&first, a, 32); /* and the next values differ from these */
         ck_assert_mem_ne(a, b, sizeof a);
     }
 }
 END_TEST
 
-/* n numbers take ceil(n / 4) counters, and nothing behind the n-th is written. */
+/* n values take ceil(n / 4) Philox counters, and nothing after the n-th is written. */
 START_TEST(counters_taken)
 {
     for (int d = 0; d < 3; d++)
@@ -248,7 +248,7 @@ START_TEST(integers_are_uniform)
 }
 END_TEST
 
-/* Of a range of 3/4 2^64 a remainder would take the first third half of the time. */
+/* For a range of 3/4 2^64, a plain remainder would be in the first third half of the time. */
 START_TEST(integers_of_wide_ranges)
 {
     enum { DRAWS = 100000 };

@@ -1,5 +1,5 @@
-/* A training step that fails at any allocation is undone by tape_reset and may be repeated: all
- * losses and weights are then bitwise those of a run without a failure. */
+/* A training step that fails at any allocation is undone by tape_reset and may be repeated: then
+ * all losses and weights are bitwise those of a run without a failure. */
 #include "tests/support.h"
 
 #include <stdlib.h>
@@ -79,6 +79,7 @@ static void train(Model *model, Real *result)
     }
 }
 
+/* Lets each allocation of a step fail in turn, and trains again after each failure. */
 static void walk(Attention attention)
 {
     static Model model;
@@ -140,7 +141,7 @@ START_TEST(every_failing_allocation_with_lsh_attention)
 }
 END_TEST
 
-/* The second step fails half-way: the first one's weights and optimiser state must be untouched. */
+/* The second step fails halfway: the first one's weights and optimizer state must be unchanged. */
 START_TEST(misuse_in_a_later_step)
 {
     static Model model;
@@ -154,7 +155,7 @@ START_TEST(misuse_in_a_later_step)
     ck_assert(step(&model, 0) == expected[0]);
     const int32_t tokens[] = { 0, SYMBOLS, 1, 2, 3, 4, 0, 1 };
     Tensor *x = tape_input_i32(model.tape, tokens, shape(1, LENGTH));
-    tensor_keep(op_dropout(model.tape, model.positions, (Real)0.5)); /* draws */
+    tensor_keep(op_dropout(model.tape, model.positions, (Real)0.5)); /* draws random numbers */
     test_expect_error();
     if (!setjmp(test_error_jump)) {
         nn_embedding_forward(model.tape, &model.embedding, x);

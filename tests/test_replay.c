@@ -1,4 +1,4 @@
-/* tape_replay: replayed steps are the steps that would have been taken. */
+/* tape_replay: replayed steps give the results of eager steps. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ typedef struct Trainer {
     Tape *tape;
     Tensor *tokens, *targets, *weights;
     Tensor *loss;
-    bool eager; /* inputs come by tape_input, as in a step that is not replayed */
+    bool eager; /* inputs come from tape_input, as in a step that is not replayed */
     int calls;
 } Trainer;
 
@@ -121,14 +121,14 @@ START_TEST(replayed_steps_are_bitwise_the_steps)
 }
 END_TEST
 
-/* Every replay draws the hashes that the step would. */
+/* Every replay draws the same hashes as an eager step. */
 START_TEST(replayed_hashes_are_bitwise_the_hashes)
 {
     check_replays(ATTENTION_CAUSAL_LSH);
 }
 END_TEST
 
-/* What is done between replays does not disturb them: another tape's passes take other memory. */
+/* Work between replays does not disturb them: another tape's passes use other memory. */
 START_TEST(other_work_between_replays)
 {
     Trainer alone = trainer_new(), disturbed = trainer_new();
@@ -151,7 +151,7 @@ START_TEST(other_work_between_replays)
 }
 END_TEST
 
-/* tape_reset ends the replays; the next step begins anew. */
+/* tape_reset ends the replays; the next step starts over. */
 START_TEST(a_reset_begins_anew)
 {
     Trainer once = trainer_new(), again = trainer_new();
@@ -225,7 +225,7 @@ START_TEST(what_a_recorded_step_must_not_do)
         write_inputs(&other, (int)i);
         if (cases[i].step == read_the_loss) {
             tape_replay(other.tape, train, &other);
-            tape_reset(other.tape); /* or the error below would undo this step's draws too */
+            tape_reset(other.tape); /* or the error below would also undo this step's draws */
             tape_replay(trainer.tape, cases[i].step, &trainer);
         } else {
             tape_replay(trainer.tape, cases[i].step, &trainer);
@@ -233,7 +233,7 @@ START_TEST(what_a_recorded_step_must_not_do)
         assert_raises(cases[i].sentence, tape_replay(trainer.tape, cases[i].step, &trainer));
         tape_reset(trainer.tape);
     }
-    /* The failed recordings have left no trace. */
+    /* The failed recordings leave no trace. */
     for (int step = 0; step < STEPS; step++) {
         write_inputs(&trainer, step);
         write_inputs(&other, step);
@@ -247,7 +247,8 @@ START_TEST(what_a_recorded_step_must_not_do)
 }
 END_TEST
 
-/* Its numbers lie in one place, where the second step's would overwrite the first's. */
+/* An optimizer has one buffer of per-step scalars, where the second step would
+ * overwrite the first. */
 START_TEST(a_replayed_step_contains_one_step_per_optimizer)
 {
     if (!device_is_cuda(test_device()))
@@ -323,7 +324,7 @@ START_TEST(a_recorded_steps_kernels_are_counted)
             ck_assert_int_eq(tape_replay_kernels(chain.tape), cuda ? chain.exponentials : 0);
         }
     }
-    chain.products = 2; /* cuBLAS may take several kernels for one */
+    chain.products = 2; /* cuBLAS may launch several kernels per product */
     tape_reset(chain.tape);
     for (int i = 0; i < 2; i++)
         tape_replay(chain.tape, run_chain, &chain);
@@ -332,7 +333,7 @@ START_TEST(a_recorded_steps_kernels_are_counted)
 }
 END_TEST
 
-/* The memory of the step that ran before is released, not kept beside the graph's. */
+/* The memory of the eager step is released, not held beside the graph's. */
 START_TEST(a_recorded_step_reserves_the_memory_of_one_step)
 {
     Trainer trainer = trainer_new();
@@ -342,7 +343,7 @@ START_TEST(a_recorded_step_reserves_the_memory_of_one_step)
     tape_replay(trainer.tape, train, &trainer);
     const size_t recorded = device_memory(test_device()).reserved;
     ck_assert_msg(recorded <= one + 64, "%zu bytes after a step, %zu after its recording", one,
-                  recorded); /* 64: of the Philox counter */
+                  recorded); /* 64: for the Philox counter */
     trainer_free(&trainer);
 }
 END_TEST
@@ -351,9 +352,9 @@ END_TEST
 #ifdef TAPEGRAD_CUDA_ON_HOST
 typedef struct Faulty {
     Trainer trainer;
-    int call;     /* of the function, in which the fault comes, */
+    int call;     /* the call of the step in which the fault occurs, */
     bool at_end;  /* after its last kernel */
-    bool replays; /* or in a replay */
+    bool replays; /* or the fault occurs in a replay */
 } Faulty;
 
 static void fault(void)
@@ -372,7 +373,8 @@ static void train_until_fault(void *context)
         fault();
 }
 
-/* A handler that leaves by longjmp and frees everything ends, whatever the fault has interrupted. */
+/* A handler that leaves by longjmp can free everything without a second error, whatever the fault
+ * has interrupted. */
 START_TEST(after_a_fault_everything_can_be_freed)
 {
     Device *device = test_device();
@@ -421,7 +423,7 @@ END_TEST
 enum { PASSES = 3 };
 
 typedef struct Passes {
-    Tape *steps, *tape; /* one step of steps is some passes of tape */
+    Tape *steps, *tape; /* one step of `steps` is PASSES passes of `tape` */
     Tensor *x, *upstream, *out;
 } Passes;
 
@@ -492,7 +494,8 @@ START_TEST(writing_bf16_rounds_to_nearest_even)
         return;
     Tape *tape = tape_new(test_device());
     tape_set_precision(tape, PRECISION_BF16);
-    /* 1 + n / 256 lies between two neighbours, which are 1 / 128 apart; NaN stays NaN. */
+    /* For odd n, 1 + n / 256 is halfway between two bf16 neighbours, which are 1 / 128 apart;
+     * NaN stays NaN. */
     const Real numbers[] = { 1, (Real)1.00390625, (Real)1.01171875, (Real)-1.005, NAN };
     const Real expected[] = { 1, 1, (Real)1.015625, (Real)-1.0078125, NAN };
     Tensor *x = tape_persistent_variable(tape, TENSOR_BF16, shape(5));
@@ -513,8 +516,8 @@ START_TEST(writing_bf16_rounds_to_nearest_even)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- generation
- * A whole step on the device: the tokens are those that the step before has sampled. */
+/* ----------------------------------------------------------------------------------- generation
+ * A whole step on the device: its tokens are those that the previous step has sampled. */
 enum { LONGEST = 7 };
 
 typedef struct Generator {
@@ -582,7 +585,7 @@ static void assert_same(const Generator *a, const Generator *b)
                      (size_t)tensor_count(a->logits) * sizeof(Real));
 }
 
-/* Twice from the beginning, with other draws. */
+/* Generates twice from the first position, with other draws. */
 static void check_generation(Attention attention, int64_t sequences)
 {
     Generator eager = generator_new(attention, sequences);
@@ -650,7 +653,7 @@ static void compute(void *context)
     op_dropout(c->tape, c->x, c->dropout);
 }
 
-/* The random counter alone is copied to the device, and only before a step that draws. */
+/* Only the Philox counter is copied to the device, and only before a step that draws. */
 START_TEST(replays_that_draw_nothing_copy_nothing)
 {
     for (int draws = 0; draws < 2 && device_is_cuda(test_device()); draws++) {

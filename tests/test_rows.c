@@ -23,7 +23,7 @@ static Tensor *variable(uint64_t stream, Shape shape)
     return tape_variable(tape, test_normal(stream, shape_count(shape)), shape);
 }
 
-/* A pass from random numbers. */
+/* A backward pass from random values. */
 static void backward(Tensor *out)
 {
     Real *upstream = test_normal(99, tensor_count(out));
@@ -56,7 +56,7 @@ static Tensor *softmax_vector(Tape *t, Tensor **in)
 {
     return op_softmax(t, in[0]);
 }
-/* softmax(log_softmax(x)) = softmax(x), since the two differ by a number a row. */
+/* softmax(log_softmax(x)) = softmax(x), because the two differ by one number per row. */
 static Tensor *log_softmax_vector(Tape *t, Tensor **in)
 {
     return op_softmax(t, op_log_softmax(t, in[0]));
@@ -279,7 +279,7 @@ START_TEST(large_and_infinite_logits)
     const double expected[] = { share, 1 - share, 0, third, third, third };
     for (int i = 0; i < 6; i++)
         ck_assert_double_le(fabs((double)p[i] - expected[i]), TOLERANCE);
-    ck_assert_double_le(fabs((double)l[0] - log(share)), 1e-3); /* in float 1e4 has 1e-3 steps */
+    ck_assert_double_le(fabs((double)l[0] - log(share)), 1e-3); /* near 1e4 floats are 1e-3 apart */
     ck_assert_double_le(fabs((double)l[2] + 20000), 1);
     ck_assert_double_le(fabs((double)l[5] - log(third)), 1e-3);
     Tensor *loss = op_cross_entropy(tape, x, tape_input_i32(tape, targets, shape(2)), NULL);
@@ -297,7 +297,7 @@ START_TEST(large_and_infinite_logits)
 }
 END_TEST
 
-/* Every element takes off the same maximum, wherever it is: e^1000 would be infinite. */
+/* Every element subtracts the same row maximum, wherever that is: e^1000 would be infinite. */
 START_TEST(large_logit_in_a_long_row)
 {
     enum { C = 1500 };
@@ -359,7 +359,8 @@ START_TEST(a_constant_row_is_normalised_to_the_bias)
 }
 END_TEST
 
-/* Two passes over the mean: a large offset costs no more digits than the numbers themselves lack. */
+/* Two passes, for mean and variance: a large offset costs only the digits that the values
+ * themselves lose. */
 START_TEST(layernorm_with_a_large_offset)
 {
     begin();
@@ -383,7 +384,7 @@ START_TEST(layernorm_with_a_large_offset)
 }
 END_TEST
 
-/* Rows of weight 0 count for nothing, and weights of 1 are as none. */
+/* Rows of weight 0 have no effect, and weights of 1 equal no weights. */
 START_TEST(weights_of_cross_entropy)
 {
     enum { ROWS = 300, C = 11 };
@@ -431,7 +432,7 @@ START_TEST(embedding_copies_rows_and_adds_gradients)
         for (int d = 0; d < D; d++)
             expected[indices[r] * D + d] += g[r * D + d];
     }
-    /* The CPU adds in the order of the rows, CUDA in an order of its own. */
+    /* The CPU adds in the order of the rows, CUDA in another order. */
     assert_close(gradient(weight), expected, V * D,
                  device_is_cuda(test_device()) ? VECTOR_TOLERANCE : 0);
     tape_free(tape);
@@ -479,8 +480,8 @@ START_TEST(probabilities_of_a_logistic_mixture)
 }
 END_TEST
 
-/* No exponential's overflow or underflow shows, not even where all components are out of reach; and
- * log scales below -7 count as -7. */
+/* No exponential's overflow or underflow shows, even where all components are out of reach; log
+ * scales below -7 are clamped to -7. */
 START_TEST(extremes_of_the_logistic_mixture)
 {
     static const Real means[] = { -10000, -1, (Real)0.1, 1, 10000 }, scales[] = { -50, -7, 0, 50 };
@@ -534,7 +535,8 @@ START_TEST(dropout_drops_as_often_as_asked)
 }
 END_TEST
 
-/* Element i follows random_uniform's i-th number, and n elements take ceil(n / 4) counters. */
+/* Element i follows the i-th number of random_uniform, and n elements take ceil(n / 4)
+ * Philox counters. */
 START_TEST(dropout_draws_from_the_tapes_generator)
 {
     static const int64_t counts[] = { 1, 3, 4, 5, 127, 128, 129, 1000, 70003 };
@@ -620,7 +622,7 @@ typedef struct Joined {
     Tensor *x, *branch, *w, *b, *out;
 } Joined;
 
-/* The inputs have a second use, so that their gradients are added to; x may be without a gradient. */
+/* The inputs have a second use, so that their gradients accumulate; x may require no gradient. */
 static Joined join(bool fused, Shape size, Real p, bool x_wanted)
 {
     begin();
@@ -654,7 +656,7 @@ static void compare_joined(Shape size, Real p, bool x_wanted)
     tape_free(tape);
 }
 
-/* One for the rows, one for the sums of weight and bias over the blocks. */
+/* One kernel for the rows, one for the sums of the weight's and bias' gradients over the blocks. */
 START_TEST(a_norms_backward_pass_is_two_kernels)
 {
 #ifdef TAPEGRAD_CUDA_ON_HOST
@@ -687,7 +689,7 @@ START_TEST(residual_layernorm_is_what_its_parts_are)
 }
 END_TEST
 
-/* Only the weights want gradients. */
+/* Only the weight requires a gradient. */
 START_TEST(residual_layernorm_of_constants)
 {
     Real *dw[2];
@@ -764,7 +766,7 @@ static void add_result(Result *results, int *used, Tensor *tensor)
     results[(*used)++] = (Result){ tensor_count(tensor), test_values(tensor) };
 }
 
-/* Every operation here, forward and backward. */
+/* Every operation of this file, forward and backward. */
 static void run(Result results[RESULTS])
 {
     int used = 0;

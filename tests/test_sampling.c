@@ -14,7 +14,7 @@ static void begin(void)
     tape_set_recording(tape, false);
 }
 
-/* What op_sample chooses of rows [R, C], by a tape of its own with this seed. */
+/* The choices of op_sample for rows [R, C], on a tape of its own with this seed. */
 static int32_t *sampled(Device *device, const Real *logits, int64_t R, int64_t C, Sampling sampling,
                         uint64_t seed)
 {
@@ -43,6 +43,7 @@ static int compare_symbols(const void *left, const void *right)
 
 __extension__ typedef unsigned __int128 Wide;
 
+/* The sum of the symbols' fixed-point softmax weights, relative to the largest logit. */
 static uint64_t weigh(const Symbol *symbols, int64_t count, Real temperature)
 {
     uint64_t sum = 0;
@@ -57,7 +58,7 @@ static int compare_indices(const void *left, const void *right)
     return a->index < b->index ? -1 : 1;
 }
 
-/* Of symbols that are numbers above minus infinity, in whatever order. */
+/* The symbols' logits are numbers above minus infinity, in any order. */
 static int32_t choose(Symbol *symbols, int64_t count, Sampling sampling, uint64_t uniform)
 {
     const Real temperature = sampling.temperature > 0 ? sampling.temperature : 1;
@@ -143,7 +144,7 @@ START_TEST(choices_are_those_of_sorting)
 }
 END_TEST
 
-/* Few different logits, zeros of both signs, and what cannot be chosen. */
+/* Few distinct logits, zeros of both signs, and logits that cannot be chosen. */
 START_TEST(ties_go_to_the_first)
 {
     static const int64_t sizes[] = { 2, 7, 40, 300, 1100 };
@@ -193,9 +194,9 @@ END_TEST
 
 /* -------------------------------------------------------------------------------- distributions */
 
-/* Fails where the counts are not those of the probabilities: where chi square, of the classes of
- * which at least 5 are expected and one of all the others, is beyond what happens once in 1e5 times
- * (Wilson and Hilferty 1931: the cube root of chi square / n is normal). */
+/* Fails unless the counts fit the probabilities. Chi square over the classes with an expectation of
+ * at least 5, and one class of all others, must stay below the value that chance exceeds once in
+ * 1e5 times (Wilson and Hilferty 1931: the cube root of chi square / n is normal). */
 static void check_counts(const int64_t *counts, const double *probability, int classes, int64_t all)
 {
     double square = 0, rest = 0, rest_expected = 0;
@@ -219,7 +220,7 @@ static void check_counts(const int64_t *counts, const double *probability, int c
     ck_assert_double_le(rest, 5 * rest_expected + 10);
 }
 
-/* The same row many times over */
+/* The same row, `times` times. */
 static Real *repeated(const Real *row, int64_t count, int64_t times)
 {
     Real *rows = test_normal(0, count * times);
@@ -281,7 +282,7 @@ START_TEST(pixels_are_chosen_as_often_as_they_should)
 }
 END_TEST
 
-/* Whatever the parameters are, the pixel is one. */
+/* Any parameters give a valid pixel. */
 START_TEST(pixels_of_extreme_mixtures)
 {
     const Real infinite = (Real)INFINITY, nan = (Real)NAN;
@@ -332,7 +333,7 @@ START_TEST(a_seed_repeats_its_choices)
 }
 END_TEST
 
-/* Bitwise, in the numbers of a tape of this precision. */
+/* Bitwise, with logits in the dtype of this precision. */
 static void compare_devices(Precision precision, int64_t R, int64_t C)
 {
     Tape *on_cpu = tape_new(device_open("cpu")), *on_cuda = tape_new(test_device());
@@ -369,7 +370,7 @@ START_TEST(cuda_chooses_as_the_cpu)
 }
 END_TEST
 
-/* Logits and choices that no build, compiler or processor changes. */
+/* Choices that depend on no build, compiler or processor. */
 START_TEST(choices_are_the_same_everywhere)
 {
     enum { R = 500, C = 70 };
@@ -392,9 +393,9 @@ START_TEST(choices_are_the_same_everywhere)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------- in the tape's way */
+/* ---------------------------------------------------------------------------------- on the tape */
 
-/* A chain: a symbol, its row of the weight as logits, the next symbol. */
+/* A Markov chain: a symbol selects a row of the weight as logits of the next symbol. */
 typedef struct Chain {
     Tape *tape;
     Tensor *logits, *weight, *symbols[3], *pixels;
@@ -447,7 +448,7 @@ START_TEST(replayed_steps_choose_the_same)
 }
 END_TEST
 
-/* After an error the random counter is where the step began. */
+/* After an error the Philox counter is back at the start of the step. */
 START_TEST(recovery_from_exhausted_memory)
 {
     enum { R = 6, C = 9 };

@@ -26,7 +26,7 @@ END_TEST
 /* --------------------------------------------------------------------------- finite differences */
 typedef struct Options {
     bool causal;
-    int32_t lengths[2]; /* for two sequences; 0: none */
+    int32_t lengths[2]; /* of two sequences; 0: none */
 } Options;
 
 static Tensor *checked(Tape *tape, Tensor *const *in, void *context)
@@ -48,7 +48,7 @@ static Tensor *checked_shared(Tape *tape, Tensor *const *in, void *context)
     return op_softmax_attention(tape, in[0], in[0], in[0], NULL, options->causal);
 }
 
-/* The second adds to gradients that the first has stored. */
+/* The second call adds to gradients that the first has stored. */
 static Tensor *checked_twice(Tape *tape, Tensor *const *in, void *context)
 {
     const Options *options = context;
@@ -146,8 +146,8 @@ static int64_t probabilities(double *P, const Real *query, const Case *c, const 
     return visible;
 }
 
-/* One query's output, and its contributions to the gradients, in double; the matrix of the
- * softmax's derivatives is taken as it stands, P_j ([j = k] - P_k). */
+/* One query's output and its contributions to the gradients, in double; the Jacobian of softmax is
+ * written out, P_j ([j = k] - P_k). */
 static void plain_row(const Case *c, const Arrays *x, double *P, double *dP, int64_t b, int64_t h,
                       int64_t i)
 {
@@ -187,7 +187,7 @@ static void plain(const Case *c, const Arrays *x)
     free(dP);
 }
 
-/* The same by the operation. */
+/* The results of the operation. */
 static Arrays computed(const Case *c, const Arrays *x)
 {
     Tape *tape = tape_new(test_device());
@@ -327,7 +327,8 @@ START_TEST(the_same_tensor_thrice)
 }
 END_TEST
 
-/* Any of the three may want no gradient; the others get the same numbers. */
+/* Any of the three inputs may require no gradient; the gradients of the others have
+ * the same values. */
 START_TEST(a_gradient_for_some)
 {
     Case c = { .B = 1, .N = 70, .keys = 70, .H = 2, .D = 5, .M = 4 };
@@ -349,9 +350,9 @@ START_TEST(a_gradient_for_some)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- hard numbers */
-/* Scores of some thousands: the powers neither overflow nor vanish together. A score of magnitude
- * S has an error of S eps, and so has the exponent of a probability. */
+/* ------------------------------------------------------------------------------- extreme values */
+/* Scores of some thousands: the exponentials neither overflow nor all underflow. A score of
+ * magnitude S has an error of S eps, and so has the exponent of a probability. */
 START_TEST(large_scores)
 {
     double tolerance = sizeof(Real) == sizeof(float) ? 1e-2 : 1e-9;
@@ -368,7 +369,7 @@ START_TEST(large_scores)
 }
 END_TEST
 
-/* Every later tile has greater scores than all before it, and smaller ones. */
+/* Every later tile has larger scores than all tiles before it, or smaller ones. */
 START_TEST(rising_and_falling_scores)
 {
     for (int falling = 0; falling < 2; falling++) {
@@ -393,7 +394,7 @@ static bool row_has_nan(const Real *out, int64_t row, int64_t count)
     return false;
 }
 
-/* A NaN comes out where it went in: of a query in its row, of a key in all rows that see it. */
+/* A NaN of a query appears in its row, a NaN of a key in all rows that see it. */
 START_TEST(not_a_number_is_not_hidden)
 {
     enum { N = 100, AT = 70 };
@@ -434,7 +435,7 @@ START_TEST(two_runs_are_bitwise_equal)
 }
 END_TEST
 
-/* More threads than heads share a head's queries. */
+/* With more threads than heads, threads share a head's queries. */
 START_TEST(any_number_of_threads)
 {
     for (int threads = 1; threads <= 7; threads += 2) {

@@ -1,4 +1,4 @@
-/* The tape alone, with operations written here from public functions. */
+/* The tape alone, with operations defined here from public functions. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -485,7 +485,7 @@ START_TEST(the_default_handler_aborts)
 }
 END_TEST
 
-static Real wrong_factor; /* of element 4, for 2 */
+static Real wrong_factor; /* replaces the factor 2 of element 4 */
 
 static void wrong_backward(Node *node)
 {

@@ -16,7 +16,7 @@ static void write_file(const char *name, const void *bytes, size_t size)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-/* Texts to learn, and in weights what the first test that needs them has learned of words. */
+/* Writes the texts to learn and, once, the file weights of a model that has learned words. */
 static void setup(void)
 {
     char weights[128];
@@ -29,7 +29,7 @@ static void setup(void)
     assert_runs("text @/words --steps 60 --generate 0 --save @/weights " ON_CPU);
 }
 
-/* What the program writes after `said` on the standard error. */
+/* The program's output after the line that contains `said`. */
 static const char *written(const char *said)
 {
     const char *place = strstr(output, said);
@@ -69,7 +69,8 @@ START_TEST(other_seeds_choose_otherwise)
 }
 END_TEST
 
-/* Weights may be trained further, and those that were saved write what those in memory would. */
+/* Loaded weights may be trained further, and saved weights write the same text as
+ * those in memory. */
 START_TEST(save_and_load)
 {
     assert_runs("text @/words --load @/weights --steps 2 --temperature 1 --save @/saved " ON_CPU);
@@ -82,15 +83,15 @@ START_TEST(save_and_load)
 }
 END_TEST
 
-/* After every 64 bytes a new state begins with what was seen last, just as a program does that is
- * given them. */
+/* Every 64 bytes, generation restarts with a new state from the last bytes that it has seen,
+ * exactly like a program with these bytes as its prompt. */
 START_TEST(goes_on_as_if_it_had_not_stopped)
 {
 #define ANEW "text @/words --steps 0 --load @/weights --temperature 0 " ON_CPU
     assert_runs(ANEW "--prompt 'tock tick' --generate 192");
     char *all = strdup(output);
     assert_runs(ANEW "--prompt 'tock tick' --generate 64");
-    output[strlen(output) - 1] = 0; /* the new line */
+    output[strlen(output) - 1] = 0; /* the newline */
     ck_assert_uint_eq(strlen(output), 9 + 64);
     char *prompt = strdup(output);
     assert_runs(ANEW "--prompt '%s' --generate 128", prompt);
@@ -100,7 +101,7 @@ START_TEST(goes_on_as_if_it_had_not_stopped)
 }
 END_TEST
 
-/* The text may be shorter than what one position sees, and no text. */
+/* The text may be shorter than the window of one position, and need not be a text. */
 START_TEST(learns_any_text)
 {
     assert_runs("text @/byte --steps 2 --generate 70 " ON_CPU);
@@ -114,7 +115,7 @@ START_TEST(learns_any_text)
 }
 END_TEST
 
-/* As much as makes the file's buffer grow, and a prompt longer than a window. */
+/* A text that makes the file's buffer grow, and a prompt longer than a window. */
 START_TEST(reads_long_texts_and_prompts)
 {
     enum { SIZE = 200000 };
@@ -134,7 +135,7 @@ START_TEST(reads_long_texts_and_prompts)
 }
 END_TEST
 
-/* With the first symbols as the CPU chooses them. */
+/* The first symbols must be those that the CPU chooses. */
 START_TEST(runs_where_the_tests_run)
 {
     const char *device = getenv("DEVICE");
