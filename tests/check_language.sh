@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Checks the language of pages and sources: phrases that CONTRIBUTING.md replaces by the field's terms,
-# in all Markdown pages and in the sources of checked folders, and lines of those sources that are
-# longer than 100 columns.
+# Reports phrases that CONTRIBUTING.md replaces by the field's terms, in all Markdown pages and in
+# the sources of checked folders, and lines of those sources that exceed 100 columns.
 #   tests/check_language.sh [FILE...]   only these files, whatever their folder
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
-# Folders whose sources are checked; "." is the root without its folders. Add a folder once it is clean.
+# Folders whose sources are checked; "." is the root without its folders. Add each folder once it is
+# clean.
 checked='. docs'
 
 sources() { git ls-files -- "$@" | grep -E '\.(c|h|cu|cuh|cpp)$'; }
@@ -17,7 +17,7 @@ else
         if [ "$folder" = . ]; then sources | grep -v /; else sources "$folder"; fi; done)
 fi
 
-# In pages, fenced code, `code` and what stands between <!-- quoted --> and <!-- end quoted --> is free.
+# In pages, fenced code, `code` and text between <!-- quoted --> and <!-- end quoted --> is ignored.
 # A space in a pattern also matches a line break with the next line's indentation or comment marker.
 exec perl - $files <<'PERL'
 use strict;

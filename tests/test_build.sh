@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the Makefile chooses for CUDA, beside an nvcc and an nvidia-smi that only pretend to be there.
+# The Makefile's choices for CUDA, with stubs of nvcc and nvidia-smi.
 set -u
 count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
@@ -7,13 +7,13 @@ config=$directory/build/include/tensor/config.h choose='to choose: CUDA=yes|no|h
 mkdir -p "$directory/bin"
 printf '#!/bin/sh\nexit 1\n' >"$directory/bin/nvcc"
 
-# gpus [COMPUTE_CAPABILITY...]: those of this machine; none: as without a driver
+# gpus [COMPUTE_CAPABILITY...]: the GPUs that nvidia-smi reports; none: as without a driver
 gpus() {
     { echo '#!/bin/sh' && if [ $# -gt 0 ]; then printf 'echo %s\n' "$@"; else
         echo 'echo NVIDIA-SMI has failed; exit 9'; fi; } >"$directory/bin/nvidia-smi"
 }
 
-# builds OUTPUT CONFIG [VARIABLE=VALUE...]: what make prints, and what it writes into config.h
+# builds OUTPUT CONFIG [VARIABLE=VALUE...]: make prints OUTPUT and writes CONFIG into config.h
 builds() {
     local printed written
     printed=$(env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u CUDA PATH="$directory/bin:$PATH" \

@@ -13,7 +13,7 @@ check() { # WHAT COMMAND...
     echo "$1: $(tail -n 3 "$directory/said")"
 }
 
-# NAME LINES METHOD...: a table of n lines, n - 1 records, the methods in both, a picture
+# results NAME LINES METHOD...: a table of n lines, n - 1 records, the methods in both, a picture
 results() {
     local name=$directory/$1 lines=$2 method
     check "$1.csv has $lines lines" [ "$(wc -l <"$name.csv")" -eq "$lines" ]
@@ -29,14 +29,14 @@ results() {
 draws() { command -v gnuplot >/dev/null; }
 draws || echo "gnuplot was not found: the pictures are not tested"
 
-# Programs on PATH but not gnuplot.
+# A PATH without gnuplot.
 without="$directory/without gnuplot"
 mkdir "$without"
 for program in bash sh env cat grep awk sed mktemp rm timeout nproc; do
     ln -s "$(command -v $program)" "$without/$program"
 done
-# NAME ENDING COMMAND...: without gnuplot the numbers are written all the same, and the picture that the
-# printed command draws of them later is the one that the first run drew of its own.
+# draws_later NAME ENDING COMMAND...: without gnuplot the numbers are written all the same, and the
+# printed command later draws the same picture from them as the first run.
 draws_later() {
     local name=$directory/$1 later
     check "$1 without gnuplot" env PATH="$without" "${@:3}" --output "$name-later"
@@ -61,8 +61,8 @@ check "seconds in all" "$build/bench/figure1" $small --tokens 64 --heads 2 --hea
 cp "$directory/said" "$directory/total.txt"
 check "end all lines" grep -q 'ends here: the seconds of --total have passed' "$directory/total.txt"
 
-# An interpreter that answers as with bench/peers/attention.py: one peer is measured, one fails at
-# the greatest length, one is not there.
+# A stub interpreter that answers like bench/peers/attention.py: one peer is measured, one fails at
+# the greatest length, one is missing.
 interpreter="$directory/it's python"
 cat >"$interpreter" <<'END'
 #!/bin/sh
@@ -111,8 +111,8 @@ rm "$directory/logs/softmax.csv" "$directory/logs/lsh-4.csv"
 check "figure2 of one log" bench/figure2 --logs "$directory/logs" --output "$directory/one"
 check "has that line" [ "$(wc -l <"$directory/one.csv")" -eq 21 ]
 
-# A line ends where its points do not fit, and the others are measured. (AddressSanitizer and cuBLAS take
-# more themselves.)
+# A line ends where its points exceed the memory limit, and the others are measured.
+# (AddressSanitizer and cuBLAS allocate more themselves.)
 if [ "${CUDA:-no}" = no ] && ! nm "$build/libtapegrad.a" 2>/dev/null | grep -q -m1 __asan; then
     check "figure1 in little memory" "$build/bench/figure1" --seconds 0 --threads 1 --shortest 64 --longest 4096 \
         --memory 12 --tokens 64 --output "$directory/little"

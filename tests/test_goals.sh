@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/attention --goals at small lengths: every row is there, and its results are right.
+# bench/attention --goals at small lengths: every row is present and has correct results.
 set -u
 build=${TAPEGRAD_BUILD:-build} device=${DEVICE:-cpu} count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
@@ -12,7 +12,7 @@ check() { # WHAT COMMAND...
     echo "$1: $(tail -n 3 "$directory/output")"
 }
 
-# The value of NAME in every record.
+# values NAME: the value of NAME in every record.
 values() { grep -o "\"$1\": [^,]*" "$records" | cut -d ' ' -f 2; }
 
 type=float32 error=2e-5

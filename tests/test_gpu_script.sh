@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/gpu.sh with programs that only note how they were called: order, limits, continuing, the archive.
+# bench/gpu.sh with stubs that only log their calls: order, time limits, resuming, the archive.
 set -u
 count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
@@ -14,14 +14,15 @@ check() { # WHAT COMMAND...
     echo "$1: $(tail -n 3 "$directory/said")"
 }
 
-# A tree of its own, whose files can change.
+# A copy of the tree, whose files can change.
 tree=$directory/tree
 mkdir "$tree" && cp -r Makefile tapegrad.h tensor autograd ops nn optim bench examples tests "$tree"
 gpu() { # SECONDS PART DIRECTORY: of which programs may take SECONDS
     LIMIT=$(($1 + 8)) PATH=$directory/bin:$PATH "$tree/bench/gpu.sh" "$2" "$directory/$3" >"$directory/$3-$2.log" 2>&1
 }
 
-# Notes its call. It fails where its name is in the file bad, and calls that begin as slow says take long.
+# A stub that logs its call. It fails if its name is in the file bad; calls that begin with the text
+# of the file slow take long.
 mkdir -p "$directory/bin" "$BUILD"/{tests,bench,examples}
 touch "$directory/bad" "$BUILD/libtapegrad.a"
 echo none >"$directory/slow"
@@ -63,7 +64,7 @@ cp -r "$BUILD" "$BUILD-ARCH"
 calls() { grep -c "$1" "$asked"; }
 holds() { tar -tzf "$directory/$1.tar.gz" | grep -q "^$1/$2\$"; }
 
-# ----------------------------------------------------------------------------------------------- prove
+# -------------------------------------------------------------------------------------------- prove
 export NO_BUILD=yes
 check "prove" gpu 200 prove all
 tests=$(basename -s .c tests/test_*.c | wc -l)
@@ -79,7 +80,7 @@ before=$(wc -l <"$asked")
 check "prove again" gpu 200 prove all
 check "what stands is not run again" [ "$(wc -l <"$asked")" -eq "$before" ]
 
-# A part ends in time, and the next call runs what is missing.
+# A part ends within its time limit, and the next call runs the missing programs.
 echo "test_attention " >"$directory/slow"
 : >"$asked"
 start=$SECONDS
@@ -96,7 +97,7 @@ check "the next call ends the part" gpu 200 prove short
 check "with the test that was interrupted" [ "$(calls '^test_attention ')" -eq 2 ] # and with FLAGS
 check "without those that have passed" [ "$(calls '^test_text')" -eq 0 ]
 
-# ----------------------------------------------------------------------------------------------- check
+# -------------------------------------------------------------------------------------------- check
 echo test_rows >"$directory/bad"
 gpu 200 prove failing
 check "a failed test fails the part" [ $? -eq 1 ]
@@ -113,7 +114,7 @@ check "a check without the tools" gpu 200 check all
 check "says so" grep -q 'compute-sanitizer was not found' "$directory/all-check.log"
 rm "$directory/failing/prove/"*.status "$directory/failing/prove/goals.txt"
 
-# ------------------------------------------------------------------------------------- rivals and learn
+# --------------------------------------------------------------------------------- rivals and learn
 : >"$asked"
 gpu 200 rivals all
 check "a rival that differs from float64 fails" [ $? -eq 1 ]
@@ -135,7 +136,7 @@ check "resumes it" grep -q "^mnist train .*--resume $directory/all/learn/mnist.s
 check "and learns nothing again" [ "$(calls '^copy_task')" -eq 0 ]
 check "checkpoints are not in the archive" sh -c "! tar -tzf '$directory/all.tar.gz' | grep safetensors"
 
-# --------------------------------------------------------------------------------------------- building
+# ----------------------------------------------------------------------------------------- building
 unset NO_BUILD
 gpu 20 learn built
 check "make is called" grep -qx "BUILD=$BUILD" "$directory/make"

@@ -17,7 +17,7 @@ libraries=${LIBS:--ldnnl -lcjson -lm} sanitize=
 compile_file() { "${CC:-gcc}" -std=gnu11 $sanitize "$@"; }
 compile() { compile_file examples/first_program.c "$@"; }
 
-# As the build was made, or it would be made anew: CUDA=yes NVCC_ARCHS="80 90"
+# The variables of the build, without which make would rebuild it: CUDA=yes NVCC_ARCHS="80 90"
 eval "made=($(sed -n 's/.*(\(CUDA=[^)]*\)).*/\1/p' "$build/include/tensor/config.h"))"
 check "make install" make -s BUILD="$build" REAL="$real" "${made[@]}" CC="${CC:-gcc}" DESTDIR="$directory" PREFIX=/usr install-files
 check "linking the shared library" compile $(pkg-config --cflags --libs tapegrad) -o "$directory/shared"
@@ -26,7 +26,7 @@ check "linking the static library" compile $(pkg-config --cflags tapegrad) "$dir
     -fopenmp $libraries -o "$directory/static"
 check "running on the static library" "$directory/static"
 
-# One version: that of the headers, the package and the file's name.
+# The headers, the package and the library's file name have the same version.
 same_version() {
     local version
     version=$(pkg-config --modversion tapegrad) && [ -e "$directory/usr/lib/libtapegrad.so.$version" ] &&
@@ -34,7 +34,7 @@ same_version() {
 }
 check "the version" same_version
 
-# A program's names are its own, also those that the library has for itself.
+# A program may define names that the library uses internally.
 sed 's/^int main/double product(void);\ndouble product(void) { return 7; }\n&/' \
     examples/first_program.c >"$directory/own.c"
 check "linking a program with a name of the library's" compile_file "$directory/own.c" \
@@ -43,7 +43,7 @@ check "linking a program with a name of the library's" compile_file "$directory/
 same_output() { cmp <("$directory/static") <("$directory/own"); }
 check "running it" same_output
 
-# Headers of the other Real: must not link.
+# A program compiled with the other Real must not link.
 config=$directory/usr/include/tapegrad/tensor/config.h
 if [ "$real" = double ]; then
     echo 'typedef float Real;' >"$config"
@@ -53,7 +53,7 @@ fi
 must_not_link() { ! compile $(pkg-config --cflags --libs tapegrad) -o "$directory/mixed"; }
 check "a program for the other Real links" must_not_link
 
-# Nothing is exported but what the prefixes promise.
+# All exported names have the public prefixes.
 exported() {
     nm -D --defined-only "$directory/usr/lib/libtapegrad.so" | awk '{ print $3 }' |
         grep -vE '^(device|tensor|random|shape|tape|op|params|nn|optim)_|^gradient_check$|^tapegrad_|^_|^\.' | grep . && return 1
@@ -61,7 +61,7 @@ exported() {
 }
 [ -n "$sanitize" ] || check "exported names" exported
 
-# Uninstalling leaves a foreign file, and nothing else.
+# Uninstalling leaves only files that it did not install.
 mkdir -p "$directory/usr/share" && touch "$directory/usr/share/foreign" "$directory/usr/include/tapegrad/foreign.h"
 uninstall() { make -s BUILD="$build" "${made[@]}" DESTDIR="$directory" PREFIX=/usr uninstall; }
 check "make uninstall" uninstall

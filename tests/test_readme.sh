@@ -6,7 +6,7 @@ build=${TAPEGRAD_BUILD:-build} count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
 export TAPEGRAD_CUDA_ON_HOST_DEVICES=0 # the emulation is slow, and not what is tested here
 
-# Each block between ```c and ``` into a file of its own.
+# Writes each block between ```c and ``` into a file of its own.
 for page in *.md docs/*.md; do
     awk -v prefix="$directory/$(basename "$page" .md)" '
         /^```c$/ { inside = 1; file = sprintf("%s-%02d.c", prefix, ++n); next }
@@ -31,7 +31,7 @@ for snippet in "$directory"/*.c; do
     fi
 done
 
-# The README's program is the example, to the letter, and learns.
+# The README's program is exactly the example, and learns.
 count=$((count + 2))
 first=$(grep -l 'int main' "$directory"/README-*.c | head -n 1)
 cmp examples/two_moons.c "$first" || fail "README.md's program is not examples/two_moons.c"
