@@ -1,13 +1,13 @@
-/* Every operation beside the machine's own limits, measured in the same run. Products are given in
- * GFLOP/s of its arithmetic, the others in GB/s of the bytes that a perfect kernel would move (each
- * input read once, each output written once). */
+/* The speed of every operation in percent of the machine's limits, which the same run measures:
+ * products in GFLOP/s, the others in GB/s of the bytes that a perfect kernel would move (each input
+ * read once, each output written once). */
 #include "bench/limits.h"
 #include "tests/operation_table.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* --------------------------------------------------------------------------------- the operations */
+/* ------------------------------------------------------------------------------- the operations */
 enum {
     CPU_ROWS = 8192,
     CUDA_ROWS = 1 << 17,
@@ -16,7 +16,7 @@ enum {
     HEADS = 8,
     HEAD_DIM = 32,
     POSITIONS = 128,
-    POLYNOMIAL = 1 + HEAD_DIM + HEAD_DIM * (HEAD_DIM + 1) / 2, /* features of a head */
+    POLYNOMIAL = 1 + HEAD_DIM + HEAD_DIM * (HEAD_DIM + 1) / 2, /* features per head */
     RANDOM = 2 * HEAD_DIM
 };
 
@@ -111,8 +111,8 @@ static Tensor *run_softmax_attention(Tape *tape, const Inputs *in)
                                 true);
 }
 
-/* Of each of the rows x WIDTH elements: arithmetic in flops, or how often it passes between memory and
- * kernels; forward, and forward with backward. */
+/* The cost per element of [rows, WIDTH], forward and forward with backward: flops, or passes, the
+ * number of times an element is read from or written to memory. */
 typedef struct Row {
     const char *name;
     Operation *operation;
@@ -199,7 +199,7 @@ static void measure(BenchOptions *options, Case c, double peak, double bandwidth
     fflush(stdout);
 }
 
-/* The rows above, then those of tests/operation_table.h, whose names lose their "op_". */
+/* The rows above, then those of tests/operation_table.h without the prefix "op_". */
 static void measure_all(BenchOptions *options, Case c, Limits limits)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -132,7 +132,7 @@ static Rows phi(Rows x)
     return x;
 }
 
-/* v~_j = [v_j, 1]: the column of ones yields the sum of a_i . b_j, the normaliser. */
+/* v~_j = [v_j, 1]: the column of ones yields the sum of a_i . b_j, the normalizer. */
 static Rows with_ones(Rows v)
 {
     for (int i = 0; i < N; i++)

@@ -161,7 +161,7 @@ template <typename T> __device__ static inline void contribute(T *dx, bool accum
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                      \
          i += (int64_t)gridDim.x * blockDim.x)
 
-/* The number of blocks for n items, `each` per block; GRID_FOR covers items beyond the limit. */
+/* The number of blocks for `items`, `each` per block; GRID_FOR covers items beyond the limit. */
 static inline unsigned blocks_for(int64_t items, int64_t each = THREADS)
 {
     const int64_t blocks = (items + each - 1) / each, most = 4096;

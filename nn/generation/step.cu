@@ -36,10 +36,9 @@ enum {
     MAX_ROWS = (44 << 10) / sizeof(Real),
 };
 
-/* --------------------------------------------------------------------------------------
- * workspace */
+/* ------------------------------------------------------------------------------------ workspace */
 
-/* Offsets in the workspace, in elements. */
+/* Offsets in the workspace, in elements, and its size. */
 struct Layout {
     bool small_batch;
     int64_t attended, first, second, normed; /* [B, width] */
@@ -96,8 +95,7 @@ static Layout layout_of(const TransformerStep *step)
     return l;
 }
 
-/* -----------------------------------------------------------------------------------------
- * tiling */
+/* --------------------------------------------------------------------------------------- tiling */
 
 /* The tiling of a matrix [rows, C] for blocks of `threads` threads. */
 static Tiling tiling_of(int W, int64_t rows, int64_t C, int threads)
@@ -148,10 +146,9 @@ template <int W> static int64_t attention_elements(const StepAttention &a)
     return part_elements<W>(a.tiling) + (a.memory ? 0 : head_elements(a));
 }
 
-/* -----------------------------------------------------------------------------------------
- * counts */
+/* --------------------------------------------------------------------------------------- counts */
 
-/* Counts a position of sequence b. */
+/* Counts one more position of sequence b. */
 __device__ static inline void advance(int32_t *counts, int32_t *positions, int64_t max_length,
                                       int64_t b)
 {
@@ -160,11 +157,9 @@ __device__ static inline void advance(int32_t *counts, int32_t *positions, int64
     positions[b] = count < max_length ? count : (int32_t)max_length - 1;
 }
 
-/* =================================================================================== small
- * batches */
+/* ================================================================================ small batches */
 
-/* moments = mean and 1 / sqrt(variance + eps) of a row x [n], by one warp; y <- x, and y may be
- * x. */
+/* moments = mean and 1 / sqrt(variance + eps) of a row x [n], by one warp; y <- x. y may be x. */
 __device__ static inline void row_moments(Real *moments, Real *y, const Real *x, Real eps, int n)
 {
     enum { PREFETCHED = 8 }; /* loads in flight per lane */
@@ -528,8 +523,7 @@ static void step_small_batch(Real *out, const Real *x, const TransformerStep *st
                      pending, step->norm, step->counts, step->positions, step->max_length, width);
 }
 
-/* =================================================================================== large
- * batches */
+/* ================================================================================ large batches */
 
 /* Loads a head's query, key and value from packed [B, 3 width] = [queries, keys, values]. */
 template <int BLOCK>
@@ -760,8 +754,7 @@ static void step_large_batch(Real *out, const Real *x, const TransformerStep *st
            step->max_length, step->B);
 }
 
-/* -------------------------------------------------------------------------------------
- * launchers */
+/* ------------------------------------------------------------------------------------ launchers */
 extern "C" int64_t transformer_step_scratch_cuda(const TransformerStep *step)
 {
     return layout_of(step).size;

@@ -64,8 +64,7 @@ __device__ static inline void load_tiles(Reals<W> (&elements)[TILES], const Real
             elements[t] = load_pack<W>(&matrix[(int64_t)row * tiling.C + p.first]);
 }
 
-/* ------------------------------------------------------------------------------------------ a
- * head */
+/* --------------------------------------------------------------------------------------- a head */
 struct StepAttention {
     int H, D, F, max_length;
     FeatureMap features;
@@ -128,8 +127,7 @@ __device__ static inline HeadMemory block_memory(const StepAttention &a, int64_t
     return head_memory(a, a.memory ? a.memory + head * head_elements(a) : after, shared);
 }
 
-/* ----------------------------------------------------------------------------------------
- * features */
+/* ------------------------------------------------------------------------------------- features */
 
 /* An element of a query or key as HeadMemory stores it. */
 __device__ static inline Real mapped_element(const StepAttention &a, Real x)
@@ -194,9 +192,8 @@ __device__ static inline void make_features(const StepAttention &a, const HeadMe
     __syncthreads();
 }
 
-/* ------------------------------------------------------------------------------ attention by a
- * block All threads of a block participate. The query, key and value were stored before a
- * barrier. */
+/* ---------------------------------------------------------------------------- attention by a block
+ * All threads of the block participate. The query, key and value were stored before a barrier. */
 
 /* sums <- the threads' sums `held`, reduced, for span columns from first_column on. */
 template <int W>
@@ -335,8 +332,8 @@ __device__ static inline void accumulate_values(const StepAttention &a, const He
     }
 }
 
-/* Appends the key and value to the KV cache at position < max_length, then attends; BLOCK
- * threads. */
+/* Stores the key and value in the KV cache at position < max_length, then attends to positions up
+ * to it; by BLOCK threads. */
 template <int W, int TILES, int BLOCK>
 __device__ static inline void attend_softmax(const StepAttention &a, const HeadMemory &m,
                                              int64_t head, int position)
@@ -357,9 +354,9 @@ __device__ static inline void attend_softmax(const StepAttention &a, const HeadM
     write_attended(a, m, head, divisor);
 }
 
-/* --------------------------------------------------------------------- linear attention by one
- * warp Each lane updates and sums whole columns, so that only den is reduced across lanes. If D = F
- * = SIZE is a constant, T is staged in shared memory: columns are read there without bank
+/* -------------------------------------------------------------------- linear attention by one warp
+ * Each lane updates and sums whole columns, so that only den is reduced across lanes. If the
+ * constant SIZE = D = F, T is staged in shared memory: columns are read there without bank
  * conflicts, and global memory is accessed in packs of 16 bytes. SIZE 0: any D and F, and T stays
  * in global memory. */
 
