@@ -40,7 +40,7 @@ const char *cublasGetStatusString(cublasStatus_t status)
     return cublasGetStatusName(status);
 }
 
-/* ----------------------------------------------------------------------------------------- handles */
+/* -------------------------------------------------------------------------------------- handles */
 cublasStatus_t cublasCreate_v2(cublasHandle_t *handle)
 {
     int count;
@@ -75,7 +75,7 @@ cublasStatus_t cublasGetStream_v2(cublasHandle_t handle, cudaStream_t *stream)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Nothing is kept there; but it has to be the device's memory, and aligned as cuBLAS wants it. */
+/* The workspace is unused, but must be memory of the device with the alignment of cuBLAS. */
 cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t size)
 {
     if (!handle)
@@ -104,7 +104,7 @@ cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---------------------------------------------------------------------------------------- products */
+/* ------------------------------------------------------------------------------------- products */
 /* clang-format off */
 cublasStatus_t cublasGemmStridedBatchedEx_64(
     cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb,

@@ -11,7 +11,7 @@ struct cublasLtMatmulDesc {
     int32_t compute, scale_type, pointers, transposed_a, transposed_b, transposed_c;
     uint32_t epilogue;
     void *bias, *auxiliary;
-    int32_t bias_type, auxiliary_type; /* -1: d's */
+    int32_t bias_type, auxiliary_type; /* -1: d's type */
     int64_t bias_step, auxiliary_ld, auxiliary_step;
 };
 
@@ -62,7 +62,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
     return handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
 }
 
-/* ------------------------------------------------------------------------------------- descriptors */
+/* ---------------------------------------------------------------------------------- descriptors */
 template <typename T> static cublasStatus_t set(T *field, const void *value, size_t size)
 {
     if (!value || size != sizeof *field)
@@ -184,13 +184,13 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---------------------------------------------------------------------------------------- products */
+/* ------------------------------------------------------------------------------------- products */
 static Matrix matrix_of(const void *data, const cublasLtMatrixLayout *layout, bool transposed)
 {
     return { data, (cudaDataType_t)layout->type, transposed, layout->ld, layout->step };
 }
 
-/* Aligned as the descriptor's comments demand. */
+/* Checks the types and alignments that the documentation of the attributes demands. */
 static cublasStatus_t check_epilogue(const cublasLtMatmulDesc *desc, const Product &p)
 {
     const unsigned relu = 2 | 8, auxiliary = 128;

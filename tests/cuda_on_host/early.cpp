@@ -1,6 +1,7 @@
-/* With TAPEGRAD_CUDA_EARLY=1: dependent launches (tensor/kernel.cuh) whose blocks start early. Until
- * all threads of a block have called wait_for_previous_kernel, the elements that were written since
- * the last plain launch are NaN: a read before the wait gives wrong results, a write is reported. */
+/* TAPEGRAD_CUDA_EARLY=1: blocks of dependent launches (tensor/kernel.cuh) start early. Until all
+ * threads of a block have called wait_for_previous_kernel, the elements written since the last
+ * plain launch are hidden, that is, NaN: a read before the wait gives wrong results, and a write is
+ * reported. */
 #include "emulation.h"
 
 #include <map>
@@ -9,18 +10,18 @@
 #include <string.h>
 #include <vector>
 
-enum { UNIT = 4, PIECE = 4096 }; /* bytes: of the smallest element; compared at once */
-enum { EARLY_BLOCKS = 8 };       /* per launch */
+enum { UNIT = 4, PIECE = 4096 }; /* bytes: unit of hiding; of comparison */
+enum { EARLY_BLOCKS = 8 };       /* per launch; the others find all results */
 
 typedef std::vector<char> Bytes;
 
-/* bytes: of an allocation before the last plain launch; of a range before it was hidden. */
+/* A range of device memory, and its contents before it was hidden. */
 struct Range {
     char *begin;
     Bytes bytes;
 };
 
-static std::map<char *, Bytes> before;
+static std::map<char *, Bytes> before; /* each allocation before the last plain launch */
 static std::vector<Range> written, hidden;
 static int blocks;
 
@@ -30,6 +31,7 @@ static bool enabled(void)
     return text && strcmp(text, "1") == 0;
 }
 
+/* Copies an allocation to `before`. */
 static void remember(char *memory, size_t size)
 {
     before[memory].resize(size);
@@ -53,7 +55,7 @@ static void find_written_elements(char *memory, const char *now, const char *old
     }
 }
 
-/* Memory that was allocated since was all ones. */
+/* An allocation made since the last plain launch was filled with bytes 0xff. */
 static void find_written(char *memory, size_t size)
 {
     Bytes &old = before[memory];
@@ -68,7 +70,7 @@ static void find_written(char *memory, size_t size)
     }
 }
 
-/* Memory is copied before those plain launches only whose kernel has once preceded a dependent one. */
+/* Copies memory only before plain launches of kernels that have preceded a dependent launch. */
 void early_launch(const void *kernel, bool dependent)
 {
     static std::set<const void *> begin_chains;

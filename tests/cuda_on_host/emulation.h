@@ -1,4 +1,4 @@
-/* What the emulation's own sources share. */
+/* Shared by the emulation's sources. */
 #ifndef CUDA_ON_HOST_EMULATION_H
 #define CUDA_ON_HOST_EMULATION_H
 
@@ -8,36 +8,36 @@
 #include <atomic>
 #include <functional>
 
-/* A function whose accesses the sanitizers do not look at. */
+/* Marks a function whose memory accesses the sanitizers do not check. */
 #ifdef __clang__
 #define UNSANITIZED __attribute__((no_sanitize("address", "undefined")))
 #else
 #define UNSANITIZED
 #endif
 
-/* Remembers the error for cudaGetLastError, and returns it. */
+/* Stores the error for cudaGetLastError and returns it. */
 cudaError_t emulation_fail(cudaError_t error);
 
 /* The calling thread's current device. */
 int emulation_device(void);
 
-/* Does the work now, or records it as a node of the type when the stream is being captured. Fails as
- * a stream of another device or an invalidated capture does. */
+/* Runs the work at once; if the stream is being captured, records it as a graph node of this type
+ * instead. Fails for a stream of another device and for an invalidated capture. */
 cudaError_t emulation_enqueue(cudaStream_t stream, std::function<void()> work,
                               cudaGraphNodeType type = cudaGraphNodeTypeKernel);
 
-/* Like it, but for a launch or a call that reports the error in its own way. */
+/* The error that emulation_enqueue would return on this stream. */
 cudaError_t emulation_enqueue_check(cudaStream_t stream);
 
-/* Whether kernels of this device may use all of the bytes. */
+/* Whether kernels of this device may access all of the bytes. */
 bool emulation_is_memory(const void *pointer, size_t bytes, int device);
 
-/* Aborts with "WHO: WHAT is ..." unless all bytes are memory that kernels of this device may use:
- * its own, or pinned. A pointer's end may be the allocation's end. */
+/* Aborts with "WHO: WHAT is ..." unless kernels of this device may access all of the bytes: the
+ * device's own or pinned memory. With 0 bytes, the pointer may be the end of an allocation. */
 void emulation_check_memory(const char *who, const char *what, const void *pointer, size_t bytes,
                             int device);
 
-/* What cuda_on_host_counts returns. */
+/* The totals that cuda_on_host_counts returns. */
 struct Counts {
     std::atomic<int64_t> work, copies_in, heuristics;
 };
@@ -46,21 +46,22 @@ extern Counts emulation_counts;
 /* Calls f with the address and size of each allocation of every device. */
 void emulation_for_allocations(void (*f)(char *memory, size_t size));
 
-/* Dependent launches (early.cpp). A launch begins; a block of it begins; whether results are hidden
- * from the block; shows them, and returns false if the block has written there. */
+/* Dependent launches (early.cpp). early_launch and early_block: a launch, or one of its blocks,
+ * starts. early_hides: whether results of earlier kernels are hidden from the block. early_show:
+ * restores them; false if the block has written there. */
 void early_launch(const void *kernel, bool dependent);
 void early_block(void);
 bool early_hides(void);
 bool early_show(void);
 
-/* Bytes all ones: a float, double or bf16 that is not a number, an index far out of range. Does
- * not mind the sanitizer's redzones. */
+/* Fills memory with bytes 0xff: NaN as float, double and bf16, and far out of range as an index.
+ * The memory may contain redzones of the sanitizer. */
 void emulation_fill(void *memory, size_t bytes);
 
-/* memcpy that does not mind them either. */
+/* memcpy of memory that may contain redzones. */
 void emulation_copy(void *to, const void *from, size_t bytes);
 
-/* A section of the program or library that the emulation is linked into; empty if there is none. */
+/* A section of the program or library that contains the emulation; empty if there is none. */
 struct Section {
     char *begin;
     size_t size;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Plants faults in copies of the library's own kernels: for each, a test program has to fail.
+# Plants faults in copies of the library's kernels; for each fault, a test program must fail.
 #   faulty_kernels.sh BUILD            a few faults, in a copy of BUILD and of BUILD-sanitize
-#   faulty_kernels.sh BUILD barriers   instead, every barrier of ops/ and nn/ is left out, one after another
+#   faulty_kernels.sh BUILD barriers   instead removes each barrier of ops/ and nn/ in turn
 # Run from the repository's root, after the tests of those builds.
 set -eu
 build=${1:?usage: faulty_kernels.sh BUILD [barriers]}

@@ -1,6 +1,6 @@
-/* On x86-64 a switch saves the registers that a function must keep, and nothing else; elsewhere
- * ucontext does it, which also saves the signal mask and is several times slower. The sanitizer is
- * told of every switch: it must know which stack is in use. */
+/* On x86-64 a switch saves only the callee-saved registers. Elsewhere ucontext switches, which also
+ * saves the signal mask and is several times slower. Every switch is announced to the sanitizer,
+ * which must know the stack in use. */
 #include "fibre.h"
 
 #include <stdint.h>
@@ -32,10 +32,10 @@ struct Fibre {
     ucontext_t context;
 #endif
     void (*body)(void);
-    const void *bottom; /* of the stack, and its size: for the sanitizer */
+    const void *bottom; /* of the stack, and its size, for the sanitizer */
     size_t size;
-    void *fake_stack; /* the sanitizer's own, while the fibre rests */
-    Fibre *next;      /* in the list of free ones */
+    void *fake_stack; /* the sanitizer's, while the fibre is suspended */
+    Fibre *next;      /* in the free list */
 };
 
 static Fibre home;
@@ -58,7 +58,7 @@ static void say_arrived(void)
     const void *bottom;
     size_t size;
     __sanitizer_finish_switch_fiber(running->fake_stack, &bottom, &size);
-    if (left == &home) { /* only here can the thread's own stack be learnt */
+    if (left == &home) { /* only here are the bounds of the thread's own stack known */
         home.bottom = bottom;
         home.size = size;
     }
@@ -72,7 +72,7 @@ static void enter(void)
     abort();
 }
 
-/* ------------------------------------------------------------------------------------ the switch */
+/* ----------------------------------------------------------------------------------- the switch */
 #ifdef __x86_64__
 extern "C" void cuda_host_swap_stacks(void **save, void *load);
 __asm__(".text\n"
@@ -97,11 +97,12 @@ __asm__(".text\n"
         "    ret\n"
         ".size cuda_host_swap_stacks, . - cuda_host_swap_stacks\n");
 
-/* A first switch pops six registers, returns to `enter` and finds the stack as after a call. */
+/* Prepares a stack from which the first switch pops six registers and returns to `enter`, aligned
+ * as after a call. */
 static void prepare(Fibre *fibre, char *top)
 {
     void **stack = (void **)top;
-    *--stack = NULL; /* where `enter` would return to */
+    *--stack = NULL; /* the return address of `enter` */
     *--stack = (void *)enter;
     for (int i = 0; i < 6; i++)
         *--stack = NULL;
@@ -137,9 +138,9 @@ void fibre_switch(Fibre *to)
     say_arrived();
 }
 
-/* ------------------------------------------------------------------------------------- many of them */
-/* Their stacks begin at differing offsets: at equal ones they would all use the same few sets of
- * the processor's cache. A guard page below each turns an overflow into a fault. */
+/* ------------------------------------------------------------------------------------- the pool */
+/* Cache colouring: stacks start at different offsets, because equal ones would all map to the same
+ * few cache sets. A guard page below each stack turns an overflow into a fault. */
 static Fibre *make_fibre(void)
 {
     char *memory = (char *)mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,

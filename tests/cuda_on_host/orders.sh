@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains a small copy task on the emulation with its threads in several orders: in each precision the
-# checkpoints are equal to the last bit.   orders.sh BUILD
+# Trains a small copy task on the emulation with several orders of threads: in each precision, all
+# checkpoints are bitwise equal.   orders.sh BUILD
 set -eu
 build=${1:?usage: orders.sh BUILD}
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT

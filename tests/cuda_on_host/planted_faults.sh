@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests the emulation itself, and shows that it bites: every fault planted in faults/planted.cu has
-# to be found. Builds in the directory $1/planted_faults; run from the repository's root.
+# Tests the emulation, and that it finds every fault planted in faults/planted.cu. Builds in the
+# directory $1/planted_faults; run from the repository's root.
 set -eu
 build=${1:?directory to build in}/planted_faults
 here=tests/cuda_on_host
@@ -31,14 +31,14 @@ compile() {
     wait
 }
 
-# runs FLAVOUR PROGRAM [FAULT]: its exit status
+# runs FLAVOUR PROGRAM [FAULT]: returns the program's exit status
 runs() {
     status=0
     "$build/$1/$2" ${3-} >"$build/output" 2>&1 || status=$?
     return $status
 }
 
-# right FLAVOUR PROGRAM: under every seed
+# right FLAVOUR PROGRAM: the program succeeds with every seed
 right() {
     for seed in $seeds; do
         TAPEGRAD_CUDA_SEED=$seed runs "$@" ||
@@ -58,7 +58,7 @@ wrong() {
     if [ "$found" ]; then echo "$1: wrong with seeds$found"; else fail "$1 is not found"; fi
 }
 
-# stops FLAVOUR FAULT TEXT: the first seed stops the program with the text
+# stops FLAVOUR FAULT TEXT: the fault stops the program, with seed 0, and the output has the text
 stops() {
     if (runs "$1" planted "$2") 2>/dev/null || ! grep -q "$3" "$build/output"; then
         fail "$2 is not found ($1):"

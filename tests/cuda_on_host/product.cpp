@@ -5,13 +5,13 @@
 #include <string.h>
 #include <vector>
 
-/* Sums of this many terms are added up, which rounds less than one long sum. */
+/* Blocked summation: sums of TERMS terms are added up, which rounds less than one long sum. */
 enum { TERMS = 256, COLUMNS = 6 };
 
 enum { RELU = 2, BIAS = 4, RELU_GRADIENT = 8, BIAS_GRADIENT = 16, GELU = 32, GELU_GRADIENT = 64 };
 enum { AUXILIARY = 128, BIAS_GRADIENT_A = 256, BIAS_GRADIENT_B = 512 };
 
-/* ---------------------------------------------------------------------------------------- elements */
+/* ------------------------------------------------------------------------------------- elements */
 static size_t element_size(cudaDataType_t type)
 {
     return type == CUDA_R_64F ? 8 : type == CUDA_R_16BF ? 2 : 4;
@@ -48,7 +48,7 @@ static void store(const void *data, cudaDataType_t type, int64_t i, Number value
         ((uint16_t *)data)[i] = bf16_of((float)value);
 }
 
-/* Of a float's 23 mantissa bits tf32 has 10; to the nearest. */
+/* Rounds to nearest: tf32 has 10 of the 23 mantissa bits of a float. */
 static float tf32_of(float value)
 {
     uint32_t bits;
@@ -65,14 +65,14 @@ static double tf32_of(double value)
 }
 
 /* ---------------------------------------------------------------------------------------- products
- * op(a) is packed into panels of as many rows as a vector holds, op(b) into panels of COLUMNS;
- * what is missing in the last ones is zero. */
+ * op(a) is packed into panels of ROWS rows, the lanes of a vector, op(b) into panels of COLUMNS
+ * columns. The last panels are padded with zeros. */
 template <typename Number> struct Row {
     typedef Number Vector __attribute__((vector_size(64)));
     enum { ROWS = 64 / sizeof(Number) };
 };
 
-/* panels of [k][width] from a matrix whose rows are the panels' lanes. */
+/* Packs op(matrix) into panels [k][width], whose lanes are its rows or its columns. */
 template <typename Number>
 static void pack(Number *panels, const Matrix &matrix, int64_t product, bool lanes_are_rows,
                  bool tf32, int64_t lanes, int64_t k, int64_t width)
@@ -91,7 +91,8 @@ static void pack(Number *panels, const Matrix &matrix, int64_t product, bool lan
             }
 }
 
-/* sums[COLUMNS][ROWS]: its operands are ours, so the sanitizers need not look. */
+/* sums[COLUMNS][ROWS] = a panel of op(a) times one of op(b). The panels are the emulation's own, so
+ * the sanitizers need not check them. */
 template <typename Number>
 UNSANITIZED static void multiply_panels(Number *sums, const Number *a, const Number *b, int64_t k)
 {
@@ -148,8 +149,8 @@ static void multiply(Number *out, const Product &p, int64_t product, Panels<Numb
         }
 }
 
-/* --------------------------------------------------------------------------------------- epilogues */
-/* gelu by tanh: y = x (1 + tanh u) / 2, u = s (x + 0.044715 x^3), s = sqrt(2 / pi). */
+/* ------------------------------------------------------------------------------------ epilogues */
+/* gelu, tanh approximation: y = x (1 + tanh u) / 2, u = s (x + 0.044715 x^3), s = sqrt(2 / pi). */
 static double gelu(double x)
 {
     return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
@@ -161,7 +162,7 @@ static double gelu_gradient(double x)
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
 }
 
-/* Bit by bit, by columns. */
+/* The auxiliary matrix of relu is column-major, with one bit per element. */
 static void store_bit(const Matrix &bits, int64_t i, bool value)
 {
     uint8_t *byte = (uint8_t *)bits.data + i / 8;
@@ -197,7 +198,7 @@ static Number finish(const Product &p, Number x, int64_t row, int64_t column, in
     return x;
 }
 
-/* Of d's rows; or of op(a)'s rows or op(b)'s columns. */
+/* Sums of d's rows, of op(a)'s rows or of op(b)'s columns. */
 template <typename Number>
 static void store_bias_gradient(const Product &p, const Number *out, int64_t product)
 {
@@ -248,7 +249,7 @@ template <typename Number> static void run(const Product &p)
     free(panels.sums);
 }
 
-/* ------------------------------------------------------------------------------------------- calls */
+/* ---------------------------------------------------------------------------------------- calls */
 static bool computes_64f(cublasComputeType_t compute)
 {
     return compute == CUBLAS_COMPUTE_64F || compute == CUBLAS_COMPUTE_64F_PEDANTIC;

@@ -1,8 +1,8 @@
-/* What cuBLAS computes, by plain loops that the sanitizers see into:
+/* cuBLAS's matrix products as plain loops, whose memory accesses the sanitizers check:
  *
  *     d = epilogue(alpha op(a) op(b) + beta c)       for each of `count` products
  *
- * Matrices lie by columns, as cuBLAS has them. */
+ * Matrices are column-major, as in cuBLAS. */
 #ifndef CUDA_ON_HOST_PRODUCT_H
 #define CUDA_ON_HOST_PRODUCT_H
 
@@ -13,26 +13,26 @@ struct Matrix {
     const void *data;
     cudaDataType_t type;
     bool transposed;
-    int64_t ld, step; /* elements from one column to the next, from one product to the next */
+    int64_t ld, step; /* strides of columns and of products, in elements */
 };
 
 struct Product {
     int64_t m, n, k, count;
     cublasComputeType_t compute;
     double alpha, beta;
-    Matrix a, b, c, d; /* d's data is written; c's may be NULL when beta is 0 */
+    Matrix a, b, c, d; /* d is written; c.data may be NULL if beta is 0 */
     unsigned epilogue; /* CUBLASLT_EPILOGUE_... */
-    Matrix bias;       /* or its gradient: a column */
-    Matrix auxiliary;  /* bits, or what gelu was taken of */
+    Matrix bias;       /* a column: the bias, or its gradient */
+    Matrix auxiliary;  /* for relu: bits, x > 0; for gelu: x itself */
 };
 
-/* The scale that cuBLAS reads alpha and beta as. */
+/* alpha or beta, which `compute` defines to be a float or a double. */
 double product_scale(cublasComputeType_t compute, const void *scale);
 
-/* Whether cuBLAS has a product with these types and sizes. */
+/* CUBLAS_STATUS_SUCCESS if cuBLAS supports these types and sizes. */
 cublasStatus_t product_check(const Product &product);
 
-/* On the stream, as any other work; aborts when an operand is not the device's memory. */
+/* Enqueues the product; aborts if an operand is not memory of the current device. */
 cublasStatus_t product_enqueue(const char *who, const Product &product, cudaStream_t stream);
 
 #endif

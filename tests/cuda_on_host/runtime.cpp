@@ -1,9 +1,9 @@
-/* The CUDA runtime on the CPU: devices that are only numbers, memory of the host, streams on which
- * everything happens at once, captures that keep what would have happened.
+/* The CUDA runtime on the CPU: devices are mere numbers, their memory is host memory, streams run
+ * their work at once, and captures record it.
  *
- * Environment: TAPEGRAD_CUDA_ON_HOST_DEVICES, how many devices there are (2);
- * TAPEGRAD_CUDA_ON_HOST_MEMORY, the bytes of each (16 GiB);
- * TAPEGRAD_CUDA_ON_HOST_FAULT, the number of an error that every call returns, as after a kernel's
+ * Environment: TAPEGRAD_CUDA_ON_HOST_DEVICES, the number of devices (2);
+ * TAPEGRAD_CUDA_ON_HOST_MEMORY, bytes per device (16 GiB);
+ * TAPEGRAD_CUDA_ON_HOST_FAULT, the code of an error that every call returns, as after a kernel's
  * fault; a program may set it while it runs. */
 #include "emulation.h"
 
@@ -61,7 +61,7 @@ struct Allocation {
 
 static struct {
     std::mutex lock;
-    std::map<uintptr_t, Allocation> allocations; /* by their first address */
+    std::map<uintptr_t, Allocation> allocations; /* by address */
     std::set<CUstream_st *> streams;
     CUstream_st null_stream[MOST_DEVICES];
     size_t used[MOST_DEVICES];
@@ -72,7 +72,7 @@ typedef std::lock_guard<std::mutex> Lock;
 static thread_local int current_device;
 static thread_local cudaError_t last_error;
 
-/* ------------------------------------------------------------------------------------------ errors */
+/* --------------------------------------------------------------------------------------- errors */
 static const struct {
     cudaError_t error;
     const char *name, *text;
@@ -166,7 +166,7 @@ cudaError_t cudaGetLastError(void)
     return error;
 }
 
-/* ----------------------------------------------------------------------------------------- devices */
+/* -------------------------------------------------------------------------------------- devices */
 
 static int device_count(void)
 {
@@ -174,7 +174,7 @@ static int device_count(void)
     return count < MOST_DEVICES ? (int)count : MOST_DEVICES;
 }
 
-/* Asked for each time, so that a test may change it. */
+/* Read at each call, so that a test may change it. */
 static size_t device_bytes(void)
 {
     return (size_t)environment("TAPEGRAD_CUDA_ON_HOST_MEMORY", 16ull << 30);
@@ -203,7 +203,7 @@ cudaError_t cudaGetDeviceCount(int *count)
     return emulation_fail(*count > 0 ? cudaSuccess : cudaErrorNoDevice);
 }
 
-/* As CUDA, it does not survive a fork. */
+/* Like a CUDA context, the emulation does not survive a fork. */
 static cudaError_t check_device(int device)
 {
     static const pid_t owner = getpid();
@@ -230,7 +230,8 @@ cudaError_t cudaGetDevice(int *device)
     return emulation_fail(check_device(current_device));
 }
 
-/* An H100's, save that few multiprocessors keep grids small that are sized by them. */
+/* An H100's, except for the multiprocessors: few of them keep the grids small that are sized by
+ * their number. */
 static int attribute_value(enum cudaDeviceAttr attribute)
 {
     switch (attribute) {
@@ -288,7 +289,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 }
 
 /* ----------------------------------------------------------------------------- streams, captures
- * The functions down to cudaStreamCreate are called with the lock held. */
+ * Callers of find_stream, invalidate, disturb_captures, check_unsafe and check_stream hold the
+ * lock. */
 static CUstream_st *find_stream(cudaStream_t stream)
 {
     if (!stream) {
@@ -304,8 +306,8 @@ static void invalidate(CUstream_st *stream)
         stream->capture = cudaStreamCaptureStatusInvalidated;
 }
 
-/* Something that no capture on the device can hold; blocking: only captures on streams that wait
- * for the null stream mind. */
+/* Invalidates all captures on the device; returns the error if there are any. blocking: only those
+ * on streams that synchronize with the null stream. */
 static cudaError_t disturb_captures(int device, bool blocking, cudaError_t error)
 {
     cudaError_t result = cudaSuccess;
@@ -318,7 +320,7 @@ static cudaError_t disturb_captures(int device, bool blocking, cudaError_t error
     return result;
 }
 
-/* Calls that a capture forbids unless it is a relaxed one: those that may synchronise. */
+/* Invalidates the captures that forbid calls that may synchronize; relaxed captures allow them. */
 static cudaError_t check_unsafe(void)
 {
     cudaError_t result = check_device(current_device);
@@ -333,7 +335,7 @@ static cudaError_t check_unsafe(void)
     return result;
 }
 
-/* Whether work may go onto the stream, and its true object. */
+/* Whether work may be enqueued on the stream; finds the stream's object. */
 static cudaError_t check_stream(cudaStream_t handle, CUstream_st **stream)
 {
     const cudaError_t error = check_device(current_device);
@@ -409,7 +411,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
-/* To wait for a stream, or to ask about it, ends its capture. */
+/* Synchronizing with a stream, or a query, invalidates its capture. */
 static cudaError_t wait_for(cudaStream_t handle)
 {
     Lock lock(all.lock);
@@ -507,7 +509,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
     return cudaSuccess;
 }
 
-/* Without nodes: how many there are. */
+/* If nodes is NULL, stores their number. */
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
 {
     if (!graph || !count)
@@ -532,7 +534,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t)
     return emulation_fail(exec ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-/* Launched in a capture it becomes a part of that. */
+/* In a capture, the launch becomes a node of the graph. */
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     if (!exec)
@@ -559,7 +561,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
     return emulation_fail(graph ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-/* ------------------------------------------------------------------------------------------ events */
+/* --------------------------------------------------------------------------------------- events */
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     const cudaError_t error = check_device(current_device);
@@ -588,7 +590,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
     return cudaSuccess;
 }
 
-/* Only a graph's launch would reach a captured event. */
+/* Waiting for a captured event is an error: only launches of the graph reach it. */
 static cudaError_t check_event(cudaEvent_t event)
 {
     if (!event)
@@ -626,9 +628,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     return emulation_fail(event ? cudaSuccess : cudaErrorInvalidResourceHandle);
 }
 
-/* ------------------------------------------------------------------------------------------ memory */
-/* Straight from the host's allocator and exactly as large as asked for: the sanitizer sees what
- * lies beyond. Called with the lock held. */
+/* --------------------------------------------------------------------------------------- memory */
+/* Uses the host's allocator with exactly the requested size, so that the sanitizer detects
+ * overruns. The caller holds the lock. */
 static cudaError_t allocate(void **memory, size_t size, int device)
 {
     *memory = NULL;
@@ -661,7 +663,7 @@ cudaError_t cudaMallocHost(void **memory, size_t size)
     return emulation_fail(error != cudaSuccess ? error : allocate(memory, size, PINNED));
 }
 
-/* After a fault it fails, but the memory is gone, as with CUDA's context. */
+/* After a fault the call fails, but frees the memory, as the end of a CUDA context does. */
 static cudaError_t release(void *memory, bool pinned)
 {
     Lock lock(all.lock);
@@ -699,7 +701,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
     return cudaSuccess;
 }
 
-/* Whose memory it is: a device, PINNED or PAGEABLE; whole: all of it lies in one allocation. */
+/* The device of memory, or PINNED or PAGEABLE; whole: all of it is in one allocation. */
 struct Side {
     int device;
     bool whole;
@@ -716,7 +718,7 @@ static Side find_memory(const void *memory, size_t size)
     const size_t offset = address - base;
     if (offset > allocation.size)
         return { PAGEABLE, true };
-    if (offset == allocation.size && size > 0) /* the next thing in memory is another's */
+    if (offset == allocation.size && size > 0) /* outside of the allocation */
         return { PAGEABLE, true };
     return { allocation.device, size <= allocation.size - offset };
 }
@@ -769,7 +771,7 @@ static cudaError_t check_copy(Side to, Side from, enum cudaMemcpyKind kind)
     return cudaErrorInvalidMemcpyDirection;
 }
 
-/* A replay would read or write pageable memory of the host at a time that its owner cannot know. */
+/* A replay would access pageable host memory at a time that its owner does not know. */
 static cudaError_t check_captured_copy(cudaStream_t handle, Side to, Side from)
 {
     Lock lock(all.lock);

@@ -1,14 +1,13 @@
-/* Runs a launch: its blocks one after another, a block's threads as fibres that are switched only
- * where CUDA threads wait for one another.
+/* Runs a launch: blocks one after another, the threads of a block as fibres that switch only where
+ * CUDA threads wait for one another.
  *
  * One warp runs until all its threads wait at the block's barrier or have ended, then the next
- * (warp-greedy): this pulls warps as far apart as they can get, so that a missing barrier shows;
- * running them in step would hide it. Within a warp, a lane runs until it waits for others. The
- * orders of blocks, warps and lanes come from TAPEGRAD_CUDA_SEED: 0 ascending, 1 descending,
- * others shuffled.
+ * (warp-greedy). This drives warps as far apart as possible, so that a missing barrier shows;
+ * lockstep would hide it. Within a warp, a lane runs until it waits for others. The orders of
+ * blocks, warps and lanes come from TAPEGRAD_CUDA_SEED: 0 ascending, 1 descending, others shuffled.
  *
- * A thread that never waits needs no stack of its own: a fibre runs fresh threads one after another
- * until one waits; that one keeps the fibre, and another goes on with the fresh ones. */
+ * A thread that never waits needs no stack of its own: a fibre runs unstarted threads one after
+ * another until one waits. That thread keeps the fibre, and another fibre runs the next ones. */
 #include "emulation.h"
 #include "fibre.h"
 #include "include/copy_on_host.h"
@@ -32,7 +31,7 @@ struct Place {
     int line;
 };
 
-/* Into shared memory, not yet waited for. */
+/* A pending asynchronous copy of `there` bytes into shared memory, padded with zeros to `bytes`. */
 struct Copy {
     void *to;
     const void *from;
@@ -41,34 +40,35 @@ struct Copy {
 };
 
 struct Thread {
-    Fibre *fibre; /* where it waits; none while it is fresh or has ended */
+    Fibre *fibre; /* on which it waits; NULL before it first waits, while it runs, after its end */
     uint3 index;
     std::vector<Copy> copies;
-    bool waited; /* for the previous kernel */
+    bool waited; /* has called wait_for_previous_kernel */
 };
 
-/* Lanes are bits, save in `runnable`, whose bits are positions in the order of lanes. What lanes
- * have brought to a meeting is copied when it ends, so that a lane may bring the next value while
- * others still read; meetings of some lanes only need copies of their own. */
+/* A meeting is a warp function, in which the lanes of its mask wait. When the last lane arrives,
+ * the values that the lanes have brought are copied, so that a lane may bring its next value while
+ * others still read. A meeting of only some lanes needs a copy of its own. The bits of the masks
+ * are lanes, but those of `runnable` are positions in lane_order. */
 struct Warp {
     unsigned lanes, runnable, meeting, ended;
-    unsigned masks[LANES]; /* what each lane waits for, and where */
+    unsigned masks[LANES]; /* the lanes that each lane waits for; below, where */
     int lines[LANES];
     const char *files[LANES], *operations[LANES];
     uint64_t brought[LANES], copies[LANES + 1][LANES];
     int reads[LANES]; /* the copy that each lane reads */
-    bool split;       /* whether some read another than the first */
+    bool split;       /* some lanes read a copy other than the first */
 };
 
 struct Barrier {
-    int waiting, holding;
+    int waiting, holding; /* threads that wait; those with a true predicate */
     CudaHostBlockOperation operation;
-    Place place; /* of the thread that came first */
+    Place place; /* of the thread that arrived first */
     int first;
     int result;
 };
 
-/* The one launch that runs. */
+/* The running launch; `lock` lets only one run. */
 static struct {
     std::mutex lock;
     const char *kernel;
@@ -76,19 +76,19 @@ static struct {
     const std::function<void()> *thread_body;
     void *dynamic_shared;
     size_t dynamic_bytes;
-    int64_t block, blocks;        /* how many have been begun, of how many */
+    int64_t block, blocks;        /* the number of started blocks, of all blocks */
     int64_t block_step, block_at; /* the order of the blocks: at = (at + step) mod blocks */
     int threads, warps, ended;
-    int turn, warp, current; /* the place in warp_order; the warp and the thread that run */
+    int turn, warp, current; /* position in warp_order; the running warp, thread */
     int warp_order[MOST_WARPS], lane_order[LANES];
     int position; /* of the running thread in lane_order */
-    int next;     /* the fresh thread that a fibre shall run */
+    int next;     /* the unstarted thread that a fibre runs next */
     Thread thread[MOST_THREADS];
     Warp warp_state[MOST_WARPS];
     Barrier barrier;
 } run;
 
-/* ---------------------------------------------------------------------------------------- messages */
+/* ------------------------------------------------------------------------------------- messages */
 void emulation_abort(const char *format, ...)
 {
     va_list arguments;
@@ -113,7 +113,7 @@ static Text thread_text(int thread)
     return text;
 }
 
-/* "kernel, block (..), thread (..): ..." about the running thread. */
+/* Aborts with "kernel, block (..), thread (..): ..." for the running thread. */
 [[noreturn]] __attribute__((format(printf, 1, 2))) static void misuse(const char *format, ...)
 {
     char what[512];
@@ -125,7 +125,7 @@ static Text thread_text(int thread)
                     thread_text(run.current).text, what);
 }
 
-/* ------------------------------------------------------------------------------------------ orders */
+/* --------------------------------------------------------------------------------------- orders */
 static uint64_t seed(void)
 {
     static const char *text = getenv("TAPEGRAD_CUDA_SEED");
@@ -159,7 +159,7 @@ static int64_t common_divisor(int64_t a, int64_t b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
-/* Steps that have no common divisor with the number of blocks reach every block. */
+/* A step that is coprime to the number of blocks reaches every block. */
 static void put_blocks_in_order(void)
 {
     const int64_t blocks = run.blocks;
@@ -174,8 +174,8 @@ static void put_blocks_in_order(void)
     }
 }
 
-/* ------------------------------------------------------------------------------------------ blocks */
-/* Not by memset: the sanitizer's would refuse the redzones between variables. */
+/* --------------------------------------------------------------------------------------- blocks */
+/* Not memset: the sanitizer's rejects the redzones between variables. */
 UNSANITIZED void emulation_fill(void *memory, size_t bytes)
 {
 #ifdef __x86_64__
@@ -212,7 +212,7 @@ static void set_all_runnable(void)
     }
 }
 
-/* All threads go on: at a block's begin, and when the barrier opens. */
+/* Makes all threads runnable, when a block starts or its barrier opens. */
 static void start_turn(void)
 {
     put_in_order(run.warp_order, run.warps);
@@ -248,8 +248,8 @@ static void begin_block(void)
     start_turn();
 }
 
-/* ----------------------------------------------------------------------------------------- threads */
-/* The next thread that can run, or -1. */
+/* -------------------------------------------------------------------------------------- threads */
+/* The next runnable thread, or -1. */
 static int next_thread(void)
 {
     for (;;) {
@@ -287,7 +287,7 @@ static void set_current(int thread)
     misuse("no thread of the block can go on");
 }
 
-/* The running thread has ended while others wait: for it, if its barrier or its warp is theirs. */
+/* The running thread has ended while others wait: an error if they wait for it. */
 static void check_ending(void)
 {
     const Warp *warp = &run.warp_state[run.current / LANES];
@@ -318,7 +318,8 @@ static void end_thread(void)
         check_ending();
 }
 
-/* What every fibre does: run fresh threads, and where one has waited go on with it. */
+/* The body of every fibre: runs unstarted threads. If the next thread waits on a fibre, releases
+ * its own fibre and resumes that one. */
 static void run_threads(void)
 {
     for (;;) {
@@ -341,7 +342,7 @@ static void run_threads(void)
     }
 }
 
-/* The running thread waits; returns when it may go on. */
+/* Suspends the running thread until it is its turn again. */
 static void wait_for_others(void)
 {
     const int self = run.current, thread = next_thread();
@@ -357,7 +358,7 @@ static void wait_for_others(void)
     set_current(self);
 }
 
-/* ---------------------------------------------------------------------------------- block barriers */
+/* ------------------------------------------------------------------------------- block barriers */
 static bool same_place(Place a, Place b)
 {
     return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
@@ -395,7 +396,7 @@ int cuda_host_block_barrier(CudaHostBlockOperation operation, bool predicate, co
     return barrier->result;
 }
 
-/* ----------------------------------------------------------------------------------- warps' meetings */
+/* ------------------------------------------------------------------------------- warp functions */
 static void check_meeting(const char *operation, unsigned mask, Place place)
 {
     const Warp *warp = &run.warp_state[run.current / LANES];
@@ -418,7 +419,8 @@ static void check_meeting(const char *operation, unsigned mask, Place place)
            warp->operations[other], warp->files[other], warp->lines[other], warp->masks[other]);
 }
 
-/* All lanes of the mask have come: to the same call? First a look without branches. */
+/* All lanes of the mask have arrived: checks that they made the same call, first without
+ * branches. */
 static void check_agreement(const Warp *warp, unsigned mask)
 {
     const int self = run.current % LANES;
@@ -436,7 +438,7 @@ static void check_agreement(const Warp *warp, unsigned mask)
             disagree(warp, self, lane);
 }
 
-/* A copy that no lane outside the mask reads: there is one more than lanes. */
+/* A copy that no lane outside the mask reads; with LANES + 1 copies there is one. */
 static int free_copy(const Warp *warp, unsigned mask)
 {
     uint64_t used = 0;
@@ -446,7 +448,7 @@ static int free_copy(const Warp *warp, unsigned mask)
     return __builtin_ctzll(~used);
 }
 
-/* The lanes that came earlier may go on. */
+/* Copies the values for the lanes of the mask and makes these runnable. */
 static void end_partial_meeting(Warp *warp, unsigned mask)
 {
     const int copy = free_copy(warp, mask);
@@ -472,7 +474,7 @@ static void end_meeting(Warp *warp, unsigned mask)
         warp->runnable = mask;
     } else
         end_partial_meeting(warp, mask);
-    warp->runnable &= ~(1u << run.position); /* it runs already */
+    warp->runnable &= ~(1u << run.position); /* the running lane */
 }
 
 const uint64_t *cuda_host_warp_meet(const char *operation, unsigned mask, uint64_t value,
@@ -503,7 +505,7 @@ int cuda_host_shuffle_source(unsigned mask, int source, const char *file, int li
     return source;
 }
 
-/* ------------------------------------------------------------------------------- asynchronous copies */
+/* -------------------------------------------------------------------------- asynchronous copies */
 void cuda_host_copy_async(void *shared, const void *from, int bytes, int there, const char *file,
                           int line)
 {
@@ -533,7 +535,7 @@ void cuda_host_wait_for_copies(void)
     copies.clear();
 }
 
-/* ---------------------------------------------------------------------------------------- launches */
+/* ------------------------------------------------------------------------------------- launches */
 void wait_for_previous_kernel(const char *file, int line)
 {
     run.thread[run.current].waited = true;
@@ -566,7 +568,7 @@ static void number_threads(void)
     }
 }
 
-/* Exactly as large as asked for, so that the sanitizer sees what lies beyond. */
+/* Exactly of the requested size, so that the sanitizer detects overruns. */
 static void *allocate_shared(size_t bytes)
 {
     void *memory = NULL;
@@ -596,7 +598,7 @@ static void run_grid(const CudaHostLaunch &launch, const std::function<void()> &
     free(run.dynamic_shared);
 }
 
-/* What cudaFuncSetAttribute allowed, a kernel. */
+/* Bytes of dynamic shared memory per kernel that cudaFuncSetAttribute has allowed. */
 static struct {
     std::mutex lock;
     std::map<const void *, size_t> bytes;

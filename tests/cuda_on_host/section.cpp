@@ -1,5 +1,6 @@
-/* Finds the section of __shared__ variables in the program's file. The linker would tell its ends
- * of a section whose name is a C identifier, but variables in such sections get no redzones. */
+/* Finds the section of the __shared__ variables in the program's ELF file. The linker defines
+ * symbols for the ends of a section whose name is a C identifier, but variables in such sections
+ * get no redzones. */
 #include "emulation.h"
 
 #include <link.h>
@@ -48,7 +49,7 @@ static void search_file(FILE *file, ElfW(Addr) base, Search *search)
     }
 }
 
-/* The program or library that this very function is in. */
+/* Searches the module if it is the program or library that contains this function. */
 static int search_module(dl_phdr_info *module, size_t, void *search)
 {
     if (!covers(module, (const void *)search_module))

@@ -1,4 +1,4 @@
-/* What the emulation's own tests share. */
+/* Shared by the emulation's tests. */
 #ifndef CUDA_ON_HOST_FAULTS_CHECK_H
 #define CUDA_ON_HOST_FAULTS_CHECK_H
 
@@ -9,7 +9,7 @@
 
 static int failures;
 
-/* Says what does not hold, the first few times; the test goes on. */
+/* Reports a condition that is false, the first five times; the test continues. */
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
         if (!(condition)) {                                                                        \

@@ -1,12 +1,12 @@
-/* The emulation itself: what kernels and the runtime's calls do, and what they refuse. */
+/* Tests of the emulation: results of kernels and of the runtime's calls, and their errors. */
 #include "check.h"
 
 #include <mma_on_host.h>
 #include <string.h>
 #include <thread>
 
-/* ----------------------------------------------------------------------------------------- kernels */
-/* The sum of a block's numbers by shuffles within warps and shared memory between them. */
+/* -------------------------------------------------------------------------------------- kernels */
+/* Sums a value per thread over the block: shuffles within warps, shared memory between them. */
 template <typename T> __device__ static inline T block_sum(T value)
 {
     __shared__ T parts[32];
@@ -55,7 +55,7 @@ template <typename T> static void check_sums(void)
     cudaFree(out);
 }
 
-/* Each shuffle's result, a lane. */
+/* The results of all shuffles, 8 per lane. */
 __global__ void shuffles(int *out)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -97,7 +97,7 @@ static void check_shuffles(void)
     cudaFree(device);
 }
 
-/* Three dimensions, dynamic shared memory, a barrier with a count, threads short of a warp. */
+/* Three dimensions, dynamic shared memory, a barrier with a count, an incomplete warp. */
 __global__ void everywhere(int *out)
 {
     DYNAMIC_SHARED(int, turned);
@@ -122,7 +122,7 @@ static void check_everywhere(void)
     cudaFree(device);
 }
 
-/* Shared memory is not a number at every block's begin, and device memory at first. */
+/* Shared memory is NaN when a block starts, device memory when it is allocated. */
 __global__ void uninitialised(float *out, const float *fresh)
 {
     __shared__ float shared[32];
@@ -151,16 +151,16 @@ __global__ void add(float *x, float by, int n)
         x[i] += by;
 }
 
-/* --------------------------------------------------------------------------------------- launching */
-/* The error of a launch that fails. */
+/* ------------------------------------------------------------------------------------ launching */
+/* The error of a launch, or cudaSuccess. */
 static cudaError_t launch_error(unsigned grid, unsigned block, size_t shared, cudaStream_t stream)
 {
     cuda_host_kernel("add", add, grid, block, shared, stream)(nullptr, 1, 0);
     return cudaGetLastError();
 }
 
-/* A warp's product of a [16, 16] and b [16, 8], its lanes' shares as PTX's documentation lays them
- * out; then four matrices [8, 8] from memory, as they are and transposed. */
+/* A warp's product of a [16, 16] and b [16, 8], with the fragments of PTX's documentation; then
+ * four matrices [8, 8] loaded from shared memory, as they are and transposed. */
 __global__ void tensor_core(float *product, uint32_t *loaded, const float *a, const float *b)
 {
     __shared__ __align__(16) uint16_t rows[32][8];
@@ -245,7 +245,7 @@ static void check_launches(void)
     CHECK(cudaGetLastError() == cudaSuccess);
 }
 
-/* ------------------------------------------------------------------------------------------ memory */
+/* --------------------------------------------------------------------------------------- memory */
 static void check_memory(void)
 {
     size_t free_before, free_after, total;
@@ -269,7 +269,7 @@ static void check_memory(void)
     cudaGetLastError();
 }
 
-/* ---------------------------------------------------------------------------------------- captures */
+/* ------------------------------------------------------------------------------------- captures */
 static cudaGraphExec_t capture_adding(float *x, float *pinned, float by)
 {
     cudaStream_t stream = cuda_stream();
@@ -317,7 +317,7 @@ static void check_replays(void)
     cudaFreeHost(pinned);
 }
 
-/* Whether the capture is invalid after something that it forbids. */
+/* Whether a call has failed and invalidated the capture. */
 static bool invalidates(cudaError_t error)
 {
     cudaGraph_t graph;
@@ -390,7 +390,7 @@ static void check_events(void)
     cudaGetLastError();
 }
 
-/* ----------------------------------------------------------------------------------------- threads */
+/* -------------------------------------------------------------------------------------- threads */
 static void add_often(float *x, int times)
 {
     cudaStream_t stream;

@@ -1,5 +1,5 @@
-/* Small kernels like the library's, each right unless the fault that the first argument names is
- * planted in it. Ends with 0 where the results are right and with 1 where they are wrong. */
+/* Small kernels like the library's, which are correct unless the first argument names the fault to
+ * plant. The exit status is 0 if all results are correct, 1 if some are wrong. */
 #include "check.h"
 
 #include <copy_on_host.h>
@@ -16,7 +16,7 @@ static bool planted(const char *name)
 
 enum { ROWS = 6, COLUMNS = 300, THREADS = 128 };
 
-/* --------------------------------------------------------------------------------------- layernorm */
+/* ------------------------------------------------------------------------------------ layernorm */
 template <typename T> __device__ static inline T block_sum(T value)
 {
     __shared__ T parts[THREADS / 32];
@@ -75,7 +75,7 @@ static void check_layernorm(void)
     cudaFree(out);
 }
 
-/* ------------------------------------------------------------------- elementwise, reversing, warps */
+/* ---------------------------------------------------------------- elementwise, reversing, warps */
 __global__ void twice(float *out, const float *x, int n)
 {
     const int past = planted("past-the-end") ? 1 : 0;
@@ -84,7 +84,7 @@ __global__ void twice(float *out, const float *x, int n)
         out[i] = 2 * x[i];
 }
 
-/* Through dynamic shared memory; only the first n threads have something to do. */
+/* Reverses x [n] in dynamic shared memory; threads from n on only wait. */
 __global__ void reverse(float *out, const float *x, int n)
 {
     DYNAMIC_SHARED(float, kept);
@@ -101,7 +101,7 @@ __global__ void reverse(float *out, const float *x, int n)
         out[i] = kept[n - 1 - i];
 }
 
-/* Within a warp; its lanes have to wait for each other all the same. */
+/* Reverses within warps, whose lanes must still synchronize. */
 __global__ void reverse_warps(float *out, const float *x)
 {
     __shared__ float kept[THREADS];
@@ -117,7 +117,7 @@ __global__ void reverse_warps(float *out, const float *x)
     out[i] = value;
 }
 
-/* Of what another warp has begun to copy; there is nothing from n on. */
+/* Reverses elements that other warps copy asynchronously; those from n on are zero. */
 __global__ void reverse_copies(float *out, const float *x, int n)
 {
     __shared__ __align__(16) float kept[THREADS];
@@ -140,7 +140,7 @@ __global__ void reverse_copies(float *out, const float *x, int n)
         copy_async<4>(&kept[i], x + i, 4);
 }
 
-/* After the kernel that wrote x, or before it has ended. */
+/* A dependent launch: it may start before the kernel that writes x has ended. */
 __global__ void twice_dependent(float *out, const float *x, int n)
 {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -161,8 +161,7 @@ static void check_dependents(void)
     for (int i = 0; i < THREADS; i++)
         x[(size_t)i] = (float)i;
     float *in = device_array<float>(THREADS), *out = device_array<float>(THREADS);
-    for (int turn = 0; turn < 2;
-         turn++) { /* the first shows the emulation that these belong together */
+    for (int turn = 0; turn < 2; turn++) { /* early.cpp hides from the second turn on */
         copy_in(in, x.data(), THREADS);
         LAUNCH(twice, 2, 32, 0, out, in, THREADS);
         LAUNCH_DEPENDENT(twice_dependent, 2, 64, 0, in, out, n);
@@ -209,8 +208,9 @@ static void check_reversals(void)
         cudaFree(memory);
 }
 
-/* -------------------------------------------------------------------------------------- tensor cores */
-/* Each warp sums the rows of a matrix [16, 16] that another one has written, by a product with ones. */
+/* --------------------------------------------------------------------------------- tensor cores */
+/* Each warp sums the rows of a matrix [16, 16], which another warp has written, by a product with
+ * ones. */
 __global__ void row_sums_by_products(float *out, const float *x)
 {
     __shared__ __align__(16) uint16_t rows[THREADS / 32][16][24];

@@ -5,7 +5,7 @@
 #include <cublasLt.h>
 #include <cuda_on_host.h>
 
-/* A matrix of the host and its copy on the device. */
+/* A matrix on the host and its copy on the device. */
 struct Values {
     std::vector<float> host;
     float *device;
@@ -44,7 +44,7 @@ static double difference(const std::vector<float> &got, const std::vector<float>
     for (size_t i = 0; i < wanted.size(); i++) {
         largest = fmax(largest, fabs((double)wanted[i]));
         const double d = fabs((double)got[i] - (double)wanted[i]);
-        most = d <= most ? most : d; /* not a number counts */
+        most = d <= most ? most : d; /* a NaN replaces the maximum */
     }
     return most / largest;
 }
@@ -71,7 +71,7 @@ static void check_product(cublasHandle_t handle, bool ta, bool tb, int m, int n,
     cudaFree(out);
 }
 
-/* --------------------------------------------------------------------------------------- cublasLt */
+/* ------------------------------------------------------------------------------------- cublasLt */
 struct Lt {
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t desc;
@@ -108,7 +108,8 @@ static double gelu(double x)
 
 enum { FORWARD_RELU, FORWARD_GELU };
 
-/* What the forward pass keeps, backward reads: so both are checked by the true gradient. */
+/* The backward epilogue reads the auxiliary matrix that the forward epilogue has stored, so the
+ * gradient checks both. */
 static void check_epilogues(Lt lt, int kind)
 {
     const int m = lt.m, n = lt.n, k = lt.k, ld = (m + 127) / 128 * 128;
@@ -167,7 +168,7 @@ static void check_operand_sums(Lt lt)
         cudaFree(memory);
 }
 
-/* Whether the heuristic has an algorithm. */
+/* Whether the heuristic finds an algorithm. */
 static bool supported(Lt lt, unsigned epilogue)
 {
     set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
@@ -181,7 +182,7 @@ static bool supported(Lt lt, unsigned epilogue)
     return status == CUBLAS_STATUS_SUCCESS && found == 1;
 }
 
-/* What cublasLt's documentation forbids. */
+/* cublasLt's documentation forbids these epilogues, leading dimensions and types. */
 static void check_refusals(Lt lt)
 {
     const int64_t relu_ld = (lt.m + 127) / 128 * 128, gelu_ld = (lt.m + 7) / 8 * 8;

@@ -1,4 +1,4 @@
-/* The part of cublasLt that the project calls, with its own values; cublaslt.cpp implements it. */
+/* The part of cublasLt that the project calls, with its values; cublaslt.cpp implements it. */
 #ifndef CUDA_ON_HOST_CUBLASLT_H
 #define CUDA_ON_HOST_CUBLASLT_H
 
@@ -70,8 +70,8 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 } cublasLtMatmulPreferenceAttributes_t;
 
-/* A sum of: RELU 2, BIAS 4, gradient of relu 8, gradient of the bias 16, GELU 32, gradient of gelu
- * 64, an auxiliary matrix 128. */
+/* Bits: RELU 2, BIAS 4, gradient of relu 8, gradient of the bias 16, GELU 32, gradient of gelu 64,
+ * an auxiliary matrix 128. */
 typedef enum {
     CUBLASLT_EPILOGUE_DEFAULT = 1,
     CUBLASLT_EPILOGUE_RELU = 2,

@@ -1,4 +1,4 @@
-/* The part of cuBLAS that the project calls, with its own values; cublas.cpp implements it. */
+/* The part of cuBLAS that the project calls, with its values; cublas.cpp implements it. */
 #ifndef CUDA_ON_HOST_CUBLAS_V2_H
 #define CUDA_ON_HOST_CUBLAS_V2_H
 

@@ -1,4 +1,4 @@
-/* What tests ask of the emulation itself. */
+/* The emulation's interface for tests. */
 #ifndef CUDA_ON_HOST_H
 #define CUDA_ON_HOST_H
 
@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/* Totals since the process began. */
+/* Totals since the process started. */
 typedef struct CudaOnHostCounts {
-    int64_t work;       /* kernels, products, copies and memsets put on streams; one per graph */
+    int64_t work;       /* enqueued kernels, products, copies and memsets; 1 per graph launch */
     int64_t copies_in;  /* of these, copies from the host to a device */
     int64_t heuristics; /* calls of cublasLtMatmulAlgoGetHeuristic */
 } CudaOnHostCounts;
@@ -19,8 +19,8 @@ typedef struct CudaOnHostCounts {
 
 CUDA_ON_HOST_FUNCTION CudaOnHostCounts cuda_on_host_counts(void);
 
-/* From now on cublasLt's heuristic refuses epilogues that have any of these bits of
- * CUBLASLT_EPILOGUE_..., as that of some GPUs and sizes does; 0: none. */
+/* Makes cublasLt's heuristic refuse epilogues with any of these bits of CUBLASLT_EPILOGUE_..., as
+ * it does on some GPUs for some sizes; 0: none. */
 CUDA_ON_HOST_FUNCTION void cuda_on_host_refuse_epilogues(unsigned bits);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* CUDA C++ for the host's compiler: the words of the language become macros and functions of the
- * emulation in scheduler.cpp. A thread of a block is a fibre; only one runs at any time. */
+/* CUDA C++ for the host's compiler: its keywords and built-in functions are macros and functions of
+ * the emulation in scheduler.cpp. A CUDA thread is a fibre; only one runs at any time. */
 #ifndef CUDA_ON_HOST_RUNTIME_H
 #define CUDA_ON_HOST_RUNTIME_H
 
@@ -11,9 +11,9 @@
 #include <string.h>
 
 /* ---------------------------------------------------------------------------------------- language
- * A kernel is static: the __shared__ statics of a template with external linkage would get no
- * redzones. A __shared__ variable is static in a section of its own, which is filled with
- * not-a-numbers before a block if it was used since. */
+ * Kernels are static, because the __shared__ statics of a template with external linkage would get
+ * no redzones. __shared__ variables are statics in a section of their own, which is filled with NaN
+ * before a block starts if a block has used it since the last time. */
 #define __global__ static __attribute__((unused))
 #define __device__
 #define __host__
@@ -43,7 +43,7 @@ extern dim3 blockDim, gridDim;
 extern bool cuda_host_shared_used;
 static const int warpSize = 32;
 
-/* -------------------------------------------------------------------------------------- launching */
+/* ------------------------------------------------------------------------------------ launching */
 struct CudaHostLaunch {
     const char *name;
     const void *kernel;
@@ -53,7 +53,7 @@ struct CudaHostLaunch {
     bool dependent; /* its threads must call wait_for_previous_kernel */
 };
 
-/* Pointers: those among the kernel's arguments, which must be the device's. */
+/* pointers: the kernel's arguments, NULL for those that are no pointers; the device's memory. */
 void cuda_host_launch(const CudaHostLaunch &launch, const void *const *pointers, int count,
                       std::function<void()> thread);
 void *cuda_host_dynamic_shared(void);
@@ -67,7 +67,7 @@ template <typename T> static inline const void *cuda_host_pointer(const T &)
     return nullptr;
 }
 
-/* What a launch's arguments are called with, so that they convert as in a call of the kernel. */
+/* Called with the kernel's arguments, launches it; they convert as in a call of the kernel. */
 template <typename... P> struct CudaHostKernel {
     void (*kernel)(P...);
     CudaHostLaunch launch;
@@ -102,7 +102,7 @@ static inline CudaHostKernel<P...> cuda_host_kernel(const char *name, void (*ker
     } while (0)
 #define DYNAMIC_SHARED(T, name) T *const name = (T *)cuda_host_dynamic_shared()
 
-/* The runtime's calls that C++ may use with typed pointers. */
+/* The runtime's overloads for typed pointers. */
 template <typename T> static inline cudaError_t cudaMalloc(T **memory, size_t size)
 {
     return cudaMalloc((void **)memory, size);
@@ -118,7 +118,7 @@ static inline cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAtt
     return cudaFuncSetAttribute((const void *)kernel, attribute, value);
 }
 
-/* By threads, shared memory and registers of an H100, with 168 registers per thread. */
+/* Limited by an H100's shared memory, and by its registers with 168 per thread. */
 template <typename... P>
 static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void (*)(P...),
                                                                         int threads, size_t bytes)
@@ -130,7 +130,7 @@ static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blo
 }
 
 /* ------------------------------------------------------------------------ barriers, warp functions
- * Each says where in the source it is, so that threads that meet at different places are found. */
+ * Each passes its source position, so that threads that wait at different calls are detected. */
 struct CudaHostPlace {
     const char *file, *function;
     int line;
@@ -145,16 +145,16 @@ enum CudaHostBlockOperation {
     CUDA_HOST_SYNCTHREADS_OR
 };
 
-/* Returns how many threads came with a predicate that holds. */
+/* Waits for all threads of the block; returns the number of those whose predicate is true. */
 int cuda_host_block_barrier(CudaHostBlockOperation operation, bool predicate, const char *file,
                             int line);
 
-/* Waits for all lanes of the mask; returns the values that they brought, 8 bytes a lane, which
- * stay readable until this lane's next call. */
+/* Waits for all lanes of the mask; returns their values, 8 bytes per lane, valid until this lane's
+ * next call. */
 const uint64_t *cuda_host_warp_meet(const char *operation, unsigned mask, uint64_t value,
                                     const char *file, int line);
 
-/* The lane that a shuffle reads, checked. */
+/* Checks and returns the lane that a shuffle reads. */
 int cuda_host_shuffle_source(unsigned mask, int source, const char *file, int line);
 
 static inline void __syncthreads(CUDA_HOST_HERE)
@@ -246,8 +246,8 @@ static inline int __all_sync(unsigned mask, int predicate, CUDA_HOST_HERE)
     return __ballot_sync(mask, predicate, file, line) == mask;
 }
 
-/* Lets wrappers of mma instructions have a body for the host: every lane brings its operands,
- * `use` reads all lanes' and no lane goes on before every one has. */
+/* The body of mma instructions on the host: every lane passes its operands, `use` reads those of
+ * all lanes, and no lane returns before all have read. */
 template <typename T, typename Use>
 static inline void cuda_host_warp_gather(const char *operation, const T &operands, Use use,
                                          CUDA_HOST_HERE)
@@ -270,7 +270,7 @@ static inline void __threadfence_block(void) {}
 
 #undef CUDA_HOST_HERE
 
-/* ---------------------------------------------------------------------------------------- vectors */
+/* -------------------------------------------------------------------------------------- vectors */
 #define CUDA_HOST_VECTOR2(name, T, bytes)                                                          \
     struct __align__(bytes) name                                                                   \
     {                                                                                              \
@@ -302,7 +302,7 @@ CUDA_HOST_VECTOR4(ushort4, unsigned short, 8)
 #undef CUDA_HOST_VECTOR2
 #undef CUDA_HOST_VECTOR4
 
-/* --------------------------------------------------------------------------- memory, bits, integers */
+/* ----------------------------------------------------------------------- memory, bits, integers */
 template <typename T> static inline T __ldg(const T *x)
 {
     return *x;
@@ -324,7 +324,7 @@ template <typename T> static inline void __stcg(T *out, T value)
     *out = value;
 }
 
-/* Of whole numbers only: their order does not show in the result. */
+/* Only of integers, whose sums do not depend on the order. */
 #define CUDA_HOST_ATOMIC(name, T, expression)                                                      \
     static inline T name(T *at, T value)                                                           \
     {                                                                                              \

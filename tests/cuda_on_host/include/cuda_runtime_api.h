@@ -1,5 +1,5 @@
-/* The part of the CUDA runtime's C interface that the project calls, with CUDA's own values. It is
- * implemented on the CPU by runtime.cpp. */
+/* The part of the CUDA runtime's C interface that the project calls, with CUDA's values;
+ * runtime.cpp implements it on the CPU. */
 #ifndef CUDA_ON_HOST_RUNTIME_API_H
 #define CUDA_ON_HOST_RUNTIME_API_H
 
@@ -96,7 +96,7 @@ enum cudaGraphNodeType {
 enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
 enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
 
-/* A few of the fields, with their own names; the layout is not CUDA's. */
+/* A few of CUDA's fields; the layout is not CUDA's. */
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin;

@@ -1,5 +1,6 @@
-/* tensor/mma.cuh's operations for the host: the lanes of a warp bring their registers, or addresses,
- * and each computes its own share of the result. Stores bf16 as uint16_t or a struct of one. */
+/* The operations of tensor/mma.cuh on the host: the lanes of a warp pass their registers or
+ * addresses, and each computes its own fragment of the result. In memory, bf16 is uint16_t or a
+ * struct of one. */
 #ifndef CUDA_ON_HOST_MMA_H
 #define CUDA_ON_HOST_MMA_H
 
@@ -13,7 +14,7 @@ static inline float cuda_host_bf16(uint32_t pair, int half)
     return cuda_host_bits<float>(half ? pair & 0xffff0000u : pair << 16);
 }
 
-/* The eight pairs of a row of a, or of a column of b, that begin in this lane's registers. */
+/* The 16 elements of a row of a, or of a column of b, in the registers of 4 lanes. */
 static inline void cuda_host_pairs(float *to, const uint32_t *const *lanes, int first_lane,
                                    int first_register, int registers_apart)
 {
@@ -25,8 +26,8 @@ static inline void cuda_host_pairs(float *to, const uint32_t *const *lanes, int 
     }
 }
 
-/* Tensor cores round sums towards zero (Fasi et al. 2021, Numerical behavior of NVIDIA tensor cores):
- * the float nearest to the exact sum on the side of zero. Infinity and NaN stay as they are. */
+/* Tensor cores round sums towards zero (Fasi et al. 2021, Numerical behavior of NVIDIA tensor
+ * cores). Infinity and NaN stay unchanged. */
 static inline float cuda_host_truncate(double exact)
 {
     const float nearest = (float)exact;
@@ -61,7 +62,7 @@ static inline void mma_bf16(float *sum, const uint32_t *a, const uint32_t *b,
         file, line);
 }
 
-/* One number of the eight that a lane's address shows. */
+/* One of the eight elements at the address that a lane passes. */
 static inline uint32_t cuda_host_matrix_number(const void *row, int column)
 {
     uint16_t bits;
@@ -103,7 +104,7 @@ static inline void load_transposed(uint32_t *to, const void *row,
     cuda_host_load_matrices(to, row, true, file, line);
 }
 
-/* To the nearest, ties to even; not-a-number stays one. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 static inline uint32_t cuda_host_to_bf16(float x)
 {
     const uint32_t bits = cuda_host_bits<uint32_t>(x);
