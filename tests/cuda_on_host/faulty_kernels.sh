@@ -8,7 +8,7 @@ build=${1:?usage: faulty_kernels.sh BUILD [barriers]}
 tree=build-faulty-kernels seeds='0 1 20 3' failures=0
 export DEVICE=cuda CK_FORK=no OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 
-# plant BUILD FILE SED PROGRAM MAKE_OPTIONS...: the script edits the file, and the program must fail.
+# plant BUILD FILE SED PROGRAM MAKE_OPTIONS...: SED edits the file, and the program must fail.
 plant() {
     local build=$1 file=$2 script=$3 program=$4 seed
     shift 4
