@@ -100,13 +100,13 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
         MmaState<T, SIZE> state = {};
         receive_first_chunk<T, SIZE, 2>(m, c, s, s.first);
         for (int64_t start = s.first; start < s.end; start += CHUNK) {
-            const Chunk next = chunk_at(s, start + CHUNK);
+            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
             const bool more = start + CHUNK < s.end;
-            map_chunk<T, SIZE, 2>(m, c, chunk_at(s, start));
+            map_chunk<T, SIZE, 2>(m, c, chunk);
             __syncthreads();
             start_next_chunk<T, SIZE, 2>(m, c, more, next);
-            update_state<T, SIZE>(&state, m.operand(KEY), m.operand(VALUE));
-            update_vector<T, SIZE>(&state, m.operand(KEY), NULL);
+            update_state<T, SIZE>(&state, m.operand(KEY), m.operand(VALUE), chunk.rows);
+            update_vector<T, SIZE>(&state, m.operand(KEY), NULL, chunk.rows);
             receive_next_chunk<T, SIZE, 2>(m, c, more, next);
         }
         store_slot(c.sums[PREFIX] + s.slot * Mma<T, SIZE>::SLOT, state);
@@ -199,9 +199,11 @@ __device__ static inline void forward_chunk(MmaState<T, SIZE> *S, const M &m, co
     share_vector_parts(m.vector_parts(), *S);
     __syncthreads();
     start_next_chunk<T, SIZE, 3>(m, c, more, next);
-    scan_rows<T, SIZE, TRIL, false>(num, scores, den, m.vector_parts(), A, B, V, m.state());
-    update_state(S, B, V);
-    update_vector(S, B, NULL);
+    if (16 * row_tile() < chunk.rows)
+        scan_rows<T, SIZE, TRIL, false>(num, scores, den, m.vector_parts(), A, B, V, m.state(),
+                                        chunk.rows);
+    update_state(S, B, V, chunk.rows);
+    update_vector(S, B, NULL, chunk.rows);
     divide_by_den<T, SIZE>(num, den, c, chunk);
     contribute_rows<SIZE>(c.result[0], chunk, num);
     receive_next_chunk<T, SIZE, 3>(m, c, more, next);
@@ -271,6 +273,8 @@ template <typename T, int SIZE, typename M>
 __device__ static inline void query_gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
 {
     typedef Mma<T, SIZE> Sizes;
+    if (16 * row_tile() >= chunk.rows)
+        return;
     const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
     float dA[Sizes::ACROSS][4], scores[CHUNK / 8][4];
 #pragma unroll
@@ -284,7 +288,8 @@ __device__ static inline void query_gradient(const M &m, const CausalMma<T> &c, 
         for (int column = 0; column < CHUNK / 8; column++)
             scores[column][i] = dden;
     }
-    scan_rows<T, SIZE, TRIL, true>(dA, scores, NULL, NULL, m.operand(DOUT), V, B, m.state());
+    scan_rows<T, SIZE, TRIL, true>(dA, scores, NULL, NULL, m.operand(DOUT), V, B, m.state(),
+                                   chunk.rows);
     multiply_derivative<T, SIZE>(dA, A, c.argument[QUERY].map);
     if (c.result[QUERY].data)
         contribute_rows<SIZE>(c.result[QUERY], chunk, dA);
@@ -295,6 +300,8 @@ template <typename T, int SIZE, typename M>
 __device__ static inline void key_gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
 {
     typedef Mma<T, SIZE> Sizes;
+    if (16 * row_tile() >= chunk.rows)
+        return;
     const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
     float dB[Sizes::ACROSS][4], scores[CHUNK / 8][4];
 #pragma unroll
@@ -308,7 +315,8 @@ __device__ static inline void key_gradient(const M &m, const CausalMma<T> &c, co
         for (int column = 0; column < CHUNK / 8; column++)
             scores[column][i] = dden[8 * column];
     }
-    scan_rows<T, SIZE, TRIU, true>(dB, scores, NULL, NULL, V, m.operand(DOUT), A, m.state());
+    scan_rows<T, SIZE, TRIU, true>(dB, scores, NULL, NULL, V, m.operand(DOUT), A, m.state(),
+                                   chunk.rows);
     multiply_derivative<T, SIZE>(dB, B, c.argument[KEY].map);
     clear_masked_rows<T, SIZE>(dB, chunk);
     if (c.result[KEY].data)
@@ -320,9 +328,11 @@ template <typename T, int SIZE, typename M>
 __device__ static inline void value_gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
 {
     typedef Mma<T, SIZE> Sizes;
+    if (16 * row_tile() >= chunk.rows)
+        return;
     float dV[Sizes::ACROSS][4] = {}, scores[CHUNK / 8][4] = {};
     scan_rows<T, SIZE, TRIU, false>(dV, scores, NULL, NULL, m.operand(KEY), m.operand(QUERY),
-                                    m.operand(DOUT), m.state());
+                                    m.operand(DOUT), m.state(), chunk.rows);
     clear_masked_rows<T, SIZE>(dV, chunk);
     if (c.result[VALUE].data)
         contribute_rows<SIZE>(c.result[VALUE], chunk, dV);
@@ -350,11 +360,11 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
             __syncthreads();
             start_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
             query_gradient<T, SIZE>(m, c, chunk);
-            update_state(&S, m.operand(KEY), m.operand(VALUE));
-            update_vector(&S, m.operand(KEY), NULL);
+            update_state(&S, m.operand(KEY), m.operand(VALUE), chunk.rows);
+            update_vector(&S, m.operand(KEY), NULL, chunk.rows);
             if (c.cuts_heads) {
-                update_state(&R, m.operand(QUERY), m.operand(DOUT));
-                update_vector(&R, m.operand(QUERY), m.dden());
+                update_state(&R, m.operand(QUERY), m.operand(DOUT), chunk.rows);
+                update_vector(&R, m.operand(QUERY), m.dden(), chunk.rows);
             }
             receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
         }
@@ -387,8 +397,8 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
             start_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
             key_gradient<T, SIZE>(m, c, chunk);
             value_gradient<T, SIZE>(m, c, chunk);
-            update_state(&R, m.operand(QUERY), m.operand(DOUT));
-            update_vector(&R, m.operand(QUERY), m.dden());
+            update_state(&R, m.operand(QUERY), m.operand(DOUT), chunk.rows);
+            update_vector(&R, m.operand(QUERY), m.dden(), chunk.rows);
             receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
         }
         if (s.first == 0 && c.dinitial_state.data)

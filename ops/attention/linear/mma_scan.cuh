@@ -158,7 +158,7 @@ __device__ static inline void share_vector(Real *vector, const MmaState<T, SIZE>
 template <typename T, int SIZE>
 __device__ static inline void update_state(MmaState<T, SIZE> *state,
                                            const typename Mma<T, SIZE>::Operand &y,
-                                           const typename Mma<T, SIZE>::Operand &w)
+                                           const typename Mma<T, SIZE>::Operand &w, int count)
 {
     typedef Mma<T, SIZE> Sizes;
     enum { BATCH = Sizes::STATE_ACROSS < 8 ? Sizes::STATE_ACROSS : 8 };
@@ -167,6 +167,8 @@ __device__ static inline void update_state(MmaState<T, SIZE> *state,
         float sums[BATCH][4] = {};
 #pragma unroll
         for (int k = 0; k < CHUNK; k += 16) {
+            if (k >= count)
+                continue;
             const Fragment<Sizes::PARTS> rows = a_of_transposed(y, state_row<SIZE>(), k);
 #pragma unroll
             for (int i = 0; i < BATCH; i += 2)
@@ -185,7 +187,7 @@ __device__ static inline void update_state(MmaState<T, SIZE> *state,
 template <typename T, int SIZE>
 __device__ static inline void update_vector(MmaState<T, SIZE> *state,
                                             const typename Mma<T, SIZE>::Operand &y,
-                                            const Real *weights)
+                                            const Real *weights, int count)
 {
     typedef Mma<T, SIZE> Sizes;
     const uint32_t ones = pack_bf16(1, 1);
@@ -194,6 +196,8 @@ __device__ static inline void update_vector(MmaState<T, SIZE> *state,
         return;
 #pragma unroll
     for (int k = 0; k < CHUNK; k += 16) {
+        if (k >= count)
+            continue;
         uint32_t rows[4] = { ones, 0, ones, 0 };
         if (weights)
 #pragma unroll
@@ -219,9 +223,9 @@ __device__ static inline void update_vector(MmaState<T, SIZE> *state,
 
 /* TRIL keeps tiles of scores up to the warp's own, TRIU keeps them from it on. */
 enum Triangle { TRIL, TRIU };
-template <Triangle TRIANGLE> __device__ static inline bool keeps(int tile)
+template <Triangle TRIANGLE> __device__ static inline bool keeps(int tile, int count)
 {
-    return TRIANGLE == TRIL ? tile <= row_tile() : tile >= row_tile();
+    return 16 * tile < count && (TRIANGLE == TRIL ? tile <= row_tile() : tile >= row_tile());
 }
 
 /* The tile on the diagonal: two tiles [16, 8] beside each other. */
@@ -255,7 +259,7 @@ __device__ static inline void scan_rows(float (*o)[4], float (*scores)[4], float
                                         const typename Mma<T, SIZE>::Operand &x,
                                         const typename Mma<T, SIZE>::Operand &y,
                                         const typename Mma<T, SIZE>::Operand &w,
-                                        const typename Mma<T, SIZE>::State &state)
+                                        const typename Mma<T, SIZE>::State &state, int count)
 {
     typedef Mma<T, SIZE> Sizes;
     typedef Fragment<Sizes::PARTS> Operand;
@@ -265,7 +269,7 @@ __device__ static inline void scan_rows(float (*o)[4], float (*scores)[4], float
         const Operand rows = a_of(x, 16 * row_tile(), k);
 #pragma unroll
         for (int tile = 0; tile < 4; tile++)
-            if (keeps<TRIANGLE>(tile))
+            if (keeps<TRIANGLE>(tile, count))
                 multiply(scores + 2 * tile, rows, b_of_transposed(y, k, 16 * tile));
 #pragma unroll
         for (int c = 0; c < Sizes::ACROSS; c += 2)
@@ -280,7 +284,7 @@ __device__ static inline void scan_rows(float (*o)[4], float (*scores)[4], float
     }
 #pragma unroll
     for (int tile = 0; tile < 4; tile++) {
-        if (!keeps<TRIANGLE>(tile))
+        if (!keeps<TRIANGLE>(tile, count))
             continue;
         if (tile == row_tile())
             mask_diagonal<TRIANGLE>(scores + 2 * tile);

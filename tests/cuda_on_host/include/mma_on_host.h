@@ -31,7 +31,9 @@ static inline void cuda_host_pairs(float *to, const uint32_t *const *lanes, int 
 static inline float cuda_host_truncate(double exact)
 {
     const float nearest = (float)exact;
-    return fabs((double)nearest) > fabs(exact) && !isinf(exact) ? nextafterf(nearest, 0) : nearest;
+    return fabs((double)nearest) > fabs(exact)
+               ? cuda_host_bits<float>(cuda_host_bits<uint32_t>(nearest) - 1)
+               : nearest;
 }
 
 static inline void mma_bf16(float *sum, const uint32_t *a, const uint32_t *b,
