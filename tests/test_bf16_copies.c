@@ -284,9 +284,9 @@ END_TEST
 static int64_t work_of_a_forward_pass(Model *m)
 {
     tape_reset(m->tape);
-    const int64_t before = cuda_on_host_counts().work;
+    const int64_t before = tapegrad_cuda_on_host_counts().work;
     forward(m);
-    return cuda_on_host_counts().work - before;
+    return tapegrad_cuda_on_host_counts().work - before;
 }
 
 /* A cast of x and two products; the first pass also converts the weights. */

@@ -300,7 +300,7 @@ typedef struct ChainCase {
 static int64_t work(void)
 {
 #ifdef TAPEGRAD_CUDA_ON_HOST
-    return cuda_on_host_counts().work;
+    return tapegrad_cuda_on_host_counts().work;
 #else
     return 0;
 #endif
@@ -373,9 +373,9 @@ static void check_refusals(ChainCase c, const int64_t *kernels, double tolerance
     static const unsigned refused[] = { 0, SUMS, DERIVATIVES, SAVES, BIASES, ALL };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         c.rows++; /* new sizes: the heuristic's answers are cached */
-        cuda_on_host_refuse_epilogues(refused[i]);
+        tapegrad_cuda_on_host_refuse_epilogues(refused[i]);
         const Chain found = chain(c, false), parts = chain(c, true);
-        cuda_on_host_refuse_epilogues(0);
+        tapegrad_cuda_on_host_refuse_epilogues(0);
         compare_chains(c, found, parts, tolerance);
         ck_assert_msg(found.work == kernels[i],
                       "activation %d, precision %d: with refusals %u %d kernels, expected %d",
@@ -416,9 +416,9 @@ START_TEST(the_heuristic_is_asked_once_per_product)
     int64_t asked[3];
     Chain found[3];
     for (int pass = 0; pass < 3; pass++) {
-        const int64_t before = cuda_on_host_counts().heuristics;
+        const int64_t before = tapegrad_cuda_on_host_counts().heuristics;
         found[pass] = chain(c, false);
-        asked[pass] = cuda_on_host_counts().heuristics - before;
+        asked[pass] = tapegrad_cuda_on_host_counts().heuristics - before;
     }
     ck_assert_int_eq(asked[0], 5);
     ck_assert_int_eq(asked[1] + asked[2], 0);

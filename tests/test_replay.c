@@ -661,10 +661,10 @@ START_TEST(replays_that_draw_nothing_copy_nothing)
         Computation c = { tape, tape_persistent(tape, shape(8)), draws ? (Real)0.5 : 0 };
         for (int step = 0; step < 3; step++)
             tape_replay(tape, compute, &c);
-        const int64_t before = cuda_on_host_counts().copies_in;
+        const int64_t before = tapegrad_cuda_on_host_counts().copies_in;
         for (int step = 0; step < 5; step++)
             tape_replay(tape, compute, &c);
-        ck_assert_int_eq(cuda_on_host_counts().copies_in - before, draws ? 5 : 0);
+        ck_assert_int_eq(tapegrad_cuda_on_host_counts().copies_in - before, draws ? 5 : 0);
         tape_free(tape);
     }
 }

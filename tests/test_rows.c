@@ -667,9 +667,9 @@ START_TEST(a_norms_backward_pass_is_two_kernels)
         Tensor *out = residual ? op_residual_layernorm(tape, x, x, 0, w, b, 1)
                                : op_layernorm(tape, x, w, b, 1);
         Tensor *upstream = tape_input(tape, test_normal(9, 70 * 48), out->shape);
-        const int64_t before = cuda_on_host_counts().work;
+        const int64_t before = tapegrad_cuda_on_host_counts().work;
         tape_backward_from(tape, out, upstream);
-        ck_assert_int_eq(cuda_on_host_counts().work - before, 2);
+        ck_assert_int_eq(tapegrad_cuda_on_host_counts().work - before, 2);
         tape_free(tape);
     }
 #endif

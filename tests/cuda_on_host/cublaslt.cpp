@@ -28,7 +28,7 @@ struct cublasLtMatmulPreference {
 
 static std::atomic<unsigned> refused_epilogues;
 
-void cuda_on_host_refuse_epilogues(unsigned bits)
+void tapegrad_cuda_on_host_refuse_epilogues(unsigned bits)
 {
     refused_epilogues = bits;
 }

@@ -37,7 +37,7 @@ bool emulation_is_memory(const void *pointer, size_t bytes, int device);
 void emulation_check_memory(const char *who, const char *what, const void *pointer, size_t bytes,
                             int device);
 
-/* The totals that cuda_on_host_counts returns. */
+/* The totals that tapegrad_cuda_on_host_counts returns. */
 struct Counts {
     std::atomic<int64_t> work, copies_in, heuristics;
 };

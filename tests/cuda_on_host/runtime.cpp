@@ -360,7 +360,7 @@ cudaError_t emulation_enqueue_check(cudaStream_t handle)
 
 Counts emulation_counts;
 
-CudaOnHostCounts cuda_on_host_counts(void)
+CudaOnHostCounts tapegrad_cuda_on_host_counts(void)
 {
     return { emulation_counts.work, emulation_counts.copies_in, emulation_counts.heuristics };
 }

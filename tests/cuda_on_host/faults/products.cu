@@ -207,9 +207,9 @@ static void check_refusals(Lt lt)
     set(lt, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_16BF);
     CHECK(!supported(lt, CUBLASLT_EPILOGUE_BGRADB) && !supported(lt, CUBLASLT_EPILOGUE_BIAS));
     set(lt, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)-1);
-    cuda_on_host_refuse_epilogues(CUBLASLT_EPILOGUE_BGRADB);
+    tapegrad_cuda_on_host_refuse_epilogues(CUBLASLT_EPILOGUE_BGRADB);
     CHECK(!supported(lt, CUBLASLT_EPILOGUE_BGRADB) && supported(lt, CUBLASLT_EPILOGUE_BIAS));
-    cuda_on_host_refuse_epilogues(0);
+    tapegrad_cuda_on_host_refuse_epilogues(0);
 }
 
 static void check_lt(int m, int n, int k)

@@ -17,11 +17,11 @@ typedef struct CudaOnHostCounts {
 
 #define CUDA_ON_HOST_FUNCTION __attribute__((visibility("default")))
 
-CUDA_ON_HOST_FUNCTION CudaOnHostCounts cuda_on_host_counts(void);
+CUDA_ON_HOST_FUNCTION CudaOnHostCounts tapegrad_cuda_on_host_counts(void);
 
 /* Makes cublasLt's heuristic refuse epilogues with any of these bits of CUBLASLT_EPILOGUE_..., as
  * it does on some GPUs for some sizes; 0: none. */
-CUDA_ON_HOST_FUNCTION void cuda_on_host_refuse_epilogues(unsigned bits);
+CUDA_ON_HOST_FUNCTION void tapegrad_cuda_on_host_refuse_epilogues(unsigned bits);
 
 #ifdef __cplusplus
 }
