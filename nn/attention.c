@@ -147,9 +147,8 @@ static Tensor *linear_attention(Tape *tape, const MultiHeadAttention *attention,
 }
 
 /* keys, values [B, H, max_length, D] <- the first `count` positions of packed [B, N, 3 H, D] */
-static void store_keys_values_cpu(Real *keys, Real *values, const Real *packed, int64_t B,
-                                  int64_t N, int64_t count, int64_t H, int64_t D,
-                                  int64_t max_length)
+void store_keys_values_cpu(Real *keys, Real *values, const Real *packed, int64_t B, int64_t N,
+                           int64_t count, int64_t H, int64_t D, int64_t max_length)
 {
     const size_t bytes = (size_t)D * sizeof(Real);
 #pragma omp parallel for schedule(static) if (B * count * H * D >= PARALLEL_MINIMUM)
@@ -168,7 +167,7 @@ static Tensor *softmax_attention(Tape *tape, const MultiHeadAttention *attention
     if (cache) {
         const Tensor *real = op_cast(tape, packed, TENSOR_REAL);
         const int64_t B = packed->shape.size[0], N = packed->shape.size[1];
-        DEVICE_CALL(real, store_keys_values,
+        DEVFUN_CALL(real->device, store_keys_values,
                     (cache->keys, cache->values, real->data, B, N,
                      N < cache->max_length ? N : cache->max_length, attention->heads,
                      attention->head_dim, cache->max_length));

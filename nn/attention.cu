@@ -1,3 +1,4 @@
+#include "nn/internal.h"
 #include "ops/shared/map.cuh"
 
 __global__ void store_keys_values(Real *keys, Real *values, const Real *packed, int64_t B,

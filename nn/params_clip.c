@@ -6,7 +6,7 @@
 
 /* Sums in double, in a fixed number of parts: the rounding does not depend on the number of
  * threads. */
-static void sum_squares_cpu(Clipping *clipping, const Real *x, int64_t n)
+void sum_squares_cpu(Clipping *clipping, const Real *x, int64_t n)
 {
     const int64_t length = (n + CLIP_PARTS - 1) / CLIP_PARTS;
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
@@ -20,7 +20,7 @@ static void sum_squares_cpu(Clipping *clipping, const Real *x, int64_t n)
     }
 }
 
-static void clip_gradients_cpu(Real *x, Clipping *clipping, Real maximum_norm, int64_t n)
+void clip_gradients_cpu(Real *x, Clipping *clipping, Real maximum_norm, int64_t n)
 {
     double total = 0;
     for (int part = 0; part < CLIP_PARTS; part++)
@@ -45,8 +45,8 @@ void params_clip_gradients(Params *params, Real maximum_norm)
     Real *gradients = params_flat_gradients(params);
     Clipping *clipping = params_clipping(params);
     const int64_t n = params_flat_count(params);
-    DEVICE_CALL(device, sum_squares, (clipping, gradients, n));
-    DEVICE_CALL(device, clip_gradients, (gradients, clipping, maximum_norm, n));
+    DEVFUN_CALL(device, sum_squares, (clipping, gradients, n));
+    DEVFUN_CALL(device, clip_gradients, (gradients, clipping, maximum_norm, n));
 }
 
 Real params_gradient_norm(const Params *params)

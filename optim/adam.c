@@ -13,9 +13,9 @@
 
 #include <tgmath.h> /* sqrt of a Real is computed in Real */
 
-static void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
-                          const StepScalars *scalars, Real decay, Real beta1, Real beta2, Real eps,
-                          int64_t n)
+void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
+                   const StepScalars *scalars, Real decay, Real beta1, Real beta2, Real eps,
+                   int64_t n)
 {
     const Real keep = scalars->keep, step = scalars->step, scale = scalars->scale;
     PARALLEL_FOR(i, n) {
@@ -42,7 +42,7 @@ static StepScalars adamw_scalars(const Optimizer *optimizer, int64_t t, double l
 
 static void update(const Optimizer *optimizer, Real decay, Real *values, const Real *gradients)
 {
-    DEVICE_CALL(optimizer->device, adam_step,
+    DEVFUN_CALL(optimizer->device, adam_step,
                 (values, optimizer->m, optimizer->v, gradients, optimizer->current, decay,
                  optimizer->beta1, optimizer->beta2, optimizer->eps,
                  params_flat_count(optimizer->params)));

@@ -16,8 +16,8 @@
 #include <tgmath.h> /* sqrt of a Real is computed in Real */
 
 /* Two loops, because a loop without a branch vectorizes. */
-static void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
-                           const StepScalars *scalars, Real beta1, Real beta2, Real eps, int64_t n)
+void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
+                    const StepScalars *scalars, Real beta1, Real beta2, Real eps, int64_t n)
 {
     const Real keep = scalars->keep, step = scalars->step;
     if (scalars->rectified) {
@@ -55,7 +55,7 @@ static StepScalars radam_scalars(const Optimizer *optimizer, int64_t t, double l
 
 static void radam_update(const Optimizer *optimizer, Real *values, const Real *gradients)
 {
-    DEVICE_CALL(optimizer->device, radam_step,
+    DEVFUN_CALL(optimizer->device, radam_step,
                 (values, optimizer->m, optimizer->v, gradients, optimizer->current,
                  optimizer->beta1, optimizer->beta2, optimizer->eps,
                  params_flat_count(optimizer->params)));

@@ -3,7 +3,7 @@
 #ifndef TAPEGRAD_OPTIM_SCALARS_H
 #define TAPEGRAD_OPTIM_SCALARS_H
 
-#include "tensor/tensor.h"
+#include "tensor/kernel.h"
 
 typedef struct StepScalars {
     Real keep;      /* decoupled weight decay: p = keep p */
@@ -12,5 +12,15 @@ typedef struct StepScalars {
     bool rectified; /* radam: rho_t > 5, so that v is used */
     void *bf16;     /* the bf16 copy of the weights, which the step updates; or NULL */
 } StepScalars;
+
+DEVICE_FUNCTION(void, sgd_step, Real *values, const Real *gradients, const StepScalars *scalars,
+                Real weight_decay, int64_t n);
+DEVICE_FUNCTION(void, sgd_momentum_step, Real *values, Real *m, const Real *gradients,
+                const StepScalars *scalars, Real weight_decay, Real momentum, int64_t n);
+DEVICE_FUNCTION(void, adam_step, Real *values, Real *m, Real *v, const Real *gradients,
+                const StepScalars *scalars, Real decay, Real beta1, Real beta2, Real eps,
+                int64_t n);
+DEVICE_FUNCTION(void, radam_step, Real *values, Real *m, Real *v, const Real *gradients,
+                const StepScalars *scalars, Real beta1, Real beta2, Real eps, int64_t n);
 
 #endif

@@ -5,8 +5,8 @@
  * Without momentum m = g, and there is no state. */
 #include "optim/internal.h"
 
-static void sgd_step_cpu(Real *values, const Real *gradients, const StepScalars *scalars,
-                         Real weight_decay, int64_t n)
+void sgd_step_cpu(Real *values, const Real *gradients, const StepScalars *scalars,
+                  Real weight_decay, int64_t n)
 {
     const Real learning_rate = scalars->step;
     PARALLEL_FOR(i, n) {
@@ -15,9 +15,8 @@ static void sgd_step_cpu(Real *values, const Real *gradients, const StepScalars 
     }
 }
 
-static void sgd_momentum_step_cpu(Real *values, Real *m, const Real *gradients,
-                                  const StepScalars *scalars, Real weight_decay, Real momentum,
-                                  int64_t n)
+void sgd_momentum_step_cpu(Real *values, Real *m, const Real *gradients, const StepScalars *scalars,
+                           Real weight_decay, Real momentum, int64_t n)
 {
     const Real learning_rate = scalars->step;
     PARALLEL_FOR(i, n) {
@@ -37,11 +36,11 @@ static void sgd_update(const Optimizer *optimizer, Real *values, const Real *gra
 {
     const int64_t n = params_flat_count(optimizer->params);
     if (optimizer->m)
-        DEVICE_CALL(optimizer->device, sgd_momentum_step,
+        DEVFUN_CALL(optimizer->device, sgd_momentum_step,
                     (values, optimizer->m, gradients, optimizer->current, optimizer->weight_decay,
                      optimizer->momentum, n));
     else
-        DEVICE_CALL(optimizer->device, sgd_step,
+        DEVFUN_CALL(optimizer->device, sgd_step,
                     (values, gradients, optimizer->current, optimizer->weight_decay, n));
 }
 

@@ -36,7 +36,6 @@ static struct {
 /* This thread's current kernel call. */
 static _Thread_local struct {
     const Device *device;
-    TensorType type;
     const char *kernel;
 } call;
 
@@ -60,27 +59,15 @@ void cuda_check(cudaError_t result, const char *what)
                                  : "");
 }
 
-static cudaError_t enter(Target target, const char *kernel)
+/* Raises nothing, since freeing memory and ending a capture must not: the next check reports the
+ * error of cudaSetDevice, which CUDA keeps. */
+bool cuda_enter(const Device *device, const char *kernel)
 {
-    call.device = target.device;
-    call.type = target.type;
+    if (!device->cuda)
+        return false;
+    call.device = device;
     call.kernel = kernel;
-    return cudaSetDevice(target.device->cuda->index);
-}
-
-bool cuda_enter(Target target, const char *kernel)
-{
-    if (!target.device->cuda)
-        return false;
-    cuda_check(enter(target, kernel), "cudaSetDevice");
-    return true;
-}
-
-bool cuda_enter_unchecked(Target target, const char *kernel)
-{
-    if (!target.device->cuda)
-        return false;
-    enter(target, kernel);
+    cudaSetDevice(device->cuda->index);
     return true;
 }
 
@@ -97,11 +84,6 @@ int cuda_index(void)
 const char *cuda_operation(void)
 {
     return call.kernel;
-}
-
-bool cuda_stores_bf16(void)
-{
-    return call.type == TENSOR_BF16;
 }
 
 void cuda_launched(const char *kernel)

@@ -1,5 +1,5 @@
-/* The CUDA side of a device, for the kernel launchers that DEVICE_CALL calls. The rest of the
- * library reaches CUDA through DEVICE_CALL alone. */
+/* The CUDA side of a device, for the kernel launchers that DEVFUN_CALL calls. The rest of the
+ * library reaches CUDA through DEVFUN_CALL alone. */
 #ifndef TAPEGRAD_TENSOR_CUDA_H
 #define TAPEGRAD_TENSOR_CUDA_H
 
@@ -14,9 +14,6 @@ extern "C" {
 
 /* The stream of the current call's device. */
 cudaStream_t cuda_stream(void);
-
-/* Whether the current call's tensors are bf16, not Real. */
-bool cuda_stores_bf16(void);
 
 enum { CUDA_MOST_DEVICES = 16 };
 

@@ -44,7 +44,7 @@ void *memory_allocate(size_t bytes)
 /* -------------------------------------------------------------------------------------- the CPU */
 
 /* Large blocks use huge pages, so that streaming through them rarely misses the TLB. */
-static void *block_allocate_cpu(size_t bytes)
+static void *allocate_on_cpu(size_t bytes)
 {
     size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
     void *data = NULL;
@@ -55,40 +55,7 @@ static void *block_allocate_cpu(size_t bytes)
     return data;
 }
 
-static void block_free_cpu(void *data)
-{
-    free(data);
-}
-
-static void copy_in_cpu(Device *device, void *to, const void *host, size_t bytes)
-{
-    (void)device;
-    memcpy(to, host, bytes);
-}
-
-static void copy_out_cpu(Device *device, void *host, const void *from, size_t bytes)
-{
-    (void)device;
-    memcpy(host, from, bytes);
-}
-
-static void copy_cpu(void *to, const void *from, size_t bytes)
-{
-    memcpy(to, from, bytes);
-}
-
-static void zero_cpu(void *to, size_t bytes)
-{
-    memset(to, 0, bytes);
-}
-
-/* CPU kernels have finished when they return. */
-static void wait_cpu(Device *device)
-{
-    (void)device;
-}
-
-static void fill_cpu(Real *out, Real value, int64_t n)
+void fill_cpu(Real *out, Real value, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         out[i] = value;
@@ -97,27 +64,28 @@ static void fill_cpu(Real *out, Real value, int64_t n)
 /* --------------------------------------------------------------------------------------- copies */
 void device_copy_in(Device *device, void *to, const void *host, size_t bytes)
 {
-    DEVICE_CALL(device, copy_in, (device, to, host, bytes));
+    CUDA_CALL(device, copy_in, (device, to, host, bytes), (void)memcpy(to, host, bytes));
 }
 
 void device_copy_out(Device *device, void *host, const void *from, size_t bytes)
 {
-    DEVICE_CALL(device, copy_out, (device, host, from, bytes));
+    CUDA_CALL(device, copy_out, (device, host, from, bytes), (void)memcpy(host, from, bytes));
 }
 
 void device_copy(Device *device, void *to, const void *from, size_t bytes)
 {
-    DEVICE_CALL(device, copy, (to, from, bytes));
+    CUDA_CALL(device, copy, (to, from, bytes), (void)memcpy(to, from, bytes));
 }
 
 void device_zero(Device *device, void *to, size_t bytes)
 {
-    DEVICE_CALL(device, zero, (to, bytes));
+    CUDA_CALL(device, zero, (to, bytes), (void)memset(to, 0, bytes));
 }
 
+/* CPU kernels have finished when they return. */
 void device_wait(Device *device)
 {
-    DEVICE_CALL(device, wait, (device));
+    CUDA_CALL(device, wait, (device), (void)0);
 }
 
 void tensor_fill(Tensor *tensor, Real value)
@@ -152,19 +120,29 @@ static void insert(FreeBlocks *blocks, Block *block)
     *link = block;
 }
 
+static void *allocate_block(Device *device, size_t bytes)
+{
+    return CUDA_CALL(device, block_allocate, (bytes), allocate_on_cpu(bytes));
+}
+
+static void free_block(Device *device, void *data)
+{
+    CUDA_CALL(device, block_free, (data), free(data));
+}
+
 /* Called without the lock, since CUDA's allocation may raise. */
 static Block *new_block(Device *device, size_t bytes)
 {
-    void *data = DEVICE_CALL(device, block_allocate, (bytes));
+    void *data = allocate_block(device, bytes);
     if (!data) {
         device_release_cached(device);
-        data = DEVICE_CALL(device, block_allocate, (bytes));
+        data = allocate_block(device, bytes);
     }
     if (!data)
         return NULL;
     Block *block = malloc(sizeof *block);
     if (!block) {
-        DEVICE_CALL_UNCHECKED(device, block_free, (data));
+        free_block(device, data);
         return NULL;
     }
     *block = (Block){ .data = data, .size = bytes };
@@ -192,25 +170,6 @@ struct Capture {
 
 static _Thread_local Device *capturing;
 
-/* The CPU has no graphs: device_capture raises there. */
-static void capture_begin_cpu(Device *device)
-{
-    error_raise("device_capture: %s cannot capture a graph", device->name);
-}
-static Graph capture_end_cpu(Device *device)
-{
-    (void)device;
-    return (Graph){ 0 };
-}
-static void graph_launch_cpu(void *executable)
-{
-    (void)executable;
-}
-static void graph_free_cpu(void *executable)
-{
-    (void)executable;
-}
-
 bool device_is_capturing(const Device *device)
 {
     return device->capture != NULL;
@@ -226,7 +185,8 @@ Capture *device_capture(Device *device)
     *capture = (Capture){ .device = device };
     capture->callbacks_end = &capture->callbacks;
     device_release_cached(device);
-    DEVICE_CALL(device, capture_begin, (device));
+    CUDA_CALL(device, capture_begin, (device),
+              error_raise("device_capture: %s cannot capture a graph", device->name));
     device->capture = capture;
     capturing = device;
     return capture;
@@ -235,7 +195,7 @@ Capture *device_capture(Device *device)
 const char *device_capture_end(Device *device)
 {
     Capture *capture = device->capture;
-    const Graph graph = DEVICE_CALL_UNCHECKED(device, capture_end, (device));
+    const Graph graph = CUDA_CALL(device, capture_end, (device), (Graph){ 0 });
     capture->graph = graph;
     device->capture = NULL;
     capturing = NULL;
@@ -274,7 +234,7 @@ void device_replay(Capture *capture)
 {
     for (Callback *callback = capture->callbacks; callback; callback = callback->next)
         callback->function(callback->context);
-    DEVICE_CALL(capture->device, graph_launch, (capture->graph.executable));
+    CUDA_CALL(capture->device, graph_launch, (capture->graph.executable), (void)0);
 }
 
 /* The capture's free blocks return to the pool at once, the others when they are freed. */
@@ -284,7 +244,7 @@ void capture_free(Capture *capture)
         return;
     Device *device = capture->device;
     if (capture->graph.executable)
-        DEVICE_CALL_UNCHECKED(device, graph_free, (capture->graph.executable));
+        CUDA_CALL(device, graph_free, (capture->graph.executable), (void)0);
     for (Callback *callback = capture->callbacks, *next; callback; callback = next) {
         next = callback->next;
         free(callback);
@@ -361,15 +321,10 @@ void device_free(Device *device, Block *block)
         free(capture);
 }
 
-static size_t device_left_cpu(void)
-{
-    return 0;
-}
-
 MemoryText device_exhausted(const Device *device, size_t bytes)
 {
     DeviceMemory memory = device_memory(device);
-    size_t left = DEVICE_CALL(device, device_left, ());
+    const size_t left = CUDA_CALL(device, device_left, (), 0);
     MemoryText result;
     int length = snprintf(result.text, sizeof result.text,
                           "memory is exhausted: %zu bytes wanted, %zu in use on %s, %zu cached",
@@ -478,7 +433,7 @@ void device_release_cached(Device *device)
             device->cached.first[i] = block->next;
             device->memory.reserved -= block->size;
             UNPOISON(block->data, block->size);
-            DEVICE_CALL_UNCHECKED(device, block_free, (block->data));
+            free_block(device, block->data);
             free(block);
         }
     pthread_mutex_unlock(&device->lock);

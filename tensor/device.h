@@ -29,6 +29,23 @@ typedef struct Graph {
     int64_t kernels; /* kernel launches per replay */
 } Graph;
 
+/* cuda.c: memory, copies and captures. block_free, device_left, capture_end and graph_free raise
+ * nothing; after a fault the next call that checks CUDA's results raises. */
+CUDA_FUNCTION(void *, block_allocate, size_t bytes);
+CUDA_FUNCTION(void, block_free, void *data);
+CUDA_FUNCTION(size_t, device_left, void);
+CUDA_FUNCTION(void, copy_in, Device *device, void *to, const void *host, size_t bytes);
+CUDA_FUNCTION(void, copy_out, Device *device, void *host, const void *from, size_t bytes);
+CUDA_FUNCTION(void, copy, void *to, const void *from, size_t bytes);
+CUDA_FUNCTION(void, zero, void *to, size_t bytes);
+CUDA_FUNCTION(void, wait, Device *device);
+CUDA_FUNCTION(void, capture_begin, Device *device);
+CUDA_FUNCTION(Graph, capture_end, Device *device);
+CUDA_FUNCTION(void, graph_launch, void *executable);
+CUDA_FUNCTION(void, graph_free, void *executable);
+
+KERNEL(void, fill, Real *out, Real value, int64_t n);
+
 /* cuda.c: the CUDA device of this index, opened on first use; raises when there is none. */
 Device *cuda_open(const char *name, int index);
 

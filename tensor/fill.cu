@@ -1,3 +1,4 @@
+#include "tensor/device.h"
 #include "tensor/kernel.cuh"
 
 template <typename T> __global__ void fill(T *out, Real value, int64_t n)
@@ -6,7 +7,7 @@ template <typename T> __global__ void fill(T *out, Real value, int64_t n)
         store(&out[i], value);
 }
 
-extern "C" void fill_cuda(Real *out, Real value, int64_t n)
+extern "C" void fill_cuda(TensorType type, Real *out, Real value, int64_t n)
 {
-    BY_STORAGE(T, LAUNCH(fill<T>, blocks_for(n), THREADS, 0, (T *)out, value, n));
+    BY_STORAGE(type, T, LAUNCH(fill<T>, blocks_for(n), THREADS, 0, (T *)out, value, n));
 }

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_TENSOR_INTERNAL_H
 #define TAPEGRAD_TENSOR_INTERNAL_H
 
-#include "tensor/tensor.h"
+#include "tensor/kernel.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -18,52 +18,26 @@ int64_t error_count(void);
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The device of a kernel call and the dtype of its tensors. TARGET takes it from a device (dtype
- * Real) or from a tensor. */
-typedef struct Target {
-    const Device *device;
-    TensorType type;
-} Target;
-static inline Target device_target(const Device *device)
-{
-    Target target = { device, TENSOR_REAL };
-    return target;
-}
-static inline Target tensor_target(const Tensor *tensor)
-{
-    Target target = { tensor->device, tensor->type };
-    return target;
-}
-#define TARGET(x)                                                                                  \
-    _Generic((x), Device *                                                                         \
-             : device_target, const Device *                                                       \
-             : device_target, Tensor *                                                             \
-             : tensor_target, const Tensor *                                                       \
-             : tensor_target)(x)
-
-/* Calls kernel_cpu or kernel_cuda, which take the same arguments. Only here is the device chosen.
- * cuda_enter returns false for the CPU; else it makes the device the thread's current one and
- * stores dtype and kernel name for the launcher and its error messages. */
+/* Calls kernel_cuda with the arguments if the device is CUDA, else evaluates on_cpu. Only here is
+ * the device chosen. cuda_enter returns false for the CPU; else it makes the device the thread's
+ * current one and stores the kernel's name for error messages. */
 #ifdef TAPEGRAD_CUDA
-bool cuda_enter(Target target, const char *kernel);
-bool cuda_enter_unchecked(Target target, const char *kernel);
-#define DEVICE_CALL(target, kernel, arguments)                                                     \
-    __extension__({                                                                                \
-        extern __typeof__(kernel##_cpu) kernel##_cuda;                                             \
-        cuda_enter(TARGET(target), #kernel) ? kernel##_cuda arguments : kernel##_cpu arguments;    \
-    })
-/* The same for calls that must not raise: freeing memory, and ending a capture because of an error.
- * These kernels do not check CUDA's results; after a fault the next checked call fails too. */
-#define DEVICE_CALL_UNCHECKED(target, kernel, arguments)                                           \
-    __extension__({                                                                                \
-        extern __typeof__(kernel##_cpu) kernel##_cuda;                                             \
-        cuda_enter_unchecked(TARGET(target), #kernel) ? kernel##_cuda arguments                    \
-                                                      : kernel##_cpu arguments;                    \
-    })
+bool cuda_enter(const Device *device, const char *kernel);
+#define CUDA_CALL(device, kernel, arguments, on_cpu)                                               \
+    (cuda_enter(device, #kernel) ? kernel##_cuda arguments : on_cpu)
 #else
-#define DEVICE_CALL(target, kernel, arguments) ((void)(target), kernel##_cpu arguments)
-#define DEVICE_CALL_UNCHECKED DEVICE_CALL
+#define CUDA_CALL(device, kernel, arguments, on_cpu)                                               \
+    ((void)(device), (void)sizeof(__typeof__(kernel##_cuda arguments) *), on_cpu)
 #endif
+
+/* Calls a DEVICE_FUNCTION of tensor/kernel.h; a KERNEL, on the device and with the dtype of a
+ * tensor. */
+#define DEVFUN_CALL(device, kernel, arguments)                                                     \
+    CUDA_CALL(device, kernel, arguments, kernel##_cpu arguments)
+#define DEVICE_CALL(tensor, kernel, arguments)                                                     \
+    CUDA_CALL((tensor)->device, kernel, ((tensor)->type, UNPARENTHESIZED arguments),               \
+              kernel##_cpu arguments)
+#define UNPARENTHESIZED(...) __VA_ARGS__
 
 /* Under AddressSanitizer, memory that is cached for reuse counts as freed. */
 #ifdef __has_feature /* clang has no __SANITIZE_ADDRESS__ */

@@ -1,13 +1,14 @@
 /* Shared by all CUDA kernels: launches, the dtypes Real and bf16, grid loops, block reductions.
  *
  * Kernels are templates over the dtype T of activations and their gradients, Real or Bfloat16; they
- * compute in Real. Parameters, statistics and losses are always Real. A launcher takes Real
- * pointers, as C declares them, and BY_STORAGE casts them to the dtype:
+ * compute in Real. Parameters, statistics and losses are always Real. A launcher is declared by
+ * KERNEL(void, exp_forward, Real *out, const Real *x, int64_t n) in a header that its C caller
+ * includes too (tensor/kernel.h). It takes the dtype and Real pointers, which BY_STORAGE casts:
  *
- *     extern "C" void exp_forward_cuda(Real *out, const Real *x, int64_t n)
+ *     extern "C" void exp_forward_cuda(TensorType type, Real *out, const Real *x, int64_t n)
  *     {
- *         BY_STORAGE(T, LAUNCH(exp_forward<T>, blocks_for(n), THREADS, 0, (T *)out,
- *                              (const T *)x, n));
+ *         BY_STORAGE(type, T, LAUNCH(exp_forward<T>, blocks_for(n), THREADS, 0, (T *)out,
+ *                                    (const T *)x, n));
  *     }
  */
 #ifndef TAPEGRAD_TENSOR_KERNEL_CUH
@@ -20,6 +21,7 @@
 
 #include "tensor/config.h"
 #include "tensor/cuda.h"
+#include "tensor/kernel.h"
 #include "tensor/philox.h"
 
 /* LAUNCH(kernel, grid, block, shared_bytes, arguments...) launches on the call's stream and checks
@@ -142,10 +144,10 @@ template <typename T> __device__ static inline void contribute(T *dx, bool accum
     store(dx, accumulate ? load(dx) + value : value);
 }
 
-/* Runs the statement with T as the dtype of the current call's tensors. */
-#define BY_STORAGE(T, ...)                                                                         \
+/* Runs the statement with T as the dtype. */
+#define BY_STORAGE(type, T, ...)                                                                   \
     do {                                                                                           \
-        if (cuda_stores_bf16()) {                                                                  \
+        if ((type) == TENSOR_BF16) {                                                               \
             typedef Bfloat16 T;                                                                    \
             __VA_ARGS__;                                                                           \
         } else {                                                                                   \

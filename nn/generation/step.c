@@ -64,6 +64,6 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
     check_x(state, x);
     state_need_scratch(state);
     count_position(state);
-    DEVICE_CALL(state->device, transformer_step, (state->out.data, x->data, &state->step));
+    DEVFUN_CALL(state->device, transformer_step, (state->out.data, x->data, &state->step));
     return &state->out;
 }

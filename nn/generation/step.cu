@@ -648,12 +648,6 @@ static void attention_large_batch(const TransformerStep *step, const StepLayer *
         launch_attend_large_batch_linear<0>(step, a, packed);
 }
 
-extern "C" bool linear_pass_cuda(LinearPass pass);
-extern "C" void linear_activate_cuda(Real *out, Real *y, const Real *bias, Activation activation,
-                                     int64_t R, int64_t O);
-extern "C" void product_cuda(const char *operation, Precision precision, Result out, Operand a,
-                             Operand b, Product p);
-
 /* out [B, O] = f(x [B, I] weight^T + bias), as op_linear_activation */
 static void multiply_large_batch(const TransformerStep *step, Real *out, const Real *x,
                                  const StepLinear &linear, Activation activation, int64_t I,
@@ -673,7 +667,7 @@ static void multiply_large_batch(const TransformerStep *step, Real *out, const R
     size.count = 1;
     product_cuda(cuda_operation(), step->precision, { out, TENSOR_REAL, false }, { x, TENSOR_REAL },
                  { linear.weight, TENSOR_REAL }, size);
-    linear_activate_cuda(out, NULL, linear.bias, activation, step->B, O);
+    linear_activate_cuda(TENSOR_REAL, out, NULL, linear.bias, activation, step->B, O);
 }
 
 struct Add {

@@ -3,6 +3,7 @@
 #define TAPEGRAD_NN_GENERATION_STEP_H
 
 #include "nn/nn.h"
+#include "tensor/kernel.h"
 
 typedef struct StepLinear {
     const Real *weight, *bias; /* [out, in], [out] */
@@ -37,11 +38,11 @@ typedef struct TransformerStep {
 } TransformerStep;
 
 /* Elements of workspace that a step needs. */
-int64_t transformer_step_scratch_cpu(const TransformerStep *step);
+DEVICE_FUNCTION(int64_t, transformer_step_scratch, const TransformerStep *step);
 
 /* out, x [B, width], which may be the same; advances the layers' states, the counts and the
  * positions. For a sequence with max_length positions the result is NaN, and its KV cache and count
  * stay. */
-void transformer_step_cpu(Real *out, const Real *x, const TransformerStep *step);
+DEVICE_FUNCTION(void, transformer_step, Real *out, const Real *x, const TransformerStep *step);
 
 #endif

@@ -1,13 +1,15 @@
 /* The binary operations on the CPU: one loop per formula and one op_NAME for each row of
  * binary_functions.h. */
 #include "ops/elementwise/broadcast.h"
+#include "ops/elementwise/kernels.h"
 
 enum Side { FROM_A, FROM_B };
 
 /* out [n] <- f(a, b), a [na] and b [nb] repeated */
 #define FORWARD(op, f)                                                                             \
-    static void op##_forward_cpu(Real *out, const Real *a, int64_t na, const Real *b, int64_t nb,  \
-                                 int64_t n)                                                        \
+    BINARY_KERNEL(op)                                                                              \
+    void op##_forward_cpu(Real *out, const Real *a, int64_t na, const Real *b, int64_t nb,         \
+                          int64_t n)                                                               \
     {                                                                                              \
         PARALLEL_BLOCKS(start, n) {                                                                \
             Real buffer[BLOCK];                                                                    \
@@ -22,8 +24,9 @@ enum Side { FROM_A, FROM_B };
 
 /* dx [n] <- f_gradient(dout, out, y), dout and out [n], y [m] repeated */
 #define BACKWARD(op, side, f_gradient)                                                             \
-    static void op##_backward_##side##_cpu(Real *dx, bool accumulate, const Real *dout,            \
-                                           const Real *out, const Real *y, int64_t m, int64_t n)   \
+    BINARY_GRADIENT_KERNEL(op, side)                                                               \
+    void op##_backward_##side##_cpu(Real *dx, bool accumulate, const Real *dout, const Real *out,  \
+                                    const Real *y, int64_t m, int64_t n)                           \
     {                                                                                              \
         PARALLEL_BLOCKS(start, n) {                                                                \
             Real buffer[BLOCK];                                                                    \

@@ -1,4 +1,5 @@
 #include "ops/elementwise/broadcast.h"
+#include "ops/elementwise/kernels.h"
 
 Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b)
 {
@@ -35,16 +36,9 @@ double sum_all(const Real *x, int64_t n)
     return sum;
 }
 
-/* Scratch memory of sum_repeats, in Reals. */
-static int64_t sum_repeats_scratch_cpu(int64_t rows, int64_t columns)
-{
-    (void)rows, (void)columns;
-    return 0;
-}
-
 /* Each thread sums CHUNK columns at a time over all rows. */
-static void sum_repeats_cpu(Real *out, bool accumulate, Real factor, Real *scratch, const Real *x,
-                            int64_t rows, int64_t columns)
+void sum_repeats_cpu(Real *out, bool accumulate, Real factor, Real *scratch, const Real *x,
+                     int64_t rows, int64_t columns)
 {
     (void)scratch;
     if (rows == 1) {
@@ -72,7 +66,7 @@ static void sum_repeats_cpu(Real *out, bool accumulate, Real factor, Real *scrat
 void sum_repeats(Tape *tape, const Tensor *like, Real *out, bool accumulate, Real factor,
                  const Real *x, int64_t rows, int64_t columns)
 {
-    int64_t wanted = DEVICE_CALL(like, sum_repeats_scratch, (rows, columns));
+    int64_t wanted = CUDA_CALL(like->device, sum_repeats_scratch, (rows, columns), 0);
     Tensor *scratch = wanted ? tape_scratch(tape, shape(wanted)) : NULL;
     DEVICE_CALL(like, sum_repeats,
                 (out, accumulate, factor, scratch ? scratch->data : NULL, x, rows, columns));

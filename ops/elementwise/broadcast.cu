@@ -1,3 +1,4 @@
+#include "ops/elementwise/kernels.h"
 #include "ops/shared/columns.cuh"
 #include "ops/shared/map.cuh"
 
@@ -24,12 +25,13 @@ static void launch_sum_repeats(T *out, bool accumulate, Real factor, PartialSum 
     }
 }
 
-extern "C" void sum_repeats_cuda(Real *out, bool accumulate, Real factor, Real *scratch,
-                                 const Real *x, int64_t rows, int64_t columns)
+extern "C" void sum_repeats_cuda(TensorType type, Real *out, bool accumulate, Real factor,
+                                 Real *scratch, const Real *x, int64_t rows, int64_t columns)
 {
     if (rows == 1)
-        map(ScaleBy{ factor }, out, accumulate, columns, x);
+        map(type, ScaleBy{ factor }, out, accumulate, columns, x);
     else
-        BY_STORAGE(T, launch_sum_repeats((T *)out, accumulate, factor, (PartialSum *)scratch,
-                                         (const T *)x, rows, columns));
+        BY_STORAGE(type, T,
+                   launch_sum_repeats((T *)out, accumulate, factor, (PartialSum *)scratch,
+                                      (const T *)x, rows, columns));
 }

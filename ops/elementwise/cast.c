@@ -1,26 +1,26 @@
 /* cast: out = x in another dtype, Real or bf16, which has the upper 16 bits of a float
  * Backward, g = dL/dout:
  *   dx <- g */
+#include "ops/elementwise/kernels.h"
 #include "ops/shared/internal.h"
 
 /* The CPU has no bf16. */
-static void cast_cpu(Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n)
+static void cast(Device *device, Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n)
 {
-    (void)out, (void)accumulate, (void)x, (void)to_bf16, (void)n;
+    CUDA_CALL(device, cast, (out, accumulate, x, to_bf16, n), (void)0);
 }
 
 void convert_to_bf16(Device *device, void *to, const Real *from, int64_t n)
 {
-    DEVICE_CALL(device, cast, (to, false, from, true, n));
+    cast(device, to, false, from, true, n);
 }
 
 static void cast_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(
-        x->device, cast,
-        (dx.data, dx.accumulate, tape_upstream(node, 0), x->type == TENSOR_BF16, tensor_count(x)));
+    cast(x->device, dx.data, dx.accumulate, tape_upstream(node, 0), x->type == TENSOR_BF16,
+         tensor_count(x));
 }
 
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type)
@@ -33,7 +33,7 @@ Tensor *op_cast(Tape *tape, Tensor *x, TensorType type)
     if (x->type == type)
         return x;
     Tensor *out = tape_tensor_of(tape, type, x->shape);
-    DEVICE_CALL(x->device, cast, (out->data, false, x->data, type == TENSOR_BF16, tensor_count(x)));
+    cast(x->device, out->data, false, x->data, type == TENSOR_BF16, tensor_count(x));
     tape_record(tape, (Node){ .name = "op_cast",
                               .backward = cast_backward,
                               .inputs = { x },

@@ -1,3 +1,4 @@
+#include "ops/elementwise/kernels.h"
 #include "ops/shared/map.cuh"
 
 extern "C" void cast_cuda(Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n)

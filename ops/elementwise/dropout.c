@@ -4,7 +4,7 @@
  *   dx_i <- k_i g_i / (1 - p)
  * Saved for the backward pass: only the generator's state. u_i comes from word i % 4 of the Philox
  * block at counter start + i / 4, so the backward pass draws the same numbers, on any thread. */
-#include "ops/elementwise/dropout.h"
+#include "ops/elementwise/kernels.h"
 #include "ops/shared/internal.h"
 
 #ifdef __AVX2__
@@ -84,7 +84,7 @@ static inline __attribute__((always_inline)) void draw_words(uint32_t word[WORDS
 }
 
 /* out [n] <- k x / (1 - p): the forward pass with x, the backward pass with dout for x */
-static void dropout_cpu(Real *out, bool accumulate, const Real *x, Dropout d, int64_t n)
+void dropout_cpu(Real *out, bool accumulate, const Real *x, Dropout d, int64_t n)
 {
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
     for (int64_t start = 0; start < n; start += WORDS) {

@@ -1,4 +1,5 @@
 #include "ops/elementwise/dropout.cuh"
+#include "ops/elementwise/kernels.h"
 #include "ops/shared/map.cuh"
 
 /* One thread per Philox block, that is, four elements; with `packs` in one load and one store. */
@@ -21,9 +22,10 @@ __global__ void dropout_kernel(T *out, bool accumulate, const T *x, Dropout d, b
     }
 }
 
-extern "C" void dropout_cuda(Real *out, bool accumulate, const Real *x, Dropout d, int64_t n)
+extern "C" void dropout_cuda(TensorType type, Real *out, bool accumulate, const Real *x, Dropout d,
+                             int64_t n)
 {
-    BY_STORAGE(T,
+    BY_STORAGE(type, T,
                LAUNCH(dropout_kernel<T>, blocks_for((n + 3) / 4), THREADS, 0, (T *)out, accumulate,
                       (const T *)x, d, packs_fit<4>((T *)out) && packs_fit<4>((const T *)x), n));
 }

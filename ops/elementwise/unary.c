@@ -1,4 +1,5 @@
 /* The unary operations on the CPU: two loops and op_NAME for each row of unary_functions.h. */
+#include "ops/elementwise/kernels.h"
 #include "ops/shared/internal.h"
 
 enum Saved { FROM_X, FROM_OUT };
@@ -10,13 +11,13 @@ static const Real *saved_values(const Node *node, enum Saved saved)
 }
 
 #define UNARY(op, f, f_gradient, saved)                                                            \
-    static void op##_forward_cpu(Real *out, const Real *x, int64_t n)                              \
+    UNARY_KERNELS(op)                                                                              \
+    void op##_forward_cpu(Real *out, const Real *x, int64_t n)                                     \
     {                                                                                              \
         PARALLEL_FOR(i, n)                                                                         \
             out[i] = f(x[i]);                                                                      \
     }                                                                                              \
-    static void op##_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *y,      \
-                                  int64_t n)                                                       \
+    void op##_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *y, int64_t n)  \
     {                                                                                              \
         PARALLEL_FOR(i, n)                                                                         \
             contribute(&dx[i], accumulate, f_gradient(dout[i], y[i]));                             \
@@ -42,12 +43,13 @@ static const Real *saved_values(const Node *node, enum Saved saved)
     }
 
 #define UNARY_CONSTANT(op, f, f_gradient)                                                          \
-    static void op##_forward_cpu(Real *out, const Real *x, Real c, int64_t n)                      \
+    UNARY_CONSTANT_KERNELS(op)                                                                     \
+    void op##_forward_cpu(Real *out, const Real *x, Real c, int64_t n)                             \
     {                                                                                              \
         PARALLEL_FOR(i, n)                                                                         \
             out[i] = f(x[i], c);                                                                   \
     }                                                                                              \
-    static void op##_backward_cpu(Real *dx, bool accumulate, const Real *dout, Real c, int64_t n)  \
+    void op##_backward_cpu(Real *dx, bool accumulate, const Real *dout, Real c, int64_t n)         \
     {                                                                                              \
         PARALLEL_FOR(i, n)                                                                         \
             contribute(&dx[i], accumulate, f_gradient(dout[i], c));                                \

@@ -1,7 +1,9 @@
 /* The unary operations on CUDA: two kernels per row of unary_functions.h and dtype. */
+#include "ops/elementwise/kernels.h"
 #include "ops/shared/map.cuh"
 
 #define UNARY(op, f, f_gradient, saved)                                                            \
+    UNARY_KERNELS(op)                                                                              \
     struct op##_of_x {                                                                             \
         __device__ Real operator()(Real x) const                                                   \
         {                                                                                          \
@@ -14,17 +16,18 @@
             return f_gradient(dout, y);                                                            \
         }                                                                                          \
     };                                                                                             \
-    extern "C" void op##_forward_cuda(Real *out, const Real *x, int64_t n)                         \
+    extern "C" void op##_forward_cuda(TensorType type, Real *out, const Real *x, int64_t n)        \
     {                                                                                              \
-        map(op##_of_x(), out, false, n, x);                                                        \
+        map(type, op##_of_x(), out, false, n, x);                                                  \
     }                                                                                              \
-    extern "C" void op##_backward_cuda(Real *dx, bool accumulate, const Real *dout, const Real *y, \
-                                       int64_t n)                                                  \
+    extern "C" void op##_backward_cuda(TensorType type, Real *dx, bool accumulate,                 \
+                                       const Real *dout, const Real *y, int64_t n)                 \
     {                                                                                              \
-        map(op##_gradient_of(), dx, accumulate, n, dout, y);                                       \
+        map(type, op##_gradient_of(), dx, accumulate, n, dout, y);                                 \
     }
 
 #define UNARY_CONSTANT(op, f, f_gradient)                                                          \
+    UNARY_CONSTANT_KERNELS(op)                                                                     \
     struct op##_of_x {                                                                             \
         Real c;                                                                                    \
         __device__ Real operator()(Real x) const                                                   \
@@ -39,14 +42,15 @@
             return f_gradient(dout, c);                                                            \
         }                                                                                          \
     };                                                                                             \
-    extern "C" void op##_forward_cuda(Real *out, const Real *x, Real c, int64_t n)                 \
+    extern "C" void op##_forward_cuda(TensorType type, Real *out, const Real *x, Real c,           \
+                                      int64_t n)                                                   \
     {                                                                                              \
-        map(op##_of_x{ c }, out, false, n, x);                                                     \
+        map(type, op##_of_x{ c }, out, false, n, x);                                               \
     }                                                                                              \
-    extern "C" void op##_backward_cuda(Real *dx, bool accumulate, const Real *dout, Real c,        \
-                                       int64_t n)                                                  \
+    extern "C" void op##_backward_cuda(TensorType type, Real *dx, bool accumulate,                 \
+                                       const Real *dout, Real c, int64_t n)                        \
     {                                                                                              \
-        map(op##_gradient_of{ c }, dx, accumulate, n, dout);                                       \
+        map(type, op##_gradient_of{ c }, dx, accumulate, n, dout);                                 \
     }
 
 #include "ops/elementwise/unary_functions.h"

@@ -3,12 +3,13 @@
  * Backward, g = dL/dout:
  *   dweight_vd <- sum over the r with index_r = v of g_rd */
 #include "ops/layout/indices.h"
+#include "ops/layout/kernels.h"
 
 #include <omp.h>
 
 /* out [R, D], weight [V, D], indices [R] */
-static void embedding_forward_cpu(Real *out, const Real *weight, const int32_t *indices, int64_t R,
-                                  int64_t D)
+void embedding_forward_cpu(Real *out, const Real *weight, const int32_t *indices, int64_t R,
+                           int64_t D)
 {
 #pragma omp parallel for schedule(static) if (R * D >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {
@@ -31,17 +32,10 @@ static void add_columns(Real *dweight, const Real *dout, const int32_t *indices,
     }
 }
 
-/* Scratch memory of embedding_backward, in Reals. */
-static int64_t embedding_scratch_cpu(int64_t R, int64_t D)
-{
-    (void)R, (void)D;
-    return 0;
-}
-
 /* Each thread owns some columns of dweight, so sums are in the order of the rows for any number of
  * threads. The columns are whole cache lines, so no two threads write the same line. */
-static void embedding_backward_cpu(Real *dweight, bool accumulate, Real *scratch, const Real *dout,
-                                   const int32_t *indices, int64_t R, int64_t V, int64_t D)
+void embedding_backward_cpu(Real *dweight, bool accumulate, Real *scratch, const Real *dout,
+                            const int32_t *indices, int64_t R, int64_t V, int64_t D)
 {
     (void)scratch;
     if (!accumulate)
@@ -61,7 +55,7 @@ static void embedding_backward(Node *node)
 {
     Tensor *weight = node->inputs[0], *indices = node->inputs[1], *out = node->outputs[0];
     int64_t R = tensor_count(indices), V = weight->shape.size[0], D = weight->shape.size[1];
-    int64_t wanted = DEVICE_CALL(out, embedding_scratch, (R, D));
+    int64_t wanted = CUDA_CALL(out->device, embedding_scratch, (R, D), 0);
     Tensor *scratch = wanted ? tape_scratch(node->tape, shape(wanted)) : NULL;
     Gradient dweight = tape_contribution(node, weight);
     DEVICE_CALL(out, embedding_backward,

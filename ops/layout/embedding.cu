@@ -6,6 +6,7 @@
  *      starts in the chunk, its sum is added to dweight; otherwise the row continues from the chunk
  *      before, is the first in its chunk, and its sum is stored in partial [chunks, D].
  *   3. add the partial sums of each row to dweight. */
+#include "ops/layout/kernels.h"
 #include "ops/shared/columns.cuh"
 #include "ops/shared/map.cuh"
 #include "ops/attention/lsh/sort.cuh"
@@ -130,10 +131,10 @@ __global__ void add_partial_sums(Real *dweight, const Real *partial, const Key *
     }
 }
 
-extern "C" void embedding_forward_cuda(Real *out, const Real *weight, const int32_t *indices,
-                                       int64_t R, int64_t D)
+extern "C" void embedding_forward_cuda(TensorType type, Real *out, const Real *weight,
+                                       const int32_t *indices, int64_t R, int64_t D)
 {
-    map(Identity(), out, false, R * D, NamedRows{ weight, indices, D });
+    map(type, Identity(), out, false, R * D, NamedRows{ weight, indices, D });
 }
 
 /* Two lists of R keys, and partial. */
@@ -142,9 +143,9 @@ extern "C" int64_t embedding_scratch_cuda(int64_t R, int64_t D)
     return 2 * R * (int64_t)(sizeof(Key) / sizeof(Real)) + (R + CHUNK - 1) / CHUNK * D;
 }
 
-extern "C" void embedding_backward_cuda(Real *dweight, bool accumulate, Real *scratch,
-                                        const Real *dout, const int32_t *indices, int64_t R,
-                                        int64_t V, int64_t D)
+extern "C" void embedding_backward_cuda(TensorType type, Real *dweight, bool accumulate,
+                                        Real *scratch, const Real *dout, const int32_t *indices,
+                                        int64_t R, int64_t V, int64_t D)
 {
     Key *tiles = (Key *)scratch, *sorted = tiles + R;
     Real *partial = (Real *)(sorted + R);
@@ -154,8 +155,9 @@ extern "C" void embedding_backward_cuda(Real *dweight, bool accumulate, Real *sc
         map_inputs(Zero(), dweight, false, V * D);
     LAUNCH(sort_tiles, (unsigned)((R + TILE - 1) / TILE), TILE / 2, 0, tiles, indices, R);
     LAUNCH(merge_tiles, blocks_for(R), THREADS, 0, sorted, (const Key *)tiles, R);
-    BY_STORAGE(T, LAUNCH(sum_chunks<T>, blocks_for(chunks * D), THREADS, 0, dweight, partial,
-                         (const T *)dout, (const Key *)sorted, R, D));
+    BY_STORAGE(type, T,
+               LAUNCH(sum_chunks<T>, blocks_for(chunks * D), THREADS, 0, dweight, partial,
+                      (const T *)dout, (const Key *)sorted, R, D));
     const dim3 blocks((unsigned)((D + lanes - 1) / lanes), blocks_for(chunks, 1));
     LAUNCH(add_partial_sums, blocks, THREADS, 0, dweight, (const Real *)partial,
            (const Key *)sorted, R, D, lanes);

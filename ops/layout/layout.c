@@ -1,3 +1,4 @@
+#include "ops/layout/kernels.h"
 #include "ops/layout/layout.h"
 
 AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis)
@@ -14,8 +15,8 @@ AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis)
 }
 
 /* Long rows are cut into pieces, so that few rows also occupy all threads. */
-static void copy_rows_cpu(Real *to, int64_t to_stride, bool accumulate, const Real *from,
-                          int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns)
+void copy_rows_cpu(Real *to, int64_t to_stride, bool accumulate, const Real *from,
+                   int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns)
 {
     enum { PIECE = 1024 };
 #pragma omp parallel for collapse(2) schedule(static) if (rows * columns >= PARALLEL_MINIMUM)

@@ -1,3 +1,4 @@
+#include "ops/layout/kernels.h"
 #include "ops/shared/map.cuh"
 
 /* One thread copies LANES elements of a row at a time. */
@@ -29,10 +30,11 @@ static void launch_copy_rows(T *to, int64_t to_stride, bool accumulate, const T 
                accumulate, from, from_rows, from_stride, rows, columns);
 }
 
-extern "C" void copy_rows_cuda(Real *to, int64_t to_stride, bool accumulate, const Real *from,
-                               int64_t from_rows, int64_t from_stride, int64_t rows,
-                               int64_t columns)
+extern "C" void copy_rows_cuda(TensorType type, Real *to, int64_t to_stride, bool accumulate,
+                               const Real *from, int64_t from_rows, int64_t from_stride,
+                               int64_t rows, int64_t columns)
 {
-    BY_STORAGE(T, launch_copy_rows((T *)to, to_stride, accumulate, (const T *)from, from_rows,
-                                   from_stride, rows, columns));
+    BY_STORAGE(type, T,
+               launch_copy_rows((T *)to, to_stride, accumulate, (const T *)from, from_rows,
+                                from_stride, rows, columns));
 }

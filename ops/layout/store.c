@@ -3,6 +3,7 @@
  * (`written`) are updated and checked against the bounds that operations need (`wanted`). For a
  * captured step this is repeated before each replay, since from may have been written meanwhile. */
 #include "ops/layout/indices.h"
+#include "ops/layout/kernels.h"
 
 typedef struct Store {
     Tape *tape;
@@ -11,8 +12,8 @@ typedef struct Store {
 } Store;
 
 /* columns [R] or NULL; from [R]; to [R, N], or [R] without columns */
-static void store_integers_cpu(int32_t *to, const int32_t *columns, const int32_t *from, int64_t R,
-                               int64_t N)
+void store_integers_cpu(int32_t *to, const int32_t *columns, const int32_t *from, int64_t R,
+                        int64_t N)
 {
     for (int64_t r = 0; r < R; r++)
         to[columns ? r * N + columns[r] : r] = from[r];
@@ -96,7 +97,7 @@ void op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
     if (columns)
         check_indices(tape, "op_store_i32: columns", columns, 0, N - 1, "the columns of to");
     check_bounds(&store);
-    DEVICE_CALL(to->device, store_integers,
+    DEVFUN_CALL(to->device, store_integers,
                 (to->integers, columns ? columns->integers : NULL, from->integers, R, N));
     note_bounds(&store);
     if (device_is_capturing(to->device))

@@ -3,6 +3,7 @@
  * Backward, g = dL/dout, the same transpose:
  *   dx[o, i, m, j, c] <- g[o, j, m, i, c] */
 #include "ops/layout/layout.h"
+#include "ops/layout/kernels.h"
 
 typedef struct Exchange {
     int64_t outer, p, middle, q, inner;
@@ -33,8 +34,8 @@ static void transpose_runs(Real *to, int64_t to_row, bool accumulate, const Real
 }
 
 /* In TILE x TILE tiles of p and q, so that source and destination both stay in cache. */
-static void transpose_cpu(Real *out, bool accumulate, const Real *x, int64_t outer, int64_t p,
-                          int64_t middle, int64_t q, int64_t inner)
+void transpose_cpu(Real *out, bool accumulate, const Real *x, int64_t outer, int64_t p,
+                   int64_t middle, int64_t q, int64_t inner)
 {
     const int64_t x_row = middle * q * inner, out_row = middle * p * inner;
     bool parallel = outer * p * x_row >= PARALLEL_MINIMUM;

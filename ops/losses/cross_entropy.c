@@ -7,13 +7,14 @@
  * Saved for the backward pass: l, one value per row (`kept`), and W, summed on the device, because
  * a replayed step has new weights that the host does not see. */
 #include "ops/layout/indices.h"
+#include "ops/losses/kernels.h"
 #include "ops/rows/rows.h"
 
 /* out [], kept [R] = l, weight_sum [] = W, loss [R] is scratch;
  * logits [R, C], targets [R], weights [R] or NULL */
-static void cross_entropy_forward_cpu(Real *out, Real *kept, Real *weight_sum, Real *loss,
-                                      const Real *logits, const int32_t *targets,
-                                      const Real *weights, int64_t R, int64_t C)
+void cross_entropy_forward_cpu(Real *out, Real *kept, Real *weight_sum, Real *loss,
+                               const Real *logits, const int32_t *targets, const Real *weights,
+                               int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {
@@ -32,10 +33,9 @@ static void cross_entropy_forward_cpu(Real *out, Real *kept, Real *weight_sum, R
 
 /* dlogits [R, C], dout [], kept [R] = l, weight_sum [] = W;
  * logits [R, C], targets [R], weights [R] or NULL */
-static void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Real *dout,
-                                       const Real *kept, const Real *weight_sum, const Real *logits,
-                                       const int32_t *targets, const Real *weights, int64_t R,
-                                       int64_t C)
+void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Real *dout, const Real *kept,
+                                const Real *weight_sum, const Real *logits, const int32_t *targets,
+                                const Real *weights, int64_t R, int64_t C)
 {
     double scale = (double)*dout / (double)*weight_sum;
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)

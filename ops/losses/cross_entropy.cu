@@ -1,3 +1,4 @@
+#include "ops/losses/kernels.h"
 #include "ops/rows/rows.cuh"
 
 template <typename T, int LANES>
@@ -51,20 +52,23 @@ __global__ void cross_entropy_backward(T *dlogits, bool accumulate, const Real *
     }
 }
 
-extern "C" void cross_entropy_forward_cuda(Real *out, Real *kept, Real *weight_sum, Real *loss,
-                                           const Real *logits, const int32_t *targets,
+extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, Real *kept, Real *weight_sum,
+                                           Real *loss, const Real *logits, const int32_t *targets,
                                            const Real *weights, int64_t R, int64_t C)
 {
-    BY_STORAGE(T, LAUNCH_ROWS(cross_entropy_rows, T, R, C, kept, loss, (const T *)logits, targets,
-                              weights, R, C));
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(cross_entropy_rows, T, R, C, kept, loss, (const T *)logits, targets,
+                           weights, R, C));
     LAUNCH(cross_entropy_mean, 1, MEAN_THREADS, 0, out, weight_sum, loss, weights, R);
 }
 
-extern "C" void cross_entropy_backward_cuda(Real *dlogits, bool accumulate, const Real *dout,
-                                            const Real *kept, const Real *weight_sum,
-                                            const Real *logits, const int32_t *targets,
-                                            const Real *weights, int64_t R, int64_t C)
+extern "C" void cross_entropy_backward_cuda(TensorType type, Real *dlogits, bool accumulate,
+                                            const Real *dout, const Real *kept,
+                                            const Real *weight_sum, const Real *logits,
+                                            const int32_t *targets, const Real *weights, int64_t R,
+                                            int64_t C)
 {
-    BY_STORAGE(T, LAUNCH_ROWS(cross_entropy_backward, T, R, C, (T *)dlogits, accumulate, dout, kept,
-                              weight_sum, (const T *)logits, targets, weights, R, C));
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(cross_entropy_backward, T, R, C, (T *)dlogits, accumulate, dout, kept,
+                           weight_sum, (const T *)logits, targets, weights, R, C));
 }

@@ -21,6 +21,7 @@
  *   dmean_k <- -g after_k d ln P_k / dmean_k     and dlog scale_k likewise
  * Saved for the backward pass: A and B, two values per pixel (`kept`). */
 #include "ops/layout/indices.h"
+#include "ops/losses/kernels.h"
 #include "ops/losses/logistic_mixture.h"
 #include "ops/rows/rows.h"
 
@@ -46,8 +47,8 @@ static inline Pixels pixels_from(int64_t start, const int32_t *targets, int64_t 
 }
 
 /* out [], kept [2, R] = A, B, loss [R] is scratch; parameters [R, 3 K], targets [R] */
-static void logistic_mixture_forward_cpu(Real *out, Real *kept, Real *loss, const Real *parameters,
-                                         const int32_t *targets, int64_t R, int64_t K)
+void logistic_mixture_forward_cpu(Real *out, Real *kept, Real *loss, const Real *parameters,
+                                  const int32_t *targets, int64_t R, int64_t K)
 {
 #pragma omp parallel for schedule(static) if (3 * R * K >= PARALLEL_MINIMUM)
     for (int64_t start = 0; start < R; start += LANES) {
@@ -77,9 +78,9 @@ static void logistic_mixture_forward_cpu(Real *out, Real *kept, Real *loss, cons
 }
 
 /* dparameters [R, 3 K], dout [], kept [2, R] = A, B; parameters [R, 3 K], targets [R] */
-static void logistic_mixture_backward_cpu(Real *dparameters, bool accumulate, const Real *dout,
-                                          const Real *kept, const Real *parameters,
-                                          const int32_t *targets, int64_t R, int64_t K)
+void logistic_mixture_backward_cpu(Real *dparameters, bool accumulate, const Real *dout,
+                                   const Real *kept, const Real *parameters, const int32_t *targets,
+                                   int64_t R, int64_t K)
 {
     const Real g = *dout / (Real)R;
 #pragma omp parallel for schedule(static) if (3 * R * K >= PARALLEL_MINIMUM)

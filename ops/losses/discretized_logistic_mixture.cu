@@ -1,3 +1,4 @@
+#include "ops/losses/kernels.h"
 #include "ops/losses/logistic_mixture.h"
 #include "ops/shared/map.cuh"
 #include "ops/rows/rows.cuh"
@@ -65,20 +66,22 @@ __global__ void logistic_mixture_backward(T *dparameters, bool accumulate, const
     }
 }
 
-extern "C" void logistic_mixture_forward_cuda(Real *out, Real *kept, Real *loss,
+extern "C" void logistic_mixture_forward_cuda(TensorType type, Real *out, Real *kept, Real *loss,
                                               const Real *parameters, const int32_t *targets,
                                               int64_t R, int64_t K)
 {
-    BY_STORAGE(T, LAUNCH_ROWS(logistic_mixture_rows, T, R, K, kept, loss, (const T *)parameters,
-                              targets, R, K));
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(logistic_mixture_rows, T, R, K, kept, loss, (const T *)parameters,
+                           targets, R, K));
     LAUNCH(logistic_mixture_mean, 1, MEAN_THREADS, 0, out, loss, R);
 }
 
-extern "C" void logistic_mixture_backward_cuda(Real *dparameters, bool accumulate, const Real *dout,
-                                               const Real *kept, const Real *parameters,
-                                               const int32_t *targets, int64_t R, int64_t K)
+extern "C" void logistic_mixture_backward_cuda(TensorType type, Real *dparameters, bool accumulate,
+                                               const Real *dout, const Real *kept,
+                                               const Real *parameters, const int32_t *targets,
+                                               int64_t R, int64_t K)
 {
-    BY_STORAGE(T,
+    BY_STORAGE(type, T,
                LAUNCH(logistic_mixture_backward<T>, blocks_for(R * K), THREADS, 0, (T *)dparameters,
                       accumulate, dout, kept, (const T *)parameters, targets, R, K));
 }

@@ -2,6 +2,7 @@
  *   out = sum_i (p_i - t_i)^2 / n
  * Backward, g = dL/dout:
  *   dp_i <- 2 (p_i - t_i) g / n          dt_i <- -2 (p_i - t_i) g / n */
+#include "ops/losses/kernels.h"
 #include "ops/shared/internal.h"
 
 /* Elements per piece. The pieces' sums are added in order, so the result does not depend on the
@@ -9,8 +10,8 @@
 enum { PIECE = 4096 };
 
 /* out [], partial [pieces] is scratch; prediction [n], target [n] */
-static void mean_squared_error_forward_cpu(Real *out, Real *partial, const Real *prediction,
-                                           const Real *target, int64_t pieces, int64_t n)
+void mean_squared_error_forward_cpu(Real *out, Real *partial, const Real *prediction,
+                                    const Real *target, int64_t pieces, int64_t n)
 {
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
     for (int64_t piece = 0; piece < pieces; piece++) {
@@ -30,8 +31,8 @@ static void mean_squared_error_forward_cpu(Real *out, Real *partial, const Real 
 }
 
 /* dp [n] <- sign 2 (prediction - target) dout / n */
-static void mean_squared_error_backward_cpu(Real *dp, bool accumulate, Real sign, const Real *dout,
-                                            const Real *prediction, const Real *target, int64_t n)
+void mean_squared_error_backward_cpu(Real *dp, bool accumulate, Real sign, const Real *dout,
+                                     const Real *prediction, const Real *target, int64_t n)
 {
     Real scale = sign * 2 * *dout / (Real)n;
     PARALLEL_FOR(i, n)

@@ -1,3 +1,4 @@
+#include "ops/losses/kernels.h"
 #include "tensor/kernel.cuh"
 
 /* partial [pieces] <- the sums of squares over equal pieces, one block per piece */
@@ -38,18 +39,22 @@ __global__ void mean_squared_error_backward(T *dp, bool accumulate, Real sign, c
         contribute(&dp[i], accumulate, scale * (load(&prediction[i]) - load(&target[i])));
 }
 
-extern "C" void mean_squared_error_forward_cuda(Real *out, Real *partial, const Real *prediction,
-                                                const Real *target, int64_t pieces, int64_t n)
+extern "C" void mean_squared_error_forward_cuda(TensorType type, Real *out, Real *partial,
+                                                const Real *prediction, const Real *target,
+                                                int64_t pieces, int64_t n)
 {
-    BY_STORAGE(T, LAUNCH(squared_error_pieces<T>, blocks_for(pieces, 1), THREADS, 0, partial,
-                         (const T *)prediction, (const T *)target, pieces, n));
+    BY_STORAGE(type, T,
+               LAUNCH(squared_error_pieces<T>, blocks_for(pieces, 1), THREADS, 0, partial,
+                      (const T *)prediction, (const T *)target, pieces, n));
     LAUNCH(mean_of_pieces, 1, THREADS, 0, out, partial, pieces, n);
 }
 
-extern "C" void mean_squared_error_backward_cuda(Real *dp, bool accumulate, Real sign,
-                                                 const Real *dout, const Real *prediction,
-                                                 const Real *target, int64_t n)
+extern "C" void mean_squared_error_backward_cuda(TensorType type, Real *dp, bool accumulate,
+                                                 Real sign, const Real *dout,
+                                                 const Real *prediction, const Real *target,
+                                                 int64_t n)
 {
-    BY_STORAGE(T, LAUNCH(mean_squared_error_backward<T>, blocks_for(n), THREADS, 0, (T *)dp,
-                         accumulate, sign, dout, (const T *)prediction, (const T *)target, n));
+    BY_STORAGE(type, T,
+               LAUNCH(mean_squared_error_backward<T>, blocks_for(n), THREADS, 0, (T *)dp,
+                      accumulate, sign, dout, (const T *)prediction, (const T *)target, n));
 }

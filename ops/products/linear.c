@@ -54,8 +54,8 @@ ALWAYS_INLINE void activate_row(Activation activation, Real *out, Real *y, const
 
 /* y [R, O] (if NULL: out) += bias [O] in each row, out [R, O] = f(y). oneDNN's products with a
  * fused bias are no faster. */
-static void linear_activate_cpu(Real *out, Real *y, const Real *bias, Activation activation,
-                                int64_t R, int64_t O)
+void linear_activate_cpu(Real *out, Real *y, const Real *bias, Activation activation, int64_t R,
+                         int64_t O)
 {
 #pragma omp parallel for schedule(static) if (R * O >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++)
@@ -74,8 +74,8 @@ ALWAYS_INLINE void activate_row_backward(Activation activation, Real *h, Real *s
 
 /* h [R, O] = g [R, O] f'(y [R, O]), and the column sums of each block of rows, partial
  * [row_blocks(R), O]; for relu y may be out. */
-static void linear_activate_backward_cpu(Real *h, Real *partial, const Real *g, const Real *y,
-                                         Activation activation, int64_t R, int64_t O)
+void linear_activate_backward_cpu(Real *h, Real *partial, const Real *g, const Real *y,
+                                  Activation activation, int64_t R, int64_t O)
 {
 #pragma omp parallel for schedule(static) if (R * O >= PARALLEL_MINIMUM)
     for (int64_t i = 0; i < row_blocks(R); i++) {
@@ -97,21 +97,15 @@ static Real *kept_in_bf16(Tensor *weight)
     return weight->bf16_copy ? weight->bf16_copy(weight, false) : NULL;
 }
 
-/* to [n] = weight and to + bias_at [m] = bias, in bf16. The CPU has no bf16. */
-static void linear_copy_cpu(Real *to, const Real *weight, int64_t n, int64_t bias_at,
-                            const Real *bias, int64_t m)
-{
-    (void)to, (void)weight, (void)n, (void)bias_at, (void)bias, (void)m;
-}
-
+/* weight, then at bias_at the bias, in bf16. The CPU has no bf16. */
 static Tensor *copy_parameters(Tape *tape, const Tensor *weight, const Tensor *bias)
 {
     enum { UNIT = 128 }; /* elements: aligns the bias for vector loads */
     const int64_t n = tensor_count(weight), m = bias ? tensor_count(bias) : 0;
     const int64_t bias_at = (n + UNIT - 1) / UNIT * UNIT;
     Tensor *copy = tape_tensor_of(tape, TENSOR_BF16, shape(bias_at + m));
-    DEVICE_CALL(copy, linear_copy,
-                (copy->data, weight->data, n, bias_at, bias ? bias->data : NULL, m));
+    CUDA_CALL(copy->device, linear_copy,
+              (copy->data, weight->data, n, bias_at, bias ? bias->data : NULL, m), (void)0);
     return copy;
 }
 
@@ -135,19 +129,12 @@ static Parameters parameters_for(Tape *tape, TensorType type, Tensor *weight, Te
 }
 
 /* ------------------------------------------------------------------------------------- products */
-static bool fused_product_cpu(const char *operation, Precision precision, Result out, Operand a,
-                              Operand b, Product size, Epilogue epilogue)
-{
-    (void)operation, (void)precision, (void)out, (void)a, (void)b, (void)size, (void)epilogue;
-    return false;
-}
-
 /* Returns false and computes nothing if the device has no such product. */
 static bool fused_product(Tape *tape, const char *operation, Result out, Operand a, Operand b,
                           Product size, Epilogue epilogue)
 {
-    return DEVICE_CALL(tape_device(tape), fused_product,
-                       (operation, tape_precision(tape), out, a, b, size, epilogue));
+    return CUDA_CALL(tape_device(tape), fused_product,
+                     (operation, tape_precision(tape), out, a, b, size, epilogue), false);
 }
 
 enum { SAVED_Y, SAVED_COPY, SAVED_MASK };

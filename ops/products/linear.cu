@@ -1,4 +1,5 @@
 #include "ops/elementwise/activation.h"
+#include "ops/products/linear.h"
 #include "ops/shared/columns.h"
 #include "ops/shared/map.cuh"
 
@@ -107,17 +108,19 @@ static void launch_activate_backward(T *h, Real *partial, const T *g, const T *y
                activation, R, O);
 }
 
-extern "C" void linear_activate_cuda(Real *out, Real *y, const Real *bias, Activation activation,
-                                     int64_t R, int64_t O)
+extern "C" void linear_activate_cuda(TensorType type, Real *out, Real *y, const Real *bias,
+                                     Activation activation, int64_t R, int64_t O)
 {
-    BY_STORAGE(T, launch_activate((T *)out, (T *)y, bias, activation, R, O));
+    BY_STORAGE(type, T, launch_activate((T *)out, (T *)y, bias, activation, R, O));
 }
 
-extern "C" void linear_activate_backward_cuda(Real *h, Real *partial, const Real *g, const Real *y,
-                                              Activation activation, int64_t R, int64_t O)
+extern "C" void linear_activate_backward_cuda(TensorType type, Real *h, Real *partial,
+                                              const Real *g, const Real *y, Activation activation,
+                                              int64_t R, int64_t O)
 {
     BY_STORAGE(
-        T, launch_activate_backward((T *)h, partial, (const T *)g, (const T *)y, activation, R, O));
+        type, T,
+        launch_activate_backward((T *)h, partial, (const T *)g, (const T *)y, activation, R, O));
 }
 
 extern "C" void linear_copy_cuda(Real *to, const Real *weight, int64_t n, int64_t bias_at,

@@ -116,8 +116,8 @@ static Piece piece_of(Real *out, const Real *a, const Real *b, Product p, int64_
 
 /* With at least one product per thread, each thread computes whole products; otherwise each product
  * is cut into parts. Products that add to a shared out run one after another. */
-static void product_cpu(const char *operation, Precision precision, Result out, Operand a,
-                        Operand b, Product p)
+void product_cpu(const char *operation, Precision precision, Result out, Operand a, Operand b,
+                 Product p)
 {
     (void)precision;
     const int threads = omp_get_max_threads();
@@ -138,5 +138,5 @@ static void product_cpu(const char *operation, Precision precision, Result out, 
 
 void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size)
 {
-    DEVICE_CALL(tape_device(tape), product, (operation, tape_precision(tape), out, a, b, size));
+    DEVFUN_CALL(tape_device(tape), product, (operation, tape_precision(tape), out, a, b, size));
 }

@@ -3,6 +3,7 @@
 #define TAPEGRAD_OPS_PRODUCTS_PRODUCT_H
 
 #include "autograd/tape.h"
+#include "tensor/kernel.h"
 
 /* count products out [n, m] = a [n, k] b [k, m]. With transpose_a, a is stored as [k, n]; with
  * transpose_b, b as [m, k]. The steps are the distances in elements from one product's matrix to
@@ -54,6 +55,9 @@ static inline TensorType product_type(const Tape *tape)
 {
     return tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
 }
+
+DEVICE_FUNCTION(void, product, const char *operation, Precision precision, Result out, Operand a,
+                Operand b, Product p);
 
 /* Computes `size` in the tape's precision; a and b both have dtype product_type(tape). Runs repeat
  * bit for bit. `operation` names the caller in error messages. */

@@ -3,6 +3,7 @@
  * Backward, g = dL/dout: x_j contributes to the sums n >= j, so the gradient is summed in reverse,
  *   dx[o, j, i] <- sum over n >= j (reverse: n <= j) of g[o, n, i] */
 #include "ops/layout/layout.h"
+#include "ops/rows/kernels.h"
 
 typedef struct Running {
     AxisView axis;
@@ -37,8 +38,8 @@ static void run_along_columns(Real *out, bool accumulate, const Real *x, bool re
 }
 
 /* Sums in double precision. */
-static void cumulative_sum_cpu(Real *out, bool accumulate, const Real *x, bool reverse,
-                               int64_t outer, int64_t size, int64_t inner)
+void cumulative_sum_cpu(Real *out, bool accumulate, const Real *x, bool reverse, int64_t outer,
+                        int64_t size, int64_t inner)
 {
     bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
 #pragma omp parallel for collapse(2) schedule(static) if (parallel)

@@ -1,4 +1,5 @@
 /* Sums in double precision, as on the CPU: rounding errors would grow along the axis. */
+#include "ops/rows/kernels.h"
 #include "ops/shared/columns.cuh"
 
 /* Consecutive elements along the axis per thread. */
@@ -56,11 +57,12 @@ __global__ void cumulative_sums(T *out, bool accumulate, const T *x, bool revers
     }
 }
 
-extern "C" void cumulative_sum_cuda(Real *out, bool accumulate, const Real *x, bool reverse,
-                                    int64_t outer, int64_t size, int64_t inner)
+extern "C" void cumulative_sum_cuda(TensorType type, Real *out, bool accumulate, const Real *x,
+                                    bool reverse, int64_t outer, int64_t size, int64_t inner)
 {
     const int lanes = column_lanes(inner);
-    BY_STORAGE(T, LAUNCH(cumulative_sums<T>, blocks_for(outer * ((inner + lanes - 1) / lanes), 1),
-                         THREADS, 0, (T *)out, accumulate, (const T *)x, reverse, outer, size,
-                         inner, lanes));
+    BY_STORAGE(type, T,
+               LAUNCH(cumulative_sums<T>, blocks_for(outer * ((inner + lanes - 1) / lanes), 1),
+                      THREADS, 0, (T *)out, accumulate, (const T *)x, reverse, outer, size, inner,
+                      lanes));
 }

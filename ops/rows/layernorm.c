@@ -13,11 +13,12 @@
  *         = r (h_j - sum_c h_c / C - n_j sum_c h_c n_c / C), as [c = j] selects one term of its sum
  *           and n_j does not depend on c
  * Saved for the backward pass: mean and r, two values per row (`kept`). */
+#include "ops/rows/kernels.h"
 #include "ops/rows/layernorm.h"
 
 /* out [R, C], kept [R, 2], x [R, C], weight [C], bias [C] */
-static void layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Real *weight,
-                                  const Real *bias, Real eps, int64_t R, int64_t C)
+void layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Real *weight,
+                           const Real *bias, Real eps, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t row = 0; row < R; row++) {
@@ -28,9 +29,9 @@ static void layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Re
 }
 
 /* dx [R, C] or NULL; dweight, dbias [parts, C] or both NULL */
-static void layernorm_backward_cpu(Real *dx, bool accumulate, Real *dweight, Real *dbias,
-                                   int64_t parts, const Real *dout, const Real *x,
-                                   const Real *weight, const Real *kept, int64_t R, int64_t C)
+void layernorm_backward_cpu(Real *dx, bool accumulate, Real *dweight, Real *dbias, int64_t parts,
+                            const Real *dout, const Real *x, const Real *weight, const Real *kept,
+                            int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t i = 0; i < parts; i++) {
@@ -94,7 +95,7 @@ static bool wants_gradient(const Tensor *tensor)
 }
 
 /* The number of parts that R rows are cut into; one thread, on CUDA one block, processes a part. */
-static int64_t layernorm_parts_cpu(int64_t R)
+int64_t layernorm_parts_cpu(int64_t R)
 {
     return row_blocks(R);
 }
@@ -102,7 +103,7 @@ static int64_t layernorm_parts_cpu(int64_t R)
 WeightSums weight_sums_begin(Node *node, Tensor *x, Tensor *weight, Tensor *bias)
 {
     const int64_t C = shape_columns(x->shape);
-    WeightSums sums = { .parts = DEVICE_CALL(x, layernorm_parts, (shape_rows(x->shape))) };
+    WeightSums sums = { .parts = DEVFUN_CALL(x->device, layernorm_parts, (shape_rows(x->shape))) };
     if (wants_gradient(weight) || wants_gradient(bias)) {
         sums.scratch = tape_scratch(node->tape, shape(2, sums.parts, C));
         sums.dweight = sums.scratch->data;

@@ -2,10 +2,11 @@
  *   out_c = x_c - ln sum_j e^x_j
  * Backward, g = dL/dout, with dout_c / dx_j = [c = j] - e^out_j:
  *   dx_j <- g_j - e^out_j sum_c g_c */
+#include "ops/rows/kernels.h"
 #include "ops/rows/rows.h"
 
 /* out [R, C], x [R, C] */
-static void log_softmax_forward_cpu(Real *out, const Real *x, int64_t R, int64_t C)
+void log_softmax_forward_cpu(Real *out, const Real *x, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t row = 0; row < R; row++) {
@@ -17,8 +18,8 @@ static void log_softmax_forward_cpu(Real *out, const Real *x, int64_t R, int64_t
 }
 
 /* dx [R, C], dout [R, C], out [R, C] */
-static void log_softmax_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *out,
-                                     int64_t R, int64_t C)
+void log_softmax_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *out,
+                              int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t row = 0; row < R; row++) {

@@ -11,7 +11,7 @@
  * recomputing s costs one more read, where saving s costs one write and the memory. */
 #include <omp.h>
 
-#include "ops/elementwise/dropout.h"
+#include "ops/rows/kernels.h"
 #include "ops/rows/layernorm.h"
 
 /* Approximate elements per tile of rows: a tile stays in L1 and uses whole Philox blocks. */
@@ -39,9 +39,9 @@ static void add_dropped(Real *s, Real *m, const Real *x, const Real *branch, con
 }
 
 /* out [R, C], kept [R, 2] = mean, r, x, branch [R, C], weight [C], bias [C] */
-static void residual_layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Real *branch,
-                                           Dropout d, const Real *weight, const Real *bias,
-                                           Real eps, int64_t R, int64_t C)
+void residual_layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Real *branch,
+                                    Dropout d, const Real *weight, const Real *bias, Real eps,
+                                    int64_t R, int64_t C)
 {
     const int64_t rows = tile_rows(C);
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
@@ -58,8 +58,8 @@ static void residual_layernorm_forward_cpu(Real *out, Real *kept, const Real *x,
     }
 }
 
-/* Scratch memory of the backward pass, in Reals: two tiles per thread. */
-static int64_t residual_layernorm_scratch_cpu(int64_t C)
+/* Scratch memory of the backward pass on the CPU, in Reals: two tiles per thread. */
+static int64_t backward_scratch(int64_t C)
 {
     return device_threads() * 2 * tile_rows(C) * C;
 }
@@ -86,11 +86,10 @@ static void give(Gradient dx, const Real *ds, int64_t first, int64_t count)
 
 /* dx, dbranch [R, C], data NULL if no gradient is required; dweight, dbias [parts, C] or both NULL;
  * dout, x, branch [R, C], weight [C], kept [R, 2] = mean, r */
-static void residual_layernorm_backward_cpu(Gradient dx, Gradient dbranch, Real *dweight,
-                                            Real *dbias, int64_t parts, Real *scratch,
-                                            const Real *dout, const Real *x, const Real *branch,
-                                            Dropout d, const Real *weight, const Real *kept,
-                                            int64_t R, int64_t C)
+void residual_layernorm_backward_cpu(Gradient dx, Gradient dbranch, Real *dweight, Real *dbias,
+                                     int64_t parts, Real *scratch, const Real *dout, const Real *x,
+                                     const Real *branch, Dropout d, const Real *weight,
+                                     const Real *kept, int64_t R, int64_t C)
 {
     const int64_t rows = tile_rows(C);
     const bool wanted = dx.data || dbranch.data;
@@ -120,7 +119,7 @@ static void residual_layernorm_backward(Node *node)
     Tensor *x = node->inputs[0], *branch = node->inputs[1];
     Tensor *weight = node->inputs[2], *bias = node->inputs[3];
     const int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
-    const int64_t wanted = DEVICE_CALL(x, residual_layernorm_scratch, (C));
+    const int64_t wanted = device_is_cuda(x->device) ? 0 : backward_scratch(C);
     Tensor *scratch = wanted ? tape_scratch(node->tape, shape(wanted)) : NULL;
     WeightSums sums = weight_sums_begin(node, x, weight, bias);
     Gradient dx = tape_contribution(node, x), dbranch = tape_contribution(node, branch);

@@ -1,4 +1,5 @@
 #include "ops/elementwise/dropout.cuh"
+#include "ops/rows/kernels.h"
 #include "ops/rows/layernorm.cuh"
 
 /* The rows s = x + m branch, a Rows of ops/rows/layernorm.cuh. */
@@ -34,30 +35,27 @@ template <typename T> struct ResidualRows {
     }
 };
 
-extern "C" void residual_layernorm_forward_cuda(Real *out, Real *kept, const Real *x,
-                                                const Real *branch, Dropout d, const Real *weight,
-                                                const Real *bias, Real eps, int64_t R, int64_t C)
+extern "C" void residual_layernorm_forward_cuda(TensorType type, Real *out, Real *kept,
+                                                const Real *x, const Real *branch, Dropout d,
+                                                const Real *weight, const Real *bias, Real eps,
+                                                int64_t R, int64_t C)
 {
-    BY_STORAGE(T, layernorm_forward((T *)out, kept,
-                                    ResidualRows<T>{ (const T *)x, (const T *)branch, d, NULL, NULL,
-                                                     false, false },
-                                    weight, bias, eps, R, C));
+    BY_STORAGE(type, T,
+               layernorm_forward(
+                   (T *)out, kept,
+                   ResidualRows<T>{ (const T *)x, (const T *)branch, d, NULL, NULL, false, false },
+                   weight, bias, eps, R, C));
 }
 
-extern "C" void residual_layernorm_backward_cuda(Gradient dx, Gradient dbranch, Real *dweight,
-                                                 Real *dbias, int64_t parts, Real *,
+extern "C" void residual_layernorm_backward_cuda(TensorType type, Gradient dx, Gradient dbranch,
+                                                 Real *dweight, Real *dbias, int64_t parts, Real *,
                                                  const Real *dout, const Real *x,
                                                  const Real *branch, Dropout d, const Real *weight,
                                                  const Real *kept, int64_t R, int64_t C)
 {
-    BY_STORAGE(T, layernorm_backward(ResidualRows<T>{ (const T *)x, (const T *)branch, d,
-                                                      (T *)dx.data, (T *)dbranch.data,
-                                                      dx.accumulate, dbranch.accumulate },
-                                     dweight, dbias, parts, (const T *)dout, weight, kept, R, C));
-}
-
-/* None: s stays in registers. */
-extern "C" int64_t residual_layernorm_scratch_cuda(int64_t)
-{
-    return 0;
+    BY_STORAGE(
+        type, T,
+        layernorm_backward(ResidualRows<T>{ (const T *)x, (const T *)branch, d, (T *)dx.data,
+                                            (T *)dbranch.data, dx.accumulate, dbranch.accumulate },
+                           dweight, dbias, parts, (const T *)dout, weight, kept, R, C));
 }

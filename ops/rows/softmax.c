@@ -2,10 +2,11 @@
  *   out_c = e^(x_c - m) / sum_j e^(x_j - m)          m = max_j x_j cancels; it prevents overflow
  * Backward, g = dL/dout, with dout_c / dx_j = out_c ([c = j] - out_j):
  *   dx_j <- out_j (g_j - sum_c g_c out_c) */
+#include "ops/rows/kernels.h"
 #include "ops/rows/rows.h"
 
 /* out [R, C], x [R, C] */
-static void softmax_forward_cpu(Real *out, const Real *x, int64_t R, int64_t C)
+void softmax_forward_cpu(Real *out, const Real *x, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t row = 0; row < R; row++) {
@@ -25,8 +26,8 @@ static void softmax_forward_cpu(Real *out, const Real *x, int64_t R, int64_t C)
 }
 
 /* dx [R, C], dout [R, C], out [R, C] */
-static void softmax_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *out,
-                                 int64_t R, int64_t C)
+void softmax_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *out, int64_t R,
+                          int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t row = 0; row < R; row++) {

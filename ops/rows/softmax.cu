@@ -1,3 +1,4 @@
+#include "ops/rows/kernels.h"
 #include "ops/rows/rows.cuh"
 
 template <typename T, int LANES>
@@ -26,14 +27,16 @@ __global__ void softmax_backward(T *dx, bool accumulate, const T *dout, const T 
     }
 }
 
-extern "C" void softmax_forward_cuda(Real *out, const Real *x, int64_t R, int64_t C)
+extern "C" void softmax_forward_cuda(TensorType type, Real *out, const Real *x, int64_t R,
+                                     int64_t C)
 {
-    BY_STORAGE(T, LAUNCH_ROWS(softmax_forward, T, R, C, (T *)out, (const T *)x, R, C));
+    BY_STORAGE(type, T, LAUNCH_ROWS(softmax_forward, T, R, C, (T *)out, (const T *)x, R, C));
 }
 
-extern "C" void softmax_backward_cuda(Real *dx, bool accumulate, const Real *dout, const Real *out,
-                                      int64_t R, int64_t C)
+extern "C" void softmax_backward_cuda(TensorType type, Real *dx, bool accumulate, const Real *dout,
+                                      const Real *out, int64_t R, int64_t C)
 {
-    BY_STORAGE(T, LAUNCH_ROWS(softmax_backward, T, R, C, (T *)dx, accumulate, (const T *)dout,
-                              (const T *)out, R, C));
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(softmax_backward, T, R, C, (T *)dx, accumulate, (const T *)dout,
+                           (const T *)out, R, C));
 }

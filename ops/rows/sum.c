@@ -5,16 +5,10 @@
  * out and g have dtype Real for every dtype of x. The order of summation does not depend on the
  * number of threads; on the CPU sums are in double precision. */
 #include "ops/elementwise/broadcast.h"
+#include "ops/rows/kernels.h"
 
-/* Scratch memory of sum_forward, in Reals. */
-static int64_t sum_scratch_cpu(int64_t rows, int64_t columns)
-{
-    (void)rows, (void)columns;
-    return 0;
-}
-
-static void sum_forward_cpu(Real *out, Real *scratch, Real factor, const Real *x, int64_t rows,
-                            int64_t columns)
+void sum_forward_cpu(Real *out, Real *scratch, Real factor, const Real *x, int64_t rows,
+                     int64_t columns)
 {
     (void)scratch;
     if (rows == 1) {
@@ -31,8 +25,8 @@ static void sum_forward_cpu(Real *out, Real *scratch, Real factor, const Real *x
     }
 }
 
-static void sum_backward_cpu(Real *dx, bool accumulate, Real factor, const Real *dout, int64_t rows,
-                             int64_t columns)
+void sum_backward_cpu(Real *dx, bool accumulate, Real factor, const Real *dout, int64_t rows,
+                      int64_t columns)
 {
 #pragma omp parallel for collapse(2) schedule(static) if (rows * columns >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < rows; r++)
@@ -67,7 +61,7 @@ static Tensor *reduce(Tape *tape, const char *name, Tensor *x, Reduction over, b
     int64_t rows = shape_count(shape), columns = tensor_count(x) / rows;
     Real factor = mean ? 1 / (Real)columns : 1;
     Tensor *out = tape_tensor(tape, shape);
-    int64_t wanted = DEVICE_CALL(x, sum_scratch, (rows, columns));
+    int64_t wanted = CUDA_CALL(x->device, sum_scratch, (rows, columns), 0);
     Tensor *scratch = wanted ? tape_scratch(tape, shape(wanted)) : NULL;
     DEVICE_CALL(x, sum_forward,
                 (out->data, scratch ? scratch->data : NULL, factor, x->data, rows, columns));

@@ -1,3 +1,4 @@
+#include "ops/rows/kernels.h"
 #include "ops/shared/columns.cuh"
 #include "ops/shared/map.cuh"
 
@@ -57,21 +58,21 @@ extern "C" int64_t sum_scratch_cuda(int64_t rows, int64_t columns)
     return sum_scratch(sum_parts(columns, rows, 1), rows);
 }
 
-extern "C" void sum_forward_cuda(Real *out, Real *scratch, Real factor, const Real *x, int64_t rows,
-                                 int64_t columns)
+extern "C" void sum_forward_cuda(TensorType type, Real *out, Real *scratch, Real factor,
+                                 const Real *x, int64_t rows, int64_t columns)
 {
     const int64_t parts = sum_parts(columns, rows, 1);
     PartialSum *partial = (PartialSum *)scratch;
     if (parts == 1) {
-        BY_STORAGE(T, launch_row_sums(out, factor, (const T *)x, rows, columns, 1));
+        BY_STORAGE(type, T, launch_row_sums(out, factor, (const T *)x, rows, columns, 1));
     } else {
-        BY_STORAGE(T, launch_row_sums(partial, 1, (const T *)x, rows, columns, parts));
+        BY_STORAGE(type, T, launch_row_sums(partial, 1, (const T *)x, rows, columns, parts));
         launch_row_sums(out, factor, (const PartialSum *)partial, rows, parts, 1);
     }
 }
 
-extern "C" void sum_backward_cuda(Real *dx, bool accumulate, Real factor, const Real *dout,
-                                  int64_t rows, int64_t columns)
+extern "C" void sum_backward_cuda(TensorType type, Real *dx, bool accumulate, Real factor,
+                                  const Real *dout, int64_t rows, int64_t columns)
 {
-    map(ScaleBy{ factor }, dx, accumulate, rows * columns, StretchedInput{ dout, columns });
+    map(type, ScaleBy{ factor }, dx, accumulate, rows * columns, StretchedInput{ dout, columns });
 }

@@ -89,7 +89,7 @@ int64_t sample_row(const Real *logits, int64_t C, const Sampler *sampler, uint64
 }
 
 /* out [R]; logits [R, C] */
-static void sample_cpu(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
+void sample_cpu(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++)

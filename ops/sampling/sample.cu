@@ -11,7 +11,8 @@ __global__ void sample_rows(int32_t *out, const T *logits, Sampler sampler, int6
     }
 }
 
-extern "C" void sample_cuda(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
+extern "C" void sample_cuda(TensorType type, int32_t *out, const Real *logits, Sampler sampler,
+                            int64_t R, int64_t C)
 {
-    BY_STORAGE(T, LAUNCH_ROWS(sample_rows, T, R, C, out, (const T *)logits, sampler, R, C));
+    BY_STORAGE(type, T, LAUNCH_ROWS(sample_rows, T, R, C, out, (const T *)logits, sampler, R, C));
 }

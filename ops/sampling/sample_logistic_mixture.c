@@ -10,8 +10,8 @@
 #include "ops/sampling/sampling.h"
 
 /* out [R]; parameters [R, 3 K] */
-static void sample_logistic_mixture_cpu(int32_t *out, const Real *parameters, Sampler sampler,
-                                        int64_t R, int64_t K)
+void sample_logistic_mixture_cpu(int32_t *out, const Real *parameters, Sampler sampler, int64_t R,
+                                 int64_t K)
 {
 #pragma omp parallel for schedule(static) if (R * K >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {

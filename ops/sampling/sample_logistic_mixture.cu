@@ -13,8 +13,9 @@ __global__ void sample_mixtures(int32_t *out, const T *parameters, Sampler sampl
     }
 }
 
-extern "C" void sample_logistic_mixture_cuda(int32_t *out, const Real *parameters, Sampler sampler,
-                                             int64_t R, int64_t K)
+extern "C" void sample_logistic_mixture_cuda(TensorType type, int32_t *out, const Real *parameters,
+                                             Sampler sampler, int64_t R, int64_t K)
 {
-    BY_STORAGE(T, LAUNCH_ROWS(sample_mixtures, T, R, K, out, (const T *)parameters, sampler, R, K));
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(sample_mixtures, T, R, K, out, (const T *)parameters, sampler, R, K));
 }

@@ -1,7 +1,7 @@
 #include "ops/shared/columns.h"
 #include "ops/shared/internal.h"
 
-static void add_parts_cpu(Real *dw, bool accumulate, const Real *partial, int64_t parts, int64_t C)
+void add_parts_cpu(Real *dw, bool accumulate, const Real *partial, int64_t parts, int64_t C)
 {
     for (int64_t i = 0; i < parts; i++) {
 #pragma omp simd
@@ -12,11 +12,11 @@ static void add_parts_cpu(Real *dw, bool accumulate, const Real *partial, int64_
 
 void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C)
 {
-    DEVICE_CALL(device, add_parts, (dw.data, dw.accumulate, partial, parts, C));
+    DEVFUN_CALL(device, add_parts, (dw.data, dw.accumulate, partial, parts, C));
 }
 
-static void add_part_pairs_cpu(Gradient first, Gradient second, const Real *partial, int64_t parts,
-                               int64_t C)
+void add_part_pairs_cpu(Gradient first, Gradient second, const Real *partial, int64_t parts,
+                        int64_t C)
 {
     if (first.data)
         add_parts_cpu(first.data, first.accumulate, partial, parts, C);
@@ -28,7 +28,7 @@ void add_part_pairs(Device *device, Gradient first, Gradient second, const Real 
                     int64_t parts, int64_t C)
 {
     if (first.data || second.data)
-        DEVICE_CALL(device, add_part_pairs, (first, second, partial, parts, C));
+        DEVFUN_CALL(device, add_part_pairs, (first, second, partial, parts, C));
 }
 
 void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C)
@@ -36,7 +36,7 @@ void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R,
     add_parts(device, dw, partial, row_blocks(R), C);
 }
 
-static void column_sums_cpu(Real *partial, const Real *x, int64_t R, int64_t C)
+void column_sums_cpu(Real *partial, const Real *x, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t i = 0; i < row_blocks(R); i++) {

@@ -28,7 +28,8 @@ extern "C" void add_part_pairs_cuda(Gradient first, Gradient second, const Real 
            second, partial, parts, C, lanes);
 }
 
-extern "C" void column_sums_cuda(Real *partial, const Real *x, int64_t R, int64_t C)
+extern "C" void column_sums_cuda(TensorType type, Real *partial, const Real *x, int64_t R,
+                                 int64_t C)
 {
-    BY_STORAGE(T, launch_column_sums(partial, row_blocks(R), false, 1, (const T *)x, R, C));
+    BY_STORAGE(type, T, launch_column_sums(partial, row_blocks(R), false, 1, (const T *)x, R, C));
 }

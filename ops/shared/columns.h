@@ -5,12 +5,19 @@
 #define TAPEGRAD_OPS_SHARED_COLUMNS_H
 
 #include "autograd/tape.h"
+#include "tensor/kernel.h"
 
 #ifdef __CUDACC__
 #define COLUMNS_FUNCTION static __host__ __device__ inline
 #else
 #define COLUMNS_FUNCTION static inline
 #endif
+
+DEVICE_FUNCTION(void, add_parts, Real *dw, bool accumulate, const Real *partial, int64_t parts,
+                int64_t C);
+DEVICE_FUNCTION(void, add_part_pairs, Gradient first, Gradient second, const Real *partial,
+                int64_t parts, int64_t C);
+KERNEL(void, column_sums, Real *partial, const Real *x, int64_t R, int64_t C);
 
 /* Number of blocks for R rows. Block i starts at row_block_start(i, R) and ends before
  * row_block_start(i + 1, R). */

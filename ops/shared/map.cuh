@@ -184,9 +184,9 @@ static void map_inputs(F f, T *out, bool accumulate, int64_t n, Inputs... x)
 
 /* out [n] <- f(x...); out is an activation. */
 template <typename F, typename... Inputs>
-static void map(F f, Real *out, bool accumulate, int64_t n, Inputs... x)
+static void map(TensorType type, F f, Real *out, bool accumulate, int64_t n, Inputs... x)
 {
-    BY_STORAGE(T, map_inputs(f, (T *)out, accumulate, n, input_of<T>(x)...));
+    BY_STORAGE(type, T, map_inputs(f, (T *)out, accumulate, n, input_of<T>(x)...));
 }
 
 #endif

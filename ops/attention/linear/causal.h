@@ -5,16 +5,18 @@
 #include "ops/attention/shared/arguments.h"
 
 /* Elements of scratch memory that a pass needs. */
-int64_t causal_linear_attention_scratch_cpu(const LinearScan *scan, bool backward);
+KERNEL(int64_t, causal_linear_attention_scratch, const LinearScan *scan, bool backward);
 
-void causal_linear_attention_forward_cpu(Real *out,         /* [B, N, H, M] */
-                                         Real *den,         /* [B, N, H], saved */
-                                         Real *final_state, /* [B, H, D, M + 1], or NULL */
-                                         Real *scratch, const LinearScan *scan);
+KERNEL(void, causal_linear_attention_forward, Real *out, /* [B, N, H, M] */
+       Real *den,                                        /* [B, N, H], saved */
+       Real *final_state,                                /* [B, H, D, M + 1], or NULL */
+       Real *scratch, const LinearScan *scan);
 
-void causal_linear_attention_backward_cpu(LinearScanGradient d, const Real *dout, /* [B, N, H, M] */
-                                          const Real *dfinal_state, /* [B, H, D, M + 1], or NULL */
-                                          const Real *out,          /* [B, N, H, M] */
-                                          const Real *den,          /* [B, N, H] */
-                                          Real *scratch, const LinearScan *scan);
+KERNEL(void, causal_linear_attention_backward, LinearScanGradient d,
+       const Real *dout,         /* [B, N, H, M] */
+       const Real *dfinal_state, /* [B, H, D, M + 1], or NULL */
+       const Real *out,          /* [B, N, H, M] */
+       const Real *den,          /* [B, N, H] */
+       Real *scratch, const LinearScan *scan);
+
 #endif

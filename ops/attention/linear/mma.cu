@@ -5,19 +5,19 @@
 
 #ifndef TAPEGRAD_DOUBLE
 
-/* Runs the statement with T as the call's storage type and SIZE as the padded size of its heads. */
-#define BY_TYPE_AND_SIZE(s, ...)                                                                   \
+/* Runs the statement with T as the dtype and SIZE as the padded size of its heads. */
+#define BY_TYPE_AND_SIZE(type, s, ...)                                                             \
     do {                                                                                           \
         const int64_t most_ = (s)->x.D > (s)->x.M ? (s)->x.D : (s)->x.M;                           \
         if (most_ <= 32) {                                                                         \
             enum { SIZE = 32 };                                                                    \
-            BY_STORAGE(T, __VA_ARGS__);                                                            \
+            BY_STORAGE(type, T, __VA_ARGS__);                                                      \
         } else if (most_ <= 64) {                                                                  \
             enum { SIZE = 64 };                                                                    \
-            BY_STORAGE(T, __VA_ARGS__);                                                            \
+            BY_STORAGE(type, T, __VA_ARGS__);                                                      \
         } else {                                                                                   \
             enum { SIZE = 128 };                                                                   \
-            BY_STORAGE(T, __VA_ARGS__);                                                            \
+            BY_STORAGE(type, T, __VA_ARGS__);                                                      \
         }                                                                                          \
     } while (0)
 
@@ -97,19 +97,20 @@ static int64_t dden_size(const LinearScan *s)
     return tiles_for((s->x.offsets ? 1 : s->x.B) * s->x.N * s->x.H, 4) * 4;
 }
 
-bool causal_mma_fits(const LinearScan *s)
+bool causal_mma_fits(TensorType type, const LinearScan *s)
 {
     bool fits = false;
     if (s->x.D <= 128 && s->x.M <= 128)
-        BY_TYPE_AND_SIZE(s, fits = (int)Kernels<T, SIZE>::BACKWARD_BYTES <=
-                                   device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+        BY_TYPE_AND_SIZE(type, s,
+                         fits = (int)Kernels<T, SIZE>::BACKWARD_BYTES <=
+                                device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
     return fits;
 }
 
-int64_t causal_mma_scratch(const LinearScan *s, bool backward)
+int64_t causal_mma_scratch(TensorType type, const LinearScan *s, bool backward)
 {
     int64_t count = 1;
-    BY_TYPE_AND_SIZE(s, {
+    BY_TYPE_AND_SIZE(type, s, {
         const ChunkPlan plan = plan_of<T, SIZE>(s, backward);
         const int64_t sums = sums_size<T, SIZE>(s, plan);
         count = backward ? dden_size(s) + 2 * sums : sums + 1;
@@ -242,33 +243,35 @@ static void backward(const LinearScanGradient &d, const Real *dout, const Real *
                    (int)K::BACKWARD_BYTES, c);
 }
 
-void causal_mma_forward(Real *out, Real *den, Real *final_state, Real *scratch, const LinearScan *s)
+void causal_mma_forward(TensorType type, Real *out, Real *den, Real *final_state, Real *scratch,
+                        const LinearScan *s)
 {
-    BY_TYPE_AND_SIZE(s, (forward<T, SIZE>(out, den, final_state, scratch, s)));
+    BY_TYPE_AND_SIZE(type, s, (forward<T, SIZE>(out, den, final_state, scratch, s)));
 }
 
-void causal_mma_backward(const LinearScanGradient &d, const Real *dout, const Real *dfinal_state,
-                         const Real *out, const Real *den, Real *scratch, const LinearScan *s)
+void causal_mma_backward(TensorType type, const LinearScanGradient &d, const Real *dout,
+                         const Real *dfinal_state, const Real *out, const Real *den, Real *scratch,
+                         const LinearScan *s)
 {
-    BY_TYPE_AND_SIZE(s, (backward<T, SIZE>(d, dout, dfinal_state, out, den, scratch, s)));
+    BY_TYPE_AND_SIZE(type, s, (backward<T, SIZE>(d, dout, dfinal_state, out, den, scratch, s)));
 }
 
 #else /* the tensor-core kernels have no double-precision build */
 
-bool causal_mma_fits(const LinearScan *)
+bool causal_mma_fits(TensorType, const LinearScan *)
 {
     return false;
 }
 
-int64_t causal_mma_scratch(const LinearScan *, bool)
+int64_t causal_mma_scratch(TensorType, const LinearScan *, bool)
 {
     return 0;
 }
 
-void causal_mma_forward(Real *, Real *, Real *, Real *, const LinearScan *) {}
+void causal_mma_forward(TensorType, Real *, Real *, Real *, Real *, const LinearScan *) {}
 
-void causal_mma_backward(const LinearScanGradient &, const Real *, const Real *, const Real *,
-                         const Real *, Real *, const LinearScan *)
+void causal_mma_backward(TensorType, const LinearScanGradient &, const Real *, const Real *,
+                         const Real *, const Real *, Real *, const LinearScan *)
 {
 }
 

@@ -27,9 +27,9 @@
 
 static const AttentionLabels labels = ATTENTION_LABELS("op_linear_attention");
 
-static Tensor *new_scratch(Tape *tape, const LinearScan *scan)
+static Tensor *new_scratch(Tape *tape, const Tensor *out, const LinearScan *scan)
 {
-    int64_t count = DEVICE_CALL(tape_device(tape), linear_attention_scratch, (scan));
+    int64_t count = DEVICE_CALL(out, linear_attention_scratch, (scan));
     return tape_scratch(tape, shape(count));
 }
 
@@ -38,7 +38,7 @@ static void linear_attention_backward(Node *node)
     Tensor *out = node->outputs[0], *den = node->saved[0];
     const LinearScan scan =
         linear_scan_of(node->inputs, *(const LinearAttention *)node->attributes);
-    Tensor *scratch = new_scratch(node->tape, &scan);
+    Tensor *scratch = new_scratch(node->tape, out, &scan);
     AttentionGradient d = attention_contributions(node);
     DEVICE_CALL(out, linear_attention_backward,
                 (d, tape_upstream(node, 0), out->data, den->data, scratch->data, &scan));
@@ -65,7 +65,7 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
     const LinearScan scan = linear_scan_of(inputs, options);
     Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&scan.x));
     Tensor *den = tape_tensor(tape, attention_row_shape(&scan.x));
-    Tensor *scratch = new_scratch(tape, &scan);
+    Tensor *scratch = new_scratch(tape, out, &scan);
     DEVICE_CALL(out, linear_attention_forward, (out->data, den->data, scratch->data, &scan));
     tape_scratch_free(tape, scratch);
     tape_record(tape, (Node){ .name = labels.name,

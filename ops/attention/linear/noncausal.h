@@ -5,12 +5,12 @@
 #include "ops/attention/shared/arguments.h"
 
 /* Elements of scratch memory that a pass needs. */
-int64_t linear_attention_scratch_cpu(const LinearScan *scan);
+KERNEL(int64_t, linear_attention_scratch, const LinearScan *scan);
 
 /* out [B, N, H, M]; den [B, N, H], saved for the backward pass */
-void linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const LinearScan *scan);
+KERNEL(void, linear_attention_forward, Real *out, Real *den, Real *scratch, const LinearScan *scan);
 
 /* dout, out [B, N, H, M]; den [B, N, H] */
-void linear_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
-                                   const Real *den, Real *scratch, const LinearScan *scan);
+KERNEL(void, linear_attention_backward, AttentionGradient d, const Real *dout, const Real *out,
+       const Real *den, Real *scratch, const LinearScan *scan);
 #endif

@@ -7,6 +7,7 @@
  * Backward, g = dL/dout; g_i, g_ii and g_ij = g_ji belong to sqrt 2 x_i, x_i^2 and sqrt 2 x_i x_j:
  *   dx_i <- sqrt 2 g_i + 2 g_ii x_i + sqrt 2 sum_{j != i} g_ij x_j
  * The order of the pairs: polynomial_features.h. */
+#include "ops/attention/linear/features.h"
 #include "ops/attention/linear/polynomial_features.h"
 #include "ops/shared/internal.h"
 
@@ -37,8 +38,7 @@ static void backward_row(Real *dx, bool accumulate, const Real *g, const Real *x
 }
 
 /* out [R, F], x [R, D] */
-static void polynomial_features_forward_cpu(Real *out, const Real *x, int64_t R, int64_t F,
-                                            int64_t D)
+void polynomial_features_forward_cpu(Real *out, const Real *x, int64_t R, int64_t F, int64_t D)
 {
 #pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++)
@@ -46,8 +46,8 @@ static void polynomial_features_forward_cpu(Real *out, const Real *x, int64_t R,
 }
 
 /* dx [R, D], dout [R, F], x [R, D] */
-static void polynomial_features_backward_cpu(Real *dx, bool accumulate, const Real *dout,
-                                             const Real *x, int64_t R, int64_t F, int64_t D)
+void polynomial_features_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *x,
+                                      int64_t R, int64_t F, int64_t D)
 {
 #pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++)

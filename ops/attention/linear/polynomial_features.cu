@@ -1,3 +1,4 @@
+#include "ops/attention/linear/features.h"
 #include "ops/attention/linear/polynomial_features.cuh"
 
 template <typename T>
@@ -39,16 +40,19 @@ __global__ void polynomial_features_backward(T *dx, bool accumulate, const T *do
     }
 }
 
-extern "C" void polynomial_features_forward_cuda(Real *out, const Real *x, int64_t R, int64_t F,
-                                                 int64_t D)
+extern "C" void polynomial_features_forward_cuda(TensorType type, Real *out, const Real *x,
+                                                 int64_t R, int64_t F, int64_t D)
 {
-    BY_STORAGE(T, LAUNCH(polynomial_features_forward<T>, blocks_for(R * F), THREADS, 0, (T *)out,
-                         (const T *)x, R, F, D));
+    BY_STORAGE(type, T,
+               LAUNCH(polynomial_features_forward<T>, blocks_for(R * F), THREADS, 0, (T *)out,
+                      (const T *)x, R, F, D));
 }
 
-extern "C" void polynomial_features_backward_cuda(Real *dx, bool accumulate, const Real *dout,
-                                                  const Real *x, int64_t R, int64_t F, int64_t D)
+extern "C" void polynomial_features_backward_cuda(TensorType type, Real *dx, bool accumulate,
+                                                  const Real *dout, const Real *x, int64_t R,
+                                                  int64_t F, int64_t D)
 {
-    BY_STORAGE(T, LAUNCH(polynomial_features_backward<T>, blocks_for(R * D), THREADS, 0, (T *)dx,
-                         accumulate, (const T *)dout, (const T *)x, R, F, D));
+    BY_STORAGE(type, T,
+               LAUNCH(polynomial_features_backward<T>, blocks_for(R * D), THREADS, 0, (T *)dx,
+                      accumulate, (const T *)dout, (const T *)x, R, F, D));
 }

@@ -16,12 +16,13 @@
  * Backward, g = dL/dout, h = g out:
  *   dx_rd <- sum_f h_rf w_fd - (sum_f h_rf) x_rd      dw_fd <- sum_r h_rf x_rd
  * Saved for the backward pass: out, which is on the tape already. */
+#include "ops/attention/linear/features.h"
 #include "ops/shared/internal.h"
 #include "ops/products/product.h"
 
 /* out [R, F], y [R, F], x [R, D] */
-static void random_features_forward_cpu(Real *out, const Real *y, const Real *x, int64_t R,
-                                        int64_t F, int64_t D)
+void random_features_forward_cpu(Real *out, const Real *y, const Real *x, int64_t R, int64_t F,
+                                 int64_t D)
 {
     const Real scale = (Real)(1 / sqrt((double)F));
 #pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
@@ -37,9 +38,8 @@ static void random_features_forward_cpu(Real *out, const Real *y, const Real *x,
 }
 
 /* h [R, F] = dout [R, F] out [R, F]; dx [R, D] <- -(sum_f h_rf) x [R, D], unless it is NULL */
-static void random_features_backward_cpu(Real *h, Real *dx, bool accumulate, const Real *dout,
-                                         const Real *out, const Real *x, int64_t R, int64_t F,
-                                         int64_t D)
+void random_features_backward_cpu(Real *h, Real *dx, bool accumulate, const Real *dout,
+                                  const Real *out, const Real *x, int64_t R, int64_t F, int64_t D)
 {
 #pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {

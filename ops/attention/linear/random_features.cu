@@ -1,3 +1,4 @@
+#include "ops/attention/linear/features.h"
 #include "ops/rows/rows.cuh"
 
 template <typename T, int LANES>
@@ -33,17 +34,19 @@ __global__ void random_features_backward(T *h, T *dx, bool accumulate, const T *
     }
 }
 
-extern "C" void random_features_forward_cuda(Real *out, const Real *y, const Real *x, int64_t R,
-                                             int64_t F, int64_t D)
+extern "C" void random_features_forward_cuda(TensorType type, Real *out, const Real *y,
+                                             const Real *x, int64_t R, int64_t F, int64_t D)
 {
-    BY_STORAGE(T, LAUNCH_ROWS(random_features_forward, T, R, F, (T *)out, y, (const T *)x,
-                              (Real)(1 / sqrt((double)F)), R, F, D));
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(random_features_forward, T, R, F, (T *)out, y, (const T *)x,
+                           (Real)(1 / sqrt((double)F)), R, F, D));
 }
 
-extern "C" void random_features_backward_cuda(Real *h, Real *dx, bool accumulate, const Real *dout,
-                                              const Real *out, const Real *x, int64_t R, int64_t F,
-                                              int64_t D)
+extern "C" void random_features_backward_cuda(TensorType type, Real *h, Real *dx, bool accumulate,
+                                              const Real *dout, const Real *out, const Real *x,
+                                              int64_t R, int64_t F, int64_t D)
 {
-    BY_STORAGE(T, LAUNCH_ROWS(random_features_backward, T, R, F, (T *)h, (T *)dx, accumulate,
-                              (const T *)dout, (const T *)out, (const T *)x, R, F, D));
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(random_features_backward, T, R, F, (T *)h, (T *)dx, accumulate,
+                           (const T *)dout, (const T *)out, (const T *)x, R, F, D));
 }

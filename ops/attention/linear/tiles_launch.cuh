@@ -51,13 +51,13 @@ static inline AttentionForm form_of(const LinearScan *s, bool causal)
     return s->form;
 }
 
-static inline ScanKind kind_of(const LinearScan *s, bool causal)
+static inline ScanKind kind_of(TensorType type, const LinearScan *s, bool causal)
 {
     const int64_t most_columns = s->x.D > s->x.M ? s->x.D : s->x.M;
     const AttentionForm form = form_of(s, causal);
     if (form == FORM_RECURRENT && walk_memory_size(most_columns + 1) <= MOST_WALK_MEMORY)
         return SCAN_WALK;
-    return causal && form != FORM_QUADRATIC && causal_mma_fits(s) ? SCAN_MMA : SCAN_TILES;
+    return causal && form != FORM_QUADRATIC && causal_mma_fits(type, s) ? SCAN_MMA : SCAN_TILES;
 }
 
 /* Tile sizes. */
@@ -100,11 +100,12 @@ static inline void plan_scan_segments(ScanPlan *p, const LinearScan *s, bool cau
         p->states_a_head = 0;
 }
 
-static inline ScanPlan plan_scans(const LinearScan *s, bool causal, bool backward, bool ends)
+static inline ScanPlan plan_scans(TensorType type, const LinearScan *s, bool causal, bool backward,
+                                  bool ends)
 {
     const int64_t summing_up = 1 << 15; /* elements that every block may add up itself */
     ScanPlan p = {};
-    p.kind = kind_of(s, causal);
+    p.kind = kind_of(type, s, causal);
     if (p.kind != SCAN_TILES)
         return p;
     plan_tiles(&p, &s->x, causal, backward);
@@ -120,10 +121,10 @@ static inline int64_t rows_in_all(const Attention *a)
 }
 
 /* Elements of scratch memory: states, for backward those of the scans da and db, and dden. */
-static inline int64_t scan_scratch(const LinearScan *s, bool causal, bool backward)
+static inline int64_t scan_scratch(TensorType type, const LinearScan *s, bool causal, bool backward)
 {
     const Attention *a = &s->x;
-    const ScanPlan p = plan_scans(s, causal, backward, !backward || s->state);
+    const ScanPlan p = plan_scans(type, s, causal, backward, !backward || s->state);
     const int64_t states = a->B * a->H * p.states_a_head * p.state_size;
     return backward ? 2 * states + rows_in_all(a) : states + 1;
 }

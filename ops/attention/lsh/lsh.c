@@ -154,7 +154,7 @@ static LshGradient contributions(Node *node)
 static Tensor *scratch_for(Tape *tape, const LshRounds *rounds, bool backward)
 {
     return tape_scratch(
-        tape, shape(DEVICE_CALL(tape_device(tape), lsh_attention_scratch, (rounds, backward))));
+        tape, shape(DEVFUN_CALL(tape_device(tape), lsh_attention_scratch, (rounds, backward))));
 }
 
 static void lsh_attention_backward(Node *node)

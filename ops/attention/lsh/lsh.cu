@@ -559,15 +559,16 @@ static void backward(const LshGradient &d, const Real *dout, const Real *out, co
     LAUNCH(finish_gradients<T>, blocks, THREADS, 0, finish);
 }
 
-extern "C" void lsh_attention_forward_cuda(Real *out, Real *log_sum, int32_t *places, Real *scratch,
-                                           const LshRounds *a)
+extern "C" void lsh_attention_forward_cuda(TensorType type, Real *out, Real *log_sum,
+                                           int32_t *places, Real *scratch, const LshRounds *a)
 {
-    BY_STORAGE(T, forward<T>(out, log_sum, places, scratch, a));
+    BY_STORAGE(type, T, forward<T>(out, log_sum, places, scratch, a));
 }
 
-extern "C" void lsh_attention_backward_cuda(LshGradient d, const Real *dout, const Real *out,
-                                            const Real *log_sum, const int32_t *places,
-                                            Real *scratch, const LshRounds *a)
+extern "C" void lsh_attention_backward_cuda(TensorType type, LshGradient d, const Real *dout,
+                                            const Real *out, const Real *log_sum,
+                                            const int32_t *places, Real *scratch,
+                                            const LshRounds *a)
 {
-    BY_STORAGE(T, backward<T>(d, dout, out, log_sum, places, scratch, a));
+    BY_STORAGE(type, T, backward<T>(d, dout, out, log_sum, places, scratch, a));
 }

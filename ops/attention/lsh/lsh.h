@@ -51,15 +51,15 @@ static inline int64_t lsh_places_at(const LshRounds *rounds, int kind, int64_t h
 }
 
 /* Size of the kernels' scratch memory in Reals: O(N). */
-int64_t lsh_attention_scratch_cpu(const LshRounds *rounds, bool backward);
+DEVICE_FUNCTION(int64_t, lsh_attention_scratch, const LshRounds *rounds, bool backward);
 
-void lsh_attention_forward_cpu(Real *out,       /* [B, N, H, M] */
-                               Real *log_sum,   /* [B, N, H], saved for the backward pass */
-                               int32_t *places, /* likewise */
-                               Real *scratch, const LshRounds *rounds);
+KERNEL(void, lsh_attention_forward, Real *out, /* [B, N, H, M] */
+       Real *log_sum,                          /* [B, N, H], saved for the backward pass */
+       int32_t *places,                        /* likewise */
+       Real *scratch, const LshRounds *rounds);
 
-void lsh_attention_backward_cpu(LshGradient d, const Real *dout, /* [B, N, H, M] */
-                                const Real *out,                 /* [B, N, H, M] */
-                                const Real *log_sum,             /* [B, N, H] */
-                                const int32_t *places, Real *scratch, const LshRounds *rounds);
+KERNEL(void, lsh_attention_backward, LshGradient d, const Real *dout, /* [B, N, H, M] */
+       const Real *out,                                               /* [B, N, H, M] */
+       const Real *log_sum,                                           /* [B, N, H] */
+       const int32_t *places, Real *scratch, const LshRounds *rounds);
 #endif

@@ -3,6 +3,7 @@
 #define TAPEGRAD_OPS_ATTENTION_SHARED_ARGUMENTS_H
 
 #include "ops/ops.h"
+#include "tensor/kernel.h"
 
 /* Query, key and value of B sequences and H heads. Head h of position n of sequence b is stored at
  * query + (b N + n) query_stride + h D; key and value likewise. The strides are H D, H D and H M

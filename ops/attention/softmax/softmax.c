@@ -34,7 +34,7 @@ typedef struct SoftmaxAttention {
 static Tensor *scratch_for(Tape *tape, const Attention *a, bool backward)
 {
     return tape_scratch(
-        tape, shape(DEVICE_CALL(tape_device(tape), softmax_attention_scratch, (a, backward))));
+        tape, shape(DEVFUN_CALL(tape_device(tape), softmax_attention_scratch, (a, backward))));
 }
 
 static const AttentionLabels labels = ATTENTION_LABELS("op_softmax_attention");

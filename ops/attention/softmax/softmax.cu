@@ -158,19 +158,20 @@ extern "C" int64_t softmax_attention_scratch_cuda(const Attention *a, bool backw
     return backward ? a->B * a->N * a->H : 1;
 }
 
-extern "C" void softmax_attention_forward_cuda(Real *out, Real *log_sum, Real *scratch,
-                                               const Attention *a, bool causal)
+extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real *log_sum,
+                                               Real *scratch, const Attention *a, bool causal)
 {
     (void)scratch;
     if (tile_size(a->D, a->M) == 32)
-        BY_STORAGE(T, forward_sized<T, 32>(out, log_sum, a, causal));
+        BY_STORAGE(type, T, forward_sized<T, 32>(out, log_sum, a, causal));
     else
-        BY_STORAGE(T, forward_sized<T, WIDEST>(out, log_sum, a, causal));
+        BY_STORAGE(type, T, forward_sized<T, WIDEST>(out, log_sum, a, causal));
 }
 
-extern "C" void softmax_attention_backward_cuda(AttentionGradient d, const Real *dout,
-                                                const Real *out, const Real *log_sum, Real *scratch,
+extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradient d,
+                                                const Real *dout, const Real *out,
+                                                const Real *log_sum, Real *scratch,
                                                 const Attention *a, bool causal)
 {
-    BY_STORAGE(T, backward<T>(d, dout, out, log_sum, scratch, a, causal));
+    BY_STORAGE(type, T, backward<T>(d, dout, out, log_sum, scratch, a, causal));
 }

@@ -1,0 +1,23 @@
+/* The kernels of this room. */
+#ifndef TAPEGRAD_OPS_LOSSES_KERNELS_H
+#define TAPEGRAD_OPS_LOSSES_KERNELS_H
+
+#include "tensor/kernel.h"
+
+KERNEL(void, cross_entropy_forward, Real *out, Real *kept, Real *weight_sum, Real *loss,
+       const Real *logits, const int32_t *targets, const Real *weights, int64_t R, int64_t C);
+KERNEL(void, cross_entropy_backward, Real *dlogits, bool accumulate, const Real *dout,
+       const Real *kept, const Real *weight_sum, const Real *logits, const int32_t *targets,
+       const Real *weights, int64_t R, int64_t C);
+
+KERNEL(void, mean_squared_error_forward, Real *out, Real *partial, const Real *prediction,
+       const Real *target, int64_t pieces, int64_t n);
+KERNEL(void, mean_squared_error_backward, Real *dp, bool accumulate, Real sign, const Real *dout,
+       const Real *prediction, const Real *target, int64_t n);
+
+KERNEL(void, logistic_mixture_forward, Real *out, Real *kept, Real *loss, const Real *parameters,
+       const int32_t *targets, int64_t R, int64_t K);
+KERNEL(void, logistic_mixture_backward, Real *dparameters, bool accumulate, const Real *dout,
+       const Real *kept, const Real *parameters, const int32_t *targets, int64_t R, int64_t K);
+
+#endif

@@ -1,0 +1,38 @@
+/* The kernels of this room. */
+#ifndef TAPEGRAD_OPS_ROWS_KERNELS_H
+#define TAPEGRAD_OPS_ROWS_KERNELS_H
+
+#include "ops/elementwise/dropout.h"
+#include "tensor/kernel.h"
+
+KERNEL(void, softmax_forward, Real *out, const Real *x, int64_t R, int64_t C);
+KERNEL(void, softmax_backward, Real *dx, bool accumulate, const Real *dout, const Real *out,
+       int64_t R, int64_t C);
+
+KERNEL(void, log_softmax_forward, Real *out, const Real *x, int64_t R, int64_t C);
+KERNEL(void, log_softmax_backward, Real *dx, bool accumulate, const Real *dout, const Real *out,
+       int64_t R, int64_t C);
+
+KERNEL(void, layernorm_forward, Real *out, Real *kept, const Real *x, const Real *weight,
+       const Real *bias, Real eps, int64_t R, int64_t C);
+KERNEL(void, layernorm_backward, Real *dx, bool accumulate, Real *dweight, Real *dbias,
+       int64_t parts, const Real *dout, const Real *x, const Real *weight, const Real *kept,
+       int64_t R, int64_t C);
+DEVICE_FUNCTION(int64_t, layernorm_parts, int64_t R);
+
+KERNEL(void, residual_layernorm_forward, Real *out, Real *kept, const Real *x, const Real *branch,
+       Dropout d, const Real *weight, const Real *bias, Real eps, int64_t R, int64_t C);
+KERNEL(void, residual_layernorm_backward, Gradient dx, Gradient dbranch, Real *dweight, Real *dbias,
+       int64_t parts, Real *scratch, const Real *dout, const Real *x, const Real *branch, Dropout d,
+       const Real *weight, const Real *kept, int64_t R, int64_t C);
+
+CUDA_FUNCTION(int64_t, sum_scratch, int64_t rows, int64_t columns);
+KERNEL(void, sum_forward, Real *out, Real *scratch, Real factor, const Real *x, int64_t rows,
+       int64_t columns);
+KERNEL(void, sum_backward, Real *dx, bool accumulate, Real factor, const Real *dout, int64_t rows,
+       int64_t columns);
+
+KERNEL(void, cumulative_sum, Real *out, bool accumulate, const Real *x, bool reverse, int64_t outer,
+       int64_t size, int64_t inner);
+
+#endif
