@@ -188,7 +188,7 @@ static TapeTensor *new_tensor(Tape *tape, TensorType type, Shape shape)
     if (tape->tensor_count == 0)
         tape->errors = error_count();
     *entry = (TapeTensor){ .position = tape->tensor_count++, .previous = tape->last_tensor };
-    entry->tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .owner = tape };
+    entry->tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .tape = tape };
     entry->gradient = entry->tensor;
     entry->tensor.gradient = &entry->gradient;
     tape->last_tensor = entry;
@@ -310,7 +310,7 @@ static Tensor *new_persistent(Tape *tape, const char *label, TensorType type, Sh
         exhausted(tape, sizeof *persistent);
     Tensor *tensor = &persistent->tensor;
     *persistent = (Persistent){ .next = tape->persistent };
-    *tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .owner = tape };
+    *tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .tape = tape };
     const size_t bytes = (size_t)tensor_count(tensor) * tensor_element_bytes(tensor);
     tensor->block = device_allocate(tape->device, bytes);
     if (!tensor->block) {
@@ -362,7 +362,7 @@ static void check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorTy
     if (tensor->device != tape->device)
         tape_error(tape, "%s is on %s, the tape on %s", label, device_name(tensor->device),
                    device_name(tape->device));
-    if (!tensor->allocate && tensor->owner != tape)
+    if (tensor->tape && tensor->tape != tape)
         tape_error(tape, "%s belongs to another tape", label);
 }
 
@@ -525,7 +525,7 @@ static void check_start(Tape *tape, const char *label, Tensor *out)
         tape_error(tape,
                    "%s depends on nothing that requires a gradient (or the tape was not recording)",
                    label);
-    if (tensor_root(out)->allocate)
+    if (!tensor_root(out)->tape)
         tape_error(tape, "%s is a parameter, expected the result of an operation", label);
 }
 

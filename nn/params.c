@@ -187,7 +187,7 @@ const char *params_allocate(Params *params)
 
 static const char *allocate(Tensor *tensor)
 {
-    return params_allocate(tensor->owner);
+    return params_allocate(tensor->params);
 }
 
 /* ------------------------------------------------------------------------------------- bf16 copies
@@ -212,7 +212,7 @@ void *params_flat_bf16(const Params *params)
  * which would not fill it. NULL: there is no copy, or memory is exhausted. */
 static Real *bf16_copy(Tensor *tensor, bool written)
 {
-    Params *params = tensor->owner;
+    Params *params = tensor->params;
     if (written) {
         params_written(params);
     } else if (!params->bf16 && !device_is_capturing(params->device)) {
@@ -297,8 +297,8 @@ static void make_handle(Params *params, Weight *weight, Name name, Shape shape, 
     weight->gradient = (Tensor){ .device = params->device,
                                  .type = TENSOR_REAL,
                                  .shape = shape,
-                                 .allocate = allocate,
-                                 .owner = params };
+                                 .params = params,
+                                 .allocate = allocate };
     weight->tensor = weight->gradient;
     weight->tensor.bf16_copy = bf16_copy;
     weight->tensor.base = base;
@@ -357,13 +357,6 @@ Tensor *params_add_joined(Params *params, const char *prefix, const char *const 
     return &storage->whole.tensor;
 }
 
-/* A tape accepts a foreign tensor if it has an allocate; a constant's storage always exists. */
-static const char *has_storage(Tensor *tensor)
-{
-    (void)tensor;
-    return NULL;
-}
-
 Tensor *params_try_constant(Params *params, const Real *host, Shape shape)
 {
     size_t bytes = (size_t)shape_count(shape) * sizeof(Real);
@@ -379,9 +372,7 @@ Tensor *params_try_constant(Params *params, const Real *host, Shape shape)
                                  .type = TENSOR_REAL,
                                  .shape = shape,
                                  .data = block->data,
-                                 .block = block,
-                                 .allocate = has_storage,
-                                 .owner = params };
+                                 .block = block };
     device_copy_in(params->device, block->data, host, bytes);
     params->constants = constant;
     return &constant->tensor;

@@ -150,10 +150,11 @@ struct Tensor {
     bool requires_gradient; /* backward passes contribute to its gradient */
     bool has_gradient;      /* the gradient holds contributions: the next one adds to them */
     bool keep;              /* stays readable after the backward pass */
-    const char *(*allocate)(Tensor *tensor); /* before a parameter is used: NULL, or the error */
-    Real *(*bf16_copy)(Tensor *tensor, bool written); /* a parameter's, for internal use */
-    void *owner;                                      /* the Tape or Params that it belongs to */
-    const char *name;                                 /* a parameter's path name, or NULL */
+    struct Tape *tape;      /* that it belongs to; NULL: a weight, a constant or a state */
+    struct Params *params;  /* of a weight or its gradient, or NULL */
+    const char *(*allocate)(Tensor *tensor); /* a weight's, before use: NULL, or the error */
+    Real *(*bf16_copy)(Tensor *tensor, bool written); /* a weight's, for internal use */
+    const char *name;                                 /* a weight's path name, or NULL */
     IntegerBounds written, wanted; /* of the integers, and as the operations require them */
 };
 

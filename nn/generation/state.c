@@ -118,13 +118,6 @@ static int64_t aligned(int64_t count)
     return (count + LINE - 1) / LINE * LINE;
 }
 
-/* A tape accepts a foreign tensor if it has an allocate; the state's storage always exists. */
-static const char *has_storage(Tensor *tensor)
-{
-    (void)tensor;
-    return NULL;
-}
-
 /* Divides memory into data, out, counts and positions. */
 static void set_addresses(TransformerState *state)
 {
@@ -137,7 +130,7 @@ static void set_addresses(TransformerState *state)
         layer->keys = step->softmax ? next : NULL;
         layer->values = step->softmax ? next + one : NULL;
     }
-    Tensor result = { .device = state->device, .allocate = has_storage, .owner = state };
+    Tensor result = { .device = state->device };
     state->out = state->positions = result;
     state->out.shape = shape(step->B, step->width);
     state->out.data = next = state->data + state->data_count;
