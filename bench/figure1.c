@@ -31,13 +31,12 @@ static Tensor *linear(const Case *c)
 
 static Tensor *softmax(const Case *c)
 {
-    return op_softmax_attention(c->tape, c->query, c->key, c->value, NULL, true);
+    return op_causal_softmax_attention(c->tape, c->query, c->key, c->value, NULL);
 }
 
 static Tensor *lsh(const Case *c, int64_t rounds)
 {
-    return op_lsh_attention(c->tape, c->query, c->value,
-                            (LshAttention){ .rounds = rounds, .causal = true });
+    return op_causal_lsh_attention(c->tape, c->query, c->value, (LshAttention){ .rounds = rounds });
 }
 
 static Tensor *lsh_1(const Case *c)

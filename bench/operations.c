@@ -107,8 +107,8 @@ static Tensor *run_linear_attention(Tape *tape, const Inputs *in)
 }
 static Tensor *run_softmax_attention(Tape *tape, const Inputs *in)
 {
-    return op_softmax_attention(tape, in->attention[0], in->attention[1], in->attention[2], NULL,
-                                true);
+    return op_causal_softmax_attention(tape, in->attention[0], in->attention[1], in->attention[2],
+                                       NULL);
 }
 
 /* The cost per element of [rows, WIDTH], forward and forward with backward: flops, or passes, the

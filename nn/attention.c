@@ -172,7 +172,7 @@ static Tensor *softmax_attention(Tape *tape, const MultiHeadAttention *attention
                      N < cache->max_length ? N : cache->max_length, attention->heads,
                      attention->head_dim, cache->max_length));
     }
-    return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, true);
+    return op_causal_softmax_attention(tape, packed, NULL, NULL, key_lengths);
 }
 
 /* packed [B, N, 2 H, D]: the H heads of queries, which are also the keys, then those of values. */
@@ -182,8 +182,9 @@ static Tensor *lsh_attention(Tape *tape, const MultiHeadAttention *attention, Te
     LshAttention options = { .rounds = attention->lsh_rounds,
                              .chunk = attention->lsh_chunk,
                              .buckets = attention->lsh_buckets,
-                             .causal = attention->attention == ATTENTION_CAUSAL_LSH,
                              .key_lengths = key_lengths };
+    if (attention->attention == ATTENTION_CAUSAL_LSH)
+        return op_causal_lsh_attention(tape, packed, NULL, options);
     return op_lsh_attention(tape, packed, NULL, options);
 }
 
@@ -199,7 +200,7 @@ static Tensor *attend(Tape *tape, const MultiHeadAttention *attention, Tensor *p
     case ATTENTION_CAUSAL_SOFTMAX:
         return softmax_attention(tape, attention, packed, key_lengths, cache);
     case ATTENTION_SOFTMAX:
-        return op_softmax_attention(tape, packed, NULL, NULL, key_lengths, false);
+        return op_softmax_attention(tape, packed, NULL, NULL, key_lengths);
     case ATTENTION_CAUSAL_LSH:
     case ATTENTION_LSH:
         return lsh_attention(tape, attention, packed, key_lengths);

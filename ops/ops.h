@@ -262,12 +262,15 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
 Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                             LinearAttention options);
 
-/* out_i = sum_j softmax_j(q_i.k_j / sqrt D) v_j  (Vaswani et al. 2017, equation 1), over all keys
- * j, or over j <= i if causal; key_lengths as above masks keys. If not causal, query may have
- * another number of positions than key and value. Computed in tiles with online softmax (Dao et al.
+/* out_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt D) v_j  (Vaswani et al. 2017, equation 1), with a
+ * causal mask. key_lengths, or NULL: as above. Computed in tiles with online softmax (Dao et al.
  * 2022, FlashAttention); saves out and one value per position and head, never the N x N matrix. */
+Tensor *op_causal_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                                    Tensor *key_lengths);
+/* The same over all keys j, without a causal mask. query may have another number of positions than
+ * key and value. */
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                             Tensor *key_lengths, bool causal);
+                             Tensor *key_lengths);
 
 /* A field of 0 means its default. */
 typedef struct LshAttention {
@@ -275,7 +278,6 @@ typedef struct LshAttention {
     int64_t chunk;       /* 32: positions per chunk */
     int64_t buckets;     /* 2 per chunk of the N positions; even, or 1: no hashing; at most 2^20.
                           * More than 64 buckets are the pairs of two hashes, rounded up. */
-    bool causal;         /* false */
     Tensor *key_lengths; /* NULL; int32 [B], in [1, N]: positions i >= key_lengths[b] are masked,
                           * and their results are 0 */
 } LshAttention;
@@ -283,10 +285,13 @@ typedef struct LshAttention {
 /* out_i = sum_j softmax_j(s_ij) v_j, s_ij = q_i.q_j / (|q_j| sqrt D): Reformer's LSH attention
  * (Kitaev, Kaiser, Levskaya 2020, section 2), whose keys are the normalized queries. query_key [B,
  * N, H, D] and value [B, N, H, M], or value NULL and query_key [B, N, 2 H, D] with both packed;
- * returns [B, N, H, M]. The sum runs over j != i (j < i if causal) that in at least one round are
+ * returns [B, N, H, M]. The sum runs over j < i, with a causal mask, that in at least one round are
  * in i's bucket and, with the positions sorted by bucket and cut into chunks, in i's chunk or the
  * chunk before. Without such j, out_i = v_i. Each call draws random hashes from the tape's
  * generator; no gradient flows through them. O(N rounds chunk) time, O(N rounds) memory. */
+Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
+                                LshAttention options);
+/* The same over j != i, without a causal mask. */
 Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options);
 
 #ifdef __cplusplus

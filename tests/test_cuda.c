@@ -76,9 +76,9 @@ EXPRESSION(causal_linear_attention,
 EXPRESSION(packed_linear_attention,
            op_causal_linear_attention(tape, x[0], NULL, NULL, (LinearAttention){ 0 }))
 EXPRESSION(linear_attention, op_linear_attention(tape, x[0], x[1], x[2], (LinearAttention){ 0 }))
-EXPRESSION(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL, false))
-EXPRESSION(causal_softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL, true))
-EXPRESSION(packed_softmax_attention, op_softmax_attention(tape, x[0], NULL, NULL, NULL, true))
+EXPRESSION(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL))
+EXPRESSION(causal_softmax_attention, op_causal_softmax_attention(tape, x[0], x[1], x[2], NULL))
+EXPRESSION(packed_softmax_attention, op_causal_softmax_attention(tape, x[0], NULL, NULL, NULL))
 /* exp multiplies the rounding error of its argument by the argument's magnitude. */
 EXPRESSION(random_features, op_random_features(tape, op_scale(tape, x[0], (Real)0.25), x[1]))
 /* An input used twice: the second contribution adds. */
@@ -135,7 +135,7 @@ static Tensor *apply_masked_attention(Tape *tape, Tensor **x)
     return op_add(tape,
                   op_linear_attention(tape, x[0], x[1], x[2],
                                       (LinearAttention){ .key_lengths = key_lengths }),
-                  op_softmax_attention(tape, x[0], x[1], x[2], key_lengths, false));
+                  op_softmax_attention(tape, x[0], x[1], x[2], key_lengths));
 }
 
 /* Values close to five directions, so that every precision puts them into the same buckets; stored
@@ -153,8 +153,8 @@ static Tensor *near_directions(Tape *tape, Tensor *x)
 
 static Tensor *apply_lsh_attention(Tape *tape, Tensor **x)
 {
-    return op_lsh_attention(tape, near_directions(tape, x[0]), x[1],
-                            (LshAttention){ .chunk = 8, .buckets = 6, .causal = true });
+    return op_causal_lsh_attention(tape, near_directions(tape, x[0]), x[1],
+                                   (LshAttention){ .chunk = 8, .buckets = 6 });
 }
 
 static Tensor *apply_lsh_rounds(Tape *tape, Tensor **x)

@@ -27,46 +27,53 @@ static Tensor *away_from_borders(Tape *tape, Tensor *x)
     return op_add(tape, x, directions(tape, x->shape));
 }
 
+typedef struct Options {
+    LshAttention options;
+    bool causal;
+} Options;
+
+static Tensor *lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, Options o)
+{
+    return (o.causal ? op_causal_lsh_attention : op_lsh_attention)(tape, query_key, value,
+                                                                   o.options);
+}
+
 static Tensor *checked(Tape *tape, Tensor *const *in, void *context)
 {
-    return op_lsh_attention(tape, away_from_borders(tape, in[0]), in[1],
-                            *(const LshAttention *)context);
+    return lsh_attention(tape, away_from_borders(tape, in[0]), in[1], *(const Options *)context);
 }
 
 static Tensor *checked_packed(Tape *tape, Tensor *const *in, void *context)
 {
-    return op_lsh_attention(tape, away_from_borders(tape, in[0]), NULL,
-                            *(const LshAttention *)context);
+    return lsh_attention(tape, away_from_borders(tape, in[0]), NULL, *(const Options *)context);
 }
 
 static Tensor *checked_shared(Tape *tape, Tensor *const *in, void *context)
 {
     Tensor *x = away_from_borders(tape, in[0]);
-    return op_lsh_attention(tape, x, x, *(const LshAttention *)context);
+    return lsh_attention(tape, x, x, *(const Options *)context);
 }
 
 /* The second call adds to gradients that the first has stored. */
 static Tensor *checked_twice(Tape *tape, Tensor *const *in, void *context)
 {
-    const LshAttention *options = context;
-    Tensor *x = away_from_borders(tape, in[0]), *out = op_lsh_attention(tape, x, in[1], *options);
-    return op_lsh_attention(tape, x, out, *options);
+    const Options *options = context;
+    Tensor *x = away_from_borders(tape, in[0]), *out = lsh_attention(tape, x, in[1], *options);
+    return lsh_attention(tape, x, out, *options);
 }
 
 static Tensor *checked_lengths(Tape *tape, Tensor *const *in, void *context)
 {
-    LshAttention options = *(const LshAttention *)context;
+    Options options = *(const Options *)context;
     const int32_t lengths[] = { 7, 21 };
-    options.key_lengths = tape_input_i32(tape, lengths, shape(2));
-    return op_lsh_attention(tape, away_from_borders(tape, in[0]), in[1], options);
+    options.options.key_lengths = tape_input_i32(tape, lengths, shape(2));
+    return lsh_attention(tape, away_from_borders(tape, in[0]), in[1], options);
 }
 
 START_TEST(gradients)
 {
     for (int i = 0; i < 4; i++) {
-        LshAttention options = {
-            .rounds = i < 2 ? 1 : 3, .chunk = 4, .buckets = 4, .causal = i % 2
-        };
+        Options options = { { .rounds = i < 2 ? 1 : 3, .chunk = 4, .buckets = 4 }, i % 2 };
         check_gradient(checked, &options, shape(1, 19, 2, 3), shape(1, 19, 2, 4));
         check_gradient(checked_packed, &options, shape(1, 21, 4, 4));
         check_gradient(checked_shared, &options, shape(1, 21, 1, 3));
@@ -78,7 +85,7 @@ END_TEST
 
 START_TEST(gradients_beyond_one_tile)
 {
-    LshAttention options = { .rounds = 2, .chunk = 40, .buckets = 2 };
+    Options options = { { .rounds = 2, .chunk = 40, .buckets = 2 }, false };
     for (int causal = 0; causal < 2; causal++) {
         options.causal = causal;
         check_gradient(checked, &options, shape(1, 75, 1, 2), shape(1, 75, 1, 1));
@@ -260,14 +267,14 @@ static void plain(const Case *c, const Arrays *a)
     free(seen);
 }
 
-static LshAttention options_of(Tape *tape, const Case *c)
+static Options options_of(Tape *tape, const Case *c)
 {
-    return (LshAttention){ .rounds = c->rounds,
-                           .chunk = c->chunk,
-                           .buckets = c->buckets[0] * c->buckets[1],
-                           .causal = c->causal,
-                           .key_lengths =
-                               c->lengths ? tape_input_i32(tape, c->lengths, shape(c->B)) : NULL };
+    LshAttention options = { .rounds = c->rounds,
+                             .chunk = c->chunk,
+                             .buckets = c->buckets[0] * c->buckets[1] };
+    if (c->lengths)
+        options.key_lengths = tape_input_i32(tape, c->lengths, shape(c->B));
+    return (Options){ options, c->causal };
 }
 
 /* The results of the operation. */
@@ -277,7 +284,7 @@ static Arrays computed(const Case *c, const Arrays *a)
     tape_seed(tape, SEED);
     Tensor *x = tape_variable(tape, a->x, shape(c->B, c->N, c->H, c->D));
     Tensor *value = tape_variable(tape, a->value, shape(c->B, c->N, c->H, c->M));
-    Tensor *out = tensor_keep(op_lsh_attention(tape, x, value, options_of(tape, c)));
+    Tensor *out = tensor_keep(lsh_attention(tape, x, value, options_of(tape, c)));
     tape_backward_from(tape, out, tape_input(tape, a->dout, out->shape));
     Arrays y = { .out = test_values(out),
                  .dx = test_values(tensor_gradient(x)),
@@ -433,7 +440,7 @@ START_TEST(defaults)
         tape_seed(tape, SEED);
         Tensor *in = tape_input(tape, x.x, shape(c.B, c.N, c.H, c.D));
         results[i] = test_values(
-            op_lsh_attention(tape, in, in, i ? options_of(tape, &c) : (LshAttention){ 0 }));
+            lsh_attention(tape, in, in, i ? options_of(tape, &c) : (Options){ { 0 }, false }));
     }
     assert_close(results[0], results[1], value_count(&c), 0);
     tape_free(tape);
@@ -465,7 +472,7 @@ START_TEST(packed_equals_separate)
     Tape *tape = tape_new(test_device());
     tape_seed(tape, SEED);
     Tensor *both = tape_variable(tape, packed, shape(B, N, 2 * H, D));
-    Tensor *out = tensor_keep(op_lsh_attention(tape, both, NULL, options_of(tape, &c)));
+    Tensor *out = tensor_keep(lsh_attention(tape, both, NULL, options_of(tape, &c)));
     tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
     assert_close(test_values(out), y.out, value_count(&c), 0);
     assert_close(test_values(tensor_gradient(both)), expected, 2 * x_count(&c), 0);
@@ -493,7 +500,7 @@ START_TEST(a_gradient_for_one)
         Tensor *in[] = { (wanted == 0 ? tape_variable : tape_input)(tape, x.x, shape(1, 70, 2, 5)),
                          (wanted == 1 ? tape_variable : tape_input)(tape, x.value,
                                                                     shape(1, 70, 2, 4)) };
-        Tensor *out = op_lsh_attention(tape, in[0], in[1], options_of(tape, &c));
+        Tensor *out = lsh_attention(tape, in[0], in[1], options_of(tape, &c));
         tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
         assert_close(test_values(tensor_gradient(in[wanted])), wanted ? y.dvalue : y.dx,
                      tensor_count(in[wanted]), 0);
@@ -633,6 +640,8 @@ START_TEST(misuse_is_told)
     Tensor *lengths = tape_input_i32(tape, integers, shape(2));
     assert_raises("op_lsh_attention: query_key is NULL",
                   op_lsh_attention(tape, NULL, x, OPTIONS(0)));
+    assert_raises("op_causal_lsh_attention: query_key is NULL",
+                  op_causal_lsh_attention(tape, NULL, x, OPTIONS(0)));
     assert_raises("op_lsh_attention: query_key has dtype int32, expected Real",
                   op_lsh_attention(tape, lengths, x, OPTIONS(0)));
     assert_raises("op_lsh_attention: query_key is [2,4,6], expected four axes, [B, N, H, D]",

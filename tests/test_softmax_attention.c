@@ -8,12 +8,12 @@
 /* ---------------------------------------------------------------------------- reference vectors */
 static Tensor *causal_of(Tape *tape, Tensor **in)
 {
-    return op_softmax_attention(tape, in[0], in[1], in[2], NULL, true);
+    return op_causal_softmax_attention(tape, in[0], in[1], in[2], NULL);
 }
 
 static Tensor *lengths_of(Tape *tape, Tensor **in)
 {
-    return op_softmax_attention(tape, in[0], in[1], in[2], in[3], false);
+    return op_softmax_attention(tape, in[0], in[1], in[2], in[3]);
 }
 
 START_TEST(reference_vectors)
@@ -29,31 +29,38 @@ typedef struct Options {
     int32_t lengths[2]; /* of two sequences; 0: none */
 } Options;
 
+static Tensor *softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                                 Tensor *key_lengths, bool causal)
+{
+    return (causal ? op_causal_softmax_attention : op_softmax_attention)(tape, query, key, value,
+                                                                         key_lengths);
+}
+
 static Tensor *checked(Tape *tape, Tensor *const *in, void *context)
 {
     const Options *options = context;
     Tensor *lengths = options->lengths[0] ? tape_input_i32(tape, options->lengths, shape(2)) : NULL;
-    return op_softmax_attention(tape, in[0], in[1], in[2], lengths, options->causal);
+    return softmax_attention(tape, in[0], in[1], in[2], lengths, options->causal);
 }
 
 static Tensor *checked_packed(Tape *tape, Tensor *const *in, void *context)
 {
     const Options *options = context;
-    return op_softmax_attention(tape, in[0], NULL, NULL, NULL, options->causal);
+    return softmax_attention(tape, in[0], NULL, NULL, NULL, options->causal);
 }
 
 static Tensor *checked_shared(Tape *tape, Tensor *const *in, void *context)
 {
     const Options *options = context;
-    return op_softmax_attention(tape, in[0], in[0], in[0], NULL, options->causal);
+    return softmax_attention(tape, in[0], in[0], in[0], NULL, options->causal);
 }
 
 /* The second call adds to gradients that the first has stored. */
 static Tensor *checked_twice(Tape *tape, Tensor *const *in, void *context)
 {
     const Options *options = context;
-    Tensor *out = op_softmax_attention(tape, in[0], in[1], in[2], NULL, options->causal);
-    return op_softmax_attention(tape, out, in[1], in[2], NULL, options->causal);
+    Tensor *out = softmax_attention(tape, in[0], in[1], in[2], NULL, options->causal);
+    return softmax_attention(tape, out, in[1], in[2], NULL, options->causal);
 }
 
 START_TEST(gradients_beyond_one_tile)
@@ -195,7 +202,7 @@ static Arrays computed(const Case *c, const Arrays *x)
     Tensor *key = tape_variable(tape, x->key, shape(c->B, c->keys, c->H, c->D));
     Tensor *value = tape_variable(tape, x->value, shape(c->B, c->keys, c->H, c->M));
     Tensor *lengths = c->lengths ? tape_input_i32(tape, c->lengths, shape(c->B)) : NULL;
-    Tensor *out = tensor_keep(op_softmax_attention(tape, query, key, value, lengths, c->causal));
+    Tensor *out = tensor_keep(softmax_attention(tape, query, key, value, lengths, c->causal));
     tape_backward_from(tape, out, tape_input(tape, x->dout, out->shape));
     Arrays y = { .out = test_values(out),
                  .dquery = test_values(tensor_gradient(query)),
@@ -299,7 +306,7 @@ START_TEST(packed_equals_separate)
         }
         Tape *tape = tape_new(test_device());
         Tensor *all = tape_variable(tape, packed, shape(B, N, 3 * H, D));
-        Tensor *out = tensor_keep(op_softmax_attention(tape, all, NULL, NULL, NULL, causal));
+        Tensor *out = tensor_keep(softmax_attention(tape, all, NULL, NULL, NULL, causal));
         tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
         assert_close(test_values(out), y.out, out_count(&c), 0);
         assert_close(test_values(tensor_gradient(all)), expected, 3 * query_count(&c), 0);
@@ -320,7 +327,7 @@ START_TEST(the_same_tensor_thrice)
         expected[i] = y.dquery[i] + y.dkey[i] + y.dvalue[i];
     Tape *tape = tape_new(test_device());
     Tensor *all = tape_variable(tape, x.query, shape(c.B, c.N, c.H, c.D));
-    Tensor *out = op_softmax_attention(tape, all, all, all, NULL, true);
+    Tensor *out = op_causal_softmax_attention(tape, all, all, all, NULL);
     tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
     assert_close(test_values(tensor_gradient(all)), expected, query_count(&c), VECTOR_TOLERANCE);
     tape_free(tape);
@@ -341,7 +348,7 @@ START_TEST(a_gradient_for_some)
         for (int k = 0; k < 3; k++)
             in[k] = (k == wanted ? tape_variable : tape_input)(
                 tape, values[k], shape(c.B, c.N, c.H, k == 2 ? c.M : c.D));
-        Tensor *out = op_softmax_attention(tape, in[0], in[1], in[2], NULL, false);
+        Tensor *out = op_softmax_attention(tape, in[0], in[1], in[2], NULL);
         tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
         assert_close(test_values(tensor_gradient(in[wanted])), expected[wanted],
                      tensor_count(in[wanted]), 0);
@@ -455,7 +462,7 @@ START_TEST(any_number_of_threads)
     for (int threads = 1; threads <= 2; threads++) {
         device_set_threads(threads == 1 ? 1 : 5);
         Tensor *all = tape_variable(tape, values, shape(1, N, 1, 1));
-        Tensor *out = op_softmax_attention(tape, all, all, all, NULL, false);
+        Tensor *out = op_softmax_attention(tape, all, all, all, NULL);
         tape_backward_from(tape, out, tape_input(tape, values, out->shape));
         results[threads - 1] = test_values(tensor_gradient(all));
         tape_reset(tape);
@@ -473,7 +480,7 @@ static size_t peak_bytes(int64_t N, int64_t H, bool backward)
     size_t before = device_memory(device).current;
     Real *values = test_normal(1, N * H * 8);
     Tensor *all = tape_variable(tape, values, shape(1, N, H, 8));
-    Tensor *out = op_softmax_attention(tape, all, all, all, NULL, true);
+    Tensor *out = op_causal_softmax_attention(tape, all, all, all, NULL);
     if (backward)
         tape_backward_from(tape, out, tape_input(tape, values, out->shape));
     size_t peak = device_memory(device).peak - before;
@@ -504,29 +511,30 @@ START_TEST(misuse_is_told)
     Tensor *four_heads = tape_input(tape, values, shape(2, 4, 4, 2));
     Tensor *lengths = tape_input_i32(tape, integers, shape(2));
     assert_raises("op_softmax_attention: query is NULL",
-                  op_softmax_attention(tape, NULL, query, query, NULL, true));
+                  op_softmax_attention(tape, NULL, query, query, NULL));
     assert_raises("op_softmax_attention: query has dtype int32, expected Real",
-                  op_softmax_attention(tape, lengths, query, query, NULL, true));
+                  op_softmax_attention(tape, lengths, query, query, NULL));
     assert_raises("op_softmax_attention: query is [2,4,6], expected four axes, [B, N, H, D]",
-                  op_softmax_attention(tape, flat, query, query, NULL, true));
+                  op_softmax_attention(tape, flat, query, query, NULL));
     assert_raises("op_softmax_attention: key is NULL; give both key and value, or neither when "
                   "query holds all three",
-                  op_softmax_attention(tape, query, NULL, query, NULL, true));
+                  op_softmax_attention(tape, query, NULL, query, NULL));
     assert_raises("op_softmax_attention: value is NULL; give both key and value, or neither when "
                   "query holds all three",
-                  op_softmax_attention(tape, query, query, NULL, NULL, true));
+                  op_softmax_attention(tape, query, query, NULL, NULL));
     assert_raises("op_softmax_attention: query without key and value must hold all three, "
                   "[B, N, 3 H, D], but is [2,4,4,2]: its third size is no multiple of 3",
-                  op_softmax_attention(tape, four_heads, NULL, NULL, NULL, true));
+                  op_softmax_attention(tape, four_heads, NULL, NULL, NULL));
     assert_raises("op_softmax_attention: key is [2,4,3,3], expected [B, N, H, D] with the B, H, D "
                   "of query, [2,4,3,2]",
-                  op_softmax_attention(tape, query, wide, query, NULL, false));
-    assert_raises("op_softmax_attention: key is [2,5,3,2], expected as many positions as query, "
-                  "[2,4,3,2], has",
-                  op_softmax_attention(tape, query, five, five, NULL, true));
+                  op_softmax_attention(tape, query, wide, query, NULL));
+    assert_raises(
+        "op_causal_softmax_attention: key is [2,5,3,2], expected as many positions as query, "
+        "[2,4,3,2], has",
+        op_causal_softmax_attention(tape, query, five, five, NULL));
     assert_raises("op_softmax_attention: value is [2,4,3,2], expected [B, N, H, M] with the B, N, "
                   "H of key, [2,5,3,2]",
-                  op_softmax_attention(tape, query, five, query, NULL, false));
+                  op_softmax_attention(tape, query, five, query, NULL));
     tape_free(tape);
 }
 END_TEST
@@ -538,17 +546,17 @@ START_TEST(misuse_of_key_lengths_is_told)
     const int32_t integers[] = { 1, 4, 3, 0, 5, 1 };
     Tensor *query = tape_input(tape, values, shape(2, 4, 3, 2));
     assert_raises("op_softmax_attention: key_lengths has dtype Real, expected int32",
-                  op_softmax_attention(tape, query, query, query, query, true));
-    assert_raises("op_softmax_attention: key_lengths has shape [3], expected [2]: one length a "
-                  "sequence",
-                  op_softmax_attention(tape, query, query, query,
-                                       tape_input_i32(tape, integers, shape(3)), true));
+                  op_softmax_attention(tape, query, query, query, query));
+    assert_raises(
+        "op_softmax_attention: key_lengths has shape [3], expected [2]: one length a "
+        "sequence",
+        op_softmax_attention(tape, query, query, query, tape_input_i32(tape, integers, shape(3))));
     assert_raises("op_softmax_attention: key_lengths[1] is 0, expected 1 to 4, the number of keys",
                   op_softmax_attention(tape, query, query, query,
-                                       tape_input_i32(tape, integers + 2, shape(2)), true));
+                                       tape_input_i32(tape, integers + 2, shape(2))));
     assert_raises("op_softmax_attention: key_lengths[0] is 5, expected 1 to 4, the number of keys",
                   op_softmax_attention(tape, query, query, query,
-                                       tape_input_i32(tape, integers + 4, shape(2)), false));
+                                       tape_input_i32(tape, integers + 4, shape(2))));
     tape_free(tape);
 }
 END_TEST

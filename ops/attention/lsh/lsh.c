@@ -38,21 +38,25 @@
 
 /* ------------------------------------------------------------------------------------ arguments */
 
-static const AttentionLabels labels = ATTENTION_LABELS("op_lsh_attention");
+#define LABELS(operation)                                                                          \
+    {                                                                                              \
+        .name = operation, .query = operation ": query_key", .value = operation ": value",         \
+        .key_lengths = operation ": key_lengths"                                                   \
+    }
 
-static void check_tensors(Tape *tape, Tensor *query_key, Tensor *value, Tensor *key_lengths)
+static void check_tensors(Tape *tape, AttentionLabels labels, Tensor *query_key, Tensor *value,
+                          Tensor *key_lengths)
 {
-    tape_use(tape, "op_lsh_attention: query_key", query_key);
+    tape_use(tape, labels.query, query_key);
     const int64_t *x = query_key->shape.size;
     if (query_key->shape.rank != 4)
-        tape_error(tape, "op_lsh_attention: query_key is %s, expected four axes, [B, N, H, D]",
+        tape_error(tape, "%s is %s, expected four axes, [B, N, H, D]", labels.query,
                    shape_text(query_key->shape).text);
     if (!value && x[2] % 2 != 0)
-        tape_error(
-            tape,
-            "op_lsh_attention: query_key without value must hold both, [B, N, 2 H, D], but is "
-            "%s: its third size is no multiple of 2",
-            shape_text(query_key->shape).text);
+        tape_error(tape,
+                   "%s without value must hold both, [B, N, 2 H, D], but is %s: its third size is "
+                   "no multiple of 2",
+                   labels.query, shape_text(query_key->shape).text);
     if (value) {
         tape_use(tape, labels.value, value);
         const int64_t *v = value->shape.size;
@@ -62,7 +66,7 @@ static void check_tensors(Tape *tape, Tensor *query_key, Tensor *value, Tensor *
                        shape_text(query_key->shape).text);
     }
     if (x[1] > INT_MAX / 2)
-        tape_error(tape, "op_lsh_attention: query_key is %s, expected at most %d positions",
+        tape_error(tape, "%s is %s, expected at most %d positions", labels.query,
                    shape_text(query_key->shape).text, INT_MAX / 2);
     if (key_lengths)
         attention_check_key_lengths(tape, labels, key_lengths, x[0], x[1]);
@@ -70,24 +74,26 @@ static void check_tensors(Tape *tape, Tensor *query_key, Tensor *value, Tensor *
 
 enum { MOST_ROUNDS = 64, MOST_BUCKETS = 1 << 20 };
 
-static int64_t whole_option(Tape *tape, const char *name, int64_t given, int64_t otherwise,
-                            int64_t most)
+static int64_t whole_option(Tape *tape, AttentionLabels labels, const char *name, int64_t given,
+                            int64_t otherwise, int64_t most)
 {
     if (given < 0 || given > most)
-        tape_error(tape, "op_lsh_attention: %s is %lld, expected 1 to %lld, or 0 for the default",
+        tape_error(tape, "%s: %s is %lld, expected 1 to %lld, or 0 for the default", labels.name,
                    name, (long long)given, (long long)most);
     return given ? given : otherwise;
 }
 
-static LshAttention checked_options(Tape *tape, LshAttention options, int64_t N)
+static LshAttention checked_options(Tape *tape, AttentionLabels labels, LshAttention options,
+                                    int64_t N)
 {
-    options.rounds = whole_option(tape, "rounds", options.rounds, 1, MOST_ROUNDS);
-    options.chunk = whole_option(tape, "chunk", options.chunk, 32, INT_MAX / 2);
+    options.rounds = whole_option(tape, labels, "rounds", options.rounds, 1, MOST_ROUNDS);
+    options.chunk = whole_option(tape, labels, "chunk", options.chunk, 32, INT_MAX / 2);
     int64_t chunks = (N + options.chunk - 1) / options.chunk;
     int64_t otherwise = 2 * chunks < MOST_BUCKETS ? 2 * chunks : MOST_BUCKETS;
-    options.buckets = whole_option(tape, "buckets", options.buckets, otherwise, MOST_BUCKETS);
+    options.buckets =
+        whole_option(tape, labels, "buckets", options.buckets, otherwise, MOST_BUCKETS);
     if (options.buckets != 1 && options.buckets % 2 != 0)
-        tape_error(tape, "op_lsh_attention: buckets is %lld, expected an even number, or 1",
+        tape_error(tape, "%s: buckets is %lld, expected an even number, or 1", labels.name,
                    (long long)options.buckets);
     return options;
 }
@@ -107,7 +113,7 @@ static void set_factors(LshRounds *rounds, int64_t buckets)
 }
 
 static LshRounds rounds_of(Tensor *query_key, Tensor *value, Tensor *key_lengths,
-                           LshAttention options)
+                           LshAttention options, bool causal)
 {
     const int64_t *size = query_key->shape.size;
     LshRounds rounds = { .x = query_key->data,
@@ -117,7 +123,7 @@ static LshRounds rounds_of(Tensor *query_key, Tensor *value, Tensor *key_lengths
                          .D = size[3],
                          .rounds = options.rounds,
                          .chunk = options.chunk,
-                         .causal = options.causal };
+                         .causal = causal };
     if (value) {
         rounds.value = value->data;
         rounds.H = size[2];
@@ -157,11 +163,18 @@ static Tensor *scratch_for(Tape *tape, const LshRounds *rounds, bool backward)
         tape, shape(DEVFUN_CALL(tape_device(tape), lsh_attention_scratch, (rounds, backward))));
 }
 
+/* The attributes of a node. */
+typedef struct LshAttributes {
+    LshAttention options;
+    bool causal;
+} LshAttributes;
+
 static void lsh_attention_backward(Node *node)
 {
+    const LshAttributes *attributes = node->attributes;
     Tensor **in = node->inputs, *out = node->outputs[0];
     Tensor *log_sum = node->saved[0], *places = node->saved[1];
-    LshRounds rounds = rounds_of(in[0], in[1], in[2], *(const LshAttention *)node->attributes);
+    LshRounds rounds = rounds_of(in[0], in[1], in[2], attributes->options, attributes->causal);
     const Real *dout = tape_upstream(node, 0);
     LshGradient d = contributions(node);
     Tensor *scratch = scratch_for(node->tape, &rounds, true);
@@ -170,13 +183,14 @@ static void lsh_attention_backward(Node *node)
     tape_scratch_free(node->tape, scratch);
 }
 
-Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options)
+static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_key, Tensor *value,
+                             LshAttention options, bool causal)
 {
-    check_tensors(tape, query_key, value, options.key_lengths);
-    options = checked_options(tape, options, query_key->shape.size[1]);
+    check_tensors(tape, labels, query_key, value, options.key_lengths);
+    options = checked_options(tape, labels, options, query_key->shape.size[1]);
     if (value)
         cast_alike(tape, &query_key, &value);
-    LshRounds rounds = rounds_of(query_key, value, options.key_lengths, options);
+    LshRounds rounds = rounds_of(query_key, value, options.key_lengths, options, causal);
     rounds.random = tape_draw(tape, (lsh_random_numbers(&rounds) + 3) / 4);
     rounds.start = tape_random_start(tape);
     Tensor *out =
@@ -188,11 +202,24 @@ Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttent
     DEVICE_CALL(out, lsh_attention_forward,
                 (out->data, log_sum->data, places->integers, scratch->data, &rounds));
     tape_scratch_free(tape, scratch);
-    tape_record(tape, (Node){ .name = "op_lsh_attention",
+    const LshAttributes attributes = { options, causal };
+    tape_record(tape, (Node){ .name = labels.name,
                               .backward = lsh_attention_backward,
                               .inputs = { query_key, value, options.key_lengths },
                               .outputs = { out },
                               .saved = { log_sum, places },
-                              .attributes = tape_save(tape, &options, sizeof options) });
+                              .attributes = tape_save(tape, &attributes, sizeof attributes) });
     return out;
+}
+
+Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options)
+{
+    const AttentionLabels labels = LABELS("op_causal_lsh_attention");
+    return lsh_attention(tape, labels, query_key, value, options, true);
+}
+
+Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options)
+{
+    const AttentionLabels labels = LABELS("op_lsh_attention");
+    return lsh_attention(tape, labels, query_key, value, options, false);
 }

@@ -37,8 +37,6 @@ static Tensor *scratch_for(Tape *tape, const Attention *a, bool backward)
         tape, shape(DEVFUN_CALL(tape_device(tape), softmax_attention_scratch, (a, backward))));
 }
 
-static const AttentionLabels labels = ATTENTION_LABELS("op_softmax_attention");
-
 static void softmax_attention_backward(Node *node)
 {
     const SoftmaxAttention *saved = node->attributes;
@@ -52,8 +50,8 @@ static void softmax_attention_backward(Node *node)
     tape_scratch_free(node->tape, scratch);
 }
 
-Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                             Tensor *key_lengths, bool causal)
+static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key,
+                                 Tensor *value, Tensor *key_lengths, bool causal)
 {
     attention_check(tape, labels, query, key, value, key_lengths, causal);
     attention_cast_alike(tape, &query, &key, &value);
@@ -66,11 +64,25 @@ Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *val
     tape_scratch_free(tape, scratch);
 
     SoftmaxAttention saved = { causal };
-    tape_record(tape, (Node){ .name = "op_softmax_attention",
+    tape_record(tape, (Node){ .name = labels.name,
                               .backward = softmax_attention_backward,
                               .inputs = { query, key, value, key_lengths },
                               .outputs = { out },
                               .saved = { log_sum },
                               .attributes = tape_save(tape, &saved, sizeof saved) });
     return out;
+}
+
+Tensor *op_causal_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                                    Tensor *key_lengths)
+{
+    const AttentionLabels labels = ATTENTION_LABELS("op_causal_softmax_attention");
+    return softmax_attention(tape, labels, query, key, value, key_lengths, true);
+}
+
+Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
+                             Tensor *key_lengths)
+{
+    const AttentionLabels labels = ATTENTION_LABELS("op_softmax_attention");
+    return softmax_attention(tape, labels, query, key, value, key_lengths, false);
 }
