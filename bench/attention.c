@@ -30,8 +30,9 @@ static void run(void *context)
     Case *c = context;
     for (int64_t i = 0; i < c->calls; i++) {
         tape_reset(c->tape);
-        c->out = op_causal_linear_attention(c->tape, c->inputs[QUERY], c->inputs[KEY],
-                                            c->inputs[VALUE], (LinearAttention){ 0 });
+        c->out =
+            op_causal_linear_attention(c->tape, c->inputs[QUERY], c->inputs[KEY], c->inputs[VALUE],
+                                       (CausalLinearAttentionOptions){ .eps = 1e-6 }, NULL);
         if (c->backward)
             tape_backward_from(c->tape, c->out, c->inputs[UPSTREAM]);
     }

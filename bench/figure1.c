@@ -26,7 +26,8 @@ typedef struct Case {
 
 static Tensor *linear(const Case *c)
 {
-    return op_causal_linear_attention(c->tape, c->query, c->key, c->value, (LinearAttention){ 0 });
+    return op_causal_linear_attention(c->tape, c->query, c->key, c->value,
+                                      (CausalLinearAttentionOptions){ .eps = 1e-6 }, NULL);
 }
 
 static Tensor *softmax(const Case *c)
@@ -36,7 +37,8 @@ static Tensor *softmax(const Case *c)
 
 static Tensor *lsh(const Case *c, int64_t rounds)
 {
-    return op_causal_lsh_attention(c->tape, c->query, c->value, (LshAttention){ .rounds = rounds });
+    return op_causal_lsh_attention(c->tape, c->query, c->value,
+                                   (LshAttentionOptions){ .rounds = rounds });
 }
 
 static Tensor *lsh_1(const Case *c)

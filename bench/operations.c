@@ -98,12 +98,12 @@ static Tensor *run_slice(Tape *tape, const Inputs *in)
 static Tensor *run_causal_linear(Tape *tape, const Inputs *in)
 {
     return op_causal_linear_attention(tape, in->attention[0], in->attention[1], in->attention[2],
-                                      (LinearAttention){ 0 });
+                                      (CausalLinearAttentionOptions){ .eps = 1e-6 }, NULL);
 }
 static Tensor *run_linear_attention(Tape *tape, const Inputs *in)
 {
     return op_linear_attention(tape, in->attention[0], in->attention[1], in->attention[2],
-                               (LinearAttention){ 0 });
+                               (LinearAttentionOptions){ .eps = 1e-6 });
 }
 static Tensor *run_softmax_attention(Tape *tape, const Inputs *in)
 {

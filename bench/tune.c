@@ -10,13 +10,13 @@ typedef struct Case {
     Params *params;
     Tape *tape;
     Tensor *query, *key, *value, *upstream;
-    LinearAttention options;
+    CausalLinearAttentionOptions options;
 } Case;
 
 static void attend(void *context)
 {
     Case *c = context;
-    Tensor *out = op_causal_linear_attention(c->tape, c->query, c->key, c->value, c->options);
+    Tensor *out = op_causal_linear_attention(c->tape, c->query, c->key, c->value, c->options, NULL);
     tape_backward_from(c->tape, out, c->upstream);
     params_zero_gradients(c->params);
 }
@@ -27,7 +27,7 @@ static double least_time(const BenchOptions *options, Shape x, AttentionForm for
     const Initializer normal = { INITIAL_NORMAL, 1 };
     Case c = { .params = params_new(options->device, 1),
                .tape = bench_tape(options),
-               .options = { .form = form, .chunk = chunk } };
+               .options = { .eps = 1e-6, .form = form, .chunk = chunk } };
     c.query = params_add(c.params, "query", x, normal);
     c.key = params_add(c.params, "key", x, normal);
     c.value = params_add(c.params, "value", x, normal);

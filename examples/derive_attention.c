@@ -259,7 +259,7 @@ static Tensor *fused(Tape *tape, Tensor *q, Tensor *k, Tensor *v)
 {
     return op_causal_linear_attention(
         tape, op_reshape(tape, q, shape(1, N, 1, D)), op_reshape(tape, k, shape(1, N, 1, D)),
-        op_reshape(tape, v, shape(1, N, 1, M)), (LinearAttention){ .eps = (Real)eps });
+        op_reshape(tape, v, shape(1, N, 1, M)), (CausalLinearAttentionOptions){ .eps = eps }, NULL);
 }
 
 /* L = sum g out, so that dL/dout = g. */

@@ -124,23 +124,27 @@ static Tensor *linear_attention(Tape *tape, const MultiHeadAttention *attention,
                                 Tensor *key_lengths, const AttentionCache *cache)
 {
     Tensor *sums = NULL;
-    LinearAttention options = { .features = attention->features,
-                                .eps = attention->eps,
-                                .key_lengths = key_lengths };
+    FeatureMap features = attention->features;
     Tensor *query = packed, *key = NULL, *value = NULL;
     if (attention->features > FEATURES_IDENTITY) {
         const int64_t H = attention->heads;
         query = map(tape, attention, op_slice(tape, packed, 2, 0, H), true);
         key = map(tape, attention, op_slice(tape, packed, 2, H, H), false);
         value = op_slice(tape, packed, 2, 2 * H, H);
-        options.features = FEATURES_IDENTITY;
+        features = FEATURES_IDENTITY;
     }
     if (attention->attention == ATTENTION_LINEAR)
-        return op_linear_attention(tape, query, key, value, options);
-    options.form = attention->form;
-    options.state = cache ? cache->sums : NULL;
-    options.final_state = cache ? &sums : NULL;
-    Tensor *out = op_causal_linear_attention(tape, query, key, value, options);
+        return op_linear_attention(tape, query, key, value,
+                                   (LinearAttentionOptions){ .features = features,
+                                                             .eps = attention->eps,
+                                                             .key_lengths = key_lengths });
+    const CausalLinearAttentionOptions options = { .features = features,
+                                                   .eps = attention->eps,
+                                                   .key_lengths = key_lengths,
+                                                   .form = attention->form,
+                                                   .state = cache ? cache->sums : NULL };
+    Tensor *out =
+        op_causal_linear_attention(tape, query, key, value, options, cache ? &sums : NULL);
     if (cache)
         store_sums(cache, sums);
     return out;
@@ -179,10 +183,10 @@ static Tensor *softmax_attention(Tape *tape, const MultiHeadAttention *attention
 static Tensor *lsh_attention(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
                              Tensor *key_lengths)
 {
-    LshAttention options = { .rounds = attention->lsh_rounds,
-                             .chunk = attention->lsh_chunk,
-                             .buckets = attention->lsh_buckets,
-                             .key_lengths = key_lengths };
+    LshAttentionOptions options = { .rounds = attention->lsh_rounds,
+                                    .chunk = attention->lsh_chunk,
+                                    .buckets = attention->lsh_buckets,
+                                    .key_lengths = key_lengths };
     if (attention->attention == ATTENTION_CAUSAL_LSH)
         return op_causal_lsh_attention(tape, packed, NULL, options);
     return op_lsh_attention(tape, packed, NULL, options);

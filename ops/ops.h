@@ -232,35 +232,42 @@ typedef enum {
     FORM_QUADRATIC,      /* no state: N^2 (D + M) operations, the fewest for short sequences */
 } AttentionForm;
 
-/* A field of 0 means its default. */
-typedef struct LinearAttention {
+/* Options of op_causal_linear_attention; a field left 0 means what its comment says first. */
+typedef struct CausalLinearAttentionOptions {
     FeatureMap features; /* FEATURES_ELU_PLUS_ONE */
-    Real eps;            /* 1e-6: added to the normalizer (the denominator) */
+    double eps;          /* 0, as in the paper, or more: added to the normalizer (the denominator);
+                          * the authors' code adds 1e-6, which keeps out finite where all products
+                          * phi(q).phi(k) are 0 */
     Tensor *key_lengths; /* NULL; int32 [B], in [1, N]: keys j >= key_lengths[b] are masked */
-
-    /* op_causal_linear_attention only; op_linear_attention raises if one is set: */
-    AttentionForm form;   /* FORM_BEST */
-    int64_t chunk;        /* from form and sizes: positions per chunk; on CUDA always 64 */
-    Tensor *offsets;      /* NULL; int32 [S + 1], 0 = o_0 <= ... <= o_S = N, B = 1: S sequences are
-                           * stored one after another, sequence s from position o_s on, and do not
-                           * attend to each other. Excludes key_lengths. */
-    Tensor *state;        /* NULL: zeros; [B, H, D, M + 1] (with offsets [S, H, D, M + 1]):
-                           * sum_j phi(k_j) [v_j, 1]^T over the positions before these */
-    Tensor **final_state; /* NULL; output: the state after the last position, a new tensor of
-                           * the tape, shaped like state */
-} LinearAttention;
+    AttentionForm form;  /* FORM_BEST */
+    int64_t chunk;       /* from form and sizes: positions per chunk; on CUDA always 64 */
+    Tensor *offsets;     /* NULL; int32 [S + 1], 0 = o_0 <= ... <= o_S = N, B = 1: S sequences are
+                          * stored one after another, sequence s from position o_s on, and do not
+                          * attend to each other. Excludes key_lengths. */
+    Tensor *state;       /* NULL: zeros; [B, H, D, M + 1] (with offsets [S, H, D, M + 1]):
+                          * sum_j phi(k_j) [v_j, 1]^T over the positions before these */
+} CausalLinearAttentionOptions;
 
 /* out_i = sum_{j<=i} (phi(q_i).phi(k_j)) v_j / (sum_{j<=i} phi(q_i).phi(k_j) + eps) (Katharopoulos
- * et al. 2020, equations 8 to 12). O(N) time; saves out and one value per position and head. A
- * sequence may be split anywhere: pass the final state of one part as the state of the next, and
- * results and gradients equal those of the whole. */
+ * et al. 2020, equations 8 to 12). O(N) time; saves out and one value per position and head. Unless
+ * final_state is NULL, *final_state becomes the state after the last position, a new tensor of the
+ * tape, shaped like options.state. A sequence may be split anywhere: pass the final state of one
+ * part as the state of the next, and results and gradients equal those of the whole. Raises if eps
+ * is negative or not finite. */
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                                   LinearAttention options);
+                                   CausalLinearAttentionOptions options, Tensor **final_state);
+
+/* Options of op_linear_attention, as above. */
+typedef struct LinearAttentionOptions {
+    FeatureMap features;
+    double eps;
+    Tensor *key_lengths;
+} LinearAttentionOptions;
 
 /* out_i = sum_j (phi(q_i).phi(k_j)) v_j / (sum_j phi(q_i).phi(k_j) + eps), over all keys j, without
  * a causal mask (equation 5). query may have another number of positions than key and value. */
 Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                            LinearAttention options);
+                            LinearAttentionOptions options);
 
 /* out_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt D) v_j  (Vaswani et al. 2017, equation 1), with a
  * causal mask. key_lengths, or NULL: as above. Computed in tiles with online softmax (Dao et al.
@@ -273,14 +280,14 @@ Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *val
                              Tensor *key_lengths);
 
 /* A field of 0 means its default. */
-typedef struct LshAttention {
+typedef struct LshAttentionOptions {
     int64_t rounds;      /* 1: hashes, each with its own chunks; at most 64 */
     int64_t chunk;       /* 32: positions per chunk */
     int64_t buckets;     /* 2 per chunk of the N positions; even, or 1: no hashing; at most 2^20.
                           * More than 64 buckets are the pairs of two hashes, rounded up. */
     Tensor *key_lengths; /* NULL; int32 [B], in [1, N]: positions i >= key_lengths[b] are masked,
                           * and their results are 0 */
-} LshAttention;
+} LshAttentionOptions;
 
 /* out_i = sum_j softmax_j(s_ij) v_j, s_ij = q_i.q_j / (|q_j| sqrt D): Reformer's LSH attention
  * (Kitaev, Kaiser, Levskaya 2020, section 2), whose keys are the normalized queries. query_key [B,
@@ -290,9 +297,9 @@ typedef struct LshAttention {
  * chunk before. Without such j, out_i = v_i. Each call draws random hashes from the tape's
  * generator; no gradient flows through them. O(N rounds chunk) time, O(N rounds) memory. */
 Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
-                                LshAttention options);
+                                LshAttentionOptions options);
 /* The same over j != i, without a causal mask. */
-Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options);
+Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttentionOptions options);
 
 #ifdef __cplusplus
 }

@@ -43,17 +43,20 @@ static Tensor *offset_tensor(const Case *c)
 Tensor *attend_from(const Case *c, Tensor *query, Tensor *key, Tensor *value, Tensor *state,
                     Tensor **final_state)
 {
-    LinearAttention options = { .features = c->features,
-                                .eps = (Real)c->eps,
-                                .key_lengths = length_tensor(c) };
+    Tensor *key_lengths = length_tensor(c);
     if (!c->causal)
-        return op_linear_attention(tape, query, key, value, options);
-    options.form = c->form;
-    options.chunk = c->chunk;
-    options.offsets = offset_tensor(c);
-    options.state = state;
-    options.final_state = final_state;
-    return op_causal_linear_attention(tape, query, key, value, options);
+        return op_linear_attention(tape, query, key, value,
+                                   (LinearAttentionOptions){ .features = c->features,
+                                                             .eps = c->eps,
+                                                             .key_lengths = key_lengths });
+    const CausalLinearAttentionOptions options = { .features = c->features,
+                                                   .eps = c->eps,
+                                                   .key_lengths = key_lengths,
+                                                   .form = c->form,
+                                                   .chunk = c->chunk,
+                                                   .offsets = offset_tensor(c),
+                                                   .state = state };
+    return op_causal_linear_attention(tape, query, key, value, options, final_state);
 }
 
 Tensor *attend(const Case *c, Tensor *query, Tensor *key, Tensor *value)

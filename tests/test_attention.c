@@ -6,16 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const Real eps = (Real)1e-6;
+static const double eps = 1e-6;
 
-static LinearAttention with_eps(Real value)
+static CausalLinearAttentionOptions with_eps(double value)
 {
-    return (LinearAttention){ .eps = value };
+    return (CausalLinearAttentionOptions){ .eps = value };
 }
 
-static LinearAttention with_lengths(Tensor *key_lengths)
+static LinearAttentionOptions linear_with_eps(double value)
 {
-    return (LinearAttention){ .eps = eps, .key_lengths = key_lengths };
+    return (LinearAttentionOptions){ .eps = value };
+}
+
+static LinearAttentionOptions with_lengths(Tensor *key_lengths)
+{
+    return (LinearAttentionOptions){ .eps = eps, .key_lengths = key_lengths };
 }
 
 /* Sizes below, at and above the kernels' blocks of positions, columns and heads; enough heads that
@@ -64,13 +69,14 @@ static AttentionForm vector_form;
 
 static Tensor *causal(Tape *t, Tensor **in)
 {
-    return op_causal_linear_attention(t, in[0], in[1], in[2],
-                                      (LinearAttention){ .eps = eps, .form = vector_form });
+    return op_causal_linear_attention(
+        t, in[0], in[1], in[2], (CausalLinearAttentionOptions){ .eps = eps, .form = vector_form },
+        NULL);
 }
 
 static Tensor *linear(Tape *t, Tensor **in)
 {
-    return op_linear_attention(t, in[0], in[1], in[2], with_eps(eps));
+    return op_linear_attention(t, in[0], in[1], in[2], linear_with_eps(eps));
 }
 
 static Tensor *linear_with_lengths(Tape *t, Tensor **in)
@@ -90,18 +96,18 @@ END_TEST
 /* ------------------------------------------------------------------------------ gradient checks */
 static Tensor *checked_causal(Tape *t, Tensor *const *in, void *context)
 {
-    return op_causal_linear_attention(t, in[0], in[1], in[2], with_eps(*(Real *)context));
+    return op_causal_linear_attention(t, in[0], in[1], in[2], with_eps(*(Real *)context), NULL);
 }
 
 static Tensor *checked_packed(Tape *t, Tensor *const *in, void *context)
 {
-    return op_causal_linear_attention(t, in[0], NULL, NULL, with_eps(*(Real *)context));
+    return op_causal_linear_attention(t, in[0], NULL, NULL, with_eps(*(Real *)context), NULL);
 }
 
 /* One tensor as query, key and value: its gradient has three contributions. */
 static Tensor *checked_same(Tape *t, Tensor *const *in, void *context)
 {
-    return op_causal_linear_attention(t, in[0], in[0], in[0], with_eps(*(Real *)context));
+    return op_causal_linear_attention(t, in[0], in[0], in[0], with_eps(*(Real *)context), NULL);
 }
 
 static Tensor *checked_linear(Tape *t, Tensor *const *in, void *context)
@@ -109,32 +115,32 @@ static Tensor *checked_linear(Tape *t, Tensor *const *in, void *context)
     static const int32_t lengths[] = { 3, 4 };
     Tensor *key_lengths = context ? tape_input_i32(t, lengths, shape(2)) : NULL;
     return op_linear_attention(t, in[0], in[1], in[2],
-                               (LinearAttention){ .eps = (Real)0.1, .key_lengths = key_lengths });
+                               (LinearAttentionOptions){ .eps = 0.1, .key_lengths = key_lengths });
 }
 
 static Tensor *checked_linear_packed(Tape *t, Tensor *const *in, void *context)
 {
-    return op_linear_attention(t, in[0], NULL, NULL, with_eps(*(Real *)context));
+    return op_linear_attention(t, in[0], NULL, NULL, linear_with_eps(*(Real *)context));
 }
 
 static Tensor *checked_linear_same(Tape *t, Tensor *const *in, void *context)
 {
-    return op_linear_attention(t, in[0], in[0], in[0], with_eps(*(Real *)context));
+    return op_linear_attention(t, in[0], in[0], in[0], linear_with_eps(*(Real *)context));
 }
 
 /* Queries and keys used twice: the second contribution adds to the first. */
 static Tensor *checked_twice(Tape *t, Tensor *const *in, void *context)
 {
     const Real twice_eps = *(Real *)context;
-    Tensor *once = op_causal_linear_attention(t, in[0], in[1], in[2], with_eps(twice_eps));
-    return op_causal_linear_attention(t, in[0], in[1], once, with_eps(twice_eps));
+    Tensor *once = op_causal_linear_attention(t, in[0], in[1], in[2], with_eps(twice_eps), NULL);
+    return op_causal_linear_attention(t, in[0], in[1], once, with_eps(twice_eps), NULL);
 }
 
 static Tensor *checked_linear_twice(Tape *t, Tensor *const *in, void *context)
 {
     const Real twice_eps = *(Real *)context;
-    Tensor *once = op_linear_attention(t, in[0], in[1], in[2], with_eps(twice_eps));
-    return op_linear_attention(t, in[0], in[1], once, with_eps(twice_eps));
+    Tensor *once = op_linear_attention(t, in[0], in[1], in[2], linear_with_eps(twice_eps));
+    return op_linear_attention(t, in[0], in[1], once, linear_with_eps(twice_eps));
 }
 
 START_TEST(gradients)
@@ -312,15 +318,16 @@ static void assert_map(FeatureMap features, double allowed)
 {
     const Real one = 1;
     const bool falls = features == FEATURES_ELU_PLUS_ONE || features == FEATURES_SOFTPLUS;
-    const LinearAttention options = { .features = features, .eps = 1 };
     for (double x = -80; x < 80; x += 0.37) {
         const Real query = (Real)x, key = falls ? -query : query;
         Shape single = shape(1, 1, 1, 1);
         Tensor *q = tape_input(tape, &query, single), *k = tape_input(tape, &key, single);
         Tensor *v = tape_input(tape, &one, single);
         double p = oracle_phi(features, query) * oracle_phi(features, key), expected = p / (p + 1);
-        double causal_out = tensor_item(op_causal_linear_attention(tape, q, k, v, options));
-        double linear_out = tensor_item(op_linear_attention(tape, q, k, v, options));
+        double causal_out = tensor_item(op_causal_linear_attention(
+            tape, q, k, v, (CausalLinearAttentionOptions){ .features = features, .eps = 1 }, NULL));
+        double linear_out = tensor_item(op_linear_attention(
+            tape, q, k, v, (LinearAttentionOptions){ .features = features, .eps = 1 }));
         ck_assert_double_le(fabs(causal_out - expected), allowed * expected + 1e-38);
         ck_assert_double_le(fabs(linear_out - expected), allowed * expected + 1e-38);
         tape_reset(tape);
@@ -341,6 +348,23 @@ START_TEST(eps_may_be_tiny)
     Values v = inputs(&c);
     compute(&c, &v);
     assert_close(v.out, v.value, 4, in_three_products(c.causal) ? 1e-5 : 1e-6);
+}
+END_TEST
+
+/* Products of e^-40 vanish beside any usual eps. */
+START_TEST(an_eps_of_0_adds_nothing)
+{
+    const Real small = -20, value = 3;
+    for (double added = 0; added < 2e-6; added += 1e-6) {
+        const double expected = added > 0 ? 0 : 3;
+        Tensor *x = tape_input(tape, &small, shape(1, 1, 1, 1));
+        Tensor *v = tape_input(tape, &value, shape(1, 1, 1, 1));
+        Tensor *causal_out = op_causal_linear_attention(tape, x, x, v, with_eps(added), NULL);
+        Tensor *linear_out = op_linear_attention(tape, x, x, v, linear_with_eps(added));
+        ck_assert_double_le(fabs(tensor_item(causal_out) - expected), 1e-5);
+        ck_assert_double_le(fabs(tensor_item(linear_out) - expected), 1e-5);
+        tape_reset(tape);
+    }
 }
 END_TEST
 
@@ -537,43 +561,42 @@ START_TEST(misuse)
     for (int i = 0; i < 6; i++)
         t[i] = tape_input(tape, test_normal(1, shape_count(shapes[i])), shapes[i]);
     assert_raises("op_causal_linear_attention: query is NULL",
-                  op_causal_linear_attention(tape, NULL, t[0], t[0], with_eps(eps)));
+                  op_causal_linear_attention(tape, NULL, t[0], t[0], with_eps(eps), NULL));
     assert_raises("op_causal_linear_attention: query is [2,5,6], expected four axes, [B, N, H, D]",
-                  op_causal_linear_attention(tape, t[3], t[0], t[0], with_eps(eps)));
+                  op_causal_linear_attention(tape, t[3], t[0], t[0], with_eps(eps), NULL));
     assert_raises("op_causal_linear_attention: key is [2,5,6], expected [B, N, H, D] with the "
                   "B, H, D of query, [2,5,2,3]",
-                  op_causal_linear_attention(tape, t[0], t[3], t[0], with_eps(eps)));
+                  op_causal_linear_attention(tape, t[0], t[3], t[0], with_eps(eps), NULL));
     assert_raises("op_causal_linear_attention: key is [2,5,2,4], expected [B, N, H, D] with the "
                   "B, H, D of query, [2,5,2,3]",
-                  op_causal_linear_attention(tape, t[0], t[1], t[0], with_eps(eps)));
+                  op_causal_linear_attention(tape, t[0], t[1], t[0], with_eps(eps), NULL));
     assert_raises("op_linear_attention: key is [1,5,2,3], expected [B, N, H, D] with the "
                   "B, H, D of query, [2,5,2,3]",
-                  op_linear_attention(tape, t[0], t[4], t[0], with_eps(eps)));
+                  op_linear_attention(tape, t[0], t[4], t[0], linear_with_eps(eps)));
     assert_raises("op_causal_linear_attention: key is [2,4,2,3], expected as many positions as "
                   "query, [2,5,2,3], has",
-                  op_causal_linear_attention(tape, t[0], t[2], t[2], with_eps(eps)));
+                  op_causal_linear_attention(tape, t[0], t[2], t[2], with_eps(eps), NULL));
     assert_raises("op_linear_attention: value is [2,5,2,3], expected [B, N, H, M] with the "
                   "B, N, H of key, [2,4,2,3]",
-                  op_linear_attention(tape, t[0], t[2], t[0], with_eps(eps)));
+                  op_linear_attention(tape, t[0], t[2], t[0], linear_with_eps(eps)));
     assert_raises("op_causal_linear_attention: value is [2,5,3,4], expected [B, N, H, M] with the "
                   "B, N, H of key, [2,5,2,3]",
-                  op_causal_linear_attention(tape, t[0], t[0], t[5], with_eps(eps)));
+                  op_causal_linear_attention(tape, t[0], t[0], t[5], with_eps(eps), NULL));
     assert_raises("op_causal_linear_attention: value is NULL; give both key and value, or neither "
                   "when query holds all three",
-                  op_causal_linear_attention(tape, t[0], t[0], NULL, with_eps(eps)));
+                  op_causal_linear_attention(tape, t[0], t[0], NULL, with_eps(eps), NULL));
     assert_raises("op_linear_attention: key is NULL; give both key and value, or neither when "
                   "query holds all three",
-                  op_linear_attention(tape, t[0], NULL, t[0], with_eps(eps)));
+                  op_linear_attention(tape, t[0], NULL, t[0], linear_with_eps(eps)));
     assert_raises("op_causal_linear_attention: query without key and value must hold all three, "
                   "[B, N, 3 H, D], but is [2,5,2,3]: its third size is no multiple of 3",
-                  op_causal_linear_attention(tape, t[0], NULL, NULL, with_eps(eps)));
-    assert_raises(
-        "op_causal_linear_attention: eps is -1, expected more than 0, or 0 for the default",
-        op_causal_linear_attention(tape, t[0], t[0], t[0], with_eps(-1)));
-    assert_raises("op_linear_attention: eps is inf, expected more than 0, or 0 for the default",
-                  op_linear_attention(tape, t[0], t[0], t[0], with_eps((Real)INFINITY)));
-    assert_raises("op_linear_attention: eps is nan, expected more than 0, or 0 for the default",
-                  op_linear_attention(tape, t[0], t[0], t[0], with_eps((Real)NAN)));
+                  op_causal_linear_attention(tape, t[0], NULL, NULL, with_eps(eps), NULL));
+    assert_raises("op_causal_linear_attention: eps is -1, expected 0 or more",
+                  op_causal_linear_attention(tape, t[0], t[0], t[0], with_eps(-1), NULL));
+    assert_raises("op_linear_attention: eps is inf, expected 0 or more",
+                  op_linear_attention(tape, t[0], t[0], t[0], linear_with_eps(INFINITY)));
+    assert_raises("op_linear_attention: eps is nan, expected 0 or more",
+                  op_linear_attention(tape, t[0], t[0], t[0], linear_with_eps(NAN)));
 }
 END_TEST
 
@@ -610,7 +633,7 @@ int main(void)
             causal_matches_the_quadratic_oracle, linear_matches_the_quadratic_oracle,
             reference_vectors, gradients, packed_equals_separate, gradients_alone, causality,
             keys_past_the_length_do_not_count, not_a_number_passes_through, the_map_is_exact,
-            eps_may_be_tiny, memory_is_linear, scratch_memory_is_small,
+            eps_may_be_tiny, an_eps_of_0_adds_nothing, memory_is_linear, scratch_memory_is_small,
             float32_is_accurate_over_65536_positions, an_ignored_first_key_costs_no_accuracy,
             misuse, misuse_of_key_lengths, NULL });
 }

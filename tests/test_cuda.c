@@ -72,10 +72,13 @@ EXPRESSION(concat, op_concat(tape, x[0], x[1], -1))
 EXPRESSION(concat_middle, op_concat(tape, x[0], x[1], 1))
 EXPRESSION(slice, op_slice(tape, x[0], 1, 2, 3))
 EXPRESSION(causal_linear_attention,
-           op_causal_linear_attention(tape, x[0], x[1], x[2], (LinearAttention){ 0 }))
+           op_causal_linear_attention(tape, x[0], x[1], x[2],
+                                      (CausalLinearAttentionOptions){ .eps = 1e-6 }, NULL))
 EXPRESSION(packed_linear_attention,
-           op_causal_linear_attention(tape, x[0], NULL, NULL, (LinearAttention){ 0 }))
-EXPRESSION(linear_attention, op_linear_attention(tape, x[0], x[1], x[2], (LinearAttention){ 0 }))
+           op_causal_linear_attention(tape, x[0], NULL, NULL,
+                                      (CausalLinearAttentionOptions){ .eps = 1e-6 }, NULL))
+EXPRESSION(linear_attention,
+           op_linear_attention(tape, x[0], x[1], x[2], (LinearAttentionOptions){ .eps = 1e-6 }))
 EXPRESSION(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL))
 EXPRESSION(causal_softmax_attention, op_causal_softmax_attention(tape, x[0], x[1], x[2], NULL))
 EXPRESSION(packed_softmax_attention, op_causal_softmax_attention(tape, x[0], NULL, NULL, NULL))
@@ -132,10 +135,11 @@ static Tensor *apply_masked_attention(Tape *tape, Tensor **x)
 {
     const int32_t lengths[2] = { 5, 70 };
     Tensor *key_lengths = tape_input_i32(tape, lengths, shape(2));
-    return op_add(tape,
-                  op_linear_attention(tape, x[0], x[1], x[2],
-                                      (LinearAttention){ .key_lengths = key_lengths }),
-                  op_softmax_attention(tape, x[0], x[1], x[2], key_lengths));
+    return op_add(
+        tape,
+        op_linear_attention(tape, x[0], x[1], x[2],
+                            (LinearAttentionOptions){ .eps = 1e-6, .key_lengths = key_lengths }),
+        op_softmax_attention(tape, x[0], x[1], x[2], key_lengths));
 }
 
 /* Values close to five directions, so that every precision puts them into the same buckets; stored
@@ -154,7 +158,7 @@ static Tensor *near_directions(Tape *tape, Tensor *x)
 static Tensor *apply_lsh_attention(Tape *tape, Tensor **x)
 {
     return op_causal_lsh_attention(tape, near_directions(tape, x[0]), x[1],
-                                   (LshAttention){ .chunk = 8, .buckets = 6 });
+                                   (LshAttentionOptions){ .chunk = 8, .buckets = 6 });
 }
 
 static Tensor *apply_lsh_rounds(Tape *tape, Tensor **x)
@@ -162,24 +166,23 @@ static Tensor *apply_lsh_rounds(Tape *tape, Tensor **x)
     const int32_t lengths[2] = { 100, 37 };
     return op_lsh_attention(
         tape, near_directions(tape, x[0]), x[1],
-        (LshAttention){
+        (LshAttentionOptions){
             .rounds = 3, .buckets = 4, .key_lengths = tape_input_i32(tape, lengths, shape(2)) });
 }
 
 static Tensor *apply_packed_lsh_attention(Tape *tape, Tensor **x)
 {
     return op_lsh_attention(tape, near_directions(tape, x[0]), NULL,
-                            (LshAttention){ .rounds = 2, .chunk = 20 });
+                            (LshAttentionOptions){ .rounds = 2, .chunk = 20 });
 }
 
 /* out and the final state in one tensor; the initial state is positive, like sums of features. */
-static Tensor *attend_from_state(Tape *tape, Tensor **x, LinearAttention options)
+static Tensor *attend_from_state(Tape *tape, Tensor **x, CausalLinearAttentionOptions options)
 {
     Tensor *final_state;
-    options.eps = (Real)0.5;
+    options.eps = 0.5;
     options.state = op_exp(tape, x[3]);
-    options.final_state = &final_state;
-    Tensor *out = op_causal_linear_attention(tape, x[0], x[1], x[2], options);
+    Tensor *out = op_causal_linear_attention(tape, x[0], x[1], x[2], options, &final_state);
     out = op_cast(tape, out, TENSOR_REAL);
     final_state = op_scale(tape, final_state, 1 / (Real)out->shape.size[1]);
     return op_concat(tape, op_reshape(tape, out, shape(tensor_count(out))),
@@ -187,14 +190,14 @@ static Tensor *attend_from_state(Tape *tape, Tensor **x, LinearAttention options
 }
 
 /* Four concatenated sequences, of which one is empty and one is a single position. */
-static Tensor *attend_by_offsets(Tape *tape, Tensor **x, LinearAttention options)
+static Tensor *attend_by_offsets(Tape *tape, Tensor **x, CausalLinearAttentionOptions options)
 {
     const int32_t N = (int32_t)x[0]->shape.size[1], offsets[5] = { 0, 0, N / 2, N / 2 + 1, N };
     options.offsets = tape_input_i32(tape, offsets, shape(5));
     return attend_from_state(tape, x, options);
 }
 
-static Tensor *attend_by_lengths(Tape *tape, Tensor **x, LinearAttention options)
+static Tensor *attend_by_lengths(Tape *tape, Tensor **x, CausalLinearAttentionOptions options)
 {
     const int32_t lengths[2] = { 7, (int32_t)x[0]->shape.size[1] - 5 };
     options.key_lengths = tape_input_i32(tape, lengths, shape(2));
@@ -202,35 +205,46 @@ static Tensor *attend_by_lengths(Tape *tape, Tensor **x, LinearAttention options
 }
 
 /* Each form, each feature map */
-EXPRESSION(recurrent, attend_from_state(tape, x, (LinearAttention){ .form = FORM_RECURRENT }))
-EXPRESSION(chunked, attend_from_state(tape, x, (LinearAttention){ .form = FORM_CHUNKED }))
+EXPRESSION(recurrent,
+           attend_from_state(tape, x, (CausalLinearAttentionOptions){ .form = FORM_RECURRENT }))
+EXPRESSION(chunked,
+           attend_from_state(tape, x, (CausalLinearAttentionOptions){ .form = FORM_CHUNKED }))
 EXPRESSION(chunk_parallel,
-           attend_from_state(tape, x, (LinearAttention){ .form = FORM_CHUNK_PARALLEL }))
-EXPRESSION(quadratic, attend_from_state(tape, x, (LinearAttention){ .form = FORM_QUADRATIC }))
-EXPRESSION(best_relu, attend_from_state(tape, x, (LinearAttention){ .features = FEATURES_RELU }))
+           attend_from_state(tape, x,
+                             (CausalLinearAttentionOptions){ .form = FORM_CHUNK_PARALLEL }))
+EXPRESSION(quadratic,
+           attend_from_state(tape, x, (CausalLinearAttentionOptions){ .form = FORM_QUADRATIC }))
+EXPRESSION(best_relu,
+           attend_from_state(tape, x, (CausalLinearAttentionOptions){ .features = FEATURES_RELU }))
 EXPRESSION(best_softplus,
-           attend_from_state(tape, x, (LinearAttention){ .features = FEATURES_SOFTPLUS }))
+           attend_from_state(tape, x,
+                             (CausalLinearAttentionOptions){ .features = FEATURES_SOFTPLUS }))
 EXPRESSION(recurrent_softplus,
            attend_from_state(tape, x,
-                             (LinearAttention){ .form = FORM_RECURRENT,
-                                                .features = FEATURES_SOFTPLUS }))
-EXPRESSION(quadratic_relu, attend_from_state(tape, x,
-                                             (LinearAttention){ .form = FORM_QUADRATIC,
-                                                                .features = FEATURES_RELU }))
+                             (CausalLinearAttentionOptions){ .form = FORM_RECURRENT,
+                                                             .features = FEATURES_SOFTPLUS }))
+EXPRESSION(quadratic_relu,
+           attend_from_state(tape, x,
+                             (CausalLinearAttentionOptions){ .form = FORM_QUADRATIC,
+                                                             .features = FEATURES_RELU }))
 EXPRESSION(offsets_recurrent,
-           attend_by_offsets(tape, x, (LinearAttention){ .form = FORM_RECURRENT }))
-EXPRESSION(offsets_chunked, attend_by_offsets(tape, x, (LinearAttention){ .form = FORM_CHUNKED }))
+           attend_by_offsets(tape, x, (CausalLinearAttentionOptions){ .form = FORM_RECURRENT }))
+EXPRESSION(offsets_chunked,
+           attend_by_offsets(tape, x, (CausalLinearAttentionOptions){ .form = FORM_CHUNKED }))
 EXPRESSION(offsets_chunk_parallel,
-           attend_by_offsets(tape, x, (LinearAttention){ .form = FORM_CHUNK_PARALLEL }))
+           attend_by_offsets(tape, x,
+                             (CausalLinearAttentionOptions){ .form = FORM_CHUNK_PARALLEL }))
 EXPRESSION(offsets_quadratic,
-           attend_by_offsets(tape, x, (LinearAttention){ .form = FORM_QUADRATIC }))
+           attend_by_offsets(tape, x, (CausalLinearAttentionOptions){ .form = FORM_QUADRATIC }))
 EXPRESSION(lengths_recurrent,
-           attend_by_lengths(tape, x, (LinearAttention){ .form = FORM_RECURRENT }))
-EXPRESSION(lengths_chunked, attend_by_lengths(tape, x, (LinearAttention){ .form = FORM_CHUNKED }))
+           attend_by_lengths(tape, x, (CausalLinearAttentionOptions){ .form = FORM_RECURRENT }))
+EXPRESSION(lengths_chunked,
+           attend_by_lengths(tape, x, (CausalLinearAttentionOptions){ .form = FORM_CHUNKED }))
 EXPRESSION(lengths_chunk_parallel,
-           attend_by_lengths(tape, x, (LinearAttention){ .form = FORM_CHUNK_PARALLEL }))
+           attend_by_lengths(tape, x,
+                             (CausalLinearAttentionOptions){ .form = FORM_CHUNK_PARALLEL }))
 EXPRESSION(lengths_quadratic,
-           attend_by_lengths(tape, x, (LinearAttention){ .form = FORM_QUADRATIC }))
+           attend_by_lengths(tape, x, (CausalLinearAttentionOptions){ .form = FORM_QUADRATIC }))
 
 /* clang-format off */
 #define CASE(name, ...) { #name, apply_##name, NULL, NULL, { __VA_ARGS__ }, 1e-5 }

@@ -450,11 +450,12 @@ START_TEST(maps_that_are_not_there)
     const Real numbers[8] = { 0 };
     Tape *tape = tape_new(test_device());
     Tensor *x = tape_input(tape, numbers, shape(1, 2, 2, 2));
-    assert_raises("op_causal_linear_attention: features is 6, expected FEATURES_ELU_PLUS_ONE to "
-                  "FEATURES_IDENTITY; apply another map's operation to queries and keys, and "
-                  "FEATURES_IDENTITY here",
-                  op_causal_linear_attention(tape, x, x, x,
-                                             (LinearAttention){ .features = FEATURES_RANDOM }));
+    assert_raises(
+        "op_causal_linear_attention: features is 6, expected FEATURES_ELU_PLUS_ONE to "
+        "FEATURES_IDENTITY; apply another map's operation to queries and keys, and "
+        "FEATURES_IDENTITY here",
+        op_causal_linear_attention(
+            tape, x, x, x, (CausalLinearAttentionOptions){ .features = FEATURES_RANDOM }, NULL));
     tape_free(tape);
 }
 END_TEST

@@ -690,7 +690,8 @@ START_TEST(test_store_misuse)
                   op_store_i32(tape, to, NULL, normal_input(shape(2, 3))));
     Tensor *offsets = tape_persistent_i32(tape, shape(2)), *qkv = normal_input(shape(1, 3, 3, 2));
     tensor_write_i32(offsets, (int32_t[]){ 0, 3 });
-    op_causal_linear_attention(tape, qkv, NULL, NULL, (LinearAttention){ .offsets = offsets });
+    op_causal_linear_attention(tape, qkv, NULL, NULL,
+                               (CausalLinearAttentionOptions){ .offsets = offsets }, NULL);
     assert_raises("op_store_i32: the operations that use to need ascending numbers; "
                   "tensor_write_i32 alone sees whether they are",
                   op_store_i32(tape, offsets, NULL, from));

@@ -28,7 +28,7 @@ static Tensor *away_from_borders(Tape *tape, Tensor *x)
 }
 
 typedef struct Options {
-    LshAttention options;
+    LshAttentionOptions options;
     bool causal;
 } Options;
 
@@ -269,9 +269,9 @@ static void plain(const Case *c, const Arrays *a)
 
 static Options options_of(Tape *tape, const Case *c)
 {
-    LshAttention options = { .rounds = c->rounds,
-                             .chunk = c->chunk,
-                             .buckets = c->buckets[0] * c->buckets[1] };
+    LshAttentionOptions options = { .rounds = c->rounds,
+                                    .chunk = c->chunk,
+                                    .buckets = c->buckets[0] * c->buckets[1] };
     if (c->lengths)
         options.key_lengths = tape_input_i32(tape, c->lengths, shape(c->B));
     return (Options){ options, c->causal };
@@ -557,7 +557,7 @@ START_TEST(hashes_are_drawn_anew)
 {
     Tape *tape = tape_new(test_device());
     Tensor *x = tape_input(tape, test_normal(1, 4 * 64 * 8), shape(1, 64, 4, 8));
-    LshAttention options = { .chunk = 8 };
+    LshAttentionOptions options = { .chunk = 8 };
     Real *results[3];
     for (int i = 0; i < 3; i++) {
         if (i == 2)
@@ -606,7 +606,7 @@ static size_t peak_bytes(int64_t N, int64_t rounds, bool backward)
     size_t before = device_memory(device).current;
     Real *values = test_normal(1, N * 4 * 8);
     Tensor *all = tape_variable(tape, values, shape(1, N, 4, 8));
-    Tensor *out = op_lsh_attention(tape, all, all, (LshAttention){ .rounds = rounds });
+    Tensor *out = op_lsh_attention(tape, all, all, (LshAttentionOptions){ .rounds = rounds });
     if (backward)
         tape_backward_from(tape, out, tape_input(tape, values, out->shape));
     size_t peak = device_memory(device).peak - before;
@@ -627,7 +627,7 @@ START_TEST(memory_grows_linearly)
 END_TEST
 
 /* --------------------------------------------------------------------------------------- misuse */
-#define OPTIONS(...) ((LshAttention){ __VA_ARGS__ })
+#define OPTIONS(...) ((LshAttentionOptions){ __VA_ARGS__ })
 
 START_TEST(misuse_is_told)
 {

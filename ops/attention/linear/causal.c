@@ -76,7 +76,7 @@ static void causal_linear_attention_backward(Node *node)
     Tape *tape = node->tape;
     Tensor *out = node->outputs[0], *den = node->saved[0];
     const LinearScan scan =
-        linear_scan_of(node->inputs, *(const LinearAttention *)node->attributes);
+        linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     const Real *dout = tape_upstream(node, 0);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
     Tensor *zeros = dout ? NULL : zeros_like(tape, out);
@@ -90,7 +90,7 @@ static void causal_linear_attention_backward(Node *node)
     tape_scratch_free(tape, zeros);
 }
 
-static void check_offsets(Tape *tape, const Tensor *query, LinearAttention options)
+static void check_offsets(Tape *tape, const Tensor *query, CausalLinearAttentionOptions options)
 {
     Tensor *offsets = options.offsets;
     const int64_t B = query->shape.size[0], N = query->shape.size[1];
@@ -117,7 +117,7 @@ static void check_state(Tape *tape, const LinearScan *scan, Tensor *state)
                    shape_text(state->shape).text, shape_text(expected).text);
 }
 
-static void check_form(Tape *tape, LinearAttention options)
+static void check_form(Tape *tape, CausalLinearAttentionOptions options)
 {
     if ((unsigned)options.form > FORM_QUADRATIC)
         tape_error(tape, "%s: form is %d, expected FORM_BEST to FORM_QUADRATIC", labels.name,
@@ -128,10 +128,10 @@ static void check_form(Tape *tape, LinearAttention options)
 }
 
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                                   LinearAttention options)
+                                   CausalLinearAttentionOptions options, Tensor **final_state)
 {
     attention_check(tape, labels, query, key, value, options.key_lengths, true);
-    options = linear_attention_options(tape, labels, options);
+    linear_attention_check_options(tape, labels, options.features, options.eps);
     check_form(tape, options);
     if (options.offsets)
         check_offsets(tape, query, options);
@@ -144,22 +144,21 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
     Tensor *out = tape_tensor_of(tape, query->type,
                                  shape(query->shape.size[0], scan.x.N, scan.x.H, scan.x.M));
     Tensor *den = tape_tensor(tape, shape(query->shape.size[0], scan.x.N, scan.x.H));
-    Tensor *final_state = NULL;
-    if (options.final_state)
-        final_state = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, scan.x.M + 1));
+    Tensor *after = NULL;
+    if (final_state)
+        after = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, scan.x.M + 1));
     Tensor *scratch = new_scratch(tape, out, &scan, false);
-    DEVICE_CALL(
-        out, causal_linear_attention_forward,
-        (out->data, den->data, final_state ? final_state->data : NULL, scratch->data, &scan));
+    DEVICE_CALL(out, causal_linear_attention_forward,
+                (out->data, den->data, after ? after->data : NULL, scratch->data, &scan));
     tape_scratch_free(tape, scratch);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = causal_linear_attention_backward,
                               .inputs = { query, key, value, options.key_lengths, options.offsets,
                                           options.state },
-                              .outputs = { out, final_state },
+                              .outputs = { out, after },
                               .saved = { den },
                               .attributes = tape_save(tape, &options, sizeof options) });
     if (final_state)
-        *options.final_state = final_state;
+        *final_state = after;
     return out;
 }

@@ -37,7 +37,7 @@ static void linear_attention_backward(Node *node)
 {
     Tensor *out = node->outputs[0], *den = node->saved[0];
     const LinearScan scan =
-        linear_scan_of(node->inputs, *(const LinearAttention *)node->attributes);
+        linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     Tensor *scratch = new_scratch(node->tape, out, &scan);
     AttentionGradient d = attention_contributions(node);
     DEVICE_CALL(out, linear_attention_backward,
@@ -45,24 +45,16 @@ static void linear_attention_backward(Node *node)
     tape_scratch_free(node->tape, scratch);
 }
 
-static void check_causal_options(Tape *tape, LinearAttention options)
-{
-    if (options.form || options.chunk || options.offsets || options.state || options.final_state)
-        tape_error(tape,
-                   "%s: form, chunk, offsets, state and final_state are options of causal linear "
-                   "attention",
-                   labels.name);
-}
-
 Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
-                            LinearAttention options)
+                            LinearAttentionOptions options)
 {
     attention_check(tape, labels, query, key, value, options.key_lengths, false);
-    options = linear_attention_options(tape, labels, options);
-    check_causal_options(tape, options);
+    linear_attention_check_options(tape, labels, options.features, options.eps);
     attention_cast_alike(tape, &query, &key, &value);
+    const CausalLinearAttentionOptions attributes = { .features = options.features,
+                                                      .eps = options.eps };
     Tensor *const inputs[6] = { query, key, value, options.key_lengths };
-    const LinearScan scan = linear_scan_of(inputs, options);
+    const LinearScan scan = linear_scan_of(inputs, attributes);
     Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&scan.x));
     Tensor *den = tape_tensor(tape, attention_row_shape(&scan.x));
     Tensor *scratch = new_scratch(tape, out, &scan);
@@ -73,6 +65,6 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
                               .inputs = { query, key, value, options.key_lengths },
                               .outputs = { out },
                               .saved = { den },
-                              .attributes = tape_save(tape, &options, sizeof options) });
+                              .attributes = tape_save(tape, &attributes, sizeof attributes) });
     return out;
 }

@@ -83,8 +83,8 @@ static int64_t whole_option(Tape *tape, AttentionLabels labels, const char *name
     return given ? given : otherwise;
 }
 
-static LshAttention checked_options(Tape *tape, AttentionLabels labels, LshAttention options,
-                                    int64_t N)
+static LshAttentionOptions checked_options(Tape *tape, AttentionLabels labels,
+                                           LshAttentionOptions options, int64_t N)
 {
     options.rounds = whole_option(tape, labels, "rounds", options.rounds, 1, MOST_ROUNDS);
     options.chunk = whole_option(tape, labels, "chunk", options.chunk, 32, INT_MAX / 2);
@@ -113,7 +113,7 @@ static void set_factors(LshRounds *rounds, int64_t buckets)
 }
 
 static LshRounds rounds_of(Tensor *query_key, Tensor *value, Tensor *key_lengths,
-                           LshAttention options, bool causal)
+                           LshAttentionOptions options, bool causal)
 {
     const int64_t *size = query_key->shape.size;
     LshRounds rounds = { .x = query_key->data,
@@ -165,7 +165,7 @@ static Tensor *scratch_for(Tape *tape, const LshRounds *rounds, bool backward)
 
 /* The attributes of a node. */
 typedef struct LshAttributes {
-    LshAttention options;
+    LshAttentionOptions options;
     bool causal;
 } LshAttributes;
 
@@ -184,7 +184,7 @@ static void lsh_attention_backward(Node *node)
 }
 
 static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_key, Tensor *value,
-                             LshAttention options, bool causal)
+                             LshAttentionOptions options, bool causal)
 {
     check_tensors(tape, labels, query_key, value, options.key_lengths);
     options = checked_options(tape, labels, options, query_key->shape.size[1]);
@@ -212,13 +212,14 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
     return out;
 }
 
-Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options)
+Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
+                                LshAttentionOptions options)
 {
     const AttentionLabels labels = LABELS("op_causal_lsh_attention");
     return lsh_attention(tape, labels, query_key, value, options, true);
 }
 
-Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttention options)
+Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttentionOptions options)
 {
     const AttentionLabels labels = LABELS("op_lsh_attention");
     return lsh_attention(tape, labels, query_key, value, options, false);

@@ -100,13 +100,13 @@ Attention attention_of(const Tensor *query, const Tensor *key, const Tensor *val
     return a;
 }
 
-LinearScan linear_scan_of(Tensor *const inputs[6], LinearAttention options)
+LinearScan linear_scan_of(Tensor *const inputs[6], CausalLinearAttentionOptions options)
 {
     const Tensor *offsets = inputs[4], *state = inputs[5];
     LinearScan scan = {
         .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3]),
         .features = options.features,
-        .eps = options.eps,
+        .eps = (Real)options.eps,
         .form = options.form,
         .chunk = options.chunk,
         .state = state ? state->data : NULL,
@@ -118,20 +118,16 @@ LinearScan linear_scan_of(Tensor *const inputs[6], LinearAttention options)
     return scan;
 }
 
-LinearAttention linear_attention_options(Tape *tape, AttentionLabels labels,
-                                         LinearAttention options)
+void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureMap features,
+                                    double eps)
 {
-    if ((unsigned)options.features > FEATURES_IDENTITY)
+    if ((unsigned)features > FEATURES_IDENTITY)
         tape_error(tape,
                    "%s: features is %d, expected FEATURES_ELU_PLUS_ONE to FEATURES_IDENTITY; apply "
                    "another map's operation to queries and keys, and FEATURES_IDENTITY here",
-                   labels.name, (int)options.features);
-    if (!(options.eps >= 0 && options.eps < (Real)INFINITY))
-        tape_error(tape, "%s: eps is %g, expected more than 0, or 0 for the default", labels.name,
-                   (double)options.eps);
-    if (options.eps == 0)
-        options.eps = (Real)1e-6;
-    return options;
+                   labels.name, (int)features);
+    if (!(eps >= 0 && (Real)eps < (Real)INFINITY))
+        tape_error(tape, "%s: eps is %g, expected 0 or more", labels.name, eps);
 }
 
 Shape attention_out_shape(const Attention *a)

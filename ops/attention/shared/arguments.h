@@ -20,7 +20,7 @@ typedef struct Attention {
     int64_t B, N, keys, H, D, M;
 } Attention;
 
-/* Arguments and options of linear attention: see LinearAttention in ops.h. */
+/* Arguments and options of linear attention: see CausalLinearAttentionOptions in ops.h. */
 typedef struct LinearScan {
     Attention x;
     FeatureMap features;
@@ -77,11 +77,11 @@ Shape attention_row_shape(const Attention *attention);
 
 /* The arguments of a linear attention node. Its inputs are, in this order, query, key, value,
  * key_lengths, offsets, state; tensors in the options are ignored. */
-LinearScan linear_scan_of(Tensor *const inputs[6], LinearAttention options);
+LinearScan linear_scan_of(Tensor *const inputs[6], CausalLinearAttentionOptions options);
 
-/* Raises unless the options are valid; returns them with their defaults filled in. */
-LinearAttention linear_attention_options(Tape *tape, AttentionLabels labels,
-                                         LinearAttention options);
+/* Raises unless the operations have the feature map and 0 <= eps < infinity. */
+void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureMap features,
+                                    double eps);
 
 /* For the backward function of a node whose first inputs are query, key, value. */
 AttentionGradient attention_contributions(Node *node);
