@@ -124,21 +124,21 @@ static Tensor *linear_attention(Tape *tape, const MultiHeadAttention *attention,
                                 Tensor *key_lengths, const AttentionCache *cache)
 {
     Tensor *sums = NULL;
-    FeatureMap features = attention->features;
+    FeatureMap feature_map = (FeatureMap)attention->features;
     Tensor *query = packed, *key = NULL, *value = NULL;
     if (attention->features > FEATURES_IDENTITY) {
         const int64_t H = attention->heads;
         query = map(tape, attention, op_slice(tape, packed, 2, 0, H), true);
         key = map(tape, attention, op_slice(tape, packed, 2, H, H), false);
         value = op_slice(tape, packed, 2, 2 * H, H);
-        features = FEATURES_IDENTITY;
+        feature_map = FEATURE_MAP_IDENTITY;
     }
     if (attention->attention == ATTENTION_LINEAR)
         return op_linear_attention(tape, query, key, value,
-                                   (LinearAttentionOptions){ .features = features,
+                                   (LinearAttentionOptions){ .features = feature_map,
                                                              .eps = attention->eps,
                                                              .key_lengths = key_lengths });
-    const CausalLinearAttentionOptions options = { .features = features,
+    const CausalLinearAttentionOptions options = { .features = feature_map,
                                                    .eps = attention->eps,
                                                    .key_lengths = key_lengths,
                                                    .form = attention->form,

@@ -145,6 +145,17 @@ typedef enum {
     ATTENTION_LSH,
 } Attention;
 
+/* The features phi of linear attention's queries and keys. */
+typedef enum {
+    FEATURES_ELU_PLUS_ONE = FEATURE_MAP_ELU_PLUS_ONE,
+    FEATURES_RELU = FEATURE_MAP_RELU,
+    FEATURES_SOFTPLUS = FEATURE_MAP_SOFTPLUS,
+    FEATURES_IDENTITY = FEATURE_MAP_IDENTITY,
+    FEATURES_SQUARED_RELU, /* op_squared_relu */
+    FEATURES_POLYNOMIAL,   /* op_polynomial_features of x / D^(1/4): (1 + q.k / sqrt D)^2 */
+    FEATURES_RANDOM,       /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in expectation */
+} Features;
+
 /* A field left 0 means its default, the first value in its comment. */
 typedef struct TransformerConfig {
     int64_t layers;       /* 4 */
@@ -152,7 +163,7 @@ typedef struct TransformerConfig {
     int64_t head_dim;     /* 32; the width is heads * head_dim */
     int64_t feed_forward; /* 4 times the width */
     Attention attention;  /* ATTENTION_CAUSAL_LINEAR */
-    FeatureMap features;  /* FEATURES_ELU_PLUS_ONE: phi of linear attention, any feature map */
+    Features features;    /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
     int64_t projections;  /* 2 * head_dim: the number of features of FEATURES_RANDOM */
     AttentionForm form;   /* FORM_BEST: the algorithm of causal linear attention */
     Real dropout;         /* 0 */
@@ -170,7 +181,7 @@ typedef struct MultiHeadAttention {
     Linear output; /* out.weight, out.bias */
     int64_t heads, head_dim;
     Attention attention;
-    FeatureMap features;
+    Features features;
     AttentionForm form;
     Real eps;
     int64_t lsh_rounds, lsh_chunk, lsh_buckets;

@@ -8,12 +8,12 @@
 /* With relu all weights that a position sees may be 0: eps keeps the normalizer away from 0. */
 static double eps_for(FeatureMap features)
 {
-    return features == FEATURES_RELU ? 0.5 : 1e-6;
+    return features == FEATURE_MAP_RELU ? 0.5 : 1e-6;
 }
 
 START_TEST(feature_maps)
 {
-    for (FeatureMap f = FEATURES_ELU_PLUS_ONE; f <= FEATURES_IDENTITY; f++) {
+    for (FeatureMap f = FEATURE_MAP_ELU_PLUS_ONE; f <= FEATURE_MAP_IDENTITY; f++) {
         const double e = eps_for(f);
         assert_oracle((Case){ 2, 37, 37, 3, 5, 7, true, false, .eps = e, .features = f });
         assert_oracle((Case){ 1, 150, 150, 2, 32, 40, true, false, .eps = e, .features = f });
@@ -138,8 +138,8 @@ START_TEST(forms)
         (Case){ 3, 45, 45, 2, 20, 7, true, true, .eps = 1e-6, .state = true, .used = BOTH });
     assert_forms((Case){ 3, 45, 45, 2, 5, 7, true, true, .eps = 1e-6, .used = FINAL_STATE });
     assert_forms((Case){ 1, 70, 70, 2, 5, 20, true, false, .eps = 1e-6,
-                         .features = FEATURES_SOFTPLUS, .state = true, .used = BOTH, .sequences = 8,
-                         .offsets = offsets_of_70 });
+                         .features = FEATURE_MAP_SOFTPLUS, .state = true, .used = BOTH,
+                         .sequences = 8, .offsets = offsets_of_70 });
 }
 END_TEST
 
@@ -265,11 +265,11 @@ START_TEST(gradients_of_options)
 {
     static Options options;
     for (options.form = FORM_BEST; options.form <= FORM_QUADRATIC; options.form++) {
-        options.features = FEATURES_ELU_PLUS_ONE;
+        options.features = FEATURE_MAP_ELU_PLUS_ONE;
         options.lengths = true;
         check_gradient(checked_options, &options, shape(2, 9, 2, 3), shape(2, 9, 2, 3),
                        shape(2, 9, 2, 4), shape(2, 2, 3, 5));
-        options.features = FEATURES_SOFTPLUS;
+        options.features = FEATURE_MAP_SOFTPLUS;
         options.lengths = false;
         options.offsets = true;
         check_gradient(checked_options, &options, shape(1, 9, 2, 3), shape(1, 9, 2, 3),
@@ -286,9 +286,8 @@ START_TEST(misuse_of_options)
     Tensor *two = tape_input(tape, test_normal(1, 60), shape(2, 5, 2, 3));
 #define ATTEND(x, ...)                                                                             \
     op_causal_linear_attention(tape, x, x, x, (CausalLinearAttentionOptions){ __VA_ARGS__ }, NULL)
-    assert_raises("op_causal_linear_attention: features is 4, expected FEATURES_ELU_PLUS_ONE to "
-                  "FEATURES_IDENTITY; apply another map's operation to queries and keys, and "
-                  "FEATURES_IDENTITY here",
+    assert_raises("op_causal_linear_attention: features is 4, expected FEATURE_MAP_ELU_PLUS_ONE to "
+                  "FEATURE_MAP_IDENTITY",
                   ATTEND(x, .features = (FeatureMap)4));
     assert_raises("op_causal_linear_attention: form is 5, expected FORM_BEST to FORM_QUADRATIC",
                   ATTEND(x, .form = (AttentionForm)5));

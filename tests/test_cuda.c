@@ -215,18 +215,19 @@ EXPRESSION(chunk_parallel,
 EXPRESSION(quadratic,
            attend_from_state(tape, x, (CausalLinearAttentionOptions){ .form = FORM_QUADRATIC }))
 EXPRESSION(best_relu,
-           attend_from_state(tape, x, (CausalLinearAttentionOptions){ .features = FEATURES_RELU }))
+           attend_from_state(tape, x,
+                             (CausalLinearAttentionOptions){ .features = FEATURE_MAP_RELU }))
 EXPRESSION(best_softplus,
            attend_from_state(tape, x,
-                             (CausalLinearAttentionOptions){ .features = FEATURES_SOFTPLUS }))
+                             (CausalLinearAttentionOptions){ .features = FEATURE_MAP_SOFTPLUS }))
 EXPRESSION(recurrent_softplus,
            attend_from_state(tape, x,
                              (CausalLinearAttentionOptions){ .form = FORM_RECURRENT,
-                                                             .features = FEATURES_SOFTPLUS }))
+                                                             .features = FEATURE_MAP_SOFTPLUS }))
 EXPRESSION(quadratic_relu,
            attend_from_state(tape, x,
                              (CausalLinearAttentionOptions){ .form = FORM_QUADRATIC,
-                                                             .features = FEATURES_RELU }))
+                                                             .features = FEATURE_MAP_RELU }))
 EXPRESSION(offsets_recurrent,
            attend_by_offsets(tape, x, (CausalLinearAttentionOptions){ .form = FORM_RECURRENT }))
 EXPRESSION(offsets_chunked,

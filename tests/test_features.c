@@ -400,7 +400,7 @@ START_TEST(every_map_through_the_layer)
     Real *out[MAPS];
     for (int f = 0; f < MAPS; f++)
         for (int causal = 0; causal < 2; causal++) {
-            Net net = net_new((TransformerConfig){ .features = (FeatureMap)f,
+            Net net = net_new((TransformerConfig){ .features = (Features)f,
                                                    .attention = causal ? ATTENTION_CAUSAL_LINEAR
                                                                        : ATTENTION_LINEAR });
             ck_assert((net.attention.projection != NULL) == (f == FEATURES_RANDOM));
@@ -425,7 +425,7 @@ static Tensor *checked_layer(Tape *tape, Tensor *const *in, void *context)
 
 START_TEST(gradients_through_the_layer)
 {
-    for (FeatureMap map = FEATURES_POLYNOMIAL; map <= FEATURES_RANDOM; map++)
+    for (Features map = FEATURES_POLYNOMIAL; map <= FEATURES_RANDOM; map++)
         for (int causal = 0; causal < 2; causal++) {
             Net net = net_new((TransformerConfig){ .features = map,
                                                    .projections = 5,
@@ -443,7 +443,7 @@ START_TEST(maps_that_are_not_there)
 {
     Params *params = params_new(test_device(), 1);
     assert_raises("nn_attention: there is no feature map 7",
-                  nn_attention(params, "a", (TransformerConfig){ .features = (FeatureMap)7 }));
+                  nn_attention(params, "a", (TransformerConfig){ .features = (Features)7 }));
     assert_raises("nn_attention: projections is -1, expected 1 to 1048576, or 0 for the default",
                   nn_attention(params, "a", (TransformerConfig){ .projections = -1 }));
     params_free(params);
@@ -451,11 +451,10 @@ START_TEST(maps_that_are_not_there)
     Tape *tape = tape_new(test_device());
     Tensor *x = tape_input(tape, numbers, shape(1, 2, 2, 2));
     assert_raises(
-        "op_causal_linear_attention: features is 6, expected FEATURES_ELU_PLUS_ONE to "
-        "FEATURES_IDENTITY; apply another map's operation to queries and keys, and "
-        "FEATURES_IDENTITY here",
+        "op_causal_linear_attention: features is 6, expected FEATURE_MAP_ELU_PLUS_ONE to "
+        "FEATURE_MAP_IDENTITY",
         op_causal_linear_attention(
-            tape, x, x, x, (CausalLinearAttentionOptions){ .features = FEATURES_RANDOM }, NULL));
+            tape, x, x, x, (CausalLinearAttentionOptions){ .features = (FeatureMap)6 }, NULL));
     tape_free(tape);
 }
 END_TEST

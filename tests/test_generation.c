@@ -164,7 +164,7 @@ END_TEST
 
 START_TEST(with_every_feature_map)
 {
-    for (FeatureMap features = 0; features <= FEATURES_RANDOM; features++) {
+    for (Features features = 0; features <= FEATURES_RANDOM; features++) {
         check_positions((TransformerConfig){ .features = features }, 2);
         check_positions((TransformerConfig){ .features = features, .head_dim = 17, .heads = 2 }, 3);
     }
@@ -205,7 +205,7 @@ START_TEST(with_great_heads)
 {
     static const struct {
         int64_t sequences, head_dim;
-        FeatureMap features;
+        Features features;
         bool softmax;
     } cases[] = { { 1, 64, FEATURES_POLYNOMIAL, false }, { 9, 64, FEATURES_POLYNOMIAL, false },
                   { 9, 256, FEATURES_RELU, false },      { 9, 300, FEATURES_RELU, false },
@@ -223,7 +223,7 @@ END_TEST
 /* On CUDA, linear attention of more than 8 sequences has kernels for the head sizes 32 and 64. */
 START_TEST(with_heads_of_32_and_64)
 {
-    for (FeatureMap features = 0; features <= FEATURES_SQUARED_RELU; features++)
+    for (Features features = 0; features <= FEATURES_SQUARED_RELU; features++)
         for (int64_t size = 32; size <= 64; size += 32)
             check_positions(
                 (TransformerConfig){
@@ -342,7 +342,7 @@ END_TEST
 
 START_TEST(a_prompt_suits_every_feature_map)
 {
-    for (FeatureMap features = 0; features <= FEATURES_RANDOM; features++) {
+    for (Features features = 0; features <= FEATURES_RANDOM; features++) {
         begin((TransformerConfig){ .features = features, .pre_norm = features & 1 });
         Sequences s = sequences_new(2, LENGTH);
         TransformerState *state = new_state(2, LENGTH);

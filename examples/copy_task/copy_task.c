@@ -101,7 +101,7 @@ static Model model_new(Params *params, const Options *options)
         .feed_forward = options->feed_forward,
         .attention = attention_of(options),
         .lsh_rounds = options->rounds,
-        .features = (FeatureMap)choice_index(feature_names, options->features),
+        .features = (Features)choice_index(feature_names, options->features),
         .dropout = (Real)options->dropout,
     };
     return (Model){

@@ -35,7 +35,7 @@ Model model_new(Params *params, const MnistOptions *options)
         .head_dim = options->head_dim,
         .feed_forward = options->feed_forward,
         .attention = softmax ? ATTENTION_CAUSAL_SOFTMAX : ATTENTION_CAUSAL_LINEAR,
-        .features = (FeatureMap)choice_index(feature_names, options->features),
+        .features = (Features)choice_index(feature_names, options->features),
         .form = (AttentionForm)choice_index(form_names, options->form),
         .dropout = (Real)options->dropout,
     };

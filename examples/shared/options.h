@@ -87,7 +87,7 @@ int options_texts(const Command *command, const void *options, FileMetadata text
 int choice_index(const char *const *choices, const char *value);
 
 /* Choices that several programs share. */
-extern const char *const feature_names[];   /* by FeatureMap */
+extern const char *const feature_names[];   /* by Features */
 extern const char *const device_names[];    /* auto: device_best() */
 extern const char *const precision_names[]; /* by Precision */
 Device *device_of(const char *name);

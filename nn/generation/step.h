@@ -27,7 +27,7 @@ typedef struct TransformerStep {
     int64_t width, inner; /* H D; the width of the feed-forward network */
     int64_t layers, max_length;
     bool softmax, pre_norm, gelu;
-    FeatureMap features;
+    Features features;
     Real eps; /* added to linear attention's denominator */
     Precision precision;
     StepLayer layer[NN_MAX_LAYERS];

@@ -67,7 +67,7 @@ __device__ static inline void load_tiles(Reals<W> (&elements)[TILES], const Real
 /* --------------------------------------------------------------------------------------- a head */
 struct StepAttention {
     int H, D, F, max_length;
-    FeatureMap features;
+    Features features;
     Real scale, eps;            /* of queries and keys, or of scores; added to den */
     const Real *projection;     /* [F, D] or NULL */
     Real *sums, *keys, *values; /* as in StepLayer */
@@ -87,7 +87,7 @@ struct HeadMemory {
 };
 
 /* Whether phi is elementwise; otherwise each feature depends on all elements. */
-__host__ __device__ static inline bool maps_elementwise(FeatureMap features)
+__host__ __device__ static inline bool maps_elementwise(Features features)
 {
     return features <= FEATURES_SQUARED_RELU;
 }
@@ -134,7 +134,7 @@ __device__ static inline Real mapped_element(const StepAttention &a, Real x)
 {
     if (a.features == FEATURES_SQUARED_RELU)
         return relu(x) * relu(x);
-    return maps_elementwise(a.features) ? phi(a.features, x) : a.scale * x;
+    return maps_elementwise(a.features) ? phi((FeatureMap)a.features, x) : a.scale * x;
 }
 
 /* features [F] <- projection [F, D] x, one warp per feature. */

@@ -150,10 +150,10 @@ WHOLE_VECTORS static void map(const TransformerStep *step, const StepLayer *laye
     }
     switch (step->features) {
     case FEATURES_ELU_PLUS_ONE:
-        map_elements(FEATURES_ELU_PLUS_ONE, out, x, D);
+        map_elements(FEATURE_MAP_ELU_PLUS_ONE, out, x, D);
         return;
     case FEATURES_RELU:
-        map_elements(FEATURES_RELU, out, x, D);
+        map_elements(FEATURE_MAP_RELU, out, x, D);
         return;
     case FEATURES_SOFTPLUS:
         memcpy(out, x, (size_t)D * sizeof *x);

@@ -62,11 +62,11 @@ ALWAYS_INLINE Vector phi(FeatureMap features, Vector x)
 {
     const Vector zero = { 0 };
     switch (features) {
-    case FEATURES_ELU_PLUS_ONE: { /* e^min(x, 0) + max(x, 0), selected by the sign bit */
+    case FEATURE_MAP_ELU_PLUS_ONE: { /* e^min(x, 0) + max(x, 0), selected by the sign bit */
         const Mask negative = (Mask)x >> (8 * sizeof(Real) - 1);
         return exp_vector((Vector)((Mask)x & negative)) + (Vector)((Mask)x & ~negative);
     }
-    case FEATURES_RELU:
+    case FEATURE_MAP_RELU:
         return choose(x < 0, zero, x);
     default:
         return x;

@@ -237,7 +237,7 @@ __device__ static inline void multiply_derivative(float (*o)[4],
                                                   FeatureMap map)
 {
     typedef Mma<T, SIZE> Sizes;
-    if (map == FEATURES_IDENTITY)
+    if (map == FEATURE_MAP_IDENTITY)
         return;
 #pragma unroll
     for (int c = 0; c < Sizes::ACROSS; c += 2) {

@@ -18,17 +18,17 @@ static inline void through_map(FeatureMap features, Real *dphi, const Real *phi_
 {
     const Vector zero = { 0 }, one = zero + 1;
     switch (features) {
-    case FEATURES_ELU_PLUS_ONE:
+    case FEATURE_MAP_ELU_PLUS_ONE:
         for (int64_t i = 0; i < n; i += LANES) {
             Vector slope = vector(phi_x + i);
             *at_vector(dphi + i) *= choose(slope > 1, one, slope);
         }
         return;
-    case FEATURES_RELU:
+    case FEATURE_MAP_RELU:
         for (int64_t i = 0; i < n; i += LANES)
             *at_vector(dphi + i) = choose(vector(phi_x + i) == 0, zero, vector(dphi + i));
         return;
-    case FEATURES_SOFTPLUS:
+    case FEATURE_MAP_SOFTPLUS:
         for (int64_t i = 0; i < n; i++)
             dphi[i] *= -real_expm1(-phi_x[i]);
         return;
@@ -80,7 +80,7 @@ ALWAYS_INLINE void pack_rows(FeatureMap features, bool ahead, Real *to, const Re
 static inline void pack(Real *to, const Real *from, int64_t stride, int64_t count, int64_t columns,
                         int64_t padded)
 {
-    pack_rows(FEATURES_IDENTITY, false, to, from, stride, count, columns, padded);
+    pack_rows(FEATURE_MAP_IDENTITY, false, to, from, stride, count, columns, padded);
 }
 
 /* Also prefetches the next rows. */
@@ -88,19 +88,19 @@ static inline void pack_mapped(FeatureMap features, Real *to, const Real *from, 
                                int64_t count, int64_t columns, int64_t padded)
 {
     switch (features) {
-    case FEATURES_ELU_PLUS_ONE:
-        pack_rows(FEATURES_ELU_PLUS_ONE, true, to, from, stride, count, columns, padded);
+    case FEATURE_MAP_ELU_PLUS_ONE:
+        pack_rows(FEATURE_MAP_ELU_PLUS_ONE, true, to, from, stride, count, columns, padded);
         return;
-    case FEATURES_RELU:
-        pack_rows(FEATURES_RELU, true, to, from, stride, count, columns, padded);
+    case FEATURE_MAP_RELU:
+        pack_rows(FEATURE_MAP_RELU, true, to, from, stride, count, columns, padded);
         return;
-    case FEATURES_SOFTPLUS:
-        pack_rows(FEATURES_IDENTITY, true, to, from, stride, count, columns, padded);
+    case FEATURE_MAP_SOFTPLUS:
+        pack_rows(FEATURE_MAP_IDENTITY, true, to, from, stride, count, columns, padded);
         for (int64_t i = 0; i < count; i++)
             softplus_row(to + i * padded, columns);
         return;
     default:
-        pack_rows(FEATURES_IDENTITY, true, to, from, stride, count, columns, padded);
+        pack_rows(FEATURE_MAP_IDENTITY, true, to, from, stride, count, columns, padded);
     }
 }
 

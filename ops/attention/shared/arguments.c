@@ -121,10 +121,9 @@ LinearScan linear_scan_of(Tensor *const inputs[6], CausalLinearAttentionOptions 
 void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureMap features,
                                     double eps)
 {
-    if ((unsigned)features > FEATURES_IDENTITY)
+    if ((unsigned)features > FEATURE_MAP_IDENTITY)
         tape_error(tape,
-                   "%s: features is %d, expected FEATURES_ELU_PLUS_ONE to FEATURES_IDENTITY; apply "
-                   "another map's operation to queries and keys, and FEATURES_IDENTITY here",
+                   "%s: features is %d, expected FEATURE_MAP_ELU_PLUS_ONE to FEATURE_MAP_IDENTITY",
                    labels.name, (int)features);
     if (!(eps >= 0 && (Real)eps < (Real)INFINITY))
         tape_error(tape, "%s: eps is %g, expected 0 or more", labels.name, eps);
