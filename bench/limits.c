@@ -79,7 +79,7 @@ typedef struct Pair {
 static void square_product(void *context)
 {
     Pair *p = context;
-    op_matmul(p->tape, p->a, p->b, false, false);
+    op_matmul(p->tape, p->a, p->b);
 }
 
 static void long_sum(void *context)

@@ -29,7 +29,7 @@ typedef Tensor *Operation(Tape *tape, const Inputs *in);
 
 static Tensor *run_matmul(Tape *tape, const Inputs *in)
 {
-    return op_matmul(tape, in->x, in->weight, false, true);
+    return op_matmul_nt(tape, in->x, in->weight);
 }
 static Tensor *run_linear(Tape *tape, const Inputs *in)
 {
@@ -81,7 +81,7 @@ static Tensor *run_sum(Tape *tape, const Inputs *in)
 }
 static Tensor *run_cumulative_sum(Tape *tape, const Inputs *in)
 {
-    return op_cumulative_sum(tape, in->x, -1, false);
+    return op_cumulative_sum(tape, in->x, -1);
 }
 static Tensor *run_transpose(Tape *tape, const Inputs *in)
 {

@@ -243,10 +243,10 @@ static Tensor *elementary(Tape *tape, Tensor *q, Tensor *k, Tensor *v)
     Tensor *a_row = op_reshape(tape, a, shape(N, 1, D));
     Tensor *b_column = op_reshape(tape, b, shape(N, D, 1));
     Tensor *v_row = op_reshape(tape, v, shape(N, 1, M));
-    Tensor *products = op_matmul(tape, b_column, v_row, false, false); /* b_j v_j^T: [N, D, M] */
-    Tensor *s = op_cumulative_sum(tape, products, 0, false);           /* [N, D, M] */
-    Tensor *z = op_cumulative_sum(tape, b, 0, false);                  /* [N, D] */
-    Tensor *numerator = op_matmul(tape, a_row, s, false, false);       /* S_i^T a_i: [N, 1, M] */
+    Tensor *products = op_matmul(tape, b_column, v_row); /* b_j v_j^T: [N, D, M] */
+    Tensor *s = op_cumulative_sum(tape, products, 0);    /* [N, D, M] */
+    Tensor *z = op_cumulative_sum(tape, b, 0);           /* [N, D] */
+    Tensor *numerator = op_matmul(tape, a_row, s);       /* S_i^T a_i: [N, 1, M] */
     numerator = op_reshape(tape, numerator, shape(N, M));
     Tensor *den = op_sum(tape, op_multiply(tape, a, z), OVER_LAST_AXIS); /* a_i . z_i: [N] */
     den = op_add_scalar(tape, den, (Real)eps);

@@ -108,7 +108,7 @@ static Tensor *map(Tape *tape, const MultiHeadAttention *attention, Tensor *x, b
     if (attention->features == FEATURES_POLYNOMIAL)
         return op_polynomial_features(tape, x);
     if (queries)
-        return op_softmax(tape, op_matmul(tape, x, attention->projection, false, true));
+        return op_softmax(tape, op_matmul_nt(tape, x, attention->projection));
     return op_random_features(tape, x, attention->projection);
 }
 

@@ -17,10 +17,13 @@ extern "C" {
 
 /* ------------------------------------------------------------------------------ matrix products */
 
-/* out = a b: a [..., n, k], b [..., k, m]; returns [..., n, m]. With transpose_a, a is stored as
- * [..., k, n]; with transpose_b, b as [..., m, k]. The leading axes are equal, or b has none and is
- * shared by all matrices of a. Raises if the inner sizes k differ. */
-Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, bool transpose_b);
+/* out = a b: a [..., n, k], b [..., k, m]; returns [..., n, m]. The leading axes are equal, or b has
+ * none and is shared by all matrices of a. Raises if the inner sizes k differ. */
+Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b);
+/* out = a b^T, likewise: b [..., m, k] */
+Tensor *op_matmul_nt(Tape *tape, Tensor *a, Tensor *b);
+/* out = a^T b, likewise: a [..., k, n] */
+Tensor *op_matmul_tn(Tape *tape, Tensor *a, Tensor *b);
 
 /* out = x weight^T + bias: x [..., in], weight [out, in], bias [out] or NULL; returns
  * [..., out]. */
@@ -132,9 +135,11 @@ typedef enum { OVER_ALL, OVER_LAST_AXIS } Reduction;
 Tensor *op_sum(Tape *tape, Tensor *x, Reduction over);
 /* out = sum_i x_i / n, likewise; n is the number of elements per sum. */
 Tensor *op_mean(Tape *tape, Tensor *x, Reduction over);
-/* out_i = sum over j <= i (reverse: j >= i) of x_j, along `axis` of x (negative: from the end; -1
- * is the last); returns x's shape. Raises if there is no such axis. */
-Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse);
+/* out_i = sum_{j<=i} x_j along `axis` of x (negative: from the end; -1 is the last); returns x's
+ * shape. Raises if there is no such axis. */
+Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis);
+/* out_i = sum_{j>=i} x_j, likewise. */
+Tensor *op_reverse_cumulative_sum(Tape *tape, Tensor *x, int axis);
 
 /* --------------------------------------------------------------------------------------- losses */
 

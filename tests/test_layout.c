@@ -165,7 +165,7 @@ START_TEST(test_sum_not_a_number)
     Real *out = test_values(op_sum(tape, tape_input(tape, x, shape(2, 2)), OVER_LAST_AXIS));
     ck_assert(isnan(out[0]) && out[1] == 2);
     ck_assert(isnan(tensor_item(op_mean(tape, tape_input(tape, x, shape(2, 2)), OVER_ALL))));
-    Tensor *running = op_cumulative_sum(tape, tape_input(tape, x, shape(4)), 0, false);
+    Tensor *running = op_cumulative_sum(tape, tape_input(tape, x, shape(4)), 0);
     out = test_values(running);
     ck_assert(out[0] == 1 && isnan(out[1]) && isnan(out[2]) && isnan(out[3]));
     tape_free(tape);
@@ -190,10 +190,15 @@ START_TEST(test_sum_misuse)
 END_TEST
 
 /* ------------------------------------------------------------------------------ cumulative sums */
+static Tensor *cumulative_sum(Tape *on, Tensor *x, int axis, bool reverse)
+{
+    return (reverse ? op_reverse_cumulative_sum : op_cumulative_sum)(on, x, axis);
+}
+
 static void check_cumulative_sum(Shape of, int axis, bool reverse)
 {
     Tensor *x = normal_input(of);
-    Tensor *result = op_cumulative_sum(tape, x, axis, reverse);
+    Tensor *result = cumulative_sum(tape, x, axis, reverse);
     ck_assert(shape_equal(result->shape, of));
     Real *out = test_values(result), *numbers = test_values(x);
     int at_axis = axis < 0 ? of.rank + axis : axis;
@@ -236,8 +241,8 @@ typedef struct Along {
 static Tensor *cumulative_function(Tape *on, Tensor *const *inputs, void *context)
 {
     const Along *along = context;
-    Tensor *once = op_cumulative_sum(on, inputs[0], along->axis, along->reverse);
-    return op_multiply(on, once, op_cumulative_sum(on, inputs[0], along->axis, !along->reverse));
+    Tensor *once = cumulative_sum(on, inputs[0], along->axis, along->reverse);
+    return op_multiply(on, once, cumulative_sum(on, inputs[0], along->axis, !along->reverse));
 }
 
 START_TEST(test_cumulative_sum_gradients)
@@ -254,20 +259,21 @@ START_TEST(test_cumulative_sum_misuse)
     const Real x[6] = { 0 };
     begin();
     Tensor *matrix = tape_input(tape, x, shape(2, 3));
-    assert_raises("op_cumulative_sum: x is NULL", op_cumulative_sum(tape, NULL, 0, false));
-    assert_raises("op_cumulative_sum: x: [2,3] has no axis 2",
-                  op_cumulative_sum(tape, matrix, 2, false));
+    assert_raises("op_cumulative_sum: x is NULL", op_cumulative_sum(tape, NULL, 0));
+    assert_raises("op_cumulative_sum: x: [2,3] has no axis 2", op_cumulative_sum(tape, matrix, 2));
     assert_raises("op_cumulative_sum: x: [2,3] has no axis -3",
-                  op_cumulative_sum(tape, matrix, -3, false));
+                  op_cumulative_sum(tape, matrix, -3));
+    assert_raises("op_reverse_cumulative_sum: x: [2,3] has no axis 2",
+                  op_reverse_cumulative_sum(tape, matrix, 2));
     assert_raises("op_cumulative_sum: x: [] has no axis -1",
-                  op_cumulative_sum(tape, tape_input(tape, x, shape_scalar()), -1, false));
+                  op_cumulative_sum(tape, tape_input(tape, x, shape_scalar()), -1));
     tape_free(tape);
 }
 END_TEST
 
 static Tensor *vector_cumulative_sum(Tape *on, Tensor **inputs)
 {
-    return op_cumulative_sum(on, inputs[0], 1, false);
+    return op_cumulative_sum(on, inputs[0], 1);
 }
 
 START_TEST(test_cumulative_sum_vectors)
@@ -600,7 +606,7 @@ static Real *all_with_threads(int threads, int64_t *count)
 {
     device_set_threads(threads);
     Tensor *x = tape_variable(tape, test_normal(1, shape_count(large())), large());
-    Tensor *y = op_cumulative_sum(tape, op_transpose(tape, x, 1, 3), 2, true);
+    Tensor *y = op_reverse_cumulative_sum(tape, op_transpose(tape, x, 1, 3), 2);
     y = op_concat(tape, op_slice(tape, y, 1, 3, 60),
                   op_reshape(tape, op_mean(tape, y, OVER_ALL), shape(1)), -1);
     Tensor *loss =

@@ -307,7 +307,7 @@ static void run_chain(void *context)
     for (int i = 0; i < chain->exponentials; i++)
         x = op_exp(chain->tape, x);
     for (int i = 0; i < chain->products; i++)
-        x = op_matmul(chain->tape, x, chain->x, false, false);
+        x = op_matmul(chain->tape, x, chain->x);
 }
 
 START_TEST(a_recorded_steps_kernels_are_counted)

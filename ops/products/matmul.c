@@ -2,7 +2,7 @@
  *   out_ij = sum_l a_il b_lj
  * Backward, g = dL/dout:
  *   da_il <- sum_j g_ij b_lj, so da = g b^T          db_lj <- sum_i a_il g_ij, so db = a^T g
- * A transposed argument gets the transposed gradient, (g b^T)^T = b g^T or (a^T g)^T = g^T a.
+ * A transposed argument gets the transposed gradient: matmul_tn da = b g^T, matmul_nt db = g^T a.
  * If all matrices of a share one b, db is summed over a's leading axes. */
 #include "ops/products/product.h"
 #include "ops/shared/internal.h"
@@ -12,27 +12,34 @@ static void matmul_backward(Node *node)
     Tensor *a = node->inputs[0], *b = node->inputs[1];
     const Product p = *(const Product *)node->attributes;
     const Operand dout = upstream_operand(node);
-    const bool ta = p.transpose_a, tb = p.transpose_b;
 
     Gradient da = tape_contribution(node, a);
-    if (da.data && !ta) /* da [n, k] = dout [n, m] b^T [m, k] */
-        product(node->tape, "op_matmul", result_for(da, a), dout, operand_of(b),
-                (Product){ p.n, p.m, p.k, false, !tb, p.count, p.a_step, p.out_step, p.b_step });
-    if (da.data && ta) /* da [k, n] = b [k, m] dout^T [m, n] */
-        product(node->tape, "op_matmul", result_for(da, a), operand_of(b), dout,
-                (Product){ p.k, p.m, p.n, tb, true, p.count, p.a_step, p.b_step, p.out_step });
+    if (da.data && !p.transpose_a) /* da [n, k] = dout [n, m] b^T [m, k] */
+        product(node->tape, node->name, result_for(da, a), dout, operand_of(b),
+                (Product){ p.n, p.m, p.k, false, !p.transpose_b, p.count, p.a_step, p.out_step,
+                           p.b_step });
+    if (da.data && p.transpose_a) /* da [k, n] = b [k, m] dout^T [m, n] */
+        product(node->tape, node->name, result_for(da, a), operand_of(b), dout,
+                (Product){ p.k, p.m, p.n, false, true, p.count, p.a_step, p.b_step, p.out_step });
 
     Gradient db = tape_contribution(node, b);
-    if (db.data && !tb) /* db [k, m] = a^T [k, n] dout [n, m] */
-        product(node->tape, "op_matmul", result_for(db, b), operand_of(a), dout,
-                (Product){ p.k, p.n, p.m, !ta, false, p.count, p.b_step, p.a_step, p.out_step });
-    if (db.data && tb) /* db [m, k] = dout^T [m, n] a [n, k] */
-        product(node->tape, "op_matmul", result_for(db, b), dout, operand_of(a),
-                (Product){ p.m, p.n, p.k, true, ta, p.count, p.b_step, p.out_step, p.a_step });
+    if (db.data && !p.transpose_b) /* db [k, m] = a^T [k, n] dout [n, m] */
+        product(node->tape, node->name, result_for(db, b), operand_of(a), dout,
+                (Product){ p.k, p.n, p.m, !p.transpose_a, false, p.count, p.b_step, p.a_step,
+                           p.out_step });
+    if (db.data && p.transpose_b) /* db [m, k] = dout^T [m, n] a [n, k] */
+        product(node->tape, node->name, result_for(db, b), dout, operand_of(a),
+                (Product){ p.m, p.n, p.k, true, false, p.count, p.b_step, p.out_step, p.a_step });
 }
 
+/* Names of an operation and its arguments in error messages. */
+typedef struct Labels {
+    const char *operation, *a, *b;
+} Labels;
+#define LABELS(name) ((Labels){ name, name ": a", name ": b" })
+
 /* Raises unless b has a's leading axes or none. */
-static void check_leading_axes(Tape *tape, const Tensor *a, const Tensor *b)
+static void check_leading_axes(Tape *tape, Labels labels, const Tensor *a, const Tensor *b)
 {
     int rank = b->shape.rank;
     bool equal = rank == 2 || rank == a->shape.rank;
@@ -40,26 +47,26 @@ static void check_leading_axes(Tape *tape, const Tensor *a, const Tensor *b)
         equal = a->shape.size[axis] == b->shape.size[axis];
     if (!equal)
         tape_error(tape,
-                   "op_matmul: leading axes differ: a is %s, b is %s; make them equal, or give b "
-                   "none",
-                   shape_text(a->shape).text, shape_text(b->shape).text);
+                   "%s: leading axes differ: a is %s, b is %s; make them equal, or give b none",
+                   labels.operation, shape_text(a->shape).text, shape_text(b->shape).text);
 }
 
-static Product check_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, bool transpose_b)
+static Product check_matmul(Tape *tape, Labels labels, Tensor *a, Tensor *b, bool transpose_a,
+                            bool transpose_b)
 {
-    tape_use(tape, "op_matmul: a", a);
-    tape_use(tape, "op_matmul: b", b);
+    tape_use(tape, labels.a, a);
+    tape_use(tape, labels.b, b);
     if (a->shape.rank < 2 || b->shape.rank < 2)
-        tape_error(tape, "op_matmul: a is %s, b is %s, expected two axes at least",
+        tape_error(tape, "%s: a is %s, b is %s, expected two axes at least", labels.operation,
                    shape_text(a->shape).text, shape_text(b->shape).text);
     int64_t n = shape_size(a->shape, transpose_a ? -1 : -2);
     int64_t k = shape_size(a->shape, transpose_a ? -2 : -1);
     int64_t m = shape_size(b->shape, transpose_b ? -2 : -1);
     if (shape_size(b->shape, transpose_b ? -1 : -2) != k)
-        tape_error(tape, "op_matmul: inner sizes differ: a is %s%s, b is %s%s",
+        tape_error(tape, "%s: inner sizes differ: a is %s%s, b is %s%s", labels.operation,
                    shape_text(a->shape).text, transpose_a ? " transposed" : "",
                    shape_text(b->shape).text, transpose_b ? " transposed" : "");
-    check_leading_axes(tape, a, b);
+    check_leading_axes(tape, labels, a, b);
     int64_t count = tensor_count(a) / (n * k);
     if (b->shape.rank == 2 && !transpose_a) /* all matrices of a are one tall matrix */
         return (Product){ n * count, k, m, false, transpose_b, 1, 0, 0, 0 };
@@ -67,9 +74,10 @@ static Product check_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, 
     return (Product){ n, k, m, transpose_a, transpose_b, count, n * m, n * k, b_step };
 }
 
-Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, bool transpose_b)
+static Tensor *matmul(Tape *tape, Labels labels, Tensor *a, Tensor *b, bool transpose_a,
+                      bool transpose_b)
 {
-    const Product p = check_matmul(tape, a, b, transpose_a, transpose_b);
+    const Product p = check_matmul(tape, labels, a, b, transpose_a, transpose_b);
     Shape out_shape = a->shape;
     out_shape.size[out_shape.rank - 2] = shape_size(a->shape, transpose_a ? -1 : -2);
     out_shape.size[out_shape.rank - 1] = p.m;
@@ -77,11 +85,26 @@ Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b, bool transpose_a, bool trans
     a = op_cast(tape, a, type);
     b = op_cast(tape, b, type);
     Tensor *out = tape_tensor_of(tape, type, out_shape);
-    product(tape, "op_matmul", result_in(out), operand_of(a), operand_of(b), p);
-    tape_record(tape, (Node){ .name = "op_matmul",
+    product(tape, labels.operation, result_in(out), operand_of(a), operand_of(b), p);
+    tape_record(tape, (Node){ .name = labels.operation,
                               .backward = matmul_backward,
                               .inputs = { a, b },
                               .outputs = { out },
                               .attributes = tape_save(tape, &p, sizeof p) });
     return out;
+}
+
+Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b)
+{
+    return matmul(tape, LABELS("op_matmul"), a, b, false, false);
+}
+
+Tensor *op_matmul_nt(Tape *tape, Tensor *a, Tensor *b)
+{
+    return matmul(tape, LABELS("op_matmul_nt"), a, b, false, true);
+}
+
+Tensor *op_matmul_tn(Tape *tape, Tensor *a, Tensor *b)
+{
+    return matmul(tape, LABELS("op_matmul_tn"), a, b, true, false);
 }

@@ -63,17 +63,30 @@ static void cumulative_sum_backward(Node *node)
                  s->axis.size, s->axis.inner));
 }
 
-Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse)
+/* label: the operation's name and its argument's */
+static Tensor *cumulative_sum(Tape *tape, const char *name, const char *label, Tensor *x, int axis,
+                              bool reverse)
 {
-    tape_use(tape, "op_cumulative_sum: x", x);
-    Running s = { axis_view(tape, "op_cumulative_sum: x", x->shape, axis), reverse };
+    tape_use(tape, label, x);
+    Running s = { axis_view(tape, label, x->shape, axis), reverse };
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     DEVICE_CALL(x, cumulative_sum,
                 (out->data, false, x->data, reverse, s.axis.outer, s.axis.size, s.axis.inner));
-    tape_record(tape, (Node){ .name = "op_cumulative_sum",
+    tape_record(tape, (Node){ .name = name,
                               .backward = cumulative_sum_backward,
                               .inputs = { x },
                               .outputs = { out },
                               .attributes = tape_save(tape, &s, sizeof s) });
     return out;
+}
+
+Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis)
+{
+    return cumulative_sum(tape, "op_cumulative_sum", "op_cumulative_sum: x", x, axis, false);
+}
+
+Tensor *op_reverse_cumulative_sum(Tape *tape, Tensor *x, int axis)
+{
+    return cumulative_sum(tape, "op_reverse_cumulative_sum", "op_reverse_cumulative_sum: x", x,
+                          axis, true);
 }
