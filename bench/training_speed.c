@@ -94,7 +94,7 @@ static Model model_new(const BenchOptions *options, struct Method method, const 
                                                         .attention = method.attention,
                                                         .form = method.form,
                                                         .pre_norm = true,
-                                                        .gelu = true });
+                                                        .activation = ACTIVATION_GELU });
     m.optimizer = optim_adamw(m.params, (AdamConfig){ .weight_decay = (Real)0.1 });
     m.tokens = tape_persistent_i32(m.tape, tokens);
     m.targets = tape_persistent_i32(m.tape, tokens);

@@ -74,7 +74,6 @@ MultiHeadAttention nn_attention(Params *params, const char *name, TransformerCon
         .attention = config.attention,
         .features = config.features,
         .form = config.form,
-        .eps = config.attention_eps,
         .lsh_rounds = config.lsh_rounds,
         .lsh_chunk = config.lsh_chunk,
         .lsh_buckets = config.lsh_buckets,
@@ -136,10 +135,10 @@ static Tensor *linear_attention(Tape *tape, const MultiHeadAttention *attention,
     if (attention->attention == ATTENTION_LINEAR)
         return op_linear_attention(tape, query, key, value,
                                    (LinearAttentionOptions){ .features = feature_map,
-                                                             .eps = attention->eps,
+                                                             .eps = ATTENTION_EPS,
                                                              .key_lengths = key_lengths });
     const CausalLinearAttentionOptions options = { .features = feature_map,
-                                                   .eps = attention->eps,
+                                                   .eps = ATTENTION_EPS,
                                                    .key_lengths = key_lengths,
                                                    .form = attention->form,
                                                    .state = cache ? cache->sums : NULL };

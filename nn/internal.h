@@ -63,6 +63,9 @@ Tensor *params_try_constant(Params *params, const Real *host, Shape shape);
  * range. */
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig config);
 
+/* Added to the normalizer of linear attention. */
+#define ATTENTION_EPS 1e-6
+
 /* Recurrent state or KV cache of one layer, for nn_transformer_prefill. */
 typedef struct AttentionCache {
     Tensor *sums;        /* linear: input, [B, H, F, D + 1], the state before these positions */

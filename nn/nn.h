@@ -158,22 +158,21 @@ typedef enum {
 
 /* A field left 0 means its default, the first value in its comment. */
 typedef struct TransformerConfig {
-    int64_t layers;       /* 4 */
-    int64_t heads;        /* 8 */
-    int64_t head_dim;     /* 32; the width is heads * head_dim */
-    int64_t feed_forward; /* 4 times the width */
-    Attention attention;  /* ATTENTION_CAUSAL_LINEAR */
-    Features features;    /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
-    int64_t projections;  /* 2 * head_dim: the number of features of FEATURES_RANDOM */
-    AttentionForm form;   /* FORM_BEST: the algorithm of causal linear attention */
-    Real dropout;         /* 0 */
-    Real attention_eps;   /* 1e-6: added to the denominator of linear attention */
-    int64_t lsh_rounds;   /* 1: hash rounds of LSH attention */
-    int64_t lsh_chunk;    /* 32: positions per chunk of LSH attention */
-    int64_t lsh_buckets;  /* 2 per chunk of the sequence: hash buckets of LSH attention */
-    bool pre_norm;        /* false: x = norm(x + f(x)), as in the paper; true: x = x + f(norm(x)) */
-    bool gelu;            /* false: relu */
-    bool no_final_norm;   /* false: a final norm follows the layers, as in the paper's code */
+    int64_t layers;        /* 4 */
+    int64_t heads;         /* 8 */
+    int64_t head_dim;      /* 32; the width is heads * head_dim */
+    int64_t feed_forward;  /* 4 times the width */
+    Activation activation; /* ACTIVATION_RELU: f of the feed-forward network */
+    Attention attention;   /* ATTENTION_CAUSAL_LINEAR */
+    Features features;     /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
+    int64_t projections;   /* 2 * head_dim: the number of features of FEATURES_RANDOM */
+    AttentionForm form;    /* FORM_BEST: the algorithm of causal linear attention */
+    Real dropout;          /* 0 */
+    int64_t lsh_rounds;    /* 1: hash rounds of LSH attention */
+    int64_t lsh_chunk;     /* 32: positions per chunk of LSH attention */
+    int64_t lsh_buckets;   /* 2 per chunk of the sequence: hash buckets of LSH attention */
+    bool pre_norm;         /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
+    bool no_final_norm;    /* false: a final norm follows the layers, as in the paper's code */
 } TransformerConfig;
 
 typedef struct MultiHeadAttention {
@@ -183,14 +182,14 @@ typedef struct MultiHeadAttention {
     Attention attention;
     Features features;
     AttentionForm form;
-    Real eps;
     int64_t lsh_rounds, lsh_chunk, lsh_buckets;
     Tensor *projection; /* [projections, head_dim] for FEATURES_RANDOM; otherwise NULL */
 } MultiHeadAttention;
 
-/* Reads the config's heads, head_dim, attention, features, projections, form, attention_eps and
- * lsh_*; raises when a field is out of range. The projection of FEATURES_RANDOM is a constant, not
- * a weight: its orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
+/* Reads the config's heads, head_dim, attention, features, projections, form and lsh_*; raises when
+ * a field is out of range. Linear attention adds eps = 1e-6 to its normalizer, as the code of
+ * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight: its
+ * orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
 MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config);
 /* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing
  * for other feature maps. Call it between replayed steps, not inside one. */
@@ -207,14 +206,15 @@ typedef struct TransformerLayer {
     LayerNorm norm1, norm2;
     Linear ff1, ff2;
     Dropout dropout;
-    bool pre_norm, gelu;
+    bool pre_norm;
+    Activation activation;
 } TransformerLayer;
 
 /* One encoder layer; raises when a field of the config is out of range. */
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config);
 /* Post-norm: x = norm1(x + attention(x)), then x = norm2(x + ff2(f(ff1(x)))).
  * Pre-norm:  x = x + attention(norm1(x)), then x = x + ff2(f(ff1(norm2(x)))).
- * f is relu or gelu; dropout follows attention, f and ff2 (Vaswani et al. 2017, sections 3.1 and
+ * f is the config's activation; dropout follows attention, f and ff2 (Vaswani et al. 2017, sections 3.1 and
  * 5.4). x [B, N, width], returns the same shape; key_lengths as in nn_attention_forward. */
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                      Tensor *key_lengths);

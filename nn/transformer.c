@@ -38,11 +38,8 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
         size_or_default(function, "projections", c.projections, 2 * c.head_dim, LARGEST_SIZE);
     if (!(c.dropout >= 0 && c.dropout < 1))
         error_raise("%s: dropout is %g, expected 0 <= dropout < 1", function, (double)c.dropout);
-    if (!(c.attention_eps >= 0 && isfinite(c.attention_eps)))
-        error_raise("%s: attention_eps is %g, expected more than 0, or 0 for the default", function,
-                    (double)c.attention_eps);
-    if (c.attention_eps == 0)
-        c.attention_eps = (Real)1e-6;
+    if ((unsigned)c.activation > ACTIVATION_GELU_TANH)
+        error_raise("%s: there is no activation %d", function, (int)c.activation);
     c.lsh_rounds = size_or_default(function, "lsh_rounds", c.lsh_rounds, 1, 64);
     c.lsh_chunk = size_or_default(function, "lsh_chunk", c.lsh_chunk, 32, LARGEST_SIZE);
     c.lsh_buckets = size_or_default(function, "lsh_buckets", c.lsh_buckets, 0, LARGEST_SIZE);
@@ -58,7 +55,7 @@ TransformerLayer nn_transformer_layer(Params *params, const char *name, Transfor
 {
     config = nn_transformer_config("nn_transformer_layer", config);
     const int64_t width = config.heads * config.head_dim, inner = config.feed_forward;
-    TransformerLayer layer = { .pre_norm = config.pre_norm, .gelu = config.gelu };
+    TransformerLayer layer = { .pre_norm = config.pre_norm, .activation = config.activation };
     layer.attention = nn_attention(params, nn_name(name, "attention").text, config);
     layer.norm1 = nn_layer_norm(params, nn_name(name, "norm1").text, width);
     layer.ff1 = nn_linear(params, nn_name(name, "ff1").text, width, inner);
@@ -70,8 +67,7 @@ TransformerLayer nn_transformer_layer(Params *params, const char *name, Transfor
 
 static Tensor *feed_forward(Tape *tape, const TransformerLayer *layer, Tensor *x)
 {
-    x = op_linear_activation(tape, x, layer->ff1.weight, layer->ff1.bias,
-                             layer->gelu ? ACTIVATION_GELU : ACTIVATION_RELU);
+    x = op_linear_activation(tape, x, layer->ff1.weight, layer->ff1.bias, layer->activation);
     x = nn_dropout_forward(tape, &layer->dropout, x);
     return nn_linear_forward(tape, &layer->ff2, x);
 }

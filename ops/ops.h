@@ -30,9 +30,9 @@ Tensor *op_matmul_tn(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
 /* out = f(x weight^T + bias), shapes as op_linear, bias not NULL: op_linear and then op_relu,
- * op_gelu or op_gelu_tanh (or nothing) in fewer passes over memory. Saves x weight^T + bias for
+ * op_gelu or op_gelu_tanh in fewer passes over memory. Saves x weight^T + bias for
  * gelu; for relu only out, on CUDA also one bit per element. */
-typedef enum { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH } Activation;
+typedef enum { ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH } Activation;
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 

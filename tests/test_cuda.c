@@ -523,7 +523,7 @@ typedef struct Training {
     Real *values[WEIGHTS];    /* after the last */
 } Training;
 
-static Training train(Device *device, Precision precision, bool gelu)
+static Training train(Device *device, Precision precision, Activation activation)
 {
     Params *params = params_new(device, 1);
     Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, 48);
@@ -532,7 +532,7 @@ static Training train(Device *device, Precision precision, bool gelu)
                                                                   .heads = 3,
                                                                   .head_dim = 16,
                                                                   .feed_forward = 70,
-                                                                  .gelu = gelu,
+                                                                  .activation = activation,
                                                                   .dropout = (Real)0.1 });
     Linear head = nn_linear(params, "head", 48, SYMBOLS);
     Optimizer *optimizer = optim_radam(params, (RAdamConfig){ .learning_rate = (Real)1e-3 });
@@ -565,9 +565,9 @@ static Training train(Device *device, Precision precision, bool gelu)
 
 static void compare_training(Precision precision, double loss_tolerance, double tolerance)
 {
-    for (int gelu = 0; gelu < 2 && on_cuda(); gelu++) {
-        Training expected = train(device_open("cpu"), PRECISION_FLOAT32, gelu);
-        Training actual = train(test_device(), precision, gelu);
+    for (Activation f = ACTIVATION_RELU; f <= ACTIVATION_GELU && on_cuda(); f++) {
+        Training expected = train(device_open("cpu"), PRECISION_FLOAT32, f);
+        Training actual = train(test_device(), precision, f);
         for (int step = 0; step < STEPS; step++) {
             double error = fabs(actual.losses[step] - expected.losses[step]);
             ck_assert_msg(error <= loss_tolerance * expected.losses[step],

@@ -174,14 +174,13 @@ END_TEST
 
 START_TEST(with_every_arrangement_of_a_layer)
 {
-    for (int bits = 0; bits < 16; bits++)
+    for (int bits = 0; bits < 24; bits++)
         check_positions((TransformerConfig){ .attention = bits & 1 ? ATTENTION_CAUSAL_SOFTMAX
                                                                    : ATTENTION_CAUSAL_LINEAR,
                                              .pre_norm = bits & 2,
-                                             .gelu = bits & 4,
-                                             .no_final_norm = bits & 8 },
+                                             .activation = (Activation)(bits / 8),
+                                             .no_final_norm = bits & 4 },
                         3);
-    check_positions((TransformerConfig){ .attention_eps = 1 }, 3);
 }
 END_TEST
 

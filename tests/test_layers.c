@@ -103,7 +103,6 @@ START_TEST(a_config_of_zeros_means_the_defaults)
     ck_assert_int_eq(attention->heads, 8);
     ck_assert_int_eq(attention->head_dim, 32);
     ck_assert_int_eq(attention->attention, ATTENTION_CAUSAL_LINEAR);
-    ck_assert(attention->eps == (Real)1e-6);
     assert_weight("transformer.layers.3.ff1.weight", shape(1024, 256));
     assert_weight("transformer.norm.bias", shape(256));
     ck_assert_int_eq(params_count(params), 4 * 16 + 2);
@@ -197,8 +196,8 @@ START_TEST(senseless_configs_raise)
                   nn_transformer(params, "t", CONFIG(.dropout = 1)));
     assert_raises("nn_transformer: dropout is nan, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = (Real)NAN)));
-    assert_raises("nn_transformer: attention_eps is -1, expected more than 0, or 0 for the default",
-                  nn_transformer(params, "t", CONFIG(.attention_eps = -1)));
+    assert_raises("nn_transformer: there is no activation 3",
+                  nn_transformer(params, "t", CONFIG(.activation = (Activation)3)));
     assert_raises("nn_dropout: the probability is -0.5, expected 0 <= probability < 1",
                   nn_dropout((Real)-0.5));
     assert_raises("nn_linear: l: in is 0 and out 3, expected 1 or more",
@@ -413,13 +412,13 @@ static void check_layer(TransformerConfig config, const int32_t *key_lengths)
 
 START_TEST(gradients_of_a_pre_norm_layer)
 {
-    check_layer((TransformerConfig){ .pre_norm = true, .gelu = true }, NULL);
+    check_layer((TransformerConfig){ .pre_norm = true, .activation = ACTIVATION_GELU }, NULL);
 }
 END_TEST
 
 START_TEST(gradients_of_a_post_norm_layer_with_dropout)
 {
-    check_layer((TransformerConfig){ .gelu = true,
+    check_layer((TransformerConfig){ .activation = ACTIVATION_GELU,
                                      .dropout = (Real)0.25,
                                      .attention = ATTENTION_CAUSAL_SOFTMAX },
                 NULL);
@@ -430,11 +429,12 @@ START_TEST(gradients_with_key_lengths)
 {
     static const int32_t key_lengths[] = { 3, 5 };
     check_layer((TransformerConfig){ .pre_norm = true,
-                                     .gelu = true,
-                                     .attention = ATTENTION_LINEAR,
-                                     .attention_eps = (Real)1e-2 },
+                                     .activation = ACTIVATION_GELU,
+                                     .attention = ATTENTION_LINEAR },
                 key_lengths);
-    check_layer((TransformerConfig){ .gelu = true, .attention = ATTENTION_SOFTMAX }, key_lengths);
+    check_layer(
+        (TransformerConfig){ .activation = ACTIVATION_GELU, .attention = ATTENTION_SOFTMAX },
+        key_lengths);
     check_layer((TransformerConfig){ .attention = ATTENTION_CAUSAL_LINEAR }, key_lengths);
 }
 END_TEST
@@ -497,7 +497,8 @@ START_TEST(a_pre_norm_transformer_is_made_of_its_parts)
     begin();
     TransformerConfig config = small;
     config.layers = 1;
-    config.pre_norm = config.gelu = true;
+    config.pre_norm = true;
+    config.activation = ACTIVATION_GELU;
     Transformer whole = nn_transformer(params, "t", config);
     TransformerLayer *layer = &whole.layer[0];
     Tensor *x = some_input();

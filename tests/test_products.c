@@ -219,17 +219,15 @@ static Tensor *by_parts(Tensor *x, Tensor *weight, Tensor *bias, Activation acti
         return op_gelu(tape, y);
     case ACTIVATION_GELU_TANH:
         return op_gelu_tanh(tape, y);
-    case ACTIVATION_NONE:
-        break;
     }
-    return y;
+    ck_abort();
 }
 
-/* Bitwise on the CPU for activations up to relu. gelu may differ at the ends of rows, where the
+/* Bitwise on the CPU for relu. gelu may differ at the ends of rows, where the
  * compiler's scalar loop can fuse other multiplications and additions than its vector loop. */
 static void check_same(Activation activation, const Real *a, const Real *b, int64_t count)
 {
-    if (!device_is_cuda(test_device()) && activation <= ACTIVATION_RELU)
+    if (!device_is_cuda(test_device()) && activation == ACTIVATION_RELU)
         ck_assert(!memcmp(a, b, (size_t)count * sizeof *a));
     assert_close(a, b, count, TOLERANCE);
 }
@@ -256,7 +254,7 @@ static void check_linear_activation(Activation activation, int64_t R, int64_t I,
 
 START_TEST(linear_activation_is_both_in_one)
 {
-    for (Activation activation = ACTIVATION_NONE; activation <= ACTIVATION_GELU_TANH;
+    for (Activation activation = ACTIVATION_RELU; activation <= ACTIVATION_GELU_TANH;
          activation++) {
         check_linear_activation(activation, 1, 1, 1);
         check_linear_activation(activation, 7, 5, 11);
@@ -269,7 +267,7 @@ END_TEST
 
 START_TEST(linear_activation_without_recording)
 {
-    for (Activation activation = ACTIVATION_NONE; activation <= ACTIVATION_GELU_TANH;
+    for (Activation activation = ACTIVATION_RELU; activation <= ACTIVATION_GELU_TANH;
          activation++) {
         begin();
         Tensor *x = variable(1, shape(7, 5)), *weight = variable(2, shape(16, 5));
@@ -356,7 +354,7 @@ static void compare_chains(ChainCase c, Chain a, Chain b, double tolerance)
 
 START_TEST(a_layer_of_an_activation_is_one_of_its_parts)
 {
-    for (Activation activation = ACTIVATION_NONE; activation <= ACTIVATION_GELU_TANH; activation++)
+    for (Activation activation = ACTIVATION_RELU; activation <= ACTIVATION_GELU_TANH; activation++)
         for (int how = 0; how < 4; how++) {
             const ChainCase c = { activation, PRECISION_FLOAT32, 70, how & 1, how & 2 };
             compare_chains(c, chain(c, false), chain(c, true), TOLERANCE);
@@ -503,7 +501,7 @@ END_TEST
 
 START_TEST(gradients_of_linear_activation)
 {
-    for (Activation activation = ACTIVATION_NONE; activation <= ACTIVATION_GELU_TANH;
+    for (Activation activation = ACTIVATION_RELU; activation <= ACTIVATION_GELU_TANH;
          activation++) {
         check_gradient(linear_activation_checked, &activation, shape(5), shape(3, 5), shape(3));
         check_gradient(linear_activation_checked, &activation, shape(67, 5), shape(3, 5), shape(3));
@@ -697,8 +695,8 @@ START_TEST(misuse_of_linear_activation)
     assert_raises(
         "op_linear_activation: x is [3,5], expected 3 in its last axis: weight is [4,3]",
         op_linear_activation(tape, weight, variable(3, shape(4, 3)), bias, ACTIVATION_RELU));
-    assert_raises("op_linear_activation: there is no activation 4",
-                  op_linear_activation(tape, x, weight, bias, (Activation)4));
+    assert_raises("op_linear_activation: there is no activation 3",
+                  op_linear_activation(tape, x, weight, bias, (Activation)3));
     tape_free(tape);
 }
 END_TEST

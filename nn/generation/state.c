@@ -92,9 +92,9 @@ static TransformerStep step_of(const Transformer *transformer, GenerationConfig 
         .max_length = config.max_length,
         .softmax = attention->attention == ATTENTION_CAUSAL_SOFTMAX,
         .pre_norm = first->pre_norm,
-        .gelu = first->gelu,
+        .activation = first->activation,
         .features = attention->features,
-        .eps = attention->eps,
+        .eps = (Real)ATTENTION_EPS,
         .precision = config.precision,
     };
     for (int64_t i = 0; i < step.layers; i++)

@@ -459,11 +459,6 @@ static void launch_small_batch_product(const SmallBatchProduct &p)
                          p);
 }
 
-static Activation activation_of_step(const TransformerStep *step)
-{
-    return step->gelu ? ACTIVATION_GELU : ACTIVATION_RELU;
-}
-
 static void attention_small_batch(const TransformerStep *step, const StepLayer *layer,
                                   const Layout &l, const StepInput &in)
 {
@@ -507,7 +502,7 @@ static void step_small_batch(Real *out, const Real *x, const TransformerStep *st
         if (step->pre_norm)
             in = { middle, layer->norm2, NULL };
         launch_small_batch_product(
-            { hidden, in, layer->ff1, NULL, activation_of_step(step), B, width, inner });
+            { hidden, in, layer->ff1, NULL, step->activation, B, width, inner });
         launch_small_batch_product({ end,
                                      { hidden, none, NULL },
                                      layer->ff2,
@@ -735,7 +730,7 @@ static void step_large_batch(Real *out, const Real *x, const TransformerStep *st
         join_large_batch(step, middle, x, branch, layer->norm1, l);
 
         in = branch_input(step, middle, layer->norm2, l);
-        multiply_large_batch(step, hidden, in, layer->ff1, activation_of_step(step), width, inner);
+        multiply_large_batch(step, hidden, in, layer->ff1, step->activation, width, inner);
         multiply_large_batch(step, branch, hidden, layer->ff2, ACTIVATION_NONE, inner, width);
         join_large_batch(step, end, middle, branch, layer->norm2, l);
         x = end;

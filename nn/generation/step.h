@@ -26,7 +26,8 @@ typedef struct TransformerStep {
     int64_t B, H, D, F;   /* sequences, heads, elements and features per head */
     int64_t width, inner; /* H D; the width of the feed-forward network */
     int64_t layers, max_length;
-    bool softmax, pre_norm, gelu;
+    bool softmax, pre_norm;
+    Activation activation;
     Features features;
     Real eps; /* added to linear attention's denominator */
     Precision precision;

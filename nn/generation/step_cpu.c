@@ -324,17 +324,22 @@ static void add_attention(const Team *team, const StepLayer *layer, const Real *
     wait_for_team(team);
 }
 
-static void activate(Real *y, int64_t n, bool with_gelu)
+/* A loop per activation, with f a compile-time constant. */
+ALWAYS_INLINE void activate_by(Activation f, Real *y, int64_t n)
 {
-    if (with_gelu) {
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            y[i] = gelu(y[i]);
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            y[i] = relu(y[i]);
-    }
+    for (int64_t i = 0; i < n; i++)
+        y[i] = activation_of(f, y[i]);
+}
+
+static void activate(Real *y, int64_t n, Activation activation)
+{
+    if (activation == ACTIVATION_RELU)
+        activate_by(ACTIVATION_RELU, y, n);
+    else if (activation == ACTIVATION_GELU)
+        activate_by(ACTIVATION_GELU, y, n);
+    else
+        activate_by(ACTIVATION_GELU_TANH, y, n);
 }
 
 /* x <- x + ff2(f(ff1(from))) */
@@ -343,7 +348,8 @@ static void add_feed_forward(const Team *team, const StepLayer *layer, const Rea
     const int64_t width = team->step->width, inner = team->step->inner;
     const Range mine = linear(team, team->inner, false, from, layer->ff1, width, inner);
     for (int64_t s = 0; s < team->B; s++)
-        activate(team->inner + s * inner + mine.begin, mine.end - mine.begin, team->step->gelu);
+        activate(team->inner + s * inner + mine.begin, mine.end - mine.begin,
+                 team->step->activation);
     wait_for_team(team);
     linear(team, team->x, true, team->inner, layer->ff2, inner, width);
     wait_for_team(team);

@@ -15,10 +15,9 @@ MATH_FUNCTION Real activation_of(Activation f, Real y)
         return gelu(y);
     case ACTIVATION_GELU_TANH:
         return gelu_tanh(y);
-    case ACTIVATION_NONE:
-        break;
+    default: /* ACTIVATION_NONE */
+        return y;
     }
-    return y;
 }
 MATH_FUNCTION Real activation_gradient(Activation f, Real g, Real y)
 {
@@ -29,10 +28,9 @@ MATH_FUNCTION Real activation_gradient(Activation f, Real g, Real y)
         return gelu_gradient(g, y);
     case ACTIVATION_GELU_TANH:
         return gelu_tanh_gradient(g, y);
-    case ACTIVATION_NONE:
-        break;
+    default: /* ACTIVATION_NONE */
+        return g;
     }
-    return g;
 }
 
 #endif

@@ -21,9 +21,6 @@
  * A compile-time constant in the loops: each activation has its own loop. */
 #define BY_ACTIVATION(activation, function, ...)                                                   \
     switch (activation) {                                                                          \
-    case ACTIVATION_NONE:                                                                          \
-        function(ACTIVATION_NONE, __VA_ARGS__);                                                    \
-        break;                                                                                     \
     case ACTIVATION_RELU:                                                                          \
         function(ACTIVATION_RELU, __VA_ARGS__);                                                    \
         break;                                                                                     \
@@ -33,6 +30,8 @@
     case ACTIVATION_GELU_TANH:                                                                     \
         function(ACTIVATION_GELU_TANH, __VA_ARGS__);                                               \
         break;                                                                                     \
+    default:                                                                                       \
+        function(ACTIVATION_NONE, __VA_ARGS__);                                                    \
     }
 
 /* One row: y, or out if y is NULL, holds the product. */
@@ -358,7 +357,7 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation)
 {
-    if ((int)activation < ACTIVATION_NONE || (int)activation > ACTIVATION_GELU_TANH)
+    if ((unsigned)activation > ACTIVATION_GELU_TANH)
         tape_error(tape, "op_linear_activation: there is no activation %d", (int)activation);
     tape_use(tape, "op_linear_activation: bias", bias); /* raises if NULL */
     return linear(tape, LABELS("op_linear_activation"), x, weight, bias, activation);

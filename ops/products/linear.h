@@ -5,6 +5,9 @@
 #include "ops/ops.h"
 #include "ops/products/product.h"
 
+/* Of op_linear: f(y) = y. */
+#define ACTIVATION_NONE ((Activation)(ACTIVATION_GELU_TANH + 1))
+
 typedef enum {
     EPILOGUE_ACTIVATE,      /* out = f(product + bias), f the activation */
     EPILOGUE_DERIVATIVE,    /* out = product f'(y) */
