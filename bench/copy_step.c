@@ -44,7 +44,7 @@ static void run(void *context)
     optim_step(s->optimizer);
 }
 
-static void measure(BenchOptions *options, Preset preset, Attention attention, Real dropout)
+static void measure(BenchOptions *options, Preset preset, AttentionKind attention, Real dropout)
 {
     Device *device = options->device;
     preset.config.attention = attention;

@@ -25,7 +25,7 @@ static void choose_sizes(const BenchOptions *options)
 /* -------------------------------------------------------------------------- one point's process */
 static const struct Method {
     Line line;
-    Attention attention;
+    AttentionKind attention;
     AttentionForm form;
 } methods[] = {
     { { .name = "softmax", .title = "softmax", .colour = "#b2182b" },

@@ -32,7 +32,7 @@ static Tensor *projection_new(Params *params, const char *name, int64_t features
     return projection;
 }
 
-void nn_attention_redraw(const MultiHeadAttention *attention, Random *random)
+void nn_attention_redraw(const Attention *attention, Random *random)
 {
     Tensor *projection = attention->projection;
     if (!projection)
@@ -44,13 +44,13 @@ void nn_attention_redraw(const MultiHeadAttention *attention, Random *random)
 
 /* ------------------------------------------------------------------------------------- the
  * layer */
-static bool is_lsh(const MultiHeadAttention *attention)
+static bool is_lsh(const Attention *attention)
 {
-    return attention->attention == ATTENTION_CAUSAL_LSH || attention->attention == ATTENTION_LSH;
+    return attention->kind == ATTENTION_CAUSAL_LSH || attention->kind == ATTENTION_LSH;
 }
 
 /* The joined weights of one product; LSH attention shares queries and keys. */
-static void add_input(Params *params, const char *name, MultiHeadAttention *attention)
+static void add_input(Params *params, const char *name, Attention *attention)
 {
     static const char *const three[] = { "query", "key", "value" }, *const two[] = { "query",
                                                                                      "value" };
@@ -64,14 +64,14 @@ static void add_input(Params *params, const char *name, MultiHeadAttention *atte
         params_add_joined(params, name, parts, count, "bias", shape(width), initial);
 }
 
-MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config)
+Attention nn_attention(Params *params, const char *name, TransformerConfig config)
 {
     config = nn_transformer_config("nn_attention", config);
     const int64_t width = config.heads * config.head_dim;
-    MultiHeadAttention attention = {
+    Attention attention = {
         .heads = config.heads,
         .head_dim = config.head_dim,
-        .attention = config.attention,
+        .kind = config.attention,
         .features = config.features,
         .form = config.form,
         .lsh_rounds = config.lsh_rounds,
@@ -85,7 +85,7 @@ MultiHeadAttention nn_attention(Params *params, const char *name, TransformerCon
     return attention;
 }
 
-static void check(Tape *tape, const MultiHeadAttention *attention, Tensor *x)
+static void check(Tape *tape, const Attention *attention, Tensor *x)
 {
     const int64_t width = attention->heads * attention->head_dim;
     tape_use(tape, "nn_attention_forward: x", x);
@@ -99,7 +99,7 @@ static void check(Tape *tape, const MultiHeadAttention *attention, Tensor *x)
  * D^(1/4), which gives q.k / sqrt D as in softmax attention. The random features of a query are
  * computed as a softmax: they differ by one factor per position, which cancels in num / den, and
  * neither overflow nor all underflow. */
-static Tensor *map(Tape *tape, const MultiHeadAttention *attention, Tensor *x, bool queries)
+static Tensor *map(Tape *tape, const Attention *attention, Tensor *x, bool queries)
 {
     if (attention->features == FEATURES_SQUARED_RELU)
         return op_squared_relu(tape, x);
@@ -119,7 +119,7 @@ static void store_sums(const AttentionCache *cache, const Tensor *sums)
 }
 
 /* packed [B, N, 3 H, D]: see attend */
-static Tensor *linear_attention(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
+static Tensor *linear_attention(Tape *tape, const Attention *attention, Tensor *packed,
                                 Tensor *key_lengths, const AttentionCache *cache)
 {
     Tensor *sums = NULL;
@@ -132,7 +132,7 @@ static Tensor *linear_attention(Tape *tape, const MultiHeadAttention *attention,
         value = op_slice(tape, packed, 2, 2 * H, H);
         feature_map = FEATURE_MAP_IDENTITY;
     }
-    if (attention->attention == ATTENTION_LINEAR)
+    if (attention->kind == ATTENTION_LINEAR)
         return op_linear_attention(tape, query, key, value,
                                    (LinearAttentionOptions){ .features = feature_map,
                                                              .eps = ATTENTION_EPS,
@@ -164,7 +164,7 @@ void store_keys_values_cpu(Real *keys, Real *values, const Real *packed, int64_t
 }
 
 /* N may exceed max_length when lengths end every sequence before it: the rest is padding. */
-static Tensor *softmax_attention(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
+static Tensor *softmax_attention(Tape *tape, const Attention *attention, Tensor *packed,
                                  Tensor *key_lengths, const AttentionCache *cache)
 {
     if (cache) {
@@ -179,24 +179,24 @@ static Tensor *softmax_attention(Tape *tape, const MultiHeadAttention *attention
 }
 
 /* packed [B, N, 2 H, D]: the H heads of queries, which are also the keys, then those of values. */
-static Tensor *lsh_attention(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
+static Tensor *lsh_attention(Tape *tape, const Attention *attention, Tensor *packed,
                              Tensor *key_lengths)
 {
     LshAttentionOptions options = { .rounds = attention->lsh_rounds,
                                     .chunk = attention->lsh_chunk,
                                     .buckets = attention->lsh_buckets,
                                     .key_lengths = key_lengths };
-    if (attention->attention == ATTENTION_CAUSAL_LSH)
+    if (attention->kind == ATTENTION_CAUSAL_LSH)
         return op_causal_lsh_attention(tape, packed, NULL, options);
     return op_lsh_attention(tape, packed, NULL, options);
 }
 
 /* packed [B, N, 3 H, D]: the H heads of queries, then of keys, then of values; see
  * lsh_attention. */
-static Tensor *attend(Tape *tape, const MultiHeadAttention *attention, Tensor *packed,
-                      Tensor *key_lengths, const AttentionCache *cache)
+static Tensor *attend(Tape *tape, const Attention *attention, Tensor *packed, Tensor *key_lengths,
+                      const AttentionCache *cache)
 {
-    switch (attention->attention) {
+    switch (attention->kind) {
     case ATTENTION_CAUSAL_LINEAR:
     case ATTENTION_LINEAR:
         return linear_attention(tape, attention, packed, key_lengths, cache);
@@ -208,10 +208,10 @@ static Tensor *attend(Tape *tape, const MultiHeadAttention *attention, Tensor *p
     case ATTENTION_LSH:
         return lsh_attention(tape, attention, packed, key_lengths);
     }
-    tape_error(tape, "nn_attention_forward: there is no attention %d", (int)attention->attention);
+    tape_error(tape, "nn_attention_forward: there is no attention %d", (int)attention->kind);
 }
 
-Tensor *nn_attention_forward_cached(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
+Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,
                                     Tensor *key_lengths, const AttentionCache *cache)
 {
     check(tape, attention, x);
@@ -225,8 +225,7 @@ Tensor *nn_attention_forward_cached(Tape *tape, const MultiHeadAttention *attent
     return nn_linear_forward(tape, &attention->output, out);
 }
 
-Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
-                             Tensor *key_lengths)
+Tensor *nn_attention_forward(Tape *tape, const Attention *attention, Tensor *x, Tensor *key_lengths)
 {
     return nn_attention_forward_cached(tape, attention, x, key_lengths, NULL);
 }

@@ -78,7 +78,7 @@ DEVICE_FUNCTION(void, store_keys_values, Real *keys, Real *values, const Real *p
                 int64_t N, int64_t count, int64_t H, int64_t D, int64_t max_length);
 
 /* nn_attention_forward and nn_transformer_layer_forward pass NULL as cache. */
-Tensor *nn_attention_forward_cached(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
+Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,
                                     Tensor *key_lengths, const AttentionCache *cache);
 Tensor *nn_transformer_layer_forward_cached(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                             Tensor *key_lengths, const AttentionCache *cache);

@@ -116,10 +116,10 @@ typedef struct LayerNorm {
 } LayerNorm;
 
 /* Weight is initialized to ones, bias to zeros. */
-LayerNorm nn_layer_norm(Params *params, const char *name, int64_t width);
+LayerNorm nn_layernorm(Params *params, const char *name, int64_t width);
 /* out = (x - mean) / sqrt(variance + eps) weight + bias along the last axis (op_layernorm; Ba,
  * Kiros, Hinton 2016, equation 4): x [..., width], returns the same shape. */
-Tensor *nn_layer_norm_forward(Tape *tape, const LayerNorm *norm, Tensor *x);
+Tensor *nn_layernorm_forward(Tape *tape, const LayerNorm *norm, Tensor *x);
 
 typedef struct Dropout {
     Real probability;
@@ -143,7 +143,7 @@ typedef enum {
     ATTENTION_SOFTMAX,
     ATTENTION_CAUSAL_LSH, /* op_lsh_attention: the queries are the keys; they share one weight */
     ATTENTION_LSH,
-} Attention;
+} AttentionKind;
 
 /* The features phi of linear attention's queries and keys. */
 typedef enum {
@@ -158,51 +158,52 @@ typedef enum {
 
 /* A field left 0 means its default, the first value in its comment. */
 typedef struct TransformerConfig {
-    int64_t layers;        /* 4 */
-    int64_t heads;         /* 8 */
-    int64_t head_dim;      /* 32; the width is heads * head_dim */
-    int64_t feed_forward;  /* 4 times the width */
-    Activation activation; /* ACTIVATION_RELU: f of the feed-forward network */
-    Attention attention;   /* ATTENTION_CAUSAL_LINEAR */
-    Features features;     /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
-    int64_t projections;   /* 2 * head_dim: the number of features of FEATURES_RANDOM */
-    AttentionForm form;    /* FORM_BEST: the algorithm of causal linear attention */
-    Real dropout;          /* 0 */
-    int64_t lsh_rounds;    /* 1: hash rounds of LSH attention */
-    int64_t lsh_chunk;     /* 32: positions per chunk of LSH attention */
-    int64_t lsh_buckets;   /* 2 per chunk of the sequence: hash buckets of LSH attention */
-    bool pre_norm;         /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
-    bool no_final_norm;    /* false: a final norm follows the layers, as in the paper's code */
+    int64_t layers;          /* 4 */
+    int64_t heads;           /* 8 */
+    int64_t head_dim;        /* 32; the width is heads * head_dim */
+    int64_t feed_forward;    /* 4 times the width */
+    Activation activation;   /* ACTIVATION_RELU: f of the feed-forward network */
+    AttentionKind attention; /* ATTENTION_CAUSAL_LINEAR */
+    Features features;       /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
+    int64_t projections;     /* 2 * head_dim: the number of features of FEATURES_RANDOM */
+    AttentionForm form;      /* FORM_BEST: the algorithm of causal linear attention */
+    Real dropout;            /* 0 */
+    int64_t lsh_rounds;      /* 1: hash rounds of LSH attention */
+    int64_t lsh_chunk;       /* 32: positions per chunk of LSH attention */
+    int64_t lsh_buckets;     /* 2 per chunk of the sequence: hash buckets of LSH attention */
+    bool pre_norm;           /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
+    bool no_final_norm;      /* false: a final norm follows the layers, as in the paper's code */
 } TransformerConfig;
 
-typedef struct MultiHeadAttention {
+/* Multi-head attention. */
+typedef struct Attention {
     Linear input;  /* joined: query, key (not for LSH), value; names query.weight, key.bias, ... */
     Linear output; /* out.weight, out.bias */
     int64_t heads, head_dim;
-    Attention attention;
+    AttentionKind kind;
     Features features;
     AttentionForm form;
     int64_t lsh_rounds, lsh_chunk, lsh_buckets;
     Tensor *projection; /* [projections, head_dim] for FEATURES_RANDOM; otherwise NULL */
-} MultiHeadAttention;
+} Attention;
 
 /* Reads the config's heads, head_dim, attention, features, projections, form and lsh_*; raises when
  * a field is out of range. Linear attention adds eps = 1e-6 to its normalizer, as the code of
  * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight: its
  * orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
-MultiHeadAttention nn_attention(Params *params, const char *name, TransformerConfig config);
+Attention nn_attention(Params *params, const char *name, TransformerConfig config);
 /* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing
  * for other feature maps. Call it between replayed steps, not inside one. */
-void nn_attention_redraw(const MultiHeadAttention *attention, Random *random);
+void nn_attention_redraw(const Attention *attention, Random *random);
 /* out = concat_h(attention(x Wq_h, x Wk_h, x Wv_h)) Wo, with biases (Vaswani et al. 2017, section
  * 3.2.2): x [B, N, width], returns the same shape. key_lengths int32 [B], each in [1, N], masks the
  * keys of sequence b from position key_lengths[b] on; NULL masks none. */
-Tensor *nn_attention_forward(Tape *tape, const MultiHeadAttention *attention, Tensor *x,
+Tensor *nn_attention_forward(Tape *tape, const Attention *attention, Tensor *x,
                              Tensor *key_lengths);
 
 /* Names: attention, norm1, ff1, ff2, norm2. */
 typedef struct TransformerLayer {
-    MultiHeadAttention attention;
+    Attention attention;
     LayerNorm norm1, norm2;
     Linear ff1, ff2;
     Dropout dropout;

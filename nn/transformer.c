@@ -57,10 +57,10 @@ TransformerLayer nn_transformer_layer(Params *params, const char *name, Transfor
     const int64_t width = config.heads * config.head_dim, inner = config.feed_forward;
     TransformerLayer layer = { .pre_norm = config.pre_norm, .activation = config.activation };
     layer.attention = nn_attention(params, nn_name(name, "attention").text, config);
-    layer.norm1 = nn_layer_norm(params, nn_name(name, "norm1").text, width);
+    layer.norm1 = nn_layernorm(params, nn_name(name, "norm1").text, width);
     layer.ff1 = nn_linear(params, nn_name(name, "ff1").text, width, inner);
     layer.ff2 = nn_linear(params, nn_name(name, "ff2").text, inner, width);
-    layer.norm2 = nn_layer_norm(params, nn_name(name, "norm2").text, width);
+    layer.norm2 = nn_layernorm(params, nn_name(name, "norm2").text, width);
     layer.dropout = nn_dropout(config.dropout);
     return layer;
 }
@@ -97,10 +97,10 @@ static Tensor *join(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor
 static Tensor *pre_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *key_lengths,
                         const AttentionCache *cache)
 {
-    Tensor *normed = nn_layer_norm_forward(tape, &layer->norm1, x);
+    Tensor *normed = nn_layernorm_forward(tape, &layer->norm1, x);
     x = join(tape, layer, x,
              nn_attention_forward_cached(tape, &layer->attention, normed, key_lengths, cache));
-    normed = nn_layer_norm_forward(tape, &layer->norm2, x);
+    normed = nn_layernorm_forward(tape, &layer->norm2, x);
     return join(tape, layer, x, feed_forward(tape, layer, normed));
 }
 
@@ -138,7 +138,7 @@ Transformer nn_transformer(Params *params, const char *name, TransformerConfig c
     }
     if (transformer.has_norm)
         transformer.norm =
-            nn_layer_norm(params, nn_name(name, "norm").text, config.heads * config.head_dim);
+            nn_layernorm(params, nn_name(name, "norm").text, config.heads * config.head_dim);
     return transformer;
 }
 
@@ -160,6 +160,6 @@ Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tenso
         x = release(tape, mark, x);
     }
     if (transformer->has_norm)
-        x = nn_layer_norm_forward(tape, &transformer->norm, x);
+        x = nn_layernorm_forward(tape, &transformer->norm, x);
     return release(tape, mark, x);
 }

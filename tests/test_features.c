@@ -276,7 +276,7 @@ enum { B = 2, N = 9, H = 2, D = 4, WIDTH = H * D, MAPS = FEATURES_RANDOM + 1 };
 
 typedef struct Net {
     Params *params;
-    MultiHeadAttention attention;
+    Attention attention;
     Tape *tape;
 } Net;
 
@@ -414,12 +414,12 @@ END_TEST
 
 static Tensor *checked_layer(Tape *tape, Tensor *const *in, void *context)
 {
-    MultiHeadAttention attention = *(const MultiHeadAttention *)context;
+    Attention attention = *(const Attention *)context;
     attention.input = (Linear){ in[1], in[2] };
     attention.output = (Linear){ in[3], in[4] };
     const int32_t lengths[B] = { 3, 4 };
     Tensor *key_lengths =
-        attention.attention == ATTENTION_LINEAR ? tape_input_i32(tape, lengths, shape(B)) : NULL;
+        attention.kind == ATTENTION_LINEAR ? tape_input_i32(tape, lengths, shape(B)) : NULL;
     return nn_attention_forward(tape, &attention, in[0], key_lengths);
 }
 
@@ -431,7 +431,7 @@ START_TEST(gradients_through_the_layer)
                                                    .projections = 5,
                                                    .attention = causal ? ATTENTION_CAUSAL_LINEAR
                                                                        : ATTENTION_LINEAR });
-            MultiHeadAttention attention = net.attention;
+            Attention attention = net.attention;
             check_gradient(checked_layer, &attention, shape(B, 4, WIDTH), shape(3 * WIDTH, WIDTH),
                            shape(3 * WIDTH), shape(WIDTH, WIDTH), shape(WIDTH));
             net_free(&net);

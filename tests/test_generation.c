@@ -928,7 +928,7 @@ START_TEST(positions_are_indices_in_a_replayed_step)
 END_TEST
 
 /* --------------------------------------------------------------------------------------- misuse */
-static void refuse_attention(Attention attention, const char *sentence)
+static void refuse_attention(AttentionKind attention, const char *sentence)
 {
     begin((TransformerConfig){ .attention = attention });
     assert_raises(sentence, new_state(1, LENGTH));

@@ -97,12 +97,12 @@ START_TEST(a_config_of_zeros_means_the_defaults)
 {
     begin();
     Transformer transformer = nn_transformer(params, "transformer", (TransformerConfig){ 0 });
-    const MultiHeadAttention *attention = &transformer.layer[0].attention;
+    const Attention *attention = &transformer.layer[0].attention;
     ck_assert_int_eq(transformer.layers, 4);
     ck_assert(transformer.has_norm);
     ck_assert_int_eq(attention->heads, 8);
     ck_assert_int_eq(attention->head_dim, 32);
-    ck_assert_int_eq(attention->attention, ATTENTION_CAUSAL_LINEAR);
+    ck_assert_int_eq(attention->kind, ATTENTION_CAUSAL_LINEAR);
     assert_weight("transformer.layers.3.ff1.weight", shape(1024, 256));
     assert_weight("transformer.norm.bias", shape(256));
     ck_assert_int_eq(params_count(params), 4 * 16 + 2);
@@ -117,9 +117,9 @@ START_TEST(initial_weights_are_those_of_the_papers_code)
 {
     begin();
     Linear linear = nn_linear(params, "linear", 25, 300);
-    LayerNorm norm = nn_layer_norm(params, "norm", 8);
+    LayerNorm norm = nn_layernorm(params, "norm", 8);
     Embedding embedding = nn_embedding(params, "embedding", 100, 40);
-    MultiHeadAttention attention =
+    Attention attention =
         nn_attention(params, "attention", (TransformerConfig){ .heads = 4, .head_dim = 4 });
     const struct {
         const Tensor *tensor;
@@ -183,7 +183,7 @@ START_TEST(senseless_configs_raise)
                   "the default",
                   nn_transformer_layer(params, "t", CONFIG(.feed_forward = 1048577)));
     assert_raises("nn_transformer: there is no attention 7",
-                  nn_transformer(params, "t", CONFIG(.attention = (Attention)7)));
+                  nn_transformer(params, "t", CONFIG(.attention = (AttentionKind)7)));
     assert_raises("nn_transformer: there is no form 5",
                   nn_transformer(params, "t", CONFIG(.form = (AttentionForm)5)));
     assert_raises("nn_transformer: lsh_rounds is 65, expected 1 to 64, or 0 for the default",
@@ -204,8 +204,7 @@ START_TEST(senseless_configs_raise)
                   nn_linear(params, "l", 0, 3));
     assert_raises("nn_embedding: e: count is 3 and width -1, expected 1 or more",
                   nn_embedding(params, "e", 3, -1));
-    assert_raises("nn_layer_norm: n: width is 0, expected 1 or more",
-                  nn_layer_norm(params, "n", 0));
+    assert_raises("nn_layernorm: n: width is 0, expected 1 or more", nn_layernorm(params, "n", 0));
     assert_raises("nn_sinusoidal_positions: length is 0 and width 4, expected 1 or more",
                   nn_sinusoidal_positions(params, 0, 4));
     assert_raises("shape: a tensor of these 2 sizes would take 2^63 bytes or more",
@@ -218,7 +217,7 @@ END_TEST
 START_TEST(attention_checks_its_arguments)
 {
     begin();
-    MultiHeadAttention attention = nn_attention(
+    Attention attention = nn_attention(
         params, "a",
         (TransformerConfig){ .heads = 2, .head_dim = 3, .attention = ATTENTION_CAUSAL_LINEAR });
     Tensor *x = tape_input(tape, test_normal(1, 2 * 4 * 6), shape(2, 4, 6));
@@ -305,7 +304,7 @@ static Tensor *integers(const TensorFile *file, const char *name, Shape expected
 }
 
 /* The copy task's model: half the width embeds the symbol, half the position. */
-static void check_transformer(const char *file_name, Attention attention)
+static void check_transformer(const char *file_name, AttentionKind attention)
 {
     enum { BATCH = 3, LENGTH = 24, SYMBOLS = 11, WIDTH = 16 };
     begin();
@@ -502,12 +501,12 @@ START_TEST(a_pre_norm_transformer_is_made_of_its_parts)
     Transformer whole = nn_transformer(params, "t", config);
     TransformerLayer *layer = &whole.layer[0];
     Tensor *x = some_input();
-    Tensor *normed = nn_layer_norm_forward(tape, &layer->norm1, x);
+    Tensor *normed = nn_layernorm_forward(tape, &layer->norm1, x);
     Tensor *middle = op_add(tape, x, nn_attention_forward(tape, &layer->attention, normed, NULL));
-    normed = nn_layer_norm_forward(tape, &layer->norm2, middle);
+    normed = nn_layernorm_forward(tape, &layer->norm2, middle);
     Tensor *inner = op_gelu(tape, nn_linear_forward(tape, &layer->ff1, normed));
     Tensor *out = op_add(tape, middle, nn_linear_forward(tape, &layer->ff2, inner));
-    Tensor *final = nn_layer_norm_forward(tape, &whole.norm, out);
+    Tensor *final = nn_layernorm_forward(tape, &whole.norm, out);
     assert_same(test_values(nn_transformer_layer_forward(tape, layer, x, NULL)), test_values(out),
                 tensor_count(x));
     assert_same(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(final),
@@ -524,14 +523,14 @@ END_TEST
 START_TEST(key_lengths_hide_positions)
 {
     begin();
-    static const Attention kinds[] = { ATTENTION_LINEAR, ATTENTION_CAUSAL_LINEAR, ATTENTION_SOFTMAX,
-                                       ATTENTION_CAUSAL_SOFTMAX };
+    static const AttentionKind kinds[] = { ATTENTION_LINEAR, ATTENTION_CAUSAL_LINEAR,
+                                           ATTENTION_SOFTMAX, ATTENTION_CAUSAL_SOFTMAX };
     static const int32_t lengths[] = { LENGTH / 2, LENGTH };
     Real *values = test_values(some_input());
-    MultiHeadAttention attention = nn_attention(params, "a", small);
+    Attention attention = nn_attention(params, "a", small);
     const Shape size = shape(BATCH, LENGTH, WIDTH);
     for (int i = 0; i < 4; i++) {
-        attention.attention = kinds[i];
+        attention.kind = kinds[i];
         Tensor *key_lengths = tape_input_i32(tape, lengths, shape(BATCH));
         Tensor *x = tape_input(tape, values, size);
         Real *before = test_values(nn_attention_forward(tape, &attention, x, key_lengths));

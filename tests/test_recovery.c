@@ -18,7 +18,7 @@ typedef struct Model {
     Tape *tape;
 } Model;
 
-static void model_new(Model *model, Attention attention)
+static void model_new(Model *model, AttentionKind attention)
 {
     const TransformerConfig config = { .layers = 1,
                                        .heads = 2,
@@ -80,7 +80,7 @@ static void train(Model *model, Real *result)
 }
 
 /* Lets each allocation of a step fail in turn, and trains again after each failure. */
-static void walk(Attention attention)
+static void walk(AttentionKind attention)
 {
     static Model model;
     static Real expected[STEPS + 1], result[STEPS + 1];

@@ -20,7 +20,7 @@ typedef struct Trainer {
     int calls;
 } Trainer;
 
-static Trainer trainer_with(Attention attention)
+static Trainer trainer_with(AttentionKind attention)
 {
     Device *device = test_device();
     Trainer trainer = { .params = params_new(device, 3), .tape = tape_new(device) };
@@ -87,7 +87,7 @@ static void train(void *context)
     optim_step(trainer->optimizer);
 }
 
-static void check_replays(Attention attention)
+static void check_replays(AttentionKind attention)
 {
     Trainer eager = trainer_with(attention), replayed = trainer_with(attention);
     for (int step = 0; step < STEPS; step++) {
@@ -531,7 +531,7 @@ typedef struct Generator {
     int calls;
 } Generator;
 
-static Generator generator_new(Attention attention, int64_t sequences)
+static Generator generator_new(AttentionKind attention, int64_t sequences)
 {
     Device *device = test_device();
     Generator g = { .params = params_new(device, 3), .tape = tape_new(device) };
@@ -586,7 +586,7 @@ static void assert_same(const Generator *a, const Generator *b)
 }
 
 /* Generates twice from the first position, with other draws. */
-static void check_generation(Attention attention, int64_t sequences)
+static void check_generation(AttentionKind attention, int64_t sequences)
 {
     Generator eager = generator_new(attention, sequences);
     Generator replayed = generator_new(attention, sequences);

@@ -83,7 +83,7 @@ typedef struct Model {
     Linear head; /* [width] to [symbols + 1] */
 } Model;
 
-static Attention attention_of(const Options *options)
+static AttentionKind attention_of(const Options *options)
 {
     bool softmax = !strcmp(options->attention, "softmax"), lsh = !strcmp(options->attention, "lsh");
     return softmax ? ATTENTION_CAUSAL_SOFTMAX

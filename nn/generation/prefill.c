@@ -84,7 +84,7 @@ static Tensor *run_layers(Tape *tape, const TransformerState *state, Tensor *x, 
         x = tape_release(tape, mark, x);
     }
     if (transformer->has_norm)
-        x = nn_layer_norm_forward(tape, &transformer->norm, x);
+        x = nn_layernorm_forward(tape, &transformer->norm, x);
     return tape_release(tape, mark, x);
 }
 

@@ -7,7 +7,7 @@
 
 /* ------------------------------------------------------------------------------------- the
  * sizes */
-static void check_attention(const MultiHeadAttention *attention)
+static void check_attention(const Attention *attention)
 {
     static const char *const names[] = {
         [ATTENTION_LINEAR] = "ATTENTION_LINEAR",
@@ -15,11 +15,10 @@ static void check_attention(const MultiHeadAttention *attention)
         [ATTENTION_CAUSAL_LSH] = "ATTENTION_CAUSAL_LSH",
         [ATTENTION_LSH] = "ATTENTION_LSH",
     };
-    if (attention->attention != ATTENTION_CAUSAL_LINEAR &&
-        attention->attention != ATTENTION_CAUSAL_SOFTMAX)
+    if (attention->kind != ATTENTION_CAUSAL_LINEAR && attention->kind != ATTENTION_CAUSAL_SOFTMAX)
         error_raise("nn_transformer_state: the transformer's attention is %s, expected "
                     "ATTENTION_CAUSAL_LINEAR or ATTENTION_CAUSAL_SOFTMAX",
-                    names[attention->attention]);
+                    names[attention->kind]);
 }
 
 static int64_t config_size(const char *field, int64_t value, int64_t default_value)
@@ -44,7 +43,7 @@ static Precision config_precision(const Device *device, Precision precision)
     return precision;
 }
 
-static int64_t feature_count(const MultiHeadAttention *attention)
+static int64_t feature_count(const Attention *attention)
 {
     const int64_t D = attention->head_dim;
     if (attention->features == FEATURES_POLYNOMIAL)
@@ -80,7 +79,7 @@ static StepLayer step_layer(const TransformerLayer *layer)
 static TransformerStep step_of(const Transformer *transformer, GenerationConfig config)
 {
     const TransformerLayer *first = &transformer->layer[0];
-    const MultiHeadAttention *attention = &first->attention;
+    const Attention *attention = &first->attention;
     TransformerStep step = {
         .B = config.sequences,
         .H = attention->heads,
@@ -90,7 +89,7 @@ static TransformerStep step_of(const Transformer *transformer, GenerationConfig 
         .inner = first->ff1.weight->shape.size[0],
         .layers = transformer->layers,
         .max_length = config.max_length,
-        .softmax = attention->attention == ATTENTION_CAUSAL_SOFTMAX,
+        .softmax = attention->kind == ATTENTION_CAUSAL_SOFTMAX,
         .pre_norm = first->pre_norm,
         .activation = first->activation,
         .features = attention->features,

@@ -1,10 +1,10 @@
 /* Layer normalization (Ba, Kiros, Hinton 2016) over the last axis. */
 #include "nn/internal.h"
 
-LayerNorm nn_layer_norm(Params *params, const char *name, int64_t width)
+LayerNorm nn_layernorm(Params *params, const char *name, int64_t width)
 {
     if (width < 1)
-        error_raise("nn_layer_norm: %s: width is %lld, expected 1 or more", name, (long long)width);
+        error_raise("nn_layernorm: %s: width is %lld, expected 1 or more", name, (long long)width);
     Initializer ones = { .kind = INITIAL_ONE }, zeros = { .kind = INITIAL_ZERO };
     LayerNorm norm = { .eps = (Real)1e-5 };
     norm.weight = params_add(params, nn_name(name, "weight").text, shape(width), ones);
@@ -12,7 +12,7 @@ LayerNorm nn_layer_norm(Params *params, const char *name, int64_t width)
     return norm;
 }
 
-Tensor *nn_layer_norm_forward(Tape *tape, const LayerNorm *norm, Tensor *x)
+Tensor *nn_layernorm_forward(Tape *tape, const LayerNorm *norm, Tensor *x)
 {
     return op_layernorm(tape, x, norm->weight, norm->bias, norm->eps);
 }
