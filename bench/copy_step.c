@@ -57,7 +57,9 @@ static void measure(BenchOptions *options, Preset preset, AttentionKind attentio
     s.positions = nn_sinusoidal_positions(params, preset.length, width / 2);
     s.transformer = nn_transformer(params, "transformer", preset.config);
     s.head = nn_linear(params, "head", width, SYMBOLS);
-    s.optimizer = optim_radam(params, (RAdamConfig){ .weight_decay = (Real)0.01 });
+    AdamConfig adam = optim_adam_config(1e-3);
+    adam.weight_decay = 0.01;
+    s.optimizer = optim_radam(params, adam);
     s.tape = bench_tape(options);
     s.tokens = tape_persistent_i32(s.tape, shape(preset.batch, preset.length));
     int32_t *host = malloc((size_t)tokens * sizeof *host);

@@ -33,7 +33,7 @@ static Pass run(Device *device, Precision precision, const int32_t *tokens)
     x = nn_transformer_forward(tape, &transformer, x, NULL);
     Tensor *loss = op_cross_entropy(tape, nn_linear_forward(tape, &head, x), read, NULL);
     tape_backward(tape, loss);
-    const Pass pass = { params, (double)tensor_item(loss) };
+    const Pass pass = { params, tensor_item(loss) };
     tape_free(tape);
     return pass;
 }

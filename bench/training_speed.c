@@ -95,7 +95,9 @@ static Model model_new(const BenchOptions *options, struct Method method, const 
                                                         .form = method.form,
                                                         .pre_norm = true,
                                                         .activation = ACTIVATION_GELU });
-    m.optimizer = optim_adamw(m.params, (AdamConfig){ .weight_decay = (Real)0.1 });
+    AdamConfig config = optim_adam_config(1e-3);
+    config.weight_decay = 0.1;
+    m.optimizer = optim_adamw(m.params, config);
     m.tokens = tape_persistent_i32(m.tape, tokens);
     m.targets = tape_persistent_i32(m.tape, tokens);
     return m;

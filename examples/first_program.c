@@ -26,7 +26,7 @@ int main(int argc, char **argv)
     TransformerConfig config = { .layers = 1, .heads = 2, .head_dim = 16 };
     Transformer transformer = nn_transformer(params, "transformer", config);
     Linear head = nn_linear(params, "head", 32, SYMBOLS);
-    Optimizer *optimizer = optim_radam(params, (RAdamConfig){ .learning_rate = (Real)3e-3 });
+    Optimizer *optimizer = optim_radam(params, optim_adam_config(3e-3));
     Tape *tape = tape_new(device);
     Random random = random_new(/*seed*/ 1, random_stream("digits"));
 
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
         tape_backward(tape, loss);
         optim_step(optimizer); /* also zeroes the gradients */
         if (step % 100 == 0)
-            printf("step %4d  loss %.4f\n", step, (double)tensor_item(loss));
+            printf("step %4d  loss %.4f\n", step, tensor_item(loss));
         tape_reset(tape); /* frees every tensor of this step */
     }
 

@@ -92,7 +92,7 @@ int main(void)
     Tensor *frequency =
         params_add(params, "frequency", shape(HIDDEN), (Initializer){ INITIAL_ONE, 1 });
     Linear second = nn_linear(params, "second", HIDDEN, 1);
-    Optimizer *optimizer = optim_adam(params, (AdamConfig){ .learning_rate = (Real)3e-3 });
+    Optimizer *optimizer = optim_adam(params, optim_adam_config(3e-3));
     Tape *tape = tape_new(device);
 
     Real x[POINTS], y[POINTS];
@@ -107,7 +107,7 @@ int main(void)
         Tensor *loss = op_mean_squared_error(tape, out, tape_input(tape, y, shape(POINTS, 1)));
         tape_backward(tape, loss);
         optim_step(optimizer);
-        last_loss = (double)tensor_item(loss);
+        last_loss = tensor_item(loss);
         if (step == 1 || step % 200 == 0)
             printf("step %4d  mean squared error %.6f\n", step, last_loss);
         tape_reset(tape);

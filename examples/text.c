@@ -77,8 +77,9 @@ static Tensor *embed(Tape *tape, const int64_t *starts, int64_t batch, int64_t p
 
 static void train(Tape *tape, Params *params)
 {
-    Schedule schedule = optim_cosine(0, (int64_t)steps + 1, 0);
-    Optimizer *optimizer = optim_radam(params, (RAdamConfig){ (Real)6e-3, .schedule = schedule });
+    AdamConfig config = optim_adam_config(6e-3);
+    config.schedule = optim_cosine(0, (int64_t)steps + 1, 0);
+    Optimizer *optimizer = optim_radam(params, config);
     Random random = random_new((uint64_t)seed, random_stream("windows"));
     for (int64_t step = 1; step <= (int64_t)steps; step++) {
         int64_t starts[BATCH];
@@ -96,7 +97,7 @@ static void train(Tape *tape, Params *params)
         params_clip_gradients(params, 1);
         optim_step(optimizer);
         if (step % 100 == 0 || step == (int64_t)steps)
-            fprintf(stderr, "step %lld  loss %.4f\n", (long long)step, (double)tensor_item(loss));
+            fprintf(stderr, "step %lld  loss %.4f\n", (long long)step, tensor_item(loss));
         tape_reset(tape);
     }
     optim_free(optimizer);

@@ -20,7 +20,7 @@ int main(void)
     Params *params = params_new(device, /*seed*/ 1);
     Linear hidden = nn_linear(params, "hidden", 2, HIDDEN);
     Linear output = nn_linear(params, "output", HIDDEN, 2);
-    Optimizer *optimizer = optim_adam(params, (AdamConfig){ .learning_rate = (Real)0.02 });
+    Optimizer *optimizer = optim_adam(params, optim_adam_config(0.02));
     Tape *tape = tape_new(device);
 
     for (int step = 1; step <= STEPS; step++) {
@@ -32,7 +32,7 @@ int main(void)
         tape_backward(tape, loss); /* computes the gradients by the chain rule */
         optim_step(optimizer);     /* updates the weights and clears their gradients */
         if (step % 50 == 0)
-            printf("step %3d  loss %.4f\n", step, (double)tensor_item(loss));
+            printf("step %3d  loss %.4f\n", step, tensor_item(loss));
         tape_reset(tape); /* frees every tensor that this step allocated */
     }
     tape_free(tape), optim_free(optimizer), params_free(params);

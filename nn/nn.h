@@ -70,11 +70,11 @@ void params_zero_gradients(Params *params);
 /* Gradient clipping: g = g min(1, maximum_norm / norm) with norm = sqrt(sum g^2) over all gradients
  * (Pascanu, Mikolov, Bengio 2013, algorithm 1). A norm that is infinite or NaN scales nothing.
  * Raises unless maximum_norm > 0. */
-void params_clip_gradients(Params *params, Real maximum_norm);
+void params_clip_gradients(Params *params, double maximum_norm);
 /* The norm before scaling, as the last params_clip_gradients computed it. On CUDA this synchronizes
  * with the device, so it must not be called in a replayed step. Raises before the first
  * params_clip_gradients. */
-Real params_gradient_norm(const Params *params);
+double params_gradient_norm(const Params *params);
 
 /* Writes all weights under their path names to a safetensors file. Returns false on failure, and
  * tapegrad_error() has the sentence. */

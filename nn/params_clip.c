@@ -36,25 +36,25 @@ void clip_gradients_cpu(Real *x, Clipping *clipping, Real maximum_norm, int64_t 
     }
 }
 
-void params_clip_gradients(Params *params, Real maximum_norm)
+void params_clip_gradients(Params *params, double maximum_norm)
 {
-    if (!(maximum_norm > 0))
+    if (!((Real)maximum_norm > 0))
         error_raise("params_clip_gradients: the maximum norm is %g, expected more than 0",
-                    (double)maximum_norm);
+                    maximum_norm);
     Device *device = params_device(params);
     Real *gradients = params_flat_gradients(params);
     Clipping *clipping = params_clipping(params);
     const int64_t n = params_flat_count(params);
     DEVFUN_CALL(device, sum_squares, (clipping, gradients, n));
-    DEVFUN_CALL(device, clip_gradients, (gradients, clipping, maximum_norm, n));
+    DEVFUN_CALL(device, clip_gradients, (gradients, clipping, (Real)maximum_norm, n));
 }
 
-Real params_gradient_norm(const Params *params)
+double params_gradient_norm(const Params *params)
 {
     Clipping clipping = { .done = false };
     if (params_clipping(params))
         device_copy_out(params_device(params), &clipping, params_clipping(params), sizeof clipping);
     if (!clipping.done)
         error_raise("params_gradient_norm: there is no norm yet; call params_clip_gradients first");
-    return (Real)clipping.norm;
+    return clipping.norm;
 }

@@ -11,6 +11,7 @@
  * One kernel serves both: Adam has keep = 1, AdamW decay = 0. */
 #include "optim/internal.h"
 
+#include <float.h>
 #include <tgmath.h> /* sqrt of a Real is computed in Real */
 
 void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
@@ -36,7 +37,7 @@ static StepScalars adam_scalars(const Optimizer *optimizer, int64_t t, double le
 static StepScalars adamw_scalars(const Optimizer *optimizer, int64_t t, double learning_rate)
 {
     StepScalars scalars = adam_scalars(optimizer, t, learning_rate);
-    scalars.keep = (Real)(1 - learning_rate * (double)optimizer->weight_decay);
+    scalars.keep = (Real)(1 - learning_rate * optimizer->weight_decay);
     return scalars;
 }
 
@@ -50,7 +51,7 @@ static void update(const Optimizer *optimizer, Real decay, Real *values, const R
 
 static void adam_update(const Optimizer *optimizer, Real *values, const Real *gradients)
 {
-    update(optimizer, optimizer->weight_decay, values, gradients);
+    update(optimizer, (Real)optimizer->weight_decay, values, gradients);
 }
 
 static void adamw_update(const Optimizer *optimizer, Real *values, const Real *gradients)
@@ -58,15 +59,33 @@ static void adamw_update(const Optimizer *optimizer, Real *values, const Real *g
     update(optimizer, 0, values, gradients);
 }
 
+AdamConfig optim_adam_config(double learning_rate)
+{
+    return (
+        AdamConfig){ .learning_rate = learning_rate, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 };
+}
+
+/* For eps = 0 the least normal number: added to any sqrt(v) > 0 it changes no bit, and m / eps is 0
+ * where m and v are 0, as in the padding. */
+static Real kernel_eps(double eps)
+{
+    const double least = sizeof(Real) == sizeof(double) ? DBL_MIN : (double)FLT_MIN;
+    return (Real)(eps >= 0 && eps < least ? least : eps);
+}
+
 Optimizer *optimizer_with_means(const char *function, Params *params, AdamConfig config,
                                 Optimizer template)
 {
+    if (config.beta2 == 0 && config.eps == 0)
+        error_raise("%s: beta2 and eps are both 0, which divides each gradient by its own size; "
+                    "start from optim_adam_config",
+                    function);
     template.params = params;
     template.state_count = 2;
-    template.learning_rate = config.learning_rate != 0 ? config.learning_rate : (Real)1e-3;
-    template.beta1 = config.beta1 != 0 ? config.beta1 : (Real)0.9;
-    template.beta2 = config.beta2 != 0 ? config.beta2 : (Real)0.999;
-    template.eps = config.eps != 0 ? config.eps : (Real)1e-8;
+    template.learning_rate = config.learning_rate;
+    template.beta1 = (Real)config.beta1;
+    template.beta2 = (Real)config.beta2;
+    template.eps = kernel_eps(config.eps);
     template.weight_decay = config.weight_decay;
     template.schedule = config.schedule;
     return optimizer_new(function, template);

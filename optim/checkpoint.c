@@ -81,7 +81,7 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
 {
     add(texts, OWN_KEYS "optimizer", "%s", optimizer->kind);
     add(texts, OWN_KEYS "steps", "%" PRId64, optimizer->steps);
-    add_number(texts, OWN_KEYS "learning_rate", (double)optimizer->learning_rate);
+    add_number(texts, OWN_KEYS "learning_rate", optimizer->learning_rate);
     add_number(texts, OWN_KEYS "plateau.best", optimizer->plateau.best);
     add(texts, OWN_KEYS "plateau.bad", "%" PRId64, optimizer->plateau.bad);
     add_number(texts, OWN_KEYS "plateau.factor", optimizer->plateau.factor);
@@ -96,7 +96,7 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
     add_number(texts, OWN_KEYS "beta1", (double)optimizer->beta1);
     add_number(texts, OWN_KEYS "beta2", (double)optimizer->beta2);
     add_number(texts, OWN_KEYS "eps", (double)optimizer->eps);
-    add_number(texts, OWN_KEYS "weight_decay", (double)optimizer->weight_decay);
+    add_number(texts, OWN_KEYS "weight_decay", optimizer->weight_decay);
 }
 
 /* -----------------------------------------------------------------------------------------
@@ -237,11 +237,9 @@ static bool read_kind(Reader reader, const char *kind)
 static bool read_numbers(Reader reader, Optimizer *optimizer)
 {
     const double largest = sizeof(Real) == sizeof(double) ? DBL_MAX : (double)FLT_MAX;
-    double learning_rate;
     if (!read_count(reader, OWN_KEYS "steps", &optimizer->steps) ||
-        !read_number(reader, OWN_KEYS "learning_rate", 0, largest, &learning_rate))
+        !read_number(reader, OWN_KEYS "learning_rate", 0, largest, &optimizer->learning_rate))
         return false;
-    optimizer->learning_rate = (Real)learning_rate;
     Plateau *plateau = &optimizer->plateau;
     return read_number(reader, OWN_KEYS "plateau.best", -INFINITY, INFINITY, &plateau->best) &&
            read_count(reader, OWN_KEYS "plateau.bad", &plateau->bad) &&

@@ -21,8 +21,9 @@ struct Optimizer {
     /* The per-step scalars of step t; the step on all weights, which reads them at `current`. */
     StepScalars (*scalars)(const Optimizer *optimizer, int64_t t, double learning_rate);
     void (*update)(const Optimizer *optimizer, Real *values, const Real *gradients);
-    Real learning_rate; /* before the schedule's factor */
-    Real momentum, beta1, beta2, eps, weight_decay;
+    double learning_rate; /* before the schedule's factor */
+    double weight_decay;
+    Real momentum, beta1, beta2, eps; /* as the kernels compute with them */
     Schedule schedule;
     Plateau plateau;
     int64_t steps;
@@ -36,7 +37,7 @@ struct Optimizer {
  * schedule: checks these, raising as function, and allocates the flat buffers and the state. */
 Optimizer *optimizer_new(const char *function, Optimizer template);
 
-/* The same for the kinds with m and v, from a config in which 0 means the default. */
+/* The same for the kinds with m and v, from a config. */
 Optimizer *optimizer_with_means(const char *function, Params *params, AdamConfig config,
                                 Optimizer template);
 

@@ -22,9 +22,9 @@ typedef struct Schedule {
     ScheduleKind kind;
     int drop_count;
     int64_t drop_at[SCHEDULE_MAX_DROPS];
-    Real factor;
+    double factor;
     int64_t warm_up, total;
-    Real last;
+    double last;
     int64_t patience;
 } Schedule;
 
@@ -32,17 +32,17 @@ typedef struct Schedule {
 Schedule optim_constant(void);
 /* Step decay: factor(t) = factor^n, n the number of steps at[i] <= t. 0 < factor <= 1; at holds
  * count increasing steps, 0 <= count <= SCHEDULE_MAX_DROPS, the first at least 1; it is copied. */
-Schedule optim_drops(Real factor, int count, const int64_t *at);
+Schedule optim_drops(double factor, int count, const int64_t *at);
 /* Linear warm-up and cosine decay (Loshchilov and Hutter 2017, equation 5, without restarts):
  *   factor(t) = t / warm_up                                                      for t < warm_up,
  *   last + (1 - last) (1 + cos(pi (t - warm_up) / (total - warm_up))) / 2        for t < total,
  *   last                                                                         from then on.
  * warm_up and total in steps, 0 <= warm_up < total; 0 <= last <= 1, a factor. */
-Schedule optim_cosine(int64_t warm_up, int64_t total, Real last);
+Schedule optim_cosine(int64_t warm_up, int64_t total, double last);
 /* Reduce on plateau: the factor starts at 1; after more than patience consecutive values of
  * optim_observe without improvement it becomes max(factor * current, last). A value improves when
  * it is below best - 1e-4 |best|. 0 < factor <= 1, patience >= 0 in values, 0 <= last <= 1. */
-Schedule optim_plateau(Real factor, int64_t patience, Real last);
+Schedule optim_plateau(double factor, int64_t patience, double last);
 
 /* ------------------------------------------------------------------------------------ optimizers
  * p is a weight, g its gradient, lr the learning rate of step t = 1, 2, ...; m and v are running
@@ -51,27 +51,33 @@ Schedule optim_plateau(Real factor, int64_t patience, Real last);
  *   v = beta2 v + (1 - beta2) g^2   v_hat = v / (1 - beta2^t)
  * Make an optimizer after all weights are registered: it allocates the flat buffers. The caller
  * owns it and frees it with optim_free. The functions that make one raise when there are no weights
- * and when a field of the config is out of range. A field left 0 means the default in its
- * comment. */
+ * and when a field of the config is out of range. A config comes from optim_sgd_config or
+ * optim_adam_config, which fill in the defaults below; then every field means its value, 0
+ * included:
+ *     AdamConfig config = optim_adam_config(1e-3);
+ *     config.weight_decay = 0.01;
+ *     Optimizer *optimizer = optim_adamw(params, config); */
 typedef struct Optimizer Optimizer;
 
 typedef struct SGDConfig {
-    Real learning_rate; /* 1e-2 */
-    Real momentum;      /* 0; less than 1 */
-    Real weight_decay;  /* 0; added to the gradient */
-    Schedule schedule;  /* constant */
+    double learning_rate; /* 0 or more */
+    double momentum;      /* default 0; in [0, 1) */
+    double weight_decay;  /* default 0; 0 or more; added to the gradient */
+    Schedule schedule;    /* default constant */
 } SGDConfig;
+SGDConfig optim_sgd_config(double learning_rate);
 
 /* g = g + weight_decay p;  m = momentum m + g;  p = p - lr m (momentum: Polyak 1964). */
 Optimizer *optim_sgd(Params *params, SGDConfig config);
 
 typedef struct AdamConfig {
-    Real learning_rate; /* 1e-3 */
-    Real beta1, beta2;  /* 0.9, 0.999; less than 1 */
-    Real eps;           /* 1e-8 */
-    Real weight_decay;  /* 0 */
-    Schedule schedule;  /* constant */
+    double learning_rate; /* 0 or more */
+    double beta1, beta2;  /* default 0.9, 0.999; in [0, 1) */
+    double eps;           /* default 1e-8; 0 or more, where 0 / 0 counts as 0 */
+    double weight_decay;  /* default 0; 0 or more */
+    Schedule schedule;    /* default constant */
 } AdamConfig;
+AdamConfig optim_adam_config(double learning_rate);
 
 /* g = g + weight_decay p;  p = p - lr m_hat / (sqrt(v_hat) + eps) (Kingma and Ba 2015, algorithm
  * 1). */
@@ -80,14 +86,12 @@ Optimizer *optim_adam(Params *params, AdamConfig config);
  * (Loshchilov and Hutter 2019, algorithm 2). */
 Optimizer *optim_adamw(Params *params, AdamConfig config);
 
-typedef AdamConfig RAdamConfig;
-
 /* Rectified Adam (Liu et al. 2019, algorithm 2), with decoupled weight decay as in optim_adamw:
  *   rho_inf = 2 / (1 - beta2) - 1,    rho_t = rho_inf - 2 t beta2^t / (1 - beta2^t)
  *   while rho_t <= 5:  p = p - lr m_hat    (5 as in the authors' program; the paper says 4)
  *   afterwards:        p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t)) */
-Optimizer *optim_radam(Params *params, RAdamConfig config);
+Optimizer *optim_radam(Params *params, AdamConfig config);
 
 /* Frees the optimizer, not the weights. It may follow params_free, after which nothing else may use
  * the optimizer. NULL is ignored. */
@@ -100,14 +104,14 @@ void optim_step(Optimizer *optimizer);
 /* The number of steps taken. */
 int64_t optim_steps(const Optimizer *optimizer);
 /* The learning rate of the next step: learning_rate * factor(steps + 1). */
-Real optim_learning_rate(const Optimizer *optimizer);
+double optim_learning_rate(const Optimizer *optimizer);
 /* Replaces learning_rate, which the schedule's factor multiplies. Raises unless it is finite and 0
  * or more; 0 freezes the weights. */
-void optim_set_learning_rate(Optimizer *optimizer, Real learning_rate);
+void optim_set_learning_rate(Optimizer *optimizer, double learning_rate);
 
 /* Reports a value that should fall, such as the validation loss, to the plateau schedule; NaN is
  * never an improvement. Other schedules ignore it. */
-void optim_observe(Optimizer *optimizer, Real value);
+void optim_observe(Optimizer *optimizer, double value);
 
 /* ----------------------------------------------------------------------------------- checkpoints
  * One safetensors file: weights under their path names; m and v under "optimizer.m." and

@@ -5,6 +5,13 @@
 
 /* ---------------------------------------------------------------------------------------
  * checking */
+/* The kernels compute in Real, so a double that overflows it is not finite. */
+static void check_not_negative(const char *function, const char *name, double value)
+{
+    if (!(value >= 0 && isfinite((Real)value)))
+        error_raise("%s: %s is %g, expected 0 or more, and finite", function, name, value);
+}
+
 static void check_below_one(const char *function, const char *name, Real value)
 {
     if (!(value >= 0 && value < 1))
@@ -12,21 +19,15 @@ static void check_below_one(const char *function, const char *name, Real value)
                     (double)value);
 }
 
-/* Defaults have replaced zeros already. */
 static void check_template(const char *function, const Optimizer *template)
 {
     if (!template->params)
         error_raise("%s: params is NULL", function);
     if (params_count(template->params) == 0)
         error_raise("%s: there are no weights; register them first", function);
-    if (!(template->learning_rate >= 0 && isfinite(template->learning_rate)))
-        error_raise("%s: the learning rate is %g, expected more than 0", function,
-                    (double)template->learning_rate);
-    if (!(template->weight_decay >= 0 && isfinite(template->weight_decay)))
-        error_raise("%s: the weight decay is %g, expected 0 or more", function,
-                    (double)template->weight_decay);
-    if (!(template->eps >= 0 && isfinite(template->eps)))
-        error_raise("%s: eps is %g, expected more than 0", function, (double)template->eps);
+    check_not_negative(function, "learning_rate", template->learning_rate);
+    check_not_negative(function, "weight_decay", template->weight_decay);
+    check_not_negative(function, "eps", (double)template->eps);
     check_below_one(function, "momentum", template->momentum);
     check_below_one(function, "beta1", template->beta1);
     check_below_one(function, "beta2", template->beta2);
@@ -88,7 +89,7 @@ void optim_free(Optimizer *optimizer)
  * steps */
 static double next_learning_rate(const Optimizer *optimizer)
 {
-    return (double)optimizer->learning_rate *
+    return optimizer->learning_rate *
            schedule_factor(&optimizer->schedule, &optimizer->plateau, optimizer->steps + 1);
 }
 
@@ -123,15 +124,13 @@ int64_t optim_steps(const Optimizer *optimizer)
     return optimizer->steps;
 }
 
-Real optim_learning_rate(const Optimizer *optimizer)
+double optim_learning_rate(const Optimizer *optimizer)
 {
-    return (Real)next_learning_rate(optimizer);
+    return next_learning_rate(optimizer);
 }
 
-void optim_set_learning_rate(Optimizer *optimizer, Real learning_rate)
+void optim_set_learning_rate(Optimizer *optimizer, double learning_rate)
 {
-    if (!(learning_rate >= 0 && isfinite(learning_rate)))
-        error_raise("optim_set_learning_rate: the learning rate is %g, expected 0 or more",
-                    (double)learning_rate);
+    check_not_negative("optim_set_learning_rate", "learning_rate", learning_rate);
     optimizer->learning_rate = learning_rate;
 }

@@ -40,7 +40,7 @@ void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
 static StepScalars radam_scalars(const Optimizer *optimizer, int64_t t, double learning_rate)
 {
     const double beta1 = (double)optimizer->beta1, beta2 = (double)optimizer->beta2;
-    const double keep = 1 - learning_rate * (double)optimizer->weight_decay;
+    const double keep = 1 - learning_rate * optimizer->weight_decay;
     const double power = pow(beta2, (double)t);
     const double limit = 2 / (1 - beta2) - 1;
     const double rho = limit - 2 * (double)t * power / (1 - power);
@@ -61,7 +61,7 @@ static void radam_update(const Optimizer *optimizer, Real *values, const Real *g
                  params_flat_count(optimizer->params)));
 }
 
-Optimizer *optim_radam(Params *params, RAdamConfig config)
+Optimizer *optim_radam(Params *params, AdamConfig config)
 {
     return optimizer_with_means(
         "optim_radam", params, config,

@@ -8,7 +8,7 @@ static void check_factor(const char *function, const Schedule *schedule)
 {
     if (!(schedule->factor > 0 && schedule->factor <= 1))
         error_raise("%s: the factor is %g, expected more than 0 and at most 1", function,
-                    (double)schedule->factor);
+                    schedule->factor);
 }
 
 static void check_drops(const char *function, const Schedule *schedule)
@@ -28,7 +28,7 @@ static void check_drops(const char *function, const Schedule *schedule)
 static void check_last(const char *function, const Schedule *schedule)
 {
     if (!(schedule->last >= 0 && schedule->last <= 1))
-        error_raise("%s: last is %g, expected 0 to 1", function, (double)schedule->last);
+        error_raise("%s: last is %g, expected 0 to 1", function, schedule->last);
 }
 
 void schedule_check(const char *function, const Schedule *schedule)
@@ -69,7 +69,7 @@ Schedule optim_constant(void)
     return (Schedule){ .kind = SCHEDULE_CONSTANT };
 }
 
-Schedule optim_drops(Real factor, int count, const int64_t *at)
+Schedule optim_drops(double factor, int count, const int64_t *at)
 {
     Schedule schedule = { .kind = SCHEDULE_DROPS, .factor = factor, .drop_count = count };
     if (!at && count > 0)
@@ -79,14 +79,14 @@ Schedule optim_drops(Real factor, int count, const int64_t *at)
     return checked("optim_drops", schedule);
 }
 
-Schedule optim_cosine(int64_t warm_up, int64_t total, Real last)
+Schedule optim_cosine(int64_t warm_up, int64_t total, double last)
 {
     return checked(
         "optim_cosine",
         (Schedule){ .kind = SCHEDULE_COSINE, .warm_up = warm_up, .total = total, .last = last });
 }
 
-Schedule optim_plateau(Real factor, int64_t patience, Real last)
+Schedule optim_plateau(double factor, int64_t patience, double last)
 {
     return checked("optim_plateau", (Schedule){ .kind = SCHEDULE_PLATEAU,
                                                 .factor = factor,
@@ -101,12 +101,12 @@ static double drops_factor(const Schedule *schedule, int64_t t)
     int drops = 0;
     while (drops < schedule->drop_count && schedule->drop_at[drops] <= t)
         drops++;
-    return pow((double)schedule->factor, drops);
+    return pow(schedule->factor, drops);
 }
 
 static double cosine_factor(const Schedule *schedule, int64_t t)
 {
-    const double pi = 3.14159265358979323846, last = (double)schedule->last;
+    const double pi = 3.14159265358979323846, last = schedule->last;
     const int64_t warm_up = schedule->warm_up, total = schedule->total;
     if (t < warm_up)
         return (double)t / (double)warm_up;
@@ -137,17 +137,17 @@ static bool better(double value, double best)
     return isinf(best) ? value < best : value < best - 1e-4 * fabs(best);
 }
 
-void optim_observe(Optimizer *optimizer, Real value)
+void optim_observe(Optimizer *optimizer, double value)
 {
     const Schedule *schedule = &optimizer->schedule;
     Plateau *plateau = &optimizer->plateau;
     if (schedule->kind != SCHEDULE_PLATEAU)
         return;
-    if (better((double)value, plateau->best)) {
-        plateau->best = (double)value;
+    if (better(value, plateau->best)) {
+        plateau->best = value;
         plateau->bad = 0;
     } else if (++plateau->bad > schedule->patience) {
-        plateau->factor = fmax(plateau->factor * (double)schedule->factor, (double)schedule->last);
+        plateau->factor = fmax(plateau->factor * schedule->factor, schedule->last);
         plateau->bad = 0;
     }
 }

@@ -35,25 +35,30 @@ static StepScalars sgd_scalars(const Optimizer *optimizer, int64_t t, double lea
 static void sgd_update(const Optimizer *optimizer, Real *values, const Real *gradients)
 {
     const int64_t n = params_flat_count(optimizer->params);
+    const Real weight_decay = (Real)optimizer->weight_decay;
     if (optimizer->m)
         DEVFUN_CALL(optimizer->device, sgd_momentum_step,
-                    (values, optimizer->m, gradients, optimizer->current, optimizer->weight_decay,
+                    (values, optimizer->m, gradients, optimizer->current, weight_decay,
                      optimizer->momentum, n));
     else
         DEVFUN_CALL(optimizer->device, sgd_step,
-                    (values, gradients, optimizer->current, optimizer->weight_decay, n));
+                    (values, gradients, optimizer->current, weight_decay, n));
+}
+
+SGDConfig optim_sgd_config(double learning_rate)
+{
+    return (SGDConfig){ .learning_rate = learning_rate };
 }
 
 Optimizer *optim_sgd(Params *params, SGDConfig config)
 {
-    const Real learning_rate = config.learning_rate != 0 ? config.learning_rate : (Real)1e-2;
     return optimizer_new("optim_sgd", (Optimizer){ .params = params,
                                                    .kind = "sgd",
                                                    .scalars = sgd_scalars,
                                                    .update = sgd_update,
                                                    .state_count = config.momentum != 0,
-                                                   .learning_rate = learning_rate,
-                                                   .momentum = config.momentum,
+                                                   .learning_rate = config.learning_rate,
+                                                   .momentum = (Real)config.momentum,
                                                    .weight_decay = config.weight_decay,
                                                    .schedule = config.schedule });
 }

@@ -190,7 +190,7 @@ void tensor_write_i32(Tensor *tensor, const int32_t *host)
     device_copy_in(tensor->device, tensor->integers, host, integer_bytes(tensor));
 }
 
-Real tensor_item(const Tensor *tensor)
+double tensor_item(const Tensor *tensor)
 {
     check("tensor_item", tensor, TENSOR_REAL);
     if (tensor_count(tensor) != 1)
@@ -198,7 +198,7 @@ Real tensor_item(const Tensor *tensor)
                     shape_text(tensor->shape).text);
     Real item;
     tensor_read(tensor, &item);
-    return item;
+    return (double)item;
 }
 
 Tensor *tensor_keep(Tensor *tensor)

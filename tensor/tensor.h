@@ -168,7 +168,7 @@ void tensor_read(const Tensor *tensor, Real *host);
 void tensor_read_i32(const Tensor *tensor, int32_t *host);
 
 /* The element of a tensor of one element. Raises when there are more, and when tensor_read does. */
-Real tensor_item(const Tensor *tensor);
+double tensor_item(const Tensor *tensor);
 
 /* Copies all elements from host, rounding to nearest for bf16. tensor_write_i32 raises when an
  * element exceeds the bounds of an operation that has used the tensor as indices. Do not write

@@ -19,23 +19,23 @@ typedef struct Model {
 
 static Optimizer *sgd(Params *params)
 {
-    return optim_sgd(params, (SGDConfig){ .learning_rate = (Real)1e-3 });
+    return optim_sgd(params, optim_sgd_config(1e-3));
 }
 static Optimizer *momentum(Params *params)
 {
-    return optim_sgd(params, (SGDConfig){ .learning_rate = (Real)1e-4, .momentum = (Real)0.9 });
+    return optim_sgd(params, (SGDConfig){ .learning_rate = 1e-4, .momentum = 0.9 });
 }
 static Optimizer *adam(Params *params)
 {
-    return optim_adam(params, (AdamConfig){ .learning_rate = (Real)0.05 });
+    return optim_adam(params, optim_adam_config(0.05));
 }
 static Optimizer *adamw(Params *params)
 {
-    return optim_adamw(params, (AdamConfig){ .learning_rate = (Real)0.05 });
+    return optim_adamw(params, optim_adam_config(0.05));
 }
 static Optimizer *radam(Params *params)
 {
-    return optim_radam(params, (RAdamConfig){ .learning_rate = (Real)0.05 });
+    return optim_radam(params, optim_adam_config(0.05));
 }
 static Maker *const makers[] = { sgd, momentum, adam, adamw, radam };
 enum { MAKERS = sizeof makers / sizeof *makers };

@@ -23,33 +23,36 @@ typedef struct Model {
 
 static Optimizer *sgd(Params *params, Schedule schedule)
 {
-    return optim_sgd(params, (SGDConfig){ .learning_rate = (Real)0.1, .schedule = schedule });
+    return optim_sgd(params, (SGDConfig){ .learning_rate = 0.1, .schedule = schedule });
 }
 
 static Optimizer *momentum(Params *params, Schedule schedule)
 {
-    return optim_sgd(
-        params,
-        (SGDConfig){ .learning_rate = (Real)0.1, .momentum = (Real)0.9, .schedule = schedule });
+    return optim_sgd(params,
+                     (SGDConfig){ .learning_rate = 0.1, .momentum = 0.9, .schedule = schedule });
+}
+
+static AdamConfig adam_config(double weight_decay, Schedule schedule)
+{
+    AdamConfig config = optim_adam_config(0.01);
+    config.weight_decay = weight_decay;
+    config.schedule = schedule;
+    return config;
 }
 
 static Optimizer *adam(Params *params, Schedule schedule)
 {
-    return optim_adam(params, (AdamConfig){ .learning_rate = (Real)0.01, .schedule = schedule });
+    return optim_adam(params, adam_config(/*weight_decay*/ 0, schedule));
 }
 
 static Optimizer *adamw(Params *params, Schedule schedule)
 {
-    return optim_adamw(params, (AdamConfig){ .learning_rate = (Real)0.01,
-                                             .weight_decay = (Real)0.1,
-                                             .schedule = schedule });
+    return optim_adamw(params, adam_config(/*weight_decay*/ 0.1, schedule));
 }
 
 static Optimizer *radam(Params *params, Schedule schedule)
 {
-    return optim_radam(params, (RAdamConfig){ .learning_rate = (Real)0.01,
-                                              .weight_decay = (Real)0.1,
-                                              .schedule = schedule });
+    return optim_radam(params, adam_config(/*weight_decay*/ 0.1, schedule));
 }
 
 static Maker *const makers[] = { sgd, momentum, adam, adamw, radam };
@@ -94,7 +97,7 @@ static void train(Model *model, int64_t last_step)
         tape_backward(model->tape, loss(model, step));
         optim_step(model->optimizer);
         tape_reset(model->tape);
-        optim_observe(model->optimizer, (Real)(step % 7) - (Real)step / 8);
+        optim_observe(model->optimizer, (double)(step % 7) - (double)step / 8);
     }
 }
 
@@ -172,9 +175,8 @@ START_TEST(a_run_that_stops_goes_on_bitwise)
 {
     begin();
     const int64_t drops[] = { 4, 15 };
-    const Schedule schedules[] = { optim_constant(), optim_drops((Real)0.5, 2, drops),
-                                   optim_cosine(5, 18, (Real)0.1),
-                                   optim_plateau((Real)0.5, 1, (Real)0.01) };
+    const Schedule schedules[] = { optim_constant(), optim_drops(0.5, 2, drops),
+                                   optim_cosine(5, 18, 0.1), optim_plateau(0.5, 1, 0.01) };
     for (int i = 0; i < MAKERS; i++)
         for (int j = 0; j < 4; j++) {
             Model whole = model_new(makers[i], schedules[j], 1);
@@ -209,7 +211,7 @@ START_TEST(a_new_base_of_the_learning_rate_is_kept)
 {
     begin();
     Model a = model_new(adam, optim_constant(), 1), b = model_new(adam, optim_constant(), 2);
-    const Real rates[] = { (Real)0.1, 0, (Real)1e-37, (Real)3e38, 1 };
+    const double rates[] = { 0.1, 0, 1e-37, 3e38, 1 };
     for (int i = 0; i < 5; i++) {
         optim_set_learning_rate(a.optimizer, rates[i]);
         save(&a);
@@ -231,13 +233,13 @@ START_TEST(another_schedule_may_go_on)
     Model b = model_new(adam, optim_cosine(0, 20, 0), 2);
     load(&b);
     const double factor = (1 + cos(acos(-1) * 11 / 20)) / 2;
-    ck_assert_double_eq_tol((double)optim_learning_rate(b.optimizer), 0.01 * factor, 1e-9);
-    Model c = model_new(adam, optim_plateau((Real)0.5, 0, 0), 2);
+    ck_assert_double_eq_tol(optim_learning_rate(b.optimizer), 0.01 * factor, 1e-9);
+    Model c = model_new(adam, optim_plateau(0.5, 0, 0), 2);
     load(&c);
-    ck_assert(optim_learning_rate(c.optimizer) == (Real)0.01);
+    ck_assert(optim_learning_rate(c.optimizer) == 0.01);
     optim_observe(c.optimizer, 3);
     optim_observe(c.optimizer, 3);
-    ck_assert(optim_learning_rate(c.optimizer) == (Real)0.01 / 2);
+    ck_assert(optim_learning_rate(c.optimizer) == 0.01 / 2);
     model_free(a);
     model_free(b);
     model_free(c);
@@ -256,10 +258,10 @@ static void assert_text(const TensorFile *file, const char *key, const char *exp
 START_TEST(a_file_holds_names_state_and_texts)
 {
     begin();
-    Model model = model_new(radam, optim_plateau((Real)0.5, 1, 0), 1);
+    Model model = model_new(radam, optim_plateau(0.5, 1, 0), 1);
     train(&model, 2);
     tape_set_random(model.tape, (Random){ UINT64_MAX, UINT64_MAX - 1, (uint64_t)1 << 63 });
-    optim_set_learning_rate(model.optimizer, (Real)0.375);
+    optim_set_learning_rate(model.optimizer, 0.375);
     const FileMetadata texts[] = { { "preset", "small" }, { "note", "\"ä\"\n" } };
     ck_assert_msg(optim_save(model.optimizer, model.tape, texts, 2, path), "%s", tapegrad_error());
     TensorFile *file = tensor_file_open(path);
@@ -353,7 +355,7 @@ typedef struct Victim {
 
 static Victim victim_new(void)
 {
-    Victim victim = { .model = model_new(adam, optim_plateau((Real)0.5, 1, 0), 2) };
+    Victim victim = { .model = model_new(adam, optim_plateau(0.5, 1, 0), 2) };
     Model *model = &victim.model;
     train(model, 5);
     tape_backward(model->tape, loss(model, 6));
@@ -399,7 +401,7 @@ static void write_changed(const char *key, const char *value, const char *entry,
         "tapegrad.plateau.bad", "tapegrad.plateau.factor", "tapegrad.plateau.best",
         "tapegrad.random.seed", "tapegrad.random.stream",  "tapegrad.random.counter",
     };
-    Model model = model_new(adam, optim_plateau((Real)0.5, 1, 0), 1);
+    Model model = model_new(adam, optim_plateau(0.5, 1, 0), 1);
     train(&model, 3);
     save(&model);
     model_free(model);

@@ -80,12 +80,11 @@ START_TEST(a_linear_layer_learns)
     Device *device = test_device();
     Params *params = params_new(device, /*seed*/ 1);
     const Linear layer = nn_linear(params, "layer", 2, 1);
-    SGDConfig config = {};
-    config.learning_rate = Real(0.1);
-    Optimizer *optimizer = optim_sgd(params, config);
+    Optimizer *optimizer = optim_sgd(params, optim_sgd_config(0.1));
     Tape *tape = tape_new(device);
     Random random = random_new(1, random_stream("data"));
-    Real x[ROWS][2], y[ROWS], loss_value = 0;
+    Real x[ROWS][2], y[ROWS];
+    double loss_value = 0;
     random_normal(&random, x[0], 2 * ROWS);
     for (int i = 0; i < ROWS; i++)
         y[i] = 2 * x[i][0] - x[i][1] + 1;
@@ -97,7 +96,7 @@ START_TEST(a_linear_layer_learns)
         loss_value = tensor_item(loss);
         tape_reset(tape);
     }
-    ck_assert_msg(loss_value < Real(1e-4), "the loss is %g", double(loss_value));
+    ck_assert_msg(loss_value < 1e-4, "the loss is %g", loss_value);
     tape_free(tape);
     optim_free(optimizer);
     params_free(params);

@@ -535,7 +535,7 @@ static Training train(Device *device, Precision precision, Activation activation
                                                                   .activation = activation,
                                                                   .dropout = (Real)0.1 });
     Linear head = nn_linear(params, "head", 48, SYMBOLS);
-    Optimizer *optimizer = optim_radam(params, (RAdamConfig){ .learning_rate = (Real)1e-3 });
+    Optimizer *optimizer = optim_radam(params, optim_adam_config(1e-3));
     Tape *tape = tape_new(device);
     tape_set_precision(tape, precision);
     Training training = { .count = params_count(params) };
@@ -546,7 +546,7 @@ static Training train(Device *device, Precision precision, Activation activation
         x = nn_transformer_forward(tape, &transformer, x, NULL);
         Tensor *loss = op_cross_entropy(tape, nn_linear_forward(tape, &head, x), tokens, NULL);
         tape_backward(tape, loss);
-        training.losses[step] = (double)tensor_item(loss);
+        training.losses[step] = tensor_item(loss);
         for (int i = 0; i < training.count && step == 0; i++) {
             training.counts[i] = tensor_count(params_at(params, i));
             training.gradients[i] = test_values(tensor_gradient(params_at(params, i)));

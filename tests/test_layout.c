@@ -614,7 +614,7 @@ static Real *all_with_threads(int threads, int64_t *count)
     tape_backward(tape, loss);
     *count = tensor_count(x);
     Real *values = test_values(tensor_gradient(x));
-    values[0] += tensor_item(loss);
+    values[0] += (Real)tensor_item(loss);
     tape_reset(tape);
     return values;
 }

@@ -8,6 +8,7 @@ static const double tolerance = sizeof(Real) == 4 ? 2e-6 : 1e-13;
 static const Initializer normal = { INITIAL_NORMAL, 1 };
 
 typedef Optimizer *Maker(Params *params);
+typedef Optimizer *AdamMaker(Params *params, AdamConfig config);
 
 /* Contributes these values to the weight's gradient. */
 static void contribute(Tensor *weight, const Real *numbers)
@@ -54,22 +55,23 @@ static void follow(const char *path, Maker *make)
 
 static Optimizer *vector_radam(Params *params)
 {
-    return optim_radam(params, (RAdamConfig){ .learning_rate = (Real)0.01 });
+    return optim_radam(params, optim_adam_config(0.01));
 }
 
 static Optimizer *vector_radam_decay(Params *params)
 {
-    return optim_radam(params,
-                       (RAdamConfig){ .learning_rate = (Real)0.01, .weight_decay = (Real)0.1 });
+    AdamConfig config = optim_adam_config(0.01);
+    config.weight_decay = 0.1;
+    return optim_radam(params, config);
 }
 
 static Optimizer *vector_adamw(Params *params)
 {
-    return optim_adamw(params, (AdamConfig){ .learning_rate = (Real)0.01,
-                                             .beta1 = (Real)0.9,
-                                             .beta2 = (Real)0.999,
-                                             .eps = (Real)1e-8,
-                                             .weight_decay = (Real)0.1 });
+    return optim_adamw(params, (AdamConfig){ .learning_rate = 0.01,
+                                             .beta1 = 0.9,
+                                             .beta2 = 0.999,
+                                             .eps = 1e-8,
+                                             .weight_decay = 0.1 });
 }
 
 START_TEST(trajectories_agree_with_the_reference)
@@ -140,7 +142,7 @@ static void compare(Maker *make, Rule *rule)
 
 static Optimizer *plain_sgd(Params *params)
 {
-    return optim_sgd(params, (SGDConfig){ .weight_decay = (Real)0.25 });
+    return optim_sgd(params, (SGDConfig){ .learning_rate = 0.01, .weight_decay = 0.25 });
 }
 
 static double plain_sgd_rule(double p, double g, double *state, int t)
@@ -151,9 +153,8 @@ static double plain_sgd_rule(double p, double g, double *state, int t)
 
 static Optimizer *momentum_sgd(Params *params)
 {
-    return optim_sgd(params, (SGDConfig){ .learning_rate = (Real)0.0625,
-                                          .momentum = (Real)0.75,
-                                          .weight_decay = (Real)0.125 });
+    return optim_sgd(
+        params, (SGDConfig){ .learning_rate = 0.0625, .momentum = 0.75, .weight_decay = 0.125 });
 }
 
 static double momentum_sgd_rule(double p, double g, double *state, int t)
@@ -165,11 +166,11 @@ static double momentum_sgd_rule(double p, double g, double *state, int t)
 
 static Optimizer *decaying_adam(Params *params)
 {
-    return optim_adam(params, (AdamConfig){ .learning_rate = (Real)0.03125,
-                                            .beta1 = (Real)0.75,
-                                            .beta2 = (Real)0.875,
-                                            .eps = (Real)0.015625,
-                                            .weight_decay = (Real)0.5 });
+    return optim_adam(params, (AdamConfig){ .learning_rate = 0.03125,
+                                            .beta1 = 0.75,
+                                            .beta2 = 0.875,
+                                            .eps = 0.015625,
+                                            .weight_decay = 0.5 });
 }
 
 static double adam_change(double g, double *state, int t)
@@ -187,11 +188,11 @@ static double decaying_adam_rule(double p, double g, double *state, int t)
 
 static Optimizer *decaying_adamw(Params *params)
 {
-    return optim_adamw(params, (AdamConfig){ .learning_rate = (Real)0.03125,
-                                             .beta1 = (Real)0.75,
-                                             .beta2 = (Real)0.875,
-                                             .eps = (Real)0.015625,
-                                             .weight_decay = (Real)0.5 });
+    return optim_adamw(params, (AdamConfig){ .learning_rate = 0.03125,
+                                             .beta1 = 0.75,
+                                             .beta2 = 0.875,
+                                             .eps = 0.015625,
+                                             .weight_decay = 0.5 });
 }
 
 static double decaying_adamw_rule(double p, double g, double *state, int t)
@@ -201,11 +202,11 @@ static double decaying_adamw_rule(double p, double g, double *state, int t)
 
 static Optimizer *decaying_radam(Params *params)
 {
-    return optim_radam(params, (AdamConfig){ .learning_rate = (Real)0.03125,
-                                             .beta1 = (Real)0.75,
-                                             .beta2 = (Real)0.875,
-                                             .eps = (Real)0.015625,
-                                             .weight_decay = (Real)0.5 });
+    return optim_radam(params, (AdamConfig){ .learning_rate = 0.03125,
+                                             .beta1 = 0.75,
+                                             .beta2 = 0.875,
+                                             .eps = 0.015625,
+                                             .weight_decay = 0.5 });
 }
 
 static double decaying_radam_rule(double p, double g, double *state, int t)
@@ -226,6 +227,103 @@ START_TEST(rules_agree_with_plain_loops)
     compare(decaying_adam, decaying_adam_rule);
     compare(decaying_adamw, decaying_adamw_rule);
     compare(decaying_radam, decaying_radam_rule);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------- zero means zero */
+static Optimizer *zero_rate_sgd(Params *params)
+{
+    return optim_sgd(params, optim_sgd_config(0));
+}
+
+static double unchanged_rule(double p, double g, double *state, int t)
+{
+    (void)g, (void)state, (void)t;
+    return p;
+}
+
+static Optimizer *zero_rate_radam(Params *params)
+{
+    return optim_radam(params, optim_adam_config(0));
+}
+
+static Optimizer *zero_beta1_adam(Params *params)
+{
+    AdamConfig config = optim_adam_config(0.03125);
+    config.beta1 = 0;
+    config.beta2 = 0.875;
+    return optim_adam(params, config);
+}
+
+/* RMSprop with a corrected bias */
+static double zero_beta1_rule(double p, double g, double *state, int t)
+{
+    state[1] = 0.875 * state[1] + 0.125 * g * g;
+    return p - 0.03125 * g / (sqrt(state[1] / (1 - pow(0.875, t))) + 1e-8);
+}
+
+static Optimizer *zero_beta2_adam(Params *params)
+{
+    return optim_adam(params, (AdamConfig){ .learning_rate = 0.03125, .eps = 0.015625 });
+}
+
+static double zero_beta2_rule(double p, double g, double *state, int t)
+{
+    (void)state, (void)t;
+    return p - 0.03125 * g / (fabs(g) + 0.015625);
+}
+
+static Optimizer *zero_eps_adamw(Params *params)
+{
+    return optim_adamw(params,
+                       (AdamConfig){ .learning_rate = 0.03125, .beta1 = 0.75, .beta2 = 0.875 });
+}
+
+static double zero_eps_rule(double p, double g, double *state, int t)
+{
+    state[0] = 0.75 * state[0] + 0.25 * g;
+    state[1] = 0.875 * state[1] + 0.125 * g * g;
+    return p - 0.03125 * state[0] / (1 - pow(0.75, t)) / sqrt(state[1] / (1 - pow(0.875, t)));
+}
+
+START_TEST(a_written_zero_is_obeyed)
+{
+    compare(zero_rate_sgd, unchanged_rule);
+    compare(zero_rate_radam, unchanged_rule);
+    compare(zero_beta1_adam, zero_beta1_rule);
+    compare(zero_beta2_adam, zero_beta2_rule);
+    compare(zero_eps_adamw, zero_eps_rule);
+}
+END_TEST
+
+START_TEST(with_eps_zero_a_weight_without_gradients_stays)
+{
+    for (int i = 0; i < 3; i++) {
+        AdamMaker *const make[] = { optim_adam, optim_adamw, optim_radam };
+        AdamConfig config = optim_adam_config(1);
+        config.eps = 0;
+        Params *params = params_new(test_device(), 1);
+        Tensor *x = params_add(params, "x", shape(3), normal);
+        const Real *before = test_values(x);
+        Optimizer *optimizer = make[i](params, config);
+        for (int t = 0; t < 10; t++)
+            optim_step(optimizer);
+        assert_same(test_values(x), before, 3);
+        optim_free(optimizer);
+        params_free(params);
+    }
+}
+END_TEST
+
+START_TEST(configs_come_with_their_defaults)
+{
+    const SGDConfig sgd = optim_sgd_config(0.5);
+    ck_assert(sgd.learning_rate == 0.5 && sgd.momentum == 0 && sgd.weight_decay == 0);
+    ck_assert(sgd.schedule.kind == SCHEDULE_CONSTANT);
+    const AdamConfig adam = optim_adam_config(0.25);
+    ck_assert(adam.learning_rate == 0.25 && adam.beta1 == 0.9 && adam.beta2 == 0.999);
+    ck_assert(adam.eps == 1e-8 && adam.weight_decay == 0);
+    ck_assert(adam.schedule.kind == SCHEDULE_CONSTANT);
 }
 END_TEST
 
@@ -354,16 +452,15 @@ static void walk(Schedule schedule, Factor *factor, int64_t steps)
     Params *params = params_new(test_device(), 1);
     Tensor *x = params_add(params, "x", shape(1), normal);
     Optimizer *optimizer =
-        optim_sgd(params, (SGDConfig){ .learning_rate = (Real)0.25, .schedule = schedule });
+        optim_sgd(params, (SGDConfig){ .learning_rate = 0.25, .schedule = schedule });
     for (int64_t t = 1; t <= steps; t++) {
-        const Real rate = optim_learning_rate(optimizer);
-        ck_assert_msg(fabs((double)rate - 0.25 * factor(t)) <= 0.25 * rounding,
-                      "step %lld: %.9g, expected %.9g", (long long)t, (double)rate,
-                      0.25 * factor(t));
+        const double rate = optim_learning_rate(optimizer);
+        ck_assert_msg(fabs(rate - 0.25 * factor(t)) <= 0.25 * rounding,
+                      "step %lld: %.9g, expected %.9g", (long long)t, rate, 0.25 * factor(t));
         tensor_write(x, &zero);
         contribute(x, &one);
         optim_step(optimizer);
-        ck_assert(tensor_item(x) == -rate);
+        ck_assert(tensor_item(x) == -(double)(Real)rate);
     }
     optim_free(optimizer);
     params_free(params);
@@ -400,11 +497,10 @@ START_TEST(schedules_follow_their_formulas)
 {
     walk(optim_constant(), constant_factor, 20);
     walk((Schedule){ .kind = SCHEDULE_CONSTANT }, constant_factor, 20);
-    walk(optim_drops((Real)0.5, 3, (const int64_t[]){ 3, 4, 40 }), drops_factor, 60);
-    walk(optim_drops((Real)0.75, 8, (const int64_t[]){ 1, 2, 3, 4, 5, 6, 7, 8 }),
-         eight_drops_factor, 20);
-    walk(optim_drops((Real)0.5, 0, NULL), constant_factor, 5);
-    walk(optim_cosine(10, 50, (Real)0.125), cosine_factor, 80);
+    walk(optim_drops(0.5, 3, (const int64_t[]){ 3, 4, 40 }), drops_factor, 60);
+    walk(optim_drops(0.75, 8, (const int64_t[]){ 1, 2, 3, 4, 5, 6, 7, 8 }), eight_drops_factor, 20);
+    walk(optim_drops(0.5, 0, NULL), constant_factor, 5);
+    walk(optim_cosine(10, 50, 0.125), cosine_factor, 80);
     walk(optim_cosine(0, 7, 0), fall_factor, 12);
 }
 END_TEST
@@ -426,10 +522,10 @@ static void observe(Schedule schedule, int count, const double *values, const do
         optim_sgd(params, (SGDConfig){ .learning_rate = 1, .schedule = schedule });
     ck_assert(optim_learning_rate(optimizer) == 1);
     for (int i = 0; i < count; i++) {
-        optim_observe(optimizer, (Real)values[i]);
-        ck_assert_msg((double)optim_learning_rate(optimizer) == factors[i],
-                      "value %d: the factor is %g, expected %g", i,
-                      (double)optim_learning_rate(optimizer), factors[i]);
+        optim_observe(optimizer, values[i]);
+        ck_assert_msg(optim_learning_rate(optimizer) == factors[i],
+                      "value %d: the factor is %g, expected %g", i, optim_learning_rate(optimizer),
+                      factors[i]);
         if (i % 2)
             optim_step(optimizer); /* steps have no effect */
     }
@@ -439,14 +535,14 @@ static void observe(Schedule schedule, int count, const double *values, const do
 
 START_TEST(the_plateau_lowers_the_learning_rate)
 {
-    const Schedule two = optim_plateau((Real)0.5, 2, (Real)0.1875);
+    const Schedule two = optim_plateau(0.5, 2, 0.1875);
     observe(two, 13, (const double[]){ 4, 3, 3, 2.9999, 3, 5, 2, 2, 2, 2, 2, 2, 2 },
             (const double[]){ 1, 1, 1, 1, .5, .5, .5, .5, .5, .25, .25, .25, .1875 });
     /* A negative best, values just below and just above the margin, NaN. */
-    observe(optim_plateau((Real)0.5, 0, 0), 7,
+    observe(optim_plateau(0.5, 0, 0), 7,
             (const double[]){ -1, -0.99995, -1.00005, -1.0002, NAN, -1.0002, -2 },
             (const double[]){ 1, .5, .25, .25, .125, .0625, .0625 });
-    observe(optim_plateau((Real)0.5, 1, 0), 6,
+    observe(optim_plateau(0.5, 1, 0), 6,
             (const double[]){ NAN, NAN, INFINITY, -INFINITY, -INFINITY, -INFINITY },
             (const double[]){ 1, .5, .5, .5, .5, .25 });
     observe(optim_plateau(1, 0, 0), 3, (const double[]){ 1, 1, 1 }, (const double[]){ 1, 1, 1 });
@@ -459,19 +555,20 @@ START_TEST(the_base_of_the_learning_rate_may_change)
     Params *params = params_new(test_device(), 1);
     params_add(params, "x", shape(1), normal);
     const int64_t at[] = { 2 };
-    Optimizer *optimizer =
-        optim_adam(params, (AdamConfig){ .schedule = optim_drops((Real)0.5, 1, at) });
-    ck_assert(optim_learning_rate(optimizer) == (Real)1e-3);
+    AdamConfig config = optim_adam_config(1e-3);
+    config.schedule = optim_drops(0.5, 1, at);
+    Optimizer *optimizer = optim_adam(params, config);
+    ck_assert(optim_learning_rate(optimizer) == 1e-3);
     optim_set_learning_rate(optimizer, 8);
     ck_assert(optim_learning_rate(optimizer) == 8);
     optim_step(optimizer);
     ck_assert(optim_learning_rate(optimizer) == 4);
     optim_set_learning_rate(optimizer, 0);
     ck_assert(optim_learning_rate(optimizer) == 0);
-    assert_raises("optim_set_learning_rate: the learning rate is -1, expected 0 or more",
+    assert_raises("optim_set_learning_rate: learning_rate is -1, expected 0 or more, and finite",
                   optim_set_learning_rate(optimizer, -1));
-    assert_raises("optim_set_learning_rate: the learning rate is inf, expected 0 or more",
-                  optim_set_learning_rate(optimizer, (Real)INFINITY));
+    assert_raises("optim_set_learning_rate: learning_rate is inf, expected 0 or more, and finite",
+                  optim_set_learning_rate(optimizer, INFINITY));
     optim_free(optimizer);
     params_free(params);
 }
@@ -481,13 +578,13 @@ END_TEST
 START_TEST(bad_schedules_raise)
 {
     const int64_t at[9] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 }, twice[] = { 5, 5 }, early[] = { 0 };
-    const Real half = (Real)0.5;
+    const double half = 0.5;
     assert_raises("optim_drops: the factor is 0, expected more than 0 and at most 1",
                   optim_drops(0, 1, at));
     assert_raises("optim_drops: the factor is 1.5, expected more than 0 and at most 1",
-                  optim_drops((Real)1.5, 1, at));
+                  optim_drops(1.5, 1, at));
     assert_raises("optim_drops: the factor is nan, expected more than 0 and at most 1",
-                  optim_drops((Real)NAN, 1, at));
+                  optim_drops(NAN, 1, at));
     assert_raises("optim_drops: there are 9 drops, expected 0 to 8", optim_drops(half, 9, at));
     assert_raises("optim_drops: there are -1 drops, expected 0 to 8", optim_drops(half, -1, at));
     assert_raises("optim_drops: drop 1 is at step 5, expected after step 5",
@@ -500,7 +597,7 @@ START_TEST(bad_schedules_raise)
     assert_raises("optim_cosine: warm_up is 5 and total 5, expected 0 <= warm_up < total",
                   optim_cosine(5, 5, 0));
     assert_raises("optim_cosine: last is 2, expected 0 to 1", optim_cosine(0, 5, 2));
-    assert_raises("optim_cosine: last is nan, expected 0 to 1", optim_cosine(0, 5, (Real)NAN));
+    assert_raises("optim_cosine: last is nan, expected 0 to 1", optim_cosine(0, 5, NAN));
     assert_raises("optim_plateau: the factor is -1, expected more than 0 and at most 1",
                   optim_plateau(-1, 5, 0));
     assert_raises("optim_plateau: the patience is -1, expected 0 or more",
@@ -509,38 +606,54 @@ START_TEST(bad_schedules_raise)
 }
 END_TEST
 
+/* optim_adam_config(1e-3) with one field changed raises "FUNCTION: FIELD is VALUE, expected ...". */
+static void assert_refused(Params *params, const char *function, AdamMaker *make, size_t field,
+                           double value, const char *expected)
+{
+    AdamConfig config = optim_adam_config(1e-3);
+    *(double *)((char *)&config + field) = value;
+    char sentence[160];
+    snprintf(sentence, sizeof sentence, "%s: %s", function, expected);
+    assert_raises(sentence, make(params, config));
+}
+
 START_TEST(bad_configs_raise)
 {
     Params *params = params_new(test_device(), 1), *empty = params_new(test_device(), 1);
     params_add(params, "x", shape(3), normal);
-    assert_raises("optim_sgd: params is NULL", optim_sgd(NULL, (SGDConfig){ .momentum = 0 }));
+    const AdamConfig good = optim_adam_config(1e-3);
+    assert_raises("optim_sgd: params is NULL", optim_sgd(NULL, optim_sgd_config(1e-2)));
     assert_raises("optim_step: the optimizer is NULL", optim_step(NULL));
     assert_raises("optim_radam: there are no weights; register them first",
-                  optim_radam(empty, (RAdamConfig){ .eps = 0 }));
-    assert_raises("optim_sgd: the learning rate is -1, expected more than 0",
-                  optim_sgd(params, (SGDConfig){ .learning_rate = -1 }));
-    assert_raises("optim_adam: the learning rate is nan, expected more than 0",
-                  optim_adam(params, (AdamConfig){ .learning_rate = (Real)NAN }));
+                  optim_radam(empty, good));
+    assert_raises("optim_sgd: learning_rate is -1, expected 0 or more, and finite",
+                  optim_sgd(params, optim_sgd_config(-1)));
     assert_raises("optim_sgd: momentum is 1, expected at least 0 and less than 1",
                   optim_sgd(params, (SGDConfig){ .momentum = 1 }));
     assert_raises("optim_sgd: momentum is -0.5, expected at least 0 and less than 1",
-                  optim_sgd(params, (SGDConfig){ .momentum = (Real)-0.5 }));
-    assert_raises("optim_sgd: the weight decay is -1, expected 0 or more",
+                  optim_sgd(params, (SGDConfig){ .momentum = -0.5 }));
+    assert_raises("optim_sgd: weight_decay is -1, expected 0 or more, and finite",
                   optim_sgd(params, (SGDConfig){ .weight_decay = -1 }));
-    assert_raises("optim_adam: beta1 is 1, expected at least 0 and less than 1",
-                  optim_adam(params, (AdamConfig){ .beta1 = 1 }));
-    assert_raises("optim_adamw: beta2 is -1, expected at least 0 and less than 1",
-                  optim_adamw(params, (AdamConfig){ .beta2 = -1 }));
-    assert_raises("optim_radam: eps is -1, expected more than 0",
-                  optim_radam(params, (RAdamConfig){ .eps = -1 }));
-    assert_raises("optim_radam: the weight decay is inf, expected 0 or more",
-                  optim_radam(params, (RAdamConfig){ .weight_decay = (Real)INFINITY }));
-    assert_raises("optim_radam: there is no kind of schedule 7",
-                  optim_radam(params, (RAdamConfig){ .schedule = { .kind = (ScheduleKind)7 } }));
-    assert_raises("optim_adam: there are 9 drops, expected 0 to 8",
-                  optim_adam(params, (AdamConfig){ .schedule = { .kind = SCHEDULE_DROPS,
-                                                                 .factor = (Real)0.5,
-                                                                 .drop_count = 9 } }));
+    assert_refused(params, "optim_adam", optim_adam, offsetof(AdamConfig, learning_rate), NAN,
+                   "learning_rate is nan, expected 0 or more, and finite");
+    assert_refused(params, "optim_adam", optim_adam, offsetof(AdamConfig, beta1), 1,
+                   "beta1 is 1, expected at least 0 and less than 1");
+    assert_refused(params, "optim_adamw", optim_adamw, offsetof(AdamConfig, beta2), -1,
+                   "beta2 is -1, expected at least 0 and less than 1");
+    assert_refused(params, "optim_radam", optim_radam, offsetof(AdamConfig, eps), -1,
+                   "eps is -1, expected 0 or more, and finite");
+    assert_refused(params, "optim_radam", optim_radam, offsetof(AdamConfig, eps), NAN,
+                   "eps is nan, expected 0 or more, and finite");
+    assert_refused(params, "optim_radam", optim_radam, offsetof(AdamConfig, weight_decay), INFINITY,
+                   "weight_decay is inf, expected 0 or more, and finite");
+    AdamConfig config = good;
+    config.schedule.kind = (ScheduleKind)7;
+    assert_raises("optim_radam: there is no kind of schedule 7", optim_radam(params, config));
+    config.schedule = (Schedule){ .kind = SCHEDULE_DROPS, .factor = 0.5, .drop_count = 9 };
+    assert_raises("optim_adam: there are 9 drops, expected 0 to 8", optim_adam(params, config));
+    assert_raises("optim_adam: beta2 and eps are both 0, which divides each gradient by its own "
+                  "size; start from optim_adam_config",
+                  optim_adam(params, (AdamConfig){ .learning_rate = 1e-3 }));
     params_add(params, "still_open", shape(3), normal);
     params_free(empty);
     params_free(params);
@@ -609,6 +722,9 @@ int main(void)
     return run_tests("optim", (const TTest *const[]){
                                   trajectories_agree_with_the_reference,
                                   rules_agree_with_plain_loops,
+                                  a_written_zero_is_obeyed,
+                                  with_eps_zero_a_weight_without_gradients_stays,
+                                  configs_come_with_their_defaults,
                                   threads_change_nothing,
                                   padding_stays_zero,
                                   a_step_uses_the_sum_of_contributions_and_empties_it,

@@ -304,7 +304,7 @@ START_TEST(constants_serve_tapes_and_are_no_weights)
 END_TEST
 
 /* ------------------------------------------------------------------------------------ gradients */
-static Real clip(Params *params, Real maximum_norm)
+static double clip(Params *params, double maximum_norm)
 {
     params_clip_gradients(params, maximum_norm);
     return params_gradient_norm(params);
@@ -402,8 +402,8 @@ START_TEST(clipping_agrees_with_a_plain_loop)
     const double norm = sqrt(square), tolerance = sizeof(Real) == 4 ? 1e-6 : 1e-14;
 
     Params *params = large_params(numbers);
-    Real found = clip(params, (Real)(norm * 1.01));
-    ck_assert_double_eq_tol((double)found, norm, tolerance * norm);
+    double found = clip(params, norm * 1.01);
+    ck_assert_double_eq_tol(found, norm, tolerance * norm);
     assert_gradient(params_at(params, 0), numbers[0]);
     assert_gradient(params_at(params, 1), numbers[1]);
 
@@ -411,7 +411,7 @@ START_TEST(clipping_agrees_with_a_plain_loop)
     const Real *scaled = test_values(tensor_gradient(params_at(params, 1)));
     for (int i = 0; i < SECOND; i++)
         ck_assert_double_eq_tol((double)scaled[i], (double)numbers[1][i] * 2 / norm, tolerance);
-    ck_assert_double_eq_tol((double)clip(params, 100), 2, 1e-5);
+    ck_assert_double_eq_tol(clip(params, 100), 2, 1e-5);
 
     device_set_threads(1);
     Params *alone = large_params(numbers);
@@ -439,17 +439,17 @@ START_TEST(clipping_leaves_what_is_not_finite)
     contribute(a, not_a_number);
     assert_raises("params_gradient_norm: there is no norm yet; call params_clip_gradients first",
                   params_gradient_norm(params));
-    ck_assert(isnan(clip(params, (Real)0.5)));
+    ck_assert(isnan(clip(params, 0.5)));
     const Real *left = test_values(tensor_gradient(a));
     ck_assert(left[0] == 1 && isnan(left[1]) && left[2] == 3);
     params_zero_gradients(params);
     contribute(a, infinite);
-    ck_assert(isinf(clip(params, (Real)0.5)));
+    ck_assert(isinf(clip(params, 0.5)));
     assert_gradient(a, infinite);
     assert_raises("params_clip_gradients: the maximum norm is 0, expected more than 0",
                   params_clip_gradients(params, 0));
     assert_raises("params_clip_gradients: the maximum norm is nan, expected more than 0",
-                  params_clip_gradients(params, (Real)NAN));
+                  params_clip_gradients(params, NAN));
     params_free(params);
     tape_free(tape);
 }

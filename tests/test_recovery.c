@@ -31,7 +31,9 @@ static void model_new(Model *model, AttentionKind attention)
     model->positions = nn_sinusoidal_positions(model->params, LENGTH, 4);
     model->transformer = nn_transformer(model->params, "transformer", config);
     model->head = nn_linear(model->params, "head", 8, SYMBOLS);
-    model->optimizer = optim_radam(model->params, (RAdamConfig){ .weight_decay = (Real)0.01 });
+    AdamConfig adam = optim_adam_config(1e-3);
+    adam.weight_decay = 0.01;
+    model->optimizer = optim_radam(model->params, adam);
     model->tape = tape_new(model->device);
 }
 
@@ -59,7 +61,7 @@ static Real step(Model *model, int number)
     Tensor *loss = op_cross_entropy(tape, logits, tape_input_i32(tape, targets, size), NULL);
     tape_backward(tape, loss);
     params_clip_gradients(model->params, 1);
-    Real value = tensor_item(loss);
+    const Real value = (Real)tensor_item(loss);
     optim_step(model->optimizer);
     tape_reset(tape);
     return value;

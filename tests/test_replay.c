@@ -35,9 +35,9 @@ static Trainer trainer_with(AttentionKind attention)
     trainer.embedding = nn_embedding(trainer.params, "embedding", SYMBOLS, 16);
     trainer.transformer = nn_transformer(trainer.params, "transformer", config);
     trainer.head = nn_linear(trainer.params, "head", 16, SYMBOLS);
-    trainer.optimizer =
-        optim_radam(trainer.params, (RAdamConfig){ .learning_rate = (Real)0.01,
-                                                   .schedule = optim_cosine(2, STEPS, 0) });
+    AdamConfig adam = optim_adam_config(0.01);
+    adam.schedule = optim_cosine(2, STEPS, 0);
+    trainer.optimizer = optim_radam(trainer.params, adam);
     Shape all = shape(BATCH, LENGTH);
     trainer.tokens = tape_persistent_i32(trainer.tape, all);
     trainer.targets = tape_persistent_i32(trainer.tape, all);
@@ -83,7 +83,7 @@ static void train(void *context)
     Tensor *logits = nn_linear_forward(tape, &trainer->head, x);
     trainer->loss = op_cross_entropy(tape, logits, trainer->targets, trainer->weights);
     tape_backward(tape, trainer->loss);
-    params_clip_gradients(trainer->params, (Real)0.5);
+    params_clip_gradients(trainer->params, 0.5);
     optim_step(trainer->optimizer);
 }
 
@@ -96,7 +96,7 @@ static void check_replays(AttentionKind attention)
         tape_reset(eager.tape);
         train(&eager);
         tape_replay(replayed.tape, train, &replayed);
-        Real expected = tensor_item(eager.loss), actual = tensor_item(replayed.loss);
+        double expected = tensor_item(eager.loss), actual = tensor_item(replayed.loss);
         ck_assert_mem_eq(&expected, &actual, sizeof expected);
         expected = params_gradient_norm(eager.params);
         actual = params_gradient_norm(replayed.params);
@@ -141,7 +141,7 @@ START_TEST(other_work_between_replays)
         tape_replay(disturbed.tape, train, &disturbed);
         for (int64_t n = 1; n <= 4096; n *= 2)
             op_exp(other, tape_input(other, numbers, shape(n)));
-        Real a = tensor_item(alone.loss), b = tensor_item(disturbed.loss);
+        double a = tensor_item(alone.loss), b = tensor_item(disturbed.loss);
         tape_reset(other);
         ck_assert_mem_eq(&a, &b, sizeof a);
     }
@@ -162,7 +162,7 @@ START_TEST(a_reset_begins_anew)
             tape_reset(again.tape);
         tape_replay(once.tape, train, &once);
         tape_replay(again.tape, train, &again);
-        Real a = tensor_item(once.loss), b = tensor_item(again.loss);
+        double a = tensor_item(once.loss), b = tensor_item(again.loss);
         ck_assert_mem_eq(&a, &b, sizeof a);
     }
     ck_assert_int_eq(again.calls, device_is_cuda(test_device()) ? 4 : STEPS);
@@ -239,7 +239,7 @@ START_TEST(what_a_recorded_step_must_not_do)
         write_inputs(&other, step);
         tape_replay(trainer.tape, train, &trainer);
         tape_replay(other.tape, train, &other);
-        Real a = tensor_item(trainer.loss), b = tensor_item(other.loss);
+        double a = tensor_item(trainer.loss), b = tensor_item(other.loss);
         ck_assert_mem_eq(&a, &b, sizeof a);
     }
     trainer_free(&trainer);

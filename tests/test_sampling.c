@@ -274,7 +274,7 @@ START_TEST(pixels_are_chosen_as_often_as_they_should)
         for (int32_t pixel = 0; pixel < 256; pixel++, tape_reset(tape)) {
             Tensor *loss = op_discretized_logistic_mixture(tape, tape_input(tape, p, shape(1, 9)),
                                                            tape_input_i32(tape, &pixel, shape(1)));
-            probability[pixel] = exp(-(double)tensor_item(loss));
+            probability[pixel] = exp(-tensor_item(loss));
         }
         check_counts(counts, probability, 256, DRAWS);
         tape_free(tape);

@@ -423,7 +423,7 @@ static Real one_step(void)
     Tensor *x = tape_variable(tape, three, shape(3));
     Tensor *loss = dot(tape, square(tape, square(tape, x)), x);
     tape_backward(tape, loss);
-    Real result = tensor_gradient(x)->data[2] + tensor_item(loss);
+    Real result = tensor_gradient(x)->data[2] + (Real)tensor_item(loss);
     tape_reset(tape);
     return result;
 }

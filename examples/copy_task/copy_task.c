@@ -196,7 +196,7 @@ static void step_of(void *context)
     forward(run, &run->training);
     tape_backward(run->training.tape, run->training.loss);
     if (run->options->clip > 0)
-        params_clip_gradients(run->params, (Real)run->options->clip);
+        params_clip_gradients(run->params, run->options->clip);
     optim_step(run->optimizer);
 }
 
@@ -341,7 +341,7 @@ static int train(Run *run)
     catch_signals();
     double start = now(), seconds = 0;
     while (done < options->steps && !stopped_by) {
-        double learning_rate = (double)optim_learning_rate(run->optimizer);
+        double learning_rate = optim_learning_rate(run->optimizer);
         train_step(run, ++done);
         if (done % options->score_every == 0 || done == options->steps) {
             Score score = read_score(run, &run->training);
@@ -377,13 +377,11 @@ static int measure(Run *run)
 
 static Optimizer *optimizer_new(Params *params, const Options *options)
 {
-    bool drops = options->drop_at > 0;
-    return optim_radam(params, (RAdamConfig){
-                                   .learning_rate = (Real)options->learning_rate,
-                                   .weight_decay = (Real)options->weight_decay,
-                                   .schedule = drops ? optim_drops((Real)0.1, 1, &options->drop_at)
-                                                     : optim_constant(),
-                               });
+    AdamConfig config = optim_adam_config(options->learning_rate);
+    config.weight_decay = options->weight_decay;
+    if (options->drop_at > 0)
+        config.schedule = optim_drops(0.1, 1, &options->drop_at);
+    return optim_radam(params, config);
 }
 
 static Pass pass_new(Device *device, const Options *options)

@@ -48,7 +48,7 @@ static void step_of(void *context)
     run->loss = op_discretized_logistic_mixture(run->training, parameters, run->targets);
     tape_backward(run->training, run->loss);
     if (run->options->clip > 0)
-        params_clip_gradients(run->params, (Real)run->options->clip);
+        params_clip_gradients(run->params, run->options->clip);
     optim_step(run->optimizer);
 }
 
@@ -76,7 +76,7 @@ static double evaluate(Run *run, int64_t count)
         Tensor *targets = tape_input_i32(run->scoring, run->batch.targets, all);
         Tensor *parameters = model_forward(run->scoring, &run->model, tokens);
         Tensor *loss = op_discretized_logistic_mixture(run->scoring, parameters, targets);
-        sum += (double)size * (double)tensor_item(loss);
+        sum += (double)size * tensor_item(loss);
         tape_reset(run->scoring);
     }
     return bits(sum / (double)count);
@@ -147,7 +147,7 @@ static void report(Run *run, Report *progress, int64_t step, double learning_rat
         run->test_bits = evaluate(run, at_most(run->test.count, options->evaluate_images));
     if (!due && step % options->score_every && step != run->steps)
         return;
-    double training_bits = bits((double)tensor_item(run->loss));
+    double training_bits = bits(tensor_item(run->loss));
     report_step(progress,
                 (Record){ .step = step,
                           .values = { training_bits, due ? run->test_bits : NAN, learning_rate },
@@ -184,7 +184,7 @@ static int train(Run *run)
     catch_signals();
     double start = now();
     while (done < run->steps && !stopped_by) {
-        double learning_rate = (double)optim_learning_rate(run->optimizer);
+        double learning_rate = optim_learning_rate(run->optimizer);
         train_step(run, ++done);
         report(run, progress, done, learning_rate, start);
         if (options->save_every && done % options->save_every == 0)
@@ -247,11 +247,10 @@ static Run run_new(const MnistOptions *options)
     run.device = mnist_device(options);
     run.params = params_new(run.device, (uint64_t)options->seed);
     run.model = model_new(run.params, options);
-    bool cosine = !options->evaluate && !strcmp(options->schedule, "cosine");
-    run.optimizer =
-        optim_radam(run.params, (RAdamConfig){ .learning_rate = (Real)options->learning_rate,
-                                               .schedule = cosine ? optim_cosine(0, run.steps, 0)
-                                                                  : optim_constant() });
+    AdamConfig config = optim_adam_config(options->learning_rate);
+    if (!options->evaluate && !strcmp(options->schedule, "cosine"))
+        config.schedule = optim_cosine(0, run.steps, 0);
+    run.optimizer = optim_radam(run.params, config);
     run.training = tape_of(run.device, options);
     run.scoring = tape_of(run.device, options);
     tape_set_recording(run.scoring, false);
