@@ -48,6 +48,7 @@ struct Tape {
     Device *device;
     Precision precision;
     bool recording;
+    bool training;
     bool backward_started; /* since the last reset */
     bool failed;           /* an error of this tape was raised since the last reset */
     int64_t errors;        /* error_count() when the step made its first tensor */
@@ -71,7 +72,7 @@ Tape *tape_new(Device *device)
     Tape *tape = memory_allocate(sizeof *tape);
     if (!tape)
         error_raise("tape_new: %s", device_exhausted(device, sizeof *tape).text);
-    *tape = (Tape){ .device = device, .recording = true };
+    *tape = (Tape){ .device = device, .recording = true, .training = true };
     tape_seed(tape, 0);
     return tape;
 }
@@ -394,6 +395,18 @@ bool tape_set_recording(Tape *tape, bool on)
 bool tape_is_recording(const Tape *tape)
 {
     return tape->recording;
+}
+
+bool tape_set_training(Tape *tape, bool on)
+{
+    bool before = tape->training;
+    tape->training = on;
+    return before;
+}
+
+bool tape_is_training(const Tape *tape)
+{
+    return tape->training;
 }
 
 static bool requires_gradient(const Tensor *tensor)

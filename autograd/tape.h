@@ -14,7 +14,7 @@ extern "C" {
 
 typedef struct Tape Tape;
 
-/* A tape for one device, with recording on and seed 0. Only one thread at a time may use a tape, or
+/* A tape for one device, with recording and training on and seed 0. Only one thread at a time may use a tape, or
  * a CUDA device with all its tapes. */
 Tape *tape_new(Device *device);
 /* Frees the tape and every tensor that belongs to it; accepts NULL. */
@@ -76,6 +76,12 @@ void tape_reset(Tape *tape);
  * backward pass. */
 bool tape_set_recording(Tape *tape, bool on);
 bool tape_is_recording(const Tape *tape);
+
+/* Turns training on or off and returns the old setting. While it is off, dropout keeps all
+ * elements. It is independent of recording: evaluation turns both off; gradients without dropout
+ * turn off training, Monte Carlo dropout (Gal and Ghahramani 2016) recording. */
+bool tape_set_training(Tape *tape, bool on);
+bool tape_is_training(const Tape *tape);
 
 /* With recording off, tape_release frees all tensors made since the mark except result, which may
  * be NULL, and returns result: inference with a deep model then holds the intermediate tensors of

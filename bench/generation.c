@@ -78,6 +78,7 @@ static Model model_new(const BenchOptions *options, const Case *c)
                                                            .max_length = LENGTH,
                                                            .precision = options->precision });
     tape_set_recording(model.tape, false);
+    tape_set_training(model.tape, false);
     model.x = tape_persistent(model.steps, shape(c->batch, width));
     if (c->start > 0)
         model.prompt = tape_persistent(model.tape, shape(c->batch, c->start, width));

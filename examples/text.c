@@ -164,6 +164,7 @@ int main(int argc, char **argv)
     size = (uint8_t *)stpcpy((char *)text + size, prompt) - text;
     fputs(prompt, stdout);
     tape_set_recording(tape, false);
+    tape_set_training(tape, false);
     tape_seed(tape, (uint64_t)seed);
     generate(tape);
     tape_free(tape);

@@ -79,8 +79,8 @@ Tensor *op_squared_relu(Tape *tape, Tensor *x);
 
 /* out_i = k_i x_i / (1 - p), k_i = 0 with probability p, else 1, p = probability  (Srivastava et
  * al. 2014). x has any shape. Draws from the tape's generator; the backward pass draws the same
- * numbers, so no mask is stored. Returns x itself if recording is off or p = 0. Raises unless
- * 0 <= p < 1. */
+ * numbers, so no mask is stored. Returns x itself if training is off (tape_set_training) or p = 0.
+ * Raises unless 0 <= p < 1. */
 Tensor *op_dropout(Tape *tape, Tensor *x, Real probability);
 
 /* ---------------------------------------------------------------- along the last axis, [..., C] */
@@ -97,7 +97,7 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real e
  *   s = x + k branch / (1 - p)     out = (s - mean) / sqrt(variance + eps) weight + bias
  * with k and p = probability as in op_dropout, mean and variance of each row of s. x and branch
  * [..., C]; weight, bias [C]; returns [..., C]. Uses the same random numbers as op_dropout(branch,
- * p); dropout is off if recording is off or p = 0. Stores neither s nor k. Raises unless 0 <= p < 1
+ * p); dropout is off if training is off or p = 0. Stores neither s nor k. Raises unless 0 <= p < 1
  * and eps > 0. */
 Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probability,
                               Tensor *weight, Tensor *bias, Real eps);

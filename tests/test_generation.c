@@ -52,6 +52,7 @@ static void begin(TransformerConfig config)
     device = test_device();
     tape = tape_new(device);
     tape_set_recording(tape, false);
+    tape_set_training(tape, false);
     params = params_new(device, 5);
     config.layers = config.layers ? config.layers : 2;
     config.heads = config.heads ? config.heads : 3;
@@ -1023,6 +1024,17 @@ START_TEST(a_prompt_must_fit)
                   "state; call tape_set_recording(tape, false) first",
                   nn_transformer_prefill(tape, state, x, NULL));
     tape_set_recording(tape, false);
+    tape_set_training(tape, true);
+    nn_transformer_prefill(tape, state, x, NULL); /* no dropout: training changes nothing */
+    nn_transformer_state_reset(state, NN_ALL_SEQUENCES);
+    transformer.layer[1].dropout = nn_dropout((Real)0.5);
+    TransformerState *with_dropout = new_state(2, 3);
+    assert_raises("nn_transformer_prefill: the tape is training, and decode steps have no dropout; "
+                  "call tape_set_training(tape, false) first",
+                  nn_transformer_prefill(tape, with_dropout, x, NULL));
+    tape_set_training(tape, false);
+    nn_transformer_prefill(tape, with_dropout, x, NULL);
+    nn_transformer_state_free(with_dropout);
     assert_raises(
         "nn_transformer_prefill: x is [2,15], expected [2, N, 15]: [sequences, N, width]",
         nn_transformer_prefill(tape, state, tape_input(tape, values, shape(2, width)), NULL));

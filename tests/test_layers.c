@@ -463,6 +463,7 @@ static void check_inference(TransformerConfig config)
     for (int i = 0; i < transformer.layers; i++)
         transformer.layer[i].dropout = nn_dropout(config.dropout);
     tape_set_recording(tape, false);
+    tape_set_training(tape, false);
     Tensor *x = some_input();
     const size_t input = device_memory(device).current - weights;
     device_reset_peak(device);
@@ -546,7 +547,7 @@ START_TEST(key_lengths_hide_positions)
 }
 END_TEST
 
-START_TEST(dropout_drops_while_the_tape_records)
+START_TEST(dropout_drops_while_the_tape_is_training)
 {
     begin();
     Dropout dropout = nn_dropout((Real)0.25);
@@ -559,7 +560,7 @@ START_TEST(dropout_drops_while_the_tape_records)
     }
     const double mean = 0.25 * BATCH * LENGTH * WIDTH;
     ck_assert_double_eq_tol(dropped, mean, 4 * sqrt(mean * 0.75));
-    tape_set_recording(tape, false);
+    tape_set_training(tape, false);
     assert_same(test_values(nn_dropout_forward(tape, &dropout, x)), before, tensor_count(x));
     end();
 }
@@ -650,7 +651,7 @@ int main(void)
                                    inference_is_training_without_dropout_in_less_memory,
                                    a_pre_norm_transformer_is_made_of_its_parts,
                                    key_lengths_hide_positions,
-                                   dropout_drops_while_the_tape_records,
+                                   dropout_drops_while_the_tape_is_training,
                                    a_layer_drops_in_three_places,
                                    a_pass_that_failed_anywhere_may_be_repeated,
                                    NULL,

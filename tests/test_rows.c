@@ -589,12 +589,54 @@ START_TEST(dropout_does_nothing_where_there_is_nothing_to_do)
     Tensor *x = variable(1, shape(5));
     Random before = tape_random(tape);
     ck_assert_ptr_eq(op_dropout(tape, x, 0), x);
-    tape_set_recording(tape, false);
+    ck_assert(tape_set_training(tape, false));
     ck_assert_ptr_eq(op_dropout(tape, x, (Real)0.5), x);
     Random after = tape_random(tape);
     ck_assert_uint_eq(after.counter, before.counter);
-    tape_set_recording(tape, true);
+    ck_assert(!tape_set_training(tape, true));
+    ck_assert(tape_is_training(tape));
     ck_assert_ptr_ne(op_dropout(tape, x, (Real)0.5), x);
+    tape_free(tape);
+}
+END_TEST
+
+/* Monte Carlo dropout: the passes draw the masks that recorded ones would. */
+START_TEST(dropout_draws_with_recording_off)
+{
+    enum { N = 1000 };
+    begin();
+    Tensor *x = variable(1, shape(N)), *w = variable(2, shape(N));
+    Real *recorded = test_values(op_dropout(tape, x, (Real)0.5));
+    Real *norm = test_values(op_residual_layernorm(tape, x, x, (Real)0.5, w, w, 1));
+    tape_seed(tape, 0);
+    tape_set_recording(tape, false);
+    Tensor *first = op_dropout(tape, x, (Real)0.5);
+    ck_assert(!first->requires_gradient);
+    ck_assert_mem_eq(test_values(first), recorded, N * sizeof(Real));
+    ck_assert_mem_eq(test_values(op_residual_layernorm(tape, x, x, (Real)0.5, w, w, 1)), norm,
+                     N * sizeof(Real));
+    Real *second = test_values(op_dropout(tape, x, (Real)0.5));
+    ck_assert_mem_ne(second, recorded, N * sizeof(Real));
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(gradients_with_training_off_have_no_dropout)
+{
+    enum { N = 100 };
+    Real *gradients[2];
+    begin();
+    tape_set_training(tape, false);
+    for (int dropout = 0; dropout < 2; dropout++) {
+        const Real p = dropout ? (Real)0.5 : 0;
+        Tensor *x = variable(1, shape(N)), *w = variable(2, shape(N));
+        Tensor *dropped = op_multiply(tape, op_dropout(tape, x, p), x);
+        tape_backward(tape,
+                      op_sum(tape, op_residual_layernorm(tape, dropped, x, p, w, w, 1), OVER_ALL));
+        gradients[dropout] = test_values(tensor_gradient(x));
+        tape_reset(tape);
+    }
+    ck_assert_mem_eq(gradients[1], gradients[0], N * sizeof(Real));
     tape_free(tape);
 }
 END_TEST
@@ -714,6 +756,7 @@ START_TEST(residual_layernorm_without_a_recording)
     Tensor *x = variable(1, shape(3, 40)), *w = variable(2, shape(40));
     const uint64_t before = tape_random(tape).counter;
     tape_set_recording(tape, false);
+    tape_set_training(tape, false);
     Tensor *out = op_residual_layernorm(tape, x, x, (Real)0.5, w, w, 1);
     ck_assert_uint_eq(tape_random(tape).counter, before);
     Tensor *expected = op_layernorm(tape, op_add(tape, x, x), w, w, 1);
@@ -995,6 +1038,8 @@ int main(void)
                                              dropout_draws_from_the_tapes_generator,
                                              dropout_goes_backward_with_the_same_mask,
                                              dropout_does_nothing_where_there_is_nothing_to_do,
+                                             dropout_draws_with_recording_off,
+                                             gradients_with_training_off_have_no_dropout,
                                              dropout_replaces_what_it_drops,
                                              a_norms_backward_pass_is_two_kernels,
                                              residual_layernorm_is_what_its_parts_are,

@@ -407,6 +407,7 @@ static Run run_new(const Options *options)
                 .training = pass_new(device, options),
                 .scoring = pass_new(device, options) };
     tape_set_recording(run.scoring.tape, false);
+    tape_set_training(run.scoring.tape, false);
     run.model = model_new(params, options);
     run.optimizer = optimizer_new(params, options);
     run.batch = batch_new(options->batch, options->length);

@@ -104,6 +104,7 @@ static double seconds_without_state(const Trial *trial)
     Tape *tape = tape_new(trial->device);
     tape_set_precision(tape, config_of(trial).precision);
     tape_set_recording(tape, false);
+    tape_set_training(tape, false);
     forward_pixel(trial, tape, trial->pixels);
     double seconds = 0;
     for (int64_t i = 0; i < trial->measured; i++)

@@ -107,6 +107,7 @@ static Tape *tape_of(Device *device, GeneratorConfig config)
     Tape *tape = tape_new(device);
     tape_set_precision(tape, config.precision);
     tape_set_recording(tape, false);
+    tape_set_training(tape, false);
     tape_seed(tape, config.seed);
     return tape;
 }

@@ -254,6 +254,7 @@ static Run run_new(const MnistOptions *options)
     run.training = tape_of(run.device, options);
     run.scoring = tape_of(run.device, options);
     tape_set_recording(run.scoring, false);
+    tape_set_training(run.scoring, false);
     run.batch = batch_new(options->batch, run.model.pixels);
     Shape all = shape(options->batch, run.model.pixels);
     run.tokens = tape_persistent_i32(run.training, all);

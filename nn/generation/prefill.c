@@ -11,6 +11,10 @@ static void check_x(Tape *tape, const TransformerState *state, Tensor *x)
     if (tape_is_recording(tape))
         tape_error(tape, "nn_transformer_prefill: the tape is recording, and no gradient passes "
                          "into a state; call tape_set_recording(tape, false) first");
+    for (int64_t i = 0; i < step->layers && tape_is_training(tape); i++)
+        if (state->transformer.layer[i].dropout.probability > 0)
+            tape_error(tape, "nn_transformer_prefill: the tape is training, and decode steps have "
+                             "no dropout; call tape_set_training(tape, false) first");
     if (device_is_capturing(state->device))
         tape_error(tape, "nn_transformer_prefill: this step is replayed; fill the state before it");
     tape_use(tape, "nn_transformer_prefill: x", x);

@@ -128,7 +128,7 @@ Dropout dropout_draw(Tape *tape, const char *operation, Real probability, int64_
     if (!(probability >= 0 && probability < 1))
         tape_error(tape, "%s: probability is %g, expected 0 or more and less than 1", operation,
                    (double)probability);
-    if (probability == 0 || !tape_is_recording(tape))
+    if (probability == 0 || !tape_is_training(tape))
         return (Dropout){ .scale = 1 };
     return (Dropout){ .random = tape_draw(tape, (count + 3) / 4),
                       .start = tape_random_start(tape),

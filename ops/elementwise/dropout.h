@@ -10,7 +10,7 @@ typedef struct Dropout {
     Real scale;            /* 1 / (1 - p) */
 } Dropout;
 
-/* Draws for `count` elements. With probability 0 or recording off, draws nothing and keeps all
+/* Draws for `count` elements. With probability 0 or training off, draws nothing and keeps all
  * elements; then, and only then, limit is 0. Raises in the operation's name unless
  * 0 <= probability < 1. */
 Dropout dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count);
