@@ -74,7 +74,7 @@ bool params_save(Params *params, const char *path)
     if (good) {
         device_copy_out(params_device(params), host, params_flat_values(params), bytes);
         params_file_entries(params, "", host, entries, names);
-        good = tensor_file_save(path, entries, (int)count, NULL, 0);
+        good = tensor_file_save(entries, (int)count, NULL, 0, path);
     } else {
         error_report("params_save: %s",
                      device_exhausted(params_device(params), count * sizeof *names).text);

@@ -161,8 +161,8 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
     bool good = allocate(&contents, optimizer, text_count);
     if (good) {
         fill(&contents, optimizer, &own, texts, text_count);
-        good = tensor_file_save(path, contents.entries, contents.entry_count, contents.metadata,
-                                contents.metadata_count);
+        good = tensor_file_save(contents.entries, contents.entry_count, contents.metadata,
+                                contents.metadata_count, path);
     }
     free(contents.host);
     free(contents.names);

@@ -224,8 +224,8 @@ static bool replace_file(const char *path, char *name, size_t name_size, const c
     return flush_folder(path, name) || fail(path, "cannot flush its folder: %s", strerror(errno));
 }
 
-bool tensor_file_save(const char *path, const FileEntry *entries, int entry_count,
-                      const FileMetadata *metadata, int metadata_count)
+bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
+                      int metadata_count, const char *path)
 {
     if (path == NULL)
         return error_report("tensor_file_save: the path is NULL");

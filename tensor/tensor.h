@@ -234,8 +234,8 @@ typedef struct FileMetadata {
 /* Writes all entries and metadata to a temporary file beside path, flushes it to the disk and
  * renames it, so that path holds either the old file or the complete new one. Names and keys are
  * UTF-8, not empty and unique. False on error. */
-bool tensor_file_save(const char *path, const FileEntry *entries, int entry_count,
-                      const FileMetadata *metadata, int metadata_count);
+bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
+                      int metadata_count, const char *path);
 
 /* Reads a whole file and validates all of it: header length, JSON, names, types, sizes, bounds and
  * overlaps. NULL on error. The caller frees it with tensor_file_close, which accepts NULL; the

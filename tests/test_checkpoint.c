@@ -423,7 +423,7 @@ static void write_changed(const char *key, const char *value, const char *entry,
             texts[text_count++] = (FileMetadata){ keys[i], text };
     }
     ck_assert_int_eq(entry_count + text_count, 12 + 9 - (entry && !name) - (key && !value));
-    ck_assert_msg(tensor_file_save(path, entries, entry_count, texts, text_count), "%s",
+    ck_assert_msg(tensor_file_save(entries, entry_count, texts, text_count, path), "%s",
                   tapegrad_error());
     tensor_file_close(file);
 }

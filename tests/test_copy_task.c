@@ -243,7 +243,7 @@ START_TEST(bad_files_are_reported)
     snprintf(path, sizeof path, "%s/weights.safetensors", directory);
     Real one = 1;
     FileEntry entry = { "one", sizeof(Real) == 8 ? FILE_F64 : FILE_F32, shape(1), &one };
-    ck_assert(tensor_file_save(path, &entry, 1, NULL, 0));
+    ck_assert(tensor_file_save(&entry, 1, NULL, 0, path));
     ck_assert_int_eq(run("copy_task --evaluate @/weights.safetensors"), 1);
     assert_says("expected a checkpoint of copy_task, but it has no --preset");
     FILE *file = fopen(path, "w");

@@ -54,7 +54,7 @@ static void assert_save_refused(const FileEntry *entries, int entry_count,
                                 const FileMetadata *metadata, int metadata_count,
                                 const char *expected)
 {
-    ck_assert(!tensor_file_save(path, entries, entry_count, metadata, metadata_count));
+    ck_assert(!tensor_file_save(entries, entry_count, metadata, metadata_count, path));
     ck_assert_str_eq(tapegrad_error(), text("tensor_file_save: %s: %s", path, expected).text);
 }
 
@@ -66,7 +66,7 @@ static bool save_constant(double value, int64_t count)
     for (int64_t i = 0; i < count; i++)
         data[i] = value;
     FileEntry entry = { "x", FILE_F64, shape(count), data };
-    bool good = tensor_file_save(path, &entry, 1, NULL, 0);
+    bool good = tensor_file_save(&entry, 1, NULL, 0, path);
     free(data);
     return good;
 }
@@ -105,7 +105,7 @@ START_TEST(all_types_and_ranks)
             bytes[i][j] = (unsigned char)(7 * i + 13 * j);
         entries[i] = (FileEntry){ names[19 - i], (FileType)(i % 4), shapes[i / 4], bytes[i] };
     }
-    ck_assert_msg(tensor_file_save(path, entries, 20, NULL, 0), "%s", tapegrad_error());
+    ck_assert_msg(tensor_file_save(entries, 20, NULL, 0, path), "%s", tapegrad_error());
     TensorFile *file = open_file();
     ck_assert_int_eq(tensor_file_count(file), 20);
     for (int i = 0; i < 20; i++) {
@@ -135,7 +135,7 @@ START_TEST(bytes_on_the_disk)
     const FileEntry entries[] = { { "x", FILE_F32, shape(2, 1), x },
                                   { "n", FILE_I64, shape_scalar(), n } };
     const FileMetadata metadata = { "step", "7" };
-    ck_assert(tensor_file_save(path, entries, 2, &metadata, 1));
+    ck_assert(tensor_file_save(entries, 2, &metadata, 1, path));
     static const char expected[] =
         "\x90\0\0\0\0\0\0\0"
         "{\"__metadata__\":{\"step\":\"7\"},"
@@ -154,7 +154,7 @@ END_TEST
 START_TEST(no_entries)
 {
     begin_folder(FILE_NAME);
-    ck_assert(tensor_file_save(path, NULL, 0, NULL, 0));
+    ck_assert(tensor_file_save(NULL, 0, NULL, 0, path));
     TensorFile *file = open_file();
     ck_assert_int_eq(tensor_file_count(file), 0);
     ck_assert_ptr_null(tensor_file_find(file, "x"));
@@ -181,7 +181,7 @@ START_TEST(metadata_and_odd_names)
     const float one = 1;
     const FileEntry entries[] = { { "caf\xc3\xa9 \"\\/\n", FILE_F32, shape_scalar(), &one },
                                   { "dtype", FILE_F32, shape_scalar(), &one } };
-    ck_assert(tensor_file_save(path, entries, 2, metadata, 5));
+    ck_assert(tensor_file_save(entries, 2, metadata, 5, path));
     TensorFile *file = open_file();
     for (int i = 0; i < 5; i++)
         ck_assert_str_eq(tensor_file_metadata(file, metadata[i].key), metadata[i].value);
@@ -205,7 +205,7 @@ START_TEST(many_entries)
         values[i] = i;
         entries[i] = (FileEntry){ names[i].text, FILE_I32, shape(1), &values[i] };
     }
-    ck_assert(tensor_file_save(path, entries, COUNT, NULL, 0));
+    ck_assert(tensor_file_save(entries, COUNT, NULL, 0, path));
     TensorFile *file = open_file();
     for (int32_t i = 0, value; i < COUNT; i++) {
         ck_assert(tensor_file_read_i32(file, names[i].text, shape(1), &value));
@@ -278,7 +278,7 @@ static TensorFile *conversions(void)
         { "i64", FILE_I64, shape(2), i64 },   { "high", FILE_I64, shape(2), high },
         { "low", FILE_I64, shape(2), low }
     };
-    ck_assert(tensor_file_save(path, entries, 7, NULL, 0));
+    ck_assert(tensor_file_save(entries, 7, NULL, 0, path));
     return open_file();
 }
 
@@ -373,7 +373,7 @@ START_TEST(saving_replaces)
     ck_assert_int_eq(chdir(folder), 0);
     const float one = 1;
     FileEntry entry = { "x", FILE_F32, shape_scalar(), &one };
-    ck_assert_msg(tensor_file_save("here", &entry, 1, NULL, 0), "%s", tapegrad_error());
+    ck_assert_msg(tensor_file_save(&entry, 1, NULL, 0, "here"), "%s", tapegrad_error());
     ck_assert_int_eq(files_in_folder(false), 3);
     end_folder();
 }
@@ -467,7 +467,7 @@ START_TEST(missing_paths_and_files_are_told)
 {
     Real numbers[1];
     int32_t integers[1];
-    ck_assert(!tensor_file_save(NULL, NULL, 0, NULL, 0));
+    ck_assert(!tensor_file_save(NULL, 0, NULL, 0, NULL));
     ck_assert_str_eq(tapegrad_error(), "tensor_file_save: the path is NULL");
     ck_assert_ptr_null(tensor_file_open(NULL));
     ck_assert_str_eq(tapegrad_error(), "tensor_file_open: the path is NULL");
@@ -721,7 +721,7 @@ static unsigned char *good_bytes(size_t *size)
                                   { "n", FILE_I32, shape(3), n },
                                   { "m", FILE_I64, shape(2, 1, 1, 1), m } };
     const FileMetadata metadata[] = { { "step", "12" }, { "name", "gr\xc3\xbc\xc3\x9f" } };
-    ck_assert(tensor_file_save(path, entries, 4, metadata, 2));
+    ck_assert(tensor_file_save(entries, 4, metadata, 2, path));
     return read_plain(path, size);
 }
 

@@ -568,7 +568,7 @@ static void save_with_counts(const TransformerState *state, const int32_t *count
         if (strcmp(entries[i].name, "counts") == 0)
             entries[i].data = counts;
     }
-    ck_assert(tensor_file_save(path, entries, count, NULL, 0));
+    ck_assert(tensor_file_save(entries, count, NULL, 0, path));
     tensor_file_close(file);
 }
 

@@ -99,7 +99,7 @@ bool nn_transformer_state_save(const TransformerState *state, const char *path)
                     (size_t)state->data_count * sizeof(Real));
     device_copy_out(state->device, host->counts, state->step.counts,
                     (size_t)state->step.B * sizeof(int32_t));
-    const bool good = tensor_file_save(path, host->entries, host->count, NULL, 0);
+    const bool good = tensor_file_save(host->entries, host->count, NULL, 0, path);
     host_free(host);
     return good;
 }
