@@ -26,12 +26,8 @@ Name nn_name(const char *path, const char *name);
  * sentence. */
 const char *params_allocate(Params *params);
 
-/* All weights and all gradients as flat buffers of params_flat_count elements, allocated if
- * necessary; raise when memory is exhausted. Padding between weights is zero in both; empty
- * gradients are zero-filled. */
+/* The elements of a flat buffer, padding included. */
 int64_t params_flat_count(const Params *params);
-Real *params_flat_values(Params *params);
-Real *params_flat_gradients(Params *params);
 
 /* Call params_written after writing values: it updates their bf16 copy. An optimizer's kernel
  * instead writes the copy itself, at params_flat_bf16; NULL: there is no copy (yet). */

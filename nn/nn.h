@@ -64,6 +64,14 @@ int64_t params_elements(const Params *params);
 /* Weight index, 0 <= index < params_count, in order of registration, joined weights singly. */
 Tensor *params_at(const Params *params, int index);
 
+/* The flat buffers as tensors [n] that the Params owns: all values, and all gradients, of which
+ * those without a contribution become 0. The weights follow in order of registration, each from a
+ * multiple of 16 elements on; padding between them is 0 in both and must stay so. For an
+ * all-reduce, statistics or a snapshot: tensor_read, tensor_write, or kernels on data, after which
+ * values need tensor_written. Raise when memory is exhausted. */
+Tensor *params_flat_values(Params *params);
+Tensor *params_flat_gradients(Params *params);
+
 /* g = 0 for all weights. Marks the gradients as empty; the next contribution to each stores. */
 void params_zero_gradients(Params *params);
 

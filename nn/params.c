@@ -45,7 +45,8 @@ struct Params {
     Block *values, *gradients; /* NULL until they are allocated */
     Block *bf16;               /* the values in bf16; NULL until a product needs them */
     Clipping *clipping;        /* stored after the gradients */
-    char error[192];           /* why the allocation failed */
+    Tensor flat_values, flat_gradients;
+    char error[192]; /* why the allocation failed */
 };
 
 /* -------------------------------------------------------------------------------------------
@@ -157,6 +158,28 @@ static void set_all_addresses(const Params *params)
     }
 }
 
+/* A tape accepts a foreign tensor if it has an allocate; here the storage exists. */
+static const char *has_storage(Tensor *tensor)
+{
+    (void)tensor;
+    return NULL;
+}
+
+static Real *bf16_copy(Tensor *tensor, bool written);
+
+static void make_flat_tensors(Params *params)
+{
+    params->flat_gradients = (Tensor){ .device = params->device,
+                                       .type = TENSOR_REAL,
+                                       .shape = { 1, { params->flat_count } },
+                                       .data = params->gradients->data,
+                                       .allocate = has_storage,
+                                       .owner = params };
+    params->flat_values = params->flat_gradients;
+    params->flat_values.data = params->values->data;
+    params->flat_values.bf16_copy = bf16_copy;
+}
+
 const char *params_allocate(Params *params)
 {
     if (params->values)
@@ -182,6 +205,7 @@ const char *params_allocate(Params *params)
     params->gradients = gradients;
     params->clipping = (Clipping *)((Real *)gradients->data + params->flat_count);
     set_all_addresses(params);
+    make_flat_tensors(params);
     return NULL;
 }
 
@@ -444,14 +468,14 @@ int64_t params_flat_count(const Params *params)
     return params->flat_count;
 }
 
-Real *params_flat_values(Params *params)
+Tensor *params_flat_values(Params *params)
 {
     need_storage(params);
-    return params->values->data;
+    return &params->flat_values;
 }
 
 /* The only place where gradients are zero-filled: those that got no contribution. */
-Real *params_flat_gradients(Params *params)
+Tensor *params_flat_gradients(Params *params)
 {
     need_storage(params);
     for (Storage *storage = params->storages; storage; storage = storage->next) {
@@ -461,7 +485,7 @@ Real *params_flat_gradients(Params *params)
                         (size_t)tensor_count(whole) * sizeof(Real));
         whole->has_gradient = true;
     }
-    return params->gradients->data;
+    return &params->flat_gradients;
 }
 
 Clipping *params_clipping(const Params *params)

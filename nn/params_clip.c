@@ -42,7 +42,7 @@ void params_clip_gradients(Params *params, double maximum_norm)
         error_raise("params_clip_gradients: the maximum norm is %g, expected more than 0",
                     maximum_norm);
     Device *device = params_device(params);
-    Real *gradients = params_flat_gradients(params);
+    Real *gradients = params_flat_gradients(params)->data;
     Clipping *clipping = params_clipping(params);
     const int64_t n = params_flat_count(params);
     DEVFUN_CALL(device, sum_squares, (clipping, gradients, n));

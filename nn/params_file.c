@@ -23,7 +23,7 @@ static Name prefixed(const char *prefix, const Tensor *weight)
 void params_file_entries(Params *params, const char *prefix, const Real *host, FileEntry *entries,
                          Name *names)
 {
-    const Real *values = params_flat_values(params);
+    const Real *values = params_flat_values(params)->data;
     for (int i = 0; i < params_count(params); i++) {
         const Tensor *weight = params_at(params, i);
         names[i] = prefixed(prefix, weight);
@@ -36,7 +36,7 @@ void params_file_entries(Params *params, const char *prefix, const Real *host, F
 
 bool params_file_read(Params *params, const TensorFile *file, const char *prefix, Real *host)
 {
-    const Real *values = params_flat_values(params);
+    const Real *values = params_flat_values(params)->data;
     memset(host, 0, (size_t)params_flat_count(params) * sizeof(Real));
     for (int i = 0; i < params_count(params); i++) {
         const Tensor *weight = params_at(params, i);
@@ -72,7 +72,7 @@ bool params_save(Params *params, const char *path)
     Name *names = memory_allocate(count * sizeof *names);
     bool good = entries && names;
     if (good) {
-        device_copy_out(params_device(params), host, params_flat_values(params), bytes);
+        device_copy_out(params_device(params), host, params_flat_values(params)->data, bytes);
         params_file_entries(params, "", host, entries, names);
         good = tensor_file_save(entries, (int)count, NULL, 0, path);
     } else {
@@ -104,7 +104,7 @@ bool params_load(Params *params, const char *path)
     TensorFile *file = host ? tensor_file_open(path) : NULL;
     bool good = file && params_file_read(params, file, "", host) && all_known(params, file, path);
     if (good) {
-        device_copy_in(params_device(params), params_flat_values(params), host,
+        device_copy_in(params_device(params), params_flat_values(params)->data, host,
                        (size_t)params_flat_count(params) * sizeof(Real));
         params_written(params);
     }

@@ -19,7 +19,7 @@ static int part_count(const Optimizer *optimizer)
 
 static Real *part_data(const Optimizer *optimizer, int part)
 {
-    Real *const data[MAX_PARTS] = { params_flat_values(optimizer->params), optimizer->m,
+    Real *const data[MAX_PARTS] = { params_flat_values(optimizer->params)->data, optimizer->m,
                                     optimizer->v };
     return data[part];
 }

@@ -108,8 +108,8 @@ void optim_step(Optimizer *optimizer)
 {
     if (!optimizer)
         error_raise("optim_step: the optimizer is NULL");
-    Real *values = params_flat_values(optimizer->params);
-    const Real *gradients = params_flat_gradients(optimizer->params);
+    Real *values = params_flat_values(optimizer->params)->data;
+    const Real *gradients = params_flat_gradients(optimizer->params)->data;
     if (!device_is_capturing(optimizer->device))
         begin_step(optimizer);
     else if (!device_before_replay(optimizer->device, begin_step, optimizer))

@@ -315,6 +315,43 @@ static void assert_gradient(Tensor *weight, const Real *numbers)
     assert_same(test_values(tensor_gradient(weight)), numbers, tensor_count(weight));
 }
 
+/* Two weights of 3 and 17 elements: padding follows both. */
+START_TEST(flat_tensors_hold_all_weights_and_zeros)
+{
+    enum { FLAT = 48 };
+    begin_on(test_device());
+    const Real gradient[] = { 1, 2, 3 }, other[] = { 5, 6, 7 };
+    Real expected[FLAT] = { 0 };
+    Params *params = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(3), uniform);
+    Tensor *b = params_add(params, "b", shape(17), uniform);
+    Tensor *values = params_flat_values(params), *gradients = params_flat_gradients(params);
+    ck_assert(shape_equal(values->shape, shape(FLAT)) &&
+              shape_equal(gradients->shape, shape(FLAT)));
+    memcpy(expected, test_values(a), 3 * sizeof(Real));
+    memcpy(expected + 16, test_values(b), 17 * sizeof(Real));
+    assert_same(test_values(values), expected, FLAT);
+
+    params_zero_gradients(params);
+    contribute(a, gradient); /* none reaches b */
+    memset(expected, 0, sizeof expected);
+    memcpy(expected, gradient, sizeof gradient);
+    assert_same(test_values(params_flat_gradients(params)), expected, FLAT);
+    assert_same(test_values(tensor_gradient(b)), expected + 16, 17);
+
+    /* Writing them, as an all-reduce does, writes the weights' own. */
+    memcpy(expected, other, sizeof other);
+    tensor_write(gradients, expected);
+    assert_gradient(a, other);
+    tensor_write(values, expected);
+    assert_same(test_values(a), other, 3);
+    ck_assert(!values->requires_gradient);
+    ck_assert_ptr_eq(op_dropout(tape, values, 0), values); /* a tape accepts it */
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
 START_TEST(gradients_accumulate_until_they_are_emptied)
 {
     begin();
@@ -682,6 +719,7 @@ int main(void)
                                    bad_registrations_raise_and_change_nothing,
                                    a_failed_layout_may_be_repeated,
                                    constants_serve_tapes_and_are_no_weights,
+                                   flat_tensors_hold_all_weights_and_zeros,
                                    gradients_accumulate_until_they_are_emptied,
                                    joined_weights_share_one_gradient,
                                    an_unused_weight_has_no_part_in_the_norm,
