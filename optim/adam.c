@@ -14,17 +14,27 @@
 #include <float.h>
 #include <tgmath.h> /* sqrt of a Real is computed in Real */
 
-void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
-                   const StepScalars *scalars, Real decay, Real beta1, Real beta2, Real eps,
-                   int64_t n)
+static void adam_run(Real *values, Real *m, Real *v, const Real *gradients,
+                     const StepScalars *scalars, Real weight_decay, Real beta1, Real beta2,
+                     Real eps, int64_t n)
 {
     const Real keep = scalars->keep, step = scalars->step, scale = scalars->scale;
+    const Real decay = weight_decay * scalars->decay;
     PARALLEL_FOR(i, n) {
         const Real g = gradients[i] + decay * values[i];
         m[i] = beta1 * m[i] + (1 - beta1) * g;
         v[i] = beta2 * v[i] + (1 - beta2) * g * g;
         values[i] = keep * values[i] - step * m[i] / (scale * sqrt(v[i]) + eps);
     }
+}
+
+void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
+                   const StepScalars *scalars, Real decay, Real beta1, Real beta2, Real eps,
+                   int64_t n)
+{
+    for (Run run = { 0 }; next_run(&run, scalars, n);)
+        adam_run(values + run.start, m + run.start, v + run.start, gradients + run.start,
+                 run.scalars, decay, beta1, beta2, eps, run.count);
 }
 
 static StepScalars adam_scalars(const Optimizer *optimizer, int64_t t, double learning_rate)

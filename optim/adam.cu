@@ -4,9 +4,10 @@ __global__ void adam_step(Real *values, Real *m, Real *v, const Real *gradients,
                           const StepScalars *scalars, Real decay, Real beta1, Real beta2, Real eps,
                           int64_t n)
 {
-    const StepScalars now = *scalars;
+    const StepScalars all = *scalars;
     GRID_FOR(i, n) {
-        const Real p = values[i], g = gradients[i] + decay * p;
+        const StepScalars now = scalars_of(all, i);
+        const Real p = values[i], g = gradients[i] + decay * now.decay * p;
         const Real mean = beta1 * m[i] + (1 - beta1) * g;
         const Real square = beta2 * v[i] + (1 - beta2) * g * g;
         m[i] = mean;

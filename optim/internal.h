@@ -14,6 +14,8 @@ typedef struct Plateau {
     double factor; /* of the learning rate, now */
 } Plateau;
 
+typedef struct Groups Groups;
+
 struct Optimizer {
     Params *params;
     Device *device;
@@ -31,6 +33,7 @@ struct Optimizer {
     Block *state;
     Real *m, *v;          /* in state; NULL if state_count is less */
     StepScalars *current; /* in state, after m and v */
+    Groups *groups;       /* NULL until optim_set_group */
 };
 
 /* An optimizer from a template with params, kind, scalars, update, state_count, hyperparameters and
@@ -40,6 +43,33 @@ Optimizer *optimizer_new(const char *function, Optimizer template);
 /* The same for the kinds with m and v, from a config. */
 Optimizer *optimizer_with_means(const char *function, Params *params, AdamConfig config,
                                 Optimizer template);
+
+/* The scalars of the step that has begun, for all weights or, with groups, for group 0; uploads those
+ * of all groups. */
+StepScalars groups_begin_step(const Optimizer *optimizer, double learning_rate);
+void groups_free(Optimizer *optimizer);
+
+/* Consecutive elements of one group, for the CPU's kernels. Without groups there is one run. */
+typedef struct Run {
+    int64_t start, count;
+    const StepScalars *scalars;
+} Run;
+
+/* Moves to the next run of n elements, the first one from { 0 }; false after the last. */
+static inline bool next_run(Run *run, const StepScalars *scalars, int64_t n)
+{
+    const int64_t start = run->start + run->count;
+    *run = (Run){ start, n - start, scalars };
+    if (start == n || !scalars->groups)
+        return start < n;
+    int64_t unit = start >> scalars->unit_bits;
+    const uint8_t group = scalars->groups[unit];
+    while (unit << scalars->unit_bits < n && scalars->groups[unit] == group)
+        unit++;
+    run->count = (unit << scalars->unit_bits) - start;
+    run->scalars = scalars->of_group + group;
+    return true;
+}
 
 /* Raises, as function, when a field of the schedule is out of range. */
 void schedule_check(const char *function, const Schedule *schedule);

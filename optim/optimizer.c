@@ -81,6 +81,7 @@ void optim_free(Optimizer *optimizer)
 {
     if (!optimizer)
         return;
+    groups_free(optimizer);
     device_free(optimizer->device, optimizer->state);
     free(optimizer);
 }
@@ -99,8 +100,7 @@ static void begin_step(void *context)
     Optimizer *optimizer = context;
     const double learning_rate = next_learning_rate(optimizer);
     optimizer->steps++;
-    StepScalars scalars = optimizer->scalars(optimizer, optimizer->steps, learning_rate);
-    scalars.bf16 = params_flat_bf16(optimizer->params);
+    const StepScalars scalars = groups_begin_step(optimizer, learning_rate);
     device_copy_in(optimizer->device, optimizer->current, &scalars, sizeof scalars);
 }
 

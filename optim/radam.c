@@ -16,8 +16,8 @@
 #include <tgmath.h> /* sqrt of a Real is computed in Real */
 
 /* Two loops, because a loop without a branch vectorizes. */
-void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
-                    const StepScalars *scalars, Real beta1, Real beta2, Real eps, int64_t n)
+static void radam_run(Real *values, Real *m, Real *v, const Real *gradients,
+                      const StepScalars *scalars, Real beta1, Real beta2, Real eps, int64_t n)
 {
     const Real keep = scalars->keep, step = scalars->step;
     if (scalars->rectified) {
@@ -35,6 +35,14 @@ void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
             values[i] = keep * values[i] - step * m[i];
         }
     }
+}
+
+void radam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
+                    const StepScalars *scalars, Real beta1, Real beta2, Real eps, int64_t n)
+{
+    for (Run run = { 0 }; next_run(&run, scalars, n);)
+        radam_run(values + run.start, m + run.start, v + run.start, gradients + run.start,
+                  run.scalars, beta1, beta2, eps, run.count);
 }
 
 static StepScalars radam_scalars(const Optimizer *optimizer, int64_t t, double learning_rate)

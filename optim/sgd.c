@@ -5,25 +5,41 @@
  * Without momentum m = g, and there is no state. */
 #include "optim/internal.h"
 
+static void sgd_run(Real *values, const Real *gradients, const StepScalars *scalars,
+                    Real weight_decay, int64_t n)
+{
+    const Real learning_rate = scalars->step, decay = weight_decay * scalars->decay;
+    PARALLEL_FOR(i, n) {
+        const Real g = gradients[i] + decay * values[i];
+        values[i] -= learning_rate * g;
+    }
+}
+
 void sgd_step_cpu(Real *values, const Real *gradients, const StepScalars *scalars,
                   Real weight_decay, int64_t n)
 {
-    const Real learning_rate = scalars->step;
+    for (Run run = { 0 }; next_run(&run, scalars, n);)
+        sgd_run(values + run.start, gradients + run.start, run.scalars, weight_decay, run.count);
+}
+
+static void sgd_momentum_run(Real *values, Real *m, const Real *gradients,
+                             const StepScalars *scalars, Real weight_decay, Real momentum,
+                             int64_t n)
+{
+    const Real learning_rate = scalars->step, decay = weight_decay * scalars->decay;
     PARALLEL_FOR(i, n) {
-        const Real g = gradients[i] + weight_decay * values[i];
-        values[i] -= learning_rate * g;
+        const Real g = gradients[i] + decay * values[i];
+        m[i] = momentum * m[i] + g;
+        values[i] -= learning_rate * m[i];
     }
 }
 
 void sgd_momentum_step_cpu(Real *values, Real *m, const Real *gradients, const StepScalars *scalars,
                            Real weight_decay, Real momentum, int64_t n)
 {
-    const Real learning_rate = scalars->step;
-    PARALLEL_FOR(i, n) {
-        const Real g = gradients[i] + weight_decay * values[i];
-        m[i] = momentum * m[i] + g;
-        values[i] -= learning_rate * m[i];
-    }
+    for (Run run = { 0 }; next_run(&run, scalars, n);)
+        sgd_momentum_run(values + run.start, m + run.start, gradients + run.start, run.scalars,
+                         weight_decay, momentum, run.count);
 }
 
 static StepScalars sgd_scalars(const Optimizer *optimizer, int64_t t, double learning_rate)

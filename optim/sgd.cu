@@ -3,10 +3,11 @@
 __global__ void sgd_step(Real *values, const Real *gradients, const StepScalars *scalars,
                          Real weight_decay, int64_t n)
 {
-    const StepScalars now = *scalars;
+    const StepScalars all = *scalars;
     GRID_FOR(i, n) {
+        const StepScalars now = scalars_of(all, i);
         const Real p = values[i];
-        put_weight(values, now, i, p - now.step * (gradients[i] + weight_decay * p));
+        put_weight(values, now, i, p - now.step * (gradients[i] + weight_decay * now.decay * p));
     }
 }
 
@@ -14,9 +15,11 @@ __global__ void sgd_momentum_step(Real *values, Real *m, const Real *gradients,
                                   const StepScalars *scalars, Real weight_decay, Real momentum,
                                   int64_t n)
 {
-    const StepScalars now = *scalars;
+    const StepScalars all = *scalars;
     GRID_FOR(i, n) {
-        const Real p = values[i], sum = momentum * m[i] + gradients[i] + weight_decay * p;
+        const StepScalars now = scalars_of(all, i);
+        const Real p = values[i];
+        const Real sum = momentum * m[i] + gradients[i] + weight_decay * now.decay * p;
         m[i] = sum;
         put_weight(values, now, i, p - now.step * sum);
     }

@@ -5,6 +5,12 @@
 #include "optim/scalars.h"
 #include "tensor/kernel.cuh"
 
+/* The scalars of element i: those of its group, if there are groups. */
+__device__ static inline StepScalars scalars_of(const StepScalars &all, int64_t i)
+{
+    return all.groups ? all.of_group[all.groups[i >> all.unit_bits]] : all;
+}
+
 /* Stores weight i and its bf16 copy. */
 __device__ static inline void put_weight(Real *values, const StepScalars &now, int64_t i,
                                          Real value)

@@ -37,7 +37,14 @@ static Optimizer *radam(Params *params)
 {
     return optim_radam(params, optim_adam_config(0.05));
 }
-static Maker *const makers[] = { sgd, momentum, adam, adamw, radam };
+static Optimizer *grouped(Params *params)
+{
+    Optimizer *optimizer = radam(params);
+    optim_set_group(optimizer, "*.q.*", 0.5, 0);
+    optim_set_group(optimizer, "last.bias", 0, 1);
+    return optimizer;
+}
+static Maker *const makers[] = { sgd, momentum, adam, adamw, radam, grouped };
 enum { MAKERS = sizeof makers / sizeof *makers };
 
 /* bf16 needs CUDA and a float build. */

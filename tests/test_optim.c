@@ -375,6 +375,151 @@ START_TEST(padding_stays_zero)
 }
 END_TEST
 
+/* ---------------------------------------------------------------------------- parameter groups */
+
+/* The five kinds with these factors of the learning rate and of the weight decay. */
+static Optimizer *make_scaled(int kind, Params *params, double rate, double decay)
+{
+    const AdamConfig adam = { .learning_rate = 0.03125 * rate,
+                              .beta1 = 0.75,
+                              .beta2 = 0.875,
+                              .eps = 0.015625,
+                              .weight_decay = 0.5 * decay };
+    const SGDConfig sgd = { .learning_rate = 0.0625 * rate,
+                            .momentum = kind == 0 ? 0 : 0.75,
+                            .weight_decay = 0.125 * decay };
+    AdamMaker *const make[] = { optim_adam, optim_adamw, optim_radam };
+    return kind < 2 ? optim_sgd(params, sgd) : make[kind - 2](params, adam);
+}
+
+/* Values after STEPS steps. */
+static void run_scaled(int kind, double rate, double decay, const char *pattern, double rate_factor,
+                       double decay_factor, Real *values)
+{
+    Pair pair = pair_new();
+    Optimizer *optimizer = make_scaled(kind, pair.params, rate, decay);
+    if (pattern)
+        optim_set_group(optimizer, pattern, rate_factor, decay_factor);
+    for (int t = 1; t <= STEPS; t++)
+        pair_step(pair, optimizer, test_normal((uint64_t)t, COUNT));
+    pair_read(pair, values);
+    optim_free(optimizer);
+    params_free(pair.params);
+}
+
+START_TEST(a_groups_weights_step_as_with_a_config_of_their_own)
+{
+    static const struct {
+        double rate, decay;
+    } factors[] = { { 0.5, 2 }, { 4, 0 }, { 1, 0.25 }, { 1, 1 } };
+    static Real plain[COUNT], scaled[COUNT], grouped[COUNT];
+    for (int kind = 0; kind < 5; kind++) {
+        run_scaled(kind, 1, 1, NULL, 0, 0, plain);
+        for (int i = 0; i < 4; i++) {
+            const double rate = factors[i].rate, decay = factors[i].decay;
+            run_scaled(kind, rate, decay, NULL, 0, 0, scaled);
+            run_scaled(kind, 1, 1, "sec*", rate, decay, grouped);
+            assert_same(grouped, plain, FIRST);
+            assert_same(grouped + FIRST, scaled + FIRST, SECOND);
+            run_scaled(kind, 1, 1, "*", rate, decay, grouped);
+            assert_same(grouped, scaled, COUNT);
+        }
+    }
+}
+END_TEST
+
+START_TEST(a_rate_factor_of_zero_freezes_until_it_is_replaced)
+{
+    static Real grouped[COUNT], start[COUNT];
+    for (int kind = 0; kind < 5; kind++) {
+        Pair pair = pair_new();
+        Optimizer *optimizer = make_scaled(kind, pair.params, 1, 1);
+        pair_read(pair, start);
+        optim_set_group(optimizer, "*", 2, 2);
+        optim_set_group(optimizer, "second", 0, 1);
+        for (int t = 1; t <= STEPS; t++)
+            pair_step(pair, optimizer, test_normal((uint64_t)t, COUNT));
+        pair_read(pair, grouped);
+        assert_same(grouped + FIRST, start + FIRST, SECOND);
+        ck_assert_mem_ne(grouped, start, FIRST * sizeof(Real));
+        for (int i = 0; i < 1000; i++) /* more pairs than fit at once: unused ones are replaced */
+            optim_set_group(optimizer, "second", 1 + i, 1);
+        pair_step(pair, optimizer, test_normal(1, COUNT));
+        pair_read(pair, grouped);
+        ck_assert_mem_ne(grouped + FIRST, start + FIRST, SECOND * sizeof(Real));
+        optim_free(optimizer);
+        params_free(pair.params);
+    }
+}
+END_TEST
+
+/* The parts start at multiples of 3 elements. */
+START_TEST(joined_weights_may_be_in_different_groups)
+{
+    const char *const names[] = { "query", "key", "value" };
+    const Real ones[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    Params *params = params_new(test_device(), 1);
+    Tensor *whole = params_add_joined(params, "a", names, 3, "bias", shape(3), normal);
+    const Real *before = test_values(whole);
+    Optimizer *optimizer = optim_sgd(params, optim_sgd_config(0.5));
+    optim_set_group(optimizer, "*.key.*", 0, 1);
+    optim_set_group(optimizer, "*.value.bias", 2, 1);
+    contribute(whole, ones);
+    optim_step(optimizer);
+    const Real *after = test_values(whole);
+    for (int i = 0; i < 9; i++)
+        ck_assert(after[i] == before[i] - (i < 3 ? (Real)0.5 : i < 6 ? 0 : 1));
+    optim_free(optimizer);
+    params_free(params);
+}
+END_TEST
+
+START_TEST(bad_groups_raise_and_change_nothing)
+{
+    Params *params = params_new(test_device(), 1);
+    Tensor *x = params_add(params, "x", shape(1), normal);
+    for (int i = 0; i < 256; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "layer%d", i);
+        params_add(params, name, shape(1), normal);
+    }
+    Optimizer *optimizer = optim_sgd(params, optim_sgd_config(1));
+    assert_raises("optim_set_group: the optimizer is NULL", optim_set_group(NULL, "*", 1, 1));
+    assert_raises("optim_set_group: the pattern is NULL", optim_set_group(optimizer, NULL, 1, 1));
+    assert_raises("optim_set_group: no weight's name matches \"*.bias\"",
+                  optim_set_group(optimizer, "*.bias", 1, 1));
+    assert_raises("optim_set_group: learning_rate_factor is -1, expected 0 or more, and finite",
+                  optim_set_group(optimizer, "x", -1, 1));
+    assert_raises("optim_set_group: weight_decay_factor is inf, expected 0 or more, and finite",
+                  optim_set_group(optimizer, "x", 1, INFINITY));
+    for (int n = 1; n <= 2; n++) {
+        device_fail_allocation(n);
+        test_expect_error();
+        if (!setjmp(test_error_jump))
+            optim_set_group(optimizer, "x", 0, 1);
+        tapegrad_on_error(NULL, NULL);
+        ck_assert(device_fail_allocation(0));
+        ck_assert_msg(strstr(tapegrad_error(), "optim_set_group: memory is exhausted") != NULL,
+                      "%s", tapegrad_error());
+    }
+    const Real one = 1, zero = 0;
+    tensor_write(x, &zero);
+    contribute(x, &one);
+    optim_step(optimizer);
+    ck_assert(tensor_item(x) == -1);
+    for (int i = 0; i < 255; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "layer%d", i);
+        optim_set_group(optimizer, name, 2 + i, 1);
+    }
+    assert_raises("optim_set_group: there are 256 different pairs of factors already",
+                  optim_set_group(optimizer, "layer255", 1000, 1));
+    optim_set_group(optimizer, "layer255", 2, 1);
+    optim_free(optimizer);
+    params_free(params);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------ gradients */
 START_TEST(a_step_uses_the_sum_of_contributions_and_empties_it)
 {
@@ -727,6 +872,10 @@ int main(void)
                                   configs_come_with_their_defaults,
                                   threads_change_nothing,
                                   padding_stays_zero,
+                                  a_groups_weights_step_as_with_a_config_of_their_own,
+                                  a_rate_factor_of_zero_freezes_until_it_is_replaced,
+                                  joined_weights_may_be_in_different_groups,
+                                  bad_groups_raise_and_change_nothing,
                                   a_step_uses_the_sum_of_contributions_and_empties_it,
                                   a_weight_without_a_contribution_has_gradient_zero,
                                   what_is_not_finite_passes_through,

@@ -121,6 +121,53 @@ START_TEST(replayed_steps_are_bitwise_the_steps)
 }
 END_TEST
 
+/* The second change allocates nothing, the first one does. */
+START_TEST(groups_may_change_between_replays)
+{
+    Trainer eager = trainer_new(), replayed = trainer_new();
+    for (int step = 0; step < STEPS; step++) {
+        Trainer *const both[] = { &eager, &replayed };
+        for (int i = 0; i < 2; i++) {
+            write_inputs(both[i], step);
+            if (step == 3)
+                optim_set_group(both[i]->optimizer, "embedding.*", 0, 1);
+            if (step == 5)
+                optim_set_group(both[i]->optimizer, "*.bias", 0.5, 0);
+        }
+        tape_reset(eager.tape);
+        train(&eager);
+        tape_replay(replayed.tape, train, &replayed);
+        for (int i = 0; i < params_count(eager.params); i++) {
+            Tensor *a = params_at(eager.params, i), *b = params_at(replayed.params, i);
+            ck_assert_mem_eq(test_values(a), test_values(b),
+                             (size_t)tensor_count(a) * sizeof(Real));
+        }
+    }
+    ck_assert_int_eq(replayed.calls, device_is_cuda(test_device()) ? 2 : STEPS);
+    trainer_free(&eager);
+    trainer_free(&replayed);
+}
+END_TEST
+
+static void set_a_group(void *context)
+{
+    train(context);
+    optim_set_group(((Trainer *)context)->optimizer, "*", 1, 0);
+}
+
+START_TEST(a_replayed_step_sets_no_group)
+{
+    if (!device_is_cuda(test_device()))
+        return;
+    Trainer trainer = trainer_new();
+    write_inputs(&trainer, 0);
+    tape_replay(trainer.tape, set_a_group, &trainer);
+    assert_raises("optim_set_group: this step is replayed; set the group before it",
+                  tape_replay(trainer.tape, set_a_group, &trainer));
+    trainer_free(&trainer);
+}
+END_TEST
+
 /* Every replay draws the same hashes as an eager step. */
 START_TEST(replayed_hashes_are_bitwise_the_hashes)
 {
@@ -676,20 +723,28 @@ END_TEST
 
 int main(void)
 {
-    return run_tests(
-        "replay",
-        (const TTest *const[]){
-            replayed_steps_are_bitwise_the_steps, replayed_hashes_are_bitwise_the_hashes,
-            other_work_between_replays, a_step_must_not_reset, a_reset_begins_anew,
-            what_a_recorded_step_must_not_do, a_replayed_step_contains_one_step_per_optimizer,
-            inputs_keep_within_the_bounds, persistent_tensors_survive_resets,
-            replays_that_draw_nothing_copy_nothing, a_replayed_step_may_hold_passes_of_another_tape,
-            a_persistent_variables_gradient_lives_until_the_reset,
-            writing_bf16_rounds_to_nearest_even, a_recorded_steps_kernels_are_counted,
-            a_recorded_step_reserves_the_memory_of_one_step,
+    return run_tests("replay",
+                     (const TTest *const[]){ replayed_steps_are_bitwise_the_steps,
+                                             replayed_hashes_are_bitwise_the_hashes,
+                                             groups_may_change_between_replays,
+                                             a_replayed_step_sets_no_group,
+                                             other_work_between_replays,
+                                             a_step_must_not_reset,
+                                             a_reset_begins_anew,
+                                             what_a_recorded_step_must_not_do,
+                                             a_replayed_step_contains_one_step_per_optimizer,
+                                             inputs_keep_within_the_bounds,
+                                             persistent_tensors_survive_resets,
+                                             replays_that_draw_nothing_copy_nothing,
+                                             a_replayed_step_may_hold_passes_of_another_tape,
+                                             a_persistent_variables_gradient_lives_until_the_reset,
+                                             writing_bf16_rounds_to_nearest_even,
+                                             a_recorded_steps_kernels_are_counted,
+                                             a_recorded_step_reserves_the_memory_of_one_step,
 #ifdef TAPEGRAD_CUDA_ON_HOST
-            after_a_fault_everything_can_be_freed,
+                                             after_a_fault_everything_can_be_freed,
 #endif
-            generation_with_sampling_is_one_replayed_step,
-            what_a_replay_stores_keeps_within_the_bounds, NULL });
+                                             generation_with_sampling_is_one_replayed_step,
+                                             what_a_replay_stores_keeps_within_the_bounds,
+                                             NULL });
 }
