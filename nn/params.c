@@ -158,13 +158,6 @@ static void set_all_addresses(const Params *params)
     }
 }
 
-/* A tape accepts a foreign tensor if it has an allocate; here the storage exists. */
-static const char *has_storage(Tensor *tensor)
-{
-    (void)tensor;
-    return NULL;
-}
-
 static Real *bf16_copy(Tensor *tensor, bool written);
 
 static void make_flat_tensors(Params *params)
@@ -173,8 +166,7 @@ static void make_flat_tensors(Params *params)
                                        .type = TENSOR_REAL,
                                        .shape = { 1, { params->flat_count } },
                                        .data = params->gradients->data,
-                                       .allocate = has_storage,
-                                       .owner = params };
+                                       .params = params };
     params->flat_values = params->flat_gradients;
     params->flat_values.data = params->values->data;
     params->flat_values.bf16_copy = bf16_copy;
