@@ -84,7 +84,7 @@ static inline __attribute__((always_inline)) void draw_words(uint32_t word[WORDS
 }
 
 /* out [n] <- k x / (1 - p): the forward pass with x, the backward pass with dout for x */
-void dropout_cpu(Real *out, bool accumulate, const Real *x, Dropout d, int64_t n)
+void dropout_cpu(Real *out, bool accumulate, const Real *x, DropoutDraw d, int64_t n)
 {
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
     for (int64_t start = 0; start < n; start += WORDS) {
@@ -98,7 +98,7 @@ void dropout_cpu(Real *out, bool accumulate, const Real *x, Dropout d, int64_t n
     }
 }
 
-void dropout_factors(Real *m, const Dropout *d, int64_t first, int64_t count)
+void dropout_factors(Real *m, const DropoutDraw *d, int64_t first, int64_t count)
 {
     const uint32_t limit = d->limit;
     const RealBits scale = real_bits(d->scale);
@@ -119,27 +119,27 @@ static void dropout_backward(Node *node)
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
     DEVICE_CALL(x, dropout,
-                (dx.data, dx.accumulate, tape_upstream(node, 0), *(const Dropout *)node->attributes,
-                 tensor_count(x)));
+                (dx.data, dx.accumulate, tape_upstream(node, 0),
+                 *(const DropoutDraw *)node->attributes, tensor_count(x)));
 }
 
-Dropout dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count)
+DropoutDraw dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count)
 {
     if (!(probability >= 0 && probability < 1))
         tape_error(tape, "%s: probability is %g, expected 0 or more and less than 1", operation,
                    (double)probability);
     if (probability == 0 || !tape_is_training(tape))
-        return (Dropout){ .scale = 1 };
-    return (Dropout){ .random = tape_draw(tape, (count + 3) / 4),
-                      .start = tape_random_start(tape),
-                      .limit = (uint32_t)ceil(0x1p24 * (double)probability),
-                      .scale = 1 / (1 - probability) };
+        return (DropoutDraw){ .scale = 1 };
+    return (DropoutDraw){ .random = tape_draw(tape, (count + 3) / 4),
+                          .start = tape_random_start(tape),
+                          .limit = (uint32_t)ceil(0x1p24 * (double)probability),
+                          .scale = 1 / (1 - probability) };
 }
 
 Tensor *op_dropout(Tape *tape, Tensor *x, Real probability)
 {
     tape_use(tape, "op_dropout: x", x);
-    const Dropout d = dropout_draw(tape, "op_dropout", probability, tensor_count(x));
+    const DropoutDraw d = dropout_draw(tape, "op_dropout", probability, tensor_count(x));
     if (d.limit == 0)
         return x;
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);

@@ -4,7 +4,7 @@
 
 /* One thread per Philox block, that is, four elements; with `packs` in one load and one store. */
 template <typename T>
-__global__ void dropout_kernel(T *out, bool accumulate, const T *x, Dropout d, bool packs,
+__global__ void dropout_kernel(T *out, bool accumulate, const T *x, DropoutDraw d, bool packs,
                                int64_t n)
 {
     GRID_FOR(block, (n + 3) / 4) {
@@ -22,8 +22,8 @@ __global__ void dropout_kernel(T *out, bool accumulate, const T *x, Dropout d, b
     }
 }
 
-extern "C" void dropout_cuda(TensorType type, Real *out, bool accumulate, const Real *x, Dropout d,
-                             int64_t n)
+extern "C" void dropout_cuda(TensorType type, Real *out, bool accumulate, const Real *x,
+                             DropoutDraw d, int64_t n)
 {
     BY_STORAGE(type, T,
                LAUNCH(dropout_kernel<T>, blocks_for((n + 3) / 4), THREADS, 0, (T *)out, accumulate,

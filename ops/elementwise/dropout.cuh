@@ -6,7 +6,7 @@
 #include "tensor/kernel.cuh"
 
 /* Bit k: whether dropout keeps element 4 block + k. */
-__device__ static inline unsigned draw_kept(const Dropout &d, int64_t block)
+__device__ static inline unsigned draw_kept(const DropoutDraw &d, int64_t block)
 {
     if (d.limit == 0)
         return 15;
@@ -20,7 +20,7 @@ __device__ static inline unsigned draw_kept(const Dropout &d, int64_t block)
 }
 
 /* Dropout of x, the k-th of these elements. */
-__device__ static inline Real dropped(const Dropout &d, unsigned kept, int k, Real x)
+__device__ static inline Real dropped(const DropoutDraw &d, unsigned kept, int k, Real x)
 {
     return kept >> k & 1 ? d.scale * x : 0;
 }

@@ -3,19 +3,19 @@
 
 #include "autograd/tape.h"
 
-typedef struct Dropout {
+typedef struct DropoutDraw {
     Random random;         /* the generator's state before the draw */
     const uint64_t *start; /* NULL, or in CUDA device memory: added to random's Philox counter */
     uint32_t limit;        /* ceil(2^24 p): keep element i if floor(word_i / 2^8) >= limit */
     Real scale;            /* 1 / (1 - p) */
-} Dropout;
+} DropoutDraw;
 
 /* Draws for `count` elements. With probability 0 or training off, draws nothing and keeps all
  * elements; then, and only then, limit is 0. Raises in the operation's name unless
  * 0 <= probability < 1. */
-Dropout dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count);
+DropoutDraw dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count);
 
 /* m [count] <- the factors k / (1 - p) of the elements from `first` on, on the CPU. */
-void dropout_factors(Real *m, const Dropout *d, int64_t first, int64_t count);
+void dropout_factors(Real *m, const DropoutDraw *d, int64_t first, int64_t count);
 
 #endif

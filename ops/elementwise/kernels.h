@@ -19,7 +19,7 @@
     KERNEL(void, op##_backward_##side, Real *dx, bool accumulate, const Real *dout,                \
            const Real *out, const Real *y, int64_t m, int64_t n);
 
-KERNEL(void, dropout, Real *out, bool accumulate, const Real *x, Dropout d, int64_t n);
+KERNEL(void, dropout, Real *out, bool accumulate, const Real *x, DropoutDraw d, int64_t n);
 CUDA_FUNCTION(void, cast, Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n);
 CUDA_FUNCTION(int64_t, sum_repeats_scratch, int64_t rows, int64_t columns);
 KERNEL(void, sum_repeats, Real *out, bool accumulate, Real factor, Real *scratch, const Real *x,

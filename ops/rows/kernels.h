@@ -21,10 +21,10 @@ KERNEL(void, layernorm_backward, Real *dx, bool accumulate, Real *dweight, Real 
 DEVICE_FUNCTION(int64_t, layernorm_parts, int64_t R);
 
 KERNEL(void, residual_layernorm_forward, Real *out, Real *kept, const Real *x, const Real *branch,
-       Dropout d, const Real *weight, const Real *bias, Real eps, int64_t R, int64_t C);
+       DropoutDraw d, const Real *weight, const Real *bias, Real eps, int64_t R, int64_t C);
 KERNEL(void, residual_layernorm_backward, Gradient dx, Gradient dbranch, Real *dweight, Real *dbias,
-       int64_t parts, Real *scratch, const Real *dout, const Real *x, const Real *branch, Dropout d,
-       const Real *weight, const Real *kept, int64_t R, int64_t C);
+       int64_t parts, Real *scratch, const Real *dout, const Real *x, const Real *branch,
+       DropoutDraw d, const Real *weight, const Real *kept, int64_t R, int64_t C);
 
 CUDA_FUNCTION(int64_t, sum_scratch, int64_t rows, int64_t columns);
 KERNEL(void, sum_forward, Real *out, Real *scratch, Real factor, const Real *x, int64_t rows,

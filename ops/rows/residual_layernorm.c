@@ -23,7 +23,7 @@ static int64_t tile_rows(int64_t C)
 }
 
 /* s [count] <- x + m branch, for the elements from `first` on; stores m [count]; m may be s. */
-static void add_dropped(Real *s, Real *m, const Real *x, const Real *branch, const Dropout *d,
+static void add_dropped(Real *s, Real *m, const Real *x, const Real *branch, const DropoutDraw *d,
                         int64_t first, int64_t count)
 {
     if (d->limit > 0) {
@@ -40,7 +40,7 @@ static void add_dropped(Real *s, Real *m, const Real *x, const Real *branch, con
 
 /* out [R, C], kept [R, 2] = mean, r, x, branch [R, C], weight [C], bias [C] */
 void residual_layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Real *branch,
-                                    Dropout d, const Real *weight, const Real *bias, Real eps,
+                                    DropoutDraw d, const Real *weight, const Real *bias, Real eps,
                                     int64_t R, int64_t C)
 {
     const int64_t rows = tile_rows(C);
@@ -88,7 +88,7 @@ static void give(Gradient dx, const Real *ds, int64_t first, int64_t count)
  * dout, x, branch [R, C], weight [C], kept [R, 2] = mean, r */
 void residual_layernorm_backward_cpu(Gradient dx, Gradient dbranch, Real *dweight, Real *dbias,
                                      int64_t parts, Real *scratch, const Real *dout, const Real *x,
-                                     const Real *branch, Dropout d, const Real *weight,
+                                     const Real *branch, DropoutDraw d, const Real *weight,
                                      const Real *kept, int64_t R, int64_t C)
 {
     const int64_t rows = tile_rows(C);
@@ -125,8 +125,8 @@ static void residual_layernorm_backward(Node *node)
     Gradient dx = tape_contribution(node, x), dbranch = tape_contribution(node, branch);
     DEVICE_CALL(x, residual_layernorm_backward,
                 (dx, dbranch, sums.dweight, sums.dbias, sums.parts, scratch ? scratch->data : NULL,
-                 tape_upstream(node, 0), x->data, branch->data, *(const Dropout *)node->attributes,
-                 weight->data, node->saved[0]->data, R, C));
+                 tape_upstream(node, 0), x->data, branch->data,
+                 *(const DropoutDraw *)node->attributes, weight->data, node->saved[0]->data, R, C));
     weight_sums_end(node, sums, weight, bias);
     tape_scratch_free(node->tape, scratch);
 }
@@ -143,7 +143,7 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probab
                    shape_text(x->shape).text, shape_text(branch->shape).text);
     layernorm_check(tape, "op_residual_layernorm", x, weight, bias, eps);
     const int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
-    const Dropout d = dropout_draw(tape, "op_residual_layernorm", probability, R * C);
+    const DropoutDraw d = dropout_draw(tape, "op_residual_layernorm", probability, R * C);
     cast_alike(tape, &x, &branch);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *kept = tape_tensor(tape, shape(R, 2));

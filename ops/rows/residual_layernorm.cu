@@ -5,7 +5,7 @@
 /* The rows s = x + m branch, a Rows of ops/rows/layernorm.cuh. */
 template <typename T> struct ResidualRows {
     const T *x, *branch;
-    Dropout d;
+    DropoutDraw d;
     T *dx, *dbranch; /* or NULL */
     bool accumulate_x, accumulate_branch;
 
@@ -36,7 +36,7 @@ template <typename T> struct ResidualRows {
 };
 
 extern "C" void residual_layernorm_forward_cuda(TensorType type, Real *out, Real *kept,
-                                                const Real *x, const Real *branch, Dropout d,
+                                                const Real *x, const Real *branch, DropoutDraw d,
                                                 const Real *weight, const Real *bias, Real eps,
                                                 int64_t R, int64_t C)
 {
@@ -50,8 +50,9 @@ extern "C" void residual_layernorm_forward_cuda(TensorType type, Real *out, Real
 extern "C" void residual_layernorm_backward_cuda(TensorType type, Gradient dx, Gradient dbranch,
                                                  Real *dweight, Real *dbias, int64_t parts, Real *,
                                                  const Real *dout, const Real *x,
-                                                 const Real *branch, Dropout d, const Real *weight,
-                                                 const Real *kept, int64_t R, int64_t C)
+                                                 const Real *branch, DropoutDraw d,
+                                                 const Real *weight, const Real *kept, int64_t R,
+                                                 int64_t C)
 {
     BY_STORAGE(
         type, T,

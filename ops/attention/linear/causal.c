@@ -109,7 +109,7 @@ static void check_offsets(Tape *tape, const Tensor *query, CausalLinearAttention
 
 static void check_state(Tape *tape, const LinearScan *scan, Tensor *state)
 {
-    const Attention *x = &scan->x;
+    const AttentionInputs *x = &scan->x;
     const Shape expected = shape(x->B, x->H, x->D, x->M + 1);
     tape_use_real(tape, labels.state, state);
     if (!shape_equal(state->shape, expected))

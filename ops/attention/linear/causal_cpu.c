@@ -33,7 +33,7 @@ static int64_t place(const Chunk *c, int64_t stride, int64_t columns)
 /* a = phi(q) */
 static void pack_queries(const Pass *pass, const Chunk *c)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     pack_mapped(pass->scan->features, c->a, x->query + place(c, x->query_stride, x->D),
                 c->step * x->query_stride, c->count, x->D, pass->plan.D);
 }
@@ -47,7 +47,7 @@ static void zero_keys_left_out(const Chunk *c, Real *rows, int64_t padded)
 /* b = phi(k), v; 0 for masked keys */
 static void pack_keys(const Pass *pass, const Chunk *c)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     const int64_t D = pass->plan.D, M = pass->plan.M;
     const int64_t key_step = c->step * x->key_stride, value_step = c->step * x->value_stride;
     const Real *key = x->key + place(c, x->key_stride, x->D) + c->first_key * key_step;
@@ -62,7 +62,7 @@ static void pack_keys(const Pass *pass, const Chunk *c)
 /* dnum_i = g_i / den_i */
 static void pack_upstream(const Pass *pass, const Chunk *c)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     const int64_t M = pass->plan.M, stride = x->H * x->M;
     pack(c->g, pass->dout + place(c, stride, x->M), c->step * stride, c->count, x->M, M);
     for (int64_t i = 0; i < c->count; i++)
@@ -72,7 +72,7 @@ static void pack_upstream(const Pass *pass, const Chunk *c)
 /* dden_i = -dnum_i.out_i */
 static void find_delta(const Pass *pass, const Chunk *c)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     const int64_t M = pass->plan.M, stride = x->H * x->M;
     Real *out = c->o;
     pack(out, pass->out + place(c, stride, x->M), c->step * stride, c->count, x->M, M);
@@ -127,7 +127,7 @@ static void scan(const Pass *pass, const Chunk *c, const Real *x, const Real *y,
 /* state [D, M + 1] to the layout of the kernels; contribute_state converts back. */
 static void unpack_state(State to, const Real *state, const Pass *pass, bool transposed)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     const Plan *p = &pass->plan;
     const int64_t row = transposed ? 1 : p->M, column = transposed ? p->D : 1;
     zero_rows(to.matrix, 1, p->state);
@@ -140,7 +140,7 @@ static void unpack_state(State to, const Real *state, const Pass *pass, bool tra
 
 static void contribute_state(Gradient to, State from, const Pass *pass)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     for (int64_t d = 0; d < x->D; d++, to.data += x->M + 1) {
         for (int64_t m = 0; m < x->M; m++)
             contribute(&to.data[m], to.accumulate, from.matrix[d * pass->plan.M + m]);
@@ -151,7 +151,7 @@ static void contribute_state(Gradient to, State from, const Pass *pass)
 /* Offset in [B, H, D, M + 1] of the state of a head of the item's sequence. */
 static int64_t state_place(const Pass *pass, const Item *item, int64_t head)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     return (item->sequence * x->H + head) * x->D * (x->M + 1);
 }
 
@@ -311,7 +311,7 @@ static void find_borders(const Pass *pass)
 /* z_i = z_{i-1} + b_i     den_i = a_i.z_i + eps     out_i = num_i / den_i */
 static void find_out(const Pass *pass, const Chunk *c)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     const int64_t D = pass->plan.D, M = pass->plan.M;
     pack_queries(pass, c);
     pack_keys(pass, c);
@@ -354,7 +354,7 @@ static void forward_item(const Pass *pass, const Item *item)
 /* da_i = dden_i z_i + S_i dnum_i */
 static void find_dquery(const Pass *pass, const Chunk *c)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     const int64_t D = pass->plan.D, M = pass->plan.M;
     pack_upstream(pass, c);
     find_delta(pass, c);
@@ -384,7 +384,7 @@ static void find_dquery(const Pass *pass, const Chunk *c)
 /* db_j = r_j + R_j v_j     dv_j = R_j^T b_j     where r_j = sum_{i>=j} dden_i a_i */
 static void find_dkey_dvalue(const Pass *pass, const Chunk *c)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     const int64_t D = pass->plan.D, M = pass->plan.M;
     pack_queries(pass, c);
     pack_keys(pass, c);
@@ -442,7 +442,7 @@ static void backward_item(const Pass *pass, const Item *item)
 
 /* -------------------------------------------------------------------------------------- kernels */
 
-static int64_t border_states(const Plan *p, const Attention *x)
+static int64_t border_states(const Plan *p, const AttentionInputs *x)
 {
     return p->segments > 1 ? p->borders * x->H * p->state : 0;
 }

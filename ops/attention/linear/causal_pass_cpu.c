@@ -10,17 +10,17 @@ enum { GROUP = 8 };
 /* ------------------------------------------------------------------------------------- the plan */
 
 /* First position of sequence s among all positions. */
-static int64_t sequence_start(const Attention *x, int64_t s)
+static int64_t sequence_start(const AttentionInputs *x, int64_t s)
 {
     return x->offsets ? x->offsets[s] : s * x->N;
 }
 
-static int64_t sequence_length(const Attention *x, int64_t s)
+static int64_t sequence_length(const AttentionInputs *x, int64_t s)
 {
     return sequence_start(x, s + 1) - sequence_start(x, s);
 }
 
-static int64_t longest_sequence(const Attention *x)
+static int64_t longest_sequence(const AttentionInputs *x)
 {
     int64_t longest = x->offsets ? 0 : x->N;
     for (int64_t s = 0; x->offsets && s < x->B; s++)
@@ -74,7 +74,7 @@ static void choose_segments(Plan *p, AttentionForm form, int64_t heads, int64_t 
 
 Plan pass_plan(const LinearScan *scan, bool backward)
 {
-    const Attention *x = &scan->x;
+    const AttentionInputs *x = &scan->x;
     const int64_t heads = x->B * x->H, longest = longest_sequence(x);
     Plan p = { .threads = device_threads(), .D = padded_size(x->D), .M = padded_size(x->M) };
     const AttentionForm form = scan->form ? scan->form : best_form(&p, heads, longest);
@@ -96,7 +96,7 @@ Plan pass_plan(const LinearScan *scan, bool backward)
 
 static Item item_at(const Pass *pass, int64_t index, Real *memory)
 {
-    const Attention *x = pass->x;
+    const AttentionInputs *x = pass->x;
     const Plan *p = &pass->plan;
     const int64_t parts = p->parallel ? p->segments : 1;
     Item item = { .sequence = index / (parts * p->groups), .memory = memory };

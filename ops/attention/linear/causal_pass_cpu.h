@@ -21,7 +21,7 @@ typedef struct Plan {
 /* The arguments of a pass: tensors [B, N, H, M], and den [B, N, H]. */
 typedef struct Pass {
     const LinearScan *scan;
-    const Attention *x;
+    const AttentionInputs *x;
     Plan plan;
     Real *new_out, *new_den, *final_state; /* written by the forward pass */
     const Real *out, *den, *dout;          /* read by the backward pass */

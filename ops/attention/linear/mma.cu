@@ -148,7 +148,7 @@ template <typename T>
 static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Real *den)
 {
     const int64_t few = 8; /* segments of a head whose sums a block may add up itself */
-    const Attention *x = &s->x;
+    const AttentionInputs *x = &s->x;
     CausalMma<T> c = {};
     c.argument[KEY] = argument_of<T>(x->key, x->key_stride, x->D, s->features);
     c.argument[VALUE] = argument_of<T>(x->value, x->value_stride, x->M, FEATURE_MAP_IDENTITY);
@@ -216,7 +216,7 @@ static void backward(const LinearScanGradient &d, const Real *dout, const Real *
                      const Real *out, const Real *den, Real *scratch, const LinearScan *s)
 {
     typedef Kernels<T, SIZE> K;
-    const Attention *x = &s->x;
+    const AttentionInputs *x = &s->x;
     const ChunkPlan plan = plan_of<T, SIZE>(s, true);
     CausalMma<T> c = arguments_of<T>(s, plan, (Real *)den);
     c.argument[DOUT] = argument_of<T>(dout, x->H * x->M, x->M, FEATURE_MAP_IDENTITY);

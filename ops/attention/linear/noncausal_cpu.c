@@ -17,7 +17,7 @@ WHOLE_VECTORS static void add_read(Real *o, const Real *T, const Real *x, int64_
 
 /* One head of one sequence, and the thread's memory for it; D and M are padded. */
 typedef struct Head {
-    const Attention *x;
+    const AttentionInputs *x;
     FeatureMap features;
     int64_t sequence, head, D, M;
     int64_t keys;     /* unmasked */
@@ -27,7 +27,7 @@ typedef struct Head {
     Real *v, *g, *o;  /* [CHUNK, M]: v, dnum, and out or dv */
 } Head;
 
-static int64_t head_memory(const Attention *x)
+static int64_t head_memory(const AttentionInputs *x)
 {
     const int64_t D = padded_size(x->D), M = padded_size(x->M);
     return 2 * D * M + 2 * D + CHUNK * (2 * D + 3 * M);
@@ -35,7 +35,7 @@ static int64_t head_memory(const Attention *x)
 
 static Head head_at(const LinearScan *scan, int64_t item, Real *memory)
 {
-    const Attention *x = &scan->x;
+    const AttentionInputs *x = &scan->x;
     const int64_t D = padded_size(x->D), M = padded_size(x->M);
     Head h = { .x = x,
                .features = scan->features,
@@ -85,14 +85,14 @@ static void unpack_ahead(Gradient to, const Real *from, int64_t stride, int64_t 
 
 static void pack_queries(const Head *h, int64_t i, int64_t count)
 {
-    const Attention *x = h->x;
+    const AttentionInputs *x = h->x;
     pack_mapped(h->features, h->phi, x->query + query_row(h, i, x->query_stride, x->D),
                 x->query_stride, count, x->D, h->D);
 }
 
 static void pack_keys(const Head *h, int64_t j, int64_t count)
 {
-    const Attention *x = h->x;
+    const AttentionInputs *x = h->x;
     pack_mapped(h->features, h->phi, x->key + key_row(h, j, x->key_stride, x->D), x->key_stride,
                 count, x->D, h->D);
     pack_ahead(h->v, x->value + key_row(h, j, x->value_stride, x->M), x->value_stride, count, x->M,
@@ -116,7 +116,7 @@ static void sum_keys(const Head *h, bool transposed)
 /* den_i = a_i.z + eps     out_i = S^T a_i / den_i */
 static void forward_queries(Real *out, Real *den, const Head *h, Real eps)
 {
-    const Attention *x = h->x;
+    const AttentionInputs *x = h->x;
     const int64_t stride = x->H * x->M;
     for (int64_t i = 0; i < x->N; i += CHUNK) {
         const int64_t count = smaller(CHUNK, x->N - i);
@@ -137,7 +137,7 @@ static void forward_queries(Real *out, Real *den, const Head *h, Real eps)
 static void backward_quotient(const Real *dout, const Real *out, const Real *den, const Head *h,
                               int64_t i, int64_t count)
 {
-    const Attention *x = h->x;
+    const AttentionInputs *x = h->x;
     const int64_t stride = x->H * x->M, row = query_row(h, i, stride, x->M);
     pack_ahead(h->g, dout + row, stride, count, x->M, h->M);
     pack_ahead(h->o, out + row, stride, count, x->M, h->M);
@@ -154,7 +154,7 @@ static void backward_quotient(const Real *dout, const Real *out, const Real *den
 static void backward_queries(Gradient dquery, const Real *dout, const Real *out, const Real *den,
                              const Head *h)
 {
-    const Attention *x = h->x;
+    const AttentionInputs *x = h->x;
     for (int64_t i = 0; i < x->N; i += CHUNK) {
         const int64_t count = smaller(CHUNK, x->N - i);
         pack_queries(h, i, count);
@@ -180,7 +180,7 @@ static void transpose(Real *to, const Real *from, int64_t rows, int64_t columns)
 /* db_j = r + R v_j     dv_j = R^T b_j     and 0 for masked keys */
 static void backward_keys(Gradient dkey, Gradient dvalue, const Head *h)
 {
-    const Attention *x = h->x;
+    const AttentionInputs *x = h->x;
     Real *R_transposed = h->S;
     transpose(R_transposed, h->R, h->D, h->M);
     for (int64_t j = 0; j < x->keys; j += CHUNK) {
@@ -214,13 +214,13 @@ static void backward_keys(Gradient dkey, Gradient dvalue, const Head *h)
 
 int64_t linear_attention_scratch_cpu(const LinearScan *scan)
 {
-    const Attention *x = &scan->x;
+    const AttentionInputs *x = &scan->x;
     return device_threads() * head_memory(x);
 }
 
 void linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const LinearScan *scan)
 {
-    const Attention *x = &scan->x;
+    const AttentionInputs *x = &scan->x;
     const Real eps = scan->eps;
 #pragma omp parallel for schedule(static) num_threads(device_threads())
     for (int64_t item = 0; item < x->B * x->H; item++) {
@@ -233,7 +233,7 @@ void linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const Lin
 void linear_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
                                    const Real *den, Real *scratch, const LinearScan *scan)
 {
-    const Attention *x = &scan->x;
+    const AttentionInputs *x = &scan->x;
 #pragma omp parallel for schedule(static) num_threads(device_threads())
     for (int64_t item = 0; item < x->B * x->H; item++) {
         Head h = head_at(scan, item, scratch + omp_get_thread_num() * head_memory(x));

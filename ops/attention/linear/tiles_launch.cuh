@@ -61,7 +61,7 @@ static inline ScanKind kind_of(TensorType type, const LinearScan *s, bool causal
 }
 
 /* Tile sizes. */
-static inline void plan_tiles(ScanPlan *p, const Attention *a, bool causal, bool backward)
+static inline void plan_tiles(ScanPlan *p, const AttentionInputs *a, bool causal, bool backward)
 {
     p->size = causal ? (int)WIDEST : tile_size(a->D, a->M);
     const int64_t d_tiles = tiles_for(a->D, p->size), m_tiles = tiles_for(a->M, p->size);
@@ -78,7 +78,7 @@ static inline void plan_tiles(ScanPlan *p, const Attention *a, bool causal, bool
 static inline void plan_scan_segments(ScanPlan *p, const LinearScan *s, bool causal, bool backward,
                                       bool ends)
 {
-    const Attention *a = &s->x;
+    const AttentionInputs *a = &s->x;
     const AttentionForm form = form_of(s, causal);
     const int64_t heads = a->B * a->H, most_positions = a->N > a->keys ? a->N : a->keys;
     const int64_t chunks = tiles_for(most_positions, CHUNK);
@@ -115,7 +115,7 @@ static inline ScanPlan plan_scans(TensorType type, const LinearScan *s, bool cau
 }
 
 /* Rows of out, over all positions and heads. */
-static inline int64_t rows_in_all(const Attention *a)
+static inline int64_t rows_in_all(const AttentionInputs *a)
 {
     return (a->offsets ? 1 : a->B) * a->N * a->H;
 }
@@ -123,13 +123,14 @@ static inline int64_t rows_in_all(const Attention *a)
 /* Elements of scratch memory: states, for backward those of the scans da and db, and dden. */
 static inline int64_t scan_scratch(TensorType type, const LinearScan *s, bool causal, bool backward)
 {
-    const Attention *a = &s->x;
+    const AttentionInputs *a = &s->x;
     const ScanPlan p = plan_scans(type, s, causal, backward, !backward || s->state);
     const int64_t states = a->B * a->H * p.states_a_head * p.state_size;
     return backward ? 2 * states + rows_in_all(a) : states + 1;
 }
 
-template <typename T> static Scans<T> cut_scans(const ScanPlan &p, const Attention *a, Real *states)
+template <typename T>
+static Scans<T> cut_scans(const ScanPlan &p, const AttentionInputs *a, Real *states)
 {
     Scans<T> all = {};
     all.B = a->B;
@@ -150,17 +151,17 @@ template <typename T> static Scans<T> cut_scans(const ScanPlan &p, const Attenti
 
 /* ------------------------------------------------------------------------------------ the scans */
 
-template <typename T> static Rows<T> query_rows(const Attention *a)
+template <typename T> static Rows<T> query_rows(const AttentionInputs *a)
 {
     return rows_of<T>(a->query, a->query_stride, a->N, a->D);
 }
-template <typename T> static Rows<T> key_rows(const Attention *a)
+template <typename T> static Rows<T> key_rows(const AttentionInputs *a)
 {
     Rows<T> rows = rows_of<T>(a->key, a->key_stride, a->keys, a->D);
     rows.lengths = a->key_lengths;
     return rows;
 }
-template <typename T> static Rows<T> value_rows(const Attention *a)
+template <typename T> static Rows<T> value_rows(const AttentionInputs *a)
 {
     Rows<T> rows = rows_of<T>(a->value, a->value_stride, a->keys, a->M);
     rows.lengths = a->key_lengths;
@@ -178,7 +179,7 @@ template <typename T>
 static Scans<T> forward_scan(Real *out, Real *den, Real *final_state, Real *scratch,
                              const ScanPlan &p, const LinearScan *s)
 {
-    const Attention *a = &s->x;
+    const AttentionInputs *a = &s->x;
     Scans<T> all = cut_scans<T>(p, a, scratch);
     Scan<T> *num = &all.scan[all.count++];
     num->x = mapped(query_rows<T>(a), s);
@@ -198,7 +199,7 @@ static void gradient_scans(Scan<T> *da, Scan<T> *db, Scan<T> *dv, const LinearSc
                            const Real *dout, const Real *dfinal_state, const Real *den,
                            const LinearScan *s)
 {
-    const Attention *a = &s->x;
+    const AttentionInputs *a = &s->x;
     const Rows<T> q = query_rows<T>(a), k = key_rows<T>(a), v = value_rows<T>(a);
     Rows<T> ghat = rows_of<T>(dout, a->H * a->M, a->N, a->M);
     ghat.divisor = den;
@@ -353,7 +354,7 @@ static void backward_by(const LinearScanGradient &d, const Real *dout, const Rea
                         const Real *out, const Real *den, Real *scratch, const ScanPlan &p,
                         const LinearScan *s)
 {
-    const Attention *a = &s->x;
+    const AttentionInputs *a = &s->x;
     const int64_t rows = rows_in_all(a);
     Real *const delta = scratch;
     Kernels::template deltas<T>(delta, dout, out, den, rows, a->M);

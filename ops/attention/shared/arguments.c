@@ -70,11 +70,11 @@ void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **val
     cast_alike(tape, query, key);
 }
 
-Attention attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                       const Tensor *key_lengths)
+AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
+                             const Tensor *key_lengths)
 {
     const int64_t *size = query->shape.size;
-    Attention a = {
+    AttentionInputs a = {
         .query = query->data,
         .key_lengths = key_lengths ? key_lengths->integers : NULL,
         .B = size[0],
@@ -129,12 +129,12 @@ void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureM
         tape_error(tape, "%s: eps is %g, expected 0 or more", labels.name, eps);
 }
 
-Shape attention_out_shape(const Attention *a)
+Shape attention_out_shape(const AttentionInputs *a)
 {
     return shape(a->B, a->N, a->H, a->M);
 }
 
-Shape attention_row_shape(const Attention *a)
+Shape attention_row_shape(const AttentionInputs *a)
 {
     return shape(a->B, a->N, a->H);
 }

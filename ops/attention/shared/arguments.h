@@ -10,7 +10,7 @@
  * for three tensors, and all 3 H D for one packed tensor. With offsets the B sequences are
  * concatenated: sequence b has the positions offsets[b] <= n < offsets[b + 1] and is stored at
  * query + offsets[b] query_stride; N is the total number of positions. */
-typedef struct Attention {
+typedef struct AttentionInputs {
     const Real *query;          /* [B, N, H, D] */
     const Real *key;            /* [B, keys, H, D] */
     const Real *value;          /* [B, keys, H, M] */
@@ -18,11 +18,11 @@ typedef struct Attention {
     const int32_t *offsets;     /* [B + 1], or NULL */
     int64_t query_stride, key_stride, value_stride;
     int64_t B, N, keys, H, D, M;
-} Attention;
+} AttentionInputs;
 
 /* Arguments and options of linear attention: see CausalLinearAttentionOptions in ops.h. */
 typedef struct LinearScan {
-    Attention x;
+    AttentionInputs x;
     FeatureMap features;
     Real eps;
     AttentionForm form;
@@ -68,12 +68,12 @@ void attention_check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);
 
 /* The kernels' view of checked arguments. */
-Attention attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                       const Tensor *key_lengths);
+AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
+                             const Tensor *key_lengths);
 
 /* The shape of the result, [B, N, H, M], and of one element per position and head, [B, N, H]. */
-Shape attention_out_shape(const Attention *attention);
-Shape attention_row_shape(const Attention *attention);
+Shape attention_out_shape(const AttentionInputs *attention);
+Shape attention_row_shape(const AttentionInputs *attention);
 
 /* The arguments of a linear attention node. Its inputs are, in this order, query, key, value,
  * key_lengths, offsets, state; tensors in the options are ignored. */

@@ -31,7 +31,7 @@ typedef struct SoftmaxAttention {
     bool causal;
 } SoftmaxAttention;
 
-static Tensor *scratch_for(Tape *tape, const Attention *a, bool backward)
+static Tensor *scratch_for(Tape *tape, const AttentionInputs *a, bool backward)
 {
     return tape_scratch(
         tape, shape(DEVFUN_CALL(tape_device(tape), softmax_attention_scratch, (a, backward))));
@@ -41,7 +41,7 @@ static void softmax_attention_backward(Node *node)
 {
     const SoftmaxAttention *saved = node->attributes;
     Tensor **in = node->inputs, *out = node->outputs[0], *log_sum = node->saved[0];
-    Attention a = attention_of(in[0], in[1], in[2], in[3]);
+    AttentionInputs a = attention_of(in[0], in[1], in[2], in[3]);
     const Real *dout = tape_upstream(node, 0);
     AttentionGradient d = attention_contributions(node);
     Tensor *scratch = scratch_for(node->tape, &a, true);
@@ -55,7 +55,7 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
 {
     attention_check(tape, labels, query, key, value, key_lengths, causal);
     attention_cast_alike(tape, &query, &key, &value);
-    Attention a = attention_of(query, key, value, key_lengths);
+    AttentionInputs a = attention_of(query, key, value, key_lengths);
     Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&a));
     Tensor *log_sum = tape_tensor(tape, attention_row_shape(&a));
     Tensor *scratch = scratch_for(tape, &a, false);

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
 
 /* ------------------------------------------------------------------------------------ launching */
 
-template <typename T> static SoftmaxAttention<T> arguments_of(const Attention *a, bool causal)
+template <typename T> static SoftmaxAttention<T> arguments_of(const AttentionInputs *a, bool causal)
 {
     return { rows_of<T>(a->query, a->query_stride, a->N, a->D),
              rows_of<T>(a->key, a->key_stride, a->keys, a->D),
@@ -117,7 +117,7 @@ template <typename T> static SoftmaxAttention<T> arguments_of(const Attention *a
 }
 
 template <typename T, int SIZE>
-static void forward_sized(Real *out, Real *log_sum, const Attention *a, bool causal)
+static void forward_sized(Real *out, Real *log_sum, const AttentionInputs *a, bool causal)
 {
     const GradientRows<T> rows = gradient_rows<T>({ out, false }, a->H * a->M, a->N, a->M);
     const int64_t column_tiles = tiles_for(a->M, SIZE), tiles = tiles_for(a->N, CHUNK);
@@ -128,7 +128,7 @@ static void forward_sized(Real *out, Real *log_sum, const Attention *a, bool cau
 
 template <typename T, int SIZE>
 static void backward_sized(AttentionGradient d, const Real *dout, const Real *log_sum,
-                           const Real *delta, const Attention *a, bool causal)
+                           const Real *delta, const AttentionInputs *a, bool causal)
 {
     const SoftmaxAttention<T> x = arguments_of<T>(a, causal);
     const Rows<T> g = rows_of<T>(dout, a->H * a->M, a->N, a->M);
@@ -143,7 +143,7 @@ static void backward_sized(AttentionGradient d, const Real *dout, const Real *lo
 
 template <typename T>
 static void backward(AttentionGradient d, const Real *dout, const Real *out, const Real *log_sum,
-                     Real *delta, const Attention *a, bool causal)
+                     Real *delta, const AttentionInputs *a, bool causal)
 {
     launch_row_deltas<T>(delta, dout, out, NULL, a->B * a->N * a->H, a->M);
     if (tile_size(a->D, a->M) == 32)
@@ -153,13 +153,13 @@ static void backward(AttentionGradient d, const Real *dout, const Real *out, con
 }
 
 /* delta = -D_i of softmax.c, one number per row */
-extern "C" int64_t softmax_attention_scratch_cuda(const Attention *a, bool backward)
+extern "C" int64_t softmax_attention_scratch_cuda(const AttentionInputs *a, bool backward)
 {
     return backward ? a->B * a->N * a->H : 1;
 }
 
 extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real *log_sum,
-                                               Real *scratch, const Attention *a, bool causal)
+                                               Real *scratch, const AttentionInputs *a, bool causal)
 {
     (void)scratch;
     if (tile_size(a->D, a->M) == 32)
@@ -171,7 +171,7 @@ extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real 
 extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradient d,
                                                 const Real *dout, const Real *out,
                                                 const Real *log_sum, Real *scratch,
-                                                const Attention *a, bool causal)
+                                                const AttentionInputs *a, bool causal)
 {
     BY_STORAGE(type, T, backward<T>(d, dout, out, log_sum, scratch, a, causal));
 }

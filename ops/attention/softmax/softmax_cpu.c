@@ -64,7 +64,7 @@ static int64_t lay_out(Workspace *w, const Plan *p, Real *scratch, bool backward
     return used;
 }
 
-static Plan plan(const Attention *a, bool backward)
+static Plan plan(const AttentionInputs *a, bool backward)
 {
     int64_t threads = device_threads(), heads = a->B * a->H;
     Plan p = { .D = round_up(a->D, LANES),
@@ -77,7 +77,7 @@ static Plan plan(const Attention *a, bool backward)
     return p;
 }
 
-int64_t softmax_attention_scratch_cpu(const Attention *attention, bool backward)
+int64_t softmax_attention_scratch_cpu(const AttentionInputs *attention, bool backward)
 {
     Plan p = plan(attention, backward);
     return p.workspaces * p.size;
@@ -85,7 +85,7 @@ int64_t softmax_attention_scratch_cpu(const Attention *attention, bool backward)
 
 /* A head of a sequence, and its current query tile. */
 typedef struct Tile {
-    const Attention *a;
+    const AttentionInputs *a;
     const Plan *p;
     bool causal;
     int64_t b, h;
@@ -94,7 +94,8 @@ typedef struct Tile {
     int64_t visible;
 } Tile;
 
-static Tile tile_at(const Attention *a, const Plan *p, bool causal, int64_t head, int64_t first)
+static Tile tile_at(const AttentionInputs *a, const Plan *p, bool causal, int64_t head,
+                    int64_t first)
 {
     Tile t = { .a = a, .p = p, .causal = causal, .b = head / a->H, .h = head % a->H };
     t.first = first;
@@ -114,7 +115,7 @@ static int64_t tile_row(const Tile *t)
 
 static void load_keys(Workspace *w, const Tile *t)
 {
-    const Attention *a = t->a;
+    const AttentionInputs *a = t->a;
     int64_t row = t->b * a->keys, count = a->key_lengths ? a->key_lengths[t->b] : a->keys;
     Rows key = { a->key + row * a->key_stride + t->h * a->D, a->key_stride, count, a->D };
     Rows value = { a->value + row * a->value_stride + t->h * a->M, a->value_stride, count, a->M };
@@ -122,14 +123,14 @@ static void load_keys(Workspace *w, const Tile *t)
     pack(w->value, value, t->p->M, 1);
 }
 
-static Real score_scale(const Attention *a)
+static Real score_scale(const AttentionInputs *a)
 {
     return 1 / (Real)sqrt((double)a->D);
 }
 
 static void load_queries(Workspace *w, const Tile *t)
 {
-    const Attention *a = t->a;
+    const AttentionInputs *a = t->a;
     Rows query = { a->query + (t->b * a->N + t->first) * a->query_stride + t->h * a->D,
                    a->query_stride, t->count, a->D };
     pack(w->query, query, t->p->D, score_scale(a));
@@ -228,8 +229,8 @@ static void forward_tile(Real *out, Real *log_sum, Workspace *w, const Tile *t)
     }
 }
 
-void softmax_attention_forward_cpu(Real *out, Real *log_sum, Real *scratch, const Attention *a,
-                                   bool causal)
+void softmax_attention_forward_cpu(Real *out, Real *log_sum, Real *scratch,
+                                   const AttentionInputs *a, bool causal)
 {
     Plan p = plan(a, false);
 #pragma omp parallel for schedule(dynamic) if (a->B * a->H * a->N * a->keys >= PARALLEL_MINIMUM)
@@ -298,7 +299,7 @@ static void backward_tile(Workspace *w, const Tile *t)
 
 /* dq of a unit's queries, and the unit's sums of dk and dv. */
 static void backward_unit(AttentionGradient d, Workspace *w, const Real *dout, const Real *out,
-                          const Real *log_sum, const Attention *a, const Plan *p, bool causal,
+                          const Real *log_sum, const AttentionInputs *a, const Plan *p, bool causal,
                           int64_t unit)
 {
     int64_t head = unit / p->segments, first = unit % p->segments * QUERIES;
@@ -320,8 +321,8 @@ static void backward_unit(AttentionGradient d, Workspace *w, const Real *dout, c
 }
 
 /* dk and dv of a head: adds the sums of its units in a fixed order. */
-static void contribute_keys(AttentionGradient d, Real *scratch, const Attention *a, const Plan *p,
-                            int64_t head)
+static void contribute_keys(AttentionGradient d, Real *scratch, const AttentionInputs *a,
+                            const Plan *p, int64_t head)
 {
     Workspace w, other;
     lay_out(&w, p, scratch, true);
@@ -346,7 +347,7 @@ static void contribute_keys(AttentionGradient d, Real *scratch, const Attention 
 }
 
 void softmax_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
-                                    const Real *log_sum, Real *scratch, const Attention *a,
+                                    const Real *log_sum, Real *scratch, const AttentionInputs *a,
                                     bool causal)
 {
     Plan p = plan(a, true);
