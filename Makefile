@@ -48,8 +48,8 @@ VERSION  := $(shell sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/
 PACKAGES := gcc g++ libc6-dev pkg-config libdnnl-dev libcjson-dev check gnuplot-nox \
             zlib1g-dev libpng-dev
 PACKAGES += $(if $(DEV),clang clang-format libomp-dev valgrind)
-WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Werror \
-            -Wno-pass-failed -Wno-enum-float-conversion # clang names enum constants in products of floats
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
+            -Werror -Wno-pass-failed -Wno-enum-float-conversion # clang names enum constants in products of floats
 CFLAGS   := -O3 -g
 SANITIZE :=
 # No flag changes a value; without errno and traps more loops become vector instructions.
@@ -58,7 +58,7 @@ COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=
             -I$(BUILD)/include $(WARNINGS) $(CFLAGS) $(SANITIZE)
 LINK      = $(CC) -fopenmp $(SANITIZE)
 # The test that compiles the public headers as C++.
-COMPILE_CXX = $(CXX) -std=c++17 -I. -I$(BUILD)/include $(filter-out -Wstrict-prototypes,$(WARNINGS)) \
+COMPILE_CXX = $(CXX) -std=c++17 -I. -I$(BUILD)/include $(filter-out -Wstrict-prototypes -Wmissing-prototypes,$(WARNINGS)) \
             $(CFLAGS) $(SANITIZE)
 # A thread a processor, which waits briefly before it leaves it to others.
 THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
@@ -84,7 +84,7 @@ else ifeq ($(CUDA),host)
 EMULATION    := tests/cuda_on_host
 COMPILE      += -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include
 COMPILE_CUDA  = clang++ -x c++ -std=gnu++17 -march=$(ARCH) -fPIC -fvisibility=hidden -pthread -Wall -Wextra \
-                -Wshadow -Werror -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include -I. \
+                -Wshadow -Wmissing-prototypes -Werror -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include -I. \
                 -I$(BUILD)/include $(MATH) $(CFLAGS) $(SANITIZE) $(FOR_C) -MMD -MP
 FOR_C         = $(if $(SANITIZE),-fno-sanitize=vptr -fno-sanitize=function) # these need C++ programs
 LIBS         += -lstdc++ -lpthread
