@@ -57,15 +57,15 @@ static Tensor *run_log_softmax(Tape *tape, const Inputs *in)
 }
 static Tensor *run_layernorm(Tape *tape, const Inputs *in)
 {
-    return op_layernorm(tape, in->x, in->row, in->row, (Real)1e-5);
+    return op_layernorm(tape, in->x, in->row, in->row, 1e-5);
 }
 static Tensor *run_residual_layernorm(Tape *tape, const Inputs *in)
 {
-    return op_residual_layernorm(tape, in->x, in->y, (Real)0.1, in->row, in->row, (Real)1e-5);
+    return op_residual_layernorm(tape, in->x, in->y, 0.1, in->row, in->row, 1e-5);
 }
 static Tensor *run_dropout(Tape *tape, const Inputs *in)
 {
-    return op_dropout(tape, in->x, (Real)0.1);
+    return op_dropout(tape, in->x, 0.1);
 }
 static Tensor *run_embedding(Tape *tape, const Inputs *in)
 {

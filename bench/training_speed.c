@@ -81,7 +81,7 @@ static void write_tokens(const Model *m, int64_t length)
 
 static Model model_new(const BenchOptions *options, struct Method method, const Figure *figure)
 {
-    const Initializer normal = { INITIAL_NORMAL, (Real)0.02 };
+    const Initializer normal = { INITIAL_NORMAL, 0.02 };
     const int64_t width = heads * head_dim;
     const Shape tokens = shape(figure->batch, figure->length);
     Model m = { .params = params_new(options->device, 1), .tape = bench_tape(options) };

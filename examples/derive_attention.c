@@ -249,7 +249,7 @@ static Tensor *elementary(Tape *tape, Tensor *q, Tensor *k, Tensor *v)
     Tensor *numerator = op_matmul(tape, a_row, s);       /* S_i^T a_i: [N, 1, M] */
     numerator = op_reshape(tape, numerator, shape(N, M));
     Tensor *den = op_sum(tape, op_multiply(tape, a, z), OVER_LAST_AXIS); /* a_i . z_i: [N] */
-    den = op_add_scalar(tape, den, (Real)eps);
+    den = op_add_scalar(tape, den, eps);
     Tensor *quotient = op_divide(tape, op_transpose(tape, numerator, 0, 1), den); /* [M, N] */
     return op_transpose(tape, quotient, 0, 1);                                    /* [N, M] */
 }

@@ -57,7 +57,7 @@ static void add_input(Params *params, const char *name, Attention *attention)
     const char *const *parts = is_lsh(attention) ? two : three;
     const int count = is_lsh(attention) ? 2 : 3;
     const int64_t width = attention->heads * attention->head_dim;
-    Initializer initial = { INITIAL_UNIFORM, (Real)(1 / sqrt((double)width)) };
+    Initializer initial = { INITIAL_UNIFORM, 1 / sqrt((double)width) };
     attention->input.weight =
         params_add_joined(params, name, parts, count, "weight", shape(width, width), initial);
     attention->input.bias =
@@ -103,7 +103,7 @@ static Tensor *map(Tape *tape, const Attention *attention, Tensor *x, bool queri
 {
     if (attention->features == FEATURES_SQUARED_RELU)
         return op_squared_relu(tape, x);
-    x = op_scale(tape, x, (Real)pow((double)attention->head_dim, -0.25));
+    x = op_scale(tape, x, pow((double)attention->head_dim, -0.25));
     if (attention->features == FEATURES_POLYNOMIAL)
         return op_polynomial_features(tape, x);
     if (queries)

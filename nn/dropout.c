@@ -1,11 +1,11 @@
 /* Inverted dropout (Srivastava et al. 2014): scaled by 1 / (1 - probability) during training. */
 #include "nn/internal.h"
 
-Dropout nn_dropout(Real probability)
+Dropout nn_dropout(double probability)
 {
     if (!(probability >= 0 && probability < 1))
         error_raise("nn_dropout: the probability is %g, expected 0 <= probability < 1",
-                    (double)probability);
+                    probability);
     return (Dropout){ probability };
 }
 

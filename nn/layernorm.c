@@ -6,7 +6,7 @@ LayerNorm nn_layernorm(Params *params, const char *name, int64_t width)
     if (width < 1)
         error_raise("nn_layernorm: %s: width is %lld, expected 1 or more", name, (long long)width);
     Initializer ones = { .kind = INITIAL_ONE }, zeros = { .kind = INITIAL_ZERO };
-    LayerNorm norm = { .eps = (Real)1e-5 };
+    LayerNorm norm = { .eps = 1e-5 };
     norm.weight = params_add(params, nn_name(name, "weight").text, shape(width), ones);
     norm.bias = params_add(params, nn_name(name, "bias").text, shape(width), zeros);
     return norm;

@@ -35,7 +35,7 @@ typedef enum {
 
 typedef struct Initializer {
     Initial kind;
-    Real scale;
+    double scale;
 } Initializer;
 
 /* Registers a weight under a path name ("transformer.norm.weight"); it requires a gradient. The
@@ -120,7 +120,7 @@ Tensor *nn_embedding_forward(Tape *tape, const Embedding *embedding, Tensor *ind
 
 typedef struct LayerNorm {
     Tensor *weight, *bias; /* [width] */
-    Real eps;              /* 1e-5 */
+    double eps;            /* 1e-5 */
 } LayerNorm;
 
 /* Weight is initialized to ones, bias to zeros. */
@@ -130,11 +130,11 @@ LayerNorm nn_layernorm(Params *params, const char *name, int64_t width);
 Tensor *nn_layernorm_forward(Tape *tape, const LayerNorm *norm, Tensor *x);
 
 typedef struct Dropout {
-    Real probability;
+    double probability;
 } Dropout;
 
 /* Each element is zeroed with this probability, 0 <= probability < 1; raises otherwise. */
-Dropout nn_dropout(Real probability);
+Dropout nn_dropout(double probability);
 /* out = x mask / (1 - probability) while the tape is training (op_dropout; Srivastava et al. 2014);
  * with tape_set_training off it returns x. */
 Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x);
@@ -175,7 +175,7 @@ typedef struct TransformerConfig {
     Features features;       /* FEATURES_ELU_PLUS_ONE: phi of linear attention */
     int64_t projections;     /* 2 * head_dim: the number of features of FEATURES_RANDOM */
     AttentionForm form;      /* FORM_BEST: the algorithm of causal linear attention */
-    Real dropout;            /* 0 */
+    double dropout;          /* 0 */
     int64_t lsh_rounds;      /* 1: hash rounds of LSH attention */
     int64_t lsh_chunk;       /* 32: positions per chunk of LSH attention */
     int64_t lsh_buckets;     /* 2 per chunk of the sequence: hash buckets of LSH attention */

@@ -110,6 +110,7 @@ static void draw(const Params *params, const Weight *weight, Initializer initial
 {
     const int64_t n = tensor_count(&weight->tensor);
     Random random = params_random(params, weight->name.text);
+    const Real scale = (Real)initializer.scale;
     switch (initializer.kind) {
     case INITIAL_ZERO:
     case INITIAL_ONE:
@@ -119,12 +120,12 @@ static void draw(const Params *params, const Weight *weight, Initializer initial
     case INITIAL_UNIFORM:
         random_uniform(&random, out, n);
         for (int64_t i = 0; i < n; i++)
-            out[i] = initializer.scale * (2 * out[i] - 1);
+            out[i] = scale * (2 * out[i] - 1);
         break;
     case INITIAL_NORMAL:
         random_normal(&random, out, n);
         for (int64_t i = 0; i < n; i++)
-            out[i] = initializer.scale * out[i];
+            out[i] = scale * out[i];
         break;
     }
 }
@@ -280,9 +281,9 @@ static void check_initializer(const char *name, Initializer initializer)
 {
     if ((int)initializer.kind < INITIAL_ZERO || (int)initializer.kind > INITIAL_NORMAL)
         error_raise("params_add: %s: there is no initializer kind %d", name, (int)initializer.kind);
-    if (!(initializer.scale >= 0 && isfinite(initializer.scale)))
+    if (!(initializer.scale >= 0 && isfinite((Real)initializer.scale)))
         error_raise("params_add: %s: the initializer's scale is %g, expected 0 or more", name,
-                    (double)initializer.scale);
+                    initializer.scale);
 }
 
 /* Appends one Storage to the flat buffers. */

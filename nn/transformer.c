@@ -37,7 +37,7 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
     c.projections =
         size_or_default(function, "projections", c.projections, 2 * c.head_dim, LARGEST_SIZE);
     if (!(c.dropout >= 0 && c.dropout < 1))
-        error_raise("%s: dropout is %g, expected 0 <= dropout < 1", function, (double)c.dropout);
+        error_raise("%s: dropout is %g, expected 0 <= dropout < 1", function, c.dropout);
     if ((unsigned)c.activation > ACTIVATION_GELU_TANH)
         error_raise("%s: there is no activation %d", function, (int)c.activation);
     c.lsh_rounds = size_or_default(function, "lsh_rounds", c.lsh_rounds, 1, 64);

@@ -4,7 +4,7 @@
  * An operation returns a new tensor of the tape, valid until tape_reset, and records a node if the
  * tape is recording. It raises an error if an argument is on another device, is released, has the
  * wrong dtype or a shape other than its comment states. "[..., C]" has any number of leading axes;
- * a scalar has no axes. Integers are int32 tensors. */
+ * a scalar has no axes. Integers are int32 tensors. Constants are rounded to Real. */
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
 
@@ -50,9 +50,9 @@ Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b);
 
 /* out = factor x */
-Tensor *op_scale(Tape *tape, Tensor *x, Real factor);
+Tensor *op_scale(Tape *tape, Tensor *x, double factor);
 /* out = x + value */
-Tensor *op_add_scalar(Tape *tape, Tensor *x, Real value);
+Tensor *op_add_scalar(Tape *tape, Tensor *x, double value);
 /* out = e^x */
 Tensor *op_exp(Tape *tape, Tensor *x);
 /* out = ln x, x > 0 */
@@ -81,7 +81,7 @@ Tensor *op_squared_relu(Tape *tape, Tensor *x);
  * al. 2014). x has any shape. Draws from the tape's generator; the backward pass draws the same
  * numbers, so no mask is stored. Returns x itself if training is off (tape_set_training) or p = 0.
  * Raises unless 0 <= p < 1. */
-Tensor *op_dropout(Tape *tape, Tensor *x, Real probability);
+Tensor *op_dropout(Tape *tape, Tensor *x, double probability);
 
 /* ---------------------------------------------------------------- along the last axis, [..., C] */
 
@@ -92,15 +92,15 @@ Tensor *op_log_softmax(Tape *tape, Tensor *x);
 /* out_c = (x_c - mean) / sqrt(variance + eps) weight_c + bias_c, in each row of x [..., C], with
  * the biased variance; weight, bias [C]; returns [..., C]  (Ba, Kiros, Hinton 2016). Raises unless
  * eps > 0. */
-Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real eps);
+Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps);
 /* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch, in one pass:
  *   s = x + k branch / (1 - p)     out = (s - mean) / sqrt(variance + eps) weight + bias
  * with k and p = probability as in op_dropout, mean and variance of each row of s. x and branch
  * [..., C]; weight, bias [C]; returns [..., C]. Uses the same random numbers as op_dropout(branch,
  * p); dropout is off if training is off or p = 0. Stores neither s nor k. Raises unless 0 <= p < 1
  * and eps > 0. */
-Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probability,
-                              Tensor *weight, Tensor *bias, Real eps);
+Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double probability,
+                              Tensor *weight, Tensor *bias, double eps);
 
 /* --------------------------------------------------------------------------------- feature maps
  * Of queries and keys, along the last axis, for linear attention with FEATURE_MAP_IDENTITY. */

@@ -21,11 +21,11 @@ typedef enum Domain {
 
 static inline Tensor *op_scale_by_constant(Tape *tape, Tensor *x)
 {
-    return op_scale(tape, x, (Real)-2.5);
+    return op_scale(tape, x, -2.5);
 }
 static inline Tensor *op_add_constant(Tape *tape, Tensor *x)
 {
-    return op_add_scalar(tape, x, (Real)0.75);
+    return op_add_scalar(tape, x, 0.75);
 }
 
 /* For gelu: the normal distribution function, its density, and u(x) of the approximation. */

@@ -56,7 +56,7 @@ static bool is_there(void)
 static Model model_new(Maker *make, uint64_t seed)
 {
     static const char *const names[] = { "q", "k", "v" };
-    const Initializer normal = { INITIAL_NORMAL, (Real)0.3 };
+    const Initializer normal = { INITIAL_NORMAL, 0.3 };
     Model m = { .params = params_new(test_device(), seed), .tape = tape_new(test_device()) };
     m.joined =
         (Linear){ params_add_joined(m.params, "a", names, 3, "weight", shape(WIDTH, WIDTH), normal),

@@ -63,7 +63,7 @@ static Model model_new(Maker *make, Schedule schedule, uint64_t seed)
     Model model = { .params = params_new(test_device(), seed) };
     model.first = nn_linear(model.params, "first", IN, HIDDEN);
     model.second = nn_linear(model.params, "second", HIDDEN, OUT);
-    model.dropout = nn_dropout((Real)0.25);
+    model.dropout = nn_dropout(0.25);
     model.optimizer = make(model.params, schedule);
     model.tape = tape_new(test_device());
     tape_seed(model.tape, seed);

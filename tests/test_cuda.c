@@ -45,11 +45,10 @@ UNARY(polynomial_features)
 UNARY(softmax)
 UNARY(log_softmax)
 EXPRESSION(mean_squared_error, op_mean_squared_error(tape, x[0], x[1]))
-EXPRESSION(dropout, op_dropout(tape, x[0], (Real)0.3))
-EXPRESSION(layernorm, op_layernorm(tape, x[0], x[1], x[2], (Real)1e-5))
-EXPRESSION(residual_layernorm,
-           op_residual_layernorm(tape, x[0], x[1], (Real)0.3, x[2], x[3], (Real)1e-5))
-EXPRESSION(residual_undropped, op_residual_layernorm(tape, x[0], x[1], 0, x[2], x[2], (Real)1e-5))
+EXPRESSION(dropout, op_dropout(tape, x[0], 0.3))
+EXPRESSION(layernorm, op_layernorm(tape, x[0], x[1], x[2], 1e-5))
+EXPRESSION(residual_layernorm, op_residual_layernorm(tape, x[0], x[1], 0.3, x[2], x[3], 1e-5))
+EXPRESSION(residual_undropped, op_residual_layernorm(tape, x[0], x[1], 0, x[2], x[2], 1e-5))
 EXPRESSION(sum, op_sum(tape, x[0], OVER_ALL))
 EXPRESSION(sum_rows, op_sum(tape, x[0], OVER_LAST_AXIS))
 EXPRESSION(mean, op_mean(tape, x[0], OVER_ALL))
@@ -82,7 +81,7 @@ EXPRESSION(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL)
 EXPRESSION(causal_softmax_attention, op_causal_softmax_attention(tape, x[0], x[1], x[2], NULL))
 EXPRESSION(packed_softmax_attention, op_causal_softmax_attention(tape, x[0], NULL, NULL, NULL))
 /* exp multiplies the rounding error of its argument by the argument's magnitude. */
-EXPRESSION(random_features, op_random_features(tape, op_scale(tape, x[0], (Real)0.25), x[1]))
+EXPRESSION(random_features, op_random_features(tape, op_scale(tape, x[0], 0.25), x[1]))
 /* An input used twice: the second contribution adds. */
 EXPRESSION(used_twice, op_multiply(tape, op_exp(tape, x[0]), op_tanh(tape, x[0])))
 
@@ -125,7 +124,7 @@ static Tensor *apply_logistic_mixture(Tape *tape, Tensor **x)
 static Tensor *apply_activations_of_mixtures(Tape *tape, Tensor **x)
 {
     const bool bf16 = tape_precision(tape) == PRECISION_BF16;
-    Tensor *half = op_scale(tape, x[0], (Real)0.5);
+    Tensor *half = op_scale(tape, x[0], 0.5);
     half = op_cast(tape, half, bf16 ? TENSOR_BF16 : TENSOR_REAL);
     return apply_logistic_mixture(tape, &half);
 }
@@ -149,7 +148,7 @@ static Tensor *near_directions(Tape *tape, Tensor *x)
     Real *values = test_normal(50, 5 * width), *all = test_normal(51, count);
     for (int64_t i = 0; i < count; i++)
         all[i] = 2 * values[i / width % 5 * width + i % width];
-    x = op_add(tape, op_scale(tape, x, (Real)0.05), tape_input(tape, all, x->shape));
+    x = op_add(tape, op_scale(tape, x, 0.05), tape_input(tape, all, x->shape));
     tape_seed(tape, 3); /* hashes whose bucket boundaries are far from these */
     return op_cast(tape, x, tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL);
 }
@@ -533,7 +532,7 @@ static Training train(Device *device, Precision precision, Activation activation
                                                                   .head_dim = 16,
                                                                   .feed_forward = 70,
                                                                   .activation = activation,
-                                                                  .dropout = (Real)0.1 });
+                                                                  .dropout = 0.1 });
     Linear head = nn_linear(params, "head", 48, SYMBOLS);
     Optimizer *optimizer = optim_radam(params, optim_adam_config(1e-3));
     Tape *tape = tape_new(device);

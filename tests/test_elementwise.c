@@ -62,7 +62,7 @@ static Tensor *unary_function(Tape *on, Tensor *const *inputs, void *context)
     const Unary *unary = context;
     Tensor *x = inputs[0];
     if (unary->domain == POSITIVE)
-        x = op_add_scalar(on, op_multiply(on, x, x), (Real)0.5);
+        x = op_add_scalar(on, op_multiply(on, x, x), 0.5);
     if (unary->domain == KINKED)
         x = op_multiply(on, x, op_multiply(on, x, x));
     return unary->operation(on, x);
@@ -71,7 +71,7 @@ static Tensor *unary_function(Tape *on, Tensor *const *inputs, void *context)
 /* The operation twice and x itself: three contributions to one gradient. */
 static Tensor *unary_function_thrice(Tape *on, Tensor *const *inputs, void *context)
 {
-    Tensor *half = op_scale(on, inputs[0], (Real)0.5);
+    Tensor *half = op_scale(on, inputs[0], 0.5);
     Tensor *a = unary_function(on, inputs, context), *b = unary_function(on, &half, context);
     return op_add(on, op_multiply(on, a, b), inputs[0]);
 }
@@ -301,7 +301,7 @@ END_TEST
 static Tensor *binary_function(Tape *on, Tensor *const *inputs, void *context)
 {
     const Binary *binary = context;
-    Tensor *b = op_add_scalar(on, op_multiply(on, inputs[1], inputs[1]), (Real)0.5);
+    Tensor *b = op_add_scalar(on, op_multiply(on, inputs[1], inputs[1]), 0.5);
     return binary->operation(on, inputs[0], b);
 }
 
@@ -315,7 +315,7 @@ static Tensor *binary_function_of_one(Tape *on, Tensor *const *inputs, void *con
 /* (a o b) twice: every gradient gets a second contribution. */
 static Tensor *binary_function_twice(Tape *on, Tensor *const *inputs, void *context)
 {
-    Tensor *reversed[] = { op_scale(on, inputs[0], (Real)0.5), inputs[1] };
+    Tensor *reversed[] = { op_scale(on, inputs[0], 0.5), inputs[1] };
     return op_multiply(on, binary_function(on, inputs, context),
                        binary_function(on, reversed, context));
 }

@@ -82,7 +82,7 @@ static Tensor *checked_polynomial(Tape *tape, Tensor *const *in, void *context)
 static Tensor *checked_polynomial_twice(Tape *tape, Tensor *const *in, void *context)
 {
     (void)context;
-    Tensor *half = op_polynomial_features(tape, op_scale(tape, in[0], (Real)0.5));
+    Tensor *half = op_polynomial_features(tape, op_scale(tape, in[0], 0.5));
     return op_multiply(tape, op_polynomial_features(tape, in[0]),
                        op_add(tape, half, op_polynomial_features(tape, in[0])));
 }
@@ -142,7 +142,7 @@ static Tensor *checked_random(Tape *tape, Tensor *const *in, void *context)
 static Tensor *checked_random_twice(Tape *tape, Tensor *const *in, void *context)
 {
     (void)context;
-    Tensor *half = op_random_features(tape, op_scale(tape, in[0], (Real)0.5), in[1]);
+    Tensor *half = op_random_features(tape, op_scale(tape, in[0], 0.5), in[1]);
     return op_multiply(tape, op_random_features(tape, in[0], in[1]),
                        op_add(tape, half, op_random_features(tape, in[0], in[1])));
 }

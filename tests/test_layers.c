@@ -195,11 +195,11 @@ START_TEST(senseless_configs_raise)
     assert_raises("nn_transformer: dropout is 1, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = 1)));
     assert_raises("nn_transformer: dropout is nan, expected 0 <= dropout < 1",
-                  nn_transformer(params, "t", CONFIG(.dropout = (Real)NAN)));
+                  nn_transformer(params, "t", CONFIG(.dropout = NAN)));
     assert_raises("nn_transformer: there is no activation 3",
                   nn_transformer(params, "t", CONFIG(.activation = (Activation)3)));
     assert_raises("nn_dropout: the probability is -0.5, expected 0 <= probability < 1",
-                  nn_dropout((Real)-0.5));
+                  nn_dropout(-0.5));
     assert_raises("nn_linear: l: in is 0 and out 3, expected 1 or more",
                   nn_linear(params, "l", 0, 3));
     assert_raises("nn_embedding: e: count is 3 and width -1, expected 1 or more",
@@ -418,7 +418,7 @@ END_TEST
 START_TEST(gradients_of_a_post_norm_layer_with_dropout)
 {
     check_layer((TransformerConfig){ .activation = ACTIVATION_GELU,
-                                     .dropout = (Real)0.25,
+                                     .dropout = 0.25,
                                      .attention = ATTENTION_CAUSAL_SOFTMAX },
                 NULL);
 }
@@ -459,7 +459,7 @@ static void check_inference(TransformerConfig config)
     tape_reset(tape);
     ck_assert_uint_eq(device_memory(device).current, weights);
 
-    config.dropout = (Real)0.5;
+    config.dropout = 0.5;
     for (int i = 0; i < transformer.layers; i++)
         transformer.layer[i].dropout = nn_dropout(config.dropout);
     tape_set_recording(tape, false);
@@ -550,7 +550,7 @@ END_TEST
 START_TEST(dropout_drops_while_the_tape_is_training)
 {
     begin();
-    Dropout dropout = nn_dropout((Real)0.25);
+    Dropout dropout = nn_dropout(0.25);
     Tensor *x = some_input(), *out = nn_dropout_forward(tape, &dropout, x);
     const Real *before = test_values(x), *after = test_values(out);
     int dropped = 0;
@@ -572,7 +572,7 @@ START_TEST(a_layer_drops_in_three_places)
     begin();
     TransformerConfig config = small;
     config.feed_forward = 20;
-    config.dropout = (Real)0.1;
+    config.dropout = 0.1;
     TransformerLayer layer = nn_transformer_layer(params, "layer", config);
     const uint64_t before = tape_random(tape).counter;
     nn_transformer_layer_forward(tape, &layer, some_input(), NULL);
@@ -594,7 +594,7 @@ START_TEST(a_pass_that_failed_anywhere_may_be_repeated)
     begin();
     TransformerConfig config = small;
     config.layers = 1;
-    config.dropout = (Real)0.1;
+    config.dropout = 0.1;
     Transformer transformer = nn_transformer(params, "t", config);
     const int count = params_count(params);
     Real *expected[32];

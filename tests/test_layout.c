@@ -610,7 +610,7 @@ static Real *all_with_threads(int threads, int64_t *count)
     y = op_concat(tape, op_slice(tape, y, 1, 3, 60),
                   op_reshape(tape, op_mean(tape, y, OVER_ALL), shape(1)), -1);
     Tensor *loss =
-        op_sum(tape, op_multiply(tape, y, op_exp(tape, op_scale(tape, y, (Real)0.1))), OVER_ALL);
+        op_sum(tape, op_multiply(tape, y, op_exp(tape, op_scale(tape, y, 0.1))), OVER_ALL);
     tape_backward(tape, loss);
     *count = tensor_count(x);
     Real *values = test_values(tensor_gradient(x));

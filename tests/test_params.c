@@ -60,7 +60,7 @@ static void contribute(Tensor *weight, const Real *numbers)
     tape_reset(tape);
 }
 
-static const Initializer uniform = { INITIAL_UNIFORM, (Real)0.25 };
+static const Initializer uniform = { INITIAL_UNIFORM, 0.25 };
 static const Initializer normal = { INITIAL_NORMAL, 2 };
 static const char *const three_names[] = { "query", "key", "value" };
 

@@ -24,7 +24,7 @@ static void model_new(Model *model, AttentionKind attention)
                                        .heads = 2,
                                        .head_dim = 4,
                                        .feed_forward = 16,
-                                       .dropout = (Real)0.1,
+                                       .dropout = 0.1,
                                        .attention = attention };
     model->params = params_new(model->device, 3);
     model->embedding = nn_embedding(model->params, "embedding", SYMBOLS, 4);
@@ -157,7 +157,7 @@ START_TEST(misuse_in_a_later_step)
     ck_assert(step(&model, 0) == expected[0]);
     const int32_t tokens[] = { 0, SYMBOLS, 1, 2, 3, 4, 0, 1 };
     Tensor *x = tape_input_i32(model.tape, tokens, shape(1, LENGTH));
-    tensor_keep(op_dropout(model.tape, model.positions, (Real)0.5)); /* draws random numbers */
+    tensor_keep(op_dropout(model.tape, model.positions, 0.5)); /* draws random numbers */
     test_expect_error();
     if (!setjmp(test_error_jump)) {
         nn_embedding_forward(model.tape, &model.embedding, x);

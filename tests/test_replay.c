@@ -31,7 +31,7 @@ static Trainer trainer_with(AttentionKind attention)
                                  .attention = attention,
                                  .lsh_rounds = 2,
                                  .lsh_chunk = 4,
-                                 .dropout = (Real)0.1 };
+                                 .dropout = 0.1 };
     trainer.embedding = nn_embedding(trainer.params, "embedding", SYMBOLS, 16);
     trainer.transformer = nn_transformer(trainer.params, "transformer", config);
     trainer.head = nn_linear(trainer.params, "head", 16, SYMBOLS);

@@ -50,7 +50,7 @@ static const int32_t *integers(uint64_t stream, int64_t count, int32_t limit)
 /* ---------------------------------------------------------------------------- reference vectors */
 static Tensor *layernorm_vector(Tape *t, Tensor **in)
 {
-    return op_layernorm(t, in[0], in[1], in[2], (Real)1e-5);
+    return op_layernorm(t, in[0], in[1], in[2], 1e-5);
 }
 static Tensor *softmax_vector(Tape *t, Tensor **in)
 {
@@ -91,22 +91,22 @@ END_TEST
 static Tensor *layernorm_checked(Tape *t, Tensor *const *in, void *context)
 {
     (void)context;
-    return op_layernorm(t, in[0], in[1], in[2], (Real)1e-3);
+    return op_layernorm(t, in[0], in[1], in[2], 1e-3);
 }
 static Tensor *layernorm_of_weights(Tape *t, Tensor *const *in, void *context)
 {
     (void)context;
-    return op_layernorm(t, in[0], in[0], in[0], (Real)1e-3);
+    return op_layernorm(t, in[0], in[0], in[0], 1e-3);
 }
 static Tensor *residual_checked(Tape *t, Tensor *const *in, void *context)
 {
     tape_seed(t, 3);
-    return op_residual_layernorm(t, in[0], in[1], *(Real *)context, in[2], in[3], (Real)1e-3);
+    return op_residual_layernorm(t, in[0], in[1], *(Real *)context, in[2], in[3], 1e-3);
 }
 static Tensor *residual_of_one(Tape *t, Tensor *const *in, void *context)
 {
     tape_seed(t, 4);
-    return op_residual_layernorm(t, in[0], in[0], *(Real *)context, in[0], in[0], (Real)1e-3);
+    return op_residual_layernorm(t, in[0], in[0], *(Real *)context, in[0], in[0], 1e-3);
 }
 static Tensor *softmax_checked(Tape *t, Tensor *const *in, void *context)
 {
@@ -124,7 +124,7 @@ static Tensor *rows_twice(Tape *t, Tensor *const *in, void *context)
 {
     (void)context;
     Tensor *x = op_layernorm(t, in[0], in[1], in[1], 1);
-    Tensor *y = op_layernorm(t, in[0], in[1], in[1], (Real)0.1);
+    Tensor *y = op_layernorm(t, in[0], in[1], in[1], 0.1);
     Tensor *p = op_mean_squared_error(t, op_softmax(t, x), op_log_softmax(t, y));
     return op_mean_squared_error(t, p,
                                  op_mean_squared_error(t, op_log_softmax(t, x), op_softmax(t, x)));
@@ -190,7 +190,7 @@ static Tensor *mean_squared_error_of_one(Tape *t, Tensor *const *in, void *conte
 
 START_TEST(gradients_of_losses)
 {
-    const Real weights[] = { 1, 0, (Real)0.5, 3, 0, (Real)1e-3 };
+    const Real weights[] = { 1, 0, 0.5, 3, 0, (Real)1e-3 };
     check_gradient(cross_entropy_checked, (&(Targets){ NULL, shape_scalar(), 5 }), shape(5));
     check_gradient(cross_entropy_checked, (&(Targets){ NULL, shape(6), 1 }), shape(6, 1));
     check_gradient(cross_entropy_checked, (&(Targets){ weights, shape(6), 19 }), shape(6, 19));
@@ -213,7 +213,7 @@ static Tensor *logistic_mixture_checked(Tape *t, Tensor *const *in, void *contex
 static Tensor *logistic_mixture_twice(Tape *t, Tensor *const *in, void *context)
 {
     Tensor *loss = logistic_mixture_checked(t, in, context);
-    Tensor *narrower = op_add_scalar(t, in[0], (Real)-1.3);
+    Tensor *narrower = op_add_scalar(t, in[0], -1.3);
     return op_mean_squared_error(t, loss, logistic_mixture_checked(t, &narrower, context));
 }
 
@@ -292,7 +292,7 @@ START_TEST(large_and_infinite_logits)
     tape_reset(tape);
     const Real masked[] = { 1, -(Real)INFINITY, 1 };
     p = test_values(op_softmax(tape, tape_input(tape, masked, shape(3))));
-    ck_assert(p[0] == (Real)0.5 && p[1] == 0 && p[2] == (Real)0.5);
+    ck_assert(p[0] == 0.5 && p[1] == 0 && p[2] == 0.5);
     tape_free(tape);
 }
 END_TEST
@@ -350,7 +350,7 @@ START_TEST(a_constant_row_is_normalised_to_the_bias)
     begin();
     const Real same[] = { 3, 3, 3, 3, 3 };
     Tensor *bias = variable(1, shape(5)), *x = tape_variable(tape, same, shape(5));
-    Tensor *out = op_layernorm(tape, x, variable(2, shape(5)), bias, (Real)1e-5);
+    Tensor *out = op_layernorm(tape, x, variable(2, shape(5)), bias, 1e-5);
     backward(out);
     ck_assert_mem_eq(test_values(out), test_values(bias), 5 * sizeof(Real));
     for (int i = 0; i < 5; i++)
@@ -376,7 +376,7 @@ START_TEST(layernorm_with_a_large_offset)
     for (int c = 0; c < C; c++)
         variance += pow((double)xs[c] - mean, 2) / C;
     Tensor *w = tape_input(tape, ones, shape(C)), *b = tape_input(tape, zeros, shape(C));
-    Real *out = test_values(op_layernorm(tape, tape_input(tape, xs, shape(C)), w, b, (Real)1e-5));
+    Real *out = test_values(op_layernorm(tape, tape_input(tape, xs, shape(C)), w, b, 1e-5));
     for (int c = 0; c < C; c++)
         ck_assert_double_le(fabs((double)out[c] - ((double)xs[c] - mean) / sqrt(variance + 1e-5)),
                             1e-3);
@@ -518,7 +518,7 @@ END_TEST
 START_TEST(dropout_drops_as_often_as_asked)
 {
     enum { N = 1 << 18 };
-    static const Real probabilities[] = { (Real)0.001, (Real)0.1, (Real)0.5, (Real)0.9 };
+    static const Real probabilities[] = { (Real)0.001, (Real)0.1, 0.5, (Real)0.9 };
     for (int k = 0; k < 4; k++) {
         begin();
         Real p = probabilities[k], *xs = test_normal(1, N), *out;
@@ -567,17 +567,17 @@ START_TEST(dropout_goes_backward_with_the_same_mask)
     Real *ones = test_normal(0, N), *first, *second;
     for (int i = 0; i < N; i++)
         ones[i] = 1;
-    Tensor *x = tape_variable(tape, ones, shape(N)), *out = op_dropout(tape, x, (Real)0.4);
-    op_dropout(tape, x, (Real)0.4); /* another draw in between */
+    Tensor *x = tape_variable(tape, ones, shape(N)), *out = op_dropout(tape, x, 0.4);
+    op_dropout(tape, x, 0.4); /* another draw in between */
     tape_backward_from(tape, tensor_keep(out), tape_input(tape, ones, shape(N)));
     first = test_values(out);
     ck_assert_mem_eq(first, gradient(x), N * sizeof(Real));
     tape_reset(tape);
     x = tape_variable(tape, ones, shape(N));
-    second = test_values(op_dropout(tape, x, (Real)0.4));
+    second = test_values(op_dropout(tape, x, 0.4));
     ck_assert_mem_ne(first, second, N * sizeof(Real));
     tape_set_random(tape, start);
-    second = test_values(op_dropout(tape, x, (Real)0.4));
+    second = test_values(op_dropout(tape, x, 0.4));
     ck_assert_mem_eq(first, second, N * sizeof(Real));
     tape_free(tape);
 }
@@ -590,12 +590,12 @@ START_TEST(dropout_does_nothing_where_there_is_nothing_to_do)
     Random before = tape_random(tape);
     ck_assert_ptr_eq(op_dropout(tape, x, 0), x);
     ck_assert(tape_set_training(tape, false));
-    ck_assert_ptr_eq(op_dropout(tape, x, (Real)0.5), x);
+    ck_assert_ptr_eq(op_dropout(tape, x, 0.5), x);
     Random after = tape_random(tape);
     ck_assert_uint_eq(after.counter, before.counter);
     ck_assert(!tape_set_training(tape, true));
     ck_assert(tape_is_training(tape));
-    ck_assert_ptr_ne(op_dropout(tape, x, (Real)0.5), x);
+    ck_assert_ptr_ne(op_dropout(tape, x, 0.5), x);
     tape_free(tape);
 }
 END_TEST
@@ -606,16 +606,16 @@ START_TEST(dropout_draws_with_recording_off)
     enum { N = 1000 };
     begin();
     Tensor *x = variable(1, shape(N)), *w = variable(2, shape(N));
-    Real *recorded = test_values(op_dropout(tape, x, (Real)0.5));
-    Real *norm = test_values(op_residual_layernorm(tape, x, x, (Real)0.5, w, w, 1));
+    Real *recorded = test_values(op_dropout(tape, x, 0.5));
+    Real *norm = test_values(op_residual_layernorm(tape, x, x, 0.5, w, w, 1));
     tape_seed(tape, 0);
     tape_set_recording(tape, false);
-    Tensor *first = op_dropout(tape, x, (Real)0.5);
+    Tensor *first = op_dropout(tape, x, 0.5);
     ck_assert(!first->requires_gradient);
     ck_assert_mem_eq(test_values(first), recorded, N * sizeof(Real));
-    ck_assert_mem_eq(test_values(op_residual_layernorm(tape, x, x, (Real)0.5, w, w, 1)), norm,
+    ck_assert_mem_eq(test_values(op_residual_layernorm(tape, x, x, 0.5, w, w, 1)), norm,
                      N * sizeof(Real));
-    Real *second = test_values(op_dropout(tape, x, (Real)0.5));
+    Real *second = test_values(op_dropout(tape, x, 0.5));
     ck_assert_mem_ne(second, recorded, N * sizeof(Real));
     tape_free(tape);
 }
@@ -628,7 +628,7 @@ START_TEST(gradients_with_training_off_have_no_dropout)
     begin();
     tape_set_training(tape, false);
     for (int dropout = 0; dropout < 2; dropout++) {
-        const Real p = dropout ? (Real)0.5 : 0;
+        const Real p = dropout ? 0.5 : 0;
         Tensor *x = variable(1, shape(N)), *w = variable(2, shape(N));
         Tensor *dropped = op_multiply(tape, op_dropout(tape, x, p), x);
         tape_backward(tape,
@@ -648,7 +648,7 @@ START_TEST(dropout_replaces_what_it_drops)
     Real *nans = test_normal(0, N);
     for (int i = 0; i < N; i++)
         nans[i] = (Real)NAN;
-    Real *out = test_values(op_dropout(tape, tape_input(tape, nans, shape(N)), (Real)0.5));
+    Real *out = test_values(op_dropout(tape, tape_input(tape, nans, shape(N)), 0.5));
     int kept = 0;
     for (int i = 0; i < N; i++) {
         ck_assert(isnan(out[i]) || out[i] == 0);
@@ -672,10 +672,10 @@ static Joined join(bool fused, Shape size, Real p, bool x_wanted)
     Joined j = { .branch = variable(2, size), .w = variable(3, row), .b = variable(4, row) };
     j.x = x_wanted ? variable(1, size) : tape_input(tape, test_normal(1, shape_count(size)), size);
     if (fused)
-        j.out = op_residual_layernorm(tape, j.x, j.branch, p, j.w, j.b, (Real)1e-5);
+        j.out = op_residual_layernorm(tape, j.x, j.branch, p, j.w, j.b, 1e-5);
     else
-        j.out = op_layernorm(tape, op_add(tape, j.x, op_dropout(tape, j.branch, p)), j.w, j.b,
-                             (Real)1e-5);
+        j.out =
+            op_layernorm(tape, op_add(tape, j.x, op_dropout(tape, j.branch, p)), j.w, j.b, 1e-5);
     tensor_keep(j.out);
     Tensor *again = op_multiply(tape, op_multiply(tape, j.x, j.branch), j.w);
     backward(op_multiply(tape, op_add(tape, again, j.b), j.out));
@@ -740,9 +740,9 @@ START_TEST(residual_layernorm_of_constants)
         Tensor *x = tape_input(tape, test_normal(1, 45 * 20), shape(45, 20));
         Tensor *w = variable(2, shape(20)), *b = tape_input(tape, test_normal(3, 20), shape(20));
         if (fused)
-            backward(op_residual_layernorm(tape, x, x, (Real)0.1, w, b, 1));
+            backward(op_residual_layernorm(tape, x, x, 0.1, w, b, 1));
         else
-            backward(op_layernorm(tape, op_add(tape, x, op_dropout(tape, x, (Real)0.1)), w, b, 1));
+            backward(op_layernorm(tape, op_add(tape, x, op_dropout(tape, x, 0.1)), w, b, 1));
         dw[fused] = gradient(w);
         tape_free(tape);
     }
@@ -757,7 +757,7 @@ START_TEST(residual_layernorm_without_a_recording)
     const uint64_t before = tape_random(tape).counter;
     tape_set_recording(tape, false);
     tape_set_training(tape, false);
-    Tensor *out = op_residual_layernorm(tape, x, x, (Real)0.5, w, w, 1);
+    Tensor *out = op_residual_layernorm(tape, x, x, 0.5, w, w, 1);
     ck_assert_uint_eq(tape_random(tape).counter, before);
     Tensor *expected = op_layernorm(tape, op_add(tape, x, x), w, w, 1);
     assert_close(test_values(out), test_values(expected), 120, TOLERANCE);
@@ -774,9 +774,9 @@ START_TEST(residual_layernorm_does_not_see_what_it_drops)
         branch[i] = (Real)NAN;
     Tensor *x = variable(1, shape(ROWS, C)), *w = variable(2, shape(C));
     Tensor *dropped = tape_variable(tape, branch, shape(ROWS, C));
-    Real *mask = test_values(op_dropout(tape, dropped, (Real)0.5));
+    Real *mask = test_values(op_dropout(tape, dropped, 0.5));
     tape_seed(tape, 0);
-    Tensor *out = op_residual_layernorm(tape, x, dropped, (Real)0.5, w, w, 1);
+    Tensor *out = op_residual_layernorm(tape, x, dropped, 0.5, w, w, 1);
     backward(out);
     int whole = 0;
     for (int row = 0; row < ROWS; row++) {
@@ -818,8 +818,8 @@ static void run(Result results[RESULTS])
            *b = variable(3, shape(C));
     Tensor *rows =
         op_embedding(tape, table, tape_input_i32(tape, integers(1, ROWS, 50), shape(ROWS)));
-    Tensor *normal = op_layernorm(tape, op_dropout(tape, rows, (Real)0.1), w, b, (Real)1e-5);
-    normal = op_residual_layernorm(tape, rows, normal, (Real)0.1, b, w, (Real)1e-5);
+    Tensor *normal = op_layernorm(tape, op_dropout(tape, rows, 0.1), w, b, 1e-5);
+    normal = op_residual_layernorm(tape, rows, normal, 0.1, b, w, 1e-5);
     Tensor *p = op_softmax(tape, normal), *l = op_log_softmax(tape, normal);
     Tensor *weights = tape_input(tape, test_values(p), shape(ROWS));
     Tensor *targets = tape_input_i32(tape, integers(2, ROWS, C), shape(ROWS));
@@ -904,9 +904,9 @@ START_TEST(misuse_of_rows)
                   op_layernorm(tape, variable(1, shape_scalar()), w, w, 1));
     assert_raises("op_layernorm: eps is 0, expected more than 0", op_layernorm(tape, x, w, w, 0));
     assert_raises("op_layernorm: eps is inf, expected more than 0",
-                  op_layernorm(tape, x, w, w, (Real)INFINITY));
+                  op_layernorm(tape, x, w, w, INFINITY));
     assert_raises("op_layernorm: eps is nan, expected more than 0",
-                  op_layernorm(tape, x, w, w, (Real)NAN));
+                  op_layernorm(tape, x, w, w, NAN));
     assert_raises("op_layernorm: weight is NULL", op_layernorm(tape, x, NULL, w, 1));
     assert_raises("op_layernorm: bias is NULL", op_layernorm(tape, x, w, NULL, 1));
     Tensor *scalar = variable(1, shape_scalar());
@@ -929,16 +929,16 @@ START_TEST(misuse_of_rows)
     assert_raises("op_residual_layernorm: probability is 1, expected 0 or more and less than 1",
                   op_residual_layernorm(tape, x, x, 1, w, w, 1));
     assert_raises("op_residual_layernorm: probability is nan, expected 0 or more and less than 1",
-                  op_residual_layernorm(tape, x, x, (Real)NAN, w, w, 1));
+                  op_residual_layernorm(tape, x, x, NAN, w, w, 1));
     assert_raises("op_softmax: x is NULL", op_softmax(tape, NULL));
     assert_raises("op_log_softmax: x is NULL", op_log_softmax(tape, NULL));
     assert_raises("op_dropout: x is NULL", op_dropout(tape, NULL, 0));
     assert_raises("op_dropout: probability is 1, expected 0 or more and less than 1",
                   op_dropout(tape, x, 1));
     assert_raises("op_dropout: probability is -0.5, expected 0 or more and less than 1",
-                  op_dropout(tape, x, (Real)-0.5));
+                  op_dropout(tape, x, -0.5));
     assert_raises("op_dropout: probability is nan, expected 0 or more and less than 1",
-                  op_dropout(tape, x, (Real)NAN));
+                  op_dropout(tape, x, NAN));
     tape_free(tape);
 }
 END_TEST

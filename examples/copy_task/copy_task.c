@@ -102,7 +102,7 @@ static Model model_new(Params *params, const Options *options)
         .attention = attention_of(options),
         .lsh_rounds = options->rounds,
         .features = (Features)choice_index(feature_names, options->features),
-        .dropout = (Real)options->dropout,
+        .dropout = options->dropout,
     };
     return (Model){
         .embedding = nn_embedding(params, "embedding", options->symbols + 1, width / 2),

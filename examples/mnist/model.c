@@ -37,7 +37,7 @@ Model model_new(Params *params, const MnistOptions *options)
         .attention = softmax ? ATTENTION_CAUSAL_SOFTMAX : ATTENTION_CAUSAL_LINEAR,
         .features = (Features)choice_index(feature_names, options->features),
         .form = (AttentionForm)choice_index(form_names, options->form),
-        .dropout = (Real)options->dropout,
+        .dropout = options->dropout,
     };
     Model model = {
         .pixels = pixels,

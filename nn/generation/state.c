@@ -60,7 +60,7 @@ static StepLinear step_linear(const Linear *linear)
 
 static StepNorm step_norm(const LayerNorm *norm)
 {
-    return (StepNorm){ norm->weight->data, norm->bias->data, norm->eps };
+    return (StepNorm){ norm->weight->data, norm->bias->data, (Real)norm->eps };
 }
 
 static StepLayer step_layer(const TransformerLayer *layer)

@@ -136,10 +136,10 @@ DropoutDraw dropout_draw(Tape *tape, const char *operation, Real probability, in
                           .scale = 1 / (1 - probability) };
 }
 
-Tensor *op_dropout(Tape *tape, Tensor *x, Real probability)
+Tensor *op_dropout(Tape *tape, Tensor *x, double probability)
 {
     tape_use(tape, "op_dropout: x", x);
-    const DropoutDraw d = dropout_draw(tape, "op_dropout", probability, tensor_count(x));
+    const DropoutDraw d = dropout_draw(tape, "op_dropout", (Real)probability, tensor_count(x));
     if (d.limit == 0)
         return x;
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);

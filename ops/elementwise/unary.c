@@ -62,8 +62,9 @@ static const Real *saved_values(const Node *node, enum Saved saved)
         DEVICE_CALL(x, op##_backward,                                                              \
                     (dx.data, dx.accumulate, tape_upstream(node, 0), *c, tensor_count(x)));        \
     }                                                                                              \
-    Tensor *op_##op(Tape *tape, Tensor *x, Real c)                                                 \
+    Tensor *op_##op(Tape *tape, Tensor *x, double constant)                                        \
     {                                                                                              \
+        const Real c = (Real)constant;                                                             \
         tape_use(tape, "op_" #op ": x", x);                                                        \
         Tensor *out = tape_tensor_of(tape, x->type, x->shape);                                     \
         DEVICE_CALL(x, op##_forward, (out->data, x->data, c, tensor_count(x)));                    \

@@ -54,7 +54,7 @@ static void layernorm_backward(Node *node)
     weight_sums_end(node, sums, weight, bias);
 }
 
-Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real eps)
+Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps)
 {
     tape_use(tape, "op_layernorm: x", x);
     tape_use_real(tape, "op_layernorm: weight", weight);
@@ -64,7 +64,7 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real e
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *kept = tape_tensor(tape, shape(R, 2));
     DEVICE_CALL(out, layernorm_forward,
-                (out->data, kept->data, x->data, weight->data, bias->data, eps, R, C));
+                (out->data, kept->data, x->data, weight->data, bias->data, (Real)eps, R, C));
     tape_record(tape, (Node){ .name = "op_layernorm",
                               .backward = layernorm_backward,
                               .inputs = { x, weight, bias },
@@ -76,7 +76,7 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, Real e
 /* ------------------------------------------------------------ shared with residual_layernorm */
 
 void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
-                     const Tensor *bias, Real eps)
+                     const Tensor *bias, double eps)
 {
     if (x->shape.rank < 1)
         tape_error(tape, "%s: x is a scalar, expected one axis at least", operation);
@@ -85,8 +85,8 @@ void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const T
         tape_error(tape, "%s: weight is %s, bias is %s, expected %s: x is %s", operation,
                    shape_text(weight->shape).text, shape_text(bias->shape).text,
                    shape_text(expected).text, shape_text(x->shape).text);
-    if (!(eps > 0 && eps < (Real)INFINITY))
-        tape_error(tape, "%s: eps is %g, expected more than 0", operation, (double)eps);
+    if (!((Real)eps > 0 && (Real)eps < (Real)INFINITY))
+        tape_error(tape, "%s: eps is %g, expected more than 0", operation, eps);
 }
 
 static bool wants_gradient(const Tensor *tensor)

@@ -94,7 +94,7 @@ static inline int64_t part_start(int64_t part, int64_t parts, int64_t R)
 
 /* Raises in the operation's name unless weight and bias are [C], as x's rows, and eps > 0. */
 void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const Tensor *weight,
-                     const Tensor *bias, Real eps);
+                     const Tensor *bias, double eps);
 
 /* In a backward function: the partial sums of dL/dweight and dL/dbias, each [parts, C], one row per
  * part of x's rows; NULL where neither requires a gradient. The kernel fills them, and

@@ -131,8 +131,8 @@ static void residual_layernorm_backward(Node *node)
     tape_scratch_free(node->tape, scratch);
 }
 
-Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probability,
-                              Tensor *weight, Tensor *bias, Real eps)
+Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double probability,
+                              Tensor *weight, Tensor *bias, double eps)
 {
     tape_use(tape, "op_residual_layernorm: x", x);
     tape_use(tape, "op_residual_layernorm: branch", branch);
@@ -143,13 +143,13 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probab
                    shape_text(x->shape).text, shape_text(branch->shape).text);
     layernorm_check(tape, "op_residual_layernorm", x, weight, bias, eps);
     const int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
-    const DropoutDraw d = dropout_draw(tape, "op_residual_layernorm", probability, R * C);
+    const DropoutDraw d = dropout_draw(tape, "op_residual_layernorm", (Real)probability, R * C);
     cast_alike(tape, &x, &branch);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *kept = tape_tensor(tape, shape(R, 2));
-    DEVICE_CALL(
-        out, residual_layernorm_forward,
-        (out->data, kept->data, x->data, branch->data, d, weight->data, bias->data, eps, R, C));
+    DEVICE_CALL(out, residual_layernorm_forward,
+                (out->data, kept->data, x->data, branch->data, d, weight->data, bias->data,
+                 (Real)eps, R, C));
     tape_record(tape, (Node){ .name = "op_residual_layernorm",
                               .backward = residual_layernorm_backward,
                               .inputs = { x, branch, weight, bias },
