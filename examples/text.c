@@ -108,7 +108,7 @@ static void train(Tape *tape, Params *params)
  * state is reset and prefilled with the last LENGTH / 2 positions. */
 static void generate(Tape *tape)
 {
-    Sampling sampling = { temperature == 0, (Real)temperature, .top_p = (Real)top_p };
+    Sampling sampling = { .temperature = temperature, .top_p = top_p };
     TransformerState *state = nn_transformer_state(&transformer, (GenerationConfig){ 0 });
     for (int64_t i = 0; i < (int64_t)count; i++) {
         const int64_t n = i % (LENGTH / 2) == 0 ? LENGTH / 2 : 1;

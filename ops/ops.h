@@ -166,13 +166,12 @@ Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *
  * every device. Not differentiable. The results are int32 and can be indices of op_embedding.
  * Logits that are NaN or minus infinity are never chosen; a row of nothing else gives index 0. */
 
-/* A field of 0 means its default. */
 typedef struct Sampling {
-    bool greedy;      /* false; true: choose the largest logit, the first of equal ones; no draw */
-    Real temperature; /* 1; above 0: logits are divided by it */
-    int64_t top_k;    /* all; keep the top_k largest logits, of equal ones the first */
-    Real top_p;       /* 1; in (0, 1]: of these keep the fewest largest whose probabilities sum to
-                       * top_p or more */
+    double temperature; /* logits are divided by it; 0, the limit: choose the largest logit, the
+                         * first of equal ones, without a draw */
+    int64_t top_k;      /* keep the top_k largest logits, of equal ones the first; 0: all */
+    double top_p;       /* in (0, 1]: of these keep the fewest largest whose probabilities sum to
+                         * top_p or more; 0 means the default, 1 */
 } Sampling;
 
 /* out_r = c with probability softmax(logits_r / temperature)_c, renormalized over the symbols that

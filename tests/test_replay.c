@@ -616,7 +616,8 @@ static void generate(void *context)
                        nn_embedding_forward(tape, &g->places, g->place));
     x = nn_transformer_step(g->state, x);
     g->logits = nn_linear_forward(tape, &g->head, x);
-    Tensor *chosen = op_sample(tape, g->logits, (Sampling){ .top_k = SYMBOLS - 1 });
+    Tensor *chosen =
+        op_sample(tape, g->logits, (Sampling){ .temperature = 1, .top_k = SYMBOLS - 1 });
     op_store_i32(tape, g->tokens, NULL, chosen);
     op_store_i32(tape, g->history, g->place, chosen);
 }

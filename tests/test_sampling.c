@@ -61,15 +61,16 @@ static int compare_indices(const void *left, const void *right)
 /* The symbols' logits are numbers above minus infinity, in any order. */
 static int32_t choose(Symbol *symbols, int64_t count, Sampling sampling, uint64_t uniform)
 {
-    const Real temperature = sampling.temperature > 0 ? sampling.temperature : 1;
+    const bool greedy = sampling.temperature == 0;
+    const Real temperature = greedy ? 1 : (Real)sampling.temperature;
     qsort(symbols, (size_t)count, sizeof *symbols, compare_symbols);
     const Symbol largest = symbols[0];
-    if (sampling.greedy)
+    if (greedy)
         return (int32_t)largest.index;
     if (sampling.top_k > 0 && sampling.top_k < count)
         count = sampling.top_k;
     if (sampling.top_p > 0 && sampling.top_p < 1) {
-        const uint64_t p = (uint64_t)((double)sampling.top_p * 0x1p64);
+        const uint64_t p = (uint64_t)(sampling.top_p * 0x1p64);
         const uint64_t total = weigh(symbols, count, temperature);
         uint64_t sum = weigh(symbols, 1, temperature);
         int64_t kept = 1;
@@ -105,28 +106,28 @@ static void check_against_sorting(const Real *logits, int64_t R, int64_t C, Samp
         const uint64_t uniform = (uint64_t)draw.word[1] << 32 | draw.word[0];
         const int32_t expected = count ? choose(symbols, count, sampling, uniform) : 0;
         ck_assert_msg(actual[r] == expected,
-                      "row %d of %d symbols, greedy %d, temperature %g, top_k %d, top_p %g: "
+                      "row %d of %d symbols, temperature %g, top_k %d, top_p %g: "
                       "%d was chosen, expected %d",
-                      (int)r, (int)C, sampling.greedy, (double)sampling.temperature,
-                      (int)sampling.top_k, (double)sampling.top_p, (int)actual[r], (int)expected);
+                      (int)r, (int)C, sampling.temperature, (int)sampling.top_k, sampling.top_p,
+                      (int)actual[r], (int)expected);
     }
     free(symbols);
 }
 
 static const Sampling samplings[] = {
-    { .greedy = true },
     { .temperature = 0 },
-    { .temperature = (Real)0.3 },
+    { .temperature = 1 },
+    { .temperature = 0.3 },
     { .temperature = 20 },
-    { .top_k = 1 },
-    { .top_k = 3 },
+    { .temperature = 1, .top_k = 1 },
+    { .temperature = 1, .top_k = 3 },
     { .top_k = 40, .temperature = 3 },
-    { .top_p = (Real)1e-30 },
-    { .top_p = (Real)0.5 },
-    { .top_p = (Real)0.9, .temperature = 4 },
-    { .top_p = 1 },
-    { .top_k = 7, .top_p = (Real)0.8, .temperature = 2 },
-    { .top_k = 100000, .top_p = (Real)0.99 },
+    { .temperature = 1, .top_p = 1e-30 },
+    { .temperature = 1, .top_p = 0.5 },
+    { .top_p = 0.9, .temperature = 4 },
+    { .temperature = 1, .top_p = 1 },
+    { .top_k = 7, .top_p = 0.8, .temperature = 2 },
+    { .temperature = 1, .top_k = 100000, .top_p = 0.99 },
 };
 enum { SAMPLINGS = sizeof samplings / sizeof *samplings };
 
@@ -182,7 +183,8 @@ START_TEST(rows_without_an_ordinary_choice)
     Real both[R][3];
     for (int r = 0; r < R; r++)
         memcpy(both[r], (const Real[]){ infinite, 5, infinite }, sizeof both[r]);
-    const int32_t *symbols = sampled(test_device(), both[0], R, 3, (Sampling){ 0 }, 3);
+    const int32_t *symbols =
+        sampled(test_device(), both[0], R, 3, (Sampling){ .temperature = 1 }, 3);
     int seconds = 0;
     for (int r = 0; r < R; r++) {
         ck_assert_int_ne(symbols[r], 1);
@@ -310,21 +312,22 @@ START_TEST(a_seed_repeats_its_choices)
 {
     enum { R = 50, C = 40 };
     const Real *logits = test_normal(1, R * C);
-    const int32_t *first = sampled(test_device(), logits, R, C, (Sampling){ 0 }, 1);
-    const int32_t *again = sampled(test_device(), logits, R, C, (Sampling){ 0 }, 1);
-    const int32_t *other = sampled(test_device(), logits, R, C, (Sampling){ 0 }, 2);
+    const int32_t *first = sampled(test_device(), logits, R, C, (Sampling){ .temperature = 1 }, 1);
+    const int32_t *again = sampled(test_device(), logits, R, C, (Sampling){ .temperature = 1 }, 1);
+    const int32_t *other = sampled(test_device(), logits, R, C, (Sampling){ .temperature = 1 }, 2);
     ck_assert_mem_eq(first, again, R * sizeof *first);
     ck_assert_mem_ne(first, other, R * sizeof *first);
     begin();
     tape_seed(tape, 1);
     Tensor *x = tape_input(tape, logits, shape(5, 2, R / 10, C));
-    Tensor *out = op_sample(tape, x, (Sampling){ 0 });
+    Tensor *out = op_sample(tape, x, (Sampling){ .temperature = 1 });
     ck_assert(shape_equal(out->shape, shape(5, 2, R / 10)) && out->type == TENSOR_INT32);
     ck_assert_mem_eq(first, test_integers(out), R * sizeof *first);
     ck_assert_uint_eq(tape_random(tape).counter, R);
-    ck_assert_mem_ne(first, test_integers(op_sample(tape, x, (Sampling){ 0 })), R * sizeof *first);
+    ck_assert_mem_ne(first, test_integers(op_sample(tape, x, (Sampling){ .temperature = 1 })),
+                     R * sizeof *first);
     ck_assert_uint_eq(tape_random(tape).counter, 2 * R);
-    op_sample(tape, x, (Sampling){ .greedy = true });
+    op_sample(tape, x, (Sampling){ .temperature = 0 });
     ck_assert_uint_eq(tape_random(tape).counter, 2 * R);
     Tensor *mixture = tape_input(tape, logits, shape(C, 6));
     ck_assert(shape_equal(op_sample_logistic_mixture(tape, mixture)->shape, shape(C)));
@@ -377,7 +380,8 @@ START_TEST(choices_are_the_same_everywhere)
     Real *rows = test_normal(0, R * C);
     for (int i = 0; i < R * C; i++)
         rows[i] = (Real)(i * 37 % 1009 - 500) / 128;
-    const int32_t *symbols = sampled(test_device(), rows, R, C, (Sampling){ .top_p = 0.75f }, 21);
+    const int32_t *symbols =
+        sampled(test_device(), rows, R, C, (Sampling){ .temperature = 1, .top_p = 0.75 }, 21);
     begin();
     tape_seed(tape, 22);
     for (int i = 0; i < R * 6; i++)
@@ -419,7 +423,9 @@ static void chain_step(void *context)
     Chain *chain = context;
     Tensor *logits = chain->logits;
     for (int i = 0; i < 3; i++) {
-        const Sampling sampling = { .top_k = i == 1 ? 4 : 0, .top_p = i == 2 ? 0.75f : 0 };
+        const Sampling sampling = { .temperature = 1,
+                                    .top_k = i == 1 ? 4 : 0,
+                                    .top_p = i == 2 ? 0.75 : 0 };
         chain->symbols[i] = op_sample(chain->tape, logits, sampling);
         logits = op_embedding(chain->tape, chain->weight, chain->symbols[i]);
     }
@@ -466,7 +472,7 @@ START_TEST(recovery_from_exhausted_memory)
         else
             device_fail_allocation(failing);
         Tensor *x = tape_input(tape, logits, shape(R, C));
-        Tensor *first = op_sample(tape, x, (Sampling){ .top_k = 3 });
+        Tensor *first = op_sample(tape, x, (Sampling){ .temperature = 1, .top_k = 3 });
         Tensor *second = op_sample_logistic_mixture(tape, x);
         happened = device_fail_allocation(0);
         failures += happened;
@@ -490,7 +496,7 @@ START_TEST(no_gradient_passes)
     begin();
     tape_set_recording(tape, true);
     Tensor *x = tape_variable(tape, test_normal(1, 12), shape(2, 6));
-    Tensor *symbols = op_sample(tape, x, (Sampling){ 0 });
+    Tensor *symbols = op_sample(tape, x, (Sampling){ .temperature = 1 });
     Tensor *pixels = op_sample_logistic_mixture(tape, x);
     ck_assert(!symbols->requires_gradient && !pixels->requires_gradient);
     tape_backward(tape, op_cross_entropy(tape, x, symbols, NULL));
@@ -503,23 +509,25 @@ START_TEST(misuse)
     begin();
     Tensor *x = tape_input(tape, test_normal(1, 20), shape(4, 5));
     Tensor *scalar = tape_input(tape, test_normal(1, 1), shape_scalar());
-    assert_raises("op_sample: logits is NULL", op_sample(tape, NULL, (Sampling){ 0 }));
+    assert_raises("op_sample: logits is NULL",
+                  op_sample(tape, NULL, (Sampling){ .temperature = 1 }));
     assert_raises("op_sample: logits is a scalar, expected one axis at least",
-                  op_sample(tape, scalar, (Sampling){ 0 }));
-    assert_raises("op_sample: temperature is -1, expected a number above 0, or 0 for 1",
+                  op_sample(tape, scalar, (Sampling){ .temperature = 1 }));
+    assert_raises("op_sample: temperature is -1, expected 0 or more",
                   op_sample(tape, x, (Sampling){ .temperature = -1 }));
-    assert_raises("op_sample: temperature is inf, expected a number above 0, or 0 for 1",
-                  op_sample(tape, x, (Sampling){ .temperature = (Real)INFINITY }));
-    assert_raises("op_sample: temperature is nan, expected a number above 0, or 0 for 1",
-                  op_sample(tape, x, (Sampling){ .temperature = (Real)NAN }));
+    assert_raises("op_sample: temperature is inf, expected 0 or more",
+                  op_sample(tape, x, (Sampling){ .temperature = INFINITY }));
+    assert_raises("op_sample: temperature is nan, expected 0 or more",
+                  op_sample(tape, x, (Sampling){ .temperature = NAN }));
     assert_raises("op_sample: top_k is -2, expected 1 or more, or 0 for all",
                   op_sample(tape, x, (Sampling){ .top_k = -2 }));
     assert_raises("op_sample: top_p is 1.5, expected more than 0 and 1 at most, or 0 for all",
-                  op_sample(tape, x, (Sampling){ .top_p = (Real)1.5 }));
+                  op_sample(tape, x, (Sampling){ .temperature = 1, .top_p = 1.5 }));
     assert_raises("op_sample: top_p is nan, expected more than 0 and 1 at most, or 0 for all",
-                  op_sample(tape, x, (Sampling){ .top_p = (Real)NAN }));
+                  op_sample(tape, x, (Sampling){ .temperature = 1, .top_p = NAN }));
     assert_raises("op_sample: logits has dtype int32, expected Real",
-                  op_sample(tape, op_sample(tape, x, (Sampling){ 0 }), (Sampling){ 0 }));
+                  op_sample(tape, op_sample(tape, x, (Sampling){ .temperature = 1 }),
+                            (Sampling){ .temperature = 1 }));
     assert_raises("op_sample_logistic_mixture: parameters is NULL",
                   op_sample_logistic_mixture(tape, NULL));
     assert_raises("op_sample_logistic_mixture: parameters is [4,5], expected [..., 3 K]: the "

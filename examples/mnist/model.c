@@ -91,8 +91,8 @@ static void set_temperature(Generator *generator)
     int64_t n = tensor_count(generator->model->head.bias);
     Real *factor = allocate(n, sizeof(Real)), *shift = allocate(n, sizeof(Real));
     for (int64_t i = 0; i < n; i++) {
-        factor[i] = i < n / 3 ? 1 / generator->config.temperature : 1;
-        shift[i] = i < 2 * n / 3 ? 0 : (Real)log((double)generator->config.temperature);
+        factor[i] = i < n / 3 ? (Real)(1 / generator->config.temperature) : 1;
+        shift[i] = i < 2 * n / 3 ? 0 : (Real)log(generator->config.temperature);
     }
     generator->factor = tape_persistent(generator->tape, shape(n));
     generator->shift = tape_persistent(generator->tape, shape(n));

@@ -25,7 +25,7 @@ typedef struct GeneratorConfig {
     int64_t images; /* in the batch */
     int64_t all;    /* in all batches; 0: there is one batch */
     Precision precision;
-    Real temperature;
+    double temperature;
     uint64_t seed;
 } GeneratorConfig;
 

@@ -137,7 +137,7 @@ int mnist_sample(int argc, char **argv)
         (GeneratorConfig){ .images = batches_of(&options).size,
                            .all = options.count,
                            .precision = (Precision)choice_index(precision_names, options.precision),
-                           .temperature = (Real)options.temperature,
+                           .temperature = options.temperature,
                            .seed = (uint64_t)options.draw });
     double start = now();
     Picture picture = draw_picture(&options, generator);

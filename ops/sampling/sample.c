@@ -119,15 +119,14 @@ static void check_sampling(Tape *tape, Tensor *logits, Sampling s)
     if (shape_columns(logits->shape) > MOST_SYMBOLS)
         tape_error(tape, "op_sample: logits is %s, expected %d symbols at most",
                    shape_text(logits->shape).text, MOST_SYMBOLS);
-    if (!(s.temperature >= 0 && s.temperature < (Real)INFINITY))
-        tape_error(tape, "op_sample: temperature is %g, expected a number above 0, or 0 for 1",
-                   (double)s.temperature);
+    if (!(s.temperature >= 0 && (Real)s.temperature < (Real)INFINITY))
+        tape_error(tape, "op_sample: temperature is %g, expected 0 or more", s.temperature);
     if (s.top_k < 0)
         tape_error(tape, "op_sample: top_k is %lld, expected 1 or more, or 0 for all",
                    (long long)s.top_k);
     if (!(s.top_p >= 0 && s.top_p <= 1))
         tape_error(tape, "op_sample: top_p is %g, expected more than 0 and 1 at most, or 0 for all",
-                   (double)s.top_p);
+                   s.top_p);
 }
 
 Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
@@ -135,12 +134,14 @@ Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
     check_sampling(tape, logits, sampling);
     const int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
     Tensor *out = sampled_tensor(tape, shape_of_rows(logits->shape), (int32_t)(C - 1));
-    Sampler sampler = sampler_new(tape, sampling.greedy ? 0 : R);
-    sampler.greedy = sampling.greedy;
-    sampler.temperature = sampling.temperature > 0 ? sampling.temperature : 1;
+    const Real temperature = (Real)sampling.temperature;
+    const bool greedy = temperature == 0;
+    Sampler sampler = sampler_new(tape, greedy ? 0 : R);
+    sampler.greedy = greedy;
+    sampler.temperature = greedy ? 1 : temperature;
     sampler.top_k = sampling.top_k;
     if (sampling.top_p > 0 && sampling.top_p < 1)
-        sampler.top_p = (uint64_t)fmax((double)sampling.top_p * 0x1p64, 1);
+        sampler.top_p = (uint64_t)fmax(sampling.top_p * 0x1p64, 1);
     DEVICE_CALL(logits, sample, (out->integers, logits->data, sampler, R, C));
     return out;
 }
