@@ -112,13 +112,9 @@ Tensor *op_polynomial_features(Tape *tape, Tensor *x);
 /* out_f = e^(w_f.x - |x|^2 / 2) / sqrt F: x [..., D], projection w [F, D]; returns [..., F]. If the
  * rows of w are standard normal, E out(q).out(k) = e^(q.k) over w  (Choromanski et al. 2021,
  * Rethinking Attention with Performers, lemma 1); q and k divided by D^(1/4) give the kernel of
- * softmax attention. */
+ * softmax attention. random_normal draws such a w; the rows of random_orthogonal reduce the variance
+ * of the estimate (section 2.3). */
 Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
-
-/* Draws such a w, standard normal elements, into host memory [F, D]. The rows are independent or,
- * if orthogonal, each D rows are mutually orthogonal, which reduces the variance of the estimate
- * (section 2.3). Raises unless F >= 1 and D >= 1. */
-void op_draw_projection(Real *host, int64_t F, int64_t D, bool orthogonal, Random *random);
 
 /* -------------------------------------------------------------------------------------- storage */
 
@@ -203,9 +199,9 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
 /* to_r <- from_r, int32 tensors of one shape; or, if columns is not NULL, to_{r, columns_r} <-
  * from_r: to [..., N], columns int32 [...] in [0, N), from [...]. So a replayed step passes its
  * choices to the next step, and records them, without the host; to is a tape_persistent_i32.
- * Returns nothing. Raises while the tape records, and, as tensor_write_i32 does, if the values are
- * out of the range that operations with the input `to` need. */
-void op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
+ * Returns to. Raises while the tape records, and, as tensor_write_i32 does, if the values are out of
+ * the range that operations with the input `to` need. */
+Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
 /* ------------------------------------------------------------------------------------- attention
  * query, key [B, N, H, D] and value [B, N, H, M]: B sequences of N positions, H heads of query size

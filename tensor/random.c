@@ -2,6 +2,7 @@
 #include "tensor/internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 Random random_new(uint64_t seed, uint64_t stream)
 {
@@ -80,4 +81,48 @@ int64_t random_integer(Random *random, int64_t low, int64_t high)
     uint64_t range = (uint64_t)high - (uint64_t)low;
     uint64_t step = (uint64_t)((Wide)x * range >> 64);
     return (int64_t)((uint64_t)low + step);
+}
+
+/* ------------------------------------------------------------------------------- orthogonal rows */
+static double dot(const Real *a, const Real *b, int64_t D)
+{
+    double sum = 0;
+    for (int64_t d = 0; d < D; d++)
+        sum += (double)a[d] * (double)b[d];
+    return sum;
+}
+
+/* a += factor b */
+static void add(Real *a, double factor, const Real *b, int64_t D)
+{
+    for (int64_t d = 0; d < D; d++)
+        a[d] = (Real)((double)a[d] + factor * (double)b[d]);
+}
+
+/* Orthogonalizes the rows of w [count, D], count <= D, by Gram-Schmidt, and keeps their lengths:
+ * those of normal rows are independent of their directions. The second round removes the error that
+ * rounding leaves in the first. */
+static void orthogonalize(Real *w, int64_t count, int64_t D)
+{
+    for (int64_t f = 0; f < count; f++) {
+        Real *row = w + f * D;
+        const double length = sqrt(dot(row, row, D));
+        for (int64_t other = 0; other < 2 * f; other++) {
+            const Real *before = w + other % f * D;
+            add(row, -dot(row, before, D) / dot(before, before, D), before, D);
+        }
+        add(row, length / sqrt(dot(row, row, D)) - 1, row, D);
+    }
+}
+
+void random_orthogonal(Real *host, int64_t rows, int64_t columns, Random *random)
+{
+    if (rows < 1 || columns < 1)
+        error_raise("random_orthogonal: rows is %" PRId64 " and columns is %" PRId64
+                    ", expected 1 or more",
+                    rows, columns);
+    const Shape size = shape(rows, columns);
+    random_normal(random, host, shape_count(size));
+    for (int64_t row = 0; row < rows; row += columns)
+        orthogonalize(host + row * columns, rows - row < columns ? rows - row : columns, columns);
 }

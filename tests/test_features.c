@@ -178,8 +178,6 @@ START_TEST(random_misuse)
     Tape *tape = tape_new(test_device());
     Tensor *x = tape_input(tape, numbers, shape(4, 3)), *w = tape_input(tape, numbers, shape(2, 3));
     assert_raises("op_random_features: x is NULL", op_random_features(tape, NULL, w));
-    assert_raises("op_draw_projection: F is 0 and D is 3, expected 1 or more",
-                  op_draw_projection(NULL, 0, 3, true, NULL));
     assert_raises("op_random_features: projection is NULL", op_random_features(tape, x, NULL));
     assert_raises("op_random_features: x has dtype int32, expected Real",
                   op_random_features(tape, tape_input_i32(tape, &integer, shape(1)), w));
@@ -198,16 +196,16 @@ END_TEST
 START_TEST(projections_repeat_and_continue)
 {
     enum { F = 7, D = 3 };
-    for (int orthogonal = 0; orthogonal < 2; orthogonal++) {
-        Real *a = test_zeros(F * D), *b = test_zeros(F * D), *c = test_zeros(F * D);
-        Random first = random_new(3, 4), second = first;
-        op_draw_projection(a, F, D, orthogonal, &first);
-        op_draw_projection(b, F, D, orthogonal, &second);
-        op_draw_projection(c, F, D, orthogonal, &second);
-        ck_assert(memcmp(a, b, F * D * sizeof *a) == 0);
-        ck_assert(memcmp(a, c, F * D * sizeof *a) != 0);
-        ck_assert(first.counter != 0 && second.counter == 2 * first.counter);
-    }
+    Real *a = test_zeros(F * D), *b = test_zeros(F * D), *c = test_zeros(F * D);
+    Random first = random_new(3, 4), second = first;
+    random_orthogonal(a, F, D, &first);
+    random_orthogonal(b, F, D, &second);
+    random_orthogonal(c, F, D, &second);
+    ck_assert(memcmp(a, b, F * D * sizeof *a) == 0);
+    ck_assert(memcmp(a, c, F * D * sizeof *a) != 0);
+    ck_assert(first.counter != 0 && second.counter == 2 * first.counter);
+    assert_raises("random_orthogonal: rows is 0 and columns is 3, expected 1 or more",
+                  random_orthogonal(a, 0, D, &first));
 }
 END_TEST
 
@@ -216,8 +214,8 @@ START_TEST(orthogonal_projections)
     enum { F = 75, D = 33 };
     Real *w = test_zeros(F * D), *plain = test_zeros(F * D);
     Random random = random_new(3, 4), again = random;
-    op_draw_projection(w, F, D, true, &random);
-    op_draw_projection(plain, F, D, false, &again);
+    random_orthogonal(w, F, D, &random);
+    random_normal(&again, plain, F * D);
     for (int a = 0; a < F; a++) {
         double length = sqrt(test_dot(w + a * D, w + a * D, D));
         double expected = sqrt(test_dot(plain + a * D, plain + a * D, D));
@@ -245,7 +243,10 @@ static double estimate(bool orthogonal)
     Random random = random_new(11, 12);
     Tape *tape = tape_new(test_device());
     for (int i = 0; i < DRAWS; i++) {
-        op_draw_projection(w, F, D, orthogonal, &random);
+        if (orthogonal)
+            random_orthogonal(w, F, D, &random);
+        else
+            random_normal(&random, w, F * D);
         Tensor *phi = op_random_features(tape, tape_input(tape, qk, shape(2, D)),
                                          tape_input(tape, w, shape(F, D)));
         Real out[2 * F];

@@ -638,7 +638,7 @@ START_TEST(test_store_values)
     tape_set_recording(tape, false);
     Tensor *to = tape_persistent_i32(tape, shape(2, 3));
     static const int32_t numbers[] = { 4, -5, 6, 7, 8, 9 };
-    op_store_i32(tape, to, NULL, integers(numbers, shape(2, 3)));
+    ck_assert_ptr_eq(op_store_i32(tape, to, NULL, integers(numbers, shape(2, 3))), to);
     assert_integers(to, numbers);
     op_store_i32(tape, to, integers((int32_t[]){ 2, 0 }, shape(2)),
                  integers((int32_t[]){ 11, 12 }, shape(2)));

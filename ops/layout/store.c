@@ -89,7 +89,7 @@ static void check(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
                    columns ? "to to have one axis more, the columns" : "the same shape");
 }
 
-void op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
+Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
 {
     check(tape, to, columns, from);
     const int64_t R = tensor_count(from), N = tensor_count(to) / R;
@@ -103,4 +103,5 @@ void op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
     if (device_is_capturing(to->device))
         device_before_replay(to->device, before_replay,
                              (void *)tape_save(tape, &store, sizeof store));
+    return to;
 }
