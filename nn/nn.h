@@ -197,8 +197,8 @@ typedef struct Attention {
 
 /* Reads the config's heads, head_dim, attention, features, projections, form and lsh_*; raises when
  * a field is out of range. Linear attention adds eps = 1e-6 to its normalizer, as the code of
- * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight: its
- * orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
+ * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight:
+ * its orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
 Attention nn_attention(Params *params, const char *name, TransformerConfig config);
 /* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing
  * for other feature maps. Call it between replayed steps, not inside one. */
@@ -223,8 +223,8 @@ typedef struct TransformerLayer {
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config);
 /* Post-norm: x = norm1(x + attention(x)), then x = norm2(x + ff2(f(ff1(x)))).
  * Pre-norm:  x = x + attention(norm1(x)), then x = x + ff2(f(ff1(norm2(x)))).
- * f is the config's activation; dropout follows attention, f and ff2 (Vaswani et al. 2017, sections 3.1 and
- * 5.4). x [B, N, width], returns the same shape; key_lengths as in nn_attention_forward. */
+ * f is the config's activation; dropout follows attention, f and ff2 (Vaswani et al. 2017, sections
+ * 3.1 and 5.4). x [B, N, width], returns the same shape; key_lengths as in nn_attention_forward. */
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                      Tensor *key_lengths);
 

@@ -17,8 +17,8 @@ extern "C" {
 
 /* ------------------------------------------------------------------------------ matrix products */
 
-/* out = a b: a [..., n, k], b [..., k, m]; returns [..., n, m]. The leading axes are equal, or b has
- * none and is shared by all matrices of a. Raises if the inner sizes k differ. */
+/* out = a b: a [..., n, k], b [..., k, m]; returns [..., n, m]. The leading axes are equal, or b
+ * has none and is shared by all matrices of a. Raises if the inner sizes k differ. */
 Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b);
 /* out = a b^T, likewise: b [..., m, k] */
 Tensor *op_matmul_nt(Tape *tape, Tensor *a, Tensor *b);
@@ -112,8 +112,8 @@ Tensor *op_polynomial_features(Tape *tape, Tensor *x);
 /* out_f = e^(w_f.x - |x|^2 / 2) / sqrt F: x [..., D], projection w [F, D]; returns [..., F]. If the
  * rows of w are standard normal, E out(q).out(k) = e^(q.k) over w  (Choromanski et al. 2021,
  * Rethinking Attention with Performers, lemma 1); q and k divided by D^(1/4) give the kernel of
- * softmax attention. random_normal draws such a w; the rows of random_orthogonal reduce the variance
- * of the estimate (section 2.3). */
+ * softmax attention. random_normal draws such a w; the rows of random_orthogonal reduce the
+ * variance of the estimate (section 2.3). */
 Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
 
 /* -------------------------------------------------------------------------------------- storage */
@@ -199,8 +199,8 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
 /* to_r <- from_r, int32 tensors of one shape; or, if columns is not NULL, to_{r, columns_r} <-
  * from_r: to [..., N], columns int32 [...] in [0, N), from [...]. So a replayed step passes its
  * choices to the next step, and records them, without the host; to is a tape_persistent_i32.
- * Returns to. Raises while the tape records, and, as tensor_write_i32 does, if the values are out of
- * the range that operations with the input `to` need. */
+ * Returns to. Raises while the tape records, and, as tensor_write_i32 does, if the values are out
+ * of the range that operations with the input `to` need. */
 Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
 /* ------------------------------------------------------------------------------------- attention

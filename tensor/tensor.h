@@ -213,9 +213,9 @@ void random_normal(Random *random, Real *out, int64_t n);
 /* out [n] = 1 with the given probability, else 0. Raises unless 0 <= probability <= 1. */
 void random_bernoulli(Random *random, Real *out, int64_t n, Real probability);
 
-/* host [rows, columns] = rows of independent normal elements, of which the first `columns`, the next
- * `columns` and so on are made orthogonal by Gram-Schmidt and keep their lengths. Raises unless
- * rows >= 1 and columns >= 1. */
+/* host [rows, columns] = rows of independent normal elements, of which every `columns` in turn are
+ * made orthogonal (Gram-Schmidt) and keep their lengths. Raises unless rows and columns are 1 or
+ * more. */
 void random_orthogonal(Real *host, int64_t rows, int64_t columns, Random *random);
 
 /* An integer, uniform in [low, high); advances the counter by 1. Raises unless low < high. */
