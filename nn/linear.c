@@ -3,16 +3,28 @@
 
 #include <math.h>
 
-Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out)
+static Linear new_linear(const char *function, Params *params, const char *name, int64_t in,
+                         int64_t out, bool bias)
 {
     if (in < 1 || out < 1)
-        error_raise("nn_linear: %s: in is %lld and out %lld, expected 1 or more", name,
+        error_raise("%s: %s: in is %lld and out %lld, expected 1 or more", function, name,
                     (long long)in, (long long)out);
     Initializer initial = { INITIAL_UNIFORM, 1 / sqrt((double)in) };
-    Linear linear;
+    Linear linear = { NULL, NULL };
     linear.weight = params_add(params, nn_name(name, "weight").text, shape(out, in), initial);
-    linear.bias = params_add(params, nn_name(name, "bias").text, shape(out), initial);
+    if (bias)
+        linear.bias = params_add(params, nn_name(name, "bias").text, shape(out), initial);
     return linear;
+}
+
+Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out)
+{
+    return new_linear("nn_linear", params, name, in, out, true);
+}
+
+Linear nn_linear_no_bias(Params *params, const char *name, int64_t in, int64_t out)
+{
+    return new_linear("nn_linear_no_bias", params, name, in, out, false);
 }
 
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x)

@@ -31,6 +31,9 @@ typedef enum {
     INITIAL_ONE,
     INITIAL_UNIFORM, /* uniform in [-scale, scale); scale is 0 or more */
     INITIAL_NORMAL,  /* normal with standard deviation scale */
+    /* The following are for shapes [out, in, ...]; with n the product of the further sizes: */
+    INITIAL_XAVIER,  /* uniform in +-scale sqrt(6 / (n (in + out)))  (Glorot and Bengio 2010) */
+    INITIAL_KAIMING, /* normal with standard deviation scale sqrt(2 / (n in))  (He et al. 2015) */
 } Initial;
 
 typedef struct Initializer {
@@ -100,11 +103,12 @@ bool params_load(Params *params, const char *path);
  * as they do. */
 
 typedef struct Linear {
-    Tensor *weight, *bias; /* weight [out, in], bias [out] */
+    Tensor *weight, *bias; /* weight [out, in], bias [out] or NULL */
 } Linear;
 
 /* Weight and bias are initialized uniformly in [-1/sqrt(in), 1/sqrt(in)). */
 Linear nn_linear(Params *params, const char *name, int64_t in, int64_t out);
+Linear nn_linear_no_bias(Params *params, const char *name, int64_t in, int64_t out);
 /* out = x weight^T + bias (op_linear): x [..., in], returns [..., out]. */
 Tensor *nn_linear_forward(Tape *tape, const Linear *linear, Tensor *x);
 

@@ -105,12 +105,23 @@ Random params_random(const Params *params, const char *name)
     return random_new(params->seed, random_stream(name));
 }
 
+/* The scale of the uniform or normal distribution. */
+static Real distribution_scale(Initializer initializer, Shape shape)
+{
+    if (initializer.kind < INITIAL_XAVIER)
+        return (Real)initializer.scale;
+    const double inputs = (double)(shape_count(shape) / shape.size[0]);  /* n in */
+    const double outputs = (double)(shape_count(shape) / shape.size[1]); /* n out */
+    const double square = initializer.kind == INITIAL_XAVIER ? 6 / (inputs + outputs) : 2 / inputs;
+    return (Real)(initializer.scale * sqrt(square));
+}
+
 /* Initial values depend on seed and name alone, not on other weights or the device. */
 static void draw(const Params *params, const Weight *weight, Initializer initializer, Real *out)
 {
     const int64_t n = tensor_count(&weight->tensor);
+    const Real scale = distribution_scale(initializer, weight->tensor.shape);
     Random random = params_random(params, weight->name.text);
-    const Real scale = (Real)initializer.scale;
     switch (initializer.kind) {
     case INITIAL_ZERO:
     case INITIAL_ONE:
@@ -118,11 +129,13 @@ static void draw(const Params *params, const Weight *weight, Initializer initial
             out[i] = initializer.kind == INITIAL_ONE;
         break;
     case INITIAL_UNIFORM:
+    case INITIAL_XAVIER:
         random_uniform(&random, out, n);
         for (int64_t i = 0; i < n; i++)
             out[i] = scale * (2 * out[i] - 1);
         break;
     case INITIAL_NORMAL:
+    case INITIAL_KAIMING:
         random_normal(&random, out, n);
         for (int64_t i = 0; i < n; i++)
             out[i] = scale * out[i];
@@ -277,20 +290,23 @@ static void check_name(const Params *params, const char *name)
         error_raise("params_add: the name %s is taken", name);
 }
 
-static void check_initializer(const char *name, Initializer initializer)
+static void check_initializer(const char *name, Initializer initializer, Shape shape)
 {
-    if ((int)initializer.kind < INITIAL_ZERO || (int)initializer.kind > INITIAL_NORMAL)
+    if ((int)initializer.kind < INITIAL_ZERO || (int)initializer.kind > INITIAL_KAIMING)
         error_raise("params_add: %s: there is no initializer kind %d", name, (int)initializer.kind);
     if (!(initializer.scale >= 0 && isfinite((Real)initializer.scale)))
         error_raise("params_add: %s: the initializer's scale is %g, expected 0 or more", name,
                     initializer.scale);
+    if (initializer.kind >= INITIAL_XAVIER && shape.rank < 2)
+        error_raise("params_add: %s: the shape is %s, expected [out, in, ...] for this initializer",
+                    name, shape_text(shape).text);
 }
 
 /* Appends one Storage to the flat buffers. */
 static Storage *new_storage(Params *params, const char *name, int part_count, Shape shape,
                             Initializer initializer)
 {
-    check_initializer(name, initializer);
+    check_initializer(name, initializer, shape);
     int64_t count = shape_count(shape), end;
     if (__builtin_add_overflow(params->flat_count, count, &end) || end > INT64_MAX / 64)
         error_raise("params_add: %s of shape %s makes the weights too large to address", name,

@@ -566,6 +566,61 @@ START_TEST(dropout_drops_while_the_tape_is_training)
 }
 END_TEST
 
+/* An embedding that is also the output layer gets the sum of the gradients that two separate weights
+ * of the same values get. */
+START_TEST(a_tied_weight_gets_the_gradients_of_both_uses)
+{
+    enum { COUNT = 11, ROWS = 6 };
+    begin();
+    static const int32_t tokens[ROWS] = { 3, 1, 4, 1, 5, 9 }, targets[ROWS] = { 2, 6, 5, 3, 5, 8 };
+    Embedding tied = nn_embedding(params, "tied", COUNT, WIDTH);
+    Embedding input = nn_embedding(params, "input", COUNT, WIDTH);
+    Linear output = nn_linear_no_bias(params, "output", WIDTH, COUNT);
+    tensor_write(input.weight, test_values(tied.weight));
+    tensor_write(output.weight, test_values(tied.weight));
+    const Linear head = { .weight = tied.weight };
+    Real loss[2];
+    for (int i = 0; i < 2; i++) {
+        Tensor *x = tape_input_i32(tape, tokens, shape(ROWS));
+        x = op_tanh(tape, nn_embedding_forward(tape, i ? &input : &tied, x));
+        x = nn_linear_forward(tape, i ? &output : &head, x);
+        Tensor *entropy =
+            op_cross_entropy(tape, x, tape_input_i32(tape, targets, shape(ROWS)), NULL);
+        tape_backward(tape, entropy);
+        loss[i] = (Real)tensor_item(entropy);
+        tape_reset(tape);
+    }
+    ck_assert(loss[0] == loss[1]);
+    const Real *both = test_values(tensor_gradient(tied.weight));
+    const Real *first = test_values(tensor_gradient(input.weight));
+    const Real *second = test_values(tensor_gradient(output.weight));
+    for (int i = 0; i < COUNT * WIDTH; i++)
+        ck_assert_double_eq_tol((double)both[i], (double)first[i] + (double)second[i], 1e-6);
+    ck_assert_double_gt(largest(tensor_gradient(input.weight)), 1e-3);
+    ck_assert_double_gt(largest(tensor_gradient(output.weight)), 1e-3);
+    end();
+}
+END_TEST
+
+START_TEST(a_layer_without_bias_is_a_product)
+{
+    begin();
+    Linear layer = nn_linear_no_bias(params, "l", WIDTH, 3);
+    Linear with_bias = nn_linear(params, "m", WIDTH, 3);
+    ck_assert(!layer.bias && params_count(params) == 3);
+    ck_assert_ptr_eq(params_find(params, "l.weight"), layer.weight);
+    ck_assert_double_le(largest(layer.weight), 1 / sqrt(WIDTH));
+    tensor_write(with_bias.weight, test_values(layer.weight));
+    tensor_write(with_bias.bias, test_zeros(3));
+    Tensor *x = some_input(), *out = nn_linear_forward(tape, &layer, x);
+    Tensor *expected = nn_linear_forward(tape, &with_bias, x);
+    assert_same(test_values(out), test_values(expected), tensor_count(out));
+    assert_raises("nn_linear_no_bias: n: in is 0 and out 3, expected 1 or more",
+                  nn_linear_no_bias(params, "n", 0, 3));
+    end();
+}
+END_TEST
+
 /* After the attention, the activation and ff2; one Philox counter draws four elements. */
 START_TEST(a_layer_drops_in_three_places)
 {
@@ -651,6 +706,8 @@ int main(void)
                                    inference_is_training_without_dropout_in_less_memory,
                                    a_pre_norm_transformer_is_made_of_its_parts,
                                    key_lengths_hide_positions,
+                                   a_tied_weight_gets_the_gradients_of_both_uses,
+                                   a_layer_without_bias_is_a_product,
                                    dropout_drops_while_the_tape_is_training,
                                    a_layer_drops_in_three_places,
                                    a_pass_that_failed_anywhere_may_be_repeated,

@@ -104,6 +104,45 @@ START_TEST(initial_values_follow_their_kind)
 }
 END_TEST
 
+/* Mean 0 and this variance, within four standard errors of at most 2 / sqrt(count) of it. */
+static void assert_variance(Tensor *weight, double variance)
+{
+    const int64_t count = tensor_count(weight);
+    double sum = 0, square = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += (double)weight->data[i];
+        square += (double)weight->data[i] * (double)weight->data[i];
+    }
+    ck_assert_double_eq_tol(sum / (double)count, 0, 4 * sqrt(variance / (double)count));
+    ck_assert_double_eq_tol(square / (double)count, variance,
+                            4 * variance * sqrt(2 / (double)count));
+}
+
+START_TEST(xavier_and_kaiming_scale_by_the_layers_sizes)
+{
+    begin();
+    const Initializer xavier = { INITIAL_XAVIER, 1 }, kaiming = { INITIAL_KAIMING, 1 };
+    const Initializer doubled = { INITIAL_XAVIER, 2 };
+    Params *params = params_new(device, 7);
+    Tensor *x = params_add(params, "xavier", shape(30, 120), xavier);
+    Tensor *k = params_add(params, "kaiming", shape(30, 120), kaiming);
+    Tensor *convolution = params_add(params, "convolution", shape(20, 10, 5, 4), xavier);
+    Tensor *wide = params_add(params, "wide", shape(20, 10, 5, 4), kaiming);
+    Tensor *gain = params_add(params, "gain", shape(30, 120), doubled);
+    tape_use(tape, "test: x", x);
+    const Real bound = (Real)sqrt(6. / 150);
+    for (int i = 0; i < 30 * 120; i++)
+        ck_assert(x->data[i] >= -bound && x->data[i] <= bound);
+    assert_variance(x, 2. / 150);
+    assert_variance(k, 2. / 120);
+    assert_variance(convolution, 2. / (20 * 30));
+    assert_variance(wide, 2. / (20 * 10));
+    assert_variance(gain, 8. / 150);
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
 START_TEST(initial_values_depend_on_seed_and_name_alone)
 {
     begin();
@@ -231,8 +270,10 @@ START_TEST(bad_registrations_raise_and_change_nothing)
                   params_add_joined(params, "k", twice, 0, "w", shape(3), uniform));
     assert_raises("params_add_joined: k.w: scalars have no axis to join along",
                   params_add_joined(params, "k", twice, 2, "w", shape_scalar(), uniform));
-    assert_raises("params_add: b: there is no initializer kind 4",
-                  params_add(params, "b", shape(3), (Initializer){ .kind = (Initial)4 }));
+    assert_raises("params_add: b: there is no initializer kind 6",
+                  params_add(params, "b", shape(3), (Initializer){ .kind = (Initial)6 }));
+    assert_raises("params_add: b: the shape is [3], expected [out, in, ...] for this initializer",
+                  params_add(params, "b", shape(3), (Initializer){ INITIAL_XAVIER, 1 }));
     assert_raises("params_add: b: the initializer's scale is -1, expected 0 or more",
                   params_add(params, "b", shape(3), (Initializer){ INITIAL_NORMAL, -1 }));
     assert_raises("params_add: b of shape [288230376151711744] makes the weights too large to "
@@ -713,6 +754,7 @@ int main(void)
 {
     return run_tests("params", (const TTest *const[]){
                                    initial_values_follow_their_kind,
+                                   xavier_and_kaiming_scale_by_the_layers_sizes,
                                    initial_values_depend_on_seed_and_name_alone,
                                    weights_are_found_by_name_and_index,
                                    storage_is_laid_out_at_the_first_use,
