@@ -1,5 +1,6 @@
 /* The elementwise operations, one row each. From this table test_elementwise checks values,
- * gradients, NaN and misuse, test_cuda compares CUDA with the CPU, and bench/operations measures.
+ * derivatives and misuse, test_operations all that tests/operations.h names, and bench/operations
+ * measures.
  *
  *     ROW(name, operation, domain, tolerance, f(x), f'(x))
  *     ROW(name, operation, domain, passes, f(a, b), df/da, df/db)

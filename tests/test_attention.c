@@ -94,78 +94,6 @@ START_TEST(reference_vectors)
 END_TEST
 
 /* ------------------------------------------------------------------------------ gradient checks */
-static Tensor *checked_causal(Tape *t, Tensor *const *in, void *context)
-{
-    return op_causal_linear_attention(t, in[0], in[1], in[2], with_eps(*(Real *)context), NULL);
-}
-
-static Tensor *checked_packed(Tape *t, Tensor *const *in, void *context)
-{
-    return op_causal_linear_attention(t, in[0], NULL, NULL, with_eps(*(Real *)context), NULL);
-}
-
-/* One tensor as query, key and value: its gradient has three contributions. */
-static Tensor *checked_same(Tape *t, Tensor *const *in, void *context)
-{
-    return op_causal_linear_attention(t, in[0], in[0], in[0], with_eps(*(Real *)context), NULL);
-}
-
-static Tensor *checked_linear(Tape *t, Tensor *const *in, void *context)
-{
-    static const int32_t lengths[] = { 3, 4 };
-    Tensor *key_lengths = context ? tape_input_i32(t, lengths, shape(2)) : NULL;
-    return op_linear_attention(t, in[0], in[1], in[2],
-                               (LinearAttentionOptions){ .eps = 0.1, .key_lengths = key_lengths });
-}
-
-static Tensor *checked_linear_packed(Tape *t, Tensor *const *in, void *context)
-{
-    return op_linear_attention(t, in[0], NULL, NULL, linear_with_eps(*(Real *)context));
-}
-
-static Tensor *checked_linear_same(Tape *t, Tensor *const *in, void *context)
-{
-    return op_linear_attention(t, in[0], in[0], in[0], linear_with_eps(*(Real *)context));
-}
-
-/* Queries and keys used twice: the second contribution adds to the first. */
-static Tensor *checked_twice(Tape *t, Tensor *const *in, void *context)
-{
-    const Real twice_eps = *(Real *)context;
-    Tensor *once = op_causal_linear_attention(t, in[0], in[1], in[2], with_eps(twice_eps), NULL);
-    return op_causal_linear_attention(t, in[0], in[1], once, with_eps(twice_eps), NULL);
-}
-
-static Tensor *checked_linear_twice(Tape *t, Tensor *const *in, void *context)
-{
-    const Real twice_eps = *(Real *)context;
-    Tensor *once = op_linear_attention(t, in[0], in[1], in[2], linear_with_eps(twice_eps));
-    return op_linear_attention(t, in[0], in[1], once, linear_with_eps(twice_eps));
-}
-
-START_TEST(gradients)
-{
-    static Real large_eps = (Real)0.1;
-    check_gradient(checked_causal, &large_eps, shape(2, 5, 2, 3), shape(2, 5, 2, 3),
-                   shape(2, 5, 2, 4));
-    check_gradient(checked_causal, &large_eps, shape(1, 19, 1, 5), shape(1, 19, 1, 5),
-                   shape(1, 19, 1, 2));
-    check_gradient(checked_causal, &large_eps, shape(1, 3, 1, 17), shape(1, 3, 1, 17),
-                   shape(1, 3, 1, 9));
-    check_gradient(checked_packed, &large_eps, shape(2, 5, 6, 3));
-    check_gradient(checked_same, &large_eps, shape(2, 5, 2, 4));
-    check_gradient(checked_twice, &large_eps, shape(2, 5, 2, 3), shape(2, 5, 2, 3),
-                   shape(2, 5, 2, 19));
-    check_gradient(checked_linear, NULL, shape(2, 5, 2, 3), shape(2, 4, 2, 3), shape(2, 4, 2, 5));
-    check_gradient(checked_linear, &large_eps, shape(2, 5, 2, 3), shape(2, 4, 2, 3),
-                   shape(2, 4, 2, 5));
-    check_gradient(checked_linear_packed, &large_eps, shape(2, 5, 6, 3));
-    check_gradient(checked_linear_same, &large_eps, shape(2, 5, 2, 4));
-    check_gradient(checked_linear_twice, &large_eps, shape(2, 5, 2, 3), shape(2, 5, 2, 3),
-                   shape(2, 5, 2, 4));
-}
-END_TEST
-
 /* ------------------------------------------------------------------------------------ the rules */
 
 /* Packs three tensors along the heads: [B, N, 3 H, D]. */
@@ -202,35 +130,6 @@ START_TEST(packed_equals_separate)
     assert_packed_equals_separate((Case){ 2, 21, 21, 3, 20, 20, true, false, .eps = 1e-6 });
     assert_packed_equals_separate((Case){ 2, 40, 40, 2, 32, 32, true, false, .eps = 1e-6 });
     assert_packed_equals_separate((Case){ 2, 21, 21, 3, 20, 20, false, true, .eps = 1e-6 });
-}
-END_TEST
-
-/* Each of the three alone requires a gradient: it gets the same one as together with the others. */
-static void assert_gradients_alone(Case c)
-{
-    Values all = inputs(&c);
-    compute(&c, &all);
-    const Real *values[] = { all.query, all.key, all.value };
-    const Real *expected[] = { all.dquery, all.dkey, all.dvalue };
-    const Shape shapes[] = { shape(c.B, c.N, c.H, c.D), shape(c.B, c.keys, c.H, c.D),
-                             shape(c.B, c.keys, c.H, c.M) };
-    for (int wanted = 0; wanted < 3; wanted++) {
-        Tensor *t[3];
-        for (int part = 0; part < 3; part++)
-            t[part] = part == wanted ? tape_variable(tape, values[part], shapes[part])
-                                     : tape_input(tape, values[part], shapes[part]);
-        Tensor *out = attend(&c, t[0], t[1], t[2]);
-        tape_backward_from(tape, out, tape_input(tape, all.dout, out->shape));
-        ck_assert_mem_eq(test_values(tensor_gradient(t[wanted])), expected[wanted],
-                         (size_t)tensor_count(t[wanted]) * sizeof(Real));
-        tape_reset(tape);
-    }
-}
-
-START_TEST(gradients_alone)
-{
-    assert_gradients_alone((Case){ 2, 21, 21, 3, 20, 33, true, false, .eps = 1e-6 });
-    assert_gradients_alone((Case){ 2, 21, 9, 3, 20, 33, false, true, .eps = 1e-6 });
 }
 END_TEST
 
@@ -631,9 +530,9 @@ int main(void)
         "attention", make_tape,
         (const TTest *const[]){
             causal_matches_the_quadratic_oracle, linear_matches_the_quadratic_oracle,
-            reference_vectors, gradients, packed_equals_separate, gradients_alone, causality,
-            keys_past_the_length_do_not_count, not_a_number_passes_through, the_map_is_exact,
-            eps_may_be_tiny, an_eps_of_0_adds_nothing, memory_is_linear, scratch_memory_is_small,
+            reference_vectors, packed_equals_separate, causality, keys_past_the_length_do_not_count,
+            not_a_number_passes_through, the_map_is_exact, eps_may_be_tiny,
+            an_eps_of_0_adds_nothing, memory_is_linear, scratch_memory_is_small,
             float32_is_accurate_over_65536_positions, an_ignored_first_key_costs_no_accuracy,
             misuse, misuse_of_key_lengths, NULL });
 }

@@ -239,46 +239,6 @@ typedef struct Options {
     bool lengths, offsets;
 } Options;
 
-static Tensor *checked_options(Tape *t, Tensor *const *in, void *context)
-{
-    const Options *options = context;
-    static const int32_t lengths[] = { 3, 9 }, borders[] = { 0, 4, 4, 9 };
-    Tensor *final_state;
-    Tensor *out = op_causal_linear_attention(
-        t, in[0], in[1], in[2],
-        (CausalLinearAttentionOptions){
-            .features = options->features,
-            .eps = 0.5,
-            .key_lengths = options->lengths ? tape_input_i32(t, lengths, shape(2)) : NULL,
-            .form = options->form,
-            .chunk = 4,
-            .offsets = options->offsets ? tape_input_i32(t, borders, shape(4)) : NULL,
-            .state = op_exp(t, in[3]), /* so that z > 0 */
-        },
-        &final_state);
-    return op_concat(t, op_reshape(t, out, shape(tensor_count(out))),
-                     op_reshape(t, final_state, shape(tensor_count(final_state))), 0);
-}
-
-/* Relu is left out: finite differences across its kink are meaningless. */
-START_TEST(gradients_of_options)
-{
-    static Options options;
-    for (options.form = FORM_BEST; options.form <= FORM_QUADRATIC; options.form++) {
-        options.features = FEATURE_MAP_ELU_PLUS_ONE;
-        options.lengths = true;
-        check_gradient(checked_options, &options, shape(2, 9, 2, 3), shape(2, 9, 2, 3),
-                       shape(2, 9, 2, 4), shape(2, 2, 3, 5));
-        options.features = FEATURE_MAP_SOFTPLUS;
-        options.lengths = false;
-        options.offsets = true;
-        check_gradient(checked_options, &options, shape(1, 9, 2, 3), shape(1, 9, 2, 3),
-                       shape(1, 9, 2, 4), shape(3, 2, 3, 5));
-        options.offsets = false;
-    }
-}
-END_TEST
-
 START_TEST(misuse_of_options)
 {
     const Shape row = shape(1, 5, 2, 3);
@@ -331,11 +291,10 @@ END_TEST
 int main(void)
 {
     setenv("TAPEGRAD_CUDA_EARLY", "1", 0); /* the emulation checks dependent launches */
-    return run_tests_after("attention_options", make_tape,
-                           (const TTest *const[]){ feature_maps, causal_key_lengths, offsets,
-                                                   states, a_state_used_twice_gets_both_gradients,
-                                                   forms, forms_of_long_sequences,
-                                                   cut_sequences_equal_the_whole,
-                                                   results_do_not_depend_on_the_threads,
-                                                   gradients_of_options, misuse_of_options, NULL });
+    return run_tests_after(
+        "attention_options", make_tape,
+        (const TTest *const[]){ feature_maps, causal_key_lengths, offsets, states,
+                                a_state_used_twice_gets_both_gradients, forms,
+                                forms_of_long_sequences, cut_sequences_equal_the_whole,
+                                results_do_not_depend_on_the_threads, misuse_of_options, NULL });
 }

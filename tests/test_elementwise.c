@@ -55,41 +55,6 @@ START_TEST(test_unary_values_and_derivatives)
 }
 END_TEST
 
-/* Of x^2 + 1/2 if the operation accepts only positive values; of x^3 if it has a kink at 0, which
- * x^3 removes, so that finite differences across 0 are right. */
-static Tensor *unary_function(Tape *on, Tensor *const *inputs, void *context)
-{
-    const Unary *unary = context;
-    Tensor *x = inputs[0];
-    if (unary->domain == POSITIVE)
-        x = op_add_scalar(on, op_multiply(on, x, x), 0.5);
-    if (unary->domain == KINKED)
-        x = op_multiply(on, x, op_multiply(on, x, x));
-    return unary->operation(on, x);
-}
-
-/* The operation twice and x itself: three contributions to one gradient. */
-static Tensor *unary_function_thrice(Tape *on, Tensor *const *inputs, void *context)
-{
-    Tensor *half = op_scale(on, inputs[0], 0.5);
-    Tensor *a = unary_function(on, inputs, context), *b = unary_function(on, &half, context);
-    return op_add(on, op_multiply(on, a, b), inputs[0]);
-}
-
-START_TEST(test_unary_gradients)
-{
-    for (int u = 0; u < UNARIES; u++) {
-        void *unary = (void *)(uintptr_t)&unaries[u];
-        check_gradient(unary_function, unary, shape_scalar());
-        check_gradient(unary_function, unary, shape(37));
-        check_gradient(unary_function, unary, shape(5, 7));
-        check_gradient(unary_function, unary, shape(2, 3, 5));
-        check_gradient(unary_function, unary, shape(2, 1, 3, 5));
-        check_gradient(unary_function_thrice, unary, shape(3, 7));
-    }
-}
-END_TEST
-
 START_TEST(test_unary_misuse)
 {
     begin();
@@ -108,19 +73,6 @@ START_TEST(test_unary_misuse)
         assert_raises(sentence, unaries[u].operation(tape, tape_input(other, &one, shape(1))));
     }
     tape_free(other);
-    tape_free(tape);
-}
-END_TEST
-
-START_TEST(test_unary_not_a_number)
-{
-    const Real x[] = { NAN, 1, NAN, -NAN, 2 };
-    begin();
-    for (int u = 0; u < UNARIES; u++) {
-        Real *out = test_values(unaries[u].operation(tape, tape_input(tape, x, shape(5))));
-        for (int i = 0; i < 5; i++)
-            ck_assert_msg(isnan(out[i]) == isnan(x[i]), "%s", unaries[u].name);
-    }
     tape_free(tape);
 }
 END_TEST
@@ -297,69 +249,6 @@ START_TEST(test_binary_derivatives)
 }
 END_TEST
 
-/* b^2 + 1/2 in place of b, so that op_divide stays away from 0 */
-static Tensor *binary_function(Tape *on, Tensor *const *inputs, void *context)
-{
-    const Binary *binary = context;
-    Tensor *b = op_add_scalar(on, op_multiply(on, inputs[1], inputs[1]), 0.5);
-    return binary->operation(on, inputs[0], b);
-}
-
-/* x o x: both inputs are the same tensor. */
-static Tensor *binary_function_of_one(Tape *on, Tensor *const *inputs, void *context)
-{
-    const Binary *binary = context;
-    return binary->operation(on, inputs[0], inputs[0]);
-}
-
-/* (a o b) twice: every gradient gets a second contribution. */
-static Tensor *binary_function_twice(Tape *on, Tensor *const *inputs, void *context)
-{
-    Tensor *reversed[] = { op_scale(on, inputs[0], 0.5), inputs[1] };
-    return op_multiply(on, binary_function(on, inputs, context),
-                       binary_function(on, reversed, context));
-}
-
-START_TEST(test_binary_gradients)
-{
-    for (int o = 0; o < BINARIES; o++) {
-        void *binary = (void *)(uintptr_t)&binaries[o];
-        check_gradient(binary_function, binary, shape_scalar(), shape_scalar());
-        check_gradient(binary_function, binary, shape(5), shape(5));
-        check_gradient(binary_function, binary, shape(5), shape_scalar());
-        check_gradient(binary_function, binary, shape_scalar(), shape(5));
-        check_gradient(binary_function, binary, shape(3, 7), shape(7));
-        check_gradient(binary_function, binary, shape(7), shape(3, 7));
-        check_gradient(binary_function, binary, shape(2, 3, 2, 5), shape(2, 5));
-        check_gradient(binary_function, binary, shape(3, 2, 5), shape(2, 3, 2, 5));
-        check_gradient(binary_function, binary, shape(2, 3, 67), shape(67));
-        check_gradient(binary_function_twice, binary, shape(3, 5), shape(5));
-        check_gradient(binary_function_twice, binary, shape(5), shape(3, 5));
-        check_gradient(binary_function_of_one, binary, shape(3, 5));
-    }
-}
-END_TEST
-
-/* Only one input requires a gradient. */
-START_TEST(test_binary_gradient_of_one_side)
-{
-    const Real three[] = { 2, 4, 8 }, upstream[] = { 1, 1, 1 };
-    begin();
-    for (int o = 0; o < BINARIES; o++)
-        for (int side = 0; side < 2; side++) {
-            Tensor *variable = tape_variable(tape, three, shape(3));
-            Tensor *constant = tape_input(tape, three + 1, shape_scalar());
-            Tensor *out =
-                binaries[o].operation(tape, side ? constant : variable, side ? variable : constant);
-            tape_backward_from(tape, out, tape_input(tape, upstream, shape(3)));
-            ck_assert(!isnan(test_values(tensor_gradient(variable))[2]));
-            ck_assert(constant->gradient->data == NULL);
-            tape_reset(tape);
-        }
-    tape_free(tape);
-}
-END_TEST
-
 START_TEST(test_binary_misuse)
 {
     begin();
@@ -385,19 +274,6 @@ START_TEST(test_binary_misuse)
             assert_raises(sentence,
                           binaries[o].operation(tape, a, tape_input(tape, values, wrong[w])));
         }
-    }
-    tape_free(tape);
-}
-END_TEST
-
-START_TEST(test_binary_not_a_number)
-{
-    const Real a[] = { NAN, 1, 1 }, b[] = { 1, NAN, 1 };
-    begin();
-    for (int o = 0; o < BINARIES; o++) {
-        Tensor *x = tape_variable(tape, a, shape(3)), *y = tape_variable(tape, b, shape(3));
-        Real *out = test_values(binaries[o].operation(tape, x, y));
-        ck_assert(isnan(out[0]) && isnan(out[1]) && !isnan(out[2]));
     }
     tape_free(tape);
 }
@@ -471,20 +347,6 @@ START_TEST(test_repeated_gradient_is_accurate)
 }
 END_TEST
 
-/* Without recording the values are the same and nothing is saved for the backward pass. */
-START_TEST(test_without_recording)
-{
-    const Real x[] = { 1, 2, 3 };
-    begin();
-    tape_set_recording(tape, false);
-    Tensor *out = op_gelu(
-        tape, op_multiply(tape, tape_variable(tape, x, shape(3)), tape_input(tape, x, shape(3))));
-    ck_assert(!out->requires_gradient);
-    ck_assert_double_eq_tol((double)test_values(out)[2], 9, 1e-5);
-    tape_free(tape);
-}
-END_TEST
-
 START_TEST(test_given_back)
 {
     const Real x[] = { 1, 2, 3 };
@@ -541,24 +403,11 @@ END_TEST
 
 int main(void)
 {
-    return run_tests("elementwise", (const TTest *const[]){ test_unary_values_and_derivatives,
-                                                            test_unary_gradients,
-                                                            test_unary_misuse,
-                                                            test_unary_not_a_number,
-                                                            test_unary_upstream_not_a_number,
-                                                            test_extremes,
-                                                            test_gelus_far_out,
-                                                            test_relu_at_zero,
-                                                            test_binary_values,
-                                                            test_binary_derivatives,
-                                                            test_binary_gradients,
-                                                            test_binary_gradient_of_one_side,
-                                                            test_binary_misuse,
-                                                            test_binary_not_a_number,
-                                                            test_threads_change_nothing,
-                                                            test_repeated_gradient_is_accurate,
-                                                            test_without_recording,
-                                                            test_given_back,
-                                                            test_vectors,
-                                                            NULL });
+    return run_tests("elementwise",
+                     (const TTest *const[]){
+                         test_unary_values_and_derivatives, test_unary_misuse,
+                         test_unary_upstream_not_a_number, test_extremes, test_gelus_far_out,
+                         test_relu_at_zero, test_binary_values, test_binary_derivatives,
+                         test_binary_misuse, test_threads_change_nothing,
+                         test_repeated_gradient_is_accurate, test_given_back, test_vectors, NULL });
 }

@@ -72,32 +72,6 @@ START_TEST(polynomial_has_every_term_once)
 }
 END_TEST
 
-static Tensor *checked_polynomial(Tape *tape, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_polynomial_features(tape, in[0]);
-}
-
-/* The input twice: the second contribution adds. */
-static Tensor *checked_polynomial_twice(Tape *tape, Tensor *const *in, void *context)
-{
-    (void)context;
-    Tensor *half = op_polynomial_features(tape, op_scale(tape, in[0], 0.5));
-    return op_multiply(tape, op_polynomial_features(tape, in[0]),
-                       op_add(tape, half, op_polynomial_features(tape, in[0])));
-}
-
-START_TEST(polynomial_gradients)
-{
-    for (int64_t D = 1; D <= 7; D++)
-        check_gradient(checked_polynomial, NULL, shape(3, D));
-    check_gradient(checked_polynomial, NULL, shape(5));
-    check_gradient(checked_polynomial, NULL, shape(2, 1, 3, 4));
-    check_gradient(checked_polynomial_twice, NULL, shape(2, 5));
-    check_gradient(checked_polynomial_twice, NULL, shape(2, 6));
-}
-END_TEST
-
 START_TEST(polynomial_misuse)
 {
     const Real one = 1;
@@ -130,44 +104,6 @@ START_TEST(random_features_of_given_projections)
                                           sqrt((double)F));
         assert_close(out, exact, R * F, VECTOR_TOLERANCE);
     }
-}
-END_TEST
-
-static Tensor *checked_random(Tape *tape, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_random_features(tape, in[0], in[1]);
-}
-
-static Tensor *checked_random_twice(Tape *tape, Tensor *const *in, void *context)
-{
-    (void)context;
-    Tensor *half = op_random_features(tape, op_scale(tape, in[0], 0.5), in[1]);
-    return op_multiply(tape, op_random_features(tape, in[0], in[1]),
-                       op_add(tape, half, op_random_features(tape, in[0], in[1])));
-}
-
-/* Only one input requires a gradient. */
-static Tensor *checked_random_x(Tape *tape, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_random_features(tape, in[0], tape_input(tape, test_normal(5, 12), shape(4, 3)));
-}
-
-static Tensor *checked_random_w(Tape *tape, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_random_features(tape, tape_input(tape, test_normal(5, 12), shape(4, 3)), in[0]);
-}
-
-START_TEST(random_gradients)
-{
-    check_gradient(checked_random, NULL, shape(3, 4), shape(5, 4));
-    check_gradient(checked_random, NULL, shape(4), shape(5, 4));
-    check_gradient(checked_random, NULL, shape(2, 1, 3, 1), shape(2, 1));
-    check_gradient(checked_random_twice, NULL, shape(3, 2), shape(3, 2));
-    check_gradient(checked_random_x, NULL, shape(2, 5, 3));
-    check_gradient(checked_random_w, NULL, shape(6, 3));
 }
 END_TEST
 
@@ -465,10 +401,9 @@ int main(void)
     return run_tests(
         "features",
         (const TTest *const[]){
-            polynomial_is_the_square, polynomial_has_every_term_once, polynomial_gradients,
-            polynomial_misuse, random_features_of_given_projections, random_gradients,
-            random_misuse, projections_repeat_and_continue, orthogonal_projections,
-            random_features_estimate_the_exponential, polynomial_attention, random_attention,
-            projections_of_a_transformer, every_map_through_the_layer, gradients_through_the_layer,
-            maps_that_are_not_there, NULL });
+            polynomial_is_the_square, polynomial_has_every_term_once, polynomial_misuse,
+            random_features_of_given_projections, random_misuse, projections_repeat_and_continue,
+            orthogonal_projections, random_features_estimate_the_exponential, polynomial_attention,
+            random_attention, projections_of_a_transformer, every_map_through_the_layer,
+            gradients_through_the_layer, maps_that_are_not_there, NULL });
 }

@@ -10,23 +10,6 @@ enum { SEED = 5, MOST_POSITIONS = 400 };
 
 /* --------------------------------------------------------------------------- finite differences */
 
-/* Directions far from each other, the same for every fifth position. Added to the inputs under
- * test, they keep every position in its bucket when the inputs change a little. */
-static Tensor *directions(Tape *tape, Shape shape)
-{
-    int64_t width = shape.size[2] * shape.size[3], count = shape_count(shape);
-    Real *values = test_normal(50, 5 * width), *all = test_normal(51, count);
-    for (int64_t i = 0; i < count; i++)
-        all[i] = 6 * values[(i / width % 5 * width) + i % width];
-    return tape_input(tape, all, shape);
-}
-
-static Tensor *away_from_borders(Tape *tape, Tensor *x)
-{
-    tape_seed(tape, SEED);
-    return op_add(tape, x, directions(tape, x->shape));
-}
-
 typedef struct Options {
     LshAttentionOptions options;
     bool causal;
@@ -37,61 +20,6 @@ static Tensor *lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, Optio
     return (o.causal ? op_causal_lsh_attention : op_lsh_attention)(tape, query_key, value,
                                                                    o.options);
 }
-
-static Tensor *checked(Tape *tape, Tensor *const *in, void *context)
-{
-    return lsh_attention(tape, away_from_borders(tape, in[0]), in[1], *(const Options *)context);
-}
-
-static Tensor *checked_packed(Tape *tape, Tensor *const *in, void *context)
-{
-    return lsh_attention(tape, away_from_borders(tape, in[0]), NULL, *(const Options *)context);
-}
-
-static Tensor *checked_shared(Tape *tape, Tensor *const *in, void *context)
-{
-    Tensor *x = away_from_borders(tape, in[0]);
-    return lsh_attention(tape, x, x, *(const Options *)context);
-}
-
-/* The second call adds to gradients that the first has stored. */
-static Tensor *checked_twice(Tape *tape, Tensor *const *in, void *context)
-{
-    const Options *options = context;
-    Tensor *x = away_from_borders(tape, in[0]), *out = lsh_attention(tape, x, in[1], *options);
-    return lsh_attention(tape, x, out, *options);
-}
-
-static Tensor *checked_lengths(Tape *tape, Tensor *const *in, void *context)
-{
-    Options options = *(const Options *)context;
-    const int32_t lengths[] = { 7, 21 };
-    options.options.key_lengths = tape_input_i32(tape, lengths, shape(2));
-    return lsh_attention(tape, away_from_borders(tape, in[0]), in[1], options);
-}
-
-START_TEST(gradients)
-{
-    for (int i = 0; i < 4; i++) {
-        Options options = { { .rounds = i < 2 ? 1 : 3, .chunk = 4, .buckets = 4 }, i % 2 };
-        check_gradient(checked, &options, shape(1, 19, 2, 3), shape(1, 19, 2, 4));
-        check_gradient(checked_packed, &options, shape(1, 21, 4, 4));
-        check_gradient(checked_shared, &options, shape(1, 21, 1, 3));
-        check_gradient(checked_twice, &options, shape(1, 18, 2, 2), shape(1, 18, 2, 3));
-        check_gradient(checked_lengths, &options, shape(2, 21, 1, 3), shape(2, 21, 1, 1));
-    }
-}
-END_TEST
-
-START_TEST(gradients_beyond_one_tile)
-{
-    Options options = { { .rounds = 2, .chunk = 40, .buckets = 2 }, false };
-    for (int causal = 0; causal < 2; causal++) {
-        options.causal = causal;
-        check_gradient(checked, &options, shape(1, 75, 1, 2), shape(1, 75, 1, 1));
-    }
-}
-END_TEST
 
 /* ---------------------------------------------------------------------------------- plain N x N */
 typedef struct Case {
@@ -480,35 +408,6 @@ START_TEST(packed_equals_separate)
 }
 END_TEST
 
-/* Either input may require no gradient; the other's gradient has the same values. */
-START_TEST(a_gradient_for_one)
-{
-    const int32_t lengths[] = { 50 };
-    Case c = { .B = 1,
-               .N = 70,
-               .H = 2,
-               .D = 5,
-               .M = 4,
-               .rounds = 2,
-               .chunk = 8,
-               .buckets = { 4, 1 },
-               .lengths = lengths };
-    Arrays x = arrays_for(&c), y = computed(&c, &x);
-    for (int wanted = 0; wanted < 2; wanted++) {
-        Tape *tape = tape_new(test_device());
-        tape_seed(tape, SEED);
-        Tensor *in[] = { (wanted == 0 ? tape_variable : tape_input)(tape, x.x, shape(1, 70, 2, 5)),
-                         (wanted == 1 ? tape_variable : tape_input)(tape, x.value,
-                                                                    shape(1, 70, 2, 4)) };
-        Tensor *out = lsh_attention(tape, in[0], in[1], options_of(tape, &c));
-        tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
-        assert_close(test_values(tensor_gradient(in[wanted])), wanted ? y.dvalue : y.dx,
-                     tensor_count(in[wanted]), 0);
-        tape_free(tape);
-    }
-}
-END_TEST
-
 /* ------------------------------------------------------------------------------- extreme values */
 /* Scores of some thousands neither overflow nor all underflow; a vector of length 0 causes no
  * division by 0. */
@@ -673,11 +572,10 @@ int main(void)
 {
     return run_tests("lsh_attention",
                      (const TTest *const[]){
-                         gradients, gradients_beyond_one_tile,
                          exact_attention_when_one_bucket_holds_all,
                          plain_computation_of_many_shapes, many_heads, key_lengths,
                          a_position_without_others_sees_itself, defaults, packed_equals_separate,
-                         a_gradient_for_one, large_scores_and_no_length, not_a_number_is_not_hidden,
+                         large_scores_and_no_length, not_a_number_is_not_hidden,
                          hashes_are_drawn_anew, two_runs_are_bitwise_equal_on_any_number_of_threads,
                          memory_grows_linearly, misuse_is_told, NULL });
 }

@@ -436,109 +436,6 @@ END_TEST
 #endif
 
 /* ------------------------------------------------------------------------------ gradient checks */
-static Tensor *matmul_checked(Tape *t, Tensor *const *in, void *context)
-{
-    int transposed = *(int *)context;
-    return matmuls[transposed](t, in[0], in[1]);
-}
-static Tensor *matmul_with_itself(Tape *t, Tensor *const *in, void *context)
-{
-    int transposed = *(int *)context;
-    return matmuls[transposed](t, in[0], in[0]);
-}
-static Tensor *linear_checked(Tape *t, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_linear(t, in[0], in[1], in[2]);
-}
-static Tensor *linear_without_bias(Tape *t, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_linear(t, in[0], in[1], NULL);
-}
-static Tensor *linear_with_itself(Tape *t, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_linear(t, op_linear(t, in[0], in[0], in[1]), in[0], in[1]);
-}
-
-static Tensor *linear_activation_checked(Tape *t, Tensor *const *in, void *context)
-{
-    return op_linear_activation(t, in[0], in[1], in[2], *(Activation *)context);
-}
-
-static void check_matmul_gradients(int transposed)
-{
-    bool ta = transposed & 1, tb = transposed & 2;
-    Shape b = tb ? shape(3, 5) : shape(5, 3);
-    check_gradient(matmul_checked, &transposed, ta ? shape(5, 7) : shape(7, 5), b);
-    check_gradient(matmul_checked, &transposed, ta ? shape(3, 5, 7) : shape(3, 7, 5), b);
-    check_gradient(matmul_checked, &transposed, ta ? shape(3, 5, 7) : shape(3, 7, 5),
-                   tb ? shape(3, 2, 5) : shape(3, 5, 2));
-    check_gradient(matmul_checked, &transposed, ta ? shape(2, 2, 5, 3) : shape(2, 2, 3, 5),
-                   tb ? shape(2, 2, 1, 5) : shape(2, 2, 5, 1));
-    check_gradient(matmul_with_itself, &transposed, shape(5, 5));
-    check_gradient(matmul_with_itself, &transposed, shape(3, 4, 4));
-}
-
-START_TEST(gradients_of_matmul)
-{
-    for (int transposed = 0; transposed < 3; transposed++)
-        check_matmul_gradients(transposed);
-}
-END_TEST
-
-START_TEST(gradients_of_linear)
-{
-    check_gradient(linear_checked, NULL, shape(5), shape(3, 5), shape(3));
-    check_gradient(linear_checked, NULL, shape(67, 5), shape(3, 5), shape(3));
-    check_gradient(linear_checked, NULL, shape(2, 3, 5), shape(7, 5), shape(7));
-    check_gradient(linear_checked, NULL, shape(2, 3, 2, 5), shape(1, 5), shape(1));
-    check_gradient(linear_without_bias, NULL, shape(2, 3, 5), shape(7, 5));
-    check_gradient(linear_with_itself, NULL, shape(5, 5), shape(5));
-}
-END_TEST
-
-START_TEST(gradients_of_linear_activation)
-{
-    for (Activation activation = ACTIVATION_RELU; activation <= ACTIVATION_GELU_TANH;
-         activation++) {
-        check_gradient(linear_activation_checked, &activation, shape(5), shape(3, 5), shape(3));
-        check_gradient(linear_activation_checked, &activation, shape(67, 5), shape(3, 5), shape(3));
-        check_gradient(linear_activation_checked, &activation, shape(2, 3, 5), shape(8, 5),
-                       shape(8));
-    }
-}
-END_TEST
-
-START_TEST(inputs_that_want_no_gradient)
-{
-    begin();
-    Real *xs = test_normal(1, 35), *ws = test_normal(2, 15);
-    Tensor *x = tape_input(tape, xs, shape(7, 5)), *w = tape_variable(tape, ws, shape(3, 5));
-    backward(op_linear(tape, x, w, NULL));
-    Real *dw = gradient(w);
-    tape_reset(tape);
-    x = tape_input(tape, xs, shape(7, 5)), w = tape_variable(tape, ws, shape(3, 5));
-    backward(op_matmul_nt(tape, x, w));
-    assert_close(gradient(w), dw, 15, TOLERANCE);
-    tape_reset(tape);
-    x = tape_variable(tape, xs, shape(7, 5)), w = tape_input(tape, ws, shape(3, 5));
-    backward(op_linear(tape, x, w, NULL));
-    Real *dx = gradient(x);
-    tape_reset(tape);
-    x = tape_variable(tape, xs, shape(7, 5)), w = tape_input(tape, ws, shape(3, 5));
-    Tensor *bias = variable(3, shape(3));
-    backward(op_linear(tape, x, w, bias));
-    assert_close(gradient(x), dx, 35, TOLERANCE);
-    assert_raises("tensor_gradient: the tensor of shape [3,5] has no gradient; it must require one "
-                  "(a tape_variable, a parameter, or a tensor that depends on them, with "
-                  "tensor_keep), and a backward pass must have reached it",
-                  tensor_gradient(w));
-    tape_free(tape);
-}
-END_TEST
-
 /* ----------------------------------------------------------------------------------- the values */
 
 /* The content of a new tensor is unspecified and may be NaN: no product may let it through. */
@@ -592,31 +489,6 @@ typedef struct Run {
 } Run;
 
 enum { ROWS = 2100, IN = 130, OUT = 67 };
-
-static Run run(void)
-{
-    begin();
-    Tensor *x = variable(1, shape(3, ROWS / 3, IN)), *w = variable(2, shape(OUT, IN));
-    Tensor *b = variable(3, shape(OUT)), *out = op_linear(tape, x, w, b);
-    backward(out);
-    Run result = { test_values(out), gradient(x), gradient(w), gradient(b) };
-    tape_free(tape);
-    return result;
-}
-
-START_TEST(a_run_repeats_bit_for_bit)
-{
-    Run first = run(), second = run();
-    ck_assert_mem_eq(first.out, second.out, ROWS * OUT * sizeof(Real));
-    ck_assert_mem_eq(first.dx, second.dx, ROWS * IN * sizeof(Real));
-    ck_assert_mem_eq(first.dw, second.dw, OUT * IN * sizeof(Real));
-    ck_assert_mem_eq(first.db, second.db, OUT * sizeof(Real));
-    device_set_threads(device_threads() == 1 ? 2 : 1);
-    Run other_threads = run();
-    ck_assert_mem_eq(first.db, other_threads.db, OUT * sizeof(Real));
-    assert_close(first.dw, other_threads.dw, OUT * IN, TOLERANCE);
-}
-END_TEST
 
 START_TEST(shapes_of_results)
 {
@@ -786,33 +658,6 @@ START_TEST(precisions_of_products) {}
 END_TEST
 #endif
 
-/* Each allocation fails in turn; afterwards all memory is free, and the next run gives
- * the same results. */
-START_TEST(recovery_from_exhausted_memory)
-{
-    Run expected = run();
-    bool happened = true;
-    for (int64_t failing = 1; happened; failing++) {
-        begin();
-        test_expect_error();
-        if (!setjmp(test_error_jump)) {
-            device_fail_allocation(failing);
-            Tensor *x = variable(1, shape(ROWS, IN)), *w = variable(2, shape(OUT, IN));
-            Tensor *out = op_linear(tape, x, w, variable(3, shape(OUT)));
-            backward(op_linear_activation(tape, out, variable(4, shape(IN, OUT)),
-                                          variable(5, shape(IN)), ACTIVATION_GELU));
-        }
-        happened = device_fail_allocation(0);
-        tapegrad_on_error(NULL, NULL);
-        tape_free(tape);
-        ck_assert_uint_eq(device_memory(test_device()).current, 0);
-        ck_assert_int_lt(failing, 100);
-    }
-    Run again = run();
-    ck_assert_mem_eq(expected.dw, again.dw, OUT * IN * sizeof(Real));
-}
-END_TEST
-
 /* The kernel writes a signal's frame below the stack pointer. A signal during a product must find
  * the thread on its own stack, so that the frame overwrites nothing. */
 static volatile uintptr_t stack_top;
@@ -849,30 +694,14 @@ END_TEST
 
 int main(void)
 {
-    return run_tests("products",
-                     (const TTest *const[]){ reference_vectors,
-                                             against_plain_loops,
-                                             batches,
-                                             linear_is_a_product_and_a_sum,
-                                             linear_activation_is_both_in_one,
-                                             linear_activation_without_recording,
-                                             a_layer_of_an_activation_is_one_of_its_parts,
-                                             epilogues_that_the_device_refuses,
-                                             the_heuristic_is_asked_once_per_product,
-                                             gradients_of_matmul,
-                                             gradients_of_linear,
-                                             gradients_of_linear_activation,
-                                             inputs_that_want_no_gradient,
-                                             old_content_of_memory_does_not_matter,
-                                             not_a_number_passes_through,
-                                             a_run_repeats_bit_for_bit,
-                                             shapes_of_results,
-                                             misuse_of_matmul,
-                                             misuse_of_linear,
-                                             misuse_of_linear_activation,
-                                             precisions_that_are_not_to_be_had,
-                                             precisions_of_products,
-                                             recovery_from_exhausted_memory,
-                                             signals_during_products,
-                                             NULL });
+    return run_tests(
+        "products",
+        (const TTest *const[]){
+            reference_vectors, against_plain_loops, batches, linear_is_a_product_and_a_sum,
+            linear_activation_is_both_in_one, linear_activation_without_recording,
+            a_layer_of_an_activation_is_one_of_its_parts, epilogues_that_the_device_refuses,
+            the_heuristic_is_asked_once_per_product, old_content_of_memory_does_not_matter,
+            not_a_number_passes_through, shapes_of_results, misuse_of_matmul, misuse_of_linear,
+            misuse_of_linear_activation, precisions_that_are_not_to_be_had, precisions_of_products,
+            signals_during_products, NULL });
 }

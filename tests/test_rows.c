@@ -88,184 +88,11 @@ START_TEST(reference_vectors)
 END_TEST
 
 /* ------------------------------------------------------------------------------ gradient checks */
-static Tensor *layernorm_checked(Tape *t, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_layernorm(t, in[0], in[1], in[2], 1e-3);
-}
-static Tensor *layernorm_of_weights(Tape *t, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_layernorm(t, in[0], in[0], in[0], 1e-3);
-}
-static Tensor *residual_checked(Tape *t, Tensor *const *in, void *context)
-{
-    tape_seed(t, 3);
-    return op_residual_layernorm(t, in[0], in[1], *(Real *)context, in[2], in[3], 1e-3);
-}
-static Tensor *residual_of_one(Tape *t, Tensor *const *in, void *context)
-{
-    tape_seed(t, 4);
-    return op_residual_layernorm(t, in[0], in[0], *(Real *)context, in[0], in[0], 1e-3);
-}
-static Tensor *softmax_checked(Tape *t, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_softmax(t, in[0]);
-}
-static Tensor *log_softmax_checked(Tape *t, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_log_softmax(t, in[0]);
-}
-
-/* Two contributions to each gradient: the second is added. */
-static Tensor *rows_twice(Tape *t, Tensor *const *in, void *context)
-{
-    (void)context;
-    Tensor *x = op_layernorm(t, in[0], in[1], in[1], 1);
-    Tensor *y = op_layernorm(t, in[0], in[1], in[1], 0.1);
-    Tensor *p = op_mean_squared_error(t, op_softmax(t, x), op_log_softmax(t, y));
-    return op_mean_squared_error(t, p,
-                                 op_mean_squared_error(t, op_log_softmax(t, x), op_softmax(t, x)));
-}
-
-START_TEST(gradients_of_rows)
-{
-    check_gradient(layernorm_checked, NULL, shape(5), shape(5), shape(5));
-    check_gradient(layernorm_checked, NULL, shape(3, 19), shape(19), shape(19));
-    check_gradient(layernorm_checked, NULL, shape(70, 3), shape(3), shape(3));
-    check_gradient(layernorm_checked, NULL, shape(2, 1, 3, 17), shape(17), shape(17));
-    check_gradient(layernorm_of_weights, NULL, shape(7));
-    check_gradient(softmax_checked, NULL, shape(5));
-    check_gradient(softmax_checked, NULL, shape(2, 3, 2, 19));
-    check_gradient(log_softmax_checked, NULL, shape(1));
-    check_gradient(log_softmax_checked, NULL, shape(3, 21));
-    check_gradient(rows_twice, NULL, shape(4, 5), shape(5));
-}
-END_TEST
-
-START_TEST(gradients_of_residual_layernorm)
-{
-    for (int dropped = 0; dropped < 2; dropped++) {
-        Real p = dropped ? (Real)0.3 : 0;
-        check_gradient(residual_checked, &p, shape(5), shape(5), shape(5), shape(5));
-        check_gradient(residual_checked, &p, shape(3, 19), shape(3, 19), shape(19), shape(19));
-        check_gradient(residual_checked, &p, shape(70, 3), shape(70, 3), shape(3), shape(3));
-        check_gradient(residual_checked, &p, shape(2, 1, 3, 16), shape(2, 1, 3, 16), shape(16),
-                       shape(16));
-        check_gradient(residual_of_one, &p, shape(7));
-    }
-}
-END_TEST
-
 typedef struct Targets {
     const Real *weights; /* or NULL */
     Shape shape;
     int32_t classes;
 } Targets;
-
-static Tensor *cross_entropy_checked(Tape *t, Tensor *const *in, void *context)
-{
-    const Targets *c = context;
-    int64_t rows = shape_count(c->shape);
-    Tensor *targets = tape_input_i32(t, integers(1, rows, c->classes), c->shape);
-    Tensor *weights = c->weights ? tape_input(t, c->weights, c->shape) : NULL;
-    Tensor *loss = op_cross_entropy(t, in[0], targets, weights);
-    if (!weights)
-        return loss;
-    return op_mean_squared_error(t, loss, op_cross_entropy(t, in[0], targets, NULL));
-}
-static Tensor *mean_squared_error_checked(Tape *t, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_mean_squared_error(t, in[0], in[1]);
-}
-static Tensor *mean_squared_error_of_one(Tape *t, Tensor *const *in, void *context)
-{
-    (void)context;
-    return op_mean_squared_error(t, op_mean_squared_error(t, in[0], in[0]),
-                                 op_mean_squared_error(t, op_softmax(t, in[0]), in[0]));
-}
-
-START_TEST(gradients_of_losses)
-{
-    const Real weights[] = { 1, 0, 0.5, 3, 0, (Real)1e-3 };
-    check_gradient(cross_entropy_checked, (&(Targets){ NULL, shape_scalar(), 5 }), shape(5));
-    check_gradient(cross_entropy_checked, (&(Targets){ NULL, shape(6), 1 }), shape(6, 1));
-    check_gradient(cross_entropy_checked, (&(Targets){ weights, shape(6), 19 }), shape(6, 19));
-    check_gradient(cross_entropy_checked, (&(Targets){ weights, shape(1, 3, 2), 4 }),
-                   shape(1, 3, 2, 4));
-    check_gradient(mean_squared_error_checked, NULL, shape_scalar(), shape_scalar());
-    check_gradient(mean_squared_error_checked, NULL, shape(3, 7), shape(3, 7));
-    check_gradient(mean_squared_error_of_one, NULL, shape(2, 3));
-}
-END_TEST
-
-static Tensor *logistic_mixture_checked(Tape *t, Tensor *const *in, void *context)
-{
-    const Shape *pixels = context;
-    int32_t targets[100] = { 0, 255, 1, 254 };
-    for (int64_t i = 4; i < shape_count(*pixels); i++)
-        targets[i] = (int32_t)(i * 37 % 256);
-    return op_discretized_logistic_mixture(t, in[0], tape_input_i32(t, targets, *pixels));
-}
-static Tensor *logistic_mixture_twice(Tape *t, Tensor *const *in, void *context)
-{
-    Tensor *loss = logistic_mixture_checked(t, in, context);
-    Tensor *narrower = op_add_scalar(t, in[0], -1.3);
-    return op_mean_squared_error(t, loss, logistic_mixture_checked(t, &narrower, context));
-}
-
-START_TEST(gradients_of_the_logistic_mixture)
-{
-    Shape one = shape_scalar(), few = shape(5), many = shape(3, 11, 2);
-    check_gradient(logistic_mixture_checked, &one, shape(3));
-    check_gradient(logistic_mixture_checked, &one, shape(30));
-    check_gradient(logistic_mixture_checked, &few, shape(5, 3));
-    check_gradient(logistic_mixture_checked, &few, shape(5, 51));
-    check_gradient(logistic_mixture_checked, &many, shape(3, 11, 2, 12));
-    check_gradient(logistic_mixture_twice, &many, shape(3, 11, 2, 6));
-}
-END_TEST
-
-static Tensor *embedding_checked(Tape *t, Tensor *const *in, void *context)
-{
-    const Shape *index_shape = context;
-    const int32_t *indices = integers(2, shape_count(*index_shape), 5);
-    return op_embedding(t, in[0], tape_input_i32(t, indices, *index_shape));
-}
-static Tensor *embedding_twice(Tape *t, Tensor *const *in, void *context)
-{
-    const Shape *index_shape = context;
-    const int32_t *indices = integers(3, shape_count(*index_shape), 5);
-    Tensor *others = op_embedding(t, in[0], tape_input_i32(t, indices, *index_shape));
-    return op_mean_squared_error(t, embedding_checked(t, in, context), others);
-}
-static Tensor *dropout_checked(Tape *t, Tensor *const *in, void *context)
-{
-    tape_seed(t, 3);
-    return op_dropout(t, in[0], *(Real *)context);
-}
-static Tensor *dropout_twice(Tape *t, Tensor *const *in, void *context)
-{
-    Tensor *x = dropout_checked(t, in, context);
-    return op_mean_squared_error(t, x, op_dropout(t, in[0], *(Real *)context));
-}
-
-START_TEST(gradients_of_embedding_and_dropout)
-{
-    Shape indices = shape_scalar(), many = shape(2, 3, 4);
-    check_gradient(embedding_checked, &indices, shape(5, 3));
-    check_gradient(embedding_checked, &many, shape(5, 1));
-    check_gradient(embedding_checked, &many, shape(7, 21));
-    check_gradient(embedding_twice, &many, shape(6, 3));
-    Real probability = (Real)0.3;
-    check_gradient(dropout_checked, &probability, shape(5));
-    check_gradient(dropout_checked, &probability, shape(3, 67));
-    check_gradient(dropout_twice, &probability, shape(131));
-}
-END_TEST
 
 /* ----------------------------------------------------------------------------------- the values */
 START_TEST(large_and_infinite_logits)
@@ -803,93 +630,6 @@ typedef struct Result {
     const Real *values;
 } Result;
 
-static void add_result(Result *results, int *used, Tensor *tensor)
-{
-    ck_assert_int_lt(*used, RESULTS);
-    results[(*used)++] = (Result){ tensor_count(tensor), test_values(tensor) };
-}
-
-/* Every operation of this file, forward and backward. */
-static void run(Result results[RESULTS])
-{
-    int used = 0;
-    begin();
-    Tensor *table = variable(1, shape(50, C)), *w = variable(2, shape(C)),
-           *b = variable(3, shape(C));
-    Tensor *rows =
-        op_embedding(tape, table, tape_input_i32(tape, integers(1, ROWS, 50), shape(ROWS)));
-    Tensor *normal = op_layernorm(tape, op_dropout(tape, rows, 0.1), w, b, 1e-5);
-    normal = op_residual_layernorm(tape, rows, normal, 0.1, b, w, 1e-5);
-    Tensor *p = op_softmax(tape, normal), *l = op_log_softmax(tape, normal);
-    Tensor *weights = tape_input(tape, test_values(p), shape(ROWS));
-    Tensor *targets = tape_input_i32(tape, integers(2, ROWS, C), shape(ROWS));
-    Tensor *loss = op_mean_squared_error(tape, op_cross_entropy(tape, normal, targets, weights),
-                                         op_mean_squared_error(tape, p, l));
-    add_result(results, &used, rows);
-    add_result(results, &used, normal);
-    add_result(results, &used, p);
-    add_result(results, &used, l);
-    tape_backward(tape, loss);
-    add_result(results, &used, loss);
-    add_result(results, &used, tensor_gradient(table));
-    add_result(results, &used, tensor_gradient(w));
-    add_result(results, &used, tensor_gradient(b));
-    tape_free(tape);
-}
-
-static void check_equal(const Result *a, const Result *b)
-{
-    int compared = 0;
-    for (int i = 0; i < RESULTS; i++) {
-        ck_assert_int_eq(a[i].count, b[i].count);
-        if (a[i].count == 0)
-            continue;
-        ck_assert_mem_eq(a[i].values, b[i].values, (size_t)a[i].count * sizeof(Real));
-        compared++;
-    }
-    ck_assert_int_eq(compared, 8);
-}
-
-START_TEST(runs_repeat_bit_for_bit)
-{
-    Result first[RESULTS] = { { 0, NULL } }, second[RESULTS] = { { 0, NULL } };
-    device_set_threads(2);
-    run(first);
-    run(second);
-    check_equal(first, second);
-    for (int threads = 1; threads <= 3; threads += 2) {
-        device_set_threads(threads);
-        run(second);
-        check_equal(first, second);
-    }
-}
-END_TEST
-
-START_TEST(recovery_from_exhausted_memory)
-{
-    Result expected[RESULTS] = { { 0, NULL } }, again[RESULTS] = { { 0, NULL } };
-    run(expected);
-    bool happened = true;
-    for (int64_t failing = 1; happened; failing++) {
-        test_expect_error();
-        if (!setjmp(test_error_jump)) {
-            tape = NULL;
-            device_fail_allocation(failing);
-            run(again);
-        }
-        happened = device_fail_allocation(0);
-        tapegrad_on_error(NULL, NULL);
-        if (happened)
-            tape_free(tape);
-        ck_assert_uint_eq(device_memory(test_device()).current, 0);
-        ck_assert_int_lt(failing, 200);
-    }
-    memset(again, 0, sizeof again);
-    run(again);
-    check_equal(expected, again);
-}
-END_TEST
-
 /* --------------------------------------------------------------------------------------- misuse */
 START_TEST(misuse_of_rows)
 {
@@ -1020,11 +760,6 @@ int main(void)
 {
     return run_tests("rows",
                      (const TTest *const[]){ reference_vectors,
-                                             gradients_of_rows,
-                                             gradients_of_residual_layernorm,
-                                             gradients_of_losses,
-                                             gradients_of_the_logistic_mixture,
-                                             gradients_of_embedding_and_dropout,
                                              large_and_infinite_logits,
                                              large_logit_in_a_long_row,
                                              not_a_number_passes_through,
@@ -1046,8 +781,6 @@ int main(void)
                                              residual_layernorm_of_constants,
                                              residual_layernorm_without_a_recording,
                                              residual_layernorm_does_not_see_what_it_drops,
-                                             runs_repeat_bit_for_bit,
-                                             recovery_from_exhausted_memory,
                                              misuse_of_rows,
                                              misuse_of_losses,
                                              misuse_of_embedding,

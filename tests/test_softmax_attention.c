@@ -36,58 +36,6 @@ static Tensor *softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor 
                                                                          key_lengths);
 }
 
-static Tensor *checked(Tape *tape, Tensor *const *in, void *context)
-{
-    const Options *options = context;
-    Tensor *lengths = options->lengths[0] ? tape_input_i32(tape, options->lengths, shape(2)) : NULL;
-    return softmax_attention(tape, in[0], in[1], in[2], lengths, options->causal);
-}
-
-static Tensor *checked_packed(Tape *tape, Tensor *const *in, void *context)
-{
-    const Options *options = context;
-    return softmax_attention(tape, in[0], NULL, NULL, NULL, options->causal);
-}
-
-static Tensor *checked_shared(Tape *tape, Tensor *const *in, void *context)
-{
-    const Options *options = context;
-    return softmax_attention(tape, in[0], in[0], in[0], NULL, options->causal);
-}
-
-/* The second call adds to gradients that the first has stored. */
-static Tensor *checked_twice(Tape *tape, Tensor *const *in, void *context)
-{
-    const Options *options = context;
-    Tensor *out = softmax_attention(tape, in[0], in[1], in[2], NULL, options->causal);
-    return softmax_attention(tape, out, in[1], in[2], NULL, options->causal);
-}
-
-START_TEST(gradients_beyond_one_tile)
-{
-    Options options[] = { { .causal = true }, { .causal = false } };
-    for (int i = 0; i < 2; i++) {
-        check_gradient(checked, &options[i], shape(1, 71, 1, 3), shape(1, 71, 1, 3),
-                       shape(1, 71, 1, 2));
-        check_gradient(checked_packed, &options[i], shape(1, 67, 3, 2));
-        check_gradient(checked_shared, &options[i], shape(1, 66, 2, 2));
-        check_gradient(checked_twice, &options[i], shape(1, 66, 1, 2), shape(1, 66, 1, 2),
-                       shape(1, 66, 1, 2));
-    }
-    check_gradient(checked, &options[1], shape(2, 5, 2, 3), shape(2, 70, 2, 3), shape(2, 70, 2, 1));
-}
-END_TEST
-
-START_TEST(gradients_with_key_lengths)
-{
-    Options options[] = { { .causal = true, .lengths = { 3, 9 } },
-                          { .causal = false, .lengths = { 9, 1 } } };
-    for (int i = 0; i < 2; i++)
-        check_gradient(checked, &options[i], shape(2, 9, 2, 4), shape(2, 9, 2, 4),
-                       shape(2, 9, 2, 5));
-}
-END_TEST
-
 /* ---------------------------------------------------------------------------------- plain N x N */
 typedef struct Case {
     int64_t B, N, keys, H, D, M;
@@ -315,48 +263,6 @@ START_TEST(packed_equals_separate)
 }
 END_TEST
 
-/* One tensor as query, key and value gets the sum of the three gradients. */
-START_TEST(the_same_tensor_thrice)
-{
-    Case c = { .B = 2, .N = 70, .keys = 70, .H = 2, .D = 37, .M = 37, .causal = true };
-    Arrays x = arrays_for(&c);
-    x.key = x.value = x.query;
-    Arrays y = computed(&c, &x);
-    Real *expected = test_zeros(query_count(&c));
-    for (int64_t i = 0; i < query_count(&c); i++)
-        expected[i] = y.dquery[i] + y.dkey[i] + y.dvalue[i];
-    Tape *tape = tape_new(test_device());
-    Tensor *all = tape_variable(tape, x.query, shape(c.B, c.N, c.H, c.D));
-    Tensor *out = op_causal_softmax_attention(tape, all, all, all, NULL);
-    tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
-    assert_close(test_values(tensor_gradient(all)), expected, query_count(&c), VECTOR_TOLERANCE);
-    tape_free(tape);
-}
-END_TEST
-
-/* Any of the three inputs may require no gradient; the gradients of the others have
- * the same values. */
-START_TEST(a_gradient_for_some)
-{
-    Case c = { .B = 1, .N = 70, .keys = 70, .H = 2, .D = 5, .M = 4 };
-    Arrays x = arrays_for(&c), y = computed(&c, &x);
-    for (int wanted = 0; wanted < 3; wanted++) {
-        Tape *tape = tape_new(test_device());
-        const Real *values[] = { x.query, x.key, x.value };
-        const Real *expected[] = { y.dquery, y.dkey, y.dvalue };
-        Tensor *in[3];
-        for (int k = 0; k < 3; k++)
-            in[k] = (k == wanted ? tape_variable : tape_input)(
-                tape, values[k], shape(c.B, c.N, c.H, k == 2 ? c.M : c.D));
-        Tensor *out = op_softmax_attention(tape, in[0], in[1], in[2], NULL);
-        tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
-        assert_close(test_values(tensor_gradient(in[wanted])), expected[wanted],
-                     tensor_count(in[wanted]), 0);
-        tape_free(tape);
-    }
-}
-END_TEST
-
 /* ------------------------------------------------------------------------------- extreme values */
 /* Scores of some thousands: the exponentials neither overflow nor all underflow. A score of
  * magnitude S has an error of S eps, and so has the exponent of a probability. */
@@ -427,21 +333,6 @@ START_TEST(not_a_number_is_not_hidden)
 END_TEST
 
 /* --------------------------------------------------------------------------- threads and memory */
-START_TEST(two_runs_are_bitwise_equal)
-{
-    for (int64_t H = 1; H <= 3; H++) {
-        Case c = { .B = 1, .N = 300, .keys = 300, .H = H, .D = 8, .M = 8, .causal = true };
-        Arrays x = arrays_for(&c);
-        device_set_threads(3);
-        Arrays once = computed(&c, &x);
-        for (int run = 0; run < 4; run++) {
-            Arrays again = computed(&c, &x);
-            assert_arrays_near(&c, &again, &once, 0);
-        }
-    }
-}
-END_TEST
-
 /* With more threads than heads, threads share a head's queries. */
 START_TEST(any_number_of_threads)
 {
@@ -564,12 +455,10 @@ END_TEST
 int main(void)
 {
     return run_tests("softmax_attention",
-                     (const TTest *const[]){
-                         reference_vectors, gradients_beyond_one_tile, gradients_with_key_lengths,
-                         plain_computation_of_many_shapes, other_number_of_keys_than_queries,
-                         key_lengths, packed_equals_separate, the_same_tensor_thrice,
-                         a_gradient_for_some, large_scores, rising_and_falling_scores,
-                         not_a_number_is_not_hidden, two_runs_are_bitwise_equal,
-                         any_number_of_threads, memory_grows_linearly, misuse_is_told,
-                         misuse_of_key_lengths_is_told, NULL });
+                     (const TTest *const[]){ reference_vectors, plain_computation_of_many_shapes,
+                                             other_number_of_keys_than_queries, key_lengths,
+                                             packed_equals_separate, large_scores,
+                                             rising_and_falling_scores, not_a_number_is_not_hidden,
+                                             any_number_of_threads, memory_grows_linearly,
+                                             misuse_is_told, misuse_of_key_lengths_is_told, NULL });
 }

@@ -1,0 +1,353 @@
+/* Every operation that is not elementwise, one row each; tests/operation_table.h has the
+ * elementwise ones, which the tests here append. From a row test_operations checks gradients by
+ * finite differences, NaN, misuse, exhausted memory and repeatability, compares CUDA with the CPU
+ * in every precision, and bench/operations measures. A case with few elements serves finite
+ * differences; every row has one.
+ *
+ *     ROW(name, expression of tape and x[0], x[1], ..., cost, cases: inputs each)
+ *
+ * A measured row's first case is the benchmark's, which the tests skip; its axes of ROWS and
+ * SEQUENCES are longer on CUDA. */
+#ifndef TAPEGRAD_TESTS_OPERATIONS_H
+#define TAPEGRAD_TESTS_OPERATIONS_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/operation_table.h"
+
+enum { MOST_INPUTS = 4, ROWS = 8192, WIDTH = 256, WIDE = 1024 };
+/* Of attention in the benchmark: SEQUENCES POSITIONS HEADS HEAD_DIM = ROWS WIDTH elements. */
+enum { SEQUENCES = 64, POSITIONS = 128, HEADS = 8, HEAD_DIM = 32 };
+enum { POLYNOMIAL = 1 + HEAD_DIM + HEAD_DIM * (HEAD_DIM + 1) / 2, RANDOM = 2 * HEAD_DIM };
+
+/* An input: normal random values that require a gradient, int32 in [0, below), or the constant
+ * weights 0, 1, 2, 0, ... */
+typedef struct Input {
+    Shape shape; /* rank 0: no input */
+    int32_t below;
+    bool weights;
+} Input;
+
+/* The cost per element of ROWS WIDTH, of the forward pass and of forward and backward: flops, or
+ * passes, the number of times that an element is read from or written to memory. 0: the benchmark
+ * leaves the operation out. */
+typedef struct Cost {
+    double flops, all_flops, passes, all_passes;
+} Cost;
+
+typedef struct Operation {
+    const char *name;
+    Tensor *(*apply)(Tape *tape, Tensor **x);
+    Cost cost;
+    int count;
+    const Input (*cases)[MOST_INPUTS];
+} Operation;
+
+/* ------------------------------------------------------------------------------------- helpers */
+
+/* Values close to five directions, so that every precision puts them into the same buckets; stored
+ * in the dtype of the tape's activations. */
+static inline Tensor *near_directions(Tape *tape, Tensor *x)
+{
+    const int64_t count = tensor_count(x), width = x->shape.size[2] * x->shape.size[3];
+    Real *values = malloc((size_t)(5 * width + count) * sizeof *values), *all = values + 5 * width;
+    if (!values)
+        abort();
+    Random random = random_new(20200629, 50);
+    random_normal(&random, values, 5 * width);
+    for (int64_t i = 0; i < count; i++)
+        all[i] = 2 * values[i / width % 5 * width + i % width];
+    x = op_add(tape, op_scale(tape, x, 0.05), tape_input(tape, all, x->shape));
+    free(values);
+    tape_seed(tape, 3); /* hashes whose bucket boundaries are far from these */
+    return op_cast(tape, x, tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL);
+}
+
+/* Stored in the dtype of the tape's activations. */
+static inline Tensor *activations(Tape *tape, Tensor *x)
+{
+    return op_cast(tape, op_scale(tape, x, 0.5),
+                   tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL);
+}
+
+/* out and the final state in one tensor; the initial state is positive, like sums of features. */
+static inline Tensor *attend_from_state(Tape *tape, Tensor **x,
+                                        CausalLinearAttentionOptions options)
+{
+    Tensor *final_state;
+    options.eps = 0.5;
+    options.state = op_exp(tape, x[3]);
+    Tensor *out = op_causal_linear_attention(tape, x[0], x[1], x[2], options, &final_state);
+    out = op_cast(tape, out, TENSOR_REAL);
+    final_state = op_scale(tape, final_state, 1.0 / (double)out->shape.size[1]);
+    return op_concat(tape, op_reshape(tape, out, shape(tensor_count(out))),
+                     op_reshape(tape, final_state, shape(tensor_count(final_state))), 0);
+}
+
+/* Four concatenated sequences, of which one is empty and one is a single position. */
+static inline Tensor *attend_by_offsets(Tape *tape, Tensor **x, AttentionForm form)
+{
+    const int32_t N = (int32_t)x[0]->shape.size[1], offsets[5] = { 0, 0, N / 2, N / 2 + 1, N };
+    return attend_from_state(
+        tape, x,
+        (CausalLinearAttentionOptions){ .form = form,
+                                        .offsets = tape_input_i32(tape, offsets, shape(5)) });
+}
+
+/* Two sequences of different lengths in [1, N] */
+static inline Tensor *two_lengths(Tape *tape, Tensor *key)
+{
+    const int32_t N = (int32_t)key->shape.size[1], lengths[2] = { (N + 7) / 8, N - N / 20 };
+    return tape_input_i32(tape, lengths, shape(2));
+}
+
+static inline Tensor *attend_by_lengths(Tape *tape, Tensor **x, AttentionForm form)
+{
+    return attend_from_state(
+        tape, x,
+        (CausalLinearAttentionOptions){ .form = form, .key_lengths = two_lengths(tape, x[1]) });
+}
+
+static inline Tensor *attend_in_form(Tape *tape, Tensor **x, AttentionForm form,
+                                     FeatureMap features)
+{
+    Tensor *smooth[MOST_INPUTS] = { x[0], x[1], x[2], x[3] };
+    for (int i = 0; i < 2 && features == FEATURE_MAP_RELU; i++) /* relu(x^3) has no kink */
+        smooth[i] = op_multiply(tape, x[i], op_multiply(tape, x[i], x[i]));
+    return attend_from_state(tape, smooth,
+                             (CausalLinearAttentionOptions){ .form = form, .features = features });
+}
+
+static inline Tensor *masked_attention(Tape *tape, Tensor **x)
+{
+    Tensor *key_lengths = two_lengths(tape, x[1]);
+    return op_add(
+        tape,
+        op_linear_attention(tape, x[0], x[1], x[2],
+                            (LinearAttentionOptions){ .eps = 1e-6, .key_lengths = key_lengths }),
+        op_softmax_attention(tape, x[0], x[1], x[2], key_lengths));
+}
+
+/* -------------------------------------------------------------------------------------- rows */
+/* clang-format off */
+#define SHAPE(...) { sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t), { __VA_ARGS__ } }
+#define S(...) { .shape = SHAPE(__VA_ARGS__) }
+#define INTEGERS(n, ...) { .shape = SHAPE(__VA_ARGS__), .below = n }
+#define WEIGHTS(...) { .shape = SHAPE(__VA_ARGS__), .weights = true }
+#define FLOPS(forward, both) { .flops = forward, .all_flops = both }
+#define PASSES(forward, both) { .passes = forward, .all_passes = both }
+#define USUAL_EPS (CausalLinearAttentionOptions){ .eps = 1e-6 } /* the authors' */
+#define UNMEASURED { .flops = 0 }
+/* Queries, keys, values of H heads of D and M columns; with the states */
+#define QKV(B, N, H, D, M) S(B, N, H, D), S(B, N, H, D), S(B, N, H, M)
+#define QKVS(B, N, H, D, M, states) QKV(B, N, H, D, M), S(states, H, D, M + 1)
+#define MEASURED_QKV QKV(SEQUENCES, POSITIONS, HEADS, HEAD_DIM, HEAD_DIM)
+
+#define OPERATIONS(ROW)                                                                            \
+    ROW(matmul, op_matmul(tape, x[0], x[1]), FLOPS(2.0 * WIDE, 6.0 * WIDE),                        \
+        { S(ROWS, WIDTH), S(WIDTH, WIDE) }, { S(3, 5), S(5, 7) }, { S(2, 3, 5), S(2, 5, 4) },      \
+        { S(37, 41), S(41, 19) }, { S(3, 37, 41), S(3, 41, 19) })                                  \
+    ROW(matmul_tn, op_matmul_tn(tape, x[0], x[1]), UNMEASURED,                                     \
+        { S(2, 5, 3), S(5, 4) }, { S(3, 41, 37), S(41, 19) })                                      \
+    ROW(matmul_nt, op_matmul_nt(tape, x[0], x[1]), UNMEASURED,                                     \
+        { S(2, 3, 5), S(2, 4, 5) }, { S(3, 37, 41), S(3, 19, 41) })                                \
+    ROW(linear, op_linear(tape, x[0], x[1], x[2]), FLOPS(2.0 * WIDE, 6.0 * WIDE),                  \
+        { S(ROWS, WIDTH), S(WIDE, WIDTH), S(WIDE) }, { S(3, 1), S(1, 1), S(1) },                   \
+        { S(2, 3, 5), S(7, 5), S(7) }, { S(5, 37, 24), S(40, 24), S(40) })                         \
+    ROW(linear_alone, op_linear(tape, x[0], x[1], NULL), UNMEASURED,                               \
+        { S(3, 5), S(7, 5) }, { S(130, 24), S(7, 24) })                                            \
+    ROW(linear_relu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_RELU), UNMEASURED,    \
+        { S(2, 5, 7), S(8, 7), S(8) }) /* few elements: in bf16 none changes its sign */           \
+    ROW(linear_gelu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU), UNMEASURED,    \
+        { S(3, 5), S(7, 5), S(7) }, { S(70, 24), S(1, 24), S(1) },                                 \
+        { S(5, 37, 24), S(136, 24), S(136) })                                                      \
+    ROW(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH),      \
+        UNMEASURED, { S(3, 5), S(7, 5), S(7) }, { S(5, 37, 24), S(41, 24), S(41) },                \
+        { S(5, 37, 24), S(136, 24), S(136) })                                                      \
+    ROW(add_row, op_add(tape, x[0], x[1]), PASSES(2, 5), { S(ROWS, WIDTH), S(WIDTH) },             \
+        { S(3, 5), S(5) })                                                                         \
+    ROW(dropout, op_dropout(tape, x[0], 0.3), PASSES(2, 4), { S(ROWS, WIDTH) }, { S(131) },        \
+        { S(5, 7, 11) })                                                                           \
+    ROW(used_twice, op_multiply(tape, op_exp(tape, x[0]), op_tanh(tape, x[0])), UNMEASURED,        \
+        { S(3, 7) }, { S(37, 41) })                                                                \
+    ROW(softmax, op_softmax(tape, x[0]), PASSES(2, 5), { S(ROWS, WIDTH) }, { S(5) },               \
+        { S(2, 3, 2, 19) }, { S(37, 41) }, { S(3, 2500) })                                         \
+    ROW(log_softmax, op_log_softmax(tape, x[0]), PASSES(2, 5), { S(ROWS, WIDTH) }, { S(1) },       \
+        { S(3, 21) }, { S(37, 11) }, { S(3, 2500) })                                               \
+    ROW(layernorm, op_layernorm(tape, x[0], x[1], x[2], 1e-3), PASSES(2, 5),                       \
+        { S(ROWS, WIDTH), S(WIDTH), S(WIDTH) }, { S(5), S(5), S(5) }, { S(3, 19), S(19), S(19) },  \
+        { S(70, 3), S(3), S(3) }, { S(2, 1, 3, 17), S(17), S(17) },                                \
+        { S(3, 50, 24), S(24), S(24) },                                                            \
+        { S(200, 256), S(256), S(256) }, { S(3, 1500), S(1500), S(1500) },                         \
+        { S(20, 2500), S(2500), S(2500) })                                                         \
+    ROW(residual_layernorm,                                                                        \
+        op_residual_layernorm(tape, x[0], x[1], 0.3, x[2], x[3], 1e-3), PASSES(3, 8),              \
+        { S(ROWS, WIDTH), S(ROWS, WIDTH), S(WIDTH), S(WIDTH) }, { S(5), S(5), S(5), S(5) },        \
+        { S(3, 19), S(3, 19), S(19), S(19) }, { S(70, 3), S(70, 3), S(3), S(3) },                  \
+        { S(2, 1, 3, 16), S(2, 1, 3, 16), S(16), S(16) },                                          \
+        { S(3, 50, 24), S(3, 50, 24), S(24), S(24) },                                              \
+        { S(200, 256), S(200, 256), S(256), S(256) }, { S(37, 41), S(37, 41), S(41), S(41) },      \
+        { S(70, 300), S(70, 300), S(300), S(300) }, { S(21, 520), S(21, 520), S(520), S(520) },    \
+        { S(3, 1500), S(3, 1500), S(1500), S(1500) },                                              \
+        { S(20, 2500), S(20, 2500), S(2500), S(2500) },                                            \
+        { S(20, 2501), S(20, 2501), S(2501), S(2501) })                                            \
+    ROW(residual_undropped, op_residual_layernorm(tape, x[0], x[1], 0, x[2], x[2], 1e-3),          \
+        UNMEASURED, { S(3, 19), S(3, 19), S(19) }, { S(70, 33), S(70, 33), S(33) })                \
+    ROW(sum, op_sum(tape, x[0], OVER_ALL), PASSES(1, 2), { S(ROWS, WIDTH) }, { S(5) },             \
+        { S(2, 3, 4, 5) }, { S(37, 41) }, { S(300, 410) })                                         \
+    ROW(sum_rows, op_sum(tape, x[0], OVER_LAST_AXIS), UNMEASURED, { S(5) }, { S(2, 3, 4, 5) },     \
+        { S(5, 7, 111) })                                                                          \
+    ROW(mean, op_mean(tape, x[0], OVER_ALL), UNMEASURED, { S(2, 3, 4, 5) }, { S(37, 41) })         \
+    ROW(mean_rows, op_mean(tape, x[0], OVER_LAST_AXIS), UNMEASURED, { S(2, 3, 4, 5) },             \
+        { S(37, 1100) })                                                                           \
+    ROW(cumulative_sum, op_cumulative_sum(tape, x[0], 1), PASSES(2, 4),                            \
+        { S(ROWS, WIDTH) }, { S(2, 3, 4, 5) }, { S(5, 300, 11) })                                  \
+    ROW(reverse_cumulative_sum, op_reverse_cumulative_sum(tape, x[0], -1), UNMEASURED,             \
+        { S(2, 3, 4, 5) }, { S(5, 7, 311) })                                                       \
+    ROW(mean_squared_error, op_mean_squared_error(tape, x[0], x[1]), UNMEASURED,                   \
+        { S(3, 7), S(3, 7) }, { S(137, 41), S(137, 41) })                                          \
+    ROW(cross_entropy, op_cross_entropy(tape, x[0], x[1], NULL), PASSES(1, 3),                     \
+        { S(ROWS, WIDTH), INTEGERS(WIDTH, ROWS) }, { S(6, 1), INTEGERS(1, 6) },                    \
+        { S(1, 3, 2, 4), INTEGERS(4, 1, 3, 2) }, { S(37, 11), INTEGERS(11, 37) },                  \
+        { S(37, 1500), INTEGERS(1500, 37) })                                                       \
+    ROW(weighted_cross_entropy, op_cross_entropy(tape, x[0], x[1], x[2]), UNMEASURED,              \
+        { S(6, 19), INTEGERS(19, 6), WEIGHTS(6) }, { S(37, 11), INTEGERS(11, 37), WEIGHTS(37) })   \
+    ROW(discretized_logistic_mixture, op_discretized_logistic_mixture(tape, x[0], x[1]),           \
+        UNMEASURED, { S(5, 3), INTEGERS(256, 5) }, { S(5, 51), INTEGERS(256, 5) },                 \
+        { S(3, 2, 2, 12), INTEGERS(256, 3, 2, 2) }, { S(37, 30), INTEGERS(256, 37) },              \
+        { S(300, 3), INTEGERS(256, 300) }, { S(3, 3300), INTEGERS(256, 3) })                       \
+    ROW(mixture_of_activations,                                                                    \
+        op_discretized_logistic_mixture(tape, activations(tape, x[0]), x[1]), UNMEASURED,          \
+        { S(5, 3), INTEGERS(256, 5) }, { S(37, 30), INTEGERS(256, 37) })                           \
+    ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
+        { S(11, WIDTH), INTEGERS(11, ROWS) }, { S(5, 1), INTEGERS(5, 2, 3, 4) },                   \
+        { S(7, 21), INTEGERS(5, 2, 3, 4) }, { S(11, 33), INTEGERS(11, 9, 23) },                    \
+        { S(300, 5), INTEGERS(300, 9, 23) })                                                       \
+    ROW(reshape, op_exp(tape, op_reshape(tape, x[0], shape(5, 6))), UNMEASURED, { S(3, 2, 5) })    \
+    ROW(transpose, op_transpose(tape, x[0], 0, 1), PASSES(2, 4), { S(ROWS, WIDTH) },               \
+        { S(3, 4, 5) }, { S(35, 37, 3) })                                                          \
+    ROW(transpose_middle, op_transpose(tape, x[0], 1, 2), UNMEASURED, { S(2, 3, 4, 5) },           \
+        { S(2, 35, 37, 3) })                                                                       \
+    ROW(transpose_far, op_transpose(tape, x[0], 0, 3), UNMEASURED, { S(2, 3, 4, 5) },              \
+        { S(2, 5, 7, 3) })                                                                         \
+    ROW(concat, op_concat(tape, x[0], x[1], -1), PASSES(4, 8),                                     \
+        { S(ROWS, WIDTH), S(ROWS, WIDTH) }, { S(2, 3, 4), S(3, 5) }, { S(5, 7, 11), S(7, 6) })     \
+    ROW(concat_middle, op_concat(tape, x[0], x[1], 1), UNMEASURED, { S(2, 3, 4), S(2, 1, 4) },     \
+        { S(5, 7, 11), S(5, 2, 11) })                                                              \
+    ROW(slice, op_slice(tape, x[0], 1, 2, 3), UNMEASURED, { S(2, 6, 3) }, { S(5, 7, 11) })         \
+    ROW(slice_half, op_slice(tape, x[0], -1, 0, x[0]->shape.size[1] / 2), PASSES(1, 2.5),          \
+        { S(ROWS, WIDTH) }, { S(3, 7) })                                                           \
+    ROW(polynomial_features, op_polynomial_features(tape, x[0]),                                   \
+        PASSES(1 + (double)POLYNOMIAL / HEAD_DIM, 3 + 2 * (double)POLYNOMIAL / HEAD_DIM),          \
+        { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM) }, { S(5) }, { S(2, 1, 3, 4) }, { S(3, 1) },    \
+        { S(3, 7) }, { S(3, 5, 7) }, { S(37, 16) })                                                \
+    /* exp multiplies the rounding error of its argument by the argument's magnitude. */           \
+    ROW(random_features, op_random_features(tape, op_scale(tape, x[0], 0.25), x[1]),               \
+        FLOPS(2.0 * RANDOM, 6.0 * RANDOM),                                                         \
+        { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM), S(RANDOM, HEAD_DIM) }, { S(4), S(5, 4) },      \
+        { S(2, 1, 3, 1), S(2, 1) }, { S(3, 4), S(5, 4) }, { S(3, 7, 9), S(5, 9) },                 \
+        { S(37, 8), S(1100, 8) })                                                                  \
+    ROW(causal_linear_attention,                                                                   \
+        op_causal_linear_attention(tape, x[0], x[1], x[2], USUAL_EPS, NULL),                       \
+        FLOPS(4.0 * HEAD_DIM, 14.0 * HEAD_DIM), { MEASURED_QKV }, { QKV(2, 5, 2, 3, 5) },          \
+        { QKV(1, 19, 1, 5, 5) }, { QKV(1, 3, 1, 17, 9) }, { QKV(2, 5, 2, 4, 4) },                  \
+        { QKV(2, 5, 3, 8, 8) },                                                                    \
+        { QKV(1, 300, 2, 32, 32) }, { QKV(1, 130, 1, 40, 72) }, { QKV(1, 70, 1, 128, 128) })       \
+    ROW(packed_causal_linear_attention,                                                            \
+        op_causal_linear_attention(tape, x[0], NULL, NULL, USUAL_EPS, NULL), UNMEASURED,           \
+        { S(2, 5, 6, 3) }, { S(2, 129, 6, 16) })                                                   \
+    ROW(linear_attention,                                                                          \
+        op_linear_attention(tape, x[0], x[1], x[2], (LinearAttentionOptions){ .eps = 1e-6 }),      \
+        FLOPS(4.0 * HEAD_DIM, 14.0 * HEAD_DIM), { MEASURED_QKV },                                  \
+        { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) },                                           \
+        { S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24) })                                       \
+    ROW(packed_linear_attention,                                                                   \
+        op_linear_attention(tape, x[0], NULL, NULL, (LinearAttentionOptions){ .eps = 1e-6 }),      \
+        UNMEASURED,                                                                                \
+        { S(2, 5, 6, 3) })                                                                         \
+    ROW(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL), UNMEASURED,         \
+        { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) }, { QKV(1, 71, 1, 1, 1) },                  \
+        { S(1, 5, 1, 2), S(1, 70, 1, 2), S(1, 70, 1, 1) },                                         \
+        { S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24) })                                       \
+    ROW(causal_softmax_attention, op_causal_softmax_attention(tape, x[0], x[1], x[2], NULL),       \
+        FLOPS(2.0 * POSITIONS, 7.0 * POSITIONS), { MEASURED_QKV }, { QKV(2, 5, 2, 3, 5) },         \
+        { QKV(1, 71, 1, 1, 1) }, { QKV(1, 5, 2, 4, 4) }, { QKV(1, 130, 2, 32, 32) })               \
+    ROW(packed_softmax_attention, op_causal_softmax_attention(tape, x[0], NULL, NULL, NULL),       \
+        UNMEASURED, { S(2, 5, 6, 3) }, { S(1, 67, 3, 1) }, { S(2, 65, 6, 64) })                    \
+    ROW(masked_attention, masked_attention(tape, x), UNMEASURED,                                   \
+        { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) },                                           \
+        { S(2, 33, 2, 16), S(2, 70, 2, 16), S(2, 70, 2, 16) })                                     \
+    ROW(causal_lsh_attention,                                                                      \
+        op_causal_lsh_attention(tape, near_directions(tape, x[0]), x[1],                           \
+                                (LshAttentionOptions){ .chunk = 8, .buckets = 6 }),                \
+        UNMEASURED, { S(2, 9, 2, 3), S(2, 9, 2, 4) }, { S(1, 75, 1, 2), S(1, 75, 1, 1) },          \
+        { S(1, 21, 1, 3), S(1, 21, 1, 3) }, { S(2, 33, 2, 8), S(2, 33, 2, 24) },                   \
+        { S(1, 300, 1, 40), S(1, 300, 1, 72) })                                                    \
+    ROW(lsh_attention,                                                                             \
+        op_lsh_attention(tape, near_directions(tape, x[0]), x[1],                                  \
+                         (LshAttentionOptions){ .rounds = 3,                                       \
+                                                .buckets = 4,                                      \
+                                                .key_lengths = two_lengths(tape, x[0]) }),         \
+        UNMEASURED, { S(2, 9, 2, 3), S(2, 9, 2, 4) }, { S(2, 21, 1, 3), S(2, 21, 1, 1) },          \
+        { S(2, 100, 2, 8), S(2, 100, 2, 5) })                                                      \
+    ROW(packed_lsh_attention,                                                                      \
+        op_lsh_attention(tape, near_directions(tape, x[0]), NULL,                                  \
+                         (LshAttentionOptions){ .rounds = 2, .chunk = 20 }),                       \
+        UNMEASURED, { S(1, 9, 4, 3) }, { S(1, 150, 4, 32) }, { S(1, 1, 2, 3) })                    \
+    ROW(recurrent, attend_in_form(tape, x, FORM_RECURRENT, FEATURE_MAP_ELU_PLUS_ONE), UNMEASURED,  \
+        { QKVS(2, 5, 2, 3, 4, 2) }, { QKVS(2, 9, 3, 20, 40, 2) })                                  \
+    ROW(chunked, attend_in_form(tape, x, FORM_CHUNKED, FEATURE_MAP_ELU_PLUS_ONE), UNMEASURED,      \
+        { QKVS(1, 9, 2, 3, 4, 1) }, { QKVS(1, 150, 2, 32, 32, 1) },                                \
+        { QKVS(1, 140, 1, 64, 64, 1) },                                                            \
+        { QKVS(1, 150, 1, 128, 128, 1) }, /* below, rows of any alignment */                       \
+        { QKVS(1, 140, 2, 37, 61, 1) }, { QKVS(1, 140, 2, 6, 18, 1) },                             \
+        { QKVS(1, 70, 1, 130, 20, 1) })                                                            \
+    ROW(chunk_parallel, attend_in_form(tape, x, FORM_CHUNK_PARALLEL, FEATURE_MAP_ELU_PLUS_ONE),    \
+        UNMEASURED, { QKVS(1, 9, 2, 3, 4, 1) }, { QKVS(2, 200, 2, 20, 30, 2) },                    \
+        { QKVS(1, 200, 1, 64, 33, 1) }, { QKVS(1, 200, 1, 100, 128, 1) },                          \
+        { QKVS(1, 260, 22, 8, 8, 1) }) /* segments of several chunks */                            \
+    ROW(quadratic, attend_in_form(tape, x, FORM_QUADRATIC, FEATURE_MAP_ELU_PLUS_ONE), UNMEASURED,  \
+        { QKVS(2, 5, 2, 3, 4, 2) }, { QKVS(2, 150, 2, 20, 40, 2) })                                \
+    ROW(best_relu, attend_in_form(tape, x, FORM_BEST, FEATURE_MAP_RELU), UNMEASURED,               \
+        { QKVS(1, 3, 1, 2, 4, 1) }, { QKVS(2, 80, 2, 24, 32, 2) })                                 \
+    ROW(best_softplus, attend_in_form(tape, x, FORM_BEST, FEATURE_MAP_SOFTPLUS), UNMEASURED,       \
+        { QKVS(1, 5, 2, 3, 4, 1) }, { QKVS(2, 80, 1, 50, 64, 2) })                                 \
+    ROW(recurrent_softplus, attend_in_form(tape, x, FORM_RECURRENT, FEATURE_MAP_SOFTPLUS),         \
+        UNMEASURED, { QKVS(1, 1, 2, 3, 4, 1) }, { QKVS(1, 1, 2, 32, 32, 1) })                      \
+    ROW(quadratic_relu, attend_in_form(tape, x, FORM_QUADRATIC, FEATURE_MAP_RELU), UNMEASURED,     \
+        { QKVS(1, 3, 1, 2, 4, 1) }, { QKVS(1, 70, 2, 8, 8, 1) })                                   \
+    ROW(offsets_recurrent, attend_by_offsets(tape, x, FORM_RECURRENT), UNMEASURED,                 \
+        { QKVS(1, 7, 1, 3, 2, 4) }, { QKVS(1, 40, 2, 16, 16, 4) })                                 \
+    ROW(offsets_chunked, attend_by_offsets(tape, x, FORM_CHUNKED), UNMEASURED,                     \
+        { QKVS(1, 7, 1, 3, 2, 4) }, { QKVS(1, 170, 2, 32, 24, 4) })                                \
+    ROW(offsets_chunk_parallel, attend_by_offsets(tape, x, FORM_CHUNK_PARALLEL), UNMEASURED,       \
+        { QKVS(1, 7, 1, 3, 2, 4) }, { QKVS(1, 300, 2, 24, 64, 4) },                                \
+        { QKVS(1, 150, 1, 150, 8, 4) })                                                            \
+    ROW(offsets_quadratic, attend_by_offsets(tape, x, FORM_QUADRATIC), UNMEASURED,                 \
+        { QKVS(1, 7, 1, 3, 2, 4) }, { QKVS(1, 170, 2, 16, 16, 4) })                                \
+    ROW(lengths_recurrent, attend_by_lengths(tape, x, FORM_RECURRENT), UNMEASURED,                 \
+        { QKVS(2, 5, 1, 3, 2, 2) }, { QKVS(2, 40, 2, 16, 16, 2) })                                 \
+    ROW(lengths_chunked, attend_by_lengths(tape, x, FORM_CHUNKED), UNMEASURED,                     \
+        { QKVS(2, 5, 1, 3, 2, 2) }, { QKVS(2, 130, 2, 32, 24, 2) },                                \
+        { QKVS(2, 150, 1, 67, 128, 2) })                                                           \
+    ROW(lengths_chunk_parallel, attend_by_lengths(tape, x, FORM_CHUNK_PARALLEL), UNMEASURED,       \
+        { QKVS(2, 5, 1, 3, 2, 2) }, { QKVS(2, 150, 1, 64, 64, 2) })                                \
+    ROW(lengths_quadratic, attend_by_lengths(tape, x, FORM_QUADRATIC), UNMEASURED,                 \
+        { QKVS(2, 5, 1, 3, 2, 2) }, { QKVS(2, 150, 2, 16, 16, 2) })
+/* clang-format on */
+
+#define DEFINE_ROW(name, expression, cost, ...)                                                    \
+    static Tensor *apply_##name(Tape *tape, Tensor **x)                                            \
+    {                                                                                              \
+        return expression;                                                                         \
+    }                                                                                              \
+    static const Input cases_of_##name[][MOST_INPUTS] = { __VA_ARGS__ };
+#define ENTER_ROW(name, expression, cost, ...)                                                     \
+    { #name, apply_##name, cost, sizeof cases_of_##name / sizeof *cases_of_##name,                 \
+      cases_of_##name },
+OPERATIONS(DEFINE_ROW)
+static const Operation operations[] = { OPERATIONS(ENTER_ROW) };
+enum { OPERATION_COUNT = sizeof operations / sizeof *operations };
+
+#endif

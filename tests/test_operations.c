@@ -1,0 +1,495 @@
+/* Every operation of tests/operations.h and tests/operation_table.h: what all operations have in
+ * common. */
+#include "tests/operations.h"
+#include "tests/support.h"
+
+#include <math.h>
+
+/* ---------------------------------------------------------------------------------------- cases */
+
+typedef struct Case {
+    const char *name;
+    const Operation *operation; /* or */
+    const Unary *unary;         /* or */
+    const Binary *binary;
+    Input inputs[MOST_INPUTS];
+} Case;
+
+enum { MOST_CASES = 400 };
+static Case cases[MOST_CASES];
+static int case_count;
+
+static const Input unary_inputs[] = { S(37, 41), S(1), S(3, 5, 7), S(3, 1000), S(2, 1, 3, 5) };
+static const Input binary_inputs[][2] = { { S(5, 7, 11), S(5, 7, 11) },
+                                          { S(5, 7, 11), S(11) },
+                                          { S(11), S(5, 7, 11) },
+                                          { S(5, 7, 11), S(7, 11) },
+                                          { S(300, 7), S(7) },
+                                          { S(70, 11), S(5, 70, 11) },
+                                          { S(7, 300), S(5, 7, 300) },
+                                          { S(5), S(5) },
+                                          { S(3, 7), S(7) },
+                                          { S(7), S(3, 7) },
+                                          { S(2, 3, 4), S(3, 4) } };
+
+static void add_case(Case added)
+{
+    ck_assert_int_lt(case_count, MOST_CASES);
+    cases[case_count++] = added;
+}
+
+static void fill_cases(void)
+{
+    for (int u = 0; u < UNARIES; u++)
+        for (size_t s = 0; s < sizeof unary_inputs / sizeof *unary_inputs; s++)
+            add_case((Case){ unaries[u].name, NULL, &unaries[u], NULL, { unary_inputs[s] } });
+    for (int b = 0; b < BINARIES; b++)
+        for (size_t s = 0; s < sizeof binary_inputs / sizeof *binary_inputs; s++)
+            add_case((Case){ binaries[b].name,
+                             NULL,
+                             NULL,
+                             &binaries[b],
+                             { binary_inputs[s][0], binary_inputs[s][1] } });
+    for (int o = 0; o < OPERATION_COUNT; o++) {
+        const bool measured = operations[o].cost.flops + operations[o].cost.passes > 0;
+        for (int i = measured; i < operations[o].count; i++) {
+            Case added = { .name = operations[o].name, .operation = &operations[o] };
+            memcpy(added.inputs, operations[o].cases[i], sizeof added.inputs);
+            add_case(added);
+        }
+    }
+}
+
+/* An elementwise operation of positive inputs gets exponentials; one with a kink at 0 cubes, which
+ * have none, if the derivatives are to exist everywhere. */
+static Tensor *apply(const Case *c, Tape *tape, Tensor **x, bool smooth)
+{
+    if (c->operation)
+        return c->operation->apply(tape, x);
+    if (c->binary)
+        return c->binary->operation(tape, x[0],
+                                    c->binary->domain == POSITIVE ? op_exp(tape, x[1]) : x[1]);
+    Tensor *argument = c->unary->domain == POSITIVE ? op_exp(tape, x[0]) : x[0];
+    if (smooth && c->unary->domain == KINKED)
+        argument = op_multiply(tape, argument, op_multiply(tape, argument, argument));
+    return c->unary->operation(tape, argument);
+}
+
+static bool is_real(const Input *input)
+{
+    return input->shape.rank > 0 && input->below == 0 && !input->weights;
+}
+
+/* The number of elements of the inputs that require gradients. */
+static int64_t real_elements(const Case *c)
+{
+    int64_t count = 0;
+    for (int i = 0; i < MOST_INPUTS; i++)
+        count += is_real(&c->inputs[i]) ? shape_count(c->inputs[i].shape) : 0;
+    return count;
+}
+
+static const Real *normal_values(const Case *c, int i)
+{
+    return test_normal((uint64_t)i, shape_count(c->inputs[i].shape));
+}
+
+/* Input i if it is integers or weights; NULL for real values. */
+static Tensor *constant_input(const Case *c, Tape *tape, int i)
+{
+    const Input *input = &c->inputs[i];
+    if (input->shape.rank == 0 || is_real(input))
+        return NULL;
+    const int64_t count = shape_count(input->shape);
+    if (input->weights) {
+        Real *weights = test_zeros(count);
+        for (int64_t j = 0; j < count; j++)
+            weights[j] = (Real)(j % 3);
+        return tape_input(tape, weights, input->shape);
+    }
+    int32_t *integers = (int32_t *)test_zeros(count);
+    Random random = random_new(4, (uint64_t)input->below);
+    for (int64_t j = 0; j < count; j++)
+        integers[j] = (int32_t)random_integer(&random, 0, input->below);
+    return tape_input_i32(tape, integers, input->shape);
+}
+
+/* ----------------------------------------------------------------------------------------- runs */
+
+/* An operation's result and the gradients of its real inputs, on the host. */
+typedef struct Outcome {
+    int count;
+    int64_t counts[1 + MOST_INPUTS];
+    Real *values[1 + MOST_INPUTS]; /* NULL: not computed */
+} Outcome;
+
+static void note(Outcome *outcome, const Tensor *tensor)
+{
+    outcome->counts[outcome->count] = tensor ? tensor_count(tensor) : 0;
+    outcome->values[outcome->count++] = tensor ? test_values(tensor) : NULL;
+}
+
+enum { EVERY_INPUT = -1 };
+
+/* The gradients are those of sum_i r_i out_i with random r. only: the one input that requires a
+ * gradient, or EVERY_INPUT. */
+static Outcome run_on(const Case *c, Tape *tape, int only)
+{
+    Tensor *x[MOST_INPUTS];
+    tape_seed(tape, 9);
+    for (int i = 0; i < MOST_INPUTS; i++) {
+        x[i] = constant_input(c, tape, i);
+        if (is_real(&c->inputs[i]))
+            x[i] = (only == EVERY_INPUT || only == i ? tape_variable : tape_input)(
+                tape, normal_values(c, i), c->inputs[i].shape);
+    }
+    Tensor *out = tensor_keep(op_cast(tape, apply(c, tape, x, false), TENSOR_REAL));
+    Outcome outcome = { 0 };
+    if (tape_is_recording(tape)) {
+        Tensor *r = tape_input(tape, test_normal(77, tensor_count(out)), out->shape);
+        tape_backward(tape, op_sum(tape, op_multiply(tape, out, r), OVER_ALL));
+    }
+    note(&outcome, out);
+    for (int i = 0; i < MOST_INPUTS && tape_is_recording(tape); i++)
+        note(&outcome,
+             is_real(&c->inputs[i]) && x[i]->requires_gradient ? tensor_gradient(x[i]) : NULL);
+    return outcome;
+}
+
+static Outcome run(const Case *c, Device *device, Precision precision)
+{
+    Tape *tape = tape_new(device);
+    tape_set_precision(tape, precision);
+    Outcome outcome = run_on(c, tape, EVERY_INPUT);
+    tape_free(tape);
+    return outcome;
+}
+
+static Outcome run_here(const Case *c)
+{
+    return run(c, test_device(), PRECISION_FLOAT32);
+}
+
+static void assert_same(const Case *c, const char *what, Outcome a, Outcome b)
+{
+    for (int j = 0; j < a.count && j < b.count; j++)
+        ck_assert_msg(a.counts[j] == b.counts[j] &&
+                          (a.counts[j] == 0 || memcmp(a.values[j], b.values[j],
+                                                      (size_t)a.counts[j] * sizeof(Real)) == 0),
+                      "%s of %s: %s %d is not bitwise the same %s", c->name,
+                      shape_text(c->inputs[0].shape).text, j ? "gradient" : "result", j, what);
+}
+
+/* --------------------------------------------------------------------------- finite differences */
+enum { MOST_ELEMENTS = 260 }; /* of a case that is checked by them */
+
+typedef enum Use {
+    ONCE,
+    TWICE,  /* the product of two results: every gradient gets two contributions */
+    SHARED, /* one tensor as all inputs of its shape: it gets a contribution from each */
+    USES
+} Use;
+
+typedef struct Checked {
+    const Case *c;
+    Use use;
+} Checked;
+
+/* The input whose tensor is input i: an earlier one of the same shape if it is shared, else i. */
+static int source_of(const Checked *checked, int i)
+{
+    const Input *inputs = checked->c->inputs;
+    for (int j = 0; j < i && checked->use == SHARED; j++)
+        if (is_real(&inputs[j]) && shape_equal(inputs[j].shape, inputs[i].shape))
+            return j;
+    return i;
+}
+
+static Tensor *checked_function(Tape *tape, Tensor *const *variables, void *context)
+{
+    const Checked *checked = context;
+    Tensor *x[MOST_INPUTS];
+    tape_seed(tape, 9);
+    for (int i = 0; i < MOST_INPUTS; i++) {
+        x[i] = constant_input(checked->c, tape, i);
+        if (is_real(&checked->c->inputs[i]))
+            x[i] = source_of(checked, i) == i ? *variables++ : x[source_of(checked, i)];
+    }
+    Tensor *out = apply(checked->c, tape, x, true);
+    return checked->use == TWICE ? op_multiply(tape, out, apply(checked->c, tape, x, true)) : out;
+}
+
+START_TEST(gradients_equal_finite_differences)
+{
+    for (int i = 0; i < case_count; i++)
+        for (Use use = ONCE; use < USES && real_elements(&cases[i]) <= MOST_ELEMENTS; use++) {
+            Checked checked = { &cases[i], use };
+            Shape shapes[MOST_INPUTS];
+            int count = 0;
+            for (int j = 0; j < MOST_INPUTS; j++)
+                if (is_real(&cases[i].inputs[j]) && source_of(&checked, j) == j)
+                    shapes[count++] = cases[i].inputs[j].shape;
+            check_gradient_shapes(cases[i].name, checked_function, &checked, shapes, count);
+        }
+}
+END_TEST
+
+START_TEST(every_operation_is_checked_by_finite_differences)
+{
+    for (int i = 0; i < case_count; i++) {
+        bool found = false;
+        for (int j = 0; j < case_count; j++)
+            found |=
+                !strcmp(cases[i].name, cases[j].name) && real_elements(&cases[j]) <= MOST_ELEMENTS;
+        ck_assert_msg(found, "%s: no case has at most %d elements", cases[i].name, MOST_ELEMENTS);
+    }
+}
+END_TEST
+
+/* A gradient is the same when the other inputs require none. */
+START_TEST(gradients_of_one_input_alone)
+{
+    for (int i = 0; i < case_count; i++) {
+        const Outcome all = run_here(&cases[i]);
+        for (int only = 0; only < MOST_INPUTS; only++) {
+            if (!is_real(&cases[i].inputs[only]))
+                continue;
+            Tape *tape = tape_new(test_device());
+            const Outcome one = run_on(&cases[i], tape, only);
+            tape_free(tape);
+            ck_assert_msg(relative_error(one.values[1 + only], all.values[1 + only],
+                                         all.counts[1 + only]) <= VECTOR_TOLERANCE,
+                          "%s: the gradient of input %d alone differs", cases[i].name, only);
+        }
+    }
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------- other claims */
+
+/* Segments of attention and blocks of products depend on the number of threads, by a rounding
+ * error. */
+static void assert_near_all(const Case *c, Outcome a, Outcome b)
+{
+    for (int j = 0; j < a.count; j++)
+        assert_near(c->name, a.values[j], b.values[j], a.counts[j], VECTOR_TOLERANCE);
+}
+
+START_TEST(runs_repeat_bit_for_bit)
+{
+    for (int i = 0; i < case_count; i++) {
+        device_set_threads(2);
+        const Outcome first = run_here(&cases[i]);
+        assert_same(&cases[i], "in a second run", run_here(&cases[i]), first);
+        for (int threads = 1; threads <= 3; threads += 2) {
+            device_set_threads(threads);
+            assert_near_all(&cases[i], run_here(&cases[i]), first);
+        }
+    }
+}
+END_TEST
+
+START_TEST(results_without_recording_are_the_same)
+{
+    for (int i = 0; i < case_count; i++) {
+        Tape *tape = tape_new(test_device());
+        tape_set_recording(tape, false);
+        const Outcome result = run_on(&cases[i], tape, EVERY_INPUT);
+        tape_free(tape);
+        assert_same(&cases[i], "without recording", result, run_here(&cases[i]));
+    }
+}
+END_TEST
+
+/* An input of NaN makes some element of the result NaN. */
+START_TEST(not_a_number_reaches_the_result)
+{
+    Tape *tape = tape_new(test_device());
+    for (int i = 0; i < case_count; i++)
+        for (int bad = 0; bad < MOST_INPUTS; bad++) {
+            const Case *c = &cases[i];
+            if (!is_real(&c->inputs[bad]))
+                continue;
+            Tensor *x[MOST_INPUTS];
+            for (int j = 0; j < MOST_INPUTS; j++) {
+                x[j] = constant_input(c, tape, j);
+                if (is_real(&c->inputs[j]))
+                    x[j] = tape_input(tape, normal_values(c, j), c->inputs[j].shape);
+            }
+            x[bad] = op_scale(tape, x[bad], NAN);
+            Tensor *out = apply(c, tape, x, false);
+            const Real *values = test_values(out);
+            bool found = false;
+            for (int64_t j = 0; j < tensor_count(out); j++)
+                found |= isnan(values[j]);
+            ck_assert_msg(found, "%s: input %d is NaN, but no element of the result", c->name, bad);
+            tape_reset(tape);
+        }
+    tape_free(tape);
+}
+END_TEST
+
+/* Runs the operation with x[bad] replaced; fails unless it raises an error of an operation that
+ * contains the words. */
+static void assert_refused(const Case *c, Tape *tape, int bad, Tensor *replaced, const char *words)
+{
+    Tensor *x[MOST_INPUTS];
+    for (int j = 0; j < MOST_INPUTS; j++) {
+        x[j] = constant_input(c, tape, j);
+        if (is_real(&c->inputs[j]))
+            x[j] = tape_input(tape, normal_values(c, j), c->inputs[j].shape);
+    }
+    x[bad] = replaced;
+    test_expect_error();
+    if (!setjmp(test_error_jump)) {
+        apply(c, tape, x, false);
+        ck_abort_msg("%s accepts input %d, expected \"%s\"", c->name, bad, words);
+    }
+    tapegrad_on_error(NULL, NULL);
+    ck_assert_msg(strncmp(tapegrad_error(), "op_", 3) == 0 && strstr(tapegrad_error(), words),
+                  "%s: \"%s\", expected \"op_... %s\"", c->name, tapegrad_error(), words);
+    tape_reset(tape);
+}
+
+START_TEST(inputs_of_another_dtype_or_tape_are_refused)
+{
+    Tape *tape = tape_new(test_device()), *other = tape_new(test_device());
+    for (int i = 0; i < case_count; i++)
+        for (int bad = 0; bad < MOST_INPUTS; bad++) {
+            const Case *c = &cases[i];
+            const Shape of = c->inputs[bad].shape;
+            if (of.rank == 0)
+                continue;
+            const Real *zeros = test_zeros(shape_count(of));
+            if (c->inputs[bad].below)
+                assert_refused(c, tape, bad, tape_input(tape, zeros, of), "expected int32");
+            else
+                assert_refused(c, tape, bad, tape_input_i32(tape, (const int32_t *)zeros, of),
+                               "has dtype int32");
+            if (!c->inputs[bad].below)
+                assert_refused(c, tape, bad, tape_input(other, zeros, of),
+                               "belongs to another tape");
+            tape_reset(other);
+        }
+    tape_free(other);
+    tape_free(tape);
+}
+END_TEST
+
+/* Every allocation of every operation fails once. */
+START_TEST(recovery_from_exhausted_memory)
+{
+    for (int i = 0; i < case_count; i++) {
+        if (real_elements(&cases[i]) > MOST_ELEMENTS)
+            continue;
+        const Outcome expected = run_here(&cases[i]);
+        bool failed = true;
+        for (int64_t failing = 1; failed; failing++) {
+            Tape *volatile tape = tape_new(test_device());
+            test_expect_error();
+            if (!setjmp(test_error_jump)) {
+                device_fail_allocation(failing);
+                run_on(&cases[i], tape, EVERY_INPUT);
+            }
+            failed = device_fail_allocation(0);
+            tapegrad_on_error(NULL, NULL);
+            tape_reset(tape);
+            assert_same(&cases[i], "after an error", run_on(&cases[i], tape, EVERY_INPUT),
+                        expected);
+            tape_free(tape);
+            ck_assert_uint_eq(device_memory(test_device()).current, 0);
+            ck_assert_int_lt(failing, 200);
+        }
+    }
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------------- CUDA */
+
+static void compare(const char *name, Outcome expected, Outcome actual, double tolerance)
+{
+    double largest = 0; /* largest gradient: one that cancels has no digits of its own */
+    for (int i = 1; i < expected.count; i++)
+        for (int64_t j = 0; j < expected.counts[i]; j++)
+            largest = fmax(largest, fabs((double)expected.values[i][j]));
+    for (int i = 0; i < expected.count; i++) {
+        double scale = 0, error = 0;
+        for (int64_t j = 0; j < expected.counts[i]; j++) {
+            double difference = fabs((double)expected.values[i][j] - (double)actual.values[i][j]);
+            error = error >= difference ? error : difference; /* keeps NaN */
+            scale = fmax(scale, fabs((double)expected.values[i][j]));
+        }
+        scale = i > 0 ? largest : scale;
+        ck_assert_msg(error <= tolerance * scale,
+                      "%s, %s %d: the CPU and CUDA differ by %g of %g, expected at most %g", name,
+                      i ? "gradient" : "result", i, error, scale, tolerance * scale);
+    }
+}
+
+static void compare_devices(Device *a, Device *b, Precision precision, double tolerance)
+{
+    for (int i = 0; i < case_count; i++)
+        compare(cases[i].name, run(&cases[i], a, PRECISION_FLOAT32), run(&cases[i], b, precision),
+                tolerance);
+}
+
+/* The tolerance of float32 is that of three bf16 products. */
+START_TEST(cuda_as_the_cpu)
+{
+    if (device_is_cuda(test_device()))
+        compare_devices(device_open("cpu"), test_device(), PRECISION_FLOAT32,
+                        sizeof(Real) == sizeof(float) ? 2e-5 : 1e-12);
+}
+END_TEST
+
+#ifndef TAPEGRAD_DOUBLE
+START_TEST(cuda_in_tf32)
+{
+    if (device_is_cuda(test_device()))
+        compare_devices(device_open("cpu"), test_device(), PRECISION_TF32, 2e-3);
+}
+END_TEST
+
+START_TEST(cuda_in_bf16)
+{
+    if (device_is_cuda(test_device()))
+        compare_devices(device_open("cpu"), test_device(), PRECISION_BF16, 4e-2);
+}
+END_TEST
+#endif
+
+START_TEST(two_devices_at_once)
+{
+    if (!device_is_cuda(test_device()))
+        return;
+    test_expect_error();
+    if (setjmp(test_error_jump))
+        return; /* this machine has only one */
+    Device *second = device_open("cuda:1");
+    tapegrad_on_error(NULL, NULL);
+    ck_assert_str_eq(device_name(second), "cuda:1");
+    compare_devices(test_device(), second, PRECISION_FLOAT32, 0);
+    Tape *one = tape_new(test_device()), *two = tape_new(second);
+    const Real number = 1;
+    Tensor *x = tape_input(one, &number, shape(1));
+    assert_raises("op_exp: x is on cuda:0, the tape on cuda:1", op_exp(two, x));
+    tape_free(one);
+    tape_free(two);
+}
+END_TEST
+
+int main(void)
+{
+    return run_tests_after(
+        "operations", fill_cases,
+        (const TTest *const[]){
+            gradients_equal_finite_differences, every_operation_is_checked_by_finite_differences,
+            gradients_of_one_input_alone, runs_repeat_bit_for_bit,
+            results_without_recording_are_the_same, not_a_number_reaches_the_result,
+            inputs_of_another_dtype_or_tape_are_refused, recovery_from_exhausted_memory,
+            cuda_as_the_cpu,
+#ifndef TAPEGRAD_DOUBLE
+            cuda_in_tf32, cuda_in_bf16,
+#endif
+            two_devices_at_once, NULL });
+}
