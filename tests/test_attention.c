@@ -472,8 +472,8 @@ START_TEST(misuse)
     assert_raises("op_linear_attention: key is [1,5,2,3], expected [B, N, H, D] with the "
                   "B, H, D of query, [2,5,2,3]",
                   op_linear_attention(tape, t[0], t[4], t[0], linear_with_eps(eps)));
-    assert_raises("op_causal_linear_attention: key is [2,4,2,3], expected as many positions as "
-                  "query, [2,5,2,3], has",
+    assert_raises("op_causal_linear_attention: key is [2,4,2,3], expected the same number of "
+                  "positions as query, [2,5,2,3]",
                   op_causal_linear_attention(tape, t[0], t[2], t[2], with_eps(eps), NULL));
     assert_raises("op_linear_attention: value is [2,5,2,3], expected [B, N, H, M] with the "
                   "B, N, H of key, [2,4,2,3]",
@@ -511,7 +511,7 @@ START_TEST(misuse_of_key_lengths)
                   op_linear_attention(tape, x, x, x, with_lengths(too_long)));
     assert_raises("op_linear_attention: key_lengths[0] is 0, expected 1 to 5, the number of keys",
                   op_linear_attention(tape, x, x, x, with_lengths(zero)));
-    assert_raises("op_linear_attention: key_lengths has shape [3], expected [2]: one length a "
+    assert_raises("op_linear_attention: key_lengths has shape [3], expected [2]: one length per "
                   "sequence",
                   op_linear_attention(tape, x, x, x, with_lengths(three)));
     test_expect_error();

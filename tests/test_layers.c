@@ -232,7 +232,7 @@ START_TEST(attention_checks_its_arguments)
 }
 END_TEST
 
-START_TEST(a_transformer_that_nobody_made_is_told)
+START_TEST(a_transformer_that_nobody_made_is_reported)
 {
     begin();
     const Transformer transformer = { .layers = 0 };
@@ -697,7 +697,7 @@ int main(void)
                                    positions_follow_the_formula,
                                    senseless_configs_raise,
                                    attention_checks_its_arguments,
-                                   a_transformer_that_nobody_made_is_told,
+                                   a_transformer_that_nobody_made_is_reported,
                                    the_linear_transformer_of_the_vectors,
                                    the_softmax_transformer_of_the_vectors,
                                    gradients_of_a_pre_norm_layer,

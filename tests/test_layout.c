@@ -325,9 +325,9 @@ START_TEST(test_reshape_misuse)
     begin();
     Tensor *x = normal_input(shape(2, 3));
     assert_raises("op_reshape: x is NULL", op_reshape(tape, NULL, shape(2)));
-    assert_raises("op_reshape: x is [2,3] of 6 numbers, which do not fill [4]",
+    assert_raises("op_reshape: x is [2,3] of 6 elements, which do not fill [4]",
                   op_reshape(tape, x, shape(4)));
-    assert_raises("op_reshape: x is [2,3] of 6 numbers, which do not fill []",
+    assert_raises("op_reshape: x is [2,3] of 6 elements, which do not fill []",
                   op_reshape(tape, x, shape_scalar()));
     tape_free(tape);
 }
@@ -698,8 +698,8 @@ START_TEST(test_store_misuse)
     tensor_write_i32(offsets, (int32_t[]){ 0, 3 });
     op_causal_linear_attention(tape, qkv, NULL, NULL,
                                (CausalLinearAttentionOptions){ .offsets = offsets }, NULL);
-    assert_raises("op_store_i32: the operations that use to need ascending numbers; "
-                  "tensor_write_i32 alone sees whether they are",
+    assert_raises("op_store_i32: the operations that use to need ascending integers; "
+                  "only tensor_write_i32 checks their order",
                   op_store_i32(tape, offsets, NULL, from));
     tape_set_recording(tape, true);
     assert_raises("op_store_i32: the tape is recording, and a backward pass might find other "

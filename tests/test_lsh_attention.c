@@ -528,7 +528,7 @@ END_TEST
 /* --------------------------------------------------------------------------------------- misuse */
 #define OPTIONS(...) ((LshAttentionOptions){ __VA_ARGS__ })
 
-START_TEST(misuse_is_told)
+START_TEST(misuse_is_reported)
 {
     Tape *tape = tape_new(test_device());
     Real *values = test_normal(1, 2 * 4 * 6 * 3);
@@ -577,5 +577,5 @@ int main(void)
                          a_position_without_others_sees_itself, defaults, packed_equals_separate,
                          large_scores_and_no_length, not_a_number_is_not_hidden,
                          hashes_are_drawn_anew, two_runs_are_bitwise_equal_on_any_number_of_threads,
-                         memory_grows_linearly, misuse_is_told, NULL });
+                         memory_grows_linearly, misuse_is_reported, NULL });
 }

@@ -390,7 +390,7 @@ START_TEST(memory_grows_linearly)
 END_TEST
 
 /* --------------------------------------------------------------------------------------- misuse */
-START_TEST(misuse_is_told)
+START_TEST(misuse_is_reported)
 {
     Tape *tape = tape_new(test_device());
     Real *values = test_normal(1, 2 * 4 * 6 * 3);
@@ -419,10 +419,9 @@ START_TEST(misuse_is_told)
     assert_raises("op_softmax_attention: key is [2,4,3,3], expected [B, N, H, D] with the B, H, D "
                   "of query, [2,4,3,2]",
                   op_softmax_attention(tape, query, wide, query, NULL));
-    assert_raises(
-        "op_causal_softmax_attention: key is [2,5,3,2], expected as many positions as query, "
-        "[2,4,3,2], has",
-        op_causal_softmax_attention(tape, query, five, five, NULL));
+    assert_raises("op_causal_softmax_attention: key is [2,5,3,2], expected the same number of "
+                  "positions as query, [2,4,3,2]",
+                  op_causal_softmax_attention(tape, query, five, five, NULL));
     assert_raises("op_softmax_attention: value is [2,4,3,2], expected [B, N, H, M] with the B, N, "
                   "H of key, [2,5,3,2]",
                   op_softmax_attention(tape, query, five, query, NULL));
@@ -430,7 +429,7 @@ START_TEST(misuse_is_told)
 }
 END_TEST
 
-START_TEST(misuse_of_key_lengths_is_told)
+START_TEST(misuse_of_key_lengths_is_reported)
 {
     Tape *tape = tape_new(test_device());
     Real *values = test_normal(1, 2 * 4 * 3 * 2);
@@ -439,7 +438,7 @@ START_TEST(misuse_of_key_lengths_is_told)
     assert_raises("op_softmax_attention: key_lengths has dtype Real, expected int32",
                   op_softmax_attention(tape, query, query, query, query));
     assert_raises(
-        "op_softmax_attention: key_lengths has shape [3], expected [2]: one length a "
+        "op_softmax_attention: key_lengths has shape [3], expected [2]: one length per "
         "sequence",
         op_softmax_attention(tape, query, query, query, tape_input_i32(tape, integers, shape(3))));
     assert_raises("op_softmax_attention: key_lengths[1] is 0, expected 1 to 4, the number of keys",
@@ -455,10 +454,10 @@ END_TEST
 int main(void)
 {
     return run_tests("softmax_attention",
-                     (const TTest *const[]){ reference_vectors, plain_computation_of_many_shapes,
-                                             other_number_of_keys_than_queries, key_lengths,
-                                             packed_equals_separate, large_scores,
-                                             rising_and_falling_scores, not_a_number_is_not_hidden,
-                                             any_number_of_threads, memory_grows_linearly,
-                                             misuse_is_told, misuse_of_key_lengths_is_told, NULL });
+                     (const TTest *const[]){
+                         reference_vectors, plain_computation_of_many_shapes,
+                         other_number_of_keys_than_queries, key_lengths, packed_equals_separate,
+                         large_scores, rising_and_falling_scores, not_a_number_is_not_hidden,
+                         any_number_of_threads, memory_grows_linearly, misuse_is_reported,
+                         misuse_of_key_lengths_is_reported, NULL });
 }

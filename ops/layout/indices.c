@@ -1,7 +1,7 @@
 #include "ops/layout/indices.h"
 
-static void look_at_each(Tape *tape, const char *label, const Tensor *indices, int64_t low,
-                         int64_t high, const char *reason)
+static void check_each(Tape *tape, const char *label, const Tensor *indices, int64_t low,
+                       int64_t high, const char *reason)
 {
     enum { PIECE = 256 };
     int32_t piece[PIECE];
@@ -25,15 +25,15 @@ void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, 
     IntegerBounds *wanted = &tensor_root(indices)->wanted;
     bool known = device_is_cuda(indices->device) && written->known;
     if (!known || written->least < low || written->greatest > high)
-        look_at_each(tape, label, indices, low, high, reason);
+        check_each(tape, label, indices, low, high, reason);
     if (!wanted->known)
         *wanted = (IntegerBounds){ true, false, INT32_MIN, INT32_MAX };
     wanted->least = low > wanted->least ? (int32_t)low : wanted->least;
     wanted->greatest = high < wanted->greatest ? (int32_t)high : wanted->greatest;
 }
 
-static void look_for_order(Tape *tape, const char *label, const Tensor *indices, int64_t first,
-                           int64_t last, const char *reason)
+static void check_order(Tape *tape, const char *label, const Tensor *indices, int64_t first,
+                        int64_t last, const char *reason)
 {
     const int64_t end = tensor_count(indices) - 1;
     int32_t here = 0, before = (int32_t)first;
@@ -53,6 +53,6 @@ void check_spanning(Tape *tape, const char *label, Tensor *indices, int64_t firs
     const bool known = device_is_cuda(indices->device) && written->known && written->spanning &&
                        written->least == first && written->greatest == last;
     if (!known)
-        look_for_order(tape, label, indices, first, last, reason);
+        check_order(tape, label, indices, first, last, reason);
     *wanted = (IntegerBounds){ true, true, (int32_t)first, (int32_t)last };
 }

@@ -36,8 +36,8 @@ static void note_bounds(const Store *store)
 static void check_order(const Store *store)
 {
     if (tensor_root(store->to)->wanted.spanning)
-        tape_error(store->tape, "op_store_i32: the operations that use to need ascending numbers; "
-                                "tensor_write_i32 alone sees whether they are");
+        tape_error(store->tape, "op_store_i32: the operations that use to need ascending integers; "
+                                "only tensor_write_i32 checks their order");
 }
 
 static void before_replay(void *context)

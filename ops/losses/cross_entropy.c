@@ -94,13 +94,13 @@ static void check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Ten
     if (logits->shape.rank < 1)
         tape_error(tape, "op_cross_entropy: logits is a scalar, expected one axis at least");
     tape_use_i32(tape, "op_cross_entropy: targets", targets);
-    check_one_a_row(tape, "op_cross_entropy: targets", targets, logits, "logits");
+    check_one_per_row(tape, "op_cross_entropy: targets", targets, logits, "logits");
     check_indices(tape, "op_cross_entropy: targets", targets, 0, shape_columns(logits->shape) - 1,
                   "the classes of logits");
     if (!weights)
         return;
     tape_use_real(tape, "op_cross_entropy: weights", weights);
-    check_one_a_row(tape, "op_cross_entropy: weights", weights, logits, "logits");
+    check_one_per_row(tape, "op_cross_entropy: weights", weights, logits, "logits");
     if (!device_is_capturing(weights->device))
         check_weights(tape, weights, shape_rows(logits->shape));
 }

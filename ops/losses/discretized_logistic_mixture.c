@@ -130,8 +130,8 @@ Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *
     tape_use(tape, "op_discretized_logistic_mixture: parameters", parameters);
     check_mixture(tape, "op_discretized_logistic_mixture", parameters);
     tape_use_i32(tape, "op_discretized_logistic_mixture: targets", targets);
-    check_one_a_row(tape, "op_discretized_logistic_mixture: targets", targets, parameters,
-                    "parameters");
+    check_one_per_row(tape, "op_discretized_logistic_mixture: targets", targets, parameters,
+                      "parameters");
     check_indices(tape, "op_discretized_logistic_mixture: targets", targets, 0, PIXELS - 1,
                   "the values of a pixel");
     const int64_t R = tensor_count(targets), K = shape_columns(parameters->shape) / 3;

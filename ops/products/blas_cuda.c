@@ -10,7 +10,7 @@ static Blas all[CUDA_MOST_DEVICES];
 void blas_check(cublasStatus_t status, const char *operation)
 {
     if (status == CUBLAS_STATUS_ALLOC_FAILED)
-        error_raise("%s: memory is exhausted: cuBLAS found no room to work in", operation);
+        error_raise("%s: memory is exhausted: cuBLAS could not allocate its workspace", operation);
     if (status != CUBLAS_STATUS_SUCCESS)
         error_raise("%s: cuBLAS: %s", operation, cublasGetStatusString(status));
 }

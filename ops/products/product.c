@@ -133,7 +133,8 @@ void product_cpu(const char *operation, Precision precision, Result out, Operand
                 good = multiply(piece, out.accumulate || term > 0, p) && good;
         }
     if (!good)
-        error_raise("%s: memory is exhausted: the product found no room to work in", operation);
+        error_raise("%s: memory is exhausted: the product could not allocate its workspace",
+                    operation);
 }
 
 void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size)

@@ -89,7 +89,7 @@ void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const T
         tape_error(tape, "%s: eps is %g, expected more than 0", operation, eps);
 }
 
-static bool wants_gradient(const Tensor *tensor)
+static bool requires_grad(const Tensor *tensor)
 {
     return tensor_root(tensor)->requires_gradient;
 }
@@ -104,7 +104,7 @@ WeightSums weight_sums_begin(Node *node, Tensor *x, Tensor *weight, Tensor *bias
 {
     const int64_t C = shape_columns(x->shape);
     WeightSums sums = { .parts = DEVFUN_CALL(x->device, layernorm_parts, (shape_rows(x->shape))) };
-    if (wants_gradient(weight) || wants_gradient(bias)) {
+    if (requires_grad(weight) || requires_grad(bias)) {
         sums.scratch = tape_scratch(node->tape, shape(2, sums.parts, C));
         sums.dweight = sums.scratch->data;
         sums.dbias = sums.dweight + sums.parts * C;

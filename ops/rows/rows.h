@@ -13,8 +13,8 @@ static inline Shape shape_of_rows(Shape shape)
 }
 
 /* Raises unless the tensor has one element per row of x; the error message calls x `name`. */
-static inline void check_one_a_row(Tape *tape, const char *label, const Tensor *tensor,
-                                   const Tensor *x, const char *name)
+static inline void check_one_per_row(Tape *tape, const char *label, const Tensor *tensor,
+                                     const Tensor *x, const char *name)
 {
     const Shape expected = shape_of_rows(x->shape);
     if (!shape_equal(tensor->shape, expected))

@@ -20,7 +20,7 @@ static void check_separate(Tape *tape, AttentionLabels labels, const Tensor *que
         tape_error(tape, "%s is %s, expected [B, N, H, D] with the B, H, D of query, %s",
                    labels.key, shape_text(key->shape).text, shape_text(query->shape).text);
     if (causal && q[1] != k[1])
-        tape_error(tape, "%s is %s, expected as many positions as query, %s, has", labels.key,
+        tape_error(tape, "%s is %s, expected the same number of positions as query, %s", labels.key,
                    shape_text(key->shape).text, shape_text(query->shape).text);
     if (value->shape.rank != 4 || v[0] != k[0] || v[1] != k[1] || v[2] != k[2])
         tape_error(tape, "%s is %s, expected [B, N, H, M] with the B, N, H of key, %s",
@@ -32,8 +32,9 @@ void attention_check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key
 {
     tape_use_i32(tape, labels.key_lengths, key_lengths);
     if (!shape_equal(key_lengths->shape, shape(B)))
-        tape_error(tape, "%s has shape %s, expected %s: one length a sequence", labels.key_lengths,
-                   shape_text(key_lengths->shape).text, shape_text(shape(B)).text);
+        tape_error(tape, "%s has shape %s, expected %s: one length per sequence",
+                   labels.key_lengths, shape_text(key_lengths->shape).text,
+                   shape_text(shape(B)).text);
     check_indices(tape, labels.key_lengths, key_lengths, 1, keys, "the number of keys");
 }
 
