@@ -133,8 +133,7 @@ typedef struct IntegerBounds {
     int32_t least, greatest;
 } IntegerBounds;
 
-/* A tensor is contiguous and row-major. Programs may read its fields; only the floor that made the
- * tensor writes them. */
+/* A tensor is contiguous and row-major. Programs may read the fields up to name, and write none. */
 typedef struct Tensor Tensor;
 struct Tensor {
     Device *device;
@@ -144,18 +143,21 @@ struct Tensor {
         Real *data;        /* device memory; for TENSOR_BF16 it points to 2-byte elements */
         int32_t *integers; /* the same memory, for TENSOR_INT32 */
     };
-    Tensor *base;           /* of a view: the tensor whose storage and gradient it shares */
-    struct Block *block;    /* the pool's block that holds data, if this tensor owns one */
-    Tensor *gradient;       /* dL/dthis, of the same shape; NULL if the tensor can have none */
     bool requires_gradient; /* backward passes contribute to its gradient */
     bool has_gradient;      /* the gradient holds contributions: the next one adds to them */
-    bool keep;              /* stays readable after the backward pass */
-    struct Tape *tape;      /* that it belongs to; NULL: a weight, a constant or a state */
-    struct Params *params;  /* of a weight or its gradient, or NULL */
-    const char *(*allocate)(Tensor *tensor); /* a weight's, before use: NULL, or the error */
-    Real *(*bf16_copy)(Tensor *tensor, bool written); /* a weight's, for internal use */
-    const char *name;                                 /* a weight's path name, or NULL */
-    IntegerBounds written, wanted; /* of the integers, and as the operations require them */
+    const char *name;       /* a parameter's path name, or NULL */
+
+    /* Internal. Not hidden in a struct of its own, because tapes, Params and states hold tensors
+     * by value and copy them. */
+    Tensor *base;          /* of a view: the tensor whose storage and gradient it shares */
+    struct Block *block;   /* the pool's block that holds data, if this tensor owns one */
+    Tensor *gradient;      /* dL/dthis, of the same shape; NULL if the tensor can have none */
+    bool keep;             /* stays readable after the backward pass */
+    struct Tape *tape;     /* that it belongs to; NULL: a weight, a constant or a state */
+    struct Params *params; /* of a weight or its gradient, or NULL */
+    const char *(*allocate)(Tensor *tensor); /* before a parameter is used: NULL, or the error */
+    Real *(*bf16_copy)(Tensor *tensor, bool written); /* a parameter's */
+    IntegerBounds written, wanted; /* of the integers now, and as the operations require them */
 };
 
 /* The number of elements. */
