@@ -29,7 +29,7 @@ static void *allocate(size_t bytes)
 {
     void *memory = memory_allocate(bytes);
     if (!memory)
-        error_raise("gradient_check: memory is exhausted: %zu bytes wanted", bytes);
+        error_raise("gradient_check: memory is exhausted: %zu bytes requested", bytes);
     return memory;
 }
 

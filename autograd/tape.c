@@ -672,7 +672,7 @@ static void record_step(Tape *tape)
     end_recording(tape);
     const char *reason = device_capture_end(tape->device);
     if (reason)
-        tape_error(tape, "tape_replay: CUDA could not record the step: %s", reason);
+        tape_error(tape, "tape_replay: CUDA could not capture the step: %s", reason);
     replay->capture = capture;
 }
 

@@ -14,8 +14,8 @@ extern "C" {
 
 typedef struct Tape Tape;
 
-/* A tape for one device, with recording and training on and seed 0. Only one thread at a time may use a tape, or
- * a CUDA device with all its tapes. */
+/* A tape for one device, with recording and training on and seed 0. Only one thread at a time may
+ * use a tape, or a CUDA device with all its tapes. */
 Tape *tape_new(Device *device);
 /* Frees the tape and every tensor that belongs to it; accepts NULL. */
 void tape_free(Tape *tape);

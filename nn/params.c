@@ -287,7 +287,7 @@ static void check_name(const Params *params, const char *name)
                     "weight; register all weights before it",
                     name);
     if (params_find(params, name))
-        error_raise("params_add: the name %s is taken", name);
+        error_raise("params_add: there is a weight named %s already", name);
 }
 
 static void check_initializer(const char *name, Initializer initializer, Shape shape)

@@ -1,8 +1,8 @@
-/* Parameter groups: factors of the learning rate and of the weight decay for the weights whose names
- * match a pattern. A step stays one pass over the flat buffers: a table in device memory holds the
- * group of each unit of 2^unit_bits elements, and each group has per-step scalars of its own. A unit
- * belongs to one weight: weights start at multiples of 16 elements, joined weights possibly at
- * smaller ones. Group 0 holds the weights that no pattern has matched. */
+/* Parameter groups: factors of the learning rate and of the weight decay for the weights whose
+ * names match a pattern. A step stays one pass over the flat buffers: a table in device memory
+ * holds the group of each unit of 2^unit_bits elements, and each group has per-step scalars of its
+ * own. A unit belongs to one weight: weights start at multiples of 16 elements, joined weights
+ * possibly at multiples of 8, 4, 2 or 1. Group 0 holds the weights that no pattern has matched. */
 #include "optim/internal.h"
 
 #include <fnmatch.h>

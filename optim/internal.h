@@ -44,8 +44,8 @@ Optimizer *optimizer_new(const char *function, Optimizer template);
 Optimizer *optimizer_with_means(const char *function, Params *params, AdamConfig config,
                                 Optimizer template);
 
-/* The scalars of the step that has begun, for all weights or, with groups, for group 0; uploads those
- * of all groups. */
+/* The scalars of the step that has begun, for all weights or, with groups, for group 0; uploads
+ * those of all groups. */
 StepScalars groups_begin_step(const Optimizer *optimizer, double learning_rate);
 void groups_free(Optimizer *optimizer);
 

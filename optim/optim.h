@@ -113,9 +113,9 @@ void optim_set_learning_rate(Optimizer *optimizer, double learning_rate);
  * where * matches dots too) get learning_rate_factor * lr and weight_decay_factor * weight_decay,
  * from the next step on; 1, 1 at first, and a later call replaces an earlier one's factors. 0
  * freezes weights, or spares them the decay, exactly; the gradients of frozen weights are still
- * computed and count in params_clip_gradients. The factors are not saved in checkpoints. Raises when
- * no name matches, a factor is negative or not finite, inside a replayed step, and when 256 pairs of
- * factors are in use. */
+ * computed and count in params_clip_gradients. The factors are not saved in checkpoints. Raises
+ * when no name matches, a factor is negative or not finite, inside a replayed step, and when 256
+ * pairs of factors are in use. */
 void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_rate_factor,
                      double weight_decay_factor);
 
@@ -138,9 +138,9 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
 
 /* Reads a checkpoint into an optimizer of the same kind over weights of the same names and shapes.
  * It restores the weights, m, v, the steps, the learning rate, the plateau schedule's progress and,
- * unless tape is NULL, the tape's generator; gradients become empty. Hyperparameters, schedule
- * and groups stay as the program set them. Returns false and changes nothing on failure. params_load reads the
- * weights alone. */
+ * unless tape is NULL, the tape's generator; gradients become empty. Hyperparameters, schedule and
+ * groups stay as the program set them. Returns false and changes nothing on failure. params_load
+ * reads the weights alone. */
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path);
 
 #ifdef __cplusplus

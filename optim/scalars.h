@@ -13,8 +13,8 @@ typedef struct StepScalars {
     bool rectified; /* radam: rho_t > 5, so that v is used */
     void *bf16;     /* the bf16 copy of the weights, which the step updates; or NULL */
 
-    /* Parameter groups (optim/groups.c): element i has the scalars of_group[groups[i >> unit_bits]].
-     * groups is NULL if there are none. */
+    /* Parameter groups (optim/groups.c): element i has the scalars
+     * of_group[groups[i >> unit_bits]]. groups is NULL if there are none. */
     const uint8_t *groups;
     const struct StepScalars *of_group;
     int unit_bits;

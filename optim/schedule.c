@@ -53,7 +53,8 @@ void schedule_check(const char *function, const Schedule *schedule)
         check_last(function, schedule);
         return;
     }
-    error_raise("%s: there is no kind of schedule %d", function, (int)schedule->kind);
+    error_raise("%s: the schedule's kind is %d, expected a ScheduleKind", function,
+                (int)schedule->kind);
 }
 
 /* ------------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ size_t device_left_cuda(void)
 static void check_not_capturing(const Device *device, const char *what)
 {
     if (device_is_capturing(device))
-        error_raise("tape_replay: the step %s the host while it is recorded on %s; %s", what,
+        error_raise("tape_replay: the step %s the host while it is captured on %s; %s", what,
                     device->name,
                     "write inputs to tape_persistent tensors before, read results after");
 }

@@ -327,7 +327,7 @@ MemoryText device_exhausted(const Device *device, size_t bytes)
     const size_t left = CUDA_CALL(device, device_left, (), 0);
     MemoryText result;
     int length = snprintf(result.text, sizeof result.text,
-                          "memory is exhausted: %zu bytes wanted, %zu in use on %s, %zu cached",
+                          "memory is exhausted: %zu bytes requested, %zu in use on %s, %zu cached",
                           bytes, memory.current, device->name, memory.reserved - memory.current);
     if (device->cuda)
         snprintf(result.text + length, sizeof result.text - (size_t)length, ", %zu free", left);

@@ -160,13 +160,13 @@ static const FileEntry *expect(const char *function, const TensorFile *file, con
         return NULL;
     }
     if (entry->type != narrow && entry->type != wide) {
-        error_report("%s: %s: entry \"%s\" is of type %s; %s or %s was expected", function,
-                     file->path, text.text, file_types[entry->type].name, file_types[narrow].name,
+        error_report("%s: %s: entry \"%s\" is of type %s, expected %s or %s", function, file->path,
+                     text.text, file_types[entry->type].name, file_types[narrow].name,
                      file_types[wide].name);
         return NULL;
     }
     if (!shape_equal(entry->shape, expected)) {
-        error_report("%s: %s: entry \"%s\" has the shape %s; %s was expected", function, file->path,
+        error_report("%s: %s: entry \"%s\" has shape %s, expected %s", function, file->path,
                      text.text, shape_text(entry->shape).text, shape_text(expected).text);
         return NULL;
     }

@@ -95,7 +95,7 @@ void *file_allocate(const TensorFile *file, int64_t count, size_t size)
     size_t bytes = (size_t)(count > 0 ? count : 1) * size;
     void *memory = memory_allocate(bytes);
     if (memory == NULL)
-        file_fail(file, "memory is exhausted: %zu bytes wanted", bytes);
+        file_fail(file, "memory is exhausted: %zu bytes requested", bytes);
     return memory;
 }
 

@@ -76,7 +76,7 @@ typedef struct Block {
 Block *device_allocate(Device *device, size_t bytes);
 void device_free(Device *device, Block *block);
 
-/* "1048576 bytes wanted, 2097152 in use on cpu, 0 cached" */
+/* "1048576 bytes requested, 2097152 in use on cpu, 0 cached" */
 typedef struct MemoryText {
     char text[160];
 } MemoryText;

@@ -26,7 +26,7 @@ static Philox next_block(Random *random)
 static void check_count(const char *function, int64_t n)
 {
     if (n < 0)
-        error_raise("%s: n is %" PRId64 "; it must be 0 or more", function, n);
+        error_raise("%s: n is %" PRId64 ", expected 0 or more", function, n);
 }
 
 static void draw_uniform(Random *random, Real *out, int64_t n)
@@ -48,7 +48,7 @@ void random_bernoulli(Random *random, Real *out, int64_t n, Real probability)
 {
     check_count("random_bernoulli", n);
     if (!(probability >= 0 && probability <= 1))
-        error_raise("random_bernoulli: the probability is %g; it must be in [0, 1]",
+        error_raise("random_bernoulli: the probability is %g, expected 0 to 1",
                     (double)probability);
     draw_uniform(random, out, n);
     for (int64_t i = 0; i < n; i++)
@@ -73,7 +73,7 @@ int64_t random_integer(Random *random, int64_t low, int64_t high)
 {
     if (low >= high)
         error_raise("random_integer: the range [%" PRId64 ", %" PRId64
-                    ") is empty; low must be below high",
+                    ") is empty, expected low < high",
                     low, high);
     __extension__ typedef unsigned __int128 Wide;
     Philox block = next_block(random);

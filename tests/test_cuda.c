@@ -130,9 +130,9 @@ START_TEST(exhausted_memory_is_told)
     tapegrad_on_error(NULL, NULL);
     const char *sentence = tapegrad_error();
     const char *start = sizeof(Real) == sizeof(float)
-                            ? "tape_persistent: memory is exhausted: 274877906944 bytes wanted, "
+                            ? "tape_persistent: memory is exhausted: 274877906944 bytes requested, "
                               "0 in use on cuda:0, 0 cached, "
-                            : "tape_persistent: memory is exhausted: 549755813888 bytes wanted, "
+                            : "tape_persistent: memory is exhausted: 549755813888 bytes requested, "
                               "0 in use on cuda:0, 0 cached, ";
     ck_assert_msg(strncmp(sentence, start, strlen(start)) == 0, "%s", sentence);
     ck_assert_msg(strstr(sentence, " free") != NULL, "%s", sentence);

@@ -319,16 +319,14 @@ START_TEST(conversions_that_do_not_fit)
                   ("tensor_file_read_i32: %s: there is no entry \"F32\"", path));
     assert_unread(
         tensor_file_read(file, "i64", shape(2), numbers),
-        ("tensor_file_read: %s: entry \"i64\" is of type I64; F32 or F64 was expected", path));
+        ("tensor_file_read: %s: entry \"i64\" is of type I64, expected F32 or F64", path));
     assert_unread(
         tensor_file_read_i32(file, "f32", shape(2), integers),
-        ("tensor_file_read_i32: %s: entry \"f32\" is of type F32; I32 or I64 was expected", path));
-    assert_unread(
-        tensor_file_read(file, "f64", shape(2, 1), numbers),
-        ("tensor_file_read: %s: entry \"f64\" has the shape [2]; [2,1] was expected", path));
-    assert_unread(
-        tensor_file_read_i32(file, "i32", shape_scalar(), integers),
-        ("tensor_file_read_i32: %s: entry \"i32\" has the shape [2]; [] was expected", path));
+        ("tensor_file_read_i32: %s: entry \"f32\" is of type F32, expected I32 or I64", path));
+    assert_unread(tensor_file_read(file, "f64", shape(2, 1), numbers),
+                  ("tensor_file_read: %s: entry \"f64\" has shape [2], expected [2,1]", path));
+    assert_unread(tensor_file_read_i32(file, "i32", shape_scalar(), integers),
+                  ("tensor_file_read_i32: %s: entry \"i32\" has shape [2], expected []", path));
     assert_unread(tensor_file_read_i32(file, "high", shape(2), integers),
                   ("tensor_file_read_i32: %s: entry \"high\": element 1 is 2147483648, which does "
                    "not fit 32 bits",

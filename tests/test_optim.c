@@ -793,7 +793,8 @@ START_TEST(bad_configs_raise)
                    "weight_decay is inf, expected 0 or more, and finite");
     AdamConfig config = good;
     config.schedule.kind = (ScheduleKind)7;
-    assert_raises("optim_radam: there is no kind of schedule 7", optim_radam(params, config));
+    assert_raises("optim_radam: the schedule's kind is 7, expected a ScheduleKind",
+                  optim_radam(params, config));
     config.schedule = (Schedule){ .kind = SCHEDULE_DROPS, .factor = 0.5, .drop_count = 9 };
     assert_raises("optim_adam: there are 9 drops, expected 0 to 8", optim_adam(params, config));
     assert_raises("optim_adam: beta2 and eps are both 0, which divides each gradient by its own "

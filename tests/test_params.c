@@ -243,10 +243,11 @@ START_TEST(bad_registrations_raise_and_change_nothing)
     static const char *const twice[] = { "x", "y", "x" };
     static char name[300];
     memset(name, 'n', sizeof name - 1);
-    assert_raises("params_add: the name a is taken", params_add(params, "a", shape(3), uniform));
-    assert_raises("params_add: the name j.key.w is taken",
+    assert_raises("params_add: there is a weight named a already",
+                  params_add(params, "a", shape(3), uniform));
+    assert_raises("params_add: there is a weight named j.key.w already",
                   params_add(params, "j.key.w", shape(3), uniform));
-    assert_raises("params_add: the name j.query.w is taken",
+    assert_raises("params_add: there is a weight named j.query.w already",
                   params_add_joined(params, "j", three_names, 3, "w", shape(3), uniform));
     assert_raises("params_add: the name is empty", params_add(params, "", shape(3), uniform));
     assert_raises("params_add: the name is NULL", params_add(params, NULL, shape(3), uniform));
@@ -686,8 +687,8 @@ START_TEST(other_models_are_refused)
     params_add(misshapen, "b", shape_scalar(), uniform);
     params_add(unknown, "c", shape(2), uniform);
     assert_refused(missing, "tensor_file_read: %s: there is no entry \"b\"");
-    assert_refused(misshapen, "tensor_file_read: %s: entry \"j.query.w\" has the shape [3,1]; [3] "
-                              "was expected");
+    assert_refused(misshapen, "tensor_file_read: %s: entry \"j.query.w\" has shape [3,1], expected "
+                              "[3]");
     assert_refused(unknown, "params_load: %s: there is no weight for the entry \"c\"");
     end_file();
 }

@@ -273,20 +273,19 @@ START_TEST(misuse_is_raised)
 {
     Random random = random_new(0, 0);
     Real out[1];
-    assert_raises("random_uniform: n is -1; it must be 0 or more",
-                  random_uniform(&random, out, -1));
-    assert_raises("random_normal: n is -2; it must be 0 or more", random_normal(&random, out, -2));
-    assert_raises("random_bernoulli: n is -3; it must be 0 or more",
+    assert_raises("random_uniform: n is -1, expected 0 or more", random_uniform(&random, out, -1));
+    assert_raises("random_normal: n is -2, expected 0 or more", random_normal(&random, out, -2));
+    assert_raises("random_bernoulli: n is -3, expected 0 or more",
                   random_bernoulli(&random, out, -3, 1));
-    assert_raises("random_bernoulli: the probability is 1.5; it must be in [0, 1]",
+    assert_raises("random_bernoulli: the probability is 1.5, expected 0 to 1",
                   random_bernoulli(&random, out, 1, (Real)1.5));
-    assert_raises("random_bernoulli: the probability is -0.5; it must be in [0, 1]",
+    assert_raises("random_bernoulli: the probability is -0.5, expected 0 to 1",
                   random_bernoulli(&random, out, 1, (Real)-0.5));
-    assert_raises("random_bernoulli: the probability is nan; it must be in [0, 1]",
+    assert_raises("random_bernoulli: the probability is nan, expected 0 to 1",
                   random_bernoulli(&random, out, 1, (Real)NAN));
-    assert_raises("random_integer: the range [5, 5) is empty; low must be below high",
+    assert_raises("random_integer: the range [5, 5) is empty, expected low < high",
                   random_integer(&random, 5, 5));
-    assert_raises("random_integer: the range [6, -6) is empty; low must be below high",
+    assert_raises("random_integer: the range [6, -6) is empty, expected low < high",
                   random_integer(&random, 6, -6));
     ck_assert_uint_eq(random.counter, 0);
 }

@@ -260,9 +260,9 @@ START_TEST(what_a_recorded_step_must_not_do)
         TapeStep *step;
         const char *sentence;
     } cases[] = {
-        { read_the_loss, "tape_replay: the step reads to the host while it is recorded on cuda:0; "
+        { read_the_loss, "tape_replay: the step reads to the host while it is captured on cuda:0; "
                          "write inputs to tape_persistent tensors before, read results after" },
-        { take_an_input, "tape_replay: the step copies from the host while it is recorded on "
+        { take_an_input, "tape_replay: the step copies from the host while it is captured on "
                          "cuda:0; write inputs to tape_persistent tensors before, read results "
                          "after" },
     };
@@ -452,7 +452,7 @@ START_TEST(after_a_fault_everything_can_be_freed)
         ck_assert_msg(errors == 1, "case %d: freeing raises \"%s\"", i, tapegrad_error());
         ck_assert_msg(strstr(tapegrad_error(), illegal) != NULL, "%s", tapegrad_error());
         if (f.at_end)
-            ck_assert_str_eq(tapegrad_error(), "tape_replay: CUDA could not record the step: an "
+            ck_assert_str_eq(tapegrad_error(), "tape_replay: CUDA could not capture the step: an "
                                                "illegal memory access was encountered");
         else
             ck_assert_msg(strstr(tapegrad_error(), hint) != NULL, "%s", tapegrad_error());

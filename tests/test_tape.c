@@ -461,9 +461,10 @@ END_TEST
 START_TEST(exhausted_memory_is_told)
 {
     begin();
-    assert_raises("tape_input: memory is exhausted: 4611686018427387904 bytes wanted, 0 in use on "
-                  "cpu, 0 cached",
-                  tape_input(tape, three, shape((int64_t)((1ull << 62) / sizeof(Real)))));
+    assert_raises(
+        "tape_input: memory is exhausted: 4611686018427387904 bytes requested, 0 in use on "
+        "cpu, 0 cached",
+        tape_input(tape, three, shape((int64_t)((1ull << 62) / sizeof(Real)))));
     tape_free(tape);
 }
 END_TEST

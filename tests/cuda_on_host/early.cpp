@@ -32,7 +32,7 @@ static bool enabled(void)
 }
 
 /* Copies an allocation to `before`. */
-static void remember(char *memory, size_t size)
+static void save_before(char *memory, size_t size)
 {
     before[memory].resize(size);
     emulation_copy(before[memory].data(), memory, size);
@@ -75,17 +75,17 @@ void early_launch(const void *kernel, bool dependent)
 {
     static std::set<const void *> begin_chains;
     static const void *last_plain;
-    static bool remembered;
+    static bool saved;
     if (!enabled())
         return;
     written.clear();
     blocks = 0;
     if (!dependent) {
         last_plain = kernel;
-        remembered = begin_chains.count(kernel) > 0;
-        if (remembered)
-            emulation_for_allocations(remember);
-    } else if (remembered)
+        saved = begin_chains.count(kernel) > 0;
+        if (saved)
+            emulation_for_allocations(save_before);
+    } else if (saved)
         emulation_for_allocations(find_written);
     else
         begin_chains.insert(last_plain);
