@@ -248,7 +248,7 @@ Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
     Tensor *view = &new_tensor(tape, tensor->type, shape)->tensor;
     view->base = tensor_root(tensor);
     view->data = tensor->data;
-    view->requires_gradient = tensor->requires_gradient;
+    view->requires_grad = tensor->requires_grad;
     return view;
 }
 
@@ -297,7 +297,7 @@ Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape)
 Tensor *tape_variable(Tape *tape, const Real *host, Shape shape)
 {
     Tensor *tensor = input(tape, "tape_variable", host, shape);
-    tensor->requires_gradient = true;
+    tensor->requires_grad = true;
     return tensor_keep(tensor);
 }
 
@@ -349,7 +349,7 @@ Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape)
     gradient->block = NULL;
     gradient->data = NULL;
     tensor->gradient = gradient;
-    tensor->requires_gradient = tensor->keep = true;
+    tensor->requires_grad = tensor->keep = true;
     return tensor;
 }
 
@@ -409,16 +409,16 @@ bool tape_is_training(const Tape *tape)
     return tape->training;
 }
 
-static bool requires_gradient(const Tensor *tensor)
+static bool requires_grad(const Tensor *tensor)
 {
-    return tensor && tensor_root(tensor)->requires_gradient;
+    return tensor && tensor_root(tensor)->requires_grad;
 }
 
 void tape_record(Tape *tape, Node node)
 {
     bool required = false;
     for (int i = 0; i < NODE_INPUTS; i++)
-        required |= requires_gradient(node.inputs[i]);
+        required |= requires_grad(node.inputs[i]);
     if (!tape->recording || !required) {
         for (int i = 0; i < NODE_SAVED; i++)
             if (node.saved[i])
@@ -432,7 +432,7 @@ void tape_record(Tape *tape, Node node)
     *recorded = node;
     for (int i = 0; i < NODE_OUTPUTS; i++)
         if (node.outputs[i])
-            node.outputs[i]->requires_gradient = node.outputs[i]->type != TENSOR_INT32;
+            node.outputs[i]->requires_grad = node.outputs[i]->type != TENSOR_INT32;
     tape->last_node = recorded;
     tape->node_count++;
 }
@@ -479,7 +479,7 @@ const Real *tape_upstream(const Node *node, int index)
 
 Gradient tape_contribution(Node *node, Tensor *input)
 {
-    if (!requires_gradient(input))
+    if (!requires_grad(input))
         return (Gradient){ NULL, false };
     Tensor *root = tensor_root(input);
     Tensor *gradient = root->gradient;
@@ -534,7 +534,7 @@ static void check_start(Tape *tape, const char *label, Tensor *out)
                    "call tape_reset between passes",
                    (int)strcspn(label, ":"), label);
     check_tensor(tape, label, out, TENSOR_REAL);
-    if (!requires_gradient(out))
+    if (!requires_grad(out))
         tape_error(tape,
                    "%s depends on nothing that requires a gradient (or the tape was not recording)",
                    label);
@@ -575,7 +575,7 @@ static void clear_gradients(Tape *tape)
 {
     for (Node *node = tape->last_node; node; node = node->previous)
         for (int i = 0; i < NODE_INPUTS; i++)
-            if (requires_gradient(node->inputs[i]))
+            if (requires_grad(node->inputs[i]))
                 tensor_root(node->inputs[i])->has_gradient = false;
 }
 
@@ -743,7 +743,7 @@ static bool is_output(const Tape *tape, const Tensor *tensor)
 
 static void print_tensor(const Tape *tape, FILE *file, const Tensor *tensor)
 {
-    bool leaf = requires_gradient(tensor) && !is_output(tape, tensor);
+    bool leaf = requires_grad(tensor) && !is_output(tape, tensor);
     fprintf(file, "    \"%p\" [shape=ellipse%s, label=\"%s%s%s\"];\n", (const void *)tensor,
             leaf ? ", style=filled, fillcolor=lightgrey" : "", tensor->name ? tensor->name : "",
             tensor->name ? "\\n" : "", shape_text(tensor->shape).text);

@@ -336,7 +336,7 @@ static void make_handle(Params *params, Weight *weight, Name name, Shape shape, 
     weight->tensor.bf16_copy = bf16_copy;
     weight->tensor.base = base;
     weight->tensor.gradient = &weight->gradient;
-    weight->tensor.requires_gradient = true;
+    weight->tensor.requires_grad = true;
     weight->tensor.name = weight->name.text;
 }
 

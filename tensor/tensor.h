@@ -143,9 +143,9 @@ struct Tensor {
         Real *data;        /* device memory; for TENSOR_BF16 it points to 2-byte elements */
         int32_t *integers; /* the same memory, for TENSOR_INT32 */
     };
-    bool requires_gradient; /* backward passes contribute to its gradient */
-    bool has_gradient;      /* the gradient holds contributions: the next one adds to them */
-    const char *name;       /* a parameter's path name, or NULL */
+    bool requires_grad; /* backward passes contribute to its gradient */
+    bool has_gradient;  /* the gradient holds contributions: the next one adds to them */
+    const char *name;   /* a parameter's path name, or NULL */
 
     /* Internal. Not hidden in a struct of its own, because tapes, Params and states hold tensors
      * by value and copy them. */

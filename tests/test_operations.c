@@ -152,7 +152,7 @@ static Outcome run_on(const Case *c, Tape *tape, int only)
     note(&outcome, out);
     for (int i = 0; i < MOST_INPUTS && tape_is_recording(tape); i++)
         note(&outcome,
-             is_real(&c->inputs[i]) && x[i]->requires_gradient ? tensor_gradient(x[i]) : NULL);
+             is_real(&c->inputs[i]) && x[i]->requires_grad ? tensor_gradient(x[i]) : NULL);
     return outcome;
 }
 

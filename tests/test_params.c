@@ -387,7 +387,7 @@ START_TEST(flat_tensors_hold_all_weights_and_zeros)
     assert_gradient(a, other);
     tensor_write(values, expected);
     assert_same(test_values(a), other, 3);
-    ck_assert(!values->requires_gradient);
+    ck_assert(!values->requires_grad);
     ck_assert_ptr_eq(op_dropout(tape, values, 0), values); /* a tape accepts it */
     params_free(params);
     tape_free(tape);

@@ -438,7 +438,7 @@ START_TEST(dropout_draws_with_recording_off)
     tape_seed(tape, 0);
     tape_set_recording(tape, false);
     Tensor *first = op_dropout(tape, x, 0.5);
-    ck_assert(!first->requires_gradient);
+    ck_assert(!first->requires_grad);
     ck_assert_mem_eq(test_values(first), recorded, N * sizeof(Real));
     ck_assert_mem_eq(test_values(op_residual_layernorm(tape, x, x, 0.5, w, w, 1)), norm,
                      N * sizeof(Real));

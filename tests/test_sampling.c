@@ -498,7 +498,7 @@ START_TEST(no_gradient_passes)
     Tensor *x = tape_variable(tape, test_normal(1, 12), shape(2, 6));
     Tensor *symbols = op_sample(tape, x, (Sampling){ .temperature = 1 });
     Tensor *pixels = op_sample_logistic_mixture(tape, x);
-    ck_assert(!symbols->requires_gradient && !pixels->requires_gradient);
+    ck_assert(!symbols->requires_grad && !pixels->requires_grad);
     tape_backward(tape, op_cross_entropy(tape, x, symbols, NULL));
     tape_free(tape);
 }

@@ -295,7 +295,7 @@ START_TEST(recording_off_records_nothing)
     Tensor *x = tape_variable(tape, three, shape(3));
     Tensor *loss = dot(tape, x, x);
     ck_assert(!tape_set_recording(tape, true));
-    ck_assert(!loss->requires_gradient);
+    ck_assert(!loss->requires_grad);
     tape_free(tape);
 }
 END_TEST

@@ -35,7 +35,7 @@ static void check_x(const TransformerState *state, const Tensor *x)
     if (!shape_equal(x->shape, state->out.shape))
         error_raise("nn_transformer_step: x is %s, expected %s: [sequences, width]",
                     shape_text(x->shape).text, shape_text(state->out.shape).text);
-    if (tensor_root(x)->requires_gradient)
+    if (tensor_root(x)->requires_grad)
         error_raise(
             "nn_transformer_step: x requires a gradient, and none passes through a step; call "
             "tape_set_recording(tape, false) before x is made");

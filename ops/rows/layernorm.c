@@ -91,7 +91,7 @@ void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const T
 
 static bool requires_grad(const Tensor *tensor)
 {
-    return tensor_root(tensor)->requires_gradient;
+    return tensor_root(tensor)->requires_grad;
 }
 
 /* The number of parts that R rows are cut into; one thread, on CUDA one block, processes a part. */
