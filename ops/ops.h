@@ -34,8 +34,9 @@ Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias
                              Activation activation);
 
 /* ---------------------------------------------------------------------------------- elementwise
- * Unary operations return x's shape. Of a and b, the shapes are equal, or one is the trailing axes
- * of the other (a scalar always is) and is broadcast along the leading axes. */
+ * Unary operations return x's shape. The shapes of a and b are aligned at the last axis; where sizes
+ * differ, one must be 1 or missing and is broadcast, as in NumPy: [B, N, C] and [C], [B, 1, C] or a
+ * scalar. */
 
 /* out = a + b */
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b);
@@ -187,6 +188,10 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
 /* out = x with another shape of the same number of elements; shares storage and gradient with x. */
 Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
+/* out = x with shape `shape`, repeated along its axes of size 1 and along missing leading axes (a
+ * copy): x [..., 1, C] to [..., N, C]. Raises unless x's sizes, aligned at the last axis, are equal
+ * to those of shape or 1. */
+Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape);
 /* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). Here and below a
  * negative axis counts from the end; a missing axis raises. */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);

@@ -66,6 +66,7 @@ EXPRESSION(linear_relu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_
 EXPRESSION(linear_gelu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU))
 EXPRESSION(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH))
 EXPRESSION(reshape, op_exp(tape, op_reshape(tape, x[0], shape(5, 6))))
+EXPRESSION(broadcast_to, op_broadcast_to(tape, x[0], shape(4, 7, 5, 16)))
 EXPRESSION(transpose, op_transpose(tape, x[0], 1, 2))
 EXPRESSION(transpose_far, op_transpose(tape, x[0], 0, 3))
 EXPRESSION(concat, op_concat(tape, x[0], x[1], -1))
@@ -294,6 +295,9 @@ static const Case written_cases[] = {
     CASE(linear_gelu_tanh, S(5, 37, 24), S(41, 24), S(41)),
     CASE(linear_gelu_tanh, S(5, 37, 24), S(136, 24), S(136)),
     CASE(reshape, S(3, 2, 5)),
+    CASE(broadcast_to, S(4, 1, 5, 1)),
+    CASE(broadcast_to, S(4, 7, 1, 16)),
+    CASE(broadcast_to, S(5, 1)),
     CASE(transpose, S(2, 35, 37, 3)),
     CASE(transpose_far, S(2, 5, 7, 3)),
     CASE(concat, S(5, 7, 11), S(7, 6)),
@@ -345,9 +349,10 @@ static const Case written_cases[] = {
 /* The shapes for every unary and binary operation */
 static const Shape unary_shapes[] = { S(37, 41), S(1), S(3, 5, 7), S(3, 1000) };
 static const Shape binary_shapes[][2] = {
-    { S(5, 7, 11), S(5, 7, 11) }, { S(5, 7, 11), S(11) }, { S(11), S(5, 7, 11) },
-    { S(5, 7, 11), S(7, 11) },    { S(300, 7), S(7) },    { S(70, 11), S(5, 70, 11) },
-    { S(7, 300), S(5, 7, 300) },
+    { S(5, 7, 11), S(5, 7, 11) }, { S(5, 7, 11), S(11) },        { S(11), S(5, 7, 11) },
+    { S(5, 7, 11), S(7, 11) },    { S(300, 7), S(7) },           { S(70, 11), S(5, 70, 11) },
+    { S(7, 300), S(5, 7, 300) },  { S(300, 7), S(300, 1) },      { S(5, 7, 16), S(5, 1, 16) },
+    { S(5, 7, 1), S(5, 1, 16) },  { S(2, 1, 4, 1), S(3, 1, 5) },
 };
 enum {
     UNARY_SHAPES = sizeof unary_shapes / sizeof *unary_shapes,

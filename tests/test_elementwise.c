@@ -213,17 +213,32 @@ START_TEST(test_relu_at_zero)
 END_TEST
 
 /* ------------------------------------------------------------------------ two inputs, broadcast */
-static void check_binary_values(Shape a_shape, Shape b_shape)
+/* The offset in x of element i of a tensor of shape out to which x is broadcast, as in NumPy. */
+static int64_t broadcast_offset(Shape x, Shape out, int64_t i)
 {
-    int64_t na = shape_count(a_shape), nb = shape_count(b_shape), n = na > nb ? na : nb;
-    Real *a = test_normal(1, na), *b = test_normal(2, nb);
+    int64_t offset = 0, stride = 1;
+    for (int axis = 1; axis <= x.rank; axis++) {
+        const int64_t size = out.size[out.rank - axis], own = x.size[x.rank - axis];
+        offset += own == 1 ? 0 : i % size * stride;
+        stride *= own;
+        i /= size;
+    }
+    return offset;
+}
+
+static void check_binary_values(Shape a_shape, Shape b_shape, Shape expected)
+{
+    const int64_t n = shape_count(expected);
+    Real *a = test_normal(1, shape_count(a_shape)), *b = test_normal(2, shape_count(b_shape));
     for (int o = 0; o < BINARIES; o++) {
         Tensor *out =
             binaries[o].operation(tape, tape_input(tape, a, a_shape), tape_input(tape, b, b_shape));
-        ck_assert(shape_equal(out->shape, a_shape.rank > b_shape.rank ? a_shape : b_shape));
+        ck_assert(shape_equal(out->shape, expected));
         Real *values = test_values(out);
         for (int64_t i = 0; i < n; i++)
-            if (values[i] != (Real)binaries[o].exact((double)a[i % na], (double)b[i % nb]))
+            if (values[i] !=
+                (Real)binaries[o].exact((double)a[broadcast_offset(a_shape, expected, i)],
+                                        (double)b[broadcast_offset(b_shape, expected, i)]))
                 ck_abort_msg("%s of %s and %s: element %lld is %.9g", binaries[o].name,
                              shape_text(a_shape).text, shape_text(b_shape).text, (long long)i,
                              (double)values[i]);
@@ -254,8 +269,33 @@ START_TEST(test_binary_values)
     };
     begin();
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        check_binary_values(shapes[s][0], shapes[s][1]);
-        check_binary_values(shapes[s][1], shapes[s][0]);
+        check_binary_values(shapes[s][0], shapes[s][1], shapes[s][0]);
+        check_binary_values(shapes[s][1], shapes[s][0], shapes[s][0]);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* Axes of size 1 and missing axes, in every pattern. */
+START_TEST(test_binary_values_of_broadcast_axes)
+{
+    const Shape shapes[][3] = {
+        { shape(5, 1), shape(5, 3), shape(5, 3) },
+        { shape(5, 1), shape(3), shape(5, 3) },
+        { shape(1, 5, 1), shape(4, 1, 3), shape(4, 5, 3) },
+        { shape(2, 1, 4, 1), shape(3, 1, 5), shape(2, 3, 4, 5) },
+        { shape(1, 3, 1, 5), shape(2, 1, 4, 1), shape(2, 3, 4, 5) },
+        { shape(2, 1, 1, 5), shape(2, 3, 4, 1), shape(2, 3, 4, 5) },
+        { shape(3, 4, 1), shape(2, 1, 1, 5), shape(2, 3, 4, 5) },
+        { shape(1, 1, 1, 1), shape(2, 3), shape(1, 1, 2, 3) },
+        { shape(33, 1), shape(33, 1025), shape(33, 1025) },
+        { shape(3, 1, 700), shape(3, 11, 1), shape(3, 11, 700) },
+        { shape(9, 1, 1030), shape(1, 5, 1030), shape(9, 5, 1030) },
+    };
+    begin();
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        check_binary_values(shapes[s][0], shapes[s][1], shapes[s][2]);
+        check_binary_values(shapes[s][1], shapes[s][0], shapes[s][2]);
     }
     tape_free(tape);
 }
@@ -333,7 +373,12 @@ START_TEST(test_binary_gradients)
         check_gradient(binary_function, binary, shape(2, 3, 2, 5), shape(2, 5));
         check_gradient(binary_function, binary, shape(3, 2, 5), shape(2, 3, 2, 5));
         check_gradient(binary_function, binary, shape(2, 3, 67), shape(67));
+        check_gradient(binary_function, binary, shape(3, 7), shape(3, 1));
+        check_gradient(binary_function, binary, shape(1, 5, 1), shape(4, 1, 3));
+        check_gradient(binary_function, binary, shape(2, 1, 4, 1), shape(3, 1, 5));
+        check_gradient(binary_function, binary, shape(2, 1, 1, 5), shape(2, 3, 4, 1));
         check_gradient(binary_function_twice, binary, shape(3, 5), shape(5));
+        check_gradient(binary_function_twice, binary, shape(3, 1), shape(2, 1, 5));
         check_gradient(binary_function_twice, binary, shape(5), shape(3, 5));
         check_gradient(binary_function_of_one, binary, shape(3, 5));
     }
@@ -376,12 +421,13 @@ START_TEST(test_binary_misuse)
                  binaries[o].name);
         assert_raises(sentence,
                       binaries[o].operation(tape, a, tape_input_i32(tape, integers, shape(2))));
-        const Shape wrong[] = { shape(2), shape(3, 3), shape(2, 1), shape(2, 2, 2) };
+        const Shape wrong[] = { shape(2), shape(3, 3), shape(3, 1), shape(2, 2, 2) };
         for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
-            snprintf(sentence, sizeof sentence,
-                     "%s: the shapes do not fit: a is [2,3], b is %s; expected equal ones, or one "
-                     "the trailing axes of the other",
-                     binaries[o].name, shape_text(wrong[w]).text);
+            snprintf(
+                sentence, sizeof sentence,
+                "%s: the shapes do not fit: a is [2,3], b is %s; expected sizes that are equal "
+                "or 1, aligned at the last axis",
+                binaries[o].name, shape_text(wrong[w]).text);
             assert_raises(sentence,
                           binaries[o].operation(tape, a, tape_input(tape, values, wrong[w])));
         }
@@ -398,6 +444,69 @@ START_TEST(test_binary_not_a_number)
         Tensor *x = tape_variable(tape, a, shape(3)), *y = tape_variable(tape, b, shape(3));
         Real *out = test_values(binaries[o].operation(tape, x, y));
         ck_assert(isnan(out[0]) && isnan(out[1]) && !isnan(out[2]));
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ broadcast */
+START_TEST(test_broadcast_to_values)
+{
+    const Shape shapes[][2] = {
+        { shape_scalar(), shape(2, 3) },      { shape(5), shape(2, 3, 5) },
+        { shape(3, 1), shape(3, 1) },         { shape(3, 1), shape(2, 3, 4) },
+        { shape(2, 1, 5), shape(2, 700, 5) }, { shape(2, 1, 4, 1), shape(2, 3, 4, 500) },
+    };
+    begin();
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const Shape of = shapes[s][0], to = shapes[s][1];
+        Real *x = test_normal(1, shape_count(of));
+        Tensor *out = op_broadcast_to(tape, tape_input(tape, x, of), to);
+        ck_assert(shape_equal(out->shape, to));
+        Real *values = test_values(out);
+        for (int64_t i = 0; i < shape_count(to); i++)
+            ck_assert_msg(values[i] == x[broadcast_offset(of, to, i)], "%s to %s, element %lld",
+                          shape_text(of).text, shape_text(to).text, (long long)i);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* Broadcast twice, so that the second gradient adds. */
+static Tensor *broadcast_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const Shape *to = context;
+    Tensor *once = op_broadcast_to(on, inputs[0], *to);
+    return op_multiply(on, op_multiply(on, once, op_broadcast_to(on, inputs[0], *to)), inputs[1]);
+}
+
+START_TEST(test_broadcast_to_gradients)
+{
+    Shape to = shape(2, 3, 4, 5);
+    check_gradient(broadcast_function, &to, shape_scalar(), to);
+    check_gradient(broadcast_function, &to, to, to);
+    check_gradient(broadcast_function, &to, shape(4, 5), to);
+    check_gradient(broadcast_function, &to, shape(2, 3, 1, 1), to);
+    check_gradient(broadcast_function, &to, shape(2, 1, 1, 5), to);
+    check_gradient(broadcast_function, &to, shape(3, 1, 5), to);
+    check_gradient(broadcast_function, &to, shape(2, 1, 4, 1), to);
+}
+END_TEST
+
+START_TEST(test_broadcast_to_misuse)
+{
+    const Real values[6] = { 0 };
+    begin();
+    Tensor *x = tape_input(tape, values, shape(2, 3));
+    assert_raises("op_broadcast_to: x is NULL", op_broadcast_to(tape, NULL, shape(2)));
+    const Shape wrong[] = { shape_scalar(), shape(3), shape(2, 6), shape(2, 3, 1), shape(4, 3) };
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+        char sentence[256];
+        snprintf(sentence, sizeof sentence,
+                 "op_broadcast_to: x is [2,3], which does not fit %s; expected sizes that are "
+                 "equal or 1, aligned at the last axis",
+                 shape_text(wrong[w]).text);
+        assert_raises(sentence, op_broadcast_to(tape, x, wrong[w]));
     }
     tape_free(tape);
 }
@@ -427,7 +536,9 @@ START_TEST(test_threads_change_nothing)
 {
     const Shape shapes[][2] = { { shape(131, 701), shape(701) },
                                 { shape_scalar(), shape(50000) },
-                                { shape(20000, 3), shape(3) } };
+                                { shape(20000, 3), shape(3) },
+                                { shape(70, 3, 300), shape(70, 1, 300) },
+                                { shape(300, 70, 3), shape(300, 1, 1) } };
     begin();
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int o = 0; o < BINARIES; o++) {
@@ -550,11 +661,15 @@ int main(void)
                                                             test_gelus_far_out,
                                                             test_relu_at_zero,
                                                             test_binary_values,
+                                                            test_binary_values_of_broadcast_axes,
                                                             test_binary_derivatives,
                                                             test_binary_gradients,
                                                             test_binary_gradient_of_one_side,
                                                             test_binary_misuse,
                                                             test_binary_not_a_number,
+                                                            test_broadcast_to_values,
+                                                            test_broadcast_to_gradients,
+                                                            test_broadcast_to_misuse,
                                                             test_threads_change_nothing,
                                                             test_repeated_gradient_is_accurate,
                                                             test_without_recording,

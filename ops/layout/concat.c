@@ -22,11 +22,12 @@ static void concat_backward(Node *node)
     if (da.data)
         copy_rows(a, da.data, s->na, da.accumulate, dout, s->outer, stride, s->outer, s->na);
 
-    Broadcast db = broadcast_begin(node, b, s->outer * s->nb);
+    Broadcast view = { s->outer * s->nb / tensor_count(b), 1, 1, tensor_count(b), 1 };
+    WideGradient db = wide_gradient_begin(node, b, view);
     if (db.data)
         copy_rows(b, db.data, s->nb, db.accumulate, elements_on(b, dout, s->na), s->outer, stride,
                   s->outer, s->nb);
-    broadcast_end(node, b, db);
+    wide_gradient_end(node, b, view, db);
 }
 
 /* The shape of out; raises unless b's other axes equal a's, except leading axes that b lacks. */

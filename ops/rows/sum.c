@@ -6,54 +6,26 @@
  * number of threads; on the CPU sums are in double precision. */
 #include "ops/elementwise/broadcast.h"
 
-/* Scratch memory of sum_forward, in Reals. */
-static int64_t sum_scratch_cpu(int64_t rows, int64_t columns)
+/* x's shape with size 1 along the reduced axes; its broadcast to x's shape is the gradient. */
+static Shape reduced_shape(Shape shape, Reduction over)
 {
-    (void)rows, (void)columns;
-    return 0;
+    if (over == OVER_ALL)
+        return shape_scalar();
+    shape.size[shape.rank - 1] = 1;
+    return shape;
 }
 
-static void sum_forward_cpu(Real *out, Real *scratch, Real factor, const Real *x, int64_t rows,
-                            int64_t columns)
-{
-    (void)scratch;
-    if (rows == 1) {
-        *out = factor * (Real)sum_all(x, columns);
-        return;
-    }
-#pragma omp parallel for schedule(static) if (rows * columns >= PARALLEL_MINIMUM)
-    for (int64_t r = 0; r < rows; r++) {
-        double sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t c = 0; c < columns; c++)
-            sum += (double)x[r * columns + c];
-        out[r] = factor * (Real)sum;
-    }
-}
-
-static void sum_backward_cpu(Real *dx, bool accumulate, Real factor, const Real *dout, int64_t rows,
-                             int64_t columns)
-{
-#pragma omp parallel for collapse(2) schedule(static) if (rows * columns >= PARALLEL_MINIMUM)
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t start = 0; start < columns; start += BLOCK) {
-            Real *row = dx + r * columns + start;
-            int64_t count = block_count(start, columns);
-#pragma omp simd
-            for (int64_t c = 0; c < count; c++)
-                contribute(&row[c], accumulate, factor * dout[r]);
-        }
-}
+typedef struct Sum {
+    Broadcast view;
+    Real factor;
+} Sum;
 
 static void sum_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    const Real *factor = node->attributes;
-    int64_t rows = tensor_count(node->outputs[0]);
+    const Sum *s = node->attributes;
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(
-        x, sum_backward,
-        (dx.data, dx.accumulate, *factor, tape_upstream(node, 0), rows, tensor_count(x) / rows));
+    broadcast_copy(x, dx.data, dx.accumulate, s->factor, tape_upstream(node, 0), s->view, true);
 }
 
 static Tensor *reduce(Tape *tape, const char *name, Tensor *x, Reduction over, bool mean)
@@ -64,19 +36,16 @@ static Tensor *reduce(Tape *tape, const char *name, Tensor *x, Reduction over, b
     if (over == OVER_LAST_AXIS && x->shape.rank == 0)
         tape_error(tape, "%s: x is a scalar, which has no last axis; expected OVER_ALL", name);
     Shape shape = over == OVER_ALL ? shape_scalar() : shape_new(x->shape.rank - 1, x->shape.size);
-    int64_t rows = shape_count(shape), columns = tensor_count(x) / rows;
-    Real factor = mean ? 1 / (Real)columns : 1;
+    Sum s = { broadcast_of(reduced_shape(x->shape, over), x->shape), 1 };
+    if (mean)
+        s.factor = 1 / (Real)(tensor_count(x) / shape_count(shape));
     Tensor *out = tape_tensor(tape, shape);
-    int64_t wanted = DEVICE_CALL(x, sum_scratch, (rows, columns));
-    Tensor *scratch = wanted ? tape_scratch(tape, shape(wanted)) : NULL;
-    DEVICE_CALL(x, sum_forward,
-                (out->data, scratch ? scratch->data : NULL, factor, x->data, rows, columns));
-    tape_scratch_free(tape, scratch);
+    broadcast_sum(tape, x, out->data, false, s.factor, x->data, s.view, true);
     tape_record(tape, (Node){ .name = name,
                               .backward = sum_backward,
                               .inputs = { x },
                               .outputs = { out },
-                              .attributes = tape_save(tape, &factor, sizeof factor) });
+                              .attributes = tape_save(tape, &s, sizeof s) });
     return out;
 }
 
