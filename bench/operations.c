@@ -89,7 +89,7 @@ static Tensor *run_transpose(Tape *tape, const Inputs *in)
 }
 static Tensor *run_concat(Tape *tape, const Inputs *in)
 {
-    return op_concat(tape, in->x, in->y, -1);
+    return op_concat(tape, (Tensor *[]){ in->x, in->y }, 2, -1);
 }
 static Tensor *run_slice(Tape *tape, const Inputs *in)
 {

@@ -195,9 +195,12 @@ Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape);
 /* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). Here and below a
  * negative axis counts from the end; a missing axis raises. */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
-/* out = a and b joined along `axis` of a, a first (a copy); the other axes are equal. b may lack
- * leading axes of a, before `axis`, and is then broadcast along them. */
-Tensor *op_concat(Tape *tape, Tensor *a, Tensor *b, int axis);
+/* out = `count` tensors joined along `axis` in their order (a copy): [.., n_0, ..], [.., n_1, ..], ...
+ * with the other axes equal; returns [.., n_0 + n_1 + ..., ..]. */
+Tensor *op_concat(Tape *tape, Tensor *const *tensors, int count, int axis);
+/* out = `count` tensors of one shape joined along a new axis of that size, which is `axis` of the
+ * result (a copy). */
+Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis);
 /* out[.., j, ..] = x[.., start + j, ..], j < count, along `axis` of x (a copy). Raises unless
  * 0 <= start, 1 <= count and start + count <= the size of the axis. */
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);

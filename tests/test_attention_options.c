@@ -172,7 +172,7 @@ static void assert_cut(Case c, const int64_t *cuts, int count)
         Tensor *piece = attend_from(&c, op_slice(tape, query, 1, start, length),
                                     op_slice(tape, key, 1, start, length),
                                     op_slice(tape, value, 1, start, length), state, &state);
-        out = out ? op_concat(tape, out, piece, 1) : piece;
+        out = out ? op_concat(tape, (Tensor *[]){ out, piece }, 2, 1) : piece;
     }
     tensor_keep(out);
     tensor_keep(state);
@@ -256,8 +256,9 @@ static Tensor *checked_options(Tape *t, Tensor *const *in, void *context)
             .state = op_exp(t, in[3]), /* so that z > 0 */
             .final_state = &final_state,
         });
-    return op_concat(t, op_reshape(t, out, shape(tensor_count(out))),
-                     op_reshape(t, final_state, shape(tensor_count(final_state))), 0);
+    Tensor *parts[] = { op_reshape(t, out, shape(tensor_count(out))),
+                        op_reshape(t, final_state, shape(tensor_count(final_state))) };
+    return op_concat(t, parts, 2, 0);
 }
 
 /* Relu is left out: finite differences across its kink are meaningless. */

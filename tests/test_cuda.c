@@ -69,8 +69,9 @@ EXPRESSION(reshape, op_exp(tape, op_reshape(tape, x[0], shape(5, 6))))
 EXPRESSION(broadcast_to, op_broadcast_to(tape, x[0], shape(4, 7, 5, 16)))
 EXPRESSION(transpose, op_transpose(tape, x[0], 1, 2))
 EXPRESSION(transpose_far, op_transpose(tape, x[0], 0, 3))
-EXPRESSION(concat, op_concat(tape, x[0], x[1], -1))
-EXPRESSION(concat_middle, op_concat(tape, x[0], x[1], 1))
+EXPRESSION(concat, op_concat(tape, x, 2, -1))
+EXPRESSION(concat_middle, op_concat(tape, (Tensor *[]){ x[0], x[1], x[0] }, 3, 1))
+EXPRESSION(stack, op_stack(tape, (Tensor *[]){ x[0], x[1], x[0] }, 3, 1))
 EXPRESSION(slice, op_slice(tape, x[0], 1, 2, 3))
 EXPRESSION(causal_linear_attention,
            op_causal_linear_attention(tape, x[0], x[1], x[2], (LinearAttention){ 0 }))
@@ -183,8 +184,9 @@ static Tensor *attend_from_state(Tape *tape, Tensor **x, LinearAttention options
     Tensor *out = op_causal_linear_attention(tape, x[0], x[1], x[2], options);
     out = op_cast(tape, out, TENSOR_REAL);
     final_state = op_scale(tape, final_state, 1 / (Real)out->shape.size[1]);
-    return op_concat(tape, op_reshape(tape, out, shape(tensor_count(out))),
-                     op_reshape(tape, final_state, shape(tensor_count(final_state))), 0);
+    Tensor *parts[] = { op_reshape(tape, out, shape(tensor_count(out))),
+                        op_reshape(tape, final_state, shape(tensor_count(final_state))) };
+    return op_concat(tape, parts, 2, 0);
 }
 
 /* Four concatenated sequences, of which one is empty and one is a single position. */
@@ -300,8 +302,9 @@ static const Case written_cases[] = {
     CASE(broadcast_to, S(5, 1)),
     CASE(transpose, S(2, 35, 37, 3)),
     CASE(transpose_far, S(2, 5, 7, 3)),
-    CASE(concat, S(5, 7, 11), S(7, 6)),
+    CASE(concat, S(5, 7, 11), S(5, 7, 6)),
     CASE(concat_middle, S(5, 7, 11), S(5, 2, 11)),
+    CASE(stack, S(5, 7, 12), S(5, 7, 12)),
     CASE(slice, S(5, 7, 11)),
     CASE(causal_linear_attention, S(2, 5, 3, 8), S(2, 5, 3, 8), S(2, 5, 3, 8)),
     CASE(causal_linear_attention, S(1, 300, 2, 32), S(1, 300, 2, 32), S(1, 300, 2, 32)),

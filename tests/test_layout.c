@@ -482,27 +482,33 @@ START_TEST(test_slice_misuse)
 }
 END_TEST
 
-static void check_concat(Shape a_shape, Shape b_shape, int axis)
+/* Three tensors of the shape `of`, with these sizes along the axis (0: the tensor is absent). */
+static void check_concat(Shape of, int axis, const int64_t sizes[3])
 {
-    Tensor *a = tape_input(tape, test_normal(1, shape_count(a_shape)), a_shape);
-    Tensor *b = tape_input(tape, test_normal(2, shape_count(b_shape)), b_shape);
-    Tensor *result = op_concat(tape, a, b, axis);
-    axis = axis < 0 ? a_shape.rank + axis : axis;
-    int lacking = a_shape.rank - b_shape.rank;
-    for (int i = 0; i < a_shape.rank; i++)
-        ck_assert_int_eq(result->shape.size[i],
-                         a_shape.size[i] + (i == axis ? b_shape.size[i - lacking] : 0));
-    Real *out = test_values(result), *a_numbers = test_values(a), *b_numbers = test_values(b);
+    const int at_axis = axis < 0 ? of.rank + axis : axis;
+    Tensor *tensors[3];
+    const Real *numbers[3];
+    int count = 0;
+    int64_t total = 0;
+    for (int t = 0; t < 3 && sizes[t] > 0; t++, count++) {
+        of.size[at_axis] = sizes[t];
+        numbers[t] = test_normal((uint64_t)t, shape_count(of));
+        tensors[t] = tape_input(tape, numbers[t], of);
+        total += sizes[t];
+    }
+    Tensor *result = op_concat(tape, tensors, count, axis);
+    of.size[at_axis] = total;
+    ck_assert(shape_equal(result->shape, of));
+    Real *out = test_values(result);
     for (int64_t i = 0; i < tensor_count(result); i++) {
         int64_t index[MAX_RANK];
-        index_of(result->shape, i, index);
-        bool in_a = index[axis] < a_shape.size[axis];
-        index[axis] -= in_a ? 0 : a_shape.size[axis];
-        Real expected = in_a ? a_numbers[position(a_shape, index)]
-                             : b_numbers[position(b_shape, index + lacking)];
-        if (out[i] != expected)
-            ck_abort_msg("%s and %s, axis %d: element %lld is wrong", shape_text(a_shape).text,
-                         shape_text(b_shape).text, axis, (long long)i);
+        index_of(of, i, index);
+        int t = 0;
+        while (index[at_axis] >= sizes[t])
+            index[at_axis] -= sizes[t++];
+        if (out[i] != numbers[t][position(tensors[t]->shape, index)])
+            ck_abort_msg("%s, axis %d: element %lld is wrong", shape_text(of).text, axis,
+                         (long long)i);
     }
     tape_reset(tape);
 }
@@ -512,19 +518,38 @@ START_TEST(test_concat_values)
     begin();
     for (int rank = 1; rank <= 4; rank++)
         for (int axis = -rank; axis < rank; axis++) {
-            Shape a = all_ranks()[rank], b = a;
-            b.size[axis < 0 ? rank + axis : axis] = 4;
-            check_concat(a, b, axis);
-            check_concat(b, a, axis);
+            check_concat(all_ranks()[rank], axis, (int64_t[]){ 3, 1, 4 });
+            check_concat(all_ranks()[rank], axis, (int64_t[]){ 2, 5, 0 });
+            check_concat(all_ranks()[rank], axis, (int64_t[]){ 2, 0, 0 });
         }
-    check_concat(shape(2, 3, 1, 5), shape(3, 1, 2), -1);
-    check_concat(shape(2, 3, 1, 5), shape(1, 2), 3);
-    check_concat(shape(2, 3, 1, 5), shape(2), -1);
-    check_concat(shape(2, 3, 1, 5), shape(4, 5), 2);
-    check_concat(shape(2, 3, 1, 5), shape(2, 1, 5), 1);
-    check_concat(large(), shape(67, 5, 9), -1);
-    check_concat(large(), shape(2, 83), 2);
-    check_concat(large(), shape(1, 67, 5, 83), 0);
+    for (int axis = 0; axis < 4; axis++)
+        check_concat(large(), axis, (int64_t[]){ 2, 67, 9 });
+    tape_free(tape);
+}
+END_TEST
+
+/* op_stack is op_concat of tensors with one more axis, of size 1. */
+START_TEST(test_stack_values)
+{
+    begin();
+    for (int rank = 0; rank <= 3; rank++)
+        for (int axis = -rank - 1; axis <= rank; axis++) {
+            const Shape of = all_ranks()[rank];
+            Shape longer = { of.rank + 1, { 0 } };
+            const int index = axis < 0 ? axis + rank + 1 : axis;
+            for (int i = 0; i <= rank; i++)
+                longer.size[i] = i == index ? 1 : of.size[i - (i > index)];
+            Tensor *tensors[3], *longer_tensors[3];
+            for (uint64_t t = 0; t < 3; t++) {
+                tensors[t] = tape_input(tape, test_normal(t, shape_count(of)), of);
+                longer_tensors[t] = op_reshape(tape, tensors[t], longer);
+            }
+            Tensor *stacked = op_stack(tape, tensors, 3, axis);
+            Tensor *joined = op_concat(tape, longer_tensors, 3, index);
+            ck_assert(shape_equal(stacked->shape, joined->shape));
+            ck_assert_mem_eq(test_values(stacked), test_values(joined),
+                             (size_t)tensor_count(joined) * sizeof(Real));
+        }
     tape_free(tape);
 }
 END_TEST
@@ -532,14 +557,27 @@ END_TEST
 static Tensor *concat_function(Tape *on, Tensor *const *inputs, void *context)
 {
     const int *axis = context;
-    Tensor *once = op_concat(on, inputs[0], inputs[1], *axis);
-    return op_multiply(on, once, op_concat(on, inputs[0], op_exp(on, inputs[1]), *axis));
+    Tensor *once = op_concat(on, inputs, 2, *axis);
+    return op_multiply(on, once,
+                       op_concat(on, (Tensor *[]){ inputs[0], op_exp(on, inputs[1]) }, 2, *axis));
 }
 
 static Tensor *concat_with_itself(Tape *on, Tensor *const *inputs, void *context)
 {
     const int *axis = context;
-    return op_concat(on, inputs[0], inputs[0], *axis);
+    return op_concat(on, (Tensor *[]){ inputs[0], inputs[0] }, 2, *axis);
+}
+
+/* More tensors than a node has fields for, some of them repeated. */
+static Tensor *stack_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const int *axis = context;
+    enum { COUNT = NODE_INPUTS + 3 };
+    Tensor *tensors[COUNT];
+    for (int t = 0; t < COUNT; t++)
+        tensors[t] = t % 3 ? op_scale(on, inputs[t % 2], (Real)t) : inputs[t % 2];
+    Tensor *once = op_stack(on, tensors, COUNT, *axis);
+    return op_multiply(on, once, op_tanh(on, once));
 }
 
 START_TEST(test_concat_gradients)
@@ -549,36 +587,64 @@ START_TEST(test_concat_gradients)
         b.size[axis] = 2;
         check_gradient(concat_function, &axis, shape(2, 3, 1, 5), b);
         check_gradient(concat_with_itself, &axis, b);
+        check_gradient(stack_function, &axis, shape(2, 3, 4), shape(2, 3, 4));
     }
-    int last = -1, middle = 1;
-    check_gradient(concat_function, &last, shape(2, 3, 1, 5), shape(3, 1, 2));
-    check_gradient(concat_function, &last, shape(2, 3, 1, 5), shape(2));
-    check_gradient(concat_function, &middle, shape(3, 2, 5), shape(4, 5));
+    int last = -1;
     check_gradient(concat_function, &last, shape(3), shape(2));
+    check_gradient(stack_function, &last, shape_scalar(), shape_scalar());
+}
+END_TEST
+
+/* As many steps of a recurrence as tensors are joined: each costs the same. */
+START_TEST(test_stack_of_many)
+{
+    enum { COUNT = 3000 };
+    static Tensor *tensors[COUNT];
+    begin();
+    Tensor *x = tape_variable(tape, test_normal(1, COUNT), shape(COUNT));
+    for (int t = 0; t < COUNT; t++)
+        tensors[t] = op_reshape(tape, op_slice(tape, x, 0, t, 1), shape_scalar());
+    Tensor *out = tensor_keep(op_stack(tape, tensors, COUNT, 0));
+    tape_backward_from(tape, out, tape_input(tape, test_normal(2, COUNT), shape(COUNT)));
+    assert_close(test_values(out), test_normal(1, COUNT), COUNT, 0);
+    assert_close(test_values(tensor_gradient(x)), test_normal(2, COUNT), COUNT, 0);
+    tape_free(tape);
 }
 END_TEST
 
 START_TEST(test_concat_misuse)
 {
     begin();
-    Tensor *a = normal_input(shape(2, 3, 4));
-    assert_raises("op_concat: a is NULL", op_concat(tape, NULL, a, 0));
-    assert_raises("op_concat: b is NULL", op_concat(tape, a, NULL, 0));
-    assert_raises("op_concat: a: [2,3,4] has no axis 3", op_concat(tape, a, a, 3));
+    Tensor *a = normal_input(shape(2, 3, 4)), *pair[] = { a, NULL };
+    assert_raises("op_concat: there are 0 tensors, expected 1 or more",
+                  op_concat(tape, pair, 0, 0));
+    assert_raises("op_stack: there are 0 tensors, expected 1 or more", op_stack(tape, NULL, 2, 0));
+    assert_raises("op_concat: tensors[1] is NULL", op_concat(tape, pair, 2, 0));
+    assert_raises("op_stack: tensors[1] is NULL", op_stack(tape, pair, 2, 0));
+    assert_raises("op_concat: tensors[0]: [2,3,4] has no axis 3", op_concat(tape, pair, 1, 3));
+    assert_raises("op_stack: there is no axis 4 in the result of stacking [2,3,4]",
+                  op_stack(tape, pair, 1, 4));
     const struct {
         Shape shape;
         int axis;
-    } wrong[] = { { shape(2, 3, 5), 1 }, { shape(2, 4), -1 },      { shape(3, 4), 0 },
-                  { shape_scalar(), 2 }, { shape(1, 2, 3, 4), 0 }, { shape(3, 3, 4), 1 } };
+    } wrong[] = { { shape(2, 3, 5), 1 }, { shape(3, 4), 0 },    { shape_scalar(), 2 },
+                  { shape(4), 2 },       { shape(3, 3, 4), 1 }, { shape(1, 2, 3, 4), 0 } };
     for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
         char sentence[256];
+        pair[1] = normal_input(wrong[w].shape);
         snprintf(sentence, sizeof sentence,
-                 "op_concat: the shapes do not fit along axis %d: a is [2,3,4], b is %s; expected "
-                 "the other axes equal, or b without leading ones before that axis",
-                 wrong[w].axis < 0 ? 3 + wrong[w].axis : wrong[w].axis,
+                 "op_concat: tensors[0] is [2,3,4], tensors[1] is %s; expected equal sizes but "
+                 "along axis %d",
+                 shape_text(wrong[w].shape).text, wrong[w].axis);
+        assert_raises(sentence, op_concat(tape, pair, 2, wrong[w].axis));
+        snprintf(sentence, sizeof sentence,
+                 "op_stack: tensors[0] is [2,3,4], tensors[1] is %s, expected the same",
                  shape_text(wrong[w].shape).text);
-        assert_raises(sentence, op_concat(tape, a, normal_input(wrong[w].shape), wrong[w].axis));
+        assert_raises(sentence, op_stack(tape, pair, 2, 0));
     }
+    pair[0] = normal_input(shape(1, 2, 3, 4));
+    assert_raises("op_stack: tensors[0] is [1,2,3,4], expected 3 axes at most: out has one more",
+                  op_stack(tape, pair, 1, 0));
     tape_free(tape);
 }
 END_TEST
@@ -588,7 +654,7 @@ START_TEST(test_slice_of_concat)
 {
     begin();
     Tensor *a = normal_input(shape(3, 4, 5)), *b = normal_input(shape(3, 2, 5));
-    Tensor *both = op_concat(tape, a, b, 1);
+    Tensor *both = op_concat(tape, (Tensor *[]){ a, b }, 2, 1);
     assert_close(test_values(op_slice(tape, both, 1, 0, 4)), test_values(a), 60, 0);
     assert_close(test_values(op_slice(tape, both, 1, 4, 2)), test_values(b), 30, 0);
     tape_free(tape);
@@ -601,8 +667,10 @@ static Real *all_with_threads(int threads, int64_t *count)
     device_set_threads(threads);
     Tensor *x = tape_variable(tape, test_normal(1, shape_count(large())), large());
     Tensor *y = op_cumulative_sum(tape, op_transpose(tape, x, 1, 3), 2, true);
-    y = op_concat(tape, op_slice(tape, y, 1, 3, 60),
-                  op_reshape(tape, op_mean(tape, y, OVER_ALL), shape(1)), -1);
+    y = op_slice(tape, y, 1, 3, 60);
+    y = op_concat(tape,
+                  (Tensor *[]){ y, op_broadcast_to(tape, op_mean(tape, y, OVER_ALL), y->shape), y },
+                  3, -1);
     Tensor *loss =
         op_sum(tape, op_multiply(tape, y, op_exp(tape, op_scale(tape, y, (Real)0.1))), OVER_ALL);
     tape_backward(tape, loss);
@@ -736,6 +804,8 @@ int main(void)
                                                        test_slice_misuse,
                                                        test_concat_values,
                                                        test_concat_gradients,
+                                                       test_stack_values,
+                                                       test_stack_of_many,
                                                        test_concat_misuse,
                                                        test_slice_of_concat,
                                                        test_store_values,
