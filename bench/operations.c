@@ -75,9 +75,24 @@ static Tensor *run_cross_entropy(Tape *tape, const Inputs *in)
 {
     return op_cross_entropy(tape, in->x, in->integers, NULL);
 }
+static Tensor *run_sum_columns(Tape *tape, const Inputs *in)
+{
+    return op_sum(tape, in->x, 0);
+}
+
+static Tensor *run_max(Tape *tape, const Inputs *in)
+{
+    return op_max(tape, in->x, -1);
+}
+
+static Tensor *run_broadcast_to(Tape *tape, const Inputs *in)
+{
+    return op_broadcast_to(tape, in->row, in->x->shape);
+}
+
 static Tensor *run_sum(Tape *tape, const Inputs *in)
 {
-    return op_sum(tape, in->x, OVER_ALL);
+    return op_sum(tape, in->x, ALL_AXES);
 }
 static Tensor *run_cumulative_sum(Tape *tape, const Inputs *in)
 {
@@ -138,6 +153,9 @@ static const Row rows[] = {
     { "embedding", run_embedding, 0, 0, 1, 2 },
     { "cross_entropy", run_cross_entropy, 0, 0, 1, 3 },
     { "sum", run_sum, 0, 0, 1, 2 },
+    { "sum (columns)", run_sum_columns, 0, 0, 1, 2 },
+    { "max", run_max, 0, 0, 1, 2 },
+    { "broadcast_to", run_broadcast_to, 0, 0, 1, 2 },
     { "cumulative_sum", run_cumulative_sum, 0, 0, 2, 4 },
     { "transpose", run_transpose, 0, 0, 2, 4 },
     { "concat", run_concat, 0, 0, 4, 8 },

@@ -125,14 +125,20 @@ void op_draw_projection(Real *host, int64_t F, int64_t D, bool orthogonal, Rando
  * mixed inputs are converted to bf16. */
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type);
 
-/* ----------------------------------------------------------------------------------- reductions */
-typedef enum { OVER_ALL, OVER_LAST_AXIS } Reduction;
+/* ----------------------------------------------------------------------------------- reductions
+ * Along one axis, which the result lacks; a negative axis counts from the end. ALL_AXES reduces all
+ * elements to a scalar. Raise if x has no such axis. */
+enum { ALL_AXES = INT32_MAX };
 
-/* out = sum_i x_i: OVER_ALL returns a scalar; OVER_LAST_AXIS sums each row of x [..., C] and
- * returns [...], and raises if x is a scalar. The result has dtype Real. */
-Tensor *op_sum(Tape *tape, Tensor *x, Reduction over);
-/* out = sum_i x_i / n, likewise; n is the number of elements per sum. */
-Tensor *op_mean(Tape *tape, Tensor *x, Reduction over);
+/* out = sum_j x_j, of dtype Real */
+Tensor *op_sum(Tape *tape, Tensor *x, int axis);
+/* out = sum_j x_j / n over n elements, of dtype Real */
+Tensor *op_mean(Tape *tape, Tensor *x, int axis);
+/* out = max_j x_j, or NaN if an element is NaN. The first maximum gets the gradient. */
+Tensor *op_max(Tape *tape, Tensor *x, int axis);
+/* out = the first j with the largest x_j, int32, not differentiable; NaN counts as the largest. With
+ * ALL_AXES, j counts the elements in row-major order. */
+Tensor *op_argmax(Tape *tape, Tensor *x, int axis);
 /* out_i = sum over j <= i (reverse: j >= i) of x_j, along `axis` of x (negative: from the end; -1
  * is the last); returns x's shape. Raises if there is no such axis. */
 Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis, bool reverse);
@@ -186,6 +192,10 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 /* out_rd = weight_(indices_r)d: weight [V, D], indices int32 [...]; returns [..., D]. Raises if an
  * index is outside [0, V). */
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
+/* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K]. Raises if
+ * an index is outside [0, C). In bf16 the gradients of an index that occurs often are rounded at
+ * each addition. */
+Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
 /* out = x with another shape of the same number of elements; shares storage and gradient with x. */
 Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
 /* out = x with shape `shape`, repeated along its axes of size 1 and along missing leading axes (a

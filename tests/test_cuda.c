@@ -50,10 +50,16 @@ EXPRESSION(layernorm, op_layernorm(tape, x[0], x[1], x[2], (Real)1e-5))
 EXPRESSION(residual_layernorm,
            op_residual_layernorm(tape, x[0], x[1], (Real)0.3, x[2], x[3], (Real)1e-5))
 EXPRESSION(residual_undropped, op_residual_layernorm(tape, x[0], x[1], 0, x[2], x[2], (Real)1e-5))
-EXPRESSION(sum, op_sum(tape, x[0], OVER_ALL))
-EXPRESSION(sum_rows, op_sum(tape, x[0], OVER_LAST_AXIS))
-EXPRESSION(mean, op_mean(tape, x[0], OVER_ALL))
-EXPRESSION(mean_rows, op_mean(tape, x[0], OVER_LAST_AXIS))
+EXPRESSION(sum, op_sum(tape, x[0], ALL_AXES))
+EXPRESSION(sum_rows, op_sum(tape, x[0], -1))
+EXPRESSION(mean, op_mean(tape, x[0], ALL_AXES))
+EXPRESSION(mean_rows, op_mean(tape, x[0], -1))
+EXPRESSION(sum_middle, op_sum(tape, x[0], 1))
+EXPRESSION(sum_first, op_sum(tape, x[0], 0))
+EXPRESSION(mean_middle, op_mean(tape, x[0], -2))
+EXPRESSION(max, op_max(tape, x[0], ALL_AXES))
+EXPRESSION(max_rows, op_max(tape, x[0], -1))
+EXPRESSION(max_middle, op_max(tape, x[0], 1))
 EXPRESSION(cumulative_sum, op_cumulative_sum(tape, x[0], 1, false))
 EXPRESSION(cumulative_sum_back, op_cumulative_sum(tape, x[0], -1, true))
 EXPRESSION(matmul, op_matmul(tape, x[0], x[1], false, false))
@@ -99,6 +105,13 @@ static Tensor *integers(Tape *tape, Shape shape, int64_t below)
 static Tensor *apply_embedding(Tape *tape, Tensor **x)
 {
     return op_embedding(tape, x[0], integers(tape, shape(9, 23), x[0]->shape.size[0]));
+}
+
+static Tensor *apply_gather(Tape *tape, Tensor **x)
+{
+    Shape shape = x[0]->shape;
+    shape.size[shape.rank - 1] = 9;
+    return op_gather(tape, x[0], integers(tape, shape, x[0]->shape.size[shape.rank - 1]));
 }
 
 static Tensor *apply_cross_entropy(Tape *tape, Tensor **x)
@@ -271,6 +284,17 @@ static const Case written_cases[] = {
     CASE(sum_rows, S(5, 7, 111)),
     CASE(mean, S(37, 41)),
     CASE(mean_rows, S(37, 1100)),
+    CASE(sum_rows, S(2, 40001)),
+    CASE(sum_middle, S(5, 300, 11)),
+    CASE(sum_middle, S(2, 3000, 3)),
+    CASE(sum_middle, S(5, 7, 1)),
+    CASE(sum_first, S(300, 7, 5)),
+    CASE(sum_first, S(5)),
+    CASE(mean_middle, S(3, 5, 40, 33)),
+    CASE(max, S(37, 41)),
+    CASE(max_rows, S(5, 7, 111)),
+    CASE(max_middle, S(5, 17, 40)),
+    CASE(max_middle, S(5, 70, 3)),
     CASE(cumulative_sum, S(5, 300, 11)),
     CASE(cumulative_sum_back, S(5, 7, 311)),
     CASE(mean_squared_error, S(137, 41), S(137, 41)),
@@ -283,6 +307,8 @@ static const Case written_cases[] = {
     CASE(activations_of_mixtures, S(37, 30)),
     CASE(embedding, S(11, 33)),
     CASE(embedding, S(300, 5)),
+    CASE(gather, S(3, 7, 11)),
+    CASE(gather, S(37, 3)),
     CASE(matmul, S(37, 41), S(41, 19)),
     CASE(matmul, S(3, 37, 41), S(3, 41, 19)),
     CASE(matmul_tn, S(3, 41, 37), S(41, 19)),
@@ -430,7 +456,7 @@ static Outcome run_case(const Case *c, Device *device, Precision precision)
             tape_variable(tape, test_normal((uint64_t)i, shape_count(c->shapes[i])), c->shapes[i]);
     Tensor *out = tensor_keep(op_cast(tape, apply_case(c, tape, x), TENSOR_REAL));
     Tensor *r = tape_input(tape, test_normal(77, tensor_count(out)), out->shape);
-    tape_backward(tape, op_sum(tape, op_multiply(tape, out, r), OVER_ALL));
+    tape_backward(tape, op_sum(tape, op_multiply(tape, out, r), ALL_AXES));
     Outcome outcome = { 0 };
     note(&outcome, out);
     for (int i = 0; i < input_count(c); i++)

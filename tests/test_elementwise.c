@@ -186,7 +186,7 @@ START_TEST(test_gelus_far_out)
     for (int g = 0; g < 2; g++) {
         Tensor *input = tape_variable(tape, x, shape(6));
         Tensor *out = tensor_keep(gelus[g](tape, input));
-        tape_backward(tape, op_sum(tape, out, OVER_ALL));
+        tape_backward(tape, op_sum(tape, out, ALL_AXES));
         const Real *values = test_values(out), *slopes = test_values(tensor_gradient(input));
         for (int i = 0; i < 6; i++) {
             ck_assert_msg(values[i] == (x[i] < 0 ? 0 : x[i]), "gelu %d of %g is %g", g,
@@ -601,7 +601,7 @@ START_TEST(test_given_back)
     const Real x[] = { 1, 2, 3 };
     begin();
     Tensor *middle = op_exp(tape, tape_variable(tape, x, shape(3)));
-    Tensor *loss = op_sum(tape, op_multiply(tape, middle, middle), OVER_ALL);
+    Tensor *loss = op_sum(tape, op_multiply(tape, middle, middle), ALL_AXES);
     tape_backward(tape, loss);
     assert_raises("op_tanh: x was released already: by the backward pass (tensor_keep prevents "
                   "that), by tape_release or by tape_reset",

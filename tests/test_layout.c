@@ -54,31 +54,55 @@ static void index_of(Shape of, int64_t at, int64_t *index)
 }
 
 /* ----------------------------------------------------------------------------------------- sums */
-typedef Tensor *Reducer(Tape *tape, Tensor *x, Reduction over);
+typedef Tensor *Reducer(Tape *tape, Tensor *x, int axis);
 
-static void check_reduction(Shape of, Reduction over, bool mean)
+/* The shape `of` viewed from the axis as [outer, size, inner]. */
+typedef struct View {
+    int64_t outer, size, inner;
+} View;
+
+static View view_of(Shape of, int axis)
+{
+    if (axis == ALL_AXES)
+        return (View){ 1, shape_count(of), 1 };
+    axis = axis < 0 ? of.rank + axis : axis;
+    View view = { 1, of.size[axis], 1 };
+    for (int i = 0; i < of.rank; i++)
+        view.outer *= i < axis ? of.size[i] : 1, view.inner *= i > axis ? of.size[i] : 1;
+    return view;
+}
+
+/* Checks the shape of a reduction's result. */
+static void check_reduced_shape(const Tensor *out, Shape of, int axis)
+{
+    if (axis == ALL_AXES) {
+        ck_assert_int_eq(out->shape.rank, 0);
+        return;
+    }
+    axis = axis < 0 ? of.rank + axis : axis;
+    ck_assert_int_eq(out->shape.rank, of.rank - 1);
+    for (int i = 0; i < out->shape.rank; i++)
+        ck_assert_int_eq(out->shape.size[i], of.size[i + (i >= axis)]);
+}
+
+static void check_reduction(Shape of, int axis, bool mean)
 {
     Tensor *x = normal_input(of);
-    Tensor *out = mean ? op_mean(tape, x, over) : op_sum(tape, x, over);
-    int64_t rows = over == OVER_ALL ? 1 : shape_rows(of), columns = shape_count(of) / rows;
-    ck_assert_int_eq(out->shape.rank, over == OVER_ALL ? 0 : of.rank - 1);
-    ck_assert_int_eq(tensor_count(out), rows);
-    for (int i = 0; i < out->shape.rank; i++)
-        ck_assert_int_eq(out->shape.size[i], of.size[i]);
-    Real *values = test_values(out);
-    const Real *numbers = test_values(x);
-    for (int64_t r = 0; r < rows; r++) {
-        double exact = 0, magnitude = 0;
-        for (int64_t c = 0; c < columns; c++) {
-            exact += (double)numbers[r * columns + c];
-            magnitude += fabs((double)numbers[r * columns + c]);
+    Tensor *out = mean ? op_mean(tape, x, axis) : op_sum(tape, x, axis);
+    check_reduced_shape(out, of, axis);
+    const View view = view_of(of, axis);
+    const Real *values = test_values(out), *numbers = test_values(x);
+    for (int64_t k = 0; k < view.outer * view.inner; k++) {
+        const Real *column = numbers + k / view.inner * view.size * view.inner + k % view.inner;
+        double exact = 0, magnitude = 0, count = mean ? (double)view.size : 1;
+        for (int64_t j = 0; j < view.size; j++) {
+            exact += (double)column[j * view.inner] / count;
+            magnitude += fabs((double)column[j * view.inner]) / count;
         }
-        exact /= mean ? (double)columns : 1;
-        magnitude /= mean ? (double)columns : 1;
         double rounding = (sizeof(Real) == 4 ? 2e-7 : 1e-15) * fabs(exact);
-        if (!(fabs((double)values[r] - exact) <= rounding + 1e-14 * magnitude))
-            ck_abort_msg("row %lld of %s is %.9g, expected %.9g", (long long)r, shape_text(of).text,
-                         (double)values[r], exact);
+        if (!(fabs((double)values[k] - exact) <= rounding + 1e-14 * magnitude))
+            ck_abort_msg("axis %d of %s: element %lld is %.9g, expected %.9g", axis,
+                         shape_text(of).text, (long long)k, (double)values[k], exact);
     }
     tape_reset(tape);
 }
@@ -88,14 +112,17 @@ START_TEST(test_sum_values)
     begin();
     for (int mean = 0; mean < 2; mean++) {
         for (int rank = 0; rank <= 4; rank++) {
-            check_reduction(all_ranks()[rank], OVER_ALL, mean);
-            if (rank > 0)
-                check_reduction(all_ranks()[rank], OVER_LAST_AXIS, mean);
+            check_reduction(all_ranks()[rank], ALL_AXES, mean);
+            for (int axis = -rank; axis < rank; axis++)
+                check_reduction(all_ranks()[rank], axis, mean);
         }
-        check_reduction(large(), OVER_ALL, mean);
-        check_reduction(large(), OVER_LAST_AXIS, mean);
-        check_reduction(shape(2, 40001), OVER_LAST_AXIS, mean);
-        check_reduction(shape(40001, 1), OVER_LAST_AXIS, mean);
+        check_reduction(large(), ALL_AXES, mean);
+        for (int axis = 0; axis < 4; axis++)
+            check_reduction(large(), axis, mean);
+        check_reduction(shape(2, 40001), -1, mean);
+        check_reduction(shape(40001, 1), -1, mean);
+        check_reduction(shape(40001, 2), 0, mean);
+        check_reduction(shape(2, 4001, 70), 1, mean);
     }
     tape_free(tape);
 }
@@ -103,38 +130,42 @@ END_TEST
 
 typedef struct Reduce {
     Reducer *operation;
-    Reduction over;
+    int axis;
 } Reduce;
 
 /* x is squared so that its gradients differ, and summed twice so that they accumulate. */
 static Tensor *reduce_function(Tape *on, Tensor *const *inputs, void *context)
 {
     const Reduce *reduce = context;
-    Tensor *once = reduce->operation(on, inputs[0], reduce->over);
+    Tensor *once = reduce->operation(on, inputs[0], reduce->axis);
     Tensor *square = op_multiply(on, inputs[0], inputs[0]);
-    return op_add(on, op_multiply(on, once, once), reduce->operation(on, square, reduce->over));
+    return op_add(on, op_multiply(on, once, once), reduce->operation(on, square, reduce->axis));
+}
+
+static void check_reduction_gradients(Reducer *operation)
+{
+    for (int rank = 0; rank <= 4; rank++) {
+        check_gradient(reduce_function, (&(Reduce){ operation, ALL_AXES }), all_ranks()[rank]);
+        for (int axis = 0; axis < rank; axis++)
+            check_gradient(reduce_function, (&(Reduce){ operation, axis }), all_ranks()[rank]);
+    }
 }
 
 START_TEST(test_sum_gradients)
 {
-    Reduce all[] = { { op_sum, OVER_ALL },
-                     { op_mean, OVER_ALL },
-                     { op_sum, OVER_LAST_AXIS },
-                     { op_mean, OVER_LAST_AXIS } };
-    for (int r = 0; r < 4; r++)
-        for (int rank = all[r].over == OVER_ALL ? 0 : 1; rank <= 4; rank++)
-            check_gradient(reduce_function, &all[r], all_ranks()[rank]);
+    check_reduction_gradients(op_sum);
+    check_reduction_gradients(op_mean);
 }
 END_TEST
 
 /* The gradient reaches all elements: all pieces and threads of the kernel. */
 START_TEST(test_sum_gradient_is_everywhere)
 {
-    const Reduction overs[] = { OVER_ALL, OVER_LAST_AXIS };
+    const int axes[] = { ALL_AXES, -1, 0 };
     begin();
-    for (int o = 0; o < 2; o++) {
+    for (int a = 0; a < 3; a++) {
         Tensor *x = tape_variable(tape, test_normal(1, 40002), shape(2, 20001));
-        tape_backward(tape, op_sum(tape, op_sum(tape, x, overs[o]), OVER_ALL));
+        tape_backward(tape, op_sum(tape, op_sum(tape, x, axes[a]), ALL_AXES));
         Real *dx = test_values(tensor_gradient(x));
         for (int i = 0; i < 40002; i++)
             if (dx[i] != 1)
@@ -151,9 +182,9 @@ START_TEST(test_sum_is_accurate)
     enum { COUNT = (1 << 24) + 1000 };
     begin();
     Tensor *x = op_add_scalar(tape, op_scale(tape, normal_input(shape(COUNT)), 0), 1);
-    ck_assert(tensor_item(op_sum(tape, x, OVER_ALL)) == COUNT);
-    ck_assert(tensor_item(op_sum(tape, x, OVER_LAST_AXIS)) == COUNT);
-    ck_assert(tensor_item(op_mean(tape, x, OVER_ALL)) == 1);
+    ck_assert(tensor_item(op_sum(tape, x, ALL_AXES)) == COUNT);
+    ck_assert(tensor_item(op_sum(tape, x, -1)) == COUNT);
+    ck_assert(tensor_item(op_mean(tape, x, ALL_AXES)) == 1);
     tape_free(tape);
 }
 END_TEST
@@ -162,9 +193,9 @@ START_TEST(test_sum_not_a_number)
 {
     const Real x[] = { 1, NAN, 1, 1 };
     begin();
-    Real *out = test_values(op_sum(tape, tape_input(tape, x, shape(2, 2)), OVER_LAST_AXIS));
+    Real *out = test_values(op_sum(tape, tape_input(tape, x, shape(2, 2)), -1));
     ck_assert(isnan(out[0]) && out[1] == 2);
-    ck_assert(isnan(tensor_item(op_mean(tape, tape_input(tape, x, shape(2, 2)), OVER_ALL))));
+    ck_assert(isnan(tensor_item(op_mean(tape, tape_input(tape, x, shape(2, 2)), ALL_AXES))));
     Tensor *running = op_cumulative_sum(tape, tape_input(tape, x, shape(4)), 0, false);
     out = test_values(running);
     ck_assert(out[0] == 1 && isnan(out[1]) && isnan(out[2]) && isnan(out[3]));
@@ -177,14 +208,154 @@ START_TEST(test_sum_misuse)
     const Real one = 1;
     begin();
     Tensor *scalar = tape_input(tape, &one, shape_scalar());
-    assert_raises("op_sum: x is NULL", op_sum(tape, NULL, OVER_ALL));
-    assert_raises("op_mean: x is NULL", op_mean(tape, NULL, OVER_LAST_AXIS));
-    assert_raises("op_sum: x is a scalar, which has no last axis; expected OVER_ALL",
-                  op_sum(tape, scalar, OVER_LAST_AXIS));
-    assert_raises("op_mean: x is a scalar, which has no last axis; expected OVER_ALL",
-                  op_mean(tape, scalar, OVER_LAST_AXIS));
-    assert_raises("op_sum: there is no reduction 7; expected OVER_ALL or OVER_LAST_AXIS",
-                  op_sum(tape, scalar, (Reduction)7));
+    assert_raises("op_sum: x is NULL", op_sum(tape, NULL, ALL_AXES));
+    assert_raises("op_mean: x is NULL", op_mean(tape, NULL, -1));
+    assert_raises("op_argmax: x is NULL", op_argmax(tape, NULL, 0));
+    assert_raises("op_max: x is NULL", op_max(tape, NULL, 0));
+    assert_raises("op_sum: x: [] has no axis -1", op_sum(tape, scalar, -1));
+    assert_raises("op_mean: x: [] has no axis 0", op_mean(tape, scalar, 0));
+    Tensor *matrix = normal_input(shape(2, 3));
+    assert_raises("op_max: x: [2,3] has no axis 2", op_max(tape, matrix, 2));
+    assert_raises("op_argmax: x: [2,3] has no axis -3", op_argmax(tape, matrix, -3));
+    tape_free(tape);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------------- maxima */
+
+/* Values of few different sizes, so that there are equal maxima. */
+static Tensor *rounded_input(Shape of)
+{
+    Real *numbers = test_normal(1, shape_count(of));
+    for (int64_t i = 0; i < shape_count(of); i++)
+        numbers[i] = (Real)(int)(2 * numbers[i]);
+    return tape_variable(tape, numbers, of);
+}
+
+static void check_max(Shape of, int axis)
+{
+    Tensor *x = rounded_input(of), *index = op_argmax(tape, x, axis);
+    Tensor *out = tensor_keep(op_max(tape, x, axis));
+    check_reduced_shape(out, of, axis);
+    check_reduced_shape(index, of, axis);
+    const View view = view_of(of, axis);
+    const int64_t count = view.outer * view.inner;
+    const int32_t *indices = test_integers(index);
+    Real *upstream = test_normal(2, count), *expected = test_zeros(shape_count(of));
+    const Real *values = test_values(out), *numbers = test_values(x);
+    for (int64_t k = 0; k < count; k++) {
+        const int64_t start = k / view.inner * view.size * view.inner + k % view.inner;
+        int64_t first = 0;
+        for (int64_t j = 0; j < view.size; j++)
+            first =
+                numbers[start + j * view.inner] > numbers[start + first * view.inner] ? j : first;
+        if (indices[k] != first || values[k] != numbers[start + first * view.inner])
+            ck_abort_msg("axis %d of %s: maximum %lld is %g at %d, expected at %lld", axis,
+                         shape_text(of).text, (long long)k, (double)values[k], (int)indices[k],
+                         (long long)first);
+        expected[start + first * view.inner] = upstream[k];
+    }
+    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
+    ck_assert_mem_eq(test_values(tensor_gradient(x)), expected,
+                     (size_t)shape_count(of) * sizeof(Real));
+    tape_reset(tape);
+}
+
+START_TEST(test_first_maximum_and_its_gradient)
+{
+    begin();
+    for (int rank = 0; rank <= 4; rank++) {
+        check_max(all_ranks()[rank], ALL_AXES);
+        for (int axis = -rank; axis < rank; axis++)
+            check_max(all_ranks()[rank], axis);
+    }
+    check_max(large(), ALL_AXES);
+    for (int axis = 0; axis < 4; axis++)
+        check_max(large(), axis);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_max_gradients)
+{
+    check_reduction_gradients(op_max);
+}
+END_TEST
+
+START_TEST(test_max_not_a_number)
+{
+    const Real x[] = { 1, NAN, INFINITY, NAN, -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    begin();
+    Tensor *input = tape_input(tape, x, shape(2, 4));
+    Real *out = test_values(op_max(tape, input, 1));
+    int32_t *index = test_integers(op_argmax(tape, input, 1));
+    ck_assert(isnan(out[0]) && out[1] == -(Real)INFINITY && index[0] == 1 && index[1] == 0);
+    out = test_values(op_max(tape, input, 0));
+    ck_assert(out[0] == 1 && isnan(out[1]) && isinf(out[2]) && isnan(out[3]));
+    tape_free(tape);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------------- gather */
+static Tensor *gather_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const Shape *of = context;
+    int32_t indices[64];
+    for (int64_t i = 0; i < shape_count(*of); i++)
+        indices[i] = (int32_t)(i * i % shape_size(inputs[0]->shape, -1)); /* some occur twice */
+    Tensor *index = tape_input_i32(on, indices, *of);
+    return op_multiply(on, op_gather(on, inputs[0], index),
+                       op_gather(on, op_tanh(on, inputs[0]), index));
+}
+
+START_TEST(test_gather_gradients)
+{
+    Shape shapes[][2] = { { shape(7), shape(9) },
+                          { shape(3, 5), shape(3, 1) },
+                          { shape(2, 3, 2, 5), shape(2, 3, 2, 4) } };
+    for (int s = 0; s < 3; s++)
+        check_gradient(gather_function, &shapes[s][1], shapes[s][0]);
+}
+END_TEST
+
+START_TEST(test_gather_values)
+{
+    enum { R = 700, C = 31, K = 40 };
+    begin();
+    static int32_t indices[R * K];
+    Random random = random_new(1, 2);
+    for (int i = 0; i < R * K; i++)
+        indices[i] = (int32_t)random_integer(&random, 0, C);
+    Tensor *x = tape_variable(tape, test_normal(1, R * C), shape(R, C));
+    Tensor *out = tensor_keep(op_gather(tape, x, tape_input_i32(tape, indices, shape(R, K))));
+    Real *values = test_values(out), *numbers = test_values(x), *upstream = test_normal(2, R * K);
+    Real *expected = test_zeros(R * C);
+    for (int i = 0; i < R * K; i++) {
+        ck_assert(values[i] == numbers[i / K * C + indices[i]]);
+        expected[i / K * C + indices[i]] += upstream[i];
+    }
+    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
+    assert_close(test_values(tensor_gradient(x)), expected, R * C, 1e-6);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_gather_misuse)
+{
+    begin();
+    Tensor *x = normal_input(shape(2, 3));
+    Tensor *index = tape_input_i32(tape, (int32_t[]){ 0, 2, 1, 3 }, shape(2, 2));
+    assert_raises("op_gather: x is NULL", op_gather(tape, NULL, index));
+    assert_raises("op_gather: indices is NULL", op_gather(tape, x, NULL));
+    assert_raises("op_gather: indices has dtype Real, expected int32", op_gather(tape, x, x));
+    assert_raises("op_gather: indices[3] is 3, expected 0 to 2, the last axis of x",
+                  op_gather(tape, x, index));
+    assert_raises("op_gather: indices is [2,2], x is [3,3], expected equal sizes but along the "
+                  "last axis",
+                  op_gather(tape, normal_input(shape(3, 3)), index));
+    assert_raises("op_gather: indices is [4], x is [2,3], expected equal sizes but along the last "
+                  "axis",
+                  op_gather(tape, x, tape_input_i32(tape, (int32_t[4]){ 0 }, shape(4))));
     tape_free(tape);
 }
 END_TEST
@@ -296,7 +467,7 @@ static Tensor *reshape_function(Tape *on, Tensor *const *inputs, void *context)
     (void)context;
     Tensor *x = op_multiply(on, inputs[0], inputs[0]);
     Tensor *view = op_reshape(on, op_reshape(on, x, shape(24)), shape(4, 6));
-    Tensor *direct = op_sum(on, op_multiply(on, x, x), OVER_ALL);
+    Tensor *direct = op_sum(on, op_multiply(on, x, x), ALL_AXES);
     Tensor *input_view = op_reshape(on, inputs[0], shape(4, 6));
     return op_add(on, op_multiply(on, op_exp(on, view), input_view), direct);
 }
@@ -669,10 +840,10 @@ static Real *all_with_threads(int threads, int64_t *count)
     Tensor *y = op_cumulative_sum(tape, op_transpose(tape, x, 1, 3), 2, true);
     y = op_slice(tape, y, 1, 3, 60);
     y = op_concat(tape,
-                  (Tensor *[]){ y, op_broadcast_to(tape, op_mean(tape, y, OVER_ALL), y->shape), y },
+                  (Tensor *[]){ y, op_broadcast_to(tape, op_mean(tape, y, ALL_AXES), y->shape), y },
                   3, -1);
     Tensor *loss =
-        op_sum(tape, op_multiply(tape, y, op_exp(tape, op_scale(tape, y, (Real)0.1))), OVER_ALL);
+        op_sum(tape, op_multiply(tape, y, op_exp(tape, op_scale(tape, y, (Real)0.1))), ALL_AXES);
     tape_backward(tape, loss);
     *count = tensor_count(x);
     Real *values = test_values(tensor_gradient(x));
@@ -789,6 +960,12 @@ int main(void)
                                                        test_sum_is_accurate,
                                                        test_sum_not_a_number,
                                                        test_sum_misuse,
+                                                       test_first_maximum_and_its_gradient,
+                                                       test_max_gradients,
+                                                       test_max_not_a_number,
+                                                       test_gather_values,
+                                                       test_gather_gradients,
+                                                       test_gather_misuse,
                                                        test_cumulative_sum_values,
                                                        test_cumulative_sum_gradients,
                                                        test_cumulative_sum_misuse,

@@ -13,6 +13,18 @@ AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis)
     return view;
 }
 
+AxisView axis_to_reduce(Tape *tape, const char *label, Shape shape, int axis, Shape *reduced)
+{
+    *reduced = shape_scalar();
+    if (axis == ALL_AXES)
+        return (AxisView){ .outer = 1, .size = shape_count(shape), .inner = 1 };
+    const AxisView view = axis_view(tape, label, shape, axis);
+    for (int i = 0; i < shape.rank; i++)
+        if (i != view.index)
+            reduced->size[reduced->rank++] = shape.size[i];
+    return view;
+}
+
 /* Long rows are cut into pieces, so that few rows also occupy all threads. */
 static void copy_rows_cpu(Real *to, int64_t to_stride, bool accumulate, const Real *from,
                           int64_t from_stride, int64_t rows, int64_t columns)

@@ -14,6 +14,10 @@ typedef struct AxisView {
 /* A negative axis counts from the end; raises if there is no such axis. */
 AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis);
 
+/* The same, or all of the shape as [1, size, 1] if axis is ALL_AXES; *reduced is the shape without
+ * the axis. */
+AxisView axis_to_reduce(Tape *tape, const char *label, Shape shape, int axis, Shape *reduced);
+
 /* to[r, c] <- from[r, c], r < rows, c < columns; to_stride and from_stride are row
  * strides in elements; to and from have the dtype of `like`. */
 void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,

@@ -1,22 +1,14 @@
-/* sum and mean over the last axis of x [R, C], or over all of x as one row [1, C]:
- *   out[r] = f sum_c x[r, c], f = 1 for the sum, 1 / C for the mean
- * Backward, g = dL/dout:
- *   dx[r, c] <- f g[r]
+/* sum and mean along one axis of x [outer, size, inner], or over all of x as [1, size, 1]:
+ *   out[o, i] = f sum_j x[o, j, i], f = 1 for the sum, 1 / size for the mean
+ * Backward, g = dL/dout, is a broadcast along the axis:
+ *   dx[o, j, i] <- f g[o, i]
  * out and g have dtype Real for every dtype of x. The order of summation does not depend on the
  * number of threads; on the CPU sums are in double precision. */
 #include "ops/elementwise/broadcast.h"
-
-/* x's shape with size 1 along the reduced axes; its broadcast to x's shape is the gradient. */
-static Shape reduced_shape(Shape shape, Reduction over)
-{
-    if (over == OVER_ALL)
-        return shape_scalar();
-    shape.size[shape.rank - 1] = 1;
-    return shape;
-}
+#include "ops/layout/layout.h"
 
 typedef struct Sum {
-    Broadcast view;
+    Broadcast view; /* of out, broadcast to x */
     Real factor;
 } Sum;
 
@@ -28,17 +20,14 @@ static void sum_backward(Node *node)
     broadcast_copy(x, dx.data, dx.accumulate, s->factor, tape_upstream(node, 0), s->view, true);
 }
 
-static Tensor *reduce(Tape *tape, const char *name, Tensor *x, Reduction over, bool mean)
+static Tensor *reduce(Tape *tape, const char *name, const char *label, Tensor *x, int axis,
+                      bool mean)
 {
-    if (over != OVER_ALL && over != OVER_LAST_AXIS)
-        tape_error(tape, "%s: there is no reduction %d; expected OVER_ALL or OVER_LAST_AXIS", name,
-                   (int)over);
-    if (over == OVER_LAST_AXIS && x->shape.rank == 0)
-        tape_error(tape, "%s: x is a scalar, which has no last axis; expected OVER_ALL", name);
-    Shape shape = over == OVER_ALL ? shape_scalar() : shape_new(x->shape.rank - 1, x->shape.size);
-    Sum s = { broadcast_of(reduced_shape(x->shape, over), x->shape), 1 };
-    if (mean)
-        s.factor = 1 / (Real)(tensor_count(x) / shape_count(shape));
+    tape_use(tape, label, x);
+    Shape shape;
+    const AxisView v = axis_to_reduce(tape, label, x->shape, axis, &shape);
+    const Sum s = { broadcast_of(shape(v.outer, 1, v.inner), shape(v.outer, v.size, v.inner)),
+                    mean ? 1 / (Real)v.size : 1 };
     Tensor *out = tape_tensor(tape, shape);
     broadcast_sum(tape, x, out->data, false, s.factor, x->data, s.view, true);
     tape_record(tape, (Node){ .name = name,
@@ -49,14 +38,12 @@ static Tensor *reduce(Tape *tape, const char *name, Tensor *x, Reduction over, b
     return out;
 }
 
-Tensor *op_sum(Tape *tape, Tensor *x, Reduction over)
+Tensor *op_sum(Tape *tape, Tensor *x, int axis)
 {
-    tape_use(tape, "op_sum: x", x);
-    return reduce(tape, "op_sum", x, over, false);
+    return reduce(tape, "op_sum", "op_sum: x", x, axis, false);
 }
 
-Tensor *op_mean(Tape *tape, Tensor *x, Reduction over)
+Tensor *op_mean(Tape *tape, Tensor *x, int axis)
 {
-    tape_use(tape, "op_mean: x", x);
-    return reduce(tape, "op_mean", x, over, true);
+    return reduce(tape, "op_mean", "op_mean: x", x, axis, true);
 }
