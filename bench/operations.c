@@ -90,6 +90,12 @@ static Tensor *run_broadcast_to(Tape *tape, const Inputs *in)
     return op_broadcast_to(tape, in->row, in->x->shape);
 }
 
+static Tensor *run_unfold(Tape *tape, const Inputs *in)
+{
+    Shape images = { 4, { in->x->shape.size[0] * WIDTH / (16 * 16 * 32), 16, 16, 32 } };
+    return op_unfold(tape, op_reshape(tape, in->x, images), (Window){ 3, 3, 1, 1 });
+}
+
 static Tensor *run_sum(Tape *tape, const Inputs *in)
 {
     return op_sum(tape, in->x, ALL_AXES);
@@ -159,6 +165,7 @@ static const Row rows[] = {
     { "cumulative_sum", run_cumulative_sum, 0, 0, 2, 4 },
     { "transpose", run_transpose, 0, 0, 2, 4 },
     { "concat", run_concat, 0, 0, 4, 8 },
+    { "unfold (3 x 3)", run_unfold, 0, 0, 10, 20 },
     { "slice", run_slice, 0, 0, 1, 2.5 },
 };
 

@@ -48,9 +48,20 @@ Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b);
 
 /* out = factor x */
-Tensor *op_scale(Tape *tape, Tensor *x, Real factor);
+Tensor *op_scale(Tape *tape, Tensor *x, double factor);
 /* out = x + value */
-Tensor *op_add_scalar(Tape *tape, Tensor *x, Real value);
+Tensor *op_add_scalar(Tape *tape, Tensor *x, double value);
+/* out = min(max(x, low), high); its derivative is 1 for low <= x <= high. Infinite bounds are
+ * allowed. Raises unless low <= high. */
+Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high);
+/* out = sqrt x, x > 0 (the derivative at 0 is infinite) */
+Tensor *op_sqrt(Tape *tape, Tensor *x);
+/* out = |x|; its derivative at 0 is 0 */
+Tensor *op_abs(Tape *tape, Tensor *x);
+/* out = sin x */
+Tensor *op_sin(Tape *tape, Tensor *x);
+/* out = cos x */
+Tensor *op_cos(Tape *tape, Tensor *x);
 /* out = e^x */
 Tensor *op_exp(Tape *tape, Tensor *x);
 /* out = ln x, x > 0 */
@@ -214,6 +225,19 @@ Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis);
 /* out[.., j, ..] = x[.., start + j, ..], j < count, along `axis` of x (a copy). Raises unless
  * 0 <= start, 1 <= count and start + count <= the size of the axis. */
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
+/* Windows of an image. A field of 0 means its default. */
+typedef struct Window {
+    int64_t height, width; /* no default */
+    int64_t stride;        /* 1: pixels from one window to the next, in both directions */
+    int64_t padding;       /* 0: pixels of value 0 around the image */
+} Window;
+
+/* The windows of images (im2col): x [B, H, W, C]; returns [B, H', W', height width C],
+ * H' = (H + 2 padding - height) / stride + 1, rounded down, and W' likewise,
+ *   out[b, y, x, (i width + j) C + c] = x[b, y stride + i - padding, x stride + j - padding, c]
+ * A convolution is op_linear of out; max pooling is op_max along axis 2 of
+ * [B, H' W', height width, C]. Raises if no window fits into x. */
+Tensor *op_unfold(Tape *tape, Tensor *x, Window window);
 /* to_r <- from_r, int32 tensors of one shape; or, if columns is not NULL, to_{r, columns_r} <-
  * from_r: to [..., N], columns int32 [...] in [0, N), from [...]. So a replayed step passes its
  * choices to the next step, and records them, without the host; to is a tape_persistent_i32.

@@ -78,6 +78,8 @@ EXPRESSION(transpose_far, op_transpose(tape, x[0], 0, 3))
 EXPRESSION(concat, op_concat(tape, x, 2, -1))
 EXPRESSION(concat_middle, op_concat(tape, (Tensor *[]){ x[0], x[1], x[0] }, 3, 1))
 EXPRESSION(stack, op_stack(tape, (Tensor *[]){ x[0], x[1], x[0] }, 3, 1))
+EXPRESSION(unfold, op_unfold(tape, x[0], (Window){ 3, 2, 2, 1 }))
+EXPRESSION(unfold_all, op_unfold(tape, x[0], (Window){ .height = 2, .width = 3 }))
 EXPRESSION(slice, op_slice(tape, x[0], 1, 2, 3))
 EXPRESSION(causal_linear_attention,
            op_causal_linear_attention(tape, x[0], x[1], x[2], (LinearAttention){ 0 }))
@@ -331,6 +333,9 @@ static const Case written_cases[] = {
     CASE(concat, S(5, 7, 11), S(5, 7, 6)),
     CASE(concat_middle, S(5, 7, 11), S(5, 2, 11)),
     CASE(stack, S(5, 7, 12), S(5, 7, 12)),
+    CASE(unfold, S(2, 7, 9, 3)),
+    CASE(unfold, S(3, 6, 4, 16)),
+    CASE(unfold_all, S(1, 5, 6, 8)),
     CASE(slice, S(5, 7, 11)),
     CASE(causal_linear_attention, S(2, 5, 3, 8), S(2, 5, 3, 8), S(2, 5, 3, 8)),
     CASE(causal_linear_attention, S(1, 300, 2, 32), S(1, 300, 2, 32), S(1, 300, 2, 32)),

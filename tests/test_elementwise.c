@@ -212,6 +212,29 @@ START_TEST(test_relu_at_zero)
 }
 END_TEST
 
+START_TEST(test_clamp)
+{
+    const Real x[] = { -INFINITY, -3, -2, 0, 1, (Real)1.5, NAN },
+               upstream[] = { 1, 1, 1, 1, 1, 1, 1 };
+    const Real expected[] = { -2, -2, -2, 0, 1, 1 }, derivative[] = { 0, 0, 1, 1, 1, 0, 1 };
+    begin();
+    Tensor *variable = tape_variable(tape, x, shape(7));
+    Tensor *out = tensor_keep(op_clamp(tape, variable, -2, 1));
+    tape_backward_from(tape, out, tape_input(tape, upstream, shape(7)));
+    ck_assert_mem_eq(test_values(out), expected, sizeof expected);
+    ck_assert(isnan(test_values(out)[6]));
+    ck_assert_mem_eq(test_values(tensor_gradient(variable)), derivative, sizeof derivative);
+    tape_reset(tape);
+    variable = tape_variable(tape, x, shape(7));
+    ck_assert(test_values(op_clamp(tape, variable, -INFINITY, 0))[1] == -3);
+    assert_raises("op_clamp: low is 2, high is 1, expected low <= high",
+                  op_clamp(tape, variable, 2, 1));
+    assert_raises("op_clamp: low is 2, high is nan, expected low <= high",
+                  op_clamp(tape, variable, 2, (double)NAN));
+    tape_free(tape);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------ two inputs, broadcast */
 /* The offset in x of element i of a tensor of shape out to which x is broadcast, as in NumPy. */
 static int64_t broadcast_offset(Shape x, Shape out, int64_t i)
@@ -660,6 +683,7 @@ int main(void)
                                                             test_extremes,
                                                             test_gelus_far_out,
                                                             test_relu_at_zero,
+                                                            test_clamp,
                                                             test_binary_values,
                                                             test_binary_values_of_broadcast_axes,
                                                             test_binary_derivatives,

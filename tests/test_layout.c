@@ -360,6 +360,95 @@ START_TEST(test_gather_misuse)
 }
 END_TEST
 
+/* --------------------------------------------------------------------------------------- unfold */
+static void check_unfold(Shape of, Window window)
+{
+    Tensor *x = normal_input(of), *result = op_unfold(tape, x, window);
+    const int64_t s = window.stride ? window.stride : 1, *size = result->shape.size;
+    ck_assert_int_eq(size[1], (of.size[1] + 2 * window.padding - window.height) / s + 1);
+    ck_assert_int_eq(size[2], (of.size[2] + 2 * window.padding - window.width) / s + 1);
+    ck_assert_int_eq(size[3], window.height * window.width * of.size[3]);
+    const Real *out = test_values(result), *numbers = test_values(x);
+    for (int64_t i = 0; i < tensor_count(result); i++) {
+        int64_t index[MAX_RANK];
+        index_of(result->shape, i, index);
+        const int64_t pixel = index[3] / of.size[3];
+        index[1] = index[1] * s + pixel / window.width - window.padding;
+        index[2] = index[2] * s + pixel % window.width - window.padding;
+        index[3] %= of.size[3];
+        const bool inside =
+            index[1] >= 0 && index[1] < of.size[1] && index[2] >= 0 && index[2] < of.size[2];
+        if (out[i] != (inside ? numbers[position(of, index)] : 0))
+            ck_abort_msg("%s: element %lld is wrong", shape_text(of).text, (long long)i);
+    }
+    tape_reset(tape);
+}
+
+static const Window windows[] = { { 1, 1, 0, 0 }, { 3, 3, 0, 1 }, { 2, 2, 2, 0 }, { 3, 2, 2, 1 },
+                                  { 5, 1, 3, 2 }, { 1, 2, 1, 4 }, { 2, 5, 7, 0 } };
+enum { WINDOWS = sizeof windows / sizeof *windows };
+
+START_TEST(test_unfold_values)
+{
+    begin();
+    for (int w = 0; w < WINDOWS; w++) {
+        check_unfold(shape(2, 5, 6, 3), windows[w]);
+        check_unfold(shape(1, 3, 5, 1), windows[w].height > 3 ? windows[0] : windows[w]);
+        check_unfold(shape(3, 29, 31, 8), windows[w]);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* Unfolded twice, so that the second gradient adds. */
+static Tensor *unfold_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const Window *window = context;
+    Tensor *once = op_unfold(on, inputs[0], *window);
+    return op_multiply(on, op_exp(on, once), op_unfold(on, inputs[0], *window));
+}
+
+START_TEST(test_unfold_gradients)
+{
+    for (int w = 0; w < WINDOWS; w++) {
+        Window window = windows[w];
+        check_gradient(unfold_function, &window, shape(2, 5, 6, 2));
+    }
+}
+END_TEST
+
+/* Windows of 2 x 2 without overlap: the maximum of each, per channel. */
+START_TEST(test_max_pooling)
+{
+    const Real x[] = { 1, 10, 2, 20, 5, 50, 4, 90, 3, 30, 4, 0, 7, 60, 6, 80 }; /* [1, 2, 4, 2] */
+    const Real expected[] = { 4, 30, 7, 90 };
+    begin();
+    Tensor *out = op_unfold(tape, tape_input(tape, x, shape(1, 2, 4, 2)), (Window){ 2, 2, 2, 0 });
+    out = op_max(tape, op_reshape(tape, out, shape(1, 2, 4, 2)), 2);
+    ck_assert_mem_eq(test_values(out), expected, sizeof expected);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_unfold_misuse)
+{
+    begin();
+    Tensor *x = normal_input(shape(1, 3, 4, 2));
+    assert_raises("op_unfold: x is NULL", op_unfold(tape, NULL, windows[0]));
+    assert_raises("op_unfold: x is [3,4], expected four axes, [B, H, W, C]",
+                  op_unfold(tape, normal_input(shape(3, 4)), windows[0]));
+    assert_raises("op_unfold: the window is 2 x 0, stride 0, padding 0; expected 1 or more, 1 or "
+                  "more (or 0 for 1), 0 or more",
+                  op_unfold(tape, x, (Window){ .height = 2 }));
+    assert_raises("op_unfold: the window is 2 x 2, stride -1, padding 0; expected 1 or more, 1 or "
+                  "more (or 0 for 1), 0 or more",
+                  op_unfold(tape, x, (Window){ 2, 2, -1, 0 }));
+    assert_raises("op_unfold: a window of 6 x 2 does not fit into x, [1,3,4,2], with padding 1",
+                  op_unfold(tape, x, (Window){ 6, 2, 1, 1 }));
+    tape_free(tape);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------ cumulative sums */
 static void check_cumulative_sum(Shape of, int axis, bool reverse)
 {
@@ -966,6 +1055,10 @@ int main(void)
                                                        test_gather_values,
                                                        test_gather_gradients,
                                                        test_gather_misuse,
+                                                       test_unfold_values,
+                                                       test_unfold_gradients,
+                                                       test_max_pooling,
+                                                       test_unfold_misuse,
                                                        test_cumulative_sum_values,
                                                        test_cumulative_sum_gradients,
                                                        test_cumulative_sum_misuse,
