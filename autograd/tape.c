@@ -414,11 +414,21 @@ static bool requires_grad(const Tensor *tensor)
     return tensor && tensor_root(tensor)->requires_grad;
 }
 
+static int input_count(const Node *node)
+{
+    return NODE_INPUTS + node->more_count;
+}
+
+static Tensor *input_at(const Node *node, int i)
+{
+    return i < NODE_INPUTS ? node->inputs[i] : node->more_inputs[i - NODE_INPUTS];
+}
+
 void tape_record(Tape *tape, Node node)
 {
     bool required = false;
-    for (int i = 0; i < NODE_INPUTS; i++)
-        required |= requires_grad(node.inputs[i]);
+    for (int i = 0; i < input_count(&node); i++)
+        required |= requires_grad(input_at(&node, i));
     if (!tape->recording || !required) {
         for (int i = 0; i < NODE_SAVED; i++)
             if (node.saved[i])
@@ -574,9 +584,9 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient)
 static void clear_gradients(Tape *tape)
 {
     for (Node *node = tape->last_node; node; node = node->previous)
-        for (int i = 0; i < NODE_INPUTS; i++)
-            if (requires_grad(node->inputs[i]))
-                tensor_root(node->inputs[i])->has_gradient = false;
+        for (int i = 0; i < input_count(node); i++)
+            if (requires_grad(input_at(node, i)))
+                tensor_root(input_at(node, i))->has_gradient = false;
 }
 
 static void call_step(Tape *tape)
@@ -755,12 +765,12 @@ void tape_print_dot(const Tape *tape, FILE *file)
     for (Node *node = tape->last_node; node; node = node->previous) {
         fprintf(file, "    node%lld [shape=box, label=\"%s\"];\n", (long long)node->index,
                 node->name);
-        for (int i = 0; i < NODE_INPUTS; i++) {
-            if (!node->inputs[i])
+        for (int i = 0; i < input_count(node); i++) {
+            const Tensor *x = input_at(node, i);
+            if (!x)
                 continue;
-            print_tensor(tape, file, node->inputs[i]);
-            fprintf(file, "    \"%p\" -> node%lld;\n", (const void *)node->inputs[i],
-                    (long long)node->index);
+            print_tensor(tape, file, x);
+            fprintf(file, "    \"%p\" -> node%lld;\n", (const void *)x, (long long)node->index);
         }
         for (int i = 0; i < NODE_OUTPUTS; i++) {
             if (!node->outputs[i])

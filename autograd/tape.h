@@ -149,9 +149,11 @@ enum { NODE_INPUTS = 8, NODE_OUTPUTS = 4, NODE_SAVED = 4 };
 
 typedef struct Node Node;
 struct Node {
-    const char *name;              /* of the operation, for messages and graphs */
-    void (*backward)(Node *node);  /* contributes to the gradients of its inputs */
-    Tensor *inputs[NODE_INPUTS];   /* NULL for an omitted optional input */
+    const char *name;             /* of the operation, for messages and graphs */
+    void (*backward)(Node *node); /* contributes to the gradients of its inputs */
+    Tensor *inputs[NODE_INPUTS];  /* NULL for an omitted optional input */
+    Tensor *const *more_inputs;   /* more_count inputs beyond these, from tape_save */
+    int more_count;
     Tensor *outputs[NODE_OUTPUTS]; /* the tensors that the operation returned */
     Tensor *saved[NODE_SAVED];     /* tensors that forward computed only for backward */
     const void *attributes;        /* a small struct of constants, from tape_save */

@@ -36,7 +36,8 @@ static void run(void *context)
 {
     Step *s = context;
     Tensor *x = nn_embedding_forward(s->tape, &s->embedding, s->tokens);
-    x = op_concat(s->tape, x, s->positions, -1);
+    Tensor *parts[] = { x, op_broadcast_to(s->tape, s->positions, x->shape) };
+    x = op_concat(s->tape, parts, 2, -1);
     x = nn_transformer_forward(s->tape, &s->transformer, x, NULL);
     Tensor *logits = nn_linear_forward(s->tape, &s->head, x);
     Tensor *loss = op_cross_entropy(s->tape, logits, s->tokens, NULL);

@@ -29,7 +29,8 @@ static Pass run(Device *device, Precision precision, const int32_t *tokens)
     tape_set_precision(tape, precision);
     Tensor *read = tape_input_i32(tape, tokens, shape(BATCH, LENGTH));
     Tensor *x = nn_embedding_forward(tape, &embedding, read);
-    x = op_concat(tape, x, positions, -1);
+    Tensor *parts[] = { x, op_broadcast_to(tape, positions, x->shape) };
+    x = op_concat(tape, parts, 2, -1);
     x = nn_transformer_forward(tape, &transformer, x, NULL);
     Tensor *loss = op_cross_entropy(tape, nn_linear_forward(tape, &head, x), read, NULL);
     tape_backward(tape, loss);

@@ -248,7 +248,7 @@ static Tensor *elementary(Tape *tape, Tensor *q, Tensor *k, Tensor *v)
     Tensor *z = op_cumulative_sum(tape, b, 0);           /* [N, D] */
     Tensor *numerator = op_matmul(tape, a_row, s);       /* S_i^T a_i: [N, 1, M] */
     numerator = op_reshape(tape, numerator, shape(N, M));
-    Tensor *den = op_sum(tape, op_multiply(tape, a, z), OVER_LAST_AXIS); /* a_i . z_i: [N] */
+    Tensor *den = op_sum(tape, op_multiply(tape, a, z), -1); /* a_i . z_i: [N] */
     den = op_add_scalar(tape, den, eps);
     Tensor *quotient = op_divide(tape, op_transpose(tape, numerator, 0, 1), den); /* [M, N] */
     return op_transpose(tape, quotient, 0, 1);                                    /* [N, M] */
@@ -270,7 +270,7 @@ static Gradients by_tape(Tensor *(*attend)(Tape *, Tensor *, Tensor *, Tensor *)
     Tensor *tq = variable(tape, q, shape(N, D)), *tk = variable(tape, k, shape(N, D));
     Tensor *tv = variable(tape, v, shape(N, M)), *tg = variable(tape, g, shape(N, M));
     Tensor *attended = tensor_keep(op_reshape(tape, attend(tape, tq, tk, tv), shape(N, M)));
-    tape_backward(tape, op_sum(tape, op_multiply(tape, attended, tg), OVER_ALL));
+    tape_backward(tape, op_sum(tape, op_multiply(tape, attended, tg), ALL_AXES));
     *out = rows_of(attended, M);
     Gradients gradients = { rows_of(tensor_gradient(tq), D), rows_of(tensor_gradient(tk), D),
                             rows_of(tensor_gradient(tv), M) };

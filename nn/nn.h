@@ -145,7 +145,7 @@ Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x);
 
 /* P[n, 2i] = sin(n / 10000^(2i / width)), P[n, 2i + 1] = cos(n / 10000^(2i / width)) (Vaswani et
  * al. 2017, section 3.5): a constant [length, width] of the Params. Combine it with an embedding by
- * op_concat or op_add. */
+ * op_add, or by op_broadcast_to and op_concat. */
 Tensor *nn_sinusoidal_positions(Params *params, int64_t length, int64_t width);
 
 typedef enum {

@@ -37,8 +37,9 @@ Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias
                              Activation activation);
 
 /* ---------------------------------------------------------------------------------- elementwise
- * Unary operations return x's shape. Of a and b, the shapes are equal, or one is the trailing axes
- * of the other (a scalar always is) and is broadcast along the leading axes. */
+ * Unary operations return x's shape. The shapes of a and b are aligned at the last axis; where sizes
+ * differ, one must be 1 or missing and is broadcast, as in NumPy: [B, N, C] and [C], [B, 1, C] or a
+ * scalar. */
 
 /* out = a + b */
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b);
@@ -53,6 +54,17 @@ Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_scale(Tape *tape, Tensor *x, double factor);
 /* out = x + value */
 Tensor *op_add_scalar(Tape *tape, Tensor *x, double value);
+/* out = min(max(x, low), high); its derivative is 1 for low <= x <= high. Infinite bounds are
+ * allowed. Raises unless low <= high. */
+Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high);
+/* out = sqrt x, x > 0 (the derivative at 0 is infinite) */
+Tensor *op_sqrt(Tape *tape, Tensor *x);
+/* out = |x|; its derivative at 0 is 0 */
+Tensor *op_abs(Tape *tape, Tensor *x);
+/* out = sin x */
+Tensor *op_sin(Tape *tape, Tensor *x);
+/* out = cos x */
+Tensor *op_cos(Tape *tape, Tensor *x);
 /* out = e^x */
 Tensor *op_exp(Tape *tape, Tensor *x);
 /* out = ln x, x > 0 */
@@ -123,16 +135,21 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
  * mixed inputs are converted to bf16. */
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type);
 
-/* ----------------------------------------------------------------------------------- reductions */
-typedef enum { OVER_ALL, OVER_LAST_AXIS } Reduction;
+/* ----------------------------------------------------------------------------------- reductions
+ * Along one axis, which the result lacks unless stated; a negative axis counts from the end. ALL_AXES reduces all
+ * elements to a scalar. Raise if x has no such axis. */
+enum { ALL_AXES = INT32_MAX };
 
-/* out = sum_i x_i: OVER_ALL returns a scalar; OVER_LAST_AXIS sums each row of x [..., C] and
- * returns [...], and raises if x is a scalar. The result has dtype Real. */
-Tensor *op_sum(Tape *tape, Tensor *x, Reduction over);
-/* out = sum_i x_i / n, likewise; n is the number of elements per sum. */
-Tensor *op_mean(Tape *tape, Tensor *x, Reduction over);
-/* out_i = sum_{j<=i} x_j along `axis` of x (negative: from the end; -1 is the last); returns x's
- * shape. Raises if there is no such axis. */
+/* out = sum_j x_j, of dtype Real */
+Tensor *op_sum(Tape *tape, Tensor *x, int axis);
+/* out = sum_j x_j / n over n elements, of dtype Real */
+Tensor *op_mean(Tape *tape, Tensor *x, int axis);
+/* out = max_j x_j, or NaN if an element is NaN. The first maximum gets the gradient. */
+Tensor *op_max(Tape *tape, Tensor *x, int axis);
+/* out = the first j with the largest x_j, int32, not differentiable; NaN counts as the largest. With
+ * ALL_AXES, j counts the elements in row-major order. */
+Tensor *op_argmax(Tape *tape, Tensor *x, int axis);
+/* out_i = sum_{j<=i} x_j along the axis; returns x's shape. */
 Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis);
 /* out_i = sum_{j>=i} x_j, likewise. */
 Tensor *op_reverse_cumulative_sum(Tape *tape, Tensor *x, int axis);
@@ -185,17 +202,41 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 /* out_rd = weight_(indices_r)d: weight [V, D], indices int32 [...]; returns [..., D]. Raises if an
  * index is outside [0, V). */
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
+/* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K]. Raises if
+ * an index is outside [0, C). In bf16 the gradients of an index that occurs often are rounded at
+ * each addition. */
+Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
 /* out = x with another shape of the same number of elements; shares storage and gradient with x. */
 Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
+/* out = x with shape `shape`, repeated along its axes of size 1 and along missing leading axes (a
+ * copy): x [..., 1, C] to [..., N, C]. Raises unless x's sizes, aligned at the last axis, are equal
+ * to those of shape or 1. */
+Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape);
 /* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). Here and below a
  * negative axis counts from the end; a missing axis raises. */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
-/* out = a and b joined along `axis` of a, a first (a copy); the other axes are equal. b may lack
- * leading axes of a, before `axis`, and is then broadcast along them. */
-Tensor *op_concat(Tape *tape, Tensor *a, Tensor *b, int axis);
+/* out = `count` tensors joined along `axis` in their order (a copy): [.., n_0, ..], [.., n_1, ..], ...
+ * with the other axes equal; returns [.., n_0 + n_1 + ..., ..]. */
+Tensor *op_concat(Tape *tape, Tensor *const *tensors, int count, int axis);
+/* out = `count` tensors of one shape joined along a new axis of that size, which is `axis` of the
+ * result (a copy). */
+Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis);
 /* out[.., j, ..] = x[.., start + j, ..], j < count, along `axis` of x (a copy). Raises unless
  * 0 <= start, 1 <= count and start + count <= the size of the axis. */
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
+/* Windows of an image. A field of 0 means its default. */
+typedef struct Window {
+    int64_t height, width; /* no default */
+    int64_t stride;        /* 1: pixels from one window to the next, in both directions */
+    int64_t padding;       /* 0: pixels of value 0 around the image */
+} Window;
+
+/* The windows of images (im2col): x [B, H, W, C]; returns [B, H', W', height width C],
+ * H' = (H + 2 padding - height) / stride + 1, rounded down, and W' likewise,
+ *   out[b, y, x, (i width + j) C + c] = x[b, y stride + i - padding, x stride + j - padding, c]
+ * A convolution is op_linear of out; max pooling is op_max along axis 2 of
+ * [B, H' W', height width, C]. Raises if no window fits into x. */
+Tensor *op_unfold(Tape *tape, Tensor *x, Window window);
 /* to_r <- from_r, int32 tensors of one shape; or, if columns is not NULL, to_{r, columns_r} <-
  * from_r: to [..., N], columns int32 [...] in [0, N), from [...]. So a replayed step passes its
  * choices to the next step, and records them, without the host; to is a tape_persistent_i32.

@@ -121,7 +121,7 @@ Values inputs(const Case *c)
 
 static Tensor *inner_product(Tensor *x, const Real *y)
 {
-    return op_sum(tape, op_multiply(tape, x, tape_input(tape, y, x->shape)), OVER_ALL);
+    return op_sum(tape, op_multiply(tape, x, tape_input(tape, y, x->shape)), ALL_AXES);
 }
 
 void backward(const Case *c, const Values *v, Tensor *out, Tensor *final_state)

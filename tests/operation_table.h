@@ -28,6 +28,10 @@ static inline Tensor *op_add_constant(Tape *tape, Tensor *x)
 {
     return op_add_scalar(tape, x, 0.75);
 }
+static inline Tensor *op_clamp_between(Tape *tape, Tensor *x)
+{
+    return op_clamp(tape, x, 0, 1000);
+}
 
 /* For gelu: the normal distribution function, its density, and u(x) of the approximation. */
 static inline double normal_cdf(double x)
@@ -62,7 +66,12 @@ static inline double gelu_du(double x)
     ROW(softplus, op_softplus, ANY, 4e-7, log1p(exp(x)), 1 / (1 + exp(-x)))                        \
     ROW(squared_relu, op_squared_relu, KINKED, 4e-7, x > 0 ? x * x : 0, 2 * fmax(x, 0))            \
     ROW(scale, op_scale_by_constant, ANY, 4e-7, -2.5 * x, -2.5)                                    \
-    ROW(add_scalar, op_add_constant, ANY, 4e-7, x + 0.75, 1)
+    ROW(add_scalar, op_add_constant, ANY, 4e-7, x + 0.75, 1)                                       \
+    ROW(clamp, op_clamp_between, KINKED, 4e-7, fmin(fmax(x, 0), 1000), x >= 0 && x <= 1000)        \
+    ROW(sqrt, op_sqrt, POSITIVE, 4e-7, sqrt(x), 0.5 / sqrt(x))                                     \
+    ROW(abs, op_abs, KINKED, 4e-7, fabs(x), (x > 0) - (x < 0))                                     \
+    ROW(sin, op_sin, ANY, 4e-7, sin(x), cos(x))                                                    \
+    ROW(cos, op_cos, ANY, 4e-7, cos(x), -sin(x))
 
 #define BINARY_OPERATIONS(ROW)                                                                     \
     ROW(add, op_add, ANY, 6, a + b, 1, 1)                                                          \

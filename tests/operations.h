@@ -81,8 +81,9 @@ static inline Tensor *attend_from_state(Tape *tape, Tensor **x,
     Tensor *out = op_causal_linear_attention(tape, x[0], x[1], x[2], options, &final_state);
     out = op_cast(tape, out, TENSOR_REAL);
     final_state = op_scale(tape, final_state, 1.0 / (double)out->shape.size[1]);
-    return op_concat(tape, op_reshape(tape, out, shape(tensor_count(out))),
-                     op_reshape(tape, final_state, shape(tensor_count(final_state))), 0);
+    Tensor *parts[] = { op_reshape(tape, out, shape(tensor_count(out))),
+                        op_reshape(tape, final_state, shape(tensor_count(final_state))) };
+    return op_concat(tape, parts, 2, 0);
 }
 
 /* Four concatenated sequences, of which one is empty and one is a single position. */
@@ -194,13 +195,22 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
         { S(20, 2501), S(20, 2501), S(2501), S(2501) })                                            \
     ROW(residual_undropped, op_residual_layernorm(tape, x[0], x[1], 0, x[2], x[2], 1e-3),          \
         UNMEASURED, { S(3, 19), S(3, 19), S(19) }, { S(70, 33), S(70, 33), S(33) })                \
-    ROW(sum, op_sum(tape, x[0], OVER_ALL), PASSES(1, 2), { S(ROWS, WIDTH) }, { S(5) },             \
+    ROW(sum, op_sum(tape, x[0], ALL_AXES), PASSES(1, 2), { S(ROWS, WIDTH) }, { S(5) },             \
         { S(2, 3, 4, 5) }, { S(37, 41) }, { S(300, 410) })                                         \
-    ROW(sum_rows, op_sum(tape, x[0], OVER_LAST_AXIS), UNMEASURED, { S(5) }, { S(2, 3, 4, 5) },     \
+    ROW(sum_rows, op_sum(tape, x[0], -1), UNMEASURED, { S(5) }, { S(2, 3, 4, 5) },                 \
+        { S(5, 7, 111) }, { S(2, 40001) })                                                         \
+    ROW(sum_first, op_sum(tape, x[0], 0), PASSES(1, 2), { S(ROWS, WIDTH) }, { S(5) },              \
+        { S(2, 3, 4, 5) }, { S(300, 7, 5) })                                                       \
+    ROW(sum_middle, op_sum(tape, x[0], 1), UNMEASURED, { S(2, 3, 4, 5) }, { S(5, 7, 1) },          \
+        { S(5, 300, 11) }, { S(2, 3000, 3) })                                                      \
+    ROW(mean, op_mean(tape, x[0], ALL_AXES), UNMEASURED, { S(2, 3, 4, 5) }, { S(37, 41) })         \
+    ROW(mean_rows, op_mean(tape, x[0], -1), UNMEASURED, { S(2, 3, 4, 5) }, { S(37, 1100) })        \
+    ROW(mean_middle, op_mean(tape, x[0], -2), UNMEASURED, { S(2, 3, 4, 5) }, { S(3, 5, 40, 33) })  \
+    ROW(max, op_max(tape, x[0], ALL_AXES), UNMEASURED, { S(2, 3, 4) }, { S(37, 41) })              \
+    ROW(max_rows, op_max(tape, x[0], -1), PASSES(1, 2), { S(ROWS, WIDTH) }, { S(2, 3, 4) },        \
         { S(5, 7, 111) })                                                                          \
-    ROW(mean, op_mean(tape, x[0], OVER_ALL), UNMEASURED, { S(2, 3, 4, 5) }, { S(37, 41) })         \
-    ROW(mean_rows, op_mean(tape, x[0], OVER_LAST_AXIS), UNMEASURED, { S(2, 3, 4, 5) },             \
-        { S(37, 1100) })                                                                           \
+    ROW(max_middle, op_max(tape, x[0], 1), UNMEASURED, { S(2, 3, 4) }, { S(5, 17, 40) },           \
+        { S(5, 70, 3) })                                                                           \
     ROW(cumulative_sum, op_cumulative_sum(tape, x[0], 1), PASSES(2, 4),                            \
         { S(ROWS, WIDTH) }, { S(2, 3, 4, 5) }, { S(5, 300, 11) })                                  \
     ROW(reverse_cumulative_sum, op_reverse_cumulative_sum(tape, x[0], -1), UNMEASURED,             \
@@ -231,10 +241,25 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
         { S(2, 35, 37, 3) })                                                                       \
     ROW(transpose_far, op_transpose(tape, x[0], 0, 3), UNMEASURED, { S(2, 3, 4, 5) },              \
         { S(2, 5, 7, 3) })                                                                         \
-    ROW(concat, op_concat(tape, x[0], x[1], -1), PASSES(4, 8),                                     \
-        { S(ROWS, WIDTH), S(ROWS, WIDTH) }, { S(2, 3, 4), S(3, 5) }, { S(5, 7, 11), S(7, 6) })     \
-    ROW(concat_middle, op_concat(tape, x[0], x[1], 1), UNMEASURED, { S(2, 3, 4), S(2, 1, 4) },     \
-        { S(5, 7, 11), S(5, 2, 11) })                                                              \
+    ROW(broadcast_to, op_broadcast_to(tape, x[0], shape(4, 7, 5, 16)), UNMEASURED,                 \
+        { S(4, 7, 5, 1) }, { S(4, 1, 5, 1) }, { S(5, 1) }, { S(16) }, { S(4, 7, 1, 1) },           \
+        { S(4, 7, 1, 16) })                                                                        \
+    ROW(broadcast_rows, op_broadcast_to(tape, x[0], shape(ROWS, WIDTH)), PASSES(1, 2),             \
+        { S(WIDTH) }, { S(1, 1) })                                                                 \
+    ROW(concat, op_concat(tape, x, 2, -1), PASSES(4, 8), { S(ROWS, WIDTH), S(ROWS, WIDTH) },       \
+        { S(2, 3, 4), S(2, 3, 5) }, { S(5, 7, 11), S(5, 7, 6) })                                   \
+    ROW(concat_middle, op_concat(tape, (Tensor *[]){ x[0], x[1], x[0] }, 3, 1), UNMEASURED,        \
+        { S(2, 3, 4), S(2, 1, 4) }, { S(5, 7, 11), S(5, 2, 11) })                                  \
+    ROW(stack, op_stack(tape, (Tensor *[]){ x[0], x[1], x[0] }, 3, 1), UNMEASURED,                 \
+        { S(2, 3, 4), S(2, 3, 4) }, { S(5, 7, 12), S(5, 7, 12) })                                  \
+    ROW(gather, op_gather(tape, x[0], x[1]), UNMEASURED, { S(3, 7), INTEGERS(7, 3, 9) },           \
+        { S(3, 7, 11), INTEGERS(11, 3, 7, 9) }, { S(37, 3), INTEGERS(3, 37, 9) })                  \
+    ROW(unfold, op_unfold(tape, x[0], (Window){ 3, 2, 2, 1 }), UNMEASURED, { S(2, 5, 4, 3) },      \
+        { S(2, 7, 9, 3) }, { S(3, 6, 4, 16) })                                                     \
+    ROW(unfold_inside, op_unfold(tape, x[0], (Window){ .height = 2, .width = 3 }), UNMEASURED,     \
+        { S(1, 5, 6, 8) })                                                                         \
+    ROW(unfold_3_by_3, op_unfold(tape, x[0], (Window){ 3, 3, 1, 1 }), PASSES(10, 20),              \
+        { S(ROWS, 4, 4, WIDTH / 16) }, { S(1, 3, 4, 2) })                                       \
     ROW(slice, op_slice(tape, x[0], 1, 2, 3), UNMEASURED, { S(2, 6, 3) }, { S(5, 7, 11) })         \
     ROW(slice_half, op_slice(tape, x[0], -1, 0, x[0]->shape.size[1] / 2), PASSES(1, 2.5),          \
         { S(ROWS, WIDTH) }, { S(3, 7) })                                                           \

@@ -172,7 +172,7 @@ static void assert_cut(Case c, const int64_t *cuts, int count)
         Tensor *piece = attend_from(&c, op_slice(tape, query, 1, start, length),
                                     op_slice(tape, key, 1, start, length),
                                     op_slice(tape, value, 1, start, length), state, &state);
-        out = out ? op_concat(tape, out, piece, 1) : piece;
+        out = out ? op_concat(tape, (Tensor *[]){ out, piece }, 2, 1) : piece;
     }
     tensor_keep(out);
     tensor_keep(state);

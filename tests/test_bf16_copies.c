@@ -89,7 +89,7 @@ static void train(void *context)
 {
     Model *m = context;
     forward(m);
-    tape_backward(m->tape, op_sum(m->tape, op_multiply(m->tape, m->out, m->out), OVER_ALL));
+    tape_backward(m->tape, op_sum(m->tape, op_multiply(m->tape, m->out, m->out), ALL_AXES));
     optim_step(m->optimizer);
 }
 

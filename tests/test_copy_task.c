@@ -424,6 +424,38 @@ START_TEST(two_moons_are_classified)
 }
 END_TEST
 
+START_TEST(convolution_reads_digits)
+{
+    assert_runs("convolution");
+    char *line = strstr(output, "accuracy ");
+    double accuracy = 0;
+    ck_assert_msg(line && sscanf(line, "accuracy %lf", &accuracy) == 1, "%s", output);
+    ck_assert_msg(accuracy > 0.95, "%s", output);
+}
+END_TEST
+
+START_TEST(gru_learns_parity_of_longer_sequences)
+{
+    assert_runs("gru");
+    char *line = strstr(output, "accuracy ");
+    double accuracy = 0;
+    ck_assert_msg(line && sscanf(line, "accuracy on 200 bits %lf", &accuracy) == 1, "%s", output);
+    ck_assert_msg(accuracy > 0.99, "%s", output);
+}
+END_TEST
+
+START_TEST(tiny_gpt_learns_and_writes)
+{
+    assert_runs("tiny_gpt 100");
+    char *line = strstr(output, "step 100 ");
+    double loss = 10; /* of 256 bytes, at first ln 256 = 5.5 */
+    ck_assert_msg(line && sscanf(line, "step 100  loss %lf", &loss) == 1, "%s", output);
+    ck_assert_msg(loss < 3 && strlen(strchr(line, '\n')) == 1 + 64 + 1, "%s", output);
+    ck_assert_int_ne(run("tiny_gpt 1 no_such_file"), 0);
+    assert_says("expected a file of more than 64 bytes");
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = { log_has_a_row_a_step,
@@ -451,6 +483,9 @@ int main(void)
                                    derive_attention_agrees_with_itself,
                                    own_operation_passes_its_check_and_learns,
                                    two_moons_are_classified,
+                                   convolution_reads_digits,
+                                   gru_learns_parity_of_longer_sequences,
+                                   tiny_gpt_learns_and_writes,
                                    NULL };
     return run_program_tests("copy_task", NULL, tests);
 }

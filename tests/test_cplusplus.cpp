@@ -64,7 +64,7 @@ START_TEST(an_operation_in_cplusplus_has_a_gradient)
     Tape *tape = tape_new(device_open("cpu"));
     const Real values[] = { 1, -2, 3 };
     Tensor *x = tape_variable(tape, values, shape(3));
-    tape_backward(tape, op_sum(tape, square(tape, x), OVER_ALL));
+    tape_backward(tape, op_sum(tape, square(tape, x), ALL_AXES));
     Real gradient[3];
     tensor_read(tensor_gradient(x), gradient);
     for (int i = 0; i < 3; i++)

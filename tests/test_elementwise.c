@@ -138,7 +138,7 @@ START_TEST(test_gelus_far_out)
     for (int g = 0; g < 2; g++) {
         Tensor *input = tape_variable(tape, x, shape(6));
         Tensor *out = tensor_keep(gelus[g](tape, input));
-        tape_backward(tape, op_sum(tape, out, OVER_ALL));
+        tape_backward(tape, op_sum(tape, out, ALL_AXES));
         const Real *values = test_values(out), *slopes = test_values(tensor_gradient(input));
         for (int i = 0; i < 6; i++) {
             ck_assert_msg(values[i] == (x[i] < 0 ? 0 : x[i]), "gelu %d of %g is %g", g,
@@ -164,18 +164,56 @@ START_TEST(test_relu_at_zero)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------ two inputs, broadcast */
-static void check_binary_values(Shape a_shape, Shape b_shape)
+START_TEST(test_clamp)
 {
-    int64_t na = shape_count(a_shape), nb = shape_count(b_shape), n = na > nb ? na : nb;
-    Real *a = test_normal(1, na), *b = test_normal(2, nb);
+    const Real x[] = { -INFINITY, -3, -2, 0, 1, (Real)1.5, NAN },
+               upstream[] = { 1, 1, 1, 1, 1, 1, 1 };
+    const Real expected[] = { -2, -2, -2, 0, 1, 1 }, derivative[] = { 0, 0, 1, 1, 1, 0, 1 };
+    begin();
+    Tensor *variable = tape_variable(tape, x, shape(7));
+    Tensor *out = tensor_keep(op_clamp(tape, variable, -2, 1));
+    tape_backward_from(tape, out, tape_input(tape, upstream, shape(7)));
+    ck_assert_mem_eq(test_values(out), expected, sizeof expected);
+    ck_assert(isnan(test_values(out)[6]));
+    ck_assert_mem_eq(test_values(tensor_gradient(variable)), derivative, sizeof derivative);
+    tape_reset(tape);
+    variable = tape_variable(tape, x, shape(7));
+    ck_assert(test_values(op_clamp(tape, variable, -INFINITY, 0))[1] == -3);
+    assert_raises("op_clamp: low is 2, high is 1, expected low <= high",
+                  op_clamp(tape, variable, 2, 1));
+    assert_raises("op_clamp: low is 2, high is nan, expected low <= high",
+                  op_clamp(tape, variable, 2, (double)NAN));
+    tape_free(tape);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------ two inputs, broadcast */
+/* The offset in x of element i of a tensor of shape out to which x is broadcast, as in NumPy. */
+static int64_t broadcast_offset(Shape x, Shape out, int64_t i)
+{
+    int64_t offset = 0, stride = 1;
+    for (int axis = 1; axis <= x.rank; axis++) {
+        const int64_t size = out.size[out.rank - axis], own = x.size[x.rank - axis];
+        offset += own == 1 ? 0 : i % size * stride;
+        stride *= own;
+        i /= size;
+    }
+    return offset;
+}
+
+static void check_binary_values(Shape a_shape, Shape b_shape, Shape expected)
+{
+    const int64_t n = shape_count(expected);
+    Real *a = test_normal(1, shape_count(a_shape)), *b = test_normal(2, shape_count(b_shape));
     for (int o = 0; o < BINARIES; o++) {
         Tensor *out =
             binaries[o].operation(tape, tape_input(tape, a, a_shape), tape_input(tape, b, b_shape));
-        ck_assert(shape_equal(out->shape, a_shape.rank > b_shape.rank ? a_shape : b_shape));
+        ck_assert(shape_equal(out->shape, expected));
         Real *values = test_values(out);
         for (int64_t i = 0; i < n; i++)
-            if (values[i] != (Real)binaries[o].exact((double)a[i % na], (double)b[i % nb]))
+            if (values[i] !=
+                (Real)binaries[o].exact((double)a[broadcast_offset(a_shape, expected, i)],
+                                        (double)b[broadcast_offset(b_shape, expected, i)]))
                 ck_abort_msg("%s of %s and %s: element %lld is %.9g", binaries[o].name,
                              shape_text(a_shape).text, shape_text(b_shape).text, (long long)i,
                              (double)values[i]);
@@ -206,8 +244,33 @@ START_TEST(test_binary_values)
     };
     begin();
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        check_binary_values(shapes[s][0], shapes[s][1]);
-        check_binary_values(shapes[s][1], shapes[s][0]);
+        check_binary_values(shapes[s][0], shapes[s][1], shapes[s][0]);
+        check_binary_values(shapes[s][1], shapes[s][0], shapes[s][0]);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* Axes of size 1 and missing axes, in every pattern. */
+START_TEST(test_binary_values_of_broadcast_axes)
+{
+    const Shape shapes[][3] = {
+        { shape(5, 1), shape(5, 3), shape(5, 3) },
+        { shape(5, 1), shape(3), shape(5, 3) },
+        { shape(1, 5, 1), shape(4, 1, 3), shape(4, 5, 3) },
+        { shape(2, 1, 4, 1), shape(3, 1, 5), shape(2, 3, 4, 5) },
+        { shape(1, 3, 1, 5), shape(2, 1, 4, 1), shape(2, 3, 4, 5) },
+        { shape(2, 1, 1, 5), shape(2, 3, 4, 1), shape(2, 3, 4, 5) },
+        { shape(3, 4, 1), shape(2, 1, 1, 5), shape(2, 3, 4, 5) },
+        { shape(1, 1, 1, 1), shape(2, 3), shape(1, 1, 2, 3) },
+        { shape(33, 1), shape(33, 1025), shape(33, 1025) },
+        { shape(3, 1, 700), shape(3, 11, 1), shape(3, 11, 700) },
+        { shape(9, 1, 1030), shape(1, 5, 1030), shape(9, 5, 1030) },
+    };
+    begin();
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        check_binary_values(shapes[s][0], shapes[s][1], shapes[s][2]);
+        check_binary_values(shapes[s][1], shapes[s][0], shapes[s][2]);
     }
     tape_free(tape);
 }
@@ -265,15 +328,58 @@ START_TEST(test_binary_misuse)
                  binaries[o].name);
         assert_raises(sentence,
                       binaries[o].operation(tape, a, tape_input_i32(tape, integers, shape(2))));
-        const Shape wrong[] = { shape(2), shape(3, 3), shape(2, 1), shape(2, 2, 2) };
+        const Shape wrong[] = { shape(2), shape(3, 3), shape(3, 1), shape(2, 2, 2) };
         for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
-            snprintf(sentence, sizeof sentence,
-                     "%s: the shapes do not fit: a is [2,3], b is %s; expected equal ones, or one "
-                     "the trailing axes of the other",
-                     binaries[o].name, shape_text(wrong[w]).text);
+            snprintf(
+                sentence, sizeof sentence,
+                "%s: the shapes do not fit: a is [2,3], b is %s; expected sizes that are equal "
+                "or 1, aligned at the last axis",
+                binaries[o].name, shape_text(wrong[w]).text);
             assert_raises(sentence,
                           binaries[o].operation(tape, a, tape_input(tape, values, wrong[w])));
         }
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ broadcast */
+START_TEST(test_broadcast_to_values)
+{
+    const Shape shapes[][2] = {
+        { shape_scalar(), shape(2, 3) },      { shape(5), shape(2, 3, 5) },
+        { shape(3, 1), shape(3, 1) },         { shape(3, 1), shape(2, 3, 4) },
+        { shape(2, 1, 5), shape(2, 700, 5) }, { shape(2, 1, 4, 1), shape(2, 3, 4, 500) },
+    };
+    begin();
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const Shape of = shapes[s][0], to = shapes[s][1];
+        Real *x = test_normal(1, shape_count(of));
+        Tensor *out = op_broadcast_to(tape, tape_input(tape, x, of), to);
+        ck_assert(shape_equal(out->shape, to));
+        Real *values = test_values(out);
+        for (int64_t i = 0; i < shape_count(to); i++)
+            ck_assert_msg(values[i] == x[broadcast_offset(of, to, i)], "%s to %s, element %lld",
+                          shape_text(of).text, shape_text(to).text, (long long)i);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_broadcast_to_misuse)
+{
+    const Real values[6] = { 0 };
+    begin();
+    Tensor *x = tape_input(tape, values, shape(2, 3));
+    assert_raises("op_broadcast_to: x is NULL", op_broadcast_to(tape, NULL, shape(2)));
+    const Shape wrong[] = { shape_scalar(), shape(3), shape(2, 6), shape(2, 3, 1), shape(4, 3) };
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+        char sentence[256];
+        snprintf(sentence, sizeof sentence,
+                 "op_broadcast_to: x is [2,3], which does not fit %s; expected sizes that are "
+                 "equal or 1, aligned at the last axis",
+                 shape_text(wrong[w]).text);
+        assert_raises(sentence, op_broadcast_to(tape, x, wrong[w]));
     }
     tape_free(tape);
 }
@@ -303,7 +409,9 @@ START_TEST(test_threads_change_nothing)
 {
     const Shape shapes[][2] = { { shape(131, 701), shape(701) },
                                 { shape_scalar(), shape(50000) },
-                                { shape(20000, 3), shape(3) } };
+                                { shape(20000, 3), shape(3) },
+                                { shape(70, 3, 300), shape(70, 1, 300) },
+                                { shape(300, 70, 3), shape(300, 1, 1) } };
     begin();
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int o = 0; o < BINARIES; o++) {
@@ -352,7 +460,7 @@ START_TEST(test_given_back)
     const Real x[] = { 1, 2, 3 };
     begin();
     Tensor *middle = op_exp(tape, tape_variable(tape, x, shape(3)));
-    Tensor *loss = op_sum(tape, op_multiply(tape, middle, middle), OVER_ALL);
+    Tensor *loss = op_sum(tape, op_multiply(tape, middle, middle), ALL_AXES);
     tape_backward(tape, loss);
     assert_raises("op_tanh: x was released already: by the backward pass (tensor_keep prevents "
                   "that), by tape_release or by tape_reset",
@@ -403,11 +511,12 @@ END_TEST
 
 int main(void)
 {
-    return run_tests("elementwise",
-                     (const TTest *const[]){
-                         test_unary_values_and_derivatives, test_unary_misuse,
-                         test_unary_upstream_not_a_number, test_extremes, test_gelus_far_out,
-                         test_relu_at_zero, test_binary_values, test_binary_derivatives,
-                         test_binary_misuse, test_threads_change_nothing,
-                         test_repeated_gradient_is_accurate, test_given_back, test_vectors, NULL });
+    return run_tests(
+        "elementwise",
+        (const TTest *const[]){
+            test_unary_values_and_derivatives, test_unary_misuse, test_unary_upstream_not_a_number,
+            test_extremes, test_gelus_far_out, test_relu_at_zero, test_clamp, test_binary_values,
+            test_binary_values_of_broadcast_axes, test_binary_derivatives, test_binary_misuse,
+            test_broadcast_to_values, test_broadcast_to_misuse, test_threads_change_nothing,
+            test_repeated_gradient_is_accurate, test_given_back, test_vectors, NULL });
 }

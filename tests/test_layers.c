@@ -325,7 +325,8 @@ static void check_transformer(const char *file_name, AttentionKind attention)
 
     const Shape size = shape(BATCH, LENGTH);
     Tensor *x = nn_embedding_forward(tape, &embedding, integers(file, "tokens", size));
-    x = nn_transformer_forward(tape, &transformer, op_concat(tape, x, positions, -1), NULL);
+    Tensor *parts[] = { x, op_broadcast_to(tape, positions, x->shape) };
+    x = nn_transformer_forward(tape, &transformer, op_concat(tape, parts, 2, -1), NULL);
     Tensor *logits = tensor_keep(nn_linear_forward(tape, &head, x));
     Real *mask = entry(file, "", "mask");
     Tensor *loss = op_cross_entropy(tape, logits, integers(file, "target", size),

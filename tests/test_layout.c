@@ -54,31 +54,55 @@ static void index_of(Shape of, int64_t at, int64_t *index)
 }
 
 /* ----------------------------------------------------------------------------------------- sums */
-typedef Tensor *Reducer(Tape *tape, Tensor *x, Reduction over);
+typedef Tensor *Reducer(Tape *tape, Tensor *x, int axis);
 
-static void check_reduction(Shape of, Reduction over, bool mean)
+/* The shape `of` viewed from the axis as [outer, size, inner]. */
+typedef struct View {
+    int64_t outer, size, inner;
+} View;
+
+static View view_of(Shape of, int axis)
+{
+    if (axis == ALL_AXES)
+        return (View){ 1, shape_count(of), 1 };
+    axis = axis < 0 ? of.rank + axis : axis;
+    View view = { 1, of.size[axis], 1 };
+    for (int i = 0; i < of.rank; i++)
+        view.outer *= i < axis ? of.size[i] : 1, view.inner *= i > axis ? of.size[i] : 1;
+    return view;
+}
+
+/* Checks the shape of a reduction's result. */
+static void check_reduced_shape(const Tensor *out, Shape of, int axis)
+{
+    if (axis == ALL_AXES) {
+        ck_assert_int_eq(out->shape.rank, 0);
+        return;
+    }
+    axis = axis < 0 ? of.rank + axis : axis;
+    ck_assert_int_eq(out->shape.rank, of.rank - 1);
+    for (int i = 0; i < out->shape.rank; i++)
+        ck_assert_int_eq(out->shape.size[i], of.size[i + (i >= axis)]);
+}
+
+static void check_reduction(Shape of, int axis, bool mean)
 {
     Tensor *x = normal_input(of);
-    Tensor *out = mean ? op_mean(tape, x, over) : op_sum(tape, x, over);
-    int64_t rows = over == OVER_ALL ? 1 : shape_rows(of), columns = shape_count(of) / rows;
-    ck_assert_int_eq(out->shape.rank, over == OVER_ALL ? 0 : of.rank - 1);
-    ck_assert_int_eq(tensor_count(out), rows);
-    for (int i = 0; i < out->shape.rank; i++)
-        ck_assert_int_eq(out->shape.size[i], of.size[i]);
-    Real *values = test_values(out);
-    const Real *numbers = test_values(x);
-    for (int64_t r = 0; r < rows; r++) {
-        double exact = 0, magnitude = 0;
-        for (int64_t c = 0; c < columns; c++) {
-            exact += (double)numbers[r * columns + c];
-            magnitude += fabs((double)numbers[r * columns + c]);
+    Tensor *out = mean ? op_mean(tape, x, axis) : op_sum(tape, x, axis);
+    check_reduced_shape(out, of, axis);
+    const View view = view_of(of, axis);
+    const Real *values = test_values(out), *numbers = test_values(x);
+    for (int64_t k = 0; k < view.outer * view.inner; k++) {
+        const Real *column = numbers + k / view.inner * view.size * view.inner + k % view.inner;
+        double exact = 0, magnitude = 0, count = mean ? (double)view.size : 1;
+        for (int64_t j = 0; j < view.size; j++) {
+            exact += (double)column[j * view.inner] / count;
+            magnitude += fabs((double)column[j * view.inner]) / count;
         }
-        exact /= mean ? (double)columns : 1;
-        magnitude /= mean ? (double)columns : 1;
         double rounding = (sizeof(Real) == 4 ? 2e-7 : 1e-15) * fabs(exact);
-        if (!(fabs((double)values[r] - exact) <= rounding + 1e-14 * magnitude))
-            ck_abort_msg("row %lld of %s is %.9g, expected %.9g", (long long)r, shape_text(of).text,
-                         (double)values[r], exact);
+        if (!(fabs((double)values[k] - exact) <= rounding + 1e-14 * magnitude))
+            ck_abort_msg("axis %d of %s: element %lld is %.9g, expected %.9g", axis,
+                         shape_text(of).text, (long long)k, (double)values[k], exact);
     }
     tape_reset(tape);
 }
@@ -88,14 +112,17 @@ START_TEST(test_sum_values)
     begin();
     for (int mean = 0; mean < 2; mean++) {
         for (int rank = 0; rank <= 4; rank++) {
-            check_reduction(all_ranks()[rank], OVER_ALL, mean);
-            if (rank > 0)
-                check_reduction(all_ranks()[rank], OVER_LAST_AXIS, mean);
+            check_reduction(all_ranks()[rank], ALL_AXES, mean);
+            for (int axis = -rank; axis < rank; axis++)
+                check_reduction(all_ranks()[rank], axis, mean);
         }
-        check_reduction(large(), OVER_ALL, mean);
-        check_reduction(large(), OVER_LAST_AXIS, mean);
-        check_reduction(shape(2, 40001), OVER_LAST_AXIS, mean);
-        check_reduction(shape(40001, 1), OVER_LAST_AXIS, mean);
+        check_reduction(large(), ALL_AXES, mean);
+        for (int axis = 0; axis < 4; axis++)
+            check_reduction(large(), axis, mean);
+        check_reduction(shape(2, 40001), -1, mean);
+        check_reduction(shape(40001, 1), -1, mean);
+        check_reduction(shape(40001, 2), 0, mean);
+        check_reduction(shape(2, 4001, 70), 1, mean);
     }
     tape_free(tape);
 }
@@ -103,38 +130,42 @@ END_TEST
 
 typedef struct Reduce {
     Reducer *operation;
-    Reduction over;
+    int axis;
 } Reduce;
 
 /* x is squared so that its gradients differ, and summed twice so that they accumulate. */
 static Tensor *reduce_function(Tape *on, Tensor *const *inputs, void *context)
 {
     const Reduce *reduce = context;
-    Tensor *once = reduce->operation(on, inputs[0], reduce->over);
+    Tensor *once = reduce->operation(on, inputs[0], reduce->axis);
     Tensor *square = op_multiply(on, inputs[0], inputs[0]);
-    return op_add(on, op_multiply(on, once, once), reduce->operation(on, square, reduce->over));
+    return op_add(on, op_multiply(on, once, once), reduce->operation(on, square, reduce->axis));
+}
+
+static void check_reduction_gradients(Reducer *operation)
+{
+    for (int rank = 0; rank <= 4; rank++) {
+        check_gradient(reduce_function, (&(Reduce){ operation, ALL_AXES }), all_ranks()[rank]);
+        for (int axis = 0; axis < rank; axis++)
+            check_gradient(reduce_function, (&(Reduce){ operation, axis }), all_ranks()[rank]);
+    }
 }
 
 START_TEST(test_sum_gradients)
 {
-    Reduce all[] = { { op_sum, OVER_ALL },
-                     { op_mean, OVER_ALL },
-                     { op_sum, OVER_LAST_AXIS },
-                     { op_mean, OVER_LAST_AXIS } };
-    for (int r = 0; r < 4; r++)
-        for (int rank = all[r].over == OVER_ALL ? 0 : 1; rank <= 4; rank++)
-            check_gradient(reduce_function, &all[r], all_ranks()[rank]);
+    check_reduction_gradients(op_sum);
+    check_reduction_gradients(op_mean);
 }
 END_TEST
 
 /* The gradient reaches all elements: all pieces and threads of the kernel. */
 START_TEST(test_sum_gradient_is_everywhere)
 {
-    const Reduction overs[] = { OVER_ALL, OVER_LAST_AXIS };
+    const int axes[] = { ALL_AXES, -1, 0 };
     begin();
-    for (int o = 0; o < 2; o++) {
+    for (int a = 0; a < 3; a++) {
         Tensor *x = tape_variable(tape, test_normal(1, 40002), shape(2, 20001));
-        tape_backward(tape, op_sum(tape, op_sum(tape, x, overs[o]), OVER_ALL));
+        tape_backward(tape, op_sum(tape, op_sum(tape, x, axes[a]), ALL_AXES));
         Real *dx = test_values(tensor_gradient(x));
         for (int i = 0; i < 40002; i++)
             if (dx[i] != 1)
@@ -151,9 +182,9 @@ START_TEST(test_sum_is_accurate)
     enum { COUNT = (1 << 24) + 1000 };
     begin();
     Tensor *x = op_add_scalar(tape, op_scale(tape, normal_input(shape(COUNT)), 0), 1);
-    ck_assert(tensor_item(op_sum(tape, x, OVER_ALL)) == COUNT);
-    ck_assert(tensor_item(op_sum(tape, x, OVER_LAST_AXIS)) == COUNT);
-    ck_assert(tensor_item(op_mean(tape, x, OVER_ALL)) == 1);
+    ck_assert(tensor_item(op_sum(tape, x, ALL_AXES)) == COUNT);
+    ck_assert(tensor_item(op_sum(tape, x, -1)) == COUNT);
+    ck_assert(tensor_item(op_mean(tape, x, ALL_AXES)) == 1);
     tape_free(tape);
 }
 END_TEST
@@ -162,9 +193,9 @@ START_TEST(test_sum_not_a_number)
 {
     const Real x[] = { 1, NAN, 1, 1 };
     begin();
-    Real *out = test_values(op_sum(tape, tape_input(tape, x, shape(2, 2)), OVER_LAST_AXIS));
+    Real *out = test_values(op_sum(tape, tape_input(tape, x, shape(2, 2)), -1));
     ck_assert(isnan(out[0]) && out[1] == 2);
-    ck_assert(isnan(tensor_item(op_mean(tape, tape_input(tape, x, shape(2, 2)), OVER_ALL))));
+    ck_assert(isnan(tensor_item(op_mean(tape, tape_input(tape, x, shape(2, 2)), ALL_AXES))));
     Tensor *running = op_cumulative_sum(tape, tape_input(tape, x, shape(4)), 0);
     out = test_values(running);
     ck_assert(out[0] == 1 && isnan(out[1]) && isnan(out[2]) && isnan(out[3]));
@@ -177,14 +208,243 @@ START_TEST(test_sum_misuse)
     const Real one = 1;
     begin();
     Tensor *scalar = tape_input(tape, &one, shape_scalar());
-    assert_raises("op_sum: x is NULL", op_sum(tape, NULL, OVER_ALL));
-    assert_raises("op_mean: x is NULL", op_mean(tape, NULL, OVER_LAST_AXIS));
-    assert_raises("op_sum: x is a scalar, which has no last axis; expected OVER_ALL",
-                  op_sum(tape, scalar, OVER_LAST_AXIS));
-    assert_raises("op_mean: x is a scalar, which has no last axis; expected OVER_ALL",
-                  op_mean(tape, scalar, OVER_LAST_AXIS));
-    assert_raises("op_sum: there is no reduction 7; expected OVER_ALL or OVER_LAST_AXIS",
-                  op_sum(tape, scalar, (Reduction)7));
+    assert_raises("op_sum: x is NULL", op_sum(tape, NULL, ALL_AXES));
+    assert_raises("op_mean: x is NULL", op_mean(tape, NULL, -1));
+    assert_raises("op_argmax: x is NULL", op_argmax(tape, NULL, 0));
+    assert_raises("op_max: x is NULL", op_max(tape, NULL, 0));
+    assert_raises("op_sum: x: [] has no axis -1", op_sum(tape, scalar, -1));
+    assert_raises("op_mean: x: [] has no axis 0", op_mean(tape, scalar, 0));
+    Tensor *matrix = normal_input(shape(2, 3));
+    assert_raises("op_max: x: [2,3] has no axis 2", op_max(tape, matrix, 2));
+    assert_raises("op_argmax: x: [2,3] has no axis -3", op_argmax(tape, matrix, -3));
+    tape_free(tape);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------------- maxima */
+
+/* Values of few different sizes, so that there are equal maxima. */
+static Tensor *rounded_input(Shape of)
+{
+    Real *numbers = test_normal(1, shape_count(of));
+    for (int64_t i = 0; i < shape_count(of); i++)
+        numbers[i] = (Real)(int)(2 * numbers[i]);
+    return tape_variable(tape, numbers, of);
+}
+
+static void check_max(Shape of, int axis)
+{
+    Tensor *x = rounded_input(of), *index = op_argmax(tape, x, axis);
+    Tensor *out = tensor_keep(op_max(tape, x, axis));
+    check_reduced_shape(out, of, axis);
+    check_reduced_shape(index, of, axis);
+    const View view = view_of(of, axis);
+    const int64_t count = view.outer * view.inner;
+    const int32_t *indices = test_integers(index);
+    Real *upstream = test_normal(2, count), *expected = test_zeros(shape_count(of));
+    const Real *values = test_values(out), *numbers = test_values(x);
+    for (int64_t k = 0; k < count; k++) {
+        const int64_t start = k / view.inner * view.size * view.inner + k % view.inner;
+        int64_t first = 0;
+        for (int64_t j = 0; j < view.size; j++)
+            first =
+                numbers[start + j * view.inner] > numbers[start + first * view.inner] ? j : first;
+        if (indices[k] != first || values[k] != numbers[start + first * view.inner])
+            ck_abort_msg("axis %d of %s: maximum %lld is %g at %d, expected at %lld", axis,
+                         shape_text(of).text, (long long)k, (double)values[k], (int)indices[k],
+                         (long long)first);
+        expected[start + first * view.inner] = upstream[k];
+    }
+    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
+    ck_assert_mem_eq(test_values(tensor_gradient(x)), expected,
+                     (size_t)shape_count(of) * sizeof(Real));
+    tape_reset(tape);
+}
+
+START_TEST(test_first_maximum_and_its_gradient)
+{
+    begin();
+    for (int rank = 0; rank <= 4; rank++) {
+        check_max(all_ranks()[rank], ALL_AXES);
+        for (int axis = -rank; axis < rank; axis++)
+            check_max(all_ranks()[rank], axis);
+    }
+    check_max(large(), ALL_AXES);
+    for (int axis = 0; axis < 4; axis++)
+        check_max(large(), axis);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_max_gradients)
+{
+    check_reduction_gradients(op_max);
+}
+END_TEST
+
+START_TEST(test_max_not_a_number)
+{
+    const Real x[] = { 1, NAN, INFINITY, NAN, -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    begin();
+    Tensor *input = tape_input(tape, x, shape(2, 4));
+    Real *out = test_values(op_max(tape, input, 1));
+    int32_t *index = test_integers(op_argmax(tape, input, 1));
+    ck_assert(isnan(out[0]) && out[1] == -(Real)INFINITY && index[0] == 1 && index[1] == 0);
+    out = test_values(op_max(tape, input, 0));
+    ck_assert(out[0] == 1 && isnan(out[1]) && isinf(out[2]) && isnan(out[3]));
+    tape_free(tape);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------------- gather */
+static Tensor *gather_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const Shape *of = context;
+    int32_t indices[64];
+    for (int64_t i = 0; i < shape_count(*of); i++)
+        indices[i] = (int32_t)(i * i % shape_size(inputs[0]->shape, -1)); /* some occur twice */
+    Tensor *index = tape_input_i32(on, indices, *of);
+    return op_multiply(on, op_gather(on, inputs[0], index),
+                       op_gather(on, op_tanh(on, inputs[0]), index));
+}
+
+START_TEST(test_gather_gradients)
+{
+    Shape shapes[][2] = { { shape(7), shape(9) },
+                          { shape(3, 5), shape(3, 1) },
+                          { shape(2, 3, 2, 5), shape(2, 3, 2, 4) } };
+    for (int s = 0; s < 3; s++)
+        check_gradient(gather_function, &shapes[s][1], shapes[s][0]);
+}
+END_TEST
+
+START_TEST(test_gather_values)
+{
+    enum { R = 700, C = 31, K = 40 };
+    begin();
+    static int32_t indices[R * K];
+    Random random = random_new(1, 2);
+    for (int i = 0; i < R * K; i++)
+        indices[i] = (int32_t)random_integer(&random, 0, C);
+    Tensor *x = tape_variable(tape, test_normal(1, R * C), shape(R, C));
+    Tensor *out = tensor_keep(op_gather(tape, x, tape_input_i32(tape, indices, shape(R, K))));
+    Real *values = test_values(out), *numbers = test_values(x), *upstream = test_normal(2, R * K);
+    Real *expected = test_zeros(R * C);
+    for (int i = 0; i < R * K; i++) {
+        ck_assert(values[i] == numbers[i / K * C + indices[i]]);
+        expected[i / K * C + indices[i]] += upstream[i];
+    }
+    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
+    assert_close(test_values(tensor_gradient(x)), expected, R * C, 1e-6);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_gather_misuse)
+{
+    begin();
+    Tensor *x = normal_input(shape(2, 3));
+    Tensor *index = tape_input_i32(tape, (int32_t[]){ 0, 2, 1, 3 }, shape(2, 2));
+    assert_raises("op_gather: x is NULL", op_gather(tape, NULL, index));
+    assert_raises("op_gather: indices is NULL", op_gather(tape, x, NULL));
+    assert_raises("op_gather: indices has dtype Real, expected int32", op_gather(tape, x, x));
+    assert_raises("op_gather: indices[3] is 3, expected 0 to 2, the last axis of x",
+                  op_gather(tape, x, index));
+    assert_raises("op_gather: indices is [2,2], x is [3,3], expected equal sizes but along the "
+                  "last axis",
+                  op_gather(tape, normal_input(shape(3, 3)), index));
+    assert_raises("op_gather: indices is [4], x is [2,3], expected equal sizes but along the last "
+                  "axis",
+                  op_gather(tape, x, tape_input_i32(tape, (int32_t[4]){ 0 }, shape(4))));
+    tape_free(tape);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------------- unfold */
+static void check_unfold(Shape of, Window window)
+{
+    Tensor *x = normal_input(of), *result = op_unfold(tape, x, window);
+    const int64_t s = window.stride ? window.stride : 1, *size = result->shape.size;
+    ck_assert_int_eq(size[1], (of.size[1] + 2 * window.padding - window.height) / s + 1);
+    ck_assert_int_eq(size[2], (of.size[2] + 2 * window.padding - window.width) / s + 1);
+    ck_assert_int_eq(size[3], window.height * window.width * of.size[3]);
+    const Real *out = test_values(result), *numbers = test_values(x);
+    for (int64_t i = 0; i < tensor_count(result); i++) {
+        int64_t index[MAX_RANK];
+        index_of(result->shape, i, index);
+        const int64_t pixel = index[3] / of.size[3];
+        index[1] = index[1] * s + pixel / window.width - window.padding;
+        index[2] = index[2] * s + pixel % window.width - window.padding;
+        index[3] %= of.size[3];
+        const bool inside =
+            index[1] >= 0 && index[1] < of.size[1] && index[2] >= 0 && index[2] < of.size[2];
+        if (out[i] != (inside ? numbers[position(of, index)] : 0))
+            ck_abort_msg("%s: element %lld is wrong", shape_text(of).text, (long long)i);
+    }
+    tape_reset(tape);
+}
+
+static const Window windows[] = { { 1, 1, 0, 0 }, { 3, 3, 0, 1 }, { 2, 2, 2, 0 }, { 3, 2, 2, 1 },
+                                  { 5, 1, 3, 2 }, { 1, 2, 1, 4 }, { 2, 5, 7, 0 } };
+enum { WINDOWS = sizeof windows / sizeof *windows };
+
+START_TEST(test_unfold_values)
+{
+    begin();
+    for (int w = 0; w < WINDOWS; w++) {
+        check_unfold(shape(2, 5, 6, 3), windows[w]);
+        check_unfold(shape(1, 3, 5, 1), windows[w].height > 3 ? windows[0] : windows[w]);
+        check_unfold(shape(3, 29, 31, 8), windows[w]);
+    }
+    tape_free(tape);
+}
+END_TEST
+
+/* Unfolded twice, so that the second gradient adds. */
+static Tensor *unfold_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const Window *window = context;
+    Tensor *once = op_unfold(on, inputs[0], *window);
+    return op_multiply(on, op_exp(on, once), op_unfold(on, inputs[0], *window));
+}
+
+START_TEST(test_unfold_gradients)
+{
+    for (int w = 0; w < WINDOWS; w++) {
+        Window window = windows[w];
+        check_gradient(unfold_function, &window, shape(2, 5, 6, 2));
+    }
+}
+END_TEST
+
+/* Windows of 2 x 2 without overlap: the maximum of each, per channel. */
+START_TEST(test_max_pooling)
+{
+    const Real x[] = { 1, 10, 2, 20, 5, 50, 4, 90, 3, 30, 4, 0, 7, 60, 6, 80 }; /* [1, 2, 4, 2] */
+    const Real expected[] = { 4, 30, 7, 90 };
+    begin();
+    Tensor *out = op_unfold(tape, tape_input(tape, x, shape(1, 2, 4, 2)), (Window){ 2, 2, 2, 0 });
+    out = op_max(tape, op_reshape(tape, out, shape(1, 2, 4, 2)), 2);
+    ck_assert_mem_eq(test_values(out), expected, sizeof expected);
+    tape_free(tape);
+}
+END_TEST
+
+START_TEST(test_unfold_misuse)
+{
+    begin();
+    Tensor *x = normal_input(shape(1, 3, 4, 2));
+    assert_raises("op_unfold: x is NULL", op_unfold(tape, NULL, windows[0]));
+    assert_raises("op_unfold: x is [3,4], expected four axes, [B, H, W, C]",
+                  op_unfold(tape, normal_input(shape(3, 4)), windows[0]));
+    assert_raises("op_unfold: the window is 2 x 0, stride 0, padding 0; expected 1 or more, 1 or "
+                  "more (or 0 for 1), 0 or more",
+                  op_unfold(tape, x, (Window){ .height = 2 }));
+    assert_raises("op_unfold: the window is 2 x 2, stride -1, padding 0; expected 1 or more, 1 or "
+                  "more (or 0 for 1), 0 or more",
+                  op_unfold(tape, x, (Window){ 2, 2, -1, 0 }));
+    assert_raises("op_unfold: a window of 6 x 2 does not fit into x, [1,3,4,2], with padding 1",
+                  op_unfold(tape, x, (Window){ 6, 2, 1, 1 }));
     tape_free(tape);
 }
 END_TEST
@@ -302,7 +562,7 @@ static Tensor *reshape_function(Tape *on, Tensor *const *inputs, void *context)
     (void)context;
     Tensor *x = op_multiply(on, inputs[0], inputs[0]);
     Tensor *view = op_reshape(on, op_reshape(on, x, shape(24)), shape(4, 6));
-    Tensor *direct = op_sum(on, op_multiply(on, x, x), OVER_ALL);
+    Tensor *direct = op_sum(on, op_multiply(on, x, x), ALL_AXES);
     Tensor *input_view = op_reshape(on, inputs[0], shape(4, 6));
     return op_add(on, op_multiply(on, op_exp(on, view), input_view), direct);
 }
@@ -488,27 +748,33 @@ START_TEST(test_slice_misuse)
 }
 END_TEST
 
-static void check_concat(Shape a_shape, Shape b_shape, int axis)
+/* Three tensors of the shape `of`, with these sizes along the axis (0: the tensor is absent). */
+static void check_concat(Shape of, int axis, const int64_t sizes[3])
 {
-    Tensor *a = tape_input(tape, test_normal(1, shape_count(a_shape)), a_shape);
-    Tensor *b = tape_input(tape, test_normal(2, shape_count(b_shape)), b_shape);
-    Tensor *result = op_concat(tape, a, b, axis);
-    axis = axis < 0 ? a_shape.rank + axis : axis;
-    int lacking = a_shape.rank - b_shape.rank;
-    for (int i = 0; i < a_shape.rank; i++)
-        ck_assert_int_eq(result->shape.size[i],
-                         a_shape.size[i] + (i == axis ? b_shape.size[i - lacking] : 0));
-    Real *out = test_values(result), *a_numbers = test_values(a), *b_numbers = test_values(b);
+    const int at_axis = axis < 0 ? of.rank + axis : axis;
+    Tensor *tensors[3];
+    const Real *numbers[3];
+    int count = 0;
+    int64_t total = 0;
+    for (int t = 0; t < 3 && sizes[t] > 0; t++, count++) {
+        of.size[at_axis] = sizes[t];
+        numbers[t] = test_normal((uint64_t)t, shape_count(of));
+        tensors[t] = tape_input(tape, numbers[t], of);
+        total += sizes[t];
+    }
+    Tensor *result = op_concat(tape, tensors, count, axis);
+    of.size[at_axis] = total;
+    ck_assert(shape_equal(result->shape, of));
+    Real *out = test_values(result);
     for (int64_t i = 0; i < tensor_count(result); i++) {
         int64_t index[MAX_RANK];
-        index_of(result->shape, i, index);
-        bool in_a = index[axis] < a_shape.size[axis];
-        index[axis] -= in_a ? 0 : a_shape.size[axis];
-        Real expected = in_a ? a_numbers[position(a_shape, index)]
-                             : b_numbers[position(b_shape, index + lacking)];
-        if (out[i] != expected)
-            ck_abort_msg("%s and %s, axis %d: element %lld is wrong", shape_text(a_shape).text,
-                         shape_text(b_shape).text, axis, (long long)i);
+        index_of(of, i, index);
+        int t = 0;
+        while (index[at_axis] >= sizes[t])
+            index[at_axis] -= sizes[t++];
+        if (out[i] != numbers[t][position(tensors[t]->shape, index)])
+            ck_abort_msg("%s, axis %d: element %lld is wrong", shape_text(of).text, axis,
+                         (long long)i);
     }
     tape_reset(tape);
 }
@@ -518,19 +784,38 @@ START_TEST(test_concat_values)
     begin();
     for (int rank = 1; rank <= 4; rank++)
         for (int axis = -rank; axis < rank; axis++) {
-            Shape a = all_ranks()[rank], b = a;
-            b.size[axis < 0 ? rank + axis : axis] = 4;
-            check_concat(a, b, axis);
-            check_concat(b, a, axis);
+            check_concat(all_ranks()[rank], axis, (int64_t[]){ 3, 1, 4 });
+            check_concat(all_ranks()[rank], axis, (int64_t[]){ 2, 5, 0 });
+            check_concat(all_ranks()[rank], axis, (int64_t[]){ 2, 0, 0 });
         }
-    check_concat(shape(2, 3, 1, 5), shape(3, 1, 2), -1);
-    check_concat(shape(2, 3, 1, 5), shape(1, 2), 3);
-    check_concat(shape(2, 3, 1, 5), shape(2), -1);
-    check_concat(shape(2, 3, 1, 5), shape(4, 5), 2);
-    check_concat(shape(2, 3, 1, 5), shape(2, 1, 5), 1);
-    check_concat(large(), shape(67, 5, 9), -1);
-    check_concat(large(), shape(2, 83), 2);
-    check_concat(large(), shape(1, 67, 5, 83), 0);
+    for (int axis = 0; axis < 4; axis++)
+        check_concat(large(), axis, (int64_t[]){ 2, 67, 9 });
+    tape_free(tape);
+}
+END_TEST
+
+/* op_stack is op_concat of tensors with one more axis, of size 1. */
+START_TEST(test_stack_values)
+{
+    begin();
+    for (int rank = 0; rank <= 3; rank++)
+        for (int axis = -rank - 1; axis <= rank; axis++) {
+            const Shape of = all_ranks()[rank];
+            Shape longer = { of.rank + 1, { 0 } };
+            const int index = axis < 0 ? axis + rank + 1 : axis;
+            for (int i = 0; i <= rank; i++)
+                longer.size[i] = i == index ? 1 : of.size[i - (i > index)];
+            Tensor *tensors[3], *longer_tensors[3];
+            for (uint64_t t = 0; t < 3; t++) {
+                tensors[t] = tape_input(tape, test_normal(t, shape_count(of)), of);
+                longer_tensors[t] = op_reshape(tape, tensors[t], longer);
+            }
+            Tensor *stacked = op_stack(tape, tensors, 3, axis);
+            Tensor *joined = op_concat(tape, longer_tensors, 3, index);
+            ck_assert(shape_equal(stacked->shape, joined->shape));
+            ck_assert_mem_eq(test_values(stacked), test_values(joined),
+                             (size_t)tensor_count(joined) * sizeof(Real));
+        }
     tape_free(tape);
 }
 END_TEST
@@ -538,14 +823,27 @@ END_TEST
 static Tensor *concat_function(Tape *on, Tensor *const *inputs, void *context)
 {
     const int *axis = context;
-    Tensor *once = op_concat(on, inputs[0], inputs[1], *axis);
-    return op_multiply(on, once, op_concat(on, inputs[0], op_exp(on, inputs[1]), *axis));
+    Tensor *once = op_concat(on, inputs, 2, *axis);
+    return op_multiply(on, once,
+                       op_concat(on, (Tensor *[]){ inputs[0], op_exp(on, inputs[1]) }, 2, *axis));
 }
 
 static Tensor *concat_with_itself(Tape *on, Tensor *const *inputs, void *context)
 {
     const int *axis = context;
-    return op_concat(on, inputs[0], inputs[0], *axis);
+    return op_concat(on, (Tensor *[]){ inputs[0], inputs[0] }, 2, *axis);
+}
+
+/* More tensors than a node has fields for, some of them repeated. */
+static Tensor *stack_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    const int *axis = context;
+    enum { COUNT = NODE_INPUTS + 3 };
+    Tensor *tensors[COUNT];
+    for (int t = 0; t < COUNT; t++)
+        tensors[t] = t % 3 ? op_scale(on, inputs[t % 2], (Real)t) : inputs[t % 2];
+    Tensor *once = op_stack(on, tensors, COUNT, *axis);
+    return op_multiply(on, once, op_tanh(on, once));
 }
 
 START_TEST(test_concat_gradients)
@@ -555,36 +853,64 @@ START_TEST(test_concat_gradients)
         b.size[axis] = 2;
         check_gradient(concat_function, &axis, shape(2, 3, 1, 5), b);
         check_gradient(concat_with_itself, &axis, b);
+        check_gradient(stack_function, &axis, shape(2, 3, 4), shape(2, 3, 4));
     }
-    int last = -1, middle = 1;
-    check_gradient(concat_function, &last, shape(2, 3, 1, 5), shape(3, 1, 2));
-    check_gradient(concat_function, &last, shape(2, 3, 1, 5), shape(2));
-    check_gradient(concat_function, &middle, shape(3, 2, 5), shape(4, 5));
+    int last = -1;
     check_gradient(concat_function, &last, shape(3), shape(2));
+    check_gradient(stack_function, &last, shape_scalar(), shape_scalar());
+}
+END_TEST
+
+/* As many steps of a recurrence as tensors are joined: each costs the same. */
+START_TEST(test_stack_of_many)
+{
+    enum { COUNT = 3000 };
+    static Tensor *tensors[COUNT];
+    begin();
+    Tensor *x = tape_variable(tape, test_normal(1, COUNT), shape(COUNT));
+    for (int t = 0; t < COUNT; t++)
+        tensors[t] = op_reshape(tape, op_slice(tape, x, 0, t, 1), shape_scalar());
+    Tensor *out = tensor_keep(op_stack(tape, tensors, COUNT, 0));
+    tape_backward_from(tape, out, tape_input(tape, test_normal(2, COUNT), shape(COUNT)));
+    assert_close(test_values(out), test_normal(1, COUNT), COUNT, 0);
+    assert_close(test_values(tensor_gradient(x)), test_normal(2, COUNT), COUNT, 0);
+    tape_free(tape);
 }
 END_TEST
 
 START_TEST(test_concat_misuse)
 {
     begin();
-    Tensor *a = normal_input(shape(2, 3, 4));
-    assert_raises("op_concat: a is NULL", op_concat(tape, NULL, a, 0));
-    assert_raises("op_concat: b is NULL", op_concat(tape, a, NULL, 0));
-    assert_raises("op_concat: a: [2,3,4] has no axis 3", op_concat(tape, a, a, 3));
+    Tensor *a = normal_input(shape(2, 3, 4)), *pair[] = { a, NULL };
+    assert_raises("op_concat: there are 0 tensors, expected 1 or more",
+                  op_concat(tape, pair, 0, 0));
+    assert_raises("op_stack: there are 0 tensors, expected 1 or more", op_stack(tape, NULL, 2, 0));
+    assert_raises("op_concat: tensors[1] is NULL", op_concat(tape, pair, 2, 0));
+    assert_raises("op_stack: tensors[1] is NULL", op_stack(tape, pair, 2, 0));
+    assert_raises("op_concat: tensors[0]: [2,3,4] has no axis 3", op_concat(tape, pair, 1, 3));
+    assert_raises("op_stack: there is no axis 4 in the result of stacking [2,3,4]",
+                  op_stack(tape, pair, 1, 4));
     const struct {
         Shape shape;
         int axis;
-    } wrong[] = { { shape(2, 3, 5), 1 }, { shape(2, 4), -1 },      { shape(3, 4), 0 },
-                  { shape_scalar(), 2 }, { shape(1, 2, 3, 4), 0 }, { shape(3, 3, 4), 1 } };
+    } wrong[] = { { shape(2, 3, 5), 1 }, { shape(3, 4), 0 },    { shape_scalar(), 2 },
+                  { shape(4), 2 },       { shape(3, 3, 4), 1 }, { shape(1, 2, 3, 4), 0 } };
     for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
         char sentence[256];
+        pair[1] = normal_input(wrong[w].shape);
         snprintf(sentence, sizeof sentence,
-                 "op_concat: the shapes do not fit along axis %d: a is [2,3,4], b is %s; expected "
-                 "the other axes equal, or b without leading ones before that axis",
-                 wrong[w].axis < 0 ? 3 + wrong[w].axis : wrong[w].axis,
+                 "op_concat: tensors[0] is [2,3,4], tensors[1] is %s; expected equal sizes but "
+                 "along axis %d",
+                 shape_text(wrong[w].shape).text, wrong[w].axis);
+        assert_raises(sentence, op_concat(tape, pair, 2, wrong[w].axis));
+        snprintf(sentence, sizeof sentence,
+                 "op_stack: tensors[0] is [2,3,4], tensors[1] is %s, expected the same",
                  shape_text(wrong[w].shape).text);
-        assert_raises(sentence, op_concat(tape, a, normal_input(wrong[w].shape), wrong[w].axis));
+        assert_raises(sentence, op_stack(tape, pair, 2, 0));
     }
+    pair[0] = normal_input(shape(1, 2, 3, 4));
+    assert_raises("op_stack: tensors[0] is [1,2,3,4], expected 3 axes at most: out has one more",
+                  op_stack(tape, pair, 1, 0));
     tape_free(tape);
 }
 END_TEST
@@ -594,7 +920,7 @@ START_TEST(test_slice_of_concat)
 {
     begin();
     Tensor *a = normal_input(shape(3, 4, 5)), *b = normal_input(shape(3, 2, 5));
-    Tensor *both = op_concat(tape, a, b, 1);
+    Tensor *both = op_concat(tape, (Tensor *[]){ a, b }, 2, 1);
     assert_close(test_values(op_slice(tape, both, 1, 0, 4)), test_values(a), 60, 0);
     assert_close(test_values(op_slice(tape, both, 1, 4, 2)), test_values(b), 30, 0);
     tape_free(tape);
@@ -607,10 +933,12 @@ static Real *all_with_threads(int threads, int64_t *count)
     device_set_threads(threads);
     Tensor *x = tape_variable(tape, test_normal(1, shape_count(large())), large());
     Tensor *y = op_reverse_cumulative_sum(tape, op_transpose(tape, x, 1, 3), 2);
-    y = op_concat(tape, op_slice(tape, y, 1, 3, 60),
-                  op_reshape(tape, op_mean(tape, y, OVER_ALL), shape(1)), -1);
+    y = op_slice(tape, y, 1, 3, 60);
+    y = op_concat(tape,
+                  (Tensor *[]){ y, op_broadcast_to(tape, op_mean(tape, y, ALL_AXES), y->shape), y },
+                  3, -1);
     Tensor *loss =
-        op_sum(tape, op_multiply(tape, y, op_exp(tape, op_scale(tape, y, 0.1))), OVER_ALL);
+        op_sum(tape, op_multiply(tape, y, op_exp(tape, op_scale(tape, y, 0.1))), ALL_AXES);
     tape_backward(tape, loss);
     *count = tensor_count(x);
     Real *values = test_values(tensor_gradient(x));
@@ -728,6 +1056,16 @@ int main(void)
                                                        test_sum_is_accurate,
                                                        test_sum_not_a_number,
                                                        test_sum_misuse,
+                                                       test_first_maximum_and_its_gradient,
+                                                       test_max_gradients,
+                                                       test_max_not_a_number,
+                                                       test_gather_values,
+                                                       test_gather_gradients,
+                                                       test_gather_misuse,
+                                                       test_unfold_values,
+                                                       test_unfold_gradients,
+                                                       test_max_pooling,
+                                                       test_unfold_misuse,
                                                        test_cumulative_sum_values,
                                                        test_cumulative_sum_gradients,
                                                        test_cumulative_sum_misuse,
@@ -743,6 +1081,8 @@ int main(void)
                                                        test_slice_misuse,
                                                        test_concat_values,
                                                        test_concat_gradients,
+                                                       test_stack_values,
+                                                       test_stack_of_many,
                                                        test_concat_misuse,
                                                        test_slice_of_concat,
                                                        test_store_values,

@@ -20,17 +20,16 @@ static Case cases[MOST_CASES];
 static int case_count;
 
 static const Input unary_inputs[] = { S(37, 41), S(1), S(3, 5, 7), S(3, 1000), S(2, 1, 3, 5) };
-static const Input binary_inputs[][2] = { { S(5, 7, 11), S(5, 7, 11) },
-                                          { S(5, 7, 11), S(11) },
-                                          { S(11), S(5, 7, 11) },
-                                          { S(5, 7, 11), S(7, 11) },
-                                          { S(300, 7), S(7) },
-                                          { S(70, 11), S(5, 70, 11) },
-                                          { S(7, 300), S(5, 7, 300) },
-                                          { S(5), S(5) },
-                                          { S(3, 7), S(7) },
-                                          { S(7), S(3, 7) },
-                                          { S(2, 3, 4), S(3, 4) } };
+/* clang-format off */
+static const Input binary_inputs[][2] = {
+    { S(5, 7, 11), S(5, 7, 11) }, { S(5, 7, 11), S(11) }, { S(11), S(5, 7, 11) },
+    { S(5, 7, 11), S(7, 11) }, { S(300, 7), S(7) }, { S(70, 11), S(5, 70, 11) },
+    { S(7, 300), S(5, 7, 300) }, { S(5), S(5) }, { S(3, 7), S(7) }, { S(7), S(3, 7) },
+    { S(2, 3, 4), S(3, 4) }, { S(300, 7), S(300, 1) }, { S(5, 7, 16), S(5, 1, 16) },
+    { S(5, 7, 1), S(5, 1, 16) }, { S(2, 1, 4, 1), S(3, 1, 5) }, { S(3, 7), S(3, 1) },
+    { S(1, 5, 1), S(4, 1, 3) }, { S(2, 1, 1, 5), S(2, 3, 4, 1) },
+};
+/* clang-format on */
 
 static void add_case(Case added)
 {
@@ -147,7 +146,7 @@ static Outcome run_on(const Case *c, Tape *tape, int only)
     Outcome outcome = { 0 };
     if (tape_is_recording(tape)) {
         Tensor *r = tape_input(tape, test_normal(77, tensor_count(out)), out->shape);
-        tape_backward(tape, op_sum(tape, op_multiply(tape, out, r), OVER_ALL));
+        tape_backward(tape, op_sum(tape, op_multiply(tape, out, r), ALL_AXES));
     }
     note(&outcome, out);
     for (int i = 0; i < MOST_INPUTS && tape_is_recording(tape); i++)

@@ -562,7 +562,7 @@ START_TEST(a_pass_that_cannot_begin_leaves_the_gradients)
     assert_raises("tape_backward: the loss is a parameter, expected the result of an operation",
                   tape_backward(tape, column));
     assert_raises("tape_backward: the loss has shape [2], expected one element",
-                  tape_backward(tape, op_concat(tape, weight, weight, 0)));
+                  tape_backward(tape, op_concat(tape, (Tensor *[]){ weight, weight }, 2, 0)));
     assert_raises(
         "tape_backward_from: out has shape [1], the gradient [2], expected the same",
         tape_backward_from(tape, op_scale(tape, weight, 2), tape_input(tape, numbers, shape(2))));

@@ -55,7 +55,8 @@ static Real step(Model *model, int number)
     Tape *tape = model->tape;
     const Shape size = shape(BATCH, LENGTH);
     Tensor *x = nn_embedding_forward(tape, &model->embedding, tape_input_i32(tape, tokens, size));
-    x = op_concat(tape, x, model->positions, -1);
+    Tensor *parts[] = { x, op_broadcast_to(tape, model->positions, x->shape) };
+    x = op_concat(tape, parts, 2, -1);
     x = nn_transformer_forward(tape, &model->transformer, x, NULL);
     Tensor *logits = nn_linear_forward(tape, &model->head, x);
     Tensor *loss = op_cross_entropy(tape, logits, tape_input_i32(tape, targets, size), NULL);

@@ -334,7 +334,7 @@ START_TEST(persistent_tensors_survive_resets)
     tensor_write(x, numbers);
     tape_reset(tape);
     ck_assert_mem_eq(test_values(x), numbers, sizeof numbers);
-    ck_assert(tensor_item(op_sum(tape, x, OVER_ALL)) == 21);
+    ck_assert(tensor_item(op_sum(tape, x, ALL_AXES)) == 21);
     tape_free(tape);
     ck_assert_uint_eq(device_memory(test_device()).current, 0);
 }
@@ -515,7 +515,7 @@ START_TEST(a_persistent_variables_gradient_lives_until_the_reset)
     Tensor *x = tape_persistent_variable(tape, TENSOR_REAL, shape(1000));
     const size_t before = device_memory(test_device()).current;
     for (int pass = 0; pass < 2; pass++) {
-        tape_backward(tape, op_sum(tape, op_scale(tape, x, 3), OVER_ALL));
+        tape_backward(tape, op_sum(tape, op_scale(tape, x, 3), ALL_AXES));
         ck_assert(test_values(tensor_gradient(x))[999] == 3);
         tape_reset(tape);
         ck_assert_uint_eq(device_memory(test_device()).current, before);
@@ -552,7 +552,7 @@ START_TEST(writing_bf16_rounds_to_nearest_even)
         ck_assert_msg(found[i] == expected[i], "%g becomes %g, expected %g", (double)numbers[i],
                       (double)found[i], (double)expected[i]);
     ck_assert(isnan(found[4]));
-    tape_backward(tape, op_sum(tape, op_scale(tape, x, 2), OVER_ALL));
+    tape_backward(tape, op_sum(tape, op_scale(tape, x, 2), ALL_AXES));
     ck_assert_int_eq(tensor_gradient(x)->type, TENSOR_BF16);
     ck_assert(test_values(tensor_gradient(x))[0] == 2);
     tape_reset(tape);

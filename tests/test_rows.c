@@ -459,7 +459,7 @@ START_TEST(gradients_with_training_off_have_no_dropout)
         Tensor *x = variable(1, shape(N)), *w = variable(2, shape(N));
         Tensor *dropped = op_multiply(tape, op_dropout(tape, x, p), x);
         tape_backward(tape,
-                      op_sum(tape, op_residual_layernorm(tape, dropped, x, p, w, w, 1), OVER_ALL));
+                      op_sum(tape, op_residual_layernorm(tape, dropped, x, p, w, w, 1), ALL_AXES));
         gradients[dropout] = test_values(tensor_gradient(x));
         tape_reset(tape);
     }

@@ -116,7 +116,8 @@ static Model model_new(Params *params, const Options *options)
 static Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
 {
     Tensor *x = nn_embedding_forward(tape, &model->embedding, tokens);
-    x = op_concat(tape, x, model->positions, -1);
+    Tensor *positions = op_broadcast_to(tape, model->positions, x->shape);
+    x = op_concat(tape, (Tensor *[]){ x, positions }, 2, -1);
     x = nn_transformer_forward(tape, &model->transformer, x, NULL);
     return nn_linear_forward(tape, &model->head, x);
 }

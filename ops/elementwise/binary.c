@@ -1,37 +1,37 @@
 /* The binary operations on the CPU: one loop per formula and one op_NAME for each row of
  * binary_functions.h. */
-#include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/kernels.h"
+#include "ops/elementwise/broadcast.h"
 
 enum Side { FROM_A, FROM_B };
 
-/* out [n] <- f(a, b), a [na] and b [nb] repeated */
+/* out [n] <- f(a, b), a and b broadcast */
 #define FORWARD(op, f)                                                                             \
     BINARY_KERNEL(op)                                                                              \
-    void op##_forward_cpu(Real *out, const Real *a, int64_t na, const Real *b, int64_t nb,         \
-                          int64_t n)                                                               \
+    void op##_forward_cpu(Real *out, const Real *a, Broadcast a_view, const Real *b,               \
+                          Broadcast b_view, int64_t n)                                             \
     {                                                                                              \
         PARALLEL_BLOCKS(start, n) {                                                                \
-            Real buffer[BLOCK];                                                                    \
+            Real buffers[2][BLOCK];                                                                \
             const int64_t count = block_count(start, n);                                           \
-            const Real *a_here = repeated(buffer, a, na, start, count);                            \
-            const Real *b_here = repeated(buffer, b, nb, start, count);                            \
+            const Real *a_here = broadcast_block(buffers[0], a, a_view, start, count);             \
+            const Real *b_here = broadcast_block(buffers[1], b, b_view, start, count);             \
             PRAGMA(omp simd)                                                                       \
             for (int64_t i = 0; i < count; i++)                                                    \
                 out[start + i] = f(a_here[i], b_here[i]);                                          \
         }                                                                                          \
     }
 
-/* dx [n] <- f_gradient(dout, out, y), dout and out [n], y [m] repeated */
+/* dx [n] <- f_gradient(dout, out, y), dout and out [n], y broadcast */
 #define BACKWARD(op, side, f_gradient)                                                             \
     BINARY_GRADIENT_KERNEL(op, side)                                                               \
     void op##_backward_##side##_cpu(Real *dx, bool accumulate, const Real *dout, const Real *out,  \
-                                    const Real *y, int64_t m, int64_t n)                           \
+                                    const Real *y, Broadcast y_view, int64_t n)                    \
     {                                                                                              \
         PARALLEL_BLOCKS(start, n) {                                                                \
             Real buffer[BLOCK];                                                                    \
             const int64_t count = block_count(start, n);                                           \
-            const Real *y_here = repeated(buffer, y, m, start, count);                             \
+            const Real *y_here = broadcast_block(buffer, y, y_view, start, count);                 \
             PRAGMA(omp simd)                                                                       \
             for (int64_t i = 0; i < count; i++)                                                    \
                 contribute(&dx[start + i], accumulate,                                             \
@@ -42,13 +42,13 @@ enum Side { FROM_A, FROM_B };
 #define CONTRIBUTE(op, side, input, from)                                                          \
     do {                                                                                           \
         Tensor *x = node->inputs[input], *y = node->inputs[from], *out = node->outputs[0];         \
-        const int64_t n = tensor_count(out);                                                       \
-        Broadcast dx = broadcast_begin(node, x, n);                                                \
+        const Broadcast view = broadcast_of(x->shape, out->shape);                                 \
+        WideGradient dx = wide_gradient_begin(node, x, view);                                      \
         if (dx.data)                                                                               \
             DEVICE_CALL(x, op##_backward_##side,                                                   \
                         (dx.data, dx.accumulate, tape_upstream(node, 0), out->data, y->data,       \
-                         tensor_count(y), n));                                                     \
-        broadcast_end(node, x, dx);                                                                \
+                         broadcast_of(y->shape, out->shape), tensor_count(out)));                  \
+        wide_gradient_end(node, x, view, dx);                                                      \
     } while (0)
 
 #define OPERATION(op)                                                                              \
@@ -58,9 +58,9 @@ enum Side { FROM_A, FROM_B };
         tape_use(tape, "op_" #op ": b", b);                                                        \
         cast_alike(tape, &a, &b);                                                                  \
         Tensor *out = tape_tensor_of(tape, a->type, broadcast_shape(tape, "op_" #op, a, b));       \
-        DEVICE_CALL(                                                                               \
-            out, op##_forward,                                                                     \
-            (out->data, a->data, tensor_count(a), b->data, tensor_count(b), tensor_count(out)));   \
+        DEVICE_CALL(out, op##_forward,                                                             \
+                    (out->data, a->data, broadcast_of(a->shape, out->shape), b->data,              \
+                     broadcast_of(b->shape, out->shape), tensor_count(out)));                      \
         tape_record(tape, (Node){ .name = "op_" #op,                                               \
                                   .backward = op##_backward,                                       \
                                   .inputs = { a, b },                                              \
@@ -83,11 +83,10 @@ enum Side { FROM_A, FROM_B };
 static void contribute_linear(Node *node, enum Side side, Real derivative)
 {
     Tensor *x = node->inputs[side];
-    Gradient dx = tape_contribution(node, x); /* [m] */
-    int64_t m = tensor_count(x), n = tensor_count(node->outputs[0]);
+    Gradient dx = tape_contribution(node, x);
     if (dx.data)
-        sum_repeats(node->tape, x, dx.data, dx.accumulate, derivative, tape_upstream(node, 0),
-                    n / m, m);
+        broadcast_sum(node->tape, x, dx.data, dx.accumulate, derivative, tape_upstream(node, 0),
+                      broadcast_of(x->shape, node->outputs[0]->shape), false);
 }
 
 #define BINARY_LINEAR(op, f, da, db)                                                               \

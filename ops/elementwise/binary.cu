@@ -1,7 +1,7 @@
 /* The binary operations on CUDA: one kernel per row of binary_functions.h, formula and dtype. If a
  * gradient ignores out, the compiler drops its load. */
 #include "ops/elementwise/kernels.h"
-#include "ops/shared/map.cuh"
+#include "ops/elementwise/broadcast.cuh"
 
 #define FORWARD(op, f)                                                                             \
     BINARY_KERNEL(op)                                                                              \
@@ -11,10 +11,14 @@
             return f(a, b);                                                                        \
         }                                                                                          \
     };                                                                                             \
-    extern "C" void op##_forward_cuda(TensorType type, Real *out, const Real *a, int64_t na,       \
-                                      const Real *b, int64_t nb, int64_t n)                        \
+    extern "C" void op##_forward_cuda(TensorType type, Real *out, const Real *a, Broadcast a_view, \
+                                      const Real *b, Broadcast b_view, int64_t n)                  \
     {                                                                                              \
-        map(type, op##_of(), out, false, n, Repeated{ a, na }, Repeated{ b, nb });                 \
+        if (broadcast_of_whole(a_view) && broadcast_of_whole(b_view))                              \
+            map(type, op##_of(), out, false, n, Repeated{ a, a_view.Q }, Repeated{ b, b_view.Q }); \
+        else                                                                                       \
+            map(type, op##_of(), out, false, n, Broadcasted{ a, a_view },                          \
+                Broadcasted{ b, b_view });                                                         \
     }
 
 #define BACKWARD(op, side, f_gradient)                                                             \
@@ -27,9 +31,13 @@
     };                                                                                             \
     extern "C" void op##_backward_##side##_cuda(TensorType type, Real *dx, bool accumulate,        \
                                                 const Real *dout, const Real *out, const Real *y,  \
-                                                int64_t m, int64_t n)                              \
+                                                Broadcast y_view, int64_t n)                       \
     {                                                                                              \
-        map(type, op##_gradient_of_##side(), dx, accumulate, n, dout, out, Repeated{ y, m });      \
+        const op##_gradient_of_##side f;                                                           \
+        if (broadcast_of_whole(y_view))                                                            \
+            map(type, f, dx, accumulate, n, dout, out, Repeated{ y, y_view.Q });                   \
+        else                                                                                       \
+            map(type, f, dx, accumulate, n, dout, out, Broadcasted{ y, y_view });                  \
     }
 
 #define BINARY(op, f, a_gradient, a_from, b_gradient, b_from)                                      \

@@ -1,6 +1,6 @@
 /* The binary functions: one row per operation.
  *
- * out = f(a, b) with broadcasting: out[i] = f(a[i mod na], b[i mod nb]).
+ * out = f(a, b) with broadcasting: broadcast_view.h.
  * A row is the formula f, its gradients, and one of
  *
  *     BINARY(op, f, a_gradient, a_from, b_gradient, b_from)

@@ -1,26 +1,120 @@
-#include "ops/elementwise/broadcast.h"
+/* broadcast_to: x repeated along its axes of size 1 and along missing leading axes. With the view
+ * of broadcast_view.h,
+ *   out[o, p, m, q, i] = x[p, q]
+ * Backward, g = dL/dout: x[p, q] contributes to all its copies,
+ *   dx[p, q] <- sum over o, m, i of g[o, p, m, q, i]
+ * So copy and sum are each other's gradients; binary operations, op_sum and op_mean use both. */
 #include "ops/elementwise/kernels.h"
+#include "ops/elementwise/broadcast.h"
 
 Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b)
 {
     const Shape large = a->shape.rank >= b->shape.rank ? a->shape : b->shape;
     const Shape small = a->shape.rank >= b->shape.rank ? b->shape : a->shape;
+    Shape out = large;
     bool fits = true;
-    for (int i = 1; i <= small.rank; i++)
-        fits &= large.size[large.rank - i] == small.size[small.rank - i];
+    for (int i = 1; i <= small.rank; i++) {
+        int64_t *size = &out.size[out.rank - i], other = small.size[small.rank - i];
+        fits &= *size == other || *size == 1 || other == 1;
+        *size = *size == 1 ? other : *size;
+    }
     if (!fits)
         tape_error(tape,
-                   "%s: the shapes do not fit: a is %s, b is %s; expected equal ones, or one the "
-                   "trailing axes of the other",
+                   "%s: the shapes do not fit: a is %s, b is %s; expected sizes that are equal or "
+                   "1, aligned at the last axis",
                    operation, shape_text(a->shape).text, shape_text(b->shape).text);
-    return large;
+    return out;
 }
 
-/* ------------------------------------------------------------------------------------------sums */
+/* From the last axis on: repeated axes extend I, M, O; the others Q, P. */
+Broadcast broadcast_of(Shape x, Shape out)
+{
+    int64_t sizes[] = { 1, 1, 1, 1, 1 }; /* I, Q, M, P, O */
+    int part = 0;
+    for (int i = 1; i <= out.rank; i++) {
+        const int64_t size = out.size[out.rank - i];
+        const bool repeated = i > x.rank || x.size[x.rank - i] < size;
+        if (size == 1)
+            continue;
+        part += repeated == part % 2;
+        sizes[part] *= size;
+    }
+    Broadcast b = { .I = sizes[0], .Q = sizes[1], .M = sizes[2], .P = sizes[3], .O = sizes[4] };
+    if (b.P == 1)
+        b.O *= b.M, b.M = 1;
+    if (b.Q == 1)
+        b.O *= b.I, b.I = 1;
+    return b;
+}
+
+/* ----------------------------------------------------------------------------------------- copies */
+
+/* x [m] as a whole, repeated; doubles the copied part. */
+static void repeat_into(Real *buffer, const Real *x, int64_t m, int64_t first, int64_t count)
+{
+    int64_t tail = count < m - first ? count : m - first;
+    int64_t head = count - tail < first ? count - tail : first;
+    memcpy(buffer, x + first, (size_t)tail * sizeof(Real));
+    memcpy(buffer + tail, x, (size_t)head * sizeof(Real));
+    for (int64_t done = tail + head, more; done < count; done += more) {
+        more = count - done < done ? count - done : done;
+        memcpy(buffer + done, buffer, (size_t)more * sizeof(Real));
+    }
+}
+
+/* A run of equal elements (I > 1) or of a row x[p] (I = 1) at a time. */
+const Real *broadcast_into(Real *buffer, const Real *x, Broadcast b, int64_t start, int64_t count)
+{
+    if (broadcast_of_whole(b)) {
+        repeat_into(buffer, x, b.Q, start % b.Q, count);
+        return buffer;
+    }
+    int64_t i = start % b.I, q = start / b.I % b.Q;
+    int64_t m = start / (b.I * b.Q) % b.M, p = start / (b.I * b.Q * b.M) % b.P;
+    for (int64_t done = 0, length; done < count; done += length) {
+        const Real *from = x + p * b.Q + q;
+        const int64_t left = b.I > 1 ? b.I - i : b.Q - q;
+        length = count - done < left ? count - done : left;
+        for (int64_t k = 0; k < length; k++)
+            buffer[done + k] = b.I > 1 ? *from : from[k];
+        i = 0;
+        q = b.I > 1 ? q + 1 : b.Q;
+        if (q == b.Q)
+            q = 0, m++;
+        if (m == b.M)
+            m = 0, p++;
+        if (p == b.P)
+            p = 0;
+    }
+    return buffer;
+}
+
+void broadcast_copy_cpu(Real *out, bool accumulate, Real factor, const Real *x, Broadcast b,
+                        bool real_x)
+{
+    (void)real_x;
+    const int64_t n = broadcast_count(b);
+    PARALLEL_BLOCKS(start, n) {
+        Real buffer[BLOCK];
+        const int64_t count = block_count(start, n);
+        const Real *here = broadcast_block(buffer, x, b, start, count);
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            contribute(&out[start + i], accumulate, factor * here[i]);
+    }
+}
+
+void broadcast_copy(const Tensor *like, Real *out, bool accumulate, Real factor, const Real *x,
+                    Broadcast b, bool real_x)
+{
+    DEVICE_CALL(like, broadcast_copy, (out, accumulate, factor, x, b, real_x));
+}
+
+/* ------------------------------------------------------------------------------------------- sums */
 enum { PARTS = 64, CHUNK = 64 };
 
 /* In PARTS parts for any number of threads: a fixed order of summation. */
-double sum_all(const Real *x, int64_t n)
+static double sum_all(const Real *x, int64_t n)
 {
     double part[PARTS], sum = 0;
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
@@ -36,59 +130,111 @@ double sum_all(const Real *x, int64_t n)
     return sum;
 }
 
-/* Each thread sums CHUNK columns at a time over all rows. */
-void sum_repeats_cpu(Real *out, bool accumulate, Real factor, Real *scratch, const Real *x,
-                     int64_t rows, int64_t columns)
+/* sum[c] += x[c, 0] + ... + x[c, I - 1] */
+static inline void add_runs(double *sum, const Real *x, int64_t count, int64_t I)
 {
-    (void)scratch;
-    if (rows == 1) {
-        PARALLEL_FOR(c, columns)
-            contribute(&out[c], accumulate, factor * x[c]);
-        return;
-    }
-    if (columns == 1) {
-        contribute(out, accumulate, factor * (Real)sum_all(x, rows));
-        return;
-    }
-#pragma omp parallel for schedule(static) if (rows * columns >= PARALLEL_MINIMUM)
-    for (int64_t first = 0; first < columns; first += CHUNK) {
-        int64_t count = columns - first < CHUNK ? columns - first : CHUNK;
-        double sum[CHUNK] = { 0 };
-        for (int64_t r = 0; r < rows; r++)
+    if (I == 1) {
 #pragma omp simd
-            for (int64_t c = 0; c < count; c++)
-                sum[c] += (double)x[r * columns + first + c];
         for (int64_t c = 0; c < count; c++)
-            contribute(&out[first + c], accumulate, factor * (Real)sum[c]);
+            sum[c] += (double)x[c];
+        return;
+    }
+    for (int64_t c = 0; c < count; c++) {
+        double run = 0;
+#pragma omp simd reduction(+ : run)
+        for (int64_t i = 0; i < I; i++)
+            run += (double)x[c * I + i];
+        sum[c] += run;
     }
 }
 
-void sum_repeats(Tape *tape, const Tensor *like, Real *out, bool accumulate, Real factor,
-                 const Real *x, int64_t rows, int64_t columns)
+/* Each thread computes `chunk` adjacent sums at a time. */
+void broadcast_sum_cpu(Real *out, bool accumulate, Real factor, Real *scratch, const Real *x,
+                       Broadcast b, bool real_out)
 {
-    int64_t wanted = CUDA_CALL(like->device, sum_repeats_scratch, (rows, columns), 0);
+    (void)scratch, (void)real_out;
+    const int64_t n = broadcast_count(b), chunk = b.I > 1 ? 1 : CHUNK;
+    if (b.P * b.Q == n) {
+        PARALLEL_FOR(i, n)
+            contribute(&out[i], accumulate, factor * x[i]);
+        return;
+    }
+    if (b.P * b.Q == 1) {
+        contribute(out, accumulate, factor * (Real)sum_all(x, n));
+        return;
+    }
+#pragma omp parallel for collapse(2) schedule(static) if (n >= PARALLEL_MINIMUM)
+    for (int64_t p = 0; p < b.P; p++)
+        for (int64_t q = 0; q < b.Q; q += chunk) {
+            const int64_t count = b.Q - q < chunk ? b.Q - q : chunk;
+            double sum[CHUNK];
+            for (int64_t c = 0; c < count; c++)
+                sum[c] = 0;
+            for (int64_t o = 0; o < b.O; o++)
+                for (int64_t m = 0; m < b.M; m++)
+                    add_runs(sum, x + (((o * b.P + p) * b.M + m) * b.Q + q) * b.I, count, b.I);
+            for (int64_t c = 0; c < count; c++)
+                contribute(&out[p * b.Q + q + c], accumulate, factor * (Real)sum[c]);
+        }
+}
+
+void broadcast_sum(Tape *tape, const Tensor *like, Real *out, bool accumulate, Real factor,
+                   const Real *x, Broadcast b, bool real_out)
+{
+    int64_t wanted = CUDA_CALL(like->device, broadcast_sum_scratch, (b), 0);
     Tensor *scratch = wanted ? tape_scratch(tape, shape(wanted)) : NULL;
-    DEVICE_CALL(like, sum_repeats,
-                (out, accumulate, factor, scratch ? scratch->data : NULL, x, rows, columns));
+    DEVICE_CALL(like, broadcast_sum,
+                (out, accumulate, factor, scratch ? scratch->data : NULL, x, b, real_out));
     tape_scratch_free(tape, scratch);
 }
 
 /* ----------------------------------------------------------------- gradients of repeated inputs */
-Broadcast broadcast_begin(Node *node, Tensor *x, int64_t n)
+WideGradient wide_gradient_begin(Node *node, Tensor *x, Broadcast b)
 {
     Gradient gradient = tape_contribution(node, x);
-    if (!gradient.data || tensor_count(x) == n)
-        return (Broadcast){ .data = gradient.data, .accumulate = gradient.accumulate };
-    Tensor *scratch = tape_tensor_of(node->tape, x->type, shape(n));
-    return (Broadcast){ .data = scratch->data, .gradient = gradient, .scratch = scratch };
+    if (!gradient.data || tensor_count(x) == broadcast_count(b))
+        return (WideGradient){ .data = gradient.data, .accumulate = gradient.accumulate };
+    Tensor *workspace = tape_tensor_of(node->tape, x->type, shape(broadcast_count(b)));
+    return (WideGradient){ .data = workspace->data, .gradient = gradient, .workspace = workspace };
 }
 
-void broadcast_end(Node *node, Tensor *x, Broadcast broadcast)
+void wide_gradient_end(Node *node, Tensor *x, Broadcast b, WideGradient wide)
 {
-    if (!broadcast.scratch)
+    if (!wide.workspace)
         return;
-    int64_t m = tensor_count(x);
-    sum_repeats(node->tape, x, broadcast.gradient.data, broadcast.gradient.accumulate, 1,
-                broadcast.data, tensor_count(broadcast.scratch) / m, m);
-    tape_scratch_free(node->tape, broadcast.scratch);
+    broadcast_sum(node->tape, x, wide.gradient.data, wide.gradient.accumulate, 1, wide.data, b,
+                  false);
+    tape_scratch_free(node->tape, wide.workspace);
+}
+
+/* ------------------------------------------------------------------------------------ operation */
+static void broadcast_to_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    Broadcast b = broadcast_of(x->shape, node->outputs[0]->shape);
+    Gradient dx = tape_contribution(node, x);
+    broadcast_sum(node->tape, x, dx.data, dx.accumulate, 1, tape_upstream(node, 0), b, false);
+}
+
+Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape)
+{
+    tape_use(tape, "op_broadcast_to: x", x);
+    shape = shape_new(shape.rank, shape.size);
+    bool fits = x->shape.rank <= shape.rank;
+    for (int i = 1; fits && i <= x->shape.rank; i++) {
+        const int64_t size = x->shape.size[x->shape.rank - i];
+        fits = size == 1 || size == shape.size[shape.rank - i];
+    }
+    if (!fits)
+        tape_error(tape,
+                   "op_broadcast_to: x is %s, which does not fit %s; expected sizes that are equal "
+                   "or 1, aligned at the last axis",
+                   shape_text(x->shape).text, shape_text(shape).text);
+    Tensor *out = tape_tensor_of(tape, x->type, shape);
+    broadcast_copy(x, out->data, false, 1, x->data, broadcast_of(x->shape, shape), false);
+    tape_record(tape, (Node){ .name = "op_broadcast_to",
+                              .backward = broadcast_to_backward,
+                              .inputs = { x },
+                              .outputs = { out } });
+    return out;
 }

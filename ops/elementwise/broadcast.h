@@ -1,14 +1,16 @@
-/* Broadcasting, and sums over the repeats.
- *
- * out has n elements. An input has the same number, or its shape is the trailing axes of out's:
- * then it has m elements, is repeated n / m times, and element i of out uses element i mod m. */
-#ifndef TAPEGRAD_OPS_ELEMENTWISE_H
-#define TAPEGRAD_OPS_ELEMENTWISE_H
+/* Broadcasting, and its gradient, the sum over repeated elements. */
+#ifndef TAPEGRAD_OPS_ELEMENTWISE_BROADCAST_H
+#define TAPEGRAD_OPS_ELEMENTWISE_BROADCAST_H
 
+#include "ops/elementwise/broadcast_view.h"
 #include "ops/shared/internal.h"
 
-/* The shape of out; raises when neither is the trailing axes of the other. */
+/* The shape of a op b: aligned at the last axis, sizes are equal, or one of them is 1 or missing.
+ * Raises otherwise. */
 Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const Tensor *b);
+
+/* The view of x's repetition to the shape out, which x fits. */
+Broadcast broadcast_of(Shape x, Shape out);
 
 /* Kernels process out in blocks, on all threads. */
 enum { BLOCK = 1024 };
@@ -22,44 +24,37 @@ static inline int64_t block_count(int64_t start, int64_t n)
     return n - start < BLOCK ? n - start : BLOCK;
 }
 
-/* Elements start, ..., start + count - 1 of x [m] repeated: returned in place if contiguous;
- * otherwise copied into buffer and repeated there. */
-static inline const Real *repeated(Real *buffer, const Real *x, int64_t m, int64_t start,
-                                   int64_t count)
+/* Elements start, ..., start + count - 1 of out: returned in place if they are contiguous in x;
+ * otherwise written to buffer. */
+const Real *broadcast_into(Real *buffer, const Real *x, Broadcast b, int64_t start, int64_t count);
+static inline const Real *broadcast_block(Real *buffer, const Real *x, Broadcast b, int64_t start,
+                                          int64_t count)
 {
-    int64_t first = start % m;
-    if (first + count <= m)
-        return x + first;
-    int64_t tail = count < m - first ? count : m - first;
-    int64_t head = count - tail < first ? count - tail : first;
-    memcpy(buffer, x + first, (size_t)tail * sizeof(Real));
-    memcpy(buffer + tail, x, (size_t)head * sizeof(Real));
-    for (int64_t done = tail + head, more; done < count; done += more) {
-        more = count - done < done ? count - done : done;
-        memcpy(buffer + done, buffer, (size_t)more * sizeof(Real));
-    }
-    return buffer;
+    const int64_t first = start % b.Q;
+    const bool contiguous = broadcast_of_whole(b) && first + count <= b.Q;
+    return contiguous ? x + first : broadcast_into(buffer, x, b, start, count);
 }
 
-/* sum_i x[i] on the CPU: in double precision, in an order that does not depend on the number of
- * threads. */
-double sum_all(const Real *x, int64_t n);
+/* out <- factor x, repeated. x and out have the dtype of `like`; x is Real if real_x. */
+void broadcast_copy(const Tensor *like, Real *out, bool accumulate, Real factor, const Real *x,
+                    Broadcast b, bool real_x);
 
-/* out[c] <- factor sum_r x[r, c], x [rows, columns], in an order that depends on the sizes alone;
- * on the CPU in double precision. out and x have the dtype of `like`. */
-void sum_repeats(Tape *tape, const Tensor *like, Real *out, bool accumulate, Real factor,
-                 const Real *x, int64_t rows, int64_t columns);
+/* out [P, Q] <- factor sum over o, m, i of x[o, p, m, q, i], in an order that depends on the sizes
+ * alone; on the CPU in double precision. x and out have the dtype of `like`; out is Real if
+ * real_out. */
+void broadcast_sum(Tape *tape, const Tensor *like, Real *out, bool accumulate, Real factor,
+                   const Real *x, Broadcast b, bool real_out);
 
-/* In a backward function: the buffer for dL/dx as if x had all n elements. If x is repeated, this
- * is scratch memory, and broadcast_end sums the repeats into x's gradient. data is NULL if x
+/* In a backward function: the buffer for dL/dx as if x had all elements of out. If x is repeated,
+ * this is a workspace, and wide_gradient_end sums the repeats into x's gradient. data is NULL if x
  * requires no gradient. */
-typedef struct Broadcast {
+typedef struct WideGradient {
     Real *data;
     bool accumulate;
     Gradient gradient;
-    Tensor *scratch;
-} Broadcast;
-Broadcast broadcast_begin(Node *node, Tensor *x, int64_t n);
-void broadcast_end(Node *node, Tensor *x, Broadcast broadcast);
+    Tensor *workspace;
+} WideGradient;
+WideGradient wide_gradient_begin(Node *node, Tensor *x, Broadcast b);
+void wide_gradient_end(Node *node, Tensor *x, Broadcast b, WideGradient wide);
 
 #endif

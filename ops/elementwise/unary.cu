@@ -26,31 +26,31 @@
         map(type, op##_gradient_of(), dx, accumulate, n, dout, y);                                 \
     }
 
-#define UNARY_CONSTANT(op, f, f_gradient)                                                          \
+#define UNARY_CONSTANTS(op, f, f_gradient)                                                         \
     UNARY_CONSTANT_KERNELS(op)                                                                     \
     struct op##_of_x {                                                                             \
-        Real c;                                                                                    \
+        Real c, d;                                                                                 \
         __device__ Real operator()(Real x) const                                                   \
         {                                                                                          \
-            return f(x, c);                                                                        \
+            return f(x, c, d);                                                                     \
         }                                                                                          \
     };                                                                                             \
     struct op##_gradient_of {                                                                      \
-        Real c;                                                                                    \
-        __device__ Real operator()(Real dout) const                                                \
+        Real c, d;                                                                                 \
+        __device__ Real operator()(Real dout, Real x) const                                        \
         {                                                                                          \
-            return f_gradient(dout, c);                                                            \
+            return f_gradient(dout, x, c, d);                                                      \
         }                                                                                          \
     };                                                                                             \
-    extern "C" void op##_forward_cuda(TensorType type, Real *out, const Real *x, Real c,           \
+    extern "C" void op##_forward_cuda(TensorType type, Real *out, const Real *x, Real c, Real d,   \
                                       int64_t n)                                                   \
     {                                                                                              \
-        map(type, op##_of_x{ c }, out, false, n, x);                                               \
+        map(type, op##_of_x{ c, d }, out, false, n, x);                                            \
     }                                                                                              \
     extern "C" void op##_backward_cuda(TensorType type, Real *dx, bool accumulate,                 \
-                                       const Real *dout, Real c, int64_t n)                        \
+                                       const Real *dout, const Real *x, Real c, Real d, int64_t n) \
     {                                                                                              \
-        map(type, op##_gradient_of{ c }, dx, accumulate, n, dout);                                 \
+        map(type, op##_gradient_of{ c, d }, dx, accumulate, n, dout, x);                           \
     }
 
 #include "ops/elementwise/unary_functions.h"

@@ -5,9 +5,10 @@
  *     UNARY(op, f, f_gradient, saved)
  *
  * where f_gradient(dout, x) or f_gradient(dout, out) returns dx = dout f'(x), and saved, FROM_X or
- * FROM_OUT, states which of the two it reads. A function of x and a constant c, f(x, c) with
- * f_gradient(dout, c), is a row UNARY_CONSTANT(op, f, f_gradient). The formulas are ordinary inline
- * functions of C and of CUDA: other kernels and a debugger can call them.
+ * FROM_OUT, states which of the two it reads. A function of x and two constants, f(x, c, d) with
+ * f_gradient(dout, x, c, d), is a row UNARY_CONSTANTS(op, f, f_gradient), whose op_NAME is written at
+ * the end of unary.c; if a gradient ignores x, compilers drop the load. The formulas are ordinary
+ * inline functions of C and of CUDA: other kernels and a debugger can call them.
  *
  * unary.c defines UNARY to make the CPU kernels and op_NAME, unary.cu to make the CUDA kernels of
  * every dtype; elsewhere a row makes nothing. A new operation is a row here, its prototype in
@@ -23,7 +24,7 @@
 
 #ifndef UNARY
 #define UNARY(op, f, f_gradient, saved)
-#define UNARY_CONSTANT(op, f, f_gradient)
+#define UNARY_CONSTANTS(op, f, f_gradient)
 #endif
 
 /* clang-format off */
@@ -132,18 +133,57 @@ MATH_FUNCTION Real softplus(Real x)
 MATH_FUNCTION Real softplus_gradient(Real dout, Real x) { return real_times_sigmoid(dout, x); }
 UNARY(softplus, softplus, softplus_gradient, FROM_X)
 
+/* sqrt: out = sqrt x
+ *   d out / dx = 1 / (2 sqrt x) = 1 / (2 out) */
+MATH_FUNCTION Real sqrt_gradient(Real dout, Real out)  { return dout / (2 * out); }
+UNARY(sqrt, real_sqrt, sqrt_gradient, FROM_OUT)
+
+/* abs: out = |x|
+ *   d out / dx = -1 for x < 0, 1 for x > 0; 0 at 0 */
+MATH_FUNCTION Real abs_gradient(Real dout, Real x)
+{
+    return x == 0 ? 0 : x < 0 ? -dout : dout;
+}
+UNARY(abs, real_abs, abs_gradient, FROM_X)
+
+/* sin: out = sin x     d out / dx = cos x
+ * cos: out = cos x     d out / dx = -sin x */
+MATH_FUNCTION Real sin_gradient(Real dout, Real x)     { return dout * real_cos(x); }
+MATH_FUNCTION Real cos_gradient(Real dout, Real x)     { return -dout * real_sin(x); }
+UNARY(sin, real_sin, sin_gradient, FROM_X)
+UNARY(cos, real_cos, cos_gradient, FROM_X)
+
 /* scale: out = c x
  *   d out / dx = c */
-MATH_FUNCTION Real scale(Real x, Real c)               { return c * x; }
-UNARY_CONSTANT(scale, scale, scale)
+MATH_FUNCTION Real scale(Real x, Real c, Real d)       { return (void)d, c * x; }
+MATH_FUNCTION Real scale_gradient(Real dout, Real x, Real c, Real d)
+{
+    return (void)x, (void)d, c * dout;
+}
+UNARY_CONSTANTS(scale, scale, scale_gradient)
 
 /* add_scalar: out = x + c
  *   d out / dx = 1 */
-MATH_FUNCTION Real add_scalar(Real x, Real c)          { return x + c; }
-MATH_FUNCTION Real add_scalar_gradient(Real dout, Real c) { return (void)c, dout; }
-UNARY_CONSTANT(add_scalar, add_scalar, add_scalar_gradient)
+MATH_FUNCTION Real add_scalar(Real x, Real c, Real d)  { return (void)d, x + c; }
+MATH_FUNCTION Real add_scalar_gradient(Real dout, Real x, Real c, Real d)
+{
+    return (void)x, (void)c, (void)d, dout;
+}
+UNARY_CONSTANTS(add_scalar, add_scalar, add_scalar_gradient)
+
+/* clamp: out = min(max(x, low), high); the comparisons let a NaN pass
+ *   d out / dx = 1 for low <= x <= high, else 0 */
+MATH_FUNCTION Real clamp(Real x, Real low, Real high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+MATH_FUNCTION Real clamp_gradient(Real dout, Real x, Real low, Real high)
+{
+    return x < low || x > high ? 0 : dout;
+}
+UNARY_CONSTANTS(clamp, clamp, clamp_gradient)
 
 /* clang-format on */
 #undef UNARY
-#undef UNARY_CONSTANT
+#undef UNARY_CONSTANTS
 #endif

@@ -1,67 +1,110 @@
-/* concat along one axis, merged with the axes after it: a [outer, na], b [b_rows, nb],
- * out [outer, na + nb]
- *   out[o, 0 .. na - 1] = a[o]     out[o, na .. na + nb - 1] = b[o mod b_rows]
- * b_rows is outer, or less if b lacks leading axes and is broadcast.
- * Backward, g = dL/dout:
- *   da[o] <- g[o, 0 .. na - 1]     db[p] <- sum over o mod b_rows = p of g[o, na .. na + nb - 1] */
-#include "ops/elementwise/broadcast.h"
+/* concat: n tensors joined along an axis, which is merged with the axes after it: x_t [outer, n_t],
+ * out [outer, stride], stride = sum of n_t, start_t = n_0 + ... + n_{t-1}
+ *   out[o, start_t + c] = x_t[o, c], c < n_t
+ * Backward, g = dL/dout, a slice per tensor:
+ *   dx_t[o, c] <- g[o, start_t + c]
+ * stack gives each tensor a new axis of size 1 and joins along it: outer counts the axes before. */
 #include "ops/layout/layout.h"
-
-typedef struct Concat {
-    int64_t outer, na, nb;
-} Concat;
 
 static void concat_backward(Node *node)
 {
-    Tensor *a = node->inputs[0], *b = node->inputs[1];
-    const Concat *s = node->attributes;
+    const Tensor *out = node->outputs[0];
+    const int64_t outer = *(const int64_t *)node->attributes, stride = tensor_count(out) / outer;
     const Real *dout = tape_upstream(node, 0);
-    int64_t stride = s->na + s->nb;
-
-    Gradient da = tape_contribution(node, a);
-    if (da.data)
-        copy_rows(a, da.data, s->na, da.accumulate, dout, s->outer, stride, s->outer, s->na);
-
-    Broadcast db = broadcast_begin(node, b, s->outer * s->nb);
-    if (db.data)
-        copy_rows(b, db.data, s->nb, db.accumulate, elements_on(b, dout, s->na), s->outer, stride,
-                  s->outer, s->nb);
-    broadcast_end(node, b, db);
+    int64_t start = 0;
+    for (int t = 0; t < node->more_count; t++) {
+        Tensor *x = node->more_inputs[t];
+        const int64_t columns = tensor_count(x) / outer;
+        Gradient dx = tape_contribution(node, x);
+        if (dx.data)
+            copy_rows(x, dx.data, columns, dx.accumulate, elements_on(x, dout, start), stride,
+                      outer, columns);
+        start += columns;
+    }
 }
 
-/* The shape of out; raises unless b's other axes equal a's, except leading axes that b lacks. */
-static Shape concat_shape(Tape *tape, const Tensor *a, const Tensor *b, AxisView axis)
+/* Checks the tensors and returns a copy of the list; if one is bf16, all are cast to bf16. */
+static Tensor **use_all(Tape *tape, const char *name, Tensor *const *tensors, int count)
 {
-    int lacking = a->shape.rank - b->shape.rank;
-    bool fits = lacking >= 0 && lacking <= axis.index;
-    for (int i = lacking; fits && i < a->shape.rank; i++)
-        fits &= i == axis.index || a->shape.size[i] == b->shape.size[i - lacking];
-    if (!fits)
-        tape_error(tape,
-                   "op_concat: the shapes do not fit along axis %d: a is %s, b is %s; expected the "
-                   "other axes equal, or b without leading ones before that axis",
-                   axis.index, shape_text(a->shape).text, shape_text(b->shape).text);
-    Shape shape = a->shape;
-    shape.size[axis.index] += b->shape.size[axis.index - lacking];
-    return shape;
+    if (tape && (!tensors || count < 1))
+        tape_error(tape, "%s: there are %d tensors, expected 1 or more", name, tensors ? count : 0);
+    Tensor **list = NULL;
+    bool bf16 = false;
+    for (int t = 0; t < count; t++) {
+        char label[64];
+        const int length = snprintf(label, sizeof label, "%s: tensors[%d]", name, t);
+        /* The tape keeps the label for later messages. */
+        tape_use(tape, tape ? tape_save(tape, label, (size_t)length + 1) : name, tensors[t]);
+        bf16 |= tensors[t]->type == TENSOR_BF16;
+    }
+    list = (Tensor **)(uintptr_t)tape_save(tape, tensors, (size_t)count * sizeof *list);
+    for (int t = 0; bf16 && t < count; t++)
+        list[t] = op_cast(tape, list[t], TENSOR_BF16);
+    return list;
 }
 
-Tensor *op_concat(Tape *tape, Tensor *a, Tensor *b, int axis)
+/* out has the shape of the result; outer is the product of its axes before the joined one. */
+static Tensor *join(Tape *tape, const char *name, Tensor **list, int count, Shape shape,
+                    int64_t outer)
 {
-    tape_use(tape, "op_concat: a", a);
-    tape_use(tape, "op_concat: b", b);
-    cast_alike(tape, &a, &b);
-    AxisView view = axis_view(tape, "op_concat: a", a->shape, axis);
-    Tensor *out = tape_tensor_of(tape, a->type, concat_shape(tape, a, b, view));
-    Concat s = { .outer = view.outer, .na = view.size * view.inner };
-    s.nb = tensor_count(out) / s.outer - s.na;
-    int64_t b_rows = tensor_count(b) / s.nb;
-    copy_rows(out, out->data, s.na + s.nb, false, a->data, s.outer, s.na, s.outer, s.na);
-    copy_rows(out, tensor_at(out, s.na), s.na + s.nb, false, b->data, b_rows, s.nb, s.outer, s.nb);
-    tape_record(tape, (Node){ .name = "op_concat",
+    Tensor *out = tape_tensor_of(tape, list[0]->type, shape);
+    const int64_t stride = tensor_count(out) / outer;
+    int64_t start = 0;
+    for (int t = 0; t < count; t++) {
+        const int64_t columns = tensor_count(list[t]) / outer;
+        copy_rows(out, tensor_at(out, start), stride, false, list[t]->data, columns, outer,
+                  columns);
+        start += columns;
+    }
+    tape_record(tape, (Node){ .name = name,
                               .backward = concat_backward,
-                              .inputs = { a, b },
+                              .more_inputs = list,
+                              .more_count = count,
                               .outputs = { out },
-                              .attributes = tape_save(tape, &s, sizeof s) });
+                              .attributes = tape_save(tape, &outer, sizeof outer) });
     return out;
+}
+
+Tensor *op_concat(Tape *tape, Tensor *const *tensors, int count, int axis)
+{
+    Tensor **list = use_all(tape, "op_concat", tensors, count);
+    Shape shape = list[0]->shape;
+    AxisView view = axis_view(tape, "op_concat: tensors[0]", shape, axis);
+    int64_t *size = &shape.size[view.index];
+    for (int t = 1; t < count; t++) {
+        Shape other = list[t]->shape;
+        const int64_t more = other.rank > view.index ? other.size[view.index] : 0;
+        other.size[view.index] = list[0]->shape.size[view.index];
+        if (!shape_equal(other, list[0]->shape))
+            tape_error(tape,
+                       "op_concat: tensors[0] is %s, tensors[%d] is %s; expected equal sizes but "
+                       "along axis %d",
+                       shape_text(list[0]->shape).text, t, shape_text(list[t]->shape).text,
+                       view.index);
+        *size += more;
+    }
+    return join(tape, "op_concat", list, count, shape, view.outer);
+}
+
+Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis)
+{
+    Tensor **list = use_all(tape, "op_stack", tensors, count);
+    Shape shape = list[0]->shape;
+    if (shape.rank == MAX_RANK)
+        tape_error(tape, "op_stack: tensors[0] is %s, expected %d axes at most: out has one more",
+                   shape_text(shape).text, MAX_RANK - 1);
+    for (int t = 1; t < count; t++)
+        if (!shape_equal(list[t]->shape, shape))
+            tape_error(tape, "op_stack: tensors[0] is %s, tensors[%d] is %s, expected the same",
+                       shape_text(shape).text, t, shape_text(list[t]->shape).text);
+    const int index = axis < 0 ? shape.rank + 1 + axis : axis;
+    if (index < 0 || index > shape.rank)
+        tape_error(tape, "op_stack: there is no axis %d in the result of stacking %s", axis,
+                   shape_text(shape).text);
+    memmove(&shape.size[index + 1], &shape.size[index],
+            (size_t)(shape.rank - index) * sizeof *shape.size);
+    shape.size[index] = count;
+    shape.rank++;
+    return join(tape, "op_stack", list, count, shape,
+                axis_view(tape, "op_stack", shape, index).outer);
 }

@@ -2,10 +2,11 @@
 #ifndef TAPEGRAD_OPS_LAYOUT_KERNELS_H
 #define TAPEGRAD_OPS_LAYOUT_KERNELS_H
 
+#include "ops/layout/unfold.h"
 #include "tensor/kernel.h"
 
 KERNEL(void, copy_rows, Real *to, int64_t to_stride, bool accumulate, const Real *from,
-       int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns);
+       int64_t from_stride, int64_t rows, int64_t columns);
 
 KERNEL(void, transpose, Real *out, bool accumulate, const Real *x, int64_t outer, int64_t p,
        int64_t middle, int64_t q, int64_t inner);
@@ -15,6 +16,14 @@ KERNEL(void, embedding_forward, Real *out, const Real *weight, const int32_t *in
 CUDA_FUNCTION(int64_t, embedding_scratch, int64_t R, int64_t D);
 KERNEL(void, embedding_backward, Real *dweight, bool accumulate, Real *scratch, const Real *dout,
        const int32_t *indices, int64_t R, int64_t V, int64_t D);
+
+KERNEL(void, gather, Real *out, const Real *x, const int32_t *index, int64_t O, int64_t C,
+       int64_t K, int64_t I);
+KERNEL(void, gather_add, Real *dx, const Real *dout, const int32_t *index, int64_t O, int64_t C,
+       int64_t K, int64_t I);
+
+KERNEL(void, unfold, Real *out, const Real *x, Unfold u);
+KERNEL(void, fold, Real *dx, bool accumulate, const Real *dout, Unfold u);
 
 DEVICE_FUNCTION(void, store_integers, int32_t *to, const int32_t *columns, const int32_t *from,
                 int64_t R, int64_t N);

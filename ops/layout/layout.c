@@ -14,16 +14,28 @@ AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis)
     return view;
 }
 
+AxisView axis_to_reduce(Tape *tape, const char *label, Shape shape, int axis, Shape *reduced)
+{
+    *reduced = shape_scalar();
+    if (axis == ALL_AXES)
+        return (AxisView){ .outer = 1, .size = shape_count(shape), .inner = 1 };
+    const AxisView view = axis_view(tape, label, shape, axis);
+    for (int i = 0; i < shape.rank; i++)
+        if (i != view.index)
+            reduced->size[reduced->rank++] = shape.size[i];
+    return view;
+}
+
 /* Long rows are cut into pieces, so that few rows also occupy all threads. */
 void copy_rows_cpu(Real *to, int64_t to_stride, bool accumulate, const Real *from,
-                   int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns)
+                   int64_t from_stride, int64_t rows, int64_t columns)
 {
     enum { PIECE = 1024 };
 #pragma omp parallel for collapse(2) schedule(static) if (rows * columns >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t first = 0; first < columns; first += PIECE) {
             Real *to_row = to + r * to_stride;
-            const Real *from_row = from + r % from_rows * from_stride;
+            const Real *from_row = from + r * from_stride;
             int64_t end = columns < first + PIECE ? columns : first + PIECE;
 #pragma omp simd
             for (int64_t c = first; c < end; c++)
@@ -32,8 +44,7 @@ void copy_rows_cpu(Real *to, int64_t to_stride, bool accumulate, const Real *fro
 }
 
 void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,
-               int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns)
+               int64_t from_stride, int64_t rows, int64_t columns)
 {
-    DEVICE_CALL(like, copy_rows,
-                (to, to_stride, accumulate, from, from_rows, from_stride, rows, columns));
+    DEVICE_CALL(like, copy_rows, (to, to_stride, accumulate, from, from_stride, rows, columns));
 }

@@ -4,37 +4,34 @@
 /* One thread copies LANES elements of a row at a time. */
 template <typename T, int LANES>
 __global__ void copy_rows_kernel(T *to, int64_t to_stride, bool accumulate, const T *from,
-                                 int64_t from_rows, int64_t from_stride, int64_t rows,
-                                 int64_t columns)
+                                 int64_t from_stride, int64_t rows, int64_t columns)
 {
     const int64_t packs = columns / LANES;
     GRID_FOR(p, rows * packs) {
         const int64_t r = quotient(p, packs), c = (p - r * packs) * LANES;
-        const int64_t source = r < from_rows ? r : remainder_of(r, from_rows);
         contribute_pack<LANES>(&to[r * to_stride + c], accumulate,
-                               load_pack<LANES>(&from[source * from_stride + c]));
+                               load_pack<LANES>(&from[r * from_stride + c]));
     }
 }
 
 template <typename T>
 static void launch_copy_rows(T *to, int64_t to_stride, bool accumulate, const T *from,
-                             int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns)
+                             int64_t from_stride, int64_t rows, int64_t columns)
 {
     constexpr int LANES = lanes_of<T>;
     if (packs_fit<LANES>(to) && packs_fit<LANES>(from) &&
         (to_stride | from_stride | columns) % LANES == 0)
         LAUNCH((copy_rows_kernel<T, LANES>), blocks_for(rows * columns / LANES), THREADS, 0, to,
-               to_stride, accumulate, from, from_rows, from_stride, rows, columns);
+               to_stride, accumulate, from, from_stride, rows, columns);
     else
         LAUNCH((copy_rows_kernel<T, 1>), blocks_for(rows * columns), THREADS, 0, to, to_stride,
-               accumulate, from, from_rows, from_stride, rows, columns);
+               accumulate, from, from_stride, rows, columns);
 }
 
 extern "C" void copy_rows_cuda(TensorType type, Real *to, int64_t to_stride, bool accumulate,
-                               const Real *from, int64_t from_rows, int64_t from_stride,
-                               int64_t rows, int64_t columns)
+                               const Real *from, int64_t from_stride, int64_t rows, int64_t columns)
 {
     BY_STORAGE(type, T,
-               launch_copy_rows((T *)to, to_stride, accumulate, (const T *)from, from_rows,
-                                from_stride, rows, columns));
+               launch_copy_rows((T *)to, to_stride, accumulate, (const T *)from, from_stride, rows,
+                                columns));
 }

@@ -14,9 +14,13 @@ typedef struct AxisView {
 /* A negative axis counts from the end; raises if there is no such axis. */
 AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis);
 
-/* to[r, c] <- from[r mod from_rows, c], r < rows, c < columns; to_stride and from_stride are row
+/* The same, or all of the shape as [1, size, 1] if axis is ALL_AXES; *reduced is the shape without
+ * the axis. */
+AxisView axis_to_reduce(Tape *tape, const char *label, Shape shape, int axis, Shape *reduced);
+
+/* to[r, c] <- from[r, c], r < rows, c < columns; to_stride and from_stride are row
  * strides in elements; to and from have the dtype of `like`. */
 void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,
-               int64_t from_rows, int64_t from_stride, int64_t rows, int64_t columns);
+               int64_t from_stride, int64_t rows, int64_t columns);
 
 #endif

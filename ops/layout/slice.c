@@ -18,7 +18,7 @@ static void slice_backward(Node *node)
     if (!dx.accumulate)
         device_zero(x->device, dx.data, (size_t)tensor_count(x) * tensor_element_bytes(x));
     copy_rows(x, elements_on(x, dx.data, s->start * s->axis.inner), x_stride, dx.accumulate,
-              tape_upstream(node, 0), s->axis.outer, out_stride, s->axis.outer, out_stride);
+              tape_upstream(node, 0), out_stride, s->axis.outer, out_stride);
 }
 
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
@@ -35,8 +35,8 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
     shape.size[s.axis.index] = count;
     Tensor *out = tape_tensor_of(tape, x->type, shape);
     int64_t x_stride = s.axis.size * s.axis.inner, out_stride = count * s.axis.inner;
-    copy_rows(x, out->data, out_stride, false, tensor_at(x, start * s.axis.inner), s.axis.outer,
-              x_stride, s.axis.outer, out_stride);
+    copy_rows(x, out->data, out_stride, false, tensor_at(x, start * s.axis.inner), x_stride,
+              s.axis.outer, out_stride);
     tape_record(tape, (Node){ .name = "op_slice",
                               .backward = slice_backward,
                               .inputs = { x },

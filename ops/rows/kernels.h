@@ -26,11 +26,7 @@ KERNEL(void, residual_layernorm_backward, Gradient dx, Gradient dbranch, Real *d
        int64_t parts, Real *scratch, const Real *dout, const Real *x, const Real *branch,
        DropoutDraw d, const Real *weight, const Real *kept, int64_t R, int64_t C);
 
-CUDA_FUNCTION(int64_t, sum_scratch, int64_t rows, int64_t columns);
-KERNEL(void, sum_forward, Real *out, Real *scratch, Real factor, const Real *x, int64_t rows,
-       int64_t columns);
-KERNEL(void, sum_backward, Real *dx, bool accumulate, Real factor, const Real *dout, int64_t rows,
-       int64_t columns);
+KERNEL(void, argmax, int32_t *index, const Real *x, int64_t outer, int64_t size, int64_t inner);
 
 KERNEL(void, cumulative_sum, Real *out, bool accumulate, const Real *x, bool reverse, int64_t outer,
        int64_t size, int64_t inner);

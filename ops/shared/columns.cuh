@@ -56,28 +56,36 @@ static inline int column_lanes(int64_t C)
     return lanes;
 }
 
+/* The sum of value over the threads with equal threadIdx.x % lanes. All THREADS threads of the block
+ * must call; threads below lanes get the result. */
+__device__ static inline double lane_sum(double value, int lanes)
+{
+    __shared__ double parts[THREADS];
+    const int row = threadIdx.x / lanes;
+    parts[threadIdx.x] = value;
+    for (int half = THREADS / lanes / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (row < half)
+            parts[threadIdx.x] += parts[threadIdx.x + half * lanes];
+    }
+    value = parts[threadIdx.x];
+    __syncthreads(); /* the next call may write */
+    return value;
+}
+
 /* The sum of column c over first <= row < end; c is the block's first column + threadIdx.x % lanes.
  * All threads of the block must call; threads below lanes get the result. */
 template <typename T>
 __device__ static inline double block_column_sum(const T *x, int64_t first, int64_t end, int64_t C,
                                                  int64_t c, int lanes)
 {
-    __shared__ double parts[THREADS];
     const int row = threadIdx.x / lanes, rows = THREADS / lanes;
     double sum = 0;
     if (c < C)
 #pragma unroll 8
         for (int64_t r = first + row; r < end; r += rows)
             sum += term(&x[r * C + c]);
-    parts[threadIdx.x] = sum;
-    for (int half = rows / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (row < half)
-            parts[threadIdx.x] += parts[threadIdx.x + half * lanes];
-    }
-    sum = parts[threadIdx.x];
-    __syncthreads(); /* the next call may write */
-    return sum;
+    return lane_sum(sum, lanes);
 }
 
 /* out [parts, C] <- factor * the sums over each part of the rows of x. Thread block (i, j) sums

@@ -10,6 +10,18 @@ MATH_FUNCTION Real real_abs(Real x)
 {
     return fabs(x);
 }
+MATH_FUNCTION Real real_sqrt(Real x)
+{
+    return sqrt(x);
+}
+MATH_FUNCTION Real real_sin(Real x)
+{
+    return sin(x);
+}
+MATH_FUNCTION Real real_cos(Real x)
+{
+    return cos(x);
+}
 MATH_FUNCTION Real real_exp(Real x)
 {
     return exp(x);

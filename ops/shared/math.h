@@ -73,8 +73,34 @@ MATH_FUNCTION Real real_erf(Real x)
 {
     return erf(x);
 }
+MATH_FUNCTION Real real_sqrt(Real x)
+{
+    return sqrt(x);
+}
+MATH_FUNCTION Real real_sin(Real x)
+{
+    return sin(x);
+}
+MATH_FUNCTION Real real_cos(Real x)
+{
+    return cos(x);
+}
 
 #else
+
+MATH_FUNCTION Real real_sqrt(Real x)
+{
+    return sqrtf(x);
+}
+/* libm's, which is scalar */
+MATH_FUNCTION Real real_sin(Real x)
+{
+    return sinf(x);
+}
+MATH_FUNCTION Real real_cos(Real x)
+{
+    return cosf(x);
+}
 
 /* e^x = 2^k e^r with k the integer nearest to x / ln 2 and r = x - k ln 2, |r| <= ln 2 / 2.
  *   k: adding 3 2^22 rounds off the fraction of a float and leaves k in its lowest bits.

@@ -1,0 +1,79 @@
+/* A recurrent layer from operations: a GRU (Cho et al. 2014) learns the parity of all bits so far,
+ * on sequences of 16 bits, and is tested on 200. An argument sets the number of steps. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <tapegrad.h>
+
+enum { BATCH = 32, WIDTH = 16, LENGTH = 16, LONG = 200 };
+
+typedef struct Gru {
+    Linear input, state; /* to 3 WIDTH: reset gate, update gate, candidate */
+} Gru;
+
+/* r_t = sigmoid(W_r x_t + U_r h), z_t = sigmoid(W_z x_t + U_z h), n_t = tanh(W_n x_t + r_t U_n h),
+ * h = (1 - z_t) n_t + z_t h = n_t + z_t (h - n_t): x [B, N, in], returns all h [B, N, WIDTH] */
+static Tensor *gru_forward(Tape *tape, const Gru *gru, Tensor *x)
+{
+    const int64_t B = x->shape.size[0], N = x->shape.size[1];
+    static const Real zeros[BATCH * WIDTH];
+    Tensor *h = tape_input(tape, zeros, shape(B, WIDTH)), *all[LONG];
+    Tensor *wx = nn_linear_forward(tape, &gru->input, x); /* of every position at once */
+    for (int64_t t = 0; t < N; t++) {
+        Tensor *w = op_reshape(tape, op_slice(tape, wx, 1, t, 1), shape(B, 3 * WIDTH));
+        Tensor *u = nn_linear_forward(tape, &gru->state, h);
+        Tensor *gates =
+            op_add(tape, op_slice(tape, w, 1, 0, 2 * WIDTH), op_slice(tape, u, 1, 0, 2 * WIDTH));
+        gates = op_sigmoid(tape, gates);
+        Tensor *r = op_slice(tape, gates, 1, 0, WIDTH), *z = op_slice(tape, gates, 1, WIDTH, WIDTH);
+        Tensor *n = op_multiply(tape, r, op_slice(tape, u, 1, 2 * WIDTH, WIDTH));
+        n = op_tanh(tape, op_add(tape, op_slice(tape, w, 1, 2 * WIDTH, WIDTH), n));
+        h = op_add(tape, n, op_multiply(tape, z, op_subtract(tape, h, n)));
+        all[t] = h;
+    }
+    return op_stack(tape, all, (int)N, 1);
+}
+
+int main(int argc, char **argv)
+{
+    const int steps = argc > 1 ? atoi(argv[1]) : 300;
+    Device *device = device_best();
+    Params *params = params_new(device, /*seed*/ 1);
+    Gru gru = { nn_linear(params, "input", 1, 3 * WIDTH),
+                nn_linear(params, "state", WIDTH, 3 * WIDTH) };
+    Linear output = nn_linear(params, "output", WIDTH, 2);
+    Optimizer *optimizer = optim_adam(params, optim_adam_config(1e-2));
+    Tape *tape = tape_new(device);
+    Random random = random_new(/*seed*/ 1, random_stream("bits"));
+
+    for (int step = 1; step <= steps + 1; step++) { /* the last one is the test */
+        const bool test = step > steps;
+        const int N = test ? LONG : LENGTH;
+        static Real bits[BATCH * LONG];
+        static int32_t parities[BATCH * LONG], found[BATCH * LONG];
+        for (int i = 0; i < BATCH * N; i++) {
+            const int32_t bit = (int32_t)random_integer(&random, 0, 2);
+            bits[i] = (Real)bit;
+            parities[i] = i % N ? parities[i - 1] ^ bit : bit;
+        }
+        tape_set_recording(tape, !test);
+        Tensor *h = gru_forward(tape, &gru, tape_input(tape, bits, shape(BATCH, N, 1)));
+        Tensor *logits = nn_linear_forward(tape, &output, h); /* [BATCH, N, 2] */
+        Tensor *targets = tape_input_i32(tape, parities, shape(BATCH, N));
+        Tensor *loss = op_cross_entropy(tape, logits, targets, NULL);
+        if (test) {
+            int right = 0;
+            tensor_read_i32(op_argmax(tape, logits, -1), found);
+            for (int i = 0; i < BATCH * N; i++)
+                right += found[i] == parities[i];
+            printf("accuracy on %d bits %.3f\n", N, (double)right / (BATCH * N));
+            break;
+        }
+        tape_backward(tape, loss);
+        params_clip_gradients(params, 1);
+        optim_step(optimizer);
+        if (step % 100 == 0)
+            printf("step %3d  loss %.4f\n", step, tensor_item(loss));
+        tape_reset(tape);
+    }
+    tape_free(tape), optim_free(optimizer), params_free(params);
+}

@@ -1,0 +1,127 @@
+/* unfold (im2col): the windows of images x [B, H, W, C] as rows of a matrix, s the stride, p the
+ * padding:
+ *   out[b, y, x, i, j, c] = x[b, y s + i - p, x s + j - p, c], or 0 outside the image
+ * for i < height, j < width. A convolution is the product of this matrix with the weights.
+ * Backward (fold), g = dL/dout: a pixel [h, w] is in the windows y with y s + i - p = h, and x with
+ * x s + j - p = w,
+ *   dx[b, h, w, c] <- sum over these y, x, i, j of g[b, y, x, i, j, c]
+ * Each pixel sums its own terms, in a fixed order. */
+#include "ops/layout/kernels.h"
+#include "ops/layout/unfold.h"
+#include "ops/shared/internal.h"
+
+/* The j of window column x that are inside the image: contiguous in x and in out. */
+typedef struct Inside {
+    int64_t first, end;
+} Inside;
+
+static int64_t clamped(int64_t i, int64_t low, int64_t high)
+{
+    return i < low ? low : i > high ? high : i;
+}
+
+static Inside inside(const Unfold *u, int64_t x)
+{
+    const int64_t left = u->padding - x * u->stride;
+    return (Inside){ clamped(left, 0, u->width), clamped(u->W + left, 0, u->width) };
+}
+
+void unfold_cpu(Real *out, const Real *x, Unfold u)
+{
+    const int64_t run = u.width * u.C, window = u.height * run;
+    const bool parallel = u.B * u.rows * u.columns * window >= PARALLEL_MINIMUM;
+#pragma omp parallel for collapse(2) schedule(static) if (parallel)
+    for (int64_t row = 0; row < u.B * u.rows; row++)
+        for (int64_t column = 0; column < u.columns; column++)
+            for (int64_t i = 0; i < u.height; i++) {
+                Real *to = out + (row * u.columns + column) * window + i * run;
+                const int64_t h = row % u.rows * u.stride + i - u.padding;
+                memset(to, 0, (size_t)run * sizeof *to);
+                const Inside in = inside(&u, column);
+                if (h < 0 || h >= u.H || in.first >= in.end)
+                    continue;
+                const int64_t w = column * u.stride + in.first - u.padding;
+                memcpy(to + in.first * u.C, x + ((row / u.rows * u.H + h) * u.W + w) * u.C,
+                       (size_t)((in.end - in.first) * u.C) * sizeof *to);
+            }
+}
+
+/* dx [W, C], the row h of an image, += from dout, the windows of this image */
+static void fold_row(Real *dx, const Real *dout, const Unfold *u, int64_t h)
+{
+    const int64_t run = u->width * u->C, window = u->height * run;
+    for (int64_t i = 0; i < u->height; i++) {
+        const int64_t t = h + u->padding - i, y = t / u->stride;
+        if (t < 0 || t % u->stride || y >= u->rows)
+            continue;
+        for (int64_t x = 0; x < u->columns; x++) {
+            const Inside in = inside(u, x);
+            Real *to = dx + (x * u->stride + in.first - u->padding) * u->C;
+            const Real *from = dout + (y * u->columns + x) * window + i * run + in.first * u->C;
+#pragma omp simd
+            for (int64_t c = 0; c < (in.end - in.first) * u->C; c++)
+                to[c] += from[c];
+        }
+    }
+}
+
+void fold_cpu(Real *dx, bool accumulate, const Real *dout, Unfold u)
+{
+    const int64_t row = u.W * u.C, image = u.rows * u.columns * u.height * u.width * u.C;
+#pragma omp parallel for schedule(static) if (u.B * image >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < u.B * u.H; r++) {
+        if (!accumulate)
+            memset(dx + r * row, 0, (size_t)row * sizeof *dx);
+        fold_row(dx + r * row, dout + r / u.H * image, &u, r % u.H);
+    }
+}
+
+static void unfold_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    Gradient dx = tape_contribution(node, x);
+    DEVICE_CALL(
+        x, fold,
+        (dx.data, dx.accumulate, tape_upstream(node, 0), *(const Unfold *)node->attributes));
+}
+
+Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
+{
+    tape_use(tape, "op_unfold: x", x);
+    const int64_t *size = x->shape.size, s = window.stride ? window.stride : 1;
+    if (x->shape.rank != 4)
+        tape_error(tape, "op_unfold: x is %s, expected four axes, [B, H, W, C]",
+                   shape_text(x->shape).text);
+    if (window.height < 1 || window.width < 1 || s < 1 || window.padding < 0)
+        tape_error(tape,
+                   "op_unfold: the window is %lld x %lld, stride %lld, padding %lld; expected 1 or "
+                   "more, 1 or more (or 0 for 1), 0 or more",
+                   (long long)window.height, (long long)window.width, (long long)window.stride,
+                   (long long)window.padding);
+    const int64_t down = size[1] + 2 * window.padding - window.height;
+    const int64_t right = size[2] + 2 * window.padding - window.width;
+    if (down < 0 || right < 0)
+        tape_error(tape,
+                   "op_unfold: a window of %lld x %lld does not fit into x, %s, with padding %lld",
+                   (long long)window.height, (long long)window.width, shape_text(x->shape).text,
+                   (long long)window.padding);
+    const Unfold u = { .B = size[0],
+                       .H = size[1],
+                       .W = size[2],
+                       .C = size[3],
+                       .rows = down / s + 1,
+                       .columns = right / s + 1,
+                       .height = window.height,
+                       .width = window.width,
+                       .stride = s,
+                       .padding = window.padding };
+    Tensor *out =
+        tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, u.height * u.width * u.C));
+    DEVICE_CALL(x, unfold, (out->data, x->data, u));
+    tape_record(tape, (Node){ .name = "op_unfold",
+                              .backward = unfold_backward,
+                              .inputs = { x },
+                              .outputs = { out },
+                              .attributes = tape_save(tape, &u, sizeof u) });
+    return out;
+}

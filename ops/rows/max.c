@@ -1,0 +1,78 @@
+/* max and argmax along one axis of x [outer, size, inner], or over all of x as [1, size, 1]:
+ *   index[o, i] = the first j with the largest x[o, j, i]     out[o, i] = x[o, index[o, i], i]
+ * A NaN counts as larger than every number, so it shows in the result.
+ * Backward, g = dL/dout; only the first maximum is in the result:
+ *   dx[o, index[o, i], i] <- g[o, i]; the other elements of dx get 0 */
+#include "ops/rows/kernels.h"
+#include "ops/layout/gather.h"
+#include "ops/layout/layout.h"
+
+enum { CHUNK = 64 };
+
+/* count <= CHUNK adjacent maxima in vector lanes */
+static void argmax_of_columns(int32_t *index, const Real *x, int64_t size, int64_t inner,
+                              int64_t count)
+{
+    Real best[CHUNK];
+    for (int64_t i = 0; i < count; i++) {
+        best[i] = x[i];
+        index[i] = 0;
+    }
+    for (int64_t j = 1; j < size; j++)
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            const Real value = x[j * inner + i];
+            const bool larger = !(value <= best[i]) && best[i] == best[i];
+            index[i] = larger ? (int32_t)j : index[i];
+            best[i] = larger ? value : best[i];
+        }
+}
+
+void argmax_cpu(int32_t *index, const Real *x, int64_t outer, int64_t size, int64_t inner)
+{
+    const bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
+#pragma omp parallel for collapse(2) schedule(static) if (parallel)
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < inner; i += CHUNK)
+            argmax_of_columns(index + o * inner + i, x + o * size * inner + i, size, inner,
+                              inner - i < CHUNK ? inner - i : CHUNK);
+}
+
+static Tensor *argmax(Tape *tape, Tensor *x, AxisView v, Shape shape)
+{
+    Tensor *index = tape_tensor_i32(tape, shape);
+    index->written = (IntegerBounds){ .known = true, .greatest = (int32_t)(v.size - 1) };
+    DEVICE_CALL(x, argmax, (index->integers, x->data, v.outer, v.size, v.inner));
+    return index;
+}
+
+Tensor *op_argmax(Tape *tape, Tensor *x, int axis)
+{
+    tape_use(tape, "op_argmax: x", x);
+    Shape shape;
+    const AxisView v = axis_to_reduce(tape, "op_argmax: x", x->shape, axis, &shape);
+    return argmax(tape, x, v, shape);
+}
+
+static void max_backward(Node *node)
+{
+    Tensor *x = node->inputs[0];
+    gather_contribute(x, tape_contribution(node, x), tape_upstream(node, 0),
+                      node->saved[0]->integers, *(const AxisView *)node->attributes, 1);
+}
+
+Tensor *op_max(Tape *tape, Tensor *x, int axis)
+{
+    tape_use(tape, "op_max: x", x);
+    Shape shape;
+    const AxisView v = axis_to_reduce(tape, "op_max: x", x->shape, axis, &shape);
+    Tensor *index = argmax(tape, x, v, shape), *out = tape_tensor_of(tape, x->type, shape);
+    gather(x, out->data, index->integers, v, 1);
+    tape_record(tape, (Node){ .name = "op_max",
+                              .backward = max_backward,
+                              .inputs = { x },
+                              .outputs = { out },
+                              .saved = { index },
+                              .attributes = tape_save(tape, &v, sizeof v) });
+    return out;
+}
