@@ -47,9 +47,8 @@ int main(int argc, char **argv)
     Params *params = params_new(device_best(), /*seed*/ 1);
     Linear first = nn_linear(params, "first", 9, 8), second = nn_linear(params, "second", 72, 16);
     Linear output = nn_linear(params, "output", SIZE / 4 * SIZE / 4 * 16, DIGITS);
-    Schedule schedule = optim_cosine(/*warm_up*/ 0, steps + 1, /*last*/ 0);
     AdamConfig adam = optim_adam_config(5e-3);
-    adam.schedule = schedule;
+    adam.schedule = optim_cosine(/*warm_up*/ 0, steps + 1, /*last*/ 0);
     Optimizer *optimizer = optim_adam(params, adam);
     Tape *tape = tape_new(params_device(params));
     Random random = random_new(/*seed*/ 1, random_stream("digits"));

@@ -18,8 +18,7 @@ static void sample(Tape *tape)
     TransformerState *state =
         nn_transformer_state(&transformer, (GenerationConfig){ .max_length = LENGTH });
     int32_t byte = '\n';
-    tape_set_recording(tape, false);
-    tape_set_training(tape, false);
+    tape_set_recording(tape, false), tape_set_training(tape, false);
     for (int i = 0; i < LENGTH; i++) {
         Tensor *x = nn_embedding_forward(tape, &bytes, tape_input_i32(tape, &byte, shape(1)));
         Tensor *at = nn_transformer_state_positions(state); /* int32 [1] */
@@ -77,5 +76,5 @@ int main(int argc, char **argv)
         tape_reset(tape);
     }
     sample(tape);
-    tape_free(tape), optim_free(optimizer), params_free(params), fclose(file);
+    tape_free(tape), optim_free(optimizer), params_free(params);
 }

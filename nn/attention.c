@@ -15,7 +15,7 @@ static Real *draw_projection(int64_t features, int64_t D, Random *random)
     if (!host)
         error_raise("nn_attention: memory is exhausted: a projection [%lld,%lld]",
                     (long long)features, (long long)D);
-    random_orthogonal(host, features, D, random);
+    random_orthogonal(random, host, features, D);
     return host;
 }
 

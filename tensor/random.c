@@ -115,7 +115,7 @@ static void orthogonalize(Real *w, int64_t count, int64_t D)
     }
 }
 
-void random_orthogonal(Real *host, int64_t rows, int64_t columns, Random *random)
+void random_orthogonal(Random *random, Real *host, int64_t rows, int64_t columns)
 {
     if (rows < 1 || columns < 1)
         error_raise("random_orthogonal: rows is %" PRId64 " and columns is %" PRId64

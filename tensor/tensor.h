@@ -218,7 +218,7 @@ void random_bernoulli(Random *random, Real *out, int64_t n, Real probability);
 /* host [rows, columns] = rows of independent normal elements, of which every `columns` in turn are
  * made orthogonal (Gram-Schmidt) and keep their lengths. Raises unless rows and columns are 1 or
  * more. */
-void random_orthogonal(Real *host, int64_t rows, int64_t columns, Random *random);
+void random_orthogonal(Random *random, Real *host, int64_t rows, int64_t columns);
 
 /* An integer, uniform in [low, high); advances the counter by 1. Raises unless low < high. */
 int64_t random_integer(Random *random, int64_t low, int64_t high);

@@ -134,14 +134,14 @@ START_TEST(projections_repeat_and_continue)
     enum { F = 7, D = 3 };
     Real *a = test_zeros(F * D), *b = test_zeros(F * D), *c = test_zeros(F * D);
     Random first = random_new(3, 4), second = first;
-    random_orthogonal(a, F, D, &first);
-    random_orthogonal(b, F, D, &second);
-    random_orthogonal(c, F, D, &second);
+    random_orthogonal(&first, a, F, D);
+    random_orthogonal(&second, b, F, D);
+    random_orthogonal(&second, c, F, D);
     ck_assert(memcmp(a, b, F * D * sizeof *a) == 0);
     ck_assert(memcmp(a, c, F * D * sizeof *a) != 0);
     ck_assert(first.counter != 0 && second.counter == 2 * first.counter);
     assert_raises("random_orthogonal: rows is 0 and columns is 3, expected 1 or more",
-                  random_orthogonal(a, 0, D, &first));
+                  random_orthogonal(&first, a, 0, D));
 }
 END_TEST
 
@@ -150,7 +150,7 @@ START_TEST(orthogonal_projections)
     enum { F = 75, D = 33 };
     Real *w = test_zeros(F * D), *plain = test_zeros(F * D);
     Random random = random_new(3, 4), again = random;
-    random_orthogonal(w, F, D, &random);
+    random_orthogonal(&random, w, F, D);
     random_normal(&again, plain, F * D);
     for (int a = 0; a < F; a++) {
         double length = sqrt(test_dot(w + a * D, w + a * D, D));
@@ -180,7 +180,7 @@ static double estimate(bool orthogonal)
     Tape *tape = tape_new(test_device());
     for (int i = 0; i < DRAWS; i++) {
         if (orthogonal)
-            random_orthogonal(w, F, D, &random);
+            random_orthogonal(&random, w, F, D);
         else
             random_normal(&random, w, F * D);
         Tensor *phi = op_random_features(tape, tape_input(tape, qk, shape(2, D)),
