@@ -170,7 +170,7 @@ static Tensor *softmax_attention(Tape *tape, const Attention *attention, Tensor 
     if (cache) {
         const Tensor *real = op_cast(tape, packed, TENSOR_REAL);
         const int64_t B = packed->shape.size[0], N = packed->shape.size[1];
-        DEVFUN_CALL(real->device, store_keys_values,
+        DEVICE_CALL(real->device, store_keys_values,
                     (cache->keys, cache->values, real->data, B, N,
                      N < cache->max_length ? N : cache->max_length, attention->heads,
                      attention->head_dim, cache->max_length));

@@ -45,8 +45,8 @@ void params_clip_gradients(Params *params, double maximum_norm)
     Real *gradients = params_flat_gradients(params)->data;
     Clipping *clipping = params_clipping(params);
     const int64_t n = params_flat_count(params);
-    DEVFUN_CALL(device, sum_squares, (clipping, gradients, n));
-    DEVFUN_CALL(device, clip_gradients, (gradients, clipping, (Real)maximum_norm, n));
+    DEVICE_CALL(device, sum_squares, (clipping, gradients, n));
+    DEVICE_CALL(device, clip_gradients, (gradients, clipping, (Real)maximum_norm, n));
 }
 
 double params_gradient_norm(const Params *params)

@@ -53,7 +53,7 @@ static StepScalars adamw_scalars(const Optimizer *optimizer, int64_t t, double l
 
 static void update(const Optimizer *optimizer, Real decay, Real *values, const Real *gradients)
 {
-    DEVFUN_CALL(optimizer->device, adam_step,
+    DEVICE_CALL(optimizer->device, adam_step,
                 (values, optimizer->m, optimizer->v, gradients, optimizer->current, decay,
                  optimizer->beta1, optimizer->beta2, optimizer->eps,
                  params_flat_count(optimizer->params)));

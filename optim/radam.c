@@ -63,7 +63,7 @@ static StepScalars radam_scalars(const Optimizer *optimizer, int64_t t, double l
 
 static void radam_update(const Optimizer *optimizer, Real *values, const Real *gradients)
 {
-    DEVFUN_CALL(optimizer->device, radam_step,
+    DEVICE_CALL(optimizer->device, radam_step,
                 (values, optimizer->m, optimizer->v, gradients, optimizer->current,
                  optimizer->beta1, optimizer->beta2, optimizer->eps,
                  params_flat_count(optimizer->params)));

@@ -53,11 +53,11 @@ static void sgd_update(const Optimizer *optimizer, Real *values, const Real *gra
     const int64_t n = params_flat_count(optimizer->params);
     const Real weight_decay = (Real)optimizer->weight_decay;
     if (optimizer->m)
-        DEVFUN_CALL(optimizer->device, sgd_momentum_step,
+        DEVICE_CALL(optimizer->device, sgd_momentum_step,
                     (values, optimizer->m, gradients, optimizer->current, weight_decay,
                      optimizer->momentum, n));
     else
-        DEVFUN_CALL(optimizer->device, sgd_step,
+        DEVICE_CALL(optimizer->device, sgd_step,
                     (values, gradients, optimizer->current, weight_decay, n));
 }
 

@@ -90,7 +90,7 @@ void device_wait(Device *device)
 
 void tensor_fill(Tensor *tensor, Real value)
 {
-    DEVICE_CALL(tensor, fill, (tensor->data, value, tensor_count(tensor)));
+    KERNEL_CALL(tensor, fill, (tensor->data, value, tensor_count(tensor)));
 }
 
 /* ------------------------------------------------------------------------------------- the pool */

@@ -32,9 +32,9 @@ bool cuda_enter(const Device *device, const char *kernel);
 
 /* Calls a DEVICE_FUNCTION of tensor/kernel.h; a KERNEL, on the device and with the dtype of a
  * tensor. */
-#define DEVFUN_CALL(device, kernel, arguments)                                                     \
+#define DEVICE_CALL(device, kernel, arguments)                                                     \
     CUDA_CALL(device, kernel, arguments, kernel##_cpu arguments)
-#define DEVICE_CALL(tensor, kernel, arguments)                                                     \
+#define KERNEL_CALL(tensor, kernel, arguments)                                                     \
     CUDA_CALL((tensor)->device, kernel, ((tensor)->type, UNPARENTHESIZED arguments),               \
               kernel##_cpu arguments)
 #define UNPARENTHESIZED(...) __VA_ARGS__

@@ -145,7 +145,7 @@ static void set_addresses(TransformerState *state)
 /* Returns false and changes nothing when memory is exhausted; *bytes is the size requested last. */
 static bool allocate_scratch(TransformerState *state, size_t *bytes)
 {
-    const int64_t count = DEVFUN_CALL(state->device, transformer_step_scratch, (&state->step));
+    const int64_t count = DEVICE_CALL(state->device, transformer_step_scratch, (&state->step));
     *bytes = (size_t)count * sizeof(Real);
     if (count <= state->scratch_count)
         return true;

@@ -64,6 +64,6 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
     check_x(state, x);
     state_need_scratch(state);
     count_position(state);
-    DEVFUN_CALL(state->device, transformer_step, (state->out.data, x->data, &state->step));
+    DEVICE_CALL(state->device, transformer_step, (state->out.data, x->data, &state->step));
     return &state->out;
 }

@@ -45,7 +45,7 @@ enum Side { FROM_A, FROM_B };
         const Broadcast view = broadcast_of(x->shape, out->shape);                                 \
         WideGradient dx = wide_gradient_begin(node, x, view);                                      \
         if (dx.data)                                                                               \
-            DEVICE_CALL(x, op##_backward_##side,                                                   \
+            KERNEL_CALL(x, op##_backward_##side,                                                   \
                         (dx.data, dx.accumulate, tape_upstream(node, 0), out->data, y->data,       \
                          broadcast_of(y->shape, out->shape), tensor_count(out)));                  \
         wide_gradient_end(node, x, view, dx);                                                      \
@@ -58,7 +58,7 @@ enum Side { FROM_A, FROM_B };
         tape_use(tape, "op_" #op ": b", b);                                                        \
         cast_alike(tape, &a, &b);                                                                  \
         Tensor *out = tape_tensor_of(tape, a->type, broadcast_shape(tape, "op_" #op, a, b));       \
-        DEVICE_CALL(out, op##_forward,                                                             \
+        KERNEL_CALL(out, op##_forward,                                                             \
                     (out->data, a->data, broadcast_of(a->shape, out->shape), b->data,              \
                      broadcast_of(b->shape, out->shape), tensor_count(out)));                      \
         tape_record(tape, (Node){ .name = "op_" #op,                                               \

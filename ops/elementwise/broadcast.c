@@ -107,7 +107,7 @@ void broadcast_copy_cpu(Real *out, bool accumulate, Real factor, const Real *x, 
 void broadcast_copy(const Tensor *like, Real *out, bool accumulate, Real factor, const Real *x,
                     Broadcast b, bool real_x)
 {
-    DEVICE_CALL(like, broadcast_copy, (out, accumulate, factor, x, b, real_x));
+    KERNEL_CALL(like, broadcast_copy, (out, accumulate, factor, x, b, real_x));
 }
 
 /* ------------------------------------------------------------------------------------------- sums */
@@ -183,7 +183,7 @@ void broadcast_sum(Tape *tape, const Tensor *like, Real *out, bool accumulate, R
 {
     int64_t wanted = CUDA_CALL(like->device, broadcast_sum_scratch, (b), 0);
     Tensor *scratch = wanted ? tape_scratch(tape, shape(wanted)) : NULL;
-    DEVICE_CALL(like, broadcast_sum,
+    KERNEL_CALL(like, broadcast_sum,
                 (out, accumulate, factor, scratch ? scratch->data : NULL, x, b, real_out));
     tape_scratch_free(tape, scratch);
 }

@@ -118,7 +118,7 @@ static void dropout_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x, dropout,
+    KERNEL_CALL(x, dropout,
                 (dx.data, dx.accumulate, tape_upstream(node, 0),
                  *(const DropoutDraw *)node->attributes, tensor_count(x)));
 }
@@ -143,7 +143,7 @@ Tensor *op_dropout(Tape *tape, Tensor *x, double probability)
     if (d.limit == 0)
         return x;
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
-    DEVICE_CALL(out, dropout, (out->data, false, x->data, d, tensor_count(x)));
+    KERNEL_CALL(out, dropout, (out->data, false, x->data, d, tensor_count(x)));
     tape_record(tape, (Node){ .name = "op_dropout",
                               .backward = dropout_backward,
                               .inputs = { x },

@@ -26,7 +26,7 @@ static const Real *saved_values(const Node *node, enum Saved saved)
     {                                                                                              \
         Tensor *x = node->inputs[0];                                                               \
         Gradient dx = tape_contribution(node, x);                                                  \
-        DEVICE_CALL(x, op##_backward,                                                              \
+        KERNEL_CALL(x, op##_backward,                                                              \
                     (dx.data, dx.accumulate, tape_upstream(node, 0), saved_values(node, saved),    \
                      tensor_count(x)));                                                            \
     }                                                                                              \
@@ -34,7 +34,7 @@ static const Real *saved_values(const Node *node, enum Saved saved)
     {                                                                                              \
         tape_use(tape, "op_" #op ": x", x);                                                        \
         Tensor *out = tape_tensor_of(tape, x->type, x->shape);                                     \
-        DEVICE_CALL(x, op##_forward, (out->data, x->data, tensor_count(x)));                       \
+        KERNEL_CALL(x, op##_forward, (out->data, x->data, tensor_count(x)));                       \
         tape_record(tape, (Node){ .name = "op_" #op,                                               \
                                   .backward = op##_backward,                                       \
                                   .inputs = { x },                                                 \
@@ -60,7 +60,7 @@ static const Real *saved_values(const Node *node, enum Saved saved)
         Tensor *x = node->inputs[0];                                                               \
         const Real *constants = node->attributes;                                                  \
         Gradient dx = tape_contribution(node, x);                                                  \
-        DEVICE_CALL(x, op##_backward,                                                              \
+        KERNEL_CALL(x, op##_backward,                                                              \
                     (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, constants[0],        \
                      constants[1], tensor_count(x)));                                              \
     }                                                                                              \
@@ -69,7 +69,7 @@ static const Real *saved_values(const Node *node, enum Saved saved)
         const Real constants[] = { (Real)c, (Real)d };                                             \
         tape_use(tape, "op_" #op ": x", x);                                                        \
         Tensor *out = tape_tensor_of(tape, x->type, x->shape);                                     \
-        DEVICE_CALL(x, op##_forward,                                                               \
+        KERNEL_CALL(x, op##_forward,                                                               \
                     (out->data, x->data, constants[0], constants[1], tensor_count(x)));            \
         tape_record(tape, (Node){ .name = "op_" #op,                                               \
                                   .backward = op##_backward,                                       \

@@ -58,7 +58,7 @@ static void embedding_backward(Node *node)
     int64_t wanted = CUDA_CALL(out->device, embedding_scratch, (R, D), 0);
     Tensor *scratch = wanted ? tape_scratch(node->tape, shape(wanted)) : NULL;
     Gradient dweight = tape_contribution(node, weight);
-    DEVICE_CALL(out, embedding_backward,
+    KERNEL_CALL(out, embedding_backward,
                 (dweight.data, dweight.accumulate, scratch ? scratch->data : NULL,
                  tape_upstream(node, 0), indices->integers, R, V, D));
     tape_scratch_free(node->tape, scratch);
@@ -80,7 +80,7 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
     out_shape.size[out_shape.rank++] = D;
     TensorType type = tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
     Tensor *out = tape_tensor_of(tape, type, out_shape);
-    DEVICE_CALL(out, embedding_forward,
+    KERNEL_CALL(out, embedding_forward,
                 (out->data, weight->data, indices->integers, tensor_count(indices), D));
     tape_record(tape, (Node){ .name = "op_embedding",
                               .backward = embedding_backward,

@@ -20,7 +20,7 @@ void gather_cpu(Real *out, const Real *x, const int32_t *index, int64_t O, int64
 
 void gather(const Tensor *x, Real *out, const int32_t *index, AxisView v, int64_t K)
 {
-    DEVICE_CALL(x, gather, (out, x->data, index, v.outer, v.size, K, v.inner));
+    KERNEL_CALL(x, gather, (out, x->data, index, v.outer, v.size, K, v.inner));
 }
 
 /* dx += */
@@ -39,7 +39,7 @@ void gather_contribute(const Tensor *x, Gradient dx, const Real *dout, const int
 {
     if (!dx.accumulate)
         device_zero(x->device, dx.data, (size_t)tensor_count(x) * tensor_element_bytes(x));
-    DEVICE_CALL(x, gather_add, (dx.data, dout, index, v.outer, v.size, K, v.inner));
+    KERNEL_CALL(x, gather_add, (dx.data, dout, index, v.outer, v.size, K, v.inner));
 }
 
 static void gather_backward(Node *node)

@@ -46,5 +46,5 @@ void copy_rows_cpu(Real *to, int64_t to_stride, bool accumulate, const Real *fro
 void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,
                int64_t from_stride, int64_t rows, int64_t columns)
 {
-    DEVICE_CALL(like, copy_rows, (to, to_stride, accumulate, from, from_stride, rows, columns));
+    KERNEL_CALL(like, copy_rows, (to, to_stride, accumulate, from, from_stride, rows, columns));
 }

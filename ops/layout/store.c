@@ -97,7 +97,7 @@ Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
     if (columns)
         check_indices(tape, "op_store_i32: columns", columns, 0, N - 1, "the columns of to");
     check_bounds(&store);
-    DEVFUN_CALL(to->device, store_integers,
+    DEVICE_CALL(to->device, store_integers,
                 (to->integers, columns ? columns->integers : NULL, from->integers, R, N));
     note_bounds(&store);
     if (device_is_capturing(to->device))

@@ -60,7 +60,7 @@ static void transpose_backward(Node *node)
     Tensor *x = node->inputs[0];
     const Exchange *s = node->attributes;
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x, transpose,
+    KERNEL_CALL(x, transpose,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), s->outer, s->q, s->middle, s->p,
                  s->inner));
 }
@@ -79,7 +79,7 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
     if (a.index == b.index) /* a plain copy */
         s = (Exchange){ 1, 1, 1, 1, tensor_count(x) };
     Tensor *out = tape_tensor_of(tape, x->type, shape);
-    DEVICE_CALL(x, transpose, (out->data, false, x->data, s.outer, s.p, s.middle, s.q, s.inner));
+    KERNEL_CALL(x, transpose, (out->data, false, x->data, s.outer, s.p, s.middle, s.q, s.inner));
     tape_record(tape, (Node){ .name = "op_transpose",
                               .backward = transpose_backward,
                               .inputs = { x },

@@ -80,7 +80,7 @@ static void unfold_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(
+    KERNEL_CALL(
         x, fold,
         (dx.data, dx.accumulate, tape_upstream(node, 0), *(const Unfold *)node->attributes));
 }
@@ -117,7 +117,7 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
                        .padding = window.padding };
     Tensor *out =
         tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, u.height * u.width * u.C));
-    DEVICE_CALL(x, unfold, (out->data, x->data, u));
+    KERNEL_CALL(x, unfold, (out->data, x->data, u));
     tape_record(tape, (Node){ .name = "op_unfold",
                               .backward = unfold_backward,
                               .inputs = { x },

@@ -59,7 +59,7 @@ static void cross_entropy_backward(Node *node)
     Tensor *logits = node->inputs[0], *targets = node->inputs[1], *weights = node->inputs[2];
     Gradient dlogits = tape_contribution(node, logits);
     if (dlogits.data)
-        DEVICE_CALL(logits, cross_entropy_backward,
+        KERNEL_CALL(logits, cross_entropy_backward,
                     (dlogits.data, dlogits.accumulate, tape_upstream(node, 0), node->saved[0]->data,
                      node->saved[1]->data, logits->data, targets->integers,
                      weights ? weights->data : NULL, shape_rows(logits->shape),
@@ -113,7 +113,7 @@ Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *we
     Tensor *kept = tape_tensor(tape, shape(R));
     Tensor *weight_sum = tape_tensor(tape, shape_scalar());
     Tensor *loss = tape_scratch(tape, shape(R));
-    DEVICE_CALL(logits, cross_entropy_forward,
+    KERNEL_CALL(logits, cross_entropy_forward,
                 (out->data, kept->data, weight_sum->data, loss->data, logits->data,
                  targets->integers, weights ? weights->data : NULL, R, C));
     tape_scratch_free(tape, loss);

@@ -119,7 +119,7 @@ static void logistic_mixture_backward(Node *node)
 {
     Tensor *parameters = node->inputs[0], *targets = node->inputs[1];
     Gradient d = tape_contribution(node, parameters);
-    DEVICE_CALL(parameters, logistic_mixture_backward,
+    KERNEL_CALL(parameters, logistic_mixture_backward,
                 (d.data, d.accumulate, tape_upstream(node, 0), node->saved[0]->data,
                  parameters->data, targets->integers, tensor_count(targets),
                  shape_columns(parameters->shape) / 3));
@@ -138,7 +138,7 @@ Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *
     Tensor *out = tape_tensor(tape, shape_scalar());
     Tensor *kept = tape_tensor(tape, shape(2, R));
     Tensor *loss = tape_scratch(tape, shape(R));
-    DEVICE_CALL(parameters, logistic_mixture_forward,
+    KERNEL_CALL(parameters, logistic_mixture_forward,
                 (out->data, kept->data, loss->data, parameters->data, targets->integers, R, K));
     tape_scratch_free(tape, loss);
     tape_record(tape, (Node){ .name = "op_discretized_logistic_mixture",

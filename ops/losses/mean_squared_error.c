@@ -45,7 +45,7 @@ static void mean_squared_error_backward(Node *node)
     for (int i = 0; i < 2; i++) {
         Gradient gradient = tape_contribution(node, node->inputs[i]);
         if (gradient.data)
-            DEVICE_CALL(prediction, mean_squared_error_backward,
+            KERNEL_CALL(prediction, mean_squared_error_backward,
                         (gradient.data, gradient.accumulate, i == 0 ? 1 : -1,
                          tape_upstream(node, 0), prediction->data, target->data,
                          tensor_count(prediction)));
@@ -63,7 +63,7 @@ Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target)
     int64_t n = tensor_count(prediction), pieces = (n + PIECE - 1) / PIECE;
     Tensor *out = tape_tensor(tape, shape_scalar());
     Tensor *partial = tape_scratch(tape, shape(pieces));
-    DEVICE_CALL(prediction, mean_squared_error_forward,
+    KERNEL_CALL(prediction, mean_squared_error_forward,
                 (out->data, partial->data, prediction->data, target->data, pieces, n));
     tape_scratch_free(tape, partial);
     tape_record(tape, (Node){ .name = "op_mean_squared_error",

@@ -235,7 +235,7 @@ static void linear_activation_backward(Node *node)
     int64_t R = shape_rows(x->shape), O = weight->shape.size[0];
     Tensor *h = tape_tensor_of(node->tape, out->type, shape(R, O));
     Tensor *partial = tape_scratch(node->tape, shape(row_blocks(R), O));
-    DEVICE_CALL(out, linear_activate_backward,
+    KERNEL_CALL(out, linear_activate_backward,
                 (h->data, partial->data, tape_upstream(node, 0), y->data, activation, R, O));
     contribute_input(node, operand_of(h));
     contribute_weight(node, tape_contribution(node, weight), operand_of(h));
@@ -295,7 +295,7 @@ static Saved forward(Tape *tape, const char *operation, Tensor *out, Tensor *x, 
         return saved;
     product(tape, operation, result_in(y ? y : out), operand_of(x), p.weight, size);
     if (bias)
-        DEVICE_CALL(out, linear_activate,
+        KERNEL_CALL(out, linear_activate,
                     (out->data, y ? y->data : NULL, bias->data, activation, R, O));
     return saved;
 }

@@ -139,5 +139,5 @@ void product_cpu(const char *operation, Precision precision, Result out, Operand
 
 void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size)
 {
-    DEVFUN_CALL(tape_device(tape), product, (operation, tape_precision(tape), out, a, b, size));
+    DEVICE_CALL(tape_device(tape), product, (operation, tape_precision(tape), out, a, b, size));
 }

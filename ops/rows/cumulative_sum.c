@@ -58,7 +58,7 @@ static void cumulative_sum_backward(Node *node)
     Tensor *x = node->inputs[0];
     const Running *s = node->attributes;
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x, cumulative_sum,
+    KERNEL_CALL(x, cumulative_sum,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), !s->reverse, s->axis.outer,
                  s->axis.size, s->axis.inner));
 }
@@ -70,7 +70,7 @@ static Tensor *cumulative_sum(Tape *tape, const char *name, const char *label, T
     tape_use(tape, label, x);
     Running s = { axis_view(tape, label, x->shape, axis), reverse };
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
-    DEVICE_CALL(x, cumulative_sum,
+    KERNEL_CALL(x, cumulative_sum,
                 (out->data, false, x->data, reverse, s.axis.outer, s.axis.size, s.axis.inner));
     tape_record(tape, (Node){ .name = name,
                               .backward = cumulative_sum_backward,

@@ -47,7 +47,7 @@ static void layernorm_backward(Node *node)
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
     WeightSums sums = weight_sums_begin(node, x, weight, bias);
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x, layernorm_backward,
+    KERNEL_CALL(x, layernorm_backward,
                 (dx.data, dx.accumulate, sums.dweight, sums.dbias, sums.parts,
                  tape_upstream(node, 0), x->data, weight->data, node->saved[0]->data,
                  shape_rows(x->shape), shape_columns(x->shape)));
@@ -63,7 +63,7 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double
     int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *kept = tape_tensor(tape, shape(R, 2));
-    DEVICE_CALL(out, layernorm_forward,
+    KERNEL_CALL(out, layernorm_forward,
                 (out->data, kept->data, x->data, weight->data, bias->data, (Real)eps, R, C));
     tape_record(tape, (Node){ .name = "op_layernorm",
                               .backward = layernorm_backward,
@@ -103,7 +103,7 @@ int64_t layernorm_parts_cpu(int64_t R)
 WeightSums weight_sums_begin(Node *node, Tensor *x, Tensor *weight, Tensor *bias)
 {
     const int64_t C = shape_columns(x->shape);
-    WeightSums sums = { .parts = DEVFUN_CALL(x->device, layernorm_parts, (shape_rows(x->shape))) };
+    WeightSums sums = { .parts = DEVICE_CALL(x->device, layernorm_parts, (shape_rows(x->shape))) };
     if (requires_grad(weight) || requires_grad(bias)) {
         sums.scratch = tape_scratch(node->tape, shape(2, sums.parts, C));
         sums.dweight = sums.scratch->data;

@@ -42,7 +42,7 @@ static Tensor *argmax(Tape *tape, Tensor *x, AxisView v, Shape shape)
 {
     Tensor *index = tape_tensor_i32(tape, shape);
     index->written = (IntegerBounds){ .known = true, .greatest = (int32_t)(v.size - 1) };
-    DEVICE_CALL(x, argmax, (index->integers, x->data, v.outer, v.size, v.inner));
+    KERNEL_CALL(x, argmax, (index->integers, x->data, v.outer, v.size, v.inner));
     return index;
 }
 

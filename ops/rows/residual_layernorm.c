@@ -123,7 +123,7 @@ static void residual_layernorm_backward(Node *node)
     Tensor *scratch = wanted ? tape_scratch(node->tape, shape(wanted)) : NULL;
     WeightSums sums = weight_sums_begin(node, x, weight, bias);
     Gradient dx = tape_contribution(node, x), dbranch = tape_contribution(node, branch);
-    DEVICE_CALL(x, residual_layernorm_backward,
+    KERNEL_CALL(x, residual_layernorm_backward,
                 (dx, dbranch, sums.dweight, sums.dbias, sums.parts, scratch ? scratch->data : NULL,
                  tape_upstream(node, 0), x->data, branch->data,
                  *(const DropoutDraw *)node->attributes, weight->data, node->saved[0]->data, R, C));
@@ -147,7 +147,7 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double prob
     cast_alike(tape, &x, &branch);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *kept = tape_tensor(tape, shape(R, 2));
-    DEVICE_CALL(out, residual_layernorm_forward,
+    KERNEL_CALL(out, residual_layernorm_forward,
                 (out->data, kept->data, x->data, branch->data, d, weight->data, bias->data,
                  (Real)eps, R, C));
     tape_record(tape, (Node){ .name = "op_residual_layernorm",

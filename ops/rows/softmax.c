@@ -46,7 +46,7 @@ static void softmax_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *out = node->outputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x, softmax_backward,
+    KERNEL_CALL(x, softmax_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), out->data, shape_rows(x->shape),
                  shape_columns(x->shape)));
 }
@@ -55,7 +55,7 @@ Tensor *op_softmax(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_softmax: x", x);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
-    DEVICE_CALL(out, softmax_forward,
+    KERNEL_CALL(out, softmax_forward,
                 (out->data, x->data, shape_rows(x->shape), shape_columns(x->shape)));
     tape_record(tape, (Node){ .name = "op_softmax",
                               .backward = softmax_backward,

@@ -142,6 +142,6 @@ Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
     sampler.top_k = sampling.top_k;
     if (sampling.top_p > 0 && sampling.top_p < 1)
         sampler.top_p = (uint64_t)fmax(sampling.top_p * 0x1p64, 1);
-    DEVICE_CALL(logits, sample, (out->integers, logits->data, sampler, R, C));
+    KERNEL_CALL(logits, sample, (out->integers, logits->data, sampler, R, C));
     return out;
 }

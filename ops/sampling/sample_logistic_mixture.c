@@ -33,7 +33,7 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters)
                    "at most",
                    shape_text(parameters->shape).text, MOST_SYMBOLS);
     Tensor *out = sampled_tensor(tape, shape_of_rows(parameters->shape), PIXELS - 1);
-    DEVICE_CALL(parameters, sample_logistic_mixture,
+    KERNEL_CALL(parameters, sample_logistic_mixture,
                 (out->integers, parameters->data, sampler_new(tape, R), R, K));
     return out;
 }

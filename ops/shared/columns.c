@@ -12,7 +12,7 @@ void add_parts_cpu(Real *dw, bool accumulate, const Real *partial, int64_t parts
 
 void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C)
 {
-    DEVFUN_CALL(device, add_parts, (dw.data, dw.accumulate, partial, parts, C));
+    DEVICE_CALL(device, add_parts, (dw.data, dw.accumulate, partial, parts, C));
 }
 
 void add_part_pairs_cpu(Gradient first, Gradient second, const Real *partial, int64_t parts,
@@ -28,7 +28,7 @@ void add_part_pairs(Device *device, Gradient first, Gradient second, const Real 
                     int64_t parts, int64_t C)
 {
     if (first.data || second.data)
-        DEVFUN_CALL(device, add_part_pairs, (first, second, partial, parts, C));
+        DEVICE_CALL(device, add_part_pairs, (first, second, partial, parts, C));
 }
 
 void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C)
@@ -52,7 +52,7 @@ void column_sums_cpu(Real *partial, const Real *x, int64_t R, int64_t C)
 void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int64_t R, int64_t C)
 {
     Tensor *partial = tape_scratch(tape, shape(row_blocks(R), C));
-    DEVICE_CALL(like, column_sums, (partial->data, x, R, C));
+    KERNEL_CALL(like, column_sums, (partial->data, x, R, C));
     sum_row_blocks(partial->device, dw, partial->data, R, C);
     tape_scratch_free(tape, partial);
 }

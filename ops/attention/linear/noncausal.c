@@ -29,7 +29,7 @@ static const AttentionLabels labels = ATTENTION_LABELS("op_linear_attention");
 
 static Tensor *new_scratch(Tape *tape, const Tensor *out, const LinearScan *scan)
 {
-    int64_t count = DEVICE_CALL(out, linear_attention_scratch, (scan));
+    int64_t count = KERNEL_CALL(out, linear_attention_scratch, (scan));
     return tape_scratch(tape, shape(count));
 }
 
@@ -40,7 +40,7 @@ static void linear_attention_backward(Node *node)
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     Tensor *scratch = new_scratch(node->tape, out, &scan);
     AttentionGradient d = attention_contributions(node);
-    DEVICE_CALL(out, linear_attention_backward,
+    KERNEL_CALL(out, linear_attention_backward,
                 (d, tape_upstream(node, 0), out->data, den->data, scratch->data, &scan));
     tape_scratch_free(node->tape, scratch);
 }
@@ -58,7 +58,7 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
     Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&scan.x));
     Tensor *den = tape_tensor(tape, attention_row_shape(&scan.x));
     Tensor *scratch = new_scratch(tape, out, &scan);
-    DEVICE_CALL(out, linear_attention_forward, (out->data, den->data, scratch->data, &scan));
+    KERNEL_CALL(out, linear_attention_forward, (out->data, den->data, scratch->data, &scan));
     tape_scratch_free(tape, scratch);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = linear_attention_backward,

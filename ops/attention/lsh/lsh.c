@@ -160,7 +160,7 @@ static LshGradient contributions(Node *node)
 static Tensor *scratch_for(Tape *tape, const LshRounds *rounds, bool backward)
 {
     return tape_scratch(
-        tape, shape(DEVFUN_CALL(tape_device(tape), lsh_attention_scratch, (rounds, backward))));
+        tape, shape(DEVICE_CALL(tape_device(tape), lsh_attention_scratch, (rounds, backward))));
 }
 
 /* The attributes of a node. */
@@ -178,7 +178,7 @@ static void lsh_attention_backward(Node *node)
     const Real *dout = tape_upstream(node, 0);
     LshGradient d = contributions(node);
     Tensor *scratch = scratch_for(node->tape, &rounds, true);
-    DEVICE_CALL(out, lsh_attention_backward,
+    KERNEL_CALL(out, lsh_attention_backward,
                 (d, dout, out->data, log_sum->data, places->integers, scratch->data, &rounds));
     tape_scratch_free(node->tape, scratch);
 }
@@ -199,7 +199,7 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
     Tensor *places =
         tape_tensor_i32(tape, shape(PLACES_KINDS, rounds.B * rounds.H, rounds.rounds, rounds.N));
     Tensor *scratch = scratch_for(tape, &rounds, false);
-    DEVICE_CALL(out, lsh_attention_forward,
+    KERNEL_CALL(out, lsh_attention_forward,
                 (out->data, log_sum->data, places->integers, scratch->data, &rounds));
     tape_scratch_free(tape, scratch);
     const LshAttributes attributes = { options, causal };

@@ -34,7 +34,7 @@ typedef struct SoftmaxAttention {
 static Tensor *scratch_for(Tape *tape, const AttentionInputs *a, bool backward)
 {
     return tape_scratch(
-        tape, shape(DEVFUN_CALL(tape_device(tape), softmax_attention_scratch, (a, backward))));
+        tape, shape(DEVICE_CALL(tape_device(tape), softmax_attention_scratch, (a, backward))));
 }
 
 static void softmax_attention_backward(Node *node)
@@ -45,7 +45,7 @@ static void softmax_attention_backward(Node *node)
     const Real *dout = tape_upstream(node, 0);
     AttentionGradient d = attention_contributions(node);
     Tensor *scratch = scratch_for(node->tape, &a, true);
-    DEVICE_CALL(out, softmax_attention_backward,
+    KERNEL_CALL(out, softmax_attention_backward,
                 (d, dout, out->data, log_sum->data, scratch->data, &a, saved->causal));
     tape_scratch_free(node->tape, scratch);
 }
@@ -59,7 +59,7 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
     Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&a));
     Tensor *log_sum = tape_tensor(tape, attention_row_shape(&a));
     Tensor *scratch = scratch_for(tape, &a, false);
-    DEVICE_CALL(out, softmax_attention_forward,
+    KERNEL_CALL(out, softmax_attention_forward,
                 (out->data, log_sum->data, scratch->data, &a, causal));
     tape_scratch_free(tape, scratch);
 
