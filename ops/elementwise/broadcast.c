@@ -49,10 +49,10 @@ Broadcast broadcast_of(Shape x, Shape out)
 
 /* ----------------------------------------------------------------------------------------- copies */
 
-/* x [m] as a whole, repeated; doubles the copied part. */
-static void repeat_into(Real *buffer, const Real *x, int64_t m, int64_t first, int64_t count)
+/* Doubles the copied part. */
+const Real *repeat_into(Real *buffer, const Real *x, int64_t Q, int64_t first, int64_t count)
 {
-    int64_t tail = count < m - first ? count : m - first;
+    int64_t tail = count < Q - first ? count : Q - first;
     int64_t head = count - tail < first ? count - tail : first;
     memcpy(buffer, x + first, (size_t)tail * sizeof(Real));
     memcpy(buffer + tail, x, (size_t)head * sizeof(Real));
@@ -60,15 +60,12 @@ static void repeat_into(Real *buffer, const Real *x, int64_t m, int64_t first, i
         more = count - done < done ? count - done : done;
         memcpy(buffer + done, buffer, (size_t)more * sizeof(Real));
     }
+    return buffer;
 }
 
 /* A run of equal elements (I > 1) or of a row x[p] (I = 1) at a time. */
 const Real *broadcast_into(Real *buffer, const Real *x, Broadcast b, int64_t start, int64_t count)
 {
-    if (broadcast_of_whole(b)) {
-        repeat_into(buffer, x, b.Q, start % b.Q, count);
-        return buffer;
-    }
     int64_t i = start % b.I, q = start / b.I % b.Q;
     int64_t m = start / (b.I * b.Q) % b.M, p = start / (b.I * b.Q * b.M) % b.P;
     for (int64_t done = 0, length; done < count; done += length) {
@@ -89,11 +86,32 @@ const Real *broadcast_into(Real *buffer, const Real *x, Broadcast b, int64_t sta
     return buffer;
 }
 
+/* Long runs of equal elements need no buffer. */
+static void copy_runs(Real *out, bool accumulate, Real factor, const Real *x, Broadcast b,
+                      int64_t n, int64_t run)
+{
+#pragma omp parallel for collapse(2) schedule(static) if (n >= PARALLEL_MINIMUM)
+    for (int64_t r = 0; r < n / run; r++)
+        for (int64_t start = 0; start < run; start += BLOCK) {
+            const Real value = factor * x[r / (b.Q * b.M) % b.P * b.Q + r % b.Q];
+            Real *here = out + r * run + start;
+            const int64_t count = block_count(start, run);
+#pragma omp simd
+            for (int64_t i = 0; i < count; i++)
+                contribute(&here[i], accumulate, value);
+        }
+}
+
 void broadcast_copy_cpu(Real *out, bool accumulate, Real factor, const Real *x, Broadcast b,
                         bool real_x)
 {
     (void)real_x;
-    const int64_t n = broadcast_count(b);
+    enum { LONG_RUN = 32 };
+    const int64_t n = broadcast_count(b), run = b.P * b.Q == 1 ? n : b.I;
+    if (run >= LONG_RUN) {
+        copy_runs(out, accumulate, factor, x, b, n, run);
+        return;
+    }
     PARALLEL_BLOCKS(start, n) {
         Real buffer[BLOCK];
         const int64_t count = block_count(start, n);
@@ -130,22 +148,24 @@ static double sum_all(const Real *x, int64_t n)
     return sum;
 }
 
-/* sum[c] += x[c, 0] + ... + x[c, I - 1] */
-static inline void add_runs(double *sum, const Real *x, int64_t count, int64_t I)
+/* sum[c] += sum_r x[r, c], r < rows, c < count */
+static inline void add_columns(double *sum, const Real *x, int64_t rows, int64_t stride,
+                               int64_t count)
 {
-    if (I == 1) {
+    for (int64_t r = 0; r < rows; r++)
 #pragma omp simd
         for (int64_t c = 0; c < count; c++)
-            sum[c] += (double)x[c];
-        return;
-    }
-    for (int64_t c = 0; c < count; c++) {
-        double run = 0;
-#pragma omp simd reduction(+ : run)
-        for (int64_t i = 0; i < I; i++)
-            run += (double)x[c * I + i];
-        sum[c] += run;
-    }
+            sum[c] += (double)x[r * stride + c];
+}
+
+/* x[0] + ... + x[I - 1] */
+static inline double sum_run(const Real *x, int64_t I)
+{
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < I; i++)
+        sum += (double)x[i];
+    return sum;
 }
 
 /* Each thread computes `chunk` adjacent sums at a time. */
@@ -154,6 +174,7 @@ void broadcast_sum_cpu(Real *out, bool accumulate, Real factor, Real *scratch, c
 {
     (void)scratch, (void)real_out;
     const int64_t n = broadcast_count(b), chunk = b.I > 1 ? 1 : CHUNK;
+    const int64_t plane = b.P * b.M * b.Q * b.I, row = b.Q * b.I;
     if (b.P * b.Q == n) {
         PARALLEL_FOR(i, n)
             contribute(&out[i], accumulate, factor * x[i]);
@@ -167,12 +188,16 @@ void broadcast_sum_cpu(Real *out, bool accumulate, Real factor, Real *scratch, c
     for (int64_t p = 0; p < b.P; p++)
         for (int64_t q = 0; q < b.Q; q += chunk) {
             const int64_t count = b.Q - q < chunk ? b.Q - q : chunk;
-            double sum[CHUNK];
-            for (int64_t c = 0; c < count; c++)
-                sum[c] = 0;
-            for (int64_t o = 0; o < b.O; o++)
-                for (int64_t m = 0; m < b.M; m++)
-                    add_runs(sum, x + (((o * b.P + p) * b.M + m) * b.Q + q) * b.I, count, b.I);
+            const Real *first = x + (p * b.M * b.Q + q) * b.I;
+            double sum[CHUNK] = { 0 };
+            if (b.I > 1)
+                for (int64_t k = 0; k < b.O * b.M; k++)
+                    sum[0] += sum_run(first + k / b.M * plane + k % b.M * row, b.I);
+            else if (b.M > 1)
+                for (int64_t o = 0; o < b.O; o++)
+                    add_columns(sum, first + o * plane, b.M, row, count);
+            else
+                add_columns(sum, first, b.O, plane, count);
             for (int64_t c = 0; c < count; c++)
                 contribute(&out[p * b.Q + q + c], accumulate, factor * (Real)sum[c]);
         }

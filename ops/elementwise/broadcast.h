@@ -25,14 +25,16 @@ static inline int64_t block_count(int64_t start, int64_t n)
 }
 
 /* Elements start, ..., start + count - 1 of out: returned in place if they are contiguous in x;
- * otherwise written to buffer. */
+ * otherwise written to buffer: x [Q] repeated as a whole, or broadcast in another way. */
+const Real *repeat_into(Real *buffer, const Real *x, int64_t Q, int64_t first, int64_t count);
 const Real *broadcast_into(Real *buffer, const Real *x, Broadcast b, int64_t start, int64_t count);
 static inline const Real *broadcast_block(Real *buffer, const Real *x, Broadcast b, int64_t start,
                                           int64_t count)
 {
+    if (!broadcast_of_whole(b))
+        return broadcast_into(buffer, x, b, start, count);
     const int64_t first = start % b.Q;
-    const bool contiguous = broadcast_of_whole(b) && first + count <= b.Q;
-    return contiguous ? x + first : broadcast_into(buffer, x, b, start, count);
+    return first + count <= b.Q ? x + first : repeat_into(buffer, x, b.Q, first, count);
 }
 
 /* out <- factor x, repeated. x and out have the dtype of `like`; x is Real if real_x. */

@@ -36,8 +36,10 @@ void unfold_cpu(Real *out, const Real *x, Unfold u)
             for (int64_t i = 0; i < u.height; i++) {
                 Real *to = out + (row * u.columns + column) * window + i * run;
                 const int64_t h = row % u.rows * u.stride + i - u.padding;
-                memset(to, 0, (size_t)run * sizeof *to);
                 const Inside in = inside(&u, column);
+                const bool whole = h >= 0 && h < u.H && in.end - in.first == u.width;
+                if (!whole)
+                    memset(to, 0, (size_t)run * sizeof *to);
                 if (h < 0 || h >= u.H || in.first >= in.end)
                     continue;
                 const int64_t w = column * u.stride + in.first - u.padding;

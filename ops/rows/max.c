@@ -22,10 +22,35 @@ static void argmax_of_columns(int32_t *index, const Real *x, int64_t size, int64
 #pragma omp simd
         for (int64_t i = 0; i < count; i++) {
             const Real value = x[j * inner + i];
-            const bool larger = !(value <= best[i]) && best[i] == best[i];
+            const bool larger = !(value <= best[i]) & (best[i] == best[i]);
             index[i] = larger ? (int32_t)j : index[i];
             best[i] = larger ? value : best[i];
         }
+}
+
+/* Whether element a of x comes before b as a maximum: NaN, then larger values, then lower indices. */
+static bool before(const Real *x, int64_t a, int64_t b)
+{
+    const bool a_nan = x[a] != x[a], b_nan = x[b] != x[b];
+    if (a_nan != b_nan)
+        return a_nan;
+    return x[a] > x[b] || ((a_nan || x[a] == x[b]) && a < b);
+}
+
+/* A row as 16 columns, whose maxima are then compared. */
+static int32_t argmax_of_row(const Real *x, int64_t size)
+{
+    enum { LANES = 16 };
+    int32_t step[LANES];
+    const int64_t steps = size / LANES;
+    int64_t best = 0;
+    if (steps > 0)
+        argmax_of_columns(step, x, steps, LANES, LANES);
+    for (int64_t lane = 0; steps > 0 && lane < LANES; lane++)
+        best = before(x, step[lane] * LANES + lane, best) ? step[lane] * LANES + lane : best;
+    for (int64_t j = steps * LANES; j < size; j++)
+        best = before(x, j, best) ? j : best;
+    return (int32_t)best;
 }
 
 void argmax_cpu(int32_t *index, const Real *x, int64_t outer, int64_t size, int64_t inner)
@@ -34,8 +59,11 @@ void argmax_cpu(int32_t *index, const Real *x, int64_t outer, int64_t size, int6
 #pragma omp parallel for collapse(2) schedule(static) if (parallel)
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i += CHUNK)
-            argmax_of_columns(index + o * inner + i, x + o * size * inner + i, size, inner,
-                              inner - i < CHUNK ? inner - i : CHUNK);
+            if (inner == 1)
+                index[o] = argmax_of_row(x + o * size, size);
+            else
+                argmax_of_columns(index + o * inner + i, x + o * size * inner + i, size, inner,
+                                  inner - i < CHUNK ? inner - i : CHUNK);
 }
 
 static Tensor *argmax(Tape *tape, Tensor *x, AxisView v, Shape shape)
