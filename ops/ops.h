@@ -37,9 +37,9 @@ Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias
                              Activation activation);
 
 /* ---------------------------------------------------------------------------------- elementwise
- * Unary operations return x's shape. The shapes of a and b are aligned at the last axis; where sizes
- * differ, one must be 1 or missing and is broadcast, as in NumPy: [B, N, C] and [C], [B, 1, C] or a
- * scalar. */
+ * Unary operations return x's shape. The shapes of a and b are aligned at the last axis; where
+ * sizes differ, one must be 1 or missing and is broadcast, as in NumPy: [B, N, C] and [C],
+ * [B, 1, C] or a scalar. */
 
 /* out = a + b */
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b);
@@ -146,8 +146,8 @@ Tensor *op_sum(Tape *tape, Tensor *x, int axis);
 Tensor *op_mean(Tape *tape, Tensor *x, int axis);
 /* out = max_j x_j, or NaN if an element is NaN. The first maximum gets the gradient. */
 Tensor *op_max(Tape *tape, Tensor *x, int axis);
-/* out = the first j with the largest x_j, int32, not differentiable; NaN counts as the largest. With
- * ALL_AXES, j counts the elements in row-major order. */
+/* out = the first j with the largest x_j, int32, not differentiable; NaN counts as the largest.
+ * With ALL_AXES, j counts the elements in row-major order. */
 Tensor *op_argmax(Tape *tape, Tensor *x, int axis);
 /* out_i = sum_{j<=i} x_j along the axis; returns x's shape. */
 Tensor *op_cumulative_sum(Tape *tape, Tensor *x, int axis);
@@ -202,8 +202,8 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 /* out_rd = weight_(indices_r)d: weight [V, D], indices int32 [...]; returns [..., D]. Raises if an
  * index is outside [0, V). */
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
-/* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K]. Raises if
- * an index is outside [0, C). In bf16 the gradients of an index that occurs often are rounded at
+/* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K]. Raises
+ * if an index is outside [0, C). In bf16 the gradients of an index that occurs often are rounded at
  * each addition. */
 Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
 /* out = x with another shape of the same number of elements; shares storage and gradient with x. */
@@ -215,8 +215,8 @@ Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape);
 /* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). Here and below a
  * negative axis counts from the end; a missing axis raises. */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
-/* out = `count` tensors joined along `axis` in their order (a copy): [.., n_0, ..], [.., n_1, ..], ...
- * with the other axes equal; returns [.., n_0 + n_1 + ..., ..]. */
+/* out = `count` tensors joined along `axis` in their order (a copy): [.., n_0, ..], [.., n_1, ..]
+ * and so on, with the other axes equal; returns [.., n_0 + n_1 + ..., ..]. */
 Tensor *op_concat(Tape *tape, Tensor *const *tensors, int count, int axis);
 /* out = `count` tensors of one shape joined along a new axis of that size, which is `axis` of the
  * result (a copy). */

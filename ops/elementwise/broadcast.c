@@ -47,7 +47,7 @@ Broadcast broadcast_of(Shape x, Shape out)
     return b;
 }
 
-/* ----------------------------------------------------------------------------------------- copies */
+/* --------------------------------------------------------------------------------------- copies */
 
 /* Doubles the copied part. */
 const Real *repeat_into(Real *buffer, const Real *x, int64_t Q, int64_t first, int64_t count)
@@ -128,7 +128,7 @@ void broadcast_copy(const Tensor *like, Real *out, bool accumulate, Real factor,
     KERNEL_CALL(like, broadcast_copy, (out, accumulate, factor, x, b, real_x));
 }
 
-/* ------------------------------------------------------------------------------------------- sums */
+/* ----------------------------------------------------------------------------------------- sums */
 enum { PARTS = 64, CHUNK = 64 };
 
 /* In PARTS parts for any number of threads: a fixed order of summation. */

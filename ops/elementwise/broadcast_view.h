@@ -1,8 +1,8 @@
 /* A broadcast as kernels see it, in C and CUDA: x [P, Q] repeated to [O, P, M, Q, I],
  *   out[o, p, m, q, i] = x[p, q]
- * Its gradient is the sum over o, m and i. The axes of a shape that are repeated and those that are
- * not alternate, so for rank 4 two of O, M and I at most exceed 1. Broadcasts of rows have Q > 1 and
- * O; those of columns Q and I; op_sum along an axis is the gradient of such a broadcast. */
+ * Its gradient is the sum over o, m and i. Repeated axes and others alternate, so in rank 4 at most
+ * two of O, M and I exceed 1. A row [Q] is repeated O times, a column [Q, 1] I times; op_sum along
+ * an axis is the gradient of a broadcast along it. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_BROADCAST_VIEW_H
 #define TAPEGRAD_OPS_ELEMENTWISE_BROADCAST_VIEW_H
 

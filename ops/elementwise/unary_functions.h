@@ -6,9 +6,9 @@
  *
  * where f_gradient(dout, x) or f_gradient(dout, out) returns dx = dout f'(x), and saved, FROM_X or
  * FROM_OUT, states which of the two it reads. A function of x and two constants, f(x, c, d) with
- * f_gradient(dout, x, c, d), is a row UNARY_CONSTANTS(op, f, f_gradient), whose op_NAME is written at
- * the end of unary.c; if a gradient ignores x, compilers drop the load. The formulas are ordinary
- * inline functions of C and of CUDA: other kernels and a debugger can call them.
+ * f_gradient(dout, x, c, d), is a row UNARY_CONSTANTS(op, f, f_gradient), whose op_NAME is written
+ * at the end of unary.c; if a gradient ignores x, compilers drop the load. The formulas are
+ * ordinary inline functions of C and of CUDA: other kernels and a debugger can call them.
  *
  * unary.c defines UNARY to make the CPU kernels and op_NAME, unary.cu to make the CUDA kernels of
  * every dtype; elsewhere a row makes nothing. A new operation is a row here, its prototype in

@@ -28,7 +28,7 @@ static void argmax_of_columns(int32_t *index, const Real *x, int64_t size, int64
         }
 }
 
-/* Whether element a of x comes before b as a maximum: NaN, then larger values, then lower indices. */
+/* Whether x[a] comes before x[b] as a maximum: NaN, then larger values, then lower indices. */
 static bool before(const Real *x, int64_t a, int64_t b)
 {
     const bool a_nan = x[a] != x[a], b_nan = x[b] != x[b];

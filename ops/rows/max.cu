@@ -15,8 +15,8 @@ __device__ static inline bool before(Largest a, Largest b)
     return a.value > b.value || ((a_nan || a.value == b.value) && a.index < b.index);
 }
 
-/* `lanes` threads per maximum, 1 or WARP: a warp for rows, a thread if adjacent maxima read adjacent
- * elements. */
+/* `lanes` threads per maximum, 1 or WARP: a warp for rows; a thread if adjacent maxima read
+ * adjacent elements. */
 template <typename T>
 __global__ void argmax_kernel(int32_t *index, const T *x, int64_t outer, int64_t size,
                               int64_t inner, int lanes)
