@@ -288,9 +288,9 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 /* Prefill: the same state as N decode steps, computed by the parallel form. x [sequences, N,
  * width], returns the same shape, a tensor of the tape; each sequence continues from its position.
  * lengths, int32 [sequences], each in [1, N], gives sequence b only its first lengths[b] positions;
- * its other results are undefined. NULL: N each. Raises while the tape records, while it is training
- * if a layer has dropout (decode steps have none), in a replayed step, when a sequence would exceed
- * max_length, and for softmax attention unless all sequences are empty. */
+ * its other results are undefined. NULL: N each. Raises while the tape records, while it is
+ * training if a layer has dropout (decode steps have none), in a replayed step, when a sequence
+ * would exceed max_length, and for softmax attention unless all sequences are empty. */
 Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, Tensor *lengths);
 
 /* int32 [sequences] on the device: the position of each sequence's next step, from 0 to max_length

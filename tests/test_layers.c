@@ -567,8 +567,8 @@ START_TEST(dropout_drops_while_the_tape_is_training)
 }
 END_TEST
 
-/* An embedding that is also the output layer gets the sum of the gradients that two separate weights
- * of the same values get. */
+/* An embedding that is also the output layer gets the sum of the gradients that two separate
+ * weights of the same values get. */
 START_TEST(a_tied_weight_gets_the_gradients_of_both_uses)
 {
     enum { COUNT = 11, ROWS = 6 };

@@ -230,7 +230,7 @@ START_TEST(rules_agree_with_plain_loops)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- zero means zero */
+/* ------------------------------------------------------------------------------ zero means zero */
 static Optimizer *zero_rate_sgd(Params *params)
 {
     return optim_sgd(params, optim_sgd_config(0));
@@ -751,7 +751,7 @@ START_TEST(bad_schedules_raise)
 }
 END_TEST
 
-/* optim_adam_config(1e-3) with one field changed raises "FUNCTION: FIELD is VALUE, expected ...". */
+/* A default config with one field changed raises "FUNCTION: FIELD is VALUE, expected ...". */
 static void assert_refused(Params *params, const char *function, AdamMaker *make, size_t field,
                            double value, const char *expected)
 {
