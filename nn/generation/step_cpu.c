@@ -13,7 +13,7 @@
 #include "ops/elementwise/activation.h"
 #include "ops/attention/linear/feature_map_cpu.h"
 #include "ops/rows/layernorm.h"
-#include "ops/attention/linear/polynomial_features.h"
+#include "ops/attention/features/polynomial.h"
 #include "ops/rows/rows.h"
 
 #include <omp.h>

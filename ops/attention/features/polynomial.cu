@@ -1,4 +1,4 @@
-#include "ops/attention/linear/polynomial_features.cuh"
+#include "ops/attention/features/polynomial.cuh"
 
 template <typename T>
 __global__ void polynomial_features_forward(T *out, const T *x, int64_t R, int64_t F, int64_t D)
