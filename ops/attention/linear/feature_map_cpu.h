@@ -7,28 +7,6 @@
 #include "ops/shared/vectors.h"
 
 #ifdef TAPEGRAD_DOUBLE
-typedef int64_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
-#else
-typedef int32_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
-#endif
-
-ALWAYS_INLINE Vector *at_vector(Real *data)
-{
-    return (Vector *)(void *)data;
-}
-
-ALWAYS_INLINE Vector vector(const Real *data)
-{
-    return *(const Vector *)(const void *)data;
-}
-
-/* mask ? x : y */
-ALWAYS_INLINE Vector choose(Mask mask, Vector x, Vector y)
-{
-    return (Vector)((mask & (Mask)x) | (~mask & (Mask)y));
-}
-
-#ifdef TAPEGRAD_DOUBLE
 ALWAYS_INLINE Vector exp_vector(Vector x)
 {
     for (int i = 0; i < LANES; i++)
