@@ -138,37 +138,39 @@ ALWAYS_INLINE void pack_row(Real *restrict to, const Real *restrict row, int64_t
 }
 
 /* As pack, where the compiler knows the columns: loops over few vectors cost more than the rows. */
-ALWAYS_INLINE void pack_columns(Real *restrict to, Rows from, int64_t columns, int64_t padded,
-                                Real factor, int64_t ahead)
+ALWAYS_INLINE void pack_columns(Real *restrict to, const Real *restrict row, int64_t stride,
+                                int64_t count, int64_t columns, int64_t padded, Real factor,
+                                int64_t ahead)
 {
-    const Real *restrict row = from.data;
-    for (int64_t i = 0; i < from.count; i++, row += from.stride, to += padded) {
+    for (int64_t i = 0; i < count; i++, row += stride, to += padded) {
         for (int64_t c = 0; ahead && c < columns; c += LINE)
-            __builtin_prefetch(row + ahead * from.stride + c, 0, 2);
+            __builtin_prefetch(row + ahead * stride + c, 0, 2);
         pack_row(to, row, columns, padded, factor);
     }
 }
 
 /* to [count, padded] = factor * rows, padded with zeros; ahead: rows to prefetch ahead, or 0. */
-WHOLE_VECTORS static inline void pack(Real *restrict to, Rows from, int64_t padded, Real factor,
-                                      int64_t ahead)
+WHOLE_VECTORS static inline void pack(Real *restrict to, const Rows *rows, int64_t padded,
+                                      Real factor, int64_t ahead)
 {
-    if (from.columns == 16)
-        pack_columns(to, from, 16, 16, factor, ahead);
-    else if (from.columns == 32)
-        pack_columns(to, from, 32, 32, factor, ahead);
-    else if (from.columns == 64)
-        pack_columns(to, from, 64, 64, factor, ahead);
+    const Real *data = rows->data;
+    const int64_t stride = rows->stride, count = rows->count, columns = rows->columns;
+    if (columns == 16)
+        pack_columns(to, data, stride, count, 16, 16, factor, ahead);
+    else if (columns == 32)
+        pack_columns(to, data, stride, count, 32, 32, factor, ahead);
+    else if (columns == 64)
+        pack_columns(to, data, stride, count, 64, 64, factor, ahead);
     else
-        pack_columns(to, from, from.columns, padded, factor, ahead);
+        pack_columns(to, data, stride, count, columns, padded, factor, ahead);
 }
 
 /* The same, and zeroes the rows up to a multiple of ROWS. */
-static inline void pack_tile(Real *restrict to, Rows from, int64_t padded, Real factor)
+static inline void pack_tile(Real *restrict to, const Rows *rows, int64_t padded, Real factor)
 {
-    pack(to, from, padded, factor, AHEAD);
-    const int64_t rows = round_up(from.count, ROWS) - from.count;
-    memset(to + from.count * padded, 0, (size_t)(rows * padded) * sizeof *to);
+    const int64_t missing = round_up(rows->count, ROWS) - rows->count;
+    pack(to, rows, padded, factor, AHEAD);
+    memset(to + rows->count * padded, 0, (size_t)(missing * padded) * sizeof *to);
 }
 
 /* to [columns, padded] = the transpose of from [count, stride], padded with zeros. */

@@ -218,7 +218,7 @@ static void hash_tile(int32_t *places, Workspace *w, const Real *R, const LshRou
     int64_t columns = lsh_columns(a), count = minimum(QUERIES, a->N - first);
     int64_t D = round_up(a->D, LANES);
     Head t = head_at(a, places, index, 0);
-    pack_tile(w->query, (Rows){ x_row(&t, first), a->x_stride, count, a->D }, D, 1);
+    pack_tile(w->query, &(Rows){ x_row(&t, first), a->x_stride, count, a->D }, D, 1);
     transpose(w->query_transposed, w->query, D, count, a->D, QUERIES);
     for (int64_t round = 0; round < a->rounds; round++) {
         set_product(w->projections, R + (round * a->H + t.h) * columns * a->D, a->D,

@@ -118,8 +118,8 @@ static void load_keys(Workspace *w, const Tile *t)
     int64_t row = t->b * a->keys, count = a->key_lengths ? a->key_lengths[t->b] : a->keys;
     Rows key = { a->key + row * a->key_stride + t->h * a->D, a->key_stride, count, a->D };
     Rows value = { a->value + row * a->value_stride + t->h * a->M, a->value_stride, count, a->M };
-    pack_tile(w->key, key, t->p->D, 1);
-    pack_tile(w->value, value, t->p->M, 1);
+    pack_tile(w->key, &key, t->p->D, 1);
+    pack_tile(w->value, &value, t->p->M, 1);
 }
 
 static Real score_scale(const Attention *a)
@@ -132,7 +132,7 @@ static void load_queries(Workspace *w, const Tile *t)
     const Attention *a = t->a;
     Rows query = { a->query + (t->b * a->N + t->first) * a->query_stride + t->h * a->D,
                    a->query_stride, t->count, a->D };
-    pack_tile(w->query, query, t->p->D, score_scale(a));
+    pack_tile(w->query, &query, t->p->D, score_scale(a));
     transpose(w->query_transposed, w->query, t->p->D, t->count, a->D, t->columns);
 }
 
@@ -224,7 +224,7 @@ static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real 
                       const Real *log_sum)
 {
     int64_t H = t->a->H, M = t->a->M, row = tile_row(t);
-    pack_tile(w->dout, (Rows){ dout + row * M, H * M, t->count, M }, t->p->M, 1);
+    pack_tile(w->dout, &(Rows){ dout + row * M, H * M, t->count, M }, t->p->M, 1);
     transpose(w->dout_transposed, w->dout, t->p->M, t->count, M, t->columns);
     memset(w->row[0], 0, (size_t)t->columns * sizeof(Real));
     memset(w->row[1], 0, (size_t)t->columns * sizeof(Real));
