@@ -1,5 +1,5 @@
-/* Linear attention, causal and not, against reference vectors, a plain quadratic oracle and finite
- * differences. */
+/* Linear attention, causal and not, against reference vectors, the plain loops of reference.c and
+ * finite differences. */
 #include "tests/attention_oracle.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static LinearAttention with_lengths(Tensor *key_lengths)
 /* Sizes below, at and above the kernels' blocks of positions, columns and heads; enough heads that
  * a GPU processes each one whole, and fewer, which it splits into segments; heads whose state
  * exceeds shared memory; and more segments. */
-START_TEST(causal_matches_the_quadratic_oracle)
+START_TEST(causal_matches_the_reference)
 {
     static const int64_t sizes[][5] = {
         /* B, N, H, D, M */
@@ -41,7 +41,7 @@ START_TEST(causal_matches_the_quadratic_oracle)
 }
 END_TEST
 
-START_TEST(linear_matches_the_quadratic_oracle)
+START_TEST(linear_matches_the_reference)
 {
     static const int64_t sizes[][6] = {
         /* B, N, keys, H, D, M */
@@ -607,7 +607,7 @@ int main(void)
     return run_tests_after(
         "attention", make_tape,
         (const TTest *const[]){
-            causal_matches_the_quadratic_oracle, linear_matches_the_quadratic_oracle,
+            causal_matches_the_reference, linear_matches_the_reference,
             reference_vectors, gradients, packed_equals_separate, gradients_alone, causality,
             keys_past_the_length_do_not_count, not_a_number_passes_through, the_map_is_exact,
             eps_may_be_tiny, memory_is_linear, scratch_memory_is_small,

@@ -97,17 +97,19 @@ static void load_dnum(Work *w)
     const Pass *p = w->pass;
     load_rows(w, w->dnum, out_rows(w, p->dout));
     const Rows den = chunk_rows(w, p->den, w->query_row, p->x->H, 1);
+    const Matrix dnum = w->dnum;
     for (int64_t i = 0; i < den.count; i++)
-        multiply_row(w->dnum, i, 1 / den.data[i * den.stride]);
+        multiply_row(dnum, i, 1 / den.data[i * den.stride]);
 }
 
 /* dden_i = -dnum_i.out_i */
 static void find_dden(Work *w)
 {
-    const int64_t M = w->pass->M;
-    load_rows(w, w->out, out_rows(w, w->pass->out));
-    for (int64_t i = 0; i < w->scan.count; i++)
-        w->dnum.last[i] = -dot(w->dnum.data + i * M, w->out.data + i * M, M);
+    const int64_t M = w->pass->M, count = w->scan.count;
+    const Matrix dnum = w->dnum, out = w->out;
+    load_rows(w, out, out_rows(w, w->pass->out));
+    for (int64_t i = 0; i < count; i++)
+        dnum.last[i] = -dot(dnum.data + i * M, out.data + i * M, M);
 }
 
 /* Saves dden of a chunk in the order of positions; load_dden reads it in reverse. */
@@ -145,11 +147,13 @@ static void store_out(Work *w)
 {
     const Pass *p = w->pass;
     const int64_t H = p->x->H, count = w->scan.count;
+    const Matrix num = w->num;
+    const Real eps = p->options->eps;
     Real *new_den = p->new_den + (w->query_row + w->position) * H + w->head;
     for (int64_t i = 0; i < count; i++) {
-        const Real den = w->num.last[i] + p->options->eps;
+        const Real den = num.last[i] + eps;
         new_den[i * H] = den;
-        multiply_row(w->num, i, 1 / den);
+        multiply_row(num, i, 1 / den);
     }
     store_rows(w, (Gradient){ p->new_out, false }, w->num, w->query_row, H * p->x->M, p->x->M);
 }
