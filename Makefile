@@ -96,8 +96,7 @@ endif
 HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h
 CONFIG   := $(BUILD)/include/tensor/config.h
 SOURCES  := $(shell find tensor autograd ops nn optim -name '*.c')
-REFERENCE := ops/attention/linear/reference.c# plain loops for readers and tests
-SOURCES  := $(filter-out $(REFERENCE),$(SOURCES))
+SOURCES  := $(filter-out ops/attention/linear/reference.c,$(SOURCES)) # for readers and tests
 SOURCES  := $(if $(filter no,$(CUDA)),$(filter-out %/cuda.c %_cuda.c,$(SOURCES)),$(SOURCES))
 OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
@@ -197,8 +196,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 $(BUILD)/tests/test_copy_task $(BUILD)/tests/test_mnist $(BUILD)/tests/test_text: $(BUILD)/tests/programs.o
 $(PICTURES): $(BUILD)/parts/mnist/idx.o $(BUILD)/parts/mnist/image.o
 
-$(BUILD)/tests/test_attention $(BUILD)/tests/test_attention_options: $(BUILD)/tests/attention_oracle.o \
-    $(REFERENCE:%.c=$(BUILD)/%.o)
+$(BUILD)/tests/test_attention $(BUILD)/tests/test_attention_options: $(BUILD)/tests/attention_oracle.o
 $(BUILD)/tests/test_file $(BUILD)/tests/test_pictures: $(BUILD)/tests/folder.o
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
 

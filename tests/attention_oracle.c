@@ -1,5 +1,5 @@
 #include "tests/attention_oracle.h"
-#include "ops/attention/linear/reference.h"
+#include "ops/attention/linear/reference.c"
 
 #include <math.h>
 #include <stdlib.h>
@@ -266,9 +266,8 @@ static void oracle_head(const Case *c, Values *v, Head s)
     }
     for (int64_t n = 0; n < s.length; n++)
         read_position(c, v, &s, n);
-    linear_attention_forward_reference(s.out, S, s.a, s.bk, s.v, c->eps, s.length, D, W);
-    linear_attention_backward_reference(s.da, s.db, s.dv, R, s.g, s.out, s.a, s.bk, s.v, initial,
-                                        s.length, D, W);
+    reference_forward(s.out, S, s.a, s.bk, s.v, c->eps, s.length, D, W);
+    reference_backward(s.da, s.db, s.dv, R, s.g, s.out, s.a, s.bk, s.v, initial, s.length, D, W);
     for (int64_t n = 0; n < s.length; n++)
         write_position(c, v, &s, n);
     for (int64_t i = 0; i < D * W; i++) {

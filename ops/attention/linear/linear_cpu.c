@@ -1,7 +1,9 @@
 /* Linear attention on the CPU, causal and not: the scans of causal.c as four calls of one function,
  *
- *     scan(a, b, v~, S~, num~)            scan(dnum~, v~, b, S~^T, da)        position 1 to N
- *     scan(v~, dnum~, a, R~^T, db)        scan(b, a, dnum, R, dv)             position N to 1
+ *     scan        (a,     b,     v~,   S~,   num~)        position 1 to N
+ *     scan        (dnum~, v~,    b,    S~^T, da)
+ *     scan_reverse(v~,    dnum~, a,    R~^T, db)          position N to 1
+ *     scan_reverse(b,     a,     dnum, R,    dv)
  *
  * inside plain loops over the chunks of an item of work (plan_cpu.h): each packs a chunk's rows (in
  * reverse order for scan_reverse), scans them (scan_cpu.h), and unpacks the results. Loading and
@@ -181,99 +183,51 @@ static void store_dvalue(Work *w)
     store_rows(w, w->pass->d.x.value, w->dv, w->key_row, w->pass->x->value_stride, w->pass->x->M);
 }
 
-/* --------------------------------------------------------------------------------------- states */
+/* --------------------------------------------------------------------- prefix and suffix states */
 
-/* The offset in [B, H, D, M + 1] of the state of the selected head. */
-static int64_t state_offset(const Work *w)
-{
-    const Attention *x = w->pass->x;
-    return (w->sequence * x->H + w->head) * x->D * (x->M + 1);
-}
-
-/* The offset in prefix and suffix of the selected head's state at a segment. The number of segments
- * of each sequence is rounded up, so a sequence reserves one more than its share of all
- * positions. */
-static int64_t boundary_offset(const Work *w, int64_t segment)
-{
-    const Pass *p = w->pass;
-    const int64_t first = w->query_row / p->segment + w->sequence;
-    return ((first + segment) * p->x->H + w->head) * p->state;
-}
-
-static size_t state_bytes(const Work *w)
-{
-    return (size_t)w->pass->state * sizeof(Real);
-}
-
-/* to = state [D, M + 1], padded; transposed: its matrix. */
-static void unpack_state(Matrix to, const Real *state, const Work *w, bool transposed)
-{
-    const Pass *p = w->pass;
-    const int64_t row = transposed ? 1 : p->M, column = transposed ? p->D : 1;
-    memset(to.data, 0, state_bytes(w));
-    for (int64_t d = 0; d < p->x->D; d++, state += p->x->M + 1) {
-        for (int64_t m = 0; m < p->x->M; m++)
-            to.data[d * row + m * column] = state[m];
-        to.last[d] = state[p->x->M];
-    }
-}
-
-/* to [D, M + 1] <- the selected head's state */
-static void contribute_state(Gradient to, Matrix from, const Work *w)
-{
-    const Attention *x = w->pass->x;
-    Real *row = to.data + state_offset(w);
-    for (int64_t d = 0; d < x->D; d++, row += x->M + 1) {
-        for (int64_t m = 0; m < x->M; m++)
-            contribute(&row[m], to.accumulate, from.data[d * from.columns + m]);
-        contribute(&row[x->M], to.accumulate, from.last[d]);
-    }
-}
-
-/* S~, or its transpose in the backward pass, before a segment, for all heads of the item. */
+/* S~ before a segment; in the backward pass transposed. */
 static void load_prefix_states(Work *w, int64_t segment)
 {
     const Pass *p = w->pass;
-    for (int64_t head = w->first_head; head < w->end_head; head++) {
-        select_head(w, head);
-        if (segment > 0)
-            memcpy(w->S.data, p->prefix + boundary_offset(w, segment), state_bytes(w));
-        else if (p->options->state)
-            unpack_state(w->S, p->options->state + state_offset(w), w, p->backward);
-        else
-            memset(w->S.data, 0, state_bytes(w));
-    }
+    if (segment > 0)
+        copy_states(w, w->states[0], boundary(w, p->prefix, segment));
+    else if (p->options->state)
+        unpack_states(w, w->states[0], p->options->state, p->backward);
+    else
+        zero_states(w, w->states[0]);
 }
 
-/* R~ after a segment, for all heads of the item; R_t: and R^T. */
-static void load_suffix_states(Work *w, int64_t segment)
+static void transpose_R(Work *w)
 {
     const Pass *p = w->pass;
     for (int64_t head = w->first_head; head < w->end_head; head++) {
         select_head(w, head);
-        if (segment + 1 < w->segments)
-            memcpy(w->R.data, p->suffix + boundary_offset(w, segment), state_bytes(w));
-        else if (p->dfinal_state)
-            unpack_state(w->R, p->dfinal_state + state_offset(w), w, false);
-        else
-            memset(w->R.data, 0, state_bytes(w));
         transpose(w->R_t.data, w->R.data, p->M, p->D, p->M, p->D);
     }
 }
 
-/* ----------------------------------------------------------------------------- prefix and suffix */
+/* R~ after a segment, and R^T. */
+static void load_suffix_states(Work *w, int64_t segment)
+{
+    const Pass *p = w->pass;
+    if (segment + 1 < w->segments)
+        copy_states(w, w->states[1], boundary(w, p->suffix, segment));
+    else if (p->dfinal_state)
+        unpack_states(w, w->states[1], p->dfinal_state, false);
+    else
+        zero_states(w, w->states[1]);
+    transpose_R(w);
+}
 
 /* The prefix states of the segments after each of the item's: summed from the initial state or, if
  * the item does not start with the first segment, from 0. Then add_up_states completes them. */
 static void find_prefix_states(Work *w)
 {
     const Pass *p = w->pass;
-    for (int64_t head = w->first_head; head < w->end_head; head++) {
-        select_head(w, head);
-        memset(w->S.data, 0, state_bytes(w));
-    }
     if (w->first_segment == 0)
         load_prefix_states(w, 0);
+    else
+        zero_states(w, w->states[0]);
     for (int64_t s = w->first_segment; s < w->end_segment && s + 1 < w->segments; s++) {
         first_chunk(w, segment_start(w, s), segment_start(w, s + 1), 1, true);
         for (; w->scan.count; next_chunk(w)) {
@@ -283,26 +237,21 @@ static void find_prefix_states(Work *w)
             else
                 state_add(&w->scan, w->b, w->v, w->S);
         }
-        for (int64_t head = w->first_head; head < w->end_head; head++) {
-            select_head(w, head);
-            memcpy(p->prefix + boundary_offset(w, s + 1), w->S.data, state_bytes(w));
-        }
+        copy_states(w, boundary(w, p->prefix, s + 1), w->states[0]);
     }
 }
 
 /* The suffix state of the segment before the item's, summed from dL/dS~_N or, if the item's segment
  * is not the last, from 0. Then add_up_states completes it. */
-static void find_suffix_state(Work *w)
+static void find_suffix_states(Work *w)
 {
     const int64_t s = w->first_segment;
     if (s == 0)
         return;
-    for (int64_t head = w->first_head; head < w->end_head; head++) {
-        select_head(w, head);
-        memset(w->R.data, 0, state_bytes(w));
-    }
     if (s + 1 == w->segments)
         load_suffix_states(w, s);
+    else
+        zero_states(w, w->states[1]);
     first_chunk(w, segment_start(w, s), segment_start(w, s + 1), -1, true);
     for (; w->scan.count; next_chunk(w)) {
         load_queries(w);
@@ -310,31 +259,19 @@ static void find_suffix_state(Work *w)
         find_dden(w);
         state_add(&w->scan, w->a, w->dnum, w->R);
     }
-    for (int64_t head = w->first_head; head < w->end_head; head++) {
-        select_head(w, head);
-        memcpy(w->pass->suffix + boundary_offset(w, s - 1), w->R.data, state_bytes(w));
-    }
-}
-
-static void add_state(Real *to, const Real *from, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += LANES)
-        *at_vector(to + i) += vector(from + i);
+    copy_states(w, boundary(w, w->pass->suffix, s - 1), w->states[1]);
 }
 
 /* The sums over single segments become prefix states and suffix states. */
 static void add_up_states(Work *w)
 {
     const Pass *p = w->pass;
-    for (int64_t head = w->first_head; w->first_segment == 0 && head < w->end_head; head++) {
-        select_head(w, head);
-        for (int64_t s = 2; s < w->segments; s++)
-            add_state(p->prefix + boundary_offset(w, s), p->prefix + boundary_offset(w, s - 1),
-                      p->state);
-        for (int64_t s = w->segments - 3; p->backward && s >= 0; s--)
-            add_state(p->suffix + boundary_offset(w, s), p->suffix + boundary_offset(w, s + 1),
-                      p->state);
-    }
+    if (w->first_segment > 0)
+        return;
+    for (int64_t s = 2; s < w->segments; s++)
+        add_states(w, boundary(w, p->prefix, s), boundary(w, p->prefix, s - 1));
+    for (int64_t s = w->segments - 3; p->backward && s >= 0; s--)
+        add_states(w, boundary(w, p->suffix, s), boundary(w, p->suffix, s + 1));
 }
 
 static void find_boundary_states(const Pass *p)
@@ -343,7 +280,7 @@ static void find_boundary_states(const Pass *p)
         return;
     for_each_item(p, find_prefix_states);
     if (p->parallel && p->backward)
-        for_each_item(p, find_suffix_state);
+        for_each_item(p, find_suffix_states);
     if (p->parallel)
         for_each_item(p, add_up_states);
 }
@@ -362,10 +299,8 @@ static void forward_item(Work *w)
         scan(&w->scan, w->a, w->b, w->v, w->S, w->num);
         store_out(w);
     }
-    for (int64_t head = w->first_head; final_state && head < w->end_head; head++) {
-        select_head(w, head);
-        contribute_state((Gradient){ final_state, false }, w->S, w);
-    }
+    if (final_state)
+        contribute_states(w, (Gradient){ final_state, false }, w->states[0]);
 }
 
 /* dq, in the order of positions, and dden. */
@@ -401,11 +336,11 @@ static void backward_keys(Work *w, int64_t segment)
         load_dden(w);
         const Matrix dnum = { .data = w->dnum.data, .columns = w->dnum.columns };
         if (dkey) {
-            scan(&w->scan, w->v, w->dnum, w->a, w->R_t, w->db); /* scan_reverse */
+            scan_reverse(&w->scan, w->v, w->dnum, w->a, w->R_t, w->db);
             store_dkey(w);
         }
         if (dvalue) {
-            scan(&w->scan, w->b, w->a, dnum, w->R, w->dv); /* scan_reverse */
+            scan_reverse(&w->scan, w->b, w->a, dnum, w->R, w->dv);
             store_dvalue(w);
         }
     }
@@ -419,11 +354,8 @@ static void backward_item(Work *w)
         backward_queries(w, s);
         backward_keys(w, s);
     }
-    for (int64_t head = w->first_head; w->first_segment == 0 && dstate.data && head < w->end_head;
-         head++) {
-        select_head(w, head);
-        contribute_state(dstate, w->R, w);
-    }
+    if (dstate.data && w->first_segment == 0)
+        contribute_states(w, dstate, w->states[1]);
 }
 
 int64_t causal_linear_attention_scratch_cpu(const LinearScan *s, bool backward)
@@ -478,7 +410,6 @@ static void forward_item_noncausal(Work *w)
 
 static void backward_item_noncausal(Work *w)
 {
-    const Pass *p = w->pass;
     load_prefix_states(w, 0);
     for (first_chunk(w, 0, w->keys, 1, true); w->scan.count; next_chunk(w)) {
         load_keys(w);
@@ -493,11 +424,8 @@ static void backward_item_noncausal(Work *w)
         state_read(&w->scan, w->dnum, w->S_t, w->da);
         store_dquery(w);
     }
-    for (int64_t head = w->first_head; head < w->end_head; head++) {
-        select_head(w, head);
-        transpose(w->R_t.data, w->R.data, p->M, p->D, p->M, p->D);
-    }
-    for (first_chunk(w, 0, p->x->keys, 1, true); w->scan.count; next_chunk(w)) {
+    transpose_R(w);
+    for (first_chunk(w, 0, w->pass->x->keys, 1, true); w->scan.count; next_chunk(w)) {
         load_keys(w);
         state_read(&w->scan, w->v, w->R_t, w->db);
         store_dkey(w);

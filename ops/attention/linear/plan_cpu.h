@@ -1,6 +1,7 @@
 /* The plan of linear attention on the CPU: which thread processes which heads, segments and chunks,
- * and in which buffers. An item of work is a group of neighbouring heads, whose rows are contiguous,
- * of one sequence; a thread processes it in chunks of positions, each one for every head. */
+ * in which buffers and with which states. An item of work is a group of neighbouring heads of one
+ * sequence, whose rows are contiguous; a thread processes it in chunks of positions, each one for
+ * every head. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_PLAN_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_PLAN_CPU_H
 
@@ -27,7 +28,7 @@ static const struct {
     { 128, 128, 16, 512 }, { 256, 256, 16, 1024 },
 };
 
-/* ---------------------------------------------------------------------------------- pass and plan */
+/* -------------------------------------------------------------------------------- pass and plan */
 
 /* The arguments of a pass, with tensors [B, N, H, M] and den [B, N, H], and its plan. */
 typedef struct Pass {
@@ -306,6 +307,75 @@ static void next_chunk(Work *w)
 static int64_t segment_start(const Work *w, int64_t segment)
 {
     return minimum(segment * w->pass->segment, w->length);
+}
+
+/* --------------------------------------------------------------------------------------- states
+ * An item's states, one per head, are contiguous, and so are its prefix states of a segment. */
+
+static int64_t states_size(const Work *w)
+{
+    return (w->end_head - w->first_head) * w->pass->state;
+}
+
+static void copy_states(const Work *w, Real *to, const Real *from)
+{
+    memcpy(to, from, (size_t)states_size(w) * sizeof *to);
+}
+
+static void zero_states(const Work *w, Real *states)
+{
+    memset(states, 0, (size_t)states_size(w) * sizeof *states);
+}
+
+static void add_states(const Work *w, Real *to, const Real *from)
+{
+    for (int64_t i = 0; i < states_size(w); i += LANES)
+        *at_vector(to + i) += vector(from + i);
+}
+
+/* The item's states at a segment, in prefix or suffix. The number of segments of each sequence is
+ * rounded up, so a sequence reserves one more than its share of all positions. */
+static Real *boundary(const Work *w, Real *states, int64_t segment)
+{
+    const Pass *p = w->pass;
+    const int64_t first = w->query_row / p->segment + w->sequence;
+    return states + ((first + segment) * p->x->H + w->first_head) * p->state;
+}
+
+/* The offset in [B, H, D, M + 1] of the item's first state. */
+static int64_t first_state(const Work *w)
+{
+    const Attention *x = w->pass->x;
+    return (w->sequence * x->H + w->first_head) * x->D * (x->M + 1);
+}
+
+/* to = state [B, H, D, M + 1], each one padded, its matrix transposed or not. */
+static void unpack_states(const Work *w, Real *to, const Real *state, bool transposed)
+{
+    const Pass *p = w->pass;
+    const int64_t M = p->x->M, row = transposed ? 1 : p->M, column = transposed ? p->D : 1;
+    zero_states(w, to);
+    state += first_state(w);
+    for (int64_t head = w->first_head; head < w->end_head; head++, to += p->state)
+        for (int64_t d = 0; d < p->x->D; d++, state += M + 1) {
+            for (int64_t m = 0; m < M; m++)
+                to[d * row + m * column] = state[m];
+            to[p->D * p->M + d] = state[M];
+        }
+}
+
+/* to [B, H, D, M + 1] <- the item's states */
+static void contribute_states(const Work *w, Gradient to, const Real *from)
+{
+    const Pass *p = w->pass;
+    const int64_t M = p->x->M;
+    Real *row = to.data + first_state(w);
+    for (int64_t head = w->first_head; head < w->end_head; head++, from += p->state)
+        for (int64_t d = 0; d < p->x->D; d++, row += M + 1) {
+            for (int64_t m = 0; m < M; m++)
+                contribute(&row[m], to.accumulate, from[d * p->M + m]);
+            contribute(&row[M], to.accumulate, from[p->D * p->M + d]);
+        }
 }
 
 #endif

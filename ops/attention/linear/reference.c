@@ -1,11 +1,9 @@
 /* Causal linear attention and its gradients as plain loops, in the letters of causal.c: to be read,
- * and for tests, which compare the kernels of linear_cpu.c and CUDA with it. Not part of the
- * library.
+ * and for tests/attention_oracle.c, which includes this file; the library does not contain it.
  *
  * One sequence and head, in double: a = phi(q) and b = phi(k) [N, D]; v~ = [v, 1] and its gradient
  * dv~ [N, W], W = M + 1; S~ and R~ [D, W]. The feature map is elementwise: dq = da phi'(q). */
-#include "ops/attention/linear/reference.h"
-
+#include <stdint.h>
 #include <stdlib.h>
 
 /* From position i on:  T <- T + y_i w_i^T,  o_i = T^T x_i;  x, y [N, Y], w, o [N, W], T [Y, W] */
@@ -42,9 +40,9 @@ static double *transposed(const double *x, int64_t rows, int64_t columns)
     return to;
 }
 
-void linear_attention_forward_reference(double *out, double *S, const double *a, const double *b,
-                                        const double *v, double eps, int64_t N, int64_t D,
-                                        int64_t W)
+/* out [N, W]: [out_i, den_i]. S: the initial state, becomes the final one. */
+static void reference_forward(double *out, double *S, const double *a, const double *b,
+                              const double *v, double eps, int64_t N, int64_t D, int64_t W)
 {
     scan(a, b, v, S, out, N, D, W); /* num~ */
     for (int64_t i = 0; i < N; i++, out += W) {
@@ -54,10 +52,11 @@ void linear_attention_forward_reference(double *out, double *S, const double *a,
     }
 }
 
-void linear_attention_backward_reference(double *da, double *db, double *dv, double *R, double *g,
-                                         const double *out, const double *a, const double *b,
-                                         const double *v, const double *S, int64_t N, int64_t D,
-                                         int64_t W)
+/* g [N, W]: dL/dout and a column of any values; becomes dnum~. S: the initial state. R: dL/dS~_N,
+ * becomes dL/dS~_0. */
+static void reference_backward(double *da, double *db, double *dv, double *R, double *g,
+                               const double *out, const double *a, const double *b, const double *v,
+                               const double *S, int64_t N, int64_t D, int64_t W)
 {
     double *dnum = g, *S_t = transposed(S, D, W), *R_t = transposed(R, D, W);
     for (int64_t i = 0; i < N; i++, g += W, out += W) {

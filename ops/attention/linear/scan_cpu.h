@@ -77,8 +77,8 @@ ALWAYS_INLINE void scan_tile(int rows, int vectors,
 }
 
 /* For each position in turn  T <- T + y_i w_i^T,  o_i <- o_i + T^T x_i;  x, y [count, Y],
- * w, o [count, W], T [Y, W]. Tiles are two vectors wide or, where only one is left, one vector wide and twice as high. The
- * prefetches are divided evenly among the tiles. */
+ * w, o [count, W], T [Y, W]. Tiles are two vectors wide or, where only one is left, one vector wide
+ * and twice as high. The prefetches are divided evenly among the tiles. */
 WHOLE_VECTORS static void scan_by_position(const Real *x, const Real *y, const Real *w, Real *o,
                                            Real *T, int64_t count, int64_t Y, int64_t W,
                                            const Prefetch *next)
@@ -164,7 +164,7 @@ WHOLE_VECTORS static void scan_by_products(const Scan *s, const Real *x, const R
         add_product_transposed(T, y, Y, w, Y, s->count, W);
 }
 
-/* --------------------------------------------------------------------------- last column and row */
+/* -------------------------------------------------------------------------- last column and row */
 
 /* z <- z + w_i y_i     o_i = x_i.z,     for columns w and o; sums [count, Y]: every z */
 WHOLE_VECTORS static void scan_last_column(const Real *x, const Real *y, const Real *w, Real *z,
@@ -199,7 +199,7 @@ static void zero(Matrix o, int64_t count)
     memset(o.data, 0, (size_t)(count * o.columns) * sizeof *o.data);
 }
 
-/* ----------------------------------------------------------------------------------------- scans */
+/* ---------------------------------------------------------------------------------------- scans */
 
 /* Prefetches all lines at once. */
 static void prefetch_all(Scan *s)
@@ -212,8 +212,7 @@ static void prefetch_all(Scan *s)
 /* o = scan(x, y, w) from state T [Y, W] on, which becomes the state after the chunk. Of the last
  * columns either those of w and o are given, or those of x and y, or none:
  *     z <- z + w_last y_i     o_last = x_i.z        where T~ = [T, z]
- *     t <- t + y_last w_i     o_i += x_last t       where t is T~'s last row
- * Rows loaded in reverse order make it scan_reverse. */
+ *     t <- t + y_last w_i     o_i += x_last t       where t is T~'s last row */
 ALWAYS_INLINE void scan(Scan *s, Matrix x, Matrix y, Matrix w, Matrix T, Matrix o)
 {
     const int64_t Y = y.columns, W = w.columns;
@@ -231,6 +230,12 @@ ALWAYS_INLINE void scan(Scan *s, Matrix x, Matrix y, Matrix w, Matrix T, Matrix 
         scan_by_position(x.data, y.data, w.data, o.data, T.data, s->count, Y, W, &s->next);
         s->next.count = 0;
     }
+}
+
+/* The scan of rows that were loaded in reverse order. */
+ALWAYS_INLINE void scan_reverse(Scan *s, Matrix x, Matrix y, Matrix w, Matrix T, Matrix o)
+{
+    scan(s, x, y, w, T, o);
 }
 
 /* to <- to + sum_i factor_i row_i */
