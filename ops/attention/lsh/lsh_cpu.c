@@ -533,8 +533,8 @@ static void backward_tile(Workspace *w, const Tile *t, Owned owned)
     int64_t begin = own || t->begin > owned.first ? t->begin : owned.first;
     int64_t end = own ? t->end : minimum(t->end, owned.end);
     for (int64_t start = begin, keys; start < end; start += keys) {
-        int64_t border = start < owned.first ? owned.first : start < owned.end ? owned.end : end;
-        keys = minimum(minimum(KEYS, end - start), border - start);
+        int64_t boundary = start < owned.first ? owned.first : start < owned.end ? owned.end : end;
+        keys = minimum(minimum(KEYS, end - start), boundary - start);
         backward_keys(w, t, owned, start, keys);
     }
 }
