@@ -103,7 +103,7 @@ Values inputs(const Case *c)
                  .state = test_normal(5, states_of(c)),
                  .dout = test_normal(4, outs_of(c)),
                  .dfinal_state = test_normal(6, states_of(c)) };
-    if (c->features == FEATURES_IDENTITY) {
+    if (c->features == FEATURE_MAP_IDENTITY) {
         make_positive(v.query, queries_of(c), 1);
         make_positive(v.key, keys_of(c), 1);
     }
@@ -170,11 +170,11 @@ void compute(const Case *c, Values *v)
 double oracle_phi(FeatureMap features, double x)
 {
     switch (features) {
-    case FEATURES_RELU:
+    case FEATURE_MAP_RELU:
         return x > 0 ? x : 0;
-    case FEATURES_SOFTPLUS:
+    case FEATURE_MAP_SOFTPLUS:
         return fmax(x, 0) + log1p(exp(-fabs(x)));
-    case FEATURES_IDENTITY:
+    case FEATURE_MAP_IDENTITY:
         return x;
     default:
         return x > 0 ? x + 1 : exp(x);
@@ -185,11 +185,11 @@ double oracle_phi(FeatureMap features, double x)
 static double dphi(FeatureMap features, double x)
 {
     switch (features) {
-    case FEATURES_RELU:
+    case FEATURE_MAP_RELU:
         return x > 0;
-    case FEATURES_SOFTPLUS:
+    case FEATURE_MAP_SOFTPLUS:
         return 1 / (1 + exp(-x));
-    case FEATURES_IDENTITY:
+    case FEATURE_MAP_IDENTITY:
         return 1;
     default:
         return x > 0 ? 1 : exp(x);

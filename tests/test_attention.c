@@ -311,7 +311,7 @@ END_TEST
 static void assert_map(FeatureMap features, double allowed)
 {
     const Real one = 1;
-    const bool falls = features == FEATURES_ELU_PLUS_ONE || features == FEATURES_SOFTPLUS;
+    const bool falls = features == FEATURE_MAP_ELU_PLUS_ONE || features == FEATURE_MAP_SOFTPLUS;
     const LinearAttention options = { .features = features, .eps = 1 };
     for (double x = -80; x < 80; x += 0.37) {
         const Real query = (Real)x, key = falls ? -query : query;
@@ -329,7 +329,7 @@ static void assert_map(FeatureMap features, double allowed)
 
 START_TEST(the_map_is_exact)
 {
-    for (FeatureMap f = FEATURES_ELU_PLUS_ONE; f <= FEATURES_IDENTITY; f++)
+    for (FeatureMap f = FEATURE_MAP_ELU_PLUS_ONE; f <= FEATURE_MAP_IDENTITY; f++)
         assert_map(f, sizeof(Real) == sizeof(float) ? 6e-7 : 1e-14);
 }
 END_TEST

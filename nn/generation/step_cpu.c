@@ -134,17 +134,17 @@ WHOLE_VECTORS static void map(const TransformerStep *step, const StepLayer *laye
             buffer[d] = scale * x[d];
     }
     switch (step->features) {
-    case FEATURES_ELU_PLUS_ONE:
-        map_elements(FEATURES_ELU_PLUS_ONE, out, x, D);
+    case FEATURE_MAP_ELU_PLUS_ONE:
+        map_elements(FEATURE_MAP_ELU_PLUS_ONE, out, x, D);
         return;
-    case FEATURES_RELU:
-        map_elements(FEATURES_RELU, out, x, D);
+    case FEATURE_MAP_RELU:
+        map_elements(FEATURE_MAP_RELU, out, x, D);
         return;
-    case FEATURES_SOFTPLUS:
+    case FEATURE_MAP_SOFTPLUS:
         memcpy(out, x, (size_t)D * sizeof *x);
         softplus_row(out, D);
         return;
-    case FEATURES_IDENTITY:
+    case FEATURE_MAP_IDENTITY:
         memcpy(out, x, (size_t)D * sizeof *x);
         return;
     case FEATURES_SQUARED_RELU:

@@ -58,7 +58,7 @@ static void polynomial_features_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
-    DEVICE_CALL(x, polynomial_features_backward,
+    KERNEL_CALL(x, polynomial_features_backward,
                 (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, shape_rows(x->shape),
                  shape_columns(node->outputs[0]->shape), shape_columns(x->shape)));
 }
@@ -73,7 +73,7 @@ Tensor *op_polynomial_features(Tape *tape, Tensor *x)
     Shape out_shape = x->shape;
     out_shape.size[out_shape.rank - 1] = F;
     Tensor *out = tape_tensor_of(tape, x->type, out_shape);
-    DEVICE_CALL(out, polynomial_features_forward, (out->data, x->data, shape_rows(x->shape), F, D));
+    KERNEL_CALL(out, polynomial_features_forward, (out->data, x->data, shape_rows(x->shape), F, D));
     tape_record(tape, (Node){ .name = "op_polynomial_features",
                               .backward = polynomial_features_backward,
                               .inputs = { x },

@@ -63,7 +63,7 @@ static void random_features_backward(Node *node)
     const int64_t R = shape_rows(x->shape), F = w->shape.size[0], D = w->shape.size[1];
     Gradient dx = tape_contribution(node, x), dw = tape_contribution(node, w);
     Tensor *h = tape_tensor_of(node->tape, out->type, shape(R, F));
-    DEVICE_CALL(
+    KERNEL_CALL(
         out, random_features_backward,
         (h->data, dx.data, dx.accumulate, tape_upstream(node, 0), out->data, x->data, R, F, D));
     dx.accumulate = true;
@@ -104,7 +104,7 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection)
     Tensor *y = tape_scratch(tape, shape(R, F)); /* in Real: its rounding would be e^y's error */
     product(tape, "op_random_features", result_in(y), operand_of(x), operand_of(projection),
             (Product){ .n = R, .k = D, .m = F, .transpose_b = true, .count = 1 });
-    DEVICE_CALL(out, random_features_forward, (out->data, y->data, x->data, R, F, D));
+    KERNEL_CALL(out, random_features_forward, (out->data, y->data, x->data, R, F, D));
     tape_scratch_free(tape, y);
     tape_record(tape, (Node){ .name = "op_random_features",
                               .backward = random_features_backward,

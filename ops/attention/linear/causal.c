@@ -60,7 +60,7 @@ static const AttentionLabels labels = ATTENTION_LABELS("op_causal_linear_attenti
 static Tensor *new_scratch(Tape *tape, const Tensor *out, const LinearScan *scan, bool backward)
 {
     return tape_scratch(tape,
-                        shape(DEVICE_CALL(out, causal_linear_attention_scratch, (scan, backward))));
+                        shape(KERNEL_CALL(out, causal_linear_attention_scratch, (scan, backward))));
 }
 
 /* dL/dout if only the final state was used: all 0. */
@@ -83,7 +83,7 @@ static void causal_linear_attention_backward(Node *node)
     Tensor *scratch = new_scratch(tape, out, &scan, true);
     const LinearScanGradient d = { attention_contributions(node),
                                    tape_contribution(node, node->inputs[5]) };
-    DEVICE_CALL(
+    KERNEL_CALL(
         out, causal_linear_attention_backward,
         (d, dout ? dout : zeros->data, dfinal_state, out->data, den->data, scratch->data, &scan));
     tape_scratch_free(tape, scratch);
@@ -148,7 +148,7 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
     if (options.final_state)
         final_state = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, scan.x.M + 1));
     Tensor *scratch = new_scratch(tape, out, &scan, false);
-    DEVICE_CALL(
+    KERNEL_CALL(
         out, causal_linear_attention_forward,
         (out->data, den->data, final_state ? final_state->data : NULL, scratch->data, &scan));
     tape_scratch_free(tape, scratch);

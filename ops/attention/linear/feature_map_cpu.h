@@ -39,11 +39,11 @@ ALWAYS_INLINE Vector phi(FeatureMap features, Vector x)
 {
     const Vector zero = { 0 };
     switch (features) {
-    case FEATURES_ELU_PLUS_ONE: { /* e^min(x, 0) + max(x, 0), selected by the sign bit */
+    case FEATURE_MAP_ELU_PLUS_ONE: { /* e^min(x, 0) + max(x, 0), selected by the sign bit */
         const Mask negative = (Mask)x >> (8 * sizeof(Real) - 1);
         return exp_vector((Vector)((Mask)x & negative)) + (Vector)((Mask)x & ~negative);
     }
-    case FEATURES_RELU:
+    case FEATURE_MAP_RELU:
         return choose(x < 0, zero, x);
     default:
         return x;
@@ -94,15 +94,15 @@ WHOLE_VECTORS static inline void pack_mapped(FeatureMap features, Real *to, cons
                                              int64_t padded)
 {
     switch (features) {
-    case FEATURES_ELU_PLUS_ONE:
-        pack_by_columns(FEATURES_ELU_PLUS_ONE, to, rows, padded);
+    case FEATURE_MAP_ELU_PLUS_ONE:
+        pack_by_columns(FEATURE_MAP_ELU_PLUS_ONE, to, rows, padded);
         return;
-    case FEATURES_RELU:
-        pack_by_columns(FEATURES_RELU, to, rows, padded);
+    case FEATURE_MAP_RELU:
+        pack_by_columns(FEATURE_MAP_RELU, to, rows, padded);
         return;
     default:
-        pack_by_columns(FEATURES_IDENTITY, to, rows, padded);
-        for (int64_t i = 0; features == FEATURES_SOFTPLUS && i < rows->count; i++)
+        pack_by_columns(FEATURE_MAP_IDENTITY, to, rows, padded);
+        for (int64_t i = 0; features == FEATURE_MAP_SOFTPLUS && i < rows->count; i++)
             softplus_row(to + i * padded, rows->columns);
     }
 }
@@ -113,17 +113,17 @@ WHOLE_VECTORS static inline void feature_map_backward(FeatureMap features, Real 
 {
     const Vector zero = { 0 }, one = zero + 1;
     switch (features) {
-    case FEATURES_ELU_PLUS_ONE: /* min(1, a), which propagates NaN */
+    case FEATURE_MAP_ELU_PLUS_ONE: /* min(1, a), which propagates NaN */
         for (int64_t i = 0; i < n; i += LANES) {
             const Vector a_i = vector(a + i);
             *at_vector(da + i) *= choose(a_i > 1, one, a_i);
         }
         return;
-    case FEATURES_RELU:
+    case FEATURE_MAP_RELU:
         for (int64_t i = 0; i < n; i += LANES)
             *at_vector(da + i) = choose(vector(a + i) == 0, zero, vector(da + i));
         return;
-    case FEATURES_SOFTPLUS:
+    case FEATURE_MAP_SOFTPLUS:
         for (int64_t i = 0; i < n; i++)
             da[i] *= -real_expm1(-a[i]);
         return;
