@@ -2,7 +2,7 @@
 # make copy-task     the main job: a transformer learns to copy (half a minute), with its curve
 # make test          all tests;  make sanitize: again under the sanitizers;  make REAL=double test
 # make bench         the benchmarks' tables
-# make tune          measures which form of attention is best by sizes on this CPU, writes tuned.h
+# make tune          measures which form of attention is best by sizes on this CPU, prints the table
 # make figures       time and memory against length, and learning curves, drawn under build/figures/
 #                    (PYTHON=an interpreter with PyTorch: beside PyTorch's; DEVICE=cuda)
 # make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit;
@@ -96,6 +96,7 @@ endif
 HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h
 CONFIG   := $(BUILD)/include/tensor/config.h
 SOURCES  := $(shell find tensor autograd ops nn optim -name '*.c')
+SOURCES  := $(filter-out ops/attention/linear/reference.c,$(SOURCES)) # for readers and tests
 SOURCES  := $(if $(filter no,$(CUDA)),$(filter-out %/cuda.c %_cuda.c,$(SOURCES)),$(SOURCES))
 OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
@@ -239,7 +240,7 @@ bench: bench-programs
 	@for program in $(BENCHES); do echo "== $$program"; $(THREADS) $$program || exit 1; done
 
 tune: $(BUILD)/bench/tune
-	$(THREADS) $< --output ops/attention/linear/tuned.h
+	$(THREADS) $<
 
 FIGURE    = --output $(BUILD)/figures/$(1) $(if $(DEVICE),--device $(DEVICE))
 figures: $(FIGURES) $(BUILD)/examples/copy_task

@@ -1,5 +1,5 @@
-/* Measures which form of causal linear attention is fastest on this CPU, by size, and writes the
- * table from which FORM_BEST chooses (make tune: ops/attention/linear/tuned.h, compiled into the library). */
+/* Measures which form of causal linear attention is fastest on this CPU, by size, and prints the
+ * table from which FORM_BEST chooses: `tuned` of ops/attention/linear/plan_cpu.h, to put there. */
 #include "bench/common.h"
 
 #include <stdlib.h>
@@ -79,7 +79,7 @@ static int shortest_parallel(const BenchOptions *options, int64_t head_dim)
     return shortest;
 }
 
-static void write_row(FILE *file, const BenchOptions *options, int columns)
+static void print_row(const BenchOptions *options, int columns)
 {
     const int threads = device_threads();
     device_set_threads(1);
@@ -87,33 +87,9 @@ static void write_row(FILE *file, const BenchOptions *options, int columns)
     const int chunk = best_chunk(options, columns);
     device_set_threads(threads);
     const int parallel = shortest_parallel(options, columns);
-    fprintf(file, "    { %d, %d, %d, %d },\n", columns, quadratic, chunk, parallel);
-    printf("%7d %25d %15d %25d\n", columns, quadratic, chunk, parallel);
+    printf("    { %d, %d, %d, %d },\n", columns, quadratic, chunk, parallel);
     fflush(stdout);
 }
-
-static const char opening[] =
-    "/* The sizes by which FORM_BEST chooses the form of causal linear attention on the CPU.\n"
-    " * Written by `make tune` (bench/tune.c), which times forward and backward pass in each\n"
-    " * form, the first two with one thread: %s, vectors of %s. */\n"
-    "#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_TUNED_H\n"
-    "#define TAPEGRAD_OPS_ATTENTION_LINEAR_TUNED_H\n"
-    "\n"
-    "typedef struct TunedSizes {\n"
-    "    int columns;           /* the row holds up to this size of queries, keys and values */\n"
-    "    int longest_quadratic; /* maximum length of the quadratic form */\n"
-    "    int chunk;             /* positions per chunk */\n"
-    "    int shortest_parallel; /* minimum length for threads to share a head, if there are\n"
-    "                            * more threads than heads */\n"
-    "} TunedSizes;\n"
-    "\n"
-    "/* clang-format off */\n"
-    "static const TunedSizes tuned_sizes[] = {\n";
-
-static const char closing[] = "};\n"
-                              "/* clang-format on */\n"
-                              "\n"
-                              "#endif\n";
 
 #if defined(__AVX512F__)
 static const char vectors[] = "512 bits";
@@ -125,27 +101,13 @@ static const char vectors[] = "128 bits";
 
 int main(int argc, char **argv)
 {
-    const char *path = NULL;
-    const BenchOption own[] = { { "output", "FILE  the header to write", NULL, 0, &path }, { 0 } };
     BenchOptions options =
-        bench_begin_with(argc, argv, "the best form of causal linear attention by sizes", own);
-    FILE *file = fopen(path ? path : "/dev/null", "w");
-    if (!file) {
-        perror(path);
-        return EXIT_FAILURE;
-    }
-    const BenchText where = bench_where(&options);
-    fprintf(file, opening, where.text, vectors);
-    printf("causal linear attention, %s\n"
-           "columns  longest quadratic sequence  chunk  shortest sequence in parallel\n",
-           where.text);
+        bench_begin(argc, argv, "the best form of causal linear attention by sizes");
+    printf("causal linear attention, %s, vectors of %s: up to this many columns, maximum length of "
+           "the\nquadratic form, chunk, minimum length for threads to share a head\n",
+           bench_where(&options).text, vectors);
     for (int columns = 16; columns <= 256; columns *= 2)
-        write_row(file, &options, columns);
-    fputs(closing, file);
-    if (fclose(file) != 0) {
-        perror(path);
-        return EXIT_FAILURE;
-    }
+        print_row(&options, columns);
     bench_end(&options);
     return EXIT_SUCCESS;
 }

@@ -1,4 +1,5 @@
 #include "tests/attention_oracle.h"
+#include "ops/attention/linear/reference.c"
 
 #include <math.h>
 #include <stdlib.h>
@@ -167,13 +168,8 @@ void compute(const Case *c, Values *v)
 }
 
 /* ----------------------------------------------------------------------------------- the oracle
- * One sequence and head, with every weight W_ij = phi(q_i).phi(k_j) where i sees j;
- * v~_j = [v_j, 1]; the initial state S~ = [S, z]; F = dL/dfinal_state:
- *     den_i = sum_j W_ij + a_i.z + eps               out_i = (sum_j W_ij v_j + S^T a_i) / den_i
- *     dnum~_i = [dout_i, -dout_i.out_i] / den_i      dW_ij = dnum~_i.v~_j
- *     da_i = sum_j dW_ij b_j + S~ dnum~_i            db_j = sum_i dW_ij a_i + F v~_j
- *     dv~_j = sum_i W_ij dnum~_i + F^T b_j           dS~ = sum_i a_i dnum~_i^T + F
- * In the code g is dnum~_i. */
+ * reference.c, on one sequence and head after another. Without a mask, the positions are the keys,
+ * whose queries are 0, and then the queries, whose keys are 0: so every query sees every key. */
 double oracle_phi(FeatureMap features, double x)
 {
     switch (features) {
@@ -189,7 +185,7 @@ double oracle_phi(FeatureMap features, double x)
 }
 
 /* phi', the derivative of the feature map */
-static double slope(FeatureMap features, double x)
+static double dphi(FeatureMap features, double x)
 {
     switch (features) {
     case FEATURE_MAP_RELU:
@@ -205,13 +201,14 @@ static double slope(FeatureMap features, double x)
 
 /* One head of one sequence. Its positions are in a batch row of N positions. */
 typedef struct Head {
-    int64_t b, h;                /* batch row and head */
-    int64_t first, end;          /* the sequence's positions in the row */
-    int64_t keys;                /* number of valid keys, from first on */
-    int64_t state;               /* offset of the initial state */
-    double *features, *values;   /* b_j [keys, D], v~_j [keys, M + 1] */
-    double *dfeatures, *dvalues; /* their gradients */
-    double *dstate;              /* [D, M + 1] */
+    int64_t b, h;       /* batch row and head */
+    int64_t first, end; /* the sequence's positions in the row */
+    int64_t keys;       /* number of valid keys, from first on */
+    int64_t state;      /* offset of the initial state */
+    /* The arguments and results of reference.c, of `length` positions. Position n has the query
+     * n - before, if there is one, and the key n, if it is valid. */
+    int64_t before, length;
+    double *a, *bk, *v, *g, *out, *da, *db, *dv;
 } Head;
 
 int64_t at(const Case *c, int64_t b, int64_t positions, int64_t n, int64_t h, int64_t columns)
@@ -224,110 +221,67 @@ static double *zeros(int64_t count)
     return calloc((size_t)count + 1, sizeof(double));
 }
 
-static void oracle_row(const Case *c, Values *v, const Head *s, int64_t i)
+static void read_position(const Case *c, const Values *v, const Head *s, int64_t n)
 {
-    const int64_t D = c->D, columns = c->M + 1; /* of v~ */
-    const int64_t query = at(c, s->b, c->N, i, s->h, D), out = at(c, s->b, c->N, i, s->h, c->M);
-    const int64_t before = i - s->first + 1;
-    const int64_t seen = c->causal && before < s->keys ? before : s->keys;
-    const Real *S = v->state + s->state;
-    double *W = zeros(seen), *dW = zeros(seen), *a = zeros(D), *g = zeros(columns);
+    const int64_t D = c->D, M = c->M, query = s->first + n - s->before;
+    for (int64_t d = 0; d < D && n >= s->before; d++)
+        s->a[n * D + d] = oracle_phi(c->features, v->query[at(c, s->b, c->N, query, s->h, D) + d]);
+    for (int64_t m = 0; m < M && n >= s->before; m++)
+        s->g[n * (M + 1) + m] = v->dout[at(c, s->b, c->N, query, s->h, M) + m];
+    if (n >= s->keys)
+        return;
+    const int64_t key = at(c, s->b, c->keys, s->first + n, s->h, D);
+    const int64_t value = at(c, s->b, c->keys, s->first + n, s->h, M);
     for (int64_t d = 0; d < D; d++)
-        a[d] = oracle_phi(c->features, v->query[query + d]);
-    for (int64_t j = 0; j < seen; j++)
-        for (int64_t d = 0; d < D; d++)
-            W[j] += a[d] * s->features[j * D + d];
-    double den = c->eps;
-    for (int64_t m = c->M; m >= 0; m--) { /* the normalizer first */
-        double sum = 0;
-        for (int64_t j = 0; j < seen; j++)
-            sum += W[j] * s->values[j * columns + m];
-        for (int64_t d = 0; d < D; d++)
-            sum += a[d] * S[d * columns + m];
-        if (m == c->M) {
-            den += sum;
-            continue;
-        }
-        v->out[out + m] = (Real)(sum / den);
-        g[m] = v->dout[out + m] / den;
-        g[c->M] -= g[m] * sum / den;
-    }
-    for (int64_t j = 0; j < seen; j++)
-        for (int64_t m = 0; m < columns; m++) {
-            dW[j] += g[m] * s->values[j * columns + m];
-            s->dvalues[j * columns + m] += W[j] * g[m];
-        }
-    for (int64_t d = 0; d < D; d++) {
-        double da = 0;
-        for (int64_t j = 0; j < seen; j++) {
-            da += dW[j] * s->features[j * D + d];
-            s->dfeatures[j * D + d] += dW[j] * a[d];
-        }
-        for (int64_t m = 0; m < columns; m++) {
-            da += S[d * columns + m] * g[m];
-            s->dstate[d * columns + m] += a[d] * g[m];
-        }
-        v->dquery[query + d] = (Real)(da * slope(c->features, v->query[query + d]));
-    }
-    free(W);
-    free(dW);
-    free(a);
-    free(g);
+        s->bk[n * D + d] = oracle_phi(c->features, v->key[key + d]);
+    for (int64_t m = 0; m <= M; m++)
+        s->v[n * (M + 1) + m] = m < M ? v->value[value + m] : 1;
 }
 
-/* The final state, and the gradients that flow through it. */
-static void oracle_final_state(const Case *c, Values *v, const Head *s)
+static void write_position(const Case *c, Values *v, const Head *s, int64_t n)
 {
-    const int64_t D = c->D, columns = c->M + 1;
-    const Real *F = v->dfinal_state + s->state;
-    for (int64_t d = 0; d < D; d++)
-        for (int64_t m = 0; m < columns; m++) {
-            const int64_t element = d * columns + m;
-            double sum = v->state[s->state + element];
-            for (int64_t j = 0; j < s->keys; j++) {
-                sum += s->features[j * D + d] * s->values[j * columns + m];
-                s->dfeatures[j * D + d] += (double)F[element] * s->values[j * columns + m];
-                s->dvalues[j * columns + m] += (double)F[element] * s->features[j * D + d];
-            }
-            s->dstate[element] += (double)F[element];
-            v->final_state[s->state + element] = (Real)sum;
-        }
+    const int64_t D = c->D, M = c->M, position = s->first + n - s->before;
+    const int64_t query = at(c, s->b, c->N, position, s->h, D);
+    for (int64_t d = 0; d < D && n >= s->before; d++)
+        v->dquery[query + d] = (Real)(s->da[n * D + d] * dphi(c->features, v->query[query + d]));
+    for (int64_t m = 0; m < M && n >= s->before; m++)
+        v->out[at(c, s->b, c->N, position, s->h, M) + m] = (Real)s->out[n * (M + 1) + m];
+    const int64_t key = at(c, s->b, c->keys, s->first + n, s->h, D);
+    const int64_t value = at(c, s->b, c->keys, s->first + n, s->h, M);
+    for (int64_t d = 0; d < D && n < s->keys; d++)
+        v->dkey[key + d] = (Real)(s->db[n * D + d] * dphi(c->features, v->key[key + d]));
+    for (int64_t m = 0; m < M && n < s->keys; m++)
+        v->dvalue[value + m] = (Real)s->dv[n * (M + 1) + m];
 }
 
 static void oracle_head(const Case *c, Values *v, Head s)
 {
-    const int64_t D = c->D, columns = c->M + 1;
-    s.features = zeros(s.keys * D);
-    s.dfeatures = zeros(s.keys * D);
-    s.values = zeros(s.keys * columns);
-    s.dvalues = zeros(s.keys * columns);
-    s.dstate = zeros(D * columns);
-    const int64_t key = at(c, s.b, c->keys, s.first, s.h, D), key_stride = c->H * D;
-    const int64_t value = at(c, s.b, c->keys, s.first, s.h, c->M), value_stride = c->H * c->M;
-    for (int64_t j = 0; j < s.keys; j++) {
-        for (int64_t d = 0; d < D; d++)
-            s.features[j * D + d] = oracle_phi(c->features, v->key[key + j * key_stride + d]);
-        for (int64_t m = 0; m < columns; m++)
-            s.values[j * columns + m] = m < c->M ? v->value[value + j * value_stride + m] : 1;
+    const int64_t D = c->D, W = c->M + 1;
+    s.before = c->causal ? 0 : s.keys;
+    s.length = s.before + s.end - s.first;
+    double **rows[] = { &s.a, &s.bk, &s.da, &s.db, &s.v, &s.g, &s.out, &s.dv };
+    for (int i = 0; i < 8; i++)
+        *rows[i] = zeros(s.length * (i < 4 ? D : W));
+    double *S = zeros(D * W), *initial = zeros(D * W), *R = zeros(D * W);
+    for (int64_t i = 0; i < D * W; i++) {
+        S[i] = initial[i] = v->state[s.state + i];
+        R[i] = v->dfinal_state[s.state + i];
     }
-    for (int64_t i = s.first; i < s.end; i++)
-        oracle_row(c, v, &s, i);
-    oracle_final_state(c, v, &s);
-    for (int64_t j = 0; j < s.keys; j++) {
-        for (int64_t d = 0; d < D; d++) {
-            const int64_t element = key + j * key_stride + d;
-            v->dkey[element] = (Real)(s.dfeatures[j * D + d] * slope(c->features, v->key[element]));
-        }
-        for (int64_t m = 0; m < c->M; m++)
-            v->dvalue[value + j * value_stride + m] = (Real)s.dvalues[j * columns + m];
+    for (int64_t n = 0; n < s.length; n++)
+        read_position(c, v, &s, n);
+    reference_forward(s.out, S, s.a, s.bk, s.v, c->eps, s.length, D, W);
+    reference_backward(s.da, s.db, s.dv, R, s.g, s.out, s.a, s.bk, s.v, initial, s.length, D, W);
+    for (int64_t n = 0; n < s.length; n++)
+        write_position(c, v, &s, n);
+    for (int64_t i = 0; i < D * W; i++) {
+        v->final_state[s.state + i] = (Real)S[i];
+        v->dstate[s.state + i] = (Real)R[i];
     }
-    for (int64_t i = 0; i < D * columns; i++)
-        v->dstate[s.state + i] = (Real)s.dstate[i];
-    free(s.features);
-    free(s.dfeatures);
-    free(s.values);
-    free(s.dvalues);
-    free(s.dstate);
+    for (int i = 0; i < 8; i++)
+        free(*rows[i]);
+    free(S);
+    free(initial);
+    free(R);
 }
 
 void oracle(const Case *c, Values *v)

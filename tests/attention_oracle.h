@@ -1,5 +1,5 @@
-/* Shared by the tests of linear attention: cases, their inputs, the operation on them, and a plain
- * quadratic oracle in double. */
+/* Shared by the tests of linear attention: cases, their inputs, the operation on them, and an
+ * oracle in double: the plain loops of ops/attention/linear/reference.c. */
 #ifndef TAPEGRAD_TESTS_ATTENTION_ORACLE_H
 #define TAPEGRAD_TESTS_ATTENTION_ORACLE_H
 

@@ -1,5 +1,5 @@
-/* Linear attention, causal and not, against reference vectors, a plain quadratic oracle and finite
- * differences. */
+/* Linear attention, causal and not, against reference vectors, the plain loops of reference.c and
+ * finite differences. */
 #include "tests/attention_oracle.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ static LinearAttentionOptions with_lengths(Tensor *key_lengths)
 /* Sizes below, at and above the kernels' blocks of positions, columns and heads; enough heads that
  * a GPU processes each one whole, and fewer, which it splits into segments; heads whose state
  * exceeds shared memory; and more segments. */
-START_TEST(causal_matches_the_quadratic_oracle)
+START_TEST(causal_matches_the_reference)
 {
     static const int64_t sizes[][5] = {
         /* B, N, H, D, M */
@@ -46,7 +46,7 @@ START_TEST(causal_matches_the_quadratic_oracle)
 }
 END_TEST
 
-START_TEST(linear_matches_the_quadratic_oracle)
+START_TEST(linear_matches_the_reference)
 {
     static const int64_t sizes[][6] = {
         /* B, N, keys, H, D, M */
@@ -529,8 +529,8 @@ int main(void)
     return run_tests_after(
         "attention", make_tape,
         (const TTest *const[]){
-            causal_matches_the_quadratic_oracle, linear_matches_the_quadratic_oracle,
-            reference_vectors, packed_equals_separate, causality, keys_past_the_length_do_not_count,
+            causal_matches_the_reference, linear_matches_the_reference, reference_vectors,
+            packed_equals_separate, causality, keys_past_the_length_do_not_count,
             not_a_number_passes_through, the_map_is_exact, eps_may_be_tiny,
             an_eps_of_0_adds_nothing, memory_is_linear, scratch_memory_is_small,
             float32_is_accurate_over_65536_positions, an_ignored_first_key_costs_no_accuracy,

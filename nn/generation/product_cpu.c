@@ -11,39 +11,13 @@
  * prefetcher. */
 #include "nn/generation/product_cpu.h"
 
-#include "ops/shared/internal.h"
-#include "ops/shared/vectors.h"
-
-static int64_t minimum(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "ops/shared/tiles_cpu.h"
 
 /* -------------------------------------------------------------------------------- small batches */
 enum {
     TILE_ROWS = 4,
     TILE_SEQUENCES = VECTOR_BYTES == 64 ? 4 : 2, /* a tile's sums fit in registers */
 };
-
-ALWAYS_INLINE Vector load(const Real *x)
-{
-    return *(const UnalignedVector *)(const void *)x;
-}
-
-/* The sum of a vector's elements, by adding its upper half to its lower half, and so on. */
-ALWAYS_INLINE Real total(Vector v)
-{
-    typedef Real Piece __attribute__((vector_size(16), may_alias));
-    Piece pieces[VECTOR_BYTES / 16];
-    memcpy(pieces, &v, sizeof v);
-    for (int half = VECTOR_BYTES / 32; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            pieces[i] += pieces[i + half];
-    Real sum = 0;
-    for (int i = 0; i < 16 / (int)sizeof(Real); i++)
-        sum += pieces[0][i];
-    return sum;
-}
 
 /* The dot product of the last columns, from `whole` on, which do not fill a vector. */
 ALWAYS_INLINE Real rest(const Real *weight, const Real *x, int64_t whole, int64_t n)
@@ -69,7 +43,7 @@ ALWAYS_INLINE void multiply_rows(int rows, int sequences, const StepProduct *p, 
         }
     for (int r = 0; r < rows; r++)
         for (int s = 0; s < sequences; s++) {
-            Real y = total(sums[r][s]) + rest(weight + r * n, x + s * p->x_stride, whole, n);
+            Real y = vector_sum(sums[r][s]) + rest(weight + r * n, x + s * p->x_stride, whole, n);
             contribute(p->out + (sequence + s) * p->out_stride + row + r, p->add,
                        y + (p->bias ? p->bias[row + r] : 0));
         }
@@ -118,35 +92,11 @@ static void transpose_x(Real *to, const StepProduct *p, int64_t first, int64_t c
     }
 }
 
-/* y [ROWS, columns] = weight [ROWS, n] x [n, columns], for the first `vectors` vectors of
- * columns. */
-ALWAYS_INLINE void multiply_columns(int vectors, Real *y, const Real *weight, const Real *x,
-                                    int64_t n, int64_t columns)
-{
-    Vector sums[ROWS][2] = { { { 0 } } };
-    for (int64_t line = 0; line < n; line += LINE) {
-        for (int r = 0; r < ROWS; r++)
-            __builtin_prefetch(weight + (r + ROWS) * n + line);
-        for (int64_t i = line; i < minimum(line + LINE, n); i++)
-            for (int r = 0; r < ROWS; r++)
-                for (int v = 0; v < vectors; v++)
-                    sums[r][v] +=
-                        weight[r * n + i] * *(const Vector *)(x + i * columns + v * LANES);
-    }
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++)
-            *(Vector *)(y + r * columns + v * LANES) = sums[r][v];
-}
-
-/* The same for all columns, a multiple of a vector's elements. */
+/* y [ROWS, columns] = weight [ROWS, n] x [n, columns] */
 WHOLE_VECTORS static void multiply_tile(Real *y, const Real *weight, const Real *x, int64_t n,
                                         int64_t columns)
 {
-    int64_t c = 0;
-    for (; c + 2 * LANES <= columns; c += 2 * LANES)
-        multiply_columns(2, y + c, weight, x + c, n, columns);
-    if (c < columns)
-        multiply_columns(1, y + c, weight, x + c, n, columns);
+    product(false, true, y, weight, n, 1, x, columns, ROWS, n, columns);
 }
 
 /* out <- y^T + bias, or out += that, for ROWS rows of the weight: y [ROWS, columns] */
@@ -164,7 +114,7 @@ static void store_tile(const StepProduct *p, const Real *y, int64_t row, int64_t
 /* Rows begin to end, a multiple of ROWS, for the block of sequences from first on. */
 static void multiply_block(const StepProduct *p, int64_t begin, int64_t end, int64_t first)
 {
-    const int64_t columns = (minimum(BLOCK, p->B - first) + LANES - 1) / LANES * LANES;
+    const int64_t columns = round_up(minimum(BLOCK, p->B - first), LANES);
     Real *x = p->buffer, *y = x + p->n * BLOCK;
     transpose_x(x, p, first, columns);
     for (int64_t row = begin; row < end; row += ROWS) {

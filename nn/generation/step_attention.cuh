@@ -11,7 +11,7 @@
 #include "nn/generation/step.h"
 #include "ops/elementwise/activation.h"
 #include "ops/attention/linear/feature_map.cuh"
-#include "ops/attention/linear/polynomial_features.cuh"
+#include "ops/attention/features/polynomial.cuh"
 #include "ops/rows/rows.cuh"
 #include "tensor/copy.cuh"
 

@@ -13,8 +13,9 @@
 #include "ops/elementwise/activation.h"
 #include "ops/attention/linear/feature_map_cpu.h"
 #include "ops/rows/layernorm.h"
-#include "ops/attention/linear/polynomial_features.h"
+#include "ops/attention/features/polynomial.h"
 #include "ops/rows/rows.h"
+#include "ops/shared/tiles_cpu.h"
 
 #include <omp.h>
 
@@ -38,15 +39,10 @@ typedef struct Team {
     Real *buffer;        /* private: step_product's buffer; NULL for a small batch */
 } Team;
 
-static int64_t minimum(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Rounds up to whole cache lines, to avoid false sharing. */
 static int64_t lines(int64_t count)
 {
-    return (count + LINE - 1) / LINE * LINE;
+    return round_up(count, LINE);
 }
 
 static void wait_for_team(const Team *team)
@@ -68,17 +64,7 @@ static Range share(const Team *team, int64_t size, int64_t multiple)
                     minimum(pieces * (team->part + 1) / team->parts * multiple, size) };
 }
 
-/* ---------------------------------------------------------------------------------------
- * products */
-ALWAYS_INLINE Vector load(const Real *x)
-{
-    return *(const UnalignedVector *)(const void *)x;
-}
-
-ALWAYS_INLINE void store(Real *x, Vector value)
-{
-    *(UnalignedVector *)(void *)x = value;
-}
+/* ------------------------------------------------------------------------------------- products */
 
 /* out [B, rows] = x [B, n] weight^T + bias, or out += that, for this thread's rows, which it
  * returns. */
@@ -100,8 +86,7 @@ static Range linear(const Team *team, Real *out, bool add, const Real *x, StepLi
     return range;
 }
 
-/* ---------------------------------------------------------------------------------- feature
- * maps */
+/* --------------------------------------------------------------------------------- feature maps */
 
 /* out [D] = phi(x) for an elementwise map. */
 ALWAYS_INLINE void map_elements(FeatureMap features, Real *out, const Real *x, int64_t D)
@@ -159,7 +144,7 @@ WHOLE_VECTORS static void map(const TransformerStep *step, const StepLayer *laye
         memcpy(out, x, (size_t)D * sizeof *x);
         softplus_row(out, D);
         return;
-    case FEATURES_IDENTITY:
+    case FEATURE_MAP_IDENTITY:
         memcpy(out, x, (size_t)D * sizeof *x);
         return;
     case FEATURES_SQUARED_RELU:
@@ -419,8 +404,7 @@ static Plan plan_of(const TransformerStep *step)
     plan.row = 5 * lines(step->width) + lines(step->inner);
     plan.work = step->softmax ? lines(step->max_length) : 2 * lines(step->F) + lines(step->D);
     if (step->B >= LARGE_BATCH)
-        plan.buffer =
-            step_product_buffer(lines(step->inner > step->width ? step->inner : step->width));
+        plan.buffer = step_product_buffer(lines(maximum(step->inner, step->width)));
     return plan;
 }
 

@@ -10,7 +10,7 @@
  * The normalizer den is one more column of the values that is always 1. With v~_j = [v_j, 1]
  *     num~_i = [num_i, den_i - eps] = sum_{j<=i} (a_i.b_j) v~_j
  *
- * Backward, from g_i = dL/dout_i; every d below is a derivative of L (kernels also call dden delta)
+ * Backward, from g_i = dL/dout_i; every d below is a derivative of L
  *   Through the quotient:
  *     dnum_i = g_i / den_i
  *     dden_i = -(g_i.num_i) / den_i^2 = -dnum_i.out_i

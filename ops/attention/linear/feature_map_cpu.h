@@ -1,32 +1,9 @@
-/* The feature maps of linear attention on the CPU, one vector at a time. */
+/* The feature maps of linear attention on the CPU, one vector at a time, and their derivatives. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CPU_H
 
 #include "ops/elementwise/unary_functions.h"
-#include "ops/shared/internal.h"
-#include "ops/shared/vectors.h"
-
-#ifdef TAPEGRAD_DOUBLE
-typedef int64_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
-#else
-typedef int32_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
-#endif
-
-ALWAYS_INLINE Vector *at_vector(Real *data)
-{
-    return (Vector *)(void *)data;
-}
-
-ALWAYS_INLINE Vector vector(const Real *data)
-{
-    return *(const Vector *)(const void *)data;
-}
-
-/* mask ? x : y */
-ALWAYS_INLINE Vector choose(Mask mask, Vector x, Vector y)
-{
-    return (Vector)((mask & (Mask)x) | (~mask & (Mask)y));
-}
+#include "ops/shared/tiles_cpu.h"
 
 #ifdef TAPEGRAD_DOUBLE
 ALWAYS_INLINE Vector exp_vector(Vector x)
@@ -78,6 +55,81 @@ static inline void softplus_row(Real *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         x[i] = softplus(x[i]);
+}
+
+/* to [count, padded] = phi(rows), padded with zeros, where the compiler knows map and columns. Also
+ * prefetches the next count rows: one per row that is mapped, because all at once would stall. */
+ALWAYS_INLINE void pack_phi(FeatureMap features, Real *to, const Real *row, int64_t stride,
+                            int64_t count, int64_t columns, int64_t padded)
+{
+    for (int64_t i = 0; i < count; i++, row += stride, to += padded) {
+        for (int64_t c = 0; c < columns; c += LINE)
+            __builtin_prefetch(row + count * stride + c, 0, 2);
+        int64_t c = 0;
+        for (; c + LANES <= columns; c += LANES)
+            *at_vector(to + c) = phi(features, load(row + c));
+        for (; c < columns; c++)
+            to[c] = phi(features, (Vector){ row[c] })[0];
+        for (; c < padded; c++)
+            to[c] = 0;
+    }
+}
+
+ALWAYS_INLINE void pack_by_columns(FeatureMap features, Real *to, const Rows *rows, int64_t padded)
+{
+    const Real *data = rows->data;
+    const int64_t stride = rows->stride, count = rows->count, columns = rows->columns;
+    if (columns == 16)
+        pack_phi(features, to, data, stride, count, 16, 16);
+    else if (columns == 32)
+        pack_phi(features, to, data, stride, count, 32, 32);
+    else if (columns == 64)
+        pack_phi(features, to, data, stride, count, 64, 64);
+    else
+        pack_phi(features, to, data, stride, count, columns, padded);
+}
+
+/* to [count, padded] = phi(rows), padded with zeros; also prefetches the next count rows. */
+WHOLE_VECTORS static inline void pack_mapped(FeatureMap features, Real *to, const Rows *rows,
+                                             int64_t padded)
+{
+    switch (features) {
+    case FEATURE_MAP_ELU_PLUS_ONE:
+        pack_by_columns(FEATURE_MAP_ELU_PLUS_ONE, to, rows, padded);
+        return;
+    case FEATURE_MAP_RELU:
+        pack_by_columns(FEATURE_MAP_RELU, to, rows, padded);
+        return;
+    default:
+        pack_by_columns(FEATURE_MAP_IDENTITY, to, rows, padded);
+        for (int64_t i = 0; features == FEATURE_MAP_SOFTPLUS && i < rows->count; i++)
+            softplus_row(to + i * padded, rows->columns);
+    }
+}
+
+/* dx = da phi'(x) from a = phi(x), in place of da; n elements */
+WHOLE_VECTORS static inline void feature_map_backward(FeatureMap features, Real *da, const Real *a,
+                                                      int64_t n)
+{
+    const Vector zero = { 0 }, one = zero + 1;
+    switch (features) {
+    case FEATURE_MAP_ELU_PLUS_ONE: /* min(1, a), which propagates NaN */
+        for (int64_t i = 0; i < n; i += LANES) {
+            const Vector a_i = vector(a + i);
+            *at_vector(da + i) *= choose(a_i > 1, one, a_i);
+        }
+        return;
+    case FEATURE_MAP_RELU:
+        for (int64_t i = 0; i < n; i += LANES)
+            *at_vector(da + i) = choose(vector(a + i) == 0, zero, vector(da + i));
+        return;
+    case FEATURE_MAP_SOFTPLUS:
+        for (int64_t i = 0; i < n; i++)
+            da[i] *= -real_expm1(-a[i]);
+        return;
+    default:
+        return;
+    }
 }
 
 #endif

@@ -6,7 +6,7 @@
  * its row. As in softmax_cpu.c, score tiles are stored transposed, [keys, queries], and rows are
  * packed. */
 #include "ops/attention/lsh/lsh.h"
-#include "ops/attention/shared/packed_cpu.h"
+#include "ops/shared/tiles_cpu.h"
 
 #include <omp.h>
 
@@ -41,49 +41,50 @@ static int64_t buckets_of(const LshRounds *a)
     return a->factor[0] * a->factor[1];
 }
 
-static int32_t *take_integers(Real *scratch, int64_t *used, int64_t count)
+static int32_t *allocate_integers(Real *scratch, int64_t *used, int64_t count)
 {
-    return (int32_t *)(void *)take(scratch, used, count);
+    return (int32_t *)(void *)allocate(scratch, used, count);
 }
 
 /* Assigns a workspace's buffers in scratch memory, or NULL; returns their size in Reals. */
-static int64_t lay_out(Workspace *w, const LshRounds *a, Real *scratch, bool backward)
+static int64_t allocate_workspace(Workspace *w, const LshRounds *a, Real *scratch, bool backward)
 {
     int64_t used = 0, D = round_up(a->D, LANES), M = round_up(a->M, LANES);
-    w->query = take(scratch, &used, QUERIES * D);
-    w->query_transposed = take(scratch, &used, QUERIES * D);
-    w->key = take(scratch, &used, KEYS * D);
-    w->value = take(scratch, &used, KEYS * M);
-    w->P = take(scratch, &used, KEYS * QUERIES);
-    w->weight = take(scratch, &used, KEYS * QUERIES);
+    w->query = allocate(scratch, &used, QUERIES * D);
+    w->query_transposed = allocate(scratch, &used, QUERIES * D);
+    w->key = allocate(scratch, &used, KEYS * D);
+    w->value = allocate(scratch, &used, KEYS * M);
+    w->P = allocate(scratch, &used, KEYS * QUERIES);
+    w->weight = allocate(scratch, &used, KEYS * QUERIES);
     for (int i = 0; i < 3; i++)
-        w->row[i] = take(scratch, &used, QUERIES);
-    w->low = take_integers(scratch, &used, a->rounds * QUERIES);
-    w->high = take_integers(scratch, &used, a->rounds * QUERIES);
+        w->row[i] = allocate(scratch, &used, QUERIES);
+    w->low = allocate_integers(scratch, &used, a->rounds * QUERIES);
+    w->high = allocate_integers(scratch, &used, a->rounds * QUERIES);
     if (!backward) {
-        w->out = take(scratch, &used, QUERIES * M);
-        w->projections = take(scratch, &used, round_up(lsh_columns(a), ROWS) * QUERIES);
-        w->count = take_integers(scratch, &used, buckets_of(a) + 1);
+        w->out = allocate(scratch, &used, QUERIES * M);
+        w->projections = allocate(scratch, &used, round_up(lsh_columns(a), ROWS) * QUERIES);
+        w->count = allocate_integers(scratch, &used, buckets_of(a) + 1);
         return used;
     }
-    w->dout = take(scratch, &used, QUERIES * M);
-    w->dout_transposed = take(scratch, &used, QUERIES * M);
-    w->dS = take(scratch, &used, KEYS * QUERIES);
-    w->dquery = take(scratch, &used, (OWNED + ROWS) * D);
-    w->dkey = take(scratch, &used, (OWNED + ROWS) * D);
-    w->dvalue = take(scratch, &used, (OWNED + ROWS) * M);
+    w->dout = allocate(scratch, &used, QUERIES * M);
+    w->dout_transposed = allocate(scratch, &used, QUERIES * M);
+    w->dS = allocate(scratch, &used, KEYS * QUERIES);
+    w->dquery = allocate(scratch, &used, (OWNED + ROWS) * D);
+    w->dkey = allocate(scratch, &used, (OWNED + ROWS) * D);
+    w->dvalue = allocate(scratch, &used, (OWNED + ROWS) * M);
     return used;
 }
 
 static int64_t workspace_size(const LshRounds *a, bool backward)
 {
-    return lay_out(&(Workspace){ 0 }, a, NULL, backward);
+    return allocate_workspace(&(Workspace){ 0 }, a, NULL, backward);
 }
 
 static Workspace workspace(const LshRounds *a, Real *scratch, bool backward)
 {
     Workspace w;
-    lay_out(&w, a, scratch + omp_get_thread_num() * workspace_size(a, backward), backward);
+    allocate_workspace(&w, a, scratch + omp_get_thread_num() * workspace_size(a, backward),
+                       backward);
     return w;
 }
 
@@ -217,7 +218,7 @@ static void hash_tile(int32_t *places, Workspace *w, const Real *R, const LshRou
     int64_t columns = lsh_columns(a), count = minimum(QUERIES, a->N - first);
     int64_t D = round_up(a->D, LANES);
     Head t = head_at(a, places, index, 0);
-    pack(w->query, (Rows){ x_row(&t, first), a->x_stride, count, a->D }, D, 1);
+    pack_tile(w->query, &(Rows){ x_row(&t, first), a->x_stride, count, a->D }, D, 1);
     transpose(w->query_transposed, w->query, D, count, a->D, QUERIES);
     for (int64_t round = 0; round < a->rounds; round++) {
         set_product(w->projections, R + (round * a->H + t.h) * columns * a->D, a->D,
@@ -230,11 +231,6 @@ static void hash_tile(int32_t *places, Workspace *w, const Real *R, const LshRou
         memcpy(places + lsh_places_at(a, PLACES_LOW, index, round) + first, bucket,
                (size_t)count * sizeof *bucket);
     }
-}
-
-static int32_t largest(int64_t a, int64_t b)
-{
-    return (int32_t)(a > b ? a : b);
 }
 
 /* Sorts a head's positions by (bucket, position) with a counting sort. After the prefix sum
@@ -259,7 +255,7 @@ static void sort_head(int32_t *places, int32_t *count, const LshRounds *a, int64
         int64_t chunk = place[i] / a->chunk;
         int64_t end = count[low[i]], start = low[i] ? count[low[i] - 1] : 0;
         order[place[i]] = (int32_t)i;
-        low[i] = largest(start, (chunk - 1) * a->chunk);
+        low[i] = (int32_t)maximum(start, (chunk - 1) * a->chunk);
         high[i] = a->causal ? place[i] : (int32_t)minimum(end, (chunk + 1) * a->chunk);
     }
 }
@@ -373,7 +369,7 @@ static void load_weights(Workspace *w, const Tile *t, int64_t start, int64_t key
 }
 
 /* Loads the keys at places start, start + 1, ...; computes their score tile and weights. */
-static void meet_keys(Workspace *w, const Tile *t, int64_t start, int64_t keys)
+static void score_tile(Workspace *w, const Tile *t, int64_t start, int64_t keys)
 {
     const LshRounds *a = t->head.a;
     load_keys(w, t, start, keys);
@@ -384,42 +380,11 @@ static void meet_keys(Workspace *w, const Tile *t, int64_t start, int64_t keys)
 
 /* -------------------------------------------------------------------------------------- forward */
 
-/* m = max(m, s_j), for one key j and the queries that see it. */
-WHOLE_VECTORS static void maximum_with(Real *restrict m, const Real *restrict s,
-                                       const Real *restrict weight)
+/* One step of online softmax. */
+WHOLE_VECTORS static void softmax_step(Workspace *w, int64_t queries, int64_t keys, int64_t M)
 {
-    for (int i = 0; i < QUERIES; i++)
-        m[i] = ((weight[i] > 0) & (s[i] > m[i])) ? s[i] : m[i];
-}
-
-/* s_j = e^(s_j - m) / N and l += s_j, for one key j and the queries that see it. */
-WHOLE_VECTORS static void exponentials(Real *restrict s, Real *restrict l, const Real *restrict m,
-                                       const Real *restrict weight)
-{
-    for (int i = 0; i < QUERIES; i++) {
-        Real power = real_exp(s[i] - m[i]) * weight[i];
-        s[i] = weight[i] > 0 ? power : 0;
-        l[i] += s[i];
-    }
-}
-
-/* One step of online softmax, as in softmax_cpu.c. */
-static void online_softmax(Workspace *w, int64_t queries, int64_t keys, int64_t M)
-{
-    Real *m = w->row[0], *l = w->row[1], *factor = w->row[2];
-    memcpy(factor, m, QUERIES * sizeof *m);
-    for (int64_t j = 0; j < keys; j++)
-        maximum_with(m, w->P + j * QUERIES, w->weight + j * QUERIES);
-#pragma omp simd
-    for (int i = 0; i < QUERIES; i++) {
-        factor[i] = real_exp(factor[i] - m[i]);
-        l[i] *= factor[i];
-    }
-    for (int64_t j = 0; j < keys; j++)
-        exponentials(w->P + j * QUERIES, l, m, w->weight + j * QUERIES);
-    for (int64_t i = 0; i < queries; i++)
-        for (int64_t c = 0; c < M; c++)
-            w->out[i * M + c] *= factor[i];
+    online_softmax(true, w->P, w->weight, w->row[0], w->row[1], w->out, w->row[2], keys, queries,
+                   QUERIES, M);
 }
 
 /* Loads the sums of the previous rounds. */
@@ -456,7 +421,7 @@ static void store_sums(Real *out, Real *log_sum, const Workspace *w, const Tile 
         } else if (l == 0) {
             log_sum[row] = LOWEST;
         } else {
-            unpack((Gradient){ to, false }, 0, w->out + i * padded, 1, M, padded, 1 / l);
+            unpack((Gradient){ to, false }, 0, w->out + i * padded, 1, M, padded, 1 / l, 0);
             log_sum[row] = m + (Real)log((double)l);
         }
     }
@@ -469,8 +434,8 @@ static void forward_tile(Real *out, Real *log_sum, Workspace *w, const Tile *t)
     load_sums(w, t, out, log_sum);
     for (int64_t start = t->begin; start < t->end; start += KEYS) {
         int64_t keys = minimum(KEYS, t->end - start);
-        meet_keys(w, t, start, keys);
-        online_softmax(w, t->count, keys, M);
+        score_tile(w, t, start, keys);
+        softmax_step(w, t->count, keys, M);
         add_product_transposed(w->out, w->P, QUERIES, w->value, round_up(t->count, ROWS), keys, M);
     }
     store_sums(out, log_sum, w, t);
@@ -529,17 +494,12 @@ static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real 
     }
 }
 
-/* P / N from s and dS from dP, in place, for one key: dS_ij = P_ij / N_ij (dP_ij - g_i.out_i). */
-WHOLE_VECTORS static void softmax_backward(Real *restrict P, Real *restrict dS,
-                                           const Real *restrict L, const Real *restrict g_out,
-                                           const Real *restrict weight)
+/* P / N and dS from s and dP. */
+WHOLE_VECTORS static void score_gradients(Workspace *w, int64_t keys)
 {
-    for (int i = 0; i < QUERIES; i++) {
-        Real power = real_exp(P[i] - L[i]) * weight[i];
-        Real slope = power * (dS[i] - g_out[i]);
-        P[i] = weight[i] > 0 ? power : 0;
-        dS[i] = weight[i] > 0 ? slope : 0;
-    }
+    for (int64_t j = 0; j < keys; j++)
+        softmax_backward(true, w->P + j * QUERIES, w->dS + j * QUERIES, w->row[0], w->row[1],
+                         w->weight + j * QUERIES, QUERIES);
 }
 
 /* The places whose gradients a unit owns. */
@@ -552,11 +512,9 @@ static void backward_keys(Workspace *w, const Tile *t, Owned owned, int64_t star
 {
     int64_t D = round_up(t->head.a->D, LANES), M = round_up(t->head.a->M, LANES);
     int64_t rows = round_up(keys, ROWS);
-    meet_keys(w, t, start, keys);
+    score_tile(w, t, start, keys);
     set_product(w->dS, w->value, M, w->dout_transposed, QUERIES, rows, t->head.a->M, QUERIES);
-    for (int64_t j = 0; j < keys; j++)
-        softmax_backward(w->P + j * QUERIES, w->dS + j * QUERIES, w->row[0], w->row[1],
-                         w->weight + j * QUERIES);
+    score_gradients(w, keys);
     if (owned.first <= t->first && t->first < owned.end)
         add_product_transposed(w->dquery + (t->first - owned.first) * D, w->dS, QUERIES, w->key,
                                round_up(t->count, ROWS), keys, D);
@@ -575,8 +533,8 @@ static void backward_tile(Workspace *w, const Tile *t, Owned owned)
     int64_t begin = own || t->begin > owned.first ? t->begin : owned.first;
     int64_t end = own ? t->end : minimum(t->end, owned.end);
     for (int64_t start = begin, keys; start < end; start += keys) {
-        int64_t border = start < owned.first ? owned.first : start < owned.end ? owned.end : end;
-        keys = minimum(minimum(KEYS, end - start), border - start);
+        int64_t boundary = start < owned.first ? owned.first : start < owned.end ? owned.end : end;
+        keys = minimum(minimum(KEYS, end - start), boundary - start);
         backward_keys(w, t, owned, start, keys);
     }
 }

@@ -8,7 +8,7 @@
  * Operands are packed rows, padded with zeros to whole vectors: one kernel without edge cases,
  * product, computes all seven products. */
 #include "ops/attention/softmax/softmax.h"
-#include "ops/attention/shared/packed_cpu.h"
+#include "ops/shared/tiles_cpu.h"
 
 #include <omp.h>
 
@@ -41,26 +41,26 @@ typedef struct Workspace {
 } Workspace;
 
 /* Assigns a workspace's buffers in scratch memory, or NULL; returns their size in Reals. */
-static int64_t lay_out(Workspace *w, const Plan *p, Real *scratch, bool backward)
+static int64_t allocate_workspace(Workspace *w, const Plan *p, Real *scratch, bool backward)
 {
     int64_t used = 0;
-    w->key = take(scratch, &used, p->keys * p->D);
-    w->value = take(scratch, &used, p->keys * p->M);
-    w->query = take(scratch, &used, QUERIES * p->D);
-    w->query_transposed = take(scratch, &used, QUERIES * p->D);
-    w->P = take(scratch, &used, KEYS * QUERIES);
+    w->key = allocate(scratch, &used, p->keys * p->D);
+    w->value = allocate(scratch, &used, p->keys * p->M);
+    w->query = allocate(scratch, &used, QUERIES * p->D);
+    w->query_transposed = allocate(scratch, &used, QUERIES * p->D);
+    w->P = allocate(scratch, &used, KEYS * QUERIES);
     for (int i = 0; i < 3; i++)
-        w->row[i] = take(scratch, &used, QUERIES);
+        w->row[i] = allocate(scratch, &used, QUERIES);
     if (!backward) {
-        w->out = take(scratch, &used, QUERIES * p->M);
+        w->out = allocate(scratch, &used, QUERIES * p->M);
         return used;
     }
-    w->dout = take(scratch, &used, QUERIES * p->M);
-    w->dout_transposed = take(scratch, &used, QUERIES * p->M);
-    w->dS = take(scratch, &used, KEYS * QUERIES);
-    w->dquery = take(scratch, &used, QUERIES * p->D);
-    w->dkey = take(scratch, &used, p->keys * p->D);
-    w->dvalue = take(scratch, &used, p->keys * p->M);
+    w->dout = allocate(scratch, &used, QUERIES * p->M);
+    w->dout_transposed = allocate(scratch, &used, QUERIES * p->M);
+    w->dS = allocate(scratch, &used, KEYS * QUERIES);
+    w->dquery = allocate(scratch, &used, QUERIES * p->D);
+    w->dkey = allocate(scratch, &used, p->keys * p->D);
+    w->dvalue = allocate(scratch, &used, p->keys * p->M);
     return used;
 }
 
@@ -73,7 +73,7 @@ static Plan plan(const AttentionInputs *a, bool backward)
                .segments = minimum((threads + heads - 1) / heads, (a->N + QUERIES - 1) / QUERIES) };
     p.units = heads * p.segments;
     p.workspaces = p.segments > 1 ? p.units : threads;
-    p.size = lay_out(&(Workspace){ 0 }, &p, NULL, backward);
+    p.size = allocate_workspace(&(Workspace){ 0 }, &p, NULL, backward);
     return p;
 }
 
@@ -119,8 +119,8 @@ static void load_keys(Workspace *w, const Tile *t)
     int64_t row = t->b * a->keys, count = a->key_lengths ? a->key_lengths[t->b] : a->keys;
     Rows key = { a->key + row * a->key_stride + t->h * a->D, a->key_stride, count, a->D };
     Rows value = { a->value + row * a->value_stride + t->h * a->M, a->value_stride, count, a->M };
-    pack(w->key, key, t->p->D, 1);
-    pack(w->value, value, t->p->M, 1);
+    pack_tile(w->key, &key, t->p->D, 1);
+    pack_tile(w->value, &value, t->p->M, 1);
 }
 
 static Real score_scale(const AttentionInputs *a)
@@ -133,7 +133,7 @@ static void load_queries(Workspace *w, const Tile *t)
     const AttentionInputs *a = t->a;
     Rows query = { a->query + (t->b * a->N + t->first) * a->query_stride + t->h * a->D,
                    a->query_stride, t->count, a->D };
-    pack(w->query, query, t->p->D, score_scale(a));
+    pack_tile(w->query, &query, t->p->D, score_scale(a));
     transpose(w->query_transposed, w->query, t->p->D, t->count, a->D, t->columns);
 }
 
@@ -169,41 +169,11 @@ static void scores(Workspace *w, const Tile *t, const KeyTile *k)
 
 /* -------------------------------------------------------------------------------------- forward */
 
-/* m = max(m, s_j), for one key j and all queries. */
-WHOLE_VECTORS static void maximum_with(Real *restrict m, const Real *restrict s, int64_t columns)
+/* One step of online softmax for the queries that see the key tile. */
+WHOLE_VECTORS static void softmax_step(Workspace *w, const Tile *t, const KeyTile *k)
 {
-    for (int64_t i = 0; i < columns; i++)
-        m[i] = s[i] > m[i] ? s[i] : m[i];
-}
-
-/* s_j = e^(s_j - m) and l += s_j, for one key j and all queries. */
-WHOLE_VECTORS static void exponentials(Real *restrict s, Real *restrict l, const Real *restrict m,
-                                       int64_t columns)
-{
-    for (int64_t i = 0; i < columns; i++) {
-        s[i] = real_exp(s[i] - m[i]);
-        l[i] += s[i];
-    }
-}
-
-/* One step of online softmax: updates m, s = e^(s - m), rescales l and o to the new m, and adds the
- * tile's terms to l. */
-static void online_softmax(Workspace *w, const Tile *t, const KeyTile *k)
-{
-    Real *m = w->row[0] + k->skip, *l = w->row[1] + k->skip, *factor = w->row[2];
-    int64_t M = t->p->M;
-    memcpy(factor, m, (size_t)k->columns * sizeof *m);
-    for (int64_t j = 0; j < k->keys; j++)
-        maximum_with(m, w->P + j * k->columns, k->columns);
-    for (int64_t i = 0; i < k->columns; i++) {
-        factor[i] = real_exp(factor[i] - m[i]);
-        l[i] *= factor[i];
-    }
-    for (int64_t j = 0; j < k->keys; j++)
-        exponentials(w->P + j * k->columns, l, m, k->columns);
-    for (int64_t i = 0; i < k->queries; i++)
-        for (int64_t c = 0; c < M; c++)
-            w->out[(k->skip + i) * M + c] *= factor[i];
+    online_softmax(false, w->P, NULL, w->row[0] + k->skip, w->row[1] + k->skip,
+                   w->out + k->skip * t->p->M, w->row[2], k->keys, k->queries, k->columns, t->p->M);
 }
 
 static void forward_tile(Real *out, Real *log_sum, Workspace *w, const Tile *t)
@@ -218,13 +188,13 @@ static void forward_tile(Real *out, Real *log_sum, Workspace *w, const Tile *t)
     memset(w->out, 0, (size_t)(QUERIES * M) * sizeof *w->out);
     for (KeyTile k = key_tile_at(t, 0); k.keys > 0; k = key_tile_at(t, k.start + k.keys)) {
         scores(w, t, &k);
-        online_softmax(w, t, &k);
+        softmax_step(w, t, &k);
         add_product_transposed(w->out + k.skip * M, w->P, k.columns, w->value + k.start * M,
                                round_up(k.queries, ROWS), k.keys, M);
     }
     for (int64_t i = 0; i < t->count; i++, row += H) {
         Gradient out_i = { out + row * t->a->M, false };
-        unpack(out_i, 0, w->out + i * M, 1, t->a->M, M, 1 / l[i]);
+        unpack(out_i, 0, w->out + i * M, 1, t->a->M, M, 1 / l[i], 0);
         log_sum[row] = m[i] + (Real)log((double)l[i]);
     }
 }
@@ -236,7 +206,8 @@ void softmax_attention_forward_cpu(Real *out, Real *log_sum, Real *scratch,
 #pragma omp parallel for schedule(dynamic) if (a->B * a->H * a->N * a->keys >= PARALLEL_MINIMUM)
     for (int64_t unit = 0; unit < p.units; unit++) {
         Workspace w;
-        lay_out(&w, &p, scratch + (p.segments > 1 ? unit : omp_get_thread_num()) * p.size, false);
+        allocate_workspace(
+            &w, &p, scratch + (p.segments > 1 ? unit : omp_get_thread_num()) * p.size, false);
         int64_t head = unit / p.segments, first = unit % p.segments * QUERIES;
         Tile t = tile_at(a, &p, causal, head, first);
         load_keys(&w, &t);
@@ -254,7 +225,7 @@ static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real 
                       const Real *log_sum)
 {
     int64_t H = t->a->H, M = t->a->M, row = tile_row(t);
-    pack(w->dout, (Rows){ dout + row * M, H * M, t->count, M }, t->p->M, 1);
+    pack_tile(w->dout, &(Rows){ dout + row * M, H * M, t->count, M }, t->p->M, 1);
     transpose(w->dout_transposed, w->dout, t->p->M, t->count, M, t->columns);
     memset(w->row[0], 0, (size_t)t->columns * sizeof(Real));
     memset(w->row[1], 0, (size_t)t->columns * sizeof(Real));
@@ -264,30 +235,24 @@ static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real 
     }
 }
 
-/* P_ij = e^(s_ij - L_i) and dS_ij = P_ij (dP_ij - D_i), for one key j; P holds s before, dS dP. */
-WHOLE_VECTORS static void softmax_backward(Real *restrict P, Real *restrict dS,
-                                           const Real *restrict L, const Real *restrict D,
-                                           int64_t columns)
+/* P and dS from s and dP, for the queries that see the key tile. */
+WHOLE_VECTORS static void score_gradients(Workspace *w, const KeyTile *k)
 {
-    for (int64_t i = 0; i < columns; i++) {
-        P[i] = real_exp(P[i] - L[i]);
-        dS[i] = P[i] * (dS[i] - D[i]);
-    }
+    for (int64_t j = 0; j < k->keys; j++)
+        softmax_backward(false, w->P + j * k->columns, w->dS + j * k->columns, w->row[0] + k->skip,
+                         w->row[1] + k->skip, NULL, k->columns);
 }
 
 static void backward_tile(Workspace *w, const Tile *t)
 {
     int64_t D = t->p->D, M = t->p->M;
-    const Real *L_row = w->row[0], *D_row = w->row[1];
     memset(w->dquery, 0, (size_t)(QUERIES * D) * sizeof(Real));
     for (KeyTile k = key_tile_at(t, 0); k.keys > 0; k = key_tile_at(t, k.start + k.keys)) {
         Real *key = w->key + k.start * D, *value = w->value + k.start * M;
         scores(w, t, &k);
         set_product(w->dS, value, M, w->dout_transposed + k.skip, t->columns, k.rows, t->a->M,
                     k.columns);
-        for (int64_t j = 0; j < k.keys; j++)
-            softmax_backward(w->P + j * k.columns, w->dS + j * k.columns, L_row + k.skip,
-                             D_row + k.skip, k.columns);
+        score_gradients(w, &k);
         add_product_transposed(w->dquery + k.skip * D, w->dS, k.columns, key,
                                round_up(k.queries, ROWS), k.keys, D);
         add_product(w->dkey + k.start * D, w->dS, k.columns, w->query + k.skip * D, k.rows,
@@ -315,7 +280,7 @@ static void backward_unit(AttentionGradient d, Workspace *w, const Real *dout, c
         if (d.query.data) {
             Gradient dquery = d.query;
             dquery.data += (t.b * a->N + first) * a->query_stride + t.h * a->D;
-            unpack(dquery, a->query_stride, w->dquery, t.count, a->D, p->D, score_scale(a));
+            unpack(dquery, a->query_stride, w->dquery, t.count, a->D, p->D, score_scale(a), AHEAD);
         }
     }
 }
@@ -325,9 +290,9 @@ static void contribute_keys(AttentionGradient d, Real *scratch, const AttentionI
                             const Plan *p, int64_t head)
 {
     Workspace w, other;
-    lay_out(&w, p, scratch, true);
+    allocate_workspace(&w, p, scratch, true);
     for (int64_t s = 1; s < p->segments; s++) {
-        lay_out(&other, p, scratch + s * p->size, true);
+        allocate_workspace(&other, p, scratch + s * p->size, true);
 #pragma omp simd
         for (int64_t i = 0; i < p->keys * p->D; i++)
             w.dkey[i] += other.dkey[i];
@@ -338,11 +303,11 @@ static void contribute_keys(AttentionGradient d, Real *scratch, const AttentionI
     int64_t b = head / a->H, h = head % a->H;
     if (d.key.data) {
         d.key.data += b * a->keys * a->key_stride + h * a->D;
-        unpack(d.key, a->key_stride, w.dkey, a->keys, a->D, p->D, 1);
+        unpack(d.key, a->key_stride, w.dkey, a->keys, a->D, p->D, 1, AHEAD);
     }
     if (d.value.data) {
         d.value.data += b * a->keys * a->value_stride + h * a->M;
-        unpack(d.value, a->value_stride, w.dvalue, a->keys, a->M, p->M, 1);
+        unpack(d.value, a->value_stride, w.dvalue, a->keys, a->M, p->M, 1, AHEAD);
     }
 }
 
@@ -357,7 +322,7 @@ void softmax_attention_backward_cpu(AttentionGradient d, const Real *dout, const
         for (int64_t unit = 0; unit < p.units; unit++) {
             Real *own = scratch + (p.segments > 1 ? unit : omp_get_thread_num()) * p.size;
             Workspace w;
-            lay_out(&w, &p, own, true);
+            allocate_workspace(&w, &p, own, true);
             backward_unit(d, &w, dout, out, log_sum, a, &p, causal, unit);
             if (p.segments == 1)
                 contribute_keys(d, own, a, &p, unit);

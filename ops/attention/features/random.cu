@@ -1,4 +1,4 @@
-#include "ops/attention/linear/features.h"
+#include "ops/attention/features/kernels.h"
 #include "ops/rows/rows.cuh"
 
 template <typename T, int LANES>

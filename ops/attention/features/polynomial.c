@@ -6,9 +6,9 @@
  * exactly: never negative, and linear attention with these features is attention with this kernel.
  * Backward, g = dL/dout; g_i, g_ii and g_ij = g_ji belong to sqrt 2 x_i, x_i^2 and sqrt 2 x_i x_j:
  *   dx_i <- sqrt 2 g_i + 2 g_ii x_i + sqrt 2 sum_{j != i} g_ij x_j
- * The order of the pairs: polynomial_features.h. */
-#include "ops/attention/linear/features.h"
-#include "ops/attention/linear/polynomial_features.h"
+ * The order of the pairs: polynomial.h. */
+#include "ops/attention/features/kernels.h"
+#include "ops/attention/features/polynomial.h"
 #include "ops/shared/internal.h"
 
 /* dx[a + i] += factor g[i] x[b + i] and dx[b + i] += factor g[i] x[a + i], for n pairs. */

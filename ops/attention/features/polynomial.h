@@ -1,6 +1,6 @@
 /* The order of the products in a row of polynomial features, and such a row on the CPU. */
-#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_H
-#define TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_H
+#ifndef TAPEGRAD_OPS_ATTENTION_FEATURES_POLYNOMIAL_H
+#define TAPEGRAD_OPS_ATTENTION_FEATURES_POLYNOMIAL_H
 
 #include "ops/ops.h"
 

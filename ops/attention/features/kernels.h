@@ -1,6 +1,6 @@
 /* The kernels of feature maps that are operations of their own. */
-#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURES_H
-#define TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURES_H
+#ifndef TAPEGRAD_OPS_ATTENTION_FEATURES_KERNELS_H
+#define TAPEGRAD_OPS_ATTENTION_FEATURES_KERNELS_H
 
 #include "tensor/kernel.h"
 

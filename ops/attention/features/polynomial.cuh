@@ -1,9 +1,9 @@
 /* One polynomial feature on CUDA. */
-#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_CUH
-#define TAPEGRAD_OPS_ATTENTION_LINEAR_POLYNOMIAL_FEATURES_CUH
+#ifndef TAPEGRAD_OPS_ATTENTION_FEATURES_POLYNOMIAL_CUH
+#define TAPEGRAD_OPS_ATTENTION_FEATURES_POLYNOMIAL_CUH
 
 #include "ops/shared/map.cuh"
-#include "ops/attention/linear/polynomial_features.h"
+#include "ops/attention/features/polynomial.h"
 
 /* Feature f of a row x [D]. */
 template <typename T>

@@ -16,7 +16,7 @@
  * Backward, g = dL/dout, h = g out:
  *   dx_rd <- sum_f h_rf w_fd - (sum_f h_rf) x_rd      dw_fd <- sum_r h_rf x_rd
  * Saved for the backward pass: out, which is on the tape already. */
-#include "ops/attention/linear/features.h"
+#include "ops/attention/features/kernels.h"
 #include "ops/shared/internal.h"
 #include "ops/products/product.h"
 

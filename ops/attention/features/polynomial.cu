@@ -1,5 +1,5 @@
-#include "ops/attention/linear/features.h"
-#include "ops/attention/linear/polynomial_features.cuh"
+#include "ops/attention/features/kernels.h"
+#include "ops/attention/features/polynomial.cuh"
 
 template <typename T>
 __global__ void polynomial_features_forward(T *out, const T *x, int64_t R, int64_t F, int64_t D)
