@@ -1,33 +1,34 @@
 #include "ops/attention/linear/noncausal.h"
-#include "ops/attention/linear/tiles_launch.cuh"
+#include "ops/attention/linear/scan_tiles.cuh"
+
+/* Runs the statement with SIZE as the tile size of these heads and T as their dtype. */
+#define BY_SIZE_AND_TYPE(s, ...)                                                                   \
+    do {                                                                                           \
+        if (tile_size((s)->x.D, (s)->x.M) == 32) {                                                 \
+            enum { SIZE = 32 };                                                                    \
+            BY_STORAGE(T, __VA_ARGS__);                                                            \
+        } else {                                                                                   \
+            enum { SIZE = WIDEST };                                                                \
+            BY_STORAGE(T, __VA_ARGS__);                                                            \
+        }                                                                                          \
+    } while (0)
 
 extern "C" int64_t linear_attention_scratch_cuda(const LinearScan *s)
 {
-    return scan_scratch(s, false, true);
+    return tile_size(s->x.D, s->x.M) == 32 ? scan_scratch<Real, 32, false>(s, true)
+                                           : scan_scratch<Real, WIDEST, false>(s, true);
 }
 
 extern "C" void linear_attention_forward_cuda(Real *out, Real *den, Real *scratch,
                                               const LinearScan *s)
 {
-    const ScanPlan p = plan_scans(s, false, false, false);
-    typedef TileKernels<32, false> Narrow;
-    typedef TileKernels<WIDEST, false> Wide;
-    if (p.size == 32)
-        BY_STORAGE(T, forward_by<Narrow, T>(out, den, NULL, scratch, p, s));
-    else
-        BY_STORAGE(T, forward_by<Wide, T>(out, den, NULL, scratch, p, s));
+    BY_SIZE_AND_TYPE(s, (scan_forward<T, SIZE, false>(out, den, NULL, scratch, s)));
 }
 
 extern "C" void linear_attention_backward_cuda(AttentionGradient d, const Real *dout,
                                                const Real *out, const Real *den, Real *scratch,
                                                const LinearScan *s)
 {
-    const ScanPlan p = plan_scans(s, false, true, false);
     const LinearScanGradient all = { d, { NULL, false } };
-    typedef TileKernels<32, false> Narrow;
-    typedef TileKernels<WIDEST, false> Wide;
-    if (p.size == 32)
-        BY_STORAGE(T, backward_by<Narrow, T, false>(all, dout, NULL, out, den, scratch, p, s));
-    else
-        BY_STORAGE(T, backward_by<Wide, T, false>(all, dout, NULL, out, den, scratch, p, s));
+    BY_SIZE_AND_TYPE(s, (scan_backward<T, SIZE, false>(all, dout, NULL, out, den, scratch, s)));
 }
