@@ -12,19 +12,20 @@
  *     dV   =                B R   + triu(B A^T) dNum                  R += A^T dNum  r += A^T dden
  *
  * Every line is one scan (Katharopoulos et al. 2020, equations 9 to 15, in the chunks of Buckman
- * and Gelada 2024): scan_rows of mma_scan.cuh, with the roles permuted.
+ * and Gelada 2024) with the roles permuted: the four calls of scan_rows in scan_chunk
+ * (mma_kernels.cuh). mma_scan.cuh computes the scan and the states.
  *
- * Three kernels process the chunks: forward and query_gradient from the first to the last, with S,
- * key_value_gradients from the last to the first, with R. A single backward sweep would have to
- * count S or R down by subtraction; then the rounding error of one large term, as of dnum at a
- * small den, stays in the sum when the term has left it, and swamps the gradients of all chunks
- * that follow.
+ * Three kernels process the chunks: mma_forward and mma_query_gradient from the first to the last,
+ * with S, mma_key_value_gradients from the last to the first, with R. A single backward sweep would
+ * have to count S or R down by subtraction; then the rounding error of one large term, as of dnum
+ * at a small den, stays in the sum when the term has left it, and swamps the gradients of all
+ * chunks that follow.
  *
  * The chunks of all heads form one line, and every block processes the same number of consecutive
  * chunks (ops/attention/linear/chunk_plan.h). The part of a head in one block is a segment. Where
  * heads are cut, a segment starts from the sums of the segments before it (S and z) or after it (R
- * and r): sum_segments computes each segment's B^T V and B^T 1, query_gradient its A^T dNum and
- * A^T dden.
+ * and r): mma_sum_segments computes each segment's B^T V and B^T 1, mma_query_gradient its A^T dNum
+ * and A^T dden.
  *
  * S and R stay in registers in float. The sums of one chunk are computed from zero and then added
  * in float, because tensor cores round every sum towards zero: over a long sequence that is a bias.
@@ -39,7 +40,7 @@
 
 /* ------------------------------------------------------------------------------------ arguments */
 
-/* KEY and VALUE come first: sum_segments reads these two, the forward pass the first three. */
+/* KEY and VALUE come first: mma_sum_segments reads these two, the forward pass the first three. */
 enum { KEY, VALUE, QUERY, DOUT, ARGUMENTS };
 
 /* S and z over earlier segments, R and r over later ones */

@@ -29,33 +29,37 @@ __device__ static inline void map_chunk(const M &m, const CausalMma<T> &c, const
         m.dden()[threadIdx.x] = m.raw_dden()[threadIdx.x];
 }
 
-/* Once the operands are in shared memory: starts copying the next chunk, or prefetches it. */
-template <typename T, int SIZE, int COUNT, typename M>
-__device__ static inline void start_next_chunk(const M &m, const CausalMma<T> &c, bool more,
-                                               const Chunk &next)
+/* Iterates over the chunks of a segment, from the last to the first if REVERSE. share() copies S or
+ * R to shared memory for all warps; process(chunk) then finds the copy and the operands there, while
+ * the next chunk is copied, or prefetched where it has no buffers of its own. */
+template <typename T, int SIZE, int COUNT, bool REVERSE, typename M, typename Share,
+          typename Process>
+__device__ static inline void for_each_chunk(const M &m, const CausalMma<T> &c, const Segment &s,
+                                             Share share, Process process)
 {
-    if (!more)
-        return;
-    if (Mma<T, SIZE>::AHEAD)
-        copy_chunk<T, SIZE, COUNT>(m, c, next);
-    else
-#pragma unroll 1
-        for (int i = 0; i < COUNT; i++)
-            prefetch_rows<SIZE>(c.argument[i], next);
-}
-
-/* At the end of a chunk: all warps are done with its operands; the next chunk has been copied. */
-template <typename T, int SIZE, int COUNT, typename M>
-__device__ static inline void receive_next_chunk(const M &m, const CausalMma<T> &c, bool more,
-                                                 const Chunk &next)
-{
-    if (!Mma<T, SIZE>::AHEAD) {
+    const int64_t chunks = (s.end - s.first + CHUNK - 1) / CHUNK;
+    int64_t start = REVERSE ? s.first + (chunks - 1) * CHUNK : s.first;
+    for (int left = (int)chunks; left > 0; left--, start += REVERSE ? -CHUNK : CHUNK) {
+        const Chunk chunk = chunk_at(s, start),
+                    next = chunk_at(s, start + (REVERSE ? -CHUNK : CHUNK));
+        const bool more = left > 1;
+        map_chunk<T, SIZE, COUNT>(m, c, chunk);
+        share();
         __syncthreads();
-        if (more)
+        if (Mma<T, SIZE>::AHEAD && more)
             copy_chunk<T, SIZE, COUNT>(m, c, next);
+#pragma unroll 1
+        for (int i = 0; i < COUNT && !Mma<T, SIZE>::AHEAD && more; i++)
+            prefetch_rows<SIZE>(c.argument[i], next);
+        process(chunk);
+        if (!Mma<T, SIZE>::AHEAD) {
+            __syncthreads(); /* all warps are done with the operands */
+            if (more)
+                copy_chunk<T, SIZE, COUNT>(m, c, next);
+        }
+        wait_for_copies();
+        __syncthreads();
     }
-    wait_for_copies();
-    __syncthreads();
 }
 
 /* At the start of a segment, whose first chunk begins at this position */
@@ -98,16 +102,11 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
             return;
         MmaState<T, SIZE> state = {};
         receive_first_chunk<T, SIZE, 2>(m, c, s, s.first);
-        for (int64_t start = s.first; start < s.end; start += CHUNK) {
-            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
-            const bool more = start + CHUNK < s.end;
-            map_chunk<T, SIZE, 2>(m, c, chunk);
-            __syncthreads();
-            start_next_chunk<T, SIZE, 2>(m, c, more, next);
+        const auto share = [] {};
+        for_each_chunk<T, SIZE, 2, false>(m, c, s, share, [&](const Chunk &chunk) {
             update_state<T, SIZE>(&state, m.operand(KEY), m.operand(VALUE), chunk.rows);
             update_vector<T, SIZE>(&state, m.operand(KEY), NULL, chunk.rows);
-            receive_next_chunk<T, SIZE, 2>(m, c, more, next);
-        }
+        });
         store_slot(c.sums[PREFIX] + (int64_t)s.slot * Mma<T, SIZE>::SLOT, state);
     });
 }
@@ -143,8 +142,8 @@ __global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, Sum sum,
 
 /* ------------------------------------------------------------------------------- the four scans */
 
-/* The warp's rows start as alpha e^T and scores as alpha beta^T, where one of alpha and beta is dden
- * and the other 1: the last columns of dnum~ and v~. */
+/* The warp's rows start as alpha e^T and scores as alpha beta^T, where one of alpha and beta is
+ * dden and the other 1: the last columns of dnum~ and v~. */
 template <typename T, int SIZE, bool DDEN_OF_ROWS, typename M>
 __device__ static inline void start_from_dden(float (*o)[4], float (*scores)[4], const M &m)
 {
@@ -227,28 +226,6 @@ __device__ static inline void share_vector_parts(Bfloat16 *to, const MmaState<T,
     }
 }
 
-template <typename T, int SIZE, typename M>
-__device__ static inline void forward_chunk(MmaState<T, SIZE> *S, const M &m, const CausalMma<T> &c,
-                                            const Segment &s, int64_t start)
-{
-    typedef Mma<T, SIZE> Sizes;
-    const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
-    const bool more = start + CHUNK < s.end;
-    float num[Sizes::ACROSS][4] = {}, den[4] = {};
-    map_chunk<T, SIZE, 3>(m, c, chunk);
-    share_state(m.state(), *S);
-    share_vector_parts(m.vector_parts(), *S);
-    __syncthreads();
-    start_next_chunk<T, SIZE, 3>(m, c, more, next);
-    if (16 * row_tile() < chunk.rows)
-        scan_chunk<DOUT, T, SIZE>(num, den, m, chunk.rows);
-    update_state(S, m.operand(KEY), m.operand(VALUE), chunk.rows);
-    update_vector(S, m.operand(KEY), NULL, chunk.rows);
-    divide_by_den<T, SIZE>(num, den, c, chunk);
-    contribute_rows<SIZE>(c.result[0], chunk, num);
-    receive_next_chunk<T, SIZE, 3>(m, c, more, next);
-}
-
 template <typename T, int SIZE>
 __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
                                   (MmaMemory<T, SIZE, 3, true>::BLOCKS))
@@ -261,8 +238,19 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
     for_each_segment(c, [&](const Segment &s) {
         receive_first_chunk<T, SIZE, 3>(m, c, s, s.first);
         MmaState<T, SIZE> S = load_state<T, SIZE>(c, s, PREFIX);
-        for (int64_t start = s.first; start < s.end; start += CHUNK)
-            forward_chunk(&S, m, c, s, start);
+        const auto share = [&] {
+            share_state(m.state(), S);
+            share_vector_parts(m.vector_parts(), S);
+        };
+        for_each_chunk<T, SIZE, 3, false>(m, c, s, share, [&](const Chunk &chunk) {
+            float num[Mma<T, SIZE>::ACROSS][4] = {}, den[4] = {};
+            if (16 * row_tile() < chunk.rows)
+                scan_chunk<DOUT, T, SIZE>(num, den, m, chunk.rows);
+            update_state(&S, m.operand(KEY), m.operand(VALUE), chunk.rows);
+            update_vector(&S, m.operand(KEY), NULL, chunk.rows);
+            divide_by_den<T, SIZE>(num, den, c, chunk);
+            contribute_rows<SIZE>(c.result[0], chunk, num);
+        });
         if (s.is_last && c.final_state.data)
             contribute_state(c.final_state, c, s, &S);
     });
@@ -337,14 +325,11 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
     for_each_segment(c, [&](const Segment &s) {
         receive_first_chunk<T, SIZE, ARGUMENTS>(m, c, s, s.first);
         MmaState<T, SIZE> S = load_state<T, SIZE>(c, s, PREFIX), R = {};
-        for (int64_t start = s.first; start < s.end; start += CHUNK) {
-            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
-            const bool more = start + CHUNK < s.end;
-            map_chunk<T, SIZE, ARGUMENTS>(m, c, chunk);
+        const auto share = [&] {
             share_state(m.state(), S);
             share_vector(m.vector(), S);
-            __syncthreads();
-            start_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
+        };
+        for_each_chunk<T, SIZE, ARGUMENTS, false>(m, c, s, share, [&](const Chunk &chunk) {
             gradient<QUERY, T, SIZE>(m, c, chunk);
             update_state(&S, m.operand(KEY), m.operand(VALUE), chunk.rows);
             update_vector(&S, m.operand(KEY), NULL, chunk.rows);
@@ -352,8 +337,7 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
                 update_state(&R, m.operand(QUERY), m.operand(DOUT), chunk.rows);
                 update_vector(&R, m.operand(QUERY), m.dden(), chunk.rows);
             }
-            receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
-        }
+        });
         if (s.slot != s.first_slot)
             store_slot(c.sums[SUFFIX] + (int64_t)s.slot * Mma<T, SIZE>::SLOT, R);
     });
@@ -373,20 +357,16 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
         const int64_t last = s.first + (s.end - s.first - 1) / CHUNK * CHUNK;
         receive_first_chunk<T, SIZE, ARGUMENTS>(m, c, s, last);
         MmaState<T, SIZE> R = load_state<T, SIZE>(c, s, SUFFIX);
-        for (int64_t start = last; start >= s.first && s.first < s.end; start -= CHUNK) {
-            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start - CHUNK);
-            const bool more = start > s.first;
-            map_chunk<T, SIZE, ARGUMENTS>(m, c, chunk);
+        const auto share = [&] {
             share_state(m.state(), R);
             share_vector(m.vector(), R);
-            __syncthreads();
-            start_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
+        };
+        for_each_chunk<T, SIZE, ARGUMENTS, true>(m, c, s, share, [&](const Chunk &chunk) {
             gradient<KEY, T, SIZE>(m, c, chunk);
             gradient<VALUE, T, SIZE>(m, c, chunk);
             update_state(&R, m.operand(QUERY), m.operand(DOUT), chunk.rows);
             update_vector(&R, m.operand(QUERY), m.dden(), chunk.rows);
-            receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
-        }
+        });
         if (s.first == 0 && c.dinitial_state.data)
             contribute_state(c.dinitial_state, c, s, &R);
     });

@@ -311,13 +311,13 @@ __device__ static inline void feature_map_backward(Real (*o)[4], const Rows<T> &
 }
 
 /* Zeros the rows of masked positions. */
-template <int SIZE> __device__ static inline void clear_rows(Real (*o)[4], const Counting &counting)
+template <int SIZE> __device__ static inline void clear_rows(Real (*o)[4], const RowRange &unmasked)
 {
 #pragma unroll
     for (int r = 0; r < Tile<SIZE>::ROWS; r++)
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            if (tile_row<SIZE>(r) < counting.first || tile_row<SIZE>(r) >= counting.end)
+            if (tile_row<SIZE>(r) < unmasked.first || tile_row<SIZE>(r) >= unmasked.end)
                 o[r][c] = 0;
 }
 
@@ -387,7 +387,7 @@ __device__ static inline void scan_chunk(const Part<T> &part, int64_t start)
     if (!FORWARD && scan.map.data)
         feature_map_backward<SIZE>(o, scan.map, span, part.column);
     if (!FORWARD && scan.o.lengths)
-        clear_rows<SIZE>(o, rows_that_count(span, scan.o.lengths));
+        clear_rows<SIZE>(o, unmasked_rows(span, scan.o.lengths));
     contribute_tile<SIZE>(scan.o, span, part.column, o);
 }
 

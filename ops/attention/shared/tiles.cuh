@@ -211,8 +211,8 @@ static GradientRows<T> gradient_rows(Gradient d, int64_t stride, int64_t positio
 
 /* The pieces of all heads in one line: every head of every sequence has `pieces` pieces of `length`
  * positions. With offsets a piece is a chunk, and sequence b of a head begins at chunk
- * offsets[b] / CHUNK + b of the head's, which leaves every sequence the chunks that it fills, and at
- * most one more. */
+ * offsets[b] / CHUNK + b of the head's: every sequence has the chunks that it fills, and at most
+ * one more. */
 struct Line {
     const int32_t *offsets;
     int32_t B, H, pieces;
@@ -265,13 +265,13 @@ __device__ static inline Head head_at(const Line &line, int32_t rank, int64_t po
 
 __device__ static inline Head head_of_piece(const Line &line, int32_t piece, int64_t positions)
 {
-    const int32_t outer = piece / line.pieces, place = piece - outer * line.pieces;
+    const int32_t outer = piece / line.pieces, inner = piece - outer * line.pieces;
     if (!line.offsets)
         return head_at(line, outer, positions);
     int32_t b = 0; /* the last sequence that does not begin after the piece: binary search */
     for (int32_t end = line.B; end - b > 1;) {
         const int32_t middle = (b + end) / 2;
-        const bool after = line.offsets[middle] / CHUNK + middle > place;
+        const bool after = line.offsets[middle] / CHUNK + middle > inner;
         b = after ? b : middle;
         end = after ? middle : end;
     }
@@ -286,11 +286,11 @@ struct Span {
 
 /* The rows of a span that are not masked, first <= row < end: their positions are below lengths[b].
  * In a span with step -1 they are the last rows. */
-struct Counting {
+struct RowRange {
     int first, end;
 };
 
-__device__ static inline Counting rows_that_count(const Span &span, const int32_t *lengths)
+__device__ static inline RowRange unmasked_rows(const Span &span, const int32_t *lengths)
 {
     if (!lengths)
         return { 0, span.count };
@@ -324,9 +324,9 @@ __device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &ro
 {
     enum { STEP = TILE_THREADS / SIZE, BATCH = 8 };
     const int column = (int)threadIdx.x % SIZE;
-    Counting counting = rows_that_count(span, rows.lengths);
+    RowRange unmasked = unmasked_rows(span, rows.lengths);
     if (first_column + column >= rows.columns)
-        counting.end = 0;
+        unmasked.end = 0;
     const T *from = rows.data + span_begin(span, rows.positions, rows.stride, rows.columns) +
                     first_column + column;
     const Real *divisor = rows.divisor ? rows.divisor + span_row(span, rows.positions) : NULL;
@@ -335,14 +335,14 @@ __device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &ro
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int row = first + i * STEP;
-            x[i] = row >= counting.first && row < counting.end
+            x[i] = row >= unmasked.first && row < unmasked.end
                        ? load(from + row * span.step * rows.stride)
                        : (Real)0;
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int row = first + i * STEP;
-            if (row >= counting.first && row < counting.end) {
+            if (row >= unmasked.first && row < unmasked.end) {
                 x[i] = phi(rows.map, x[i]);
                 if (divisor)
                     x[i] /= divisor[row * span.step * span.H];
