@@ -6,7 +6,7 @@ __global__ void sgd_step(Real *values, const Real *gradients, const StepScalars 
     const StepScalars now = *scalars;
     GRID_FOR(i, n) {
         const Real p = values[i];
-        put_weight(values, now, i, p - now.step * (gradients[i] + weight_decay * p));
+        store_weight(values, now, i, p - now.step * (gradients[i] + weight_decay * p));
     }
 }
 
@@ -18,7 +18,7 @@ __global__ void sgd_momentum_step(Real *values, Real *m, const Real *gradients,
     GRID_FOR(i, n) {
         const Real p = values[i], sum = momentum * m[i] + gradients[i] + weight_decay * p;
         m[i] = sum;
-        put_weight(values, now, i, p - now.step * sum);
+        store_weight(values, now, i, p - now.step * sum);
     }
 }
 

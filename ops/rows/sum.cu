@@ -15,7 +15,7 @@ __global__ void row_sums(Out *out, Real factor, const T *x, int64_t rows, int64_
             sum += term(&row[c]);
         sum = block_sum(sum);
         if (threadIdx.x == 0)
-            put_sum(&out[item], false, factor, sum);
+            store_sum(&out[item], false, factor, sum);
     }
 }
 
