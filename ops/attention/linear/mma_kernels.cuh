@@ -30,8 +30,8 @@ __device__ static inline void map_chunk(const M &m, const CausalMma<T> &c, const
 }
 
 /* Iterates over the chunks of a segment, from the last to the first if REVERSE. share() copies S or
- * R to shared memory for all warps; process(chunk) then finds the copy and the operands there, while
- * the next chunk is copied, or prefetched where it has no buffers of its own. */
+ * R to shared memory for all warps; process(chunk) then finds it and the operands there, while the
+ * next chunk is copied, or prefetched where it has no buffers of its own. */
 template <typename T, int SIZE, int COUNT, bool REVERSE, typename M, typename Share,
           typename Process>
 __device__ static inline void for_each_chunk(const M &m, const CausalMma<T> &c, const Segment &s,

@@ -11,7 +11,7 @@
  *     dv  = scan_reverse(b, a, dnum)   b     a     dnum                R
  *
  * where S~ = [S, z] = sum of b_j v~_j^T and R~ = [R, r] = sum of a_i dnum~_i^T. scan_reverse is the
- * scan with positions from last to first. A chunk of 64 positions, with one row of X, Y and W per
+ * scan with positions in reverse order. A chunk of 64 positions, with one row of X, Y and W per
  * position, takes matrix products:
  *     O = X T + alpha e^T + tril(X Y^T + alpha beta^T) W
  *     den = X z + the row sums of tril(X Y^T) + eps
@@ -144,8 +144,9 @@ template <typename T>
 __global__ void add_up_pieces(const __grid_constant__ Scans<T> all, int64_t items)
 {
     GRID_FOR(item, items) {
-        const int64_t size = all.D * (all.M + 1), i = item / all.sums_count;
-        const StateSums<T> &sums = all.sums[item % all.sums_count];
+        const int64_t size = all.D * (all.M + 1), elements = items / all.sums_count;
+        const int64_t i = item % elements;
+        const StateSums<T> &sums = all.sums[item / elements];
         if (!sums.states)
             continue;
         const Head head = head_at(all.sums_line, (int32_t)(i / size), sums.y.positions);
