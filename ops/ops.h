@@ -100,7 +100,7 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, Real probab
                               Tensor *weight, Tensor *bias, Real eps);
 
 /* --------------------------------------------------------------------------------- feature maps
- * Of queries and keys, along the last axis, for linear attention with FEATURES_IDENTITY. */
+ * Of queries and keys, along the last axis, for linear attention with FEATURE_MAP_IDENTITY. */
 
 /* out(q).out(k) = (1 + q.k)^2: x [..., D]; returns [..., 1 + D + D (D + 1) / 2], the features
  * 1, sqrt 2 x_i, x_i^2 and, in unspecified order, sqrt 2 x_i x_j for i < j. */
@@ -210,12 +210,12 @@ void op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
  * product computes them, and the backward pass writes one gradient. */
 
 /* The feature map phi of linear attention. The attention operations accept the first four, applied
- * to each element; nn_attention applies the operations of the others and then FEATURES_IDENTITY. */
+ * to each element; nn_attention applies the operations of the others and then FEATURE_MAP_IDENTITY. */
 typedef enum {
-    FEATURES_ELU_PLUS_ONE, /* elu(x) + 1 (Katharopoulos et al. 2020, equation 7) */
-    FEATURES_RELU,         /* max(x, 0) */
-    FEATURES_SOFTPLUS,     /* ln(1 + e^x) (Buckman and Gelada 2024) */
-    FEATURES_IDENTITY,     /* x: other operations have mapped queries and keys */
+    FEATURE_MAP_ELU_PLUS_ONE, /* elu(x) + 1 (Katharopoulos et al. 2020, equation 7) */
+    FEATURE_MAP_RELU,         /* max(x, 0) */
+    FEATURE_MAP_SOFTPLUS,     /* ln(1 + e^x) (Buckman and Gelada 2024) */
+    FEATURE_MAP_IDENTITY,     /* x: other operations have mapped queries and keys */
     FEATURES_SQUARED_RELU, /* op_squared_relu */
     FEATURES_POLYNOMIAL,   /* op_polynomial_features of x / D^(1/4): (1 + q.k / sqrt D)^2 */
     FEATURES_RANDOM,       /* op_random_features of x / D^(1/4): e^(q.k / sqrt D) in expectation */
@@ -235,7 +235,7 @@ typedef enum {
 
 /* A field of 0 means its default. */
 typedef struct LinearAttention {
-    FeatureMap features; /* FEATURES_ELU_PLUS_ONE */
+    FeatureMap features; /* FEATURE_MAP_ELU_PLUS_ONE */
     Real eps;            /* 1e-6: added to the normalizer (the denominator) */
     Tensor *key_lengths; /* NULL; int32 [B], in [1, N]: keys j >= key_lengths[b] are masked */
 

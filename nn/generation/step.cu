@@ -66,7 +66,7 @@ static StepAttention attention_of_sizes(const TransformerStep *step)
     a.D = (int)step->D;
     a.F = (int)step->F;
     a.max_length = (int)step->max_length;
-    a.features = step->softmax ? FEATURES_IDENTITY : step->features;
+    a.features = step->softmax ? FEATURE_MAP_IDENTITY : step->features;
     a.scale = (Real)(step->softmax ? 1 / sqrt(D) : pow(D, -0.25));
     a.eps = step->eps;
     return a;

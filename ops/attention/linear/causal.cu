@@ -147,7 +147,7 @@ static CausalMma<T> arguments_of(const LinearScan *s, const ChunkPlan &plan, Rea
     const Attention *x = &s->x;
     CausalMma<T> c = {};
     c.argument[KEY] = argument_of<T>(x->key, x->key_stride, x->D, s->features);
-    c.argument[VALUE] = argument_of<T>(x->value, x->value_stride, x->M, FEATURES_IDENTITY);
+    c.argument[VALUE] = argument_of<T>(x->value, x->value_stride, x->M, FEATURE_MAP_IDENTITY);
     c.argument[QUERY] = argument_of<T>(x->query, x->query_stride, x->D, s->features);
     c.argument[KEY].masked = c.argument[VALUE].masked = x->key_lengths;
     c.line = line_of(x);
@@ -217,7 +217,7 @@ static void mma_backward_pass(const LinearScanGradient &d, const Real *dout,
     const Attention *x = &s->x;
     const ChunkPlan plan = plan_of<T, SIZE>(s, true);
     CausalMma<T> c = arguments_of<T>(s, plan, (Real *)den);
-    c.argument[DOUT] = argument_of<T>(dout, x->H * x->M, x->M, FEATURES_IDENTITY);
+    c.argument[DOUT] = argument_of<T>(dout, x->H * x->M, x->M, FEATURE_MAP_IDENTITY);
     c.argument[DOUT].divided = true;
     c.result[QUERY] = result_of<T>(d.x.query, x->query_stride, x->D);
     c.result[KEY] = result_of<T>(d.x.key, x->key_stride, x->D);

@@ -26,13 +26,13 @@ template <typename T> __device__ static inline Real exp_for(Real x)
 template <typename T = Real> __device__ static inline Real phi(FeatureMap map, Real x)
 {
     switch (map) {
-    case FEATURES_ELU_PLUS_ONE: {
+    case FEATURE_MAP_ELU_PLUS_ONE: {
         const Real above = x + 1, below = exp_for<T>(x);
         return x > 0 ? above : below;
     }
-    case FEATURES_RELU:
+    case FEATURE_MAP_RELU:
         return relu(x);
-    case FEATURES_SOFTPLUS:
+    case FEATURE_MAP_SOFTPLUS:
         return softplus(x);
     default:
         return x;
@@ -42,11 +42,11 @@ template <typename T = Real> __device__ static inline Real phi(FeatureMap map, R
 __device__ static inline Real dphi(FeatureMap map, Real x)
 {
     switch (map) {
-    case FEATURES_ELU_PLUS_ONE:
+    case FEATURE_MAP_ELU_PLUS_ONE:
         return exp(x > 0 ? (Real)0 : x);
-    case FEATURES_RELU:
+    case FEATURE_MAP_RELU:
         return relu_gradient(1, x);
-    case FEATURES_SOFTPLUS:
+    case FEATURE_MAP_SOFTPLUS:
         return softplus_gradient(1, x);
     default:
         return 1;
@@ -58,32 +58,32 @@ __device__ static inline Real dphi(FeatureMap map, Real x)
 template <int COUNT, typename T, bool SOFTPLUS>
 __device__ static inline void map_values(FeatureMap map, Real *x)
 {
-    if (map == FEATURES_ELU_PLUS_ONE)
+    if (map == FEATURE_MAP_ELU_PLUS_ONE)
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            x[i] = phi<T>(FEATURES_ELU_PLUS_ONE, x[i]);
-    else if (map == FEATURES_RELU)
+            x[i] = phi<T>(FEATURE_MAP_ELU_PLUS_ONE, x[i]);
+    else if (map == FEATURE_MAP_RELU)
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            x[i] = phi(FEATURES_RELU, x[i]);
-    else if (SOFTPLUS && map == FEATURES_SOFTPLUS)
+            x[i] = phi(FEATURE_MAP_RELU, x[i]);
+    else if (SOFTPLUS && map == FEATURE_MAP_SOFTPLUS)
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            x[i] = phi(FEATURES_SOFTPLUS, x[i]);
+            x[i] = phi(FEATURE_MAP_SOFTPLUS, x[i]);
 }
 
 /* Each phi(x) becomes phi'(x): elu'(x) = min(1, elu(x) + 1), softplus'(x) = 1 - e^-softplus(x). */
 template <int COUNT> __device__ static inline void derivatives_from_values(FeatureMap map, Real *y)
 {
-    if (map == FEATURES_ELU_PLUS_ONE)
+    if (map == FEATURE_MAP_ELU_PLUS_ONE)
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
             y[i] = y[i] > 1 ? (Real)1 : y[i];
-    else if (map == FEATURES_RELU)
+    else if (map == FEATURE_MAP_RELU)
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
             y[i] = y[i] > 0 ? (Real)1 : (Real)0;
-    else if (map == FEATURES_SOFTPLUS)
+    else if (map == FEATURE_MAP_SOFTPLUS)
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
             y[i] = -expm1(-y[i]);

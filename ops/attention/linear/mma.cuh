@@ -391,7 +391,7 @@ __device__ static inline void map_rows(const typename Mma<T, SIZE>::Operand &to,
 {
     typedef Pieces<T, SIZE> P;
     enum { PITCH = Mma<T, SIZE>::PITCH };
-    if (Mma<T, SIZE>::PARTS == 1 && x.map == FEATURES_IDENTITY && !x.divided) {
+    if (Mma<T, SIZE>::PARTS == 1 && x.map == FEATURE_MAP_IDENTITY && !x.divided) {
         if (Mma<T, SIZE>::AHEAD) /* bf16 is an operand already */
 #pragma unroll
             for (int i = 0; i < P::COUNT; i++) {
@@ -401,7 +401,7 @@ __device__ static inline void map_rows(const typename Mma<T, SIZE>::Operand &to,
         return;
     }
     const int valid = valid_rows(x, chunk);
-    if (valid == CHUNK && x.columns == SIZE && x.map != FEATURES_SOFTPLUS)
+    if (valid == CHUNK && x.columns == SIZE && x.map != FEATURE_MAP_SOFTPLUS)
         map_pieces<true, P::COUNT, SIZE>(to, raw, x, 0, valid, den);
     else
 #pragma unroll 1

@@ -265,7 +265,7 @@ __device__ static inline void feature_map_backward(float (*o)[4],
                                                    FeatureMap map)
 {
     typedef Mma<T, SIZE> Sizes;
-    if (map == FEATURES_IDENTITY)
+    if (map == FEATURE_MAP_IDENTITY)
         return;
 #pragma unroll
     for (int c = 0; c < Sizes::ACROSS; c += 2) {

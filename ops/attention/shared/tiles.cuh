@@ -200,7 +200,7 @@ template <typename T> struct GradientRows {
 template <typename T>
 static Rows<T> rows_of(const Real *data, int64_t stride, int64_t positions, int64_t columns)
 {
-    return { (const T *)data, stride, positions, columns, FEATURES_IDENTITY, NULL, NULL };
+    return { (const T *)data, stride, positions, columns, FEATURE_MAP_IDENTITY, NULL, NULL };
 }
 
 template <typename T>
