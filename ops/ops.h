@@ -260,7 +260,8 @@ typedef enum {
 
 /* The algorithm for the sums over earlier positions. All forms give equal results up to rounding;
  * N, D, M as above, C positions per chunk. On CUDA the chunked forms use tensor cores for heads up
- * to 128, float32 as three bf16 products, with an error of about 1e-5 of the summands. */
+ * to 128, float32 as three bf16 products, with an error of about 1e-5 of the summands; the other two
+ * are computed chunk by chunk too, with float32 products. */
 typedef enum {
     FORM_BEST,           /* one of the others, chosen from device, threads and sizes */
     FORM_RECURRENT,      /* position by position: 4 N D M operations per head, D M state elements */

@@ -12,8 +12,8 @@ __global__ void adam_step(Real *values, Real *m, Real *v, const Real *gradients,
         const Real square = beta2 * v[i] + (1 - beta2) * g * g;
         m[i] = mean;
         v[i] = square;
-        put_weight(values, now, i,
-                   now.keep * p - now.step * mean / (now.scale * sqrt(square) + eps));
+        store_weight(values, now, i,
+                     now.keep * p - now.step * mean / (now.scale * sqrt(square) + eps));
     }
 }
 

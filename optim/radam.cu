@@ -11,8 +11,8 @@ __global__ void radam_step(Real *values, Real *m, Real *v, const Real *gradients
         const Real square = beta2 * v[i] + (1 - beta2) * g * g;
         m[i] = mean;
         v[i] = square;
-        put_weight(values, now, i,
-                   now.keep * p - now.step * mean / (now.rectified ? sqrt(square) + eps : 1));
+        store_weight(values, now, i,
+                     now.keep * p - now.step * mean / (now.rectified ? sqrt(square) + eps : 1));
     }
 }
 

@@ -7,7 +7,7 @@ __global__ void sgd_step(Real *values, const Real *gradients, const StepScalars 
     GRID_FOR(i, n) {
         const StepScalars now = scalars_of(all, i);
         const Real p = values[i];
-        put_weight(values, now, i, p - now.step * (gradients[i] + weight_decay * now.decay * p));
+        store_weight(values, now, i, p - now.step * (gradients[i] + weight_decay * now.decay * p));
     }
 }
 
@@ -21,7 +21,7 @@ __global__ void sgd_momentum_step(Real *values, Real *m, const Real *gradients,
         const Real p = values[i];
         const Real sum = momentum * m[i] + gradients[i] + weight_decay * now.decay * p;
         m[i] = sum;
-        put_weight(values, now, i, p - now.step * sum);
+        store_weight(values, now, i, p - now.step * sum);
     }
 }
 

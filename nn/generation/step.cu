@@ -428,16 +428,16 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
         advance(counts, positions, max_length, b);
 }
 
-/* begins: this is the step's first kernel, which must wait until all earlier kernels complete. */
+/* is_first: this is the step's first kernel, which must wait until all earlier kernels complete. */
 template <int W, bool SOFTMAX>
 static void launch_attend_small_batch(const TransformerStep *step, StepAttention a,
-                                      const StepInput &in, const StepLinear &input, bool begins)
+                                      const StepInput &in, const StepLinear &input, bool is_first)
 {
     const unsigned heads = (unsigned)(step->B * step->H);
     a.tiling = SOFTMAX ? tiling_of(W, step->max_length, step->D, ATTEND_THREADS)
                        : tiling_of(W, step->F, step->D + 1, ATTEND_THREADS);
     const size_t bytes = bytes_of(step->width + attention_elements<W>(a));
-    if (begins)
+    if (is_first)
         LAUNCH((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in, input);
     else
         LAUNCH_DEPENDENT((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in,

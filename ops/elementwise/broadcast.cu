@@ -57,7 +57,7 @@ __global__ void broadcast_sums(Out *out, bool accumulate, Real factor, const T *
                 sum += term(&start[j * terms.inner_stride]);
         sum = lanes == 1 ? block_sum(sum) : lane_sum(sum, lanes);
         if ((int)threadIdx.x < lanes && q < b.Q)
-            put_sum(&out[(part * b.P + p) * b.Q + q], accumulate, factor, sum);
+            store_sum(&out[(part * b.P + p) * b.Q + q], accumulate, factor, sum);
     }
 }
 

@@ -14,7 +14,7 @@ template <typename T> struct BroadcastInput {
     {
         return packs_fit<LANES>(x) && (b.I == 1 ? b.Q : b.I) % LANES == 0;
     }
-    __device__ int64_t place(int64_t e) const
+    __device__ int64_t offset(int64_t e) const
     {
         const int64_t row_q = b.I == 1 ? e : quotient(e, b.I);
         if (row_q < b.Q)
@@ -24,12 +24,12 @@ template <typename T> struct BroadcastInput {
     }
     __device__ Real at(int64_t e) const
     {
-        return load(&x[place(e)]);
+        return load(&x[offset(e)]);
     }
     template <int LANES> __device__ Reals<LANES> pack(int64_t e) const
     {
         if (b.I == 1)
-            return load_pack<LANES>(&x[place(e)]);
+            return load_pack<LANES>(&x[offset(e)]);
         const Real value = at(e);
         Reals<LANES> result;
 #pragma unroll

@@ -30,18 +30,18 @@ struct NamedRows {
     {
         return packs_fit<LANES>(weight) && D % LANES == 0;
     }
-    __device__ const Real *place(int64_t i) const
+    __device__ const Real *address(int64_t i) const
     {
         const int64_t r = quotient(i, D);
         return weight + indices[r] * D + (i - r * D);
     }
     __device__ Real at(int64_t i) const
     {
-        return *place(i);
+        return *address(i);
     }
     template <int LANES> __device__ Reals<LANES> pack(int64_t i) const
     {
-        return load_pack<LANES>(place(i));
+        return load_pack<LANES>(address(i));
     }
 };
 
@@ -62,12 +62,12 @@ __global__ void merge_tiles(Key *sorted, const Key *tiles, int64_t R)
 {
     GRID_FOR(r, R) {
         const Key key = tiles[r];
-        int64_t place = 0;
+        int64_t rank = 0;
         for (int64_t start = 0; start < R; start += TILE)
-            place += r / TILE == start / TILE
+            rank += r / TILE == start / TILE
                          ? r - start
                          : count_below(tiles + start, R - start < TILE ? R - start : TILE, key);
-        sorted[place] = key;
+        sorted[rank] = key;
     }
 }
 

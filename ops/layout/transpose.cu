@@ -34,7 +34,7 @@ template <typename T> struct TransposedInput {
     {
         return packs_fit<LANES>(x) && inner % LANES == 0;
     }
-    __device__ int64_t place(int64_t e) const
+    __device__ int64_t offset(int64_t e) const
     {
         const int64_t run = quotient(e, inner), c = e - run * inner;
         const int64_t row = quotient(run, p), i = run - row * p;
@@ -44,11 +44,11 @@ template <typename T> struct TransposedInput {
     }
     __device__ Real at(int64_t e) const
     {
-        return load(&x[place(e)]);
+        return load(&x[offset(e)]);
     }
     template <int LANES> __device__ Reals<LANES> pack(int64_t e) const
     {
-        return load_pack<LANES>(&x[place(e)]);
+        return load_pack<LANES>(&x[offset(e)]);
     }
 };
 

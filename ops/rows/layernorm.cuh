@@ -4,7 +4,7 @@
  *   fits<W>()             on the host: whether loads of W elements are aligned
  *   read<W>(i, kept)      returns the elements i, ..., i + W - 1, i a multiple of W, and stores in
  *                         W bits of *kept which of them dropout keeps
- *   give<W>(i, kept, dx)  contributes to their gradients
+ *   add_gradient<W>(i, kept, dx)  contributes to their gradients
  * and over a Plan: LANES threads, a warp or a block, share a row. A thread holds HELD elements of
  * the row in registers, in packs of W, so a row of at most WHOLE elements is read once. A longer
  * row is processed in pieces of WHOLE elements and read again in each pass. */
@@ -91,7 +91,7 @@ template <typename T> struct PlainRows {
     {
         return load_pack<W>(&x[i]);
     }
-    template <int W> __device__ void give(int64_t i, unsigned, Reals<W> value) const
+    template <int W> __device__ void add_gradient(int64_t i, unsigned, Reals<W> value) const
     {
         if (dx)
             contribute_pack<W>(&dx[i], accumulate, value);
@@ -159,7 +159,8 @@ template <typename Plan> struct WeightShare {
     Reals<Plan::W> dweight[Plan::PACKS], dbias[Plan::PACKS];
 
     /* to_weight, to_bias [C] <- the sums, in the columns from `piece` on */
-    __device__ void put(Real *to_weight, Real *to_bias, bool accumulate, int64_t piece, int64_t C)
+    __device__ void store_sums(Real *to_weight, Real *to_bias, bool accumulate, int64_t piece,
+                               int64_t C)
     {
         PACK_FOR(p, c, piece, C) {
             contribute_pack<Plan::W>(&to_weight[c], accumulate, dweight[p]);
@@ -168,12 +169,12 @@ template <typename Plan> struct WeightShare {
     }
     /* to_weight, to_bias [C] <- the sums over all threads of the block that hold these columns.
      * They add to shared memory in turn, so the order is fixed. */
-    __device__ void put_block(Real *to_weight, Real *to_bias, int64_t C)
+    __device__ void store_block(Real *to_weight, Real *to_bias, int64_t C)
     {
         __shared__ __align__(16) Real sums[2][Plan::WHOLE];
         for (int turn = 0; turn < THREADS / Plan::LANES; turn++) {
             if ((int)threadIdx.x / Plan::LANES == turn)
-                put(sums[0], sums[1], turn > 0, 0, C);
+                store_sums(sums[0], sums[1], turn > 0, 0, C);
             __syncthreads();
         }
         for (int64_t c = threadIdx.x; c < C; c += THREADS) {
@@ -224,16 +225,16 @@ __global__ void layernorm_backward_kernel(Rows in, Real *dweight, Real *dbias, P
                     sums.dweight[p].number[k] += g.at[p][k] * n;
                     sums.dbias[p].number[k] += g.at[p][k];
                 }
-                in.template give<Plan::W>(row * C + c, s.kept >> p * Plan::W, dx);
+                in.template add_gradient<Plan::W>(row * C + c, s.kept >> p * Plan::W, dx);
             }
             if (dweight && C > Plan::WHOLE) {
-                sums.put(dweight, dbias, row > blockIdx.x, piece, C);
+                sums.store_sums(dweight, dbias, row > blockIdx.x, piece, C);
                 sums = {};
             }
         }
     }
     if (dweight && C <= Plan::WHOLE)
-        sums.put_block(dweight, dbias, C);
+        sums.store_block(dweight, dbias, C);
 }
 
 /* dweight, dbias [parts, C] or both NULL */

@@ -23,7 +23,7 @@ template <typename T> struct ResidualRows {
             s.number[k] += dropped(d, *kept, k, b.number[k]);
         return s;
     }
-    template <int W> __device__ void give(int64_t i, unsigned kept, Reals<W> ds) const
+    template <int W> __device__ void add_gradient(int64_t i, unsigned kept, Reals<W> ds) const
     {
         if (dx)
             contribute_pack<W>(&dx[i], accumulate_x, ds);

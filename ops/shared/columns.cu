@@ -17,7 +17,7 @@ __global__ void add_part_pairs_kernel(Gradient first, Gradient second, const Rea
         return;
     const double sum = block_column_sum(partial + blockIdx.y * parts * C, 0, parts, C, c, lanes);
     if ((int)threadIdx.x < lanes && c < C)
-        put_sum(&out.data[c], out.accumulate, 1, sum);
+        store_sum(&out.data[c], out.accumulate, 1, sum);
 }
 
 extern "C" void add_part_pairs_cuda(Gradient first, Gradient second, const Real *partial,

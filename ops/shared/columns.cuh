@@ -20,12 +20,12 @@ template <typename T> __device__ static inline double term(const T *x)
 }
 
 /* out <- factor sum */
-__device__ static inline void put_sum(PartialSum *out, bool, Real, double sum)
+__device__ static inline void store_sum(PartialSum *out, bool, Real, double sum)
 {
     out->value = sum;
 }
 template <typename T>
-__device__ static inline void put_sum(T *out, bool accumulate, Real factor, double sum)
+__device__ static inline void store_sum(T *out, bool accumulate, Real factor, double sum)
 {
     contribute(out, accumulate, factor * (Real)sum);
 }
@@ -98,7 +98,7 @@ __global__ void column_sums_kernel(Out *out, bool accumulate, Real factor, const
     const int64_t part = blockIdx.y, parts = gridDim.y;
     const double sum = block_column_sum(x, R * part / parts, R * (part + 1) / parts, C, c, lanes);
     if ((int)threadIdx.x < lanes && c < C)
-        put_sum(&out[part * C + c], accumulate, factor, sum);
+        store_sum(&out[part * C + c], accumulate, factor, sum);
 }
 
 template <typename Out, typename T>

@@ -79,17 +79,17 @@ template <typename T> struct RepeatedInput {
     {
         return packs_fit<LANES>(x) && count % LANES == 0;
     }
-    __device__ int64_t place(int64_t i) const
+    __device__ int64_t offset(int64_t i) const
     {
         return i < count ? i : remainder_of(i, count);
     }
     __device__ Real at(int64_t i) const
     {
-        return load(&x[place(i)]);
+        return load(&x[offset(i)]);
     }
     template <int LANES> __device__ Reals<LANES> pack(int64_t i) const
     {
-        return load_pack<LANES>(&x[place(i)]);
+        return load_pack<LANES>(&x[offset(i)]);
     }
 };
 

@@ -53,7 +53,7 @@ else
     plant "$build" ops/rows/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
     plant "$build" ops/products/linear_cuda.c "s/EPILOGUE_BGRADB/EPILOGUE_BGRADA/" test_products
     plant "$build" ops/products/linear.c "s/dx.accumulate || x->keep ||/dx.accumulate ||/" test_products
-    plant "$build" ops/attention/linear/mma_kernels.cuh 's/^    wait_for_copies();//' test_attention
+    plant "$build" ops/attention/linear/mma_kernels.cuh 's/^ *wait_for_copies();//' test_attention
     plant "$build" nn/generation/step.cu \
         '/wait_for_previous_kernel();/{N;s/\(.*\)\n\(.*const Real residual.*\)/\2\n\1/}' test_generation
     plant "$build"-sanitize ops/layout/transpose.cu 's/i + row < p && j + lane < q/i + row < p/' test_layout \

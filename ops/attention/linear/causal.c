@@ -50,7 +50,7 @@
  * phi'(x) = 1 / (1 + e^-x) = 1 - e^-phi(x); identity, phi'(x) = 1. Each phi' is known from phi(x).
  *
  * Saved for the backward pass: out, already on the tape, and den, one number per position. */
-#include "ops/attention/linear/causal.h"
+#include "ops/attention/linear/kernels.h"
 #include "ops/layout/indices.h"
 #include "ops/shared/internal.h"
 

@@ -21,7 +21,7 @@ template <typename T> __device__ static inline Real exp_for(Real x)
     return exp(x);
 }
 
-/* The feature map phi(x), and phi_slope, its derivative phi'(x). The threads of a warp hold x of
+/* The feature map phi(x), and dphi, its derivative phi'(x). The threads of a warp hold x of
  * both signs: one exponential for all takes less time than a divergent branch. */
 template <typename T = Real> __device__ static inline Real phi(FeatureMap map, Real x)
 {
@@ -39,7 +39,7 @@ template <typename T = Real> __device__ static inline Real phi(FeatureMap map, R
     }
 }
 
-__device__ static inline Real phi_slope(FeatureMap map, Real x)
+__device__ static inline Real dphi(FeatureMap map, Real x)
 {
     switch (map) {
     case FEATURE_MAP_ELU_PLUS_ONE:

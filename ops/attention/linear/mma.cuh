@@ -12,19 +12,20 @@
  *     dV   =                B R   + triu(B A^T) dNum                  R += A^T dNum  r += A^T dden
  *
  * Every line is one scan (Katharopoulos et al. 2020, equations 9 to 15, in the chunks of Buckman
- * and Gelada 2024): scan_rows of mma_scan.cuh, with the roles permuted.
+ * and Gelada 2024) with the roles permuted: the four calls of scan_rows in scan_chunk
+ * (mma_kernels.cuh). mma_scan.cuh computes the scan and the states.
  *
- * Three kernels process the chunks: forward and query_gradient from the first to the last, with S,
- * key_value_gradients from the last to the first, with R. A single backward sweep would have to
- * count S or R down by subtraction; then the rounding error of one large term, as of dnum at a
- * small den, stays in the sum when the term has left it, and swamps the gradients of all chunks
- * that follow.
+ * Three kernels process the chunks: mma_forward and mma_query_gradient from the first to the last,
+ * with S, mma_key_value_gradients from the last to the first, with R. A single backward sweep would
+ * have to count S or R down by subtraction; then the rounding error of one large term, as of dnum
+ * at a small den, stays in the sum when the term has left it, and swamps the gradients of all
+ * chunks that follow.
  *
  * The chunks of all heads form one line, and every block processes the same number of consecutive
  * chunks (ops/attention/linear/chunk_plan.h). The part of a head in one block is a segment. Where
  * heads are cut, a segment starts from the sums of the segments before it (S and z) or after it (R
- * and r): sum_segments computes each segment's B^T V and B^T 1, query_gradient its A^T dNum and
- * A^T dden.
+ * and r): mma_sum_segments computes each segment's B^T V and B^T 1, mma_query_gradient its A^T dNum
+ * and A^T dden.
  *
  * S and R stay in registers in float. The sums of one chunk are computed from zero and then added
  * in float, because tensor cores round every sum towards zero: over a long sequence that is a bias.
@@ -33,13 +34,13 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_CUH
 
-#include "ops/attention/shared/tiles.cuh"
 #include "ops/attention/shared/mma_operands.cuh"
+#include "ops/attention/shared/tiles.cuh"
 #include "tensor/copy.cuh"
 
 /* ------------------------------------------------------------------------------------ arguments */
 
-/* KEY and VALUE come first: sum_segments reads these two, the forward pass the first three. */
+/* KEY and VALUE come first: mma_sum_segments reads these two, the forward pass the first three. */
 enum { KEY, VALUE, QUERY, DOUT, ARGUMENTS };
 
 /* S and z over earlier segments, R and r over later ones */
@@ -66,13 +67,13 @@ template <typename T> struct Result {
 
 template <typename T> struct CausalMma {
     Argument<T> argument[ARGUMENTS];
-    Result<T> result[3]; /* forward: out; backward: dkey, dvalue, dquery */
-    int64_t N, heads;    /* heads: of all sequences */
+    Result<T> result[3];          /* forward: out; backward: dkey, dvalue, dquery */
+    Line line;                    /* of chunks */
+    int64_t N, chunks, per_block; /* chunks: in all, and per block */
     int H;
-    const int32_t *key_lengths, *offsets;
-    int64_t chunks, per_block; /* chunks per head, and per block */
-    Real *den;                 /* [B, N, H] */
-    const Real *dden;          /* [B, N, H] */
+    const int32_t *key_lengths;
+    Real *den;        /* [B, N, H] */
+    const Real *dden; /* [B, N, H] */
     Real eps;
     Real *sums[2]; /* by Sum: of each segment, [slots, SIZE SIZE + SIZE] in the order of add_slot */
     bool cuts_heads; /* there are sums */
@@ -86,38 +87,42 @@ template <typename T> struct CausalMma {
 /* A part of a head, in positions of its sequence; row: the sequence's first row in the tensors. */
 struct Segment {
     int64_t head, row, positions, keys, first, end;
-    int64_t slot, first_slot, last_slot; /* of this segment's sums, and of the head's */
-    int64_t next_chunk;                  /* the chunk of the line after this segment */
+    int32_t slot, first_slot, last_slot; /* of this segment's sums, and of the head's */
+    int32_t next_chunk;                  /* the chunk of the line after this segment */
     int h;
     bool is_last; /* of its sequence */
 };
 
-/* The segments of a head have consecutive slots, one per block. Adding the head keeps the slots of
- * two heads in one block apart. */
-__host__ __device__ static inline int64_t slot_of(int64_t block, int64_t head)
+/* The segments of a head have consecutive slots, one per block. Adding the head's rank keeps the
+ * slots of two heads in one block apart. */
+__host__ __device__ static inline int32_t slot_of(int32_t block, int32_t rank)
 {
-    return block + head;
+    return block + rank;
+}
+
+__device__ static inline int32_t chunk_limit(int32_t chunks, int32_t per_block)
+{
+    return (int32_t)min(((int64_t)blockIdx.x + 1) * per_block, (int64_t)chunks);
 }
 
 /* The block's segment that begins at this chunk of the line. */
 template <typename T>
-__device__ static inline Segment segment_at(const CausalMma<T> &c, int64_t block, int64_t chunk)
+__device__ static inline Segment segment_at(const CausalMma<T> &c, int32_t chunk)
 {
-    const int64_t limit = min((block + 1) * c.per_block, c.heads * c.chunks);
+    const Head head = head_of_piece(c.line, chunk, c.N);
     Segment s;
-    s.head = chunk / c.chunks;
-    const int64_t first = chunk - s.head * c.chunks, sequence = s.head / c.H;
-    s.next_chunk = min((s.head + 1) * c.chunks, limit);
-    s.h = (int)(s.head - sequence * c.H);
-    s.row = c.offsets ? c.offsets[sequence] : sequence * c.N;
-    s.positions = c.offsets ? c.offsets[sequence + 1] - s.row : c.N;
-    s.keys = c.key_lengths ? min((int64_t)c.key_lengths[sequence], s.positions) : s.positions;
-    s.first = first * CHUNK;
-    s.end = min((s.next_chunk - s.head * c.chunks) * CHUNK, s.positions);
-    s.slot = slot_of(block, s.head);
-    s.first_slot = slot_of(s.head * c.chunks / c.per_block, s.head);
-    s.last_slot = slot_of(((s.head + 1) * c.chunks - 1) / c.per_block, s.head);
-    s.is_last = s.positions == 0 ? first == 0 : s.first < s.end && s.end == s.positions;
+    s.head = head.index;
+    s.h = head.h;
+    s.row = head.row;
+    s.positions = head.positions;
+    s.keys = c.key_lengths ? min((int64_t)c.key_lengths[head.b], s.positions) : s.positions;
+    s.next_chunk = min(head.end, chunk_limit(c.chunks, c.per_block));
+    s.first = (int64_t)(chunk - head.first) * CHUNK;
+    s.end = min((int64_t)(s.next_chunk - head.first) * CHUNK, s.positions);
+    s.slot = slot_of((int32_t)blockIdx.x, head.rank);
+    s.first_slot = slot_of(head.first / c.per_block, head.rank);
+    s.last_slot = slot_of((head.end - 1) / c.per_block, head.rank);
+    s.is_last = s.positions == 0 ? s.first == 0 : s.first < s.end && s.end == s.positions;
     return s;
 }
 
@@ -234,6 +239,228 @@ __device__ static inline int row_tile(void)
 template <typename Sizes> __device__ static inline int first_column(void)
 {
     return (int)threadIdx.x / WARP / 4 * Sizes::COLUMNS;
+}
+
+/* ------------------------------------------------------------------------------ rows to operands
+ * A thread copies, and maps, 8 columns of every ROWS_APART-th row, so that the 8 lanes that access
+ * shared memory at once use all banks: neighbouring lanes take neighbouring columns, and where 4
+ * lanes fill a row the next 4 take the row 4 below. */
+template <typename T, int SIZE> struct Pieces {
+    enum {
+        PER_ROW = SIZE / 8,
+        ROWS_APART = Mma<T, SIZE>::BLOCK_THREADS / PER_ROW,
+        COUNT = CHUNK / ROWS_APART,
+        PART = 16 / sizeof(T), /* elements of a 16-byte part of a raw piece */
+    };
+    __device__ static int row(int i)
+    {
+        const int r = (int)threadIdx.x / PER_ROW;
+        return i * ROWS_APART + (PER_ROW == 4 ? r / 8 * 8 + r % 2 * 4 + r % 8 / 2 : r);
+    }
+    __device__ static int column(void)
+    {
+        return (int)threadIdx.x % PER_ROW * 8;
+    }
+};
+
+/* Starts copying an argument's rows of a chunk; invalid rows and columns become zeros. A copy of
+ * zero bytes also has an address inside the tensor. */
+template <int SIZE, typename T>
+__device__ static inline void copy_rows(const typename Mma<T, SIZE>::Operand &raw,
+                                        const Argument<T> &x, const Chunk &chunk)
+{
+    typedef Pieces<T, SIZE> P;
+    typedef typename Mma<T, SIZE>::Operand Operand;
+    enum { PARTS = Mma<T, SIZE>::PARTS, PITCH = Mma<T, SIZE>::PITCH };
+    const int column = P::column(), columns = x.columns - column;
+    const int valid = columns > 0 ? valid_rows(x, chunk) : 0;
+    const T *from = x.data + chunk_offset(x, chunk) + (columns > 0 ? column : 0);
+    if (x.aligned) {
+        const T *at = from + P::row(0) * x.stride;
+#pragma unroll
+        for (int i = 0; i < P::COUNT; i++, at += P::ROWS_APART * x.stride) {
+            const bool there = P::row(i) < valid;
+#pragma unroll
+            for (int p = 0; p < PARTS; p++)
+                copy_async<16>(raw.at + p * Operand::APART + P::row(i) * PITCH + column,
+                               (there ? at : from) + p * P::PART, there ? 16 : 0);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 8 * P::COUNT; i++) {
+        const int row = P::row(i / 8), e = i % 8;
+        T *const to = (T *)(raw.at + e / P::PART * Operand::APART + row * PITCH + column);
+        to[e % P::PART] = row < valid && e < columns ? from[row * x.stride + e] : T();
+    }
+}
+
+/* Starts copying den and dden of a chunk's rows, zeros where there are none. */
+template <typename T, typename M>
+__device__ static inline void copy_den(const M &m, const CausalMma<T> &c, const Chunk &chunk)
+{
+    const int row = (int)threadIdx.x % CHUNK;
+    const bool first = (int)threadIdx.x < CHUNK, there = row < chunk.rows;
+    if ((int)threadIdx.x < 2 * CHUNK)
+        copy_async<4>((first ? m.raw_den() : m.raw_dden()) + row,
+                      (first ? c.den : c.dden) + (chunk.row + (there ? row : 0)) * c.H + chunk.h,
+                      there ? 4 : 0);
+}
+
+/* Prefetches an argument's rows of a chunk into L2. */
+template <int SIZE, typename T>
+__device__ static inline void prefetch_rows(const Argument<T> &x, const Chunk &chunk)
+{
+    typedef Pieces<T, SIZE> P;
+    if (P::column() >= x.columns)
+        return;
+    const T *from = x.data + chunk_offset(x, chunk) + P::column();
+#pragma unroll
+    for (int i = 0; i < P::COUNT; i++)
+        prefetch(from + min(P::row(i), chunk.rows - 1) * x.stride);
+}
+
+/* Eight columns of a raw row */
+template <typename T, int PARTS>
+__device__ static inline void load_eight(Real *x, const Bfloat16 *from, int apart)
+{
+    enum { PART = 16 / sizeof(T) };
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        const Pack<T, PART> part = *(const Pack<T, PART> *)(from + p * apart);
+#pragma unroll
+        for (int i = 0; i < PART; i++)
+            x[p * PART + i] = load(&part.at[i]);
+    }
+}
+
+/* Eight columns of an operand's row */
+template <int PARTS>
+__device__ static inline void store_eight(Bfloat16 *to, int apart, const Real *x)
+{
+    uint32_t pairs[PARTS][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        split<PARTS>(&pairs[0][i], 4, x[2 * i], x[2 * i + 1]);
+#pragma unroll
+    for (int p = 0; p < PARTS; p++)
+        *(uint4 *)(to + p * apart) = make_uint4(pairs[p][0], pairs[p][1], pairs[p][2], pairs[p][3]);
+}
+
+/* COUNT pieces of an operand from their raw rows: phi(x), or x / den. Unless FULL, invalid elements
+ * are zeroed after the map, because phi(0) may be 1. */
+template <bool FULL, int COUNT, int SIZE, typename T>
+__device__ static inline void map_pieces(const typename Mma<T, SIZE>::Operand &to,
+                                         const typename Mma<T, SIZE>::Operand &raw,
+                                         const Argument<T> &x, int first, int valid,
+                                         const Real *den)
+{
+    typedef Pieces<T, SIZE> P;
+    typedef typename Mma<T, SIZE>::Operand Operand;
+    enum { PARTS = Mma<T, SIZE>::PARTS, PITCH = Mma<T, SIZE>::PITCH };
+    const int column = P::column();
+    Real y[COUNT][8];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        load_eight<T, PARTS>(y[i], raw.at + P::row(first + i) * PITCH + column, Operand::APART);
+    map_values<8 * COUNT, T, !FULL>(x.map, y[0]);
+    if (x.divided)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const Real factor = 1 / den[P::row(first + i)];
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                y[i][e] *= factor;
+        }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const int row = P::row(first + i);
+#pragma unroll
+        for (int e = 0; e < 8 && !FULL; e++)
+            y[i][e] = row < valid && column + e < x.columns ? y[i][e] : (Real)0;
+        store_eight<PARTS>(to.at + row * PITCH + column, Operand::APART, y[i]);
+    }
+}
+
+/* An operand from its raw rows: all pieces at once in the common case, where the chunk is full and
+ * the map takes few instructions. */
+template <int SIZE, typename T>
+__device__ static inline void map_rows(const typename Mma<T, SIZE>::Operand &to,
+                                       const typename Mma<T, SIZE>::Operand &raw,
+                                       const Argument<T> &x, const Chunk &chunk, const Real *den)
+{
+    typedef Pieces<T, SIZE> P;
+    enum { PITCH = Mma<T, SIZE>::PITCH };
+    if (Mma<T, SIZE>::PARTS == 1 && x.map == FEATURE_MAP_IDENTITY && !x.divided) {
+        if (Mma<T, SIZE>::AHEAD) /* bf16 is an operand already */
+#pragma unroll
+            for (int i = 0; i < P::COUNT; i++) {
+                const int at = P::row(i) * PITCH + P::column();
+                *(uint4 *)(to.at + at) = *(const uint4 *)(raw.at + at);
+            }
+        return;
+    }
+    const int valid = valid_rows(x, chunk);
+    if (valid == CHUNK && x.columns == SIZE && x.map != FEATURE_MAP_SOFTPLUS)
+        map_pieces<true, P::COUNT, SIZE>(to, raw, x, 0, valid, den);
+    else
+#pragma unroll 1
+        for (int i = 0; i < P::COUNT; i++)
+            map_pieces<false, 1, SIZE>(to, raw, x, i, valid, den);
+}
+
+/* -------------------------------------------------------------------------------------- results */
+
+__device__ static inline float2 load_pair(const float *from)
+{
+    return *(const float2 *)from;
+}
+__device__ static inline float2 load_pair(const Bfloat16 *from)
+{
+    const uint32_t pair = *(const uint32_t *)from;
+    return make_float2(first_of(pair), second_of(pair));
+}
+__device__ static inline void store_pair(float *to, float first, float second)
+{
+    *(float2 *)to = make_float2(first, second);
+}
+__device__ static inline void store_pair(Bfloat16 *to, float first, float second)
+{
+    *(uint32_t *)to = pack_bf16(first, second);
+}
+
+/* Contributes the warp's rows of o; to accumulate, all loads precede the first store. */
+template <int SIZE, typename T>
+__device__ static inline void contribute_rows(const Result<T> &r, const Chunk &chunk, float (*o)[4])
+{
+    typedef Mma<T, SIZE> Sizes;
+    const int column = first_column<Sizes>() + lane_column(), columns = r.columns - column;
+    const int row = 16 * row_tile() + lane_row(), count = chunk.rows;
+    T *const first = r.data + chunk_offset(r, chunk) + row * r.stride + column;
+    if (!r.paired) {
+#pragma unroll
+        for (int i = 0; i < 4 * Sizes::ACROSS; i++)
+            if (row + i % 4 / 2 * 8 < count && i / 4 * 8 + i % 2 < columns)
+                contribute(first + i % 4 / 2 * 8 * r.stride + i / 4 * 8 + i % 2, r.accumulate,
+                           (Real)o[i / 4][i % 4]);
+        return;
+    }
+    if (r.accumulate)
+#pragma unroll
+        for (int i = 0; i < 2 * Sizes::ACROSS; i++)
+            if (row + i % 2 * 8 < count && i / 2 * 8 < columns) {
+                const float2 pair = load_pair(first + i % 2 * 8 * r.stride + i / 2 * 8);
+                o[i / 2][i % 2 * 2] += pair.x;
+                o[i / 2][i % 2 * 2 + 1] += pair.y;
+            }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        T *const to = first + i * 8 * r.stride;
+#pragma unroll
+        for (int c = 0; c < Sizes::ACROSS; c++)
+            if (row + i * 8 < count && 8 * c < columns)
+                store_pair(to + 8 * c, o[c][2 * i], o[c][2 * i + 1]);
+    }
 }
 
 #endif

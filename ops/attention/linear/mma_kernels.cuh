@@ -2,7 +2,6 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_KERNELS_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_KERNELS_CUH
 
-#include "ops/attention/linear/mma_rows.cuh"
 #include "ops/attention/linear/mma_scan.cuh"
 
 /* --------------------------------------------------------------------------- a chunk's operands
@@ -30,33 +29,37 @@ __device__ static inline void map_chunk(const M &m, const CausalMma<T> &c, const
         m.dden()[threadIdx.x] = m.raw_dden()[threadIdx.x];
 }
 
-/* Once the operands are in shared memory: starts copying the next chunk, or prefetches it. */
-template <typename T, int SIZE, int COUNT, typename M>
-__device__ static inline void start_next_chunk(const M &m, const CausalMma<T> &c, bool more,
-                                               const Chunk &next)
+/* Iterates over the chunks of a segment, from the last to the first if REVERSE. share() copies S or
+ * R to shared memory for all warps; process(chunk) then finds it and the operands there, while the
+ * next chunk is copied, or prefetched where it has no buffers of its own. */
+template <typename T, int SIZE, int COUNT, bool REVERSE, typename M, typename Share,
+          typename Process>
+__device__ static inline void for_each_chunk(const M &m, const CausalMma<T> &c, const Segment &s,
+                                             Share share, Process process)
 {
-    if (!more)
-        return;
-    if (Mma<T, SIZE>::AHEAD)
-        copy_chunk<T, SIZE, COUNT>(m, c, next);
-    else
-#pragma unroll 1
-        for (int i = 0; i < COUNT; i++)
-            prefetch_rows<SIZE>(c.argument[i], next);
-}
-
-/* At the end of a chunk: all warps are done with its operands; the next chunk has been copied. */
-template <typename T, int SIZE, int COUNT, typename M>
-__device__ static inline void receive_next_chunk(const M &m, const CausalMma<T> &c, bool more,
-                                                 const Chunk &next)
-{
-    if (!Mma<T, SIZE>::AHEAD) {
+    const int64_t chunks = (s.end - s.first + CHUNK - 1) / CHUNK;
+    int64_t start = REVERSE ? s.first + (chunks - 1) * CHUNK : s.first;
+    for (int left = (int)chunks; left > 0; left--, start += REVERSE ? -CHUNK : CHUNK) {
+        const Chunk chunk = chunk_at(s, start),
+                    next = chunk_at(s, start + (REVERSE ? -CHUNK : CHUNK));
+        const bool more = left > 1;
+        map_chunk<T, SIZE, COUNT>(m, c, chunk);
+        share();
         __syncthreads();
-        if (more)
+        if (Mma<T, SIZE>::AHEAD && more)
             copy_chunk<T, SIZE, COUNT>(m, c, next);
+#pragma unroll 1
+        for (int i = 0; i < COUNT && !Mma<T, SIZE>::AHEAD && more; i++)
+            prefetch_rows<SIZE>(c.argument[i], next);
+        process(chunk);
+        if (!Mma<T, SIZE>::AHEAD) {
+            __syncthreads(); /* all warps are done with the operands */
+            if (more)
+                copy_chunk<T, SIZE, COUNT>(m, c, next);
+        }
+        wait_for_copies();
+        __syncthreads();
     }
-    wait_for_copies();
-    __syncthreads();
 }
 
 /* At the start of a segment, whose first chunk begins at this position */
@@ -74,9 +77,9 @@ __device__ static inline void receive_first_chunk(const M &m, const CausalMma<T>
 template <typename T, typename Process>
 __device__ static inline void for_each_segment(const CausalMma<T> &c, Process process)
 {
-    const int64_t limit = min((blockIdx.x + 1) * c.per_block, c.heads * c.chunks);
-    for (int64_t chunk = blockIdx.x * c.per_block; chunk < limit;) {
-        const Segment s = segment_at(c, blockIdx.x, chunk);
+    const int32_t limit = chunk_limit(c.chunks, c.per_block);
+    for (int32_t chunk = (int32_t)blockIdx.x * c.per_block; chunk < limit;) {
+        const Segment s = segment_at(c, chunk);
         process(s);
         chunk = s.next_chunk;
     }
@@ -99,31 +102,28 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
             return;
         MmaState<T, SIZE> state = {};
         receive_first_chunk<T, SIZE, 2>(m, c, s, s.first);
-        for (int64_t start = s.first; start < s.end; start += CHUNK) {
-            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
-            const bool more = start + CHUNK < s.end;
-            map_chunk<T, SIZE, 2>(m, c, chunk);
-            __syncthreads();
-            start_next_chunk<T, SIZE, 2>(m, c, more, next);
+        const auto share = [] {};
+        for_each_chunk<T, SIZE, 2, false>(m, c, s, share, [&](const Chunk &chunk) {
             update_state<T, SIZE>(&state, m.operand(KEY), m.operand(VALUE), chunk.rows);
             update_vector<T, SIZE>(&state, m.operand(KEY), NULL, chunk.rows);
-            receive_next_chunk<T, SIZE, 2>(m, c, more, next);
-        }
-        store_slot(c.sums[PREFIX] + s.slot * Mma<T, SIZE>::SLOT, state);
+        });
+        store_slot(c.sums[PREFIX] + (int64_t)s.slot * Mma<T, SIZE>::SLOT, state);
     });
 }
 
 /* Makes each sum include those of the head's earlier segments (PREFIX), or later ones (SUFFIX). */
 template <typename T>
-__global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, Sum sum, int64_t slot_size)
+__global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, Sum sum, int64_t slot_size,
+                                int64_t items)
 {
     enum { BATCH = 8 }; /* independent loads */
     let_next_kernel_start();
     wait_for_previous_kernel();
-    GRID_FOR(i, c.heads * slot_size) {
-        const int64_t head = i / slot_size, step = sum == SUFFIX ? -slot_size : slot_size;
-        const int64_t first = slot_of(head * c.chunks / c.per_block, head);
-        const int64_t last = slot_of(((head + 1) * c.chunks - 1) / c.per_block, head);
+    GRID_FOR(i, items) {
+        const Head head = head_at(c.line, (int32_t)(i / slot_size), c.N);
+        const int64_t step = sum == SUFFIX ? -slot_size : slot_size;
+        const int64_t first = slot_of(head.first / c.per_block, head.rank);
+        const int64_t last = slot_of((head.end - 1) / c.per_block, head.rank);
         const int64_t count = last - first; /* the last, or for SUFFIX the first, is not needed */
         Real *at = c.sums[sum] + (sum == SUFFIX ? last : first) * slot_size + i % slot_size;
         Real total = 0;
@@ -138,6 +138,47 @@ __global__ void add_up_segments(const __grid_constant__ CausalMma<T> c, Sum sum,
                     at[j * step] = total += x[j];
         }
     }
+}
+
+/* ------------------------------------------------------------------------------- the four scans */
+
+/* The warp's rows start as alpha e^T and scores as alpha beta^T, where one of alpha and beta is
+ * dden and the other 1: the last columns of dnum~ and v~. */
+template <typename T, int SIZE, bool DDEN_OF_ROWS, typename M>
+__device__ static inline void start_from_dden(float (*o)[4], float (*scores)[4], const M &m)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const Real *e = m.vector() + first_column<Mma<T, SIZE>>() + lane_column() + i % 2;
+        const Real *dden = m.dden() + (DDEN_OF_ROWS ? 16 * row_tile() + lane_row() + i / 2 * 8
+                                                    : lane_column() + i % 2);
+#pragma unroll
+        for (int across = 0; across < Mma<T, SIZE>::ACROSS; across++)
+            o[across][i] = DDEN_OF_ROWS ? *dden * e[8 * across] : e[8 * across];
+#pragma unroll
+        for (int column = 0; column < CHUNK / 8; column++)
+            scores[column][i] = dden[DDEN_OF_ROWS ? 0 : 8 * column];
+    }
+}
+
+/* The warp's rows of a chunk's scan, whose result is out (DOUT) or the gradient of the argument. */
+template <int RESULT, typename T, int SIZE, typename M>
+__device__ static inline void scan_chunk(float (*o)[4], float *den, const M &m, int rows)
+{
+    const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
+    const auto dNum = m.operand(RESULT == DOUT ? QUERY : DOUT); /* the forward pass has no dNum */
+    const auto state = m.state();
+    float scores[CHUNK / 8][4] = {};
+    if (RESULT == QUERY || RESULT == KEY)
+        start_from_dden<T, SIZE, RESULT == QUERY>(o, scores, m);
+    if (RESULT == DOUT) /* num~ = scan(a, b, v~) */
+        scan_rows<T, SIZE, TRIL, false>(o, scores, den, m.vector_parts(), A, B, V, state, rows);
+    if (RESULT == QUERY) /* da = scan(dnum~, v~, b) */
+        scan_rows<T, SIZE, TRIL, true>(o, scores, NULL, NULL, dNum, V, B, state, rows);
+    if (RESULT == KEY) /* db = scan_reverse(v~, dnum~, a) */
+        scan_rows<T, SIZE, TRIU, true>(o, scores, NULL, NULL, V, dNum, A, state, rows);
+    if (RESULT == VALUE) /* dv = scan_reverse(b, a, dnum) */
+        scan_rows<T, SIZE, TRIU, false>(o, scores, NULL, NULL, B, A, dNum, state, rows);
 }
 
 /* -------------------------------------------------------------------------------------- forward */
@@ -185,30 +226,6 @@ __device__ static inline void share_vector_parts(Bfloat16 *to, const MmaState<T,
     }
 }
 
-template <typename T, int SIZE, typename M>
-__device__ static inline void forward_chunk(MmaState<T, SIZE> *S, const M &m, const CausalMma<T> &c,
-                                            const Segment &s, int64_t start)
-{
-    typedef Mma<T, SIZE> Sizes;
-    const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
-    const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
-    const bool more = start + CHUNK < s.end;
-    float num[Sizes::ACROSS][4] = {}, scores[CHUNK / 8][4] = {}, den[4] = {};
-    map_chunk<T, SIZE, 3>(m, c, chunk);
-    share_state(m.state(), *S);
-    share_vector_parts(m.vector_parts(), *S);
-    __syncthreads();
-    start_next_chunk<T, SIZE, 3>(m, c, more, next);
-    if (16 * row_tile() < chunk.rows)
-        scan_rows<T, SIZE, TRIL, false>(num, scores, den, m.vector_parts(), A, B, V, m.state(),
-                                        chunk.rows);
-    update_state(S, B, V, chunk.rows);
-    update_vector(S, B, NULL, chunk.rows);
-    divide_by_den<T, SIZE>(num, den, c, chunk);
-    contribute_rows<SIZE>(c.result[0], chunk, num);
-    receive_next_chunk<T, SIZE, 3>(m, c, more, next);
-}
-
 template <typename T, int SIZE>
 __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
                                   (MmaMemory<T, SIZE, 3, true>::BLOCKS))
@@ -221,8 +238,19 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
     for_each_segment(c, [&](const Segment &s) {
         receive_first_chunk<T, SIZE, 3>(m, c, s, s.first);
         MmaState<T, SIZE> S = load_state<T, SIZE>(c, s, PREFIX);
-        for (int64_t start = s.first; start < s.end; start += CHUNK)
-            forward_chunk(&S, m, c, s, start);
+        const auto share = [&] {
+            share_state(m.state(), S);
+            share_vector_parts(m.vector_parts(), S);
+        };
+        for_each_chunk<T, SIZE, 3, false>(m, c, s, share, [&](const Chunk &chunk) {
+            float num[Mma<T, SIZE>::ACROSS][4] = {}, den[4] = {};
+            if (16 * row_tile() < chunk.rows)
+                scan_chunk<DOUT, T, SIZE>(num, den, m, chunk.rows);
+            update_state(&S, m.operand(KEY), m.operand(VALUE), chunk.rows);
+            update_vector(&S, m.operand(KEY), NULL, chunk.rows);
+            divide_by_den<T, SIZE>(num, den, c, chunk);
+            contribute_rows<SIZE>(c.result[0], chunk, num);
+        });
         if (s.is_last && c.final_state.data)
             contribute_state(c.final_state, c, s, &S);
     });
@@ -232,9 +260,9 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
 
 /* o *= phi'(x), from the operand phi(x) */
 template <typename T, int SIZE>
-__device__ static inline void multiply_derivative(float (*o)[4],
-                                                  const typename Mma<T, SIZE>::Operand &mapped,
-                                                  FeatureMap map)
+__device__ static inline void feature_map_backward(float (*o)[4],
+                                                   const typename Mma<T, SIZE>::Operand &mapped,
+                                                   FeatureMap map)
 {
     typedef Mma<T, SIZE> Sizes;
     if (map == FEATURE_MAP_IDENTITY)
@@ -268,74 +296,20 @@ __device__ static inline void clear_masked_rows(float (*o)[4], const Chunk &chun
             o[i / 4][i % 4] = 0;
 }
 
-/* dq = phi'(q) dA, of the warp's rows */
-template <typename T, int SIZE, typename M>
-__device__ static inline void query_gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
+/* The gradient of a chunk of query, key or value, the warp's rows: phi'(q) da, phi'(k) db or dv */
+template <int ARGUMENT, typename T, int SIZE, typename M>
+__device__ static inline void gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
 {
-    typedef Mma<T, SIZE> Sizes;
+    float o[Mma<T, SIZE>::ACROSS][4] = {};
     if (16 * row_tile() >= chunk.rows)
         return;
-    const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
-    float dA[Sizes::ACROSS][4], scores[CHUNK / 8][4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const Real dden = m.dden()[16 * row_tile() + lane_row() + i / 2 * 8];
-        const Real *z = m.vector() + first_column<Sizes>() + lane_column() + i % 2;
-#pragma unroll
-        for (int across = 0; across < Sizes::ACROSS; across++)
-            dA[across][i] = dden * z[8 * across];
-#pragma unroll
-        for (int column = 0; column < CHUNK / 8; column++)
-            scores[column][i] = dden;
-    }
-    scan_rows<T, SIZE, TRIL, true>(dA, scores, NULL, NULL, m.operand(DOUT), V, B, m.state(),
-                                   chunk.rows);
-    multiply_derivative<T, SIZE>(dA, A, c.argument[QUERY].map);
-    if (c.result[QUERY].data)
-        contribute_rows<SIZE>(c.result[QUERY], chunk, dA);
-}
-
-/* dk = phi'(k) dB */
-template <typename T, int SIZE, typename M>
-__device__ static inline void key_gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
-{
-    typedef Mma<T, SIZE> Sizes;
-    if (16 * row_tile() >= chunk.rows)
-        return;
-    const auto A = m.operand(QUERY), B = m.operand(KEY), V = m.operand(VALUE);
-    float dB[Sizes::ACROSS][4], scores[CHUNK / 8][4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const Real *r = m.vector() + first_column<Sizes>() + lane_column() + i % 2;
-        const Real *dden = m.dden() + lane_column() + i % 2;
-#pragma unroll
-        for (int across = 0; across < Sizes::ACROSS; across++)
-            dB[across][i] = r[8 * across];
-#pragma unroll
-        for (int column = 0; column < CHUNK / 8; column++)
-            scores[column][i] = dden[8 * column];
-    }
-    scan_rows<T, SIZE, TRIU, true>(dB, scores, NULL, NULL, V, m.operand(DOUT), A, m.state(),
-                                   chunk.rows);
-    multiply_derivative<T, SIZE>(dB, B, c.argument[KEY].map);
-    clear_masked_rows<T, SIZE>(dB, chunk);
-    if (c.result[KEY].data)
-        contribute_rows<SIZE>(c.result[KEY], chunk, dB);
-}
-
-/* dv */
-template <typename T, int SIZE, typename M>
-__device__ static inline void value_gradient(const M &m, const CausalMma<T> &c, const Chunk &chunk)
-{
-    typedef Mma<T, SIZE> Sizes;
-    if (16 * row_tile() >= chunk.rows)
-        return;
-    float dV[Sizes::ACROSS][4] = {}, scores[CHUNK / 8][4] = {};
-    scan_rows<T, SIZE, TRIU, false>(dV, scores, NULL, NULL, m.operand(KEY), m.operand(QUERY),
-                                    m.operand(DOUT), m.state(), chunk.rows);
-    clear_masked_rows<T, SIZE>(dV, chunk);
-    if (c.result[VALUE].data)
-        contribute_rows<SIZE>(c.result[VALUE], chunk, dV);
+    scan_chunk<ARGUMENT, T, SIZE>(o, NULL, m, chunk.rows);
+    if (ARGUMENT != VALUE)
+        feature_map_backward<T, SIZE>(o, m.operand(ARGUMENT), c.argument[ARGUMENT].map);
+    if (ARGUMENT != QUERY)
+        clear_masked_rows<T, SIZE>(o, chunk);
+    if (c.result[ARGUMENT].data)
+        contribute_rows<SIZE>(c.result[ARGUMENT], chunk, o);
 }
 
 /* One sweep from the first chunk to the last: dq, and what the segment adds to R and r. */
@@ -351,25 +325,21 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
     for_each_segment(c, [&](const Segment &s) {
         receive_first_chunk<T, SIZE, ARGUMENTS>(m, c, s, s.first);
         MmaState<T, SIZE> S = load_state<T, SIZE>(c, s, PREFIX), R = {};
-        for (int64_t start = s.first; start < s.end; start += CHUNK) {
-            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start + CHUNK);
-            const bool more = start + CHUNK < s.end;
-            map_chunk<T, SIZE, ARGUMENTS>(m, c, chunk);
+        const auto share = [&] {
             share_state(m.state(), S);
             share_vector(m.vector(), S);
-            __syncthreads();
-            start_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
-            query_gradient<T, SIZE>(m, c, chunk);
+        };
+        for_each_chunk<T, SIZE, ARGUMENTS, false>(m, c, s, share, [&](const Chunk &chunk) {
+            gradient<QUERY, T, SIZE>(m, c, chunk);
             update_state(&S, m.operand(KEY), m.operand(VALUE), chunk.rows);
             update_vector(&S, m.operand(KEY), NULL, chunk.rows);
             if (c.cuts_heads) {
                 update_state(&R, m.operand(QUERY), m.operand(DOUT), chunk.rows);
                 update_vector(&R, m.operand(QUERY), m.dden(), chunk.rows);
             }
-            receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
-        }
+        });
         if (s.slot != s.first_slot)
-            store_slot(c.sums[SUFFIX] + s.slot * Mma<T, SIZE>::SLOT, R);
+            store_slot(c.sums[SUFFIX] + (int64_t)s.slot * Mma<T, SIZE>::SLOT, R);
     });
 }
 
@@ -387,20 +357,16 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
         const int64_t last = s.first + (s.end - s.first - 1) / CHUNK * CHUNK;
         receive_first_chunk<T, SIZE, ARGUMENTS>(m, c, s, last);
         MmaState<T, SIZE> R = load_state<T, SIZE>(c, s, SUFFIX);
-        for (int64_t start = last; start >= s.first && s.first < s.end; start -= CHUNK) {
-            const Chunk chunk = chunk_at(s, start), next = chunk_at(s, start - CHUNK);
-            const bool more = start > s.first;
-            map_chunk<T, SIZE, ARGUMENTS>(m, c, chunk);
+        const auto share = [&] {
             share_state(m.state(), R);
             share_vector(m.vector(), R);
-            __syncthreads();
-            start_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
-            key_gradient<T, SIZE>(m, c, chunk);
-            value_gradient<T, SIZE>(m, c, chunk);
+        };
+        for_each_chunk<T, SIZE, ARGUMENTS, true>(m, c, s, share, [&](const Chunk &chunk) {
+            gradient<KEY, T, SIZE>(m, c, chunk);
+            gradient<VALUE, T, SIZE>(m, c, chunk);
             update_state(&R, m.operand(QUERY), m.operand(DOUT), chunk.rows);
             update_vector(&R, m.operand(QUERY), m.dden(), chunk.rows);
-            receive_next_chunk<T, SIZE, ARGUMENTS>(m, c, more, next);
-        }
+        });
         if (s.first == 0 && c.dinitial_state.data)
             contribute_state(c.dinitial_state, c, s, &R);
     });

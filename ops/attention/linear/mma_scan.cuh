@@ -97,16 +97,16 @@ __device__ static inline MmaState<T, SIZE> load_state(const CausalMma<T> &c, con
 {
     const int D = c.argument[KEY].columns, M = c.argument[VALUE].columns;
     const Real *begin = sum == PREFIX ? c.initial_state : c.dfinal_state;
-    const int64_t nearest = sum == PREFIX ? s.slot - 1 : s.slot + 1;
-    const int64_t first = sum == SUFFIX || c.added_up ? nearest : s.first_slot;
-    const int64_t last = sum == PREFIX || c.added_up ? nearest : s.last_slot;
+    const int32_t nearest = sum == PREFIX ? s.slot - 1 : s.slot + 1;
+    const int32_t first = sum == SUFFIX || c.added_up ? nearest : s.first_slot;
+    const int32_t last = sum == PREFIX || c.added_up ? nearest : s.last_slot;
     MmaState<T, SIZE> state = {};
     if (begin)
         for_each_element(&state, D, M, [=](float *x, int row, int column) {
             *x = begin[(s.head * D + row) * (M + 1) + column];
         });
-    for (int64_t slot = max(first, s.first_slot); slot <= min(last, s.last_slot); slot++)
-        add_slot(&state, c.sums[sum] + slot * Mma<T, SIZE>::SLOT);
+    for (int32_t slot = max(first, s.first_slot); slot <= min(last, s.last_slot); slot++)
+        add_slot(&state, c.sums[sum] + (int64_t)slot * Mma<T, SIZE>::SLOT);
     return state;
 }
 

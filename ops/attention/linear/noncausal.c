@@ -22,7 +22,7 @@
  *     dq_i <- da_i min(1, a_i)      dk_j <- db_j min(1, b_j)      and nothing <- to masked keys
  *
  * Saved for the backward pass: out, already on the tape, and den, one number per position. */
-#include "ops/attention/linear/noncausal.h"
+#include "ops/attention/linear/kernels.h"
 #include "ops/shared/internal.h"
 
 static const AttentionLabels labels = ATTENTION_LABELS("op_linear_attention");

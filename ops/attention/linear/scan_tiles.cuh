@@ -1,71 +1,164 @@
-/* The scan of scan.cuh in Real, in tiles of tiles.cuh. A block processes SIZE columns of w and o of
- * one segment of one head.
+/* Linear attention's scans in Real, in tiles of tiles.cuh: without a causal mask, in double
+ * precision and for heads above 128. mma.cuh has the others, on tensor cores.
  *
- * T is in shared memory up to STATE_ROWS rows. For heads whose state exceeds shared memory
- * (`great`), one tile of T at a time is: their segments are single chunks, so T does not change
- * while it is read.
+ * In the notation of causal.c the forward pass and all gradients are one scan,
+ *     o_i = sum_j (x_i.y_j + alpha_i beta_j) w_j,   over j <= i when causal:
  *
- * The quadratic form also has single chunks as segments, and multiplies a chunk of x with the
- * chunks of y and w one after another; T is the initial state. */
+ *                                      x     y     w     alpha  beta   T
+ *     num = scan        (a, b, v~)     a     b     v                   S     den_i = a_i.z_i + eps
+ *     da  = scan        (dnum~, v~, b) dnum  v     b     dden   1      S^T   e = z
+ *     db  = scan_reverse(v~, dnum~, a) v     dnum  a     1      dden   R^T   e = r
+ *     dv  = scan_reverse(b, a, dnum)   b     a     dnum                R
+ *
+ * where S~ = [S, z] = sum of b_j v~_j^T and R~ = [R, r] = sum of a_i dnum~_i^T. scan_reverse is the
+ * scan with positions in reverse order. A chunk of 64 positions, with one row of X, Y and W per
+ * position, takes matrix products:
+ *     O = X T + alpha e^T + tril(X Y^T + alpha beta^T) W
+ *     den = X z + the row sums of tril(X Y^T) + eps
+ * with the sums T, e and z over earlier chunks. Without the causal mask they are sums over all
+ * positions, and there is no tril.
+ *
+ * Three kernels, the chunk-parallel form: sum_pieces computes S~ or R~ of every piece of a head,
+ * add_up_pieces their prefix sums, and scan_pieces the results. When causal, a piece is one chunk;
+ * otherwise it is several, the number chosen to fill the GPU. Pieces depend on the sizes alone, so
+ * results are bitwise repeatable. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
 
-#include "ops/attention/linear/scan.cuh"
+#include "ops/attention/linear/chunk_plan.h"
+#include "ops/attention/shared/tiles.cuh"
 
-enum { STATE_ROWS = 128 };
+/* ------------------------------------------------------------------------------------ arguments */
 
-/* ----------------------------------------------------------------------------- sums of segments */
+/* Rows, and whether they have one more column: `last` [B, positions, H], or NULL: 1 */
+template <typename T> struct Augmented : Rows<T> {
+    bool augmented;
+    const Real *last;
+};
 
-/* One tile of sum_j y_j w_j^T over a segment, and of z (forward) or e */
-template <typename T, int SIZE, bool FORWARD>
-__device__ static inline void sum_segment(const Scans<T> &all, const Scan<T> &scan,
-                                          const Segment &segment, int64_t y_tile, int64_t w_tile,
-                                          Real *y, Real *w, Real *beta)
+/* S~ or R~ [D, M + 1] after every piece of the line, in scan order: sums of y_j w~_j^T */
+template <typename T> struct StateSums {
+    Rows<T> y;
+    Augmented<T> w;
+    bool reverse;
+    const Real *initial; /* [B, H, D, M + 1]: S~_0, or dL/dS~_N; NULL: 0 */
+    Gradient final;      /* likewise: S~_N, or dL/dS~_0, unless data is NULL */
+    Real *states;        /* NULL: not needed */
+};
+
+template <typename T> struct Scan {
+    Augmented<T> x, y; /* augmented by alpha and beta; T is transposed then */
+    Rows<T> w;
+    bool reverse;
+    GradientRows<T> o;
+    Rows<T> map; /* o is multiplied by phi' of these, unless data is NULL */
+};
+
+/* The scans of one launch: num; or da, db and dv, as far as they are needed. */
+template <typename T> struct Scans {
+    Scan<T> scan[3];
+    StateSums<T> sums[2]; /* S~ for the scans, R~ for the reverse ones */
+    int count, sums_count;
+    Line line, sums_line; /* the pieces of x, and of y and w: the same ones when causal */
+    int64_t D, M;
+    int64_t column_tiles; /* of o, at most */
+    int resident_rows;    /* rows of T that stay in shared memory; 0: one tile of T at a time */
+    Real *den;            /* [B, N, H]: written by the forward pass */
+    Real eps;
+};
+
+/* Up to CHUNK positions of a head from `start` in scan order, before `limit` */
+__device__ static inline Span chunk_span(const Line &line, const Head &head, bool reverse,
+                                         int64_t start, int64_t limit)
 {
-    const int64_t w_columns = tiles_for(scan.w.columns, SIZE) * SIZE;
-    const int64_t end = sums_end(segment, scan);
-    const int thread = (int)threadIdx.x;
-    Real sums[Tile<SIZE>::OUTER][4] = {}, extra = 0;
-    for (int64_t start = segment.first; start < end; start += CHUNK) {
-        const Span span = chunk_at(segment, scan, start, end);
-        load_tile<SIZE>(y, Tile<SIZE>::PITCH, scan.y, span, y_tile * SIZE);
-        load_tile<SIZE>(w, SIZE, scan.w, span, w_tile * SIZE);
-        if (!FORWARD)
-            load_factors(beta, all, scan, DELTA_OF_Y, span, scan.y.positions);
-        __syncthreads();
-        add_outer<SIZE>(sums, y, w, span.count);
-        for (int j = 0; thread < SIZE && j < span.count; j++)
-            extra += FORWARD ? y[j * Tile<SIZE>::PITCH + thread] : beta[j] * w[j * SIZE + thread];
-        __syncthreads();
-    }
-    Real *state = all.states + scan.states +
-                  (segment.head * all.states_a_head + segment.index) * all.state_size;
-    for (int r = 0; r < Tile<SIZE>::OUTER; r++)
-        for (int c = 0; c < 4; c++)
-            state[(y_tile * SIZE + outer_row<SIZE>(r)) * w_columns + w_tile * SIZE +
-                  tile_column<SIZE>() + c] = sums[r][c];
-    const int64_t extra_tile = FORWARD ? y_tile : w_tile, other_tile = FORWARD ? w_tile : y_tile;
-    const int64_t y_columns = tiles_for(scan.y.columns, SIZE) * SIZE;
-    if (other_tile == 0 && thread < SIZE)
-        state[y_columns * w_columns + extra_tile * SIZE + thread] = extra;
+    const int64_t left = limit - start, begin = line.offsets ? head.row : 0;
+    const int count = left < 0 ? 0 : left < CHUNK ? (int)left : CHUNK;
+    return { line.offsets ? 0 : head.b,
+             head.h,
+             line.H,
+             begin + (reverse ? head.positions - 1 - start : start),
+             reverse ? -1 : 1,
+             count };
 }
 
-template <typename T, int SIZE, bool FORWARD>
+/* The last column of augmented rows; zeros of others */
+template <typename T>
+__device__ static inline void load_last(Real *to, const Augmented<T> &rows, const Span &span)
+{
+    if (rows.augmented && rows.last)
+        load_numbers(to, rows.last, rows.positions, span);
+    else if (threadIdx.x < CHUNK)
+        to[threadIdx.x] = rows.augmented ? (Real)1 : (Real)0;
+}
+
+/* --------------------------------------------------------------------------------------- states */
+
+/* One tile of S~ or R~ per block, over one piece */
+template <typename T, int SIZE>
 __global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
-    sum_segments(const __grid_constant__ Scans<T> all, int64_t y_tiles, int64_t w_tiles,
-                 int64_t items)
+    sum_pieces(const __grid_constant__ Scans<T> all, int64_t y_tiles, int64_t w_tiles,
+               int64_t items)
 {
     DYNAMIC_SHARED(Real, y);
-    Real *const w = y + CHUNK * Tile<SIZE>::PITCH, *const beta = w + CHUNK * SIZE;
+    enum { PITCH = Tile<SIZE>::PITCH };
+    Real *const w = y + CHUNK * PITCH, *const last = w + CHUNK * SIZE;
+    const Line &line = all.sums_line;
+    const int thread = (int)threadIdx.x;
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
-        int64_t rest = item;
-        const int64_t w_tile = rest % w_tiles;
-        const int64_t y_tile = (rest /= w_tiles) % y_tiles;
-        const Scan<T> &scan = all.scan[(rest /= y_tiles) % all.count];
-        const int64_t index = (rest /= all.count) % all.states_a_head;
-        const Segment segment =
-            segment_at(all, rest / all.states_a_head, index, all.segments, scan.y.positions);
-        sum_segment<T, SIZE, FORWARD>(all, scan, segment, y_tile, w_tile, y, w, beta);
+        const int64_t w_first = item % w_tiles * SIZE, y_first = item / w_tiles % y_tiles * SIZE;
+        const int64_t rest = item / w_tiles / y_tiles, piece = rest / all.sums_count;
+        const StateSums<T> &sums = all.sums[rest % all.sums_count];
+        if (!sums.states)
+            continue;
+        const Head head = head_of_piece(line, (int32_t)piece, sums.y.positions);
+        const int64_t first = (piece - head.first) * line.length;
+        const int64_t most = sums.y.lengths ? sums.y.lengths[head.b] : head.positions;
+        const int64_t end = min(first + line.length, most);
+        Real state[Tile<SIZE>::OUTER][4] = {}, column = 0;
+        for (int64_t start = first; start < end; start += CHUNK) {
+            const Span span = chunk_span(line, head, sums.reverse, start, end);
+            load_tile<SIZE>(y, PITCH, sums.y, span, y_first);
+            load_tile<SIZE>(w, SIZE, sums.w, span, w_first);
+            load_last(last, sums.w, span);
+            __syncthreads();
+            add_outer<SIZE>(state, y, w, span.count);
+            for (int j = 0; thread < SIZE && j < span.count; j++)
+                column += y[j * PITCH + thread] * last[j];
+            __syncthreads();
+        }
+        Real *const to = sums.states + piece * all.D * (all.M + 1);
+        for (int r = 0; r < Tile<SIZE>::OUTER; r++)
+            for (int c = 0; c < 4; c++) {
+                const int64_t d = y_first + outer_row<SIZE>(r);
+                const int64_t m = w_first + tile_column<SIZE>() + c;
+                if (d < all.D && m < all.M)
+                    to[d * (all.M + 1) + m] = state[r][c];
+            }
+        if (w_first == 0 && thread < SIZE && y_first + thread < all.D)
+            to[(y_first + thread) * (all.M + 1) + all.M] = column;
+    }
+}
+
+/* The states become prefix sums over each head's pieces, the initial state included. */
+template <typename T>
+__global__ void add_up_pieces(const __grid_constant__ Scans<T> all, int64_t items)
+{
+    GRID_FOR(item, items) {
+        const int64_t size = all.D * (all.M + 1), elements = items / all.sums_count;
+        const int64_t i = item % elements;
+        const StateSums<T> &sums = all.sums[item / elements];
+        if (!sums.states)
+            continue;
+        const Head head = head_at(all.sums_line, (int32_t)(i / size), sums.y.positions);
+        const int64_t element = head.index * size + i % size;
+        Real sum = sums.initial ? sums.initial[element] : (Real)0;
+#pragma unroll 4
+        for (int64_t piece = head.first; piece < head.end; piece++) {
+            sum += sums.states[piece * size + i % size];
+            sums.states[piece * size + i % size] = sum;
+        }
+        if (sums.final.data)
+            contribute(sums.final.data + element, sums.final.accumulate, sum);
     }
 }
 
@@ -78,7 +171,7 @@ struct ScanMemory {
     Real *alpha; /* [CHUNK]; forward: 1 / den */
     Real *beta;  /* [CHUNK] */
     Real *state; /* [rows, SIZE]: T, or a tile of it */
-    Real *extra; /* [rows]: z, or [SIZE]: e */
+    Real *extra; /* forward: z [rows], backward: e [SIZE] */
 };
 
 template <int SIZE, bool CAUSAL> struct ScanSizes {
@@ -87,9 +180,14 @@ template <int SIZE, bool CAUSAL> struct ScanSizes {
         Y = CAUSAL ? CHUNK * Tile<SIZE>::PITCH : 0,
         W = CAUSAL ? CHUNK * SIZE : 0,
     };
+    static int64_t reals(int64_t rows)
+    {
+        return X + Y + W + 2 * CHUNK + rows * SIZE + max(rows, (int64_t)SIZE);
+    }
 };
 
-template <int SIZE, bool CAUSAL> __device__ static inline ScanMemory lay_out(Real *memory, int rows)
+template <int SIZE, bool CAUSAL>
+__device__ static inline ScanMemory scan_memory(Real *memory, int rows)
 {
     typedef ScanSizes<SIZE, CAUSAL> Sizes;
     ScanMemory m;
@@ -103,87 +201,35 @@ template <int SIZE, bool CAUSAL> __device__ static inline ScanMemory lay_out(Rea
     return m;
 }
 
-template <int SIZE, bool CAUSAL, bool FORWARD> static int64_t scan_memory(int rows)
-{
-    typedef ScanSizes<SIZE, CAUSAL> Sizes;
-    return Sizes::X + Sizes::Y + Sizes::W + 2 * CHUNK + rows * SIZE + (FORWARD ? rows : SIZE);
-}
-
-/* One block's part of a scan. */
+/* One block's part of a scan: a tile of o's columns over one piece of a head. */
 template <typename T> struct Part {
+    const Scans<T> *all;
     const Scan<T> *scan;
-    Segment segment;
-    int64_t column; /* first column of the tile of w and o */
+    Head head;
+    int64_t first, end; /* in scan order */
+    int64_t column;     /* first column of w and o */
+    const Real *state;  /* [D, M + 1]: S~ or R~ before the piece, or of all positions; NULL: 0 */
     ScanMemory m;
 };
 
-/* Loads T's rows from first_row on, and z or e, as they are before the segment. */
-template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
-__device__ static inline void load_state(const Scans<T> &all, const Part<T> &part,
-                                         int64_t first_row, int rows)
+/* Loads SIZE rows of T from `row` on, and of z, or e, to this row of shared memory. */
+template <int SIZE, bool FORWARD, typename T>
+__device__ static inline void load_state(const Part<T> &part, int64_t row, int to)
 {
     const Scan<T> &scan = *part.scan;
-    const int64_t head = part.segment.head;
-    const int64_t before = all.quadratic ? 0 : CAUSAL ? part.segment.index : all.states_a_head;
-    const States states = states_before(all, scan, head, before);
-    for (int i = (int)threadIdx.x; i < rows * SIZE; i += TILE_THREADS) {
-        const int row = scan.transposed_states ? i % rows : i / SIZE;
-        const int column = scan.transposed_states ? i / rows : i % SIZE;
-        part.m.state[row * SIZE + column] =
-            state_number<SIZE>(scan, head, states, first_row + row, part.column + column);
+    const int64_t M = part.all->M, pitch = M + 1;
+    for (int i = (int)threadIdx.x; i < SIZE * SIZE; i += TILE_THREADS) {
+        const int r = scan.x.augmented ? i % SIZE : i / SIZE;
+        const int c = scan.x.augmented ? i / SIZE : i % SIZE;
+        const int64_t y = row + r, w = part.column + c;
+        const bool inside = y < scan.y.columns && w < scan.w.columns;
+        part.m.state[(to + r) * SIZE + c] =
+            inside ? part.state[scan.x.augmented ? w * pitch + y : y * pitch + w] : (Real)0;
     }
-    for (int i = (int)threadIdx.x; i < (FORWARD ? rows : SIZE); i += TILE_THREADS)
-        part.m.extra[i] =
-            state_extra<SIZE, FORWARD>(scan, head, states, (FORWARD ? first_row : part.column) + i);
-}
-
-/* T += Y^T W */
-template <int SIZE>
-__device__ static inline void update_state(Real *state, const Real *y, const Real *w, int count)
-{
-    Real sums[Tile<SIZE>::OUTER][4];
-#pragma unroll
-    for (int r = 0; r < Tile<SIZE>::OUTER; r++) {
-        const Pack<Real, 4> row =
-            pack_at<4>(state + outer_row<SIZE>(r) * SIZE + tile_column<SIZE>());
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            sums[r][c] = row.at[c];
-    }
-    add_outer<SIZE>(sums, y, w, count);
-#pragma unroll
-    for (int r = 0; r < Tile<SIZE>::OUTER; r++) {
-        Pack<Real, 4> row;
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            row.at[c] = sums[r][c];
-        *(Pack<Real, 4> *)(state + outer_row<SIZE>(r) * SIZE + tile_column<SIZE>()) = row;
-    }
-}
-
-/* z += Y^T 1: one element per thread, in the threads that do not compute den */
-template <int SIZE> __device__ static inline void update_z(Real *z, const Real *y, int count)
-{
-    const int column = (int)threadIdx.x - CHUNK;
-    if (column < 0 || column >= SIZE)
-        return;
-    Real sum = z[column];
-    for (int j = 0; j < count; j++)
-        sum += y[j * Tile<SIZE>::PITCH + column];
-    z[column] = sum;
-}
-
-/* e += W^T beta */
-template <int SIZE>
-__device__ static inline void update_e(Real *e, const Real *w, const Real *beta, int count)
-{
-    const int column = (int)threadIdx.x;
-    if (column >= SIZE)
-        return;
-    Real sum = e[column];
-    for (int j = 0; j < count; j++)
-        sum += beta[j] * w[j * SIZE + column];
-    e[column] = sum;
+    const int64_t d = (FORWARD ? row : part.column) + threadIdx.x;
+    if (threadIdx.x < SIZE)
+        part.m.extra[(FORWARD ? to : 0) + threadIdx.x] =
+            d < part.all->D && (FORWARD || scan.x.augmented) ? part.state[d * pitch + M] : (Real)0;
 }
 
 /* The dot product of a padded row with z, or, where z is NULL, the sum of the row. */
@@ -199,30 +245,21 @@ __device__ static inline Real row_sum(const Real *row, const Real *z, int count)
     return sum;
 }
 
-/* Adds to the thread's den its row of the tile: the dot product with z, or the sum if z is NULL. */
-template <bool FORWARD>
-__device__ static inline void add_to_den(Real *den, const Real *tile, int pitch, const Real *z,
-                                         int count)
-{
-    if (FORWARD && threadIdx.x < CHUNK)
-        *den += row_sum(tile + threadIdx.x * pitch, z, count);
-}
-
 /* O += alpha e^T */
 template <int SIZE>
-__device__ static inline void add_extra(Real (*sums)[4], const Real *alpha, const Real *e)
+__device__ static inline void add_column(Real (*o)[4], const Real *alpha, const Real *e)
 {
 #pragma unroll
     for (int r = 0; r < Tile<SIZE>::ROWS; r++)
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            sums[r][c] += alpha[tile_row<SIZE>(r)] * e[tile_column<SIZE>() + c];
+            o[r][c] += alpha[tile_row<SIZE>(r)] * e[tile_column<SIZE>() + c];
 }
 
-/* The score tile X Y^T + alpha beta^T to shared memory; with `diagonal`, its tril (causal mask). */
+/* tril(X Y^T + alpha beta^T) to shared memory (causal mask) */
 template <int SIZE, bool FORWARD>
 __device__ static inline void store_scores(const ScanMemory &m,
-                                           const Real (*scores)[Tile<SIZE>::SCORES], bool diagonal)
+                                           const Real (*scores)[Tile<SIZE>::SCORES])
 {
 #pragma unroll
     for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
@@ -231,26 +268,34 @@ __device__ static inline void store_scores(const ScanMemory &m,
         for (int c = 0; c < Tile<SIZE>::SCORES; c++) {
             const int j = score_column<SIZE>(c);
             const Real score = FORWARD ? scores[r][c] : scores[r][c] + m.alpha[i] * m.beta[j];
-            m.x[i * SCORE_PITCH + j] = j <= i || !diagonal ? score : (Real)0;
+            m.x[i * SCORE_PITCH + j] = j <= i ? score : (Real)0;
         }
     }
 }
 
-/* O <- num / den */
-template <int SIZE>
-__device__ static inline void divide_by_den(Real (*sums)[4], const Real *inverse)
+/* Stores den, and out = num / den. */
+template <int SIZE, typename T>
+__device__ static inline void divide_by_den(Real (*o)[4], const Part<T> &part, const Span &span,
+                                            Real den)
 {
+    const int row = (int)threadIdx.x;
+    if (row < CHUNK) {
+        part.m.alpha[row] = 1 / den;
+        if (part.column == 0 && row < span.count)
+            part.all->den[span_row(span, part.scan->x.positions) + row * span.step * span.H] = den;
+    }
+    __syncthreads();
 #pragma unroll
     for (int r = 0; r < Tile<SIZE>::ROWS; r++)
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            sums[r][c] *= inverse[tile_row<SIZE>(r)];
+            o[r][c] *= part.m.alpha[tile_row<SIZE>(r)];
 }
 
 /* Backward through the feature map: O <- O phi'(x). */
 template <int SIZE, typename T>
-__device__ static inline void go_through_map(Real (*sums)[4], const Rows<T> &x, const Span &span,
-                                             int64_t first_column)
+__device__ static inline void feature_map_backward(Real (*o)[4], const Rows<T> &x, const Span &span,
+                                                   int64_t first_column)
 {
     const int64_t column = first_column + tile_column<SIZE>();
     const T *from = x.data + span_begin(span, x.positions, x.stride, x.columns) + column;
@@ -262,200 +307,312 @@ __device__ static inline void go_through_map(Real (*sums)[4], const Rows<T> &x, 
         const Pack<Real, 4> four = load_four(from + row * span.step * x.stride, x.columns - column);
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            sums[r][c] *= phi_slope(x.map, four.at[c]);
+            o[r][c] *= dphi(x.map, four.at[c]);
     }
 }
 
 /* Zeros the rows of masked positions. */
-template <int SIZE>
-__device__ static inline void clear_rows(Real (*sums)[4], const Counting &counting)
+template <int SIZE> __device__ static inline void clear_rows(Real (*o)[4], const RowRange &unmasked)
 {
 #pragma unroll
     for (int r = 0; r < Tile<SIZE>::ROWS; r++)
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            if (tile_row<SIZE>(r) < counting.first || tile_row<SIZE>(r) >= counting.end)
-                sums[r][c] = 0;
+            if (tile_row<SIZE>(r) < unmasked.first || tile_row<SIZE>(r) >= unmasked.end)
+                o[r][c] = 0;
 }
 
-/* Stores den, and 1 / den in alpha. */
-template <typename T>
-__device__ static inline void finish_den(const Scans<T> &all, const Part<T> &part, const Span &span,
-                                         Real den)
-{
-    const int row = (int)threadIdx.x;
-    if (row >= CHUNK)
-        return;
-    part.m.alpha[row] = 1 / den;
-    if (part.column == 0 && row < span.count)
-        all.den[span_row(span, part.scan->x.positions) + row * span.step * span.H] = den;
-}
-
-/* Adds to O and den the contribution of an earlier chunk of y and w, from this position on. */
-template <typename T, int SIZE, bool FORWARD>
-__device__ static inline void add_earlier(const Scans<T> &all, const Part<T> &part,
-                                          const Span &span, int64_t from, Real (*sums)[4],
-                                          Real *den)
-{
-    enum { ROWS = Tile<SIZE>::ROWS, PITCH = Tile<SIZE>::PITCH };
-    const Scan<T> &scan = *part.scan;
-    const ScanMemory &m = part.m;
-    const Span earlier = chunk_at(part.segment, scan, from, part.segment.positions);
-    Real scores[ROWS][Tile<SIZE>::SCORES] = {};
-    load_tile<SIZE>(m.w, SIZE, scan.w, earlier, part.column);
-    if (!FORWARD)
-        load_factors(m.alpha, all, scan, DELTA_OF_X, span, scan.x.positions);
-    if (!FORWARD)
-        load_factors(m.beta, all, scan, DELTA_OF_Y, earlier, scan.x.positions);
-    for (int64_t k = 0; k < scan.y.columns; k += SIZE) {
-        load_tile<SIZE>(m.x, PITCH, scan.x, span, k);
-        load_tile<SIZE>(m.y, PITCH, scan.y, earlier, k);
-        __syncthreads();
-        add_scores<SIZE>(scores, m.x, m.y, tile_inner<SIZE>(scan.y.columns, k), CHUNK);
-        __syncthreads(); /* x and y have been read */
-    }
-    store_scores<SIZE, FORWARD>(m, scores, false);
-    __syncthreads();
-    add_product<SIZE>(sums, m.x, SCORE_PITCH, m.w, SIZE, CHUNK);
-    add_to_den<FORWARD>(den, m.x, SCORE_PITCH, NULL, CHUNK);
-    __syncthreads(); /* all shared memory has been read */
-}
-
-/* A chunk of a segment. */
-struct Chunk {
-    Span span;
-    bool earlier, later; /* a state precedes it; a state is needed after it */
-    int filled, seen; /* rows padded to 4; those that the causal mask leaves to the warp's rows */
-};
-
-template <typename T, bool CAUSAL>
-__device__ static inline Chunk chunk_of(const Scans<T> &all, const Part<T> &part, int64_t start)
-{
-    Chunk chunk;
-    chunk.span = chunk_at(part.segment, *part.scan, start, part.segment.end);
-    chunk.earlier = !CAUSAL || part.scan->begin || (!all.quadratic && start > 0);
-    chunk.later = CAUSAL && !all.quadratic && start + CHUNK < part.segment.end;
-    chunk.filled = (chunk.span.count + 3) / 4 * 4;
-    chunk.seen = min(warp_row() + WARP_ROWS, chunk.filled);
-    return chunk;
-}
-
-/* Adds X T + alpha e^T, the contribution of the state before the chunk, to O and den, and X Y^T to
- * scores; then updates T and z by the chunk. */
+/* O += X T + alpha e^T, the contribution of the state, and scores += X Y^T */
 template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
-__device__ static inline void add_state(const Scans<T> &all, const Part<T> &part,
-                                        const Chunk &chunk, Real (*sums)[4],
-                                        Real (*scores)[Tile<SIZE>::SCORES], Real *den)
+__device__ static inline void scan_state(const Part<T> &part, const Span &span, int seen,
+                                         bool is_first, Real (*o)[4],
+                                         Real (*scores)[Tile<SIZE>::SCORES], Real *den)
 {
     enum { PITCH = Tile<SIZE>::PITCH };
     const Scan<T> &scan = *part.scan;
     const ScanMemory &m = part.m;
+    const bool resident = !CAUSAL && part.all->resident_rows > 0;
     for (int64_t k = 0; k < scan.y.columns; k += SIZE) {
-        Real *const state = m.state + (all.great ? 0 : k * SIZE);
-        Real *const z = m.extra + (all.great ? 0 : k);
-        const int inner = tile_inner<SIZE>(scan.y.columns, k);
+        const int inner = tile_inner<SIZE>(scan.y.columns, k), at = resident ? (int)k : 0;
         if (k > 0)
-            __syncthreads(); /* y has been read */
-        load_tile<SIZE>(m.x, PITCH, scan.x, chunk.span, k);
+            __syncthreads(); /* x, y and T have been read */
+        load_tile<SIZE>(m.x, PITCH, scan.x, span, k);
         if (CAUSAL)
-            load_tile<SIZE>(m.y, PITCH, scan.y, chunk.span, k);
-        if (all.great && chunk.earlier)
-            load_state<T, SIZE, CAUSAL, FORWARD>(all, part, k, SIZE);
+            load_tile<SIZE>(m.y, PITCH, scan.y, span, k);
+        if (part.state && (is_first || !resident))
+            load_state<SIZE, FORWARD>(part, k, at);
         __syncthreads();
-        if (!FORWARD && k == 0 && chunk.earlier)
-            add_extra<SIZE>(sums, m.alpha, m.extra);
-        if (chunk.earlier)
-            add_product<SIZE>(sums, m.x, PITCH, state, SIZE, inner);
+        if (part.state) {
+            if (!FORWARD && k == 0)
+                add_column<SIZE>(o, m.alpha, m.extra);
+            add_product<SIZE>(o, m.x, PITCH, m.state + at * SIZE, SIZE, inner);
+            if (FORWARD && threadIdx.x < CHUNK)
+                *den += row_sum(m.x + threadIdx.x * PITCH, m.extra + at, inner);
+        }
         if (CAUSAL)
-            add_scores<SIZE>(scores, m.x, m.y, inner, chunk.seen);
-        if (chunk.earlier)
-            add_to_den<FORWARD>(den, m.x, PITCH, z, inner);
-        __syncthreads(); /* x, T and z have been read */
-        if (chunk.later)
-            update_state<SIZE>(state, m.y, m.w, chunk.span.count);
-        if (chunk.later && FORWARD)
-            update_z<SIZE>(z, m.y, chunk.span.count);
+            add_scores<SIZE>(scores, m.x, m.y, inner, seen);
     }
 }
 
-/* Adds tril(X Y^T + alpha beta^T) W, the chunk's own contribution, to O and den; updates e. */
-template <int SIZE, bool FORWARD>
-__device__ static inline void add_chunk(const ScanMemory &m, const Chunk &chunk, Real (*sums)[4],
-                                        const Real (*scores)[Tile<SIZE>::SCORES], Real *den)
-{
-    store_scores<SIZE, FORWARD>(m, scores, true);
-    if (chunk.later && !FORWARD)
-        update_e<SIZE>(m.extra, m.w, m.beta, chunk.span.count);
-    __syncthreads();
-    add_product<SIZE>(sums, m.x, SCORE_PITCH, m.w, SIZE, chunk.seen);
-    add_to_den<FORWARD>(den, m.x, SCORE_PITCH, NULL, chunk.filled);
-}
-
-/* Converts O to the results and contributes them. */
-template <typename T, int SIZE, bool FORWARD>
-__device__ static inline void finish_chunk(const Scans<T> &all, const Part<T> &part,
-                                           const Span &span, Real (*sums)[4], Real den)
-{
-    const Scan<T> &scan = *part.scan;
-    if (FORWARD)
-        finish_den(all, part, span, den);
-    __syncthreads(); /* all shared memory has been read but alpha */
-    if (FORWARD)
-        divide_by_den<SIZE>(sums, part.m.alpha);
-    else if (scan.map.data)
-        go_through_map<SIZE>(sums, scan.map, span, part.column);
-    if (scan.o.lengths)
-        clear_rows<SIZE>(sums, rows_that_count(span, scan.o.lengths));
-    contribute_tile<SIZE>(scan.o, span, part.column, sums);
-}
-
-/* One chunk of o. */
+/* One chunk of o, which begins at this position in scan order */
 template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
-__device__ static inline void scan_chunk(const Scans<T> &all, const Part<T> &part, int64_t start)
+__device__ static inline void scan_chunk(const Part<T> &part, int64_t start)
 {
     const Scan<T> &scan = *part.scan;
     const ScanMemory &m = part.m;
-    const Chunk chunk = chunk_of<T, CAUSAL>(all, part, start);
-    const Span &span = chunk.span;
-    Real sums[Tile<SIZE>::ROWS][4] = {};
-    Real scores[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {}, den = all.eps;
-    for (int64_t from = 0; CAUSAL && all.quadratic && from < start; from += CHUNK)
-        add_earlier<T, SIZE, FORWARD>(all, part, span, from, sums, &den);
+    const Span span = chunk_span(part.all->line, part.head, scan.reverse, start, part.end);
+    const int filled = (span.count + 3) / 4 * 4;          /* rows, padded */
+    const int seen = min(warp_row() + WARP_ROWS, filled); /* by the warp's rows: tril */
+    Real o[Tile<SIZE>::ROWS][4] = {}, scores[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {};
+    Real den = part.all->eps;
     if (CAUSAL)
         load_tile<SIZE>(m.w, SIZE, scan.w, span, part.column);
     if (!FORWARD)
-        load_factors(m.alpha, all, scan, DELTA_OF_X, span, scan.x.positions);
+        load_last(m.alpha, scan.x, span);
     if (!FORWARD && CAUSAL)
-        load_factors(m.beta, all, scan, DELTA_OF_Y, span, scan.x.positions);
-    add_state<T, SIZE, CAUSAL, FORWARD>(all, part, chunk, sums, scores, &den);
-    if (CAUSAL)
-        add_chunk<SIZE, FORWARD>(m, chunk, sums, scores, &den);
-    finish_chunk<T, SIZE, FORWARD>(all, part, span, sums, den);
+        load_last(m.beta, scan.y, span);
+    scan_state<T, SIZE, CAUSAL, FORWARD>(part, span, seen, start == part.first, o, scores, &den);
+    __syncthreads(); /* x, y and T have been read */
+    if (CAUSAL) {
+        store_scores<SIZE, FORWARD>(m, scores);
+        __syncthreads();
+        add_product<SIZE>(o, m.x, SCORE_PITCH, m.w, SIZE, seen);
+        if (FORWARD && threadIdx.x < CHUNK)
+            den += row_sum(m.x + threadIdx.x * SCORE_PITCH, NULL, filled);
+    }
+    if (FORWARD)
+        divide_by_den<SIZE>(o, part, span, den);
+    else
+        __syncthreads();
+    /* now all shared memory has been read, but alpha in the forward pass */
+    if (!FORWARD && scan.map.data)
+        feature_map_backward<SIZE>(o, scan.map, span, part.column);
+    if (!FORWARD && scan.o.lengths)
+        clear_rows<SIZE>(o, unmasked_rows(span, scan.o.lengths));
+    contribute_tile<SIZE>(scan.o, span, part.column, o);
 }
 
 template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
 __global__ void __launch_bounds__(TILE_THREADS, CAUSAL ? 2 : BLOCKS_AT_ONCE)
-    scan_segments(const __grid_constant__ Scans<T> all, int64_t items)
+    scan_pieces(const __grid_constant__ Scans<T> all, int64_t items)
 {
     DYNAMIC_SHARED(Real, memory);
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
-        int64_t rest = item;
+        const int64_t rest = item / all.column_tiles, piece = rest / all.count;
         Part<T> part;
-        part.column = rest % all.column_tiles * SIZE;
-        part.scan = &all.scan[(rest /= all.column_tiles) % all.count];
-        const int64_t index = (rest /= all.count) % all.x_segments;
-        part.segment =
-            segment_at(all, rest / all.x_segments, index, all.x_segments, part.scan->x.positions);
-        part.m = lay_out<SIZE, CAUSAL>(memory, all.state_rows);
-        if (part.column >= part.scan->w.columns)
-            continue;
-        __syncthreads(); /* the previous item no longer uses the state */
-        const int64_t rows = tiles_for(part.scan->y.columns, SIZE) * SIZE;
-        if (!all.great)
-            load_state<T, SIZE, CAUSAL, FORWARD>(all, part, 0, (int)rows);
-        for (int64_t start = part.segment.first; start < part.segment.end; start += CHUNK)
-            scan_chunk<T, SIZE, CAUSAL, FORWARD>(all, part, start);
+        part.all = &all;
+        part.scan = &all.scan[rest % all.count];
+        part.head = head_of_piece(all.line, (int32_t)piece, part.scan->x.positions);
+        part.first = (piece - part.head.first) * all.line.length;
+        part.end = min(part.first + all.line.length, part.head.positions);
+        part.column = item % all.column_tiles * SIZE;
+        part.m = scan_memory<SIZE, CAUSAL>(memory, max(all.resident_rows, (int)SIZE));
+        const StateSums<T> &sums = all.sums[part.scan->reverse];
+        const int64_t size = all.D * (all.M + 1);
+        if (!CAUSAL) /* the head's last one */
+            part.state =
+                sums.states + ((int64_t)(part.head.rank + 1) * all.sums_line.pieces - 1) * size;
+        else if (part.first > 0)
+            part.state = sums.states + (piece - 1) * size;
+        else
+            part.state = sums.initial ? sums.initial + part.head.index * size : NULL;
+        for (int64_t start = part.first; start < part.end && part.column < part.scan->w.columns;
+             start += CHUNK)
+            scan_chunk<T, SIZE, CAUSAL, FORWARD>(part, start);
     }
+}
+
+/* ------------------------------------------------------------------------------------- the plan */
+
+static inline void cut(Line *line, int64_t chunks, int64_t pieces)
+{
+    line->length = tiles_for(chunks, pieces) * CHUNK;
+    line->pieces = (int32_t)tiles_for(chunks * CHUNK, line->length);
+}
+
+/* How the heads are cut into pieces, and o into tiles. */
+template <typename T, int SIZE, bool CAUSAL>
+static Scans<T> plan_scans(const LinearScan *s, bool backward)
+{
+    enum { STATE_ROWS = 128 }; /* most resident rows of T */
+    const AttentionInputs *x = &s->x;
+    const int64_t heads = x->B * x->H, widest = x->D > x->M ? x->D : x->M;
+    const int64_t rows = tiles_for(backward ? widest : x->D, SIZE) * SIZE;
+    Scans<T> all = {};
+    all.D = x->D;
+    all.M = x->M;
+    all.sums_count = backward ? 2 : 1;
+    all.column_tiles = tiles_for(backward ? widest : x->M, SIZE);
+    all.line = all.sums_line = line_of(x);
+    all.eps = s->eps;
+    if (CAUSAL)
+        return all;
+    const int64_t chunks = tiles_for(x->N > x->keys ? x->N : x->keys, CHUNK);
+    const int64_t resident = device_attribute(cudaDevAttrMultiProcessorCount) * BLOCKS_AT_ONCE;
+    const int64_t sum_blocks = heads * tiles_for(x->D, SIZE) * tiles_for(x->M, SIZE);
+    const int64_t scan_blocks = heads * all.column_tiles * (backward ? 3 : 1);
+    all.resident_rows = rows <= STATE_ROWS ? (int)rows : 0;
+    cut(&all.sums_line, chunks, plan_segments(sum_blocks, chunks, resident));
+    cut(&all.line, chunks, plan_segments(scan_blocks, chunks, resident));
+    return all;
+}
+
+/* Rows of out, over all positions and heads. */
+static inline int64_t rows_in_all(const AttentionInputs *x)
+{
+    return (x->offsets ? 1 : x->B) * x->N * x->H;
+}
+
+/* Elements of the states of S~, or of R~ */
+template <typename T> static int64_t states_size(const Scans<T> &all)
+{
+    return pieces_in_all(all.sums_line) * all.D * (all.M + 1);
+}
+
+/* Elements of scratch memory: states and, backward, dden. */
+template <typename T, int SIZE, bool CAUSAL>
+static int64_t scan_scratch(const LinearScan *s, bool backward)
+{
+    const int64_t states = states_size(plan_scans<T, SIZE, CAUSAL>(s, backward));
+    return backward ? 2 * states + rows_in_all(&s->x) : states;
+}
+
+/* ------------------------------------------------------------------------------------ the scans */
+
+template <typename T> static Scan<T> scan(Augmented<T> x, Augmented<T> y, Rows<T> w)
+{
+    return { x, y, w, false, {}, {} };
+}
+template <typename T> static Scan<T> scan_reverse(Augmented<T> x, Augmented<T> y, Rows<T> w)
+{
+    return { x, y, w, true, {}, {} };
+}
+
+/* All scans of linear attention, and their states: S~ = sum of b v~^T and R~ = sum of a dnum~^T */
+template <typename T> struct FourScans {
+    Scan<T> num, da, db, dv;
+    StateSums<T> S, R;
+};
+
+/* dnum = dout / den; forward, dout, den and dden are NULL. */
+template <typename T>
+static FourScans<T> scans_of(const LinearScan *s, const Real *dout, const Real *den,
+                             const Real *dden)
+{
+    const AttentionInputs *x = &s->x;
+    Augmented<T> a = { rows_of<T>(x->query, x->query_stride, x->N, x->D), false, NULL };
+    Augmented<T> b = { rows_of<T>(x->key, x->key_stride, x->keys, x->D), false, NULL };
+    Augmented<T> v = { rows_of<T>(x->value, x->value_stride, x->keys, x->M), true, NULL };
+    Augmented<T> dnum = { rows_of<T>(dout, x->H * x->M, x->N, x->M), true, dden };
+    a.map = b.map = s->features;
+    b.lengths = v.lengths = x->key_lengths;
+    dnum.divisor = den;
+    return {
+        scan(a, b, v),            /* num~ */
+        scan(dnum, v, b),         /* da */
+        scan_reverse(v, dnum, a), /* db */
+        scan_reverse(b, a, dnum), /* dv */
+        { b, v, false, s->state, {}, NULL },
+        { a, dnum, true, NULL, {}, NULL },
+    };
+}
+
+/* Launches the sums of S~ and R~, as far as they are needed. */
+template <typename T, int SIZE> static void launch_sums(const Scans<T> &all)
+{
+    const int64_t y_tiles = tiles_for(all.D, SIZE), w_tiles = tiles_for(all.M, SIZE);
+    const int64_t items = all.sums_count * pieces_in_all(all.sums_line) * y_tiles * w_tiles;
+    const int64_t elements = all.sums_count * all.line.B * all.line.H * all.D * (all.M + 1);
+    const bool final = all.sums[0].final.data || all.sums[1].final.data;
+    if (!all.sums[0].states && !all.sums[1].states)
+        return;
+    LAUNCH_TILES((sum_pieces<T, SIZE>), items, CHUNK * (Tile<SIZE>::PITCH + SIZE + 1), all, y_tiles,
+                 w_tiles, items);
+    if (all.sums_line.pieces > 1 || final)
+        LAUNCH(add_up_pieces<T>, blocks_for(elements), THREADS, 0, all, elements);
+}
+
+template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
+static void launch_scans(const Scans<T> &all)
+{
+    const int64_t items = all.count * pieces_in_all(all.line) * all.column_tiles;
+    const int64_t rows = max(all.resident_rows, (int)SIZE);
+    LAUNCH_TILES((scan_pieces<T, SIZE, CAUSAL, FORWARD>), items,
+                 (ScanSizes<SIZE, CAUSAL>::reals(rows)), all, items);
+}
+
+/* Adds the states of a sum, if any scan of all positions or of a second piece reads them. */
+template <typename T, bool CAUSAL>
+static void add_sums(Scans<T> *all, int i, const StateSums<T> &sums, bool read, Real *states)
+{
+    all->sums[i] = sums;
+    if (read && (!CAUSAL || all->sums_line.pieces > 1 || sums.final.data))
+        all->sums[i].states = states;
+}
+
+template <typename T, int SIZE, bool CAUSAL>
+static void scan_forward(Real *out, Real *den, Real *final_state, Real *scratch,
+                         const LinearScan *s)
+{
+    const AttentionInputs *x = &s->x;
+    Scans<T> all = plan_scans<T, SIZE, CAUSAL>(s, false);
+    FourScans<T> scans = scans_of<T>(s, NULL, NULL, NULL);
+    scans.num.o = gradient_rows<T>({ out, false }, x->H * x->M, x->N, x->M);
+    scans.S.final = { final_state, false };
+    add_sums<T, CAUSAL>(&all, 0, scans.S, true, scratch);
+    all.scan[all.count++] = scans.num;
+    all.den = den;
+    launch_sums<T, SIZE>(all);
+    launch_scans<T, SIZE, CAUSAL, true>(all);
+}
+
+/* Adds the scan if its result is needed. */
+template <typename T>
+static void add_scan(Scans<T> *all, Scan<T> scan, const GradientRows<T> &o, const Rows<T> &map)
+{
+    scan.o = o;
+    scan.map = map;
+    if (o.data)
+        all->scan[all->count++] = scan;
+}
+
+/* The scans in one launch, or, where gradients share memory, one after another */
+template <typename T, int SIZE, bool CAUSAL>
+static void launch_gradients(const Scans<T> &all, const AttentionGradient &d)
+{
+    const Real *q = d.query.data, *k = d.key.data, *v = d.value.data;
+    const bool shared = (q && (q == k || q == v)) || (k && k == v);
+    for (int i = 0; i < (shared ? all.count : all.count > 0); i++) {
+        Scans<T> part = all;
+        if (shared) {
+            part.count = 1;
+            part.scan[0] = all.scan[i];
+        }
+        launch_scans<T, SIZE, CAUSAL, false>(part);
+    }
+}
+
+template <typename T, int SIZE, bool CAUSAL>
+static void scan_backward(const LinearScanGradient &d, const Real *dout, const Real *dfinal_state,
+                          const Real *out, const Real *den, Real *scratch, const LinearScan *s)
+{
+    const AttentionInputs *x = &s->x;
+    Real *const dden = scratch, *const states = scratch + rows_in_all(x);
+    launch_row_deltas<T>(dden, dout, out, den, rows_in_all(x), x->M);
+    Scans<T> all = plan_scans<T, SIZE, CAUSAL>(s, true);
+    FourScans<T> scans = scans_of<T>(s, dout, den, dden);
+    scans.R.initial = dfinal_state;
+    scans.R.final = d.state;
+    add_sums<T, CAUSAL>(&all, 0, scans.S, d.x.query.data, states);
+    add_sums<T, CAUSAL>(&all, 1, scans.R, d.x.key.data || d.x.value.data || d.state.data,
+                        states + states_size(all));
+    GradientRows<T> dkey = gradient_rows<T>(d.x.key, x->key_stride, x->keys, x->D);
+    dkey.lengths = x->key_lengths;
+    add_scan(&all, scans.da, gradient_rows<T>(d.x.query, x->query_stride, x->N, x->D), scans.num.x);
+    add_scan(&all, scans.db, dkey, scans.num.y);
+    add_scan(&all, scans.dv, gradient_rows<T>(d.x.value, x->value_stride, x->keys, x->M), {});
+    launch_sums<T, SIZE>(all);
+    launch_gradients<T, SIZE, CAUSAL>(all, d.x);
 }
 
 #endif

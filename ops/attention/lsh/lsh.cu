@@ -21,11 +21,11 @@ struct Scratch {
     Real *dq, *dk, *dv;  /* [B, N, H, D or M]: sums over the rounds; dk is w of lsh.c */
 };
 
-static Real *take(Real *scratch, int64_t *used, int64_t count)
+static Real *allocate(Real *scratch, int64_t *used, int64_t count)
 {
-    Real *const taken = scratch ? scratch + *used : NULL;
+    Real *const memory = scratch ? scratch + *used : NULL;
     *used += (count + 15) / 16 * 16;
-    return taken;
+    return memory;
 }
 
 /* Assigns the buffers in scratch memory, which may be NULL; returns their size in Reals. */
@@ -33,22 +33,22 @@ static int64_t lay_out(Scratch *s, const LshRounds *a, Real *scratch, bool backw
 {
     const int64_t rows = a->B * a->N * a->H;
     int64_t used = 0;
-    s->length = take(scratch, &used, rows);
+    s->length = allocate(scratch, &used, rows);
     if (backward) {
-        s->delta = take(scratch, &used, rows);
-        s->dq = take(scratch, &used, rows * a->D);
-        s->dk = take(scratch, &used, rows * a->D);
-        s->dv = take(scratch, &used, rows * a->M);
+        s->delta = allocate(scratch, &used, rows);
+        s->dq = allocate(scratch, &used, rows * a->D);
+        s->dk = allocate(scratch, &used, rows * a->D);
+        s->dv = allocate(scratch, &used, rows * a->M);
         return used;
     }
-    s->R = take(scratch, &used, lsh_random_numbers(a));
+    s->R = allocate(scratch, &used, lsh_random_numbers(a));
     for (int i = 0; i < 2; i++)
-        s->keys[i] =
-            (Key *)take(scratch, &used, rows * a->rounds * (int64_t)(sizeof(Key) / sizeof(Real)));
+        s->keys[i] = (Key *)allocate(scratch, &used,
+                                     rows * a->rounds * (int64_t)(sizeof(Key) / sizeof(Real)));
     if (a->rounds > 1) {
-        s->out = take(scratch, &used, rows * a->M);
+        s->out = allocate(scratch, &used, rows * a->M);
         for (int i = 0; i < 2; i++)
-            s->logs[i] = take(scratch, &used, rows);
+            s->logs[i] = allocate(scratch, &used, rows);
     }
     return used;
 }

@@ -41,8 +41,8 @@ __device__ static inline Fragment<PARTS> load_parts(const Bfloat16 *from, int ap
  * tile at once: the second below the first, the third to its right. Each lane has the address of
  * one row; the tile is stored in m at (row, column). */
 template <int PARTS, int ROWS, int PITCH>
-__device__ static inline Bfloat16 *lane_place(const Matrix<PARTS, ROWS, PITCH> &m, int row,
-                                              int column)
+__device__ static inline Bfloat16 *lane_address(const Matrix<PARTS, ROWS, PITCH> &m, int row,
+                                                int column)
 {
     const int lane = (int)threadIdx.x % WARP;
     return m.at + (row + lane % 16) * PITCH + column + lane / 16 * 8;
@@ -53,7 +53,8 @@ template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> a_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
 {
-    return load_parts<false, PARTS>(lane_place(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
+    return load_parts<false, PARTS>(lane_address(m, row, column),
+                                    Matrix<PARTS, ROWS, PITCH>::APART);
 }
 
 /* b = the tile of m at (row, column) */
@@ -61,14 +62,14 @@ template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> b_of(const Matrix<PARTS, ROWS, PITCH> &m, int row,
                                               int column)
 {
-    return load_parts<true, PARTS>(lane_place(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
+    return load_parts<true, PARTS>(lane_address(m, row, column), Matrix<PARTS, ROWS, PITCH>::APART);
 }
 
 /* The same for m^T, whose (row, column) is m's (column, row): in m the second quarter is to the
  * right of the first. */
 template <int PARTS, int ROWS, int PITCH>
-__device__ static inline Bfloat16 *lane_place_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
-                                                         int row, int column)
+__device__ static inline Bfloat16 *lane_address_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
+                                                           int row, int column)
 {
     const int lane = (int)threadIdx.x % WARP;
     return m.at + (column + lane % 8 + lane / 16 * 8) * PITCH + row + lane % 16 / 8 * 8;
@@ -78,7 +79,7 @@ template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> a_of_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
                                                          int row, int column)
 {
-    return load_parts<true, PARTS>(lane_place_transposed(m, row, column),
+    return load_parts<true, PARTS>(lane_address_transposed(m, row, column),
                                    Matrix<PARTS, ROWS, PITCH>::APART);
 }
 
@@ -86,7 +87,7 @@ template <int PARTS, int ROWS, int PITCH>
 __device__ static inline Fragment<PARTS> b_of_transposed(const Matrix<PARTS, ROWS, PITCH> &m,
                                                          int row, int column)
 {
-    return load_parts<false, PARTS>(lane_place_transposed(m, row, column),
+    return load_parts<false, PARTS>(lane_address_transposed(m, row, column),
                                     Matrix<PARTS, ROWS, PITCH>::APART);
 }
 

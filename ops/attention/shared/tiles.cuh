@@ -209,6 +209,75 @@ static GradientRows<T> gradient_rows(Gradient d, int64_t stride, int64_t positio
     return { (T *)d.data, d.accumulate, stride, positions, columns, NULL };
 }
 
+/* The pieces of all heads in one line: every head of every sequence has `pieces` pieces of `length`
+ * positions. With offsets a piece is a chunk, and sequence b of a head begins at chunk
+ * offsets[b] / CHUNK + b of the head's: every sequence has the chunks that it fills, and at most
+ * one more. */
+struct Line {
+    const int32_t *offsets;
+    int32_t B, H, pieces;
+    int64_t length;
+};
+
+/* The line whose pieces are chunks */
+static inline Line line_of(const AttentionInputs *a)
+{
+    const int64_t chunks = a->offsets ? a->N / CHUNK + a->B : tiles_for(a->N, CHUNK);
+    return { a->offsets, (int32_t)a->B, (int32_t)a->H, (int32_t)chunks, CHUNK };
+}
+
+static inline int64_t pieces_in_all(const Line &line)
+{
+    return (line.offsets ? (int64_t)1 : line.B) * line.H * line.pieces;
+}
+
+/* A head of a sequence: its index in an array [B, H], its rank in the line, the sequence's first
+ * row in the tensors and length, and its pieces: first <= piece < end. */
+struct Head {
+    int32_t b, h, index, rank, first, end;
+    int64_t row, positions;
+};
+
+/* positions: of a sequence without offsets. Divisions of 32 bits take a quarter of the
+ * instructions of those of 64. */
+__device__ static inline Head head_at(const Line &line, int32_t rank, int64_t positions)
+{
+    const int32_t inner = line.offsets ? line.B : line.H;
+    const int32_t outer_index = rank / inner, inner_index = rank - outer_index * inner;
+    const int32_t b = line.offsets ? inner_index : outer_index;
+    const int32_t h = line.offsets ? outer_index : inner_index;
+    Head head = { b,
+                  h,
+                  b * line.H + h,
+                  rank,
+                  rank * line.pieces,
+                  (rank + 1) * line.pieces,
+                  b * positions,
+                  positions };
+    if (line.offsets) {
+        head.row = line.offsets[b];
+        head.positions = line.offsets[b + 1] - head.row;
+        head.first = h * line.pieces + line.offsets[b] / CHUNK + b;
+        head.end = h * line.pieces + line.offsets[b + 1] / CHUNK + b + 1;
+    }
+    return head;
+}
+
+__device__ static inline Head head_of_piece(const Line &line, int32_t piece, int64_t positions)
+{
+    const int32_t outer = piece / line.pieces, inner = piece - outer * line.pieces;
+    if (!line.offsets)
+        return head_at(line, outer, positions);
+    int32_t b = 0; /* the last sequence that does not begin after the piece: binary search */
+    for (int32_t end = line.B; end - b > 1;) {
+        const int32_t middle = (b + end) / 2;
+        const bool after = line.offsets[middle] / CHUNK + middle > inner;
+        b = after ? b : middle;
+        end = after ? middle : end;
+    }
+    return head_at(line, outer * line.B + b, positions);
+}
+
 /* count positions of a head: first, first + step, ...; step is 1 or -1. */
 struct Span {
     int64_t b, h, H, first;
@@ -217,11 +286,11 @@ struct Span {
 
 /* The rows of a span that are not masked, first <= row < end: their positions are below lengths[b].
  * In a span with step -1 they are the last rows. */
-struct Counting {
+struct RowRange {
     int first, end;
 };
 
-__device__ static inline Counting rows_that_count(const Span &span, const int32_t *lengths)
+__device__ static inline RowRange unmasked_rows(const Span &span, const int32_t *lengths)
 {
     if (!lengths)
         return { 0, span.count };
@@ -255,9 +324,9 @@ __device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &ro
 {
     enum { STEP = TILE_THREADS / SIZE, BATCH = 8 };
     const int column = (int)threadIdx.x % SIZE;
-    Counting counting = rows_that_count(span, rows.lengths);
+    RowRange unmasked = unmasked_rows(span, rows.lengths);
     if (first_column + column >= rows.columns)
-        counting.end = 0;
+        unmasked.end = 0;
     const T *from = rows.data + span_begin(span, rows.positions, rows.stride, rows.columns) +
                     first_column + column;
     const Real *divisor = rows.divisor ? rows.divisor + span_row(span, rows.positions) : NULL;
@@ -266,14 +335,14 @@ __device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &ro
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int row = first + i * STEP;
-            x[i] = row >= counting.first && row < counting.end
+            x[i] = row >= unmasked.first && row < unmasked.end
                        ? load(from + row * span.step * rows.stride)
                        : (Real)0;
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int row = first + i * STEP;
-            if (row >= counting.first && row < counting.end) {
+            if (row >= unmasked.first && row < unmasked.end) {
                 x[i] = phi(rows.map, x[i]);
                 if (divisor)
                     x[i] /= divisor[row * span.step * span.H];
@@ -403,6 +472,14 @@ static void launch_row_deltas(Real *delta, const Real *g, const Real *out, const
 }
 
 /* ------------------------------------------------------------------------------------ launching */
+
+static inline int device_attribute(cudaDeviceAttr attribute)
+{
+    int device, value;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+    return value;
+}
 
 /* SIZE for heads of D and M columns. */
 static inline int tile_size(int64_t D, int64_t M)

@@ -44,7 +44,8 @@ static double difference(const std::vector<float> &got, const std::vector<float>
     for (size_t i = 0; i < wanted.size(); i++) {
         largest = fmax(largest, fabs((double)wanted[i]));
         const double d = fabs((double)got[i] - (double)wanted[i]);
-        most = d <= most ? most : d; /* a NaN replaces the maximum */
+        if (!(d <= most) && !isnan(most)) /* the first NaN stays */
+            most = d;
     }
     return most / largest;
 }

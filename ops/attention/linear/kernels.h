@@ -1,10 +1,10 @@
-/* The kernels of causal linear attention: see causal.c. */
-#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_CAUSAL_H
-#define TAPEGRAD_OPS_ATTENTION_LINEAR_CAUSAL_H
+/* The kernels of this room. scratch: the elements of scratch memory that a pass needs. */
+#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_KERNELS_H
+#define TAPEGRAD_OPS_ATTENTION_LINEAR_KERNELS_H
 
 #include "ops/attention/shared/arguments.h"
 
-/* Elements of scratch memory that a pass needs. */
+/* With a causal mask: causal.c */
 KERNEL(int64_t, causal_linear_attention_scratch, const LinearScan *scan, bool backward);
 
 KERNEL(void, causal_linear_attention_forward, Real *out, /* [B, N, H, M] */
@@ -18,5 +18,15 @@ KERNEL(void, causal_linear_attention_backward, LinearScanGradient d,
        const Real *out,          /* [B, N, H, M] */
        const Real *den,          /* [B, N, H] */
        Real *scratch, const LinearScan *scan);
+
+/* Without: noncausal.c */
+KERNEL(int64_t, linear_attention_scratch, const LinearScan *scan);
+
+/* out [B, N, H, M]; den [B, N, H], saved for the backward pass */
+KERNEL(void, linear_attention_forward, Real *out, Real *den, Real *scratch, const LinearScan *scan);
+
+/* dout, out [B, N, H, M]; den [B, N, H] */
+KERNEL(void, linear_attention_backward, AttentionGradient d, const Real *dout, const Real *out,
+       const Real *den, Real *scratch, const LinearScan *scan);
 
 #endif
