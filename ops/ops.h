@@ -136,8 +136,8 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type);
 
 /* ----------------------------------------------------------------------------------- reductions
- * Along one axis, which the result lacks unless stated; a negative axis counts from the end. ALL_AXES reduces all
- * elements to a scalar. Raise if x has no such axis. */
+ * Along one axis, which the result lacks unless stated; a negative axis counts from the end.
+ * ALL_AXES reduces all elements to a scalar. Raise if x has no such axis. */
 enum { ALL_AXES = INT32_MAX };
 
 /* out = sum_j x_j, of dtype Real */

@@ -13,7 +13,7 @@ __device__ static inline StepScalars scalars_of(const StepScalars &all, int64_t 
 
 /* Stores weight i and its bf16 copy. */
 __device__ static inline void store_weight(Real *values, const StepScalars &now, int64_t i,
-                                         Real value)
+                                           Real value)
 {
     values[i] = value;
     if (now.bf16)

@@ -65,8 +65,8 @@ __global__ void merge_tiles(Key *sorted, const Key *tiles, int64_t R)
         int64_t rank = 0;
         for (int64_t start = 0; start < R; start += TILE)
             rank += r / TILE == start / TILE
-                         ? r - start
-                         : count_below(tiles + start, R - start < TILE ? R - start : TILE, key);
+                        ? r - start
+                        : count_below(tiles + start, R - start < TILE ? R - start : TILE, key);
         sorted[rank] = key;
     }
 }
