@@ -51,15 +51,17 @@ typedef struct Operation {
 static inline Tensor *near_directions(Tape *tape, Tensor *x)
 {
     const int64_t count = tensor_count(x), width = x->shape.size[2] * x->shape.size[3];
-    Real *values = malloc((size_t)(5 * width + count) * sizeof *values), *all = values + 5 * width;
+    static Real *values; /* static: an error may leave this function by longjmp */
+    free(values);
+    values = malloc((size_t)(5 * width + count) * sizeof *values);
     if (!values)
         abort();
+    Real *all = values + 5 * width;
     Random random = random_new(20200629, 50);
     random_normal(&random, values, 5 * width);
     for (int64_t i = 0; i < count; i++)
         all[i] = 2 * values[i / width % 5 * width + i % width];
     x = op_add(tape, op_scale(tape, x, 0.05), tape_input(tape, all, x->shape));
-    free(values);
     tape_seed(tape, 3); /* hashes whose bucket boundaries are far from these */
     return op_cast(tape, x, tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL);
 }
