@@ -119,9 +119,10 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type);
 /* Sets all elements to value. */
 void tensor_fill(Tensor *tensor, Real value);
 
-/* The address of an element and the size of one, for every dtype. */
+/* For every dtype: the address of an element, the size of one, and of all. */
 Real *tensor_at(const Tensor *tensor, int64_t index);
 size_t tensor_element_bytes(const Tensor *tensor);
+size_t tensor_bytes(const Tensor *tensor);
 
 /* x + count, for elements of like's dtype. */
 Real *elements_on(const Tensor *like, const Real *x, int64_t count);
