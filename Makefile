@@ -49,7 +49,7 @@ PACKAGES := gcc g++ libc6-dev pkg-config libdnnl-dev libcjson-dev check gnuplot-
             zlib1g-dev libpng-dev
 PACKAGES += $(if $(DEV),clang clang-format libomp-dev valgrind)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
-            -Werror -Wno-pass-failed -Wno-enum-float-conversion # clang names enum constants in products of floats
+            -Werror $(if $(findstring clang,$(CC)),-Wno-pass-failed -Wno-enum-float-conversion)
 CFLAGS   := -O3 -g
 SANITIZE :=
 # No flag changes a value; without errno and traps more loops become vector instructions.

@@ -20,7 +20,7 @@ typedef struct Check {
     int count;
     Shape shapes[MAX_INPUTS];
     Real *values[MAX_INPUTS]; /* copies, which the differences perturb */
-    Real *analytic[MAX_INPUTS], *numeric[MAX_INPUTS];
+    Real *analytic[MAX_INPUTS];
     Tensor *variables[MAX_INPUTS];
     Real *weights, *out; /* r and the values of out */
 } Check;
@@ -40,7 +40,6 @@ static void allocate_inputs(Check *check, const CheckInput *inputs)
         check->shapes[i] = inputs[i].shape;
         check->values[i] = memcpy(allocate(bytes), inputs[i].values, bytes);
         check->analytic[i] = memset(allocate(bytes), 0, bytes);
-        check->numeric[i] = allocate(bytes);
     }
 }
 
@@ -49,7 +48,6 @@ static void free_all(Check *check)
     for (int i = 0; i < check->count; i++) {
         free(check->values[i]);
         free(check->analytic[i]);
-        free(check->numeric[i]);
     }
     free(check->weights);
     free(check->out);
@@ -107,32 +105,21 @@ static double central_difference(Check *check, Real *x)
     return (loss_right - loss_left) / (right - left);
 }
 
-/* Returns max(1, max |numeric|). */
-static double numeric_gradients(Check *check)
-{
-    double largest = 1;
-    for (int i = 0; i < check->count; i++)
-        for (int64_t j = 0; j < shape_count(check->shapes[i]); j++) {
-            double difference = central_difference(check, &check->values[i][j]);
-            check->numeric[i][j] = (Real)difference;
-            largest = fmax(largest, fabs(difference));
-        }
-    return largest;
-}
-
-/* The largest error divided by scale, or the first NaN. */
-static GradientCheck worst_of(const Check *check, double scale)
+/* The gradients that differ most, or the first NaN. */
+static GradientCheck compare(Check *check)
 {
     GradientCheck worst = { .error = -1 };
-    for (int i = 0; i < check->count; i++)
-        for (int64_t j = 0; j < shape_count(check->shapes[i]); j++) {
-            double analytic = (double)check->analytic[i][j], numeric = (double)check->numeric[i][j];
-            double error = fabs(analytic - numeric) / scale;
+    double scale = 1;
+    for (int i = 0; i < check->count && !isnan(worst.error); i++)
+        for (int64_t j = 0; j < shape_count(check->shapes[i]) && !isnan(worst.error); j++) {
+            const double analytic = (double)check->analytic[i][j];
+            const double numeric = central_difference(check, &check->values[i][j]);
+            const double error = fabs(analytic - numeric);
             if (error > worst.error || isnan(error))
                 worst = (GradientCheck){ error, i, j, analytic, numeric };
-            if (isnan(error))
-                return worst;
+            scale = fmax(scale, fabs(numeric));
         }
+    worst.error /= scale;
     return worst;
 }
 
@@ -151,8 +138,7 @@ GradientCheck gradient_check(Device *device, CheckedFunction *function, void *co
     };
     allocate_inputs(&check, inputs);
     analytic_gradients(&check);
-    double largest = numeric_gradients(&check);
-    GradientCheck worst = worst_of(&check, largest);
+    GradientCheck worst = compare(&check);
     free_all(&check);
     return worst;
 }

@@ -6,11 +6,11 @@
 
 #include "tensor/internal.h"
 
-/* A tensor of the tape and its gradient. */
+/* A tensor of the tape and its gradient: of a step, in the arena, or persistent. */
 typedef struct TapeTensor {
     Tensor tensor;
     Tensor gradient;
-    int64_t position;
+    int64_t position; /* of a step's tensor: how many were made before it */
     struct TapeTensor *previous;
 } TapeTensor;
 
@@ -22,13 +22,6 @@ typedef struct Chunk {
 } Chunk;
 
 enum { CHUNK_BYTES = 1 << 16 };
-
-/* A tensor that tape_reset does not free. */
-typedef struct Persistent {
-    Tensor tensor;
-    Tensor gradient; /* of a tape_persistent_variable */
-    struct Persistent *next;
-} Persistent;
 
 /* The step of tape_replay. */
 typedef struct Replay {
@@ -55,16 +48,22 @@ struct Tape {
     const char *label;     /* the current operation, for messages: "op_add: a", "op_add" */
     Random random;         /* the generator, */
     Random step_start;     /* and its state at the last reset */
-    TapeTensor *last_tensor;
+    TapeTensor *last_tensor, *last_persistent;
     int64_t tensor_count;
     Node *last_node;
     int64_t node_count;
-    Chunk *chunks, *current_chunk;
-    Persistent *persistent;
+    Chunk *chunks, **current; /* the link to the first chunk that may have space */
     Replay replay;
 };
 
 /* ------------------------------------------------------------------------------ life and errors */
+static void free_storage(Tensor *tensor)
+{
+    device_free(tensor->device, tensor->block);
+    tensor->block = NULL;
+    tensor->data = NULL;
+}
+
 Tape *tape_new(Device *device)
 {
     if (!device)
@@ -73,6 +72,7 @@ Tape *tape_new(Device *device)
     if (!tape)
         error_raise("tape_new: %s", device_exhausted(device, sizeof *tape).text);
     *tape = (Tape){ .device = device, .recording = true, .training = true };
+    tape->current = &tape->chunks;
     tape_seed(tape, 0);
     return tape;
 }
@@ -83,10 +83,10 @@ void tape_free(Tape *tape)
         return;
     tape_reset(tape);
     device_free(tape->device, tape->replay.random_start);
-    for (Persistent *persistent = tape->persistent, *next; persistent; persistent = next) {
-        next = persistent->next;
-        device_free(tape->device, persistent->tensor.block);
-        free(persistent);
+    for (TapeTensor *entry = tape->last_persistent, *previous; entry; entry = previous) {
+        previous = entry->previous;
+        free_storage(&entry->tensor);
+        free(entry);
     }
     for (Chunk *chunk = tape->chunks, *next; chunk; chunk = next) {
         next = chunk->next;
@@ -122,8 +122,8 @@ void tape_set_precision(Tape *tape, Precision precision)
     if (precision != PRECISION_FLOAT32 && !device_is_cuda(tape->device))
         tape_error(tape, "tape_set_precision: %s needs a CUDA device, the tape is on %s",
                    names[precision], device_name(tape->device));
-    for (const Persistent *p = tape->persistent; p && precision != PRECISION_BF16; p = p->next)
-        if (p->tensor.type == TENSOR_BF16)
+    for (const TapeTensor *entry = tape->last_persistent; entry; entry = entry->previous)
+        if (entry->tensor.type == TENSOR_BF16 && precision != PRECISION_BF16)
             tape_error(tape,
                        "tape_set_precision: the tape has persistent tensors in bf16, which "
                        "%s does not compute with",
@@ -155,24 +155,21 @@ static _Noreturn void exhausted(Tape *tape, size_t bytes)
 static void *arena_allocate(Tape *tape, size_t bytes)
 {
     bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
-    Chunk *chunk = tape->current_chunk;
-    while (chunk && chunk->used + bytes > chunk->size)
-        chunk = chunk->next;
-    if (!chunk) {
+    Chunk **link = tape->current;
+    while (*link && (*link)->used + bytes > (*link)->size)
+        link = &(*link)->next;
+    tape->current = link;
+    if (!*link) {
         size_t size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-        chunk = memory_allocate(sizeof *chunk + size);
+        Chunk *chunk = memory_allocate(sizeof *chunk + size);
         if (!chunk)
             exhausted(tape, sizeof *chunk + size);
         *chunk = (Chunk){ .size = size };
-        Chunk **end = &tape->chunks;
-        while (*end)
-            end = &(*end)->next;
-        *end = chunk;
+        *link = chunk;
     }
-    tape->current_chunk = chunk;
-    void *result = chunk->bytes + chunk->used;
+    void *result = (*link)->bytes + (*link)->used;
     UNPOISON(result, bytes);
-    chunk->used += bytes;
+    (*link)->used += bytes;
     return result;
 }
 
@@ -182,34 +179,37 @@ const void *tape_save(Tape *tape, const void *data, size_t size)
 }
 
 /* -------------------------------------------------------------------------------------- tensors */
-static TapeTensor *new_tensor(Tape *tape, TensorType type, Shape shape)
+
+/* Prepends entry to the list, as a tensor without storage. */
+static Tensor *add_tensor(Tape *tape, TapeTensor **list, TapeTensor *entry, TensorType type,
+                          Shape shape)
+{
+    *entry = (TapeTensor){ .position = tape->tensor_count, .previous = *list };
+    entry->tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .tape = tape };
+    entry->gradient = entry->tensor;
+    entry->tensor.gradient = &entry->gradient;
+    *list = entry;
+    return &entry->tensor;
+}
+
+static Tensor *new_tensor(Tape *tape, TensorType type, Shape shape)
 {
     shape = shape_new(shape.rank, shape.size); /* checks a Shape that was not made by shape() */
     TapeTensor *entry = arena_allocate(tape, sizeof *entry);
     if (tape->tensor_count == 0)
         tape->errors = error_count();
-    *entry = (TapeTensor){ .position = tape->tensor_count++, .previous = tape->last_tensor };
-    entry->tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .tape = tape };
-    entry->gradient = entry->tensor;
-    entry->tensor.gradient = &entry->gradient;
-    tape->last_tensor = entry;
-    return entry;
+    Tensor *tensor = add_tensor(tape, &tape->last_tensor, entry, type, shape);
+    tape->tensor_count++;
+    return tensor;
 }
 
 static void allocate_storage(Tape *tape, Tensor *tensor)
 {
-    size_t bytes = (size_t)tensor_count(tensor) * tensor_element_bytes(tensor);
+    size_t bytes = tensor_bytes(tensor);
     tensor->block = device_allocate(tape->device, bytes);
     if (!tensor->block)
         exhausted(tape, bytes);
     tensor->data = tensor->block->data;
-}
-
-static void free_storage(Tensor *tensor)
-{
-    device_free(tensor->device, tensor->block);
-    tensor->block = NULL;
-    tensor->data = NULL;
 }
 
 /* Frees the storage that a tensor owns, and its gradient's. */
@@ -224,7 +224,7 @@ static void free_tensor(Tensor *tensor)
 
 Tensor *tape_tensor_of(Tape *tape, TensorType type, Shape shape)
 {
-    Tensor *tensor = &new_tensor(tape, type, shape)->tensor;
+    Tensor *tensor = new_tensor(tape, type, shape);
     allocate_storage(tape, tensor);
     return tensor;
 }
@@ -245,7 +245,7 @@ Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
     if (shape_count(shape) != tensor_count(tensor))
         tape_error(tape, "tape_view: cannot view %s as %s: the element counts differ",
                    shape_text(tensor->shape).text, shape_text(shape).text);
-    Tensor *view = &new_tensor(tape, tensor->type, shape)->tensor;
+    Tensor *view = new_tensor(tape, tensor->type, shape);
     view->base = tensor_root(tensor);
     view->data = tensor->data;
     view->requires_grad = tensor->requires_grad;
@@ -306,22 +306,13 @@ static Tensor *new_persistent(Tape *tape, const char *label, TensorType type, Sh
     check_tape(tape, label);
     tape->label = label;
     shape = shape_new(shape.rank, shape.size);
-    Persistent *persistent = memory_allocate(sizeof *persistent);
-    if (!persistent)
-        exhausted(tape, sizeof *persistent);
-    Tensor *tensor = &persistent->tensor;
-    *persistent = (Persistent){ .next = tape->persistent };
-    *tensor = (Tensor){ .device = tape->device, .type = type, .shape = shape, .tape = tape };
-    const size_t bytes = (size_t)tensor_count(tensor) * tensor_element_bytes(tensor);
-    tensor->block = device_allocate(tape->device, bytes);
-    if (!tensor->block) {
-        free(persistent);
-        exhausted(tape, bytes);
-    }
-    tensor->data = tensor->block->data;
-    device_zero(tape->device, tensor->data, bytes);
+    TapeTensor *entry = memory_allocate(sizeof *entry);
+    if (!entry)
+        exhausted(tape, sizeof *entry);
+    Tensor *tensor = add_tensor(tape, &tape->last_persistent, entry, type, shape);
+    allocate_storage(tape, tensor);
+    device_zero(tape->device, tensor->data, tensor_bytes(tensor));
     tensor->written = (IntegerBounds){ .known = true };
-    tape->persistent = persistent;
     return tensor;
 }
 
@@ -344,11 +335,6 @@ Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape)
     if (type == TENSOR_BF16 && tape->precision != PRECISION_BF16)
         tape_error(tape, "%s: bf16 needs a tape of that precision; see tape_set_precision", label);
     Tensor *tensor = new_persistent(tape, label, type, shape);
-    Tensor *gradient = &tape->persistent->gradient;
-    *gradient = *tensor;
-    gradient->block = NULL;
-    gradient->data = NULL;
-    tensor->gradient = gradient;
     tensor->requires_grad = tensor->keep = true;
     return tensor;
 }
@@ -462,21 +448,16 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
                    "tape_release: a node was recorded since the mark, and a backward pass would "
                    "need the released tensors; call tape_set_recording(tape, false) before");
     Tensor *spared = result ? tensor_root(result) : NULL;
-    TapeTensor *survivor = NULL;
-    TapeTensor *entry = tape->last_tensor;
-    for (TapeTensor *previous; entry && entry->position >= mark.tensors; entry = previous) {
-        previous = entry->previous;
-        if (&entry->tensor == spared) {
+    TapeTensor *entry = tape->last_tensor, *survivor = NULL;
+    for (; entry && entry->position >= mark.tensors; entry = entry->previous) {
+        if (&entry->tensor == spared)
             survivor = entry;
-            continue;
-        }
-        free_tensor(&entry->tensor);
+        else
+            free_tensor(&entry->tensor);
     }
-    tape->last_tensor = entry;
-    if (survivor) {
+    if (survivor)
         survivor->previous = entry;
-        tape->last_tensor = survivor;
-    }
+    tape->last_tensor = survivor ? survivor : entry;
     return result;
 }
 
@@ -498,8 +479,7 @@ Gradient tape_contribution(Node *node, Tensor *input)
     bool accumulate = root->has_gradient;
     bool partial = tensor_count(input) < tensor_count(root);
     if (partial && !accumulate)
-        device_zero(root->device, gradient->data,
-                    (size_t)tensor_count(root) * tensor_element_bytes(root));
+        device_zero(root->device, gradient->data, tensor_bytes(root));
     root->has_gradient = true;
     const ptrdiff_t offset = (char *)input->data - (char *)root->data;
     return (Gradient){ (Real *)((char *)gradient->data + offset), accumulate || partial };
@@ -632,9 +612,9 @@ void tape_reset(Tape *tape)
         clear_gradients(tape);
     for (TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous)
         free_tensor(&entry->tensor);
-    for (Persistent *persistent = tape->persistent; persistent; persistent = persistent->next) {
-        free_storage(&persistent->gradient);
-        persistent->tensor.has_gradient = false;
+    for (TapeTensor *entry = tape->last_persistent; entry; entry = entry->previous) {
+        free_storage(&entry->gradient);
+        entry->tensor.has_gradient = false;
     }
     for (Chunk *chunk = tape->chunks; chunk; chunk = chunk->next) {
         chunk->used = 0;
@@ -643,7 +623,7 @@ void tape_reset(Tape *tape)
     if (failed)
         tape->random = tape->step_start;
     tape->step_start = tape->random;
-    tape->current_chunk = tape->chunks;
+    tape->current = &tape->chunks;
     tape->last_tensor = NULL;
     tape->last_node = NULL;
     tape->tensor_count = tape->node_count = 0;
@@ -751,12 +731,19 @@ static bool is_output(const Tape *tape, const Tensor *tensor)
     return false;
 }
 
-static void print_tensor(const Tape *tape, FILE *file, const Tensor *tensor)
+/* The ellipse of an input or an output of the node, and the edge between them. */
+static void print_tensor(FILE *file, const Node *node, const Tensor *tensor, bool output)
 {
-    bool leaf = requires_grad(tensor) && !is_output(tape, tensor);
+    if (!tensor)
+        return;
+    const bool leaf = requires_grad(tensor) && !is_output(node->tape, tensor);
     fprintf(file, "    \"%p\" [shape=ellipse%s, label=\"%s%s%s\"];\n", (const void *)tensor,
             leaf ? ", style=filled, fillcolor=lightgrey" : "", tensor->name ? tensor->name : "",
             tensor->name ? "\\n" : "", shape_text(tensor->shape).text);
+    if (output)
+        fprintf(file, "    node%lld -> \"%p\";\n", (long long)node->index, (const void *)tensor);
+    else
+        fprintf(file, "    \"%p\" -> node%lld;\n", (const void *)tensor, (long long)node->index);
 }
 
 void tape_print_dot(const Tape *tape, FILE *file)
@@ -765,20 +752,10 @@ void tape_print_dot(const Tape *tape, FILE *file)
     for (Node *node = tape->last_node; node; node = node->previous) {
         fprintf(file, "    node%lld [shape=box, label=\"%s\"];\n", (long long)node->index,
                 node->name);
-        for (int i = 0; i < input_count(node); i++) {
-            const Tensor *x = input_at(node, i);
-            if (!x)
-                continue;
-            print_tensor(tape, file, x);
-            fprintf(file, "    \"%p\" -> node%lld;\n", (const void *)x, (long long)node->index);
-        }
-        for (int i = 0; i < NODE_OUTPUTS; i++) {
-            if (!node->outputs[i])
-                continue;
-            print_tensor(tape, file, node->outputs[i]);
-            fprintf(file, "    node%lld -> \"%p\";\n", (long long)node->index,
-                    (const void *)node->outputs[i]);
-        }
+        for (int i = 0; i < input_count(node); i++)
+            print_tensor(file, node, input_at(node, i), false);
+        for (int i = 0; i < NODE_OUTPUTS; i++)
+            print_tensor(file, node, node->outputs[i], true);
     }
     fprintf(file, "}\n");
 }

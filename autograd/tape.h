@@ -67,9 +67,14 @@ void tape_backward(Tape *tape, Tensor *loss);
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 
 /* Frees all tensors of the tape; their memory is cached for the next step. All pointers to them
- * become invalid; use after reset cannot be detected once the memory is reused. After an error that
- * a handler left by longjmp, it also rewinds the random counter to the last reset and, if the
- * backward pass had begun, marks the gradients of the step's parameters as empty. */
+ * become invalid; use after reset cannot be detected once the memory is reused.
+ *
+ * After an error that a handler left by longjmp, it also rewinds the random counter to the last
+ * reset and, if the backward pass had begun, marks as empty the gradients of all parameters that
+ * the recorded operations use: they also lose the contributions of earlier micro-batches, while
+ * other parameters keep theirs. To repeat an accumulation over micro-batches, call
+ * params_zero_gradients, restore by tape_set_random the generator of its start, and begin with its
+ * first micro-batch. */
 void tape_reset(Tape *tape);
 
 /* Turns recording on or off and returns the old setting. While it is off, nothing is saved for a
@@ -131,7 +136,7 @@ void tape_print_dot(const Tape *tape, FILE *file);
  *         Tensor *x = node->inputs[0];
  *         Gradient dx = tape_contribution(node, x);
  *         const Real *dout = tape_upstream(node, 0);
- *         for (int64_t i = 0; i < tensor_count(x); i++)
+ *         for (int64_t i = 0; dx.data && i < tensor_count(x); i++)
  *             gradient_add(dx, i, 2 * x->data[i] * dout[i]);
  *     }
  *     Tensor *square(Tape *tape, Tensor *x)

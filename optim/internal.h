@@ -5,7 +5,6 @@
 #include "nn/internal.h"
 #include "optim/optim.h"
 #include "optim/scalars.h"
-#include "tensor/parallel.h"
 
 /* Progress of the plateau schedule. */
 typedef struct Plateau {

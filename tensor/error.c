@@ -1,4 +1,4 @@
-/* The one error handler, and the sentence of the last file or data error. */
+/* The error handler, the sentence of the thread's last error, and the library's version. */
 #include "tensor/internal.h"
 
 #include <stdio.h>
@@ -50,4 +50,9 @@ bool error_report(const char *format, ...)
     vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
     va_end(arguments);
     return false;
+}
+
+const char *tapegrad_version(void)
+{
+    return TAPEGRAD_VERSION;
 }

@@ -1,4 +1,4 @@
-/* Reading safetensors files (https://github.com/huggingface/safetensors).
+/* Safetensors files (https://github.com/huggingface/safetensors).
  *
  *   8 bytes      n, the header's length, little-endian
  *   n bytes      {"__metadata__": {"key": "text", ...},
@@ -9,110 +9,134 @@
  * Files are untrusted: nothing of a file is used before all of it is validated. */
 #include "tensor/file.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-/* The format's own limit, which protects a reader's memory from a malicious header. */
-enum { HEADER_LIMIT = 100000000 };
+const FileTypeFacts file_types[FILE_TYPES] = {
+    [FILE_F32] = { "F32", 4 },
+    [FILE_F64] = { "F64", 8 },
+    [FILE_I32] = { "I32", 4 },
+    [FILE_I64] = { "I64", 8 },
+};
 
-/* -------------------------------------------------------------------------- opening and closing */
-
-static bool read_exactly(const TensorFile *file, FILE *stream, void *to, size_t bytes)
+int64_t file_bytes(FileType type, Shape shape)
 {
-    if (fread(to, 1, bytes, stream) == bytes)
-        return true;
-    return file_fail(file, "%s",
-                     ferror(stream) ? strerror(errno) : "the file ended while it was read");
-}
-
-static bool read_header(TensorFile *file, FILE *stream, size_t length)
-{
-    char *header = file_allocate(file, (int64_t)length + 1, 1);
-    if (header == NULL)
-        return false;
-    header[length] = 0;
-    bool good =
-        read_exactly(file, stream, header, length) && file_parse_header(file, header, length);
-    free(header);
-    return good;
-}
-
-static bool read_file(TensorFile *file, FILE *stream)
-{
-    struct stat status;
-    if (fstat(fileno(stream), &status) != 0)
-        return file_fail(file, "%s", strerror(errno));
-    if (!S_ISREG(status.st_mode))
-        return file_fail(file, "not a regular file");
-    uint64_t length, rest = (uint64_t)status.st_size - sizeof length;
-    if ((uint64_t)status.st_size < sizeof length)
-        return file_fail(file, "the file has %lld bytes; the header's length alone takes 8",
-                         (long long)status.st_size);
-    if (!read_exactly(file, stream, &length, sizeof length))
-        return false;
-    if (length > rest)
-        return file_fail(file, "the header's length is %" PRIu64 ", but %" PRIu64 " bytes follow",
-                         length, rest);
-    if (length > HEADER_LIMIT)
-        return file_fail(file, "the header's length is %" PRIu64 "; at most %d is allowed", length,
-                         HEADER_LIMIT);
-    file->data_size = (int64_t)(rest - length);
-    if (!read_header(file, stream, (size_t)length))
-        return false;
-    file->data = file_allocate(file, file->data_size, 1);
-    return file->data != NULL && file_parse_entries(file) &&
-           read_exactly(file, stream, file->data, (size_t)file->data_size);
-}
-
-TensorFile *tensor_file_open(const char *path)
-{
-    if (path == NULL) {
-        error_report("tensor_file_open: the path is NULL");
-        return NULL;
+    int64_t bytes = file_types[type].size;
+    if (shape.rank < 0 || shape.rank > MAX_RANK)
+        return -1;
+    for (int axis = 0; axis < shape.rank; axis++) {
+        int64_t size = shape.size[axis];
+        if (size < 1 || __builtin_mul_overflow(bytes, size, &bytes) || bytes >= FILE_LARGEST_SIZE)
+            return -1;
     }
-    TensorFile *file = memory_allocate(sizeof *file), empty = { .path = NULL };
-    char *copy = memory_allocate(strlen(path) + 1);
-    if (file == NULL || copy == NULL) {
-        error_report("tensor_file_open: %s: memory is exhausted", path);
-        free(copy);
-        free(file);
-        return NULL;
-    }
-    *file = empty;
-    file->path = strcpy(copy, path);
-    FILE *stream = fopen(path, "rb");
-    bool good = stream != NULL ? read_file(file, stream) : file_fail(file, "%s", strerror(errno));
-    if (stream != NULL)
-        fclose(stream);
-    if (good)
-        return file;
-    tensor_file_close(file);
-    return NULL;
+    return bytes;
 }
 
-void tensor_file_close(TensorFile *file)
+size_t file_utf8_length(const char *text)
 {
-    if (file == NULL)
-        return;
-    cJSON_Delete(file->header);
-    free(file->metadata);
-    free(file->by_name);
-    free(file->entries);
-    free(file->data);
-    free(file->path);
-    free(file);
+    /* The lead byte gives the number of continuation bytes. Overlong encodings are invalid. */
+    static const uint32_t smallest[4] = { 0, 0x80, 0x800, 0x10000 };
+    const unsigned char *start = (const unsigned char *)text, *p = start;
+    while (*p != 0) {
+        int more = *p < 0x80 ? 0 : *p >> 5 == 6 ? 1 : *p >> 4 == 14 ? 2 : *p >> 3 == 30 ? 3 : -1;
+        if (more < 0)
+            break;
+        uint32_t code = more == 0 ? *p : *p & (0x3Fu >> more);
+        int seen = 0;
+        while (seen < more && (p[seen + 1] & 0xC0) == 0x80)
+            code = code << 6 | (p[++seen] & 0x3Fu);
+        bool surrogate = code >= 0xD800 && code <= 0xDFFF;
+        if (seen < more || code < smallest[more] || surrogate || code > 0x10FFFF)
+            break;
+        p += 1 + more;
+    }
+    return (size_t)(p - start);
+}
+
+FileNameText file_name_text(const char *name)
+{
+    enum { LONGEST = 60 };
+    FileNameText result;
+    size_t length = strnlen(name, LONGEST + 1);
+    const char *rest = "";
+    if (length > LONGEST) {
+        rest = "...";
+        length = LONGEST;
+        while (length > 0 && (name[length] & 0xC0) == 0x80) /* inside a character */
+            length--;
+    }
+    snprintf(result.text, sizeof result.text, "%.*s%s", (int)length, name, rest);
+    for (char *c = result.text; *c != 0; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7F)
+            *c = '?';
+    return result;
+}
+
+/* --------------------------------------------------------------------------- errors and memory */
+bool file_fail(const TensorFile *file, const char *format, ...)
+{
+    char sentence[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(sentence, sizeof sentence, format, arguments);
+    va_end(arguments);
+    const char *entry = file->parsed;
+    return error_report("%s: %s: %s%s%s%s", file->function, file->path, entry ? "entry \"" : "",
+                        entry ? file_name_text(entry).text : "", entry ? "\": " : "", sentence);
+}
+
+void *file_allocate(const TensorFile *file, int64_t count, size_t size)
+{
+    size_t bytes = (size_t)(count > 0 ? count : 1) * size;
+    void *memory = memory_allocate(bytes);
+    if (!memory)
+        file_fail(file, "memory is exhausted: %zu bytes requested", bytes);
+    return memory;
+}
+
+/* -------------------------------------------------------------------------------------- sorting */
+
+/* Compares structs by their first member, the name. */
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* A copy sorted by name; NULL after an error, as when a name appears twice. */
+static void *sorted(const TensorFile *file, const char *label, const void *structs, int count,
+                    size_t size)
+{
+    char *copy = file_allocate(file, count, size);
+    if (!copy || count == 0)
+        return copy;
+    memcpy(copy, structs, (size_t)count * size);
+    qsort(copy, (size_t)count, size, compare_names);
+    for (const char *next = copy + size; next < copy + (size_t)count * size; next += size)
+        if (compare_names(next - size, next) == 0) {
+            file_fail(file, "%s \"%s\" appears twice", label,
+                      file_name_text(*(const char *const *)next).text);
+            free(copy);
+            return NULL;
+        }
+    return copy;
+}
+
+bool file_sort(TensorFile *file, const char *key_label)
+{
+    file->by_name = sorted(file, "the name", file->entries, file->count, sizeof(FileEntry));
+    if (file->by_name)
+        file->by_key =
+            sorted(file, key_label, file->metadata, file->metadata_count, sizeof(FileMetadata));
+    return file->by_key != NULL;
 }
 
 /* --------------------------------------------------------------------------------------- access */
-
 static void need_file(const char *function, const TensorFile *file)
 {
-    if (file == NULL)
+    if (!file)
         error_raise("%s: the file is NULL: did tensor_file_open fail?", function);
 }
 
@@ -134,18 +158,15 @@ const FileEntry *tensor_file_entry(const TensorFile *file, int index)
 const FileEntry *tensor_file_find(const TensorFile *file, const char *name)
 {
     need_file("tensor_file_find", file);
-    return bsearch(&name, file->by_name, (size_t)file->count, sizeof(FileEntry),
-                   file_compare_names);
+    return bsearch(&name, file->by_name, (size_t)file->count, sizeof(FileEntry), compare_names);
 }
 
 const char *tensor_file_metadata(const TensorFile *file, const char *key)
 {
     need_file("tensor_file_metadata", file);
-    if (file->metadata == NULL)
-        return NULL;
-    const FileMetadata *found = bsearch(&key, file->metadata, (size_t)file->metadata_count,
-                                        sizeof(FileMetadata), file_compare_names);
-    return found != NULL ? found->value : NULL;
+    const FileMetadata *found = bsearch(&key, file->by_key, (size_t)file->metadata_count,
+                                        sizeof(FileMetadata), compare_names);
+    return found ? found->value : NULL;
 }
 
 /* The named entry; NULL unless it has one of the two types and the expected shape. */
@@ -154,81 +175,56 @@ static const FileEntry *expect(const char *function, const TensorFile *file, con
 {
     need_file(function, file);
     const FileEntry *entry = tensor_file_find(file, name);
-    FileNameText text = file_name_text(name);
-    if (entry == NULL) {
+    const FileNameText text = file_name_text(name);
+    if (!entry)
         error_report("%s: %s: there is no entry \"%s\"", function, file->path, text.text);
-        return NULL;
-    }
-    if (entry->type != narrow && entry->type != wide) {
+    else if (entry->type != narrow && entry->type != wide)
         error_report("%s: %s: entry \"%s\" is of type %s, expected %s or %s", function, file->path,
                      text.text, file_types[entry->type].name, file_types[narrow].name,
                      file_types[wide].name);
-        return NULL;
-    }
-    if (!shape_equal(entry->shape, expected)) {
+    else if (!shape_equal(entry->shape, expected))
         error_report("%s: %s: entry \"%s\" has shape %s, expected %s", function, file->path,
                      text.text, shape_text(entry->shape).text, shape_text(expected).text);
-        return NULL;
-    }
-    return entry;
+    else
+        return entry;
+    return NULL;
 }
 
-/* An element, by memcpy because a file's data may be unaligned. */
-static double real_element(const FileEntry *entry, int64_t i)
-{
-    float narrow;
-    double wide;
-    if (entry->type == FILE_F64) {
-        memcpy(&wide, (const char *)entry->data + i * 8, sizeof wide);
-        return wide;
-    }
-    memcpy(&narrow, (const char *)entry->data + i * 4, sizeof narrow);
-    return (double)narrow;
-}
-
-static int64_t integer_element(const FileEntry *entry, int64_t i)
-{
-    int32_t narrow;
-    int64_t wide;
-    if (entry->type == FILE_I64) {
-        memcpy(&wide, (const char *)entry->data + i * 8, sizeof wide);
-        return wide;
-    }
-    memcpy(&narrow, (const char *)entry->data + i * 4, sizeof narrow);
-    return narrow;
-}
+/* A file's data may be unaligned. */
+typedef float UnalignedFloat __attribute__((aligned(1)));
+typedef double UnalignedDouble __attribute__((aligned(1)));
+typedef int32_t UnalignedInt32 __attribute__((aligned(1)));
+typedef int64_t UnalignedInt64 __attribute__((aligned(1)));
 
 bool tensor_file_read(const TensorFile *file, const char *name, Shape expected, Real *host)
 {
     const FileEntry *entry = expect("tensor_file_read", file, name, FILE_F32, FILE_F64, expected);
-    if (entry == NULL)
-        return false;
-    int64_t count = shape_count(entry->shape);
-    for (int64_t i = 0; i < count; i++) {
-        double value = real_element(entry, i);
+    const UnalignedFloat *narrow = entry ? entry->data : NULL;
+    const UnalignedDouble *wide = entry ? entry->data : NULL;
+    for (int64_t i = 0; entry && i < shape_count(expected); i++) {
+        const double value = entry->type == FILE_F64 ? wide[i] : (double)narrow[i];
         host[i] = (Real)value;
         if (!isfinite(host[i]) && isfinite(value))
             return error_report("tensor_file_read: %s: entry \"%s\": element %" PRId64
                                 " is %g, which does not fit a float",
                                 file->path, file_name_text(name).text, i, value);
     }
-    return true;
+    return entry != NULL;
 }
 
 bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expected, int32_t *host)
 {
     const FileEntry *entry =
         expect("tensor_file_read_i32", file, name, FILE_I32, FILE_I64, expected);
-    if (entry == NULL)
-        return false;
-    int64_t count = shape_count(entry->shape);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t value = integer_element(entry, i);
+    const UnalignedInt32 *narrow = entry ? entry->data : NULL;
+    const UnalignedInt64 *wide = entry ? entry->data : NULL;
+    for (int64_t i = 0; entry && i < shape_count(expected); i++) {
+        const int64_t value = entry->type == FILE_I64 ? wide[i] : narrow[i];
         host[i] = (int32_t)value;
         if (host[i] != value)
             return error_report("tensor_file_read_i32: %s: entry \"%s\": element %" PRId64
                                 " is %" PRId64 ", which does not fit 32 bits",
                                 file->path, file_name_text(name).text, i, value);
     }
-    return true;
+    return entry != NULL;
 }

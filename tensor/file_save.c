@@ -6,22 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* Reports "tensor_file_save: PATH: ..."; returns false. */
-__attribute__((format(printf, 2, 3))) static bool fail(const char *path, const char *format, ...)
-{
-    char sentence[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(sentence, sizeof sentence, format, arguments);
-    va_end(arguments);
-    return error_report("tensor_file_save: %s: %s", path, sentence);
-}
 
 /* ----------------------------------------------------------------------------------- validation */
 
@@ -30,111 +20,86 @@ static bool is_utf8(const char *text)
     return text[file_utf8_length(text)] == 0;
 }
 
-static bool check_entry(const char *path, const FileEntry *entry)
+static bool check_entry(const TensorFile *file, const FileEntry *entry)
 {
-    if (entry->name == NULL || entry->name[0] == 0)
-        return fail(path, "an entry's name is empty");
+    if (!entry->name || entry->name[0] == 0)
+        return file_fail(file, "an entry's name is empty");
     FileNameText name = file_name_text(entry->name);
     if (strcmp(entry->name, FILE_METADATA_NAME) == 0)
-        return fail(path, "an entry is named %s, which the format reserves", name.text);
+        return file_fail(file, "an entry is named %s, which the format reserves", name.text);
     if (!is_utf8(entry->name))
-        return fail(path, "the name \"%s\" is not UTF-8", name.text);
+        return file_fail(file, "the name \"%s\" is not UTF-8", name.text);
     if ((int)entry->type < 0 || (int)entry->type >= FILE_TYPES)
-        return fail(path, "entry \"%s\" has an unknown FileType: %d", name.text, (int)entry->type);
+        return file_fail(file, "entry \"%s\" has an unknown FileType: %d", name.text,
+                         (int)entry->type);
     if (file_bytes(entry->type, entry->shape) < 0)
-        return fail(path, "entry \"%s\" has an invalid shape", name.text);
-    if (entry->data == NULL)
-        return fail(path, "entry \"%s\" has no data", name.text);
+        return file_fail(file, "entry \"%s\" has an invalid shape", name.text);
+    if (!entry->data)
+        return file_fail(file, "entry \"%s\" has no data", name.text);
     return true;
 }
 
-static bool check_metadata(const char *path, const FileMetadata *metadata)
-{
-    if (metadata->key == NULL || metadata->value == NULL)
-        return fail(path, "a key or value of the metadata is NULL");
-    if (!is_utf8(metadata->key) || !is_utf8(metadata->value))
-        return fail(path, "the metadata of the key \"%s\" are not UTF-8",
-                    file_name_text(metadata->key).text);
-    return true;
-}
-
-/* Whether the structs, whose first member is their name, have distinct names. */
-static bool check_unique(const char *path, const char *what, const void *structs, int count,
-                         size_t size)
-{
-    if (count == 0)
-        return true;
-    void *sorted = memory_allocate((size_t)count * size);
-    if (sorted == NULL)
-        return fail(path, "memory is exhausted");
-    memcpy(sorted, structs, (size_t)count * size);
-    const char *twice = file_sort_by_name(sorted, count, size);
-    free(sorted);
-    return twice == NULL || fail(path, "%s \"%s\" appears twice", what, file_name_text(twice).text);
-}
-
-static bool check_request(const char *path, const FileEntry *entries, int entry_count,
-                          const FileMetadata *metadata, int metadata_count)
+static bool check_contents(const TensorFile *file)
 {
     int64_t total = 0;
-    if (entry_count < 0 || metadata_count < 0)
-        return fail(path, "there are %d entries and %d metadata strings, expected 0 or more",
-                    entry_count, metadata_count);
-    for (int i = 0; i < entry_count; i++) {
-        if (!check_entry(path, &entries[i]))
+    if (file->count < 0 || file->metadata_count < 0)
+        return file_fail(file, "there are %d entries and %d metadata strings, expected 0 or more",
+                         file->count, file->metadata_count);
+    for (const FileEntry *entry = file->entries; entry < file->entries + file->count; entry++) {
+        if (!check_entry(file, entry))
             return false;
-        total += file_bytes(entries[i].type, entries[i].shape);
+        total += file_bytes(entry->type, entry->shape);
         if (total >= FILE_LARGEST_SIZE)
-            return fail(path, "the entries take %" PRId64 " bytes or more", total);
+            return file_fail(file, "the entries take %" PRId64 " bytes or more", total);
     }
-    for (int i = 0; i < metadata_count; i++)
-        if (!check_metadata(path, &metadata[i]))
-            return false;
-    return check_unique(path, "the name", entries, entry_count, sizeof *entries) &&
-           check_unique(path, "the metadata's key", metadata, metadata_count, sizeof *metadata);
+    for (int i = 0; i < file->metadata_count; i++) {
+        const char *key = file->metadata[i].key, *value = file->metadata[i].value;
+        if (!key || !value)
+            return file_fail(file, "a key or value of the metadata is NULL");
+        if (!is_utf8(key) || !is_utf8(value))
+            return file_fail(file, "the metadata of the key \"%s\" are not UTF-8",
+                             file_name_text(key).text);
+    }
+    return true;
 }
 
 /* ----------------------------------------------------------------------------------- the header */
 
-static bool add_entry(cJSON *header, const FileEntry *entry, int64_t begin)
+static bool add_numbers(cJSON *object, const char *key, const double *numbers, int count)
 {
-    int64_t end = begin + file_bytes(entry->type, entry->shape);
-    cJSON *item = cJSON_AddObjectToObject(header, entry->name);
-    if (item == NULL || !cJSON_AddStringToObject(item, "dtype", file_types[entry->type].name))
-        return false;
-    cJSON *shape = cJSON_AddArrayToObject(item, "shape");
-    for (int axis = 0; axis < entry->shape.rank; axis++)
-        if (!cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)entry->shape.size[axis])))
-            return false;
-    cJSON *offsets = cJSON_AddArrayToObject(item, "data_offsets");
-    return shape != NULL && cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)begin)) &&
-           cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)end));
+    cJSON *list = cJSON_CreateDoubleArray(numbers, count);
+    if (cJSON_AddItemToObject(object, key, list))
+        return true;
+    cJSON_Delete(list);
+    return false;
 }
 
-static bool fill_header(cJSON *header, const FileEntry *entries, int entry_count,
-                        const FileMetadata *metadata, int metadata_count)
+static bool add_entry(cJSON *header, const FileEntry *entry, int64_t begin)
 {
-    if (metadata_count > 0) {
-        cJSON *texts = cJSON_AddObjectToObject(header, FILE_METADATA_NAME);
-        for (int i = 0; i < metadata_count; i++)
-            if (!cJSON_AddStringToObject(texts, metadata[i].key, metadata[i].value))
-                return false;
-    }
-    int64_t begin = 0;
-    for (int i = 0; i < entry_count; i++) {
-        if (!add_entry(header, &entries[i], begin))
-            return false;
-        begin += file_bytes(entries[i].type, entries[i].shape);
-    }
-    return true;
+    const double end = (double)(begin + file_bytes(entry->type, entry->shape));
+    double sizes[MAX_RANK];
+    for (int axis = 0; axis < entry->shape.rank; axis++)
+        sizes[axis] = (double)entry->shape.size[axis];
+    cJSON *item = cJSON_AddObjectToObject(header, entry->name);
+    return cJSON_AddStringToObject(item, "dtype", file_types[entry->type].name) &&
+           add_numbers(item, "shape", sizes, entry->shape.rank) &&
+           add_numbers(item, "data_offsets", (const double[]){ (double)begin, end }, 2);
 }
 
 /* The header as text, which the caller frees; NULL when memory is exhausted. */
-static char *header_text(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
-                         int metadata_count)
+static char *header_text(const TensorFile *file)
 {
     cJSON *header = cJSON_CreateObject();
-    bool good = fill_header(header, entries, entry_count, metadata, metadata_count);
+    bool good = header;
+    cJSON *texts =
+        file->metadata_count > 0 ? cJSON_AddObjectToObject(header, FILE_METADATA_NAME) : NULL;
+    for (int i = 0; good && i < file->metadata_count; i++)
+        good = cJSON_AddStringToObject(texts, file->metadata[i].key, file->metadata[i].value);
+    int64_t begin = 0;
+    for (int i = 0; good && i < file->count; i++) {
+        good = add_entry(header, &file->entries[i], begin);
+        begin += file_bytes(file->entries[i].type, file->entries[i].shape);
+    }
     char *text = good ? cJSON_PrintUnformatted(header) : NULL;
     cJSON_Delete(header);
     return text;
@@ -143,7 +108,7 @@ static char *header_text(const FileEntry *entries, int entry_count, const FileMe
 /* -------------------------------------------------------------------------------------- writing */
 
 /* Pads the header with spaces so that the data begin at a multiple of 8. */
-static bool write_all(FILE *stream, const char *header, const FileEntry *entries, int entry_count)
+static bool write_all(FILE *stream, const TensorFile *file, const char *header)
 {
     size_t length = strlen(header), padding = (8 - length % 8) % 8;
     uint64_t padded = length + padding;
@@ -151,9 +116,9 @@ static bool write_all(FILE *stream, const char *header, const FileEntry *entries
         fwrite(header, 1, length, stream) != length ||
         fwrite("        ", 1, padding, stream) != padding)
         return false;
-    for (int i = 0; i < entry_count; i++) {
-        size_t bytes = (size_t)file_bytes(entries[i].type, entries[i].shape);
-        if (fwrite(entries[i].data, 1, bytes, stream) != bytes)
+    for (int i = 0; i < file->count; i++) {
+        size_t bytes = (size_t)file_bytes(file->entries[i].type, file->entries[i].shape);
+        if (fwrite(file->entries[i].data, 1, bytes, stream) != bytes)
             return false;
     }
     return fflush(stream) == 0 && fsync(fileno(stream)) == 0;
@@ -168,7 +133,7 @@ static FILE *open_temporary(const char *path, char *temporary, size_t size)
         int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (descriptor >= 0) {
             FILE *stream = fdopen(descriptor, "wb");
-            if (stream == NULL) {
+            if (!stream) {
                 close(descriptor);
                 unlink(temporary);
             }
@@ -183,11 +148,7 @@ static FILE *open_temporary(const char *path, char *temporary, size_t size)
 /* Flushes the path's folder, and with it the rename. Some file systems cannot and return EINVAL. */
 static bool flush_folder(const char *path, char *folder)
 {
-    const char *slash = strrchr(path, '/');
-    size_t length = slash != NULL ? (size_t)(slash - path) + 1 : 0;
-    memcpy(folder, path, length);
-    folder[length] = 0;
-    int descriptor = open(length > 0 ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int descriptor = open(dirname(strcpy(folder, path)), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0)
         return false;
     bool good = fsync(descriptor) == 0 || errno == EINVAL;
@@ -197,47 +158,61 @@ static bool flush_folder(const char *path, char *folder)
     return good;
 }
 
-/* name: a buffer for the temporary name, then for the folder's. */
-static bool replace_file(const char *path, char *name, size_t name_size, const char *header,
-                         const FileEntry *entries, int entry_count)
+/* Writes and closes the temporary file, then renames it to the path; removes it after an error. */
+static bool write_and_rename(const TensorFile *file, FILE *stream, const char *temporary,
+                             const char *header)
+{
+    int error = write_all(stream, file, header) ? 0 : errno;
+    if (fclose(stream) != 0 && !error)
+        error = errno;
+    if (!error && rename(temporary, file->path) != 0)
+        error = errno;
+    if (!error)
+        return true;
+    unlink(temporary);
+    return file_fail(file, "cannot write: %s", strerror(error));
+}
+
+static bool replace_file(const TensorFile *file, const char *header)
 {
     struct stat status;
-    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-        return fail(path, "it exists and is not a regular file");
-    FILE *stream = open_temporary(path, name, name_size);
-    if (stream == NULL)
-        return fail(path, "cannot create a temporary file beside it: %s", strerror(errno));
-    bool good = write_all(stream, header, entries, entry_count);
-    int reason = errno;
-    if (fclose(stream) != 0 && good) {
-        good = false;
-        reason = errno;
-    }
-    if (good && rename(name, path) != 0) {
-        good = false;
-        reason = errno;
-    }
-    if (!good) {
-        unlink(name);
-        return fail(path, "cannot write: %s", strerror(reason));
-    }
-    return flush_folder(path, name) || fail(path, "cannot flush its folder: %s", strerror(errno));
+    if (stat(file->path, &status) == 0 && !S_ISREG(status.st_mode))
+        return file_fail(file, "it exists and is not a regular file");
+    size_t size = strlen(file->path) + sizeof ".tmp." + 32;
+    char *name = file_allocate(file, (int64_t)size, 1); /* the temporary name, then the folder's */
+    if (!name)
+        return false;
+    bool good = false;
+    FILE *stream = open_temporary(file->path, name, size);
+    if (!stream)
+        file_fail(file, "cannot create a temporary file beside it: %s", strerror(errno));
+    else if (write_and_rename(file, stream, name, header))
+        good = flush_folder(file->path, name) ||
+               file_fail(file, "cannot flush its folder: %s", strerror(errno));
+    free(name);
+    return good;
 }
 
 bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
                       int metadata_count, const char *path)
 {
-    if (path == NULL)
+    if (!path)
         return error_report("tensor_file_save: the path is NULL");
-    if (!check_request(path, entries, entry_count, metadata, metadata_count))
+    TensorFile file = { .function = "tensor_file_save",
+                        .path = path,
+                        .entries = entries,
+                        .count = entry_count,
+                        .metadata = metadata,
+                        .metadata_count = metadata_count };
+    bool good = check_contents(&file) && file_sort(&file, "the metadata's key");
+    free(file.by_name);
+    free(file.by_key);
+    if (!good)
         return false;
-    size_t name_size = strlen(path) + sizeof ".tmp." + 32;
-    char *name = memory_allocate(name_size);
-    char *header = header_text(entries, entry_count, metadata, metadata_count);
-    bool good = name != NULL && header != NULL
-                    ? replace_file(path, name, name_size, header, entries, entry_count)
-                    : fail(path, "memory is exhausted");
+    char *header = header_text(&file);
+    if (!header)
+        return file_fail(&file, "memory is exhausted");
+    good = replace_file(&file, header);
     free(header);
-    free(name);
     return good;
 }

@@ -119,15 +119,26 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type);
 /* Sets all elements to value. */
 void tensor_fill(Tensor *tensor, Real value);
 
-/* The address of an element and the size of one, for every dtype. */
+/* For every dtype: the address of an element, the size of one, and of all. */
 Real *tensor_at(const Tensor *tensor, int64_t index);
 size_t tensor_element_bytes(const Tensor *tensor);
+size_t tensor_bytes(const Tensor *tensor);
 
 /* x + count, for elements of like's dtype. */
 Real *elements_on(const Tensor *like, const Real *x, int64_t count);
 
 /* The tensor that owns the storage: the base of a view, else the tensor itself. */
 Tensor *tensor_root(const Tensor *tensor);
+
+/* Below this many elements, waking the other threads costs more than the loop. */
+enum { PARALLEL_MINIMUM = 1 << 14 };
+
+/* for (int64_t i = 0; i < n; i++) over independent elements, split over the CPU threads and
+ * vectorized. */
+#define PRAGMA(...) _Pragma(#__VA_ARGS__)
+#define PARALLEL_FOR(i, n)                                                                         \
+    PRAGMA(omp parallel for simd schedule(static) if ((n) >= PARALLEL_MINIMUM))                    \
+    for (int64_t i = 0; i < (n); i++)
 
 /* Philox4x32-10, for kernels that draw random numbers. */
 #include "tensor/philox.h"

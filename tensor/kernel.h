@@ -1,5 +1,6 @@
 /* The declarations of kernels, which the C and the CUDA sources include: a function that differs
- * from its declaration does not compile. CUDA_CALL in tensor/internal.h calls them.
+ * from its declaration does not compile. KERNEL_CALL and DEVICE_CALL in tensor/internal.h call
+ * them.
  *
  *     KERNEL(void, softmax_forward, Real *out, const Real *x, int64_t R, int64_t C);
  *

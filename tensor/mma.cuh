@@ -1,12 +1,13 @@
-/* Products on tensor cores: mma.sync.m16n8k16 of bf16 with float accumulators, and ldmatrix. Each
- * is a warp-wide operation: all lanes must call it.
+/* Matrix products on tensor cores: mma.sync.m16n8k16 multiplies bf16 and accumulates in float;
+ * ldmatrix loads its operands from shared memory. All lanes of a warp must call them together.
  *
- * The fragments of a lane, with g = lane / 4 and t = lane % 4, two elements per register, the first
- * in the lower half:
- *     a [16, 16]    rows g (a[0], a[2]) and g + 8 (a[1], a[3]),
- *                   columns 2 t, 2 t + 1 (a[0], a[1]) and 2 t + 8, 2 t + 9 (a[2], a[3])
- *     b [16, 8]     rows 2 t, 2 t + 1 (b[0]) and 2 t + 8, 2 t + 9 (b[1]), column g
- *     sum [16, 8]   rows g (sum[0], sum[1]) and g + 8 (sum[2], sum[3]), columns 2 t, 2 t + 1 */
+ * A fragment is the part of a matrix that one lane holds. With g = lane / 4 and t = lane % 4:
+ *     a [16, 16]    a[0]: row g,     columns 2t, 2t + 1     a[2]: row g,     columns 2t + 8, 2t + 9
+ *                   a[1]: row g + 8, columns 2t, 2t + 1     a[3]: row g + 8, columns 2t + 8, 2t + 9
+ *     b [16, 8]     b[0]: rows 2t, 2t + 1, column g         b[1]: rows 2t + 8, 2t + 9, column g
+ *     sum [16, 8]   sum[0], sum[1]: row g,     columns 2t, 2t + 1
+ *                   sum[2], sum[3]: row g + 8, columns 2t, 2t + 1
+ * A register of a or b holds two bf16 elements, the first in its lower half. */
 #ifndef TAPEGRAD_TENSOR_MMA_CUH
 #define TAPEGRAD_TENSOR_MMA_CUH
 
@@ -26,7 +27,7 @@ __device__ static inline void mma_bf16(float *sum, const uint32_t *a, const uint
 }
 
 /* Loads four matrices [8, 8] from shared memory: a lane's `row` is the address of row lane % 8 of
- * matrix lane / 8, aligned to 16 bytes; to[i] gets columns 2 t, 2 t + 1 of row g of matrix i. */
+ * matrix lane / 8, aligned to 16 bytes; to[i] receives columns 2t, 2t + 1 of row g of matrix i. */
 __device__ static inline void load_matrices(uint32_t *to, const Bfloat16 *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -35,7 +36,7 @@ __device__ static inline void load_matrices(uint32_t *to, const Bfloat16 *row)
                  : "memory");
 }
 
-/* The same matrices transposed: to[i] gets rows 2 t, 2 t + 1 of column g. */
+/* The same matrices transposed: to[i] receives rows 2t, 2t + 1 of column g. */
 __device__ static inline void load_transposed(uint32_t *to, const Bfloat16 *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

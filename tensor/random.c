@@ -83,7 +83,7 @@ int64_t random_integer(Random *random, int64_t low, int64_t high)
     return (int64_t)((uint64_t)low + step);
 }
 
-/* ------------------------------------------------------------------------------- orthogonal rows */
+/* ------------------------------------------------------------------------------ orthogonal rows */
 static double dot(const Real *a, const Real *b, int64_t D)
 {
     double sum = 0;

@@ -24,6 +24,11 @@ size_t tensor_element_bytes(const Tensor *tensor)
     return 0;
 }
 
+size_t tensor_bytes(const Tensor *tensor)
+{
+    return (size_t)tensor_count(tensor) * tensor_element_bytes(tensor);
+}
+
 Real *elements_on(const Tensor *like, const Real *x, int64_t count)
 {
     return (Real *)((char *)x + count * (int64_t)tensor_element_bytes(like));
@@ -67,16 +72,6 @@ static void check_copy(const char *function, const Tensor *tensor, TensorType ty
     check(function, tensor, type);
     if (!host)
         error_raise("%s: host is NULL", function);
-}
-
-static size_t real_bytes(const Tensor *tensor)
-{
-    return (size_t)tensor_count(tensor) * sizeof(Real);
-}
-
-static size_t integer_bytes(const Tensor *tensor)
-{
-    return (size_t)tensor_count(tensor) * sizeof(int32_t);
 }
 
 /* bf16 tensors are converted in pieces of this many elements. */
@@ -132,13 +127,13 @@ void tensor_read(const Tensor *tensor, Real *host)
     if (tensor->type == TENSOR_BF16)
         read_bf16(tensor, host);
     else
-        device_copy_out(tensor->device, host, tensor->data, real_bytes(tensor));
+        device_copy_out(tensor->device, host, tensor->data, tensor_bytes(tensor));
 }
 
 void tensor_read_i32(const Tensor *tensor, int32_t *host)
 {
     check_copy("tensor_read_i32", tensor, TENSOR_INT32, host);
-    device_copy_out(tensor->device, host, tensor->integers, integer_bytes(tensor));
+    device_copy_out(tensor->device, host, tensor->integers, tensor_bytes(tensor));
 }
 
 void tensor_write(Tensor *tensor, const Real *host)
@@ -147,7 +142,7 @@ void tensor_write(Tensor *tensor, const Real *host)
     if (tensor->type == TENSOR_BF16)
         write_bf16(tensor, host);
     else
-        device_copy_in(tensor->device, tensor->data, host, real_bytes(tensor));
+        device_copy_in(tensor->device, tensor->data, host, tensor_bytes(tensor));
     tensor_written(tensor);
 }
 
@@ -187,7 +182,7 @@ void tensor_write_i32(Tensor *tensor, const int32_t *host)
 {
     check_copy("tensor_write_i32", tensor, TENSOR_INT32, host);
     tensor_root(tensor)->written = check_integers(tensor, host);
-    device_copy_in(tensor->device, tensor->integers, host, integer_bytes(tensor));
+    device_copy_in(tensor->device, tensor->integers, host, tensor_bytes(tensor));
 }
 
 double tensor_item(const Tensor *tensor)

@@ -25,9 +25,10 @@ const char *tapegrad_version(void);
  * always on the calling thread, with one sentence that names the operation, the offending value
  * and the expected one. The default handler prints the sentence and aborts. A custom handler may
  * longjmp out; tape_reset then frees everything that the step allocated and rewinds the Philox
- * counter to the step's start, and the step may be repeated. If a handler returns, the program
- * aborts. File and data errors are ordinary: the function returns false (or NULL) and
- * tapegrad_error() has the sentence. */
+ * counter to the step's start, and the step may be repeated; a step that accumulates gradients over
+ * micro-batches, from its first one (see tape_reset). If a handler returns, the program aborts.
+ * File and data errors are ordinary: the function returns false (or NULL) and tapegrad_error() has
+ * the sentence. */
 typedef void ErrorHandler(const char *sentence, void *context);
 
 /* Installs a handler for all threads; NULL restores the default one. */
@@ -156,7 +157,9 @@ struct Tensor {
     struct Tape *tape;     /* that it belongs to; NULL: a weight, a constant or a state */
     struct Params *params; /* of a weight or its gradient, or NULL */
     const char *(*allocate)(Tensor *tensor); /* before a parameter is used: NULL, or the error */
-    Real *(*bf16_copy)(Tensor *tensor, bool written); /* a parameter's */
+    /* Of a parameter: its elements in the bf16 copy of its Params, which products read with
+     * PRECISION_BF16; NULL if there is no copy. written: the values have changed, so update it. */
+    Real *(*bf16_copy)(Tensor *tensor, bool written);
     IntegerBounds written, wanted; /* of the integers now, and as the operations require them */
 };
 

@@ -896,8 +896,7 @@ START_TEST(exhausted_memory_is_reported)
             break;
         }
         ck_assert(!good);
-        ck_assert_str_eq(tapegrad_error(),
-                         text("tensor_file_save: %s: memory is exhausted", path).text);
+        ck_assert_ptr_nonnull(strstr(tapegrad_error(), "memory is exhausted: "));
         failed++;
     }
     ck_assert_int_gt(failed, 0);

@@ -8,7 +8,6 @@
 #include "ops/shared/math.h"
 #include "ops/ops.h"
 #include "tensor/internal.h"
-#include "tensor/parallel.h"
 
 /* If one tensor is bf16 and the other Real, casts the Real one to bf16. */
 void cast_alike(Tape *tape, Tensor **a, Tensor **b);

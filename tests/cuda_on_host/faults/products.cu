@@ -38,12 +38,12 @@ static std::vector<float> product(const Values &a, const Values &b, bool ta, boo
     return out;
 }
 
-static double difference(const std::vector<float> &got, const std::vector<float> &wanted)
+static double difference(const std::vector<float> &got, const std::vector<float> &expected)
 {
     double most = 0, largest = 0;
-    for (size_t i = 0; i < wanted.size(); i++) {
-        largest = fmax(largest, fabs((double)wanted[i]));
-        const double d = fabs((double)got[i] - (double)wanted[i]);
+    for (size_t i = 0; i < expected.size(); i++) {
+        largest = fmax(largest, fabs((double)expected[i]));
+        const double d = fabs((double)got[i] - (double)expected[i]);
         if (!(d <= most) && !isnan(most)) /* the first NaN stays */
             most = d;
     }
@@ -55,13 +55,13 @@ static void check_product(cublasHandle_t handle, bool ta, bool tb, int m, int n,
     Values a = values((size_t)(m * k), 1), b = values((size_t)(k * n), 2);
     float *out = device_array<float>((size_t)(m * n));
     const float one = 1, zero = 0;
-    const std::vector<float> wanted = product(a, b, ta, tb, m, n, k);
+    const std::vector<float> expected = product(a, b, ta, tb, m, n, k);
     for (cublasComputeType_t compute : { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32 }) {
         CHECK(cublasGemmEx(handle, ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb ? CUBLAS_OP_T : CUBLAS_OP_N,
                            m, n, k, &one, a.device, CUDA_R_32F, ta ? k : m, b.device, CUDA_R_32F,
                            tb ? n : k, &zero, out, CUDA_R_32F, m, compute,
                            CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_SUCCESS);
-        const double error = difference(copy_out(out, (size_t)(m * n)), wanted);
+        const double error = difference(copy_out(out, (size_t)(m * n)), expected);
         if (compute == CUBLAS_COMPUTE_32F)
             CHECK(error < 1e-6);
         else
@@ -116,34 +116,34 @@ static void check_epilogues(Lt lt, int kind)
     const int m = lt.m, n = lt.n, k = lt.k, ld = (m + 127) / 128 * 128;
     Values a = values((size_t)(m * k), 3), b = values((size_t)(k * n), 4), bias = values(m, 5);
     float *d = device_array<float>((size_t)(m * n)), *dbias = device_array<float>((size_t)m);
-    float *kept = device_array<float>((size_t)(ld * n));
-    std::vector<float> x = product(a, b, false, false, m, n, k), wanted = x, gradient = x;
+    float *aux = device_array<float>((size_t)(ld * n));
+    std::vector<float> x = product(a, b, false, false, m, n, k), expected = x, gradient = x;
     std::vector<float> sums((size_t)m, 0);
     for (int i = 0; i < m * n; i++) {
         const double at = (double)x[(size_t)i] + (double)bias.host[(size_t)(i % m)];
         const double h = 1e-5;
-        wanted[(size_t)i] = (float)(kind == FORWARD_RELU ? fmax(at, 0) : gelu(at));
-        const double slope =
+        expected[(size_t)i] = (float)(kind == FORWARD_RELU ? fmax(at, 0) : gelu(at));
+        const double derivative =
             kind == FORWARD_RELU ? at > 0 : (gelu(at + h) - gelu(at - h)) / (2 * h);
-        gradient[(size_t)i] = (float)(slope * (double)x[(size_t)i]);
+        gradient[(size_t)i] = (float)(derivative * (double)x[(size_t)i]);
         sums[(size_t)(i % m)] += gradient[(size_t)i];
     }
     set(lt, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.device);
-    set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, kept);
+    set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
     set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)ld);
     const bool relu = kind == FORWARD_RELU;
     multiply(lt, relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS, a.device,
              b.device, d);
-    CHECK(difference(copy_out(d, (size_t)(m * n)), wanted) < 1e-6);
+    CHECK(difference(copy_out(d, (size_t)(m * n)), expected) < 1e-6);
     multiply(lt, relu ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX_BIAS, a.device,
              b.device, d);
-    CHECK(difference(copy_out(d, (size_t)(m * n)), wanted) < 1e-6);
+    CHECK(difference(copy_out(d, (size_t)(m * n)), expected) < 1e-6);
     set(lt, CUBLASLT_MATMUL_DESC_BIAS_POINTER, dbias);
     multiply(lt, relu ? CUBLASLT_EPILOGUE_DRELU_BGRAD : CUBLASLT_EPILOGUE_DGELU_BGRAD, a.device,
              b.device, d);
     CHECK(difference(copy_out(d, (size_t)(m * n)), gradient) < 1e-5);
     CHECK(difference(copy_out(dbias, (size_t)m), sums) < 1e-5);
-    for (float *memory : { a.device, b.device, bias.device, d, dbias, kept })
+    for (float *memory : { a.device, b.device, bias.device, d, dbias, aux })
         cudaFree(memory);
 }
 
