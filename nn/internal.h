@@ -55,6 +55,19 @@ Random params_random(const Params *params, const char *name);
 /* params_constant that returns NULL when memory is exhausted. */
 Tensor *params_try_constant(Params *params, const Real *host, Shape shape);
 
+/* Initial values of a linear layer: those of nn_linear where std is 0; otherwise normal weights with
+ * this standard deviation and biases of 0. */
+typedef struct LinearInitializers {
+    Initializer weight, bias;
+} LinearInitializers;
+LinearInitializers nn_linear_initializers(int64_t in, double std);
+Linear nn_linear_with_std(Params *params, const char *name, int64_t in, int64_t out, double std);
+
+/* The standard deviation initial_std / sqrt(2 layers) of weights whose products are added to the
+ * residual stream, two per layer: the variance of their sum does not grow with the depth (Radford
+ * et al. 2019, section 2.3). */
+double nn_residual_std(const TransformerConfig *config);
+
 /* The config with its zeros replaced by defaults; raises, as function, when a field is out of
  * range. */
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig config);

@@ -183,6 +183,10 @@ typedef struct TransformerConfig {
     int64_t lsh_rounds;      /* 1: hash rounds of LSH attention */
     int64_t lsh_chunk;       /* 32: positions per chunk of LSH attention */
     int64_t lsh_buckets;     /* 2 per chunk of the sequence: hash buckets of LSH attention */
+    double initial_std;      /* 0: initial values as of nn_linear. Otherwise as in GPT-2, which has
+                              * 0.02: weights are normal with this standard deviation, divided by
+                              * sqrt(2 layers) for out.weight and ff2.weight, whose products are
+                              * added to the residual stream; biases are 0 */
     bool pre_norm;           /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
     bool no_final_norm;      /* false: a final norm follows the layers, as in the paper's code */
 } TransformerConfig;
@@ -199,8 +203,8 @@ typedef struct Attention {
     Tensor *projection; /* [projections, head_dim] for FEATURES_RANDOM; otherwise NULL */
 } Attention;
 
-/* Reads the config's heads, head_dim, attention, features, projections, form and lsh_*; raises when
- * a field is out of range. Linear attention adds eps = 1e-6 to its normalizer, as the code of
+/* Reads the config's heads, head_dim, attention, features, projections, form, lsh_*, initial_std and
+ * (for its scale) layers; raises when a field is out of range. Linear attention adds eps = 1e-6 to its normalizer, as the code of
  * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight:
  * its orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
 Attention nn_attention(Params *params, const char *name, TransformerConfig config);

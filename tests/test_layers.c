@@ -147,6 +147,39 @@ START_TEST(initial_weights_are_those_of_the_papers_code)
 }
 END_TEST
 
+/* The square root of the mean of squares. */
+static double deviation(const Tensor *tensor)
+{
+    const Real *values = test_values(tensor);
+    double square = 0;
+    for (int64_t i = 0; i < tensor_count(tensor); i++)
+        square += (double)values[i] * (double)values[i];
+    return sqrt(square / (double)tensor_count(tensor));
+}
+
+START_TEST(an_initial_std_initializes_as_gpt2_does)
+{
+    begin();
+    const TransformerConfig config = {
+        .layers = 8, .heads = 4, .head_dim = 8, .initial_std = 0.02
+    };
+    const Transformer transformer = nn_transformer(params, "t", config);
+    const TransformerLayer *layer = &transformer.layer[7];
+    const Attention *attention = &layer->attention;
+    const Linear *const linear[] = { &attention->input, &layer->ff1, &attention->output,
+                                     &layer->ff2 };
+    for (int i = 0; i < 4; i++) {
+        const double std = i < 2 ? 0.02 : 0.02 / sqrt(2 * 8);
+        const double count = (double)tensor_count(linear[i]->weight);
+        ck_assert_double_eq_tol(deviation(linear[i]->weight), std, 4 * std / sqrt(2 * count));
+        ck_assert(largest(linear[i]->weight) > 2.5 * std); /* normal, not uniform */
+        ck_assert(largest(linear[i]->bias) == 0);
+    }
+    ck_assert(test_values(layer->norm1.weight)[0] == 1);
+    end();
+}
+END_TEST
+
 START_TEST(positions_follow_the_formula)
 {
     begin();
@@ -196,6 +229,8 @@ START_TEST(senseless_configs_raise)
                   nn_transformer(params, "t", CONFIG(.dropout = 1)));
     assert_raises("nn_transformer: dropout is nan, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = NAN)));
+    assert_raises("nn_transformer: initial_std is -1, expected 0 or more, and finite",
+                  nn_transformer(params, "t", CONFIG(.initial_std = -1)));
     assert_raises("nn_transformer: there is no activation 3",
                   nn_transformer(params, "t", CONFIG(.activation = (Activation)3)));
     assert_raises("nn_dropout: the probability is -0.5, expected 0 <= probability < 1",
@@ -695,6 +730,7 @@ int main(void)
                                    a_transformer_names_its_weights,
                                    a_config_of_zeros_means_the_defaults,
                                    initial_weights_are_those_of_the_papers_code,
+                                   an_initial_std_initializes_as_gpt2_does,
                                    positions_follow_the_formula,
                                    senseless_configs_raise,
                                    attention_checks_its_arguments,
