@@ -7,8 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ------------------------------------------------------------------------------------
- * projections */
+/* ---------------------------------------------------------------------------------- projections */
 static Real *draw_projection(int64_t features, int64_t D, Random *random)
 {
     Real *host = memory_allocate((size_t)(features * D) * sizeof *host);
@@ -42,8 +41,7 @@ void nn_attention_redraw(const Attention *attention, Random *random)
     free(host);
 }
 
-/* ------------------------------------------------------------------------------------- the
- * layer */
+/* ------------------------------------------------------------------------------------ the layer */
 /* The tensors that the joined product computes; LSH attention shares queries and keys. */
 static int part_count(const Attention *attention)
 {
@@ -58,10 +56,11 @@ static Linear input_new(Params *params, const char *name, const Attention *atten
     const char *const *parts = count == 2 ? lsh : all;
     const int64_t width = attention->heads * attention->head_dim;
     const LinearInitializers initial = nn_linear_initializers(width, std);
-    return (Linear){ .weight = params_add_joined(params, name, parts, count, "weight",
-                                                 shape(width, width), initial.weight),
-                     .bias = params_add_joined(params, name, parts, count, "bias", shape(width),
-                                               initial.bias) };
+    Linear input;
+    input.weight = params_add_joined(params, name, parts, count, "weight", shape(width, width),
+                                     initial.weight);
+    input.bias = params_add_joined(params, name, parts, count, "bias", shape(width), initial.bias);
+    return input;
 }
 
 Attention nn_attention(Params *params, const char *name, TransformerConfig config)

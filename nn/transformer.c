@@ -6,8 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ----------------------------------------------------------------------------------------
- * configs */
+/* -------------------------------------------------------------------------------------- configs */
 enum { LARGEST_SIZE = 1 << 20 };
 
 static int64_t size_or_default(const char *function, const char *field, int64_t value,
@@ -57,8 +56,7 @@ double nn_residual_std(const TransformerConfig *config)
     return config->initial_std / sqrt(2 * (double)config->layers);
 }
 
-/* -------------------------------------------------------------------------------------- one
- * layer */
+/* ------------------------------------------------------------------------------------ one layer */
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config)
 {
     config = nn_transformer_config("nn_transformer_layer", config);
@@ -135,8 +133,7 @@ Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, 
     return nn_transformer_layer_forward_cached(tape, layer, x, key_lengths, NULL);
 }
 
-/* ---------------------------------------------------------------------------------- the whole
- * stack */
+/* ------------------------------------------------------------------------------ the whole stack */
 Transformer nn_transformer(Params *params, const char *name, TransformerConfig config)
 {
     config = nn_transformer_config("nn_transformer", config);

@@ -431,6 +431,50 @@ static Tensor *of_feed_forward(Tape *checking, Tensor *const *in, void *context)
     return forward(checking, check, &layer, in[0]);
 }
 
+/* The flat gradients of the mean square of transformer(x + added). */
+static const Real *gradients_of(const Transformer *transformer, Tensor *added)
+{
+    Tensor *x = tape_input(tape, test_normal(3, 2 * 5 * 6), shape(2, 5, 6));
+    Tensor *target = tape_input(tape, test_zeros(2 * 5 * 6), shape(2, 5, 6));
+    x = op_add(tape, x, added);
+    x = nn_transformer_forward(tape, transformer, x, NULL);
+    tape_backward(tape, op_mean_squared_error(tape, x, target));
+    const Real *gradients = test_values(params_flat_gradients(params));
+    params_zero_gradients(params);
+    tape_reset(tape);
+    return gradients;
+}
+
+/* Each operation of a layer skips the gradients of frozen weights and computes all others. */
+START_TEST(frozen_weights_leave_the_gradients_of_the_others)
+{
+    static const char *const patterns[] = { "*.weight", "*.bias", "*norm*.weight", "*ff1*", "*ff2*",
+                                            "*.key.*",  "*out.*", "layers.0.*",    "free" };
+    for (int pre_norm = 0; pre_norm < 2; pre_norm++) {
+        begin();
+        const TransformerConfig config = {
+            .layers = 2, .heads = 2, .head_dim = 3, .feed_forward = 7, .pre_norm = pre_norm
+        };
+        Tensor *added = params_add(params, "free", shape(6), (Initializer){ INITIAL_NORMAL, 1 });
+        const Transformer transformer = nn_transformer(params, "", config);
+        const Real *all = gradients_of(&transformer, added);
+        const Real *first = params_flat_values(params)->data;
+        for (int i = 0; i < 9; i++) {
+            params_set_requires_grad(params, patterns[i], false);
+            const Real *some = gradients_of(&transformer, added);
+            for (int w = 0; w < params_count(params); w++) {
+                const Tensor *weight = params_at(params, w);
+                const int64_t offset = weight->data - first, n = tensor_count(weight);
+                assert_close(some + offset, weight->requires_grad ? all + offset : test_zeros(n), n,
+                             1e-6);
+            }
+            params_set_requires_grad(params, "*", true);
+        }
+        end();
+    }
+}
+END_TEST
+
 static void check_layer(TransformerConfig config, const int32_t *key_lengths)
 {
     begin();
@@ -739,6 +783,7 @@ int main(void)
                                    the_softmax_transformer_of_the_vectors,
                                    gradients_of_a_pre_norm_layer,
                                    gradients_of_a_post_norm_layer_with_dropout,
+                                   frozen_weights_leave_the_gradients_of_the_others,
                                    gradients_with_key_lengths,
                                    inference_is_training_without_dropout_in_less_memory,
                                    a_pre_norm_transformer_is_made_of_its_parts,
