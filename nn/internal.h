@@ -61,7 +61,7 @@ Random params_random(const Params *params, const char *name);
 /* params_constant that returns NULL when memory is exhausted. */
 Tensor *params_try_constant(Params *params, const Real *host, Shape shape);
 
-/* Initial values of a linear layer: those of nn_linear where std is 0; otherwise normal weights with
+/* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
  * this standard deviation and biases of 0. */
 typedef struct LinearInitializers {
     Initializer weight, bias;

@@ -77,11 +77,12 @@ Tensor *params_flat_gradients(Params *params);
 
 /* With false, freezes the weights whose path names match the pattern ("embedding.*": fnmatch(3),
  * where * matches dots too); with true, unfreezes them. A frozen weight requires no gradient: no
- * backward pass computes one, so it has no part in the gradient norm, and optim_step changes neither
- * the weight (by decay or momentum) nor its m and v. Of joined weights the backward pass computes
- * all gradients unless all are frozen; those of the frozen ones count as 0. Call it between steps.
- * If tape_replay has captured the step as a CUDA graph, call tape_reset too: the graph computes the
- * gradients that it was captured with. Raises when no name matches, and inside a replayed step. */
+ * backward pass computes one, so it has no part in the gradient norm, and optim_step changes
+ * neither the weight (by decay or momentum) nor its m and v. Of joined weights the backward pass
+ * computes all gradients unless all are frozen; those of the frozen ones count as 0. Call it
+ * between steps. If tape_replay has captured the step as a CUDA graph, call tape_reset too: the
+ * graph computes the gradients that it was captured with. Raises when no name matches, and inside a
+ * replayed step. */
 void params_set_requires_grad(Params *params, const char *pattern, bool requires_grad);
 
 /* g = 0 for all weights. Marks the gradients as empty; the next contribution to each stores. */
@@ -212,10 +213,11 @@ typedef struct Attention {
     Tensor *projection; /* [projections, head_dim] for FEATURES_RANDOM; otherwise NULL */
 } Attention;
 
-/* Reads the config's heads, head_dim, attention, features, projections, form, lsh_*, initial_std and
- * (for its scale) layers; raises when a field is out of range. Linear attention adds eps = 1e-6 to its normalizer, as the code of
- * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight:
- * its orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
+/* Reads the config's heads, head_dim, attention, features, projections, form, lsh_*, initial_std
+ * and, for its scale, layers; raises when a field is out of range. Linear attention adds eps = 1e-6
+ * to its normalizer, as the code of Katharopoulos et al. 2020 does. The projection of
+ * FEATURES_RANDOM is a constant, not a weight: its orthogonal rows are drawn from the seed and the
+ * layer's name, and are not saved. */
 Attention nn_attention(Params *params, const char *name, TransformerConfig config);
 /* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing
  * for other feature maps. Call it between replayed steps, not inside one. */

@@ -5,7 +5,7 @@
  * m and v start at 0, so after t steps the coefficients of the gradients in m sum to 1 - beta1^t;
  * m_hat and v_hat correct this bias. With
  *   learning_rate = lr / (1 - beta1^t)       v_scale = 1 / sqrt(1 - beta2^t)
- * the last line is p = p - learning_rate m / (v_scale sqrt(v) + eps). Weight decay is applied first:
+ * the last line is p = p - learning_rate m / (v_scale sqrt(v) + eps). Weight decay comes first:
  *   Adam    g = g + weight_decay p
  *   AdamW   p = keep p                       keep = 1 - lr weight_decay
  * One kernel serves both, and RAdam: Adam has keep = 1, the others weight_decay = 0. */

@@ -151,8 +151,8 @@ StepScalars groups_scalars(const Optimizer *optimizer, double learning_rate)
         Optimizer group = *optimizer;
         group.weight_decay *= factors.weight_decay;
         scalars[i] = optimizer->scalars(&group, learning_rate * factors.learning_rate);
+        scalars[i].bf16 = params_flat_bf16(optimizer->params);
     }
-    scalars[0].bf16 = params_flat_bf16(optimizer->params);
     if (!groups)
         return scalars[0];
     device_copy_in(optimizer->device, groups->block->data, scalars,

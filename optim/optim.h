@@ -98,7 +98,8 @@ Optimizer *optim_radam(Params *params, AdamConfig config);
 void optim_free(Optimizer *optimizer);
 
 /* One step t of the update above, for all weights that require a gradient, from the accumulated
- * gradients, which are empty afterwards. An empty gradient counts as 0. A replayed step may contain one step per optimizer. */
+ * gradients, which are empty afterwards. An empty gradient counts as 0. A replayed step may contain
+ * one step per optimizer. */
 void optim_step(Optimizer *optimizer);
 
 /* The number of steps taken. */

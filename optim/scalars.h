@@ -10,9 +10,7 @@ typedef struct StepScalars {
     Real weight_decay;  /* sgd, adam: g = g + weight_decay p */
     Real keep;          /* adamw, radam: p = keep p, decoupled weight decay */
     Real v_scale, eps;  /* adam: the divisor is v_scale sqrt(v) + eps */
-
-    /* Of the first of these structs alone: */
-    void *bf16; /* the bf16 copy of the weights, which the step updates; or NULL */
+    void *bf16;         /* the bf16 copy of the weights, which the step updates; or NULL */
 
     /* Parameter groups and frozen weights (optim/groups.c): element i has the scalars
      * of_group[groups[i >> unit_bits]], or is FROZEN. groups is NULL if there are none. */

@@ -2,29 +2,21 @@
 
 __global__ void sgd_step(Real *values, const Real *gradients, const StepScalars *scalars, int64_t n)
 {
-    const StepScalars all = *scalars;
-    GRID_FOR(i, n) {
-        if (is_frozen(all, i))
-            continue;
-        const StepScalars now = scalars_of(all, i);
+    step_elements(scalars, n, [=](int64_t i, const StepScalars &now) {
         const Real p = values[i], g = gradients[i] + now.weight_decay * p;
-        store_weight(values, all, i, p - now.learning_rate * g);
-    }
+        store_weight(values, now, i, p - now.learning_rate * g);
+    });
 }
 
 __global__ void sgd_momentum_step(Real *values, Real *m, const Real *gradients,
                                   const StepScalars *scalars, Real momentum, int64_t n)
 {
-    const StepScalars all = *scalars;
-    GRID_FOR(i, n) {
-        if (is_frozen(all, i))
-            continue;
-        const StepScalars now = scalars_of(all, i);
+    step_elements(scalars, n, [=](int64_t i, const StepScalars &now) {
         const Real p = values[i], g = gradients[i] + now.weight_decay * p;
         const Real sum = momentum * m[i] + g;
         m[i] = sum;
-        store_weight(values, all, i, p - now.learning_rate * sum);
-    }
+        store_weight(values, now, i, p - now.learning_rate * sum);
+    });
 }
 
 extern "C" void sgd_step_cuda(Real *values, const Real *gradients, const StepScalars *scalars,
