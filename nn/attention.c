@@ -7,8 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ------------------------------------------------------------------------------------
- * projections */
+/* ---------------------------------------------------------------------------------- projections */
 static Real *draw_projection(int64_t features, int64_t D, Random *random)
 {
     Real *host = memory_allocate((size_t)(features * D) * sizeof *host);
@@ -42,26 +41,26 @@ void nn_attention_redraw(const Attention *attention, Random *random)
     free(host);
 }
 
-/* ------------------------------------------------------------------------------------- the
- * layer */
-static bool is_lsh(const Attention *attention)
+/* ------------------------------------------------------------------------------------ the layer */
+/* The tensors that the joined product computes; LSH attention shares queries and keys. */
+static int part_count(const Attention *attention)
 {
-    return attention->kind == ATTENTION_CAUSAL_LSH || attention->kind == ATTENTION_LSH;
+    return attention->kind == ATTENTION_CAUSAL_LSH || attention->kind == ATTENTION_LSH ? 2 : 3;
 }
 
-/* The joined weights of one product; LSH attention shares queries and keys. */
-static void add_input(Params *params, const char *name, Attention *attention)
+static Linear input_new(Params *params, const char *name, const Attention *attention, double std)
 {
-    static const char *const three[] = { "query", "key", "value" }, *const two[] = { "query",
-                                                                                     "value" };
-    const char *const *parts = is_lsh(attention) ? two : three;
-    const int count = is_lsh(attention) ? 2 : 3;
+    static const char *const all[] = { "query", "key", "value" }, *const lsh[] = { "query",
+                                                                                   "value" };
+    const int count = part_count(attention);
+    const char *const *parts = count == 2 ? lsh : all;
     const int64_t width = attention->heads * attention->head_dim;
-    Initializer initial = { INITIAL_UNIFORM, 1 / sqrt((double)width) };
-    attention->input.weight =
-        params_add_joined(params, name, parts, count, "weight", shape(width, width), initial);
-    attention->input.bias =
-        params_add_joined(params, name, parts, count, "bias", shape(width), initial);
+    const LinearInitializers initial = nn_linear_initializers(width, std);
+    Linear input;
+    input.weight = params_add_joined(params, name, parts, count, "weight", shape(width, width),
+                                     initial.weight);
+    input.bias = params_add_joined(params, name, parts, count, "bias", shape(width), initial.bias);
+    return input;
 }
 
 Attention nn_attention(Params *params, const char *name, TransformerConfig config)
@@ -80,8 +79,9 @@ Attention nn_attention(Params *params, const char *name, TransformerConfig confi
     };
     if (config.features == FEATURES_RANDOM)
         attention.projection = projection_new(params, name, config.projections, config.head_dim);
-    add_input(params, name, &attention);
-    attention.output = nn_linear(params, nn_name(name, "out").text, width, width);
+    attention.input = input_new(params, name, &attention, config.initial_std);
+    attention.output = nn_linear_with_std(params, nn_name(name, "out").text, width, width,
+                                          nn_residual_std(&config));
     return attention;
 }
 
@@ -217,9 +217,8 @@ Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tens
     check(tape, attention, x);
     const int64_t B = x->shape.size[0], N = x->shape.size[1];
     const int64_t H = attention->heads, D = attention->head_dim;
-    const int64_t parts = is_lsh(attention) ? 2 : 3;
-    Tensor *packed = nn_linear_forward(tape, &attention->input, x); /* [B, N, parts H D] */
-    packed = op_reshape(tape, packed, shape(B, N, parts * H, D));
+    Tensor *packed = nn_linear_forward(tape, &attention->input, x);
+    packed = op_reshape(tape, packed, shape(B, N, part_count(attention) * H, D));
     Tensor *out = attend(tape, attention, packed, key_lengths, cache); /* [B, N, H, D] */
     out = op_reshape(tape, out, shape(B, N, H * D));
     return nn_linear_forward(tape, &attention->output, out);

@@ -16,8 +16,7 @@ typedef struct Name {
 /* "path.name", or "name" when the path is "". Raises when the result is too long for a weight. */
 Name nn_name(const char *path, const char *name);
 
-/* ------------------------------------------------------------------------------------ for
- * optim/ */
+/* ----------------------------------------------------------------------------------- for optim/ */
 
 /* The prefix of an optimizer's entries in a checkpoint. */
 #define STATE_PREFIX "optimizer."
@@ -34,6 +33,14 @@ int64_t params_flat_count(const Params *params);
 void params_written(const Params *params);
 void *params_flat_bf16(const Params *params);
 
+/* fnmatch(3) of a weight's path name. params_check_pattern raises, as function, unless a weight
+ * matches, and inside a replayed step. */
+bool params_matches(const char *pattern, const Tensor *weight);
+void params_check_pattern(const char *function, const Params *params, const char *pattern);
+
+/* Changes whenever params_set_requires_grad is called; 0 before. */
+int params_frozen_version(const Params *params);
+
 /* The result of clipping, in device memory; zeros at first, NULL while no buffers are allocated. */
 Clipping *params_clipping(const Params *params);
 
@@ -46,14 +53,26 @@ void params_file_entries(Params *params, const char *prefix, const Real *host, F
 /* Reads such entries into host; padding becomes zero. Returns false on failure. */
 bool params_file_read(Params *params, const TensorFile *file, const char *prefix, Real *host);
 
-/* ---------------------------------------------------------------------------------- for the
- * layers */
+/* ------------------------------------------------------------------------------- for the layers */
 
 /* The generator for a weight's initial values, or for another tensor of this name. */
 Random params_random(const Params *params, const char *name);
 
 /* params_constant that returns NULL when memory is exhausted. */
 Tensor *params_try_constant(Params *params, const Real *host, Shape shape);
+
+/* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
+ * this standard deviation and biases of 0. */
+typedef struct LinearInitializers {
+    Initializer weight, bias;
+} LinearInitializers;
+LinearInitializers nn_linear_initializers(int64_t in, double std);
+Linear nn_linear_with_std(Params *params, const char *name, int64_t in, int64_t out, double std);
+
+/* The standard deviation initial_std / sqrt(2 layers) of weights whose products are added to the
+ * residual stream, two per layer: the variance of their sum does not grow with the depth (Radford
+ * et al. 2019, section 2.3). */
+double nn_residual_std(const TransformerConfig *config);
 
 /* The config with its zeros replaced by defaults; raises, as function, when a field is out of
  * range. */

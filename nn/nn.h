@@ -75,6 +75,16 @@ Tensor *params_at(const Params *params, int index);
 Tensor *params_flat_values(Params *params);
 Tensor *params_flat_gradients(Params *params);
 
+/* With false, freezes the weights whose path names match the pattern ("embedding.*": fnmatch(3),
+ * where * matches dots too); with true, unfreezes them. A frozen weight requires no gradient: no
+ * backward pass computes one, so it has no part in the gradient norm, and optim_step changes
+ * neither the weight (by decay or momentum) nor its m and v. Of joined weights the backward pass
+ * computes all gradients unless all are frozen; those of the frozen ones count as 0. Call it
+ * between steps. If tape_replay has captured the step as a CUDA graph, call tape_reset too: the
+ * graph computes the gradients that it was captured with. Raises when no name matches, and inside a
+ * replayed step. */
+void params_set_requires_grad(Params *params, const char *pattern, bool requires_grad);
+
 /* g = 0 for all weights. Marks the gradients as empty; the next contribution to each stores. */
 void params_zero_gradients(Params *params);
 
@@ -183,6 +193,10 @@ typedef struct TransformerConfig {
     int64_t lsh_rounds;      /* 1: hash rounds of LSH attention */
     int64_t lsh_chunk;       /* 32: positions per chunk of LSH attention */
     int64_t lsh_buckets;     /* 2 per chunk of the sequence: hash buckets of LSH attention */
+    double initial_std;      /* 0: initial values as of nn_linear. Otherwise as in GPT-2, which has
+                              * 0.02: weights are normal with this standard deviation, divided by
+                              * sqrt(2 layers) for out.weight and ff2.weight, whose products are
+                              * added to the residual stream; biases are 0 */
     bool pre_norm;           /* false: x = norm(x + f(x)), as in the paper; true: x + f(norm(x)) */
     bool no_final_norm;      /* false: a final norm follows the layers, as in the paper's code */
 } TransformerConfig;
@@ -199,10 +213,11 @@ typedef struct Attention {
     Tensor *projection; /* [projections, head_dim] for FEATURES_RANDOM; otherwise NULL */
 } Attention;
 
-/* Reads the config's heads, head_dim, attention, features, projections, form and lsh_*; raises when
- * a field is out of range. Linear attention adds eps = 1e-6 to its normalizer, as the code of
- * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight:
- * its orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
+/* Reads the config's heads, head_dim, attention, features, projections, form, lsh_*, initial_std
+ * and, for its scale, layers; raises when a field is out of range. Linear attention adds eps = 1e-6
+ * to its normalizer, as the code of Katharopoulos et al. 2020 does. The projection of
+ * FEATURES_RANDOM is a constant, not a weight: its orthogonal rows are drawn from the seed and the
+ * layer's name, and are not saved. */
 Attention nn_attention(Params *params, const char *name, TransformerConfig config);
 /* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing
  * for other feature maps. Call it between replayed steps, not inside one. */

@@ -9,6 +9,7 @@
 
 #include "ops/shared/internal.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,12 +46,12 @@ struct Params {
     Block *values, *gradients; /* NULL until they are allocated */
     Block *bf16;               /* the values in bf16; NULL until a product needs them */
     Clipping *clipping;        /* stored after the gradients */
+    int frozen_version;        /* calls of params_set_requires_grad */
     Tensor flat_values, flat_gradients;
     char error[192]; /* why the allocation failed */
 };
 
-/* -------------------------------------------------------------------------------------------
- * life */
+/* ----------------------------------------------------------------------------------------- life */
 Params *params_new(Device *device, uint64_t seed)
 {
     if (!device)
@@ -87,8 +88,7 @@ Device *params_device(const Params *params)
     return params->device;
 }
 
-/* ------------------------------------------------------------------------------------
- * allocation */
+/* ----------------------------------------------------------------------------------- allocation */
 static int weight_count(const Storage *storage)
 {
     return storage->part_count ? storage->part_count : 1;
@@ -258,8 +258,7 @@ static Real *bf16_copy(Tensor *tensor, bool written)
     return (Real *)((uint16_t *)params->bf16->data + offset);
 }
 
-/* ------------------------------------------------------------------------------------
- * registering */
+/* ---------------------------------------------------------------------------------- registering */
 Name nn_name(const char *path, const char *name)
 {
     Name result;
@@ -424,8 +423,7 @@ Tensor *params_constant(Params *params, const Real *host, Shape shape)
     return constant;
 }
 
-/* ----------------------------------------------------------------------------------------
- * finding */
+/* -------------------------------------------------------------------------------------- finding */
 Tensor *params_find(const Params *params, const char *name)
 {
     for (const Storage *storage = params->storages; storage; storage = storage->next)
@@ -463,8 +461,48 @@ Tensor *params_at(const Params *params, int index)
     error_raise("params_at: there is no weight %d; there are %d", index, params_count(params));
 }
 
-/* ----------------------------------------------------------------------------------- flat
- * buffers */
+/* ------------------------------------------------------------------------------------- freezing */
+bool params_matches(const char *pattern, const Tensor *weight)
+{
+    return fnmatch(pattern, weight->name, 0) == 0;
+}
+
+void params_check_pattern(const char *function, const Params *params, const char *pattern)
+{
+    if (!params || !pattern)
+        error_raise("%s: %s is NULL", function, params ? "the pattern" : "params");
+    if (device_is_capturing(params->device))
+        error_raise("%s: this step is replayed; call it before the step", function);
+    for (int i = 0; i < params_count(params); i++)
+        if (params_matches(pattern, params_at(params, i)))
+            return;
+    error_raise("%s: no weight's name matches \"%s\"", function, pattern);
+}
+
+/* The backward pass looks at the whole of joined weights, which share one gradient. */
+void params_set_requires_grad(Params *params, const char *pattern, bool requires_grad)
+{
+    params_check_pattern("params_set_requires_grad", params, pattern);
+    for (Storage *storage = params->storages; storage; storage = storage->next) {
+        bool any = false;
+        for (int i = 0; i < weight_count(storage); i++) {
+            Tensor *weight = &weight_at(storage, i)->tensor;
+            if (params_matches(pattern, weight))
+                weight->requires_grad = requires_grad;
+            any |= weight->requires_grad;
+        }
+        storage->whole.tensor.requires_grad = any;
+        storage->whole.tensor.has_gradient &= any;
+    }
+    params->frozen_version++;
+}
+
+int params_frozen_version(const Params *params)
+{
+    return params->frozen_version;
+}
+
+/* --------------------------------------------------------------------------------- flat buffers */
 static void need_storage(Params *params)
 {
     const char *error = params_allocate(params);
@@ -483,15 +521,24 @@ Tensor *params_flat_values(Params *params)
     return &params->flat_values;
 }
 
-/* The only place where gradients are zero-filled: those that got no contribution. */
+static void zero_gradient(const Tensor *weight)
+{
+    device_zero(weight->device, weight->gradient->data,
+                (size_t)tensor_count(weight) * sizeof(Real));
+}
+
+/* The only place where gradients are zero-filled: those that got no contribution, and those of
+ * frozen weights that are joined to others. */
 Tensor *params_flat_gradients(Params *params)
 {
     need_storage(params);
     for (Storage *storage = params->storages; storage; storage = storage->next) {
         Tensor *whole = &storage->whole.tensor;
         if (!whole->has_gradient)
-            device_zero(params->device, whole->gradient->data,
-                        (size_t)tensor_count(whole) * sizeof(Real));
+            zero_gradient(whole);
+        for (int i = 0; whole->has_gradient && i < storage->part_count; i++)
+            if (!storage->parts[i].tensor.requires_grad)
+                zero_gradient(&storage->parts[i].tensor);
         whole->has_gradient = true;
     }
     return &params->flat_gradients;

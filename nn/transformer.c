@@ -6,8 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ----------------------------------------------------------------------------------------
- * configs */
+/* -------------------------------------------------------------------------------------- configs */
 enum { LARGEST_SIZE = 1 << 20 };
 
 static int64_t size_or_default(const char *function, const char *field, int64_t value,
@@ -40,6 +39,9 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
         error_raise("%s: dropout is %g, expected 0 <= dropout < 1", function, c.dropout);
     if ((unsigned)c.activation > ACTIVATION_GELU_TANH)
         error_raise("%s: there is no activation %d", function, (int)c.activation);
+    if (!(c.initial_std >= 0 && isfinite((Real)c.initial_std)))
+        error_raise("%s: initial_std is %g, expected 0 or more, and finite", function,
+                    c.initial_std);
     c.lsh_rounds = size_or_default(function, "lsh_rounds", c.lsh_rounds, 1, 64);
     c.lsh_chunk = size_or_default(function, "lsh_chunk", c.lsh_chunk, 32, LARGEST_SIZE);
     c.lsh_buckets = size_or_default(function, "lsh_buckets", c.lsh_buckets, 0, LARGEST_SIZE);
@@ -49,8 +51,12 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
     return c;
 }
 
-/* -------------------------------------------------------------------------------------- one
- * layer */
+double nn_residual_std(const TransformerConfig *config)
+{
+    return config->initial_std / sqrt(2 * (double)config->layers);
+}
+
+/* ------------------------------------------------------------------------------------ one layer */
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config)
 {
     config = nn_transformer_config("nn_transformer_layer", config);
@@ -58,8 +64,10 @@ TransformerLayer nn_transformer_layer(Params *params, const char *name, Transfor
     TransformerLayer layer = { .pre_norm = config.pre_norm, .activation = config.activation };
     layer.attention = nn_attention(params, nn_name(name, "attention").text, config);
     layer.norm1 = nn_layernorm(params, nn_name(name, "norm1").text, width);
-    layer.ff1 = nn_linear(params, nn_name(name, "ff1").text, width, inner);
-    layer.ff2 = nn_linear(params, nn_name(name, "ff2").text, inner, width);
+    layer.ff1 =
+        nn_linear_with_std(params, nn_name(name, "ff1").text, width, inner, config.initial_std);
+    layer.ff2 = nn_linear_with_std(params, nn_name(name, "ff2").text, inner, width,
+                                   nn_residual_std(&config));
     layer.norm2 = nn_layernorm(params, nn_name(name, "norm2").text, width);
     layer.dropout = nn_dropout(config.dropout);
     return layer;
@@ -125,8 +133,7 @@ Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, 
     return nn_transformer_layer_forward_cached(tape, layer, x, key_lengths, NULL);
 }
 
-/* ---------------------------------------------------------------------------------- the whole
- * stack */
+/* ------------------------------------------------------------------------------ the whole stack */
 Transformer nn_transformer(Params *params, const char *name, TransformerConfig config)
 {
     config = nn_transformer_config("nn_transformer", config);

@@ -29,8 +29,7 @@ static size_t part_bytes(const Optimizer *optimizer)
     return (size_t)params_flat_count(optimizer->params) * sizeof(Real);
 }
 
-/* ---------------------------------------------------------------------------------------
- * metadata */
+/* ------------------------------------------------------------------------------------- metadata */
 #define OWN_KEYS "tapegrad."
 enum { MAX_TEXTS = 24, TEXT_BYTES = 40 };
 
@@ -99,8 +98,7 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
     add_number(texts, OWN_KEYS "weight_decay", optimizer->weight_decay);
 }
 
-/* -----------------------------------------------------------------------------------------
- * saving */
+/* --------------------------------------------------------------------------------------- saving */
 
 /* Copies of all parts on the host, and the arguments of tensor_file_save. */
 typedef struct Contents {
@@ -171,8 +169,7 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
     return good;
 }
 
-/* ----------------------------------------------------------------------------------------
- * loading */
+/* -------------------------------------------------------------------------------------- loading */
 typedef struct Reader {
     const TensorFile *file;
     const char *path;

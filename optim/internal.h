@@ -15,12 +15,15 @@ typedef struct Plateau {
 
 typedef struct Groups Groups;
 
+/* The scalars of the step that has begun, optimizer->steps, at this learning rate. */
+typedef StepScalars ScalarsOf(const Optimizer *optimizer, double learning_rate);
+
 struct Optimizer {
     Params *params;
     Device *device;
     const char *kind; /* "sgd", "adam", "adamw" or "radam" */
-    /* The per-step scalars of step t; the step on all weights, which reads them at `current`. */
-    StepScalars (*scalars)(const Optimizer *optimizer, int64_t t, double learning_rate);
+    ScalarsOf *scalars;
+    /* The step on all weights, which reads the scalars at `current`. */
     void (*update)(const Optimizer *optimizer, Real *values, const Real *gradients);
     double learning_rate; /* before the schedule's factor */
     double weight_decay;
@@ -35,17 +38,20 @@ struct Optimizer {
     Groups *groups;       /* NULL until optim_set_group */
 };
 
-/* An optimizer from a template with params, kind, scalars, update, state_count, hyperparameters and
- * schedule: checks these, raising as function, and allocates the flat buffers and the state. */
+/* An optimizer from a template with params, scalars, update, state_count, hyperparameters and
+ * schedule: checks these, raising as function, and allocates the flat buffers and the state. The
+ * function is "optim_" and the kind. */
 Optimizer *optimizer_new(const char *function, Optimizer template);
 
-/* The same for the kinds with m and v, from a config. */
-Optimizer *optimizer_with_means(const char *function, Params *params, AdamConfig config,
-                                Optimizer template);
+/* The same for Adam's variants, which differ in their scalars. */
+Optimizer *adam_new(const char *function, Params *params, AdamConfig config, ScalarsOf *scalars);
 
+/* Before a step: uploads the table of groups if groups or frozen weights have changed. Raises when
+ * memory is exhausted. */
+void groups_update(Optimizer *optimizer);
 /* The scalars of the step that has begun, for all weights or, with groups, for group 0; uploads
  * those of all groups. */
-StepScalars groups_begin_step(const Optimizer *optimizer, double learning_rate);
+StepScalars groups_scalars(const Optimizer *optimizer, double learning_rate);
 void groups_free(Optimizer *optimizer);
 
 /* Consecutive elements of one group, for the CPU's kernels. Without groups there is one run. */
@@ -54,19 +60,26 @@ typedef struct Run {
     const StepScalars *scalars;
 } Run;
 
-/* Moves to the next run of n elements, the first one from { 0 }; false after the last. */
+/* Moves to the next run of n elements that are not frozen, the first one from { 0 }; false after
+ * the last. */
 static inline bool next_run(Run *run, const StepScalars *scalars, int64_t n)
 {
-    const int64_t start = run->start + run->count;
+    int64_t start = run->start + run->count;
     *run = (Run){ start, n - start, scalars };
-    if (start == n || !scalars->groups)
+    if (!scalars->groups)
         return start < n;
+    const uint8_t *groups = scalars->groups;
+    const int64_t units = n >> scalars->unit_bits;
     int64_t unit = start >> scalars->unit_bits;
-    const uint8_t group = scalars->groups[unit];
-    while (unit << scalars->unit_bits < n && scalars->groups[unit] == group)
+    while (unit < units && groups[unit] == FROZEN)
         unit++;
-    run->count = (unit << scalars->unit_bits) - start;
-    run->scalars = scalars->of_group + group;
+    if (unit == units)
+        return false;
+    const uint8_t group = groups[unit];
+    start = unit << scalars->unit_bits;
+    while (unit < units && groups[unit] == group)
+        unit++;
+    *run = (Run){ start, (unit << scalars->unit_bits) - start, scalars->of_group + group };
     return true;
 }
 

@@ -97,8 +97,9 @@ Optimizer *optim_radam(Params *params, AdamConfig config);
  * the optimizer. NULL is ignored. */
 void optim_free(Optimizer *optimizer);
 
-/* One step t of the update above, for all weights, from the accumulated gradients, which are empty
- * afterwards. An empty gradient counts as 0. A replayed step may contain one step per optimizer. */
+/* One step t of the update above, for all weights that require a gradient, from the accumulated
+ * gradients, which are empty afterwards. An empty gradient counts as 0. A replayed step may contain
+ * one step per optimizer. */
 void optim_step(Optimizer *optimizer);
 
 /* The number of steps taken. */
@@ -106,16 +107,16 @@ int64_t optim_steps(const Optimizer *optimizer);
 /* The learning rate of the next step: learning_rate * factor(steps + 1). */
 double optim_learning_rate(const Optimizer *optimizer);
 /* Replaces learning_rate, which the schedule's factor multiplies. Raises unless it is finite and 0
- * or more; 0 freezes the weights. */
+ * or more; with 0 the weights stay as they are. */
 void optim_set_learning_rate(Optimizer *optimizer, double learning_rate);
 
 /* Parameter groups: weights whose path names match the pattern ("*.bias", "*norm*": fnmatch(3),
  * where * matches dots too) get learning_rate_factor * lr and weight_decay_factor * weight_decay,
- * from the next step on; 1, 1 at first, and a later call replaces an earlier one's factors. 0
- * freezes weights, or spares them the decay, exactly; the gradients of frozen weights are still
- * computed and count in params_clip_gradients. The factors are not saved in checkpoints. Raises
- * when no name matches, a factor is negative or not finite, inside a replayed step, and when 256
- * pairs of factors are in use. */
+ * from the next step on; 1, 1 at first, and a later call replaces an earlier one's factors. A
+ * factor 0 is exact, but does not freeze: the gradients are still computed, move m and v, and count
+ * in params_clip_gradients; see params_set_requires_grad. The factors are not saved in checkpoints.
+ * Raises when no name matches, a factor is negative or not finite, inside a replayed step, and when
+ * 255 pairs of factors are in use. */
 void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_rate_factor,
                      double weight_decay_factor);
 

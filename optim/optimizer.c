@@ -2,9 +2,9 @@
 #include "optim/internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-/* ---------------------------------------------------------------------------------------
- * checking */
+/* ------------------------------------------------------------------------------------- checking */
 /* The kernels compute in Real, so a double that overflows it is not finite. */
 static void check_not_negative(const char *function, const char *name, double value)
 {
@@ -34,8 +34,7 @@ static void check_template(const char *function, const Optimizer *template)
     schedule_check(function, &template->schedule);
 }
 
-/* -------------------------------------------------------------------------------------------
- * life */
+/* ----------------------------------------------------------------------------------------- life */
 
 static size_t state_bytes(const Optimizer *optimizer)
 {
@@ -62,6 +61,7 @@ static bool allocate_state(Optimizer *optimizer)
 Optimizer *optimizer_new(const char *function, Optimizer template)
 {
     check_template(function, &template);
+    template.kind = function + strlen("optim_");
     template.device = params_device(template.params);
     template.plateau = (Plateau){ .best = INFINITY, .factor = 1 };
     const char *error = params_allocate(template.params);
@@ -86,8 +86,7 @@ void optim_free(Optimizer *optimizer)
     free(optimizer);
 }
 
-/* ------------------------------------------------------------------------------------------
- * steps */
+/* ---------------------------------------------------------------------------------------- steps */
 static double next_learning_rate(const Optimizer *optimizer)
 {
     return optimizer->learning_rate *
@@ -99,8 +98,9 @@ static void begin_step(void *context)
 {
     Optimizer *optimizer = context;
     const double learning_rate = next_learning_rate(optimizer);
+    groups_update(optimizer);
     optimizer->steps++;
-    const StepScalars scalars = groups_begin_step(optimizer, learning_rate);
+    const StepScalars scalars = groups_scalars(optimizer, learning_rate);
     device_copy_in(optimizer->device, optimizer->current, &scalars, sizeof scalars);
 }
 

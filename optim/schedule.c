@@ -2,8 +2,7 @@
  * are in optim/optim.h. */
 #include "optim/internal.h"
 
-/* ---------------------------------------------------------------------------------------
- * checking */
+/* ------------------------------------------------------------------------------------- checking */
 static void check_factor(const char *function, const Schedule *schedule)
 {
     if (!(schedule->factor > 0 && schedule->factor <= 1))
@@ -57,8 +56,7 @@ void schedule_check(const char *function, const Schedule *schedule)
                 (int)schedule->kind);
 }
 
-/* ------------------------------------------------------------------------------------------
- * kinds */
+/* ---------------------------------------------------------------------------------------- kinds */
 static Schedule checked(const char *function, Schedule schedule)
 {
     schedule_check(function, &schedule);
@@ -95,8 +93,7 @@ Schedule optim_plateau(double factor, int64_t patience, double last)
                                                 .last = last });
 }
 
-/* ----------------------------------------------------------------------------------------
- * factors */
+/* -------------------------------------------------------------------------------------- factors */
 static double drops_factor(const Schedule *schedule, int64_t t)
 {
     int drops = 0;

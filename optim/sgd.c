@@ -5,60 +5,54 @@
  * Without momentum m = g, and there is no state. */
 #include "optim/internal.h"
 
-static void sgd_run(Real *values, const Real *gradients, const StepScalars *scalars,
-                    Real weight_decay, int64_t n)
+static void sgd_run(Real *values, const Real *gradients, const StepScalars *scalars, int64_t n)
 {
-    const Real learning_rate = scalars->step, decay = weight_decay * scalars->decay;
+    const Real learning_rate = scalars->learning_rate, weight_decay = scalars->weight_decay;
     PARALLEL_FOR(i, n) {
-        const Real g = gradients[i] + decay * values[i];
+        const Real g = gradients[i] + weight_decay * values[i];
         values[i] -= learning_rate * g;
     }
 }
 
-void sgd_step_cpu(Real *values, const Real *gradients, const StepScalars *scalars,
-                  Real weight_decay, int64_t n)
+void sgd_step_cpu(Real *values, const Real *gradients, const StepScalars *scalars, int64_t n)
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);)
-        sgd_run(values + run.start, gradients + run.start, run.scalars, weight_decay, run.count);
+        sgd_run(values + run.start, gradients + run.start, run.scalars, run.count);
 }
 
 static void sgd_momentum_run(Real *values, Real *m, const Real *gradients,
-                             const StepScalars *scalars, Real weight_decay, Real momentum,
-                             int64_t n)
+                             const StepScalars *scalars, Real momentum, int64_t n)
 {
-    const Real learning_rate = scalars->step, decay = weight_decay * scalars->decay;
+    const Real learning_rate = scalars->learning_rate, weight_decay = scalars->weight_decay;
     PARALLEL_FOR(i, n) {
-        const Real g = gradients[i] + decay * values[i];
+        const Real g = gradients[i] + weight_decay * values[i];
         m[i] = momentum * m[i] + g;
         values[i] -= learning_rate * m[i];
     }
 }
 
 void sgd_momentum_step_cpu(Real *values, Real *m, const Real *gradients, const StepScalars *scalars,
-                           Real weight_decay, Real momentum, int64_t n)
+                           Real momentum, int64_t n)
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);)
         sgd_momentum_run(values + run.start, m + run.start, gradients + run.start, run.scalars,
-                         weight_decay, momentum, run.count);
-}
-
-static StepScalars sgd_scalars(const Optimizer *optimizer, int64_t t, double learning_rate)
-{
-    (void)optimizer, (void)t;
-    return (StepScalars){ .step = (Real)learning_rate };
+                         momentum, run.count);
 }
 
 static void sgd_update(const Optimizer *optimizer, Real *values, const Real *gradients)
 {
     const int64_t n = params_flat_count(optimizer->params);
-    const Real weight_decay = (Real)optimizer->weight_decay;
     if (optimizer->m)
         DEVICE_CALL(optimizer->device, sgd_momentum_step,
-                    (values, optimizer->m, gradients, optimizer->current, weight_decay,
-                     optimizer->momentum, n));
+                    (values, optimizer->m, gradients, optimizer->current, optimizer->momentum, n));
     else
-        DEVICE_CALL(optimizer->device, sgd_step,
-                    (values, gradients, optimizer->current, weight_decay, n));
+        DEVICE_CALL(optimizer->device, sgd_step, (values, gradients, optimizer->current, n));
+}
+
+static StepScalars sgd_scalars(const Optimizer *optimizer, double learning_rate)
+{
+    return (StepScalars){ .learning_rate = (Real)learning_rate,
+                          .weight_decay = (Real)optimizer->weight_decay };
 }
 
 SGDConfig optim_sgd_config(double learning_rate)
@@ -69,7 +63,6 @@ SGDConfig optim_sgd_config(double learning_rate)
 Optimizer *optim_sgd(Params *params, SGDConfig config)
 {
     return optimizer_new("optim_sgd", (Optimizer){ .params = params,
-                                                   .kind = "sgd",
                                                    .scalars = sgd_scalars,
                                                    .update = sgd_update,
                                                    .state_count = config.momentum != 0,

@@ -5,10 +5,24 @@
 #include "optim/scalars.h"
 #include "tensor/kernel.cuh"
 
-/* The scalars of element i: those of its group, if there are groups. */
-__device__ static inline StepScalars scalars_of(const StepScalars &all, int64_t i)
+/* Calls step(i, now) for each of n elements that is not frozen, now being the scalars of element i:
+ * those of its group, if there are groups. */
+template <class Step>
+__device__ static inline void step_elements(const StepScalars *scalars, int64_t n, Step step)
 {
-    return all.groups ? all.of_group[all.groups[i >> all.unit_bits]] : all;
+    const StepScalars all = *scalars;
+    if (!all.groups) {
+        GRID_FOR(i, n)
+            step(i, all);
+        return;
+    }
+    GRID_FOR(i, n) {
+        const uint8_t group = all.groups[i >> all.unit_bits];
+        if (group == FROZEN)
+            continue;
+        const StepScalars now = all.of_group[group];
+        step(i, now);
+    }
 }
 
 /* Stores weight i and its bf16 copy. */

@@ -147,6 +147,39 @@ START_TEST(initial_weights_are_those_of_the_papers_code)
 }
 END_TEST
 
+/* The square root of the mean of squares. */
+static double deviation(const Tensor *tensor)
+{
+    const Real *values = test_values(tensor);
+    double square = 0;
+    for (int64_t i = 0; i < tensor_count(tensor); i++)
+        square += (double)values[i] * (double)values[i];
+    return sqrt(square / (double)tensor_count(tensor));
+}
+
+START_TEST(an_initial_std_initializes_as_gpt2_does)
+{
+    begin();
+    const TransformerConfig config = {
+        .layers = 8, .heads = 4, .head_dim = 8, .initial_std = 0.02
+    };
+    const Transformer transformer = nn_transformer(params, "t", config);
+    const TransformerLayer *layer = &transformer.layer[7];
+    const Attention *attention = &layer->attention;
+    const Linear *const linear[] = { &attention->input, &layer->ff1, &attention->output,
+                                     &layer->ff2 };
+    for (int i = 0; i < 4; i++) {
+        const double std = i < 2 ? 0.02 : 0.02 / sqrt(2 * 8);
+        const double count = (double)tensor_count(linear[i]->weight);
+        ck_assert_double_eq_tol(deviation(linear[i]->weight), std, 4 * std / sqrt(2 * count));
+        ck_assert(largest(linear[i]->weight) > 2.5 * std); /* normal, not uniform */
+        ck_assert(largest(linear[i]->bias) == 0);
+    }
+    ck_assert(test_values(layer->norm1.weight)[0] == 1);
+    end();
+}
+END_TEST
+
 START_TEST(positions_follow_the_formula)
 {
     begin();
@@ -196,6 +229,8 @@ START_TEST(senseless_configs_raise)
                   nn_transformer(params, "t", CONFIG(.dropout = 1)));
     assert_raises("nn_transformer: dropout is nan, expected 0 <= dropout < 1",
                   nn_transformer(params, "t", CONFIG(.dropout = NAN)));
+    assert_raises("nn_transformer: initial_std is -1, expected 0 or more, and finite",
+                  nn_transformer(params, "t", CONFIG(.initial_std = -1)));
     assert_raises("nn_transformer: there is no activation 3",
                   nn_transformer(params, "t", CONFIG(.activation = (Activation)3)));
     assert_raises("nn_dropout: the probability is -0.5, expected 0 <= probability < 1",
@@ -395,6 +430,50 @@ static Tensor *of_feed_forward(Tape *checking, Tensor *const *in, void *context)
     layer.norm2.bias = in[6];
     return forward(checking, check, &layer, in[0]);
 }
+
+/* The flat gradients of the mean square of transformer(x + added). */
+static const Real *gradients_of(const Transformer *transformer, Tensor *added)
+{
+    Tensor *x = tape_input(tape, test_normal(3, 2 * 5 * 6), shape(2, 5, 6));
+    Tensor *target = tape_input(tape, test_zeros(2 * 5 * 6), shape(2, 5, 6));
+    x = op_add(tape, x, added);
+    x = nn_transformer_forward(tape, transformer, x, NULL);
+    tape_backward(tape, op_mean_squared_error(tape, x, target));
+    const Real *gradients = test_values(params_flat_gradients(params));
+    params_zero_gradients(params);
+    tape_reset(tape);
+    return gradients;
+}
+
+/* Each operation of a layer skips the gradients of frozen weights and computes all others. */
+START_TEST(frozen_weights_leave_the_gradients_of_the_others)
+{
+    static const char *const patterns[] = { "*.weight", "*.bias", "*norm*.weight", "*ff1*", "*ff2*",
+                                            "*.key.*",  "*out.*", "layers.0.*",    "free" };
+    for (int pre_norm = 0; pre_norm < 2; pre_norm++) {
+        begin();
+        const TransformerConfig config = {
+            .layers = 2, .heads = 2, .head_dim = 3, .feed_forward = 7, .pre_norm = pre_norm
+        };
+        Tensor *added = params_add(params, "free", shape(6), (Initializer){ INITIAL_NORMAL, 1 });
+        const Transformer transformer = nn_transformer(params, "", config);
+        const Real *all = gradients_of(&transformer, added);
+        const Real *first = params_flat_values(params)->data;
+        for (int i = 0; i < 9; i++) {
+            params_set_requires_grad(params, patterns[i], false);
+            const Real *some = gradients_of(&transformer, added);
+            for (int w = 0; w < params_count(params); w++) {
+                const Tensor *weight = params_at(params, w);
+                const int64_t offset = weight->data - first, n = tensor_count(weight);
+                assert_close(some + offset, weight->requires_grad ? all + offset : test_zeros(n), n,
+                             1e-6);
+            }
+            params_set_requires_grad(params, "*", true);
+        }
+        end();
+    }
+}
+END_TEST
 
 static void check_layer(TransformerConfig config, const int32_t *key_lengths)
 {
@@ -695,6 +774,7 @@ int main(void)
                                    a_transformer_names_its_weights,
                                    a_config_of_zeros_means_the_defaults,
                                    initial_weights_are_those_of_the_papers_code,
+                                   an_initial_std_initializes_as_gpt2_does,
                                    positions_follow_the_formula,
                                    senseless_configs_raise,
                                    attention_checks_its_arguments,
@@ -703,6 +783,7 @@ int main(void)
                                    the_softmax_transformer_of_the_vectors,
                                    gradients_of_a_pre_norm_layer,
                                    gradients_of_a_post_norm_layer_with_dropout,
+                                   frozen_weights_leave_the_gradients_of_the_others,
                                    gradients_with_key_lengths,
                                    inference_is_training_without_dropout_in_less_memory,
                                    a_pre_norm_transformer_is_made_of_its_parts,

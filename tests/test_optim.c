@@ -453,6 +453,88 @@ START_TEST(a_rate_factor_of_zero_freezes_until_it_is_replaced)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------------ frozen weights */
+static void step_unfrozen(Pair pair, Optimizer *optimizer, int t)
+{
+    const Real *gradients = test_normal((uint64_t)t, COUNT);
+    contribute(pair.first, gradients);
+    if (pair.second->requires_grad)
+        contribute(pair.second, gradients + FIRST);
+    optim_step(optimizer);
+}
+
+/* Neither decay nor momentum moves it. SGD, which does not depend on t, continues as if the steps
+ * in between had never been. */
+START_TEST(a_frozen_weight_stays_until_it_is_unfrozen)
+{
+    static Real values[COUNT], before[COUNT], always[COUNT], shorter[COUNT];
+    for (int kind = 0; kind < 5; kind++) {
+        Pair pair = pair_new(), plain = pair_new(), brief = pair_new();
+        Optimizer *optimizer = make_scaled(kind, pair.params, 1, 1);
+        Optimizer *other = make_scaled(kind, plain.params, 1, 1);
+        Optimizer *third = make_scaled(kind, brief.params, 1, 1);
+        for (int t = 1; t <= 9; t++) {
+            if (t == 4) {
+                params_set_requires_grad(pair.params, "sec*", false);
+                pair_read(pair, before);
+            }
+            if (t == 5)
+                optim_set_group(optimizer, "*", 1, 1); /* does not unfreeze */
+            if (t == 7) {
+                pair_read(pair, values);
+                assert_same(values + FIRST, before + FIRST, SECOND);
+                params_set_requires_grad(pair.params, "second", true);
+            }
+            step_unfrozen(pair, optimizer, t);
+            step_unfrozen(plain, other, t);
+            if (t < 4 || t >= 7)
+                step_unfrozen(brief, third, t);
+        }
+        pair_read(pair, values);
+        pair_read(plain, always);
+        pair_read(brief, shorter);
+        assert_same(values, always, FIRST);
+        ck_assert_mem_ne(values + FIRST, before + FIRST, SECOND * sizeof(Real));
+        if (kind < 2)
+            assert_same(values + FIRST, shorter + FIRST, SECOND);
+        optim_free(optimizer), optim_free(other), optim_free(third);
+        params_free(pair.params), params_free(plain.params), params_free(brief.params);
+    }
+}
+END_TEST
+
+/* The optimizer learns of the frozen weights at the first step, which allocates a table. */
+START_TEST(weights_may_be_frozen_before_the_optimizer_is_made)
+{
+    const Real ones[] = { 1, 1, 1 };
+    const size_t memory = device_memory(test_device()).current;
+    Params *params = params_new(test_device(), 1);
+    Tensor *a = params_add(params, "a", shape(3), normal),
+           *b = params_add(params, "b", shape(3), normal);
+    params_set_requires_grad(params, "a", false);
+    Optimizer *optimizer = decaying_adamw(params);
+    const Real *before = test_values(a), *start = test_values(b);
+    for (int n = 1; n <= 2; n++) {
+        contribute(b, ones);
+        device_fail_allocation(n);
+        test_expect_error();
+        if (!setjmp(test_error_jump))
+            optim_step(optimizer);
+        tapegrad_on_error(NULL, NULL);
+        ck_assert(device_fail_allocation(0));
+        ck_assert_msg(strstr(tapegrad_error(), "optim_step: memory is exhausted") != NULL, "%s",
+                      tapegrad_error());
+        ck_assert_int_eq(optim_steps(optimizer), 0);
+    }
+    optim_step(optimizer);
+    assert_same(test_values(a), before, 3);
+    ck_assert(test_values(b)[0] != start[0]);
+    optim_free(optimizer);
+    params_free(params);
+    ck_assert_uint_eq(device_memory(test_device()).current, memory);
+}
+END_TEST
+
 /* The parts start at multiples of 3 elements. */
 START_TEST(joined_weights_may_be_in_different_groups)
 {
@@ -507,12 +589,12 @@ START_TEST(bad_groups_raise_and_change_nothing)
     contribute(x, &one);
     optim_step(optimizer);
     ck_assert(tensor_item(x) == -1);
-    for (int i = 0; i < 255; i++) {
+    for (int i = 0; i < 254; i++) {
         char name[32];
         snprintf(name, sizeof name, "layer%d", i);
         optim_set_group(optimizer, name, 2 + i, 1);
     }
-    assert_raises("optim_set_group: there are 256 different pairs of factors already",
+    assert_raises("optim_set_group: there are 255 different pairs of factors already",
                   optim_set_group(optimizer, "layer255", 1000, 1));
     optim_set_group(optimizer, "layer255", 2, 1);
     optim_free(optimizer);
@@ -875,6 +957,8 @@ int main(void)
                                   padding_stays_zero,
                                   a_groups_weights_step_as_with_a_config_of_their_own,
                                   a_rate_factor_of_zero_freezes_until_it_is_replaced,
+                                  a_frozen_weight_stays_until_it_is_unfrozen,
+                                  weights_may_be_frozen_before_the_optimizer_is_made,
                                   joined_weights_may_be_in_different_groups,
                                   bad_groups_raise_and_change_nothing,
                                   a_step_uses_the_sum_of_contributions_and_empties_it,

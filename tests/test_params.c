@@ -457,6 +457,53 @@ START_TEST(an_unused_weight_has_no_part_in_the_norm)
 }
 END_TEST
 
+START_TEST(a_frozen_weight_has_no_part_in_the_norm)
+{
+    begin_on(test_device());
+    const Real numbers[] = { 3, 4 }, zeros[] = { 0, 0, 0, 0, 0, 0 };
+    const Real whole[] = { 10, 20, 3, 4, 50, 60 }, query_and_value[] = { 0, 0, 3, 4, 0, 0 };
+    Params *params = params_new(device, 1);
+    Tensor *a = params_add(params, "a", shape(2), uniform);
+    Tensor *joined = params_add_joined(params, "j", three_names, 3, "w", shape(1, 2), uniform);
+    contribute(a, numbers);
+    params_set_requires_grad(params, "a", false);
+    ck_assert(!a->requires_grad && !a->has_gradient);
+    contribute(joined, whole);
+    params_set_requires_grad(params, "j.query.w", false);
+    params_set_requires_grad(params, "j.value.w", false);
+    ck_assert(joined->requires_grad);
+    ck_assert(clip(params, 100) == 5);
+    assert_gradient(a, zeros);
+    assert_gradient(joined, query_and_value);
+
+    params_zero_gradients(params);
+    Tensor *sum = op_add(tape, op_scale(tape, a, 1),
+                         op_reshape(tape, params_find(params, "j.key.w"), shape(2)));
+    tape_backward_from(tape, sum, tape_input(tape, numbers, shape(2)));
+    tape_reset(tape);
+    ck_assert(!a->has_gradient);
+    ck_assert(clip(params, 100) == 5);
+    params_set_requires_grad(params, "j.*", false);
+    ck_assert(!joined->requires_grad && !joined->has_gradient);
+    ck_assert(clip(params, 100) == 0);
+
+    params_set_requires_grad(params, "*", true);
+    params_zero_gradients(params);
+    contribute(a, numbers);
+    contribute(joined, whole);
+    assert_gradient(a, numbers);
+    assert_gradient(joined, whole);
+    assert_raises("params_set_requires_grad: params is NULL",
+                  params_set_requires_grad(NULL, "*", false));
+    assert_raises("params_set_requires_grad: the pattern is NULL",
+                  params_set_requires_grad(params, NULL, false));
+    assert_raises("params_set_requires_grad: no weight's name matches \"j.w\"",
+                  params_set_requires_grad(params, "j.w", false));
+    params_free(params);
+    tape_free(tape);
+}
+END_TEST
+
 /* Large enough for all threads; the sizes leave padding. */
 static Params *large_params(Real *const numbers[2])
 {
@@ -765,6 +812,7 @@ int main(void)
                                    flat_tensors_hold_all_weights_and_zeros,
                                    gradients_accumulate_until_they_are_emptied,
                                    joined_weights_share_one_gradient,
+                                   a_frozen_weight_has_no_part_in_the_norm,
                                    an_unused_weight_has_no_part_in_the_norm,
                                    clipping_agrees_with_a_plain_loop,
                                    clipping_leaves_what_is_not_finite,

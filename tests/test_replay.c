@@ -149,6 +149,35 @@ START_TEST(groups_may_change_between_replays)
 }
 END_TEST
 
+/* tape_reset discards the graph, which would compute the gradients of frozen weights. */
+START_TEST(weights_may_be_frozen_between_replays)
+{
+    Trainer eager = trainer_new(), replayed = trainer_new();
+    for (int step = 0; step < STEPS; step++) {
+        Trainer *const both[] = { &eager, &replayed };
+        for (int i = 0; i < 2; i++) {
+            write_inputs(both[i], step);
+            if (step == 3)
+                params_set_requires_grad(both[i]->params, "embedding.*", false);
+            if (step == 3) /* joined to query and value */
+                params_set_requires_grad(both[i]->params, "*.key.*", false);
+        }
+        if (step % 3 == 0)
+            tape_reset(replayed.tape);
+        tape_reset(eager.tape);
+        train(&eager);
+        tape_replay(replayed.tape, train, &replayed);
+        for (int i = 0; i < params_count(eager.params); i++) {
+            Tensor *a = params_at(eager.params, i), *b = params_at(replayed.params, i);
+            ck_assert_mem_eq(test_values(a), test_values(b),
+                             (size_t)tensor_count(a) * sizeof(Real));
+        }
+    }
+    trainer_free(&eager);
+    trainer_free(&replayed);
+}
+END_TEST
+
 static void set_a_group(void *context)
 {
     train(context);
@@ -162,7 +191,7 @@ START_TEST(a_replayed_step_sets_no_group)
     Trainer trainer = trainer_new();
     write_inputs(&trainer, 0);
     tape_replay(trainer.tape, set_a_group, &trainer);
-    assert_raises("optim_set_group: this step is replayed; set the group before it",
+    assert_raises("optim_set_group: this step is replayed; call it before the step",
                   tape_replay(trainer.tape, set_a_group, &trainer));
     trainer_free(&trainer);
 }
@@ -728,6 +757,7 @@ int main(void)
                      (const TTest *const[]){ replayed_steps_are_bitwise_the_steps,
                                              replayed_hashes_are_bitwise_the_hashes,
                                              groups_may_change_between_replays,
+                                             weights_may_be_frozen_between_replays,
                                              a_replayed_step_sets_no_group,
                                              other_work_between_replays,
                                              a_step_must_not_reset,
