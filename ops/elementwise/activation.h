@@ -5,6 +5,9 @@
 #include "ops/elementwise/unary_functions.h"
 #include "ops/ops.h"
 
+/* Of op_linear: f(y) = y. */
+#define ACTIVATION_NONE ((Activation)(ACTIVATION_GELU_TANH + 1))
+
 /* f(y), and g f'(y), where for relu y may be f(y). */
 MATH_FUNCTION Real activation_of(Activation f, Real y)
 {
