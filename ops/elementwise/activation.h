@@ -36,4 +36,21 @@ MATH_FUNCTION Real activation_gradient(Activation f, Real g, Real y)
     }
 }
 
+/* Calls function(f, ...) with f a compile-time constant, so that each activation has a loop of its
+ * own. */
+#define BY_ACTIVATION(activation, function, ...)                                                   \
+    switch (activation) {                                                                          \
+    case ACTIVATION_RELU:                                                                          \
+        function(ACTIVATION_RELU, __VA_ARGS__);                                                    \
+        break;                                                                                     \
+    case ACTIVATION_GELU:                                                                          \
+        function(ACTIVATION_GELU, __VA_ARGS__);                                                    \
+        break;                                                                                     \
+    case ACTIVATION_GELU_TANH:                                                                     \
+        function(ACTIVATION_GELU_TANH, __VA_ARGS__);                                               \
+        break;                                                                                     \
+    default:                                                                                       \
+        function(ACTIVATION_NONE, __VA_ARGS__);                                                    \
+    }
+
 #endif
