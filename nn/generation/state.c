@@ -130,9 +130,9 @@ static void set_addresses(TransformerState *state)
     const int64_t one = step->B * sequence_count(step);
     for (int64_t i = 0; i < step->layers; i++, next += state->layer_count) {
         StepLayer *layer = &step->layer[i];
-        layer->sums = step->softmax ? NULL : next;
-        layer->keys = step->softmax ? next : NULL;
-        layer->values = step->softmax ? next + one : NULL;
+        layer->state.sums = step->softmax ? NULL : next;
+        layer->state.keys = step->softmax ? next : NULL;
+        layer->state.values = step->softmax ? next + one : NULL;
     }
     Tensor result = { .device = state->device };
     state->out = state->positions = result;
@@ -282,7 +282,7 @@ void nn_transformer_state_reset(TransformerState *state, int64_t sequence)
     const int64_t each = sequence_count(step);
     const size_t bytes = (size_t)count * sizeof(int32_t);
     for (int64_t i = 0; i < step->layers && !step->softmax; i++)
-        device_zero(state->device, step->layer[i].sums + first * each,
+        device_zero(state->device, step->layer[i].state.sums + first * each,
                     (size_t)(count * each) * sizeof(Real));
     device_zero(state->device, step->counts + first, bytes);
     device_zero(state->device, step->positions + first, bytes);
@@ -319,7 +319,7 @@ static void copy_positions(TransformerState *to, Real *there, const TransformerS
 static void copy_layer(TransformerState *to, int64_t sequence, const TransformerState *from,
                        int64_t from_sequence, int64_t layer, int64_t positions)
 {
-    const StepLayer *there = &to->step.layer[layer], *here = &from->step.layer[layer];
+    const LayerState *there = &to->step.layer[layer].state, *here = &from->step.layer[layer].state;
     const int64_t each = sequence_count(&to->step), offset = sequence * each;
     const int64_t from_offset = from_sequence * sequence_count(&from->step);
     if (to->step.softmax) {

@@ -18,12 +18,9 @@
 
 enum {
     SMALL_BATCH = 8,        /* sequences at most: one accumulator each in multiply_small_batch */
-    ATTEND_THREADS = 1024,  /* few blocks, each of which reads the weights of a head */
     MULTIPLY_THREADS = 128, /* many blocks, to keep all multiprocessors busy */
     MULTIPLY_WARPS = MULTIPLY_THREADS / WARP,
     RESIDENT_BLOCKS = 4, /* per multiprocessor: enough loads in flight for full bandwidth */
-    LINEAR_TILES = 1,    /* one tile holds a head */
-    SOFTMAX_TILES = 4,
 };
 
 /* Elements that fit in the 48 KB of shared memory that a launch gets without an attribute: the
@@ -110,8 +107,8 @@ static bool state_in_packs(const TransformerStep *step, const StepLayer *layer, 
     if (C > threads || 4 * C > MAX_PARTS)
         return false;
     if (step->softmax)
-        return C % 4 == 0 && packs_fit<4>(layer->keys) && packs_fit<4>(layer->values);
-    return step->F * C % 4 == 0 && packs_fit<4>(layer->sums);
+        return C % 4 == 0 && packs_fit<4>(layer->state.keys) && packs_fit<4>(layer->state.values);
+    return step->F * C % 4 == 0 && packs_fit<4>(layer->state.sums);
 }
 
 /* The caller sets the tiling. */
@@ -119,9 +116,7 @@ static StepAttention attention_of(const Workspace &w, const StepLayer *layer)
 {
     StepAttention a = w.attention;
     a.projection = layer->projection;
-    a.sums = layer->sums;
-    a.keys = layer->keys;
-    a.values = layer->values;
+    a.state = layer->state;
     return a;
 }
 
@@ -133,7 +128,7 @@ static size_t bytes_of(int64_t elements)
 /* Elements of shared memory. */
 template <int W> static int64_t attention_elements(const StepAttention &a)
 {
-    return part_elements<W>(a.tiling) + (a.memory ? 0 : head_elements(a));
+    return tile_rows<W>(a.tiling) * a.tiling.span + (a.memory ? 0 : head_elements(a));
 }
 
 /* --------------------------------------------------------------------------------------- counts */
@@ -285,23 +280,6 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
     }
 };
 
-/* Updates a head's recurrent state or KV cache and computes its row of the result, by THREADS
- * threads that have stored its query, key and value in m. */
-template <int W, bool SOFTMAX, int THREADS>
-__device__ static inline void attend_head(const StepAttention &a, const HeadMemory &m, int64_t head,
-                                          int position, Reals<W> (&ahead)[LINEAR_TILES])
-{
-    if (threadIdx.x == 0)
-        m.value[a.D] = 1;
-    __syncthreads();
-    if (position >= a.max_length)
-        write_nan<THREADS>(a, head);
-    else if constexpr (SOFTMAX)
-        attend_softmax<W, SOFTMAX_TILES, THREADS>(a, m, head, position);
-    else
-        attend_linear(a, m, head, ahead);
-}
-
 /* One block per head; each warp computes one element of query, key and value at a time. */
 template <int W, bool SOFTMAX>
 __global__ void __launch_bounds__(ATTEND_THREADS)
@@ -320,10 +298,10 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
     if (threadIdx.x == 0)
         position = a.counts[b];
 
-    Reals<W> ahead[LINEAR_TILES] = {};
+    Reals<W> ahead[1] = {};
     if (!SOFTMAX)
-        load_tiles(ahead, a.sums + head * a.F * a.tiling.C, a.tiling, thread_tile<W>(a.tiling, 0),
-                   0, (int)a.F);
+        load_tiles(ahead, a.state.sums + head * a.F * a.tiling.C, a.tiling,
+                   thread_tile<W>(a.tiling, 0), 0, (int)a.F);
     WeightRows<W, 3, 2> weights;
     if (warp < a.D)
         weights.load(rows + warp * width, row_step, 0, width);
@@ -342,7 +320,10 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
             m.value[d] = sums[2][0] + bias[2 * width + d];
         }
     }
-    attend_head<W, SOFTMAX, ATTEND_THREADS>(a, m, head, position, ahead);
+    if constexpr (SOFTMAX)
+        attend_softmax<W, ATTEND_THREADS>(a, m, head, position);
+    else
+        attend_linear(a, m, head, position, ahead);
 }
 
 /* One warp per column of out; COUNT: upper bound of B. */
@@ -483,9 +464,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT_BLOCKS)
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
         const unsigned b = head / (unsigned)a.H;
         const HeadMemory m = block_memory<W>(a, head, shared);
-        Reals<W> none[LINEAR_TILES];
         unpack<THREADS>(a, m, packed, b, head - b * (unsigned)a.H);
-        attend_head<W, true, THREADS>(a, m, head, a.counts[b], none);
+        attend_softmax<W, THREADS>(a, m, head, a.counts[b]);
     }
 }
 
@@ -509,7 +489,7 @@ __global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* as RESIDENT_BLOCKS */
     const StepAttention a = of_size<SIZE>(given);
     wait_for_previous_kernel();
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
-        Real *const T = a.sums + (int64_t)head * a.F * (a.D + 1), *state = T;
+        Real *const T = a.state.sums + (int64_t)head * a.F * (a.D + 1), *state = T;
         Real *memory = shared + state_size<SIZE>;
         if constexpr (SIZE > 0)
             load_state<SIZE>(state = shared, T);
@@ -565,7 +545,7 @@ static void attend_large_batch(const TransformerStep *step, const StepLayer *lay
                                const Workspace &w)
 {
     const StepAttention a = attention_of(w, layer);
-    const bool square = maps_elementwise(a.features) && packs_fit<4>(layer->sums); /* F = D */
+    const bool square = maps_elementwise(a.features) && packs_fit<4>(layer->state.sums); /* F = D */
     auto launch = launch_attend_large_batch_linear<0>;
     if (step->softmax)
         launch = state_in_packs(step, layer, THREADS) ? launch_attend_large_batch_softmax<4>

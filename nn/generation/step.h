@@ -16,12 +16,17 @@ typedef struct StepNorm {
     Real eps;
 } StepNorm;
 
+/* A layer's recurrent state of linear attention, or its KV cache of softmax attention. */
+typedef struct LayerState {
+    Real *sums;          /* linear: [S, z], [B, H, F, D + 1]; otherwise NULL */
+    Real *keys, *values; /* softmax: [B, H, max_length, D] each; otherwise NULL */
+} LayerState;
+
 typedef struct StepLayer {
     StepLinear input, output, ff1, ff2; /* input: query, key and value, [3 width, width] */
     StepNorm attention_norm, ff_norm;   /* of the input of the attention and of ff1 */
     const Real *projection;             /* [F, D] for FEATURES_RANDOM; otherwise NULL */
-    Real *sums;          /* linear: recurrent state [S, z], [B, H, F, D + 1]; otherwise NULL */
-    Real *keys, *values; /* softmax: KV cache, [B, H, max_length, D] each; otherwise NULL */
+    LayerState state;
 } StepLayer;
 
 typedef struct TransformerStep {

@@ -154,7 +154,7 @@ static void attend_linear(const Team *team, const StepLayer *layer, Real *out, c
     map(step, layer, b, q + step->width, false, v);
     memcpy(v, q + 2 * step->width, (size_t)D * sizeof *v);
     v[D] = 1; /* S's last column is z, and y's last element z.a */
-    advance(y, layer->sums + head * F * (D + 1), a, b, v, F, D + 1);
+    advance(y, layer->state.sums + head * F * (D + 1), a, b, v, F, D + 1);
     for (int64_t d = 0; d < D; d++)
         out[d] = y[d] / (y[D] + step->eps);
 }
@@ -182,7 +182,8 @@ static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, 
 {
     const TransformerStep *step = team->step;
     const int64_t D = step->D, offset = head * step->max_length * D;
-    Real *keys = layer->keys + offset, *values = layer->values + offset, *p = team->work;
+    Real *keys = layer->state.keys + offset, *values = layer->state.values + offset,
+         *p = team->work;
     int64_t n = step->counts[head / step->H];
     if (n < step->max_length) {
         memcpy(keys + n * D, q + step->width, (size_t)D * sizeof *q);
