@@ -66,7 +66,7 @@ static Tensor sums_of(const TransformerState *state, int64_t layer)
     const TransformerStep *step = &state->step;
     Tensor sums = state->out;
     sums.shape = shape(step->B, step->H, step->F, step->D + 1);
-    sums.data = step->layer[layer].sums;
+    sums.data = step->layer[layer].state.sums;
     return sums;
 }
 
@@ -81,8 +81,8 @@ static Tensor *run_layers(Tape *tape, const TransformerState *state, Tensor *x, 
         Tensor sums = sums_of(state, i);
         const AttentionCache cache = { .sums = &sums,
                                        .sums_after = after ? after + i * state->layer_count : NULL,
-                                       .keys = step->layer[i].keys,
-                                       .values = step->layer[i].values,
+                                       .keys = step->layer[i].state.keys,
+                                       .values = step->layer[i].state.values,
                                        .max_length = step->max_length };
         x = nn_transformer_layer_forward_cached(tape, &transformer->layer[i], x, lengths, &cache);
         x = tape_release(tape, mark, x);

@@ -4,14 +4,20 @@
  * sequences at a time; the lanes are added at the end.
  *
  * For large batches these final additions, and reading x again for every few rows, dominate. There
- * x is transposed, so that a vector holds one element of many sequences, which is multiplied by one
- * element of the weight at a time.
+ * x is transposed, so that a vector holds one element of several sequences, which is multiplied by
+ * one element of the weight at a time.
  *
  * Both ways prefetch the next rows of the weight: rows are too short for the hardware
  * prefetcher. */
 #include "nn/generation/product_cpu.h"
-
 #include "ops/shared/tiles_cpu.h"
+
+/* out[sequence, row] <- sum, plus bias and residual */
+ALWAYS_INLINE void store_sum(const StepProduct *p, int64_t sequence, int64_t row, Real sum)
+{
+    contribute(p->out + sequence * p->O + row, p->residual,
+               sum + (p->linear.bias ? p->linear.bias[row] : 0));
+}
 
 /* -------------------------------------------------------------------------------- small batches */
 enum {
@@ -32,21 +38,19 @@ ALWAYS_INLINE Real rest(const Real *weight, const Real *x, int64_t whole, int64_
 ALWAYS_INLINE void multiply_rows(int rows, int sequences, const StepProduct *p, int64_t row,
                                  int64_t sequence)
 {
-    const Real *weight = p->weight + row * p->n, *x = p->x + sequence * p->x_stride;
-    const int64_t n = p->n, whole = n / LANES * LANES;
+    const int64_t n = p->I, whole = n / LANES * LANES;
+    const Real *weight = p->linear.weight + row * n, *x = p->in.x + sequence * n;
     Vector sums[TILE_ROWS][TILE_SEQUENCES] = { { { 0 } } };
     for (int64_t i = 0; i < whole; i += LANES)
         for (int r = 0; r < rows; r++) {
             __builtin_prefetch(weight + (r + rows) * n + i);
             for (int s = 0; s < sequences; s++)
-                sums[r][s] += load(weight + r * n + i) * load(x + s * p->x_stride + i);
+                sums[r][s] += load(weight + r * n + i) * load(x + s * n + i);
         }
     for (int r = 0; r < rows; r++)
-        for (int s = 0; s < sequences; s++) {
-            Real y = vector_sum(sums[r][s]) + rest(weight + r * n, x + s * p->x_stride, whole, n);
-            contribute(p->out + (sequence + s) * p->out_stride + row + r, p->add,
-                       y + (p->bias ? p->bias[row + r] : 0));
-        }
+        for (int s = 0; s < sequences; s++)
+            store_sum(p, sequence + s, row + r,
+                      vector_sum(sums[r][s]) + rest(weight + r * n, x + s * n, whole, n));
 }
 
 ALWAYS_INLINE void multiply_sequences(int rows, const StepProduct *p, int64_t row)
@@ -72,20 +76,20 @@ WHOLE_VECTORS static void product_by_rows(const StepProduct *p, int64_t begin, i
 /* -------------------------------------------------------------------------------- large batches */
 enum { BLOCK = 32 }; /* sequences per block */
 
-int64_t step_product_buffer(int64_t n)
+int64_t step_product_buffer(int64_t I)
 {
-    return (n + ROWS) * BLOCK;
+    return (I + ROWS) * BLOCK;
 }
 
-/* to [n, columns] = x^T for the sequences from first on, padded with zeros. Copies one cache line
+/* to [I, columns] = x^T for the sequences from first on, padded with zeros. Copies one cache line
  * per row at a time, because lines at a stride of one row evict each other from the cache. */
 static void transpose_x(Real *to, const StepProduct *p, int64_t first, int64_t columns)
 {
-    for (int64_t i = 0; i < p->n; i += LINE) {
-        const int64_t count = minimum(LINE, p->n - i);
+    for (int64_t i = 0; i < p->I; i += LINE) {
+        const int64_t count = minimum(LINE, p->I - i);
         for (int64_t s = 0; s < columns; s++) {
             const bool there = first + s < p->B;
-            const Real *x = p->x + (there ? first + s : first) * p->x_stride + i;
+            const Real *x = p->in.x + (there ? first + s : first) * p->I + i;
             for (int64_t j = 0; j < count; j++)
                 to[(i + j) * columns + s] = there ? x[j] : 0;
         }
@@ -99,42 +103,25 @@ WHOLE_VECTORS static void multiply_tile(Real *y, const Real *weight, const Real 
     product(false, true, y, weight, n, 1, x, columns, ROWS, n, columns);
 }
 
-/* out <- y^T + bias, or out += that, for ROWS rows of the weight: y [ROWS, columns] */
-static void store_tile(const StepProduct *p, const Real *y, int64_t row, int64_t first,
-                       int64_t columns)
-{
-    const int64_t sequences = minimum(columns, p->B - first);
-    for (int64_t s = 0; s < sequences; s++) {
-        Real *out = p->out + (first + s) * p->out_stride + row;
-        for (int r = 0; r < ROWS; r++)
-            contribute(out + r, p->add, y[r * columns + s] + (p->bias ? p->bias[row + r] : 0));
-    }
-}
-
 /* Rows begin to end, a multiple of ROWS, for the block of sequences from first on. */
-static void multiply_block(const StepProduct *p, int64_t begin, int64_t end, int64_t first)
+static void multiply_block(const StepProduct *p, Real *buffer, int64_t begin, int64_t end,
+                           int64_t first)
 {
-    const int64_t columns = round_up(minimum(BLOCK, p->B - first), LANES);
-    Real *x = p->buffer, *y = x + p->n * BLOCK;
+    const int64_t sequences = minimum(BLOCK, p->B - first), columns = round_up(sequences, LANES);
+    Real *x = buffer, *y = x + (int64_t)p->I * BLOCK;
     transpose_x(x, p, first, columns);
     for (int64_t row = begin; row < end; row += ROWS) {
-        multiply_tile(y, p->weight + row * p->n, x, p->n, columns);
-        store_tile(p, y, row, first, columns);
+        multiply_tile(y, p->linear.weight + row * p->I, x, p->I, columns);
+        for (int64_t s = 0; s < sequences; s++)
+            for (int r = 0; r < ROWS; r++)
+                store_sum(p, first + s, row + r, y[r * columns + s]);
     }
 }
 
-static void product_by_blocks(const StepProduct *p, int64_t begin, int64_t end)
+void step_product(const StepProduct *p, Real *buffer, int64_t begin, int64_t end)
 {
-    const int64_t whole = begin + (end - begin) / ROWS * ROWS;
+    const int64_t whole = buffer ? begin + (end - begin) / ROWS * ROWS : begin;
     for (int64_t first = 0; first < p->B && whole > begin; first += BLOCK)
-        multiply_block(p, begin, whole, first);
+        multiply_block(p, buffer, begin, whole, first);
     product_by_rows(p, whole, end);
-}
-
-void step_product(const StepProduct *p, int64_t begin, int64_t end)
-{
-    if (p->buffer)
-        product_by_blocks(p, begin, end);
-    else
-        product_by_rows(p, begin, end);
 }

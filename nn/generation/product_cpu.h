@@ -2,23 +2,15 @@
 #ifndef TAPEGRAD_NN_GENERATION_PRODUCT_CPU_H
 #define TAPEGRAD_NN_GENERATION_PRODUCT_CPU_H
 
-#include "tensor/tensor.h"
+#include "nn/generation/step.h"
 
-/* out = x weight^T + bias, or out += that: B rows x of n elements each. */
-typedef struct StepProduct {
-    Real *out;
-    const Real *x, *weight, *bias; /* bias NULL: 0 */
-    int64_t B, n, out_stride, x_stride;
-    bool add;
-    Real *buffer; /* step_product_buffer elements, private to the thread; NULL: small batch */
-} StepProduct;
+/* Columns begin to end of out = in.x weight^T + bias, or of out += that if there is a residual,
+ * which is out. buffer: step_product_buffer(I) elements, private to the thread; NULL: small batch.
+ * The bits of an element depend only on its row of the weight, on I and on whether buffer is NULL,
+ * if begin is a multiple of the elements of a cache line. */
+void step_product(const StepProduct *p, Real *buffer, int64_t begin, int64_t end);
 
-/* Computes columns begin to end of out, the products with these rows of the weight. The bits of an
- * element depend only on its row, on n and on whether buffer is NULL, if begin is a multiple of the
- * elements of a cache line. */
-void step_product(const StepProduct *p, int64_t begin, int64_t end);
-
-/* Elements of buffer for rows of at most n elements. */
-int64_t step_product_buffer(int64_t n);
+/* Elements of buffer for rows of at most I elements. */
+int64_t step_product_buffer(int64_t I);
 
 #endif

@@ -5,8 +5,7 @@
 
 #include <stdlib.h>
 
-/* ------------------------------------------------------------------------------------- the
- * sizes */
+/* ---------------------------------------------------------------------------------------- sizes */
 static void check_attention(const Attention *attention)
 {
     static const char *const names[] = {
@@ -51,8 +50,7 @@ static int64_t feature_count(const Attention *attention)
     return attention->projection ? attention->projection->shape.size[0] : D;
 }
 
-/* ----------------------------------------------------------------------------------- the
- * weights */
+/* -------------------------------------------------------------------------------------- weights */
 static StepLinear step_linear(const Linear *linear)
 {
     return (StepLinear){ linear->weight->data, linear->bias->data };
@@ -63,15 +61,17 @@ static StepNorm step_norm(const LayerNorm *norm)
     return (StepNorm){ norm->weight->data, norm->bias->data, (Real)norm->eps };
 }
 
-static StepLayer step_layer(const TransformerLayer *layer)
+/* before: the norm between the previous layer and this one, in post-norm. */
+static StepLayer step_layer(const TransformerLayer *layer, StepNorm before)
 {
     const Tensor *projection = layer->attention.projection;
+    const StepNorm norm1 = step_norm(&layer->norm1), norm2 = step_norm(&layer->norm2);
     return (StepLayer){ .input = step_linear(&layer->attention.input),
                         .output = step_linear(&layer->attention.output),
                         .ff1 = step_linear(&layer->ff1),
                         .ff2 = step_linear(&layer->ff2),
-                        .norm1 = step_norm(&layer->norm1),
-                        .norm2 = step_norm(&layer->norm2),
+                        .attention_norm = layer->pre_norm ? norm1 : before,
+                        .ff_norm = layer->pre_norm ? norm2 : norm1,
                         .projection = projection ? projection->data : NULL };
 }
 
@@ -96,19 +96,24 @@ static TransformerStep step_of(const Transformer *transformer, GenerationConfig 
         .eps = (Real)ATTENTION_EPS,
         .precision = config.precision,
     };
-    for (int64_t i = 0; i < step.layers; i++)
-        step.layer[i] = step_layer(&transformer->layer[i]);
+    StepNorm before = { NULL, NULL, 0 };
+    for (int64_t i = 0; i < step.layers; i++) {
+        step.layer[i] = step_layer(&transformer->layer[i], before);
+        before = step_norm(&transformer->layer[i].norm2);
+    }
+    if (!step.pre_norm)
+        step.last_norm = before;
     if (transformer->has_norm)
         step.norm = step_norm(&transformer->norm);
     return step;
 }
 
-/* ------------------------------------------------------------------------------------- the
- * memory */
-int64_t state_sequence_count(const TransformerStep *step)
+/* --------------------------------------------------------------------------------------- memory */
+
+/* Elements per sequence in a layer's sums, or in its keys and in its values each. */
+static int64_t sequence_count(const TransformerStep *step)
 {
-    return step->H * step->D * step->max_length * step->softmax +
-           step->H * step->F * (step->D + 1) * !step->softmax;
+    return step->softmax ? step->H * step->max_length * step->D : step->H * step->F * (step->D + 1);
 }
 
 static int64_t aligned(int64_t count)
@@ -122,12 +127,12 @@ static void set_addresses(TransformerState *state)
 {
     TransformerStep *step = &state->step;
     Real *next = state->data = state->memory->data;
-    const int64_t one = step->B * state_sequence_count(step);
+    const int64_t one = step->B * sequence_count(step);
     for (int64_t i = 0; i < step->layers; i++, next += state->layer_count) {
         StepLayer *layer = &step->layer[i];
-        layer->sums = step->softmax ? NULL : next;
-        layer->keys = step->softmax ? next : NULL;
-        layer->values = step->softmax ? next + one : NULL;
+        layer->state.sums = step->softmax ? NULL : next;
+        layer->state.keys = step->softmax ? next : NULL;
+        layer->state.values = step->softmax ? next + one : NULL;
     }
     Tensor result = { .device = state->device };
     state->out = state->positions = result;
@@ -185,15 +190,7 @@ static bool allocate_memory(TransformerState *state, size_t *bytes)
     return allocate_scratch(state, bytes);
 }
 
-/* ------------------------------------------------------------------------------------
- * construction */
-static void need_storage(const Transformer *transformer)
-{
-    const char *error = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
-    if (error)
-        error_raise("nn_transformer_state: the weights %s", error);
-}
-
+/* --------------------------------------------------------------------------------- construction */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config)
 {
     if (!transformer)
@@ -207,9 +204,11 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     config.precision = config_precision(device, config.precision);
     if (device_is_capturing(device))
         error_raise("nn_transformer_state: this step is replayed; create the state before it");
-    need_storage(transformer);
+    const char *error = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
+    if (error)
+        error_raise("nn_transformer_state: the weights %s", error);
     const TransformerStep step = step_of(transformer, config);
-    const int64_t one = shape_count(shape(step.B, state_sequence_count(&step), 1 + step.softmax));
+    const int64_t one = shape_count(shape(step.B, sequence_count(&step), 1 + step.softmax));
     const int64_t all = shape_count(shape(step.layers, aligned(one)));
     size_t bytes = sizeof(TransformerState);
     TransformerState *state = memory_allocate(bytes);
@@ -241,8 +240,7 @@ Tensor *nn_transformer_state_positions(const TransformerState *state)
     return (Tensor *)&state->positions;
 }
 
-/* ------------------------------------------------------------------------------------- the
- * counts */
+/* --------------------------------------------------------------------------------------- counts */
 const int32_t *state_counts(TransformerState *state)
 {
     if (device_is_capturing(state->device))
@@ -251,11 +249,6 @@ const int32_t *state_counts(TransformerState *state)
         device_copy_out(state->device, state->counts, state->step.counts,
                         (size_t)state->step.B * sizeof *state->counts);
     return state->counts;
-}
-
-void state_counts_recorded(TransformerState *state)
-{
-    state->recorded = true;
 }
 
 void state_write_counts(TransformerState *state, int32_t *counts)
@@ -270,8 +263,7 @@ void state_write_counts(TransformerState *state, int32_t *counts)
     device_copy_in(state->device, step->positions, counts, bytes);
 }
 
-/* --------------------------------------------------------------------------- resetting,
- * branching */
+/* -------------------------------------------------------------------------- resetting, branching */
 static void check_sequence(const char *function, const TransformerState *state, int64_t sequence)
 {
     if (sequence < 0 || sequence >= state->step.B)
@@ -287,15 +279,15 @@ void nn_transformer_state_reset(TransformerState *state, int64_t sequence)
     if (!all)
         check_sequence("nn_transformer_state_reset", state, sequence);
     const int64_t first = all ? 0 : sequence, count = all ? step->B : 1;
-    const int64_t each = state_sequence_count(step);
+    const int64_t each = sequence_count(step);
     const size_t bytes = (size_t)count * sizeof(int32_t);
     for (int64_t i = 0; i < step->layers && !step->softmax; i++)
-        device_zero(state->device, step->layer[i].sums + first * each,
+        device_zero(state->device, step->layer[i].state.sums + first * each,
                     (size_t)(count * each) * sizeof(Real));
     device_zero(state->device, step->counts + first, bytes);
     device_zero(state->device, step->positions + first, bytes);
     if (device_is_capturing(state->device))
-        state_counts_recorded(state);
+        state->recorded = true;
     else
         memset(state->counts + first, 0, bytes);
 }
@@ -312,11 +304,6 @@ static void check_copy(const TransformerState *to, const TransformerState *from)
             (long long)to->step.max_length, (long long)from->step.max_length);
 }
 
-static void copy_reals(const TransformerState *state, Real *to, const Real *from, int64_t count)
-{
-    device_copy(state->device, to, from, (size_t)count * sizeof(Real));
-}
-
 /* Copies the first `positions` keys, or values, of a sequence, [H, max_length, D]; max_length may
  * differ between the states. */
 static void copy_positions(TransformerState *to, Real *there, const TransformerState *from,
@@ -324,43 +311,42 @@ static void copy_positions(TransformerState *to, Real *there, const TransformerS
 {
     const int64_t D = to->step.D;
     for (int64_t h = 0; positions > 0 && h < to->step.H; h++)
-        copy_reals(to, there + h * to->step.max_length * D, here + h * from->step.max_length * D,
-                   positions * D);
+        device_copy(to->device, there + h * to->step.max_length * D,
+                    here + h * from->step.max_length * D, (size_t)(positions * D) * sizeof(Real));
 }
 
 /* Copies one sequence's recurrent state or KV cache in one layer. */
 static void copy_layer(TransformerState *to, int64_t sequence, const TransformerState *from,
                        int64_t from_sequence, int64_t layer, int64_t positions)
 {
-    const StepLayer *there = &to->step.layer[layer], *here = &from->step.layer[layer];
-    const int64_t offset = sequence * state_sequence_count(&to->step);
-    const int64_t from_offset = from_sequence * state_sequence_count(&from->step);
+    const LayerState *there = &to->step.layer[layer].state, *here = &from->step.layer[layer].state;
+    const int64_t each = sequence_count(&to->step), offset = sequence * each;
+    const int64_t from_offset = from_sequence * sequence_count(&from->step);
     if (to->step.softmax) {
         copy_positions(to, there->keys + offset, from, here->keys + from_offset, positions);
         copy_positions(to, there->values + offset, from, here->values + from_offset, positions);
     } else {
-        copy_reals(to, there->sums + offset, here->sums + from_offset,
-                   state_sequence_count(&to->step));
+        device_copy(to->device, there->sums + offset, here->sums + from_offset,
+                    (size_t)each * sizeof(Real));
     }
 }
 
 /* During recording the host cannot read the count; both states have the same max_length then. */
-static void copy_count_on_device(TransformerState *to, int64_t sequence,
-                                 const TransformerState *from, int64_t from_sequence)
+static void copy_count(TransformerState *to, int64_t sequence, const TransformerState *from,
+                       int64_t from_sequence, const int32_t *counts)
 {
+    if (counts) {
+        int32_t *after = to->counts + to->step.B;
+        memcpy(after, state_counts(to), (size_t)to->step.B * sizeof *after);
+        after[sequence] = counts[from_sequence];
+        state_write_counts(to, after);
+        return;
+    }
     device_copy(to->device, to->step.counts + sequence, from->step.counts + from_sequence,
                 sizeof(int32_t));
     device_copy(to->device, to->step.positions + sequence, from->step.positions + from_sequence,
                 sizeof(int32_t));
-    state_counts_recorded(to);
-}
-
-static void write_count(TransformerState *to, int64_t sequence, int32_t count)
-{
-    const int32_t last = (int32_t)to->step.max_length - 1, position = count < last ? count : last;
-    device_copy_in(to->device, to->step.counts + sequence, &count, sizeof count);
-    device_copy_in(to->device, to->step.positions + sequence, &position, sizeof position);
-    to->counts[sequence] = count;
+    to->recorded = true;
 }
 
 void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const TransformerState *from,
@@ -379,8 +365,5 @@ void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const Tra
                     (long long)from_sequence, (long long)positions, (long long)to->step.max_length);
     for (int64_t i = 0; i < to->step.layers; i++)
         copy_layer(to, sequence, from, from_sequence, i, positions);
-    if (counts)
-        write_count(to, sequence, counts[from_sequence]);
-    else
-        copy_count_on_device(to, sequence, from, from_sequence);
+    copy_count(to, sequence, from, from_sequence, counts);
 }

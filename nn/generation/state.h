@@ -15,24 +15,19 @@ struct TransformerState {
     Real *data;                      /* recurrent states or KV caches of all layers, contiguous */
     int64_t data_count, layer_count; /* elements of all layers, of one */
     Tensor out, positions;           /* returned by the functions; stored in memory */
-    int32_t *counts;                 /* host [2, B]: a copy of step.counts; a buffer for prefill */
-    bool recorded;                   /* replays may have changed step.counts since the copy */
+    int32_t *counts; /* host [2, B]: a copy of step.counts; a buffer for state_write_counts */
+    bool recorded;   /* a recorded step changes step.counts: replays may have done so since */
 };
 
 /* Positions per sequence, [B] on the host, copied from the device if replays may have changed them.
  * NULL while a step is being recorded, because every replay finds other counts. */
 const int32_t *state_counts(TransformerState *state);
 
-/* Call this when a step that is being recorded changes the counts. */
-void state_counts_recorded(TransformerState *state);
-
 /* Sets the counts from counts [B] on the host, which it overwrites. */
 void state_write_counts(TransformerState *state, int32_t *counts);
 
-/* Grows the workspace to a step's need, which depends on the number of threads. */
+/* Grows the workspace to a step's need, which depends on the number of threads. Raises when memory
+ * is exhausted. */
 void state_need_scratch(TransformerState *state);
-
-/* Elements per sequence in a layer's sums, or in its keys and in its values each. */
-int64_t state_sequence_count(const TransformerStep *step);
 
 #endif

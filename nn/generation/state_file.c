@@ -32,41 +32,36 @@ static void host_free(HostState *host)
     free(host);
 }
 
-static void add_entry(HostState *host, const char *name, FileType type, Shape shape,
+/* An entry of a layer, or of no layer: -1. */
+static void add_entry(HostState *host, int layer, const char *name, FileType type, Shape shape,
                       const void *data)
 {
-    snprintf(host->names[host->count], ENTRY_NAME_BYTES, "%s", name);
-    host->entries[host->count] =
-        (FileEntry){ .name = host->names[host->count], .type = type, .shape = shape, .data = data };
-    host->count++;
-}
-
-static void add_layer(HostState *host, const TransformerState *state, int64_t layer,
-                      const char *what, const Real *data)
-{
-    const TransformerStep *step = &state->step;
-    char name[ENTRY_NAME_BYTES];
-    snprintf(name, sizeof name, "layers.%d.%s", (int)layer, what);
-    add_entry(host, name, real_type,
-              step->softmax ? shape(step->B, step->H, step->max_length, step->D)
-                            : shape(step->B, step->H, step->F, step->D + 1),
-              host->data + (data - state->data));
+    char *text = host->names[host->count];
+    if (layer < 0)
+        snprintf(text, ENTRY_NAME_BYTES, "%s", name);
+    else
+        snprintf(text, ENTRY_NAME_BYTES, "layers.%d.%s", layer, name);
+    host->entries[host->count++] =
+        (FileEntry){ .name = text, .type = type, .shape = shape, .data = data };
 }
 
 static void add_entries(HostState *host, const TransformerState *state)
 {
     const TransformerStep *step = &state->step;
-    for (int64_t i = 0; i < step->layers; i++) {
-        const StepLayer *layer = &step->layer[i];
+    const Real *data = host->data;
+    const Shape cache = shape(step->B, step->H, step->max_length, step->D);
+    const Shape sums = shape(step->B, step->H, step->F, step->D + 1);
+    for (int i = 0; i < step->layers; i++) {
+        const LayerState *layer = &step->layer[i].state;
         if (step->softmax) {
-            add_layer(host, state, i, "keys", layer->keys);
-            add_layer(host, state, i, "values", layer->values);
+            add_entry(host, i, "keys", real_type, cache, data + (layer->keys - state->data));
+            add_entry(host, i, "values", real_type, cache, data + (layer->values - state->data));
         } else {
-            add_layer(host, state, i, "sums", layer->sums);
+            add_entry(host, i, "sums", real_type, sums, data + (layer->sums - state->data));
         }
     }
-    add_entry(host, "counts", FILE_I32, shape(step->B), host->counts);
-    add_entry(host, "max_length", FILE_I32, shape_scalar(), &host->max_length);
+    add_entry(host, -1, "counts", FILE_I32, shape(step->B), host->counts);
+    add_entry(host, -1, "max_length", FILE_I32, shape_scalar(), &host->max_length);
 }
 
 /* Allocates the buffers and lists the entries; reports and returns NULL when memory is

@@ -47,7 +47,7 @@ static void count_position(TransformerState *state)
     const int64_t max_length = state->step.max_length;
     const int32_t *counts = state_counts(state);
     if (!counts) {
-        state_counts_recorded(state);
+        state->recorded = true;
         return;
     }
     for (int64_t b = 0; b < state->step.B; b++)

@@ -13,18 +13,14 @@
  * Large batches are bound by memory: cuBLAS computes the products, and attend_large_batch_* reads
  * the recurrent state or KV cache once. */
 #include "nn/generation/step_attention.cuh"
-#include "ops/rows/layernorm.cuh"
 #include "ops/products/linear.h"
-#include "ops/products/product.h"
+#include "ops/rows/layernorm.cuh"
 
 enum {
     SMALL_BATCH = 8,        /* sequences at most: one accumulator each in multiply_small_batch */
-    ATTEND_THREADS = 1024,  /* few blocks, each of which reads the weights of a head */
     MULTIPLY_THREADS = 128, /* many blocks, to keep all multiprocessors busy */
     MULTIPLY_WARPS = MULTIPLY_THREADS / WARP,
     RESIDENT_BLOCKS = 4, /* per multiprocessor: enough loads in flight for full bandwidth */
-    LINEAR_TILES = 1,    /* one tile holds a head */
-    SOFTMAX_TILES = 4,
 };
 
 /* Elements that fit in the 48 KB of shared memory that a launch gets without an attribute: the
@@ -38,24 +34,21 @@ enum {
 
 /* ------------------------------------------------------------------------------------ workspace */
 
-/* Offsets in the workspace, in elements, and its size. */
-struct Layout {
+struct Workspace {
     bool small_batch;
-    int64_t attended, first, second, normed; /* [B, width] */
-    int64_t hidden;                          /* [B, inner] */
-    int64_t packed, moments;                 /* large batch: [B, 3 width], [B, 2] */
-    int64_t memory; /* [B, H, head_elements], if a head exceeds shared memory */
-    int64_t scores; /* softmax: [B, H, max_length] */
-    int64_t size;
+    StepBuffers buffers;
+    Real *branch, *moments;  /* large batch: [B, width], [B, 2] */
+    StepAttention attention; /* without the layer and the tiling */
+    int64_t size;            /* elements of all */
 };
 
-/* Reserves count elements, aligned for packs; returns their offset. */
-static int64_t reserve(Layout *layout, int64_t count)
+/* Reserves count elements, aligned for packs. */
+static Real *reserve(Workspace *w, Real *scratch, int64_t count)
 {
     enum { UNIT = 16 };
-    const int64_t begin = layout->size;
-    layout->size += (count + UNIT - 1) / UNIT * UNIT;
-    return begin;
+    Real *const reserved = scratch && count > 0 ? scratch + w->size : NULL;
+    w->size += (count + UNIT - 1) / UNIT * UNIT;
+    return reserved;
 }
 
 static StepAttention attention_of_sizes(const TransformerStep *step)
@@ -69,30 +62,29 @@ static StepAttention attention_of_sizes(const TransformerStep *step)
     a.features = step->softmax ? FEATURES_IDENTITY : step->features;
     a.scale = (Real)(step->softmax ? 1 / sqrt(D) : pow(D, -0.25));
     a.eps = step->eps;
+    a.counts = step->counts;
     return a;
 }
 
-static bool fits_in_shared(const TransformerStep *step)
+static Workspace workspace_of(const TransformerStep *step)
 {
-    return head_elements(attention_of_sizes(step)) <= MAX_HEAD;
-}
-
-static Layout layout_of(const TransformerStep *step)
-{
-    Layout l = {};
+    Workspace w = {};
+    StepAttention &a = w.attention = attention_of_sizes(step);
+    StepBuffers &b = w.buffers;
+    Real *const scratch = step->scratch;
     const int64_t row = step->B * step->width, heads = step->B * step->H;
-    l.small_batch = step->B <= SMALL_BATCH && row <= MAX_ROWS && step->width <= MAX_ROW;
-    l.attended = reserve(&l, row);
-    l.first = reserve(&l, row);
-    l.second = reserve(&l, row);
-    l.normed = reserve(&l, row);
-    l.hidden = reserve(&l, step->B * step->inner);
-    l.packed = reserve(&l, l.small_batch ? 0 : 3 * row);
-    l.moments = reserve(&l, l.small_batch ? 0 : 2 * step->B);
-    l.memory =
-        reserve(&l, fits_in_shared(step) ? 0 : heads * head_elements(attention_of_sizes(step)));
-    l.scores = reserve(&l, step->softmax ? heads * step->max_length : 0);
-    return l;
+    w.small_batch = step->B <= SMALL_BATCH && row <= MAX_ROWS && step->width <= MAX_ROW;
+    b.B = step->B;
+    b.x = reserve(&w, scratch, row);
+    b.normed = reserve(&w, scratch, w.small_batch && step->pre_norm ? 0 : row);
+    b.attended = a.attended = reserve(&w, scratch, row);
+    b.hidden = reserve(&w, scratch, step->B * step->inner);
+    b.packed = reserve(&w, scratch, w.small_batch ? 0 : 3 * row);
+    w.branch = reserve(&w, scratch, w.small_batch ? 0 : row);
+    w.moments = reserve(&w, scratch, w.small_batch ? 0 : 2 * step->B);
+    a.memory = reserve(&w, scratch, head_elements(a) > MAX_HEAD ? heads * head_elements(a) : 0);
+    a.scores = reserve(&w, scratch, step->softmax ? heads * step->max_length : 0);
+    return w;
 }
 
 /* --------------------------------------------------------------------------------------- tiling */
@@ -115,23 +107,16 @@ static bool state_in_packs(const TransformerStep *step, const StepLayer *layer, 
     if (C > threads || 4 * C > MAX_PARTS)
         return false;
     if (step->softmax)
-        return C % 4 == 0 && packs_fit<4>(layer->keys) && packs_fit<4>(layer->values);
-    return step->F * C % 4 == 0 && packs_fit<4>(layer->sums);
+        return C % 4 == 0 && packs_fit<4>(layer->state.keys) && packs_fit<4>(layer->state.values);
+    return step->F * C % 4 == 0 && packs_fit<4>(layer->state.sums);
 }
 
 /* The caller sets the tiling. */
-static StepAttention attention_of(const TransformerStep *step, const StepLayer *layer,
-                                  const Layout &l)
+static StepAttention attention_of(const Workspace &w, const StepLayer *layer)
 {
-    StepAttention a = attention_of_sizes(step);
+    StepAttention a = w.attention;
     a.projection = layer->projection;
-    a.sums = layer->sums;
-    a.keys = layer->keys;
-    a.values = layer->values;
-    a.counts = step->counts;
-    a.attended = step->scratch + l.attended;
-    a.scores = step->scratch + l.scores;
-    a.memory = fits_in_shared(step) ? NULL : step->scratch + l.memory;
+    a.state = layer->state;
     return a;
 }
 
@@ -143,7 +128,7 @@ static size_t bytes_of(int64_t elements)
 /* Elements of shared memory. */
 template <int W> static int64_t attention_elements(const StepAttention &a)
 {
-    return part_elements<W>(a.tiling) + (a.memory ? 0 : head_elements(a));
+    return tile_rows<W>(a.tiling) * a.tiling.span + (a.memory ? 0 : head_elements(a));
 }
 
 /* --------------------------------------------------------------------------------------- counts */
@@ -295,62 +280,37 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
     }
 };
 
-/* A kernel's input: norm(x [B, n]), or x if there is no norm. normed: where to store it for later
- * kernels, or NULL. */
-struct StepInput {
-    const Real *x;
-    StepNorm norm;
-    Real *normed;
-};
-
-/* Updates a head's recurrent state or KV cache and computes its row of the result, by THREADS
- * threads that have stored its query, key and value in m. */
-template <int W, bool SOFTMAX, int THREADS>
-__device__ static inline void attend_head(const StepAttention &a, const HeadMemory &m, int64_t head,
-                                          int position, Reals<W> (&ahead)[LINEAR_TILES])
-{
-    if (threadIdx.x == 0)
-        m.value[a.D] = 1;
-    __syncthreads();
-    if (position >= a.max_length)
-        write_nan<THREADS>(a, head);
-    else if constexpr (SOFTMAX)
-        attend_softmax<W, SOFTMAX_TILES, THREADS>(a, m, head, position);
-    else
-        attend_linear(a, m, head, ahead);
-}
-
 /* One block per head; each warp computes one element of query, key and value at a time. */
 template <int W, bool SOFTMAX>
 __global__ void __launch_bounds__(ATTEND_THREADS)
     attend_small_batch(const __grid_constant__ StepAttention a,
-                       const __grid_constant__ StepInput in, StepLinear input)
+                       const __grid_constant__ StepProduct p)
 {
     DYNAMIC_SHARED(Real, x);
     let_next_kernel_start();
     const int head = (int)blockIdx.x, b = head / a.H, h = head - b * a.H, width = a.H * a.D;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const HeadMemory m = block_memory<W>(a, head, x + width);
-    const Real *const rows = input.weight + (int64_t)h * a.D * width;
-    const Real *const bias = input.bias + h * a.D;
+    const Real *const rows = p.linear.weight + (int64_t)h * a.D * width;
+    const Real *const bias = p.linear.bias + h * a.D;
     const int64_t row_step = (int64_t)width * width;
     __shared__ int position;
     if (threadIdx.x == 0)
         position = a.counts[b];
 
-    Reals<W> ahead[LINEAR_TILES] = {};
+    Reals<W> ahead[1] = {};
     if (!SOFTMAX)
-        load_tiles(ahead, a.sums + head * a.F * a.tiling.C, a.tiling, thread_tile<W>(a.tiling, 0),
-                   0, (int)a.F);
+        load_tiles(ahead, a.state.sums + head * a.F * a.tiling.C, a.tiling,
+                   thread_tile<W>(a.tiling, 0), 0, (int)a.F);
     WeightRows<W, 3, 2> weights;
     if (warp < a.D)
         weights.load(rows + warp * width, row_step, 0, width);
-    RowNorm<ATTEND_THREADS, 1> norm(in.norm, width);
+    RowNorm<ATTEND_THREADS, 1> norm(p.in.norm, width);
     wait_for_previous_kernel();
-    norm_rows(x, in.x + b * width, norm, 1);
+    norm_rows(x, p.in.x + b * width, norm, 1);
 
-    for (int d = (int)threadIdx.x; in.normed && d < a.D; d += ATTEND_THREADS)
-        in.normed[head * a.D + d] = x[h * a.D + d];
+    for (int d = (int)threadIdx.x; p.in.normed && d < a.D; d += ATTEND_THREADS)
+        p.in.normed[head * a.D + d] = x[h * a.D + d];
     for (int d = warp; d < a.D; d += ATTEND_THREADS / WARP) {
         Real sums[3][1];
         weights.multiply(sums, x, 1, rows + d * width, row_step, width, d == warp);
@@ -360,23 +320,16 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
             m.value[d] = sums[2][0] + bias[2 * width + d];
         }
     }
-    attend_head<W, SOFTMAX, ATTEND_THREADS>(a, m, head, position, ahead);
+    if constexpr (SOFTMAX)
+        attend_softmax<W, ATTEND_THREADS>(a, m, head, position);
+    else
+        attend_linear(a, m, head, position, ahead);
 }
-
-/* out = f(x weight^T + bias) + residual for a small batch */
-struct SmallBatchProduct {
-    Real *out;    /* [B, O] */
-    StepInput in; /* [B, I] */
-    StepLinear linear;
-    const Real *residual; /* [B, O] or NULL */
-    Activation activation;
-    int B, I, O;
-};
 
 /* One warp per column of out; COUNT: upper bound of B. */
 template <int W, int COUNT>
 __global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers it would spill */
-    multiply_small_batch(const __grid_constant__ SmallBatchProduct p)
+    multiply_small_batch(const __grid_constant__ StepProduct p)
 {
     DYNAMIC_SHARED(Real, normed);
     let_next_kernel_start();
@@ -431,91 +384,55 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
 /* is_first: this is the step's first kernel, which must wait until all earlier kernels complete. */
 template <int W, bool SOFTMAX>
 static void launch_attend_small_batch(const TransformerStep *step, StepAttention a,
-                                      const StepInput &in, const StepLinear &input, bool is_first)
+                                      const StepProduct &p, bool is_first)
 {
     const unsigned heads = (unsigned)(step->B * step->H);
     a.tiling = SOFTMAX ? tiling_of(W, step->max_length, step->D, ATTEND_THREADS)
                        : tiling_of(W, step->F, step->D + 1, ATTEND_THREADS);
     const size_t bytes = bytes_of(step->width + attention_elements<W>(a));
     if (is_first)
-        LAUNCH((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in, input);
+        LAUNCH((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, p);
     else
-        LAUNCH_DEPENDENT((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, in,
-                         input);
+        LAUNCH_DEPENDENT((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, p);
 }
 
-static void launch_small_batch_product(const SmallBatchProduct &p)
+static void attend_small_batch(const TransformerStep *step, const StepLayer *layer,
+                               const Workspace &w, const StepProduct &p)
+{
+    const bool packs = step->width % 4 == 0 && packs_fit<4>(p.linear.weight) &&
+                       state_in_packs(step, layer, ATTEND_THREADS);
+    auto launch = packs ? launch_attend_small_batch<4, false> : launch_attend_small_batch<1, false>;
+    if (step->softmax)
+        launch = packs ? launch_attend_small_batch<4, true> : launch_attend_small_batch<1, true>;
+    launch(step, attention_of(w, layer), p, layer == step->layer);
+}
+
+static void multiply_small_batch(const StepProduct &p)
 {
     const bool packs = p.I % 4 == 0 && packs_fit<4>(p.linear.weight) && packs_fit<4>(p.in.x);
     const unsigned blocks = (unsigned)((p.O + MULTIPLY_WARPS - 1) / MULTIPLY_WARPS);
     const size_t bytes = p.in.norm.weight ? bytes_of(p.B * p.I) : 0;
+    auto kernel =
+        packs ? multiply_small_batch<4, SMALL_BATCH> : multiply_small_batch<1, SMALL_BATCH>;
     if (packs && p.B == 1)
-        LAUNCH_DEPENDENT((multiply_small_batch<4, 1>), blocks, MULTIPLY_THREADS, bytes, p);
-    else if (packs)
-        LAUNCH_DEPENDENT((multiply_small_batch<4, SMALL_BATCH>), blocks, MULTIPLY_THREADS, bytes,
-                         p);
-    else
-        LAUNCH_DEPENDENT((multiply_small_batch<1, SMALL_BATCH>), blocks, MULTIPLY_THREADS, bytes,
-                         p);
+        kernel = multiply_small_batch<4, 1>;
+    LAUNCH_DEPENDENT(kernel, blocks, MULTIPLY_THREADS, bytes, p);
 }
 
-static void attention_small_batch(const TransformerStep *step, const StepLayer *layer,
-                                  const Layout &l, const StepInput &in)
+static void step_small_batch(Real *out, const Real *x, const TransformerStep *step,
+                             const Workspace &w)
 {
-    const StepAttention a = attention_of(step, layer, l);
-    const bool packs = step->width % 4 == 0 && packs_fit<4>(layer->input.weight) &&
-                       state_in_packs(step, layer, ATTEND_THREADS);
-    auto launch = launch_attend_small_batch<1, false>;
-    if (packs)
-        launch = step->softmax ? launch_attend_small_batch<4, true>
-                               : launch_attend_small_batch<4, false>;
-    else if (step->softmax)
-        launch = launch_attend_small_batch<1, true>;
-    launch(step, a, in, layer->input, layer == step->layer);
-}
-
-/* Each layer stores its residual stream, x + f(x); post-norm leaves its last norm pending for the
- * next kernel. */
-static void step_small_batch(Real *out, const Real *x, const TransformerStep *step, const Layout &l)
-{
-    Real *const attended = step->scratch + l.attended, *const hidden = step->scratch + l.hidden;
-    Real *const middle = step->scratch + l.first, *const end = step->scratch + l.second;
-    Real *const normed = step->scratch + l.normed;
-    const int B = (int)step->B, width = (int)step->width, inner = (int)step->inner;
-    const StepNorm none = {};
-    StepNorm pending = none;
     for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
-        StepInput in = { x, pending, pending.weight ? normed : NULL };
-        if (step->pre_norm)
-            in = { x, layer->norm1, NULL };
-        attention_small_batch(step, layer, l, in);
-        launch_small_batch_product({ middle,
-                                     { attended, none, NULL },
-                                     layer->output,
-                                     in.normed ? in.normed : x,
-                                     ACTIVATION_NONE,
-                                     B,
-                                     width,
-                                     width });
-
-        in = { middle, layer->norm1, normed };
-        if (step->pre_norm)
-            in = { middle, layer->norm2, NULL };
-        launch_small_batch_product(
-            { hidden, in, layer->ff1, NULL, step->activation, B, width, inner });
-        launch_small_batch_product({ end,
-                                     { hidden, none, NULL },
-                                     layer->ff2,
-                                     in.normed ? in.normed : middle,
-                                     ACTIVATION_NONE,
-                                     B,
-                                     inner,
-                                     width });
-        x = end;
-        pending = step->pre_norm ? none : layer->norm2;
+        const LayerProducts products = layer_products(step, layer, x, &w.buffers);
+        attend_small_batch(step, layer, w, products.input);
+        multiply_small_batch(products.output);
+        multiply_small_batch(products.ff1);
+        multiply_small_batch(products.ff2);
+        x = w.buffers.x;
     }
-    LAUNCH_DEPENDENT(finish_small_batch, (unsigned)B, MULTIPLY_THREADS, bytes_of(width), out, x,
-                     pending, step->norm, step->counts, step->positions, step->max_length, width);
+    LAUNCH_DEPENDENT(finish_small_batch, (unsigned)step->B, MULTIPLY_THREADS, bytes_of(step->width),
+                     out, x, step->last_norm, step->norm, step->counts, step->positions,
+                     step->max_length, (int)step->width);
 }
 
 /* ================================================================================ large batches */
@@ -547,9 +464,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT_BLOCKS)
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
         const unsigned b = head / (unsigned)a.H;
         const HeadMemory m = block_memory<W>(a, head, shared);
-        Reals<W> none[LINEAR_TILES];
         unpack<THREADS>(a, m, packed, b, head - b * (unsigned)a.H);
-        attend_head<W, true, THREADS>(a, m, head, a.counts[b], none);
+        attend_softmax<W, THREADS>(a, m, head, a.counts[b]);
     }
 }
 
@@ -573,7 +489,7 @@ __global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* as RESIDENT_BLOCKS */
     const StepAttention a = of_size<SIZE>(given);
     wait_for_previous_kernel();
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
-        Real *const T = a.sums + (int64_t)head * a.F * (a.D + 1), *state = T;
+        Real *const T = a.state.sums + (int64_t)head * a.F * (a.D + 1), *state = T;
         Real *memory = shared + state_size<SIZE>;
         if constexpr (SIZE > 0)
             load_state<SIZE>(state = shared, T);
@@ -616,7 +532,7 @@ static void launch_attend_large_batch_softmax(const TransformerStep *step, StepA
 }
 
 template <int SIZE>
-static void launch_attend_large_batch_linear(const TransformerStep *step, const StepAttention &a,
+static void launch_attend_large_batch_linear(const TransformerStep *step, StepAttention a,
                                              const Real *packed)
 {
     const unsigned heads = (unsigned)(step->B * step->H);
@@ -625,44 +541,33 @@ static void launch_attend_large_batch_linear(const TransformerStep *step, const 
                      heads);
 }
 
-static void attention_large_batch(const TransformerStep *step, const StepLayer *layer,
-                                  const Layout &l)
+static void attend_large_batch(const TransformerStep *step, const StepLayer *layer,
+                               const Workspace &w)
 {
-    const StepAttention a = attention_of(step, layer, l);
-    const Real *const packed = step->scratch + l.packed;
-    const bool square = maps_elementwise(a.features) && packs_fit<4>(layer->sums); /* F = D */
-    if (step->softmax && state_in_packs(step, layer, THREADS))
-        launch_attend_large_batch_softmax<4>(step, a, packed);
-    else if (step->softmax)
-        launch_attend_large_batch_softmax<1>(step, a, packed);
+    const StepAttention a = attention_of(w, layer);
+    const bool square = maps_elementwise(a.features) && packs_fit<4>(layer->state.sums); /* F = D */
+    auto launch = launch_attend_large_batch_linear<0>;
+    if (step->softmax)
+        launch = state_in_packs(step, layer, THREADS) ? launch_attend_large_batch_softmax<4>
+                                                      : launch_attend_large_batch_softmax<1>;
     else if (square && a.D == 32)
-        launch_attend_large_batch_linear<32>(step, a, packed);
+        launch = launch_attend_large_batch_linear<32>;
     else if (square && a.D == 64)
-        launch_attend_large_batch_linear<64>(step, a, packed);
-    else
-        launch_attend_large_batch_linear<0>(step, a, packed);
+        launch = launch_attend_large_batch_linear<64>;
+    launch(step, a, w.buffers.packed);
 }
 
-/* out [B, O] = f(x [B, I] weight^T + bias), as op_linear_activation */
-static void multiply_large_batch(const TransformerStep *step, Real *out, const Real *x,
-                                 const StepLinear &linear, Activation activation, int64_t I,
-                                 int64_t O)
+/* out = f(in weight^T + bias), as op_linear_activation; without p's norm and residual. */
+static void linear(const TransformerStep *step, Real *out, const Real *in, const StepProduct &p)
 {
-    const LinearPass pass = {
-        out, NULL, x,          linear.weight,   linear.bias, step->B,
-        I,   O,    activation, step->precision, TENSOR_REAL, cuda_operation()
-    };
-    if (linear_pass_cuda(pass))
+    const char *const operation = cuda_operation();
+    const StepLinear &l = p.linear;
+    if (linear_pass_cuda({ out, NULL, in, l.weight, l.bias, p.B, p.I, p.O, p.activation,
+                           step->precision, TENSOR_REAL, operation }))
         return;
-    Product size = {};
-    size.n = step->B;
-    size.k = I;
-    size.m = O;
-    size.transpose_b = true;
-    size.count = 1;
-    product_cuda(cuda_operation(), step->precision, { out, TENSOR_REAL, false }, { x, TENSOR_REAL },
-                 { linear.weight, TENSOR_REAL }, size);
-    linear_activate_cuda(TENSOR_REAL, out, NULL, linear.bias, activation, step->B, O);
+    product_cuda(operation, step->precision, { out, TENSOR_REAL, false }, { in, TENSOR_REAL },
+                 { l.weight, TENSOR_REAL }, { p.B, p.I, p.O, false, true, 1, 0, 0, 0 });
+    linear_activate_cuda(TENSOR_REAL, out, NULL, l.bias, p.activation, p.B, p.O);
 }
 
 struct Add {
@@ -686,59 +591,72 @@ struct JoinedRows {
     }
 };
 
-static void norm_large_batch(const TransformerStep *step, Real *out, const Real *x,
-                             const StepNorm &norm, const Layout &l)
-{
-    layernorm_forward(out, step->scratch + l.moments, PlainRows<Real>{ x, NULL, false },
-                      norm.weight, norm.bias, norm.eps, step->B, step->width);
-}
+/* The residual stream of a large batch: x + branch. The kernel that reads the sum adds them. */
+struct Stream {
+    const Real *x, *branch; /* branch NULL: 0 */
+};
 
-/* out <- x + branch, or the norm of that */
-static void join_large_batch(const TransformerStep *step, Real *out, const Real *x,
-                             const Real *branch, const StepNorm &norm, const Layout &l)
+/* out [B, width] <- norm(x + branch), or x + branch if there is no norm */
+static void normalize_large_batch(const TransformerStep *step, const Workspace &w, Real *out,
+                                  const Stream &s, const StepNorm &norm)
 {
-    if (step->pre_norm)
-        map_inputs(Add(), out, false, step->B * step->width, input_of<Real>(x),
-                   input_of<Real>(branch));
+    const int64_t B = step->B, width = step->width;
+    if (norm.weight && s.branch)
+        layernorm_forward(out, w.moments, JoinedRows{ s.x, s.branch }, norm.weight, norm.bias,
+                          norm.eps, B, width);
+    else if (norm.weight)
+        layernorm_forward(out, w.moments, PlainRows<Real>{ s.x, NULL, false }, norm.weight,
+                          norm.bias, norm.eps, B, width);
+    else if (s.branch)
+        map_inputs(Add(), out, false, B * width, input_of<Real>(s.x), input_of<Real>(s.branch));
     else
-        layernorm_forward(out, step->scratch + l.moments, JoinedRows{ x, branch }, norm.weight,
-                          norm.bias, norm.eps, step->B, step->width);
+        map_inputs(Identity(), out, false, B * width, input_of<Real>(s.x));
 }
 
-/* The input of a branch: norm(x) for pre-norm, x for post-norm. */
-static const Real *branch_input(const TransformerStep *step, const Real *x, const StepNorm &norm,
-                                const Layout &l)
+/* The input of a branch, norm(s); the branch's result is then added to s. */
+static const Real *branch_input(const TransformerStep *step, const Workspace &w, Stream *s,
+                                const StepNorm &norm)
 {
-    Real *const normed = step->scratch + l.normed;
+    Real *const sum = w.buffers.x, *const normed = step->pre_norm ? w.buffers.normed : sum;
+    if (!norm.weight)
+        return s->x;
+    if (step->pre_norm && s->branch) {
+        normalize_large_batch(step, w, sum, *s, {});
+        *s = { sum, NULL };
+    }
+    normalize_large_batch(step, w, normed, *s, norm);
     if (!step->pre_norm)
-        return x;
-    norm_large_batch(step, normed, x, norm, l);
+        *s = { normed, NULL };
     return normed;
 }
 
-static void step_large_batch(Real *out, const Real *x, const TransformerStep *step, const Layout &l)
+/* One of a layer's products; one with a residual is a branch's last. */
+static void multiply_large_batch(const TransformerStep *step, const Workspace &w, Stream *s,
+                                 const StepProduct &p)
 {
-    Real *const packed = step->scratch + l.packed, *const attended = step->scratch + l.attended;
-    Real *const middle = step->scratch + l.first, *const end = step->scratch + l.second;
-    Real *const hidden = step->scratch + l.hidden, *const branch = step->scratch + l.normed;
-    const int64_t width = step->width, inner = step->inner;
-    for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
-        const Real *in = branch_input(step, x, layer->norm1, l);
-        multiply_large_batch(step, packed, in, layer->input, ACTIVATION_NONE, width, 3 * width);
-        attention_large_batch(step, layer, l);
-        multiply_large_batch(step, branch, attended, layer->output, ACTIVATION_NONE, width, width);
-        join_large_batch(step, middle, x, branch, layer->norm1, l);
+    if (!p.residual) {
+        linear(step, p.out, branch_input(step, w, s, p.in.norm), p);
+        return;
+    }
+    linear(step, w.branch, p.in.x, p);
+    s->branch = w.branch;
+}
 
-        in = branch_input(step, middle, layer->norm2, l);
-        multiply_large_batch(step, hidden, in, layer->ff1, step->activation, width, inner);
-        multiply_large_batch(step, branch, hidden, layer->ff2, ACTIVATION_NONE, inner, width);
-        join_large_batch(step, end, middle, branch, layer->norm2, l);
-        x = end;
+static void step_large_batch(Real *out, const Real *x, const TransformerStep *step,
+                             const Workspace &w)
+{
+    Stream s = { x, NULL };
+    for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
+        const LayerProducts products = layer_products(step, layer, x, &w.buffers);
+        multiply_large_batch(step, w, &s, products.input);
+        attend_large_batch(step, layer, w);
+        multiply_large_batch(step, w, &s, products.output);
+        multiply_large_batch(step, w, &s, products.ff1);
+        multiply_large_batch(step, w, &s, products.ff2);
     }
     if (step->norm.weight)
-        norm_large_batch(step, out, x, step->norm, l);
-    else
-        map_inputs(Identity(), out, false, step->B * width, input_of<Real>(x));
+        branch_input(step, w, &s, step->last_norm);
+    normalize_large_batch(step, w, out, s, step->norm.weight ? step->norm : step->last_norm);
     LAUNCH(advance_large_batch, blocks_for(step->B), THREADS, 0, step->counts, step->positions,
            step->max_length, step->B);
 }
@@ -746,14 +664,14 @@ static void step_large_batch(Real *out, const Real *x, const TransformerStep *st
 /* ------------------------------------------------------------------------------------ launchers */
 extern "C" int64_t transformer_step_scratch_cuda(const TransformerStep *step)
 {
-    return layout_of(step).size;
+    return workspace_of(step).size;
 }
 
 extern "C" void transformer_step_cuda(Real *out, const Real *x, const TransformerStep *step)
 {
-    const Layout l = layout_of(step);
-    if (l.small_batch)
-        step_small_batch(out, x, step, l);
+    const Workspace w = workspace_of(step);
+    if (w.small_batch)
+        step_small_batch(out, x, step, w);
     else
-        step_large_batch(out, x, step, l);
+        step_large_batch(out, x, step, w);
 }

@@ -15,6 +15,8 @@
 #include "ops/rows/rows.cuh"
 #include "tensor/copy.cuh"
 
+enum { ATTEND_THREADS = 1024 }; /* of a block in a small batch: it reads the weights of a head */
+
 /* ------------------------------------------------------------------------------------------ tiling
  * How a block iterates over a row-major matrix [rows, C]: in tiles of W groups rows by span
  * columns, in which each of groups span threads holds W consecutive elements. From tile to tile a
@@ -47,7 +49,7 @@ __device__ static inline ThreadTile<W> thread_tile(const Tiling &tiling, int fir
 }
 
 /* Rows per tile. */
-template <int W> __device__ static inline int tile_rows(const Tiling &tiling)
+template <int W> __host__ __device__ static inline int tile_rows(const Tiling &tiling)
 {
     return W * tiling.groups;
 }
@@ -68,14 +70,14 @@ __device__ static inline void load_tiles(Reals<W> (&elements)[TILES], const Real
 struct StepAttention {
     int H, D, F, max_length;
     Features features;
-    Real scale, eps;            /* of queries and keys, or of scores; added to den */
-    const Real *projection;     /* [F, D] or NULL */
-    Real *sums, *keys, *values; /* as in StepLayer */
-    const int32_t *counts;      /* [B] */
-    Real *attended;             /* [B, H D]: the result */
-    Real *scores;               /* softmax: [B, H, max_length] */
-    Real *memory;               /* [B, H, head_elements] if a head exceeds shared memory, or NULL */
-    Tiling tiling;              /* of T, or of the values */
+    Real scale, eps;        /* of queries and keys, or of scores; added to den */
+    const Real *projection; /* [F, D] or NULL */
+    LayerState state;
+    const int32_t *counts; /* [B] */
+    Real *attended;        /* [B, H D]: the result */
+    Real *scores;          /* softmax: [B, H, max_length] */
+    Real *memory;          /* [B, H, head_elements] if a head exceeds shared memory, or NULL */
+    Tiling tiling;         /* of T, or of the values */
 };
 
 /* A head's intermediates. */
@@ -95,11 +97,6 @@ __host__ __device__ static inline bool maps_elementwise(Features features)
 __host__ __device__ static inline int64_t head_elements(const StepAttention &a)
 {
     return 4 * (int64_t)a.D + 2 + (maps_elementwise(a.features) ? 0 : 2 * (int64_t)a.F);
-}
-
-template <int W> __host__ __device__ static inline int64_t part_elements(const Tiling &tiling)
-{
-    return W * tiling.groups * tiling.span;
 }
 
 /* Divides memory [head_elements]. */
@@ -123,7 +120,7 @@ __device__ static inline HeadMemory head_memory(const StepAttention &a, Real *me
 template <int W>
 __device__ static inline HeadMemory block_memory(const StepAttention &a, int64_t head, Real *shared)
 {
-    Real *const after = shared + part_elements<W>(a.tiling);
+    Real *const after = shared + tile_rows<W>(a.tiling) * a.tiling.span;
     return head_memory(a, a.memory ? a.memory + head * head_elements(a) : after, shared);
 }
 
@@ -133,7 +130,7 @@ __device__ static inline HeadMemory block_memory(const StepAttention &a, int64_t
 __device__ static inline Real mapped_element(const StepAttention &a, Real x)
 {
     if (a.features == FEATURES_SQUARED_RELU)
-        return relu(x) * relu(x);
+        return squared_relu(x);
     return maps_elementwise(a.features) ? phi((FeatureMap)a.features, x) : a.scale * x;
 }
 
@@ -193,7 +190,8 @@ __device__ static inline void make_features(const StepAttention &a, const HeadMe
 }
 
 /* ---------------------------------------------------------------------------- attention by a block
- * All threads of the block participate. The query, key and value were stored before a barrier. */
+ * All threads of the block participate; they have stored the head's query, key and value. If the
+ * sequence is full, the result is NaN, and its state stays unchanged. */
 
 /* sums <- the threads' sums `held`, reduced, for span columns from first_column on. */
 template <int W>
@@ -223,7 +221,6 @@ __device__ static inline void write_attended(const StepAttention &a, const HeadM
         a.attended[head * a.D + d] = m.sums[d] / divisor;
 }
 
-/* The result of a full sequence, whose state stays unchanged. */
 template <int BLOCK> __device__ static inline void write_nan(const StepAttention &a, int64_t head)
 {
     for (int d = (int)(threadIdx.x % BLOCK); d < a.D; d += BLOCK)
@@ -244,13 +241,20 @@ __device__ static inline void update_tile(Reals<W> &held, Reals<W> elements, Rea
     contribute_pack<W>(&T[(int64_t)row * a.tiling.C + p.first], false, elements);
 }
 
-/* ahead: the prefetched first tiles of T. */
-template <int W, int TILES>
+/* ahead: the prefetched first tile of T. */
+template <int W>
 __device__ static inline void attend_linear(const StepAttention &a, const HeadMemory &m,
-                                            int64_t head, Reals<W> (&ahead)[TILES])
+                                            int64_t head, int position, Reals<W> (&ahead)[1])
 {
     const int F = a.F, rows = tile_rows<W>(a.tiling);
-    Real *const T = a.sums + head * F * a.tiling.C;
+    Real *const T = a.state.sums + head * F * a.tiling.C;
+    if (threadIdx.x == 0)
+        m.value[a.D] = 1;
+    __syncthreads();
+    if (position >= a.max_length) {
+        write_nan<ATTEND_THREADS>(a, head);
+        return;
+    }
     if (!maps_elementwise(a.features))
         make_features(a, m);
     for (int column = 0; column < a.tiling.C; column += a.tiling.span) {
@@ -259,13 +263,12 @@ __device__ static inline void attend_linear(const StepAttention &a, const HeadMe
 #pragma unroll
         for (int k = 0; k < W; k++)
             value.number[k] = p.active ? m.value[p.column[k]] : (Real)0;
-        for (int row = 0; row < F; row += TILES * rows) {
+#pragma unroll 1 /* one tile holds a head of usual size */
+        for (int row = 0; row < F; row += rows) {
             if (column + row > 0)
                 load_tiles(ahead, T, a.tiling, p, row, F);
-#pragma unroll
-            for (int t = 0; t < TILES; t++)
-                if (p.active && row + t * rows + p.row[0] < F)
-                    update_tile(held, ahead[t], T, a, m, p, value, row + t * rows);
+            if (p.active && row + p.row[0] < F)
+                update_tile(held, ahead[0], T, a, m, p, value, row);
         }
         add_up<W>(a.tiling, m, p, column, held);
     }
@@ -311,10 +314,11 @@ template <int BLOCK> __device__ static inline Real softmax_scores(Real *scores, 
 }
 
 /* sums <- sum_j scores_j v_j */
-template <int W, int TILES>
+template <int W>
 __device__ static inline void accumulate_values(const StepAttention &a, const HeadMemory &m,
                                                 const Real *values, const Real *scores, int count)
 {
+    enum { TILES = 4 }; /* loads in flight per thread */
     const int rows = tile_rows<W>(a.tiling);
     for (int column = 0; column < a.D; column += a.tiling.span) {
         const ThreadTile<W> p = thread_tile<W>(a.tiling, column);
@@ -332,16 +336,20 @@ __device__ static inline void accumulate_values(const StepAttention &a, const He
     }
 }
 
-/* Stores the key and value in the KV cache at position < max_length, then attends to positions up
- * to it; by BLOCK threads. */
-template <int W, int TILES, int BLOCK>
+/* Stores the key and value in the KV cache, then attends to positions up to this one. */
+template <int W, int BLOCK>
 __device__ static inline void attend_softmax(const StepAttention &a, const HeadMemory &m,
                                              int64_t head, int position)
 {
-    Real *const keys = a.keys + head * a.max_length * a.D, *const values =
-                                                               a.values + (keys - a.keys);
+    Real *const keys = a.state.keys + head * a.max_length * a.D;
+    Real *const values = a.state.values + head * a.max_length * a.D;
     Real *const scores = a.scores + head * a.max_length;
     const int64_t row = (int64_t)position * a.D;
+    __syncthreads();
+    if (position >= a.max_length) {
+        write_nan<BLOCK>(a, head);
+        return;
+    }
     for (int d = (int)threadIdx.x; d < a.D; d += BLOCK) {
         keys[row + d] = m.key[d];
         values[row + d] = m.value[d];
@@ -350,7 +358,7 @@ __device__ static inline void attend_softmax(const StepAttention &a, const HeadM
     score_keys<W>(scores, a, m.query, keys, position + 1);
     __syncthreads();
     const Real divisor = softmax_scores<BLOCK>(scores, position + 1);
-    accumulate_values<W, TILES>(a, m, values, scores, position + 1);
+    accumulate_values<W>(a, m, values, scores, position + 1);
     write_attended(a, m, head, divisor);
 }
 
@@ -363,28 +371,25 @@ __device__ static inline void attend_softmax(const StepAttention &a, const HeadM
 /* Elements of T in shared memory. */
 template <int SIZE> constexpr int state_size = (SIZE + 1) * SIZE;
 
+/* Calls f with the offset of each of the lane's packs of W elements of T. */
+template <int SIZE, int W, typename F> __device__ static inline void for_packs(F f)
+{
+    const int first = (int)(threadIdx.x % WARP) * W;
+#pragma unroll
+    for (int i = 0; i < state_size<SIZE>; i += WARP * W)
+        if (i + first < state_size<SIZE>)
+            f(i + first);
+}
+
 template <int SIZE> __device__ static inline void load_state(Real *state, const Real *T)
 {
-    constexpr int W = lanes_of<Real>, COUNT = state_size<SIZE>;
-    const int first = (int)(threadIdx.x % WARP) * W;
-    state += first;
-    T += first;
-#pragma unroll
-    for (int i = 0; i < COUNT; i += WARP * W)
-        if (i + first < COUNT)
-            copy_async<16>(&state[i], &T[i], 16);
+    for_packs<SIZE, lanes_of<Real>>([=](int i) { copy_async<16>(&state[i], &T[i], 16); });
 }
 
 template <int SIZE> __device__ static inline void store_state(Real *T, const Real *state)
 {
-    constexpr int W = lanes_of<Real>, COUNT = state_size<SIZE>;
-    const int first = (int)(threadIdx.x % WARP) * W;
-    state += first;
-    T += first;
-#pragma unroll
-    for (int i = 0; i < COUNT; i += WARP * W)
-        if (i + first < COUNT)
-            contribute_pack<W>(&T[i], false, load_pack<W>(&state[i]));
+    constexpr int W = lanes_of<Real>;
+    for_packs<SIZE, W>([=](int i) { contribute_pack<W>(&T[i], false, load_pack<W>(&state[i])); });
 }
 
 /* T_fc += k_f v for all rows f of a column [F] of stride C; returns sum_f q_f T_fc. The loads of

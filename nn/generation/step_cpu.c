@@ -9,13 +9,10 @@
  * A result's bits do not depend on the number of threads. They depend on the batch size only
  * through LARGE_BATCH. */
 #include "nn/generation/product_cpu.h"
-#include "nn/generation/step.h"
-#include "ops/elementwise/activation.h"
+#include "ops/attention/features/polynomial.h"
 #include "ops/attention/linear/feature_map_cpu.h"
 #include "ops/rows/layernorm.h"
-#include "ops/attention/features/polynomial.h"
 #include "ops/rows/rows.h"
-#include "ops/shared/tiles_cpu.h"
 
 #include <omp.h>
 
@@ -29,14 +26,10 @@ enum {
 typedef struct Team {
     const TransformerStep *step;
     int64_t part, parts; /* this thread's index in the team, the team's size */
-    int64_t first, B;    /* the group: B sequences from first on */
-    Real *x;             /* [B, width]: the residual stream */
-    Real *normed;        /* [B, width] */
-    Real *packed;        /* [B, 3 width]: queries, keys, values */
-    Real *attended;      /* [B, width] */
-    Real *inner;         /* [B, inner] */
+    int64_t first;       /* the group's first sequence */
+    StepBuffers buffers; /* of the group; with post-norm, normed is x */
     Real *work;          /* private to the thread: features, or softmax scores */
-    Real *buffer;        /* private: step_product's buffer; NULL for a small batch */
+    Real *block;         /* private: step_product's buffer; NULL for a small batch */
 } Team;
 
 /* Rounds up to whole cache lines, to avoid false sharing. */
@@ -64,294 +57,196 @@ static Range share(const Team *team, int64_t size, int64_t multiple)
                     minimum(pieces * (team->part + 1) / team->parts * multiple, size) };
 }
 
-/* ------------------------------------------------------------------------------------- products */
-
-/* out [B, rows] = x [B, n] weight^T + bias, or out += that, for this thread's rows, which it
- * returns. */
-static Range linear(const Team *team, Real *out, bool add, const Real *x, StepLinear linear,
-                    int64_t n, int64_t rows)
-{
-    const StepProduct p = { .out = out,
-                            .x = x,
-                            .weight = linear.weight,
-                            .bias = linear.bias,
-                            .B = team->B,
-                            .n = n,
-                            .out_stride = rows,
-                            .x_stride = n,
-                            .add = add,
-                            .buffer = team->buffer };
-    const Range range = share(team, rows, LINE);
-    step_product(&p, range.begin, range.end);
-    return range;
-}
-
 /* --------------------------------------------------------------------------------- feature maps */
 
-/* out [D] = phi(x) for an elementwise map. */
-ALWAYS_INLINE void map_elements(FeatureMap features, Real *out, const Real *x, int64_t D)
+/* y [n] <- e^(y - shift); returns their sum. */
+static Real exponentiate_row(Real *y, Real shift, int64_t n)
 {
-    int64_t d = 0;
-    for (; d + LANES <= D; d += LANES)
-        store(out + d, phi(features, load(x + d)));
-    for (; d < D; d++)
-        out[d] = phi(features, (Vector){ x[d] })[0];
+    Real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = real_exp(y[i] - shift);
+        sum += y[i];
+    }
+    return sum;
 }
 
-static void map_squared_relu(Real *out, const Real *x, int64_t D)
+/* out [n] = rows [n, D] x [D] */
+static void multiply_row(Real *out, const Real *x, const Real *rows, int64_t n, int64_t D)
 {
-    for (int64_t d = 0; d < D; d++)
-        out[d] = relu(x[d]) * relu(x[d]);
+    const StepProduct p = {
+        .out = out, .in.x = x, .linear.weight = rows, .B = 1, .I = (int)D, .O = (int)n
+    };
+    step_product(&p, NULL, 0, n);
 }
 
 /* Keys: as op_random_features. Queries: softmax, as in nn/attention.c. */
 static void map_random(Real *out, const Real *x, const Real *projection, bool query, int64_t F,
                        int64_t D)
 {
-    step_product(&(StepProduct){ .out = out, .x = x, .weight = projection, .B = 1, .n = D }, 0, F);
-    Real shift = 0, sum = 0;
-    for (int64_t d = 0; d < D; d++)
-        shift += x[d] * x[d] / 2;
-    if (query)
-        shift = row_max(out, F);
-    for (int64_t f = 0; f < F; f++) {
-        out[f] = real_exp(out[f] - shift);
-        sum += out[f];
-    }
+    multiply_row(out, x, projection, F, D);
+    const Real sum = exponentiate_row(out, query ? row_max(out, F) : dot(x, x, D) / 2, F);
     const Real scale = query ? 1 / sum : (Real)(1 / sqrt((double)F));
     for (int64_t f = 0; f < F; f++)
         out[f] *= scale;
 }
 
-/* out [F] = phi(x [D]), as in nn/attention.c; buffer [D] */
-WHOLE_VECTORS static void map(const TransformerStep *step, const StepLayer *layer, Real *out,
-                              const Real *x, bool query, Real *buffer)
+/* out [F] = phi(x [D]), as in nn/attention.c; out is aligned and padded to whole cache lines.
+ * buffer [D] */
+static void map(const TransformerStep *step, const StepLayer *layer, Real *out, const Real *x,
+                bool query, Real *buffer)
 {
     const int64_t D = step->D;
-    if (step->features > FEATURES_SQUARED_RELU) {
-        const Real scale = (Real)pow((double)D, -0.25);
-        for (int64_t d = 0; d < D; d++)
-            buffer[d] = scale * x[d];
+    if (step->features <= FEATURES_IDENTITY) {
+        const Rows row = { x, D, 1, D };
+        pack_mapped((FeatureMap)step->features, out, &row, round_up(D, LANES));
+        return;
     }
-    switch (step->features) {
-    case FEATURES_ELU_PLUS_ONE:
-        map_elements(FEATURE_MAP_ELU_PLUS_ONE, out, x, D);
-        return;
-    case FEATURES_RELU:
-        map_elements(FEATURE_MAP_RELU, out, x, D);
-        return;
-    case FEATURES_SOFTPLUS:
-        memcpy(out, x, (size_t)D * sizeof *x);
-        softplus_row(out, D);
-        return;
-    case FEATURE_MAP_IDENTITY:
-        memcpy(out, x, (size_t)D * sizeof *x);
-        return;
-    case FEATURES_SQUARED_RELU:
-        map_squared_relu(out, x, D);
-        return;
-    case FEATURES_POLYNOMIAL:
-        polynomial_row(out, buffer, D);
-        return;
-    case FEATURES_RANDOM:
+    const Real scale = (Real)pow((double)D, -0.25);
+    for (int64_t d = 0; d < D; d++)
+        buffer[d] = scale * x[d];
+    if (step->features == FEATURES_RANDOM)
         map_random(out, buffer, layer->projection, query, step->F, D);
-        return;
-    }
+    else if (step->features == FEATURES_POLYNOMIAL)
+        polynomial_row(out, buffer, D);
+    else
+        for (int64_t d = 0; d < D; d++)
+            out[d] = squared_relu(x[d]);
 }
 
-/* --------------------------------------------------------------------------------------
- * attention */
+/* ------------------------------------------------------------------------------------ attention */
 
-/* S <- S + b v^T, out = S^T a for `vectors` vectors of columns, a compile-time constant. */
-ALWAYS_INLINE void advance_columns(int vectors, Real *out, Real *S, const Real *a, const Real *b,
-                                   const Real *v, int64_t F, int64_t stride)
+/* Equations 18 and 19 as S [F, C] <- S + b v^T, and y [C] = S^T a. Four rows of S at a time load and
+ * store y a quarter as often. */
+static void advance(Real *restrict y, Real *restrict S, const Real *a, const Real *b,
+                    const Real *restrict v, int64_t F, int64_t C)
 {
-    Vector value[2], sum[2] = { { 0 } };
-    for (int i = 0; i < vectors; i++)
-        value[i] = load(v + i * LANES);
-    for (int64_t f = 0; f < F; f++, S += stride)
-        for (int i = 0; i < vectors; i++) {
-            const Vector s = load(S + i * LANES) + b[f] * value[i];
-            store(S + i * LANES, s);
-            sum[i] += a[f] * s;
+    int64_t f = 0;
+    memset(y, 0, (size_t)C * sizeof *y);
+    for (; f + 4 <= F; f += 4, S += 4 * C) {
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++) {
+            S[c] += b[f] * v[c];
+            S[c + C] += b[f + 1] * v[c];
+            S[c + 2 * C] += b[f + 2] * v[c];
+            S[c + 3 * C] += b[f + 3] * v[c];
+            y[c] += a[f] * S[c] + a[f + 1] * S[c + C] + a[f + 2] * S[c + 2 * C] +
+                    a[f + 3] * S[c + 3 * C];
         }
-    for (int i = 0; i < vectors; i++)
-        store(out + i * LANES, sum[i]);
-}
-
-/* One column: S <- S + b value; returns S^T a. */
-static Real advance_column(Real *S, const Real *a, const Real *b, Real value, int64_t F,
-                           int64_t stride)
-{
-    Real sum = 0;
-    for (int64_t f = 0; f < F; f++, S += stride) {
-        *S += b[f] * value;
-        sum += a[f] * *S;
     }
-    return sum;
+    for (; f < F; f++, S += C) {
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++) {
+            S[c] += b[f] * v[c];
+            y[c] += a[f] * S[c];
+        }
+    }
 }
 
-/* Equations 18 to 20: out [D]; S [F, D + 1] has z as its last column. */
-WHOLE_VECTORS static void advance(Real *out, Real *S, const Real *a, const Real *b, const Real *v,
-                                  Real eps, int64_t F, int64_t D)
-{
-    int64_t d = 0;
-    for (; d + 2 * LANES <= D; d += 2 * LANES)
-        advance_columns(2, out + d, S + d, a, b, v + d, F, D + 1);
-    for (; d + LANES <= D; d += LANES)
-        advance_columns(1, out + d, S + d, a, b, v + d, F, D + 1);
-    for (; d < D; d++)
-        out[d] = advance_column(S + d, a, b, v[d], F, D + 1);
-    const Real den = advance_column(S + D, a, b, 1, F, D + 1) + eps;
-    for (d = 0; d < D; d++)
-        out[d] /= den;
-}
-
-/* out [D] of head h of the group's sequence s; k is stored at q + H D, v at q + 2 H D. */
+/* out [D] of head `head` of all sequences' heads; k is stored at q + width, v at q + 2 width. */
 static void attend_linear(const Team *team, const StepLayer *layer, Real *out, const Real *q,
-                          int64_t s, int64_t h)
+                          int64_t head)
 {
     const TransformerStep *step = team->step;
     const int64_t F = step->F, D = step->D;
-    Real *a = team->work, *b = a + lines(F), *buffer = b + lines(F);
-    map(step, layer, a, q, true, buffer);
-    map(step, layer, b, q + step->width, false, buffer);
-    advance(out, layer->sums + ((team->first + s) * step->H + h) * F * (D + 1), a, b,
-            q + 2 * step->width, step->eps, F, D);
+    Real *a = team->work, *b = a + lines(F), *v = b + lines(F), *y = v + lines(D + 1);
+    map(step, layer, a, q, true, v);
+    map(step, layer, b, q + step->width, false, v);
+    memcpy(v, q + 2 * step->width, (size_t)D * sizeof *v);
+    v[D] = 1; /* S's last column is z, and y's last element z.a */
+    advance(y, layer->state.sums + head * F * (D + 1), a, b, v, F, D + 1);
+    for (int64_t d = 0; d < D; d++)
+        out[d] = y[d] / (y[D] + step->eps);
 }
 
-/* out [D] = sum_j p_j v_j over the rows of v [n, D] */
-WHOLE_VECTORS static void accumulate_values(Real *out, const Real *p, const Real *v, int64_t n,
-                                            int64_t D)
+/* out [D] = sum_j p_j v_j over the rows of v [n, D], four at a time. */
+static void accumulate_values(Real *restrict out, const Real *p, const Real *restrict v, int64_t n,
+                              int64_t D)
 {
-    int64_t d = 0;
-    for (; d + LANES <= D; d += LANES) {
-        Vector sum = { 0 };
-        for (int64_t j = 0; j < n; j++)
-            sum += p[j] * load(v + j * D + d);
-        store(out + d, sum);
+    int64_t j = 0;
+    memset(out, 0, (size_t)D * sizeof *out);
+    for (; j + 4 <= n; j += 4, v += 4 * D) {
+#pragma omp simd
+        for (int64_t d = 0; d < D; d++)
+            out[d] += p[j] * v[d] + p[j + 1] * v[d + D] + p[j + 2] * v[d + 2 * D] +
+                      p[j + 3] * v[d + 3 * D];
     }
-    for (; d < D; d++) {
-        out[d] = 0;
-        for (int64_t j = 0; j < n; j++)
-            out[d] += p[j] * v[j * D + d];
-    }
+    for (; j < n; j++, v += D)
+        for (int64_t d = 0; d < D; d++)
+            out[d] += p[j] * v[d];
 }
 
-/* p [n] = softmax(p / sqrt D) */
-static void softmax(Real *p, int64_t n, int64_t D)
-{
-    const Real scale = (Real)(1 / sqrt((double)D)), largest = row_max(p, n);
-    Real sum = 0;
-    for (int64_t j = 0; j < n; j++) {
-        p[j] = real_exp(scale * (p[j] - largest));
-        sum += p[j];
-    }
-    for (int64_t j = 0; j < n; j++)
-        p[j] /= sum;
-}
-
-/* The same for softmax attention; a full KV cache stays unchanged. */
-static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, const Real *q,
-                           int64_t s, int64_t h)
+/* The same for softmax attention, which scales q; a full KV cache stays unchanged. */
+static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, Real *q,
+                           int64_t head)
 {
     const TransformerStep *step = team->step;
-    const int64_t D = step->D, head = ((team->first + s) * step->H + h) * step->max_length * D;
-    Real *keys = layer->keys + head, *values = layer->values + head, *p = team->work;
-    int64_t n = step->counts[team->first + s];
+    const int64_t D = step->D, offset = head * step->max_length * D;
+    Real *keys = layer->state.keys + offset, *values = layer->state.values + offset,
+         *p = team->work;
+    int64_t n = step->counts[head / step->H];
     if (n < step->max_length) {
         memcpy(keys + n * D, q + step->width, (size_t)D * sizeof *q);
         memcpy(values + n * D, q + 2 * step->width, (size_t)D * sizeof *q);
         n++;
     }
-    step_product(&(StepProduct){ .out = p, .x = q, .weight = keys, .B = 1, .n = D }, 0, n);
-    softmax(p, n, D);
+    const Real scale = (Real)(1 / sqrt((double)D));
+    for (int64_t d = 0; d < D; d++)
+        q[d] *= scale;
+    multiply_row(p, q, keys, n, D);
+    const Real sum = exponentiate_row(p, row_max(p, n), n);
     accumulate_values(out, p, values, n, D);
+    for (int64_t d = 0; d < D; d++)
+        out[d] /= sum;
 }
 
 static void attend(const Team *team, const StepLayer *layer)
 {
     const TransformerStep *step = team->step;
-    const Range range = share(team, team->B * step->H, 1);
+    const StepBuffers *buffers = &team->buffers;
+    const Range range = share(team, buffers->B * step->H, 1);
     for (int64_t i = range.begin; i < range.end; i++) {
-        const int64_t s = i / step->H, h = i % step->H;
-        Real *out = team->attended + s * step->width + h * step->D;
-        const Real *q = team->packed + s * 3 * step->width + h * step->D;
+        Real *out = buffers->attended + i * step->D;
+        Real *q = buffers->packed + i / step->H * 3 * step->width + i % step->H * step->D;
         if (step->softmax)
-            attend_softmax(team, layer, out, q, s, h);
+            attend_softmax(team, layer, out, q, team->first * step->H + i);
         else
-            attend_linear(team, layer, out, q, s, h);
+            attend_linear(team, layer, out, q, team->first * step->H + i);
     }
+    wait_for_team(team);
 }
 
-/* ------------------------------------------------------------------------------------- the
- * layers */
+/* ------------------------------------------------------------------------------------ the layers
+ * Each thread computes its share; then the team synchronizes. */
 
-/* out = norm(x): each thread processes its sequences, then the team synchronizes. */
+/* out = norm(x); out may be x. */
 static void normalize(const Team *team, Real *out, const Real *x, StepNorm norm)
 {
     const int64_t width = team->step->width;
-    const Range range = share(team, team->B, 1);
+    const Range range = share(team, team->buffers.B, 1);
     for (int64_t s = range.begin; s < range.end; s++)
         layernorm_row(out + s * width, x + s * width, norm.weight, norm.bias, norm.eps, width);
     wait_for_team(team);
 }
 
-/* x <- x + attention(from) */
-static void add_attention(const Team *team, const StepLayer *layer, const Real *from)
-{
-    const int64_t width = team->step->width;
-    linear(team, team->packed, false, from, layer->input, width, 3 * width);
-    wait_for_team(team);
-    attend(team, layer);
-    wait_for_team(team);
-    linear(team, team->x, true, team->attended, layer->output, width, width);
-    wait_for_team(team);
-}
-
-/* A loop per activation, with f a compile-time constant. */
-ALWAYS_INLINE void activate_by(Activation f, Real *y, int64_t n)
+ALWAYS_INLINE void activate(Activation f, Real *y, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         y[i] = activation_of(f, y[i]);
 }
 
-static void activate(Real *y, int64_t n, Activation activation)
+static void multiply(const Team *team, StepProduct p)
 {
-    if (activation == ACTIVATION_RELU)
-        activate_by(ACTIVATION_RELU, y, n);
-    else if (activation == ACTIVATION_GELU)
-        activate_by(ACTIVATION_GELU, y, n);
-    else
-        activate_by(ACTIVATION_GELU_TANH, y, n);
-}
-
-/* x <- x + ff2(f(ff1(from))) */
-static void add_feed_forward(const Team *team, const StepLayer *layer, const Real *from)
-{
-    const int64_t width = team->step->width, inner = team->step->inner;
-    const Range mine = linear(team, team->inner, false, from, layer->ff1, width, inner);
-    for (int64_t s = 0; s < team->B; s++)
-        activate(team->inner + s * inner + mine.begin, mine.end - mine.begin,
-                 team->step->activation);
+    if (p.in.norm.weight) {
+        normalize(team, p.in.normed, p.in.x, p.in.norm);
+        p.in.x = p.in.normed;
+    }
+    const Range mine = share(team, p.O, LINE);
+    step_product(&p, team->block, mine.begin, mine.end);
+    for (int64_t s = 0; p.activation != ACTIVATION_NONE && s < p.B; s++)
+        BY_ACTIVATION(p.activation, activate, p.out + s * p.O + mine.begin, mine.end - mine.begin)
     wait_for_team(team);
-    linear(team, team->x, true, team->inner, layer->ff2, inner, width);
-    wait_for_team(team);
-}
-
-static void run_layer(const Team *team, const StepLayer *layer)
-{
-    const bool pre_norm = team->step->pre_norm;
-    const Real *from = pre_norm ? team->normed : team->x;
-    if (pre_norm)
-        normalize(team, team->normed, team->x, layer->norm1);
-    add_attention(team, layer, from);
-    normalize(team, pre_norm ? team->normed : team->x, team->x,
-              pre_norm ? layer->norm2 : layer->norm1);
-    add_feed_forward(team, layer, from);
-    if (!pre_norm)
-        normalize(team, team->x, team->x, layer->norm2);
 }
 
 /* Counts the position; when the sequence was full already, its result becomes NaN. */
@@ -364,80 +259,82 @@ static void count_position(const TransformerStep *step, Real *out, int64_t seque
     step->positions[sequence] = (int32_t)minimum(count + 1, step->max_length - 1);
 }
 
-static void run(const Team *team, const Real *x)
+static void run(const Team *team, const Real *input)
 {
     const TransformerStep *step = team->step;
     const int64_t width = step->width;
-    const Range mine = share(team, team->B, 1);
+    Real *x = team->buffers.x;
+    const Range mine = share(team, team->buffers.B, 1);
     const size_t bytes = (size_t)((mine.end - mine.begin) * width) * sizeof *x;
-    memmove(team->x + mine.begin * width, x + (team->first + mine.begin) * width, bytes);
+    memmove(x + mine.begin * width, input + (team->first + mine.begin) * width, bytes);
     wait_for_team(team);
-    for (int64_t i = 0; i < step->layers; i++)
-        run_layer(team, &step->layer[i]);
+    for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
+        const LayerProducts products = layer_products(step, layer, x, &team->buffers);
+        multiply(team, products.input);
+        attend(team, layer);
+        multiply(team, products.output);
+        multiply(team, products.ff1);
+        multiply(team, products.ff2);
+    }
+    if (step->last_norm.weight)
+        normalize(team, x, x, step->last_norm);
     if (step->norm.weight)
-        normalize(team, team->x, team->x, step->norm);
+        normalize(team, x, x, step->norm);
     for (int64_t s = mine.begin; s < mine.end; s++)
-        count_position(step, team->x + s * width, team->first + s);
+        count_position(step, x + s * width, team->first + s);
 }
 
-/* -----------------------------------------------------------------------------------------
- * teams */
+/* ---------------------------------------------------------------------------------------- teams */
 typedef struct Plan {
-    int64_t threads, group, groups;
-    int64_t row;          /* elements per sequence of a team's memory */
-    int64_t work, buffer; /* elements private to each thread */
+    int64_t threads, group, groups, teams;
+    int64_t row;         /* elements per sequence of a team's memory */
+    int64_t work, block; /* elements private to each thread */
 } Plan;
-
-/* Multiplications in the products of one layer, for all sequences. */
-static int64_t work_of_layer(const TransformerStep *step)
-{
-    return step->B * step->width * (4 * step->width + 2 * step->inner);
-}
 
 static Plan plan_of(const TransformerStep *step)
 {
-    const bool alone = work_of_layer(step) < WORTH_A_TEAM;
-    Plan plan = { .threads = alone ? 1 : omp_get_max_threads(), .group = step->B };
-    if (step->B >= plan.threads * GROUP)
-        plan.group = GROUP;
-    plan.groups = (step->B + plan.group - 1) / plan.group;
-    plan.row = 5 * lines(step->width) + lines(step->inner);
-    plan.work = step->softmax ? lines(step->max_length) : 2 * lines(step->F) + lines(step->D);
-    if (step->B >= LARGE_BATCH)
-        plan.buffer = step_product_buffer(lines(maximum(step->inner, step->width)));
+    const int64_t B = step->B, width = step->width, inner = step->inner;
+    const bool alone = B * width * (4 * width + 2 * inner) < WORTH_A_TEAM;
+    Plan plan = { .threads = alone ? 1 : omp_get_max_threads() };
+    plan.group = B < plan.threads * GROUP ? B : GROUP;
+    plan.groups = (B + plan.group - 1) / plan.group;
+    plan.teams = plan.groups > 1 ? plan.threads : 1;
+    plan.row = 5 * lines(width) + lines(inner);
+    plan.work =
+        step->softmax ? lines(step->max_length) : 2 * lines(step->F) + 2 * lines(step->D + 1);
+    plan.block = B < LARGE_BATCH ? 0 : step_product_buffer(lines(maximum(inner, width)));
     return plan;
 }
 
-/* Elements of all teams' memory, which the threads' private memory follows. */
-static int64_t team_memory(const Plan *plan)
-{
-    const int64_t teams = plan->groups > 1 ? plan->threads : 1;
-    return teams * plan->group * plan->row;
-}
-
+/* All teams' memory, then the threads' private memory. */
 int64_t transformer_step_scratch_cpu(const TransformerStep *step)
 {
     const Plan plan = plan_of(step);
-    return team_memory(&plan) + plan.threads * (plan.work + plan.buffer);
+    return plan.teams * plan.group * plan.row + plan.threads * (plan.work + plan.block);
 }
 
 /* This thread's view of the team that processes a group. */
 static Team team_of(const TransformerStep *step, const Plan *plan, Real *out, int64_t group)
 {
     const int64_t thread = omp_get_thread_num(), first = group * plan->group;
-    Team team = { .step = step,
-                  .parts = plan->groups > 1 ? 1 : omp_get_num_threads(),
-                  .part = plan->groups > 1 ? 0 : thread,
-                  .first = first,
-                  .B = minimum(plan->group, step->B - first),
-                  .x = out + first * step->width };
-    team.normed = step->scratch + (plan->groups > 1 ? thread : 0) * plan->group * plan->row;
-    team.attended = team.normed + plan->group * lines(step->width);
-    team.packed = team.attended + plan->group * lines(step->width);
-    team.inner = team.packed + plan->group * 3 * lines(step->width);
-    team.work = step->scratch + team_memory(plan) + thread * (plan->work + plan->buffer);
-    team.buffer = plan->buffer ? team.work + plan->work : NULL;
-    return team;
+    const bool alone = plan->groups > 1;
+    const int64_t rows = plan->group * lines(step->width);
+    Real *memory = step->scratch + (alone ? thread : 0) * plan->group * plan->row;
+    Real *work =
+        step->scratch + plan->teams * plan->group * plan->row + thread * (plan->work + plan->block);
+    Real *x = out + first * step->width;
+    return (Team){ .step = step,
+                   .parts = alone ? 1 : omp_get_num_threads(),
+                   .part = alone ? 0 : thread,
+                   .first = first,
+                   .buffers = { .B = minimum(plan->group, step->B - first),
+                                .x = x,
+                                .normed = step->pre_norm ? memory : x,
+                                .attended = memory + rows,
+                                .packed = memory + 2 * rows,
+                                .hidden = memory + 5 * rows },
+                   .work = work,
+                   .block = plan->block ? work + plan->work : NULL };
 }
 
 void transformer_step_cpu(Real *out, const Real *x, const TransformerStep *step)

@@ -5,6 +5,9 @@
 #include "ops/elementwise/unary_functions.h"
 #include "ops/ops.h"
 
+/* Of op_linear: f(y) = y. */
+#define ACTIVATION_NONE ((Activation)(ACTIVATION_GELU_TANH + 1))
+
 /* f(y), and g f'(y), where for relu y may be f(y). */
 MATH_FUNCTION Real activation_of(Activation f, Real y)
 {
@@ -32,5 +35,22 @@ MATH_FUNCTION Real activation_gradient(Activation f, Real g, Real y)
         return g;
     }
 }
+
+/* Calls function(f, ...) with f a compile-time constant, so that each activation has a loop of its
+ * own. */
+#define BY_ACTIVATION(activation, function, ...)                                                   \
+    switch (activation) {                                                                          \
+    case ACTIVATION_RELU:                                                                          \
+        function(ACTIVATION_RELU, __VA_ARGS__);                                                    \
+        break;                                                                                     \
+    case ACTIVATION_GELU:                                                                          \
+        function(ACTIVATION_GELU, __VA_ARGS__);                                                    \
+        break;                                                                                     \
+    case ACTIVATION_GELU_TANH:                                                                     \
+        function(ACTIVATION_GELU_TANH, __VA_ARGS__);                                               \
+        break;                                                                                     \
+    default:                                                                                       \
+        function(ACTIVATION_NONE, __VA_ARGS__);                                                    \
+    }
 
 #endif

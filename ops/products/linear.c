@@ -17,22 +17,7 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* ---------------------------------------------------------------------------------- the activation
- * A compile-time constant in the loops: each activation has its own loop. */
-#define BY_ACTIVATION(activation, function, ...)                                                   \
-    switch (activation) {                                                                          \
-    case ACTIVATION_RELU:                                                                          \
-        function(ACTIVATION_RELU, __VA_ARGS__);                                                    \
-        break;                                                                                     \
-    case ACTIVATION_GELU:                                                                          \
-        function(ACTIVATION_GELU, __VA_ARGS__);                                                    \
-        break;                                                                                     \
-    case ACTIVATION_GELU_TANH:                                                                     \
-        function(ACTIVATION_GELU_TANH, __VA_ARGS__);                                               \
-        break;                                                                                     \
-    default:                                                                                       \
-        function(ACTIVATION_NONE, __VA_ARGS__);                                                    \
-    }
+/* ---------------------------------------------------------------------------------- the activation */
 
 /* One row: y, or out if y is NULL, holds the product. */
 ALWAYS_INLINE void activate_row(Activation activation, Real *out, Real *y, const Real *bias,

@@ -2,11 +2,8 @@
 #ifndef TAPEGRAD_OPS_PRODUCTS_LINEAR_H
 #define TAPEGRAD_OPS_PRODUCTS_LINEAR_H
 
-#include "ops/ops.h"
+#include "ops/elementwise/activation.h"
 #include "ops/products/product.h"
-
-/* Of op_linear: f(y) = y. */
-#define ACTIVATION_NONE ((Activation)(ACTIVATION_GELU_TANH + 1))
 
 typedef enum {
     EPILOGUE_ACTIVATE,      /* out = f(product + bias), f the activation */
