@@ -16,17 +16,16 @@ static Tensor *gru_forward(Tape *tape, const Gru *gru, Tensor *x)
 {
     const int64_t B = x->shape.size[0], N = x->shape.size[1];
     static const Real zeros[BATCH * WIDTH];
-    Tensor *h = tape_input(tape, zeros, shape(B, WIDTH)), *all[LONG];
+    Tensor *h = tape_input(tape, zeros, shape(B, WIDTH)), *wx_t[LONG], *all[LONG];
     Tensor *wx = nn_linear_forward(tape, &gru->input, x); /* of every position at once */
+    op_split(tape, wx, 1, (int)N, wx_t);                  /* [B, 1, 3 WIDTH] each */
     for (int64_t t = 0; t < N; t++) {
-        Tensor *w = op_reshape(tape, op_slice(tape, wx, 1, t, 1), shape(B, 3 * WIDTH));
-        Tensor *u = nn_linear_forward(tape, &gru->state, h);
-        Tensor *gates =
-            op_add(tape, op_slice(tape, w, 1, 0, 2 * WIDTH), op_slice(tape, u, 1, 0, 2 * WIDTH));
-        gates = op_sigmoid(tape, gates);
-        Tensor *r = op_slice(tape, gates, 1, 0, WIDTH), *z = op_slice(tape, gates, 1, WIDTH, WIDTH);
-        Tensor *n = op_multiply(tape, r, op_slice(tape, u, 1, 2 * WIDTH, WIDTH));
-        n = op_tanh(tape, op_add(tape, op_slice(tape, w, 1, 2 * WIDTH, WIDTH), n));
+        Tensor *w[3], *u[3]; /* [B, WIDTH]: W_r x_t, W_z x_t, W_n x_t; U_r h, U_z h, U_n h */
+        op_split(tape, op_reshape(tape, wx_t[t], shape(B, 3 * WIDTH)), 1, 3, w);
+        op_split(tape, nn_linear_forward(tape, &gru->state, h), 1, 3, u);
+        Tensor *r = op_sigmoid(tape, op_add(tape, w[0], u[0]));
+        Tensor *z = op_sigmoid(tape, op_add(tape, w[1], u[1]));
+        Tensor *n = op_tanh(tape, op_add(tape, w[2], op_multiply(tape, r, u[2])));
         h = op_add(tape, n, op_multiply(tape, z, op_subtract(tape, h, n)));
         all[t] = h;
     }

@@ -224,6 +224,10 @@ Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis);
 /* out[.., j, ..] = x[.., start + j, ..], j < count, along `axis` of x (a copy). Raises unless
  * 0 <= start, 1 <= count and start + count <= the size of the axis. */
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
+/* parts_i[.., j, ..] = x[.., i n / count + j, ..], j < n / count: x's axis `axis` of size n in
+ * `count` equal parts (copies), which are stored in the array parts. Raises unless count divides
+ * n. */
+void op_split(Tape *tape, Tensor *x, int axis, int count, Tensor **parts);
 /* Windows of an image. A field of 0 means its default. */
 typedef struct Window {
     int64_t height, width; /* no default */

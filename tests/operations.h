@@ -265,6 +265,8 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
     ROW(slice, op_slice(tape, x[0], 1, 2, 3), UNMEASURED, { S(2, 6, 3) }, { S(5, 7, 11) })         \
     ROW(slice_half, op_slice(tape, x[0], -1, 0, x[0]->shape.size[1] / 2), PASSES(1, 2.5),          \
         { S(ROWS, WIDTH) }, { S(3, 7) })                                                           \
+    ROW(split, (op_split(tape, x[0], -1, 3, x + 1), op_multiply(tape, x[1], x[3])), UNMEASURED,    \
+        { S(2, 6) }, { S(3, 5, 12) })                                                              \
     ROW(polynomial_features, op_polynomial_features(tape, x[0]),                                   \
         PASSES(1 + (double)POLYNOMIAL / HEAD_DIM, 3 + 2 * (double)POLYNOMIAL / HEAD_DIM),          \
         { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM) }, { S(5) }, { S(2, 1, 3, 4) }, { S(3, 1) },    \

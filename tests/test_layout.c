@@ -748,6 +748,69 @@ START_TEST(test_slice_misuse)
 }
 END_TEST
 
+/* Part i of n is the i-th slice; the parts joined are x. */
+START_TEST(test_split_is_slices)
+{
+    begin();
+    for (int rank = 1; rank <= 4; rank++)
+        for (int axis = -rank; axis < rank; axis++) {
+            Tensor *x = normal_input(all_ranks()[rank]), *parts[100];
+            const int64_t size = shape_size(x->shape, axis);
+            for (int count = 1; count <= size; count++) {
+                if (size % count != 0)
+                    continue;
+                op_split(tape, x, axis, count, parts);
+                for (int i = 0; i < count; i++) {
+                    Tensor *slice = op_slice(tape, x, axis, i * size / count, size / count);
+                    ck_assert(shape_equal(parts[i]->shape, slice->shape));
+                    ck_assert_mem_eq(test_values(parts[i]), test_values(slice),
+                                     (size_t)tensor_count(slice) * sizeof(Real));
+                }
+                ck_assert_mem_eq(test_values(op_concat(tape, parts, count, axis)), test_values(x),
+                                 (size_t)tensor_count(x) * sizeof(Real));
+            }
+        }
+    tape_free(tape);
+}
+END_TEST
+
+/* Uses the first and the last of the parts: the others get no gradient. */
+static Tensor *split_function(Tape *on, Tensor *const *inputs, void *context)
+{
+    Tensor *parts[4];
+    op_split(on, inputs[0], *(const int *)context, 4, parts);
+    return op_multiply(on, parts[0], op_exp(on, parts[3]));
+}
+
+START_TEST(test_split_gradients)
+{
+    for (int axis = 0; axis < 3; axis++) {
+        Shape of = shape(3, 2, 5);
+        of.size[axis] = 8;
+        check_gradient(split_function, &axis, of);
+    }
+}
+END_TEST
+
+START_TEST(test_split_misuse)
+{
+    begin();
+    Tensor *x = normal_input(shape(2, 6)), *parts[6];
+    const int wrong[] = { 0, -2, 4, 7 };
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+        char sentence[256];
+        snprintf(sentence, sizeof sentence,
+                 "op_split: axis -1 of x, [2,6], does not split into %d equal parts", wrong[w]);
+        assert_raises(sentence, op_split(tape, x, -1, wrong[w], parts));
+    }
+    assert_raises("op_split: x is NULL", op_split(tape, NULL, 0, 2, parts));
+    assert_raises("op_split: x: [2,6] has no axis 2", op_split(tape, x, 2, 2, parts));
+    assert_raises("op_split: parts is NULL, expected an array of 2 tensors",
+                  op_split(tape, x, 0, 2, NULL));
+    tape_free(tape);
+}
+END_TEST
+
 /* Three tensors of the shape `of`, with these sizes along the axis (0: the tensor is absent). */
 static void check_concat(Shape of, int axis, const int64_t sizes[3])
 {
@@ -1079,6 +1142,9 @@ int main(void)
                                                        test_slice_values,
                                                        test_slice_gradients,
                                                        test_slice_misuse,
+                                                       test_split_is_slices,
+                                                       test_split_gradients,
+                                                       test_split_misuse,
                                                        test_concat_values,
                                                        test_concat_gradients,
                                                        test_stack_values,

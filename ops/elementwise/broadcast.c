@@ -129,7 +129,7 @@ void broadcast_copy(const Tensor *like, Real *out, bool accumulate, Real factor,
 }
 
 /* ----------------------------------------------------------------------------------------- sums */
-enum { PARTS = 64, CHUNK = 64 };
+enum { PARTS = 64, LEAST_CHUNK = 64, CHUNK = 256 };
 
 /* In PARTS parts for any number of threads: a fixed order of summation. */
 static double sum_all(const Real *x, int64_t n)
@@ -148,14 +148,20 @@ static double sum_all(const Real *x, int64_t n)
     return sum;
 }
 
-/* sum[c] += sum_r x[r, c], r < rows, c < count */
-static inline void add_columns(double *sum, const Real *x, int64_t rows, int64_t stride,
-                               int64_t count)
+/* sum[c] += sum_r x[r, c] in the order of r < rows, for c < count: four rows at a time, since loads
+ * and stores of sum are the bottleneck. */
+static void add_columns(double *sum, const Real *x, int64_t rows, int64_t stride, int64_t count)
 {
-    for (int64_t r = 0; r < rows; r++)
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4, x += 4 * stride)
 #pragma omp simd
         for (int64_t c = 0; c < count; c++)
-            sum[c] += (double)x[r * stride + c];
+            sum[c] = sum[c] + (double)x[c] + (double)x[stride + c] + (double)x[2 * stride + c] +
+                     (double)x[3 * stride + c];
+    for (; r < rows; r++, x += stride)
+#pragma omp simd
+        for (int64_t c = 0; c < count; c++)
+            sum[c] += (double)x[c];
 }
 
 /* x[0] + ... + x[I - 1] */
@@ -168,12 +174,19 @@ static inline double sum_run(const Real *x, int64_t I)
     return sum;
 }
 
-/* Each thread computes `chunk` adjacent sums at a time. */
+/* Adjacent sums that a thread computes at a time: many, so that it reads long contiguous pieces, but
+ * one for runs of I terms, which are contiguous by themselves. */
+static int64_t chunk_of(Broadcast b)
+{
+    const int64_t share = b.P * b.Q / device_threads();
+    return b.I > 1 ? 1 : share < LEAST_CHUNK ? LEAST_CHUNK : share < CHUNK ? share : CHUNK;
+}
+
 void broadcast_sum_cpu(Real *out, bool accumulate, Real factor, Real *scratch, const Real *x,
                        Broadcast b, bool real_out)
 {
     (void)scratch, (void)real_out;
-    const int64_t n = broadcast_count(b), chunk = b.I > 1 ? 1 : CHUNK;
+    const int64_t n = broadcast_count(b), chunk = chunk_of(b);
     const int64_t plane = b.P * b.M * b.Q * b.I, row = b.Q * b.I;
     if (b.P * b.Q == n) {
         PARALLEL_FOR(i, n)

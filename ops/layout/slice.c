@@ -1,46 +1,59 @@
 /* slice along one axis, x viewed as [outer, size, inner]:
  *   out[o, j, i] = x[o, start + j, i], j < count
  * Backward, g = dL/dout:
- *   dx[o, start + j, i] <- g[o, j, i]; the other elements of dx get 0 */
+ *   dx[o, start + j, i] <- g[o, j, i]; the other elements of dx get 0
+ * split is count slices: only the first contribution zeroes dx, later ones add to their part. */
 #include "ops/layout/layout.h"
 
+/* The axis is merged with those after it: out [outer, columns] is x [outer, stride] from column
+ * `first` on. */
 typedef struct Slice {
-    AxisView axis;
-    int64_t start, count;
+    int64_t outer, stride, first, columns;
 } Slice;
 
 static void slice_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     const Slice *s = node->attributes;
-    int64_t x_stride = s->axis.size * s->axis.inner, out_stride = s->count * s->axis.inner;
     Gradient dx = tape_contribution(node, x);
     if (!dx.accumulate)
         device_zero(x->device, dx.data, (size_t)tensor_count(x) * tensor_element_bytes(x));
-    copy_rows(x, elements_on(x, dx.data, s->start * s->axis.inner), x_stride, dx.accumulate,
-              tape_upstream(node, 0), out_stride, s->axis.outer, out_stride);
+    copy_rows(x, elements_on(x, dx.data, s->first), s->stride, dx.accumulate,
+              tape_upstream(node, 0), s->columns, s->outer, s->columns);
 }
 
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
 {
     tape_use(tape, "op_slice: x", x);
-    Slice s = { axis_view(tape, "op_slice: x", x->shape, axis), start, count };
-    if (start < 0 || count < 1 || start > s.axis.size - count)
+    const AxisView v = axis_view(tape, "op_slice: x", x->shape, axis);
+    if (start < 0 || count < 1 || start > v.size - count)
         tape_error(tape,
                    "op_slice: axis %d of x, %s, has no %lld entries from %lld on; expected "
                    "0 <= start, 1 <= count, start + count <= %lld",
                    axis, shape_text(x->shape).text, (long long)count, (long long)start,
-                   (long long)s.axis.size);
+                   (long long)v.size);
+    const Slice s = { v.outer, v.size * v.inner, start * v.inner, count * v.inner };
     Shape shape = x->shape;
-    shape.size[s.axis.index] = count;
+    shape.size[v.index] = count;
     Tensor *out = tape_tensor_of(tape, x->type, shape);
-    int64_t x_stride = s.axis.size * s.axis.inner, out_stride = count * s.axis.inner;
-    copy_rows(x, out->data, out_stride, false, tensor_at(x, start * s.axis.inner), x_stride,
-              s.axis.outer, out_stride);
+    copy_rows(x, out->data, s.columns, false, tensor_at(x, s.first), s.stride, s.outer, s.columns);
     tape_record(tape, (Node){ .name = "op_slice",
                               .backward = slice_backward,
                               .inputs = { x },
                               .outputs = { out },
                               .attributes = tape_save(tape, &s, sizeof s) });
     return out;
+}
+
+void op_split(Tape *tape, Tensor *x, int axis, int count, Tensor **parts)
+{
+    tape_use(tape, "op_split: x", x);
+    const int64_t size = axis_view(tape, "op_split: x", x->shape, axis).size;
+    if (!parts)
+        tape_error(tape, "op_split: parts is NULL, expected an array of %d tensors", count);
+    if (count < 1 || size % count != 0)
+        tape_error(tape, "op_split: axis %d of x, %s, does not split into %d equal parts", axis,
+                   shape_text(x->shape).text, count);
+    for (int i = 0; i < count; i++)
+        parts[i] = op_slice(tape, x, axis, i * (size / count), size / count);
 }
