@@ -81,7 +81,7 @@ static void causal_linear_attention_backward(Node *node)
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
     Tensor *zeros = dout ? NULL : zeros_like(tape, out);
     Tensor *scratch = new_scratch(tape, out, &scan, true);
-    const LinearScanGradient d = { attention_contributions(node),
+    const LinearScanGradient d = { attention_contributions(node, PACKED_QUERY),
                                    tape_contribution(node, node->inputs[5]) };
     KERNEL_CALL(
         out, causal_linear_attention_backward,
@@ -130,7 +130,7 @@ static void check_form(Tape *tape, CausalLinearAttentionOptions options)
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                    CausalLinearAttentionOptions options, Tensor **final_state)
 {
-    attention_check(tape, labels, query, key, value, options.key_lengths, true);
+    attention_check(tape, labels, query, key, value, options.key_lengths, true, PACKED_QUERY);
     linear_attention_check_options(tape, labels, options.features, options.eps);
     check_form(tape, options);
     if (options.offsets)

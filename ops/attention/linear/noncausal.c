@@ -39,7 +39,7 @@ static void linear_attention_backward(Node *node)
     const LinearScan scan =
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     Tensor *scratch = new_scratch(node->tape, out, &scan);
-    AttentionGradient d = attention_contributions(node);
+    AttentionGradient d = attention_contributions(node, PACKED_QUERY);
     KERNEL_CALL(out, linear_attention_backward,
                 (d, tape_upstream(node, 0), out->data, den->data, scratch->data, &scan));
     tape_scratch_free(node->tape, scratch);
@@ -48,7 +48,7 @@ static void linear_attention_backward(Node *node)
 Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                             LinearAttentionOptions options)
 {
-    attention_check(tape, labels, query, key, value, options.key_lengths, false);
+    attention_check(tape, labels, query, key, value, options.key_lengths, false, PACKED_QUERY);
     linear_attention_check_options(tape, labels, options.features, options.eps);
     attention_cast_alike(tape, &query, &key, &value);
     const CausalLinearAttentionOptions attributes = { .features = options.features,

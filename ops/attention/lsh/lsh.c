@@ -40,37 +40,9 @@
 
 #define LABELS(operation)                                                                          \
     {                                                                                              \
-        .name = operation, .query = operation ": query_key", .value = operation ": value",         \
-        .key_lengths = operation ": key_lengths"                                                   \
+        .name = operation, .query = operation ": query_key", .key = operation ": query_key",       \
+        .value = operation ": value", .key_lengths = operation ": key_lengths"                     \
     }
-
-static void check_tensors(Tape *tape, AttentionLabels labels, Tensor *query_key, Tensor *value,
-                          Tensor *key_lengths)
-{
-    tape_use(tape, labels.query, query_key);
-    const int64_t *x = query_key->shape.size;
-    if (query_key->shape.rank != 4)
-        tape_error(tape, "%s is %s, expected four axes, [B, N, H, D]", labels.query,
-                   shape_text(query_key->shape).text);
-    if (!value && x[2] % 2 != 0)
-        tape_error(tape,
-                   "%s without value must hold both, [B, N, 2 H, D], but is %s: its third size is "
-                   "no multiple of 2",
-                   labels.query, shape_text(query_key->shape).text);
-    if (value) {
-        tape_use(tape, labels.value, value);
-        const int64_t *v = value->shape.size;
-        if (value->shape.rank != 4 || v[0] != x[0] || v[1] != x[1] || v[2] != x[2])
-            tape_error(tape, "%s is %s, expected [B, N, H, M] with the B, N, H of query_key, %s",
-                       labels.value, shape_text(value->shape).text,
-                       shape_text(query_key->shape).text);
-    }
-    if (x[1] > INT_MAX / 2)
-        tape_error(tape, "%s is %s, expected at most %d positions", labels.query,
-                   shape_text(query_key->shape).text, INT_MAX / 2);
-    if (key_lengths)
-        attention_check_key_lengths(tape, labels, key_lengths, x[0], x[1]);
-}
 
 enum { MOST_ROUNDS = 64, MOST_BUCKETS = 1 << 20 };
 
@@ -115,44 +87,12 @@ static void set_factors(LshRounds *rounds, int64_t buckets)
 static LshRounds rounds_of(Tensor *query_key, Tensor *value, Tensor *key_lengths,
                            LshAttentionOptions options, bool causal)
 {
-    const int64_t *size = query_key->shape.size;
-    LshRounds rounds = { .x = query_key->data,
-                         .lengths = key_lengths ? key_lengths->integers : NULL,
-                         .B = size[0],
-                         .N = size[1],
-                         .D = size[3],
+    LshRounds rounds = { .x = attention_of(query_key, NULL, value, key_lengths, PACKED_QUERY_KEY),
                          .rounds = options.rounds,
                          .chunk = options.chunk,
                          .causal = causal };
-    if (value) {
-        rounds.value = value->data;
-        rounds.H = size[2];
-        rounds.M = value->shape.size[3];
-        rounds.x_stride = rounds.H * rounds.D;
-        rounds.value_stride = rounds.H * rounds.M;
-    } else {
-        rounds.H = size[2] / 2;
-        rounds.M = rounds.D;
-        rounds.value = tensor_at(query_key, rounds.H * rounds.D);
-        rounds.x_stride = rounds.value_stride = 2 * rounds.H * rounds.D;
-    }
     set_factors(&rounds, options.buckets);
     return rounds;
-}
-
-static LshGradient contributions(Node *node)
-{
-    Tensor *query_key = node->inputs[0], *value = node->inputs[1];
-    LshGradient d = { .x = tape_contribution(node, query_key) };
-    if (value) {
-        d.value = tape_contribution(node, value);
-    } else {
-        d.value = d.x;
-        if (d.x.data)
-            d.value.data = elements_on(query_key, d.x.data,
-                                       query_key->shape.size[2] / 2 * query_key->shape.size[3]);
-    }
-    return d;
 }
 
 /* ------------------------------------------------------------------------------------ operation */
@@ -174,9 +114,9 @@ static void lsh_attention_backward(Node *node)
     const LshAttributes *attributes = node->attributes;
     Tensor **in = node->inputs, *out = node->outputs[0];
     Tensor *log_sum = node->saved[0], *places = node->saved[1];
-    LshRounds rounds = rounds_of(in[0], in[1], in[2], attributes->options, attributes->causal);
+    LshRounds rounds = rounds_of(in[0], in[2], in[3], attributes->options, attributes->causal);
     const Real *dout = tape_upstream(node, 0);
-    LshGradient d = contributions(node);
+    AttentionGradient d = attention_contributions(node, PACKED_QUERY_KEY);
     Tensor *scratch = scratch_for(node->tape, &rounds, true);
     KERNEL_CALL(out, lsh_attention_backward,
                 (d, dout, out->data, log_sum->data, places->integers, scratch->data, &rounds));
@@ -186,18 +126,22 @@ static void lsh_attention_backward(Node *node)
 static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_key, Tensor *value,
                              LshAttentionOptions options, bool causal)
 {
-    check_tensors(tape, labels, query_key, value, options.key_lengths);
-    options = checked_options(tape, labels, options, query_key->shape.size[1]);
+    attention_check(tape, labels, query_key, NULL, value, options.key_lengths, causal,
+                    PACKED_QUERY_KEY);
+    const int64_t N = query_key->shape.size[1];
+    if (N > INT_MAX / 2)
+        tape_error(tape, "%s is %s, expected at most %d positions", labels.query,
+                   shape_text(query_key->shape).text, INT_MAX / 2);
+    options = checked_options(tape, labels, options, N);
     if (value)
         cast_alike(tape, &query_key, &value);
     LshRounds rounds = rounds_of(query_key, value, options.key_lengths, options, causal);
     rounds.random = tape_draw(tape, (lsh_random_numbers(&rounds) + 3) / 4);
     rounds.start = tape_random_start(tape);
-    Tensor *out =
-        tape_tensor_of(tape, query_key->type, shape(rounds.B, rounds.N, rounds.H, rounds.M));
-    Tensor *log_sum = tape_tensor(tape, shape(rounds.B, rounds.N, rounds.H));
+    Tensor *out = tape_tensor_of(tape, query_key->type, attention_out_shape(&rounds.x));
+    Tensor *log_sum = tape_tensor(tape, attention_row_shape(&rounds.x));
     Tensor *places =
-        tape_tensor_i32(tape, shape(PLACES_KINDS, rounds.B * rounds.H, rounds.rounds, rounds.N));
+        tape_tensor_i32(tape, shape(PLACES_KINDS, rounds.x.B * rounds.x.H, rounds.rounds, N));
     Tensor *scratch = scratch_for(tape, &rounds, false);
     KERNEL_CALL(out, lsh_attention_forward,
                 (out->data, log_sum->data, places->integers, scratch->data, &rounds));
@@ -205,7 +149,7 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
     const LshAttributes attributes = { options, causal };
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = lsh_attention_backward,
-                              .inputs = { query_key, value, options.key_lengths },
+                              .inputs = { query_key, NULL, value, options.key_lengths },
                               .outputs = { out },
                               .saved = { log_sum, places },
                               .attributes = tape_save(tape, &attributes, sizeof attributes) });

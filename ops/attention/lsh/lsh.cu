@@ -31,14 +31,14 @@ static Real *allocate(Real *scratch, int64_t *used, int64_t count)
 /* Assigns the buffers in scratch memory, which may be NULL; returns their size in Reals. */
 static int64_t lay_out(Scratch *s, const LshRounds *a, Real *scratch, bool backward)
 {
-    const int64_t rows = a->B * a->N * a->H;
+    const int64_t rows = a->x.B * a->x.N * a->x.H;
     int64_t used = 0;
     s->length = allocate(scratch, &used, rows);
     if (backward) {
         s->delta = allocate(scratch, &used, rows);
-        s->dq = allocate(scratch, &used, rows * a->D);
-        s->dk = allocate(scratch, &used, rows * a->D);
-        s->dv = allocate(scratch, &used, rows * a->M);
+        s->dq = allocate(scratch, &used, rows * a->x.D);
+        s->dk = allocate(scratch, &used, rows * a->x.D);
+        s->dv = allocate(scratch, &used, rows * a->x.M);
         return used;
     }
     s->R = allocate(scratch, &used, lsh_random_numbers(a));
@@ -46,7 +46,7 @@ static int64_t lay_out(Scratch *s, const LshRounds *a, Real *scratch, bool backw
         s->keys[i] = (Key *)allocate(scratch, &used,
                                      rows * a->rounds * (int64_t)(sizeof(Key) / sizeof(Real)));
     if (a->rounds > 1) {
-        s->out = allocate(scratch, &used, rows * a->M);
+        s->out = allocate(scratch, &used, rows * a->x.M);
         for (int i = 0; i < 2; i++)
             s->logs[i] = allocate(scratch, &used, rows);
     }
@@ -445,33 +445,33 @@ template <typename T>
 static LshRound<T> round_of(const LshRounds *a, const int32_t *places, const Real *length,
                             int64_t round)
 {
-    const T *x = (const T *)a->x;
-    return { { x, a->x_stride, a->N, a->D, NULL },
-             { x, a->x_stride, a->N, a->D, length },
-             { (const T *)a->value, a->value_stride, a->N, a->M, NULL },
+    const T *x = (const T *)a->x.query;
+    return { { x, a->x.query_stride, a->x.N, a->x.D, NULL },
+             { x, a->x.query_stride, a->x.N, a->x.D, length },
+             { (const T *)a->x.value, a->x.value_stride, a->x.N, a->x.M, NULL },
              places,
-             a->lengths,
-             a->B,
-             a->N,
-             a->H,
+             a->x.key_lengths,
+             a->x.B,
+             a->x.N,
+             a->x.H,
              a->rounds,
              round,
-             1 / (Real)sqrt((double)a->D) };
+             1 / (Real)sqrt((double)a->x.D) };
 }
 
 template <typename T> static void find_lengths(Real *length, const LshRounds *a)
 {
-    const int64_t rows = a->B * a->N * a->H;
-    LAUNCH(row_lengths<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, length, (const T *)a->x,
-           a->x_stride, a->H, a->D, rows);
+    const int64_t rows = a->x.B * a->x.N * a->x.H;
+    LAUNCH(row_lengths<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, length,
+           (const T *)a->x.query, a->x.query_stride, a->x.H, a->x.D, rows);
 }
 
 template <typename T, int SIZE>
 static void forward_sized(T *out, Real *log_sum, const int32_t *places, const Scratch &s,
                           const LshRounds *a)
 {
-    const int64_t column_tiles = tiles_for(a->M, SIZE), tiles = tiles_for(a->N, CHUNK);
-    const int64_t items = a->B * a->H * column_tiles * tiles;
+    const int64_t column_tiles = tiles_for(a->x.M, SIZE), tiles = tiles_for(a->x.N, CHUNK);
+    const int64_t items = a->x.B * a->x.H * column_tiles * tiles;
     for (int64_t round = 0; round < a->rounds; round++) {
         const bool first = round == 0, last = round + 1 == a->rounds;
         const ForwardRound<T> f = { round_of<T>(a, places, s.length, round), first ? NULL : s.out,
@@ -489,33 +489,33 @@ static void forward(Real *out, Real *log_sum, int32_t *places, Real *scratch, co
     lay_out(&s, a, scratch, false);
     sort_positions<T>(places, s.R, s.keys, a);
     find_lengths<T>(s.length, a);
-    if (tile_size(a->D, a->M) == 32)
+    if (tile_size(a->x.D, a->x.M) == 32)
         forward_sized<T, 32>((T *)out, log_sum, places, s, a);
     else
         forward_sized<T, WIDEST>((T *)out, log_sum, places, s, a);
-    const int64_t rows = a->B * a->N * a->H;
-    if (a->lengths)
-        LAUNCH(leave_out<T>, blocks_for(rows * a->M), THREADS, 0, (T *)out, log_sum, a->lengths,
-               a->N, a->H, a->M, rows);
+    const int64_t rows = a->x.B * a->x.N * a->x.H;
+    if (a->x.key_lengths)
+        LAUNCH(leave_out<T>, blocks_for(rows * a->x.M), THREADS, 0, (T *)out, log_sum,
+               a->x.key_lengths, a->x.N, a->x.H, a->x.M, rows);
 }
 
 static GradientRows<Real> sums_over_rounds(Real *d, bool accumulate, const LshRounds *a,
                                            int64_t columns)
 {
-    return gradient_rows<Real>({ d, accumulate }, a->H * columns, a->N, columns);
+    return gradient_rows<Real>({ d, accumulate }, a->x.H * columns, a->x.N, columns);
 }
 
 template <typename T, int SIZE>
-static void backward_sized(const LshGradient &d, const Real *dout, const Real *log_sum,
+static void backward_sized(const AttentionGradient &d, const Real *dout, const Real *log_sum,
                            const int32_t *places, const Scratch &s, const LshRounds *a)
 {
-    const SortedRows<T> g = { (const T *)dout, a->H * a->M, a->N, a->M, NULL };
+    const SortedRows<T> g = { (const T *)dout, a->x.H * a->x.M, a->x.N, a->x.M, NULL };
     for (int64_t round = 0; round < a->rounds; round++) {
         const LshRound<T> r = round_of<T>(a, places, s.length, round);
         const bool more = round > 0;
-        const GradientRows<Real> dq = sums_over_rounds(d.x.data ? s.dq : NULL, more, a, a->D);
-        const GradientRows<Real> dk = sums_over_rounds(d.x.data ? s.dk : NULL, more, a, a->D);
-        const GradientRows<Real> dv = sums_over_rounds(d.value.data ? s.dv : NULL, more, a, a->M);
+        const GradientRows<Real> dq = sums_over_rounds(d.query.data ? s.dq : NULL, more, a, a->x.D);
+        const GradientRows<Real> dk = sums_over_rounds(d.query.data ? s.dk : NULL, more, a, a->x.D);
+        const GradientRows<Real> dv = sums_over_rounds(d.value.data ? s.dv : NULL, more, a, a->x.M);
         launch_backward<SIZE, false, LshRound<T>>(
             { r, r.query, g, r.key, r.value, dq, {}, log_sum, s.delta });
         launch_backward<SIZE, true, LshRound<T>>(
@@ -524,37 +524,37 @@ static void backward_sized(const LshGradient &d, const Real *dout, const Real *l
 }
 
 template <typename T>
-static void backward(const LshGradient &d, const Real *dout, const Real *out, const Real *log_sum,
-                     const int32_t *places, Real *scratch, const LshRounds *a)
+static void backward(const AttentionGradient &d, const Real *dout, const Real *out,
+                     const Real *log_sum, const int32_t *places, Real *scratch, const LshRounds *a)
 {
     Scratch s;
     lay_out(&s, a, scratch, true);
-    const int64_t rows = a->B * a->N * a->H;
+    const int64_t rows = a->x.B * a->x.N * a->x.H;
     const unsigned blocks = blocks_for(rows, THREADS / WARP);
     find_lengths<T>(s.length, a);
-    launch_row_deltas<T>(s.delta, dout, out, NULL, rows, a->M);
-    if (tile_size(a->D, a->M) == 32)
+    launch_row_deltas<T>(s.delta, dout, out, NULL, rows, a->x.M);
+    if (tile_size(a->x.D, a->x.M) == 32)
         backward_sized<T, 32>(d, dout, log_sum, places, s, a);
     else
         backward_sized<T, WIDEST>(d, dout, log_sum, places, s, a);
-    const Finish<T> finish = { (const T *)a->x,
+    const Finish<T> finish = { (const T *)a->x.query,
                                (const T *)dout,
                                s.dq,
                                s.dk,
                                s.dv,
                                s.length,
                                log_sum,
-                               a->lengths,
-                               (T *)d.x.data,
+                               a->x.key_lengths,
+                               (T *)d.query.data,
                                (T *)d.value.data,
-                               d.x.accumulate,
+                               d.query.accumulate,
                                d.value.accumulate,
-                               a->x_stride,
-                               a->value_stride,
-                               a->N,
-                               a->H,
-                               a->D,
-                               a->M,
+                               a->x.query_stride,
+                               a->x.value_stride,
+                               a->x.N,
+                               a->x.H,
+                               a->x.D,
+                               a->x.M,
                                rows };
     LAUNCH(finish_gradients<T>, blocks, THREADS, 0, finish);
 }
@@ -565,7 +565,7 @@ extern "C" void lsh_attention_forward_cuda(TensorType type, Real *out, Real *log
     BY_STORAGE(type, T, forward<T>(out, log_sum, places, scratch, a));
 }
 
-extern "C" void lsh_attention_backward_cuda(TensorType type, LshGradient d, const Real *dout,
+extern "C" void lsh_attention_backward_cuda(TensorType type, AttentionGradient d, const Real *dout,
                                             const Real *out, const Real *log_sum,
                                             const int32_t *places, Real *scratch,
                                             const LshRounds *a)

@@ -4,14 +4,9 @@
 
 #include "ops/attention/shared/arguments.h"
 
-/* Head h of position n of sequence b is stored at x + (b N + n) x_stride + h D and at
- * value + (b N + n) value_stride + h M. */
 typedef struct LshRounds {
-    const Real *x;          /* [B, N, H, D]: the queries; the keys are x / |x| */
-    const Real *value;      /* [B, N, H, M] */
-    const int32_t *lengths; /* [B], or NULL: positions >= lengths[b] are left out */
-    int64_t x_stride, value_stride;
-    int64_t B, N, H, D, M;
+    AttentionInputs x; /* query and key are one tensor, of which u is made; positions from
+                        * key_lengths[b] on are left out */
     int64_t rounds, chunk;
     int64_t factor[2]; /* buckets of each of the two hash functions; 1: unused */
     bool causal;
@@ -31,14 +26,8 @@ static inline int64_t lsh_columns(const LshRounds *rounds)
  * order. */
 static inline int64_t lsh_random_numbers(const LshRounds *rounds)
 {
-    return rounds->rounds * rounds->H * lsh_columns(rounds) * rounds->D;
+    return rounds->rounds * rounds->x.H * lsh_columns(rounds) * rounds->x.D;
 }
-
-/* Destinations of the gradients, with the strides of the arguments. */
-typedef struct LshGradient {
-    Gradient x;     /* [B, N, H, D] */
-    Gradient value; /* [B, N, H, M] */
-} LshGradient;
 
 /* The four arrays in `places`, [B, H, rounds, N] each. ORDER: the position at each place of the
  * sorted order. PLACE: each position's place. LOW, HIGH: a position sees low <= place < high. */
@@ -47,7 +36,7 @@ enum { PLACES_ORDER, PLACES_PLACE, PLACES_LOW, PLACES_HIGH, PLACES_KINDS };
 /* Offset in `places` of one array's [N] for a head and round. */
 static inline int64_t lsh_places_at(const LshRounds *rounds, int kind, int64_t head, int64_t round)
 {
-    return ((kind * rounds->B * rounds->H + head) * rounds->rounds + round) * rounds->N;
+    return ((kind * rounds->x.B * rounds->x.H + head) * rounds->rounds + round) * rounds->x.N;
 }
 
 /* Size of the kernels' scratch memory in Reals: O(N). */
@@ -58,8 +47,9 @@ KERNEL(void, lsh_attention_forward, Real *out, /* [B, N, H, M] */
        int32_t *places,                        /* likewise */
        Real *scratch, const LshRounds *rounds);
 
-KERNEL(void, lsh_attention_backward, LshGradient d, const Real *dout, /* [B, N, H, M] */
-       const Real *out,                                               /* [B, N, H, M] */
-       const Real *log_sum,                                           /* [B, N, H] */
+KERNEL(void, lsh_attention_backward, AttentionGradient d, /* key unused */
+       const Real *dout,                                  /* [B, N, H, M] */
+       const Real *out,                                   /* [B, N, H, M] */
+       const Real *log_sum,                               /* [B, N, H] */
        const int32_t *places, Real *scratch, const LshRounds *rounds);
 #endif

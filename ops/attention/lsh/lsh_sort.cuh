@@ -185,32 +185,32 @@ template <typename T>
 static void sort_positions(int32_t *places, Real *R, Key *const *keys, const LshRounds *a)
 {
     const int64_t numbers = lsh_random_numbers(a), columns = lsh_columns(a);
-    const int64_t segments = a->B * a->H * a->rounds, n = segments * a->N;
+    const int64_t segments = a->x.B * a->x.H * a->rounds, n = segments * a->x.N;
     if (numbers > 0)
         LAUNCH(draw_matrices, blocks_for((numbers + 3) / 4), THREADS, 0, R, a->random, a->start,
-               columns, a->D, numbers);
-    const Hashing<T> hashing = { (const T *)a->x,
+               columns, a->x.D, numbers);
+    const Hashing<T> hashing = { (const T *)a->x.query,
                                  R,
-                                 a->lengths,
-                                 a->x_stride,
-                                 a->N,
-                                 a->H,
-                                 a->D,
+                                 a->x.key_lengths,
+                                 a->x.query_stride,
+                                 a->x.N,
+                                 a->x.H,
+                                 a->x.D,
                                  a->rounds,
                                  columns,
                                  { (int)a->factor[0], (int)a->factor[1] } };
-    const int64_t items = segments * tiles_for(a->N, TOGETHER);
+    const int64_t items = segments * tiles_for(a->x.N, TOGETHER);
     LAUNCH(hash_positions<T>, blocks_for(items, THREADS / WARP), THREADS, 0, keys[0], hashing,
            items);
-    const int tile = sorted_together(a->N);
-    const int64_t tiles = tiles_for(a->N, tile);
+    const int tile = sorted_together(a->x.N);
+    const int64_t tiles = tiles_for(a->x.N, tile);
     LAUNCH(sort_tiles, blocks_for(segments * tiles, 1), tile / 2, tile * (int)sizeof(Key), keys[0],
-           a->N, tile, tiles, segments * tiles);
+           a->x.N, tile, tiles, segments * tiles);
     int sorted = 0;
-    for (int64_t run = tile; run < a->N; run *= 2, sorted = 1 - sorted)
+    for (int64_t run = tile; run < a->x.N; run *= 2, sorted = 1 - sorted)
         LAUNCH(merge_runs, blocks_for(n), THREADS, 0, keys[1 - sorted], (const Key *)keys[sorted],
-               a->N, run, n);
-    LAUNCH(fill_places, blocks_for(n), THREADS, 0, places, (const Key *)keys[sorted], a->N,
+               a->x.N, run, n);
+    LAUNCH(fill_places, blocks_for(n), THREADS, 0, places, (const Key *)keys[sorted], a->x.N,
            a->chunk, a->causal, n);
 }
 

@@ -3,13 +3,15 @@
 #include "ops/layout/indices.h"
 #include "ops/shared/internal.h"
 
-static void check_packed(Tape *tape, AttentionLabels labels, Tensor *query)
+static void check_packed(Tape *tape, AttentionLabels labels, Tensor *query, int packed)
 {
-    if (query->shape.size[2] % 3 != 0)
+    const bool all = packed == PACKED_QUERY;
+    if (query->shape.size[2] % packed != 0)
         tape_error(tape,
-                   "%s without key and value must hold all three, [B, N, 3 H, D], but is %s: its "
-                   "third size is no multiple of 3",
-                   labels.query, shape_text(query->shape).text);
+                   "%s without %s must hold %s, [B, N, %d H, D], but is %s: its third size is no "
+                   "multiple of %d",
+                   labels.query, all ? "key and value" : "value", all ? "all three" : "both",
+                   packed, shape_text(query->shape).text, packed);
 }
 
 static void check_separate(Tape *tape, AttentionLabels labels, const Tensor *query,
@@ -23,12 +25,13 @@ static void check_separate(Tape *tape, AttentionLabels labels, const Tensor *que
         tape_error(tape, "%s is %s, expected the same number of positions as query, %s", labels.key,
                    shape_text(key->shape).text, shape_text(query->shape).text);
     if (value->shape.rank != 4 || v[0] != k[0] || v[1] != k[1] || v[2] != k[2])
-        tape_error(tape, "%s is %s, expected [B, N, H, M] with the B, N, H of key, %s",
-                   labels.value, shape_text(value->shape).text, shape_text(key->shape).text);
+        tape_error(tape, "%s is %s, expected [B, N, H, M] with the B, N, H of %s, %s", labels.value,
+                   shape_text(value->shape).text, strchr(labels.key, ':') + 2,
+                   shape_text(key->shape).text);
 }
 
-void attention_check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key_lengths, int64_t B,
-                                 int64_t keys)
+static void check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key_lengths, int64_t B,
+                              int64_t keys)
 {
     tape_use_i32(tape, labels.key_lengths, key_lengths);
     if (!shape_equal(key_lengths->shape, shape(B)))
@@ -39,27 +42,29 @@ void attention_check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key
 }
 
 void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
-                     Tensor *key_lengths, bool causal)
+                     Tensor *key_lengths, bool causal, int packed)
 {
     tape_use(tape, labels.query, query);
     if (query->shape.rank != 4)
         tape_error(tape, "%s is %s, expected four axes, [B, N, H, D]", labels.query,
                    shape_text(query->shape).text);
-    if (!key && !value) {
-        check_packed(tape, labels, query);
-    } else {
-        if (!key || !value)
-            tape_error(tape,
-                       "%s: %s is NULL; give both key and value, or neither when query holds "
-                       "all three",
-                       labels.name, key ? "value" : "key");
+    if (packed == PACKED_QUERY && !key != !value)
+        tape_error(tape,
+                   "%s: %s is NULL; give both key and value, or neither when query holds "
+                   "all three",
+                   labels.name, key ? "value" : "key");
+    if (key)
         tape_use(tape, labels.key, key);
+    else
+        key = query;
+    if (value) {
         tape_use(tape, labels.value, value);
         check_separate(tape, labels, query, key, value, causal);
+    } else {
+        check_packed(tape, labels, query, packed);
     }
     if (key_lengths)
-        attention_check_key_lengths(tape, labels, key_lengths, query->shape.size[0],
-                                    (key ? key : query)->shape.size[1]);
+        check_key_lengths(tape, labels, key_lengths, query->shape.size[0], key->shape.size[1]);
 }
 
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value)
@@ -72,31 +77,29 @@ void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **val
 }
 
 AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths)
+                             const Tensor *key_lengths, int packed)
 {
-    const int64_t *size = query->shape.size;
+    const int64_t *size = query->shape.size, H = value ? size[2] : size[2] / packed, D = size[3];
+    key = key ? key : query;
     AttentionInputs a = {
         .query = query->data,
+        .key = key->data,
         .key_lengths = key_lengths ? key_lengths->integers : NULL,
         .B = size[0],
         .N = size[1],
-        .D = size[3],
+        .keys = key->shape.size[1],
+        .H = H,
+        .D = D,
+        .M = value ? value->shape.size[3] : D,
     };
-    if (key) {
-        a.key = key->data;
+    if (value) {
         a.value = value->data;
-        a.keys = key->shape.size[1];
-        a.H = size[2];
-        a.M = value->shape.size[3];
-        a.query_stride = a.key_stride = a.H * a.D;
-        a.value_stride = a.H * a.M;
+        a.query_stride = a.key_stride = H * D;
+        a.value_stride = H * a.M;
     } else {
-        a.keys = a.N;
-        a.H = size[2] / 3;
-        a.M = a.D;
-        a.key = tensor_at(query, a.H * a.D);
-        a.value = tensor_at(query, 2 * a.H * a.D);
-        a.query_stride = a.key_stride = a.value_stride = 3 * a.H * a.D;
+        a.key = tensor_at(query, (packed - 2) * H * D);
+        a.value = tensor_at(query, (packed - 1) * H * D);
+        a.query_stride = a.key_stride = a.value_stride = packed * H * D;
     }
     return a;
 }
@@ -105,7 +108,7 @@ LinearScan linear_scan_of(Tensor *const inputs[6], CausalLinearAttentionOptions 
 {
     const Tensor *offsets = inputs[4], *state = inputs[5];
     LinearScan scan = {
-        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3]),
+        .x = attention_of(inputs[0], inputs[1], inputs[2], inputs[3], PACKED_QUERY),
         .features = options.features,
         .eps = (Real)options.eps,
         .form = options.form,
@@ -140,20 +143,19 @@ Shape attention_row_shape(const AttentionInputs *a)
     return shape(a->B, a->N, a->H);
 }
 
-AttentionGradient attention_contributions(Node *node)
+AttentionGradient attention_contributions(Node *node, int packed)
 {
     Tensor *query = node->inputs[0], *key = node->inputs[1], *value = node->inputs[2];
     AttentionGradient d = { .query = tape_contribution(node, query) };
-    if (key) {
+    if (key)
         d.key = tape_contribution(node, key);
+    if (value) {
         d.value = tape_contribution(node, value);
-    } else {
+    } else if (d.query.data) {
+        const int64_t columns = query->shape.size[2] / packed * query->shape.size[3];
         d.key = d.value = d.query;
-        if (d.query.data) {
-            int64_t columns = query->shape.size[2] / 3 * query->shape.size[3];
-            d.key.data = elements_on(query, d.query.data, columns);
-            d.value.data = elements_on(query, d.query.data, 2 * columns);
-        }
+        d.key.data = elements_on(query, d.query.data, (packed - 2) * columns);
+        d.value.data = elements_on(query, d.query.data, (packed - 1) * columns);
     }
     return d;
 }

@@ -54,22 +54,21 @@ typedef struct AttentionLabels {
             name ": offsets", name ": state"                                                       \
     }
 
-/* Raises unless the arguments are valid for an attention operation (ops.h): key and value both NULL
- * if query holds all three; key_lengths NULL or int32 [B], each in [1, keys]. Causal attention
- * requires N = keys. */
-void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
-                     Tensor *key_lengths, bool causal);
+/* A packed query holds 3 tensors, query, key and value; query_key of LSH attention holds 2. */
+enum { PACKED_QUERY = 3, PACKED_QUERY_KEY = 2 };
 
-/* Checks key_lengths only. */
-void attention_check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key_lengths, int64_t B,
-                                 int64_t keys);
+/* Raises unless the arguments are valid for an attention operation (ops.h): value NULL if query is
+ * packed; key NULL if query is packed or is the key too (PACKED_QUERY_KEY); key_lengths NULL or
+ * int32 [B], each in [1, keys]. Causal attention requires N = keys. */
+void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
+                     Tensor *key_lengths, bool causal, int packed);
 
 /* Promotes mixed dtypes to bf16. Both key and value may be NULL. */
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value);
 
 /* The kernels' view of checked arguments. */
 AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
-                             const Tensor *key_lengths);
+                             const Tensor *key_lengths, int packed);
 
 /* The shape of the result, [B, N, H, M], and of one element per position and head, [B, N, H]. */
 Shape attention_out_shape(const AttentionInputs *attention);
@@ -84,6 +83,6 @@ void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureM
                                     double eps);
 
 /* For the backward function of a node whose first inputs are query, key, value. */
-AttentionGradient attention_contributions(Node *node);
+AttentionGradient attention_contributions(Node *node, int packed);
 
 #endif

@@ -41,9 +41,9 @@ static void softmax_attention_backward(Node *node)
 {
     const SoftmaxAttention *saved = node->attributes;
     Tensor **in = node->inputs, *out = node->outputs[0], *log_sum = node->saved[0];
-    AttentionInputs a = attention_of(in[0], in[1], in[2], in[3]);
+    AttentionInputs a = attention_of(in[0], in[1], in[2], in[3], PACKED_QUERY);
     const Real *dout = tape_upstream(node, 0);
-    AttentionGradient d = attention_contributions(node);
+    AttentionGradient d = attention_contributions(node, PACKED_QUERY);
     Tensor *scratch = scratch_for(node->tape, &a, true);
     KERNEL_CALL(out, softmax_attention_backward,
                 (d, dout, out->data, log_sum->data, scratch->data, &a, saved->causal));
@@ -53,9 +53,9 @@ static void softmax_attention_backward(Node *node)
 static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key,
                                  Tensor *value, Tensor *key_lengths, bool causal)
 {
-    attention_check(tape, labels, query, key, value, key_lengths, causal);
+    attention_check(tape, labels, query, key, value, key_lengths, causal, PACKED_QUERY);
     attention_cast_alike(tape, &query, &key, &value);
-    AttentionInputs a = attention_of(query, key, value, key_lengths);
+    AttentionInputs a = attention_of(query, key, value, key_lengths, PACKED_QUERY);
     Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&a));
     Tensor *log_sum = tape_tensor(tape, attention_row_shape(&a));
     Tensor *scratch = scratch_for(tape, &a, false);

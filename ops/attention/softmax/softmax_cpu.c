@@ -1,25 +1,23 @@
 /* CPU kernels of softmax attention; softmax.c has the derivation.
  *
  * A unit of work is one head of one sequence or, with fewer heads than threads, every segments-th
- * query tile of a head. A unit iterates over its query tiles and, for each, over the key tiles. A
- * score tile is stored transposed, [keys, queries]: the maxima, sums and L_i of consecutive queries
- * are then contiguous, and no vector is summed horizontally.
- *
- * Operands are packed rows, padded with zeros to whole vectors: one kernel without edge cases,
- * product, computes all seven products. */
+ * query tile of a head. A unit packs the head's keys and values, and iterates over its query tiles
+ * and, for each, over the key tiles (softmax_tiles_cpu.h). */
 #include "ops/attention/softmax/softmax.h"
-#include "ops/shared/tiles_cpu.h"
+#include "ops/attention/shared/softmax_tiles_cpu.h"
 
 #include <omp.h>
 
-/* Queries and keys per tile; DIAGONAL keys per tile on the diagonal of the causal mask. */
+/* Queries and keys per tile. Tiles on the diagonal of the causal mask have only DIAGONAL keys,
+ * because half of such a tile is masked. */
 enum { QUERIES = 64, KEYS = 64, DIAGONAL = 32 };
 _Static_assert(QUERIES % KEYS == 0 && KEYS % DIAGONAL == 0, "tiles begin on the diagonal");
 _Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "parts of tiles are whole vectors");
 
 /* ----------------------------------------------------------------------------------------- plan */
 typedef struct Plan {
-    int64_t D, M;       /* padded to whole vectors */
+    const AttentionInputs *a;
+    bool causal;
     int64_t keys;       /* padded to whole tiles */
     int64_t segments;   /* units per head */
     int64_t units;      /* B H segments */
@@ -27,287 +25,191 @@ typedef struct Plan {
     int64_t size;       /* Reals per workspace */
 } Plan;
 
-/* The buffers of a unit of work. */
-typedef struct Workspace {
-    Real *key, *value;              /* [keys, D], [keys, M]: of the head */
-    Real *query, *query_transposed; /* [QUERIES, D], [D, QUERIES]: of a tile, divided by sqrt D */
-    Real *P;                        /* [KEYS, QUERIES]: the score tile s, then e^(s - m) or P */
-    Real *row[3];                   /* [QUERIES] each: m, l and factors; backward L_i and D_i */
-    Real *out;                      /* [QUERIES, M]: o */
-    Real *dout, *dout_transposed;   /* [QUERIES, M], [M, QUERIES]: g */
-    Real *dS;                       /* [KEYS, QUERIES]: dP, then dS */
-    Real *dquery;                   /* [QUERIES, D] */
-    Real *dkey, *dvalue;            /* [keys, D], [keys, M]: sums of the unit */
-} Workspace;
+/* A unit of work: its current query tile, and the head's keys and values. */
+typedef struct Unit {
+    const Plan *p;
+    QueryTile tile;
+    int64_t visible;     /* the tile's queries see only keys j < visible */
+    Real *key, *value;   /* [keys, D], [keys, M] */
+    Real *dquery;        /* [QUERIES, D] */
+    Real *dkey, *dvalue; /* [keys, D], [keys, M]: sums of the unit */
+} Unit;
 
-/* Assigns a workspace's buffers in scratch memory, or NULL; returns their size in Reals. */
-static int64_t allocate_workspace(Workspace *w, const Plan *p, Real *scratch, bool backward)
+/* Assigns a unit's buffers in scratch memory, or NULL; returns their size in Reals. */
+static int64_t allocate_unit(Unit *u, const Plan *p, Real *scratch, bool backward)
 {
     int64_t used = 0;
-    w->key = allocate(scratch, &used, p->keys * p->D);
-    w->value = allocate(scratch, &used, p->keys * p->M);
-    w->query = allocate(scratch, &used, QUERIES * p->D);
-    w->query_transposed = allocate(scratch, &used, QUERIES * p->D);
-    w->P = allocate(scratch, &used, KEYS * QUERIES);
-    for (int i = 0; i < 3; i++)
-        w->row[i] = allocate(scratch, &used, QUERIES);
-    if (!backward) {
-        w->out = allocate(scratch, &used, QUERIES * p->M);
+    u->p = p;
+    allocate_tile(&u->tile, p->a, QUERIES, KEYS, scratch, &used, backward);
+    u->key = allocate(scratch, &used, p->keys * u->tile.D);
+    u->value = allocate(scratch, &used, p->keys * u->tile.M);
+    if (!backward)
         return used;
-    }
-    w->dout = allocate(scratch, &used, QUERIES * p->M);
-    w->dout_transposed = allocate(scratch, &used, QUERIES * p->M);
-    w->dS = allocate(scratch, &used, KEYS * QUERIES);
-    w->dquery = allocate(scratch, &used, QUERIES * p->D);
-    w->dkey = allocate(scratch, &used, p->keys * p->D);
-    w->dvalue = allocate(scratch, &used, p->keys * p->M);
+    u->dquery = allocate(scratch, &used, QUERIES * u->tile.D);
+    u->dkey = allocate(scratch, &used, p->keys * u->tile.D);
+    u->dvalue = allocate(scratch, &used, p->keys * u->tile.M);
     return used;
 }
 
-static Plan plan(const AttentionInputs *a, bool backward)
+static Plan plan(const AttentionInputs *a, bool causal, bool backward)
 {
     int64_t threads = device_threads(), heads = a->B * a->H;
-    Plan p = { .D = round_up(a->D, LANES),
-               .M = round_up(a->M, LANES),
+    Plan p = { .a = a,
+               .causal = causal,
                .keys = round_up(a->keys, KEYS),
                .segments = minimum((threads + heads - 1) / heads, (a->N + QUERIES - 1) / QUERIES) };
     p.units = heads * p.segments;
     p.workspaces = p.segments > 1 ? p.units : threads;
-    p.size = allocate_workspace(&(Workspace){ 0 }, &p, NULL, backward);
+    p.size = allocate_unit(&(Unit){ 0 }, &p, NULL, backward);
     return p;
 }
 
 int64_t softmax_attention_scratch_cpu(const AttentionInputs *attention, bool backward)
 {
-    Plan p = plan(attention, backward);
+    Plan p = plan(attention, false, backward);
     return p.workspaces * p.size;
 }
 
-/* A head of a sequence, and its current query tile. */
-typedef struct Tile {
-    const AttentionInputs *a;
-    const Plan *p;
-    bool causal;
-    int64_t b, h;
-    int64_t first, count; /* the tile's queries; they see only keys j < visible */
-    int64_t columns;      /* count, padded */
-    int64_t visible;
-} Tile;
-
-static Tile tile_at(const AttentionInputs *a, const Plan *p, bool causal, int64_t head,
-                    int64_t first)
+static bool worth_threads(const AttentionInputs *a)
 {
-    Tile t = { .a = a, .p = p, .causal = causal, .b = head / a->H, .h = head % a->H };
-    t.first = first;
-    t.count = minimum(QUERIES, a->N - first);
-    t.columns = round_up(t.count, UNIT);
-    t.visible = a->key_lengths ? a->key_lengths[t.b] : a->keys;
-    if (causal)
-        t.visible = minimum(t.visible, t.first + t.count);
-    return t;
+    return a->B * a->H * a->N * a->keys >= PARALLEL_MINIMUM;
 }
 
-/* Offset of the tile's first row in [B, N, H]. */
-static int64_t tile_row(const Tile *t)
+/* ---------------------------------------------------------------------------------------- tiles */
+
+static int64_t key_length(const Unit *u)
 {
-    return (t->b * t->a->N + t->first) * t->a->H + t->h;
+    const AttentionInputs *a = u->p->a;
+    return a->key_lengths ? a->key_lengths[u->tile.b] : a->keys;
 }
 
-static void load_keys(Workspace *w, const Tile *t)
+/* A unit with its keys and values. */
+static Unit unit_at(const Plan *p, Real *scratch, int64_t unit, bool backward)
 {
-    const AttentionInputs *a = t->a;
-    int64_t row = t->b * a->keys, count = a->key_lengths ? a->key_lengths[t->b] : a->keys;
-    Rows key = { a->key + row * a->key_stride + t->h * a->D, a->key_stride, count, a->D };
-    Rows value = { a->value + row * a->value_stride + t->h * a->M, a->value_stride, count, a->M };
-    pack_tile(w->key, &key, t->p->D, 1);
-    pack_tile(w->value, &value, t->p->M, 1);
+    const int64_t head = unit / p->segments;
+    Unit u = { .tile = { .b = head / p->a->H, .h = head % p->a->H } };
+    Real *own = scratch + (p->segments > 1 ? unit : omp_get_thread_num()) * p->size;
+    allocate_unit(&u, p, own, backward);
+    load_keys(u.key, u.value, &u.tile, 0, key_length(&u));
+    return u;
 }
 
-static Real score_scale(const AttentionInputs *a)
+/* Moves to the unit's query tile that starts at `first`. */
+static void select_tile(Unit *u, int64_t first)
 {
-    return 1 / (Real)sqrt((double)a->D);
+    QueryTile *t = &u->tile;
+    t->first = first;
+    t->count = minimum(QUERIES, t->a->N - first);
+    t->columns = round_up(t->count, UNIT);
+    u->visible = key_length(u);
+    if (u->p->causal)
+        u->visible = minimum(u->visible, first + t->count);
+    load_queries(t, score_scale(t->a));
 }
 
-static void load_queries(Workspace *w, const Tile *t)
+static KeyTile key_tile_at(const Unit *u, int64_t start)
 {
-    const AttentionInputs *a = t->a;
-    Rows query = { a->query + (t->b * a->N + t->first) * a->query_stride + t->h * a->D,
-                   a->query_stride, t->count, a->D };
-    pack_tile(w->query, &query, t->p->D, score_scale(a));
-    transpose(w->query_transposed, w->query, t->p->D, t->count, a->D, t->columns);
-}
-
-/* A key tile, and the queries of the query tile that see any of its keys: all but the first `skip`.
- * Of s, P and dS only these [keys, queries] are computed, padded to [rows, columns]. Tiles on the
- * diagonal of the causal mask are smaller, because half of such a tile is masked. */
-typedef struct KeyTile {
-    bool diagonal;
-    int64_t start, keys, rows;
-    int64_t skip, queries, columns;
-} KeyTile;
-
-static KeyTile key_tile_at(const Tile *t, int64_t start)
-{
-    KeyTile k = { .diagonal = t->causal && start >= t->first, .start = start };
-    k.keys = minimum(k.diagonal ? DIAGONAL : KEYS, t->visible - start);
+    const QueryTile *t = &u->tile;
+    KeyTile k = { .diagonal = u->p->causal && start >= t->first, .start = start };
+    k.keys = minimum(k.diagonal ? DIAGONAL : KEYS, u->visible - start);
     k.rows = round_up(k.keys, ROWS);
     k.skip = k.diagonal ? start - t->first : 0;
     k.queries = t->count - k.skip;
     k.columns = t->columns - k.skip;
+    k.key = u->key + start * t->D;
+    k.value = u->value + start * t->M;
     return k;
-}
-
-/* Score tile: P [keys, columns] = s_ij, -infinity where the causal mask hides key j. */
-static void scores(Workspace *w, const Tile *t, const KeyTile *k)
-{
-    set_product(w->P, w->key + k->start * t->p->D, t->p->D, w->query_transposed + k->skip,
-                t->columns, k->rows, t->a->D, k->columns);
-    for (int64_t j = 0; k->diagonal && j < k->keys; j++)
-        for (int64_t i = 0; i < minimum(j, k->columns); i++)
-            w->P[j * k->columns + i] = -INFINITY;
 }
 
 /* -------------------------------------------------------------------------------------- forward */
 
-/* One step of online softmax for the queries that see the key tile. */
-WHOLE_VECTORS static void softmax_step(Workspace *w, const Tile *t, const KeyTile *k)
+WHOLE_VECTORS static void forward_keys(Real *out, Real *log_sum, Unit *u)
 {
-    online_softmax(false, w->P, NULL, w->row[0] + k->skip, w->row[1] + k->skip,
-                   w->out + k->skip * t->p->M, w->row[2], k->keys, k->queries, k->columns, t->p->M);
-}
-
-static void forward_tile(Real *out, Real *log_sum, Workspace *w, const Tile *t)
-{
-    Real *m = w->row[0], *l = w->row[1];
-    int64_t H = t->a->H, M = t->p->M, row = tile_row(t);
-    load_queries(w, t);
+    QueryTile *t = &u->tile;
     for (int64_t i = 0; i < t->columns; i++) {
-        m[i] = -INFINITY;
-        l[i] = 0;
+        t->m[i] = -INFINITY;
+        t->l[i] = 0;
     }
-    memset(w->out, 0, (size_t)(QUERIES * M) * sizeof *w->out);
-    for (KeyTile k = key_tile_at(t, 0); k.keys > 0; k = key_tile_at(t, k.start + k.keys)) {
-        scores(w, t, &k);
-        softmax_step(w, t, &k);
-        add_product_transposed(w->out + k.skip * M, w->P, k.columns, w->value + k.start * M,
-                               round_up(k.queries, ROWS), k.keys, M);
-    }
-    for (int64_t i = 0; i < t->count; i++, row += H) {
-        Gradient out_i = { out + row * t->a->M, false };
-        unpack(out_i, 0, w->out + i * M, 1, t->a->M, M, 1 / l[i], 0);
-        log_sum[row] = m[i] + (Real)log((double)l[i]);
-    }
+    memset(t->out, 0, (size_t)(QUERIES * t->M) * sizeof *t->out);
+    for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys))
+        forward_tile(false, t, &k);
+    for (int64_t i = 0; i < t->count; i++)
+        store_out(out, log_sum, t, i);
 }
 
 void softmax_attention_forward_cpu(Real *out, Real *log_sum, Real *scratch,
                                    const AttentionInputs *a, bool causal)
 {
-    Plan p = plan(a, false);
-#pragma omp parallel for schedule(dynamic) if (a->B * a->H * a->N * a->keys >= PARALLEL_MINIMUM)
+    Plan p = plan(a, causal, false);
+#pragma omp parallel for schedule(dynamic) if (worth_threads(a))
     for (int64_t unit = 0; unit < p.units; unit++) {
-        Workspace w;
-        allocate_workspace(
-            &w, &p, scratch + (p.segments > 1 ? unit : omp_get_thread_num()) * p.size, false);
-        int64_t head = unit / p.segments, first = unit % p.segments * QUERIES;
-        Tile t = tile_at(a, &p, causal, head, first);
-        load_keys(&w, &t);
-        for (; first < a->N; first += p.segments * QUERIES) {
-            t = tile_at(a, &p, causal, head, first);
-            forward_tile(out, log_sum, &w, &t);
+        Unit u = unit_at(&p, scratch, unit, false);
+        for (int64_t first = unit % p.segments * QUERIES; first < a->N;
+             first += p.segments * QUERIES) {
+            select_tile(&u, first);
+            forward_keys(out, log_sum, &u);
         }
     }
 }
 
 /* ------------------------------------------------------------------------------------- backward */
 
-/* Loads g_i, L_i and D_i = g_i.out_i of the tile's queries. */
-static void load_rows(Workspace *w, const Tile *t, const Real *dout, const Real *out,
-                      const Real *log_sum)
+WHOLE_VECTORS static void backward_keys(Unit *u)
 {
-    int64_t H = t->a->H, M = t->a->M, row = tile_row(t);
-    pack_tile(w->dout, &(Rows){ dout + row * M, H * M, t->count, M }, t->p->M, 1);
-    transpose(w->dout_transposed, w->dout, t->p->M, t->count, M, t->columns);
-    memset(w->row[0], 0, (size_t)t->columns * sizeof(Real));
-    memset(w->row[1], 0, (size_t)t->columns * sizeof(Real));
-    for (int64_t i = 0; i < t->count; i++, row += H) {
-        w->row[0][i] = log_sum[row];
-        w->row[1][i] = dot(dout + row * M, out + row * M, M);
-    }
-}
-
-/* P and dS from s and dP, for the queries that see the key tile. */
-WHOLE_VECTORS static void score_gradients(Workspace *w, const KeyTile *k)
-{
-    for (int64_t j = 0; j < k->keys; j++)
-        softmax_backward(false, w->P + j * k->columns, w->dS + j * k->columns, w->row[0] + k->skip,
-                         w->row[1] + k->skip, NULL, k->columns);
-}
-
-static void backward_tile(Workspace *w, const Tile *t)
-{
-    int64_t D = t->p->D, M = t->p->M;
-    memset(w->dquery, 0, (size_t)(QUERIES * D) * sizeof(Real));
-    for (KeyTile k = key_tile_at(t, 0); k.keys > 0; k = key_tile_at(t, k.start + k.keys)) {
-        Real *key = w->key + k.start * D, *value = w->value + k.start * M;
-        scores(w, t, &k);
-        set_product(w->dS, value, M, w->dout_transposed + k.skip, t->columns, k.rows, t->a->M,
-                    k.columns);
-        score_gradients(w, &k);
-        add_product_transposed(w->dquery + k.skip * D, w->dS, k.columns, key,
-                               round_up(k.queries, ROWS), k.keys, D);
-        add_product(w->dkey + k.start * D, w->dS, k.columns, w->query + k.skip * D, k.rows,
-                    k.queries, D);
-        add_product(w->dvalue + k.start * M, w->P, k.columns, w->dout + k.skip * M, k.rows,
-                    k.queries, M);
+    QueryTile *t = &u->tile;
+    memset(u->dquery, 0, (size_t)(QUERIES * t->D) * sizeof(Real));
+    for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys)) {
+        k.dquery = u->dquery + k.skip * t->D;
+        k.dkey = u->dkey + k.start * t->D;
+        k.dvalue = u->dvalue + k.start * t->M;
+        backward_tile(false, t, &k);
     }
 }
 
 /* dq of a unit's queries, and the unit's sums of dk and dv. */
-static void backward_unit(AttentionGradient d, Workspace *w, const Real *dout, const Real *out,
-                          const Real *log_sum, const AttentionInputs *a, const Plan *p, bool causal,
-                          int64_t unit)
+static void backward_unit(AttentionGradient d, Unit *u, const Real *dout, const Real *out,
+                          const Real *log_sum, int64_t first)
 {
-    int64_t head = unit / p->segments, first = unit % p->segments * QUERIES;
-    Tile t = tile_at(a, p, causal, head, first);
-    load_keys(w, &t);
-    memset(w->dkey, 0, (size_t)(p->keys * p->D) * sizeof(Real));
-    memset(w->dvalue, 0, (size_t)(p->keys * p->M) * sizeof(Real));
-    for (; first < a->N; first += p->segments * QUERIES) {
-        t = tile_at(a, p, causal, head, first);
-        load_queries(w, &t);
-        load_rows(w, &t, dout, out, log_sum);
-        backward_tile(w, &t);
+    QueryTile *t = &u->tile;
+    const AttentionInputs *a = t->a;
+    memset(u->dkey, 0, (size_t)(u->p->keys * t->D) * sizeof(Real));
+    memset(u->dvalue, 0, (size_t)(u->p->keys * t->M) * sizeof(Real));
+    for (; first < a->N; first += u->p->segments * QUERIES) {
+        select_tile(u, first);
+        load_upstream(t, dout, out, log_sum);
+        backward_keys(u);
         if (d.query.data) {
             Gradient dquery = d.query;
-            dquery.data += (t.b * a->N + first) * a->query_stride + t.h * a->D;
-            unpack(dquery, a->query_stride, w->dquery, t.count, a->D, p->D, score_scale(a), AHEAD);
+            dquery.data += (t->b * a->N + first) * a->query_stride + t->h * a->D;
+            unpack(dquery, a->query_stride, u->dquery, t->count, a->D, t->D, score_scale(a), AHEAD);
         }
     }
 }
 
 /* dk and dv of a head: adds the sums of its units in a fixed order. */
-static void contribute_keys(AttentionGradient d, Real *scratch, const AttentionInputs *a,
-                            const Plan *p, int64_t head)
+static void contribute_keys(AttentionGradient d, Real *scratch, const Plan *p, int64_t head)
 {
-    Workspace w, other;
-    allocate_workspace(&w, p, scratch, true);
+    const AttentionInputs *a = p->a;
+    Unit u, other;
+    allocate_unit(&u, p, scratch, true);
+    const int64_t D = u.tile.D, M = u.tile.M;
     for (int64_t s = 1; s < p->segments; s++) {
-        allocate_workspace(&other, p, scratch + s * p->size, true);
+        allocate_unit(&other, p, scratch + s * p->size, true);
 #pragma omp simd
-        for (int64_t i = 0; i < p->keys * p->D; i++)
-            w.dkey[i] += other.dkey[i];
+        for (int64_t i = 0; i < p->keys * D; i++)
+            u.dkey[i] += other.dkey[i];
 #pragma omp simd
-        for (int64_t i = 0; i < p->keys * p->M; i++)
-            w.dvalue[i] += other.dvalue[i];
+        for (int64_t i = 0; i < p->keys * M; i++)
+            u.dvalue[i] += other.dvalue[i];
     }
     int64_t b = head / a->H, h = head % a->H;
     if (d.key.data) {
         d.key.data += b * a->keys * a->key_stride + h * a->D;
-        unpack(d.key, a->key_stride, w.dkey, a->keys, a->D, p->D, 1, AHEAD);
+        unpack(d.key, a->key_stride, u.dkey, a->keys, a->D, D, 1, AHEAD);
     }
     if (d.value.data) {
         d.value.data += b * a->keys * a->value_stride + h * a->M;
-        unpack(d.value, a->value_stride, w.dvalue, a->keys, a->M, p->M, 1, AHEAD);
+        unpack(d.value, a->value_stride, u.dvalue, a->keys, a->M, M, 1, AHEAD);
     }
 }
 
@@ -315,22 +217,20 @@ void softmax_attention_backward_cpu(AttentionGradient d, const Real *dout, const
                                     const Real *log_sum, Real *scratch, const AttentionInputs *a,
                                     bool causal)
 {
-    Plan p = plan(a, true);
-#pragma omp parallel if (a->B * a->H * a->N * a->keys >= PARALLEL_MINIMUM)
+    Plan p = plan(a, causal, true);
+#pragma omp parallel if (worth_threads(a))
     {
 #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < p.units; unit++) {
-            Real *own = scratch + (p.segments > 1 ? unit : omp_get_thread_num()) * p.size;
-            Workspace w;
-            allocate_workspace(&w, &p, own, true);
-            backward_unit(d, &w, dout, out, log_sum, a, &p, causal, unit);
+            Unit u = unit_at(&p, scratch, unit, true);
+            backward_unit(d, &u, dout, out, log_sum, unit % p.segments * QUERIES);
             if (p.segments == 1)
-                contribute_keys(d, own, a, &p, unit);
+                contribute_keys(d, scratch + omp_get_thread_num() * p.size, &p, unit);
         }
         if (p.segments > 1) {
 #pragma omp for
             for (int64_t head = 0; head < a->B * a->H; head++)
-                contribute_keys(d, scratch + head * p.segments * p.size, a, &p, head);
+                contribute_keys(d, scratch + head * p.segments * p.size, &p, head);
         }
     }
 }

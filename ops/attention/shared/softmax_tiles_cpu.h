@@ -1,0 +1,196 @@
+/* Tiles of softmax and LSH attention on the CPU: a tile of queries iterates over tiles of keys,
+ * without the matrix [N, N]. The derivation is in ops/attention/softmax/softmax.c.
+ *
+ * Operands are packed rows, padded with zeros to whole vectors: one kernel without edge cases,
+ * product, computes all seven products. A score tile is stored transposed, [keys, queries]: the
+ * maxima, sums and L_i of consecutive queries are contiguous, and no vector is summed
+ * horizontally. */
+#ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CPU_H
+#define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CPU_H
+
+#include "ops/attention/shared/arguments.h"
+#include "ops/shared/tiles_cpu.h"
+
+/* Queries of a head at consecutive places, first to first + count - 1, and their buffers. */
+typedef struct QueryTile {
+    const AttentionInputs *a;
+    int64_t b, h;
+    const int32_t *order; /* the position at each place; NULL: place i is position i */
+    int64_t places;       /* of the head, with an order */
+    int64_t first, count;
+    int64_t columns;                /* count, padded */
+    int64_t D, M;                   /* padded to whole vectors */
+    Real *query, *query_transposed; /* [columns, D], [D, columns] */
+    Real *P;                        /* [keys, columns]: the score tile s, then e^(s - m) or P */
+    Real *m, *l, *factor;           /* [columns]: of online softmax; factor: its buffer */
+    Real *out;                      /* [columns, M]: o */
+    /* The backward pass: */
+    Real *L, *D_i;                /* [columns]: L_i and D_i, in the memory of m and l */
+    Real *dout, *dout_transposed; /* [columns, M], [M, columns]: g */
+    Real *dS;                     /* [keys, columns]: dP, then dS */
+} QueryTile;
+
+/* A tile of keys, and the queries of the query tile that see any of its keys: all but the first
+ * `skip`. Of s, P and dS only these [keys, queries] are computed, padded to [rows, columns]. */
+typedef struct KeyTile {
+    bool diagonal; /* of the causal mask */
+    int64_t start, keys, rows;
+    int64_t skip, queries, columns;
+    const Real *key, *value;      /* [rows, D], [rows, M] */
+    const Real *weight;           /* [keys, columns], see online_softmax; or NULL */
+    Real *dquery, *dkey, *dvalue; /* sums of [queries, D], [rows, D], [rows, M]; or NULL */
+} KeyTile;
+
+/* Assigns the buffers of tiles of at most this size in scratch memory, or NULL. */
+static void allocate_tile(QueryTile *t, const AttentionInputs *a, int64_t queries, int64_t keys,
+                          Real *scratch, int64_t *used, bool backward)
+{
+    t->a = a;
+    t->D = round_up(a->D, LANES);
+    t->M = round_up(a->M, LANES);
+    t->query = allocate(scratch, used, queries * t->D);
+    t->query_transposed = allocate(scratch, used, queries * t->D);
+    t->P = allocate(scratch, used, keys * queries);
+    t->m = t->L = allocate(scratch, used, queries);
+    t->l = t->D_i = allocate(scratch, used, queries);
+    t->factor = allocate(scratch, used, queries);
+    t->out = t->dout = allocate(scratch, used, queries * t->M);
+    if (!backward)
+        return;
+    t->dout_transposed = allocate(scratch, used, queries * t->M);
+    t->dS = allocate(scratch, used, keys * queries);
+}
+
+static Real score_scale(const AttentionInputs *a)
+{
+    return 1 / (Real)sqrt((double)a->D);
+}
+
+/* ------------------------------------------------------------------------------------------ rows */
+
+ALWAYS_INLINE int64_t position_at(const QueryTile *t, int64_t place)
+{
+    return t->order ? t->order[place] : place;
+}
+
+/* A position's rows in the head's arguments, and the index of its row in [B, N, H]. */
+static inline const Real *query_row(const QueryTile *t, int64_t position)
+{
+    return t->a->query + (t->b * t->a->N + position) * t->a->query_stride + t->h * t->a->D;
+}
+static inline const Real *key_row(const QueryTile *t, int64_t position)
+{
+    return t->a->key + (t->b * t->a->keys + position) * t->a->key_stride + t->h * t->a->D;
+}
+static inline const Real *value_row(const QueryTile *t, int64_t position)
+{
+    return t->a->value + (t->b * t->a->keys + position) * t->a->value_stride + t->h * t->a->M;
+}
+static inline int64_t row_of(const QueryTile *t, int64_t position)
+{
+    return (t->b * t->a->N + position) * t->a->H + t->h;
+}
+
+/* to [round_up(rows.count, ROWS), padded] = factor times the rows at places first, first + 1, ...,
+ * padded with zeros. rows: all rows of the head. */
+WHOLE_VECTORS static void load_places(Real *to, const QueryTile *t, Rows rows, int64_t first,
+                                      int64_t padded, Real factor)
+{
+    if (!t->order) {
+        rows.data += first * rows.stride;
+        pack_tile(to, &rows, padded, factor);
+        return;
+    }
+    const int32_t *order = t->order + first;
+    for (int64_t i = 0; i < rows.count; i++, to += padded) {
+        if (first + i + AHEAD < t->places)
+            for (int64_t c = 0; c < rows.columns; c += LINE)
+                __builtin_prefetch(rows.data + order[i + AHEAD] * rows.stride + c);
+        pack_row(to, rows.data + order[i] * rows.stride, rows.columns, padded, factor);
+    }
+    memset(to, 0, (size_t)((round_up(rows.count, ROWS) - rows.count) * padded) * sizeof *to);
+}
+
+static void load_keys(Real *key, Real *value, const QueryTile *t, int64_t first, int64_t count)
+{
+    const AttentionInputs *a = t->a;
+    load_places(key, t, (Rows){ key_row(t, 0), a->key_stride, count, a->D }, first, t->D, 1);
+    load_places(value, t, (Rows){ value_row(t, 0), a->value_stride, count, a->M }, first, t->M, 1);
+}
+
+static void load_queries(QueryTile *t, Real factor)
+{
+    const AttentionInputs *a = t->a;
+    const Rows rows = { query_row(t, 0), a->query_stride, t->count, a->D };
+    load_places(t->query, t, rows, t->first, t->D, factor);
+    transpose(t->query_transposed, t->query, t->D, t->count, a->D, t->columns);
+}
+
+/* Loads g_i, L_i and D_i = g_i.out_i of the tile's queries. */
+static void load_upstream(QueryTile *t, const Real *dout, const Real *out, const Real *log_sum)
+{
+    const int64_t M = t->a->M;
+    const Rows rows = { dout + row_of(t, 0) * M, t->a->H * M, t->count, M };
+    load_places(t->dout, t, rows, t->first, t->M, 1);
+    transpose(t->dout_transposed, t->dout, t->M, t->count, M, t->columns);
+    memset(t->L, 0, (size_t)t->columns * sizeof(Real));
+    memset(t->D_i, 0, (size_t)t->columns * sizeof(Real));
+    for (int64_t i = 0; i < t->count; i++) {
+        const int64_t row = row_of(t, position_at(t, t->first + i));
+        t->L[i] = log_sum[row];
+        t->D_i[i] = dot(dout + row * M, out + row * M, M);
+    }
+}
+
+/* out_i = o_i / l_i, L_i = m_i + ln l_i */
+static void store_out(Real *out, Real *log_sum, const QueryTile *t, int64_t i)
+{
+    const int64_t M = t->a->M, row = row_of(t, position_at(t, t->first + i));
+    unpack((Gradient){ out + row * M, false }, 0, t->out + i * t->M, 1, M, t->M, 1 / t->l[i], 0);
+    log_sum[row] = t->m[i] + (Real)log((double)t->l[i]);
+}
+
+/* ----------------------------------------------------------------------------------------- tiles
+ * weighted is a compile-time constant. */
+
+/* P [keys, columns] = the score tile s */
+ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
+{
+    set_product(t->P, k->key, t->D, t->query_transposed + k->skip, t->columns, k->rows, t->a->D,
+                k->columns);
+    for (int64_t j = 0; k->diagonal && j < k->keys; j++)
+        for (int64_t i = 0; i < minimum(j, k->columns); i++)
+            t->P[j * k->columns + i] = -INFINITY;
+}
+
+/* One step of online softmax: adds the keys' terms to m, l and o. */
+ALWAYS_INLINE void forward_tile(bool weighted, QueryTile *t, const KeyTile *k)
+{
+    Real *out = t->out + k->skip * t->M;
+    score_tile(t, k);
+    online_softmax(weighted, t->P, k->weight, t->m + k->skip, t->l + k->skip, out, t->factor,
+                   k->keys, k->queries, k->columns, t->M);
+    add_product_transposed(out, t->P, k->columns, k->value, round_up(k->queries, ROWS), k->keys,
+                           t->M);
+}
+
+/* Adds the contributions of the queries and keys to dq, dk and dv. */
+ALWAYS_INLINE void backward_tile(bool weighted, QueryTile *t, const KeyTile *k)
+{
+    const int64_t columns = k->columns;
+    score_tile(t, k);
+    set_product(t->dS, k->value, t->M, t->dout_transposed + k->skip, t->columns, k->rows, t->a->M,
+                columns);
+    for (int64_t j = 0; j < k->keys; j++)
+        softmax_backward(weighted, t->P + j * columns, t->dS + j * columns, t->L + k->skip,
+                         t->D_i + k->skip, weighted ? k->weight + j * columns : NULL, columns);
+    if (k->dquery)
+        add_product_transposed(k->dquery, t->dS, columns, k->key, round_up(k->queries, ROWS),
+                               k->keys, t->D);
+    if (k->dkey) {
+        add_product(k->dkey, t->dS, columns, t->query + k->skip * t->D, k->rows, k->queries, t->D);
+        add_product(k->dvalue, t->P, columns, t->dout + k->skip * t->M, k->rows, k->queries, t->M);
+    }
+}
+
+#endif
