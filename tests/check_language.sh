@@ -1,21 +1,11 @@
 #!/usr/bin/env bash
-# Reports phrases that CONTRIBUTING.md replaces by the field's terms, in all Markdown pages and in
-# the sources of checked folders, and lines of those sources that exceed 100 columns.
-#   tests/check_language.sh [FILE...]   only these files, whatever their folder
+# Reports phrases that CONTRIBUTING.md replaces by the field's terms, in all Markdown pages and
+# sources, and lines of sources that exceed 100 columns.
+#   tests/check_language.sh [FILE...]   only these files
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
-# Folders whose sources are checked; "." is the root without its folders. Add each folder once it is
-# clean.
-checked='. docs'
-
-sources() { git ls-files -- "$@" | grep -E '\.(c|h|cu|cuh|cpp)$'; }
-if [ $# -gt 0 ]; then
-    files=$*
-else
-    files=$(git ls-files '*.md'; for folder in $checked; do
-        if [ "$folder" = . ]; then sources | grep -v /; else sources "$folder"; fi; done)
-fi
+files=${*:-$(git ls-files '*.md' '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')}
 
 # In pages, fenced code, `code` and text between <!-- quoted --> and <!-- end quoted --> is ignored.
 # A space in a pattern also matches a line break with the next line's indentation or comment marker.

@@ -1,5 +1,5 @@
-/* The library's Philox draws what cuRAND's generator draws: computed on the host, and on the GPU where
- * there is one. */
+/* The library's Philox draws what cuRAND's generator draws: computed on the host, and on the GPU
+ * where there is one. */
 #define QUALIFIERS static __forceinline__ __host__ __device__
 #include <curand_philox4x32_x.h>
 #include <stdio.h>

@@ -82,8 +82,8 @@ static void train(Model *model, Real *result)
     }
 }
 
-/* Lets each allocation of a step fail in turn, and trains again after each failure. */
-static void walk(AttentionKind attention)
+/* Trains again after each allocation of a step has failed in turn. */
+static void fail_each_allocation(AttentionKind attention)
 {
     static Model model;
     static Real expected[STEPS + 1], result[STEPS + 1];
@@ -128,19 +128,19 @@ static void walk(AttentionKind attention)
 
 START_TEST(every_failing_allocation_with_linear_attention)
 {
-    walk(ATTENTION_CAUSAL_LINEAR);
+    fail_each_allocation(ATTENTION_CAUSAL_LINEAR);
 }
 END_TEST
 
 START_TEST(every_failing_allocation_with_softmax_attention)
 {
-    walk(ATTENTION_CAUSAL_SOFTMAX);
+    fail_each_allocation(ATTENTION_CAUSAL_SOFTMAX);
 }
 END_TEST
 
 START_TEST(every_failing_allocation_with_lsh_attention)
 {
-    walk(ATTENTION_CAUSAL_LSH);
+    fail_each_allocation(ATTENTION_CAUSAL_LSH);
 }
 END_TEST
 

@@ -44,7 +44,7 @@ static int compare_symbols(const void *left, const void *right)
 __extension__ typedef unsigned __int128 Wide;
 
 /* The sum of the symbols' fixed-point softmax weights, relative to the largest logit. */
-static uint64_t weigh(const Symbol *symbols, int64_t count, Real temperature)
+static uint64_t sum_of_weights(const Symbol *symbols, int64_t count, Real temperature)
 {
     uint64_t sum = 0;
     for (int64_t i = 0; i < count; i++)
@@ -71,14 +71,15 @@ static int32_t choose(Symbol *symbols, int64_t count, Sampling sampling, uint64_
         count = sampling.top_k;
     if (sampling.top_p > 0 && sampling.top_p < 1) {
         const uint64_t p = (uint64_t)(sampling.top_p * 0x1p64);
-        const uint64_t total = weigh(symbols, count, temperature);
-        uint64_t sum = weigh(symbols, 1, temperature);
+        const uint64_t total = sum_of_weights(symbols, count, temperature);
+        uint64_t sum = sum_of_weights(symbols, 1, temperature);
         int64_t kept = 1;
         for (; (Wide)sum << 64 < (Wide)total * p; kept++)
             sum += symbol_weight(symbols[kept].logit, largest.logit, temperature);
         count = kept;
     }
-    const uint64_t limit = (uint64_t)((Wide)weigh(symbols, count, temperature) * uniform >> 64);
+    const uint64_t limit =
+        (uint64_t)((Wide)sum_of_weights(symbols, count, temperature) * uniform >> 64);
     qsort(symbols, (size_t)count, sizeof *symbols, compare_indices);
     uint64_t sum = 0;
     for (int64_t i = 0; i < count; i++) {

@@ -85,16 +85,16 @@ END_TEST
 
 /* Every 64 bytes, generation restarts with a new state from the last bytes that it has seen,
  * exactly like a program with these bytes as its prompt. */
-START_TEST(goes_on_as_if_it_had_not_stopped)
+START_TEST(a_generated_text_as_prompt_continues_it)
 {
-#define ANEW "text @/words --steps 0 --load @/weights --temperature 0 " ON_CPU
-    assert_runs(ANEW "--prompt 'tock tick' --generate 192");
+#define GENERATE "text @/words --steps 0 --load @/weights --temperature 0 " ON_CPU
+    assert_runs(GENERATE "--prompt 'tock tick' --generate 192");
     char *all = strdup(output);
-    assert_runs(ANEW "--prompt 'tock tick' --generate 64");
+    assert_runs(GENERATE "--prompt 'tock tick' --generate 64");
     output[strlen(output) - 1] = 0; /* the newline */
     ck_assert_uint_eq(strlen(output), 9 + 64);
     char *prompt = strdup(output);
-    assert_runs(ANEW "--prompt '%s' --generate 128", prompt);
+    assert_runs(GENERATE "--prompt '%s' --generate 128", prompt);
     ck_assert_str_eq(output, all);
     free(prompt);
     free(all);
@@ -196,7 +196,7 @@ int main(void)
         "text", setup,
         (const TTest *const[]){
             writes_what_it_learned, same_seed_same_text, other_seeds_choose_otherwise,
-            save_and_load, goes_on_as_if_it_had_not_stopped, learns_any_text,
+            save_and_load, a_generated_text_as_prompt_continues_it, learns_any_text,
             reads_long_texts_and_prompts, runs_where_the_tests_run,
             save_is_checked_before_the_training, errors_are_one_sentence, NULL });
 }
