@@ -9,11 +9,11 @@ cd "$(dirname "$0")/.." || exit 2
 # clean.
 checked='. docs'
 
-sources() { git ls-files -- "$@" | grep -E '\.(c|h|cu|cuh|cpp)$'; }
+sources() { git ls-files -co --exclude-standard -- "$@" | grep -E '\.(c|h|cu|cuh|cpp)$'; }
 if [ $# -gt 0 ]; then
     files=$*
 else
-    files=$(git ls-files '*.md'; for folder in $checked; do
+    files=$(git ls-files -co --exclude-standard '*.md'; for folder in $checked; do
         if [ "$folder" = . ]; then sources | grep -v /; else sources "$folder"; fi; done)
 fi
 
