@@ -290,10 +290,12 @@ compile_commands.json: $(CONFIG)
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
+# Tracked files, and new ones that git does not ignore.
+FORMATTED = $$(git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
+	clang-format -i $(FORMATTED)
 format-check:
-	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp')
+	clang-format --dry-run -Werror $(FORMATTED)
 	tests/check_language.sh
 
 clean:

@@ -179,6 +179,12 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+Timing bench_timing(double *times, int count)
+{
+    qsort(times, (size_t)count, sizeof times[0], ascending);
+    return (Timing){ times[count / 2], times[0], times[count - 1] };
+}
+
 typedef struct Repeated {
     const BenchOptions *options;
     Tape *tape;
@@ -270,6 +276,5 @@ Timing bench_time(const BenchOptions *options, void (*run)(void *), void *contex
         if (count >= least && after - start >= options->seconds)
             break;
     }
-    qsort(times, (size_t)count, sizeof times[0], ascending);
-    return (Timing){ times[count / 2], times[0], times[count - 1] };
+    return bench_timing(times, count);
 }

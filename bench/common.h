@@ -46,6 +46,9 @@ typedef struct Timing {
     double median, least, most; /* milliseconds */
 } Timing;
 
+/* Sorts count times and summarizes them. */
+Timing bench_timing(double *times, int count);
+
 /* A tape on options->device with options->precision. */
 Tape *bench_tape(const BenchOptions *options);
 

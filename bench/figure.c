@@ -25,6 +25,15 @@ double figure_time(const BenchOptions *options, Tape *tape, TapeStep *step, void
     return 1e3 * (first > VERY_LONG ? first : once(options, tape, step, context));
 }
 
+int figure_method(const Figure *figure, const Line *lines, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(lines[i].name, figure->method) == 0)
+            return i;
+    fprintf(stderr, "--method is %s, which this program does not have\n", figure->method);
+    exit(2);
+}
+
 void figure_print(double ms, double bytes)
 {
     printf("{\"ms\": %.6g, \"bytes\": %.0f}\n", ms, bytes);
@@ -203,7 +212,7 @@ static bool read_point(const char *record, const char *method, Point *point)
     return true;
 }
 
-void figure_read(Figure *figure, Line line)
+static void read_line(Figure *figure, Line line)
 {
     FILE *file = fopen(figure->draw, "r");
     char record[1024];
@@ -219,6 +228,12 @@ void figure_read(Figure *figure, Line line)
         }
     fclose(file);
     figure->lines[figure->count++] = line;
+}
+
+void figure_read(Figure *figure, const Line *lines, int count)
+{
+    for (int i = 0; i < count; i++)
+        read_line(figure, lines[i]);
 }
 
 static FILE *open_result(const Figure *figure, const char *ending)

@@ -58,6 +58,8 @@ typedef struct Figure {
 /* Milliseconds per step: the median of bench_step; on the CPU the second run of a step longer than
  * 1 s, and the first run of a step longer than 10 s. */
 double figure_time(const BenchOptions *options, Tape *tape, TapeStep *step, void *context);
+/* The index of the line that --method names; exits if there is none. */
+int figure_method(const Figure *figure, const Line *lines, int count);
 /* Prints the point for figure_measure of the parent process. */
 void figure_print(double ms, double bytes);
 
@@ -79,8 +81,8 @@ FILE *command_run(Command command);
 void figure_measure(Figure *figure, const BenchOptions *options, Line line, Command command,
                     int64_t tokens);
 
-/* Adds a line with its points from the records of --draw; also reads sizes and where. */
-void figure_read(Figure *figure, Line line);
+/* Adds lines with their points from the records of --draw; also reads sizes and where. */
+void figure_read(Figure *figure, const Line *lines, int count);
 
 /* Writes the table and the records; ends the program if there are no points. */
 void figure_save(const Figure *figure, BenchOptions *options);

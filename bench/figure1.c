@@ -35,33 +35,26 @@ static Tensor *softmax(const Case *c)
     return op_causal_softmax_attention(c->tape, c->query, c->key, c->value, NULL);
 }
 
-static Tensor *lsh(const Case *c, int64_t rounds)
-{
-    return op_causal_lsh_attention(c->tape, c->query, c->value,
-                                   (LshAttentionOptions){ .rounds = rounds });
-}
-
 static Tensor *lsh_1(const Case *c)
 {
-    return lsh(c, 1);
+    return op_causal_lsh_attention(c->tape, c->query, c->value,
+                                   (LshAttentionOptions){ .rounds = 1 });
 }
 
 static Tensor *lsh_4(const Case *c)
 {
-    return lsh(c, 4);
+    return op_causal_lsh_attention(c->tape, c->query, c->value,
+                                   (LshAttentionOptions){ .rounds = 4 });
 }
 
-static const struct Method {
-    Line line;
-    Tensor *(*attend)(const Case *c);
-    bool shared; /* the queries are the keys */
-} methods[] = {
-    { { .name = "softmax", .title = "softmax", .colour = "#b2182b" }, softmax, false },
-    { { .name = "lsh-1", .title = "lsh-1", .colour = "#7fbc41" }, lsh_1, true },
-    { { .name = "lsh-4", .title = "lsh-4", .colour = "#276419" }, lsh_4, true },
-    { { .name = "linear", .title = "linear", .colour = "#2166ac" }, linear, false },
+enum { METHODS = 4 };
+static const Line lines[METHODS] = {
+    { .name = "softmax", .title = "softmax", .colour = "#b2182b" },
+    { .name = "lsh-1", .title = "lsh-1", .colour = "#7fbc41" },
+    { .name = "lsh-4", .title = "lsh-4", .colour = "#276419" },
+    { .name = "linear", .title = "linear", .colour = "#2166ac" },
 };
-enum { METHODS = sizeof methods / sizeof *methods };
+static Tensor *(*const attends[METHODS])(const Case *c) = { softmax, lsh_1, lsh_4, linear };
 
 static void run(void *context)
 {
@@ -75,37 +68,20 @@ static void run(void *context)
     params_zero_gradients(c.params);
 }
 
-static void write_normal(Tensor *tensor)
-{
-    const int64_t count = tensor_count(tensor);
-    Real *host = malloc((size_t)count * sizeof *host);
-    if (!host)
-        exit(EXIT_FAILURE);
-    Random random = random_new(1, 1);
-    random_normal(&random, host, count);
-    tensor_write(tensor, host);
-    free(host);
-}
-
 static void measure_point(const BenchOptions *options, const Figure *figure)
 {
-    int m = 0;
-    while (m < METHODS && strcmp(methods[m].line.name, figure->method) != 0)
-        m++;
-    if (m == METHODS) {
-        fprintf(stderr, "--method is %s, which this program does not have\n", figure->method);
-        exit(2);
-    }
+    const int method = figure_method(figure, lines, METHODS);
+    const bool shared = attends[method] == lsh_1 || attends[method] == lsh_4;
     const Shape size = shape(figure->batch, figure->length, heads, head_dim);
     const Initializer normal = { INITIAL_NORMAL, 1 };
     Case c = { .params = params_new(options->device, 1),
                .tape = bench_tape(options),
-               .attend = methods[m].attend };
+               .attend = attends[method] };
     c.query = params_add(c.params, "query", size, normal);
-    c.key = methods[m].shared ? NULL : params_add(c.params, "key", size, normal);
+    c.key = shared ? NULL : params_add(c.params, "key", size, normal);
     c.value = params_add(c.params, "value", size, normal);
     c.upstream = tape_persistent(c.tape, size);
-    write_normal(c.upstream);
+    bench_fill(c.upstream, 1);
     const double ms = figure_time(options, c.tape, run, &c);
     figure_print(ms, (double)device_memory(options->device).peak);
     tape_free(c.tape);
@@ -113,7 +89,8 @@ static void measure_point(const BenchOptions *options, const Figure *figure)
 }
 
 /* ---------------------------------------------------------------------------------------- peers */
-static const Line peers[] = {
+enum { PEERS = 3 };
+static const Line peers[PEERS] = {
     { .name = "torch-softmax", .title = "PyTorch softmax", .colour = "#ef8a62", .dashed = true },
     { .name = "torch-chunked",
       .title = "PyTorch linear, chunked",
@@ -164,7 +141,7 @@ static List list_peers(const BenchOptions *options)
 
 static void measure_peers(Figure *figure, const BenchOptions *options, List list)
 {
-    for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
+    for (int i = 0; i < PEERS; i++) {
         const char *name = peers[i].name, *entry = strstr(list.text, name);
         const char *reason = entry ? entry + strlen(name) : ": it is not listed";
         if (*reason == '\n')
@@ -220,10 +197,8 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     if (figure.draw) {
-        for (int m = 0; m < METHODS; m++)
-            figure_read(&figure, methods[m].line);
-        for (size_t i = 0; i < sizeof peers / sizeof *peers; i++)
-            figure_read(&figure, peers[i]);
+        figure_read(&figure, lines, METHODS);
+        figure_read(&figure, peers, PEERS);
         draw(&figure, argv[0]);
         return EXIT_SUCCESS;
     }
@@ -233,7 +208,7 @@ int main(int argc, char **argv)
     printf("attention forward and backward, H=%lld D=%lld, %s\n", (long long)heads,
            (long long)head_dim, bench_where(&options).text);
     for (int m = 0; m < METHODS; m++)
-        figure_measure(&figure, &options, methods[m].line, again, tokens);
+        figure_measure(&figure, &options, lines[m], again, tokens);
     if (python)
         measure_peers(&figure, &options, list);
     figure_save(&figure, &options);

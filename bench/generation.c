@@ -130,12 +130,6 @@ static double time_steps(const BenchOptions *options, Model *model, int count)
     return (bench_seconds() - start) / count * 1e6;
 }
 
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Repeats the steps from the start position; times each on the CPU, all STEPS together on CUDA. */
 static Timing time_case(const BenchOptions *options, Model *model)
 {
@@ -150,8 +144,7 @@ static Timing time_case(const BenchOptions *options, Model *model)
         for (int i = 0; i < STEPS; i += together)
             us[count++] = time_steps(options, model, together);
     }
-    qsort(us, (size_t)count, sizeof us[0], compare);
-    return (Timing){ us[count / 2], us[0], us[count - 1] };
+    return bench_timing(us, count);
 }
 
 /* buffer: NULL on CUDA */

@@ -23,25 +23,15 @@ static void choose_sizes(const BenchOptions *options)
 }
 
 /* -------------------------------------------------------------------------- one point's process */
-static const struct Method {
-    Line line;
-    AttentionKind attention;
-    AttentionForm form;
-} methods[] = {
-    { { .name = "softmax", .title = "softmax", .colour = "#b2182b" },
-      ATTENTION_CAUSAL_SOFTMAX,
-      FORM_BEST },
-    { { .name = "quadratic", .title = "linear, quadratic form", .colour = "#e08214" },
-      ATTENTION_CAUSAL_LINEAR,
-      FORM_QUADRATIC },
-    { { .name = "recurrent", .title = "linear, recurrent form", .colour = "#1b7837" },
-      ATTENTION_CAUSAL_LINEAR,
-      FORM_RECURRENT },
-    { { .name = "chunked", .title = "linear, chunked form", .colour = "#2166ac" },
-      ATTENTION_CAUSAL_LINEAR,
-      FORM_CHUNKED },
+enum { SOFTMAX, QUADRATIC, RECURRENT, CHUNKED, METHODS };
+static const Line lines[METHODS] = {
+    [SOFTMAX] = { .name = "softmax", .title = "softmax", .colour = "#b2182b" },
+    [QUADRATIC] = { .name = "quadratic", .title = "linear, quadratic form", .colour = "#e08214" },
+    [RECURRENT] = { .name = "recurrent", .title = "linear, recurrent form", .colour = "#1b7837" },
+    [CHUNKED] = { .name = "chunked", .title = "linear, chunked form", .colour = "#2166ac" },
 };
-enum { METHODS = sizeof methods / sizeof *methods };
+static const AttentionForm forms[METHODS] = { FORM_BEST, FORM_QUADRATIC, FORM_RECURRENT,
+                                              FORM_CHUNKED };
 
 typedef struct Model {
     Params *params;
@@ -79,7 +69,7 @@ static void write_tokens(const Model *m, int64_t length)
     free(text);
 }
 
-static Model model_new(const BenchOptions *options, struct Method method, const Figure *figure)
+static Model model_new(const BenchOptions *options, int method, const Figure *figure)
 {
     const Initializer normal = { INITIAL_NORMAL, 0.02 };
     const int64_t width = heads * head_dim;
@@ -91,8 +81,10 @@ static Model model_new(const BenchOptions *options, struct Method method, const 
                                    (TransformerConfig){ .layers = layers,
                                                         .heads = heads,
                                                         .head_dim = head_dim,
-                                                        .attention = method.attention,
-                                                        .form = method.form,
+                                                        .attention = method == SOFTMAX
+                                                                         ? ATTENTION_CAUSAL_SOFTMAX
+                                                                         : ATTENTION_CAUSAL_LINEAR,
+                                                        .form = forms[method],
                                                         .pre_norm = true,
                                                         .activation = ACTIVATION_GELU });
     AdamConfig config = optim_adam_config(1e-3);
@@ -105,14 +97,7 @@ static Model model_new(const BenchOptions *options, struct Method method, const 
 
 static void measure_point(const BenchOptions *options, const Figure *figure)
 {
-    int i = 0;
-    while (i < METHODS && strcmp(methods[i].line.name, figure->method) != 0)
-        i++;
-    if (i == METHODS) {
-        fprintf(stderr, "--method is %s, which this program does not have\n", figure->method);
-        exit(2);
-    }
-    Model m = model_new(options, methods[i], figure);
+    Model m = model_new(options, figure_method(figure, lines, METHODS), figure);
     write_tokens(&m, figure->length);
     const double ms = figure_time(options, m.tape, step, &m);
     figure_print(ms, (double)device_memory(options->device).peak);
@@ -164,8 +149,7 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     if (figure.draw) {
-        for (int i = 0; i < METHODS; i++)
-            figure_read(&figure, methods[i].line);
+        figure_read(&figure, lines, METHODS);
         draw(&figure, argv[0]);
         return EXIT_SUCCESS;
     }
@@ -176,7 +160,7 @@ int main(int argc, char **argv)
            (long long)heads, (long long)head_dim, (long long)vocabulary,
            bench_where(&options).text);
     for (int i = 0; i < METHODS; i++)
-        figure_measure(&figure, &options, methods[i].line, again, 0);
+        figure_measure(&figure, &options, lines[i], again, 0);
     figure_save(&figure, &options);
     bench_end(&options);
     draw(&figure, argv[0]);

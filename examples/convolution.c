@@ -75,6 +75,6 @@ int main(int argc, char **argv)
             printf("step %3d  loss %.4f\n", step, tensor_item(loss));
         tape_reset(tape);
     }
-    printf("accuracy %.3f\n", (double)right / (TESTS * BATCH));
+    printf("accuracy %.3f on %d new images\n", (double)right / (TESTS * BATCH), TESTS * BATCH);
     tape_free(tape), optim_free(optimizer), params_free(params);
 }

@@ -17,6 +17,19 @@ static void draw(Random *random, int32_t tokens[LENGTH], int32_t targets[DIGITS]
         targets[i] = line[DIGITS + 1 + i];
 }
 
+/* Prints the first line's digits and the model's, whose logits are the largest. */
+static void print_line(Tape *tape, const int32_t *tokens, Tensor *logits)
+{
+    int32_t found[BATCH][DIGITS];
+    tensor_read_i32(op_argmax(tape, logits, -1), found[0]);
+    for (int i = 0; i < DIGITS; i++)
+        printf("%d ", tokens[i]);
+    printf(" reversed:");
+    for (int i = 0; i < DIGITS; i++)
+        printf(" %d", found[0][i]);
+    printf("\n");
+}
+
 int main(int argc, char **argv)
 {
     Device *device = device_best();
@@ -42,6 +55,7 @@ int main(int argc, char **argv)
         x = nn_transformer_forward(tape, &transformer, x, NULL); /* [BATCH, LENGTH, 32] */
         x = op_slice(tape, x, 1, DIGITS, DIGITS);                /* from the separator on */
         Tensor *logits = nn_linear_forward(tape, &head, x);      /* [BATCH, DIGITS, SYMBOLS] */
+        tensor_keep(logits); /* readable after the backward pass, which frees what it has used */
         Tensor *classes = tape_input_i32(tape, targets[0], shape(BATCH, DIGITS));
         Tensor *loss = op_cross_entropy(tape, logits, classes, NULL);
 
@@ -53,6 +67,8 @@ int main(int argc, char **argv)
         optim_step(optimizer); /* also zeroes the gradients */
         if (step % 100 == 0)
             printf("step %4d  loss %.4f\n", step, tensor_item(loss));
+        if (step == STEPS)
+            print_line(tape, tokens[0], logits);
         tape_reset(tape); /* frees every tensor of this step */
     }
 

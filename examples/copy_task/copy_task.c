@@ -11,7 +11,7 @@
  * The sequence does not determine its position, so even a perfect model misses most of these.) */
 #include "examples/copy_task/options.h"
 #include "examples/shared/program.h"
-#include "examples/shared/report.h"
+#include "examples/shared/training.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,7 +85,8 @@ typedef struct Model {
 
 static AttentionKind attention_of(const Options *options)
 {
-    bool softmax = !strcmp(options->attention, "softmax"), lsh = !strcmp(options->attention, "lsh");
+    bool softmax = !strcmp(options->common.attention, "softmax"),
+         lsh = !strcmp(options->common.attention, "lsh");
     return softmax ? ATTENTION_CAUSAL_SOFTMAX
            : lsh   ? ATTENTION_CAUSAL_LSH
                    : ATTENTION_CAUSAL_LINEAR;
@@ -93,16 +94,16 @@ static AttentionKind attention_of(const Options *options)
 
 static Model model_new(Params *params, const Options *options)
 {
-    int64_t width = options->heads * options->head_dim;
+    int64_t width = options->common.heads * options->common.head_dim;
     TransformerConfig config = {
-        .layers = options->layers,
-        .heads = options->heads,
-        .head_dim = options->head_dim,
-        .feed_forward = options->feed_forward,
+        .layers = options->common.layers,
+        .heads = options->common.heads,
+        .head_dim = options->common.head_dim,
+        .feed_forward = options->common.feed_forward,
         .attention = attention_of(options),
         .lsh_rounds = options->rounds,
-        .features = (Features)choice_index(feature_names, options->features),
-        .dropout = options->dropout,
+        .features = (Features)choice_index(feature_names, options->common.features),
+        .dropout = options->common.dropout,
     };
     return (Model){
         .embedding = nn_embedding(params, "embedding", options->symbols + 1, width / 2),
@@ -124,7 +125,7 @@ static Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens)
 
 /* ------------------------------------------------------------------------------------- training */
 
-/* A tape with its inputs and outputs. */
+/* The inputs and outputs of a pass on a tape. */
 typedef struct Pass {
     Tape *tape;
     Tensor *tokens, *targets, *mask; /* [B, L] */
@@ -134,10 +135,9 @@ typedef struct Pass {
 /* The state of a run. */
 typedef struct Run {
     const Options *options;
-    Params *params;
+    Training training;
     Model model;
-    Optimizer *optimizer;
-    Pass training, scoring;
+    Pass steps, scoring;
     Batch batch;
     Real *logits; /* [B, L, symbols + 1], for the accuracy */
 } Run;
@@ -171,7 +171,7 @@ static double accuracy(const Batch *batch, const Real *logits, int64_t classes)
 static void next_batch(Run *run, Pass *pass, const char *stream, int64_t step)
 {
     draw_batch(&run->batch, run->options->symbols,
-               step_random((uint64_t)run->options->seed, stream, step));
+               step_random((uint64_t)run->options->common.seed, stream, step));
     tensor_write_i32(pass->tokens, run->batch.tokens);
     tensor_write_i32(pass->targets, run->batch.targets);
     tensor_write(pass->mask, run->batch.mask);
@@ -191,25 +191,27 @@ static Score read_score(Run *run, const Pass *pass)
                     accuracy(&run->batch, run->logits, run->options->symbols + 1) };
 }
 
-static void step_of(void *context)
+static void next_step(void *run, int64_t step)
 {
-    Run *run = context;
-    forward(run, &run->training);
-    tape_backward(run->training.tape, run->training.loss);
-    if (run->options->clip > 0)
-        params_clip_gradients(run->params, run->options->clip);
-    optim_step(run->optimizer);
+    next_batch(run, &((Run *)run)->steps, "copy_task training", step);
 }
 
-static void train_step(Run *run, int64_t step)
+static Tensor *loss_of(void *context)
 {
-    next_batch(run, &run->training, "copy_task training", step);
-    if (run->options->eager) {
-        tape_reset(run->training.tape);
-        step_of(run);
-    } else {
-        tape_replay(run->training.tape, step_of, run);
+    Run *run = context;
+    forward(run, &run->steps);
+    return run->steps.loss;
+}
+
+static bool score_step(void *context, bool due, double *values)
+{
+    Run *run = context;
+    if (due) {
+        Score score = read_score(run, &run->steps);
+        values[0] = score.loss;
+        values[1] = score.accuracy;
     }
+    return due;
 }
 
 /* The score over about 1000 fresh sequences, which no training step has seen. */
@@ -218,7 +220,7 @@ static Score evaluate(Run *run)
     const Options *options = run->options;
     Score sum = { 0, 0 };
     double all = 0;
-    for (int64_t batch = 0; batch * options->batch < 1000; batch++) {
+    for (int64_t batch = 0; batch * options->common.batch < 1000; batch++) {
         next_batch(run, &run->scoring, "copy_task evaluation", batch);
         forward(run, &run->scoring);
         Score score = read_score(run, &run->scoring);
@@ -239,7 +241,7 @@ static void print_sample(Run *run)
     const Options *options = run->options;
     int64_t classes = options->symbols + 1;
     Batch one = batch_new(1, options->length);
-    Random random = step_random((uint64_t)options->seed, "copy_task sample", 0);
+    Random random = step_random((uint64_t)options->common.seed, "copy_task sample", 0);
     int64_t n = draw_sequence(&one, 0, options->symbols, &random), right = 0;
     Tape *tape = run->scoring.tape;
     int32_t *copy = one.tokens + n + 1;
@@ -264,40 +266,19 @@ static void print_sample(Run *run)
 
 /* ------------------------------------------------------------------------------------- programs */
 
-static void save(Run *run)
-{
-    FileMetadata texts[OPTIONS_MAX];
-    int count = options_texts(&copy_task, run->options, texts);
-    if (!optim_save(run->optimizer, run->training.tape, texts, count, run->options->save))
-        fail(EXIT_FAILURE, "%s", tapegrad_error());
-}
-
-static void print_final(const Run *run, Score score, int64_t steps, int64_t taken, double seconds)
-{
-    double tokens = (double)(taken * run->options->batch * run->options->length);
-    printf("final loss=%.6g accuracy=%.6f steps=%lld seconds=%.2f tokens_per_second=%.0f\n",
-           score.loss, score.accuracy, (long long)steps, seconds, taken ? tokens / seconds : 0);
-}
-
 static void print_progress(const double *values, const void *context)
 {
     (void)context;
     printf("loss %.4f  accuracy %6.2f %%", values[0], 100 * values[1]);
 }
 
-static ReportConfig report_config(const Options *options, int64_t first)
+static ReportConfig report_config(const Options *options)
 {
     return (ReportConfig){
-        .log = options->log,
-        .plot = options->plot,
-        .resumed = options->resume != NULL,
-        .quiet = options->quiet,
-        .first = first,
-        .last = options->steps,
         .values = 3,
         .digits = { 9, 9, 6 },
         .header = "step,loss,accuracy,learning_rate,seconds",
-        .items = (double)(options->batch * options->length),
+        .items = (double)(options->common.batch * options->length),
         .unit = "tokens",
         .print = print_progress,
         .panels = 2,
@@ -322,119 +303,97 @@ static void finish_report(Report *report, const Options *options, int64_t steps,
     ReportTitle title = { .drop_at = options->drop_at, .drop = "learning rate / 10" };
     snprintf(title.title, sizeof title.title,
              "Learning to copy: causal %s attention, %lld layers, %lld heads of %lld, length %lld",
-             options->attention, (long long)options->layers, (long long)options->heads,
-             (long long)options->head_dim, (long long)options->length);
+             options->common.attention, (long long)options->common.layers,
+             (long long)options->common.heads, (long long)options->common.head_dim,
+             (long long)options->length);
     snprintf(title.subtitle, sizeof title.subtitle,
-             "seed %lld, step %lld: accuracy %.2f %% on fresh sequences", (long long)options->seed,
-             (long long)steps, 100 * fresh.accuracy);
+             "seed %lld, step %lld: accuracy %.2f %% on fresh sequences",
+             (long long)options->common.seed, (long long)steps, 100 * fresh.accuracy);
     report_finish(report, &title);
 }
 
-/* Trains up to --steps, including those before a resume; returns the exit status. */
 static int train(Run *run)
 {
-    const Options *options = run->options;
-    int64_t done = optim_steps(run->optimizer), first = done + 1;
-    if (done > options->steps)
-        fail(2, "--steps %lld: expected at least the %lld steps that %s has completed",
-             (long long)options->steps, (long long)done, options->resume);
-    Report *report = report_new(report_config(options, first));
-    catch_signals();
-    double start = now(), seconds = 0;
-    while (done < options->steps && !stopped_by) {
-        double learning_rate = optim_learning_rate(run->optimizer);
-        train_step(run, ++done);
-        if (done % options->score_every == 0 || done == options->steps) {
-            Score score = read_score(run, &run->training);
-            seconds = now() - start;
-            report_step(report, (Record){ .step = done,
-                                          .values = { score.loss, score.accuracy, learning_rate },
-                                          .seconds = seconds });
-        }
-        if (options->save_every && done % options->save_every == 0)
-            save(run);
-    }
-    if (options->save)
-        save(run);
+    Training *training = &run->training;
+    if (training->done > training->steps)
+        fail(BAD_USE, "--steps %lld: expected at least the %lld steps that %s has completed",
+             (long long)training->steps, (long long)training->done, training->options->resume);
+    Report *report = training_run(training, report_config(run->options));
     Score fresh = evaluate(run);
-    finish_report(report, options, done, fresh);
+    finish_report(report, run->options, training->done, fresh);
     report_free(report);
-    if (!options->quiet)
+    if (!run->options->common.quiet)
         print_sample(run);
-    print_final(run, fresh, done, done - first + 1, seconds);
-    return stopped_by ? 128 + stopped_by : EXIT_SUCCESS;
+    const int64_t steps = training->done - training->first + 1;
+    double tokens = (double)(steps * run->batch.size * run->batch.length);
+    printf("final loss=%.6g accuracy=%.6f steps=%lld seconds=%.2f tokens_per_second=%.0f\n",
+           fresh.loss, fresh.accuracy, (long long)training->done, training->seconds,
+           steps ? tokens / training->seconds : 0);
+    return training_status();
 }
 
 static int measure(Run *run)
 {
     double start = now();
     Score fresh = evaluate(run);
-    if (!run->options->quiet)
+    if (!run->options->common.quiet)
         print_sample(run);
     printf("evaluation loss=%.6g accuracy=%.6f steps=%lld seconds=%.2f\n", fresh.loss,
-           fresh.accuracy, (long long)optim_steps(run->optimizer), now() - start);
+           fresh.accuracy, (long long)run->training.done, now() - start);
     return EXIT_SUCCESS;
 }
 
 static Optimizer *optimizer_new(Params *params, const Options *options)
 {
-    AdamConfig config = optim_adam_config(options->learning_rate);
+    AdamConfig config = optim_adam_config(options->common.learning_rate);
     config.weight_decay = options->weight_decay;
     if (options->drop_at > 0)
         config.schedule = optim_drops(0.1, 1, &options->drop_at);
     return optim_radam(params, config);
 }
 
-static Pass pass_new(Device *device, const Options *options)
+static Pass pass_new(Tape *tape, const Options *options)
 {
-    Tape *tape = tape_new(device);
-    tape_set_precision(tape, (Precision)choice_index(precision_names, options->precision));
-    tape_seed(tape, (uint64_t)options->seed);
-    Shape all = shape(options->batch, options->length);
+    Shape all = shape(options->common.batch, options->length);
     return (Pass){ .tape = tape,
                    .tokens = tape_persistent_i32(tape, all),
                    .targets = tape_persistent_i32(tape, all),
                    .mask = tape_persistent(tape, all) };
 }
 
-static Run run_new(const Options *options)
+static void run_start(Run *run, const Options *options)
 {
-    if (options->threads)
-        device_set_threads((int)options->threads);
-    Device *device = device_of(options->device);
-    Params *params = params_new(device, (uint64_t)options->seed);
-    Run run = { .options = options,
-                .params = params,
-                .training = pass_new(device, options),
-                .scoring = pass_new(device, options) };
-    tape_set_recording(run.scoring.tape, false);
-    tape_set_training(run.scoring.tape, false);
-    run.model = model_new(params, options);
-    run.optimizer = optimizer_new(params, options);
-    run.batch = batch_new(options->batch, options->length);
-    run.logits = allocate(options->batch * options->length * (options->symbols + 1), sizeof(Real));
-    const char *checkpoint = options->resume ? options->resume : options->evaluate;
-    if (checkpoint && !optim_load(run.optimizer, run.training.tape, checkpoint))
-        fail(EXIT_FAILURE, "%s", tapegrad_error());
-    return run;
+    Training *training = &run->training;
+    *training = training_new(&copy_task, &options->common, options->common.steps);
+    training->context = run;
+    training->next_batch = next_step;
+    training->loss = loss_of;
+    training->score = score_step;
+    run->options = options;
+    run->steps = pass_new(training->tape, options);
+    run->scoring = pass_new(training->scoring, options);
+    run->model = model_new(training->params, options);
+    training->optimizer = optimizer_new(training->params, options);
+    run->batch = batch_new(options->common.batch, options->length);
+    run->logits =
+        allocate(run->batch.size * run->batch.length * (options->symbols + 1), sizeof(Real));
+    training_load(training);
 }
 
 static void run_free(Run *run)
 {
     batch_free(&run->batch);
     free(run->logits);
-    tape_free(run->training.tape);
-    tape_free(run->scoring.tape);
-    optim_free(run->optimizer);
-    params_free(run->params);
+    training_free(&run->training);
 }
 
 int main(int argc, char **argv)
 {
     program_start("copy_task");
     Options options = copy_task_options(argc, argv);
-    Run run = run_new(&options);
-    int status = options.evaluate ? measure(&run) : train(&run);
+    Run run;
+    run_start(&run, &options);
+    int status = options.common.evaluate ? measure(&run) : train(&run);
     run_free(&run);
     return status;
 }

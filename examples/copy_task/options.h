@@ -5,16 +5,10 @@
 #include "examples/shared/options.h"
 
 typedef struct Options {
-    /* The task and the model: a checkpoint fixes them. */
-    const char *preset, *attention, *features;
-    int64_t rounds, length, symbols, layers, heads, head_dim, feed_forward;
-    /* The training: a resumed checkpoint fixes it. */
-    int64_t batch, drop_at, seed;
-    double learning_rate, dropout, weight_decay, clip;
-    /* This run. */
-    int64_t steps, save_every, score_every, threads;
-    const char *device, *precision, *log, *plot, *save, *resume, *evaluate;
-    bool eager, quiet;
+    TrainingOptions common;
+    int64_t rounds, length, symbols; /* of the task and the model: a checkpoint fixes them */
+    int64_t drop_at;                 /* of the training: a resumed checkpoint fixes it */
+    double weight_decay;
 } Options;
 
 extern const Command copy_task;

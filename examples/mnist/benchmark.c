@@ -36,7 +36,7 @@ static GeneratorConfig config_of(const Trial *trial)
     const MnistOptions *options = trial->options;
     return (GeneratorConfig){
         .images = trial->images,
-        .precision = (Precision)choice_index(precision_names, options->precision),
+        .precision = (Precision)choice_index(precision_names, options->common.precision),
         .temperature = 1,
         .seed = 1,
     };
@@ -144,8 +144,8 @@ static void measure_method(const MnistOptions *options, Device *device, const Me
                            FILE *csv)
 {
     MnistOptions with_attention = *options;
-    with_attention.attention = method->attention;
-    Params *params = params_new(device, (uint64_t)options->seed);
+    with_attention.common.attention = method->attention;
+    Params *params = params_new(device, (uint64_t)options->common.seed);
     Model model = model_new(params, &with_attention);
     Trial trial = { .options = options,
                     .method = method,
@@ -176,13 +176,13 @@ int mnist_benchmark(int argc, char **argv)
     options_parse(&mnist_benchmark_command, argc, argv, &options);
     option_check_file("csv", options.csv);
     FILE *csv = open_csv(options.csv);
-    Device *device = mnist_device(&options);
+    Device *device = training_device(&options.common);
     printf("%lld layers, %lld heads of %lld, feed-forward %lld, %lld logistics; images of %lld x "
            "%lld; %s\n\n%-18s %14s   %11s  %11s   %s\n",
-           (long long)options.layers, (long long)options.heads, (long long)options.head_dim,
-           (long long)options.feed_forward, (long long)options.logistics, (long long)options.rows,
-           (long long)options.columns, device_name(device), "method", "batch", "seconds",
-           "images/s", "measured");
+           (long long)options.common.layers, (long long)options.common.heads,
+           (long long)options.common.head_dim, (long long)options.common.feed_forward,
+           (long long)options.logistics, (long long)options.rows, (long long)options.columns,
+           device_name(device), "method", "batch", "seconds", "images/s", "measured");
     for (int i = 0; i < METHODS; i++) {
         if (!strcmp(options.method, "all") || !strcmp(options.method, methods[i].name))
             measure_method(&options, device, &methods[i], csv);

@@ -27,17 +27,18 @@ static void set_positions(Embedding *positions, int64_t columns)
 
 Model model_new(Params *params, const MnistOptions *options)
 {
-    int64_t width = options->heads * options->head_dim, pixels = options->rows * options->columns;
-    bool softmax = !strcmp(options->attention, "softmax");
+    int64_t width = options->common.heads * options->common.head_dim,
+            pixels = options->rows * options->columns;
+    bool softmax = !strcmp(options->common.attention, "softmax");
     TransformerConfig config = {
-        .layers = options->layers,
-        .heads = options->heads,
-        .head_dim = options->head_dim,
-        .feed_forward = options->feed_forward,
+        .layers = options->common.layers,
+        .heads = options->common.heads,
+        .head_dim = options->common.head_dim,
+        .feed_forward = options->common.feed_forward,
         .attention = softmax ? ATTENTION_CAUSAL_SOFTMAX : ATTENTION_CAUSAL_LINEAR,
-        .features = (Features)choice_index(feature_names, options->features),
+        .features = (Features)choice_index(feature_names, options->common.features),
         .form = (AttentionForm)choice_index(form_names, options->form),
-        .dropout = options->dropout,
+        .dropout = options->common.dropout,
     };
     Model model = {
         .pixels = pixels,

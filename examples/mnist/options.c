@@ -4,17 +4,27 @@
 #include <string.h>
 
 #define EVERYWHERE                                                                                 \
-    .attention = "linear", .features = "elu+1", .form = "best", .rows = 28, .columns = 28,         \
-    .seed = 1, .device = "auto", .precision = "float32", .score_every = 1, .test_images = 10000,   \
-    .count = 10, .at_once = 100, .draw = 1, .temperature = 1, .method = "all", .together = 32
+    .attention = "linear", .features = "elu+1", .seed = 1, .device = "auto",                       \
+    .precision = "float32", .score_every = 1
+#define EVERY_IMAGE                                                                                \
+    .form = "best", .logistics = 10, .rows = 28, .columns = 28, .test_images = 10000, .count = 10, \
+    .at_once = 100, .draw = 1, .temperature = 1, .method = "all", .together = 32
 
 static const MnistOptions presets[] = {
-    { EVERYWHERE, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32, .feed_forward = 512,
-      .logistics = 10, .batch = 4, .learning_rate = 1.5e-3, .schedule = "cosine", .clip = 1,
-      .epochs = 1.2, .evaluate_every = 500, .evaluate_images = 200 },
-    { EVERYWHERE, .preset = "paper", .layers = 8, .heads = 8, .head_dim = 32, .feed_forward = 1024,
-      .logistics = 10, .batch = 10, .learning_rate = 1e-4, .schedule = "constant", .epochs = 250,
-      .evaluate_every = 6000, .evaluate_images = 10000 },
+    { { EVERYWHERE, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32, .feed_forward = 512,
+        .batch = 4, .learning_rate = 1.5e-3, .clip = 1 },
+      EVERY_IMAGE,
+      .schedule = "cosine",
+      .epochs = 1.2,
+      .evaluate_every = 500,
+      .evaluate_images = 200 },
+    { { EVERYWHERE, .preset = "paper", .layers = 8, .heads = 8, .head_dim = 32,
+        .feed_forward = 1024, .batch = 10, .learning_rate = 1e-4 },
+      EVERY_IMAGE,
+      .schedule = "constant",
+      .epochs = 250,
+      .evaluate_every = 6000,
+      .evaluate_images = 10000 },
 };
 static const char *const preset_names[] = { "small", "paper", NULL };
 
@@ -35,67 +45,42 @@ const char *const form_names[] = {
 #define AT(field) offsetof(MnistOptions, field)
 /* clang-format off */
 static const Option preset[] = {
-    { "preset", CHOICE, OF_MODEL, AT(preset), 0, 0, preset_names,
+    { "preset", CHOICE, OF_MODEL, AT(common.preset), 0, 0, preset_names,
       "defaults of the other options" },
 };
 static const Option attention[] = {
-    { "attention", CHOICE, OF_MODEL, AT(attention), 0, 0, attentions, "causal" },
+    { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, attentions, "causal" },
 };
 static const Option of_the_model[] = {
-    { "features", CHOICE, OF_MODEL, AT(features), 0, 0, feature_names,
-      "feature map of linear attention" },
-    { "layers", WHOLE, OF_MODEL, AT(layers), 1, NN_MAX_LAYERS, NULL, "of the transformer" },
-    { "heads", WHOLE, OF_MODEL, AT(heads), 1, 1024, NULL, "attention heads per layer" },
-    { "head-dim", WHOLE, OF_MODEL, AT(head_dim), 1, 1024, NULL, "size of a head" },
-    { "feed-forward", WHOLE, OF_MODEL, AT(feed_forward), 1, 65536, NULL, "hidden size" },
     { "logistics", WHOLE, OF_MODEL, AT(logistics), 1, 64, NULL,
       "distributions in the mixture of a pixel" },
     { "rows", WHOLE, OF_MODEL, AT(rows), 1, 256, NULL, "of an image" },
     { "columns", WHOLE, OF_MODEL, AT(columns), 1, 256, NULL, "of an image" },
 };
 static const Option of_training[] = {
-    { "batch", WHOLE, OF_TRAINING, AT(batch), 1, 65536, NULL, "images per step" },
+    { "batch", WHOLE, OF_TRAINING, AT(common.batch), 1, 65536, NULL, "images per step" },
     { "epochs", NUMBER, OF_GOAL, AT(epochs), 1e-6, 1e6, NULL, "passes over the training images" },
-    { "steps", WHOLE, OF_GOAL, AT(steps), 0, 1e9, NULL, "instead of --epochs (0: by --epochs)" },
-    { "learning-rate", NUMBER, OF_TRAINING, AT(learning_rate), 1e-6, 1, NULL, "of RAdam" },
+    { "steps", WHOLE, OF_GOAL, AT(common.steps), 0, 1e9, NULL,
+      "instead of --epochs (0: by --epochs)" },
     { "schedule", CHOICE, OF_TRAINING, AT(schedule), 0, 0, schedules,
       "of the learning rate (cosine: to 0 at the last step)" },
-    { "clip", NUMBER, OF_TRAINING, AT(clip), 0, 1e6, NULL,
-      "maximum norm of the gradient (0: no clipping)" },
-    { "dropout", NUMBER, OF_TRAINING, AT(dropout), 0, 0.9, NULL, "probability" },
     { "form", CHOICE, OF_TRAINING, AT(form), 0, 0, form_names, "of linear attention" },
-    { "seed", WHOLE, OF_TRAINING, AT(seed), 0, 4294967295, NULL, "weights, order, dropout" },
-    { "log", PATH, OF_RUN, AT(log), 0, 0, NULL,
+    { "seed", WHOLE, OF_TRAINING, AT(common.seed), 0, 4294967295, NULL, "weights, order, dropout" },
+    { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
       "CSV rows of step,training_bits,test_bits,learning_rate,seconds" },
-    { "plot", PATH, OF_RUN, AT(plot), 0, 0, NULL, "an SVG of the bits per dimension, by gnuplot" },
-    { "save", PATH, OF_RUN, AT(save), 0, 0, NULL,
-      "a checkpoint, written at the end and on Ctrl-C" },
-    { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "also save every N steps" },
-    { "score-every", WHOLE, OF_RUN, AT(score_every), 1, 1e9, NULL,
-      "log and show every N steps; CUDA does not synchronize in between" },
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, NULL,
+      "an SVG of the bits per dimension, by gnuplot" },
     { "evaluate-every", WHOLE, OF_RUN, AT(evaluate_every), 0, 1e9, NULL,
       "evaluate the first test images every N steps (0: never)" },
     { "evaluate-images", WHOLE, OF_RUN, AT(evaluate_images), 1, 1e9, NULL, "how many of them" },
     { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "evaluated at the end (10000)" },
-    { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL,
-      "continue from a checkpoint; --log appends" },
-    { "evaluate", CHECKPOINT, OF_RUN, AT(evaluate), 0, 0, NULL,
-      "no training: evaluate a checkpoint on the test images" },
-    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names,
-      "on CUDA (see docs/gpu.md)" },
-    { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: without graph capture and replay" },
-    { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print only the final line" },
 };
 static const Option data[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
       "the directory of the MNIST database of handwritten digits" },
 };
-static const Option of_every_run[] = {
-    { "device", CHOICE, OF_RUN, AT(device), 0, 0, device_names, "of the computation" },
-    { "threads", WHOLE, OF_RUN, AT(threads), 1, 1024, NULL, "of the CPU (default: all cores)" },
-};
 static const Option of_drawing[] = {
-    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, step_precisions,
+    { "precision", CHOICE, OF_RUN, AT(common.precision), 0, 0, step_precisions,
       "of matrix products on CUDA" },
 };
 static const Option of_sampling[] = {
@@ -122,8 +107,9 @@ const Command mnist_train_command = {
     .about = "usage: mnist train --data DIR [OPTION]...\n\n"
              "Trains a transformer to predict every pixel of an image from the previous pixels\n"
              "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.2.1).",
-    .tables = { OPTION_TABLE(preset), OPTION_TABLE(attention), OPTION_TABLE(of_the_model),
-                OPTION_TABLE(of_training), OPTION_TABLE(data), OPTION_TABLE(of_every_run) },
+    .tables = { OPTION_TABLE(preset), OPTION_TABLE(attention), OPTION_TABLE(model_rows),
+                OPTION_TABLE(of_the_model), OPTION_TABLE(of_training), OPTION_TABLE(training_rows),
+                OPTION_TABLE(data), OPTION_TABLE(device_rows), OPTION_TABLE(run_rows) },
     .presets = presets,
     .size = sizeof(MnistOptions),
     .preset_names = preset_names,
@@ -135,7 +121,7 @@ const Command mnist_sample_command = {
              "Draws images pixel by pixel: unconditionally and, with --data, completing the upper\n"
              "halves of test images.",
     .tables = { OPTION_TABLE(of_sampling), OPTION_TABLE(data), OPTION_TABLE(of_drawing),
-                OPTION_TABLE(of_every_run) },
+                OPTION_TABLE(device_rows) },
     .trainer = &mnist_train_command,
     .presets = presets,
     .size = sizeof(MnistOptions),
@@ -149,8 +135,9 @@ const Command mnist_benchmark_command = {
         "recurrent network, by softmax attention with a KV cache (stateful), and by softmax\n"
         "attention that recomputes all previous pixels for each new one (as Tables 4 and 5 of\n"
         "the paper).",
-    .tables = { OPTION_TABLE(preset), OPTION_TABLE(of_the_model), OPTION_TABLE(of_the_benchmark),
-                OPTION_TABLE(of_drawing), OPTION_TABLE(of_every_run) },
+    .tables = { OPTION_TABLE(preset), OPTION_TABLE(model_rows), OPTION_TABLE(of_the_model),
+                OPTION_TABLE(of_the_benchmark), OPTION_TABLE(of_drawing),
+                OPTION_TABLE(device_rows) },
     .trainer = &mnist_train_command,
     .presets = presets,
     .size = sizeof(MnistOptions),
@@ -161,7 +148,7 @@ const Command mnist_benchmark_command = {
 void mnist_check_attention(const MnistOptions *options, const Given *given)
 {
     static const char *const of_linear[] = { "features", "form", NULL };
-    if (!strcmp(options->attention, "softmax"))
+    if (!strcmp(options->common.attention, "softmax"))
         options_refuse(given, of_linear, "--attention softmax, which has none");
 }
 
@@ -172,11 +159,4 @@ void mnist_check_data(const MnistOptions *options)
              "expected --data DIR, the directory of the MNIST database of handwritten digits "
              "(LeCun, Cortes and Burges): train-images-idx3-ubyte and "
              "t10k-images-idx3-ubyte, with or without .gz");
-}
-
-Device *mnist_device(const MnistOptions *options)
-{
-    if (options->threads)
-        device_set_threads((int)options->threads);
-    return device_of(options->device);
 }

@@ -127,18 +127,19 @@ int mnist_sample(int argc, char **argv)
         fail(BAD_USE, "sample: expected --model FILE, a checkpoint of mnist train, and --output "
                       "FILE, the picture");
     option_check_file("output", options.output);
-    Device *device = mnist_device(&options);
-    Params *params = params_new(device, (uint64_t)options.seed);
+    Device *device = training_device(&options.common);
+    Params *params = params_new(device, (uint64_t)options.common.seed);
     Model model = model_new(params, &options);
     if (!params_load(params, options.model))
         fail(EXIT_FAILURE, "%s", tapegrad_error());
-    Generator *generator = generator_new(
-        &model, device,
-        (GeneratorConfig){ .images = batches_of(&options).size,
-                           .all = options.count,
-                           .precision = (Precision)choice_index(precision_names, options.precision),
-                           .temperature = options.temperature,
-                           .seed = (uint64_t)options.draw });
+    Generator *generator =
+        generator_new(&model, device,
+                      (GeneratorConfig){ .images = batches_of(&options).size,
+                                         .all = options.count,
+                                         .precision = (Precision)choice_index(
+                                             precision_names, options.common.precision),
+                                         .temperature = options.temperature,
+                                         .seed = (uint64_t)options.draw });
     double start = now();
     Picture picture = draw_picture(&options, generator);
     double seconds = now() - start;

@@ -21,7 +21,7 @@ const char *const feature_names[] = {
     [FEATURES_RANDOM] = "random",
     NULL,
 };
-const char *const device_names[] = { "auto", "cpu", "cuda", NULL };
+static const char *const device_names[] = { "auto", "cpu", "cuda", NULL }; /* auto: device_best() */
 const char *const precision_names[] = {
     [PRECISION_FLOAT32] = "float32",
     [PRECISION_TF32] = "tf32",
@@ -29,9 +29,48 @@ const char *const precision_names[] = {
     NULL,
 };
 
-Device *device_of(const char *name)
+#define AT(field) offsetof(TrainingOptions, field)
+/* clang-format off */
+const Option model_rows[5] = {
+    { "features", CHOICE, OF_MODEL, AT(features), 0, 0, feature_names,
+      "feature map of linear attention" },
+    { "layers", WHOLE, OF_MODEL, AT(layers), 1, NN_MAX_LAYERS, NULL, "of the transformer" },
+    { "heads", WHOLE, OF_MODEL, AT(heads), 1, 1024, NULL, "attention heads per layer" },
+    { "head-dim", WHOLE, OF_MODEL, AT(head_dim), 1, 1024, NULL, "size of a head" },
+    { "feed-forward", WHOLE, OF_MODEL, AT(feed_forward), 1, 65536, NULL, "hidden size" },
+};
+const Option training_rows[3] = {
+    { "learning-rate", NUMBER, OF_TRAINING, AT(learning_rate), 1e-6, 1, NULL, "of RAdam" },
+    { "clip", NUMBER, OF_TRAINING, AT(clip), 0, 1e6, NULL,
+      "maximum norm of the gradient (0: no clipping)" },
+    { "dropout", NUMBER, OF_TRAINING, AT(dropout), 0, 0.9, NULL, "probability" },
+};
+const Option run_rows[8] = {
+    { "save", PATH, OF_RUN, AT(save), 0, 0, NULL,
+      "a checkpoint, written at the end and on Ctrl-C" },
+    { "save-every", WHOLE, OF_RUN, AT(save_every), 1, 1e9, NULL, "also save every N steps" },
+    { "score-every", WHOLE, OF_RUN, AT(score_every), 1, 1e9, NULL,
+      "log and show every N steps; CUDA does not synchronize in between" },
+    { "resume", RESUMED, OF_RUN, AT(resume), 0, 0, NULL,
+      "continue from a checkpoint; --log appends" },
+    { "evaluate", CHECKPOINT, OF_RUN, AT(evaluate), 0, 0, NULL,
+      "no training: evaluate a checkpoint on fresh data" },
+    { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names,
+      "on CUDA (see docs/gpu.md)" },
+    { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: without graph capture and replay" },
+    { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print only the final line" },
+};
+const Option device_rows[2] = {
+    { "device", CHOICE, OF_RUN, AT(device), 0, 0, device_names, "of the computation" },
+    { "threads", WHOLE, OF_RUN, AT(threads), 1, 1024, NULL, "of the CPU (default: all cores)" },
+};
+/* clang-format on */
+
+Device *training_device(const TrainingOptions *options)
 {
-    return strcmp(name, "auto") ? device_open(name) : device_best();
+    if (options->threads)
+        device_set_threads((int)options->threads);
+    return strcmp(options->device, "auto") ? device_open(options->device) : device_best();
 }
 
 int choice_index(const char *const *choices, const char *value)
@@ -256,6 +295,24 @@ void option_check_file(const char *name, const char *path)
         fail(BAD_USE, "--%s %s: expected a file that can be written, but %s: %s", name, path,
              directory, strerror(errno));
     free(copy);
+}
+
+void training_check(const TrainingOptions *options, const Given *given, const char *const *refused)
+{
+    static const char *const of_training[] = { "steps", "learning-rate", "clip", "dropout",
+                                               "log",   "plot",          "save", "save-every",
+                                               "eager", "score-every",   NULL };
+    static const char what[] = "--evaluate, which trains nothing";
+    if (options->evaluate) {
+        options_refuse(given, of_training, what);
+        options_refuse(given, refused, what);
+    }
+    if (options->save_every && !options->save)
+        fail(BAD_USE, "--save-every %lld: expected together with --save FILE",
+             (long long)options->save_every);
+    option_check_file("log", options->log);
+    option_check_file("plot", options->plot);
+    option_check_file("save", options->save);
 }
 
 /* ------------------------------------------------------------------------- presets, checkpoints */

@@ -34,7 +34,7 @@ typedef struct Option {
     const char *help;
 } Option;
 
-enum { OPTIONS_MAX = 48, OPTIONS_TABLES = 6 };
+enum { OPTIONS_MAX = 48, OPTIONS_TABLES = 9 };
 
 typedef struct OptionTable {
     const Option *rows;
@@ -86,10 +86,34 @@ int options_texts(const Command *command, const void *options, FileMetadata text
 /* The index of a value in choices. */
 int choice_index(const char *const *choices, const char *value);
 
+/* ------------------------------------------------------- the options of every program that trains
+ * The first member of its struct. */
+typedef struct TrainingOptions {
+    /* The model: a checkpoint fixes it. */
+    const char *preset, *attention, *features;
+    int64_t layers, heads, head_dim, feed_forward;
+    /* The training: a resumed checkpoint fixes it. */
+    int64_t batch, seed;
+    double learning_rate, clip, dropout;
+    int64_t steps; /* in total, including those before a resume */
+    /* This run. */
+    const char *device, *precision, *log, *plot, *save, *resume, *evaluate;
+    int64_t threads, save_every, score_every;
+    bool eager, quiet;
+} TrainingOptions;
+
+/* Their rows, but those whose texts or choices differ. */
+extern const Option model_rows[5], training_rows[3], run_rows[8], device_rows[2];
+
+/* Ends the program if options of training are given with --evaluate (refused: those of this program
+ * alone, ended by NULL), --save-every without --save, or files that cannot be written. */
+void training_check(const TrainingOptions *options, const Given *given, const char *const *refused);
+
+/* The device of --device, after --threads is applied. */
+Device *training_device(const TrainingOptions *options);
+
 /* Choices that several programs share. */
 extern const char *const feature_names[];   /* by Features */
-extern const char *const device_names[];    /* auto: device_best() */
 extern const char *const precision_names[]; /* by Precision */
-Device *device_of(const char *name);
 
 #endif

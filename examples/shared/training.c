@@ -1,0 +1,116 @@
+#include "examples/shared/training.h"
+#include "examples/shared/program.h"
+
+#include <stdlib.h>
+
+static Tape *tape_of(Device *device, const TrainingOptions *options)
+{
+    Tape *tape = tape_new(device);
+    tape_set_precision(tape, (Precision)choice_index(precision_names, options->precision));
+    tape_seed(tape, (uint64_t)options->seed);
+    return tape;
+}
+
+Training training_new(const Command *command, const TrainingOptions *options, int64_t steps)
+{
+    Device *device = training_device(options);
+    Training training = { .command = command,
+                          .options = options,
+                          .steps = steps,
+                          .params = params_new(device, (uint64_t)options->seed),
+                          .tape = tape_of(device, options),
+                          .scoring = tape_of(device, options) };
+    tape_set_recording(training.scoring, false);
+    tape_set_training(training.scoring, false);
+    return training;
+}
+
+void training_free(Training *training)
+{
+    tape_free(training->tape);
+    tape_free(training->scoring);
+    optim_free(training->optimizer);
+    params_free(training->params);
+}
+
+void training_load(Training *training)
+{
+    const TrainingOptions *options = training->options;
+    const char *checkpoint = options->resume ? options->resume : options->evaluate;
+    if (checkpoint && !optim_load(training->optimizer, training->tape, checkpoint))
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    training->done = optim_steps(training->optimizer);
+}
+
+static Report *report_of(Training *training, ReportConfig config)
+{
+    const TrainingOptions *options = training->options;
+    config.log = options->log;
+    config.plot = options->plot;
+    config.resumed = options->resume != NULL;
+    config.quiet = options->quiet;
+    config.first = training->first;
+    config.last = training->steps;
+    return report_new(config);
+}
+
+static void step_of(void *context)
+{
+    const Training *training = context;
+    tape_backward(training->tape, training->loss(training->context));
+    if (training->options->clip > 0)
+        params_clip_gradients(training->params, training->options->clip);
+    optim_step(training->optimizer);
+}
+
+static void train_step(Training *training)
+{
+    if (training->options->eager) {
+        tape_reset(training->tape);
+        step_of(training);
+    } else {
+        tape_replay(training->tape, step_of, training);
+    }
+}
+
+static void save(const Training *training)
+{
+    FileMetadata texts[OPTIONS_MAX];
+    int count = options_texts(training->command, training->options, texts);
+    if (!optim_save(training->optimizer, training->tape, texts, count, training->options->save))
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+}
+
+Report *training_run(Training *training, ReportConfig config)
+{
+    const TrainingOptions *options = training->options;
+    training->first = training->done + 1;
+    Report *report = report_of(training, config);
+    catch_signals();
+    const double start = now();
+    while (training->done < training->steps && !stopped_by) {
+        const int64_t step = ++training->done;
+        double learning_rate = optim_learning_rate(training->optimizer);
+        training->next_batch(training->context, step);
+        train_step(training);
+        Record record = { .step = step };
+        bool due = step % options->score_every == 0 || step == training->steps;
+        if (training->score(training->context, due, record.values)) {
+            record.values[config.values - 1] = learning_rate;
+            record.seconds = now() - start;
+            report_step(report, record);
+        }
+        if (options->save_every && step % options->save_every == 0)
+            save(training);
+    }
+    device_wait(params_device(training->params));
+    training->seconds = now() - start;
+    if (options->save)
+        save(training);
+    return report;
+}
+
+int training_status(void)
+{
+    return stopped_by ? 128 + stopped_by : EXIT_SUCCESS;
+}

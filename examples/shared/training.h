@@ -1,0 +1,40 @@
+/* Training as copy_task and mnist do it: replayed steps, with checkpoints and reports. */
+#ifndef TAPEGRAD_TRAINING_H
+#define TAPEGRAD_TRAINING_H
+
+#include "examples/shared/options.h"
+#include "examples/shared/report.h"
+
+typedef struct Training {
+    const Command *command;
+    const TrainingOptions *options; /* the first member of the command's struct */
+    int64_t steps;                  /* in total, including those before a resume */
+    Params *params;
+    Optimizer *optimizer;
+    Tape *tape, *scoring; /* of the steps; of evaluations: no gradients, no dropout */
+    int64_t done, first;  /* the last completed step; this run's first one */
+    double seconds;       /* of this run's steps */
+    /* The program's part of a step, which receives context. */
+    void *context;
+    void (*next_batch)(void *context, int64_t step);
+    Tensor *(*loss)(void *context);
+    /* Writes the values of the log before the learning rate; due: --score-every. Returns false if
+     * the step is not logged. */
+    bool (*score)(void *context, bool due, double *values);
+} Training;
+
+/* Opens the device, makes params and tapes. The caller then makes its model and optimizer. */
+Training training_new(const Command *command, const TrainingOptions *options, int64_t steps);
+void training_free(Training *training);
+
+/* Loads the checkpoint of --resume or --evaluate, if any. */
+void training_load(Training *training);
+
+/* Trains until all steps are done or a signal stops it, and saves. Adds the options and the steps
+ * to the report's config. The caller finishes and frees the report. */
+Report *training_run(Training *training, ReportConfig config);
+
+/* The program's exit status after a run. */
+int training_status(void);
+
+#endif
