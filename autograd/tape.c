@@ -30,7 +30,7 @@ typedef struct Replay {
     Capture *capture;    /* the captured step, or NULL */
     bool running;        /* the function is running, */
     bool recording;      /* and its kernels are captured */
-    bool returned;       /* it has returned: later errors are not its own */
+    bool returned;       /* it has returned: later errors are not the step's */
     int64_t errors;      /* error_count() when it was called */
     Random before;       /* the generator when it was called */
     int64_t draws;       /* Philox counters that each step uses */
@@ -605,8 +605,10 @@ static void discard_replay(Tape *tape)
 void tape_reset(Tape *tape)
 {
     end_step(tape);
-    const bool unnamed = tape->tensor_count > 0 && tape->errors != error_count();
-    const bool failed = tape->failed || (unnamed && !tape->replay.returned);
+    /* An error raised by error_raise, which does not know the tape, ended this step if it came
+     * after the step's first tensor and before the end of a replayed function. */
+    const bool raised = tape->tensor_count > 0 && tape->errors != error_count();
+    const bool failed = tape->failed || (raised && !tape->replay.returned);
     tape->replay.returned = false;
     if (failed && tape->backward_started)
         clear_gradients(tape);
