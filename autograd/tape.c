@@ -29,8 +29,8 @@ typedef struct Replay {
     void *context;
     Capture *capture;    /* the captured step, or NULL */
     bool running;        /* the function is running, */
-    bool recording;      /* and its kernels are captured */
-    bool returned;       /* it has returned: later errors are not its own */
+    bool capturing;      /* and its kernels are captured */
+    bool returned;       /* it has returned: later errors are not the step's */
     int64_t errors;      /* error_count() when it was called */
     Random before;       /* the generator when it was called */
     int64_t draws;       /* Philox counters that each step uses */
@@ -559,6 +559,8 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient)
     backward_pass(tape, out);
 }
 
+/* ------------------------------------------------------------------------------------ resetting */
+
 /* A failed backward pass leaves complete or partial contributions in some parameters' gradients;
  * the repeated step computes them again. */
 static void clear_gradients(Tape *tape)
@@ -569,18 +571,10 @@ static void clear_gradients(Tape *tape)
                 tensor_root(input_at(node, i))->has_gradient = false;
 }
 
-static void call_step(Tape *tape)
+/* During a capture the generator counts from 0. */
+static void end_capture(Tape *tape)
 {
-    tape->replay.errors = error_count();
-    tape->replay.running = true;
-    tape->replay.step(tape->replay.context);
-    tape->replay.running = false;
-    tape->replay.returned = true;
-}
-
-static void end_recording(Tape *tape)
-{
-    tape->replay.recording = false;
+    tape->replay.capturing = false;
     tape->random = tape->replay.before;
 }
 
@@ -591,22 +585,17 @@ static void end_step(Tape *tape)
     if (replay->running && !tape->failed && replay->errors == error_count())
         tape_error(tape, "tape_reset: inside a step of tape_replay, which resets before it");
     replay->running = false;
-    if (replay->recording)
-        end_recording(tape);
-}
-
-static void discard_replay(Tape *tape)
-{
-    capture_free(tape->replay.capture);
-    tape->replay.capture = NULL;
-    tape->replay.step = NULL;
+    if (replay->capturing)
+        end_capture(tape);
 }
 
 void tape_reset(Tape *tape)
 {
     end_step(tape);
-    const bool unnamed = tape->tensor_count > 0 && tape->errors != error_count();
-    const bool failed = tape->failed || (unnamed && !tape->replay.returned);
+    /* An error raised by error_raise, which does not know the tape, ended this step if it came
+     * after the step's first tensor and before the end of a replayed function. */
+    const bool raised = tape->tensor_count > 0 && tape->errors != error_count();
+    const bool failed = tape->failed || (raised && !tape->replay.returned);
     tape->replay.returned = false;
     if (failed && tape->backward_started)
         clear_gradients(tape);
@@ -629,7 +618,9 @@ void tape_reset(Tape *tape)
     tape->tensor_count = tape->node_count = 0;
     tape->backward_started = tape->failed = false;
     tape->label = NULL;
-    discard_replay(tape);
+    capture_free(tape->replay.capture);
+    tape->replay.capture = NULL;
+    tape->replay.step = NULL;
 }
 
 /* ------------------------------------------------------------------------------------ replaying */
@@ -644,7 +635,16 @@ static void upload_counter(void *context)
     tape->step_start = tape->random;
 }
 
-static void record_step(Tape *tape)
+static void call_step(Tape *tape)
+{
+    tape->replay.errors = error_count();
+    tape->replay.running = true;
+    tape->replay.step(tape->replay.context);
+    tape->replay.running = false;
+    tape->replay.returned = true;
+}
+
+static void capture_step(Tape *tape)
 {
     Replay *replay = &tape->replay;
     if (!replay->random_start)
@@ -652,14 +652,14 @@ static void record_step(Tape *tape)
     Capture *capture = replay->random_start ? device_capture(tape->device) : NULL;
     if (!capture)
         exhausted(tape, sizeof(uint64_t));
-    replay->recording = true;
+    replay->capturing = true;
     replay->before = tape->random;
     tape->random.counter = 0;
     call_step(tape);
     replay->draws = (int64_t)tape->random.counter;
     if (replay->draws > 0)
         device_before_replay(tape->device, upload_counter, tape);
-    end_recording(tape);
+    end_capture(tape);
     const char *reason = device_capture_end(tape->device);
     if (reason)
         tape_error(tape, "tape_replay: CUDA could not capture the step: %s", reason);
@@ -682,7 +682,7 @@ void tape_replay(Tape *tape, TapeStep *step, void *context)
             call_step(tape);
             return;
         }
-        record_step(tape);
+        capture_step(tape);
     }
     device_replay(replay->capture);
 }
@@ -717,7 +717,7 @@ Random tape_draw(Tape *tape, int64_t counters)
 
 const uint64_t *tape_random_start(const Tape *tape)
 {
-    return tape->replay.recording ? tape->replay.random_start->data : NULL;
+    return tape->replay.capturing ? tape->replay.random_start->data : NULL;
 }
 
 /* ------------------------------------------------------------------------------------- teaching */

@@ -41,7 +41,7 @@ Precision tape_precision(const Tape *tape);
 Tensor *tape_input(Tape *tape, const Real *host, Shape shape);
 Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape);
 
-/* An input that requires a gradient and stays readable after the backward pass, as its gradient. */
+/* An input that requires a gradient. It and its gradient stay readable after the backward pass. */
 Tensor *tape_variable(Tape *tape, const Real *host, Shape shape);
 
 /* Tensors, initially zero, that live as long as the tape, through resets. A replayed step reads its

@@ -9,19 +9,19 @@
 #include <copy_on_host.h>
 #else
 
-/* Starts a copy of BYTES (4 or 16): the first `there` bytes come from global memory, the others are
- * zeros. Both addresses are aligned to BYTES. If `there` is 0, `from` is not read and may be out of
+/* Starts a copy of BYTES (4 or 16): the first `valid` bytes come from global memory, the others are
+ * zeros. Both addresses are aligned to BYTES. If `valid` is 0, `from` is not read and may be out of
  * bounds. */
 template <int BYTES>
-__device__ static inline void copy_async(void *shared, const void *from, int there)
+__device__ static inline void copy_async(void *shared, const void *from, int valid)
 {
     const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
     if (BYTES == 16) /* .cg bypasses L1, which does not help data that is read once */
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                     "r"(there)
+                     "r"(valid)
                      : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid)
                      : "memory");
 }
 

@@ -120,6 +120,23 @@ static void insert(FreeBlocks *blocks, Block *block)
     *link = block;
 }
 
+/* Removes and returns the first block of a list, or NULL. */
+static Block *pop(Block **list)
+{
+    Block *block = *list;
+    if (block)
+        *list = block->next;
+    return block;
+}
+
+/* Makes a block that no capture uses available to all. */
+static void insert_cached(Device *device, Block *block)
+{
+    POISON(block->data, block->size);
+    block->capture = NULL;
+    insert(&device->cached, block);
+}
+
 static void *allocate_block(Device *device, size_t bytes)
 {
     return CUDA_CALL(device, block_allocate, (bytes), allocate_on_cpu(bytes));
@@ -165,7 +182,7 @@ struct Capture {
     FreeBlocks cached; /* the capture's free blocks */
     int64_t in_use;    /* the number of its blocks that are not free */
     bool freed;        /* by capture_free, while blocks were still in use */
-    Callback *callbacks, **callbacks_end;
+    Callback *callbacks;
 };
 
 static _Thread_local Device *capturing;
@@ -183,7 +200,6 @@ Capture *device_capture(Device *device)
     if (!capture)
         return NULL;
     *capture = (Capture){ .device = device };
-    capture->callbacks_end = &capture->callbacks;
     device_release_cached(device);
     CUDA_CALL(device, capture_begin, (device),
               error_raise("device_capture: %s cannot capture a graph", device->name));
@@ -201,7 +217,7 @@ const char *device_capture_end(Device *device)
     capturing = NULL;
     if (!graph.executable)
         capture_free(capture);
-    return graph.executable ? NULL : graph.reason;
+    return graph.reason;
 }
 
 int64_t capture_kernels(const Capture *capture)
@@ -218,15 +234,15 @@ void device_capture_abandon(void)
 
 bool device_before_replay(Device *device, BeforeReplay *function, void *context)
 {
-    for (const Callback *other = device->capture->callbacks; other; other = other->next)
-        if (other->function == function && other->context == context)
+    Callback **link = &device->capture->callbacks;
+    for (; *link; link = &(*link)->next)
+        if ((*link)->function == function && (*link)->context == context)
             return false;
     Callback *callback = memory_allocate(sizeof *callback);
     if (!callback)
         error_raise("device_before_replay: %s", device_exhausted(device, sizeof *callback).text);
     *callback = (Callback){ .function = function, .context = context };
-    *device->capture->callbacks_end = callback;
-    device->capture->callbacks_end = &callback->next;
+    *link = callback;
     return true;
 }
 
@@ -252,13 +268,8 @@ void capture_free(Capture *capture)
     capture->callbacks = NULL;
     pthread_mutex_lock(&device->lock);
     for (int i = 0; i < CLASS_COUNT; i++)
-        while (capture->cached.first[i]) {
-            Block *block = capture->cached.first[i];
-            capture->cached.first[i] = block->next;
-            block->capture = NULL;
-            POISON(block->data, block->size);
-            insert(&device->cached, block);
-        }
+        for (Block *block; (block = pop(&capture->cached.first[i]));)
+            insert_cached(device, block);
     pthread_mutex_unlock(&device->lock);
     capture->freed = true;
     if (capture->in_use == 0)
@@ -274,10 +285,7 @@ Block *device_allocate(Device *device, size_t bytes)
     int class = size_class(bytes, &class_bytes);
     pthread_mutex_lock(&device->lock);
     Capture *capture = device->capture;
-    Block **cached = &(capture ? &capture->cached : &device->cached)->first[class];
-    Block *block = *cached;
-    if (block)
-        *cached = block->next;
+    Block *block = pop(&(capture ? &capture->cached : &device->cached)->first[class]);
     pthread_mutex_unlock(&device->lock);
     if (!block)
         block = new_block(device, class_bytes);
@@ -307,30 +315,26 @@ void device_free(Device *device, Block *block)
     Capture *capture = block->capture;
     pthread_mutex_lock(&device->lock);
     device->memory.current -= block->size;
-    if (capture)
-        capture->in_use--;
-    if (capture && !capture->freed) {
+    const bool last = capture && --capture->in_use == 0 && capture->freed;
+    if (capture && !capture->freed)
         insert(&capture->cached, block);
-    } else {
-        POISON(block->data, block->size);
-        block->capture = NULL;
-        insert(&device->cached, block);
-    }
+    else
+        insert_cached(device, block);
     pthread_mutex_unlock(&device->lock);
-    if (capture && capture->freed && capture->in_use == 0)
+    if (last)
         free(capture);
 }
 
 MemoryText device_exhausted(const Device *device, size_t bytes)
 {
     DeviceMemory memory = device_memory(device);
-    const size_t left = CUDA_CALL(device, device_left, (), 0);
-    MemoryText result;
-    int length = snprintf(result.text, sizeof result.text,
-                          "memory is exhausted: %zu bytes requested, %zu in use on %s, %zu cached",
-                          bytes, memory.current, device->name, memory.reserved - memory.current);
+    char left[32] = "";
     if (device->cuda)
-        snprintf(result.text + length, sizeof result.text - (size_t)length, ", %zu free", left);
+        snprintf(left, sizeof left, ", %zu free", CUDA_CALL(device, device_left, (), (size_t)0));
+    MemoryText result;
+    snprintf(result.text, sizeof result.text,
+             "memory is exhausted: %zu bytes requested, %zu in use on %s, %zu cached%s", bytes,
+             memory.current, device->name, memory.reserved - memory.current, left);
     return result;
 }
 
@@ -428,9 +432,7 @@ void device_release_cached(Device *device)
 {
     pthread_mutex_lock(&device->lock);
     for (int i = 0; i < CLASS_COUNT; i++)
-        while (device->cached.first[i]) {
-            Block *block = device->cached.first[i];
-            device->cached.first[i] = block->next;
+        for (Block *block; (block = pop(&device->cached.first[i]));) {
             device->memory.reserved -= block->size;
             UNPOISON(block->data, block->size);
             free_block(device, block->data);

@@ -11,8 +11,8 @@
 void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
 
-/* The number of errors that error_raise has raised on this thread. They name no tape, so each may
- * belong to any step that this thread is running. */
+/* The number of errors that error_raise has raised on this thread. It does not know the tape, so an
+ * error may belong to any step that this thread is running. */
 int64_t error_count(void);
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */

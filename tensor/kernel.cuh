@@ -17,7 +17,6 @@
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "tensor/config.h"
 #include "tensor/cuda.h"
@@ -106,7 +105,6 @@ enum { THREADS = 256, WARP = 32 };
 
 /* -------------------------------------------------------------------------------------- storage */
 
-/* bf16: the upper 16 bits of a float. */
 struct Bfloat16 {
     uint16_t bits;
 };
@@ -122,20 +120,11 @@ __device__ static inline void store(Real *out, Real value)
 
 __device__ static inline Real load(const Bfloat16 *x)
 {
-    uint32_t bits = (uint32_t)x->bits << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return (Real)value;
+    return real_of_bf16(x->bits);
 }
-
-/* Rounds to nearest, ties to even; NaN stays NaN. */
 __device__ static inline void store(Bfloat16 *out, Real value)
 {
-    float number = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &number, sizeof bits);
-    bits = number != number ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);
-    out->bits = (uint16_t)(bits >> 16);
+    out->bits = bf16_of(value);
 }
 
 /* A contribution to a gradient; the old value is read only if the contribution adds to it. */

@@ -11,12 +11,21 @@
 #ifndef TAPEGRAD_TENSOR_KERNEL_H
 #define TAPEGRAD_TENSOR_KERNEL_H
 
+#include <string.h>
+
 #include "tensor/tensor.h"
 
 #ifdef __cplusplus
 #define C_FUNCTION extern "C"
 #else
 #define C_FUNCTION
+#endif
+
+/* A function for CPU and CUDA kernels. */
+#ifdef __CUDACC__
+#define SHARED_FUNCTION static __host__ __device__ __forceinline__
+#else
+#define SHARED_FUNCTION static inline __attribute__((always_inline))
 #endif
 
 #define CUDA_FUNCTION(result, name, ...) C_FUNCTION result name##_cuda(__VA_ARGS__)
@@ -26,5 +35,22 @@
 #define KERNEL(result, name, ...)                                                                  \
     C_FUNCTION result name##_cpu(__VA_ARGS__);                                                     \
     CUDA_FUNCTION(result, name, TensorType type, __VA_ARGS__)
+
+/* bf16: the upper 16 bits of a float. Rounds to nearest, ties to even; NaN stays NaN. */
+SHARED_FUNCTION uint16_t bf16_of(Real value)
+{
+    const float x = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = x != x ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);
+    return (uint16_t)(bits >> 16);
+}
+SHARED_FUNCTION Real real_of_bf16(uint16_t upper)
+{
+    const uint32_t bits = (uint32_t)upper << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (Real)value;
+}
 
 #endif

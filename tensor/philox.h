@@ -8,19 +8,14 @@
 #define TAPEGRAD_PHILOX_H
 
 #include <math.h>
-#include <stdint.h>
 
-#ifdef __CUDACC__
-#define PHILOX_FUNCTION static __host__ __device__ __forceinline__
-#else
-#define PHILOX_FUNCTION static inline __attribute__((always_inline))
-#endif
+#include "tensor/kernel.h"
 
 typedef struct Philox {
     uint32_t word[4];
 } Philox;
 
-PHILOX_FUNCTION Philox philox(uint64_t seed, uint64_t stream, uint64_t counter)
+SHARED_FUNCTION Philox philox(uint64_t seed, uint64_t stream, uint64_t counter)
 {
     uint32_t x0 = (uint32_t)counter, x1 = (uint32_t)(counter >> 32);
     uint32_t x2 = (uint32_t)stream, x3 = (uint32_t)(stream >> 32);
@@ -39,7 +34,7 @@ PHILOX_FUNCTION Philox philox(uint64_t seed, uint64_t stream, uint64_t counter)
 }
 
 /* Uniform in [0, 1): the upper 24 bits, which a float represents exactly. */
-PHILOX_FUNCTION float philox_uniform(uint32_t word)
+SHARED_FUNCTION float philox_uniform(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f;
 }
@@ -48,7 +43,7 @@ PHILOX_FUNCTION float philox_uniform(uint32_t word)
  *   sqrt(-2 ln u) cos(2 pi v)   and   sqrt(-2 ln u) sin(2 pi v)
  * are independent and normal. u = (word + 1/2) 2^-32 is never 0, so |result| <= 6.77. Computed in
  * double, so that all math libraries and devices draw the same numbers up to rounding. */
-PHILOX_FUNCTION void philox_normal(Philox block, double normal[4])
+SHARED_FUNCTION void philox_normal(Philox block, double normal[4])
 {
     for (int i = 0; i < 4; i += 2) {
         double u = ((double)block.word[i] + 0.5) * 0x1p-32;

@@ -89,24 +89,9 @@ static void read_bf16(const Tensor *tensor, Real *host)
         int64_t count = piece_count(tensor, start);
         device_copy_out(tensor->device, piece, tensor_at(tensor, start),
                         (size_t)count * sizeof *piece);
-        for (int64_t i = 0; i < count; i++) {
-            uint32_t bits = (uint32_t)piece[i] << 16;
-            float value;
-            memcpy(&value, &bits, sizeof value);
-            host[start + i] = (Real)value;
-        }
+        for (int64_t i = 0; i < count; i++)
+            host[start + i] = real_of_bf16(piece[i]);
     }
-}
-
-/* Rounds to nearest even; NaN stays NaN. */
-static uint16_t bf16_of(Real value)
-{
-    const float x = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if (x != x)
-        return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 static void write_bf16(Tensor *tensor, const Real *host)

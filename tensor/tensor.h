@@ -1,5 +1,5 @@
 /* tensor/: errors, shapes, devices and their memory, tensors, random numbers, files.
- * The lowest floor: of gradients it only knows that a tensor has a buffer for one. */
+ * The lowest floor: a tensor may have a buffer for its gradient, but nothing here computes one. */
 #ifndef TAPEGRAD_TENSOR_H
 #define TAPEGRAD_TENSOR_H
 
@@ -172,7 +172,7 @@ int64_t tensor_count(const Tensor *tensor);
 void tensor_read(const Tensor *tensor, Real *host);
 void tensor_read_i32(const Tensor *tensor, int32_t *host);
 
-/* The element of a tensor of one element. Raises when there are more, and when tensor_read does. */
+/* The value of a tensor of one element. Raises when it has more, and when tensor_read does. */
 double tensor_item(const Tensor *tensor);
 
 /* Copies all elements from host, rounding to nearest for bf16. tensor_write_i32 raises when an
@@ -218,9 +218,9 @@ void random_normal(Random *random, Real *out, int64_t n);
 /* out [n] = 1 with the given probability, else 0. Raises unless 0 <= probability <= 1. */
 void random_bernoulli(Random *random, Real *out, int64_t n, Real probability);
 
-/* host [rows, columns] = rows of independent normal elements, of which every `columns` in turn are
- * made orthogonal (Gram-Schmidt) and keep their lengths. Raises unless rows and columns are 1 or
- * more. */
+/* host [rows, columns] = independent normal elements; then each group of `columns` consecutive rows
+ * is made orthogonal by Gram-Schmidt, and every row keeps its length. Raises unless rows and
+ * columns are 1 or more. */
 void random_orthogonal(Random *random, Real *host, int64_t rows, int64_t columns);
 
 /* An integer, uniform in [low, high); advances the counter by 1. Raises unless low < high. */
@@ -273,25 +273,11 @@ bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expect
 #ifdef __cplusplus
 }
 
-/* shape(2, 3) in C++: functions, since a macro would also replace the .shape(i) of any class. */
-inline Shape shape(int64_t a)
+/* shape(2, 3) in C++: a function, since a macro would also replace the .shape(i) of any class. */
+template <typename... Sizes> inline Shape shape(int64_t first, Sizes... others)
 {
-    return shape_new(1, &a);
-}
-inline Shape shape(int64_t a, int64_t b)
-{
-    const int64_t sizes[] = { a, b };
-    return shape_new(2, sizes);
-}
-inline Shape shape(int64_t a, int64_t b, int64_t c)
-{
-    const int64_t sizes[] = { a, b, c };
-    return shape_new(3, sizes);
-}
-inline Shape shape(int64_t a, int64_t b, int64_t c, int64_t d)
-{
-    const int64_t sizes[] = { a, b, c, d };
-    return shape_new(4, sizes);
+    const int64_t sizes[] = { first, static_cast<int64_t>(others)... };
+    return shape_new(1 + static_cast<int>(sizeof...(others)), sizes);
 }
 #endif
 #pragma GCC visibility pop

@@ -45,7 +45,8 @@ static void model_free(Model *model)
     *model = (Model){ .device = model->device };
 }
 
-static Real step(Model *model, int number)
+/* A forward and a backward pass; returns the loss. */
+static Tensor *micro_batch(Model *model, int number)
 {
     int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
     for (int i = 0; i < BATCH * LENGTH; i++) {
@@ -61,11 +62,29 @@ static Real step(Model *model, int number)
     Tensor *logits = nn_linear_forward(tape, &model->head, x);
     Tensor *loss = op_cross_entropy(tape, logits, tape_input_i32(tape, targets, size), NULL);
     tape_backward(tape, loss);
+    return loss;
+}
+
+static Real step(Model *model, int number)
+{
+    Tensor *loss = micro_batch(model, number);
     params_clip_gradients(model->params, 1);
     const Real value = (Real)tensor_item(loss);
     optim_step(model->optimizer);
-    tape_reset(tape);
+    tape_reset(model->tape);
     return value;
+}
+
+static Real sum_of_weights(const Model *model)
+{
+    Real sum = 0;
+    for (int i = 0; i < params_count(model->params); i++) {
+        Tensor *weight = params_at(model->params, i);
+        Real *values = test_values(weight);
+        for (int64_t j = 0; j < tensor_count(weight); j++)
+            sum += values[j];
+    }
+    return sum;
 }
 
 /* The losses of all steps, then the sum of all weights. */
@@ -73,13 +92,7 @@ static void train(Model *model, Real *result)
 {
     for (int i = 0; i < STEPS; i++)
         result[i] = step(model, i);
-    result[STEPS] = 0;
-    for (int i = 0; i < params_count(model->params); i++) {
-        Tensor *weight = params_at(model->params, i);
-        Real *values = test_values(weight);
-        for (int64_t j = 0; j < tensor_count(weight); j++)
-            result[STEPS] += values[j];
-    }
+    result[STEPS] = sum_of_weights(model);
 }
 
 /* Trains again after each allocation of a step has failed in turn. */
@@ -172,6 +185,48 @@ START_TEST(misuse_in_a_later_step)
 }
 END_TEST
 
+/* A step of three micro-batches. */
+static void accumulate(Model *model)
+{
+    for (int i = 0; i < 3; i++) {
+        micro_batch(model, i);
+        tape_reset(model->tape);
+    }
+    optim_step(model->optimizer);
+}
+
+/* As tape.h prescribes after an error in any micro-batch of an accumulation. */
+START_TEST(an_accumulation_is_repeated_from_its_first_micro_batch)
+{
+    static Model model;
+    model.device = test_device();
+    model_new(&model, ATTENTION_CAUSAL_LINEAR);
+    accumulate(&model);
+    const Real expected = sum_of_weights(&model);
+    model_free(&model);
+
+    for (volatile int n = 1, happened = true; happened; n += 7) {
+        model_new(&model, ATTENTION_CAUSAL_LINEAR);
+        const Random start = tape_random(model.tape);
+        test_expect_error();
+        if (!setjmp(test_error_jump)) {
+            device_fail_allocation(n);
+            accumulate(&model);
+        }
+        tapegrad_on_error(NULL, NULL);
+        happened = device_fail_allocation(0);
+        if (happened) {
+            tape_reset(model.tape);
+            params_zero_gradients(model.params);
+            tape_set_random(model.tape, start);
+            accumulate(&model);
+        }
+        ck_assert(sum_of_weights(&model) == expected);
+        model_free(&model);
+    }
+}
+END_TEST
+
 START_TEST(two_runs_are_bitwise_equal)
 {
     static Model model;
@@ -189,9 +244,11 @@ END_TEST
 
 int main(void)
 {
-    return run_tests("recovery", (const TTest *const[]){
-                                     every_failing_allocation_with_linear_attention,
-                                     every_failing_allocation_with_softmax_attention,
-                                     every_failing_allocation_with_lsh_attention,
-                                     misuse_in_a_later_step, two_runs_are_bitwise_equal, NULL });
+    return run_tests("recovery",
+                     (const TTest *const[]){ every_failing_allocation_with_linear_attention,
+                                             every_failing_allocation_with_softmax_attention,
+                                             every_failing_allocation_with_lsh_attention,
+                                             misuse_in_a_later_step,
+                                             an_accumulation_is_repeated_from_its_first_micro_batch,
+                                             two_runs_are_bitwise_equal, NULL });
 }
