@@ -62,8 +62,8 @@ bool params_load_parts(const char *function, Params *params, const FilePart *par
 /* The generator for a weight's initial values, or for another tensor of this name. */
 Random params_random(const Params *params, const char *name);
 
-/* params_constant that returns NULL when memory is exhausted. */
-Tensor *params_try_constant(Params *params, const Real *host, Shape shape);
+/* params_constant, which raises as function and frees host. host NULL: memory is exhausted. */
+Tensor *params_take_constant(const char *function, Params *params, Real *host, Shape shape);
 
 /* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
  * this standard deviation and biases of 0. */
