@@ -11,24 +11,16 @@
 static Real *draw_projection(int64_t features, int64_t D, Random *random)
 {
     Real *host = memory_allocate((size_t)(features * D) * sizeof *host);
-    if (!host)
-        error_raise("nn_attention: memory is exhausted: a projection [%lld,%lld]",
-                    (long long)features, (long long)D);
-    random_orthogonal(random, host, features, D);
+    if (host)
+        random_orthogonal(random, host, features, D);
     return host;
 }
 
 static Tensor *projection_new(Params *params, const char *name, int64_t features, int64_t D)
 {
     Random random = params_random(params, nn_name(name, "projection").text);
-    Real *host = draw_projection(features, D, &random);
-    Tensor *projection = params_try_constant(params, host, shape(features, D));
-    free(host);
-    if (!projection)
-        error_raise(
-            "nn_attention: %s",
-            device_exhausted(params_device(params), (size_t)(features * D) * sizeof(Real)).text);
-    return projection;
+    return params_take_constant("nn_attention", params, draw_projection(features, D, &random),
+                                shape(features, D));
 }
 
 void nn_attention_redraw(const Attention *attention, Random *random)
@@ -36,7 +28,11 @@ void nn_attention_redraw(const Attention *attention, Random *random)
     Tensor *projection = attention->projection;
     if (!projection)
         return;
-    Real *host = draw_projection(projection->shape.size[0], projection->shape.size[1], random);
+    const int64_t features = projection->shape.size[0], D = projection->shape.size[1];
+    Real *host = draw_projection(features, D, random);
+    if (!host)
+        error_raise("nn_attention_redraw: memory is exhausted: a projection [%lld,%lld]",
+                    (long long)features, (long long)D);
     tensor_write(projection, host);
     free(host);
 }

@@ -44,22 +44,26 @@ int params_frozen_version(const Params *params);
 /* The result of clipping, in device memory; zeros at first, NULL while no buffers are allocated. */
 Clipping *params_clipping(const Params *params);
 
-/* Fills entries with one file entry per weight, params_count of them. Their data point into host, a
- * copy of a flat buffer with the layout of the values; their names, stored in names, get the prefix
- * ("" for the weights themselves). */
-void params_file_entries(Params *params, const char *prefix, const Real *host, FileEntry *entries,
-                         Name *names);
+/* A flat buffer in a file: one entry per weight, whose name is the path name behind the prefix. */
+typedef struct FilePart {
+    const char *prefix; /* "" for the weights themselves */
+    Real *data;         /* in device memory, with the layout of the values */
+} FilePart;
 
-/* Reads such entries into host; padding becomes zero. Returns false on failure. */
-bool params_file_read(Params *params, const TensorFile *file, const char *prefix, Real *host);
+/* Write and read parts. They return false on failure, reported as of function; reading then changes
+ * nothing. An entry of no part is an error, unless its name starts with ignored. */
+bool params_save_parts(const char *function, Params *params, const FilePart *parts, int part_count,
+                       const FileMetadata *metadata, int metadata_count, const char *path);
+bool params_load_parts(const char *function, Params *params, const FilePart *parts, int part_count,
+                       const char *ignored, const TensorFile *file, const char *path);
 
 /* ------------------------------------------------------------------------------- for the layers */
 
 /* The generator for a weight's initial values, or for another tensor of this name. */
 Random params_random(const Params *params, const char *name);
 
-/* params_constant that returns NULL when memory is exhausted. */
-Tensor *params_try_constant(Params *params, const Real *host, Shape shape);
+/* params_constant, which raises as function and frees host. host NULL: memory is exhausted. */
+Tensor *params_take_constant(const char *function, Params *params, Real *host, Shape shape);
 
 /* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
  * this standard deviation and biases of 0. */

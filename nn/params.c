@@ -1,10 +1,9 @@
 /* Params: the registry of named weights, their storage and their gradients.
  *
- * Each registration makes one Storage: a contiguous range that starts at the same offset, a
- * multiple of ALIGNMENT, in the flat buffers of values and of gradients. It holds one weight, or
- * several joined ones without gaps; each joined weight also has a handle to its part of the whole.
- * Handles exist from registration on and get their addresses when the flat buffers are
- * allocated. */
+ * A weight has the same offset, a multiple of ALIGNMENT, in the flat buffers of values and of
+ * gradients. Joined weights follow their whole in the list and share its storage and its gradient
+ * without gaps; the whole is no weight of its own. Handles exist from registration on and get their
+ * addresses when the flat buffers are allocated. */
 #include "nn/internal.h"
 
 #include "ops/shared/internal.h"
@@ -21,16 +20,11 @@ typedef struct Weight {
     Tensor tensor;
     Tensor gradient;
     Name name;
-} Weight;
-
-typedef struct Storage {
-    struct Storage *next; /* in order of registration */
-    int64_t offset;
     Initializer initializer;
-    int part_count; /* number of joined weights; 0: the whole is one weight */
-    Weight whole;
-    Weight parts[];
-} Storage;
+    int64_t offset;
+    bool is_whole;       /* of joined weights, which have it as the base of their tensors */
+    struct Weight *next; /* in order of registration */
+} Weight;
 
 typedef struct Constant {
     Tensor tensor;
@@ -40,7 +34,7 @@ typedef struct Constant {
 struct Params {
     Device *device;
     uint64_t seed;
-    Storage *storages, **storages_end;
+    Weight *weights, **weights_end;
     Constant *constants;
     int64_t flat_count;
     Block *values, *gradients; /* NULL until they are allocated */
@@ -60,7 +54,7 @@ Params *params_new(Device *device, uint64_t seed)
     if (!params)
         error_raise("params_new: %s", device_exhausted(device, sizeof *params).text);
     *params = (Params){ .device = device, .seed = seed };
-    params->storages_end = &params->storages;
+    params->weights_end = &params->weights;
     return params;
 }
 
@@ -68,9 +62,11 @@ void params_free(Params *params)
 {
     if (!params)
         return;
-    for (Storage *storage = params->storages, *next; storage; storage = next) {
-        next = storage->next;
-        free(storage);
+    for (Weight *weight = params->weights, *next; weight; weight = next) {
+        next = weight->next;
+        while (next && next->tensor.base) /* one allocation with the whole */
+            next = next->next;
+        free(weight);
     }
     for (Constant *constant = params->constants, *next; constant; constant = next) {
         next = constant->next;
@@ -89,17 +85,6 @@ Device *params_device(const Params *params)
 }
 
 /* ----------------------------------------------------------------------------------- allocation */
-static int weight_count(const Storage *storage)
-{
-    return storage->part_count ? storage->part_count : 1;
-}
-
-static Weight *weight_at(const Storage *storage, int index)
-{
-    Storage *own = (Storage *)storage;
-    return own->part_count ? &own->parts[index] : &own->whole;
-}
-
 Random params_random(const Params *params, const char *name)
 {
     return random_new(params->seed, random_stream(name));
@@ -117,9 +102,10 @@ static Real distribution_scale(Initializer initializer, Shape shape)
 }
 
 /* Initial values depend on seed and name alone, not on other weights or the device. */
-static void draw(const Params *params, const Weight *weight, Initializer initializer, Real *out)
+static void draw(const Params *params, const Weight *weight, Real *out)
 {
     const int64_t n = tensor_count(&weight->tensor);
+    const Initializer initializer = weight->initializer;
     const Real scale = distribution_scale(initializer, weight->tensor.shape);
     Random random = params_random(params, weight->name.text);
     switch (initializer.kind) {
@@ -140,35 +126,6 @@ static void draw(const Params *params, const Weight *weight, Initializer initial
         for (int64_t i = 0; i < n; i++)
             out[i] = scale * out[i];
         break;
-    }
-}
-
-static void draw_all(const Params *params, Real *host)
-{
-    for (const Storage *storage = params->storages; storage; storage = storage->next) {
-        Real *out = host + storage->offset;
-        for (int i = 0; i < weight_count(storage); i++) {
-            draw(params, weight_at(storage, i), storage->initializer, out);
-            out += tensor_count(&weight_at(storage, i)->tensor);
-        }
-    }
-}
-
-static void set_addresses(const Params *params, Weight *weight, int64_t offset)
-{
-    weight->tensor.data = (Real *)params->values->data + offset;
-    weight->gradient.data = (Real *)params->gradients->data + offset;
-}
-
-static void set_all_addresses(const Params *params)
-{
-    for (Storage *storage = params->storages; storage; storage = storage->next) {
-        int64_t offset = storage->offset;
-        set_addresses(params, &storage->whole, offset);
-        for (int i = 0; i < storage->part_count; i++) {
-            set_addresses(params, &storage->parts[i], offset);
-            offset += tensor_count(&storage->parts[i].tensor);
-        }
     }
 }
 
@@ -203,14 +160,19 @@ const char *params_allocate(Params *params)
         return params->error;
     }
     memset(host, 0, bytes); /* the padding */
-    draw_all(params, host);
+    for (const Weight *weight = params->weights; weight; weight = weight->next)
+        if (!weight->is_whole)
+            draw(params, weight, host + weight->offset);
     device_copy_in(params->device, values->data, host, bytes);
     device_zero(params->device, gradients->data, bytes + sizeof(Clipping));
     free(host);
     params->values = values;
     params->gradients = gradients;
     params->clipping = (Clipping *)((Real *)gradients->data + params->flat_count);
-    set_all_addresses(params);
+    for (Weight *weight = params->weights; weight; weight = weight->next) {
+        weight->tensor.data = (Real *)values->data + weight->offset;
+        weight->gradient.data = (Real *)gradients->data + weight->offset;
+    }
     make_flat_tensors(params);
     return NULL;
 }
@@ -301,29 +263,27 @@ static void check_initializer(const char *name, Initializer initializer, Shape s
                     name, shape_text(shape).text);
 }
 
-/* Appends one Storage to the flat buffers. */
-static Storage *new_storage(Params *params, const char *name, int part_count, Shape shape,
-                            Initializer initializer)
+/* Allocates count weights, one or a whole with its parts, and their elements in the flat buffers. */
+static Weight *reserve(Params *params, const char *name, int count, Shape shape,
+                       Initializer initializer)
 {
     check_initializer(name, initializer, shape);
-    int64_t count = shape_count(shape), end;
-    if (__builtin_add_overflow(params->flat_count, count, &end) || end > INT64_MAX / 64)
+    int64_t end;
+    if (__builtin_add_overflow(params->flat_count, shape_count(shape), &end) ||
+        end > INT64_MAX / 64)
         error_raise("params_add: %s of shape %s makes the weights too large to address", name,
                     shape_text(shape).text);
-    size_t bytes = sizeof(Storage) + (size_t)part_count * sizeof(Weight);
-    Storage *storage = memory_allocate(bytes);
-    if (!storage)
+    const size_t bytes = (size_t)count * sizeof(Weight);
+    Weight *weights = memory_allocate(bytes);
+    if (!weights)
         error_raise("params_add: %s: %s", name, device_exhausted(params->device, bytes).text);
-    *storage = (Storage){ .offset = params->flat_count,
-                          .initializer = initializer,
-                          .part_count = part_count };
-    *params->storages_end = storage;
-    params->storages_end = &storage->next;
+    for (int i = 0; i < count; i++)
+        weights[i] = (Weight){ .initializer = initializer, .offset = params->flat_count };
     params->flat_count = (end + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    return storage;
+    return weights;
 }
 
-static void make_handle(Params *params, Weight *weight, Name name, Shape shape, Tensor *base)
+static Tensor *append(Params *params, Weight *weight, Name name, Shape shape, Tensor *base)
 {
     weight->name = name;
     weight->gradient = (Tensor){ .device = params->device,
@@ -337,6 +297,9 @@ static void make_handle(Params *params, Weight *weight, Name name, Shape shape, 
     weight->tensor.gradient = &weight->gradient;
     weight->tensor.requires_grad = true;
     weight->tensor.name = weight->name.text;
+    *params->weights_end = weight;
+    params->weights_end = &weight->next;
+    return &weight->tensor;
 }
 
 Tensor *params_add(Params *params, const char *name, Shape shape, Initializer initializer)
@@ -346,9 +309,7 @@ Tensor *params_add(Params *params, const char *name, Shape shape, Initializer in
     Name own = nn_name("", name);
     shape = shape_new(shape.rank, shape.size); /* checks a shape that the caller filled in */
     check_name(params, name);
-    Storage *storage = new_storage(params, name, 0, shape, initializer);
-    make_handle(params, &storage->whole, own, shape, NULL);
-    return &storage->whole.tensor;
+    return append(params, reserve(params, name, 1, shape, initializer), own, shape, NULL);
 }
 
 /* Checks the arguments of params_add_joined; returns the shape of the whole. */
@@ -381,15 +342,18 @@ Tensor *params_add_joined(Params *params, const char *prefix, const char *const 
 {
     Shape whole = check_joined(params, prefix, names, count, suffix, shape);
     Name name = nn_name(prefix, suffix);
-    Storage *storage = new_storage(params, name.text, count, whole, initializer);
-    make_handle(params, &storage->whole, name, whole, NULL);
-    for (int i = 0; i < count; i++)
-        make_handle(params, &storage->parts[i], joined_name(prefix, names[i], suffix), shape,
-                    &storage->whole.tensor);
-    return &storage->whole.tensor;
+    Weight *weights = reserve(params, name.text, 1 + count, whole, initializer),
+           *parts = weights + 1;
+    Tensor *base = append(params, weights, name, whole, NULL);
+    weights->is_whole = true;
+    for (int i = 0; i < count; i++) {
+        parts[i].offset += i * shape_count(shape);
+        append(params, &parts[i], joined_name(prefix, names[i], suffix), shape, base);
+    }
+    return base;
 }
 
-Tensor *params_try_constant(Params *params, const Real *host, Shape shape)
+static Tensor *new_constant(Params *params, const Real *host, Shape shape)
 {
     size_t bytes = (size_t)shape_count(shape) * sizeof(Real);
     Constant *constant = memory_allocate(sizeof *constant);
@@ -410,54 +374,61 @@ Tensor *params_try_constant(Params *params, const Real *host, Shape shape)
     return &constant->tensor;
 }
 
+static Tensor *constant_or_error(const char *function, Params *params, Tensor *constant,
+                                 Shape shape)
+{
+    const size_t bytes = (size_t)shape_count(shape) * sizeof(Real);
+    if (!constant)
+        error_raise("%s: %s", function, device_exhausted(params->device, bytes).text);
+    return constant;
+}
+
 Tensor *params_constant(Params *params, const Real *host, Shape shape)
 {
     if (!host)
         error_raise("params_constant: host is NULL");
     shape = shape_new(shape.rank, shape.size);
-    Tensor *constant = params_try_constant(params, host, shape);
-    if (!constant)
-        error_raise(
-            "params_constant: %s",
-            device_exhausted(params->device, (size_t)shape_count(shape) * sizeof(Real)).text);
-    return constant;
+    return constant_or_error("params_constant", params, new_constant(params, host, shape), shape);
+}
+
+Tensor *params_take_constant(const char *function, Params *params, Real *host, Shape shape)
+{
+    Tensor *constant = host ? new_constant(params, host, shape) : NULL;
+    free(host);
+    return constant_or_error(function, params, constant, shape);
 }
 
 /* -------------------------------------------------------------------------------------- finding */
 Tensor *params_find(const Params *params, const char *name)
 {
-    for (const Storage *storage = params->storages; storage; storage = storage->next)
-        for (int i = 0; i < weight_count(storage); i++)
-            if (strcmp(weight_at(storage, i)->name.text, name) == 0)
-                return &weight_at(storage, i)->tensor;
+    for (Weight *weight = params->weights; weight; weight = weight->next)
+        if (!weight->is_whole && strcmp(weight->name.text, name) == 0)
+            return &weight->tensor;
     return NULL;
 }
 
 int params_count(const Params *params)
 {
     int count = 0;
-    for (const Storage *storage = params->storages; storage; storage = storage->next)
-        count += weight_count(storage);
+    for (const Weight *weight = params->weights; weight; weight = weight->next)
+        count += !weight->is_whole;
     return count;
 }
 
 int64_t params_elements(const Params *params)
 {
     int64_t count = 0;
-    for (const Storage *storage = params->storages; storage; storage = storage->next)
-        count += tensor_count(&storage->whole.tensor);
+    for (const Weight *weight = params->weights; weight; weight = weight->next)
+        count += weight->is_whole ? 0 : tensor_count(&weight->tensor);
     return count;
 }
 
 Tensor *params_at(const Params *params, int index)
 {
-    int before = 0;
-    for (const Storage *storage = params->storages; storage && index >= 0;
-         storage = storage->next) {
-        if (index < before + weight_count(storage))
-            return &weight_at(storage, index - before)->tensor;
-        before += weight_count(storage);
-    }
+    int i = 0;
+    for (Weight *weight = params->weights; weight; weight = weight->next)
+        if (!weight->is_whole && i++ == index)
+            return &weight->tensor;
     error_raise("params_at: there is no weight %d; there are %d", index, params_count(params));
 }
 
@@ -483,17 +454,16 @@ void params_check_pattern(const char *function, const Params *params, const char
 void params_set_requires_grad(Params *params, const char *pattern, bool requires_grad)
 {
     params_check_pattern("params_set_requires_grad", params, pattern);
-    for (Storage *storage = params->storages; storage; storage = storage->next) {
-        bool any = false;
-        for (int i = 0; i < weight_count(storage); i++) {
-            Tensor *weight = &weight_at(storage, i)->tensor;
-            if (params_matches(pattern, weight))
-                weight->requires_grad = requires_grad;
-            any |= weight->requires_grad;
-        }
-        storage->whole.tensor.requires_grad = any;
-        storage->whole.tensor.has_gradient &= any;
+    for (Weight *weight = params->weights; weight; weight = weight->next) {
+        Tensor *tensor = &weight->tensor;
+        if (weight->is_whole)
+            tensor->requires_grad = false;
+        else if (params_matches(pattern, tensor))
+            tensor->requires_grad = requires_grad;
+        tensor_root(tensor)->requires_grad |= tensor->requires_grad;
     }
+    for (Weight *weight = params->weights; weight; weight = weight->next)
+        weight->tensor.has_gradient &= weight->tensor.requires_grad;
     params->frozen_version++;
 }
 
@@ -521,25 +491,17 @@ Tensor *params_flat_values(Params *params)
     return &params->flat_values;
 }
 
-static void zero_gradient(const Tensor *weight)
-{
-    device_zero(weight->device, weight->gradient->data,
-                (size_t)tensor_count(weight) * sizeof(Real));
-}
-
 /* The only place where gradients are zero-filled: those that got no contribution, and those of
  * frozen weights that are joined to others. */
 Tensor *params_flat_gradients(Params *params)
 {
     need_storage(params);
-    for (Storage *storage = params->storages; storage; storage = storage->next) {
-        Tensor *whole = &storage->whole.tensor;
-        if (!whole->has_gradient)
-            zero_gradient(whole);
-        for (int i = 0; whole->has_gradient && i < storage->part_count; i++)
-            if (!storage->parts[i].tensor.requires_grad)
-                zero_gradient(&storage->parts[i].tensor);
-        whole->has_gradient = true;
+    for (Weight *weight = params->weights; weight; weight = weight->next) {
+        Tensor *tensor = &weight->tensor;
+        if (tensor->base ? !tensor->requires_grad : !tensor->has_gradient)
+            device_zero(params->device, weight->gradient.data,
+                        (size_t)tensor_count(tensor) * sizeof(Real));
+        tensor->has_gradient = !tensor->base;
     }
     return &params->flat_gradients;
 }
@@ -551,6 +513,6 @@ Clipping *params_clipping(const Params *params)
 
 void params_zero_gradients(Params *params)
 {
-    for (Storage *storage = params->storages; storage; storage = storage->next)
-        storage->whole.tensor.has_gradient = false;
+    for (Weight *weight = params->weights; weight; weight = weight->next)
+        weight->tensor.has_gradient = false;
 }

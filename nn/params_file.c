@@ -1,4 +1,4 @@
-/* Weights to and from safetensors files. */
+/* Weights, and other flat buffers of their layout, to and from safetensors files. */
 #include "nn/internal.h"
 
 #include <stdio.h>
@@ -20,95 +20,115 @@ static Name prefixed(const char *prefix, const Tensor *weight)
     return name;
 }
 
-void params_file_entries(Params *params, const char *prefix, const Real *host, FileEntry *entries,
-                         Name *names)
+static size_t part_bytes(const Params *params)
 {
-    const Real *values = params_flat_values(params)->data;
-    for (int i = 0; i < params_count(params); i++) {
-        const Tensor *weight = params_at(params, i);
-        names[i] = prefixed(prefix, weight);
+    return (size_t)params_flat_count(params) * sizeof(Real);
+}
+
+/* The weight's elements in a host copy of a flat buffer. */
+static Real *elements_of(Params *params, const Tensor *weight, Real *host)
+{
+    return host + (weight->data - params_flat_values(params)->data);
+}
+
+bool params_save_parts(const char *function, Params *params, const FilePart *parts, int part_count,
+                       const FileMetadata *metadata, int metadata_count, const char *path)
+{
+    const int weights = params_count(params), count = part_count * weights;
+    const size_t bytes = part_bytes(params);
+    Real *host = memory_allocate((size_t)part_count * bytes);
+    FileEntry *entries = memory_allocate((size_t)count * sizeof *entries);
+    Name *names = memory_allocate((size_t)count * sizeof *names);
+    bool good = host && entries && names;
+    if (!good)
+        error_report("%s: %s", function, device_exhausted(params_device(params), bytes).text);
+    for (int i = 0; good && i < count; i++) {
+        const FilePart *part = &parts[i / weights];
+        Real *copy = host + i / weights * params_flat_count(params);
+        if (i % weights == 0)
+            device_copy_out(params_device(params), copy, part->data, bytes);
+        const Tensor *weight = params_at(params, i % weights);
+        names[i] = prefixed(part->prefix, weight);
         entries[i] = (FileEntry){ .name = names[i].text,
                                   .type = real_type,
                                   .shape = weight->shape,
-                                  .data = host + (weight->data - values) };
+                                  .data = elements_of(params, weight, copy) };
     }
-}
-
-bool params_file_read(Params *params, const TensorFile *file, const char *prefix, Real *host)
-{
-    const Real *values = params_flat_values(params)->data;
-    memset(host, 0, (size_t)params_flat_count(params) * sizeof(Real));
-    for (int i = 0; i < params_count(params); i++) {
-        const Tensor *weight = params_at(params, i);
-        if (!tensor_file_read(file, prefixed(prefix, weight).text, weight->shape,
-                              host + (weight->data - values)))
-            return false;
-    }
-    return true;
-}
-
-/* Allocates the flat buffers and host memory for a copy of one; on failure reports and returns
- * NULL. */
-static Real *allocate_host(Params *params, const char *function)
-{
-    size_t bytes = (size_t)params_flat_count(params) * sizeof(Real);
-    const char *error = params_allocate(params);
-    Real *host = error ? NULL : memory_allocate(bytes);
-    if (error)
-        error_report("%s: the weights %s", function, error);
-    else if (!host)
-        error_report("%s: %s", function, device_exhausted(params_device(params), bytes).text);
-    return host;
-}
-
-bool params_save(Params *params, const char *path)
-{
-    const size_t count = (size_t)params_count(params);
-    const size_t bytes = (size_t)params_flat_count(params) * sizeof(Real);
-    Real *host = allocate_host(params, "params_save");
-    if (!host)
-        return false;
-    FileEntry *entries = memory_allocate(count * sizeof *entries);
-    Name *names = memory_allocate(count * sizeof *names);
-    bool good = entries && names;
-    if (good) {
-        device_copy_out(params_device(params), host, params_flat_values(params)->data, bytes);
-        params_file_entries(params, "", host, entries, names);
-        good = tensor_file_save(entries, (int)count, NULL, 0, path);
-    } else {
-        error_report("params_save: %s",
-                     device_exhausted(params_device(params), count * sizeof *names).text);
-    }
+    good = good && tensor_file_save(entries, count, metadata, metadata_count, path);
     free(names);
     free(entries);
     free(host);
     return good;
 }
 
-/* Whether every entry is a weight; a checkpoint's optimizer state is skipped. */
-static bool all_known(const Params *params, const TensorFile *file, const char *path)
+/* Whether every entry of the file belongs to a part, or has a prefix that is ignored. */
+static bool all_known(const char *function, const Params *params, const FilePart *parts,
+                      int part_count, const char *ignored, const TensorFile *file, const char *path)
 {
     for (int i = 0; i < tensor_file_count(file); i++) {
         const char *name = tensor_file_entry(file, i)->name;
-        const bool state = strncmp(name, STATE_PREFIX, strlen(STATE_PREFIX)) == 0;
-        if (!params_find(params, name) && !state)
-            return error_report("params_load: %s: there is no weight for the entry \"%.80s\"", path,
-                                name);
+        bool known = ignored && strncmp(name, ignored, strlen(ignored)) == 0;
+        for (int part = 0; part < part_count; part++) {
+            const size_t length = strlen(parts[part].prefix);
+            known |= strncmp(name, parts[part].prefix, length) == 0 &&
+                     params_find(params, name + length);
+        }
+        if (!known)
+            return error_report("%s: %s: there is no weight for the entry \"%.80s\"", function,
+                                path, name);
     }
     return true;
 }
 
+bool params_load_parts(const char *function, Params *params, const FilePart *parts, int part_count,
+                       const char *ignored, const TensorFile *file, const char *path)
+{
+    const size_t bytes = part_bytes(params);
+    Real *host = memory_allocate((size_t)part_count * bytes);
+    if (!host)
+        return error_report("%s: %s", function,
+                            device_exhausted(params_device(params), bytes).text);
+    memset(host, 0, (size_t)part_count * bytes); /* the padding */
+    bool good = true;
+    for (int part = 0; part < part_count; part++)
+        for (int i = 0; good && i < params_count(params); i++) {
+            const Tensor *weight = params_at(params, i);
+            Real *copy = host + part * params_flat_count(params);
+            good = tensor_file_read(file, prefixed(parts[part].prefix, weight).text, weight->shape,
+                                    elements_of(params, weight, copy));
+        }
+    good = good && all_known(function, params, parts, part_count, ignored, file, path);
+    for (int part = 0; good && part < part_count; part++)
+        device_copy_in(params_device(params), parts[part].data,
+                       host + part * params_flat_count(params), bytes);
+    if (good)
+        params_written(params);
+    free(host);
+    return good;
+}
+
+static bool need_weights(const char *function, Params *params)
+{
+    const char *error = params_allocate(params);
+    return !error || error_report("%s: the weights %s", function, error);
+}
+
+bool params_save(Params *params, const char *path)
+{
+    if (!need_weights("params_save", params))
+        return false;
+    const FilePart weights = { "", params_flat_values(params)->data };
+    return params_save_parts("params_save", params, &weights, 1, NULL, 0, path);
+}
+
 bool params_load(Params *params, const char *path)
 {
-    Real *host = allocate_host(params, "params_load");
-    TensorFile *file = host ? tensor_file_open(path) : NULL;
-    bool good = file && params_file_read(params, file, "", host) && all_known(params, file, path);
-    if (good) {
-        device_copy_in(params_device(params), params_flat_values(params)->data, host,
-                       (size_t)params_flat_count(params) * sizeof(Real));
-        params_written(params);
-    }
+    if (!need_weights("params_load", params))
+        return false;
+    const FilePart weights = { "", params_flat_values(params)->data };
+    TensorFile *file = tensor_file_open(path);
+    const bool good =
+        file && params_load_parts("params_load", params, &weights, 1, STATE_PREFIX, file, path);
     tensor_file_close(file);
-    free(host);
     return good;
 }

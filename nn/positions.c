@@ -3,7 +3,6 @@
 #include "nn/internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static void fill(Real *positions, int64_t length, int64_t width)
 {
@@ -20,14 +19,8 @@ Tensor *nn_sinusoidal_positions(Params *params, int64_t length, int64_t width)
         error_raise("nn_sinusoidal_positions: length is %lld and width %lld, expected 1 or more",
                     (long long)length, (long long)width);
     Shape table = shape(length, width);
-    size_t bytes = (size_t)shape_count(table) * sizeof(Real);
-    Real *positions = memory_allocate(bytes);
+    Real *positions = memory_allocate((size_t)shape_count(table) * sizeof(Real));
     if (positions)
         fill(positions, length, width);
-    Tensor *constant = positions ? params_try_constant(params, positions, table) : NULL;
-    free(positions);
-    if (!constant)
-        error_raise("nn_sinusoidal_positions: %s",
-                    device_exhausted(params_device(params), bytes).text);
-    return constant;
+    return params_take_constant("nn_sinusoidal_positions", params, positions, table);
 }

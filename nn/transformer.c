@@ -9,42 +9,44 @@
 /* -------------------------------------------------------------------------------------- configs */
 enum { LARGEST_SIZE = 1 << 20 };
 
-static int64_t size_or_default(const char *function, const char *field, int64_t value,
-                               int64_t default_value, int64_t largest)
+/* A size of 0 becomes its default. */
+static void need_size(const char *function, const char *field, int64_t *size, int64_t default_size,
+                      int64_t largest)
 {
-    if (value < 0 || value > largest)
+    if (*size < 0 || *size > largest)
         error_raise("%s: %s is %lld, expected 1 to %lld, or 0 for the default", function, field,
-                    (long long)value, (long long)largest);
-    return value ? value : default_value;
+                    (long long)*size, (long long)largest);
+    if (*size == 0)
+        *size = default_size;
+}
+
+static void check_kind(const char *function, const char *noun, int kind, int last)
+{
+    if (kind < 0 || kind > last)
+        error_raise("%s: there is no %s %d", function, noun, kind);
 }
 
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig c)
 {
-    c.layers = size_or_default(function, "layers", c.layers, 4, NN_MAX_LAYERS);
-    c.heads = size_or_default(function, "heads", c.heads, 8, LARGEST_SIZE);
-    c.head_dim = size_or_default(function, "head_dim", c.head_dim, 32, LARGEST_SIZE);
-    c.feed_forward = size_or_default(function, "feed_forward", c.feed_forward,
-                                     4 * c.heads * c.head_dim, LARGEST_SIZE);
+    need_size(function, "layers", &c.layers, 4, NN_MAX_LAYERS);
+    need_size(function, "heads", &c.heads, 8, LARGEST_SIZE);
+    need_size(function, "head_dim", &c.head_dim, 32, LARGEST_SIZE);
+    need_size(function, "feed_forward", &c.feed_forward, 4 * c.heads * c.head_dim, LARGEST_SIZE);
+    need_size(function, "projections", &c.projections, 2 * c.head_dim, LARGEST_SIZE);
+    need_size(function, "lsh_rounds", &c.lsh_rounds, 1, 64);
+    need_size(function, "lsh_chunk", &c.lsh_chunk, 32, LARGEST_SIZE);
+    need_size(function, "lsh_buckets", &c.lsh_buckets, 0, LARGEST_SIZE);
+    check_kind(function, "attention", (int)c.attention, ATTENTION_LSH);
+    check_kind(function, "feature map", (int)c.features, FEATURES_RANDOM);
+    check_kind(function, "form", (int)c.form, FORM_QUADRATIC);
+    check_kind(function, "activation", (int)c.activation, ACTIVATION_GELU_TANH);
     if (!c.attention)
         c.attention = ATTENTION_CAUSAL_LINEAR;
-    if ((int)c.attention < ATTENTION_CAUSAL_LINEAR || (int)c.attention > ATTENTION_LSH)
-        error_raise("%s: there is no attention %d", function, (int)c.attention);
-    if ((unsigned)c.features > FEATURES_RANDOM)
-        error_raise("%s: there is no feature map %d", function, (int)c.features);
-    if ((unsigned)c.form > FORM_QUADRATIC)
-        error_raise("%s: there is no form %d", function, (int)c.form);
-    c.projections =
-        size_or_default(function, "projections", c.projections, 2 * c.head_dim, LARGEST_SIZE);
     if (!(c.dropout >= 0 && c.dropout < 1))
         error_raise("%s: dropout is %g, expected 0 <= dropout < 1", function, c.dropout);
-    if ((unsigned)c.activation > ACTIVATION_GELU_TANH)
-        error_raise("%s: there is no activation %d", function, (int)c.activation);
     if (!(c.initial_std >= 0 && isfinite((Real)c.initial_std)))
         error_raise("%s: initial_std is %g, expected 0 or more, and finite", function,
                     c.initial_std);
-    c.lsh_rounds = size_or_default(function, "lsh_rounds", c.lsh_rounds, 1, 64);
-    c.lsh_chunk = size_or_default(function, "lsh_chunk", c.lsh_chunk, 32, LARGEST_SIZE);
-    c.lsh_buckets = size_or_default(function, "lsh_buckets", c.lsh_buckets, 0, LARGEST_SIZE);
     if (c.lsh_buckets != 1 && c.lsh_buckets % 2 != 0)
         error_raise("%s: lsh_buckets is %lld, expected an even number, or 1", function,
                     (long long)c.lsh_buckets);

@@ -9,24 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The flat buffers of a checkpoint: the weights, m and v. */
 enum { MAX_PARTS = 3 };
-static const char *const part_prefix[MAX_PARTS] = { "", STATE_PREFIX "m.", STATE_PREFIX "v." };
+typedef struct Parts {
+    FilePart list[MAX_PARTS];
+    int count;
+} Parts;
 
-static int part_count(const Optimizer *optimizer)
+static Parts parts_of(const Optimizer *optimizer)
 {
-    return 1 + optimizer->state_count;
-}
-
-static Real *part_data(const Optimizer *optimizer, int part)
-{
-    Real *const data[MAX_PARTS] = { params_flat_values(optimizer->params)->data, optimizer->m,
-                                    optimizer->v };
-    return data[part];
-}
-
-static size_t part_bytes(const Optimizer *optimizer)
-{
-    return (size_t)params_flat_count(optimizer->params) * sizeof(Real);
+    return (Parts){ .list = { { "", params_flat_values(optimizer->params)->data },
+                              { STATE_PREFIX "m.", optimizer->m },
+                              { STATE_PREFIX "v.", optimizer->v } },
+                    .count = 1 + optimizer->state_count };
 }
 
 /* ------------------------------------------------------------------------------------- metadata */
@@ -35,7 +30,7 @@ enum { MAX_TEXTS = 24, TEXT_BYTES = 40 };
 
 typedef struct Texts {
     int count;
-    FileMetadata list[MAX_TEXTS];
+    FileMetadata *list;
     char values[MAX_TEXTS][TEXT_BYTES];
 } Texts;
 
@@ -99,49 +94,6 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
 }
 
 /* --------------------------------------------------------------------------------------- saving */
-
-/* Copies of all parts on the host, and the arguments of tensor_file_save. */
-typedef struct Contents {
-    Real *host;
-    Name *names;
-    FileEntry *entries;
-    FileMetadata *metadata;
-    int entry_count, metadata_count;
-} Contents;
-
-static bool allocate(Contents *contents, const Optimizer *optimizer, int text_count)
-{
-    const size_t bytes = (size_t)part_count(optimizer) * part_bytes(optimizer);
-    const size_t entries = (size_t)(part_count(optimizer) * params_count(optimizer->params));
-    *contents = (Contents){
-        .host = memory_allocate(bytes),
-        .names = memory_allocate(entries * sizeof(Name)),
-        .entries = memory_allocate(entries * sizeof(FileEntry)),
-        .metadata = memory_allocate((size_t)(MAX_TEXTS + text_count) * sizeof(FileMetadata)),
-    };
-    if (contents->host && contents->names && contents->entries && contents->metadata)
-        return true;
-    return error_report("optim_save: %s", device_exhausted(optimizer->device, bytes).text);
-}
-
-static void fill(Contents *contents, const Optimizer *optimizer, const Texts *own,
-                 const FileMetadata *texts, int text_count)
-{
-    const int weights = params_count(optimizer->params);
-    for (int part = 0; part < part_count(optimizer); part++) {
-        Real *host = contents->host + part * params_flat_count(optimizer->params);
-        device_copy_out(optimizer->device, host, part_data(optimizer, part), part_bytes(optimizer));
-        params_file_entries(optimizer->params, part_prefix[part], host,
-                            contents->entries + contents->entry_count,
-                            contents->names + contents->entry_count);
-        contents->entry_count += weights;
-    }
-    for (int i = 0; i < own->count; i++)
-        contents->metadata[contents->metadata_count++] = own->list[i];
-    for (int i = 0; i < text_count; i++)
-        contents->metadata[contents->metadata_count++] = texts[i];
-}
-
 bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int text_count,
                 const char *path)
 {
@@ -153,19 +105,17 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
             return error_report("optim_save: %s: the key \"%.80s\" starts with \"" OWN_KEYS
                                 "\", which is reserved",
                                 path, texts[i].key);
-    Texts own = { .count = 0 };
-    add_all(&own, optimizer, tape);
-    Contents contents;
-    bool good = allocate(&contents, optimizer, text_count);
-    if (good) {
-        fill(&contents, optimizer, &own, texts, text_count);
-        good = tensor_file_save(contents.entries, contents.entry_count, contents.metadata,
-                                contents.metadata_count, path);
-    }
-    free(contents.host);
-    free(contents.names);
-    free(contents.entries);
-    free(contents.metadata);
+    const size_t bytes = (size_t)(MAX_TEXTS + text_count) * sizeof(FileMetadata);
+    Texts all = { .list = memory_allocate(bytes) };
+    if (!all.list)
+        return error_report("optim_save: %s", device_exhausted(optimizer->device, bytes).text);
+    add_all(&all, optimizer, tape);
+    for (int i = 0; i < text_count; i++)
+        all.list[all.count++] = texts[i];
+    const Parts parts = parts_of(optimizer);
+    const bool good = params_save_parts("optim_save", optimizer->params, parts.list, parts.count,
+                                        all.list, all.count, path);
+    free(all.list);
     return good;
 }
 
@@ -255,67 +205,24 @@ static bool read_random(Reader reader, Random *random)
            read_whole(reader, OWN_KEYS "random.counter", UINT64_MAX, &random->counter);
 }
 
-static bool read_parts(Reader reader, const Optimizer *optimizer, Real *host)
-{
-    for (int part = 0; part < part_count(optimizer); part++)
-        if (!params_file_read(optimizer->params, reader.file, part_prefix[part],
-                              host + part * params_flat_count(optimizer->params)))
-            return false;
-    return true;
-}
-
-static bool is_known(const Optimizer *optimizer, const char *name)
-{
-    for (int part = 0; part < part_count(optimizer); part++) {
-        const size_t length = strlen(part_prefix[part]);
-        if (strncmp(name, part_prefix[part], length) == 0 &&
-            params_find(optimizer->params, name + length))
-            return true;
-    }
-    return false;
-}
-
-static bool all_known(Reader reader, const Optimizer *optimizer)
-{
-    for (int i = 0; i < tensor_file_count(reader.file); i++) {
-        const char *name = tensor_file_entry(reader.file, i)->name;
-        if (!is_known(optimizer, name))
-            return error_report("optim_load: %s: there is no weight or state for the entry "
-                                "\"%.80s\"",
-                                reader.path, name);
-    }
-    return true;
-}
-
-static bool read_all(Reader reader, Optimizer *optimizer, Random *random, Real *host)
-{
-    return read_kind(reader, optimizer->kind) && read_numbers(reader, optimizer) &&
-           (!random || read_random(reader, random)) && read_parts(reader, optimizer, host) &&
-           all_known(reader, optimizer);
-}
-
-/* Reads everything into copies first, so that a failure changes nothing. */
+/* Reads the metadata into copies and the parts last, so that a failure changes nothing. */
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
 {
-    const size_t bytes = part_bytes(optimizer);
+    const Parts parts = parts_of(optimizer);
     Optimizer loaded = *optimizer;
     Random random;
-    Real *host = memory_allocate((size_t)part_count(optimizer) * bytes);
-    if (!host)
-        return error_report("optim_load: %s", device_exhausted(optimizer->device, bytes).text);
     TensorFile *file = tensor_file_open(path);
-    bool good = file && read_all((Reader){ file, path }, &loaded, tape ? &random : NULL, host);
-    if (good) {
-        for (int part = 0; part < part_count(optimizer); part++)
-            device_copy_in(optimizer->device, part_data(optimizer, part),
-                           host + part * params_flat_count(optimizer->params), bytes);
-        params_written(optimizer->params);
-        *optimizer = loaded;
-        if (tape)
-            tape_set_random(tape, random);
-        params_zero_gradients(optimizer->params);
-    }
+    const Reader reader = { file, path };
+    const bool good = file && read_kind(reader, optimizer->kind) && read_numbers(reader, &loaded) &&
+                      (!tape || read_random(reader, &random)) &&
+                      params_load_parts("optim_load", optimizer->params, parts.list, parts.count,
+                                        NULL, file, path);
     tensor_file_close(file);
-    free(host);
-    return good;
+    if (!good)
+        return false;
+    *optimizer = loaded;
+    if (tape)
+        tape_set_random(tape, random);
+    params_zero_gradients(optimizer->params);
+    return true;
 }

@@ -171,7 +171,7 @@ static Bytes state_of(Model *model)
 }
 
 /* --------------------------------------------------------------------------------------- resume */
-START_TEST(a_run_that_stops_goes_on_bitwise)
+START_TEST(a_resumed_run_continues_bitwise)
 {
     begin();
     const int64_t drops[] = { 4, 15 };
@@ -224,7 +224,7 @@ START_TEST(a_new_base_of_the_learning_rate_is_kept)
 }
 END_TEST
 
-START_TEST(another_schedule_may_go_on)
+START_TEST(another_schedule_may_continue_a_run)
 {
     begin();
     Model a = model_new(adam, optim_constant(), 1);
@@ -508,7 +508,7 @@ START_TEST(other_entries_are_refused)
     nn_linear(params, "third", 2, 2);
     Optimizer *optimizer = adam(params, optim_constant());
     ck_assert(optim_save(optimizer, victim.model.tape, NULL, 0, path));
-    assert_refused(&victim, "optim_load: %s: there is no weight or state for the entry "
+    assert_refused(&victim, "optim_load: %s: there is no weight for the entry "
                             "\"third.weight\"");
     optim_free(optimizer);
     params_free(params);
@@ -536,7 +536,7 @@ START_TEST(momentum_and_a_tape_must_agree)
           heavy = model_new(momentum, optim_constant(), 1);
     save(&heavy);
     ck_assert(!optim_load(plain.optimizer, plain.tape, path));
-    ck_assert(strstr(tapegrad_error(), "no weight or state for the entry \"optimizer.m.") != NULL);
+    ck_assert(strstr(tapegrad_error(), "no weight for the entry \"optimizer.m.") != NULL);
     save(&plain);
     ck_assert(!optim_load(heavy.optimizer, heavy.tape, path));
     ck_assert(strstr(tapegrad_error(), "there is no entry \"optimizer.m.first.weight\"") != NULL);
@@ -664,9 +664,9 @@ END_TEST
 int main(void)
 {
     return run_tests("checkpoint", (const TTest *const[]){
-                                       a_run_that_stops_goes_on_bitwise,
+                                       a_resumed_run_continues_bitwise,
                                        a_new_base_of_the_learning_rate_is_kept,
-                                       another_schedule_may_go_on,
+                                       another_schedule_may_continue_a_run,
                                        a_file_holds_names_state_and_texts,
                                        keys_of_the_program_must_not_collide,
                                        the_weights_alone_come_from_a_checkpoint_too,

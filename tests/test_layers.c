@@ -200,7 +200,7 @@ START_TEST(positions_follow_the_formula)
 END_TEST
 
 /* --------------------------------------------------------------------------------------- misuse */
-START_TEST(senseless_configs_raise)
+START_TEST(invalid_configs_raise)
 {
     begin();
 #define CONFIG(...) ((TransformerConfig){ __VA_ARGS__ })
@@ -267,7 +267,7 @@ START_TEST(attention_checks_its_arguments)
 }
 END_TEST
 
-START_TEST(a_transformer_that_nobody_made_is_reported)
+START_TEST(an_uninitialized_transformer_is_reported)
 {
     begin();
     const Transformer transformer = { .layers = 0 };
@@ -776,9 +776,9 @@ int main(void)
                                    initial_weights_are_those_of_the_papers_code,
                                    an_initial_std_initializes_as_gpt2_does,
                                    positions_follow_the_formula,
-                                   senseless_configs_raise,
+                                   invalid_configs_raise,
                                    attention_checks_its_arguments,
-                                   a_transformer_that_nobody_made_is_reported,
+                                   an_uninitialized_transformer_is_reported,
                                    the_linear_transformer_of_the_vectors,
                                    the_softmax_transformer_of_the_vectors,
                                    gradients_of_a_pre_norm_layer,

@@ -11,10 +11,10 @@ typedef Optimizer *Maker(Params *params);
 typedef Optimizer *AdamMaker(Params *params, AdamConfig config);
 
 /* Contributes these values to the weight's gradient. */
-static void contribute(Tensor *weight, const Real *numbers)
+static void contribute(Tensor *weight, const Real *values)
 {
     Tape *tape = tape_new(test_device());
-    tape_backward_from(tape, op_scale(tape, weight, 1), tape_input(tape, numbers, weight->shape));
+    tape_backward_from(tape, op_scale(tape, weight, 1), tape_input(tape, values, weight->shape));
     tape_free(tape);
 }
 
@@ -67,11 +67,9 @@ static Optimizer *vector_radam_decay(Params *params)
 
 static Optimizer *vector_adamw(Params *params)
 {
-    return optim_adamw(params, (AdamConfig){ .learning_rate = 0.01,
-                                             .beta1 = 0.9,
-                                             .beta2 = 0.999,
-                                             .eps = 1e-8,
-                                             .weight_decay = 0.1 });
+    AdamConfig config = optim_adam_config(0.01);
+    config.weight_decay = 0.1;
+    return optim_adamw(params, config);
 }
 
 START_TEST(trajectories_agree_with_the_reference)
@@ -164,13 +162,13 @@ static double momentum_sgd_rule(double p, double g, double *state, int t)
     return p - 0.0625 * state[0];
 }
 
+static const AdamConfig decaying = {
+    .learning_rate = 0.03125, .beta1 = 0.75, .beta2 = 0.875, .eps = 0.015625, .weight_decay = 0.5
+};
+
 static Optimizer *decaying_adam(Params *params)
 {
-    return optim_adam(params, (AdamConfig){ .learning_rate = 0.03125,
-                                            .beta1 = 0.75,
-                                            .beta2 = 0.875,
-                                            .eps = 0.015625,
-                                            .weight_decay = 0.5 });
+    return optim_adam(params, decaying);
 }
 
 static double adam_change(double g, double *state, int t)
@@ -188,11 +186,7 @@ static double decaying_adam_rule(double p, double g, double *state, int t)
 
 static Optimizer *decaying_adamw(Params *params)
 {
-    return optim_adamw(params, (AdamConfig){ .learning_rate = 0.03125,
-                                             .beta1 = 0.75,
-                                             .beta2 = 0.875,
-                                             .eps = 0.015625,
-                                             .weight_decay = 0.5 });
+    return optim_adamw(params, decaying);
 }
 
 static double decaying_adamw_rule(double p, double g, double *state, int t)
@@ -202,11 +196,7 @@ static double decaying_adamw_rule(double p, double g, double *state, int t)
 
 static Optimizer *decaying_radam(Params *params)
 {
-    return optim_radam(params, (AdamConfig){ .learning_rate = 0.03125,
-                                             .beta1 = 0.75,
-                                             .beta2 = 0.875,
-                                             .eps = 0.015625,
-                                             .weight_decay = 0.5 });
+    return optim_radam(params, decaying);
 }
 
 static double decaying_radam_rule(double p, double g, double *state, int t)
@@ -380,11 +370,9 @@ END_TEST
 /* The five kinds with these factors of the learning rate and of the weight decay. */
 static Optimizer *make_scaled(int kind, Params *params, double rate, double decay)
 {
-    const AdamConfig adam = { .learning_rate = 0.03125 * rate,
-                              .beta1 = 0.75,
-                              .beta2 = 0.875,
-                              .eps = 0.015625,
-                              .weight_decay = 0.5 * decay };
+    AdamConfig adam = decaying;
+    adam.learning_rate *= rate;
+    adam.weight_decay *= decay;
     const SGDConfig sgd = { .learning_rate = 0.0625 * rate,
                             .momentum = kind == 0 ? 0 : 0.75,
                             .weight_decay = 0.125 * decay };
@@ -428,7 +416,7 @@ START_TEST(a_groups_weights_step_as_with_a_config_of_their_own)
 }
 END_TEST
 
-START_TEST(a_rate_factor_of_zero_freezes_until_it_is_replaced)
+START_TEST(a_rate_factor_of_zero_stops_weights_until_it_is_replaced)
 {
     static Real grouped[COUNT], start[COUNT];
     for (int kind = 0; kind < 5; kind++) {
@@ -648,7 +636,7 @@ START_TEST(a_weight_without_a_contribution_has_gradient_zero)
 }
 END_TEST
 
-START_TEST(what_is_not_finite_passes_through)
+START_TEST(values_that_are_not_finite_pass_through)
 {
     const Real g[] = { 1, (Real)NAN, 1, (Real)INFINITY };
     for (int i = 0; i < MAKERS; i++) {
@@ -673,7 +661,7 @@ static const double rounding = sizeof(Real) == 4 ? 0x1p-24 : 0x1p-52;
 
 /* Compares the learning rate of each step with the factor, for a base rate of 1 / 4; a step with
  * gradient 1 lowers the weight by the rate that was reported before. */
-static void walk(Schedule schedule, Factor *factor, int64_t steps)
+static void check_schedule(Schedule schedule, Factor *factor, int64_t steps)
 {
     const Real one = 1, zero = 0;
     Params *params = params_new(test_device(), 1);
@@ -722,13 +710,14 @@ static double fall_factor(int64_t t)
 
 START_TEST(schedules_follow_their_formulas)
 {
-    walk(optim_constant(), constant_factor, 20);
-    walk((Schedule){ .kind = SCHEDULE_CONSTANT }, constant_factor, 20);
-    walk(optim_drops(0.5, 3, (const int64_t[]){ 3, 4, 40 }), drops_factor, 60);
-    walk(optim_drops(0.75, 8, (const int64_t[]){ 1, 2, 3, 4, 5, 6, 7, 8 }), eight_drops_factor, 20);
-    walk(optim_drops(0.5, 0, NULL), constant_factor, 5);
-    walk(optim_cosine(10, 50, 0.125), cosine_factor, 80);
-    walk(optim_cosine(0, 7, 0), fall_factor, 12);
+    check_schedule(optim_constant(), constant_factor, 20);
+    check_schedule((Schedule){ .kind = SCHEDULE_CONSTANT }, constant_factor, 20);
+    check_schedule(optim_drops(0.5, 3, (const int64_t[]){ 3, 4, 40 }), drops_factor, 60);
+    check_schedule(optim_drops(0.75, 8, (const int64_t[]){ 1, 2, 3, 4, 5, 6, 7, 8 }),
+                   eight_drops_factor, 20);
+    check_schedule(optim_drops(0.5, 0, NULL), constant_factor, 5);
+    check_schedule(optim_cosine(10, 50, 0.125), cosine_factor, 80);
+    check_schedule(optim_cosine(0, 7, 0), fall_factor, 12);
 }
 END_TEST
 
@@ -956,14 +945,14 @@ int main(void)
                                   threads_change_nothing,
                                   padding_stays_zero,
                                   a_groups_weights_step_as_with_a_config_of_their_own,
-                                  a_rate_factor_of_zero_freezes_until_it_is_replaced,
+                                  a_rate_factor_of_zero_stops_weights_until_it_is_replaced,
                                   a_frozen_weight_stays_until_it_is_unfrozen,
                                   weights_may_be_frozen_before_the_optimizer_is_made,
                                   joined_weights_may_be_in_different_groups,
                                   bad_groups_raise_and_change_nothing,
                                   a_step_uses_the_sum_of_contributions_and_empties_it,
                                   a_weight_without_a_contribution_has_gradient_zero,
-                                  what_is_not_finite_passes_through,
+                                  values_that_are_not_finite_pass_through,
                                   schedules_follow_their_formulas,
                                   points_of_the_cosine,
                                   the_plateau_lowers_the_learning_rate,

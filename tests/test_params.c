@@ -201,7 +201,7 @@ START_TEST(weights_are_found_by_name_and_index)
 }
 END_TEST
 
-START_TEST(storage_is_laid_out_at_the_first_use)
+START_TEST(storage_is_allocated_at_the_first_use)
 {
     begin();
     const size_t before = device_memory(device).current;
@@ -295,7 +295,7 @@ START_TEST(bad_registrations_raise_and_change_nothing)
 }
 END_TEST
 
-START_TEST(a_failed_layout_may_be_repeated)
+START_TEST(a_failed_allocation_may_be_repeated)
 {
     begin();
     Params *params = params_new(device, 1), *other = params_new(device, 1);
@@ -554,7 +554,7 @@ START_TEST(clipping_agrees_with_a_plain_loop)
 }
 END_TEST
 
-START_TEST(clipping_leaves_what_is_not_finite)
+START_TEST(clipping_leaves_values_that_are_not_finite)
 {
     begin_on(test_device());
     const Real not_a_number[] = { 1, (Real)NAN, 3 }, infinite[] = { 1, (Real)INFINITY, 3 };
@@ -678,7 +678,7 @@ static void assert_equal_weights(const Params *a, const Params *b)
     }
 }
 
-START_TEST(saved_weights_come_back)
+START_TEST(saved_weights_are_loaded_bitwise)
 {
     begin_file();
     Params *saved = small_model(1), *loaded = small_model(2), *separate = params_new(device, 3);
@@ -725,17 +725,18 @@ __attribute__((format(printf, 2, 0))) static void assert_refused(Params *other, 
 START_TEST(other_models_are_refused)
 {
     begin_file();
-    Params *missing = params_new(device, 2), *misshapen = params_new(device, 2);
+    Params *missing = params_new(device, 2), *wrong_shape = params_new(device, 2);
     Params *unknown = small_model(2);
     params_add(missing, "a", shape(2, 3), uniform);
     params_add_joined(missing, "j", three_names, 3, "w", shape(3), uniform);
-    params_add(misshapen, "a", shape(2, 3), uniform);
-    params_add_joined(misshapen, "j", three_names, 3, "w", shape(3, 1), uniform);
-    params_add(misshapen, "b", shape_scalar(), uniform);
+    params_add(wrong_shape, "a", shape(2, 3), uniform);
+    params_add_joined(wrong_shape, "j", three_names, 3, "w", shape(3, 1), uniform);
+    params_add(wrong_shape, "b", shape_scalar(), uniform);
     params_add(unknown, "c", shape(2), uniform);
     assert_refused(missing, "tensor_file_read: %s: there is no entry \"b\"");
-    assert_refused(misshapen, "tensor_file_read: %s: entry \"j.query.w\" has shape [3,1], expected "
-                              "[3]");
+    assert_refused(wrong_shape,
+                   "tensor_file_read: %s: entry \"j.query.w\" has shape [3,1], expected "
+                   "[3]");
     assert_refused(unknown, "params_load: %s: there is no weight for the entry \"c\"");
     end_file();
 }
@@ -805,9 +806,9 @@ int main(void)
                                    xavier_and_kaiming_scale_by_the_layers_sizes,
                                    initial_values_depend_on_seed_and_name_alone,
                                    weights_are_found_by_name_and_index,
-                                   storage_is_laid_out_at_the_first_use,
+                                   storage_is_allocated_at_the_first_use,
                                    bad_registrations_raise_and_change_nothing,
-                                   a_failed_layout_may_be_repeated,
+                                   a_failed_allocation_may_be_repeated,
                                    constants_serve_tapes_and_are_no_weights,
                                    flat_tensors_hold_all_weights_and_zeros,
                                    gradients_accumulate_until_they_are_emptied,
@@ -815,11 +816,11 @@ int main(void)
                                    a_frozen_weight_has_no_part_in_the_norm,
                                    an_unused_weight_has_no_part_in_the_norm,
                                    clipping_agrees_with_a_plain_loop,
-                                   clipping_leaves_what_is_not_finite,
+                                   clipping_leaves_values_that_are_not_finite,
                                    a_step_that_failed_after_its_pass_may_be_repeated,
                                    a_pass_that_cannot_begin_leaves_the_gradients,
                                    a_step_that_failed_in_its_backward_pass_may_be_repeated,
-                                   saved_weights_come_back,
+                                   saved_weights_are_loaded_bitwise,
                                    other_models_are_refused,
                                    damaged_files_are_refused,
                                    files_and_exhausted_memory,
