@@ -13,6 +13,13 @@
 #define TOLERANCE 2e-5
 #endif
 
+/* The error sentences' beginnings, and one of them. */
+#define STATE "nn_transformer_state: "
+#define STEP "nn_transformer_step: "
+#define PREFILL "nn_transformer_prefill: "
+#define COPY "nn_transformer_state_copy: "
+#define FULL STEP "sequence 0 already has max_length (6) positions"
+
 enum { LENGTH = 6, MANY = 70 }; /* on the CPU, two threads split a batch of MANY */
 
 /* Counts the calls of malloc in programs and libraries. The sanitizers have a malloc of their own,
@@ -35,18 +42,23 @@ static Params *params;
 static Transformer transformer;
 static int64_t width;
 
-static void shift_bias(const char *name)
+/* Adds 1 to query and key bias: queries and keys near 1 keep every normalizer away from 0, with any
+ * feature map. */
+static void shift_biases(int64_t layers)
 {
-    Tensor *bias = params_find(params, name);
-    if (!bias) /* LSH attention has no bias of keys */
-        return;
-    Real *values = test_values(bias);
-    for (int64_t i = 0; i < tensor_count(bias); i++)
-        values[i] += 1;
-    tensor_write(bias, values);
+    for (int i = 0; i < 2 * layers; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "layers.%d.attention.%s.bias", i / 2, i % 2 ? "key" : "query");
+        Tensor *bias = params_find(params, name);
+        if (!bias) /* LSH attention has no bias of keys */
+            continue;
+        Real *values = test_values(bias);
+        for (int64_t j = 0; j < tensor_count(bias); j++)
+            values[j] += 1;
+        tensor_write(bias, values);
+    }
 }
 
-/* Queries and keys near 1 keep every normalizer away from 0, with any feature map. */
 static void begin(TransformerConfig config)
 {
     device = test_device();
@@ -60,13 +72,7 @@ static void begin(TransformerConfig config)
     config.feed_forward = config.feed_forward ? config.feed_forward : 37;
     width = config.heads * config.head_dim;
     transformer = nn_transformer(params, "", config);
-    for (int i = 0; i < config.layers; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "layers.%d.attention.query.bias", i);
-        shift_bias(name);
-        snprintf(name, sizeof name, "layers.%d.attention.key.bias", i);
-        shift_bias(name);
-    }
+    shift_biases(config.layers);
 }
 
 static void end(void)
@@ -83,6 +89,7 @@ static TransformerState *new_state(int64_t sequences, int64_t max_length)
 }
 
 static const TransformerConfig linear = { 0 }, softmax = { .attention = ATTENTION_CAUSAL_SOFTMAX };
+static const TransformerConfig both[] = { { 0 }, { .attention = ATTENTION_CAUSAL_SOFTMAX } };
 
 /* ------------------------------------------------------------------------------------ sequences */
 typedef struct Sequences {
@@ -99,7 +106,35 @@ static Sequences sequences_new(int64_t B, int64_t N)
     return s;
 }
 
-/* Positions n to n + count - 1 of `all`, which is x or out: [B, count, width]. */
+/* A transformer, B sequences and their state of max_length positions. */
+typedef struct Setup {
+    Sequences s;
+    TransformerState *state;
+} Setup;
+
+static Setup begin_with(TransformerConfig config, int64_t B, int64_t max_length)
+{
+    begin(config);
+    const Sequences s = sequences_new(B, LENGTH);
+    return (Setup){ s, new_state(B, max_length) };
+}
+
+static void end_with(Setup setup)
+{
+    nn_transformer_state_free(setup.state);
+    end();
+}
+
+/* Row n[b] of each sequence b of `all`, which is x or out: [B, width]. */
+static Real *ragged(Sequences s, const Real *all, const int32_t *n)
+{
+    Real *rows = test_normal(0, s.B * width);
+    for (int64_t b = 0; b < s.B; b++)
+        memcpy(rows + b * width, all + (b * s.N + n[b]) * width, (size_t)width * sizeof *rows);
+    return rows;
+}
+
+/* Positions n to n + count - 1 of `all`: [B, count, width]. */
 static Real *cut(Sequences s, const Real *all, int64_t n, int64_t count)
 {
     Real *piece = test_normal(0, s.B * count * width);
@@ -109,20 +144,38 @@ static Real *cut(Sequences s, const Real *all, int64_t n, int64_t count)
     return piece;
 }
 
+/* x [B, width] and [B, N, width] on the tape. */
+static Tensor *rows(const Real *x, int64_t B)
+{
+    return tape_input(tape, x, shape(B, width));
+}
+
+static Tensor *prompt(const Real *x, int64_t B, int64_t N)
+{
+    return tape_input(tape, x, shape(B, N, width));
+}
+
 /* Decode steps for positions n to end - 1; each must match the parallel form. */
 static void step_through(TransformerState *state, Sequences s, int64_t n, int64_t end)
 {
     for (; n < end; n++) {
-        Tensor *x = tape_input(tape, cut(s, s.x, n, 1), shape(s.B, width));
-        const Real *out = test_values(nn_transformer_step(state, x));
+        const Real *out = test_values(nn_transformer_step(state, rows(cut(s, s.x, n, 1), s.B)));
         assert_close(out, cut(s, s.out, n, 1), s.B * width, TOLERANCE);
         tape_reset(tape);
     }
 }
 
+/* A decode step at position n[b] of each sequence b. */
+static void ragged_step(TransformerState *state, Sequences s, const int32_t *n)
+{
+    const Real *out = test_values(nn_transformer_step(state, rows(ragged(s, s.x, n), s.B)));
+    assert_close(out, ragged(s, s.out, n), s.B * width, TOLERANCE);
+    tape_reset(tape);
+}
+
 static void prefill(TransformerState *state, Sequences s, int64_t n, int64_t count)
 {
-    Tensor *x = tape_input(tape, cut(s, s.x, n, count), shape(s.B, count, width));
+    Tensor *x = prompt(cut(s, s.x, n, count), s.B, count);
     const Real *out = test_values(nn_transformer_prefill(tape, state, x, NULL));
     assert_close(out, cut(s, s.out, n, count), s.B * count * width, TOLERANCE);
     tape_reset(tape);
@@ -131,35 +184,25 @@ static void prefill(TransformerState *state, Sequences s, int64_t n, int64_t cou
 static void assert_positions(const TransformerState *state, const int32_t *expected)
 {
     Tensor *positions = nn_transformer_state_positions(state);
-    const int64_t B = tensor_count(positions);
-    int32_t found[MANY];
-    tensor_read_i32(positions, found);
-    for (int64_t b = 0; b < B; b++)
-        ck_assert_int_eq(found[b], expected[b]);
+    ck_assert_mem_eq(test_integers(positions), expected,
+                     (size_t)tensor_count(positions) * sizeof *expected);
 }
 
 /* ------------------------------------------------------------------------------- every position */
 static void check_positions(TransformerConfig config, int64_t B)
 {
-    begin(config);
     if (B == MANY)
         device_set_threads(2);
-    Sequences s = sequences_new(B, LENGTH);
-    TransformerState *state = new_state(B, LENGTH);
-    step_through(state, s, 0, LENGTH);
-    nn_transformer_state_free(state);
-    end();
+    const Setup u = begin_with(config, B, LENGTH);
+    step_through(u.state, u.s, 0, LENGTH);
+    end_with(u);
 }
 
 START_TEST(a_step_is_the_parallel_form_at_its_position)
 {
-    check_positions(linear, 1);
-    check_positions(linear, 3);
-    check_positions(linear, 17);
-    check_positions(linear, MANY);
-    check_positions(softmax, 1);
-    check_positions(softmax, 3);
-    check_positions(softmax, MANY);
+    static const int64_t batches[] = { 1, 3, 17, MANY };
+    for (int i = 0; i < 8; i++)
+        check_positions(both[i % 2], batches[i / 2]);
 }
 END_TEST
 
@@ -185,38 +228,35 @@ START_TEST(with_every_arrangement_of_a_layer)
 }
 END_TEST
 
+static void check_heads(TransformerConfig config, int64_t heads, int64_t head_dim, int64_t B)
+{
+    config.heads = heads;
+    config.head_dim = head_dim;
+    config.no_final_norm = config.pre_norm = heads * head_dim == 1; /* norms of 1 are 0 */
+    check_positions(config, B);
+}
+
 START_TEST(with_ragged_and_with_whole_sizes)
 {
     static const int64_t sizes[][2] = { { 1, 1 }, { 1, 7 }, { 2, 16 }, { 2, 33 }, { 5, 12 } };
-    for (int i = 0; i < 5; i++)
-        for (int j = 0; j < 2; j++) {
-            TransformerConfig config = j ? softmax : linear;
-            config.heads = sizes[i][0];
-            config.head_dim = sizes[i][1];
-            config.no_final_norm = config.pre_norm = sizes[i][1] == 1; /* norms of 1 are 0 */
-            check_positions(config, 5);
-        }
+    for (int i = 0; i < 10; i++)
+        check_heads(both[i % 2], sizes[i / 2][0], sizes[i / 2][1], 5);
 }
 END_TEST
 
 /* On CUDA: heads whose state exceeds shared memory, heads with more columns than a block has
  * threads, and heads with about the same number. */
-START_TEST(with_great_heads)
+START_TEST(with_heads_whose_state_exceeds_shared_memory)
 {
-    static const struct {
-        int64_t sequences, head_dim;
-        Features features;
-        bool softmax;
-    } cases[] = { { 1, 64, FEATURES_POLYNOMIAL, false }, { 9, 64, FEATURES_POLYNOMIAL, false },
-                  { 9, 256, FEATURES_RELU, false },      { 9, 300, FEATURES_RELU, false },
-                  { 9, 300, FEATURES_RELU, true },       { 1, 1040, FEATURES_RELU, false } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        TransformerConfig config = cases[i].softmax ? softmax : linear;
-        config.layers = config.heads = 1;
-        config.head_dim = cases[i].head_dim;
-        config.features = cases[i].features;
-        check_positions(config, cases[i].sequences);
-    }
+    const TransformerConfig polynomial = { .layers = 1, .features = FEATURES_POLYNOMIAL };
+    const TransformerConfig with_relu = { .layers = 1, .features = FEATURES_RELU };
+    const TransformerConfig one_softmax = { .layers = 1, .attention = ATTENTION_CAUSAL_SOFTMAX };
+    check_heads(polynomial, 1, 64, 1);
+    check_heads(polynomial, 1, 64, 9);
+    check_heads(with_relu, 1, 256, 9);
+    check_heads(with_relu, 1, 300, 9);
+    check_heads(one_softmax, 1, 300, 9);
+    check_heads(with_relu, 1, 1040, 1);
 }
 END_TEST
 
@@ -225,34 +265,29 @@ START_TEST(with_heads_of_32_and_64)
 {
     for (Features features = 0; features <= FEATURES_SQUARED_RELU; features++)
         for (int64_t size = 32; size <= 64; size += 32)
-            check_positions(
-                (TransformerConfig){
-                    .layers = 1, .heads = 3, .head_dim = size, .features = features },
-                9);
+            check_heads((TransformerConfig){ .layers = 1, .features = features }, 3, size, 9);
 }
 END_TEST
 
 /* On CUDA, each block processes several heads in turn. */
 START_TEST(with_more_heads_than_blocks)
 {
-    check_positions((TransformerConfig){ .layers = 1, .heads = 1, .head_dim = 8 }, 4100);
-    check_positions((TransformerConfig){ .layers = 1, .heads = 1, .head_dim = 32 }, 4100);
+    check_heads((TransformerConfig){ .layers = 1 }, 1, 8, 4100);
+    check_heads((TransformerConfig){ .layers = 1 }, 1, 32, 4100);
 }
 END_TEST
 
-#ifndef TAPEGRAD_DOUBLE
 /* Only large batches use tf32 products; those of small batches stay in float32. */
 START_TEST(with_products_in_tf32)
 {
-    if (!device_is_cuda(test_device()))
+    if (!device_is_cuda(test_device()) || sizeof(Real) == sizeof(double))
         return;
     begin(linear);
     for (int64_t B = 2; B <= 20; B += 18) {
         Sequences s = sequences_new(B, LENGTH);
         TransformerState *state = nn_transformer_state(
             &transformer, (GenerationConfig){ .sequences = B, .precision = PRECISION_TF32 });
-        Tensor *x = tape_input(tape, cut(s, s.x, 0, 1), shape(B, width));
-        const Real *out = test_values(nn_transformer_step(state, x));
+        const Real *out = test_values(nn_transformer_step(state, rows(cut(s, s.x, 0, 1), B)));
         const double error = relative_error(out, cut(s, s.out, 0, 1), B * width);
         ck_assert_msg(error <= (B == 2 ? TOLERANCE : 1e-2), "B = %d: %g", (int)B, error);
 #ifdef TAPEGRAD_CUDA_ON_HOST /* cuBLAS may choose float32, as for unaligned rows */
@@ -264,7 +299,6 @@ START_TEST(with_products_in_tf32)
     end();
 }
 END_TEST
-#endif
 
 /* The result of the first of B sequences after LENGTH steps. */
 static const Real *first_alone(Sequences s, int64_t B)
@@ -273,8 +307,7 @@ static const Real *first_alone(Sequences s, int64_t B)
     const Real *out = NULL;
     s.B = B;
     for (int64_t n = 0; n < LENGTH; n++)
-        out = test_values(
-            nn_transformer_step(state, tape_input(tape, cut(s, s.x, n, 1), shape(B, width))));
+        out = test_values(nn_transformer_step(state, rows(cut(s, s.x, n, 1), B)));
     nn_transformer_state_free(state);
     tape_reset(tape);
     return out;
@@ -283,7 +316,7 @@ static const Real *first_alone(Sequences s, int64_t B)
 START_TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
 {
     for (int j = 0; j < 2; j++) {
-        TransformerConfig config = j ? softmax : linear;
+        TransformerConfig config = both[j];
         config.heads = 8;
         config.head_dim = 13;
         config.feed_forward = 550; /* large enough to split one sequence over threads */
@@ -305,32 +338,30 @@ END_TEST
 
 START_TEST(a_result_may_be_the_next_x)
 {
-    begin(linear);
-    TransformerState *state = new_state(2, 4), *other = new_state(2, 4);
-    Real *x = test_normal(1, 2 * width);
-    Tensor *out = nn_transformer_step(state, tape_input(tape, x, shape(2, width)));
-    Tensor *expected = nn_transformer_step(other, tape_input(tape, x, shape(2, width)));
+    const Setup u = begin_with(linear, 2, 4);
+    TransformerState *other = new_state(2, 4);
+    Tensor *out = nn_transformer_step(u.state, rows(u.s.x, 2));
+    Tensor *expected = nn_transformer_step(other, rows(u.s.x, 2));
     const Real *copy = test_values(expected);
-    out = nn_transformer_step(state, out);
-    expected = nn_transformer_step(other, tape_input(tape, copy, shape(2, width)));
+    out = nn_transformer_step(u.state, out);
+    expected = nn_transformer_step(other, rows(copy, 2));
     ck_assert_mem_eq(test_values(out), test_values(expected), (size_t)(2 * width) * sizeof(Real));
     ck_assert_int_eq((int)tensor_count(op_relu(tape, out)), (int)(2 * width));
-    nn_transformer_state_free(state);
     nn_transformer_state_free(other);
-    end();
+    end_with(u);
 }
 END_TEST
 
 /* -------------------------------------------------------------------------------------- prompts */
-START_TEST(steps_go_on_from_a_prompt_of_every_length)
+START_TEST(steps_continue_from_a_prompt_of_every_length)
 {
     for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
+        begin(both[j]);
         Sequences s = sequences_new(3, LENGTH);
-        for (int64_t n = 1; n <= LENGTH; n++) {
+        for (int32_t n = 1; n <= LENGTH; n++) {
             TransformerState *state = new_state(3, LENGTH);
             prefill(state, s, 0, n);
-            const int32_t p = (int32_t)(n < LENGTH ? n : LENGTH - 1);
+            const int32_t p = n < LENGTH ? n : LENGTH - 1;
             assert_positions(state, (int32_t[]){ p, p, p });
             step_through(state, s, n, LENGTH);
             nn_transformer_state_free(state);
@@ -343,82 +374,54 @@ END_TEST
 START_TEST(a_prompt_suits_every_feature_map)
 {
     for (Features features = 0; features <= FEATURES_RANDOM; features++) {
-        begin((TransformerConfig){ .features = features, .pre_norm = features & 1 });
-        Sequences s = sequences_new(2, LENGTH);
-        TransformerState *state = new_state(2, LENGTH);
-        prefill(state, s, 0, 3);
-        step_through(state, s, 3, LENGTH);
-        nn_transformer_state_free(state);
-        end();
+        const TransformerConfig config = { .features = features, .pre_norm = features & 1 };
+        const Setup u = begin_with(config, 2, LENGTH);
+        prefill(u.state, u.s, 0, 3);
+        step_through(u.state, u.s, 3, LENGTH);
+        end_with(u);
     }
 }
 END_TEST
 
 START_TEST(linear_attention_takes_a_prompt_anywhere)
 {
-    begin(linear);
-    Sequences s = sequences_new(2, LENGTH);
-    TransformerState *state = new_state(2, LENGTH);
-    step_through(state, s, 0, 1);
-    prefill(state, s, 1, 2);
-    prefill(state, s, 3, 1);
-    step_through(state, s, 4, LENGTH);
-    nn_transformer_state_free(state);
-    end();
+    const Setup u = begin_with(linear, 2, LENGTH);
+    step_through(u.state, u.s, 0, 1);
+    prefill(u.state, u.s, 1, 2);
+    prefill(u.state, u.s, 3, 1);
+    step_through(u.state, u.s, 4, LENGTH);
+    end_with(u);
 }
 END_TEST
-
-/* Row n[b] of each sequence b: every sequence continues from its own length. */
-static Real *ragged(Sequences s, const Real *all, const int32_t *n)
-{
-    Real *rows = test_normal(0, s.B * width);
-    for (int64_t b = 0; b < s.B; b++)
-        memcpy(rows + b * width, all + (b * s.N + n[b]) * width, (size_t)width * sizeof *rows);
-    return rows;
-}
 
 START_TEST(prompts_may_have_different_lengths)
 {
     for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
-        Sequences s = sequences_new(3, LENGTH);
-        TransformerState *state = new_state(3, LENGTH);
-        int32_t n[] = { 2, 1, 4 };
-        Tensor *x = tape_input(tape, cut(s, s.x, 0, 4), shape(3, 4, width));
-        Tensor *lengths = tape_input_i32(tape, n, shape(3));
-        const Real *out = test_values(nn_transformer_prefill(tape, state, x, lengths));
+        const Setup u = begin_with(both[j], 3, LENGTH);
+        const int32_t n[] = { 2, 1, 4 };
+        const Real *out = test_values(nn_transformer_prefill(
+            tape, u.state, prompt(cut(u.s, u.s.x, 0, 4), 3, 4), tape_input_i32(tape, n, shape(3))));
         for (int64_t b = 0; b < 3; b++)
-            assert_close(out + b * 4 * width, s.out + b * LENGTH * width, n[b] * width, TOLERANCE);
-        assert_positions(state, n);
-        for (int i = 0; i < 2; i++) {
-            x = tape_input(tape, ragged(s, s.x, n), shape(3, width));
-            assert_close(test_values(nn_transformer_step(state, x)), ragged(s, s.out, n), 3 * width,
+            assert_close(out + b * 4 * width, u.s.out + b * LENGTH * width, n[b] * width,
                          TOLERANCE);
-            for (int b = 0; b < 3; b++)
-                n[b]++;
-        }
-        nn_transformer_state_free(state);
-        end();
+        assert_positions(u.state, n);
+        ragged_step(u.state, u.s, n);
+        ragged_step(u.state, u.s, (int32_t[]){ 3, 2, 5 });
+        end_with(u);
     }
 }
 END_TEST
 
-/* The padding of shorter prompts may reach past max_length. */
 START_TEST(padding_of_short_prompts_may_exceed_max_length)
 {
     for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
-        Sequences s = sequences_new(3, LENGTH);
-        TransformerState *state = new_state(3, 4);
-        int32_t n[] = { 2, 1, 3 };
-        Tensor *x = tape_input(tape, s.x, shape(3, LENGTH, width));
-        nn_transformer_prefill(tape, state, x, tape_input_i32(tape, n, shape(3)));
-        assert_positions(state, n);
-        x = tape_input(tape, ragged(s, s.x, n), shape(3, width));
-        assert_close(test_values(nn_transformer_step(state, x)), ragged(s, s.out, n), 3 * width,
-                     TOLERANCE);
-        nn_transformer_state_free(state);
-        end();
+        const Setup u = begin_with(both[j], 3, 4);
+        const int32_t n[] = { 2, 1, 3 };
+        nn_transformer_prefill(tape, u.state, prompt(u.s.x, 3, LENGTH),
+                               tape_input_i32(tape, n, shape(3)));
+        assert_positions(u.state, n);
+        ragged_step(u.state, u.s, n);
+        end_with(u);
     }
 }
 END_TEST
@@ -427,48 +430,32 @@ END_TEST
 START_TEST(a_prompt_may_be_in_bf16)
 {
     for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
+        const Setup u = begin_with(both[j], 2, LENGTH);
         if (device_is_cuda(device) && sizeof(Real) == sizeof(float)) {
-            Sequences s = sequences_new(2, LENGTH);
             tape_set_precision(tape, PRECISION_BF16);
-            TransformerState *state = new_state(2, LENGTH);
-            Tensor *x = tape_input(tape, cut(s, s.x, 0, 4), shape(2, 4, width));
-            nn_transformer_prefill(tape, state, x, NULL);
-            x = tape_input(tape, cut(s, s.x, 4, 1), shape(2, width));
-            assert_close(test_values(nn_transformer_step(state, x)), cut(s, s.out, 4, 1), 2 * width,
-                         0.02);
-            nn_transformer_state_free(state);
+            nn_transformer_prefill(tape, u.state, prompt(cut(u.s, u.s.x, 0, 4), 2, 4), NULL);
+            Tensor *out = nn_transformer_step(u.state, rows(cut(u.s, u.s.x, 4, 1), 2));
+            assert_close(test_values(out), cut(u.s, u.s.out, 4, 1), 2 * width, 0.02);
         }
-        end();
+        end_with(u);
     }
 }
 END_TEST
 
 /* ---------------------------------------------------------------------------- resets and copies */
-static void check_ragged_step(TransformerState *state, Sequences s, const int32_t *n)
-{
-    Tensor *x = tape_input(tape, ragged(s, s.x, n), shape(s.B, width));
-    assert_close(test_values(nn_transformer_step(state, x)), ragged(s, s.out, n), s.B * width,
-                 TOLERANCE);
-    tape_reset(tape);
-}
-
-START_TEST(one_sequence_begins_anew_or_all_do)
+START_TEST(one_sequence_is_reset_or_all_are)
 {
     for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
-        Sequences s = sequences_new(3, LENGTH);
-        TransformerState *state = new_state(3, LENGTH);
-        step_through(state, s, 0, 3);
-        nn_transformer_state_reset(state, 1);
-        assert_positions(state, (int32_t[]){ 3, 0, 3 });
-        check_ragged_step(state, s, (int32_t[]){ 3, 0, 3 });
-        check_ragged_step(state, s, (int32_t[]){ 4, 1, 4 });
-        nn_transformer_state_reset(state, NN_ALL_SEQUENCES);
-        assert_positions(state, (int32_t[]){ 0, 0, 0 });
-        step_through(state, s, 0, LENGTH);
-        nn_transformer_state_free(state);
-        end();
+        const Setup u = begin_with(both[j], 3, LENGTH);
+        step_through(u.state, u.s, 0, 3);
+        nn_transformer_state_reset(u.state, 1);
+        assert_positions(u.state, (int32_t[]){ 3, 0, 3 });
+        ragged_step(u.state, u.s, (int32_t[]){ 3, 0, 3 });
+        ragged_step(u.state, u.s, (int32_t[]){ 4, 1, 4 });
+        nn_transformer_state_reset(u.state, NN_ALL_SEQUENCES);
+        assert_positions(u.state, (int32_t[]){ 0, 0, 0 });
+        step_through(u.state, u.s, 0, LENGTH);
+        end_with(u);
     }
 }
 END_TEST
@@ -486,24 +473,21 @@ static Sequences branches(Sequences s, int64_t sequence, int64_t count)
     return result;
 }
 
-START_TEST(a_copy_goes_on_as_the_original_would)
+START_TEST(a_copy_continues_as_the_original_would)
 {
     for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
-        Sequences s = sequences_new(3, LENGTH);
-        TransformerState *state = new_state(3, LENGTH), *wide = new_state(2, LENGTH + 3);
-        step_through(state, s, 0, 2);
+        const Setup u = begin_with(both[j], 3, LENGTH);
+        TransformerState *wide = new_state(2, LENGTH + 3);
+        step_through(u.state, u.s, 0, 2);
         for (int64_t b = 0; b < 2; b++)
-            nn_transformer_state_copy(wide, b, state, 2);
+            nn_transformer_state_copy(wide, b, u.state, 2);
         assert_positions(wide, (int32_t[]){ 2, 2 });
-        step_through(wide, branches(s, 2, 2), 2, LENGTH);
-        nn_transformer_state_copy(state, 0, state, 1);
-        nn_transformer_state_copy(state, 2, state, 1);
-        nn_transformer_state_copy(state, 1, state, 1);
-        step_through(state, branches(s, 1, 3), 2, LENGTH);
-        nn_transformer_state_free(state);
+        step_through(wide, branches(u.s, 2, 2), 2, LENGTH);
+        for (int64_t b = 0; b < 3; b++)
+            nn_transformer_state_copy(u.state, b, u.state, 1);
+        step_through(u.state, branches(u.s, 1, 3), 2, LENGTH);
         nn_transformer_state_free(wide);
-        end();
+        end_with(u);
     }
 }
 END_TEST
@@ -517,24 +501,22 @@ static const char *file_path(void)
     return path;
 }
 
-START_TEST(a_loaded_state_goes_on_as_the_saved_one_would)
+START_TEST(a_loaded_state_continues_as_the_saved_one_would)
 {
     for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
-        Sequences s = sequences_new(3, LENGTH);
-        TransformerState *state = new_state(3, LENGTH), *other = new_state(3, LENGTH);
-        step_through(state, s, 0, 3);
-        nn_transformer_state_reset(state, 1);
-        ck_assert_msg(nn_transformer_state_save(state, file_path()), "%s", tapegrad_error());
-        nn_transformer_state_free(state);
-        step_through(other, s, 0, 1);
-        ck_assert_msg(nn_transformer_state_load(other, path), "%s", tapegrad_error());
-        assert_positions(other, (int32_t[]){ 3, 0, 3 });
-        check_ragged_step(other, s, (int32_t[]){ 3, 0, 3 });
-        check_ragged_step(other, s, (int32_t[]){ 4, 1, 4 });
-        nn_transformer_state_free(other);
+        const Setup u = begin_with(both[j], 3, LENGTH);
+        TransformerState *saved = new_state(3, LENGTH);
+        step_through(saved, u.s, 0, 3);
+        nn_transformer_state_reset(saved, 1);
+        ck_assert_msg(nn_transformer_state_save(saved, file_path()), "%s", tapegrad_error());
+        nn_transformer_state_free(saved);
+        step_through(u.state, u.s, 0, 1);
+        ck_assert_msg(nn_transformer_state_load(u.state, path), "%s", tapegrad_error());
+        assert_positions(u.state, (int32_t[]){ 3, 0, 3 });
+        ragged_step(u.state, u.s, (int32_t[]){ 3, 0, 3 });
+        ragged_step(u.state, u.s, (int32_t[]){ 4, 1, 4 });
+        end_with(u);
         unlink(path);
-        end();
     }
 }
 END_TEST
@@ -546,13 +528,11 @@ static void refuse(TransformerState *state, const char *sentence)
                   tapegrad_error(), sentence);
 }
 
-/* A file with another number of sequences or positions is refused. */
-static void refuse_sizes(TransformerState *into, int64_t sequences, int64_t max_length,
-                         const char *sentence)
+/* Saves the state of another transformer, number of sequences or max_length. */
+static void save_other(int64_t sequences, int64_t max_length)
 {
     TransformerState *state = new_state(sequences, max_length);
     ck_assert(nn_transformer_state_save(state, file_path()));
-    refuse(into, sentence);
     nn_transformer_state_free(state);
 }
 
@@ -572,60 +552,49 @@ static void save_with_counts(const TransformerState *state, const int32_t *count
     tensor_file_close(file);
 }
 
-static void cut_file(long length)
-{
-    ck_assert_int_eq(truncate(path, length), 0);
-}
-
 START_TEST(a_file_that_does_not_fit_changes_nothing)
 {
     for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
-        Sequences s = sequences_new(2, LENGTH);
-        TransformerState *state = new_state(2, LENGTH);
-        step_through(state, s, 0, 2);
-        refuse_sizes(state, 3, LENGTH, "shape");
-        refuse_sizes(state, 2, LENGTH + 1, j ? "shape" : "max_length is 7, expected 6");
-        save_with_counts(state, (int32_t[]){ 1, -1 });
-        refuse(state, "counts[1] is -1, expected 0 to 6");
-        save_with_counts(state, (int32_t[]){ 7, 1 });
-        refuse(state, "counts[0] is 7, expected 0 to 6");
-        ck_assert(nn_transformer_state_save(state, path));
-        cut_file(200);
-        refuse(state, path);
-        cut_file(3);
-        refuse(state, path);
+        const Setup u = begin_with(both[j], 2, LENGTH);
+        step_through(u.state, u.s, 0, 2);
+        save_other(3, LENGTH);
+        refuse(u.state, "shape");
+        save_other(2, LENGTH + 1);
+        refuse(u.state, j ? "shape" : "max_length is 7, expected 6");
+        save_with_counts(u.state, (int32_t[]){ 1, -1 });
+        refuse(u.state, "counts[1] is -1, expected 0 to 6");
+        save_with_counts(u.state, (int32_t[]){ 7, 1 });
+        refuse(u.state, "counts[0] is 7, expected 0 to 6");
+        ck_assert(nn_transformer_state_save(u.state, path));
+        for (long length = 200; length >= 3; length -= 197) {
+            ck_assert_int_eq(truncate(path, length), 0);
+            refuse(u.state, path);
+        }
         unlink(path);
-        refuse(state, strerror(ENOENT));
-        step_through(state, s, 2, LENGTH);
-        nn_transformer_state_free(state);
-        end();
+        refuse(u.state, strerror(ENOENT));
+        step_through(u.state, u.s, 2, LENGTH);
+        end_with(u);
     }
 }
 END_TEST
 
 START_TEST(another_transformers_file_is_refused)
 {
-    begin(softmax);
-    TransformerState *state = new_state(2, LENGTH);
-    ck_assert(nn_transformer_state_save(state, file_path()));
-    nn_transformer_state_free(state);
-    end();
-    begin(linear);
-    state = new_state(2, LENGTH);
-    refuse(state, "layers.0.sums");
-    nn_transformer_state_free(state);
-    end();
-    begin((TransformerConfig){ .layers = 3 });
-    state = new_state(2, LENGTH);
-    ck_assert(nn_transformer_state_save(state, path));
-    nn_transformer_state_free(state);
-    end();
-    begin(linear);
-    state = new_state(2, LENGTH);
-    refuse(state, "has 5 entries, expected 4: it belongs to another transformer");
-    nn_transformer_state_free(state);
-    end();
+    const struct {
+        TransformerConfig config;
+        const char *sentence;
+    } others[] = {
+        { softmax, "layers.0.sums" },
+        { { .layers = 3 }, "has 5 entries, expected 4: it belongs to another transformer" },
+    };
+    for (int i = 0; i < 2; i++) {
+        begin(others[i].config);
+        save_other(2, LENGTH);
+        end();
+        const Setup u = begin_with(linear, 2, LENGTH);
+        refuse(u.state, others[i].sentence);
+        end_with(u);
+    }
     unlink(path);
 }
 END_TEST
@@ -660,8 +629,8 @@ static void check_memory(TransformerConfig config, int64_t B)
 START_TEST(memory_stays_what_it_is_after_the_first_step)
 {
     for (int j = 0; j < 2; j++) {
-        check_memory(j ? softmax : linear, 1);
-        check_memory(j ? softmax : linear, MANY);
+        check_memory(both[j], 1);
+        check_memory(both[j], MANY);
     }
 }
 END_TEST
@@ -681,15 +650,12 @@ END_TEST
 
 START_TEST(more_threads_may_come_later)
 {
-    begin(linear);
     device_set_threads(1);
-    Sequences s = sequences_new(MANY, LENGTH);
-    TransformerState *state = new_state(MANY, LENGTH);
-    step_through(state, s, 0, 2);
+    const Setup u = begin_with(linear, MANY, LENGTH);
+    step_through(u.state, u.s, 0, 2);
     device_set_threads(4);
-    step_through(state, s, 2, LENGTH);
-    nn_transformer_state_free(state);
-    end();
+    step_through(u.state, u.s, 2, LENGTH);
+    end_with(u);
 }
 END_TEST
 
@@ -701,14 +667,13 @@ static const Real *prompt_and_steps(TransformerState *state, Sequences s)
     tensor_read_i32(nn_transformer_state_positions(state), n);
     ck_assert_int_eq(n[0], n[1]);
     if (n[0] == 0) {
-        Tensor *x = tape_input(tape, cut(s, s.x, 0, 3), shape(s.B, 3, width));
-        nn_transformer_prefill(tape, state, x, NULL);
+        nn_transformer_prefill(tape, state, prompt(cut(s, s.x, 0, 3), s.B, 3), NULL);
         n[0] = 3;
     }
     ck_assert_int_ge(n[0], 3);
     Tensor *out = NULL;
     for (; n[0] < 5; n[0]++)
-        out = nn_transformer_step(state, tape_input(tape, cut(s, s.x, n[0], 1), shape(s.B, width)));
+        out = nn_transformer_step(state, rows(cut(s, s.x, n[0], 1), s.B));
     const Real *result = test_values(out);
     tape_reset(tape);
     return result;
@@ -747,7 +712,7 @@ static bool fails_and_recovers(Sequences s, int n, const Real *expected)
 START_TEST(exhausted_memory_changes_nothing)
 {
     for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
+        begin(both[j]);
         Sequences s = sequences_new(2, LENGTH);
         TransformerState *state = new_state(2, LENGTH);
         const Real *expected = prompt_and_steps(state, s);
@@ -790,12 +755,6 @@ typedef struct Replayed {
     Tensor *x, *out;
 } Replayed;
 
-static Replayed replayed_new(int64_t B, int64_t max_length)
-{
-    return (Replayed){ .state = new_state(B, max_length),
-                       .x = tape_persistent(tape, shape(B, width)) };
-}
-
 static void replayed_step(void *context)
 {
     Replayed *replayed = context;
@@ -817,21 +776,19 @@ static void copy_and_step(void *context)
     replayed_step(context);
 }
 
-static void replay_all(Replayed *replayed, Sequences s)
+/* Replays one step at position n[b] of each sequence b. */
+static void replay(Replayed *replayed, void (*step)(void *), Sequences s, const int32_t *n)
 {
-    for (int64_t n = 0; n < LENGTH; n++) {
-        tensor_write(replayed->x, cut(s, s.x, n, 1));
-        tape_replay(tape, replayed_step, replayed);
-        assert_close(test_values(replayed->out), cut(s, s.out, n, 1), s.B * width, TOLERANCE);
-    }
+    tensor_write(replayed->x, ragged(s, s.x, n));
+    tape_replay(tape, step, replayed);
+    assert_close(test_values(replayed->out), ragged(s, s.out, n), s.B * width, TOLERANCE);
 }
 
 /* One replay more than max_length. */
 static void replay_too_often(Replayed *replayed, int64_t B)
 {
     if (!device_is_cuda(device)) {
-        assert_raises("nn_transformer_step: sequence 0 already has max_length (6) positions",
-                      tape_replay(tape, replayed_step, replayed));
+        assert_raises(FULL, tape_replay(tape, replayed_step, replayed));
         return;
     }
     tape_replay(tape, replayed_step, replayed);
@@ -842,24 +799,24 @@ static void replay_too_often(Replayed *replayed, int64_t B)
 
 static void check_replays(TransformerConfig config, int64_t B)
 {
-    int32_t last[MANY];
-    for (int64_t b = 0; b < B; b++)
-        last[b] = LENGTH - 1;
-    begin(config);
-    Sequences s = sequences_new(B, LENGTH);
-    Replayed replayed = replayed_new(B, LENGTH);
-    replay_all(&replayed, s);
-    nn_transformer_state_reset(replayed.state, NN_ALL_SEQUENCES);
-    replay_all(&replayed, s);
+    const Setup u = begin_with(config, B, LENGTH);
+    Replayed replayed = { .state = u.state, .x = tape_persistent(tape, shape(B, width)) };
+    int32_t n[MANY];
+    for (int pass = 0; pass < 2; pass++) {
+        nn_transformer_state_reset(u.state, NN_ALL_SEQUENCES);
+        for (int32_t position = 0; position < LENGTH; position++) {
+            for (int64_t b = 0; b < B; b++)
+                n[b] = position;
+            replay(&replayed, replayed_step, u.s, n);
+        }
+    }
     replay_too_often(&replayed, B);
-    assert_positions(replayed.state, last);
-    assert_raises("nn_transformer_step: sequence 0 already has max_length (6) positions",
-                  nn_transformer_step(replayed.state, replayed.x));
-    nn_transformer_state_reset(replayed.state, NN_ALL_SEQUENCES);
-    prefill(replayed.state, s, 0, 2);
-    step_through(replayed.state, s, 2, LENGTH);
-    nn_transformer_state_free(replayed.state);
-    end();
+    assert_positions(u.state, n);
+    assert_raises(FULL, nn_transformer_step(u.state, replayed.x));
+    nn_transformer_state_reset(u.state, NN_ALL_SEQUENCES);
+    prefill(u.state, u.s, 0, 2);
+    step_through(u.state, u.s, 2, LENGTH);
+    end_with(u);
 }
 
 START_TEST(a_step_may_be_replayed)
@@ -874,109 +831,85 @@ END_TEST
 START_TEST(resets_and_copies_may_be_replayed)
 {
     for (int j = 0; j < 2; j++) {
-        begin(j ? softmax : linear);
-        Sequences s = sequences_new(2, LENGTH);
-        Replayed replayed = replayed_new(2, LENGTH);
-        for (int32_t n = 0; n < 3; n++) {
-            tensor_write(replayed.x, ragged(s, s.x, (int32_t[]){ 0, n }));
-            tape_replay(tape, reset_and_step, &replayed);
-            assert_close(test_values(replayed.out), ragged(s, s.out, (int32_t[]){ 0, n }),
-                         2 * width, TOLERANCE);
-        }
-        assert_positions(replayed.state, (int32_t[]){ 1, 3 });
-        Sequences both = branches(s, 1, 2);
-        for (int32_t n = 3; n < LENGTH; n++) {
-            tensor_write(replayed.x, cut(both, both.x, n, 1));
-            tape_replay(tape, copy_and_step, &replayed);
-            assert_close(test_values(replayed.out), cut(both, both.out, n, 1), 2 * width,
-                         TOLERANCE);
-        }
-        nn_transformer_state_free(replayed.state);
+        const Setup u = begin_with(both[j], 2, LENGTH);
+        Replayed replayed = { .state = u.state, .x = tape_persistent(tape, shape(2, width)) };
+        for (int32_t n = 0; n < 3; n++)
+            replay(&replayed, reset_and_step, u.s, (int32_t[]){ 0, n });
+        assert_positions(u.state, (int32_t[]){ 1, 3 });
+        for (int32_t n = 3; n < LENGTH; n++)
+            replay(&replayed, copy_and_step, branches(u.s, 1, 2), (int32_t[]){ n, n });
+        end_with(u);
+    }
+}
+END_TEST
+
+/* x is the row of the table out at the current position. */
+static void step_at_position(void *context)
+{
+    Replayed *p = context;
+    p->x = op_embedding(tape, p->out, nn_transformer_state_positions(p->state));
+    nn_transformer_step(p->state, p->x);
+}
+
+START_TEST(positions_are_indices_in_a_replayed_step)
+{
+    const Setup u = begin_with(linear, 2, LENGTH);
+    Replayed p = { .state = u.state, .out = tape_persistent(tape, shape(LENGTH, width)) };
+    const Real *table = test_normal(3, LENGTH * width);
+    tensor_write(p.out, table);
+    for (int64_t n = 0; n < LENGTH; n++) {
+        tape_replay(tape, step_at_position, &p);
+        for (int64_t b = 0; b < 2; b++)
+            ck_assert_mem_eq(test_values(p.x) + b * width, table + n * width,
+                             (size_t)width * sizeof(Real));
+    }
+    end_with(u);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------------- misuse */
+START_TEST(states_are_of_causal_linear_or_softmax_attention)
+{
+    static const struct {
+        AttentionKind kind;
+        const char *sentence;
+    } cases[] = {
+#define REFUSED(kind)                                                                              \
+    { kind, "nn_transformer_state: the transformer's attention is " #kind                          \
+            ", expected ATTENTION_CAUSAL_LINEAR or ATTENTION_CAUSAL_SOFTMAX" }
+        REFUSED(ATTENTION_LINEAR),
+        REFUSED(ATTENTION_SOFTMAX),
+        REFUSED(ATTENTION_CAUSAL_LSH),
+        REFUSED(ATTENTION_LSH),
+    };
+    for (int i = 0; i < 4; i++) {
+        begin((TransformerConfig){ .attention = cases[i].kind });
+        assert_raises(cases[i].sentence, new_state(1, LENGTH));
         end();
     }
 }
 END_TEST
 
-typedef struct Positioned {
-    TransformerState *state;
-    Tensor *table, *row;
-} Positioned;
-
-/* x is the row of the table at the current position. */
-static void step_at_position(void *context)
-{
-    Positioned *p = context;
-    p->row = op_embedding(tape, p->table, nn_transformer_state_positions(p->state));
-    nn_transformer_step(p->state, p->row);
-}
-
-START_TEST(positions_are_indices_in_a_replayed_step)
-{
-    begin(linear);
-    Positioned p = { .table = tape_persistent(tape, shape(LENGTH, width)) };
-    Real *table = test_normal(3, LENGTH * width);
-    tensor_write(p.table, table);
-    p.state = new_state(2, LENGTH);
-    for (int64_t n = 0; n < LENGTH; n++) {
-        tape_replay(tape, step_at_position, &p);
-        const Real *row = test_values(p.row);
-        for (int64_t b = 0; b < 2; b++)
-            ck_assert_mem_eq(row + b * width, table + n * width, (size_t)width * sizeof(Real));
-    }
-    nn_transformer_state_free(p.state);
-    end();
-}
-END_TEST
-
-/* --------------------------------------------------------------------------------------- misuse */
-static void refuse_attention(AttentionKind attention, const char *sentence)
-{
-    begin((TransformerConfig){ .attention = attention });
-    assert_raises(sentence, new_state(1, LENGTH));
-    end();
-}
-
-START_TEST(states_are_of_causal_linear_or_softmax_attention)
-{
-    refuse_attention(ATTENTION_LINEAR,
-                     "nn_transformer_state: the transformer's attention is ATTENTION_LINEAR, "
-                     "expected ATTENTION_CAUSAL_LINEAR or ATTENTION_CAUSAL_SOFTMAX");
-    refuse_attention(ATTENTION_SOFTMAX,
-                     "nn_transformer_state: the transformer's attention is ATTENTION_SOFTMAX, "
-                     "expected ATTENTION_CAUSAL_LINEAR or ATTENTION_CAUSAL_SOFTMAX");
-    refuse_attention(ATTENTION_CAUSAL_LSH,
-                     "nn_transformer_state: the transformer's attention is ATTENTION_CAUSAL_LSH, "
-                     "expected ATTENTION_CAUSAL_LINEAR or ATTENTION_CAUSAL_SOFTMAX");
-    refuse_attention(ATTENTION_LSH,
-                     "nn_transformer_state: the transformer's attention is ATTENTION_LSH, "
-                     "expected ATTENTION_CAUSAL_LINEAR or ATTENTION_CAUSAL_SOFTMAX");
-}
-END_TEST
-
 START_TEST(a_config_must_make_sense)
 {
+    const GenerationConfig in_bf16 = { .precision = PRECISION_BF16 };
+    const GenerationConfig in_tf32 = { .precision = PRECISION_TF32 };
     begin(linear);
-    assert_raises("nn_transformer_state: sequences is -1, expected 1 to 2147483646, or 0 for the "
-                  "default",
+    assert_raises(STATE "sequences is -1, expected 1 to 2147483646, or 0 for the default",
                   new_state(-1, LENGTH));
-    assert_raises(
-        "nn_transformer_state: max_length is 2147483647, expected 1 to 2147483646, or 0 for "
-        "the default",
-        new_state(1, INT32_MAX));
-    assert_raises(
-        "nn_transformer_state: the precision is 2, expected PRECISION_FLOAT32 or PRECISION_TF32",
-        nn_transformer_state(&transformer, (GenerationConfig){ .precision = PRECISION_BF16 }));
+    assert_raises(STATE "max_length is 2147483647, expected 1 to 2147483646, or 0 for the default",
+                  new_state(1, INT32_MAX));
+    assert_raises(STATE "the precision is 2, expected PRECISION_FLOAT32 or PRECISION_TF32",
+                  nn_transformer_state(&transformer, in_bf16));
 #ifdef TAPEGRAD_DOUBLE
-    assert_raises(
-        "nn_transformer_state: tf32 is not available in a double-precision build",
-        nn_transformer_state(&transformer, (GenerationConfig){ .precision = PRECISION_TF32 }));
+    assert_raises(STATE "tf32 is not available in a double-precision build",
+                  nn_transformer_state(&transformer, in_tf32));
 #else
     if (!device_is_cuda(device))
-        assert_raises(
-            "nn_transformer_state: tf32 needs a CUDA device, the transformer is on cpu",
-            nn_transformer_state(&transformer, (GenerationConfig){ .precision = PRECISION_TF32 }));
+        assert_raises(STATE "tf32 needs a CUDA device, the transformer is on cpu",
+                      nn_transformer_state(&transformer, in_tf32));
 #endif
-    assert_raises("nn_transformer_state: the transformer is NULL",
+    assert_raises(STATE "the transformer is NULL",
                   nn_transformer_state(NULL, (GenerationConfig){ 0 }));
     TransformerState *state = nn_transformer_state(&transformer, (GenerationConfig){ 0 });
     ck_assert_int_eq((int)tensor_count(nn_transformer_state_positions(state)), 1);
@@ -988,40 +921,40 @@ END_TEST
 
 START_TEST(a_steps_x_must_fit)
 {
-    begin(linear);
-    TransformerState *state = new_state(2, 1);
-    Real *values = test_normal(1, 3 * width);
-    assert_raises("nn_transformer_step: x is NULL", nn_transformer_step(state, NULL));
-    assert_raises("nn_transformer_step: x is [3,15], expected [2,15]: [sequences, width]",
-                  nn_transformer_step(state, tape_input(tape, values, shape(3, width))));
-    assert_raises(
-        "nn_transformer_step: x requires a gradient, and none passes through a step; call "
-        "tape_set_recording(tape, false) before x is made",
-        nn_transformer_step(state, tape_variable(tape, values, shape(2, width))));
-    assert_raises("nn_transformer_step: x has dtype int32, expected Real",
-                  nn_transformer_step(state, nn_transformer_state_positions(state)));
-    Tensor *x = tape_input(tape, values, shape(2, width));
-    nn_transformer_step(state, x);
-    assert_raises("nn_transformer_step: sequence 0 already has max_length (1) positions",
-                  nn_transformer_step(state, x));
-    nn_transformer_state_reset(state, 0);
-    assert_raises("nn_transformer_step: sequence 1 already has max_length (1) positions",
-                  nn_transformer_step(state, x));
-    assert_positions(state, (int32_t[]){ 0, 0 });
-    nn_transformer_state_free(state);
-    end();
+    const Setup u = begin_with(linear, 2, 1);
+    assert_raises(STEP "x is NULL", nn_transformer_step(u.state, NULL));
+    assert_raises(STEP "x is [3,15], expected [2,15]: [sequences, width]",
+                  nn_transformer_step(u.state, rows(u.s.x, 3)));
+    assert_raises(STEP "x requires a gradient, and none passes through a step; call "
+                       "tape_set_recording(tape, false) before x is made",
+                  nn_transformer_step(u.state, tape_variable(tape, u.s.x, shape(2, width))));
+    assert_raises(STEP "x has dtype int32, expected Real",
+                  nn_transformer_step(u.state, nn_transformer_state_positions(u.state)));
+    Tensor *x = rows(u.s.x, 2);
+    nn_transformer_step(u.state, x);
+    assert_raises(STEP "sequence 0 already has max_length (1) positions",
+                  nn_transformer_step(u.state, x));
+    nn_transformer_state_reset(u.state, 0);
+    assert_raises(STEP "sequence 1 already has max_length (1) positions",
+                  nn_transformer_step(u.state, x));
+    assert_positions(u.state, (int32_t[]){ 0, 0 });
+    end_with(u);
 }
 END_TEST
 
+static Tensor *lengths(int64_t B, int32_t b0, int32_t b1)
+{
+    return tape_input_i32(tape, (int32_t[]){ b0, b1, 1 }, shape(B));
+}
+
 START_TEST(a_prompt_must_fit)
 {
-    begin(softmax);
-    TransformerState *state = new_state(2, 3);
-    Real *values = test_normal(1, 8 * width);
-    Tensor *x = tape_input(tape, values, shape(2, 3, width));
+    const Setup u = begin_with(softmax, 2, 3);
+    TransformerState *state = u.state;
+    Tensor *x = prompt(u.s.x, 2, 3);
     tape_set_recording(tape, true);
-    assert_raises("nn_transformer_prefill: the tape is recording, and no gradient passes into a "
-                  "state; call tape_set_recording(tape, false) first",
+    assert_raises(PREFILL "the tape is recording, and no gradient passes into a state; call "
+                          "tape_set_recording(tape, false) first",
                   nn_transformer_prefill(tape, state, x, NULL));
     tape_set_recording(tape, false);
     tape_set_training(tape, true);
@@ -1029,104 +962,79 @@ START_TEST(a_prompt_must_fit)
     nn_transformer_state_reset(state, NN_ALL_SEQUENCES);
     transformer.layer[1].dropout = nn_dropout((Real)0.5);
     TransformerState *with_dropout = new_state(2, 3);
-    assert_raises("nn_transformer_prefill: the tape is training, and decode steps have no dropout; "
-                  "call tape_set_training(tape, false) first",
+    assert_raises(PREFILL "the tape is training, and decode steps have no dropout; call "
+                          "tape_set_training(tape, false) first",
                   nn_transformer_prefill(tape, with_dropout, x, NULL));
     tape_set_training(tape, false);
     nn_transformer_prefill(tape, with_dropout, x, NULL);
     nn_transformer_state_free(with_dropout);
-    assert_raises(
-        "nn_transformer_prefill: x is [2,15], expected [2, N, 15]: [sequences, N, width]",
-        nn_transformer_prefill(tape, state, tape_input(tape, values, shape(2, width)), NULL));
-    assert_raises(
-        "nn_transformer_prefill: sequence 0 would have 4 positions, max_length is 3",
-        nn_transformer_prefill(tape, state, tape_input(tape, values, shape(2, 4, width)), NULL));
-    assert_raises("nn_transformer_prefill: lengths is [3], expected [2]: [sequences]",
-                  nn_transformer_prefill(tape, state, x,
-                                         tape_input_i32(tape, (int32_t[]){ 1, 1, 1 }, shape(3))));
-    assert_raises("nn_transformer_prefill: lengths[1] is 4, expected 1 to 3, the number of "
-                  "positions",
-                  nn_transformer_prefill(tape, state, x,
-                                         tape_input_i32(tape, (int32_t[]){ 1, 4 }, shape(2))));
-    nn_transformer_prefill(tape, state, x, tape_input_i32(tape, (int32_t[]){ 1, 2 }, shape(2)));
+    assert_raises(PREFILL "x is [2,15], expected [2, N, 15]: [sequences, N, width]",
+                  nn_transformer_prefill(tape, state, rows(u.s.x, 2), NULL));
+    assert_raises(PREFILL "sequence 0 would have 4 positions, max_length is 3",
+                  nn_transformer_prefill(tape, state, prompt(u.s.x, 2, 4), NULL));
+    assert_raises(PREFILL "lengths is [3], expected [2]: [sequences]",
+                  nn_transformer_prefill(tape, state, x, lengths(3, 1, 1)));
+    assert_raises(PREFILL "lengths[1] is 4, expected 1 to 3, the number of positions",
+                  nn_transformer_prefill(tape, state, x, lengths(2, 1, 4)));
+    nn_transformer_prefill(tape, state, x, lengths(2, 1, 2));
     nn_transformer_state_reset(state, 0);
-    assert_raises("nn_transformer_prefill: sequence 1 already has 2 positions; softmax "
-                  "attention prefills empty sequences only",
+    assert_raises(PREFILL "sequence 1 already has 2 positions; softmax attention prefills empty "
+                          "sequences only",
                   nn_transformer_prefill(tape, state, x, NULL));
-    nn_transformer_state_free(state);
-    end();
+    end_with(u);
 }
 END_TEST
 
 START_TEST(copies_and_resets_must_fit)
 {
-    begin(linear);
-    TransformerState *state = new_state(2, 3), *shorter = new_state(1, 1);
+    const Setup u = begin_with(linear, 2, 3);
+    TransformerState *state = u.state, *shorter = new_state(1, 1);
     assert_raises("nn_transformer_state_reset: there is no sequence 2, the state has 2",
                   nn_transformer_state_reset(state, 2));
-    assert_raises("nn_transformer_state_copy: there is no sequence -1, the state has 2",
+    assert_raises(COPY "there is no sequence -1, the state has 2",
                   nn_transformer_state_copy(state, -1, state, 0));
-    assert_raises("nn_transformer_state_copy: there is no sequence 1, the state has 1",
+    assert_raises(COPY "there is no sequence 1, the state has 1",
                   nn_transformer_state_copy(state, 0, shorter, 1));
-    Tensor *x = tape_input(tape, test_normal(1, 2 * width), shape(2, width));
+    Tensor *x = rows(u.s.x, 2);
     nn_transformer_step(state, x);
     nn_transformer_state_copy(shorter, 0, state, 0);
     nn_transformer_step(state, x);
-    assert_raises("nn_transformer_state_copy: sequence 0 has 2 positions, max_length of the "
-                  "destination is 1",
+    assert_raises(COPY "sequence 0 has 2 positions, max_length of the destination is 1",
                   nn_transformer_state_copy(shorter, 0, state, 0));
     Params *others = params_new(device, 1);
     transformer = nn_transformer(others, "", linear);
     TransformerState *other = new_state(1, 3);
-    assert_raises("nn_transformer_state_copy: the states belong to different transformers",
+    assert_raises(COPY "the states belong to different transformers",
                   nn_transformer_state_copy(state, 0, other, 0));
     nn_transformer_state_free(other);
-    nn_transformer_state_free(state);
     nn_transformer_state_free(shorter);
     params_free(others);
-    end();
+    end_with(u);
 }
 END_TEST
 
 int main(void)
 {
     setenv("TAPEGRAD_CUDA_EARLY", "1", 0); /* the emulation checks dependent launches */
-    const TTest *const tests[] = { a_step_is_the_parallel_form_at_its_position,
-                                   with_every_feature_map,
-                                   with_every_arrangement_of_a_layer,
-                                   with_ragged_and_with_whole_sizes,
-                                   with_great_heads,
-                                   with_heads_of_32_and_64,
-                                   with_more_heads_than_blocks,
-#ifndef TAPEGRAD_DOUBLE
-                                   with_products_in_tf32,
-#endif
-                                   threads_and_other_sequences_change_no_bit_on_the_cpu,
-                                   a_result_may_be_the_next_x,
-                                   steps_go_on_from_a_prompt_of_every_length,
-                                   a_prompt_suits_every_feature_map,
-                                   linear_attention_takes_a_prompt_anywhere,
-                                   prompts_may_have_different_lengths,
-                                   padding_of_short_prompts_may_exceed_max_length,
-                                   a_prompt_may_be_in_bf16,
-                                   one_sequence_begins_anew_or_all_do,
-                                   a_copy_goes_on_as_the_original_would,
-                                   a_loaded_state_goes_on_as_the_saved_one_would,
-                                   a_file_that_does_not_fit_changes_nothing,
-                                   another_transformers_file_is_refused,
-                                   memory_stays_what_it_is_after_the_first_step,
-                                   the_state_of_linear_attention_does_not_grow_with_max_length,
-                                   more_threads_may_come_later,
-                                   exhausted_memory_changes_nothing,
-                                   exhausted_memory_spoils_no_file,
-                                   a_step_may_be_replayed,
-                                   resets_and_copies_may_be_replayed,
-                                   positions_are_indices_in_a_replayed_step,
-                                   states_are_of_causal_linear_or_softmax_attention,
-                                   a_config_must_make_sense,
-                                   a_steps_x_must_fit,
-                                   a_prompt_must_fit,
-                                   copies_and_resets_must_fit,
-                                   NULL };
+    const TTest *const tests[] = {
+        /* clang-format off */
+        a_step_is_the_parallel_form_at_its_position, with_every_feature_map,
+        with_every_arrangement_of_a_layer, with_ragged_and_with_whole_sizes,
+        with_heads_whose_state_exceeds_shared_memory, with_heads_of_32_and_64,
+        with_more_heads_than_blocks, with_products_in_tf32,
+        threads_and_other_sequences_change_no_bit_on_the_cpu, a_result_may_be_the_next_x,
+        steps_continue_from_a_prompt_of_every_length, a_prompt_suits_every_feature_map,
+        linear_attention_takes_a_prompt_anywhere, prompts_may_have_different_lengths,
+        padding_of_short_prompts_may_exceed_max_length, a_prompt_may_be_in_bf16,
+        one_sequence_is_reset_or_all_are, a_copy_continues_as_the_original_would,
+        a_loaded_state_continues_as_the_saved_one_would, a_file_that_does_not_fit_changes_nothing,
+        another_transformers_file_is_refused, memory_stays_what_it_is_after_the_first_step,
+        the_state_of_linear_attention_does_not_grow_with_max_length, more_threads_may_come_later,
+        exhausted_memory_changes_nothing, exhausted_memory_spoils_no_file, a_step_may_be_replayed,
+        resets_and_copies_may_be_replayed, positions_are_indices_in_a_replayed_step,
+        states_are_of_causal_linear_or_softmax_attention, a_config_must_make_sense,
+        a_steps_x_must_fit, a_prompt_must_fit, copies_and_resets_must_fit, NULL,
+        /* clang-format on */
+    };
     return run_tests("generation", tests);
 }

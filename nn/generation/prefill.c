@@ -60,30 +60,25 @@ static void count_positions(Tape *tape, TransformerState *state, int64_t N, cons
     }
 }
 
-/* A layer's recurrent state as a tensor [B, H, F, D + 1]. */
-static Tensor sums_of(const TransformerState *state, int64_t layer)
-{
-    const TransformerStep *step = &state->step;
-    Tensor sums = state->out;
-    sums.shape = shape(step->B, step->H, step->F, step->D + 1);
-    sums.data = step->layer[layer].state.sums;
-    return sums;
-}
-
+/* sums_after: the new recurrent states of all layers, or NULL */
 static Tensor *run_layers(Tape *tape, const TransformerState *state, Tensor *x, Tensor *lengths,
                           const Tensor *sums_after)
 {
     const TransformerStep *step = &state->step;
     const Transformer *transformer = &state->transformer;
-    Real *after = sums_after ? sums_after->data : NULL;
     TapeMark mark = tape_mark(tape);
+    Tensor sums = state->out;
+    sums.shape = shape(step->B, step->H, step->F, step->D + 1);
     for (int64_t i = 0; i < step->layers; i++) {
-        Tensor sums = sums_of(state, i);
-        const AttentionCache cache = { .sums = &sums,
-                                       .sums_after = after ? after + i * state->layer_count : NULL,
-                                       .keys = step->layer[i].state.keys,
-                                       .values = step->layer[i].state.values,
-                                       .max_length = step->max_length };
+        const LayerState *layer = &step->layer[i].state;
+        sums.data = layer->sums;
+        const AttentionCache cache = {
+            .sums = &sums,
+            .sums_after = sums_after ? sums_after->data + i * state->layer_count : NULL,
+            .keys = layer->keys,
+            .values = layer->values,
+            .max_length = step->max_length,
+        };
         x = nn_transformer_layer_forward_cached(tape, &transformer->layer[i], x, lengths, &cache);
         x = tape_release(tape, mark, x);
     }

@@ -96,22 +96,16 @@ static void transpose_x(Real *to, const StepProduct *p, int64_t first, int64_t c
     }
 }
 
-/* y [ROWS, columns] = weight [ROWS, n] x [n, columns] */
-WHOLE_VECTORS static void multiply_tile(Real *y, const Real *weight, const Real *x, int64_t n,
-                                        int64_t columns)
-{
-    product(false, true, y, weight, n, 1, x, columns, ROWS, n, columns);
-}
-
 /* Rows begin to end, a multiple of ROWS, for the block of sequences from first on. */
-static void multiply_block(const StepProduct *p, Real *buffer, int64_t begin, int64_t end,
-                           int64_t first)
+WHOLE_VECTORS static void multiply_block(const StepProduct *p, Real *buffer, int64_t begin,
+                                         int64_t end, int64_t first)
 {
     const int64_t sequences = minimum(BLOCK, p->B - first), columns = round_up(sequences, LANES);
-    Real *x = buffer, *y = x + (int64_t)p->I * BLOCK;
+    const int64_t n = p->I;
+    Real *x = buffer, *y = x + n * BLOCK; /* [I, columns], [ROWS, columns] = weight x */
     transpose_x(x, p, first, columns);
     for (int64_t row = begin; row < end; row += ROWS) {
-        multiply_tile(y, p->linear.weight + row * p->I, x, p->I, columns);
+        product(false, true, y, p->linear.weight + row * n, n, 1, x, columns, ROWS, n, columns);
         for (int64_t s = 0; s < sequences; s++)
             for (int r = 0; r < ROWS; r++)
                 store_sum(p, first + s, row + r, y[r * columns + s]);

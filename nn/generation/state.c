@@ -61,18 +61,27 @@ static StepNorm step_norm(const LayerNorm *norm)
     return (StepNorm){ norm->weight->data, norm->bias->data, (Real)norm->eps };
 }
 
-/* before: the norm between the previous layer and this one, in post-norm. */
-static StepLayer step_layer(const TransformerLayer *layer, StepNorm before)
+/* With post-norm, a layer's last norm is that of the next layer's input. */
+static void set_layers(TransformerStep *step, const Transformer *transformer)
 {
-    const Tensor *projection = layer->attention.projection;
-    const StepNorm norm1 = step_norm(&layer->norm1), norm2 = step_norm(&layer->norm2);
-    return (StepLayer){ .input = step_linear(&layer->attention.input),
-                        .output = step_linear(&layer->attention.output),
-                        .ff1 = step_linear(&layer->ff1),
-                        .ff2 = step_linear(&layer->ff2),
-                        .attention_norm = layer->pre_norm ? norm1 : before,
-                        .ff_norm = layer->pre_norm ? norm2 : norm1,
-                        .projection = projection ? projection->data : NULL };
+    StepNorm before = { NULL, NULL, 0 };
+    for (int64_t i = 0; i < step->layers; i++) {
+        const TransformerLayer *layer = &transformer->layer[i];
+        const Tensor *projection = layer->attention.projection;
+        const StepNorm norm1 = step_norm(&layer->norm1), norm2 = step_norm(&layer->norm2);
+        step->layer[i] = (StepLayer){ .input = step_linear(&layer->attention.input),
+                                      .output = step_linear(&layer->attention.output),
+                                      .ff1 = step_linear(&layer->ff1),
+                                      .ff2 = step_linear(&layer->ff2),
+                                      .attention_norm = step->pre_norm ? norm1 : before,
+                                      .ff_norm = step->pre_norm ? norm2 : norm1,
+                                      .projection = projection ? projection->data : NULL };
+        before = norm2;
+    }
+    if (!step->pre_norm)
+        step->last_norm = before;
+    if (transformer->has_norm)
+        step->norm = step_norm(&transformer->norm);
 }
 
 /* Sizes and addresses of the weights, which are allocated; the state is not allocated yet. */
@@ -96,15 +105,7 @@ static TransformerStep step_of(const Transformer *transformer, GenerationConfig 
         .eps = (Real)ATTENTION_EPS,
         .precision = config.precision,
     };
-    StepNorm before = { NULL, NULL, 0 };
-    for (int64_t i = 0; i < step.layers; i++) {
-        step.layer[i] = step_layer(&transformer->layer[i], before);
-        before = step_norm(&transformer->layer[i].norm2);
-    }
-    if (!step.pre_norm)
-        step.last_norm = before;
-    if (transformer->has_norm)
-        step.norm = step_norm(&transformer->norm);
+    set_layers(&step, transformer);
     return step;
 }
 
@@ -128,23 +129,19 @@ static void set_addresses(TransformerState *state)
     TransformerStep *step = &state->step;
     Real *next = state->data = state->memory->data;
     const int64_t one = step->B * sequence_count(step);
-    for (int64_t i = 0; i < step->layers; i++, next += state->layer_count) {
-        StepLayer *layer = &step->layer[i];
-        layer->state.sums = step->softmax ? NULL : next;
-        layer->state.keys = step->softmax ? next : NULL;
-        layer->state.values = step->softmax ? next + one : NULL;
-    }
-    Tensor result = { .device = state->device };
-    state->out = state->positions = result;
-    state->out.shape = shape(step->B, step->width);
-    state->out.data = next = state->data + state->data_count;
+    for (int64_t i = 0; i < step->layers; i++, next += state->layer_count)
+        step->layer[i].state = step->softmax ? (LayerState){ .keys = next, .values = next + one }
+                                             : (LayerState){ .sums = next };
     step->counts = (int32_t *)(next + aligned(step->B * step->width));
     step->positions = step->counts + aligned(step->B);
-    state->positions.type = TENSOR_INT32;
-    state->positions.shape = shape(step->B);
-    state->positions.integers = step->positions;
-    state->positions.written =
-        (IntegerBounds){ .known = true, .greatest = (int32_t)step->max_length - 1 };
+    state->out =
+        (Tensor){ .device = state->device, .shape = shape(step->B, step->width), .data = next };
+    state->positions =
+        (Tensor){ .device = state->device,
+                  .type = TENSOR_INT32,
+                  .shape = shape(step->B),
+                  .integers = step->positions,
+                  .written = { .known = true, .greatest = (int32_t)step->max_length - 1 } };
 }
 
 /* Returns false and changes nothing when memory is exhausted; *bytes is the size requested last. */
@@ -263,7 +260,7 @@ void state_write_counts(TransformerState *state, int32_t *counts)
     device_copy_in(state->device, step->positions, counts, bytes);
 }
 
-/* -------------------------------------------------------------------------- resetting, branching */
+/* ------------------------------------------------------------------------- resetting, branching */
 static void check_sequence(const char *function, const TransformerState *state, int64_t sequence)
 {
     if (sequence < 0 || sequence >= state->step.B)

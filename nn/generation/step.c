@@ -11,15 +11,13 @@
  * column of S, as if each v_i ended with a 1. Softmax attention has a KV cache of all keys and
  * values so far instead, and
  *     out_i = sum_{j<=i} p_j v_j,     p = softmax_j(q_i.k_j / sqrt D)
- * The rest of (20), the output product, residual connections, norms and the feed-forward network,
- * acts on each position separately, as in nn/transformer.c: post-norm
- *     x <- norm1(x + attention(x))      x <- norm2(x + ff2(f(ff1(x))))
- * or pre-norm
- *     x <- x + attention(norm1(x))      x <- x + ff2(f(ff1(norm2(x))))
- * and finally one more norm. There is no dropout.
  *
- * For a sequence that already has max_length positions the result is NaN, and its KV cache and
- * count stay unchanged. */
+ * The rest of (20), the output product, residual connections, norms and the feed-forward network,
+ * acts on each position separately, as in nn/transformer.c. A layer has two branches, attention and
+ * ff2(f(ff1(in))). Each reads in = norm(x) from the residual stream x and adds to it
+ *     x <- x + branch(in)  in pre-norm        x <- in + branch(in)  in post-norm
+ * so that post-norm's norm after one branch is the norm before the next; layer_products in step.h
+ * lists the products of both. There is no dropout. */
 #include "nn/generation/state.h"
 
 static void check_x(const TransformerState *state, const Tensor *x)

@@ -85,7 +85,7 @@ typedef struct LayerProducts {
     StepProduct input, output, ff1, ff2;
 } LayerProducts;
 
-/* x [B, width]: the residual stream before the layer; b->x holds it after the layer, and may be x. */
+/* x [B, width] is the residual stream before the layer; b->x, which may be x, after the layer. */
 static inline LayerProducts layer_products(const TransformerStep *step, const StepLayer *layer,
                                            const Real *x, const StepBuffers *b)
 {

@@ -116,8 +116,8 @@ static void map(const TransformerStep *step, const StepLayer *layer, Real *out, 
 
 /* ------------------------------------------------------------------------------------ attention */
 
-/* Equations 18 and 19 as S [F, C] <- S + b v^T, and y [C] = S^T a. Four rows of S at a time load and
- * store y a quarter as often. */
+/* Equations 18 and 19 as S [F, C] <- S + b v^T, and y [C] = S^T a. Four rows of S at a time load
+ * and store y a quarter as often. */
 static void advance(Real *restrict y, Real *restrict S, const Real *a, const Real *b,
                     const Real *restrict v, int64_t F, int64_t C)
 {

@@ -17,7 +17,7 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* ---------------------------------------------------------------------------------- the activation */
+/* ------------------------------------------------------------------------------- the activation */
 
 /* One row: y, or out if y is NULL, holds the product. */
 ALWAYS_INLINE void activate_row(Activation activation, Real *out, Real *y, const Real *bias,
