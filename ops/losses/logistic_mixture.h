@@ -4,12 +4,7 @@
 #define TAPEGRAD_OPS_LOSSES_LOGISTIC_MIXTURE_H
 
 #include "autograd/tape.h"
-
-#ifdef __cplusplus
-#include "ops/shared/math.cuh"
-#else
 #include "ops/shared/math.h"
-#endif
 
 enum { PIXELS = 256, LEAST_LOG_SCALE = -7 };
 

@@ -91,7 +91,7 @@ void linear_activate_backward_cpu(Real *h, Real *partial, const Real *g, const R
  * product reads bf16 copies of the weight and, in its epilogue, of the bias, either the copies of
  * the Params or the layer's own. The backward pass also reads the weight's copy. */
 
-static Real *kept_in_bf16(Tensor *weight)
+static Real *bf16_copy_of(Tensor *weight)
 {
     return weight->bf16_copy ? weight->bf16_copy(weight, false) : NULL;
 }
@@ -119,7 +119,7 @@ static Parameters parameters_for(Tape *tape, TensorType type, Tensor *weight, Te
 {
     if (type != TENSOR_BF16)
         return (Parameters){ operand_of(weight), bias ? bias->data : NULL, NULL };
-    Real *w = kept_in_bf16(weight), *b = bias ? kept_in_bf16(bias) : NULL;
+    Real *w = bf16_copy_of(weight), *b = bias ? bf16_copy_of(bias) : NULL;
     if (w && (b || !bias))
         return (Parameters){ { w, type }, b, NULL };
     Tensor *copy = copy_parameters(tape, weight, bias);
@@ -167,7 +167,7 @@ static void contribute_input(Node *node, Operand h)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *copy = node->saved[SAVED_COPY];
     const Operand w = copy                     ? operand_of(copy)
-                      : x->type == TENSOR_BF16 ? (Operand){ kept_in_bf16(weight), x->type }
+                      : x->type == TENSOR_BF16 ? (Operand){ bf16_copy_of(weight), x->type }
                                                : operand_of(weight);
     const Product size = { .n = shape_rows(x->shape),
                            .k = weight->shape.size[0],
@@ -241,7 +241,7 @@ static void linear_activation_backward(Node *node)
     contribute_weight(node, tape_contribution(node, weight), operand_of(h));
     Gradient dbias = tape_contribution(node, bias);
     if (dbias.data)
-        sum_row_blocks(bias->device, dbias, partial->data, R, O);
+        add_parts(bias->device, dbias, partial->data, row_blocks(R), O);
     tape_scratch_free(node->tape, partial);
     tape_scratch_free(node->tape, h);
 }
@@ -337,11 +337,9 @@ static Tensor *linear(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tens
     tape_record(
         tape,
         (Node){
-            .name = labels.operation,
-            .backward =
-                activation == ACTIVATION_NONE ? linear_backward : linear_activation_backward,
-            .inputs = { x, weight, bias },
-            .outputs = { out },
+            labels.operation,
+            activation == ACTIVATION_NONE ? linear_backward : linear_activation_backward,
+            .inputs = { x, weight, bias }, .outputs = { out },
             .saved = { [SAVED_Y] = saved.y, [SAVED_COPY] = saved.copy, [SAVED_MASK] = saved.mask },
             .attributes = tape_save(tape, &activation, sizeof activation) });
     return out;
