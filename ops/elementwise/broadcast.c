@@ -174,7 +174,7 @@ static inline double sum_run(const Real *x, int64_t I)
     return sum;
 }
 
-/* Adjacent sums that a thread computes at a time: many, so that it reads long contiguous pieces, but
+/* Adjacent sums that a thread computes at a time: many, so that it reads long contiguous pieces;
  * one for runs of I terms, which are contiguous by themselves. */
 static int64_t chunk_of(Broadcast b)
 {

@@ -1,4 +1,4 @@
-/* The kernels of this room; unary and binary operations declare theirs for each row of the tables. */
+/* The kernels of this room; the rows of the tables declare those of unary and binary operations. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_KERNELS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_KERNELS_H
 

@@ -10,8 +10,8 @@ static const Real *saved_values(const Node *node, enum Saved saved)
     return saved == FROM_X ? node->inputs[0]->data : node->outputs[0]->data;
 }
 
-/* value is an expression of x[i], dx one of dout[i] and y[i], where y is x or out; both may have the
- * constants c and d, the node's attributes. */
+/* value is an expression of x[i], dx_value one of dout[i] and y[i], where y is x or out; both may
+ * have the constants c and d, the node's attributes. */
 #define ROW(op, value, dx_value, saved)                                                            \
     UNARY_KERNELS(op)                                                                              \
     void op##_forward_cpu(Real *out, const Real *x, Real c, Real d, int64_t n)                     \

@@ -6,8 +6,8 @@
  * Backward, g = dL/dout:
  *   dweight, dbias and ds as in ops/rows/layernorm.c, with s for x
  *   dx_c <- ds_c     dbranch_c <- m_c ds_c, because ds_c / dx_c = 1 and ds_c / dbranch_c = m_c
- * Saved for the backward pass: mean and r, two values per row (`statistics`), and the generator's state.
- * s and m are not saved: the backward pass has x and branch and draws m again anyway, so
+ * Saved for the backward pass: mean and r, two values per row (`statistics`), and the generator's
+ * state. s and m are not saved: the backward pass has x and branch and draws m again anyway, so
  * recomputing s costs one more read, where saving s costs one write and the memory. */
 #include <omp.h>
 

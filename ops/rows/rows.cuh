@@ -18,8 +18,8 @@ enum { LONG_ROW = 1024 }; /* elements; a longer row gets a block */
     } while (0)
 
 /* ROW_FOR(row, R, LANES): a loop over the thread's rows, the same for all threads that share a row,
- * so that they meet in row_sum and row_max. LANE_FOR(c, C, LANES): a loop over the thread's elements
- * c of a row of C; adjacent threads process adjacent elements. */
+ * so that all of them reach row_sum and row_max. LANE_FOR(c, C, LANES): a loop over the thread's
+ * elements c of a row of C; adjacent threads process adjacent elements. */
 #define ROW_FOR(row, R, LANES)                                                                     \
     for (int64_t row = (int64_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES; row < (R);   \
          row += (int64_t)gridDim.x * (THREADS / LANES))
