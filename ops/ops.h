@@ -29,17 +29,17 @@ Tensor *op_matmul_tn(Tape *tape, Tensor *a, Tensor *b);
  * [..., out]. */
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
-/* out = f(x weight^T + bias), shapes as op_linear, bias not NULL: op_linear and then op_relu,
- * op_gelu or op_gelu_tanh in fewer passes over memory. Saves x weight^T + bias for
- * gelu; for relu only out, on CUDA also one bit per element. */
+/* out = f(x weight^T + bias), shapes as op_linear: op_linear and then op_relu, op_gelu or
+ * op_gelu_tanh in fewer passes over memory. Saves x weight^T + bias for gelu; for relu only out, on
+ * CUDA also one bit per element. Raises if bias is NULL. */
 typedef enum { ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH } Activation;
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
                              Activation activation);
 
 /* ---------------------------------------------------------------------------------- elementwise
  * Unary operations return x's shape. The shapes of a and b are aligned at the last axis; where
- * sizes differ, one must be 1 or missing and is broadcast, as in NumPy: [B, N, C] and [C],
- * [B, 1, C] or a scalar. */
+ * sizes differ, one is 1 or missing and is broadcast, as in NumPy: [B, N, C] and [C], [B, 1, C] or
+ * a scalar; other shapes raise. A function outside its domain gives NaN or infinity. */
 
 /* out = a + b */
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b);
@@ -132,7 +132,7 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
 
 /* out = x in the dtype `type`: TENSOR_REAL or, on a tape of PRECISION_BF16, TENSOR_BF16; x itself
  * if it has that dtype. Casts are automatic elsewhere: matmul, linear and embedding return bf16;
- * mixed inputs are converted to bf16. */
+ * mixed inputs are converted to bf16. Raises for another type. */
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type);
 
 /* ----------------------------------------------------------------------------------- reductions
@@ -200,13 +200,14 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
 /* ------------------------------------------------------------------------- indexing and layout */
 
 /* out_rd = weight_(indices_r)d: weight [V, D], indices int32 [...]; returns [..., D]. Raises if an
- * index is outside [0, V). */
+ * index is outside [0, V), or indices has 4 axes. */
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
-/* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K]. Raises
- * if an index is outside [0, C). In bf16 the gradients of an index that occurs often are rounded at
- * each addition. */
+/* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K], in
+ * x's dtype. Raises if an index is outside [0, C). If x is bf16, the gradients of an index that
+ * occurs often are rounded at each addition. */
 Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
-/* out = x with another shape of the same number of elements; shares storage and gradient with x. */
+/* out = x with another shape, in row-major order; shares storage and gradient with x. Raises unless
+ * both have the same number of elements. */
 Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
 /* out = x with shape `shape`, repeated along its axes of size 1 and along missing leading axes (a
  * copy): x [..., 1, C] to [..., N, C]. Raises unless x's sizes, aligned at the last axis, are equal
@@ -216,10 +217,10 @@ Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape);
  * negative axis counts from the end; a missing axis raises. */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
 /* out = `count` tensors joined along `axis` in their order (a copy): [.., n_0, ..], [.., n_1, ..]
- * and so on, with the other axes equal; returns [.., n_0 + n_1 + ..., ..]. */
+ * and so on; returns [.., n_0 + n_1 + ..., ..]. Raises unless the other axes are equal. */
 Tensor *op_concat(Tape *tape, Tensor *const *tensors, int count, int axis);
-/* out = `count` tensors of one shape joined along a new axis of that size, which is `axis` of the
- * result (a copy). */
+/* out[.., t, ..] = tensors_t[.., ..], t < count, a new axis that is `axis` of the result (a copy).
+ * Raises unless all have one shape, of 3 axes at most. */
 Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis);
 /* out[.., j, ..] = x[.., start + j, ..], j < count, along `axis` of x (a copy). Raises unless
  * 0 <= start, 1 <= count and start + count <= the size of the axis. */
@@ -264,8 +265,8 @@ typedef enum {
 
 /* The algorithm for the sums over earlier positions. All forms give equal results up to rounding;
  * N, D, M as above, C positions per chunk. On CUDA the chunked forms use tensor cores for heads up
- * to 128, float32 as three bf16 products, with an error of about 1e-5 of the summands; the other two
- * are computed chunk by chunk too, with float32 products. */
+ * to 128, float32 as three bf16 products, with an error of about 1e-5 of the summands; the other
+ * two are computed chunk by chunk too, with float32 products. */
 typedef enum {
     FORM_BEST,           /* one of the others, chosen from device, threads and sizes */
     FORM_RECURRENT,      /* position by position: 4 N D M operations per head, D M state elements */

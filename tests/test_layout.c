@@ -340,6 +340,28 @@ START_TEST(test_gather_values)
 }
 END_TEST
 
+/* On a bf16 tape too: a parameter's values and gradients stay float32. */
+START_TEST(gather_does_not_round_float32)
+{
+    begin();
+    if (!device_is_cuda(test_device()) || sizeof(Real) != sizeof(float)) {
+        tape_free(tape);
+        return;
+    }
+    tape_set_precision(tape, PRECISION_BF16);
+    const Real values[] = { (Real)1.001, (Real)-2.0003, (Real)3.00007 };
+    Tensor *x = tape_variable(tape, values, shape(1, 3));
+    Tensor *index = tape_input_i32(tape, (int32_t[3]){ 2, 0, 1 }, shape(1, 3));
+    Tensor *out = tensor_keep(op_gather(tape, x, index));
+    ck_assert_int_eq(out->type, TENSOR_REAL);
+    const Real expected[] = { values[2], values[0], values[1] };
+    ck_assert_mem_eq(test_values(out), expected, sizeof expected);
+    tape_backward_from(tape, out, tape_input(tape, expected, shape(1, 3)));
+    ck_assert_mem_eq(test_values(tensor_gradient(x)), values, sizeof values);
+    tape_free(tape);
+}
+END_TEST
+
 START_TEST(test_gather_misuse)
 {
     begin();
@@ -1124,6 +1146,7 @@ int main(void)
                                                        test_max_not_a_number,
                                                        test_gather_values,
                                                        test_gather_gradients,
+                                                       gather_does_not_round_float32,
                                                        test_gather_misuse,
                                                        test_unfold_values,
                                                        test_unfold_gradients,

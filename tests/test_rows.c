@@ -87,13 +87,6 @@ START_TEST(reference_vectors)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ gradient checks */
-typedef struct Targets {
-    const Real *weights; /* or NULL */
-    Shape shape;
-    int32_t classes;
-} Targets;
-
 /* ----------------------------------------------------------------------------------- the values */
 START_TEST(large_and_infinite_logits)
 {

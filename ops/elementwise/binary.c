@@ -61,10 +61,8 @@ enum Side { FROM_A, FROM_B };
         KERNEL_CALL(out, op##_forward,                                                             \
                     (out->data, a->data, broadcast_of(a->shape, out->shape), b->data,              \
                      broadcast_of(b->shape, out->shape), tensor_count(out)));                      \
-        tape_record(tape, (Node){ .name = "op_" #op,                                               \
-                                  .backward = op##_backward,                                       \
-                                  .inputs = { a, b },                                              \
-                                  .outputs = { out } });                                           \
+        tape_record(tape,                                                                          \
+                    (Node){ "op_" #op, op##_backward, .inputs = { a, b }, .outputs = { out } });   \
         return out;                                                                                \
     }
 

@@ -14,11 +14,7 @@
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
 
-#ifdef __cplusplus
-#include "ops/shared/math.cuh"
-#else
 #include "ops/shared/math.h"
-#endif
 
 /* clang-format off */
 

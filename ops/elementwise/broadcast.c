@@ -174,7 +174,7 @@ static inline double sum_run(const Real *x, int64_t I)
     return sum;
 }
 
-/* Adjacent sums that a thread computes at a time: many, so that it reads long contiguous pieces, but
+/* Adjacent sums that a thread computes at a time: many, so that it reads long contiguous pieces;
  * one for runs of I terms, which are contiguous by themselves. */
 static int64_t chunk_of(Broadcast b)
 {
@@ -270,9 +270,7 @@ Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape)
                    shape_text(x->shape).text, shape_text(shape).text);
     Tensor *out = tape_tensor_of(tape, x->type, shape);
     broadcast_copy(x, out->data, false, 1, x->data, broadcast_of(x->shape, shape), false);
-    tape_record(tape, (Node){ .name = "op_broadcast_to",
-                              .backward = broadcast_to_backward,
-                              .inputs = { x },
+    tape_record(tape, (Node){ "op_broadcast_to", broadcast_to_backward, .inputs = { x },
                               .outputs = { out } });
     return out;
 }

@@ -34,10 +34,7 @@ Tensor *op_cast(Tape *tape, Tensor *x, TensorType type)
         return x;
     Tensor *out = tape_tensor_of(tape, type, x->shape);
     cast(x->device, out->data, false, x->data, type == TENSOR_BF16, tensor_count(x));
-    tape_record(tape, (Node){ .name = "op_cast",
-                              .backward = cast_backward,
-                              .inputs = { x },
-                              .outputs = { out } });
+    tape_record(tape, (Node){ "op_cast", cast_backward, .inputs = { x }, .outputs = { out } });
     return out;
 }
 

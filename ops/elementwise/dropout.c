@@ -144,10 +144,7 @@ Tensor *op_dropout(Tape *tape, Tensor *x, double probability)
         return x;
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     KERNEL_CALL(out, dropout, (out->data, false, x->data, d, tensor_count(x)));
-    tape_record(tape, (Node){ .name = "op_dropout",
-                              .backward = dropout_backward,
-                              .inputs = { x },
-                              .outputs = { out },
+    tape_record(tape, (Node){ "op_dropout", dropout_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &d, sizeof d) });
     return out;
 }

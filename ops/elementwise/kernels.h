@@ -1,4 +1,4 @@
-/* The kernels of this room; unary and binary operations declare theirs for each row of the tables. */
+/* The kernels of this room; the rows of the tables declare those of unary and binary operations. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_KERNELS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_KERNELS_H
 
@@ -6,13 +6,10 @@
 #include "ops/elementwise/dropout.h"
 #include "tensor/kernel.h"
 
+/* y is x or out, whichever the gradient reads. */
 #define UNARY_KERNELS(op)                                                                          \
-    KERNEL(void, op##_forward, Real *out, const Real *x, int64_t n);                               \
-    KERNEL(void, op##_backward, Real *dx, bool accumulate, const Real *dout, const Real *y,        \
-           int64_t n);
-#define UNARY_CONSTANT_KERNELS(op)                                                                 \
     KERNEL(void, op##_forward, Real *out, const Real *x, Real c, Real d, int64_t n);               \
-    KERNEL(void, op##_backward, Real *dx, bool accumulate, const Real *dout, const Real *x,        \
+    KERNEL(void, op##_backward, Real *dx, bool accumulate, const Real *dout, const Real *y,        \
            Real c, Real d, int64_t n);
 
 #define BINARY_KERNEL(op)                                                                          \

@@ -10,50 +10,22 @@ static const Real *saved_values(const Node *node, enum Saved saved)
     return saved == FROM_X ? node->inputs[0]->data : node->outputs[0]->data;
 }
 
-#define UNARY(op, f, f_gradient, saved)                                                            \
+/* value is an expression of x[i], dx_value one of dout[i] and y[i], where y is x or out; both may
+ * have the constants c and d, the node's attributes. */
+#define ROW(op, value, dx_value, saved)                                                            \
     UNARY_KERNELS(op)                                                                              \
-    void op##_forward_cpu(Real *out, const Real *x, int64_t n)                                     \
-    {                                                                                              \
-        PARALLEL_FOR(i, n)                                                                         \
-            out[i] = f(x[i]);                                                                      \
-    }                                                                                              \
-    void op##_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *y, int64_t n)  \
-    {                                                                                              \
-        PARALLEL_FOR(i, n)                                                                         \
-            contribute(&dx[i], accumulate, f_gradient(dout[i], y[i]));                             \
-    }                                                                                              \
-    static void op##_backward(Node *node)                                                          \
-    {                                                                                              \
-        Tensor *x = node->inputs[0];                                                               \
-        Gradient dx = tape_contribution(node, x);                                                  \
-        KERNEL_CALL(x, op##_backward,                                                              \
-                    (dx.data, dx.accumulate, tape_upstream(node, 0), saved_values(node, saved),    \
-                     tensor_count(x)));                                                            \
-    }                                                                                              \
-    Tensor *op_##op(Tape *tape, Tensor *x)                                                         \
-    {                                                                                              \
-        tape_use(tape, "op_" #op ": x", x);                                                        \
-        Tensor *out = tape_tensor_of(tape, x->type, x->shape);                                     \
-        KERNEL_CALL(x, op##_forward, (out->data, x->data, tensor_count(x)));                       \
-        tape_record(tape, (Node){ .name = "op_" #op,                                               \
-                                  .backward = op##_backward,                                       \
-                                  .inputs = { x },                                                 \
-                                  .outputs = { out } });                                           \
-        return out;                                                                                \
-    }
-
-#define UNARY_CONSTANTS(op, f, f_gradient)                                                         \
-    UNARY_CONSTANT_KERNELS(op)                                                                     \
     void op##_forward_cpu(Real *out, const Real *x, Real c, Real d, int64_t n)                     \
     {                                                                                              \
+        (void)c, (void)d;                                                                          \
         PARALLEL_FOR(i, n)                                                                         \
-            out[i] = f(x[i], c, d);                                                                \
+            out[i] = value;                                                                        \
     }                                                                                              \
-    void op##_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *x, Real c,     \
+    void op##_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *y, Real c,     \
                            Real d, int64_t n)                                                      \
     {                                                                                              \
+        (void)c, (void)d;                                                                          \
         PARALLEL_FOR(i, n)                                                                         \
-            contribute(&dx[i], accumulate, f_gradient(dout[i], x[i], c, d));                       \
+            contribute(&dx[i], accumulate, dx_value);                                              \
     }                                                                                              \
     static void op##_backward(Node *node)                                                          \
     {                                                                                              \
@@ -61,8 +33,8 @@ static const Real *saved_values(const Node *node, enum Saved saved)
         const Real *constants = node->attributes;                                                  \
         Gradient dx = tape_contribution(node, x);                                                  \
         KERNEL_CALL(x, op##_backward,                                                              \
-                    (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, constants[0],        \
-                     constants[1], tensor_count(x)));                                              \
+                    (dx.data, dx.accumulate, tape_upstream(node, 0), saved_values(node, saved),    \
+                     constants[0], constants[1], tensor_count(x)));                                \
     }                                                                                              \
     static Tensor *op##_of(Tape *tape, Tensor *x, double c, double d)                              \
     {                                                                                              \
@@ -71,13 +43,19 @@ static const Real *saved_values(const Node *node, enum Saved saved)
         Tensor *out = tape_tensor_of(tape, x->type, x->shape);                                     \
         KERNEL_CALL(x, op##_forward,                                                               \
                     (out->data, x->data, constants[0], constants[1], tensor_count(x)));            \
-        tape_record(tape, (Node){ .name = "op_" #op,                                               \
-                                  .backward = op##_backward,                                       \
-                                  .inputs = { x },                                                 \
-                                  .outputs = { out },                                              \
+        tape_record(tape, (Node){ "op_" #op, op##_backward, .inputs = { x }, .outputs = { out },   \
                                   .attributes = tape_save(tape, constants, sizeof constants) });   \
         return out;                                                                                \
     }
+
+#define UNARY(op, f, f_gradient, saved)                                                            \
+    ROW(op, f(x[i]), f_gradient(dout[i], y[i]), saved)                                             \
+    Tensor *op_##op(Tape *tape, Tensor *x)                                                         \
+    {                                                                                              \
+        return op##_of(tape, x, 0, 0);                                                             \
+    }
+#define UNARY_CONSTANTS(op, f, f_gradient)                                                         \
+    ROW(op, f(x[i], c, d), f_gradient(dout[i], y[i], c, d), FROM_X)
 
 #include "ops/elementwise/unary_functions.h"
 

@@ -5,10 +5,10 @@
  *     UNARY(op, f, f_gradient, saved)
  *
  * where f_gradient(dout, x) or f_gradient(dout, out) returns dx = dout f'(x), and saved, FROM_X or
- * FROM_OUT, states which of the two it reads. A function of x and two constants, f(x, c, d) with
- * f_gradient(dout, x, c, d), is a row UNARY_CONSTANTS(op, f, f_gradient), whose op_NAME is written
- * at the end of unary.c; if a gradient ignores x, compilers drop the load. The formulas are
- * ordinary inline functions of C and of CUDA: other kernels and a debugger can call them.
+ * FROM_OUT, states which of the two it reads. A function of x and two constants c and d is a row
+ * UNARY_CONSTANTS(op, f, f_gradient) with f(x, c, d) and f_gradient(dout, x, c, d): unary.c makes
+ * NAME_of(tape, x, c, d) of it, which the op_NAME at its end calls. The formulas are inline
+ * functions of C and of CUDA: other kernels and a debugger can call them.
  *
  * unary.c defines UNARY to make the CPU kernels and op_NAME, unary.cu to make the CUDA kernels of
  * every dtype; elsewhere a row makes nothing. A new operation is a row here, its prototype in
@@ -16,11 +16,7 @@
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_UNARY_FUNCTIONS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_UNARY_FUNCTIONS_H
 
-#ifdef __cplusplus
-#include "ops/shared/math.cuh"
-#else
 #include "ops/shared/math.h"
-#endif
 
 #ifndef UNARY
 #define UNARY(op, f, f_gradient, saved)

@@ -56,12 +56,9 @@ static Tensor *join(Tape *tape, const char *name, Tensor **list, int count, Shap
                   columns);
         start += columns;
     }
-    tape_record(tape, (Node){ .name = name,
-                              .backward = concat_backward,
-                              .more_inputs = list,
-                              .more_count = count,
-                              .outputs = { out },
-                              .attributes = tape_save(tape, &outer, sizeof outer) });
+    tape_record(tape,
+                (Node){ name, concat_backward, .more_inputs = list, .more_count = count,
+                        .outputs = { out }, .attributes = tape_save(tape, &outer, sizeof outer) });
     return out;
 }
 

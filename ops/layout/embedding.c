@@ -82,9 +82,7 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
     Tensor *out = tape_tensor_of(tape, type, out_shape);
     KERNEL_CALL(out, embedding_forward,
                 (out->data, weight->data, indices->integers, tensor_count(indices), D));
-    tape_record(tape, (Node){ .name = "op_embedding",
-                              .backward = embedding_backward,
-                              .inputs = { weight, indices },
+    tape_record(tape, (Node){ "op_embedding", embedding_backward, .inputs = { weight, indices },
                               .outputs = { out } });
     return out;
 }

@@ -4,13 +4,12 @@
  *   dx[r, c] <- sum over the k with index[r, k] = c of g[r, k]
  * One thread adds the terms of a row in the order of k, so results repeat bit for bit. The kernels
  * take x as [O, C, I] and index as [O, K, I], so op_max uses them for any axis. */
-#include "ops/layout/kernels.h"
-#include "ops/layout/gather.h"
 #include "ops/layout/indices.h"
+#include "ops/layout/layout.h"
 
-void gather_cpu(Real *out, const Real *x, const int32_t *index, int64_t O, int64_t C, int64_t K,
-                int64_t I)
+void gather_cpu(Real *out, const Real *x, const int32_t *index, AxisView v, int64_t K)
 {
+    const int64_t O = v.outer, C = v.size, I = v.inner;
 #pragma omp parallel for schedule(static) if (O * K * I >= PARALLEL_MINIMUM)
     for (int64_t o = 0; o < O; o++)
         for (int64_t k = o * K; k < (o + 1) * K; k++)
@@ -20,13 +19,13 @@ void gather_cpu(Real *out, const Real *x, const int32_t *index, int64_t O, int64
 
 void gather(const Tensor *x, Real *out, const int32_t *index, AxisView v, int64_t K)
 {
-    KERNEL_CALL(x, gather, (out, x->data, index, v.outer, v.size, K, v.inner));
+    KERNEL_CALL(x, gather, (out, x->data, index, v, K));
 }
 
 /* dx += */
-void gather_add_cpu(Real *dx, const Real *dout, const int32_t *index, int64_t O, int64_t C,
-                    int64_t K, int64_t I)
+void gather_add_cpu(Real *dx, const Real *dout, const int32_t *index, AxisView v, int64_t K)
 {
+    const int64_t O = v.outer, C = v.size, I = v.inner;
 #pragma omp parallel for schedule(static) if (O * K * I >= PARALLEL_MINIMUM)
     for (int64_t o = 0; o < O; o++)
         for (int64_t k = o * K; k < (o + 1) * K; k++)
@@ -39,7 +38,7 @@ void gather_contribute(const Tensor *x, Gradient dx, const Real *dout, const int
 {
     if (!dx.accumulate)
         device_zero(x->device, dx.data, (size_t)tensor_count(x) * tensor_element_bytes(x));
-    KERNEL_CALL(x, gather_add, (dx.data, dout, index, v.outer, v.size, K, v.inner));
+    KERNEL_CALL(x, gather_add, (dx.data, dout, index, v, K));
 }
 
 static void gather_backward(Node *node)
@@ -66,9 +65,7 @@ Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices)
     check_indices(tape, "op_gather: indices", indices, 0, v.size - 1, "the last axis of x");
     Tensor *out = tape_tensor_of(tape, x->type, indices->shape);
     gather(x, out->data, indices->integers, v, tensor_count(indices) / v.outer);
-    tape_record(tape, (Node){ .name = "op_gather",
-                              .backward = gather_backward,
-                              .inputs = { x, indices },
-                              .outputs = { out } });
+    tape_record(
+        tape, (Node){ "op_gather", gather_backward, .inputs = { x, indices }, .outputs = { out } });
     return out;
 }

@@ -26,17 +26,17 @@ __global__ void gather_add_kernel(T *dx, const T *dout, const int32_t *index, in
 }
 
 extern "C" void gather_cuda(TensorType type, Real *out, const Real *x, const int32_t *index,
-                            int64_t O, int64_t C, int64_t K, int64_t I)
+                            AxisView v, int64_t K)
 {
     BY_STORAGE(type, T,
-               LAUNCH(gather_kernel<T>, blocks_for(O * K * I), THREADS, 0, (T *)out, (const T *)x,
-                      index, O, C, K, I));
+               LAUNCH(gather_kernel<T>, blocks_for(v.outer * K * v.inner), THREADS, 0, (T *)out,
+                      (const T *)x, index, v.outer, v.size, K, v.inner));
 }
 
 extern "C" void gather_add_cuda(TensorType type, Real *dx, const Real *dout, const int32_t *index,
-                                int64_t O, int64_t C, int64_t K, int64_t I)
+                                AxisView v, int64_t K)
 {
     BY_STORAGE(type, T,
-               LAUNCH(gather_add_kernel<T>, blocks_for(O * I), THREADS, 0, (T *)dx, (const T *)dout,
-                      index, O, C, K, I));
+               LAUNCH(gather_add_kernel<T>, blocks_for(v.outer * v.inner), THREADS, 0, (T *)dx,
+                      (const T *)dout, index, v.outer, v.size, K, v.inner));
 }

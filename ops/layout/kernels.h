@@ -2,8 +2,22 @@
 #ifndef TAPEGRAD_OPS_LAYOUT_KERNELS_H
 #define TAPEGRAD_OPS_LAYOUT_KERNELS_H
 
-#include "ops/layout/unfold.h"
 #include "tensor/kernel.h"
+
+/* A shape viewed from one of its axes as [outer, size, inner]: outer is the product of the axes
+ * before it, inner of those after it. */
+typedef struct AxisView {
+    int index; /* of the axis, from the front */
+    int64_t outer, size, inner;
+} AxisView;
+
+/* The sizes of unfold.c's formulas. */
+typedef struct Unfold {
+    int64_t B, H, W, C;    /* x */
+    int64_t rows, columns; /* windows per column and per row of the image */
+    int64_t height, width; /* of a window */
+    int64_t stride, padding;
+} Unfold;
 
 KERNEL(void, copy_rows, Real *to, int64_t to_stride, bool accumulate, const Real *from,
        int64_t from_stride, int64_t rows, int64_t columns);
@@ -17,10 +31,8 @@ CUDA_FUNCTION(int64_t, embedding_scratch, int64_t R, int64_t D);
 KERNEL(void, embedding_backward, Real *dweight, bool accumulate, Real *scratch, const Real *dout,
        const int32_t *indices, int64_t R, int64_t V, int64_t D);
 
-KERNEL(void, gather, Real *out, const Real *x, const int32_t *index, int64_t O, int64_t C,
-       int64_t K, int64_t I);
-KERNEL(void, gather_add, Real *dx, const Real *dout, const int32_t *index, int64_t O, int64_t C,
-       int64_t K, int64_t I);
+KERNEL(void, gather, Real *out, const Real *x, const int32_t *index, AxisView v, int64_t K);
+KERNEL(void, gather_add, Real *dx, const Real *dout, const int32_t *index, AxisView v, int64_t K);
 
 KERNEL(void, unfold, Real *out, const Real *x, Unfold u);
 KERNEL(void, fold, Real *dx, bool accumulate, const Real *dout, Unfold u);

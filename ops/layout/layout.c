@@ -1,4 +1,3 @@
-#include "ops/layout/kernels.h"
 #include "ops/layout/layout.h"
 
 AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis)

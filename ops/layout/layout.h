@@ -2,14 +2,8 @@
 #ifndef TAPEGRAD_OPS_LAYOUT_LAYOUT_H
 #define TAPEGRAD_OPS_LAYOUT_LAYOUT_H
 
+#include "ops/layout/kernels.h"
 #include "ops/shared/internal.h"
-
-/* A shape viewed from one of its axes as [outer, size, inner]: outer is the product of the axes
- * before it, inner of those after it. */
-typedef struct AxisView {
-    int index; /* of the axis, from the front */
-    int64_t outer, size, inner;
-} AxisView;
 
 /* A negative axis counts from the end; raises if there is no such axis. */
 AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis);
@@ -22,5 +16,11 @@ AxisView axis_to_reduce(Tape *tape, const char *label, Shape shape, int axis, Sh
  * strides in elements; to and from have the dtype of `like`. */
 void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,
                int64_t from_stride, int64_t rows, int64_t columns);
+
+/* out[o, k, i] <- x[o, index[o, k, i], i], k < K, x viewed as [outer, size, inner]; its gradient:
+ * dx[o, c, i] <- sum over the k with index[o, k, i] = c of dout[o, k, i]. */
+void gather(const Tensor *x, Real *out, const int32_t *index, AxisView v, int64_t K);
+void gather_contribute(const Tensor *x, Gradient dx, const Real *dout, const int32_t *index,
+                       AxisView v, int64_t K);
 
 #endif

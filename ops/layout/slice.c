@@ -37,10 +37,7 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
     shape.size[v.index] = count;
     Tensor *out = tape_tensor_of(tape, x->type, shape);
     copy_rows(x, out->data, s.columns, false, tensor_at(x, s.first), s.stride, s.outer, s.columns);
-    tape_record(tape, (Node){ .name = "op_slice",
-                              .backward = slice_backward,
-                              .inputs = { x },
-                              .outputs = { out },
+    tape_record(tape, (Node){ "op_slice", slice_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &s, sizeof s) });
     return out;
 }

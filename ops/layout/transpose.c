@@ -3,7 +3,6 @@
  * Backward, g = dL/dout, the same transpose:
  *   dx[o, i, m, j, c] <- g[o, j, m, i, c] */
 #include "ops/layout/layout.h"
-#include "ops/layout/kernels.h"
 
 typedef struct Exchange {
     int64_t outer, p, middle, q, inner;
@@ -80,10 +79,7 @@ Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
         s = (Exchange){ 1, 1, 1, 1, tensor_count(x) };
     Tensor *out = tape_tensor_of(tape, x->type, shape);
     KERNEL_CALL(x, transpose, (out->data, false, x->data, s.outer, s.p, s.middle, s.q, s.inner));
-    tape_record(tape, (Node){ .name = "op_transpose",
-                              .backward = transpose_backward,
-                              .inputs = { x },
-                              .outputs = { out },
-                              .attributes = tape_save(tape, &s, sizeof s) });
+    tape_record(tape, (Node){ "op_transpose", transpose_backward, .inputs = { x },
+                              .outputs = { out }, .attributes = tape_save(tape, &s, sizeof s) });
     return out;
 }

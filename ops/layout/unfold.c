@@ -7,7 +7,6 @@
  *   dx[b, h, w, c] <- sum over these y, x, i, j of g[b, y, x, i, j, c]
  * Each pixel sums its own terms, in a fixed order. */
 #include "ops/layout/kernels.h"
-#include "ops/layout/unfold.h"
 #include "ops/shared/internal.h"
 
 /* The j of window column x that are inside the image: contiguous in x and in out. */
@@ -120,10 +119,7 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
     Tensor *out =
         tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, u.height * u.width * u.C));
     KERNEL_CALL(x, unfold, (out->data, x->data, u));
-    tape_record(tape, (Node){ .name = "op_unfold",
-                              .backward = unfold_backward,
-                              .inputs = { x },
-                              .outputs = { out },
+    tape_record(tape, (Node){ "op_unfold", unfold_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &u, sizeof u) });
     return out;
 }

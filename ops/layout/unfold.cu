@@ -1,5 +1,4 @@
 #include "ops/layout/kernels.h"
-#include "ops/layout/unfold.h"
 #include "ops/shared/map.cuh"
 
 /* Element [b, y, x, i, j, c] of out */

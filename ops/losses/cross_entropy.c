@@ -4,23 +4,23 @@
  *   dl_r / dlogits_rc = e^logits_rc / sum_j e^logits_rj = e^(logits_rc - l_r) = softmax(logits_r)_c
  *   dlogits_rc <- g w_r / W (e^(logits_rc - l_r) - [c = t_r])
  * Rows of weight 0 are ignored, even if their logits are infinite or NaN.
- * Saved for the backward pass: l, one value per row (`kept`), and W, summed on the device, because
+ * Saved for the backward pass: l, one value per row (`saved`), and W, summed on the device, because
  * a replayed step has new weights that the host does not see. */
 #include "ops/layout/indices.h"
 #include "ops/losses/kernels.h"
 #include "ops/rows/rows.h"
 
-/* out [], kept [R] = l, weight_sum [] = W, loss [R] is scratch;
+/* out [], saved [R] = l, weight_sum [] = W, loss [R] is scratch;
  * logits [R, C], targets [R], weights [R] or NULL */
-void cross_entropy_forward_cpu(Real *out, Real *kept, Real *weight_sum, Real *loss,
+void cross_entropy_forward_cpu(Real *out, Real *saved, Real *weight_sum, Real *loss,
                                const Real *logits, const int32_t *targets, const Real *weights,
                                int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {
         const Real weight = weights ? weights[r] : 1;
-        kept[r] = row_log_sum_exp(logits + r * C, C);
-        loss[r] = weight == 0 ? 0 : weight * (kept[r] - logits[r * C + targets[r]]);
+        saved[r] = row_log_sum_exp(logits + r * C, C);
+        loss[r] = weight == 0 ? 0 : weight * (saved[r] - logits[r * C + targets[r]]);
     }
     double sum = 0, weight = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++) {
@@ -31,9 +31,9 @@ void cross_entropy_forward_cpu(Real *out, Real *kept, Real *weight_sum, Real *lo
     *weight_sum = (Real)weight;
 }
 
-/* dlogits [R, C], dout [], kept [R] = l, weight_sum [] = W;
+/* dlogits [R, C], dout [], saved [R] = l, weight_sum [] = W;
  * logits [R, C], targets [R], weights [R] or NULL */
-void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Real *dout, const Real *kept,
+void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Real *dout, const Real *saved,
                                 const Real *weight_sum, const Real *logits, const int32_t *targets,
                                 const Real *weights, int64_t R, int64_t C)
 {
@@ -41,7 +41,7 @@ void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Real *dout
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {
         Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
-        Real l = kept[r];
+        Real l = saved[r];
         if (factor == 0) {
             for (int64_t c = 0; c < C; c++)
                 contribute(&dlogits[r * C + c], accumulate, 0);
@@ -110,17 +110,15 @@ Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *we
     check_cross_entropy(tape, logits, targets, weights);
     int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
     Tensor *out = tape_tensor(tape, shape_scalar());
-    Tensor *kept = tape_tensor(tape, shape(R));
+    Tensor *saved = tape_tensor(tape, shape(R));
     Tensor *weight_sum = tape_tensor(tape, shape_scalar());
     Tensor *loss = tape_scratch(tape, shape(R));
     KERNEL_CALL(logits, cross_entropy_forward,
-                (out->data, kept->data, weight_sum->data, loss->data, logits->data,
+                (out->data, saved->data, weight_sum->data, loss->data, logits->data,
                  targets->integers, weights ? weights->data : NULL, R, C));
     tape_scratch_free(tape, loss);
-    tape_record(tape, (Node){ .name = "op_cross_entropy",
-                              .backward = cross_entropy_backward,
-                              .inputs = { logits, targets, weights },
-                              .outputs = { out },
-                              .saved = { kept, weight_sum } });
+    tape_record(tape, (Node){ "op_cross_entropy", cross_entropy_backward,
+                              .inputs = { logits, targets, weights }, .outputs = { out },
+                              .saved = { saved, weight_sum } });
     return out;
 }

@@ -2,14 +2,14 @@
 #include "ops/rows/rows.cuh"
 
 template <typename T, int LANES>
-__global__ void cross_entropy_rows(Real *kept, Real *loss, const T *logits, const int32_t *targets,
+__global__ void cross_entropy_rows(Real *saved, Real *loss, const T *logits, const int32_t *targets,
                                    const Real *weights, int64_t R, int64_t C)
 {
     ROW_FOR(r, R, LANES) {
         const Real l = log_sum_exp_of_row<LANES>(logits + r * C, C);
         if (threadIdx.x % LANES == 0) {
             const Real weight = weights ? weights[r] : 1;
-            kept[r] = l;
+            saved[r] = l;
             loss[r] = weight == 0 ? 0 : weight * (l - load(&logits[r * C + targets[r]]));
         }
     }
@@ -36,14 +36,14 @@ __global__ void cross_entropy_mean(Real *out, Real *weight_sum, const Real *loss
 
 template <typename T, int LANES>
 __global__ void cross_entropy_backward(T *dlogits, bool accumulate, const Real *dout,
-                                       const Real *kept, const Real *weight_sum, const T *logits,
+                                       const Real *saved, const Real *weight_sum, const T *logits,
                                        const int32_t *targets, const Real *weights, int64_t R,
                                        int64_t C)
 {
     const double scale = (double)*dout / (double)*weight_sum;
     ROW_FOR(r, R, LANES) {
         const Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
-        const Real l = kept[r];
+        const Real l = saved[r];
         const int64_t target = targets[r];
         LANE_FOR(c, C, LANES) {
             const Real softmax = factor == 0 ? 0 : exp(load(&logits[r * C + c]) - l);
@@ -52,23 +52,24 @@ __global__ void cross_entropy_backward(T *dlogits, bool accumulate, const Real *
     }
 }
 
-extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, Real *kept, Real *weight_sum,
-                                           Real *loss, const Real *logits, const int32_t *targets,
-                                           const Real *weights, int64_t R, int64_t C)
+extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, Real *saved,
+                                           Real *weight_sum, Real *loss, const Real *logits,
+                                           const int32_t *targets, const Real *weights, int64_t R,
+                                           int64_t C)
 {
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(cross_entropy_rows, T, R, C, kept, loss, (const T *)logits, targets,
+               LAUNCH_ROWS(cross_entropy_rows, T, R, C, saved, loss, (const T *)logits, targets,
                            weights, R, C));
     LAUNCH(cross_entropy_mean, 1, MEAN_THREADS, 0, out, weight_sum, loss, weights, R);
 }
 
 extern "C" void cross_entropy_backward_cuda(TensorType type, Real *dlogits, bool accumulate,
-                                            const Real *dout, const Real *kept,
+                                            const Real *dout, const Real *saved,
                                             const Real *weight_sum, const Real *logits,
                                             const int32_t *targets, const Real *weights, int64_t R,
                                             int64_t C)
 {
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(cross_entropy_backward, T, R, C, (T *)dlogits, accumulate, dout, kept,
+               LAUNCH_ROWS(cross_entropy_backward, T, R, C, (T *)dlogits, accumulate, dout, saved,
                            weight_sum, (const T *)logits, targets, weights, R, C));
 }

@@ -19,7 +19,7 @@
  * posterior probability, before_k = e^(logit_k - A) and after_k = e^(logit_k + ln P_k - B):
  *   dlogit_k <- g (before_k - after_k)
  *   dmean_k <- -g after_k d ln P_k / dmean_k     and dlog scale_k likewise
- * Saved for the backward pass: A and B, two values per pixel (`kept`). */
+ * Saved for the backward pass: A and B, two values per pixel (`saved`). */
 #include "ops/layout/indices.h"
 #include "ops/losses/kernels.h"
 #include "ops/losses/logistic_mixture.h"
@@ -46,8 +46,8 @@ static inline Pixels pixels_from(int64_t start, const int32_t *targets, int64_t 
     return pixels;
 }
 
-/* out [], kept [2, R] = A, B, loss [R] is scratch; parameters [R, 3 K], targets [R] */
-void logistic_mixture_forward_cpu(Real *out, Real *kept, Real *loss, const Real *parameters,
+/* out [], saved [2, R] = A, B, loss [R] is scratch; parameters [R, 3 K], targets [R] */
+void logistic_mixture_forward_cpu(Real *out, Real *saved, Real *loss, const Real *parameters,
                                   const int32_t *targets, int64_t R, int64_t K)
 {
 #pragma omp parallel for schedule(static) if (3 * R * K >= PARALLEL_MINIMUM)
@@ -66,9 +66,9 @@ void logistic_mixture_forward_cpu(Real *out, Real *kept, Real *loss, const Real 
             }
         }
         for (int64_t i = 0, r = start; i < pixels.count; i++, r++) {
-            kept[r] = before[i].largest + real_log(before[i].sum);
-            kept[R + r] = after[i].largest + real_log(after[i].sum);
-            loss[r] = kept[r] - kept[R + r];
+            saved[r] = before[i].largest + real_log(before[i].sum);
+            saved[R + r] = after[i].largest + real_log(after[i].sum);
+            loss[r] = saved[r] - saved[R + r];
         }
     }
     double sum = 0; /* on one thread, in order: repeatable */
@@ -77,10 +77,10 @@ void logistic_mixture_forward_cpu(Real *out, Real *kept, Real *loss, const Real 
     *out = (Real)(sum / (double)R);
 }
 
-/* dparameters [R, 3 K], dout [], kept [2, R] = A, B; parameters [R, 3 K], targets [R] */
+/* dparameters [R, 3 K], dout [], saved [2, R] = A, B; parameters [R, 3 K], targets [R] */
 void logistic_mixture_backward_cpu(Real *dparameters, bool accumulate, const Real *dout,
-                                   const Real *kept, const Real *parameters, const int32_t *targets,
-                                   int64_t R, int64_t K)
+                                   const Real *saved, const Real *parameters,
+                                   const int32_t *targets, int64_t R, int64_t K)
 {
     const Real g = *dout / (Real)R;
 #pragma omp parallel for schedule(static) if (3 * R * K >= PARALLEL_MINIMUM)
@@ -93,8 +93,8 @@ void logistic_mixture_backward_cpu(Real *dparameters, bool accumulate, const Rea
                 const Real *p = parameters + pixels.place[i] + k;
                 const int64_t r = i < pixels.count ? start + i : start;
                 const LogisticBin bin = logistic_bin(pixels.target[i], p[K], p[2 * K]);
-                const Real after = g * real_exp(p[0] + bin.log_p - kept[R + r]);
-                d[0][i] = g * real_exp(p[0] - kept[r]) - after;
+                const Real after = g * real_exp(p[0] + bin.log_p - saved[R + r]);
+                d[0][i] = g * real_exp(p[0] - saved[r]) - after;
                 d[1][i] = -after * bin.dmean;
                 d[2][i] = -after * bin.dlog_scale;
             }
@@ -136,15 +136,13 @@ Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *
                   "the values of a pixel");
     const int64_t R = tensor_count(targets), K = shape_columns(parameters->shape) / 3;
     Tensor *out = tape_tensor(tape, shape_scalar());
-    Tensor *kept = tape_tensor(tape, shape(2, R));
+    Tensor *saved = tape_tensor(tape, shape(2, R));
     Tensor *loss = tape_scratch(tape, shape(R));
     KERNEL_CALL(parameters, logistic_mixture_forward,
-                (out->data, kept->data, loss->data, parameters->data, targets->integers, R, K));
+                (out->data, saved->data, loss->data, parameters->data, targets->integers, R, K));
     tape_scratch_free(tape, loss);
-    tape_record(tape, (Node){ .name = "op_discretized_logistic_mixture",
-                              .backward = logistic_mixture_backward,
-                              .inputs = { parameters, targets },
-                              .outputs = { out },
-                              .saved = { kept } });
+    tape_record(tape, (Node){ "op_discretized_logistic_mixture", logistic_mixture_backward,
+                              .inputs = { parameters, targets }, .outputs = { out },
+                              .saved = { saved } });
     return out;
 }

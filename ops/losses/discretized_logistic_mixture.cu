@@ -11,7 +11,7 @@ template <int LANES> __device__ static inline Real log_sum_of_row(LogSum part)
 }
 
 template <typename T, int LANES>
-__global__ void logistic_mixture_rows(Real *kept, Real *loss, const T *parameters,
+__global__ void logistic_mixture_rows(Real *saved, Real *loss, const T *parameters,
                                       const int32_t *targets, int64_t R, int64_t K)
 {
     ROW_FOR(r, R, LANES) {
@@ -26,8 +26,8 @@ __global__ void logistic_mixture_rows(Real *kept, Real *loss, const T *parameter
         }
         const Real a = log_sum_of_row<LANES>(before), b = log_sum_of_row<LANES>(after);
         if (threadIdx.x % LANES == 0) {
-            kept[r] = a;
-            kept[R + r] = b;
+            saved[r] = a;
+            saved[R + r] = b;
             loss[r] = a - b;
         }
     }
@@ -49,7 +49,7 @@ __global__ void logistic_mixture_mean(Real *out, const Real *loss, int64_t R)
 /* One thread per component of a pixel. */
 template <typename T>
 __global__ void logistic_mixture_backward(T *dparameters, bool accumulate, const Real *dout,
-                                          const Real *kept, const T *parameters,
+                                          const Real *saved, const T *parameters,
                                           const int32_t *targets, int64_t R, int64_t K)
 {
     const Real g = *dout / (Real)R;
@@ -59,29 +59,29 @@ __global__ void logistic_mixture_backward(T *dparameters, bool accumulate, const
         T *d = dparameters + place;
         const Real logit = load(&p[0]);
         const LogisticBin bin = logistic_bin(targets[r], load(&p[K]), load(&p[2 * K]));
-        const Real after = g * exp(logit + bin.log_p - kept[R + r]);
-        contribute(&d[0], accumulate, g * exp(logit - kept[r]) - after);
+        const Real after = g * exp(logit + bin.log_p - saved[R + r]);
+        contribute(&d[0], accumulate, g * exp(logit - saved[r]) - after);
         contribute(&d[K], accumulate, -after * bin.dmean);
         contribute(&d[2 * K], accumulate, -after * bin.dlog_scale);
     }
 }
 
-extern "C" void logistic_mixture_forward_cuda(TensorType type, Real *out, Real *kept, Real *loss,
+extern "C" void logistic_mixture_forward_cuda(TensorType type, Real *out, Real *saved, Real *loss,
                                               const Real *parameters, const int32_t *targets,
                                               int64_t R, int64_t K)
 {
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(logistic_mixture_rows, T, R, K, kept, loss, (const T *)parameters,
+               LAUNCH_ROWS(logistic_mixture_rows, T, R, K, saved, loss, (const T *)parameters,
                            targets, R, K));
     LAUNCH(logistic_mixture_mean, 1, MEAN_THREADS, 0, out, loss, R);
 }
 
 extern "C" void logistic_mixture_backward_cuda(TensorType type, Real *dparameters, bool accumulate,
-                                               const Real *dout, const Real *kept,
+                                               const Real *dout, const Real *saved,
                                                const Real *parameters, const int32_t *targets,
                                                int64_t R, int64_t K)
 {
     BY_STORAGE(type, T,
                LAUNCH(logistic_mixture_backward<T>, blocks_for(R * K), THREADS, 0, (T *)dparameters,
-                      accumulate, dout, kept, (const T *)parameters, targets, R, K));
+                      accumulate, dout, saved, (const T *)parameters, targets, R, K));
 }

@@ -4,10 +4,10 @@
 
 #include "tensor/kernel.h"
 
-KERNEL(void, cross_entropy_forward, Real *out, Real *kept, Real *weight_sum, Real *loss,
+KERNEL(void, cross_entropy_forward, Real *out, Real *saved, Real *weight_sum, Real *loss,
        const Real *logits, const int32_t *targets, const Real *weights, int64_t R, int64_t C);
 KERNEL(void, cross_entropy_backward, Real *dlogits, bool accumulate, const Real *dout,
-       const Real *kept, const Real *weight_sum, const Real *logits, const int32_t *targets,
+       const Real *saved, const Real *weight_sum, const Real *logits, const int32_t *targets,
        const Real *weights, int64_t R, int64_t C);
 
 KERNEL(void, mean_squared_error_forward, Real *out, Real *partial, const Real *prediction,
@@ -15,9 +15,9 @@ KERNEL(void, mean_squared_error_forward, Real *out, Real *partial, const Real *p
 KERNEL(void, mean_squared_error_backward, Real *dp, bool accumulate, Real sign, const Real *dout,
        const Real *prediction, const Real *target, int64_t n);
 
-KERNEL(void, logistic_mixture_forward, Real *out, Real *kept, Real *loss, const Real *parameters,
+KERNEL(void, logistic_mixture_forward, Real *out, Real *saved, Real *loss, const Real *parameters,
        const int32_t *targets, int64_t R, int64_t K);
 KERNEL(void, logistic_mixture_backward, Real *dparameters, bool accumulate, const Real *dout,
-       const Real *kept, const Real *parameters, const int32_t *targets, int64_t R, int64_t K);
+       const Real *saved, const Real *parameters, const int32_t *targets, int64_t R, int64_t K);
 
 #endif

@@ -4,12 +4,7 @@
 #define TAPEGRAD_OPS_LOSSES_LOGISTIC_MIXTURE_H
 
 #include "autograd/tape.h"
-
-#ifdef __cplusplus
-#include "ops/shared/math.cuh"
-#else
 #include "ops/shared/math.h"
-#endif
 
 enum { PIXELS = 256, LEAST_LOG_SCALE = -7 };
 
@@ -55,13 +50,16 @@ MATH_FUNCTION LogisticBin logistic_bin(int32_t pixel, Real mean, Real log_scale)
     const Logistic at_y = logistic(y);
     const Real log_half_width = (Real)4.8481163645984005; /* ln 127.5 */
     const Real log_small = at_y.log_below + at_y.log_above - s - log_half_width;
-    const Real slope = at_y.below - at_y.above; /* S(m) - S(-m) of the derivatives */
+    const Real difference = at_y.below - at_y.above; /* S(m) - S(-m) of the derivatives */
 
     LogisticBin bin;
     bin.log_p = edge ? at_y.log_below : small ? log_small : real_log(p);
-    bin.dmean = first ? -at_y.above : last ? at_y.above : small ? slope : at_b.below - at_a.above;
+    bin.dmean = first   ? -at_y.above
+                : last  ? at_y.above
+                : small ? difference
+                        : at_b.below - at_a.above;
     bin.dmean *= r;
-    bin.dlog_scale = edge ? -y * at_y.above : small ? y * slope - 1 : inside_scale;
+    bin.dlog_scale = edge ? -y * at_y.above : small ? y * difference - 1 : inside_scale;
     bin.dlog_scale = log_scale < LEAST_LOG_SCALE ? 0 : bin.dlog_scale;
     return bin;
 }

@@ -66,9 +66,7 @@ Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target)
     KERNEL_CALL(prediction, mean_squared_error_forward,
                 (out->data, partial->data, prediction->data, target->data, pieces, n));
     tape_scratch_free(tape, partial);
-    tape_record(tape, (Node){ .name = "op_mean_squared_error",
-                              .backward = mean_squared_error_backward,
-                              .inputs = { prediction, target },
-                              .outputs = { out } });
+    tape_record(tape, (Node){ "op_mean_squared_error", mean_squared_error_backward,
+                              .inputs = { prediction, target }, .outputs = { out } });
     return out;
 }

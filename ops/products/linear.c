@@ -76,7 +76,7 @@ void linear_activate_backward_cpu(Real *h, Real *partial, const Real *g, const R
  * product reads bf16 copies of the weight and, in its epilogue, of the bias, either the copies of
  * the Params or the layer's own. The backward pass also reads the weight's copy. */
 
-static Real *kept_in_bf16(Tensor *weight)
+static Real *bf16_copy_of(Tensor *weight)
 {
     return weight->bf16_copy ? weight->bf16_copy(weight, false) : NULL;
 }
@@ -104,7 +104,7 @@ static Parameters parameters_for(Tape *tape, TensorType type, Tensor *weight, Te
 {
     if (type != TENSOR_BF16)
         return (Parameters){ operand_of(weight), bias ? bias->data : NULL, NULL };
-    Real *w = kept_in_bf16(weight), *b = bias ? kept_in_bf16(bias) : NULL;
+    Real *w = bf16_copy_of(weight), *b = bias ? bf16_copy_of(bias) : NULL;
     if (w && (b || !bias))
         return (Parameters){ { w, type }, b, NULL };
     Tensor *copy = copy_parameters(tape, weight, bias);
@@ -133,7 +133,7 @@ static void linear_activation_backward(Node *node);
 /* Tries to store dx = (h weight) f'(y), where x = f(y) is the output of another linear layer. That
  * layer must be the previous node, so that all other contributions to x's gradient are complete,
  * and there must be none, since whether the epilogue multiplies them too is not documented. x's
- * gradient then holds dL/dy, so x must not be kept for a reader of dL/dx. */
+ * gradient then holds dL/dy, so no reader of dL/dx may have called tensor_keep(x). */
 static bool contribute_derivative(Node *node, Gradient dx, Operand h, Operand weight, Product size)
 {
     Tensor *x = node->inputs[0];
@@ -152,7 +152,7 @@ static void contribute_input(Node *node, Operand h)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *copy = node->saved[SAVED_COPY];
     const Operand w = copy                     ? operand_of(copy)
-                      : x->type == TENSOR_BF16 ? (Operand){ kept_in_bf16(weight), x->type }
+                      : x->type == TENSOR_BF16 ? (Operand){ bf16_copy_of(weight), x->type }
                                                : operand_of(weight);
     const Product size = { .n = shape_rows(x->shape),
                            .k = weight->shape.size[0],
@@ -226,63 +226,53 @@ static void linear_activation_backward(Node *node)
     contribute_weight(node, tape_contribution(node, weight), operand_of(h));
     Gradient dbias = tape_contribution(node, bias);
     if (dbias.data)
-        sum_row_blocks(bias->device, dbias, partial->data, R, O);
+        add_parts(bias->device, dbias, partial->data, row_blocks(R), O);
     tape_scratch_free(node->tape, partial);
     tape_scratch_free(node->tape, h);
 }
 
 /* -------------------------------------------------------------------------------------- forward */
 
-/* Saved for the backward pass, as in the node's `saved`. */
-typedef struct Saved {
-    Tensor *y, *copy, *mask; /* or NULL */
-} Saved;
-
-/* Tries to compute out, and y or the mask, in one product. */
-static bool forward_at_once(Tape *tape, const char *operation, Tensor *out, Tensor *x, Parameters p,
-                            Tensor *saved, Activation activation, Product size)
+/* Allocates y or the mask if the tape records. */
+static void allocate_saved(Tape *tape, Node *node, Activation activation)
 {
-    const Epilogue epilogue = { EPILOGUE_ACTIVATE, activation, p.bias, saved ? saved->data : NULL };
-    return fused_product(tape, operation, result_in(out), operand_of(x), p.weight, size, epilogue);
-}
-
-/* Allocates y or the mask if the tape records; the copy comes from parameters_for. */
-static Saved allocate_saved(Tape *tape, const Tensor *out, Activation activation)
-{
-    const bool gelu = activation == ACTIVATION_GELU || activation == ACTIVATION_GELU_TANH;
-    const bool mask = activation == ACTIVATION_RELU && device_is_cuda(out->device);
+    const Tensor *out = node->outputs[0];
     const int64_t words = relu_mask_bits(shape_columns(out->shape)) / 32;
-    Saved saved = { NULL, NULL, NULL };
-    if (gelu && tape_is_recording(tape))
-        saved.y = tape_tensor_of(tape, out->type, out->shape);
-    if (mask && tape_is_recording(tape))
-        saved.mask = tape_tensor_i32(tape, shape(shape_rows(out->shape), words));
-    return saved;
+    if (!tape_is_recording(tape))
+        return;
+    if (activation == ACTIVATION_GELU || activation == ACTIVATION_GELU_TANH)
+        node->saved[SAVED_Y] = tape_tensor_of(tape, out->type, out->shape);
+    if (activation == ACTIVATION_RELU && device_is_cuda(out->device))
+        node->saved[SAVED_MASK] = tape_tensor_i32(tape, shape(shape_rows(out->shape), words));
 }
 
-/* Computes out; without a bias there is no activation. A mask that the product cannot write is
- * freed: the derivative then comes from out. */
-static Saved forward(Tape *tape, const char *operation, Tensor *out, Tensor *x, Tensor *weight,
-                     Tensor *bias, Activation activation)
+/* Computes the node's output; without a bias there is no activation. A mask that the product cannot
+ * write is freed: the derivative then comes from out. */
+static void forward(Tape *tape, Node *node, Activation activation)
 {
+    Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
+    Tensor *out = node->outputs[0];
     int64_t R = shape_rows(x->shape), I = weight->shape.size[1], O = weight->shape.size[0];
     const Product size = { .n = R, .k = I, .m = O, .transpose_b = true, .count = 1 };
     const Parameters p = parameters_for(tape, out->type, weight, bias);
-    Saved saved = allocate_saved(tape, out, activation);
-    Tensor *y = saved.y;
-    saved.copy = p.copy;
-    if (bias && forward_at_once(tape, operation, out, x, p, y ? y : saved.mask, activation, size))
-        return saved;
-    tape_scratch_free(tape, saved.mask);
-    const bool again = saved.mask; /* without the mask */
-    saved.mask = NULL;
-    if (bias && again && forward_at_once(tape, operation, out, x, p, NULL, activation, size))
-        return saved;
-    product(tape, operation, result_in(y ? y : out), operand_of(x), p.weight, size);
+    node->saved[SAVED_COPY] = p.copy;
+    allocate_saved(tape, node, activation);
+    Tensor *y = node->saved[SAVED_Y], *mask = node->saved[SAVED_MASK], *saved = y ? y : mask;
+    Epilogue e = { EPILOGUE_ACTIVATE, activation, p.bias, saved ? saved->data : NULL };
+    const Result result = result_in(out);
+    if (bias && fused_product(tape, node->name, result, operand_of(x), p.weight, size, e))
+        return;
+    if (mask) {
+        tape_scratch_free(tape, mask);
+        node->saved[SAVED_MASK] = NULL;
+        e.saved = NULL;
+        if (fused_product(tape, node->name, result, operand_of(x), p.weight, size, e))
+            return;
+    }
+    product(tape, node->name, result_in(y ? y : out), operand_of(x), p.weight, size);
     if (bias)
         KERNEL_CALL(out, linear_activate,
                     (out->data, y ? y->data : NULL, bias->data, activation, R, O));
-    return saved;
 }
 
 typedef struct Labels {
@@ -318,17 +308,12 @@ static Tensor *linear(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tens
     Shape out_shape = x->shape;
     out_shape.size[out_shape.rank - 1] = weight->shape.size[0];
     Tensor *out = tape_tensor_of(tape, type, out_shape);
-    const Saved saved = forward(tape, labels.operation, out, x, weight, bias, activation);
-    tape_record(
-        tape,
-        (Node){
-            .name = labels.operation,
-            .backward =
-                activation == ACTIVATION_NONE ? linear_backward : linear_activation_backward,
-            .inputs = { x, weight, bias },
-            .outputs = { out },
-            .saved = { [SAVED_Y] = saved.y, [SAVED_COPY] = saved.copy, [SAVED_MASK] = saved.mask },
-            .attributes = tape_save(tape, &activation, sizeof activation) });
+    Node node = { labels.operation,
+                  activation == ACTIVATION_NONE ? linear_backward : linear_activation_backward,
+                  .inputs = { x, weight, bias }, .outputs = { out },
+                  .attributes = tape_save(tape, &activation, sizeof activation) };
+    forward(tape, &node, activation);
+    tape_record(tape, node);
     return out;
 }
 

@@ -64,7 +64,7 @@ typedef struct Description {
     cublasStatus_t status;
 } Description;
 
-static void note(Description *d, cublasStatus_t status)
+static void record_status(Description *d, cublasStatus_t status)
 {
     if (d->status == CUBLAS_STATUS_SUCCESS)
         d->status = status;
@@ -102,8 +102,8 @@ static void describe_product(Description *d, const FusedProduct *p, cublasLtEpil
     const int32_t b = p->size.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int64_t ld = auxiliary_ld(p);
     const Epilogue *e = &p->epilogue;
-    note(d, cublasLtMatmulDescCreate(&d->product, blas_compute_type(p->precision),
-                                     blas_type(TENSOR_REAL)));
+    record_status(d, cublasLtMatmulDescCreate(&d->product, blas_compute_type(p->precision),
+                                              blas_type(TENSOR_REAL)));
     set(d, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
     set(d, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
     set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
@@ -119,8 +119,8 @@ static void describe_product(Description *d, const FusedProduct *p, cublasLtEpil
 static void describe_matrix(Description *d, cublasLtMatrixLayout_t *layout, TensorType type,
                             int64_t rows, int64_t columns)
 {
-    note(d, cublasLtMatrixLayoutCreate(layout, blas_type(type), (uint64_t)columns, (uint64_t)rows,
-                                       columns));
+    record_status(d, cublasLtMatrixLayoutCreate(layout, blas_type(type), (uint64_t)columns,
+                                                (uint64_t)rows, columns));
 }
 
 static void describe_matrices(Description *d, const FusedProduct *p)
@@ -139,7 +139,7 @@ static void describe_preference(Description *d, const FusedProduct *p)
     const uint64_t workspace = BLAS_WORKSPACE_BYTES;
     const uint32_t a = alignment(p->b.data), b = alignment(p->a.data);
     const uint32_t out = alignment(p->out.data);
-    note(d, cublasLtMatmulPreferenceCreate(&d->preference));
+    record_status(d, cublasLtMatmulPreferenceCreate(&d->preference));
     prefer(d, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
     prefer(d, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a);
     prefer(d, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b);
@@ -148,43 +148,44 @@ static void describe_preference(Description *d, const FusedProduct *p)
 }
 
 /* ------------------------------------------------------------------------------------- algorithms
- * The heuristic takes 10 to 50 microseconds, so each device caches its last answers. */
-typedef struct Question { /* the cache key: all inputs of the heuristic; one type, so no padding */
+ * The heuristic takes 10 to 50 microseconds, so each device caches its last results. */
+/* All inputs of the heuristic; of one type, so without padding. */
+typedef struct HeuristicKey {
     int64_t n, k, m, transpose_a, transpose_b, type_a, type_b, type_out, epilogue, compute;
     int64_t align_a, align_b, align_out, align_bias, align_saved;
-} Question;
+} HeuristicKey;
 
-typedef struct Answer {
-    Question question;
+typedef struct CachedAlgorithm {
+    HeuristicKey key;
     bool found; /* an algorithm exists */
     cublasLtMatmulAlgo_t algorithm;
-} Answer;
+} CachedAlgorithm;
 
-enum { MOST_ANSWERS = 256 };
+enum { CACHE_SIZE = 256 };
 
 static struct {
-    Answer all[MOST_ANSWERS];
-    int64_t count; /* of all answers so far; a new one replaces the oldest */
-} answers[CUDA_MOST_DEVICES];
+    CachedAlgorithm all[CACHE_SIZE];
+    int64_t count; /* of all results so far; a new one replaces the oldest */
+} cache[CUDA_MOST_DEVICES];
 
-static Question question_of(const FusedProduct *p, cublasLtEpilogue_t epilogue)
+static HeuristicKey heuristic_key(const FusedProduct *p, cublasLtEpilogue_t epilogue)
 {
     const Product *s = &p->size;
-    return (Question){ .n = s->n,
-                       .k = s->k,
-                       .m = s->m,
-                       .transpose_a = s->transpose_a,
-                       .transpose_b = s->transpose_b,
-                       .type_a = p->a.type,
-                       .type_b = p->b.type,
-                       .type_out = p->out.type,
-                       .epilogue = (int64_t)epilogue,
-                       .compute = (int64_t)blas_compute_type(p->precision),
-                       .align_a = alignment(p->a.data),
-                       .align_b = alignment(p->b.data),
-                       .align_out = alignment(p->out.data),
-                       .align_bias = alignment(p->epilogue.bias),
-                       .align_saved = alignment(p->epilogue.saved) };
+    return (HeuristicKey){ .n = s->n,
+                           .k = s->k,
+                           .m = s->m,
+                           .transpose_a = s->transpose_a,
+                           .transpose_b = s->transpose_b,
+                           .type_a = p->a.type,
+                           .type_b = p->b.type,
+                           .type_out = p->out.type,
+                           .epilogue = (int64_t)epilogue,
+                           .compute = (int64_t)blas_compute_type(p->precision),
+                           .align_a = alignment(p->a.data),
+                           .align_b = alignment(p->b.data),
+                           .align_out = alignment(p->out.data),
+                           .align_bias = alignment(p->epilogue.bias),
+                           .align_saved = alignment(p->epilogue.saved) };
 }
 
 static bool refused(cublasStatus_t status)
@@ -193,13 +194,14 @@ static bool refused(cublasStatus_t status)
            status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
-/* The cached or new answer of the heuristic; NULL after an error. */
-static Answer *ask(Description *d, const Blas *blas, const FusedProduct *p, Question question)
+/* The cached or new result of the heuristic; NULL after an error. */
+static CachedAlgorithm *find_algorithm(Description *d, const Blas *blas, const FusedProduct *p,
+                                       HeuristicKey key)
 {
-    const int64_t given = answers[cuda_index()].count;
-    Answer *all = answers[cuda_index()].all;
-    for (int64_t i = 0; i < MOST_ANSWERS && i < given; i++)
-        if (memcmp(&all[i].question, &question, sizeof question) == 0)
+    const int64_t count = cache[cuda_index()].count;
+    CachedAlgorithm *all = cache[cuda_index()].all;
+    for (int64_t i = 0; i < CACHE_SIZE && i < count; i++)
+        if (memcmp(&all[i].key, &key, sizeof key) == 0)
             return &all[i];
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
@@ -209,33 +211,33 @@ static Answer *ask(Description *d, const Blas *blas, const FusedProduct *p, Ques
                                                    d->out, d->preference, 1, &best, &found);
     if (d->status != CUBLAS_STATUS_SUCCESS && !refused(d->status))
         return NULL;
-    Answer *answer = &all[answers[cuda_index()].count++ % MOST_ANSWERS];
-    *answer = (Answer){ .question = question, .found = found > 0 };
-    if (answer->found)
-        answer->algorithm = best.algo;
+    CachedAlgorithm *cached = &all[cache[cuda_index()].count++ % CACHE_SIZE];
+    *cached = (CachedAlgorithm){ .key = key, .found = found > 0 };
+    if (cached->found)
+        cached->algorithm = best.algo;
     d->status = CUBLAS_STATUS_SUCCESS;
-    return answer;
+    return cached;
 }
 
-static void multiply(Description *d, const FusedProduct *p, Question question)
+static void multiply(Description *d, const FusedProduct *p, HeuristicKey key)
 {
     const Blas *blas = blas_open(p->operation);
-    Answer *answer = ask(d, blas, p, question);
+    CachedAlgorithm *cached = find_algorithm(d, blas, p, key);
     if (d->status != CUBLAS_STATUS_SUCCESS)
         return;
     const Real one = 1, beta = p->out.accumulate;
-    if (answer->found)
+    if (cached->found)
         d->status =
             cublasLtMatmul(blas->light, d->product, &one, p->b.data, d->a, p->a.data, d->b, &beta,
-                           p->out.data, d->out, p->out.data, d->out, &answer->algorithm,
+                           p->out.data, d->out, p->out.data, d->out, &cached->algorithm,
                            blas->workspace, BLAS_WORKSPACE_BYTES, cuda_stream());
-    if (!answer->found || refused(d->status)) {
-        answer->found = false;
+    if (!cached->found || refused(d->status)) {
+        cached->found = false;
         d->status = CUBLAS_STATUS_NOT_SUPPORTED;
     }
 }
 
-static void forget(Description *d)
+static void destroy_description(Description *d)
 {
     if (d->preference)
         cublasLtMatmulPreferenceDestroy(d->preference);
@@ -263,8 +265,8 @@ bool fused_product_cuda(const char *operation, Precision precision, Result out, 
     Description d = { .status = CUBLAS_STATUS_SUCCESS };
     describe_product(&d, &p, epilogue);
     describe_matrices(&d, &p);
-    multiply(&d, &p, question_of(&p, epilogue));
-    forget(&d);
+    multiply(&d, &p, heuristic_key(&p, epilogue));
+    destroy_description(&d);
     if (refused(d.status))
         return false;
     blas_check(d.status, operation);

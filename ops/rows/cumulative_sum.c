@@ -38,10 +38,10 @@ static void run_along_columns(Real *out, bool accumulate, const Real *x, bool re
 }
 
 /* Sums in double precision. */
-void cumulative_sum_cpu(Real *out, bool accumulate, const Real *x, bool reverse, int64_t outer,
-                        int64_t size, int64_t inner)
+void cumulative_sum_cpu(Real *out, bool accumulate, const Real *x, bool reverse, AxisView v)
 {
-    bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
+    const int64_t outer = v.outer, size = v.size, inner = v.inner;
+    const bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
 #pragma omp parallel for collapse(2) schedule(static) if (parallel)
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i += CHUNK) {
@@ -59,8 +59,7 @@ static void cumulative_sum_backward(Node *node)
     const Running *s = node->attributes;
     Gradient dx = tape_contribution(node, x);
     KERNEL_CALL(x, cumulative_sum,
-                (dx.data, dx.accumulate, tape_upstream(node, 0), !s->reverse, s->axis.outer,
-                 s->axis.size, s->axis.inner));
+                (dx.data, dx.accumulate, tape_upstream(node, 0), !s->reverse, s->axis));
 }
 
 /* label: the operation's name and its argument's */
@@ -70,12 +69,8 @@ static Tensor *cumulative_sum(Tape *tape, const char *name, const char *label, T
     tape_use(tape, label, x);
     Running s = { axis_view(tape, label, x->shape, axis), reverse };
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
-    KERNEL_CALL(x, cumulative_sum,
-                (out->data, false, x->data, reverse, s.axis.outer, s.axis.size, s.axis.inner));
-    tape_record(tape, (Node){ .name = name,
-                              .backward = cumulative_sum_backward,
-                              .inputs = { x },
-                              .outputs = { out },
+    KERNEL_CALL(x, cumulative_sum, (out->data, false, x->data, reverse, s.axis));
+    tape_record(tape, (Node){ name, cumulative_sum_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &s, sizeof s) });
     return out;
 }

@@ -58,11 +58,11 @@ __global__ void cumulative_sums(T *out, bool accumulate, const T *x, bool revers
 }
 
 extern "C" void cumulative_sum_cuda(TensorType type, Real *out, bool accumulate, const Real *x,
-                                    bool reverse, int64_t outer, int64_t size, int64_t inner)
+                                    bool reverse, AxisView v)
 {
-    const int lanes = column_lanes(inner);
+    const int lanes = column_lanes(v.inner);
+    const unsigned blocks = blocks_for(v.outer * ((v.inner + lanes - 1) / lanes), 1);
     BY_STORAGE(type, T,
-               LAUNCH(cumulative_sums<T>, blocks_for(outer * ((inner + lanes - 1) / lanes), 1),
-                      THREADS, 0, (T *)out, accumulate, (const T *)x, reverse, outer, size, inner,
-                      lanes));
+               LAUNCH(cumulative_sums<T>, blocks, THREADS, 0, (T *)out, accumulate, (const T *)x,
+                      reverse, v.outer, v.size, v.inner, lanes));
 }

@@ -3,32 +3,34 @@
 #define TAPEGRAD_OPS_ROWS_KERNELS_H
 
 #include "ops/elementwise/dropout.h"
+#include "ops/layout/kernels.h"
 #include "tensor/kernel.h"
 
-KERNEL(void, softmax_forward, Real *out, const Real *x, int64_t R, int64_t C);
+KERNEL(void, softmax_forward, Real *out, const Real *x, bool logarithm, int64_t R, int64_t C);
 KERNEL(void, softmax_backward, Real *dx, bool accumulate, const Real *dout, const Real *out,
-       int64_t R, int64_t C);
+       bool logarithm, int64_t R, int64_t C);
 
-KERNEL(void, log_softmax_forward, Real *out, const Real *x, int64_t R, int64_t C);
-KERNEL(void, log_softmax_backward, Real *dx, bool accumulate, const Real *dout, const Real *out,
-       int64_t R, int64_t C);
+/* Of one row, saved for the backward pass: the mean, and r = 1 / sqrt(variance + eps). */
+typedef struct Statistics {
+    Real mean, r;
+} Statistics;
 
-KERNEL(void, layernorm_forward, Real *out, Real *kept, const Real *x, const Real *weight,
-       const Real *bias, Real eps, int64_t R, int64_t C);
+KERNEL(void, layernorm_forward, Real *out, Statistics *statistics, const Real *x,
+       const Real *weight, const Real *bias, Real eps, int64_t R, int64_t C);
 KERNEL(void, layernorm_backward, Real *dx, bool accumulate, Real *dweight, Real *dbias,
-       int64_t parts, const Real *dout, const Real *x, const Real *weight, const Real *kept,
-       int64_t R, int64_t C);
+       int64_t parts, const Real *dout, const Real *x, const Real *weight,
+       const Statistics *statistics, int64_t R, int64_t C);
 DEVICE_FUNCTION(int64_t, layernorm_parts, int64_t R);
 
-KERNEL(void, residual_layernorm_forward, Real *out, Real *kept, const Real *x, const Real *branch,
-       DropoutDraw d, const Real *weight, const Real *bias, Real eps, int64_t R, int64_t C);
+KERNEL(void, residual_layernorm_forward, Real *out, Statistics *statistics, const Real *x,
+       const Real *branch, DropoutDraw d, const Real *weight, const Real *bias, Real eps, int64_t R,
+       int64_t C);
 KERNEL(void, residual_layernorm_backward, Gradient dx, Gradient dbranch, Real *dweight, Real *dbias,
        int64_t parts, Real *scratch, const Real *dout, const Real *x, const Real *branch,
-       DropoutDraw d, const Real *weight, const Real *kept, int64_t R, int64_t C);
+       DropoutDraw d, const Real *weight, const Statistics *statistics, int64_t R, int64_t C);
 
-KERNEL(void, argmax, int32_t *index, const Real *x, int64_t outer, int64_t size, int64_t inner);
+KERNEL(void, argmax, int32_t *index, const Real *x, AxisView v);
 
-KERNEL(void, cumulative_sum, Real *out, bool accumulate, const Real *x, bool reverse, int64_t outer,
-       int64_t size, int64_t inner);
+KERNEL(void, cumulative_sum, Real *out, bool accumulate, const Real *x, bool reverse, AxisView v);
 
 #endif

@@ -12,33 +12,30 @@
  *         = r (sum_c h_c [c = j] - sum_c h_c / C - sum_c h_c n_c n_j / C)
  *         = r (h_j - sum_c h_c / C - n_j sum_c h_c n_c / C), as [c = j] selects one term of its sum
  *           and n_j does not depend on c
- * Saved for the backward pass: mean and r, two values per row (`kept`). */
+ * Saved for the backward pass: mean and r, two values per row (`statistics`). */
 #include "ops/rows/kernels.h"
 #include "ops/rows/layernorm.h"
 
-/* out [R, C], kept [R, 2], x [R, C], weight [C], bias [C] */
-void layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Real *weight,
+/* out [R, C], statistics [R], x [R, C], weight [C], bias [C] */
+void layernorm_forward_cpu(Real *out, Statistics *statistics, const Real *x, const Real *weight,
                            const Real *bias, Real eps, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
-    for (int64_t row = 0; row < R; row++) {
-        LayernormKept k = layernorm_row(out + row * C, x + row * C, weight, bias, eps, C);
-        kept[2 * row] = k.mean;
-        kept[2 * row + 1] = k.r;
-    }
+    for (int64_t row = 0; row < R; row++)
+        statistics[row] = layernorm_row(out + row * C, x + row * C, weight, bias, eps, C);
 }
 
 /* dx [R, C] or NULL; dweight, dbias [parts, C] or both NULL */
 void layernorm_backward_cpu(Real *dx, bool accumulate, Real *dweight, Real *dbias, int64_t parts,
-                            const Real *dout, const Real *x, const Real *weight, const Real *kept,
-                            int64_t R, int64_t C)
+                            const Real *dout, const Real *x, const Real *weight,
+                            const Statistics *statistics, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t i = 0; i < parts; i++) {
         WeightRows sums = weight_rows(dweight, dbias, i, C);
         for (int64_t row = part_start(i, parts, R); row < part_start(i + 1, parts, R); row++)
             layernorm_row_backward(dx ? dx + row * C : NULL, accumulate, sums, dout + row * C,
-                                   x + row * C, weight, kept + 2 * row, C);
+                                   x + row * C, weight, statistics[row], C);
     }
 }
 
@@ -49,8 +46,9 @@ static void layernorm_backward(Node *node)
     Gradient dx = tape_contribution(node, x);
     KERNEL_CALL(x, layernorm_backward,
                 (dx.data, dx.accumulate, sums.dweight, sums.dbias, sums.parts,
-                 tape_upstream(node, 0), x->data, weight->data, node->saved[0]->data,
-                 shape_rows(x->shape), shape_columns(x->shape)));
+                 tape_upstream(node, 0), x->data, weight->data,
+                 (const Statistics *)node->saved[0]->data, shape_rows(x->shape),
+                 shape_columns(x->shape)));
     weight_sums_end(node, sums, weight, bias);
 }
 
@@ -62,14 +60,12 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double
     layernorm_check(tape, "op_layernorm", x, weight, bias, eps);
     int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
-    Tensor *kept = tape_tensor(tape, shape(R, 2));
+    Tensor *statistics = tape_tensor(tape, shape(R, 2));
     KERNEL_CALL(out, layernorm_forward,
-                (out->data, kept->data, x->data, weight->data, bias->data, (Real)eps, R, C));
-    tape_record(tape, (Node){ .name = "op_layernorm",
-                              .backward = layernorm_backward,
-                              .inputs = { x, weight, bias },
-                              .outputs = { out },
-                              .saved = { kept } });
+                (out->data, (Statistics *)statistics->data, x->data, weight->data, bias->data,
+                 (Real)eps, R, C));
+    tape_record(tape, (Node){ "op_layernorm", layernorm_backward, .inputs = { x, weight, bias },
+                              .outputs = { out }, .saved = { statistics } });
     return out;
 }
 
@@ -114,12 +110,11 @@ WeightSums weight_sums_begin(Node *node, Tensor *x, Tensor *weight, Tensor *bias
 
 void weight_sums_end(Node *node, WeightSums sums, Tensor *weight, Tensor *bias)
 {
-    const Gradient none = { NULL, false };
     const int64_t C = shape_columns(weight->shape);
     Gradient dweight = tape_contribution(node, weight), dbias = tape_contribution(node, bias);
     if (tensor_root(weight) == tensor_root(bias)) { /* one gradient tensor: add in two passes */
-        add_part_pairs(weight->device, dweight, none, sums.dweight, sums.parts, C);
-        dweight = none;
+        add_parts(weight->device, dweight, sums.dweight, sums.parts, C);
+        dweight.data = NULL;
     }
     add_part_pairs(weight->device, dweight, dbias, sums.dweight, sums.parts, C);
     tape_scratch_free(node->tape, sums.scratch);

@@ -11,8 +11,9 @@
 #ifndef TAPEGRAD_OPS_ROWS_LAYERNORM_CUH
 #define TAPEGRAD_OPS_ROWS_LAYERNORM_CUH
 
-#include "ops/shared/map.cuh"
+#include "ops/rows/kernels.h"
 #include "ops/rows/rows.cuh"
+#include "ops/shared/map.cuh"
 
 template <int W_, int LANES_, int HELD> struct Plan {
     static constexpr int W = W_, LANES = LANES_, PACKS = HELD / W_, WHOLE = LANES_ * HELD;
@@ -37,8 +38,8 @@ template <typename F> static void with_plan(bool packs, int64_t C, F f)
         f(Plan<1, THREADS, 8>());
 }
 
-/* Iterate over the pieces of a row, `piece` the first column; over the thread's packs p of a piece,
- * c the first column; over the elements k of a pack. */
+/* Loops over the pieces of a row, `piece` the first column; over the thread's packs p of a piece, c
+ * the first column; over the elements k of a pack. */
 #define PIECE_FOR(piece, C) for (int64_t piece = 0; piece < (C); piece += Plan::WHOLE)
 #define PACK_FOR(p, c, piece, C)                                                                   \
     _Pragma("unroll") for (int p = 0; p < Plan::PACKS;                                             \
@@ -100,10 +101,11 @@ template <typename T> struct PlainRows {
 
 /* -------------------------------------------------------------------------------------- forward */
 
-/* out [R, C], kept [R, 2] = mean, r, in [R, C], weight [C], bias [C] */
+/* out [R, C], statistics [R], in [R, C], weight [C], bias [C] */
 template <typename T, typename Rows, typename Plan>
-__global__ void layernorm_forward_kernel(T *out, Real *kept, Rows in, const Real *weight,
-                                         const Real *bias, Real eps, int64_t R, int64_t C)
+__global__ void layernorm_forward_kernel(T *out, Statistics *statistics, Rows in,
+                                         const Real *weight, const Real *bias, Real eps, int64_t R,
+                                         int64_t C)
 {
     ROW_FOR(row, R, Plan::LANES) {
         Share<Plan> s;
@@ -132,23 +134,21 @@ __global__ void layernorm_forward_kernel(T *out, Real *kept, Rows in, const Real
                 contribute_pack<Plan::W>(&out[row * C + c], false, value);
             }
         }
-        if (threadIdx.x % Plan::LANES == 0) {
-            kept[2 * row] = mean;
-            kept[2 * row + 1] = r;
-        }
+        if (threadIdx.x % Plan::LANES == 0)
+            statistics[row] = { mean, r };
     }
 }
 
 template <typename T, typename Rows>
-static void layernorm_forward(T *out, Real *kept, Rows in, const Real *weight, const Real *bias,
-                              Real eps, int64_t R, int64_t C)
+static void layernorm_forward(T *out, Statistics *statistics, Rows in, const Real *weight,
+                              const Real *bias, Real eps, int64_t R, int64_t C)
 {
     const bool packs = C % 4 == 0 && packs_fit<4>(out) && in.template fits<4>() &&
                        packs_fit<4>(weight) && packs_fit<4>(bias);
     with_plan(packs, C, [&](auto plan) {
         typedef decltype(plan) Plan;
         LAUNCH((layernorm_forward_kernel<T, Rows, Plan>), blocks_for(R, THREADS / Plan::LANES),
-               THREADS, 0, out, kept, in, weight, bias, eps, R, C);
+               THREADS, 0, out, statistics, in, weight, bias, eps, R, C);
     });
 }
 
@@ -185,11 +185,11 @@ template <typename Plan> struct WeightShare {
 };
 
 /* dweight, dbias [gridDim.x, C]: partial sums over each block's rows, or both NULL;
- * in, dout [R, C], weight [C], kept [R, 2] = mean, r */
+ * in, dout [R, C], weight [C], statistics [R] */
 template <typename T, typename Rows, typename Plan>
 __global__ void layernorm_backward_kernel(Rows in, Real *dweight, Real *dbias, PlainRows<T> dout,
-                                          const Real *weight, const Real *kept, int64_t R,
-                                          int64_t C)
+                                          const Real *weight, const Statistics *statistics,
+                                          int64_t R, int64_t C)
 {
     if (dweight) {
         dweight += blockIdx.x * C;
@@ -197,7 +197,7 @@ __global__ void layernorm_backward_kernel(Rows in, Real *dweight, Real *dbias, P
     }
     WeightShare<Plan> sums = {};
     ROW_FOR(row, R, Plan::LANES) {
-        const Real mean = kept[2 * row], r = kept[2 * row + 1];
+        const Real mean = statistics[row].mean, r = statistics[row].r;
         Share<Plan> s, g;
         Real sum_h = 0, sum_hn = 0;
         PIECE_FOR(piece, C) {
@@ -240,7 +240,8 @@ __global__ void layernorm_backward_kernel(Rows in, Real *dweight, Real *dbias, P
 /* dweight, dbias [parts, C] or both NULL */
 template <typename T, typename Rows>
 static void layernorm_backward(Rows in, Real *dweight, Real *dbias, int64_t parts, const T *dout,
-                               const Real *weight, const Real *kept, int64_t R, int64_t C)
+                               const Real *weight, const Statistics *statistics, int64_t R,
+                               int64_t C)
 {
     const PlainRows<T> upstream = { dout, NULL, false };
     const bool packs = C % 4 == 0 && in.template fits<4>() && upstream.template fits<4>() &&
@@ -248,7 +249,7 @@ static void layernorm_backward(Rows in, Real *dweight, Real *dbias, int64_t part
     with_plan(packs, C, [&](auto plan) {
         typedef decltype(plan) Plan;
         LAUNCH((layernorm_backward_kernel<T, Rows, Plan>), (unsigned)parts, THREADS, 0, in, dweight,
-               dbias, upstream, weight, kept, R, C);
+               dbias, upstream, weight, statistics, R, C);
     });
 }
 

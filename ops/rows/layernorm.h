@@ -3,17 +3,13 @@
 #ifndef TAPEGRAD_OPS_ROWS_LAYERNORM_H
 #define TAPEGRAD_OPS_ROWS_LAYERNORM_H
 
+#include "ops/rows/kernels.h"
 #include "ops/shared/columns.h"
 #include "ops/shared/internal.h"
 
-/* Saved for the backward pass, per row. */
-typedef struct LayernormKept {
-    Real mean, r;
-} LayernormKept;
-
 /* Forward pass of one row; out [C] may be x [C]. */
-static inline LayernormKept layernorm_row(Real *out, const Real *x, const Real *weight,
-                                          const Real *bias, Real eps, int64_t C)
+static inline Statistics layernorm_row(Real *out, const Real *x, const Real *weight,
+                                       const Real *bias, Real eps, int64_t C)
 {
     Real sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
@@ -27,7 +23,7 @@ static inline LayernormKept layernorm_row(Real *out, const Real *x, const Real *
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
         out[c] = (x[c] - mean) * r * weight[c] + bias[c];
-    return (LayernormKept){ mean, r };
+    return (Statistics){ mean, r };
 }
 
 /* One part's partial sums of dweight and dbias, or both NULL. */
@@ -47,7 +43,7 @@ static inline WeightRows weight_rows(Real *dweight, Real *dbias, int64_t part, i
 }
 
 static inline void layernorm_weight_row(WeightRows sums, const Real *dout, const Real *x,
-                                        LayernormKept k, int64_t C)
+                                        Statistics k, int64_t C)
 {
 #pragma omp simd
     for (int64_t c = 0; c < C; c++) {
@@ -57,7 +53,7 @@ static inline void layernorm_weight_row(WeightRows sums, const Real *dout, const
 }
 
 static inline void layernorm_input_row(Real *dx, bool accumulate, const Real *dout, const Real *x,
-                                       const Real *weight, LayernormKept k, int64_t C)
+                                       const Real *weight, Statistics k, int64_t C)
 {
     Real sum_h = 0, sum_hn = 0;
 #pragma omp simd reduction(+ : sum_h, sum_hn)
@@ -74,12 +70,11 @@ static inline void layernorm_input_row(Real *dx, bool accumulate, const Real *do
     }
 }
 
-/* Backward pass of one row; dx [C] may be x [C], or NULL; kept [2] = mean, r */
+/* Backward pass of one row; dx [C] may be x [C], or NULL. */
 static inline void layernorm_row_backward(Real *dx, bool accumulate, WeightRows sums,
                                           const Real *dout, const Real *x, const Real *weight,
-                                          const Real *kept, int64_t C)
+                                          Statistics k, int64_t C)
 {
-    LayernormKept k = { kept[0], kept[1] };
     if (sums.dweight)
         layernorm_weight_row(sums, dout, x, k, C);
     if (dx)

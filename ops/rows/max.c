@@ -4,7 +4,6 @@
  * Backward, g = dL/dout; only the first maximum is in the result:
  *   dx[o, index[o, i], i] <- g[o, i]; the other elements of dx get 0 */
 #include "ops/rows/kernels.h"
-#include "ops/layout/gather.h"
 #include "ops/layout/layout.h"
 
 enum { CHUNK = 64 };
@@ -53,8 +52,9 @@ static int32_t argmax_of_row(const Real *x, int64_t size)
     return (int32_t)best;
 }
 
-void argmax_cpu(int32_t *index, const Real *x, int64_t outer, int64_t size, int64_t inner)
+void argmax_cpu(int32_t *index, const Real *x, AxisView v)
 {
+    const int64_t outer = v.outer, size = v.size, inner = v.inner;
     const bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
 #pragma omp parallel for collapse(2) schedule(static) if (parallel)
     for (int64_t o = 0; o < outer; o++)
@@ -70,7 +70,7 @@ static Tensor *argmax(Tape *tape, Tensor *x, AxisView v, Shape shape)
 {
     Tensor *index = tape_tensor_i32(tape, shape);
     index->written = (IntegerBounds){ .known = true, .greatest = (int32_t)(v.size - 1) };
-    KERNEL_CALL(x, argmax, (index->integers, x->data, v.outer, v.size, v.inner));
+    KERNEL_CALL(x, argmax, (index->integers, x->data, v));
     return index;
 }
 
@@ -96,11 +96,7 @@ Tensor *op_max(Tape *tape, Tensor *x, int axis)
     const AxisView v = axis_to_reduce(tape, "op_max: x", x->shape, axis, &shape);
     Tensor *index = argmax(tape, x, v, shape), *out = tape_tensor_of(tape, x->type, shape);
     gather(x, out->data, index->integers, v, 1);
-    tape_record(tape, (Node){ .name = "op_max",
-                              .backward = max_backward,
-                              .inputs = { x },
-                              .outputs = { out },
-                              .saved = { index },
-                              .attributes = tape_save(tape, &v, sizeof v) });
+    tape_record(tape, (Node){ "op_max", max_backward, .inputs = { x }, .outputs = { out },
+                              .saved = { index }, .attributes = tape_save(tape, &v, sizeof v) });
     return out;
 }

@@ -40,11 +40,10 @@ __global__ void argmax_kernel(int32_t *index, const T *x, int64_t outer, int64_t
     }
 }
 
-extern "C" void argmax_cuda(TensorType type, int32_t *index, const Real *x, int64_t outer,
-                            int64_t size, int64_t inner)
+extern "C" void argmax_cuda(TensorType type, int32_t *index, const Real *x, AxisView v)
 {
-    const int lanes = inner < WARP ? WARP : 1;
+    const int lanes = v.inner < WARP ? WARP : 1;
     BY_STORAGE(type, T,
-               LAUNCH(argmax_kernel<T>, blocks_for(outer * inner, THREADS / lanes), THREADS, 0,
-                      index, (const T *)x, outer, size, inner, lanes));
+               LAUNCH(argmax_kernel<T>, blocks_for(v.outer * v.inner, THREADS / lanes), THREADS, 0,
+                      index, (const T *)x, v.outer, v.size, v.inner, lanes));
 }

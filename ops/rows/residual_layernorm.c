@@ -6,8 +6,8 @@
  * Backward, g = dL/dout:
  *   dweight, dbias and ds as in ops/rows/layernorm.c, with s for x
  *   dx_c <- ds_c     dbranch_c <- m_c ds_c, because ds_c / dx_c = 1 and ds_c / dbranch_c = m_c
- * Saved for the backward pass: mean and r, two values per row (`kept`), and the generator's state.
- * s and m are not saved: the backward pass has x and branch and draws m again anyway, so
+ * Saved for the backward pass: mean and r, two values per row (`statistics`), and the generator's
+ * state. s and m are not saved: the backward pass has x and branch and draws m again anyway, so
  * recomputing s costs one more read, where saving s costs one write and the memory. */
 #include <omp.h>
 
@@ -38,10 +38,10 @@ static void add_dropped(Real *s, Real *m, const Real *x, const Real *branch, con
     }
 }
 
-/* out [R, C], kept [R, 2] = mean, r, x, branch [R, C], weight [C], bias [C] */
-void residual_layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const Real *branch,
-                                    DropoutDraw d, const Real *weight, const Real *bias, Real eps,
-                                    int64_t R, int64_t C)
+/* out [R, C], statistics [R], x, branch [R, C], weight [C], bias [C] */
+void residual_layernorm_forward_cpu(Real *out, Statistics *statistics, const Real *x,
+                                    const Real *branch, DropoutDraw d, const Real *weight,
+                                    const Real *bias, Real eps, int64_t R, int64_t C)
 {
     const int64_t rows = tile_rows(C);
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
@@ -51,9 +51,7 @@ void residual_layernorm_forward_cpu(Real *out, Real *kept, const Real *x, const 
         add_dropped(tile, tile, x, branch, &d, start * C, (end - start) * C);
         for (int64_t row = start; row < end; row++) {
             Real *s = out + row * C;
-            LayernormKept k = layernorm_row(s, s, weight, bias, eps, C);
-            kept[2 * row] = k.mean;
-            kept[2 * row + 1] = k.r;
+            statistics[row] = layernorm_row(s, s, weight, bias, eps, C);
         }
     }
 }
@@ -73,7 +71,7 @@ static void drop_again(Real *ds, const Real *m, int64_t count)
 }
 
 /* dx <- ds [count], for the elements from `first` on. Without accumulation dx is not read. */
-static void give(Gradient dx, const Real *ds, int64_t first, int64_t count)
+static void contribute_rows(Gradient dx, const Real *ds, int64_t first, int64_t count)
 {
     if (dx.data && dx.accumulate) {
 #pragma omp simd
@@ -85,11 +83,11 @@ static void give(Gradient dx, const Real *ds, int64_t first, int64_t count)
 }
 
 /* dx, dbranch [R, C], data NULL if no gradient is required; dweight, dbias [parts, C] or both NULL;
- * dout, x, branch [R, C], weight [C], kept [R, 2] = mean, r */
+ * dout, x, branch [R, C], weight [C], statistics [R] */
 void residual_layernorm_backward_cpu(Gradient dx, Gradient dbranch, Real *dweight, Real *dbias,
                                      int64_t parts, Real *scratch, const Real *dout, const Real *x,
                                      const Real *branch, DropoutDraw d, const Real *weight,
-                                     const Real *kept, int64_t R, int64_t C)
+                                     const Statistics *statistics, int64_t R, int64_t C)
 {
     const int64_t rows = tile_rows(C);
     const bool wanted = dx.data || dbranch.data;
@@ -104,12 +102,12 @@ void residual_layernorm_backward_cpu(Gradient dx, Gradient dbranch, Real *dweigh
             for (int64_t row = start; row < end; row++) {
                 Real *here = s + (row - start) * C;
                 layernorm_row_backward(wanted ? here : NULL, false, sums, dout + row * C, here,
-                                       weight, kept + 2 * row, C);
+                                       weight, statistics[row], C);
             }
-            give(dx, s, start * C, (end - start) * C);
+            contribute_rows(dx, s, start * C, (end - start) * C);
             if (d.limit > 0)
                 drop_again(s, m, (end - start) * C);
-            give(dbranch, s, start * C, (end - start) * C);
+            contribute_rows(dbranch, s, start * C, (end - start) * C);
         }
     }
 }
@@ -126,7 +124,8 @@ static void residual_layernorm_backward(Node *node)
     KERNEL_CALL(x, residual_layernorm_backward,
                 (dx, dbranch, sums.dweight, sums.dbias, sums.parts, scratch ? scratch->data : NULL,
                  tape_upstream(node, 0), x->data, branch->data,
-                 *(const DropoutDraw *)node->attributes, weight->data, node->saved[0]->data, R, C));
+                 *(const DropoutDraw *)node->attributes, weight->data,
+                 (const Statistics *)node->saved[0]->data, R, C));
     weight_sums_end(node, sums, weight, bias);
     tape_scratch_free(node->tape, scratch);
 }
@@ -146,15 +145,13 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double prob
     const DropoutDraw d = dropout_draw(tape, "op_residual_layernorm", (Real)probability, R * C);
     cast_alike(tape, &x, &branch);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
-    Tensor *kept = tape_tensor(tape, shape(R, 2));
+    Tensor *statistics = tape_tensor(tape, shape(R, 2));
     KERNEL_CALL(out, residual_layernorm_forward,
-                (out->data, kept->data, x->data, branch->data, d, weight->data, bias->data,
-                 (Real)eps, R, C));
-    tape_record(tape, (Node){ .name = "op_residual_layernorm",
-                              .backward = residual_layernorm_backward,
-                              .inputs = { x, branch, weight, bias },
-                              .outputs = { out },
-                              .saved = { kept },
-                              .attributes = tape_save(tape, &d, sizeof d) });
+                (out->data, (Statistics *)statistics->data, x->data, branch->data, d, weight->data,
+                 bias->data, (Real)eps, R, C));
+    tape_record(tape,
+                (Node){ "op_residual_layernorm", residual_layernorm_backward,
+                        .inputs = { x, branch, weight, bias }, .outputs = { out },
+                        .saved = { statistics }, .attributes = tape_save(tape, &d, sizeof d) });
     return out;
 }

@@ -35,14 +35,14 @@ template <typename T> struct ResidualRows {
     }
 };
 
-extern "C" void residual_layernorm_forward_cuda(TensorType type, Real *out, Real *kept,
+extern "C" void residual_layernorm_forward_cuda(TensorType type, Real *out, Statistics *statistics,
                                                 const Real *x, const Real *branch, DropoutDraw d,
                                                 const Real *weight, const Real *bias, Real eps,
                                                 int64_t R, int64_t C)
 {
     BY_STORAGE(type, T,
                layernorm_forward(
-                   (T *)out, kept,
+                   (T *)out, statistics,
                    ResidualRows<T>{ (const T *)x, (const T *)branch, d, NULL, NULL, false, false },
                    weight, bias, eps, R, C));
 }
@@ -51,12 +51,12 @@ extern "C" void residual_layernorm_backward_cuda(TensorType type, Gradient dx, G
                                                  Real *dweight, Real *dbias, int64_t parts, Real *,
                                                  const Real *dout, const Real *x,
                                                  const Real *branch, DropoutDraw d,
-                                                 const Real *weight, const Real *kept, int64_t R,
-                                                 int64_t C)
+                                                 const Real *weight, const Statistics *statistics,
+                                                 int64_t R, int64_t C)
 {
     BY_STORAGE(
         type, T,
         layernorm_backward(ResidualRows<T>{ (const T *)x, (const T *)branch, d, (T *)dx.data,
                                             (T *)dbranch.data, dx.accumulate, dbranch.accumulate },
-                           dweight, dbias, parts, (const T *)dout, weight, kept, R, C));
+                           dweight, dbias, parts, (const T *)dout, weight, statistics, R, C));
 }

@@ -5,9 +5,10 @@
 
 #include "tensor/kernel.cuh"
 
-enum { LONG_ROW = 1024 };
+enum { LONG_ROW = 1024 }; /* elements; a longer row gets a block */
 
-/* Launches kernel<T, LANES> for R rows of C elements; the rest are the kernel's arguments. */
+/* Launches kernel<T, LANES> for R rows of C elements, LANES = WARP or THREADS by the length of a
+ * row; the rest are the kernel's arguments. */
 #define LAUNCH_ROWS(kernel, T, R, C, ...)                                                          \
     do {                                                                                           \
         if ((C) <= LONG_ROW)                                                                       \
@@ -16,8 +17,9 @@ enum { LONG_ROW = 1024 };
             LAUNCH((kernel<T, THREADS>), blocks_for(R, 1), THREADS, 0, __VA_ARGS__);               \
     } while (0)
 
-/* Iterate over a thread's rows, the same for all threads that share a row; over a thread's elements
- * c of a row. */
+/* ROW_FOR(row, R, LANES): a loop over the thread's rows, the same for all threads that share a row,
+ * so that all of them reach row_sum and row_max. LANE_FOR(c, C, LANES): a loop over the thread's
+ * elements c of a row of C; adjacent threads process adjacent elements. */
 #define ROW_FOR(row, R, LANES)                                                                     \
     for (int64_t row = (int64_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES; row < (R);   \
          row += (int64_t)gridDim.x * (THREADS / LANES))
@@ -44,7 +46,7 @@ template <int LANES> __device__ static inline Real row_max(Real value)
     return warp_max(parts[lane % (LANES / WARP)]);
 }
 
-/* m = max_c x_c */
+/* m = max_c x_c of x [C], ignoring NaN */
 template <int LANES, typename T> __device__ static inline Real max_of_row(const T *x, int64_t C)
 {
     Real m = -(Real)INFINITY;

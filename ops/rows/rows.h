@@ -22,7 +22,8 @@ static inline void check_one_per_row(Tape *tape, const char *label, const Tensor
                    shape_text(expected).text, name, shape_text(x->shape).text);
 }
 
-/* max_c x_c ignoring NaN: in 16 independent lanes, then reduced. */
+/* max_c x_c of x [C], ignoring NaN: in 16 independent lanes, which the compiler vectorizes, then
+ * reduced. */
 static inline Real row_max(const Real *x, int64_t C)
 {
     enum { AT_ONCE = 16 };

@@ -13,6 +13,16 @@ __global__ void softmax_forward(T *out, const T *x, int64_t R, int64_t C)
 }
 
 template <typename T, int LANES>
+__global__ void log_softmax_forward(T *out, const T *x, int64_t R, int64_t C)
+{
+    ROW_FOR(row, R, LANES) {
+        const Real log_sum_exp = log_sum_exp_of_row<LANES>(x + row * C, C);
+        LANE_FOR(c, C, LANES)
+            store(&out[row * C + c], load(&x[row * C + c]) - log_sum_exp);
+    }
+}
+
+template <typename T, int LANES>
 __global__ void softmax_backward(T *dx, bool accumulate, const T *dout, const T *out, int64_t R,
                                  int64_t C)
 {
@@ -27,16 +37,40 @@ __global__ void softmax_backward(T *dx, bool accumulate, const T *dout, const T 
     }
 }
 
-extern "C" void softmax_forward_cuda(TensorType type, Real *out, const Real *x, int64_t R,
+template <typename T, int LANES>
+__global__ void log_softmax_backward(T *dx, bool accumulate, const T *dout, const T *out, int64_t R,
                                      int64_t C)
 {
-    BY_STORAGE(type, T, LAUNCH_ROWS(softmax_forward, T, R, C, (T *)out, (const T *)x, R, C));
+    ROW_FOR(row, R, LANES) {
+        const T *g = dout + row * C, *outs = out + row * C;
+        Real sum = 0;
+        LANE_FOR(c, C, LANES)
+            sum += load(&g[c]);
+        sum = row_sum<LANES>(sum);
+        LANE_FOR(c, C, LANES)
+            contribute(&dx[row * C + c], accumulate, load(&g[c]) - exp(load(&outs[c])) * sum);
+    }
+}
+
+extern "C" void softmax_forward_cuda(TensorType type, Real *out, const Real *x, bool logarithm,
+                                     int64_t R, int64_t C)
+{
+    if (logarithm)
+        BY_STORAGE(type, T,
+                   LAUNCH_ROWS(log_softmax_forward, T, R, C, (T *)out, (const T *)x, R, C));
+    else
+        BY_STORAGE(type, T, LAUNCH_ROWS(softmax_forward, T, R, C, (T *)out, (const T *)x, R, C));
 }
 
 extern "C" void softmax_backward_cuda(TensorType type, Real *dx, bool accumulate, const Real *dout,
-                                      const Real *out, int64_t R, int64_t C)
+                                      const Real *out, bool logarithm, int64_t R, int64_t C)
 {
-    BY_STORAGE(type, T,
-               LAUNCH_ROWS(softmax_backward, T, R, C, (T *)dx, accumulate, (const T *)dout,
-                           (const T *)out, R, C));
+    if (logarithm)
+        BY_STORAGE(type, T,
+                   LAUNCH_ROWS(log_softmax_backward, T, R, C, (T *)dx, accumulate, (const T *)dout,
+                               (const T *)out, R, C));
+    else
+        BY_STORAGE(type, T,
+                   LAUNCH_ROWS(softmax_backward, T, R, C, (T *)dx, accumulate, (const T *)dout,
+                               (const T *)out, R, C));
 }

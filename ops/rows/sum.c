@@ -30,10 +30,7 @@ static Tensor *reduce(Tape *tape, const char *name, const char *label, Tensor *x
                     mean ? 1 / (Real)v.size : 1 };
     Tensor *out = tape_tensor(tape, shape);
     broadcast_sum(tape, x, out->data, false, s.factor, x->data, s.view, true);
-    tape_record(tape, (Node){ .name = name,
-                              .backward = sum_backward,
-                              .inputs = { x },
-                              .outputs = { out },
+    tape_record(tape, (Node){ name, sum_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &s, sizeof s) });
     return out;
 }

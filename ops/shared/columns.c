@@ -1,27 +1,20 @@
 #include "ops/shared/columns.h"
 #include "ops/shared/internal.h"
 
-void add_parts_cpu(Real *dw, bool accumulate, const Real *partial, int64_t parts, int64_t C)
+static void add_parts_to(Gradient dw, const Real *partial, int64_t parts, int64_t C)
 {
-    for (int64_t i = 0; i < parts; i++) {
+    for (int64_t i = 0; dw.data && i < parts; i++) {
 #pragma omp simd
         for (int64_t c = 0; c < C; c++)
-            contribute(&dw[c], accumulate || i > 0, partial[i * C + c]);
+            contribute(&dw.data[c], dw.accumulate || i > 0, partial[i * C + c]);
     }
-}
-
-void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C)
-{
-    DEVICE_CALL(device, add_parts, (dw.data, dw.accumulate, partial, parts, C));
 }
 
 void add_part_pairs_cpu(Gradient first, Gradient second, const Real *partial, int64_t parts,
                         int64_t C)
 {
-    if (first.data)
-        add_parts_cpu(first.data, first.accumulate, partial, parts, C);
-    if (second.data)
-        add_parts_cpu(second.data, second.accumulate, partial + parts * C, parts, C);
+    add_parts_to(first, partial, parts, C);
+    add_parts_to(second, partial + parts * C, parts, C);
 }
 
 void add_part_pairs(Device *device, Gradient first, Gradient second, const Real *partial,
@@ -31,9 +24,9 @@ void add_part_pairs(Device *device, Gradient first, Gradient second, const Real 
         DEVICE_CALL(device, add_part_pairs, (first, second, partial, parts, C));
 }
 
-void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C)
+void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C)
 {
-    add_parts(device, dw, partial, row_blocks(R), C);
+    add_part_pairs(device, dw, (Gradient){ NULL, false }, partial, parts, C);
 }
 
 void column_sums_cpu(Real *partial, const Real *x, int64_t R, int64_t C)
@@ -53,6 +46,6 @@ void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int
 {
     Tensor *partial = tape_scratch(tape, shape(row_blocks(R), C));
     KERNEL_CALL(like, column_sums, (partial->data, x, R, C));
-    sum_row_blocks(partial->device, dw, partial->data, R, C);
+    add_parts(partial->device, dw, partial->data, row_blocks(R), C);
     tape_scratch_free(tape, partial);
 }

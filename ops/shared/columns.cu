@@ -1,12 +1,6 @@
 #include "ops/shared/columns.cuh"
 #include "ops/shared/columns.h"
 
-extern "C" void add_parts_cuda(Real *dw, bool accumulate, const Real *partial, int64_t parts,
-                               int64_t C)
-{
-    launch_column_sums(dw, 1, accumulate, 1, partial, parts, C);
-}
-
 /* Thread blocks with blockIdx.y = 0 compute the first sum, with 1 the second. */
 __global__ void add_part_pairs_kernel(Gradient first, Gradient second, const Real *partial,
                                       int64_t parts, int64_t C, int lanes)
@@ -24,8 +18,8 @@ extern "C" void add_part_pairs_cuda(Gradient first, Gradient second, const Real 
                                     int64_t parts, int64_t C)
 {
     const int lanes = column_lanes(C);
-    LAUNCH(add_part_pairs_kernel, dim3((unsigned)((C + lanes - 1) / lanes), 2), THREADS, 0, first,
-           second, partial, parts, C, lanes);
+    const dim3 blocks((unsigned)((C + lanes - 1) / lanes), second.data ? 2 : 1);
+    LAUNCH(add_part_pairs_kernel, blocks, THREADS, 0, first, second, partial, parts, C, lanes);
 }
 
 extern "C" void column_sums_cuda(TensorType type, Real *partial, const Real *x, int64_t R,

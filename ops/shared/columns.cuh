@@ -56,8 +56,8 @@ static inline int column_lanes(int64_t C)
     return lanes;
 }
 
-/* The sum of value over the threads with equal threadIdx.x % lanes. All THREADS threads of the block
- * must call; threads below lanes get the result. */
+/* The sum of value over the threads with equal threadIdx.x % lanes. All THREADS threads of the
+ * block must call; threads below lanes get the result. */
 __device__ static inline double lane_sum(double value, int lanes)
 {
     __shared__ double parts[THREADS];

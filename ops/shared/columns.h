@@ -13,8 +13,6 @@
 #define COLUMNS_FUNCTION static inline
 #endif
 
-DEVICE_FUNCTION(void, add_parts, Real *dw, bool accumulate, const Real *partial, int64_t parts,
-                int64_t C);
 DEVICE_FUNCTION(void, add_part_pairs, Gradient first, Gradient second, const Real *partial,
                 int64_t parts, int64_t C);
 KERNEL(void, column_sums, Real *partial, const Real *x, int64_t R, int64_t C);
@@ -38,9 +36,6 @@ void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, 
  * partial [2, parts, C]. The data of either may be NULL. */
 void add_part_pairs(Device *device, Gradient first, Gradient second, const Real *partial,
                     int64_t parts, int64_t C);
-
-/* add_parts of the blocks of R rows: partial [row_blocks(R), C]. */
-void sum_row_blocks(Device *device, Gradient dw, const Real *partial, int64_t R, int64_t C);
 
 /* dw [C] <- the sum over the rows of x [R, C], which has the dtype and device of `like`. */
 void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int64_t R, int64_t C);

@@ -1,8 +1,9 @@
-/* e^x and related functions of Real without branches, so that compilers vectorize loops over them.
- * libm is more accurate but scalar. A double-precision build, which serves to check gradients, uses
- * libm.
+/* e^x and related functions of Real under one name on every device, for formulas that C and CUDA
+ * share. On CUDA, and in a double-precision build, which serves to check gradients, they are those
+ * of CUDA or libm. In float on the CPU they are branch-free, so that compilers vectorize loops over
+ * them; libm is more accurate but scalar.
  *
- * Largest errors in float, in ulp (checked by tests/test_math.c):
+ * Largest errors in float on the CPU, in ulp (checked by tests/test_math.c):
  *   real_exp 1.1   real_expm1 1.7   real_tanh 2.6   real_sigmoid 2.6   real_erf 2.6
  *   real_log 1     real_log1p 1.5
  * All functions propagate NaN; infinities give the limits. */
@@ -13,9 +14,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __cplusplus
+#include "tensor/kernel.cuh"
+#define MATH_FUNCTION __device__ static inline
+#else
 #include "tensor/tensor.h"
-
 #define MATH_FUNCTION static inline __attribute__((always_inline))
+#endif
 
 #ifdef TAPEGRAD_DOUBLE
 typedef int64_t RealBits;
@@ -37,57 +42,30 @@ MATH_FUNCTION Real real_from_bits(RealBits bits)
     return x;
 }
 
-/* |x| */
+#if defined(__cplusplus) || defined(TAPEGRAD_DOUBLE)
+
+/* clang-format off */
+MATH_FUNCTION Real real_abs(Real x)     { return fabs(x); }
+MATH_FUNCTION Real real_sqrt(Real x)    { return sqrt(x); }
+MATH_FUNCTION Real real_sin(Real x)     { return sin(x); }
+MATH_FUNCTION Real real_cos(Real x)     { return cos(x); }
+MATH_FUNCTION Real real_exp(Real x)     { return exp(x); }
+MATH_FUNCTION Real real_expm1(Real x)   { return expm1(x); }
+MATH_FUNCTION Real real_log(Real x)     { return log(x); }
+MATH_FUNCTION Real real_log1p(Real x)   { return log1p(x); }
+MATH_FUNCTION Real real_tanh(Real x)    { return tanh(x); }
+MATH_FUNCTION Real real_erf(Real x)     { return erf(x); }
+MATH_FUNCTION Real real_sigmoid(Real x) { return 1 / (1 + exp(-x)); }
+/* factor / (1 + e^-x) in one division */
+MATH_FUNCTION Real real_times_sigmoid(Real factor, Real x) { return factor / (1 + exp(-x)); }
+/* clang-format on */
+
+#else
+
 MATH_FUNCTION Real real_abs(Real x)
 {
     return x < 0 ? -x : x;
 }
-
-#ifdef TAPEGRAD_DOUBLE
-
-MATH_FUNCTION Real real_exp(Real x)
-{
-    return exp(x);
-}
-MATH_FUNCTION Real real_expm1(Real x)
-{
-    return expm1(x);
-}
-MATH_FUNCTION Real real_tanh(Real x)
-{
-    return tanh(x);
-}
-MATH_FUNCTION Real real_sigmoid(Real x)
-{
-    return 1 / (1 + exp(-x));
-}
-MATH_FUNCTION Real real_log(Real x)
-{
-    return log(x);
-}
-MATH_FUNCTION Real real_log1p(Real x)
-{
-    return log1p(x);
-}
-MATH_FUNCTION Real real_erf(Real x)
-{
-    return erf(x);
-}
-MATH_FUNCTION Real real_sqrt(Real x)
-{
-    return sqrt(x);
-}
-MATH_FUNCTION Real real_sin(Real x)
-{
-    return sin(x);
-}
-MATH_FUNCTION Real real_cos(Real x)
-{
-    return cos(x);
-}
-
-#else
-
 MATH_FUNCTION Real real_sqrt(Real x)
 {
     return sqrtf(x);
@@ -158,6 +136,10 @@ MATH_FUNCTION Real real_sigmoid(Real x)
 {
     return 1 / (1 + real_exp(-x));
 }
+MATH_FUNCTION Real real_times_sigmoid(Real factor, Real x)
+{
+    return factor * real_sigmoid(x);
+}
 
 /* ln x = k ln 2 + ln(1 + f), where x = 2^k (1 + f) and sqrt(1/2) <= 1 + f < sqrt 2.
  * With s = f / (2 + f), ln(1 + f) = ln (1 + s) / (1 - s) = 2 s + s z R(z), z = s^2, R of degree 2;
@@ -210,11 +192,5 @@ MATH_FUNCTION Real real_erf(Real x)
 }
 
 #endif
-
-/* factor / (1 + e^-x); on CUDA it is one division. */
-MATH_FUNCTION Real real_times_sigmoid(Real factor, Real x)
-{
-    return factor * real_sigmoid(x);
-}
 
 #endif

@@ -3,12 +3,7 @@
 #define TAPEGRAD_OPS_ATTENTION_FEATURES_POLYNOMIAL_H
 
 #include "ops/ops.h"
-
-#ifdef __cplusplus
-#include "ops/shared/math.cuh"
-#else
 #include "ops/shared/math.h"
-#endif
 
 #define SQRT_2 ((Real)1.4142135623730951)
 
