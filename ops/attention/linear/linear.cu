@@ -1,5 +1,5 @@
-/* Launches linear attention: causal on tensor cores where they suffice (mma.cuh), else, as without a
- * mask, in tiles of Real (scan_tiles.cuh). */
+/* Launches linear attention: with a causal mask on tensor cores where they suffice (mma.cuh), else
+ * and without a mask in tiles of Real (scan_tiles.cuh). */
 #include "ops/attention/linear/kernels.h"
 #include "ops/attention/linear/scan_tiles.cuh"
 

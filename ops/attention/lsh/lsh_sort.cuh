@@ -82,7 +82,7 @@ __device__ static inline void add_hash(int *bucket, const T *const *x, const Rea
     }
 }
 
-/* keys [B, H, rounds, N]: (bucket, position). Positions that are left out sort after all buckets. */
+/* keys [B, H, rounds, N]: (bucket, position). Positions left out sort after all buckets. */
 template <typename T>
 __global__ void hash_positions(Key *keys, const Real *R, const __grid_constant__ LshRounds all,
                                int64_t columns, int64_t items)

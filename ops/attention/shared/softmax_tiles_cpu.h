@@ -66,7 +66,7 @@ static Real score_scale(const AttentionInputs *a)
     return 1 / (Real)sqrt((double)a->D);
 }
 
-/* ------------------------------------------------------------------------------------------ rows */
+/* ----------------------------------------------------------------------------------------- rows */
 
 ALWAYS_INLINE int64_t position_at(const QueryTile *t, int64_t place)
 {
@@ -151,8 +151,8 @@ static void store_out(Real *out, Real *log_sum, const QueryTile *t, int64_t i)
 }
 
 /* ----------------------------------------------------------------------------------------- tiles
- * weighted is a constant in each file. The two steps are not inlined: their loops are faster if they
- * share registers with nothing else. */
+ * weighted is a constant in each file. The two steps are not inlined: then nothing else competes
+ * with their loops for registers. */
 
 /* P [keys, columns] = the score tile s */
 ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
