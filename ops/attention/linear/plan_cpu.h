@@ -16,13 +16,14 @@ enum {
 };
 
 /* The table by which FORM_BEST chooses a form: the first row whose `columns` is at least D and M,
- * else the last. `make tune` measures it over a forward and a backward pass, quadratic and chunk with one thread.
- * These values are from 2 threads and vectors of 512 bits. */
+ * else the last. `make tune` measures it over a forward and a backward pass, quadratic and chunk
+ * with one thread. These values are from 2 threads and vectors of 512 bits. */
 static const struct {
     int columns;
     int quadratic;    /* the quadratic form up to this length */
     int chunk;        /* positions per chunk of the chunked form */
-    int min_parallel; /* with fewer heads than threads: the chunk-parallel form from this length on */
+    int min_parallel; /* the chunk-parallel form from this length on, if there are fewer heads than
+                       * threads */
 } tuned[] = {
     { 16, 0, 16, 2048 },   { 32, 0, 16, 512 },     { 64, 32, 16, 128 },
     { 128, 128, 16, 512 }, { 256, 256, 16, 1024 },
