@@ -19,7 +19,7 @@ KERNEL(void, causal_linear_attention_backward, LinearScanGradient d,
        const Real *den,          /* [B, N, H] */
        Real *scratch, const LinearScan *scan);
 
-/* Without: noncausal.c */
+/* Without a mask: noncausal.c */
 KERNEL(int64_t, linear_attention_scratch, const LinearScan *scan);
 
 /* out [B, N, H, M]; den [B, N, H], saved for the backward pass */

@@ -14,7 +14,6 @@
  *   - several threads process several segments of a sequence: the chunk-parallel form;
  *   - or, in the backward pass, one thread processes the segments from the last to the first, each
  *     with a scan for da and a scan_reverse for db and dv, and saves dden of one segment only. */
-#include "ops/attention/linear/kernels.h"
 #include "ops/attention/linear/feature_map_cpu.h"
 #include "ops/attention/linear/kernels.h"
 #include "ops/attention/linear/plan_cpu.h"

@@ -17,20 +17,22 @@
  *
  * Three kernels process the chunks: mma_forward and mma_query_gradient from the first to the last,
  * with S, mma_key_value_gradients from the last to the first, with R. A single backward sweep would
- * have to count S or R down by subtraction; then the rounding error of one large term, as of dnum
- * at a small den, stays in the sum when the term has left it, and swamps the gradients of all
- * chunks that follow.
+ * have to recover each earlier S from the final one by subtraction. That is numerically unstable: a
+ * large term, such as dnum at a small den, leaves its rounding error in the sum after it has been
+ * subtracted, and the error dominates the gradients of all following chunks.
  *
- * The chunks of all heads form one line, and every block processes the same number of consecutive
- * chunks (ops/attention/linear/chunk_plan.h). The part of a head in one block is a segment. Where
- * heads are cut, a segment starts from the sums of the segments before it (S and z) or after it (R
- * and r): mma_sum_segments computes each segment's B^T V and B^T 1, mma_query_gradient its A^T dNum
- * and A^T dden.
+ * The chunks of all heads are numbered consecutively, head after head, and every block processes
+ * the same number of consecutive chunks (chunk_plan.h). The part of a head in one block is a
+ * segment. Where heads are cut, a segment starts from the sums of the segments before it (S and z)
+ * or after it (R and r): mma_sum_segments computes each segment's B^T V and B^T 1,
+ * mma_query_gradient its A^T dNum and A^T dden.
  *
- * S and R stay in registers in float. The sums of one chunk are computed from zero and then added
- * in float, because tensor cores round every sum towards zero: over a long sequence that is a bias.
- * Where tensors store Real, an operand is two of bf16, the nearest (hi) and the rest (lo), and a
- * product is hi hi + hi lo + lo hi, with a relative error of about 1e-5. */
+ * S and R are float accumulators in registers. Tensor cores truncate when they accumulate, which
+ * over a long sequence is a bias; therefore each chunk's product starts from zero accumulators and
+ * is added to S or R by ordinary float additions, which round to nearest.
+ * bf16 tensors are operands as they are. Float tensors use split bf16 (bf16x3): x = hi + lo, hi =
+ * bf16(x), lo = bf16(x - hi), and x y = hi hi + hi lo + lo hi in float accumulators; the omitted
+ * lo lo leaves a relative error of about 1e-5. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_MMA_CUH
 

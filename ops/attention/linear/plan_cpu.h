@@ -15,14 +15,15 @@ enum {
     GROUP = 8,  /* maximum number of heads per item of work */
 };
 
-/* The sizes by which FORM_BEST chooses the form; `make tune` measures and prints them, forward and
- * backward pass, the first two with one thread. These: 2 threads, vectors of 512 bits. */
+/* The table by which FORM_BEST chooses a form: the first row whose `columns` is at least D and M,
+ * else the last. `make tune` measures it over a forward and a backward pass, quadratic and chunk
+ * with one thread. These values are from 2 threads and vectors of 512 bits. */
 static const struct {
-    int columns;      /* the row holds up to this size of queries, keys and values */
-    int quadratic;    /* maximum length of the quadratic form */
+    int columns;
+    int quadratic;    /* the quadratic form up to this length */
     int chunk;        /* positions per chunk of the chunked form */
-    int min_parallel; /* minimum length for threads to share a head, if there are more threads than
-                       * heads */
+    int min_parallel; /* the chunk-parallel form from this length on, if there are fewer heads than
+                       * threads */
 } tuned[] = {
     { 16, 0, 16, 2048 },   { 32, 0, 16, 512 },     { 64, 32, 16, 128 },
     { 128, 128, 16, 512 }, { 256, 256, 16, 1024 },
@@ -60,12 +61,12 @@ typedef struct Work {
     const Pass *pass;
     /* The item. */
     int64_t sequence;
-    int64_t query_row, key_row; /* the sequence's first rows */
-    int64_t length, keys;       /* its positions; its unmasked keys */
-    int64_t segments;           /* its segments; the item has those from first_segment on */
-    int64_t first_segment, end_segment, first_head, end_head;
-    /* The chunk: scan.count positions, the first one at `position`, the next at position + step of
-     * [begin, end); step is 1, or -1 for scan_reverse. */
+    int64_t query_row, key_row;                               /* the sequence's first rows */
+    int64_t length, keys;                                     /* its positions; its unmasked keys */
+    int64_t segments;                                         /* of the sequence */
+    int64_t first_segment, end_segment, first_head, end_head; /* of the item */
+    /* The chunk: scan.count positions of [begin, end): position, position + step, ...; step is 1
+     * or, for scan_reverse, -1. */
     int64_t begin, end, step, position, head;
     int64_t first_key, end_key; /* the range of the chunk's positions whose keys are unmasked */
     bool state_after;           /* the state after `end` is needed */

@@ -26,19 +26,50 @@
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
 
 #include "ops/attention/linear/chunk_plan.h"
+#include "ops/attention/linear/feature_map.cuh"
 #include "ops/attention/shared/tiles.cuh"
 
 /* ------------------------------------------------------------------------------------ arguments */
 
+/* Rows of which load_tile loads phi(x), and 0 from position lengths[b] on, [B] unless NULL */
+template <typename T> struct MappedRows : Rows<T> {
+    FeatureMap map;
+    const int32_t *lengths;
+};
+
+template <typename T> __device__ static inline Real mapped(const MappedRows<T> &rows, Real x)
+{
+    return phi(rows.map, x);
+}
+
+/* The rows of a span whose positions are below lengths[b]; with step -1 they are the last rows. */
+__device__ static inline RowRange unmasked_rows(const int32_t *lengths, const Span &span)
+{
+    if (!lengths)
+        return { 0, span.count };
+    const int64_t before = lengths[span.b] - span.first; /* unmasked, from the first row on */
+    if (span.step > 0)
+        return { 0, before < 0 ? 0 : before < span.count ? (int)before : span.count };
+    return { before > 0                ? 0
+             : 1 - before < span.count ? (int)(1 - before)
+                                       : span.count,
+             span.count };
+}
+template <typename T>
+__device__ static inline RowRange unmasked_rows(const MappedRows<T> &rows, const Span &span)
+{
+    return unmasked_rows(rows.lengths, span);
+}
+
 /* Rows, and whether they have one more column: `last` [B, positions, H], or NULL: 1 */
-template <typename T> struct Augmented : Rows<T> {
+template <typename T> struct Augmented : MappedRows<T> {
     bool augmented;
     const Real *last;
 };
 
 /* S~ or R~ [D, M + 1] after every piece of the line, in scan order: sums of y_j w~_j^T */
 template <typename T> struct StateSums {
-    Rows<T> y;
+    MappedRows<T> y;
     Augmented<T> w;
     bool reverse;
     const Real *initial; /* [B, H, D, M + 1]: S~_0, or dL/dS~_N; NULL: 0 */
@@ -48,10 +79,10 @@ template <typename T> struct StateSums {
 
 template <typename T> struct Scan {
     Augmented<T> x, y; /* augmented by alpha and beta; T is transposed then */
-    Rows<T> w;
+    MappedRows<T> w;
     bool reverse;
     GradientRows<T> o;
-    Rows<T> map; /* o is multiplied by phi' of these, unless data is NULL */
+    MappedRows<T> map; /* o is multiplied by phi' of these, unless data is NULL */
 };
 
 /* The scans of one launch: num; or da, db and dv, as far as they are needed. */
@@ -294,8 +325,8 @@ __device__ static inline void divide_by_den(Real (*o)[4], const Part<T> &part, c
 
 /* Backward through the feature map: O <- O phi'(x). */
 template <int SIZE, typename T>
-__device__ static inline void feature_map_backward(Real (*o)[4], const Rows<T> &x, const Span &span,
-                                                   int64_t first_column)
+__device__ static inline void feature_map_backward(Real (*o)[4], const MappedRows<T> &x,
+                                                   const Span &span, int64_t first_column)
 {
     const int64_t column = first_column + tile_column<SIZE>();
     const T *from = x.data + span_begin(span, x.positions, x.stride, x.columns) + column;
@@ -388,7 +419,7 @@ __device__ static inline void scan_chunk(const Part<T> &part, int64_t start)
     if (!FORWARD && scan.map.data)
         feature_map_backward<SIZE>(o, scan.map, span, part.column);
     if (!FORWARD && scan.o.lengths)
-        clear_rows<SIZE>(o, unmasked_rows(span, scan.o.lengths));
+        clear_rows<SIZE>(o, unmasked_rows(scan.o.lengths, span));
     contribute_tile<SIZE>(scan.o, span, part.column, o);
 }
 
@@ -479,11 +510,11 @@ static int64_t scan_scratch(const LinearScan *s, bool backward)
 
 /* ------------------------------------------------------------------------------------ the scans */
 
-template <typename T> static Scan<T> scan(Augmented<T> x, Augmented<T> y, Rows<T> w)
+template <typename T> static Scan<T> scan(Augmented<T> x, Augmented<T> y, MappedRows<T> w)
 {
     return { x, y, w, false, {}, {} };
 }
-template <typename T> static Scan<T> scan_reverse(Augmented<T> x, Augmented<T> y, Rows<T> w)
+template <typename T> static Scan<T> scan_reverse(Augmented<T> x, Augmented<T> y, MappedRows<T> w)
 {
     return { x, y, w, true, {}, {} };
 }
@@ -500,12 +531,18 @@ static FourScans<T> scans_of(const LinearScan *s, const Real *dout, const Real *
                              const Real *dden)
 {
     const AttentionInputs *x = &s->x;
-    Augmented<T> a = { rows_of<T>(x->query, x->query_stride, x->N, x->D), false, NULL };
-    Augmented<T> b = { rows_of<T>(x->key, x->key_stride, x->keys, x->D), false, NULL };
-    Augmented<T> v = { rows_of<T>(x->value, x->value_stride, x->keys, x->M), true, NULL };
-    Augmented<T> dnum = { rows_of<T>(dout, x->H * x->M, x->N, x->M), true, dden };
-    a.map = b.map = s->features;
-    b.lengths = v.lengths = x->key_lengths;
+    const FeatureMap phi = s->features, none = FEATURE_MAP_IDENTITY;
+    const int32_t *lengths = x->key_lengths;
+    const Augmented<T> a = { { rows_of<T>(x->query, x->query_stride, x->N, x->D), phi, NULL },
+                             false,
+                             NULL };
+    const Augmented<T> b = { { rows_of<T>(x->key, x->key_stride, x->keys, x->D), phi, lengths },
+                             false,
+                             NULL };
+    const Augmented<T> v = {
+        { rows_of<T>(x->value, x->value_stride, x->keys, x->M), none, lengths }, true, NULL
+    };
+    Augmented<T> dnum = { { rows_of<T>(dout, x->H * x->M, x->N, x->M), none, NULL }, true, dden };
     dnum.divisor = den;
     return {
         scan(a, b, v),            /* num~ */
@@ -568,7 +605,8 @@ static void scan_forward(Real *out, Real *den, Real *final_state, Real *scratch,
 
 /* Adds the scan if its result is needed. */
 template <typename T>
-static void add_scan(Scans<T> *all, Scan<T> scan, const GradientRows<T> &o, const Rows<T> &map)
+static void add_scan(Scans<T> *all, Scan<T> scan, const GradientRows<T> &o,
+                     const MappedRows<T> &map)
 {
     scan.o = o;
     scan.map = map;

@@ -3,6 +3,11 @@
 #define TAPEGRAD_OPS_ATTENTION_LSH_LSH_H
 
 #include "ops/attention/shared/arguments.h"
+#ifdef __cplusplus
+#include "ops/shared/math.cuh"
+#else
+#include "ops/shared/math.h"
+#endif
 
 typedef struct LshRounds {
     AttentionInputs x; /* query and key are one tensor, of which u is made; positions from
@@ -34,7 +39,7 @@ static inline int64_t lsh_random_numbers(const LshRounds *rounds)
 enum { PLACES_ORDER, PLACES_PLACE, PLACES_LOW, PLACES_HIGH, PLACES_KINDS };
 
 /* Offset in `places` of one array's [N] for a head and round. */
-static inline int64_t lsh_places_at(const LshRounds *rounds, int kind, int64_t head, int64_t round)
+MATH_FUNCTION int64_t lsh_places_at(const LshRounds *rounds, int kind, int64_t head, int64_t round)
 {
     return ((kind * rounds->x.B * rounds->x.H + head) * rounds->rounds + round) * rounds->x.N;
 }

@@ -29,14 +29,6 @@ __global__ void draw_matrices(Real *R, Random random, const uint64_t *start, int
 
 enum { TOGETHER = 4 }; /* positions per warp */
 
-template <typename T> struct Hashing {
-    const T *x;
-    const Real *R;
-    const int32_t *lengths;
-    int64_t stride, N, H, D, rounds, columns;
-    int factor[2];
-};
-
 /* A maximum and its index. */
 struct Most {
     Real value;
@@ -55,10 +47,11 @@ __device__ static inline Most warp_most(Most most)
     return most;
 }
 
-/* bucket = bucket * count + argmax([xR; -xR]) for each position's x and count / 2 columns of R. */
+/* bucket = bucket * count + argmax([xR; -xR]) for each position's x [D] and count / 2 columns of R,
+ * whose rows have `columns`. */
 template <typename T>
-__device__ static inline void add_hash(int *bucket, const Hashing<T> &a, const T *const *x,
-                                       const Real *R, int count)
+__device__ static inline void add_hash(int *bucket, const T *const *x, const Real *R, int count,
+                                       int64_t D, int64_t columns)
 {
     const int lane = (int)threadIdx.x % WARP, half = count / 2;
     Most most[TOGETHER], least[TOGETHER]; /* of -xR */
@@ -66,8 +59,8 @@ __device__ static inline void add_hash(int *bucket, const Hashing<T> &a, const T
         most[k] = least[k] = { (Real)-INFINITY, lane };
     for (int c = lane; c < half; c += WARP) {
         Real sum[TOGETHER] = {};
-        for (int64_t d = 0; d < a.D; d++) {
-            const Real r = R[d * a.columns + c];
+        for (int64_t d = 0; d < D; d++) {
+            const Real r = R[d * columns + c];
 #pragma unroll
             for (int k = 0; k < TOGETHER; k++)
                 sum[k] += load(&x[k][d]) * r;
@@ -89,31 +82,34 @@ __device__ static inline void add_hash(int *bucket, const Hashing<T> &a, const T
     }
 }
 
-/* keys [B, H, rounds, N]: (bucket, position). Positions >= lengths[b] sort after all buckets. */
+/* keys [B, H, rounds, N]: (bucket, position). Positions left out sort after all buckets. */
 template <typename T>
-__global__ void hash_positions(Key *keys, const __grid_constant__ Hashing<T> a, int64_t items)
+__global__ void hash_positions(Key *keys, const Real *R, const __grid_constant__ LshRounds all,
+                               int64_t columns, int64_t items)
 {
+    const AttentionInputs &a = all.x;
     const int64_t warps = THREADS / WARP, groups = tiles_for(a.N, TOGETHER);
+    const int factor[2] = { (int)all.factor[0], (int)all.factor[1] };
     for (int64_t i = blockIdx.x * warps + threadIdx.x / WARP; i < items; i += gridDim.x * warps) {
         const int64_t segment = i / groups, first = i % groups * TOGETHER;
-        const int64_t round = segment % a.rounds, head = segment / a.rounds;
+        const int64_t round = segment % all.rounds, head = segment / all.rounds;
         const int64_t b = head / a.H, h = head % a.H;
         const T *x[TOGETHER];
         for (int k = 0; k < TOGETHER; k++) {
             const int64_t n = first + k < a.N ? first + k : a.N - 1;
-            x[k] = a.x + (b * a.N + n) * a.stride + h * a.D;
+            x[k] = (const T *)a.query + (b * a.N + n) * a.query_stride + h * a.D;
         }
-        const Real *R = a.R + (round * a.H + h) * a.columns * a.D;
+        const Real *of_head = R + (round * a.H + h) * columns * a.D;
         int bucket[TOGETHER] = {};
-        if (a.factor[0] > 1)
-            add_hash(bucket, a, x, R, a.factor[0]);
-        if (a.factor[1] > 1)
-            add_hash(bucket, a, x, R + a.factor[0] / 2, a.factor[1]);
+        if (factor[0] > 1)
+            add_hash(bucket, x, of_head, factor[0], a.D, columns);
+        if (factor[1] > 1)
+            add_hash(bucket, x, of_head + factor[0] / 2, factor[1], a.D, columns);
         for (int k = 0; k < TOGETHER; k++) {
             const int64_t n = first + k;
             if (n < a.N && (int)threadIdx.x % WARP == k) {
-                const bool counts = !a.lengths || n < a.lengths[b];
-                const int of = counts ? bucket[k] : a.factor[0] * a.factor[1];
+                const bool counts = !a.key_lengths || n < a.key_lengths[b];
+                const int of = counts ? bucket[k] : factor[0] * factor[1];
                 keys[segment * a.N + n] = (Key)of << 32 | (Key)n;
             }
         }
@@ -182,36 +178,26 @@ static int sorted_together(int64_t N)
 
 /* Fills `places`. Scratch memory: R [rounds, H, D, columns], and keys, two of [B, H, rounds, N]. */
 template <typename T>
-static void sort_positions(int32_t *places, Real *R, Key *const *keys, const LshRounds *a)
+static void sort_positions(int32_t *places, Real *R, Key *const *keys, const LshRounds *all)
 {
-    const int64_t numbers = lsh_random_numbers(a), columns = lsh_columns(a);
-    const int64_t segments = a->x.B * a->x.H * a->rounds, n = segments * a->x.N;
+    const int64_t numbers = lsh_random_numbers(all), columns = lsh_columns(all), N = all->x.N;
+    const int64_t segments = all->x.B * all->x.H * all->rounds, n = segments * N;
     if (numbers > 0)
-        LAUNCH(draw_matrices, blocks_for((numbers + 3) / 4), THREADS, 0, R, a->random, a->start,
-               columns, a->x.D, numbers);
-    const Hashing<T> hashing = { (const T *)a->x.query,
-                                 R,
-                                 a->x.key_lengths,
-                                 a->x.query_stride,
-                                 a->x.N,
-                                 a->x.H,
-                                 a->x.D,
-                                 a->rounds,
-                                 columns,
-                                 { (int)a->factor[0], (int)a->factor[1] } };
-    const int64_t items = segments * tiles_for(a->x.N, TOGETHER);
-    LAUNCH(hash_positions<T>, blocks_for(items, THREADS / WARP), THREADS, 0, keys[0], hashing,
-           items);
-    const int tile = sorted_together(a->x.N);
-    const int64_t tiles = tiles_for(a->x.N, tile);
+        LAUNCH(draw_matrices, blocks_for((numbers + 3) / 4), THREADS, 0, R, all->random, all->start,
+               columns, all->x.D, numbers);
+    const int64_t items = segments * tiles_for(N, TOGETHER);
+    LAUNCH(hash_positions<T>, blocks_for(items, THREADS / WARP), THREADS, 0, keys[0],
+           (const Real *)R, *all, columns, items);
+    const int tile = sorted_together(N);
+    const int64_t tiles = tiles_for(N, tile);
     LAUNCH(sort_tiles, blocks_for(segments * tiles, 1), tile / 2, tile * (int)sizeof(Key), keys[0],
-           a->x.N, tile, tiles, segments * tiles);
+           N, tile, tiles, segments * tiles);
     int sorted = 0;
-    for (int64_t run = tile; run < a->x.N; run *= 2, sorted = 1 - sorted)
+    for (int64_t run = tile; run < N; run *= 2, sorted = 1 - sorted)
         LAUNCH(merge_runs, blocks_for(n), THREADS, 0, keys[1 - sorted], (const Key *)keys[sorted],
-               a->x.N, run, n);
-    LAUNCH(fill_places, blocks_for(n), THREADS, 0, places, (const Key *)keys[sorted], a->x.N,
-           a->chunk, a->causal, n);
+               N, run, n);
+    LAUNCH(fill_places, blocks_for(n), THREADS, 0, places, (const Key *)keys[sorted], N, all->chunk,
+           all->causal, n);
 }
 
 #endif

@@ -1,6 +1,6 @@
-/* Matrices in shared memory as operands of tensor-core products (mma.cuh). An operand has one bf16
- * part, or two: hi, the nearest bf16, and lo, the bf16 nearest to the remainder. The product of two
- * such operands is hi hi + hi lo + lo hi. */
+/* Matrices in shared memory as operands of tensor-core products (mma.sync, tensor/mma.cuh). An
+ * operand has one bf16 part or, as split bf16 (bf16x3), two: hi = bf16(x) and lo = bf16(x - hi).
+ * The product of two such operands is hi hi + hi lo + lo hi. */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_MMA_OPERANDS_CUH
 #define TAPEGRAD_OPS_ATTENTION_SHARED_MMA_OPERANDS_CUH
 

@@ -1,15 +1,19 @@
 /* Online softmax over score tiles, forward and backward, without the matrix [N, N]: shared by
  * softmax and LSH attention. A Kind of attention is a struct of arguments and sizes, among them
- * query, key, value, B, H and scale. Its .cu file defines for it
- *     Positions               the positions of a tile, count of them: a Span, or another type that
- *                             load_tile, load_numbers and contribute_tile accept
- *     Arguments, Gradients    the rows in memory: Rows and GradientRows, or other types likewise
+ * query, key, value (Rows) and scale. Its .cu file defines for it
+ *     Positions               the positions of a tile, count of them: a Span, or another type with
+ *                             the functions of a Span in tiles.cuh
+ *     Gradient                the element type of gradients
  *     BOUNDS                  number of int32 per query in shared memory, which sees reads
+ *     SEES_NOTHING            whether there may be queries that see no key
  *     item_at                 the head and the tile of a thread block (its columns: item_of)
  *     positions_from          the next CHUNK positions of a head, or fewer before the end
  *     pass_of                 the rows that a block owns, and the range it iterates over
  *     load_bounds, sees       whether the i-th query of a tile sees the j-th key of another tile
- *     score_of                the score s, from the product q.k */
+ *     score_of                the score s, from the product q.k
+ * and a struct Forward, with the Kind as a, the results, and nothing, L of queries that see no key:
+ *     BLOCKS                  thread blocks per multiprocessor, at least
+ *     start_sums, store_sums  load m, l and o before the first key; store out */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
 #define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
 
@@ -171,6 +175,49 @@ __device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, co
     __syncthreads();
 }
 
+/* nothing: if the query has seen no key, 1 / l counts as 0 and L is f.nothing. */
+template <int SIZE, typename Forward>
+__device__ static inline void forward_item(const Forward &f, const Item &item,
+                                           const ForwardMemory &m)
+{
+    const auto &a = f.a;
+    const auto pass = pass_of(a, item, false);
+    const int row = (int)threadIdx.x / 2;
+    const bool first_half = threadIdx.x % 2 == 0;
+    Real sums[Tile<SIZE>::ROWS][4] = {};
+    RowSums of_row = f.template start_sums<SIZE>(sums, pass.rows, item.column);
+    add_keys<SIZE>(sums, &of_row, a, item, m, pass);
+    const bool nothing = Forward::Kind::SEES_NOTHING && of_row.l == 0;
+    if (first_half)
+        m.factor[row] = nothing ? (Real)0 : 1 / of_row.l;
+    if (first_half && item.column == 0 && row < pass.rows.count)
+        f.log_sum[span_row(pass.rows, a.query.positions) + span_offset(pass.rows, row) * item.H] =
+            nothing ? f.nothing : of_row.m + log(of_row.l);
+    __syncthreads();
+    multiply_rows<SIZE>(sums, m.factor);
+    f.template store_sums<SIZE>(pass.rows, item.column, sums, m.factor);
+}
+
+template <int SIZE, typename Forward>
+__global__ void __launch_bounds__(TILE_THREADS, Forward::BLOCKS)
+    softmax_forward(const __grid_constant__ Forward f, int64_t column_tiles, int64_t tiles,
+                    int64_t items)
+{
+    DYNAMIC_SHARED(Real, memory);
+    const ForwardMemory m = forward_layout<SIZE>(memory);
+    for (int64_t i = blockIdx.x; i < items; i += gridDim.x)
+        forward_item<SIZE>(f, item_of<SIZE>(f.a, i, column_tiles, tiles, false), m);
+}
+
+template <int SIZE, typename Forward> static void launch_forward(const Forward &f, int64_t heads)
+{
+    const int64_t column_tiles = tiles_for(f.a.value.columns, SIZE);
+    const int64_t tiles = tiles_for(f.a.query.positions, CHUNK);
+    const int64_t items = heads * column_tiles * tiles;
+    LAUNCH_TILES((softmax_forward<SIZE, Forward>), items,
+                 (forward_memory<SIZE, typename Forward::Kind>()), f, column_tiles, tiles, items);
+}
+
 /* --------------------------------------------------------------------------------------- backward
  * One notation for both kinds of thread blocks. Rows are the queries (or keys) that a block owns,
  * with x1 = q, x2 = g (or x1 = k, x2 = v); columns are the keys (or queries) that it iterates over,
@@ -181,8 +228,8 @@ __device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, co
 
 template <typename Kind> struct SoftmaxBackward {
     Kind a;
-    typename Kind::Arguments x1, x2, y1, y2;
-    typename Kind::Gradients dx1, dx2;
+    decltype(Kind::query) x1, x2, y1, y2;
+    GradientRows<typename Kind::Gradient> dx1, dx2;
     const Real *log_sum, *delta; /* [B, N, H] */
 };
 
@@ -300,8 +347,8 @@ __device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4],
 }
 
 /* The contributions of the block's rows; 0 for masked rows. */
-template <int SIZE, typename Gradients, typename Positions>
-__device__ static inline void contribute_rows(const Gradients &d, const Pass<Positions> &pass,
+template <int SIZE, typename T, typename Positions>
+__device__ static inline void contribute_rows(const GradientRows<T> &d, const Pass<Positions> &pass,
                                               int64_t column, Real (*sums)[4], Real factor)
 {
     if (!d.data || column >= d.columns)
@@ -340,17 +387,28 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
         backward_item<SIZE, KEYS>(b, item_of<SIZE>(b.a, i, column_tiles, tiles, KEYS), m);
 }
 
-/* Computes dq or, with KEYS, dk and dv. */
 template <int SIZE, bool KEYS, typename Kind>
-static void launch_backward(const SoftmaxBackward<Kind> &b)
+static void launch_backward(const SoftmaxBackward<Kind> &b, int64_t heads)
 {
     const int64_t D = b.x1.columns, M = b.x2.columns;
     const int64_t column_tiles = tiles_for(KEYS && M > D ? M : D, SIZE);
     const int64_t tiles = tiles_for(b.x1.positions, CHUNK);
-    const int64_t items = b.a.B * b.a.H * column_tiles * tiles;
+    const int64_t items = heads * column_tiles * tiles;
     if (b.dx1.data || b.dx2.data)
         LAUNCH_TILES((softmax_backward<SIZE, KEYS, Kind>), items, (backward_memory<SIZE, Kind>()),
                      b, column_tiles, tiles, items);
+}
+
+/* Computes dq, and dk and dv, as far as their data is not NULL; g: dout. */
+template <int SIZE, typename Kind, typename Rows, typename Gradients>
+static void launch_gradients(const Kind &a, const Rows &g, const Gradients &dq, const Gradients &dk,
+                             const Gradients &dv, const Real *log_sum, const Real *delta,
+                             int64_t heads)
+{
+    launch_backward<SIZE, false, Kind>({ a, a.query, g, a.key, a.value, dq, {}, log_sum, delta },
+                                       heads);
+    launch_backward<SIZE, true, Kind>({ a, a.key, a.value, a.query, g, dk, dv, log_sum, delta },
+                                      heads);
 }
 
 #endif

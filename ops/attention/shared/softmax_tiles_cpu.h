@@ -66,7 +66,7 @@ static Real score_scale(const AttentionInputs *a)
     return 1 / (Real)sqrt((double)a->D);
 }
 
-/* ------------------------------------------------------------------------------------------ rows */
+/* ----------------------------------------------------------------------------------------- rows */
 
 ALWAYS_INLINE int64_t position_at(const QueryTile *t, int64_t place)
 {
@@ -151,7 +151,8 @@ static void store_out(Real *out, Real *log_sum, const QueryTile *t, int64_t i)
 }
 
 /* ----------------------------------------------------------------------------------------- tiles
- * weighted is a compile-time constant. */
+ * weighted is a constant in each file. The two steps are not inlined: then nothing else competes
+ * with their loops for registers. */
 
 /* P [keys, columns] = the score tile s */
 ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
@@ -164,7 +165,8 @@ ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
 }
 
 /* One step of online softmax: adds the keys' terms to m, l and o. */
-ALWAYS_INLINE void forward_tile(bool weighted, QueryTile *t, const KeyTile *k)
+__attribute__((noinline)) WHOLE_VECTORS static void forward_tile(bool weighted, QueryTile *t,
+                                                                 const KeyTile *k)
 {
     Real *out = t->out + k->skip * t->M;
     score_tile(t, k);
@@ -175,7 +177,8 @@ ALWAYS_INLINE void forward_tile(bool weighted, QueryTile *t, const KeyTile *k)
 }
 
 /* Adds the contributions of the queries and keys to dq, dk and dv. */
-ALWAYS_INLINE void backward_tile(bool weighted, QueryTile *t, const KeyTile *k)
+__attribute__((noinline)) WHOLE_VECTORS static void backward_tile(bool weighted, QueryTile *t,
+                                                                  const KeyTile *k)
 {
     const int64_t columns = k->columns;
     score_tile(t, k);

@@ -9,7 +9,6 @@
 #define TAPEGRAD_OPS_ATTENTION_SHARED_TILES_CUH
 
 #include "ops/attention/shared/arguments.h"
-#include "ops/attention/linear/feature_map.cuh"
 #include "ops/attention/shared/mma_operands.cuh"
 
 enum {
@@ -184,9 +183,7 @@ __device__ static inline void add_outer(Real (*sums)[4], const Real *y, const Re
 template <typename T> struct Rows {
     const T *data;
     int64_t stride, positions, columns;
-    FeatureMap map;         /* load_tile loads phi(x), */
-    const Real *divisor;    /* divided by divisor [B, positions, H] unless NULL, */
-    const int32_t *lengths; /* and 0 from position lengths[b] on, [B] unless NULL */
+    const Real *divisor; /* load_tile divides by divisor [B, positions, H], unless NULL */
 };
 
 /* Destination of an argument's gradient; data is NULL if the argument requires no gradient. */
@@ -200,7 +197,7 @@ template <typename T> struct GradientRows {
 template <typename T>
 static Rows<T> rows_of(const Real *data, int64_t stride, int64_t positions, int64_t columns)
 {
-    return { (const T *)data, stride, positions, columns, FEATURE_MAP_IDENTITY, NULL, NULL };
+    return { (const T *)data, stride, positions, columns, NULL };
 }
 
 template <typename T>
@@ -284,51 +281,61 @@ struct Span {
     int step, count;
 };
 
-/* The rows of a span that are not masked, first <= row < end: their positions are below lengths[b].
- * In a span with step -1 they are the last rows. */
+/* The positions of a span's rows are span_first + span_offset(row). A kernel may have positions of
+ * another type, with b, h, H, count and these two functions. */
+__device__ static inline int64_t span_first(const Span &span)
+{
+    return span.first;
+}
+__device__ static inline int64_t span_offset(const Span &span, int row)
+{
+    return row * span.step;
+}
+
+/* Offset of a span in an array [B, positions, H]. */
+template <typename Positions>
+__device__ static inline int64_t span_row(const Positions &span, int64_t positions)
+{
+    return (span.b * positions + span_first(span)) * span.H + span.h;
+}
+
+/* Offset of a span in a tensor [B, positions, H, columns]. */
+template <typename Positions>
+__device__ static inline int64_t span_begin(const Positions &span, int64_t positions,
+                                            int64_t stride, int64_t columns)
+{
+    return (span.b * positions + span_first(span)) * stride + span.h * columns;
+}
+
+/* The rows of a span that load_tile loads, first <= row < end, and what it makes of their elements;
+ * linear attention's rows have their own. */
 struct RowRange {
     int first, end;
 };
 
-__device__ static inline RowRange unmasked_rows(const Span &span, const int32_t *lengths)
+template <typename T, typename Positions>
+__device__ static inline RowRange unmasked_rows(const Rows<T> &, const Positions &span)
 {
-    if (!lengths)
-        return { 0, span.count };
-    const int64_t before = lengths[span.b] - span.first; /* unmasked, from the first row on */
-    if (span.step > 0)
-        return { 0, before < 0 ? 0 : before < span.count ? (int)before : span.count };
-    return { before > 0                ? 0
-             : 1 - before < span.count ? (int)(1 - before)
-                                       : span.count,
-             span.count };
+    return { 0, span.count };
 }
-
-/* Offset of a span in an array [B, positions, H]. */
-__device__ static inline int64_t span_row(const Span &span, int64_t positions)
+template <typename T> __device__ static inline Real mapped(const Rows<T> &, Real x)
 {
-    return (span.b * positions + span.first) * span.H + span.h;
-}
-
-/* Offset of a span in a tensor [B, positions, H, columns]. */
-__device__ static inline int64_t span_begin(const Span &span, int64_t positions, int64_t stride,
-                                            int64_t columns)
-{
-    return (span.b * positions + span.first) * stride + span.h * columns;
+    return x;
 }
 
 /* Loads a tile of the span's rows from first_column on, padded with zeros. A thread issues BATCH
  * loads before it uses the first, because loads have high latency. */
-template <int SIZE, typename T>
-__device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &rows,
-                                        const Span &span, int64_t first_column)
+template <int SIZE, typename Rows, typename Positions>
+__device__ static inline void load_tile(Real *tile, int pitch, const Rows &rows,
+                                        const Positions &span, int64_t first_column)
 {
     enum { STEP = TILE_THREADS / SIZE, BATCH = 8 };
     const int column = (int)threadIdx.x % SIZE;
-    RowRange unmasked = unmasked_rows(span, rows.lengths);
+    RowRange unmasked = unmasked_rows(rows, span);
     if (first_column + column >= rows.columns)
         unmasked.end = 0;
-    const T *from = rows.data + span_begin(span, rows.positions, rows.stride, rows.columns) +
-                    first_column + column;
+    const auto *from = rows.data + span_begin(span, rows.positions, rows.stride, rows.columns) +
+                       first_column + column;
     const Real *divisor = rows.divisor ? rows.divisor + span_row(span, rows.positions) : NULL;
     for (int first = (int)threadIdx.x / SIZE; first < CHUNK; first += BATCH * STEP) {
         Real x[BATCH];
@@ -336,16 +343,16 @@ __device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &ro
         for (int i = 0; i < BATCH; i++) {
             const int row = first + i * STEP;
             x[i] = row >= unmasked.first && row < unmasked.end
-                       ? load(from + row * span.step * rows.stride)
+                       ? load(from + span_offset(span, row) * rows.stride)
                        : (Real)0;
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int row = first + i * STEP;
             if (row >= unmasked.first && row < unmasked.end) {
-                x[i] = phi(rows.map, x[i]);
+                x[i] = mapped(rows, x[i]);
                 if (divisor)
-                    x[i] /= divisor[row * span.step * span.H];
+                    x[i] /= divisor[span_offset(span, row) * span.H];
             }
             tile[row * pitch + column] = x[i];
         }
@@ -353,12 +360,14 @@ __device__ static inline void load_tile(Real *tile, int pitch, const Rows<T> &ro
 }
 
 /* Loads the span's elements of an array [B, positions, H], padded with zeros to CHUNK. */
+template <typename Positions>
 __device__ static inline void load_numbers(Real *to, const Real *from, int64_t positions,
-                                           const Span &span)
+                                           const Positions &span)
 {
     const int i = (int)threadIdx.x;
     if (i < CHUNK)
-        to[i] = i < span.count ? from[span_row(span, positions) + i * span.step * span.H] : (Real)0;
+        to[i] = i < span.count ? from[span_row(span, positions) + span_offset(span, i) * span.H]
+                               : (Real)0;
 }
 
 /* Loads up to four consecutive elements. */
@@ -400,8 +409,8 @@ __device__ static inline void contribute_four(T *to, bool accumulate, const Real
 }
 
 /* Contributes sums to a tile of the span's rows, from first_column on. */
-template <int SIZE, typename T>
-__device__ static inline void contribute_tile(const GradientRows<T> &d, const Span &span,
+template <int SIZE, typename T, typename Positions>
+__device__ static inline void contribute_tile(const GradientRows<T> &d, const Positions &span,
                                               int64_t first_column, const Real (*sums)[4])
 {
     const int64_t column = first_column + tile_column<SIZE>();
@@ -410,7 +419,7 @@ __device__ static inline void contribute_tile(const GradientRows<T> &d, const Sp
     for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
         const int row = tile_row<SIZE>(r);
         if (row < span.count)
-            contribute_four(to + row * span.step * d.stride, d.accumulate, sums[r],
+            contribute_four(to + span_offset(span, row) * d.stride, d.accumulate, sums[r],
                             d.columns - column);
     }
 }
@@ -481,11 +490,17 @@ static inline int device_attribute(cudaDeviceAttr attribute)
     return value;
 }
 
-/* SIZE for heads of D and M columns. */
-static inline int tile_size(int64_t D, int64_t M)
-{
-    return D <= 32 && M <= 32 ? 32 : WIDEST;
-}
+/* Runs the statement with T as the dtype and SIZE as the tile size for heads of D and M columns. */
+#define BY_TYPE_AND_TILE_SIZE(type, D, M, ...)                                                     \
+    do {                                                                                           \
+        if ((D) <= 32 && (M) <= 32) {                                                              \
+            enum { SIZE = 32 };                                                                    \
+            BY_STORAGE(type, T, __VA_ARGS__);                                                      \
+        } else {                                                                                   \
+            enum { SIZE = WIDEST };                                                                \
+            BY_STORAGE(type, T, __VA_ARGS__);                                                      \
+        }                                                                                          \
+    } while (0)
 
 /* Largest shared memory of a kernel in tiles, in bytes. */
 enum { MOST_SHARED = sizeof(Real) == sizeof(float) ? 96 << 10 : 112 << 10 };

@@ -6,9 +6,8 @@
 
 template <typename T> struct SoftmaxAttention {
     typedef Span Positions;
-    typedef Rows<T> Arguments;
-    typedef GradientRows<T> Gradients;
-    enum { BOUNDS = 0 };
+    typedef T Gradient;
+    enum { BOUNDS = 0, SEES_NOTHING = false };
     Rows<T> query, key, value;
     const int32_t *key_lengths; /* [B], or NULL */
     bool causal;
@@ -70,37 +69,24 @@ __device__ static inline Real score_of(const SoftmaxAttention<T> &a, Real produc
     return a.scale * product;
 }
 
-template <int SIZE, typename T>
-__device__ static inline void forward_item(const SoftmaxAttention<T> &a, const GradientRows<T> &out,
-                                           Real *log_sum, const Item &item, const ForwardMemory &m)
-{
-    const Pass<Span> pass = pass_of(a, item, false);
-    const int row = (int)threadIdx.x / 2;
-    const bool first_half = threadIdx.x % 2 == 0;
-    RowSums sums_of_row = { (Real)-INFINITY, 0 };
-    Real sums[Tile<SIZE>::ROWS][4] = {};
-    add_keys<SIZE>(sums, &sums_of_row, a, item, m, pass);
-    if (first_half)
-        m.factor[row] = 1 / sums_of_row.l;
-    if (first_half && item.column == 0 && row < pass.rows.count)
-        log_sum[span_row(pass.rows, a.query.positions) + row * a.H] =
-            sums_of_row.m + log(sums_of_row.l);
-    __syncthreads();
-    multiply_rows<SIZE>(sums, m.factor);
-    contribute_tile<SIZE>(out, pass.rows, item.column, sums);
-}
+template <typename T> struct SoftmaxForward {
+    typedef SoftmaxAttention<T> Kind;
+    enum { BLOCKS = BLOCKS_AT_ONCE };
+    Kind a;
+    GradientRows<T> out;
+    Real *log_sum, nothing;
 
-template <int SIZE, typename T>
-__global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
-    softmax_forward(const __grid_constant__ SoftmaxAttention<T> a,
-                    const __grid_constant__ GradientRows<T> out, Real *log_sum,
-                    int64_t column_tiles, int64_t tiles, int64_t items)
-{
-    DYNAMIC_SHARED(Real, memory);
-    const ForwardMemory m = forward_layout<SIZE>(memory);
-    for (int64_t i = blockIdx.x; i < items; i += gridDim.x)
-        forward_item<SIZE>(a, out, log_sum, item_of<SIZE>(a, i, column_tiles, tiles, false), m);
-}
+    template <int SIZE> __device__ RowSums start_sums(Real (*)[4], const Span &, int64_t) const
+    {
+        return { (Real)-INFINITY, 0 };
+    }
+    template <int SIZE>
+    __device__ void store_sums(const Span &queries, int64_t column, Real (*sums)[4],
+                               const Real *) const
+    {
+        contribute_tile<SIZE>(out, queries, column, sums);
+    }
+};
 
 /* ------------------------------------------------------------------------------------ launching */
 
@@ -117,39 +103,24 @@ template <typename T> static SoftmaxAttention<T> arguments_of(const AttentionInp
 }
 
 template <typename T, int SIZE>
-static void forward_sized(Real *out, Real *log_sum, const AttentionInputs *a, bool causal)
+static void forward(Real *out, Real *log_sum, const AttentionInputs *a, bool causal)
 {
-    const GradientRows<T> rows = gradient_rows<T>({ out, false }, a->H * a->M, a->N, a->M);
-    const int64_t column_tiles = tiles_for(a->M, SIZE), tiles = tiles_for(a->N, CHUNK);
-    const int64_t items = a->B * a->H * column_tiles * tiles;
-    LAUNCH_TILES((softmax_forward<SIZE, T>), items, (forward_memory<SIZE, SoftmaxAttention<T>>()),
-                 arguments_of<T>(a, causal), rows, log_sum, column_tiles, tiles, items);
+    launch_forward<SIZE>(
+        SoftmaxForward<T>{ arguments_of<T>(a, causal),
+                           gradient_rows<T>({ out, false }, a->H * a->M, a->N, a->M), log_sum, 0 },
+        a->B * a->H);
 }
 
 template <typename T, int SIZE>
-static void backward_sized(AttentionGradient d, const Real *dout, const Real *log_sum,
-                           const Real *delta, const AttentionInputs *a, bool causal)
-{
-    const SoftmaxAttention<T> x = arguments_of<T>(a, causal);
-    const Rows<T> g = rows_of<T>(dout, a->H * a->M, a->N, a->M);
-    const GradientRows<T> dq = gradient_rows<T>(d.query, a->query_stride, a->N, a->D);
-    const GradientRows<T> dk = gradient_rows<T>(d.key, a->key_stride, a->keys, a->D);
-    const GradientRows<T> dv = gradient_rows<T>(d.value, a->value_stride, a->keys, a->M);
-    launch_backward<SIZE, false, SoftmaxAttention<T>>(
-        { x, x.query, g, x.key, x.value, dq, {}, log_sum, delta });
-    launch_backward<SIZE, true, SoftmaxAttention<T>>(
-        { x, x.key, x.value, x.query, g, dk, dv, log_sum, delta });
-}
-
-template <typename T>
 static void backward(AttentionGradient d, const Real *dout, const Real *out, const Real *log_sum,
                      Real *delta, const AttentionInputs *a, bool causal)
 {
     launch_row_deltas<T>(delta, dout, out, NULL, a->B * a->N * a->H, a->M);
-    if (tile_size(a->D, a->M) == 32)
-        backward_sized<T, 32>(d, dout, log_sum, delta, a, causal);
-    else
-        backward_sized<T, WIDEST>(d, dout, log_sum, delta, a, causal);
+    launch_gradients<SIZE>(arguments_of<T>(a, causal), rows_of<T>(dout, a->H * a->M, a->N, a->M),
+                           gradient_rows<T>(d.query, a->query_stride, a->N, a->D),
+                           gradient_rows<T>(d.key, a->key_stride, a->keys, a->D),
+                           gradient_rows<T>(d.value, a->value_stride, a->keys, a->M), log_sum,
+                           delta, a->B * a->H);
 }
 
 /* delta = -D_i of softmax.c, one number per row */
@@ -158,14 +129,10 @@ extern "C" int64_t softmax_attention_scratch_cuda(const AttentionInputs *a, bool
     return backward ? a->B * a->N * a->H : 1;
 }
 
-extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real *log_sum,
-                                               Real *scratch, const AttentionInputs *a, bool causal)
+extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real *log_sum, Real *,
+                                               const AttentionInputs *a, bool causal)
 {
-    (void)scratch;
-    if (tile_size(a->D, a->M) == 32)
-        BY_STORAGE(type, T, forward_sized<T, 32>(out, log_sum, a, causal));
-    else
-        BY_STORAGE(type, T, forward_sized<T, WIDEST>(out, log_sum, a, causal));
+    BY_TYPE_AND_TILE_SIZE(type, a->D, a->M, (forward<T, SIZE>(out, log_sum, a, causal)));
 }
 
 extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradient d,
@@ -173,5 +140,6 @@ extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradie
                                                 const Real *log_sum, Real *scratch,
                                                 const AttentionInputs *a, bool causal)
 {
-    BY_STORAGE(type, T, backward<T>(d, dout, out, log_sum, scratch, a, causal));
+    BY_TYPE_AND_TILE_SIZE(type, a->D, a->M,
+                          (backward<T, SIZE>(d, dout, out, log_sum, scratch, a, causal)));
 }

@@ -40,9 +40,9 @@ static int64_t allocate_unit(Unit *u, const Plan *p, Real *scratch, bool backwar
 {
     int64_t used = 0;
     u->p = p;
+    u->key = allocate(scratch, &used, p->keys * round_up(p->a->D, LANES));
+    u->value = allocate(scratch, &used, p->keys * round_up(p->a->M, LANES));
     allocate_tile(&u->tile, p->a, QUERIES, KEYS, scratch, &used, backward);
-    u->key = allocate(scratch, &used, p->keys * u->tile.D);
-    u->value = allocate(scratch, &used, p->keys * u->tile.M);
     if (!backward)
         return used;
     u->dquery = allocate(scratch, &used, QUERIES * u->tile.D);

@@ -1,5 +1,5 @@
-/* Causal linear attention: on tensor cores where they suffice (mma.cuh), else in tiles of Real
- * (scan_tiles.cuh). */
+/* Launches linear attention: with a causal mask on tensor cores where they suffice (mma.cuh), else
+ * and without a mask in tiles of Real (scan_tiles.cuh). */
 #include "ops/attention/linear/kernels.h"
 #include "ops/attention/linear/scan_tiles.cuh"
 
@@ -275,4 +275,29 @@ extern "C" void causal_linear_attention_backward_cuda(TensorType type, LinearSca
 {
     BY_KERNELS(type, s, (mma_backward_pass<T, SIZE>(d, dout, dfinal_state, out, den, scratch, s)),
                (scan_backward<T, WIDEST, true>(d, dout, dfinal_state, out, den, scratch, s)));
+}
+
+/* Without a causal mask: scan_tiles.cuh */
+
+extern "C" int64_t linear_attention_scratch_cuda(TensorType type, const LinearScan *s)
+{
+    int64_t size = 0;
+    BY_TYPE_AND_TILE_SIZE(type, s->x.D, s->x.M, (size = scan_scratch<T, SIZE, false>(s, true)));
+    return size;
+}
+
+extern "C" void linear_attention_forward_cuda(TensorType type, Real *out, Real *den, Real *scratch,
+                                              const LinearScan *s)
+{
+    BY_TYPE_AND_TILE_SIZE(type, s->x.D, s->x.M,
+                          (scan_forward<T, SIZE, false>(out, den, NULL, scratch, s)));
+}
+
+extern "C" void linear_attention_backward_cuda(TensorType type, AttentionGradient d,
+                                               const Real *dout, const Real *out, const Real *den,
+                                               Real *scratch, const LinearScan *s)
+{
+    const LinearScanGradient all = { d, { NULL, false } };
+    BY_TYPE_AND_TILE_SIZE(type, s->x.D, s->x.M,
+                          (scan_backward<T, SIZE, false>(all, dout, NULL, out, den, scratch, s)));
 }
