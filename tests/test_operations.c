@@ -254,7 +254,7 @@ static Tensor *checked_function(Tape *tape, Tensor *const *variables, void *cont
     return checked->use == TWICE ? op_multiply(tape, out, apply(checked->c, tape, x, true)) : out;
 }
 
-START_TEST(gradients_equal_finite_differences)
+TEST(gradients_equal_finite_differences)
 {
     for (int i = 0; i < case_count; i++)
         for (Use use = ONCE; use < USES && real_elements(&cases[i]) <= MOST_ELEMENTS; use++) {
@@ -267,9 +267,8 @@ START_TEST(gradients_equal_finite_differences)
             check_gradient_shapes(cases[i].name, checked_function, &checked, shapes, count);
         }
 }
-END_TEST
 
-START_TEST(every_operation_is_checked_by_finite_differences)
+TEST(every_operation_is_checked_by_finite_differences)
 {
     for (int i = 0; i < case_count; i++) {
         bool found = false;
@@ -279,10 +278,9 @@ START_TEST(every_operation_is_checked_by_finite_differences)
         ck_assert_msg(found, "%s: no case has at most %d elements", cases[i].name, MOST_ELEMENTS);
     }
 }
-END_TEST
 
 /* A gradient is the same when the other inputs require none. */
-START_TEST(gradients_of_one_input_alone)
+TEST(gradients_of_one_input_alone)
 {
     for (int i = 0; i < case_count; i++) {
         const Outcome all = run_here(&cases[i]);
@@ -298,7 +296,6 @@ START_TEST(gradients_of_one_input_alone)
         }
     }
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------- other claims */
 
@@ -310,7 +307,7 @@ static void assert_near_all(const Case *c, Outcome a, Outcome b)
         assert_near(c->name, a.values[j], b.values[j], a.counts[j], VECTOR_TOLERANCE);
 }
 
-START_TEST(runs_repeat_bit_for_bit)
+TEST(runs_repeat_bit_for_bit)
 {
     for (int i = 0; i < case_count; i++) {
         device_set_threads(2);
@@ -322,9 +319,8 @@ START_TEST(runs_repeat_bit_for_bit)
         }
     }
 }
-END_TEST
 
-START_TEST(results_without_recording_are_the_same)
+TEST(results_without_recording_are_the_same)
 {
     for (int i = 0; i < case_count; i++) {
         Tape *tape = tape_new(test_device());
@@ -334,10 +330,9 @@ START_TEST(results_without_recording_are_the_same)
         assert_same(&cases[i], "without recording", result, run_here(&cases[i]));
     }
 }
-END_TEST
 
 /* An input of NaN makes some element of the result NaN. */
-START_TEST(nan_reaches_the_result)
+TEST(nan_reaches_the_result)
 {
     Tape *tape = tape_new(test_device());
     for (int i = 0; i < case_count; i++)
@@ -358,7 +353,6 @@ START_TEST(nan_reaches_the_result)
         }
     tape_free(tape);
 }
-END_TEST
 
 /* Runs the operation with x[bad] replaced; fails unless it raises an error of an operation that
  * contains the words. */
@@ -378,7 +372,7 @@ static void assert_refused(const Case *c, Tape *tape, int bad, Tensor *replaced,
     tape_reset(tape);
 }
 
-START_TEST(inputs_of_another_dtype_or_tape_are_refused)
+TEST(inputs_of_another_dtype_or_tape_are_refused)
 {
     Tape *tape = tape_new(test_device()), *other = tape_new(test_device());
     for (int i = 0; i < case_count; i++)
@@ -401,10 +395,9 @@ START_TEST(inputs_of_another_dtype_or_tape_are_refused)
     tape_free(other);
     tape_free(tape);
 }
-END_TEST
 
 /* Every allocation of every operation fails once. */
-START_TEST(recovery_from_exhausted_memory)
+TEST(recovery_from_exhausted_memory)
 {
     for (int i = 0; i < case_count; i++) {
         if (real_elements(&cases[i]) > MOST_ELEMENTS)
@@ -429,7 +422,6 @@ START_TEST(recovery_from_exhausted_memory)
         }
     }
 }
-END_TEST
 
 /* ----------------------------------------------------------------------------------------- CUDA */
 
@@ -461,34 +453,31 @@ static void compare_devices(Device *a, Device *b, Precision precision, double to
 }
 
 /* The tolerance of float32 is that of three bf16 products. */
-START_TEST(cuda_as_the_cpu)
+TEST(cuda_as_the_cpu)
 {
     if (device_is_cuda(test_device()))
         compare_devices(device_open("cpu"), test_device(), PRECISION_FLOAT32,
                         sizeof(Real) == sizeof(float) ? 2e-5 : 1e-12);
 }
-END_TEST
 
 #ifndef TAPEGRAD_DOUBLE
-START_TEST(cuda_in_tf32)
+TEST(cuda_in_tf32)
 {
     if (device_is_cuda(test_device()))
         compare_devices(device_open("cpu"), test_device(), PRECISION_TF32, 2e-3);
 }
-END_TEST
 
 /* Products and attention round their operands or results; most others compute in float32. */
-START_TEST(cuda_in_bf16_of_real_inputs)
+TEST(cuda_in_bf16_of_real_inputs)
 {
     if (device_is_cuda(test_device()))
         compare_devices(device_open("cpu"), test_device(), PRECISION_BF16, 4e-2);
 }
-END_TEST
 
 /* The CPU gets the same rounded values. Rounding to 8 bits of mantissa has a relative error of at
  * most u = 2^-9; out and a gradient are rounded, and in some rows an argument, a saved result or a
  * product of two gradients before. */
-START_TEST(cuda_in_bf16)
+TEST(cuda_in_bf16)
 {
     for (int i = 0; i < case_count && device_is_cuda(test_device()); i++) {
         const Case *c = &cases[i];
@@ -498,10 +487,9 @@ START_TEST(cuda_in_bf16)
                     run(c, test_device(), PRECISION_BF16, STORED_IN_BF16), found);
     }
 }
-END_TEST
 #endif
 
-START_TEST(two_devices_at_once)
+TEST(two_devices_at_once)
 {
     if (!device_is_cuda(test_device()))
         return;
@@ -519,20 +507,8 @@ START_TEST(two_devices_at_once)
     tape_free(one);
     tape_free(two);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests_after(
-        "operations", fill_cases,
-        (const TTest *const[]){ gradients_equal_finite_differences,
-                                every_operation_is_checked_by_finite_differences,
-                                gradients_of_one_input_alone, runs_repeat_bit_for_bit,
-                                results_without_recording_are_the_same, nan_reaches_the_result,
-                                inputs_of_another_dtype_or_tape_are_refused,
-                                recovery_from_exhausted_memory, cuda_as_the_cpu,
-#ifndef TAPEGRAD_DOUBLE
-                                cuda_in_tf32, cuda_in_bf16_of_real_inputs, cuda_in_bf16,
-#endif
-                                two_devices_at_once, NULL });
+    return test_main("operations", fill_cases, NULL);
 }
