@@ -22,11 +22,11 @@ enum { SEQUENCES = 64, POSITIONS = 128, HEADS = 8, HEAD_DIM = 32 };
 enum { POLYNOMIAL = 1 + HEAD_DIM + HEAD_DIM * (HEAD_DIM + 1) / 2, RANDOM = 2 * HEAD_DIM };
 
 /* An input: normal random values that require a gradient, int32 in [0, below), or the constant
- * weights 0, 1, 2, 0, ... */
+ * weights 0, 1, 2, 0, ... Tests of bf16 store normal values in bf16, except a parameter's. */
 typedef struct Input {
     Shape shape; /* rank 0: no input */
     int32_t below;
-    bool weights;
+    bool weights, parameter;
 } Input;
 
 /* The cost per element of ROWS WIDTH, of the forward pass and of forward and backward: flops, or
@@ -46,8 +46,7 @@ typedef struct Operation {
 
 /* ------------------------------------------------------------------------------------- helpers */
 
-/* Values close to five directions, so that every precision puts them into the same buckets; stored
- * in the dtype of the tape's activations. */
+/* Values close to five directions, so that every precision puts them into the same buckets. */
 static inline Tensor *near_directions(Tape *tape, Tensor *x)
 {
     const int64_t count = tensor_count(x), width = x->shape.size[2] * x->shape.size[3];
@@ -63,14 +62,7 @@ static inline Tensor *near_directions(Tape *tape, Tensor *x)
         all[i] = 2 * values[i / width % 5 * width + i % width];
     x = op_add(tape, op_scale(tape, x, 0.05), tape_input(tape, all, x->shape));
     tape_seed(tape, 3); /* hashes whose bucket boundaries are far from these */
-    return op_cast(tape, x, tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL);
-}
-
-/* Stored in the dtype of the tape's activations. */
-static inline Tensor *activations(Tape *tape, Tensor *x)
-{
-    return op_cast(tape, op_scale(tape, x, 0.5),
-                   tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL);
+    return x;
 }
 
 /* out and the final state in one tensor; the initial state is positive, like sums of features. */
@@ -136,6 +128,7 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
 /* clang-format off */
 #define SHAPE(...) { sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t), { __VA_ARGS__ } }
 #define S(...) { .shape = SHAPE(__VA_ARGS__) }
+#define P(...) { .shape = SHAPE(__VA_ARGS__), .parameter = true } /* or a state: Real always */
 #define INTEGERS(n, ...) { .shape = SHAPE(__VA_ARGS__), .below = n }
 #define WEIGHTS(...) { .shape = SHAPE(__VA_ARGS__), .weights = true }
 #define FLOPS(forward, both) { .flops = forward, .all_flops = both }
@@ -144,7 +137,7 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
 #define UNMEASURED { .flops = 0 }
 /* Queries, keys, values of H heads of D and M columns; with the states */
 #define QKV(B, N, H, D, M) S(B, N, H, D), S(B, N, H, D), S(B, N, H, M)
-#define QKVS(B, N, H, D, M, states) QKV(B, N, H, D, M), S(states, H, D, M + 1)
+#define QKVS(B, N, H, D, M, states) QKV(B, N, H, D, M), P(states, H, D, M + 1)
 #define MEASURED_QKV QKV(SEQUENCES, POSITIONS, HEADS, HEAD_DIM, HEAD_DIM)
 
 #define OPERATIONS(ROW)                                                                            \
@@ -156,18 +149,18 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
     ROW(matmul_nt, op_matmul_nt(tape, x[0], x[1]), UNMEASURED,                                     \
         { S(2, 3, 5), S(2, 4, 5) }, { S(3, 37, 41), S(3, 19, 41) })                                \
     ROW(linear, op_linear(tape, x[0], x[1], x[2]), FLOPS(2.0 * WIDE, 6.0 * WIDE),                  \
-        { S(ROWS, WIDTH), S(WIDE, WIDTH), S(WIDE) }, { S(3, 1), S(1, 1), S(1) },                   \
-        { S(2, 3, 5), S(7, 5), S(7) }, { S(5, 37, 24), S(40, 24), S(40) })                         \
+        { S(ROWS, WIDTH), P(WIDE, WIDTH), P(WIDE) }, { S(3, 1), P(1, 1), P(1) },                   \
+        { S(2, 3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(40, 24), P(40) })                         \
     ROW(linear_alone, op_linear(tape, x[0], x[1], NULL), UNMEASURED,                               \
-        { S(3, 5), S(7, 5) }, { S(130, 24), S(7, 24) })                                            \
+        { S(3, 5), P(7, 5) }, { S(130, 24), P(7, 24) })                                            \
     ROW(linear_relu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_RELU), UNMEASURED,    \
-        { S(2, 5, 7), S(8, 7), S(8) }) /* few elements: in bf16 none changes its sign */           \
+        { S(2, 5, 7), P(8, 7), P(8) }) /* few elements: in bf16 none changes its sign */           \
     ROW(linear_gelu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU), UNMEASURED,    \
-        { S(3, 5), S(7, 5), S(7) }, { S(70, 24), S(1, 24), S(1) },                                 \
-        { S(5, 37, 24), S(136, 24), S(136) })                                                      \
+        { S(3, 5), P(7, 5), P(7) }, { S(70, 24), P(1, 24), P(1) },                                 \
+        { S(5, 37, 24), P(136, 24), P(136) })                                                      \
     ROW(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH),      \
-        UNMEASURED, { S(3, 5), S(7, 5), S(7) }, { S(5, 37, 24), S(41, 24), S(41) },                \
-        { S(5, 37, 24), S(136, 24), S(136) })                                                      \
+        UNMEASURED, { S(3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(41, 24), P(41) },                \
+        { S(5, 37, 24), P(136, 24), P(136) })                                                      \
     ROW(add_row, op_add(tape, x[0], x[1]), PASSES(2, 5), { S(ROWS, WIDTH), S(WIDTH) },             \
         { S(3, 5), S(5) })                                                                         \
     ROW(dropout, op_dropout(tape, x[0], 0.3), PASSES(2, 4), { S(ROWS, WIDTH) }, { S(131) },        \
@@ -179,24 +172,24 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
     ROW(log_softmax, op_log_softmax(tape, x[0]), PASSES(2, 5), { S(ROWS, WIDTH) }, { S(1) },       \
         { S(3, 21) }, { S(37, 11) }, { S(3, 2500) })                                               \
     ROW(layernorm, op_layernorm(tape, x[0], x[1], x[2], 1e-3), PASSES(2, 5),                       \
-        { S(ROWS, WIDTH), S(WIDTH), S(WIDTH) }, { S(5), S(5), S(5) }, { S(3, 19), S(19), S(19) },  \
-        { S(70, 3), S(3), S(3) }, { S(2, 1, 3, 17), S(17), S(17) },                                \
-        { S(3, 50, 24), S(24), S(24) },                                                            \
-        { S(200, 256), S(256), S(256) }, { S(3, 1500), S(1500), S(1500) },                         \
-        { S(20, 2500), S(2500), S(2500) })                                                         \
+        { S(ROWS, WIDTH), P(WIDTH), P(WIDTH) }, { S(5), P(5), P(5) }, { S(3, 19), P(19), P(19) },  \
+        { S(70, 3), P(3), P(3) }, { S(2, 1, 3, 17), P(17), P(17) },                                \
+        { S(3, 50, 24), P(24), P(24) },                                                            \
+        { S(200, 256), P(256), P(256) }, { S(3, 1500), P(1500), P(1500) },                         \
+        { S(20, 2500), P(2500), P(2500) })                                                         \
     ROW(residual_layernorm,                                                                        \
         op_residual_layernorm(tape, x[0], x[1], 0.3, x[2], x[3], 1e-3), PASSES(3, 8),              \
-        { S(ROWS, WIDTH), S(ROWS, WIDTH), S(WIDTH), S(WIDTH) }, { S(5), S(5), S(5), S(5) },        \
-        { S(3, 19), S(3, 19), S(19), S(19) }, { S(70, 3), S(70, 3), S(3), S(3) },                  \
-        { S(2, 1, 3, 16), S(2, 1, 3, 16), S(16), S(16) },                                          \
-        { S(3, 50, 24), S(3, 50, 24), S(24), S(24) },                                              \
-        { S(200, 256), S(200, 256), S(256), S(256) }, { S(37, 41), S(37, 41), S(41), S(41) },      \
-        { S(70, 300), S(70, 300), S(300), S(300) }, { S(21, 520), S(21, 520), S(520), S(520) },    \
-        { S(3, 1500), S(3, 1500), S(1500), S(1500) },                                              \
-        { S(20, 2500), S(20, 2500), S(2500), S(2500) },                                            \
-        { S(20, 2501), S(20, 2501), S(2501), S(2501) })                                            \
+        { S(ROWS, WIDTH), S(ROWS, WIDTH), P(WIDTH), P(WIDTH) }, { S(5), S(5), P(5), P(5) },        \
+        { S(3, 19), S(3, 19), P(19), P(19) }, { S(70, 3), S(70, 3), P(3), P(3) },                  \
+        { S(2, 1, 3, 16), S(2, 1, 3, 16), P(16), P(16) },                                          \
+        { S(3, 50, 24), S(3, 50, 24), P(24), P(24) },                                              \
+        { S(200, 256), S(200, 256), P(256), P(256) }, { S(37, 41), S(37, 41), P(41), P(41) },      \
+        { S(70, 300), S(70, 300), P(300), P(300) }, { S(21, 520), S(21, 520), P(520), P(520) },    \
+        { S(3, 1500), S(3, 1500), P(1500), P(1500) },                                              \
+        { S(20, 2500), S(20, 2500), P(2500), P(2500) },                                            \
+        { S(20, 2501), S(20, 2501), P(2501), P(2501) })                                            \
     ROW(residual_undropped, op_residual_layernorm(tape, x[0], x[1], 0, x[2], x[2], 1e-3),          \
-        UNMEASURED, { S(3, 19), S(3, 19), S(19) }, { S(70, 33), S(70, 33), S(33) })                \
+        UNMEASURED, { S(3, 19), S(3, 19), P(19) }, { S(70, 33), S(70, 33), P(33) })                \
     ROW(sum, op_sum(tape, x[0], ALL_AXES), PASSES(1, 2), { S(ROWS, WIDTH) }, { S(5) },             \
         { S(2, 3, 4, 5) }, { S(37, 41) }, { S(300, 410) })                                         \
     ROW(sum_rows, op_sum(tape, x[0], -1), UNMEASURED, { S(5) }, { S(2, 3, 4, 5) },                 \
@@ -229,13 +222,10 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
         UNMEASURED, { S(5, 3), INTEGERS(256, 5) }, { S(5, 51), INTEGERS(256, 5) },                 \
         { S(3, 2, 2, 12), INTEGERS(256, 3, 2, 2) }, { S(37, 30), INTEGERS(256, 37) },              \
         { S(300, 3), INTEGERS(256, 300) }, { S(3, 3300), INTEGERS(256, 3) })                       \
-    ROW(mixture_of_activations,                                                                    \
-        op_discretized_logistic_mixture(tape, activations(tape, x[0]), x[1]), UNMEASURED,          \
-        { S(5, 3), INTEGERS(256, 5) }, { S(37, 30), INTEGERS(256, 37) })                           \
     ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
-        { S(11, WIDTH), INTEGERS(11, ROWS) }, { S(5, 1), INTEGERS(5, 2, 3, 4) },                   \
-        { S(7, 21), INTEGERS(5, 2, 3, 4) }, { S(11, 33), INTEGERS(11, 9, 23) },                    \
-        { S(300, 5), INTEGERS(300, 9, 23) })                                                       \
+        { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
+        { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \
+        { P(300, 5), INTEGERS(300, 9, 23) })                                                       \
     ROW(reshape, op_exp(tape, op_reshape(tape, x[0], shape(5, 6))), UNMEASURED, { S(3, 2, 5) })    \
     ROW(transpose, op_transpose(tape, x[0], 0, 1), PASSES(2, 4), { S(ROWS, WIDTH) },               \
         { S(3, 4, 5) }, { S(35, 37, 3) })                                                          \

@@ -11,14 +11,14 @@
 char directory[64];
 char output[1 << 16];
 
-int run_program_tests(const char *name, void (*setup)(void), const TTest *const *tests)
+int run_program_tests(const char *name, void (*setup)(void))
 {
     snprintf(directory, sizeof directory, "/tmp/test_%s.XXXXXX", name);
     if (!mkdtemp(directory)) {
         perror(directory);
         return EXIT_FAILURE;
     }
-    int result = run_tests_after(name, setup, tests);
+    int result = test_main(name, setup, NULL);
     char command[128];
     snprintf(command, sizeof command, "rm -r %s", directory);
     return system(command) == 0 ? result : EXIT_FAILURE;

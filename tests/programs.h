@@ -8,9 +8,8 @@
 #include <string.h>
 #include <sys/types.h>
 
-/* Runs every test of the list like run_tests_after, after setup (or NULL), in a new directory,
- * which is then removed. */
-int run_program_tests(const char *name, void (*setup)(void), const TTest *const *tests);
+/* Runs the program's tests like test_main in a new directory, which is then removed. */
+int run_program_tests(const char *name, void (*setup)(void));
 extern char directory[64];
 
 /* Runs BUILD/examples/ARGUMENTS, where every @ stands for the directory; returns the exit status.

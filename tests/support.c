@@ -25,6 +25,30 @@ Device *test_device(void)
     return device_open(name ? name : "cpu");
 }
 
+static TCase *registered;
+
+void test_register(const TTest *test)
+{
+    if (!registered)
+        registered = tcase_create("tests");
+    const char *alone = getenv("TEST"); /* TEST=name runs that test only */
+    if (!alone || strcmp(alone, test->name) == 0)
+        tcase_add_test(registered, test);
+}
+
+int test_main(const char *name, void (*setup)(void), void (*teardown)(void))
+{
+    Suite *suite = suite_create(name);
+    tcase_set_timeout(registered, 300); /* a bound on hanging, not on being slow */
+    tcase_add_checked_fixture(registered, setup, teardown);
+    suite_add_tcase(suite, registered);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
 int run_tests(const char *name, const TTest *const *tests)
 {
     return run_tests_after(name, NULL, tests);
@@ -32,20 +56,9 @@ int run_tests(const char *name, const TTest *const *tests)
 
 int run_tests_after(const char *name, void (*setup)(void), const TTest *const *tests)
 {
-    Suite *suite = suite_create(name);
-    TCase *test_case = tcase_create(name);
-    tcase_set_timeout(test_case, 300); /* a bound on hanging, not on being slow */
-    tcase_add_checked_fixture(test_case, setup, NULL);
-    const char *alone = getenv("TEST"); /* TEST=name runs that test only */
     for (; *tests; tests++)
-        if (!alone || strcmp(alone, (*tests)->name) == 0)
-            tcase_add_test(test_case, *tests);
-    suite_add_tcase(suite, test_case);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+        test_register(*tests);
+    return test_main(name, setup, NULL);
 }
 
 /* Memory that lives until the process ends, and stays reachable so that leak checkers do

@@ -1,4 +1,4 @@
-/* Shared by the test programs. A test program is a list of Check tests and one line of main. */
+/* Shared by the test programs. A test program is tests and one line of main. */
 #ifndef TAPEGRAD_TESTS_SUPPORT_H
 #define TAPEGRAD_TESTS_SUPPORT_H
 
@@ -27,11 +27,24 @@ extern "C" {
 /* The device under test: DEVICE of the environment, or the CPU. */
 Device *test_device(void);
 
-/* Runs every test of the list (ended by NULL), each in its own process; returns main's result. */
-int run_tests(const char *name, const TTest *const *tests);
+/* TEST(claim) { ... } defines a test of this program. */
+#define TEST(claim)                                                                                \
+    static void claim##_fn(int);                                                                   \
+    __attribute__((constructor)) static void register_##claim(void)                                \
+    {                                                                                              \
+        static const TTest test = { #claim, claim##_fn, __FILE__, __LINE__ };                      \
+        test_register(&test);                                                                      \
+    }                                                                                              \
+    static void claim##_fn(__attribute__((unused)) int _i)
+void test_register(const TTest *test);
 
-/* The same, but calls setup first in each test's own process: only there may a CUDA device be
- * opened, because a device does not survive a fork. */
+/* Runs the program's tests in their order, each in its own process; returns main's result. setup,
+ * or NULL, runs first in each test's process: only there may a CUDA device be opened, because a
+ * device does not survive a fork. teardown, or NULL, runs after each test that succeeds. */
+int test_main(const char *name, void (*setup)(void), void (*teardown)(void));
+
+/* The same for a list of Check tests, ended by NULL. */
+int run_tests(const char *name, const TTest *const *tests);
 int run_tests_after(const char *name, void (*setup)(void), const TTest *const *tests);
 
 /* Normal random values in memory that lives until the process ends. */

@@ -26,7 +26,7 @@ static LinearAttentionOptions with_lengths(Tensor *key_lengths)
 /* Sizes below, at and above the kernels' blocks of positions, columns and heads; enough heads that
  * a GPU processes each one whole, and fewer, which it splits into segments; heads whose state
  * exceeds shared memory; and more segments. */
-START_TEST(causal_matches_the_reference)
+TEST(causal_matches_the_reference)
 {
     static const int64_t sizes[][5] = {
         /* B, N, H, D, M */
@@ -44,9 +44,8 @@ START_TEST(causal_matches_the_reference)
             assert_oracle((Case){ s[0], s[1], s[1], s[2], s[3], s[4], true, false, .eps = 1e-6 });
     }
 }
-END_TEST
 
-START_TEST(linear_matches_the_reference)
+TEST(linear_matches_the_reference)
 {
     static const int64_t sizes[][6] = {
         /* B, N, keys, H, D, M */
@@ -62,7 +61,6 @@ START_TEST(linear_matches_the_reference)
         assert_oracle((Case){ s[0], s[1], s[2], s[3], s[4], s[5], false, true, .eps = 0.5 });
     }
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------- reference vectors */
 static AttentionForm vector_form;
@@ -84,14 +82,13 @@ static Tensor *linear_with_lengths(Tape *t, Tensor **in)
     return op_linear_attention(t, in[0], in[1], in[2], with_lengths(in[3]));
 }
 
-START_TEST(reference_vectors)
+TEST(reference_vectors)
 {
     for (vector_form = FORM_BEST; vector_form <= FORM_QUADRATIC; vector_form++)
         check_vectors("causal_linear_attention_", "q k v", causal);
     check_vectors("linear_attention_B", "q k v", linear);
     check_vectors("linear_attention_key_lengths", "q k v #key_len", linear_with_lengths);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------ gradient checks */
 /* ------------------------------------------------------------------------------------ the rules */
@@ -125,16 +122,15 @@ static void assert_packed_equals_separate(Case c)
     free(expected);
 }
 
-START_TEST(packed_equals_separate)
+TEST(packed_equals_separate)
 {
     assert_packed_equals_separate((Case){ 2, 21, 21, 3, 20, 20, true, false, .eps = 1e-6 });
     assert_packed_equals_separate((Case){ 2, 40, 40, 2, 32, 32, true, false, .eps = 1e-6 });
     assert_packed_equals_separate((Case){ 2, 21, 21, 3, 20, 20, false, true, .eps = 1e-6 });
 }
-END_TEST
 
 /* No position sees later ones: changing the last 20 leaves the bits of the earlier ones. */
-START_TEST(causality)
+TEST(causality)
 {
     Case c = { 1, 60, 60, 2, 12, 12, true, false, .eps = 1e-6 };
     Values before = inputs(&c), after = before;
@@ -153,7 +149,6 @@ START_TEST(causality)
     for (int64_t i = start; i < outs_of(&c); i++)
         ck_assert(after.out[i] != before.out[i]);
 }
-END_TEST
 
 /* Keys past a sequence's length have no effect, whatever they hold, and get gradients of 0. */
 static void assert_spoilt_keys_do_not_count(Case c)
@@ -180,17 +175,16 @@ static void assert_spoilt_keys_do_not_count(Case c)
         }
 }
 
-START_TEST(keys_past_the_length_do_not_count)
+TEST(keys_past_the_length_do_not_count)
 {
     assert_spoilt_keys_do_not_count((Case){ 2, 6, 10, 1, 3, 4, false, true, .eps = 1e-6 });
     for (AttentionForm form = FORM_BEST; form <= FORM_QUADRATIC; form++)
         assert_spoilt_keys_do_not_count((Case){ 3, 40, 40, 1, 3, 4, true, true, .eps = 1e-6,
                                                 .form = form, .state = true, .used = BOTH });
 }
-END_TEST
 
 /* A NaN at position 20 of one head reaches the head's later positions, and no others. */
-START_TEST(not_a_number_passes_through)
+TEST(not_a_number_passes_through)
 {
     Case c = { 1, 40, 40, 2, 5, 5, true, false, .eps = 1e-6 };
     Values v = inputs(&c);
@@ -209,7 +203,6 @@ START_TEST(not_a_number_passes_through)
         ck_assert_int_eq(isnan(v.out[at(&c, 0, c.N, i, 0, c.M)]) != 0, i == 20);
     ck_assert(isnan(v.dquery[at(&c, 0, c.N, 20, 0, c.D)]));
 }
-END_TEST
 
 /* The feature maps over their whole range: a single position has the weight p = phi(q) phi(k), so
  * with eps = 1 and the value 1, out = p / (p + 1). */
@@ -233,25 +226,23 @@ static void assert_map(FeatureMap features, double allowed)
     }
 }
 
-START_TEST(the_map_is_exact)
+TEST(the_map_is_exact)
 {
     for (FeatureMap f = FEATURE_MAP_ELU_PLUS_ONE; f <= FEATURE_MAP_IDENTITY; f++)
         assert_map(f, sizeof(Real) == sizeof(float) ? 6e-7 : 1e-14);
 }
-END_TEST
 
 /* With a negligible eps the first position's result is its value. */
-START_TEST(eps_may_be_tiny)
+TEST(eps_may_be_tiny)
 {
     Case c = { 1, 8, 8, 1, 4, 4, true, false, .eps = 1e-30 };
     Values v = inputs(&c);
     compute(&c, &v);
     assert_close(v.out, v.value, 4, in_three_products(c.causal) ? 1e-5 : 1e-6);
 }
-END_TEST
 
 /* Products of e^-40 vanish beside any usual eps. */
-START_TEST(an_eps_of_0_adds_nothing)
+TEST(an_eps_of_0_adds_nothing)
 {
     const Real small = -20, value = 3;
     for (double added = 0; added < 2e-6; added += 1e-6) {
@@ -265,10 +256,9 @@ START_TEST(an_eps_of_0_adds_nothing)
         tape_reset(tape);
     }
 }
-END_TEST
 
 /* Only out and one value per position and head are saved for the backward pass. */
-START_TEST(memory_is_linear)
+TEST(memory_is_linear)
 {
     Device *device = test_device();
     for (int64_t N = 64; N <= 1024; N *= 4) {
@@ -287,12 +277,11 @@ START_TEST(memory_is_linear)
         tape_reset(tape);
     }
 }
-END_TEST
 
 /* CPU memory beside inputs, results and gradients: one saved value per position and
  * head; for D = 32 half of that for the states at segment boundaries; and little that
  * does not grow with N. */
-START_TEST(scratch_memory_is_small)
+TEST(scratch_memory_is_small)
 {
     Device *device = test_device();
     if (device_is_cuda(device))
@@ -314,7 +303,6 @@ START_TEST(scratch_memory_is_small)
         tape_reset(tape);
     }
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------ long sequences */
 
@@ -385,7 +373,7 @@ static double long_error(const Real *actual, const double *expected)
 }
 
 /* Values in [0, 1): sums grow with the position, so a biased rounding would show. */
-START_TEST(float32_is_accurate_over_65536_positions)
+TEST(float32_is_accurate_over_65536_positions)
 {
     const double allowed = sizeof(Real) == sizeof(float) ? 2e-5 : 1e-11;
     Case c = { 1, LONG_N, LONG_N, 1, LONG_D, LONG_D, true, false, .eps = 1e-6 };
@@ -408,7 +396,6 @@ START_TEST(float32_is_accurate_over_65536_positions)
     for (int t = 0; t < 4; t++)
         free(expected[t]);
 }
-END_TEST
 
 /* The largest error of a row relative to that row, except for the first row. */
 static double largest_row_error(const Real *actual, const double *expected, int64_t N)
@@ -428,7 +415,7 @@ static double largest_row_error(const Real *actual, const double *expected, int6
 
 /* A head ignores a token by a key far below zero. At the first position den is then tiny, and dnum,
  * which is divided by it, is large; later positions must not lose digits of their gradients. */
-START_TEST(an_ignored_first_key_costs_no_accuracy)
+TEST(an_ignored_first_key_costs_no_accuracy)
 {
     enum { N = 1024 };
     const double allowed = sizeof(Real) == sizeof(float) ? 1e-3 : 1e-10;
@@ -450,9 +437,8 @@ START_TEST(an_ignored_first_key_costs_no_accuracy)
     for (int t = 0; t < 4; t++)
         free(expected[t]);
 }
-END_TEST
 
-START_TEST(misuse)
+TEST(misuse)
 {
     Tensor *t[6];
     const Shape shapes[] = { shape(2, 5, 2, 3), shape(2, 5, 2, 4), shape(2, 4, 2, 3),
@@ -497,9 +483,8 @@ START_TEST(misuse)
     assert_raises("op_linear_attention: eps is nan, expected 0 or more",
                   op_linear_attention(tape, t[0], t[0], t[0], linear_with_eps(NAN)));
 }
-END_TEST
 
-START_TEST(misuse_of_key_lengths)
+TEST(misuse_of_key_lengths)
 {
     const Shape row = shape(2, 5, 2, 3);
     Tensor *x = tape_input(tape, test_normal(1, shape_count(row)), row);
@@ -521,18 +506,9 @@ START_TEST(misuse_of_key_lengths)
     }
     tapegrad_on_error(NULL, NULL);
 }
-END_TEST
 
 int main(void)
 {
     setenv("TAPEGRAD_CUDA_EARLY", "1", 0); /* the emulation checks dependent launches */
-    return run_tests_after(
-        "attention", make_tape,
-        (const TTest *const[]){
-            causal_matches_the_reference, linear_matches_the_reference, reference_vectors,
-            packed_equals_separate, causality, keys_past_the_length_do_not_count,
-            not_a_number_passes_through, the_map_is_exact, eps_may_be_tiny,
-            an_eps_of_0_adds_nothing, memory_is_linear, scratch_memory_is_small,
-            float32_is_accurate_over_65536_positions, an_ignored_first_key_costs_no_accuracy,
-            misuse, misuse_of_key_lengths, NULL });
+    return test_main("attention", make_tape, NULL);
 }

@@ -11,7 +11,7 @@ static double eps_for(FeatureMap features)
     return features == FEATURE_MAP_RELU ? 0.5 : 1e-6;
 }
 
-START_TEST(feature_maps)
+TEST(feature_maps)
 {
     for (FeatureMap f = FEATURE_MAP_ELU_PLUS_ONE; f <= FEATURE_MAP_IDENTITY; f++) {
         const double e = eps_for(f);
@@ -21,10 +21,9 @@ START_TEST(feature_maps)
         assert_oracle((Case){ 5, 70, 64, 2, 32, 40, false, true, .eps = e, .features = f });
     }
 }
-END_TEST
 
 /* Sequence lengths around the kernels' blocks of positions. */
-START_TEST(causal_key_lengths)
+TEST(causal_key_lengths)
 {
     static const int64_t sizes[][5] = {
         /* B, N, H, D, M */
@@ -38,7 +37,6 @@ START_TEST(causal_key_lengths)
                                   .state = used >= BOTH, .used = used });
     }
 }
-END_TEST
 
 /* Empty sequences, one of a single position, and sequence boundaries beside block boundaries; in
  * the last array there is one sequence only. */
@@ -46,7 +44,7 @@ static const int32_t offsets_of_70[] = { 0, 0, 1, 16, 16, 16, 33, 70, 70 };
 static const int32_t offsets_of_300[] = { 0, 128, 257, 300 };
 static const int32_t one_sequence[] = { 0, 70 };
 
-START_TEST(offsets)
+TEST(offsets)
 {
     for (Used used = OUT; used <= FINAL_STATE; used++) {
         Case c = {
@@ -68,9 +66,8 @@ START_TEST(offsets)
         assert_oracle(c);
     }
 }
-END_TEST
 
-START_TEST(states)
+TEST(states)
 {
     static const int64_t sizes[][5] = {
         /* B, N, H, D, M */
@@ -85,10 +82,9 @@ START_TEST(states)
                                       .state = given, .used = used });
     }
 }
-END_TEST
 
 /* One initial state for two calls: its gradient is the sum of both, in every element. */
-START_TEST(a_state_used_twice_gets_both_gradients)
+TEST(a_state_used_twice_gets_both_gradients)
 {
     const Case c = { 1, 200, 200, 2, 32, 32, true, false, .eps = 1e-6, .state = true };
     const Values v = inputs(&c);
@@ -109,7 +105,6 @@ START_TEST(a_state_used_twice_gets_both_gradients)
         gradients[0][i] *= 2;
     assert_close(gradients[1], gradients[0], states_of(&c), 1e-6);
 }
-END_TEST
 
 /* Every form, with its default chunk, chunks that divide no length, and chunks longer
  * than the sequence. */
@@ -128,7 +123,7 @@ static void assert_forms(Case c)
     release(&expected);
 }
 
-START_TEST(forms)
+TEST(forms)
 {
     assert_forms((Case){ 2, 1, 1, 1, 3, 2, true, false, .eps = 0.5 });
     assert_forms(
@@ -141,10 +136,9 @@ START_TEST(forms)
                          .features = FEATURE_MAP_SOFTPLUS, .state = true, .used = BOTH,
                          .sequences = 8, .offsets = offsets_of_70 });
 }
-END_TEST
 
 /* Long enough for the segments and blocks of every form, also on tensor cores. */
-START_TEST(forms_of_long_sequences)
+TEST(forms_of_long_sequences)
 {
     for (AttentionForm form = FORM_BEST; form <= FORM_QUADRATIC; form++) {
         assert_oracle((Case){ 1, 600, 600, 1, 32, 64, true, false, .eps = 1e-6, .form = form,
@@ -154,7 +148,6 @@ START_TEST(forms_of_long_sequences)
                               .sequences = 3, .offsets = offsets_of_300 });
     }
 }
-END_TEST
 
 /* A sequence cut into pieces, each of which starts from the final state of the previous one, gives
  * the results of the whole sequence, forward and backward. */
@@ -187,7 +180,7 @@ static void assert_cut(Case c, const int64_t *cuts, int count)
     tape_reset(tape);
 }
 
-START_TEST(cut_sequences_equal_the_whole)
+TEST(cut_sequences_equal_the_whole)
 {
     static const int64_t cuts[] = { 1, 17, 18, 34, 59 };
     for (AttentionForm form = FORM_BEST; form <= FORM_QUADRATIC; form++)
@@ -198,7 +191,6 @@ START_TEST(cut_sequences_equal_the_whole)
             assert_cut(c, cuts + 2, 1);
         }
 }
-END_TEST
 
 /* The number of threads changes no bit of a form that does not split sequences into segments per
  * thread, and only the rounding of a form that does. */
@@ -222,7 +214,7 @@ static void assert_same_on_threads(Case c, bool same_bits)
     }
 }
 
-START_TEST(results_do_not_depend_on_the_threads)
+TEST(results_do_not_depend_on_the_threads)
 {
     Case c = { 1, 50, 50, 3, 40, 70, true, false, .eps = 1e-6, .state = true, .used = BOTH };
     for (c.form = FORM_BEST; c.form <= FORM_QUADRATIC; c.form++)
@@ -230,7 +222,6 @@ START_TEST(results_do_not_depend_on_the_threads)
     c = (Case){ 1, 700, 700, 1, 20, 30, true, false, .eps = 1e-6, .state = true, .used = BOTH };
     assert_same_on_threads(c, false);
 }
-END_TEST
 
 /* A loss of out and final_state, with key lengths or offsets. */
 typedef struct Options {
@@ -239,7 +230,7 @@ typedef struct Options {
     bool lengths, offsets;
 } Options;
 
-START_TEST(misuse_of_options)
+TEST(misuse_of_options)
 {
     const Shape row = shape(1, 5, 2, 3);
     Tensor *x = tape_input(tape, test_normal(1, shape_count(row)), row);
@@ -286,15 +277,9 @@ START_TEST(misuse_of_options)
                   ATTEND(x, .state = x, .offsets = fine));
 #undef ATTEND
 }
-END_TEST
 
 int main(void)
 {
     setenv("TAPEGRAD_CUDA_EARLY", "1", 0); /* the emulation checks dependent launches */
-    return run_tests_after(
-        "attention_options", make_tape,
-        (const TTest *const[]){ feature_maps, causal_key_lengths, offsets, states,
-                                a_state_used_twice_gets_both_gradients, forms,
-                                forms_of_long_sequences, cut_sequences_equal_the_whole,
-                                results_do_not_depend_on_the_threads, misuse_of_options, NULL });
+    return test_main("attention_options", make_tape, NULL);
 }

@@ -125,7 +125,7 @@ static void check(Model *m, Real *before)
     check_results(m, results(m), before);
 }
 
-START_TEST(steps_of_every_optimizer)
+TEST(steps_of_every_optimizer)
 {
     for (int kind = 0; kind < MAKERS && is_there(); kind++) {
         Model m = model_new(makers[kind], 3);
@@ -139,9 +139,8 @@ START_TEST(steps_of_every_optimizer)
         ck_assert_uint_eq(device_memory(test_device()).current, 0);
     }
 }
-END_TEST
 
-START_TEST(steps_that_are_replayed)
+TEST(steps_that_are_replayed)
 {
     for (int kind = 0; kind < MAKERS && is_there(); kind++) {
         Model replayed = model_new(makers[kind], 3), eager = model_new(makers[kind], 3);
@@ -159,11 +158,10 @@ START_TEST(steps_that_are_replayed)
         model_free(&eager);
     }
 }
-END_TEST
 
 /* A recorded float32 step and a recorded bf16 evaluation of the same weights do not disturb each
  * other. When the step was recorded there was no bf16 copy yet. */
-START_TEST(recordings_that_take_turns)
+TEST(recordings_that_take_turns)
 {
     if (!is_there())
         return;
@@ -183,9 +181,8 @@ START_TEST(recordings_that_take_turns)
     tape_free(evaluation.tape);
     model_free(&m);
 }
-END_TEST
 
-START_TEST(weights_that_are_written)
+TEST(weights_that_are_written)
 {
     if (!is_there())
         return;
@@ -207,7 +204,6 @@ START_TEST(weights_that_are_written)
     check_results(&m, test_values(m.out), before);
     model_free(&m);
 }
-END_TEST
 
 #ifdef TAPEGRAD_CUDA_ON_HOST
 static void write_by_hand(Model *m)
@@ -219,7 +215,7 @@ static void write_by_hand(Model *m)
 
 /* The emulated device's memory is host memory, so this does what a program's own
  * kernel could do. */
-START_TEST(weights_that_a_programs_own_kernel_writes)
+TEST(weights_that_a_programs_own_kernel_writes)
 {
     if (!is_there())
         return;
@@ -231,13 +227,9 @@ START_TEST(weights_that_a_programs_own_kernel_writes)
     }
     model_free(&m);
 }
-END_TEST
-#else
-START_TEST(weights_that_a_programs_own_kernel_writes) {}
-END_TEST
 #endif
 
-START_TEST(weights_that_are_loaded)
+TEST(weights_that_are_loaded)
 {
     if (!is_there())
         return;
@@ -256,11 +248,10 @@ START_TEST(weights_that_are_loaded)
     model_free(&m);
     model_free(&other);
 }
-END_TEST
 
 /* Without memory for the shared copies every layer makes a copy of its own, as layers do for
  * tensors that are not weights. */
-START_TEST(without_memory_for_the_copies)
+TEST(without_memory_for_the_copies)
 {
     if (!is_there())
         return;
@@ -285,7 +276,6 @@ START_TEST(without_memory_for_the_copies)
     model_free(&m);
     ck_assert_uint_eq(device_memory(test_device()).current, 0);
 }
-END_TEST
 
 #ifdef TAPEGRAD_CUDA_ON_HOST
 static int64_t work_of_a_forward_pass(Model *m)
@@ -297,7 +287,7 @@ static int64_t work_of_a_forward_pass(Model *m)
 }
 
 /* A cast of x and two products; the first pass also converts the weights. */
-START_TEST(weights_are_converted_once)
+TEST(weights_are_converted_once)
 {
     if (!is_there())
         return;
@@ -309,18 +299,9 @@ START_TEST(weights_are_converted_once)
     ck_assert_int_eq(work_of_a_forward_pass(&m), 3);
     model_free(&m);
 }
-END_TEST
-#else
-START_TEST(weights_are_converted_once) {}
-END_TEST
 #endif
 
 int main(void)
 {
-    return run_tests("bf16_copies",
-                     (const TTest *const[]){ steps_of_every_optimizer, steps_that_are_replayed,
-                                             recordings_that_take_turns, weights_that_are_written,
-                                             weights_that_a_programs_own_kernel_writes,
-                                             weights_that_are_loaded, without_memory_for_the_copies,
-                                             weights_are_converted_once, NULL });
+    return test_main("bf16_copies", NULL, NULL);
 }

@@ -43,7 +43,7 @@ static void assert_plan(int64_t heads, int64_t chunks, int64_t resident)
                   "%s: far from balanced", what);
 }
 
-START_TEST(every_plan_fills_its_last_wave)
+TEST(every_plan_fills_its_last_wave)
 {
     int64_t chunks[64];
     const int64_t count = lengths(chunks);
@@ -53,10 +53,9 @@ START_TEST(every_plan_fills_its_last_wave)
                 for (int64_t i = 0; i < count; i++)
                     assert_plan(heads, chunks[i], multiprocessors[m] * per);
 }
-END_TEST
 
 /* B H, N, and the resident blocks of an H100 for the kernels of D = 32, 64 and 128. */
-START_TEST(plans_of_the_goals)
+TEST(plans_of_the_goals)
 {
     static const int64_t goals[][3] = { { 8, 512, 396 },   { 8, 4096, 396 },   { 8, 65536, 396 },
                                         { 64, 4096, 264 }, { 16, 65536, 264 }, { 64, 8192, 132 } };
@@ -67,10 +66,9 @@ START_TEST(plans_of_the_goals)
         ck_assert(g[0] * chunks < 2 * g[2] || last_wave(plan, g[2]) > 0.6);
     }
 }
-END_TEST
 
 /* A grid of whole segments: none is empty, and one more segment would not fit into the waves. */
-START_TEST(segments_fill_their_waves)
+TEST(segments_fill_their_waves)
 {
     int64_t chunks[64];
     const int64_t count = lengths(chunks);
@@ -89,11 +87,8 @@ START_TEST(segments_fill_their_waves)
                 }
             }
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("chunk_plan",
-                     (const TTest *const[]){ every_plan_fills_its_last_wave, plans_of_the_goals,
-                                             segments_fill_their_waves, NULL });
+    return test_main("chunk_plan", NULL, NULL);
 }

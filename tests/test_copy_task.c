@@ -30,7 +30,7 @@ static Final final_line(void)
 
 /* ------------------------------------------------------------------------------------ copy_task */
 
-START_TEST(log_has_a_row_a_step)
+TEST(log_has_a_row_a_step)
 {
     assert_runs("copy_task " TINY "--steps 6 --learning-rate 0.01 --drop-at 4 --log @/log.csv");
     size_t length;
@@ -59,18 +59,16 @@ START_TEST(log_has_a_row_a_step)
     assert_says("\ngiven  ");
     assert_says("\nwrote  ");
 }
-END_TEST
 
-START_TEST(quiet_prints_the_final_line_alone)
+TEST(quiet_prints_the_final_line_alone)
 {
     assert_runs("copy_task " TINY "--steps 2 --device cpu --quiet");
     final_line();
     ck_assert_ptr_eq(strstr(output, "final "), output);
     ck_assert_str_eq(strchr(output, '\n'), "\n");
 }
-END_TEST
 
-START_TEST(learns)
+TEST(learns)
 {
     assert_runs("copy_task " TINY "--layers 2 --head-dim 16 --feed-forward 64 --batch 16 "
                 "--steps 700 --learning-rate 0.004 --quiet");
@@ -78,16 +76,14 @@ START_TEST(learns)
     ck_assert_msg(final.accuracy > 0.9, "%s", output);
     ck_assert_msg(final.loss < 0.3, "%s", output);
 }
-END_TEST
 
-START_TEST(softmax_learns_too)
+TEST(softmax_learns_too)
 {
     assert_runs("copy_task " TINY "--steps 60 --learning-rate 0.01 --attention softmax --quiet");
     ck_assert_msg(final_line().loss < 1.2, "%s", output); /* log 3 = 1.10 is the loss of guessing */
 }
-END_TEST
 
-START_TEST(learns_by_every_feature_map)
+TEST(learns_by_every_feature_map)
 {
     static const char *const maps[] = { "relu", "softplus", "squared-relu", "polynomial",
                                         "random" };
@@ -97,19 +93,17 @@ START_TEST(learns_by_every_feature_map)
         ck_assert_msg(final_line().loss < 1.2, "%s: %s", maps[i], output);
     }
 }
-END_TEST
 
 /* A resumed run draws the same projections. */
-START_TEST(lsh_learns_too)
+TEST(lsh_learns_too)
 {
     assert_runs("copy_task " TINY "--steps 150 --learning-rate 0.01 --attention lsh --rounds 2 "
                 "--quiet");
     ck_assert_msg(final_line().loss < 1.1, "%s", output);
 }
-END_TEST
 
 /* A resumed run draws the same hashes as the whole run. */
-START_TEST(resumed_lsh_is_bitwise_equal)
+TEST(resumed_lsh_is_bitwise_equal)
 {
     assert_runs("copy_task " TINY "--attention lsh --rounds 2 --dropout 0.1 --steps 9 "
                 "--save @/whole.safetensors");
@@ -124,9 +118,8 @@ START_TEST(resumed_lsh_is_bitwise_equal)
     ck_assert_int_eq(run("copy_task --resume @/part.safetensors --attention linear"), 2);
     assert_says("has --attention lsh, which cannot change\n");
 }
-END_TEST
 
-START_TEST(resumed_random_features_are_bitwise_equal)
+TEST(resumed_random_features_are_bitwise_equal)
 {
     assert_runs("copy_task " TINY "--features random --steps 8 --save @/whole.safetensors");
     assert_runs("copy_task " TINY "--features random --steps 5 --save @/part.safetensors");
@@ -134,9 +127,8 @@ START_TEST(resumed_random_features_are_bitwise_equal)
                 "--save @/part.safetensors");
     assert_same_files("whole.safetensors", "part.safetensors");
 }
-END_TEST
 
-START_TEST(two_runs_are_bitwise_equal)
+TEST(two_runs_are_bitwise_equal)
 {
     for (int i = 0; i < 2; i++)
         assert_runs("copy_task " TINY "--steps 20 --dropout 0.1 --save @/%d.safetensors "
@@ -150,11 +142,10 @@ START_TEST(two_runs_are_bitwise_equal)
     free(first);
     free(other);
 }
-END_TEST
 
 #define TRAINING TINY "--dropout 0.1 --weight-decay 0.01 --clip 1 --drop-at 8 "
 
-START_TEST(resumed_run_is_bitwise_equal)
+TEST(resumed_run_is_bitwise_equal)
 {
     assert_runs("copy_task " TRAINING "--steps 12 --save @/whole.safetensors --log @/whole.csv");
     Final whole = final_line();
@@ -168,10 +159,9 @@ START_TEST(resumed_run_is_bitwise_equal)
     ck_assert_double_eq(resumed.loss, whole.loss);
     ck_assert_double_eq(resumed.accuracy, whole.accuracy);
 }
-END_TEST
 
 /* A killed run leaves rows beyond its last checkpoint; the last row may be cut off. */
-START_TEST(resume_replaces_what_the_log_has_beyond_the_checkpoint)
+TEST(resume_replaces_what_the_log_has_beyond_the_checkpoint)
 {
     assert_runs("copy_task " TRAINING "--steps 12 --save @/whole.safetensors --log @/whole.csv");
     assert_runs("copy_task " TRAINING "--steps 5 --save @/part.safetensors");
@@ -186,18 +176,16 @@ START_TEST(resume_replaces_what_the_log_has_beyond_the_checkpoint)
     assert_same_logs("whole.csv", "part.csv");
     assert_same_files("whole.safetensors", "part.safetensors");
 }
-END_TEST
 
-START_TEST(saves_every_so_many_steps)
+TEST(saves_every_so_many_steps)
 {
     assert_runs("copy_task " TRAINING "--steps 5 --save @/five.safetensors");
     assert_runs("copy_task " TRAINING "--steps 7 --save @/seven.safetensors --save-every 5");
     assert_runs("copy_task --evaluate @/seven.safetensors --threads 2");
     assert_says("steps=7 ");
 }
-END_TEST
 
-START_TEST(checkpoint_carries_the_options)
+TEST(checkpoint_carries_the_options)
 {
     assert_runs("copy_task " TRAINING "--steps 5 --save @/part.safetensors");
     ck_assert_int_eq(run("copy_task --resume @/part.safetensors --layers 3"), 2);
@@ -212,9 +200,8 @@ START_TEST(checkpoint_carries_the_options)
     assert_runs("copy_task --resume @/part.safetensors --layers 1 --dropout 0.10 --threads 2");
     ck_assert_int_eq(final_line().steps, 5);
 }
-END_TEST
 
-START_TEST(evaluates_a_checkpoint)
+TEST(evaluates_a_checkpoint)
 {
     assert_runs("copy_task " TRAINING "--steps 20 --save @/run.safetensors");
     Final final = final_line();
@@ -233,9 +220,8 @@ START_TEST(evaluates_a_checkpoint)
     ck_assert_int_eq(run("copy_task --evaluate @/run.safetensors --learning-rate 0.1"), 2);
     assert_says("expected without --evaluate, which trains nothing");
 }
-END_TEST
 
-START_TEST(bad_files_are_reported)
+TEST(bad_files_are_reported)
 {
     ck_assert_int_eq(run("copy_task --resume @/missing.safetensors"), 1);
     assert_says("missing.safetensors: No such file or directory");
@@ -254,7 +240,6 @@ START_TEST(bad_files_are_reported)
         run("copy_task --resume @/run.safetensors --steps 2 --log @/weights.safetensors"), 1);
     assert_says("expected a log that starts with step,loss,accuracy,learning_rate,seconds");
 }
-END_TEST
 
 static const struct {
     const char *arguments, *sentence;
@@ -291,7 +276,7 @@ static const struct {
     { "more", "copy_task: more: expected an option; --help lists them\n" },
 };
 
-START_TEST(bad_options_are_reported)
+TEST(bad_options_are_reported)
 {
     for (size_t i = 0; i < sizeof bad_options / sizeof *bad_options; i++) {
         ck_assert_int_eq(run("copy_task %s", bad_options[i].arguments), 2);
@@ -302,10 +287,9 @@ START_TEST(bad_options_are_reported)
     assert_runs("copy_task --help");
     assert_says("--save-every N");
 }
-END_TEST
 
 /* Without a CUDA device the program fails: there is no fallback. */
-START_TEST(cuda_is_there_or_is_missed)
+TEST(cuda_is_there_or_is_missed)
 {
     int status = run("copy_task " TINY "--steps 1 --device cuda");
     if (status == 0) {
@@ -317,9 +301,8 @@ START_TEST(cuda_is_there_or_is_missed)
         ck_assert_str_eq(strchr(output, '\n'), "\n");
     }
 }
-END_TEST
 
-START_TEST(interrupt_saves_and_ends_with_130)
+TEST(interrupt_saves_and_ends_with_130)
 {
     pid_t child = start("out", "copy_task --length 16 --layers 1 --heads 2 --head-dim 8 "
                                "--feed-forward 16 --batch 4 --threads 1 --steps 100000000 "
@@ -340,9 +323,8 @@ START_TEST(interrupt_saves_and_ends_with_130)
     snprintf(expected, sizeof expected, "steps=%lld ", steps);
     assert_says(expected);
 }
-END_TEST
 
-START_TEST(plot_is_an_svg)
+TEST(plot_is_an_svg)
 {
     if (!draws())
         return;
@@ -356,9 +338,8 @@ START_TEST(plot_is_an_svg)
     ck_assert_ptr_nonnull(strstr(text, "accuracy"));
     free(text);
 }
-END_TEST
 
-START_TEST(missing_gnuplot_is_reported_before_the_training)
+TEST(missing_gnuplot_is_reported_before_the_training)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s", getenv("PATH"));
@@ -369,11 +350,10 @@ START_TEST(missing_gnuplot_is_reported_before_the_training)
     assert_says("gnuplot, which draws it, was not found; install gnuplot-nox or omit --plot\n");
     ck_assert_ptr_null(strstr(output, "step"));
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------- other programs */
 
-START_TEST(first_program_learns)
+TEST(first_program_learns)
 {
     assert_runs("first_program");
     char *line = strstr(output, "step 1000 ");
@@ -381,9 +361,8 @@ START_TEST(first_program_learns)
     ck_assert_msg(line && sscanf(line, "step 1000  loss %lf", &loss) == 1, "%s", output);
     ck_assert_msg(loss < 0.1, "%s", output);
 }
-END_TEST
 
-START_TEST(first_program_prints_its_tape)
+TEST(first_program_prints_its_tape)
 {
     assert_runs("first_program tape");
     assert_says("digraph tape {");
@@ -391,9 +370,8 @@ START_TEST(first_program_prints_its_tape)
     assert_says("cross_entropy");
     ck_assert_str_eq(strrchr(output, '}'), "}\n");
 }
-END_TEST
 
-START_TEST(derive_attention_agrees_with_itself)
+TEST(derive_attention_agrees_with_itself)
 {
     assert_runs("derive_attention");
     assert_says("gradients: op_causal_linear_attention against cumulative sums:");
@@ -402,9 +380,8 @@ START_TEST(derive_attention_agrees_with_itself)
         lines++;
     ck_assert_int_eq(lines, 6);
 }
-END_TEST
 
-START_TEST(own_operation_passes_its_check_and_learns)
+TEST(own_operation_passes_its_check_and_learns)
 {
     assert_runs("own_operation");
     double error = 1;
@@ -412,9 +389,8 @@ START_TEST(own_operation_passes_its_check_and_learns)
     ck_assert_msg(error < GRADIENT_TOLERANCE, "%s", output);
     assert_says("step 1000 ");
 }
-END_TEST
 
-START_TEST(two_moons_are_classified)
+TEST(two_moons_are_classified)
 {
     assert_runs("two_moons");
     char *line = strstr(output, "step 300 ");
@@ -422,7 +398,6 @@ START_TEST(two_moons_are_classified)
     ck_assert_msg(line && sscanf(line, "step 300  loss %lf", &loss) == 1, "%s", output);
     ck_assert_msg(loss < 3 * log(2) / 200, "%s", output);
 }
-END_TEST
 
 /* Examples that train for seconds train for one step on the emulated device, which is slow. */
 #ifdef TAPEGRAD_CUDA_ON_HOST
@@ -431,7 +406,7 @@ enum { EMULATED = true };
 enum { EMULATED = false };
 #endif
 
-START_TEST(convolution_reads_digits)
+TEST(convolution_reads_digits)
 {
     assert_runs(EMULATED ? "convolution 1" : "convolution");
     char *line = strstr(output, "accuracy ");
@@ -439,9 +414,8 @@ START_TEST(convolution_reads_digits)
     ck_assert_msg(line && sscanf(line, "accuracy %lf", &accuracy) == 1, "%s", output);
     ck_assert_msg(EMULATED || accuracy > 0.95, "%s", output);
 }
-END_TEST
 
-START_TEST(gru_learns_parity_of_longer_sequences)
+TEST(gru_learns_parity_of_longer_sequences)
 {
     assert_runs(EMULATED ? "gru 1" : "gru");
     char *line = strstr(output, "accuracy ");
@@ -449,9 +423,8 @@ START_TEST(gru_learns_parity_of_longer_sequences)
     ck_assert_msg(line && sscanf(line, "accuracy on 200 bits %lf", &accuracy) == 1, "%s", output);
     ck_assert_msg(EMULATED || accuracy > 0.99, "%s", output);
 }
-END_TEST
 
-START_TEST(tiny_gpt_learns_and_writes)
+TEST(tiny_gpt_learns_and_writes)
 {
     assert_runs(EMULATED ? "tiny_gpt 1" : "tiny_gpt 100");
     char *line = strstr(output, "step ");
@@ -463,38 +436,8 @@ START_TEST(tiny_gpt_learns_and_writes)
     ck_assert_int_ne(run("tiny_gpt 1 no_such_file"), 0);
     assert_says("expected a file of more than 64 bytes");
 }
-END_TEST
 
 int main(void)
 {
-    const TTest *const tests[] = { log_has_a_row_a_step,
-                                   quiet_prints_the_final_line_alone,
-                                   learns,
-                                   softmax_learns_too,
-                                   learns_by_every_feature_map,
-                                   resumed_random_features_are_bitwise_equal,
-                                   lsh_learns_too,
-                                   resumed_lsh_is_bitwise_equal,
-                                   two_runs_are_bitwise_equal,
-                                   resumed_run_is_bitwise_equal,
-                                   resume_replaces_what_the_log_has_beyond_the_checkpoint,
-                                   saves_every_so_many_steps,
-                                   checkpoint_carries_the_options,
-                                   evaluates_a_checkpoint,
-                                   bad_files_are_reported,
-                                   bad_options_are_reported,
-                                   cuda_is_there_or_is_missed,
-                                   interrupt_saves_and_ends_with_130,
-                                   plot_is_an_svg,
-                                   missing_gnuplot_is_reported_before_the_training,
-                                   first_program_learns,
-                                   first_program_prints_its_tape,
-                                   derive_attention_agrees_with_itself,
-                                   own_operation_passes_its_check_and_learns,
-                                   two_moons_are_classified,
-                                   convolution_reads_digits,
-                                   gru_learns_parity_of_longer_sequences,
-                                   tiny_gpt_learns_and_writes,
-                                   NULL };
-    return run_program_tests("copy_task", NULL, tests);
+    return run_program_tests("copy_task", NULL);
 }

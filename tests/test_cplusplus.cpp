@@ -1,7 +1,7 @@
 /* The public headers as C++17: a C++ program trains, and adds an operation of its own. */
 #include "support.h"
 
-START_TEST(shapes_have_one_to_four_sizes)
+TEST(shapes_have_one_to_four_sizes)
 {
     const int64_t sizes[] = { 2, 3, 4, 5 };
     ck_assert(shape_equal(shape(2), shape_new(1, sizes)));
@@ -9,7 +9,6 @@ START_TEST(shapes_have_one_to_four_sizes)
     ck_assert(shape_equal(shape(2, 3, 4), shape_new(3, sizes)));
     ck_assert(shape_equal(shape(2, 3, 4, 5), shape_new(4, sizes)));
 }
-END_TEST
 
 /* A member named shape, as arrays of other libraries have it. */
 struct Array {
@@ -20,19 +19,17 @@ struct Array {
     }
 };
 
-START_TEST(a_class_may_have_a_shape_of_its_own)
+TEST(a_class_may_have_a_shape_of_its_own)
 {
     const Array array = { 2, 3 };
     ck_assert_int_eq(array.shape(0), 2);
     ck_assert_int_eq(array.shape(1), 3);
 }
-END_TEST
 
-START_TEST(the_version_is_that_of_the_headers)
+TEST(the_version_is_that_of_the_headers)
 {
     ck_assert_str_eq(tapegrad_version(), TAPEGRAD_VERSION);
 }
-END_TEST
 
 /* out = x^2, dx = 2 x dout */
 static void square_backward(Node *node)
@@ -59,7 +56,7 @@ static Tensor *square(Tape *tape, Tensor *x)
     return out;
 }
 
-START_TEST(an_operation_in_cplusplus_has_a_gradient)
+TEST(an_operation_in_cplusplus_has_a_gradient)
 {
     Tape *tape = tape_new(device_open("cpu"));
     const Real values[] = { 1, -2, 3 };
@@ -71,10 +68,9 @@ START_TEST(an_operation_in_cplusplus_has_a_gradient)
         ck_assert(gradient[i] == 2 * values[i]);
     tape_free(tape);
 }
-END_TEST
 
 /* y = 2 x_0 - x_1 + 1 is learned exactly by a linear layer. */
-START_TEST(a_linear_layer_learns)
+TEST(a_linear_layer_learns)
 {
     enum { ROWS = 16 };
     Device *device = test_device();
@@ -101,15 +97,8 @@ START_TEST(a_linear_layer_learns)
     optim_free(optimizer);
     params_free(params);
 }
-END_TEST
 
 int main()
 {
-    const TTest *const tests[] = { shapes_have_one_to_four_sizes,
-                                   a_class_may_have_a_shape_of_its_own,
-                                   the_version_is_that_of_the_headers,
-                                   an_operation_in_cplusplus_has_a_gradient,
-                                   a_linear_layer_learns,
-                                   NULL };
-    return run_tests("cplusplus", tests);
+    return test_main("cplusplus", nullptr, nullptr);
 }

@@ -96,28 +96,25 @@ static void compare_training(Precision precision, double loss_tolerance, double 
     }
 }
 
-START_TEST(training_as_on_the_cpu)
+TEST(training_as_on_the_cpu)
 {
     compare_training(PRECISION_FLOAT32, 1e-4, 1e-5);
 }
-END_TEST
 
 #ifndef TAPEGRAD_DOUBLE
-START_TEST(training_in_tf32)
+TEST(training_in_tf32)
 {
     compare_training(PRECISION_TF32, 2e-3, 5e-3);
 }
-END_TEST
 
-START_TEST(training_in_bf16)
+TEST(training_in_bf16)
 {
     compare_training(PRECISION_BF16, 2e-2, 5e-2);
 }
-END_TEST
 #endif
 
 /* ------------------------------------------------------------------------------------- devices */
-START_TEST(exhausted_memory_is_told)
+TEST(exhausted_memory_is_told)
 {
     if (!on_cuda())
         return;
@@ -138,9 +135,8 @@ START_TEST(exhausted_memory_is_told)
     ck_assert_msg(strstr(sentence, " free") != NULL, "%s", sentence);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(devices_that_are_not_there)
+TEST(devices_that_are_not_there)
 {
     test_expect_error();
     if (!setjmp(test_error_jump)) {
@@ -159,14 +155,8 @@ START_TEST(devices_that_are_not_there)
 #endif
     ck_assert_msg(strncmp(sentence, start, strlen(start)) == 0, "%s", sentence);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("cuda", (const TTest *const[]){
-#ifndef TAPEGRAD_DOUBLE
-                                 training_in_tf32, training_in_bf16,
-#endif
-                                 training_as_on_the_cpu, exhausted_memory_is_told,
-                                 devices_that_are_not_there, NULL });
+    return test_main("cuda", NULL, NULL);
 }

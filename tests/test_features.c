@@ -21,7 +21,7 @@ static Real *polynomial(const Real *x, Shape size)
 }
 
 /* phi(q).phi(k) = (1 + q.k)^2 for every pair of rows; there are no more features than terms. */
-START_TEST(polynomial_is_the_square)
+TEST(polynomial_is_the_square)
 {
     enum { R = 5 };
     for (int64_t D = 1; D <= 33; D++) {
@@ -38,7 +38,6 @@ START_TEST(polynomial_is_the_square)
             }
     }
 }
-END_TEST
 
 static int ascending(const void *a, const void *b)
 {
@@ -47,7 +46,7 @@ static int ascending(const void *a, const void *b)
 }
 
 /* Each row's features are the terms written out, in some order. */
-START_TEST(polynomial_has_every_term_once)
+TEST(polynomial_has_every_term_once)
 {
     enum { R = 2 };
     for (int64_t D = 1; D <= 12; D++) {
@@ -70,9 +69,8 @@ START_TEST(polynomial_has_every_term_once)
         }
     }
 }
-END_TEST
 
-START_TEST(polynomial_misuse)
+TEST(polynomial_misuse)
 {
     const Real one = 1;
     const int32_t integer = 1;
@@ -84,10 +82,9 @@ START_TEST(polynomial_misuse)
                   op_polynomial_features(tape, tape_input(tape, &one, shape_scalar())));
     tape_free(tape);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- random */
-START_TEST(random_features_of_given_projections)
+TEST(random_features_of_given_projections)
 {
     const int64_t sizes[][3] = { { 1, 1, 1 }, { 7, 5, 3 }, { 3, 40, 33 }, { 300, 65, 17 } };
     for (int s = 0; s < 4; s++) {
@@ -105,9 +102,8 @@ START_TEST(random_features_of_given_projections)
         assert_close(out, exact, R * F, VECTOR_TOLERANCE);
     }
 }
-END_TEST
 
-START_TEST(random_misuse)
+TEST(random_misuse)
 {
     const Real numbers[12] = { 0 };
     const int32_t integer = 1;
@@ -126,10 +122,9 @@ START_TEST(random_misuse)
                   op_random_features(tape, tape_input(tape, numbers, shape_scalar()), w));
     tape_free(tape);
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------------- projections */
-START_TEST(projections_repeat_and_continue)
+TEST(projections_repeat_and_continue)
 {
     enum { F = 7, D = 3 };
     Real *a = test_zeros(F * D), *b = test_zeros(F * D), *c = test_zeros(F * D);
@@ -143,9 +138,8 @@ START_TEST(projections_repeat_and_continue)
     assert_raises("random_orthogonal: rows is 0 and columns is 3, expected 1 or more",
                   random_orthogonal(&first, a, 0, D));
 }
-END_TEST
 
-START_TEST(orthogonal_projections)
+TEST(orthogonal_projections)
 {
     enum { F = 75, D = 33 };
     Real *w = test_zeros(F * D), *plain = test_zeros(F * D);
@@ -162,7 +156,6 @@ START_TEST(orthogonal_projections)
                           "rows %d and %d", a, b);
     }
 }
-END_TEST
 
 /* The mean of phi(q).phi(k) over many projections is e^(q.k); returns the standard deviation
  * of single draws. */
@@ -199,14 +192,13 @@ static double estimate(bool orthogonal)
     return deviation;
 }
 
-START_TEST(random_features_estimate_the_exponential)
+TEST(random_features_estimate_the_exponential)
 {
     if (device_is_cuda(test_device()))
         return; /* projections are drawn on the CPU */
     const double independent = estimate(false), orthogonal = estimate(true);
     ck_assert_msg(orthogonal < independent, "%g, %g", orthogonal, independent);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------ the layer */
 enum { B = 2, N = 9, H = 2, D = 4, WIDTH = H * D, MAPS = FEATURES_RANDOM + 1 };
@@ -277,16 +269,15 @@ static double square_of_one_and(double score)
     return (1 + score) * (1 + score);
 }
 
-START_TEST(polynomial_attention)
+TEST(polynomial_attention)
 {
     Net net = net_new((TransformerConfig){ .features = FEATURES_POLYNOMIAL });
     assert_close(net_output(&net), plain_attention(&net, square_of_one_and), B * N * WIDTH, 2e-5);
     net_free(&net);
 }
-END_TEST
 
 /* With many features the result approximates softmax attention; another draw has another error. */
-START_TEST(random_attention)
+TEST(random_attention)
 {
     Net net = net_new((TransformerConfig){ .features = FEATURES_RANDOM, .projections = 20000 });
     ck_assert(shape_equal(net.attention.projection->shape, shape(20000, D)));
@@ -300,10 +291,9 @@ START_TEST(random_attention)
     ck_assert(memcmp(first, second, B * N * WIDTH * sizeof *first) != 0);
     net_free(&net);
 }
-END_TEST
 
 /* The projections depend on the seed and the layer's name; nn_transformer_redraw redraws all. */
-START_TEST(projections_of_a_transformer)
+TEST(projections_of_a_transformer)
 {
     Params *params = params_new(test_device(), 5);
     TransformerConfig config = {
@@ -329,10 +319,9 @@ START_TEST(projections_of_a_transformer)
     }
     params_free(params);
 }
-END_TEST
 
 /* Every feature map gives finite results, and no two give the same. */
-START_TEST(every_map_through_the_layer)
+TEST(every_map_through_the_layer)
 {
     Real *out[MAPS];
     for (int f = 0; f < MAPS; f++)
@@ -347,7 +336,6 @@ START_TEST(every_map_through_the_layer)
             net_free(&net);
         }
 }
-END_TEST
 
 static Tensor *checked_layer(Tape *tape, Tensor *const *in, void *context)
 {
@@ -360,7 +348,7 @@ static Tensor *checked_layer(Tape *tape, Tensor *const *in, void *context)
     return nn_attention_forward(tape, &attention, in[0], key_lengths);
 }
 
-START_TEST(gradients_through_the_layer)
+TEST(gradients_through_the_layer)
 {
     for (Features map = FEATURES_POLYNOMIAL; map <= FEATURES_RANDOM; map++)
         for (int causal = 0; causal < 2; causal++) {
@@ -374,9 +362,8 @@ START_TEST(gradients_through_the_layer)
             net_free(&net);
         }
 }
-END_TEST
 
-START_TEST(maps_that_are_not_there)
+TEST(maps_that_are_not_there)
 {
     Params *params = params_new(test_device(), 1);
     assert_raises("nn_attention: there is no feature map 7",
@@ -394,16 +381,8 @@ START_TEST(maps_that_are_not_there)
             tape, x, x, x, (CausalLinearAttentionOptions){ .features = (FeatureMap)6 }, NULL));
     tape_free(tape);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests(
-        "features",
-        (const TTest *const[]){
-            polynomial_is_the_square, polynomial_has_every_term_once, polynomial_misuse,
-            random_features_of_given_projections, random_misuse, projections_repeat_and_continue,
-            orthogonal_projections, random_features_estimate_the_exponential, polynomial_attention,
-            random_attention, projections_of_a_transformer, every_map_through_the_layer,
-            gradients_through_the_layer, maps_that_are_not_there, NULL });
+    return test_main("features", NULL, NULL);
 }

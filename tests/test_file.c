@@ -88,7 +88,7 @@ static void assert_constant(double value, int64_t count, int files)
 
 /* ---------------------------------------------------------------------------------- round trips */
 
-START_TEST(all_types_and_ranks)
+TEST(all_types_and_ranks)
 {
     begin_folder(FILE_NAME);
     static const size_t sizes[] = {
@@ -124,10 +124,9 @@ START_TEST(all_types_and_ranks)
     tensor_file_close(file);
     end_folder();
 }
-END_TEST
 
 /* The exact bytes, so that other programs can read them. */
-START_TEST(bytes_on_the_disk)
+TEST(bytes_on_the_disk)
 {
     begin_folder(FILE_NAME);
     const float x[] = { 1, -2 };
@@ -149,9 +148,8 @@ START_TEST(bytes_on_the_disk)
     free(bytes);
     end_folder();
 }
-END_TEST
 
-START_TEST(no_entries)
+TEST(no_entries)
 {
     begin_folder(FILE_NAME);
     ck_assert(tensor_file_save(NULL, 0, NULL, 0, path));
@@ -168,9 +166,8 @@ START_TEST(no_entries)
     tensor_file_close(NULL);
     end_folder();
 }
-END_TEST
 
-START_TEST(metadata_and_odd_names)
+TEST(metadata_and_odd_names)
 {
     begin_folder(FILE_NAME);
     const FileMetadata metadata[] = { { "step", "1200" },
@@ -191,9 +188,8 @@ START_TEST(metadata_and_odd_names)
     tensor_file_close(file);
     end_folder();
 }
-END_TEST
 
-START_TEST(many_entries)
+TEST(many_entries)
 {
     begin_folder(FILE_NAME);
     enum { COUNT = 3000 };
@@ -214,11 +210,10 @@ START_TEST(many_entries)
     tensor_file_close(file);
     end_folder();
 }
-END_TEST
 
 /* Features that other programs may use and ours does not: spaces, numbers with exponents, escapes,
  * entries in another order than their data, unaligned data. */
-START_TEST(files_of_others)
+TEST(files_of_others)
 {
     begin_folder(FILE_NAME);
     static const char header[] =
@@ -241,10 +236,9 @@ START_TEST(files_of_others)
     tensor_file_close(file);
     end_folder();
 }
-END_TEST
 
 /* Another program wrote the project's reference vectors. */
-START_TEST(reference_vectors_open)
+TEST(reference_vectors_open)
 {
     DIR *directory = opendir("tests/data");
     ck_assert_ptr_nonnull(directory);
@@ -261,7 +255,6 @@ START_TEST(reference_vectors_open)
     closedir(directory);
     ck_assert_int_gt(opened, 0);
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------------- conversions */
 
@@ -282,7 +275,7 @@ static TensorFile *conversions(void)
     return open_file();
 }
 
-START_TEST(conversions_that_fit)
+TEST(conversions_that_fit)
 {
     begin_folder(FILE_NAME);
     TensorFile *file = conversions();
@@ -300,9 +293,8 @@ START_TEST(conversions_that_fit)
     tensor_file_close(file);
     end_folder();
 }
-END_TEST
 
-START_TEST(conversions_that_do_not_fit)
+TEST(conversions_that_do_not_fit)
 {
     begin_folder(FILE_NAME);
     TensorFile *file = conversions();
@@ -350,11 +342,10 @@ START_TEST(conversions_that_do_not_fit)
     tensor_file_close(file);
     end_folder();
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- saving */
 
-START_TEST(saving_replaces)
+TEST(saving_replaces)
 {
     begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 1000));
@@ -375,10 +366,9 @@ START_TEST(saving_replaces)
     ck_assert_int_eq(files_in_folder(false), 3);
     end_folder();
 }
-END_TEST
 
 /* A full disk: the process may write at most 4096 bytes per file. */
-START_TEST(failing_save_leaves_the_old_file)
+TEST(failing_save_leaves_the_old_file)
 {
     begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 100));
@@ -395,10 +385,9 @@ START_TEST(failing_save_leaves_the_old_file)
     assert_constant(1, 100, 1);
     end_folder();
 }
-END_TEST
 
 /* The same with a process that is killed while writing. */
-START_TEST(killed_save_leaves_the_old_file)
+TEST(killed_save_leaves_the_old_file)
 {
     begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 100));
@@ -417,9 +406,8 @@ START_TEST(killed_save_leaves_the_old_file)
     assert_constant(1, 100, 2); /* and the incomplete temporary file */
     end_folder();
 }
-END_TEST
 
-START_TEST(places_that_cannot_be_written)
+TEST(places_that_cannot_be_written)
 {
     begin_folder(FILE_NAME);
     char place[sizeof path];
@@ -459,9 +447,8 @@ START_TEST(places_that_cannot_be_written)
     assert_constant(1, 100, 2);
     end_folder();
 }
-END_TEST
 
-START_TEST(missing_paths_and_files_are_told)
+TEST(missing_paths_and_files_are_told)
 {
     Real numbers[1];
     int32_t integers[1];
@@ -478,9 +465,8 @@ START_TEST(missing_paths_and_files_are_told)
     assert_raises("tensor_file_read_i32: " NO_FILE,
                   tensor_file_read_i32(NULL, "a", shape(1), integers));
 }
-END_TEST
 
-START_TEST(requests_that_are_refused)
+TEST(requests_that_are_refused)
 {
     begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 100));
@@ -522,7 +508,6 @@ START_TEST(requests_that_are_refused)
     assert_constant(1, 100, 1);
     end_folder();
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------- broken files */
 
@@ -652,7 +637,7 @@ static const struct BrokenHeader {
     { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ appears twice" },
 };
 
-START_TEST(broken_headers_are_named)
+TEST(broken_headers_are_named)
 {
     begin_folder(FILE_NAME);
     for (size_t c = 0; c < sizeof broken_headers / sizeof *broken_headers; c++) {
@@ -665,10 +650,9 @@ START_TEST(broken_headers_are_named)
     }
     end_folder();
 }
-END_TEST
 
 /* A zero byte in the header, and unbounded nesting. */
-START_TEST(headers_that_strain_the_parser)
+TEST(headers_that_strain_the_parser)
 {
     begin_folder(FILE_NAME);
     write_file("{}\0{}", 5, 0);
@@ -683,9 +667,8 @@ START_TEST(headers_that_strain_the_parser)
     free(deep);
     end_folder();
 }
-END_TEST
 
-START_TEST(broken_lengths_are_named)
+TEST(broken_lengths_are_named)
 {
     begin_folder(FILE_NAME);
     assert_refused(strerror(ENOENT));
@@ -704,7 +687,6 @@ START_TEST(broken_lengths_are_named)
     assert_refused("the header's length is 100000001; at most 100000000 is allowed");
     end_folder();
 }
-END_TEST
 
 /* --------------------------------------------------------------------- mutations of a good file */
 
@@ -723,7 +705,7 @@ static unsigned char *good_bytes(size_t *size)
     return read_plain(path, size);
 }
 
-START_TEST(every_truncation_is_refused)
+TEST(every_truncation_is_refused)
 {
     begin_folder(FILE_NAME);
     size_t size;
@@ -739,7 +721,6 @@ START_TEST(every_truncation_is_refused)
     free(bytes);
     end_folder();
 }
-END_TEST
 
 /* Fails unless all that the accepted file declares holds. */
 static void assert_sound(const TensorFile *file, size_t size)
@@ -784,7 +765,7 @@ static bool try_bytes(const unsigned char *bytes, size_t size)
     return true;
 }
 
-START_TEST(mutated_bytes_are_survived)
+TEST(mutated_bytes_are_survived)
 {
     begin_folder(FILE_NAME);
     size_t size;
@@ -806,7 +787,6 @@ START_TEST(mutated_bytes_are_survived)
     free(good);
     end_folder();
 }
-END_TEST
 
 /* Pieces of JSON that headers contain, inserted where they fit and where they do not. */
 static const char *const pieces[] = { "{",       "}",       "[",          "]",
@@ -862,7 +842,7 @@ static size_t mutate_header(Random *random, unsigned char *bytes, size_t size)
     return size;
 }
 
-START_TEST(mutated_headers_are_survived)
+TEST(mutated_headers_are_survived)
 {
     begin_folder(FILE_NAME);
     size_t size;
@@ -880,11 +860,10 @@ START_TEST(mutated_headers_are_survived)
     free(good);
     end_folder();
 }
-END_TEST
 
 /* --------------------------------------------------------------------------- exhausted memory */
 
-START_TEST(exhausted_memory_is_reported)
+TEST(exhausted_memory_is_reported)
 {
     begin_folder(FILE_NAME);
     int64_t failed = 0;
@@ -916,31 +895,8 @@ START_TEST(exhausted_memory_is_reported)
     ck_assert_int_gt(failed, 3);
     end_folder();
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("file", (const TTest *const[]){ all_types_and_ranks,
-                                                     bytes_on_the_disk,
-                                                     no_entries,
-                                                     metadata_and_odd_names,
-                                                     many_entries,
-                                                     files_of_others,
-                                                     reference_vectors_open,
-                                                     conversions_that_fit,
-                                                     conversions_that_do_not_fit,
-                                                     saving_replaces,
-                                                     failing_save_leaves_the_old_file,
-                                                     killed_save_leaves_the_old_file,
-                                                     places_that_cannot_be_written,
-                                                     missing_paths_and_files_are_told,
-                                                     requests_that_are_refused,
-                                                     broken_headers_are_named,
-                                                     headers_that_strain_the_parser,
-                                                     broken_lengths_are_named,
-                                                     every_truncation_is_refused,
-                                                     mutated_bytes_are_survived,
-                                                     mutated_headers_are_survived,
-                                                     exhausted_memory_is_reported,
-                                                     NULL });
+    return test_main("file", NULL, NULL);
 }

@@ -236,7 +236,7 @@ static void check_case(Case c)
 }
 
 /* One bucket, one chunk: softmax attention with these keys, except that no position sees itself. */
-START_TEST(exact_attention_when_one_bucket_holds_all)
+TEST(exact_attention_when_one_bucket_holds_all)
 {
     const int64_t lengths[] = { 1, 2, 31, 32, 33, 64, 129, 300 };
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
@@ -263,9 +263,8 @@ START_TEST(exact_attention_when_one_bucket_holds_all)
             assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
         }
 }
-END_TEST
 
-START_TEST(plain_computation_of_many_shapes)
+TEST(plain_computation_of_many_shapes)
 {
     const int64_t sizes[][4] = { /* N, chunk, buckets */
                                  { 1, 4, 2, 1 },    { 5, 32, 2, 1 },    { 33, 8, 6, 1 },
@@ -287,19 +286,17 @@ START_TEST(plain_computation_of_many_shapes)
                                    .buckets = { sizes[n][2], sizes[n][3] },
                                    .causal = causal });
 }
-END_TEST
 
 /* More heads than a grid has blocks. */
-START_TEST(many_heads)
+TEST(many_heads)
 {
     check_case((Case){
         .B = 70, .N = 3, .H = 60, .D = 2, .M = 2, .rounds = 2, .chunk = 2, .buckets = { 2, 1 } });
 }
-END_TEST
 
 /* Positions past a length are not read: they hold NaN here. Their results and gradients are 0, and
  * the others' are those of the sequence alone. */
-START_TEST(key_lengths)
+TEST(key_lengths)
 {
     const int32_t lengths[] = { 1, 31, 32, 100, 7 };
     for (int causal = 0; causal < 2; causal++) {
@@ -330,11 +327,10 @@ START_TEST(key_lengths)
             }
     }
 }
-END_TEST
 
 /* With one bucket per position some positions see no other in any round: the first of each
  * causal bucket. */
-START_TEST(a_position_without_others_sees_itself)
+TEST(a_position_without_others_sees_itself)
 {
     Case c = { .B = 1,
                .N = 60,
@@ -353,10 +349,9 @@ START_TEST(a_position_without_others_sees_itself)
     plain(&c, &x);
     assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
 }
-END_TEST
 
 /* The defaults of chunk and buckets. */
-START_TEST(defaults)
+TEST(defaults)
 {
     Case c = {
         .B = 1, .N = 200, .H = 2, .D = 8, .M = 8, .rounds = 1, .chunk = 32, .buckets = { 14, 1 }
@@ -373,10 +368,9 @@ START_TEST(defaults)
     assert_close(results[0], results[1], value_count(&c), 0);
     tape_free(tape);
 }
-END_TEST
 
 /* ----------------------------------------------------------------------- forms of the arguments */
-START_TEST(packed_equals_separate)
+TEST(packed_equals_separate)
 {
     enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
     Case c = { .B = B,
@@ -406,12 +400,11 @@ START_TEST(packed_equals_separate)
     assert_close(test_values(tensor_gradient(both)), expected, 2 * x_count(&c), 0);
     tape_free(tape);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------- extreme values */
 /* Scores of some thousands neither overflow nor all underflow; a vector of length 0 causes no
  * division by 0. */
-START_TEST(large_scores_and_no_length)
+TEST(large_scores_and_no_length)
 {
     Case c = {
         .B = 1, .N = 100, .H = 1, .D = 4, .M = 4, .rounds = 2, .chunk = 16, .buckets = { 4, 1 }
@@ -428,10 +421,9 @@ START_TEST(large_scores_and_no_length)
         ck_assert(isfinite(y.dx[i]) && isfinite(y.dvalue[i]));
     }
 }
-END_TEST
 
 /* A NaN appears in its own row and in the rows that see it, and nowhere else. */
-START_TEST(not_a_number_is_not_hidden)
+TEST(not_a_number_is_not_hidden)
 {
     enum { N = 100, AT = 70 };
     Case c = { .B = 1,
@@ -449,10 +441,9 @@ START_TEST(not_a_number_is_not_hidden)
     for (int i = 0; i < N; i++)
         ck_assert_int_eq(isnan(y.out[2 * i]), i >= AT);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------ randomness and memory */
-START_TEST(hashes_are_drawn_anew)
+TEST(hashes_are_drawn_anew)
 {
     Tape *tape = tape_new(test_device());
     Tensor *x = tape_input(tape, test_normal(1, 4 * 64 * 8), shape(1, 64, 4, 8));
@@ -471,9 +462,8 @@ START_TEST(hashes_are_drawn_anew)
     ck_assert_uint_eq(tape_random(tape).counter, before.counter + 4 * 8 * 8 / 4);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(two_runs_are_bitwise_equal_on_any_number_of_threads)
+TEST(two_runs_are_bitwise_equal_on_any_number_of_threads)
 {
     for (int64_t H = 1; H <= 3; H += 2) {
         Case c = { .B = 1,
@@ -495,7 +485,6 @@ START_TEST(two_runs_are_bitwise_equal_on_any_number_of_threads)
         }
     }
 }
-END_TEST
 
 static size_t peak_bytes(int64_t N, int64_t rounds, bool backward)
 {
@@ -513,7 +502,7 @@ static size_t peak_bytes(int64_t N, int64_t rounds, bool backward)
     return peak;
 }
 
-START_TEST(memory_grows_linearly)
+TEST(memory_grows_linearly)
 {
     device_set_threads(2);
     for (int64_t rounds = 1; rounds <= 4; rounds += 3)
@@ -523,12 +512,11 @@ START_TEST(memory_grows_linearly)
             ck_assert_msg(four <= 4 * one, "%zu bytes for 1024 positions, %zu for 4096", one, four);
         }
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- misuse */
 #define OPTIONS(...) ((LshAttentionOptions){ __VA_ARGS__ })
 
-START_TEST(misuse_is_reported)
+TEST(misuse_is_reported)
 {
     Tape *tape = tape_new(test_device());
     Real *values = test_normal(1, 2 * 4 * 6 * 3);
@@ -566,16 +554,8 @@ START_TEST(misuse_is_reported)
                   op_lsh_attention(tape, x, x, OPTIONS(.key_lengths = x)));
     tape_free(tape);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("lsh_attention",
-                     (const TTest *const[]){
-                         exact_attention_when_one_bucket_holds_all,
-                         plain_computation_of_many_shapes, many_heads, key_lengths,
-                         a_position_without_others_sees_itself, defaults, packed_equals_separate,
-                         large_scores_and_no_length, not_a_number_is_not_hidden,
-                         hashes_are_drawn_anew, two_runs_are_bitwise_equal_on_any_number_of_threads,
-                         memory_grows_linearly, misuse_is_reported, NULL });
+    return test_main("lsh_attention", NULL, NULL);
 }

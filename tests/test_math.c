@@ -63,50 +63,43 @@ static void check_sweep(void (*function)(Real *, const Real *), double (*exact)(
     ck_assert_int_gt(checked, 500000);
 }
 
-START_TEST(test_exp)
+TEST(test_exp)
 {
     check_sweep(sweep_exp, exp, -86.98, INFINITY, 1.1);
 }
-END_TEST
 
-START_TEST(test_expm1)
+TEST(test_expm1)
 {
     check_sweep(sweep_expm1, expm1, -INFINITY, INFINITY, 1.7);
 }
-END_TEST
 
-START_TEST(test_tanh)
+TEST(test_tanh)
 {
     check_sweep(sweep_tanh, tanh, -INFINITY, INFINITY, 2.6);
 }
-END_TEST
 
-START_TEST(test_sigmoid)
+TEST(test_sigmoid)
 {
     check_sweep(sweep_sigmoid, sigmoid, -86.98, INFINITY, 2.6);
 }
-END_TEST
 
-START_TEST(test_log)
+TEST(test_log)
 {
     check_sweep(sweep_log, log, 0, INFINITY, 1);
 }
-END_TEST
 
-START_TEST(test_log1p)
+TEST(test_log1p)
 {
     check_sweep(sweep_log1p, log1p, 0, 3e38, 1.5);
 }
-END_TEST
 
-START_TEST(test_erf)
+TEST(test_erf)
 {
     check_sweep(sweep_erf, erf, -INFINITY, INFINITY, 2.6);
 }
-END_TEST
 
 /* The neighbourhood of exp's overflow and underflow. */
-START_TEST(test_exp_edges)
+TEST(test_exp_edges)
 {
 #ifndef TAPEGRAD_DOUBLE
     ck_assert_float_infinite(real_exp(0x1.62e430p+6f));
@@ -121,9 +114,8 @@ START_TEST(test_exp_edges)
     ck_assert(real_exp(-INFINITY) == 0 && real_exp(-1000) == 0);
     ck_assert(isinf(real_exp(1000)) && isinf(real_exp(INFINITY)));
 }
-END_TEST
 
-START_TEST(test_limits)
+TEST(test_limits)
 {
     ck_assert(real_exp(0) == 1 && real_expm1(0) == 0 && real_tanh(0) == 0 && real_erf(0) == 0);
     ck_assert(real_sigmoid(0) == (Real)0.5 && real_log(1) == 0 && real_log1p(0) == 0);
@@ -134,10 +126,9 @@ START_TEST(test_limits)
     ck_assert(real_log(0) == -INFINITY && real_log(INFINITY) == INFINITY);
     ck_assert(isnan(real_log(-1)) && isnan(real_log(-INFINITY)));
 }
-END_TEST
 
 /* A NaN of any payload and sign propagates. */
-START_TEST(test_not_a_number)
+TEST(test_not_a_number)
 {
     for (int pattern = 0; pattern < 64; pattern++) {
         uint32_t bits = 0x7fc00000 | (uint32_t)(pattern & 1) << 31 | 0x1fffffu >> (pattern % 22);
@@ -157,11 +148,8 @@ START_TEST(test_not_a_number)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("math", (const TTest *const[]){ test_exp, test_expm1, test_tanh, test_sigmoid,
-                                                     test_log, test_log1p, test_erf, test_exp_edges,
-                                                     test_limits, test_not_a_number, NULL });
+    return test_main("math", NULL, NULL);
 }

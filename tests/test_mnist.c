@@ -74,7 +74,7 @@ static Final final_line(void)
     return final;
 }
 
-START_TEST(log_has_a_row_a_step)
+TEST(log_has_a_row_a_step)
 {
     assert_runs(TINY "--steps 6 --learning-rate 0.01 --evaluate-every 3 --evaluate-images 5 "
                      "--log @/log.csv");
@@ -105,9 +105,8 @@ START_TEST(log_has_a_row_a_step)
     assert_says("step 6/6  training ");
     assert_says(" images/s");
 }
-END_TEST
 
-START_TEST(learns)
+TEST(learns)
 {
     static const char *const kinds[] = { "", "--attention softmax", "--features squared-relu",
                                          "--schedule cosine --dropout 0.1" };
@@ -116,17 +115,15 @@ START_TEST(learns)
         ck_assert_msg(final_line().test_bits < 4, "%s: %s", kinds[i], output); /* from 8 */
     }
 }
-END_TEST
 
-START_TEST(epochs_make_steps)
+TEST(epochs_make_steps)
 {
     assert_runs(TINY "--epochs 1.5 --quiet --test-images 3");
     ck_assert_int_eq(final_line().steps, 10); /* 39 images, 4 per step */
     ck_assert_int_eq(final_line().test_images, 3);
 }
-END_TEST
 
-START_TEST(two_runs_are_bitwise_equal)
+TEST(two_runs_are_bitwise_equal)
 {
     for (int i = 0; i < 2; i++)
         assert_runs(TINY "--steps 20 --dropout 0.1 --save @/%d.safetensors --log @/%d.csv", i, i);
@@ -138,13 +135,12 @@ START_TEST(two_runs_are_bitwise_equal)
     free(first);
     free(other);
 }
-END_TEST
 
 #define LONGER TINY "--dropout 0.1 --evaluate-every 4 --evaluate-images 6 "
 
 /* 4 images per step, 26 per epoch: a step spans two epochs, and the run is cut
  * within the second. */
-START_TEST(resumed_run_is_bitwise_equal)
+TEST(resumed_run_is_bitwise_equal)
 {
     assert_runs(LONGER "--steps 16 --save @/whole.safetensors --log @/whole.csv");
     Final whole = final_line();
@@ -157,13 +153,12 @@ START_TEST(resumed_run_is_bitwise_equal)
     ck_assert_int_eq(final_line().steps, 16);
     ck_assert_double_eq(final_line().test_bits, whole.test_bits);
 }
-END_TEST
 
 #define INTERRUPTED                                                                                \
     TINY "--schedule cosine --steps 400 --log @/interrupted.csv --save @/run.safetensors"
 
 /* On a busy machine the run may end before the interrupt. */
-START_TEST(interrupt_saves_where_a_run_goes_on)
+TEST(interrupt_saves_where_a_run_goes_on)
 {
     pid_t child = start("out", INTERRUPTED);
     while (log_lines("interrupted.csv") < 3)
@@ -180,9 +175,8 @@ START_TEST(interrupt_saves_where_a_run_goes_on)
     assert_same_files("resumed.safetensors", "whole.safetensors");
     assert_same_logs("interrupted.csv", "whole.csv");
 }
-END_TEST
 
-START_TEST(checkpoint_carries_the_options)
+TEST(checkpoint_carries_the_options)
 {
     assert_runs(LONGER "--steps 5 --save @/part.safetensors");
     Final final = final_line();
@@ -203,9 +197,8 @@ START_TEST(checkpoint_carries_the_options)
     assert_runs("mnist train --data @ --resume @/part.safetensors --threads 2 --epochs 1");
     ck_assert_int_eq(final_line().steps, 7);
 }
-END_TEST
 
-START_TEST(plot_is_an_svg)
+TEST(plot_is_an_svg)
 {
     if (!draws())
         return;
@@ -217,11 +210,10 @@ START_TEST(plot_is_an_svg)
     ck_assert_ptr_nonnull(strstr(text, "</svg>"));
     free(text);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- errors */
 
-START_TEST(bad_data_are_reported)
+TEST(bad_data_are_reported)
 {
     ck_assert_int_eq(run("mnist train"), 2);
     assert_says("mnist: expected --data DIR, the directory of the MNIST database of handwritten "
@@ -238,7 +230,6 @@ START_TEST(bad_data_are_reported)
     ck_assert_int_eq(run("mnist train --data @/test-alone --rows 6 --columns 5"), 1);
     assert_says("there is no train-images-idx3-ubyte, with or without .gz; ");
 }
-END_TEST
 
 static const struct {
     const char *arguments, *sentence;
@@ -265,7 +256,7 @@ static const struct {
     { "benchmark --csv /tmp", "mnist: --csv /tmp: expected a file that can be written, but it is" },
 };
 
-START_TEST(bad_options_are_reported)
+TEST(bad_options_are_reported)
 {
     for (size_t i = 0; i < sizeof bad_options / sizeof *bad_options; i++) {
         ck_assert_int_eq(run("mnist %s", bad_options[i].arguments), 2);
@@ -281,7 +272,6 @@ START_TEST(bad_options_are_reported)
         assert_says("--threads N");
     }
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- sample */
 
@@ -331,7 +321,7 @@ static void check_completions(const Picture *picture)
 }
 
 /* The model has memorized the pattern: it must complete the first rows. */
-START_TEST(completes_images)
+TEST(completes_images)
 {
     static const char *const attentions[] = { "linear", "softmax" };
     for (int k = 0; k < 2; k++) {
@@ -348,9 +338,8 @@ START_TEST(completes_images)
         free(picture.bytes);
     }
 }
-END_TEST
 
-START_TEST(samples_are_bitwise_repeatable)
+TEST(samples_are_bitwise_repeatable)
 {
     assert_runs(TINY "--steps 5 --quiet --save @/run.safetensors");
     static const char *const seeds[] = { "", "--seed 1", "--seed 2" };
@@ -373,10 +362,9 @@ START_TEST(samples_are_bitwise_repeatable)
                      2);
     assert_says("mnist: --count 11: expected at most the 10 test images\n");
 }
-END_TEST
 
 /* Each image has its own random numbers, whether drawn in a batch or alone. */
-START_TEST(images_are_the_same_in_batches)
+TEST(images_are_the_same_in_batches)
 {
     static const char *const batches[] = { "", "--batch 4", "--batch 1" };
     assert_runs(TINY "--steps 5 --quiet --save @/run.safetensors");
@@ -387,11 +375,10 @@ START_TEST(images_are_the_same_in_batches)
     assert_same_files("0.png", "1.png");
     assert_same_files("0.png", "2.png");
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------ benchmark */
 
-START_TEST(benchmark_measures_every_method)
+TEST(benchmark_measures_every_method)
 {
     assert_runs("mnist benchmark " SIZES "--batch 3 --csv @/table.csv");
     assert_says("30 of 30 pixels");
@@ -419,9 +406,8 @@ START_TEST(benchmark_measures_every_method)
     ck_assert_str_eq(strchr(line, '\n'), "\n");
     free(text);
 }
-END_TEST
 
-START_TEST(benchmark_measures_some_pixels)
+TEST(benchmark_measures_some_pixels)
 {
     assert_runs("mnist benchmark " SIZES "--batch 1 --pixels 4 --method stateful-softmax");
     assert_says("4 of 30 pixels");
@@ -430,25 +416,8 @@ START_TEST(benchmark_measures_some_pixels)
     assert_runs("mnist benchmark " SIZES "--batch 2 --pixels 4 --method linear");
     assert_says("4 of 30 pixels");
 }
-END_TEST
 
 int main(void)
 {
-    const TTest *const tests[] = { log_has_a_row_a_step,
-                                   learns,
-                                   epochs_make_steps,
-                                   two_runs_are_bitwise_equal,
-                                   resumed_run_is_bitwise_equal,
-                                   interrupt_saves_where_a_run_goes_on,
-                                   checkpoint_carries_the_options,
-                                   plot_is_an_svg,
-                                   bad_data_are_reported,
-                                   bad_options_are_reported,
-                                   completes_images,
-                                   samples_are_bitwise_repeatable,
-                                   images_are_the_same_in_batches,
-                                   benchmark_measures_every_method,
-                                   benchmark_measures_some_pixels,
-                                   NULL };
-    return run_program_tests("mnist", write_data, tests);
+    return run_program_tests("mnist", write_data);
 }

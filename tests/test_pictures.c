@@ -57,7 +57,7 @@ static void assert_good_images(Idx idx)
     ck_assert_ptr_null(idx.bytes);
 }
 
-START_TEST(images_plain_and_gzipped)
+TEST(images_plain_and_gzipped)
 {
     begin_folder("images");
     write_plain(path, good_images(), HEADER + DATA);
@@ -66,9 +66,8 @@ START_TEST(images_plain_and_gzipped)
     assert_good_images(read_good(IDX_IMAGES));
     end_folder();
 }
-END_TEST
 
-START_TEST(labels)
+TEST(labels)
 {
     begin_folder("labels");
     write_plain(path, LABELS_HEADER "\3\1\4\1\5\x9\2", 8 + 7);
@@ -80,10 +79,9 @@ START_TEST(labels)
     idx_free(&idx);
     end_folder();
 }
-END_TEST
 
 /* More than the reader's buffer, and no multiple of it: 5000 images of 28 x 28. */
-START_TEST(many_images)
+TEST(many_images)
 {
     begin_folder("images");
     size_t data = (size_t)5000 * 28 * 28;
@@ -106,10 +104,9 @@ START_TEST(many_images)
     free(bytes);
     end_folder();
 }
-END_TEST
 
 /* The four names, with .gz and without; the name without is preferred. */
-START_TEST(mnist_by_its_names)
+TEST(mnist_by_its_names)
 {
     static const char *const names[2][2] = {
         [MNIST_TRAINING] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte" },
@@ -140,7 +137,6 @@ START_TEST(mnist_by_its_names)
     }
     end_folder();
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- damage */
 
@@ -195,7 +191,7 @@ static const struct Damaged {
       "continues after its data; expected 1 bytes of data by its header" },
 };
 
-START_TEST(damage_is_named)
+TEST(damage_is_named)
 {
     begin_folder("file");
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
@@ -206,11 +202,10 @@ START_TEST(damage_is_named)
     }
     end_folder();
 }
-END_TEST
 
 /* A header may declare 4 GiB; memory is allocated as the data arrive. Here it may
  * grow by 64 MiB. */
-START_TEST(promised_sizes_take_no_memory)
+TEST(promised_sizes_take_no_memory)
 {
     begin_folder("images");
     write_plain(path, "\0\0\x08\3\xff\xff\xff\xff\0\0\0\1\0\0\0\1 ", 17);
@@ -227,10 +222,9 @@ START_TEST(promised_sizes_take_no_memory)
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &old), 0);
     end_folder();
 }
-END_TEST
 
 #define ZLIB_SAYS "expected gzipped data without damage, but zlib says: "
-START_TEST(gzip_damage_is_named)
+TEST(gzip_damage_is_named)
 {
     begin_folder("images.gz");
     write_gzipped(path, "wb", good_images(), HEADER + DATA);
@@ -256,13 +250,12 @@ START_TEST(gzip_damage_is_named)
     free(bytes);
     end_folder();
 }
-END_TEST
 
 #define OTHER_NAMES                                                                                \
     ", with or without .gz; expected the directory of the MNIST database of handwritten digits "   \
     "(LeCun, Cortes and Burges), whose files are usually named train-images-idx3-ubyte, "          \
     "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte"
-START_TEST(missing_files_are_named)
+TEST(missing_files_are_named)
 {
     begin_folder("");
     Idx idx;
@@ -275,9 +268,8 @@ START_TEST(missing_files_are_named)
                      text("/none: there is no t10k-labels-idx1-ubyte%s", OTHER_NAMES).text);
     end_folder();
 }
-END_TEST
 
-START_TEST(what_is_no_file_is_named)
+TEST(what_is_no_file_is_named)
 {
     begin_folder("t10k-images-idx3-ubyte");
     assert_refused(IDX_IMAGES, text("cannot be read: %s", strerror(ENOENT)).text);
@@ -302,9 +294,8 @@ START_TEST(what_is_no_file_is_named)
     ck_assert(user != 0 || seteuid(user) == 0);
     end_folder();
 }
-END_TEST
 
-START_TEST(every_truncation_is_refused)
+TEST(every_truncation_is_refused)
 {
     begin_folder("images");
     for (int gzipped = 0; gzipped < 2; gzipped++) {
@@ -326,7 +317,6 @@ START_TEST(every_truncation_is_refused)
     }
     end_folder();
 }
-END_TEST
 
 static size_t pick(Random *random, size_t below)
 {
@@ -345,7 +335,7 @@ static void write_mutated(Random *random, const uint8_t *good, size_t size)
 }
 
 /* Gzipped files: the original images, or an error. */
-START_TEST(mutations_of_gzipped_files_are_found)
+TEST(mutations_of_gzipped_files_are_found)
 {
     begin_folder("images.gz");
     write_gzipped(path, "wb", good_images(), HEADER + DATA);
@@ -369,10 +359,9 @@ START_TEST(mutations_of_gzipped_files_are_found)
     free(good);
     end_folder();
 }
-END_TEST
 
 /* Plain files: all that the file declares, or an error. */
-START_TEST(mutations_of_plain_files_are_survived)
+TEST(mutations_of_plain_files_are_survived)
 {
     begin_folder("images");
     Random random = random_new(1, random_stream("plain"));
@@ -397,7 +386,6 @@ START_TEST(mutations_of_plain_files_are_survived)
     ck_assert(accepted > 0 && accepted < TRIALS);
     end_folder();
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------------ PNG */
 
@@ -457,7 +445,7 @@ static const uint8_t *noise(void)
     return bytes;
 }
 
-START_TEST(pictures_are_read_back)
+TEST(pictures_are_read_back)
 {
     begin_folder("picture.png");
     check_grid((ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1 });
@@ -468,10 +456,9 @@ START_TEST(pictures_are_read_back)
     ck_assert_int_eq(files_in_folder(false), 1);
     end_folder();
 }
-END_TEST
 
 /* A picture has the permissions that umask allows, like other programs' files. */
-START_TEST(pictures_may_be_read_by_others)
+TEST(pictures_may_be_read_by_others)
 {
     begin_folder("picture.png");
     mode_t old = umask(022);
@@ -482,10 +469,9 @@ START_TEST(pictures_may_be_read_by_others)
     umask(old);
     end_folder();
 }
-END_TEST
 
 /* A path without a directory. */
-START_TEST(pictures_where_one_stands)
+TEST(pictures_where_one_stands)
 {
     begin_folder("picture.png");
     ck_assert_int_eq(chdir(folder), 0);
@@ -494,7 +480,6 @@ START_TEST(pictures_where_one_stands)
     ck_assert_int_eq(chdir("/"), 0);
     end_folder();
 }
-END_TEST
 
 static void assert_picture_refused(ImageGrid grid, const char *expected)
 {
@@ -503,7 +488,7 @@ static void assert_picture_refused(ImageGrid grid, const char *expected)
     ck_assert_str_eq(sentence.text, text("%s: %s", path, expected).text);
 }
 
-START_TEST(pictures_that_cannot_be_written)
+TEST(pictures_that_cannot_be_written)
 {
     begin_folder("none/picture.png");
     ImageGrid small = { 1, 1, 2, 2, noise(), .scale = 1 };
@@ -514,10 +499,9 @@ START_TEST(pictures_that_cannot_be_written)
     ck_assert_int_eq(files_in_folder(false), 0);
     end_folder();
 }
-END_TEST
 
 /* A full disk: the process may write at most 4096 bytes per file. */
-START_TEST(failing_write_leaves_the_old_picture)
+TEST(failing_write_leaves_the_old_picture)
 {
     begin_folder("picture.png");
     check_grid((ImageGrid){ 1, 1, 2, 2, noise(), .scale = 1 });
@@ -539,9 +523,8 @@ START_TEST(failing_write_leaves_the_old_picture)
     free(new_bytes);
     end_folder();
 }
-END_TEST
 
-START_TEST(grids_that_make_no_picture)
+TEST(grids_that_make_no_picture)
 {
     begin_folder("picture.png");
 #define NO_PICTURE(sizes) sizes ": expected a picture of 1 to 1000000 pixels per side"
@@ -563,18 +546,8 @@ START_TEST(grids_that_make_no_picture)
                    "9223372036854775807, with margins of 0"));
     end_folder();
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("pictures",
-                     (const TTest *const[]){
-                         images_plain_and_gzipped, labels, many_images, mnist_by_its_names,
-                         damage_is_named, promised_sizes_take_no_memory, gzip_damage_is_named,
-                         missing_files_are_named, what_is_no_file_is_named,
-                         every_truncation_is_refused, mutations_of_gzipped_files_are_found,
-                         mutations_of_plain_files_are_survived, pictures_are_read_back,
-                         pictures_may_be_read_by_others, pictures_where_one_stands,
-                         pictures_that_cannot_be_written, failing_write_leaves_the_old_picture,
-                         grids_that_make_no_picture, NULL });
+    return test_main("pictures", NULL, NULL);
 }

@@ -24,7 +24,7 @@ static Real *numbers(int64_t count)
     } while (0)
 
 /* The published known answers of Philox4x32-10 (Random123, kat_vectors). */
-START_TEST(philox_known_answers)
+TEST(philox_known_answers)
 {
     static const struct {
         uint64_t seed, stream, counter;
@@ -43,10 +43,9 @@ START_TEST(philox_known_answers)
             ck_assert_uint_eq(block.word[i], cases[c].word[i]);
     }
 }
-END_TEST
 
 /* The first block's words, 6627e8d5 e169c58d bc57ac4c 9b00dbd8, worked out by hand. */
-START_TEST(draws_known_answers)
+TEST(draws_known_answers)
 {
     Random random = random_new(0, 0);
     Real out[4];
@@ -73,15 +72,13 @@ START_TEST(draws_known_answers)
     random = random_new(0, 0);
     ck_assert_int_eq(random_integer(&random, -1000, 1000), 761);
 }
-END_TEST
 
-START_TEST(streams_from_names)
+TEST(streams_from_names)
 {
     ck_assert_uint_eq(random_stream(""), 0xcbf29ce484222325);
     ck_assert_uint_eq(random_stream("a"), 0xaf63dc4c8601ec8c);
     ck_assert_uint_eq(random_stream("foobar"), 0x85944171f73967e8);
 }
-END_TEST
 
 static double moment(const Real *x, int64_t count, double centre, int power)
 {
@@ -91,7 +88,7 @@ static double moment(const Real *x, int64_t count, double centre, int power)
     return sum / (double)count;
 }
 
-START_TEST(uniform_moments)
+TEST(uniform_moments)
 {
     Random random = random_new(1, 2);
     Real *x = numbers(MANY);
@@ -106,10 +103,9 @@ START_TEST(uniform_moments)
     assert_within(moment(x, MANY, 0.5, 2), 1.0 / 12, sqrt(1.0 / 180 / MANY));
     free(x);
 }
-END_TEST
 
 /* E z^2k = (2k - 1)!!, hence the variances 1, 2, 15, 96 of z, z^2, z^3, z^4. */
-START_TEST(normal_moments)
+TEST(normal_moments)
 {
     Random random = random_new(3, 4);
     Real *z = numbers(MANY);
@@ -130,9 +126,8 @@ START_TEST(normal_moments)
     assert_within(beyond / MANY, four, sqrt(four * (1 - four) / MANY));
     free(z);
 }
-END_TEST
 
-START_TEST(bernoulli_frequency)
+TEST(bernoulli_frequency)
 {
     static const Real probabilities[] = { 0, (Real)0.1, (Real)0.5, (Real)0.999, 1 };
     Real *x = numbers(MANY);
@@ -148,10 +143,9 @@ START_TEST(bernoulli_frequency)
     }
     free(x);
 }
-END_TEST
 
 /* The correlation of two sequences of n independent normal values has the deviation 1/sqrt(n). */
-START_TEST(seeds_and_streams_are_independent)
+TEST(seeds_and_streams_are_independent)
 {
     Real *a = numbers(MANY), *b = numbers(MANY);
     static const uint64_t others[][2] = {
@@ -170,7 +164,6 @@ START_TEST(seeds_and_streams_are_independent)
     free(a);
     free(b);
 }
-END_TEST
 
 typedef void Draw(Random *random, Real *out, int64_t n);
 
@@ -181,7 +174,7 @@ static void draw_bernoulli(Random *random, Real *out, int64_t n)
 
 static Draw *const draws[] = { random_uniform, random_normal, draw_bernoulli };
 
-START_TEST(same_state_same_draws)
+TEST(same_state_same_draws)
 {
     Real a[32], b[32];
     for (int d = 0; d < 3; d++) {
@@ -193,10 +186,9 @@ START_TEST(same_state_same_draws)
         ck_assert_mem_ne(a, b, sizeof a);
     }
 }
-END_TEST
 
 /* n values take ceil(n / 4) Philox counters, and nothing after the n-th is written. */
-START_TEST(counters_taken)
+TEST(counters_taken)
 {
     for (int d = 0; d < 3; d++)
         for (int64_t n = 0; n <= 9; n++) {
@@ -214,9 +206,8 @@ START_TEST(counters_taken)
     random_integer(&random, 0, 10);
     ck_assert_uint_eq(random.counter, 1);
 }
-END_TEST
 
-START_TEST(pieces_of_four_make_the_whole)
+TEST(pieces_of_four_make_the_whole)
 {
     Real whole[23], pieces[23];
     for (int d = 0; d < 3; d++) {
@@ -229,9 +220,8 @@ START_TEST(pieces_of_four_make_the_whole)
         ck_assert_uint_eq(one.counter, two.counter);
     }
 }
-END_TEST
 
-START_TEST(integers_are_uniform)
+TEST(integers_are_uniform)
 {
     enum { DRAWS = 700000, LOW = -3, HIGH = 4 };
     int64_t seen[HIGH - LOW] = { 0 };
@@ -246,10 +236,9 @@ START_TEST(integers_are_uniform)
     for (int i = 0; i < HIGH - LOW; i++)
         assert_within((double)seen[i], DRAWS * p, sqrt(DRAWS * p * (1 - p)));
 }
-END_TEST
 
 /* For a range of 3/4 2^64, a plain remainder would be in the first third half of the time. */
-START_TEST(integers_of_wide_ranges)
+TEST(integers_of_wide_ranges)
 {
     enum { DRAWS = 100000 };
     const int64_t third = (int64_t)1 << 62, low = -3 * (third / 2), high = 3 * (third / 2);
@@ -267,9 +256,8 @@ START_TEST(integers_of_wide_ranges)
     ck_assert_int_eq(random_integer(&random, INT64_MAX - 1, INT64_MAX), INT64_MAX - 1);
     ck_assert_int_eq(random_integer(&random, INT64_MIN, INT64_MIN + 1), INT64_MIN);
 }
-END_TEST
 
-START_TEST(misuse_is_raised)
+TEST(misuse_is_raised)
 {
     Random random = random_new(0, 0);
     Real out[1];
@@ -289,15 +277,8 @@ START_TEST(misuse_is_raised)
                   random_integer(&random, 6, -6));
     ck_assert_uint_eq(random.counter, 0);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("random",
-                     (const TTest *const[]){ philox_known_answers, draws_known_answers,
-                                             streams_from_names, uniform_moments, normal_moments,
-                                             bernoulli_frequency, seeds_and_streams_are_independent,
-                                             same_state_same_draws, counters_taken,
-                                             pieces_of_four_make_the_whole, integers_are_uniform,
-                                             integers_of_wide_ranges, misuse_is_raised, NULL });
+    return test_main("random", NULL, NULL);
 }

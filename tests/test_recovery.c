@@ -139,26 +139,23 @@ static void fail_each_allocation(AttentionKind attention)
     ck_assert_int_ge(failures, 40);
 }
 
-START_TEST(every_failing_allocation_with_linear_attention)
+TEST(every_failing_allocation_with_linear_attention)
 {
     fail_each_allocation(ATTENTION_CAUSAL_LINEAR);
 }
-END_TEST
 
-START_TEST(every_failing_allocation_with_softmax_attention)
+TEST(every_failing_allocation_with_softmax_attention)
 {
     fail_each_allocation(ATTENTION_CAUSAL_SOFTMAX);
 }
-END_TEST
 
-START_TEST(every_failing_allocation_with_lsh_attention)
+TEST(every_failing_allocation_with_lsh_attention)
 {
     fail_each_allocation(ATTENTION_CAUSAL_LSH);
 }
-END_TEST
 
 /* The second step fails halfway: the first one's weights and optimizer state must be unchanged. */
-START_TEST(misuse_in_a_later_step)
+TEST(misuse_in_a_later_step)
 {
     static Model model;
     static Real expected[STEPS + 1];
@@ -183,7 +180,6 @@ START_TEST(misuse_in_a_later_step)
         ck_assert(step(&model, i) == expected[i]);
     model_free(&model);
 }
-END_TEST
 
 /* A step of three micro-batches. */
 static void accumulate(Model *model)
@@ -196,7 +192,7 @@ static void accumulate(Model *model)
 }
 
 /* As tape.h prescribes after an error in any micro-batch of an accumulation. */
-START_TEST(an_accumulation_is_repeated_from_its_first_micro_batch)
+TEST(an_accumulation_is_repeated_from_its_first_micro_batch)
 {
     static Model model;
     model.device = test_device();
@@ -225,9 +221,8 @@ START_TEST(an_accumulation_is_repeated_from_its_first_micro_batch)
         model_free(&model);
     }
 }
-END_TEST
 
-START_TEST(two_runs_are_bitwise_equal)
+TEST(two_runs_are_bitwise_equal)
 {
     static Model model;
     Real first[STEPS + 1], second[STEPS + 1];
@@ -240,15 +235,8 @@ START_TEST(two_runs_are_bitwise_equal)
     model_free(&model);
     ck_assert_mem_eq(first, second, sizeof first);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("recovery",
-                     (const TTest *const[]){ every_failing_allocation_with_linear_attention,
-                                             every_failing_allocation_with_softmax_attention,
-                                             every_failing_allocation_with_lsh_attention,
-                                             misuse_in_a_later_step,
-                                             an_accumulation_is_repeated_from_its_first_micro_batch,
-                                             two_runs_are_bitwise_equal, NULL });
+    return test_main("recovery", NULL, NULL);
 }

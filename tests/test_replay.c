@@ -115,14 +115,13 @@ static void check_replays(AttentionKind attention)
     ck_assert_uint_eq(device_memory(test_device()).current, 0);
 }
 
-START_TEST(replayed_steps_are_bitwise_the_steps)
+TEST(replayed_steps_are_bitwise_the_steps)
 {
     check_replays(ATTENTION_CAUSAL_LINEAR);
 }
-END_TEST
 
 /* The second change allocates nothing, the first one does. */
-START_TEST(groups_may_change_between_replays)
+TEST(groups_may_change_between_replays)
 {
     Trainer eager = trainer_new(), replayed = trainer_new();
     for (int step = 0; step < STEPS; step++) {
@@ -147,10 +146,9 @@ START_TEST(groups_may_change_between_replays)
     trainer_free(&eager);
     trainer_free(&replayed);
 }
-END_TEST
 
 /* tape_reset discards the graph, which would compute the gradients of frozen weights. */
-START_TEST(weights_may_be_frozen_between_replays)
+TEST(weights_may_be_frozen_between_replays)
 {
     Trainer eager = trainer_new(), replayed = trainer_new();
     for (int step = 0; step < STEPS; step++) {
@@ -176,7 +174,6 @@ START_TEST(weights_may_be_frozen_between_replays)
     trainer_free(&eager);
     trainer_free(&replayed);
 }
-END_TEST
 
 static void set_a_group(void *context)
 {
@@ -184,7 +181,7 @@ static void set_a_group(void *context)
     optim_set_group(((Trainer *)context)->optimizer, "*", 1, 0);
 }
 
-START_TEST(a_replayed_step_sets_no_group)
+TEST(a_replayed_step_sets_no_group)
 {
     if (!device_is_cuda(test_device()))
         return;
@@ -195,17 +192,15 @@ START_TEST(a_replayed_step_sets_no_group)
                   tape_replay(trainer.tape, set_a_group, &trainer));
     trainer_free(&trainer);
 }
-END_TEST
 
 /* Every replay draws the same hashes as an eager step. */
-START_TEST(replayed_hashes_are_bitwise_the_hashes)
+TEST(replayed_hashes_are_bitwise_the_hashes)
 {
     check_replays(ATTENTION_CAUSAL_LSH);
 }
-END_TEST
 
 /* Work between replays does not disturb them: another tape's passes use other memory. */
-START_TEST(other_work_between_replays)
+TEST(other_work_between_replays)
 {
     Trainer alone = trainer_new(), disturbed = trainer_new();
     Tape *other = tape_new(test_device());
@@ -225,10 +220,9 @@ START_TEST(other_work_between_replays)
     trainer_free(&alone);
     trainer_free(&disturbed);
 }
-END_TEST
 
 /* tape_reset ends the replays; the next step starts over. */
-START_TEST(a_reset_begins_anew)
+TEST(a_reset_begins_anew)
 {
     Trainer once = trainer_new(), again = trainer_new();
     for (int step = 0; step < STEPS; step++) {
@@ -245,7 +239,6 @@ START_TEST(a_reset_begins_anew)
     trainer_free(&once);
     trainer_free(&again);
 }
-END_TEST
 
 static void read_the_loss(void *context)
 {
@@ -271,7 +264,7 @@ static void reset(void *context)
     tape_reset(((Trainer *)context)->tape);
 }
 
-START_TEST(a_step_must_not_reset)
+TEST(a_step_must_not_reset)
 {
     Trainer trainer = trainer_new();
     assert_raises("tape_replay: step is NULL", tape_replay(trainer.tape, NULL, NULL));
@@ -279,9 +272,8 @@ START_TEST(a_step_must_not_reset)
                   tape_replay(trainer.tape, reset, &trainer));
     trainer_free(&trainer);
 }
-END_TEST
 
-START_TEST(what_a_recorded_step_must_not_do)
+TEST(what_a_recorded_step_must_not_do)
 {
     if (!device_is_cuda(test_device()))
         return;
@@ -321,11 +313,10 @@ START_TEST(what_a_recorded_step_must_not_do)
     trainer_free(&trainer);
     trainer_free(&other);
 }
-END_TEST
 
 /* An optimizer has one buffer of per-step scalars, where the second step would
  * overwrite the first. */
-START_TEST(a_replayed_step_contains_one_step_per_optimizer)
+TEST(a_replayed_step_contains_one_step_per_optimizer)
 {
     if (!device_is_cuda(test_device()))
         return;
@@ -338,9 +329,8 @@ START_TEST(a_replayed_step_contains_one_step_per_optimizer)
     ck_assert_int_eq(optim_steps(trainer.optimizer), 2);
     trainer_free(&trainer);
 }
-END_TEST
 
-START_TEST(inputs_keep_within_the_bounds)
+TEST(inputs_keep_within_the_bounds)
 {
     Trainer trainer = trainer_new();
     write_inputs(&trainer, 0);
@@ -352,9 +342,8 @@ START_TEST(inputs_keep_within_the_bounds)
                   tensor_write_i32(trainer.tokens, tokens));
     trainer_free(&trainer);
 }
-END_TEST
 
-START_TEST(persistent_tensors_survive_resets)
+TEST(persistent_tensors_survive_resets)
 {
     Tape *tape = tape_new(test_device());
     Tensor *x = tape_persistent(tape, shape(2, 3));
@@ -367,7 +356,6 @@ START_TEST(persistent_tensors_survive_resets)
     tape_free(tape);
     ck_assert_uint_eq(device_memory(test_device()).current, 0);
 }
-END_TEST
 
 /* -------------------------------------------------------------------------- kernels and memory */
 typedef struct Chain {
@@ -386,7 +374,7 @@ static void run_chain(void *context)
         x = op_matmul(chain->tape, x, chain->x);
 }
 
-START_TEST(a_recorded_steps_kernels_are_counted)
+TEST(a_recorded_steps_kernels_are_counted)
 {
     const bool cuda = device_is_cuda(test_device());
     Chain chain = { .tape = tape_new(test_device()) };
@@ -407,10 +395,9 @@ START_TEST(a_recorded_steps_kernels_are_counted)
     ck_assert_int_ge(tape_replay_kernels(chain.tape), cuda ? 4 + 2 : 0);
     tape_free(chain.tape);
 }
-END_TEST
 
 /* The memory of the eager step is released, not held beside the graph's. */
-START_TEST(a_recorded_step_reserves_the_memory_of_one_step)
+TEST(a_recorded_step_reserves_the_memory_of_one_step)
 {
     Trainer trainer = trainer_new();
     write_inputs(&trainer, 0);
@@ -422,7 +409,6 @@ START_TEST(a_recorded_step_reserves_the_memory_of_one_step)
                   recorded); /* 64: for the Philox counter */
     trainer_free(&trainer);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- faults */
 #ifdef TAPEGRAD_CUDA_ON_HOST
@@ -451,7 +437,7 @@ static void train_until_fault(void *context)
 
 /* A handler that leaves by longjmp can free everything without a second error, whatever the fault
  * has interrupted. */
-START_TEST(after_a_fault_everything_can_be_freed)
+TEST(after_a_fault_everything_can_be_freed)
 {
     Device *device = test_device();
     if (!device_is_cuda(device))
@@ -492,7 +478,6 @@ START_TEST(after_a_fault_everything_can_be_freed)
         unsetenv("TAPEGRAD_CUDA_ON_HOST_FAULT");
     }
 }
-END_TEST
 #endif
 
 /* ------------------------------------------------------------------------- persistent variables */
@@ -514,7 +499,7 @@ static void square_passes(void *context)
     }
 }
 
-START_TEST(a_replayed_step_may_hold_passes_of_another_tape)
+TEST(a_replayed_step_may_hold_passes_of_another_tape)
 {
     Device *device = test_device();
     const Shape size = shape(2, 3);
@@ -536,9 +521,8 @@ START_TEST(a_replayed_step_may_hold_passes_of_another_tape)
     tape_free(p.tape);
     ck_assert_uint_eq(device_memory(device).current, 0);
 }
-END_TEST
 
-START_TEST(a_persistent_variables_gradient_lives_until_the_reset)
+TEST(a_persistent_variables_gradient_lives_until_the_reset)
 {
     Tape *tape = tape_new(test_device());
     Tensor *x = tape_persistent_variable(tape, TENSOR_REAL, shape(1000));
@@ -562,9 +546,8 @@ START_TEST(a_persistent_variables_gradient_lives_until_the_reset)
                   tape_persistent_variable(tape, TENSOR_BF16, shape(1)));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(writing_bf16_rounds_to_nearest_even)
+TEST(writing_bf16_rounds_to_nearest_even)
 {
     if (!device_is_cuda(test_device()) || sizeof(Real) != sizeof(float))
         return;
@@ -590,7 +573,6 @@ START_TEST(writing_bf16_rounds_to_nearest_even)
                   tape_set_precision(tape, PRECISION_FLOAT32));
     tape_free(tape);
 }
-END_TEST
 
 /* ----------------------------------------------------------------------------------- generation
  * A whole step on the device: its tokens are those that the previous step has sampled. */
@@ -689,7 +671,7 @@ static void check_generation(AttentionKind attention, int64_t sequences)
     ck_assert_uint_eq(device_memory(test_device()).current, 0);
 }
 
-START_TEST(generation_with_sampling_is_one_replayed_step)
+TEST(generation_with_sampling_is_one_replayed_step)
 {
     check_generation(ATTENTION_CAUSAL_LINEAR, 1);
     check_generation(ATTENTION_CAUSAL_LINEAR, 3);
@@ -697,9 +679,8 @@ START_TEST(generation_with_sampling_is_one_replayed_step)
     check_generation(ATTENTION_CAUSAL_SOFTMAX, 2);
     check_generation(ATTENTION_CAUSAL_SOFTMAX, 11);
 }
-END_TEST
 
-START_TEST(what_a_replay_stores_keeps_within_the_bounds)
+TEST(what_a_replay_stores_keeps_within_the_bounds)
 {
     if (!device_is_cuda(test_device()))
         return;
@@ -715,7 +696,6 @@ START_TEST(what_a_replay_stores_keeps_within_the_bounds)
                   tape_replay(g.tape, generate, &g));
     generator_free(&g);
 }
-END_TEST
 
 #ifdef TAPEGRAD_CUDA_ON_HOST
 typedef struct Computation {
@@ -731,7 +711,7 @@ static void compute(void *context)
 }
 
 /* Only the Philox counter is copied to the device, and only before a step that draws. */
-START_TEST(replays_that_draw_nothing_copy_nothing)
+TEST(replays_that_draw_nothing_copy_nothing)
 {
     for (int draws = 0; draws < 2 && device_is_cuda(test_device()); draws++) {
         Tape *tape = tape_new(test_device());
@@ -745,37 +725,9 @@ START_TEST(replays_that_draw_nothing_copy_nothing)
         tape_free(tape);
     }
 }
-END_TEST
-#else
-START_TEST(replays_that_draw_nothing_copy_nothing) {}
-END_TEST
 #endif
 
 int main(void)
 {
-    return run_tests("replay",
-                     (const TTest *const[]){ replayed_steps_are_bitwise_the_steps,
-                                             replayed_hashes_are_bitwise_the_hashes,
-                                             groups_may_change_between_replays,
-                                             weights_may_be_frozen_between_replays,
-                                             a_replayed_step_sets_no_group,
-                                             other_work_between_replays,
-                                             a_step_must_not_reset,
-                                             a_reset_begins_anew,
-                                             what_a_recorded_step_must_not_do,
-                                             a_replayed_step_contains_one_step_per_optimizer,
-                                             inputs_keep_within_the_bounds,
-                                             persistent_tensors_survive_resets,
-                                             replays_that_draw_nothing_copy_nothing,
-                                             a_replayed_step_may_hold_passes_of_another_tape,
-                                             a_persistent_variables_gradient_lives_until_the_reset,
-                                             writing_bf16_rounds_to_nearest_even,
-                                             a_recorded_steps_kernels_are_counted,
-                                             a_recorded_step_reserves_the_memory_of_one_step,
-#ifdef TAPEGRAD_CUDA_ON_HOST
-                                             after_a_fault_everything_can_be_freed,
-#endif
-                                             generation_with_sampling_is_one_replayed_step,
-                                             what_a_replay_stores_keeps_within_the_bounds,
-                                             NULL });
+    return test_main("replay", NULL, NULL);
 }

@@ -132,7 +132,7 @@ static const Sampling samplings[] = {
 };
 enum { SAMPLINGS = sizeof samplings / sizeof *samplings };
 
-START_TEST(choices_are_those_of_sorting)
+TEST(choices_are_those_of_sorting)
 {
     static const int64_t sizes[] = { 1, 2, 5, 31, 32, 33, 100, 257, 1025, 1600 };
     for (int size = 0; size < 10; size++) {
@@ -144,10 +144,9 @@ START_TEST(choices_are_those_of_sorting)
             check_against_sorting(logits, R, C, samplings[i]);
     }
 }
-END_TEST
 
 /* Few distinct logits, zeros of both signs, and logits that cannot be chosen. */
-START_TEST(ties_go_to_the_first)
+TEST(ties_go_to_the_first)
 {
     static const int64_t sizes[] = { 2, 7, 40, 300, 1100 };
     for (int size = 0; size < 5; size++) {
@@ -164,9 +163,8 @@ START_TEST(ties_go_to_the_first)
             check_against_sorting(logits, R, C, samplings[i]);
     }
 }
-END_TEST
 
-START_TEST(rows_without_an_ordinary_choice)
+TEST(rows_without_an_ordinary_choice)
 {
     const Real infinite = (Real)INFINITY, nan = (Real)NAN;
     const Real rows[][4] = { { -infinite, -infinite, -infinite, -infinite },
@@ -193,7 +191,6 @@ START_TEST(rows_without_an_ordinary_choice)
     }
     ck_assert(seconds > R / 4 && seconds < R * 3 / 4);
 }
-END_TEST
 
 /* -------------------------------------------------------------------------------- distributions */
 
@@ -234,7 +231,7 @@ static Real *repeated(const Real *row, int64_t count, int64_t times)
 
 enum { DRAWS = 8192 };
 
-START_TEST(symbols_are_chosen_as_often_as_they_should)
+TEST(symbols_are_chosen_as_often_as_they_should)
 {
     enum { C = 19 };
     const Real *logits = test_normal(4, C), *rows = repeated(logits, C, DRAWS);
@@ -253,9 +250,8 @@ START_TEST(symbols_are_chosen_as_often_as_they_should)
         check_counts(counts, probability, C, DRAWS);
     }
 }
-END_TEST
 
-START_TEST(pixels_are_chosen_as_often_as_they_should)
+TEST(pixels_are_chosen_as_often_as_they_should)
 {
     static const Real mixtures[][9] = {
         { 0, 1, (Real)-0.5, (Real)-0.8, (Real)0.1, (Real)0.6, -3, -2, -4 },
@@ -283,10 +279,9 @@ START_TEST(pixels_are_chosen_as_often_as_they_should)
         tape_free(tape);
     }
 }
-END_TEST
 
 /* Any parameters give a valid pixel. */
-START_TEST(pixels_of_extreme_mixtures)
+TEST(pixels_of_extreme_mixtures)
 {
     const Real infinite = (Real)INFINITY, nan = (Real)NAN;
     const Real rows[][3] = { { 0, 10000, -50 },   { 0, -10000, 2 },      { 0, 0, 10000 },
@@ -306,10 +301,9 @@ START_TEST(pixels_of_extreme_mixtures)
     }
     tape_free(tape);
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------- seeds and devices */
-START_TEST(a_seed_repeats_its_choices)
+TEST(a_seed_repeats_its_choices)
 {
     enum { R = 50, C = 40 };
     const Real *logits = test_normal(1, R * C);
@@ -335,7 +329,6 @@ START_TEST(a_seed_repeats_its_choices)
     ck_assert_uint_eq(tape_random(tape).counter, 2 * R + C);
     tape_free(tape);
 }
-END_TEST
 
 /* Bitwise, with logits in the dtype of this precision. */
 static void compare_devices(Precision precision, int64_t R, int64_t C)
@@ -361,7 +354,7 @@ static void compare_devices(Precision precision, int64_t R, int64_t C)
     tape_free(on_cuda);
 }
 
-START_TEST(cuda_chooses_as_the_cpu)
+TEST(cuda_chooses_as_the_cpu)
 {
     if (!device_is_cuda(test_device()))
         return;
@@ -372,10 +365,9 @@ START_TEST(cuda_chooses_as_the_cpu)
         compare_devices(precision, 2, 3081);
     }
 }
-END_TEST
 
 /* Choices that depend on no build, compiler or processor. */
-START_TEST(choices_are_the_same_everywhere)
+TEST(choices_are_the_same_everywhere)
 {
     enum { R = 500, C = 70 };
     Real *rows = test_normal(0, R * C);
@@ -396,7 +388,6 @@ START_TEST(choices_are_the_same_everywhere)
                   (unsigned long long)hash);
     tape_free(tape);
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------------- on the tape */
 
@@ -433,7 +424,7 @@ static void chain_step(void *context)
     chain->pixels = op_sample_logistic_mixture(chain->tape, logits);
 }
 
-START_TEST(replayed_steps_choose_the_same)
+TEST(replayed_steps_choose_the_same)
 {
     Chain eager = chain_new(), replayed = chain_new();
     for (int step = 0; step < 5; step++) {
@@ -453,10 +444,9 @@ START_TEST(replayed_steps_choose_the_same)
     tape_free(eager.tape);
     tape_free(replayed.tape);
 }
-END_TEST
 
 /* After an error the Philox counter is back at the start of the step. */
-START_TEST(recovery_from_exhausted_memory)
+TEST(recovery_from_exhausted_memory)
 {
     enum { R = 6, C = 9 };
     const Real *logits = test_normal(1, R * C);
@@ -490,9 +480,8 @@ START_TEST(recovery_from_exhausted_memory)
     ck_assert_int_gt(failures, 2);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(no_gradient_passes)
+TEST(no_gradient_passes)
 {
     begin();
     tape_set_recording(tape, true);
@@ -503,9 +492,8 @@ START_TEST(no_gradient_passes)
     tape_backward(tape, op_cross_entropy(tape, x, symbols, NULL));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(misuse)
+TEST(misuse)
 {
     begin();
     Tensor *x = tape_input(tape, test_normal(1, 20), shape(4, 5));
@@ -536,16 +524,8 @@ START_TEST(misuse)
                   op_sample_logistic_mixture(tape, x));
     tape_free(tape);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests(
-        "sampling",
-        (const TTest *const[]){
-            choices_are_those_of_sorting, ties_go_to_the_first, rows_without_an_ordinary_choice,
-            symbols_are_chosen_as_often_as_they_should, pixels_are_chosen_as_often_as_they_should,
-            pixels_of_extreme_mixtures, a_seed_repeats_its_choices, cuda_chooses_as_the_cpu,
-            choices_are_the_same_everywhere, replayed_steps_choose_the_same,
-            recovery_from_exhausted_memory, no_gradient_passes, misuse, NULL });
+    return test_main("sampling", NULL, NULL);
 }

@@ -16,12 +16,11 @@ static Tensor *lengths_of(Tape *tape, Tensor **in)
     return op_softmax_attention(tape, in[0], in[1], in[2], in[3]);
 }
 
-START_TEST(reference_vectors)
+TEST(reference_vectors)
 {
     check_vectors("causal_softmax_attention_", "q k v", causal_of);
     check_vectors("softmax_attention_key_lengths", "q k v #key_len", lengths_of);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------- finite differences */
 typedef struct Options {
@@ -175,7 +174,7 @@ static void check_case(Case c, double tolerance)
     assert_arrays_near(&c, &y, &x, tolerance);
 }
 
-START_TEST(plain_computation_of_many_shapes)
+TEST(plain_computation_of_many_shapes)
 {
     const int64_t lengths[] = { 1, 2, 9, 32, 33, 63, 64, 65, 96, 150 };
     const int64_t heads[][3] = { { 1, 1, 1 },   { 2, 3, 5 },   { 3, 8, 8 },   { 1, 16, 24 },
@@ -192,9 +191,8 @@ START_TEST(plain_computation_of_many_shapes)
                                    .causal = causal },
                            VECTOR_TOLERANCE);
 }
-END_TEST
 
-START_TEST(other_number_of_keys_than_queries)
+TEST(other_number_of_keys_than_queries)
 {
     const int64_t numbers[][2] = { { 1, 100 }, { 100, 1 }, { 65, 130 }, { 130, 65 }, { 3, 64 } };
     for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++)
@@ -202,10 +200,9 @@ START_TEST(other_number_of_keys_than_queries)
             (Case){ .B = 2, .N = numbers[n][0], .keys = numbers[n][1], .H = 2, .D = 8, .M = 5 },
             VECTOR_TOLERANCE);
 }
-END_TEST
 
 /* Keys past a length are not read: they hold NaN here, and their gradients are 0. */
-START_TEST(key_lengths)
+TEST(key_lengths)
 {
     const int32_t lengths[] = { 1, 63, 64, 65, 128, 130, 7 };
     for (int causal = 0; causal < 2; causal++) {
@@ -232,10 +229,9 @@ START_TEST(key_lengths)
                 ck_assert(y.dkey[b * c.keys * key_row + i] == 0);
     }
 }
-END_TEST
 
 /* ----------------------------------------------------------------------- forms of the arguments */
-START_TEST(packed_equals_separate)
+TEST(packed_equals_separate)
 {
     enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
     Case c = { .B = B, .N = N, .keys = N, .H = H, .D = D, .M = D };
@@ -261,12 +257,11 @@ START_TEST(packed_equals_separate)
         tape_free(tape);
     }
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------- extreme values */
 /* Scores of some thousands: the exponentials neither overflow nor all underflow. A score of
  * magnitude S has an error of S eps, and so has the exponent of a probability. */
-START_TEST(large_scores)
+TEST(large_scores)
 {
     double tolerance = sizeof(Real) == sizeof(float) ? 1e-2 : 1e-9;
     for (int causal = 0; causal < 2; causal++)
@@ -280,10 +275,9 @@ START_TEST(large_scores)
                            .factor = 1000 },
                    tolerance);
 }
-END_TEST
 
 /* Every later tile has larger scores than all tiles before it, or smaller ones. */
-START_TEST(rising_and_falling_scores)
+TEST(rising_and_falling_scores)
 {
     for (int falling = 0; falling < 2; falling++) {
         Case c = { .B = 1, .N = 200, .keys = 200, .H = 1, .D = 1, .M = 4 };
@@ -297,7 +291,6 @@ START_TEST(rising_and_falling_scores)
         assert_arrays_near(&c, &y, &x, 20 * VECTOR_TOLERANCE);
     }
 }
-END_TEST
 
 static bool row_has_nan(const Real *out, int64_t row, int64_t count)
 {
@@ -308,7 +301,7 @@ static bool row_has_nan(const Real *out, int64_t row, int64_t count)
 }
 
 /* A NaN of a query appears in its row, a NaN of a key in all rows that see it. */
-START_TEST(not_a_number_is_not_hidden)
+TEST(not_a_number_is_not_hidden)
 {
     enum { N = 100, AT = 70 };
     Case c = { .B = 1, .N = N, .keys = N, .H = 1, .D = 3, .M = 2, .causal = true };
@@ -330,11 +323,10 @@ START_TEST(not_a_number_is_not_hidden)
     for (int i = 0; i < N; i++)
         ck_assert(row_has_nan(y.out, i, 2));
 }
-END_TEST
 
 /* --------------------------------------------------------------------------- threads and memory */
 /* With more threads than heads, threads share a head's queries. */
-START_TEST(any_number_of_threads)
+TEST(any_number_of_threads)
 {
     for (int threads = 1; threads <= 7; threads += 2) {
         device_set_threads(threads);
@@ -361,7 +353,6 @@ START_TEST(any_number_of_threads)
     assert_close(results[1], results[0], N, VECTOR_TOLERANCE);
     tape_free(tape);
 }
-END_TEST
 
 static size_t peak_bytes(int64_t N, int64_t H, bool backward)
 {
@@ -379,7 +370,7 @@ static size_t peak_bytes(int64_t N, int64_t H, bool backward)
     return peak;
 }
 
-START_TEST(memory_grows_linearly)
+TEST(memory_grows_linearly)
 {
     device_set_threads(2);
     for (int backward = 0; backward < 2; backward++) {
@@ -387,10 +378,9 @@ START_TEST(memory_grows_linearly)
         ck_assert_msg(four <= 4 * one, "%zu bytes for 1024 positions, %zu for 4096", one, four);
     }
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- misuse */
-START_TEST(misuse_is_reported)
+TEST(misuse_is_reported)
 {
     Tape *tape = tape_new(test_device());
     Real *values = test_normal(1, 2 * 4 * 6 * 3);
@@ -427,9 +417,8 @@ START_TEST(misuse_is_reported)
                   op_softmax_attention(tape, query, five, query, NULL));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(misuse_of_key_lengths_is_reported)
+TEST(misuse_of_key_lengths_is_reported)
 {
     Tape *tape = tape_new(test_device());
     Real *values = test_normal(1, 2 * 4 * 3 * 2);
@@ -449,15 +438,8 @@ START_TEST(misuse_of_key_lengths_is_reported)
                                        tape_input_i32(tape, integers + 4, shape(2))));
     tape_free(tape);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("softmax_attention",
-                     (const TTest *const[]){
-                         reference_vectors, plain_computation_of_many_shapes,
-                         other_number_of_keys_than_queries, key_lengths, packed_equals_separate,
-                         large_scores, rising_and_falling_scores, not_a_number_is_not_hidden,
-                         any_number_of_threads, memory_grows_linearly, misuse_is_reported,
-                         misuse_of_key_lengths_is_reported, NULL });
+    return test_main("softmax_attention", NULL, NULL);
 }

@@ -69,7 +69,7 @@ static void begin(void)
     tape = tape_new(device);
 }
 
-START_TEST(gradients_flow_and_accumulate)
+TEST(gradients_flow_and_accumulate)
 {
     begin();
     Tensor *x = tape_variable(tape, three, shape(3));
@@ -81,9 +81,8 @@ START_TEST(gradients_flow_and_accumulate)
         ck_assert(dx->data[i] == 3 * three[i] * three[i]);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(the_same_tensor_twice)
+TEST(the_same_tensor_twice)
 {
     begin();
     Tensor *x = tape_variable(tape, three, shape(3));
@@ -92,9 +91,8 @@ START_TEST(the_same_tensor_twice)
         ck_assert(tensor_gradient(x)->data[i] == 2 * three[i]);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(backward_from_a_given_gradient)
+TEST(backward_from_a_given_gradient)
 {
     begin();
     const Real upstream[] = { 5, 7, -1 };
@@ -104,9 +102,8 @@ START_TEST(backward_from_a_given_gradient)
         ck_assert(tensor_gradient(x)->data[i] == 2 * three[i] * upstream[i]);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(views_share_storage_and_gradient)
+TEST(views_share_storage_and_gradient)
 {
     begin();
     const Real six[] = { 1, 2, 3, 4, 5, 6 };
@@ -125,9 +122,8 @@ START_TEST(views_share_storage_and_gradient)
                   tape_view(tape, x, shape(4)));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(backward_releases_what_is_not_kept)
+TEST(backward_releases_what_is_not_kept)
 {
     begin();
     Tensor *x = tape_variable(tape, three, shape(3));
@@ -141,7 +137,6 @@ START_TEST(backward_releases_what_is_not_kept)
     assert_raises("square: x " GIVEN_BACK, square(tape, released));
     tape_free(tape);
 }
-END_TEST
 
 static Tensor *nothing(Tape *own, Tensor *const *inputs, void *context)
 {
@@ -149,7 +144,7 @@ static Tensor *nothing(Tape *own, Tensor *const *inputs, void *context)
     return NULL;
 }
 
-START_TEST(missing_arguments_and_shapes_made_by_hand_are_told)
+TEST(missing_arguments_and_shapes_made_by_hand_are_told)
 {
     begin();
     Tensor *x = tape_variable(tape, three, shape(3));
@@ -179,9 +174,8 @@ START_TEST(missing_arguments_and_shapes_made_by_hand_are_told)
                   gradient_check(test_device(), nothing, NULL, &(CheckInput){ shape(3), NULL }, 1));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(misuse_of_backward_is_told)
+TEST(misuse_of_backward_is_told)
 {
     begin();
     Tensor *x = tape_variable(tape, three, shape(3));
@@ -223,9 +217,8 @@ START_TEST(misuse_of_backward_is_told)
                   tensor_gradient(unreached));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(misuse_of_tensors_is_told)
+TEST(misuse_of_tensors_is_told)
 {
     begin();
     const int32_t integers[] = { 1, 2, 3 };
@@ -262,9 +255,8 @@ START_TEST(misuse_of_tensors_is_told)
 #endif
     assert_raises("device_set_threads: count is 0, expected at least 1", device_set_threads(0));
 }
-END_TEST
 
-START_TEST(shapes)
+TEST(shapes)
 {
     ck_assert_str_eq(shape_text(shape(2, 3, 4, 5)).text, "[2,3,4,5]");
     ck_assert_str_eq(shape_text(shape_scalar()).text, "[]");
@@ -286,9 +278,8 @@ START_TEST(shapes)
     assert_raises("shape_size: [2,3] has no axis 2", shape_size(shape(2, 3), 2));
     assert_raises("shape_size: [2,3] has no axis -3", shape_size(shape(2, 3), -3));
 }
-END_TEST
 
-START_TEST(recording_off_records_nothing)
+TEST(recording_off_records_nothing)
 {
     begin();
     ck_assert(tape_set_recording(tape, false));
@@ -298,9 +289,8 @@ START_TEST(recording_off_records_nothing)
     ck_assert(!loss->requires_grad);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(a_mark_gives_intermediates_back)
+TEST(a_mark_gives_intermediates_back)
 {
     begin();
     Real *values = test_normal(1, 1000);
@@ -326,9 +316,8 @@ START_TEST(a_mark_gives_intermediates_back)
     tape_free(tape);
     ck_assert_uint_eq(device_memory(device).current, 0);
 }
-END_TEST
 
-START_TEST(a_mark_keeps_what_a_pass_needs)
+TEST(a_mark_keeps_what_a_pass_needs)
 {
     begin();
     TapeMark mark = tape_mark(tape);
@@ -346,9 +335,8 @@ START_TEST(a_mark_keeps_what_a_pass_needs)
     ck_assert_uint_eq(device_memory(device).current, 0);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(every_step_gets_the_same_addresses)
+TEST(every_step_gets_the_same_addresses)
 {
     begin();
     Real *values = test_normal(1, 5000);
@@ -372,9 +360,8 @@ START_TEST(every_step_gets_the_same_addresses)
     ck_assert_uint_eq(device_memory(device).peak, 0);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(pool_wastes_an_eighth_at_most)
+TEST(pool_wastes_an_eighth_at_most)
 {
     begin();
     for (int64_t count = 1; count < 100000000; count = count * 5 / 4 + 1) {
@@ -387,9 +374,8 @@ START_TEST(pool_wastes_an_eighth_at_most)
     }
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(random_draws_rewind_after_an_error_only)
+TEST(random_draws_rewind_after_an_error_only)
 {
     begin();
     tape_seed(tape, 7);
@@ -416,7 +402,6 @@ START_TEST(random_draws_rewind_after_an_error_only)
     ck_assert_uint_eq(tape_random(tape).counter, first.counter);
     tape_free(tape);
 }
-END_TEST
 
 static Real one_step(void)
 {
@@ -428,7 +413,7 @@ static Real one_step(void)
     return result;
 }
 
-START_TEST(every_failing_allocation_is_recovered)
+TEST(every_failing_allocation_is_recovered)
 {
     begin();
     volatile int failures = 0;
@@ -456,9 +441,8 @@ START_TEST(every_failing_allocation_is_recovered)
     ck_assert_int_ge(failures, 7); /* x, two squares, the loss, and the gradients */
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(exhausted_memory_is_told)
+TEST(exhausted_memory_is_told)
 {
     begin();
     assert_raises(
@@ -467,9 +451,8 @@ START_TEST(exhausted_memory_is_told)
         tape_input(tape, three, shape((int64_t)((1ull << 62) / sizeof(Real)))));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(the_default_handler_aborts)
+TEST(the_default_handler_aborts)
 {
     begin();
     pid_t child = fork();
@@ -484,7 +467,6 @@ START_TEST(the_default_handler_aborts)
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
     tape_free(tape);
 }
-END_TEST
 
 static Real wrong_factor; /* replaces the factor 2 of element 4 */
 
@@ -511,7 +493,7 @@ static Tensor *checked_square(Tape *on, Tensor *const *inputs, void *context)
     return out;
 }
 
-START_TEST(gradient_check_finds_a_wrong_element)
+TEST(gradient_check_finds_a_wrong_element)
 {
     begin();
     const Real unused[] = { 1 };
@@ -532,9 +514,8 @@ START_TEST(gradient_check_finds_a_wrong_element)
                   gradient_check(device, checked_square, NULL, inputs, 0));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(the_graph_names_operations_and_shapes)
+TEST(the_graph_names_operations_and_shapes)
 {
     begin();
     Tensor *x = tape_variable(tape, three, shape(3));
@@ -560,30 +541,8 @@ START_TEST(the_graph_names_operations_and_shapes)
     free(text);
     tape_free(tape);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("tape",
-                     (const TTest *const[]){ gradients_flow_and_accumulate,
-                                             the_same_tensor_twice,
-                                             backward_from_a_given_gradient,
-                                             views_share_storage_and_gradient,
-                                             backward_releases_what_is_not_kept,
-                                             misuse_of_backward_is_told,
-                                             misuse_of_tensors_is_told,
-                                             missing_arguments_and_shapes_made_by_hand_are_told,
-                                             shapes,
-                                             recording_off_records_nothing,
-                                             a_mark_gives_intermediates_back,
-                                             a_mark_keeps_what_a_pass_needs,
-                                             every_step_gets_the_same_addresses,
-                                             pool_wastes_an_eighth_at_most,
-                                             random_draws_rewind_after_an_error_only,
-                                             every_failing_allocation_is_recovered,
-                                             exhausted_memory_is_told,
-                                             the_default_handler_aborts,
-                                             gradient_check_finds_a_wrong_element,
-                                             the_graph_names_operations_and_shapes,
-                                             NULL });
+    return test_main("tape", NULL, NULL);
 }

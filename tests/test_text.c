@@ -37,7 +37,7 @@ static const char *written(const char *said)
     return strchr(place, '\n') + 1;
 }
 
-START_TEST(writes_what_it_learned)
+TEST(writes_what_it_learned)
 {
     assert_runs("text @/words --steps 0 --load @/weights --prompt 'tock ' --generate 250 " ON_CPU);
     ck_assert_uint_eq(strlen(output), 5 + 250 + 1);
@@ -45,9 +45,8 @@ START_TEST(writes_what_it_learned)
         ck_assert_msg(!strncmp(output + i, "tick ", 5) || !strncmp(output + i, "tock ", 5), "%s",
                       output);
 }
-END_TEST
 
-START_TEST(same_seed_same_text)
+TEST(same_seed_same_text)
 {
     char first[sizeof output];
     assert_runs("text @/words --steps 2 --generate 100 --temperature 1 --top-p 1 " ON_CPU);
@@ -57,9 +56,8 @@ START_TEST(same_seed_same_text)
     assert_runs("text @/words --steps 2 --generate 100 --temperature 1 --top-p 1 --seed 2 " ON_CPU);
     ck_assert(memcmp(first, output, sizeof output) != 0);
 }
-END_TEST
 
-START_TEST(other_seeds_choose_otherwise)
+TEST(other_seeds_choose_otherwise)
 {
     char first[sizeof output];
     assert_runs("text @/words --steps 0 --load @/weights --temperature 3 " ON_CPU);
@@ -67,11 +65,10 @@ START_TEST(other_seeds_choose_otherwise)
     assert_runs("text @/words --steps 0 --load @/weights --temperature 3 --seed 2 " ON_CPU);
     ck_assert(memcmp(first, output, sizeof output) != 0);
 }
-END_TEST
 
 /* Loaded weights may be trained further, and saved weights write the same text as
  * those in memory. */
-START_TEST(save_and_load)
+TEST(save_and_load)
 {
     assert_runs("text @/words --load @/weights --steps 2 --temperature 1 --save @/saved " ON_CPU);
     char *expected = strdup(written("step 2"));
@@ -81,11 +78,10 @@ START_TEST(save_and_load)
     assert_runs("text @/words --load @/saved --steps 0 --save @/again --generate 0 " ON_CPU);
     assert_same_files("saved", "again");
 }
-END_TEST
 
 /* Every 64 bytes, generation restarts with a new state from the last bytes that it has seen,
  * exactly like a program with these bytes as its prompt. */
-START_TEST(a_generated_text_as_prompt_continues_it)
+TEST(a_generated_text_as_prompt_continues_it)
 {
 #define GENERATE "text @/words --steps 0 --load @/weights --temperature 0 " ON_CPU
     assert_runs(GENERATE "--prompt 'tock tick' --generate 192");
@@ -99,10 +95,9 @@ START_TEST(a_generated_text_as_prompt_continues_it)
     free(prompt);
     free(all);
 }
-END_TEST
 
 /* The text may be shorter than the window of one position, and need not be a text. */
-START_TEST(learns_any_text)
+TEST(learns_any_text)
 {
     assert_runs("text @/byte --steps 2 --generate 70 " ON_CPU);
     write_file("two", "ab", 2);
@@ -113,10 +108,9 @@ START_TEST(learns_any_text)
     write_file("bytes", bytes, sizeof bytes);
     assert_runs("text @/bytes --steps 2 --generate 70 " ON_CPU);
 }
-END_TEST
 
 /* A text that makes the file's buffer grow, and a prompt longer than a window. */
-START_TEST(reads_long_texts_and_prompts)
+TEST(reads_long_texts_and_prompts)
 {
     enum { SIZE = 200000 };
     char *bytes = malloc(SIZE);
@@ -133,10 +127,9 @@ START_TEST(reads_long_texts_and_prompts)
                   output);
     free(bytes);
 }
-END_TEST
 
 /* The first symbols must be those that the CPU chooses. */
-START_TEST(runs_where_the_tests_run)
+TEST(runs_where_the_tests_run)
 {
     const char *device = getenv("DEVICE");
     assert_runs("text @/words --steps 1 --temperature 0 --generate 2 " ON_CPU);
@@ -146,7 +139,6 @@ START_TEST(runs_where_the_tests_run)
     ck_assert_str_eq(written("step 1 "), expected);
     free(expected);
 }
-END_TEST
 
 static void assert_fails(int status, const char *sentence, const char *arguments)
 {
@@ -157,7 +149,7 @@ static void assert_fails(int status, const char *sentence, const char *arguments
 
 #define WRITABLE "expected a file that can be written: "
 
-START_TEST(save_is_checked_before_the_training)
+TEST(save_is_checked_before_the_training)
 {
     assert_fails(2, "/none/weights: " WRITABLE "No such file or directory\n",
                  "@/words --steps 1 --save @/none/weights " ON_CPU);
@@ -166,9 +158,8 @@ START_TEST(save_is_checked_before_the_training)
     assert_fails(2, "--save : " WRITABLE "No such file or directory\n",
                  "@/words --steps 1 --save '' " ON_CPU);
 }
-END_TEST
 
-START_TEST(errors_are_one_sentence)
+TEST(errors_are_one_sentence)
 {
     assert_fails(2, "usage: text FILE", "");
     assert_fails(2, "usage: text FILE", "@/words @/words");
@@ -188,15 +179,8 @@ START_TEST(errors_are_one_sentence)
     assert_fails(1, "words: the header's length is", "@/words --load @/words " ON_CPU);
     assert_fails(1, "", "@/words --steps 0 " ON_CPU ">/dev/full");
 }
-END_TEST
 
 int main(void)
 {
-    return run_program_tests(
-        "text", setup,
-        (const TTest *const[]){
-            writes_what_it_learned, same_seed_same_text, other_seeds_choose_otherwise,
-            save_and_load, a_generated_text_as_prompt_continues_it, learns_any_text,
-            reads_long_texts_and_prompts, runs_where_the_tests_run,
-            save_is_checked_before_the_training, errors_are_one_sentence, NULL });
+    return run_program_tests("text", setup);
 }
