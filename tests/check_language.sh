@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.." || exit 2
 
 # Folders whose sources are checked; "." is the root without its folders. Add each folder once it is
 # clean.
-checked='. docs'
+checked='. bench docs examples'
 
 sources() { git ls-files -co --exclude-standard -- "$@" | grep -E '\.(c|h|cu|cuh|cpp)$'; }
 if [ $# -gt 0 ]; then
