@@ -273,19 +273,22 @@ run_tests() { # BUILD SUFFIX NAME...: eight at a time
     done
 }
 
+# by_precision shown|program BUILD NAME SUFFIX SECONDS: BUILD/bench/NAME once per precision.
+by_precision() {
+    local precision result
+    for precision in "${precisions[@]}"; do
+        [ "$3 $precision" != 'generation bf16' ] || continue # decode steps have no bf16
+        result=$3_$precision$4
+        "$1" "$result" "$5" "$2/bench/$3" "${device[@]}" --precision "$precision" \
+            --json "$results/$result.json"
+    done
+}
+
 measure() { # BUILD SUFFIX: the goals of attention, the copy task's step, generation
-    local precision
     shown "goals$2" 150 "$1/bench/attention" --goals --device cuda "${quick[@]}" \
         --json "$results/goals$2.json"
-    for precision in "${precisions[@]}"; do
-        shown "copy_step_$precision$2" 40 "$1/bench/copy_step" "${device[@]}" \
-            --precision "$precision" --json "$results/copy_step_$precision$2.json"
-    done
-    for precision in "${precisions[@]}"; do
-        [ "$precision" = bf16 ] && continue # decode steps have no bf16
-        shown "generation_$precision$2" 60 "$1/bench/generation" "${device[@]}" \
-            --precision "$precision" --json "$results/generation_$precision$2.json"
-    done
+    by_precision shown "$1" copy_step "$2" 40
+    by_precision shown "$1" generation "$2" 60
 }
 
 draw() { # METHOD IMAGES
@@ -323,10 +326,7 @@ part_prove() {
     shown generation_eager 40 "$build/bench/generation" "${device[@]}" --eager --precision float32
     draw stateful-softmax "${batches[1]}"
     draw softmax "${batches[2]}"
-    for precision in "${precisions[@]}"; do
-        program "operations_$precision" 60 "$build/bench/operations" "${device[@]}" \
-            --precision "$precision" --json "$results/operations_$precision.json"
-    done
+    by_precision program "$build" operations '' 60
     if [ "$cuda" = yes ]; then
         program test_curand 60 sh -c "nvcc -std=c++17 -arch=native -I. -I$build/include \
             tests/test_curand.cu -o $build/tests/test_curand && $build/tests/test_curand"

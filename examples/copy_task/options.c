@@ -3,16 +3,12 @@
 
 #include <string.h>
 
-#define EVERYWHERE                                                                                 \
-    .attention = "linear", .features = "elu+1", .seed = 1, .score_every = 1, .device = "auto",     \
-    .precision = "float32"
-
 /* clang-format off */
 static const Options presets[] = {
-    { { EVERYWHERE, .preset = "quick", .layers = 2, .heads = 6, .head_dim = 16,
+    { { TRAINING_DEFAULTS, .preset = "quick", .layers = 2, .heads = 6, .head_dim = 16,
         .feed_forward = 256, .batch = 16, .steps = 4000, .learning_rate = 4e-3, .clip = 1 },
       .rounds = 1, .length = 64, .symbols = 10, .drop_at = 3300 },
-    { { EVERYWHERE, .preset = "paper", .layers = 4, .heads = 8, .head_dim = 32,
+    { { TRAINING_DEFAULTS, .preset = "paper", .layers = 4, .heads = 8, .head_dim = 32,
         .feed_forward = 1024, .batch = 64, .steps = 10000, .learning_rate = 1e-3, .dropout = 0.1 },
       .rounds = 1, .length = 128, .symbols = 10, .drop_at = 3000, .weight_decay = 0.01 },
 };

@@ -4,28 +4,21 @@
 #include <string.h>
 
 #define EVERYWHERE                                                                                 \
-    .attention = "linear", .features = "elu+1", .seed = 1, .device = "auto",                       \
-    .precision = "float32", .score_every = 1
-#define EVERY_IMAGE                                                                                \
     .form = "best", .logistics = 10, .rows = 28, .columns = 28, .test_images = 10000, .count = 10, \
     .at_once = 100, .draw = 1, .temperature = 1, .method = "all", .together = 32
 
+/* clang-format off */
 static const MnistOptions presets[] = {
-    { { EVERYWHERE, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32, .feed_forward = 512,
-        .batch = 4, .learning_rate = 1.5e-3, .clip = 1 },
-      EVERY_IMAGE,
-      .schedule = "cosine",
-      .epochs = 1.2,
-      .evaluate_every = 500,
+    { { TRAINING_DEFAULTS, .preset = "small", .layers = 3, .heads = 4, .head_dim = 32,
+        .feed_forward = 512, .batch = 4, .learning_rate = 1.5e-3, .clip = 1 },
+      EVERYWHERE, .schedule = "cosine", .epochs = 1.2, .evaluate_every = 500,
       .evaluate_images = 200 },
-    { { EVERYWHERE, .preset = "paper", .layers = 8, .heads = 8, .head_dim = 32,
+    { { TRAINING_DEFAULTS, .preset = "paper", .layers = 8, .heads = 8, .head_dim = 32,
         .feed_forward = 1024, .batch = 10, .learning_rate = 1e-4 },
-      EVERY_IMAGE,
-      .schedule = "constant",
-      .epochs = 250,
-      .evaluate_every = 6000,
+      EVERYWHERE, .schedule = "constant", .epochs = 250, .evaluate_every = 6000,
       .evaluate_images = 10000 },
 };
+/* clang-format on */
 static const char *const preset_names[] = { "small", "paper", NULL };
 
 static const char *const attentions[] = { "linear", "softmax", NULL };

@@ -102,7 +102,12 @@ typedef struct TrainingOptions {
     bool eager, quiet;
 } TrainingOptions;
 
-/* Their rows, but those whose texts or choices differ. */
+/* Values that presets have in common. */
+#define TRAINING_DEFAULTS                                                                          \
+    .attention = "linear", .features = "elu+1", .seed = 1, .score_every = 1, .device = "auto",     \
+    .precision = "float32"
+
+/* The rows of these options, except where texts or choices differ. */
 extern const Option model_rows[5], training_rows[3], run_rows[8], device_rows[2];
 
 /* Ends the program if options of training are given with --evaluate (refused: those of this program
