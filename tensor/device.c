@@ -1,7 +1,7 @@
 /* Devices and their caching memory pool.
  *
  * Sizes are rounded up to size classes, eight per doubling, so at most an eighth is wasted. Each
- * class has a list of free blocks sorted by address, and allocation takes the lowest: the result
+ * class has a list of free blocks sorted by address, and allocation pops the lowest: the result
  * depends on which blocks are free, not on the order in which they were freed. A program that
  * repeats its requests therefore gets the same addresses in every step. */
 #include "tensor/device.h"

@@ -7,7 +7,7 @@
  * declares softmax_forward_cpu with these parameters, and softmax_forward_cuda with the dtype of
  * the activations, Real or bf16, before them: the CPU has Real alone. DEVICE_FUNCTION is the same
  * for a function without activations, such as an optimizer's step, and both then have the same
- * parameters; CUDA_FUNCTION declares what only CUDA has. */
+ * parameters; CUDA_FUNCTION declares a function of CUDA alone. */
 #ifndef TAPEGRAD_TENSOR_KERNEL_H
 #define TAPEGRAD_TENSOR_KERNEL_H
 

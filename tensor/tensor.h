@@ -167,8 +167,8 @@ struct Tensor {
 int64_t tensor_count(const Tensor *tensor);
 
 /* Copies all tensor_count elements to host in row-major order; bf16 is converted to Real. Waits for
- * the device. Raises when the dtype is the other one, and when the tensor was released: by the
- * backward pass (tensor_keep prevents that), tape_release or tape_reset. */
+ * the device. Raises when the tensor is int32 (tensor_read_i32: is not int32), and when it was
+ * released: by the backward pass (tensor_keep prevents that), tape_release or tape_reset. */
 void tensor_read(const Tensor *tensor, Real *host);
 void tensor_read_i32(const Tensor *tensor, int32_t *host);
 
