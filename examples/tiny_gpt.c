@@ -43,7 +43,7 @@ int main(int argc, char **argv)
     Params *params = params_new(device_best(), /*seed*/ 1);
     TransformerConfig config = { .layers = 2, .heads = HEADS, .head_dim = WIDTH / HEADS };
     config.attention = ATTENTION_CAUSAL_SOFTMAX, config.dropout = 0.1;
-    config.pre_norm = true, config.activation = ACTIVATION_GELU;
+    config.pre_norm = true, config.activation = ACTIVATION_GELU, config.initial_std = 0.07;
     bytes = nn_embedding(params, "bytes", BYTES, WIDTH);
     positions = nn_embedding(params, "positions", LENGTH, WIDTH);
     transformer = nn_transformer(params, "transformer", config);

@@ -38,6 +38,7 @@ void nn_attention_redraw(const Attention *attention, Random *random)
 }
 
 /* ------------------------------------------------------------------------------------ the layer */
+
 /* The tensors that the joined product computes; LSH attention shares queries and keys. */
 static int part_count(const Attention *attention)
 {

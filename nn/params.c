@@ -263,7 +263,7 @@ static void check_initializer(const char *name, Initializer initializer, Shape s
                     name, shape_text(shape).text);
 }
 
-/* Allocates count weights, one or a whole with its parts, and their elements in the flat buffers. */
+/* Allocates count weights, one or a whole with its parts, and their range of the flat buffers. */
 static Weight *reserve(Params *params, const char *name, int count, Shape shape,
                        Initializer initializer)
 {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------- checking */
-/* The kernels compute in Real, so a double that overflows it is not finite. */
+/* ------------------------------------------------------------------------------------- checking
+ * The kernels compute in Real, so a double that overflows it is not finite. */
 static void check_not_negative(const char *function, const char *name, double value)
 {
     if (!(value >= 0 && isfinite((Real)value)))
@@ -35,7 +35,6 @@ static void check_template(const char *function, const Optimizer *template)
 }
 
 /* ----------------------------------------------------------------------------------------- life */
-
 static size_t state_bytes(const Optimizer *optimizer)
 {
     const int64_t n = optimizer->state_count * params_flat_count(optimizer->params);
