@@ -53,6 +53,9 @@ Real *test_normal(uint64_t stream, int64_t count);
 /* Zeros, likewise. */
 Real *test_zeros(int64_t count);
 
+/* The parts [rows, columns] as one array [rows, count, columns], likewise. */
+Real *test_packed(const Real *const *parts, int count, int64_t rows, int64_t columns);
+
 /* A copy of the tensor's elements in memory that lives until the process ends. */
 Real *test_values(const Tensor *tensor);
 int32_t *test_integers(const Tensor *tensor);

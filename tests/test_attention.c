@@ -90,27 +90,16 @@ TEST(reference_vectors)
     check_vectors("linear_attention_key_lengths", "q k v #key_len", linear_with_lengths);
 }
 
-/* ------------------------------------------------------------------------------ gradient checks */
 /* ------------------------------------------------------------------------------------ the rules */
-
-/* Packs three tensors along the heads: [B, N, 3 H, D]. */
-static Real *side_by_side(const Real *const *parts, int64_t rows, int64_t columns)
-{
-    Real *packed = malloc((size_t)(3 * rows * columns) * sizeof(Real));
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t part = 0; part < 3; part++)
-            memcpy(packed + (3 * row + part) * columns, parts[part] + row * columns,
-                   (size_t)columns * sizeof(Real));
-    return packed;
-}
 
 static void assert_packed_equals_separate(Case c)
 {
     Values v = inputs(&c);
     compute(&c, &v);
     const int64_t rows = c.B * c.N, columns = c.H * c.D;
-    Real *packed = side_by_side((const Real *[]){ v.query, v.key, v.value }, rows, columns);
-    Real *expected = side_by_side((const Real *[]){ v.dquery, v.dkey, v.dvalue }, rows, columns);
+    const Real *packed = test_packed((const Real *[]){ v.query, v.key, v.value }, 3, rows, columns);
+    const Real *expected =
+        test_packed((const Real *[]){ v.dquery, v.dkey, v.dvalue }, 3, rows, columns);
     Tensor *qkv = tape_variable(tape, packed, shape(c.B, c.N, 3 * c.H, c.D));
     Tensor *out = attend(&c, qkv, NULL, NULL);
     tape_backward_from(tape, out, tape_input(tape, v.dout, out->shape));
@@ -118,8 +107,6 @@ static void assert_packed_equals_separate(Case c)
     ck_assert_mem_eq(test_values(tensor_gradient(qkv)), expected,
                      (size_t)(3 * rows * columns) * sizeof(Real));
     tape_reset(tape);
-    free(packed);
-    free(expected);
 }
 
 TEST(packed_equals_separate)
@@ -184,7 +171,7 @@ TEST(keys_past_the_length_do_not_count)
 }
 
 /* A NaN at position 20 of one head reaches the head's later positions, and no others. */
-TEST(not_a_number_passes_through)
+TEST(nan_reaches_later_positions_of_its_head)
 {
     Case c = { 1, 40, 40, 2, 5, 5, true, false, .eps = 1e-6 };
     Values v = inputs(&c);

@@ -223,13 +223,6 @@ TEST(results_do_not_depend_on_the_threads)
     assert_same_on_threads(c, false);
 }
 
-/* A loss of out and final_state, with key lengths or offsets. */
-typedef struct Options {
-    FeatureMap features;
-    AttentionForm form;
-    bool lengths, offsets;
-} Options;
-
 TEST(misuse_of_options)
 {
     const Shape row = shape(1, 5, 2, 3);

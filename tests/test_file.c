@@ -16,6 +16,11 @@
 /* -------------------------------------------------------------------------------- damaged files */
 #define FILE_NAME "file.safetensors"
 
+static void begin(void)
+{
+    begin_folder(FILE_NAME);
+}
+
 /* Writes a header of this length, then data_bytes bytes of data: 0, 1, 2, ... */
 static void write_file(const char *header, size_t length, size_t data_bytes)
 {
@@ -90,7 +95,6 @@ static void assert_constant(double value, int64_t count, int files)
 
 TEST(all_types_and_ranks)
 {
-    begin_folder(FILE_NAME);
     static const size_t sizes[] = {
         [FILE_F32] = 4, [FILE_F64] = 8, [FILE_I32] = 4, [FILE_I64] = 8
     };
@@ -122,13 +126,11 @@ TEST(all_types_and_ranks)
     ck_assert_ptr_null(tensor_file_find(file, "z"));
     ck_assert_ptr_null(tensor_file_find(file, ""));
     tensor_file_close(file);
-    end_folder();
 }
 
 /* The exact bytes, so that other programs can read them. */
 TEST(bytes_on_the_disk)
 {
-    begin_folder(FILE_NAME);
     const float x[] = { 1, -2 };
     const int64_t n[] = { 258 };
     const FileEntry entries[] = { { "x", FILE_F32, shape(2, 1), x },
@@ -146,12 +148,10 @@ TEST(bytes_on_the_disk)
     ck_assert_uint_eq(size, sizeof expected - 1);
     ck_assert_mem_eq(bytes, expected, size);
     free(bytes);
-    end_folder();
 }
 
 TEST(no_entries)
 {
-    begin_folder(FILE_NAME);
     ck_assert(tensor_file_save(NULL, 0, NULL, 0, path));
     TensorFile *file = open_file();
     ck_assert_int_eq(tensor_file_count(file), 0);
@@ -164,12 +164,10 @@ TEST(no_entries)
     ck_assert_ptr_null(tensor_file_metadata(file, "x"));
     tensor_file_close(file);
     tensor_file_close(NULL);
-    end_folder();
 }
 
 TEST(metadata_and_odd_names)
 {
-    begin_folder(FILE_NAME);
     const FileMetadata metadata[] = { { "step", "1200" },
                                       { "quote \" and \\", "line\nline\ttab\x01" },
                                       { "", "the empty key" },
@@ -186,12 +184,10 @@ TEST(metadata_and_odd_names)
     for (int i = 0; i < 2; i++)
         ck_assert_ptr_nonnull(tensor_file_find(file, entries[i].name));
     tensor_file_close(file);
-    end_folder();
 }
 
 TEST(many_entries)
 {
-    begin_folder(FILE_NAME);
     enum { COUNT = 3000 };
     static Text names[COUNT];
     static int32_t values[COUNT];
@@ -208,14 +204,12 @@ TEST(many_entries)
         ck_assert_int_eq(value, i);
     }
     tensor_file_close(file);
-    end_folder();
 }
 
 /* Features that other programs may use and ours does not: spaces, numbers with exponents, escapes,
  * entries in another order than their data, unaligned data. */
 TEST(files_of_others)
 {
-    begin_folder(FILE_NAME);
     static const char header[] =
         "{ \"b\\u00e9\" :\t{\"shape\": [1e0, 2.0],\r\n\"data_offsets\":[4,20],\"dtype\":\"F64\"},"
         "\"a\":{\"dtype\":\"I32\",\"shape\":[],\"data_offsets\":[0,4]}} ";
@@ -234,7 +228,6 @@ TEST(files_of_others)
     memcpy(&first, &bits, 8);
     ck_assert(numbers[0] == (Real)first);
     tensor_file_close(file);
-    end_folder();
 }
 
 /* Another program wrote the project's reference vectors. */
@@ -277,7 +270,6 @@ static TensorFile *conversions(void)
 
 TEST(conversions_that_fit)
 {
-    begin_folder(FILE_NAME);
     TensorFile *file = conversions();
     Real numbers[2];
     ck_assert(tensor_file_read(file, "f32", shape(2), numbers));
@@ -291,12 +283,10 @@ TEST(conversions_that_fit)
     ck_assert(tensor_file_read_i32(file, "i64", shape(2), integers));
     ck_assert(integers[0] == INT32_MIN && integers[1] == INT32_MAX);
     tensor_file_close(file);
-    end_folder();
 }
 
 TEST(conversions_that_do_not_fit)
 {
-    begin_folder(FILE_NAME);
     TensorFile *file = conversions();
     Real numbers[2];
     int32_t integers[2];
@@ -340,14 +330,12 @@ TEST(conversions_that_do_not_fit)
     assert_raises(text("tensor_file_entry: %s: there is no entry -1; there are 7", path).text,
                   tensor_file_entry(file, -1));
     tensor_file_close(file);
-    end_folder();
 }
 
 /* --------------------------------------------------------------------------------------- saving */
 
 TEST(saving_replaces)
 {
-    begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 1000));
     assert_constant(1, 1000, 1);
     ck_assert(save_constant(2, 10));
@@ -364,13 +352,11 @@ TEST(saving_replaces)
     FileEntry entry = { "x", FILE_F32, shape_scalar(), &one };
     ck_assert_msg(tensor_file_save(&entry, 1, NULL, 0, "here"), "%s", tapegrad_error());
     ck_assert_int_eq(files_in_folder(false), 3);
-    end_folder();
 }
 
 /* A full disk: the process may write at most 4096 bytes per file. */
 TEST(failing_save_leaves_the_old_file)
 {
-    begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 100));
     struct rlimit old, limit;
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
@@ -383,13 +369,11 @@ TEST(failing_save_leaves_the_old_file)
     ck_assert_str_eq(tapegrad_error(),
                      text("tensor_file_save: %s: cannot write: %s", path, strerror(EFBIG)).text);
     assert_constant(1, 100, 1);
-    end_folder();
 }
 
 /* The same with a process that is killed while writing. */
 TEST(killed_save_leaves_the_old_file)
 {
-    begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 100));
     pid_t child = fork();
     ck_assert_int_ge(child, 0);
@@ -404,12 +388,10 @@ TEST(killed_save_leaves_the_old_file)
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
     assert_constant(1, 100, 2); /* and the incomplete temporary file */
-    end_folder();
 }
 
 TEST(places_that_cannot_be_written)
 {
-    begin_folder(FILE_NAME);
     char place[sizeof path];
     strcpy(place, path);
     const float one = 1;
@@ -445,7 +427,6 @@ TEST(places_that_cannot_be_written)
                           path, strerror(EACCES))
                          .text);
     assert_constant(1, 100, 2);
-    end_folder();
 }
 
 TEST(missing_paths_and_files_are_told)
@@ -468,7 +449,6 @@ TEST(missing_paths_and_files_are_told)
 
 TEST(requests_that_are_refused)
 {
-    begin_folder(FILE_NAME);
     ck_assert(save_constant(1, 100));
     const float one[4] = { 1, 1, 1, 1 };
     const Shape scalar = shape_scalar(), zero = { .rank = 2, .size = { 2, 0 } },
@@ -506,7 +486,6 @@ TEST(requests_that_are_refused)
     const FileMetadata bytes[] = { { "b", "\x80" } };
     assert_save_refused(NULL, 0, bytes, 1, "the metadata of the key \"b\" are not UTF-8");
     assert_constant(1, 100, 1);
-    end_folder();
 }
 
 /* --------------------------------------------------------------------------------- broken files */
@@ -639,7 +618,6 @@ static const struct BrokenHeader {
 
 TEST(broken_headers_are_named)
 {
-    begin_folder(FILE_NAME);
     for (size_t c = 0; c < sizeof broken_headers / sizeof *broken_headers; c++) {
         const struct BrokenHeader *broken = &broken_headers[c];
         write_file(broken->header, strlen(broken->header), broken->data_bytes);
@@ -648,13 +626,11 @@ TEST(broken_headers_are_named)
         else
             tensor_file_close(open_file());
     }
-    end_folder();
 }
 
 /* A zero byte in the header, and unbounded nesting. */
 TEST(headers_that_strain_the_parser)
 {
-    begin_folder(FILE_NAME);
     write_file("{}\0{}", 5, 0);
     assert_refused("the header is not UTF-8 at byte 2");
     enum { DEPTH = 1000000 };
@@ -665,12 +641,10 @@ TEST(headers_that_strain_the_parser)
     write_file(deep, DEPTH + 5, 0);
     assert_refused("the header is not valid JSON near byte ");
     free(deep);
-    end_folder();
 }
 
 TEST(broken_lengths_are_named)
 {
-    begin_folder(FILE_NAME);
     assert_refused(strerror(ENOENT));
     write_plain(path, "", 0);
     assert_refused("the file has 0 bytes; the header's length alone takes 8");
@@ -685,7 +659,6 @@ TEST(broken_lengths_are_named)
     write_plain(path, &length, 8);
     ck_assert_int_eq(truncate(path, 8 + 100000001), 0);
     assert_refused("the header's length is 100000001; at most 100000000 is allowed");
-    end_folder();
 }
 
 /* --------------------------------------------------------------------- mutations of a good file */
@@ -707,7 +680,6 @@ static unsigned char *good_bytes(size_t *size)
 
 TEST(every_truncation_is_refused)
 {
-    begin_folder(FILE_NAME);
     size_t size;
     unsigned char *bytes = good_bytes(&size);
     for (size_t length = 0; length < size; length++) {
@@ -719,7 +691,6 @@ TEST(every_truncation_is_refused)
     write_plain(path, bytes, size);
     tensor_file_close(open_file());
     free(bytes);
-    end_folder();
 }
 
 /* Fails unless all that the accepted file declares holds. */
@@ -767,7 +738,6 @@ static bool try_bytes(const unsigned char *bytes, size_t size)
 
 TEST(mutated_bytes_are_survived)
 {
-    begin_folder(FILE_NAME);
     size_t size;
     unsigned char *good = good_bytes(&size), *bytes = malloc(size);
     ck_assert_ptr_nonnull(bytes);
@@ -785,7 +755,6 @@ TEST(mutated_bytes_are_survived)
     ck_assert(accepted > 0 && accepted < TRIALS); /* data and names may change, offsets may not */
     free(bytes);
     free(good);
-    end_folder();
 }
 
 /* Pieces of JSON that headers contain, inserted where they fit and where they do not. */
@@ -844,7 +813,6 @@ static size_t mutate_header(Random *random, unsigned char *bytes, size_t size)
 
 TEST(mutated_headers_are_survived)
 {
-    begin_folder(FILE_NAME);
     size_t size;
     unsigned char *good = good_bytes(&size), *bytes = malloc(size + 1000);
     ck_assert_ptr_nonnull(bytes);
@@ -858,14 +826,12 @@ TEST(mutated_headers_are_survived)
     ck_assert(accepted > 0 && accepted < TRIALS);
     free(bytes);
     free(good);
-    end_folder();
 }
 
 /* --------------------------------------------------------------------------- exhausted memory */
 
 TEST(exhausted_memory_is_reported)
 {
-    begin_folder(FILE_NAME);
     int64_t failed = 0;
     for (int64_t n = 1;; n++) {
         device_fail_allocation(n);
@@ -893,10 +859,9 @@ TEST(exhausted_memory_is_reported)
         failed++;
     }
     ck_assert_int_gt(failed, 3);
-    end_folder();
 }
 
 int main(void)
 {
-    return test_main("file", NULL, NULL);
+    return test_main("file", begin, end_folder);
 }

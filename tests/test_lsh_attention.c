@@ -8,19 +8,6 @@
 
 enum { SEED = 5, MOST_POSITIONS = 400 };
 
-/* --------------------------------------------------------------------------- finite differences */
-
-typedef struct Options {
-    LshAttentionOptions options;
-    bool causal;
-} Options;
-
-static Tensor *lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, Options o)
-{
-    return (o.causal ? op_causal_lsh_attention : op_lsh_attention)(tape, query_key, value,
-                                                                   o.options);
-}
-
 /* ---------------------------------------------------------------------------------- plain N x N */
 typedef struct Case {
     int64_t B, N, H, D, M;
@@ -195,14 +182,16 @@ static void plain(const Case *c, const Arrays *a)
     free(seen);
 }
 
-static Options options_of(Tape *tape, const Case *c)
+static Tensor *lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, const Case *c)
 {
-    LshAttentionOptions options = { .rounds = c->rounds,
-                                    .chunk = c->chunk,
-                                    .buckets = c->buckets[0] * c->buckets[1] };
-    if (c->lengths)
-        options.key_lengths = tape_input_i32(tape, c->lengths, shape(c->B));
-    return (Options){ options, c->causal };
+    const LshAttentionOptions options = {
+        .rounds = c->rounds,
+        .chunk = c->chunk,
+        .buckets = c->buckets[0] * c->buckets[1],
+        .key_lengths = c->lengths ? tape_input_i32(tape, c->lengths, shape(c->B)) : NULL
+    };
+    return (c->causal ? op_causal_lsh_attention : op_lsh_attention)(tape, query_key, value,
+                                                                    options);
 }
 
 /* The results of the operation. */
@@ -212,7 +201,7 @@ static Arrays computed(const Case *c, const Arrays *a)
     tape_seed(tape, SEED);
     Tensor *x = tape_variable(tape, a->x, shape(c->B, c->N, c->H, c->D));
     Tensor *value = tape_variable(tape, a->value, shape(c->B, c->N, c->H, c->M));
-    Tensor *out = tensor_keep(lsh_attention(tape, x, value, options_of(tape, c)));
+    Tensor *out = tensor_keep(lsh_attention(tape, x, value, c));
     tape_backward_from(tape, out, tape_input(tape, a->dout, out->shape));
     Arrays y = { .out = test_values(out),
                  .dx = test_values(tensor_gradient(x)),
@@ -241,15 +230,7 @@ TEST(exact_attention_when_one_bucket_holds_all)
     const int64_t lengths[] = { 1, 2, 31, 32, 33, 64, 129, 300 };
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
         for (int causal = 0; causal < 2; causal++) {
-            Case c = { .B = 1,
-                       .N = lengths[n],
-                       .H = 2,
-                       .D = 8,
-                       .M = 5,
-                       .rounds = 1,
-                       .chunk = 300,
-                       .buckets = { 1, 1 },
-                       .causal = causal };
+            Case c = { 1, lengths[n], 2, 8, 5, 1, 300, { 1, 1 }, causal, NULL };
             Arrays x = arrays_for(&c), y = computed(&c, &x);
             Seen *seen = malloc(sizeof *seen);
             ck_assert_ptr_nonnull(seen);
@@ -276,22 +257,22 @@ TEST(plain_computation_of_many_shapes)
     for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
         for (int causal = 0; causal < 2; causal++)
             for (int64_t rounds = 1; rounds <= 4; rounds += 3)
-                check_case((Case){ .B = 1 + (int64_t)n % 2,
-                                   .N = sizes[n][0],
-                                   .H = heads[n % 4][0],
-                                   .D = heads[n % 4][1],
-                                   .M = heads[n % 4][2],
-                                   .rounds = rounds,
-                                   .chunk = sizes[n][1],
-                                   .buckets = { sizes[n][2], sizes[n][3] },
-                                   .causal = causal });
+                check_case((Case){ 1 + (int64_t)n % 2,
+                                   sizes[n][0],
+                                   heads[n % 4][0],
+                                   heads[n % 4][1],
+                                   heads[n % 4][2],
+                                   rounds,
+                                   sizes[n][1],
+                                   { sizes[n][2], sizes[n][3] },
+                                   causal,
+                                   NULL });
 }
 
 /* More heads than a grid has blocks. */
 TEST(many_heads)
 {
-    check_case((Case){
-        .B = 70, .N = 3, .H = 60, .D = 2, .M = 2, .rounds = 2, .chunk = 2, .buckets = { 2, 1 } });
+    check_case((Case){ 70, 3, 60, 2, 2, 2, 2, { 2, 1 }, false, NULL });
 }
 
 /* Positions past a length are not read: they hold NaN here. Their results and gradients are 0, and
@@ -300,16 +281,7 @@ TEST(key_lengths)
 {
     const int32_t lengths[] = { 1, 31, 32, 100, 7 };
     for (int causal = 0; causal < 2; causal++) {
-        Case c = { .B = 5,
-                   .N = 100,
-                   .H = 2,
-                   .D = 6,
-                   .M = 10,
-                   .rounds = 2,
-                   .chunk = 8,
-                   .buckets = { 8, 1 },
-                   .causal = causal,
-                   .lengths = lengths };
+        Case c = { 5, 100, 2, 6, 10, 2, 8, { 8, 1 }, causal, lengths };
         Arrays x = arrays_for(&c);
         for (int64_t b = 0; b < c.B; b++)
             for (int64_t i = lengths[b]; i < c.N; i++) {
@@ -332,15 +304,7 @@ TEST(key_lengths)
  * causal bucket. */
 TEST(a_position_without_others_sees_itself)
 {
-    Case c = { .B = 1,
-               .N = 60,
-               .H = 1,
-               .D = 4,
-               .M = 3,
-               .rounds = 2,
-               .chunk = 2,
-               .buckets = { 60, 1 },
-               .causal = true };
+    Case c = { 1, 60, 1, 4, 3, 2, 2, { 60, 1 }, true, NULL };
     Arrays x = arrays_for(&c), y = computed(&c, &x);
     int alone = 0;
     for (int64_t i = 0; i < c.N; i++)
@@ -353,17 +317,15 @@ TEST(a_position_without_others_sees_itself)
 /* The defaults of chunk and buckets. */
 TEST(defaults)
 {
-    Case c = {
-        .B = 1, .N = 200, .H = 2, .D = 8, .M = 8, .rounds = 1, .chunk = 32, .buckets = { 14, 1 }
-    };
+    Case c = { 1, 200, 2, 8, 8, 1, 32, { 14, 1 }, false, NULL };
     Arrays x = arrays_for(&c);
     Tape *tape = tape_new(test_device());
     Real *results[2];
     for (int i = 0; i < 2; i++) {
         tape_seed(tape, SEED);
         Tensor *in = tape_input(tape, x.x, shape(c.B, c.N, c.H, c.D));
-        results[i] = test_values(
-            lsh_attention(tape, in, in, i ? options_of(tape, &c) : (Options){ { 0 }, false }));
+        results[i] = test_values(i ? lsh_attention(tape, in, in, &c)
+                                   : op_lsh_attention(tape, in, in, (LshAttentionOptions){ 0 }));
     }
     assert_close(results[0], results[1], value_count(&c), 0);
     tape_free(tape);
@@ -373,28 +335,14 @@ TEST(defaults)
 TEST(packed_equals_separate)
 {
     enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
-    Case c = { .B = B,
-               .N = N,
-               .H = H,
-               .D = D,
-               .M = D,
-               .rounds = 2,
-               .chunk = 8,
-               .buckets = { 6, 1 },
-               .causal = true };
+    Case c = { B, N, H, D, D, 2, 8, { 6, 1 }, true, NULL };
     Arrays x = arrays_for(&c), y = computed(&c, &x);
-    Real *packed = test_zeros(2 * x_count(&c)), *expected = test_zeros(2 * x_count(&c));
-    for (int row = 0; row < B * N; row++) {
-        size_t bytes = PART * sizeof(Real);
-        memcpy(packed + 2 * row * PART, x.x + row * PART, bytes);
-        memcpy(packed + (2 * row + 1) * PART, x.value + row * PART, bytes);
-        memcpy(expected + 2 * row * PART, y.dx + row * PART, bytes);
-        memcpy(expected + (2 * row + 1) * PART, y.dvalue + row * PART, bytes);
-    }
+    const Real *packed = test_packed((const Real *[]){ x.x, x.value }, 2, B * N, PART);
+    const Real *expected = test_packed((const Real *[]){ y.dx, y.dvalue }, 2, B * N, PART);
     Tape *tape = tape_new(test_device());
     tape_seed(tape, SEED);
     Tensor *both = tape_variable(tape, packed, shape(B, N, 2 * H, D));
-    Tensor *out = tensor_keep(lsh_attention(tape, both, NULL, options_of(tape, &c)));
+    Tensor *out = tensor_keep(lsh_attention(tape, both, NULL, &c));
     tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
     assert_close(test_values(out), y.out, value_count(&c), 0);
     assert_close(test_values(tensor_gradient(both)), expected, 2 * x_count(&c), 0);
@@ -406,9 +354,7 @@ TEST(packed_equals_separate)
  * division by 0. */
 TEST(large_scores_and_no_length)
 {
-    Case c = {
-        .B = 1, .N = 100, .H = 1, .D = 4, .M = 4, .rounds = 2, .chunk = 16, .buckets = { 4, 1 }
-    };
+    Case c = { 1, 100, 1, 4, 4, 2, 16, { 4, 1 }, false, NULL };
     Arrays x = arrays_for(&c);
     for (int64_t i = 0; i < x_count(&c); i++)
         x.x[i] *= i / 4 % 7 ? 1000 : 0;
@@ -423,18 +369,10 @@ TEST(large_scores_and_no_length)
 }
 
 /* A NaN appears in its own row and in the rows that see it, and nowhere else. */
-TEST(not_a_number_is_not_hidden)
+TEST(nan_reaches_the_rows_that_see_it)
 {
     enum { N = 100, AT = 70 };
-    Case c = { .B = 1,
-               .N = N,
-               .H = 1,
-               .D = 3,
-               .M = 2,
-               .rounds = 1,
-               .chunk = N,
-               .buckets = { 1, 1 },
-               .causal = true };
+    Case c = { 1, N, 1, 3, 2, 1, N, { 1, 1 }, true, NULL };
     Arrays x = arrays_for(&c);
     x.x[AT * 3] = (Real)NAN;
     Arrays y = computed(&c, &x);
@@ -443,7 +381,7 @@ TEST(not_a_number_is_not_hidden)
 }
 
 /* ------------------------------------------------------------------------ randomness and memory */
-TEST(hashes_are_drawn_anew)
+TEST(each_call_draws_other_hashes)
 {
     Tape *tape = tape_new(test_device());
     Tensor *x = tape_input(tape, test_normal(1, 4 * 64 * 8), shape(1, 64, 4, 8));
@@ -466,15 +404,7 @@ TEST(hashes_are_drawn_anew)
 TEST(two_runs_are_bitwise_equal_on_any_number_of_threads)
 {
     for (int64_t H = 1; H <= 3; H += 2) {
-        Case c = { .B = 1,
-                   .N = 390,
-                   .H = H,
-                   .D = 8,
-                   .M = 8,
-                   .rounds = 3,
-                   .chunk = 32,
-                   .buckets = { 8, 1 },
-                   .causal = H == 1 };
+        Case c = { 1, 390, H, 8, 8, 3, 32, { 8, 1 }, H == 1, NULL };
         Arrays x = arrays_for(&c);
         device_set_threads(1);
         Arrays once = computed(&c, &x);

@@ -13,6 +13,11 @@
 #include <unistd.h>
 #include <zlib.h>
 
+static void begin(void)
+{
+    begin_folder("file");
+}
+
 /* mode: "wb", or "ab" to append another gzip member. */
 static void write_gzipped(const char *name, const char *mode, const void *bytes, size_t size)
 {
@@ -59,17 +64,14 @@ static void assert_good_images(Idx idx)
 
 TEST(images_plain_and_gzipped)
 {
-    begin_folder("images");
     write_plain(path, good_images(), HEADER + DATA);
     assert_good_images(read_good(IDX_IMAGES));
     write_gzipped(path, "wb", good_images(), HEADER + DATA);
     assert_good_images(read_good(IDX_IMAGES));
-    end_folder();
 }
 
 TEST(labels)
 {
-    begin_folder("labels");
     write_plain(path, LABELS_HEADER "\3\1\4\1\5\x9\2", 8 + 7);
     Idx idx = read_good(IDX_LABELS);
     ck_assert_int_eq(idx.count, 7);
@@ -77,13 +79,11 @@ TEST(labels)
     ck_assert_int_eq(idx.columns, 1);
     ck_assert_mem_eq(idx.bytes, "\3\1\4\1\5\x9\2", 7);
     idx_free(&idx);
-    end_folder();
 }
 
 /* More than the reader's buffer, and no multiple of it: 5000 images of 28 x 28. */
 TEST(many_images)
 {
-    begin_folder("images");
     size_t data = (size_t)5000 * 28 * 28;
     uint8_t *bytes = malloc(HEADER + data);
     ck_assert_ptr_nonnull(bytes);
@@ -102,7 +102,6 @@ TEST(many_images)
         idx_free(&idx);
     }
     free(bytes);
-    end_folder();
 }
 
 /* The four names, with .gz and without; the name without is preferred. */
@@ -112,7 +111,6 @@ TEST(mnist_by_its_names)
         [MNIST_TRAINING] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte" },
         [MNIST_TEST] = { "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte" },
     };
-    begin_folder("");
     uint8_t label = 1;
     for (int i = 0; i < 4; i++, label++) {
         MnistPart part = i % 2 ? MNIST_TEST : MNIST_TRAINING;
@@ -135,7 +133,6 @@ TEST(mnist_by_its_names)
             idx_free(&idx);
         }
     }
-    end_folder();
 }
 
 /* --------------------------------------------------------------------------------------- damage */
@@ -193,21 +190,18 @@ static const struct Damaged {
 
 TEST(damage_is_named)
 {
-    begin_folder("file");
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
         write_plain(path, damaged[i].bytes, damaged[i].size);
         assert_refused(damaged[i].kind, damaged[i].sentence);
         write_gzipped(path, "wb", damaged[i].bytes, damaged[i].size);
         assert_refused(damaged[i].kind, damaged[i].sentence);
     }
-    end_folder();
 }
 
 /* A header may declare 4 GiB; memory is allocated as the data arrive. Here it may
  * grow by 64 MiB. */
 TEST(promised_sizes_take_no_memory)
 {
-    begin_folder("images");
     write_plain(path, "\0\0\x08\3\xff\xff\xff\xff\0\0\0\1\0\0\0\1 ", 17);
     FILE *statm = fopen("/proc/self/statm", "r");
     long pages = 0;
@@ -220,13 +214,11 @@ TEST(promised_sizes_take_no_memory)
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &limit), 0);
     assert_refused(IDX_IMAGES, "its data end after 1 bytes; expected 4294967295 by its header");
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &old), 0);
-    end_folder();
 }
 
 #define ZLIB_SAYS "expected gzipped data without damage, but zlib says: "
 TEST(gzip_damage_is_named)
 {
-    begin_folder("images.gz");
     write_gzipped(path, "wb", good_images(), HEADER + DATA);
     size_t size;
     uint8_t *bytes = read_plain(path, &size);
@@ -248,7 +240,6 @@ TEST(gzip_damage_is_named)
     write_gzipped(path, "ab", "more", 4);
     assert_refused(IDX_IMAGES, "continues after its data; expected 30 bytes of data by its header");
     free(bytes);
-    end_folder();
 }
 
 #define OTHER_NAMES                                                                                \
@@ -257,7 +248,6 @@ TEST(gzip_damage_is_named)
     "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte"
 TEST(missing_files_are_named)
 {
-    begin_folder("");
     Idx idx;
     Sentence sentence;
     ck_assert(!idx_read_mnist(folder, MNIST_TRAINING, IDX_IMAGES, &idx, &sentence));
@@ -266,12 +256,11 @@ TEST(missing_files_are_named)
     ck_assert(!idx_read_mnist("/none", MNIST_TEST, IDX_LABELS, &idx, &sentence));
     ck_assert_str_eq(sentence.text,
                      text("/none: there is no t10k-labels-idx1-ubyte%s", OTHER_NAMES).text);
-    end_folder();
 }
 
 TEST(what_is_no_file_is_named)
 {
-    begin_folder("t10k-images-idx3-ubyte");
+    snprintf(path, sizeof path, "%s/t10k-images-idx3-ubyte", folder);
     assert_refused(IDX_IMAGES, text("cannot be read: %s", strerror(ENOENT)).text);
     ck_assert_int_eq(mkdir(path, 0700), 0);
     assert_refused(IDX_IMAGES, "is a directory; expected an IDX file");
@@ -292,12 +281,10 @@ TEST(what_is_no_file_is_named)
     ck_assert(user != 0 || seteuid(65534) == 0);
     assert_refused(IDX_IMAGES, text("cannot be read: %s", strerror(EACCES)).text);
     ck_assert(user != 0 || seteuid(user) == 0);
-    end_folder();
 }
 
 TEST(every_truncation_is_refused)
 {
-    begin_folder("images");
     for (int gzipped = 0; gzipped < 2; gzipped++) {
         if (gzipped)
             write_gzipped(path, "wb", good_images(), HEADER + DATA);
@@ -315,7 +302,6 @@ TEST(every_truncation_is_refused)
         }
         free(bytes);
     }
-    end_folder();
 }
 
 static size_t pick(Random *random, size_t below)
@@ -337,7 +323,6 @@ static void write_mutated(Random *random, const uint8_t *good, size_t size)
 /* Gzipped files: the original images, or an error. */
 TEST(mutations_of_gzipped_files_are_found)
 {
-    begin_folder("images.gz");
     write_gzipped(path, "wb", good_images(), HEADER + DATA);
     size_t size;
     uint8_t *good = read_plain(path, &size);
@@ -357,13 +342,11 @@ TEST(mutations_of_gzipped_files_are_found)
     }
     ck_assert(accepted > 0 && accepted < TRIALS); /* gzip's date and similar fields may change */
     free(good);
-    end_folder();
 }
 
 /* Plain files: all that the file declares, or an error. */
 TEST(mutations_of_plain_files_are_survived)
 {
-    begin_folder("images");
     Random random = random_new(1, random_stream("plain"));
     enum { TRIALS = 6000 };
     int accepted = 0;
@@ -384,7 +367,6 @@ TEST(mutations_of_plain_files_are_survived)
         }
     }
     ck_assert(accepted > 0 && accepted < TRIALS);
-    end_folder();
 }
 
 /* ------------------------------------------------------------------------------------------ PNG */
@@ -447,38 +429,32 @@ static const uint8_t *noise(void)
 
 TEST(pictures_are_read_back)
 {
-    begin_folder("picture.png");
     check_grid((ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1 });
     check_grid((ImageGrid){ 1, 1, 28, 28, noise(), .scale = 1, .margin = 3, .background = 255 });
     check_grid((ImageGrid){ 3, 4, 28, 28, noise(), .scale = 2, .margin = 2, .background = 128 });
     check_grid((ImageGrid){ 2, 5, 3, 7, noise(), .scale = 3 });
     check_grid((ImageGrid){ 5, 1, 2, 1, noise(), .scale = 1, .margin = 10, .background = 9 });
     ck_assert_int_eq(files_in_folder(false), 1);
-    end_folder();
 }
 
 /* A picture has the permissions that umask allows, like other programs' files. */
 TEST(pictures_may_be_read_by_others)
 {
-    begin_folder("picture.png");
     mode_t old = umask(022);
     write_grid((ImageGrid){ 1, 1, 1, 1, noise(), .scale = 1 });
     struct stat status;
     ck_assert_int_eq(stat(path, &status), 0);
     ck_assert_int_eq(status.st_mode & 0777, 0644);
     umask(old);
-    end_folder();
 }
 
 /* A path without a directory. */
 TEST(pictures_where_one_stands)
 {
-    begin_folder("picture.png");
     ck_assert_int_eq(chdir(folder), 0);
     strcpy(path, "picture.png");
     check_grid((ImageGrid){ 1, 2, 3, 4, noise(), .scale = 1 });
     ck_assert_int_eq(chdir("/"), 0);
-    end_folder();
 }
 
 static void assert_picture_refused(ImageGrid grid, const char *expected)
@@ -490,20 +466,18 @@ static void assert_picture_refused(ImageGrid grid, const char *expected)
 
 TEST(pictures_that_cannot_be_written)
 {
-    begin_folder("none/picture.png");
+    snprintf(path, sizeof path, "%s/none/picture.png", folder);
     ImageGrid small = { 1, 1, 2, 2, noise(), .scale = 1 };
     assert_picture_refused(
         small, text("cannot create a temporary file beside it: %s", strerror(ENOENT)).text);
     snprintf(path, sizeof path, "%s", folder);
     assert_picture_refused(small, "it exists and is not a regular file");
     ck_assert_int_eq(files_in_folder(false), 0);
-    end_folder();
 }
 
 /* A full disk: the process may write at most 4096 bytes per file. */
 TEST(failing_write_leaves_the_old_picture)
 {
-    begin_folder("picture.png");
     check_grid((ImageGrid){ 1, 1, 2, 2, noise(), .scale = 1 });
     size_t before, after;
     uint8_t *old_bytes = read_plain(path, &before);
@@ -521,12 +495,10 @@ TEST(failing_write_leaves_the_old_picture)
     ck_assert_int_eq(files_in_folder(false), 1);
     free(old_bytes);
     free(new_bytes);
-    end_folder();
 }
 
 TEST(grids_that_make_no_picture)
 {
-    begin_folder("picture.png");
 #define NO_PICTURE(sizes) sizes ": expected a picture of 1 to 1000000 pixels per side"
     assert_picture_refused((ImageGrid){ 0, 1, 2, 3, noise(), .scale = 1 },
                            NO_PICTURE("0 x 1 images of 2 x 3, scaled by 1, with margins of 0"));
@@ -544,10 +516,9 @@ TEST(grids_that_make_no_picture)
         (ImageGrid){ INT64_MAX, 1, INT64_MAX, 1, noise(), .scale = INT64_MAX },
         NO_PICTURE("9223372036854775807 x 1 images of 9223372036854775807 x 1, scaled by "
                    "9223372036854775807, with margins of 0"));
-    end_folder();
 }
 
 int main(void)
 {
-    return test_main("pictures", NULL, NULL);
+    return test_main("pictures", begin, end_folder);
 }
