@@ -21,7 +21,7 @@ struct Zero {
 enum { TILE = 1024, CHUNK = 16 }; /* a Key is index_r 2^32 + r */
 
 /* Element [r, d] is weight[indices[r], d]. */
-struct NamedRows {
+struct IndexedRows {
     const Real *weight;
     const int32_t *indices;
     int64_t D;
@@ -134,7 +134,7 @@ __global__ void add_partial_sums(Real *dweight, const Real *partial, const Key *
 extern "C" void embedding_forward_cuda(TensorType type, Real *out, const Real *weight,
                                        const int32_t *indices, int64_t R, int64_t D)
 {
-    map(type, Identity(), out, false, R * D, NamedRows{ weight, indices, D });
+    map(type, Identity(), out, false, R * D, IndexedRows{ weight, indices, D });
 }
 
 /* Two lists of R keys, and partial. */

@@ -31,7 +31,7 @@ enum { LANES = 16 };
  * last pixel repeat it, and their results are discarded. */
 typedef struct Pixels {
     int64_t count;
-    int64_t place[LANES];
+    int64_t offset[LANES];
     int32_t target[LANES];
 } Pixels;
 
@@ -40,7 +40,7 @@ static inline Pixels pixels_from(int64_t start, const int32_t *targets, int64_t 
     Pixels pixels = { .count = R - start < LANES ? R - start : LANES };
     for (int64_t i = 0; i < LANES; i++) {
         const int64_t r = i < pixels.count ? start + i : R - 1;
-        pixels.place[i] = r * 3 * K;
+        pixels.offset[i] = r * 3 * K;
         pixels.target[i] = targets[r];
     }
     return pixels;
@@ -59,7 +59,7 @@ void logistic_mixture_forward_cpu(Real *out, Real *saved, Real *loss, const Real
         for (int64_t k = 0; k < K; k++) {
 #pragma omp simd
             for (int i = 0; i < LANES; i++) {
-                const Real *p = parameters + pixels.place[i] + k;
+                const Real *p = parameters + pixels.offset[i] + k;
                 const LogisticBin bin = logistic_bin(pixels.target[i], p[K], p[2 * K]);
                 before[i] = log_sum_add(before[i], p[0]);
                 after[i] = log_sum_add(after[i], p[0] + bin.log_p);
@@ -90,7 +90,7 @@ void logistic_mixture_backward_cpu(Real *dparameters, bool accumulate, const Rea
             Real d[3][LANES];
 #pragma omp simd
             for (int i = 0; i < LANES; i++) {
-                const Real *p = parameters + pixels.place[i] + k;
+                const Real *p = parameters + pixels.offset[i] + k;
                 const int64_t r = i < pixels.count ? start + i : start;
                 const LogisticBin bin = logistic_bin(pixels.target[i], p[K], p[2 * K]);
                 const Real after = g * real_exp(p[0] + bin.log_p - saved[R + r]);
@@ -100,7 +100,7 @@ void logistic_mixture_backward_cpu(Real *dparameters, bool accumulate, const Rea
             }
             for (int part = 0; part < 3; part++)
                 for (int i = 0; i < pixels.count; i++)
-                    contribute(&dparameters[pixels.place[i] + part * K + k], accumulate,
+                    contribute(&dparameters[pixels.offset[i] + part * K + k], accumulate,
                                d[part][i]);
         }
     }

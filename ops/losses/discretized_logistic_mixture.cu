@@ -54,9 +54,9 @@ __global__ void logistic_mixture_backward(T *dparameters, bool accumulate, const
 {
     const Real g = *dout / (Real)R;
     GRID_FOR(i, R * K) {
-        const int64_t r = quotient(i, K), place = i + r * 2 * K;
-        const T *p = parameters + place;
-        T *d = dparameters + place;
+        const int64_t r = quotient(i, K), offset = i + r * 2 * K;
+        const T *p = parameters + offset;
+        T *d = dparameters + offset;
         const Real logit = load(&p[0]);
         const LogisticBin bin = logistic_bin(targets[r], load(&p[K]), load(&p[2 * K]));
         const Real after = g * exp(logit + bin.log_p - saved[R + r]);
