@@ -396,8 +396,8 @@ static void launch_attend_small_batch(const TransformerStep *step, StepAttention
         LAUNCH_DEPENDENT((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, p);
 }
 
-static void attend_small_batch(const TransformerStep *step, const StepLayer *layer,
-                               const Workspace &w, const StepProduct &p)
+static void attention_small_batch(const TransformerStep *step, const StepLayer *layer,
+                                  const Workspace &w, const StepProduct &p)
 {
     const bool packs = step->width % 4 == 0 && packs_fit<4>(p.linear.weight) &&
                        state_in_packs(step, layer, ATTEND_THREADS);
@@ -407,16 +407,16 @@ static void attend_small_batch(const TransformerStep *step, const StepLayer *lay
     launch(step, attention_of(w, layer), p, layer == step->layer);
 }
 
-static void multiply_small_batch(const StepProduct &p)
+static void product_small_batch(const StepProduct &p)
 {
     const bool packs = p.I % 4 == 0 && packs_fit<4>(p.linear.weight) && packs_fit<4>(p.in.x);
     const unsigned blocks = (unsigned)((p.O + MULTIPLY_WARPS - 1) / MULTIPLY_WARPS);
     const size_t bytes = p.in.norm.weight ? bytes_of(p.B * p.I) : 0;
-    auto kernel =
+    auto multiply =
         packs ? multiply_small_batch<4, SMALL_BATCH> : multiply_small_batch<1, SMALL_BATCH>;
     if (packs && p.B == 1)
-        kernel = multiply_small_batch<4, 1>;
-    LAUNCH_DEPENDENT(kernel, blocks, MULTIPLY_THREADS, bytes, p);
+        multiply = multiply_small_batch<4, 1>;
+    LAUNCH_DEPENDENT(multiply, blocks, MULTIPLY_THREADS, bytes, p);
 }
 
 static void step_small_batch(Real *out, const Real *x, const TransformerStep *step,
@@ -424,10 +424,10 @@ static void step_small_batch(Real *out, const Real *x, const TransformerStep *st
 {
     for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
         const LayerProducts products = layer_products(step, layer, x, &w.buffers);
-        attend_small_batch(step, layer, w, products.input);
-        multiply_small_batch(products.output);
-        multiply_small_batch(products.ff1);
-        multiply_small_batch(products.ff2);
+        attention_small_batch(step, layer, w, products.input);
+        product_small_batch(products.output);
+        product_small_batch(products.ff1);
+        product_small_batch(products.ff2);
         x = w.buffers.x;
     }
     LAUNCH_DEPENDENT(finish_small_batch, (unsigned)step->B, MULTIPLY_THREADS, bytes_of(step->width),
@@ -541,8 +541,8 @@ static void launch_attend_large_batch_linear(const TransformerStep *step, StepAt
                      heads);
 }
 
-static void attend_large_batch(const TransformerStep *step, const StepLayer *layer,
-                               const Workspace &w)
+static void attention_large_batch(const TransformerStep *step, const StepLayer *layer,
+                                  const Workspace &w)
 {
     const StepAttention a = attention_of(w, layer);
     const bool square = maps_elementwise(a.features) && packs_fit<4>(layer->state.sums); /* F = D */
@@ -631,8 +631,8 @@ static const Real *branch_input(const TransformerStep *step, const Workspace &w,
 }
 
 /* One of a layer's products; one with a residual is a branch's last. */
-static void multiply_large_batch(const TransformerStep *step, const Workspace &w, Stream *s,
-                                 const StepProduct &p)
+static void product_large_batch(const TransformerStep *step, const Workspace &w, Stream *s,
+                                const StepProduct &p)
 {
     if (!p.residual) {
         linear(step, p.out, branch_input(step, w, s, p.in.norm), p);
@@ -648,11 +648,11 @@ static void step_large_batch(Real *out, const Real *x, const TransformerStep *st
     Stream s = { x, NULL };
     for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
         const LayerProducts products = layer_products(step, layer, x, &w.buffers);
-        multiply_large_batch(step, w, &s, products.input);
-        attend_large_batch(step, layer, w);
-        multiply_large_batch(step, w, &s, products.output);
-        multiply_large_batch(step, w, &s, products.ff1);
-        multiply_large_batch(step, w, &s, products.ff2);
+        product_large_batch(step, w, &s, products.input);
+        attention_large_batch(step, layer, w);
+        product_large_batch(step, w, &s, products.output);
+        product_large_batch(step, w, &s, products.ff1);
+        product_large_batch(step, w, &s, products.ff2);
     }
     if (step->norm.weight)
         branch_input(step, w, &s, step->last_norm);
