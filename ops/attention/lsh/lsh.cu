@@ -187,12 +187,13 @@ template <typename T>
 __device__ static inline int rounds_seen(const LshRound<T> &a, const Places &of, int32_t query,
                                          int32_t key)
 {
+    const int64_t N = a.all.x.N;
+    const int32_t *place = places_at(a, PLACES_PLACE, of, 0) + key;
+    const int32_t *low = places_at(a, PLACES_LOW, of, 0) + query;
+    const int32_t *high = places_at(a, PLACES_HIGH, of, 0) + query;
     int count = 0;
-    for (int64_t round = 0; round < a.all.rounds; round++) {
-        const int32_t place = places_at(a, PLACES_PLACE, of, round)[key];
-        count += places_at(a, PLACES_LOW, of, round)[query] <= place &&
-                 place < places_at(a, PLACES_HIGH, of, round)[query];
-    }
+    for (int64_t round = 0; round < a.all.rounds; round++, place += N, low += N, high += N)
+        count += *low <= *place && *place < *high;
     return count;
 }
 

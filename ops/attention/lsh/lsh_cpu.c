@@ -274,9 +274,10 @@ static void count_rounds(int32_t *restrict count, const Workspace *w, int64_t po
 {
     for (int i = 0; i < QUERIES; i++)
         count[i] = 0;
-    for (int64_t round = 0; round < w->rounds->rounds; round++) {
-        int32_t place = places_of(w, PLACES_PLACE, round)[position];
-        const int32_t *low = w->low + round * QUERIES, *high = w->high + round * QUERIES;
+    const int64_t rounds = w->rounds->rounds, N = w->rounds->x.N;
+    const int32_t *places = places_of(w, PLACES_PLACE, 0), *low = w->low, *high = w->high;
+    for (int64_t round = 0; round < rounds; round++, low += QUERIES, high += QUERIES) {
+        int32_t place = places[round * N + position];
 #pragma omp simd
         for (int i = 0; i < QUERIES; i++)
             count[i] += (low[i] <= place) & (place < high[i]);

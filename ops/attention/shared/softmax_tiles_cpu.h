@@ -151,8 +151,7 @@ static void store_out(Real *out, Real *log_sum, const QueryTile *t, int64_t i)
 }
 
 /* ----------------------------------------------------------------------------------------- tiles
- * weighted is a constant in each file. The two steps are not inlined: then nothing else competes
- * with their loops for registers. */
+ * weighted is a compile-time constant. */
 
 /* P [keys, columns] = the score tile s */
 ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
@@ -165,8 +164,7 @@ ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
 }
 
 /* One step of online softmax: adds the keys' terms to m, l and o. */
-__attribute__((noinline)) WHOLE_VECTORS static void forward_tile(bool weighted, QueryTile *t,
-                                                                 const KeyTile *k)
+ALWAYS_INLINE void forward_tile(bool weighted, QueryTile *t, const KeyTile *k)
 {
     Real *out = t->out + k->skip * t->M;
     score_tile(t, k);
@@ -176,7 +174,8 @@ __attribute__((noinline)) WHOLE_VECTORS static void forward_tile(bool weighted, 
                            t->M);
 }
 
-/* Adds the contributions of the queries and keys to dq, dk and dv. */
+/* Adds the contributions of the queries and keys to dq, dk and dv. Not inlined: then nothing else
+ * competes with its loops for registers. */
 __attribute__((noinline)) WHOLE_VECTORS static void backward_tile(bool weighted, QueryTile *t,
                                                                   const KeyTile *k)
 {

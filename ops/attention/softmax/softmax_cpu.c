@@ -123,7 +123,13 @@ static KeyTile key_tile_at(const Unit *u, int64_t start)
 
 /* -------------------------------------------------------------------------------------- forward */
 
-WHOLE_VECTORS static void forward_keys(Real *out, Real *log_sum, Unit *u)
+/* Not inlined: then nothing else competes with its loops for registers. */
+__attribute__((noinline)) WHOLE_VECTORS static void forward_step(QueryTile *t, const KeyTile *k)
+{
+    forward_tile(false, t, k);
+}
+
+static void forward_keys(Real *out, Real *log_sum, Unit *u)
 {
     QueryTile *t = &u->tile;
     for (int64_t i = 0; i < t->columns; i++) {
@@ -132,7 +138,7 @@ WHOLE_VECTORS static void forward_keys(Real *out, Real *log_sum, Unit *u)
     }
     memset(t->out, 0, (size_t)(QUERIES * t->M) * sizeof *t->out);
     for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys))
-        forward_tile(false, t, &k);
+        forward_step(t, &k);
     for (int64_t i = 0; i < t->count; i++)
         store_out(out, log_sum, t, i);
 }
@@ -154,7 +160,7 @@ void softmax_attention_forward_cpu(Real *out, Real *log_sum, Real *scratch,
 
 /* ------------------------------------------------------------------------------------- backward */
 
-WHOLE_VECTORS static void backward_keys(Unit *u)
+static void backward_keys(Unit *u)
 {
     QueryTile *t = &u->tile;
     memset(u->dquery, 0, (size_t)(QUERIES * t->D) * sizeof(Real));
