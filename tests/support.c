@@ -49,18 +49,6 @@ int test_main(const char *name, void (*setup)(void), void (*teardown)(void))
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-int run_tests(const char *name, const TTest *const *tests)
-{
-    return run_tests_after(name, NULL, tests);
-}
-
-int run_tests_after(const char *name, void (*setup)(void), const TTest *const *tests)
-{
-    for (; *tests; tests++)
-        test_register(*tests);
-    return test_main(name, setup, NULL);
-}
-
 /* Memory that lives until the process ends, and stays reachable so that leak checkers do
  * not report it. */
 static void *lasting(size_t bytes)

@@ -43,10 +43,6 @@ void test_register(const TTest *test);
  * device does not survive a fork. teardown, or NULL, runs after each test that succeeds. */
 int test_main(const char *name, void (*setup)(void), void (*teardown)(void));
 
-/* The same for a list of Check tests, ended by NULL. */
-int run_tests(const char *name, const TTest *const *tests);
-int run_tests_after(const char *name, void (*setup)(void), const TTest *const *tests);
-
 /* Normal random values in memory that lives until the process ends. */
 Real *test_normal(uint64_t stream, int64_t count);
 

@@ -171,7 +171,7 @@ static Bytes state_of(Model *model)
 }
 
 /* --------------------------------------------------------------------------------------- resume */
-START_TEST(a_resumed_run_continues_bitwise)
+TEST(a_resumed_run_continues_bitwise)
 {
     begin();
     const int64_t drops[] = { 4, 15 };
@@ -205,9 +205,8 @@ START_TEST(a_resumed_run_continues_bitwise)
         }
     end();
 }
-END_TEST
 
-START_TEST(a_new_base_of_the_learning_rate_is_kept)
+TEST(a_new_base_of_the_learning_rate_is_kept)
 {
     begin();
     Model a = model_new(adam, optim_constant(), 1), b = model_new(adam, optim_constant(), 2);
@@ -222,9 +221,8 @@ START_TEST(a_new_base_of_the_learning_rate_is_kept)
     model_free(b);
     end();
 }
-END_TEST
 
-START_TEST(another_schedule_may_continue_a_run)
+TEST(another_schedule_may_continue_a_run)
 {
     begin();
     Model a = model_new(adam, optim_constant(), 1);
@@ -245,7 +243,6 @@ START_TEST(another_schedule_may_continue_a_run)
     model_free(c);
     end();
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------- what a file holds */
 static void assert_text(const TensorFile *file, const char *key, const char *expected)
@@ -255,7 +252,7 @@ static void assert_text(const TensorFile *file, const char *key, const char *exp
                   text ? text : "missing", expected);
 }
 
-START_TEST(a_file_holds_names_state_and_texts)
+TEST(a_file_holds_names_state_and_texts)
 {
     begin();
     Model model = model_new(radam, optim_plateau(0.5, 1, 0), 1);
@@ -294,9 +291,8 @@ START_TEST(a_file_holds_names_state_and_texts)
     model_free(model);
     end();
 }
-END_TEST
 
-START_TEST(keys_of_the_program_must_not_collide)
+TEST(keys_of_the_program_must_not_collide)
 {
     begin();
     Model model = model_new(sgd, optim_constant(), 1);
@@ -328,9 +324,8 @@ START_TEST(keys_of_the_program_must_not_collide)
     model_free(model);
     end();
 }
-END_TEST
 
-START_TEST(the_weights_alone_come_from_a_checkpoint_too)
+TEST(the_weights_alone_come_from_a_checkpoint_too)
 {
     begin();
     Model a = model_new(radam, optim_constant(), 1), b = model_new(radam, optim_constant(), 2);
@@ -343,7 +338,6 @@ START_TEST(the_weights_alone_come_from_a_checkpoint_too)
     model_free(b);
     end();
 }
-END_TEST
 
 /* -------------------------------------------------------------------------------- refused files
  * A victim has made some steps and has gradients that no step has used yet. */
@@ -437,7 +431,7 @@ static void write_changed(const char *key, const char *value, const char *entry,
     "load "                                                                                        \
     "it with NULL for the tape"
 
-START_TEST(bad_texts_are_refused)
+TEST(bad_texts_are_refused)
 {
     begin();
     Victim victim = victim_new();
@@ -488,9 +482,8 @@ START_TEST(bad_texts_are_refused)
     victim_free(victim);
     end();
 }
-END_TEST
 
-START_TEST(other_entries_are_refused)
+TEST(other_entries_are_refused)
 {
     begin();
     Victim victim = victim_new();
@@ -527,9 +520,8 @@ START_TEST(other_entries_are_refused)
     victim_free(victim);
     end();
 }
-END_TEST
 
-START_TEST(momentum_and_a_tape_must_agree)
+TEST(momentum_and_a_tape_must_agree)
 {
     begin();
     Model plain = model_new(sgd, optim_constant(), 1),
@@ -552,9 +544,8 @@ START_TEST(momentum_and_a_tape_must_agree)
     model_free(heavy);
     end();
 }
-END_TEST
 
-START_TEST(every_truncation_is_refused)
+TEST(every_truncation_is_refused)
 {
     begin();
     Victim victim = victim_new();
@@ -577,10 +568,9 @@ START_TEST(every_truncation_is_refused)
     victim_free(victim);
     end();
 }
-END_TEST
 
 /* Some damage cannot be detected (a digit of a number), but a refused file must change nothing. */
-START_TEST(damage_that_shows_changes_nothing)
+TEST(damage_that_shows_changes_nothing)
 {
     begin();
     Victim victim = victim_new();
@@ -610,10 +600,9 @@ START_TEST(damage_that_shows_changes_nothing)
     victim_free(victim);
     end();
 }
-END_TEST
 
 /* ----------------------------------------------------------------------------- exhausted memory */
-START_TEST(failed_allocations_may_be_repeated)
+TEST(failed_allocations_may_be_repeated)
 {
     begin();
     Model whole = model_new(radam, optim_constant(), 1);
@@ -659,23 +648,8 @@ START_TEST(failed_allocations_may_be_repeated)
     model_free(whole);
     end();
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("checkpoint", (const TTest *const[]){
-                                       a_resumed_run_continues_bitwise,
-                                       a_new_base_of_the_learning_rate_is_kept,
-                                       another_schedule_may_continue_a_run,
-                                       a_file_holds_names_state_and_texts,
-                                       keys_of_the_program_must_not_collide,
-                                       the_weights_alone_come_from_a_checkpoint_too,
-                                       bad_texts_are_refused,
-                                       other_entries_are_refused,
-                                       momentum_and_a_tape_must_agree,
-                                       every_truncation_is_refused,
-                                       damage_that_shows_changes_nothing,
-                                       failed_allocations_may_be_repeated,
-                                       NULL,
-                                   });
+    return test_main("checkpoint", NULL, NULL);
 }

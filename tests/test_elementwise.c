@@ -32,7 +32,7 @@ static void check_unary(const char *what, const Unary *unary, const Real *x, con
     }
 }
 
-START_TEST(test_unary_values_and_derivatives)
+TEST(test_unary_values_and_derivatives)
 {
     enum { COUNT = 40001 }; /* enough for several threads, with a ragged end */
     static Real x[COUNT], ones[COUNT];
@@ -53,9 +53,8 @@ START_TEST(test_unary_values_and_derivatives)
     }
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_unary_misuse)
+TEST(test_unary_misuse)
 {
     begin();
     Tape *other = tape_new(test_device());
@@ -75,10 +74,9 @@ START_TEST(test_unary_misuse)
     tape_free(other);
     tape_free(tape);
 }
-END_TEST
 
 /* A NaN in dL/dout does not vanish in dL/dx. */
-START_TEST(test_unary_upstream_not_a_number)
+TEST(test_unary_upstream_not_a_number)
 {
     const Real x[] = { 1, 2, 3 }, upstream[] = { 1, NAN, 1 };
     begin();
@@ -92,9 +90,8 @@ START_TEST(test_unary_upstream_not_a_number)
     }
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_extremes)
+TEST(test_extremes)
 {
     const Real x[] = { -INFINITY, -1000, 0, 1000, INFINITY };
     const struct {
@@ -127,10 +124,9 @@ START_TEST(test_extremes)
     }
     tape_free(tape);
 }
-END_TEST
 
 /* Both gelus are exactly x or 0 for large |x|, also where the powers of x overflow. */
-START_TEST(test_gelus_far_out)
+TEST(test_gelus_far_out)
 {
     const Real x[] = { (Real)-3e38, (Real)-1e20, -100, 100, (Real)1e20, (Real)3e38 };
     Tensor *(*const gelus[])(Tape * tape, Tensor * x) = { op_gelu, op_gelu_tanh };
@@ -139,20 +135,20 @@ START_TEST(test_gelus_far_out)
         Tensor *input = tape_variable(tape, x, shape(6));
         Tensor *out = tensor_keep(gelus[g](tape, input));
         tape_backward(tape, op_sum(tape, out, ALL_AXES));
-        const Real *values = test_values(out), *slopes = test_values(tensor_gradient(input));
+        const Real *values = test_values(out), *derivatives = test_values(tensor_gradient(input));
         for (int i = 0; i < 6; i++) {
             ck_assert_msg(values[i] == (x[i] < 0 ? 0 : x[i]), "gelu %d of %g is %g", g,
                           (double)x[i], (double)values[i]);
-            ck_assert_msg(slopes[i] == (x[i] < 0 ? 0 : 1), "the slope of gelu %d at %g is %g", g,
-                          (double)x[i], (double)slopes[i]);
+            ck_assert_msg(derivatives[i] == (x[i] < 0 ? 0 : 1),
+                          "the derivative of gelu %d at %g is %g", g, (double)x[i],
+                          (double)derivatives[i]);
         }
         tape_reset(tape);
     }
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_relu_at_zero)
+TEST(test_relu_at_zero)
 {
     const Real x[] = { -0.0, 0, -1, 1 }, upstream[] = { 3, 3, 3, 3 };
     begin();
@@ -162,9 +158,8 @@ START_TEST(test_relu_at_zero)
     ck_assert(dx[0] == 0 && dx[1] == 0 && dx[2] == 0 && dx[3] == 3);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_clamp)
+TEST(test_clamp)
 {
     const Real x[] = { -INFINITY, -3, -2, 0, 1, (Real)1.5, NAN },
                upstream[] = { 1, 1, 1, 1, 1, 1, 1 };
@@ -185,7 +180,6 @@ START_TEST(test_clamp)
                   op_clamp(tape, variable, 2, (double)NAN));
     tape_free(tape);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------ two inputs, broadcast */
 /* The offset in x of element i of a tensor of shape out to which x is broadcast, as in NumPy. */
@@ -222,7 +216,7 @@ static void check_binary_values(Shape a_shape, Shape b_shape, Shape expected)
 }
 
 /* Repeated parts shorter and longer than a kernel's block, multiples of it and not. */
-START_TEST(test_binary_values)
+TEST(test_binary_values)
 {
     const Shape shapes[][2] = {
         { shape_scalar(), shape_scalar() },
@@ -249,10 +243,9 @@ START_TEST(test_binary_values)
     }
     tape_free(tape);
 }
-END_TEST
 
 /* Axes of size 1 and missing axes, in every pattern. */
-START_TEST(test_binary_values_of_broadcast_axes)
+TEST(test_binary_values_of_broadcast_axes)
 {
     const Shape shapes[][3] = {
         { shape(5, 1), shape(5, 3), shape(5, 3) },
@@ -274,7 +267,6 @@ START_TEST(test_binary_values_of_broadcast_axes)
     }
     tape_free(tape);
 }
-END_TEST
 
 /* b > 0 if the operation requires it. */
 static void check_binary_derivatives(const Binary *binary, const Real *a, const Real *b, int count)
@@ -298,7 +290,7 @@ static void check_binary_derivatives(const Binary *binary, const Real *a, const 
     tape_reset(tape);
 }
 
-START_TEST(test_binary_derivatives)
+TEST(test_binary_derivatives)
 {
     enum { COUNT = 3001 };
     begin();
@@ -310,9 +302,8 @@ START_TEST(test_binary_derivatives)
     }
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_binary_misuse)
+TEST(test_binary_misuse)
 {
     begin();
     const Real values[24] = { 0 };
@@ -341,10 +332,9 @@ START_TEST(test_binary_misuse)
     }
     tape_free(tape);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------ broadcast */
-START_TEST(test_broadcast_to_values)
+TEST(test_broadcast_to_values)
 {
     const Shape shapes[][2] = {
         { shape_scalar(), shape(2, 3) },      { shape(5), shape(2, 3, 5) },
@@ -364,9 +354,8 @@ START_TEST(test_broadcast_to_values)
     }
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_broadcast_to_misuse)
+TEST(test_broadcast_to_misuse)
 {
     const Real values[6] = { 0 };
     begin();
@@ -383,7 +372,6 @@ START_TEST(test_broadcast_to_misuse)
     }
     tape_free(tape);
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------------- all of them */
 
@@ -405,7 +393,7 @@ static Real *values_with_threads(int threads, int o, Shape a_shape, Shape b_shap
     return values;
 }
 
-START_TEST(test_threads_change_nothing)
+TEST(test_threads_change_nothing)
 {
     const Shape shapes[][2] = { { shape(131, 701), shape(701) },
                                 { shape_scalar(), shape(50000) },
@@ -428,10 +416,9 @@ START_TEST(test_threads_change_nothing)
         }
     tape_free(tape);
 }
-END_TEST
 
 /* The gradient of an element that is repeated 100000 times keeps its last digits. */
-START_TEST(test_repeated_gradient_is_accurate)
+TEST(test_repeated_gradient_is_accurate)
 {
     enum { ROWS = 100000, COLUMNS = 3 };
     begin();
@@ -453,9 +440,8 @@ START_TEST(test_repeated_gradient_is_accurate)
     }
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_given_back)
+TEST(test_given_back)
 {
     const Real x[] = { 1, 2, 3 };
     begin();
@@ -467,7 +453,6 @@ START_TEST(test_given_back)
                   op_tanh(tape, middle));
     tape_free(tape);
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------- reference vectors */
 #define VECTOR_OF_ONE(name)                                                                        \
@@ -495,7 +480,7 @@ static Tensor *vector_multiply(Tape *on, Tensor **inputs)
     return op_multiply(on, inputs[0], inputs[1]);
 }
 
-START_TEST(test_vectors)
+TEST(test_vectors)
 {
     check_vectors("elu_plus_one", "x", vector_elu_plus_one);
     check_vectors("gelu_erf", "x", vector_gelu);
@@ -507,16 +492,8 @@ START_TEST(test_vectors)
     check_vectors("add_bias", "x b", vector_add_reversed);
     check_vectors("mul", "a b", vector_multiply);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests(
-        "elementwise",
-        (const TTest *const[]){
-            test_unary_values_and_derivatives, test_unary_misuse, test_unary_upstream_not_a_number,
-            test_extremes, test_gelus_far_out, test_relu_at_zero, test_clamp, test_binary_values,
-            test_binary_values_of_broadcast_axes, test_binary_derivatives, test_binary_misuse,
-            test_broadcast_to_values, test_broadcast_to_misuse, test_threads_change_nothing,
-            test_repeated_gradient_is_accurate, test_given_back, test_vectors, NULL });
+    return test_main("elementwise", NULL, NULL);
 }

@@ -198,15 +198,14 @@ static void check_positions(TransformerConfig config, int64_t B)
     end_with(u);
 }
 
-START_TEST(a_step_is_the_parallel_form_at_its_position)
+TEST(a_step_is_the_parallel_form_at_its_position)
 {
     static const int64_t batches[] = { 1, 3, 17, MANY };
     for (int i = 0; i < 8; i++)
         check_positions(both[i % 2], batches[i / 2]);
 }
-END_TEST
 
-START_TEST(with_every_feature_map)
+TEST(with_every_feature_map)
 {
     for (Features features = 0; features <= FEATURES_RANDOM; features++) {
         check_positions((TransformerConfig){ .features = features }, 2);
@@ -214,9 +213,8 @@ START_TEST(with_every_feature_map)
     }
     check_positions((TransformerConfig){ .features = FEATURES_RANDOM, .projections = 7 }, 2);
 }
-END_TEST
 
-START_TEST(with_every_arrangement_of_a_layer)
+TEST(with_every_arrangement_of_a_layer)
 {
     for (int bits = 0; bits < 24; bits++)
         check_positions((TransformerConfig){ .attention = bits & 1 ? ATTENTION_CAUSAL_SOFTMAX
@@ -226,7 +224,6 @@ START_TEST(with_every_arrangement_of_a_layer)
                                              .no_final_norm = bits & 4 },
                         3);
 }
-END_TEST
 
 static void check_heads(TransformerConfig config, int64_t heads, int64_t head_dim, int64_t B)
 {
@@ -236,17 +233,16 @@ static void check_heads(TransformerConfig config, int64_t heads, int64_t head_di
     check_positions(config, B);
 }
 
-START_TEST(with_ragged_and_with_whole_sizes)
+TEST(with_ragged_and_with_whole_sizes)
 {
     static const int64_t sizes[][2] = { { 1, 1 }, { 1, 7 }, { 2, 16 }, { 2, 33 }, { 5, 12 } };
     for (int i = 0; i < 10; i++)
         check_heads(both[i % 2], sizes[i / 2][0], sizes[i / 2][1], 5);
 }
-END_TEST
 
 /* On CUDA: heads whose state exceeds shared memory, heads with more columns than a block has
  * threads, and heads with about the same number. */
-START_TEST(with_heads_whose_state_exceeds_shared_memory)
+TEST(with_heads_whose_state_exceeds_shared_memory)
 {
     const TransformerConfig polynomial = { .layers = 1, .features = FEATURES_POLYNOMIAL };
     const TransformerConfig with_relu = { .layers = 1, .features = FEATURES_RELU };
@@ -258,27 +254,24 @@ START_TEST(with_heads_whose_state_exceeds_shared_memory)
     check_heads(one_softmax, 1, 300, 9);
     check_heads(with_relu, 1, 1040, 1);
 }
-END_TEST
 
 /* On CUDA, linear attention of more than 8 sequences has kernels for the head sizes 32 and 64. */
-START_TEST(with_heads_of_32_and_64)
+TEST(with_heads_of_32_and_64)
 {
     for (Features features = 0; features <= FEATURES_SQUARED_RELU; features++)
         for (int64_t size = 32; size <= 64; size += 32)
             check_heads((TransformerConfig){ .layers = 1, .features = features }, 3, size, 9);
 }
-END_TEST
 
 /* On CUDA, each block processes several heads in turn. */
-START_TEST(with_more_heads_than_blocks)
+TEST(with_more_heads_than_blocks)
 {
     check_heads((TransformerConfig){ .layers = 1 }, 1, 8, 4100);
     check_heads((TransformerConfig){ .layers = 1 }, 1, 32, 4100);
 }
-END_TEST
 
 /* Only large batches use tf32 products; those of small batches stay in float32. */
-START_TEST(with_products_in_tf32)
+TEST(with_products_in_tf32)
 {
     if (!device_is_cuda(test_device()) || sizeof(Real) == sizeof(double))
         return;
@@ -298,7 +291,6 @@ START_TEST(with_products_in_tf32)
     }
     end();
 }
-END_TEST
 
 /* The result of the first of B sequences after LENGTH steps. */
 static const Real *first_alone(Sequences s, int64_t B)
@@ -313,7 +305,7 @@ static const Real *first_alone(Sequences s, int64_t B)
     return out;
 }
 
-START_TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
+TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
 {
     for (int j = 0; j < 2; j++) {
         TransformerConfig config = both[j];
@@ -334,9 +326,8 @@ START_TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
         end();
     }
 }
-END_TEST
 
-START_TEST(a_result_may_be_the_next_x)
+TEST(a_result_may_be_the_next_x)
 {
     const Setup u = begin_with(linear, 2, 4);
     TransformerState *other = new_state(2, 4);
@@ -350,10 +341,9 @@ START_TEST(a_result_may_be_the_next_x)
     nn_transformer_state_free(other);
     end_with(u);
 }
-END_TEST
 
 /* -------------------------------------------------------------------------------------- prompts */
-START_TEST(steps_continue_from_a_prompt_of_every_length)
+TEST(steps_continue_from_a_prompt_of_every_length)
 {
     for (int j = 0; j < 2; j++) {
         begin(both[j]);
@@ -369,9 +359,8 @@ START_TEST(steps_continue_from_a_prompt_of_every_length)
         end();
     }
 }
-END_TEST
 
-START_TEST(a_prompt_suits_every_feature_map)
+TEST(a_prompt_suits_every_feature_map)
 {
     for (Features features = 0; features <= FEATURES_RANDOM; features++) {
         const TransformerConfig config = { .features = features, .pre_norm = features & 1 };
@@ -381,9 +370,8 @@ START_TEST(a_prompt_suits_every_feature_map)
         end_with(u);
     }
 }
-END_TEST
 
-START_TEST(linear_attention_takes_a_prompt_anywhere)
+TEST(linear_attention_takes_a_prompt_anywhere)
 {
     const Setup u = begin_with(linear, 2, LENGTH);
     step_through(u.state, u.s, 0, 1);
@@ -392,9 +380,8 @@ START_TEST(linear_attention_takes_a_prompt_anywhere)
     step_through(u.state, u.s, 4, LENGTH);
     end_with(u);
 }
-END_TEST
 
-START_TEST(prompts_may_have_different_lengths)
+TEST(prompts_may_have_different_lengths)
 {
     for (int j = 0; j < 2; j++) {
         const Setup u = begin_with(both[j], 3, LENGTH);
@@ -410,9 +397,8 @@ START_TEST(prompts_may_have_different_lengths)
         end_with(u);
     }
 }
-END_TEST
 
-START_TEST(padding_of_short_prompts_may_exceed_max_length)
+TEST(padding_of_short_prompts_may_exceed_max_length)
 {
     for (int j = 0; j < 2; j++) {
         const Setup u = begin_with(both[j], 3, 4);
@@ -424,10 +410,9 @@ START_TEST(padding_of_short_prompts_may_exceed_max_length)
         end_with(u);
     }
 }
-END_TEST
 
 /* Recurrent state and KV cache are stored in Real, not in bf16. */
-START_TEST(a_prompt_may_be_in_bf16)
+TEST(a_prompt_may_be_in_bf16)
 {
     for (int j = 0; j < 2; j++) {
         const Setup u = begin_with(both[j], 2, LENGTH);
@@ -440,10 +425,9 @@ START_TEST(a_prompt_may_be_in_bf16)
         end_with(u);
     }
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------- resets and copies */
-START_TEST(one_sequence_is_reset_or_all_are)
+TEST(one_sequence_is_reset_or_all_are)
 {
     for (int j = 0; j < 2; j++) {
         const Setup u = begin_with(both[j], 3, LENGTH);
@@ -458,7 +442,6 @@ START_TEST(one_sequence_is_reset_or_all_are)
         end_with(u);
     }
 }
-END_TEST
 
 /* Sequence `sequence` of s, repeated count times. */
 static Sequences branches(Sequences s, int64_t sequence, int64_t count)
@@ -473,7 +456,7 @@ static Sequences branches(Sequences s, int64_t sequence, int64_t count)
     return result;
 }
 
-START_TEST(a_copy_continues_as_the_original_would)
+TEST(a_copy_continues_as_the_original_would)
 {
     for (int j = 0; j < 2; j++) {
         const Setup u = begin_with(both[j], 3, LENGTH);
@@ -490,7 +473,6 @@ START_TEST(a_copy_continues_as_the_original_would)
         end_with(u);
     }
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------------------- files */
 static char path[64];
@@ -501,7 +483,7 @@ static const char *file_path(void)
     return path;
 }
 
-START_TEST(a_loaded_state_continues_as_the_saved_one_would)
+TEST(a_loaded_state_continues_as_the_saved_one_would)
 {
     for (int j = 0; j < 2; j++) {
         const Setup u = begin_with(both[j], 3, LENGTH);
@@ -519,7 +501,6 @@ START_TEST(a_loaded_state_continues_as_the_saved_one_would)
         unlink(path);
     }
 }
-END_TEST
 
 static void refuse(TransformerState *state, const char *sentence)
 {
@@ -552,7 +533,7 @@ static void save_with_counts(const TransformerState *state, const int32_t *count
     tensor_file_close(file);
 }
 
-START_TEST(a_file_that_does_not_fit_changes_nothing)
+TEST(a_file_that_does_not_fit_changes_nothing)
 {
     for (int j = 0; j < 2; j++) {
         const Setup u = begin_with(both[j], 2, LENGTH);
@@ -576,9 +557,8 @@ START_TEST(a_file_that_does_not_fit_changes_nothing)
         end_with(u);
     }
 }
-END_TEST
 
-START_TEST(another_transformers_file_is_refused)
+TEST(another_transformers_file_is_refused)
 {
     const struct {
         TransformerConfig config;
@@ -597,7 +577,6 @@ START_TEST(another_transformers_file_is_refused)
     }
     unlink(path);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- memory */
 static void check_memory(TransformerConfig config, int64_t B)
@@ -626,16 +605,15 @@ static void check_memory(TransformerConfig config, int64_t B)
     end();
 }
 
-START_TEST(memory_stays_what_it_is_after_the_first_step)
+TEST(memory_stays_what_it_is_after_the_first_step)
 {
     for (int j = 0; j < 2; j++) {
         check_memory(both[j], 1);
         check_memory(both[j], MANY);
     }
 }
-END_TEST
 
-START_TEST(the_state_of_linear_attention_does_not_grow_with_max_length)
+TEST(the_state_of_linear_attention_does_not_grow_with_max_length)
 {
     begin(linear);
     TransformerState *state = new_state(2, 4);
@@ -646,9 +624,8 @@ START_TEST(the_state_of_linear_attention_does_not_grow_with_max_length)
     nn_transformer_state_free(state);
     end();
 }
-END_TEST
 
-START_TEST(more_threads_may_come_later)
+TEST(more_threads_may_come_later)
 {
     device_set_threads(1);
     const Setup u = begin_with(linear, MANY, LENGTH);
@@ -657,7 +634,6 @@ START_TEST(more_threads_may_come_later)
     step_through(u.state, u.s, 2, LENGTH);
     end_with(u);
 }
-END_TEST
 
 /* From the current position of the sequences: prefill of 3 positions at position 0, then decode
  * steps up to position 5. Returns the last result. */
@@ -709,7 +685,7 @@ static bool fails_and_recovers(Sequences s, int n, const Real *expected)
     return happened;
 }
 
-START_TEST(exhausted_memory_changes_nothing)
+TEST(exhausted_memory_changes_nothing)
 {
     for (int j = 0; j < 2; j++) {
         begin(both[j]);
@@ -724,9 +700,8 @@ START_TEST(exhausted_memory_changes_nothing)
         end();
     }
 }
-END_TEST
 
-START_TEST(exhausted_memory_spoils_no_file)
+TEST(exhausted_memory_spoils_no_file)
 {
     begin(linear);
     TransformerState *state = new_state(2, LENGTH);
@@ -747,7 +722,6 @@ START_TEST(exhausted_memory_spoils_no_file)
     nn_transformer_state_free(state);
     end();
 }
-END_TEST
 
 /* -------------------------------------------------------------------------------------- replays */
 typedef struct Replayed {
@@ -819,16 +793,15 @@ static void check_replays(TransformerConfig config, int64_t B)
     end_with(u);
 }
 
-START_TEST(a_step_may_be_replayed)
+TEST(a_step_may_be_replayed)
 {
     check_replays(linear, 2);
     check_replays(softmax, 2);
     check_replays(softmax, 9);
     check_replays((TransformerConfig){ .heads = 2, .head_dim = 32 }, 9);
 }
-END_TEST
 
-START_TEST(resets_and_copies_may_be_replayed)
+TEST(resets_and_copies_may_be_replayed)
 {
     for (int j = 0; j < 2; j++) {
         const Setup u = begin_with(both[j], 2, LENGTH);
@@ -841,7 +814,6 @@ START_TEST(resets_and_copies_may_be_replayed)
         end_with(u);
     }
 }
-END_TEST
 
 /* x is the row of the table out at the current position. */
 static void step_at_position(void *context)
@@ -851,7 +823,7 @@ static void step_at_position(void *context)
     nn_transformer_step(p->state, p->x);
 }
 
-START_TEST(positions_are_indices_in_a_replayed_step)
+TEST(positions_are_indices_in_a_replayed_step)
 {
     const Setup u = begin_with(linear, 2, LENGTH);
     Replayed p = { .state = u.state, .out = tape_persistent(tape, shape(LENGTH, width)) };
@@ -865,10 +837,9 @@ START_TEST(positions_are_indices_in_a_replayed_step)
     }
     end_with(u);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- misuse */
-START_TEST(states_are_of_causal_linear_or_softmax_attention)
+TEST(states_are_of_causal_linear_or_softmax_attention)
 {
     static const struct {
         AttentionKind kind;
@@ -888,9 +859,8 @@ START_TEST(states_are_of_causal_linear_or_softmax_attention)
         end();
     }
 }
-END_TEST
 
-START_TEST(a_config_must_make_sense)
+TEST(a_config_must_make_sense)
 {
     const GenerationConfig in_bf16 = { .precision = PRECISION_BF16 };
     const GenerationConfig in_tf32 = { .precision = PRECISION_TF32 };
@@ -917,9 +887,8 @@ START_TEST(a_config_must_make_sense)
     nn_transformer_state_free(NULL);
     end();
 }
-END_TEST
 
-START_TEST(a_steps_x_must_fit)
+TEST(a_steps_x_must_fit)
 {
     const Setup u = begin_with(linear, 2, 1);
     assert_raises(STEP "x is NULL", nn_transformer_step(u.state, NULL));
@@ -940,14 +909,13 @@ START_TEST(a_steps_x_must_fit)
     assert_positions(u.state, (int32_t[]){ 0, 0 });
     end_with(u);
 }
-END_TEST
 
 static Tensor *lengths(int64_t B, int32_t b0, int32_t b1)
 {
     return tape_input_i32(tape, (int32_t[]){ b0, b1, 1 }, shape(B));
 }
 
-START_TEST(a_prompt_must_fit)
+TEST(a_prompt_must_fit)
 {
     const Setup u = begin_with(softmax, 2, 3);
     TransformerState *state = u.state;
@@ -983,9 +951,8 @@ START_TEST(a_prompt_must_fit)
                   nn_transformer_prefill(tape, state, x, NULL));
     end_with(u);
 }
-END_TEST
 
-START_TEST(copies_and_resets_must_fit)
+TEST(copies_and_resets_must_fit)
 {
     const Setup u = begin_with(linear, 2, 3);
     TransformerState *state = u.state, *shorter = new_state(1, 1);
@@ -1011,30 +978,9 @@ START_TEST(copies_and_resets_must_fit)
     params_free(others);
     end_with(u);
 }
-END_TEST
 
 int main(void)
 {
     setenv("TAPEGRAD_CUDA_EARLY", "1", 0); /* the emulation checks dependent launches */
-    const TTest *const tests[] = {
-        /* clang-format off */
-        a_step_is_the_parallel_form_at_its_position, with_every_feature_map,
-        with_every_arrangement_of_a_layer, with_ragged_and_with_whole_sizes,
-        with_heads_whose_state_exceeds_shared_memory, with_heads_of_32_and_64,
-        with_more_heads_than_blocks, with_products_in_tf32,
-        threads_and_other_sequences_change_no_bit_on_the_cpu, a_result_may_be_the_next_x,
-        steps_continue_from_a_prompt_of_every_length, a_prompt_suits_every_feature_map,
-        linear_attention_takes_a_prompt_anywhere, prompts_may_have_different_lengths,
-        padding_of_short_prompts_may_exceed_max_length, a_prompt_may_be_in_bf16,
-        one_sequence_is_reset_or_all_are, a_copy_continues_as_the_original_would,
-        a_loaded_state_continues_as_the_saved_one_would, a_file_that_does_not_fit_changes_nothing,
-        another_transformers_file_is_refused, memory_stays_what_it_is_after_the_first_step,
-        the_state_of_linear_attention_does_not_grow_with_max_length, more_threads_may_come_later,
-        exhausted_memory_changes_nothing, exhausted_memory_spoils_no_file, a_step_may_be_replayed,
-        resets_and_copies_may_be_replayed, positions_are_indices_in_a_replayed_step,
-        states_are_of_causal_linear_or_softmax_attention, a_config_must_make_sense,
-        a_steps_x_must_fit, a_prompt_must_fit, copies_and_resets_must_fit, NULL,
-        /* clang-format on */
-    };
-    return run_tests("generation", tests);
+    return test_main("generation", NULL, NULL);
 }

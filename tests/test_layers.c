@@ -48,7 +48,7 @@ static void assert_weight(const char *name, Shape expected)
                   shape_text(weight->shape).text, shape_text(expected).text);
 }
 
-START_TEST(a_transformer_names_its_weights)
+TEST(a_transformer_names_its_weights)
 {
     begin();
     Transformer transformer =
@@ -91,9 +91,8 @@ START_TEST(a_transformer_names_its_weights)
                      transformer.layer[1].attention.input.bias);
     end();
 }
-END_TEST
 
-START_TEST(a_config_of_zeros_means_the_defaults)
+TEST(a_config_of_zeros_means_the_defaults)
 {
     begin();
     Transformer transformer = nn_transformer(params, "transformer", (TransformerConfig){ 0 });
@@ -111,9 +110,8 @@ START_TEST(a_config_of_zeros_means_the_defaults)
     ck_assert_int_eq(params_count(params), 4 * 16 + 2 + 16);
     end();
 }
-END_TEST
 
-START_TEST(initial_weights_are_those_of_the_papers_code)
+TEST(initial_weights_are_those_of_the_papers_code)
 {
     begin();
     Linear linear = nn_linear(params, "linear", 25, 300);
@@ -145,7 +143,6 @@ START_TEST(initial_weights_are_those_of_the_papers_code)
     }
     end();
 }
-END_TEST
 
 /* The square root of the mean of squares. */
 static double deviation(const Tensor *tensor)
@@ -157,7 +154,7 @@ static double deviation(const Tensor *tensor)
     return sqrt(square / (double)tensor_count(tensor));
 }
 
-START_TEST(an_initial_std_initializes_as_gpt2_does)
+TEST(an_initial_std_initializes_as_gpt2_does)
 {
     begin();
     const TransformerConfig config = {
@@ -178,9 +175,8 @@ START_TEST(an_initial_std_initializes_as_gpt2_does)
     ck_assert(test_values(layer->norm1.weight)[0] == 1);
     end();
 }
-END_TEST
 
-START_TEST(positions_follow_the_formula)
+TEST(positions_follow_the_formula)
 {
     begin();
     enum { LENGTH = 50, WIDTH = 7 };
@@ -197,10 +193,9 @@ START_TEST(positions_follow_the_formula)
     ck_assert_int_eq(params_count(params), 0);
     end();
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- misuse */
-START_TEST(invalid_configs_raise)
+TEST(invalid_configs_raise)
 {
     begin();
 #define CONFIG(...) ((TransformerConfig){ __VA_ARGS__ })
@@ -247,9 +242,8 @@ START_TEST(invalid_configs_raise)
     ck_assert_int_eq(params_count(params), 0);
     end();
 }
-END_TEST
 
-START_TEST(attention_checks_its_arguments)
+TEST(attention_checks_its_arguments)
 {
     begin();
     Attention attention = nn_attention(
@@ -265,9 +259,8 @@ START_TEST(attention_checks_its_arguments)
                   nn_attention_forward(tape, &attention, NULL, NULL));
     end();
 }
-END_TEST
 
-START_TEST(an_uninitialized_transformer_is_reported)
+TEST(an_uninitialized_transformer_is_reported)
 {
     begin();
     const Transformer transformer = { .layers = 0 };
@@ -278,7 +271,6 @@ START_TEST(an_uninitialized_transformer_is_reported)
                   nn_transformer_state(&transformer, (GenerationConfig){ 0 }));
     end();
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------- reference vectors */
 
@@ -382,17 +374,15 @@ static void check_transformer(const char *file_name, AttentionKind attention)
     end();
 }
 
-START_TEST(the_linear_transformer_of_the_vectors)
+TEST(the_linear_transformer_of_the_vectors)
 {
     check_transformer("transformer_linear.safetensors", ATTENTION_CAUSAL_LINEAR);
 }
-END_TEST
 
-START_TEST(the_softmax_transformer_of_the_vectors)
+TEST(the_softmax_transformer_of_the_vectors)
 {
     check_transformer("transformer_softmax.safetensors", ATTENTION_CAUSAL_SOFTMAX);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------- finite differences
  * A layer is a struct of handles: the check replaces them by its own variables. */
@@ -446,7 +436,7 @@ static const Real *gradients_of(const Transformer *transformer, Tensor *added)
 }
 
 /* Each operation of a layer skips the gradients of frozen weights and computes all others. */
-START_TEST(frozen_weights_leave_the_gradients_of_the_others)
+TEST(frozen_weights_leave_the_gradients_of_the_others)
 {
     static const char *const patterns[] = { "*.weight", "*.bias", "*norm*.weight", "*ff1*", "*ff2*",
                                             "*.key.*",  "*out.*", "layers.0.*",    "free" };
@@ -473,7 +463,6 @@ START_TEST(frozen_weights_leave_the_gradients_of_the_others)
         end();
     }
 }
-END_TEST
 
 static void check_layer(TransformerConfig config, const int32_t *key_lengths)
 {
@@ -489,22 +478,20 @@ static void check_layer(TransformerConfig config, const int32_t *key_lengths)
     end();
 }
 
-START_TEST(gradients_of_a_pre_norm_layer)
+TEST(gradients_of_a_pre_norm_layer)
 {
     check_layer((TransformerConfig){ .pre_norm = true, .activation = ACTIVATION_GELU }, NULL);
 }
-END_TEST
 
-START_TEST(gradients_of_a_post_norm_layer_with_dropout)
+TEST(gradients_of_a_post_norm_layer_with_dropout)
 {
     check_layer((TransformerConfig){ .activation = ACTIVATION_GELU,
                                      .dropout = 0.25,
                                      .attention = ATTENTION_CAUSAL_SOFTMAX },
                 NULL);
 }
-END_TEST
 
-START_TEST(gradients_with_key_lengths)
+TEST(gradients_with_key_lengths)
 {
     static const int32_t key_lengths[] = { 3, 5 };
     check_layer((TransformerConfig){ .pre_norm = true,
@@ -516,7 +503,6 @@ START_TEST(gradients_with_key_lengths)
         key_lengths);
     check_layer((TransformerConfig){ .attention = ATTENTION_CAUSAL_LINEAR }, key_lengths);
 }
-END_TEST
 
 /* ----------------------------------------------------------------------- training and inference */
 enum { BATCH = 2, LENGTH = 32, WIDTH = 32 };
@@ -562,17 +548,16 @@ static void check_inference(TransformerConfig config)
     end();
 }
 
-START_TEST(inference_is_training_without_dropout_in_less_memory)
+TEST(inference_is_training_without_dropout_in_less_memory)
 {
     check_inference(small);
     check_inference((TransformerConfig){
         .layers = 3, .heads = 4, .head_dim = 8, .pre_norm = true, .no_final_norm = true });
 }
-END_TEST
 
 /* The vectors cover post-norm layers with a final norm; this test composes the other kinds from
  * single layers. */
-START_TEST(a_pre_norm_transformer_is_made_of_its_parts)
+TEST(a_pre_norm_transformer_is_made_of_its_parts)
 {
     begin();
     TransformerConfig config = small;
@@ -597,11 +582,10 @@ START_TEST(a_pre_norm_transformer_is_made_of_its_parts)
                 tensor_count(x));
     end();
 }
-END_TEST
 
 /* Only half the positions of the first sequence are keys: the contents of the other half
  * have no effect. */
-START_TEST(key_lengths_hide_positions)
+TEST(key_lengths_hide_positions)
 {
     begin();
     static const AttentionKind kinds[] = { ATTENTION_LINEAR, ATTENTION_CAUSAL_LINEAR,
@@ -625,9 +609,8 @@ START_TEST(key_lengths_hide_positions)
     }
     end();
 }
-END_TEST
 
-START_TEST(dropout_drops_while_the_tape_is_training)
+TEST(dropout_drops_while_the_tape_is_training)
 {
     begin();
     Dropout dropout = nn_dropout(0.25);
@@ -644,11 +627,10 @@ START_TEST(dropout_drops_while_the_tape_is_training)
     assert_same(test_values(nn_dropout_forward(tape, &dropout, x)), before, tensor_count(x));
     end();
 }
-END_TEST
 
 /* An embedding that is also the output layer gets the sum of the gradients that two separate
  * weights of the same values get. */
-START_TEST(a_tied_weight_gets_the_gradients_of_both_uses)
+TEST(a_tied_weight_gets_the_gradients_of_both_uses)
 {
     enum { COUNT = 11, ROWS = 6 };
     begin();
@@ -680,9 +662,8 @@ START_TEST(a_tied_weight_gets_the_gradients_of_both_uses)
     ck_assert_double_gt(largest(tensor_gradient(output.weight)), 1e-3);
     end();
 }
-END_TEST
 
-START_TEST(a_layer_without_bias_is_a_product)
+TEST(a_layer_without_bias_is_a_product)
 {
     begin();
     Linear layer = nn_linear_no_bias(params, "l", WIDTH, 3);
@@ -699,10 +680,9 @@ START_TEST(a_layer_without_bias_is_a_product)
                   nn_linear_no_bias(params, "n", 0, 3));
     end();
 }
-END_TEST
 
 /* After the attention, the activation and ff2; one Philox counter draws four elements. */
-START_TEST(a_layer_drops_in_three_places)
+TEST(a_layer_drops_in_three_places)
 {
     begin();
     TransformerConfig config = small;
@@ -715,7 +695,6 @@ START_TEST(a_layer_drops_in_three_places)
                       BATCH * LENGTH * (WIDTH + 20 + WIDTH) / 4);
     end();
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------- recovery */
 static Tensor *step(const Transformer *transformer)
@@ -724,7 +703,7 @@ static Tensor *step(const Transformer *transformer)
     return op_mean_squared_error(tape, out, some_input());
 }
 
-START_TEST(a_pass_that_failed_anywhere_may_be_repeated)
+TEST(a_pass_that_failed_anywhere_may_be_repeated)
 {
     begin();
     TransformerConfig config = small;
@@ -766,33 +745,8 @@ START_TEST(a_pass_that_failed_anywhere_may_be_repeated)
     ck_assert_int_gt(failures, 10);
     end();
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("layers", (const TTest *const[]){
-                                   a_transformer_names_its_weights,
-                                   a_config_of_zeros_means_the_defaults,
-                                   initial_weights_are_those_of_the_papers_code,
-                                   an_initial_std_initializes_as_gpt2_does,
-                                   positions_follow_the_formula,
-                                   invalid_configs_raise,
-                                   attention_checks_its_arguments,
-                                   an_uninitialized_transformer_is_reported,
-                                   the_linear_transformer_of_the_vectors,
-                                   the_softmax_transformer_of_the_vectors,
-                                   gradients_of_a_pre_norm_layer,
-                                   gradients_of_a_post_norm_layer_with_dropout,
-                                   frozen_weights_leave_the_gradients_of_the_others,
-                                   gradients_with_key_lengths,
-                                   inference_is_training_without_dropout_in_less_memory,
-                                   a_pre_norm_transformer_is_made_of_its_parts,
-                                   key_lengths_hide_positions,
-                                   a_tied_weight_gets_the_gradients_of_both_uses,
-                                   a_layer_without_bias_is_a_product,
-                                   dropout_drops_while_the_tape_is_training,
-                                   a_layer_drops_in_three_places,
-                                   a_pass_that_failed_anywhere_may_be_repeated,
-                                   NULL,
-                               });
+    return test_main("layers", NULL, NULL);
 }

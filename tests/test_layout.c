@@ -107,7 +107,7 @@ static void check_reduction(Shape of, int axis, bool mean)
     tape_reset(tape);
 }
 
-START_TEST(test_sum_values)
+TEST(test_sum_values)
 {
     begin();
     for (int mean = 0; mean < 2; mean++) {
@@ -126,7 +126,6 @@ START_TEST(test_sum_values)
     }
     tape_free(tape);
 }
-END_TEST
 
 typedef struct Reduce {
     Reducer *operation;
@@ -151,15 +150,14 @@ static void check_reduction_gradients(Reducer *operation)
     }
 }
 
-START_TEST(test_sum_gradients)
+TEST(test_sum_gradients)
 {
     check_reduction_gradients(op_sum);
     check_reduction_gradients(op_mean);
 }
-END_TEST
 
 /* The gradient reaches all elements: all pieces and threads of the kernel. */
-START_TEST(test_sum_gradient_is_everywhere)
+TEST(test_sum_gradient_is_everywhere)
 {
     const int axes[] = { ALL_AXES, -1, 0 };
     begin();
@@ -174,10 +172,9 @@ START_TEST(test_sum_gradient_is_everywhere)
     }
     tape_free(tape);
 }
-END_TEST
 
 /* A plain float sum of this length would stop at 2^24. */
-START_TEST(test_sum_is_accurate)
+TEST(test_sum_is_accurate)
 {
     enum { COUNT = (1 << 24) + 1000 };
     begin();
@@ -187,9 +184,8 @@ START_TEST(test_sum_is_accurate)
     ck_assert(tensor_item(op_mean(tape, x, ALL_AXES)) == 1);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_sum_not_a_number)
+TEST(test_sum_not_a_number)
 {
     const Real x[] = { 1, NAN, 1, 1 };
     begin();
@@ -201,9 +197,8 @@ START_TEST(test_sum_not_a_number)
     ck_assert(out[0] == 1 && isnan(out[1]) && isnan(out[2]) && isnan(out[3]));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_sum_misuse)
+TEST(test_sum_misuse)
 {
     const Real one = 1;
     begin();
@@ -219,7 +214,6 @@ START_TEST(test_sum_misuse)
     assert_raises("op_argmax: x: [2,3] has no axis -3", op_argmax(tape, matrix, -3));
     tape_free(tape);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- maxima */
 
@@ -261,7 +255,7 @@ static void check_max(Shape of, int axis)
     tape_reset(tape);
 }
 
-START_TEST(test_first_maximum_and_its_gradient)
+TEST(test_first_maximum_and_its_gradient)
 {
     begin();
     for (int rank = 0; rank <= 4; rank++) {
@@ -274,15 +268,13 @@ START_TEST(test_first_maximum_and_its_gradient)
         check_max(large(), axis);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_max_gradients)
+TEST(test_max_gradients)
 {
     check_reduction_gradients(op_max);
 }
-END_TEST
 
-START_TEST(test_max_not_a_number)
+TEST(test_max_not_a_number)
 {
     const Real x[] = { 1, NAN, INFINITY, NAN, -INFINITY, -INFINITY, -INFINITY, -INFINITY };
     begin();
@@ -294,7 +286,6 @@ START_TEST(test_max_not_a_number)
     ck_assert(out[0] == 1 && isnan(out[1]) && isinf(out[2]) && isnan(out[3]));
     tape_free(tape);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- gather */
 static Tensor *gather_function(Tape *on, Tensor *const *inputs, void *context)
@@ -308,7 +299,7 @@ static Tensor *gather_function(Tape *on, Tensor *const *inputs, void *context)
                        op_gather(on, op_tanh(on, inputs[0]), index));
 }
 
-START_TEST(test_gather_gradients)
+TEST(test_gather_gradients)
 {
     Shape shapes[][2] = { { shape(7), shape(9) },
                           { shape(3, 5), shape(3, 1) },
@@ -316,9 +307,8 @@ START_TEST(test_gather_gradients)
     for (int s = 0; s < 3; s++)
         check_gradient(gather_function, &shapes[s][1], shapes[s][0]);
 }
-END_TEST
 
-START_TEST(test_gather_values)
+TEST(test_gather_values)
 {
     enum { R = 700, C = 31, K = 40 };
     begin();
@@ -338,10 +328,9 @@ START_TEST(test_gather_values)
     assert_close(test_values(tensor_gradient(x)), expected, R * C, 1e-6);
     tape_free(tape);
 }
-END_TEST
 
 /* On a bf16 tape too: a parameter's values and gradients stay float32. */
-START_TEST(gather_does_not_round_float32)
+TEST(gather_does_not_round_float32)
 {
     begin();
     if (!device_is_cuda(test_device()) || sizeof(Real) != sizeof(float)) {
@@ -360,9 +349,8 @@ START_TEST(gather_does_not_round_float32)
     ck_assert_mem_eq(test_values(tensor_gradient(x)), values, sizeof values);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_gather_misuse)
+TEST(test_gather_misuse)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -380,7 +368,6 @@ START_TEST(test_gather_misuse)
                   op_gather(tape, x, tape_input_i32(tape, (int32_t[4]){ 0 }, shape(4))));
     tape_free(tape);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- unfold */
 static void check_unfold(Shape of, Window window)
@@ -410,7 +397,7 @@ static const Window windows[] = { { 1, 1, 0, 0 }, { 3, 3, 0, 1 }, { 2, 2, 2, 0 }
                                   { 5, 1, 3, 2 }, { 1, 2, 1, 4 }, { 2, 5, 7, 0 } };
 enum { WINDOWS = sizeof windows / sizeof *windows };
 
-START_TEST(test_unfold_values)
+TEST(test_unfold_values)
 {
     begin();
     for (int w = 0; w < WINDOWS; w++) {
@@ -420,7 +407,6 @@ START_TEST(test_unfold_values)
     }
     tape_free(tape);
 }
-END_TEST
 
 /* Unfolded twice, so that the second gradient adds. */
 static Tensor *unfold_function(Tape *on, Tensor *const *inputs, void *context)
@@ -430,17 +416,16 @@ static Tensor *unfold_function(Tape *on, Tensor *const *inputs, void *context)
     return op_multiply(on, op_exp(on, once), op_unfold(on, inputs[0], *window));
 }
 
-START_TEST(test_unfold_gradients)
+TEST(test_unfold_gradients)
 {
     for (int w = 0; w < WINDOWS; w++) {
         Window window = windows[w];
         check_gradient(unfold_function, &window, shape(2, 5, 6, 2));
     }
 }
-END_TEST
 
 /* Windows of 2 x 2 without overlap: the maximum of each, per channel. */
-START_TEST(test_max_pooling)
+TEST(test_max_pooling)
 {
     const Real x[] = { 1, 10, 2, 20, 5, 50, 4, 90, 3, 30, 4, 0, 7, 60, 6, 80 }; /* [1, 2, 4, 2] */
     const Real expected[] = { 4, 30, 7, 90 };
@@ -450,9 +435,8 @@ START_TEST(test_max_pooling)
     ck_assert_mem_eq(test_values(out), expected, sizeof expected);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_unfold_misuse)
+TEST(test_unfold_misuse)
 {
     begin();
     Tensor *x = normal_input(shape(1, 3, 4, 2));
@@ -469,7 +453,6 @@ START_TEST(test_unfold_misuse)
                   op_unfold(tape, x, (Window){ 6, 2, 1, 1 }));
     tape_free(tape);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------ cumulative sums */
 static Tensor *cumulative_sum(Tape *on, Tensor *x, int axis, bool reverse)
@@ -501,7 +484,7 @@ static void check_cumulative_sum(Shape of, int axis, bool reverse)
     tape_reset(tape);
 }
 
-START_TEST(test_cumulative_sum_values)
+TEST(test_cumulative_sum_values)
 {
     begin();
     for (int reverse = 0; reverse < 2; reverse++) {
@@ -513,7 +496,6 @@ START_TEST(test_cumulative_sum_values)
     }
     tape_free(tape);
 }
-END_TEST
 
 typedef struct Along {
     int axis;
@@ -527,16 +509,15 @@ static Tensor *cumulative_function(Tape *on, Tensor *const *inputs, void *contex
     return op_multiply(on, once, cumulative_sum(on, inputs[0], along->axis, !along->reverse));
 }
 
-START_TEST(test_cumulative_sum_gradients)
+TEST(test_cumulative_sum_gradients)
 {
     for (int reverse = 0; reverse < 2; reverse++)
         for (int rank = 1; rank <= 4; rank++)
             for (int axis = 0; axis < rank; axis++)
                 check_gradient(cumulative_function, (&(Along){ axis, reverse }), all_ranks()[rank]);
 }
-END_TEST
 
-START_TEST(test_cumulative_sum_misuse)
+TEST(test_cumulative_sum_misuse)
 {
     const Real x[6] = { 0 };
     begin();
@@ -551,21 +532,19 @@ START_TEST(test_cumulative_sum_misuse)
                   op_cumulative_sum(tape, tape_input(tape, x, shape_scalar()), -1));
     tape_free(tape);
 }
-END_TEST
 
 static Tensor *vector_cumulative_sum(Tape *on, Tensor **inputs)
 {
     return op_cumulative_sum(on, inputs[0], 1);
 }
 
-START_TEST(test_cumulative_sum_vectors)
+TEST(test_cumulative_sum_vectors)
 {
     check_vectors("cumsum_dim1", "x", vector_cumulative_sum);
 }
-END_TEST
 
 /* -------------------------------------------------------------------------------------- reshape */
-START_TEST(test_reshape_shares)
+TEST(test_reshape_shares)
 {
     begin();
     Tensor *x = tape_variable(tape, test_normal(1, 24), shape(2, 3, 4));
@@ -576,7 +555,6 @@ START_TEST(test_reshape_shares)
     ck_assert_int_eq(op_reshape(tape, scalar, shape_scalar())->shape.rank, 0);
     tape_free(tape);
 }
-END_TEST
 
 /* A view of a view of a result, used beside the result itself. */
 static Tensor *reshape_function(Tape *on, Tensor *const *inputs, void *context)
@@ -595,14 +573,13 @@ static Tensor *reshape_last(Tape *on, Tensor *const *inputs, void *context)
     return op_reshape(on, op_tanh(on, inputs[0]), shape(12, 2));
 }
 
-START_TEST(test_reshape_gradients)
+TEST(test_reshape_gradients)
 {
     check_gradient(reshape_function, NULL, shape(2, 3, 4));
     check_gradient(reshape_last, NULL, shape(2, 3, 4));
 }
-END_TEST
 
-START_TEST(test_reshape_misuse)
+TEST(test_reshape_misuse)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -613,7 +590,6 @@ START_TEST(test_reshape_misuse)
                   op_reshape(tape, x, shape_scalar()));
     tape_free(tape);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------ transpose */
 static void check_transpose(Shape of, int a, int b)
@@ -638,7 +614,7 @@ static void check_transpose(Shape of, int a, int b)
     tape_reset(tape);
 }
 
-START_TEST(test_transpose_values)
+TEST(test_transpose_values)
 {
     begin();
     for (int rank = 1; rank <= 4; rank++)
@@ -653,7 +629,6 @@ START_TEST(test_transpose_values)
     check_transpose(shape(3, 20000), 0, 1);
     tape_free(tape);
 }
-END_TEST
 
 static Tensor *transpose_function(Tape *on, Tensor *const *inputs, void *context)
 {
@@ -664,7 +639,7 @@ static Tensor *transpose_function(Tape *on, Tensor *const *inputs, void *context
                        op_multiply(on, twice, op_transpose(on, inputs[0], axes[0], axes[1])));
 }
 
-START_TEST(test_transpose_gradients)
+TEST(test_transpose_gradients)
 {
     for (int rank = 1; rank <= 4; rank++)
         for (int a = 0; a < rank; a++)
@@ -672,9 +647,8 @@ START_TEST(test_transpose_gradients)
                 check_gradient(transpose_function, ((int[]){ a, b }), all_ranks()[rank]);
     check_gradient(transpose_function, ((int[]){ 0, -1 }), shape(18, 3));
 }
-END_TEST
 
-START_TEST(test_transpose_misuse)
+TEST(test_transpose_misuse)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -683,7 +657,6 @@ START_TEST(test_transpose_misuse)
     assert_raises("op_transpose: x: [2,3] has no axis -3", op_transpose(tape, x, -3, 0));
     tape_free(tape);
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------- slices and concat */
 static void check_slice(Shape of, int axis, int64_t start, int64_t count)
@@ -705,7 +678,7 @@ static void check_slice(Shape of, int axis, int64_t start, int64_t count)
     tape_reset(tape);
 }
 
-START_TEST(test_slice_values)
+TEST(test_slice_values)
 {
     begin();
     for (int rank = 1; rank <= 4; rank++)
@@ -721,7 +694,6 @@ START_TEST(test_slice_values)
     check_slice(large(), 3, 1, 82);
     tape_free(tape);
 }
-END_TEST
 
 typedef struct Cut {
     int axis;
@@ -737,7 +709,7 @@ static Tensor *slice_function(Tape *on, Tensor *const *inputs, void *context)
     return op_multiply(on, a, op_exp(on, b));
 }
 
-START_TEST(test_slice_gradients)
+TEST(test_slice_gradients)
 {
     for (int rank = 1; rank <= 4; rank++)
         for (int axis = 0; axis < rank; axis++) {
@@ -746,9 +718,8 @@ START_TEST(test_slice_gradients)
             check_gradient(slice_function, &cut, all_ranks()[rank]);
         }
 }
-END_TEST
 
-START_TEST(test_slice_misuse)
+TEST(test_slice_misuse)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -768,10 +739,9 @@ START_TEST(test_slice_misuse)
                   op_slice(tape, normal_input(shape_scalar()), 0, 0, 1));
     tape_free(tape);
 }
-END_TEST
 
 /* Part i of n is the i-th slice; the parts joined are x. */
-START_TEST(test_split_is_slices)
+TEST(test_split_is_slices)
 {
     begin();
     for (int rank = 1; rank <= 4; rank++)
@@ -794,7 +764,6 @@ START_TEST(test_split_is_slices)
         }
     tape_free(tape);
 }
-END_TEST
 
 /* Uses the first and the last of the parts: the others get no gradient. */
 static Tensor *split_function(Tape *on, Tensor *const *inputs, void *context)
@@ -804,7 +773,7 @@ static Tensor *split_function(Tape *on, Tensor *const *inputs, void *context)
     return op_multiply(on, parts[0], op_exp(on, parts[3]));
 }
 
-START_TEST(test_split_gradients)
+TEST(test_split_gradients)
 {
     for (int axis = 0; axis < 3; axis++) {
         Shape of = shape(3, 2, 5);
@@ -812,9 +781,8 @@ START_TEST(test_split_gradients)
         check_gradient(split_function, &axis, of);
     }
 }
-END_TEST
 
-START_TEST(test_split_misuse)
+TEST(test_split_misuse)
 {
     begin();
     Tensor *x = normal_input(shape(2, 6)), *parts[6];
@@ -831,7 +799,6 @@ START_TEST(test_split_misuse)
                   op_split(tape, x, 0, 2, NULL));
     tape_free(tape);
 }
-END_TEST
 
 /* Three tensors of the shape `of`, with these sizes along the axis (0: the tensor is absent). */
 static void check_concat(Shape of, int axis, const int64_t sizes[3])
@@ -864,7 +831,7 @@ static void check_concat(Shape of, int axis, const int64_t sizes[3])
     tape_reset(tape);
 }
 
-START_TEST(test_concat_values)
+TEST(test_concat_values)
 {
     begin();
     for (int rank = 1; rank <= 4; rank++)
@@ -877,10 +844,9 @@ START_TEST(test_concat_values)
         check_concat(large(), axis, (int64_t[]){ 2, 67, 9 });
     tape_free(tape);
 }
-END_TEST
 
 /* op_stack is op_concat of tensors with one more axis, of size 1. */
-START_TEST(test_stack_values)
+TEST(test_stack_values)
 {
     begin();
     for (int rank = 0; rank <= 3; rank++)
@@ -903,7 +869,6 @@ START_TEST(test_stack_values)
         }
     tape_free(tape);
 }
-END_TEST
 
 static Tensor *concat_function(Tape *on, Tensor *const *inputs, void *context)
 {
@@ -931,7 +896,7 @@ static Tensor *stack_function(Tape *on, Tensor *const *inputs, void *context)
     return op_multiply(on, once, op_tanh(on, once));
 }
 
-START_TEST(test_concat_gradients)
+TEST(test_concat_gradients)
 {
     for (int axis = 0; axis < 4; axis++) {
         Shape b = shape(2, 3, 1, 5);
@@ -944,10 +909,9 @@ START_TEST(test_concat_gradients)
     check_gradient(concat_function, &last, shape(3), shape(2));
     check_gradient(stack_function, &last, shape_scalar(), shape_scalar());
 }
-END_TEST
 
-/* As many steps of a recurrence as tensors are joined: each costs the same. */
-START_TEST(test_stack_of_many)
+/* A recurrence of COUNT steps, each of which costs the same. */
+TEST(test_stack_of_many)
 {
     enum { COUNT = 3000 };
     static Tensor *tensors[COUNT];
@@ -961,9 +925,8 @@ START_TEST(test_stack_of_many)
     assert_close(test_values(tensor_gradient(x)), test_normal(2, COUNT), COUNT, 0);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_concat_misuse)
+TEST(test_concat_misuse)
 {
     begin();
     Tensor *a = normal_input(shape(2, 3, 4)), *pair[] = { a, NULL };
@@ -998,10 +961,9 @@ START_TEST(test_concat_misuse)
                   op_stack(tape, pair, 1, 0));
     tape_free(tape);
 }
-END_TEST
 
 /* Slices of a concatenation are its parts. */
-START_TEST(test_slice_of_concat)
+TEST(test_slice_of_concat)
 {
     begin();
     Tensor *a = normal_input(shape(3, 4, 5)), *b = normal_input(shape(3, 2, 5));
@@ -1010,7 +972,6 @@ START_TEST(test_slice_of_concat)
     assert_close(test_values(op_slice(tape, both, 1, 4, 2)), test_values(b), 30, 0);
     tape_free(tape);
 }
-END_TEST
 
 /* The gradient and the loss, bitwise the same with any number of threads. */
 static Real *all_with_threads(int threads, int64_t *count)
@@ -1045,7 +1006,7 @@ static void assert_integers(const Tensor *tensor, const int32_t *expected)
     ck_assert_mem_eq(found, expected, (size_t)tensor_count(tensor) * sizeof *found);
 }
 
-START_TEST(test_store_values)
+TEST(test_store_values)
 {
     begin();
     tape_set_recording(tape, false);
@@ -1063,10 +1024,9 @@ START_TEST(test_store_values)
     assert_integers(row, (int32_t[]){ 0, 0, 0, 1, 0 });
     tape_free(tape);
 }
-END_TEST
 
 /* Stored integers may be used as indices; later stores must respect the bounds of these uses. */
-START_TEST(test_store_bounds)
+TEST(test_store_bounds)
 {
     begin();
     tape_set_recording(tape, false);
@@ -1082,9 +1042,8 @@ START_TEST(test_store_bounds)
     assert_integers(to, (int32_t[]){ 0, 2, 0, 3 });
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_store_misuse)
+TEST(test_store_misuse)
 {
     begin();
     tape_set_recording(tape, false);
@@ -1120,9 +1079,8 @@ START_TEST(test_store_misuse)
                   op_store_i32(tape, to, NULL, to));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(test_threads_change_nothing)
+TEST(test_threads_change_nothing)
 {
     begin();
     int64_t count;
@@ -1131,52 +1089,8 @@ START_TEST(test_threads_change_nothing)
         ck_assert(!memcmp(one, all_with_threads(threads, &count), (size_t)count * sizeof(Real)));
     tape_free(tape);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("layout", (const TTest *const[]){ test_sum_values,
-                                                       test_sum_gradients,
-                                                       test_sum_gradient_is_everywhere,
-                                                       test_sum_is_accurate,
-                                                       test_sum_not_a_number,
-                                                       test_sum_misuse,
-                                                       test_first_maximum_and_its_gradient,
-                                                       test_max_gradients,
-                                                       test_max_not_a_number,
-                                                       test_gather_values,
-                                                       test_gather_gradients,
-                                                       gather_does_not_round_float32,
-                                                       test_gather_misuse,
-                                                       test_unfold_values,
-                                                       test_unfold_gradients,
-                                                       test_max_pooling,
-                                                       test_unfold_misuse,
-                                                       test_cumulative_sum_values,
-                                                       test_cumulative_sum_gradients,
-                                                       test_cumulative_sum_misuse,
-                                                       test_cumulative_sum_vectors,
-                                                       test_reshape_shares,
-                                                       test_reshape_gradients,
-                                                       test_reshape_misuse,
-                                                       test_transpose_values,
-                                                       test_transpose_gradients,
-                                                       test_transpose_misuse,
-                                                       test_slice_values,
-                                                       test_slice_gradients,
-                                                       test_slice_misuse,
-                                                       test_split_is_slices,
-                                                       test_split_gradients,
-                                                       test_split_misuse,
-                                                       test_concat_values,
-                                                       test_concat_gradients,
-                                                       test_stack_values,
-                                                       test_stack_of_many,
-                                                       test_concat_misuse,
-                                                       test_slice_of_concat,
-                                                       test_store_values,
-                                                       test_store_bounds,
-                                                       test_store_misuse,
-                                                       test_threads_change_nothing,
-                                                       NULL });
+    return test_main("layout", NULL, NULL);
 }

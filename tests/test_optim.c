@@ -72,13 +72,12 @@ static Optimizer *vector_adamw(Params *params)
     return optim_adamw(params, config);
 }
 
-START_TEST(trajectories_agree_with_the_reference)
+TEST(trajectories_agree_with_the_reference)
 {
     follow("tests/data/radam.safetensors", vector_radam);
     follow("tests/data/radam_weight_decay.safetensors", vector_radam_decay);
     follow("tests/data/adamw.safetensors", vector_adamw);
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------------- plain loops
  * Two weights, the larger of which occupies all threads, with padding after both. */
@@ -210,7 +209,7 @@ static double decaying_radam_rule(double p, double g, double *state, int t)
     return p - 0.03125 * 0.5 * p - 0.03125 * m / divisor;
 }
 
-START_TEST(rules_agree_with_plain_loops)
+TEST(rules_agree_with_plain_loops)
 {
     compare(plain_sgd, plain_sgd_rule);
     compare(momentum_sgd, momentum_sgd_rule);
@@ -218,7 +217,6 @@ START_TEST(rules_agree_with_plain_loops)
     compare(decaying_adamw, decaying_adamw_rule);
     compare(decaying_radam, decaying_radam_rule);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------ zero means zero */
 static Optimizer *zero_rate_sgd(Params *params)
@@ -276,7 +274,7 @@ static double zero_eps_rule(double p, double g, double *state, int t)
     return p - 0.03125 * state[0] / (1 - pow(0.75, t)) / sqrt(state[1] / (1 - pow(0.875, t)));
 }
 
-START_TEST(a_written_zero_is_obeyed)
+TEST(a_written_zero_is_obeyed)
 {
     compare(zero_rate_sgd, unchanged_rule);
     compare(zero_rate_radam, unchanged_rule);
@@ -284,9 +282,8 @@ START_TEST(a_written_zero_is_obeyed)
     compare(zero_beta2_adam, zero_beta2_rule);
     compare(zero_eps_adamw, zero_eps_rule);
 }
-END_TEST
 
-START_TEST(with_eps_zero_a_weight_without_gradients_stays)
+TEST(with_eps_zero_a_weight_without_gradients_stays)
 {
     for (int i = 0; i < 3; i++) {
         AdamMaker *const make[] = { optim_adam, optim_adamw, optim_radam };
@@ -303,9 +300,8 @@ START_TEST(with_eps_zero_a_weight_without_gradients_stays)
         params_free(params);
     }
 }
-END_TEST
 
-START_TEST(configs_come_with_their_defaults)
+TEST(configs_come_with_their_defaults)
 {
     const SGDConfig sgd = optim_sgd_config(0.5);
     ck_assert(sgd.learning_rate == 0.5 && sgd.momentum == 0 && sgd.weight_decay == 0);
@@ -315,7 +311,6 @@ START_TEST(configs_come_with_their_defaults)
     ck_assert(adam.eps == 1e-8 && adam.weight_decay == 0);
     ck_assert(adam.schedule.kind == SCHEDULE_CONSTANT);
 }
-END_TEST
 
 static Maker *const makers[] = { plain_sgd, momentum_sgd, decaying_adam, decaying_adamw,
                                  decaying_radam };
@@ -333,7 +328,7 @@ static void run(Maker *make, int threads, Real *values)
     params_free(pair.params);
 }
 
-START_TEST(threads_change_nothing)
+TEST(threads_change_nothing)
 {
     static Real one[COUNT], three[COUNT];
     for (int i = 0; i < MAKERS; i++) {
@@ -342,10 +337,9 @@ START_TEST(threads_change_nothing)
         assert_same(three, one, COUNT);
     }
 }
-END_TEST
 
 /* Reads the CPU's memory past a weight's last element. */
-START_TEST(padding_stays_zero)
+TEST(padding_stays_zero)
 {
     if (strcmp(device_name(test_device()), "cpu") != 0)
         return;
@@ -363,7 +357,6 @@ START_TEST(padding_stays_zero)
         params_free(pair.params);
     }
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------- parameter groups */
 
@@ -395,7 +388,7 @@ static void run_scaled(int kind, double rate, double decay, const char *pattern,
     params_free(pair.params);
 }
 
-START_TEST(a_groups_weights_step_as_with_a_config_of_their_own)
+TEST(a_groups_weights_step_as_with_a_config_of_their_own)
 {
     static const struct {
         double rate, decay;
@@ -414,9 +407,8 @@ START_TEST(a_groups_weights_step_as_with_a_config_of_their_own)
         }
     }
 }
-END_TEST
 
-START_TEST(a_rate_factor_of_zero_stops_weights_until_it_is_replaced)
+TEST(a_rate_factor_of_zero_stops_weights_until_it_is_replaced)
 {
     static Real grouped[COUNT], start[COUNT];
     for (int kind = 0; kind < 5; kind++) {
@@ -439,7 +431,6 @@ START_TEST(a_rate_factor_of_zero_stops_weights_until_it_is_replaced)
         params_free(pair.params);
     }
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------ frozen weights */
 static void step_unfrozen(Pair pair, Optimizer *optimizer, int t)
@@ -453,7 +444,7 @@ static void step_unfrozen(Pair pair, Optimizer *optimizer, int t)
 
 /* Neither decay nor momentum moves it. SGD, which does not depend on t, continues as if the steps
  * in between had never been. */
-START_TEST(a_frozen_weight_stays_until_it_is_unfrozen)
+TEST(a_frozen_weight_stays_until_it_is_unfrozen)
 {
     static Real values[COUNT], before[COUNT], always[COUNT], shorter[COUNT];
     for (int kind = 0; kind < 5; kind++) {
@@ -489,10 +480,9 @@ START_TEST(a_frozen_weight_stays_until_it_is_unfrozen)
         params_free(pair.params), params_free(plain.params), params_free(brief.params);
     }
 }
-END_TEST
 
 /* The optimizer learns of the frozen weights at the first step, which allocates a table. */
-START_TEST(weights_may_be_frozen_before_the_optimizer_is_made)
+TEST(weights_may_be_frozen_before_the_optimizer_is_made)
 {
     const Real ones[] = { 1, 1, 1 };
     const size_t memory = device_memory(test_device()).current;
@@ -521,10 +511,9 @@ START_TEST(weights_may_be_frozen_before_the_optimizer_is_made)
     params_free(params);
     ck_assert_uint_eq(device_memory(test_device()).current, memory);
 }
-END_TEST
 
 /* The parts start at multiples of 3 elements. */
-START_TEST(joined_weights_may_be_in_different_groups)
+TEST(joined_weights_may_be_in_different_groups)
 {
     const char *const names[] = { "query", "key", "value" };
     const Real ones[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
@@ -542,9 +531,8 @@ START_TEST(joined_weights_may_be_in_different_groups)
     optim_free(optimizer);
     params_free(params);
 }
-END_TEST
 
-START_TEST(bad_groups_raise_and_change_nothing)
+TEST(bad_groups_raise_and_change_nothing)
 {
     Params *params = params_new(test_device(), 1);
     Tensor *x = params_add(params, "x", shape(1), normal);
@@ -588,10 +576,9 @@ START_TEST(bad_groups_raise_and_change_nothing)
     optim_free(optimizer);
     params_free(params);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------ gradients */
-START_TEST(a_step_uses_the_sum_of_contributions_and_empties_it)
+TEST(a_step_uses_the_sum_of_contributions_and_empties_it)
 {
     const Real one[] = { 1, -2 }, two[] = { 4, 8 }, sum[] = { 5, 6 };
     Params *a = params_new(test_device(), 1), *b = params_new(test_device(), 1);
@@ -612,9 +599,8 @@ START_TEST(a_step_uses_the_sum_of_contributions_and_empties_it)
     params_free(a);
     params_free(b);
 }
-END_TEST
 
-START_TEST(a_weight_without_a_contribution_has_gradient_zero)
+TEST(a_weight_without_a_contribution_has_gradient_zero)
 {
     const Real g[] = { 1, 1, 1 };
     Params *params = params_new(test_device(), 1);
@@ -634,9 +620,8 @@ START_TEST(a_weight_without_a_contribution_has_gradient_zero)
     optim_free(optimizer);
     params_free(params);
 }
-END_TEST
 
-START_TEST(values_that_are_not_finite_pass_through)
+TEST(values_that_are_not_finite_pass_through)
 {
     const Real g[] = { 1, (Real)NAN, 1, (Real)INFINITY };
     for (int i = 0; i < MAKERS; i++) {
@@ -652,7 +637,6 @@ START_TEST(values_that_are_not_finite_pass_through)
         params_free(params);
     }
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------ schedules */
 typedef double Factor(int64_t t);
@@ -708,7 +692,7 @@ static double fall_factor(int64_t t)
     return t < 7 ? (1 + cos(acos(-1) * (double)t / 7)) / 2 : 0;
 }
 
-START_TEST(schedules_follow_their_formulas)
+TEST(schedules_follow_their_formulas)
 {
     check_schedule(optim_constant(), constant_factor, 20);
     check_schedule((Schedule){ .kind = SCHEDULE_CONSTANT }, constant_factor, 20);
@@ -719,15 +703,13 @@ START_TEST(schedules_follow_their_formulas)
     check_schedule(optim_cosine(10, 50, 0.125), cosine_factor, 80);
     check_schedule(optim_cosine(0, 7, 0), fall_factor, 12);
 }
-END_TEST
 
-START_TEST(points_of_the_cosine)
+TEST(points_of_the_cosine)
 {
     ck_assert(cosine_factor(10) == 1);
     ck_assert_double_eq_tol(cosine_factor(30), 0.5625, 1e-15);
     ck_assert_double_eq_tol(cosine_factor(20), 0.125 + 0.875 * (1 + sqrt(0.5)) / 2, 1e-15);
 }
-END_TEST
 
 /* Observes each value and compares the factor after it. */
 static void observe(Schedule schedule, int count, const double *values, const double *factors)
@@ -749,7 +731,7 @@ static void observe(Schedule schedule, int count, const double *values, const do
     params_free(params);
 }
 
-START_TEST(the_plateau_lowers_the_learning_rate)
+TEST(the_plateau_lowers_the_learning_rate)
 {
     const Schedule two = optim_plateau(0.5, 2, 0.1875);
     observe(two, 13, (const double[]){ 4, 3, 3, 2.9999, 3, 5, 2, 2, 2, 2, 2, 2, 2 },
@@ -764,9 +746,8 @@ START_TEST(the_plateau_lowers_the_learning_rate)
     observe(optim_plateau(1, 0, 0), 3, (const double[]){ 1, 1, 1 }, (const double[]){ 1, 1, 1 });
     observe(optim_constant(), 3, (const double[]){ 1, 1, 1 }, (const double[]){ 1, 1, 1 });
 }
-END_TEST
 
-START_TEST(the_base_of_the_learning_rate_may_change)
+TEST(the_base_of_the_learning_rate_may_change)
 {
     Params *params = params_new(test_device(), 1);
     params_add(params, "x", shape(1), normal);
@@ -788,10 +769,9 @@ START_TEST(the_base_of_the_learning_rate_may_change)
     optim_free(optimizer);
     params_free(params);
 }
-END_TEST
 
 /* -------------------------------------------------------------------------------- bad arguments */
-START_TEST(bad_schedules_raise)
+TEST(bad_schedules_raise)
 {
     const int64_t at[9] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 }, twice[] = { 5, 5 }, early[] = { 0 };
     const double half = 0.5;
@@ -820,7 +800,6 @@ START_TEST(bad_schedules_raise)
                   optim_plateau(half, -1, 0));
     assert_raises("optim_plateau: last is -0.5, expected 0 to 1", optim_plateau(half, 1, -half));
 }
-END_TEST
 
 /* A default config with one field changed raises "FUNCTION: FIELD is VALUE, expected ...". */
 static void assert_refused(Params *params, const char *function, AdamMaker *make, size_t field,
@@ -833,7 +812,7 @@ static void assert_refused(Params *params, const char *function, AdamMaker *make
     assert_raises(sentence, make(params, config));
 }
 
-START_TEST(bad_configs_raise)
+TEST(bad_configs_raise)
 {
     Params *params = params_new(test_device(), 1), *empty = params_new(test_device(), 1);
     params_add(params, "x", shape(3), normal);
@@ -875,10 +854,9 @@ START_TEST(bad_configs_raise)
     params_free(empty);
     params_free(params);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------- lifetime */
-START_TEST(a_failed_allocation_may_be_repeated)
+TEST(a_failed_allocation_may_be_repeated)
 {
     static Real expected[COUNT], values[COUNT];
     const size_t before = device_memory(test_device()).current;
@@ -919,9 +897,8 @@ START_TEST(a_failed_allocation_may_be_repeated)
     }
     optim_free(NULL);
 }
-END_TEST
 
-START_TEST(no_weight_is_added_after_the_optimizer)
+TEST(no_weight_is_added_after_the_optimizer)
 {
     Params *params = params_new(test_device(), 1);
     params_add(params, "x", shape(3), normal);
@@ -932,35 +909,8 @@ START_TEST(no_weight_is_added_after_the_optimizer)
     optim_free(optimizer);
     params_free(params);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("optim", (const TTest *const[]){
-                                  trajectories_agree_with_the_reference,
-                                  rules_agree_with_plain_loops,
-                                  a_written_zero_is_obeyed,
-                                  with_eps_zero_a_weight_without_gradients_stays,
-                                  configs_come_with_their_defaults,
-                                  threads_change_nothing,
-                                  padding_stays_zero,
-                                  a_groups_weights_step_as_with_a_config_of_their_own,
-                                  a_rate_factor_of_zero_stops_weights_until_it_is_replaced,
-                                  a_frozen_weight_stays_until_it_is_unfrozen,
-                                  weights_may_be_frozen_before_the_optimizer_is_made,
-                                  joined_weights_may_be_in_different_groups,
-                                  bad_groups_raise_and_change_nothing,
-                                  a_step_uses_the_sum_of_contributions_and_empties_it,
-                                  a_weight_without_a_contribution_has_gradient_zero,
-                                  values_that_are_not_finite_pass_through,
-                                  schedules_follow_their_formulas,
-                                  points_of_the_cosine,
-                                  the_plateau_lowers_the_learning_rate,
-                                  the_base_of_the_learning_rate_may_change,
-                                  bad_schedules_raise,
-                                  bad_configs_raise,
-                                  a_failed_allocation_may_be_repeated,
-                                  no_weight_is_added_after_the_optimizer,
-                                  NULL,
-                              });
+    return test_main("optim", NULL, NULL);
 }

@@ -72,7 +72,7 @@ static void assert_same(const Real *a, const Real *b, int64_t count)
 }
 
 /* ------------------------------------------------------------------------------- initial values */
-START_TEST(initial_values_follow_their_kind)
+TEST(initial_values_follow_their_kind)
 {
     begin();
     enum { COUNT = 4001 };
@@ -102,7 +102,6 @@ START_TEST(initial_values_follow_their_kind)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
 /* Mean 0 and this variance, within four standard errors of at most 2 / sqrt(count) of it. */
 static void assert_variance(Tensor *weight, double variance)
@@ -118,7 +117,7 @@ static void assert_variance(Tensor *weight, double variance)
                             4 * variance * sqrt(2 / (double)count));
 }
 
-START_TEST(xavier_and_kaiming_scale_by_the_layers_sizes)
+TEST(xavier_and_kaiming_scale_by_the_layers_sizes)
 {
     begin();
     const Initializer xavier = { INITIAL_XAVIER, 1 }, kaiming = { INITIAL_KAIMING, 1 };
@@ -141,9 +140,8 @@ START_TEST(xavier_and_kaiming_scale_by_the_layers_sizes)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(initial_values_depend_on_seed_and_name_alone)
+TEST(initial_values_depend_on_seed_and_name_alone)
 {
     begin();
     Params *a = params_new(device, 7), *b = params_new(device, 7), *c = params_new(device, 8);
@@ -169,10 +167,9 @@ START_TEST(initial_values_depend_on_seed_and_name_alone)
     params_free(c);
     tape_free(tape);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------- registry and storage */
-START_TEST(weights_are_found_by_name_and_index)
+TEST(weights_are_found_by_name_and_index)
 {
     begin();
     Params *params = params_new(device, 1);
@@ -199,9 +196,8 @@ START_TEST(weights_are_found_by_name_and_index)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(storage_is_allocated_at_the_first_use)
+TEST(storage_is_allocated_at_the_first_use)
 {
     begin();
     const size_t before = device_memory(device).current;
@@ -232,9 +228,8 @@ START_TEST(storage_is_allocated_at_the_first_use)
     tape_free(tape);
     ck_assert_uint_eq(device_memory(device).current, before);
 }
-END_TEST
 
-START_TEST(bad_registrations_raise_and_change_nothing)
+TEST(bad_registrations_raise_and_change_nothing)
 {
     begin();
     Params *params = params_new(device, 1);
@@ -293,9 +288,8 @@ START_TEST(bad_registrations_raise_and_change_nothing)
     params_free(NULL);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(a_failed_allocation_may_be_repeated)
+TEST(a_failed_allocation_may_be_repeated)
 {
     begin();
     Params *params = params_new(device, 1), *other = params_new(device, 1);
@@ -322,9 +316,8 @@ START_TEST(a_failed_allocation_may_be_repeated)
     params_free(other);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(constants_serve_tapes_and_are_no_weights)
+TEST(constants_serve_tapes_and_are_no_weights)
 {
     begin();
     const size_t before = device_memory(device).current;
@@ -343,7 +336,6 @@ START_TEST(constants_serve_tapes_and_are_no_weights)
     tape_free(tape);
     ck_assert_uint_eq(device_memory(device).current, before);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------ gradients */
 static double clip(Params *params, double maximum_norm)
@@ -358,7 +350,7 @@ static void assert_gradient(Tensor *weight, const Real *numbers)
 }
 
 /* Two weights of 3 and 17 elements: padding follows both. */
-START_TEST(flat_tensors_hold_all_weights_and_zeros)
+TEST(flat_tensors_hold_all_weights_and_zeros)
 {
     enum { FLAT = 48 };
     begin_on(test_device());
@@ -392,9 +384,8 @@ START_TEST(flat_tensors_hold_all_weights_and_zeros)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(gradients_accumulate_until_they_are_emptied)
+TEST(gradients_accumulate_until_they_are_emptied)
 {
     begin();
     const Real first[] = { 1, 2, 3 }, second[] = { 10, 20, 30 }, sum[] = { 11, 22, 33 };
@@ -411,9 +402,8 @@ START_TEST(gradients_accumulate_until_they_are_emptied)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(joined_weights_share_one_gradient)
+TEST(joined_weights_share_one_gradient)
 {
     begin();
     const Real one[] = { 1, 2 }, whole[] = { 10, 20, 30, 40, 50, 60 };
@@ -431,9 +421,8 @@ START_TEST(joined_weights_share_one_gradient)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(an_unused_weight_has_no_part_in_the_norm)
+TEST(an_unused_weight_has_no_part_in_the_norm)
 {
     begin_on(test_device());
     const Real numbers[] = { 3, 4 }, zeros[] = { 0, 0 };
@@ -455,9 +444,8 @@ START_TEST(an_unused_weight_has_no_part_in_the_norm)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(a_frozen_weight_has_no_part_in_the_norm)
+TEST(a_frozen_weight_has_no_part_in_the_norm)
 {
     begin_on(test_device());
     const Real numbers[] = { 3, 4 }, zeros[] = { 0, 0, 0, 0, 0, 0 };
@@ -502,7 +490,6 @@ START_TEST(a_frozen_weight_has_no_part_in_the_norm)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
 /* Large enough for all threads; the sizes leave padding. */
 static Params *large_params(Real *const numbers[2])
@@ -515,7 +502,7 @@ static Params *large_params(Real *const numbers[2])
     return params;
 }
 
-START_TEST(clipping_agrees_with_a_plain_loop)
+TEST(clipping_agrees_with_a_plain_loop)
 {
     begin_on(test_device());
     enum { FIRST = 201 * 333, SECOND = 7777 };
@@ -552,9 +539,8 @@ START_TEST(clipping_agrees_with_a_plain_loop)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(clipping_leaves_values_that_are_not_finite)
+TEST(clipping_leaves_values_that_are_not_finite)
 {
     begin_on(test_device());
     const Real not_a_number[] = { 1, (Real)NAN, 3 }, infinite[] = { 1, (Real)INFINITY, 3 };
@@ -579,9 +565,8 @@ START_TEST(clipping_leaves_values_that_are_not_finite)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(a_step_that_failed_after_its_pass_may_be_repeated)
+TEST(a_step_that_failed_after_its_pass_may_be_repeated)
 {
     begin();
     Params *params = params_new(device, 1);
@@ -596,9 +581,8 @@ START_TEST(a_step_that_failed_after_its_pass_may_be_repeated)
     tape_free(tape);
     params_free(params);
 }
-END_TEST
 
-START_TEST(a_pass_that_cannot_begin_leaves_the_gradients)
+TEST(a_pass_that_cannot_begin_leaves_the_gradients)
 {
     begin();
     Params *params = params_new(device, 1);
@@ -618,10 +602,9 @@ START_TEST(a_pass_that_cannot_begin_leaves_the_gradients)
     tape_free(tape);
     params_free(params);
 }
-END_TEST
 
 /* The error strikes after the first weight's contribution and before the second's. */
-START_TEST(a_step_that_failed_in_its_backward_pass_may_be_repeated)
+TEST(a_step_that_failed_in_its_backward_pass_may_be_repeated)
 {
     begin();
     Params *params = params_new(device, 1);
@@ -641,7 +624,6 @@ START_TEST(a_step_that_failed_in_its_backward_pass_may_be_repeated)
     params_free(params);
     tape_free(tape);
 }
-END_TEST
 
 /* ---------------------------------------------------------------------------------------- files */
 static char path[] = "/tmp/tapegrad-params-XXXXXX";
@@ -678,7 +660,7 @@ static void assert_equal_weights(const Params *a, const Params *b)
     }
 }
 
-START_TEST(saved_weights_are_loaded_bitwise)
+TEST(saved_weights_are_loaded_bitwise)
 {
     begin_file();
     Params *saved = small_model(1), *loaded = small_model(2), *separate = params_new(device, 3);
@@ -703,7 +685,6 @@ START_TEST(saved_weights_are_loaded_bitwise)
     params_free(separate);
     end_file();
 }
-END_TEST
 
 /* Fails unless loading the other model's file is refused with this sentence, where %s stands for
  * the path, and leaves the weights unchanged. */
@@ -722,7 +703,7 @@ __attribute__((format(printf, 2, 0))) static void assert_refused(Params *other, 
     params_free(other);
 }
 
-START_TEST(other_models_are_refused)
+TEST(other_models_are_refused)
 {
     begin_file();
     Params *missing = params_new(device, 2), *wrong_shape = params_new(device, 2);
@@ -740,9 +721,8 @@ START_TEST(other_models_are_refused)
     assert_refused(unknown, "params_load: %s: there is no weight for the entry \"c\"");
     end_file();
 }
-END_TEST
 
-START_TEST(damaged_files_are_refused)
+TEST(damaged_files_are_refused)
 {
     begin_file();
     Params *whole = small_model(2);
@@ -763,10 +743,9 @@ START_TEST(damaged_files_are_refused)
     params_free(whole);
     end_file();
 }
-END_TEST
 
 /* Exhausted memory is an ordinary error here: the functions return false. */
-START_TEST(files_and_exhausted_memory)
+TEST(files_and_exhausted_memory)
 {
     begin_file();
     Params *saved = small_model(2), *params = small_model(1), *untouched = small_model(1);
@@ -797,33 +776,8 @@ START_TEST(files_and_exhausted_memory)
     params_free(untouched);
     end_file();
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("params", (const TTest *const[]){
-                                   initial_values_follow_their_kind,
-                                   xavier_and_kaiming_scale_by_the_layers_sizes,
-                                   initial_values_depend_on_seed_and_name_alone,
-                                   weights_are_found_by_name_and_index,
-                                   storage_is_allocated_at_the_first_use,
-                                   bad_registrations_raise_and_change_nothing,
-                                   a_failed_allocation_may_be_repeated,
-                                   constants_serve_tapes_and_are_no_weights,
-                                   flat_tensors_hold_all_weights_and_zeros,
-                                   gradients_accumulate_until_they_are_emptied,
-                                   joined_weights_share_one_gradient,
-                                   a_frozen_weight_has_no_part_in_the_norm,
-                                   an_unused_weight_has_no_part_in_the_norm,
-                                   clipping_agrees_with_a_plain_loop,
-                                   clipping_leaves_values_that_are_not_finite,
-                                   a_step_that_failed_after_its_pass_may_be_repeated,
-                                   a_pass_that_cannot_begin_leaves_the_gradients,
-                                   a_step_that_failed_in_its_backward_pass_may_be_repeated,
-                                   saved_weights_are_loaded_bitwise,
-                                   other_models_are_refused,
-                                   damaged_files_are_refused,
-                                   files_and_exhausted_memory,
-                                   NULL,
-                               });
+    return test_main("params", NULL, NULL);
 }

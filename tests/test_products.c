@@ -41,12 +41,11 @@ static Tensor *linear_vector(Tape *t, Tensor **in)
     return op_linear(t, in[0], in[1], in[2]);
 }
 
-START_TEST(reference_vectors)
+TEST(reference_vectors)
 {
     check_vector("matmul.safetensors", "a b", matmul_vector);
     check_vector("linear.safetensors", "x w b", linear_vector);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------ a plain product
  * The same product by three loops in double: out [n, m] (+)= a [n, k] b [k, m]. */
@@ -149,12 +148,11 @@ static void check_ragged_sizes(bool ta, bool tb)
     }
 }
 
-START_TEST(against_plain_loops)
+TEST(against_plain_loops)
 {
     for (int transposed = 0; transposed < 3; transposed++)
         check_ragged_sizes(transposed & 1, transposed & 2);
 }
-END_TEST
 
 static void check_batches(bool ta, bool tb)
 {
@@ -169,14 +167,13 @@ static void check_batches(bool ta, bool tb)
                  tb);
 }
 
-START_TEST(batches)
+TEST(batches)
 {
     for (int transposed = 0; transposed < 3; transposed++)
         check_batches(transposed & 1, transposed & 2);
 }
-END_TEST
 
-START_TEST(linear_is_a_product_and_a_sum)
+TEST(linear_is_a_product_and_a_sum)
 {
     static const int64_t sizes[][3] = { { 1, 1, 1 }, { 7, 5, 11 }, { 130, 67, 3 }, { 33, 8, 129 } };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -206,7 +203,6 @@ START_TEST(linear_is_a_product_and_a_sum)
         tape_free(tape);
     }
 }
-END_TEST
 
 /* --------------------------------------------------------------------------- with an activation */
 static Tensor *by_parts(Tensor *x, Tensor *weight, Tensor *bias, Activation activation)
@@ -252,7 +248,7 @@ static void check_linear_activation(Activation activation, int64_t R, int64_t I,
     check_same(activation, dbias[1], dbias[0], O);
 }
 
-START_TEST(linear_activation_is_both_in_one)
+TEST(linear_activation_is_both_in_one)
 {
     for (Activation activation = ACTIVATION_RELU; activation <= ACTIVATION_GELU_TANH;
          activation++) {
@@ -263,9 +259,8 @@ START_TEST(linear_activation_is_both_in_one)
         check_linear_activation(activation, 70, 16, 512);
     }
 }
-END_TEST
 
-START_TEST(linear_activation_without_recording)
+TEST(linear_activation_without_recording)
 {
     for (Activation activation = ACTIVATION_RELU; activation <= ACTIVATION_GELU_TANH;
          activation++) {
@@ -279,7 +274,6 @@ START_TEST(linear_activation_without_recording)
         tape_free(tape);
     }
 }
-END_TEST
 
 /* --------------------------------------------------------------------------- consecutive layers
  * A layer with an activation, and a layer of its result, whose backward pass may apply
@@ -352,7 +346,7 @@ static void compare_chains(ChainCase c, Chain a, Chain b, double tolerance)
         assert_close(a.dhidden, b.dhidden, c.rows * C_O, tolerance);
 }
 
-START_TEST(a_layer_of_an_activation_is_one_of_its_parts)
+TEST(a_layer_of_an_activation_is_one_of_its_parts)
 {
     for (Activation activation = ACTIVATION_RELU; activation <= ACTIVATION_GELU_TANH; activation++)
         for (int how = 0; how < 4; how++) {
@@ -360,7 +354,6 @@ START_TEST(a_layer_of_an_activation_is_one_of_its_parts)
             compare_chains(c, chain(c, false), chain(c, true), TOLERANCE);
         }
 }
-END_TEST
 
 #if defined TAPEGRAD_CUDA_ON_HOST && !defined TAPEGRAD_DOUBLE &&                                   \
     !defined TAPEGRAD_NO_GRADIENT_EPILOGUES
@@ -386,7 +379,7 @@ static void check_refusals(ChainCase c, const int64_t *kernels, double tolerance
     }
 }
 
-START_TEST(epilogues_that_the_device_refuses)
+TEST(epilogues_that_the_device_refuses)
 {
     if (!device_is_cuda(test_device()))
         return;
@@ -408,9 +401,8 @@ START_TEST(epilogues_that_the_device_refuses)
     check_refusals((ChainCase){ ACTIVATION_RELU, PRECISION_BF16, 2100, false, false },
                    (const int64_t[]){ 5, 9, 7, 7, 7, 9 }, 2e-2);
 }
-END_TEST
 
-START_TEST(the_heuristic_is_asked_once_per_product)
+TEST(the_heuristic_is_asked_once_per_product)
 {
     if (!device_is_cuda(test_device()))
         return;
@@ -427,19 +419,16 @@ START_TEST(the_heuristic_is_asked_once_per_product)
     ck_assert_mem_eq(found[0].dx, found[2].dx, (size_t)(c.rows * C_I) * sizeof(Real));
     ck_assert_mem_eq(found[0].dbias[0], found[2].dbias[0], C_O * sizeof(Real));
 }
-END_TEST
 #else
-START_TEST(epilogues_that_the_device_refuses) {}
-END_TEST
-START_TEST(the_heuristic_is_asked_once_per_product) {}
-END_TEST
+TEST(epilogues_that_the_device_refuses) {}
+TEST(the_heuristic_is_asked_once_per_product) {}
 #endif
 
 /* ------------------------------------------------------------------------------ gradient checks */
 /* ----------------------------------------------------------------------------------- the values */
 
 /* The content of a new tensor is unspecified and may be NaN: no product may let it through. */
-START_TEST(old_content_of_memory_does_not_matter)
+TEST(old_content_of_memory_does_not_matter)
 {
     for (int pass = 0; pass < 2; pass++) {
         begin();
@@ -459,9 +448,8 @@ START_TEST(old_content_of_memory_does_not_matter)
         tape_free(tape);
     }
 }
-END_TEST
 
-START_TEST(not_a_number_passes_through)
+TEST(not_a_number_passes_through)
 {
     begin();
     Real *xs = test_normal(1, 12);
@@ -482,7 +470,6 @@ START_TEST(not_a_number_passes_through)
         ck_assert_int_eq(isnan(outs[i]) != 0, i / 2 == 1);
     tape_free(tape);
 }
-END_TEST
 
 typedef struct Run {
     Real *out, *dx, *dw, *db;
@@ -490,7 +477,7 @@ typedef struct Run {
 
 enum { ROWS = 2100, IN = 130, OUT = 67 };
 
-START_TEST(shapes_of_results)
+TEST(shapes_of_results)
 {
     begin();
     Tensor *weight = variable(1, shape(3, 5));
@@ -503,10 +490,9 @@ START_TEST(shapes_of_results)
     ck_assert(shape_equal(op_matmul_nt(tape, a, a)->shape, shape(2, 4, 6, 6)));
     tape_free(tape);
 }
-END_TEST
 
 /* --------------------------------------------------------------------------------------- misuse */
-START_TEST(misuse_of_matmul)
+TEST(misuse_of_matmul)
 {
     begin();
     Tensor *a = variable(1, shape(32, 128)), *b = variable(2, shape(64, 10));
@@ -535,9 +521,8 @@ START_TEST(misuse_of_matmul)
                   op_matmul(tape, a, tape_input_i32(tape, &one, shape(1))));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(misuse_of_linear)
+TEST(misuse_of_linear)
 {
     begin();
     Tensor *x = variable(1, shape(4, 5)), *weight = variable(2, shape(3, 5));
@@ -555,9 +540,8 @@ START_TEST(misuse_of_linear)
     assert_raises("op_linear: weight is NULL", op_linear(tape, x, NULL, NULL));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(misuse_of_linear_activation)
+TEST(misuse_of_linear_activation)
 {
     begin();
     Tensor *x = variable(1, shape(4, 5)), *weight = variable(2, shape(3, 5));
@@ -571,10 +555,9 @@ START_TEST(misuse_of_linear_activation)
                   op_linear_activation(tape, x, weight, bias, (Activation)3));
     tape_free(tape);
 }
-END_TEST
 
 /* ----------------------------------------------------------------------------------- precisions */
-START_TEST(precisions_that_are_not_to_be_had)
+TEST(precisions_that_are_not_to_be_had)
 {
     begin();
     ck_assert_int_eq(tape_precision(tape), PRECISION_FLOAT32);
@@ -594,7 +577,6 @@ START_TEST(precisions_that_are_not_to_be_had)
                   tape_set_precision(tape, PRECISION_FLOAT32));
     tape_free(tape);
 }
-END_TEST
 
 #ifndef TAPEGRAD_DOUBLE
 typedef struct Numbers {
@@ -641,7 +623,7 @@ static double largest_error(Numbers a, Numbers b)
 }
 
 /* tf32 rounds operands to 11 bits; bf16 rounds operands and results to 8. */
-START_TEST(precisions_of_products)
+TEST(precisions_of_products)
 {
     if (!device_is_cuda(test_device()))
         return;
@@ -652,10 +634,8 @@ START_TEST(precisions_of_products)
     ck_assert_msg(bf16_error > 1e-4 && bf16_error < 4e-2, "bf16's error is %g", bf16_error);
     ck_assert(largest_error(bf16, again) == 0);
 }
-END_TEST
 #else
-START_TEST(precisions_of_products) {}
-END_TEST
+TEST(precisions_of_products) {}
 #endif
 
 /* The kernel writes a signal's frame below the stack pointer. A signal during a product must find
@@ -672,7 +652,7 @@ static void look_at_stack(int signal_number)
         elsewhere++;
 }
 
-START_TEST(signals_during_products)
+TEST(signals_during_products)
 {
     enum { PRODUCTS = 300 };
     stack_top = (uintptr_t)__builtin_frame_address(0) + 4096;
@@ -690,18 +670,8 @@ START_TEST(signals_during_products)
     ck_assert_int_eq(elsewhere, 0);
     ck_assert_int_gt(on_the_stack, 0);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests(
-        "products",
-        (const TTest *const[]){
-            reference_vectors, against_plain_loops, batches, linear_is_a_product_and_a_sum,
-            linear_activation_is_both_in_one, linear_activation_without_recording,
-            a_layer_of_an_activation_is_one_of_its_parts, epilogues_that_the_device_refuses,
-            the_heuristic_is_asked_once_per_product, old_content_of_memory_does_not_matter,
-            not_a_number_passes_through, shapes_of_results, misuse_of_matmul, misuse_of_linear,
-            misuse_of_linear_activation, precisions_that_are_not_to_be_had, precisions_of_products,
-            signals_during_products, NULL });
+    return test_main("products", NULL, NULL);
 }

@@ -75,7 +75,7 @@ static Tensor *logistic_mixture_vector(Tape *t, Tensor **in)
     return op_discretized_logistic_mixture(t, in[0], in[1]);
 }
 
-START_TEST(reference_vectors)
+TEST(reference_vectors)
 {
     check_vector("layernorm.safetensors", "x w b", layernorm_vector);
     check_vector("softmax.safetensors", "x", softmax_vector);
@@ -85,10 +85,9 @@ START_TEST(reference_vectors)
                  logistic_mixture_vector);
     check_vector("embedding.safetensors", "w #index", embedding_vector);
 }
-END_TEST
 
 /* ----------------------------------------------------------------------------------- the values */
-START_TEST(large_and_infinite_logits)
+TEST(large_and_infinite_logits)
 {
     begin();
     const Real large[] = { 10000, 9999, -10000, -10000, -10000, -10000 };
@@ -115,10 +114,9 @@ START_TEST(large_and_infinite_logits)
     ck_assert(p[0] == 0.5 && p[1] == 0 && p[2] == 0.5);
     tape_free(tape);
 }
-END_TEST
 
 /* Every element subtracts the same row maximum, wherever that is: e^1000 would be infinite. */
-START_TEST(large_logit_in_a_long_row)
+TEST(large_logit_in_a_long_row)
 {
     enum { C = 1500 };
     for (int place = 3; place < C; place += 499) {
@@ -134,9 +132,8 @@ START_TEST(large_logit_in_a_long_row)
         tape_free(tape);
     }
 }
-END_TEST
 
-START_TEST(not_a_number_passes_through)
+TEST(not_a_number_passes_through)
 {
     enum { ROWS = 3, C = 37 };
     begin();
@@ -163,9 +160,8 @@ START_TEST(not_a_number_passes_through)
     ck_assert(isnan(tensor_item(op_mean_squared_error(tape, x, variable(2, shape(ROWS, C))))));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(a_constant_row_is_normalised_to_the_bias)
+TEST(a_constant_row_is_normalised_to_the_bias)
 {
     begin();
     const Real same[] = { 3, 3, 3, 3, 3 };
@@ -177,11 +173,10 @@ START_TEST(a_constant_row_is_normalised_to_the_bias)
         ck_assert(isfinite(gradient(x)[i]));
     tape_free(tape);
 }
-END_TEST
 
 /* Two passes, for mean and variance: a large offset costs only the digits that the values
  * themselves lose. */
-START_TEST(layernorm_with_a_large_offset)
+TEST(layernorm_with_a_large_offset)
 {
     begin();
     enum { C = 256 };
@@ -202,10 +197,9 @@ START_TEST(layernorm_with_a_large_offset)
                             1e-3);
     tape_free(tape);
 }
-END_TEST
 
 /* Rows of weight 0 have no effect, and weights of 1 equal no weights. */
-START_TEST(weights_of_cross_entropy)
+TEST(weights_of_cross_entropy)
 {
     enum { ROWS = 300, C = 11 };
     begin();
@@ -234,9 +228,8 @@ START_TEST(weights_of_cross_entropy)
     ck_assert_double_le(fabs(tensor_item(masked) - expected), TOLERANCE);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(embedding_copies_rows_and_adds_gradients)
+TEST(embedding_copies_rows_and_adds_gradients)
 {
     enum { ROWS = 5000, V = 7, D = 37 };
     begin();
@@ -257,7 +250,6 @@ START_TEST(embedding_copies_rows_and_adds_gradients)
                  device_is_cuda(test_device()) ? VECTOR_TOLERANCE : 0);
     tape_free(tape);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------ mixtures of logistics */
 
@@ -275,7 +267,7 @@ static Real *surprises(const Real *parameters, int64_t count)
     return out;
 }
 
-START_TEST(probabilities_of_a_logistic_mixture)
+TEST(probabilities_of_a_logistic_mixture)
 {
     const Real mixtures[][6] = { { 0, 1, (Real)-0.5, (Real)0.3, -2, -3 },
                                  { 2, 0, -1, 3, -1, 0 },
@@ -298,11 +290,10 @@ START_TEST(probabilities_of_a_logistic_mixture)
         ck_assert_double_le(fabs(sum - 1), 1e-3);
     }
 }
-END_TEST
 
 /* No exponential's overflow or underflow shows, even where all components are out of reach; log
  * scales below -7 are clamped to -7. */
-START_TEST(extremes_of_the_logistic_mixture)
+TEST(extremes_of_the_logistic_mixture)
 {
     static const Real means[] = { -10000, -1, (Real)0.1, 1, 10000 }, scales[] = { -50, -7, 0, 50 };
     static const int32_t values[] = { 0, 1, 128, 254, 255 };
@@ -332,10 +323,9 @@ START_TEST(extremes_of_the_logistic_mixture)
     const Real low[] = { 0, (Real)0.1, -50 }, lowest[] = { 0, (Real)0.1, -7 };
     ck_assert_mem_eq(surprises(low, 3), surprises(lowest, 3), 256 * sizeof(Real));
 }
-END_TEST
 
 /* -------------------------------------------------------------------------------------- dropout */
-START_TEST(dropout_drops_as_often_as_asked)
+TEST(dropout_drops_as_often_as_asked)
 {
     enum { N = 1 << 18 };
     static const Real probabilities[] = { (Real)0.001, (Real)0.1, 0.5, (Real)0.9 };
@@ -353,11 +343,10 @@ START_TEST(dropout_drops_as_often_as_asked)
         tape_free(tape);
     }
 }
-END_TEST
 
 /* Element i follows the i-th number of random_uniform, and n elements take ceil(n / 4)
  * Philox counters. */
-START_TEST(dropout_draws_from_the_tapes_generator)
+TEST(dropout_draws_from_the_tapes_generator)
 {
     static const int64_t counts[] = { 1, 3, 4, 5, 127, 128, 129, 1000, 70003 };
     const Real p = (Real)0.25;
@@ -377,9 +366,8 @@ START_TEST(dropout_draws_from_the_tapes_generator)
     }
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(dropout_goes_backward_with_the_same_mask)
+TEST(dropout_goes_backward_with_the_same_mask)
 {
     enum { N = 1003 };
     begin();
@@ -401,9 +389,8 @@ START_TEST(dropout_goes_backward_with_the_same_mask)
     ck_assert_mem_eq(first, second, N * sizeof(Real));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(dropout_does_nothing_where_there_is_nothing_to_do)
+TEST(dropout_does_nothing_where_there_is_nothing_to_do)
 {
     begin();
     Tensor *x = variable(1, shape(5));
@@ -418,10 +405,9 @@ START_TEST(dropout_does_nothing_where_there_is_nothing_to_do)
     ck_assert_ptr_ne(op_dropout(tape, x, 0.5), x);
     tape_free(tape);
 }
-END_TEST
 
 /* Monte Carlo dropout: the passes draw the masks that recorded ones would. */
-START_TEST(dropout_draws_with_recording_off)
+TEST(dropout_draws_with_recording_off)
 {
     enum { N = 1000 };
     begin();
@@ -439,9 +425,8 @@ START_TEST(dropout_draws_with_recording_off)
     ck_assert_mem_ne(second, recorded, N * sizeof(Real));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(gradients_with_training_off_have_no_dropout)
+TEST(gradients_with_training_off_have_no_dropout)
 {
     enum { N = 100 };
     Real *gradients[2];
@@ -459,9 +444,8 @@ START_TEST(gradients_with_training_off_have_no_dropout)
     ck_assert_mem_eq(gradients[1], gradients[0], N * sizeof(Real));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(dropout_replaces_what_it_drops)
+TEST(dropout_replaces_what_it_drops)
 {
     enum { N = 400 };
     begin();
@@ -477,7 +461,6 @@ START_TEST(dropout_replaces_what_it_drops)
     ck_assert(kept > N / 4 && kept < N * 3 / 4);
     tape_free(tape);
 }
-END_TEST
 
 /* ---------------------------------------------------------------- residual_layernorm, its parts */
 typedef struct Joined {
@@ -519,7 +502,7 @@ static void compare_joined(Shape size, Real p, bool x_wanted)
 }
 
 /* One kernel for the rows, one for the sums of the weight's and bias' gradients over the blocks. */
-START_TEST(a_norms_backward_pass_is_two_kernels)
+TEST(a_norms_backward_pass_is_two_kernels)
 {
 #ifdef TAPEGRAD_CUDA_ON_HOST
     for (int residual = 0; residual < 2 && device_is_cuda(test_device()); residual++) {
@@ -536,9 +519,8 @@ START_TEST(a_norms_backward_pass_is_two_kernels)
     }
 #endif
 }
-END_TEST
 
-START_TEST(residual_layernorm_is_what_its_parts_are)
+TEST(residual_layernorm_is_what_its_parts_are)
 {
     const Shape sizes[] = { shape(7),       shape(1, 1, 4),    shape(5, 31),  shape(50, 64),
                             shape(33, 256), shape(300, 97),    shape(9, 300), shape(5, 1027),
@@ -549,10 +531,9 @@ START_TEST(residual_layernorm_is_what_its_parts_are)
             compare_joined(sizes[i], dropped ? (Real)0.4 : 0, false);
         }
 }
-END_TEST
 
 /* Only the weight requires a gradient. */
-START_TEST(residual_layernorm_of_constants)
+TEST(residual_layernorm_of_constants)
 {
     Real *dw[2];
     for (int fused = 0; fused < 2; fused++) {
@@ -568,9 +549,8 @@ START_TEST(residual_layernorm_of_constants)
     }
     assert_close(dw[1], dw[0], 20, TOLERANCE);
 }
-END_TEST
 
-START_TEST(residual_layernorm_without_a_recording)
+TEST(residual_layernorm_without_a_recording)
 {
     begin();
     Tensor *x = variable(1, shape(3, 40)), *w = variable(2, shape(40));
@@ -583,9 +563,8 @@ START_TEST(residual_layernorm_without_a_recording)
     assert_close(test_values(out), test_values(expected), 120, TOLERANCE);
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(residual_layernorm_does_not_see_what_it_drops)
+TEST(residual_layernorm_does_not_see_what_it_drops)
 {
     enum { ROWS = 100, C = 3 };
     begin();
@@ -613,7 +592,6 @@ START_TEST(residual_layernorm_does_not_see_what_it_drops)
     ck_assert(whole > 0 && whole < ROWS);
     tape_free(tape);
 }
-END_TEST
 
 /* ------------------------------------------------------ the same whatever the number of threads */
 enum { ROWS = 1111, C = 67, RESULTS = 10 };
@@ -624,7 +602,7 @@ typedef struct Result {
 } Result;
 
 /* --------------------------------------------------------------------------------------- misuse */
-START_TEST(misuse_of_rows)
+TEST(misuse_of_rows)
 {
     begin();
     Tensor *x = variable(1, shape(4, 5)), *w = variable(2, shape(5)),
@@ -674,9 +652,8 @@ START_TEST(misuse_of_rows)
                   op_dropout(tape, x, NAN));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(misuse_of_losses)
+TEST(misuse_of_losses)
 {
     begin();
     const int32_t good[] = { 0, 4, 2 }, high[] = { 0, 4, 5 }, low[] = { 0, -1, 5 };
@@ -727,9 +704,8 @@ START_TEST(misuse_of_losses)
     assert_raises("op_mean_squared_error: target is NULL", op_mean_squared_error(tape, x, NULL));
     tape_free(tape);
 }
-END_TEST
 
-START_TEST(misuse_of_embedding)
+TEST(misuse_of_embedding)
 {
     begin();
     const int32_t *indices = integers(1, 300, 7);
@@ -747,35 +723,8 @@ START_TEST(misuse_of_embedding)
     assert_raises("op_embedding: weight is NULL", op_embedding(tape, NULL, in));
     tape_free(tape);
 }
-END_TEST
 
 int main(void)
 {
-    return run_tests("rows",
-                     (const TTest *const[]){ reference_vectors,
-                                             large_and_infinite_logits,
-                                             large_logit_in_a_long_row,
-                                             not_a_number_passes_through,
-                                             a_constant_row_is_normalised_to_the_bias,
-                                             layernorm_with_a_large_offset,
-                                             weights_of_cross_entropy,
-                                             embedding_copies_rows_and_adds_gradients,
-                                             probabilities_of_a_logistic_mixture,
-                                             extremes_of_the_logistic_mixture,
-                                             dropout_drops_as_often_as_asked,
-                                             dropout_draws_from_the_tapes_generator,
-                                             dropout_goes_backward_with_the_same_mask,
-                                             dropout_does_nothing_where_there_is_nothing_to_do,
-                                             dropout_draws_with_recording_off,
-                                             gradients_with_training_off_have_no_dropout,
-                                             dropout_replaces_what_it_drops,
-                                             a_norms_backward_pass_is_two_kernels,
-                                             residual_layernorm_is_what_its_parts_are,
-                                             residual_layernorm_of_constants,
-                                             residual_layernorm_without_a_recording,
-                                             residual_layernorm_does_not_see_what_it_drops,
-                                             misuse_of_rows,
-                                             misuse_of_losses,
-                                             misuse_of_embedding,
-                                             NULL });
+    return test_main("rows", NULL, NULL);
 }
