@@ -304,6 +304,24 @@ TEST(any_number_of_threads)
     }
 }
 
+/* Threads divide one head's gradients, which three inputs contribute to. */
+TEST(one_tensor_for_three_inputs_with_any_number_of_threads)
+{
+    enum { N = 200 };
+    Tape *tape = tape_new(test_device());
+    Real *values = test_normal(7, N), *results[2];
+    for (int i = 0; i < 2; i++) {
+        device_set_threads(i ? 5 : 1);
+        Tensor *all = tape_variable(tape, values, shape(1, N, 1, 1));
+        Tensor *out = op_softmax_attention(tape, all, all, all, NULL);
+        tape_backward_from(tape, out, tape_input(tape, values, out->shape));
+        results[i] = test_values(tensor_gradient(all));
+        tape_reset(tape);
+    }
+    assert_close(results[1], results[0], N, VECTOR_TOLERANCE);
+    tape_free(tape);
+}
+
 static size_t peak_bytes(int64_t N, int64_t H, bool backward)
 {
     Device *device = test_device();
