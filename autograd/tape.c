@@ -123,7 +123,7 @@ void tape_set_precision(Tape *tape, Precision precision)
         tape_error(tape, "tape_set_precision: %s needs a CUDA device, the tape is on %s",
                    names[precision], device_name(tape->device));
     for (const TapeTensor *entry = tape->last_persistent; entry; entry = entry->previous)
-        if (entry->tensor.type == TENSOR_BF16 && precision != PRECISION_BF16)
+        if (entry->tensor.data && entry->tensor.type == TENSOR_BF16 && precision != PRECISION_BF16)
             tape_error(tape,
                        "tape_set_precision: the tape has persistent tensors in bf16, which "
                        "%s does not compute with",
