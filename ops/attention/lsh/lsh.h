@@ -3,11 +3,7 @@
 #define TAPEGRAD_OPS_ATTENTION_LSH_LSH_H
 
 #include "ops/attention/shared/arguments.h"
-#ifdef __cplusplus
-#include "ops/shared/math.cuh"
-#else
 #include "ops/shared/math.h"
-#endif
 
 typedef struct LshRounds {
     AttentionInputs x; /* query and key are one tensor, of which u is made; positions from
