@@ -10,8 +10,9 @@ typedef struct Gru {
     Linear input, state; /* to 3 WIDTH: reset gate, update gate, candidate */
 } Gru;
 
-/* r_t = sigmoid(W_r x_t + U_r h), z_t = sigmoid(W_z x_t + U_z h), n_t = tanh(W_n x_t + r_t U_n h),
- * h = (1 - z_t) n_t + z_t h = n_t + z_t (h - n_t): x [B, N, in], returns all h [B, N, WIDTH] */
+/* As in PyTorch, with biases b and c: r = sigmoid(W_r x_t + b_r + U_r h + c_r), z likewise,
+ * n = tanh(W_n x_t + b_n + r (U_n h + c_n)), h <- (1 - z) n + z h = n + z (h - n).
+ * x [B, N, in] with B <= BATCH, N <= LONG; returns all h [B, N, WIDTH] */
 static Tensor *gru_forward(Tape *tape, const Gru *gru, Tensor *x)
 {
     const int64_t B = x->shape.size[0], N = x->shape.size[1];

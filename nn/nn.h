@@ -1,6 +1,7 @@
 /* nn/: Params, the one owner of weights; layers composed of operations; generation. Shapes stand in
- * brackets, the last axis contiguous. A function raises (error_raise) when an argument
- * violates its comment or memory is exhausted; one that returns bool reports a failure instead. */
+ * brackets, the last axis contiguous. A function raises an error (tapegrad_on_error) when an
+ * argument violates its comment or memory is exhausted; one that returns bool reports a failure
+ * instead. */
 #ifndef TAPEGRAD_NN_H
 #define TAPEGRAD_NN_H
 
@@ -64,7 +65,7 @@ Tensor *params_find(const Params *params, const char *name);
 int params_count(const Params *params);
 /* The number of elements of all weights, padding not counted. */
 int64_t params_elements(const Params *params);
-/* Weight index, 0 <= index < params_count, in order of registration, joined weights singly. */
+/* The weight number index in [0, params_count), in order of registration, joined weights singly. */
 Tensor *params_at(const Params *params, int index);
 
 /* The flat buffers as tensors [n] that the Params owns: all values, and all gradients, of which
@@ -89,8 +90,8 @@ void params_set_requires_grad(Params *params, const char *pattern, bool requires
 void params_zero_gradients(Params *params);
 
 /* Gradient clipping: g = g min(1, maximum_norm / norm) with norm = sqrt(sum g^2) over all gradients
- * (Pascanu, Mikolov, Bengio 2013, algorithm 1). A norm that is infinite or NaN scales nothing.
- * Raises unless maximum_norm > 0. */
+ * (Pascanu, Mikolov, Bengio 2013, algorithm 1). A norm that is infinite or NaN leaves them
+ * unchanged. Raises unless maximum_norm > 0. */
 void params_clip_gradients(Params *params, double maximum_norm);
 /* The norm before scaling, as the last params_clip_gradients computed it. On CUDA this synchronizes
  * with the device, so it must not be called in a replayed step. Raises before the first
@@ -163,7 +164,7 @@ typedef enum {
     ATTENTION_LINEAR,
     ATTENTION_CAUSAL_SOFTMAX,
     ATTENTION_SOFTMAX,
-    ATTENTION_CAUSAL_LSH, /* op_lsh_attention: the queries are the keys; they share one weight */
+    ATTENTION_CAUSAL_LSH, /* op_causal_lsh_attention: queries are keys; they share a weight */
     ATTENTION_LSH,
 } AttentionKind;
 
@@ -279,8 +280,8 @@ typedef struct TransformerState TransformerState;
 /* A field left 0 means its default, the first value in its comment. */
 typedef struct GenerationConfig {
     int64_t sequences;   /* 1: the batch size */
-    int64_t max_length;  /* 1024: positions per sequence; the KV cache is allocated for all of them,
-                          * the recurrent state does not depend on it */
+    int64_t max_length;  /* 1024: the most positions per sequence, of linear attention too; the KV
+                          * cache is allocated for them, the recurrent state is not */
     Precision precision; /* PRECISION_FLOAT32, or PRECISION_TF32: of products on CUDA */
 } GenerationConfig;
 
@@ -295,9 +296,10 @@ void nn_transformer_state_free(TransformerState *state);
 
 /* One decode step: row b of the result is what nn_transformer_forward computes at the next position
  * of sequence b (equations 18 to 20). x [sequences, width], returns the same shape; the result
- * belongs to the state and is valid until the next step. Needs no tape and, after the first call,
- * no memory. It may be part of a replayed step. Raises when a sequence already has max_length
- * positions (a replay cannot detect this: the result is NaN), and when x requires a gradient. */
+ * belongs to the state and is valid until the next step. It takes no tape and, after the first
+ * call, allocates no memory. It may be part of a replayed step. Raises when a sequence already has
+ * max_length positions (a replay cannot detect this: the result is NaN), and when x requires a
+ * gradient. */
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x);
 
 /* Prefill: the same state as N decode steps, computed by the parallel form. x [sequences, N,

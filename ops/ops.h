@@ -1,10 +1,10 @@
-/* ops/: operations on tensors. Each source file holds one operation: derivation, forward and
- * backward.
+/* ops/: operations on tensors. Each source file holds one operation or a family: derivation,
+ * forward and backward.
  *
  * An operation returns a new tensor of the tape, valid until tape_reset, and records a node if the
  * tape is recording. It raises an error if an argument is on another device, is released, has the
  * wrong dtype or a shape other than its comment states. "[..., C]" has any number of leading axes;
- * a scalar has no axes. Integers are int32 tensors. Constants are rounded to Real. */
+ * a scalar has no axes. Integers are int32 tensors. Scalars of type double are rounded to Real. */
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
 
@@ -57,7 +57,7 @@ Tensor *op_add_scalar(Tape *tape, Tensor *x, double value);
 /* out = min(max(x, low), high); its derivative is 1 for low <= x <= high. Infinite bounds are
  * allowed. Raises unless low <= high. */
 Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high);
-/* out = sqrt x, x > 0 (the derivative at 0 is infinite) */
+/* out = sqrt x, x >= 0; the derivative at 0 is infinite */
 Tensor *op_sqrt(Tape *tape, Tensor *x);
 /* out = |x|; its derivative at 0 is 0 */
 Tensor *op_abs(Tape *tape, Tensor *x);
@@ -265,13 +265,13 @@ typedef enum {
 
 /* The algorithm for the sums over earlier positions. All forms give equal results up to rounding;
  * N, D, M as above, C positions per chunk. On CUDA the chunked forms use tensor cores for heads up
- * to 128, float32 as three bf16 products, with an error of about 1e-5 of the summands; the other
- * two are computed chunk by chunk too, with float32 products. */
+ * to 128, float32 as three bf16 products, with an error of about 1e-5 of the summands;
+ * FORM_RECURRENT and FORM_QUADRATIC are computed chunk by chunk too, with float32 products. */
 typedef enum {
     FORM_BEST,           /* one of the others, chosen from device, threads and sizes */
     FORM_RECURRENT,      /* position by position: 4 N D M operations per head, D M state elements */
     FORM_CHUNKED,        /* chunk by chunk, as matrix products: 2 N C (D + M) operations more */
-    FORM_CHUNK_PARALLEL, /* chunked, with segments of a sequence in parallel: for few, long ones */
+    FORM_CHUNK_PARALLEL, /* chunked, with segments of a sequence in parallel: few long sequences */
     FORM_QUADRATIC,      /* no state: N^2 (D + M) operations, the fewest for short sequences */
 } AttentionForm;
 

@@ -1,6 +1,6 @@
-/* optim/: optimizers, learning-rate schedules and checkpoints of a Params. A function raises
- * (error_raise) when an argument violates its comment or memory is exhausted; one that returns bool
- * reports a failure instead. */
+/* optim/: optimizers, learning-rate schedules and checkpoints of a Params. A function raises an
+ * error (tapegrad_on_error) when an argument violates its comment or memory is exhausted; one that
+ * returns bool reports a failure instead. */
 #ifndef TAPEGRAD_OPTIM_H
 #define TAPEGRAD_OPTIM_H
 
@@ -139,9 +139,9 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
 
 /* Reads a checkpoint into an optimizer of the same kind over weights of the same names and shapes.
  * It restores the weights, m, v, the steps, the learning rate, the plateau schedule's progress and,
- * unless tape is NULL, the tape's generator; gradients become empty. Hyperparameters, schedule and
- * groups stay as the program set them. Returns false and changes nothing on failure. params_load
- * reads the weights alone. */
+ * unless tape is NULL, the tape's generator; gradients become empty. The other hyperparameters, the
+ * kind of schedule and the groups stay as the program set them. Returns false and changes nothing
+ * on failure. params_load reads the weights alone. */
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path);
 
 #ifdef __cplusplus

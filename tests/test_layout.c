@@ -107,7 +107,7 @@ static void check_reduction(Shape of, int axis, bool mean)
     tape_reset(tape);
 }
 
-TEST(test_sum_values)
+TEST(values_of_sum)
 {
     begin();
     for (int mean = 0; mean < 2; mean++) {
@@ -150,14 +150,14 @@ static void check_reduction_gradients(Reducer *operation)
     }
 }
 
-TEST(test_sum_gradients)
+TEST(gradients_of_sum)
 {
     check_reduction_gradients(op_sum);
     check_reduction_gradients(op_mean);
 }
 
 /* The gradient reaches all elements: all pieces and threads of the kernel. */
-TEST(test_sum_gradient_is_everywhere)
+TEST(gradient_of_a_sum_reaches_every_element)
 {
     const int axes[] = { ALL_AXES, -1, 0 };
     begin();
@@ -174,7 +174,7 @@ TEST(test_sum_gradient_is_everywhere)
 }
 
 /* A plain float sum of this length would stop at 2^24. */
-TEST(test_sum_is_accurate)
+TEST(sums_are_accurate)
 {
     enum { COUNT = (1 << 24) + 1000 };
     begin();
@@ -185,7 +185,7 @@ TEST(test_sum_is_accurate)
     tape_free(tape);
 }
 
-TEST(test_sum_not_a_number)
+TEST(sums_carry_nan)
 {
     const Real x[] = { 1, NAN, 1, 1 };
     begin();
@@ -198,7 +198,7 @@ TEST(test_sum_not_a_number)
     tape_free(tape);
 }
 
-TEST(test_sum_misuse)
+TEST(misuse_of_sum_is_reported)
 {
     const Real one = 1;
     begin();
@@ -255,7 +255,7 @@ static void check_max(Shape of, int axis)
     tape_reset(tape);
 }
 
-TEST(test_first_maximum_and_its_gradient)
+TEST(the_first_maximum_gets_the_gradient)
 {
     begin();
     for (int rank = 0; rank <= 4; rank++) {
@@ -269,12 +269,12 @@ TEST(test_first_maximum_and_its_gradient)
     tape_free(tape);
 }
 
-TEST(test_max_gradients)
+TEST(gradients_of_max)
 {
     check_reduction_gradients(op_max);
 }
 
-TEST(test_max_not_a_number)
+TEST(max_carries_nan)
 {
     const Real x[] = { 1, NAN, INFINITY, NAN, -INFINITY, -INFINITY, -INFINITY, -INFINITY };
     begin();
@@ -299,7 +299,7 @@ static Tensor *gather_function(Tape *on, Tensor *const *inputs, void *context)
                        op_gather(on, op_tanh(on, inputs[0]), index));
 }
 
-TEST(test_gather_gradients)
+TEST(gradients_of_gather)
 {
     Shape shapes[][2] = { { shape(7), shape(9) },
                           { shape(3, 5), shape(3, 1) },
@@ -308,7 +308,7 @@ TEST(test_gather_gradients)
         check_gradient(gather_function, &shapes[s][1], shapes[s][0]);
 }
 
-TEST(test_gather_values)
+TEST(values_of_gather)
 {
     enum { R = 700, C = 31, K = 40 };
     begin();
@@ -350,7 +350,7 @@ TEST(gather_does_not_round_float32)
     tape_free(tape);
 }
 
-TEST(test_gather_misuse)
+TEST(misuse_of_gather_is_reported)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -397,7 +397,7 @@ static const Window windows[] = { { 1, 1, 0, 0 }, { 3, 3, 0, 1 }, { 2, 2, 2, 0 }
                                   { 5, 1, 3, 2 }, { 1, 2, 1, 4 }, { 2, 5, 7, 0 } };
 enum { WINDOWS = sizeof windows / sizeof *windows };
 
-TEST(test_unfold_values)
+TEST(values_of_unfold)
 {
     begin();
     for (int w = 0; w < WINDOWS; w++) {
@@ -416,7 +416,7 @@ static Tensor *unfold_function(Tape *on, Tensor *const *inputs, void *context)
     return op_multiply(on, op_exp(on, once), op_unfold(on, inputs[0], *window));
 }
 
-TEST(test_unfold_gradients)
+TEST(gradients_of_unfold)
 {
     for (int w = 0; w < WINDOWS; w++) {
         Window window = windows[w];
@@ -425,7 +425,7 @@ TEST(test_unfold_gradients)
 }
 
 /* Windows of 2 x 2 without overlap: the maximum of each, per channel. */
-TEST(test_max_pooling)
+TEST(unfold_and_max_are_max_pooling)
 {
     const Real x[] = { 1, 10, 2, 20, 5, 50, 4, 90, 3, 30, 4, 0, 7, 60, 6, 80 }; /* [1, 2, 4, 2] */
     const Real expected[] = { 4, 30, 7, 90 };
@@ -436,7 +436,7 @@ TEST(test_max_pooling)
     tape_free(tape);
 }
 
-TEST(test_unfold_misuse)
+TEST(misuse_of_unfold_is_reported)
 {
     begin();
     Tensor *x = normal_input(shape(1, 3, 4, 2));
@@ -484,7 +484,7 @@ static void check_cumulative_sum(Shape of, int axis, bool reverse)
     tape_reset(tape);
 }
 
-TEST(test_cumulative_sum_values)
+TEST(values_of_cumulative_sum)
 {
     begin();
     for (int reverse = 0; reverse < 2; reverse++) {
@@ -509,7 +509,7 @@ static Tensor *cumulative_function(Tape *on, Tensor *const *inputs, void *contex
     return op_multiply(on, once, cumulative_sum(on, inputs[0], along->axis, !along->reverse));
 }
 
-TEST(test_cumulative_sum_gradients)
+TEST(gradients_of_cumulative_sum)
 {
     for (int reverse = 0; reverse < 2; reverse++)
         for (int rank = 1; rank <= 4; rank++)
@@ -517,7 +517,7 @@ TEST(test_cumulative_sum_gradients)
                 check_gradient(cumulative_function, (&(Along){ axis, reverse }), all_ranks()[rank]);
 }
 
-TEST(test_cumulative_sum_misuse)
+TEST(misuse_of_cumulative_sum_is_reported)
 {
     const Real x[6] = { 0 };
     begin();
@@ -538,13 +538,13 @@ static Tensor *vector_cumulative_sum(Tape *on, Tensor **inputs)
     return op_cumulative_sum(on, inputs[0], 1);
 }
 
-TEST(test_cumulative_sum_vectors)
+TEST(cumulative_sum_reference_vectors)
 {
     check_vectors("cumsum_dim1", "x", vector_cumulative_sum);
 }
 
 /* -------------------------------------------------------------------------------------- reshape */
-TEST(test_reshape_shares)
+TEST(reshape_shares_storage)
 {
     begin();
     Tensor *x = tape_variable(tape, test_normal(1, 24), shape(2, 3, 4));
@@ -573,13 +573,13 @@ static Tensor *reshape_last(Tape *on, Tensor *const *inputs, void *context)
     return op_reshape(on, op_tanh(on, inputs[0]), shape(12, 2));
 }
 
-TEST(test_reshape_gradients)
+TEST(gradients_of_reshape)
 {
     check_gradient(reshape_function, NULL, shape(2, 3, 4));
     check_gradient(reshape_last, NULL, shape(2, 3, 4));
 }
 
-TEST(test_reshape_misuse)
+TEST(misuse_of_reshape_is_reported)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -614,7 +614,7 @@ static void check_transpose(Shape of, int a, int b)
     tape_reset(tape);
 }
 
-TEST(test_transpose_values)
+TEST(values_of_transpose)
 {
     begin();
     for (int rank = 1; rank <= 4; rank++)
@@ -639,7 +639,7 @@ static Tensor *transpose_function(Tape *on, Tensor *const *inputs, void *context
                        op_multiply(on, twice, op_transpose(on, inputs[0], axes[0], axes[1])));
 }
 
-TEST(test_transpose_gradients)
+TEST(gradients_of_transpose)
 {
     for (int rank = 1; rank <= 4; rank++)
         for (int a = 0; a < rank; a++)
@@ -648,7 +648,7 @@ TEST(test_transpose_gradients)
     check_gradient(transpose_function, ((int[]){ 0, -1 }), shape(18, 3));
 }
 
-TEST(test_transpose_misuse)
+TEST(misuse_of_transpose_is_reported)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -678,7 +678,7 @@ static void check_slice(Shape of, int axis, int64_t start, int64_t count)
     tape_reset(tape);
 }
 
-TEST(test_slice_values)
+TEST(values_of_slice)
 {
     begin();
     for (int rank = 1; rank <= 4; rank++)
@@ -709,7 +709,7 @@ static Tensor *slice_function(Tape *on, Tensor *const *inputs, void *context)
     return op_multiply(on, a, op_exp(on, b));
 }
 
-TEST(test_slice_gradients)
+TEST(gradients_of_slice)
 {
     for (int rank = 1; rank <= 4; rank++)
         for (int axis = 0; axis < rank; axis++) {
@@ -719,7 +719,7 @@ TEST(test_slice_gradients)
         }
 }
 
-TEST(test_slice_misuse)
+TEST(misuse_of_slice_is_reported)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -741,7 +741,7 @@ TEST(test_slice_misuse)
 }
 
 /* Part i of n is the i-th slice; the parts joined are x. */
-TEST(test_split_is_slices)
+TEST(split_equals_slices)
 {
     begin();
     for (int rank = 1; rank <= 4; rank++)
@@ -773,7 +773,7 @@ static Tensor *split_function(Tape *on, Tensor *const *inputs, void *context)
     return op_multiply(on, parts[0], op_exp(on, parts[3]));
 }
 
-TEST(test_split_gradients)
+TEST(gradients_of_split)
 {
     for (int axis = 0; axis < 3; axis++) {
         Shape of = shape(3, 2, 5);
@@ -782,7 +782,7 @@ TEST(test_split_gradients)
     }
 }
 
-TEST(test_split_misuse)
+TEST(misuse_of_split_is_reported)
 {
     begin();
     Tensor *x = normal_input(shape(2, 6)), *parts[6];
@@ -831,7 +831,7 @@ static void check_concat(Shape of, int axis, const int64_t sizes[3])
     tape_reset(tape);
 }
 
-TEST(test_concat_values)
+TEST(values_of_concat)
 {
     begin();
     for (int rank = 1; rank <= 4; rank++)
@@ -846,7 +846,7 @@ TEST(test_concat_values)
 }
 
 /* op_stack is op_concat of tensors with one more axis, of size 1. */
-TEST(test_stack_values)
+TEST(values_of_stack)
 {
     begin();
     for (int rank = 0; rank <= 3; rank++)
@@ -896,7 +896,7 @@ static Tensor *stack_function(Tape *on, Tensor *const *inputs, void *context)
     return op_multiply(on, once, op_tanh(on, once));
 }
 
-TEST(test_concat_gradients)
+TEST(gradients_of_concat)
 {
     for (int axis = 0; axis < 4; axis++) {
         Shape b = shape(2, 3, 1, 5);
@@ -911,7 +911,7 @@ TEST(test_concat_gradients)
 }
 
 /* A recurrence of COUNT steps, each of which costs the same. */
-TEST(test_stack_of_many)
+TEST(stacking_many_costs_no_more_per_tensor)
 {
     enum { COUNT = 3000 };
     static Tensor *tensors[COUNT];
@@ -926,7 +926,7 @@ TEST(test_stack_of_many)
     tape_free(tape);
 }
 
-TEST(test_concat_misuse)
+TEST(misuse_of_concat_is_reported)
 {
     begin();
     Tensor *a = normal_input(shape(2, 3, 4)), *pair[] = { a, NULL };
@@ -963,7 +963,7 @@ TEST(test_concat_misuse)
 }
 
 /* Slices of a concatenation are its parts. */
-TEST(test_slice_of_concat)
+TEST(a_slice_of_a_concat_is_the_part)
 {
     begin();
     Tensor *a = normal_input(shape(3, 4, 5)), *b = normal_input(shape(3, 2, 5));
@@ -1006,7 +1006,7 @@ static void assert_integers(const Tensor *tensor, const int32_t *expected)
     ck_assert_mem_eq(found, expected, (size_t)tensor_count(tensor) * sizeof *found);
 }
 
-TEST(test_store_values)
+TEST(values_of_store)
 {
     begin();
     tape_set_recording(tape, false);
@@ -1026,7 +1026,7 @@ TEST(test_store_values)
 }
 
 /* Stored integers may be used as indices; later stores must respect the bounds of these uses. */
-TEST(test_store_bounds)
+TEST(store_checks_its_bounds)
 {
     begin();
     tape_set_recording(tape, false);
@@ -1043,7 +1043,7 @@ TEST(test_store_bounds)
     tape_free(tape);
 }
 
-TEST(test_store_misuse)
+TEST(misuse_of_store_is_reported)
 {
     begin();
     tape_set_recording(tape, false);
@@ -1080,7 +1080,7 @@ TEST(test_store_misuse)
     tape_free(tape);
 }
 
-TEST(test_threads_change_nothing)
+TEST(threads_change_nothing)
 {
     begin();
     int64_t count;

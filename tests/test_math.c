@@ -63,43 +63,43 @@ static void check_sweep(void (*function)(Real *, const Real *), double (*exact)(
     ck_assert_int_gt(checked, 500000);
 }
 
-TEST(test_exp)
+TEST(exp_is_accurate)
 {
     check_sweep(sweep_exp, exp, -86.98, INFINITY, 1.1);
 }
 
-TEST(test_expm1)
+TEST(expm1_is_accurate)
 {
     check_sweep(sweep_expm1, expm1, -INFINITY, INFINITY, 1.7);
 }
 
-TEST(test_tanh)
+TEST(tanh_is_accurate)
 {
     check_sweep(sweep_tanh, tanh, -INFINITY, INFINITY, 2.6);
 }
 
-TEST(test_sigmoid)
+TEST(sigmoid_is_accurate)
 {
     check_sweep(sweep_sigmoid, sigmoid, -86.98, INFINITY, 2.6);
 }
 
-TEST(test_log)
+TEST(log_is_accurate)
 {
     check_sweep(sweep_log, log, 0, INFINITY, 1);
 }
 
-TEST(test_log1p)
+TEST(log1p_is_accurate)
 {
     check_sweep(sweep_log1p, log1p, 0, 3e38, 1.5);
 }
 
-TEST(test_erf)
+TEST(erf_is_accurate)
 {
     check_sweep(sweep_erf, erf, -INFINITY, INFINITY, 2.6);
 }
 
 /* The neighbourhood of exp's overflow and underflow. */
-TEST(test_exp_edges)
+TEST(exp_at_its_edges)
 {
 #ifndef TAPEGRAD_DOUBLE
     ck_assert_float_infinite(real_exp(0x1.62e430p+6f));
@@ -115,7 +115,7 @@ TEST(test_exp_edges)
     ck_assert(isinf(real_exp(1000)) && isinf(real_exp(INFINITY)));
 }
 
-TEST(test_limits)
+TEST(functions_have_their_limits)
 {
     ck_assert(real_exp(0) == 1 && real_expm1(0) == 0 && real_tanh(0) == 0 && real_erf(0) == 0);
     ck_assert(real_sigmoid(0) == (Real)0.5 && real_log(1) == 0 && real_log1p(0) == 0);
@@ -128,7 +128,7 @@ TEST(test_limits)
 }
 
 /* A NaN of any payload and sign propagates. */
-TEST(test_not_a_number)
+TEST(functions_carry_nan)
 {
     for (int pattern = 0; pattern < 64; pattern++) {
         uint32_t bits = 0x7fc00000 | (uint32_t)(pattern & 1) << 31 | 0x1fffffu >> (pattern % 22);

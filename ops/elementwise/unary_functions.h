@@ -11,8 +11,7 @@
  * functions of C and of CUDA: other kernels and a debugger can call them.
  *
  * unary.c defines UNARY to make the CPU kernels and op_NAME, unary.cu to make the CUDA kernels of
- * every dtype; elsewhere a row makes nothing. A new operation is a row here, its prototype in
- * ops/ops.h and its row in tests/operation_table.h. */
+ * every dtype; elsewhere a row makes nothing. CONTRIBUTING.md has the steps of a new operation. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_UNARY_FUNCTIONS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_UNARY_FUNCTIONS_H
 
