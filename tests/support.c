@@ -39,7 +39,7 @@ void test_register(const TTest *test)
 int test_main(const char *name, void (*setup)(void), void (*teardown)(void))
 {
     Suite *suite = suite_create(name);
-    tcase_set_timeout(registered, 300); /* a bound on hanging, not on being slow */
+    tcase_set_timeout(registered, 1200); /* a bound on hanging, not on being slow */
     tcase_add_checked_fixture(registered, setup, teardown);
     suite_add_tcase(suite, registered);
     SRunner *runner = srunner_create(suite);
