@@ -37,7 +37,8 @@ enum {
 struct Workspace {
     bool small_batch;
     StepBuffers buffers;
-    Real *branch, *moments;  /* large batch: [B, width], [B, 2] */
+    Real *branch;            /* large batch: [B, width] */
+    Statistics *statistics;  /* large batch: [B] */
     StepAttention attention; /* without the layer and the tiling */
     int64_t size;            /* elements of all */
 };
@@ -81,7 +82,7 @@ static Workspace workspace_of(const TransformerStep *step)
     b.hidden = reserve(&w, scratch, step->B * step->inner);
     b.packed = reserve(&w, scratch, w.small_batch ? 0 : 3 * row);
     w.branch = reserve(&w, scratch, w.small_batch ? 0 : row);
-    w.moments = reserve(&w, scratch, w.small_batch ? 0 : 2 * step->B);
+    w.statistics = (Statistics *)reserve(&w, scratch, w.small_batch ? 0 : 2 * step->B);
     a.memory = reserve(&w, scratch, head_elements(a) > MAX_HEAD ? heads * head_elements(a) : 0);
     a.scores = reserve(&w, scratch, step->softmax ? heads * step->max_length : 0);
     return w;
@@ -602,10 +603,10 @@ static void normalize_large_batch(const TransformerStep *step, const Workspace &
 {
     const int64_t B = step->B, width = step->width;
     if (norm.weight && s.branch)
-        layernorm_forward(out, w.moments, JoinedRows{ s.x, s.branch }, norm.weight, norm.bias,
+        layernorm_forward(out, w.statistics, JoinedRows{ s.x, s.branch }, norm.weight, norm.bias,
                           norm.eps, B, width);
     else if (norm.weight)
-        layernorm_forward(out, w.moments, PlainRows<Real>{ s.x, NULL, false }, norm.weight,
+        layernorm_forward(out, w.statistics, PlainRows<Real>{ s.x, NULL, false }, norm.weight,
                           norm.bias, norm.eps, B, width);
     else if (s.branch)
         map_inputs(Add(), out, false, B * width, input_of<Real>(s.x), input_of<Real>(s.branch));
