@@ -49,7 +49,7 @@ int main(int argc, char **argv)
     transformer = nn_transformer(params, "transformer", config);
     head = nn_linear(params, "head", WIDTH, BYTES);
     AdamConfig adam = optim_adam_config(3e-3);
-    adam.schedule = optim_cosine(/*warm_up*/ 20, steps + 1, /*last*/ 0.1);
+    adam.schedule = optim_cosine(/*warm_up*/ steps / 20, steps + 1, /*last*/ 0.1);
     Optimizer *optimizer = optim_adamw(params, adam);
     Tape *tape = tape_new(params_device(params));
     Random random = random_new(/*seed*/ 1, random_stream("windows"));
