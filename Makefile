@@ -217,15 +217,17 @@ sanitize:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 
-# On "cuda" without one: everything; then all but long runs of programs with the threads in another
-# order, in double, under the sanitizers (clang's); then a training run in several orders.
+# On "cuda" without one: everything; then all but runs of programs with the threads in another order,
+# in double, and under the sanitizers (clang's) without the slow ones, whose kernels other tests run;
+# then a training run in several orders.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
-SHORTER  := $(ON_HOST) LEAVE_OUT='test_copy_task test_mnist test_readme.sh test_install.sh test_goals.sh'
+PROGRAMS := test_copy_task test_mnist test_text $(notdir $(wildcard tests/test_*.sh))
+SLOW     := test_operations test_attention test_cuda # ten times as long under the sanitizers
 test-cuda-on-host:
 	+@$(ON_HOST) test
-	+@TAPEGRAD_CUDA_SEED=20 $(SHORTER) test
-	+@TAPEGRAD_CUDA_SEED=1 $(SHORTER) REAL=double test
-	+@TAPEGRAD_CUDA_SEED=3 $(SHORTER) CC=clang BUILD=build-cuda-on-host-sanitize \
+	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) LEAVE_OUT='$(PROGRAMS)' test
+	+@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) LEAVE_OUT='$(PROGRAMS)' REAL=double test
+	+@TAPEGRAD_CUDA_SEED=3 $(ON_HOST) LEAVE_OUT='$(PROGRAMS) $(SLOW)' CC=clang BUILD=build-cuda-on-host-sanitize \
 	    CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 	@tests/cuda_on_host/orders.sh build-cuda-on-host
