@@ -119,9 +119,9 @@ void tape_set_precision(Tape *tape, Precision precision)
     if (precision != PRECISION_FLOAT32 && sizeof(Real) == sizeof(double))
         tape_error(tape, "tape_set_precision: %s is not available in a double-precision build",
                    names[precision]);
-    if (precision != PRECISION_FLOAT32 && !device_is_cuda(tape->device))
-        tape_error(tape, "tape_set_precision: %s needs a CUDA device, the tape is on %s",
-                   names[precision], device_name(tape->device));
+    if (precision == PRECISION_TF32 && !device_is_cuda(tape->device))
+        tape_error(tape, "tape_set_precision: tf32 needs a CUDA device, the tape is on %s",
+                   device_name(tape->device));
     for (const TapeTensor *entry = tape->last_persistent; entry; entry = entry->previous)
         if (entry->tensor.data && entry->tensor.type == TENSOR_BF16 && precision != PRECISION_BF16)
             tape_error(tape,

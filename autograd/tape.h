@@ -21,14 +21,16 @@ Tape *tape_new(Device *device);
 void tape_free(Tape *tape);
 Device *tape_device(const Tape *tape);
 
-/* Mixed precision on CUDA. The CPU and a double-precision build accept only PRECISION_FLOAT32,
- * which there means the type Real. The other two multiply all matrices on tensor cores.
- *   PRECISION_FLOAT32  everything in float32; linear attention computes each product of a chunk as
- *                      three bf16 products, with an error of about 1e-5
- *   PRECISION_TF32     float32 storage; matrix products round their operands to 10 bits of fraction
+/* Mixed precision. A double-precision build accepts only PRECISION_FLOAT32, which there means the
+ * type Real. On CUDA the other two multiply all matrices on tensor cores.
+ *   PRECISION_FLOAT32  everything in float32; on CUDA linear attention computes each product of a
+ *                      chunk as three bf16 products, with an error of about 1e-5
+ *   PRECISION_TF32     on CUDA only: float32 storage; matrix products round their operands to 10
+ *                      bits of fraction
  *   PRECISION_BF16     activations and their gradients are stored in bf16 (7 bits of fraction), and
  *                      products take bf16 operands; sums, parameters and their gradients, optimizer
- *                      state, normalization statistics and losses stay float32
+ *                      state, normalization statistics and losses stay float32. On the CPU products
+ *                      convert their operands to float32: it saves memory, not time
  * A tape starts with float32. tape_set_precision raises while the tape holds tensors: call it
  * between steps. */
 typedef enum { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BF16 } Precision;
@@ -141,7 +143,7 @@ void tape_print_dot(const Tape *tape, FILE *file);
  *     }
  *     Tensor *square(Tape *tape, Tensor *x)
  *     {
- *         tape_use(tape, "square: x", x);
+ *         tape_use_real(tape, "square: x", x);
  *         Tensor *out = tape_tensor(tape, x->shape);
  *         for (int64_t i = 0; i < tensor_count(x); i++)
  *             out->data[i] = x->data[i] * x->data[i];

@@ -25,7 +25,7 @@ static _Noreturn void usage(const char *program, const char *purpose, const Benc
     fprintf(file,
             "%s: %s\n"
             "  --device NAME   cpu, cuda, cuda:1, ... (default: cpu)\n"
-            "  --precision P   float32, tf32 or bf16 (default: float32; the others on CUDA)\n"
+            "  --precision P   float32, tf32 or bf16 (default: float32; tf32 on CUDA only)\n"
             "  --eager         on CUDA: without graph capture and replay\n"
             "  --threads N     number of CPU threads (default: all)\n"
             "  --seconds S     minimum duration of a measurement (default 0.3); 0: one run\n"

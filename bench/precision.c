@@ -99,11 +99,12 @@ int main(int argc, char **argv)
     for (int i = 0; i < BATCH * LENGTH; i++)
         tokens[i] = (int32_t)random_integer(&random, 0, SYMBOLS);
     const Pass cpu = run(device_open("cpu"), PRECISION_FLOAT32, tokens);
-    const int last = device_is_cuda(options.device) ? PRECISION_BF16 : PRECISION_FLOAT32;
     printf("relative errors against float32 on the CPU, on %s\n", device_name(options.device));
     printf("precision     loss    gradients  worst weight\n");
-    for (int precision = PRECISION_FLOAT32; precision <= last; precision++)
-        measure(&options, (Precision)precision, tokens, cpu);
+    measure(&options, PRECISION_FLOAT32, tokens, cpu);
+    if (device_is_cuda(options.device))
+        measure(&options, PRECISION_TF32, tokens, cpu);
+    measure(&options, PRECISION_BF16, tokens, cpu);
     params_free(cpu.params);
     bench_end(&options);
     return EXIT_SUCCESS;

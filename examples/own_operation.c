@@ -39,8 +39,8 @@ static void snake_backward(Node *node)
 
 static Tensor *snake(Tape *tape, Tensor *x, Tensor *a)
 {
-    tape_use(tape, "snake: x", x);
-    tape_use(tape, "snake: a", a);
+    tape_use_real(tape, "snake: x", x);
+    tape_use_real(tape, "snake: a", a);
     int64_t columns = shape_columns(x->shape);
     if (a->shape.rank != 1 || a->shape.size[0] != columns)
         tape_error(tape, "snake: x is %s and a is %s, expected one frequency per column of x",

@@ -203,8 +203,8 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters);
  * index is outside [0, V), or indices has 4 axes. */
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices);
 /* out[.., k] = x[.., indices[.., k]]: x [..., C], indices int32 [..., K]; returns [..., K], in
- * x's dtype. Raises if an index is outside [0, C). If x is bf16, the gradients of an index that
- * occurs often are rounded at each addition. */
+ * x's dtype. Raises if an index is outside [0, C). If x is bf16 on CUDA, the gradients of an index
+ * that occurs often are rounded at each addition. */
 Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices);
 /* out = x with another shape, in row-major order; shares storage and gradient with x. Raises unless
  * both have the same number of elements. */

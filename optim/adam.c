@@ -14,25 +14,27 @@
 #include <float.h>
 #include <tgmath.h> /* sqrt of a Real is computed in Real */
 
-static void adam_run(Real *values, Real *m, Real *v, const Real *gradients,
+static void adam_run(Real *values, uint16_t *bf16, Real *m, Real *v, const Real *gradients,
                      const StepScalars *scalars, Real beta1, Real beta2, int64_t n)
 {
     const Real learning_rate = scalars->learning_rate, v_scale = scalars->v_scale;
     const Real weight_decay = scalars->weight_decay, keep = scalars->keep, eps = scalars->eps;
-    PARALLEL_FOR(i, n) {
-        const Real g = gradients[i] + weight_decay * values[i];
-        m[i] = beta1 * m[i] + (1 - beta1) * g;
-        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-        values[i] = keep * values[i] - learning_rate * m[i] / (v_scale * sqrt(v[i]) + eps);
-    }
+    BY_STORAGE(
+        bf16 ? TENSOR_BF16 : TENSOR_REAL, T, PARALLEL_FOR(i, n) {
+            const Real g = gradients[i] + weight_decay * values[i];
+            m[i] = beta1 * m[i] + (1 - beta1) * g;
+            v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+            store_weight(T, values, bf16, i,
+                         keep * values[i] - learning_rate * m[i] / (v_scale * sqrt(v[i]) + eps));
+        });
 }
 
 void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
                    const StepScalars *scalars, Real beta1, Real beta2, int64_t n)
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);)
-        adam_run(values + run.start, m + run.start, v + run.start, gradients + run.start,
-                 run.scalars, beta1, beta2, run.count);
+        adam_run(values + run.start, run_bf16(&run), m + run.start, v + run.start,
+                 gradients + run.start, run.scalars, beta1, beta2, run.count);
 }
 
 static void adam_update(const Optimizer *optimizer, Real *values, const Real *gradients)

@@ -5,6 +5,7 @@
 #include "nn/internal.h"
 #include "optim/optim.h"
 #include "optim/scalars.h"
+#include "tensor/storage.h"
 
 /* Progress of the plateau schedule. */
 typedef struct Plateau {
@@ -81,6 +82,22 @@ static inline bool next_run(Run *run, const StepScalars *scalars, int64_t n)
         unit++;
     *run = (Run){ start, (unit << scalars->unit_bits) - start, scalars->of_group + group };
     return true;
+}
+
+/* The run's weights in their bf16 copy; NULL if there is no copy. */
+static inline uint16_t *run_bf16(const Run *run)
+{
+    uint16_t *copy = run->scalars->bf16;
+    return copy ? copy + run->start : NULL;
+}
+
+/* Stores weight i and, if T is bf16, its bf16 copy. The kernels have a loop for each T, because gcc
+ * does not vectorize both loops that it makes of one with an `if (bf16)`. */
+ALWAYS_INLINE void store_weight(int T, Real *values, uint16_t *bf16, int64_t i, Real value)
+{
+    values[i] = value;
+    if (T == TENSOR_BF16)
+        bf16[i] = bf16_of(value);
 }
 
 /* Raises, as function, when a field of the schedule is out of range. */

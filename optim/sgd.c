@@ -5,38 +5,41 @@
  * Without momentum m = g, and there is no state. */
 #include "optim/internal.h"
 
-static void sgd_run(Real *values, const Real *gradients, const StepScalars *scalars, int64_t n)
+static void sgd_run(Real *values, uint16_t *bf16, const Real *gradients, const StepScalars *scalars,
+                    int64_t n)
 {
     const Real learning_rate = scalars->learning_rate, weight_decay = scalars->weight_decay;
-    PARALLEL_FOR(i, n) {
-        const Real g = gradients[i] + weight_decay * values[i];
-        values[i] -= learning_rate * g;
-    }
+    BY_STORAGE(
+        bf16 ? TENSOR_BF16 : TENSOR_REAL, T, PARALLEL_FOR(i, n) {
+            const Real g = gradients[i] + weight_decay * values[i];
+            store_weight(T, values, bf16, i, values[i] - learning_rate * g);
+        });
 }
 
 void sgd_step_cpu(Real *values, const Real *gradients, const StepScalars *scalars, int64_t n)
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);)
-        sgd_run(values + run.start, gradients + run.start, run.scalars, run.count);
+        sgd_run(values + run.start, run_bf16(&run), gradients + run.start, run.scalars, run.count);
 }
 
-static void sgd_momentum_run(Real *values, Real *m, const Real *gradients,
+static void sgd_momentum_run(Real *values, uint16_t *bf16, Real *m, const Real *gradients,
                              const StepScalars *scalars, Real momentum, int64_t n)
 {
     const Real learning_rate = scalars->learning_rate, weight_decay = scalars->weight_decay;
-    PARALLEL_FOR(i, n) {
-        const Real g = gradients[i] + weight_decay * values[i];
-        m[i] = momentum * m[i] + g;
-        values[i] -= learning_rate * m[i];
-    }
+    BY_STORAGE(
+        bf16 ? TENSOR_BF16 : TENSOR_REAL, T, PARALLEL_FOR(i, n) {
+            const Real g = gradients[i] + weight_decay * values[i];
+            m[i] = momentum * m[i] + g;
+            store_weight(T, values, bf16, i, values[i] - learning_rate * m[i]);
+        });
 }
 
 void sgd_momentum_step_cpu(Real *values, Real *m, const Real *gradients, const StepScalars *scalars,
                            Real momentum, int64_t n)
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);)
-        sgd_momentum_run(values + run.start, m + run.start, gradients + run.start, run.scalars,
-                         momentum, run.count);
+        sgd_momentum_run(values + run.start, run_bf16(&run), m + run.start, gradients + run.start,
+                         run.scalars, momentum, run.count);
 }
 
 static void sgd_update(const Optimizer *optimizer, Real *values, const Real *gradients)

@@ -5,6 +5,7 @@
  * depends on which blocks are free, not on the order in which they were freed. A program that
  * repeats its requests therefore gets the same addresses in every step. */
 #include "tensor/device.h"
+#include "tensor/storage.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -55,10 +56,9 @@ static void *allocate_on_cpu(size_t bytes)
     return data;
 }
 
-void fill_cpu(Real *out, Real value, int64_t n)
+void fill_cpu(TensorType type, Real *out, Real value, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        out[i] = value;
+    BY_STORAGE(type, T, PARALLEL_FOR(i, n) store(T, out, i, value));
 }
 
 /* --------------------------------------------------------------------------------------- copies */

@@ -35,8 +35,7 @@ bool cuda_enter(const Device *device, const char *kernel);
 #define DEVICE_CALL(device, kernel, arguments)                                                     \
     CUDA_CALL(device, kernel, arguments, kernel##_cpu arguments)
 #define KERNEL_CALL(tensor, kernel, arguments)                                                     \
-    CUDA_CALL((tensor)->device, kernel, ((tensor)->type, UNPARENTHESIZED arguments),               \
-              kernel##_cpu arguments)
+    DEVICE_CALL((tensor)->device, kernel, ((tensor)->type, UNPARENTHESIZED arguments))
 #define UNPARENTHESIZED(...) __VA_ARGS__
 
 /* Under AddressSanitizer, memory that is cached for reuse counts as freed. */

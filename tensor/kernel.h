@@ -4,10 +4,9 @@
  *
  *     KERNEL(void, softmax_forward, Real *out, const Real *x, int64_t R, int64_t C);
  *
- * declares softmax_forward_cpu with these parameters, and softmax_forward_cuda with the dtype of
- * the activations, Real or bf16, before them: the CPU has Real alone. DEVICE_FUNCTION is the same
- * for a function without activations, such as an optimizer's step, and both then have the same
- * parameters; CUDA_FUNCTION declares a function of CUDA alone. */
+ * declares softmax_forward_cpu and softmax_forward_cuda with these parameters and, before them,
+ * the dtype of the activations, Real or bf16. DEVICE_FUNCTION is the same for a function without
+ * activations, such as an optimizer's step; CUDA_FUNCTION declares a function of CUDA alone. */
 #ifndef TAPEGRAD_TENSOR_KERNEL_H
 #define TAPEGRAD_TENSOR_KERNEL_H
 
@@ -32,9 +31,7 @@
 #define DEVICE_FUNCTION(result, name, ...)                                                         \
     C_FUNCTION result name##_cpu(__VA_ARGS__);                                                     \
     CUDA_FUNCTION(result, name, __VA_ARGS__)
-#define KERNEL(result, name, ...)                                                                  \
-    C_FUNCTION result name##_cpu(__VA_ARGS__);                                                     \
-    CUDA_FUNCTION(result, name, TensorType type, __VA_ARGS__)
+#define KERNEL(result, name, ...) DEVICE_FUNCTION(result, name, TensorType type, __VA_ARGS__)
 
 /* bf16: the upper 16 bits of a float. Rounds to nearest, ties to even; NaN stays NaN. */
 SHARED_FUNCTION uint16_t bf16_of(Real value)

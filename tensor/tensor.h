@@ -124,7 +124,7 @@ bool device_fail_allocation(int64_t count);
 typedef enum {
     TENSOR_REAL,
     TENSOR_INT32,
-    TENSOR_BF16, /* on CUDA: an activation on a tape with PRECISION_BF16 */
+    TENSOR_BF16, /* an activation on a tape with PRECISION_BF16 */
 } TensorType;
 
 /* Bounds of the elements of an int32 tensor. spanning: the elements ascend from the least to the

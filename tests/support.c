@@ -73,6 +73,13 @@ Real *test_normal(uint64_t stream, int64_t count)
     return values;
 }
 
+Real test_rounded_to_bf16(Real x)
+{
+    int exponent;
+    const double mantissa = frexp((double)x, &exponent); /* in [0.5, 1) */
+    return (Real)ldexp(nearbyint(ldexp(mantissa, 8)), exponent - 8);
+}
+
 Real *test_values(const Tensor *tensor)
 {
     Real *values = lasting((size_t)tensor_count(tensor) * sizeof(Real));

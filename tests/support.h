@@ -52,6 +52,9 @@ Real *test_zeros(int64_t count);
 /* The parts [rows, columns] as one array [rows, count, columns], likewise. */
 Real *test_packed(const Real *const *parts, int count, int64_t rows, int64_t columns);
 
+/* The nearest value with 8 bits of mantissa; of two, that with an even last bit. */
+Real test_rounded_to_bf16(Real x);
+
 /* A copy of the tensor's elements in memory that lives until the process ends. */
 Real *test_values(const Tensor *tensor);
 int32_t *test_integers(const Tensor *tensor);

@@ -416,7 +416,7 @@ TEST(a_prompt_may_be_in_bf16)
 {
     for (int j = 0; j < 2; j++) {
         const Setup u = begin_with(both[j], 2, LENGTH);
-        if (device_is_cuda(device) && sizeof(Real) == sizeof(float)) {
+        if (sizeof(Real) == sizeof(float)) {
             tape_set_precision(tape, PRECISION_BF16);
             nn_transformer_prefill(tape, u.state, prompt(cut(u.s, u.s.x, 0, 4), 2, 4), NULL);
             Tensor *out = nn_transformer_step(u.state, rows(cut(u.s, u.s.x, 4, 1), 2));

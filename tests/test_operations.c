@@ -132,19 +132,11 @@ typedef enum Activations {
     STORED_IN_BF16,
 } Activations;
 
-/* The nearest value with 8 bits of mantissa; of two, that with an even last bit. */
-static Real rounded_to_bf16(Real x)
-{
-    int exponent;
-    const double mantissa = frexp((double)x, &exponent); /* in [0.5, 1) */
-    return (Real)ldexp(nearbyint(ldexp(mantissa, 8)), exponent - 8);
-}
-
 static Real *rounded_normal(uint64_t stream, int64_t count, Activations activations)
 {
     Real *values = test_normal(stream, count);
     for (int64_t i = 0; i < count && activations != REAL; i++)
-        values[i] = rounded_to_bf16(values[i]);
+        values[i] = test_rounded_to_bf16(values[i]);
     return values;
 }
 
@@ -440,7 +432,7 @@ static void compare(const char *name, Outcome expected, Outcome actual, double t
         }
         scale = i > 0 ? largest : scale;
         ck_assert_msg(error <= tolerance * scale,
-                      "%s, %s %d: the CPU and CUDA differ by %g of %g, expected at most %g", name,
+                      "%s, %s %d: the runs differ by %g of %g, expected at most %g", name,
                       i ? "gradient" : "result", i, error, scale, tolerance * scale);
     }
 }
@@ -468,18 +460,17 @@ TEST(cuda_in_tf32)
 }
 
 /* Products and attention round their operands or results; most others compute in float32. */
-TEST(cuda_in_bf16_of_real_inputs)
+TEST(bf16_of_real_inputs)
 {
-    if (device_is_cuda(test_device()))
-        compare_devices(device_open("cpu"), test_device(), PRECISION_BF16, 4e-2);
+    compare_devices(device_open("cpu"), test_device(), PRECISION_BF16, 4e-2);
 }
 
-/* The CPU gets the same rounded values. Rounding to 8 bits of mantissa has a relative error of at
- * most u = 2^-9; out and a gradient are rounded, and in some rows an argument, a saved result or a
- * product of two gradients before. */
-TEST(cuda_in_bf16)
+/* In float32 the CPU gets the same rounded values. Rounding to 8 bits of mantissa has a relative
+ * error of at most u = 2^-9; out and a gradient are rounded, and in some rows an argument, a saved
+ * result or a product of two gradients before. */
+TEST(bf16_inputs)
 {
-    for (int i = 0; i < case_count && device_is_cuda(test_device()); i++) {
+    for (int i = 0; i < case_count; i++) {
         const Case *c = &cases[i];
         const Outcome found = run(c, test_device(), PRECISION_BF16, STORED_IN_BF16);
         compare(c->name, run(c, device_open("cpu"), PRECISION_FLOAT32, ROUNDED), found, 6 * 0x1p-9);

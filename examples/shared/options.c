@@ -56,7 +56,7 @@ const Option run_rows[8] = {
     { "evaluate", CHECKPOINT, OF_RUN, AT(evaluate), 0, 0, NULL,
       "no training: evaluate a checkpoint on fresh data" },
     { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names,
-      "on CUDA (see docs/gpu.md)" },
+      "of storage and products; tf32 on CUDA only (see docs/gpu.md)" },
     { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: without graph capture and replay" },
     { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print only the final line" },
 };

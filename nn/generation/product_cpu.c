@@ -15,7 +15,7 @@
 /* out[sequence, row] <- sum, plus bias and residual */
 ALWAYS_INLINE void store_sum(const StepProduct *p, int64_t sequence, int64_t row, Real sum)
 {
-    contribute(p->out + sequence * p->O + row, p->residual,
+    contribute(TENSOR_REAL, p->out, sequence * p->O + row, p->residual,
                sum + (p->linear.bias ? p->linear.bias[row] : 0));
 }
 
@@ -45,7 +45,8 @@ ALWAYS_INLINE void multiply_rows(int rows, int sequences, const StepProduct *p, 
         for (int r = 0; r < rows; r++) {
             __builtin_prefetch(weight + (r + rows) * n + i);
             for (int s = 0; s < sequences; s++)
-                sums[r][s] += load(weight + r * n + i) * load(x + s * n + i);
+                sums[r][s] += load_vector(TENSOR_REAL, weight, r * n + i) *
+                              load_vector(TENSOR_REAL, x, s * n + i);
         }
     for (int r = 0; r < rows; r++)
         for (int s = 0; s < sequences; s++)

@@ -85,7 +85,8 @@ static void map_random(Real *out, const Real *x, const Real *projection, bool qu
                        int64_t D)
 {
     multiply_row(out, x, projection, F, D);
-    const Real sum = exponentiate_row(out, query ? row_max(out, F) : dot(x, x, D) / 2, F);
+    const Real sum =
+        exponentiate_row(out, query ? row_max(TENSOR_REAL, out, F) : dot(x, x, D) / 2, F);
     const Real scale = query ? 1 / sum : (Real)(1 / sqrt((double)F));
     for (int64_t f = 0; f < F; f++)
         out[f] *= scale;
@@ -98,7 +99,7 @@ static void map(const TransformerStep *step, const StepLayer *layer, Real *out, 
 {
     const int64_t D = step->D;
     if (step->features <= FEATURES_IDENTITY) {
-        const Rows row = { x, D, 1, D };
+        const Rows row = { TENSOR_REAL, x, D, 1, D };
         pack_mapped((FeatureMap)step->features, out, &row, round_up(D, LANES));
         return;
     }
@@ -108,7 +109,7 @@ static void map(const TransformerStep *step, const StepLayer *layer, Real *out, 
     if (step->features == FEATURES_RANDOM)
         map_random(out, buffer, layer->projection, query, step->F, D);
     else if (step->features == FEATURES_POLYNOMIAL)
-        polynomial_row(out, buffer, D);
+        polynomial_row(TENSOR_REAL, out, buffer, D);
     else
         for (int64_t d = 0; d < D; d++)
             out[d] = squared_relu(x[d]);
@@ -194,7 +195,7 @@ static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, 
     for (int64_t d = 0; d < D; d++)
         q[d] *= scale;
     multiply_row(p, q, keys, n, D);
-    const Real sum = exponentiate_row(p, row_max(p, n), n);
+    const Real sum = exponentiate_row(p, row_max(TENSOR_REAL, p, n), n);
     accumulate_values(out, p, values, n, D);
     for (int64_t d = 0; d < D; d++)
         out[d] /= sum;
@@ -225,7 +226,8 @@ static void normalize(const Team *team, Real *out, const Real *x, StepNorm norm)
     const int64_t width = team->step->width;
     const Range range = share(team, team->buffers.B, 1);
     for (int64_t s = range.begin; s < range.end; s++)
-        layernorm_row(out + s * width, x + s * width, norm.weight, norm.bias, norm.eps, width);
+        layernorm_row(TENSOR_REAL, out + s * width, TENSOR_REAL, x + s * width, norm.weight,
+                      norm.bias, norm.eps, width);
     wait_for_team(team);
 }
 

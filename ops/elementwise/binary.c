@@ -7,36 +7,48 @@ enum Side { FROM_A, FROM_B };
 
 /* out [n] <- f(a, b), a and b broadcast */
 #define FORWARD(op, f)                                                                             \
-    BINARY_KERNEL(op)                                                                              \
-    void op##_forward_cpu(Real *out, const Real *a, Broadcast a_view, const Real *b,               \
-                          Broadcast b_view, int64_t n)                                             \
+    ALWAYS_INLINE void op##_block(int T, Real *out, const Real *a, Broadcast a_view,               \
+                                  const Real *b, Broadcast b_view, int64_t start, int64_t n)       \
     {                                                                                              \
-        PARALLEL_BLOCKS(start, n) {                                                                \
-            Real buffers[2][BLOCK];                                                                \
-            const int64_t count = block_count(start, n);                                           \
-            const Real *a_here = broadcast_block(buffers[0], a, a_view, start, count);             \
-            const Real *b_here = broadcast_block(buffers[1], b, b_view, start, count);             \
-            PRAGMA(omp simd)                                                                       \
-            for (int64_t i = 0; i < count; i++)                                                    \
-                out[start + i] = f(a_here[i], b_here[i]);                                          \
-        }                                                                                          \
+        _Alignas(64) Real buffers[2][BLOCK];                                                       \
+        const int64_t count = block_count(start, n);                                               \
+        a = broadcast_block(T, buffers[0], a, a_view, start, count);                               \
+        b = broadcast_block(T, buffers[1], b, b_view, start, count);                               \
+        PRAGMA(omp simd)                                                                           \
+        for (int64_t i = 0; i < count; i++)                                                        \
+            store(T, out, start + i, f(load(T, a, i), load(T, b, i)));                             \
+    }                                                                                              \
+    BINARY_KERNEL(op)                                                                              \
+    void op##_forward_cpu(TensorType type, Real *out, const Real *a, Broadcast a_view,             \
+                          const Real *b, Broadcast b_view, int64_t n)                              \
+    {                                                                                              \
+        PARALLEL_BLOCKS(start, n)                                                                  \
+            BY_STORAGE(type, T, op##_block(T, out, a, a_view, b, b_view, start, n));               \
     }
 
 /* dx [n] <- f_gradient(dout, out, y), dout and out [n], y broadcast */
 #define BACKWARD(op, side, f_gradient)                                                             \
-    BINARY_GRADIENT_KERNEL(op, side)                                                               \
-    void op##_backward_##side##_cpu(Real *dx, bool accumulate, const Real *dout, const Real *out,  \
-                                    const Real *y, Broadcast y_view, int64_t n)                    \
+    ALWAYS_INLINE void op##_backward_##side##_block(                                               \
+        int T, Real *dx, bool accumulate, const Real *dout, const Real *out, const Real *y,        \
+        Broadcast y_view, int64_t start, int64_t n)                                                \
     {                                                                                              \
-        PARALLEL_BLOCKS(start, n) {                                                                \
-            Real buffer[BLOCK];                                                                    \
-            const int64_t count = block_count(start, n);                                           \
-            const Real *y_here = broadcast_block(buffer, y, y_view, start, count);                 \
-            PRAGMA(omp simd)                                                                       \
-            for (int64_t i = 0; i < count; i++)                                                    \
-                contribute(&dx[start + i], accumulate,                                             \
-                           f_gradient(dout[start + i], out[start + i], y_here[i]));                \
-        }                                                                                          \
+        _Alignas(64) Real buffer[BLOCK];                                                           \
+        const int64_t count = block_count(start, n);                                               \
+        y = broadcast_block(T, buffer, y, y_view, start, count);                                   \
+        PRAGMA(omp simd)                                                                           \
+        for (int64_t i = 0; i < count; i++)                                                        \
+            contribute(                                                                            \
+                T, dx, start + i, accumulate,                                                      \
+                f_gradient(load(T, dout, start + i), load(T, out, start + i), load(T, y, i)));     \
+    }                                                                                              \
+    BINARY_GRADIENT_KERNEL(op, side)                                                               \
+    void op##_backward_##side##_cpu(TensorType type, Real *dx, bool accumulate, const Real *dout,  \
+                                    const Real *out, const Real *y, Broadcast y_view, int64_t n)   \
+    {                                                                                              \
+        PARALLEL_BLOCKS(start, n)                                                                  \
+            BY_STORAGE(                                                                            \
+                type, T,                                                                           \
+                op##_backward_##side##_block(T, dx, accumulate, dout, out, y, y_view, start, n));  \
     }
 
 #define CONTRIBUTE(op, side, input, from)                                                          \

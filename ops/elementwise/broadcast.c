@@ -50,30 +50,33 @@ Broadcast broadcast_of(Shape x, Shape out)
 /* --------------------------------------------------------------------------------------- copies */
 
 /* Doubles the copied part. */
-const Real *repeat_into(Real *buffer, const Real *x, int64_t Q, int64_t first, int64_t count)
+const Real *repeat_into(int T, Real *buffer, const Real *x, int64_t Q, int64_t first, int64_t count)
 {
+    const size_t bytes = element_bytes(T);
     int64_t tail = count < Q - first ? count : Q - first;
     int64_t head = count - tail < first ? count - tail : first;
-    memcpy(buffer, x + first, (size_t)tail * sizeof(Real));
-    memcpy(buffer + tail, x, (size_t)head * sizeof(Real));
+    memcpy(buffer, elements_at(T, x, first), (size_t)tail * bytes);
+    memcpy(elements_at(T, buffer, tail), x, (size_t)head * bytes);
     for (int64_t done = tail + head, more; done < count; done += more) {
         more = count - done < done ? count - done : done;
-        memcpy(buffer + done, buffer, (size_t)more * sizeof(Real));
+        memcpy(elements_at(T, buffer, done), buffer, (size_t)more * bytes);
     }
     return buffer;
 }
 
 /* A run of equal elements (I > 1) or of a row x[p] (I = 1) at a time. */
-const Real *broadcast_into(Real *buffer, const Real *x, Broadcast b, int64_t start, int64_t count)
+ALWAYS_INLINE void fill(int T, Real *buffer, const Real *x, Broadcast b, int64_t start,
+                        int64_t count)
 {
     int64_t i = start % b.I, q = start / b.I % b.Q;
     int64_t m = start / (b.I * b.Q) % b.M, p = start / (b.I * b.Q * b.M) % b.P;
     for (int64_t done = 0, length; done < count; done += length) {
-        const Real *from = x + p * b.Q + q;
+        const Real *from = elements_at(T, x, p * b.Q + q);
         const int64_t left = b.I > 1 ? b.I - i : b.Q - q;
         length = count - done < left ? count - done : left;
+#pragma omp simd
         for (int64_t k = 0; k < length; k++)
-            buffer[done + k] = b.I > 1 ? *from : from[k];
+            store(T, buffer, done + k, b.I > 1 ? load(T, from, 0) : load(T, from, k));
         i = 0;
         q = b.I > 1 ? q + 1 : b.Q;
         if (q == b.Q)
@@ -83,43 +86,67 @@ const Real *broadcast_into(Real *buffer, const Real *x, Broadcast b, int64_t sta
         if (p == b.P)
             p = 0;
     }
+}
+
+const Real *broadcast_into(int type, Real *buffer, const Real *x, Broadcast b, int64_t start,
+                           int64_t count)
+{
+    BY_STORAGE(type, T, fill(T, buffer, x, b, start, count));
     return buffer;
 }
 
+/* out [count] <- value */
+ALWAYS_INLINE void contribute_value(int T, Real *out, bool accumulate, Real value, int64_t count)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        contribute(T, out, i, accumulate, value);
+}
+
 /* Long runs of equal elements need no buffer. */
-static void copy_runs(Real *out, bool accumulate, Real factor, const Real *x, Broadcast b,
-                      int64_t n, int64_t run)
+static void copy_runs(TensorType type, Real *out, bool accumulate, Real factor, TensorType x_type,
+                      const Real *x, Broadcast b, int64_t n, int64_t run)
 {
 #pragma omp parallel for collapse(2) schedule(static) if (n >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < n / run; r++)
         for (int64_t start = 0; start < run; start += BLOCK) {
-            const Real value = factor * x[r / (b.Q * b.M) % b.P * b.Q + r % b.Q];
-            Real *here = out + r * run + start;
-            const int64_t count = block_count(start, run);
-#pragma omp simd
-            for (int64_t i = 0; i < count; i++)
-                contribute(&here[i], accumulate, value);
+            const Real value = factor * load((int)x_type, x, r / (b.Q * b.M) % b.P * b.Q + r % b.Q);
+            BY_STORAGE(type, T,
+                       contribute_value(T, elements_at(T, out, r * run + start), accumulate, value,
+                                        block_count(start, run)));
         }
 }
 
-void broadcast_copy_cpu(Real *out, bool accumulate, Real factor, const Real *x, Broadcast b,
-                        bool real_x)
+ALWAYS_INLINE void copy_block(int T, Real *out, bool accumulate, Real factor, int X, const Real *x,
+                              Broadcast b, int64_t start, int64_t n)
 {
-    (void)real_x;
+    _Alignas(64) Real buffer[BLOCK];
+    const int64_t count = block_count(start, n);
+    x = broadcast_block(X, buffer, x, b, start, count);
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        contribute(T, out, start + i, accumulate, factor * load(X, x, i));
+}
+
+static void copy(TensorType type, Real *out, bool accumulate, Real factor, TensorType x_type,
+                 const Real *x, Broadcast b)
+{
     enum { LONG_RUN = 32 };
     const int64_t n = broadcast_count(b), run = b.P * b.Q == 1 ? n : b.I;
     if (run >= LONG_RUN) {
-        copy_runs(out, accumulate, factor, x, b, n, run);
+        copy_runs(type, out, accumulate, factor, x_type, x, b, n, run);
         return;
     }
-    PARALLEL_BLOCKS(start, n) {
-        Real buffer[BLOCK];
-        const int64_t count = block_count(start, n);
-        const Real *here = broadcast_block(buffer, x, b, start, count);
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            contribute(&out[start + i], accumulate, factor * here[i]);
-    }
+    PARALLEL_BLOCKS(start, n)
+        BY_STORAGE(
+            type, T,
+            BY_STORAGE(x_type, X, copy_block(T, out, accumulate, factor, X, x, b, start, n)));
+}
+
+void broadcast_copy_cpu(TensorType type, Real *out, bool accumulate, Real factor, const Real *x,
+                        Broadcast b, bool real_x)
+{
+    copy(type, out, accumulate, factor, real_x ? TENSOR_REAL : type, x, b);
 }
 
 void broadcast_copy(const Tensor *like, Real *out, bool accumulate, Real factor, const Real *x,
@@ -131,46 +158,42 @@ void broadcast_copy(const Tensor *like, Real *out, bool accumulate, Real factor,
 /* ----------------------------------------------------------------------------------------- sums */
 enum { PARTS = 64, LEAST_CHUNK = 64, CHUNK = 256 };
 
-/* In PARTS parts for any number of threads: a fixed order of summation. */
-static double sum_all(const Real *x, int64_t n)
-{
-    double part[PARTS], sum = 0;
-#pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
-    for (int p = 0; p < PARTS; p++) {
-        double partial = 0;
-#pragma omp simd reduction(+ : partial)
-        for (int64_t i = n * p / PARTS; i < n * (p + 1) / PARTS; i++)
-            partial += (double)x[i];
-        part[p] = partial;
-    }
-    for (int p = 0; p < PARTS; p++)
-        sum += part[p];
-    return sum;
-}
-
 /* sum[c] += sum_r x[r, c] in the order of r < rows, for c < count: four rows at a time, since loads
  * and stores of sum are the bottleneck. */
-static void add_columns(double *sum, const Real *x, int64_t rows, int64_t stride, int64_t count)
+ALWAYS_INLINE void add_columns(int T, double *sum, const Real *x, int64_t rows, int64_t stride,
+                               int64_t count)
 {
     int64_t r = 0;
-    for (; r + 4 <= rows; r += 4, x += 4 * stride)
+    for (; r + 4 <= rows; r += 4, x = elements_at(T, x, 4 * stride))
 #pragma omp simd
         for (int64_t c = 0; c < count; c++)
-            sum[c] = sum[c] + (double)x[c] + (double)x[stride + c] + (double)x[2 * stride + c] +
-                     (double)x[3 * stride + c];
-    for (; r < rows; r++, x += stride)
+            sum[c] = sum[c] + (double)load(T, x, c) + (double)load(T, x, stride + c) +
+                     (double)load(T, x, 2 * stride + c) + (double)load(T, x, 3 * stride + c);
+    for (; r < rows; r++, x = elements_at(T, x, stride))
 #pragma omp simd
         for (int64_t c = 0; c < count; c++)
-            sum[c] += (double)x[c];
+            sum[c] += (double)load(T, x, c);
 }
 
-/* x[0] + ... + x[I - 1] */
-static inline double sum_run(const Real *x, int64_t I)
+/* x[first] + ... + x[end - 1] */
+ALWAYS_INLINE double sum_run(int T, const Real *x, int64_t first, int64_t end)
 {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < I; i++)
-        sum += (double)x[i];
+    for (int64_t i = first; i < end; i++)
+        sum += (double)load(T, x, i);
+    return sum;
+}
+
+/* In PARTS parts for any number of threads: a fixed order of summation. */
+static double sum_all(TensorType type, const Real *x, int64_t n)
+{
+    double part[PARTS], sum = 0;
+#pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
+    for (int p = 0; p < PARTS; p++)
+        BY_STORAGE(type, T, part[p] = sum_run(T, x, n * p / PARTS, n * (p + 1) / PARTS));
+    for (int p = 0; p < PARTS; p++)
+        sum += part[p];
     return sum;
 }
 
@@ -182,37 +205,57 @@ static int64_t chunk_of(Broadcast b)
     return b.I > 1 ? 1 : share < LEAST_CHUNK ? LEAST_CHUNK : share < CHUNK ? share : CHUNK;
 }
 
-void broadcast_sum_cpu(Real *out, bool accumulate, Real factor, Real *scratch, const Real *x,
-                       Broadcast b, bool real_out)
+/* sum [count] <- the sums for out[p, q], ..., out[p, q + count - 1]; for runs, count is 1. */
+ALWAYS_INLINE void sum_chunk(int T, double *sum, const Real *x, Broadcast b, int64_t p, int64_t q,
+                             int64_t count)
 {
-    (void)scratch, (void)real_out;
-    const int64_t n = broadcast_count(b), chunk = chunk_of(b);
     const int64_t plane = b.P * b.M * b.Q * b.I, row = b.Q * b.I;
+    const int64_t first = (p * b.M * b.Q + q) * b.I;
+    memset(sum, 0, (size_t)count * sizeof *sum);
+    if (b.I > 1)
+        for (int64_t k = 0; k < b.O * b.M; k++) {
+            const int64_t start = first + k / b.M * plane + k % b.M * row;
+            sum[0] += sum_run(T, x, start, start + b.I);
+        }
+    else if (b.M > 1)
+        for (int64_t o = 0; o < b.O; o++)
+            add_columns(T, sum, elements_at(T, x, first + o * plane), b.M, row, count);
+    else
+        add_columns(T, sum, elements_at(T, x, first), b.O, plane, count);
+}
+
+/* out [count] <- factor sum */
+ALWAYS_INLINE void contribute_sums(int T, Real *out, bool accumulate, Real factor,
+                                   const double *sum, int64_t count)
+{
+    for (int64_t c = 0; c < count; c++)
+        contribute(T, out, c, accumulate, factor * (Real)sum[c]);
+}
+
+void broadcast_sum_cpu(TensorType type, Real *out, bool accumulate, Real factor, Real *scratch,
+                       const Real *x, Broadcast b, bool real_out)
+{
+    (void)scratch;
+    const int64_t n = broadcast_count(b), chunk = chunk_of(b);
+    const TensorType out_type = real_out ? TENSOR_REAL : type;
     if (b.P * b.Q == n) {
-        PARALLEL_FOR(i, n)
-            contribute(&out[i], accumulate, factor * x[i]);
+        copy(out_type, out, accumulate, factor, type, x, b);
         return;
     }
     if (b.P * b.Q == 1) {
-        contribute(out, accumulate, factor * (Real)sum_all(x, n));
+        const double sum = sum_all(type, x, n);
+        BY_STORAGE(out_type, Out, contribute_sums(Out, out, accumulate, factor, &sum, 1));
         return;
     }
 #pragma omp parallel for collapse(2) schedule(static) if (n >= PARALLEL_MINIMUM)
     for (int64_t p = 0; p < b.P; p++)
         for (int64_t q = 0; q < b.Q; q += chunk) {
             const int64_t count = b.Q - q < chunk ? b.Q - q : chunk;
-            const Real *first = x + (p * b.M * b.Q + q) * b.I;
-            double sum[CHUNK] = { 0 };
-            if (b.I > 1)
-                for (int64_t k = 0; k < b.O * b.M; k++)
-                    sum[0] += sum_run(first + k / b.M * plane + k % b.M * row, b.I);
-            else if (b.M > 1)
-                for (int64_t o = 0; o < b.O; o++)
-                    add_columns(sum, first + o * plane, b.M, row, count);
-            else
-                add_columns(sum, first, b.O, plane, count);
-            for (int64_t c = 0; c < count; c++)
-                contribute(&out[p * b.Q + q + c], accumulate, factor * (Real)sum[c]);
+            double sum[CHUNK];
+            BY_STORAGE(type, T, sum_chunk(T, sum, x, b, p, q, count));
+            BY_STORAGE(out_type, Out,
+                       contribute_sums(Out, elements_at(Out, out, p * b.Q + q), accumulate, factor,
+                                       sum, count));
         }
 }
 

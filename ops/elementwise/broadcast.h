@@ -12,7 +12,8 @@ Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const 
 /* The view of x's repetition to the shape out, which x fits. */
 Broadcast broadcast_of(Shape x, Shape out);
 
-/* Kernels process out in blocks, on all threads. */
+/* Kernels process out in blocks, on all threads. Their buffers are aligned to cache lines, so that
+ * no vector load crosses one. */
 enum { BLOCK = 1024 };
 
 #define PARALLEL_BLOCKS(start, n)                                                                  \
@@ -24,17 +25,21 @@ static inline int64_t block_count(int64_t start, int64_t n)
     return n - start < BLOCK ? n - start : BLOCK;
 }
 
-/* Elements start, ..., start + count - 1 of out: returned in place if they are contiguous in x;
- * otherwise written to buffer: x [Q] repeated as a whole, or broadcast in another way. */
-const Real *repeat_into(Real *buffer, const Real *x, int64_t Q, int64_t first, int64_t count);
-const Real *broadcast_into(Real *buffer, const Real *x, Broadcast b, int64_t start, int64_t count);
-static inline const Real *broadcast_block(Real *buffer, const Real *x, Broadcast b, int64_t start,
-                                          int64_t count)
+/* Elements start, ..., start + count - 1 of out, in the dtype of x: returned in place if they are
+ * contiguous in x; otherwise written to buffer: x [Q] repeated as a whole, or broadcast in another
+ * way. */
+const Real *repeat_into(int T, Real *buffer, const Real *x, int64_t Q, int64_t first,
+                        int64_t count);
+const Real *broadcast_into(int type, Real *buffer, const Real *x, Broadcast b, int64_t start,
+                           int64_t count);
+ALWAYS_INLINE const Real *broadcast_block(int T, Real *buffer, const Real *x, Broadcast b,
+                                          int64_t start, int64_t count)
 {
     if (!broadcast_of_whole(b))
-        return broadcast_into(buffer, x, b, start, count);
+        return broadcast_into(T, buffer, x, b, start, count);
     const int64_t first = start % b.Q;
-    return first + count <= b.Q ? x + first : repeat_into(buffer, x, b.Q, first, count);
+    return first + count <= b.Q ? elements_at(T, x, first)
+                                : repeat_into(T, buffer, x, b.Q, first, count);
 }
 
 /* out <- factor x, repeated. x and out have the dtype of `like`; x is Real if real_x. */

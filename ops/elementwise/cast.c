@@ -4,10 +4,19 @@
 #include "ops/elementwise/kernels.h"
 #include "ops/shared/internal.h"
 
-/* The CPU has no bf16. */
+void cast_cpu(Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n)
+{
+    if (to_bf16)
+        PARALLEL_FOR(i, n)
+            contribute(TENSOR_BF16, out, i, accumulate, x[i]);
+    else
+        PARALLEL_FOR(i, n)
+            contribute(TENSOR_REAL, out, i, accumulate, load(TENSOR_BF16, x, i));
+}
+
 static void cast(Device *device, Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n)
 {
-    CUDA_CALL(device, cast, (out, accumulate, x, to_bf16, n), (void)0);
+    DEVICE_CALL(device, cast, (out, accumulate, x, to_bf16, n));
 }
 
 void convert_to_bf16(Device *device, void *to, const Real *from, int64_t n)

@@ -83,18 +83,29 @@ static inline __attribute__((always_inline)) void draw_words(uint32_t word[WORDS
     }
 }
 
+/* out [count] <- k x / (1 - p), where word [count] decides k */
+ALWAYS_INLINE void drop(int T, Real *out, bool accumulate, const Real *x, const uint32_t *word,
+                        uint32_t limit, Real scale, int64_t count)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        const Real value = scale * load(T, x, i);
+        contribute(T, out, i, accumulate, word[i] >> 8 >= limit ? value : 0);
+    }
+}
+
 /* out [n] <- k x / (1 - p): the forward pass with x, the backward pass with dout for x */
-void dropout_cpu(Real *out, bool accumulate, const Real *x, DropoutDraw d, int64_t n)
+void dropout_cpu(TensorType type, Real *out, bool accumulate, const Real *x, DropoutDraw d,
+                 int64_t n)
 {
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
     for (int64_t start = 0; start < n; start += WORDS) {
         uint32_t word[WORDS];
         draw_words(word, d.random, d.random.counter + (uint64_t)start / 4);
         int64_t count = n - start < WORDS ? n - start : WORDS;
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            contribute(&out[start + i], accumulate,
-                       word[i] >> 8 >= d.limit ? d.scale * x[start + i] : 0);
+        BY_STORAGE(type, T,
+                   drop(T, elements_at(T, out, start), accumulate, elements_at(T, x, start), word,
+                        d.limit, d.scale, count));
     }
 }
 

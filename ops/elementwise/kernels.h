@@ -20,7 +20,7 @@
            const Real *out, const Real *y, Broadcast y_view, int64_t n);
 
 KERNEL(void, dropout, Real *out, bool accumulate, const Real *x, DropoutDraw d, int64_t n);
-CUDA_FUNCTION(void, cast, Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n);
+DEVICE_FUNCTION(void, cast, Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n);
 KERNEL(void, broadcast_copy, Real *out, bool accumulate, Real factor, const Real *x, Broadcast b,
        bool real_x);
 CUDA_FUNCTION(int64_t, broadcast_sum_scratch, Broadcast b);

@@ -10,22 +10,20 @@ static const Real *saved_values(const Node *node, enum Saved saved)
     return saved == FROM_X ? node->inputs[0]->data : node->outputs[0]->data;
 }
 
-/* value is an expression of x[i], dx_value one of dout[i] and y[i], where y is x or out; both may
- * have the constants c and d, the node's attributes. */
+/* value is an expression of element i of x, dx_value one of element i of dout and y, where y is x
+ * or out; both may have the constants c and d, the node's attributes. */
 #define ROW(op, value, dx_value, saved)                                                            \
     UNARY_KERNELS(op)                                                                              \
-    void op##_forward_cpu(Real *out, const Real *x, Real c, Real d, int64_t n)                     \
+    void op##_forward_cpu(TensorType type, Real *out, const Real *x, Real c, Real d, int64_t n)    \
     {                                                                                              \
         (void)c, (void)d;                                                                          \
-        PARALLEL_FOR(i, n)                                                                         \
-            out[i] = value;                                                                        \
+        BY_STORAGE(type, T, PARALLEL_FOR(i, n) store(T, out, i, value));                           \
     }                                                                                              \
-    void op##_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *y, Real c,     \
-                           Real d, int64_t n)                                                      \
+    void op##_backward_cpu(TensorType type, Real *dx, bool accumulate, const Real *dout,           \
+                           const Real *y, Real c, Real d, int64_t n)                               \
     {                                                                                              \
         (void)c, (void)d;                                                                          \
-        PARALLEL_FOR(i, n)                                                                         \
-            contribute(&dx[i], accumulate, dx_value);                                              \
+        BY_STORAGE(type, T, PARALLEL_FOR(i, n) contribute(T, dx, i, accumulate, dx_value));        \
     }                                                                                              \
     static void op##_backward(Node *node)                                                          \
     {                                                                                              \
@@ -49,13 +47,13 @@ static const Real *saved_values(const Node *node, enum Saved saved)
     }
 
 #define UNARY(op, f, f_gradient, saved)                                                            \
-    ROW(op, f(x[i]), f_gradient(dout[i], y[i]), saved)                                             \
+    ROW(op, f(load(T, x, i)), f_gradient(load(T, dout, i), load(T, y, i)), saved)                  \
     Tensor *op_##op(Tape *tape, Tensor *x)                                                         \
     {                                                                                              \
         return op##_of(tape, x, 0, 0);                                                             \
     }
 #define UNARY_CONSTANTS(op, f, f_gradient)                                                         \
-    ROW(op, f(x[i], c, d), f_gradient(dout[i], y[i], c, d), FROM_X)
+    ROW(op, f(load(T, x, i), c, d), f_gradient(load(T, dout, i), load(T, y, i), c, d), FROM_X)
 
 #include "ops/elementwise/unary_functions.h"
 

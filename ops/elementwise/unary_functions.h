@@ -10,8 +10,9 @@
  * NAME_of(tape, x, c, d) of it, which the op_NAME at its end calls. The formulas are inline
  * functions of C and of CUDA: other kernels and a debugger can call them.
  *
- * unary.c defines UNARY to make the CPU kernels and op_NAME, unary.cu to make the CUDA kernels of
- * every dtype; elsewhere a row makes nothing. CONTRIBUTING.md has the steps of a new operation. */
+ * unary.c defines UNARY to make op_NAME and the CPU kernels of every dtype, unary.cu to make the
+ * CUDA kernels of every dtype; elsewhere a row makes nothing. CONTRIBUTING.md has the steps of a
+ * new operation. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_UNARY_FUNCTIONS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_UNARY_FUNCTIONS_H
 

@@ -8,34 +8,38 @@
 #include <omp.h>
 
 /* out [R, D], weight [V, D], indices [R] */
-void embedding_forward_cpu(Real *out, const Real *weight, const int32_t *indices, int64_t R,
-                           int64_t D)
+void embedding_forward_cpu(TensorType type, Real *out, const Real *weight, const int32_t *indices,
+                           int64_t R, int64_t D)
 {
-#pragma omp parallel for schedule(static) if (R * D >= PARALLEL_MINIMUM)
-    for (int64_t r = 0; r < R; r++) {
-        const Real *row = weight + indices[r] * D;
-#pragma omp simd
-        for (int64_t d = 0; d < D; d++)
-            out[r * D + d] = row[d];
-    }
+    const bool parallel = R * D >= PARALLEL_MINIMUM;
+    BY_STORAGE(type, T, {
+        PRAGMA(omp parallel for schedule(static) if (parallel))
+        for (int64_t r = 0; r < R; r++) {
+            const Real *row = weight + indices[r] * D;
+            PRAGMA(omp simd)
+            for (int64_t d = 0; d < D; d++)
+                store(T, out, r * D + d, row[d]);
+        }
+    });
 }
 
 /* dweight [V, D] at indices += dout [R, D], in columns start to end - 1, in the order of rows */
-static void add_columns(Real *dweight, const Real *dout, const int32_t *indices, int64_t R,
-                        int64_t D, int64_t start, int64_t end)
+ALWAYS_INLINE void add_columns(int T, Real *dweight, const Real *dout, const int32_t *indices,
+                               int64_t R, int64_t D, int64_t start, int64_t end)
 {
     for (int64_t r = 0; r < R; r++) {
         Real *row = dweight + indices[r] * D;
 #pragma omp simd
         for (int64_t d = start; d < end; d++)
-            row[d] += dout[r * D + d];
+            row[d] += load(T, dout, r * D + d);
     }
 }
 
 /* Each thread owns some columns of dweight, so sums are in the order of the rows for any number of
  * threads. The columns are whole cache lines, so no two threads write the same line. */
-void embedding_backward_cpu(Real *dweight, bool accumulate, Real *scratch, const Real *dout,
-                            const int32_t *indices, int64_t R, int64_t V, int64_t D)
+void embedding_backward_cpu(TensorType type, Real *dweight, bool accumulate, Real *scratch,
+                            const Real *dout, const int32_t *indices, int64_t R, int64_t V,
+                            int64_t D)
 {
     (void)scratch;
     if (!accumulate)
@@ -47,7 +51,8 @@ void embedding_backward_cpu(Real *dweight, bool accumulate, Real *scratch, const
         int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
         int64_t start = lines * thread / threads * line;
         int64_t end = lines * (thread + 1) / threads * line;
-        add_columns(dweight, dout, indices, R, D, start, end < D ? end : D);
+        end = end < D ? end : D;
+        BY_STORAGE(type, T, add_columns(T, dweight, dout, indices, R, D, start, end));
     }
 }
 

@@ -7,14 +7,19 @@
 #include "ops/layout/indices.h"
 #include "ops/layout/layout.h"
 
-void gather_cpu(Real *out, const Real *x, const int32_t *index, AxisView v, int64_t K)
+#include <omp.h>
+
+void gather_cpu(TensorType type, Real *out, const Real *x, const int32_t *index, AxisView v,
+                int64_t K)
 {
     const int64_t O = v.outer, C = v.size, I = v.inner;
-#pragma omp parallel for schedule(static) if (O * K * I >= PARALLEL_MINIMUM)
-    for (int64_t o = 0; o < O; o++)
-        for (int64_t k = o * K; k < (o + 1) * K; k++)
-            for (int64_t i = 0; i < I; i++)
-                out[k * I + i] = x[(o * C + index[k * I + i]) * I + i];
+    BY_STORAGE(type, T, {
+        PRAGMA(omp parallel for schedule(static) if (O * K * I >= PARALLEL_MINIMUM))
+        for (int64_t o = 0; o < O; o++)
+            for (int64_t k = o * K; k < (o + 1) * K; k++)
+                for (int64_t i = 0; i < I; i++)
+                    store(T, out, k * I + i, load(T, x, (o * C + index[k * I + i]) * I + i));
+    });
 }
 
 void gather(const Tensor *x, Real *out, const int32_t *index, AxisView v, int64_t K)
@@ -22,23 +27,52 @@ void gather(const Tensor *x, Real *out, const int32_t *index, AxisView v, int64_
     KERNEL_CALL(x, gather, (out, x->data, index, v, K));
 }
 
-/* dx += */
-void gather_add_cpu(Real *dx, const Real *dout, const int32_t *index, AxisView v, int64_t K)
+/* One row in bf16, dx [C] += dout [K] at index: the terms of an element are added in Real, in sum
+ * [C], and rounded once. Elements of sum without terms are not used. */
+static void gather_add_row(Real *dx, Real *sum, const Real *dout, const int32_t *index, int64_t K)
+{
+    for (int64_t k = 0; k < K; k++)
+        sum[index[k]] = load(TENSOR_BF16, dx, index[k]);
+    for (int64_t k = 0; k < K; k++)
+        sum[index[k]] += load(TENSOR_BF16, dout, k);
+    for (int64_t k = 0; k < K; k++)
+        store(TENSOR_BF16, dx, index[k], sum[index[k]]);
+}
+
+/* dx +=. scratch: [threads, C] for bf16 and I = 1, or NULL */
+void gather_add_cpu(TensorType type, Real *dx, Real *scratch, const Real *dout,
+                    const int32_t *index, AxisView v, int64_t K)
 {
     const int64_t O = v.outer, C = v.size, I = v.inner;
-#pragma omp parallel for schedule(static) if (O * K * I >= PARALLEL_MINIMUM)
-    for (int64_t o = 0; o < O; o++)
-        for (int64_t k = o * K; k < (o + 1) * K; k++)
-            for (int64_t i = 0; i < I; i++)
-                dx[(o * C + index[k * I + i]) * I + i] += dout[k * I + i];
+    const bool parallel = O * K * I >= PARALLEL_MINIMUM;
+    if (scratch) {
+#pragma omp parallel for schedule(static) if (parallel)
+        for (int64_t o = 0; o < O; o++)
+            gather_add_row(elements_at(TENSOR_BF16, dx, o * C), scratch + omp_get_thread_num() * C,
+                           elements_at(TENSOR_BF16, dout, o * K), index + o * K, K);
+        return;
+    }
+    BY_STORAGE(type, T, {
+        PRAGMA(omp parallel for schedule(static) if (parallel))
+        for (int64_t o = 0; o < O; o++)
+            for (int64_t k = o * K; k < (o + 1) * K; k++)
+                for (int64_t i = 0; i < I; i++)
+                    contribute(T, dx, (o * C + index[k * I + i]) * I + i, true,
+                               load(T, dout, k * I + i));
+    });
 }
 
 void gather_contribute(const Tensor *x, Gradient dx, const Real *dout, const int32_t *index,
                        AxisView v, int64_t K)
 {
+    const bool in_real = x->type == TENSOR_BF16 && v.inner == 1 && K > 1;
+    Tensor *scratch = in_real && !device_is_cuda(x->device)
+                          ? tape_scratch(x->tape, shape(omp_get_max_threads(), v.size))
+                          : NULL;
     if (!dx.accumulate)
         device_zero(x->device, dx.data, (size_t)tensor_count(x) * tensor_element_bytes(x));
-    KERNEL_CALL(x, gather_add, (dx.data, dout, index, v, K));
+    KERNEL_CALL(x, gather_add, (dx.data, scratch ? scratch->data : NULL, dout, index, v, K));
+    tape_scratch_free(x->tape, scratch);
 }
 
 static void gather_backward(Node *node)

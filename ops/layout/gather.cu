@@ -33,8 +33,8 @@ extern "C" void gather_cuda(TensorType type, Real *out, const Real *x, const int
                       (const T *)x, index, v.outer, v.size, K, v.inner));
 }
 
-extern "C" void gather_add_cuda(TensorType type, Real *dx, const Real *dout, const int32_t *index,
-                                AxisView v, int64_t K)
+extern "C" void gather_add_cuda(TensorType type, Real *dx, Real *, const Real *dout,
+                                const int32_t *index, AxisView v, int64_t K)
 {
     BY_STORAGE(type, T,
                LAUNCH(gather_add_kernel<T>, blocks_for(v.outer * v.inner), THREADS, 0, (T *)dx,

@@ -32,7 +32,8 @@ KERNEL(void, embedding_backward, Real *dweight, bool accumulate, Real *scratch, 
        const int32_t *indices, int64_t R, int64_t V, int64_t D);
 
 KERNEL(void, gather, Real *out, const Real *x, const int32_t *index, AxisView v, int64_t K);
-KERNEL(void, gather_add, Real *dx, const Real *dout, const int32_t *index, AxisView v, int64_t K);
+KERNEL(void, gather_add, Real *dx, Real *scratch, const Real *dout, const int32_t *index,
+       AxisView v, int64_t K);
 
 KERNEL(void, unfold, Real *out, const Real *x, Unfold u);
 KERNEL(void, fold, Real *dx, bool accumulate, const Real *dout, Unfold u);

@@ -26,20 +26,19 @@ AxisView axis_to_reduce(Tape *tape, const char *label, Shape shape, int axis, Sh
 }
 
 /* Long rows are cut into pieces, so that few rows also occupy all threads. */
-void copy_rows_cpu(Real *to, int64_t to_stride, bool accumulate, const Real *from,
+void copy_rows_cpu(TensorType type, Real *to, int64_t to_stride, bool accumulate, const Real *from,
                    int64_t from_stride, int64_t rows, int64_t columns)
 {
     enum { PIECE = 1024 };
-#pragma omp parallel for collapse(2) schedule(static) if (rows * columns >= PARALLEL_MINIMUM)
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t first = 0; first < columns; first += PIECE) {
-            Real *to_row = to + r * to_stride;
-            const Real *from_row = from + r * from_stride;
-            int64_t end = columns < first + PIECE ? columns : first + PIECE;
-#pragma omp simd
-            for (int64_t c = first; c < end; c++)
-                contribute(&to_row[c], accumulate, from_row[c]);
-        }
+    const bool parallel = rows * columns >= PARALLEL_MINIMUM;
+    BY_STORAGE(type, T, {
+        PRAGMA(omp parallel for collapse(2) schedule(static) if (parallel))
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t first = 0; first < columns; first += PIECE)
+                contribute_run(T, to, r * to_stride + first, accumulate, from,
+                               r * from_stride + first,
+                               columns - first < PIECE ? columns - first : PIECE);
+    });
 }
 
 void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,

@@ -12,6 +12,18 @@ AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis);
  * the axis. */
 AxisView axis_to_reduce(Tape *tape, const char *label, Shape shape, int axis, Shape *reduced);
 
+/* to[i + c] <- from[j + c], c < count. A copy of bf16 elements does not convert them. */
+ALWAYS_INLINE void contribute_run(int T, Real *to, int64_t i, bool accumulate, const Real *from,
+                                  int64_t j, int64_t count)
+{
+    if (T == TENSOR_BF16 && !accumulate)
+        memcpy(elements_at(T, to, i), elements_at(T, from, j), (size_t)count * element_bytes(T));
+    else
+#pragma omp simd
+        for (int64_t c = 0; c < count; c++)
+            contribute(T, to, i + c, accumulate, load(T, from, j + c));
+}
+
 /* to[r, c] <- from[r, c], r < rows, c < columns; to_stride and from_stride are row
  * strides in elements; to and from have the dtype of `like`. */
 void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,

@@ -10,48 +10,42 @@ typedef struct Exchange {
 
 enum { TILE = 16 };
 
-/* to[j, i] <- from[i, j] for single elements (inner = 1), i < rows, j < columns */
-static void transpose_tile(Real *to, int64_t to_row, bool accumulate, const Real *from,
-                           int64_t from_row, int64_t rows, int64_t columns)
+/* to[j, i] <- from[i, j] for runs of `inner` contiguous elements, i < rows, j < columns */
+ALWAYS_INLINE void transpose_tile(int T, Real *to, int64_t to_row, bool accumulate,
+                                  const Real *from, int64_t from_row, int64_t rows, int64_t columns,
+                                  int64_t inner)
 {
-    for (int64_t j = 0; j < columns; j++)
+    if (inner > 1) {
+        for (int64_t j = 0; j < columns; j++)
+            for (int64_t i = 0; i < rows; i++)
+                contribute_run(T, to, j * to_row + i * inner, accumulate, from,
+                               i * from_row + j * inner, inner);
+        return;
+    }
+    for (int64_t j = 0; j < columns; j++, to = elements_at(T, to, to_row))
 #pragma omp simd
         for (int64_t i = 0; i < rows; i++)
-            contribute(&to[j * to_row + i], accumulate, from[i * from_row + j]);
-}
-
-/* The same for runs of `inner` contiguous elements */
-static void transpose_runs(Real *to, int64_t to_row, bool accumulate, const Real *from,
-                           int64_t from_row, int64_t rows, int64_t columns, int64_t inner)
-{
-    for (int64_t j = 0; j < columns; j++)
-        for (int64_t i = 0; i < rows; i++)
-#pragma omp simd
-            for (int64_t c = 0; c < inner; c++)
-                contribute(&to[j * to_row + i * inner + c], accumulate,
-                           from[i * from_row + j * inner + c]);
+            contribute(T, to, i, accumulate, load(T, from, i * from_row + j));
 }
 
 /* In TILE x TILE tiles of p and q, so that source and destination both stay in cache. */
-void transpose_cpu(Real *out, bool accumulate, const Real *x, int64_t outer, int64_t p,
-                   int64_t middle, int64_t q, int64_t inner)
+void transpose_cpu(TensorType type, Real *out, bool accumulate, const Real *x, int64_t outer,
+                   int64_t p, int64_t middle, int64_t q, int64_t inner)
 {
     const int64_t x_row = middle * q * inner, out_row = middle * p * inner;
     bool parallel = outer * p * x_row >= PARALLEL_MINIMUM;
-#pragma omp parallel for collapse(3) schedule(static) if (parallel)
-    for (int64_t o = 0; o < outer; o++)
-        for (int64_t m = 0; m < middle; m++)
-            for (int64_t j = 0; j < q; j += TILE)
-                for (int64_t i = 0; i < p; i += TILE) {
-                    const Real *from = x + (((o * p + i) * middle + m) * q + j) * inner;
-                    Real *to = out + (((o * q + j) * middle + m) * p + i) * inner;
-                    const int64_t rows = p - i < TILE ? p - i : TILE;
-                    const int64_t columns = q - j < TILE ? q - j : TILE;
-                    if (inner == 1)
-                        transpose_tile(to, out_row, accumulate, from, x_row, rows, columns);
-                    else
-                        transpose_runs(to, out_row, accumulate, from, x_row, rows, columns, inner);
-                }
+    BY_STORAGE(type, T, {
+        PRAGMA(omp parallel for collapse(3) schedule(static) if (parallel))
+        for (int64_t o = 0; o < outer; o++)
+            for (int64_t m = 0; m < middle; m++)
+                for (int64_t j = 0; j < q; j += TILE)
+                    for (int64_t i = 0; i < p; i += TILE)
+                        transpose_tile(
+                            T, elements_at(T, out, (((o * q + j) * middle + m) * p + i) * inner),
+                            out_row, accumulate,
+                            elements_at(T, x, (((o * p + i) * middle + m) * q + j) * inner), x_row,
+                            p - i < TILE ? p - i : TILE, q - j < TILE ? q - j : TILE, inner);
+    });
 }
 
 static void transpose_backward(Node *node)

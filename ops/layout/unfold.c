@@ -25,30 +25,34 @@ static Inside inside(const Unfold *u, int64_t x)
     return (Inside){ clamped(left, 0, u->width), clamped(u->W + left, 0, u->width) };
 }
 
-void unfold_cpu(Real *out, const Real *x, Unfold u)
+void unfold_cpu(TensorType type, Real *out, const Real *x, Unfold u)
 {
     const int64_t run = u.width * u.C, window = u.height * run;
     const bool parallel = u.B * u.rows * u.columns * window >= PARALLEL_MINIMUM;
-#pragma omp parallel for collapse(2) schedule(static) if (parallel)
-    for (int64_t row = 0; row < u.B * u.rows; row++)
-        for (int64_t column = 0; column < u.columns; column++)
-            for (int64_t i = 0; i < u.height; i++) {
-                Real *to = out + (row * u.columns + column) * window + i * run;
-                const int64_t h = row % u.rows * u.stride + i - u.padding;
-                const Inside in = inside(&u, column);
-                const bool whole = h >= 0 && h < u.H && in.end - in.first == u.width;
-                if (!whole)
-                    memset(to, 0, (size_t)run * sizeof *to);
-                if (h < 0 || h >= u.H || in.first >= in.end)
-                    continue;
-                const int64_t w = column * u.stride + in.first - u.padding;
-                memcpy(to + in.first * u.C, x + ((row / u.rows * u.H + h) * u.W + w) * u.C,
-                       (size_t)((in.end - in.first) * u.C) * sizeof *to);
-            }
+    BY_STORAGE(type, T, {
+        PRAGMA(omp parallel for collapse(2) schedule(static) if (parallel))
+        for (int64_t row = 0; row < u.B * u.rows; row++)
+            for (int64_t column = 0; column < u.columns; column++)
+                for (int64_t i = 0; i < u.height; i++) {
+                    Real *to = elements_at(T, out, (row * u.columns + column) * window + i * run);
+                    const int64_t h = row % u.rows * u.stride + i - u.padding;
+                    const Inside in = inside(&u, column);
+                    const bool whole = h >= 0 && h < u.H && in.end - in.first == u.width;
+                    if (!whole)
+                        memset(to, 0, (size_t)run * element_bytes(T));
+                    if (h < 0 || h >= u.H || in.first >= in.end)
+                        continue;
+                    const int64_t w = column * u.stride + in.first - u.padding;
+                    memcpy(elements_at(T, to, in.first * u.C),
+                           elements_at(T, x, ((row / u.rows * u.H + h) * u.W + w) * u.C),
+                           (size_t)((in.end - in.first) * u.C) * element_bytes(T));
+                }
+    });
 }
 
-/* dx [W, C], the row h of an image, += from dout, the windows of this image */
-static void fold_row(Real *dx, const Real *dout, const Unfold *u, int64_t h)
+/* sum += elements first to end - 1 of row h [W, C] of an image, from dout, its windows */
+ALWAYS_INLINE void fold_row(int T, Real *sum, int64_t first, int64_t end, const Real *dout,
+                            const Unfold *u, int64_t h)
 {
     const int64_t run = u->width * u->C, window = u->height * run;
     for (int64_t i = 0; i < u->height; i++) {
@@ -56,25 +60,47 @@ static void fold_row(Real *dx, const Real *dout, const Unfold *u, int64_t h)
         if (t < 0 || t % u->stride || y >= u->rows)
             continue;
         for (int64_t x = 0; x < u->columns; x++) {
-            const Inside in = inside(u, x);
-            Real *to = dx + (x * u->stride + in.first - u->padding) * u->C;
-            const Real *from = dout + (y * u->columns + x) * window + i * run + in.first * u->C;
+            const int64_t left = (x * u->stride - u->padding) * u->C; /* of the window in the row */
+            const int64_t start = clamped(left, first, end), stop = clamped(left + run, first, end);
+            const Real *from =
+                elements_at(T, dout, (y * u->columns + x) * window + i * run + start - left);
 #pragma omp simd
-            for (int64_t c = 0; c < (in.end - in.first) * u->C; c++)
-                to[c] += from[c];
+            for (int64_t c = 0; c < stop - start; c++)
+                sum[start - first + c] += load(T, from, c);
         }
     }
 }
 
-void fold_cpu(Real *dx, bool accumulate, const Real *dout, Unfold u)
+/* Row h of an image: bf16 sums a block of it in Real and rounds once, Real sums in place. */
+ALWAYS_INLINE void fold_image_row(int T, Real *dx, bool accumulate, const Real *dout,
+                                  const Unfold *u, int64_t h)
+{
+    enum { BLOCK = 1024 };
+    const int64_t row = u->W * u->C;
+    if (T == TENSOR_REAL) {
+        if (!accumulate)
+            memset(dx, 0, (size_t)row * sizeof *dx);
+        fold_row(T, dx, 0, row, dout, u, h);
+        return;
+    }
+    for (int64_t first = 0; first < row; first += BLOCK) {
+        const int64_t end = row < first + BLOCK ? row : first + BLOCK;
+        Real sum[BLOCK] = { 0 };
+        fold_row(T, sum, first, end, dout, u, h);
+#pragma omp simd
+        for (int64_t c = first; c < end; c++)
+            contribute(T, dx, c, accumulate, sum[c - first]);
+    }
+}
+
+void fold_cpu(TensorType type, Real *dx, bool accumulate, const Real *dout, Unfold u)
 {
     const int64_t row = u.W * u.C, image = u.rows * u.columns * u.height * u.width * u.C;
 #pragma omp parallel for schedule(static) if (u.B * image >= PARALLEL_MINIMUM)
-    for (int64_t r = 0; r < u.B * u.H; r++) {
-        if (!accumulate)
-            memset(dx + r * row, 0, (size_t)row * sizeof *dx);
-        fold_row(dx + r * row, dout + r / u.H * image, &u, r % u.H);
-    }
+    for (int64_t r = 0; r < u.B * u.H; r++)
+        BY_STORAGE(type, T,
+                   fold_image_row(T, elements_at(T, dx, r * row), accumulate,
+                                  elements_at(T, dout, r / u.H * image), &u, r % u.H));
 }
 
 static void unfold_backward(Node *node)

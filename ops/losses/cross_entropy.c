@@ -12,15 +12,17 @@
 
 /* out [], saved [R] = l, weight_sum [] = W, loss [R] is scratch;
  * logits [R, C], targets [R], weights [R] or NULL */
-void cross_entropy_forward_cpu(Real *out, Real *saved, Real *weight_sum, Real *loss,
-                               const Real *logits, const int32_t *targets, const Real *weights,
-                               int64_t R, int64_t C)
+void cross_entropy_forward_cpu(TensorType type, Real *out, Real *saved, Real *weight_sum,
+                               Real *loss, const Real *logits, const int32_t *targets,
+                               const Real *weights, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {
         const Real weight = weights ? weights[r] : 1;
-        saved[r] = row_log_sum_exp(logits + r * C, C);
-        loss[r] = weight == 0 ? 0 : weight * (saved[r] - logits[r * C + targets[r]]);
+        BY_STORAGE(type, T, saved[r] = row_log_sum_exp(T, elements_at(T, logits, r * C), C));
+        BY_STORAGE(type, T,
+                   loss[r] =
+                       weight == 0 ? 0 : weight * (saved[r] - load(T, logits, r * C + targets[r])));
     }
     double sum = 0, weight = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++) {
@@ -31,26 +33,40 @@ void cross_entropy_forward_cpu(Real *out, Real *saved, Real *weight_sum, Real *l
     *weight_sum = (Real)weight;
 }
 
+/* dlogits [C] <- factor (e^(logits - l) - [c = target]), logits [C]. The loop leaves out the last
+ * term. Adding it later would round bf16 twice, so the target's element is recomputed then. */
+ALWAYS_INLINE void cross_entropy_row_backward(int T, Real *dlogits, bool accumulate, Real factor,
+                                              const Real *logits, Real l, int64_t target, int64_t C)
+{
+    if (factor == 0) {
+        for (int64_t c = 0; c < C; c++)
+            contribute(T, dlogits, c, accumulate, 0);
+        return;
+    }
+    const Real old = T == TENSOR_BF16 && accumulate ? load(T, dlogits, target) : 0;
+#pragma omp simd
+    for (int64_t c = 0; c < C; c++)
+        contribute(T, dlogits, c, accumulate, factor * real_exp(load(T, logits, c) - l));
+    if (T == TENSOR_BF16)
+        store(T, dlogits, target, old + factor * (real_exp(load(T, logits, target) - l) - 1));
+    else
+        dlogits[target] -= factor;
+}
+
 /* dlogits [R, C], dout [], saved [R] = l, weight_sum [] = W;
  * logits [R, C], targets [R], weights [R] or NULL */
-void cross_entropy_backward_cpu(Real *dlogits, bool accumulate, const Real *dout, const Real *saved,
-                                const Real *weight_sum, const Real *logits, const int32_t *targets,
-                                const Real *weights, int64_t R, int64_t C)
+void cross_entropy_backward_cpu(TensorType type, Real *dlogits, bool accumulate, const Real *dout,
+                                const Real *saved, const Real *weight_sum, const Real *logits,
+                                const int32_t *targets, const Real *weights, int64_t R, int64_t C)
 {
     double scale = (double)*dout / (double)*weight_sum;
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++) {
         Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
-        Real l = saved[r];
-        if (factor == 0) {
-            for (int64_t c = 0; c < C; c++)
-                contribute(&dlogits[r * C + c], accumulate, 0);
-            continue;
-        }
-#pragma omp simd
-        for (int64_t c = 0; c < C; c++)
-            contribute(&dlogits[r * C + c], accumulate, factor * real_exp(logits[r * C + c] - l));
-        dlogits[r * C + targets[r]] -= factor;
+        BY_STORAGE(type, T,
+                   cross_entropy_row_backward(T, elements_at(T, dlogits, r * C), accumulate, factor,
+                                              elements_at(T, logits, r * C), saved[r], targets[r],
+                                              C));
     }
 }
 

@@ -46,64 +46,82 @@ static inline Pixels pixels_from(int64_t start, const int32_t *targets, int64_t 
     return pixels;
 }
 
-/* out [], saved [2, R] = A, B, loss [R] is scratch; parameters [R, 3 K], targets [R] */
-void logistic_mixture_forward_cpu(Real *out, Real *saved, Real *loss, const Real *parameters,
-                                  const int32_t *targets, int64_t R, int64_t K)
+/* saved, loss <- A, B and A - B of the pixels from `start` on */
+ALWAYS_INLINE void mixture_pixels(int T, Real *saved, Real *loss, const Real *parameters,
+                                  const int32_t *targets, int64_t start, int64_t R, int64_t K)
 {
-#pragma omp parallel for schedule(static) if (3 * R * K >= PARALLEL_MINIMUM)
-    for (int64_t start = 0; start < R; start += LANES) {
-        const Pixels pixels = pixels_from(start, targets, R, K);
-        LogSum before[LANES], after[LANES];
-        for (int i = 0; i < LANES; i++)
-            before[i] = after[i] = EMPTY_LOG_SUM;
-        for (int64_t k = 0; k < K; k++) {
+    const Pixels pixels = pixels_from(start, targets, R, K);
+    LogSum before[LANES], after[LANES];
+    for (int i = 0; i < LANES; i++)
+        before[i] = after[i] = EMPTY_LOG_SUM;
+    for (int64_t k = 0; k < K; k++) {
 #pragma omp simd
-            for (int i = 0; i < LANES; i++) {
-                const Real *p = parameters + pixels.offset[i] + k;
-                const LogisticBin bin = logistic_bin(pixels.target[i], p[K], p[2 * K]);
-                before[i] = log_sum_add(before[i], p[0]);
-                after[i] = log_sum_add(after[i], p[0] + bin.log_p);
-            }
-        }
-        for (int64_t i = 0, r = start; i < pixels.count; i++, r++) {
-            saved[r] = before[i].largest + real_log(before[i].sum);
-            saved[R + r] = after[i].largest + real_log(after[i].sum);
-            loss[r] = saved[r] - saved[R + r];
+        for (int i = 0; i < LANES; i++) {
+            const Real *p = elements_at(T, parameters, pixels.offset[i] + k);
+            const LogisticBin bin =
+                logistic_bin(pixels.target[i], load(T, p, K), load(T, p, 2 * K));
+            before[i] = log_sum_add(before[i], load(T, p, 0));
+            after[i] = log_sum_add(after[i], load(T, p, 0) + bin.log_p);
         }
     }
+    for (int64_t i = 0, r = start; i < pixels.count; i++, r++) {
+        saved[r] = before[i].largest + real_log(before[i].sum);
+        saved[R + r] = after[i].largest + real_log(after[i].sum);
+        loss[r] = saved[r] - saved[R + r];
+    }
+}
+
+/* out [], saved [2, R] = A, B, loss [R] is scratch; parameters [R, 3 K], targets [R] */
+void logistic_mixture_forward_cpu(TensorType type, Real *out, Real *saved, Real *loss,
+                                  const Real *parameters, const int32_t *targets, int64_t R,
+                                  int64_t K)
+{
+#pragma omp parallel for schedule(static) if (3 * R * K >= PARALLEL_MINIMUM)
+    for (int64_t start = 0; start < R; start += LANES)
+        BY_STORAGE(type, T, mixture_pixels(T, saved, loss, parameters, targets, start, R, K));
     double sum = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++)
         sum += (double)loss[r];
     *out = (Real)(sum / (double)R);
 }
 
+/* dparameters <- the gradients of the pixels from `start` on; g = dL/dout / R */
+ALWAYS_INLINE void mixture_pixels_backward(int T, Real *dparameters, bool accumulate, Real g,
+                                           const Real *saved, const Real *parameters,
+                                           const int32_t *targets, int64_t start, int64_t R,
+                                           int64_t K)
+{
+    const Pixels pixels = pixels_from(start, targets, R, K);
+    for (int64_t k = 0; k < K; k++) {
+        Real d[3][LANES];
+#pragma omp simd
+        for (int i = 0; i < LANES; i++) {
+            const Real *p = elements_at(T, parameters, pixels.offset[i] + k);
+            const int64_t r = i < pixels.count ? start + i : start;
+            const LogisticBin bin =
+                logistic_bin(pixels.target[i], load(T, p, K), load(T, p, 2 * K));
+            const Real after = g * real_exp(load(T, p, 0) + bin.log_p - saved[R + r]);
+            d[0][i] = g * real_exp(load(T, p, 0) - saved[r]) - after;
+            d[1][i] = -after * bin.dmean;
+            d[2][i] = -after * bin.dlog_scale;
+        }
+        for (int part = 0; part < 3; part++)
+            for (int i = 0; i < pixels.count; i++)
+                contribute(T, dparameters, pixels.offset[i] + part * K + k, accumulate, d[part][i]);
+    }
+}
+
 /* dparameters [R, 3 K], dout [], saved [2, R] = A, B; parameters [R, 3 K], targets [R] */
-void logistic_mixture_backward_cpu(Real *dparameters, bool accumulate, const Real *dout,
-                                   const Real *saved, const Real *parameters,
+void logistic_mixture_backward_cpu(TensorType type, Real *dparameters, bool accumulate,
+                                   const Real *dout, const Real *saved, const Real *parameters,
                                    const int32_t *targets, int64_t R, int64_t K)
 {
     const Real g = *dout / (Real)R;
 #pragma omp parallel for schedule(static) if (3 * R * K >= PARALLEL_MINIMUM)
-    for (int64_t start = 0; start < R; start += LANES) {
-        const Pixels pixels = pixels_from(start, targets, R, K);
-        for (int64_t k = 0; k < K; k++) {
-            Real d[3][LANES];
-#pragma omp simd
-            for (int i = 0; i < LANES; i++) {
-                const Real *p = parameters + pixels.offset[i] + k;
-                const int64_t r = i < pixels.count ? start + i : start;
-                const LogisticBin bin = logistic_bin(pixels.target[i], p[K], p[2 * K]);
-                const Real after = g * real_exp(p[0] + bin.log_p - saved[R + r]);
-                d[0][i] = g * real_exp(p[0] - saved[r]) - after;
-                d[1][i] = -after * bin.dmean;
-                d[2][i] = -after * bin.dlog_scale;
-            }
-            for (int part = 0; part < 3; part++)
-                for (int i = 0; i < pixels.count; i++)
-                    contribute(&dparameters[pixels.offset[i] + part * K + k], accumulate,
-                               d[part][i]);
-        }
-    }
+    for (int64_t start = 0; start < R; start += LANES)
+        BY_STORAGE(type, T,
+                   mixture_pixels_backward(T, dparameters, accumulate, g, saved, parameters,
+                                           targets, start, R, K));
 }
 
 void check_mixture(Tape *tape, const char *operation, const Tensor *parameters)

@@ -9,20 +9,28 @@
  * number of threads. */
 enum { PIECE = 4096 };
 
+/* sum_i (p_i - t_i)^2, start <= i < end */
+ALWAYS_INLINE Real squared_error(int T, const Real *p, const Real *t, int64_t start, int64_t end)
+{
+    Real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = start; i < end; i++) {
+        Real difference = load(T, p, i) - load(T, t, i);
+        sum += difference * difference;
+    }
+    return sum;
+}
+
 /* out [], partial [pieces] is scratch; prediction [n], target [n] */
-void mean_squared_error_forward_cpu(Real *out, Real *partial, const Real *prediction,
-                                    const Real *target, int64_t pieces, int64_t n)
+void mean_squared_error_forward_cpu(TensorType type, Real *out, Real *partial,
+                                    const Real *prediction, const Real *target, int64_t pieces,
+                                    int64_t n)
 {
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
     for (int64_t piece = 0; piece < pieces; piece++) {
         int64_t end = (piece + 1) * PIECE < n ? (piece + 1) * PIECE : n;
-        Real sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = piece * PIECE; i < end; i++) {
-            Real difference = prediction[i] - target[i];
-            sum += difference * difference;
-        }
-        partial[piece] = sum;
+        BY_STORAGE(type, T,
+                   partial[piece] = squared_error(T, prediction, target, piece * PIECE, end));
     }
     double sum = 0;
     for (int64_t piece = 0; piece < pieces; piece++)
@@ -31,12 +39,14 @@ void mean_squared_error_forward_cpu(Real *out, Real *partial, const Real *predic
 }
 
 /* dp [n] <- sign 2 (prediction - target) dout / n */
-void mean_squared_error_backward_cpu(Real *dp, bool accumulate, Real sign, const Real *dout,
-                                     const Real *prediction, const Real *target, int64_t n)
+void mean_squared_error_backward_cpu(TensorType type, Real *dp, bool accumulate, Real sign,
+                                     const Real *dout, const Real *prediction, const Real *target,
+                                     int64_t n)
 {
     Real scale = sign * 2 * *dout / (Real)n;
-    PARALLEL_FOR(i, n)
-        contribute(&dp[i], accumulate, scale * (prediction[i] - target[i]));
+    BY_STORAGE(type, T,
+               PARALLEL_FOR(i, n) contribute(
+                   T, dp, i, accumulate, scale * (load(T, prediction, i) - load(T, target, i))));
 }
 
 static void mean_squared_error_backward(Node *node)

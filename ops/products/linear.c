@@ -10,64 +10,67 @@
  * Saved for the backward pass: y for gelu; for relu nothing more than out, since out > 0 where
  * y > 0, and on CUDA a mask of one bit per element, which the products' epilogues read. */
 #include "ops/products/linear.h"
-#include "ops/elementwise/activation.h"
+#include "ops/elementwise/kernels.h"
 #include "ops/shared/columns.h"
 #include "ops/shared/internal.h"
 #include "ops/products/product.h"
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-
 /* ------------------------------------------------------------------------------- the activation */
 
 /* One row: y, or out if y is NULL, holds the product. */
-ALWAYS_INLINE void activate_row(Activation activation, Real *out, Real *y, const Real *bias,
+ALWAYS_INLINE void activate_row(Activation activation, int T, Real *out, Real *y, const Real *bias,
                                 int64_t O)
 {
     if (y) {
 #pragma omp simd
         for (int64_t o = 0; o < O; o++) {
-            y[o] += bias[o];
-            out[o] = activation_of(activation, y[o]);
+            const Real value = load(T, y, o) + bias[o];
+            store(T, y, o, value);
+            store(T, out, o, activation_of(activation, value));
         }
     } else {
 #pragma omp simd
         for (int64_t o = 0; o < O; o++)
-            out[o] = activation_of(activation, out[o] + bias[o]);
+            store(T, out, o, activation_of(activation, load(T, out, o) + bias[o]));
     }
 }
 
 /* y [R, O] (if NULL: out) += bias [O] in each row, out [R, O] = f(y). oneDNN's products with a
  * fused bias are no faster. */
-void linear_activate_cpu(Real *out, Real *y, const Real *bias, Activation activation, int64_t R,
-                         int64_t O)
+void linear_activate_cpu(TensorType type, Real *out, Real *y, const Real *bias,
+                         Activation activation, int64_t R, int64_t O)
 {
 #pragma omp parallel for schedule(static) if (R * O >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++)
-        BY_ACTIVATION(activation, activate_row, out + r * O, y ? y + r * O : NULL, bias, O)
+        BY_STORAGE(type, T,
+                   BY_ACTIVATION(activation, activate_row, T, elements_at(T, out, r * O),
+                                 y ? elements_at(T, y, r * O) : NULL, bias, O));
 }
 
-ALWAYS_INLINE void activate_row_backward(Activation activation, Real *h, Real *sum, const Real *g,
-                                         const Real *y, int64_t O)
+ALWAYS_INLINE void activate_row_backward(Activation activation, int T, Real *h, Real *sum,
+                                         const Real *g, const Real *y, int64_t O)
 {
 #pragma omp simd
     for (int64_t o = 0; o < O; o++) {
-        contribute(&h[o], false, activation_gradient(activation, g[o], y[o]));
-        sum[o] += h[o];
+        const Real value = activation_gradient(activation, load(T, g, o), load(T, y, o));
+        store(T, h, o, value);
+        sum[o] += value;
     }
 }
 
 /* h [R, O] = g [R, O] f'(y [R, O]), and the column sums of each block of rows, partial
  * [row_blocks(R), O]; for relu y may be out. */
-void linear_activate_backward_cpu(Real *h, Real *partial, const Real *g, const Real *y,
-                                  Activation activation, int64_t R, int64_t O)
+void linear_activate_backward_cpu(TensorType type, Real *h, Real *partial, const Real *g,
+                                  const Real *y, Activation activation, int64_t R, int64_t O)
 {
 #pragma omp parallel for schedule(static) if (R * O >= PARALLEL_MINIMUM)
     for (int64_t i = 0; i < row_blocks(R); i++) {
         Real *sum = partial + i * O;
         memset(sum, 0, (size_t)O * sizeof *sum);
         for (int64_t r = row_block_start(i, R); r < row_block_start(i + 1, R); r++)
-            BY_ACTIVATION(activation, activate_row_backward, h + r * O, sum, g + r * O, y + r * O,
-                          O)
+            BY_STORAGE(type, T,
+                       BY_ACTIVATION(activation, activate_row_backward, T, elements_at(T, h, r * O),
+                                     sum, elements_at(T, g, r * O), elements_at(T, y, r * O), O));
     }
 }
 
@@ -81,15 +84,22 @@ static Real *bf16_copy_of(Tensor *weight)
     return weight->bf16_copy ? weight->bf16_copy(weight, false) : NULL;
 }
 
-/* weight, then at bias_at the bias, in bf16. The CPU has no bf16. */
+void linear_copy_cpu(Real *to, const Real *weight, int64_t n, int64_t bias_at, const Real *bias,
+                     int64_t m)
+{
+    cast_cpu(to, false, weight, true, n);
+    cast_cpu(elements_at(TENSOR_BF16, to, bias_at), false, bias, true, m);
+}
+
+/* weight, then at bias_at the bias, in bf16. */
 static Tensor *copy_parameters(Tape *tape, const Tensor *weight, const Tensor *bias)
 {
     enum { UNIT = 128 }; /* elements: aligns the bias for vector loads */
     const int64_t n = tensor_count(weight), m = bias ? tensor_count(bias) : 0;
     const int64_t bias_at = (n + UNIT - 1) / UNIT * UNIT;
     Tensor *copy = tape_tensor_of(tape, TENSOR_BF16, shape(bias_at + m));
-    CUDA_CALL(copy->device, linear_copy,
-              (copy->data, weight->data, n, bias_at, bias ? bias->data : NULL, m), (void)0);
+    DEVICE_CALL(copy->device, linear_copy,
+                (copy->data, weight->data, n, bias_at, bias ? bias->data : NULL, m));
     return copy;
 }
 

@@ -43,8 +43,8 @@ KERNEL(void, linear_activate, Real *out, Real *y, const Real *bias, Activation a
        int64_t R, int64_t O);
 KERNEL(void, linear_activate_backward, Real *h, Real *partial, const Real *g, const Real *y,
        Activation activation, int64_t R, int64_t O);
-CUDA_FUNCTION(void, linear_copy, Real *to, const Real *weight, int64_t n, int64_t bias_at,
-              const Real *bias, int64_t m);
+DEVICE_FUNCTION(void, linear_copy, Real *to, const Real *weight, int64_t n, int64_t bias_at,
+                const Real *bias, int64_t m);
 
 /* Return false and compute nothing if the device has no such product. */
 CUDA_FUNCTION(bool, fused_product, const char *operation, Precision precision, Result out,

@@ -3,6 +3,7 @@
  * out is cut into one piece per thread, and each thread computes its piece as a product of its own.
  * oneDNN 2.6 is no faster if it splits one product itself, and for long sums into few elements it
  * starts more threads than there are processors. */
+#include "ops/elementwise/kernels.h"
 #include "ops/products/product.h"
 #include "ops/shared/internal.h"
 
@@ -72,7 +73,7 @@ static void multiply_tile(Piece piece, bool accumulate, Product p, int64_t i, in
     }
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++)
-            contribute(&piece.out[(i + r) * p.m + j + c], accumulate, sum[r][c]);
+            contribute(TENSOR_REAL, piece.out, (i + r) * p.m + j + c, accumulate, sum[r][c]);
 }
 
 static bool multiply(Piece piece, bool accumulate, Product p)
@@ -137,7 +138,39 @@ void product_cpu(const char *operation, Precision precision, Result out, Operand
                     operation);
 }
 
+/* ------------------------------------------------------------------------------------------- bf16
+ * bf16 operands are converted to float, and so is the result if it is bf16. */
+
+/* A workspace with x's count elements in Real, or NULL if they are Real. */
+static Tensor *converted(Tape *tape, Operand *x, int64_t count)
+{
+    if (x->type != TENSOR_BF16)
+        return NULL;
+    Tensor *workspace = tape_scratch(tape, shape(count));
+    cast_cpu(workspace->data, false, x->data, false, count);
+    *x = operand_of(workspace);
+    return workspace;
+}
+
+static void converted_product(Tape *tape, const char *operation, Result out, Operand a, Operand b,
+                              Product p)
+{
+    const int64_t last = p.count - 1, elements = last * p.out_step + p.n * p.m;
+    Tensor *a_real = converted(tape, &a, last * p.a_step + p.n * p.k);
+    Tensor *b_real = converted(tape, &b, last * p.b_step + p.k * p.m);
+    Tensor *out_real = out.type == TENSOR_BF16 ? tape_scratch(tape, shape(elements)) : NULL;
+    product_cpu(operation, PRECISION_FLOAT32, out_real ? result_in(out_real) : out, a, b, p);
+    if (out_real)
+        cast_cpu(out.data, out.accumulate, out_real->data, true, elements);
+    tape_scratch_free(tape, out_real);
+    tape_scratch_free(tape, b_real);
+    tape_scratch_free(tape, a_real);
+}
+
 void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size)
 {
-    DEVICE_CALL(tape_device(tape), product, (operation, tape_precision(tape), out, a, b, size));
+    if (a.type == TENSOR_BF16 && !device_is_cuda(tape_device(tape)))
+        converted_product(tape, operation, out, a, b, size);
+    else
+        DEVICE_CALL(tape_device(tape), product, (operation, tape_precision(tape), out, a, b, size));
 }

@@ -11,34 +11,36 @@ typedef struct Running {
 } Running;
 
 /* The last axis: each sum reads contiguous elements. */
-static void run_along_row(Real *out, bool accumulate, const Real *x, bool reverse, int64_t size)
+ALWAYS_INLINE void run_along_row(int T, Real *out, bool accumulate, const Real *x, bool reverse,
+                                 int64_t size)
 {
     double sum = 0;
     for (int64_t step = 0; step < size; step++) {
         int64_t n = reverse ? size - 1 - step : step;
-        sum += (double)x[n];
-        contribute(&out[n], accumulate, (Real)sum);
+        sum += (double)load(T, x, n);
+        contribute(T, out, n, accumulate, (Real)sum);
     }
 }
 
 /* Another axis: count <= CHUNK adjacent sums run in parallel, in vector lanes. */
 enum { CHUNK = 64 };
-static void run_along_columns(Real *out, bool accumulate, const Real *x, bool reverse, int64_t size,
-                              int64_t inner, int64_t count)
+ALWAYS_INLINE void run_along_columns(int T, Real *out, bool accumulate, const Real *x, bool reverse,
+                                     int64_t size, int64_t inner, int64_t count)
 {
     double sum[CHUNK] = { 0 };
     for (int64_t step = 0; step < size; step++) {
         int64_t row = (reverse ? size - 1 - step : step) * inner;
 #pragma omp simd
         for (int64_t i = 0; i < count; i++) {
-            sum[i] += (double)x[row + i];
-            contribute(&out[row + i], accumulate, (Real)sum[i]);
+            sum[i] += (double)load(T, x, row + i);
+            contribute(T, out, row + i, accumulate, (Real)sum[i]);
         }
     }
 }
 
 /* Sums in double precision. */
-void cumulative_sum_cpu(Real *out, bool accumulate, const Real *x, bool reverse, AxisView v)
+void cumulative_sum_cpu(TensorType type, Real *out, bool accumulate, const Real *x, bool reverse,
+                        AxisView v)
 {
     const int64_t outer = v.outer, size = v.size, inner = v.inner;
     const bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
@@ -47,9 +49,13 @@ void cumulative_sum_cpu(Real *out, bool accumulate, const Real *x, bool reverse,
         for (int64_t i = 0; i < inner; i += CHUNK) {
             int64_t at = o * size * inner + i, count = inner - i < CHUNK ? inner - i : CHUNK;
             if (inner == 1)
-                run_along_row(out + at, accumulate, x + at, reverse, size);
+                BY_STORAGE(type, T,
+                           run_along_row(T, elements_at(T, out, at), accumulate,
+                                         elements_at(T, x, at), reverse, size));
             else
-                run_along_columns(out + at, accumulate, x + at, reverse, size, inner, count);
+                BY_STORAGE(type, T,
+                           run_along_columns(T, elements_at(T, out, at), accumulate,
+                                             elements_at(T, x, at), reverse, size, inner, count));
         }
 }
 

@@ -6,7 +6,8 @@
 #include "ops/layout/kernels.h"
 #include "tensor/kernel.h"
 
-KERNEL(void, softmax_forward, Real *out, const Real *x, bool logarithm, int64_t R, int64_t C);
+KERNEL(void, softmax_forward, Real *out, const Real *x, bool logarithm, Real *scratch, int64_t R,
+       int64_t C);
 KERNEL(void, softmax_backward, Real *dx, bool accumulate, const Real *dout, const Real *out,
        bool logarithm, int64_t R, int64_t C);
 
@@ -23,8 +24,8 @@ KERNEL(void, layernorm_backward, Real *dx, bool accumulate, Real *dweight, Real 
 DEVICE_FUNCTION(int64_t, layernorm_parts, int64_t R);
 
 KERNEL(void, residual_layernorm_forward, Real *out, Statistics *statistics, const Real *x,
-       const Real *branch, DropoutDraw d, const Real *weight, const Real *bias, Real eps, int64_t R,
-       int64_t C);
+       const Real *branch, DropoutDraw d, const Real *weight, const Real *bias, Real eps,
+       Real *scratch, int64_t R, int64_t C);
 KERNEL(void, residual_layernorm_backward, Gradient dx, Gradient dbranch, Real *dweight, Real *dbias,
        int64_t parts, Real *scratch, const Real *dout, const Real *x, const Real *branch,
        DropoutDraw d, const Real *weight, const Statistics *statistics, int64_t R, int64_t C);

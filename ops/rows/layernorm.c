@@ -17,25 +17,31 @@
 #include "ops/rows/layernorm.h"
 
 /* out [R, C], statistics [R], x [R, C], weight [C], bias [C] */
-void layernorm_forward_cpu(Real *out, Statistics *statistics, const Real *x, const Real *weight,
-                           const Real *bias, Real eps, int64_t R, int64_t C)
+void layernorm_forward_cpu(TensorType type, Real *out, Statistics *statistics, const Real *x,
+                           const Real *weight, const Real *bias, Real eps, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t row = 0; row < R; row++)
-        statistics[row] = layernorm_row(out + row * C, x + row * C, weight, bias, eps, C);
+        BY_STORAGE(type, T,
+                   statistics[row] =
+                       layernorm_row(T, elements_at(T, out, row * C), T, elements_at(T, x, row * C),
+                                     weight, bias, eps, C));
 }
 
 /* dx [R, C] or NULL; dweight, dbias [parts, C] or both NULL */
-void layernorm_backward_cpu(Real *dx, bool accumulate, Real *dweight, Real *dbias, int64_t parts,
-                            const Real *dout, const Real *x, const Real *weight,
+void layernorm_backward_cpu(TensorType type, Real *dx, bool accumulate, Real *dweight, Real *dbias,
+                            int64_t parts, const Real *dout, const Real *x, const Real *weight,
                             const Statistics *statistics, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t i = 0; i < parts; i++) {
         WeightRows sums = weight_rows(dweight, dbias, i, C);
         for (int64_t row = part_start(i, parts, R); row < part_start(i + 1, parts, R); row++)
-            layernorm_row_backward(dx ? dx + row * C : NULL, accumulate, sums, dout + row * C,
-                                   x + row * C, weight, statistics[row], C);
+            BY_STORAGE(type, T,
+                       layernorm_row_backward(dx ? elements_at(T, dx, row * C) : NULL, accumulate,
+                                              sums, T, elements_at(T, dout, row * C), T,
+                                              elements_at(T, x, row * C), weight, statistics[row],
+                                              C));
     }
 }
 

@@ -7,22 +7,24 @@
 #include "ops/shared/columns.h"
 #include "ops/shared/internal.h"
 
-/* Forward pass of one row; out [C] may be x [C]. */
-static inline Statistics layernorm_row(Real *out, const Real *x, const Real *weight,
+/* Below, T is the dtype of out and dout, S that of x and dx. */
+
+/* Forward pass of one row; out [C] may be x [C] if T is S. */
+ALWAYS_INLINE Statistics layernorm_row(int T, Real *out, int S, const Real *x, const Real *weight,
                                        const Real *bias, Real eps, int64_t C)
 {
     Real sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t c = 0; c < C; c++)
-        sum += x[c];
+        sum += load(S, x, c);
     Real mean = sum / (Real)C;
 #pragma omp simd reduction(+ : squares)
     for (int64_t c = 0; c < C; c++)
-        squares += (x[c] - mean) * (x[c] - mean);
+        squares += (load(S, x, c) - mean) * (load(S, x, c) - mean);
     Real r = 1 / (Real)sqrt((double)(squares / (Real)C + eps));
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
-        out[c] = (x[c] - mean) * r * weight[c] + bias[c];
+        store(T, out, c, (load(S, x, c) - mean) * r * weight[c] + bias[c]);
     return (Statistics){ mean, r };
 }
 
@@ -42,43 +44,44 @@ static inline WeightRows weight_rows(Real *dweight, Real *dbias, int64_t part, i
     return rows;
 }
 
-static inline void layernorm_weight_row(WeightRows sums, const Real *dout, const Real *x,
-                                        Statistics k, int64_t C)
+ALWAYS_INLINE void layernorm_weight_row(WeightRows sums, int T, const Real *dout, int S,
+                                        const Real *x, Statistics k, int64_t C)
 {
 #pragma omp simd
     for (int64_t c = 0; c < C; c++) {
-        sums.dweight[c] += dout[c] * (x[c] - k.mean) * k.r;
-        sums.dbias[c] += dout[c];
+        sums.dweight[c] += load(T, dout, c) * (load(S, x, c) - k.mean) * k.r;
+        sums.dbias[c] += load(T, dout, c);
     }
 }
 
-static inline void layernorm_input_row(Real *dx, bool accumulate, const Real *dout, const Real *x,
-                                       const Real *weight, Statistics k, int64_t C)
+ALWAYS_INLINE void layernorm_input_row(Real *dx, bool accumulate, int T, const Real *dout, int S,
+                                       const Real *x, const Real *weight, Statistics k, int64_t C)
 {
     Real sum_h = 0, sum_hn = 0;
 #pragma omp simd reduction(+ : sum_h, sum_hn)
     for (int64_t c = 0; c < C; c++) {
-        Real h = dout[c] * weight[c];
+        Real h = load(T, dout, c) * weight[c];
         sum_h += h;
-        sum_hn += h * (x[c] - k.mean) * k.r;
+        sum_hn += h * (load(S, x, c) - k.mean) * k.r;
     }
     Real mean_h = sum_h / (Real)C, mean_hn = sum_hn / (Real)C;
 #pragma omp simd
     for (int64_t c = 0; c < C; c++) {
-        Real n = (x[c] - k.mean) * k.r;
-        contribute(&dx[c], accumulate, k.r * (dout[c] * weight[c] - mean_h - n * mean_hn));
+        Real n = (load(S, x, c) - k.mean) * k.r;
+        contribute(S, dx, c, accumulate,
+                   k.r * (load(T, dout, c) * weight[c] - mean_h - n * mean_hn));
     }
 }
 
 /* Backward pass of one row; dx [C] may be x [C], or NULL. */
-static inline void layernorm_row_backward(Real *dx, bool accumulate, WeightRows sums,
-                                          const Real *dout, const Real *x, const Real *weight,
-                                          Statistics k, int64_t C)
+ALWAYS_INLINE void layernorm_row_backward(Real *dx, bool accumulate, WeightRows sums, int T,
+                                          const Real *dout, int S, const Real *x,
+                                          const Real *weight, Statistics k, int64_t C)
 {
     if (sums.dweight)
-        layernorm_weight_row(sums, dout, x, k, C);
+        layernorm_weight_row(sums, T, dout, S, x, k, C);
     if (dx)
-        layernorm_input_row(dx, accumulate, dout, x, weight, k, C);
+        layernorm_input_row(dx, accumulate, T, dout, S, x, weight, k, C);
 }
 
 /* The first of the R rows that belongs to the part. */

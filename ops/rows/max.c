@@ -9,18 +9,18 @@
 enum { CHUNK = 64 };
 
 /* count <= CHUNK adjacent maxima in vector lanes */
-static void argmax_of_columns(int32_t *index, const Real *x, int64_t size, int64_t inner,
-                              int64_t count)
+ALWAYS_INLINE void argmax_of_columns(int T, int32_t *index, const Real *x, int64_t size,
+                                     int64_t inner, int64_t count)
 {
     Real best[CHUNK];
     for (int64_t i = 0; i < count; i++) {
-        best[i] = x[i];
+        best[i] = load(T, x, i);
         index[i] = 0;
     }
     for (int64_t j = 1; j < size; j++)
 #pragma omp simd
         for (int64_t i = 0; i < count; i++) {
-            const Real value = x[j * inner + i];
+            const Real value = load(T, x, j * inner + i);
             const bool larger = !(value <= best[i]) & (best[i] == best[i]);
             index[i] = larger ? (int32_t)j : index[i];
             best[i] = larger ? value : best[i];
@@ -28,31 +28,32 @@ static void argmax_of_columns(int32_t *index, const Real *x, int64_t size, int64
 }
 
 /* Whether x[a] comes before x[b] as a maximum: NaN, then larger values, then lower indices. */
-static bool before(const Real *x, int64_t a, int64_t b)
+ALWAYS_INLINE bool before(int T, const Real *x, int64_t a, int64_t b)
 {
-    const bool a_nan = x[a] != x[a], b_nan = x[b] != x[b];
+    const Real x_a = load(T, x, a), x_b = load(T, x, b);
+    const bool a_nan = x_a != x_a, b_nan = x_b != x_b;
     if (a_nan != b_nan)
         return a_nan;
-    return x[a] > x[b] || ((a_nan || x[a] == x[b]) && a < b);
+    return x_a > x_b || ((a_nan || x_a == x_b) && a < b);
 }
 
 /* A row as 16 columns, whose maxima are then compared. */
-static int32_t argmax_of_row(const Real *x, int64_t size)
+ALWAYS_INLINE int32_t argmax_of_row(int T, const Real *x, int64_t size)
 {
     enum { LANES = 16 };
     int32_t step[LANES];
     const int64_t steps = size / LANES;
     int64_t best = 0;
     if (steps > 0)
-        argmax_of_columns(step, x, steps, LANES, LANES);
+        argmax_of_columns(T, step, x, steps, LANES, LANES);
     for (int64_t lane = 0; steps > 0 && lane < LANES; lane++)
-        best = before(x, step[lane] * LANES + lane, best) ? step[lane] * LANES + lane : best;
+        best = before(T, x, step[lane] * LANES + lane, best) ? step[lane] * LANES + lane : best;
     for (int64_t j = steps * LANES; j < size; j++)
-        best = before(x, j, best) ? j : best;
+        best = before(T, x, j, best) ? j : best;
     return (int32_t)best;
 }
 
-void argmax_cpu(int32_t *index, const Real *x, AxisView v)
+void argmax_cpu(TensorType type, int32_t *index, const Real *x, AxisView v)
 {
     const int64_t outer = v.outer, size = v.size, inner = v.inner;
     const bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
@@ -60,10 +61,12 @@ void argmax_cpu(int32_t *index, const Real *x, AxisView v)
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i += CHUNK)
             if (inner == 1)
-                index[o] = argmax_of_row(x + o * size, size);
+                BY_STORAGE(type, T, index[o] = argmax_of_row(T, elements_at(T, x, o * size), size));
             else
-                argmax_of_columns(index + o * inner + i, x + o * size * inner + i, size, inner,
-                                  inner - i < CHUNK ? inner - i : CHUNK);
+                BY_STORAGE(type, T,
+                           argmax_of_columns(T, index + o * inner + i,
+                                             elements_at(T, x, o * size * inner + i), size, inner,
+                                             inner - i < CHUNK ? inner - i : CHUNK));
 }
 
 static Tensor *argmax(Tape *tape, Tensor *x, AxisView v, Shape shape)

@@ -13,6 +13,7 @@
 
 #include "ops/rows/kernels.h"
 #include "ops/rows/layernorm.h"
+#include "ops/rows/rows.h"
 
 /* Approximate elements per tile of rows: a tile stays in L1 and uses whole Philox blocks. */
 enum { TILE = 2048 };
@@ -23,43 +24,43 @@ static int64_t tile_rows(int64_t C)
 }
 
 /* s [count] <- x + m branch, for the elements from `first` on; stores m [count]; m may be s. */
-static void add_dropped(Real *s, Real *m, const Real *x, const Real *branch, const DropoutDraw *d,
-                        int64_t first, int64_t count)
+ALWAYS_INLINE void add_dropped(int T, Real *s, Real *m, const Real *x, const Real *branch,
+                               const DropoutDraw *d, int64_t first, int64_t count)
 {
     if (d->limit > 0) {
         dropout_factors(m, d, first, count);
 #pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            s[i] = x[first + i] + (m[i] != 0 ? m[i] * branch[first + i] : 0);
+        for (int64_t i = 0; i < count; i++) {
+            const Real b = load(T, branch, first + i);
+            s[i] = load(T, x, first + i) + (m[i] != 0 ? m[i] * b : 0);
+        }
     } else {
 #pragma omp simd
         for (int64_t i = 0; i < count; i++)
-            s[i] = x[first + i] + branch[first + i];
+            s[i] = load(T, x, first + i) + load(T, branch, first + i);
     }
 }
 
-/* out [R, C], statistics [R], x, branch [R, C], weight [C], bias [C] */
-void residual_layernorm_forward_cpu(Real *out, Statistics *statistics, const Real *x,
-                                    const Real *branch, DropoutDraw d, const Real *weight,
-                                    const Real *bias, Real eps, int64_t R, int64_t C)
+/* out [R, C], statistics [R], x, branch [R, C], weight [C], bias [C]. A tile of s is
+ * stored in out if it is Real; bf16 would round s, so scratch then has a tile per thread. */
+void residual_layernorm_forward_cpu(TensorType type, Real *out, Statistics *statistics,
+                                    const Real *x, const Real *branch, DropoutDraw d,
+                                    const Real *weight, const Real *bias, Real eps, Real *scratch,
+                                    int64_t R, int64_t C)
 {
     const int64_t rows = tile_rows(C);
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t start = 0; start < R; start += rows) {
         const int64_t end = start + rows < R ? start + rows : R;
-        Real *tile = out + start * C;
-        add_dropped(tile, tile, x, branch, &d, start * C, (end - start) * C);
-        for (int64_t row = start; row < end; row++) {
-            Real *s = out + row * C;
-            statistics[row] = layernorm_row(s, s, weight, bias, eps, C);
-        }
+        Real *tile = scratch ? scratch + omp_get_thread_num() * rows * C : out + start * C;
+        BY_STORAGE(type, T,
+                   add_dropped(T, tile, tile, x, branch, &d, start * C, (end - start) * C));
+        for (int64_t row = start; row < end; row++)
+            BY_STORAGE(type, T,
+                       statistics[row] =
+                           layernorm_row(T, elements_at(T, out, row * C), TENSOR_REAL,
+                                         tile + (row - start) * C, weight, bias, eps, C));
     }
-}
-
-/* Scratch memory of the backward pass on the CPU, in Reals: two tiles per thread. */
-static int64_t backward_scratch(int64_t C)
-{
-    return device_threads() * 2 * tile_rows(C) * C;
 }
 
 /* ds [count] <- m ds */
@@ -70,24 +71,25 @@ static void drop_again(Real *ds, const Real *m, int64_t count)
         ds[i] = m[i] != 0 ? m[i] * ds[i] : 0;
 }
 
-/* dx <- ds [count], for the elements from `first` on. Without accumulation dx is not read. */
-static void contribute_rows(Gradient dx, const Real *ds, int64_t first, int64_t count)
+/* dx <- ds [count], for the elements from `first` on. */
+ALWAYS_INLINE void contribute_rows(int T, Gradient dx, const Real *ds, int64_t first, int64_t count)
 {
-    if (dx.data && dx.accumulate) {
+    if (dx.data && T == TENSOR_REAL && !dx.accumulate) {
+        memcpy(dx.data + first, ds, (size_t)count * sizeof *ds);
+    } else if (dx.data) {
 #pragma omp simd
         for (int64_t i = 0; i < count; i++)
-            dx.data[first + i] += ds[i];
-    } else if (dx.data) {
-        memcpy(dx.data + first, ds, (size_t)count * sizeof *ds);
+            contribute(T, dx.data, first + i, dx.accumulate, ds[i]);
     }
 }
 
 /* dx, dbranch [R, C], data NULL if no gradient is required; dweight, dbias [parts, C] or both NULL;
  * dout, x, branch [R, C], weight [C], statistics [R] */
-void residual_layernorm_backward_cpu(Gradient dx, Gradient dbranch, Real *dweight, Real *dbias,
-                                     int64_t parts, Real *scratch, const Real *dout, const Real *x,
-                                     const Real *branch, DropoutDraw d, const Real *weight,
-                                     const Statistics *statistics, int64_t R, int64_t C)
+void residual_layernorm_backward_cpu(TensorType type, Gradient dx, Gradient dbranch, Real *dweight,
+                                     Real *dbias, int64_t parts, Real *scratch, const Real *dout,
+                                     const Real *x, const Real *branch, DropoutDraw d,
+                                     const Real *weight, const Statistics *statistics, int64_t R,
+                                     int64_t C)
 {
     const int64_t rows = tile_rows(C);
     const bool wanted = dx.data || dbranch.data;
@@ -98,16 +100,18 @@ void residual_layernorm_backward_cpu(Gradient dx, Gradient dbranch, Real *dweigh
         const int64_t last = part_start(i + 1, parts, R);
         for (int64_t start = part_start(i, parts, R); start < last; start += rows) {
             const int64_t end = start + rows < last ? start + rows : last;
-            add_dropped(s, m, x, branch, &d, start * C, (end - start) * C);
+            BY_STORAGE(type, T, add_dropped(T, s, m, x, branch, &d, start * C, (end - start) * C));
             for (int64_t row = start; row < end; row++) {
                 Real *here = s + (row - start) * C;
-                layernorm_row_backward(wanted ? here : NULL, false, sums, dout + row * C, here,
-                                       weight, statistics[row], C);
+                BY_STORAGE(type, T,
+                           layernorm_row_backward(wanted ? here : NULL, false, sums, T,
+                                                  elements_at(T, dout, row * C), TENSOR_REAL, here,
+                                                  weight, statistics[row], C));
             }
-            contribute_rows(dx, s, start * C, (end - start) * C);
+            BY_STORAGE(type, T, contribute_rows(T, dx, s, start * C, (end - start) * C));
             if (d.limit > 0)
                 drop_again(s, m, (end - start) * C);
-            contribute_rows(dbranch, s, start * C, (end - start) * C);
+            BY_STORAGE(type, T, contribute_rows(T, dbranch, s, start * C, (end - start) * C));
         }
     }
 }
@@ -117,8 +121,7 @@ static void residual_layernorm_backward(Node *node)
     Tensor *x = node->inputs[0], *branch = node->inputs[1];
     Tensor *weight = node->inputs[2], *bias = node->inputs[3];
     const int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
-    const int64_t wanted = device_is_cuda(x->device) ? 0 : backward_scratch(C);
-    Tensor *scratch = wanted ? tape_scratch(node->tape, shape(wanted)) : NULL;
+    Tensor *scratch = thread_scratch(node->tape, x, 2 * tile_rows(C) * C);
     WeightSums sums = weight_sums_begin(node, x, weight, bias);
     Gradient dx = tape_contribution(node, x), dbranch = tape_contribution(node, branch);
     KERNEL_CALL(x, residual_layernorm_backward,
@@ -146,9 +149,11 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double prob
     cast_alike(tape, &x, &branch);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *statistics = tape_tensor(tape, shape(R, 2));
+    Tensor *scratch = x->type == TENSOR_BF16 ? thread_scratch(tape, x, tile_rows(C) * C) : NULL;
     KERNEL_CALL(out, residual_layernorm_forward,
                 (out->data, (Statistics *)statistics->data, x->data, branch->data, d, weight->data,
-                 bias->data, (Real)eps, R, C));
+                 bias->data, (Real)eps, scratch ? scratch->data : NULL, R, C));
+    tape_scratch_free(tape, scratch);
     tape_record(tape,
                 (Node){ "op_residual_layernorm", residual_layernorm_backward,
                         .inputs = { x, branch, weight, bias }, .outputs = { out },

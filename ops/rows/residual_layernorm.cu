@@ -38,7 +38,7 @@ template <typename T> struct ResidualRows {
 extern "C" void residual_layernorm_forward_cuda(TensorType type, Real *out, Statistics *statistics,
                                                 const Real *x, const Real *branch, DropoutDraw d,
                                                 const Real *weight, const Real *bias, Real eps,
-                                                int64_t R, int64_t C)
+                                                Real *, int64_t R, int64_t C)
 {
     BY_STORAGE(type, T,
                layernorm_forward(

@@ -22,9 +22,15 @@ static inline void check_one_per_row(Tape *tape, const char *label, const Tensor
                    shape_text(expected).text, name, shape_text(x->shape).text);
 }
 
-/* max_c x_c of x [C], ignoring NaN: in 16 independent lanes, which the compiler vectorizes, then
- * reduced. */
-static inline Real row_max(const Real *x, int64_t C)
+/* On the CPU a workspace of n elements per thread; on CUDA, as x's device, NULL. */
+static inline Tensor *thread_scratch(Tape *tape, const Tensor *x, int64_t n)
+{
+    return device_is_cuda(x->device) ? NULL : tape_scratch(tape, shape(device_threads() * n));
+}
+
+/* max_c x_c of x [C] of dtype T, ignoring NaN: in 16 independent lanes, which the compiler
+ * vectorizes, then reduced. */
+ALWAYS_INLINE Real row_max(int T, const Real *x, int64_t C)
 {
     enum { AT_ONCE = 16 };
     Real m[AT_ONCE];
@@ -34,22 +40,22 @@ static inline Real row_max(const Real *x, int64_t C)
     for (; c + AT_ONCE <= C; c += AT_ONCE) {
 #pragma omp simd
         for (int i = 0; i < AT_ONCE; i++)
-            m[i] = x[c + i] > m[i] ? x[c + i] : m[i];
+            m[i] = load(T, x, c + i) > m[i] ? load(T, x, c + i) : m[i];
     }
     for (; c < C; c++)
-        m[0] = x[c] > m[0] ? x[c] : m[0];
+        m[0] = load(T, x, c) > m[0] ? load(T, x, c) : m[0];
     for (int i = 1; i < AT_ONCE; i++)
         m[0] = m[i] > m[0] ? m[i] : m[0];
     return m[0];
 }
 
 /* ln sum_c e^x_c = m + ln sum_c e^(x_c - m), m = max_c x_c */
-static inline Real row_log_sum_exp(const Real *x, int64_t C)
+ALWAYS_INLINE Real row_log_sum_exp(int T, const Real *x, int64_t C)
 {
-    Real m = row_max(x, C), sum = 0;
+    Real m = row_max(T, x, C), sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t c = 0; c < C; c++)
-        sum += real_exp(x[c] - m);
+        sum += real_exp(load(T, x, c) - m);
     return m + real_log(sum);
 }
 

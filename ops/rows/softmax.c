@@ -7,72 +7,97 @@
  *   out_c = x_c - ln sum_j e^x_j
  * Backward, with dout_c / dx_j = [c = j] - e^out_j:
  *   dx_j <- g_j - e^out_j sum_c g_c */
+#include <omp.h>
+
 #include "ops/rows/kernels.h"
 #include "ops/rows/rows.h"
 
-static void softmax_row(Real *out, const Real *x, int64_t C)
+/* power [C] is a buffer in Real; it may be out. */
+ALWAYS_INLINE void softmax_row(int T, Real *out, Real *power, const Real *x, int64_t C)
 {
-    const Real m = row_max(x, C);
+    const Real m = row_max(T, x, C);
     Real sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t c = 0; c < C; c++) {
-        out[c] = real_exp(x[c] - m);
-        sum += out[c];
+        power[c] = real_exp(load(T, x, c) - m);
+        sum += power[c];
     }
     const Real scale = 1 / sum;
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
-        out[c] *= scale;
+        store(T, out, c, power[c] * scale);
 }
 
-static void log_softmax_row(Real *out, const Real *x, int64_t C)
+ALWAYS_INLINE void log_softmax_row(int T, Real *out, const Real *x, int64_t C)
 {
-    const Real log_sum_exp = row_log_sum_exp(x, C);
+    const Real log_sum_exp = row_log_sum_exp(T, x, C);
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
-        out[c] = x[c] - log_sum_exp;
+        store(T, out, c, load(T, x, c) - log_sum_exp);
 }
 
-/* out [R, C], x [R, C] */
-void softmax_forward_cpu(Real *out, const Real *x, bool logarithm, int64_t R, int64_t C)
+/* The length of a thread's buffer: C, padded so that no two threads share a cache line. */
+static int64_t buffer_length(int64_t C)
+{
+    return C + 16;
+}
+
+/* out [R, C], x [R, C]. softmax stores its powers in out if it is Real; bf16 would round them, so
+ * scratch then has a buffer per thread. */
+void softmax_forward_cpu(TensorType type, Real *out, const Real *x, bool logarithm, Real *scratch,
+                         int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
-    for (int64_t row = 0; row < R; row++)
-        (logarithm ? log_softmax_row : softmax_row)(out + row * C, x + row * C, C);
+    for (int64_t i = 0; i < R * C; i += C) {
+        Real *power = scratch ? scratch + omp_get_thread_num() * buffer_length(C) : out + i;
+        if (logarithm)
+            BY_STORAGE(type, T,
+                       log_softmax_row(T, elements_at(T, out, i), elements_at(T, x, i), C));
+        else
+            BY_STORAGE(type, T,
+                       softmax_row(T, elements_at(T, out, i), power, elements_at(T, x, i), C));
+    }
 }
 
-static void softmax_row_backward(Real *dx, bool accumulate, const Real *g, const Real *out,
-                                 int64_t C)
+ALWAYS_INLINE void softmax_row_backward(int T, Real *dx, bool accumulate, const Real *g,
+                                        const Real *out, int64_t C)
 {
     Real sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t c = 0; c < C; c++)
-        sum += g[c] * out[c];
+        sum += load(T, g, c) * load(T, out, c);
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
-        contribute(&dx[c], accumulate, out[c] * (g[c] - sum));
+        contribute(T, dx, c, accumulate, load(T, out, c) * (load(T, g, c) - sum));
 }
 
-static void log_softmax_row_backward(Real *dx, bool accumulate, const Real *g, const Real *out,
-                                     int64_t C)
+ALWAYS_INLINE void log_softmax_row_backward(int T, Real *dx, bool accumulate, const Real *g,
+                                            const Real *out, int64_t C)
 {
     Real sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t c = 0; c < C; c++)
-        sum += g[c];
+        sum += load(T, g, c);
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
-        contribute(&dx[c], accumulate, g[c] - real_exp(out[c]) * sum);
+        contribute(T, dx, c, accumulate, load(T, g, c) - real_exp(load(T, out, c)) * sum);
 }
 
 /* dx [R, C], dout [R, C], out [R, C] */
-void softmax_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *out,
-                          bool logarithm, int64_t R, int64_t C)
+void softmax_backward_cpu(TensorType type, Real *dx, bool accumulate, const Real *dout,
+                          const Real *out, bool logarithm, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t i = 0; i < R * C; i += C)
-        (logarithm ? log_softmax_row_backward : softmax_row_backward)(dx + i, accumulate, dout + i,
-                                                                      out + i, C);
+        if (logarithm)
+            BY_STORAGE(type, T,
+                       log_softmax_row_backward(T, elements_at(T, dx, i), accumulate,
+                                                elements_at(T, dout, i), elements_at(T, out, i),
+                                                C));
+        else
+            BY_STORAGE(type, T,
+                       softmax_row_backward(T, elements_at(T, dx, i), accumulate,
+                                            elements_at(T, dout, i), elements_at(T, out, i), C));
 }
 
 static void softmax_backward(Node *node)
@@ -88,9 +113,13 @@ static void softmax_backward(Node *node)
 static Tensor *softmax(Tape *tape, const char *name, const char *label, Tensor *x, bool logarithm)
 {
     tape_use(tape, label, x);
+    const int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
+    Tensor *scratch =
+        x->type == TENSOR_BF16 && !logarithm ? thread_scratch(tape, x, buffer_length(C)) : NULL;
     KERNEL_CALL(out, softmax_forward,
-                (out->data, x->data, logarithm, shape_rows(x->shape), shape_columns(x->shape)));
+                (out->data, x->data, logarithm, scratch ? scratch->data : NULL, R, C));
+    tape_scratch_free(tape, scratch);
     tape_record(tape, (Node){ name, softmax_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &logarithm, sizeof logarithm) });
     return out;

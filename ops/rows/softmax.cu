@@ -53,7 +53,7 @@ __global__ void log_softmax_backward(T *dx, bool accumulate, const T *dout, cons
 }
 
 extern "C" void softmax_forward_cuda(TensorType type, Real *out, const Real *x, bool logarithm,
-                                     int64_t R, int64_t C)
+                                     Real *, int64_t R, int64_t C)
 {
     if (logarithm)
         BY_STORAGE(type, T,

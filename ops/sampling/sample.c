@@ -23,7 +23,7 @@ typedef struct Row {
 
 /* The fewest symbols with the largest logits whose number or, by_weight, whose sum of weights is at
  * least wanted. The row has that many, and wanted > 0. */
-static KeptSymbols keep_largest(const Row *row, bool by_weight, uint64_t wanted)
+ALWAYS_INLINE KeptSymbols keep_largest(int T, const Row *row, bool by_weight, uint64_t wanted)
 {
     enum { DIGIT = 8, VALUES = 1 << DIGIT };
     LogitKey found = 0;
@@ -31,10 +31,11 @@ static KeptSymbols keep_largest(const Row *row, bool by_weight, uint64_t wanted)
     for (int shift = KEY_BITS - DIGIT; shift >= 0; shift -= DIGIT) {
         uint64_t has[VALUES] = { 0 };
         for (int64_t c = 0; c < row->C; c++) {
-            const LogitKey key = logit_key(row->logits[c]);
+            const Real logit = load(T, row->logits, c);
+            const LogitKey key = logit_key(logit);
             if ((key ^ found) >> shift >> DIGIT == 0)
                 has[key >> shift & (VALUES - 1)] +=
-                    by_weight ? symbol_weight(row->logits[c], row->largest, row->temperature) : 1;
+                    by_weight ? symbol_weight(logit, row->largest, row->temperature) : 1;
         }
         int value = VALUES - 1;
         while (above + has[value] < wanted)
@@ -48,18 +49,19 @@ static KeptSymbols keep_largest(const Row *row, bool by_weight, uint64_t wanted)
 
 /* Adds up the weights of kept symbols. Returns the first symbol at which the sum exceeds limit; if
  * none does, returns 0 and stores the sum in *total. */
-static int64_t add_weights(const Row *row, KeptSymbols kept, uint64_t limit, uint64_t *total)
+ALWAYS_INLINE int64_t add_weights(int T, const Row *row, KeptSymbols kept, uint64_t limit,
+                                  uint64_t *total)
 {
     enum { PIECE = 64 };
     uint64_t weight[PIECE], sum = 0;
     for (int64_t start = 0; start < row->C; start += PIECE) {
         const int64_t count = row->C - start < PIECE ? row->C - start : PIECE;
-        const Real *logits = row->logits + start;
+        const Real *logits = elements_at(T, row->logits, start);
 #pragma omp simd
         for (int64_t i = 0; i < count; i++)
-            weight[i] = symbol_weight(logits[i], row->largest, row->temperature);
+            weight[i] = symbol_weight(load(T, logits, i), row->largest, row->temperature);
         for (int64_t i = 0; i < count; i++) {
-            const LogitKey key = logit_key(logits[i]);
+            const LogitKey key = logit_key(load(T, logits, i));
             const bool tie = key == kept.key && kept.ties > 0;
             kept.ties -= tie;
             sum += key > kept.key || tie ? weight[i] : 0;
@@ -71,30 +73,39 @@ static int64_t add_weights(const Row *row, KeptSymbols kept, uint64_t limit, uin
     return 0;
 }
 
-int64_t sample_row(const Real *logits, int64_t C, const Sampler *sampler, uint64_t uniform)
+ALWAYS_INLINE int64_t choose_symbol(int T, const Real *logits, int64_t C, const Sampler *sampler,
+                                    uint64_t uniform)
 {
-    const Row row = { logits, C, at_least_finite(row_max(logits, C)), sampler->temperature };
+    const Row row = { logits, C, at_least_finite(row_max(T, logits, C)), sampler->temperature };
     KeptSymbols kept = { 0, 0 };
     uint64_t total = 0;
     if (sampler->greedy)
         kept = (KeptSymbols){ logit_key(row.largest), 1 };
     else if (sampler->top_k > 0 && sampler->top_k < C)
-        kept = keep_largest(&row, false, (uint64_t)sampler->top_k);
-    add_weights(&row, kept, UINT64_MAX, &total);
+        kept = keep_largest(T, &row, false, (uint64_t)sampler->top_k);
+    add_weights(T, &row, kept, UINT64_MAX, &total);
     if (sampler->top_p > 0 && total > 0) {
-        kept = keep_largest(&row, true, product_high(sampler->top_p, total, true));
-        add_weights(&row, kept, UINT64_MAX, &total);
+        kept = keep_largest(T, &row, true, product_high(sampler->top_p, total, true));
+        add_weights(T, &row, kept, UINT64_MAX, &total);
     }
-    return add_weights(&row, kept, product_high(uniform, total, false), &total);
+    return add_weights(T, &row, kept, product_high(uniform, total, false), &total);
+}
+
+int64_t sample_row(int type, const Real *logits, int64_t C, const Sampler *sampler,
+                   uint64_t uniform)
+{
+    BY_STORAGE(type, T, return choose_symbol(T, logits, C, sampler, uniform));
 }
 
 /* out [R]; logits [R, C] */
-void sample_cpu(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
+void sample_cpu(TensorType type, int32_t *out, const Real *logits, Sampler sampler, int64_t R,
+                int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++)
-        out[r] = (int32_t)sample_row(logits + r * C, C, &sampler,
-                                     uniform_of_draw(sampler_draw(&sampler, r)));
+        BY_STORAGE(type, T,
+                   out[r] = (int32_t)sample_row(T, elements_at(T, logits, r * C), C, &sampler,
+                                                uniform_of_draw(sampler_draw(&sampler, r))));
 }
 
 Sampler sampler_new(Tape *tape, int64_t R)

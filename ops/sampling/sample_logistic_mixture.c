@@ -9,17 +9,23 @@
 #include "ops/rows/rows.h"
 #include "ops/sampling/sampling.h"
 
+/* The pixel of one mixture, parameters p [3 K] */
+ALWAYS_INLINE int32_t sample_pixel(int T, const Real *p, int64_t K, const Sampler *sampler,
+                                   Philox draw)
+{
+    const int64_t k = sample_row(T, p, K, sampler, uniform_of_draw(draw));
+    return logistic_pixel(load(T, p, K + k), load(T, p, 2 * K + k), draw.word[2]);
+}
+
 /* out [R]; parameters [R, 3 K] */
-void sample_logistic_mixture_cpu(int32_t *out, const Real *parameters, Sampler sampler, int64_t R,
-                                 int64_t K)
+void sample_logistic_mixture_cpu(TensorType type, int32_t *out, const Real *parameters,
+                                 Sampler sampler, int64_t R, int64_t K)
 {
 #pragma omp parallel for schedule(static) if (R * K >= PARALLEL_MINIMUM)
-    for (int64_t r = 0; r < R; r++) {
-        const Philox draw = sampler_draw(&sampler, r);
-        const Real *p = parameters + r * 3 * K;
-        p += sample_row(p, K, &sampler, uniform_of_draw(draw));
-        out[r] = logistic_pixel(p[K], p[2 * K], draw.word[2]);
-    }
+    for (int64_t r = 0; r < R; r++)
+        BY_STORAGE(type, T,
+                   out[r] = sample_pixel(T, elements_at(T, parameters, r * 3 * K), K, &sampler,
+                                         sampler_draw(&sampler, r)));
 }
 
 Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters)

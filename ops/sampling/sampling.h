@@ -151,9 +151,10 @@ KERNEL(void, sample, int32_t *out, const Real *logits, Sampler sampler, int64_t 
 KERNEL(void, sample_logistic_mixture, int32_t *out, const Real *parameters, Sampler sampler,
        int64_t R, int64_t K);
 
-/* Chooses the symbol of a row of C logits on the CPU, from a uniform 64-bit random number: see
- * sample.c. */
-int64_t sample_row(const Real *logits, int64_t C, const Sampler *sampler, uint64_t uniform);
+/* Chooses the symbol of a row of C logits of dtype `type` on the CPU, from a uniform 64-bit random
+ * number: see sample.c. */
+int64_t sample_row(int type, const Real *logits, int64_t C, const Sampler *sampler,
+                   uint64_t uniform);
 
 /* Draws one Philox counter per row; returns a Sampler that keeps all symbols at temperature 1. */
 Sampler sampler_new(Tape *tape, int64_t R);

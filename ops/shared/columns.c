@@ -6,7 +6,7 @@ static void add_parts_to(Gradient dw, const Real *partial, int64_t parts, int64_
     for (int64_t i = 0; dw.data && i < parts; i++) {
 #pragma omp simd
         for (int64_t c = 0; c < C; c++)
-            contribute(&dw.data[c], dw.accumulate || i > 0, partial[i * C + c]);
+            contribute(TENSOR_REAL, dw.data, c, dw.accumulate || i > 0, partial[i * C + c]);
     }
 }
 
@@ -29,16 +29,22 @@ void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, 
     add_part_pairs(device, dw, (Gradient){ NULL, false }, partial, parts, C);
 }
 
-void column_sums_cpu(Real *partial, const Real *x, int64_t R, int64_t C)
+/* sum [C] += x [C] */
+ALWAYS_INLINE void add_row(int T, Real *sum, const Real *x, int64_t C)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < C; c++)
+        sum[c] += load(T, x, c);
+}
+
+void column_sums_cpu(TensorType type, Real *partial, const Real *x, int64_t R, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t i = 0; i < row_blocks(R); i++) {
         Real *sum = partial + i * C;
         memset(sum, 0, (size_t)C * sizeof *sum);
         for (int64_t r = row_block_start(i, R); r < row_block_start(i + 1, R); r++)
-#pragma omp simd
-            for (int64_t c = 0; c < C; c++)
-                sum[c] += x[r * C + c];
+            BY_STORAGE(type, T, add_row(T, sum, elements_at(T, x, r * C), C));
     }
 }
 

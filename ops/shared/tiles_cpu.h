@@ -1,8 +1,8 @@
 /* Tiles on the CPU: rows packed contiguously, their products, and online softmax.
  *
  * A head's rows have a stride of at least H D elements. The attention kernels pack them into
- * workspaces, padded with zeros to whole vectors, compute there and unpack the results, so there is
- * one path for all sizes. Pointers to packed rows are aligned to vectors. */
+ * workspaces of Reals, padded with zeros to whole vectors, compute there and unpack the results, so
+ * there is one path for all sizes and dtypes. Pointers to packed rows are aligned to vectors. */
 #ifndef TAPEGRAD_OPS_SHARED_TILES_CPU_H
 #define TAPEGRAD_OPS_SHARED_TILES_CPU_H
 
@@ -102,23 +102,30 @@ WHOLE_VECTORS static inline void add_product_transposed(Real *c, const Real *a, 
     product(true, false, c, a, 1, a_row, b, columns, rows, inner, columns);
 }
 
-/* x.y, n elements each */
-WHOLE_VECTORS static inline Real dot(const Real *x, const Real *y, int64_t n)
+/* The same as dot, with x of dtype T. */
+ALWAYS_INLINE Real dot_with(int T, const Real *x, const Real *y, int64_t n)
 {
     Vector products = { 0 };
     int64_t c = 0;
     for (; c + LANES <= n; c += LANES)
-        products += load(x + c) * load(y + c);
+        products += load_vector(T, x, c) * load_vector(TENSOR_REAL, y, c);
     Real sum = vector_sum(products);
     for (; c < n; c++)
-        sum += x[c] * y[c];
+        sum += load(T, x, c) * y[c];
     return sum;
+}
+
+/* x.y, n elements each */
+WHOLE_VECTORS static inline Real dot(const Real *x, const Real *y, int64_t n)
+{
+    return dot_with(TENSOR_REAL, x, y, n);
 }
 
 /* -------------------------------------------------------------------------------------- packing */
 
 /* Rows as the tensors store them: columns elements each, stride apart. */
 typedef struct Rows {
+    int type; /* a TensorType */
     const Real *data;
     int64_t stride, count, columns;
 } Rows;
@@ -126,51 +133,68 @@ typedef struct Rows {
 /* The hardware prefetcher misses widely strided rows: prefetch AHEAD rows ahead. */
 enum { AHEAD = 16 };
 
+ALWAYS_INLINE int64_t elements_per_line(int T)
+{
+    return LINE_BYTES / (int64_t)element_bytes(T);
+}
+
 /* to [padded] = factor * row, padded with zeros. */
-ALWAYS_INLINE void pack_row(Real *restrict to, const Real *restrict row, int64_t columns,
+ALWAYS_INLINE void pack_row(int T, Real *restrict to, const Real *restrict row, int64_t columns,
                             int64_t padded, Real factor)
 {
     int64_t c = 0;
     for (; c + LANES <= columns; c += LANES)
-        *at_vector(to + c) = factor * load(row + c);
+        *at_vector(to + c) = factor * load_vector(T, row, c);
     for (; c < padded; c++)
-        to[c] = c < columns ? factor * row[c] : 0;
+        to[c] = c < columns ? factor * load(T, row, c) : 0;
 }
 
 /* As pack, where the compiler knows the columns: loops over few vectors cost more than the rows. */
-ALWAYS_INLINE void pack_columns(Real *restrict to, const Real *restrict row, int64_t stride,
+ALWAYS_INLINE void pack_columns(int T, Real *restrict to, const Real *restrict row, int64_t stride,
                                 int64_t count, int64_t columns, int64_t padded, Real factor,
                                 int64_t ahead)
 {
-    for (int64_t i = 0; i < count; i++, row += stride, to += padded) {
-        for (int64_t c = 0; ahead && c < columns; c += LINE)
-            __builtin_prefetch(row + ahead * stride + c, 0, 2);
-        pack_row(to, row, columns, padded, factor);
+    for (int64_t i = 0; i < count; i++, row = elements_at(T, row, stride), to += padded) {
+        for (int64_t c = 0; ahead && c < columns; c += elements_per_line(T))
+            __builtin_prefetch(elements_at(T, row, ahead * stride + c), 0, 2);
+        pack_row(T, to, row, columns, padded, factor);
     }
+}
+
+ALWAYS_INLINE void pack_by_columns(int T, Real *restrict to, const Rows *rows, int64_t padded,
+                                   Real factor, int64_t ahead)
+{
+    const Real *data = rows->data;
+    const int64_t stride = rows->stride, count = rows->count, columns = rows->columns;
+    if (columns == 16)
+        pack_columns(T, to, data, stride, count, 16, 16, factor, ahead);
+    else if (columns == 32)
+        pack_columns(T, to, data, stride, count, 32, 32, factor, ahead);
+    else if (columns == 64)
+        pack_columns(T, to, data, stride, count, 64, 64, factor, ahead);
+    else
+        pack_columns(T, to, data, stride, count, columns, padded, factor, ahead);
 }
 
 /* to [count, padded] = factor * rows, padded with zeros; ahead: rows to prefetch ahead, or 0. */
 WHOLE_VECTORS static inline void pack(Real *restrict to, const Rows *rows, int64_t padded,
                                       Real factor, int64_t ahead)
 {
-    const Real *data = rows->data;
-    const int64_t stride = rows->stride, count = rows->count, columns = rows->columns;
-    if (columns == 16)
-        pack_columns(to, data, stride, count, 16, 16, factor, ahead);
-    else if (columns == 32)
-        pack_columns(to, data, stride, count, 32, 32, factor, ahead);
-    else if (columns == 64)
-        pack_columns(to, data, stride, count, 64, 64, factor, ahead);
-    else
-        pack_columns(to, data, stride, count, columns, padded, factor, ahead);
+    BY_STORAGE(rows->type, T, pack_by_columns(T, to, rows, padded, factor, ahead));
 }
 
-/* The same, and zeroes the rows up to a multiple of ROWS. */
+/* Zeroes the rows after the first count up to a multiple of ROWS. */
+static inline void zero_missing(Real *rows, int64_t count, int64_t padded)
+{
+    const int64_t missing = round_up(count, ROWS) - count;
+    memset(rows + count * padded, 0, (size_t)(missing * padded) * sizeof *rows);
+}
+
+/* The same as pack, and zeroes the rows up to a multiple of ROWS. */
 static inline void pack_tile(Real *restrict to, const Rows *rows, int64_t padded, Real factor)
 {
-    const int64_t missing = round_up(rows->count, ROWS) - rows->count;
     pack(to, rows, padded, factor, AHEAD);
-    memset(to + rows->count * padded, 0, (size_t)(missing * padded) * sizeof *to);
+    zero_missing(to, rows->count, padded);
 }
 
 /* to [columns, padded] = the transpose of from [count, stride], padded with zeros. */
@@ -185,39 +209,47 @@ static inline void transpose(Real *restrict to, const Real *restrict from, int64
     }
 }
 
-ALWAYS_INLINE void unpack_columns(Gradient d, int64_t stride, const Real *restrict from,
+ALWAYS_INLINE void unpack_columns(int T, Gradient d, int64_t stride, const Real *restrict from,
                                   int64_t count, int64_t columns, int64_t padded, Real factor,
                                   int64_t ahead)
 {
     Real *restrict to = d.data;
-    for (int64_t i = 0; i < count; i++, to += stride, from += padded) {
+    for (int64_t i = 0; i < count; i++, to = elements_at(T, to, stride), from += padded) {
         int64_t c = 0;
-        for (; ahead && c < columns; c += LINE)
-            __builtin_prefetch(to + ahead * stride + c, 1);
+        for (; ahead && c < columns; c += elements_per_line(T))
+            __builtin_prefetch(elements_at(T, to, ahead * stride + c), 1);
         for (c = 0; c + LANES <= columns; c += LANES) {
             Vector contribution = factor * vector(from + c);
             if (d.accumulate)
-                contribution += load(to + c);
-            store(to + c, contribution);
+                contribution += load_vector(T, to, c);
+            store_vector(T, to, c, contribution);
         }
         for (; c < columns; c++)
-            contribute(to + c, d.accumulate, factor * from[c]);
+            contribute(T, to, c, d.accumulate, factor * from[c]);
     }
 }
 
-/* d [count, columns] <- factor * from [count, padded]; rows of d are stride apart. */
-WHOLE_VECTORS static inline void unpack(Gradient d, int64_t stride, const Real *restrict from,
-                                        int64_t count, int64_t columns, int64_t padded, Real factor,
-                                        int64_t ahead)
+ALWAYS_INLINE void unpack_by_columns(int T, Gradient d, int64_t stride, const Real *restrict from,
+                                     int64_t count, int64_t columns, int64_t padded, Real factor,
+                                     int64_t ahead)
 {
     if (columns == 16)
-        unpack_columns(d, stride, from, count, 16, 16, factor, ahead);
+        unpack_columns(T, d, stride, from, count, 16, 16, factor, ahead);
     else if (columns == 32)
-        unpack_columns(d, stride, from, count, 32, 32, factor, ahead);
+        unpack_columns(T, d, stride, from, count, 32, 32, factor, ahead);
     else if (columns == 64)
-        unpack_columns(d, stride, from, count, 64, 64, factor, ahead);
+        unpack_columns(T, d, stride, from, count, 64, 64, factor, ahead);
     else
-        unpack_columns(d, stride, from, count, columns, padded, factor, ahead);
+        unpack_columns(T, d, stride, from, count, columns, padded, factor, ahead);
+}
+
+/* d [count, columns] <- factor * from [count, padded]; d is of this dtype, its rows stride apart */
+WHOLE_VECTORS static inline void unpack(int type, Gradient d, int64_t stride,
+                                        const Real *restrict from, int64_t count, int64_t columns,
+                                        int64_t padded, Real factor, int64_t ahead)
+{
+    BY_STORAGE(type, T,
+               unpack_by_columns(T, d, stride, from, count, columns, padded, factor, ahead));
 }
 
 /* --------------------------------------------------------------------------------- online softmax

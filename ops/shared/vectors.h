@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "tensor/tensor.h"
+#include "tensor/storage.h"
 
 /* Register tiling: ROWS rows by two vectors of columns leave registers for the operands. */
 #if defined(__AVX512F__)
@@ -17,7 +17,8 @@ enum { VECTOR_BYTES = 16, ROWS = 4 };
 enum {
     LANES = VECTOR_BYTES / sizeof(Real),
     UNIT = ROWS > LANES ? ROWS : LANES, /* a multiple of both, to which rows are padded */
-    LINE = 64 / sizeof(Real),           /* elements per cache line */
+    LINE_BYTES = 64,                    /* of a cache line */
+    LINE = LINE_BYTES / sizeof(Real),   /* Reals per cache line */
 };
 
 typedef Real Vector __attribute__((vector_size(VECTOR_BYTES), may_alias));
@@ -29,7 +30,11 @@ typedef int64_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
 typedef int32_t Mask __attribute__((vector_size(VECTOR_BYTES), may_alias));
 #endif
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+/* LANES elements of bf16, at any address, and as float or its bits. */
+typedef uint16_t UnalignedBfloat16s
+    __attribute__((vector_size(2 * LANES), may_alias, aligned(sizeof(Bfloat16))));
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef uint32_t FloatBits __attribute__((vector_size(4 * LANES)));
 
 /* By default clang splits 64-byte vectors, because AVX-512 may lower the clock frequency. */
 #if defined(__clang__) && defined(__AVX512F__)
@@ -49,15 +54,37 @@ ALWAYS_INLINE Vector vector(const Real *data)
     return *(const Vector *)(const void *)data;
 }
 
-/* Load and store at any address. */
-ALWAYS_INLINE Vector load(const Real *data)
+/* The same functions as real_of_bf16 and bf16_of, of each element. */
+ALWAYS_INLINE Vector vector_of_bf16(UnalignedBfloat16s upper)
 {
-    return *(const UnalignedVector *)(const void *)data;
+    return __builtin_convertvector((Floats)(__builtin_convertvector(upper, FloatBits) << 16),
+                                   Vector);
 }
 
-ALWAYS_INLINE void store(Real *data, Vector value)
+ALWAYS_INLINE UnalignedBfloat16s bf16_of_vector(Vector value)
 {
-    *(UnalignedVector *)(void *)data = value;
+    const Floats x = __builtin_convertvector(value, Floats);
+    const FloatBits bits = (FloatBits)x, nan = (FloatBits)(x != x);
+    const FloatBits rounded = bits + 0x7fffu + (bits >> 16 & 1);
+    return __builtin_convertvector(((nan & (bits | 0x400000u)) | (~nan & rounded)) >> 16,
+                                   UnalignedBfloat16s);
+}
+
+/* Load and store of x[i], x[i + 1], ... of dtype T, at any address. */
+ALWAYS_INLINE Vector load_vector(int T, const Real *x, int64_t i)
+{
+    const void *data = elements_at(T, x, i);
+    return T == TENSOR_BF16 ? vector_of_bf16(*(const UnalignedBfloat16s *)data)
+                            : *(const UnalignedVector *)data;
+}
+
+ALWAYS_INLINE void store_vector(int T, Real *x, int64_t i, Vector value)
+{
+    void *data = elements_at(T, x, i);
+    if (T == TENSOR_BF16)
+        *(UnalignedBfloat16s *)data = bf16_of_vector(value);
+    else
+        *(UnalignedVector *)data = value;
 }
 
 /* mask ? x : y */

@@ -11,56 +11,76 @@
 #include "ops/attention/features/polynomial.h"
 #include "ops/shared/internal.h"
 
-/* dx[a + i] += factor g[i] x[b + i] and dx[b + i] += factor g[i] x[a + i], for n pairs. */
-static void add_pairs(Real *dx, const Real *x, Real factor, const Real *g, int64_t a, int64_t b,
-                      int64_t n)
+/* sum[a + i] += factor g[i] x[b + i] and sum[b + i] += factor g[i] x[a + i], for n pairs. */
+ALWAYS_INLINE void add_pairs(int T, Real *sum, const Real *x, Real factor, const Real *g, int64_t a,
+                             int64_t b, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        dx[a + i] += factor * g[i] * x[b + i];
+        sum[a + i] += factor * load(T, g, i) * load(T, x, b + i);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        dx[b + i] += factor * g[i] * x[a + i];
+        sum[b + i] += factor * load(T, g, i) * load(T, x, a + i);
 }
 
-static void backward_row(Real *dx, bool accumulate, const Real *g, const Real *x, int64_t D)
+/* sum [D] <- the row of the gradient, g [F], x [D] */
+ALWAYS_INLINE void backward_row(int T, Real *sum, bool accumulate, const Real *g, const Real *x,
+                                int64_t D)
 {
 #pragma omp simd
     for (int64_t i = 0; i < D; i++)
-        contribute(&dx[i], accumulate, SQRT_2 * g[1 + i]);
-    g += 1 + D;
-    for (int64_t d = 0; d <= D / 2; d++, g += D) {
+        contribute(TENSOR_REAL, sum, i, accumulate, SQRT_2 * load(T, g, 1 + i));
+    g = elements_at(T, g, 1 + D);
+    for (int64_t d = 0; d <= D / 2; d++, g = elements_at(T, g, D)) {
         const int64_t pairs = polynomial_pairs(d, D), inside = pairs < D - d ? pairs : D - d;
         const Real factor = polynomial_factor(d);
-        add_pairs(dx, x, factor, g, 0, d, inside);
-        add_pairs(dx, x, factor, g + inside, inside, inside + d - D, pairs - inside);
+        add_pairs(T, sum, x, factor, g, 0, d, inside);
+        add_pairs(T, sum, x, factor, elements_at(T, g, inside), inside, inside + d - D,
+                  pairs - inside);
     }
 }
 
 /* out [R, F], x [R, D] */
-void polynomial_features_forward_cpu(Real *out, const Real *x, int64_t R, int64_t F, int64_t D)
+void polynomial_features_forward_cpu(TensorType type, Real *out, const Real *x, int64_t R,
+                                     int64_t F, int64_t D)
 {
 #pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
     for (int64_t r = 0; r < R; r++)
-        polynomial_row(out + r * F, x + r * D, D);
+        BY_STORAGE(type, T,
+                   polynomial_row(T, elements_at(T, out, r * F), elements_at(T, x, r * D), D));
 }
 
-/* dx [R, D], dout [R, F], x [R, D] */
-void polynomial_features_backward_cpu(Real *dx, bool accumulate, const Real *dout, const Real *x,
-                                      int64_t R, int64_t F, int64_t D)
+/* dx [R, D], dout [R, F], x [R, D]; sums [R, D]: scratch in which bf16 gradients are summed. */
+void polynomial_features_backward_cpu(TensorType type, Real *dx, bool accumulate, Real *sums,
+                                      const Real *dout, const Real *x, int64_t R, int64_t F,
+                                      int64_t D)
 {
 #pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
-    for (int64_t r = 0; r < R; r++)
-        backward_row(dx + r * D, accumulate, dout + r * F, x + r * D, D);
+    for (int64_t r = 0; r < R; r++) {
+        if (type == TENSOR_REAL) {
+            backward_row(TENSOR_REAL, dx + r * D, accumulate, dout + r * F, x + r * D, D);
+            continue;
+        }
+        Real *sum = sums + r * D;
+        backward_row(TENSOR_BF16, sum, false, elements_at(TENSOR_BF16, dout, r * F),
+                     elements_at(TENSOR_BF16, x, r * D), D);
+#pragma omp simd
+        for (int64_t i = 0; i < D; i++)
+            contribute(TENSOR_BF16, dx, r * D + i, accumulate, sum[i]);
+    }
 }
 
 static void polynomial_features_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
+    const bool summed = x->type == TENSOR_BF16 && !device_is_cuda(x->device);
+    Tensor *sums = summed ? tape_scratch(node->tape, x->shape) : NULL;
     KERNEL_CALL(x, polynomial_features_backward,
-                (dx.data, dx.accumulate, tape_upstream(node, 0), x->data, shape_rows(x->shape),
-                 shape_columns(node->outputs[0]->shape), shape_columns(x->shape)));
+                (dx.data, dx.accumulate, sums ? sums->data : NULL, tape_upstream(node, 0), x->data,
+                 shape_rows(x->shape), shape_columns(node->outputs[0]->shape),
+                 shape_columns(x->shape)));
+    tape_scratch_free(node->tape, sums);
 }
 
 Tensor *op_polynomial_features(Tape *tape, Tensor *x)

@@ -49,9 +49,10 @@ extern "C" void polynomial_features_forward_cuda(TensorType type, Real *out, con
 }
 
 extern "C" void polynomial_features_backward_cuda(TensorType type, Real *dx, bool accumulate,
-                                                  const Real *dout, const Real *x, int64_t R,
-                                                  int64_t F, int64_t D)
+                                                  Real *sums, const Real *dout, const Real *x,
+                                                  int64_t R, int64_t F, int64_t D)
 {
+    (void)sums;
     BY_STORAGE(type, T,
                LAUNCH(polynomial_features_backward<T>, blocks_for(R * D), THREADS, 0, (T *)dx,
                       accumulate, (const T *)dout, (const T *)x, R, F, D));

@@ -22,24 +22,25 @@ MATH_FUNCTION Real polynomial_factor(int64_t d)
 }
 
 #ifndef __cplusplus
+#include "tensor/storage.h"
 
 /* out [1 + D + D (D + 1) / 2], x [D] */
-static inline void polynomial_row(Real *out, const Real *x, int64_t D)
+ALWAYS_INLINE void polynomial_row(int T, Real *out, const Real *x, int64_t D)
 {
-    out[0] = 1;
+    store(T, out, 0, 1);
 #pragma omp simd
     for (int64_t i = 0; i < D; i++)
-        out[1 + i] = SQRT_2 * x[i];
-    out += 1 + D;
-    for (int64_t d = 0; d <= D / 2; d++, out += D) {
+        store(T, out, 1 + i, SQRT_2 * load(T, x, i));
+    out = elements_at(T, out, 1 + D);
+    for (int64_t d = 0; d <= D / 2; d++, out = elements_at(T, out, D)) {
         const int64_t pairs = polynomial_pairs(d, D), inside = pairs < D - d ? pairs : D - d;
         const Real factor = polynomial_factor(d);
 #pragma omp simd
         for (int64_t i = 0; i < inside; i++)
-            out[i] = factor * x[i] * x[i + d];
+            store(T, out, i, factor * load(T, x, i) * load(T, x, i + d));
 #pragma omp simd
         for (int64_t i = inside; i < pairs; i++)
-            out[i] = factor * x[i] * x[i + d - D];
+            store(T, out, i, factor * load(T, x, i) * load(T, x, i + d - D));
     }
 }
 

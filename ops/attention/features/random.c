@@ -20,41 +20,60 @@
 #include "ops/shared/internal.h"
 #include "ops/products/product.h"
 
+/* out [F], y [F], x [D]; scale = 1 / sqrt F */
+ALWAYS_INLINE void forward_row(int T, Real *out, const Real *y, const Real *x, Real scale,
+                               int64_t F, int64_t D)
+{
+    Real n = 0;
+#pragma omp simd reduction(+ : n)
+    for (int64_t d = 0; d < D; d++)
+        n += load(T, x, d) * load(T, x, d) / 2;
+#pragma omp simd
+    for (int64_t f = 0; f < F; f++)
+        store(T, out, f, scale * real_exp(y[f] - n));
+}
+
 /* out [R, F], y [R, F], x [R, D] */
-void random_features_forward_cpu(Real *out, const Real *y, const Real *x, int64_t R, int64_t F,
-                                 int64_t D)
+void random_features_forward_cpu(TensorType type, Real *out, const Real *y, const Real *x,
+                                 int64_t R, int64_t F, int64_t D)
 {
     const Real scale = (Real)(1 / sqrt((double)F));
 #pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
-    for (int64_t r = 0; r < R; r++) {
-        Real n = 0;
-#pragma omp simd reduction(+ : n)
-        for (int64_t d = 0; d < D; d++)
-            n += x[r * D + d] * x[r * D + d] / 2;
-#pragma omp simd
-        for (int64_t f = 0; f < F; f++)
-            out[r * F + f] = scale * real_exp(y[r * F + f] - n);
+    for (int64_t r = 0; r < R; r++)
+        BY_STORAGE(type, T,
+                   forward_row(T, elements_at(T, out, r * F), y + r * F, elements_at(T, x, r * D),
+                               scale, F, D));
+}
+
+/* h [F], dout [F], out [F]; dx [D] or NULL, x [D] */
+ALWAYS_INLINE void backward_row(int T, Real *h, Real *dx, bool accumulate, const Real *dout,
+                                const Real *out, const Real *x, int64_t F, int64_t D)
+{
+    Real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t f = 0; f < F; f++) {
+        const Real value = load(T, dout, f) * load(T, out, f);
+        store(T, h, f, value);
+        sum += value;
     }
+    if (!dx)
+        return;
+#pragma omp simd
+    for (int64_t d = 0; d < D; d++)
+        contribute(T, dx, d, accumulate, -sum * load(T, x, d));
 }
 
 /* h [R, F] = dout [R, F] out [R, F]; dx [R, D] <- -(sum_f h_rf) x [R, D], unless it is NULL */
-void random_features_backward_cpu(Real *h, Real *dx, bool accumulate, const Real *dout,
-                                  const Real *out, const Real *x, int64_t R, int64_t F, int64_t D)
+void random_features_backward_cpu(TensorType type, Real *h, Real *dx, bool accumulate,
+                                  const Real *dout, const Real *out, const Real *x, int64_t R,
+                                  int64_t F, int64_t D)
 {
 #pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
-    for (int64_t r = 0; r < R; r++) {
-        Real sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t f = 0; f < F; f++) {
-            h[r * F + f] = dout[r * F + f] * out[r * F + f];
-            sum += h[r * F + f];
-        }
-        if (!dx)
-            continue;
-#pragma omp simd
-        for (int64_t d = 0; d < D; d++)
-            contribute(&dx[r * D + d], accumulate, -sum * x[r * D + d]);
-    }
+    for (int64_t r = 0; r < R; r++)
+        BY_STORAGE(type, T,
+                   backward_row(T, elements_at(T, h, r * F), dx ? elements_at(T, dx, r * D) : NULL,
+                                accumulate, elements_at(T, dout, r * F), elements_at(T, out, r * F),
+                                elements_at(T, x, r * D), F, D));
 }
 
 static void random_features_backward(Node *node)

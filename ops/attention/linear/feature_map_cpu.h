@@ -59,52 +59,59 @@ static inline void softplus_row(Real *x, int64_t n)
 
 /* to [count, padded] = phi(rows), padded with zeros, where the compiler knows map and columns. Also
  * prefetches the next count rows: one per row that is mapped, because all at once would stall. */
-ALWAYS_INLINE void pack_phi(FeatureMap features, Real *to, const Real *row, int64_t stride,
+ALWAYS_INLINE void pack_phi(int T, FeatureMap features, Real *to, const Real *row, int64_t stride,
                             int64_t count, int64_t columns, int64_t padded)
 {
-    for (int64_t i = 0; i < count; i++, row += stride, to += padded) {
-        for (int64_t c = 0; c < columns; c += LINE)
-            __builtin_prefetch(row + count * stride + c, 0, 2);
+    for (int64_t i = 0; i < count; i++, row = elements_at(T, row, stride), to += padded) {
+        for (int64_t c = 0; c < columns; c += elements_per_line(T))
+            __builtin_prefetch(elements_at(T, row, count * stride + c), 0, 2);
         int64_t c = 0;
         for (; c + LANES <= columns; c += LANES)
-            *at_vector(to + c) = phi(features, load(row + c));
+            *at_vector(to + c) = phi(features, load_vector(T, row, c));
         for (; c < columns; c++)
-            to[c] = phi(features, (Vector){ row[c] })[0];
+            to[c] = phi(features, (Vector){ load(T, row, c) })[0];
         for (; c < padded; c++)
             to[c] = 0;
     }
 }
 
-ALWAYS_INLINE void pack_by_columns(FeatureMap features, Real *to, const Rows *rows, int64_t padded)
+ALWAYS_INLINE void pack_phi_by_columns(int T, FeatureMap features, Real *to, const Rows *rows,
+                                       int64_t padded)
 {
     const Real *data = rows->data;
     const int64_t stride = rows->stride, count = rows->count, columns = rows->columns;
     if (columns == 16)
-        pack_phi(features, to, data, stride, count, 16, 16);
+        pack_phi(T, features, to, data, stride, count, 16, 16);
     else if (columns == 32)
-        pack_phi(features, to, data, stride, count, 32, 32);
+        pack_phi(T, features, to, data, stride, count, 32, 32);
     else if (columns == 64)
-        pack_phi(features, to, data, stride, count, 64, 64);
+        pack_phi(T, features, to, data, stride, count, 64, 64);
     else
-        pack_phi(features, to, data, stride, count, columns, padded);
+        pack_phi(T, features, to, data, stride, count, columns, padded);
+}
+
+ALWAYS_INLINE void pack_phi_by_map(int T, FeatureMap features, Real *to, const Rows *rows,
+                                   int64_t padded)
+{
+    switch (features) {
+    case FEATURE_MAP_ELU_PLUS_ONE:
+        pack_phi_by_columns(T, FEATURE_MAP_ELU_PLUS_ONE, to, rows, padded);
+        return;
+    case FEATURE_MAP_RELU:
+        pack_phi_by_columns(T, FEATURE_MAP_RELU, to, rows, padded);
+        return;
+    default:
+        pack_phi_by_columns(T, FEATURE_MAP_IDENTITY, to, rows, padded);
+        for (int64_t i = 0; features == FEATURE_MAP_SOFTPLUS && i < rows->count; i++)
+            softplus_row(to + i * padded, rows->columns);
+    }
 }
 
 /* to [count, padded] = phi(rows), padded with zeros; also prefetches the next count rows. */
 WHOLE_VECTORS static inline void pack_mapped(FeatureMap features, Real *to, const Rows *rows,
                                              int64_t padded)
 {
-    switch (features) {
-    case FEATURE_MAP_ELU_PLUS_ONE:
-        pack_by_columns(FEATURE_MAP_ELU_PLUS_ONE, to, rows, padded);
-        return;
-    case FEATURE_MAP_RELU:
-        pack_by_columns(FEATURE_MAP_RELU, to, rows, padded);
-        return;
-    default:
-        pack_by_columns(FEATURE_MAP_IDENTITY, to, rows, padded);
-        for (int64_t i = 0; features == FEATURE_MAP_SOFTPLUS && i < rows->count; i++)
-            softplus_row(to + i * padded, rows->columns);
-    }
+    BY_STORAGE(rows->type, T, pack_phi_by_map(T, features, to, rows, padded));
 }
 
 /* dx = da phi'(x) from a = phi(x), in place of da; n elements */

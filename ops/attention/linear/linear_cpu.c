@@ -20,22 +20,30 @@
 
 /* ----------------------------------------------------------------------------- loads and stores */
 
-/* The chunk's rows of a tensor with `columns` elements per head; start: the sequence's first row */
+/* Offset of the chunk's first row in a tensor with `columns` elements per head; start: the
+ * sequence's first row */
+ALWAYS_INLINE int64_t chunk_at(const Work *w, int64_t start, int64_t stride, int64_t columns)
+{
+    return (start + w->position) * stride + w->head * columns;
+}
+
 ALWAYS_INLINE Rows chunk_rows(const Work *w, const Real *data, int64_t start, int64_t stride,
                               int64_t columns)
 {
-    return (Rows){ data + (start + w->position) * stride + w->head * columns, w->step * stride,
-                   w->scan.count, columns };
+    const int type = w->pass->type;
+    return (Rows){ type, elements_at(type, data, chunk_at(w, start, stride, columns)),
+                   w->step * stride, w->scan.count, columns };
 }
 
 /* Adds the head's rows of the next chunk to those that the next scan prefetches. */
 ALWAYS_INLINE void prefetch_next(Work *w, Rows rows)
 {
     Prefetch *next = &w->scan.next;
-    const Real *first = rows.data + rows.count * rows.stride;
-    for (int64_t i = 0; i < rows.columns && next->count < MOST_LINES; i += LINE) {
+    const int64_t element = (int64_t)element_bytes(rows.type), row = rows.stride * element;
+    const char *first = (const char *)rows.data + rows.count * row;
+    for (int64_t i = 0; i < rows.columns * element && next->count < MOST_LINES; i += LINE_BYTES) {
         next->first[next->count] = first + i;
-        next->step[next->count++] = rows.stride;
+        next->step[next->count++] = row;
     }
 }
 
@@ -67,8 +75,8 @@ static void load_keys(Work *w)
     Rows key = chunk_rows(w, x->key, w->key_row, x->key_stride, x->D);
     Rows value = chunk_rows(w, x->value, w->key_row, x->value_stride, x->M);
     prefetch_next(w, value);
-    key.data += w->first_key * key.stride;
-    value.data += w->first_key * value.stride;
+    key.data = elements_at(key.type, key.data, w->first_key * key.stride);
+    value.data = elements_at(value.type, value.data, w->first_key * value.stride);
     key.count = value.count = w->end_key - w->first_key;
     pack_mapped(w->pass->options->features, w->b.data + w->first_key * w->b.columns, &key,
                 w->b.columns);
@@ -97,10 +105,11 @@ static void load_dnum(Work *w)
 {
     const Pass *p = w->pass;
     load_rows(w, w->dnum, out_rows(w, p->dout));
-    const Rows den = chunk_rows(w, p->den, w->query_row, p->x->H, 1);
+    const int64_t H = p->x->H, step = w->step * H, count = w->scan.count;
+    const Real *den = p->den + chunk_at(w, w->query_row, H, 1);
     const Matrix dnum = w->dnum;
-    for (int64_t i = 0; i < den.count; i++)
-        multiply_row(dnum, i, 1 / den.data[i * den.stride]);
+    for (int64_t i = 0; i < count; i++)
+        multiply_row(dnum, i, 1 / den[i * step]);
 }
 
 /* dden_i = -dnum_i.out_i */
@@ -139,8 +148,8 @@ ALWAYS_INLINE void store_rows(Work *w, Gradient to, Matrix from, int64_t start, 
         return;
     const Rows rows = chunk_rows(w, to.data, start, stride, columns);
     prefetch_next(w, rows);
-    to.data += rows.data - to.data;
-    unpack(to, rows.stride, from.data, rows.count, columns, from.columns, 1, 0);
+    to.data = elements_at(rows.type, to.data, chunk_at(w, start, stride, columns));
+    unpack(rows.type, to, rows.stride, from.data, rows.count, columns, from.columns, 1, 0);
 }
 
 /* den_i = num~_i[M] + eps     out_i = num_i / den_i */
@@ -150,7 +159,7 @@ static void store_out(Work *w)
     const int64_t H = p->x->H, count = w->scan.count;
     const Matrix num = w->num;
     const Real eps = p->options->eps;
-    Real *new_den = p->new_den + (w->query_row + w->position) * H + w->head;
+    Real *new_den = p->new_den + chunk_at(w, w->query_row, H, 1);
     for (int64_t i = 0; i < count; i++) {
         const Real den = num.last[i] + eps;
         new_den[i * H] = den;
@@ -357,16 +366,16 @@ static void backward_item(Work *w)
         contribute_states(w, dstate, w->states[1]);
 }
 
-int64_t causal_linear_attention_scratch_cpu(const LinearScan *s, bool backward)
+int64_t causal_linear_attention_scratch_cpu(TensorType type, const LinearScan *s, bool backward)
 {
-    const Pass p = plan_pass(s, true, backward);
+    const Pass p = plan_pass(type, s, true, backward);
     return scratch_size(&p);
 }
 
-void causal_linear_attention_forward_cpu(Real *out, Real *den, Real *final_state, Real *scratch,
-                                         const LinearScan *s)
+void causal_linear_attention_forward_cpu(TensorType type, Real *out, Real *den, Real *final_state,
+                                         Real *scratch, const LinearScan *s)
 {
-    Pass p = plan_pass(s, true, false);
+    Pass p = plan_pass(type, s, true, false);
     p.new_out = out;
     p.new_den = den;
     p.final_state = final_state;
@@ -375,11 +384,11 @@ void causal_linear_attention_forward_cpu(Real *out, Real *den, Real *final_state
     for_each_item(&p, forward_item);
 }
 
-void causal_linear_attention_backward_cpu(LinearScanGradient d, const Real *dout,
+void causal_linear_attention_backward_cpu(TensorType type, LinearScanGradient d, const Real *dout,
                                           const Real *dfinal_state, const Real *out,
                                           const Real *den, Real *scratch, const LinearScan *s)
 {
-    Pass p = plan_pass(s, true, true);
+    Pass p = plan_pass(type, s, true, true);
     p.d = d;
     p.dout = dout;
     p.dfinal_state = dfinal_state;
@@ -433,25 +442,27 @@ static void backward_item_noncausal(Work *w)
     }
 }
 
-int64_t linear_attention_scratch_cpu(const LinearScan *s)
+int64_t linear_attention_scratch_cpu(TensorType type, const LinearScan *s)
 {
-    const Pass p = plan_pass(s, false, true);
+    const Pass p = plan_pass(type, s, false, true);
     return scratch_size(&p);
 }
 
-void linear_attention_forward_cpu(Real *out, Real *den, Real *scratch, const LinearScan *s)
+void linear_attention_forward_cpu(TensorType type, Real *out, Real *den, Real *scratch,
+                                  const LinearScan *s)
 {
-    Pass p = plan_pass(s, false, false);
+    Pass p = plan_pass(type, s, false, false);
     p.new_out = out;
     p.new_den = den;
     assign_scratch(&p, scratch);
     for_each_item(&p, forward_item_noncausal);
 }
 
-void linear_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
-                                   const Real *den, Real *scratch, const LinearScan *s)
+void linear_attention_backward_cpu(TensorType type, AttentionGradient d, const Real *dout,
+                                   const Real *out, const Real *den, Real *scratch,
+                                   const LinearScan *s)
 {
-    Pass p = plan_pass(s, false, true);
+    Pass p = plan_pass(type, s, false, true);
     p.d.x = d;
     p.dout = dout;
     p.out = out;

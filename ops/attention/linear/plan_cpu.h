@@ -31,8 +31,10 @@ static const struct {
 
 /* -------------------------------------------------------------------------------- pass and plan */
 
-/* The arguments of a pass, with tensors [B, N, H, M] and den [B, N, H], and its plan. */
+/* The arguments of a pass, with tensors [B, N, H, M] and den [B, N, H], and its plan. Query, key,
+ * value, out and their gradients have the dtype `type`; den and the states are Real. */
 typedef struct Pass {
+    int type;
     const LinearScan *options;
     const AttentionInputs *x;
     bool causal, backward;
@@ -180,11 +182,13 @@ static void choose_segments(Pass *p, AttentionForm form, int64_t length)
     p->boundaries = p->segments > 1 ? per_head * x->H * p->state : 0;
 }
 
-static Pass plan_pass(const LinearScan *options, bool causal, bool backward)
+static Pass plan_pass(TensorType type, const LinearScan *options, bool causal, bool backward)
 {
     const AttentionInputs *x = &options->x;
     const int64_t heads = x->B * x->H, length = max_length(x);
-    Pass p = { .options = options, .x = x, .causal = causal, .backward = backward };
+    Pass p = {
+        .type = (int)type, .options = options, .x = x, .causal = causal, .backward = backward
+    };
     p.threads = device_threads();
     p.D = round_up(x->D, UNIT);
     p.M = round_up(x->M, UNIT);
@@ -374,8 +378,8 @@ static void contribute_states(const Work *w, Gradient to, const Real *from)
     for (int64_t head = w->first_head; head < w->end_head; head++, from += p->state)
         for (int64_t d = 0; d < p->x->D; d++, row += M + 1) {
             for (int64_t m = 0; m < M; m++)
-                contribute(&row[m], to.accumulate, from[d * p->M + m]);
-            contribute(&row[M], to.accumulate, from[p->D * p->M + d]);
+                contribute(TENSOR_REAL, row, m, to.accumulate, from[d * p->M + m]);
+            contribute(TENSOR_REAL, row, M, to.accumulate, from[p->D * p->M + d]);
         }
 }
 

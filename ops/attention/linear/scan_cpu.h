@@ -14,13 +14,13 @@ typedef struct Matrix {
     int64_t columns;
 } Matrix;
 
-/* Cache lines to prefetch; in row i, line n is at first[n] + i step[n]. The hardware prefetcher
- * misses widely strided rows, and a core has few loads in flight: so lines are prefetched one by
- * one during the scan, at most MOST_LINES per row. */
+/* Cache lines to prefetch; in row i, line n is at first[n] + i step[n], step in bytes. The hardware
+ * prefetcher misses widely strided rows, and a core has few loads in flight: so lines are
+ * prefetched one by one during the scan, at most MOST_LINES per row. */
 enum { MOST_LINES = 64 };
 typedef struct Prefetch {
     int64_t count;
-    const Real *first[MOST_LINES];
+    const char *first[MOST_LINES];
     int64_t step[MOST_LINES];
 } Prefetch;
 

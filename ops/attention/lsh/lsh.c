@@ -97,10 +97,9 @@ static LshRounds rounds_of(Tensor *query_key, Tensor *value, Tensor *key_lengths
 
 /* ------------------------------------------------------------------------------------ operation */
 
-static Tensor *scratch_for(Tape *tape, const LshRounds *rounds, bool backward)
+static Tensor *scratch_for(Tape *tape, const Tensor *out, const LshRounds *rounds, bool backward)
 {
-    return tape_scratch(
-        tape, shape(DEVICE_CALL(tape_device(tape), lsh_attention_scratch, (rounds, backward))));
+    return tape_scratch(tape, shape(KERNEL_CALL(out, lsh_attention_scratch, (rounds, backward))));
 }
 
 /* The attributes of a node. */
@@ -117,7 +116,7 @@ static void lsh_attention_backward(Node *node)
     LshRounds rounds = rounds_of(in[0], in[2], in[3], attributes->options, attributes->causal);
     const Real *dout = tape_upstream(node, 0);
     AttentionGradient d = attention_contributions(node, PACKED_QUERY_KEY);
-    Tensor *scratch = scratch_for(node->tape, &rounds, true);
+    Tensor *scratch = scratch_for(node->tape, out, &rounds, true);
     KERNEL_CALL(out, lsh_attention_backward,
                 (d, dout, out->data, log_sum->data, places->integers, scratch->data, &rounds));
     tape_scratch_free(node->tape, scratch);
@@ -142,7 +141,7 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
     Tensor *log_sum = tape_tensor(tape, attention_row_shape(&rounds.x));
     Tensor *places =
         tape_tensor_i32(tape, shape(PLACES_KINDS, rounds.x.B * rounds.x.H, rounds.rounds, N));
-    Tensor *scratch = scratch_for(tape, &rounds, false);
+    Tensor *scratch = scratch_for(tape, out, &rounds, false);
     KERNEL_CALL(out, lsh_attention_forward,
                 (out->data, log_sum->data, places->integers, scratch->data, &rounds));
     tape_scratch_free(tape, scratch);

@@ -53,7 +53,7 @@ static int64_t allocate_scratch(Scratch *s, const LshRounds *a, Real *scratch, b
     return used;
 }
 
-extern "C" int64_t lsh_attention_scratch_cuda(const LshRounds *a, bool backward)
+extern "C" int64_t lsh_attention_scratch_cuda(TensorType, const LshRounds *a, bool backward)
 {
     Scratch scratch;
     return allocate_scratch(&scratch, a, NULL, backward);

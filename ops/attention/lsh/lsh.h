@@ -41,7 +41,7 @@ MATH_FUNCTION int64_t lsh_places_at(const LshRounds *rounds, int kind, int64_t h
 }
 
 /* Size of the kernels' scratch memory in Reals: O(N). */
-DEVICE_FUNCTION(int64_t, lsh_attention_scratch, const LshRounds *rounds, bool backward);
+KERNEL(int64_t, lsh_attention_scratch, const LshRounds *rounds, bool backward);
 
 KERNEL(void, lsh_attention_forward, Real *out, /* [B, N, H, M] */
        Real *log_sum,                          /* [B, N, H], saved for the backward pass */

@@ -3,7 +3,10 @@
  * In the sorted order of a round the keys that a query sees are contiguous. A tile of QUERIES
  * consecutive places therefore iterates over the keys from the first that its first query sees to
  * the last that its last query sees, across chunks; keys that a query does not see get weight 0 in
- * its row (softmax_tiles_cpu.h). */
+ * its row (softmax_tiles_cpu.h).
+ *
+ * Several rounds add up out and the gradients in Real: in the destination itself or, if that is
+ * bf16, in scratch memory, from which the last round stores the sums. */
 #include "ops/attention/lsh/lsh.h"
 #include "ops/attention/shared/softmax_tiles_cpu.h"
 
@@ -19,6 +22,12 @@ static const Real LOWEST = (Real)-1e30;
 
 /* ----------------------------------------------------------------------------------- workspaces */
 
+/* The sums over the rounds so far. Forward: out [B, N, H, M]. Backward, of several rounds in bf16:
+ * dx [B, N, H, D] and dv [B, N, H, M], else NULL. */
+typedef struct RoundSums {
+    Real *out, *dx, *dv;
+} RoundSums;
+
 /* A thread's current query tile in one round, and its buffers. */
 typedef struct Workspace {
     QueryTile tile;
@@ -32,6 +41,7 @@ typedef struct Workspace {
     Real *projections;            /* [columns of R, QUERIES] */
     int32_t *count;               /* [buckets + 1] */
     Real *dquery, *dkey, *dvalue; /* [OWNED + ROWS, D or M]: sums of the unit */
+    RoundSums sums;
 } Workspace;
 
 static int64_t buckets_of(const LshRounds *a)
@@ -73,10 +83,10 @@ static int64_t workspace_size(const LshRounds *rounds, bool backward)
     return allocate_workspace(&(Workspace){ 0 }, rounds, NULL, backward);
 }
 
-static Workspace workspace(const LshRounds *rounds, const int32_t *places, Real *scratch,
-                           bool backward)
+static Workspace workspace(TensorType type, const LshRounds *rounds, const int32_t *places,
+                           Real *scratch, bool backward)
 {
-    Workspace w = { .places = places };
+    Workspace w = { .places = places, .tile.type = (int)type };
     scratch += omp_get_thread_num() * workspace_size(rounds, backward);
     allocate_workspace(&w, rounds, scratch, backward);
     w.tile.columns = QUERIES;
@@ -89,9 +99,28 @@ static int64_t matrices_size(const LshRounds *rounds)
     return round_up(lsh_random_numbers(rounds) + ROWS * rounds->x.D, LANES);
 }
 
-int64_t lsh_attention_scratch_cpu(const LshRounds *rounds, bool backward)
+/* Assigns the sums that need scratch memory, which may be NULL; returns their size in Reals. */
+static int64_t allocate_sums(RoundSums *sums, TensorType type, const LshRounds *rounds,
+                             Real *scratch, bool backward)
+{
+    const AttentionInputs *x = &rounds->x;
+    const int64_t rows = x->B * x->N * x->H;
+    int64_t used = 0;
+    if (type == TENSOR_REAL || rounds->rounds == 1)
+        return 0;
+    if (!backward) {
+        sums->out = allocate(scratch, &used, rows * x->M);
+        return used;
+    }
+    sums->dx = allocate(scratch, &used, rows * x->D);
+    sums->dv = allocate(scratch, &used, rows * x->M);
+    return used;
+}
+
+int64_t lsh_attention_scratch_cpu(TensorType type, const LshRounds *rounds, bool backward)
 {
     return (backward ? 0 : matrices_size(rounds)) +
+           allocate_sums(&(RoundSums){ 0 }, type, rounds, NULL, backward) +
            device_threads() * workspace_size(rounds, backward);
 }
 
@@ -120,13 +149,19 @@ static void select_head(Workspace *w, int64_t head, int64_t round)
     t->places = x->key_lengths ? x->key_lengths[t->b] : x->N;
 }
 
+/* The last round stores the results in their own dtype. */
+static bool is_last_round(const Workspace *w)
+{
+    return w->round + 1 == w->rounds->rounds;
+}
+
 /* 1 / n of lsh.c: 1 / sqrt(x.x + eps) */
-static Real inverse_length(const Real *x, int64_t n)
+ALWAYS_INLINE Real inverse_length(int T, const Real *x, int64_t n)
 {
     Real sum = LSH_EPS;
 #pragma omp simd reduction(+ : sum)
     for (int64_t c = 0; c < n; c++)
-        sum += x[c] * x[c];
+        sum += load(T, x, c) * load(T, x, c);
     return 1 / (Real)sqrt((double)sum);
 }
 
@@ -223,7 +258,7 @@ static void sort_head(int32_t *places, Workspace *w, int64_t head, int64_t round
 }
 
 /* Fills `places` (lsh.h). */
-static void sort_positions(int32_t *places, Real *scratch, const LshRounds *rounds)
+static void sort_positions(TensorType type, int32_t *places, Real *scratch, const LshRounds *rounds)
 {
     Real *R = scratch;
     draw_matrices(R, rounds);
@@ -231,7 +266,7 @@ static void sort_positions(int32_t *places, Real *scratch, const LshRounds *roun
     int64_t heads = rounds->x.B * rounds->x.H, tiles = (rounds->x.N + QUERIES - 1) / QUERIES;
 #pragma omp parallel if (worth_threads(rounds))
     {
-        Workspace w = workspace(rounds, places, scratch, false);
+        Workspace w = workspace(type, rounds, places, scratch, false);
 #pragma omp for schedule(static)
         for (int64_t unit = 0; unit < heads * tiles; unit++)
             hash_tile(places, &w, R, unit / tiles, unit % tiles * QUERIES);
@@ -313,7 +348,8 @@ ALWAYS_INLINE KeyTile load_key_tile(Workspace *w, int64_t start, int64_t keys)
     const QueryTile *t = &w->tile;
     load_keys(w->key, w->value, t, start, keys);
     for (int64_t j = 0; j < keys; j++) {
-        Real *key = w->key + j * t->D, factor = score_scale(t->a) * inverse_length(key, t->D);
+        Real *key = w->key + j * t->D;
+        const Real factor = score_scale(t->a) * inverse_length(TENSOR_REAL, key, t->D);
 #pragma omp simd
         for (int64_t c = 0; c < t->D; c++)
             key[c] *= factor;
@@ -332,11 +368,11 @@ ALWAYS_INLINE KeyTile load_key_tile(Workspace *w, int64_t start, int64_t keys)
 /* -------------------------------------------------------------------------------------- forward */
 
 /* Loads the sums of the previous rounds. */
-static void load_sums(Workspace *w, const Real *out, const Real *log_sum)
+static void load_sums(Workspace *w, const Real *log_sum)
 {
     QueryTile *t = &w->tile;
     const int64_t M = t->a->M;
-    memset(t->out, 0, (size_t)(QUERIES * t->M) * sizeof *out);
+    memset(t->out, 0, (size_t)(QUERIES * t->M) * sizeof *t->out);
     for (int64_t i = 0; i < QUERIES; i++) {
         t->m[i] = LOWEST;
         t->l[i] = 0;
@@ -347,7 +383,7 @@ static void load_sums(Workspace *w, const Real *out, const Real *log_sum)
             continue;
         t->m[i] = log_sum[row];
         t->l[i] = 1;
-        memcpy(t->out + i * t->M, out + row * M, (size_t)M * sizeof *out);
+        memcpy(t->out + i * t->M, w->sums.out + row * M, (size_t)M * sizeof *t->out);
     }
 }
 
@@ -356,24 +392,27 @@ static void load_sums(Workspace *w, const Real *out, const Real *log_sum)
 static void store_sums(Real *out, Real *log_sum, const Workspace *w)
 {
     const QueryTile *t = &w->tile;
-    const bool last = w->round + 1 == w->rounds->rounds;
+    const bool last = is_last_round(w);
+    const int type = t->type;
     const int64_t M = t->a->M;
     for (int64_t i = 0; i < t->count; i++) {
         int64_t position = t->order[t->first + i], row = row_of(t, position);
         if (t->l[i] != 0) {
-            store_out(out, log_sum, t, i);
+            store_out(last ? type : TENSOR_REAL, last ? out : w->sums.out, log_sum, t, i);
             continue;
         }
         log_sum[row] = last ? (Real)INFINITY : LOWEST;
         if (last)
-            memcpy(out + row * M, value_row(t, position), (size_t)M * sizeof *out);
+            memcpy(elements_at(type, out, row * M),
+                   elements_at(type, t->a->value, value_at(t, position)),
+                   (size_t)M * element_bytes(type));
     }
 }
 
 WHOLE_VECTORS static void forward_keys(Real *out, Real *log_sum, Workspace *w)
 {
     load_tile(w);
-    load_sums(w, out, log_sum);
+    load_sums(w, log_sum);
     for (int64_t start = w->begin; start < w->end; start += KEYS) {
         KeyTile k = load_key_tile(w, start, minimum(KEYS, w->end - start));
         forward_tile(true, &w->tile, &k);
@@ -386,20 +425,24 @@ static void leave_out(Real *out, Real *log_sum, const QueryTile *t)
 {
     for (int64_t position = t->places; position < t->a->N; position++) {
         int64_t row = row_of(t, position);
-        memset(out + row * t->a->M, 0, (size_t)t->a->M * sizeof *out);
+        memset(elements_at(t->type, out, row * t->a->M), 0,
+               (size_t)t->a->M * element_bytes(t->type));
         log_sum[row] = 0;
     }
 }
 
-void lsh_attention_forward_cpu(Real *out, Real *log_sum, int32_t *places, Real *scratch,
-                               const LshRounds *rounds)
+void lsh_attention_forward_cpu(TensorType type, Real *out, Real *log_sum, int32_t *places,
+                               Real *scratch, const LshRounds *rounds)
 {
-    sort_positions(places, scratch, rounds);
+    RoundSums sums = { .out = out };
+    scratch += allocate_sums(&sums, type, rounds, scratch, false);
+    sort_positions(type, places, scratch, rounds);
     scratch += matrices_size(rounds);
     int64_t heads = rounds->x.B * rounds->x.H, tiles = (rounds->x.N + QUERIES - 1) / QUERIES;
 #pragma omp parallel if (worth_threads(rounds))
     {
-        Workspace w = workspace(rounds, places, scratch, false);
+        Workspace w = workspace(type, rounds, places, scratch, false);
+        w.sums = sums;
         for (int64_t round = 0; round < rounds->rounds; round++) {
 #pragma omp for schedule(dynamic, 4)
             for (int64_t unit = 0; unit < heads * tiles; unit++) {
@@ -451,42 +494,59 @@ WHOLE_VECTORS static void backward_keys(Workspace *w, Owned owned)
     }
 }
 
-/* dx of a position from its sums as a query, dq, and as a key, dk = w sqrt D (w of lsh.c). */
-static void contribute_x(Gradient d, const QueryTile *t, int64_t position, const Real *dq,
-                         const Real *dk)
+/* dx, a row of x's gradient in this round, from its sums as a query, in dx, and as a key,
+ * dk = w sqrt D (w of lsh.c). */
+ALWAYS_INLINE void add_key_gradient(int T, Real *dx, const Real *dk, const Real *x, int64_t D,
+                                    Real scale)
 {
-    int64_t D = t->a->D;
-    const Real *x = query_row(t, position);
-    Real inverse = inverse_length(x, D), factor = score_scale(t->a) * inverse;
-    Real along = dot(x, dk, D) * inverse * inverse;
-    Real *dx = d.data + (x - t->a->query);
+    Real inverse = inverse_length(T, x, D), factor = scale * inverse;
+    Real along = dot_with(T, x, dk, D) * inverse * inverse;
 #pragma omp simd
     for (int64_t c = 0; c < D; c++)
-        contribute(&dx[c], d.accumulate, dq[c] + factor * (dk[c] - along * x[c]));
+        dx[c] += factor * (dk[c] - along * load(T, x, c));
 }
 
-/* dv of a position from its sums, plus g if it is alone: a query that sees nothing in any round. */
-static void contribute_value(Gradient d, const QueryTile *t, int64_t position, const Real *dv,
-                             const Real *g, bool alone)
+/* d[at], ... <- row, n elements of a round. The first round may store; later rounds add. With sums,
+ * the rounds add to the sums, which the last round contributes. */
+ALWAYS_INLINE void contribute_row(int T, const Workspace *w, Gradient d, int64_t at, Real *sums,
+                                  const Real *row, int64_t n)
 {
-    Real *to = d.data + (value_row(t, position) - t->a->value);
-    for (int64_t c = 0; c < t->a->M; c++)
-        contribute(&to[c], d.accumulate, dv[c] + (alone ? g[c] : 0));
+    const bool later = w->round > 0, accumulate = d.accumulate || (later && !sums);
+    if (sums) {
+#pragma omp simd
+        for (int64_t c = 0; c < n; c++)
+            contribute(TENSOR_REAL, sums, c, later, row[c]);
+        if (!is_last_round(w))
+            return;
+        row = sums;
+    }
+#pragma omp simd
+    for (int64_t c = 0; c < n; c++)
+        contribute(T, d.data, at + c, accumulate, row[c]);
 }
 
-static void contribute_owned(AttentionGradient d, const Workspace *w, Owned owned, const Real *dout,
-                             const Real *log_sum)
+/* Contributes the gradients of the position at a place from its sums, plus g if it is alone: a
+ * query that sees nothing in any round. */
+ALWAYS_INLINE void contribute_place(int T, AttentionGradient d, const Workspace *w, Owned owned,
+                                    int64_t place, const Real *dout, const Real *log_sum)
 {
     const QueryTile *t = &w->tile;
-    if (w->round > 0) /* the first round may store; later rounds add */
-        d.query.accumulate = d.value.accumulate = true;
-    for (int64_t place = owned.first; place < owned.end; place++) {
-        int64_t position = t->order[place], row = row_of(t, position), at = place - owned.first;
-        if (d.query.data)
-            contribute_x(d.query, t, position, w->dquery + at * t->D, w->dkey + at * t->D);
-        if (d.value.data)
-            contribute_value(d.value, t, position, w->dvalue + at * t->M, dout + row * t->a->M,
-                             w->round == 0 && log_sum[row] == INFINITY);
+    const int64_t D = t->a->D, M = t->a->M, own = place - owned.first;
+    const int64_t position = t->order[place], row = row_of(t, position);
+    const RoundSums sums = w->sums;
+    Real *dx = w->dquery + own * t->D, *dv = w->dvalue + own * t->M;
+    if (d.query.data) {
+        const int64_t at = query_at(t, position);
+        add_key_gradient(T, dx, w->dkey + own * t->D, elements_at(T, t->a->query, at), D,
+                         score_scale(t->a));
+        contribute_row(T, w, d.query, at, sums.dx ? sums.dx + row * D : NULL, dx, D);
+    }
+    if (d.value.data) {
+        const bool alone = w->round == 0 && log_sum[row] == INFINITY;
+        for (int64_t c = 0; alone && c < M; c++)
+            dv[c] += load(T, dout, row * M + c);
+        contribute_row(T, w, d.value, value_at(t, position), sums.dv ? sums.dv + row * M : NULL, dv,
+                       M);
     }
 }
 
@@ -511,32 +571,37 @@ static void backward_unit(AttentionGradient d, Workspace *w, int64_t first, cons
         load_upstream(t, dout, out, log_sum);
         backward_keys(w, owned);
     }
-    contribute_owned(d, w, owned, dout, log_sum);
+    for (int64_t place = owned.first; place < owned.end; place++)
+        BY_STORAGE(t->type, T, contribute_place(T, d, w, owned, place, dout, log_sum));
 }
 
-static void contribute_zeros(Gradient d, int64_t at, int64_t count)
+static void contribute_zeros(int type, Gradient d, int64_t at, int64_t count)
 {
-    for (int64_t c = 0; d.data && c < count; c++)
-        contribute(&d.data[at + c], d.accumulate, 0);
+    BY_STORAGE(type, T,
+               for (int64_t c = 0; d.data && c < count; c++)
+                   contribute(T, d.data, at + c, d.accumulate, 0));
 }
 
 /* Positions that are left out contribute 0. */
 static void contribute_nothing(AttentionGradient d, const QueryTile *t)
 {
     for (int64_t position = t->places; position < t->a->N; position++) {
-        contribute_zeros(d.query, query_row(t, position) - t->a->query, t->a->D);
-        contribute_zeros(d.value, value_row(t, position) - t->a->value, t->a->M);
+        contribute_zeros(t->type, d.query, query_at(t, position), t->a->D);
+        contribute_zeros(t->type, d.value, value_at(t, position), t->a->M);
     }
 }
 
-void lsh_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
-                                const Real *log_sum, const int32_t *places, Real *scratch,
-                                const LshRounds *rounds)
+void lsh_attention_backward_cpu(TensorType type, AttentionGradient d, const Real *dout,
+                                const Real *out, const Real *log_sum, const int32_t *places,
+                                Real *scratch, const LshRounds *rounds)
 {
+    RoundSums sums = { 0 };
+    scratch += allocate_sums(&sums, type, rounds, scratch, true);
     int64_t heads = rounds->x.B * rounds->x.H, units = (rounds->x.N + OWNED - 1) / OWNED;
 #pragma omp parallel if (worth_threads(rounds))
     {
-        Workspace w = workspace(rounds, places, scratch, true);
+        Workspace w = workspace(type, rounds, places, scratch, true);
+        w.sums = sums;
         for (int64_t round = 0; round < rounds->rounds; round++) {
 #pragma omp for schedule(dynamic)
             for (int64_t unit = 0; unit < heads * units; unit++) {

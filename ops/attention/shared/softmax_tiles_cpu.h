@@ -13,6 +13,7 @@
 
 /* Queries of a head at consecutive places, first to first + count - 1, and their buffers. */
 typedef struct QueryTile {
+    int type; /* of the inputs, out and their gradients */
     const AttentionInputs *a;
     int64_t b, h;
     const int32_t *order; /* the position at each place; NULL: place i is position i */
@@ -73,22 +74,37 @@ ALWAYS_INLINE int64_t position_at(const QueryTile *t, int64_t place)
     return t->order ? t->order[place] : place;
 }
 
-/* A position's rows in the head's arguments, and the index of its row in [B, N, H]. */
-static inline const Real *query_row(const QueryTile *t, int64_t position)
+/* Offsets of a position's rows in the head's arguments, and the index of its row in [B, N, H]. */
+static inline int64_t query_at(const QueryTile *t, int64_t position)
 {
-    return t->a->query + (t->b * t->a->N + position) * t->a->query_stride + t->h * t->a->D;
+    return (t->b * t->a->N + position) * t->a->query_stride + t->h * t->a->D;
 }
-static inline const Real *key_row(const QueryTile *t, int64_t position)
+static inline int64_t key_at(const QueryTile *t, int64_t position)
 {
-    return t->a->key + (t->b * t->a->keys + position) * t->a->key_stride + t->h * t->a->D;
+    return (t->b * t->a->keys + position) * t->a->key_stride + t->h * t->a->D;
 }
-static inline const Real *value_row(const QueryTile *t, int64_t position)
+static inline int64_t value_at(const QueryTile *t, int64_t position)
 {
-    return t->a->value + (t->b * t->a->keys + position) * t->a->value_stride + t->h * t->a->M;
+    return (t->b * t->a->keys + position) * t->a->value_stride + t->h * t->a->M;
 }
 static inline int64_t row_of(const QueryTile *t, int64_t position)
 {
     return (t->b * t->a->N + position) * t->a->H + t->h;
+}
+
+/* to [rows.count, padded] = factor times the rows at the places of `order`, of which `left` follow,
+ * padded with zeros. rows: all rows of the head. */
+ALWAYS_INLINE void pack_places(int T, Real *to, const Rows *rows, const int32_t *order,
+                               int64_t left, int64_t padded, Real factor)
+{
+    const Real *data = rows->data;
+    const int64_t stride = rows->stride, columns = rows->columns;
+    for (int64_t i = 0; i < rows->count; i++, to += padded) {
+        if (i + AHEAD < left)
+            for (int64_t c = 0; c < columns; c += elements_per_line(T))
+                __builtin_prefetch(elements_at(T, data, order[i + AHEAD] * stride + c));
+        pack_row(T, to, elements_at(T, data, order[i] * stride), columns, padded, factor);
+    }
 }
 
 /* to [round_up(rows.count, ROWS), padded] = factor times the rows at places first, first + 1, ...,
@@ -97,32 +113,37 @@ WHOLE_VECTORS static void load_places(Real *to, const QueryTile *t, Rows rows, i
                                       int64_t padded, Real factor)
 {
     if (!t->order) {
-        rows.data += first * rows.stride;
+        rows.data = elements_at(rows.type, rows.data, first * rows.stride);
         pack_tile(to, &rows, padded, factor);
         return;
     }
-    const int32_t *order = t->order + first;
-    for (int64_t i = 0; i < rows.count; i++, to += padded) {
-        if (first + i + AHEAD < t->places)
-            for (int64_t c = 0; c < rows.columns; c += LINE)
-                __builtin_prefetch(rows.data + order[i + AHEAD] * rows.stride + c);
-        pack_row(to, rows.data + order[i] * rows.stride, rows.columns, padded, factor);
-    }
-    memset(to, 0, (size_t)((round_up(rows.count, ROWS) - rows.count) * padded) * sizeof *to);
+    BY_STORAGE(rows.type, T,
+               pack_places(T, to, &rows, t->order + first, t->places - first, padded, factor));
+    zero_missing(to, rows.count, padded);
+}
+
+/* All rows of the head in a tensor whose first one is at this offset. */
+ALWAYS_INLINE Rows head_rows(const QueryTile *t, const Real *data, int64_t at, int64_t stride,
+                             int64_t count, int64_t columns)
+{
+    return (Rows){ t->type, elements_at(t->type, data, at), stride, count, columns };
 }
 
 static void load_keys(Real *key, Real *value, const QueryTile *t, int64_t first, int64_t count)
 {
     const AttentionInputs *a = t->a;
-    load_places(key, t, (Rows){ key_row(t, 0), a->key_stride, count, a->D }, first, t->D, 1);
-    load_places(value, t, (Rows){ value_row(t, 0), a->value_stride, count, a->M }, first, t->M, 1);
+    load_places(key, t, head_rows(t, a->key, key_at(t, 0), a->key_stride, count, a->D), first, t->D,
+                1);
+    load_places(value, t, head_rows(t, a->value, value_at(t, 0), a->value_stride, count, a->M),
+                first, t->M, 1);
 }
 
 static void load_queries(QueryTile *t, Real factor)
 {
     const AttentionInputs *a = t->a;
-    const Rows rows = { query_row(t, 0), a->query_stride, t->count, a->D };
-    load_places(t->query, t, rows, t->first, t->D, factor);
+    load_places(t->query, t,
+                head_rows(t, a->query, query_at(t, 0), a->query_stride, t->count, a->D), t->first,
+                t->D, factor);
     transpose(t->query_transposed, t->query, t->D, t->count, a->D, t->columns);
 }
 
@@ -130,23 +151,25 @@ static void load_queries(QueryTile *t, Real factor)
 static void load_upstream(QueryTile *t, const Real *dout, const Real *out, const Real *log_sum)
 {
     const int64_t M = t->a->M;
-    const Rows rows = { dout + row_of(t, 0) * M, t->a->H * M, t->count, M };
-    load_places(t->dout, t, rows, t->first, t->M, 1);
+    load_places(t->dout, t, head_rows(t, dout, row_of(t, 0) * M, t->a->H * M, t->count, M),
+                t->first, t->M, 1);
     transpose(t->dout_transposed, t->dout, t->M, t->count, M, t->columns);
     memset(t->L, 0, (size_t)t->columns * sizeof(Real));
     memset(t->D_i, 0, (size_t)t->columns * sizeof(Real));
     for (int64_t i = 0; i < t->count; i++) {
         const int64_t row = row_of(t, position_at(t, t->first + i));
         t->L[i] = log_sum[row];
-        t->D_i[i] = dot(dout + row * M, out + row * M, M);
+        const Real *out_i = elements_at(t->type, out, row * M), *g = t->dout + i * t->M;
+        BY_STORAGE(t->type, T, t->D_i[i] = dot_with(T, out_i, g, M));
     }
 }
 
-/* out_i = o_i / l_i, L_i = m_i + ln l_i */
-static void store_out(Real *out, Real *log_sum, const QueryTile *t, int64_t i)
+/* out_i = o_i / l_i, L_i = m_i + ln l_i; out is of this dtype */
+static void store_out(int type, Real *out, Real *log_sum, const QueryTile *t, int64_t i)
 {
     const int64_t M = t->a->M, row = row_of(t, position_at(t, t->first + i));
-    unpack((Gradient){ out + row * M, false }, 0, t->out + i * t->M, 1, M, t->M, 1 / t->l[i], 0);
+    unpack(type, (Gradient){ elements_at(type, out, row * M), false }, 0, t->out + i * t->M, 1, M,
+           t->M, 1 / t->l[i], 0);
     log_sum[row] = t->m[i] + (Real)log((double)t->l[i]);
 }
 

@@ -16,6 +16,7 @@ _Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "parts of tiles ar
 
 /* ----------------------------------------------------------------------------------------- plan */
 typedef struct Plan {
+    int type; /* of the inputs, out and their gradients */
     const AttentionInputs *a;
     bool causal;
     int64_t keys;       /* padded to whole tiles */
@@ -51,10 +52,11 @@ static int64_t allocate_unit(Unit *u, const Plan *p, Real *scratch, bool backwar
     return used;
 }
 
-static Plan plan(const AttentionInputs *a, bool causal, bool backward)
+static Plan plan(TensorType type, const AttentionInputs *a, bool causal, bool backward)
 {
     int64_t threads = device_threads(), heads = a->B * a->H;
-    Plan p = { .a = a,
+    Plan p = { .type = (int)type,
+               .a = a,
                .causal = causal,
                .keys = round_up(a->keys, KEYS),
                .segments = minimum((threads + heads - 1) / heads, (a->N + QUERIES - 1) / QUERIES) };
@@ -66,7 +68,7 @@ static Plan plan(const AttentionInputs *a, bool causal, bool backward)
 
 int64_t softmax_attention_scratch_cpu(const AttentionInputs *attention, bool backward)
 {
-    Plan p = plan(attention, false, backward);
+    Plan p = plan(TENSOR_REAL, attention, false, backward); /* the same for every dtype */
     return p.workspaces * p.size;
 }
 
@@ -87,7 +89,7 @@ static int64_t key_length(const Unit *u)
 static Unit unit_at(const Plan *p, Real *scratch, int64_t unit, bool backward)
 {
     const int64_t head = unit / p->segments;
-    Unit u = { .tile = { .b = head / p->a->H, .h = head % p->a->H } };
+    Unit u = { .tile = { .type = p->type, .b = head / p->a->H, .h = head % p->a->H } };
     Real *own = scratch + (p->segments > 1 ? unit : omp_get_thread_num()) * p->size;
     allocate_unit(&u, p, own, backward);
     load_keys(u.key, u.value, &u.tile, 0, key_length(&u));
@@ -140,13 +142,13 @@ static void forward_keys(Real *out, Real *log_sum, Unit *u)
     for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys))
         forward_step(t, &k);
     for (int64_t i = 0; i < t->count; i++)
-        store_out(out, log_sum, t, i);
+        store_out(t->type, out, log_sum, t, i);
 }
 
-void softmax_attention_forward_cpu(Real *out, Real *log_sum, Real *scratch,
+void softmax_attention_forward_cpu(TensorType type, Real *out, Real *log_sum, Real *scratch,
                                    const AttentionInputs *a, bool causal)
 {
-    Plan p = plan(a, causal, false);
+    Plan p = plan(type, a, causal, false);
 #pragma omp parallel for schedule(dynamic) if (worth_threads(a))
     for (int64_t unit = 0; unit < p.units; unit++) {
         Unit u = unit_at(&p, scratch, unit, false);
@@ -186,8 +188,9 @@ static void backward_unit(AttentionGradient d, Unit *u, const Real *dout, const 
         backward_keys(u);
         if (d.query.data) {
             Gradient dquery = d.query;
-            dquery.data += (t->b * a->N + first) * a->query_stride + t->h * a->D;
-            unpack(dquery, a->query_stride, u->dquery, t->count, a->D, t->D, score_scale(a), AHEAD);
+            dquery.data = elements_at(t->type, dquery.data, query_at(t, first));
+            unpack(t->type, dquery, a->query_stride, u->dquery, t->count, a->D, t->D,
+                   score_scale(a), AHEAD);
         }
     }
 }
@@ -210,20 +213,20 @@ static void contribute_keys(AttentionGradient d, Real *scratch, const Plan *p, i
     }
     int64_t b = head / a->H, h = head % a->H;
     if (d.key.data) {
-        d.key.data += b * a->keys * a->key_stride + h * a->D;
-        unpack(d.key, a->key_stride, u.dkey, a->keys, a->D, D, 1, AHEAD);
+        d.key.data = elements_at(p->type, d.key.data, b * a->keys * a->key_stride + h * a->D);
+        unpack(p->type, d.key, a->key_stride, u.dkey, a->keys, a->D, D, 1, AHEAD);
     }
     if (d.value.data) {
-        d.value.data += b * a->keys * a->value_stride + h * a->M;
-        unpack(d.value, a->value_stride, u.dvalue, a->keys, a->M, M, 1, AHEAD);
+        d.value.data = elements_at(p->type, d.value.data, b * a->keys * a->value_stride + h * a->M);
+        unpack(p->type, d.value, a->value_stride, u.dvalue, a->keys, a->M, M, 1, AHEAD);
     }
 }
 
-void softmax_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
-                                    const Real *log_sum, Real *scratch, const AttentionInputs *a,
-                                    bool causal)
+void softmax_attention_backward_cpu(TensorType type, AttentionGradient d, const Real *dout,
+                                    const Real *out, const Real *log_sum, Real *scratch,
+                                    const AttentionInputs *a, bool causal)
 {
-    Plan p = plan(a, causal, true);
+    Plan p = plan(type, a, causal, true);
 #pragma omp parallel if (worth_threads(a))
     {
 #pragma omp for schedule(dynamic)
