@@ -66,6 +66,14 @@ typedef struct Model {
     Tensor *x, *prompt; /* [batch, width], [batch, start, width] */
 } Model;
 
+static int64_t int8_weights;
+
+/* Bytes per weight of a product. */
+static double weight_bytes(const BenchOptions *options)
+{
+    return int8_weights ? 1 : options->precision == PRECISION_BF16 ? 2 : (double)sizeof(Real);
+}
+
 static Model model_new(const BenchOptions *options, const Case *c)
 {
     const int64_t width = c->config.heads * c->config.head_dim;
@@ -76,7 +84,8 @@ static Model model_new(const BenchOptions *options, const Case *c)
     model.state = nn_transformer_state(&model.transformer,
                                        (GenerationConfig){ .sequences = c->batch,
                                                            .max_length = LENGTH,
-                                                           .precision = options->precision });
+                                                           .precision = options->precision,
+                                                           .int8_weights = int8_weights });
     tape_set_recording(model.tape, false);
     tape_set_training(model.tape, false);
     model.x = tape_persistent(model.steps, shape(c->batch, width));
@@ -154,7 +163,7 @@ static void measure(BenchOptions *options, const Case *c, const Tensor *buffer)
     const double before = buffer ? read_bandwidth(buffer) : 0;
     const Timing us = time_case(options, &model);
     const double bandwidth = buffer ? fmax(before, read_bandwidth(buffer)) : 0;
-    const double bytes = (double)params_elements(model.params) * sizeof(Real);
+    const double bytes = (double)params_elements(model.params) * weight_bytes(options);
     const int64_t kernels = tape_replay_kernels(model.steps);
     printf("%-6s %-7s %5lld %6lld %8.0f %10.1f %10.1f %9.0f %8.1f", c->name,
            c->config.attention == ATTENTION_CAUSAL_SOFTMAX ? "softmax" : "linear",
@@ -184,7 +193,12 @@ static const TransformerConfig image = { .layers = 8, .heads = 8, .head_dim = 32
 
 int main(int argc, char **argv)
 {
-    BenchOptions options = bench_begin(argc, argv, "a decode step and its share of bandwidth");
+    const BenchOption more[] = {
+        { "int8", "on the CPU: weights in 8 bits", &int8_weights, BENCH_FLAG, NULL },
+        { NULL },
+    };
+    BenchOptions options =
+        bench_begin_with(argc, argv, "a decode step and its share of bandwidth", more);
     Tape *tape = tape_new(options.device);
     const Tensor *buffer = NULL;
     if (!device_is_cuda(options.device))

@@ -282,7 +282,11 @@ typedef struct GenerationConfig {
     int64_t sequences;   /* 1: the batch size */
     int64_t max_length;  /* 1024: the most positions per sequence, of linear attention too; the KV
                           * cache is allocated for them, the recurrent state is not */
-    Precision precision; /* PRECISION_FLOAT32, or PRECISION_TF32: of products on CUDA */
+    Precision precision; /* PRECISION_FLOAT32; on CUDA PRECISION_TF32: of products; on the CPU
+                          * PRECISION_BF16: products read bf16 copies of the weights, which follow
+                          * the weights */
+    bool int8_weights;   /* on the CPU: products read copies of the weights in 8 bits with one scale
+                          * per row, made with the state */
 } GenerationConfig;
 
 /* S = 0, z = 0 (equations 16, 17) or an empty KV cache for every sequence. The caller frees the

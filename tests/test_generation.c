@@ -292,6 +292,82 @@ TEST(with_products_in_tf32)
     end();
 }
 
+/* Rounds the weights of all products in place: to bf16, or to multiples of max / 127 per row. */
+static void round_weights(bool int8)
+{
+    for (int w = 0; w < params_count(params); w++) {
+        Tensor *weight = params_at(params, w);
+        if (weight->shape.rank != 2)
+            continue;
+        const int64_t O = weight->shape.size[0], I = weight->shape.size[1];
+        Real *values = test_values(weight);
+        for (int64_t o = 0; o < O; o++) {
+            Real *row = values + o * I, largest = 0;
+            for (int64_t i = 0; i < I; i++)
+                largest = (Real)fmax((double)largest, fabs((double)row[i]));
+            const Real scale = largest / 127;
+            for (int64_t i = 0; i < I; i++)
+                row[i] = int8 ? scale * (Real)rint((double)row[i] / (double)scale)
+                              : test_rounded_to_bf16(row[i]);
+        }
+        tensor_write(weight, values);
+    }
+}
+
+/* Against the parallel form with rounded weights. */
+static void check_weights(TransformerConfig config, GenerationConfig generation)
+{
+    begin(config);
+    generation.max_length = LENGTH;
+    TransformerState *state = nn_transformer_state(&transformer, generation);
+    round_weights(generation.int8_weights);
+    const Sequences s = sequences_new(generation.sequences, LENGTH);
+    for (int64_t n = 0; n < LENGTH; n++) {
+        Tensor *out = nn_transformer_step(state, rows(cut(s, s.x, n, 1), s.B));
+        assert_close(test_values(out), cut(s, s.out, n, 1), s.B * width, TOLERANCE);
+    }
+    nn_transformer_state_free(state);
+    tape_reset(tape);
+    end();
+}
+
+TEST(with_weights_in_bf16_or_in_8_bits)
+{
+    static const int64_t batches[] = { 1, 3, 8, 40 };
+    for (int i = 0; i < 16 && !device_is_cuda(test_device()); i++) {
+        TransformerConfig config = both[i % 2];
+        config.heads = 3;
+        config.head_dim = i / 8 ? 44 : 5; /* rows of 132 elements, or less than a vector */
+        config.feed_forward = 270;
+        GenerationConfig generation = { .sequences = batches[i / 2 % 4] };
+        generation.int8_weights = true;
+        check_weights(config, generation);
+        generation.int8_weights = false;
+        generation.precision = PRECISION_BF16;
+        if (sizeof(Real) == sizeof(float))
+            check_weights(config, generation);
+    }
+}
+
+TEST(a_weight_that_is_not_finite_shows_in_8_bits)
+{
+    for (int i = 0; i < 3 && !device_is_cuda(test_device()); i++) {
+        static const Real bad[] = { NAN, INFINITY, 0 };
+        begin(linear);
+        Tensor *weight = params_find(params, "layers.1.ff2.weight");
+        Real *values = test_values(weight);
+        for (int64_t j = 0; j < weight->shape.size[1]; j++)
+            values[j] = j == 3 ? bad[i] : 0; /* a row of zeros has the scale 0 */
+        tensor_write(weight, values);
+        TransformerState *state =
+            nn_transformer_state(&transformer, (GenerationConfig){ .int8_weights = true });
+        const Real *out = test_values(nn_transformer_step(state, rows(test_normal(1, width), 1)));
+        ck_assert(isnan(out[0]) == (bad[i] != 0));
+        nn_transformer_state_free(state);
+        end();
+    }
+}
+
 /* The result of the first of B sequences after LENGTH steps. */
 static const Real *first_alone(Sequences s, int64_t B)
 {
@@ -869,16 +945,25 @@ TEST(a_config_must_make_sense)
                   new_state(-1, LENGTH));
     assert_raises(STATE "max_length is 2147483647, expected 1 to 2147483646, or 0 for the default",
                   new_state(1, INT32_MAX));
-    assert_raises(STATE "the precision is 2, expected PRECISION_FLOAT32 or PRECISION_TF32",
-                  nn_transformer_state(&transformer, in_bf16));
+    const GenerationConfig in_nothing = { .precision = (Precision)3 };
+    const GenerationConfig in_int8 = { .int8_weights = true };
+    assert_raises(STATE "there is no precision 3", nn_transformer_state(&transformer, in_nothing));
 #ifdef TAPEGRAD_DOUBLE
     assert_raises(STATE "tf32 is not available in a double-precision build",
                   nn_transformer_state(&transformer, in_tf32));
+    assert_raises(STATE "bf16 is not available in a double-precision build",
+                  nn_transformer_state(&transformer, in_bf16));
 #else
+    if (device_is_cuda(device))
+        assert_raises(STATE "bf16 is on the CPU only, the transformer is on cuda:0",
+                      nn_transformer_state(&transformer, in_bf16));
     if (!device_is_cuda(device))
         assert_raises(STATE "tf32 needs a CUDA device, the transformer is on cpu",
                       nn_transformer_state(&transformer, in_tf32));
 #endif
+    if (device_is_cuda(device))
+        assert_raises(STATE "int8_weights are on the CPU only, the transformer is on cuda:0",
+                      nn_transformer_state(&transformer, in_int8));
     assert_raises(STATE "the transformer is NULL",
                   nn_transformer_state(NULL, (GenerationConfig){ 0 }));
     TransformerState *state = nn_transformer_state(&transformer, (GenerationConfig){ 0 });

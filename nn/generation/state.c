@@ -2,6 +2,7 @@
  * attention or the KV cache of softmax attention. One block of device memory holds these, then the
  * result of a step, then the number of positions per sequence. */
 #include "nn/generation/state.h"
+#include "nn/generation/product_cpu.h"
 
 #include <stdlib.h>
 
@@ -28,18 +29,21 @@ static int64_t config_size(const char *field, int64_t value, int64_t default_val
     return value ? value : default_value;
 }
 
-static Precision config_precision(const Device *device, Precision precision)
+static void check_precision(const Device *device, GenerationConfig config)
 {
-    if (precision != PRECISION_FLOAT32 && precision != PRECISION_TF32)
-        error_raise("nn_transformer_state: the precision is %d, expected PRECISION_FLOAT32 or "
-                    "PRECISION_TF32",
-                    (int)precision);
-    if (precision == PRECISION_TF32 && sizeof(Real) == sizeof(double))
-        error_raise("nn_transformer_state: tf32 is not available in a double-precision build");
+    static const char *const names[] = { "float32", "tf32", "bf16" };
+    const Precision precision = config.precision;
+    if ((unsigned)precision > PRECISION_BF16)
+        error_raise("nn_transformer_state: there is no precision %d", (int)precision);
+    if (precision != PRECISION_FLOAT32 && sizeof(Real) == sizeof(double))
+        error_raise("nn_transformer_state: %s is not available in a double-precision build",
+                    names[precision]);
     if (precision == PRECISION_TF32 && !device_is_cuda(device))
         error_raise("nn_transformer_state: tf32 needs a CUDA device, the transformer is on %s",
                     device_name(device));
-    return precision;
+    if ((precision == PRECISION_BF16 || config.int8_weights) && device_is_cuda(device))
+        error_raise("nn_transformer_state: %s on the CPU only, the transformer is on %s",
+                    config.int8_weights ? "int8_weights are" : "bf16 is", device_name(device));
 }
 
 static int64_t feature_count(const Attention *attention)
@@ -51,9 +55,35 @@ static int64_t feature_count(const Attention *attention)
 }
 
 /* -------------------------------------------------------------------------------------- weights */
+/* Where the 8-bit weights of a state are stored; with data NULL, their size is counted. */
+typedef struct Int8Weights {
+    void *data;
+    size_t bytes;
+} Int8Weights;
+
+static void *allocate_part(Int8Weights *weights, size_t bytes)
+{
+    enum { LINE = 64 };
+    void *part = weights->data ? (char *)weights->data + weights->bytes : NULL;
+    weights->bytes += (bytes + LINE - 1) / LINE * LINE;
+    return part;
+}
+
+static void quantize(StepLinear *linear, const Tensor *weight, Int8Weights *weights)
+{
+    const int64_t O = weight->shape.size[0], I = weight->shape.size[1];
+    int8_t *bytes = allocate_part(weights, (size_t)(O * I));
+    Real *scales = allocate_part(weights, (size_t)O * sizeof(Real));
+    if (weights->data)
+        step_quantize(bytes, scales, weight->data, O, I);
+    linear->weight = (const Real *)(const void *)bytes;
+    linear->scales = scales;
+    linear->type = WEIGHT_INT8;
+}
+
 static StepLinear step_linear(const Linear *linear)
 {
-    return (StepLinear){ linear->weight->data, linear->bias->data };
+    return (StepLinear){ .weight = linear->weight->data, .bias = linear->bias->data };
 }
 
 static StepNorm step_norm(const LayerNorm *norm)
@@ -82,6 +112,46 @@ static void set_layers(TransformerStep *step, const Transformer *transformer)
         step->last_norm = before;
     if (transformer->has_norm)
         step->norm = step_norm(&transformer->norm);
+}
+
+/* The weights of a layer's products. */
+typedef struct LayerWeights {
+    StepLinear *linear[4];
+    Tensor *weight[4];
+} LayerWeights;
+
+static LayerWeights layer_weights(StepLayer *step, const TransformerLayer *layer)
+{
+    return (LayerWeights){ { &step->input, &step->output, &step->ff1, &step->ff2 },
+                           { layer->attention.input.weight, layer->attention.output.weight,
+                             layer->ff1.weight, layer->ff2.weight } };
+}
+
+/* Replaces the weights of the products by 8-bit copies. */
+static void set_int8(TransformerStep *step, const Transformer *transformer, Int8Weights *weights)
+{
+    for (int64_t i = 0; i < step->layers; i++) {
+        const LayerWeights layer = layer_weights(&step->layer[i], &transformer->layer[i]);
+        for (int j = 0; j < 4; j++)
+            quantize(layer.linear[j], layer.weight[j], weights);
+    }
+}
+
+/* Replaces them by the bf16 copies of their Params, which follow the values. Returns false when
+ * memory is exhausted; *bytes is the size requested last, at least. */
+static bool set_bf16(TransformerStep *step, const Transformer *transformer, size_t *bytes)
+{
+    for (int64_t i = 0; i < step->layers; i++) {
+        const LayerWeights layer = layer_weights(&step->layer[i], &transformer->layer[i]);
+        for (int j = 0; j < 4; j++) {
+            *bytes = (size_t)tensor_count(layer.weight[j]) * sizeof(uint16_t);
+            layer.linear[j]->weight = layer.weight[j]->bf16_copy(layer.weight[j], false);
+            layer.linear[j]->type = WEIGHT_BF16;
+            if (!layer.linear[j]->weight)
+                return false;
+        }
+    }
+    return true;
 }
 
 /* Sizes and addresses of the weights, which are allocated; the state is not allocated yet. */
@@ -168,8 +238,25 @@ void state_need_scratch(TransformerState *state)
         error_raise("nn_transformer_step: %s", device_exhausted(state->device, bytes).text);
 }
 
+/* Allocates the stored weights of bf16 or 8 bits. */
+static bool allocate_weights(TransformerState *state, GenerationConfig config, size_t *bytes)
+{
+    Int8Weights weights = { NULL, 0 };
+    if (!config.int8_weights)
+        return config.precision != PRECISION_BF16 ||
+               set_bf16(&state->step, &state->transformer, bytes);
+    set_int8(&state->step, &state->transformer, &weights);
+    *bytes = weights.bytes;
+    state->weights = device_allocate(state->device, *bytes);
+    if (!state->weights)
+        return false;
+    weights = (Int8Weights){ state->weights->data, 0 };
+    set_int8(&state->step, &state->transformer, &weights);
+    return true;
+}
+
 /* The same for everything that a new state owns. */
-static bool allocate_memory(TransformerState *state, size_t *bytes)
+static bool allocate_memory(TransformerState *state, GenerationConfig config, size_t *bytes)
 {
     const TransformerStep *step = &state->step;
     *bytes = 2 * (size_t)step->B * sizeof *state->counts;
@@ -184,7 +271,7 @@ static bool allocate_memory(TransformerState *state, size_t *bytes)
     device_zero(state->device, state->memory->data, *bytes);
     memset(state->counts, 0, (size_t)step->B * sizeof *state->counts);
     set_addresses(state);
-    return allocate_scratch(state, bytes);
+    return allocate_weights(state, config, bytes) && allocate_scratch(state, bytes);
 }
 
 /* --------------------------------------------------------------------------------- construction */
@@ -198,7 +285,7 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     check_attention(&transformer->layer[0].attention);
     config.sequences = config_size("sequences", config.sequences, 1);
     config.max_length = config_size("max_length", config.max_length, 1024);
-    config.precision = config_precision(device, config.precision);
+    check_precision(device, config);
     if (device_is_capturing(device))
         error_raise("nn_transformer_state: this step is replayed; create the state before it");
     const char *error = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
@@ -215,7 +302,7 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
                                      .step = step,
                                      .data_count = all,
                                      .layer_count = aligned(one) };
-    if (!state || !allocate_memory(state, &bytes)) {
+    if (!state || !allocate_memory(state, config, &bytes)) {
         nn_transformer_state_free(state);
         error_raise("nn_transformer_state: %s", device_exhausted(device, bytes).text);
     }
@@ -227,6 +314,7 @@ void nn_transformer_state_free(TransformerState *state)
     if (!state)
         return;
     device_free(state->device, state->memory);
+    device_free(state->device, state->weights);
     device_free(state->device, state->scratch);
     free(state->counts);
     free(state);
@@ -291,7 +379,7 @@ void nn_transformer_state_reset(TransformerState *state, int64_t sequence)
 
 static void check_copy(const TransformerState *to, const TransformerState *from)
 {
-    if (to->step.layer[0].input.weight != from->step.layer[0].input.weight ||
+    if (to->transformer.layer[0].norm1.weight != from->transformer.layer[0].norm1.weight ||
         to->step.layers != from->step.layers)
         error_raise("nn_transformer_state_copy: the states belong to different transformers");
     if (device_is_capturing(to->device) && to->step.max_length != from->step.max_length)

@@ -10,6 +10,7 @@ struct TransformerState {
     Transformer transformer;
     TransformerStep step; /* its pointers lead into memory and scratch */
     Block *memory;        /* data, out, counts, positions */
+    Block *weights;       /* 8-bit copies of the weights, or NULL */
     Block *scratch;       /* the step's workspace, scratch_count elements */
     int64_t scratch_count;
     Real *data;                      /* recurrent states or KV caches of all layers, contiguous */

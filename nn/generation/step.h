@@ -7,8 +7,17 @@
 #include "ops/elementwise/activation.h"
 #include "tensor/kernel.h"
 
+/* How the weight of a product is stored; bf16 and 8 bits on the CPU only. */
+typedef enum WeightType {
+    WEIGHT_REAL = TENSOR_REAL,
+    WEIGHT_BF16 = TENSOR_BF16,
+    WEIGHT_INT8, /* 8-bit integers with one scale per row; see product_cpu.c */
+} WeightType;
+
 typedef struct StepLinear {
     const Real *weight, *bias; /* [out, in], [out] or NULL */
+    WeightType type;
+    const Real *scales; /* [out] for WEIGHT_INT8; otherwise NULL */
 } StepLinear;
 
 typedef struct StepNorm {
