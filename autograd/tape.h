@@ -30,7 +30,8 @@ Device *tape_device(const Tape *tape);
  *   PRECISION_BF16     activations and their gradients are stored in bf16 (7 bits of fraction), and
  *                      products take bf16 operands; sums, parameters and their gradients, optimizer
  *                      state, normalization statistics and losses stay float32. On the CPU products
- *                      convert their operands to float32: it saves memory, not time
+ *                      convert their operands in workspaces: bf16 saves memory in training, not
+ *                      time
  * A tape starts with float32. tape_set_precision raises while the tape holds tensors: call it
  * between steps. */
 typedef enum { PRECISION_FLOAT32, PRECISION_TF32, PRECISION_BF16 } Precision;

@@ -277,7 +277,7 @@ run_tests() { # BUILD SUFFIX NAME...: eight at a time
 by_precision() {
     local precision result
     for precision in "${precisions[@]}"; do
-        [ "$3 $precision" != 'generation bf16' ] || continue # decode steps have no bf16
+        [ "$3 $precision" != 'generation bf16' ] || continue # decode steps on CUDA have no bf16
         result=$3_$precision$4
         "$1" "$result" "$5" "$2/bench/$3" "${device[@]}" --precision "$precision" \
             --json "$results/$result.json"

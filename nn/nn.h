@@ -285,15 +285,16 @@ typedef struct GenerationConfig {
     Precision precision; /* PRECISION_FLOAT32; on CUDA PRECISION_TF32: of products; on the CPU
                           * PRECISION_BF16: products read bf16 copies of the weights, which follow
                           * the weights */
-    bool int8_weights;   /* on the CPU: products read copies of the weights in 8 bits with one scale
-                          * per row, made with the state */
+    bool int8_weights;   /* false; on the CPU true: products read copies of the weights in 8 bits
+                          * with one scale per row, made with the state, in any precision */
 } GenerationConfig;
 
 /* S = 0, z = 0 (equations 16, 17) or an empty KV cache for every sequence. The caller frees the
  * state with nn_transformer_state_free; the transformer's Params must outlive it. All weights must
  * be registered before, as this allocates the flat buffers. Raises unless the attention is
- * ATTENTION_CAUSAL_LINEAR (with any feature map) or ATTENTION_CAUSAL_SOFTMAX, and inside a replayed
- * step. */
+ * ATTENTION_CAUSAL_LINEAR (with any feature map) or ATTENTION_CAUSAL_SOFTMAX, inside a replayed
+ * step, and for a precision, or 8-bit weights, that the device or a double-precision build lacks.
+ * */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
 /* Frees the state and the tensors that its functions returned. NULL is ignored. */
 void nn_transformer_state_free(TransformerState *state);

@@ -82,10 +82,25 @@ static void end(void)
     ck_assert_uint_eq(device_memory(device).current, 0);
 }
 
+static GenerationConfig stored; /* how new_state stores the weights */
+
 static TransformerState *new_state(int64_t sequences, int64_t max_length)
 {
-    return nn_transformer_state(
-        &transformer, (GenerationConfig){ .sequences = sequences, .max_length = max_length });
+    GenerationConfig config = stored;
+    config.sequences = sequences;
+    config.max_length = max_length;
+    return nn_transformer_state(&transformer, config);
+}
+
+/* Weights in Real and in 8 bits and, in float, in bf16. */
+enum { STORED = sizeof(Real) == sizeof(float) ? 3 : 2 };
+static const GenerationConfig all_stored[] = { { 0 },
+                                               { .int8_weights = true },
+                                               { .precision = PRECISION_BF16 } };
+
+static int stored_on(const Device *on)
+{
+    return device_is_cuda(on) ? 1 : STORED;
 }
 
 static const TransformerConfig linear = { 0 }, softmax = { .attention = ATTENTION_CAUSAL_SOFTMAX };
@@ -292,7 +307,8 @@ TEST(with_products_in_tf32)
     end();
 }
 
-/* Rounds the weights of all products in place: to bf16, or to multiples of max / 127 per row. */
+/* Rounds the weights of all products in place: to multiples of max / 127 per row or, times 0.75, to
+ * bf16, which a bf16 state must follow. */
 static void round_weights(bool int8)
 {
     for (int w = 0; w < params_count(params); w++) {
@@ -308,7 +324,7 @@ static void round_weights(bool int8)
             const Real scale = largest / 127;
             for (int64_t i = 0; i < I; i++)
                 row[i] = int8 ? scale * (Real)rint((double)row[i] / (double)scale)
-                              : test_rounded_to_bf16(row[i]);
+                              : test_rounded_to_bf16(row[i] * (Real)0.75);
         }
         tensor_write(weight, values);
     }
@@ -351,18 +367,18 @@ TEST(with_weights_in_bf16_or_in_8_bits)
 
 TEST(a_weight_that_is_not_finite_shows_in_8_bits)
 {
-    for (int i = 0; i < 3 && !device_is_cuda(test_device()); i++) {
-        static const Real bad[] = { NAN, INFINITY, 0 };
+    for (int i = 0; i < 5 && !device_is_cuda(test_device()); i++) {
+        static const Real bad[] = { NAN, INFINITY, 0, (Real)1e-44, (Real)2.7e-43 };
         begin(linear);
         Tensor *weight = params_find(params, "layers.1.ff2.weight");
         Real *values = test_values(weight);
         for (int64_t j = 0; j < weight->shape.size[1]; j++)
-            values[j] = j == 3 ? bad[i] : 0; /* a row of zeros has the scale 0 */
+            values[j] = j == 3 ? bad[i] : 0; /* a row of zeros, or of denormals, has the scale 0 */
         tensor_write(weight, values);
         TransformerState *state =
             nn_transformer_state(&transformer, (GenerationConfig){ .int8_weights = true });
         const Real *out = test_values(nn_transformer_step(state, rows(test_normal(1, width), 1)));
-        ck_assert(isnan(out[0]) == (bad[i] != 0));
+        ck_assert(isnan(out[0]) == (i < 2));
         nn_transformer_state_free(state);
         end();
     }
@@ -383,8 +399,9 @@ static const Real *first_alone(Sequences s, int64_t B)
 
 TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
 {
-    for (int j = 0; j < 2; j++) {
-        TransformerConfig config = both[j];
+    for (int j = 0; j < 2 * stored_on(test_device()); j++) {
+        TransformerConfig config = both[j % 2];
+        stored = all_stored[j / 2];
         config.heads = 8;
         config.head_dim = 13;
         config.feed_forward = 550; /* large enough to split one sequence over threads */
@@ -400,6 +417,23 @@ TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
                 ck_assert_mem_eq(found, expected, (size_t)width * sizeof(Real));
             }
         end();
+    }
+}
+
+/* Both continue a prompt, one from a copy of the state of the other. */
+TEST(states_with_differently_stored_weights_are_copied)
+{
+    for (int j = 0; j < 2 * stored_on(test_device()); j++) {
+        stored = (GenerationConfig){ 0 };
+        const Setup u = begin_with(both[j % 2], 1, LENGTH);
+        step_through(u.state, u.s, 0, 3);
+        stored = all_stored[j / 2];
+        TransformerState *copy = new_state(1, LENGTH);
+        nn_transformer_state_copy(copy, 0, u.state, 0);
+        Tensor *out = nn_transformer_step(copy, rows(cut(u.s, u.s.x, 3, 1), 1));
+        assert_close(test_values(out), cut(u.s, u.s.out, 3, 1), width, j < 2 ? TOLERANCE : 0.05);
+        nn_transformer_state_free(copy);
+        end_with(u);
     }
 }
 
@@ -763,8 +797,9 @@ static bool fails_and_recovers(Sequences s, int n, const Real *expected)
 
 TEST(exhausted_memory_changes_nothing)
 {
-    for (int j = 0; j < 2; j++) {
-        begin(both[j]);
+    for (int j = 0; j < 2 * stored_on(test_device()); j++) {
+        begin(both[j % 2]);
+        stored = all_stored[j / 2];
         Sequences s = sequences_new(2, LENGTH);
         TransformerState *state = new_state(2, LENGTH);
         const Real *expected = prompt_and_steps(state, s);
@@ -957,6 +992,12 @@ TEST(a_config_must_make_sense)
     if (device_is_cuda(device))
         assert_raises(STATE "bf16 is on the CPU only, the transformer is on cuda:0",
                       nn_transformer_state(&transformer, in_bf16));
+    Transformer foreign = transformer;
+    foreign.layer[1].ff2.weight = tape_persistent(tape, foreign.layer[1].ff2.weight->shape);
+    if (!device_is_cuda(device))
+        assert_raises(STATE
+                      "bf16 needs weights of a Params, and a weight of layer 1 belongs to none",
+                      nn_transformer_state(&foreign, in_bf16));
     if (!device_is_cuda(device))
         assert_raises(STATE "tf32 needs a CUDA device, the transformer is on cpu",
                       nn_transformer_state(&transformer, in_tf32));

@@ -13,6 +13,8 @@
  * A weight in bf16 halves the bytes that are read, one in 8 bits quarters them; products are
  * computed in Real. In 8 bits (symmetric, one scale per row)
  *   weight_oi = scale_o q_oi     scale_o = max_i |weight_oi| / 127     q_oi in -127, ..., 127 */
+#include <float.h>
+
 #include "nn/generation/product_cpu.h"
 #include "ops/shared/tiles_cpu.h"
 
@@ -67,14 +69,14 @@ static void quantize_row(int8_t *to, Real *scale, const Real *row, int64_t n)
     Real largest = 0;
     for (int64_t i = 0; i < n; i++) { /* NaN stays */
         const Real size = real_abs(row[i]);
-        largest = (size > largest) | (size != size) ? size : largest;
+        largest = size > largest || size != size ? size : largest;
     }
-    const bool finite = largest < (Real)INFINITY;
-    *scale = finite ? largest / 127 : (Real)NAN;
+    const bool zero = largest < 127 * (Real)FLT_MIN; /* or so small that its scale is denormal */
+    *scale = zero ? 0 : largest < (Real)INFINITY ? largest / 127 : (Real)NAN;
     for (int64_t i = 0; i < n; i++) {
         const int64_t in_group = i % INT8_GROUP;
         const int64_t byte = in_group % LANES * WORD_BYTES + in_group / LANES;
-        const double q = finite && largest > 0 ? rint((double)row[i] / (double)*scale) : 0;
+        const double q = *scale > 0 ? rint((double)row[i] / (double)*scale) : 0;
         to[i < whole ? i - in_group + byte : i] = (int8_t)q;
     }
 }

@@ -127,6 +127,18 @@ static LayerWeights layer_weights(StepLayer *step, const TransformerLayer *layer
                              layer->ff1.weight, layer->ff2.weight } };
 }
 
+static void check_weights(const Transformer *transformer)
+{
+    for (int64_t i = 0; i < transformer->layers; i++) {
+        const LayerWeights layer = layer_weights(&(StepLayer){ 0 }, &transformer->layer[i]);
+        for (int j = 0; j < 4; j++)
+            if (!layer.weight[j]->bf16_copy)
+                error_raise("nn_transformer_state: bf16 needs weights of a Params, and a weight of "
+                            "layer %lld belongs to none",
+                            (long long)i);
+    }
+}
+
 /* Replaces the weights of the products by 8-bit copies. */
 static void set_int8(TransformerStep *step, const Transformer *transformer, Int8Weights *weights)
 {
@@ -291,6 +303,8 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     const char *error = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
     if (error)
         error_raise("nn_transformer_state: the weights %s", error);
+    if (config.precision == PRECISION_BF16 && !config.int8_weights)
+        check_weights(transformer);
     const TransformerStep step = step_of(transformer, config);
     const int64_t one = shape_count(shape(step.B, sequence_count(&step), 1 + step.softmax));
     const int64_t all = shape_count(shape(step.layers, aligned(one)));

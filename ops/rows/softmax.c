@@ -49,13 +49,12 @@ void softmax_forward_cpu(TensorType type, Real *out, const Real *x, bool logarit
 {
 #pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
     for (int64_t i = 0; i < R * C; i += C) {
-        Real *power = scratch ? scratch + omp_get_thread_num() * buffer_length(C) : out + i;
+        Real *row = elements_at((int)type, out, i);
+        Real *power = scratch ? scratch + omp_get_thread_num() * buffer_length(C) : row;
         if (logarithm)
-            BY_STORAGE(type, T,
-                       log_softmax_row(T, elements_at(T, out, i), elements_at(T, x, i), C));
+            BY_STORAGE(type, T, log_softmax_row(T, row, elements_at(T, x, i), C));
         else
-            BY_STORAGE(type, T,
-                       softmax_row(T, elements_at(T, out, i), power, elements_at(T, x, i), C));
+            BY_STORAGE(type, T, softmax_row(T, row, power, elements_at(T, x, i), C));
     }
 }
 
