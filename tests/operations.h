@@ -168,7 +168,7 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
     ROW(used_twice, op_multiply(tape, op_exp(tape, x[0]), op_tanh(tape, x[0])), UNMEASURED,        \
         { S(3, 7) }, { S(37, 41) })                                                                \
     ROW(softmax, op_softmax(tape, x[0]), PASSES(2, 5), { S(ROWS, WIDTH) }, { S(5) },               \
-        { S(2, 3, 2, 19) }, { S(37, 41) }, { S(3, 2500) })                                         \
+        { S(2, 3, 2, 19) }, { S(37, 41) }, { S(7, 2500) })                                         \
     ROW(log_softmax, op_log_softmax(tape, x[0]), PASSES(2, 5), { S(ROWS, WIDTH) }, { S(1) },       \
         { S(3, 21) }, { S(37, 11) }, { S(3, 2500) })                                               \
     ROW(layernorm, op_layernorm(tape, x[0], x[1], x[2], 1e-3), PASSES(2, 5),                       \
@@ -245,9 +245,10 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
     ROW(stack, op_stack(tape, (Tensor *[]){ x[0], x[1], x[0] }, 3, 1), UNMEASURED,                 \
         { S(2, 3, 4), S(2, 3, 4) }, { S(5, 7, 12), S(5, 7, 12) })                                  \
     ROW(gather, op_gather(tape, x[0], x[1]), UNMEASURED, { S(3, 7), INTEGERS(7, 3, 9) },           \
-        { S(3, 7, 11), INTEGERS(11, 3, 7, 9) }, { S(37, 3), INTEGERS(3, 37, 9) })                  \
+        { S(3, 7, 11), INTEGERS(11, 3, 7, 9) }, { S(37, 3), INTEGERS(3, 37, 9) }, \
+        { S(700, 33), INTEGERS(33, 700, 25) })                  \
     ROW(unfold, op_unfold(tape, x[0], (Window){ 3, 2, 2, 1 }), UNMEASURED, { S(2, 5, 4, 3) },      \
-        { S(2, 7, 9, 3) }, { S(3, 6, 4, 16) })                                                     \
+        { S(2, 7, 9, 3) }, { S(3, 6, 4, 16) }, { S(2, 4, 90, 25) })                                                     \
     ROW(unfold_inside, op_unfold(tape, x[0], (Window){ .height = 2, .width = 3 }), UNMEASURED,     \
         { S(1, 5, 6, 8) })                                                                         \
     ROW(unfold_3_by_3, op_unfold(tape, x[0], (Window){ 3, 3, 1, 1 }), PASSES(10, 20),              \
@@ -260,7 +261,7 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
     ROW(polynomial_features, op_polynomial_features(tape, x[0]),                                   \
         PASSES(1 + (double)POLYNOMIAL / HEAD_DIM, 3 + 2 * (double)POLYNOMIAL / HEAD_DIM),          \
         { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM) }, { S(5) }, { S(2, 1, 3, 4) }, { S(3, 1) },    \
-        { S(3, 7) }, { S(3, 5, 7) }, { S(37, 16) })                                                \
+        { S(3, 7) }, { S(3, 5, 7) }, { S(110, 16) })                                                \
     /* exp multiplies the rounding error of its argument by the argument's magnitude. */           \
     ROW(random_features, op_random_features(tape, op_scale(tape, x[0], 0.25), x[1]),               \
         FLOPS(2.0 * RANDOM, 6.0 * RANDOM),                                                         \
@@ -309,7 +310,7 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
                                                 .buckets = 4,                                      \
                                                 .key_lengths = two_lengths(tape, x[0]) }),         \
         UNMEASURED, { S(2, 9, 2, 3), S(2, 9, 2, 4) }, { S(2, 21, 1, 3), S(2, 21, 1, 1) },          \
-        { S(2, 100, 2, 8), S(2, 100, 2, 5) })                                                      \
+        { S(2, 100, 2, 8), S(2, 100, 2, 5) }, { S(2, 300, 2, 8), S(2, 300, 2, 16) })                                                      \
     ROW(packed_lsh_attention,                                                                      \
         op_lsh_attention(tape, near_directions(tape, x[0]), NULL,                                  \
                          (LshAttentionOptions){ .rounds = 2, .chunk = 20 }),                       \

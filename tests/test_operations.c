@@ -157,9 +157,9 @@ static void make_inputs(const Case *c, Tape *tape, Tensor **x)
                                       : constant_input(c, tape, i);
 }
 
-/* The gradients are those of sum_i r_i out_i with random r. only: the one input that requires a
- * gradient, or EVERY_INPUT. */
-static Outcome run_on(const Case *c, Tape *tape, int only, Activations activations)
+/* The gradients are those of sum_i r_i out_i with random r; out is the sum of `uses` results. only:
+ * the one input that requires a gradient, or EVERY_INPUT. */
+static Outcome run_uses(const Case *c, Tape *tape, int uses, int only, Activations activations)
 {
     Tensor *x[MOST_INPUTS], *arguments[MOST_INPUTS];
     tape_seed(tape, 9);
@@ -170,7 +170,10 @@ static Outcome run_on(const Case *c, Tape *tape, int only, Activations activatio
                            ? op_cast(tape, x[i], TENSOR_BF16)
                            : x[i];
     }
-    Tensor *out = tensor_keep(op_cast(tape, apply(c, tape, arguments, false), TENSOR_REAL));
+    Tensor *out = op_cast(tape, apply(c, tape, arguments, false), TENSOR_REAL);
+    for (int use = 1; use < uses; use++)
+        out = op_add(tape, out, op_cast(tape, apply(c, tape, arguments, false), TENSOR_REAL));
+    tensor_keep(out);
     Outcome outcome = { 0 };
     if (tape_is_recording(tape)) {
         const Real *r = rounded_normal(77, tensor_count(out), activations);
@@ -183,13 +186,24 @@ static Outcome run_on(const Case *c, Tape *tape, int only, Activations activatio
     return outcome;
 }
 
-static Outcome run(const Case *c, Device *device, Precision precision, Activations activations)
+static Outcome run_on(const Case *c, Tape *tape, int only, Activations activations)
+{
+    return run_uses(c, tape, 1, only, activations);
+}
+
+static Outcome run_several(const Case *c, int uses, Device *device, Precision precision,
+                           Activations activations)
 {
     Tape *tape = tape_new(device);
     tape_set_precision(tape, precision);
-    Outcome outcome = run_on(c, tape, EVERY_INPUT, activations);
+    Outcome outcome = run_uses(c, tape, uses, EVERY_INPUT, activations);
     tape_free(tape);
     return outcome;
+}
+
+static Outcome run(const Case *c, Device *device, Precision precision, Activations activations)
+{
+    return run_several(c, 1, device, precision, activations);
 }
 
 static Outcome run_here(const Case *c)
@@ -472,10 +486,22 @@ TEST(bf16_inputs)
 {
     for (int i = 0; i < case_count; i++) {
         const Case *c = &cases[i];
+        device_set_threads(3);
         const Outcome found = run(c, test_device(), PRECISION_BF16, STORED_IN_BF16);
         compare(c->name, run(c, device_open("cpu"), PRECISION_FLOAT32, ROUNDED), found, 6 * 0x1p-9);
         assert_same(c, "in a second run in bf16",
                     run(c, test_device(), PRECISION_BF16, STORED_IN_BF16), found);
+    }
+}
+
+/* Every gradient gets two contributions, and both the first and the sum are rounded. */
+TEST(bf16_gradients_accumulate)
+{
+    for (int i = 0; i < case_count; i++) {
+        const Case *c = &cases[i];
+        if (real_elements(c) <= 4000)
+            compare(c->name, run_several(c, 2, device_open("cpu"), PRECISION_FLOAT32, ROUNDED),
+                    run_several(c, 2, test_device(), PRECISION_BF16, STORED_IN_BF16), 8 * 0x1p-9);
     }
 }
 #endif

@@ -55,12 +55,15 @@ ALWAYS_INLINE void fold_row(int T, Real *sum, int64_t first, int64_t end, const 
                             const Unfold *u, int64_t h)
 {
     const int64_t run = u->width * u->C, window = u->height * run;
+    const int64_t stride = u->stride * u->C, padding = u->padding * u->C;
+    const int64_t first_x = clamped((first + padding - run) / stride, 0, u->columns);
+    const int64_t end_x = clamped((end + padding) / stride + 1, 0, u->columns);
     for (int64_t i = 0; i < u->height; i++) {
         const int64_t t = h + u->padding - i, y = t / u->stride;
         if (t < 0 || t % u->stride || y >= u->rows)
             continue;
-        for (int64_t x = 0; x < u->columns; x++) {
-            const int64_t left = (x * u->stride - u->padding) * u->C; /* of the window in the row */
+        for (int64_t x = first_x; x < end_x; x++) {
+            const int64_t left = x * stride - padding; /* of the window in the row */
             const int64_t start = clamped(left, first, end), stop = clamped(left + run, first, end);
             const Real *from =
                 elements_at(T, dout, (y * u->columns + x) * window + i * run + start - left);
