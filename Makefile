@@ -222,7 +222,7 @@ sanitize:
 # then a training run in several orders.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
 PROGRAMS := test_copy_task test_mnist test_text $(notdir $(wildcard tests/test_*.sh))
-SLOW     := test_operations test_attention test_cuda # ten times as long under the sanitizers
+SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_cuda
 test-cuda-on-host:
 	+@$(ON_HOST) test
 	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) LEAVE_OUT='$(PROGRAMS)' test

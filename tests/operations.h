@@ -245,8 +245,8 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
     ROW(stack, op_stack(tape, (Tensor *[]){ x[0], x[1], x[0] }, 3, 1), UNMEASURED,                 \
         { S(2, 3, 4), S(2, 3, 4) }, { S(5, 7, 12), S(5, 7, 12) })                                  \
     ROW(gather, op_gather(tape, x[0], x[1]), UNMEASURED, { S(3, 7), INTEGERS(7, 3, 9) },           \
-        { S(3, 7, 11), INTEGERS(11, 3, 7, 9) }, { S(37, 3), INTEGERS(3, 37, 9) }, \
-        { S(700, 33), INTEGERS(33, 700, 25) })                  \
+        { S(3, 7, 11), INTEGERS(11, 3, 7, 9) }, { S(37, 3), INTEGERS(3, 37, 9) },                  \
+        { S(700, 33), INTEGERS(33, 700, 25) })                                                     \
     ROW(unfold, op_unfold(tape, x[0], (Window){ 3, 2, 2, 1 }), UNMEASURED, { S(2, 5, 4, 3) },      \
         { S(2, 7, 9, 3) }, { S(3, 6, 4, 16) }, { S(2, 4, 90, 25) })                                                     \
     ROW(unfold_inside, op_unfold(tape, x[0], (Window){ .height = 2, .width = 3 }), UNMEASURED,     \
@@ -310,7 +310,8 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
                                                 .buckets = 4,                                      \
                                                 .key_lengths = two_lengths(tape, x[0]) }),         \
         UNMEASURED, { S(2, 9, 2, 3), S(2, 9, 2, 4) }, { S(2, 21, 1, 3), S(2, 21, 1, 1) },          \
-        { S(2, 100, 2, 8), S(2, 100, 2, 5) }, { S(2, 300, 2, 8), S(2, 300, 2, 16) })                                                      \
+        { S(2, 100, 2, 8), S(2, 100, 2, 5) },                                                      \
+        { S(2, 300, 2, 8), S(2, 300, 2, 16) })                                                     \
     ROW(packed_lsh_attention,                                                                      \
         op_lsh_attention(tape, near_directions(tape, x[0]), NULL,                                  \
                          (LshAttentionOptions){ .rounds = 2, .chunk = 20 }),                       \

@@ -434,7 +434,8 @@ TEST(tiny_gpt_learns_and_writes)
     ck_assert_msg(EMULATED || (line && sscanf(line, "step 100  loss %lf", &loss) == 1), "%s",
                   output);
     ck_assert_msg(EMULATED || loss < 3, "%s", output);
-    ck_assert_uint_eq(strlen(EMULATED ? output : strchr(line, '\n') + 1), 64 + 1);
+    if (!EMULATED) /* untrained, it also writes the byte 0 */
+        ck_assert_uint_eq(strlen(strchr(line, '\n') + 1), 64 + 1);
     ck_assert_int_ne(run("tiny_gpt 1 no_such_file"), 0);
     assert_says("expected a file of more than 64 bytes");
 }

@@ -414,6 +414,11 @@ TEST(benchmark_measures_some_pixels)
     assert_says("~ ");
     ck_assert_ptr_null(strstr(output, "\nlinear "));
     assert_runs("mnist benchmark " SIZES "--batch 2 --pixels 4 --method linear");
+    if (!device_is_cuda(test_device()))
+        assert_runs("mnist benchmark " SIZES "--batch 2 --pixels 4 --method linear --int8");
+    if (!device_is_cuda(test_device()) && sizeof(Real) == sizeof(float))
+        assert_runs("mnist benchmark " SIZES
+                    "--batch 2 --pixels 4 --method linear --precision bf16");
     assert_says("4 of 30 pixels");
 }
 

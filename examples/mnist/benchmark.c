@@ -37,6 +37,7 @@ static GeneratorConfig config_of(const Trial *trial)
     return (GeneratorConfig){
         .images = trial->images,
         .precision = (Precision)choice_index(precision_names, options->common.precision),
+        .int8 = options->int8,
         .temperature = 1,
         .seed = 1,
     };

@@ -106,7 +106,8 @@ static void set_temperature(Generator *generator)
 static Tape *tape_of(Device *device, GeneratorConfig config)
 {
     Tape *tape = tape_new(device);
-    tape_set_precision(tape, config.precision);
+    if (config.precision == PRECISION_TF32)
+        tape_set_precision(tape, PRECISION_TF32);
     tape_set_recording(tape, false);
     tape_set_training(tape, false);
     tape_seed(tape, config.seed);
@@ -126,7 +127,8 @@ Generator *generator_new(const Model *model, Device *device, GeneratorConfig con
     generator->state = nn_transformer_state(&model->transformer,
                                             (GenerationConfig){ .sequences = config.images,
                                                                 .max_length = model->pixels,
-                                                                .precision = config.precision });
+                                                                .precision = config.precision,
+                                                                .int8_weights = config.int8 });
     generator->token = tape_persistent_i32(generator->tape, shape(config.images));
     generator->index = tape_persistent_i32(generator->tape, shape(config.images));
     generator->images = tape_persistent_i32(generator->tape, shape(config.images, model->pixels));

@@ -22,9 +22,10 @@ Tensor *model_forward(Tape *tape, const Model *model, Tensor *tokens);
 typedef struct Generator Generator;
 
 typedef struct GeneratorConfig {
-    int64_t images; /* in the batch */
-    int64_t all;    /* in all batches; 0: there is one batch */
-    Precision precision;
+    int64_t images;      /* in the batch */
+    int64_t all;         /* in all batches; 0: there is one batch */
+    Precision precision; /* of decode steps */
+    bool int8;           /* their weights in 8 bits */
     double temperature;
     uint64_t seed;
 } GeneratorConfig;

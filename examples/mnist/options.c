@@ -26,6 +26,7 @@ static const char *const schedules[] = { "constant", "cosine", NULL };
 static const char *const step_precisions[] = {
     [PRECISION_FLOAT32] = "float32",
     [PRECISION_TF32] = "tf32",
+    [PRECISION_BF16] = "bf16",
     NULL,
 };
 static const char *const methods[] = { "all", "linear", "stateful-softmax", "softmax", NULL };
@@ -74,7 +75,8 @@ static const Option data[] = {
 };
 static const Option of_drawing[] = {
     { "precision", CHOICE, OF_RUN, AT(common.precision), 0, 0, step_precisions,
-      "of matrix products on CUDA" },
+      "tf32: of products on CUDA; bf16: of a step's weights on the CPU" },
+    { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },
 };
 static const Option of_sampling[] = {
     { "model", CHECKPOINT, OF_RUN, AT(model), 0, 0, NULL, "a checkpoint of mnist train" },

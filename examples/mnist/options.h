@@ -18,6 +18,7 @@ typedef struct MnistOptions {
     const char *model, *output;
     int64_t count, at_once, draw;
     double temperature;
+    bool int8; /* and mnist benchmark */
     /* mnist benchmark */
     const char *method, *csv;
     int64_t together, pixels;

@@ -138,6 +138,7 @@ int mnist_sample(int argc, char **argv)
                                          .all = options.count,
                                          .precision = (Precision)choice_index(
                                              precision_names, options.common.precision),
+                                         .int8 = options.int8,
                                          .temperature = options.temperature,
                                          .seed = (uint64_t)options.draw });
     double start = now();
