@@ -248,7 +248,8 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
         { S(3, 7, 11), INTEGERS(11, 3, 7, 9) }, { S(37, 3), INTEGERS(3, 37, 9) },                  \
         { S(700, 33), INTEGERS(33, 700, 25) })                                                     \
     ROW(unfold, op_unfold(tape, x[0], (Window){ 3, 2, 2, 1 }), UNMEASURED, { S(2, 5, 4, 3) },      \
-        { S(2, 7, 9, 3) }, { S(3, 6, 4, 16) }, { S(2, 4, 90, 25) })                                                     \
+        { S(2, 7, 9, 3) }, { S(3, 6, 4, 16) },                                                     \
+        { S(2, 4, 90, 25) })                                                                       \
     ROW(unfold_inside, op_unfold(tape, x[0], (Window){ .height = 2, .width = 3 }), UNMEASURED,     \
         { S(1, 5, 6, 8) })                                                                         \
     ROW(unfold_3_by_3, op_unfold(tape, x[0], (Window){ 3, 3, 1, 1 }), PASSES(10, 20),              \
@@ -261,7 +262,7 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
     ROW(polynomial_features, op_polynomial_features(tape, x[0]),                                   \
         PASSES(1 + (double)POLYNOMIAL / HEAD_DIM, 3 + 2 * (double)POLYNOMIAL / HEAD_DIM),          \
         { S(SEQUENCES, POSITIONS, HEADS, HEAD_DIM) }, { S(5) }, { S(2, 1, 3, 4) }, { S(3, 1) },    \
-        { S(3, 7) }, { S(3, 5, 7) }, { S(110, 16) })                                                \
+        { S(3, 7) }, { S(3, 5, 7) }, { S(110, 16) })                                               \
     /* exp multiplies the rounding error of its argument by the argument's magnitude. */           \
     ROW(random_features, op_random_features(tape, op_scale(tape, x[0], 0.25), x[1]),               \
         FLOPS(2.0 * RANDOM, 6.0 * RANDOM),                                                         \
