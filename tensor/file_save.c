@@ -45,7 +45,8 @@ static bool check_contents(const TensorFile *file)
     if (file->count < 0 || file->metadata_count < 0)
         return file_fail(file, "there are %d entries and %d metadata strings, expected 0 or more",
                          file->count, file->metadata_count);
-    for (const FileEntry *entry = file->entries; entry < file->entries + file->count; entry++) {
+    for (int i = 0; i < file->count; i++) {
+        const FileEntry *entry = &file->entries[i];
         if (!check_entry(file, entry))
             return false;
         total += file_bytes(entry->type, entry->shape);
