@@ -293,8 +293,7 @@ typedef struct GenerationConfig {
  * state with nn_transformer_state_free; the transformer's Params must outlive it. All weights must
  * be registered before, as this allocates the flat buffers. Raises unless the attention is
  * ATTENTION_CAUSAL_LINEAR (with any feature map) or ATTENTION_CAUSAL_SOFTMAX, inside a replayed
- * step, and for a precision, or 8-bit weights, that the device or a double-precision build lacks.
- * */
+ * step, and for a precision or 8-bit weights that the device or a double-precision build lacks. */
 TransformerState *nn_transformer_state(const Transformer *transformer, GenerationConfig config);
 /* Frees the state and the tensors that its functions returned. NULL is ignored. */
 void nn_transformer_state_free(TransformerState *state);

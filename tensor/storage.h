@@ -7,7 +7,8 @@
  *
  *     BY_STORAGE(type, T, PARALLEL_FOR(i, n) store(T, out, i, exp(load(T, x, i))));
  *
- * Tensors of either dtype are passed as Real pointers; only these functions take their elements. */
+ * Tensors of either dtype are passed as Real pointers; only these functions access their
+ * elements. */
 #ifndef TAPEGRAD_TENSOR_STORAGE_H
 #define TAPEGRAD_TENSOR_STORAGE_H
 

@@ -55,35 +55,23 @@ static int64_t feature_count(const Attention *attention)
 }
 
 /* -------------------------------------------------------------------------------------- weights */
-/* Where the 8-bit weights of a state are stored; with data NULL, their size is counted. */
-typedef struct Int8Weights {
-    void *data;
-    size_t bytes;
-} Int8Weights;
-
-static void *allocate_part(Int8Weights *weights, size_t bytes)
+/* With bf16, a product reads the bf16 copy of its Params, which follows the weight. */
+static StepLinear step_linear(const Linear *linear, bool bf16)
 {
-    enum { LINE = 64 };
-    void *part = weights->data ? (char *)weights->data + weights->bytes : NULL;
-    weights->bytes += (bytes + LINE - 1) / LINE * LINE;
-    return part;
-}
-
-static void quantize(StepLinear *linear, const Tensor *weight, Int8Weights *weights)
-{
-    const int64_t O = weight->shape.size[0], I = weight->shape.size[1];
-    int8_t *bytes = allocate_part(weights, (size_t)(O * I));
-    Real *scales = allocate_part(weights, (size_t)O * sizeof(Real));
-    if (weights->data)
-        step_quantize(bytes, scales, weight->data, O, I);
-    linear->weight = (const Real *)(const void *)bytes;
-    linear->scales = scales;
-    linear->type = WEIGHT_INT8;
-}
-
-static StepLinear step_linear(const Linear *linear)
-{
-    return (StepLinear){ .weight = linear->weight->data, .bias = linear->bias->data };
+    Tensor *weight = linear->weight;
+    StepLinear step = { .weight = weight->data, .bias = linear->bias->data };
+    if (!bf16)
+        return step;
+    if (!weight->bf16_copy)
+        error_raise("nn_transformer_state: bf16 needs weights of a Params, this one is %s and "
+                    "belongs to none",
+                    shape_text(weight->shape).text);
+    step.type = WEIGHT_BF16;
+    step.weight = weight->bf16_copy(weight, false);
+    if (!step.weight)
+        error_raise("nn_transformer_state: memory is exhausted: the bf16 copy of the weights could "
+                    "not be allocated");
+    return step;
 }
 
 static StepNorm step_norm(const LayerNorm *norm)
@@ -92,17 +80,17 @@ static StepNorm step_norm(const LayerNorm *norm)
 }
 
 /* With post-norm, a layer's last norm is that of the next layer's input. */
-static void set_layers(TransformerStep *step, const Transformer *transformer)
+static void set_layers(TransformerStep *step, const Transformer *transformer, bool bf16)
 {
     StepNorm before = { NULL, NULL, 0 };
     for (int64_t i = 0; i < step->layers; i++) {
         const TransformerLayer *layer = &transformer->layer[i];
         const Tensor *projection = layer->attention.projection;
         const StepNorm norm1 = step_norm(&layer->norm1), norm2 = step_norm(&layer->norm2);
-        step->layer[i] = (StepLayer){ .input = step_linear(&layer->attention.input),
-                                      .output = step_linear(&layer->attention.output),
-                                      .ff1 = step_linear(&layer->ff1),
-                                      .ff2 = step_linear(&layer->ff2),
+        step->layer[i] = (StepLayer){ .input = step_linear(&layer->attention.input, bf16),
+                                      .output = step_linear(&layer->attention.output, bf16),
+                                      .ff1 = step_linear(&layer->ff1, bf16),
+                                      .ff2 = step_linear(&layer->ff2, bf16),
                                       .attention_norm = step->pre_norm ? norm1 : before,
                                       .ff_norm = step->pre_norm ? norm2 : norm1,
                                       .projection = projection ? projection->data : NULL };
@@ -112,58 +100,6 @@ static void set_layers(TransformerStep *step, const Transformer *transformer)
         step->last_norm = before;
     if (transformer->has_norm)
         step->norm = step_norm(&transformer->norm);
-}
-
-/* The weights of a layer's products. */
-typedef struct LayerWeights {
-    StepLinear *linear[4];
-    Tensor *weight[4];
-} LayerWeights;
-
-static LayerWeights layer_weights(StepLayer *step, const TransformerLayer *layer)
-{
-    return (LayerWeights){ { &step->input, &step->output, &step->ff1, &step->ff2 },
-                           { layer->attention.input.weight, layer->attention.output.weight,
-                             layer->ff1.weight, layer->ff2.weight } };
-}
-
-static void check_weights(const Transformer *transformer)
-{
-    for (int64_t i = 0; i < transformer->layers; i++) {
-        const LayerWeights layer = layer_weights(&(StepLayer){ 0 }, &transformer->layer[i]);
-        for (int j = 0; j < 4; j++)
-            if (!layer.weight[j]->bf16_copy)
-                error_raise("nn_transformer_state: bf16 needs weights of a Params, and a weight of "
-                            "layer %lld belongs to none",
-                            (long long)i);
-    }
-}
-
-/* Replaces the weights of the products by 8-bit copies. */
-static void set_int8(TransformerStep *step, const Transformer *transformer, Int8Weights *weights)
-{
-    for (int64_t i = 0; i < step->layers; i++) {
-        const LayerWeights layer = layer_weights(&step->layer[i], &transformer->layer[i]);
-        for (int j = 0; j < 4; j++)
-            quantize(layer.linear[j], layer.weight[j], weights);
-    }
-}
-
-/* Replaces them by the bf16 copies of their Params, which follow the values. Returns false when
- * memory is exhausted; *bytes is the size requested last, at least. */
-static bool set_bf16(TransformerStep *step, const Transformer *transformer, size_t *bytes)
-{
-    for (int64_t i = 0; i < step->layers; i++) {
-        const LayerWeights layer = layer_weights(&step->layer[i], &transformer->layer[i]);
-        for (int j = 0; j < 4; j++) {
-            *bytes = (size_t)tensor_count(layer.weight[j]) * sizeof(uint16_t);
-            layer.linear[j]->weight = layer.weight[j]->bf16_copy(layer.weight[j], false);
-            layer.linear[j]->type = WEIGHT_BF16;
-            if (!layer.linear[j]->weight)
-                return false;
-        }
-    }
-    return true;
 }
 
 /* Sizes and addresses of the weights, which are allocated; the state is not allocated yet. */
@@ -187,7 +123,7 @@ static TransformerStep step_of(const Transformer *transformer, GenerationConfig 
         .eps = (Real)ATTENTION_EPS,
         .precision = config.precision,
     };
-    set_layers(&step, transformer);
+    set_layers(&step, transformer, config.precision == PRECISION_BF16 && !config.int8_weights);
     return step;
 }
 
@@ -250,25 +186,34 @@ void state_need_scratch(TransformerState *state)
         error_raise("nn_transformer_step: %s", device_exhausted(state->device, bytes).text);
 }
 
-/* Allocates the stored weights of bf16 or 8 bits. */
-static bool allocate_weights(TransformerState *state, GenerationConfig config, size_t *bytes)
+/* The same for 8-bit copies of the weights, which then replace them: first the weights of all
+ * layers, then the scales of their rows. */
+static bool quantize_weights(TransformerState *state, size_t *bytes)
 {
-    Int8Weights weights = { NULL, 0 };
-    if (!config.int8_weights)
-        return config.precision != PRECISION_BF16 ||
-               set_bf16(&state->step, &state->transformer, bytes);
-    set_int8(&state->step, &state->transformer, &weights);
-    *bytes = weights.bytes;
+    TransformerStep *step = &state->step;
+    const int64_t width = step->width, inner = step->inner;
+    const int64_t O[] = { 3 * width, width, inner, width }, I[] = { width, width, width, inner };
+    const int64_t elements = step->layers * width * (4 * width + 2 * inner);
+    const int64_t rows = step->layers * (5 * width + inner);
+    *bytes = (size_t)aligned(elements) + (size_t)rows * sizeof(Real);
     state->weights = device_allocate(state->device, *bytes);
     if (!state->weights)
         return false;
-    weights = (Int8Weights){ state->weights->data, 0 };
-    set_int8(&state->step, &state->transformer, &weights);
+    int8_t *next = state->weights->data;
+    Real *scales = (Real *)(void *)(next + aligned(elements));
+    for (StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
+        StepLinear *linears[] = { &layer->input, &layer->output, &layer->ff1, &layer->ff2 };
+        for (int j = 0; j < 4; next += O[j] * I[j], scales += O[j], j++) {
+            step_quantize(next, scales, linears[j]->weight, O[j], I[j]);
+            *linears[j] =
+                (StepLinear){ (Real *)(void *)next, linears[j]->bias, WEIGHT_INT8, scales };
+        }
+    }
     return true;
 }
 
 /* The same for everything that a new state owns. */
-static bool allocate_memory(TransformerState *state, GenerationConfig config, size_t *bytes)
+static bool allocate_memory(TransformerState *state, bool int8_weights, size_t *bytes)
 {
     const TransformerStep *step = &state->step;
     *bytes = 2 * (size_t)step->B * sizeof *state->counts;
@@ -283,7 +228,7 @@ static bool allocate_memory(TransformerState *state, GenerationConfig config, si
     device_zero(state->device, state->memory->data, *bytes);
     memset(state->counts, 0, (size_t)step->B * sizeof *state->counts);
     set_addresses(state);
-    return allocate_weights(state, config, bytes) && allocate_scratch(state, bytes);
+    return (!int8_weights || quantize_weights(state, bytes)) && allocate_scratch(state, bytes);
 }
 
 /* --------------------------------------------------------------------------------- construction */
@@ -303,8 +248,6 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     const char *error = tensor_unreadable(transformer->layer[0].norm1.weight, TENSOR_REAL);
     if (error)
         error_raise("nn_transformer_state: the weights %s", error);
-    if (config.precision == PRECISION_BF16 && !config.int8_weights)
-        check_weights(transformer);
     const TransformerStep step = step_of(transformer, config);
     const int64_t one = shape_count(shape(step.B, sequence_count(&step), 1 + step.softmax));
     const int64_t all = shape_count(shape(step.layers, aligned(one)));
@@ -316,7 +259,7 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
                                      .step = step,
                                      .data_count = all,
                                      .layer_count = aligned(one) };
-    if (!state || !allocate_memory(state, config, &bytes)) {
+    if (!state || !allocate_memory(state, config.int8_weights, &bytes)) {
         nn_transformer_state_free(state);
         error_raise("nn_transformer_state: %s", device_exhausted(device, bytes).text);
     }

@@ -66,9 +66,7 @@ void gather_contribute(const Tensor *x, Gradient dx, const Real *dout, const int
                        AxisView v, int64_t K)
 {
     const bool in_real = x->type == TENSOR_BF16 && v.inner == 1 && K > 1;
-    Tensor *scratch = in_real && !device_is_cuda(x->device)
-                          ? tape_scratch(x->tape, shape(omp_get_max_threads(), v.size))
-                          : NULL;
+    Tensor *scratch = in_real ? thread_scratch(x->tape, x, v.size) : NULL;
     if (!dx.accumulate)
         device_zero(x->device, dx.data, (size_t)tensor_count(x) * tensor_element_bytes(x));
     KERNEL_CALL(x, gather_add, (dx.data, scratch ? scratch->data : NULL, dout, index, v, K));

@@ -22,12 +22,6 @@ static inline void check_one_per_row(Tape *tape, const char *label, const Tensor
                    shape_text(expected).text, name, shape_text(x->shape).text);
 }
 
-/* On the CPU a workspace of n elements per thread; on CUDA, as x's device, NULL. */
-static inline Tensor *thread_scratch(Tape *tape, const Tensor *x, int64_t n)
-{
-    return device_is_cuda(x->device) ? NULL : tape_scratch(tape, shape(device_threads() * n));
-}
-
 /* max_c x_c of x [C] of dtype T, ignoring NaN: in 16 independent lanes, which the compiler
  * vectorizes, then reduced. */
 ALWAYS_INLINE Real row_max(int T, const Real *x, int64_t C)
