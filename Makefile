@@ -7,8 +7,12 @@
 #                    (PYTHON=an interpreter with PyTorch: beside PyTorch's; DEVICE=cuda)
 # make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit;
 # make test-cuda-faults    then: that these tests find faults planted in kernels
-# make deps          installs the Debian packages that the build needs (DEV=1: those of CI too)
-# make install       PREFIX=/usr/local DESTDIR=; built for ARCH=x86-64-v3 (armv8-a on ARM) by default
+# make oracle        500 random shapes of every operation against plain loops in double (COUNT=, SEED=)
+# make fuzz          readers of files and options, with libFuzzer (FUZZ_SECONDS= each; needs clang)
+# make faults        training runs with failing allocations and file operations, and killed (COUNT=)
+# make deps          installs the Debian packages that the build needs (DEV=1: those of CI too;
+#                    CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
+# make install       PREFIX=/usr/local DESTDIR=; built for ARCH=x86-64-v3 (armv8-a for ARM) by default
 # make uninstall     removes what make install with the same PREFIX and DESTDIR has installed
 # make format        formats the sources;  make format-check: checks them and the language
 # make compile_commands.json   the compilation database, for clangd and other tools
@@ -25,15 +29,19 @@
 OTHER_GOALS := $(filter-out deps,$(MAKECMDGOALS))
 ifneq ($(and $(filter deps,$(MAKECMDGOALS)),$(OTHER_GOALS)),)
 $(OTHER_GOALS): deps # first the packages, then the rest in a make that finds them
-	@$(MAKE) --no-print-directory -j$(shell nproc) $@
+	@$(MAKE) --no-print-directory -j$(shell getconf _NPROCESSORS_ONLN) $@
 else ifeq ($(MAKELEVEL),0)
-MAKEFLAGS += -j$(shell nproc)
+MAKEFLAGS += -j$(shell getconf _NPROCESSORS_ONLN)
 endif
 
 CC       := $(if $(filter default,$(origin CC)),gcc,$(CC))
 CXX      := $(if $(filter default,$(origin CXX)),$(if $(findstring clang,$(CC)),clang++,g++),$(CXX))
 REAL     := float
-ARCH     := native
+# The compiler's target: another processor than this one needs ARCH, and binutils of its own.
+TARGET   := $(shell $(CC) -dumpmachine 2>/dev/null)
+PORTABLE := $(if $(filter aarch64% arm64%,$(TARGET)),armv8-a,x86-64-v3)
+ARCH     := $(if $(filter $(shell uname -m)-%,$(TARGET)),native,$(PORTABLE))
+tool      = $(shell $(CC) -print-prog-name=$(1))
 CUDA_HOME := $(firstword $(patsubst %/bin/nvcc,%,$(shell command -v nvcc)) $(wildcard /usr/local/cuda))
 NVCC     := $(wildcard $(CUDA_HOME)/bin/nvcc)
 # The GPUs here that the kernels run on, by compute capability as nvcc writes it: 90
@@ -45,9 +53,10 @@ BUILD    := build$(if $(filter host,$(CUDA)),-cuda-on-host)$(if $(filter double,
 PREFIX   := /usr/local
 VERSION  := $(shell sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
 
-PACKAGES := gcc g++ libc6-dev pkg-config libdnnl-dev libcjson-dev check gnuplot-nox \
+PACKAGES := gcc g++ libc6-dev pkg-config libdnnl-dev check gnuplot-nox \
             zlib1g-dev libpng-dev
 PACKAGES += $(if $(DEV),clang clang-format libomp-dev valgrind)
+PACKAGES += $(if $(CROSS),gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user musl-tools)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
             -Werror $(if $(findstring clang,$(CC)),-Wno-pass-failed -Wno-enum-float-conversion)
 CFLAGS   := -O3 -g
@@ -62,7 +71,7 @@ COMPILE_CXX = $(CXX) -std=c++17 -I. -I$(BUILD)/include $(filter-out -Wstrict-pro
             $(CFLAGS) $(SANITIZE)
 # A thread a processor, which waits briefly before it leaves it to others.
 THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
-LIBS     := -ldnnl -lcjson -lm
+LIBS     := -ldnnl -lm
 
 # CUDA's own sources, compiled by nvcc for these architectures and later ones, or for the CPU.
 CUDA_SOURCES := $(shell find tensor autograd ops nn optim -name '*.cu')
@@ -111,7 +120,7 @@ BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/
 TESTS    := $(patsubst %,$(BUILD)/%,$(basename $(wildcard tests/test_*.c tests/test_*.cpp)))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
-.PHONY: ALWAYS all library test test-programs sanitize test-cuda-on-host test-cuda-faults bench bench-programs tune \
+.PHONY: ALWAYS all library test test-programs sanitize oracle fuzz faults test-cuda-on-host test-cuda-faults bench bench-programs tune \
         figures copy-task install format format-check clean help uninstall compile_commands.json
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -146,6 +155,9 @@ endef
 $(BUILD)/%.o: %.c $(CONFIG)
 	$(COMPILE_C)
 
+# gcc 12 for ARM crashes where it vectorizes a loop with fmax, which only programs have.
+$(BUILD)/tests/%.o $(BUILD)/bench/%.o: MATH += $(if $(filter aarch64%,$(TARGET)),-fno-tree-vectorize)
+
 # build/examples/mnist is a program: the objects of its folder are in build/parts/mnist/.
 $(BUILD)/parts/%.o: examples/%.c $(CONFIG)
 	$(COMPILE_C)
@@ -167,8 +179,8 @@ $(BUILD)/%.cpp.o: %.cpp $(CONFIG)
 
 # One object, in which hidden names are local: a program's own `product` then is not ours.
 $(LIBRARY): $(OBJECTS)
-	@$(LD) -r $^ -o $(BUILD)/tapegrad.o && objcopy --localize-hidden $(BUILD)/tapegrad.o
-	@rm -f $@ && $(AR) rcs $@ $(BUILD)/tapegrad.o
+	@$(call tool,ld) -r $^ -o $(BUILD)/tapegrad.o && $(call tool,objcopy) --localize-hidden $(BUILD)/tapegrad.o
+	@rm -f $@ && $(call tool,ar) rcs $@ $(BUILD)/tapegrad.o
 
 $(SHARED): $(OBJECTS)
 	@$(LINK) -shared -Wl,-soname,$(SONAME) $^ $(LIBS) -o $@
@@ -196,7 +208,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 $(BUILD)/tests/test_copy_task $(BUILD)/tests/test_mnist $(BUILD)/tests/test_text: $(BUILD)/tests/programs.o
 $(PICTURES): $(BUILD)/parts/mnist/idx.o $(BUILD)/parts/mnist/image.o
 
-$(BUILD)/tests/test_attention $(BUILD)/tests/test_attention_options: $(BUILD)/tests/attention_oracle.o
+$(addprefix $(BUILD)/tests/,test_attention test_attention_options oracle): $(BUILD)/tests/attention_oracle.o
 $(BUILD)/tests/test_file $(BUILD)/tests/test_pictures: $(BUILD)/tests/folder.o
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
 
@@ -217,20 +229,46 @@ sanitize:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 
-# On "cuda" without one: everything; then all but runs of programs with the threads in another order,
-# in double, and under the sanitizers (clang's) without the slow ones, whose kernels other tests run;
-# then a training run in several orders.
+# On "cuda" without one, each round with the threads in another order: everything shuffled, in double
+# in descending order, and in ascending order under the sanitizers (clang's) without the slow ones,
+# whose kernels other tests run; then a training run in several orders. Rounds after the first leave
+# out runs of programs and tests of the CPU alone.
 ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
+SAME     := test_build.sh test_gpu_script.sh test_language.sh # in every build
 PROGRAMS := test_copy_task test_mnist test_text $(notdir $(wildcard tests/test_*.sh))
+CPU_ONLY := test_chunk_plan test_file test_math test_pictures test_random
 SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_cuda
 test-cuda-on-host:
-	+@$(ON_HOST) test
-	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) LEAVE_OUT='$(PROGRAMS)' test
-	+@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) LEAVE_OUT='$(PROGRAMS)' REAL=double test
-	+@TAPEGRAD_CUDA_SEED=3 $(ON_HOST) LEAVE_OUT='$(PROGRAMS) $(SLOW)' CC=clang BUILD=build-cuda-on-host-sanitize \
+	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) LEAVE_OUT='$(SAME) $(CPU_ONLY)' test
+	+@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) LEAVE_OUT='$(PROGRAMS) $(CPU_ONLY)' REAL=double test
+	+@$(ON_HOST) LEAVE_OUT='$(PROGRAMS) $(CPU_ONLY) $(SLOW)' CC=clang BUILD=build-cuda-on-host-sanitize \
 	    CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 	@tests/cuda_on_host/orders.sh build-cuda-on-host
+
+# Random shapes and options of every operation against plain loops in double: in float32, in double,
+# and, of a tenth of the cases, on the emulation.
+CASES    := $(or $(COUNT),500)
+ORACLE    = @$(MAKE) --no-print-directory CUDA=$(1) $(2) build$(3)/tests/oracle
+oracle:
+	+$(call ORACLE,no,BUILD=build) && build/tests/oracle $(CASES) $(SEED)
+	+$(call ORACLE,no,REAL=double,-double) && build-double/tests/oracle $(CASES) $(SEED)
+	+$(call ORACLE,host,,-cuda-on-host) && \
+	    DEVICE=cuda build-cuda-on-host/tests/oracle $$(($(CASES) / 10)) $(SEED)
+
+# Readers of files and options, with clang's libFuzzer; FUZZ_SECONDS= for each of the five.
+FUZZED    = -fsanitize=$(1),address,undefined -fno-sanitize-recover=all
+fuzz:
+	+@$(MAKE) --no-print-directory CUDA=no CC=clang BUILD=build-fuzz CFLAGS='-O1 -g -fno-omit-frame-pointer' \
+	    SANITIZE='$(call FUZZED,fuzzer-no-link)' build-fuzz/tests/fuzz/fuzz
+	@tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
+$(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) $(BUILD)/parts/mnist/idx.o \
+    $(BUILD)/parts/copy_task/options.o $(BUILD)/parts/shared/options.o $(BUILD)/parts/shared/program.o
+	@clang -fopenmp $(call FUZZED,fuzzer) -Wl,--wrap=exit $^ $(LIBS) -lz -o $@
+
+# Failing allocations and file operations, killed runs; COUNT= of each, 60 by default.
+faults: $(BUILD)/examples/copy_task
+	@tests/faults/run.sh $(BUILD) $(COUNT) $(SEED)
 
 # Faults that must be found, by the emulation and by the tests that test-cuda-on-host has built.
 test-cuda-faults:
@@ -251,20 +289,19 @@ figures: $(FIGURES) $(BUILD)/examples/copy_task
 	$(THREADS) $(BUILD)/bench/training_speed $(call FIGURE,training_speed)
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
-PORTABLE := $(if $(filter aarch64 arm64,$(shell uname -m)),armv8-a,x86-64-v3)
 install:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-install \
 	    ARCH=$(if $(filter file,$(origin ARCH)),$(PORTABLE),$(ARCH)) install-files
 install-files: library
 	@echo "installing, built for -march=$(ARCH), into $(DESTDIR)$(PREFIX)"
+	@install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(sort $(dir $(INSTALLED))))
 	@for header in $(HEADERS); do \
-	    install -D -m 644 $$header $(DESTDIR)$(PREFIX)/include/tapegrad/$$header; done
-	@install -D -m 644 $(CONFIG) $(DESTDIR)$(PREFIX)/include/tapegrad/tensor/config.h
-	@install -D -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/libtapegrad.a
-	@install -D -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so.$(VERSION)
+	    install -m 644 $$header $(DESTDIR)$(PREFIX)/include/tapegrad/$$header; done
+	@install -m 644 $(CONFIG) $(DESTDIR)$(PREFIX)/include/tapegrad/tensor/config.h
+	@install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/libtapegrad.a
+	@install -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so.$(VERSION)
 	@ln -sf libtapegrad.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
 	@ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so
-	@mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	@printf '%s\n' 'prefix=$(PREFIX)' '' 'Name: tapegrad' \
 	    'Description: Tape-based training framework in C' 'Version: $(VERSION)' \
 	    'Cflags: -I$${prefix}/include/tapegrad' 'Libs: -L$${prefix}/lib -ltapegrad' \

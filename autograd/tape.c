@@ -23,6 +23,9 @@ typedef struct Chunk {
 
 enum { CHUNK_BYTES = 1 << 16 };
 
+/* A step rarely records this many nodes, an evaluation that forgets to turn recording off does. */
+enum { SUSPICIOUS_NODES = 50000 };
+
 /* The step of tape_replay. */
 typedef struct Replay {
     TapeStep *step; /* NULL: none */
@@ -42,6 +45,8 @@ struct Tape {
     Precision precision;
     bool recording;
     bool training;
+    bool checks_finite;
+    bool warned;           /* of SUSPICIOUS_NODES */
     bool backward_started; /* since the last reset */
     bool failed;           /* an error of this tape was raised since the last reset */
     int64_t errors;        /* error_count() when the step made its first tensor */
@@ -53,6 +58,8 @@ struct Tape {
     Node *last_node;
     int64_t node_count;
     Chunk *chunks, **current; /* the link to the first chunk that may have space */
+    Chunk *previous_chunks;   /* of the step before, if debug; else NULL */
+    bool debug;               /* handles are not reused in the next step */
     Replay replay;
 };
 
@@ -71,10 +78,21 @@ Tape *tape_new(Device *device)
     Tape *tape = memory_allocate(sizeof *tape);
     if (!tape)
         error_raise("tape_new: %s", device_exhausted(device, sizeof *tape).text);
+    const char *debug = getenv("TAPEGRAD_DEBUG");
     *tape = (Tape){ .device = device, .recording = true, .training = true };
+    tape->debug = debug && strcmp(debug, "1") == 0;
     tape->current = &tape->chunks;
     tape_seed(tape, 0);
     return tape;
+}
+
+static void free_chunks(Chunk *chunk)
+{
+    for (Chunk *next; chunk; chunk = next) {
+        next = chunk->next;
+        UNPOISON(chunk->bytes, chunk->size);
+        free(chunk);
+    }
 }
 
 void tape_free(Tape *tape)
@@ -88,11 +106,8 @@ void tape_free(Tape *tape)
         free_storage(&entry->tensor);
         free(entry);
     }
-    for (Chunk *chunk = tape->chunks, *next; chunk; chunk = next) {
-        next = chunk->next;
-        UNPOISON(chunk->bytes, chunk->size);
-        free(chunk);
-    }
+    free_chunks(tape->chunks);
+    free_chunks(tape->previous_chunks);
     free(tape);
 }
 
@@ -345,10 +360,10 @@ static void check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorTy
     tape->label = label;
     const char *error = tensor_unreadable(tensor, type);
     if (error)
-        tape_error(tape, "%s %s", label, error);
+        tape_error(tape, "%s %s", tensor_label(label, tensor).text, error);
     if (tensor->device != tape->device)
-        tape_error(tape, "%s is on %s, the tape on %s", label, device_name(tensor->device),
-                   device_name(tape->device));
+        tape_error(tape, "%s is on %s, the tape on %s", tensor_label(label, tensor).text,
+                   device_name(tensor->device), device_name(tape->device));
     if (tensor->tape && tensor->tape != tape)
         tape_error(tape, "%s belongs to another tape", label);
 }
@@ -363,6 +378,14 @@ void tape_use_real(Tape *tape, const char *label, Tensor *tensor)
     check_tensor(tape, label, tensor, TENSOR_REAL);
     if (tensor->type == TENSOR_BF16)
         tape_error(tape, "%s is stored in bf16, expected type Real; see op_cast", label);
+}
+
+void tape_use_cpu(Tape *tape, const char *label, Tensor *tensor)
+{
+    tape_use_real(tape, label, tensor);
+    if (device_is_cuda(tape->device))
+        tape_error(tape, "%s is on %s, expected the CPU: this operation reads data as host memory",
+                   label, device_name(tape->device));
 }
 
 void tape_use_i32(Tape *tape, const char *label, Tensor *tensor)
@@ -395,6 +418,13 @@ bool tape_is_training(const Tape *tape)
     return tape->training;
 }
 
+bool tape_check_finite(Tape *tape, bool on)
+{
+    bool before = tape->checks_finite;
+    tape->checks_finite = on;
+    return before;
+}
+
 static bool requires_grad(const Tensor *tensor)
 {
     return tensor && tensor_root(tensor)->requires_grad;
@@ -410,8 +440,42 @@ static Tensor *input_at(const Node *node, int i)
     return i < NODE_INPUTS ? node->inputs[i] : node->more_inputs[i - NODE_INPUTS];
 }
 
+/* Raises if an element of values is not finite: the index-th input or output of the node, or its
+ * gradient. */
+static void check_finite(Tape *tape, const Node *node, const char *what, int index,
+                         const Tensor *tensor, const Tensor *values)
+{
+    Real value;
+    if (!tensor || values->type == TENSOR_INT32 || !tensor_root(values)->data)
+        return;
+    const int64_t at = tensor_find_not_finite(values, &value);
+    if (at >= 0)
+        tape_error(tape, "%s: %s %d %s, and its element %lld is %g", node->name, what, index,
+                   tensor_text(tensor).text, (long long)at, (double)value);
+}
+
+static void check_forward(Tape *tape, const Node *node)
+{
+    for (int i = 0; i < input_count(node); i++)
+        check_finite(tape, node, "input", i, input_at(node, i), input_at(node, i));
+    for (int i = 0; i < NODE_OUTPUTS; i++)
+        check_finite(tape, node, "output", i, node->outputs[i], node->outputs[i]);
+}
+
+static void check_backward(Tape *tape, const Node *node)
+{
+    for (int i = 0; i < input_count(node); i++) {
+        const Tensor *input = input_at(node, i);
+        if (requires_grad(input) && tensor_root(input)->has_gradient)
+            check_finite(tape, node, "the gradient of input", i, input,
+                         tensor_root(input)->gradient);
+    }
+}
+
 void tape_record(Tape *tape, Node node)
 {
+    if (tape->checks_finite)
+        check_forward(tape, &node);
     bool required = false;
     for (int i = 0; i < input_count(&node); i++)
         required |= requires_grad(input_at(&node, i));
@@ -421,6 +485,11 @@ void tape_record(Tape *tape, Node node)
                 free_storage(node.saved[i]);
         return;
     }
+    if (!node.backward && !(node.outputs[0] && node.outputs[0]->base))
+        tape_error(tape,
+                   "%s: the node has no backward function, but an input requires a gradient; "
+                   "set .backward, or do not record an operation without a gradient",
+                   node.name ? node.name : "tape_record");
     node.tape = tape;
     node.previous = tape->last_node;
     node.index = tape->node_count;
@@ -431,6 +500,14 @@ void tape_record(Tape *tape, Node node)
             node.outputs[i]->requires_grad = node.outputs[i]->type != TENSOR_INT32;
     tape->last_node = recorded;
     tape->node_count++;
+    if (tape->node_count == SUSPICIOUS_NODES && !tape->warned) {
+        tape->warned = true;
+        fprintf(
+            stderr,
+            "tapegrad: a tape has recorded %d operations since tape_reset, which holds all their "
+            "tensors; for an evaluation turn tape_set_recording off and call tape_reset\n",
+            SUSPICIOUS_NODES);
+    }
 }
 
 TapeMark tape_mark(const Tape *tape)
@@ -468,21 +545,30 @@ const Real *tape_upstream(const Node *node, int index)
     return output && output->has_gradient ? output->gradient->data : NULL;
 }
 
+/* scattered: the backward function does not write each element of the root once. */
+static Gradient contribution(Node *node, const Tensor *input, bool scattered)
+{
+    Tensor *root = tensor_root(input), *gradient = root->gradient;
+    if (!gradient->data)
+        allocate_storage(node->tape, gradient);
+    const bool accumulate = root->has_gradient;
+    if (scattered && !accumulate)
+        device_zero(root->device, gradient->data, tensor_bytes(root));
+    root->has_gradient = true;
+    const ptrdiff_t offset = (char *)input->data - (char *)root->data;
+    return (Gradient){ (Real *)((char *)gradient->data + offset), accumulate || scattered };
+}
+
 Gradient tape_contribution(Node *node, Tensor *input)
 {
     if (!requires_grad(input))
         return (Gradient){ NULL, false };
-    Tensor *root = tensor_root(input);
-    Tensor *gradient = root->gradient;
-    if (!gradient->data)
-        allocate_storage(node->tape, gradient);
-    bool accumulate = root->has_gradient;
-    bool partial = tensor_count(input) < tensor_count(root);
-    if (partial && !accumulate)
-        device_zero(root->device, gradient->data, tensor_bytes(root));
-    root->has_gradient = true;
-    const ptrdiff_t offset = (char *)input->data - (char *)root->data;
-    return (Gradient){ (Real *)((char *)gradient->data + offset), accumulate || partial };
+    return contribution(node, input, tensor_count(input) < tensor_count(tensor_root(input)));
+}
+
+Gradient tape_scattered_contribution(Node *node, Tensor *input)
+{
+    return requires_grad(input) ? contribution(node, input, true) : (Gradient){ NULL, false };
 }
 
 /* Once a node's backward function has run, no other needs its outputs: nodes that use them were
@@ -508,8 +594,10 @@ static void backward_pass(Tape *tape, Tensor *out)
         for (int i = 0; i < NODE_OUTPUTS; i++)
             reached |= tape_upstream(node, i) != NULL;
         tape->label = node->name;
-        if (reached && node->backward)
+        if (reached && node->backward) /* NULL: the output is a view, which shares the gradient */
             node->backward(node);
+        if (reached && tape->checks_finite)
+            check_backward(tape, node);
         release_outputs(node);
     }
 }
@@ -529,7 +617,8 @@ static void check_start(Tape *tape, const char *label, Tensor *out)
                    "%s depends on nothing that requires a gradient (or the tape was not recording)",
                    label);
     if (!tensor_root(out)->tape)
-        tape_error(tape, "%s is a parameter, expected the result of an operation", label);
+        tape_error(tape, "%s is a parameter, expected the result of an operation",
+                   tensor_label(label, out).text);
 }
 
 void tape_backward(Tape *tape, Tensor *loss)
@@ -605,6 +694,11 @@ void tape_reset(Tape *tape)
         free_storage(&entry->gradient);
         entry->tensor.has_gradient = false;
     }
+    if (tape->debug && tape->tensor_count > 0) {
+        Chunk *chunks = tape->chunks;
+        tape->chunks = tape->previous_chunks;
+        tape->previous_chunks = chunks;
+    }
     for (Chunk *chunk = tape->chunks; chunk; chunk = chunk->next) {
         chunk->used = 0;
         POISON(chunk->bytes, chunk->size);
@@ -672,7 +766,7 @@ void tape_replay(Tape *tape, TapeStep *step, void *context)
     if (!step)
         tape_error(tape, "tape_replay: step is NULL");
     Replay *replay = &tape->replay;
-    const bool again = replay->step == step && replay->context == context;
+    const bool again = replay->step == step && replay->context == context && !tape->checks_finite;
     if (!again || !replay->capture) {
         tape_reset(tape);
         replay->step = step;

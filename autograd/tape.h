@@ -70,7 +70,9 @@ void tape_backward(Tape *tape, Tensor *loss);
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 
 /* Frees all tensors of the tape; their memory is cached for the next step. All pointers to them
- * become invalid; use after reset cannot be detected once the memory is reused.
+ * become invalid; use after reset cannot be detected once the memory is reused. With
+ * TAPEGRAD_DEBUG=1 in the environment of tape_new, the next step does not reuse the handles: a
+ * function that gets one raises "op_add: a was released already: ...".
  *
  * After an error that a handler left by longjmp, it also rewinds the random counter to the last
  * reset and, if the backward pass had begun, marks as empty the gradients of all parameters that
@@ -81,7 +83,8 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 void tape_reset(Tape *tape);
 
 /* Turns recording on or off and returns the old setting. While it is off, nothing is saved for a
- * backward pass. */
+ * backward pass. A recorded operation holds its tensors until the backward pass or tape_reset; a
+ * tape that has recorded 50000 says so once on standard error. */
 bool tape_set_recording(Tape *tape, bool on);
 bool tape_is_recording(const Tape *tape);
 
@@ -90,6 +93,13 @@ bool tape_is_recording(const Tape *tape);
  * turn off training, Monte Carlo dropout (Gal and Ghahramani 2016) recording. */
 bool tape_set_training(Tape *tape, bool on);
 bool tape_is_training(const Tape *tape);
+
+/* Turns the search for NaN and infinity on or off and returns the old setting; a new tape has it
+ * off. While it is on, the first operation with an input or output that is not finite raises, and
+ * so does, in the backward pass, the first that makes such a gradient of an input: "op_log: output
+ * 0 is [3], and its element 1 is -inf". For debugging: every tensor is read to the host, and on
+ * CUDA tape_replay calls its function each time. */
+bool tape_check_finite(Tape *tape, bool on);
 
 /* With recording off, tape_release frees all tensors made since the mark except result, which may
  * be NULL, and returns result: inference with a deep model then holds the intermediate tensors of
@@ -144,7 +154,7 @@ void tape_print_dot(const Tape *tape, FILE *file);
  *     }
  *     Tensor *square(Tape *tape, Tensor *x)
  *     {
- *         tape_use_real(tape, "square: x", x);
+ *         tape_use_cpu(tape, "square: x", x);
  *         Tensor *out = tape_tensor(tape, x->shape);
  *         for (int64_t i = 0; i < tensor_count(x); i++)
  *             out->data[i] = x->data[i] * x->data[i];
@@ -171,10 +181,13 @@ struct Node {
 };
 
 /* Raises unless the tensor's dtype is Real or bf16 (tape_use_i32: int32; tape_use_real: Real), it
- * is on the tape's device, and it was not released. label starts the sentence: "op_add: a". */
+ * is on the tape's device, and it was not released. label starts the sentence: "op_add: a". An
+ * operation whose loops read x->data, host memory on the CPU only, calls tape_use_cpu: as
+ * tape_use_real, and it raises on CUDA. */
 void tape_use(Tape *tape, const char *label, Tensor *tensor);
 void tape_use_i32(Tape *tape, const char *label, Tensor *tensor);
 void tape_use_real(Tape *tape, const char *label, Tensor *tensor);
+void tape_use_cpu(Tape *tape, const char *label, Tensor *tensor);
 
 /* New tensors of the tape, uninitialized. */
 Tensor *tape_tensor(Tape *tape, Shape shape);
@@ -194,7 +207,7 @@ Random tape_draw(Tape *tape, int64_t counters);
 const uint64_t *tape_random_start(const Tape *tape);
 
 /* Records the node if the tape is recording and an input requires a gradient; then the outputs do
- * too. */
+ * too. Raises when such a node has no backward function, unless its output is a tape_view. */
 void tape_record(Tape *tape, Node node);
 
 /* Raises an error of an operation on this tape; tape_reset then undoes the step. */
@@ -213,6 +226,14 @@ typedef struct Gradient {
     bool accumulate;
 } Gradient;
 Gradient tape_contribution(Node *node, Tensor *input);
+
+/* The same for a gradient that is scattered: elements that get no contribution or several, as in a
+ * lookup or a pooling. The buffer is zeroed before the first contribution, so call gradient_add any
+ * number of times per element:
+ *     Gradient dtable = tape_scattered_contribution(node, table);
+ *     for (int64_t i = 0; dtable.data && i < rows * width; i++)
+ *         gradient_add(dtable, index[i / width] * width + i % width, dout[i]); */
+Gradient tape_scattered_contribution(Node *node, Tensor *input);
 
 /* One element's contribution. */
 static inline void gradient_add(Gradient gradient, int64_t i, Real value)

@@ -96,8 +96,8 @@ shown() {
 at_most() { while [ "$(jobs -rp | wc -l)" -ge "$1" ]; do wait -n; done; }
 
 # ------------------------------------------------------------------------ the machine and the build
-PACKAGES=(make pkgconf pkgconf-bin libpkgconf3 check libsubunit0 libsubunit-dev libcjson1
-    libcjson-dev libdnnl2 libdnnl-dev ocl-icd-libopencl1 libpng16-16 libpng-dev zlib1g-dev)
+PACKAGES=(make pkgconf pkgconf-bin libpkgconf3 check libsubunit0 libsubunit-dev libdnnl2
+    libdnnl-dev ocl-icd-libopencl1 libpng16-16 libpng-dev zlib1g-dev)
 
 has_header() { echo "#include <$1>" | gcc "${@:2}" -E -x c - >/dev/null 2>&1; }
 has_library() {
@@ -124,7 +124,7 @@ unpack() { # FILE.deb DIRECTORY
 # Uses packages/, unpacked into packages/root, for what the system lacks.
 use_packages() {
     local header tool file lacks='' root=$PWD/packages/root libraries
-    for header in dnnl.h cjson/cJSON.h check.h png.h zlib.h; do
+    for header in dnnl.h check.h png.h zlib.h; do
         has_header $header || lacks+=" $header"
     done
     for tool in make pkg-config; do has $tool || lacks+=" $tool"; done

@@ -77,4 +77,5 @@ int main(int argc, char **argv)
     }
     printf("accuracy %.3f on %d new images\n", (double)right / (TESTS * BATCH), TESTS * BATCH);
     tape_free(tape), optim_free(optimizer), params_free(params);
+    return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

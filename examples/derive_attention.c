@@ -421,5 +421,6 @@ int main(void)
            N, D, M, CHUNK);
     bool good = compare_forms(q, k, v, g);
     good &= compare_gradients(q, k, v, g);
+    good &= !fflush(stdout) && !ferror(stdout);
     return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -75,4 +75,5 @@ int main(int argc, char **argv)
     tape_free(tape);
     optim_free(optimizer);
     params_free(params);
+    return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

@@ -76,4 +76,5 @@ int main(int argc, char **argv)
         tape_reset(tape);
     }
     tape_free(tape), optim_free(optimizer), params_free(params);
+    return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

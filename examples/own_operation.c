@@ -39,12 +39,12 @@ static void snake_backward(Node *node)
 
 static Tensor *snake(Tape *tape, Tensor *x, Tensor *a)
 {
-    tape_use_real(tape, "snake: x", x);
-    tape_use_real(tape, "snake: a", a);
+    tape_use_cpu(tape, "snake: x", x);
+    tape_use_cpu(tape, "snake: a", a);
     int64_t columns = shape_columns(x->shape);
     if (a->shape.rank != 1 || a->shape.size[0] != columns)
-        tape_error(tape, "snake: x is %s and a is %s, expected one frequency per column of x",
-                   shape_text(x->shape).text, shape_text(a->shape).text);
+        tape_error(tape, "snake: x %s and a %s, expected one frequency per column of x",
+                   tensor_text(x).text, tensor_text(a).text);
     Tensor *out = tape_tensor(tape, x->shape);
     for (int64_t i = 0; i < tensor_count(x); i++) {
         double frequency = (double)a->data[i % columns], s = sin(frequency * (double)x->data[i]);
@@ -115,5 +115,6 @@ int main(void)
     tape_free(tape);
     optim_free(optimizer);
     params_free(params);
-    return error < 2e-2 && last_loss < 1e-2 ? EXIT_SUCCESS : EXIT_FAILURE;
+    const bool written = !fflush(stdout) && !ferror(stdout);
+    return written && error < 2e-2 && last_loss < 1e-2 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -36,4 +36,5 @@ int main(void)
         tape_reset(tape); /* frees every tensor that this step allocated */
     }
     tape_free(tape), optim_free(optimizer), params_free(params);
+    return fflush(stdout) || ferror(stdout); /* 1: the output could not be written */
 }

@@ -87,8 +87,8 @@ static void check(Tape *tape, const Attention *attention, Tensor *x)
     const int64_t width = attention->heads * attention->head_dim;
     tape_use(tape, "nn_attention_forward: x", x);
     if (x->shape.rank != 3 || x->shape.size[2] != width)
-        tape_error(tape, "nn_attention_forward: x is %s, expected [B, N, %lld]",
-                   shape_text(x->shape).text, (long long)width);
+        tape_error(tape, "nn_attention_forward: x %s, expected [B, N, %lld]", tensor_text(x).text,
+                   (long long)width);
 }
 
 /* phi of queries or keys [B, N, H, D], returns [B, N, H, F], for feature maps that the attention

@@ -41,8 +41,14 @@ void params_check_pattern(const char *function, const Params *params, const char
 /* Changes whenever params_set_requires_grad is called; 0 before. */
 int params_frozen_version(const Params *params);
 
+/* Weights require a gradient, and none has one. */
+bool params_lacks_gradients(const Params *params);
+
 /* The result of clipping, in device memory; zeros at first, NULL while no buffers are allocated. */
 Clipping *params_clipping(const Params *params);
+
+/* Whether the gradients were clipped since they were empty. */
+bool *params_clipped(Params *params);
 
 /* A flat buffer in a file: one entry per weight, whose name is the path name behind the prefix. */
 typedef struct FilePart {

@@ -14,9 +14,10 @@ extern "C" {
 
 /* ---------------------------------------------------------------------------------------- Params
  * Named weights. All values are stored in one flat buffer, all gradients in another. The buffers
- * are allocated at the first use of any weight or when an optimizer is made; adding a weight
- * afterwards is an error. Tensor handles are stable and live until params_free. A weight's initial
- * values depend on (seed, path name) alone. A path name has at most 223 bytes. */
+ * are allocated at the first use of any weight or when an optimizer is made: until then data is
+ * NULL; adding a weight afterwards is an error. Tensor handles are stable and live until
+ * params_free. A weight's initial values depend on (seed, path name) alone. A path name has at most
+ * 223 bytes. */
 typedef struct Params Params;
 
 /* An empty set of weights on device. The caller owns it and frees it with params_free. */
@@ -30,7 +31,8 @@ Device *params_device(const Params *params);
 typedef enum {
     INITIAL_ZERO,
     INITIAL_ONE,
-    INITIAL_UNIFORM, /* uniform in [-scale, scale); scale is 0 or more */
+    /* The following raise unless scale > 0: */
+    INITIAL_UNIFORM, /* uniform in [-scale, scale) */
     INITIAL_NORMAL,  /* normal with standard deviation scale */
     /* The following are for shapes [out, in, ...]; with n the product of the further sizes: */
     INITIAL_XAVIER,  /* uniform in +-scale sqrt(6 / (n (in + out)))  (Glorot and Bengio 2010) */
@@ -91,7 +93,8 @@ void params_zero_gradients(Params *params);
 
 /* Gradient clipping: g = g min(1, maximum_norm / norm) with norm = sqrt(sum g^2) over all gradients
  * (Pascanu, Mikolov, Bengio 2013, algorithm 1). A norm that is infinite or NaN leaves them
- * unchanged. Raises unless maximum_norm > 0. */
+ * unchanged, and optim_step raises. Raises unless maximum_norm > 0, and when weights require
+ * gradients but none has one, as before tape_backward. */
 void params_clip_gradients(Params *params, double maximum_norm);
 /* The norm before scaling, as the last params_clip_gradients computed it. On CUDA this synchronizes
  * with the device, so it must not be called in a replayed step. Raises before the first
@@ -100,11 +103,21 @@ double params_gradient_norm(const Params *params);
 
 /* Writes all weights under their path names to a safetensors file. Returns false on failure, and
  * tapegrad_error() has the sentence. */
+TAPEGRAD_MUST_CHECK
 bool params_save(Params *params, const char *path);
 /* Reads all weights from such a file, or from a checkpoint of optim_save. Returns false and changes
  * nothing when an entry is missing, has the wrong shape or is unknown; tapegrad_error() reports the
  * first one. */
+TAPEGRAD_MUST_CHECK
 bool params_load(Params *params, const char *path);
+/* The same for fine-tuning: reads the entries that fit a weight of their name, leaves the other
+ * weights unchanged and returns the number of weights that it read. report, unless it is NULL, is
+ * called with a name and a sentence for every weight whose entry is missing or does not fit, and
+ * for every entry without a weight. Returns -1, with the sentence as tapegrad_error(), when the
+ * file cannot be read. */
+typedef void LoadReport(const char *name, const char *sentence, void *context);
+TAPEGRAD_MUST_CHECK
+int params_load_some(Params *params, const char *path, LoadReport *report, void *context);
 
 /* ---------------------------------------------------------------------------------------- layers
  * A layer is a small struct of tensor handles, copied by value; the Params owns the tensors. A
@@ -332,9 +345,11 @@ void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const Tra
 
 /* Writes the state to a safetensors file. Returns false on failure, and tapegrad_error() has the
  * sentence. */
+TAPEGRAD_MUST_CHECK
 bool nn_transformer_state_save(const TransformerState *state, const char *path);
 /* Reads a state of the same transformer sizes, number of sequences and max_length. Returns false
  * and changes nothing on failure. */
+TAPEGRAD_MUST_CHECK
 bool nn_transformer_state_load(TransformerState *state, const char *path);
 
 #ifdef __cplusplus

@@ -40,6 +40,7 @@ struct Params {
     Block *values, *gradients; /* NULL until they are allocated */
     Block *bf16;               /* the values in bf16; NULL until a product needs them */
     Clipping *clipping;        /* stored after the gradients */
+    bool clipped;              /* the gradients were, since they were empty */
     int frozen_version;        /* calls of params_set_requires_grad */
     Tensor flat_values, flat_gradients;
     char error[192]; /* why the allocation failed */
@@ -258,6 +259,11 @@ static void check_initializer(const char *name, Initializer initializer, Shape s
     if (!(initializer.scale >= 0 && isfinite((Real)initializer.scale)))
         error_raise("params_add: %s: the initializer's scale is %g, expected 0 or more", name,
                     initializer.scale);
+    if (initializer.kind >= INITIAL_UNIFORM && (Real)initializer.scale == 0)
+        error_raise(
+            "params_add: %s: the initializer's scale is %g, expected more than 0; for zeros "
+            "use INITIAL_ZERO",
+            name, initializer.scale);
     if (initializer.kind >= INITIAL_XAVIER && shape.rank < 2)
         error_raise("params_add: %s: the shape is %s, expected [out, in, ...] for this initializer",
                     name, shape_text(shape).text);
@@ -506,13 +512,30 @@ Tensor *params_flat_gradients(Params *params)
     return &params->flat_gradients;
 }
 
+bool params_lacks_gradients(const Params *params)
+{
+    bool required = false;
+    for (const Weight *weight = params->weights; weight; weight = weight->next) {
+        if (weight->tensor.has_gradient)
+            return false;
+        required |= weight->tensor.requires_grad;
+    }
+    return required;
+}
+
 Clipping *params_clipping(const Params *params)
 {
     return params->clipping;
 }
 
+bool *params_clipped(Params *params)
+{
+    return &params->clipped;
+}
+
 void params_zero_gradients(Params *params)
 {
+    params->clipped = false;
     for (Weight *weight = params->weights; weight; weight = weight->next)
         weight->tensor.has_gradient = false;
 }

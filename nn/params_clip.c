@@ -41,12 +41,16 @@ void params_clip_gradients(Params *params, double maximum_norm)
     if (!((Real)maximum_norm > 0))
         error_raise("params_clip_gradients: the maximum norm is %g, expected more than 0",
                     maximum_norm);
+    if (params_lacks_gradients(params))
+        error_raise("params_clip_gradients: no weight has a gradient; call it after tape_backward, "
+                    "before optim_step");
     Device *device = params_device(params);
     Real *gradients = params_flat_gradients(params)->data;
     Clipping *clipping = params_clipping(params);
     const int64_t n = params_flat_count(params);
     DEVICE_CALL(device, sum_squares, (clipping, gradients, n));
     DEVICE_CALL(device, clip_gradients, (gradients, clipping, (Real)maximum_norm, n));
+    *params_clipped(params) = true;
 }
 
 double params_gradient_norm(const Params *params)

@@ -61,21 +61,31 @@ bool params_save_parts(const char *function, Params *params, const FilePart *par
     return good;
 }
 
-/* Whether every entry of the file belongs to a part, or has a prefix that is ignored. */
+/* Whether the entry belongs to a part, or has a prefix that is ignored. */
+static bool is_known(const Params *params, const FilePart *parts, int part_count,
+                     const char *ignored, const char *name)
+{
+    bool known = ignored && strncmp(name, ignored, strlen(ignored)) == 0;
+    for (int part = 0; part < part_count; part++) {
+        const size_t length = strlen(parts[part].prefix);
+        known |=
+            strncmp(name, parts[part].prefix, length) == 0 && params_find(params, name + length);
+    }
+    return known;
+}
+
+static bool report_unknown(const char *function, const char *path, const char *name)
+{
+    return error_report("%s: %s: there is no weight for the entry \"%.80s\"", function, path, name);
+}
+
 static bool all_known(const char *function, const Params *params, const FilePart *parts,
                       int part_count, const char *ignored, const TensorFile *file, const char *path)
 {
     for (int i = 0; i < tensor_file_count(file); i++) {
         const char *name = tensor_file_entry(file, i)->name;
-        bool known = ignored && strncmp(name, ignored, strlen(ignored)) == 0;
-        for (int part = 0; part < part_count; part++) {
-            const size_t length = strlen(parts[part].prefix);
-            known |= strncmp(name, parts[part].prefix, length) == 0 &&
-                     params_find(params, name + length);
-        }
-        if (!known)
-            return error_report("%s: %s: there is no weight for the entry \"%.80s\"", function,
-                                path, name);
+        if (!is_known(params, parts, part_count, ignored, name))
+            return report_unknown(function, path, name);
     }
     return true;
 }
@@ -131,4 +141,58 @@ bool params_load(Params *params, const char *path)
         file && params_load_parts("params_load", params, &weights, 1, STATE_PREFIX, file, path);
     tensor_file_close(file);
     return good;
+}
+
+static void ignore(const char *name, const char *sentence, void *context)
+{
+    (void)name, (void)sentence, (void)context;
+}
+
+/* Reads the entries that fit into host; returns their number. */
+static int read_some(Params *params, const TensorFile *file, Real *host, LoadReport *report,
+                     void *context)
+{
+    int count = 0;
+    for (int i = 0; i < params_count(params); i++) {
+        const Tensor *weight = params_at(params, i);
+        Real *elements = elements_of(params, weight, host);
+        if (tensor_file_read(file, weight->name, weight->shape, elements)) {
+            count++;
+            continue;
+        }
+        report(weight->name, tapegrad_error(), context);
+        /* undoes a read that ended at a value that does not fit */
+        device_copy_out(params_device(params), elements, weight->data, tensor_bytes(weight));
+    }
+    return count;
+}
+
+int params_load_some(Params *params, const char *path, LoadReport *report, void *context)
+{
+    if (!need_weights("params_load_some", params))
+        return -1;
+    const FilePart weights = { "", params_flat_values(params)->data };
+    const size_t bytes = part_bytes(params);
+    TensorFile *file = tensor_file_open(path);
+    Real *host = file ? memory_allocate(bytes) : NULL;
+    int count = -1;
+    if (host) {
+        report = report ? report : ignore;
+        device_copy_out(params_device(params), host, weights.data, bytes);
+        count = read_some(params, file, host, report, context);
+        for (int i = 0; i < tensor_file_count(file); i++) {
+            const char *name = tensor_file_entry(file, i)->name;
+            if (!is_known(params, &weights, 1, STATE_PREFIX, name)) {
+                report_unknown("params_load_some", path, name);
+                report(name, tapegrad_error(), context);
+            }
+        }
+        device_copy_in(params_device(params), weights.data, host, bytes);
+        params_written(params);
+    } else if (file) {
+        error_report("params_load_some: %s", device_exhausted(params_device(params), bytes).text);
+    }
+    free(host);
+    tensor_file_close(file);
+    return count;
 }

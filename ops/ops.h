@@ -174,6 +174,25 @@ Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target);
  * its density times the width. */
 Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *targets);
 
+/* A field of 0 means its default. */
+typedef struct CtcOptions {
+    Tensor *lengths;        /* NULL: T for every sequence; int32 [B], in [0, T]: later frames are
+                             * ignored */
+    Tensor *target_lengths; /* NULL: S for every sequence; int32 [B], in [0, S]: later symbols are
+                             * ignored */
+    bool ignore_impossible; /* a target that no path can say, such as one longer than its frames,
+                             * has loss 0 and gradient 0 instead of infinity and NaN */
+} CtcOptions;
+
+/* out_b = -ln p(target_b | logits_b), in nats: connectionist temporal classification (Graves et al.
+ * 2006, equation 12). p is the sum, over all ways to say one symbol or the blank per frame which
+ * become the target when equal neighbours are merged and blanks dropped, of the product of
+ * softmax(logits_bt). logits [B, T, C], where symbol 0 is the blank; targets: int32 [B, S], in
+ * [1, C) up to target_lengths, beyond in [0, C). Returns [B], Real; op_mean gives the usual loss.
+ * Raises if a target is out of range or the blank; the latter is not checked while a CUDA graph is
+ * captured. */
+Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options);
+
 /* -------------------------------------------------------------------------------------- sampling
  * Random choices from the tape's generator, one draw per row; equal arguments give equal choices on
  * every device. Not differentiable. The results are int32 and can be indices of op_embedding.

@@ -99,7 +99,10 @@ void optim_free(Optimizer *optimizer);
 
 /* One step t of the update above, for all weights that require a gradient, from the accumulated
  * gradients, which are empty afterwards. An empty gradient counts as 0. A replayed step may contain
- * one step per optimizer. */
+ * one step per optimizer. Raises, and changes nothing, when the gradients were clipped and their
+ * norm is NaN or infinite; to skip such a step instead, read params_gradient_norm and call
+ * params_zero_gradients. On CUDA this waits for the norm, and a captured step does not check it:
+ * read params_gradient_norm between steps. */
 void optim_step(Optimizer *optimizer);
 
 /* The number of steps taken. */
@@ -134,6 +137,7 @@ void optim_observe(Optimizer *optimizer, double value);
 /* Writes a checkpoint. texts are text_count metadata entries of the program, whose keys must not
  * start with "tapegrad."; read them back with tensor_file_metadata. tape may be NULL if the program
  * draws no random numbers. Returns false on failure, and tapegrad_error() has the sentence. */
+TAPEGRAD_MUST_CHECK
 bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int text_count,
                 const char *path);
 
@@ -142,6 +146,7 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
  * unless tape is NULL, the tape's generator; gradients become empty. The other hyperparameters, the
  * kind of schedule and the groups stay as the program set them. Returns false and changes nothing
  * on failure. params_load reads the weights alone. */
+TAPEGRAD_MUST_CHECK
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path);
 
 #ifdef __cplusplus

@@ -103,10 +103,26 @@ static void begin_step(void *context)
     device_copy_in(optimizer->device, optimizer->current, &scalars, sizeof scalars);
 }
 
+/* Raises if the gradients were clipped and their norm is not finite. The norm cannot be read during
+ * a capture. */
+static void check_norm(Params *params)
+{
+    if (!*params_clipped(params) || device_is_capturing(params_device(params)))
+        return;
+    *params_clipped(params) = false;
+    const double norm = params_gradient_norm(params);
+    if (!isfinite(norm))
+        error_raise(
+            "optim_step: the norm of the gradients is %g, expected a finite one; the weights "
+            "are unchanged; tape_check_finite finds the operation",
+            norm);
+}
+
 void optim_step(Optimizer *optimizer)
 {
     if (!optimizer)
         error_raise("optim_step: the optimizer is NULL");
+    check_norm(optimizer->params);
     Real *values = params_flat_values(optimizer->params)->data;
     const Real *gradients = params_flat_gradients(optimizer->params)->data;
     if (!device_is_capturing(optimizer->device))

@@ -51,8 +51,10 @@ static void *allocate_on_cpu(size_t bytes)
     void *data = NULL;
     if (posix_memalign(&data, alignment, bytes) != 0)
         return NULL;
+#ifdef MADV_HUGEPAGE /* Linux */
     if (bytes >= HUGE_PAGE)
         madvise(data, bytes, MADV_HUGEPAGE);
+#endif
     return data;
 }
 

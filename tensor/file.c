@@ -9,6 +9,8 @@
  * Files are untrusted: nothing of a file is used before all of it is validated. */
 #include "tensor/file.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,23 +18,48 @@
 #include <string.h>
 
 const FileTypeFacts file_types[FILE_TYPES] = {
-    [FILE_F32] = { "F32", 4 },
-    [FILE_F64] = { "F64", 8 },
-    [FILE_I32] = { "I32", 4 },
-    [FILE_I64] = { "I64", 8 },
+    [FILE_F32] = { "F32", 32 },
+    [FILE_F64] = { "F64", 64 },
+    [FILE_I32] = { "I32", 32 },
+    [FILE_I64] = { "I64", 64 },
+    [FILE_F16] = { "F16", 16 },
+    [FILE_BF16] = { "BF16", 16 },
+    [FILE_BOOL] = { "BOOL", 8 },
+    [FILE_U8] = { "U8", 8 },
+    [FILE_I8] = { "I8", 8 },
+    [FILE_U16] = { "U16", 16 },
+    [FILE_I16] = { "I16", 16 },
+    [FILE_U32] = { "U32", 32 },
+    [FILE_U64] = { "U64", 64 },
+    [FILE_C64] = { "C64", 64 },
+    [FILE_F8_E5M2] = { "F8_E5M2", 8 },
+    [FILE_F8_E4M3] = { "F8_E4M3", 8 },
+    [FILE_F8_E8M0] = { "F8_E8M0", 8 },
+    [FILE_F8_E4M3FNUZ] = { "F8_E4M3FNUZ", 8 },
+    [FILE_F8_E5M2FNUZ] = { "F8_E5M2FNUZ", 8 },
+    [FILE_F6_E2M3] = { "F6_E2M3", 6 },
+    [FILE_F6_E3M2] = { "F6_E3M2", 6 },
+    [FILE_F4] = { "F4", 4 },
 };
 
 int64_t file_bytes(FileType type, Shape shape)
 {
-    int64_t bytes = file_types[type].size;
+    int64_t bits = file_types[type].bits;
     if (shape.rank < 0 || shape.rank > MAX_RANK)
         return -1;
-    for (int axis = 0; axis < shape.rank; axis++) {
-        int64_t size = shape.size[axis];
-        if (size < 1 || __builtin_mul_overflow(bytes, size, &bytes) || bytes >= FILE_LARGEST_SIZE)
+    for (int axis = 0; axis < shape.rank; axis++)
+        if (shape.size[axis] < 0 || __builtin_mul_overflow(bits, shape.size[axis], &bits))
             return -1;
-    }
-    return bytes;
+    return bits % 8 == 0 && bits / 8 < FILE_LARGEST_SIZE ? bits / 8 : -1;
+}
+
+int file_descriptor(const char *path, int flags)
+{
+    int descriptor;
+    do
+        descriptor = open(path, flags | O_CLOEXEC, 0666);
+    while (descriptor < 0 && errno == EINTR);
+    return descriptor;
 }
 
 size_t file_utf8_length(const char *text)
@@ -169,19 +196,19 @@ const char *tensor_file_metadata(const TensorFile *file, const char *key)
     return found ? found->value : NULL;
 }
 
-/* The named entry; NULL unless it has one of the two types and the expected shape. */
+/* The named entry; NULL unless it has one of the types, a sum of 1 << FileType, and the expected
+ * shape. */
 static const FileEntry *expect(const char *function, const TensorFile *file, const char *name,
-                               FileType narrow, FileType wide, Shape expected)
+                               uint32_t types, const char *types_text, Shape expected)
 {
     need_file(function, file);
     const FileEntry *entry = tensor_file_find(file, name);
     const FileNameText text = file_name_text(name);
     if (!entry)
         error_report("%s: %s: there is no entry \"%s\"", function, file->path, text.text);
-    else if (entry->type != narrow && entry->type != wide)
-        error_report("%s: %s: entry \"%s\" is of type %s, expected %s or %s", function, file->path,
-                     text.text, file_types[entry->type].name, file_types[narrow].name,
-                     file_types[wide].name);
+    else if ((types >> entry->type & 1) == 0)
+        error_report("%s: %s: entry \"%s\" is of type %s, expected %s", function, file->path,
+                     text.text, file_types[entry->type].name, types_text);
     else if (!shape_equal(entry->shape, expected))
         error_report("%s: %s: entry \"%s\" has shape %s, expected %s", function, file->path,
                      text.text, shape_text(entry->shape).text, shape_text(expected).text);
@@ -190,19 +217,40 @@ static const FileEntry *expect(const char *function, const TensorFile *file, con
     return NULL;
 }
 
+/* F16: a sign, 5 bits of exponent, 10 of mantissa. */
+static double double_of_f16(uint16_t bits)
+{
+    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    double value = exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
+    if (exponent == 31)
+        value = mantissa ? (double)NAN : (double)INFINITY;
+    return bits >> 15 ? -value : value;
+}
+
 /* A file's data may be unaligned. */
+typedef uint16_t UnalignedBits __attribute__((aligned(1)));
 typedef float UnalignedFloat __attribute__((aligned(1)));
 typedef double UnalignedDouble __attribute__((aligned(1)));
 typedef int32_t UnalignedInt32 __attribute__((aligned(1)));
 typedef int64_t UnalignedInt64 __attribute__((aligned(1)));
 
+static double float_at(const FileEntry *entry, int64_t i)
+{
+    if (entry->type == FILE_F64)
+        return ((const UnalignedDouble *)entry->data)[i];
+    if (entry->type == FILE_F32)
+        return (double)((const UnalignedFloat *)entry->data)[i];
+    const uint16_t bits = ((const UnalignedBits *)entry->data)[i];
+    return entry->type == FILE_F16 ? double_of_f16(bits) : (double)real_of_bf16(bits);
+}
+
 bool tensor_file_read(const TensorFile *file, const char *name, Shape expected, Real *host)
 {
-    const FileEntry *entry = expect("tensor_file_read", file, name, FILE_F32, FILE_F64, expected);
-    const UnalignedFloat *narrow = entry ? entry->data : NULL;
-    const UnalignedDouble *wide = entry ? entry->data : NULL;
+    const FileEntry *entry = expect("tensor_file_read", file, name,
+                                    1 << FILE_F16 | 1 << FILE_BF16 | 1 << FILE_F32 | 1 << FILE_F64,
+                                    "F16, BF16, F32 or F64", expected);
     for (int64_t i = 0; entry && i < shape_count(expected); i++) {
-        const double value = entry->type == FILE_F64 ? wide[i] : (double)narrow[i];
+        const double value = float_at(entry, i);
         host[i] = (Real)value;
         if (!isfinite(host[i]) && isfinite(value))
             return error_report("tensor_file_read: %s: entry \"%s\": element %" PRId64
@@ -214,8 +262,8 @@ bool tensor_file_read(const TensorFile *file, const char *name, Shape expected, 
 
 bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expected, int32_t *host)
 {
-    const FileEntry *entry =
-        expect("tensor_file_read_i32", file, name, FILE_I32, FILE_I64, expected);
+    const FileEntry *entry = expect("tensor_file_read_i32", file, name,
+                                    1 << FILE_I32 | 1 << FILE_I64, "I32 or I64", expected);
     const UnalignedInt32 *narrow = entry ? entry->data : NULL;
     const UnalignedInt64 *wide = entry ? entry->data : NULL;
     for (int64_t i = 0; entry && i < shape_count(expected); i++) {

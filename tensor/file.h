@@ -4,21 +4,22 @@
 
 #include "tensor/internal.h"
 
-#include <cjson/cJSON.h>
-
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the format is little-endian, and so must the machine be");
 
-/* cJSON stores numbers as double, which represents integers below this exactly. */
+/* Readers that parse numbers as double represent integers below this exactly. */
 #define FILE_LARGEST_SIZE ((int64_t)1 << 53)
+
+/* The format's own limit, which protects a reader's memory from a malicious header. */
+enum { FILE_LARGEST_HEADER = 100000000 };
 
 #define FILE_METADATA_NAME "__metadata__"
 
-/* The format's name of each type, and its bytes per element. */
-enum { FILE_TYPES = 4 };
+/* The format's name of each type, and its bits per element. */
+enum { FILE_TYPES = FILE_F4 + 1 };
 typedef struct FileTypeFacts {
     const char *name;
-    int64_t size;
+    int64_t bits;
 } FileTypeFacts;
 extern const FileTypeFacts file_types[FILE_TYPES];
 
@@ -31,7 +32,7 @@ struct TensorFile {
     FileEntry *by_name;   /* the entries, sorted by name */
     FileMetadata *by_key; /* the metadata, sorted by key */
     int count, metadata_count;
-    cJSON *header; /* of a file that was read: owns all names and strings */
+    char *header; /* of a file that was read: holds all names and strings */
     unsigned char *data;
     int64_t data_size;
 };
@@ -47,9 +48,12 @@ void *file_allocate(const TensorFile *file, int64_t count, size_t size);
  * are unique. A sentence about a key begins with key_label. */
 bool file_sort(TensorFile *file, const char *key_label);
 
-/* The bytes of an entry; -1 unless the rank is 0 to MAX_RANK, each size is at least 1 and the
- * product is below FILE_LARGEST_SIZE. */
+/* The bytes of an entry; -1 unless the rank is 0 to MAX_RANK, each size is at least 0 and the
+ * elements take whole bytes, fewer than FILE_LARGEST_SIZE. */
 int64_t file_bytes(FileType type, Shape shape);
+
+/* open(2), repeated when a signal interrupts it. */
+int file_descriptor(const char *path, int flags);
 
 /* The length in bytes of the longest valid UTF-8 prefix. */
 size_t file_utf8_length(const char *text);

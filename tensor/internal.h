@@ -115,6 +115,12 @@ bool device_before_replay(Device *device, BeforeReplay *function, void *context)
  * Returns NULL, or the error as the end of a sentence. */
 const char *tensor_unreadable(const Tensor *tensor, TensorType type);
 
+/* The label "op_linear: weight", followed by a parameter's name: "op_linear: weight l1.weight". */
+TensorText tensor_label(const char *label, const Tensor *tensor);
+
+/* The first element that is not finite, and its value; -1 if there is none. Reads to the host. */
+int64_t tensor_find_not_finite(const Tensor *tensor, Real *value);
+
 /* Sets all elements to value. */
 void tensor_fill(Tensor *tensor, Real value);
 

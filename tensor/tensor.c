@@ -1,6 +1,9 @@
 /* Reading and writing tensors from the host. */
 #include "tensor/internal.h"
 
+#include <math.h>
+#include <stdio.h>
+
 Tensor *tensor_root(const Tensor *tensor)
 {
     return tensor->base ? tensor->base : (Tensor *)tensor;
@@ -55,12 +58,28 @@ const char *tensor_unreadable(const Tensor *tensor, TensorType type)
     return NULL;
 }
 
+TensorText tensor_label(const char *label, const Tensor *tensor)
+{
+    const char *name = tensor ? tensor->name : NULL;
+    TensorText result;
+    snprintf(result.text, sizeof result.text, "%s%s%s", label, name ? " " : "", name ? name : "");
+    return result;
+}
+
+TensorText tensor_text(const Tensor *tensor)
+{
+    TensorText result;
+    snprintf(result.text, sizeof result.text, "%s%sis %s", tensor->name ? tensor->name : "",
+             tensor->name ? " " : "", shape_text(tensor->shape).text);
+    return result;
+}
+
 static void check(const char *function, const Tensor *tensor, TensorType type)
 {
     const char *error = tensor_unreadable(tensor, type);
     if (error && tensor)
-        error_raise("%s: the tensor of shape %s %s", function, shape_text(tensor->shape).text,
-                    error);
+        error_raise("%s: %s of shape %s %s", function, tensor_label("the tensor", tensor).text,
+                    shape_text(tensor->shape).text, error);
     if (error)
         error_raise("%s: the tensor %s", function, error);
 }
@@ -113,6 +132,22 @@ void tensor_read(const Tensor *tensor, Real *host)
         read_bf16(tensor, host);
     else
         device_copy_out(tensor->device, host, tensor->data, tensor_bytes(tensor));
+}
+
+int64_t tensor_find_not_finite(const Tensor *tensor, Real *value)
+{
+    Real piece[PIECE];
+    for (int64_t start = 0, count; start < tensor_count(tensor); start += count) {
+        count = piece_count(tensor, start);
+        Tensor part = *tensor;
+        part.shape = (Shape){ 1, { count } };
+        part.data = tensor_at(tensor, start);
+        tensor_read(&part, piece);
+        for (int64_t i = 0; i < count; i++)
+            if (*value = piece[i], !isfinite(piece[i]))
+                return start + i;
+    }
+    return -1;
 }
 
 void tensor_read_i32(const Tensor *tensor, int32_t *host)
@@ -174,8 +209,8 @@ double tensor_item(const Tensor *tensor)
 {
     check("tensor_item", tensor, TENSOR_REAL);
     if (tensor_count(tensor) != 1)
-        error_raise("tensor_item: the tensor has shape %s, expected one element",
-                    shape_text(tensor->shape).text);
+        error_raise("tensor_item: %s has shape %s, expected one element",
+                    tensor_label("the tensor", tensor).text, shape_text(tensor->shape).text);
     Real item;
     tensor_read(tensor, &item);
     return (double)item;
@@ -195,10 +230,10 @@ Tensor *tensor_gradient(Tensor *tensor)
         error_raise("tensor_gradient: the tensor is NULL");
     Tensor *root = tensor_root(tensor);
     if (!root->has_gradient || !root->gradient->data)
-        error_raise("tensor_gradient: the tensor of shape %s has no gradient; it must require one "
-                    "(a tape_variable, a parameter, or a tensor that depends on them, with "
+        error_raise("tensor_gradient: %s of shape %s has no gradient; it must require one (a "
+                    "tape_variable, a parameter, or a tensor that depends on them, with "
                     "tensor_keep), and a backward pass must have reached it",
-                    shape_text(tensor->shape).text);
+                    tensor_label("the tensor", tensor).text, shape_text(tensor->shape).text);
     if (tensor != root)
         tensor->gradient->data =
             (Real *)((char *)root->gradient->data + ((char *)tensor->data - (char *)root->data));

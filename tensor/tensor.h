@@ -28,7 +28,9 @@ const char *tapegrad_version(void);
  * counter to the step's start, and the step may be repeated; a step that accumulates gradients over
  * micro-batches, from its first one (see tape_reset). If a handler returns, the program aborts.
  * File and data errors are ordinary: the function returns false (or NULL) and tapegrad_error() has
- * the sentence. */
+ * the sentence. The compiler warns where a program drops such a result. */
+#define TAPEGRAD_MUST_CHECK __attribute__((warn_unused_result))
+
 typedef void ErrorHandler(const char *sentence, void *context);
 
 /* Installs a handler for all threads; NULL restores the default one. */
@@ -117,7 +119,8 @@ void device_reset_peak(Device *device);
 void device_release_cached(Device *device);
 
 /* For tests of recovery: the count-th allocation from now (1: the next) fails as if memory were
- * exhausted; 0 disarms. Returns whether the failure that was armed before has happened. */
+ * exhausted; 0 disarms. Returns whether the failure that was armed before has happened. All threads
+ * share the count, without a lock: call it in programs that allocate from one thread. */
 bool device_fail_allocation(int64_t count);
 
 /* -------------------------------------------------------------------------------------- tensors */
@@ -165,6 +168,12 @@ struct Tensor {
 
 /* The number of elements. */
 int64_t tensor_count(const Tensor *tensor);
+
+/* "is [2,3]" for messages, and for a parameter "layer.weight is [2,3]": "op_linear: weight %s". */
+typedef struct TensorText {
+    char text[384];
+} TensorText;
+TensorText tensor_text(const Tensor *tensor);
 
 /* Copies all tensor_count elements to host in row-major order; bf16 is converted to Real. Waits for
  * the device. Raises when the tensor is int32 (tensor_read_i32: is not int32), and when it was
@@ -228,34 +237,69 @@ int64_t random_integer(Random *random, int64_t low, int64_t high);
 
 /* ------------------------------------------------------------------------------------------- files
  * The safetensors format: 8 bytes of header length, a JSON header, raw little-endian data. */
-typedef enum { FILE_F32, FILE_F64, FILE_I32, FILE_I64 } FileType;
+typedef enum {
+    FILE_F32,
+    FILE_F64,
+    FILE_I32,
+    FILE_I64,
+    FILE_F16,
+    FILE_BF16,
+    /* The following are neither converted to Real nor to int32. */
+    FILE_BOOL,
+    FILE_U8,
+    FILE_I8,
+    FILE_U16,
+    FILE_I16,
+    FILE_U32,
+    FILE_U64,
+    FILE_C64,
+    FILE_F8_E5M2,
+    FILE_F8_E4M3,
+    FILE_F8_E8M0,
+    FILE_F8_E4M3FNUZ,
+    FILE_F8_E5M2FNUZ,
+    FILE_F6_E2M3,
+    FILE_F6_E3M2,
+    FILE_F4,
+} FileType;
 
 typedef struct FileEntry {
     const char *name;
     FileType type;
-    Shape shape;
-    const void *data; /* host memory */
+    Shape shape;      /* its sizes may be 0 */
+    const void *data; /* host memory, elements as the format stores them */
 } FileEntry;
 
 typedef struct FileMetadata {
     const char *key, *value;
 } FileMetadata;
 
-/* Writes all entries and metadata to a temporary file beside path, flushes it to the disk and
- * renames it, so that path holds either the old file or the complete new one. Names and keys are
- * UTF-8, not empty and unique. False on error. */
+/* Writes all entries and metadata to a temporary file beside path, PATH.tmp.0, flushes it to the
+ * disk and renames it, so that path holds either the old file or the complete new one. A file that
+ * is replaced keeps its permissions, a symbolic link its place: the file that it leads to is
+ * replaced. A process that is killed leaves its temporary file, which the next save to the path
+ * removes. Names and keys are UTF-8, not empty and unique. False on error. */
+TAPEGRAD_MUST_CHECK
 bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
                       int metadata_count, const char *path);
+
+/* Whether a file can be saved there, to be asked before the work that it will hold: creates and
+ * removes the temporary file. False, with the reason as tapegrad_error(), for a folder that is
+ * missing or cannot be written, a name that is too long, and what is not a regular file. */
+TAPEGRAD_MUST_CHECK
+bool tensor_file_can_save(const char *path);
 
 /* Reads a whole file and validates all of it: header length, JSON, names, types, sizes, bounds and
  * overlaps. NULL on error. The caller frees it with tensor_file_close, which accepts NULL; the
  * functions below raise when the file is NULL. */
 typedef struct TensorFile TensorFile;
+TAPEGRAD_MUST_CHECK
 TensorFile *tensor_file_open(const char *path);
 void tensor_file_close(TensorFile *file);
 
 /* Entries in the order of their data; they live until the file is closed. tensor_file_find returns
- * NULL when no entry has the name, tensor_file_entry raises when the index does not exist. data is
+ * NULL when no entry has the name, tensor_file_entry raises when the index does not exist. The axes
+ * of an entry that has more than MAX_RANK are joined into one: its shape is [count]. data is
  * aligned if tensor_file_save wrote the file with the larger types first; otherwise copy it. */
 int tensor_file_count(const TensorFile *file);
 const FileEntry *tensor_file_entry(const TensorFile *file, int index);
@@ -264,10 +308,12 @@ const FileEntry *tensor_file_find(const TensorFile *file, const char *name);
 /* The value of a key in the header's __metadata__, or NULL. */
 const char *tensor_file_metadata(const TensorFile *file, const char *key);
 
-/* Converts a floating-point entry to Real, or an integer entry to int32. False when the entry is
- * missing, has another kind of type or another shape than expected, or holds a value that does not
+/* Converts an entry of F16, BF16, F32 or F64 to Real, or one of I32 or I64 to int32. False when the
+ * entry is missing, has another type or another shape than expected, or holds a value that does not
  * fit; host may then be partly written. */
+TAPEGRAD_MUST_CHECK
 bool tensor_file_read(const TensorFile *file, const char *name, Shape expected, Real *host);
+TAPEGRAD_MUST_CHECK
 bool tensor_file_read_i32(const TensorFile *file, const char *name, Shape expected, int32_t *host);
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 char folder[64];
-char path[128];
+char path[512];
 
 Text text(const char *format, ...)
 {

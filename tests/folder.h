@@ -12,7 +12,7 @@ Text text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Each test works in a folder of its own, which end_folder removes with all its files; path is the
  * path of the file with the given name there. */
 extern char folder[64];
-extern char path[128];
+extern char path[512];
 void begin_folder(const char *name);
 void end_folder(void);
 

@@ -33,18 +33,19 @@ static inline Tensor *op_clamp_between(Tape *tape, Tensor *x)
     return op_clamp(tape, x, 0, 1000);
 }
 
-/* For gelu: the normal distribution function, its density, and u(x) of the approximation. */
+/* For gelu: the normal distribution function and its density; (1 + tanh u(x)) / 2 of the
+ * approximation, and u'(x). */
 static inline double normal_cdf(double x)
 {
-    return (1 + erf(x / sqrt(2))) / 2;
+    return erfc(x / -sqrt(2)) / 2;
 }
 static inline double normal_pdf(double x)
 {
     return exp(-x * x / 2) / sqrt(2 * acos(-1));
 }
-static inline double gelu_u(double x)
+static inline double gelu_cdf(double x)
 {
-    return sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x);
+    return 1 / (1 + exp(-2 * sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
 }
 static inline double gelu_du(double x)
 {
@@ -59,8 +60,8 @@ static inline double gelu_du(double x)
     ROW(sigmoid, op_sigmoid, ANY, 4e-7, 1 / (1 + exp(-x)), 1 / ((1 + exp(-x)) * (1 + exp(x))))     \
     ROW(relu, op_relu, KINKED, 4e-7, fmax(x, 0), x > 0)                                            \
     ROW(gelu, op_gelu, ANY, 4e-7, x * normal_cdf(x), normal_cdf(x) + x * normal_pdf(x))            \
-    ROW(gelu_tanh, op_gelu_tanh, ANY, 4e-6, x * (1 + tanh(gelu_u(x))) / 2,                         \
-        (1 + tanh(gelu_u(x)) + x * (1 - pow(tanh(gelu_u(x)), 2)) * gelu_du(x)) / 2)                \
+    ROW(gelu_tanh, op_gelu_tanh, ANY, 4e-6, x * gelu_cdf(x),                                       \
+        gelu_cdf(x) * (1 + 2 * x * (1 - gelu_cdf(x)) * gelu_du(x)))                                \
     ROW(elu, op_elu, ANY, 4e-7, x > 0 ? x : expm1(x), x > 0 ? 1 : exp(x))                          \
     ROW(elu_plus_one, op_elu_plus_one, ANY, 4e-7, x > 0 ? x + 1 : exp(x), x > 0 ? 1 : exp(x))      \
     ROW(softplus, op_softplus, ANY, 4e-7, log1p(exp(x)), 1 / (1 + exp(-x)))                        \

@@ -81,16 +81,17 @@ pid_t start(const char *out, const char *format, ...)
     if (child == 0) {
         if (!freopen(path, "w", stdout))
             _exit(99);
+        signal(SIGHUP, SIG_DFL); /* as if the tests did not run under nohup */
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(98);
     }
     return child;
 }
 
-int interrupt(pid_t child)
+int end_by(pid_t child, int signal_number)
 {
     int status;
-    ck_assert_int_eq(kill(child, SIGINT), 0);
+    ck_assert_int_eq(kill(child, signal_number), 0);
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert(WIFEXITED(status));
     return WEXITSTATUS(status);

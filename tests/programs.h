@@ -22,8 +22,8 @@ extern char output[1 << 16];
 
 /* Starts the same as a child process; its output goes to the file out in the directory. */
 pid_t start(const char *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Sends the signal of Ctrl-C; returns the exit status. */
-int interrupt(pid_t child);
+/* Sends the signal; returns the exit status. */
+int end_by(pid_t child, int signal_number);
 
 /* True if gnuplot is installed; otherwise prints that no picture is tested. */
 bool draws(void);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 jmp_buf test_error_jump;
 
@@ -36,10 +37,20 @@ void test_register(const TTest *test)
         tcase_add_test(registered, test);
 }
 
+/* In seconds of processor time, which a busy machine does not lengthen; and of wall time, against
+ * a test that waits for ever. */
+enum { PROCESSOR_LIMIT = 600, WALL_LIMIT = 3600 };
+
+static void limit_processor_time(void)
+{
+    setrlimit(RLIMIT_CPU, &(struct rlimit){ PROCESSOR_LIMIT, RLIM_INFINITY });
+}
+
 int test_main(const char *name, void (*setup)(void), void (*teardown)(void))
 {
     Suite *suite = suite_create(name);
-    tcase_set_timeout(registered, 1200); /* a bound on hanging, not on being slow */
+    tcase_set_timeout(registered, WALL_LIMIT);
+    tcase_add_checked_fixture(registered, limit_processor_time, NULL);
     tcase_add_checked_fixture(registered, setup, teardown);
     suite_add_tcase(suite, registered);
     SRunner *runner = srunner_create(suite);
@@ -49,20 +60,31 @@ int test_main(const char *name, void (*setup)(void), void (*teardown)(void))
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* Memory that lives until the process ends, and stays reachable so that leak checkers do
- * not report it. */
+/* Memory that lives until the process ends or test_forget, and stays reachable so that leak
+ * checkers do not report it. */
+typedef struct Lasting {
+    struct Lasting *next;
+    _Alignas(max_align_t) char bytes[];
+} Lasting;
+static Lasting *all_lasting;
+
 static void *lasting(size_t bytes)
 {
-    typedef struct Lasting {
-        struct Lasting *next;
-        _Alignas(max_align_t) char bytes[];
-    } Lasting;
-    static Lasting *all;
     Lasting *memory = malloc(sizeof *memory + bytes);
-    ck_assert_ptr_nonnull(memory);
-    memory->next = all;
-    all = memory;
+    if (!memory)
+        abort(); /* ck_assert works only in tests */
+    memory->next = all_lasting;
+    all_lasting = memory;
     return memory->bytes;
+}
+
+void test_forget(void)
+{
+    while (all_lasting) {
+        Lasting *memory = all_lasting;
+        all_lasting = memory->next;
+        free(memory);
+    }
 }
 
 Real *test_normal(uint64_t stream, int64_t count)

@@ -46,6 +46,9 @@ int test_main(const char *name, void (*setup)(void), void (*teardown)(void));
 /* Normal random values in memory that lives until the process ends. */
 Real *test_normal(uint64_t stream, int64_t count);
 
+/* Frees all such memory now. */
+void test_forget(void);
+
 /* Zeros, likewise. */
 Real *test_zeros(int64_t count);
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The Makefile's choices for CUDA, with stubs of nvcc and nvidia-smi.
+# The Makefile's choices for CUDA, with stubs of nvcc and nvidia-smi, and for other processors, with a
+# stub of a compiler.
 set -u
 count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
@@ -41,6 +42,31 @@ rm "$directory/bin/nvcc"
 builds "CUDA=no since there is no nvcc; $choose" 'CUDA=no'
 builds "Makefile:$(grep -n 'needs nvcc' Makefile | cut -d: -f1): *** CUDA=yes needs nvcc, on PATH or in /usr/local/cuda.  Stop." \
     'CUDA=no' CUDA=yes
+
+# For another processor the tools are the compiler's, and code is built for any processor of its kind.
+cat >"$directory/bin/arm-gcc" <<'END'
+#!/bin/sh
+case $1 in
+-dumpmachine) echo aarch64-linux-gnu ;;
+-print-prog-name=*) echo "/arm/${1#*=}" ;;
+esac
+END
+chmod +x "$directory/bin/arm-gcc"
+# has TEXT GOAL VARIABLE=VALUE...: what make would run for GOAL has TEXT
+has() {
+    count=$((count + 1))
+    make --no-print-directory -n CUDA=no BUILD="$directory/other" "${@:2}" 2>&1 | grep -qF -e "$1" ||
+        { failures=$((failures + 1)) && echo "${*:2} does not run $1"; }
+}
+arm=CC=$directory/bin/arm-gcc
+has "-march=armv8-a " library "$arm"
+has "-march=armv8.2-a " library "$arm" ARCH=armv8.2-a
+has "/arm/ld -r" library "$arm"
+has "/arm/objcopy --localize-hidden" library "$arm"
+has "/arm/ar rcs" library "$arm"
+has "ARCH=armv8-a install-files" install "$arm"
+has "-march=native " library
+[ "$(uname -m)" != x86_64 ] || has "ARCH=x86-64-v3 install-files" install
 
 echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"
 [ "$failures" -eq 0 ]

@@ -127,6 +127,45 @@ TEST(infinite_arguments_have_their_limits)
     tape_free(tape);
 }
 
+static const Unary *unary_named(const char *name)
+{
+    int u = 0;
+    while (strcmp(unaries[u].name, name) != 0)
+        u++;
+    return &unaries[u];
+}
+
+/* Here errors are relative to the value, not to 1: 1 + erf or 1 + tanh leaves few digits. */
+TEST(gelus_keep_their_digits_in_the_negative_tail)
+{
+    enum { COUNT = 64 };
+    const struct {
+        const Unary *gelu;
+        double tolerance; /* gelu_tanh rounds x^3 */
+    } cases[] = { { unary_named("op_gelu"), 1e-6 }, { unary_named("op_gelu_tanh"), 4e-6 } };
+    Real x[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        x[i] = -2 - (Real)i / 16;
+    begin();
+    for (int g = 0; g < 2; g++) {
+        const double tolerance = cases[g].tolerance * (sizeof(Real) == 4 ? 1 : 1e-8);
+        Tensor *input = tape_variable(tape, x, shape(COUNT));
+        Tensor *out = tensor_keep(cases[g].gelu->operation(tape, input));
+        tape_backward(tape, op_sum(tape, out, ALL_AXES));
+        const Real *values = test_values(out), *dx = test_values(tensor_gradient(input));
+        for (int i = 0; i < COUNT; i++) {
+            const double at = (double)x[i];
+            const double value = (double)values[i] / cases[g].gelu->exact(at) - 1;
+            const double derivative = (double)dx[i] / cases[g].gelu->derivative(at) - 1;
+            ck_assert_msg(fabs(value) <= tolerance && fabs(derivative) <= tolerance,
+                          "%s at %g: relative errors %g, derivative %g", cases[g].gelu->name, at,
+                          value, derivative);
+        }
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+
 /* Both gelus are exactly x or 0 for large |x|, also where the powers of x overflow. */
 TEST(gelus_far_out_are_x_or_0)
 {

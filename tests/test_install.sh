@@ -12,7 +12,7 @@ check() {
 export PKG_CONFIG_PATH=$directory/usr/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$directory
 export LD_LIBRARY_PATH=$directory/usr/lib
 export TAPEGRAD_CUDA_ON_HOST_DEVICES=0 # the emulation is slow, and not what is tested here
-libraries=${LIBS:--ldnnl -lcjson -lm} sanitize=
+libraries=${LIBS:--ldnnl -lm} sanitize=
 [ -n "$(nm "$build/libtapegrad.a" | grep -m1 __asan)" ] && sanitize=-fsanitize=address,undefined
 compile_file() { "${CC:-gcc}" -std=gnu11 $sanitize "$@"; }
 compile() { compile_file examples/first_program.c "$@"; }
@@ -42,6 +42,21 @@ check "linking a program with a name of the library's" compile_file "$directory/
     -fopenmp $libraries -o "$directory/own"
 same_output() { cmp <("$directory/static") <("$directory/own"); }
 check "running it" same_output
+
+# A program that drops the result of a function on files is warned.
+warned() {
+    local call
+    for call in 'tensor_file_save(0, 0, 0, 0, "x")' 'tensor_file_can_save("x")' 'tensor_file_open("x")' \
+        'tensor_file_read(0, "x", shape(1), 0)' 'tensor_file_read_i32(0, "x", shape(1), 0)' \
+        'params_save(0, "x")' 'params_load(0, "x")' 'params_load_some(0, "x", 0, 0)' \
+        'optim_save(0, 0, 0, 0, "x")' 'optim_load(0, 0, "x")' \
+        'nn_transformer_state_save(0, "x")' 'nn_transformer_state_load(0, "x")'; do
+        printf '#include <tapegrad.h>\nint main(void) { %s; }\n' "$call" |
+            compile_file -Werror=unused-result -S -o /dev/null $(pkg-config --cflags tapegrad) -x c - 2>"$directory/warning"
+        grep -q 'unused-result' "$directory/warning" || { echo "no warning: $call" && return 1; }
+    done
+}
+check "dropped results" warned
 
 # A program compiled with the other Real must not link.
 config=$directory/usr/include/tapegrad/tensor/config.h

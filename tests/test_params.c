@@ -272,6 +272,11 @@ TEST(bad_registrations_raise_and_change_nothing)
                   params_add(params, "b", shape(3), (Initializer){ INITIAL_XAVIER, 1 }));
     assert_raises("params_add: b: the initializer's scale is -1, expected 0 or more",
                   params_add(params, "b", shape(3), (Initializer){ INITIAL_NORMAL, -1 }));
+    for (Initial kind = INITIAL_UNIFORM; kind <= INITIAL_KAIMING; kind++)
+        assert_raises(
+            "params_add: b: the initializer's scale is 0, expected more than 0; for zeros "
+            "use INITIAL_ZERO",
+            params_add(params, "b", shape(3, 3), (Initializer){ .kind = kind }));
     assert_raises("params_add: b of shape [288230376151711744] makes the weights too large to "
                   "address",
                   params_add(params, "b", shape((int64_t)1 << 58), uniform));
@@ -305,7 +310,7 @@ TEST(a_failed_allocation_may_be_repeated)
         }
         tapegrad_on_error(NULL, NULL);
         ck_assert(device_fail_allocation(0));
-        const char *start = "test: a cannot be allocated: memory is exhausted: ";
+        const char *start = "test: a a cannot be allocated: memory is exhausted: ";
         ck_assert_msg(strncmp(tapegrad_error(), start, strlen(start)) == 0, "%s", tapegrad_error());
         ck_assert_uint_eq(device_memory(device).current, before);
         ck_assert_ptr_null(a->data);
@@ -432,10 +437,11 @@ TEST(an_unused_weight_has_no_part_in_the_norm)
     contribute(unused, numbers);
     params_zero_gradients(params);
     contribute(used, numbers);
-    assert_raises("tensor_gradient: the tensor of shape [2] has no gradient; it must require one "
-                  "(a tape_variable, a parameter, or a tensor that depends on them, with "
-                  "tensor_keep), and a backward pass must have reached it",
-                  tensor_gradient(unused));
+    assert_raises(
+        "tensor_gradient: the tensor unused of shape [2] has no gradient; it must require one "
+        "(a tape_variable, a parameter, or a tensor that depends on them, with "
+        "tensor_keep), and a backward pass must have reached it",
+        tensor_gradient(unused));
     ck_assert(clip(params, 100) == 5);
     assert_gradient(unused, zeros);
     assert_gradient(used, numbers);
@@ -548,6 +554,9 @@ TEST(clipping_leaves_values_that_are_not_finite)
     Tensor *a = params_add(params, "a", shape(3), uniform);
     assert_raises("params_gradient_norm: there is no norm yet; call params_clip_gradients first",
                   params_gradient_norm(params));
+    assert_raises("params_clip_gradients: no weight has a gradient; call it after tape_backward, "
+                  "before optim_step",
+                  params_clip_gradients(params, 1));
     contribute(a, not_a_number);
     assert_raises("params_gradient_norm: there is no norm yet; call params_clip_gradients first",
                   params_gradient_norm(params));
@@ -573,7 +582,7 @@ TEST(a_step_that_failed_after_its_pass_may_be_repeated)
     Tensor *weight = params_add(params, "weight", shape(2), uniform);
     const Real numbers[] = { 3, -2 };
     tape_backward(tape, dot(weight, tape_input(tape, numbers, shape(2))));
-    assert_raises("tensor_item: the tensor has shape [2], expected one element",
+    assert_raises("tensor_item: the tensor weight has shape [2], expected one element",
                   tensor_item(weight));
     tape_reset(tape);
     contribute(weight, numbers);
@@ -744,6 +753,73 @@ TEST(damaged_files_are_refused)
     end_file();
 }
 
+static char reports[2048];
+
+static void collect(const char *name, const char *sentence, void *context)
+{
+    ck_assert_ptr_eq(context, reports);
+    ck_assert_ptr_nonnull(strstr(sentence, name));
+    const char *after = strstr(sentence, path) + strlen(path);
+    snprintf(reports + strlen(reports), sizeof reports - strlen(reports), "%s%s\n", name, after);
+}
+
+/* As for fine-tuning a model with another head. */
+TEST(some_weights_are_loaded)
+{
+    begin_file();
+    Params *model = params_new(device, 1), *untouched = params_new(device, 1);
+    Params *const both[] = { model, untouched };
+    for (int i = 0; i < 2; i++) {
+        params_add(both[i], "half", shape(2), uniform);
+        params_add(both[i], "head", shape(2, 3), uniform);
+        params_add(both[i], "large", shape(2), uniform);
+        params_add(both[i], "mask", shape(2), uniform);
+        params_add(both[i], "new", shape_scalar(), normal);
+        params_add(both[i], "single", shape(3), uniform);
+    }
+    const uint16_t half[] = { 0x3c00, 0xc000 };
+    const double large[] = { 1, 1e300 };
+    const float single[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
+    const unsigned char mask[] = { 1, 0 };
+    const FileEntry entries[] = { { "large", FILE_F64, shape(2), large },
+                                  { "head", FILE_F32, shape(3, 3), single },
+                                  { "old", FILE_F32, shape(1), single },
+                                  { "optimizer.m.single", FILE_F32, shape(1), single },
+                                  { "single", FILE_F32, shape(3), single },
+                                  { "half", FILE_F16, shape(2), half },
+                                  { "mask", FILE_BOOL, shape(2), mask } };
+    ck_assert_msg(tensor_file_save(entries, 7, NULL, 0, path), "%s", tapegrad_error());
+    const bool wide = sizeof(Real) == sizeof(double);
+    ck_assert_int_eq(params_load_some(model, path, collect, reports), wide ? 3 : 2);
+    char expected[1024] = "head: entry \"head\" has shape [3,3], expected [2,3]\n";
+    if (!wide)
+        strcat(expected, "large: entry \"large\": element 1 is 1e+300, which does not fit a "
+                         "float\n");
+    strcat(expected, "mask: entry \"mask\" is of type BOOL, expected F16, BF16, F32 or F64\n"
+                     "new: there is no entry \"new\"\n"
+                     "old: there is no weight for the entry \"old\"\n");
+    ck_assert_str_eq(reports, expected);
+    const Real *read = test_values(params_find(model, "half"));
+    ck_assert(read[0] == 1 && read[1] == -2);
+    read = test_values(params_find(model, "single"));
+    ck_assert(read[0] == 1 && read[1] == 2 && read[2] == 3);
+    static const char *const kept[] = { "head", "mask", "new", "large" };
+    for (int i = 0; i < (wide ? 3 : 4); i++) {
+        const Tensor *weight = params_find(untouched, kept[i]);
+        assert_same(test_values(params_find(model, kept[i])), test_values(weight),
+                    tensor_count(weight));
+    }
+    ck_assert_int_eq(params_load_some(untouched, path, NULL, NULL), wide ? 3 : 2);
+    assert_equal_weights(model, untouched);
+    ck_assert(!params_load(model, path));
+    ck_assert_int_eq(truncate(path, 100), 0);
+    ck_assert_int_eq(params_load_some(model, path, collect, reports), -1);
+    assert_equal_weights(model, untouched);
+    params_free(model);
+    params_free(untouched);
+    end_file();
+}
+
 /* Exhausted memory is an ordinary error here: the functions return false. */
 TEST(files_and_exhausted_memory)
 {
@@ -752,10 +828,12 @@ TEST(files_and_exhausted_memory)
     ck_assert_msg(params_save(saved, path), "%s", tapegrad_error());
     const size_t before = device_memory(device).current;
     int failures = 0;
-    for (int saving = 0; saving < 2; saving++)
+    for (int way = 0; way < 3; way++)
         for (int n = 1;; n++) {
             device_fail_allocation(n);
-            bool good = saving ? params_save(saved, path) : params_load(params, path);
+            bool good = way == 0   ? params_load(params, path)
+                        : way == 1 ? params_save(saved, path)
+                                   : params_load_some(params, path, NULL, NULL) == 5;
             if (!device_fail_allocation(0)) {
                 ck_assert_msg(good, "%s", tapegrad_error());
                 break;
@@ -763,7 +841,7 @@ TEST(files_and_exhausted_memory)
             ck_assert(!good);
             ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s",
                           tapegrad_error());
-            if (!saving && n <= 3)
+            if (way == 0 && n <= 3)
                 ck_assert_uint_eq(device_memory(device).current, before);
             failures++;
         }

@@ -23,7 +23,7 @@ for snippet in "$directory"/*.c; do
     flags="-std=gnu11 -Wall -Wextra -Wpedantic -Werror -Wno-unused-function -fopenmp -I. -I$build/include"
     [ -n "$(nm "$build/libtapegrad.a" 2>/dev/null | grep -m1 __asan)" ] && flags+=" -fsanitize=address,undefined"
     if grep -q 'int main' "$snippet"; then
-        "${CC:-gcc}" $flags "$snippet" "$build/libtapegrad.a" ${LIBS:--ldnnl -lcjson -lm} -o "$program" ||
+        "${CC:-gcc}" $flags "$snippet" "$build/libtapegrad.a" ${LIBS:--ldnnl -lm} -o "$program" ||
             { fail "$(basename "$snippet") does not compile"; continue; }
         "$program" >"$program.out" 2>&1 || fail "$(basename "$snippet") fails: $(tail -n 3 "$program.out")"
     else

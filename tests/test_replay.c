@@ -547,6 +547,99 @@ TEST(a_persistent_variables_gradient_lives_until_the_reset)
     tape_free(tape);
 }
 
+/* The sum of a function of one persistent tensor, with its gradient. */
+typedef struct Function {
+    Tape *tape;
+    Tensor *x;
+    Tensor *(*call)(Tape *tape, Tensor *x);
+} Function;
+
+static void run_function(void *context)
+{
+    const Function *f = context;
+    Tensor *x = op_scale(f->tape, f->x, 1);
+    tape_backward(f->tape, op_sum(f->tape, f->call(f->tape, x), ALL_AXES));
+}
+
+static void check_names(Precision precision, TensorType type)
+{
+    Tape *tape = tape_new(test_device());
+    tape_set_precision(tape, precision);
+    const int64_t last = 40000; /* more than is read at a time */
+    Real *values = test_zeros(last + 1);
+    Function f = { tape, tape_persistent_variable(tape, type, shape(last + 1)), op_sqrt };
+    for (int64_t i = 0; i < last; i++)
+        values[i] = 1;
+    tensor_write(f.x, values);
+    ck_assert(!tape_check_finite(tape, false));
+    tape_replay(tape, run_function, &f); /* off */
+    ck_assert(!tape_check_finite(tape, true));
+    assert_raises("op_sqrt: the gradient of input 0 is [40001], and its element 40000 is inf",
+                  tape_replay(tape, run_function, &f));
+    tape_reset(tape);
+    f.call = op_log;
+    assert_raises("op_log: output 0 is [40001], and its element 40000 is -inf",
+                  tape_replay(tape, run_function, &f));
+    tape_reset(tape);
+    values[last] = NAN;
+    tensor_write(f.x, values);
+    assert_raises("op_scale: input 0 is [40001], and its element 40000 is nan",
+                  tape_replay(tape, run_function, &f));
+    tape_set_recording(tape, false);
+    assert_raises("op_exp: input 0 is [40001], and its element 40000 is nan", op_exp(tape, f.x));
+    tape_set_recording(tape, true);
+    values[last] = 1;
+    tensor_write(f.x, values);
+    for (int step = 0; step < 3; step++)
+        tape_replay(tape, run_function, &f);
+    ck_assert_int_eq(tape_replay_kernels(tape), 0);
+    ck_assert(tape_check_finite(tape, false));
+    for (int step = 0; step < 3; step++)
+        tape_replay(tape, run_function, &f);
+    ck_assert(!device_is_cuda(test_device()) || tape_replay_kernels(tape) > 0);
+    tape_free(tape);
+}
+
+TEST(a_check_names_the_first_operation_that_is_not_finite)
+{
+    check_names(PRECISION_FLOAT32, TENSOR_REAL);
+    if (sizeof(Real) == sizeof(float))
+        check_names(PRECISION_BF16, TENSOR_BF16);
+}
+
+TEST(a_step_with_a_norm_that_is_not_finite_raises_and_changes_nothing)
+{
+    Trainer trainer = trainer_new();
+    Tensor *weights = params_flat_values(trainer.params);
+    Real *before = test_values(weights), *wrong = test_values(weights);
+    wrong[0] = NAN; /* of the embedding of symbol 0 */
+    write_inputs(&trainer, 1);
+    for (int replayed = 0; replayed < 2; replayed++) {
+        tensor_write(weights, wrong);
+        assert_raises("optim_step: the norm of the gradients is nan, expected a finite one; the "
+                      "weights are unchanged; tape_check_finite finds the operation",
+                      replayed ? tape_replay(trainer.tape, train, &trainer) : train(&trainer));
+        ck_assert_mem_eq(test_values(weights), wrong, (size_t)tensor_count(weights) * sizeof(Real));
+        ck_assert_int_eq(optim_steps(trainer.optimizer), replayed);
+        tape_reset(trainer.tape);
+        tape_check_finite(trainer.tape, true);
+        assert_raises("op_embedding: input 0 embedding.weight is [7,16], and its element 0 is nan",
+                      train(&trainer));
+        tape_check_finite(trainer.tape, false);
+        tape_reset(trainer.tape);
+        tensor_write(weights, before);
+        train(&trainer);
+        tape_reset(trainer.tape);
+    }
+    Tensor *x = op_scale(trainer.tape, trainer.head.bias, NAN);
+    tape_backward(trainer.tape, op_sum(trainer.tape, x, ALL_AXES));
+    params_clip_gradients(trainer.params, 1);
+    ck_assert(isnan(params_gradient_norm(trainer.params)));
+    params_zero_gradients(trainer.params); /* skips the step */
+    optim_step(trainer.optimizer);
+    trainer_free(&trainer);
+}
+
 TEST(writing_bf16_rounds_to_nearest_even)
 {
     if (sizeof(Real) != sizeof(float))

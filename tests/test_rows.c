@@ -98,20 +98,92 @@ TEST(large_and_infinite_logits)
     const double expected[] = { share, 1 - share, 0, third, third, third };
     for (int i = 0; i < 6; i++)
         ck_assert_double_le(fabs((double)p[i] - expected[i]), TOLERANCE);
-    ck_assert_double_le(fabs((double)l[0] - log(share)), 1e-3); /* near 1e4 floats are 1e-3 apart */
+    ck_assert_double_le(fabs((double)l[0] - log(share)), TOLERANCE);
     ck_assert_double_le(fabs((double)l[2] + 20000), 1);
-    ck_assert_double_le(fabs((double)l[5] - log(third)), 1e-3);
+    ck_assert_double_le(fabs((double)l[5] - log(third)), TOLERANCE);
     Tensor *loss = op_cross_entropy(tape, x, tape_input_i32(tape, targets, shape(2)), NULL);
     tape_backward(tape, loss);
-    ck_assert_double_le(fabs(tensor_item(loss) - (log(3) - log(1 - share)) / 2), 1e-3);
+    ck_assert_double_le(fabs(tensor_item(loss) - (log(3) - log(1 - share)) / 2), TOLERANCE);
     Real *dx = gradient(x);
     const double gradients[] = { share / 2, -share / 2, 0, third / 2, third / 2, -third };
     for (int i = 0; i < 6; i++)
-        ck_assert_double_le(fabs((double)dx[i] - gradients[i]), 1e-3);
+        ck_assert_double_le(fabs((double)dx[i] - gradients[i]), TOLERANCE);
     tape_reset(tape);
     const Real masked[] = { 1, -(Real)INFINITY, 1 };
     p = test_values(op_softmax(tape, tape_input(tape, masked, shape(3))));
     ck_assert(p[0] == 0.5 && p[1] == 0 && p[2] == 0.5);
+    tape_free(tape);
+}
+
+/* The digits that the offset leaves to the logits are all that it costs. */
+TEST(logits_with_a_common_offset)
+{
+    enum { ROWS = 16, C = 33 };
+    const double offsets[] = { 0, 30, 1e3, 1e4, 1e6 };
+    const int32_t *targets = integers(1, ROWS, C);
+    for (int o = 0; o < 5; o++) {
+        Real *xs = test_normal(1, ROWS * C), *upstream = test_normal(2, ROWS * C);
+        Real *values = test_zeros(ROWS * C), *dx = test_zeros(ROWS * C);
+        Real *dlogits = test_zeros(ROWS * C);
+        double loss = 0;
+        for (int i = 0; i < ROWS * C; i++)
+            xs[i] += (Real)offsets[o];
+        for (int r = 0; r < ROWS * C; r += C) {
+            double sum = 0, dsum = 0;
+            for (int c = 0; c < C; c++) {
+                sum += exp((double)xs[r + c] - offsets[o]);
+                dsum += (double)upstream[r + c];
+            }
+            for (int c = 0; c < C; c++) {
+                const double l = (double)xs[r + c] - offsets[o] - log(sum);
+                const bool target = c == targets[r / C];
+                values[r + c] = (Real)l;
+                dx[r + c] = (Real)((double)upstream[r + c] - exp(l) * dsum);
+                dlogits[r + c] = (Real)((exp(l) - target) / ROWS);
+                loss -= target ? l / ROWS : 0;
+            }
+        }
+        begin();
+        Tensor *x = tape_variable(tape, xs, shape(ROWS, C)), *out = op_log_softmax(tape, x);
+        tape_backward_from(tape, tensor_keep(out), tape_input(tape, upstream, shape(ROWS, C)));
+        assert_close(test_values(out), values, ROWS * C, TOLERANCE / 10);
+        assert_close(gradient(x), dx, ROWS * C, TOLERANCE / 5);
+        tape_reset(tape);
+        x = tape_variable(tape, xs, shape(ROWS, C));
+        Tensor *mean = op_cross_entropy(tape, x, tape_input_i32(tape, targets, shape(ROWS)), NULL);
+        tape_backward(tape, mean);
+        ck_assert_double_le(fabs(tensor_item(mean) - loss), TOLERANCE / 5);
+        assert_close(gradient(x), dlogits, ROWS * C, TOLERANCE / 10);
+        tape_free(tape);
+    }
+}
+
+/* The error of a sum does not grow with the length of a row. */
+TEST(long_rows_are_accurate)
+{
+    const int64_t C = device_is_cuda(test_device()) ? 1 << 16 : 1 << 22;
+    begin();
+    Real *xs = test_zeros(C), *ones = test_zeros(C);
+    double sum = 0, squares = 0, powers = 0;
+    for (int64_t c = 0; c < C; c++) {
+        xs[c] = (Real)(c * 7919 % 10007) / 10007;
+        ones[c] = 1;
+        sum += (double)xs[c];
+        powers += exp((double)xs[c]);
+    }
+    for (int64_t c = 0; c < C; c++)
+        squares += pow((double)xs[c] - sum / (double)C, 2);
+    Tensor *x = tape_input(tape, xs, shape(C)), *zeros = tape_input(tape, test_zeros(C), shape(C));
+    const Real *p = test_values(op_softmax(tape, x)), *l = test_values(op_log_softmax(tape, x));
+    const Real *n =
+        test_values(op_layernorm(tape, x, tape_input(tape, ones, shape(C)), zeros, 1e-5));
+    for (int64_t c = 0; c < C; c += C / 16 - 1) {
+        const double power = exp((double)xs[c]);
+        const double norm = ((double)xs[c] - sum / (double)C) / sqrt(squares / (double)C + 1e-5);
+        ck_assert_double_le(fabs((double)p[c] / (power / powers) - 1), 1e-6);
+        ck_assert_double_le(fabs((double)l[c] - log(power / powers)), 2e-6);
+        ck_assert_double_le(fabs((double)n[c] - norm), 1e-6);
+    }
     tape_free(tape);
 }
 
@@ -159,6 +231,33 @@ TEST(not_a_number_passes_through)
     x = tape_variable(tape, xs, shape(ROWS, C));
     ck_assert(isnan(tensor_item(op_mean_squared_error(tape, x, variable(2, shape(ROWS, C))))));
     tape_free(tape);
+}
+
+/* A run that diverges does not look calm. */
+TEST(a_row_whose_variance_overflows_is_normalised_to_nan)
+{
+    enum { ROWS = 3, C = 37 };
+    for (int residual = 0; residual < 2; residual++) {
+        begin();
+        Real *xs = test_normal(1, ROWS * C);
+        for (int c = 0; c < C; c++)
+            xs[C + c] *= (Real)(sizeof(Real) == 4 ? 1e20 : 1e200);
+        Tensor *x = tape_variable(tape, xs, shape(ROWS, C)), *zeros = NULL;
+        Tensor *weight = variable(2, shape(C)), *bias = variable(3, shape(C));
+        if (residual)
+            zeros = tape_variable(tape, test_zeros(ROWS * C), shape(ROWS, C));
+        Tensor *out = residual ? op_residual_layernorm(tape, x, zeros, 0, weight, bias, 1)
+                               : op_layernorm(tape, x, weight, bias, 1);
+        Real *outs = test_values(out);
+        backward(out);
+        for (int i = 0; i < ROWS * C; i++) {
+            ck_assert_int_eq(isnan(outs[i]) != 0, i / C == 1);
+            ck_assert_int_eq(isnan(gradient(x)[i]) != 0, i / C == 1);
+        }
+        for (int c = 0; c < C; c++)
+            ck_assert(isnan(gradient(weight)[c]));
+        tape_free(tape);
+    }
 }
 
 TEST(a_constant_row_is_normalised_to_the_bias)

@@ -12,13 +12,13 @@ static void square_backward(Node *node)
     Tensor *x = node->inputs[0];
     Gradient dx = tape_contribution(node, x);
     const Real *dout = tape_upstream(node, 0);
-    for (int64_t i = 0; i < tensor_count(x); i++)
+    for (int64_t i = 0; dx.data && i < tensor_count(x); i++)
         gradient_add(dx, i, 2 * x->data[i] * dout[i]);
 }
 
 static Tensor *square(Tape *tape, Tensor *x)
 {
-    tape_use(tape, "square: x", x);
+    tape_use_cpu(tape, "square: x", x);
     Tensor *out = tape_tensor(tape, x->shape);
     for (int64_t i = 0; i < tensor_count(x); i++)
         out->data[i] = x->data[i] * x->data[i];
@@ -449,6 +449,127 @@ TEST(exhausted_memory_is_told)
         "tape_input: memory is exhausted: 4611686018427387904 bytes requested, 0 in use on "
         "cpu, 0 cached",
         tape_input(tape, three, shape((int64_t)((1ull << 62) / sizeof(Real)))));
+    tape_free(tape);
+}
+
+/* out = rows of table at two indices, an operation with a scattered gradient. */
+static void rows_backward(Node *node)
+{
+    Tensor *table = node->inputs[0];
+    const int32_t *index = node->inputs[1]->integers;
+    const Real *dout = tape_upstream(node, 0);
+    const int64_t width = shape_columns(table->shape);
+    Gradient dtable = tape_scattered_contribution(node, table);
+    for (int64_t i = 0; dtable.data && i < tensor_count(node->outputs[0]); i++)
+        gradient_add(dtable, index[i / width] * width + i % width, dout[i]);
+}
+
+static Tensor *rows(Tape *own, Tensor *const *inputs, void *context)
+{
+    Tensor *table = inputs[0], *index = context;
+    const int64_t width = shape_columns(table->shape);
+    tape_use_cpu(own, "rows: table", table);
+    index = tape_input_i32(own, index->integers, index->shape);
+    Tensor *out = tape_tensor(own, shape(tensor_count(index), width));
+    for (int64_t i = 0; i < tensor_count(out); i++)
+        out->data[i] = table->data[index->integers[i / width] * width + i % width];
+    tape_record(own,
+                (Node){ "rows", rows_backward, .inputs = { table, index }, .outputs = { out } });
+    return out;
+}
+
+TEST(scattered_gradients_add_up)
+{
+    begin();
+    const int32_t chosen[] = { 2, 0, 2, 2 }; /* row 1 gets no contribution, row 2 three */
+    Tensor *index = tape_persistent_i32(tape, shape(4));
+    tensor_write_i32(index, chosen);
+    const CheckInput input = { shape(3, 2), test_normal(1, 6) };
+    GradientCheck check = gradient_check(device, rows, index, &input, 1);
+    ck_assert_msg(check.error <= GRADIENT_TOLERANCE, "%g", check.error);
+    Tensor *x = tape_variable(tape, test_normal(1, 6), shape(3, 2));
+    Tensor *constant = tape_input(tape, test_normal(1, 6), shape(3, 2));
+    Tensor *ones = tape_input(tape, (const Real[]){ 1, 1, 1, 1, 1, 1, 1, 1 }, shape(4, 2));
+    Tensor *loss = dot(tape, rows(tape, &x, index), ones); /* twice: contributions accumulate */
+    loss = dot(tape, loss, dot(tape, rows(tape, &constant, index), ones));
+    loss = dot(tape, tape_view(tape, loss, shape(1)), dot(tape, rows(tape, &x, index), ones));
+    tape_backward(tape, loss);
+    const Real *dx = tensor_gradient(x)->data;
+    ck_assert(dx[2] == 0 && dx[3] == 0 && dx[0] != 0 && dx[0] == dx[1]);
+    assert_near("dx of row 2", (const Real[]){ dx[4] }, (const Real[]){ 3 * dx[0] }, 1, 1e-6);
+    tape_free(tape);
+}
+
+TEST(traps_of_own_operations_are_told)
+{
+    begin();
+    Tensor *x = tape_variable(tape, three, shape(3)), *out = tape_tensor(tape, shape(3));
+    const Node node = { .name = "own", .inputs = { x }, .outputs = { out } };
+    assert_raises("own: the node has no backward function, but an input requires a gradient; set "
+                  ".backward, or do not record an operation without a gradient",
+                  tape_record(tape, node));
+    tape_set_recording(tape, false);
+    tape_record(tape, node);
+    ck_assert(!out->requires_grad);
+#ifdef TAPEGRAD_CUDA
+    Tape *cuda = tape_new(device_open("cuda"));
+    x = tape_input(cuda, three, shape(3));
+    assert_raises("square: x is on cuda:0, expected the CPU: this operation reads data as host "
+                  "memory",
+                  square(cuda, x));
+    tape_free(cuda);
+#endif
+    tape_free(tape);
+}
+
+/* Four steps use a tensor of the step before. */
+TEST(the_debug_mode_reports_stale_pointers)
+{
+    setenv("TAPEGRAD_DEBUG", "1", 1);
+    begin();
+    Tensor *stale = NULL, *x = NULL;
+    for (int step = 0; step < 4; step++, stale = x) {
+        x = square(tape, tape_variable(tape, three, shape(3)));
+        for (int i = 0; i < 1000; i++) /* beyond one chunk of the arena */
+            tape_view(tape, x, shape(3, 1));
+        Tensor *loss = dot(tape, x, x);
+        if (stale)
+            assert_raises("square: x " GIVEN_BACK, square(tape, stale));
+        tape_backward(tape, loss);
+        tape_reset(tape);
+        tape_reset(tape); /* of no step */
+    }
+    tape_free(tape);
+    setenv("TAPEGRAD_DEBUG", "0", 1);
+    begin();
+    stale = tape_variable(tape, three, shape(3));
+    tape_reset(tape);
+    tape_variable(tape, three, shape(3));
+    square(tape, stale);
+    tape_free(tape);
+}
+
+/* An evaluation that leaves recording on and never resets. */
+TEST(a_record_does_not_grow_in_silence)
+{
+    char path[] = "/tmp/tapegrad_test_XXXXXX", said[400] = "";
+    const int file = mkstemp(path);
+    ck_assert(file >= 0 && dup2(file, STDERR_FILENO) >= 0);
+    begin();
+    for (int round = 0; round < 2; round++) {
+        Tensor *x = tape_variable(tape, three, shape(3));
+        for (int i = 0; i < 49999; i++)
+            square(tape, x);
+        ck_assert_int_eq(lseek(file, 0, SEEK_CUR), (off_t)strlen(said));
+        for (int i = 0; i < 50001; i++)
+            square(tape, x);
+        ck_assert_int_gt(pread(file, said, sizeof said - 1, 0), 0);
+        tape_reset(tape);
+    }
+    unlink(path);
+    ck_assert_str_eq(said, "tapegrad: a tape has recorded 50000 operations since tape_reset, which "
+                           "holds all their tensors; for an evaluation turn tape_set_recording off "
+                           "and call tape_reset\n");
     tape_free(tape);
 }
 

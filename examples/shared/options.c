@@ -1,15 +1,11 @@
 #include "examples/shared/options.h"
 #include "examples/shared/program.h"
 
-#include <errno.h>
 #include <getopt.h>
-#include <libgen.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 const char *const feature_names[] = {
     [FEATURES_ELU_PLUS_ONE] = "elu+1",
@@ -282,19 +278,9 @@ void options_refuse(const Given *given, const char *const *names, const char *wh
 
 void option_check_file(const char *name, const char *path)
 {
-    if (!path)
-        return;
-    struct stat status;
-    bool directory_itself = stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-    if (!*path || directory_itself)
-        fail(BAD_USE, "--%s %s: expected a file that can be written, but %s", name, path,
-             directory_itself ? "it is a directory" : "the name is empty");
-    char *copy = strdup(path);
-    const char *directory = copy ? dirname(copy) : ".";
-    if (access(directory, W_OK) != 0)
-        fail(BAD_USE, "--%s %s: expected a file that can be written, but %s: %s", name, path,
-             directory, strerror(errno));
-    free(copy);
+    if (path && !tensor_file_can_save(path))
+        fail(BAD_USE, "--%s %s: expected a file that can be written: %s", name, path,
+             tapegrad_error());
 }
 
 void training_check(const TrainingOptions *options, const Given *given, const char *const *refused)

@@ -76,8 +76,8 @@ const char *option_given(const Given *given, const char *name);
  * "--evaluate, which trains nothing". NULL ends the names. */
 void options_refuse(const Given *given, const char *const *names, const char *what);
 
-/* Ends the program before its work rather than after it if no file can be written at the path: if
- * the path is a directory, or its parent directory is not writable. NULL is accepted. */
+/* Ends the program before its work rather than after it if no file can be written at the path, as
+ * tensor_file_can_save finds it. NULL is accepted. */
 void option_check_file(const char *name, const char *path);
 
 /* The options as texts for a checkpoint, valid until the next call; returns their number. */

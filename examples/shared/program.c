@@ -1,11 +1,16 @@
 #include "examples/shared/program.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static const char *program = "";
+volatile sig_atomic_t stopped_by;
 
 static void fail_with(const char *sentence, void *context)
 {
@@ -13,9 +18,33 @@ static void fail_with(const char *sentence, void *context)
     fail(EXIT_FAILURE, "%s", sentence);
 }
 
+/* Opens /dev/null in place of standard descriptors that are closed: else the next file that is
+ * opened, as a log, would receive what is printed. Reading the input and writing the output still
+ * fails. */
+static void fill_descriptors(void)
+{
+    for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; descriptor++)
+        if (fcntl(descriptor, F_GETFD) < 0)
+            open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+/* At exit: output that cannot be written is an error, unless a signal ended the program. */
+static void check_output(void)
+{
+    const int reason = fflush(stdout) ? errno : 0;
+    if (!reason && !ferror(stdout))
+        return;
+    if (!stopped_by)
+        fprintf(stderr, "%s: standard output: %s\n", program,
+                reason ? strerror(reason) : "some of it could not be written");
+    _exit(stopped_by ? 128 + stopped_by : EXIT_FAILURE);
+}
+
 void program_start(const char *name)
 {
     program = name;
+    fill_descriptors();
+    atexit(check_output);
     tapegrad_on_error(fail_with, NULL);
 }
 
@@ -46,8 +75,6 @@ double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-volatile sig_atomic_t stopped_by;
-
 static void stop(int signal_number)
 {
     stopped_by = signal_number;
@@ -55,7 +82,13 @@ static void stop(int signal_number)
 
 void catch_signals(void)
 {
-    struct sigaction action = { .sa_handler = stop, .sa_flags = (int)SA_RESETHAND | SA_RESTART };
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    const struct sigaction once = { .sa_handler = stop,
+                                    .sa_flags = (int)SA_RESETHAND | SA_RESTART };
+    const struct sigaction always = { .sa_handler = stop, .sa_flags = SA_RESTART };
+    struct sigaction before;
+    sigaction(SIGINT, &once, NULL);
+    sigaction(SIGTERM, &once, NULL);
+    sigaction(SIGPIPE, &always, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* by nohup */
+        sigaction(SIGHUP, &always, NULL);
 }

@@ -7,7 +7,9 @@
 #include <signal.h>
 
 /* Call it first. The name starts every message of fail; errors that the library raises (misuse, a
- * missing GPU, out of memory) then end the program by fail too. */
+ * missing GPU, out of memory) then end the program by fail too. Opens /dev/null on standard
+ * descriptors that are closed. A program that cannot write its standard output exits with
+ * EXIT_FAILURE. */
 void program_start(const char *name);
 
 /* Prints the name, ": " and the message to stderr and exits. */
@@ -22,7 +24,8 @@ void *allocate(int64_t count, size_t size);
 /* Seconds of a monotonic clock. */
 double now(void);
 
-/* The first Ctrl-C (or SIGTERM) then only sets stopped_by; a second one kills the program. */
+/* The first Ctrl-C (or SIGTERM) then only sets stopped_by; a second one kills the program. A lost
+ * terminal (SIGHUP) and a lost reader of the output (SIGPIPE) set it, too. */
 void catch_signals(void);
 extern volatile sig_atomic_t stopped_by; /* the signal received, or 0 */
 

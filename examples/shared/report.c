@@ -44,7 +44,7 @@ static bool read_number(char **text, char end, double *number)
 static bool read_row(char *line, int values, Record *record)
 {
     double step;
-    bool good = read_number(&line, ',', &step) && !isnan(step);
+    bool good = read_number(&line, ',', &step) && step >= 1 && step < 1e15 && step == floor(step);
     for (int i = 0; good && i < values; i++)
         good = read_number(&line, ',', &record->values[i]);
     record->step = good ? (int64_t)step : 0;
@@ -59,11 +59,13 @@ static void read_log(Report *report)
     if (!fgets(line, sizeof line, report->log) || strncmp(line, header, strlen(header)))
         fail(EXIT_FAILURE, "--log %s: expected a log that starts with %s", path, header);
     long end = ftell(report->log);
-    while (fgets(line, sizeof line, report->log) && strchr(line, '\n')) {
+    while (fgets(line, sizeof line, report->log)) {
         Record record;
-        if (!read_row(line, report->config.values, &record))
-            fail(EXIT_FAILURE, "--log %s: expected rows of %d numbers, found %s", path,
-                 report->config.values + 2, line);
+        if (!strchr(line, '\n') && feof(report->log)) /* an interrupted run cut it off */
+            break;
+        if (!strchr(line, '\n') || !read_row(line, report->config.values, &record))
+            fail(EXIT_FAILURE, "--log %s: expected rows of a step and %d numbers, found %.40s",
+                 path, report->config.values + 1, line);
         if (record.step >= report->config.first)
             break;
         append(report, record);

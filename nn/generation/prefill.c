@@ -20,9 +20,8 @@ static void check_x(Tape *tape, const TransformerState *state, Tensor *x)
     tape_use(tape, "nn_transformer_prefill: x", x);
     if (x->shape.rank != 3 || x->shape.size[0] != step->B || x->shape.size[2] != step->width)
         tape_error(tape,
-                   "nn_transformer_prefill: x is %s, expected [%lld, N, %lld]: [sequences, "
-                   "N, width]",
-                   shape_text(x->shape).text, (long long)step->B, (long long)step->width);
+                   "nn_transformer_prefill: x %s, expected [%lld, N, %lld]: [sequences, N, width]",
+                   tensor_text(x).text, (long long)step->B, (long long)step->width);
 }
 
 static void check_lengths(Tape *tape, const TransformerState *state, int64_t N, Tensor *lengths)
@@ -30,8 +29,8 @@ static void check_lengths(Tape *tape, const TransformerState *state, int64_t N, 
     static const char label[] = "nn_transformer_prefill: lengths";
     tape_use_i32(tape, label, lengths);
     if (lengths->shape.rank != 1 || lengths->shape.size[0] != state->step.B)
-        tape_error(tape, "%s is %s, expected [%lld]: [sequences]", label,
-                   shape_text(lengths->shape).text, (long long)state->step.B);
+        tape_error(tape, "%s %s, expected [%lld]: [sequences]", label, tensor_text(lengths).text,
+                   (long long)state->step.B);
     check_indices(tape, label, lengths, 1, N, "the number of positions");
 }
 

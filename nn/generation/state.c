@@ -63,9 +63,9 @@ static StepLinear step_linear(const Linear *linear, bool bf16)
     if (!bf16)
         return step;
     if (!weight->bf16_copy)
-        error_raise("nn_transformer_state: bf16 needs weights of a Params, this one is %s and "
-                    "belongs to none",
-                    shape_text(weight->shape).text);
+        error_raise(
+            "nn_transformer_state: bf16 needs weights of a Params, this one %s and belongs to none",
+            tensor_text(weight).text);
     step.type = WEIGHT_BF16;
     step.weight = weight->bf16_copy(weight, false);
     if (!step.weight)

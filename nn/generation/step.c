@@ -31,8 +31,8 @@ static void check_x(const TransformerState *state, const Tensor *x)
     if (x->type == TENSOR_BF16)
         error_raise("nn_transformer_step: x is stored in bf16, expected type Real; see op_cast");
     if (!shape_equal(x->shape, state->out.shape))
-        error_raise("nn_transformer_step: x is %s, expected %s: [sequences, width]",
-                    shape_text(x->shape).text, shape_text(state->out.shape).text);
+        error_raise("nn_transformer_step: x %s, expected %s: [sequences, width]",
+                    tensor_text(x).text, shape_text(state->out.shape).text);
     if (tensor_root(x)->requires_grad)
         error_raise(
             "nn_transformer_step: x requires a gradient, and none passes through a step; call "

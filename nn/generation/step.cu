@@ -166,7 +166,7 @@ __device__ static inline void row_moments(Real *moments, Real *y, const Real *x,
     const Real mean = warp_sum(sum) / (Real)n;
     LANE_FOR(c, n, WARP)
         squares += (y[c] - mean) * (y[c] - mean);
-    const Real r = 1 / sqrt(warp_sum(squares) / (Real)n + eps);
+    const Real r = inverse_deviation(warp_sum(squares) / (Real)n, eps);
     if (lane == 0) {
         moments[0] = mean;
         moments[1] = r;

@@ -20,9 +20,9 @@ Shape broadcast_shape(Tape *tape, const char *operation, const Tensor *a, const 
     }
     if (!fits)
         tape_error(tape,
-                   "%s: the shapes do not fit: a is %s, b is %s; expected sizes that are equal or "
-                   "1, aligned at the last axis",
-                   operation, shape_text(a->shape).text, shape_text(b->shape).text);
+                   "%s: the shapes do not fit: a %s, b %s; expected sizes that are equal or 1, "
+                   "aligned at the last axis",
+                   operation, tensor_text(a).text, tensor_text(b).text);
     return out;
 }
 
@@ -308,9 +308,9 @@ Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape)
     }
     if (!fits)
         tape_error(tape,
-                   "op_broadcast_to: x is %s, which does not fit %s; expected sizes that are equal "
-                   "or 1, aligned at the last axis",
-                   shape_text(x->shape).text, shape_text(shape).text);
+                   "op_broadcast_to: x %s, which does not fit %s; expected sizes that are equal or "
+                   "1, aligned at the last axis",
+                   tensor_text(x).text, shape_text(shape).text);
     Tensor *out = tape_tensor_of(tape, x->type, shape);
     broadcast_copy(x, out->data, false, 1, x->data, broadcast_of(x->shape, shape), false);
     tape_record(tape, (Node){ "op_broadcast_to", broadcast_to_backward, .inputs = { x },

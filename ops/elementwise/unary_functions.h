@@ -62,28 +62,22 @@ UNARY(squared_relu, squared_relu, squared_relu_gradient, FROM_X)
 
 /* gelu: out = x P(x), P the normal distribution function, p its density
  *   (Hendrycks and Gimpel 2016)
- *   P(x) = (1 + erf(x / sqrt 2)) / 2     p(x) = dP/dx = e^(-x^2 / 2) / sqrt(2 pi)
+ *   p(x) = dP/dx = e^(-x^2 / 2) / sqrt(2 pi)
  *   d out / dx = P(x) + x p(x) */
-MATH_FUNCTION Real normal_distribution(Real x)
-{
-    return (1 + real_erf(x * (Real)0.70710678118654752)) / 2;
-}
-MATH_FUNCTION Real normal_density(Real x)
-{
-    return (Real)0.39894228040143268 * real_exp(-x * x / 2);
-}
-MATH_FUNCTION Real gelu(Real x)                        { return x * normal_distribution(x); }
+MATH_FUNCTION Real gelu(Real x)                        { return x * real_normal(x).distribution; }
 MATH_FUNCTION Real gelu_gradient(Real dout, Real x)
 {
-    return dout * (normal_distribution(x) + x * normal_density(x));
+    const Normal normal = real_normal(x);
+    return dout * (normal.distribution + x * normal.density);
 }
 UNARY(gelu, gelu, gelu_gradient, FROM_X)
 
-/* gelu_tanh: out = x (1 + t) / 2, t = tanh u, u = a (x + b x^3), a = sqrt(2 / pi), b = 0.044715
- *   (the approximation of gelu by Hendrycks and Gimpel 2016)
- *   d out / dx = ((1 + t) + x dt/dx) / 2, dt/dx = (1 - t^2) du/dx, du/dx = a (1 + 3 b x^2)
- *   The derivative is 0 below -10 and 1 above 10; x is clamped there, since x^2 may overflow. */
-#define GELU_TANH_A ((Real)0.79788456080286536)
+/* gelu_tanh: out = x (1 + tanh(u / 2)) / 2 = x s(u), u = a (x + b x^3), a = sqrt(8 / pi),
+ *   b = 0.044715 (the approximation of gelu by Hendrycks and Gimpel 2016); 1 + tanh would cancel
+ *   for negative x, the sigmoid s does not
+ *   d out / dx = s + x ds/dx, ds/dx = s (1 - s) du/dx, du/dx = a (1 + 3 b x^2)
+ *   It rounds to 0 below -100 and to 1 above 100; x is clamped there, since x^2 may overflow. */
+#define GELU_TANH_A ((Real)1.5957691216057308)
 #define GELU_TANH_B ((Real)0.044715)
 MATH_FUNCTION Real gelu_tanh_inner(Real x)
 {
@@ -91,14 +85,14 @@ MATH_FUNCTION Real gelu_tanh_inner(Real x)
 }
 MATH_FUNCTION Real gelu_tanh(Real x)
 {
-    return x * ((1 + real_tanh(gelu_tanh_inner(x))) / 2);
+    return real_times_sigmoid(x, gelu_tanh_inner(x));
 }
 MATH_FUNCTION Real gelu_tanh_gradient(Real dout, Real x)
 {
-    x = x < -10 ? -10 : x;
-    x = x > 10 ? 10 : x;
-    const Real t = real_tanh(gelu_tanh_inner(x));
-    return dout * (((1 + t) + x * (1 - t * t) * GELU_TANH_A * (1 + 3 * GELU_TANH_B * x * x)) / 2);
+    x = x < -100 ? -100 : x;
+    x = x > 100 ? 100 : x;
+    const Real s = real_sigmoid(gelu_tanh_inner(x));
+    return dout * s * (1 + x * (1 - s) * GELU_TANH_A * (1 + 3 * GELU_TANH_B * x * x));
 }
 UNARY(gelu_tanh, gelu_tanh, gelu_tanh_gradient, FROM_X)
 

@@ -73,11 +73,10 @@ Tensor *op_concat(Tape *tape, Tensor *const *tensors, int count, int axis)
         const int64_t more = other.rank > view.index ? other.size[view.index] : 0;
         other.size[view.index] = list[0]->shape.size[view.index];
         if (!shape_equal(other, list[0]->shape))
-            tape_error(tape,
-                       "op_concat: tensors[0] is %s, tensors[%d] is %s; expected equal sizes but "
-                       "along axis %d",
-                       shape_text(list[0]->shape).text, t, shape_text(list[t]->shape).text,
-                       view.index);
+            tape_error(
+                tape,
+                "op_concat: tensors[0] %s, tensors[%d] %s; expected equal sizes but along axis %d",
+                tensor_text(list[0]).text, t, tensor_text(list[t]).text, view.index);
         *size += more;
     }
     return join(tape, "op_concat", list, count, shape, view.outer);
@@ -88,12 +87,12 @@ Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis)
     Tensor **list = use_all(tape, "op_stack", tensors, count);
     Shape shape = list[0]->shape;
     if (shape.rank == MAX_RANK)
-        tape_error(tape, "op_stack: tensors[0] is %s, expected %d axes at most: out has one more",
-                   shape_text(shape).text, MAX_RANK - 1);
+        tape_error(tape, "op_stack: tensors[0] %s, expected %d axes at most: out has one more",
+                   tensor_text(list[0]).text, MAX_RANK - 1);
     for (int t = 1; t < count; t++)
         if (!shape_equal(list[t]->shape, shape))
-            tape_error(tape, "op_stack: tensors[0] is %s, tensors[%d] is %s, expected the same",
-                       shape_text(shape).text, t, shape_text(list[t]->shape).text);
+            tape_error(tape, "op_stack: tensors[0] %s, tensors[%d] %s, expected the same",
+                       tensor_text(list[0]).text, t, tensor_text(list[t]).text);
     const int index = axis < 0 ? shape.rank + 1 + axis : axis;
     if (index < 0 || index > shape.rank)
         tape_error(tape, "op_stack: there is no axis %d in the result of stacking %s", axis,

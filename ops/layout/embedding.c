@@ -74,12 +74,12 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
     tape_use_real(tape, "op_embedding: weight", weight);
     tape_use_i32(tape, "op_embedding: indices", indices);
     if (weight->shape.rank != 2)
-        tape_error(tape, "op_embedding: weight is %s, expected two axes, [V, D]",
-                   shape_text(weight->shape).text);
+        tape_error(tape, "op_embedding: weight %s, expected two axes, [V, D]",
+                   tensor_text(weight).text);
     Shape out_shape = indices->shape;
     if (out_shape.rank == MAX_RANK)
-        tape_error(tape, "op_embedding: indices is %s, expected %d axes at most: out has one more",
-                   shape_text(indices->shape).text, MAX_RANK - 1);
+        tape_error(tape, "op_embedding: indices %s, expected %d axes at most: out has one more",
+                   tensor_text(indices).text, MAX_RANK - 1);
     int64_t V = weight->shape.size[0], D = weight->shape.size[1];
     check_indices(tape, "op_embedding: indices", indices, 0, V - 1, "the rows of weight");
     out_shape.size[out_shape.rank++] = D;

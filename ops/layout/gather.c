@@ -62,23 +62,22 @@ void gather_add_cpu(TensorType type, Real *dx, Real *scratch, const Real *dout,
     });
 }
 
-void gather_contribute(const Tensor *x, Gradient dx, const Real *dout, const int32_t *index,
-                       AxisView v, int64_t K)
+void gather_backward(Node *node, const int32_t *index, AxisView v, int64_t K)
 {
+    Tensor *x = node->inputs[0];
     const bool in_real = x->type == TENSOR_BF16 && v.inner == 1 && K > 1;
-    Tensor *scratch = in_real ? thread_scratch(x->tape, x, v.size) : NULL;
-    if (!dx.accumulate)
-        device_zero(x->device, dx.data, (size_t)tensor_count(x) * tensor_element_bytes(x));
-    KERNEL_CALL(x, gather_add, (dx.data, scratch ? scratch->data : NULL, dout, index, v, K));
-    tape_scratch_free(x->tape, scratch);
+    Tensor *scratch = in_real ? thread_scratch(node->tape, x, v.size) : NULL;
+    const Gradient dx = tape_scattered_contribution(node, x);
+    KERNEL_CALL(x, gather_add,
+                (dx.data, scratch ? scratch->data : NULL, tape_upstream(node, 0), index, v, K));
+    tape_scratch_free(node->tape, scratch);
 }
 
-static void gather_backward(Node *node)
+static void op_gather_backward(Node *node)
 {
-    Tensor *x = node->inputs[0], *indices = node->inputs[1];
-    AxisView v = axis_view(node->tape, "op_gather: x", x->shape, -1);
-    gather_contribute(x, tape_contribution(node, x), tape_upstream(node, 0), indices->integers, v,
-                      tensor_count(indices) / v.outer);
+    const Tensor *indices = node->inputs[1];
+    AxisView v = axis_view(node->tape, "op_gather: x", node->inputs[0]->shape, -1);
+    gather_backward(node, indices->integers, v, tensor_count(indices) / v.outer);
 }
 
 Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices)
@@ -91,13 +90,12 @@ Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices)
         expected.size[v.index] = indices->shape.size[v.index];
     if (!shape_equal(indices->shape, expected))
         tape_error(tape,
-                   "op_gather: indices is %s, x is %s, expected equal sizes but along the last "
-                   "axis",
-                   shape_text(indices->shape).text, shape_text(x->shape).text);
+                   "op_gather: indices %s, x %s, expected equal sizes but along the last axis",
+                   tensor_text(indices).text, tensor_text(x).text);
     check_indices(tape, "op_gather: indices", indices, 0, v.size - 1, "the last axis of x");
     Tensor *out = tape_tensor_of(tape, x->type, indices->shape);
     gather(x, out->data, indices->integers, v, tensor_count(indices) / v.outer);
-    tape_record(
-        tape, (Node){ "op_gather", gather_backward, .inputs = { x, indices }, .outputs = { out } });
+    tape_record(tape, (Node){ "op_gather", op_gather_backward, .inputs = { x, indices },
+                              .outputs = { out } });
     return out;
 }

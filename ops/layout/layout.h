@@ -29,10 +29,9 @@ ALWAYS_INLINE void contribute_run(int T, Real *to, int64_t i, bool accumulate, c
 void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,
                int64_t from_stride, int64_t rows, int64_t columns);
 
-/* out[o, k, i] <- x[o, index[o, k, i], i], k < K, x viewed as [outer, size, inner]; its gradient:
- * dx[o, c, i] <- sum over the k with index[o, k, i] = c of dout[o, k, i]. */
+/* out[o, k, i] <- x[o, index[o, k, i], i], k < K, x viewed as [outer, size, inner]; and backward,
+ * for the node's input 0: dx[o, c, i] <- sum over k with index[o, k, i] = c of dout[o, k, i]. */
 void gather(const Tensor *x, Real *out, const int32_t *index, AxisView v, int64_t K);
-void gather_contribute(const Tensor *x, Gradient dx, const Real *dout, const int32_t *index,
-                       AxisView v, int64_t K);
+void gather_backward(Node *node, const int32_t *index, AxisView v, int64_t K);
 
 #endif

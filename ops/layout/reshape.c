@@ -7,8 +7,8 @@ Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape)
     tape_use(tape, "op_reshape: x", x);
     shape = shape_new(shape.rank, shape.size);
     if (shape_count(shape) != tensor_count(x))
-        tape_error(tape, "op_reshape: x is %s of %lld elements, which do not fill %s",
-                   shape_text(x->shape).text, (long long)tensor_count(x), shape_text(shape).text);
+        tape_error(tape, "op_reshape: x %s of %lld elements, which do not fill %s",
+                   tensor_text(x).text, (long long)tensor_count(x), shape_text(shape).text);
     Tensor *out = tape_view(tape, x, shape);
     tape_record(tape, (Node){ .name = "op_reshape", .inputs = { x }, .outputs = { out } });
     return out;

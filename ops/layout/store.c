@@ -78,14 +78,14 @@ static void check(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
                    "other integers than the pass before; call tape_set_recording(tape, false) "
                    "first");
     if (columns && !shape_equal(columns->shape, from->shape))
-        tape_error(tape, "op_store_i32: columns is %s, from is %s, expected the same shape",
-                   shape_text(columns->shape).text, shape_text(from->shape).text);
+        tape_error(tape, "op_store_i32: columns %s, from %s, expected the same shape",
+                   tensor_text(columns).text, tensor_text(from).text);
     Shape rows = to->shape;
     if (columns && rows.rank > 0)
         rows.rank--;
     if (!shape_equal(rows, from->shape) || (columns && to->shape.rank == 0))
-        tape_error(tape, "op_store_i32: to is %s, from is %s, expected %s",
-                   shape_text(to->shape).text, shape_text(from->shape).text,
+        tape_error(tape, "op_store_i32: to %s, from %s, expected %s", tensor_text(to).text,
+                   tensor_text(from).text,
                    columns ? "to to have one axis more, the columns" : "the same shape");
 }
 

@@ -120,8 +120,7 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
     tape_use(tape, "op_unfold: x", x);
     const int64_t *size = x->shape.size, s = window.stride ? window.stride : 1;
     if (x->shape.rank != 4)
-        tape_error(tape, "op_unfold: x is %s, expected four axes, [B, H, W, C]",
-                   shape_text(x->shape).text);
+        tape_error(tape, "op_unfold: x %s, expected four axes, [B, H, W, C]", tensor_text(x).text);
     if (window.height < 1 || window.width < 1 || s < 1 || window.padding < 0)
         tape_error(tape,
                    "op_unfold: the window is %lld x %lld, stride %lld, padding %lld; expected 1 or "

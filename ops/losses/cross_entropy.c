@@ -4,7 +4,7 @@
  *   dl_r / dlogits_rc = e^logits_rc / sum_j e^logits_rj = e^(logits_rc - l_r) = softmax(logits_r)_c
  *   dlogits_rc <- g w_r / W (e^(logits_rc - l_r) - [c = t_r])
  * Rows of weight 0 are ignored, even if their logits are infinite or NaN.
- * Saved for the backward pass: l, one value per row (`saved`), and W, summed on the device, because
+ * Saved for the backward pass: l, two values per row (`saved`), and W, summed on the device, since
  * a replayed step has new weights that the host does not see. */
 #include "ops/layout/indices.h"
 #include "ops/losses/kernels.h"
@@ -12,7 +12,7 @@
 
 /* out [], saved [R] = l, weight_sum [] = W, loss [R] is scratch;
  * logits [R, C], targets [R], weights [R] or NULL */
-void cross_entropy_forward_cpu(TensorType type, Real *out, Real *saved, Real *weight_sum,
+void cross_entropy_forward_cpu(TensorType type, Real *out, LogSumExp *saved, Real *weight_sum,
                                Real *loss, const Real *logits, const int32_t *targets,
                                const Real *weights, int64_t R, int64_t C)
 {
@@ -21,8 +21,10 @@ void cross_entropy_forward_cpu(TensorType type, Real *out, Real *saved, Real *we
         const Real weight = weights ? weights[r] : 1;
         BY_STORAGE(type, T, saved[r] = row_log_sum_exp(T, elements_at(T, logits, r * C), C));
         BY_STORAGE(type, T,
-                   loss[r] =
-                       weight == 0 ? 0 : weight * (saved[r] - load(T, logits, r * C + targets[r])));
+                   loss[r] = weight == 0
+                                 ? 0
+                                 : -weight * log_probability(load(T, logits, r * C + targets[r]),
+                                                             saved[r]));
     }
     double sum = 0, weight = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++) {
@@ -36,7 +38,8 @@ void cross_entropy_forward_cpu(TensorType type, Real *out, Real *saved, Real *we
 /* dlogits [C] <- factor (e^(logits - l) - [c = target]), logits [C]. The loop leaves out the last
  * term. Adding it later would round bf16 twice, so the target's element is recomputed then. */
 ALWAYS_INLINE void cross_entropy_row_backward(int T, Real *dlogits, bool accumulate, Real factor,
-                                              const Real *logits, Real l, int64_t target, int64_t C)
+                                              const Real *logits, LogSumExp l, int64_t target,
+                                              int64_t C)
 {
     if (factor == 0) {
         for (int64_t c = 0; c < C; c++)
@@ -46,9 +49,11 @@ ALWAYS_INLINE void cross_entropy_row_backward(int T, Real *dlogits, bool accumul
     const Real old = T == TENSOR_BF16 && accumulate ? load(T, dlogits, target) : 0;
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
-        contribute(T, dlogits, c, accumulate, factor * real_exp(load(T, logits, c) - l));
+        contribute(T, dlogits, c, accumulate,
+                   factor * real_exp(log_probability(load(T, logits, c), l)));
     if (T == TENSOR_BF16)
-        store(T, dlogits, target, old + factor * (real_exp(load(T, logits, target) - l) - 1));
+        store(T, dlogits, target,
+              old + factor * (real_exp(log_probability(load(T, logits, target), l)) - 1));
     else
         dlogits[target] -= factor;
 }
@@ -56,7 +61,7 @@ ALWAYS_INLINE void cross_entropy_row_backward(int T, Real *dlogits, bool accumul
 /* dlogits [R, C], dout [], saved [R] = l, weight_sum [] = W;
  * logits [R, C], targets [R], weights [R] or NULL */
 void cross_entropy_backward_cpu(TensorType type, Real *dlogits, bool accumulate, const Real *dout,
-                                const Real *saved, const Real *weight_sum, const Real *logits,
+                                const LogSumExp *saved, const Real *weight_sum, const Real *logits,
                                 const int32_t *targets, const Real *weights, int64_t R, int64_t C)
 {
     double scale = (double)*dout / (double)*weight_sum;
@@ -76,9 +81,9 @@ static void cross_entropy_backward(Node *node)
     Gradient dlogits = tape_contribution(node, logits);
     if (dlogits.data)
         KERNEL_CALL(logits, cross_entropy_backward,
-                    (dlogits.data, dlogits.accumulate, tape_upstream(node, 0), node->saved[0]->data,
-                     node->saved[1]->data, logits->data, targets->integers,
-                     weights ? weights->data : NULL, shape_rows(logits->shape),
+                    (dlogits.data, dlogits.accumulate, tape_upstream(node, 0),
+                     (const LogSumExp *)node->saved[0]->data, node->saved[1]->data, logits->data,
+                     targets->integers, weights ? weights->data : NULL, shape_rows(logits->shape),
                      shape_columns(logits->shape)));
 }
 
@@ -126,11 +131,11 @@ Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *we
     check_cross_entropy(tape, logits, targets, weights);
     int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
     Tensor *out = tape_tensor(tape, shape_scalar());
-    Tensor *saved = tape_tensor(tape, shape(R));
+    Tensor *saved = tape_tensor(tape, shape(R, 2));
     Tensor *weight_sum = tape_tensor(tape, shape_scalar());
     Tensor *loss = tape_scratch(tape, shape(R));
     KERNEL_CALL(logits, cross_entropy_forward,
-                (out->data, saved->data, weight_sum->data, loss->data, logits->data,
+                (out->data, (LogSumExp *)saved->data, weight_sum->data, loss->data, logits->data,
                  targets->integers, weights ? weights->data : NULL, R, C));
     tape_scratch_free(tape, loss);
     tape_record(tape, (Node){ "op_cross_entropy", cross_entropy_backward,

@@ -2,15 +2,17 @@
 #include "ops/rows/rows.cuh"
 
 template <typename T, int LANES>
-__global__ void cross_entropy_rows(Real *saved, Real *loss, const T *logits, const int32_t *targets,
-                                   const Real *weights, int64_t R, int64_t C)
+__global__ void cross_entropy_rows(LogSumExp *saved, Real *loss, const T *logits,
+                                   const int32_t *targets, const Real *weights, int64_t R,
+                                   int64_t C)
 {
     ROW_FOR(r, R, LANES) {
-        const Real l = log_sum_exp_of_row<LANES>(logits + r * C, C);
+        const LogSumExp l = log_sum_exp_of_row<LANES>(logits + r * C, C);
         if (threadIdx.x % LANES == 0) {
             const Real weight = weights ? weights[r] : 1;
             saved[r] = l;
-            loss[r] = weight == 0 ? 0 : weight * (l - load(&logits[r * C + targets[r]]));
+            loss[r] =
+                weight == 0 ? 0 : -weight * log_probability(load(&logits[r * C + targets[r]]), l);
         }
     }
 }
@@ -36,23 +38,24 @@ __global__ void cross_entropy_mean(Real *out, Real *weight_sum, const Real *loss
 
 template <typename T, int LANES>
 __global__ void cross_entropy_backward(T *dlogits, bool accumulate, const Real *dout,
-                                       const Real *saved, const Real *weight_sum, const T *logits,
-                                       const int32_t *targets, const Real *weights, int64_t R,
-                                       int64_t C)
+                                       const LogSumExp *saved, const Real *weight_sum,
+                                       const T *logits, const int32_t *targets, const Real *weights,
+                                       int64_t R, int64_t C)
 {
     const double scale = (double)*dout / (double)*weight_sum;
     ROW_FOR(r, R, LANES) {
         const Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
-        const Real l = saved[r];
+        const LogSumExp l = saved[r];
         const int64_t target = targets[r];
         LANE_FOR(c, C, LANES) {
-            const Real softmax = factor == 0 ? 0 : exp(load(&logits[r * C + c]) - l);
+            const Real softmax =
+                factor == 0 ? 0 : exp(log_probability(load(&logits[r * C + c]), l));
             contribute(&dlogits[r * C + c], accumulate, factor * (softmax - (c == target)));
         }
     }
 }
 
-extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, Real *saved,
+extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, LogSumExp *saved,
                                            Real *weight_sum, Real *loss, const Real *logits,
                                            const int32_t *targets, const Real *weights, int64_t R,
                                            int64_t C)
@@ -64,7 +67,7 @@ extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, Real *sav
 }
 
 extern "C" void cross_entropy_backward_cuda(TensorType type, Real *dlogits, bool accumulate,
-                                            const Real *dout, const Real *saved,
+                                            const Real *dout, const LogSumExp *saved,
                                             const Real *weight_sum, const Real *logits,
                                             const int32_t *targets, const Real *weights, int64_t R,
                                             int64_t C)

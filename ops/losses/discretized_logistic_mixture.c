@@ -128,9 +128,9 @@ void check_mixture(Tape *tape, const char *operation, const Tensor *parameters)
 {
     if (parameters->shape.rank < 1 || shape_columns(parameters->shape) % 3 != 0)
         tape_error(tape,
-                   "%s: parameters is %s, expected [..., 3 K]: the logits, the means and the "
+                   "%s: parameters %s, expected [..., 3 K]: the logits, the means and the "
                    "logarithms of the scales of K distributions",
-                   operation, shape_text(parameters->shape).text);
+                   operation, tensor_text(parameters).text);
 }
 
 static void logistic_mixture_backward(Node *node)

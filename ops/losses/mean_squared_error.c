@@ -68,8 +68,8 @@ Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target)
     tape_use(tape, "op_mean_squared_error: target", target);
     cast_alike(tape, &prediction, &target);
     if (!shape_equal(prediction->shape, target->shape))
-        tape_error(tape, "op_mean_squared_error: shapes differ: prediction is %s, target is %s",
-                   shape_text(prediction->shape).text, shape_text(target->shape).text);
+        tape_error(tape, "op_mean_squared_error: shapes differ: prediction %s, target %s",
+                   tensor_text(prediction).text, tensor_text(target).text);
     int64_t n = tensor_count(prediction), pieces = (n + PIECE - 1) / PIECE;
     Tensor *out = tape_tensor(tape, shape_scalar());
     Tensor *partial = tape_scratch(tape, shape(pieces));

@@ -294,19 +294,17 @@ static void check(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tensor *
     tape_use(tape, labels.x, x);
     tape_use_real(tape, labels.weight, weight);
     if (weight->shape.rank != 2)
-        tape_error(tape, "%s is %s, expected two axes, [out, in]", labels.weight,
-                   shape_text(weight->shape).text);
+        tape_error(tape, "%s %s, expected two axes, [out, in]", labels.weight,
+                   tensor_text(weight).text);
     if (x->shape.rank < 1 || shape_columns(x->shape) != weight->shape.size[1])
-        tape_error(tape, "%s is %s, expected %lld in its last axis: weight is %s", labels.x,
-                   shape_text(x->shape).text, (long long)weight->shape.size[1],
-                   shape_text(weight->shape).text);
+        tape_error(tape, "%s %s, expected %lld in its last axis: weight %s", labels.x,
+                   tensor_text(x).text, (long long)weight->shape.size[1], tensor_text(weight).text);
     if (!bias)
         return;
     tape_use_real(tape, labels.bias, bias);
     if (!shape_equal(bias->shape, shape(weight->shape.size[0])))
-        tape_error(tape, "%s is %s, expected %s: weight is %s", labels.bias,
-                   shape_text(bias->shape).text, shape_text(shape(weight->shape.size[0])).text,
-                   shape_text(weight->shape).text);
+        tape_error(tape, "%s %s, expected %s: weight %s", labels.bias, tensor_text(bias).text,
+                   shape_text(shape(weight->shape.size[0])).text, tensor_text(weight).text);
 }
 
 static Tensor *linear(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tensor *bias,

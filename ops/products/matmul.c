@@ -46,9 +46,8 @@ static void check_leading_axes(Tape *tape, Labels labels, const Tensor *a, const
     for (int axis = 0; equal && axis < rank - 2; axis++)
         equal = a->shape.size[axis] == b->shape.size[axis];
     if (!equal)
-        tape_error(tape,
-                   "%s: leading axes differ: a is %s, b is %s; make them equal, or give b none",
-                   labels.operation, shape_text(a->shape).text, shape_text(b->shape).text);
+        tape_error(tape, "%s: leading axes differ: a %s, b %s; make them equal, or give b none",
+                   labels.operation, tensor_text(a).text, tensor_text(b).text);
 }
 
 static Product check_matmul(Tape *tape, Labels labels, Tensor *a, Tensor *b, bool transpose_a,
@@ -57,15 +56,15 @@ static Product check_matmul(Tape *tape, Labels labels, Tensor *a, Tensor *b, boo
     tape_use(tape, labels.a, a);
     tape_use(tape, labels.b, b);
     if (a->shape.rank < 2 || b->shape.rank < 2)
-        tape_error(tape, "%s: a is %s, b is %s, expected two axes at least", labels.operation,
-                   shape_text(a->shape).text, shape_text(b->shape).text);
+        tape_error(tape, "%s: a %s, b %s, expected two axes at least", labels.operation,
+                   tensor_text(a).text, tensor_text(b).text);
     int64_t n = shape_size(a->shape, transpose_a ? -1 : -2);
     int64_t k = shape_size(a->shape, transpose_a ? -2 : -1);
     int64_t m = shape_size(b->shape, transpose_b ? -2 : -1);
     if (shape_size(b->shape, transpose_b ? -1 : -2) != k)
-        tape_error(tape, "%s: inner sizes differ: a is %s%s, b is %s%s", labels.operation,
-                   shape_text(a->shape).text, transpose_a ? " transposed" : "",
-                   shape_text(b->shape).text, transpose_b ? " transposed" : "");
+        tape_error(tape, "%s: inner sizes differ: a %s%s, b %s%s", labels.operation,
+                   tensor_text(a).text, transpose_a ? " transposed" : "", tensor_text(b).text,
+                   transpose_b ? " transposed" : "");
     check_leading_axes(tape, labels, a, b);
     int64_t count = tensor_count(a) / (n * k);
     if (b->shape.rank == 2 && !transpose_a) /* all matrices of a are one tall matrix */

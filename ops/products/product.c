@@ -1,13 +1,18 @@
-/* Matrix products on the CPU: oneDNN's sgemm in float; plain loops in double, which oneDNN lacks.
+/* Matrix products on the CPU: oneDNN's sgemm in float on x86-64, packed tiles otherwise. oneDNN has
+ * no product in double, and on other processors its sgemm is plain loops.
  *
  * out is cut into one piece per thread, and each thread computes its piece as a product of its own.
  * oneDNN 2.6 is no faster if it splits one product itself, and for long sums into few elements it
  * starts more threads than there are processors. */
 #include "ops/elementwise/kernels.h"
 #include "ops/products/product.h"
-#include "ops/shared/internal.h"
+#include "ops/shared/tiles_cpu.h"
 
 #include <omp.h>
+
+#if defined(__x86_64__) && !defined(TAPEGRAD_DOUBLE)
+#define USES_ONEDNN
+#endif
 
 /* Some rows or columns of out [n, m], and the rows of a or columns of b that they depend on. */
 typedef struct Piece {
@@ -16,7 +21,7 @@ typedef struct Piece {
     int64_t n, m;
 } Piece;
 
-#ifndef TAPEGRAD_DOUBLE
+#ifdef USES_ONEDNN
 
 #include <dnnl.h>
 #include <signal.h>
@@ -38,59 +43,74 @@ static bool multiply(Piece piece, bool accumulate, Product p)
 
 #else
 
-enum { TILE = 64 };
+/* Rows and columns of a tile of out, the terms that are added to it at a time, and the most rows of
+ * a for which transposing b costs more than dot products. */
+enum { TILE = 64, TERMS = 128, FEW = 8 };
 
-static int64_t at_most_tile(int64_t size)
+/* out [rows, columns] <- a b_tile, of which b_tile [terms, columns] is packed. */
+WHOLE_VECTORS static void multiply_tile(Gradient out, const Real *a, const Real *b_tile, Product p,
+                                        int64_t rows, int64_t terms, int64_t columns)
 {
-    return size < TILE ? size : TILE;
-}
-
-/* tile <- rows x columns elements of `from`, at most TILE x TILE, padded with zeros. */
-static void load_tile(Real tile[TILE][TILE], const Real *from, int64_t rows, int64_t columns,
-                      int64_t row_step, int64_t column_step)
-{
-    memset(tile, 0, sizeof(Real[TILE][TILE]));
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++)
-            tile[i][j] = from[i * row_step + j * column_step];
-}
-
-/* Computes the piece's tile at row i, column j: sums over k, one tile of a and of b at a time. */
-static void multiply_tile(Piece piece, bool accumulate, Product p, int64_t i, int64_t j)
-{
-    Real sum[TILE][TILE] = { { 0 } }, a_tile[TILE][TILE], b_tile[TILE][TILE];
-    int64_t rows = at_most_tile(piece.n - i), columns = at_most_tile(piece.m - j);
-    int64_t a_row = p.transpose_a ? 1 : p.k, a_column = p.transpose_a ? p.n : 1;
-    int64_t b_row = p.transpose_b ? 1 : p.m, b_column = p.transpose_b ? p.k : 1;
-    for (int64_t l = 0; l < p.k; l += TILE) {
-        int64_t inner = at_most_tile(p.k - l);
-        load_tile(a_tile, piece.a + i * a_row + l * a_column, rows, inner, a_row, a_column);
-        load_tile(b_tile, piece.b + l * b_row + j * b_column, inner, columns, b_row, b_column);
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t q = 0; q < inner; q++)
-                for (int c = 0; c < TILE; c++)
-                    sum[r][c] += a_tile[r][q] * b_tile[q][c];
+    _Alignas(VECTOR_BYTES) Real a_tile[TILE * TERMS], sum[TILE * TILE] = { 0 };
+    const int64_t whole_rows = round_up(rows, ROWS), whole_columns = round_up(columns, LANES);
+    if (p.transpose_a) {
+        const Rows a_rows = { TENSOR_REAL, a, p.n, terms, rows };
+        const int64_t stride = round_up(rows, UNIT);
+        pack(a_tile, &a_rows, stride, 1, 0);
+        add_product_transposed(sum, a_tile, stride, b_tile, whole_rows, terms, whole_columns);
+    } else {
+        const Rows a_rows = { TENSOR_REAL, a, p.k, rows, terms };
+        const int64_t stride = round_up(terms, LANES);
+        pack_tile(a_tile, &a_rows, stride, 1);
+        add_product(sum, a_tile, stride, b_tile, whole_rows, terms, whole_columns);
     }
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++)
-            contribute(TENSOR_REAL, piece.out, (i + r) * p.m + j + c, accumulate, sum[r][c]);
+    unpack(TENSOR_REAL, out, p.m, sum, rows, columns, whole_columns, 1, 0);
+}
+
+/* out <- a b^T */
+static void multiply_few_rows(Piece piece, bool accumulate, Product p)
+{
+    for (int64_t j = 0; j < piece.m; j++)
+        for (int64_t i = 0; i < piece.n; i++)
+            contribute(TENSOR_REAL, piece.out, i * p.m + j, accumulate,
+                       dot(piece.a + i * p.k, piece.b + j * p.k, p.k));
+}
+
+static void multiply_many_rows(Piece piece, bool accumulate, Product p)
+{
+    _Alignas(VECTOR_BYTES) Real b_tile[TERMS * TILE];
+    for (int64_t j = 0; j < piece.m; j += TILE)
+        for (int64_t l = 0; l < p.k; l += TERMS) {
+            const int64_t columns = minimum(TILE, piece.m - j), terms = minimum(TERMS, p.k - l);
+            const Rows b_rows = { TENSOR_REAL, piece.b + l * p.m + j, p.m, terms, columns };
+            if (p.transpose_b)
+                transpose(b_tile, piece.b + j * p.k + l, p.k, columns, terms,
+                          round_up(columns, LANES));
+            else
+                pack(b_tile, &b_rows, round_up(columns, LANES), 1, 0);
+            for (int64_t i = 0; i < piece.n; i += TILE) {
+                const Gradient out = { piece.out + i * p.m + j, accumulate || l > 0 };
+                const Real *a = piece.a + (p.transpose_a ? l * p.n + i : i * p.k + l);
+                multiply_tile(out, a, b_tile, p, minimum(TILE, piece.n - i), terms, columns);
+            }
+        }
 }
 
 static bool multiply(Piece piece, bool accumulate, Product p)
 {
-    for (int64_t i = 0; i < piece.n; i += TILE)
-        for (int64_t j = 0; j < piece.m; j += TILE)
-            multiply_tile(piece, accumulate, p, i, j);
+    if (piece.n <= FEW && p.transpose_b && !p.transpose_a)
+        multiply_few_rows(piece, accumulate, p);
+    else
+        multiply_many_rows(piece, accumulate, p);
     return true;
 }
 
 #endif
 
-/* The start of part `part` of `size` elements: a multiple of a cache line of floats. */
+/* The start of part `part` of `size` elements: a multiple of a cache line. */
 static int64_t cut(int64_t size, int64_t part, int64_t parts)
 {
-    enum { LINE = 16 };
-    int64_t begin = (size * part / parts + LINE - 1) / LINE * LINE;
+    const int64_t begin = round_up(size * part / parts, LINE);
     return part == parts || begin > size ? size : begin;
 }
 

@@ -4,6 +4,7 @@
 
 #include "ops/elementwise/dropout.h"
 #include "ops/layout/kernels.h"
+#include "ops/shared/math.h"
 #include "tensor/kernel.h"
 
 KERNEL(void, softmax_forward, Real *out, const Real *x, bool logarithm, Real *scratch, int64_t R,
@@ -15,6 +16,12 @@ KERNEL(void, softmax_backward, Real *dx, bool accumulate, const Real *dout, cons
 typedef struct Statistics {
     Real mean, r;
 } Statistics;
+
+/* r; NaN where the variance overflows: 1 / infinity = 0 would normalize such a row to the bias. */
+MATH_FUNCTION Real inverse_deviation(Real variance, Real eps)
+{
+    return variance < (Real)INFINITY ? 1 / real_sqrt(variance + eps) : (Real)NAN;
+}
 
 KERNEL(void, layernorm_forward, Real *out, Statistics *statistics, const Real *x,
        const Real *weight, const Real *bias, Real eps, int64_t R, int64_t C);

@@ -84,9 +84,9 @@ void layernorm_check(Tape *tape, const char *operation, const Tensor *x, const T
         tape_error(tape, "%s: x is a scalar, expected one axis at least", operation);
     Shape expected = shape(shape_columns(x->shape));
     if (!shape_equal(weight->shape, expected) || !shape_equal(bias->shape, expected))
-        tape_error(tape, "%s: weight is %s, bias is %s, expected %s: x is %s", operation,
-                   shape_text(weight->shape).text, shape_text(bias->shape).text,
-                   shape_text(expected).text, shape_text(x->shape).text);
+        tape_error(tape, "%s: weight %s, bias %s, expected %s: x %s", operation,
+                   tensor_text(weight).text, tensor_text(bias).text, shape_text(expected).text,
+                   tensor_text(x).text);
     if (!((Real)eps > 0 && (Real)eps < (Real)INFINITY))
         tape_error(tape, "%s: eps is %g, expected more than 0", operation, eps);
 }

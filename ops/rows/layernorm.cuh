@@ -123,7 +123,7 @@ __global__ void layernorm_forward_kernel(T *out, Statistics *statistics, Rows in
                 NUMBER_FOR(k)
                     squares += (s.at[p][k] - mean) * (s.at[p][k] - mean);
         }
-        const Real r = 1 / sqrt(row_sum<Plan::LANES>(squares) / (Real)C + eps);
+        const Real r = inverse_deviation(row_sum<Plan::LANES>(squares) / (Real)C, eps);
         PIECE_FOR(piece, C) {
             s.read_again(in, row, piece, C);
             PACK_FOR(p, c, piece, C) {

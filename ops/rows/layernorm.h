@@ -4,6 +4,7 @@
 #define TAPEGRAD_OPS_ROWS_LAYERNORM_H
 
 #include "ops/rows/kernels.h"
+#include "ops/rows/rows.h"
 #include "ops/shared/columns.h"
 #include "ops/shared/internal.h"
 
@@ -13,15 +14,9 @@
 ALWAYS_INLINE Statistics layernorm_row(int T, Real *out, int S, const Real *x, const Real *weight,
                                        const Real *bias, Real eps, int64_t C)
 {
-    Real sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < C; c++)
-        sum += load(S, x, c);
-    Real mean = sum / (Real)C;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t c = 0; c < C; c++)
-        squares += (load(S, x, c) - mean) * (load(S, x, c) - mean);
-    Real r = 1 / (Real)sqrt((double)(squares / (Real)C + eps));
+    const Real mean = row_sum(sum_of_values, S, NULL, x, 0, C) / (Real)C;
+    const Real variance = row_sum(sum_of_squares, S, NULL, x, mean, C) / (Real)C;
+    const Real r = inverse_deviation(variance, eps);
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
         store(T, out, c, (load(S, x, c) - mean) * r * weight[c] + bias[c]);

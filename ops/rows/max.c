@@ -87,9 +87,7 @@ Tensor *op_argmax(Tape *tape, Tensor *x, int axis)
 
 static void max_backward(Node *node)
 {
-    Tensor *x = node->inputs[0];
-    gather_contribute(x, tape_contribution(node, x), tape_upstream(node, 0),
-                      node->saved[0]->integers, *(const AxisView *)node->attributes, 1);
+    gather_backward(node, node->saved[0]->integers, *(const AxisView *)node->attributes, 1);
 }
 
 Tensor *op_max(Tape *tape, Tensor *x, int axis)

@@ -141,8 +141,8 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double prob
     tape_use_real(tape, "op_residual_layernorm: weight", weight);
     tape_use_real(tape, "op_residual_layernorm: bias", bias);
     if (!shape_equal(x->shape, branch->shape))
-        tape_error(tape, "op_residual_layernorm: shapes differ: x is %s, branch is %s",
-                   shape_text(x->shape).text, shape_text(branch->shape).text);
+        tape_error(tape, "op_residual_layernorm: shapes differ: x %s, branch %s",
+                   tensor_text(x).text, tensor_text(branch).text);
     layernorm_check(tape, "op_residual_layernorm", x, weight, bias, eps);
     const int64_t R = shape_rows(x->shape), C = shape_columns(x->shape);
     const DropoutDraw d = dropout_draw(tape, "op_residual_layernorm", (Real)probability, R * C);

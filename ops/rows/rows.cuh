@@ -3,6 +3,7 @@
 #ifndef TAPEGRAD_OPS_ROWS_ROWS_CUH
 #define TAPEGRAD_OPS_ROWS_ROWS_CUH
 
+#include "ops/shared/math.h"
 #include "tensor/kernel.cuh"
 
 enum { LONG_ROW = 1024 }; /* elements; a longer row gets a block */
@@ -67,12 +68,11 @@ __device__ static inline Real exp_sum_of_row(const T *x, Real m, int64_t C)
     return row_sum<LANES>(sum);
 }
 
-/* ln sum_c e^x_c = m + ln sum_c e^(x_c - m), m = max_c x_c */
 template <int LANES, typename T>
-__device__ static inline Real log_sum_exp_of_row(const T *x, int64_t C)
+__device__ static inline LogSumExp log_sum_exp_of_row(const T *x, int64_t C)
 {
     const Real m = max_of_row<LANES>(x, C);
-    return m + log(exp_sum_of_row<LANES>(x, m, C));
+    return { m, log(exp_sum_of_row<LANES>(x, m, C)) };
 }
 
 #endif

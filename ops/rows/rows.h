@@ -18,8 +18,8 @@ static inline void check_one_per_row(Tape *tape, const char *label, const Tensor
 {
     const Shape expected = shape_of_rows(x->shape);
     if (!shape_equal(tensor->shape, expected))
-        tape_error(tape, "%s is %s, expected %s: %s is %s", label, shape_text(tensor->shape).text,
-                   shape_text(expected).text, name, shape_text(x->shape).text);
+        tape_error(tape, "%s %s, expected %s: %s %s", label, tensor_text(tensor).text,
+                   shape_text(expected).text, name, tensor_text(x).text);
 }
 
 /* max_c x_c of x [C] of dtype T, ignoring NaN: in 16 independent lanes, which the compiler
@@ -43,14 +43,66 @@ ALWAYS_INLINE Real row_max(int T, const Real *x, int64_t C)
     return m[0];
 }
 
-/* ln sum_c e^x_c = m + ln sum_c e^(x_c - m), m = max_c x_c */
-ALWAYS_INLINE Real row_log_sum_exp(int T, const Real *x, int64_t C)
+/* One of the sums below over start <= c < end of x [C] of dtype T. */
+typedef Real RowPiece(int T, Real *power, const Real *x, Real shift, int64_t start, int64_t end);
+
+/* sum_c x_c */
+ALWAYS_INLINE Real sum_of_values(int T, Real *power, const Real *x, Real shift, int64_t start,
+                                 int64_t end)
 {
-    Real m = row_max(T, x, C), sum = 0;
+    Real sum = 0;
+    (void)power, (void)shift;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < C; c++)
-        sum += real_exp(load(T, x, c) - m);
-    return m + real_log(sum);
+    for (int64_t c = start; c < end; c++)
+        sum += load(T, x, c);
+    return sum;
+}
+
+/* sum_c (x_c - shift)^2 */
+ALWAYS_INLINE Real sum_of_squares(int T, Real *power, const Real *x, Real shift, int64_t start,
+                                  int64_t end)
+{
+    Real sum = 0;
+    (void)power;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = start; c < end; c++)
+        sum += (load(T, x, c) - shift) * (load(T, x, c) - shift);
+    return sum;
+}
+
+/* sum_c e^(x_c - shift); stores the powers unless power is NULL; power may be x. */
+ALWAYS_INLINE Real sum_of_powers(int T, Real *power, const Real *x, Real shift, int64_t start,
+                                 int64_t end)
+{
+    Real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = start; c < end; c++) {
+        const Real e = real_exp(load(T, x, c) - shift);
+        if (power)
+            power[c] = e;
+        sum += e;
+    }
+    return sum;
+}
+
+/* A long row is summed in pieces, and the pieces' sums are added in double precision: the error of
+ * one float sum grows with the length. */
+ALWAYS_INLINE Real row_sum(RowPiece *piece, int T, Real *power, const Real *x, Real shift,
+                           int64_t C)
+{
+    enum { PIECE = 4096 };
+    if (C <= PIECE)
+        return piece(T, power, x, shift, 0, C);
+    double sum = 0;
+    for (int64_t start = 0; start < C; start += PIECE)
+        sum += (double)piece(T, power, x, shift, start, C - start < PIECE ? C : start + PIECE);
+    return (Real)sum;
+}
+
+ALWAYS_INLINE LogSumExp row_log_sum_exp(int T, const Real *x, int64_t C)
+{
+    const Real m = row_max(T, x, C);
+    return (LogSumExp){ m, real_log(row_sum(sum_of_powers, T, NULL, x, m, C)) };
 }
 
 #endif

@@ -4,7 +4,7 @@
  *   dx_j <- out_j (g_j - sum_c g_c out_c)
  *
  * log_softmax, its logarithm
- *   out_c = x_c - ln sum_j e^x_j
+ *   out_c = x_c - ln sum_j e^x_j = (x_c - m) - ln sum_j e^(x_j - m)
  * Backward, with dout_c / dx_j = [c = j] - e^out_j:
  *   dx_j <- g_j - e^out_j sum_c g_c */
 #include <omp.h>
@@ -16,13 +16,7 @@
 ALWAYS_INLINE void softmax_row(int T, Real *out, Real *power, const Real *x, int64_t C)
 {
     const Real m = row_max(T, x, C);
-    Real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < C; c++) {
-        power[c] = real_exp(load(T, x, c) - m);
-        sum += power[c];
-    }
-    const Real scale = 1 / sum;
+    const Real scale = 1 / row_sum(sum_of_powers, T, power, x, m, C);
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
         store(T, out, c, power[c] * scale);
@@ -30,10 +24,10 @@ ALWAYS_INLINE void softmax_row(int T, Real *out, Real *power, const Real *x, int
 
 ALWAYS_INLINE void log_softmax_row(int T, Real *out, const Real *x, int64_t C)
 {
-    const Real log_sum_exp = row_log_sum_exp(T, x, C);
+    const LogSumExp l = row_log_sum_exp(T, x, C);
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
-        store(T, out, c, load(T, x, c) - log_sum_exp);
+        store(T, out, c, log_probability(load(T, x, c), l));
 }
 
 /* The length of a thread's buffer: C, padded so that no two threads share a cache line. */

@@ -16,9 +16,9 @@ template <typename T, int LANES>
 __global__ void log_softmax_forward(T *out, const T *x, int64_t R, int64_t C)
 {
     ROW_FOR(row, R, LANES) {
-        const Real log_sum_exp = log_sum_exp_of_row<LANES>(x + row * C, C);
+        const LogSumExp l = log_sum_exp_of_row<LANES>(x + row * C, C);
         LANE_FOR(c, C, LANES)
-            store(&out[row * C + c], load(&x[row * C + c]) - log_sum_exp);
+            store(&out[row * C + c], log_probability(load(&x[row * C + c]), l));
     }
 }
 

@@ -128,8 +128,8 @@ static void check_sampling(Tape *tape, Tensor *logits, Sampling s)
     if (logits->shape.rank < 1)
         tape_error(tape, "op_sample: logits is a scalar, expected one axis at least");
     if (shape_columns(logits->shape) > MOST_SYMBOLS)
-        tape_error(tape, "op_sample: logits is %s, expected %d symbols at most",
-                   shape_text(logits->shape).text, MOST_SYMBOLS);
+        tape_error(tape, "op_sample: logits %s, expected %d symbols at most",
+                   tensor_text(logits).text, MOST_SYMBOLS);
     if (!(s.temperature >= 0 && (Real)s.temperature < (Real)INFINITY))
         tape_error(tape, "op_sample: temperature is %g, expected 0 or more", s.temperature);
     if (s.top_k < 0)

@@ -35,9 +35,8 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters)
     const int64_t R = shape_rows(parameters->shape), K = shape_columns(parameters->shape) / 3;
     if (K > MOST_SYMBOLS)
         tape_error(tape,
-                   "op_sample_logistic_mixture: parameters is %s, expected %d distributions "
-                   "at most",
-                   shape_text(parameters->shape).text, MOST_SYMBOLS);
+                   "op_sample_logistic_mixture: parameters %s, expected %d distributions at most",
+                   tensor_text(parameters).text, MOST_SYMBOLS);
     Tensor *out = sampled_tensor(tape, shape_of_rows(parameters->shape), PIXELS - 1);
     KERNEL_CALL(parameters, sample_logistic_mixture,
                 (out->integers, parameters->data, sampler_new(tape, R), R, K));

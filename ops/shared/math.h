@@ -4,8 +4,8 @@
  * them; libm is more accurate but scalar.
  *
  * Largest errors in float on the CPU, in ulp (checked by tests/test_math.c):
- *   real_exp 1.1   real_expm1 1.7   real_tanh 2.6   real_sigmoid 2.6   real_erf 2.6
- *   real_log 1     real_log1p 1.5
+ *   real_exp 1.1   real_expm1 1.7   real_tanh 2.6   real_sigmoid 2.6
+ *   real_log 1     real_log1p 1.5   real_normal 9 (distribution), 3 (density)
  * All functions propagate NaN; infinities give the limits. */
 #ifndef TAPEGRAD_OPS_SHARED_MATH_H
 #define TAPEGRAD_OPS_SHARED_MATH_H
@@ -42,6 +42,11 @@ MATH_FUNCTION Real real_from_bits(RealBits bits)
     return x;
 }
 
+/* The standard normal distribution function at x, and its density. */
+typedef struct Normal {
+    Real distribution, density;
+} Normal;
+
 #if defined(__cplusplus) || defined(TAPEGRAD_DOUBLE)
 
 /* clang-format off */
@@ -54,11 +59,21 @@ MATH_FUNCTION Real real_expm1(Real x)   { return expm1(x); }
 MATH_FUNCTION Real real_log(Real x)     { return log(x); }
 MATH_FUNCTION Real real_log1p(Real x)   { return log1p(x); }
 MATH_FUNCTION Real real_tanh(Real x)    { return tanh(x); }
-MATH_FUNCTION Real real_erf(Real x)     { return erf(x); }
 MATH_FUNCTION Real real_sigmoid(Real x) { return 1 / (1 + exp(-x)); }
 /* factor / (1 + e^-x) in one division */
 MATH_FUNCTION Real real_times_sigmoid(Real factor, Real x) { return factor / (1 + exp(-x)); }
 /* clang-format on */
+
+MATH_FUNCTION Normal real_normal(Real x)
+{
+#ifdef __cplusplus
+    const Real distribution = normcdf(x);
+#else
+    const Real distribution = erfc(x * -0.70710678118654752) / 2;
+#endif
+    const Normal result = { distribution, (Real)0.39894228040143268 * exp(-x * x / 2) };
+    return result;
+}
 
 #else
 
@@ -89,13 +104,13 @@ typedef struct MathExp {
     float q, s;
 } MathExp;
 
-/* For -87.3 <= x <= 89 or NaN. At k = -126 s becomes 0. */
-MATH_FUNCTION MathExp math_exp(float x)
+/* e^(x + y) for -87.3 <= x <= 89 or NaN, and small y. At k = -126 s becomes 0. */
+MATH_FUNCTION MathExp math_exp_of_sum(float x, float y)
 {
     const float shift = 0x3p22f;
     float shifted = x * 1.44269504f + shift; /* 1 / ln 2 */
     float k = shifted - shift;
-    float r = x - k * 0.693359375f - k * -2.12194440e-4f;
+    float r = x - k * 0.693359375f - (k * -2.12194440e-4f - y);
     float p = 0.00138683163f;
     p = p * r + 0.00836642366f;
     p = p * r + 0.0416674651f;
@@ -103,6 +118,11 @@ MATH_FUNCTION MathExp math_exp(float x)
     p = p * r + 0.49999997f;
     uint32_t exponent = (uint32_t)real_bits(shifted) + 126; /* << 23 drops its high bits */
     return (MathExp){ r + r * r * p, real_from_bits((int32_t)(exponent << 23)) };
+}
+
+MATH_FUNCTION MathExp math_exp(float x)
+{
+    return math_exp_of_sum(x, 0);
 }
 
 /* e^x; 0 for x < -86.99, so that no result is subnormal: subnormal numbers are slow. */
@@ -174,23 +194,41 @@ MATH_FUNCTION Real real_log1p(Real x)
     return math_log(w) + (x - (w - 1)) / w;
 }
 
-/* erf x = sign(x) (1 - e^(-t (1 + Q(t)))), t = |x|. Q approximates -ln(1 - erf t) / t - 1 on
- * [0, 3.95]; beyond, erf rounds to 1. */
-MATH_FUNCTION Real real_erf(Real x)
+/* u = |x|. P(-u) = e^(-u^2 / 2) g(u), and g(u) = e^(u^2 / 2) erfc(u / sqrt 2) / 2 decreases slowly:
+ * g = w Q(w), w = 1 / (1 + 0.3 u), with relative error 2e-7 up to u = 13.2, where P is subnormal.
+ * z is u to 12 bits, so z^2 is exact: rounding u^2 would cost P all the digits of u^2. */
+MATH_FUNCTION Normal real_normal(Real x)
 {
-    float t = fabsf(x);
-    t = t > 3.95f ? 3.95f : t;
-    float q = 3.98532720e-5f;
-    q = q * t - 3.75164469e-4f;
-    q = q * t + 1.23675482e-3f;
-    q = q * t + 2.23919866e-4f;
-    q = q * t - 0.0193324760f;
-    q = q * t + 0.102817267f;
-    q = q * t + 0.636616230f;
-    q = q * t + 0.128379211f;
-    return copysignf(-real_expm1(-(t + t * q)), x);
+    float u = fabsf(x);
+    u = u > 13.2f ? 13.2f : u;
+    float z = real_from_bits(real_bits(u) & ~0xfff);
+    MathExp e = math_exp_of_sum(-0.5f * z * z, -0.5f * (u - z) * (u + z));
+    float power = e.s * (2 + 2 * e.q);
+    float w = 1 / (1 + 0.3f * u);
+    float q = 0.0360362771f;
+    q = q * w - 0.158713321f;
+    q = q * w + 0.208964127f;
+    q = q * w - 0.0560954845f;
+    q = q * w + 0.129843221f;
+    q = q * w + 0.0995231191f;
+    q = q * w + 0.120816884f;
+    q = q * w + 0.119625166f;
+    float tail = power * (w * q);
+    return (Normal){ x < 0 ? tail : 1 - tail, 0.398942280f * power };
 }
 
 #endif
+
+/* l = ln sum_c e^x_c of a row, as the sum of max = max_c x_c and log_sum = ln sum_c e^(x_c - max).
+ * One Real would round log_sum to the digits that max leaves. */
+typedef struct LogSumExp {
+    Real max, log_sum;
+} LogSumExp;
+
+/* x - l, the logarithm of softmax */
+MATH_FUNCTION Real log_probability(Real x, LogSumExp l)
+{
+    return (x - l.max) - l.log_sum;
+}
 
 #endif

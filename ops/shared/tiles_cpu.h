@@ -62,9 +62,9 @@ ALWAYS_INLINE void product_tile(bool add, bool prefetch, int vectors, Real *c, c
 
 /* C = A B or C += A B; rows is a multiple of ROWS, columns of LANES. Element (r, k) of A is stored
  * at r a_row + k a_column, (k, c) of B at k b_row + c. */
-ALWAYS_INLINE void product(bool add, bool prefetch, Real *c, const Real *a, int64_t a_row,
-                           int64_t a_column, const Real *b, int64_t b_row, int64_t rows,
-                           int64_t inner, int64_t columns)
+ALWAYS_INLINE void tiled_product(bool add, bool prefetch, Real *c, const Real *a, int64_t a_row,
+                                 int64_t a_column, const Real *b, int64_t b_row, int64_t rows,
+                                 int64_t inner, int64_t columns)
 {
     for (int64_t r = 0; r < rows; r += ROWS) {
         const Real *a_r = a + r * a_row;
@@ -79,19 +79,60 @@ ALWAYS_INLINE void product(bool add, bool prefetch, Real *c, const Real *a, int6
     }
 }
 
+/* C += A B of ROWS rows and terms: row r takes only the terms k <= r (lower) or k >= r, and
+ * k < inner. A factor 0 would not do, because 0 times NaN is NaN. */
+ALWAYS_INLINE void triangle_tile(bool lower, int vectors, Real *c, const Real *a, int64_t a_row,
+                                 int64_t a_column, const Real *b, int64_t inner, int64_t columns)
+{
+    Vector sum[ROWS][2];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = vector(c + r * columns + v * LANES);
+    for (int k = 0; k < ROWS && k < inner; k++)
+        for (int r = lower ? k : 0; r < (lower ? ROWS : k + 1); r++)
+            for (int v = 0; v < vectors; v++)
+                sum[r][v] += a[r * a_row + k * a_column] * vector(b + k * columns + v * LANES);
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < vectors; v++)
+            *at_vector(c + r * columns + v * LANES) = sum[r][v];
+}
+
+/* C [rows, columns] += A B, where row r takes only the terms k <= r (lower) or k >= r. */
+ALWAYS_INLINE void triangle_product(bool lower, Real *c, const Real *a, int64_t a_row,
+                                    int64_t a_column, const Real *b, int64_t rows, int64_t inner,
+                                    int64_t columns)
+{
+    for (int64_t r = 0; r < rows; r += ROWS, a += ROWS * a_row, c += ROWS * columns)
+        for (int64_t v = 0; v < columns; v += 2 * LANES) {
+            const int64_t first = lower ? 0 : minimum(r + ROWS, inner);
+            const int64_t end = lower ? minimum(r, inner) : inner, left = inner - r;
+            const Real *a_k = a + first * a_column, *b_k = b + first * columns + v;
+            const Real *a_r = a + r * a_column, *b_r = b + r * columns + v;
+            if (v + 2 * LANES <= columns) {
+                product_tile(true, false, 2, c + v, a_k, a_row, a_column, b_k, columns, end - first,
+                             columns);
+                triangle_tile(lower, 2, c + v, a_r, a_row, a_column, b_r, left, columns);
+            } else {
+                product_tile(true, false, 1, c + v, a_k, a_row, a_column, b_k, columns, end - first,
+                             columns);
+                triangle_tile(lower, 1, c + v, a_r, a_row, a_column, b_r, left, columns);
+            }
+        }
+}
+
 /* C [rows, columns] = A [rows, inner] B [inner, columns]; a_row, b_row: strides of the rows. */
 WHOLE_VECTORS static inline void set_product(Real *c, const Real *a, int64_t a_row, const Real *b,
                                              int64_t b_row, int64_t rows, int64_t inner,
                                              int64_t columns)
 {
-    product(false, false, c, a, a_row, 1, b, b_row, rows, inner, columns);
+    tiled_product(false, false, c, a, a_row, 1, b, b_row, rows, inner, columns);
 }
 
 /* C [rows, columns] += A [rows, inner] B [inner, columns]; a_row: stride of A's rows. */
 WHOLE_VECTORS static inline void add_product(Real *c, const Real *a, int64_t a_row, const Real *b,
                                              int64_t rows, int64_t inner, int64_t columns)
 {
-    product(true, false, c, a, a_row, 1, b, columns, rows, inner, columns);
+    tiled_product(true, false, c, a, a_row, 1, b, columns, rows, inner, columns);
 }
 
 /* C [rows, columns] += A^T B, A [inner, rows], B [inner, columns]; a_row: stride of A's rows. */
@@ -99,7 +140,7 @@ WHOLE_VECTORS static inline void add_product_transposed(Real *c, const Real *a, 
                                                         const Real *b, int64_t rows, int64_t inner,
                                                         int64_t columns)
 {
-    product(true, false, c, a, 1, a_row, b, columns, rows, inner, columns);
+    tiled_product(true, false, c, a, 1, a_row, b, columns, rows, inner, columns);
 }
 
 /* The same as dot, with x of dtype T. */

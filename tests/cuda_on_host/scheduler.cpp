@@ -477,8 +477,10 @@ static void end_meeting(Warp *warp, unsigned mask)
     warp->runnable &= ~(1u << run.position); /* the running lane */
 }
 
-const uint64_t *cuda_host_warp_meet(const char *operation, unsigned mask, uint64_t value,
-                                    const char *file, int line)
+/* Suspends the lane until all lanes of the mask are here; the last one then does the work, if there
+ * is any, before any lane continues. */
+static inline Warp *meet(const char *operation, unsigned mask, uint64_t value,
+                         CudaHostWarpWork *work, const char *file, int line)
 {
     Warp *warp = &run.warp_state[run.current / LANES];
     const int lane = run.current % LANES;
@@ -491,10 +493,26 @@ const uint64_t *cuda_host_warp_meet(const char *operation, unsigned mask, uint64
     warp->meeting |= 1u << lane;
     if ((warp->meeting & mask) == mask) {
         check_agreement(warp, mask);
+        if (work)
+            work(warp->brought);
         end_meeting(warp, mask);
     } else
         wait_for_others();
+    return warp;
+}
+
+const uint64_t *cuda_host_warp_meet(const char *operation, unsigned mask, uint64_t value,
+                                    const char *file, int line)
+{
+    const int lane = run.current % LANES;
+    const Warp *warp = meet(operation, mask, value, NULL, file, line);
     return warp->copies[warp->reads[lane]];
+}
+
+void cuda_host_warp_together(const char *operation, void *operands, CudaHostWarpWork *work,
+                             const char *file, int line)
+{
+    meet(operation, ~0u, (uint64_t)operands, work, file, line);
 }
 
 int cuda_host_shuffle_source(unsigned mask, int source, const char *file, int line)

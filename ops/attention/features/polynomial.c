@@ -87,8 +87,8 @@ Tensor *op_polynomial_features(Tape *tape, Tensor *x)
 {
     tape_use(tape, "op_polynomial_features: x", x);
     if (x->shape.rank < 1)
-        tape_error(tape, "op_polynomial_features: x is %s, expected one axis at least, [..., D]",
-                   shape_text(x->shape).text);
+        tape_error(tape, "op_polynomial_features: x %s, expected one axis at least, [..., D]",
+                   tensor_text(x).text);
     const int64_t D = shape_columns(x->shape), F = 1 + D + D * (D + 1) / 2;
     Shape out_shape = x->shape;
     out_shape.size[out_shape.rank - 1] = F;

@@ -100,13 +100,12 @@ static void check(Tape *tape, Tensor *x, Tensor *projection)
     tape_use(tape, "op_random_features: x", x);
     tape_use(tape, "op_random_features: projection", projection);
     if (projection->shape.rank != 2)
-        tape_error(tape, "op_random_features: projection is %s, expected two axes, [F, D]",
-                   shape_text(projection->shape).text);
+        tape_error(tape, "op_random_features: projection %s, expected two axes, [F, D]",
+                   tensor_text(projection).text);
     if (x->shape.rank < 1 || shape_columns(x->shape) != projection->shape.size[1])
-        tape_error(tape,
-                   "op_random_features: x is %s, expected %lld in its last axis: projection is %s",
-                   shape_text(x->shape).text, (long long)projection->shape.size[1],
-                   shape_text(projection->shape).text);
+        tape_error(tape, "op_random_features: x %s, expected %lld in its last axis: projection %s",
+                   tensor_text(x).text, (long long)projection->shape.size[1],
+                   tensor_text(projection).text);
 }
 
 Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection)

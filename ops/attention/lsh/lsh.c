@@ -129,8 +129,8 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
                     PACKED_QUERY_KEY);
     const int64_t N = query_key->shape.size[1];
     if (N > INT_MAX / 2)
-        tape_error(tape, "%s is %s, expected at most %d positions", labels.query,
-                   shape_text(query_key->shape).text, INT_MAX / 2);
+        tape_error(tape, "%s %s, expected at most %d positions", labels.query,
+                   tensor_text(query_key).text, INT_MAX / 2);
     options = checked_options(tape, labels, options, N);
     if (value)
         cast_alike(tape, &query_key, &value);

@@ -8,10 +8,10 @@ static void check_packed(Tape *tape, AttentionLabels labels, Tensor *query, int 
     const bool all = packed == PACKED_QUERY;
     if (query->shape.size[2] % packed != 0)
         tape_error(tape,
-                   "%s without %s must hold %s, [B, N, %d H, D], but is %s: its third size is no "
+                   "%s without %s must hold %s, [B, N, %d H, D], but %s: its third size is no "
                    "multiple of %d",
                    labels.query, all ? "key and value" : "value", all ? "all three" : "both",
-                   packed, shape_text(query->shape).text, packed);
+                   packed, tensor_text(query).text, packed);
 }
 
 static void check_separate(Tape *tape, AttentionLabels labels, const Tensor *query,
@@ -19,14 +19,14 @@ static void check_separate(Tape *tape, AttentionLabels labels, const Tensor *que
 {
     const int64_t *q = query->shape.size, *k = key->shape.size, *v = value->shape.size;
     if (key->shape.rank != 4 || q[0] != k[0] || q[2] != k[2] || q[3] != k[3])
-        tape_error(tape, "%s is %s, expected [B, N, H, D] with the B, H, D of query, %s",
-                   labels.key, shape_text(key->shape).text, shape_text(query->shape).text);
+        tape_error(tape, "%s %s, expected [B, N, H, D] with the B, H, D of query, %s", labels.key,
+                   tensor_text(key).text, shape_text(query->shape).text);
     if (causal && q[1] != k[1])
-        tape_error(tape, "%s is %s, expected the same number of positions as query, %s", labels.key,
-                   shape_text(key->shape).text, shape_text(query->shape).text);
+        tape_error(tape, "%s %s, expected the same number of positions as query, %s", labels.key,
+                   tensor_text(key).text, shape_text(query->shape).text);
     if (value->shape.rank != 4 || v[0] != k[0] || v[1] != k[1] || v[2] != k[2])
-        tape_error(tape, "%s is %s, expected [B, N, H, M] with the B, N, H of %s, %s", labels.value,
-                   shape_text(value->shape).text, strchr(labels.key, ':') + 2,
+        tape_error(tape, "%s %s, expected [B, N, H, M] with the B, N, H of %s, %s", labels.value,
+                   tensor_text(value).text, strchr(labels.key, ':') + 2,
                    shape_text(key->shape).text);
 }
 
@@ -46,8 +46,8 @@ void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *
 {
     tape_use(tape, labels.query, query);
     if (query->shape.rank != 4)
-        tape_error(tape, "%s is %s, expected four axes, [B, N, H, D]", labels.query,
-                   shape_text(query->shape).text);
+        tape_error(tape, "%s %s, expected four axes, [B, N, H, D]", labels.query,
+                   tensor_text(query).text);
     if (packed == PACKED_QUERY && !key != !value)
         tape_error(tape,
                    "%s: %s is NULL; give both key and value, or neither when query holds "

@@ -186,6 +186,28 @@ ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
             t->P[j * k->columns + i] = -INFINITY;
 }
 
+/* sums [queries, columns] += P^T of_keys, and sums [keys, columns] += P of_queries. On the diagonal
+ * a masked pair adds nothing, even if its row is infinite or NaN. */
+WHOLE_VECTORS static void add_queries(const KeyTile *k, Real *sums, const Real *P,
+                                      const Real *of_keys, int64_t columns)
+{
+    const int64_t rows = round_up(k->queries, ROWS);
+    if (k->diagonal)
+        triangle_product(true, sums, P, 1, k->columns, of_keys, rows, k->keys, columns);
+    else
+        tiled_product(true, false, sums, P, 1, k->columns, of_keys, columns, rows, k->keys,
+                      columns);
+}
+WHOLE_VECTORS static void add_keys(const KeyTile *k, Real *sums, const Real *P,
+                                   const Real *of_queries, int64_t columns)
+{
+    if (k->diagonal)
+        triangle_product(false, sums, P, k->columns, 1, of_queries, k->rows, k->queries, columns);
+    else
+        tiled_product(true, false, sums, P, k->columns, 1, of_queries, columns, k->rows, k->queries,
+                      columns);
+}
+
 /* One step of online softmax: adds the keys' terms to m, l and o. */
 ALWAYS_INLINE void forward_tile(bool weighted, QueryTile *t, const KeyTile *k)
 {
@@ -193,8 +215,7 @@ ALWAYS_INLINE void forward_tile(bool weighted, QueryTile *t, const KeyTile *k)
     score_tile(t, k);
     online_softmax(weighted, t->P, k->weight, t->m + k->skip, t->l + k->skip, out, t->factor,
                    k->keys, k->queries, k->columns, t->M);
-    add_product_transposed(out, t->P, k->columns, k->value, round_up(k->queries, ROWS), k->keys,
-                           t->M);
+    add_queries(k, out, t->P, k->value, t->M);
 }
 
 /* Adds the contributions of the queries and keys to dq, dk and dv. Not inlined: then nothing else
@@ -210,11 +231,10 @@ __attribute__((noinline)) WHOLE_VECTORS static void backward_tile(bool weighted,
         softmax_backward(weighted, t->P + j * columns, t->dS + j * columns, t->L + k->skip,
                          t->D_i + k->skip, weighted ? k->weight + j * columns : NULL, columns);
     if (k->dquery)
-        add_product_transposed(k->dquery, t->dS, columns, k->key, round_up(k->queries, ROWS),
-                               k->keys, t->D);
+        add_queries(k, k->dquery, t->dS, k->key, t->D);
     if (k->dkey) {
-        add_product(k->dkey, t->dS, columns, t->query + k->skip * t->D, k->rows, k->queries, t->D);
-        add_product(k->dvalue, t->P, columns, t->dout + k->skip * t->M, k->rows, k->queries, t->M);
+        add_keys(k, k->dkey, t->dS, t->query + k->skip * t->D, t->D);
+        add_keys(k, k->dvalue, t->P, t->dout + k->skip * t->M, t->M);
     }
 }
 

@@ -23,7 +23,12 @@
  *   s_ij is linear in q_i and in k_j:
  *     dq_i <- sum_j dS_ij k_j / sqrt D         dk_j <- sum_i dS_ij q_i / sqrt D
  * Each product above is one matrix product per tile. Of the N x N matrices P and dS only the
- * current tile is in memory. */
+ * current tile is in memory.
+ *
+ * Accuracy: l and o are float32 sums over all keys. Their error grows with the length: 1e-5 at 1e5
+ * keys, 1e-4 at 1e6; at 2^24 keys of equal score the sum of ones stops. On the CPU masked pairs are
+ * left out of the products; on CUDA their weight is 0, so a NaN or infinite value of a later
+ * position reaches earlier ones of its tile. */
 #include "ops/attention/softmax/softmax.h"
 #include "ops/shared/internal.h"
 

@@ -246,20 +246,11 @@ static inline int __all_sync(unsigned mask, int predicate, CUDA_HOST_HERE)
     return __ballot_sync(mask, predicate, file, line) == mask;
 }
 
-/* The body of mma instructions on the host: every lane passes its operands, `use` reads those of
- * all lanes, and no lane returns before all have read. */
-template <typename T, typename Use>
-static inline void cuda_host_warp_gather(const char *operation, const T &operands, Use use,
-                                         CUDA_HOST_HERE)
-{
-    const T *lanes[32];
-    const uint64_t *values =
-        cuda_host_warp_meet(operation, 0xffffffffu, (uint64_t)&operands, file, line);
-    for (int lane = 0; lane < 32; lane++)
-        lanes[lane] = (const T *)values[lane];
-    use(lanes);
-    cuda_host_warp_meet(operation, 0xffffffffu, 0, file, line);
-}
+/* An instruction of a whole warp: once all lanes are here, the last one calls work with the address
+ * of each lane's operands, where it leaves the results; then the lanes continue. */
+typedef void CudaHostWarpWork(const uint64_t *operands);
+void cuda_host_warp_together(const char *operation, void *operands, CudaHostWarpWork *work,
+                             const char *file, int line);
 
 /* As in tensor/kernel.cuh. Every thread of a dependent launch must wait. */
 void wait_for_previous_kernel(CUDA_HOST_HERE);
@@ -434,6 +425,14 @@ static inline int __clz(int value)
 
 /* ------------------------------------------------------------------------------------- mathematics
  * Macros where glibc has functions of that name. */
+static inline double normcdf(double x)
+{
+    return erfc(x * -0.70710678118654752) / 2;
+}
+static inline float normcdf(float x)
+{
+    return (float)normcdf((double)x);
+}
 static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);

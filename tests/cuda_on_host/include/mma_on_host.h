@@ -9,21 +9,11 @@
 #include <math.h>
 #include <stdio.h>
 
-static inline float cuda_host_bf16(uint32_t pair, int half)
+/* The two bf16 of a register. */
+static inline void cuda_host_pair(uint32_t pair, float *first, float *second)
 {
-    return cuda_host_bits<float>(half ? pair & 0xffff0000u : pair << 16);
-}
-
-/* The 16 elements of a row of a, or of a column of b, in the registers of 4 lanes. */
-static inline void cuda_host_pairs(float *to, const uint32_t *const *lanes, int first_lane,
-                                   int first_register, int registers_apart)
-{
-    for (int pair = 0; pair < 8; pair++) {
-        const uint32_t *registers = lanes[first_lane + pair % 4];
-        const uint32_t bits = registers[first_register + pair / 4 * registers_apart];
-        to[2 * pair] = cuda_host_bf16(bits, 0);
-        to[2 * pair + 1] = cuda_host_bf16(bits, 1);
-    }
+    *first = cuda_host_bits<float>(pair << 16);
+    *second = cuda_host_bits<float>(pair & 0xffff0000u);
 }
 
 /* Tensor cores round sums towards zero (Fasi et al. 2021, Numerical behavior of NVIDIA tensor
@@ -36,74 +26,89 @@ static inline float cuda_host_truncate(double exact)
                : nearest;
 }
 
+struct CudaHostMma {
+    float *sum;
+    const uint32_t *a, *b;
+};
+
+/* sum [16, 8] += a [16, 16] b [16, 8]. Lane 4 g + t holds rows g and g + 8 of a and sum, columns g
+ * of b, 2 t and 2 t + 1 of sum, and the pairs t and t + 4 of the 16 terms. */
+static inline void cuda_host_mma(const uint64_t *operands)
+{
+    float a[16][16], b[16][8];
+    double sum[16][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const CudaHostMma *of = (const CudaHostMma *)operands[lane];
+        const int g = lane / 4, t = lane % 4;
+        for (int i = 0; i < 4; i++) {
+            float *pair = &a[g + i % 2 * 8][2 * t + i / 2 * 8];
+            cuda_host_pair(of->a[i], pair, pair + 1);
+            sum[g + i / 2 * 8][2 * t + i % 2] = of->sum[i];
+        }
+        for (int i = 0; i < 2; i++)
+            cuda_host_pair(of->b[i], &b[2 * t + i * 8][g], &b[2 * t + i * 8 + 1][g]);
+    }
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < 16; k++)
+            for (int column = 0; column < 8; column++)
+                sum[row][column] += (double)a[row][k] * b[k][column];
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            ((const CudaHostMma *)operands[lane])->sum[i] =
+                cuda_host_truncate(sum[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2]);
+}
+
 static inline void mma_bf16(float *sum, const uint32_t *a, const uint32_t *b,
                             const char *file = __builtin_FILE(), int line = __builtin_LINE())
 {
-    struct Operands {
-        uint32_t at[6]; /* a, then b */
-    } operands = { { a[0], a[1], a[2], a[3], b[0], b[1] } };
-    cuda_host_warp_gather(
-        "mma_bf16", operands,
-        [sum](const Operands *const *all) {
-            const uint32_t *lanes[32];
-            for (int lane = 0; lane < 32; lane++)
-                lanes[lane] = all[lane]->at;
-            const int g = cuda_host_lane() / 4, t = cuda_host_lane() % 4;
-            float rows[2][16], columns[2][16];
-            for (int i = 0; i < 2; i++) {
-                cuda_host_pairs(rows[i], lanes, 4 * g, i, 2);
-                cuda_host_pairs(columns[i], lanes, 4 * (2 * t + i), 4, 1);
-            }
-            for (int i = 0; i < 4; i++) {
-                double exact = sum[i];
-                for (int k = 0; k < 16; k++)
-                    exact += (double)rows[i / 2][k] * columns[i % 2][k];
-                sum[i] = cuda_host_truncate(exact);
-            }
-        },
-        file, line);
+    CudaHostMma operands = { sum, a, b };
+    cuda_host_warp_together("mma_bf16", &operands, cuda_host_mma, file, line);
 }
 
-/* One of the eight elements at the address that a lane passes. */
-static inline uint32_t cuda_host_matrix_number(const void *row, int column)
+struct CudaHostMatrices {
+    uint32_t *to;
+    const void *row; /* of 8 elements; lanes 8 i to 8 i + 7 have those of matrix i */
+};
+
+/* Lane 4 g + t gets elements 2 t and 2 t + 1 of row g of each matrix, or of its transpose. */
+template <bool TRANSPOSED> static inline void cuda_host_load_matrices(const uint64_t *operands)
 {
-    uint16_t bits;
-    memcpy(&bits, (const char *)row + 2 * column, sizeof bits);
-    return bits;
+    for (int i = 0; i < 4; i++) {
+        uint16_t rows[8][8];
+        for (int row = 0; row < 8; row++)
+            memcpy(rows[row], ((const CudaHostMatrices *)operands[8 * i + row])->row,
+                   sizeof rows[row]);
+        for (int lane = 0; lane < 32; lane++) {
+            const int g = lane / 4, t = lane % 4;
+            const uint32_t first = TRANSPOSED ? rows[2 * t][g] : rows[g][2 * t];
+            const uint32_t second = TRANSPOSED ? rows[2 * t + 1][g] : rows[g][2 * t + 1];
+            ((const CudaHostMatrices *)operands[lane])->to[i] = first | second << 16;
+        }
+    }
 }
 
-static inline void cuda_host_load_matrices(uint32_t *to, const void *row, bool transposed,
-                                           const char *file, int line)
+template <bool TRANSPOSED>
+static inline void cuda_host_load(uint32_t *to, const void *row, const char *file, int line)
 {
     if ((uintptr_t)row % 16 != 0) {
         fprintf(stderr, "cuda_on_host: ldmatrix at %s:%d: a row is not aligned to 16 bytes\n", file,
                 line);
         abort();
     }
-    cuda_host_warp_gather(
-        "ldmatrix", row,
-        [to, transposed](const void *const *const *rows) {
-            const int g = cuda_host_lane() / 4, t = cuda_host_lane() % 4;
-            for (int i = 0; i < 4; i++) {
-                const int first = transposed ? 2 * t : g, second = transposed ? 2 * t + 1 : g;
-                to[i] = cuda_host_matrix_number(*rows[8 * i + first], transposed ? g : 2 * t) |
-                        cuda_host_matrix_number(*rows[8 * i + second], transposed ? g : 2 * t + 1)
-                            << 16;
-            }
-        },
-        file, line);
+    CudaHostMatrices operands = { to, row };
+    cuda_host_warp_together("ldmatrix", &operands, cuda_host_load_matrices<TRANSPOSED>, file, line);
 }
 
 static inline void load_matrices(uint32_t *to, const void *row, const char *file = __builtin_FILE(),
                                  int line = __builtin_LINE())
 {
-    cuda_host_load_matrices(to, row, false, file, line);
+    cuda_host_load<false>(to, row, file, line);
 }
 
 static inline void load_transposed(uint32_t *to, const void *row,
                                    const char *file = __builtin_FILE(), int line = __builtin_LINE())
 {
-    cuda_host_load_matrices(to, row, true, file, line);
+    cuda_host_load<true>(to, row, file, line);
 }
 
 /* Rounds to nearest, ties to even; NaN stays NaN. */

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Training runs whose allocations and file operations fail, and that are killed.
+#   run.sh BUILD [COUNT [SEED]]     COUNT: runs per part
+# After each run the checkpoint is the old or the new one, bit for bit; a run that reports success
+# has written the new one; one that fails says why and is not killed by a signal. A run that
+# continues after kill -9 ends with the weights of the run that was never killed.
+# Not promised: memory exhausted within oneDNN's first product or in the OpenMP runtime ends the
+# process in their own way; these runs are counted, and leave the checkpoint whole too.
+set -u
+build=${1:?usage: run.sh BUILD [COUNT [SEED]]} count=${2:-60} failures=0 foreign=0
+RANDOM=${3:-1}
+directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
+shim=$directory/shim.so file=$directory/run.safetensors
+export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+"${CC:-gcc}" -O1 -shared -fPIC tests/faults/shim.c -o "$shim" -ldl || exit 1
+task="$build/examples/copy_task --quiet --threads 2"
+model="--length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8 --dropout 0.1"
+next="$task --resume $file --steps 4 --save $file"
+
+fail() {
+    failures=$((failures + 1))
+    echo "$*: $(tail -n 2 "$directory/log")"
+}
+
+$task $model --steps 2 --save "$file" >"$directory/log" 2>&1 || { fail "the first run"; exit 1; }
+cp "$file" "$directory/old"
+$next >"$directory/log" 2>&1 || { fail "the second run"; exit 1; }
+cp "$file" "$directory/new"
+
+# calls FUNCTION: how often a run calls it
+calls() {
+    cp "$directory/old" "$file"
+    FAULT=$1 FAULT_COUNT=$directory/count LD_PRELOAD=$shim $next >"$directory/log" 2>&1
+    cat "$directory/count"
+}
+
+# faulty FUNCTION N ERRNO: a run in which call N fails
+faulty() {
+    local what="$1 $2 fails with errno $3" status=0
+    cp "$directory/old" "$file"
+    # A shell of its own, so that its report of a signal goes to the log.
+    (timeout 60 env FAULT="$1" FAULT_AT="$2" FAULT_ERRNO="$3" LD_PRELOAD="$shim" $next; exit $?) \
+        >"$directory/log" 2>&1 || status=$?
+    if cmp -s "$file" "$directory/new"; then :
+    elif ! cmp -s "$file" "$directory/old"; then fail "$what: the checkpoint is neither old nor new"
+    elif [ $status -eq 0 ]; then fail "$what: status 0, but the checkpoint is the old one"
+    fi
+    if grep -q 'std::bad_alloc\|^libgomp: \|[sS]egmentation' "$directory/log" || [ $status -eq 139 ]; then
+        foreign=$((foreign + 1))
+        [ "$1" = malloc ] || fail "$what: ends with status $status"
+    elif [ $status -ge 124 ]; then fail "$what: ends with status $status"
+    elif [ $status -ne 0 ] && ! grep -q 'exhausted\|cannot\|failed\|error\|not' "$directory/log"; then
+        fail "$what: status $status without a reason"
+    fi
+    if ls "$file".tmp.* >/dev/null 2>&1; then
+        [ "$1" = malloc ] && [ $status -ge 128 ] || fail "$what: a temporary file is left"
+        rm -f "$file".tmp.*
+    fi
+}
+
+# Allocations: evenly spread over all of a run's.
+total=$(calls malloc)
+for ((i = 0; i < count; i++)); do
+    faulty malloc $((1 + (i * (total - 1) + RANDOM % 97) / count)) 12
+done
+echo "allocations: $count of $total failed, $foreign of them in oneDNN or the OpenMP runtime"
+
+# File operations: each of the last calls, of which saving is a part, with EIO, ENOSPC and EINTR.
+files=0
+for function in write fwrite fflush fsync rename open close fclose; do
+    total=$(calls $function)
+    for ((n = total; n > 0 && n > total - 3 && files < 8 * count; n--)); do
+        for errno in 5 28 4; do
+            faulty $function $n $errno
+            files=$((files + 1))
+        done
+    done
+done
+echo "file operations: $files failed"
+
+# Killed runs, until one ends by itself; at any time the checkpoint continues.
+rm -f "$file"
+long="--steps 80 --save-every 2 --save $file"
+$task $model $long >"$directory/log" 2>&1 || fail "the whole run"
+mv "$file" "$directory/whole"
+kills=0 runs=0
+while [ $kills -lt "$count" ] && [ $runs -lt $((4 * count)) ]; do
+    start="$model"
+    [ -e "$file" ] && start="--resume $file"
+    # shellcheck disable=SC2086
+    $task $start $long >"$directory/log" 2>&1 &
+    child=$!
+    sleep 0.0$((RANDOM % 9))$((RANDOM % 10))
+    kill -9 $child 2>/dev/null && kills=$((kills + 1))
+    status=0
+    wait $child 2>/dev/null || status=$?
+    runs=$((runs + 1))
+    if [ $status -eq 0 ]; then
+        cmp -s "$file" "$directory/whole" || fail "a run that was killed before ends with other weights"
+        rm -f "$file"
+    elif [ $status -ne 137 ]; then
+        fail "a run after a kill ends with status $status"
+        rm -f "$file"
+    fi
+done
+if [ -e "$file" ]; then
+    $task --resume "$file" $long >"$directory/log" 2>&1 && cmp -s "$file" "$directory/whole" ||
+        fail "the last run ends with other weights"
+fi
+echo "killed runs: $kills; temporary files left: $(ls "$file".tmp.* 2>/dev/null | wc -l)"
+[ $failures -eq 0 ]

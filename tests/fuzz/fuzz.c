@@ -1,0 +1,321 @@
+/* libFuzzer's entry for all readers; FUZZ chooses one. The seeds are files that the library itself
+ * writes, into the folder FUZZ_SEEDS, when the run starts.
+ *
+ *     file        a safetensors file: what opens, saved again and reopened, is equal
+ *     checkpoint  optim_load and params_load
+ *     state       nn_transformer_state_load; all three change nothing if they return false; what
+ *                 they accept, saved, loaded and saved again, is the same file
+ *     idx         images and labels of mnist, gzipped or not
+ *     options     copy_task's command line, one argument per line */
+#include "examples/copy_task/options.h"
+#include "examples/mnist/idx.h"
+
+#include <fcntl.h>
+#include <getopt.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tapegrad.h>
+#include <unistd.h>
+#include <zlib.h>
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+_Noreturn void __wrap_exit(int status);
+_Noreturn void __real_exit(int status);
+
+#define REQUIRE(claim)                                                                             \
+    do {                                                                                           \
+        if (!(claim)) {                                                                            \
+            fprintf(stderr, "fuzz: not so: %s: %s\n", #claim, tapegrad_error());                   \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static char folder[64] = "/dev/shm/fuzz.XXXXXX", given[96], saved[96], again[96];
+static const char *chosen, *seeds;
+
+typedef struct Bytes {
+    uint8_t *data;
+    size_t size;
+} Bytes;
+
+static Bytes read_bytes(const char *path)
+{
+    Bytes bytes = { malloc(1 << 20), 0 };
+    FILE *file = fopen(path, "rb");
+    REQUIRE(file && bytes.data);
+    bytes.size = fread(bytes.data, 1, 1 << 20, file);
+    fclose(file);
+    return bytes;
+}
+
+static void write_bytes(const char *path, const void *data, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    REQUIRE(file && fwrite(data, 1, size, file) == size);
+    REQUIRE(fclose(file) == 0);
+}
+
+static const char *seed_path(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", seeds, name);
+    return path;
+}
+
+/* ------------------------------------------------------------------------------------ any file */
+
+static void fuzz_file(void)
+{
+    TensorFile *file = tensor_file_open(given);
+    if (!file)
+        return;
+    const int count = tensor_file_count(file);
+    FileEntry *entries = calloc((size_t)count + 1, sizeof *entries);
+    for (int i = 0; i < count; i++)
+        entries[i] = *tensor_file_entry(file, i);
+    REQUIRE(tensor_file_save(entries, count, NULL, 0, saved));
+    TensorFile *reopened = tensor_file_open(saved);
+    REQUIRE(reopened && tensor_file_count(reopened) == count);
+    for (int i = 0; i < count; i++) {
+        const FileEntry *entry = tensor_file_find(reopened, entries[i].name);
+        REQUIRE(entry && entry->type == entries[i].type);
+        REQUIRE(shape_equal(entry->shape, entries[i].shape));
+        const bool wide = entry->type == FILE_F64 || entry->type == FILE_I64;
+        REQUIRE(memcmp(entry->data, entries[i].data,
+                       (size_t)shape_count(entry->shape) * (wide ? 8 : 4)) == 0);
+    }
+    tensor_file_close(reopened);
+    free(entries);
+    tensor_file_close(file);
+}
+
+/* ------------------------------------------------------------------------------ model and state */
+
+static Tape *tape;
+static Params *params;
+static Embedding embedding;
+static Transformer transformer;
+static Optimizer *optimizer;
+static TransformerState *state;
+
+static void make_model(void)
+{
+    Device *device = device_open("cpu");
+    params = params_new(device, 1);
+    embedding = nn_embedding(params, "embedding", 3, 4);
+    transformer = nn_transformer(params, "transformer",
+                                 (TransformerConfig){ .layers = 1,
+                                                      .heads = 2,
+                                                      .head_dim = 2,
+                                                      .feed_forward = 5,
+                                                      .attention = ATTENTION_CAUSAL_LINEAR });
+    optimizer = optim_radam(params, optim_adam_config(1e-3));
+    tape = tape_new(device);
+    const int32_t tokens[] = { 0, 2, 1 };
+    Tensor *x = nn_embedding_forward(tape, &embedding, tape_input_i32(tape, tokens, shape(1, 3)));
+    tape_backward(tape,
+                  op_mean(tape, nn_transformer_forward(tape, &transformer, x, NULL), ALL_AXES));
+    optim_step(optimizer);
+    tape_reset(tape);
+    state = nn_transformer_state(&transformer, (GenerationConfig){ .max_length = 9 });
+    const Real x_values[] = { 1, -1, 2, 0 };
+    nn_transformer_step(state, params_constant(params, x_values, shape(1, 4)));
+}
+
+static bool save_checkpoint(const char *path)
+{
+    return optim_save(optimizer, tape, NULL, 0, path);
+}
+static bool load_checkpoint(const char *path)
+{
+    return optim_load(optimizer, tape, path);
+}
+static bool load_weights(const char *path)
+{
+    return params_load(params, path);
+}
+static bool save_state(const char *path)
+{
+    return nn_transformer_state_save(state, path);
+}
+static bool load_state(const char *path)
+{
+    return nn_transformer_state_load(state, path);
+}
+
+static void assert_saves(bool (*save)(const char *path), Bytes expected)
+{
+    REQUIRE(save(again));
+    const Bytes found = read_bytes(again);
+    REQUIRE(found.size == expected.size && memcmp(found.data, expected.data, found.size) == 0);
+    free(found.data);
+}
+
+/* The saved file is all that may change, so equal files mean equal state. */
+static void load_given(bool (*save)(const char *path), bool (*load)(const char *path))
+{
+    REQUIRE(save(saved));
+    const Bytes before = read_bytes(saved);
+    if (!load(given)) {
+        assert_saves(save, before);
+    } else {
+        REQUIRE(save(saved));
+        const Bytes after = read_bytes(saved);
+        REQUIRE(load(saved));
+        assert_saves(save, after);
+        free(after.data);
+        write_bytes(saved, before.data, before.size);
+        REQUIRE(load(saved));
+        assert_saves(save, before);
+    }
+    free(before.data);
+}
+
+static void fuzz_checkpoint(void)
+{
+    load_given(save_checkpoint, load_checkpoint);
+    load_given(save_checkpoint, load_weights);
+}
+
+static void fuzz_state(void)
+{
+    load_given(save_state, load_state);
+}
+
+/* --------------------------------------------------------------------------------------- images */
+
+static void fuzz_idx(void)
+{
+    for (int i = 0; i < 2; i++) {
+        Idx idx = { .count = 7 };
+        Sentence sentence = { "" };
+        if (idx_read(given, i ? IDX_IMAGES : IDX_LABELS, &idx, &sentence)) {
+            int sum = 0;
+            for (int64_t j = 0; j < idx.count * idx.rows * idx.columns; j++)
+                sum += idx.bytes[j];
+            REQUIRE(sum >= 0);
+            idx_free(&idx);
+        } else {
+            REQUIRE(idx.count == 7 && !idx.bytes && *sentence.text);
+        }
+    }
+}
+
+static void write_idx_seeds(void)
+{
+    const uint8_t images[] = { 0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 1, 9, 8, 7, 6 };
+    const uint8_t labels[] = { 0, 0, 8, 1, 0, 0, 0, 3, 1, 2, 3 };
+    write_bytes(seed_path("images"), images, sizeof images);
+    write_bytes(seed_path("labels"), labels, sizeof labels);
+    gzFile file = gzopen(seed_path("images.gz"), "wb");
+    REQUIRE(file && gzwrite(file, images, sizeof images) == (int)sizeof images);
+    REQUIRE(gzclose(file) == Z_OK);
+}
+
+/* -------------------------------------------------------------------------------------- options */
+
+static jmp_buf ended;
+static volatile bool parsing;
+
+void __wrap_exit(int status)
+{
+    if (parsing)
+        longjmp(ended, 1);
+    __real_exit(status);
+}
+
+static void fuzz_options(const uint8_t *data, size_t size)
+{
+    static char text[4096];
+    char *argv[64] = { (char[]){ "copy_task" } };
+    int argc = 1;
+    if (size >= sizeof text)
+        return;
+    memcpy(text, data, size);
+    text[size] = 0;
+    for (char *word = text; word && argc < 63; argc++) {
+        argv[argc] = word;
+        word = strchr(word, '\n');
+        if (word)
+            *word++ = 0;
+    }
+    optind = 0;
+    parsing = true;
+    if (!setjmp(ended)) {
+        const Options options = copy_task_options(argc, argv);
+        REQUIRE(options.length >= 1 && options.symbols >= 1 && options.common.layers >= 1);
+    }
+    parsing = false;
+}
+
+/* ---------------------------------------------------------------------------- libFuzzer's calls */
+
+static void clean(void)
+{
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    if (system(command) != 0)
+        perror(folder);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    chosen = getenv("FUZZ");
+    seeds = getenv("FUZZ_SEEDS");
+    if (access("/dev/shm", W_OK) != 0) /* in memory, a save takes microseconds */
+        strcpy(folder, "/tmp/fuzz.XXXXXX");
+    REQUIRE(chosen && seeds && mkdtemp(folder) && atexit(clean) == 0);
+    snprintf(given, sizeof given, "%s/given", folder);
+    snprintf(saved, sizeof saved, "%s/saved", folder);
+    snprintf(again, sizeof again, "%s/again", folder);
+    make_model();
+    REQUIRE(strcmp(chosen, "idx") == 0 || strcmp(chosen, "options") == 0 ||
+            (save_checkpoint(seed_path("checkpoint")) && save_state(seed_path("state")) &&
+             params_save(params, seed_path("weights"))));
+    if (strcmp(chosen, "idx") == 0)
+        write_idx_seeds();
+    const char words[] =
+        "--steps\n5\n--layers\n2\n--learning-rate\n1e-3\n--attention\nlsh\n--drop-at"
+        "\n0\n--quiet";
+    if (strcmp(chosen, "options") == 0)
+        write_bytes(seed_path("options"), words, sizeof words - 1);
+    return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (strcmp(chosen, "options") == 0) {
+        fuzz_options(data, size);
+        return 0;
+    }
+    write_bytes(given, data, size);
+    (strcmp(chosen, "file") == 0         ? fuzz_file
+     : strcmp(chosen, "checkpoint") == 0 ? fuzz_checkpoint
+     : strcmp(chosen, "state") == 0      ? fuzz_state
+                                         : fuzz_idx)();
+    return 0;
+}
+
+/* Half of the mutations change the header of a safetensors file alone and correct its length. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
+{
+    uint64_t length = 0;
+    if (size > 8)
+        memcpy(&length, data, 8);
+    if (length == 0 || length > size - 8 || seed % 2 == 0)
+        return LLVMFuzzerMutate(data, size, most);
+    const size_t rest = size - 8 - length;
+    uint8_t *copy = malloc(rest + 1);
+    memcpy(copy, data + 8 + length, rest);
+    length = LLVMFuzzerMutate(data + 8, length, most - 8 - rest);
+    memcpy(data + 8 + length, copy, rest);
+    memcpy(data, &length, 8);
+    free(copy);
+    return 8 + length + rest;
+}

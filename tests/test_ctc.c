@@ -1,0 +1,288 @@
+/* Connectionist temporal classification: op_ctc. */
+#include "tests/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef TAPEGRAD_DOUBLE
+static const double TOLERANCE = 1e-12;
+#else
+static const double TOLERANCE = 2e-6;
+#endif
+
+static Tape *tape;
+
+static void begin(void)
+{
+    tape = tape_new(test_device());
+}
+
+static Tensor *variable(uint64_t stream, Shape shape)
+{
+    return tape_variable(tape, test_normal(stream, shape_count(shape)), shape);
+}
+
+static Tensor *ctc_vector(Tape *t, Tensor **in)
+{
+    return op_mean(
+        t, op_ctc(t, in[0], in[1], (CtcOptions){ .lengths = in[2], .target_lengths = in[3] }),
+        ALL_AXES);
+}
+
+TEST(reference_vectors)
+{
+    check_vectors("ctc", "logits #target #input_len #target_len", ctc_vector);
+}
+
+/* y [T, C] = softmax of logits */
+static double *probabilities(const Real *logits, int64_t T, int64_t C)
+{
+    double *y = malloc((size_t)(T * C) * sizeof *y);
+    for (int64_t t = 0; t < T; t++) {
+        double sum = 0;
+        for (int64_t c = 0; c < C; c++)
+            sum += y[t * C + c] = exp((double)logits[t * C + c]);
+        for (int64_t c = 0; c < C; c++)
+            y[t * C + c] /= sum;
+    }
+    return y;
+}
+
+/* Whether a path says the target: equal neighbours merged, then blanks dropped. */
+static bool says(const int *path, int64_t T, const int32_t *target, int64_t n)
+{
+    int64_t said = 0;
+    for (int64_t t = 0; t < T; t++) {
+        if (path[t] == 0 || (t > 0 && path[t] == path[t - 1]))
+            continue;
+        if (said == n || path[t] != target[said])
+            return false;
+        said++;
+    }
+    return said == n;
+}
+
+TEST(the_loss_is_the_sum_over_all_paths)
+{
+    begin();
+    enum { T = 6, C = 3, PATHS = 729 };
+    const int32_t targets[][3] = { { 1, 2, 1 }, { 1, 1, 2 }, { 2, 2, 0 }, { 1, 0, 0 }, { 0 } };
+    const int32_t sizes[] = { 3, 3, 2, 1, 0 };
+    for (int i = 0; i < 5; i++) {
+        Tensor *logits = variable((uint64_t)i + 1, shape(1, T, C));
+        double *y = probabilities(test_values(logits), T, C);
+        double p = 0, occupancy[T * C] = { 0 };
+        for (int path = 0; path < PATHS; path++) {
+            int symbol[T], rest = path;
+            double product = 1;
+            for (int t = 0; t < T; t++, rest /= C) {
+                symbol[t] = rest % C;
+                product *= y[t * C + symbol[t]];
+            }
+            if (!says(symbol, T, targets[i], sizes[i]))
+                continue;
+            p += product;
+            for (int t = 0; t < T; t++)
+                occupancy[t * C + symbol[t]] += product;
+        }
+        Tensor *loss =
+            op_ctc(tape, logits, tape_input_i32(tape, targets[i], shape(1, 3)),
+                   (CtcOptions){ .target_lengths = tape_input_i32(tape, sizes + i, shape(1)) });
+        ck_assert_double_le(fabs(tensor_item(loss) + log(p)), 4 * TOLERANCE);
+        tape_backward(tape, loss);
+        const Real *gradient = test_values(tensor_gradient(logits));
+        for (int e = 0; e < T * C; e++)
+            ck_assert_double_le(fabs((double)gradient[e] - (y[e] - occupancy[e] / p)), TOLERANCE);
+        free(y);
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+
+/* ln(e^a + e^b) */
+static double log_sum(double a, double b)
+{
+    return a == b ? a + log(2.0) : fmax(a, b) + log1p(exp(-fabs(a - b)));
+}
+
+/* -ln p by the recursions in double; gradient [T, C] */
+static double reference(const Real *logits, const int32_t *target, int64_t n, int64_t T, int64_t C,
+                        double *gradient)
+{
+    const int64_t states = 2 * n + 1;
+    double *y = probabilities(logits, T, C);
+    double *a = malloc((size_t)(T * states) * sizeof *a);
+    double *b = malloc((size_t)(T * states) * sizeof *b);
+#define SYMBOL(s) ((s) % 2 ? target[(s) / 2] : 0)
+#define SKIPS(s) ((s) >= 2 && (s) % 2 && SYMBOL(s) != SYMBOL((s)-2))
+    for (int64_t t = 0; t < T; t++) {
+        double *to = a + t * states, *from = to - states;
+        for (int64_t s = 0; s < states; s++) {
+            to[s] = t == 0 ? (s < 2 ? 0 : -INFINITY) : from[s];
+            if (t > 0 && s > 0)
+                to[s] = log_sum(to[s], from[s - 1]);
+            if (t > 0 && SKIPS(s))
+                to[s] = log_sum(to[s], from[s - 2]);
+            to[s] += log(y[t * C + SYMBOL(s)]);
+        }
+    }
+    const double *last = a + (T - 1) * states;
+    const double log_p = n > 0 ? log_sum(last[states - 1], last[states - 2]) : last[states - 1];
+    for (int64_t t = T - 1; t >= 0; t--) {
+        double *from = b + t * states, *to = from + states;
+        for (int64_t s = 0; s < states; s++) {
+            from[s] = t == T - 1 ? (s >= states - 2 ? 0 : -INFINITY)
+                                 : to[s] + log(y[(t + 1) * C + SYMBOL(s)]);
+            if (t < T - 1 && s + 1 < states)
+                from[s] = log_sum(from[s], to[s + 1] + log(y[(t + 1) * C + SYMBOL(s + 1)]));
+            if (t < T - 1 && s + 2 < states && SKIPS(s + 2))
+                from[s] = log_sum(from[s], to[s + 2] + log(y[(t + 1) * C + SYMBOL(s + 2)]));
+        }
+        for (int64_t c = 0; c < C; c++)
+            gradient[t * C + c] = y[t * C + c];
+        for (int64_t s = 0; s < states; s++)
+            gradient[t * C + SYMBOL(s)] -= exp(a[t * states + s] + from[s] - log_p);
+    }
+    free(y);
+    free(a);
+    free(b);
+    return -log_p;
+}
+
+TEST(the_error_is_small_after_thousands_of_frames)
+{
+    enum { T = 3000, C = 7, N = 200 };
+    begin();
+    int32_t target[N];
+    for (int j = 0; j < N; j++)
+        target[j] = 1 + j * j / 3 % (C - 1);
+    const Real *values = test_normal(1, T * C);
+    Tensor *logits = tape_variable(tape, values, shape(1, T, C));
+    double *gradient = malloc(sizeof *gradient * T * C);
+    const double expected = reference(values, target, N, T, C, gradient);
+    Tensor *loss = op_ctc(tape, logits, tape_input_i32(tape, target, shape(1, N)),
+                          (CtcOptions){ .lengths = NULL });
+    ck_assert_double_le(fabs(tensor_item(loss) / expected - 1), TOLERANCE);
+    tape_backward(tape, loss);
+    Real *computed = test_values(tensor_gradient(logits));
+    double worst = 0;
+    for (int i = 0; i < T * C; i++)
+        worst = fmax(worst, fabs((double)computed[i] - gradient[i]));
+    ck_assert_msg(worst <= 100 * TOLERANCE, "the gradient differs by %g", worst);
+    free(gradient);
+    tape_free(tape);
+}
+
+/* ----------------------------------------------------------------------- lengths, impossibility */
+TEST(frames_and_symbols_beyond_the_lengths_leave_no_trace)
+{
+    enum { B = 3, T = 9, C = 5, S = 4 };
+    begin();
+    const int32_t lengths[B] = { 9, 5, 7 }, sizes[B] = { 4, 2, 0 };
+    const int32_t targets[B][S] = { { 1, 1, 4, 2 }, { 3, 2, 0, 4 }, { 0, 4, 4, 4 } };
+    Real *values = test_normal(3, B * T * C), *clean = test_normal(3, B * T * C);
+    for (int b = 0; b < B; b++)
+        for (int i = lengths[b] * C; i < T * C; i++)
+            values[b * T * C + i] = (Real)NAN;
+    Tensor *logits = tape_variable(tape, values, shape(B, T, C));
+    Tensor *losses =
+        op_ctc(tape, logits, tape_input_i32(tape, targets[0], shape(B, S)),
+               (CtcOptions){ .lengths = tape_input_i32(tape, lengths, shape(B)),
+                             .target_lengths = tape_input_i32(tape, sizes, shape(B)) });
+    tape_backward(tape, op_sum(tape, tensor_keep(losses), ALL_AXES));
+    const Real *loss = test_values(losses), *gradient = test_values(tensor_gradient(logits));
+    double expected[T * C] = { 0 };
+    for (int b = 0; b < B; b++) {
+        const double alone =
+            reference(clean + b * T * C, targets[b], sizes[b], lengths[b], C, expected);
+        ck_assert_double_le(fabs((double)loss[b] - alone), 5 * TOLERANCE);
+        for (int i = 0; i < T * C; i++)
+            ck_assert_double_le(
+                fabs((double)gradient[b * T * C + i] - (i < lengths[b] * C ? expected[i] : 0)),
+                TOLERANCE);
+    }
+    tape_free(tape);
+}
+
+/* "1 1" needs three frames; sequence 1 has two, sequence 2 none. */
+TEST(an_impossible_target_has_an_infinite_loss_or_is_ignored)
+{
+    enum { B = 3, T = 3, C = 3 };
+    begin();
+    const int32_t lengths[B] = { 3, 2, 0 }, targets[B][2] = { { 1, 1 }, { 1, 1 }, { 2, 1 } };
+    for (int ignore = 0; ignore < 2; ignore++) {
+        Tensor *logits = variable(1, shape(B, T, C));
+        Tensor *losses = op_ctc(tape, logits, tape_input_i32(tape, targets[0], shape(B, 2)),
+                                (CtcOptions){ .lengths = tape_input_i32(tape, lengths, shape(B)),
+                                              .ignore_impossible = ignore });
+        tape_backward(tape, op_sum(tape, tensor_keep(losses), ALL_AXES));
+        const Real *loss = test_values(losses), *gradient = test_values(tensor_gradient(logits));
+        ck_assert(loss[0] > 0 && isfinite(loss[0]));
+        for (int b = 1; b < B; b++)
+            ck_assert(ignore ? loss[b] == 0 : loss[b] == (Real)INFINITY);
+        for (int i = 0; i < T * C; i++) {
+            ck_assert(isfinite(gradient[i]) && gradient[i] != 0);
+            const bool within = i < lengths[1] * C;
+            ck_assert(ignore || !within ? gradient[T * C + i] == 0 : isnan(gradient[T * C + i]));
+            ck_assert(gradient[2 * T * C + i] == 0);
+        }
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+
+/* A symbol of probability 0, and logits far from 0 */
+TEST(infinite_and_large_logits)
+{
+    begin();
+    const Real infinite = -(Real)INFINITY;
+    const Real values[] = { 1e4f, 1e4f, infinite, -1e4f, 1 - 1e4f, infinite };
+    const int32_t targets[] = { 1, 2 };
+    Tensor *logits = tape_variable(tape, values, shape(1, 2, 3));
+    Tensor *one = op_ctc(tape, logits, tape_input_i32(tape, targets, shape(1, 1)),
+                         (CtcOptions){ .lengths = NULL });
+    const double e = exp(1.0), p = 1 - 0.5 / (1 + e); /* all but blank, blank */
+    ck_assert_double_le(fabs(tensor_item(one) + log(p)), TOLERANCE);
+    ck_assert(isinf(tensor_item(op_ctc(tape, logits, tape_input_i32(tape, targets + 1, shape(1, 1)),
+                                       (CtcOptions){ .lengths = NULL }))));
+    tape_backward(tape, one);
+    const Real *gradient = test_values(tensor_gradient(logits));
+    ck_assert_double_le(fabs((double)gradient[1] - (0.5 - 0.5 / p)), TOLERANCE);
+    ck_assert(gradient[2] == 0 && gradient[5] == 0);
+    tape_free(tape);
+}
+
+TEST(misuse)
+{
+    begin();
+    const CtcOptions none = { .lengths = NULL };
+    const int32_t good[] = { 1, 2, 2, 4 }, blank[] = { 1, 2, 2, 0 }, high[] = { 1, 5, 1, 1 };
+    Tensor *x = variable(1, shape(2, 3, 5)), *t = tape_input_i32(tape, good, shape(2, 2));
+    assert_raises("op_ctc: logits is NULL", op_ctc(tape, NULL, t, none));
+    assert_raises("op_ctc: targets is NULL", op_ctc(tape, x, NULL, none));
+    assert_raises("op_ctc: targets has dtype Real, expected int32", op_ctc(tape, x, x, none));
+    assert_raises("op_ctc: logits is [6,5], expected [B, T, C]",
+                  op_ctc(tape, op_reshape(tape, x, shape(6, 5)), t, none));
+    assert_raises("op_ctc: targets is [4], expected [2, S]: logits is [2,3,5]",
+                  op_ctc(tape, x, tape_input_i32(tape, good, shape(4)), none));
+    assert_raises("op_ctc: targets[1] is 5, expected 0 to 4, the symbols of logits",
+                  op_ctc(tape, x, tape_input_i32(tape, high, shape(2, 2)), none));
+    assert_raises("op_ctc: targets[1,1] is 0, the blank, expected 1 to 4",
+                  op_ctc(tape, x, tape_input_i32(tape, blank, shape(2, 2)), none));
+    assert_raises("op_ctc: lengths is [2,2], expected [2]: one per sequence",
+                  op_ctc(tape, x, t, (CtcOptions){ .lengths = t }));
+    assert_raises(
+        "op_ctc: lengths[1] is 4, expected 0 to 3, the frames of logits",
+        op_ctc(tape, x, t, (CtcOptions){ .lengths = tape_input_i32(tape, good + 2, shape(2)) }));
+    assert_raises(
+        "op_ctc: target_lengths[1] is 4, expected 0 to 2, the symbols of targets",
+        op_ctc(tape, x, t,
+               (CtcOptions){ .target_lengths = tape_input_i32(tape, good + 2, shape(2)) }));
+    tape_free(tape);
+}
+
+int main(void)
+{
+    return test_main("ctc", NULL, NULL);
+}
