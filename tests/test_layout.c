@@ -207,11 +207,17 @@ TEST(misuse_of_sum_is_reported)
     assert_raises("op_mean: x is NULL", op_mean(tape, NULL, -1));
     assert_raises("op_argmax: x is NULL", op_argmax(tape, NULL, 0));
     assert_raises("op_max: x is NULL", op_max(tape, NULL, 0));
-    assert_raises("op_sum: x: [] has no axis -1", op_sum(tape, scalar, -1));
-    assert_raises("op_mean: x: [] has no axis 0", op_mean(tape, scalar, 0));
+    assert_raises("op_sum: x is [], which has no axis -1", op_sum(tape, scalar, -1));
+    assert_raises("op_mean: x is [], which has no axis 0", op_mean(tape, scalar, 0));
     Tensor *matrix = normal_input(shape(2, 3));
-    assert_raises("op_max: x: [2,3] has no axis 2", op_max(tape, matrix, 2));
-    assert_raises("op_argmax: x: [2,3] has no axis -3", op_argmax(tape, matrix, -3));
+    assert_raises("op_max: x is [2,3], which has no axis 2", op_max(tape, matrix, 2));
+    assert_raises("op_argmax: x is [2,3], which has no axis -3", op_argmax(tape, matrix, -3));
+    Params *params = params_new(test_device(), 1);
+    Tensor *weight =
+        params_add(params, "decoder.weight", shape(2, 3), (Initializer){ INITIAL_ZERO });
+    assert_raises("op_sum: x decoder.weight is [2,3], which has no axis 2",
+                  op_sum(tape, weight, 2));
+    params_free(params);
     tape_free(tape);
 }
 
@@ -540,12 +546,13 @@ TEST(misuse_of_cumulative_sum_is_reported)
     begin();
     Tensor *matrix = tape_input(tape, x, shape(2, 3));
     assert_raises("op_cumulative_sum: x is NULL", op_cumulative_sum(tape, NULL, 0));
-    assert_raises("op_cumulative_sum: x: [2,3] has no axis 2", op_cumulative_sum(tape, matrix, 2));
-    assert_raises("op_cumulative_sum: x: [2,3] has no axis -3",
+    assert_raises("op_cumulative_sum: x is [2,3], which has no axis 2",
+                  op_cumulative_sum(tape, matrix, 2));
+    assert_raises("op_cumulative_sum: x is [2,3], which has no axis -3",
                   op_cumulative_sum(tape, matrix, -3));
-    assert_raises("op_reverse_cumulative_sum: x: [2,3] has no axis 2",
+    assert_raises("op_reverse_cumulative_sum: x is [2,3], which has no axis 2",
                   op_reverse_cumulative_sum(tape, matrix, 2));
-    assert_raises("op_cumulative_sum: x: [] has no axis -1",
+    assert_raises("op_cumulative_sum: x is [], which has no axis -1",
                   op_cumulative_sum(tape, tape_input(tape, x, shape_scalar()), -1));
     tape_free(tape);
 }
@@ -670,8 +677,8 @@ TEST(misuse_of_transpose_is_reported)
     begin();
     Tensor *x = normal_input(shape(2, 3));
     assert_raises("op_transpose: x is NULL", op_transpose(tape, NULL, 0, 1));
-    assert_raises("op_transpose: x: [2,3] has no axis 2", op_transpose(tape, x, 0, 2));
-    assert_raises("op_transpose: x: [2,3] has no axis -3", op_transpose(tape, x, -3, 0));
+    assert_raises("op_transpose: x is [2,3], which has no axis 2", op_transpose(tape, x, 0, 2));
+    assert_raises("op_transpose: x is [2,3], which has no axis -3", op_transpose(tape, x, -3, 0));
     tape_free(tape);
 }
 
@@ -740,7 +747,7 @@ TEST(misuse_of_slice_is_reported)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
-    const char *outside = "op_slice: axis 1 of x, [2,3], has no %lld entries from %lld on; "
+    const char *outside = "op_slice: x is [2,3]: its axis 1 has no %lld entries from %lld on; "
                           "expected 0 <= start, 1 <= count, start + count <= 3";
     const int64_t wrong[][2] = { { -1, 2 }, { 0, 0 }, { 0, -1 },        { 0, 4 },
                                  { 3, 1 },  { 2, 2 }, { INT64_MAX, 1 }, { 1, INT64_MAX } };
@@ -751,8 +758,8 @@ TEST(misuse_of_slice_is_reported)
         assert_raises(sentence, op_slice(tape, x, 1, wrong[w][0], wrong[w][1]));
     }
     assert_raises("op_slice: x is NULL", op_slice(tape, NULL, 0, 0, 1));
-    assert_raises("op_slice: x: [2,3] has no axis 2", op_slice(tape, x, 2, 0, 1));
-    assert_raises("op_slice: x: [] has no axis 0",
+    assert_raises("op_slice: x is [2,3], which has no axis 2", op_slice(tape, x, 2, 0, 1));
+    assert_raises("op_slice: x is [], which has no axis 0",
                   op_slice(tape, normal_input(shape_scalar()), 0, 0, 1));
     tape_free(tape);
 }
@@ -807,11 +814,11 @@ TEST(misuse_of_split_is_reported)
     for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
         char sentence[256];
         snprintf(sentence, sizeof sentence,
-                 "op_split: axis -1 of x, [2,6], does not split into %d equal parts", wrong[w]);
+                 "op_split: x is [2,6]: its axis -1 does not split into %d equal parts", wrong[w]);
         assert_raises(sentence, op_split(tape, x, -1, wrong[w], parts));
     }
     assert_raises("op_split: x is NULL", op_split(tape, NULL, 0, 2, parts));
-    assert_raises("op_split: x: [2,6] has no axis 2", op_split(tape, x, 2, 2, parts));
+    assert_raises("op_split: x is [2,6], which has no axis 2", op_split(tape, x, 2, 2, parts));
     assert_raises("op_split: parts is NULL, expected an array of 2 tensors",
                   op_split(tape, x, 0, 2, NULL));
     tape_free(tape);
@@ -952,8 +959,9 @@ TEST(misuse_of_concat_is_reported)
     assert_raises("op_stack: there are 0 tensors, expected 1 or more", op_stack(tape, NULL, 2, 0));
     assert_raises("op_concat: tensors[1] is NULL", op_concat(tape, pair, 2, 0));
     assert_raises("op_stack: tensors[1] is NULL", op_stack(tape, pair, 2, 0));
-    assert_raises("op_concat: tensors[0]: [2,3,4] has no axis 3", op_concat(tape, pair, 1, 3));
-    assert_raises("op_stack: there is no axis 4 in the result of stacking [2,3,4]",
+    assert_raises("op_concat: tensors[0] is [2,3,4], which has no axis 3",
+                  op_concat(tape, pair, 1, 3));
+    assert_raises("op_stack: tensors[0] is [2,3,4], whose stack has no axis 4",
                   op_stack(tape, pair, 1, 4));
     const struct {
         Shape shape;

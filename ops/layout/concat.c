@@ -66,7 +66,7 @@ Tensor *op_concat(Tape *tape, Tensor *const *tensors, int count, int axis)
 {
     Tensor **list = use_all(tape, "op_concat", tensors, count);
     Shape shape = list[0]->shape;
-    AxisView view = axis_view(tape, "op_concat: tensors[0]", shape, axis);
+    AxisView view = axis_view(tape, "op_concat: tensors[0]", list[0], axis);
     int64_t *size = &shape.size[view.index];
     for (int t = 1; t < count; t++) {
         Shape other = list[t]->shape;
@@ -95,12 +95,11 @@ Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis)
                        tensor_text(list[0]).text, t, tensor_text(list[t]).text);
     const int index = axis < 0 ? shape.rank + 1 + axis : axis;
     if (index < 0 || index > shape.rank)
-        tape_error(tape, "op_stack: there is no axis %d in the result of stacking %s", axis,
-                   shape_text(shape).text);
+        tape_error(tape, "op_stack: tensors[0] %s, whose stack has no axis %d",
+                   tensor_text(list[0]).text, axis);
     memmove(&shape.size[index + 1], &shape.size[index],
             (size_t)(shape.rank - index) * sizeof *shape.size);
     shape.size[index] = count;
     shape.rank++;
-    return join(tape, "op_stack", list, count, shape,
-                axis_view(tape, "op_stack", shape, index).outer);
+    return join(tape, "op_stack", list, count, shape, view_of_axis(shape, index).outer);
 }

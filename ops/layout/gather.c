@@ -76,7 +76,7 @@ void gather_backward(Node *node, const int32_t *index, AxisView v, int64_t K)
 static void op_gather_backward(Node *node)
 {
     const Tensor *indices = node->inputs[1];
-    AxisView v = axis_view(node->tape, "op_gather: x", node->inputs[0]->shape, -1);
+    AxisView v = axis_view(node->tape, "op_gather: x", node->inputs[0], -1);
     gather_backward(node, indices->integers, v, tensor_count(indices) / v.outer);
 }
 
@@ -84,7 +84,7 @@ Tensor *op_gather(Tape *tape, Tensor *x, Tensor *indices)
 {
     tape_use(tape, "op_gather: x", x);
     tape_use_i32(tape, "op_gather: indices", indices);
-    const AxisView v = axis_view(tape, "op_gather: x", x->shape, -1);
+    const AxisView v = axis_view(tape, "op_gather: x", x, -1);
     Shape expected = x->shape;
     if (indices->shape.rank == x->shape.rank)
         expected.size[v.index] = indices->shape.size[v.index];

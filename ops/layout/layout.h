@@ -5,12 +5,14 @@
 #include "ops/layout/kernels.h"
 #include "ops/shared/internal.h"
 
-/* A negative axis counts from the end; raises if there is no such axis. */
-AxisView axis_view(Tape *tape, const char *operation, Shape shape, int axis);
+AxisView view_of_axis(Shape shape, int index);
+
+/* A negative axis counts from the end; raises if x has no such axis. */
+AxisView axis_view(Tape *tape, const char *label, const Tensor *x, int axis);
 
 /* The same, or all of the shape as [1, size, 1] if axis is ALL_AXES; *reduced is the shape without
  * the axis. */
-AxisView axis_to_reduce(Tape *tape, const char *label, Shape shape, int axis, Shape *reduced);
+AxisView axis_to_reduce(Tape *tape, const char *label, const Tensor *x, int axis, Shape *reduced);
 
 /* to[i + c] <- from[j + c], c < count. A copy of bf16 elements does not convert them. */
 ALWAYS_INLINE void contribute_run(int T, Real *to, int64_t i, bool accumulate, const Real *from,

@@ -25,12 +25,12 @@ static void slice_backward(Node *node)
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
 {
     tape_use(tape, "op_slice: x", x);
-    const AxisView v = axis_view(tape, "op_slice: x", x->shape, axis);
+    const AxisView v = axis_view(tape, "op_slice: x", x, axis);
     if (start < 0 || count < 1 || start > v.size - count)
         tape_error(tape,
-                   "op_slice: axis %d of x, %s, has no %lld entries from %lld on; expected "
+                   "op_slice: x %s: its axis %d has no %lld entries from %lld on; expected "
                    "0 <= start, 1 <= count, start + count <= %lld",
-                   axis, shape_text(x->shape).text, (long long)count, (long long)start,
+                   tensor_text(x).text, axis, (long long)count, (long long)start,
                    (long long)v.size);
     const Slice s = { v.outer, v.size * v.inner, start * v.inner, count * v.inner };
     Shape shape = x->shape;
@@ -45,12 +45,12 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
 void op_split(Tape *tape, Tensor *x, int axis, int count, Tensor **parts)
 {
     tape_use(tape, "op_split: x", x);
-    const int64_t size = axis_view(tape, "op_split: x", x->shape, axis).size;
+    const int64_t size = axis_view(tape, "op_split: x", x, axis).size;
     if (!parts)
         tape_error(tape, "op_split: parts is NULL, expected an array of %d tensors", count);
     if (count < 1 || size % count != 0)
-        tape_error(tape, "op_split: axis %d of x, %s, does not split into %d equal parts", axis,
-                   shape_text(x->shape).text, count);
+        tape_error(tape, "op_split: x %s: its axis %d does not split into %d equal parts",
+                   tensor_text(x).text, axis, count);
     for (int i = 0; i < count; i++)
         parts[i] = op_slice(tape, x, axis, i * (size / count), size / count);
 }

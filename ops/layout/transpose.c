@@ -61,8 +61,8 @@ static void transpose_backward(Node *node)
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b)
 {
     tape_use(tape, "op_transpose: x", x);
-    AxisView a = axis_view(tape, "op_transpose: x", x->shape, axis_a);
-    AxisView b = axis_view(tape, "op_transpose: x", x->shape, axis_b);
+    AxisView a = axis_view(tape, "op_transpose: x", x, axis_a);
+    AxisView b = axis_view(tape, "op_transpose: x", x, axis_b);
     AxisView first = a.index < b.index ? a : b, last = a.index < b.index ? b : a;
     Shape shape = x->shape;
     shape.size[a.index] = b.size;

@@ -73,7 +73,7 @@ static Tensor *cumulative_sum(Tape *tape, const char *name, const char *label, T
                               bool reverse)
 {
     tape_use(tape, label, x);
-    Running s = { axis_view(tape, label, x->shape, axis), reverse };
+    Running s = { axis_view(tape, label, x, axis), reverse };
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     KERNEL_CALL(x, cumulative_sum, (out->data, false, x->data, reverse, s.axis));
     tape_record(tape, (Node){ name, cumulative_sum_backward, .inputs = { x }, .outputs = { out },

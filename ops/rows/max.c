@@ -81,7 +81,7 @@ Tensor *op_argmax(Tape *tape, Tensor *x, int axis)
 {
     tape_use(tape, "op_argmax: x", x);
     Shape shape;
-    const AxisView v = axis_to_reduce(tape, "op_argmax: x", x->shape, axis, &shape);
+    const AxisView v = axis_to_reduce(tape, "op_argmax: x", x, axis, &shape);
     return argmax(tape, x, v, shape);
 }
 
@@ -94,7 +94,7 @@ Tensor *op_max(Tape *tape, Tensor *x, int axis)
 {
     tape_use(tape, "op_max: x", x);
     Shape shape;
-    const AxisView v = axis_to_reduce(tape, "op_max: x", x->shape, axis, &shape);
+    const AxisView v = axis_to_reduce(tape, "op_max: x", x, axis, &shape);
     Tensor *index = argmax(tape, x, v, shape), *out = tape_tensor_of(tape, x->type, shape);
     gather(x, out->data, index->integers, v, 1);
     tape_record(tape, (Node){ "op_max", max_backward, .inputs = { x }, .outputs = { out },

@@ -25,7 +25,7 @@ static Tensor *reduce(Tape *tape, const char *name, const char *label, Tensor *x
 {
     tape_use(tape, label, x);
     Shape shape;
-    const AxisView v = axis_to_reduce(tape, label, x->shape, axis, &shape);
+    const AxisView v = axis_to_reduce(tape, label, x, axis, &shape);
     const Sum s = { broadcast_of(shape(v.outer, 1, v.inner), shape(v.outer, v.size, v.inner)),
                     mean ? 1 / (Real)v.size : 1 };
     Tensor *out = tape_tensor(tape, shape);
