@@ -2,6 +2,7 @@
 # The Makefile's choices for CUDA, with stubs of nvcc and nvidia-smi, and for other processors, with a
 # stub of a compiler.
 set -u
+unset MAKEFLAGS MAKEOVERRIDES MFLAGS MAKELEVEL ARCH CUDA NVCC_ARCHS # of the make that runs this test
 count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
 config=$directory/build/include/tensor/config.h choose='to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"'
@@ -17,7 +18,7 @@ gpus() {
 # builds OUTPUT CONFIG [VARIABLE=VALUE...]: make prints OUTPUT and writes CONFIG into config.h
 builds() {
     local printed written
-    printed=$(env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u CUDA PATH="$directory/bin:$PATH" \
+    printed=$(PATH="$directory/bin:$PATH" \
         make --no-print-directory CUDA_HOME="$directory" BUILD="$directory/build" "${@:3}" "$config" 2>&1)
     written=$(sed -n 's/.*(\(CUDA=[^)]*\)).*/\1/p' "$config")
     count=$((count + 2))
