@@ -4,7 +4,7 @@
 # After each run the checkpoint is the old or the new one, bit for bit; a run that reports success
 # has written the new one; one that fails says why and is not killed by a signal. A run that
 # continues after kill -9 ends with the weights of the run that was never killed.
-# Not promised: memory exhausted within oneDNN's first product or in the OpenMP runtime ends the
+# Not promised: memory exhausted within oneDNN's products or in the OpenMP and C runtimes ends the
 # process in their own way; these runs are counted, and leave the checkpoint whole too.
 set -u
 build=${1:?usage: run.sh BUILD [COUNT [SEED]]} count=${2:-60} failures=0 foreign=0
@@ -34,6 +34,26 @@ calls() {
     cat "$directory/count"
 }
 
+# judge WHAT STATUS [may_be_foreign]: of a run that was to save the new checkpoint over the old one
+judge() {
+    local what=$1 status=$2
+    if cmp -s "$file" "$directory/new"; then :
+    elif ! cmp -s "$file" "$directory/old"; then fail "$what: the checkpoint is neither old nor new"
+    elif [ $status -eq 0 ]; then fail "$what: status 0, but the checkpoint is the old one"
+    fi
+    if grep -q 'std::bad_alloc\|^libgcc_s\|^libgomp: \|[sS]egmentation' "$directory/log" || [ $status -eq 139 ]; then
+        foreign=$((foreign + 1))
+        [ "${3-}" ] || fail "$what: ends with status $status"
+    elif [ $status -ge 124 ]; then fail "$what: ends with status $status"
+    elif [ $status -ne 0 ] && ! grep -q '^copy_task: \|exhausted\|cannot\|failed\|error\|not' "$directory/log"; then
+        fail "$what: status $status without a reason"
+    fi
+    if ls "$file".tmp.* >/dev/null 2>&1; then
+        [ "${3-}" ] && [ $status -ge 128 ] || fail "$what: a temporary file is left"
+        rm -f "$file".tmp.*
+    fi
+}
+
 # faulty FUNCTION N ERRNO: a run in which call N fails
 faulty() {
     local what="$1 $2 fails with errno $3" status=0
@@ -41,21 +61,7 @@ faulty() {
     # A shell of its own, so that its report of a signal goes to the log.
     (timeout 60 env FAULT="$1" FAULT_AT="$2" FAULT_ERRNO="$3" LD_PRELOAD="$shim" $next; exit $?) \
         >"$directory/log" 2>&1 || status=$?
-    if cmp -s "$file" "$directory/new"; then :
-    elif ! cmp -s "$file" "$directory/old"; then fail "$what: the checkpoint is neither old nor new"
-    elif [ $status -eq 0 ]; then fail "$what: status 0, but the checkpoint is the old one"
-    fi
-    if grep -q 'std::bad_alloc\|^libgomp: \|[sS]egmentation' "$directory/log" || [ $status -eq 139 ]; then
-        foreign=$((foreign + 1))
-        [ "$1" = malloc ] || fail "$what: ends with status $status"
-    elif [ $status -ge 124 ]; then fail "$what: ends with status $status"
-    elif [ $status -ne 0 ] && ! grep -q 'exhausted\|cannot\|failed\|error\|not' "$directory/log"; then
-        fail "$what: status $status without a reason"
-    fi
-    if ls "$file".tmp.* >/dev/null 2>&1; then
-        [ "$1" = malloc ] && [ $status -ge 128 ] || fail "$what: a temporary file is left"
-        rm -f "$file".tmp.*
-    fi
+    judge "$what" $status "$([ "$1" = malloc ] && echo may_be_foreign)"
 }
 
 # Allocations: evenly spread over all of a run's.
@@ -63,7 +69,50 @@ total=$(calls malloc)
 for ((i = 0; i < count; i++)); do
     faulty malloc $((1 + (i * (total - 1) + RANDOM % 97) / count)) 12
 done
-echo "allocations: $count of $total failed, $foreign of them in oneDNN or the OpenMP runtime"
+echo "allocations: $count of $total failed, $foreign of them in oneDNN or a runtime"
+
+# zlib and libpng: every allocation of theirs in a run of mnist that reads compressed images and
+# draws a picture.
+images() { printf '\0\0\10\3\0\0\0\10\0\0\0\6\0\0\0\5' && head -c 240 /dev/zero; }
+for part in train t10k; do images | gzip >"$directory/$part-images-idx3-ubyte.gz"; done
+mnist="$build/examples/mnist" picture="$directory/picture.png" pictured=0
+$mnist train --data "$directory" --rows 6 --columns 5 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 \
+    --batch 4 --steps 1 --quiet --save "$directory/mnist.safetensors" >"$directory/log" 2>&1 || fail "mnist train"
+draw="$mnist sample --model $directory/mnist.safetensors --data $directory --count 1 --threads 1 --output $picture"
+export FAULT=malloc FAULT_COUNT=$directory/count
+for FAULT_LIBRARY in libz.so libpng; do
+    export FAULT_LIBRARY
+    LD_PRELOAD=$shim $draw >"$directory/log" 2>&1 || fail "mnist sample"
+    total=$(cat "$directory/count")
+    for ((n = 1; n <= total; n++)); do
+        status=0
+        rm -f "$picture"
+        (timeout 60 env FAULT_AT=$n LD_PRELOAD="$shim" $draw; exit $?) >"$directory/log" 2>&1 || status=$?
+        if [ $status -ge 124 ] || [ $status -eq 0 -a ! -s "$picture" ] || [ $status -ne 0 -a -e "$picture" ]; then
+            fail "allocation $n of $FAULT_LIBRARY: status $status"
+        fi
+        [ $status -eq 0 ] || grep -q 'exhausted\|cannot\|memory' "$directory/log" || fail "allocation $n of $FAULT_LIBRARY: no reason"
+    done
+    pictured=$((pictured + total))
+done
+unset FAULT FAULT_COUNT FAULT_LIBRARY
+[ $pictured -ge 10 ] || fail "mnist: zlib and libpng allocated $pictured times only"
+echo "allocations of zlib and libpng: all $pictured failed"
+
+# Address space: limits in steps of 2 MB, from one that the program's start needs to one that suffices.
+limits=0 limit=0 foreign=0
+for ((limit = 10; limit < 2000; limit += 2)); do
+    (ulimit -v $((limit * 1024)) && "$build/examples/copy_task" --help) >"$directory/log" 2>&1 && break
+done
+for (( ; limit < 2000; limit += 2)); do
+    cp "$directory/old" "$file"
+    status=0
+    (ulimit -v $((limit * 1024)) && timeout 60 $next; exit $?) >"$directory/log" 2>&1 || status=$?
+    limits=$((limits + 1))
+    judge "address space of $limit MB" $status may_be_foreign
+    [ $status -eq 0 ] && break
+done
+echo "address space: $limits limits up to $limit MB, $foreign ended in oneDNN or a runtime"
 
 # File operations: each of the last calls, of which saving is a part, with EIO, ENOSPC and EINTR.
 files=0

@@ -1,6 +1,7 @@
 /* Preloaded, makes the FAULT_AT-th call of the function FAULT fail with the error number
  * FAULT_ERRNO; with FAULT_AT=0 none. Writes the number of calls to the file FAULT_COUNT.
- * FAULT=malloc counts malloc, calloc, realloc and the aligned allocations of all libraries. */
+ * FAULT=malloc counts malloc, calloc, realloc and the aligned allocations of all libraries or, with
+ * FAULT_LIBRARY, those that a library with this in its path calls itself. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *faulty = "";
+static const char *faulty = "", *library;
 static long at = -1;
 static int number = EIO;
 static atomic_long calls;
@@ -23,6 +24,7 @@ __attribute__((constructor)) static void configure(void)
     const char *name = getenv("FAULT"), *nth = getenv("FAULT_AT"), *error = getenv("FAULT_ERRNO");
     number = error ? atoi(error) : EIO;
     at = nth ? atol(nth) : 0;
+    library = getenv("FAULT_LIBRARY");
     faulty = name ? name : "";
 }
 
@@ -45,6 +47,15 @@ static bool fails(const char *name)
     return true;
 }
 
+static bool allocation_fails(const void *caller)
+{
+    Dl_info info;
+    if (library && (!dladdr(caller, &info) || !strstr(info.dli_fname, library)))
+        return false;
+    return fails("malloc");
+}
+
+#define CALLER __builtin_return_address(0)
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 #define WRAP(type, name, parameters, arguments, failure)                                           \
     type name parameters                                                                           \
@@ -77,27 +88,27 @@ void *__libc_memalign(size_t alignment, size_t bytes);
 
 void *malloc(size_t bytes)
 {
-    return fails("malloc") ? NULL : __libc_malloc(bytes);
+    return allocation_fails(CALLER) ? NULL : __libc_malloc(bytes);
 }
 
 void *calloc(size_t count, size_t bytes)
 {
-    return fails("malloc") ? NULL : __libc_calloc(count, bytes);
+    return allocation_fails(CALLER) ? NULL : __libc_calloc(count, bytes);
 }
 
 void *realloc(void *memory, size_t bytes)
 {
-    return fails("malloc") ? NULL : __libc_realloc(memory, bytes);
+    return allocation_fails(CALLER) ? NULL : __libc_realloc(memory, bytes);
 }
 
 void *aligned_alloc(size_t alignment, size_t bytes)
 {
-    return fails("malloc") ? NULL : __libc_memalign(alignment, bytes);
+    return allocation_fails(CALLER) ? NULL : __libc_memalign(alignment, bytes);
 }
 
 int posix_memalign(void **memory, size_t alignment, size_t bytes)
 {
-    if (fails("malloc"))
+    if (allocation_fails(CALLER))
         return ENOMEM;
     *memory = __libc_memalign(alignment, bytes);
     return *memory ? 0 : ENOMEM;
