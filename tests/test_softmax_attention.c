@@ -348,6 +348,38 @@ static size_t peak_bytes(int64_t N, int64_t H, bool backward)
     return peak;
 }
 
+/* One query and very many keys of similar scores: out is a mean of values from 0 to 1. Gradients
+ * relative to the sum of the magnitudes of their terms. */
+TEST(sums_over_many_keys_stay_accurate)
+{
+    enum { KEYS = 1 << 18 };
+    Real q = 1, *key = test_zeros(KEYS), *value = test_zeros(KEYS);
+    Random random = random_new(5, 0);
+    random_uniform(&random, key, KEYS);
+    random_uniform(&random, value, KEYS);
+    double sum = 0, out = 0, dquery = 0, terms = 0;
+    for (int j = 0; j < KEYS; j++) {
+        const double power = exp((double)key[j]);
+        sum += power;
+        out += power * (double)value[j];
+    }
+    out /= sum;
+    for (int j = 0; j < KEYS; j++) {
+        const double term = exp((double)key[j]) / sum * ((double)value[j] - out) * (double)key[j];
+        dquery += term;
+        terms += fabs(term);
+    }
+    Tape *tape = tape_new(device_open("cpu"));
+    Tensor *query = tape_variable(tape, &q, shape(1, 1, 1, 1));
+    Tensor *result = op_softmax_attention(tape, query, tape_input(tape, key, shape(1, KEYS, 1, 1)),
+                                          tape_input(tape, value, shape(1, KEYS, 1, 1)), NULL);
+    tape_backward(tape, result);
+    ck_assert_double_le(fabs((double)test_values(result)[0] - out), 5e-7 * out);
+    ck_assert_double_le(fabs((double)test_values(tensor_gradient(query))[0] - dquery),
+                        1e-6 * terms);
+    tape_free(tape);
+}
+
 TEST(memory_grows_linearly)
 {
     device_set_threads(2);

@@ -25,10 +25,11 @@
  * Each product above is one matrix product per tile. Of the N x N matrices P and dS only the
  * current tile is in memory.
  *
- * Accuracy: l and o are float32 sums over all keys. Their error grows with the length: 1e-5 at 1e5
- * keys, 1e-4 at 1e6; at 2^24 keys of equal score the sum of ones stops. On the CPU masked pairs are
- * left out of the products; on CUDA their weight is 0, so a NaN or infinite value of a later
- * position reaches earlier ones of its tile. */
+ * Accuracy: on the CPU l, o and dq are sums over blocks of 4096 keys, right to 1e-6 for millions of
+ * keys. dk and dv are float32 sums over all queries, and on CUDA all are over all positions: errors
+ * grow with the length, to 1e-5 at 1e5 and 1e-4 at 1e6. On the CPU masked pairs are left out of the
+ * products; on CUDA their weight is 0, so a NaN or infinite value of a later position reaches
+ * earlier ones of its tile. */
 #include "ops/attention/softmax/softmax.h"
 #include "ops/shared/internal.h"
 

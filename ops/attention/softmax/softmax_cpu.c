@@ -12,6 +12,10 @@
  * because half of such a tile is masked. */
 enum { QUERIES = 64, KEYS = 64, DIAGONAL = 32 };
 _Static_assert(QUERIES % KEYS == 0 && KEYS % DIAGONAL == 0, "tiles begin on the diagonal");
+/* Keys per block: sums over all keys are sums over blocks, so that rounding errors stay those of
+ * short sums. */
+enum { BLOCK = 4096 };
+_Static_assert(BLOCK % QUERIES == 0, "blocks begin with a tile");
 _Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "parts of tiles are whole vectors");
 
 /* ----------------------------------------------------------------------------------------- plan */
@@ -30,9 +34,12 @@ typedef struct Plan {
 typedef struct Unit {
     const Plan *p;
     QueryTile tile;
-    int64_t visible;     /* the tile's queries see only keys j < visible */
-    Real *key, *value;   /* [keys, D], [keys, M] */
-    Real *dquery;        /* [QUERIES, D] */
+    int64_t visible;   /* the tile's queries see only keys j < visible */
+    Real *key, *value; /* [keys, D], [keys, M] */
+    Real *dquery;      /* [QUERIES, D] */
+    struct {
+        Real *m, *l, *out, *dquery; /* of the blocks before the current one */
+    } earlier;
     Real *dkey, *dvalue; /* [keys, D], [keys, M]: sums of the unit */
 } Unit;
 
@@ -44,9 +51,14 @@ static int64_t allocate_unit(Unit *u, const Plan *p, Real *scratch, bool backwar
     u->key = allocate(scratch, &used, p->keys * round_up(p->a->D, LANES));
     u->value = allocate(scratch, &used, p->keys * round_up(p->a->M, LANES));
     allocate_tile(&u->tile, p->a, QUERIES, KEYS, scratch, &used, backward);
-    if (!backward)
+    if (!backward) {
+        u->earlier.m = allocate(scratch, &used, QUERIES);
+        u->earlier.l = allocate(scratch, &used, QUERIES);
+        u->earlier.out = allocate(scratch, &used, QUERIES * u->tile.M);
         return used;
+    }
     u->dquery = allocate(scratch, &used, QUERIES * u->tile.D);
+    u->earlier.dquery = allocate(scratch, &used, QUERIES * u->tile.D);
     u->dkey = allocate(scratch, &used, p->keys * u->tile.D);
     u->dvalue = allocate(scratch, &used, p->keys * u->tile.M);
     return used;
@@ -131,16 +143,49 @@ __attribute__((noinline)) WHOLE_VECTORS static void forward_step(QueryTile *t, c
     forward_tile(false, t, k);
 }
 
+static void zero_sums(QueryTile *t)
+{
+    memset(t->l, 0, (size_t)QUERIES * sizeof *t->l);
+    memset(t->out, 0, (size_t)(QUERIES * t->M) * sizeof *t->out);
+}
+
+/* l <- l + e^(m' - m) l' and the same of o, where ' is of the earlier blocks. */
+static void add_earlier_sums(Unit *u)
+{
+    const QueryTile *t = &u->tile;
+    for (int64_t i = 0; i < t->count; i++) {
+        const Real m = u->earlier.m[i], factor = m == t->m[i] ? 1 : real_exp(m - t->m[i]);
+        t->l[i] += factor * u->earlier.l[i];
+        for (int64_t c = 0; c < t->M; c++)
+            t->out[i * t->M + c] += factor * u->earlier.out[i * t->M + c];
+    }
+}
+
+/* The sums so far become those of the earlier blocks. */
+static void next_block(Unit *u, bool first)
+{
+    QueryTile *t = &u->tile;
+    if (!first)
+        add_earlier_sums(u);
+    memcpy(u->earlier.m, t->m, (size_t)QUERIES * sizeof *t->m);
+    memcpy(u->earlier.l, t->l, (size_t)QUERIES * sizeof *t->l);
+    memcpy(u->earlier.out, t->out, (size_t)(QUERIES * t->M) * sizeof *t->out);
+    zero_sums(t);
+}
+
 static void forward_keys(Real *out, Real *log_sum, Unit *u)
 {
     QueryTile *t = &u->tile;
-    for (int64_t i = 0; i < t->columns; i++) {
+    for (int64_t i = 0; i < t->columns; i++)
         t->m[i] = -INFINITY;
-        t->l[i] = 0;
-    }
-    memset(t->out, 0, (size_t)(QUERIES * t->M) * sizeof *t->out);
-    for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys))
+    zero_sums(t);
+    for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys)) {
+        if (k.start > 0 && k.start % BLOCK == 0)
+            next_block(u, k.start == BLOCK);
         forward_step(t, &k);
+    }
+    if (u->visible > BLOCK)
+        add_earlier_sums(u);
     for (int64_t i = 0; i < t->count; i++)
         store_out(t->type, out, log_sum, t, i);
 }
@@ -162,16 +207,30 @@ void softmax_attention_forward_cpu(TensorType type, Real *out, Real *log_sum, Re
 
 /* ------------------------------------------------------------------------------------- backward */
 
+/* to <- to + from; from <- 0 */
+static void move_sums(Real *to, Real *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        to[i] += from[i];
+        from[i] = 0;
+    }
+}
+
 static void backward_keys(Unit *u)
 {
     QueryTile *t = &u->tile;
-    memset(u->dquery, 0, (size_t)(QUERIES * t->D) * sizeof(Real));
+    const int64_t size = QUERIES * t->D;
+    memset(u->dquery, 0, (size_t)size * sizeof(Real));
+    memset(u->earlier.dquery, 0, (size_t)size * sizeof(Real));
     for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys)) {
+        if (k.start > 0 && k.start % BLOCK == 0)
+            move_sums(u->earlier.dquery, u->dquery, size);
         k.dquery = u->dquery + k.skip * t->D;
         k.dkey = u->dkey + k.start * t->D;
         k.dvalue = u->dvalue + k.start * t->M;
         backward_tile(false, t, &k);
     }
+    move_sums(u->dquery, u->earlier.dquery, size);
 }
 
 /* dq of a unit's queries, and the unit's sums of dk and dv. */
