@@ -384,6 +384,38 @@ TEST(float32_is_accurate_over_65536_positions)
         free(expected[t]);
 }
 
+/* Without a mask: one query reads very many keys, and very many queries one key. All values are in
+ * [0, 1), so with FEATURE_MAP_IDENTITY all terms of a sum have one sign. */
+TEST(sums_without_a_mask_stay_accurate)
+{
+    enum { MANY = 1 << 18 };
+    const LinearAttentionOptions options = { .features = FEATURE_MAP_IDENTITY };
+    Real one = 1, *x = test_zeros(MANY), *y = test_zeros(MANY), *g = test_zeros(MANY);
+    Random random = random_new(5, 0);
+    random_uniform(&random, x, MANY);
+    random_uniform(&random, y, MANY);
+    random_uniform(&random, g, MANY);
+    double sum = 0, products = 0, upstream = 0;
+    for (int i = 0; i < MANY; i++) {
+        sum += (double)x[i];
+        products += (double)x[i] * (double)y[i];
+        upstream += (double)g[i];
+    }
+    tape = tape_new(device_open("cpu"));
+    const Shape single = shape(1, 1, 1, 1), many = shape(1, MANY, 1, 1);
+    Tensor *out =
+        op_linear_attention(tape, tape_input(tape, &one, single), tape_input(tape, x, many),
+                            tape_input(tape, y, many), options);
+    ck_assert_double_le(fabs((double)test_values(out)[0] - products / sum), 5e-7);
+    /* out_i = v, so dv = sum_i g_i */
+    Tensor *v = tape_variable(tape, &one, single);
+    out = op_linear_attention(tape, tape_input(tape, x, many), tape_input(tape, &one, single), v,
+                              options);
+    tape_backward_from(tape, out, tape_input(tape, g, many));
+    ck_assert_double_le(fabs((double)test_values(tensor_gradient(v))[0] / upstream - 1), 1e-6);
+    tape_free(tape);
+}
+
 /* The largest error of a row relative to that row, except for the first row. */
 static double largest_row_error(const Real *actual, const double *expected, int64_t N)
 {

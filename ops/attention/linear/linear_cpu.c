@@ -400,15 +400,30 @@ void causal_linear_attention_backward_cpu(TensorType type, LinearScanGradient d,
 }
 
 /* ----------------------------------------------------------------------------------- not causal
- * Every position reads the total: S~ = sum_j b_j v~_j^T, and R~ = sum_i a_i dnum~_i^T. */
+ * Every position reads the totals S~ = sum_j b_j v~_j^T and R~ = sum_i a_i dnum~_i^T. Each is a sum
+ * over blocks of positions, so that rounding errors stay those of short sums. */
+enum { BLOCK = 4096 };
+
+/* Before each chunk: where a block begins, adds the sums so far to those of earlier blocks, which
+ * are in the memory of R^T. */
+static void begin_block(Work *w, Real *sums)
+{
+    if (w->head > w->first_head || w->position == 0 || w->position % BLOCK >= w->pass->rows)
+        return;
+    add_states(w, w->states[2], sums);
+    zero_states(w, sums);
+}
 
 static void forward_item_noncausal(Work *w)
 {
     load_prefix_states(w, 0);
+    zero_states(w, w->states[2]);
     for (first_chunk(w, 0, w->keys, 1, true); w->scan.count; next_chunk(w)) {
+        begin_block(w, w->states[0]);
         load_keys(w);
         state_add(&w->scan, w->b, w->v, w->S);
     }
+    add_states(w, w->states[0], w->states[2]);
     for (first_chunk(w, 0, w->length, 1, true); w->scan.count; next_chunk(w)) {
         load_queries(w);
         state_read(&w->scan, w->a, w->S, w->num);
@@ -419,12 +434,17 @@ static void forward_item_noncausal(Work *w)
 static void backward_item_noncausal(Work *w)
 {
     load_prefix_states(w, 0);
+    zero_states(w, w->states[2]);
     for (first_chunk(w, 0, w->keys, 1, true); w->scan.count; next_chunk(w)) {
+        begin_block(w, w->states[0]);
         load_keys(w);
         state_add(&w->scan, w->v, w->b, w->S_t);
     }
+    add_states(w, w->states[0], w->states[2]);
     load_suffix_states(w, 0);
+    zero_states(w, w->states[2]);
     for (first_chunk(w, 0, w->length, 1, true); w->scan.count; next_chunk(w)) {
+        begin_block(w, w->states[1]);
         load_queries(w);
         load_dnum(w);
         find_dden(w);
@@ -432,6 +452,7 @@ static void backward_item_noncausal(Work *w)
         state_read(&w->scan, w->dnum, w->S_t, w->da);
         store_dquery(w);
     }
+    add_states(w, w->states[1], w->states[2]);
     transpose_R(w);
     for (first_chunk(w, 0, w->pass->x->keys, 1, true); w->scan.count; next_chunk(w)) {
         load_keys(w);

@@ -105,12 +105,13 @@ static int64_t allocate_buffers(Work *w, const Pass *p, Real *memory)
     w->scan.workspace =
         allocate(memory, &used, scan_workspace(rows, maximum(p->D, p->M), p->products));
     w->states[0] = allocate(memory, &used, p->group * p->state);
+    if (p->backward || !p->causal)
+        w->states[2] = allocate(memory, &used, p->group * p->state);
     if (!p->backward)
         return used;
     w->dnum = allocate_rows(memory, &used, rows, p->M, true);
     w->da = w->db = allocate_rows(memory, &used, rows, p->D, false);
     w->states[1] = allocate(memory, &used, p->group * p->state);
-    w->states[2] = allocate(memory, &used, p->group * p->state);
     if (p->causal)
         w->dden = allocate(memory, &used, p->group * p->segment);
     return used;
