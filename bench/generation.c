@@ -24,7 +24,7 @@ static void read_all(const Real *x, int64_t n)
 {
     enum { BLOCK = 4096, LANES = 64 };
     Real sum = 0;
-#pragma omp parallel for schedule(static) reduction(+ : sum)
+#pragma omp parallel for schedule(static) reduction(+ : sum) num_threads(device_threads())
     for (int64_t start = 0; start < n; start += BLOCK) {
         Real part[LANES] = { 0 };
         for (int64_t i = start; i < start + BLOCK; i += LANES)

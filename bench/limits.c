@@ -15,7 +15,7 @@ enum { CHAINS = 12, CHAIN_STEPS = 20000, LANES = VECTOR_BYTES / sizeof(Real) };
 static void multiply_add(void *context)
 {
     Real *sink = context;
-#pragma omp parallel
+#pragma omp parallel num_threads(device_threads())
     {
         Lanes sums[CHAINS], factor = { 0 };
         for (int chain = 0; chain < CHAINS; chain++)
@@ -42,7 +42,7 @@ typedef struct Triad {
 static void triad(void *context)
 {
     Triad *t = context;
-#pragma omp parallel for simd schedule(static)
+#pragma omp parallel for simd schedule(static) num_threads(device_threads())
     for (int64_t i = 0; i < t->n; i++)
         t->a[i] = t->b[i] + (Real)3 * t->c[i];
 }

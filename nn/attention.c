@@ -151,7 +151,7 @@ void store_keys_values_cpu(Real *keys, Real *values, const Real *packed, int64_t
                            int64_t count, int64_t H, int64_t D, int64_t max_length)
 {
     const size_t bytes = (size_t)D * sizeof(Real);
-#pragma omp parallel for schedule(static) if (B * count * H * D >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(B *count *H *D, 0.1))
     for (int64_t i = 0; i < B * count * H; i++) {
         const int64_t h = i % H, n = i / H % count, b = i / H / count;
         const int64_t to = ((b * H + h) * max_length + n) * D, from = ((b * N + n) * 3 * H + h) * D;

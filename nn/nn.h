@@ -17,7 +17,9 @@ extern "C" {
  * are allocated at the first use of any weight or when an optimizer is made: until then data is
  * NULL; adding a weight afterwards is an error. Tensor handles are stable and live until
  * params_free. A weight's initial values depend on (seed, path name) alone. A path name has at most
- * 223 bytes. */
+ * 223 bytes. Tapes in several threads may read one Params at once, to evaluate or generate, with
+ * recording off, after one forward pass in the same precision. Backward passes, optimizers,
+ * clipping and loading write it: no other thread may use it meanwhile. */
 typedef struct Params Params;
 
 /* An empty set of weights on device. The caller owns it and frees it with params_free. */

@@ -9,7 +9,7 @@
 void sum_squares_cpu(Clipping *clipping, const Real *x, int64_t n)
 {
     const int64_t length = (n + CLIP_PARTS - 1) / CLIP_PARTS;
-#pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(n, 0.1))
     for (int part = 0; part < CLIP_PARTS; part++) {
         const int64_t start = part * length, end = start + length < n ? start + length : n;
         double sum = 0;

@@ -7,7 +7,6 @@
 #include "tensor/device.h"
 #include "tensor/storage.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -371,8 +370,10 @@ static int cuda_index(const char *name)
 
 Device *device_open(const char *name)
 {
-    if (name && strcmp(name, "cpu") == 0)
+    if (name && strcmp(name, "cpu") == 0) {
+        threads_prepare();
         return &cpu;
+    }
     int index = name ? cuda_index(name) : -1;
     if (index >= 0)
         return cuda_open(name, index);
@@ -383,7 +384,7 @@ Device *device_open(const char *name)
 Device *device_best(void)
 {
     static bool said;
-    Device *best = cuda_count() > 0 ? cuda_open("cuda", 0) : &cpu;
+    Device *best = cuda_count() > 0 ? cuda_open("cuda", 0) : device_open("cpu");
     if (!said && best->cuda)
         fprintf(stderr, "device: %s\n", best->name);
     else if (!said)
@@ -400,18 +401,6 @@ bool device_is_cuda(const Device *device)
 const char *device_name(const Device *device)
 {
     return device->name;
-}
-
-void device_set_threads(int count)
-{
-    if (count < 1)
-        error_raise("device_set_threads: count is %d, expected at least 1", count);
-    omp_set_num_threads(count);
-}
-
-int device_threads(void)
-{
-    return omp_get_max_threads();
 }
 
 DeviceMemory device_memory(const Device *device)

@@ -135,14 +135,21 @@ Real *elements_on(const Tensor *like, const Real *x, int64_t count);
 /* The tensor that owns the storage: the base of a view, else the tensor itself. */
 Tensor *tensor_root(const Tensor *tensor);
 
-/* Below this many elements, waking the other threads costs more than the loop. */
-enum { PARALLEL_MINIMUM = 1 << 14 };
+/* Threads for a region of the CPU of `count` elements at `cost` nanoseconds each: all, or one where
+ * waking the others takes longer than the work (threads.c). The result depends on time: a kernel
+ * may use it as num_threads(...), not to choose the order of a sum. */
+enum { LEAST_WORK = 20000 /* nanoseconds */ };
+int threads_for(int64_t count, double cost);
+
+/* Allocates, once, what OpenMP and oneDNN need to start: they end the process where memory is
+ * exhausted. */
+void threads_prepare(void);
 
 /* for (int64_t i = 0; i < n; i++) over independent elements, split over the CPU threads and
  * vectorized. */
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #define PARALLEL_FOR(i, n)                                                                         \
-    PRAGMA(omp parallel for simd schedule(static) if ((n) >= PARALLEL_MINIMUM))                    \
+    PRAGMA(omp parallel for simd schedule(static) num_threads(threads_for(n, 0.5)))                \
     for (int64_t i = 0; i < (n); i++)
 
 /* Philox4x32-10, for kernels that draw random numbers. */

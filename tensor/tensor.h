@@ -88,7 +88,8 @@ typedef struct Device Device;
 
 /* Opens a device by name: "cpu", "cuda" (which is "cuda:0"), "cuda:1", ... Raises when this machine
  * has no such device; there is no fallback. Devices are shared, live until the process ends and are
- * never freed. */
+ * never freed. The first "cpu" takes about 30 ms: it starts OpenMP's threads and lets oneDNN
+ * generate its kernels, which the first operations would do otherwise. */
 Device *device_open(const char *name);
 
 /* The first CUDA device if there is one, else the CPU. Prints the choice to standard error once. */
@@ -102,7 +103,13 @@ bool device_is_cuda(const Device *device);
  * waits by itself. */
 void device_wait(Device *device);
 
-/* The number of threads of CPU kernels, 1 or more; OpenMP's default until it is set. */
+/* The number of threads of CPU kernels, 1 or more, for kernels that any thread of the process
+ * calls; OpenMP's default for the calling thread until it is set. Call device_set_threads while no
+ * kernel runs. Each thread that calls kernels has a team of its own. Work of less than 20
+ * microseconds, or less than it takes to wake the team on a busy machine, is done by the calling
+ * thread; the bits of a result depend on the number of threads alone. A child process that is
+ * forked while no kernel runs computes on one thread, and on a team in each thread that it
+ * creates. */
 void device_set_threads(int count);
 int device_threads(void);
 
@@ -122,6 +129,9 @@ void device_release_cached(Device *device);
  * exhausted; 0 disarms. Returns whether the failure that was armed before has happened. All threads
  * share the count, without a lock: call it in programs that allocate from one thread. */
 bool device_fail_allocation(int64_t count);
+
+/* For tests of kernels: on, work of any size is shared by all threads. Results stay the same. */
+void device_force_threads(bool on);
 
 /* -------------------------------------------------------------------------------------- tensors */
 typedef enum {

@@ -26,6 +26,12 @@ Device *test_device(void)
     return device_open(name ? name : "cpu");
 }
 
+void test_set_threads(int count)
+{
+    device_set_threads(count);
+    device_force_threads(count > 1);
+}
+
 static TCase *registered;
 
 void test_register(const TTest *test)

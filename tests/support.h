@@ -27,6 +27,9 @@ extern "C" {
 /* The device under test: DEVICE of the environment, or the CPU. */
 Device *test_device(void);
 
+/* device_set_threads; with several threads, all of them share work of any size. */
+void test_set_threads(int count);
+
 /* TEST(claim) { ... } defines a test of this program. */
 #define TEST(claim)                                                                                \
     static void claim##_fn(int);                                                                   \

@@ -273,7 +273,7 @@ TEST(scratch_memory_is_small)
     Device *device = test_device();
     if (device_is_cuda(device))
         return;
-    device_set_threads(2);
+    test_set_threads(2);
     for (int64_t N = 2048; N <= 32768; N *= 4) {
         const Case c = { 1, N, N, 2, 32, 32, true, false, .eps = 1e-6 };
         const Shape x = shape(1, N, 2, 32);

@@ -198,11 +198,11 @@ static void assert_same_on_threads(Case c, bool same_bits)
 {
     static const int counts[] = { 1, 2, 2, 5, 16 };
     Values first = inputs(&c);
-    device_set_threads(counts[0]);
+    test_set_threads(counts[0]);
     compute(&c, &first);
     for (size_t i = 1; i < sizeof counts / sizeof *counts; i++) {
         Values again = inputs(&c);
-        device_set_threads(counts[i]);
+        test_set_threads(counts[i]);
         compute(&c, &again);
         assert_same(&c, &again, &first);
         if (!same_bits)

@@ -420,7 +420,7 @@ TEST(misuse_of_broadcast_to_is_reported)
 static Real *values_with_threads(int threads, int o, Shape a_shape, Shape b_shape, Real **da,
                                  Real **db)
 {
-    device_set_threads(threads);
+    test_set_threads(threads);
     int64_t na = shape_count(a_shape), nb = shape_count(b_shape);
     Tensor *a = tape_variable(tape, test_normal(1, na), a_shape);
     Tensor *b = tape_variable(tape, test_normal(2, nb), b_shape);

@@ -207,7 +207,7 @@ static void assert_positions(const TransformerState *state, const int32_t *expec
 static void check_positions(TransformerConfig config, int64_t B)
 {
     if (B == MANY)
-        device_set_threads(2);
+        test_set_threads(2);
     const Setup u = begin_with(config, B, LENGTH);
     step_through(u.state, u.s, 0, LENGTH);
     end_with(u);
@@ -411,7 +411,7 @@ TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
         const Real *expected = NULL;
         for (int i = 0; i < 7 && !device_is_cuda(device); i++)
             for (int threads = 1; threads <= 3; threads++) {
-                device_set_threads(threads);
+                test_set_threads(threads);
                 const Real *found = first_alone(s, batches[i]);
                 expected = (batches[i] == 1 || batches[i] == 8) && threads == 1 ? found : expected;
                 ck_assert_mem_eq(found, expected, (size_t)width * sizeof(Real));
@@ -693,7 +693,7 @@ static void check_memory(TransformerConfig config, int64_t B)
 {
     begin(config);
     if (B == MANY)
-        device_set_threads(2);
+        test_set_threads(2);
     const int max_length = device_is_cuda(device) ? 6 : 40; /* the emulated device is slow */
     TransformerState *state = new_state(B, max_length);
     Tensor *x = tape_persistent(tape, shape(B, width));
@@ -737,10 +737,10 @@ TEST(the_state_of_linear_attention_does_not_grow_with_max_length)
 
 TEST(more_threads_may_come_later)
 {
-    device_set_threads(1);
+    test_set_threads(1);
     const Setup u = begin_with(linear, MANY, LENGTH);
     step_through(u.state, u.s, 0, 2);
-    device_set_threads(4);
+    test_set_threads(4);
     step_through(u.state, u.s, 2, LENGTH);
     end_with(u);
 }

@@ -1001,7 +1001,7 @@ TEST(a_slice_of_a_concat_is_the_part)
 /* The gradient and the loss, bitwise the same with any number of threads. */
 static Real *all_with_threads(int threads, int64_t *count)
 {
-    device_set_threads(threads);
+    test_set_threads(threads);
     Tensor *x = tape_variable(tape, test_normal(1, shape_count(large())), large());
     Tensor *y = op_reverse_cumulative_sum(tape, op_transpose(tape, x, 1, 3), 2);
     y = op_slice(tape, y, 1, 3, 60);

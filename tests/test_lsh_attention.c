@@ -406,10 +406,10 @@ TEST(two_runs_are_bitwise_equal_on_any_number_of_threads)
     for (int64_t H = 1; H <= 3; H += 2) {
         Case c = { 1, 390, H, 8, 8, 3, 32, { 8, 1 }, H == 1, NULL };
         Arrays x = arrays_for(&c);
-        device_set_threads(1);
+        test_set_threads(1);
         Arrays once = computed(&c, &x);
         for (int threads = 1; threads < 6; threads++) {
-            device_set_threads(threads);
+            test_set_threads(threads);
             Arrays again = computed(&c, &x);
             assert_arrays_near(&c, &again, &once, 0);
         }
@@ -434,7 +434,7 @@ static size_t peak_bytes(int64_t N, int64_t rounds, bool backward)
 
 TEST(memory_grows_linearly)
 {
-    device_set_threads(2);
+    test_set_threads(2);
     for (int64_t rounds = 1; rounds <= 4; rounds += 3)
         for (int backward = 0; backward < 2; backward++) {
             size_t one = peak_bytes(1024, rounds, backward);

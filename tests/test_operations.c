@@ -324,14 +324,39 @@ static void assert_near_all(const Case *c, Outcome a, Outcome b)
 TEST(runs_repeat_bit_for_bit)
 {
     for (int i = 0; i < case_count; i++) {
-        device_set_threads(2);
+        test_set_threads(2);
         const Outcome first = run_here(&cases[i]);
         assert_same(&cases[i], "in a second run", run_here(&cases[i]), first);
         for (int threads = 1; threads <= 3 && !device_is_cuda(test_device()); threads += 2) {
-            device_set_threads(threads);
+            test_set_threads(threads);
             assert_near_all(&cases[i], run_here(&cases[i]), first);
         }
     }
+}
+
+/* One thread computes all parts of each result, though the work is cut for several. */
+static Outcome run_alone(const Case *c, Precision precision, Activations inputs)
+{
+    Outcome result;
+#pragma omp parallel num_threads(2)
+#pragma omp master
+    result = run(c, test_device(), precision, inputs);
+    return result;
+}
+
+/* tensor/threads.c decides by time who computes. */
+TEST(no_bit_depends_on_who_computes)
+{
+    for (int i = 0; i < case_count; i++)
+        for (int threads = 2; threads <= 3 && !device_is_cuda(test_device()); threads++) {
+            const Case *c = &cases[i];
+            test_set_threads(threads);
+            assert_same(c, "on one thread", run_alone(c, PRECISION_FLOAT32, REAL), run_here(c));
+#ifndef TAPEGRAD_DOUBLE
+            assert_same(c, "in bf16 on one thread", run_alone(c, PRECISION_BF16, STORED_IN_BF16),
+                        run(c, test_device(), PRECISION_BF16, STORED_IN_BF16));
+#endif
+        }
 }
 
 TEST(results_without_recording_are_the_same)
@@ -494,7 +519,7 @@ TEST(bf16_inputs)
 {
     for (int i = 0; i < case_count; i++) {
         const Case *c = &cases[i];
-        device_set_threads(3);
+        test_set_threads(3);
         const Outcome found = run(c, test_device(), PRECISION_BF16, STORED_IN_BF16);
         compare(c->name, run(c, device_open("cpu"), PRECISION_FLOAT32, ROUNDED), found, 6 * 0x1p-9);
         assert_same(c, "in a second run in bf16",

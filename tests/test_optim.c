@@ -318,7 +318,7 @@ enum { MAKERS = sizeof makers / sizeof *makers };
 
 static void run(Maker *make, int threads, Real *values)
 {
-    device_set_threads(threads);
+    test_set_threads(threads);
     Pair pair = pair_new();
     Optimizer *optimizer = make(pair.params);
     for (int t = 1; t <= STEPS; t++)

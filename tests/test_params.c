@@ -532,12 +532,12 @@ TEST(clipping_agrees_with_a_plain_loop)
         ck_assert_double_eq_tol((double)scaled[i], (double)numbers[1][i] * 2 / norm, tolerance);
     ck_assert_double_eq_tol(clip(params, 100), 2, 1e-5);
 
-    device_set_threads(1);
+    test_set_threads(1);
     Params *alone = large_params(numbers);
-    device_set_threads(3);
+    test_set_threads(3);
     Params *together = large_params(numbers);
     ck_assert(clip(together, 2) == found);
-    device_set_threads(1);
+    test_set_threads(1);
     ck_assert(clip(alone, 2) == found);
     assert_gradient(params_at(alone, 0), test_values(tensor_gradient(params_at(together, 0))));
     params_free(alone);

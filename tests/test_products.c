@@ -669,7 +669,7 @@ TEST(signals_during_products)
 {
     enum { PRODUCTS = 300, ENOUGH = 1000 }; /* an emulated processor is slow, its timer is not */
     stack_top = (uintptr_t)__builtin_frame_address(0) + 4096;
-    device_set_threads(1); /* so that this thread gets all signals */
+    test_set_threads(1); /* so that this thread gets all signals */
     sigaction(SIGALRM, &(struct sigaction){ .sa_handler = look_at_stack, .sa_flags = SA_RESTART },
               NULL);
     struct itimerval often = { { 0, 200 }, { 0, 200 } };

@@ -306,7 +306,7 @@ TEST(nan_reaches_the_rows_that_see_it)
 TEST(any_number_of_threads)
 {
     for (int threads = 1; threads <= 7; threads += 2) {
-        device_set_threads(threads);
+        test_set_threads(threads);
         for (int causal = 0; causal < 2; causal++) {
             check_case((Case){ 1, 270, 270, 1, 8, 5, causal, NULL, 1 }, VECTOR_TOLERANCE);
             check_case((Case){ 1, 130, 130, 2, 5, 9, causal, NULL, 1 }, VECTOR_TOLERANCE);
@@ -321,7 +321,7 @@ TEST(one_tensor_for_three_inputs_with_any_number_of_threads)
     Tape *tape = tape_new(test_device());
     Real *values = test_normal(7, N), *results[2];
     for (int i = 0; i < 2; i++) {
-        device_set_threads(i ? 5 : 1);
+        test_set_threads(i ? 5 : 1);
         Tensor *all = tape_variable(tape, values, shape(1, N, 1, 1));
         Tensor *out = op_softmax_attention(tape, all, all, all, NULL);
         tape_backward_from(tape, out, tape_input(tape, values, out->shape));
@@ -382,7 +382,7 @@ TEST(sums_over_many_keys_stay_accurate)
 
 TEST(memory_grows_linearly)
 {
-    device_set_threads(2);
+    test_set_threads(2);
     for (int backward = 0; backward < 2; backward++) {
         size_t one = peak_bytes(1024, 4, backward), four = peak_bytes(4096, 4, backward);
         ck_assert_msg(four <= 4 * one, "%zu bytes for 1024 positions, %zu for 4096", one, four);

@@ -83,7 +83,7 @@ static void quantize_row(int8_t *to, Real *scale, const Real *row, int64_t n)
 
 void step_quantize(int8_t *to, Real *scales, const Real *weight, int64_t O, int64_t I)
 {
-#pragma omp parallel for schedule(static) if (O * I >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(O *I, 1))
     for (int64_t o = 0; o < O; o++)
         quantize_row(to + o * I, scales + o, weight + o * I, I);
 }

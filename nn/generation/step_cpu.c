@@ -293,11 +293,17 @@ typedef struct Plan {
     int64_t work, block; /* elements private to each thread */
 } Plan;
 
+/* Multiplications per layer. */
+static int64_t work_of(const TransformerStep *step)
+{
+    return step->B * step->width * (4 * step->width + 2 * step->inner);
+}
+
 static Plan plan_of(const TransformerStep *step)
 {
     const int64_t B = step->B, width = step->width, inner = step->inner;
-    const bool alone = B * width * (4 * width + 2 * inner) < WORTH_A_TEAM;
-    Plan plan = { .threads = alone ? 1 : omp_get_max_threads() };
+    const bool alone = work_of(step) < WORTH_A_TEAM;
+    Plan plan = { .threads = alone ? 1 : device_threads() };
     plan.group = B < plan.threads * GROUP ? B : GROUP;
     plan.groups = (B + plan.group - 1) / plan.group;
     plan.teams = plan.groups > 1 ? plan.threads : 1;
@@ -342,7 +348,8 @@ static Team team_of(const TransformerStep *step, const Plan *plan, Real *out, in
 void transformer_step_cpu(Real *out, const Real *x, const TransformerStep *step)
 {
     const Plan plan = plan_of(step);
-#pragma omp parallel num_threads((int)plan.threads)
+    const int threads = plan.threads > 1 ? threads_for(step->layers * work_of(step), 0.2) : 1;
+#pragma omp parallel num_threads(threads)
     if (plan.groups > 1) {
 #pragma omp for schedule(dynamic)
         for (int64_t group = 0; group < plan.groups; group++) {

@@ -107,7 +107,7 @@ ALWAYS_INLINE void contribute_value(int T, Real *out, bool accumulate, Real valu
 static void copy_runs(TensorType type, Real *out, bool accumulate, Real factor, TensorType x_type,
                       const Real *x, Broadcast b, int64_t n, int64_t run)
 {
-#pragma omp parallel for collapse(2) schedule(static) if (n >= PARALLEL_MINIMUM)
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads_for(n, 0.1))
     for (int64_t r = 0; r < n / run; r++)
         for (int64_t start = 0; start < run; start += BLOCK) {
             const Real value = factor * load((int)x_type, x, r / (b.Q * b.M) % b.P * b.Q + r % b.Q);
@@ -189,7 +189,7 @@ ALWAYS_INLINE double sum_run(int T, const Real *x, int64_t first, int64_t end)
 static double sum_all(TensorType type, const Real *x, int64_t n)
 {
     double part[PARTS], sum = 0;
-#pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(n, 0.1))
     for (int p = 0; p < PARTS; p++)
         BY_STORAGE(type, T, part[p] = sum_run(T, x, n * p / PARTS, n * (p + 1) / PARTS));
     for (int p = 0; p < PARTS; p++)
@@ -247,7 +247,7 @@ void broadcast_sum_cpu(TensorType type, Real *out, bool accumulate, Real factor,
         BY_STORAGE(out_type, Out, contribute_sums(Out, out, accumulate, factor, &sum, 1));
         return;
     }
-#pragma omp parallel for collapse(2) schedule(static) if (n >= PARALLEL_MINIMUM)
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads_for(n, 0.1))
     for (int64_t p = 0; p < b.P; p++)
         for (int64_t q = 0; q < b.Q; q += chunk) {
             const int64_t count = b.Q - q < chunk ? b.Q - q : chunk;

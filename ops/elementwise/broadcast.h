@@ -17,7 +17,7 @@ Broadcast broadcast_of(Shape x, Shape out);
 enum { BLOCK = 1024 };
 
 #define PARALLEL_BLOCKS(start, n)                                                                  \
-    PRAGMA(omp parallel for schedule(static) if ((n) >= PARALLEL_MINIMUM))                         \
+    PRAGMA(omp parallel for schedule(static) num_threads(threads_for(n, 0.3)))                     \
     for (int64_t start = 0; start < (n); start += BLOCK)
 
 static inline int64_t block_count(int64_t start, int64_t n)

@@ -11,9 +11,9 @@
 void embedding_forward_cpu(TensorType type, Real *out, const Real *weight, const int32_t *indices,
                            int64_t R, int64_t D)
 {
-    const bool parallel = R * D >= PARALLEL_MINIMUM;
+    const int threads = threads_for(R * D, 0.1);
     BY_STORAGE(type, T, {
-        PRAGMA(omp parallel for schedule(static) if (parallel))
+        PRAGMA(omp parallel for schedule(static) num_threads(threads))
         for (int64_t r = 0; r < R; r++) {
             const Real *row = weight + indices[r] * D;
             PRAGMA(omp simd)
@@ -46,7 +46,7 @@ void embedding_backward_cpu(TensorType type, Real *dweight, bool accumulate, Rea
         PARALLEL_FOR(i, V * D)
             dweight[i] = 0;
     const int64_t line = 64 / (int64_t)sizeof(Real), lines = (D + line - 1) / line;
-#pragma omp parallel if (R * D >= PARALLEL_MINIMUM)
+#pragma omp parallel num_threads(threads_for(R *D, 0.1))
     {
         int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
         int64_t start = lines * thread / threads * line;

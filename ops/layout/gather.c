@@ -14,7 +14,7 @@ void gather_cpu(TensorType type, Real *out, const Real *x, const int32_t *index,
 {
     const int64_t O = v.outer, C = v.size, I = v.inner;
     BY_STORAGE(type, T, {
-        PRAGMA(omp parallel for schedule(static) if (O * K * I >= PARALLEL_MINIMUM))
+        PRAGMA(omp parallel for schedule(static) num_threads(threads_for(O * K * I, 1)))
         for (int64_t o = 0; o < O; o++)
             for (int64_t k = o * K; k < (o + 1) * K; k++)
                 for (int64_t i = 0; i < I; i++)
@@ -44,16 +44,16 @@ void gather_add_cpu(TensorType type, Real *dx, Real *scratch, const Real *dout,
                     const int32_t *index, AxisView v, int64_t K)
 {
     const int64_t O = v.outer, C = v.size, I = v.inner;
-    const bool parallel = O * K * I >= PARALLEL_MINIMUM;
+    const int threads = threads_for(O * K * I, 1);
     if (scratch) {
-#pragma omp parallel for schedule(static) if (parallel)
+#pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t o = 0; o < O; o++)
             gather_add_row(elements_at(TENSOR_BF16, dx, o * C), scratch + omp_get_thread_num() * C,
                            elements_at(TENSOR_BF16, dout, o * K), index + o * K, K);
         return;
     }
     BY_STORAGE(type, T, {
-        PRAGMA(omp parallel for schedule(static) if (parallel))
+        PRAGMA(omp parallel for schedule(static) num_threads(threads))
         for (int64_t o = 0; o < O; o++)
             for (int64_t k = o * K; k < (o + 1) * K; k++)
                 for (int64_t i = 0; i < I; i++)

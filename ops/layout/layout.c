@@ -36,9 +36,9 @@ void copy_rows_cpu(TensorType type, Real *to, int64_t to_stride, bool accumulate
                    int64_t from_stride, int64_t rows, int64_t columns)
 {
     enum { PIECE = 1024 };
-    const bool parallel = rows * columns >= PARALLEL_MINIMUM;
+    const int threads = threads_for(rows * columns, 0.2);
     BY_STORAGE(type, T, {
-        PRAGMA(omp parallel for collapse(2) schedule(static) if (parallel))
+        PRAGMA(omp parallel for collapse(2) schedule(static) num_threads(threads))
         for (int64_t r = 0; r < rows; r++)
             for (int64_t first = 0; first < columns; first += PIECE)
                 contribute_run(T, to, r * to_stride + first, accumulate, from,

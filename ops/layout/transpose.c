@@ -33,9 +33,9 @@ void transpose_cpu(TensorType type, Real *out, bool accumulate, const Real *x, i
                    int64_t p, int64_t middle, int64_t q, int64_t inner)
 {
     const int64_t x_row = middle * q * inner, out_row = middle * p * inner;
-    bool parallel = outer * p * x_row >= PARALLEL_MINIMUM;
+    const int threads = threads_for(outer * p * x_row, 0.5);
     BY_STORAGE(type, T, {
-        PRAGMA(omp parallel for collapse(3) schedule(static) if (parallel))
+        PRAGMA(omp parallel for collapse(3) schedule(static) num_threads(threads))
         for (int64_t o = 0; o < outer; o++)
             for (int64_t m = 0; m < middle; m++)
                 for (int64_t j = 0; j < q; j += TILE)

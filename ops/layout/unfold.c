@@ -28,9 +28,9 @@ static Inside inside(const Unfold *u, int64_t x)
 void unfold_cpu(TensorType type, Real *out, const Real *x, Unfold u)
 {
     const int64_t run = u.width * u.C, window = u.height * run;
-    const bool parallel = u.B * u.rows * u.columns * window >= PARALLEL_MINIMUM;
+    const int threads = threads_for(u.B * u.rows * u.columns * window, 0.2);
     BY_STORAGE(type, T, {
-        PRAGMA(omp parallel for collapse(2) schedule(static) if (parallel))
+        PRAGMA(omp parallel for collapse(2) schedule(static) num_threads(threads))
         for (int64_t row = 0; row < u.B * u.rows; row++)
             for (int64_t column = 0; column < u.columns; column++)
                 for (int64_t i = 0; i < u.height; i++) {
@@ -99,7 +99,7 @@ ALWAYS_INLINE void fold_image_row(int T, Real *dx, bool accumulate, const Real *
 void fold_cpu(TensorType type, Real *dx, bool accumulate, const Real *dout, Unfold u)
 {
     const int64_t row = u.W * u.C, image = u.rows * u.columns * u.height * u.width * u.C;
-#pragma omp parallel for schedule(static) if (u.B * image >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(u.B *image, 0.5))
     for (int64_t r = 0; r < u.B * u.H; r++)
         BY_STORAGE(type, T,
                    fold_image_row(T, elements_at(T, dx, r * row), accumulate,

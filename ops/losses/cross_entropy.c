@@ -16,7 +16,7 @@ void cross_entropy_forward_cpu(TensorType type, Real *out, LogSumExp *saved, Rea
                                Real *loss, const Real *logits, const int32_t *targets,
                                const Real *weights, int64_t R, int64_t C)
 {
-#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.3))
     for (int64_t r = 0; r < R; r++) {
         const Real weight = weights ? weights[r] : 1;
         BY_STORAGE(type, T, saved[r] = row_log_sum_exp(T, elements_at(T, logits, r * C), C));
@@ -65,7 +65,7 @@ void cross_entropy_backward_cpu(TensorType type, Real *dlogits, bool accumulate,
                                 const int32_t *targets, const Real *weights, int64_t R, int64_t C)
 {
     double scale = (double)*dout / (double)*weight_sum;
-#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.3))
     for (int64_t r = 0; r < R; r++) {
         Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
         BY_STORAGE(type, T,

@@ -93,7 +93,7 @@ void ctc_forward_cpu(TensorType type, Real *losses, Real *alpha, LogSumExp *log_
                      CtcSizes size)
 {
     const int64_t W = ctc_states(size.S);
-#pragma omp parallel for schedule(dynamic) if (size.B * size.T * W >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(dynamic) num_threads(threads_for(size.B *size.T *W, 2))
     for (int64_t b = 0; b < size.B; b++) {
         const int64_t n = target_lengths ? target_lengths[b] : size.S;
         const int32_t *target = targets + b * size.S;
@@ -201,7 +201,7 @@ void ctc_backward_cpu(TensorType type, Real *dlogits, bool accumulate, const Rea
                       const int32_t *target_lengths, bool ignore_impossible, CtcSizes size)
 {
     const int64_t W = ctc_states(size.S);
-#pragma omp parallel for schedule(dynamic) if (size.B * size.T * W >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(dynamic) num_threads(threads_for(size.B *size.T *W, 2))
     for (int64_t b = 0; b < size.B; b++) {
         const int64_t n = target_lengths ? target_lengths[b] : size.S, start = b * size.T * size.C;
         const CtcWorkspace parts = ctc_workspace(workspace, b, size);

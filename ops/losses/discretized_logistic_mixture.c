@@ -76,7 +76,7 @@ void logistic_mixture_forward_cpu(TensorType type, Real *out, Real *saved, Real 
                                   const Real *parameters, const int32_t *targets, int64_t R,
                                   int64_t K)
 {
-#pragma omp parallel for schedule(static) if (3 * R * K >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *K, 5))
     for (int64_t start = 0; start < R; start += LANES)
         BY_STORAGE(type, T, mixture_pixels(T, saved, loss, parameters, targets, start, R, K));
     double sum = 0; /* on one thread, in order: repeatable */
@@ -117,7 +117,7 @@ void logistic_mixture_backward_cpu(TensorType type, Real *dparameters, bool accu
                                    const int32_t *targets, int64_t R, int64_t K)
 {
     const Real g = *dout / (Real)R;
-#pragma omp parallel for schedule(static) if (3 * R * K >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *K, 5))
     for (int64_t start = 0; start < R; start += LANES)
         BY_STORAGE(type, T,
                    mixture_pixels_backward(T, dparameters, accumulate, g, saved, parameters,

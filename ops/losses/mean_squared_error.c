@@ -26,7 +26,7 @@ void mean_squared_error_forward_cpu(TensorType type, Real *out, Real *partial,
                                     const Real *prediction, const Real *target, int64_t pieces,
                                     int64_t n)
 {
-#pragma omp parallel for schedule(static) if (n >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(n, 0.1))
     for (int64_t piece = 0; piece < pieces; piece++) {
         int64_t end = (piece + 1) * PIECE < n ? (piece + 1) * PIECE : n;
         BY_STORAGE(type, T,

@@ -40,7 +40,7 @@ ALWAYS_INLINE void activate_row(Activation activation, int T, Real *out, Real *y
 void linear_activate_cpu(TensorType type, Real *out, Real *y, const Real *bias,
                          Activation activation, int64_t R, int64_t O)
 {
-#pragma omp parallel for schedule(static) if (R * O >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *O, 0.3))
     for (int64_t r = 0; r < R; r++)
         BY_STORAGE(type, T,
                    BY_ACTIVATION(activation, activate_row, T, elements_at(T, out, r * O),
@@ -63,7 +63,7 @@ ALWAYS_INLINE void activate_row_backward(Activation activation, int T, Real *h, 
 void linear_activate_backward_cpu(TensorType type, Real *h, Real *partial, const Real *g,
                                   const Real *y, Activation activation, int64_t R, int64_t O)
 {
-#pragma omp parallel for schedule(static) if (R * O >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *O, 0.4))
     for (int64_t i = 0; i < row_blocks(R); i++) {
         Real *sum = partial + i * O;
         memset(sum, 0, (size_t)O * sizeof *sum);

@@ -26,14 +26,16 @@ typedef struct Piece {
 #include <dnnl.h>
 #include <signal.h>
 
-/* Returns false if memory is exhausted. Signals are blocked during the call: some oneDNN kernels
- * point the stack register at a heap workspace, and a signal handler's frame would overwrite the
- * memory before it. */
+/* Returns false if memory is exhausted. oneDNN starts no threads, not even where the region that
+ * calls this has one; its setting ends with the region. Signals are blocked during the call: some
+ * oneDNN kernels point the stack register at a heap workspace, and a signal handler's frame would
+ * overwrite the memory before it. */
 static bool multiply(Piece piece, bool accumulate, Product p)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    omp_set_num_threads(1);
     dnnl_status_t status = dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', piece.n,
                                       piece.m, p.k, 1, piece.a, p.transpose_a ? p.n : p.k, piece.b,
                                       p.transpose_b ? p.k : p.m, accumulate, piece.out, p.m);
@@ -135,17 +137,21 @@ static Piece piece_of(Real *out, const Real *a, const Real *b, Product p, int64_
     return piece;
 }
 
-/* With at least one product per thread, each thread computes whole products; otherwise each product
- * is cut into parts. Products that add to a shared out run one after another. */
+/* With at least one product per thread, or little work, each thread computes whole products;
+ * otherwise each product is cut into parts. Products that add to a shared out run one after
+ * another. */
 void product_cpu(const char *operation, Precision precision, Result out, Operand a, Operand b,
                  Product p)
 {
     (void)precision;
-    const int threads = omp_get_max_threads();
+    const double cost = 500 + 0.015 * (double)(p.n * p.m * p.k); /* nanoseconds per product */
+    const int threads = device_threads();
     const int64_t terms = p.out_step == 0 ? p.count : 1, products = p.count / terms;
-    const int64_t parts = products >= threads ? 1 : threads;
+    const bool small = (double)p.count * cost < LEAST_WORK;
+    const int64_t parts = small || products >= threads ? 1 : threads;
     bool good = true;
-#pragma omp parallel for schedule(static) reduction(&& : good)
+#pragma omp parallel for schedule(static) reduction(&& : good)                                     \
+    num_threads(threads_for(p.count, cost))
     for (int64_t item = 0; item < products * parts; item++)
         for (int64_t term = 0; term < terms; term++) {
             Piece piece =

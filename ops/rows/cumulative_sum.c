@@ -43,8 +43,8 @@ void cumulative_sum_cpu(TensorType type, Real *out, bool accumulate, const Real 
                         AxisView v)
 {
     const int64_t outer = v.outer, size = v.size, inner = v.inner;
-    const bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
-#pragma omp parallel for collapse(2) schedule(static) if (parallel)
+#pragma omp parallel for collapse(2) schedule(static)                                              \
+    num_threads(threads_for(outer *size *inner, 1))
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i += CHUNK) {
             int64_t at = o * size * inner + i, count = inner - i < CHUNK ? inner - i : CHUNK;

@@ -20,7 +20,7 @@
 void layernorm_forward_cpu(TensorType type, Real *out, Statistics *statistics, const Real *x,
                            const Real *weight, const Real *bias, Real eps, int64_t R, int64_t C)
 {
-#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.2))
     for (int64_t row = 0; row < R; row++)
         BY_STORAGE(type, T,
                    statistics[row] =
@@ -33,7 +33,7 @@ void layernorm_backward_cpu(TensorType type, Real *dx, bool accumulate, Real *dw
                             int64_t parts, const Real *dout, const Real *x, const Real *weight,
                             const Statistics *statistics, int64_t R, int64_t C)
 {
-#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.3))
     for (int64_t i = 0; i < parts; i++) {
         WeightRows sums = weight_rows(dweight, dbias, i, C);
         for (int64_t row = part_start(i, parts, R); row < part_start(i + 1, parts, R); row++)

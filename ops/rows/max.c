@@ -56,8 +56,8 @@ ALWAYS_INLINE int32_t argmax_of_row(int T, const Real *x, int64_t size)
 void argmax_cpu(TensorType type, int32_t *index, const Real *x, AxisView v)
 {
     const int64_t outer = v.outer, size = v.size, inner = v.inner;
-    const bool parallel = outer * size * inner >= PARALLEL_MINIMUM;
-#pragma omp parallel for collapse(2) schedule(static) if (parallel)
+#pragma omp parallel for collapse(2) schedule(static)                                              \
+    num_threads(threads_for(outer *size *inner, 0.7))
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i += CHUNK)
             if (inner == 1)

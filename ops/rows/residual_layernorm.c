@@ -49,7 +49,7 @@ void residual_layernorm_forward_cpu(TensorType type, Real *out, Statistics *stat
                                     int64_t R, int64_t C)
 {
     const int64_t rows = tile_rows(C);
-#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.5))
     for (int64_t start = 0; start < R; start += rows) {
         const int64_t end = start + rows < R ? start + rows : R;
         Real *tile = scratch ? scratch + omp_get_thread_num() * rows * C : out + start * C;
@@ -93,7 +93,7 @@ void residual_layernorm_backward_cpu(TensorType type, Gradient dx, Gradient dbra
 {
     const int64_t rows = tile_rows(C);
     const bool wanted = dx.data || dbranch.data;
-#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.8))
     for (int64_t i = 0; i < parts; i++) {
         Real *s = scratch + omp_get_thread_num() * 2 * rows * C, *m = s + rows * C;
         WeightRows sums = weight_rows(dweight, dbias, i, C);

@@ -41,7 +41,7 @@ static int64_t buffer_length(int64_t C)
 void softmax_forward_cpu(TensorType type, Real *out, const Real *x, bool logarithm, Real *scratch,
                          int64_t R, int64_t C)
 {
-#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.3))
     for (int64_t i = 0; i < R * C; i += C) {
         Real *row = elements_at((int)type, out, i);
         Real *power = scratch ? scratch + omp_get_thread_num() * buffer_length(C) : row;
@@ -80,7 +80,7 @@ ALWAYS_INLINE void log_softmax_row_backward(int T, Real *dx, bool accumulate, co
 void softmax_backward_cpu(TensorType type, Real *dx, bool accumulate, const Real *dout,
                           const Real *out, bool logarithm, int64_t R, int64_t C)
 {
-#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.2))
     for (int64_t i = 0; i < R * C; i += C)
         if (logarithm)
             BY_STORAGE(type, T,

@@ -101,7 +101,7 @@ int64_t sample_row(int type, const Real *logits, int64_t C, const Sampler *sampl
 void sample_cpu(TensorType type, int32_t *out, const Real *logits, Sampler sampler, int64_t R,
                 int64_t C)
 {
-#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 1))
     for (int64_t r = 0; r < R; r++)
         BY_STORAGE(type, T,
                    out[r] = (int32_t)sample_row(T, elements_at(T, logits, r * C), C, &sampler,

@@ -21,7 +21,7 @@ ALWAYS_INLINE int32_t sample_pixel(int T, const Real *p, int64_t K, const Sample
 void sample_logistic_mixture_cpu(TensorType type, int32_t *out, const Real *parameters,
                                  Sampler sampler, int64_t R, int64_t K)
 {
-#pragma omp parallel for schedule(static) if (R * K >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *K, 3))
     for (int64_t r = 0; r < R; r++)
         BY_STORAGE(type, T,
                    out[r] = sample_pixel(T, elements_at(T, parameters, r * 3 * K), K, &sampler,

@@ -39,7 +39,7 @@ ALWAYS_INLINE void add_row(int T, Real *sum, const Real *x, int64_t C)
 
 void column_sums_cpu(TensorType type, Real *partial, const Real *x, int64_t R, int64_t C)
 {
-#pragma omp parallel for schedule(static) if (R * C >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.1))
     for (int64_t i = 0; i < row_blocks(R); i++) {
         Real *sum = partial + i * C;
         memset(sum, 0, (size_t)C * sizeof *sum);

@@ -44,7 +44,7 @@ ALWAYS_INLINE void backward_row(int T, Real *sum, bool accumulate, const Real *g
 void polynomial_features_forward_cpu(TensorType type, Real *out, const Real *x, int64_t R,
                                      int64_t F, int64_t D)
 {
-#pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *F, 0.3))
     for (int64_t r = 0; r < R; r++)
         BY_STORAGE(type, T,
                    polynomial_row(T, elements_at(T, out, r * F), elements_at(T, x, r * D), D));
@@ -55,7 +55,7 @@ void polynomial_features_backward_cpu(TensorType type, Real *dx, bool accumulate
                                       const Real *dout, const Real *x, int64_t R, int64_t F,
                                       int64_t D)
 {
-#pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *F, 0.3))
     for (int64_t r = 0; r < R; r++) {
         if (type == TENSOR_REAL) {
             backward_row(TENSOR_REAL, dx + r * D, accumulate, dout + r * F, x + r * D, D);

@@ -38,7 +38,7 @@ void random_features_forward_cpu(TensorType type, Real *out, const Real *y, cons
                                  int64_t R, int64_t F, int64_t D)
 {
     const Real scale = (Real)(1 / sqrt((double)F));
-#pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *F, 0.3))
     for (int64_t r = 0; r < R; r++)
         BY_STORAGE(type, T,
                    forward_row(T, elements_at(T, out, r * F), y + r * F, elements_at(T, x, r * D),
@@ -68,7 +68,7 @@ void random_features_backward_cpu(TensorType type, Real *h, Real *dx, bool accum
                                   const Real *dout, const Real *out, const Real *x, int64_t R,
                                   int64_t F, int64_t D)
 {
-#pragma omp parallel for schedule(static) if (R * F >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(R *F, 0.3))
     for (int64_t r = 0; r < R; r++)
         BY_STORAGE(type, T,
                    backward_row(T, elements_at(T, h, r * F), dx ? elements_at(T, dx, r * D) : NULL,

@@ -238,7 +238,9 @@ static void for_each_item(const Pass *p, void (*process)(Work *))
 {
     const int64_t size = buffer_size(p);
     const int64_t items = p->x->B * p->groups * (p->parallel ? p->segments : 1);
-#pragma omp parallel for schedule(dynamic) num_threads(p->threads)
+    const int64_t rows = (p->x->offsets ? 1 : p->x->B) * p->x->N * p->x->H;
+    const int threads = threads_for(rows, (p->backward ? 0.2 : 0.05) * (double)(p->D * p->M));
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int64_t i = 0; i < items; i++) {
         Work w = item_of(p, i, p->buffers + omp_get_thread_num() * size);
         if (w.first_segment < w.end_segment)

@@ -124,10 +124,12 @@ int64_t lsh_attention_scratch_cpu(TensorType type, const LshRounds *rounds, bool
            device_threads() * workspace_size(rounds, backward);
 }
 
-static bool worth_threads(const LshRounds *rounds)
+/* A query meets up to two chunks of keys per round. */
+static int threads_of(const LshRounds *rounds)
 {
     const AttentionInputs *x = &rounds->x;
-    return x->B * x->H * x->N * minimum(x->N, rounds->chunk) >= PARALLEL_MINIMUM;
+    const int64_t pairs = x->B * x->H * x->N * minimum(x->N, 2 * rounds->chunk) * rounds->rounds;
+    return threads_for(pairs, 0.04 * (double)(x->D + x->M));
 }
 
 /* One array of `places` in a round, [N]. */
@@ -172,7 +174,7 @@ static void draw_matrices(Real *R, const LshRounds *rounds)
 {
     enum { PIECE = 1024 };
     int64_t n = lsh_random_numbers(rounds);
-#pragma omp parallel for schedule(static) if (n >= 2 * PIECE)
+#pragma omp parallel for schedule(static) num_threads(threads_for(n, 5))
     for (int64_t start = 0; start < n; start += PIECE) {
         Random random = rounds->random;
         random.counter += (uint64_t)start / 4;
@@ -264,7 +266,7 @@ static void sort_positions(TensorType type, int32_t *places, Real *scratch, cons
     draw_matrices(R, rounds);
     scratch += matrices_size(rounds);
     int64_t heads = rounds->x.B * rounds->x.H, tiles = (rounds->x.N + QUERIES - 1) / QUERIES;
-#pragma omp parallel if (worth_threads(rounds))
+#pragma omp parallel num_threads(threads_of(rounds))
     {
         Workspace w = workspace(type, rounds, places, scratch, false);
 #pragma omp for schedule(static)
@@ -439,7 +441,7 @@ void lsh_attention_forward_cpu(TensorType type, Real *out, Real *log_sum, int32_
     sort_positions(type, places, scratch, rounds);
     scratch += matrices_size(rounds);
     int64_t heads = rounds->x.B * rounds->x.H, tiles = (rounds->x.N + QUERIES - 1) / QUERIES;
-#pragma omp parallel if (worth_threads(rounds))
+#pragma omp parallel num_threads(threads_of(rounds))
     {
         Workspace w = workspace(type, rounds, places, scratch, false);
         w.sums = sums;
@@ -598,7 +600,7 @@ void lsh_attention_backward_cpu(TensorType type, AttentionGradient d, const Real
     RoundSums sums = { 0 };
     scratch += allocate_sums(&sums, type, rounds, scratch, true);
     int64_t heads = rounds->x.B * rounds->x.H, units = (rounds->x.N + OWNED - 1) / OWNED;
-#pragma omp parallel if (worth_threads(rounds))
+#pragma omp parallel num_threads(threads_of(rounds))
     {
         Workspace w = workspace(type, rounds, places, scratch, true);
         w.sums = sums;

@@ -84,9 +84,9 @@ int64_t softmax_attention_scratch_cpu(const AttentionInputs *attention, bool bac
     return p.workspaces * p.size;
 }
 
-static bool worth_threads(const AttentionInputs *a)
+static int threads_of(const AttentionInputs *a)
 {
-    return a->B * a->H * a->N * a->keys >= PARALLEL_MINIMUM;
+    return threads_for(a->B * a->H * a->N * a->keys, 0.04 * (double)(a->D + a->M));
 }
 
 /* ---------------------------------------------------------------------------------------- tiles */
@@ -194,7 +194,7 @@ void softmax_attention_forward_cpu(TensorType type, Real *out, Real *log_sum, Re
                                    const AttentionInputs *a, bool causal)
 {
     Plan p = plan(type, a, causal, false);
-#pragma omp parallel for schedule(dynamic) if (worth_threads(a))
+#pragma omp parallel for schedule(dynamic) num_threads(threads_of(a))
     for (int64_t unit = 0; unit < p.units; unit++) {
         Unit u = unit_at(&p, scratch, unit, false);
         for (int64_t first = unit % p.segments * QUERIES; first < a->N;
@@ -286,7 +286,7 @@ void softmax_attention_backward_cpu(TensorType type, AttentionGradient d, const 
                                     const AttentionInputs *a, bool causal)
 {
     Plan p = plan(type, a, causal, true);
-#pragma omp parallel if (worth_threads(a))
+#pragma omp parallel num_threads(threads_of(a))
     {
 #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < p.units; unit++) {
