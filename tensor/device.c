@@ -12,6 +12,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#if defined(__x86_64__)
+#include <dnnl.h>
+#endif
+
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
 static Device cpu = { .name = "cpu", .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -396,6 +400,19 @@ Device *device_best(void)
 bool device_is_cuda(const Device *device)
 {
     return device->cuda != NULL;
+}
+
+/* oneDNN computes the CPU's products, so its answer counts. */
+bool device_has_bf16(const Device *device)
+{
+    if (sizeof(Real) == sizeof(double) || device->cuda)
+        return sizeof(Real) == sizeof(float);
+#if defined(__x86_64__)
+    const int isa = dnnl_get_effective_cpu_isa(), needed = dnnl_cpu_isa_avx512_core_bf16;
+    return (isa & needed) == needed;
+#else
+    return false;
+#endif
 }
 
 const char *device_name(const Device *device)

@@ -1,25 +1,15 @@
 /* Matrix products on the CPU: oneDNN's sgemm in float on x86-64, packed tiles otherwise. oneDNN has
- * no product in double, and on other processors its sgemm is plain loops.
+ * no product in double, and on other processors its sgemm is plain loops. Products of bf16 operands
+ * are in product_bf16.c.
  *
  * out is cut into one piece per thread, and each thread computes its piece as a product of its own.
  * oneDNN 2.6 is no faster if it splits one product itself, and for long sums into few elements it
  * starts more threads than there are processors. */
 #include "ops/elementwise/kernels.h"
-#include "ops/products/product.h"
+#include "ops/products/product_cpu.h"
 #include "ops/shared/tiles_cpu.h"
 
 #include <omp.h>
-
-#if defined(__x86_64__) && !defined(TAPEGRAD_DOUBLE)
-#define USES_ONEDNN
-#endif
-
-/* Some rows or columns of out [n, m], and the rows of a or columns of b that they depend on. */
-typedef struct Piece {
-    Real *out;
-    const Real *a, *b;
-    int64_t n, m;
-} Piece;
 
 #ifdef USES_ONEDNN
 
@@ -30,7 +20,7 @@ typedef struct Piece {
  * calls this has one; its setting ends with the region. Signals are blocked during the call: some
  * oneDNN kernels point the stack register at a heap workspace, and a signal handler's frame would
  * overwrite the memory before it. */
-static bool multiply(Piece piece, bool accumulate, Product p)
+static bool multiply(ProductPiece piece, bool accumulate, Product p)
 {
     sigset_t all, before;
     sigfillset(&all);
@@ -70,7 +60,7 @@ WHOLE_VECTORS static void multiply_tile(Gradient out, const Real *a, const Real 
 }
 
 /* out <- a b^T */
-static void multiply_few_rows(Piece piece, bool accumulate, Product p)
+static void multiply_few_rows(ProductPiece piece, bool accumulate, Product p)
 {
     for (int64_t j = 0; j < piece.m; j++)
         for (int64_t i = 0; i < piece.n; i++)
@@ -78,7 +68,7 @@ static void multiply_few_rows(Piece piece, bool accumulate, Product p)
                        dot(piece.a + i * p.k, piece.b + j * p.k, p.k));
 }
 
-static void multiply_many_rows(Piece piece, bool accumulate, Product p)
+static void multiply_many_rows(ProductPiece piece, bool accumulate, Product p)
 {
     _Alignas(VECTOR_BYTES) Real b_tile[TERMS * TILE];
     for (int64_t j = 0; j < piece.m; j += TILE)
@@ -98,7 +88,7 @@ static void multiply_many_rows(Piece piece, bool accumulate, Product p)
         }
 }
 
-static bool multiply(Piece piece, bool accumulate, Product p)
+static bool multiply(ProductPiece piece, bool accumulate, Product p)
 {
     if (piece.n <= FEW && p.transpose_b && !p.transpose_a)
         multiply_few_rows(piece, accumulate, p);
@@ -116,25 +106,28 @@ static int64_t cut(int64_t size, int64_t part, int64_t parts)
     return part == parts || begin > size ? size : begin;
 }
 
-/* One part of product `index`: part of out's rows or columns, whichever are more. */
-static Piece piece_of(Real *out, const Real *a, const Real *b, Product p, int64_t index,
-                      int64_t part, int64_t parts)
+/* One part of `count` products from `first` on: part of out's rows or columns, whichever are
+ * more. */
+static ProductPiece piece_of(Result out, Operand a, Operand b, Product p, int64_t first,
+                             int64_t count, int64_t part, int64_t parts)
 {
-    Piece piece = { out + index * p.out_step, a + index * p.a_step, b + index * p.b_step, p.n,
-                    p.m };
+    int64_t out_at = first * p.out_step, a_at = first * p.a_step, b_at = first * p.b_step;
     const bool by_rows = p.n >= p.m;
     const int64_t size = by_rows ? p.n : p.m;
-    const int64_t first = cut(size, part, parts), count = cut(size, part + 1, parts) - first;
+    const int64_t begin = cut(size, part, parts), length = cut(size, part + 1, parts) - begin;
     if (by_rows) {
-        piece.out += first * p.m;
-        piece.a += p.transpose_a ? first : first * p.k;
-        piece.n = count;
+        out_at += begin * p.m;
+        a_at += p.transpose_a ? begin : begin * p.k;
     } else {
-        piece.out += first;
-        piece.b += p.transpose_b ? first * p.k : first;
-        piece.m = count;
+        out_at += begin;
+        b_at += p.transpose_b ? begin * p.k : begin;
     }
-    return piece;
+    return (ProductPiece){ .out = elements_at(out.type, out.data, out_at),
+                           .a = elements_at(a.type, a.data, a_at),
+                           .b = elements_at(b.type, b.data, b_at),
+                           .n = by_rows ? length : p.n,
+                           .m = by_rows ? p.m : length,
+                           .count = count };
 }
 
 /* With at least one product per thread, or little work, each thread computes whole products;
@@ -144,48 +137,58 @@ void product_cpu(const char *operation, Precision precision, Result out, Operand
                  Product p)
 {
     (void)precision;
-    const double cost = 500 + 0.015 * (double)(p.n * p.m * p.k); /* nanoseconds per product */
-    const int threads = device_threads();
-    const int64_t terms = p.out_step == 0 ? p.count : 1, products = p.count / terms;
+    const bool shared = p.out_step == 0, bf16 = a.type == TENSOR_BF16;
+    /* Nanoseconds per product. */
+    const double cost = 500 + (bf16 ? 0.008 : 0.015) * (double)(p.n * p.m * p.k);
     const bool small = (double)p.count * cost < LEAST_WORK;
-    const int64_t parts = small || products >= threads ? 1 : threads;
+    const int threads = device_threads();
+    const int64_t groups = shared ? 1 : minimum(p.count, threads);
+    const int64_t parts = small || groups == threads ? 1 : threads;
     bool good = true;
 #pragma omp parallel for schedule(static) reduction(&& : good)                                     \
     num_threads(threads_for(p.count, cost))
-    for (int64_t item = 0; item < products * parts; item++)
-        for (int64_t term = 0; term < terms; term++) {
-            Piece piece =
-                piece_of(out.data, a.data, b.data, p, item / parts + term, item % parts, parts);
+    for (int64_t item = 0; item < groups * parts; item++) {
+        const int64_t group = item / parts, end = p.count * (group + 1) / groups;
+        int64_t first = p.count * group / groups;
+        const int64_t at_once = bf16 && !shared ? end - first : 1;
+        for (; first < end; first += at_once) {
+            const bool accumulate = out.accumulate || (shared && first > 0);
+            const ProductPiece piece = piece_of(out, a, b, p, first, at_once, item % parts, parts);
             if (piece.n > 0 && piece.m > 0)
-                good = multiply(piece, out.accumulate || term > 0, p) && good;
+                good = (bf16 ? multiply_bf16(piece, out.type, accumulate, p)
+                             : multiply(piece, accumulate, p)) &&
+                       good;
         }
+    }
     if (!good)
         error_raise("%s: memory is exhausted: the product could not allocate its workspace",
                     operation);
 }
 
 /* ------------------------------------------------------------------------------------------- bf16
- * bf16 operands are converted to float, and so is the result if it is bf16. */
+ * Where the processor has no products of bf16, operands are converted to float, and so is a result
+ * in bf16. A sum of products in bf16 is computed in float too, so that it is rounded once. */
 
-/* A workspace with x's count elements in Real, or NULL if they are Real. */
+/* A workspace with x's count elements in Real. */
 static Tensor *converted(Tape *tape, Operand *x, int64_t count)
 {
-    if (x->type != TENSOR_BF16)
-        return NULL;
     Tensor *workspace = tape_scratch(tape, shape(count));
     cast_cpu(workspace->data, false, x->data, false, count);
     *x = operand_of(workspace);
     return workspace;
 }
 
-static void converted_product(Tape *tape, const char *operation, Result out, Operand a, Operand b,
-                              Product p)
+static void product_of_bf16(Tape *tape, const char *operation, Result out, Operand a, Operand b,
+                            Product p)
 {
+    const bool converts = !device_has_bf16(tape_device(tape));
+    const bool sums = p.out_step == 0 && p.count > 1;
     const int64_t last = p.count - 1, elements = last * p.out_step + p.n * p.m;
-    Tensor *a_real = converted(tape, &a, last * p.a_step + p.n * p.k);
-    Tensor *b_real = converted(tape, &b, last * p.b_step + p.k * p.m);
-    Tensor *out_real = out.type == TENSOR_BF16 ? tape_scratch(tape, shape(elements)) : NULL;
-    product_cpu(operation, PRECISION_FLOAT32, out_real ? result_in(out_real) : out, a, b, p);
+    Tensor *a_real = converts ? converted(tape, &a, last * p.a_step + p.n * p.k) : NULL;
+    Tensor *b_real = converts ? converted(tape, &b, last * p.b_step + p.k * p.m) : NULL;
+    Tensor *out_real =
+        out.type == TENSOR_BF16 && (converts || sums) ? tape_scratch(tape, shape(elements)) : NULL;
+    product_cpu(operation, PRECISION_BF16, out_real ? result_in(out_real) : out, a, b, p);
     if (out_real)
         cast_cpu(out.data, out.accumulate, out_real->data, true, elements);
     tape_scratch_free(tape, out_real);
@@ -196,7 +199,7 @@ static void converted_product(Tape *tape, const char *operation, Result out, Ope
 void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size)
 {
     if (a.type == TENSOR_BF16 && !device_is_cuda(tape_device(tape)))
-        converted_product(tape, operation, out, a, b, size);
+        product_of_bf16(tape, operation, out, a, b, size);
     else
         DEVICE_CALL(tape_device(tape), product, (operation, tape_precision(tape), out, a, b, size));
 }
