@@ -15,12 +15,15 @@
 enum { BYTES = 256, SEEN = 4, LENGTH = 128, BATCH = 16, LAYERS = 2, HEADS = 4, WIDTH = 128 };
 
 static double steps = 1500, count = 500, temperature = 0.7, top_p = 0.95, seed = 1;
-static const char *prompt = "", *save, *load, *device;
+static const char *prompt = "", *save, *load, *device, *precision = "float32";
+static bool int8;
 static const char help[] =
     "usage: text FILE [--steps 1500] [--generate 500] [--prompt TEXT] [--temperature 0.7]\n"
     "            [--top-p 0.95] [--seed 1] [--save WEIGHTS] [--load WEIGHTS] [--device cpu|cuda]\n"
+    "            [--precision float32|bf16|auto] [--int8]\n"
     "Trains on FILE for --steps, then generates --generate bytes after FILE and the prompt: at\n"
-    "temperature 0 always the likeliest one.";
+    "temperature 0 always the likeliest one. --precision auto is bf16 where the device has\n"
+    "instructions for it; --int8 generates, on the CPU, with weights in 8 bits.";
 static uint8_t *text; /* a ring buffer, so the file may be shorter than a window */
 static int64_t size;
 static Embedding embedding; /* [BYTES, WIDTH / SEEN] */
@@ -31,6 +34,18 @@ static void fail(const char *sentence, void *context)
 {
     (void)context;
     errx(EXIT_FAILURE, "%s", sentence);
+}
+
+/* --precision on this device. */
+static Precision precision_on(const Device *on)
+{
+    const bool fast = device_has_bf16(on), automatic = !strcmp(precision, "auto");
+    const bool bf16 = automatic ? fast : !strcmp(precision, "bf16");
+    if (automatic)
+        fprintf(stderr, "precision: %s\n", bf16 ? "bf16" : "float32");
+    else if (bf16 && !fast)
+        fprintf(stderr, "precision: bf16 by conversion, slower than float32\n");
+    return bf16 ? PRECISION_BF16 : PRECISION_FLOAT32;
 }
 
 static void read_text(const char *path)
@@ -98,7 +113,11 @@ static void train(Tape *tape, Params *params)
 static void generate(Tape *tape)
 {
     Sampling sampling = { .temperature = temperature, .top_p = top_p };
-    TransformerState *state = nn_transformer_state(&transformer, (GenerationConfig){ 0 });
+    GenerationConfig config = { .int8_weights = int8 };
+    if (!device_is_cuda(tape_device(tape)))
+        config.precision = tape_precision(tape); /* of the weights; decode steps take float32 */
+    tape_set_precision(tape, PRECISION_FLOAT32);
+    TransformerState *state = nn_transformer_state(&transformer, config);
     for (int64_t i = 0; i < (int64_t)count; i++) {
         const int64_t n = i % (LENGTH / 2) == 0 ? LENGTH / 2 : 1;
         Tensor *x = embed(tape, &(int64_t){ size - SEEN + 1 - n }, 1, n);
@@ -118,17 +137,20 @@ static void generate(Tape *tape)
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = { "steps",  "generate", "temperature", "top-p",  "seed",
-                                         "prompt", "save",     "load",        "device", "help" };
+    static const char *const names[] = { "steps",  "generate",  "temperature", "top-p",
+                                         "seed",   "prompt",    "save",        "load",
+                                         "device", "precision", "int8",        "help" };
     double *const numbers[] = { &steps, &count, &temperature, &top_p, &seed };
     static const double least[] = { 0, 0, 0, 1e-6, 0 }, most[] = { 1e9, 1e9, 1e9, 1, 1e9 };
-    const char **const texts[] = { &prompt, &save, &load, &device };
-    struct option options[11] = { { 0 } };
-    for (int i = 0; i < 10; i++)
-        options[i] = (struct option){ names[i], i < 9, NULL, i < 9 ? 0 : 'h' };
+    const char **const texts[] = { &prompt, &save, &load, &device, &precision };
+    struct option options[13] = { { 0 } };
+    for (int i = 0; i < 12; i++)
+        options[i] = (struct option){ names[i], i < 10, NULL, i < 11 ? 0 : 'h' };
     int code, i;
     for (char rest; (code = getopt_long(argc, argv, "", options, &i)) == 0;)
-        if (i >= 5)
+        if (i == 10)
+            int8 = true;
+        else if (i >= 5)
             *texts[i - 5] = optarg;
         else if (sscanf(optarg, "%lf%c", numbers[i], &rest) != 1 ||
                  !(*numbers[i] >= least[i] && *numbers[i] <= most[i]))
@@ -136,6 +158,8 @@ int main(int argc, char **argv)
                  most[i]);
     if (code != -1 || optind + 1 != argc)
         return puts(help) < 0 || fflush(stdout) || code != 'h' ? 2 : 0;
+    if (strcmp(precision, "float32") && strcmp(precision, "bf16") && strcmp(precision, "auto"))
+        errx(2, "--precision %s: expected float32, bf16 or auto", precision);
     tapegrad_on_error(fail, NULL);
     if (save && !tensor_file_can_save(save)) /* before the training */
         errx(2, "--save %s: expected a file that can be written: %s", save, tapegrad_error());
@@ -146,6 +170,7 @@ int main(int argc, char **argv)
     transformer = nn_transformer(params, "transformer", config);
     head = nn_linear(params, "head", WIDTH, BYTES);
     Tape *tape = tape_new(params_device(params));
+    tape_set_precision(tape, precision_on(params_device(params)));
     if (load && !params_load(params, load))
         fail(tapegrad_error(), NULL);
     train(tape, params);

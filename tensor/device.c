@@ -408,8 +408,8 @@ bool device_has_bf16(const Device *device)
     if (sizeof(Real) == sizeof(double) || device->cuda)
         return sizeof(Real) == sizeof(float);
 #if defined(__x86_64__)
-    const int isa = dnnl_get_effective_cpu_isa(), needed = dnnl_cpu_isa_avx512_core_bf16;
-    return (isa & needed) == needed;
+    const unsigned needed = dnnl_cpu_isa_avx512_core_bf16; /* one bit per extension */
+    return ((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed;
 #else
     return false;
 #endif

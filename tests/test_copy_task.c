@@ -77,6 +77,21 @@ TEST(quiet_prints_the_final_line_alone)
     ck_assert_str_eq(strchr(output, '\n'), "\n");
 }
 
+TEST(precision_is_chosen_by_the_device)
+{
+    static const char slow[] = "precision: bf16 by conversion, slower than float32: cpu ";
+    assert_runs("copy_task " TINY "--steps 2 --precision auto");
+    assert_says(device_has_bf16(test_device()) ? "precision: bf16\n" : "precision: float32\n");
+    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1); /* without AVX512_BF16 */
+    assert_runs("copy_task " TINY "--steps 2 --precision auto --device cpu");
+    assert_says("precision: float32\n");
+    if (sizeof(Real) == sizeof(double))
+        return;
+    assert_runs("copy_task " TINY "--steps 2 --precision bf16 --device cpu");
+    assert_says(slow);
+    ck_assert_ptr_null(strstr(strstr(output, slow) + 1, slow));
+}
+
 TEST(learns)
 {
     assert_runs("copy_task " TINY "--layers 2 --head-dim 16 --feed-forward 64 --batch 16 "

@@ -46,6 +46,23 @@ TEST(writes_what_it_learned)
                       output);
 }
 
+/* On the CPU decode steps then read weights in bf16 or in 8 bits. */
+TEST(writes_words_with_fewer_bits)
+{
+    static const char *const bits[] = { "--int8", "--precision auto", "--precision bf16",
+                                        "--precision bf16 --int8" };
+    for (int i = 0; i < (sizeof(Real) == sizeof(float) ? 4 : 2); i++) {
+        assert_runs(
+            "text @/words --steps 0 --load @/weights --prompt 'tock ' --generate 100 %s " ON_CPU,
+            bits[i]);
+        const char *words = strstr(output, "tock ");
+        ck_assert_ptr_nonnull(words);
+        for (int j = 0; j < 105; j += 5)
+            ck_assert_msg(!strncmp(words + j, "tick ", 5) || !strncmp(words + j, "tock ", 5),
+                          "%s: %s", bits[i], output);
+    }
+}
+
 TEST(same_seed_same_text)
 {
     char first[sizeof output];
@@ -176,6 +193,8 @@ TEST(errors_are_one_sentence)
     assert_fails(2, "--temperature nan: expected a number", "@/words --temperature nan");
     assert_fails(2, "--top-p 2: expected a number from 1e-06 to 1\n", "@/words --top-p 2");
     assert_fails(2, "--top-p 0: expected a number from 1e-06 to 1\n", "@/words --top-p 0");
+    assert_fails(2, "--precision int8: expected float32, bf16 or auto\n",
+                 "@/words --precision int8");
     assert_fails(1, "there is no device \"tpu\"", "@/words --device tpu");
     assert_fails(1, "/none: No such file or directory\n", "@/words --load @/none " ON_CPU);
     assert_fails(1, "words: the header's length is", "@/words --load @/words " ON_CPU);

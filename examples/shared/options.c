@@ -22,6 +22,7 @@ const char *const precision_names[] = {
     [PRECISION_FLOAT32] = "float32",
     [PRECISION_TF32] = "tf32",
     [PRECISION_BF16] = "bf16",
+    [PRECISION_BF16 + 1] = "auto", /* training_precision */
     NULL,
 };
 
@@ -52,7 +53,7 @@ const Option run_rows[8] = {
     { "evaluate", CHECKPOINT, OF_RUN, AT(evaluate), 0, 0, NULL,
       "no training: evaluate a checkpoint on fresh data" },
     { "precision", CHOICE, OF_RUN, AT(precision), 0, 0, precision_names,
-      "of storage and products; tf32 on CUDA only (see docs/gpu.md)" },
+      "of storage and products; tf32 on CUDA only; auto: bf16 where that is fast (docs/gpu.md)" },
     { "eager", FLAG, OF_RUN, AT(eager), 0, 0, NULL, "on CUDA: without graph capture and replay" },
     { "quiet", FLAG, OF_RUN, AT(quiet), 0, 0, NULL, "print only the final line" },
 };
@@ -67,6 +68,21 @@ Device *training_device(const TrainingOptions *options)
     if (options->threads)
         device_set_threads((int)options->threads);
     return strcmp(options->device, "auto") ? device_open(options->device) : device_best();
+}
+
+Precision training_precision(const TrainingOptions *options, const Device *device)
+{
+    const bool fast = device_has_bf16(device), is_auto = !strcmp(options->precision, "auto");
+    if (is_auto)
+        fprintf(stderr, "precision: %s\n", fast ? "bf16" : "float32");
+    else if (!fast && !strcmp(options->precision, "bf16"))
+        fprintf(stderr,
+                "precision: bf16 by conversion, slower than float32: %s lacks "
+                "instructions for it\n",
+                device_name(device));
+    if (is_auto)
+        return fast ? PRECISION_BF16 : PRECISION_FLOAT32;
+    return (Precision)choice_index(precision_names, options->precision);
 }
 
 int choice_index(const char *const *choices, const char *value)

@@ -117,8 +117,12 @@ void training_check(const TrainingOptions *options, const Given *given, const ch
 /* The device of --device, after --threads is applied. */
 Device *training_device(const TrainingOptions *options);
 
+/* The precision of --precision. Prints to standard error the choice of auto, and that bf16 is slow
+ * where the device lacks instructions for it. */
+Precision training_precision(const TrainingOptions *options, const Device *device);
+
 /* Choices that several programs share. */
 extern const char *const feature_names[];   /* by Features */
-extern const char *const precision_names[]; /* by Precision */
+extern const char *const precision_names[]; /* by Precision, then auto */
 
 #endif

@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
-static Tape *tape_of(Device *device, const TrainingOptions *options)
+static Tape *tape_of(Device *device, const TrainingOptions *options, Precision precision)
 {
     Tape *tape = tape_new(device);
-    tape_set_precision(tape, (Precision)choice_index(precision_names, options->precision));
+    tape_set_precision(tape, precision);
     tape_seed(tape, (uint64_t)options->seed);
     return tape;
 }
@@ -14,12 +14,13 @@ static Tape *tape_of(Device *device, const TrainingOptions *options)
 Training training_new(const Command *command, const TrainingOptions *options, int64_t steps)
 {
     Device *device = training_device(options);
+    const Precision precision = training_precision(options, device);
     Training training = { .command = command,
                           .options = options,
                           .steps = steps,
                           .params = params_new(device, (uint64_t)options->seed),
-                          .tape = tape_of(device, options),
-                          .scoring = tape_of(device, options) };
+                          .tape = tape_of(device, options, precision),
+                          .scoring = tape_of(device, options, precision) };
     tape_set_recording(training.scoring, false);
     tape_set_training(training.scoring, false);
     return training;
