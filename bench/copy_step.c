@@ -5,6 +5,7 @@
 #include "bench/common.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { SYMBOLS = 11 };
 
@@ -98,15 +99,19 @@ static void measure(BenchOptions *options, Preset preset, AttentionKind attentio
 
 int main(int argc, char **argv)
 {
-    BenchOptions options = bench_begin(argc, argv, "a training step of the copy task");
+    const char *only = NULL;
+    const BenchOption more[] = {
+        { "preset", "measure only this one: small, quick or paper", NULL, 0, &only },
+        { 0 },
+    };
+    BenchOptions options = bench_begin_with(argc, argv, "a training step of the copy task", more);
     printf("%s; GFLOP/s counts only matrix products\npreset attention dropout\n",
            bench_where(&options).text);
     for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
-        for (int linear = 1; linear >= 0; linear--)
-            for (int dropped = 0; dropped < 2; dropped++)
-                measure(&options, presets[i],
-                        linear ? ATTENTION_CAUSAL_LINEAR : ATTENTION_CAUSAL_SOFTMAX,
-                        dropped ? (Real)0.1 : 0);
+        for (int form = 0; form < 4 && !(only && strcmp(only, presets[i].name)); form++)
+            measure(&options, presets[i],
+                    form < 2 ? ATTENTION_CAUSAL_LINEAR : ATTENTION_CAUSAL_SOFTMAX,
+                    form % 2 ? (Real)0.1 : 0);
     bench_end(&options);
     return EXIT_SUCCESS;
 }

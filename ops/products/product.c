@@ -122,9 +122,9 @@ static ProductPiece piece_of(Result out, Operand a, Operand b, Product p, int64_
         out_at += begin;
         b_at += p.transpose_b ? begin * p.k : begin;
     }
-    return (ProductPiece){ .out = elements_at(out.type, out.data, out_at),
-                           .a = elements_at(a.type, a.data, a_at),
-                           .b = elements_at(b.type, b.data, b_at),
+    return (ProductPiece){ .out = elements_at((int)out.type, out.data, out_at),
+                           .a = elements_at((int)a.type, a.data, a_at),
+                           .b = elements_at((int)b.type, b.data, b_at),
                            .n = by_rows ? length : p.n,
                            .m = by_rows ? p.m : length,
                            .count = count };
