@@ -128,6 +128,8 @@ int params_load_some(Params *params, const char *path, LoadReport *report, void 
  * composed of the operations that it names: it returns a tensor that belongs to the tape and raises
  * as they do. */
 
+enum { NN_MAX_LAYERS = 64 };
+
 typedef struct Linear {
     Tensor *weight, *bias; /* weight [out, in], bias [out] or NULL */
 } Linear;
@@ -168,6 +170,47 @@ Dropout nn_dropout(double probability);
 /* out = x mask / (1 - probability) while the tape is training (op_dropout; Srivastava et al. 2014);
  * with tape_set_training off it returns x. */
 Tensor *nn_dropout_forward(Tape *tape, const Dropout *dropout, Tensor *x);
+
+/* Stacked recurrent layers. */
+typedef struct RecurrentConfig {
+    int64_t input, hidden; /* no default: the width of x, and H, that of the state */
+    int64_t layers;        /* 0 means the default, 1 */
+    bool bidirectional;    /* false; true: each layer also runs in the reverse direction, and the
+                            * next one gets the outputs of both, 2 H */
+    double dropout;        /* 0: the probability of dropout between layers */
+} RecurrentConfig;
+
+/* Layer l in direction d, 1: reverse; names as in PyTorch, where a state dictionary has them:
+ * weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., weight_ih_l1. */
+typedef struct RecurrentWeights {
+    Tensor *weight_ih, *weight_hh; /* [G H, in], [G H, H], G gates */
+    Tensor *bias_ih, *bias_hh;     /* [G H] */
+} RecurrentWeights;
+
+typedef struct Recurrent {
+    int64_t layers, directions, hidden;
+    Dropout dropout;
+    RecurrentWeights weights[NN_MAX_LAYERS][2];
+} Recurrent;
+
+typedef struct Lstm {
+    Recurrent stack;
+} Lstm;
+
+/* The state of all layers and directions, Real: [layers directions, B, H], layer by layer. NULL: a
+ * state of zeros. */
+typedef struct LstmState {
+    Tensor *hidden, *cell;
+} LstmState;
+
+/* All weights are initialized uniformly in [-1/sqrt(H), 1/sqrt(H)). Raises when a field of the
+ * config is out of range. */
+Lstm nn_lstm(Params *params, const char *name, RecurrentConfig config);
+/* x = op_lstm(x) for every layer, in both directions op_concat of two: x [B, N, input], returns
+ * [B, N, H] or, bidirectional, [B, N, 2 H]. lengths int32 [B], in [0, N], or NULL: as op_lstm.
+ * state is NULL, or begins the sequences and becomes their final state. In one direction a sequence
+ * may be split anywhere, down to one position per call: pass on the state. */
+Tensor *nn_lstm_forward(Tape *tape, const Lstm *lstm, Tensor *x, Tensor *lengths, LstmState *state);
 
 /* P[n, 2i] = sin(n / 10000^(2i / width)), P[n, 2i + 1] = cos(n / 10000^(2i / width)) (Vaswani et
  * al. 2017, section 3.5): a constant [length, width] of the Params. Combine it with an embedding by
@@ -262,8 +305,6 @@ TransformerLayer nn_transformer_layer(Params *params, const char *name, Transfor
  * 3.1 and 5.4). x [B, N, width], returns the same shape; key_lengths as in nn_attention_forward. */
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                      Tensor *key_lengths);
-
-enum { NN_MAX_LAYERS = 64 };
 
 /* Names: layers.0, layers.1, ..., norm. */
 typedef struct Transformer {

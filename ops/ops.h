@@ -268,6 +268,28 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window);
  * of the range that operations with the input `to` need. */
 Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
+/* ------------------------------------------------------------------------------------- recurrent */
+
+/* Options of op_lstm; a field left 0 means what its comment says first. */
+typedef struct LstmOptions {
+    Tensor *lengths;       /* NULL: N each; int32 [B], in [0, N]: sequence b ends after lengths[b]
+                            * positions; x must be finite after them */
+    Tensor *hidden, *cell; /* NULL: zeros; [B, H]: the state before the first step */
+    bool reverse;          /* false: position 0 comes first; true: each sequence's last one */
+} LstmOptions;
+
+/* A layer of long short-term memory in one direction (Hochreiter and Schmidhuber 1997; forget gate:
+ * Gers, Schmidhuber and Cummins 2000), with the weights of PyTorch's LSTM:
+ *   [i, f, g, o] = W_ih x_t + b_ih + W_hh h_t-1 + b_hh
+ *   c_t = sigmoid(f) c_t-1 + sigmoid(i) tanh(g)    h_t = sigmoid(o) tanh(c_t)
+ * x [B, N, I], weight_ih [4 H, I], weight_hh [4 H, H], biases [4 H]; returns all h_t, [B, N, H],
+ * in x's dtype, 0 after a sequence's end. Unless they are NULL, *final_hidden and *final_cell
+ * become h and c after each sequence's last step, [B, H], Real: as options.hidden and cell of the
+ * next part of the sequences they continue them. O(N) time; saves 6 H values per position. Raises
+ * if a length is outside [0, N]. */
+Tensor *op_lstm(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
+                Tensor *bias_hh, LstmOptions options, Tensor **final_hidden, Tensor **final_cell);
+
 /* ------------------------------------------------------------------------------------- attention
  * query, key [B, N, H, D] and value [B, N, H, M]: B sequences of N positions, H heads of query size
  * D and value size M; returns [B, N, H, M]. Or query holds all three packed, [B, N, 3 H, D] (H

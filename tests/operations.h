@@ -136,6 +136,35 @@ static inline Tensor *ctc_of_symbols(Tape *tape, Tensor *logits, int64_t n)
         (CtcOptions){ .lengths = size[0] == 2 ? tape_input_i32(tape, lengths, shape(2)) : NULL });
 }
 
+/* x[3]: rows of H columns: G of b_ih, G of b_hh, and unless it ends there, B of the initial h and,
+ * for an LSTM, of c. */
+static inline Tensor *rows_of(Tape *tape, Tensor *x, int64_t first, int64_t rows, bool flat)
+{
+    Tensor *part = op_slice(tape, x, 0, first, rows);
+    return flat ? op_reshape(tape, part, shape(tensor_count(part))) : part;
+}
+
+static inline Tensor *lstm_layer(Tape *tape, Tensor **x, LstmOptions options, Tensor **final)
+{
+    const int64_t B = x[0]->shape.size[0];
+    if (x[3]->shape.size[0] > 8) {
+        options.hidden = rows_of(tape, x[3], 8, B, false);
+        options.cell = rows_of(tape, x[3], 8 + B, B, false);
+    }
+    return op_lstm(tape, x[0], x[1], x[2], rows_of(tape, x[3], 0, 4, true),
+                   rows_of(tape, x[3], 4, 4, true), options, final, final ? final + 1 : NULL);
+}
+
+/* out and the final state in one tensor */
+static inline Tensor *lstm_with_final(Tape *tape, Tensor **x, LstmOptions options)
+{
+    Tensor *parts[3] = { NULL };
+    parts[0] = op_cast(tape, lstm_layer(tape, x, options, parts + 1), TENSOR_REAL);
+    for (int i = 0; i < 3; i++)
+        parts[i] = op_reshape(tape, parts[i], shape(tensor_count(parts[i])));
+    return op_concat(tape, parts, 3, 0);
+}
+
 /* -------------------------------------------------------------------------------------- rows */
 /* clang-format off */
 #define SHAPE(...) { sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t), { __VA_ARGS__ } }
@@ -145,6 +174,8 @@ static inline Tensor *ctc_of_symbols(Tape *tape, Tensor *logits, int64_t n)
 #define WEIGHTS(...) { .shape = SHAPE(__VA_ARGS__), .weights = true }
 #define FLOPS(forward, both) { .flops = forward, .all_flops = both }
 #define PASSES(forward, both) { .passes = forward, .all_passes = both }
+/* x, W_ih, W_hh and rows of biases and states of a recurrent layer with G gates */
+#define RECURRENT(B, N, I, G, H, rows) S(B, N, I), P(G * H, I), P(G * H, H), P(rows, H)
 #define USUAL_EPS (CausalLinearAttentionOptions){ .eps = 1e-6 } /* the authors' */
 #define UNMEASURED { .flops = 0 }
 /* Queries, keys, values of H heads of D and M columns; with the states */
@@ -236,6 +267,22 @@ static inline Tensor *ctc_of_symbols(Tape *tape, Tensor *logits, int64_t n)
         { S(300, 3), INTEGERS(256, 300) }, { S(3, 3300), INTEGERS(256, 3) })                       \
     ROW(ctc, ctc_of_symbols(tape, x[0], 1), UNMEASURED, { S(2, 6, 3) }, { S(1, 2, 2) })            \
     ROW(ctc_long, ctc_of_symbols(tape, x[0], 40), UNMEASURED, { S(1, 81, 3) }, { S(2, 150, 29) })  \
+    ROW(lstm, lstm_layer(tape, x, (LstmOptions){ .reverse = false }, NULL),                        \
+        FLOPS(4.0 * WIDE, 12.0 * WIDE),                                                            \
+        { RECURRENT(SEQUENCES, POSITIONS, WIDTH, 4, WIDTH, 8) }, { RECURRENT(2, 3, 2, 4, 3, 8) },  \
+        { RECURRENT(1, 9, 1, 4, 2, 8) }, { RECURRENT(5, 11, 7, 4, 150, 8) })                       \
+    ROW(lstm_from_state, lstm_with_final(tape, x, (LstmOptions){ .reverse = false }), UNMEASURED,  \
+        { RECURRENT(2, 1, 2, 4, 3, 12) }, { RECURRENT(1, 10, 3, 4, 2, 10) },                       \
+        { RECURRENT(17, 9, 3, 4, 21, 42) })                                                        \
+    ROW(lstm_lengths,                                                                              \
+        lstm_with_final(tape, x, (LstmOptions){ .lengths = two_lengths(tape, x[0]) }), UNMEASURED, \
+        { RECURRENT(2, 4, 2, 4, 3, 12) }, { RECURRENT(2, 9, 1, 4, 2, 8) },                         \
+        { RECURRENT(2, 20, 3, 4, 40, 12) })                                                        \
+    ROW(lstm_reverse,                                                                              \
+        lstm_with_final(tape, x, (LstmOptions){ .lengths = two_lengths(tape, x[0]),                \
+                                                .reverse = true }),                                \
+        UNMEASURED, { RECURRENT(2, 4, 2, 4, 3, 8) }, { RECURRENT(2, 9, 1, 4, 2, 12) },             \
+        { RECURRENT(2, 20, 3, 4, 190, 12) })                                                       \
     ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \

@@ -1,0 +1,131 @@
+/* Recurrent layers, stacked and in both directions. */
+#include "nn/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* A layer of a kind in one direction: op_lstm. state and final: hidden, cell. */
+typedef Tensor *RecurrentLayer(Tape *tape, Tensor *x, const RecurrentWeights *weights,
+                               Tensor *lengths, bool reverse, Tensor *const *state, Tensor **final);
+
+/* The outer kind: what stacks of a kind differ in. */
+typedef struct Kind {
+    const char *constructor, *forward;
+    int64_t gates;
+    int states; /* tensors of the state */
+    RecurrentLayer *layer;
+} Kind;
+
+static Tensor *weight(Params *params, const char *name, const char *what, int64_t layer,
+                      int64_t direction, Shape of, int64_t hidden)
+{
+    char path[48];
+    snprintf(path, sizeof path, "%s_l%lld%s", what, (long long)layer, direction ? "_reverse" : "");
+    const Initializer uniform = { INITIAL_UNIFORM, 1 / sqrt((double)hidden) };
+    return params_add(params, nn_name(name, path).text, of, uniform);
+}
+
+static Recurrent stack_new(const Kind *kind, Params *params, const char *name, RecurrentConfig c)
+{
+    if (c.input < 1 || c.hidden < 1)
+        error_raise("%s: %s: input is %lld and hidden %lld, expected 1 or more", kind->constructor,
+                    name, (long long)c.input, (long long)c.hidden);
+    if (c.layers < 0 || c.layers > NN_MAX_LAYERS)
+        error_raise("%s: %s: layers is %lld, expected 1 to %d", kind->constructor, name,
+                    (long long)c.layers, NN_MAX_LAYERS);
+    const int64_t H = c.hidden, rows = kind->gates * H;
+    Recurrent stack = { .layers = c.layers ? c.layers : 1,
+                        .directions = c.bidirectional ? 2 : 1,
+                        .hidden = H,
+                        .dropout = nn_dropout(c.dropout) };
+    for (int64_t l = 0; l < stack.layers; l++)
+        for (int64_t d = 0; d < stack.directions; d++) {
+            const int64_t in = l == 0 ? c.input : stack.directions * H;
+            stack.weights[l][d] = (RecurrentWeights){
+                .weight_ih = weight(params, name, "weight_ih", l, d, shape(rows, in), H),
+                .weight_hh = weight(params, name, "weight_hh", l, d, shape(rows, H), H),
+                .bias_ih = weight(params, name, "bias_ih", l, d, shape(rows), H),
+                .bias_hh = weight(params, name, "bias_hh", l, d, shape(rows), H),
+            };
+        }
+    return stack;
+}
+
+/* Part `index` of a state [count, B, H], or NULL */
+static Tensor *state_at(Tape *tape, Tensor *state, int64_t index)
+{
+    if (!state)
+        return NULL;
+    const Shape one = shape(state->shape.size[1], state->shape.size[2]);
+    return op_reshape(tape, op_slice(tape, state, 0, index, 1), one);
+}
+
+static void check_state(Tape *tape, const Kind *kind, const Recurrent *stack, Tensor *x,
+                        Tensor *state)
+{
+    tape_use_real(tape, kind->forward, state);
+    const Shape expected =
+        shape(stack->layers * stack->directions, x->shape.size[0], stack->hidden);
+    if (!shape_equal(state->shape, expected))
+        tape_error(tape, "%s: the state is %s, expected %s: layers times directions, batch, hidden",
+                   kind->forward, shape_text(state->shape).text, shape_text(expected).text);
+}
+
+/* state [kind->states]: the initial state, which becomes the final one; NULL: zeros, dropped */
+static Tensor *stack_forward(Tape *tape, const Kind *kind, const Recurrent *stack, Tensor *x,
+                             Tensor *lengths, Tensor **state)
+{
+    enum { MOST = 2 };
+    Tensor *finals[MOST][2 * NN_MAX_LAYERS], *out[2];
+    if (stack->layers < 1)
+        tape_error(tape, "%s: there are no layers; see %s", kind->forward, kind->constructor);
+    tape_use(tape, kind->forward, x);
+    for (int s = 0; state && s < kind->states; s++)
+        if (state[s])
+            check_state(tape, kind, stack, x, state[s]);
+    const int64_t count = stack->layers * stack->directions;
+    for (int64_t l = 0; l < stack->layers; l++) {
+        if (l > 0)
+            x = nn_dropout_forward(tape, &stack->dropout, x);
+        for (int64_t d = 0; d < stack->directions; d++) {
+            const int64_t index = l * stack->directions + d;
+            Tensor *initial[MOST] = { NULL }, *final[MOST];
+            for (int s = 0; state && s < kind->states; s++)
+                initial[s] = state_at(tape, state[s], index);
+            out[d] = kind->layer(tape, x, &stack->weights[l][d], lengths, d == 1, initial, final);
+            for (int s = 0; s < kind->states; s++)
+                finals[s][index] = final[s];
+        }
+        x = stack->directions == 1 ? out[0] : op_concat(tape, out, 2, -1);
+    }
+    for (int s = 0; state && s < kind->states; s++)
+        state[s] = op_stack(tape, finals[s], (int)count, 0);
+    return x;
+}
+
+static Tensor *lstm_layer(Tape *tape, Tensor *x, const RecurrentWeights *w, Tensor *lengths,
+                          bool reverse, Tensor *const *state, Tensor **final)
+{
+    const LstmOptions options = {
+        .lengths = lengths, .hidden = state[0], .cell = state[1], .reverse = reverse
+    };
+    return op_lstm(tape, x, w->weight_ih, w->weight_hh, w->bias_ih, w->bias_hh, options, &final[0],
+                   &final[1]);
+}
+
+static const Kind lstm_kind = { "nn_lstm", "nn_lstm_forward", 4, 2, lstm_layer };
+
+Lstm nn_lstm(Params *params, const char *name, RecurrentConfig config)
+{
+    return (Lstm){ stack_new(&lstm_kind, params, name, config) };
+}
+
+Tensor *nn_lstm_forward(Tape *tape, const Lstm *lstm, Tensor *x, Tensor *lengths, LstmState *state)
+{
+    if (!state)
+        return stack_forward(tape, &lstm_kind, &lstm->stack, x, lengths, NULL);
+    Tensor *tensors[] = { state->hidden, state->cell };
+    Tensor *out = stack_forward(tape, &lstm_kind, &lstm->stack, x, lengths, tensors);
+    *state = (LstmState){ tensors[0], tensors[1] };
+    return out;
+}
