@@ -268,7 +268,7 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window);
  * of the range that operations with the input `to` need. */
 Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
-/* ------------------------------------------------------------------------------------- recurrent */
+/* ------------------------------------------------------------------------------------ recurrent */
 
 /* Options of op_lstm; a field left 0 means what its comment says first. */
 typedef struct LstmOptions {

@@ -64,7 +64,7 @@ static Tensor *workspace_for(Tape *tape, Recurrence r, bool backward)
     return tape_scratch(tape, shape(cuda ? on_cuda : recurrence_workspace_cpu(r, backward)));
 }
 
-/* -------------------------------------------------------------------------------------- backward */
+/* ------------------------------------------------------------------------------------- backward */
 
 static void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size)
 {
