@@ -212,6 +212,14 @@ Lstm nn_lstm(Params *params, const char *name, RecurrentConfig config);
  * may be split anywhere, down to one position per call: pass on the state. */
 Tensor *nn_lstm_forward(Tape *tape, const Lstm *lstm, Tensor *x, Tensor *lengths, LstmState *state);
 
+typedef struct Gru {
+    Recurrent stack;
+} Gru;
+
+/* The same with op_gru. *hidden, unless hidden is NULL: as state's; NULL: a state of zeros. */
+Gru nn_gru(Params *params, const char *name, RecurrentConfig config);
+Tensor *nn_gru_forward(Tape *tape, const Gru *gru, Tensor *x, Tensor *lengths, Tensor **hidden);
+
 /* P[n, 2i] = sin(n / 10000^(2i / width)), P[n, 2i + 1] = cos(n / 10000^(2i / width)) (Vaswani et
  * al. 2017, section 3.5): a constant [length, width] of the Params. Combine it with an embedding by
  * op_add, or by op_broadcast_to and op_concat. */

@@ -129,3 +129,22 @@ Tensor *nn_lstm_forward(Tape *tape, const Lstm *lstm, Tensor *x, Tensor *lengths
     *state = (LstmState){ tensors[0], tensors[1] };
     return out;
 }
+
+static Tensor *gru_layer(Tape *tape, Tensor *x, const RecurrentWeights *w, Tensor *lengths,
+                         bool reverse, Tensor *const *state, Tensor **final)
+{
+    const GruOptions options = { .lengths = lengths, .hidden = state[0], .reverse = reverse };
+    return op_gru(tape, x, w->weight_ih, w->weight_hh, w->bias_ih, w->bias_hh, options, final);
+}
+
+static const Kind gru_kind = { "nn_gru", "nn_gru_forward", 3, 1, gru_layer };
+
+Gru nn_gru(Params *params, const char *name, RecurrentConfig config)
+{
+    return (Gru){ stack_new(&gru_kind, params, name, config) };
+}
+
+Tensor *nn_gru_forward(Tape *tape, const Gru *gru, Tensor *x, Tensor *lengths, Tensor **hidden)
+{
+    return stack_forward(tape, &gru_kind, &gru->stack, x, lengths, hidden);
+}

@@ -290,6 +290,21 @@ typedef struct LstmOptions {
 Tensor *op_lstm(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
                 Tensor *bias_hh, LstmOptions options, Tensor **final_hidden, Tensor **final_cell);
 
+/* Options of op_gru, as above. */
+typedef struct GruOptions {
+    Tensor *lengths, *hidden;
+    bool reverse;
+} GruOptions;
+
+/* A layer of gated recurrent units (Cho et al. 2014) in one direction, with the weights of
+ * PyTorch's GRU:
+ *   r = sigmoid(W_ir x_t + b_ir + W_hr h_t-1 + b_hr)    z = sigmoid(W_iz x_t + b_iz + ...)
+ *   n = tanh(W_in x_t + b_in + r (W_hn h_t-1 + b_hn))   h_t = (1 - z) n + z h_t-1
+ * weight_ih [3 H, I], weight_hh [3 H, H], biases [3 H], rows of r, z, n; the rest as op_lstm.
+ * Saves 5 H values per position. */
+Tensor *op_gru(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
+               Tensor *bias_hh, GruOptions options, Tensor **final_hidden);
+
 /* ------------------------------------------------------------------------------------- attention
  * query, key [B, N, H, D] and value [B, N, H, M]: B sequences of N positions, H heads of query size
  * D and value size M; returns [B, N, H, M]. Or query holds all three packed, [B, N, 3 H, D] (H

@@ -155,14 +155,35 @@ static inline Tensor *lstm_layer(Tape *tape, Tensor **x, LstmOptions options, Te
                    rows_of(tape, x[3], 4, 4, true), options, final, final ? final + 1 : NULL);
 }
 
+static inline Tensor *gru_layer(Tape *tape, Tensor **x, GruOptions options, Tensor **final)
+{
+    if (x[3]->shape.size[0] > 6)
+        options.hidden = rows_of(tape, x[3], 6, x[0]->shape.size[0], false);
+    return op_gru(tape, x[0], x[1], x[2], rows_of(tape, x[3], 0, 3, true),
+                  rows_of(tape, x[3], 3, 3, true), options, final);
+}
+
 /* out and the final state in one tensor */
+static inline Tensor *with_final(Tape *tape, Tensor **parts, int count)
+{
+    parts[0] = op_cast(tape, parts[0], TENSOR_REAL);
+    for (int i = 0; i < count; i++)
+        parts[i] = op_reshape(tape, parts[i], shape(tensor_count(parts[i])));
+    return op_concat(tape, parts, count, 0);
+}
+
 static inline Tensor *lstm_with_final(Tape *tape, Tensor **x, LstmOptions options)
 {
-    Tensor *parts[3] = { NULL };
-    parts[0] = op_cast(tape, lstm_layer(tape, x, options, parts + 1), TENSOR_REAL);
-    for (int i = 0; i < 3; i++)
-        parts[i] = op_reshape(tape, parts[i], shape(tensor_count(parts[i])));
-    return op_concat(tape, parts, 3, 0);
+    Tensor *parts[3];
+    parts[0] = lstm_layer(tape, x, options, parts + 1);
+    return with_final(tape, parts, 3);
+}
+
+static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
+{
+    Tensor *parts[2];
+    parts[0] = gru_layer(tape, x, options, parts + 1);
+    return with_final(tape, parts, 2);
 }
 
 /* -------------------------------------------------------------------------------------- rows */
@@ -283,6 +304,22 @@ static inline Tensor *lstm_with_final(Tape *tape, Tensor **x, LstmOptions option
                                                 .reverse = true }),                                \
         UNMEASURED, { RECURRENT(2, 4, 2, 4, 3, 8) }, { RECURRENT(2, 9, 1, 4, 2, 12) },             \
         { RECURRENT(2, 20, 3, 4, 190, 12) })                                                       \
+    ROW(gru, gru_layer(tape, x, (GruOptions){ .reverse = false }, NULL),                           \
+        FLOPS(3.0 * WIDE, 9.0 * WIDE),                                                             \
+        { RECURRENT(SEQUENCES, POSITIONS, WIDTH, 3, WIDTH, 6) }, { RECURRENT(2, 3, 2, 3, 3, 6) },  \
+        { RECURRENT(1, 9, 1, 3, 2, 6) }, { RECURRENT(5, 11, 7, 3, 170, 6) })                       \
+    ROW(gru_from_state, gru_with_final(tape, x, (GruOptions){ .reverse = false }), UNMEASURED,     \
+        { RECURRENT(2, 1, 2, 3, 3, 8) }, { RECURRENT(1, 10, 3, 3, 2, 7) },                         \
+        { RECURRENT(17, 9, 3, 3, 21, 23) })                                                        \
+    ROW(gru_lengths,                                                                               \
+        gru_with_final(tape, x, (GruOptions){ .lengths = two_lengths(tape, x[0]) }), UNMEASURED,   \
+        { RECURRENT(2, 4, 2, 3, 3, 8) }, { RECURRENT(2, 9, 1, 3, 2, 6) },                          \
+        { RECURRENT(2, 20, 3, 3, 40, 8) })                                                         \
+    ROW(gru_reverse,                                                                               \
+        gru_with_final(tape, x, (GruOptions){ .lengths = two_lengths(tape, x[0]),                  \
+                                              .reverse = true }),                                  \
+        UNMEASURED, { RECURRENT(2, 4, 2, 3, 3, 6) }, { RECURRENT(2, 9, 1, 3, 2, 8) },              \
+        { RECURRENT(2, 20, 3, 3, 220, 8) })                                                        \
     ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \

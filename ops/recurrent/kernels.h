@@ -41,6 +41,7 @@ DEVICE_FUNCTION(void, lstm_forward, Recurrence r);
 DEVICE_FUNCTION(void, lstm_backward, Recurrence r);
 DEVICE_FUNCTION(void, gru_forward, Recurrence r);
 DEVICE_FUNCTION(void, gru_backward, Recurrence r);
+DEVICE_FUNCTION(void, gru_hidden_gates, Recurrence r);
 
 /* previous [B, N, H]: h of the step before; 0 after a sequence's end. initial [B, H], or NULL */
 DEVICE_FUNCTION(void, previous_hidden, Real *previous, const Real *initial, Recurrence r);

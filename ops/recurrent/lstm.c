@@ -99,16 +99,6 @@ void lstm_backward_cpu(Recurrence r)
     recurrence_backward(r, lstm_cell_backward);
 }
 
-int64_t recurrence_workspace_cpu(Recurrence r, bool backward)
-{
-    int64_t used;
-    if (backward)
-        backward_parts(&r, NULL, &used);
-    else
-        forward_parts(&r, NULL, &used);
-    return used;
-}
-
 static void forward(Device *device, Recurrence r)
 {
     DEVICE_CALL(device, lstm_forward, (r));

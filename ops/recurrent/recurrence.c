@@ -6,8 +6,7 @@
  *                          dW_hh <- sum_t du_t h_t-1^T    db_hh <- sum_t du_t
  * x W_ih^T, the gates, da and du share one buffer, [B, N, G H], one after another. */
 #include "ops/layout/indices.h"
-#include "ops/products/product.h"
-#include "ops/recurrent/recurrence.h"
+#include "ops/recurrent/recurrence_cpu.h"
 #include "ops/shared/columns.h"
 
 typedef struct RecurrentAttributes {
@@ -57,11 +56,21 @@ static const Real *data_or_null(const Tensor *tensor)
     return tensor ? tensor->data : NULL;
 }
 
+static int64_t workspace_cpu(Recurrence r, bool backward)
+{
+    int64_t used;
+    if (backward)
+        backward_parts(&r, NULL, &used);
+    else
+        forward_parts(&r, NULL, &used);
+    return used;
+}
+
 static Tensor *workspace_for(Tape *tape, Recurrence r, bool backward)
 {
     const int64_t on_cuda = r.B * r.G * r.H;
     const bool cuda = device_is_cuda(tape_device(tape));
-    return tape_scratch(tape, shape(cuda ? on_cuda : recurrence_workspace_cpu(r, backward)));
+    return tape_scratch(tape, shape(cuda ? on_cuda : workspace_cpu(r, backward)));
 }
 
 /* ------------------------------------------------------------------------------------- backward */

@@ -36,7 +36,4 @@ typedef struct RecurrentInputs {
 Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs inputs,
                   Tensor **final_hidden, Tensor **final_cell);
 
-/* The elements of the CPU's workspace, in lstm.c. */
-int64_t recurrence_workspace_cpu(Recurrence r, bool backward);
-
 #endif
