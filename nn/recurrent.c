@@ -8,9 +8,9 @@
 typedef Tensor *RecurrentLayer(Tape *tape, Tensor *x, const RecurrentWeights *weights,
                                Tensor *lengths, bool reverse, Tensor *const *state, Tensor **final);
 
-/* The outer kind: what stacks of a kind differ in. */
+/* What stacks of LSTM and of GRU layers differ in. */
 typedef struct Kind {
-    const char *constructor, *forward;
+    const char *constructor, *forward, *x, *state;
     int64_t gates;
     int states; /* tensors of the state */
     RecurrentLayer *layer;
@@ -63,12 +63,12 @@ static Tensor *state_at(Tape *tape, Tensor *state, int64_t index)
 static void check_state(Tape *tape, const Kind *kind, const Recurrent *stack, Tensor *x,
                         Tensor *state)
 {
-    tape_use_real(tape, kind->forward, state);
+    tape_use_real(tape, kind->state, state);
     const Shape expected =
         shape(stack->layers * stack->directions, x->shape.size[0], stack->hidden);
     if (!shape_equal(state->shape, expected))
-        tape_error(tape, "%s: the state is %s, expected %s: layers times directions, batch, hidden",
-                   kind->forward, shape_text(state->shape).text, shape_text(expected).text);
+        tape_error(tape, "%s is %s, expected %s: layers times directions, batch, hidden",
+                   kind->state, shape_text(state->shape).text, shape_text(expected).text);
 }
 
 /* state [kind->states]: the initial state, which becomes the final one; NULL: zeros, dropped */
@@ -79,7 +79,9 @@ static Tensor *stack_forward(Tape *tape, const Kind *kind, const Recurrent *stac
     Tensor *finals[MOST][2 * NN_MAX_LAYERS], *out[2];
     if (stack->layers < 1)
         tape_error(tape, "%s: there are no layers; see %s", kind->forward, kind->constructor);
-    tape_use(tape, kind->forward, x);
+    tape_use(tape, kind->x, x);
+    if (x->shape.rank != 3)
+        tape_error(tape, "%s is %s, expected [B, N, input]", kind->x, shape_text(x->shape).text);
     for (int s = 0; state && s < kind->states; s++)
         if (state[s])
             check_state(tape, kind, stack, x, state[s]);
@@ -113,7 +115,9 @@ static Tensor *lstm_layer(Tape *tape, Tensor *x, const RecurrentWeights *w, Tens
                    &final[1]);
 }
 
-static const Kind lstm_kind = { "nn_lstm", "nn_lstm_forward", 4, 2, lstm_layer };
+static const Kind lstm_kind = {
+    "nn_lstm", "nn_lstm_forward", "nn_lstm_forward: x", "nn_lstm_forward: state", 4, 2, lstm_layer
+};
 
 Lstm nn_lstm(Params *params, const char *name, RecurrentConfig config)
 {
@@ -137,7 +141,9 @@ static Tensor *gru_layer(Tape *tape, Tensor *x, const RecurrentWeights *w, Tenso
     return op_gru(tape, x, w->weight_ih, w->weight_hh, w->bias_ih, w->bias_hh, options, final);
 }
 
-static const Kind gru_kind = { "nn_gru", "nn_gru_forward", 3, 1, gru_layer };
+static const Kind gru_kind = {
+    "nn_gru", "nn_gru_forward", "nn_gru_forward: x", "nn_gru_forward: hidden", 3, 1, gru_layer
+};
 
 Gru nn_gru(Params *params, const char *name, RecurrentConfig config)
 {

@@ -181,14 +181,13 @@ static void recurrent_backward(Node *node)
 /* -------------------------------------------------------------------------------------- forward */
 
 static void check_shape(Tape *tape, const char *label, Tensor *tensor, Shape expected,
-                        const RecurrentLabels *labels, const RecurrentInputs *inputs)
+                        const RecurrentInputs *inputs)
 {
     tape_use_real(tape, label, tensor);
     if (!shape_equal(tensor->shape, expected))
         tape_error(tape, "%s %s, expected %s: x is %s, weight_hh %s", label,
                    tensor_text(tensor).text, shape_text(expected).text,
                    shape_text(inputs->x->shape).text, shape_text(inputs->weight_hh->shape).text);
-    (void)labels;
 }
 
 static void check(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *in)
@@ -204,13 +203,13 @@ static void check(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *
                    tensor_text(in->weight_hh).text, (long long)kind->G);
     const int64_t B = in->x->shape.size[0], H = of.size[1];
     check_shape(tape, labels->weight_ih, in->weight_ih, shape(kind->G * H, in->x->shape.size[2]),
-                labels, in);
-    check_shape(tape, labels->bias_ih, in->bias_ih, shape(kind->G * H), labels, in);
-    check_shape(tape, labels->bias_hh, in->bias_hh, shape(kind->G * H), labels, in);
+                in);
+    check_shape(tape, labels->bias_ih, in->bias_ih, shape(kind->G * H), in);
+    check_shape(tape, labels->bias_hh, in->bias_hh, shape(kind->G * H), in);
     if (in->hidden)
-        check_shape(tape, labels->hidden, in->hidden, shape(B, H), labels, in);
+        check_shape(tape, labels->hidden, in->hidden, shape(B, H), in);
     if (in->cell)
-        check_shape(tape, labels->cell, in->cell, shape(B, H), labels, in);
+        check_shape(tape, labels->cell, in->cell, shape(B, H), in);
     if (!in->lengths)
         return;
     tape_use_i32(tape, labels->lengths, in->lengths);
