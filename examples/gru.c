@@ -1,19 +1,20 @@
-/* A recurrent layer from operations: a GRU (Cho et al. 2014) learns the parity of all bits so far,
- * on sequences of 16 bits, and is tested on 200. An argument sets the number of steps. */
+/* A recurrent layer from operations, which nn_gru is as one: a GRU (Cho et al. 2014) learns the
+ * parity of all bits so far, on sequences of 16 bits, and is tested on 200. An argument sets the
+ * number of steps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <tapegrad.h>
 
 enum { BATCH = 32, WIDTH = 16, LENGTH = 16, LONG = 200 };
 
-typedef struct Gru {
+typedef struct Layer {
     Linear input, state; /* to 3 WIDTH: reset gate, update gate, candidate */
-} Gru;
+} Layer;
 
 /* As in PyTorch, with biases b and c: r = sigmoid(W_r x_t + b_r + U_r h + c_r), z likewise,
  * n = tanh(W_n x_t + b_n + r (U_n h + c_n)), h <- (1 - z) n + z h = n + z (h - n).
  * x [B, N, in] with B <= BATCH, N <= LONG; returns all h [B, N, WIDTH] */
-static Tensor *gru_forward(Tape *tape, const Gru *gru, Tensor *x)
+static Tensor *gru_forward(Tape *tape, const Layer *gru, Tensor *x)
 {
     const int64_t B = x->shape.size[0], N = x->shape.size[1];
     static const Real zeros[BATCH * WIDTH];
@@ -38,8 +39,8 @@ int main(int argc, char **argv)
     const int steps = argc > 1 ? atoi(argv[1]) : 300;
     Device *device = device_best();
     Params *params = params_new(device, /*seed*/ 1);
-    Gru gru = { nn_linear(params, "input", 1, 3 * WIDTH),
-                nn_linear(params, "state", WIDTH, 3 * WIDTH) };
+    Layer gru = { nn_linear(params, "input", 1, 3 * WIDTH),
+                  nn_linear(params, "state", WIDTH, 3 * WIDTH) };
     Linear output = nn_linear(params, "output", WIDTH, 2);
     Optimizer *optimizer = optim_adam(params, optim_adam_config(1e-2));
     Tape *tape = tape_new(device);
