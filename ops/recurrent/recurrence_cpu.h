@@ -119,6 +119,22 @@ WHOLE_VECTORS static inline void multiply_panel(bool add, Real *c, int64_t colum
     }
 }
 
+/* A sequence's rows of two steps are in different pages, which the hardware prefetcher does not
+ * follow: prefetches the next step's elements. forward is the order of the steps. */
+ALWAYS_INLINE void prefetch_next(const Recurrence *r, CellStep at, UnitBlock units, bool forward)
+{
+    const int64_t row = at.b * r->N + at.position + (forward != r->reverse ? 1 : -1);
+    for (int64_t c = units.first; c < units.first + units.count; c += LINE) {
+        for (int64_t g = 0; g < r->G; g++)
+            __builtin_prefetch(r->gates + (row * r->G + g) * r->H + c, 1);
+        __builtin_prefetch(r->saved + row * r->H + c, 1);
+        if (forward)
+            __builtin_prefetch(r->out + row * r->H + c, 1);
+        else if (r->dout)
+            __builtin_prefetch(r->dout + row * r->H + c);
+    }
+}
+
 /* The step of a block of units for all sequences; row b of from and to at b row, of sums at
  * b sums_row. An ended sequence keeps its state, and its output is 0. */
 static inline void step_cells(const Recurrence *r, CellForward *cell, int64_t step, UnitBlock units,
@@ -131,6 +147,7 @@ static inline void step_cells(const Recurrence *r, CellForward *cell, int64_t st
         const Real *from_b = from + b * row + units.first;
         Real *to_b = to + b * row + units.first;
         if (at.position >= 0) {
+            prefetch_next(r, at, units, true);
             cell(r, at, units, sums + b * sums_row, stride, from_b, to_b);
         } else {
             memmove(to_b, from_b, bytes);
@@ -212,6 +229,7 @@ static inline void step_cells_backward(const Recurrence *r, CellBackward *cell, 
         const CellStep at = { b, step, position_of(r, b, step) };
         Real *dgates_b = dgates + b * row + units.first;
         if (at.position >= 0) {
+            prefetch_next(r, at, units, false);
             cell(r, at, units, dhidden + b * UNITS, dgates_b);
             continue;
         }
