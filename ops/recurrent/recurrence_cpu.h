@@ -18,7 +18,7 @@ enum { UNITS = 2 * LANES };
 
 /* Multiply-adds of a step below which a second thread costs more than it saves, and the steps below
  * which packing W_hh does. */
-enum { STEP_MINIMUM = 1 << 18, PACKED_STEPS = 8 };
+enum { STEP_MINIMUM = 1 << 18, PACKED_STEPS = 4 };
 
 /* The units [first, first + count) */
 typedef struct UnitBlock {
@@ -78,7 +78,7 @@ static inline ForwardParts forward_parts(const Recurrence *r, Real *workspace, i
     const int64_t rows = round_up(r->B, ROWS), blocks = block_count(r);
     ForwardParts parts = { NULL };
     *used = 0;
-    if (r->N < PACKED_STEPS) {
+    if (r->N < PACKED_STEPS || r->B == 1) {
         parts.sums = allocate(workspace, used, r->B * r->G * r->H);
         return parts;
     }
@@ -156,7 +156,8 @@ static inline void step_cells(const Recurrence *r, CellForward *cell, int64_t st
     }
 }
 
-/* For few steps: h W_hh^T by the product of the library. */
+/* For few steps, or one sequence, which would waste most of a register tile: h W_hh^T by the
+ * product of the library. */
 static inline void forward_unpacked(const Recurrence *r, CellForward *cell, ForwardParts parts)
 {
     const int64_t H = r->H;
