@@ -76,7 +76,7 @@ typedef struct BackwardParts {
 static inline ForwardParts forward_parts(const Recurrence *r, Real *workspace, int64_t *used)
 {
     const int64_t rows = round_up(r->B, ROWS), blocks = block_count(r);
-    ForwardParts parts = { NULL };
+    ForwardParts parts = { .panels = NULL };
     *used = 0;
     if (r->N < PACKED_STEPS || r->B == 1) {
         parts.sums = allocate(workspace, used, r->B * r->G * r->H);
