@@ -91,7 +91,7 @@ void gru_backward_cpu(Recurrence r)
 /* da_n <- dm */
 void gru_hidden_gates_cpu(Recurrence r)
 {
-#pragma omp parallel for schedule(static) if (r.B * r.N * r.H >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(r.B *r.N *r.H, 0.2))
     for (int64_t row = 0; row < r.B * r.N; row++)
         memcpy(r.gates + (row * 3 + 2) * r.H, r.saved + row * r.H, (size_t)r.H * sizeof(Real));
 }

@@ -29,7 +29,7 @@ enum { SAVED_GATES, SAVED_CELLS };
 void previous_hidden_cpu(Real *previous, const Real *initial, Recurrence r)
 {
     const size_t bytes = (size_t)r.H * sizeof(Real);
-#pragma omp parallel for schedule(static) if (r.B * r.N * r.H >= PARALLEL_MINIMUM)
+#pragma omp parallel for schedule(static) num_threads(threads_for(r.B *r.N *r.H, 0.2))
     for (int64_t b = 0; b < r.B; b++)
         for (int64_t step = 0; step < r.N; step++) {
             const int64_t position = position_of(&r, b, step), before = r.reverse ? 1 : -1;

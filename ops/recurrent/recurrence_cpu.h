@@ -61,6 +61,15 @@ static inline int recurrence_threads(const Recurrence *r)
     return small ? 1 : (int)minimum(device_threads(), block_count(r));
 }
 
+/* Threads of a pass: one on a busy machine, where a barrier takes as long as waking the team; on an
+ * idle one it takes about a tenth of that. */
+static inline int threads_of_pass(const Recurrence *r)
+{
+    const int threads = recurrence_threads(r);
+    const double step = 0.015 * (double)(r->B * r->G * r->H * r->H); /* nanoseconds */
+    return threads > 1 && threads_for(12, step) > 1 ? threads : 1;
+}
+
 typedef struct ForwardParts {
     Real *panels;    /* [blocks, G, H, UNITS] */
     Real *hidden[2]; /* [B, row_stride(H)] */
@@ -216,7 +225,7 @@ static inline void recurrence_forward(Recurrence r, CellForward *cell)
         memset(parts.hidden[i], 0, (size_t)(rows * row) * sizeof(Real));
     for (int64_t b = 0; b < r.B; b++)
         memcpy(parts.hidden[0] + b * row, r.hidden + b * r.H, (size_t)r.H * sizeof(Real));
-#pragma omp parallel num_threads(recurrence_threads(&r))
+#pragma omp parallel num_threads(threads_of_pass(&r))
     forward_blocks(&r, cell, parts, omp_get_thread_num(), omp_get_num_threads());
     for (int64_t b = 0; b < r.B; b++)
         memcpy(r.hidden + b * r.H, parts.hidden[r.N % 2] + b * row, (size_t)r.H * sizeof(Real));
@@ -286,7 +295,7 @@ static inline void recurrence_backward(Recurrence r, CellBackward *cell)
     const int64_t rows = round_up(r.B, ROWS), row = row_stride(r.G * r.H);
     for (int64_t i = 0; i < 2; i++)
         memset(parts.dgates[i], 0, (size_t)(rows * row) * sizeof(Real));
-#pragma omp parallel num_threads(recurrence_threads(&r))
+#pragma omp parallel num_threads(threads_of_pass(&r))
     backward_blocks(&r, cell, parts, omp_get_thread_num(), omp_get_num_threads());
 }
 
