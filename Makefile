@@ -207,6 +207,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 
 $(BUILD)/tests/test_copy_task $(BUILD)/tests/test_mnist $(BUILD)/tests/test_text: $(BUILD)/tests/programs.o
 $(PICTURES): $(BUILD)/parts/mnist/idx.o $(BUILD)/parts/mnist/image.o
+$(BUILD)/tests/test_decode: $(BUILD)/parts/speech/decode.o $(BUILD)/parts/shared/program.o
 
 $(addprefix $(BUILD)/tests/,test_attention test_attention_options oracle): $(BUILD)/tests/attention_oracle.o
 $(BUILD)/tests/test_file $(BUILD)/tests/test_pictures: $(BUILD)/tests/folder.o
