@@ -54,7 +54,7 @@ PREFIX   := /usr/local
 VERSION  := $(shell sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
 
 PACKAGES := gcc g++ libc6-dev pkg-config libdnnl-dev check gnuplot-nox \
-            zlib1g-dev libpng-dev
+            zlib1g-dev libpng-dev libsndfile1-dev libfftw3-dev
 PACKAGES += $(if $(DEV),clang clang-format libomp-dev valgrind)
 PACKAGES += $(if $(CROSS),gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user musl-tools)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
@@ -112,7 +112,7 @@ LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
 SONAME   := libtapegrad.so.$(firstword $(subst ., ,$(VERSION)))
 # A file of examples/ is a program; programs of several files have folders, and shared/ is theirs.
-FOLDERS  := $(BUILD)/examples/copy_task $(BUILD)/examples/mnist
+FOLDERS  := $(addprefix $(BUILD)/examples/,copy_task mnist speech)
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(FOLDERS)
 PICTURES := $(BUILD)/tests/test_pictures $(BUILD)/tests/test_mnist
 FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
@@ -191,7 +191,9 @@ $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 PARTS     = $(patsubst examples/%.c,$(BUILD)/parts/%.o,$(wildcard examples/$(1)/*.c examples/shared/*.c))
 $(BUILD)/examples/copy_task: $(call PARTS,copy_task)
 $(BUILD)/examples/mnist: $(call PARTS,mnist)
+$(BUILD)/examples/speech: $(call PARTS,speech)
 $(BUILD)/examples/mnist $(PICTURES): LIBS += -lpng -lz
+$(BUILD)/examples/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lfftw3
 $(FOLDERS): $(LIBRARY)
 	@mkdir -p $(@D)
 	@$(LINK) $(filter %.o,$^) $(LIBRARY) $(LIBS) -o $@
@@ -205,9 +207,10 @@ $(BUILD)/bench/attention $(BUILD)/bench/operations: $(BUILD)/bench/limits.o
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
 
-$(BUILD)/tests/test_copy_task $(BUILD)/tests/test_mnist $(BUILD)/tests/test_text: $(BUILD)/tests/programs.o
+$(addprefix $(BUILD)/tests/test_,copy_task mnist speech text): $(BUILD)/tests/programs.o
 $(PICTURES): $(BUILD)/parts/mnist/idx.o $(BUILD)/parts/mnist/image.o
-$(BUILD)/tests/test_decode: $(BUILD)/parts/speech/decode.o $(BUILD)/parts/shared/program.o
+$(BUILD)/tests/test_decode $(BUILD)/tests/test_speech: $(BUILD)/parts/speech/decode.o $(BUILD)/parts/shared/program.o
+$(BUILD)/tests/test_speech: $(BUILD)/parts/speech/features.o $(BUILD)/parts/speech/data.o
 
 $(addprefix $(BUILD)/tests/,test_attention test_attention_options oracle): $(BUILD)/tests/attention_oracle.o
 $(BUILD)/tests/test_file $(BUILD)/tests/test_pictures: $(BUILD)/tests/folder.o

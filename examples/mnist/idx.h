@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_MNIST_IDX_H
 #define TAPEGRAD_MNIST_IDX_H
 
-#include "examples/mnist/sentence.h"
+#include "examples/shared/sentence.h"
 
 #include <stdint.h>
 

@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_MNIST_IMAGE_H
 #define TAPEGRAD_MNIST_IMAGE_H
 
-#include "examples/mnist/sentence.h"
+#include "examples/shared/sentence.h"
 
 #include <stdint.h>
 

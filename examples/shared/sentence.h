@@ -1,6 +1,6 @@
 /* An error message of one sentence, for the caller to print. */
-#ifndef TAPEGRAD_MNIST_SENTENCE_H
-#define TAPEGRAD_MNIST_SENTENCE_H
+#ifndef TAPEGRAD_SENTENCE_H
+#define TAPEGRAD_SENTENCE_H
 
 #include <stdarg.h>
 #include <stdbool.h>

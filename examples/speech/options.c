@@ -1,0 +1,164 @@
+#include "examples/speech/options.h"
+#include "examples/shared/program.h"
+
+#include <string.h>
+
+#define EVERYWHERE .model = "transformer", .split = "standard", .beam = 10, .strings = 200
+
+/* clang-format off */
+static const SpeechOptions presets[] = {
+    { { TRAINING_DEFAULTS, .preset = "small", .layers = 4, .heads = 4, .head_dim = 32,
+        .feed_forward = 512, .batch = 8, .learning_rate = 1.5e-3, .clip = 1, .dropout = 0.1 },
+      EVERYWHERE, .rounds = 4, .stride = 3, .context = 6, .patience = 4, .epochs = 60 },
+    { { TRAINING_DEFAULTS, .preset = "paper", .layers = 9, .heads = 6, .head_dim = 32,
+        .feed_forward = 768, .batch = 32, .learning_rate = 1e-4, .clip = 1, .dropout = 0.1 },
+      EVERYWHERE, .rounds = 4, .stride = 1, .context = 0, .patience = 4, .epochs = 200 },
+};
+static const char *const preset_names[] = { "small", "paper", NULL };
+static const char *const models[] = { "transformer", NULL };
+static const char *const attentions[] = { "linear", "softmax", "lsh", NULL };
+static const char *const splits[] = { "standard", "speaker", NULL };
+
+#define AT(field) offsetof(SpeechOptions, field)
+static const Option of_the_model[] = {
+    { "preset", CHOICE, OF_MODEL, AT(common.preset), 0, 0, preset_names,
+      "defaults of the other options" },
+    { "model", CHOICE, OF_MODEL, AT(model), 0, 0, models, "kind" },
+    { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, attentions,
+      "of the transformer, not causal" },
+    { "rounds", WHOLE, OF_MODEL, AT(rounds), 1, 64, NULL, "hashing rounds of lsh attention" },
+    { "stride", WHOLE, OF_MODEL, AT(stride), 1, 16, NULL, "frames of 10 ms per position" },
+    { "context", WHOLE, OF_MODEL, AT(context), 0, 32, NULL,
+      "frames that a position sees on either side of these" },
+};
+static const Option of_training[] = {
+    { "batch", WHOLE, OF_TRAINING, AT(common.batch), 1, 4096, NULL, "strings per step" },
+    { "epochs", NUMBER, OF_GOAL, AT(epochs), 1e-6, 1e6, NULL, "passes over the recordings" },
+    { "steps", WHOLE, OF_GOAL, AT(common.steps), 0, 1e9, NULL,
+      "instead of --epochs (0: by --epochs)" },
+    { "patience", WHOLE, OF_TRAINING, AT(patience), 0, 1e6, NULL,
+      "epochs without progress before the learning rate halves" },
+    { "split", CHOICE, OF_TRAINING, AT(split), 0, 0, splits,
+      "of test recordings: 0 to 4, or two speakers who are not heard in training" },
+    { "seed", WHOLE, OF_TRAINING, AT(common.seed), 0, 4294967295, NULL,
+      "weights, strings, dropout" },
+    { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
+      "CSV rows of step,loss,validation_error,learning_rate,seconds" },
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, NULL, "an SVG of loss and error, by gnuplot" },
+};
+static const Option data[] = {
+    { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
+      "the folder with the recordings of the Free Spoken Digit Dataset" },
+};
+static const Option of_scores[] = {
+    { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on (200)" },
+};
+static const Option of_a_model[] = {
+    { "checkpoint", CHECKPOINT, OF_RUN, AT(checkpoint), 0, 0, NULL,
+      "a checkpoint of speech train" },
+};
+static const Option of_decoding[] = {
+    { "beam", WHOLE, OF_RUN, AT(beam), 1, 1000, NULL, "prefixes of the beam search (10)" },
+};
+static const Option of_pictures[] = {
+    { "picture", PATH, OF_RUN, AT(picture), 0, 0, NULL, "a PNG or an SVG, by gnuplot" },
+};
+/* clang-format on */
+
+/* Those of run_rows that apply: --evaluate is a command here, and steps cannot be replayed. */
+#define SAVING                                                                                     \
+    {                                                                                              \
+        run_rows, 4                                                                                \
+    }
+#define QUIET                                                                                      \
+    {                                                                                              \
+        run_rows + 7, 1                                                                            \
+    }
+
+const Command speech_train_command = {
+    .program = "speech",
+    .about = "usage: speech train --data DIR [OPTION]...\n\n"
+             "Trains a model of strings of spoken digits by connectionist temporal classification\n"
+             "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.3).",
+    .tables = { OPTION_TABLE(of_the_model), OPTION_TABLE(model_rows), OPTION_TABLE(of_training),
+                OPTION_TABLE(training_rows), OPTION_TABLE(data), OPTION_TABLE(of_scores),
+                OPTION_TABLE(device_rows), SAVING, QUIET },
+    .presets = presets,
+    .size = sizeof(SpeechOptions),
+    .preset_names = preset_names,
+};
+
+const Command speech_evaluate_command = {
+    .program = "speech",
+    .about = "usage: speech evaluate --checkpoint FILE --data DIR [OPTION]...\n\n"
+             "Measures the error rate of phonemes on strings of the test recordings.",
+    .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(data), OPTION_TABLE(of_scores),
+                OPTION_TABLE(of_decoding), OPTION_TABLE(device_rows) },
+    .trainer = &speech_train_command,
+    .presets = presets,
+    .size = sizeof(SpeechOptions),
+};
+
+const Command speech_recognise_command = {
+    .program = "speech",
+    .about = "usage: speech recognise FILE --checkpoint FILE [OPTION]...\n\n"
+             "Prints the digits and phonemes of a sound file of 8000 samples per second, with\n"
+             "their times.",
+    .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(of_decoding), OPTION_TABLE(of_pictures),
+                OPTION_TABLE(device_rows) },
+    .trainer = &speech_train_command,
+    .presets = presets,
+    .size = sizeof(SpeechOptions),
+};
+
+const Command speech_features_command = {
+    .program = "speech",
+    .about = "usage: speech features FILE --picture FILE\n\n"
+             "Draws the spectrogram of a sound file of 8000 samples per second: its log-mel\n"
+             "filter banks, which models read.",
+    .tables = { OPTION_TABLE(of_pictures) },
+    .trainer = &speech_train_command,
+    .presets = presets,
+    .size = sizeof(SpeechOptions),
+};
+
+void speech_check_model(const SpeechOptions *options, const Given *given)
+{
+    static const char *const of_linear[] = { "features", NULL }, *const of_lsh[] = { "rounds",
+                                                                                     NULL };
+    const char *attention = options->common.attention;
+    char what[64];
+    snprintf(what, sizeof what, "--attention %s, which has none", attention);
+    if (strcmp(attention, "linear"))
+        options_refuse(given, of_linear, what);
+    if (strcmp(attention, "lsh"))
+        options_refuse(given, of_lsh, what);
+}
+
+void speech_check_data(const SpeechOptions *options)
+{
+    if (!options->data)
+        fail(BAD_USE,
+             "expected --data DIR, the folder with the recordings of the Free Spoken Digit "
+             "Dataset: DIGIT_SPEAKER_INDEX.wav");
+}
+
+void speech_check_checkpoint(const SpeechOptions *options)
+{
+    if (!options->checkpoint)
+        fail(BAD_USE, "expected --checkpoint FILE, a checkpoint of speech train");
+}
+
+const char *speech_file(int *argc, char ***argv)
+{
+    char *command = (*argv)[0];
+    if (*argc > 1 && !strcmp((*argv)[1], "--help"))
+        return NULL;
+    if (*argc < 2 || (*argv)[1][0] == '-')
+        fail(BAD_USE, "%s: expected a sound file first", command);
+    const char *file = (*argv)[1];
+    (*argc)--;
+    (*argv)++;
+    (*argv)[0] = command;
+    return file;
+}

@@ -1,0 +1,41 @@
+/* The options of speech's subcommands and their presets. */
+#ifndef TAPEGRAD_SPEECH_OPTIONS_H
+#define TAPEGRAD_SPEECH_OPTIONS_H
+
+#include "examples/shared/options.h"
+
+typedef struct SpeechOptions {
+    TrainingOptions common; /* steps 0: by epochs */
+    /* The model: a checkpoint fixes it. */
+    const char *model;
+    int64_t rounds, stride, context;
+    /* The training: a resumed checkpoint fixes it. */
+    const char *split;
+    int64_t patience;
+    double epochs;
+    /* This run. */
+    const char *data;
+    /* speech evaluate, recognise */
+    const char *checkpoint, *picture;
+    int64_t beam, strings;
+} SpeechOptions;
+
+extern const Command speech_features_command, speech_train_command, speech_evaluate_command,
+    speech_recognise_command;
+
+/* End the program if options contradict each other; without --data; without --checkpoint. */
+void speech_check_model(const SpeechOptions *options, const Given *given);
+void speech_check_data(const SpeechOptions *options);
+void speech_check_checkpoint(const SpeechOptions *options);
+
+/* Removes the file, the argument after the subcommand's name, from the arguments and returns it;
+ * ends the program if there is none. "--help": returns NULL. */
+const char *speech_file(int *argc, char ***argv);
+
+/* The subcommands. argv[0] is the subcommand's name; each returns the exit status. */
+int speech_features(int argc, char **argv);
+int speech_train(int argc, char **argv);
+int speech_evaluate(int argc, char **argv);
+int speech_recognise(int argc, char **argv);
+
+#endif

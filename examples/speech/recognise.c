@@ -1,0 +1,128 @@
+#include "examples/shared/program.h"
+#include "examples/speech/decode.h"
+#include "examples/speech/model.h"
+#include "examples/speech/picture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static Wave read_file(const char *path)
+{
+    Wave wave;
+    Sentence sentence;
+    if (!wave_read(path, &wave, &sentence))
+        fail(EXIT_FAILURE, "%s", sentence.text);
+    return wave;
+}
+
+int speech_features(int argc, char **argv)
+{
+    const char *path = speech_file(&argc, &argv);
+    SpeechOptions options;
+    options_parse(&speech_features_command, argc, argv, &options);
+    if (!options.picture)
+        fail(BAD_USE, "features: expected --picture FILE, a PNG or an SVG");
+    option_check_file("picture", options.picture);
+    Wave wave = read_file(path);
+    FilterBank *bank = filter_bank_new();
+    picture_draw(options.picture, bank, &wave, NULL, 0);
+    printf("%s: %lld frames of %d filters, %.2f s\n", options.picture,
+           (long long)frame_count(wave.count), FILTERS, (double)wave.count / RATE);
+    filter_bank_free(bank);
+    wave_free(&wave);
+    return EXIT_SUCCESS;
+}
+
+/* ---------------------------------------------------------------------------------- recognition */
+
+/* The text of an utterance and the frames that say it. */
+typedef struct Result {
+    int32_t *phonemes, *digits;
+    Interval *intervals; /* of the phonemes, in positions */
+    int64_t *ends;       /* of the digits, in phonemes */
+    int64_t phoneme_count, digit_count;
+} Result;
+
+static Result recognise(const Recogniser *recogniser, const Wave *wave)
+{
+    const SpeechOptions *options = recogniser->options;
+    Utterance utterance = { .wave = *wave };
+    Batch batch = batch_new(options, recogniser->bank, &utterance, 1);
+    Tensor *lengths, *out = model_forward(recogniser->tape, &recogniser->model, &batch, &lengths);
+    const int64_t n = batch.positions;
+    Real *values = allocate(n * SYMBOLS, sizeof *values);
+    tensor_read(out, values);
+    const Logits logits = { values, n, SYMBOLS };
+    Result result = { .phonemes = allocate(n, sizeof(int32_t)),
+                      .digits = allocate(n, sizeof(int32_t)),
+                      .intervals = allocate(n, sizeof(Interval)),
+                      .ends = allocate(n, sizeof(int64_t)) };
+    result.phoneme_count = decode_beam(logits, options->beam, result.phonemes, NULL);
+    decode_align(logits, result.phonemes, result.phoneme_count, result.intervals);
+    result.digit_count =
+        digits_of_phonemes(result.phonemes, result.phoneme_count, result.digits, result.ends);
+    free(values);
+    batch_free(&batch);
+    return result;
+}
+
+static void result_free(Result *result)
+{
+    free(result->phonemes);
+    free(result->digits);
+    free(result->intervals);
+    free(result->ends);
+}
+
+/* The marks of the phonemes, then those of the digits. */
+static Mark *marks_of(const Result *result, const SpeechOptions *options)
+{
+    Mark *marks = allocate(result->phoneme_count + result->digit_count + 1, sizeof *marks);
+    for (int64_t i = 0; i < result->phoneme_count; i++)
+        marks[i] = (Mark){ model_seconds(options, result->intervals[i].start),
+                           model_seconds(options, result->intervals[i].end),
+                           phoneme_names[result->phonemes[i]], 0 };
+    for (int64_t d = 0, i = 0; d < result->digit_count; i = result->ends[d++])
+        marks[result->phoneme_count + d] = (Mark){ marks[i].start, marks[result->ends[d] - 1].end,
+                                                   digit_names[result->digits[d]], 1 };
+    return marks;
+}
+
+static void print_result(const Result *result, const Mark *marks)
+{
+    printf("digits  ");
+    for (int64_t d = 0; d < result->digit_count; d++)
+        printf(" %d", result->digits[d]);
+    printf("\nphonemes");
+    for (int64_t i = 0; i < result->phoneme_count; i++)
+        printf(" %s", phoneme_names[result->phonemes[i]]);
+    printf("\n\n  start    end\n");
+    for (int64_t d = 0, i = 0; d < result->digit_count; d++) {
+        const Mark *digit = &marks[result->phoneme_count + d];
+        printf("%7.2f %6.2f  %s\n", digit->start, digit->end, digit->text);
+        for (; i < result->ends[d]; i++)
+            printf("%7.2f %6.2f    %s\n", marks[i].start, marks[i].end, marks[i].text);
+    }
+}
+
+int speech_recognise(int argc, char **argv)
+{
+    const char *path = speech_file(&argc, &argv);
+    SpeechOptions options;
+    options_parse(&speech_recognise_command, argc, argv, &options);
+    speech_check_checkpoint(&options);
+    option_check_file("picture", options.picture);
+    Wave wave = read_file(path);
+    Recogniser recogniser = recogniser_new(&options, model_positions(&options, wave.count));
+    Result result = recognise(&recogniser, &wave);
+    Mark *marks = marks_of(&result, &options);
+    print_result(&result, marks);
+    if (options.picture)
+        picture_draw(options.picture, recogniser.bank, &wave, marks,
+                     result.phoneme_count + result.digit_count);
+    free(marks);
+    result_free(&result);
+    recogniser_free(&recogniser);
+    wave_free(&wave);
+    return EXIT_SUCCESS;
+}

@@ -1,0 +1,225 @@
+#include "examples/shared/program.h"
+#include "examples/shared/training.h"
+#include "examples/speech/score.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The state of a run. */
+typedef struct Run {
+    const SpeechOptions *options;
+    Training training;
+    Model model;
+    Corpus corpus;
+    FilterBank *bank;
+    Strings strings, validation;
+    int64_t steps_per_epoch;
+    Batch batch;
+    Tensor *loss;
+    double error; /* of the last validation, in percent, or NaN */
+} Run;
+
+/* ---------------------------------------------------------------------------------------- steps */
+
+/* The step determines its strings, so checkpoints need not save the position in the data. The
+ * strings of a step have the same number of digits, for less padding. */
+static void next_batch(void *context, int64_t step)
+{
+    Run *run = context;
+    const int64_t size = run->options->common.batch;
+    Utterance *utterances = allocate(size, sizeof *utterances);
+    Random random = random_new(run->strings.seed, random_stream("speech digits"));
+    random.counter = (uint64_t)step;
+    const int64_t digits = random_integer(&random, SHORTEST_STRING, LONGEST_STRING + 1);
+    for (int64_t b = 0; b < size; b++)
+        utterances[b] = string_draw(&run->strings, (step - 1) * size + b, digits);
+    batch_free(&run->batch);
+    run->batch = batch_new(run->options, run->bank, utterances, size);
+    for (int64_t b = 0; b < size; b++)
+        utterance_free(&utterances[b]);
+    free(utterances);
+}
+
+/* In nats per phoneme. */
+static Tensor *loss_of(void *context)
+{
+    Run *run = context;
+    Tape *tape = run->training.tape;
+    const Batch *batch = &run->batch;
+    Tensor *lengths, *logits = model_forward(tape, &run->model, batch, &lengths);
+    Tensor *targets = tape_input_i32(tape, batch->targets, shape(batch->size, TARGETS));
+    Tensor *target_lengths = tape_input_i32(tape, batch->target_lengths, shape(batch->size));
+    Tensor *losses = op_ctc(tape, logits, targets,
+                            (CtcOptions){ .lengths = lengths,
+                                          .target_lengths = target_lengths,
+                                          .ignore_impossible = true });
+    double phonemes = 0;
+    for (int64_t b = 0; b < batch->size; b++)
+        phonemes += batch->target_lengths[b];
+    return run->loss = op_scale(tape, op_sum(tape, losses, ALL_AXES), 1 / phonemes);
+}
+
+static double validate(Run *run)
+{
+    const Score score = score_strings(&run->validation, run->training.scoring, &run->model,
+                                      run->options->strings, 0);
+    return edits_percent(score.greedy);
+}
+
+/* At the end of every epoch the validation error goes to the schedule. */
+static bool score_step(void *context, bool due, double *values)
+{
+    Run *run = context;
+    const int64_t step = run->training.done;
+    const bool validates = step % run->steps_per_epoch == 0;
+    values[0] = due || validates ? tensor_item(run->loss) : NAN;
+    if ((due || validates) && !isfinite(values[0]))
+        fail(EXIT_FAILURE, "the loss of step %lld is %g; a lower --learning-rate can help",
+             (long long)step, values[0]);
+    values[1] = NAN;
+    if (validates) {
+        values[1] = run->error = validate(run);
+        optim_observe(run->training.optimizer, run->error);
+    }
+    return due || validates;
+}
+
+/* --------------------------------------------------------------------------------------- report */
+
+static void print_progress(const double *values, const void *context)
+{
+    const Run *run = context;
+    printf("loss %.4f", values[0]);
+    if (!isnan(run->error))
+        printf("  validation error %.2f %%", run->error);
+}
+
+static ReportConfig report_config(const Run *run)
+{
+    return (ReportConfig){
+        .values = 3,
+        .digits = { 9, 9, 6 },
+        .header = "step,loss,validation_error,learning_rate,seconds",
+        .items = (double)run->options->common.batch,
+        .unit = "strings",
+        .print = print_progress,
+        .context = run,
+        .panels = 2,
+        .panel = { { .label = "nats per phoneme",
+                     .logarithmic = true,
+                     .settings = "set format y '%g'",
+                     .curves = { { .value = 0,
+                                   .factor = 1,
+                                   .line = "#2166ac",
+                                   .range = "#c6dbef" } } },
+                   { .label = "validation error",
+                     .logarithmic = true,
+                     .settings = "set format y '%g %%'",
+                     .curves = { { .value = 1, .factor = 1, .line = "#b2541a" } } } },
+    };
+}
+
+static void finish_report(Report *report, const Run *run)
+{
+    const SpeechOptions *options = run->options;
+    ReportTitle title = { .drop_at = 0 };
+    snprintf(title.title, sizeof title.title, "Strings of spoken digits: %s, %lld layers of %lld",
+             model_kind(options), (long long)options->common.layers,
+             (long long)(options->common.heads * options->common.head_dim));
+    snprintf(title.subtitle, sizeof title.subtitle,
+             "seed %lld, step %lld: validation error %.2f %% of phonemes",
+             (long long)options->common.seed, (long long)run->training.done, run->error);
+    report_finish(report, &title);
+}
+
+static int train(Run *run)
+{
+    Training *training = &run->training;
+    if (training->done > training->steps)
+        fail(BAD_USE, "%lld steps: expected at least the %lld that %s has completed",
+             (long long)training->steps, (long long)training->done, training->options->resume);
+    Report *report = training_run(training, report_config(run));
+    if (training->done % run->steps_per_epoch || training->done < training->first)
+        run->error = validate(run);
+    finish_report(report, run);
+    report_free(report);
+    const int64_t steps = training->done - training->first + 1;
+    printf("final validation_error=%.4f steps=%lld epochs=%.4g seconds=%.2f "
+           "seconds_per_epoch=%.2f\n",
+           run->error, (long long)training->done,
+           (double)training->done / (double)run->steps_per_epoch, training->seconds,
+           steps ? training->seconds / (double)steps * (double)run->steps_per_epoch : 0);
+    return training_status();
+}
+
+/* An epoch says one digit per recording to train on, in the mean. */
+static int64_t steps_per_epoch(const Corpus *corpus, int64_t batch)
+{
+    const double digits = (SHORTEST_STRING + LONGEST_STRING) / 2. * (double)batch;
+    return (int64_t)ceil((double)corpus->part_count[PART_TRAINING] / digits);
+}
+
+static Optimizer *optimizer_new(Params *params, const SpeechOptions *options)
+{
+    AdamConfig config = optim_adam_config(options->common.learning_rate);
+    config.schedule = optim_plateau(0.5, options->patience, 0);
+    return !strcmp(options->model, "lstm") ? optim_adam(params, config)
+                                           : optim_radam(params, config);
+}
+
+static void run_start(Run *run, const SpeechOptions *options)
+{
+    *run = (Run){ .options = options,
+                  .corpus = corpus_read(options->data, !strcmp(options->split, "speaker")),
+                  .bank = filter_bank_new(),
+                  .error = NAN };
+    run->steps_per_epoch = steps_per_epoch(&run->corpus, options->common.batch);
+    run->strings = (Strings){ options, &run->corpus, run->bank, PART_TRAINING,
+                              (uint64_t)options->common.seed };
+    run->validation = run->strings;
+    run->validation.part = PART_VALIDATION;
+    run->validation.seed = 0; /* equal for all seeds of training */
+    const int64_t steps = options->common.steps
+                              ? options->common.steps
+                              : (int64_t)ceil(options->epochs * (double)run->steps_per_epoch);
+    Training *training = &run->training;
+    *training = training_new(&speech_train_command, &options->common, steps);
+    training->context = run;
+    training->next_batch = next_batch;
+    training->loss = loss_of;
+    training->score = score_step;
+    run->model = model_new(training->params, options, STRING_POSITIONS);
+    training->optimizer = optimizer_new(training->params, options);
+    training_load(training);
+}
+
+static void run_free(Run *run)
+{
+    batch_free(&run->batch);
+    filter_bank_free(run->bank);
+    corpus_free(&run->corpus);
+    training_free(&run->training);
+}
+
+int speech_train(int argc, char **argv)
+{
+    SpeechOptions options;
+    Given given = options_parse(&speech_train_command, argc, argv, &options);
+    static const char *const none[] = { NULL };
+    training_check(&options.common, &given, none);
+    if (option_given(&given, "steps") && option_given(&given, "epochs"))
+        fail(BAD_USE, "--steps %s: expected without --epochs %s", option_given(&given, "steps"),
+             option_given(&given, "epochs"));
+    speech_check_model(&options, &given);
+    speech_check_data(&options);
+    if (option_given(&given, "epochs"))
+        options.common.steps = 0;
+    options.common.eager = true; /* utterances differ in length, so a step cannot be replayed */
+    Run run;
+    run_start(&run, &options);
+    int status = train(&run);
+    run_free(&run);
+    return status;
+}
