@@ -11,45 +11,76 @@ static AttentionKind attention_of(const SpeechOptions *options)
     return softmax ? ATTENTION_SOFTMAX : lsh ? ATTENTION_LSH : ATTENTION_LINEAR;
 }
 
+static bool is_lstm(const SpeechOptions *options)
+{
+    return !strcmp(options->model, "lstm");
+}
+
 const char *model_kind(const SpeechOptions *options)
 {
     static const char *const names[] = { "linear attention", "softmax attention", "LSH attention" };
-    return !strcmp(options->model, "lstm") ? "bidirectional LSTM"
-                                           : names[(attention_of(options) - ATTENTION_LINEAR) / 2];
+    return is_lstm(options) ? "bidirectional LSTM"
+                            : names[(attention_of(options) - ATTENTION_LINEAR) / 2];
 }
 
-/* Pre-norm layers: without warm-up their gradients are well scaled from the first step on, and CTC
- * starts with a plateau on which the model says only blanks. */
+/* Pre-norm layers: without warm-up their gradients are well scaled from the first step on. */
+static Transformer transformer_new(Params *params, const SpeechOptions *options)
+{
+    return nn_transformer(
+        params, "transformer",
+        (TransformerConfig){
+            .layers = options->common.layers,
+            .heads = options->common.heads,
+            .head_dim = options->common.head_dim,
+            .feed_forward = options->common.feed_forward,
+            .attention = attention_of(options),
+            .features = (Features)choice_index(feature_names, options->common.features),
+            .lsh_rounds = options->rounds,
+            .dropout = options->common.dropout,
+            .pre_norm = true,
+        });
+}
+
 Model model_new(Params *params, const SpeechOptions *options, int64_t max_positions)
 {
-    const int64_t width = options->common.heads * options->common.head_dim;
-    TransformerConfig config = {
-        .layers = options->common.layers,
-        .heads = options->common.heads,
-        .head_dim = options->common.head_dim,
-        .feed_forward = options->common.feed_forward,
-        .attention = attention_of(options),
-        .features = (Features)choice_index(feature_names, options->common.features),
-        .lsh_rounds = options->rounds,
-        .dropout = options->common.dropout,
-        .pre_norm = true,
-    };
-    return (Model){
-        .input = nn_linear(params, "input", model_inputs(options), width),
-        .positions = nn_sinusoidal_positions(params, max_positions, width),
-        .transformer = nn_transformer(params, "transformer", config),
-        .head = nn_linear(params, "head", width, SYMBOLS),
-    };
+    Model model = { .is_lstm = is_lstm(options) };
+    const int64_t inputs = model_inputs(options),
+                  width = options->common.heads * options->common.head_dim;
+    if (model.is_lstm) {
+        model.lstm = nn_lstm(params, "lstm",
+                             (RecurrentConfig){ .input = inputs,
+                                                .hidden = options->hidden,
+                                                .layers = options->common.layers,
+                                                .bidirectional = true,
+                                                .dropout = options->common.dropout });
+        model.head = nn_linear(params, "head", 2 * options->hidden, SYMBOLS);
+    } else {
+        model.input = nn_linear(params, "input", inputs, width);
+        model.positions = nn_sinusoidal_positions(params, max_positions, width);
+        model.transformer = transformer_new(params, options);
+        model.head = nn_linear(params, "head", width, SYMBOLS);
+    }
+    return model;
+}
+
+/* x [size, positions, model_inputs]; returns the logits. */
+static Tensor *transform(Tape *tape, const Model *model, Tensor *x, Tensor *lengths)
+{
+    const int64_t positions = shape_size(x->shape, 1);
+    x = nn_linear_forward(tape, &model->input, x);
+    x = op_add(tape, x, op_slice(tape, model->positions, 0, 0, positions));
+    x = nn_transformer_forward(tape, &model->transformer, x, lengths);
+    return nn_linear_forward(tape, &model->head, x);
 }
 
 Tensor *model_forward(Tape *tape, const Model *model, const Batch *batch, Tensor **lengths)
 {
-    const int64_t columns = shape_size(model->input.weight->shape, 1);
-    Tensor *x = tape_input(tape, batch->inputs, shape(batch->size, batch->positions, columns));
+    const Shape inputs = shape(batch->size, batch->positions, batch->columns);
+    Tensor *x = tape_input(tape, batch->inputs, inputs);
     *lengths = tape_input_i32(tape, batch->lengths, shape(batch->size));
-    x = nn_linear_forward(tape, &model->input, x);
-    x = op_add(tape, x, op_slice(tape, model->positions, 0, 0, batch->positions));
-    x = nn_transformer_forward(tape, &model->transformer, x, *lengths);
+    if (!model->is_lstm)
+        return transform(tape, model, x, *lengths);
+    x = nn_lstm_forward(tape, &model->lstm, x, *lengths, NULL);
     return nn_linear_forward(tape, &model->head, x);
 }
 
@@ -103,6 +134,7 @@ Batch batch_new(const SpeechOptions *options, const FilterBank *bank, const Utte
                 int64_t size)
 {
     Batch batch = { .size = size,
+                    .columns = model_inputs(options),
                     .lengths = allocate(size, sizeof(int32_t)),
                     .targets = allocate(size * TARGETS, sizeof(int32_t)),
                     .target_lengths = allocate(size, sizeof(int32_t)) };
@@ -113,7 +145,7 @@ Batch batch_new(const SpeechOptions *options, const FilterBank *bank, const Utte
         batch.target_lengths[b] = (int32_t)utterances[b].phonemes;
         memcpy(batch.targets + b * TARGETS, utterances[b].phoneme, TARGETS * sizeof(int32_t));
     }
-    const int64_t elements = batch.positions * model_inputs(options);
+    const int64_t elements = batch.positions * batch.columns;
     batch.inputs = allocate(size * elements, sizeof(Real));
 #pragma omp parallel for schedule(dynamic)
     for (int64_t b = 0; b < size; b++)

@@ -11,10 +11,12 @@ enum {
 };
 
 typedef struct Model {
-    Linear input;      /* [model_inputs] to [width] */
+    bool is_lstm;
+    Lstm lstm;         /* bidirectional: [model_inputs] to [2 hidden] */
+    Linear input;      /* of the transformer: [model_inputs] to [width] */
     Tensor *positions; /* [max_positions, width] */
     Transformer transformer;
-    Linear head; /* [width] to [SYMBOLS] */
+    Linear head; /* to [SYMBOLS] */
 } Model;
 
 /* max_positions: of the longest utterance. */
@@ -32,11 +34,11 @@ double model_seconds(const SpeechOptions *options, int64_t position);
 
 /* Utterances in host memory. */
 typedef struct Batch {
-    int64_t size, positions;
-    Real *inputs;            /* [size, positions, model_inputs], zeros after an utterance's end */
-    int32_t *lengths;        /* [size], in positions */
-    int32_t *targets;        /* [size, TARGETS] */
-    int32_t *target_lengths; /* [size] */
+    int64_t size, positions, columns; /* columns: model_inputs */
+    Real *inputs;                     /* [size, positions, columns], 0 after an utterance's end */
+    int32_t *lengths;                 /* [size], in positions */
+    int32_t *targets;                 /* [size, TARGETS] */
+    int32_t *target_lengths;          /* [size] */
 } Batch;
 Batch batch_new(const SpeechOptions *options, const FilterBank *bank, const Utterance *utterances,
                 int64_t size);

@@ -1,21 +1,26 @@
 #include "examples/speech/options.h"
 #include "examples/shared/program.h"
 
+#include <stdio.h>
 #include <string.h>
 
-#define EVERYWHERE .model = "transformer", .split = "standard", .beam = 10, .strings = 200
+#define EVERYWHERE                                                                                 \
+    .rounds = 4, .hidden = 128, .split = "standard", .patience = 2, .beam = 10, .strings = 200
 
 /* clang-format off */
 static const SpeechOptions presets[] = {
     { { TRAINING_DEFAULTS, .preset = "small", .layers = 4, .heads = 4, .head_dim = 32,
         .feed_forward = 512, .batch = 8, .learning_rate = 1.5e-3, .clip = 1, .dropout = 0.1 },
-      EVERYWHERE, .rounds = 4, .stride = 3, .context = 6, .patience = 4, .epochs = 60 },
+      EVERYWHERE, .model = "transformer", .stride = 3, .context = 6, .epochs = 50 },
     { { TRAINING_DEFAULTS, .preset = "paper", .layers = 9, .heads = 6, .head_dim = 32,
         .feed_forward = 768, .batch = 32, .learning_rate = 1e-4, .clip = 1, .dropout = 0.1 },
-      EVERYWHERE, .rounds = 4, .stride = 1, .context = 0, .patience = 4, .epochs = 200 },
+      EVERYWHERE, .model = "transformer", .stride = 1, .context = 0, .epochs = 200 },
+    { { TRAINING_DEFAULTS, .preset = "lstm", .layers = 3, .heads = 4, .head_dim = 32,
+        .feed_forward = 512, .batch = 8, .learning_rate = 1e-3, .clip = 1, .dropout = 0.1 },
+      EVERYWHERE, .model = "lstm", .stride = 3, .context = 0, .epochs = 50 },
 };
-static const char *const preset_names[] = { "small", "paper", NULL };
-static const char *const models[] = { "transformer", NULL };
+static const char *const preset_names[] = { "small", "paper", "lstm", NULL };
+static const char *const models[] = { "transformer", "lstm", NULL };
 static const char *const attentions[] = { "linear", "softmax", "lsh", NULL };
 static const char *const splits[] = { "standard", "speaker", NULL };
 
@@ -23,10 +28,12 @@ static const char *const splits[] = { "standard", "speaker", NULL };
 static const Option of_the_model[] = {
     { "preset", CHOICE, OF_MODEL, AT(common.preset), 0, 0, preset_names,
       "defaults of the other options" },
-    { "model", CHOICE, OF_MODEL, AT(model), 0, 0, models, "kind" },
+    { "model", CHOICE, OF_MODEL, AT(model), 0, 0, models,
+      "with attention, or bidirectional" },
     { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, attentions,
       "of the transformer, not causal" },
     { "rounds", WHOLE, OF_MODEL, AT(rounds), 1, 64, NULL, "hashing rounds of lsh attention" },
+    { "hidden", WHOLE, OF_MODEL, AT(hidden), 1, 65536, NULL, "width of the lstm in a direction" },
     { "stride", WHOLE, OF_MODEL, AT(stride), 1, 16, NULL, "frames of 10 ms per position" },
     { "context", WHOLE, OF_MODEL, AT(context), 0, 32, NULL,
       "frames that a position sees on either side of these" },
@@ -126,9 +133,16 @@ void speech_check_model(const SpeechOptions *options, const Given *given)
 {
     static const char *const of_linear[] = { "features", NULL }, *const of_lsh[] = { "rounds",
                                                                                      NULL };
+    static const char *const of_lstm[] = { "hidden", NULL };
+    static const char *const of_attention[] = { "attention", "features",     "rounds", "heads",
+                                                "head-dim",  "feed-forward", NULL };
     const char *attention = options->common.attention;
     char what[64];
     snprintf(what, sizeof what, "--attention %s, which has none", attention);
+    if (!strcmp(options->model, "lstm"))
+        options_refuse(given, of_attention, "--model lstm, which has none");
+    else
+        options_refuse(given, of_lstm, "--model transformer, which has none");
     if (strcmp(attention, "linear"))
         options_refuse(given, of_linear, what);
     if (strcmp(attention, "lsh"))

@@ -8,7 +8,7 @@ typedef struct SpeechOptions {
     TrainingOptions common; /* steps 0: by epochs */
     /* The model: a checkpoint fixes it. */
     const char *model;
-    int64_t rounds, stride, context;
+    int64_t rounds, hidden, stride, context;
     /* The training: a resumed checkpoint fixes it. */
     const char *split;
     int64_t patience;

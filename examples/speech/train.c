@@ -127,7 +127,7 @@ static void finish_report(Report *report, const Run *run)
     ReportTitle title = { .drop_at = 0 };
     snprintf(title.title, sizeof title.title, "Strings of spoken digits: %s, %lld layers of %lld",
              model_kind(options), (long long)options->common.layers,
-             (long long)(options->common.heads * options->common.head_dim));
+             (long long)run->model.head.weight->shape.size[1]);
     snprintf(title.subtitle, sizeof title.subtitle,
              "seed %lld, step %lld: validation error %.2f %% of phonemes",
              (long long)options->common.seed, (long long)run->training.done, run->error);
