@@ -1,5 +1,5 @@
-/* examples/speech: its features, its data, and the program run as a user runs it, on recordings
- * that the test writes. */
+/* examples/speech: its features and data, and the program run as a user runs it, on recordings that
+ * the test writes. */
 #include "examples/speech/data.h"
 #include "tests/programs.h"
 
@@ -9,6 +9,155 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* A model so small that a step takes milliseconds. */
+#define TINY                                                                                       \
+    "speech train --data @ --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --context 1 "       \
+    "--batch 4 --dropout 0 --threads 2 --device cpu --strings 6 "
+
+/* ---------------------------------------------------------------------------------- sound files */
+
+typedef struct Sound {
+    int format, rate, channels;
+} Sound;
+static const Sound plain = { SF_FORMAT_PCM_16, RATE, 1 };
+
+/* Writes samples [count] to every channel. */
+static void write_sound(const char *name, Sound sound, const double *samples, int64_t count)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    SF_INFO info = { .samplerate = sound.rate,
+                     .channels = sound.channels,
+                     .format = SF_FORMAT_WAV | sound.format };
+    SNDFILE *file = sf_open(path, SFM_WRITE, &info);
+    ck_assert_msg(file != NULL, "%s: %s", path, sf_strerror(NULL));
+    for (int64_t i = 0; i < count; i++) {
+        double frame[2] = { samples[i], samples[i] };
+        ck_assert_int_eq(sf_writef_double(file, frame, 1), 1);
+    }
+    sf_close(file);
+}
+
+enum { TONE = 640 }; /* samples per phoneme */
+
+/* A recording in which every phoneme is a tone; index: a phase. */
+static int64_t say(int digit, int index, double *samples)
+{
+    int32_t phonemes[MOST_PHONEMES];
+    const int64_t count = digit_phonemes(digit, phonemes) * TONE;
+    for (int64_t i = 0; i < count; i++) {
+        const double frequency = 195 + 183 * phonemes[i / TONE];
+        samples[i] = 0.5 * sin(index + 2 * M_PI * frequency * (double)i / RATE);
+    }
+    return count;
+}
+
+static void write_recordings(void)
+{
+    static const int indices[] = { 0, 5, 6, 45 };
+    char name[128];
+    double samples[MOST_PHONEMES * TONE];
+    snprintf(name, sizeof name, "%s/recordings", directory);
+    ck_assert(mkdir(name, 0700) == 0);
+    for (int speaker = 'a'; speaker <= 'c'; speaker++) {
+        for (int digit = 0; digit < DIGITS; digit++) {
+            for (int i = 0; i < 4; i++) {
+                snprintf(name, sizeof name, "recordings/%d_%c_%d.wav", digit, speaker, indices[i]);
+                write_sound(name, plain, samples, say(digit, indices[i], samples));
+            }
+        }
+    }
+}
+
+static bool reads(const char *name, Wave *wave, Sentence *sentence)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return wave_read(path, wave, sentence);
+}
+
+TEST(samples_are_read_from_every_format)
+{
+    static const struct {
+        Sound sound;
+        double tolerance;
+    } cases[] = {
+        { { SF_FORMAT_PCM_16, RATE, 1 }, 6e-5 },
+        { { SF_FORMAT_PCM_24, RATE, 1 }, 3e-7 },
+        { { SF_FORMAT_FLOAT, RATE, 1 }, 1e-7 },
+        { { SF_FORMAT_PCM_24, RATE, 2 }, 3e-7 },
+    };
+    double samples[300];
+    for (int i = 0; i < 300; i++)
+        samples[i] = 0.9 * sin(i);
+    for (int c = 0; c < 4; c++) {
+        Wave wave;
+        Sentence sentence;
+        write_sound("some.wav", cases[c].sound, samples, 300);
+        ck_assert_msg(reads("some.wav", &wave, &sentence), "%s", sentence.text);
+        ck_assert_int_eq(wave.count, 300);
+        for (int i = 0; i < 300; i++)
+            ck_assert_double_eq_tol((double)wave.samples[i], samples[i], cases[c].tolerance);
+        wave_free(&wave);
+    }
+}
+
+/* The channels differ, so that only their mean has the right samples. */
+TEST(channels_are_averaged)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/stereo.wav", directory);
+    SF_INFO info = { .samplerate = RATE, .channels = 2, .format = SF_FORMAT_WAV | SF_FORMAT_FLOAT };
+    SNDFILE *file = sf_open(path, SFM_WRITE, &info);
+    double frames[2 * WINDOW];
+    for (int i = 0; i < WINDOW; i++) {
+        frames[2 * i] = 0.5;
+        frames[2 * i + 1] = i / 1000.;
+    }
+    ck_assert_int_eq(sf_writef_double(file, frames, WINDOW), WINDOW);
+    sf_close(file);
+    Wave wave;
+    Sentence sentence;
+    ck_assert(reads("stereo.wav", &wave, &sentence));
+    for (int i = 0; i < WINDOW; i++)
+        ck_assert_double_eq_tol((double)wave.samples[i], 0.25 + i / 2000., 1e-7);
+    wave_free(&wave);
+}
+
+static void assert_refused(const char *name, const char *expected)
+{
+    Wave wave;
+    Sentence sentence;
+    ck_assert(!reads(name, &wave, &sentence));
+    ck_assert_ptr_null(wave.samples);
+    ck_assert_msg(strstr(sentence.text, expected), "%s", sentence.text);
+}
+
+TEST(bad_sound_files_are_refused)
+{
+    double samples[1000] = { 0 };
+    char path[160];
+    write_sound("rate.wav", (Sound){ SF_FORMAT_PCM_16, 44100, 1 }, samples, 1000);
+    assert_refused("rate.wav", "rate.wav: 44100 samples per second, expected 8000; sox can ");
+    write_sound("short.wav", plain, samples, WINDOW - 1);
+    assert_refused("short.wav", "short.wav: 199 samples, expected at least 200");
+    write_sound("empty.wav", plain, samples, 0);
+    assert_refused("empty.wav", "empty.wav: 0 samples, expected at least 200");
+    write_sound("cut.wav", plain, samples, 1000);
+    snprintf(path, sizeof path, "%s/cut.wav", directory);
+    ck_assert_int_eq(truncate(path, 1500), 0);
+    assert_refused("cut.wav", "cut.wav: truncated: shorter than its header states");
+    for (int size = 0; size < 44; size += 11) {
+        ck_assert_int_eq(truncate(path, size), 0);
+        assert_refused("cut.wav", "cut.wav: ");
+    }
+    samples[3] = NAN;
+    write_sound("nan.wav", (Sound){ SF_FORMAT_FLOAT, RATE, 1 }, samples, 1000);
+    assert_refused("nan.wav", "nan.wav: sample 3 is ");
+    assert_refused("missing.wav", "missing.wav: ");
+    assert_refused("", "/: ");
+}
 
 /* ------------------------------------------------------------------------------------- features */
 
@@ -21,6 +170,8 @@ TEST(features_equal_the_reference)
     ck_assert(tensor_file_read(file, "wave", shape(SAMPLES), wave));
     ck_assert(tensor_file_read(file, "out", shape(FRAMES, FILTERS), expected));
     ck_assert_int_eq(frame_count(SAMPLES), FRAMES);
+    ck_assert_int_eq(frame_count(WINDOW - 1), 0);
+    ck_assert_int_eq(frame_count(WINDOW), 1);
     FilterBank *bank = filter_bank_new();
     log_mel(bank, wave, SAMPLES, out);
     assert_close(out, expected, FRAMES * FILTERS, sizeof(Real) == 8 ? 1e-12 : 1e-6);
@@ -28,6 +179,304 @@ TEST(features_equal_the_reference)
     tensor_file_close(file);
     free(wave);
 }
+
+TEST(normalized_filters_have_mean_0_and_variance_1)
+{
+    enum { FRAMES = 50 };
+    Real *frames = test_normal(1, FRAMES * FILTERS);
+    for (int t = 0; t < FRAMES; t++)
+        frames[t * FILTERS + 7] = -23; /* silence */
+    for (int i = 0; i < FRAMES * FILTERS; i++)
+        frames[i] = 3 * frames[i] + (Real)(i % FILTERS);
+    normalize_frames(frames, FRAMES);
+    for (int filter = 0; filter < FILTERS; filter++) {
+        double sum = 0, squares = 0;
+        for (int t = 0; t < FRAMES; t++) {
+            sum += (double)frames[t * FILTERS + filter];
+            squares += pow((double)frames[t * FILTERS + filter], 2);
+        }
+        ck_assert_double_eq_tol(sum / FRAMES, 0, 1e-3);
+        ck_assert_double_eq_tol(squares / FRAMES, filter == 7 ? 0 : 1, 1e-5);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- data */
+
+TEST(digits_follow_from_phonemes_with_errors)
+{
+    int32_t phonemes[DIGITS * MOST_PHONEMES], digits[DIGITS * MOST_PHONEMES];
+    int64_t ends[DIGITS * MOST_PHONEMES], n = 0, removed = 0;
+    for (int digit = 0; digit < DIGITS; digit++)
+        n += digit_phonemes(digit, phonemes + n);
+    for (int errors = 0; errors < 2; errors++) {
+        ck_assert_int_eq(digits_of_phonemes(phonemes, n, digits, ends), DIGITS);
+        for (int digit = 0; digit < DIGITS; digit++)
+            ck_assert_int_eq(digits[digit], digit);
+        ck_assert_int_eq(ends[0], 4);
+        ck_assert_int_eq(ends[7], 27 - removed);
+        ck_assert_int_eq(ends[DIGITS - 1], n);
+        phonemes[10] = phonemes[11]; /* the R of three */
+        removed = 1;                 /* the second phoneme of seven */
+        memmove(phonemes + 23, phonemes + 24, (size_t)(n-- - 24) * sizeof *phonemes);
+    }
+    ck_assert_int_eq(digits_of_phonemes(phonemes, 0, digits, ends), 0);
+}
+
+static void check_part(const Corpus *corpus, Part part, int speakers, int recordings)
+{
+    bool heard[3] = { 0 };
+    int count = 0;
+    for (int64_t i = 0; i < corpus->part_count[part]; i++)
+        heard[corpus->recordings[corpus->part[part][i]].speaker] = true;
+    for (int speaker = 0; speaker < 3; speaker++)
+        count += heard[speaker];
+    ck_assert_int_eq(count, speakers);
+    ck_assert_int_eq(corpus->part_count[part], recordings);
+}
+
+TEST(parts_are_apart)
+{
+    write_recordings();
+    Corpus corpus = corpus_read(directory, false);
+    check_part(&corpus, PART_TRAINING, 3, 60);
+    check_part(&corpus, PART_VALIDATION, 3, 30);
+    check_part(&corpus, PART_TEST, 3, 30);
+    corpus_free(&corpus);
+    corpus = corpus_read(directory, true);
+    check_part(&corpus, PART_TRAINING, 1, 30);
+    check_part(&corpus, PART_VALIDATION, 1, 10);
+    check_part(&corpus, PART_TEST, 2, 80);
+    corpus_free(&corpus);
+}
+
+/* Silence and noise between the tones have other signs than they: the power shows the digits. */
+TEST(strings_have_their_digits_and_phonemes)
+{
+    Corpus corpus = corpus_read(directory, false);
+    Random random = random_new(1, 1);
+    bool lengths[LONGEST_STRING + 1] = { 0 };
+    for (int i = 0; i < 100; i++) {
+        Utterance utterance = utterance_draw(&corpus, PART_TRAINING, 0, &random);
+        lengths[utterance.digits] = true;
+        int64_t n = 0, loud = 0;
+        for (int64_t d = 0; d < utterance.digits; d++) {
+            int32_t expected[MOST_PHONEMES];
+            const int64_t count = digit_phonemes(utterance.digit[d], expected);
+            for (int64_t j = 0; j < count; j++)
+                ck_assert_int_eq(utterance.phoneme[n++], expected[j]);
+        }
+        ck_assert_int_eq(utterance.phonemes, n);
+        for (int64_t j = 0; j < utterance.wave.count; j++)
+            loud += fabs((double)utterance.wave.samples[j]) > 0.1;
+        ck_assert_double_eq_tol((double)loud / (double)(n * TONE), 0.87, 0.02); /* of a sine */
+        const int64_t silence = utterance.wave.count - n * TONE;
+        ck_assert(silence >= 0 && silence <= (utterance.digits + 1) * RATE * 3 / 10);
+        utterance_free(&utterance);
+    }
+    for (int digits = SHORTEST_STRING; digits <= LONGEST_STRING; digits++)
+        ck_assert_msg(lengths[digits], "no string of %d digits", digits);
+    corpus_free(&corpus);
+}
+
+/* ------------------------------------------------------------------------------------- training */
+
+static double number_after(const char *text)
+{
+    const char *found = strstr(output, text);
+    ck_assert_msg(found != NULL, "%s is not in: %s", text, output);
+    return strtod(found + strlen(text), NULL);
+}
+
+/* Rows of the log, of which the last of an epoch has the validation error. */
+TEST(log_has_a_row_a_step)
+{
+    assert_runs(TINY
+                "--epochs 2 --learning-rate 0.01 --log @/log.csv"); /* 60 / 7.5 / 4 = 2 steps */
+    size_t length;
+    char *text = contents("log.csv", &length), *line = strchr(text, '\n') + 1;
+    double error = -1;
+    ck_assert_msg(!strncmp(text, "step,loss,validation_error,learning_rate,seconds\n", 49), "%s",
+                  text);
+    for (int step = 1; step <= 4; step++, line = strchr(line, '\n') + 1) {
+        int read = 0, used = 0;
+        double loss = 0;
+        sscanf(line, "%d,%lf,%n", &read, &loss, &used);
+        ck_assert_msg(read == step && loss > 0, "%s", line);
+        ck_assert_msg(step % 2 ? line[used] == ',' : sscanf(line + used, "%lf", &error) == 1, "%s",
+                      line);
+    }
+    ck_assert_int_eq(*line, 0);
+    free(text);
+    ck_assert_double_eq_tol(number_after("final validation_error="), error, 1e-4);
+    ck_assert_double_eq(number_after(" steps="), 4);
+}
+
+#define LEARNS                                                                                     \
+    TINY "--head-dim 16 --feed-forward 64 --clip 1 --quiet --learning-rate 0.02 --patience 1000 "
+
+/* The model that linear attention learns then evaluates and recognises. */
+TEST(learns_evaluates_and_recognises)
+{
+    assert_runs(LEARNS "--steps 200 --save @/learned.safetensors");
+    const double validation = number_after("validation_error=");
+    ck_assert_msg(validation < 10, "%s", output);
+    assert_runs("speech evaluate --checkpoint @/learned.safetensors --data @ --strings 20 "
+                "--threads 2 --beam 5");
+    assert_says("20 strings of the standard split, linear attention, ");
+    assert_says("decoding     symbols  substitutions  deletions  insertions    error\ngreedy ");
+    assert_says("\nbeam 5 ");
+    double symbols, edits[3], error;
+    ck_assert_int_eq(sscanf(strstr(output, "\ngreedy ") + 8, "%lf %lf %lf %lf %lf", &symbols,
+                            &edits[0], &edits[1], &edits[2], &error),
+                     5);
+    ck_assert_double_eq_tol(error, 100 * (edits[0] + edits[1] + edits[2]) / symbols, 0.006);
+    ck_assert_msg(error < 10, "%s", output);
+
+    double *samples = calloc(20000, sizeof *samples); /* "3 8 5", after 0.25 s of silence each */
+    static const int digits[] = { 3, 8, 5 };
+    int64_t count = 0;
+    for (int i = 0; i < 3; i++) {
+        count += 2000;
+        count += say(digits[i], 1, samples + count);
+    }
+    for (int64_t i = 0; i < 20000; i++)
+        samples[i] += 0.01 * sin((double)(i * i)); /* noise */
+    write_sound("385.wav", plain, samples, count + 2000);
+    free(samples);
+    assert_runs("speech recognise @/385.wav --checkpoint @/learned.safetensors --threads 2 %s",
+                draws() ? "--picture @/385.png" : "");
+    assert_says("digits   3 8 5\nphonemes TH R IY EY T F AY V\n");
+    ck_assert_double_eq_tol(strtod(strstr(output, "  start    end\n") + 15, NULL), 0.25, 0.1);
+    if (draws()) {
+        size_t length;
+        char *picture = contents("385.png", &length);
+        ck_assert_mem_eq(picture + 1, "PNG", 3);
+        free(picture);
+    }
+}
+
+TEST(every_model_learns)
+{
+    static const char *const kinds[] = { "--attention softmax", "--attention lsh --rounds 2" };
+    for (int i = 0; i < 2; i++) {
+        assert_runs(LEARNS "--steps 150 %s", kinds[i]);
+        ck_assert_msg(number_after("validation_error=") < 50, "%s: %s", kinds[i], output);
+    }
+    assert_runs("speech train --preset lstm --data @ --layers 1 --hidden 16 --batch 4 --dropout 0 "
+                "--threads 2 --device cpu --strings 6 --learning-rate 0.02 --patience 1000 "
+                "--steps 150 --quiet");
+    ck_assert_msg(number_after("validation_error=") < 50, "lstm: %s", output);
+}
+
+#define LONGER TINY "--dropout 0.1 --attention lsh --patience 0 --learning-rate 0.02 "
+
+/* The plateau schedule halves the learning rate before and after the cut. */
+TEST(resumed_run_is_bitwise_equal)
+{
+    assert_runs(LONGER "--steps 14 --save @/whole.safetensors --log @/whole.csv");
+    assert_runs(LONGER "--steps 7 --save @/part.safetensors --log @/part.csv");
+    assert_runs("speech train --data @ --resume @/part.safetensors --steps 14 --threads 2 "
+                "--device cpu --strings 6 --log @/part.csv --save @/part.safetensors");
+    assert_same_files("whole.safetensors", "part.safetensors");
+    assert_same_logs("whole.csv", "part.csv");
+    ck_assert_int_eq(run("speech train --data @ --resume @/part.safetensors --stride 2"), 2);
+    assert_says("part.safetensors has --stride 3, which cannot change\n");
+    ck_assert_int_eq(run("speech train --data @ --resume @/part.safetensors --steps 4"), 2);
+    assert_says("4 steps: expected at least the 14 that ");
+}
+
+/* On a busy machine the run may end before the interrupt. */
+TEST(interrupt_saves)
+{
+    pid_t child = start("out", TINY "--steps 300 --log @/cut.csv --save @/cut.safetensors");
+    while (log_lines("cut.csv") < 3)
+        usleep(1000);
+    const int status = end_by(child, SIGINT), lines = log_lines("cut.csv");
+    ck_assert_int_eq(status, lines < 301 ? 130 : 0);
+    assert_runs("speech evaluate --data @ --checkpoint @/cut.safetensors --threads 2 --strings 2");
+}
+
+TEST(spectrogram_is_an_svg)
+{
+    if (!draws())
+        return;
+    assert_runs("speech features @/recordings/7_a_0.wav --picture @/7.svg");
+    assert_says("7.svg: 38 frames of 40 filters, 0.40 s\n");
+    size_t length;
+    char *text = contents("7.svg", &length);
+    ck_assert_ptr_nonnull(strstr(text, "seconds"));
+    ck_assert_ptr_nonnull(strstr(text, "</svg>"));
+    free(text);
+}
+
+/* --------------------------------------------------------------------------------------- errors */
+
+TEST(bad_data_are_reported)
+{
+    ck_assert_int_eq(run("speech train"), 2);
+    assert_says("speech: expected --data DIR, the folder with the recordings of the Free Spoken ");
+    ck_assert_int_eq(run("speech train --data /nowhere"), 1);
+    assert_says("speech: --data /nowhere: no recordings named DIGIT_SPEAKER_INDEX.wav in it ");
+    char path[160];
+    snprintf(path, sizeof path, "%s/few", directory);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    const double samples[WINDOW] = { 0 };
+    write_sound("few/1_a_0.wav", plain, samples, WINDOW);
+    ck_assert_int_eq(run("speech train --data @/few"), 1);
+    assert_says("few: no recordings to train on among its 1\n");
+    ck_assert_int_eq(run("speech train --data @/few --split speaker"), 1);
+    assert_says("few: 1 speakers, expected more than the 2 held out for the test\n");
+    write_sound("few/1_a_5.wav", (Sound){ SF_FORMAT_PCM_16, 16000, 1 }, samples, WINDOW);
+    ck_assert_int_eq(run("speech train --data @/few"), 1);
+    assert_says("1_a_5.wav: 16000 samples per second, expected 8000; sox can convert it\n");
+    ck_assert_int_eq(run("speech evaluate --data @ --checkpoint @/missing"), 1);
+    assert_says("missing: No such file or directory");
+    ck_assert_int_eq(run("speech features @/rate.wav --picture @/a.png"), 1);
+    assert_says("speech: ");
+}
+
+static const struct {
+    const char *arguments, *sentence;
+} bad_options[] = {
+    { "", "speech: no command: expected features, train, evaluate or recognise; see --help\n" },
+    { "listen", "speech: listen: expected features, train, evaluate or recognise; see --help\n" },
+    { "train --attention causal", "--attention causal: expected linear, softmax or lsh\n" },
+    { "train --model gru", "speech: --model gru: expected transformer or lstm\n" },
+    { "train --stride 0", "speech: --stride 0: expected a whole number from 1 to 16\n" },
+    { "train --split mine", "speech: --split mine: expected standard or speaker\n" },
+    { "train --epochs 1 --steps 1", "speech: --steps 1: expected without --epochs 1\n" },
+    { "train --attention softmax --features relu",
+      "speech: --features relu: expected without --attention softmax, which has none\n" },
+    { "train --rounds 2", "--rounds 2: expected without --attention linear, which has none\n" },
+    { "train --hidden 2", "--hidden 2: expected without --model transformer, which has none\n" },
+    { "train --preset lstm --heads 2",
+      "speech: --heads 2: expected without --model lstm, which has none\n" },
+    { "train --save /nowhere/x", "speech: --save /nowhere/x: expected a file that can be written" },
+    { "train --beam 1", "unrecognized option '--beam'" },
+    { "evaluate", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
+    { "evaluate --layers 2", "unrecognized option '--layers'" },
+    { "recognise", "speech: recognise: expected a sound file first\n" },
+    { "recognise --beam 2 a.wav", "speech: recognise: expected a sound file first\n" },
+    { "recognise a.wav", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
+    { "features a.wav", "speech: features: expected --picture FILE, a PNG or an SVG\n" },
+    { "features a.wav b.wav", "speech: b.wav: expected an option; --help lists them\n" },
+};
+
+TEST(bad_options_are_reported)
+{
+    for (size_t i = 0; i < sizeof bad_options / sizeof *bad_options; i++) {
+        ck_assert_int_eq(run("speech %s", bad_options[i].arguments), 2);
+        assert_says(bad_options[i].sentence);
+    }
+    assert_runs("speech --help");
+    assert_says("speech recognise ");
+    static const char *const commands[] = { "train", "evaluate", "recognise", "features" };
+    for (int i = 0; i < 4; i++) {
+        assert_runs("speech %s --help", commands[i]);
+        assert_says("--help");
+    }
+}
+
 int main(void)
 {
     return run_program_tests("speech", NULL);
