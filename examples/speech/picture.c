@@ -60,7 +60,7 @@ static void print_marks(FILE *gnuplot, const Mark *marks, int64_t count)
 static void print_script(FILE *gnuplot, const char *path, const FilterBank *bank, const Wave *wave,
                          const Mark *marks, int64_t count)
 {
-    const double seconds = (double)wave->count / RATE, width = fmin(fmax(700, 300 * seconds), 6000);
+    const double seconds = (double)wave->count / RATE, width = fmin(fmax(700, 500 * seconds), 6000);
     const size_t length = strlen(path);
     const bool svg = length > 4 && !strcmp(path + length - 4, ".svg");
     fprintf(gnuplot,
