@@ -196,7 +196,7 @@ $(BUILD)/examples/mnist: $(call PARTS,mnist)
 $(BUILD)/examples/speech: $(call PARTS,speech)
 $(BUILD)/examples/mnist $(PICTURES): LIBS += -lpng -lz
 $(BUILD)/examples/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lfftw3
-$(FOLDERS) $(BUILD)/examples/speech: $(LIBRARY)
+$(sort $(FOLDERS) $(BUILD)/examples/speech): $(LIBRARY)
 	@mkdir -p $(@D)
 	@$(LINK) $(filter %.o,$^) $(LIBRARY) $(LIBS) -o $@
 
