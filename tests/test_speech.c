@@ -396,6 +396,30 @@ TEST(interrupt_saves)
     assert_runs("speech evaluate --data @ --checkpoint @/cut.safetensors --threads 2 --strings 2");
 }
 
+TEST(plot_is_an_svg)
+{
+    if (!draws())
+        return;
+    assert_runs(TINY "--epochs 3 --plot @/run.svg");
+    size_t length;
+    char *text = contents("run.svg", &length);
+    ck_assert_ptr_nonnull(
+        strstr(text, "Strings of spoken digits: linear attention, 1 layers of 16"));
+    ck_assert_ptr_nonnull(strstr(text, "validation error"));
+    ck_assert_ptr_nonnull(strstr(text, "</svg>"));
+    free(text);
+}
+
+/* Its filters have variance 0. */
+TEST(digital_silence_is_recognised)
+{
+    const double samples[RATE] = { 0 };
+    write_sound("silence.wav", plain, samples, RATE);
+    assert_runs(TINY "--steps 1 --quiet --save @/one.safetensors");
+    assert_runs("speech recognise @/silence.wav --checkpoint @/one.safetensors --threads 2");
+    assert_says("\nphonemes");
+}
+
 TEST(spectrogram_is_an_svg)
 {
     if (!draws())
