@@ -144,10 +144,10 @@ static inline Tensor *rows_of(Tape *tape, Tensor *x, int64_t first, int64_t rows
     return flat ? op_reshape(tape, part, shape(tensor_count(part))) : part;
 }
 
-/* W_hh of variance 1 / H: with larger weights the state is chaotic and rounding errors grow. */
-static inline Tensor *stable(Tape *tape, Tensor *weight_hh)
+/* A weight of variance 1 / (4 in): larger ones make the state chaotic, and rounding errors grow. */
+static inline Tensor *stable(Tape *tape, Tensor *weight)
 {
-    return op_scale(tape, weight_hh, 1 / sqrt((double)weight_hh->shape.size[1]));
+    return op_scale(tape, weight, 0.5 / sqrt((double)weight->shape.size[1]));
 }
 
 static inline Tensor *lstm_layer(Tape *tape, Tensor **x, LstmOptions options, Tensor **final)
@@ -157,16 +157,17 @@ static inline Tensor *lstm_layer(Tape *tape, Tensor **x, LstmOptions options, Te
         options.hidden = rows_of(tape, x[3], 8, B, false);
         options.cell = rows_of(tape, x[3], 8 + B, B, false);
     }
-    return op_lstm(tape, x[0], x[1], stable(tape, x[2]), rows_of(tape, x[3], 0, 4, true),
-                   rows_of(tape, x[3], 4, 4, true), options, final, final ? final + 1 : NULL);
+    return op_lstm(tape, x[0], stable(tape, x[1]), stable(tape, x[2]),
+                   rows_of(tape, x[3], 0, 4, true), rows_of(tape, x[3], 4, 4, true), options, final,
+                   final ? final + 1 : NULL);
 }
 
 static inline Tensor *gru_layer(Tape *tape, Tensor **x, GruOptions options, Tensor **final)
 {
     if (x[3]->shape.size[0] > 6)
         options.hidden = rows_of(tape, x[3], 6, x[0]->shape.size[0], false);
-    return op_gru(tape, x[0], x[1], stable(tape, x[2]), rows_of(tape, x[3], 0, 3, true),
-                  rows_of(tape, x[3], 3, 3, true), options, final);
+    return op_gru(tape, x[0], stable(tape, x[1]), stable(tape, x[2]),
+                  rows_of(tape, x[3], 0, 3, true), rows_of(tape, x[3], 3, 3, true), options, final);
 }
 
 /* out and the final state in one tensor */
