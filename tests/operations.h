@@ -128,7 +128,7 @@ static inline Tensor *masked_attention(Tape *tape, Tensor **x)
 static inline Tensor *ctc_of_symbols(Tape *tape, Tensor *logits, int64_t n)
 {
     const int64_t *size = logits->shape.size;
-    int32_t targets[2 * 64], lengths[2] = { (int32_t)size[1], (int32_t)(size[1] - size[1] / 3) };
+    int32_t targets[16 * 100], lengths[2] = { (int32_t)size[1], (int32_t)(size[1] - size[1] / 3) };
     for (int64_t i = 0; i < size[0] * n; i++)
         targets[i] = (int32_t)(1 + i * i / 3 % (size[2] - 1));
     return op_ctc(
@@ -295,6 +295,9 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(300, 3), INTEGERS(256, 300) }, { S(3, 3300), INTEGERS(256, 3) })                       \
     ROW(ctc, ctc_of_symbols(tape, x[0], 1), UNMEASURED, { S(2, 6, 3) }, { S(1, 2, 2) })            \
     ROW(ctc_long, ctc_of_symbols(tape, x[0], 40), UNMEASURED, { S(1, 81, 3) }, { S(2, 150, 29) })  \
+    ROW(ctc_speech, ctc_of_symbols(tape, x[0], x[0]->shape.size[1] / 8),                           \
+        FLOPS(3.0 * 16 * 800 * 201, 9.0 * 16 * 800 * 201), /* alpha; beta and the gradient */      \
+        { S(16, 800, 41) }, { S(2, 16, 7) })                                                       \
     ROW(lstm, lstm_layer(tape, x, (LstmOptions){ .reverse = false }, NULL),                        \
         FLOPS(4.0 * WIDE, 12.0 * WIDE),                                                            \
         { RECURRENT(SEQUENCES, POSITIONS, WIDTH, 4, WIDTH, 8) }, { RECURRENT(2, 3, 2, 4, 3, 8) },  \

@@ -869,6 +869,15 @@ static const char *const without_loops[] = {
     "broadcast_rows",
     "ctc",
     "ctc_long",
+    "ctc_speech",
+    "lstm",
+    "lstm_from_state",
+    "lstm_lengths",
+    "lstm_reverse",
+    "gru",
+    "gru_from_state",
+    "gru_lengths",
+    "gru_reverse",
 };
 
 static void check_that_all_have_loops(void)

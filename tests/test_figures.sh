@@ -115,7 +115,7 @@ check "has that line" [ "$(wc -l <"$directory/one.csv")" -eq 21 ]
 # (AddressSanitizer and cuBLAS allocate more themselves.)
 if [ "${CUDA:-no}" = no ] && ! nm "$build/libtapegrad.a" 2>/dev/null | grep -q -m1 __asan; then
     check "figure1 in little memory" "$build/bench/figure1" --seconds 0 --threads 1 --shortest 64 --longest 4096 \
-        --memory 12 --tokens 64 --output "$directory/little"
+        --memory 20 --tokens 64 --output "$directory/little"
     check "every method begins" [ "$(grep -c ',64,1,' "$directory/little.csv")" -eq 4 ]
     check "and end" [ "$(grep -c ',4096,1,' "$directory/little.csv")" -eq 0 ]
     check "figure1 in no memory" [ "$("$build/bench/figure1" --memory 1 --shortest 4096 --longest 4096 \

@@ -84,10 +84,36 @@ def operations(args, precision):
                           gbytes_per_second=round(rate, 1), **common.machine(args.device))
 
 
+def ctc(args):
+    """Connectionist temporal classification at the sizes of bench/operations' ctc_speech."""
+    batch, length, symbols = (2, 24, 7) if args.tiny else (16, 800, 41)
+    logits = torch.randn(length, batch, symbols, device=args.device, requires_grad=True)
+    targets = torch.arange(batch * (length // 8)).reshape(batch, -1) * 7 % (symbols - 1) + 1
+    lengths = [torch.full((batch,), n) for n in (length, length // 8)]
+    gradient = torch.ones(batch, device=args.device)
+
+    def loss():
+        return F.ctc_loss(F.log_softmax(logits, -1), targets, *lengths, reduction="none")
+
+    def forward():
+        with torch.no_grad():
+            loss()
+
+    def with_backward():
+        loss().backward(gradient)
+        logits.grad = None
+
+    for label, function in (("forward", forward), ("forward+backward", with_backward)):
+        common.report(name="ctc_speech", **{"pass": label},
+                      **common.measure(function, args.device, args.seconds),
+                      **common.machine(args.device))
+
+
 def main():
     args = common.options(__doc__.split("\n")[0]).parse_args()
     common.use(args)
     copies(args)
+    ctc(args)
     for precision in args.precisions:
         common.set_precision(precision)
         products(args, precision)
