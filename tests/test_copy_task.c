@@ -392,6 +392,7 @@ TEST(output_that_cannot_be_written_is_an_error)
                                             "text --help",
                                             "first_program tape",
                                             "derive_attention",
+                                            "derive_ctc",
                                             "derive_lstm",
                                             "own_operation",
                                             "convolution 1",
@@ -510,6 +511,12 @@ TEST(first_program_prints_its_tape)
     assert_says("causal_linear_attention");
     assert_says("cross_entropy");
     ck_assert_str_eq(strrchr(output, '}'), "}\n");
+}
+
+TEST(derive_ctc_agrees_with_all_paths)
+{
+    assert_runs("derive_ctc");
+    assert_says("dlogits   sum of differences");
 }
 
 TEST(derive_lstm_agrees_with_itself)
