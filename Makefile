@@ -113,7 +113,9 @@ SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
 SONAME   := libtapegrad.so.$(firstword $(subst ., ,$(VERSION)))
 # A file of examples/ is a program; programs of several files have folders, and shared/ is theirs.
 # speech needs libraries that machines without `make deps` lack: then it and its test are left out.
-SPEECH   := $(shell printf '\#include <sndfile.h>\n\#include <fftw3.h>\n' | $(CC) -E -x c - >/dev/null 2>&1 && echo speech)
+SPEECH   := $(if $(filter deps,$(MAKECMDGOALS)),speech,$(shell echo 'int main(void) { return 0; }' | \
+                $(CC) -include sndfile.h -include fftw3.h -x c - -lsndfile -lfftw3 -o /dev/null 2>/dev/null && \
+                echo speech))
 FOLDERS  := $(addprefix $(BUILD)/examples/,copy_task mnist $(SPEECH))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(FOLDERS)
 PICTURES := $(BUILD)/tests/test_pictures $(BUILD)/tests/test_mnist
