@@ -111,6 +111,20 @@ rm "$directory/logs/softmax.csv" "$directory/logs/lsh-4.csv"
 check "figure2 of one log" bench/figure2 --logs "$directory/logs" --output "$directory/one"
 check "has that line" [ "$(wc -l <"$directory/one.csv")" -eq 21 ]
 
+mkdir "$directory/runs"
+for model in lstm softmax lsh-4 linear; do
+    printf 'step,loss,validation_error,learning_rate,seconds\n1,3,,0.1,1\n2,2,90,0.1,4\n4,1,12.5,0.1,6\n' \
+        >"$directory/runs/$model.csv"
+    printf 'decoding symbols error\ngreedy 100 12.00 %%\nbeam 10 100 11.00 %%\n' >"$directory/runs/$model.txt"
+done
+check "table3" bench/table3 --runs "$directory/runs" --output "$directory/table3"
+check "its rows" [ "$(grep -c '^lstm \|^softmax \|^lsh-4 \|^linear ' "$directory/table3.txt")" -eq 4 ]
+check "its means" grep -q '^linear  *3.00 seconds per epoch, 2 epochs, validation error 12.50 %' "$directory/table3.txt"
+check "its errors" [ "$(grep -c '^beam 10 100 11.00 %' "$directory/table3.txt")" -eq 4 ]
+check "its points" [ "$(wc -l <"$directory/table3.csv")" -eq 9 ]
+draws && check "its picture" grep -q '>lsh-4<' "$directory/table3.svg"
+check "table3 without data" [ "$(bench/table3 2>&1 | head -n 1 | cut -d' ' -f1-3)" = "usage: bench/table3 --data" ]
+
 # A line ends where its points exceed the memory limit, and the others are measured.
 # (AddressSanitizer and cuBLAS allocate more themselves.)
 if [ "${CUDA:-no}" = no ] && ! nm "$build/libtapegrad.a" 2>/dev/null | grep -q -m1 __asan; then
