@@ -401,19 +401,18 @@ TEST(sums_without_a_mask_stay_accurate)
         products += (double)x[i] * (double)y[i];
         upstream += (double)g[i];
     }
-    tape = tape_new(device_open("cpu"));
+    Tape *cpu = tape_new(device_open("cpu"));
     const Shape single = shape(1, 1, 1, 1), many = shape(1, MANY, 1, 1);
-    Tensor *out =
-        op_linear_attention(tape, tape_input(tape, &one, single), tape_input(tape, x, many),
-                            tape_input(tape, y, many), options);
+    Tensor *out = op_linear_attention(cpu, tape_input(cpu, &one, single), tape_input(cpu, x, many),
+                                      tape_input(cpu, y, many), options);
     ck_assert_double_le(fabs((double)test_values(out)[0] - products / sum), 5e-7);
     /* out_i = v, so dv = sum_i g_i */
-    Tensor *v = tape_variable(tape, &one, single);
-    out = op_linear_attention(tape, tape_input(tape, x, many), tape_input(tape, &one, single), v,
+    Tensor *v = tape_variable(cpu, &one, single);
+    out = op_linear_attention(cpu, tape_input(cpu, x, many), tape_input(cpu, &one, single), v,
                               options);
-    tape_backward_from(tape, out, tape_input(tape, g, many));
+    tape_backward_from(cpu, out, tape_input(cpu, g, many));
     ck_assert_double_le(fabs((double)test_values(tensor_gradient(v))[0] / upstream - 1), 1e-6);
-    tape_free(tape);
+    tape_free(cpu);
 }
 
 /* The largest error of a row relative to that row, except for the first row. */
