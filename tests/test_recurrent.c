@@ -107,7 +107,8 @@ TEST(lstm_equals_the_reference_vectors)
 }
 
 /* ----------------------------------------------------------------------------- a layer, a stack */
-enum { B = 3, N = 11, I = 4, H = 37 };
+enum { B = 3, N = 11, I = 4 };
+static int H = 37; /* hidden units */
 
 #ifdef TAPEGRAD_DOUBLE
 static const double TOLERANCE = 1e-12;
@@ -227,21 +228,30 @@ static Tensor *gru_of_operations(Tensor *wx, Tensor *wh, Tensor *h, Tensor **c)
     return op_add(tape, n, op_multiply(tape, z, op_subtract(tape, h, n)));
 }
 
+static void compare_with_operations(int64_t G)
+{
+    const Outcome expected = whole(G);
+    const Layer l = layer_new(G);
+    Tensor *state[2] = { l.h, l.c }, *all[N];
+    Tensor *wx = op_linear(tape, l.x, l.w[0], l.w[2]);
+    for (int64_t t = 0; t < N; t++) {
+        Tensor *a = op_reshape(tape, op_slice(tape, wx, 1, t, 1), shape(B, G * H));
+        Tensor *u = op_linear(tape, state[0], l.w[1], l.w[3]);
+        all[t] = state[0] = G == 4 ? lstm_of_operations(a, u, state[0], &state[1])
+                                   : gru_of_operations(a, u, state[0], &state[1]);
+    }
+    assert_alike("operations", outcome_of(&l, op_stack(tape, all, N, 1), state), expected);
+}
+
+/* Of hidden units that fill blocks of the kernels, parts of blocks, and vectors. */
 TEST(a_layer_equals_its_composition_of_operations)
 {
+    static const int sizes[] = { 1, 8, 16, 32, 37, 48, 64, 80 };
     begin();
-    for (int64_t G = 3; G <= 4; G++) {
-        const Outcome expected = whole(G);
-        const Layer l = layer_new(G);
-        Tensor *state[2] = { l.h, l.c }, *all[N];
-        Tensor *wx = op_linear(tape, l.x, l.w[0], l.w[2]);
-        for (int64_t t = 0; t < N; t++) {
-            Tensor *a = op_reshape(tape, op_slice(tape, wx, 1, t, 1), shape(B, G * H));
-            Tensor *u = op_linear(tape, state[0], l.w[1], l.w[3]);
-            all[t] = state[0] = G == 4 ? lstm_of_operations(a, u, state[0], &state[1])
-                                       : gru_of_operations(a, u, state[0], &state[1]);
-        }
-        assert_alike("operations", outcome_of(&l, op_stack(tape, all, N, 1), state), expected);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        H = sizes[i];
+        compare_with_operations(3);
+        compare_with_operations(4);
     }
     end();
 }
@@ -330,7 +340,8 @@ TEST(positions_after_the_end_have_no_effect)
             }
             for (int s = 0; s < states; s++) /* sequence 2 is empty */
                 ck_assert(!memcmp(outcomes[0].values[1 + s] + 2 * H,
-                                  test_normal(6 + (uint64_t)s, B * H) + 2 * H, H * sizeof(Real)));
+                                  test_normal(6 + (uint64_t)s, B * H) + 2 * H,
+                                  (size_t)H * sizeof(Real)));
         }
     end();
 }
@@ -412,7 +423,8 @@ TEST(dropout_acts_between_layers_while_the_tape_is_training)
         const Real *trained = test_values(nn_lstm_forward(tape, lstm, x, NULL, NULL));
         tape_set_training(tape, false);
         const Real *evaluated = test_values(nn_lstm_forward(tape, lstm, x, NULL, NULL));
-        ck_assert((memcmp(trained, evaluated, B * N * H * sizeof(Real)) == 0) == (i == 0));
+        ck_assert((memcmp(trained, evaluated, (size_t)(B * N * H) * sizeof(Real)) == 0) ==
+                  (i == 0));
     }
     end();
 }

@@ -207,11 +207,11 @@ ALWAYS_INLINE void pack_by_columns(int T, Real *restrict to, const Rows *rows, i
 {
     const Real *data = rows->data;
     const int64_t stride = rows->stride, count = rows->count, columns = rows->columns;
-    if (columns == 16)
+    if (columns == 16 && padded == 16)
         pack_columns(T, to, data, stride, count, 16, 16, factor, ahead);
-    else if (columns == 32)
+    else if (columns == 32 && padded == 32)
         pack_columns(T, to, data, stride, count, 32, 32, factor, ahead);
-    else if (columns == 64)
+    else if (columns == 64 && padded == 64)
         pack_columns(T, to, data, stride, count, 64, 64, factor, ahead);
     else
         pack_columns(T, to, data, stride, count, columns, padded, factor, ahead);
@@ -274,11 +274,11 @@ ALWAYS_INLINE void unpack_by_columns(int T, Gradient d, int64_t stride, const Re
                                      int64_t count, int64_t columns, int64_t padded, Real factor,
                                      int64_t ahead)
 {
-    if (columns == 16)
+    if (columns == 16 && padded == 16)
         unpack_columns(T, d, stride, from, count, 16, 16, factor, ahead);
-    else if (columns == 32)
+    else if (columns == 32 && padded == 32)
         unpack_columns(T, d, stride, from, count, 32, 32, factor, ahead);
-    else if (columns == 64)
+    else if (columns == 64 && padded == 64)
         unpack_columns(T, d, stride, from, count, 64, 64, factor, ahead);
     else
         unpack_columns(T, d, stride, from, count, columns, padded, factor, ahead);
