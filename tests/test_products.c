@@ -677,7 +677,7 @@ TEST(signals_during_products)
     begin();
     for (int i = 0; i < PRODUCTS && on_the_stack < ENOUGH; i++) {
         if (sizeof(Real) == sizeof(float) &&
-            !device_is_cuda(test_device())) /* fibers have stacks */
+            !device_is_cuda(test_device())) /* emulated kernels have other stacks */
             tape_set_precision(tape, i % 2 ? PRECISION_BF16 : PRECISION_FLOAT32);
         op_matmul(tape, variable(1, shape(448, 512)), variable(2, shape(512, 128)));
         tape_reset(tape);
