@@ -214,7 +214,7 @@ TEST(misuse_of_sum_is_reported)
     assert_raises("op_argmax: x is [2,3], which has no axis -3", op_argmax(tape, matrix, -3));
     Params *params = params_new(test_device(), 1);
     Tensor *weight =
-        params_add(params, "decoder.weight", shape(2, 3), (Initializer){ INITIAL_ZERO });
+        params_add(params, "decoder.weight", shape(2, 3), (Initializer){ INITIAL_NORMAL, 1 });
     assert_raises("op_sum: x decoder.weight is [2,3], which has no axis 2",
                   op_sum(tape, weight, 2));
     params_free(params);
