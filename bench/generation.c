@@ -195,7 +195,7 @@ int main(int argc, char **argv)
 {
     const BenchOption more[] = {
         { "int8", "on the CPU: weights in 8 bits", &int8_weights, BENCH_FLAG, NULL },
-        { NULL },
+        { .name = NULL },
     };
     BenchOptions options =
         bench_begin_with(argc, argv, "a decode step and its share of bandwidth", more);
