@@ -33,7 +33,7 @@ static void log_probabilities(Logits logits, int64_t t, double *log_y)
     const Real *x = logits.values + t * logits.classes;
     double most = -INFINITY, sum = 0;
     for (int64_t k = 0; k < logits.classes; k++)
-        most = fmax(most, (double)x[k]);
+        most = (double)x[k] > most ? (double)x[k] : most;
     for (int64_t k = 0; k < logits.classes; k++)
         sum += exp((double)x[k] - most);
     for (int64_t k = 0; k < logits.classes; k++)
