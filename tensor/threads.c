@@ -26,7 +26,7 @@
 
 #define SHARE 20
 #define INTERVAL 1e7 /* nanoseconds */
-#define SLOW 2e5
+#define SLOW 2e5     /* nanoseconds: no idle machine takes as long to wake a team */
 
 static atomic_int thread_count; /* 0: OpenMP's default */
 static atomic_bool forced;

@@ -189,6 +189,16 @@ TEST(other_number_of_keys_than_queries)
                    VECTOR_TOLERANCE);
 }
 
+/* The CPU sums over blocks of 4096 keys. */
+TEST(more_keys_than_a_block)
+{
+    if (device_is_cuda(test_device()))
+        return;
+    const int32_t lengths[] = { 4097, 9000 };
+    check_case((Case){ 2, 70, 9000, 1, 3, 2, false, lengths, 1 }, VECTOR_TOLERANCE);
+    check_case((Case){ 1, 4200, 4200, 1, 3, 2, true, NULL, 1 }, VECTOR_TOLERANCE);
+}
+
 /* Keys past a length are not read: they hold NaN here, and their gradients are 0. */
 TEST(key_lengths)
 {
@@ -348,8 +358,8 @@ static size_t peak_bytes(int64_t N, int64_t H, bool backward)
     return peak;
 }
 
-/* One query and very many keys of similar scores: out is a mean of values from 0 to 1. Gradients
- * relative to the sum of the magnitudes of their terms. */
+/* One query and very many keys, whose scores rise and fall: out is a mean of values from 0 to 1.
+ * The gradient's error is relative to the sum of the magnitudes of its terms. */
 TEST(sums_over_many_keys_stay_accurate)
 {
     enum { KEYS = 1 << 18 };
@@ -359,6 +369,7 @@ TEST(sums_over_many_keys_stay_accurate)
     random_uniform(&random, value, KEYS);
     double sum = 0, out = 0, dquery = 0, terms = 0;
     for (int j = 0; j < KEYS; j++) {
+        key[j] += (Real)sin(4.0 * j / KEYS);
         const double power = exp((double)key[j]);
         sum += power;
         out += power * (double)value[j];
