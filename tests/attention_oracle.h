@@ -11,6 +11,7 @@
 #else
 #define ORACLE_TOLERANCE 2e-5
 #endif
+#define BF16_TOLERANCE 2e-2 /* in bf16, whose rounding errors are up to 4e-3 */
 
 /* True where tensor cores compute a product as three bf16 products: a result's error is then 1e-5
  * of the summed terms, and gradients whose terms mostly cancel keep fewer digits. */

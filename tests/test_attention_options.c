@@ -2,6 +2,7 @@
  * oracle, finite differences and each other. */
 #include "tests/attention_oracle.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,37 @@ TEST(forms)
     assert_forms((Case){ 1, 70, 70, 2, 5, 20, true, false, .eps = 1e-6,
                          .features = FEATURE_MAP_SOFTPLUS, .state = true, .used = BOTH,
                          .sequences = 8, .offsets = offsets_of_70 });
+}
+
+/* In bf16, heads from 64 on are multiplied as pairs of bf16 numbers where the processor can: odd
+ * lengths and chunks, padded heads, every option; and a NaN reaches no earlier position. */
+TEST(forms_in_bf16)
+{
+    tape_set_precision(tape, PRECISION_BF16);
+    assert_forms((Case){ 2, 45, 45, 2, 64, 64, true, true, .eps = 1e-6 });
+    assert_forms(
+        (Case){ 1, 70, 70, 1, 70, 100, true, false, .eps = 1e-6, .state = true, .used = BOTH });
+    assert_forms((Case){ 1, 70, 70, 2, 128, 64, true, false, .eps = 1e-6, .state = true,
+                         .used = BOTH, .sequences = 8, .offsets = offsets_of_70 });
+}
+
+/* A NaN in a key or value reaches no earlier position; on CUDA it spoils its tile of 16. */
+TEST(nan_in_bf16)
+{
+    const Case c = { 1, 40, 40, 2, 64, 80, true, false, .eps = 1e-6, .form = FORM_CHUNKED };
+    tape_set_precision(tape, PRECISION_BF16);
+    for (int64_t n = 18; !device_is_cuda(test_device()) && n < 22; n++) {
+        Values v = inputs(&c);
+        if (n % 4 < 2)
+            v.key[at(&c, 0, c.N, n, 1, c.D) + 2] = NAN;
+        else
+            v.value[at(&c, 0, c.N, n, 1, c.M) + 2] = NAN;
+        compute(&c, &v);
+        for (int64_t i = 0; i < c.N; i++)
+            for (int64_t h = 0; h < c.H; h++)
+                ck_assert_int_eq(isnan(v.out[at(&c, 0, c.N, i, h, c.M) + 2]) != 0,
+                                 h == 1 && i >= n);
+    }
 }
 
 /* Long enough for the segments and blocks of every form, also on tensor cores. */

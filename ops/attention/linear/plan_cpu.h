@@ -47,7 +47,7 @@ typedef struct Pass {
     int64_t D, M;          /* padded */
     int64_t group, groups; /* heads per item of work; groups per sequence */
     int64_t rows;          /* positions per chunk */
-    bool products;         /* chunks are scanned by matrix products */
+    Method method;         /* of scanning a chunk */
     int64_t segment;       /* positions per segment */
     int64_t segments;      /* segments of the longest sequence */
     bool parallel;         /* segments of a sequence are processed in parallel */
@@ -103,7 +103,7 @@ static int64_t allocate_buffers(Work *w, const Pass *p, Real *memory)
     w->num = w->out = w->dv = allocate_rows(memory, &used, rows, p->M, true);
     w->out.last = w->dv.last = NULL;
     w->scan.workspace =
-        allocate(memory, &used, scan_workspace(rows, maximum(p->D, p->M), p->products));
+        allocate(memory, &used, scan_workspace(rows, maximum(p->D, p->M), p->method));
     w->states[0] = allocate(memory, &used, p->group * p->state);
     if (p->backward || !p->causal)
         w->states[2] = allocate(memory, &used, p->group * p->state);
@@ -141,6 +141,13 @@ static int64_t max_length(const AttentionInputs *x)
     return length;
 }
 
+/* Whether chunks are scanned by bf16 products, which pay from heads of 64 on. */
+static bool uses_bf16_products(const Pass *p)
+{
+    return HAS_BF16_PRODUCTS && p->type == TENSOR_BF16 && minimum(p->D, p->M) >= 64 &&
+           p->options->chunk <= BF16_MAX_CHUNK;
+}
+
 /* The form, chosen by sizes and threads if it is not given, and the positions per chunk. */
 static AttentionForm choose_form(Pass *p, int64_t length)
 {
@@ -150,16 +157,19 @@ static AttentionForm choose_form(Pass *p, int64_t length)
            tuned[row].columns < maximum(p->D, p->M))
         row++;
     AttentionForm form = p->causal ? p->options->form : FORM_RECURRENT;
-    const bool few_heads = x->B * x->H < p->threads;
+    const bool few_heads = x->B * x->H < p->threads, bf16 = uses_bf16_products(p);
     if (!form)
         form = length <= tuned[row].quadratic                   ? FORM_QUADRATIC
                : few_heads && length >= tuned[row].min_parallel ? FORM_CHUNK_PARALLEL
+               : bf16                                           ? FORM_CHUNKED
                                                                 : FORM_RECURRENT;
     int64_t rows = p->options->chunk;
     if (!rows)
         rows = form == FORM_CHUNKED ? tuned[row].chunk : CHUNK;
-    p->products = form == FORM_QUADRATIC || form == FORM_CHUNKED;
     p->rows = maximum(form == FORM_QUADRATIC ? length : minimum(rows, length), 1);
+    p->method = form == FORM_RECURRENT || (form == FORM_CHUNK_PARALLEL && !bf16) ? BY_POSITION
+                : form == FORM_QUADRATIC || !bf16                                ? BY_PRODUCTS
+                                                                                 : BY_BF16_PRODUCTS;
     return form;
 }
 
@@ -283,7 +293,7 @@ static void select_chunk(Work *w, int64_t done)
     w->first_key = forward ? 0 : clamped(w->position + 1 - w->keys, count);
     w->end_key = forward ? clamped(w->keys - w->position, count) : count;
     w->scan.count = count;
-    w->scan.products = p->products;
+    w->scan.method = p->method;
     w->scan.first = outer && done == 0 && !state;
     w->scan.last = !w->state_after && left <= p->rows;
 }

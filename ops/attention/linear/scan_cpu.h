@@ -1,10 +1,10 @@
 /* The scan of linear attention over the packed rows of a chunk: for each position i in turn
  *     T <- T + y_i w_i^T     o_i = T^T x_i
- * in two implementations that agree up to rounding, and its two halves. */
+ * in three implementations that agree up to rounding, and its two halves. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_CPU_H
 
-#include "ops/shared/tiles_cpu.h"
+#include "ops/attention/linear/scan_bf16_cpu.h"
 
 /* Packed rows [count, columns] and one more column, last [count], or NULL: v~ = [v, 1]. As a state:
  * a matrix and one more column or row: S~ = [S, z]. Kept apart, because one more column of the
@@ -14,31 +14,17 @@ typedef struct Matrix {
     int64_t columns;
 } Matrix;
 
-/* Cache lines to prefetch; in row i, line n is at first[n] + i step[n], step in bytes. The hardware
- * prefetcher misses widely strided rows, and a core has few loads in flight: so lines are
- * prefetched one by one during the scan, at most MOST_LINES per row. */
-enum { MOST_LINES = 64 };
-typedef struct Prefetch {
-    int64_t count;
-    const char *first[MOST_LINES];
-    int64_t step[MOST_LINES];
-} Prefetch;
+/* How a chunk is scanned: one position after the other, or by matrix products. */
+typedef enum Method { BY_POSITION, BY_PRODUCTS, BY_BF16_PRODUCTS } Method;
 
 /* What a scan needs besides its operands. */
 typedef struct Scan {
-    int64_t count;    /* positions; the rows are allocated up to a multiple of UNIT */
-    bool products;    /* matrix products over the chunk, else position by position */
+    int64_t count; /* positions; the rows are allocated up to a multiple of UNIT */
+    Method method;
     bool first, last; /* T is known to be 0 before the chunk; T is not needed after it */
     Real *workspace;  /* scan_workspace elements */
     Prefetch next;    /* rows of the next chunk; the scan empties the list */
 } Scan;
-
-/* Prefetches lines [begin, end) of row i into L2. */
-ALWAYS_INLINE void prefetch_lines(const Prefetch *next, int64_t begin, int64_t end, int64_t i)
-{
-    for (int64_t n = begin; n < end; n++)
-        __builtin_prefetch(next->first[n] + i * next->step[n], 0, 2);
-}
 
 /* ------------------------------------------------------------------------- position by position
  * Register tiling: a tile of T stays in vector registers while the positions stream past it, so T
@@ -223,13 +209,16 @@ ALWAYS_INLINE void scan(Scan *s, Matrix x, Matrix y, Matrix w, Matrix T, Matrix 
         if (w.last)
             scan_last_column(x.data, y.data, w.last, T.last, o.last, s->workspace, s->count, Y);
     }
-    if (s->products) {
+    if (s->method == BY_POSITION) {
+        scan_by_position(x.data, y.data, w.data, o.data, T.data, s->count, Y, W, &s->next);
+    } else if (s->method == BY_PRODUCTS) {
         prefetch_all(s);
         scan_by_products(s, x.data, y.data, w.data, o.data, T.data, Y, W);
     } else {
-        scan_by_position(x.data, y.data, w.data, o.data, T.data, s->count, Y, W, &s->next);
-        s->next.count = 0;
+        scan_by_bf16_products(s->workspace, x.data, y.data, w.data, o.data, T.data, s->count, Y, W,
+                              s->first, s->last, &s->next);
     }
+    s->next.count = 0;
 }
 
 /* The scan of rows that were loaded in reverse order. */
@@ -274,11 +263,13 @@ ALWAYS_INLINE void state_read(Scan *s, Matrix x, Matrix T, Matrix o)
     add_product(o.data, x.data, x.columns, T.data, s->count, x.columns, o.columns);
 }
 
-/* Elements of workspace for chunks of this many rows, where Y <= widest. */
-static int64_t scan_workspace(int64_t rows, int64_t widest, bool products)
+/* Elements of workspace for chunks of this many rows, where Y, W <= widest. */
+static int64_t scan_workspace(int64_t rows, int64_t widest, Method method)
 {
-    const int64_t padded = round_up(rows, UNIT);
-    return maximum(padded * widest, products ? (widest + padded) * UNIT : 0);
+    const int64_t padded = round_up(rows, UNIT), sums = padded * widest;
+    if (method == BY_BF16_PRODUCTS)
+        return maximum(sums, bf16_workspace(rows, widest));
+    return method == BY_PRODUCTS ? maximum(sums, (widest + padded) * UNIT) : sums;
 }
 
 #endif
