@@ -4,7 +4,7 @@
  * A thread computes the same hidden units in all steps, so its part of W_hh, packed into panels for
  * the product's register tiles, remains in its L2. One barrier per step separates the writing of h,
  * backward of dgates, from their reading by all threads; two buffers alternate. A small W_hh and
- * many sequences: the threads divide the batch instead. */
+ * a large batch: the threads divide the batch instead. */
 #ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 
