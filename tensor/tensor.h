@@ -100,7 +100,7 @@ const char *device_name(const Device *device);
 bool device_is_cuda(const Device *device);
 
 /* Whether the device has instructions for products in bf16: every CUDA device, and x86-64 with
- * AVX512_BF16 (unless oneDNN's DNNL_MAX_CPU_ISA excludes it). On others PRECISION_BF16 works by
+ * AVX512_BF16 (unless oneDNN's ONEDNN_MAX_CPU_ISA excludes it). On others PRECISION_BF16 works by
  * conversion, slower than float32. False in a double-precision build. */
 bool device_has_bf16(const Device *device);
 

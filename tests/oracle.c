@@ -22,6 +22,9 @@
 
 #define LEAST_SCALE 0.1
 
+/* Random sizes, five per case: B and H up to 3; N, M and K up to 40. */
+enum { SIZES = 5, FEW = 3, MOST = 40, MOST_OPERATION_ELEMENTS = 6000 };
+
 typedef struct Array {
     Shape shape;
     int64_t count;
@@ -471,10 +474,91 @@ static void packed_softmax_attention(const Array *x, Array *out)
     softmax_heads(&x[0], &x[0], &x[0], out, H, 2 * H, true);
 }
 
+/* ---------------------------------------------------------------------------------- recurrent */
+
+/* Gate g of unit j before its function: the part of x W_ih^T + b_ih, or that of h W_hh^T + b_hh. */
+static double gate(const Array *weight, const double *bias, int64_t H, int64_t g, int64_t j,
+                   const double *in)
+{
+    const int64_t n = shape_columns(weight->shape);
+    double sum = bias[g * H + j];
+    for (int64_t i = 0; i < n; i++)
+        sum += weight->v[(g * H + j) * n + i] * 0.5 / sqrt((double)n) * in[i];
+    return sum;
+}
+
+static void lstm_step(const Array *x, const double *in, const double *before, double *h, double *c)
+{
+    const int64_t H = shape_columns(x[2].shape);
+    for (int64_t j = 0; j < H; j++) {
+        double a[4];
+        for (int64_t g = 0; g < 4; g++)
+            a[g] = gate(&x[1], x[3].v, H, g, j, in) + gate(&x[2], x[3].v + 4 * H, H, g, j, before);
+        c[j] = logistic(a[1]) * c[j] + logistic(a[0]) * tanh(a[2]);
+        h[j] = logistic(a[3]) * tanh(c[j]);
+    }
+}
+
+static void gru_step(const Array *x, const double *in, const double *before, double *h, double *c)
+{
+    const int64_t H = shape_columns(x[2].shape);
+    (void)c;
+    for (int64_t j = 0; j < H; j++) {
+        double a[3], u[3];
+        for (int64_t g = 0; g < 3; g++) {
+            a[g] = gate(&x[1], x[3].v, H, g, j, in);
+            u[g] = gate(&x[2], x[3].v + 3 * H, H, g, j, before);
+        }
+        const double z = logistic(a[1] + u[1]);
+        h[j] = (1 - z) * tanh(a[2] + logistic(a[0] + u[0]) * u[2]) + z * before[j];
+    }
+}
+
+/* x[3] as in lstm_layer and gru_layer; out is [B, N, H], or its elements and then the final h and,
+ * for an LSTM, c. */
+static void layer(const Array *x, Array *out, bool lstm, bool lengths, bool reverse)
+{
+    const int64_t B = x[0].shape.size[0], N = x[0].shape.size[1], I = x[0].shape.size[2];
+    const int64_t H = shape_columns(x[2].shape), biases = lstm ? 8 : 6;
+    const double *initial = x[3].shape.size[0] > biases ? x[3].v + biases * H : NULL;
+    const bool final = out->count > B * N * H;
+    memset(out->v, 0, (size_t)out->count * sizeof *out->v);
+    for (int64_t b = 0; b < B; b++) {
+        const int64_t length = !lengths ? N : b == 0 ? (N + 7) / 8 : N - N / 20;
+        double h[MOST] = { 0 }, c[MOST] = { 0 }, before[MOST];
+        for (int64_t j = 0; j < H && initial; j++) {
+            h[j] = initial[b * H + j];
+            c[j] = lstm ? initial[(B + b) * H + j] : 0;
+        }
+        for (int64_t step = 0; step < length; step++) {
+            const int64_t row = b * N + (reverse ? length - 1 - step : step);
+            memcpy(before, h, sizeof h);
+            (lstm ? lstm_step : gru_step)(x, x[0].v + row * I, before, h, c);
+            memcpy(out->v + row * H, h, (size_t)H * sizeof *h);
+        }
+        for (int64_t j = 0; j < H && final; j++) {
+            out->v[(B * N + b) * H + j] = h[j];
+            if (lstm)
+                out->v[(B * N + B + b) * H + j] = c[j];
+        }
+    }
+}
+
+#define LAYER(name, lstm, lengths, reverse)                                                        \
+    static void name(const Array *x, Array *out)                                                   \
+    {                                                                                              \
+        layer(x, out, lstm, lengths, reverse);                                                     \
+    }
+LAYER(lstm, true, false, false)
+LAYER(lstm_lengths, true, true, false)
+LAYER(lstm_reverse, true, true, true)
+LAYER(gru, false, false, false)
+LAYER(gru_lengths, false, true, false)
+LAYER(gru_reverse, false, true, true)
+
 /* ------------------------------------------------------------------------------- the rows
- * Sizes: B and H up to 3; N, M and K up to 40. LSH attention depends on random hashes:
+ * LSH attention depends on random hashes:
  * test_lsh_attention compares it with loops. */
-enum { SIZES = 5, FEW = 3, MOST = 40, MOST_OPERATION_ELEMENTS = 6000 };
 #define B_ n[0]
 #define H_ n[1]
 #define N_ n[2]
@@ -517,10 +601,20 @@ enum { SIZES = 5, FEW = 3, MOST = 40, MOST_OPERATION_ELEMENTS = 6000 };
     ROW(polynomial_features, { S(N_, M_) }) ROW(random_features, { S(B_, N_, K_), S(M_, K_) })     \
     ROW(softmax_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })            \
     ROW(causal_softmax_attention, { QKV(B_, N_, H_, M_, K_) })                                     \
-    ROW(packed_softmax_attention, { S(B_, N_, 3 * H_, M_) })
+    ROW(packed_softmax_attention, { S(B_, N_, 3 * H_, M_) })                                       \
+    ROW(lstm, { RECURRENT(B_ * H_, N_, K_, 4, M_, 8 + K_ % 2 * 2 * B_ * H_) })                     \
+    ROW(lstm_from_state, { RECURRENT(B_ * H_, N_, K_, 4, M_, 8 + 2 * B_ * H_) })                   \
+    ROW(lstm_lengths, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
+    ROW(lstm_reverse, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
+    ROW(gru, { RECURRENT(B_ * H_, N_, K_, 3, M_, 6 + K_ % 2 * B_ * H_) })                          \
+    ROW(gru_from_state, { RECURRENT(B_ * H_, N_, K_, 3, M_, 6 + B_ * H_) })                        \
+    ROW(gru_lengths, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })                              \
+    ROW(gru_reverse, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })
 /* clang-format on */
 #define linear_alone linear
 #define weighted_cross_entropy cross_entropy
+#define lstm_from_state lstm
+#define gru_from_state gru
 
 typedef struct Row {
     const char *name;
@@ -870,14 +964,6 @@ static const char *const without_loops[] = {
     "ctc",
     "ctc_long",
     "ctc_speech",
-    "lstm",
-    "lstm_from_state",
-    "lstm_lengths",
-    "lstm_reverse",
-    "gru",
-    "gru_from_state",
-    "gru_lengths",
-    "gru_reverse",
 };
 
 static void check_that_all_have_loops(void)

@@ -82,7 +82,7 @@ TEST(precision_is_chosen_by_the_device)
     static const char slow[] = "precision: bf16 by conversion, slower than float32: cpu ";
     assert_runs("copy_task " TINY "--steps 2 --precision auto");
     assert_says(device_has_bf16(test_device()) ? "precision: bf16\n" : "precision: float32\n");
-    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1); /* without AVX512_BF16 */
+    setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1); /* without AVX512_BF16 */
     assert_runs("copy_task " TINY "--steps 2 --precision auto --device cpu");
     assert_says("precision: float32\n");
     if (sizeof(Real) == sizeof(double))

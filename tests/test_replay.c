@@ -11,19 +11,24 @@ typedef struct Trainer {
     Params *params;
     Embedding embedding;
     Transformer transformer;
+    Lstm lstm; /* recurrent: instead of the transformer, with lengths, and its state is gru's */
+    Gru gru;
+    bool recurrent;
     Linear head;
     Optimizer *optimizer;
     Tape *tape;
-    Tensor *tokens, *targets, *weights;
+    Tensor *tokens, *targets, *weights, *lengths;
     Tensor *loss;
     bool eager; /* inputs come from tape_input, as in a step that is not replayed */
     int calls;
 } Trainer;
 
-static Trainer trainer_with(AttentionKind attention)
+static Trainer trainer_with(AttentionKind attention, bool recurrent)
 {
     Device *device = test_device();
-    Trainer trainer = { .params = params_new(device, 3), .tape = tape_new(device) };
+    Trainer trainer = { .params = params_new(device, 3),
+                        .tape = tape_new(device),
+                        .recurrent = recurrent };
     TransformerConfig config = { .layers = 2,
                                  .heads = 2,
                                  .head_dim = 8,
@@ -33,7 +38,15 @@ static Trainer trainer_with(AttentionKind attention)
                                  .lsh_chunk = 4,
                                  .dropout = 0.1 };
     trainer.embedding = nn_embedding(trainer.params, "embedding", SYMBOLS, 16);
-    trainer.transformer = nn_transformer(trainer.params, "transformer", config);
+    const RecurrentConfig stack = {
+        .input = 16, .hidden = 8, .layers = 2, .bidirectional = true, .dropout = 0.1
+    };
+    if (recurrent) {
+        trainer.lstm = nn_lstm(trainer.params, "lstm", stack);
+        trainer.gru = nn_gru(trainer.params, "gru", stack);
+    } else {
+        trainer.transformer = nn_transformer(trainer.params, "transformer", config);
+    }
     trainer.head = nn_linear(trainer.params, "head", 16, SYMBOLS);
     AdamConfig adam = optim_adam_config(0.01);
     adam.schedule = optim_cosine(2, STEPS, 0);
@@ -42,13 +55,14 @@ static Trainer trainer_with(AttentionKind attention)
     trainer.tokens = tape_persistent_i32(trainer.tape, all);
     trainer.targets = tape_persistent_i32(trainer.tape, all);
     trainer.weights = tape_persistent(trainer.tape, all);
+    trainer.lengths = tape_persistent_i32(trainer.tape, shape(BATCH));
     tape_seed(trainer.tape, 5);
     return trainer;
 }
 
 static Trainer trainer_new(void)
 {
-    return trainer_with(ATTENTION_CAUSAL_LINEAR);
+    return trainer_with(ATTENTION_CAUSAL_LINEAR, false);
 }
 
 static void trainer_free(Trainer *trainer)
@@ -60,7 +74,7 @@ static void trainer_free(Trainer *trainer)
 
 static void write_inputs(Trainer *trainer, int step)
 {
-    int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
+    int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH], lengths[BATCH];
     Real weights[BATCH * LENGTH];
     Random random = random_new(11, (uint64_t)step);
     for (int i = 0; i < BATCH * LENGTH; i++) {
@@ -68,6 +82,9 @@ static void write_inputs(Trainer *trainer, int step)
         targets[i] = (int32_t)random_integer(&random, 0, SYMBOLS);
         weights[i] = (Real)random_integer(&random, 0, 3);
     }
+    for (int i = 0; i < BATCH; i++)
+        lengths[i] = (int32_t)random_integer(&random, 0, LENGTH + 1);
+    tensor_write_i32(trainer->lengths, lengths);
     tensor_write_i32(trainer->tokens, tokens);
     tensor_write_i32(trainer->targets, targets);
     tensor_write(trainer->weights, weights);
@@ -79,7 +96,13 @@ static void train(void *context)
     trainer->calls++;
     Tape *tape = trainer->tape;
     Tensor *x = nn_embedding_forward(tape, &trainer->embedding, trainer->tokens);
-    x = nn_transformer_forward(tape, &trainer->transformer, x, NULL);
+    if (trainer->recurrent) {
+        LstmState state = { NULL, NULL };
+        x = nn_lstm_forward(tape, &trainer->lstm, x, trainer->lengths, &state);
+        x = nn_gru_forward(tape, &trainer->gru, x, trainer->lengths, &state.hidden);
+    } else {
+        x = nn_transformer_forward(tape, &trainer->transformer, x, NULL);
+    }
     Tensor *logits = nn_linear_forward(tape, &trainer->head, x);
     trainer->loss = op_cross_entropy(tape, logits, trainer->targets, trainer->weights);
     tape_backward(tape, trainer->loss);
@@ -87,9 +110,8 @@ static void train(void *context)
     optim_step(trainer->optimizer);
 }
 
-static void check_replays(AttentionKind attention)
+static void check_replays(Trainer eager, Trainer replayed)
 {
-    Trainer eager = trainer_with(attention), replayed = trainer_with(attention);
     for (int step = 0; step < STEPS; step++) {
         write_inputs(&eager, step);
         write_inputs(&replayed, step);
@@ -117,7 +139,14 @@ static void check_replays(AttentionKind attention)
 
 TEST(replayed_steps_are_bitwise_the_steps)
 {
-    check_replays(ATTENTION_CAUSAL_LINEAR);
+    check_replays(trainer_new(), trainer_new());
+}
+
+/* The lengths of the sequences change from step to step. */
+TEST(replayed_steps_of_recurrent_layers_are_bitwise_the_steps)
+{
+    check_replays(trainer_with(ATTENTION_CAUSAL_LINEAR, true),
+                  trainer_with(ATTENTION_CAUSAL_LINEAR, true));
 }
 
 /* The second change allocates nothing, the first one does. */
@@ -196,7 +225,8 @@ TEST(a_replayed_step_sets_no_group)
 /* Every replay draws the same hashes as an eager step. */
 TEST(replayed_hashes_are_bitwise_the_hashes)
 {
-    check_replays(ATTENTION_CAUSAL_LSH);
+    check_replays(trainer_with(ATTENTION_CAUSAL_LSH, false),
+                  trainer_with(ATTENTION_CAUSAL_LSH, false));
 }
 
 /* Work between replays does not disturb them: another tape's passes use other memory. */

@@ -58,12 +58,8 @@ static const Real *data_or_null(const Tensor *tensor)
 
 static int64_t workspace_cpu(Recurrence r, bool backward)
 {
-    int64_t used;
-    if (backward)
-        backward_parts(&r, NULL, &used);
-    else
-        forward_parts(&r, NULL, &used);
-    return used;
+    const int64_t parts = batch_parts(&r);
+    return parts * workspace_of_part(&r, parts, backward);
 }
 
 static Tensor *workspace_for(Tape *tape, Recurrence r, bool backward)

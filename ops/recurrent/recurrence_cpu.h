@@ -3,7 +3,8 @@
  *
  * A thread computes the same hidden units in all steps, so its part of W_hh, packed into panels for
  * the product's register tiles, remains in its L2. One barrier per step separates the writing of h,
- * backward of dgates, from their reading by all threads; two buffers alternate. */
+ * backward of dgates, from their reading by all threads; two buffers alternate. A small W_hh and
+ * a large batch: the threads divide the batch instead. */
 #ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 
@@ -70,6 +71,45 @@ static inline int threads_of_pass(const Recurrence *r)
     return threads > 1 && threads_for(12, step) > 1 ? threads : 1;
 }
 
+/* ------------------------------------------------------------------------------ parts of the batch
+ * Sequences are independent: where W_hh fits in every thread's L2, a thread computes all units of
+ * its sequences, without barriers. Bits depend neither on this nor on who computes a part. */
+enum { SHARED_WEIGHTS = 1 << 18 }; /* bytes */
+
+static inline int64_t batch_parts(const Recurrence *r)
+{
+    const int64_t threads = device_threads(), bytes = r->G * r->H * r->H * (int64_t)sizeof(Real);
+    return r->N >= PACKED_STEPS && r->B >= threads * ROWS && bytes <= SHARED_WEIGHTS ? threads : 1;
+}
+
+/* Nanoseconds of a part. */
+static inline double cost_of_part(const Recurrence *r, int64_t parts)
+{
+    return (0.015 * (double)(r->G * r->H) + 1) * (double)(r->B * r->N * r->H / parts);
+}
+
+/* The sequences of a part, with `workspace` elements for each part. */
+static inline Recurrence batch_part(const Recurrence *r, int64_t part, int64_t parts,
+                                    int64_t workspace)
+{
+    const int64_t first = r->B * part / parts, units = first * r->H, all = r->N * units;
+    Recurrence own = *r;
+    own.B = r->B * (part + 1) / parts - first;
+    own.lengths = r->lengths ? r->lengths + first : NULL;
+    own.gates += all * r->G;
+    own.saved += all;
+    own.out += all;
+    own.hidden = r->hidden ? r->hidden + units : NULL;
+    own.cell = r->cell ? r->cell + units : NULL;
+    own.dout = r->dout ? r->dout + all : NULL;
+    own.previous = r->previous ? r->previous + all : NULL;
+    own.dhidden = r->dhidden ? r->dhidden + units : NULL;
+    own.dcell = r->dcell ? r->dcell + units : NULL;
+    own.initial_cell = r->initial_cell ? r->initial_cell + units : NULL;
+    own.workspace += part * workspace;
+    return own;
+}
+
 typedef struct ForwardParts {
     Real *panels;    /* [blocks, G, H, UNITS] */
     Real *hidden[2]; /* [B, row_stride(H)] */
@@ -108,6 +148,19 @@ static inline BackwardParts backward_parts(const Recurrence *r, Real *workspace,
         parts.dgates[i] = allocate(workspace, used, rows * row_stride(r->G * r->H));
     parts.dhidden = allocate(workspace, used, blocks * rows * UNITS);
     return parts;
+}
+
+/* The workspace of the largest part, in elements. */
+static inline int64_t workspace_of_part(const Recurrence *r, int64_t parts, bool backward)
+{
+    Recurrence largest = *r;
+    int64_t used;
+    largest.B = (r->B + parts - 1) / parts;
+    if (backward)
+        backward_parts(&largest, NULL, &used);
+    else
+        forward_parts(&largest, NULL, &used);
+    return used;
 }
 
 /* C [rows, UNITS] = or += A [rows, inner] panel [inner, UNITS]; of C only whole vectors that
@@ -212,7 +265,7 @@ static inline void forward_blocks(const Recurrence *r, CellForward *cell, Forwar
     }
 }
 
-static inline void recurrence_forward(Recurrence r, CellForward *cell)
+static inline void forward_part(Recurrence r, CellForward *cell)
 {
     int64_t used;
     const ForwardParts parts = forward_parts(&r, r.workspace, &used);
@@ -229,6 +282,18 @@ static inline void recurrence_forward(Recurrence r, CellForward *cell)
     forward_blocks(&r, cell, parts, omp_get_thread_num(), omp_get_num_threads());
     for (int64_t b = 0; b < r.B; b++)
         memcpy(r.hidden + b * r.H, parts.hidden[r.N % 2] + b * row, (size_t)r.H * sizeof(Real));
+}
+
+static inline void recurrence_forward(Recurrence r, CellForward *cell)
+{
+    const int64_t parts = batch_parts(&r), workspace = workspace_of_part(&r, parts, false);
+    if (parts == 1) {
+        forward_part(r, cell);
+        return;
+    }
+#pragma omp parallel for schedule(static) num_threads(threads_for(parts, cost_of_part(&r, parts)))
+    for (int64_t part = 0; part < parts; part++)
+        forward_part(batch_part(&r, part, parts, workspace), cell);
 }
 
 /* The step of a block of units for all sequences. */
@@ -288,7 +353,7 @@ static inline void backward_blocks(const Recurrence *r, CellBackward *cell, Back
         copy_dhidden(r, block_at(r, i), parts.dhidden + i * rows * UNITS, false);
 }
 
-static inline void recurrence_backward(Recurrence r, CellBackward *cell)
+static inline void backward_part(Recurrence r, CellBackward *cell)
 {
     int64_t used;
     const BackwardParts parts = backward_parts(&r, r.workspace, &used);
@@ -297,6 +362,18 @@ static inline void recurrence_backward(Recurrence r, CellBackward *cell)
         memset(parts.dgates[i], 0, (size_t)(rows * row) * sizeof(Real));
 #pragma omp parallel num_threads(threads_of_pass(&r))
     backward_blocks(&r, cell, parts, omp_get_thread_num(), omp_get_num_threads());
+}
+
+static inline void recurrence_backward(Recurrence r, CellBackward *cell)
+{
+    const int64_t parts = batch_parts(&r), workspace = workspace_of_part(&r, parts, true);
+    if (parts == 1) {
+        backward_part(r, cell);
+        return;
+    }
+#pragma omp parallel for schedule(static) num_threads(threads_for(parts, cost_of_part(&r, parts)))
+    for (int64_t part = 0; part < parts; part++)
+        backward_part(batch_part(&r, part, parts, workspace), cell);
 }
 
 #endif
