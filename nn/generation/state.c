@@ -355,7 +355,7 @@ static void check_copy(const TransformerState *to, const TransformerState *from)
             (long long)to->step.max_length, (long long)from->step.max_length);
 }
 
-/* Copies the first `positions` keys, or values, of a sequence, [H, max_length, D] from an offset on;
+/* Copies the first `positions` keys, or values, of a sequence, [H, max_length, D] at an offset;
  * max_length and, on the CPU, the dtype may differ between the states. */
 static void copy_positions(TransformerState *to, Real *there, int64_t offset,
                            const TransformerState *from, const Real *here, int64_t from_offset,

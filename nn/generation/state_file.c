@@ -1,6 +1,6 @@
 /* Generation states to and from safetensors files. Entries: "counts" [B], "max_length" [], and per
  * layer "layers.0.sums" [B, H, F, D + 1], or "layers.0.keys" and "layers.0.values"
- * [B, H, max_length, D], always in Real: a state in bf16 and one in Real load each other's files. */
+ * [B, H, max_length, D], in Real: states in bf16 and in Real load each other's files. */
 #include "nn/generation/state.h"
 
 #include <stdio.h>
