@@ -96,7 +96,7 @@ typedef struct AttentionCache {
     Tensor *sums;        /* linear: input, [B, H, F, D + 1], the state before these positions */
     Real *sums_after;    /* linear: output, the state after them */
     Real *keys, *values; /* softmax: output, [B, H, max_length, D], filled from position 0 */
-    TensorType type;     /* of keys and values */
+    int type;            /* of keys and values, a TensorType */
     int64_t max_length;
 } AttentionCache;
 

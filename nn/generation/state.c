@@ -362,7 +362,7 @@ static void copy_positions(TransformerState *to, Real *there, int64_t offset,
                            int64_t positions)
 {
     const int64_t D = to->step.D;
-    const TensorType type = to->step.cache_type, from_type = from->step.cache_type;
+    const int type = to->step.cache_type, from_type = from->step.cache_type;
     for (int64_t h = 0; positions > 0 && h < to->step.H; h++) {
         Real *target = elements_at(type, there, offset + h * to->step.max_length * D);
         const Real *source =

@@ -47,7 +47,7 @@ typedef struct TransformerStep {
     Features features;
     Real eps; /* added to linear attention's denominator */
     Precision precision;
-    TensorType cache_type; /* of keys and values: Real, or bf16 on the CPU */
+    int cache_type; /* TensorType of keys and values: Real, or bf16 on the CPU */
     StepLayer layer[NN_MAX_LAYERS];
     StepNorm last_norm, norm; /* after the layers: post-norm's last norm2; the final norm */
     int32_t *counts;          /* [B]: positions processed per sequence */

@@ -187,7 +187,7 @@ static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, 
 {
     const TransformerStep *step = team->step;
     const int64_t D = step->D, offset = head * step->max_length * D;
-    const TensorType type = step->cache_type;
+    const int type = step->cache_type;
     Real *keys = elements_at(type, layer->state.keys, offset);
     Real *values = elements_at(type, layer->state.values, offset), *p = team->work;
     int64_t n = step->counts[head / step->H];
