@@ -7,6 +7,7 @@
  * letters, and 2.1 with sinusoidal positions.) */
 #include <err.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,14 +17,16 @@ enum { BYTES = 256, SEEN = 4, LENGTH = 128, BATCH = 16, LAYERS = 2, HEADS = 4, W
 
 static double steps = 1500, count = 500, temperature = 0.7, top_p = 0.95, seed = 1;
 static const char *prompt = "", *save, *load, *device, *precision = "float32";
-static bool int8;
+static bool int8, evaluation;
 static const char help[] =
     "usage: text FILE [--steps 1500] [--generate 500] [--prompt TEXT] [--temperature 0.7]\n"
     "            [--top-p 0.95] [--seed 1] [--save WEIGHTS] [--load WEIGHTS] [--device cpu|cuda]\n"
-    "            [--precision float32|bf16|auto] [--int8]\n"
+    "            [--precision float32|bf16|auto] [--int8] [--evaluate]\n"
     "Trains on FILE for --steps, then generates --generate bytes after FILE and the prompt: at\n"
     "temperature 0 always the likeliest one. --precision auto is bf16 where the device has\n"
-    "instructions for it; --int8 generates, on the CPU, with weights in 8 bits.";
+    "instructions for it; --int8 generates, on the CPU, with weights in 8 bits. --evaluate: "
+    "prints\n"
+    "the bits per byte of FILE, by decode steps, instead of generating.";
 static uint8_t *text; /* a ring buffer, so the file may be shorter than a window */
 static int64_t size;
 static Embedding embedding; /* [BYTES, WIDTH / SEEN] */
@@ -107,17 +110,49 @@ static void train(Tape *tape, Params *params)
     optim_free(optimizer);
 }
 
+/* On the CPU the state stores weights in the tape's precision; decode steps take float32. */
+static TransformerState *new_state(Tape *tape, int64_t sequences)
+{
+    GenerationConfig config = { .sequences = sequences, .int8_weights = int8 };
+    if (!device_is_cuda(tape_device(tape)))
+        config.precision = tape_precision(tape);
+    tape_set_precision(tape, PRECISION_FLOAT32);
+    return nn_transformer_state(&transformer, config);
+}
+
+/* Prints the bits per byte of the text, in whole batches of windows as in training. */
+static void evaluate(Tape *tape)
+{
+    TransformerState *state = new_state(tape, BATCH);
+    double nats = 0;
+    int64_t first = 0;
+    for (; first == 0 || first + BATCH * LENGTH <= size; first += BATCH * LENGTH) {
+        nn_transformer_state_reset(state, NN_ALL_SEQUENCES);
+        for (int64_t n = 0; n < LENGTH; n++) {
+            int64_t starts[BATCH];
+            int32_t next[BATCH];
+            for (int b = 0; b < BATCH; b++) {
+                starts[b] = first + b * LENGTH + n;
+                next[b] = text[(starts[b] + SEEN) % size];
+            }
+            Tensor *x = op_reshape(tape, embed(tape, starts, BATCH, 1), shape(BATCH, WIDTH));
+            x = nn_linear_forward(tape, &head, nn_transformer_step(state, x));
+            Tensor *targets = tape_input_i32(tape, next, shape(BATCH));
+            nats += BATCH * (double)tensor_item(op_cross_entropy(tape, x, targets, NULL));
+            tape_reset(tape);
+        }
+    }
+    printf("%.4f bits per byte, %lld bytes\n", nats / (double)first / log(2), (long long)first);
+    nn_transformer_state_free(state);
+}
+
 /* Appends bytes to the text. The model was trained on windows of LENGTH positions and does not
  * extrapolate (1000 positions later the loss is 0.7 instead of 0.1). So every LENGTH / 2 bytes the
  * state is reset and prefilled with the last LENGTH / 2 positions. */
 static void generate(Tape *tape)
 {
     Sampling sampling = { .temperature = temperature, .top_p = top_p };
-    GenerationConfig config = { .int8_weights = int8 };
-    if (!device_is_cuda(tape_device(tape)))
-        config.precision = tape_precision(tape); /* of the weights; decode steps take float32 */
-    tape_set_precision(tape, PRECISION_FLOAT32);
-    TransformerState *state = nn_transformer_state(&transformer, config);
+    TransformerState *state = new_state(tape, 1);
     for (int64_t i = 0; i < (int64_t)count; i++) {
         const int64_t n = i % (LENGTH / 2) == 0 ? LENGTH / 2 : 1;
         Tensor *x = embed(tape, &(int64_t){ size - SEEN + 1 - n }, 1, n);
@@ -137,19 +172,19 @@ static void generate(Tape *tape)
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = { "steps",  "generate",  "temperature", "top-p",
-                                         "seed",   "prompt",    "save",        "load",
-                                         "device", "precision", "int8",        "help" };
+    static const char *const names[] = { "steps",  "generate", "temperature", "top-p",  "seed",
+                                         "prompt", "save",     "load",        "device", "precision",
+                                         "int8",   "evaluate", "help" };
     double *const numbers[] = { &steps, &count, &temperature, &top_p, &seed };
     static const double least[] = { 0, 0, 0, 1e-6, 0 }, most[] = { 1e9, 1e9, 1e9, 1, 1e9 };
     const char **const texts[] = { &prompt, &save, &load, &device, &precision };
-    struct option options[13] = { { 0 } };
-    for (int i = 0; i < 12; i++)
-        options[i] = (struct option){ names[i], i < 10, NULL, i < 11 ? 0 : 'h' };
+    struct option options[14] = { { 0 } };
+    for (int i = 0; i < 13; i++)
+        options[i] = (struct option){ names[i], i < 10, NULL, i < 12 ? 0 : 'h' };
     int code, i;
     for (char rest; (code = getopt_long(argc, argv, "", options, &i)) == 0;)
-        if (i == 10)
-            int8 = true;
+        if (i >= 10)
+            *(i == 10 ? &int8 : &evaluation) = true;
         else if (i >= 5)
             *texts[i - 5] = optarg;
         else if (sscanf(optarg, "%lf%c", numbers[i], &rest) != 1 ||
@@ -176,15 +211,19 @@ int main(int argc, char **argv)
     train(tape, params);
     if (save && !params_save(params, save))
         fail(tapegrad_error(), NULL);
-    size = (uint8_t *)stpcpy((char *)text + size, prompt) - text;
-    fputs(prompt, stdout);
+    if (!evaluation) {
+        size = (uint8_t *)stpcpy((char *)text + size, prompt) - text;
+        fputs(prompt, stdout);
+    }
     tape_set_recording(tape, false);
     tape_set_training(tape, false);
     tape_seed(tape, (uint64_t)seed);
-    generate(tape);
+    if (evaluation)
+        evaluate(tape);
+    else
+        generate(tape), putchar('\n');
     tape_free(tape);
     params_free(params);
-    putchar('\n');
     return fflush(stdout) || ferror(stdout) ? (warn("standard output"), EXIT_FAILURE)
                                             : EXIT_SUCCESS;
 }

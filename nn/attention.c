@@ -147,16 +147,16 @@ static Tensor *linear_attention(Tape *tape, const Attention *attention, Tensor *
 }
 
 /* keys, values [B, H, max_length, D] <- the first `count` positions of packed [B, N, 3 H, D] */
-void store_keys_values_cpu(Real *keys, Real *values, const Real *packed, int64_t B, int64_t N,
-                           int64_t count, int64_t H, int64_t D, int64_t max_length)
+void store_keys_values_cpu(int type, Real *keys, Real *values, const Real *packed, int64_t B,
+                           int64_t N, int64_t count, int64_t H, int64_t D, int64_t max_length)
 {
-    const size_t bytes = (size_t)D * sizeof(Real);
 #pragma omp parallel for schedule(static) num_threads(threads_for(B *count *H *D, 0.1))
     for (int64_t i = 0; i < B * count * H; i++) {
         const int64_t h = i % H, n = i / H % count, b = i / H / count;
         const int64_t to = ((b * H + h) * max_length + n) * D, from = ((b * N + n) * 3 * H + h) * D;
-        memcpy(keys + to, packed + from + H * D, bytes);
-        memcpy(values + to, packed + from + 2 * H * D, bytes);
+        convert_elements(type, elements_at(type, keys, to), TENSOR_REAL, packed + from + H * D, D);
+        convert_elements(type, elements_at(type, values, to), TENSOR_REAL,
+                         packed + from + 2 * H * D, D);
     }
 }
 
@@ -168,7 +168,7 @@ static Tensor *softmax_attention(Tape *tape, const Attention *attention, Tensor 
         const Tensor *real = op_cast(tape, packed, TENSOR_REAL);
         const int64_t B = packed->shape.size[0], N = packed->shape.size[1];
         DEVICE_CALL(real->device, store_keys_values,
-                    (cache->keys, cache->values, real->data, B, N,
+                    (cache->type, cache->keys, cache->values, real->data, B, N,
                      N < cache->max_length ? N : cache->max_length, attention->heads,
                      attention->head_dim, cache->max_length));
     }

@@ -16,7 +16,8 @@ __global__ void store_keys_values(Real *keys, Real *values, const Real *packed, 
     }
 }
 
-extern "C" void store_keys_values_cuda(Real *keys, Real *values, const Real *packed, int64_t B,
+/* The cache is Real: states in bf16 are on the CPU. */
+extern "C" void store_keys_values_cuda(int, Real *keys, Real *values, const Real *packed, int64_t B,
                                        int64_t N, int64_t count, int64_t H, int64_t D,
                                        int64_t max_length)
 {

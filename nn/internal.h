@@ -96,11 +96,12 @@ typedef struct AttentionCache {
     Tensor *sums;        /* linear: input, [B, H, F, D + 1], the state before these positions */
     Real *sums_after;    /* linear: output, the state after them */
     Real *keys, *values; /* softmax: output, [B, H, max_length, D], filled from position 0 */
+    int type;            /* of keys and values, a TensorType */
     int64_t max_length;
 } AttentionCache;
 
-DEVICE_FUNCTION(void, store_keys_values, Real *keys, Real *values, const Real *packed, int64_t B,
-                int64_t N, int64_t count, int64_t H, int64_t D, int64_t max_length);
+DEVICE_FUNCTION(void, store_keys_values, int type, Real *keys, Real *values, const Real *packed,
+                int64_t B, int64_t N, int64_t count, int64_t H, int64_t D, int64_t max_length);
 
 /* nn_attention_forward and nn_transformer_layer_forward pass NULL as cache. */
 Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,

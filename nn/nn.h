@@ -348,7 +348,7 @@ typedef struct GenerationConfig {
                           * cache is allocated for them, the recurrent state is not */
     Precision precision; /* PRECISION_FLOAT32; on CUDA PRECISION_TF32: of products; on the CPU
                           * PRECISION_BF16: products read bf16 copies of the weights, which follow
-                          * the weights */
+                          * the weights, and the KV cache is stored in bf16 */
     bool int8_weights;   /* false; on the CPU true: products read copies of the weights in 8 bits
                           * with one scale per row, made with the state, in any precision */
 } GenerationConfig;

@@ -53,4 +53,13 @@ ALWAYS_INLINE void store(int T, Real *x, int64_t i, Real value)
         x[i] = value;
 }
 
+/* to [n] = from [n], of these dtypes. */
+static inline void convert_elements(int to_type, Real *to, int from_type, const Real *from,
+                                    int64_t n)
+{
+    BY_STORAGE(to_type, A,
+               BY_STORAGE(from_type, B,
+                          for (int64_t i = 0; i < n; i++) store(A, to, i, load(B, from, i))));
+}
+
 #endif

@@ -20,6 +20,8 @@
 #define COPY "nn_transformer_state_copy: "
 #define FULL STEP "sequence 0 already has max_length (6) positions"
 
+#define BF16_TOLERANCE 0.01 /* with keys and values in bf16 */
+
 enum { LENGTH = 6, MANY = 70 }; /* on the CPU, two threads split a batch of MANY */
 
 /* Counts the calls of malloc in programs and libraries. The sanitizers have a malloc of their own,
@@ -330,6 +332,12 @@ static void round_weights(bool int8)
     }
 }
 
+/* Whether keys and values are rounded to bf16. */
+static bool stored_in_bf16(TransformerConfig config, GenerationConfig generation)
+{
+    return config.attention == ATTENTION_CAUSAL_SOFTMAX && generation.precision == PRECISION_BF16;
+}
+
 /* Against the parallel form with rounded weights. */
 static void check_weights(TransformerConfig config, GenerationConfig generation)
 {
@@ -340,7 +348,8 @@ static void check_weights(TransformerConfig config, GenerationConfig generation)
     const Sequences s = sequences_new(generation.sequences, LENGTH);
     for (int64_t n = 0; n < LENGTH; n++) {
         Tensor *out = nn_transformer_step(state, rows(cut(s, s.x, n, 1), s.B));
-        assert_close(test_values(out), cut(s, s.out, n, 1), s.B * width, TOLERANCE);
+        assert_close(test_values(out), cut(s, s.out, n, 1), s.B * width,
+                     stored_in_bf16(config, generation) ? BF16_TOLERANCE : TOLERANCE);
     }
     nn_transformer_state_free(state);
     tape_reset(tape);
@@ -612,6 +621,25 @@ TEST(a_loaded_state_continues_as_the_saved_one_would)
     }
 }
 
+/* Prefills a state in one precision, loads its file in the other, and continues. */
+TEST(a_kv_cache_in_bf16_is_filled_by_a_prompt_and_saved_for_either_precision)
+{
+    for (int j = 0; j < 4 && stored_on(test_device()) == 3; j++) {
+        stored = all_stored[j % 2 ? 2 : 0];
+        const Setup u = begin_with(softmax, 2, LENGTH);
+        nn_transformer_prefill(tape, u.state, prompt(cut(u.s, u.s.x, 0, 4), 2, 4), NULL);
+        ck_assert_msg(nn_transformer_state_save(u.state, file_path()), "%s", tapegrad_error());
+        stored = all_stored[j / 2 ? 2 : 0];
+        TransformerState *loaded = new_state(2, LENGTH);
+        ck_assert_msg(nn_transformer_state_load(loaded, path), "%s", tapegrad_error());
+        const Real *out = test_values(nn_transformer_step(loaded, rows(cut(u.s, u.s.x, 4, 1), 2)));
+        assert_close(out, cut(u.s, u.s.out, 4, 1), 2 * width, j ? BF16_TOLERANCE : TOLERANCE);
+        nn_transformer_state_free(loaded);
+        end_with(u);
+        unlink(path);
+    }
+}
+
 static void refuse(TransformerState *state, const char *sentence)
 {
     ck_assert(!nn_transformer_state_load(state, path));
@@ -733,6 +761,29 @@ TEST(the_state_of_linear_attention_does_not_grow_with_max_length)
     ck_assert_uint_eq(device_memory(device).current, before);
     nn_transformer_state_free(state);
     end();
+}
+
+/* Bytes that a state of one sequence adds. */
+static size_t state_memory(GenerationConfig config)
+{
+    const size_t before = device_memory(device).current;
+    TransformerState *state = nn_transformer_state(&transformer, config);
+    const size_t added = device_memory(device).current - before;
+    nn_transformer_state_free(state);
+    return added;
+}
+
+TEST(in_bf16_the_kv_cache_takes_half_the_memory)
+{
+    for (int j = 0; j < 2 && stored_on(test_device()) == 3; j++) {
+        begin(both[j]);
+        const GenerationConfig in_bf16 = { .max_length = 100000, .precision = PRECISION_BF16 };
+        nn_transformer_state_free(nn_transformer_state(&transformer, in_bf16)); /* bf16 weights */
+        const size_t real = state_memory((GenerationConfig){ .max_length = 100000 });
+        const double share = (double)state_memory(in_bf16) / (double)real;
+        ck_assert_msg(j == 0 ? share == 1 : share > 0.49 && share < 0.52, "%g", share);
+        end();
+    }
 }
 
 TEST(more_threads_may_come_later)

@@ -46,6 +46,18 @@ TEST(writes_what_it_learned)
                       output);
 }
 
+TEST(evaluates_a_text_by_decode_steps)
+{
+    static const char *const bits[] = { "", "--int8", "--precision bf16" };
+    for (int i = 0; i < (sizeof(Real) == sizeof(float) ? 3 : 2); i++) {
+        assert_runs("text @/words --steps 0 --load @/weights --evaluate %s " ON_CPU, bits[i]);
+        const char *result = strstr(output, " bits per byte, 2048 bytes\n");
+        ck_assert_ptr_nonnull(result);
+        const double learned = atof(result - 6);
+        ck_assert_msg(learned >= 0 && learned < 0.5, "%s", output);
+    }
+}
+
 /* On the CPU decode steps then read weights in bf16 or in 8 bits. */
 TEST(writes_words_with_fewer_bits)
 {

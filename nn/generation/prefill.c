@@ -76,6 +76,7 @@ static Tensor *run_layers(Tape *tape, const TransformerState *state, Tensor *x, 
             .sums_after = sums_after ? sums_after->data + i * state->layer_count : NULL,
             .keys = layer->keys,
             .values = layer->values,
+            .type = step->cache_type,
             .max_length = step->max_length,
         };
         x = nn_transformer_layer_forward_cached(tape, &transformer->layer[i], x, lengths, &cache);

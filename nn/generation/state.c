@@ -123,6 +123,8 @@ static TransformerStep step_of(const Transformer *transformer, GenerationConfig 
         .eps = (Real)ATTENTION_EPS,
         .precision = config.precision,
     };
+    if (step.softmax && config.precision == PRECISION_BF16)
+        step.cache_type = TENSOR_BF16; /* S and z are sums over positions and stay Real */
     set_layers(&step, transformer, config.precision == PRECISION_BF16 && !config.int8_weights);
     return step;
 }
@@ -137,7 +139,7 @@ static int64_t sequence_count(const TransformerStep *step)
 
 static int64_t aligned(int64_t count)
 {
-    enum { LINE = 16 };
+    enum { LINE = 32 }; /* bf16 elements per cache line */
     return (count + LINE - 1) / LINE * LINE;
 }
 
@@ -146,10 +148,12 @@ static void set_addresses(TransformerState *state)
 {
     TransformerStep *step = &state->step;
     Real *next = state->data = state->memory->data;
-    const int64_t one = step->B * sequence_count(step);
-    for (int64_t i = 0; i < step->layers; i++, next += state->layer_count)
-        step->layer[i].state = step->softmax ? (LayerState){ .keys = next, .values = next + one }
+    for (int64_t i = 0; i < step->layers; i++) {
+        Real *values = elements_at(step->cache_type, next, step->B * sequence_count(step));
+        step->layer[i].state = step->softmax ? (LayerState){ .keys = next, .values = values }
                                              : (LayerState){ .sums = next };
+        next = elements_at(step->cache_type, next, state->layer_count);
+    }
     step->counts = (int32_t *)(next + aligned(step->B * step->width));
     step->positions = step->counts + aligned(step->B);
     state->out =
@@ -212,6 +216,11 @@ static bool quantize_weights(TransformerState *state, size_t *bytes)
     return true;
 }
 
+size_t state_bytes(const TransformerState *state)
+{
+    return (size_t)state->data_count * element_bytes(state->step.cache_type);
+}
+
 /* The same for everything that a new state owns. */
 static bool allocate_memory(TransformerState *state, bool int8_weights, size_t *bytes)
 {
@@ -220,8 +229,8 @@ static bool allocate_memory(TransformerState *state, bool int8_weights, size_t *
     state->counts = memory_allocate(*bytes);
     if (!state->counts)
         return false;
-    const int64_t reals = state->data_count + aligned(step->B * step->width);
-    *bytes = (size_t)reals * sizeof(Real) + 2 * (size_t)aligned(step->B) * sizeof(int32_t);
+    *bytes = state_bytes(state) + (size_t)aligned(step->B * step->width) * sizeof(Real) +
+             2 * (size_t)aligned(step->B) * sizeof(int32_t);
     state->memory = device_allocate(state->device, *bytes);
     if (!state->memory)
         return false;
@@ -346,15 +355,23 @@ static void check_copy(const TransformerState *to, const TransformerState *from)
             (long long)to->step.max_length, (long long)from->step.max_length);
 }
 
-/* Copies the first `positions` keys, or values, of a sequence, [H, max_length, D]; max_length may
- * differ between the states. */
-static void copy_positions(TransformerState *to, Real *there, const TransformerState *from,
-                           const Real *here, int64_t positions)
+/* Copies the first `positions` keys, or values, of a sequence, [H, max_length, D] at an offset;
+ * max_length and, on the CPU, the dtype may differ between the states. */
+static void copy_positions(TransformerState *to, Real *there, int64_t offset,
+                           const TransformerState *from, const Real *here, int64_t from_offset,
+                           int64_t positions)
 {
     const int64_t D = to->step.D;
-    for (int64_t h = 0; positions > 0 && h < to->step.H; h++)
-        device_copy(to->device, there + h * to->step.max_length * D,
-                    here + h * from->step.max_length * D, (size_t)(positions * D) * sizeof(Real));
+    const int type = to->step.cache_type, from_type = from->step.cache_type;
+    for (int64_t h = 0; positions > 0 && h < to->step.H; h++) {
+        Real *target = elements_at(type, there, offset + h * to->step.max_length * D);
+        const Real *source =
+            elements_at(from_type, here, from_offset + h * from->step.max_length * D);
+        if (type == from_type)
+            device_copy(to->device, target, source, (size_t)(positions * D) * element_bytes(type));
+        else
+            convert_elements(type, target, from_type, source, positions * D);
+    }
 }
 
 /* Copies one sequence's recurrent state or KV cache in one layer. */
@@ -365,8 +382,8 @@ static void copy_layer(TransformerState *to, int64_t sequence, const Transformer
     const int64_t each = sequence_count(&to->step), offset = sequence * each;
     const int64_t from_offset = from_sequence * sequence_count(&from->step);
     if (to->step.softmax) {
-        copy_positions(to, there->keys + offset, from, here->keys + from_offset, positions);
-        copy_positions(to, there->values + offset, from, here->values + from_offset, positions);
+        copy_positions(to, there->keys, offset, from, here->keys, from_offset, positions);
+        copy_positions(to, there->values, offset, from, here->values, from_offset, positions);
     } else {
         device_copy(to->device, there->sums + offset, here->sums + from_offset,
                     (size_t)each * sizeof(Real));

@@ -4,6 +4,7 @@
 
 #include "nn/internal.h"
 #include "nn/generation/step.h"
+#include "tensor/storage.h"
 
 struct TransformerState {
     Device *device;
@@ -13,7 +14,7 @@ struct TransformerState {
     Block *weights;       /* 8-bit copies of the weights, or NULL */
     Block *scratch;       /* the step's workspace, scratch_count elements */
     int64_t scratch_count;
-    Real *data;                      /* recurrent states or KV caches of all layers, contiguous */
+    Real *data; /* recurrent states or KV caches of all layers, contiguous, of step.cache_type */
     int64_t data_count, layer_count; /* elements of all layers, of one */
     Tensor out, positions;           /* returned by the functions; stored in memory */
     int32_t *counts; /* host [2, B]: a copy of step.counts; a buffer for state_write_counts */
@@ -23,6 +24,9 @@ struct TransformerState {
 /* Positions per sequence, [B] on the host, copied from the device if replays may have changed them.
  * NULL while a step is being recorded, because every replay finds other counts. */
 const int32_t *state_counts(TransformerState *state);
+
+/* Bytes of data. */
+size_t state_bytes(const TransformerState *state);
 
 /* Sets the counts from counts [B] on the host, which it overwrites. */
 void state_write_counts(TransformerState *state, int32_t *counts);

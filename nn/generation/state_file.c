@@ -1,6 +1,6 @@
 /* Generation states to and from safetensors files. Entries: "counts" [B], "max_length" [], and per
  * layer "layers.0.sums" [B, H, F, D + 1], or "layers.0.keys" and "layers.0.values"
- * [B, H, max_length, D]. */
+ * [B, H, max_length, D], in Real: states in bf16 and in Real load each other's files. */
 #include "nn/generation/state.h"
 
 #include <stdio.h>
@@ -48,16 +48,15 @@ static void add_entry(HostState *host, int layer, const char *name, FileType typ
 static void add_entries(HostState *host, const TransformerState *state)
 {
     const TransformerStep *step = &state->step;
-    const Real *data = host->data;
     const Shape cache = shape(step->B, step->H, step->max_length, step->D);
     const Shape sums = shape(step->B, step->H, step->F, step->D + 1);
     for (int i = 0; i < step->layers; i++) {
-        const LayerState *layer = &step->layer[i].state;
+        const Real *data = host->data + i * state->layer_count;
         if (step->softmax) {
-            add_entry(host, i, "keys", real_type, cache, data + (layer->keys - state->data));
-            add_entry(host, i, "values", real_type, cache, data + (layer->values - state->data));
+            add_entry(host, i, "keys", real_type, cache, data);
+            add_entry(host, i, "values", real_type, cache, data + shape_count(cache));
         } else {
-            add_entry(host, i, "sums", real_type, sums, data + (layer->sums - state->data));
+            add_entry(host, i, "sums", real_type, sums, data);
         }
     }
     add_entry(host, -1, "counts", FILE_I32, shape(step->B), host->counts);
@@ -90,8 +89,10 @@ bool nn_transformer_state_save(const TransformerState *state, const char *path)
     HostState *host = host_state(state, "nn_transformer_state_save");
     if (!host)
         return false;
-    device_copy_out(state->device, host->data, state->data,
-                    (size_t)state->data_count * sizeof(Real));
+    if (state->step.cache_type == TENSOR_BF16)
+        convert_elements(TENSOR_REAL, host->data, TENSOR_BF16, state->data, state->data_count);
+    else
+        device_copy_out(state->device, host->data, state->data, state_bytes(state));
     device_copy_out(state->device, host->counts, state->step.counts,
                     (size_t)state->step.B * sizeof(int32_t));
     const bool good = tensor_file_save(host->entries, host->count, NULL, 0, path);
@@ -137,8 +138,10 @@ bool nn_transformer_state_load(TransformerState *state, const char *path)
     TensorFile *file = host ? tensor_file_open(path) : NULL;
     const bool good = file && read_all(host, file, path) && check_numbers(state, host, path);
     if (good) {
-        device_copy_in(state->device, state->data, host->data,
-                       (size_t)state->data_count * sizeof(Real));
+        if (state->step.cache_type == TENSOR_BF16)
+            convert_elements(TENSOR_BF16, state->data, TENSOR_REAL, host->data, state->data_count);
+        else
+            device_copy_in(state->device, state->data, host->data, state_bytes(state));
         state_write_counts(state, host->counts);
     }
     tensor_file_close(file);

@@ -28,7 +28,7 @@ typedef struct StepNorm {
 /* A layer's recurrent state of linear attention, or its KV cache of softmax attention. */
 typedef struct LayerState {
     Real *sums;          /* linear: [S, z], [B, H, F, D + 1]; otherwise NULL */
-    Real *keys, *values; /* softmax: [B, H, max_length, D] each; otherwise NULL */
+    Real *keys, *values; /* softmax: [B, H, max_length, D] each, of cache_type; otherwise NULL */
 } LayerState;
 
 typedef struct StepLayer {
@@ -47,6 +47,7 @@ typedef struct TransformerStep {
     Features features;
     Real eps; /* added to linear attention's denominator */
     Precision precision;
+    int cache_type; /* TensorType of keys and values: Real, or bf16 on the CPU */
     StepLayer layer[NN_MAX_LAYERS];
     StepNorm last_norm, norm; /* after the layers: post-norm's last norm2; the final norm */
     int32_t *counts;          /* [B]: positions processed per sequence */

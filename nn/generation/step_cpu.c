@@ -72,11 +72,15 @@ static Real exponentiate_row(Real *y, Real shift, int64_t n)
 }
 
 /* out [n] = rows [n, D] x [D] */
-static void multiply_row(Real *out, const Real *x, const Real *rows, int64_t n, int64_t D)
+static void multiply_row(Real *out, const Real *x, WeightType type, const Real *rows, int64_t n,
+                         int64_t D)
 {
-    const StepProduct p = {
-        .out = out, .in.x = x, .linear.weight = rows, .B = 1, .I = (int)D, .O = (int)n
-    };
+    const StepProduct p = { .out = out,
+                            .in.x = x,
+                            .linear = { rows, NULL, type, NULL },
+                            .B = 1,
+                            .I = (int)D,
+                            .O = (int)n };
     step_product(&p, NULL, 0, n);
 }
 
@@ -84,7 +88,7 @@ static void multiply_row(Real *out, const Real *x, const Real *rows, int64_t n, 
 static void map_random(Real *out, const Real *x, const Real *projection, bool query, int64_t F,
                        int64_t D)
 {
-    multiply_row(out, x, projection, F, D);
+    multiply_row(out, x, WEIGHT_REAL, projection, F, D);
     const Real sum =
         exponentiate_row(out, query ? row_max(TENSOR_REAL, out, F) : dot(x, x, D) / 2, F);
     const Real scale = query ? 1 / sum : (Real)(1 / sqrt((double)F));
@@ -160,21 +164,21 @@ static void attend_linear(const Team *team, const StepLayer *layer, Real *out, c
         out[d] = y[d] / (y[D] + step->eps);
 }
 
-/* out [D] = sum_j p_j v_j over the rows of v [n, D], four at a time. */
-static void accumulate_values(Real *restrict out, const Real *p, const Real *restrict v, int64_t n,
-                              int64_t D)
+/* out [D] = sum_j p_j v_j over the rows of v [n, D] of dtype T, four at a time. */
+ALWAYS_INLINE void accumulate_values(int T, Real *restrict out, const Real *p,
+                                     const Real *restrict v, int64_t n, int64_t D)
 {
     int64_t j = 0;
     memset(out, 0, (size_t)D * sizeof *out);
-    for (; j + 4 <= n; j += 4, v += 4 * D) {
+    for (; j + 4 <= n; j += 4, v = elements_at(T, v, 4 * D)) {
 #pragma omp simd
         for (int64_t d = 0; d < D; d++)
-            out[d] += p[j] * v[d] + p[j + 1] * v[d + D] + p[j + 2] * v[d + 2 * D] +
-                      p[j + 3] * v[d + 3 * D];
+            out[d] += p[j] * load(T, v, d) + p[j + 1] * load(T, v, d + D) +
+                      p[j + 2] * load(T, v, d + 2 * D) + p[j + 3] * load(T, v, d + 3 * D);
     }
-    for (; j < n; j++, v += D)
+    for (; j < n; j++, v = elements_at(T, v, D))
         for (int64_t d = 0; d < D; d++)
-            out[d] += p[j] * v[d];
+            out[d] += p[j] * load(T, v, d);
 }
 
 /* The same for softmax attention, which scales q; a full KV cache stays unchanged. */
@@ -183,20 +187,22 @@ static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, 
 {
     const TransformerStep *step = team->step;
     const int64_t D = step->D, offset = head * step->max_length * D;
-    Real *keys = layer->state.keys + offset, *values = layer->state.values + offset,
-         *p = team->work;
+    const int type = step->cache_type;
+    Real *keys = elements_at(type, layer->state.keys, offset);
+    Real *values = elements_at(type, layer->state.values, offset), *p = team->work;
     int64_t n = step->counts[head / step->H];
     if (n < step->max_length) {
-        memcpy(keys + n * D, q + step->width, (size_t)D * sizeof *q);
-        memcpy(values + n * D, q + 2 * step->width, (size_t)D * sizeof *q);
+        convert_elements(type, elements_at(type, keys, n * D), TENSOR_REAL, q + step->width, D);
+        convert_elements(type, elements_at(type, values, n * D), TENSOR_REAL, q + 2 * step->width,
+                         D);
         n++;
     }
     const Real scale = (Real)(1 / sqrt((double)D));
     for (int64_t d = 0; d < D; d++)
         q[d] *= scale;
-    multiply_row(p, q, keys, n, D);
+    multiply_row(p, q, (WeightType)type, keys, n, D);
     const Real sum = exponentiate_row(p, row_max(TENSOR_REAL, p, n), n);
-    accumulate_values(out, p, values, n, D);
+    BY_STORAGE(type, T, accumulate_values(T, out, p, values, n, D));
     for (int64_t d = 0; d < D; d++)
         out[d] /= sum;
 }
