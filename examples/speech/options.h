@@ -8,20 +8,21 @@ typedef struct SpeechOptions {
     TrainingOptions common; /* steps 0: by epochs */
     /* The model: a checkpoint fixes it. */
     const char *model;
-    int64_t rounds, hidden, stride, context;
+    const char *causal; /* "no" or "yes" */
+    int64_t rounds, hidden, stride, context, lookahead;
     /* The training: a resumed checkpoint fixes it. */
     const char *split;
     int64_t patience;
     double epochs;
     /* This run. */
     const char *data;
-    /* speech evaluate, recognise */
+    /* speech evaluate, recognise, stream */
     const char *checkpoint, *picture;
     int64_t beam, strings;
 } SpeechOptions;
 
 extern const Command speech_features_command, speech_train_command, speech_evaluate_command,
-    speech_recognise_command;
+    speech_recognise_command, speech_stream_command;
 
 /* End the program if options contradict each other; without --data; without --checkpoint. */
 void speech_check_model(const SpeechOptions *options, const Given *given);
@@ -37,5 +38,6 @@ int speech_features(int argc, char **argv);
 int speech_train(int argc, char **argv);
 int speech_evaluate(int argc, char **argv);
 int speech_recognise(int argc, char **argv);
+int speech_stream(int argc, char **argv);
 
 #endif
