@@ -63,8 +63,8 @@ typedef struct Normalizer {
 
 /* Normalizes the next frame [FILTERS], in place:
  *   mean = (n0 m0 + sum x) / (n0 + n)    variance = (n0 (v0 + m0^2) + sum x^2) / (n0 + n) - mean^2
- * over the n frames up to this one, and n0 = 100 before them (1 s) of mean m0 and variance v0, which
- * are those of strings of spoken digits. */
+ * over the n frames up to this one, and n0 = 100 before them (1 s) of the mean m0 = -7 and variance
+ * v0 = 14 of strings of spoken digits. */
 void normalize_next(Normalizer *normalizer, Real *frame);
 
 /* The middle frequency of a filter in Hz. */

@@ -71,7 +71,8 @@ Model model_new(Params *params, const SpeechOptions *options, int64_t max_positi
         model.head = nn_linear(params, "head", directions * options->hidden, SYMBOLS);
     } else {
         model.input = nn_linear(params, "input", inputs, width);
-        model.positions = nn_sinusoidal_positions(params, max_positions, width);
+        if (!model_is_causal(options))
+            model.positions = nn_sinusoidal_positions(params, max_positions, width);
         model.transformer = transformer_new(params, options);
         model.head = nn_linear(params, "head", width, SYMBOLS);
     }
@@ -83,7 +84,8 @@ static Tensor *transform(Tape *tape, const Model *model, Tensor *x, Tensor *leng
 {
     const int64_t positions = shape_size(x->shape, 1);
     x = nn_linear_forward(tape, &model->input, x);
-    x = op_add(tape, x, op_slice(tape, model->positions, 0, 0, positions));
+    if (model->positions)
+        x = op_add(tape, x, op_slice(tape, model->positions, 0, 0, positions));
     x = nn_transformer_forward(tape, &model->transformer, x, lengths);
     return nn_linear_forward(tape, &model->head, x);
 }

@@ -14,7 +14,7 @@ typedef struct Model {
     bool is_lstm;
     Lstm lstm;         /* [model_inputs] to [hidden], or [2 hidden] unless causal */
     Linear input;      /* of the transformer: [model_inputs] to [width] */
-    Tensor *positions; /* [max_positions, width] */
+    Tensor *positions; /* [max_positions, width]; NULL: causal, the mask shows the order */
     Transformer transformer;
     Linear head; /* to [SYMBOLS] */
 } Model;

@@ -46,14 +46,6 @@ static Tensor *lstm_step(Stream *stream, Tape *tape, Tensor *x)
     return op_reshape(tape, x, shape(1, tensor_count(x)));
 }
 
-static Tensor *transformer_step(Stream *stream, Tape *tape, Tensor *x)
-{
-    const Model *model = &stream->recogniser->model;
-    x = nn_linear_forward(tape, &model->input, x);
-    x = op_add(tape, x, op_slice(tape, model->positions, 0, stream->inputs.positions - 1, 1));
-    return nn_transformer_step(stream->transformer, x);
-}
-
 /* The logits of inputs that have become those of the next position. */
 static bool step(Stream *stream)
 {
@@ -61,7 +53,9 @@ static bool step(Stream *stream)
     Tape *tape = stream->recogniser->tape;
     const int64_t columns = model_inputs(stream->recogniser->options);
     Tensor *x = tape_input(tape, stream->inputs.values, shape(1, columns));
-    x = model->is_lstm ? lstm_step(stream, tape, x) : transformer_step(stream, tape, x);
+    x = model->is_lstm
+            ? lstm_step(stream, tape, x)
+            : nn_transformer_step(stream->transformer, nn_linear_forward(tape, &model->input, x));
     tensor_read(nn_linear_forward(tape, &model->head, x), stream->logits);
     tape_reset(tape);
     return true;
@@ -85,7 +79,7 @@ bool stream_end(Stream *stream)
     return inputs_end(&stream->inputs) && step(stream);
 }
 
-/* ------------------------------------------------------------------------------------ the command */
+/* ---------------------------------------------------------------------------------- the command */
 
 /* The text that was found, and the times that it took. */
 typedef struct Found {
