@@ -451,10 +451,10 @@ TEST(strings_have_their_digits_and_phonemes)
 {
     Corpus corpus = corpus_read(directory, false);
     Random random = random_new(1, 1);
-    bool lengths[LONGEST_STRING + 1] = { 0 };
     for (int i = 0; i < 100; i++) {
-        Utterance utterance = utterance_draw(&corpus, PART_TRAINING, 0, &random);
-        lengths[utterance.digits] = true;
+        Utterance utterance = utterance_draw(&corpus, PART_TRAINING, 1 + i % MOST_DIGITS, &random);
+        ck_assert_int_eq(utterance.digits, 1 + i % MOST_DIGITS);
+        ck_assert(utterance.wave.count <= string_samples(&corpus, utterance.digits));
         int64_t n = 0, loud = 0;
         for (int64_t d = 0; d < utterance.digits; d++) {
             int32_t expected[MOST_PHONEMES];
@@ -470,8 +470,6 @@ TEST(strings_have_their_digits_and_phonemes)
         ck_assert(silence >= 0 && silence <= (utterance.digits + 1) * RATE * 3 / 10);
         utterance_free(&utterance);
     }
-    for (int digits = SHORTEST_STRING; digits <= LONGEST_STRING; digits++)
-        ck_assert_msg(lengths[digits], "no string of %d digits", digits);
     corpus_free(&corpus);
 }
 
@@ -522,6 +520,19 @@ static void write_385(void)
         samples[i] += 0.01 * sin((double)(i * i)); /* noise */
     write_sound("385.wav", plain, samples, count + 2000);
     free(samples);
+}
+
+/* The scored strings have the digits of the checkpoint, or others. */
+TEST(strings_have_digits_of_the_options)
+{
+    assert_runs(TINY "--min-digits 2 --max-digits 2 --epochs 1 --save @/two.safetensors");
+    ck_assert_double_eq(number_after(" steps="), 8); /* 60 / 2 / 4 */
+    ck_assert(number_after(" peak_mib=") > 0);
+    assert_runs("speech evaluate --data @ --checkpoint @/two.safetensors --strings 100");
+    ck_assert_double_eq(number_after("its digits"), 200);
+    assert_runs("speech evaluate --data @ --checkpoint @/two.safetensors --strings 100 "
+                "--min-digits 3 --max-digits 3");
+    ck_assert_double_eq(number_after("its digits"), 300);
 }
 
 #define LEARNS                                                                                     \
@@ -708,6 +719,9 @@ static const struct {
     { "train --hidden 2", "--hidden 2: expected without --model transformer, which has none\n" },
     { "train --preset lstm --heads 2",
       "speech: --heads 2: expected without --model lstm, which has none\n" },
+    { "train --min-digits 11 --data x",
+      "speech: --min-digits 11: expected at most --max-digits 10\n" },
+    { "train --max-digits 51", "speech: --max-digits 51: expected a whole number from 1 to 50\n" },
     { "train --save /nowhere/x", "speech: --save /nowhere/x: expected a file that can be written" },
     { "train --beam 1", "unrecognized option '--beam'" },
     { "evaluate", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },

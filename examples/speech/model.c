@@ -189,16 +189,21 @@ Batch batch_new(const SpeechOptions *options, const FilterBank *bank, const Utte
 {
     Batch batch = { .size = size,
                     .columns = model_inputs(options),
+                    .phonemes = 1,
                     .lengths = allocate(size, sizeof(int32_t)),
-                    .targets = allocate(size * TARGETS, sizeof(int32_t)),
                     .target_lengths = allocate(size, sizeof(int32_t)) };
     for (int64_t b = 0; b < size; b++) {
         const int64_t length = model_positions(options, utterances[b].wave.count);
         batch.positions = length > batch.positions ? length : batch.positions;
         batch.lengths[b] = (int32_t)length;
         batch.target_lengths[b] = (int32_t)utterances[b].phonemes;
-        memcpy(batch.targets + b * TARGETS, utterances[b].phoneme, TARGETS * sizeof(int32_t));
+        batch.phonemes =
+            utterances[b].phonemes > batch.phonemes ? utterances[b].phonemes : batch.phonemes;
     }
+    batch.targets = allocate(size * batch.phonemes, sizeof(int32_t));
+    for (int64_t b = 0; b < size; b++)
+        memcpy(batch.targets + b * batch.phonemes, utterances[b].phoneme,
+               (size_t)utterances[b].phonemes * sizeof(int32_t));
     const int64_t elements = batch.positions * batch.columns;
     batch.inputs = allocate(size * elements, sizeof(Real));
 #pragma omp parallel for schedule(dynamic)

@@ -5,11 +5,6 @@
 #include "examples/speech/data.h"
 #include "examples/speech/options.h"
 
-enum {
-    TARGETS = LONGEST_STRING * MOST_PHONEMES,
-    STRING_POSITIONS = 4096, /* more than a string of ten long recordings has */
-};
-
 typedef struct Model {
     bool is_lstm;
     Lstm lstm;         /* [model_inputs] to [hidden], or [2 hidden] unless causal */
@@ -53,9 +48,10 @@ bool inputs_end(Inputs *inputs);
 /* Utterances in host memory. */
 typedef struct Batch {
     int64_t size, positions, columns; /* columns: model_inputs */
+    int64_t phonemes;                 /* the most of an utterance, or 1 */
     Real *inputs;                     /* [size, positions, columns], 0 after an utterance's end */
     int32_t *lengths;                 /* [size], in positions */
-    int32_t *targets;                 /* [size, TARGETS] */
+    int32_t *targets;                 /* [size, phonemes] */
     int32_t *target_lengths;          /* [size] */
 } Batch;
 Batch batch_new(const SpeechOptions *options, const FilterBank *bank, const Utterance *utterances,

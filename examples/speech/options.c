@@ -5,7 +5,8 @@
 #include <string.h>
 
 #define EVERYWHERE                                                                                 \
-    .rounds = 4, .hidden = 128, .split = "standard", .patience = 2, .beam = 10, .strings = 200
+    .rounds = 4, .hidden = 128, .split = "standard", .patience = 2, .beam = 10, .strings = 200,    \
+    .min_digits = 5, .max_digits = 10
 
 /* clang-format off */
 static const SpeechOptions presets[] = {
@@ -62,11 +63,11 @@ static const Option of_training[] = {
       "CSV rows of step,loss,validation_error,learning_rate,seconds" },
     { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, NULL, "an SVG of loss and error, by gnuplot" },
 };
-static const Option data[] = {
+static const Option of_strings[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
       "the folder with the recordings of the Free Spoken Digit Dataset" },
-};
-static const Option of_scores[] = {
+    { "min-digits", WHOLE, OF_TRAINING, AT(min_digits), 1, 50, NULL, "the fewest of a string" },
+    { "max-digits", WHOLE, OF_TRAINING, AT(max_digits), 1, 50, NULL, "the most of a string" },
     { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on (200)" },
 };
 static const Option of_a_model[] = {
@@ -97,8 +98,8 @@ const Command speech_train_command = {
              "Trains a model of strings of spoken digits by connectionist temporal classification\n"
              "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.3).",
     .tables = { OPTION_TABLE(of_the_model), OPTION_TABLE(model_rows), OPTION_TABLE(of_training),
-                OPTION_TABLE(training_rows), OPTION_TABLE(data), OPTION_TABLE(of_scores),
-                OPTION_TABLE(device_rows), SAVING, QUIET },
+                OPTION_TABLE(training_rows), OPTION_TABLE(of_strings), OPTION_TABLE(device_rows),
+                SAVING, QUIET },
     .presets = presets,
     .size = sizeof(SpeechOptions),
     .preset_names = preset_names,
@@ -108,8 +109,8 @@ const Command speech_evaluate_command = {
     .program = "speech",
     .about = "usage: speech evaluate --checkpoint FILE --data DIR [OPTION]...\n\n"
              "Measures the error rate of phonemes on strings of the test recordings.",
-    .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(data), OPTION_TABLE(of_scores),
-                OPTION_TABLE(of_decoding), OPTION_TABLE(device_rows) },
+    .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(of_strings), OPTION_TABLE(of_decoding),
+                OPTION_TABLE(device_rows) },
     .trainer = &speech_train_command,
     .presets = presets,
     .size = sizeof(SpeechOptions),
@@ -174,6 +175,9 @@ void speech_check_data(const SpeechOptions *options)
         fail(BAD_USE,
              "expected --data DIR, the folder with the recordings of the Free Spoken Digit "
              "Dataset: DIGIT_SPEAKER_INDEX.wav");
+    if (options->min_digits > options->max_digits)
+        fail(BAD_USE, "--min-digits %lld: expected at most --max-digits %lld",
+             (long long)options->min_digits, (long long)options->max_digits);
 }
 
 void speech_check_checkpoint(const SpeechOptions *options)

@@ -12,7 +12,7 @@ typedef struct SpeechOptions {
     int64_t rounds, hidden, stride, context, lookahead;
     /* The training: a resumed checkpoint fixes it. */
     const char *split;
-    int64_t patience;
+    int64_t patience, min_digits, max_digits;
     double epochs;
     /* This run. */
     const char *data;
@@ -24,7 +24,8 @@ typedef struct SpeechOptions {
 extern const Command speech_features_command, speech_train_command, speech_evaluate_command,
     speech_recognise_command, speech_stream_command;
 
-/* End the program if options contradict each other; without --data; without --checkpoint. */
+/* End the program if options of the model contradict each other; without --data, or if the numbers
+ * of digits contradict each other; without --checkpoint. */
 void speech_check_model(const SpeechOptions *options, const Given *given);
 void speech_check_data(const SpeechOptions *options);
 void speech_check_checkpoint(const SpeechOptions *options);
