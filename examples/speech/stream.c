@@ -94,8 +94,8 @@ typedef struct Found {
 static void print_digits(Found *found, double heard, bool end)
 {
     const int64_t n = found->count;
-    int32_t *digits = allocate(n, sizeof *digits), word[MOST_PHONEMES];
-    int64_t *ends = allocate(n, sizeof *ends);
+    int32_t *digits = allocate(n + 1, sizeof *digits), word[MOST_PHONEMES];
+    int64_t *ends = allocate(n + 1, sizeof *ends);
     const int64_t count = digits_of_phonemes(found->phonemes, n, digits, ends);
     const int64_t start = count > 1 ? ends[count - 2] : 0;
     const int64_t length = count > 0 ? digit_phonemes(digits[count - 1], word) : 0;
