@@ -54,7 +54,7 @@ PREFIX   := /usr/local
 VERSION  := $(shell sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/tensor.h)
 
 PACKAGES := gcc g++ libc6-dev pkg-config libdnnl-dev check gnuplot-nox \
-            zlib1g-dev libpng-dev libsndfile1-dev libfftw3-dev
+            zlib1g-dev libpng-dev libsndfile1-dev libsamplerate0-dev libfftw3-dev
 PACKAGES += $(if $(DEV),clang clang-format libomp-dev valgrind)
 PACKAGES += $(if $(CROSS),gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user musl-tools)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
@@ -114,7 +114,8 @@ SONAME   := libtapegrad.so.$(firstword $(subst ., ,$(VERSION)))
 # A file of examples/ is a program; programs of several files have folders, and shared/ is theirs.
 # speech needs libraries that machines without `make deps` lack: then it and its test are left out.
 SPEECH   := $(if $(filter deps,$(MAKECMDGOALS)),speech,$(shell echo 'int main(void) { return 0; }' | \
-                $(CC) -include sndfile.h -include fftw3.h -x c - -lsndfile -lfftw3 -o /dev/null 2>/dev/null && \
+                $(CC) -include sndfile.h -include samplerate.h -include fftw3.h -x c - \
+                -lsndfile -lsamplerate -lfftw3 -o /dev/null 2>/dev/null && \
                 echo speech))
 FOLDERS  := $(addprefix $(BUILD)/examples/,copy_task mnist $(SPEECH))
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(FOLDERS)
@@ -197,7 +198,7 @@ $(BUILD)/examples/copy_task: $(call PARTS,copy_task)
 $(BUILD)/examples/mnist: $(call PARTS,mnist)
 $(BUILD)/examples/speech: $(call PARTS,speech)
 $(BUILD)/examples/mnist $(PICTURES): LIBS += -lpng -lz
-$(BUILD)/examples/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lfftw3
+$(BUILD)/examples/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
 $(sort $(FOLDERS) $(BUILD)/examples/speech): $(LIBRARY)
 	@mkdir -p $(@D)
 	@$(LINK) $(filter %.o,$^) $(LIBRARY) $(LIBS) -o $@
@@ -214,7 +215,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 $(addprefix $(BUILD)/tests/test_,copy_task mnist speech text): $(BUILD)/tests/programs.o
 $(PICTURES): $(BUILD)/parts/mnist/idx.o $(BUILD)/parts/mnist/image.o
 $(BUILD)/tests/test_decode $(BUILD)/tests/test_speech: $(BUILD)/parts/speech/decode.o $(BUILD)/parts/shared/program.o
-$(BUILD)/tests/test_speech: $(BUILD)/parts/speech/features.o $(BUILD)/parts/speech/data.o
+$(BUILD)/tests/test_speech: $(addprefix $(BUILD)/parts/,speech/features.o speech/data.o speech/model.o speech/stream.o speech/options.o shared/options.o)
 
 $(addprefix $(BUILD)/tests/,test_attention test_attention_options oracle): $(BUILD)/tests/attention_oracle.o
 $(BUILD)/tests/test_file $(BUILD)/tests/test_pictures: $(BUILD)/tests/folder.o

@@ -1,6 +1,6 @@
 /* examples/speech: its features and data, and the program run as a user runs it, on recordings that
  * the test writes. */
-#include "examples/speech/data.h"
+#include "examples/speech/stream.h"
 #include "tests/programs.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 /* A model so small that a step takes milliseconds. */
 #define TINY                                                                                       \
     "speech train --data @ --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --context 1 "       \
-    "--batch 4 --dropout 0 --threads 2 --device cpu --strings 6 "
+    "--lookahead 1 --batch 4 --dropout 0 --threads 2 --device cpu --strings 6 "
 
 /* ---------------------------------------------------------------------------------- sound files */
 
@@ -138,8 +138,10 @@ TEST(bad_sound_files_are_refused)
 {
     double samples[1000] = { 0 };
     char path[160];
-    write_sound("rate.wav", (Sound){ SF_FORMAT_PCM_16, 44100, 1 }, samples, 1000);
-    assert_refused("rate.wav", "rate.wav: 44100 samples per second, expected 8000; sox can ");
+    write_sound("rate.wav", (Sound){ SF_FORMAT_PCM_16, 7999, 1 }, samples, 1000);
+    assert_refused("rate.wav", "rate.wav: 7999 samples per second, expected 8000 to 768000");
+    write_sound("short.wav", (Sound){ SF_FORMAT_PCM_16, 44100, 1 }, samples, 1000);
+    assert_refused("short.wav", "short.wav: 1000 samples, expected at least 1103");
     write_sound("short.wav", plain, samples, WINDOW - 1);
     assert_refused("short.wav", "short.wav: 199 samples, expected at least 200");
     write_sound("empty.wav", plain, samples, 0);
@@ -157,6 +159,76 @@ TEST(bad_sound_files_are_refused)
     assert_refused("nan.wav", "nan.wav: sample 3 is ");
     assert_refused("missing.wav", "missing.wav: ");
     assert_refused("", "/: ");
+}
+
+/* A tone of all rates is the same tone after resampling, and so are its features. */
+TEST(files_of_higher_rates_are_resampled)
+{
+    enum { SECONDS = 1, MOST = 48000 };
+    static const int rates[] = { RATE, 16000, 44100, 48000 };
+    double *samples = malloc(MOST * sizeof *samples);
+    Real *frames[4];
+    FilterBank *bank = filter_bank_new();
+    for (int r = 0; r < 4; r++) {
+        Wave wave;
+        Sentence sentence;
+        for (int i = 0; i < rates[r] * SECONDS; i++) {
+            const double t = (double)i / rates[r];
+            samples[i] = 0.3 * sin(2 * M_PI * 440 * t) + 0.2 * sin(2 * M_PI * 2500 * t) +
+                         (rates[r] > RATE ? 0.4 * sin(2 * M_PI * 6000 * t) : 0); /* to be removed */
+        }
+        write_sound("tone.wav", (Sound){ SF_FORMAT_FLOAT, rates[r], 2 }, samples, rates[r]);
+        ck_assert_msg(reads("tone.wav", &wave, &sentence), "%s", sentence.text);
+        ck_assert_int_eq(wave.count, RATE * SECONDS);
+        for (int i = 100; i < RATE - 100; i++) {
+            const double t = (double)i / RATE;
+            ck_assert_double_eq_tol((double)wave.samples[i],
+                                    0.3 * sin(2 * M_PI * 440 * t) + 0.2 * sin(2 * M_PI * 2500 * t),
+                                    r == 0 ? 1e-7 : 2e-3);
+        }
+        frames[r] = malloc((size_t)frame_count(wave.count) * FILTERS * sizeof(Real));
+        log_mel(bank, wave.samples, wave.count, frames[r]);
+        wave_free(&wave);
+        for (int t = 2; t < frame_count(RATE) - 2; t++) /* an end of the tone has all frequencies */
+            for (int f = 0; f < FILTERS; f++) {
+                const double energy = exp((double)frames[r][t * FILTERS + f]);
+                ck_assert_double_eq_tol(energy, exp((double)frames[0][t * FILTERS + f]), 0.05);
+            }
+    }
+    for (int r = 0; r < 4; r++)
+        free(frames[r]);
+    filter_bank_free(bank);
+    free(samples);
+}
+
+/* Blocks of any size give the samples of the whole file. */
+TEST(blocks_are_the_whole_file)
+{
+    double samples[3001];
+    for (int i = 0; i < 3001; i++)
+        samples[i] = 0.9 * sin(i * i);
+    for (int rate = RATE; rate <= 11025; rate += 3025) {
+        char path[160];
+        Wave wave;
+        Sentence sentence;
+        Real block[301];
+        write_sound("some.wav", (Sound){ SF_FORMAT_FLOAT, rate, 1 }, samples, 3001);
+        ck_assert(reads("some.wav", &wave, &sentence));
+        ck_assert_int_eq(wave.count, 3001 * RATE / rate);
+        snprintf(path, sizeof path, "%s/some.wav", directory);
+        WaveFile *file = wave_open(path, &sentence);
+        ck_assert_int_eq(wave_count(file), wave.count);
+        int64_t done = 0;
+        for (int64_t n, size = 1; (n = wave_next(file, block, size, &sentence)) > 0; size = 301) {
+            ck_assert_int_eq(n, size < wave.count - done ? size : wave.count - done);
+            for (int64_t i = 0; i < n; i++)
+                ck_assert(block[i] == wave.samples[done + i]);
+            done += n;
+        }
+        ck_assert_int_eq(done, wave.count);
+        wave_close(file);
+        wave_free(&wave);
+    }
 }
 
 /* ------------------------------------------------------------------------------------- features */
@@ -198,6 +270,131 @@ TEST(normalized_filters_have_mean_0_and_variance_1)
         ck_assert_double_eq_tol(sum / FRAMES, 0, 1e-3);
         ck_assert_double_eq_tol(squares / FRAMES, filter == 7 ? 0 : 1, 1e-5);
     }
+}
+
+/* After n frames: mean and variance of these and of 100 frames before. */
+TEST(running_normalization_is_that_of_the_past)
+{
+    enum { FRAMES = 300, F = 5 };
+    const Real *frames = test_normal(1, FRAMES * FILTERS);
+    Normalizer normalizer = { 0 };
+    double sum = 100 * -7., squares = 100 * (14 + 49.);
+    for (int t = 0; t < FRAMES; t++) {
+        Real frame[FILTERS];
+        memcpy(frame, frames + t * FILTERS, sizeof frame);
+        const double x = (double)frame[F];
+        sum += x;
+        squares += x * x;
+        const double n = 101 + t, mean = sum / n, variance = squares / n - mean * mean;
+        normalize_next(&normalizer, frame);
+        ck_assert_double_eq_tol((double)frame[F], (x - mean) / sqrt(variance), 1e-6);
+    }
+}
+
+/* ------------------------------------------------------------------------------------ streaming */
+
+enum { SOUND = 6037, FRAMES = 73 };
+
+static SpeechOptions options_of(const char *model, const char *attention, const char *causal)
+{
+    return (SpeechOptions){ .common = { .layers = 2,
+                                        .heads = 2,
+                                        .head_dim = 4,
+                                        .feed_forward = 8,
+                                        .attention = attention,
+                                        .features = "elu+1" },
+                            .model = model,
+                            .causal = causal,
+                            .hidden = 6,
+                            .rounds = 1,
+                            .stride = 3,
+                            .context = 4,
+                            .lookahead = 2 };
+}
+
+static Utterance noise(void)
+{
+    Utterance utterance = { .wave = { SOUND, test_zeros(SOUND) } };
+    Random random = random_new(1, 1);
+    random_normal(&random, utterance.wave.samples, SOUND);
+    return utterance;
+}
+
+/* Position p has the frames from stride p - context on; beyond the ends, the end frames. */
+TEST(positions_see_context_and_lookahead)
+{
+    Utterance utterance = noise();
+    FilterBank *bank = filter_bank_new();
+    Real frames[FRAMES * FILTERS];
+    for (int stride = 1; stride <= 4; stride++)
+        for (int causal = 0; causal < 2; causal++) {
+            SpeechOptions options = options_of("transformer", "linear", causal ? "yes" : "no");
+            options.stride = stride;
+            ck_assert_int_eq(frame_count(SOUND), FRAMES);
+            log_mel(bank, utterance.wave.samples, SOUND, frames);
+            Normalizer normalizer = { 0 };
+            for (int t = 0; causal && t < FRAMES; t++)
+                normalize_next(&normalizer, frames + t * FILTERS);
+            if (!causal)
+                normalize_frames(frames, FRAMES);
+            Batch batch = batch_new(&options, bank, &utterance, 1);
+            ck_assert_int_eq(batch.positions, (FRAMES + stride - 1) / stride);
+            const int stacked = stride + 6;
+            ck_assert_int_eq(batch.columns, stacked * FILTERS);
+            for (int i = 0; i < batch.positions * stacked; i++) {
+                int t = i / stacked * stride - 4 + i % stacked;
+                t = t < 0 ? 0 : t < FRAMES ? t : FRAMES - 1;
+                ck_assert_mem_eq(batch.inputs + i * FILTERS, frames + t * FILTERS,
+                                 FILTERS * sizeof(Real));
+            }
+            batch_free(&batch);
+        }
+    filter_bank_free(bank);
+}
+
+/* Streamed inputs are the batch's, and the logits those of the forward pass of all positions. */
+static void check_stream(const char *model, const char *attention)
+{
+    const SpeechOptions options = options_of(model, attention, "yes");
+    Utterance utterance = noise();
+    Params *params = params_new(test_device(), 1);
+    Recogniser recogniser = { .options = &options,
+                              .params = params,
+                              .tape = tape_new(test_device()),
+                              .bank = filter_bank_new(),
+                              .model = model_new(params, &options, FRAMES) };
+    tape_set_recording(recogniser.tape, false);
+    tape_set_training(recogniser.tape, false);
+    Batch batch = batch_new(&options, recogniser.bank, &utterance, 1);
+    Tensor *lengths;
+    Real *logits = test_values(model_forward(recogniser.tape, &recogniser.model, &batch, &lengths));
+    tape_reset(recogniser.tape);
+    Stream stream = stream_new(&recogniser, batch.positions);
+    int64_t position = 0;
+    for (int64_t i = 0; i < SOUND || position < batch.positions; i += HOP) {
+        const int64_t left = SOUND - i;
+        if (left > 0 ? !stream_next(&stream, utterance.wave.samples + i, left < HOP ? left : HOP)
+                     : !stream_end(&stream))
+            continue;
+        ck_assert_mem_eq(stream.inputs.values, batch.inputs + position * batch.columns,
+                         (size_t)batch.columns * sizeof(Real));
+        assert_close(stream.logits, logits + position * SYMBOLS, SYMBOLS, 1e-4);
+        position++;
+    }
+    ck_assert(!stream_end(&stream));
+    ck_assert_int_eq(position, batch.positions);
+    stream_free(&stream);
+    batch_free(&batch);
+    tape_free(recogniser.tape);
+    params_free(params);
+    filter_bank_free(recogniser.bank);
+}
+
+TEST(streamed_logits_are_the_forward_pass)
+{
+    check_stream("transformer", "linear");
+    check_stream("transformer", "softmax");
+    check_stream("lstm", "linear");
 }
 
 /* ----------------------------------------------------------------------------------------- data */
@@ -254,10 +451,10 @@ TEST(strings_have_their_digits_and_phonemes)
 {
     Corpus corpus = corpus_read(directory, false);
     Random random = random_new(1, 1);
-    bool lengths[LONGEST_STRING + 1] = { 0 };
     for (int i = 0; i < 100; i++) {
-        Utterance utterance = utterance_draw(&corpus, PART_TRAINING, 0, &random);
-        lengths[utterance.digits] = true;
+        Utterance utterance = utterance_draw(&corpus, PART_TRAINING, 1 + i % MOST_DIGITS, &random);
+        ck_assert_int_eq(utterance.digits, 1 + i % MOST_DIGITS);
+        ck_assert(utterance.wave.count <= string_samples(&corpus, utterance.digits));
         int64_t n = 0, loud = 0;
         for (int64_t d = 0; d < utterance.digits; d++) {
             int32_t expected[MOST_PHONEMES];
@@ -273,8 +470,6 @@ TEST(strings_have_their_digits_and_phonemes)
         ck_assert(silence >= 0 && silence <= (utterance.digits + 1) * RATE * 3 / 10);
         utterance_free(&utterance);
     }
-    for (int digits = SHORTEST_STRING; digits <= LONGEST_STRING; digits++)
-        ck_assert_msg(lengths[digits], "no string of %d digits", digits);
     corpus_free(&corpus);
 }
 
@@ -311,6 +506,35 @@ TEST(log_has_a_row_a_step)
     ck_assert_double_eq(number_after(" steps="), 4);
 }
 
+/* "3 8 5", after 0.25 s of silence each */
+static void write_385(void)
+{
+    double *samples = calloc(20000, sizeof *samples);
+    static const int digits[] = { 3, 8, 5 };
+    int64_t count = 0;
+    for (int i = 0; i < 3; i++) {
+        count += 2000;
+        count += say(digits[i], 1, samples + count);
+    }
+    for (int64_t i = 0; i < 20000; i++)
+        samples[i] += 0.01 * sin((double)(i * i)); /* noise */
+    write_sound("385.wav", plain, samples, count + 2000);
+    free(samples);
+}
+
+/* The scored strings have the digits of the checkpoint, or others. */
+TEST(strings_have_digits_of_the_options)
+{
+    assert_runs(TINY "--min-digits 2 --max-digits 2 --epochs 1 --save @/two.safetensors");
+    ck_assert_double_eq(number_after(" steps="), 8); /* 60 / 2 / 4 */
+    ck_assert(number_after(" peak_mib=") > 0);
+    assert_runs("speech evaluate --data @ --checkpoint @/two.safetensors --strings 100");
+    ck_assert_double_eq(number_after("its digits"), 200);
+    assert_runs("speech evaluate --data @ --checkpoint @/two.safetensors --strings 100 "
+                "--min-digits 3 --max-digits 3");
+    ck_assert_double_eq(number_after("its digits"), 300);
+}
+
 #define LEARNS                                                                                     \
     TINY "--head-dim 16 --feed-forward 64 --clip 1 --quiet --learning-rate 0.02 --patience 1000 "
 
@@ -332,17 +556,7 @@ TEST(learns_evaluates_and_recognises)
     ck_assert_double_eq_tol(error, 100 * (edits[0] + edits[1] + edits[2]) / symbols, 0.006);
     ck_assert_msg(error < 10, "%s", output);
 
-    double *samples = calloc(20000, sizeof *samples); /* "3 8 5", after 0.25 s of silence each */
-    static const int digits[] = { 3, 8, 5 };
-    int64_t count = 0;
-    for (int i = 0; i < 3; i++) {
-        count += 2000;
-        count += say(digits[i], 1, samples + count);
-    }
-    for (int64_t i = 0; i < 20000; i++)
-        samples[i] += 0.01 * sin((double)(i * i)); /* noise */
-    write_sound("385.wav", plain, samples, count + 2000);
-    free(samples);
+    write_385();
     assert_runs("speech recognise @/385.wav --checkpoint @/learned.safetensors --threads 2 %s",
                 draws() ? "--picture @/385.png" : "");
     assert_says("digits   3 8 5\nphonemes TH R IY EY T F AY V\n");
@@ -366,6 +580,34 @@ TEST(every_model_learns)
                 "--threads 2 --device cpu --strings 6 --learning-rate 0.02 --patience 1000 "
                 "--steps 150 --quiet");
     ck_assert_msg(number_after("validation_error=") < 50, "lstm: %s", output);
+}
+
+/* The phonemes of a stream are those of recognise, with the digits after their last phoneme. */
+TEST(stream_prints_digits_as_it_hears_them)
+{
+    write_385();
+    assert_runs(LEARNS "--causal yes --steps 300 --save @/causal.safetensors");
+    ck_assert_msg(number_after("validation_error=") < 15, "%s", output);
+    assert_runs("speech stream @/385.wav --checkpoint @/causal.safetensors --threads 2");
+    double heard[8];
+    ck_assert_msg(sscanf(strstr(output, "  heard"),
+                         "  heard  found\n%lf TH\n%lf R\n%lf IY\n%*f three\n%lf EY\n%lf T\n"
+                         "%*f eight\n%lf F\n%lf AY\n%lf V\n%*f five\n",
+                         &heard[0], &heard[1], &heard[2], &heard[3], &heard[4], &heard[5],
+                         &heard[6], &heard[7]) == 8 &&
+                      strstr(output, "five\n\nlatency"),
+                  "%s", output);
+    ck_assert_double_eq_tol(heard[0], 0.3, 0.1);
+    for (int i = 0; i < 8; i++)
+        ck_assert(heard[i] > 0.25 && (i == 0 || heard[i] > heard[i - 1]));
+    const double mean = number_after(" mean "), most = number_after(" maximum ");
+    ck_assert(0 < mean && mean <= number_after(" percentile ") &&
+              number_after(" percentile ") <= most);
+    ck_assert_double_eq(number_after("look-ahead "), 60); /* 4 frames, in whole blocks */
+    ck_assert(number_after("factor ") > 0);
+    assert_runs(LEARNS "--steps 1 --save @/both.safetensors");
+    ck_assert_int_eq(run("speech stream @/385.wav --checkpoint @/both.safetensors"), 2);
+    assert_says("both.safetensors: linear attention, expected a causal model: train --preset ");
 }
 
 #define LONGER TINY "--dropout 0.1 --attention lsh --patience 0 --learning-rate 0.02 "
@@ -450,9 +692,9 @@ TEST(bad_data_are_reported)
     assert_says("few: no recordings to train on among its 1\n");
     ck_assert_int_eq(run("speech train --data @/few --split speaker"), 1);
     assert_says("few: 1 speakers, expected more than the 2 held out for the test\n");
-    write_sound("few/1_a_5.wav", (Sound){ SF_FORMAT_PCM_16, 16000, 1 }, samples, WINDOW);
+    write_sound("few/1_a_5.wav", (Sound){ SF_FORMAT_PCM_16, 4000, 1 }, samples, WINDOW);
     ck_assert_int_eq(run("speech train --data @/few"), 1);
-    assert_says("1_a_5.wav: 16000 samples per second, expected 8000; sox can convert it\n");
+    assert_says("1_a_5.wav: 4000 samples per second, expected 8000 to 768000\n");
     ck_assert_int_eq(run("speech evaluate --data @ --checkpoint @/missing"), 1);
     assert_says("missing: No such file or directory");
     ck_assert_int_eq(run("speech features @/rate.wav --picture @/a.png"), 1);
@@ -462,8 +704,10 @@ TEST(bad_data_are_reported)
 static const struct {
     const char *arguments, *sentence;
 } bad_options[] = {
-    { "", "speech: no command: expected features, train, evaluate or recognise; see --help\n" },
-    { "listen", "speech: listen: expected features, train, evaluate or recognise; see --help\n" },
+    { "",
+      "speech: no command: expected features, train, evaluate, recognise or stream; see --help\n" },
+    { "listen",
+      "speech: listen: expected features, train, evaluate, recognise or stream; see --help\n" },
     { "train --attention causal", "--attention causal: expected linear, softmax or lsh\n" },
     { "train --model gru", "speech: --model gru: expected transformer or lstm\n" },
     { "train --stride 0", "speech: --stride 0: expected a whole number from 1 to 16\n" },
@@ -475,6 +719,9 @@ static const struct {
     { "train --hidden 2", "--hidden 2: expected without --model transformer, which has none\n" },
     { "train --preset lstm --heads 2",
       "speech: --heads 2: expected without --model lstm, which has none\n" },
+    { "train --min-digits 11 --data x",
+      "speech: --min-digits 11: expected at most --max-digits 10\n" },
+    { "train --max-digits 51", "speech: --max-digits 51: expected a whole number from 1 to 50\n" },
     { "train --save /nowhere/x", "speech: --save /nowhere/x: expected a file that can be written" },
     { "train --beam 1", "unrecognized option '--beam'" },
     { "evaluate", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
@@ -482,6 +729,9 @@ static const struct {
     { "recognise", "speech: recognise: expected a sound file first\n" },
     { "recognise --beam 2 a.wav", "speech: recognise: expected a sound file first\n" },
     { "recognise a.wav", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
+    { "stream", "speech: stream: expected a sound file first\n" },
+    { "stream a.wav", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
+    { "train --causal maybe", "speech: --causal maybe: expected no or yes\n" },
     { "features a.wav", "speech: features: expected --picture FILE, a PNG or an SVG\n" },
     { "features a.wav b.wav", "speech: b.wav: expected an option; --help lists them\n" },
 };
@@ -494,8 +744,9 @@ TEST(bad_options_are_reported)
     }
     assert_runs("speech --help");
     assert_says("speech recognise ");
-    static const char *const commands[] = { "train", "evaluate", "recognise", "features" };
-    for (int i = 0; i < 4; i++) {
+    static const char *const commands[] = { "train", "evaluate", "recognise", "stream",
+                                            "features" };
+    for (int i = 0; i < 5; i++) {
         assert_runs("speech %s --help", commands[i]);
         assert_says("--help");
     }

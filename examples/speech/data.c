@@ -207,6 +207,8 @@ void corpus_free(Corpus *corpus)
 
 /* -------------------------------------------------------------------------------------- strings */
 
+enum { LONGEST_SILENCE = 3 * RATE / 10 };
+
 /* The recordings of the part that have the speaker of one drawn at random: [start, end). */
 static void draw_speaker(const Corpus *corpus, Part part, Random *random, int64_t *start,
                          int64_t *end)
@@ -237,12 +239,9 @@ static void add_noise(Wave *wave, double decibels, Random *random)
 
 Utterance utterance_draw(const Corpus *corpus, Part part, int64_t digits, Random *random)
 {
-    enum { LONGEST_SILENCE = 3 * RATE / 10 };
-    Utterance utterance = {
-        .digits = digits ? digits : random_integer(random, SHORTEST_STRING, LONGEST_STRING + 1)
-    };
-    int64_t start, end, offsets[LONGEST_STRING], length = 0;
-    const Recording *chosen[LONGEST_STRING];
+    Utterance utterance = { .digits = digits };
+    int64_t start, end, offsets[MOST_DIGITS], length = 0;
+    const Recording *chosen[MOST_DIGITS];
     draw_speaker(corpus, part, random, &start, &end);
     for (int64_t i = 0; i < utterance.digits; i++) {
         chosen[i] = &corpus->recordings[corpus->part[part][random_integer(random, start, end)]];
@@ -264,4 +263,14 @@ Utterance utterance_draw(const Corpus *corpus, Part part, int64_t digits, Random
 void utterance_free(Utterance *utterance)
 {
     wave_free(&utterance->wave);
+}
+
+int64_t string_samples(const Corpus *corpus, int64_t digits)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < corpus->count; i++) {
+        const int64_t count = corpus->recordings[i].wave.count;
+        longest = count > longest ? count : longest;
+    }
+    return digits * (LONGEST_SILENCE + longest) + LONGEST_SILENCE;
 }

@@ -10,8 +10,7 @@ enum {
     PHONEMES = 19,          /* symbols 1 to 19 */
     SYMBOLS = 1 + PHONEMES, /* symbol 0 is the blank */
     MOST_PHONEMES = 5,      /* of a digit */
-    SHORTEST_STRING = 5,    /* in digits */
-    LONGEST_STRING = 10,
+    MOST_DIGITS = 50,       /* of a string */
 };
 
 extern const char *const phoneme_names[SYMBOLS]; /* of the CMU pronouncing dictionary; [0]: "" */
@@ -52,12 +51,15 @@ void corpus_free(Corpus *corpus);
 typedef struct Utterance {
     Wave wave;
     int64_t digits, phonemes;
-    int32_t digit[LONGEST_STRING], phoneme[LONGEST_STRING * MOST_PHONEMES];
+    int32_t digit[MOST_DIGITS], phoneme[MOST_DIGITS * MOST_PHONEMES];
 } Utterance;
 
 /* Draws a string of one speaker of the part, with a silence of up to 0.3 s before each digit and
- * after the last, and white noise 30 to 50 dB below the speech. digits 0: 5 to 10 of them. */
+ * after the last, and white noise 30 to 50 dB below the speech. digits: at most MOST_DIGITS. */
 Utterance utterance_draw(const Corpus *corpus, Part part, int64_t digits, Random *random);
 void utterance_free(Utterance *utterance);
+
+/* No string of these digits has more samples. */
+int64_t string_samples(const Corpus *corpus, int64_t digits);
 
 #endif

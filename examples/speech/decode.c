@@ -40,17 +40,25 @@ static void log_probabilities(Logits logits, int64_t t, double *log_y)
         log_y[k] = (double)x[k] - most - log(sum);
 }
 
+int32_t decode_next(const Real *logits, int64_t classes, int32_t *before)
+{
+    int32_t best = 0;
+    for (int32_t k = 1; k < classes; k++)
+        best = logits[k] > logits[best] ? k : best;
+    const int32_t found = best != *before ? best : 0;
+    *before = best;
+    return found;
+}
+
 int64_t decode_greedy(Logits logits, int32_t *text)
 {
-    int64_t length = 0, before = 0;
+    int64_t length = 0;
+    int32_t before = 0;
     for (int64_t t = 0; t < logits.frames; t++) {
-        const Real *x = logits.values + t * logits.classes;
-        int64_t best = 0;
-        for (int64_t k = 1; k < logits.classes; k++)
-            best = x[k] > x[best] ? k : best;
-        if (best != 0 && best != before)
-            text[length++] = (int32_t)best;
-        before = best;
+        const int32_t symbol =
+            decode_next(logits.values + t * logits.classes, logits.classes, &before);
+        if (symbol)
+            text[length++] = symbol;
     }
     return length;
 }

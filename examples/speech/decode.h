@@ -11,6 +11,10 @@ typedef struct Logits {
     int64_t frames, classes;
 } Logits;
 
+/* One frame of the most probable path: the largest of logits [classes], or 0 if it is the blank or
+ * equal to *before, that of the frame before (0 at first), which becomes it. */
+int32_t decode_next(const Real *logits, int64_t classes, int32_t *before);
+
 /* The text of the most probable path: the largest logit of every frame, equal neighbours merged,
  * blanks dropped. Writes it to text [frames] and returns its length. */
 int64_t decode_greedy(Logits logits, int32_t *text);

@@ -18,8 +18,9 @@ int speech_evaluate(int argc, char **argv)
     options_parse(&speech_evaluate_command, argc, argv, &options);
     speech_check_checkpoint(&options);
     speech_check_data(&options);
-    Recogniser recogniser = recogniser_new(&options, STRING_POSITIONS);
     Corpus corpus = corpus_read(options.data, !strcmp(options.split, "speaker"));
+    const int64_t samples = string_samples(&corpus, options.max_digits);
+    Recogniser recogniser = recogniser_new(&options, model_positions(&options, samples));
     const Strings strings = { &options, &corpus, recogniser.bank, PART_TEST, 0 };
     const double start = now();
     const Score score =

@@ -4,6 +4,7 @@
 #include <complex.h> /* before fftw3.h, whose complex numbers then are C's */
 #include <fftw3.h>
 #include <math.h>
+#include <samplerate.h>
 #include <sndfile.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,54 +29,147 @@ static bool whole_riff(const char *path)
     return size >= 8 + (long)riff;
 }
 
+enum { HIGHEST_RATE = 768000 };
+
 static bool check_format(const char *path, const SF_INFO *info, Sentence *sentence)
 {
-    if (info->samplerate != RATE)
-        return sentence_write(sentence,
-                              "%s: %d samples per second, expected %d; sox can convert it", path,
-                              info->samplerate, RATE);
+    const int64_t rate = info->samplerate, least = (WINDOW * rate + RATE - 1) / RATE;
+    if (rate < RATE || rate > HIGHEST_RATE)
+        return sentence_write(sentence, "%s: %lld samples per second, expected %d to %d", path,
+                              (long long)rate, RATE, HIGHEST_RATE);
     if (!whole_riff(path))
         return sentence_write(sentence, "%s: truncated: shorter than its header states", path);
-    if (info->frames < WINDOW)
-        return sentence_write(sentence, "%s: %lld samples, expected at least %d", path,
-                              (long long)info->frames, WINDOW);
-    if (info->frames > (int64_t)RATE * 3600)
+    if (info->frames < least)
+        return sentence_write(sentence, "%s: %lld samples, expected at least %lld", path,
+                              (long long)info->frames, (long long)least);
+    if (info->frames > rate * 3600)
         return sentence_write(sentence, "%s: %lld samples, expected at most an hour", path,
                               (long long)info->frames);
     return true;
 }
 
-/* The mean of the channels [count, channels]. */
-static bool mix(const char *path, const double *channels, int count, Wave *wave, Sentence *sentence)
+enum { BLOCK = 256 }; /* samples of the file that are read together */
+
+struct WaveFile {
+    const char *path;
+    SNDFILE *file;
+    SF_INFO info;
+    float *channels;        /* [BLOCK, channels] */
+    float mixed[BLOCK];     /* their mean */
+    SRC_STATE *resampler;   /* NULL: the file has RATE */
+    int64_t done, returned; /* samples of the file, and of RATE */
+    Sentence sentence;      /* of a failure, or "" */
+};
+
+/* Reads the next samples of the file, their mean into mixed; returns their number, 0 at the end and
+ * after a failure. */
+static int64_t read_block(WaveFile *file, int64_t count)
 {
-    for (int64_t i = 0; i < wave->count; i++) {
+    const int channels = file->info.channels;
+    const int64_t n = sf_readf_float(file->file, file->channels, count < BLOCK ? count : BLOCK);
+    if (n == 0 && file->done < file->info.frames)
+        sentence_write(&file->sentence, "%s: truncated: shorter than its header states",
+                       file->path);
+    for (int64_t i = 0; i < n; i++) {
         double sum = 0;
-        for (int c = 0; c < count; c++)
-            sum += channels[i * count + c];
-        if (!isfinite(sum))
-            return sentence_write(sentence, "%s: sample %lld is %g", path, (long long)i, sum);
-        wave->samples[i] = (Real)(sum / count);
+        for (int c = 0; c < channels; c++)
+            sum += (double)file->channels[i * channels + c];
+        if (!isfinite(sum)) {
+            sentence_write(&file->sentence, "%s: sample %lld is %g", file->path,
+                           (long long)(file->done + i), sum);
+            return 0;
+        }
+        file->mixed[i] = (float)(sum / channels);
     }
-    return true;
+    file->done += n;
+    return n;
+}
+
+/* The resampler's source. */
+static long next_block(void *context, float **samples)
+{
+    WaveFile *file = context;
+    *samples = file->mixed;
+    return (long)read_block(file, BLOCK);
+}
+
+WaveFile *wave_open(const char *path, Sentence *sentence)
+{
+    WaveFile *file = allocate(1, sizeof *file);
+    file->path = path;
+    file->file = sf_open(path, SFM_READ, &file->info);
+    if (!file->file)
+        sentence_write(sentence, "%s: %s", path, sf_strerror(NULL));
+    if (!file->file || !check_format(path, &file->info, sentence)) {
+        wave_close(file);
+        return NULL;
+    }
+    file->channels = allocate(BLOCK * file->info.channels, sizeof *file->channels);
+    if (file->info.samplerate != RATE) {
+        int error;
+        file->resampler = src_callback_new(next_block, SRC_SINC_MEDIUM_QUALITY, 1, &error, file);
+        if (!file->resampler)
+            fail(EXIT_FAILURE, "%s: %s", path, src_strerror(error));
+    }
+    return file;
+}
+
+void wave_close(WaveFile *file)
+{
+    if (file->file)
+        sf_close(file->file);
+    src_delete(file->resampler);
+    free(file->channels);
+    free(file);
+}
+
+int64_t wave_count(const WaveFile *file)
+{
+    return file->info.frames * RATE / file->info.samplerate;
+}
+
+/* Up to count samples; 0 at the end. */
+static int64_t read_some(WaveFile *file, Real *samples, int64_t count)
+{
+    const double ratio = (double)RATE / file->info.samplerate;
+    float resampled[BLOCK];
+    count = count < BLOCK ? count : BLOCK;
+    const int64_t n = file->resampler
+                          ? src_callback_read(file->resampler, ratio, (long)count, resampled)
+                          : read_block(file, count);
+    for (int64_t i = 0; i < n; i++)
+        samples[i] = (Real)(file->resampler ? resampled[i] : file->mixed[i]);
+    return n;
+}
+
+int64_t wave_next(WaveFile *file, Real *samples, int64_t count, Sentence *sentence)
+{
+    const int64_t left = wave_count(file) - file->returned;
+    count = count < left ? count : left;
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = read_some(file, samples + done, count - done);
+        if (*file->sentence.text) {
+            *sentence = file->sentence;
+            return -1;
+        }
+        if (n <= 0) { /* the resampler may end a sample early */
+            memset(samples + done, 0, (size_t)(count - done) * sizeof *samples);
+            break;
+        }
+    }
+    file->returned += count;
+    return count;
 }
 
 bool wave_read(const char *path, Wave *wave, Sentence *sentence)
 {
-    SF_INFO info = { 0 };
     *wave = (Wave){ 0 };
-    SNDFILE *file = sf_open(path, SFM_READ, &info);
+    WaveFile *file = wave_open(path, sentence);
     if (!file)
-        return sentence_write(sentence, "%s: %s", path, sf_strerror(NULL));
-    bool good = check_format(path, &info, sentence);
-    if (good) {
-        double *channels = allocate(info.frames * info.channels, sizeof *channels);
-        *wave = (Wave){ info.frames, allocate(info.frames, sizeof(Real)) };
-        if (sf_readf_double(file, channels, info.frames) != info.frames)
-            good = sentence_write(sentence, "%s: truncated: shorter than its header states", path);
-        good = good && mix(path, channels, info.channels, wave, sentence);
-        free(channels);
-    }
-    sf_close(file);
+        return false;
+    *wave = (Wave){ wave_count(file), allocate(wave_count(file), sizeof(Real)) };
+    const bool good = wave_next(file, wave->samples, wave->count, sentence) == wave->count;
+    wave_close(file);
     if (!good)
         wave_free(wave);
     return good;
@@ -187,5 +281,19 @@ void normalize_frames(Real *frames, int64_t count)
             Real *x = &frames[t * FILTERS + filter];
             *x = (Real)(((double)*x - mean) / sqrt(variance + 1e-8)); /* silence has variance 0 */
         }
+    }
+}
+
+void normalize_next(Normalizer *normalizer, Real *frame)
+{
+    static const double n0 = 100, m0 = -7, v0 = 14;
+    const double n = n0 + (double)++normalizer->frames;
+    for (int filter = 0; filter < FILTERS; filter++) {
+        const double x = (double)frame[filter];
+        normalizer->sum[filter] += x;
+        normalizer->squares[filter] += x * x;
+        const double mean = (n0 * m0 + normalizer->sum[filter]) / n;
+        const double square = (n0 * (v0 + m0 * m0) + normalizer->squares[filter]) / n;
+        frame[filter] = (Real)((x - mean) / sqrt(square - mean * mean));
     }
 }

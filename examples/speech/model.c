@@ -4,11 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool model_is_causal(const SpeechOptions *options)
+{
+    return !strcmp(options->causal, "yes");
+}
+
 static AttentionKind attention_of(const SpeechOptions *options)
 {
     const bool softmax = !strcmp(options->common.attention, "softmax"),
                lsh = !strcmp(options->common.attention, "lsh");
-    return softmax ? ATTENTION_SOFTMAX : lsh ? ATTENTION_LSH : ATTENTION_LINEAR;
+    const AttentionKind kind = softmax ? ATTENTION_SOFTMAX : lsh ? ATTENTION_LSH : ATTENTION_LINEAR;
+    return model_is_causal(options) ? kind - 1 : kind;
 }
 
 static bool is_lstm(const SpeechOptions *options)
@@ -18,9 +24,17 @@ static bool is_lstm(const SpeechOptions *options)
 
 const char *model_kind(const SpeechOptions *options)
 {
-    static const char *const names[] = { "linear attention", "softmax attention", "LSH attention" };
-    return is_lstm(options) ? "bidirectional LSTM"
-                            : names[(attention_of(options) - ATTENTION_LINEAR) / 2];
+    static const char *const names[] = {
+        [ATTENTION_CAUSAL_LINEAR] = "causal linear attention",
+        [ATTENTION_LINEAR] = "linear attention",
+        [ATTENTION_CAUSAL_SOFTMAX] = "causal softmax attention",
+        [ATTENTION_SOFTMAX] = "softmax attention",
+        [ATTENTION_CAUSAL_LSH] = "causal LSH attention",
+        [ATTENTION_LSH] = "LSH attention",
+    };
+    if (is_lstm(options))
+        return model_is_causal(options) ? "LSTM" : "bidirectional LSTM";
+    return names[attention_of(options)];
 }
 
 /* Pre-norm layers: without warm-up their gradients are well scaled from the first step on. */
@@ -51,12 +65,14 @@ Model model_new(Params *params, const SpeechOptions *options, int64_t max_positi
                              (RecurrentConfig){ .input = inputs,
                                                 .hidden = options->hidden,
                                                 .layers = options->common.layers,
-                                                .bidirectional = true,
+                                                .bidirectional = !model_is_causal(options),
                                                 .dropout = options->common.dropout });
-        model.head = nn_linear(params, "head", 2 * options->hidden, SYMBOLS);
+        const int64_t directions = model.lstm.stack.directions;
+        model.head = nn_linear(params, "head", directions * options->hidden, SYMBOLS);
     } else {
         model.input = nn_linear(params, "input", inputs, width);
-        model.positions = nn_sinusoidal_positions(params, max_positions, width);
+        if (!model_is_causal(options))
+            model.positions = nn_sinusoidal_positions(params, max_positions, width);
         model.transformer = transformer_new(params, options);
         model.head = nn_linear(params, "head", width, SYMBOLS);
     }
@@ -68,7 +84,8 @@ static Tensor *transform(Tape *tape, const Model *model, Tensor *x, Tensor *leng
 {
     const int64_t positions = shape_size(x->shape, 1);
     x = nn_linear_forward(tape, &model->input, x);
-    x = op_add(tape, x, op_slice(tape, model->positions, 0, 0, positions));
+    if (model->positions)
+        x = op_add(tape, x, op_slice(tape, model->positions, 0, 0, positions));
     x = nn_transformer_forward(tape, &model->transformer, x, lengths);
     return nn_linear_forward(tape, &model->head, x);
 }
@@ -88,7 +105,7 @@ Tensor *model_forward(Tape *tape, const Model *model, const Batch *batch, Tensor
 
 int64_t model_inputs(const SpeechOptions *options)
 {
-    return (options->stride + 2 * options->context) * FILTERS;
+    return (options->stride + options->context + options->lookahead) * FILTERS;
 }
 
 int64_t model_positions(const SpeechOptions *options, int64_t samples)
@@ -103,30 +120,67 @@ double model_seconds(const SpeechOptions *options, int64_t position)
     return ((double)(position * options->stride * HOP) + middle) / RATE;
 }
 
-/* Position p has the frames from stride p - context on; beyond the ends, the end frames. */
-static void stack_frames(const SpeechOptions *options, const Real *frames, int64_t count,
-                         Real *inputs)
+Inputs inputs_new(const SpeechOptions *options)
 {
-    const int64_t stacked = options->stride + 2 * options->context;
-    const int64_t positions = (count + options->stride - 1) / options->stride;
-    for (int64_t p = 0; p < positions; p++) {
-        for (int64_t i = 0; i < stacked; i++) {
-            int64_t t = p * options->stride - options->context + i;
-            t = t < 0 ? 0 : t < count ? t : count - 1;
-            memcpy(inputs + (p * stacked + i) * FILTERS, frames + t * FILTERS,
-                   FILTERS * sizeof(Real));
-        }
-    }
+    return (Inputs){ .options = options, .values = allocate(model_inputs(options), sizeof(Real)) };
 }
 
-static void read_wave(const SpeechOptions *options, const FilterBank *bank, const Wave *wave,
-                      Real *inputs)
+void inputs_free(Inputs *inputs)
 {
-    const int64_t count = frame_count(wave->count);
+    free(inputs->values);
+}
+
+/* Returns whether values have become those of the next position: it has the frames from
+ * stride p - context to stride (p + 1) + lookahead - 1. frame NULL: repeats the last one. */
+static bool append(Inputs *inputs, const Real *frame)
+{
+    const int64_t last = model_inputs(inputs->options) - FILTERS;
+    memmove(inputs->values, inputs->values + FILTERS, (size_t)last * sizeof(Real));
+    if (frame)
+        memcpy(inputs->values + last, frame, FILTERS * sizeof(Real));
+    const bool complete = ++inputs->appended == inputs->options->stride * (inputs->positions + 1) +
+                                                    inputs->options->lookahead;
+    inputs->positions += complete;
+    return complete;
+}
+
+bool inputs_next(Inputs *inputs, const Real *frame)
+{
+    Real next[FILTERS];
+    memcpy(next, frame, sizeof next);
+    if (model_is_causal(inputs->options))
+        normalize_next(&inputs->normalizer, next);
+    for (int64_t i = 0; inputs->frames == 0 && i < model_inputs(inputs->options); i += FILTERS)
+        memcpy(inputs->values + i, next, sizeof next);
+    inputs->frames++;
+    return append(inputs, next);
+}
+
+bool inputs_end(Inputs *inputs)
+{
+    while (inputs->positions * inputs->options->stride < inputs->frames) {
+        if (append(inputs, NULL))
+            return true;
+    }
+    return false;
+}
+
+/* values [model_positions, model_inputs] of the wave */
+static void read_wave(const SpeechOptions *options, const FilterBank *bank, const Wave *wave,
+                      Real *values)
+{
+    const int64_t count = frame_count(wave->count), columns = model_inputs(options);
     Real *frames = allocate(count * FILTERS, sizeof *frames);
     log_mel(bank, wave->samples, wave->count, frames);
-    normalize_frames(frames, count);
-    stack_frames(options, frames, count, inputs);
+    if (!model_is_causal(options))
+        normalize_frames(frames, count);
+    Inputs inputs = inputs_new(options);
+    for (int64_t t = 0; t < count || inputs.positions * options->stride < count; t++) {
+        if (t < count ? inputs_next(&inputs, frames + t * FILTERS) : inputs_end(&inputs))
+            memcpy(values + (inputs.positions - 1) * columns, inputs.values,
+                   (size_t)columns * sizeof(Real));
+    }
+    inputs_free(&inputs);
     free(frames);
 }
 
@@ -135,16 +189,21 @@ Batch batch_new(const SpeechOptions *options, const FilterBank *bank, const Utte
 {
     Batch batch = { .size = size,
                     .columns = model_inputs(options),
+                    .phonemes = 1,
                     .lengths = allocate(size, sizeof(int32_t)),
-                    .targets = allocate(size * TARGETS, sizeof(int32_t)),
                     .target_lengths = allocate(size, sizeof(int32_t)) };
     for (int64_t b = 0; b < size; b++) {
         const int64_t length = model_positions(options, utterances[b].wave.count);
         batch.positions = length > batch.positions ? length : batch.positions;
         batch.lengths[b] = (int32_t)length;
         batch.target_lengths[b] = (int32_t)utterances[b].phonemes;
-        memcpy(batch.targets + b * TARGETS, utterances[b].phoneme, TARGETS * sizeof(int32_t));
+        batch.phonemes =
+            utterances[b].phonemes > batch.phonemes ? utterances[b].phonemes : batch.phonemes;
     }
+    batch.targets = allocate(size * batch.phonemes, sizeof(int32_t));
+    for (int64_t b = 0; b < size; b++)
+        memcpy(batch.targets + b * batch.phonemes, utterances[b].phoneme,
+               (size_t)utterances[b].phonemes * sizeof(int32_t));
     const int64_t elements = batch.positions * batch.columns;
     batch.inputs = allocate(size * elements, sizeof(Real));
 #pragma omp parallel for schedule(dynamic)

@@ -5,23 +5,30 @@
 #include <string.h>
 
 #define EVERYWHERE                                                                                 \
-    .rounds = 4, .hidden = 128, .split = "standard", .patience = 2, .beam = 10, .strings = 200
+    .rounds = 4, .hidden = 128, .split = "standard", .patience = 2, .beam = 10, .strings = 200,    \
+    .min_digits = 5, .max_digits = 10
 
 /* clang-format off */
 static const SpeechOptions presets[] = {
     { { TRAINING_DEFAULTS, .preset = "small", .layers = 4, .heads = 4, .head_dim = 32,
         .feed_forward = 512, .batch = 8, .learning_rate = 1.5e-3, .clip = 1, .dropout = 0.1 },
-      EVERYWHERE, .model = "transformer", .stride = 3, .context = 6, .epochs = 50 },
+      EVERYWHERE, .model = "transformer", .causal = "no", .stride = 3, .context = 6, .lookahead = 6,
+      .epochs = 50 },
     { { TRAINING_DEFAULTS, .preset = "paper", .layers = 9, .heads = 6, .head_dim = 32,
         .feed_forward = 768, .batch = 32, .learning_rate = 1e-4, .clip = 1, .dropout = 0.1 },
-      EVERYWHERE, .model = "transformer", .stride = 1, .context = 0, .epochs = 200 },
+      EVERYWHERE, .model = "transformer", .causal = "no", .stride = 1, .epochs = 200 },
     { { TRAINING_DEFAULTS, .preset = "lstm", .layers = 3, .heads = 4, .head_dim = 32,
         .feed_forward = 512, .batch = 8, .learning_rate = 1e-3, .clip = 1, .dropout = 0.1 },
-      EVERYWHERE, .model = "lstm", .stride = 3, .context = 0, .epochs = 50 },
+      EVERYWHERE, .model = "lstm", .causal = "no", .stride = 3, .epochs = 50 },
+    { { TRAINING_DEFAULTS, .preset = "streaming", .layers = 4, .heads = 4, .head_dim = 32,
+        .feed_forward = 512, .batch = 8, .learning_rate = 1.5e-3, .clip = 1, .dropout = 0.1 },
+      EVERYWHERE, .model = "transformer", .causal = "yes", .stride = 3, .context = 12,
+      .epochs = 50 },
 };
-static const char *const preset_names[] = { "small", "paper", "lstm", NULL };
+static const char *const preset_names[] = { "small", "paper", "lstm", "streaming", NULL };
 static const char *const models[] = { "transformer", "lstm", NULL };
 static const char *const attentions[] = { "linear", "softmax", "lsh", NULL };
+static const char *const no_yes[] = { "no", "yes", NULL };
 static const char *const splits[] = { "standard", "speaker", NULL };
 
 #define AT(field) offsetof(SpeechOptions, field)
@@ -29,14 +36,17 @@ static const Option of_the_model[] = {
     { "preset", CHOICE, OF_MODEL, AT(common.preset), 0, 0, preset_names,
       "defaults of the other options" },
     { "model", CHOICE, OF_MODEL, AT(model), 0, 0, models,
-      "with attention, or bidirectional" },
+      "with attention, or recurrent" },
+    { "causal", CHOICE, OF_MODEL, AT(causal), 0, 0, no_yes,
+      "a position depends on no later one, as speech stream needs it" },
     { "attention", CHOICE, OF_MODEL, AT(common.attention), 0, 0, attentions,
-      "of the transformer, not causal" },
+      "of the transformer" },
     { "rounds", WHOLE, OF_MODEL, AT(rounds), 1, 64, NULL, "hashing rounds of lsh attention" },
     { "hidden", WHOLE, OF_MODEL, AT(hidden), 1, 65536, NULL, "width of the lstm in a direction" },
     { "stride", WHOLE, OF_MODEL, AT(stride), 1, 16, NULL, "frames of 10 ms per position" },
     { "context", WHOLE, OF_MODEL, AT(context), 0, 32, NULL,
-      "frames that a position sees on either side of these" },
+      "frames that a position sees before these" },
+    { "lookahead", WHOLE, OF_MODEL, AT(lookahead), 0, 32, NULL, "and after these" },
 };
 static const Option of_training[] = {
     { "batch", WHOLE, OF_TRAINING, AT(common.batch), 1, 4096, NULL, "strings per step" },
@@ -53,11 +63,11 @@ static const Option of_training[] = {
       "CSV rows of step,loss,validation_error,learning_rate,seconds" },
     { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, NULL, "an SVG of loss and error, by gnuplot" },
 };
-static const Option data[] = {
+static const Option of_strings[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
       "the folder with the recordings of the Free Spoken Digit Dataset" },
-};
-static const Option of_scores[] = {
+    { "min-digits", WHOLE, OF_TRAINING, AT(min_digits), 1, 50, NULL, "the fewest of a string" },
+    { "max-digits", WHOLE, OF_TRAINING, AT(max_digits), 1, 50, NULL, "the most of a string" },
     { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on (200)" },
 };
 static const Option of_a_model[] = {
@@ -88,8 +98,8 @@ const Command speech_train_command = {
              "Trains a model of strings of spoken digits by connectionist temporal classification\n"
              "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.3).",
     .tables = { OPTION_TABLE(of_the_model), OPTION_TABLE(model_rows), OPTION_TABLE(of_training),
-                OPTION_TABLE(training_rows), OPTION_TABLE(data), OPTION_TABLE(of_scores),
-                OPTION_TABLE(device_rows), SAVING, QUIET },
+                OPTION_TABLE(training_rows), OPTION_TABLE(of_strings), OPTION_TABLE(device_rows),
+                SAVING, QUIET },
     .presets = presets,
     .size = sizeof(SpeechOptions),
     .preset_names = preset_names,
@@ -99,8 +109,8 @@ const Command speech_evaluate_command = {
     .program = "speech",
     .about = "usage: speech evaluate --checkpoint FILE --data DIR [OPTION]...\n\n"
              "Measures the error rate of phonemes on strings of the test recordings.",
-    .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(data), OPTION_TABLE(of_scores),
-                OPTION_TABLE(of_decoding), OPTION_TABLE(device_rows) },
+    .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(of_strings), OPTION_TABLE(of_decoding),
+                OPTION_TABLE(device_rows) },
     .trainer = &speech_train_command,
     .presets = presets,
     .size = sizeof(SpeechOptions),
@@ -109,10 +119,21 @@ const Command speech_evaluate_command = {
 const Command speech_recognise_command = {
     .program = "speech",
     .about = "usage: speech recognise FILE --checkpoint FILE [OPTION]...\n\n"
-             "Prints the digits and phonemes of a sound file of 8000 samples per second, with\n"
-             "their times.",
+             "Prints the digits and phonemes of a sound file, with their times.",
     .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(of_decoding), OPTION_TABLE(of_pictures),
                 OPTION_TABLE(device_rows) },
+    .trainer = &speech_train_command,
+    .presets = presets,
+    .size = sizeof(SpeechOptions),
+};
+
+const Command speech_stream_command = {
+    .program = "speech",
+    .about =
+        "usage: speech stream FILE --checkpoint FILE [OPTION]...\n\n"
+        "Prints the digits and phonemes of a sound file as a causal model finds them in blocks\n"
+        "of 10 ms, and the latency per block.",
+    .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(device_rows) },
     .trainer = &speech_train_command,
     .presets = presets,
     .size = sizeof(SpeechOptions),
@@ -121,8 +142,7 @@ const Command speech_recognise_command = {
 const Command speech_features_command = {
     .program = "speech",
     .about = "usage: speech features FILE --picture FILE\n\n"
-             "Draws the spectrogram of a sound file of 8000 samples per second: its log-mel\n"
-             "filter banks, which models read.",
+             "Draws the spectrogram of a sound file: its log-mel filter banks, which models read.",
     .tables = { OPTION_TABLE(of_pictures) },
     .trainer = &speech_train_command,
     .presets = presets,
@@ -155,6 +175,9 @@ void speech_check_data(const SpeechOptions *options)
         fail(BAD_USE,
              "expected --data DIR, the folder with the recordings of the Free Spoken Digit "
              "Dataset: DIGIT_SPEAKER_INDEX.wav");
+    if (options->min_digits > options->max_digits)
+        fail(BAD_USE, "--min-digits %lld: expected at most --max-digits %lld",
+             (long long)options->min_digits, (long long)options->max_digits);
 }
 
 void speech_check_checkpoint(const SpeechOptions *options)

@@ -8,22 +8,24 @@ typedef struct SpeechOptions {
     TrainingOptions common; /* steps 0: by epochs */
     /* The model: a checkpoint fixes it. */
     const char *model;
-    int64_t rounds, hidden, stride, context;
+    const char *causal; /* "no" or "yes" */
+    int64_t rounds, hidden, stride, context, lookahead;
     /* The training: a resumed checkpoint fixes it. */
     const char *split;
-    int64_t patience;
+    int64_t patience, min_digits, max_digits;
     double epochs;
     /* This run. */
     const char *data;
-    /* speech evaluate, recognise */
+    /* speech evaluate, recognise, stream */
     const char *checkpoint, *picture;
     int64_t beam, strings;
 } SpeechOptions;
 
 extern const Command speech_features_command, speech_train_command, speech_evaluate_command,
-    speech_recognise_command;
+    speech_recognise_command, speech_stream_command;
 
-/* End the program if options contradict each other; without --data; without --checkpoint. */
+/* End the program if options of the model contradict each other; without --data, or if the numbers
+ * of digits contradict each other; without --checkpoint. */
 void speech_check_model(const SpeechOptions *options, const Given *given);
 void speech_check_data(const SpeechOptions *options);
 void speech_check_checkpoint(const SpeechOptions *options);
@@ -37,5 +39,6 @@ int speech_features(int argc, char **argv);
 int speech_train(int argc, char **argv);
 int speech_evaluate(int argc, char **argv);
 int speech_recognise(int argc, char **argv);
+int speech_stream(int argc, char **argv);
 
 #endif

@@ -9,6 +9,9 @@ Utterance string_draw(const Strings *strings, int64_t number, int64_t digits)
                                                 "speech test" };
     Random random = random_new(strings->seed, random_stream(streams[strings->part]));
     random.counter = (uint64_t)number << 32;
+    if (!digits)
+        digits =
+            random_integer(&random, strings->options->min_digits, strings->options->max_digits + 1);
     return utterance_draw(strings->corpus, strings->part, digits, &random);
 }
 

@@ -14,7 +14,7 @@ typedef struct Strings {
     uint64_t seed;
 } Strings;
 
-/* String `number` of the part; digits 0: 5 to 10 of them. */
+/* String `number` of the part; digits 0: --min-digits to --max-digits of them. */
 Utterance string_draw(const Strings *strings, int64_t number, int64_t digits);
 
 typedef struct Score {

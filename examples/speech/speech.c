@@ -18,6 +18,7 @@ static const struct {
     { "train", speech_train, "trains a model on strings of spoken digits" },
     { "evaluate", speech_evaluate, "measures the error rate of a model" },
     { "recognise", speech_recognise, "prints the digits and phonemes of a sound file" },
+    { "stream", speech_stream, "the same while it reads the file, by a causal model" },
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -29,7 +30,7 @@ int main(int argc, char **argv)
             return commands[i].run(argc - 1, argv + 1);
     }
     if (argc < 2 || strcmp(argv[1], "--help"))
-        fail(BAD_USE, "%s: expected features, train, evaluate or recognise; see --help",
+        fail(BAD_USE, "%s: expected features, train, evaluate, recognise or stream; see --help",
              argc < 2 ? "no command" : argv[1]);
     puts("usage: speech COMMAND [OPTION]...\n");
     for (int i = 0; i < COMMANDS; i++)

@@ -17,6 +17,7 @@ typedef struct Run {
     Strings strings, validation;
     int64_t steps_per_epoch;
     Batch batch;
+    int64_t most_positions; /* of a batch so far */
     Tensor *loss;
     double error; /* of the last validation, in percent, or NaN */
 } Run;
@@ -32,11 +33,14 @@ static void next_batch(void *context, int64_t step)
     Utterance *utterances = allocate(size, sizeof *utterances);
     Random random = random_new(run->strings.seed, random_stream("speech digits"));
     random.counter = (uint64_t)step;
-    const int64_t digits = random_integer(&random, SHORTEST_STRING, LONGEST_STRING + 1);
+    const int64_t digits =
+        random_integer(&random, run->options->min_digits, run->options->max_digits + 1);
     for (int64_t b = 0; b < size; b++)
         utterances[b] = string_draw(&run->strings, (step - 1) * size + b, digits);
     batch_free(&run->batch);
     run->batch = batch_new(run->options, run->bank, utterances, size);
+    if (run->batch.positions > run->most_positions)
+        run->most_positions = run->batch.positions;
     for (int64_t b = 0; b < size; b++)
         utterance_free(&utterances[b]);
     free(utterances);
@@ -49,7 +53,7 @@ static Tensor *loss_of(void *context)
     Tape *tape = run->training.tape;
     const Batch *batch = &run->batch;
     Tensor *lengths, *logits = model_forward(tape, &run->model, batch, &lengths);
-    Tensor *targets = tape_input_i32(tape, batch->targets, shape(batch->size, TARGETS));
+    Tensor *targets = tape_input_i32(tape, batch->targets, shape(batch->size, batch->phonemes));
     Tensor *target_lengths = tape_input_i32(tape, batch->target_lengths, shape(batch->size));
     Tensor *losses = op_ctc(tape, logits, targets,
                             (CtcOptions){ .lengths = lengths,
@@ -140,6 +144,8 @@ static int train(Run *run)
     if (training->done > training->steps)
         fail(BAD_USE, "%lld steps: expected at least the %lld that %s has completed",
              (long long)training->steps, (long long)training->done, training->options->resume);
+    Device *device = params_device(training->params);
+    device_reset_peak(device);
     Report *report = training_run(training, report_config(run));
     if (training->done % run->steps_per_epoch || training->done < training->first)
         run->error = validate(run);
@@ -147,17 +153,19 @@ static int train(Run *run)
     report_free(report);
     const int64_t steps = training->done - training->first + 1;
     printf("final validation_error=%.4f steps=%lld epochs=%.4g seconds=%.2f "
-           "seconds_per_epoch=%.2f\n",
+           "seconds_per_epoch=%.2f most_positions=%lld peak_mib=%.1f\n",
            run->error, (long long)training->done,
            (double)training->done / (double)run->steps_per_epoch, training->seconds,
-           steps ? training->seconds / (double)steps * (double)run->steps_per_epoch : 0);
+           steps ? training->seconds / (double)steps * (double)run->steps_per_epoch : 0,
+           (long long)run->most_positions, (double)device_memory(device).peak / (1 << 20));
     return training_status();
 }
 
 /* An epoch says one digit per recording to train on, in the mean. */
-static int64_t steps_per_epoch(const Corpus *corpus, int64_t batch)
+static int64_t steps_per_epoch(const Corpus *corpus, const SpeechOptions *options)
 {
-    const double digits = (SHORTEST_STRING + LONGEST_STRING) / 2. * (double)batch;
+    const double digits =
+        (double)((options->min_digits + options->max_digits) * options->common.batch) / 2;
     return (int64_t)ceil((double)corpus->part_count[PART_TRAINING] / digits);
 }
 
@@ -175,7 +183,7 @@ static void run_start(Run *run, const SpeechOptions *options)
                   .corpus = corpus_read(options->data, !strcmp(options->split, "speaker")),
                   .bank = filter_bank_new(),
                   .error = NAN };
-    run->steps_per_epoch = steps_per_epoch(&run->corpus, options->common.batch);
+    run->steps_per_epoch = steps_per_epoch(&run->corpus, options);
     run->strings = (Strings){ options, &run->corpus, run->bank, PART_TRAINING,
                               (uint64_t)options->common.seed };
     run->validation = run->strings;
@@ -190,7 +198,8 @@ static void run_start(Run *run, const SpeechOptions *options)
     training->next_batch = next_batch;
     training->loss = loss_of;
     training->score = score_step;
-    run->model = model_new(training->params, options, STRING_POSITIONS);
+    const int64_t samples = string_samples(&run->corpus, options->max_digits);
+    run->model = model_new(training->params, options, model_positions(options, samples));
     training->optimizer = optimizer_new(training->params, options);
     training_load(training);
 }
