@@ -80,7 +80,7 @@ ALWAYS_INLINE void pair_vectors(Pair *to, Vector even, Vector odd)
     _mm512_store_si512(to, _mm512_permutexvar_epi16(order, bf16_of_two(even, odd)));
 }
 
-/* to [rows / 2, columns] = from [count, columns], pairs of neighbouring rows; missing rows are 0. */
+/* to [rows / 2, columns] = from [count, columns], pairs of neighbouring rows; missing ones: 0. */
 WHOLE_VECTORS static void pair_rows(Pair *to, const Real *from, int64_t count, int64_t rows,
                                     int64_t columns)
 {
@@ -112,7 +112,8 @@ ALWAYS_INLINE void transpose_block(__m512i rows[LANES])
     }
 }
 
-/* to [columns / 2, rows] = the transpose of from [rows, columns] in pairs of neighbouring columns */
+/* to [columns / 2, rows] = the transpose of from [rows, columns] in pairs of neighbouring
+ * columns */
 WHOLE_VECTORS static void pair_columns_transposed(Pair *to, const Real *from, int64_t rows,
                                                   int64_t columns)
 {
