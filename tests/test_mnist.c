@@ -235,8 +235,8 @@ TEST(bad_data_are_reported)
 static const struct {
     const char *arguments, *sentence;
 } bad_options[] = {
-    { "", "mnist: no command: expected train, sample or benchmark; see --help\n" },
-    { "draw", "mnist: draw: expected train, sample or benchmark; see --help\n" },
+    { "", "mnist: no command: expected train, sample, evaluate or benchmark; see --help\n" },
+    { "draw", "mnist: draw: expected train, sample, evaluate or benchmark; see --help\n" },
     { "train --layers 0", "mnist: --layers 0: expected a whole number from 1 to 64\n" },
     { "train --attention lsh", "mnist: --attention lsh: expected linear or softmax\n" },
     { "train --form fast", "mnist: --form fast: expected best, recurrent, chunked, chunk-parallel "
@@ -251,6 +251,7 @@ static const struct {
     { "train more", "mnist: more: expected an option; --help lists them\n" },
     { "sample", "mnist: sample: expected --model FILE, a checkpoint of mnist train, and --output" },
     { "sample --temperature 0", "mnist: --temperature 0: expected a number from 0.01 to 100\n" },
+    { "evaluate --data x", "mnist: evaluate: expected --model FILE, a checkpoint of mnist train" },
     { "sample --layers 2", "unrecognized option '--layers'" },
     { "benchmark --method lsh",
       "mnist: --method lsh: expected all, linear, stateful-softmax or softmax\n" },
@@ -267,8 +268,8 @@ TEST(bad_options_are_reported)
     assert_says("missing: No such file or directory");
     assert_runs("mnist --help");
     assert_says("mnist sample ");
-    static const char *const commands[] = { "train", "sample", "benchmark" };
-    for (int i = 0; i < 3; i++) {
+    static const char *const commands[] = { "train", "sample", "evaluate", "benchmark" };
+    for (int i = 0; i < 4; i++) {
         assert_runs("mnist %s --help", commands[i]);
         assert_says("--threads N");
     }
@@ -375,6 +376,37 @@ TEST(images_are_the_same_in_batches)
                     i, batches[i]);
     assert_same_files("0.png", "1.png");
     assert_same_files("0.png", "2.png");
+}
+
+/* ------------------------------------------------------------------------------------- evaluate */
+
+/* Test bits of the last program. */
+static double bits_found(void)
+{
+    double bits;
+    const char *line = strstr(output, "evaluation ");
+    ck_assert_msg(line && sscanf(line, "evaluation test_bits=%lf test_images=10 ", &bits) == 1,
+                  "%s", output);
+    return bits;
+}
+
+/* Decode steps give what the parallel form gives, in any batches; bf16 and 8 bits nearly. */
+TEST(decode_steps_score_images)
+{
+    assert_runs(TINY "--steps 30 --learning-rate 0.01 --quiet --save @/run.safetensors");
+    const double expected = final_line().test_bits;
+    assert_runs("mnist evaluate --model @/run.safetensors --data @ --threads 2 --batch 4");
+    ck_assert_double_eq_tol(bits_found(), expected, 1e-3 * expected);
+    if (device_is_cuda(test_device()))
+        return;
+    assert_runs("mnist evaluate --model @/run.safetensors --data @ --threads 2 --int8");
+    ck_assert_double_eq_tol(bits_found(), expected, 0.05 * expected);
+    ck_assert(fabs(bits_found() - expected) > 1e-6);
+    if (sizeof(Real) == sizeof(float)) {
+        assert_runs("mnist evaluate --model @/run.safetensors --data @ --threads 2 "
+                    "--precision bf16");
+        ck_assert_double_eq_tol(bits_found(), expected, 0.05 * expected);
+    }
 }
 
 /* ------------------------------------------------------------------------------------ benchmark */

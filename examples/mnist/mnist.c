@@ -15,6 +15,7 @@ static const struct {
 } commands[] = {
     { "train", mnist_train, "trains a model on the MNIST database" },
     { "sample", mnist_sample, "draws images from a model and completes halves of others" },
+    { "evaluate", mnist_evaluate, "prints the bits per dimension by decode steps" },
     { "benchmark", mnist_benchmark, "measures the speed of generation" },
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -27,7 +28,7 @@ int main(int argc, char **argv)
             return commands[i].run(argc - 1, argv + 1);
     }
     if (argc < 2 || strcmp(argv[1], "--help"))
-        fail(BAD_USE, "%s: expected train, sample or benchmark; see --help",
+        fail(BAD_USE, "%s: expected train, sample, evaluate or benchmark; see --help",
              argc < 2 ? "no command" : argv[1]);
     puts("usage: mnist COMMAND [OPTION]...\n");
     for (int i = 0; i < COMMANDS; i++)

@@ -145,18 +145,24 @@ void generator_free(Generator *generator)
     free(generator);
 }
 
-/* Draws one pixel of every image from the token, stores it in images and as the next token. */
-static void draw_pixel(void *context)
+/* The parameters of the next pixel of every image, [images, 3 logistics], from the token. */
+static Tensor *next_parameters(Generator *generator)
 {
-    Generator *generator = context;
     const Model *model = generator->model;
     Tape *tape = generator->tape;
     Tensor *position = nn_transformer_state_positions(generator->state);
     op_store_i32(tape, generator->index, NULL, position); /* before the step advances it */
     Tensor *x = op_add(tape, nn_embedding_forward(tape, &model->embedding, generator->token),
                        nn_embedding_forward(tape, &model->positions, position));
-    x = nn_transformer_step(generator->state, x);
-    x = nn_linear_forward(tape, &model->head, x);
+    return nn_linear_forward(tape, &model->head, nn_transformer_step(generator->state, x));
+}
+
+/* Draws one pixel of every image from the token, stores it in images and as the next token. */
+static void draw_pixel(void *context)
+{
+    Generator *generator = context;
+    Tape *tape = generator->tape;
+    Tensor *x = next_parameters(generator);
     if (generator->config.temperature != 1)
         x = op_add(tape, op_multiply(tape, x, generator->factor), generator->shift);
     Tensor *pixel = op_sample_logistic_mixture(tape, x);
@@ -204,6 +210,23 @@ void generator_next(Generator *generator)
     random.counter = (uint64_t)(generator->pixel++ * generator->config.all + generator->first);
     tape_set_random(generator->tape, random);
     tape_replay(generator->tape, draw_pixel, generator);
+}
+
+double generator_score(Generator *generator, const int32_t *images)
+{
+    const int64_t count = generator->config.images, pixels = generator->model->pixels;
+    double sum = 0;
+    generator_start(generator, NULL, 0, 0);
+    for (int64_t p = 0; p < pixels; p++) {
+        for (int64_t b = 0; b < count; b++)
+            generator->host[b] = images[b * pixels + p];
+        Tensor *targets = tape_input_i32(generator->tape, generator->host, shape(count));
+        sum += tensor_item(
+            op_discretized_logistic_mixture(generator->tape, next_parameters(generator), targets));
+        tensor_write_i32(generator->token, generator->host);
+        tape_reset(generator->tape);
+    }
+    return sum;
 }
 
 void generator_read(const Generator *generator, int32_t *images)

@@ -78,8 +78,10 @@ static const Option of_drawing[] = {
       "tf32: of products on CUDA; bf16: of a step's weights on the CPU" },
     { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },
 };
-static const Option of_sampling[] = {
+static const Option checkpoint[] = {
     { "model", CHECKPOINT, OF_RUN, AT(model), 0, 0, NULL, "a checkpoint of mnist train" },
+};
+static const Option of_sampling[] = {
     { "output", PATH, OF_RUN, AT(output), 0, 0, NULL, "the picture, a PNG" },
     { "count", WHOLE, OF_RUN, AT(count), 1, 10000, NULL, "images of each kind (10)" },
     { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL,
@@ -87,6 +89,10 @@ static const Option of_sampling[] = {
     { "temperature", NUMBER, OF_RUN, AT(temperature), 0.01, 100, NULL,
       "below 1: likelier pixels more often (1)" },
     { "seed", WHOLE, OF_RUN, AT(draw), 0, 4294967295, NULL, "of the random draws (1)" },
+};
+static const Option of_evaluation[] = {
+    { "test-images", WHOLE, OF_RUN, AT(test_images), 1, 1e9, NULL, "the first N (10000)" },
+    { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL, "images at a time (100)" },
 };
 static const Option of_the_benchmark[] = {
     { "method", CHOICE, OF_RUN, AT(method), 0, 0, methods, "of generation" },
@@ -115,8 +121,20 @@ const Command mnist_sample_command = {
     .about = "usage: mnist sample --model FILE --output FILE [--data DIR] [OPTION]...\n\n"
              "Draws images pixel by pixel: unconditionally and, with --data, completing the upper\n"
              "halves of test images.",
-    .tables = { OPTION_TABLE(of_sampling), OPTION_TABLE(data), OPTION_TABLE(of_drawing),
-                OPTION_TABLE(device_rows) },
+    .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_sampling), OPTION_TABLE(data),
+                OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
+    .trainer = &mnist_train_command,
+    .presets = presets,
+    .size = sizeof(MnistOptions),
+};
+
+const Command mnist_evaluate_command = {
+    .program = "mnist",
+    .about = "usage: mnist evaluate --model FILE --data DIR [OPTION]...\n\n"
+             "Prints the bits per dimension of test images by decode steps, as they are drawn:\n"
+             "what bf16 or 8-bit weights cost. (mnist train --evaluate uses the parallel form.)",
+    .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_evaluation), OPTION_TABLE(data),
+                OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
     .trainer = &mnist_train_command,
     .presets = presets,
     .size = sizeof(MnistOptions),

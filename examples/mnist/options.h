@@ -14,7 +14,7 @@ typedef struct MnistOptions {
     /* This run. */
     const char *data;
     int64_t evaluate_every, evaluate_images, test_images;
-    /* mnist sample */
+    /* mnist sample, mnist evaluate */
     const char *model, *output;
     int64_t count, at_once, draw;
     double temperature;
@@ -25,7 +25,8 @@ typedef struct MnistOptions {
 } MnistOptions;
 
 extern const char *const form_names[]; /* by AttentionForm */
-extern const Command mnist_train_command, mnist_sample_command, mnist_benchmark_command;
+extern const Command mnist_train_command, mnist_sample_command, mnist_evaluate_command,
+    mnist_benchmark_command;
 
 /* End the program if an option of linear attention is given with another one; without --data. */
 void mnist_check_attention(const MnistOptions *options, const Given *given);
@@ -34,6 +35,7 @@ void mnist_check_data(const MnistOptions *options);
 /* The subcommands. argv[0] is the subcommand's name; each returns the exit status. */
 int mnist_train(int argc, char **argv);
 int mnist_sample(int argc, char **argv);
+int mnist_evaluate(int argc, char **argv);
 int mnist_benchmark(int argc, char **argv);
 
 #endif

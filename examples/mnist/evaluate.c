@@ -1,0 +1,54 @@
+#include "examples/mnist/data.h"
+#include "examples/mnist/model.h"
+#include "examples/shared/program.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Bits per dimension of the first `count` test images, in batches of at most `at_once`. */
+static double bits_per_dimension(const MnistOptions *options, const Model *model, Device *device,
+                                 const Idx *test, int64_t count)
+{
+    double nats = 0;
+    for (int64_t first = 0; first < count; first += options->at_once) {
+        const int64_t size = at_most(count - first, options->at_once);
+        Generator *generator =
+            generator_new(model, device,
+                          (GeneratorConfig){ .images = size,
+                                             .precision = (Precision)choice_index(
+                                                 precision_names, options->common.precision),
+                                             .int8 = options->int8,
+                                             .temperature = 1 });
+        Batch batch = batch_new(size, model->pixels);
+        for (int64_t b = 0; b < size; b++)
+            batch_set(&batch, b, test, first + b);
+        nats += (double)size * generator_score(generator, batch.targets);
+        batch_free(&batch);
+        generator_free(generator);
+    }
+    return nats / log(2) / (double)(count * model->pixels);
+}
+
+int mnist_evaluate(int argc, char **argv)
+{
+    MnistOptions options;
+    options_parse(&mnist_evaluate_command, argc, argv, &options);
+    if (!options.model)
+        fail(BAD_USE, "evaluate: expected --model FILE, a checkpoint of mnist train");
+    mnist_check_data(&options);
+    Device *device = training_device(&options.common);
+    Params *params = params_new(device, (uint64_t)options.common.seed);
+    Model model = model_new(params, &options);
+    if (!params_load(params, options.model))
+        fail(EXIT_FAILURE, "%s", tapegrad_error());
+    Idx test = mnist_images(&options, MNIST_TEST);
+    const int64_t count = at_most(test.count, options.test_images);
+    const double start = now();
+    const double bits = bits_per_dimension(&options, &model, device, &test, count);
+    printf("evaluation test_bits=%.6g test_images=%lld seconds=%.2f\n", bits, (long long)count,
+           now() - start);
+    idx_free(&test);
+    params_free(params);
+    return EXIT_SUCCESS;
+}
