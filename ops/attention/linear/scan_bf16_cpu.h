@@ -266,7 +266,9 @@ WHOLE_VECTORS static void scan_by_bf16_products(Real *workspace, const Real *x, 
         scan_columns(1, o, T, &chunk, c, first, last, next);
 }
 
-#else
+#else /* the plan never chooses these */
 enum { HAS_BF16_PRODUCTS = false };
+#define bf16_workspace(rows, widest) 0
+#define scan_by_bf16_products(...) ((void)0)
 #endif
 #endif
