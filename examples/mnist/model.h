@@ -42,7 +42,7 @@ void generator_start(Generator *generator, const int32_t *given, int64_t count, 
 /* Draws the next pixel of every image, asynchronously: the pixels stay on the device. */
 void generator_next(Generator *generator);
 
-/* The mean over the batch's images [images, pixels] of -ln P(image), in nats, by one decode step per
+/* The mean over the batch's images [images, pixels] of -ln P(image), in nats, by a decode step per
  * pixel. Starts a batch. */
 double generator_score(Generator *generator, const int32_t *images);
 
