@@ -63,21 +63,23 @@ ALWAYS_INLINE Vector vector_of_bf16(UnalignedBfloat16s upper)
 {
 #if defined(__AVX512F__) && !defined(TAPEGRAD_DOUBLE) /* gcc 12 takes five instructions */
     return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)upper), 16);
-#endif
+#else
     return __builtin_convertvector((Floats)(__builtin_convertvector(upper, FloatBits) << 16),
                                    Vector);
+#endif
 }
 
 ALWAYS_INLINE UnalignedBfloat16s bf16_of_vector(Vector value)
 {
 #if defined(__AVX512BF16__) && !defined(TAPEGRAD_DOUBLE)
-    return (UnalignedBfloat16s)_mm512_cvtneps_pbh((__m512)value);
-#endif
+    return (UnalignedBfloat16s)_mm512_cvtneps_pbh((__m512)value); /* 0 for denormal numbers */
+#else
     const Floats x = __builtin_convertvector(value, Floats);
     const FloatBits bits = (FloatBits)x, nan = (FloatBits)(x != x);
     const FloatBits rounded = bits + 0x7fffu + (bits >> 16 & 1);
     return __builtin_convertvector(((nan & (bits | 0x400000u)) | (~nan & rounded)) >> 16,
                                    UnalignedBfloat16s);
+#endif
 }
 
 /* Load and store of x[i], x[i + 1], ... of dtype T, at any address. */

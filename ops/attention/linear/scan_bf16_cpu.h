@@ -20,8 +20,8 @@ enum { BF16_MAX_CHUNK = 256 };
 
 enum { HAS_BF16_PRODUCTS = true };
 
-/* Two bf16 numbers, which are multiplied by two others. As [k, 2, n] in memory: the pairs (row 2k,
- * row 2k + 1) of each of n columns. */
+/* Two bf16 numbers, which one instruction multiplies by those of another pair: the terms 2k and
+ * 2k + 1 of a product. */
 typedef uint32_t Pair;
 
 /* A chunk's operands in a workspace. */
@@ -60,18 +60,14 @@ ALWAYS_INLINE __m512i bf16_of_two(Vector low, Vector high)
     return (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
 }
 
-/* to [n / 2] = from [n], pairs of neighbours */
+/* to [n / 2] = from [n], pairs of neighbours; n is a multiple of 2 LANES */
 WHOLE_VECTORS static void pair_columns(Pair *to, const Real *from, int64_t n)
 {
-    int64_t i = 0;
-    for (; i + 2 * LANES <= n; i += 2 * LANES)
+    for (int64_t i = 0; i < n; i += 2 * LANES)
         _mm512_store_si512(to + i / 2, bf16_of_two(vector(from + i), vector(from + i + LANES)));
-    if (i < n)
-        _mm256_store_si256((void *)(to + i / 2),
-                           (__m256i)_mm512_cvtneps_pbh((__m512)vector(from + i)));
 }
 
-/* to [columns] = the pairs (even, odd) */
+/* to [LANES] = the pairs (even, odd) */
 ALWAYS_INLINE void pair_vectors(Pair *to, Vector even, Vector odd)
 {
     const __m512i order =
