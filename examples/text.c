@@ -24,9 +24,8 @@ static const char help[] =
     "            [--precision float32|bf16|auto] [--int8] [--evaluate]\n"
     "Trains on FILE for --steps, then generates --generate bytes after FILE and the prompt: at\n"
     "temperature 0 always the likeliest one. --precision auto is bf16 where the device has\n"
-    "instructions for it; --int8 generates, on the CPU, with weights in 8 bits. --evaluate: "
-    "prints\n"
-    "the bits per byte of FILE, by decode steps, instead of generating.";
+    "instructions for it; --int8 generates, on the CPU, with weights in 8 bits. --evaluate prints\n"
+    "FILE's bits per byte, by decode steps in batches of 2048 bytes, instead of generating.";
 static uint8_t *text; /* a ring buffer, so the file may be shorter than a window */
 static int64_t size;
 static Embedding embedding; /* [BYTES, WIDTH / SEEN] */
@@ -167,6 +166,7 @@ static void generate(Tape *tape)
         text[size++] = (uint8_t)putchar(byte);
         tape_reset(tape);
     }
+    putchar('\n');
     nn_transformer_state_free(state);
 }
 
@@ -206,6 +206,8 @@ int main(int argc, char **argv)
     head = nn_linear(params, "head", WIDTH, BYTES);
     Tape *tape = tape_new(params_device(params));
     tape_set_precision(tape, precision_on(params_device(params)));
+    if (evaluation && tape_precision(tape) == PRECISION_BF16 && device_is_cuda(tape_device(tape)))
+        errx(EXIT_FAILURE, "--evaluate: on CUDA decode steps have no bf16, expected float32");
     if (load && !params_load(params, load))
         fail(tapegrad_error(), NULL);
     train(tape, params);
@@ -221,7 +223,7 @@ int main(int argc, char **argv)
     if (evaluation)
         evaluate(tape);
     else
-        generate(tape), putchar('\n');
+        generate(tape);
     tape_free(tape);
     params_free(params);
     return fflush(stdout) || ferror(stdout) ? (warn("standard output"), EXIT_FAILURE)

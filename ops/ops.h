@@ -324,7 +324,7 @@ typedef enum {
  * to 128, float32 as three bf16 products, with an error of about 1e-5 of the summands;
  * FORM_RECURRENT and FORM_QUADRATIC are computed chunk by chunk too, with float32 products. */
 typedef enum {
-    FORM_BEST,           /* one of the others, chosen from device, threads and sizes */
+    FORM_BEST,           /* one of the others, by device, dtype, threads and sizes */
     FORM_RECURRENT,      /* position by position: 4 N D M operations per head, D M state elements */
     FORM_CHUNKED,        /* chunk by chunk, as matrix products: 2 N C (D + M) operations more */
     FORM_CHUNK_PARALLEL, /* chunked, with segments of a sequence in parallel: few long sequences */

@@ -138,8 +138,8 @@ TEST(forms)
                          .sequences = 8, .offsets = offsets_of_70 });
 }
 
-/* In bf16, heads from 64 on are multiplied as pairs of bf16 numbers where the processor can: odd
- * lengths and chunks, padded heads, every option; and a NaN reaches no earlier position. */
+/* In bf16, wide heads are multiplied as pairs of bf16 elements where the processor can: odd lengths
+ * and chunks, padded heads, key lengths, states, offsets. */
 TEST(forms_in_bf16)
 {
     tape_set_precision(tape, PRECISION_BF16);

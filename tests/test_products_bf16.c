@@ -226,7 +226,9 @@ TEST(by_conversion_with_avx2)
 TEST(the_processor_decides)
 {
     const char *limit = getenv("ONEDNN_MAX_CPU_ISA");
-    const bool allowed = !limit || strstr(limit, "BF16") || strstr(limit, "AMX");
+    limit = limit ? limit : getenv("DNNL_MAX_CPU_ISA");
+    const bool allowed = !limit || strstr(limit, "16") || strstr(limit, "AMX") ||
+                         !strcmp(limit, "ALL") || !strcmp(limit, "DEFAULT");
     if (!device_is_cuda(test_device()))
         ck_assert_int_eq(device_has_bf16(test_device()),
                          allowed && __builtin_cpu_supports("avx512bf16"));

@@ -383,6 +383,8 @@ TEST(a_divided_batch_has_the_results_of_one_thread)
                 outcomes[way] = outcome_of(&l, out, state);
             }
             assert_alike("three threads", outcomes[1], outcomes[0]);
+            ck_assert_mem_eq(outcomes[1].values[0], outcomes[0].values[0],
+                             (size_t)outcomes[0].counts[0] * sizeof(Real));
         }
     end();
 }

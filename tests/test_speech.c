@@ -608,6 +608,9 @@ TEST(stream_prints_digits_as_it_hears_them)
     assert_runs(LEARNS "--steps 1 --save @/both.safetensors");
     ck_assert_int_eq(run("speech stream @/385.wav --checkpoint @/both.safetensors"), 2);
     assert_says("both.safetensors: linear attention, expected a causal model: train --preset ");
+    assert_runs(LEARNS "--steps 1 --causal yes --attention lsh --save @/lsh.safetensors");
+    ck_assert_int_eq(run("speech stream @/385.wav --checkpoint @/lsh.safetensors"), 2);
+    assert_says("lsh.safetensors: causal LSH attention, which has no decode steps; expected ");
 }
 
 #define LONGER TINY "--dropout 0.1 --attention lsh --patience 0 --learning-rate 0.02 "

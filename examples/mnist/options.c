@@ -75,7 +75,7 @@ static const Option data[] = {
 };
 static const Option of_drawing[] = {
     { "precision", CHOICE, OF_RUN, AT(common.precision), 0, 0, step_precisions,
-      "tf32: of products on CUDA; bf16: of a step's weights on the CPU" },
+      "tf32: of products on CUDA; bf16: of a step's weights and KV cache on the CPU" },
     { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },
 };
 static const Option checkpoint[] = {
@@ -132,7 +132,8 @@ const Command mnist_evaluate_command = {
     .program = "mnist",
     .about = "usage: mnist evaluate --model FILE --data DIR [OPTION]...\n\n"
              "Prints the bits per dimension of test images by decode steps, as they are drawn:\n"
-             "what bf16 or 8-bit weights cost. (mnist train --evaluate uses the parallel form.)",
+             "which measures the loss by bf16 or 8-bit weights. (mnist train --evaluate uses the "
+             "parallel form.)",
     .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_evaluation), OPTION_TABLE(data),
                 OPTION_TABLE(of_drawing), OPTION_TABLE(device_rows) },
     .trainer = &mnist_train_command,

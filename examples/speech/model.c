@@ -11,15 +11,22 @@ bool model_is_causal(const SpeechOptions *options)
 
 static AttentionKind attention_of(const SpeechOptions *options)
 {
-    const bool softmax = !strcmp(options->common.attention, "softmax"),
-               lsh = !strcmp(options->common.attention, "lsh");
-    const AttentionKind kind = softmax ? ATTENTION_SOFTMAX : lsh ? ATTENTION_LSH : ATTENTION_LINEAR;
-    return model_is_causal(options) ? kind - 1 : kind;
+    const bool causal = model_is_causal(options);
+    if (!strcmp(options->common.attention, "softmax"))
+        return causal ? ATTENTION_CAUSAL_SOFTMAX : ATTENTION_SOFTMAX;
+    if (!strcmp(options->common.attention, "lsh"))
+        return causal ? ATTENTION_CAUSAL_LSH : ATTENTION_LSH;
+    return causal ? ATTENTION_CAUSAL_LINEAR : ATTENTION_LINEAR;
 }
 
 static bool is_lstm(const SpeechOptions *options)
 {
     return !strcmp(options->model, "lstm");
+}
+
+bool model_is_lsh(const SpeechOptions *options)
+{
+    return !is_lstm(options) && !strcmp(options->common.attention, "lsh");
 }
 
 const char *model_kind(const SpeechOptions *options)

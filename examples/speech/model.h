@@ -20,6 +20,7 @@ Model model_new(Params *params, const SpeechOptions *options, int64_t max_positi
 /* For titles: "linear attention". */
 const char *model_kind(const SpeechOptions *options);
 bool model_is_causal(const SpeechOptions *options);
+bool model_is_lsh(const SpeechOptions *options);
 
 /* A position stands for `stride` frames, and sees `context` frames before and `lookahead` frames
  * after these: the number of its values, the number of positions for a number of samples, and the

@@ -1,5 +1,6 @@
 #include "examples/speech/options.h"
 #include "examples/shared/program.h"
+#include "examples/speech/data.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -66,8 +67,10 @@ static const Option of_training[] = {
 static const Option of_strings[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
       "the folder with the recordings of the Free Spoken Digit Dataset" },
-    { "min-digits", WHOLE, OF_TRAINING, AT(min_digits), 1, 50, NULL, "the fewest of a string" },
-    { "max-digits", WHOLE, OF_TRAINING, AT(max_digits), 1, 50, NULL, "the most of a string" },
+    { "min-digits", WHOLE, OF_TRAINING, AT(min_digits), 1, MOST_DIGITS, NULL,
+      "the fewest of a string" },
+    { "max-digits", WHOLE, OF_TRAINING, AT(max_digits), 1, MOST_DIGITS, NULL,
+      "the most of a string" },
     { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on (200)" },
 };
 static const Option of_a_model[] = {

@@ -81,6 +81,8 @@ bool stream_end(Stream *stream)
 
 /* ---------------------------------------------------------------------------------- the command */
 
+enum { MOST_PENDING = 8 * MOST_PHONEMES };
+
 /* The text that was found, and the times that it took. */
 typedef struct Found {
     int32_t before;    /* the last position's symbol */
@@ -90,7 +92,8 @@ typedef struct Found {
     int64_t blocks;
 } Found;
 
-/* Prints the digits of the phonemes so far when the last digit's are exact, or at the end. */
+/* Prints the digits of the phonemes so far when the last digit's are exact, or at the end; those
+ * before the last digit when many phonemes wait. */
 static void print_digits(Found *found, double heard, bool end)
 {
     const int64_t n = found->count;
@@ -99,11 +102,15 @@ static void print_digits(Found *found, double heard, bool end)
     const int64_t count = digits_of_phonemes(found->phonemes, n, digits, ends);
     const int64_t start = count > 1 ? ends[count - 2] : 0;
     const int64_t length = count > 0 ? digit_phonemes(digits[count - 1], word) : 0;
-    if (end || edits_total(edits_between(word, length, found->phonemes + start, n - start)) == 0) {
-        for (int64_t i = 0; i < count; i++)
-            printf("%7.2f  %s\n", heard, digit_names[digits[i]]);
-        found->count = 0;
-    }
+    int64_t shown = 0, left = n;
+    if (end || edits_total(edits_between(word, length, found->phonemes + start, n - start)) == 0)
+        shown = count, left = 0;
+    else if (n >= MOST_PENDING && count > 1)
+        shown = count - 1, left = n - start;
+    for (int64_t i = 0; i < shown; i++)
+        printf("%7.2f  %s\n", heard, digit_names[digits[i]]);
+    memmove(found->phonemes, found->phonemes + n - left, (size_t)left * sizeof *found->phonemes);
+    found->count = left;
     free(digits);
     free(ends);
 }
@@ -153,15 +160,16 @@ static void recognise(Stream *stream, WaveFile *file, Found *found)
         if (n < 0)
             fail(EXIT_FAILURE, "%s", sentence.text);
         const double start = now();
-        const bool any = stream_next(stream, samples, n);
-        found->seconds[found->blocks++] = now() - start;
         heard += (double)n / RATE;
-        if (any)
+        if (stream_next(stream, samples, n))
             print_found(found, stream, heard);
+        found->seconds[found->blocks++] = now() - start;
     }
+    const double start = now();
     while (stream_end(stream))
         print_found(found, stream, heard);
     print_digits(found, heard, true);
+    found->seconds[found->blocks - 1] += now() - start;
 }
 
 int speech_stream(int argc, char **argv)
@@ -172,6 +180,11 @@ int speech_stream(int argc, char **argv)
     speech_check_checkpoint(&options);
     if (!model_is_causal(&options))
         fail(BAD_USE, "--checkpoint %s: %s, expected a causal model: train --preset streaming",
+             options.checkpoint, model_kind(&options));
+    if (model_is_lsh(&options))
+        fail(BAD_USE,
+             "--checkpoint %s: %s, which has no decode steps; expected linear or softmax "
+             "attention, or an LSTM",
              options.checkpoint, model_kind(&options));
     Sentence sentence;
     WaveFile *file = wave_open(path, &sentence);

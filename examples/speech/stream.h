@@ -1,5 +1,5 @@
 /* Recognition while the sound goes on: a causal model as a recurrent network, whose state has a
- * constant size (but the KV cache of softmax attention). */
+ * constant size (except the KV cache of softmax attention). */
 #ifndef TAPEGRAD_SPEECH_STREAM_H
 #define TAPEGRAD_SPEECH_STREAM_H
 

@@ -114,7 +114,8 @@ ALWAYS_INLINE void multiply_rows(int T, int rows, int sequences, const StepProdu
                                  int64_t sequence)
 {
     const int vectors = vectors_of(T);
-    const int64_t n = p->I, step = vectors * LANES, whole = n / step * step;
+    const int64_t n = p->I, step = vectors * LANES;
+    int64_t whole = n / step * step;
     const Real *weight = weight_at(T, p->linear.weight, row * n), *x = p->in.x + sequence * n;
     Vector sums[TILE_ROWS][TILE_SEQUENCES] = { { { 0 } } };
     for (int64_t i = 0; i < whole; i += step)
@@ -126,6 +127,13 @@ ALWAYS_INLINE void multiply_rows(int T, int rows, int sequences, const StepProdu
                     sums[r][s] += w * load_vector(TENSOR_REAL, x, s * n + i + k * LANES);
             }
         }
+    if (T == WEIGHT_BF16 && n - whole >= LANES) { /* one vector is left */
+        for (int r = 0; r < rows; r++)
+            for (int s = 0; s < sequences; s++)
+                sums[r][s] += weight_vector(T, weight, r * n + whole, 0) *
+                              load_vector(TENSOR_REAL, x, s * n + whole);
+        whole += LANES;
+    }
     for (int r = 0; r < rows; r++)
         for (int s = 0; s < sequences; s++) {
             const Real *weight_r = weight_at(T, weight, r * n);

@@ -73,7 +73,7 @@ static inline int threads_of_pass(const Recurrence *r)
 
 /* ------------------------------------------------------------------------------ parts of the batch
  * Sequences are independent: where W_hh fits in every thread's L2, a thread computes all units of
- * its sequences, without barriers. Bits depend neither on this nor on who computes a part. */
+ * its sequences, without barriers. Results are bitwise the same, divided or not. */
 enum { SHARED_WEIGHTS = 1 << 18 }; /* bytes */
 
 static inline int64_t batch_parts(const Recurrence *r)

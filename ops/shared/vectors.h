@@ -58,7 +58,8 @@ ALWAYS_INLINE Vector vector(const Real *data)
     return *(const Vector *)(const void *)data;
 }
 
-/* The same functions as real_of_bf16 and bf16_of, of each element. */
+/* The same functions as real_of_bf16 and bf16_of, of each element; denormal numbers may become
+ * 0. */
 ALWAYS_INLINE Vector vector_of_bf16(UnalignedBfloat16s upper)
 {
 #if defined(__AVX512F__) && !defined(TAPEGRAD_DOUBLE) /* gcc 12 takes five instructions */

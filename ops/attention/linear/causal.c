@@ -52,8 +52,8 @@
  * Accuracy: S~ and R~ are float32 sums over all positions. Their error grows with the length:
  * 5e-6 at 1e5 positions, 2e-4 at 1e6. A second state for the rounding errors would add one
  * multiply-add to the two per element and position.
- * In bf16 on processors with bf16 products, heads of 64 and more are multiplied as bf16 numbers
- * with float32 sums: phi(q), phi(k) and the states are rounded to bf16 for the products alone.
+ * In bf16 on processors with bf16 products, the chunked forms multiply heads of 64 and more as bf16
+ * elements with float32 sums: rows, X Y^T and states are rounded to bf16 for the products alone.
  *
  * Saved for the backward pass: out, already on the tape, and den, one number per position. */
 #include "ops/attention/linear/kernels.h"

@@ -141,10 +141,10 @@ static int64_t max_length(const AttentionInputs *x)
     return length;
 }
 
-/* Whether chunks are scanned by bf16 products, which pay from heads of 64 on. */
+/* Whether chunks are scanned by bf16 products, which are faster for heads of 64 and more. */
 static bool uses_bf16_products(const Pass *p)
 {
-    return HAS_BF16_PRODUCTS && p->type == TENSOR_BF16 && minimum(p->D, p->M) >= 64 &&
+    return HAS_BF16_PRODUCTS && p->type == TENSOR_BF16 && minimum(p->x->D, p->x->M) >= 64 &&
            p->options->chunk <= BF16_MAX_CHUNK;
 }
 

@@ -1,5 +1,5 @@
 /* The scan of linear attention over the rows of a chunk by bf16 products, on processors that have
- * them (AVX512_BF16): an instruction multiplies pairs of bf16 numbers and adds both products to a
+ * them (AVX512_BF16): an instruction multiplies pairs of bf16 elements and adds both products to a
  * float32 sum, twice the rate of float32 arithmetic.
  *
  *     o <- o + X T + tril(X Y^T) W     T <- T + Y^T W
@@ -20,7 +20,7 @@ enum { BF16_MAX_CHUNK = 256 };
 
 enum { HAS_BF16_PRODUCTS = true };
 
-/* Two bf16 numbers, which one instruction multiplies by those of another pair: the terms 2k and
+/* Two bf16 elements, which one instruction multiplies by those of another pair: the terms 2k and
  * 2k + 1 of a product. */
 typedef uint32_t Pair;
 
