@@ -167,9 +167,10 @@ static AttentionForm choose_form(Pass *p, int64_t length)
     if (!rows)
         rows = form == FORM_CHUNKED ? tuned[row].chunk : CHUNK;
     p->rows = maximum(form == FORM_QUADRATIC ? length : minimum(rows, length), 1);
-    p->method = form == FORM_RECURRENT || (form == FORM_CHUNK_PARALLEL && !bf16) ? BY_POSITION
-                : form == FORM_QUADRATIC || !bf16                                ? BY_PRODUCTS
-                                                                                 : BY_BF16_PRODUCTS;
+    const bool chunked = form == FORM_CHUNKED, parallel = form == FORM_CHUNK_PARALLEL;
+    p->method = bf16 && (chunked || parallel)       ? BY_BF16_PRODUCTS
+                : chunked || form == FORM_QUADRATIC ? BY_PRODUCTS
+                                                    : BY_POSITION;
     return form;
 }
 
