@@ -64,7 +64,7 @@ SANITIZE :=
 # No flag changes a value; without errno and traps more loops become vector instructions.
 MATH     := -fno-math-errno -fno-trapping-math
 COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=hidden -I. \
-            -I$(BUILD)/include $(WARNINGS) $(CFLAGS) $(SANITIZE)
+            -I$(BUILD)/include -DTAPEGRAD_CPU $(WARNINGS) $(CFLAGS) $(SANITIZE)
 LINK      = $(CC) -fopenmp $(SANITIZE)
 # The test that compiles the public headers as C++.
 COMPILE_CXX = $(CXX) -std=c++17 -I. -I$(BUILD)/include $(filter-out -Wstrict-prototypes -Wmissing-prototypes,$(WARNINGS)) \
@@ -106,7 +106,7 @@ HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/o
 CONFIG   := $(BUILD)/include/tensor/config.h
 SOURCES  := $(shell find tensor autograd ops nn optim -name '*.c')
 SOURCES  := $(filter-out ops/attention/linear/reference.c,$(SOURCES)) # for readers and tests
-SOURCES  := $(if $(filter no,$(CUDA)),$(filter-out %/cuda.c %_cuda.c,$(SOURCES)),$(SOURCES))
+SOURCES  := $(if $(filter no,$(CUDA)),$(foreach source,$(SOURCES),$(if $(findstring /cuda/,$(source)),,$(source))),$(SOURCES))
 OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)

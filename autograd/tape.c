@@ -50,7 +50,6 @@ struct Tape {
     bool backward_started; /* since the last reset */
     bool failed;           /* an error of this tape was raised since the last reset */
     int64_t errors;        /* error_count() when the step made its first tensor */
-    const char *label;     /* the current operation, for messages: "op_add: a", "op_add" */
     Random random;         /* the generator, */
     Random step_start;     /* and its state at the last reset */
     TapeTensor *last_tensor, *last_persistent;
@@ -134,6 +133,8 @@ void tape_set_precision(Tape *tape, Precision precision)
     if (precision != PRECISION_FLOAT32 && sizeof(Real) == sizeof(double))
         tape_error(tape, "tape_set_precision: %s is not available in a double-precision build",
                    names[precision]);
+    if (precision != PRECISION_FLOAT32 && device_is_plain(tape->device))
+        tape_error(tape, "tape_set_precision: %s is not available on plain", names[precision]);
     if (precision == PRECISION_TF32 && !device_is_cuda(tape->device))
         tape_error(tape, "tape_set_precision: tf32 needs a CUDA device, the tape is on %s",
                    device_name(tape->device));
@@ -161,9 +162,8 @@ static void check_tape(const Tape *tape, const char *label)
 /* Raises "op_add: memory is exhausted: ..." for the labels "op_add" and "op_add: a". */
 static _Noreturn void exhausted(Tape *tape, size_t bytes)
 {
-    const char *label = tape->label ? tape->label : "tape";
-    tape_error(tape, "%.*s: %s", (int)strcspn(label, ":"), label,
-               device_exhausted(tape->device, bytes).text);
+    tape->failed = true;
+    device_raise_exhausted(tape->device, bytes);
 }
 
 /* ------------------------------------------------------------------------------------ the arena */
@@ -283,7 +283,7 @@ void tape_scratch_free(Tape *tape, Tensor *scratch)
 static void check_input(Tape *tape, const char *function, const void *host)
 {
     check_tape(tape, function);
-    tape->label = function;
+    error_set_operation(function);
     if (!host)
         tape_error(tape, "%s: host is NULL", function);
 }
@@ -319,7 +319,7 @@ Tensor *tape_variable(Tape *tape, const Real *host, Shape shape)
 static Tensor *new_persistent(Tape *tape, const char *label, TensorType type, Shape shape)
 {
     check_tape(tape, label);
-    tape->label = label;
+    error_set_operation(label);
     shape = shape_new(shape.rank, shape.size);
     TapeTensor *entry = memory_allocate(sizeof *entry);
     if (!entry)
@@ -357,7 +357,7 @@ Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape)
 static void check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorType type)
 {
     check_tape(tape, label);
-    tape->label = label;
+    error_set_operation(label);
     const char *error = tensor_unreadable(tensor, type);
     if (error)
         tape_error(tape, "%s %s", tensor_label(label, tensor).text, error);
@@ -593,7 +593,7 @@ static void backward_pass(Tape *tape, Tensor *out)
         bool reached = false;
         for (int i = 0; i < NODE_OUTPUTS; i++)
             reached |= tape_upstream(node, i) != NULL;
-        tape->label = node->name;
+        error_set_operation(node->name);
         if (reached && node->backward) /* NULL: the output is a view, which shares the gradient */
             node->backward(node);
         if (reached && tape->checks_finite)
@@ -711,7 +711,7 @@ void tape_reset(Tape *tape)
     tape->last_node = NULL;
     tape->tensor_count = tape->node_count = 0;
     tape->backward_started = tape->failed = false;
-    tape->label = NULL;
+    error_set_operation(NULL);
     capture_free(tape->replay.capture);
     tape->replay.capture = NULL;
     tape->replay.step = NULL;
@@ -771,7 +771,7 @@ void tape_replay(Tape *tape, TapeStep *step, void *context)
         tape_reset(tape);
         replay->step = step;
         replay->context = context;
-        tape->label = "tape_replay";
+        error_set_operation("tape_replay");
         if (!again || !device_is_cuda(tape->device)) {
             call_step(tape);
             return;

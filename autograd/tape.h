@@ -238,7 +238,7 @@ Gradient tape_scattered_contribution(Node *node, Tensor *input);
 /* One element's contribution. */
 static inline void gradient_add(Gradient gradient, int64_t i, Real value)
 {
-    gradient.data[i] = gradient.accumulate ? gradient.data[i] + value : value;
+    gradient.data[i] = (gradient.accumulate ? gradient.data[i] : 0) + value;
 }
 
 /* A workspace for an operation or its backward function. Free it with tape_scratch_free; after an

@@ -98,6 +98,9 @@ static void measure_row(BenchOptions *options, Row row, Limits limits)
     const Input of_rows = S(ROWS, WIDTH), two[MOST_INPUTS] = { of_rows, of_rows };
     const Input *inputs = row.operation ? row.operation->cases[0] : two;
     const bool cuda = device_is_cuda(options->device);
+    const char *only = getenv("OPERATION"); /* OPERATION=name measures that row only */
+    if (only && strcmp(only, row.name) != 0)
+        return;
     const Domain domain = row.unary ? row.unary->domain : row.binary ? row.binary->domain : ANY;
     Case c = { .tape = bench_tape(options),
                .params = params_new(options->device, 1),

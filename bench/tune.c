@@ -1,5 +1,5 @@
 /* Measures which form of causal linear attention is fastest on this CPU, by size, and prints the
- * table from which FORM_BEST chooses: `tuned` of ops/attention/linear/plan_cpu.h, to put there. */
+ * table from which FORM_BEST chooses: `tuned` of ops/cpu/attention/linear/plan.h, to put there. */
 #include "bench/common.h"
 
 #include <stdlib.h>

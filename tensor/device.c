@@ -19,6 +19,8 @@
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
 static Device cpu = { .name = "cpu", .lock = PTHREAD_MUTEX_INITIALIZER };
+static Device plain = { .name = "plain", .plain = true, .lock = PTHREAD_MUTEX_INITIALIZER };
+static _Thread_local Device *current;
 
 /* ---------------------------------------------------------------------------- failing on demand */
 static int64_t allocations_until_failure;
@@ -330,6 +332,28 @@ void device_free(Device *device, Block *block)
         free(capture);
 }
 
+bool device_is_plain(const Device *device)
+{
+    return device->plain;
+}
+
+void device_enter(Device *device)
+{
+    current = device;
+    CUDA_CALL(device, device_enter, (device), (void)0);
+}
+
+Device *device_current(void)
+{
+    return current;
+}
+
+void device_raise_exhausted(const Device *device, size_t bytes)
+{
+    const char *label = error_operation() ? error_operation() : "tapegrad";
+    error_raise("%.*s: %s", (int)strcspn(label, ":"), label, device_exhausted(device, bytes).text);
+}
+
 MemoryText device_exhausted(const Device *device, size_t bytes)
 {
     DeviceMemory memory = device_memory(device);
@@ -345,7 +369,7 @@ MemoryText device_exhausted(const Device *device, size_t bytes)
 
 /* ----------------------------------------------------------------------------- public functions */
 #ifndef TAPEGRAD_CUDA
-#define DEVICES "\"cpu\""
+#define DEVICES "\"cpu\", \"plain\""
 int cuda_count(void)
 {
     return 0;
@@ -357,7 +381,7 @@ Device *cuda_open(const char *name, int index)
                 name);
 }
 #else
-#define DEVICES "\"cpu\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ..."
+#define DEVICES "\"cpu\", \"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ..."
 #endif
 
 /* The index of "cuda" (0) or "cuda:index"; -1 for another name. */
@@ -377,6 +401,10 @@ Device *device_open(const char *name)
     if (name && strcmp(name, "cpu") == 0) {
         threads_prepare();
         return &cpu;
+    }
+    if (name && strcmp(name, "plain") == 0) {
+        threads_prepare();
+        return &plain;
     }
     int index = name ? cuda_index(name) : -1;
     if (index >= 0)
@@ -407,6 +435,8 @@ bool device_has_bf16(const Device *device)
 {
     if (sizeof(Real) == sizeof(double) || device->cuda)
         return sizeof(Real) == sizeof(float);
+    if (device->plain)
+        return false;
 #if defined(__x86_64__)
     const unsigned needed = dnnl_cpu_isa_avx512_core_bf16; /* one bit per extension */
     return ((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed;

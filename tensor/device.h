@@ -15,6 +15,7 @@ typedef struct FreeBlocks {
 
 struct Device {
     char name[24];
+    bool plain;        /* computes with the plain kernels */
     struct Cuda *cuda; /* NULL on the CPU */
     FreeBlocks cached;
     Capture *capture; /* the open one, or NULL */
@@ -39,12 +40,13 @@ CUDA_FUNCTION(void, copy_out, Device *device, void *host, const void *from, size
 CUDA_FUNCTION(void, copy, void *to, const void *from, size_t bytes);
 CUDA_FUNCTION(void, zero, void *to, size_t bytes);
 CUDA_FUNCTION(void, wait, Device *device);
+CUDA_FUNCTION(void, device_enter, Device *device);
 CUDA_FUNCTION(void, capture_begin, Device *device);
 CUDA_FUNCTION(Graph, capture_end, Device *device);
 CUDA_FUNCTION(void, graph_launch, void *executable);
 CUDA_FUNCTION(void, graph_free, void *executable);
 
-KERNEL(void, fill, Real *out, Real value, int64_t n);
+OLD_KERNEL(void, fill, Real *out, Real value, int64_t n);
 
 /* cuda.c: the CUDA device of this index, opened on first use; raises when there is none. */
 Device *cuda_open(const char *name, int index);

@@ -8,6 +8,7 @@ static ErrorHandler *installed_handler;
 static void *installed_context;
 static _Thread_local char last_sentence[1024];
 static _Thread_local int64_t raised;
+static _Thread_local const char *operation;
 
 void tapegrad_on_error(ErrorHandler *handler, void *context)
 {
@@ -24,6 +25,7 @@ void error_raise_arguments(const char *format, va_list arguments)
 {
     vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
     device_capture_abandon();
+    device_workspace_free_all();
     if (installed_handler)
         installed_handler(last_sentence, installed_context);
     fprintf(stderr, "tapegrad: %s\n", last_sentence);
@@ -36,6 +38,16 @@ void error_raise(const char *format, ...)
     va_start(arguments, format);
     raised++;
     error_raise_arguments(format, arguments);
+}
+
+void error_set_operation(const char *label)
+{
+    operation = label;
+}
+
+const char *error_operation(void)
+{
+    return operation;
 }
 
 int64_t error_count(void)

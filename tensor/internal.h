@@ -11,6 +11,11 @@
 void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
 
+/* The operation that this thread executes, for messages: "op_add", or "op_add: a" while it checks
+ * an argument. A string that lives as long as the program. NULL: none. */
+void error_set_operation(const char *label);
+const char *error_operation(void);
+
 /* The number of errors that error_raise has raised on this thread. It does not know the tape, so an
  * error may belong to any step that this thread is running. */
 int64_t error_count(void);
@@ -68,6 +73,7 @@ typedef struct Block {
     size_t size;
     struct Block *next; /* in a list of free blocks */
     Capture *capture;   /* the capture whose replays use it, or NULL */
+    Device *owner;      /* of a workspace: its device */
 } Block;
 
 /* NULL when memory is exhausted, even after the cached blocks were released. The caller restores
@@ -80,6 +86,23 @@ typedef struct MemoryText {
     char text[160];
 } MemoryText;
 MemoryText device_exhausted(const Device *device, size_t bytes);
+
+/* Raises "op_add: memory is exhausted: ...", for the thread's operation. */
+void device_raise_exhausted(const Device *device, size_t bytes) __attribute__((noreturn));
+
+/* Whether the device computes with the plain kernels (device_open("plain")). */
+bool device_is_plain(const Device *device);
+
+/* Makes the device the thread's current one, on which kernels launch and whose memory their
+ * workspaces are. */
+void device_enter(Device *device);
+Device *device_current(void);
+
+/* A kernel's scratch memory: n Reals on the current device, uninitialized. Raises when memory is
+ * exhausted. The kernel frees it before it returns; an error frees all of the thread's. */
+Real *device_workspace(int64_t n);
+void device_workspace_free(const Real *data);
+void device_workspace_free_all(void);
 
 /* malloc, which device_fail_allocation can make fail. */
 void *memory_allocate(size_t bytes);
@@ -151,6 +174,17 @@ void threads_prepare(void);
 #define PARALLEL_FOR(i, n)                                                                         \
     PRAGMA(omp parallel for simd schedule(static) num_threads(threads_for(n, 0.5)))                \
     for (int64_t i = 0; i < (n); i++)
+
+/* The loops of plain kernels, divided among the threads: over n independent elements; over R
+ * independent rows of C elements. */
+#define EACH(i, n) PARALLEL_FOR(i, n)
+#define EACH_ROW(row, R, C)                                                                        \
+    PRAGMA(omp parallel for schedule(static) num_threads(threads_for((R) * (C), 0.5)))             \
+    for (int64_t row = 0; row < (R); row++)
+
+/* Before a loop that sums into `variable` (+), or finds its largest element (max): the compiler may
+ * use a vector of partial results. */
+#define SUM(operator, variable) PRAGMA(omp simd reduction(operator: variable))
 
 /* Philox4x32-10, for kernels that draw random numbers. */
 #include "tensor/philox.h"

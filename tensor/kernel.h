@@ -2,7 +2,7 @@
  * from its declaration does not compile. KERNEL_CALL and DEVICE_CALL in tensor/internal.h call
  * them.
  *
- *     KERNEL(void, softmax_forward, Real *out, const Real *x, int64_t R, int64_t C);
+ *     OLD_KERNEL(void, softmax_forward, Real *out, const Real *x, int64_t R, int64_t C);
  *
  * declares softmax_forward_cpu and softmax_forward_cuda with these parameters and, before them,
  * the dtype of the activations, Real or bf16. DEVICE_FUNCTION is the same for a function without
@@ -31,7 +31,7 @@
 #define DEVICE_FUNCTION(result, name, ...)                                                         \
     C_FUNCTION result name##_cpu(__VA_ARGS__);                                                     \
     CUDA_FUNCTION(result, name, __VA_ARGS__)
-#define KERNEL(result, name, ...) DEVICE_FUNCTION(result, name, TensorType type, __VA_ARGS__)
+#define OLD_KERNEL(result, name, ...) DEVICE_FUNCTION(result, name, TensorType type, __VA_ARGS__)
 
 /* bf16: the upper 16 bits of a float. Rounds to nearest, ties to even; NaN stays NaN. */
 SHARED_FUNCTION uint16_t bf16_of(Real value)

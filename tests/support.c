@@ -26,6 +26,11 @@ Device *test_device(void)
     return device_open(name ? name : "cpu");
 }
 
+bool test_has_bf16(void)
+{
+    return sizeof(Real) == sizeof(float) && strcmp(device_name(test_device()), "plain") != 0;
+}
+
 void test_set_threads(int count)
 {
     device_set_threads(count);

@@ -27,6 +27,9 @@ extern "C" {
 /* The device under test: DEVICE of the environment, or the CPU. */
 Device *test_device(void);
 
+/* Whether the device has PRECISION_BF16 in this build. */
+bool test_has_bf16(void);
+
 /* device_set_threads; with several threads, all of them share work of any size. */
 void test_set_threads(int count);
 

@@ -8,23 +8,23 @@
 
 /* y is x or out, whichever the gradient reads. */
 #define UNARY_KERNELS(op)                                                                          \
-    KERNEL(void, op##_forward, Real *out, const Real *x, Real c, Real d, int64_t n);               \
-    KERNEL(void, op##_backward, Real *dx, bool accumulate, const Real *dout, const Real *y,        \
-           Real c, Real d, int64_t n);
+    OLD_KERNEL(void, op##_forward, Real *out, const Real *x, Real c, Real d, int64_t n);           \
+    OLD_KERNEL(void, op##_backward, Real *dx, bool accumulate, const Real *dout, const Real *y,    \
+               Real c, Real d, int64_t n);
 
 #define BINARY_KERNEL(op)                                                                          \
-    KERNEL(void, op##_forward, Real *out, const Real *a, Broadcast a_view, const Real *b,          \
-           Broadcast b_view, int64_t n);
+    OLD_KERNEL(void, op##_forward, Real *out, const Real *a, Broadcast a_view, const Real *b,      \
+               Broadcast b_view, int64_t n);
 #define BINARY_GRADIENT_KERNEL(op, side)                                                           \
-    KERNEL(void, op##_backward_##side, Real *dx, bool accumulate, const Real *dout,                \
-           const Real *out, const Real *y, Broadcast y_view, int64_t n);
+    OLD_KERNEL(void, op##_backward_##side, Real *dx, bool accumulate, const Real *dout,            \
+               const Real *out, const Real *y, Broadcast y_view, int64_t n);
 
-KERNEL(void, dropout, Real *out, bool accumulate, const Real *x, DropoutDraw d, int64_t n);
+OLD_KERNEL(void, dropout, Real *out, bool accumulate, const Real *x, DropoutDraw d, int64_t n);
 DEVICE_FUNCTION(void, cast, Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n);
-KERNEL(void, broadcast_copy, Real *out, bool accumulate, Real factor, const Real *x, Broadcast b,
-       bool real_x);
+OLD_KERNEL(void, broadcast_copy, Real *out, bool accumulate, Real factor, const Real *x,
+           Broadcast b, bool real_x);
 CUDA_FUNCTION(int64_t, broadcast_sum_scratch, Broadcast b);
-KERNEL(void, broadcast_sum, Real *out, bool accumulate, Real factor, Real *scratch, const Real *x,
-       Broadcast b, bool real_out);
+OLD_KERNEL(void, broadcast_sum, Real *out, bool accumulate, Real factor, Real *scratch,
+           const Real *x, Broadcast b, bool real_out);
 
 #endif

@@ -39,10 +39,10 @@ typedef struct LinearPass {
     const char *operation;
 } LinearPass;
 
-KERNEL(void, linear_activate, Real *out, Real *y, const Real *bias, Activation activation,
-       int64_t R, int64_t O);
-KERNEL(void, linear_activate_backward, Real *h, Real *partial, const Real *g, const Real *y,
-       Activation activation, int64_t R, int64_t O);
+OLD_KERNEL(void, linear_activate, Real *out, Real *y, const Real *bias, Activation activation,
+           int64_t R, int64_t O);
+OLD_KERNEL(void, linear_activate_backward, Real *h, Real *partial, const Real *g, const Real *y,
+           Activation activation, int64_t R, int64_t O);
 DEVICE_FUNCTION(void, linear_copy, Real *to, const Real *weight, int64_t n, int64_t bias_at,
                 const Real *bias, int64_t m);
 

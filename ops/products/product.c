@@ -6,8 +6,8 @@
  * oneDNN 2.6 is no faster if it splits one product itself, and for long sums into few elements it
  * starts more threads than there are processors. */
 #include "ops/elementwise/kernels.h"
-#include "ops/products/product_cpu.h"
-#include "ops/shared/tiles_cpu.h"
+#include "ops/cpu/products/onednn.h"
+#include "ops/cpu/shared/tiles.h"
 
 #include <omp.h>
 

@@ -13,7 +13,7 @@
  *   dh_t-1 = dh z + W_hh^T [dr, dz, dm]
  * The gradient of W_ih x_t is [dr, dz, da_n], that of W_hh h_t-1 is [dr, dz, dm]; recurrence.c has
  * the gradients of x, weights and biases. Saved: r, z, n and m. */
-#include "ops/recurrent/recurrence_cpu.h"
+#include "ops/cpu/recurrent/recurrence.h"
 
 /* gates: x W_ih^T, which becomes r, z, n; sums: h W_hh^T. Gates are H, of sums stride apart. */
 ALWAYS_INLINE void gru_units(Real *gates, const Real *sums, const Real *bias_ih,

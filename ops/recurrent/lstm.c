@@ -16,7 +16,7 @@
  *   dh_t-1 = W_hh^T [di, df, dg, do]
  * From the last step to the first: dh of a sequence begins as the gradient of its final state.
  * recurrence.c has the gradients of x, weights and biases. Saved: the gates and c. */
-#include "ops/recurrent/recurrence_cpu.h"
+#include "ops/cpu/recurrent/recurrence.h"
 
 /* gates: x W_ih^T, which becomes the gates; sums: h W_hh^T. Gates are H, of sums stride apart. */
 ALWAYS_INLINE void lstm_units(Real *gates, const Real *sums, const Real *bias_ih,

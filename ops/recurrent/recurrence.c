@@ -6,7 +6,7 @@
  *                          dW_hh <- sum_t du_t h_t-1^T    db_hh <- sum_t du_t
  * x W_ih^T, the gates, da and du share one buffer, [B, N, G H], one after another. */
 #include "ops/layout/indices.h"
-#include "ops/recurrent/recurrence_cpu.h"
+#include "ops/cpu/recurrent/recurrence.h"
 #include "ops/shared/columns.h"
 
 typedef struct RecurrentAttributes {

@@ -147,9 +147,9 @@ MATH_FUNCTION int32_t logistic_pixel(Real mean, Real log_scale, uint32_t word)
     return (int32_t)fmaf(x, 127.5f, 128); /* (x + 1) 255 / 2, to the nearest */
 }
 
-KERNEL(void, sample, int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C);
-KERNEL(void, sample_logistic_mixture, int32_t *out, const Real *parameters, Sampler sampler,
-       int64_t R, int64_t K);
+OLD_KERNEL(void, sample, int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C);
+OLD_KERNEL(void, sample_logistic_mixture, int32_t *out, const Real *parameters, Sampler sampler,
+           int64_t R, int64_t K);
 
 /* Chooses the symbol of a row of C logits of dtype `type` on the CPU, from a uniform 64-bit random
  * number: see sample.c. */

@@ -15,7 +15,7 @@
 
 DEVICE_FUNCTION(void, add_part_pairs, Gradient first, Gradient second, const Real *partial,
                 int64_t parts, int64_t C);
-KERNEL(void, column_sums, Real *partial, const Real *x, int64_t R, int64_t C);
+OLD_KERNEL(void, column_sums, Real *partial, const Real *x, int64_t R, int64_t C);
 
 /* Number of blocks for R rows. Block i starts at row_block_start(i, R) and ends before
  * row_block_start(i + 1, R). */

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #ifdef __cplusplus
-#include "tensor/kernel.cuh"
+#include "tensor/cuda/kernel.cuh"
 #define MATH_FUNCTION __device__ static inline
 #else
 #include "tensor/tensor.h"

@@ -33,10 +33,10 @@ plant() {
 # The program that tests a file's kernels.
 program_for() {
     case $1 in
-    nn/generation/*) echo test_generation ;;
-    ops/attention/softmax/* | *softmax_tiles*) echo test_softmax_attention ;;
-    ops/attention/lsh/*) echo test_lsh_attention ;;
-    ops/attention/*) echo test_attention ;;
+    nn/decode/* | nn/cuda/decode/* | nn/cpu/decode/*) echo test_generation ;;
+    ops/*attention/softmax/* | *softmax_tiles*) echo test_softmax_attention ;;
+    ops/*attention/lsh/*) echo test_lsh_attention ;;
+    ops/*attention/*) echo test_attention ;;
     *cumulative_sum* | *transpose*) echo test_layout ;;
     *linear* | *columns*) echo test_products ;;
     *sampl*) echo test_sampling ;;
@@ -49,14 +49,14 @@ if [ "${2-}" = barriers ]; then
         plant "$build" "$file" "${line}s/__syncthreads()/(void)0/" "$(program_for "$file")"
     done < <(grep -rn --include='*.cu' --include='*.cuh' '__syncthreads();' ops nn)
 else
-    second=$(grep -n '__syncthreads();' ops/rows/rows.cuh | sed -n '2s/:.*//p')
-    plant "$build" ops/rows/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
-    plant "$build" ops/products/linear_cuda.c "s/EPILOGUE_BGRADB/EPILOGUE_BGRADA/" test_products
+    second=$(grep -n '__syncthreads();' ops/cuda/rows/rows.cuh | sed -n '2s/:.*//p')
+    plant "$build" ops/cuda/rows/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
+    plant "$build" ops/cuda/products/linear.c "s/EPILOGUE_BGRADB/EPILOGUE_BGRADA/" test_products
     plant "$build" ops/products/linear.c "s/dx.accumulate || x->keep ||/dx.accumulate ||/" test_products
-    plant "$build" ops/attention/linear/mma_kernels.cuh 's/^ *wait_for_copies();//' test_attention
-    plant "$build" nn/generation/step.cu \
+    plant "$build" ops/cuda/attention/linear/mma_kernels.cuh 's/^ *wait_for_copies();//' test_attention
+    plant "$build" nn/cuda/decode/step.cu \
         '/wait_for_previous_kernel();/{N;s/\(.*\)\n\(.*const Real residual.*\)/\2\n\1/}' test_generation
-    plant "$build"-sanitize ops/layout/transpose.cu 's/i + row < p && j + lane < q/i + row < p/' test_layout \
+    plant "$build"-sanitize ops/cuda/layout/transpose.cu 's/i + row < p && j + lane < q/i + row < p/' test_layout \
         CC=clang CFLAGS='-O1 -g -fno-omit-frame-pointer' \
         SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all'
 fi

@@ -41,16 +41,16 @@ MATH_FUNCTION int64_t lsh_places_at(const LshRounds *rounds, int kind, int64_t h
 }
 
 /* Size of the kernels' scratch memory in Reals: O(N). */
-KERNEL(int64_t, lsh_attention_scratch, const LshRounds *rounds, bool backward);
+OLD_KERNEL(int64_t, lsh_attention_scratch, const LshRounds *rounds, bool backward);
 
-KERNEL(void, lsh_attention_forward, Real *out, /* [B, N, H, M] */
-       Real *log_sum,                          /* [B, N, H], saved for the backward pass */
-       int32_t *places,                        /* likewise */
-       Real *scratch, const LshRounds *rounds);
+OLD_KERNEL(void, lsh_attention_forward, Real *out, /* [B, N, H, M] */
+           Real *log_sum,                          /* [B, N, H], saved for the backward pass */
+           int32_t *places,                        /* likewise */
+           Real *scratch, const LshRounds *rounds);
 
-KERNEL(void, lsh_attention_backward, AttentionGradient d, /* key unused */
-       const Real *dout,                                  /* [B, N, H, M] */
-       const Real *out,                                   /* [B, N, H, M] */
-       const Real *log_sum,                               /* [B, N, H] */
-       const int32_t *places, Real *scratch, const LshRounds *rounds);
+OLD_KERNEL(void, lsh_attention_backward, AttentionGradient d, /* key unused */
+           const Real *dout,                                  /* [B, N, H, M] */
+           const Real *out,                                   /* [B, N, H, M] */
+           const Real *log_sum,                               /* [B, N, H] */
+           const int32_t *places, Real *scratch, const LshRounds *rounds);
 #endif

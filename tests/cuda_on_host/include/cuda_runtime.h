@@ -252,7 +252,7 @@ typedef void CudaHostWarpWork(const uint64_t *operands);
 void cuda_host_warp_together(const char *operation, void *operands, CudaHostWarpWork *work,
                              const char *file, int line);
 
-/* As in tensor/kernel.cuh. Every thread of a dependent launch must wait. */
+/* As in tensor/cuda/kernel.cuh. Every thread of a dependent launch must wait. */
 void wait_for_previous_kernel(CUDA_HOST_HERE);
 static inline void let_next_kernel_start(void) {}
 

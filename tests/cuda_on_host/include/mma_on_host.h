@@ -1,4 +1,4 @@
-/* The operations of tensor/mma.cuh on the host: the lanes of a warp pass their registers or
+/* The operations of tensor/cuda/mma.cuh on the host: the lanes of a warp pass their registers or
  * addresses, and each computes its own fragment of the result. In memory, bf16 is uint16_t or a
  * struct of one. */
 #ifndef CUDA_ON_HOST_MMA_H

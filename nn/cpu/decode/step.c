@@ -1,0 +1,369 @@
+/* A decode step on the CPU; the mathematics is in step.c.
+ *
+ * A team of threads takes a group of sequences through all layers:
+ *   - a small batch is one group, and all threads are its team. They share the rows of each weight,
+ *     the heads or the sequences; barriers separate these. The products are bound by reading the
+ *     weights, which are read once.
+ *   - a large batch is divided into groups, and each thread is a team of its own: a group's
+ *     intermediates stay in its thread's cache.
+ * A result's bits do not depend on the number of threads. They depend on the batch size only
+ * through LARGE_BATCH. */
+#include "nn/cpu/decode/product.h"
+#include "ops/attention/features/polynomial.h"
+#include "ops/cpu/attention/linear/feature_map.h"
+#include "ops/rows/layernorm.h"
+#include "ops/rows/rows.h"
+
+#include <omp.h>
+
+enum {
+    LARGE_BATCH = 8,        /* sequences from which on products use blocks of sequences */
+    GROUP = 32,             /* sequences per thread of a large batch */
+    WORTH_A_TEAM = 1 << 17, /* multiplications per layer; with fewer, barriers cost more */
+};
+
+/* One thread's view of its team. */
+typedef struct Team {
+    const TransformerStep *step;
+    int64_t part, parts; /* this thread's index in the team, the team's size */
+    int64_t first;       /* the group's first sequence */
+    StepBuffers buffers; /* of the group; with post-norm, normed is x */
+    Real *work;          /* private to the thread: features, or softmax scores */
+    Real *block;         /* private: step_product's buffer; NULL for a small batch */
+} Team;
+
+/* Rounds up to whole cache lines, to avoid false sharing. */
+static int64_t lines(int64_t count)
+{
+    return round_up(count, LINE);
+}
+
+static void wait_for_team(const Team *team)
+{
+    if (team->parts > 1) {
+#pragma omp barrier
+    }
+}
+
+/* This thread's share of `size` items, in units of `multiple`. */
+typedef struct Range {
+    int64_t begin, end;
+} Range;
+
+static Range share(const Team *team, int64_t size, int64_t multiple)
+{
+    const int64_t pieces = (size + multiple - 1) / multiple;
+    return (Range){ minimum(pieces * team->part / team->parts * multiple, size),
+                    minimum(pieces * (team->part + 1) / team->parts * multiple, size) };
+}
+
+/* --------------------------------------------------------------------------------- feature maps */
+
+/* y [n] <- e^(y - shift); returns their sum. */
+static Real exponentiate_row(Real *y, Real shift, int64_t n)
+{
+    Real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = real_exp(y[i] - shift);
+        sum += y[i];
+    }
+    return sum;
+}
+
+/* out [n] = rows [n, D] x [D] */
+static void multiply_row(Real *out, const Real *x, WeightType type, const Real *rows, int64_t n,
+                         int64_t D)
+{
+    const StepProduct p = { .out = out,
+                            .in.x = x,
+                            .linear = { rows, NULL, type, NULL },
+                            .B = 1,
+                            .I = (int)D,
+                            .O = (int)n };
+    step_product(&p, NULL, 0, n);
+}
+
+/* Keys: as op_random_features. Queries: softmax, as in nn/attention.c. */
+static void map_random(Real *out, const Real *x, const Real *projection, bool query, int64_t F,
+                       int64_t D)
+{
+    multiply_row(out, x, WEIGHT_REAL, projection, F, D);
+    const Real sum =
+        exponentiate_row(out, query ? row_max(TENSOR_REAL, out, F) : dot(x, x, D) / 2, F);
+    const Real scale = query ? 1 / sum : (Real)(1 / sqrt((double)F));
+    for (int64_t f = 0; f < F; f++)
+        out[f] *= scale;
+}
+
+/* out [F] = phi(x [D]), as in nn/attention.c; out is aligned and padded to whole cache lines.
+ * buffer [D] */
+static void map(const TransformerStep *step, const StepLayer *layer, Real *out, const Real *x,
+                bool query, Real *buffer)
+{
+    const int64_t D = step->D;
+    if (step->features <= FEATURES_IDENTITY) {
+        const Rows row = { TENSOR_REAL, x, D, 1, D };
+        pack_mapped((FeatureMap)step->features, out, &row, round_up(D, LANES));
+        return;
+    }
+    const Real scale = (Real)pow((double)D, -0.25);
+    for (int64_t d = 0; d < D; d++)
+        buffer[d] = scale * x[d];
+    if (step->features == FEATURES_RANDOM)
+        map_random(out, buffer, layer->projection, query, step->F, D);
+    else if (step->features == FEATURES_POLYNOMIAL)
+        polynomial_row(TENSOR_REAL, out, buffer, D);
+    else
+        for (int64_t d = 0; d < D; d++)
+            out[d] = squared_relu(x[d]);
+}
+
+/* ------------------------------------------------------------------------------------ attention */
+
+/* Equations 18 and 19 as S [F, C] <- S + b v^T, and y [C] = S^T a. Four rows of S at a time load
+ * and store y a quarter as often. */
+static void advance(Real *restrict y, Real *restrict S, const Real *a, const Real *b,
+                    const Real *restrict v, int64_t F, int64_t C)
+{
+    int64_t f = 0;
+    memset(y, 0, (size_t)C * sizeof *y);
+    for (; f + 4 <= F; f += 4, S += 4 * C) {
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++) {
+            S[c] += b[f] * v[c];
+            S[c + C] += b[f + 1] * v[c];
+            S[c + 2 * C] += b[f + 2] * v[c];
+            S[c + 3 * C] += b[f + 3] * v[c];
+            y[c] += a[f] * S[c] + a[f + 1] * S[c + C] + a[f + 2] * S[c + 2 * C] +
+                    a[f + 3] * S[c + 3 * C];
+        }
+    }
+    for (; f < F; f++, S += C) {
+#pragma omp simd
+        for (int64_t c = 0; c < C; c++) {
+            S[c] += b[f] * v[c];
+            y[c] += a[f] * S[c];
+        }
+    }
+}
+
+/* out [D] of head `head` of all sequences' heads; k is stored at q + width, v at q + 2 width. */
+static void attend_linear(const Team *team, const StepLayer *layer, Real *out, const Real *q,
+                          int64_t head)
+{
+    const TransformerStep *step = team->step;
+    const int64_t F = step->F, D = step->D;
+    Real *a = team->work, *b = a + lines(F), *v = b + lines(F), *y = v + lines(D + 1);
+    map(step, layer, a, q, true, v);
+    map(step, layer, b, q + step->width, false, v);
+    memcpy(v, q + 2 * step->width, (size_t)D * sizeof *v);
+    v[D] = 1; /* S's last column is z, and y's last element z.a */
+    advance(y, layer->state.sums + head * F * (D + 1), a, b, v, F, D + 1);
+    for (int64_t d = 0; d < D; d++)
+        out[d] = y[d] / (y[D] + step->eps);
+}
+
+/* out [D] = sum_j p_j v_j over the rows of v [n, D] of dtype T, four at a time. */
+ALWAYS_INLINE void accumulate_values(int T, Real *restrict out, const Real *p,
+                                     const Real *restrict v, int64_t n, int64_t D)
+{
+    int64_t j = 0;
+    memset(out, 0, (size_t)D * sizeof *out);
+    for (; j + 4 <= n; j += 4, v = elements_at(T, v, 4 * D)) {
+#pragma omp simd
+        for (int64_t d = 0; d < D; d++)
+            out[d] += p[j] * load(T, v, d) + p[j + 1] * load(T, v, d + D) +
+                      p[j + 2] * load(T, v, d + 2 * D) + p[j + 3] * load(T, v, d + 3 * D);
+    }
+    for (; j < n; j++, v = elements_at(T, v, D))
+        for (int64_t d = 0; d < D; d++)
+            out[d] += p[j] * load(T, v, d);
+}
+
+/* The same for softmax attention, which scales q; a full KV cache stays unchanged. */
+static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, Real *q,
+                           int64_t head)
+{
+    const TransformerStep *step = team->step;
+    const int64_t D = step->D, offset = head * step->max_length * D;
+    const int type = step->cache_type;
+    Real *keys = elements_at(type, layer->state.keys, offset);
+    Real *values = elements_at(type, layer->state.values, offset), *p = team->work;
+    int64_t n = step->counts[head / step->H];
+    if (n < step->max_length) {
+        convert_elements(type, elements_at(type, keys, n * D), TENSOR_REAL, q + step->width, D);
+        convert_elements(type, elements_at(type, values, n * D), TENSOR_REAL, q + 2 * step->width,
+                         D);
+        n++;
+    }
+    const Real scale = (Real)(1 / sqrt((double)D));
+    for (int64_t d = 0; d < D; d++)
+        q[d] *= scale;
+    multiply_row(p, q, (WeightType)type, keys, n, D);
+    const Real sum = exponentiate_row(p, row_max(TENSOR_REAL, p, n), n);
+    BY_STORAGE(type, T, accumulate_values(T, out, p, values, n, D));
+    for (int64_t d = 0; d < D; d++)
+        out[d] /= sum;
+}
+
+static void attend(const Team *team, const StepLayer *layer)
+{
+    const TransformerStep *step = team->step;
+    const StepBuffers *buffers = &team->buffers;
+    const Range range = share(team, buffers->B * step->H, 1);
+    for (int64_t i = range.begin; i < range.end; i++) {
+        Real *out = buffers->attended + i * step->D;
+        Real *q = buffers->packed + i / step->H * 3 * step->width + i % step->H * step->D;
+        if (step->softmax)
+            attend_softmax(team, layer, out, q, team->first * step->H + i);
+        else
+            attend_linear(team, layer, out, q, team->first * step->H + i);
+    }
+    wait_for_team(team);
+}
+
+/* ------------------------------------------------------------------------------------ the layers
+ * Each thread computes its share; then the team synchronizes. */
+
+/* out = norm(x); out may be x. */
+static void normalize(const Team *team, Real *out, const Real *x, StepNorm norm)
+{
+    const int64_t width = team->step->width;
+    const Range range = share(team, team->buffers.B, 1);
+    for (int64_t s = range.begin; s < range.end; s++)
+        layernorm_row(TENSOR_REAL, out + s * width, TENSOR_REAL, x + s * width, norm.weight,
+                      norm.bias, norm.eps, width);
+    wait_for_team(team);
+}
+
+ALWAYS_INLINE void activate(Activation f, Real *y, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = activation_of(f, y[i]);
+}
+
+static void multiply(const Team *team, StepProduct p)
+{
+    if (p.in.norm.weight) {
+        normalize(team, p.in.normed, p.in.x, p.in.norm);
+        p.in.x = p.in.normed;
+    }
+    const Range mine = share(team, p.O, LINE);
+    step_product(&p, team->block, mine.begin, mine.end);
+    for (int64_t s = 0; p.activation != ACTIVATION_NONE && s < p.B; s++)
+        BY_ACTIVATION(p.activation, activate, p.out + s * p.O + mine.begin, mine.end - mine.begin)
+    wait_for_team(team);
+}
+
+/* Counts the position; when the sequence was full already, its result becomes NaN. */
+static void count_position(const TransformerStep *step, Real *out, int64_t sequence)
+{
+    const int64_t count = step->counts[sequence];
+    for (int64_t i = 0; count >= step->max_length && i < step->width; i++)
+        out[i] = NAN;
+    step->counts[sequence] = (int32_t)minimum(count + 1, step->max_length);
+    step->positions[sequence] = (int32_t)minimum(count + 1, step->max_length - 1);
+}
+
+static void run(const Team *team, const Real *input)
+{
+    const TransformerStep *step = team->step;
+    const int64_t width = step->width;
+    Real *x = team->buffers.x;
+    const Range mine = share(team, team->buffers.B, 1);
+    const size_t bytes = (size_t)((mine.end - mine.begin) * width) * sizeof *x;
+    memmove(x + mine.begin * width, input + (team->first + mine.begin) * width, bytes);
+    wait_for_team(team);
+    for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
+        const LayerProducts products = layer_products(step, layer, x, &team->buffers);
+        multiply(team, products.input);
+        attend(team, layer);
+        multiply(team, products.output);
+        multiply(team, products.ff1);
+        multiply(team, products.ff2);
+    }
+    if (step->last_norm.weight)
+        normalize(team, x, x, step->last_norm);
+    if (step->norm.weight)
+        normalize(team, x, x, step->norm);
+    for (int64_t s = mine.begin; s < mine.end; s++)
+        count_position(step, x + s * width, team->first + s);
+}
+
+/* ---------------------------------------------------------------------------------------- teams */
+typedef struct Plan {
+    int64_t threads, group, groups, teams;
+    int64_t row;         /* elements per sequence of a team's memory */
+    int64_t work, block; /* elements private to each thread */
+} Plan;
+
+/* Multiplications per layer. */
+static int64_t work_of(const TransformerStep *step)
+{
+    return step->B * step->width * (4 * step->width + 2 * step->inner);
+}
+
+static Plan plan_of(const TransformerStep *step)
+{
+    const int64_t B = step->B, width = step->width, inner = step->inner;
+    const bool alone = work_of(step) < WORTH_A_TEAM;
+    Plan plan = { .threads = alone ? 1 : device_threads() };
+    plan.group = B < plan.threads * GROUP ? B : GROUP;
+    plan.groups = (B + plan.group - 1) / plan.group;
+    plan.teams = plan.groups > 1 ? plan.threads : 1;
+    plan.row = 5 * lines(width) + lines(inner);
+    plan.work =
+        step->softmax ? lines(step->max_length) : 2 * lines(step->F) + 2 * lines(step->D + 1);
+    plan.block = B < LARGE_BATCH ? 0 : step_product_buffer(lines(maximum(inner, width)));
+    return plan;
+}
+
+/* All teams' memory, then the threads' private memory. */
+int64_t transformer_step_scratch_cpu(const TransformerStep *step)
+{
+    const Plan plan = plan_of(step);
+    return plan.teams * plan.group * plan.row + plan.threads * (plan.work + plan.block);
+}
+
+/* This thread's view of the team that processes a group. */
+static Team team_of(const TransformerStep *step, const Plan *plan, Real *out, int64_t group)
+{
+    const int64_t thread = omp_get_thread_num(), first = group * plan->group;
+    const bool alone = plan->groups > 1;
+    const int64_t rows = plan->group * lines(step->width);
+    Real *memory = step->scratch + (alone ? thread : 0) * plan->group * plan->row;
+    Real *work =
+        step->scratch + plan->teams * plan->group * plan->row + thread * (plan->work + plan->block);
+    Real *x = out + first * step->width;
+    return (Team){ .step = step,
+                   .parts = alone ? 1 : omp_get_num_threads(),
+                   .part = alone ? 0 : thread,
+                   .first = first,
+                   .buffers = { .B = minimum(plan->group, step->B - first),
+                                .x = x,
+                                .normed = step->pre_norm ? memory : x,
+                                .attended = memory + rows,
+                                .packed = memory + 2 * rows,
+                                .hidden = memory + 5 * rows },
+                   .work = work,
+                   .block = plan->block ? work + plan->work : NULL };
+}
+
+void transformer_step_cpu(Real *out, const Real *x, const TransformerStep *step)
+{
+    const Plan plan = plan_of(step);
+    const int threads = plan.threads > 1 ? threads_for(step->layers * work_of(step), 0.2) : 1;
+#pragma omp parallel num_threads(threads)
+    if (plan.groups > 1) {
+#pragma omp for schedule(dynamic)
+        for (int64_t group = 0; group < plan.groups; group++) {
+            const Team team = team_of(step, &plan, out, group);
+            run(&team, x);
+        }
+    } else {
+        const Team team = team_of(step, &plan, out, 0);
+        run(&team, x);
+    }
+}

@@ -1,0 +1,150 @@
+/* Generation states to and from safetensors files. Entries: "counts" [B], "max_length" [], and per
+ * layer "layers.0.sums" [B, H, F, D + 1], or "layers.0.keys" and "layers.0.values"
+ * [B, H, max_length, D], in Real: states in bf16 and in Real load each other's files. */
+#include "nn/decode/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifdef TAPEGRAD_DOUBLE
+static const FileType real_type = FILE_F64;
+#else
+static const FileType real_type = FILE_F32;
+#endif
+
+enum { MOST_ENTRIES = 2 * NN_MAX_LAYERS + 2, ENTRY_NAME_BYTES = 32 };
+
+/* A state on the host: the source of a save, the destination of a load. */
+typedef struct HostState {
+    Real *data;
+    int32_t *counts, max_length;
+    char names[MOST_ENTRIES][ENTRY_NAME_BYTES];
+    FileEntry entries[MOST_ENTRIES];
+    int count;
+} HostState;
+
+static void host_free(HostState *host)
+{
+    if (host) {
+        free(host->data);
+        free(host->counts);
+    }
+    free(host);
+}
+
+/* An entry of a layer, or of no layer: -1. */
+static void add_entry(HostState *host, int layer, const char *name, FileType type, Shape shape,
+                      const void *data)
+{
+    char *text = host->names[host->count];
+    if (layer < 0)
+        snprintf(text, ENTRY_NAME_BYTES, "%s", name);
+    else
+        snprintf(text, ENTRY_NAME_BYTES, "layers.%d.%s", layer, name);
+    host->entries[host->count++] =
+        (FileEntry){ .name = text, .type = type, .shape = shape, .data = data };
+}
+
+static void add_entries(HostState *host, const TransformerState *state)
+{
+    const TransformerStep *step = &state->step;
+    const Shape cache = shape(step->B, step->H, step->max_length, step->D);
+    const Shape sums = shape(step->B, step->H, step->F, step->D + 1);
+    for (int i = 0; i < step->layers; i++) {
+        const Real *data = host->data + i * state->layer_count;
+        if (step->softmax) {
+            add_entry(host, i, "keys", real_type, cache, data);
+            add_entry(host, i, "values", real_type, cache, data + shape_count(cache));
+        } else {
+            add_entry(host, i, "sums", real_type, sums, data);
+        }
+    }
+    add_entry(host, -1, "counts", FILE_I32, shape(step->B), host->counts);
+    add_entry(host, -1, "max_length", FILE_I32, shape_scalar(), &host->max_length);
+}
+
+/* Allocates the buffers and lists the entries; reports and returns NULL when memory is
+ * exhausted. */
+static HostState *host_state(const TransformerState *state, const char *function)
+{
+    const size_t bytes = (size_t)state->data_count * sizeof(Real);
+    const size_t count_bytes = (size_t)state->step.B * sizeof(int32_t);
+    HostState *host = memory_allocate(sizeof *host);
+    if (host)
+        *host = (HostState){ .data = memory_allocate(bytes),
+                             .counts = memory_allocate(count_bytes),
+                             .max_length = (int32_t)state->step.max_length };
+    if (!host || !host->data || !host->counts) {
+        host_free(host);
+        error_report("%s: %s", function,
+                     device_exhausted(state->device, sizeof *host + bytes + count_bytes).text);
+        return NULL;
+    }
+    add_entries(host, state);
+    return host;
+}
+
+bool nn_transformer_state_save(const TransformerState *state, const char *path)
+{
+    HostState *host = host_state(state, "nn_transformer_state_save");
+    if (!host)
+        return false;
+    if (state->step.cache_type == TENSOR_BF16)
+        convert_elements(TENSOR_REAL, host->data, TENSOR_BF16, state->data, state->data_count);
+    else
+        device_copy_out(state->device, host->data, state->data, state_bytes(state));
+    device_copy_out(state->device, host->counts, state->step.counts,
+                    (size_t)state->step.B * sizeof(int32_t));
+    const bool good = tensor_file_save(host->entries, host->count, NULL, 0, path);
+    host_free(host);
+    return good;
+}
+
+/* Whether max_length and the counts fit this state. */
+static bool check_numbers(const TransformerState *state, const HostState *host, const char *path)
+{
+    const int64_t max_length = state->step.max_length;
+    if (host->max_length != max_length)
+        return error_report("nn_transformer_state_load: %s: max_length is %d, expected %lld", path,
+                            (int)host->max_length, (long long)max_length);
+    for (int64_t b = 0; b < state->step.B; b++)
+        if (host->counts[b] < 0 || host->counts[b] > max_length)
+            return error_report("nn_transformer_state_load: %s: counts[%lld] is %d, expected 0 to "
+                                "%lld",
+                                path, (long long)b, (int)host->counts[b], (long long)max_length);
+    return true;
+}
+
+static bool read_all(HostState *host, const TensorFile *file, const char *path)
+{
+    for (int i = 0; i < host->count; i++) {
+        const FileEntry *entry = &host->entries[i];
+        void *data = (void *)entry->data;
+        if (!(entry->type == FILE_I32 ? tensor_file_read_i32(file, entry->name, entry->shape, data)
+                                      : tensor_file_read(file, entry->name, entry->shape, data)))
+            return false;
+    }
+    if (tensor_file_count(file) != host->count)
+        return error_report(
+            "nn_transformer_state_load: %s has %d entries, expected %d: it belongs to "
+            "another transformer",
+            path, tensor_file_count(file), host->count);
+    return true;
+}
+
+bool nn_transformer_state_load(TransformerState *state, const char *path)
+{
+    HostState *host = host_state(state, "nn_transformer_state_load");
+    TensorFile *file = host ? tensor_file_open(path) : NULL;
+    const bool good = file && read_all(host, file, path) && check_numbers(state, host, path);
+    if (good) {
+        if (state->step.cache_type == TENSOR_BF16)
+            convert_elements(TENSOR_BF16, state->data, TENSOR_REAL, host->data, state->data_count);
+        else
+            device_copy_in(state->device, state->data, host->data, state_bytes(state));
+        state_write_counts(state, host->counts);
+    }
+    tensor_file_close(file);
+    host_free(host);
+    return good;
+}

@@ -1,0 +1,67 @@
+/* A decode step: one position of a causal transformer as a recurrent network (Katharopoulos et al.
+ * 2020, Transformers are RNNs, section 3.4)
+ *
+ * Per layer and head, three products of x_i, a row of width elements, give q_i, k_i and v_i of D
+ * elements. With the feature map phi from R^D to R^F, linear attention has the recurrent state
+ *     S_0 = 0, z_0 = 0                                             (16, 17)
+ *     S_i = S_{i-1} + phi(k_i) v_i^T                               (18)     [F, D]
+ *     z_i = z_{i-1} + phi(k_i)                                     (19)     [F]
+ *     out_i = S_i^T phi(q_i) / (phi(q_i).z_i + eps)                (20)     [D]
+ * which are the causal sums of op_causal_linear_attention at position i. z is stored as one more
+ * column of S, as if each v_i ended with a 1. Softmax attention has a KV cache of all keys and
+ * values so far instead, and
+ *     out_i = sum_{j<=i} p_j v_j,     p = softmax_j(q_i.k_j / sqrt D)
+ *
+ * The rest of (20), the output product, residual connections, norms and the feed-forward network,
+ * acts on each position separately, as in nn/transformer.c. A layer has two branches, attention and
+ * ff2(f(ff1(in))). Each reads in = norm(x) from the residual stream x and adds to it
+ *     x <- x + branch(in)  in pre-norm        x <- in + branch(in)  in post-norm
+ * so that post-norm's norm after one branch is the norm before the next; layer_products in step.h
+ * lists the products of both. There is no dropout. */
+#include "nn/decode/state.h"
+
+static void check_x(const TransformerState *state, const Tensor *x)
+{
+    const char *error = tensor_unreadable(x, TENSOR_REAL);
+    if (error)
+        error_raise("nn_transformer_step: x %s", error);
+    if (x->device != state->device)
+        error_raise("nn_transformer_step: x is on %s, the state on %s", device_name(x->device),
+                    device_name(state->device));
+    if (x->type == TENSOR_BF16)
+        error_raise("nn_transformer_step: x is stored in bf16, expected type Real; see op_cast");
+    if (!shape_equal(x->shape, state->out.shape))
+        error_raise("nn_transformer_step: x %s, expected %s: [sequences, width]",
+                    tensor_text(x).text, shape_text(state->out.shape).text);
+    if (tensor_root(x)->requires_grad)
+        error_raise(
+            "nn_transformer_step: x requires a gradient, and none passes through a step; call "
+            "tape_set_recording(tape, false) before x is made");
+}
+
+/* Counts the position; raises when a sequence is full, unless the step is being recorded. */
+static void count_position(TransformerState *state)
+{
+    const int64_t max_length = state->step.max_length;
+    const int32_t *counts = state_counts(state);
+    if (!counts) {
+        state->recorded = true;
+        return;
+    }
+    for (int64_t b = 0; b < state->step.B; b++)
+        if (counts[b] >= max_length)
+            error_raise(
+                "nn_transformer_step: sequence %lld already has max_length (%lld) positions",
+                (long long)b, (long long)max_length);
+    for (int64_t b = 0; b < state->step.B; b++)
+        state->counts[b]++;
+}
+
+Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
+{
+    check_x(state, x);
+    state_need_scratch(state);
+    count_position(state);
+    DEVICE_CALL(state->device, transformer_step, (state->out.data, x->data, &state->step));
+    return &state->out;
+}

@@ -1,0 +1,619 @@
+/* CPU kernels of LSH attention; lsh.c has the derivation.
+ *
+ * In the sorted order of a round the keys that a query sees are contiguous. A tile of QUERIES
+ * consecutive places therefore iterates over the keys from the first that its first query sees to
+ * the last that its last query sees, across chunks; keys that a query does not see get weight 0 in
+ * its row (softmax_tiles_cpu.h).
+ *
+ * Several rounds add up out and the gradients in Real: in the destination itself or, if that is
+ * bf16, in scratch memory, from which the last round stores the sums. */
+#include "ops/attention/lsh/lsh.h"
+#include "ops/cpu/attention/shared/softmax_tiles.h"
+
+#include <omp.h>
+
+/* Queries and keys per tile; places whose gradients one unit of the backward pass owns. */
+enum { QUERIES = 32, KEYS = 64, OWNED = 128 };
+_Static_assert(QUERIES % UNIT == 0 && KEYS % ROWS == 0, "tiles are whole vectors");
+_Static_assert(OWNED % QUERIES == 0, "units are whole tiles");
+
+/* Row maximum before the first score. It is finite, because -infinity - -infinity is NaN. */
+static const Real LOWEST = (Real)-1e30;
+
+/* ----------------------------------------------------------------------------------- workspaces */
+
+/* The sums over the rounds so far. Forward: out [B, N, H, M]. Backward, of several rounds in bf16:
+ * dx [B, N, H, D] and dv [B, N, H, M], else NULL. */
+typedef struct RoundSums {
+    Real *out, *dx, *dv;
+} RoundSums;
+
+/* A thread's current query tile in one round, and its buffers. */
+typedef struct Workspace {
+    QueryTile tile;
+    const LshRounds *rounds;
+    const int32_t *places;        /* of lsh.h */
+    int64_t head, round;          /* head: its index in [B, H] */
+    int64_t begin, end;           /* the tile's queries see only keys at places begin to end - 1 */
+    Real *key, *value;            /* [KEYS, D], [KEYS, M]: u / sqrt D, v */
+    Real *weight;                 /* [KEYS, QUERIES]: 1 / N if the query sees the key, else 0 */
+    int32_t *low, *high;          /* [rounds, QUERIES]: the queries see low <= place < high */
+    Real *projections;            /* [columns of R, QUERIES] */
+    int32_t *count;               /* [buckets + 1] */
+    Real *dquery, *dkey, *dvalue; /* [OWNED + ROWS, D or M]: sums of the unit */
+    RoundSums sums;
+} Workspace;
+
+static int64_t buckets_of(const LshRounds *a)
+{
+    return a->factor[0] * a->factor[1];
+}
+
+static int32_t *allocate_integers(Real *scratch, int64_t *used, int64_t count)
+{
+    return (int32_t *)(void *)allocate(scratch, used, count);
+}
+
+/* Assigns a workspace's buffers in scratch memory, or NULL; returns their size in Reals. */
+static int64_t allocate_workspace(Workspace *w, const LshRounds *rounds, Real *scratch,
+                                  bool backward)
+{
+    int64_t used = 0;
+    w->rounds = rounds;
+    allocate_tile(&w->tile, &rounds->x, QUERIES, KEYS, scratch, &used, backward);
+    const int64_t D = w->tile.D, M = w->tile.M;
+    w->key = allocate(scratch, &used, KEYS * D);
+    w->value = allocate(scratch, &used, KEYS * M);
+    w->weight = allocate(scratch, &used, KEYS * QUERIES);
+    w->low = allocate_integers(scratch, &used, rounds->rounds * QUERIES);
+    w->high = allocate_integers(scratch, &used, rounds->rounds * QUERIES);
+    if (!backward) {
+        w->projections = allocate(scratch, &used, round_up(lsh_columns(rounds), ROWS) * QUERIES);
+        w->count = allocate_integers(scratch, &used, buckets_of(rounds) + 1);
+        return used;
+    }
+    w->dquery = allocate(scratch, &used, (OWNED + ROWS) * D);
+    w->dkey = allocate(scratch, &used, (OWNED + ROWS) * D);
+    w->dvalue = allocate(scratch, &used, (OWNED + ROWS) * M);
+    return used;
+}
+
+static int64_t workspace_size(const LshRounds *rounds, bool backward)
+{
+    return allocate_workspace(&(Workspace){ 0 }, rounds, NULL, backward);
+}
+
+static Workspace workspace(TensorType type, const LshRounds *rounds, const int32_t *places,
+                           Real *scratch, bool backward)
+{
+    Workspace w = { .places = places, .tile.type = (int)type };
+    scratch += omp_get_thread_num() * workspace_size(rounds, backward);
+    allocate_workspace(&w, rounds, scratch, backward);
+    w.tile.columns = QUERIES;
+    return w;
+}
+
+/* Size of the matrices R, with the rows that a product reads past their end. */
+static int64_t matrices_size(const LshRounds *rounds)
+{
+    return round_up(lsh_random_numbers(rounds) + ROWS * rounds->x.D, LANES);
+}
+
+/* Assigns the sums that need scratch memory, which may be NULL; returns their size in Reals. */
+static int64_t allocate_sums(RoundSums *sums, TensorType type, const LshRounds *rounds,
+                             Real *scratch, bool backward)
+{
+    const AttentionInputs *x = &rounds->x;
+    const int64_t rows = x->B * x->N * x->H;
+    int64_t used = 0;
+    if (type == TENSOR_REAL || rounds->rounds == 1)
+        return 0;
+    if (!backward) {
+        sums->out = allocate(scratch, &used, rows * x->M);
+        return used;
+    }
+    sums->dx = allocate(scratch, &used, rows * x->D);
+    sums->dv = allocate(scratch, &used, rows * x->M);
+    return used;
+}
+
+int64_t lsh_attention_scratch_cpu(TensorType type, const LshRounds *rounds, bool backward)
+{
+    return (backward ? 0 : matrices_size(rounds)) +
+           allocate_sums(&(RoundSums){ 0 }, type, rounds, NULL, backward) +
+           device_threads() * workspace_size(rounds, backward);
+}
+
+/* A query meets up to two chunks of keys per round. */
+static int threads_of(const LshRounds *rounds)
+{
+    const AttentionInputs *x = &rounds->x;
+    const int64_t pairs = x->B * x->H * x->N * minimum(x->N, 2 * rounds->chunk) * rounds->rounds;
+    return threads_for(pairs, 0.04 * (double)(x->D + x->M));
+}
+
+/* One array of `places` in a round, [N]. */
+static const int32_t *places_of(const Workspace *w, int kind, int64_t round)
+{
+    return w->places + lsh_places_at(w->rounds, kind, w->head, round);
+}
+
+/* Moves to a head of a sequence in one round. */
+static void select_head(Workspace *w, int64_t head, int64_t round)
+{
+    const AttentionInputs *x = &w->rounds->x;
+    QueryTile *t = &w->tile;
+    w->head = head;
+    w->round = round;
+    t->b = head / x->H;
+    t->h = head % x->H;
+    t->order = places_of(w, PLACES_ORDER, round);
+    t->places = x->key_lengths ? x->key_lengths[t->b] : x->N;
+}
+
+/* The last round stores the results in their own dtype. */
+static bool is_last_round(const Workspace *w)
+{
+    return w->round + 1 == w->rounds->rounds;
+}
+
+/* 1 / n of lsh.c: 1 / sqrt(x.x + eps) */
+ALWAYS_INLINE Real inverse_length(int T, const Real *x, int64_t n)
+{
+    Real sum = LSH_EPS;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < n; c++)
+        sum += load(T, x, c) * load(T, x, c);
+    return 1 / (Real)sqrt((double)sum);
+}
+
+/* -------------------------------------------------------------------------------------- hashing */
+
+/* One Philox counter yields four elements. */
+static void draw_matrices(Real *R, const LshRounds *rounds)
+{
+    enum { PIECE = 1024 };
+    int64_t n = lsh_random_numbers(rounds);
+#pragma omp parallel for schedule(static) num_threads(threads_for(n, 5))
+    for (int64_t start = 0; start < n; start += PIECE) {
+        Random random = rounds->random;
+        random.counter += (uint64_t)start / 4;
+        random_normal(&random, R + start, minimum(PIECE, n - start));
+    }
+    memset(R + n, 0, (size_t)(ROWS * rounds->x.D) * sizeof *R);
+}
+
+/* bucket = bucket * count + argmax([p; -p]) for each query's p: count / 2 values, QUERIES apart. */
+static void add_hash(int32_t *restrict bucket, const Real *restrict p, int64_t count)
+{
+    Real most[QUERIES], least[QUERIES];
+    int32_t most_at[QUERIES], least_at[QUERIES];
+    for (int i = 0; i < QUERIES; i++) {
+        most[i] = -INFINITY;
+        least[i] = INFINITY;
+        most_at[i] = least_at[i] = 0;
+    }
+    int32_t half = (int32_t)(count / 2);
+    for (int32_t c = 0; c < half; c++, p += QUERIES)
+#pragma omp simd
+        for (int i = 0; i < QUERIES; i++) {
+            most_at[i] = p[i] > most[i] ? c : most_at[i];
+            most[i] = p[i] > most[i] ? p[i] : most[i];
+            least_at[i] = p[i] < least[i] ? c : least_at[i];
+            least[i] = p[i] < least[i] ? p[i] : least[i];
+        }
+    for (int i = 0; i < QUERIES; i++)
+        bucket[i] =
+            bucket[i] * (2 * half) + (-least[i] > most[i] ? half + least_at[i] : most_at[i]);
+}
+
+/* Stores the buckets of a tile of positions in PLACES_LOW, for all rounds. */
+static void hash_tile(int32_t *places, Workspace *w, const Real *R, int64_t head, int64_t first)
+{
+    const LshRounds *rounds = w->rounds;
+    const int64_t columns = lsh_columns(rounds), D = rounds->x.D, *factor = rounds->factor;
+    QueryTile *t = &w->tile;
+    select_head(w, head, 0);
+    t->order = NULL;
+    t->first = first;
+    t->count = minimum(QUERIES, rounds->x.N - first);
+    load_queries(t, 1);
+    for (int64_t round = 0; round < rounds->rounds; round++) {
+        set_product(w->projections, R + (round * rounds->x.H + t->h) * columns * D, D,
+                    t->query_transposed, QUERIES, round_up(columns, ROWS), D, QUERIES);
+        int32_t bucket[QUERIES] = { 0 };
+        if (factor[0] > 1)
+            add_hash(bucket, w->projections, factor[0]);
+        if (factor[1] > 1)
+            add_hash(bucket, w->projections + factor[0] / 2 * QUERIES, factor[1]);
+        memcpy(places + lsh_places_at(rounds, PLACES_LOW, head, round) + first, bucket,
+               (size_t)t->count * sizeof *bucket);
+    }
+}
+
+/* Sorts a head's positions by (bucket, position) with a counting sort. After the prefix sum
+ * count[bucket] is the bucket's first place, after the assignment of places the bucket's end. */
+static void sort_head(int32_t *places, Workspace *w, int64_t head, int64_t round)
+{
+    const LshRounds *rounds = w->rounds;
+    int32_t *order = places + lsh_places_at(rounds, PLACES_ORDER, head, round);
+    int32_t *place = places + lsh_places_at(rounds, PLACES_PLACE, head, round);
+    int32_t *low = places + lsh_places_at(rounds, PLACES_LOW, head, round);
+    int32_t *high = places + lsh_places_at(rounds, PLACES_HIGH, head, round);
+    int32_t *count = w->count;
+    const int64_t buckets = buckets_of(rounds);
+    select_head(w, head, round);
+    memset(count, 0, (size_t)(buckets + 1) * sizeof *count);
+    for (int64_t i = 0; i < w->tile.places; i++)
+        count[low[i] + 1]++;
+    for (int64_t bucket = 0; bucket < buckets; bucket++)
+        count[bucket + 1] += count[bucket];
+    for (int64_t i = 0; i < w->tile.places; i++)
+        place[i] = count[low[i]]++;
+    for (int64_t i = 0; i < w->tile.places; i++) {
+        int64_t chunk = place[i] / rounds->chunk;
+        int64_t end = count[low[i]], start = low[i] ? count[low[i] - 1] : 0;
+        order[place[i]] = (int32_t)i;
+        low[i] = (int32_t)maximum(start, (chunk - 1) * rounds->chunk);
+        high[i] = rounds->causal ? place[i] : (int32_t)minimum(end, (chunk + 1) * rounds->chunk);
+    }
+}
+
+/* Fills `places` (lsh.h). */
+static void sort_positions(TensorType type, int32_t *places, Real *scratch, const LshRounds *rounds)
+{
+    Real *R = scratch;
+    draw_matrices(R, rounds);
+    scratch += matrices_size(rounds);
+    int64_t heads = rounds->x.B * rounds->x.H, tiles = (rounds->x.N + QUERIES - 1) / QUERIES;
+#pragma omp parallel num_threads(threads_of(rounds))
+    {
+        Workspace w = workspace(type, rounds, places, scratch, false);
+#pragma omp for schedule(static)
+        for (int64_t unit = 0; unit < heads * tiles; unit++)
+            hash_tile(places, &w, R, unit / tiles, unit % tiles * QUERIES);
+#pragma omp for schedule(static)
+        for (int64_t unit = 0; unit < heads * rounds->rounds; unit++)
+            sort_head(places, &w, unit / rounds->rounds, unit % rounds->rounds);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- tiles */
+
+/* Moves to the queries at places from `first` on. */
+static void select_tile(Workspace *w, int64_t first)
+{
+    QueryTile *t = &w->tile;
+    t->first = first;
+    t->count = minimum(QUERIES, t->places - first);
+    w->begin = places_of(w, PLACES_LOW, w->round)[t->order[first]];
+    w->end = places_of(w, PLACES_HIGH, w->round)[t->order[first + t->count - 1]];
+}
+
+/* Loads the tile's queries, and low and high of each round. */
+static void load_tile(Workspace *w)
+{
+    QueryTile *t = &w->tile;
+    load_queries(t, 1);
+    for (int64_t round = 0; round < w->rounds->rounds; round++) {
+        const int32_t *lows = places_of(w, PLACES_LOW, round);
+        const int32_t *highs = places_of(w, PLACES_HIGH, round);
+        int32_t *low = w->low + round * QUERIES, *high = w->high + round * QUERIES;
+        for (int64_t i = 0; i < QUERIES; i++) {
+            low[i] = i < t->count ? lows[t->order[t->first + i]] : 0;
+            high[i] = i < t->count ? highs[t->order[t->first + i]] : 0;
+        }
+    }
+}
+
+/* N_ij: the number of rounds in which each query sees this position. */
+static void count_rounds(int32_t *restrict count, const Workspace *w, int64_t position)
+{
+    for (int i = 0; i < QUERIES; i++)
+        count[i] = 0;
+    const int64_t rounds = w->rounds->rounds, N = w->rounds->x.N;
+    const int32_t *places = places_of(w, PLACES_PLACE, 0), *low = w->low, *high = w->high;
+    for (int64_t round = 0; round < rounds; round++, low += QUERIES, high += QUERIES) {
+        int32_t place = places[round * N + position];
+#pragma omp simd
+        for (int i = 0; i < QUERIES; i++)
+            count[i] += (low[i] <= place) & (place < high[i]);
+    }
+}
+
+/* weight [keys, QUERIES] = 1 / N_ij if the query sees the key in this round, else 0 */
+static void load_weights(Workspace *w, int64_t start, int64_t keys)
+{
+    const int32_t *low = w->low + w->round * QUERIES, *high = w->high + w->round * QUERIES;
+    for (int64_t j = 0; j < keys; j++) {
+        Real *weight = w->weight + j * QUERIES;
+        int32_t place = (int32_t)(start + j);
+#pragma omp simd
+        for (int i = 0; i < QUERIES; i++)
+            weight[i] = (Real)((low[i] <= place) & (place < high[i]));
+        int64_t self = place - w->tile.first;
+        if (self >= 0 && self < QUERIES)
+            weight[self] = 0;
+        if (w->rounds->rounds == 1)
+            continue;
+        int32_t count[QUERIES];
+        count_rounds(count, w, w->tile.order[place]);
+#pragma omp simd
+        for (int i = 0; i < QUERIES; i++)
+            weight[i] /= (Real)(count[i] > 0 ? count[i] : 1);
+    }
+}
+
+/* Loads the keys at places start, start + 1, ... as u / sqrt D, their values and weights. */
+ALWAYS_INLINE KeyTile load_key_tile(Workspace *w, int64_t start, int64_t keys)
+{
+    const QueryTile *t = &w->tile;
+    load_keys(w->key, w->value, t, start, keys);
+    for (int64_t j = 0; j < keys; j++) {
+        Real *key = w->key + j * t->D;
+        const Real factor = score_scale(t->a) * inverse_length(TENSOR_REAL, key, t->D);
+#pragma omp simd
+        for (int64_t c = 0; c < t->D; c++)
+            key[c] *= factor;
+    }
+    load_weights(w, start, keys);
+    return (KeyTile){ .start = start,
+                      .keys = keys,
+                      .rows = round_up(keys, ROWS),
+                      .queries = t->count,
+                      .columns = QUERIES,
+                      .key = w->key,
+                      .value = w->value,
+                      .weight = w->weight };
+}
+
+/* -------------------------------------------------------------------------------------- forward */
+
+/* Loads the sums of the previous rounds. */
+static void load_sums(Workspace *w, const Real *log_sum)
+{
+    QueryTile *t = &w->tile;
+    const int64_t M = t->a->M;
+    memset(t->out, 0, (size_t)(QUERIES * t->M) * sizeof *t->out);
+    for (int64_t i = 0; i < QUERIES; i++) {
+        t->m[i] = LOWEST;
+        t->l[i] = 0;
+        if (w->round == 0 || i >= t->count)
+            continue;
+        int64_t row = row_of(t, t->order[t->first + i]);
+        if (log_sum[row] == LOWEST)
+            continue;
+        t->m[i] = log_sum[row];
+        t->l[i] = 1;
+        memcpy(t->out + i * t->M, w->sums.out + row * M, (size_t)M * sizeof *t->out);
+    }
+}
+
+/* Stores out and L of the rounds so far; after the last round also out = v and L = infinity of
+ * queries that see nothing. */
+static void store_sums(Real *out, Real *log_sum, const Workspace *w)
+{
+    const QueryTile *t = &w->tile;
+    const bool last = is_last_round(w);
+    const int type = t->type;
+    const int64_t M = t->a->M;
+    for (int64_t i = 0; i < t->count; i++) {
+        int64_t position = t->order[t->first + i], row = row_of(t, position);
+        if (t->l[i] != 0) {
+            store_out(last ? type : TENSOR_REAL, last ? out : w->sums.out, log_sum, t, i);
+            continue;
+        }
+        log_sum[row] = last ? (Real)INFINITY : LOWEST;
+        if (last)
+            memcpy(elements_at(type, out, row * M),
+                   elements_at(type, t->a->value, value_at(t, position)),
+                   (size_t)M * element_bytes(type));
+    }
+}
+
+WHOLE_VECTORS static void forward_keys(Real *out, Real *log_sum, Workspace *w)
+{
+    load_tile(w);
+    load_sums(w, log_sum);
+    for (int64_t start = w->begin; start < w->end; start += KEYS) {
+        KeyTile k = load_key_tile(w, start, minimum(KEYS, w->end - start));
+        forward_tile(true, &w->tile, &k);
+    }
+    store_sums(out, log_sum, w);
+}
+
+/* Zeroes the results of positions that are left out. */
+static void leave_out(Real *out, Real *log_sum, const QueryTile *t)
+{
+    for (int64_t position = t->places; position < t->a->N; position++) {
+        int64_t row = row_of(t, position);
+        memset(elements_at(t->type, out, row * t->a->M), 0,
+               (size_t)t->a->M * element_bytes(t->type));
+        log_sum[row] = 0;
+    }
+}
+
+void lsh_attention_forward_cpu(TensorType type, Real *out, Real *log_sum, int32_t *places,
+                               Real *scratch, const LshRounds *rounds)
+{
+    RoundSums sums = { .out = out };
+    scratch += allocate_sums(&sums, type, rounds, scratch, false);
+    sort_positions(type, places, scratch, rounds);
+    scratch += matrices_size(rounds);
+    int64_t heads = rounds->x.B * rounds->x.H, tiles = (rounds->x.N + QUERIES - 1) / QUERIES;
+#pragma omp parallel num_threads(threads_of(rounds))
+    {
+        Workspace w = workspace(type, rounds, places, scratch, false);
+        w.sums = sums;
+        for (int64_t round = 0; round < rounds->rounds; round++) {
+#pragma omp for schedule(dynamic, 4)
+            for (int64_t unit = 0; unit < heads * tiles; unit++) {
+                int64_t first = unit % tiles * QUERIES;
+                select_head(&w, unit / tiles, round);
+                if (first < w.tile.places) {
+                    select_tile(&w, first);
+                    forward_keys(out, log_sum, &w);
+                }
+                if (first == 0 && round == 0)
+                    leave_out(out, log_sum, &w.tile);
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------- backward */
+
+/* The places whose gradients a unit owns. */
+typedef struct Owned {
+    int64_t first, end;
+} Owned;
+
+static bool owns(Owned owned, int64_t place)
+{
+    return owned.first <= place && place < owned.end;
+}
+
+/* Adds the contributions of the tile's queries and of the keys that they see to the sums of owned
+ * places; if the tile is not owned, of the owned keys only. No step crosses a boundary of the owned
+ * places. */
+WHOLE_VECTORS static void backward_keys(Workspace *w, Owned owned)
+{
+    QueryTile *t = &w->tile;
+    const bool own = owns(owned, t->first);
+    int64_t begin = own ? w->begin : maximum(w->begin, owned.first);
+    int64_t end = own ? w->end : minimum(w->end, owned.end);
+    for (int64_t start = begin, keys; start < end; start += keys) {
+        int64_t boundary = start < owned.first ? owned.first : start < owned.end ? owned.end : end;
+        keys = minimum(minimum(KEYS, end - start), boundary - start);
+        KeyTile k = load_key_tile(w, start, keys);
+        if (own)
+            k.dquery = w->dquery + (t->first - owned.first) * t->D;
+        if (owns(owned, start)) {
+            k.dkey = w->dkey + (start - owned.first) * t->D;
+            k.dvalue = w->dvalue + (start - owned.first) * t->M;
+        }
+        backward_tile(true, t, &k);
+    }
+}
+
+/* dx, a row of x's gradient in this round, from its sums as a query, in dx, and as a key,
+ * dk = w sqrt D (w of lsh.c). */
+ALWAYS_INLINE void add_key_gradient(int T, Real *dx, const Real *dk, const Real *x, int64_t D,
+                                    Real scale)
+{
+    Real inverse = inverse_length(T, x, D), factor = scale * inverse;
+    Real along = dot_with(T, x, dk, D) * inverse * inverse;
+#pragma omp simd
+    for (int64_t c = 0; c < D; c++)
+        dx[c] += factor * (dk[c] - along * load(T, x, c));
+}
+
+/* d[at], ... <- row, n elements of a round. The first round may store; later rounds add. With sums,
+ * the rounds add to the sums, which the last round contributes. */
+ALWAYS_INLINE void contribute_row(int T, const Workspace *w, Gradient d, int64_t at, Real *sums,
+                                  const Real *row, int64_t n)
+{
+    const bool later = w->round > 0, accumulate = d.accumulate || (later && !sums);
+    if (sums) {
+#pragma omp simd
+        for (int64_t c = 0; c < n; c++)
+            contribute(TENSOR_REAL, sums, c, later, row[c]);
+        if (!is_last_round(w))
+            return;
+        row = sums;
+    }
+#pragma omp simd
+    for (int64_t c = 0; c < n; c++)
+        contribute(T, d.data, at + c, accumulate, row[c]);
+}
+
+/* Contributes the gradients of the position at a place from its sums, plus g if it is alone: a
+ * query that sees nothing in any round. */
+ALWAYS_INLINE void contribute_place(int T, AttentionGradient d, const Workspace *w, Owned owned,
+                                    int64_t place, const Real *dout, const Real *log_sum)
+{
+    const QueryTile *t = &w->tile;
+    const int64_t D = t->a->D, M = t->a->M, own = place - owned.first;
+    const int64_t position = t->order[place], row = row_of(t, position);
+    const RoundSums sums = w->sums;
+    Real *dx = w->dquery + own * t->D, *dv = w->dvalue + own * t->M;
+    if (d.query.data) {
+        const int64_t at = query_at(t, position);
+        add_key_gradient(T, dx, w->dkey + own * t->D, elements_at(T, t->a->query, at), D,
+                         score_scale(t->a));
+        contribute_row(T, w, d.query, at, sums.dx ? sums.dx + row * D : NULL, dx, D);
+    }
+    if (d.value.data) {
+        const bool alone = w->round == 0 && log_sum[row] == INFINITY;
+        for (int64_t c = 0; alone && c < M; c++)
+            dv[c] += load(T, dout, row * M + c);
+        contribute_row(T, w, d.value, value_at(t, position), sums.dv ? sums.dv + row * M : NULL, dv,
+                       M);
+    }
+}
+
+/* The gradients of OWNED places, from the tiles there and from the tiles whose queries see them. */
+static void backward_unit(AttentionGradient d, Workspace *w, int64_t first, const Real *dout,
+                          const Real *out, const Real *log_sum)
+{
+    QueryTile *t = &w->tile;
+    const int32_t *high = places_of(w, PLACES_HIGH, w->round);
+    Owned owned = { first, minimum(first + OWNED, t->places) };
+    size_t rows = OWNED + ROWS, real = sizeof(Real);
+    memset(w->dquery, 0, rows * (size_t)t->D * real);
+    memset(w->dkey, 0, rows * (size_t)t->D * real);
+    memset(w->dvalue, 0, rows * (size_t)t->M * real);
+    while (first > 0 && high[t->order[first - 1]] > owned.first)
+        first -= QUERIES;
+    for (; first < t->places; first += QUERIES) {
+        select_tile(w, first);
+        if (w->begin >= owned.end && first >= owned.end)
+            break;
+        load_tile(w);
+        load_upstream(t, dout, out, log_sum);
+        backward_keys(w, owned);
+    }
+    for (int64_t place = owned.first; place < owned.end; place++)
+        BY_STORAGE(t->type, T, contribute_place(T, d, w, owned, place, dout, log_sum));
+}
+
+static void contribute_zeros(int type, Gradient d, int64_t at, int64_t count)
+{
+    BY_STORAGE(type, T,
+               for (int64_t c = 0; d.data && c < count; c++)
+                   contribute(T, d.data, at + c, d.accumulate, 0));
+}
+
+/* Positions that are left out contribute 0. */
+static void contribute_nothing(AttentionGradient d, const QueryTile *t)
+{
+    for (int64_t position = t->places; position < t->a->N; position++) {
+        contribute_zeros(t->type, d.query, query_at(t, position), t->a->D);
+        contribute_zeros(t->type, d.value, value_at(t, position), t->a->M);
+    }
+}
+
+void lsh_attention_backward_cpu(TensorType type, AttentionGradient d, const Real *dout,
+                                const Real *out, const Real *log_sum, const int32_t *places,
+                                Real *scratch, const LshRounds *rounds)
+{
+    RoundSums sums = { 0 };
+    scratch += allocate_sums(&sums, type, rounds, scratch, true);
+    int64_t heads = rounds->x.B * rounds->x.H, units = (rounds->x.N + OWNED - 1) / OWNED;
+#pragma omp parallel num_threads(threads_of(rounds))
+    {
+        Workspace w = workspace(type, rounds, places, scratch, true);
+        w.sums = sums;
+        for (int64_t round = 0; round < rounds->rounds; round++) {
+#pragma omp for schedule(dynamic)
+            for (int64_t unit = 0; unit < heads * units; unit++) {
+                int64_t first = unit % units * OWNED;
+                select_head(&w, unit / units, round);
+                if (first < w.tile.places)
+                    backward_unit(d, &w, first, dout, out, log_sum);
+                if (first == 0 && round == 0)
+                    contribute_nothing(d, &w.tile);
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+/* Tiles of softmax and LSH attention on the CPU: a tile of queries iterates over tiles of keys,
+ * without the matrix [N, N]. The derivation is in ops/attention/softmax/softmax.c.
+ *
+ * Operands are packed rows, padded with zeros to whole vectors: one kernel without edge cases,
+ * product, computes all seven products. A score tile is stored transposed, [keys, queries]: the
+ * maxima, sums and L_i of consecutive queries are contiguous, and no vector is summed
+ * horizontally. */
+#ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CPU_H
+#define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CPU_H
+
+#include "ops/attention/shared/arguments.h"
+#include "ops/cpu/shared/tiles.h"
+
+/* Queries of a head at consecutive places, first to first + count - 1, and their buffers. */
+typedef struct QueryTile {
+    int type; /* of the inputs, out and their gradients */
+    const AttentionInputs *a;
+    int64_t b, h;
+    const int32_t *order; /* the position at each place; NULL: place i is position i */
+    int64_t places;       /* of the head, with an order */
+    int64_t first, count;
+    int64_t columns;                /* count, padded */
+    int64_t D, M;                   /* padded to whole vectors */
+    Real *query, *query_transposed; /* [columns, D], [D, columns] */
+    Real *P;                        /* [keys, columns]: the score tile s, then e^(s - m) or P */
+    Real *m, *l, *factor;           /* [columns]: of online softmax; factor: its buffer */
+    Real *out;                      /* [columns, M]: o */
+    /* The backward pass: */
+    Real *L, *D_i;                /* [columns]: L_i and D_i, in the memory of m and l */
+    Real *dout, *dout_transposed; /* [columns, M], [M, columns]: g */
+    Real *dS;                     /* [keys, columns]: dP, then dS */
+} QueryTile;
+
+/* A tile of keys, and the queries of the query tile that see any of its keys: all but the first
+ * `skip`. Of s, P and dS only these [keys, queries] are computed, padded to [rows, columns]. */
+typedef struct KeyTile {
+    bool diagonal; /* of the causal mask */
+    int64_t start, keys, rows;
+    int64_t skip, queries, columns;
+    const Real *key, *value;      /* [rows, D], [rows, M] */
+    const Real *weight;           /* [keys, columns], see online_softmax; or NULL */
+    Real *dquery, *dkey, *dvalue; /* sums of [queries, D], [rows, D], [rows, M]; or NULL */
+} KeyTile;
+
+/* Assigns the buffers of tiles of at most this size in scratch memory, or NULL. */
+static void allocate_tile(QueryTile *t, const AttentionInputs *a, int64_t queries, int64_t keys,
+                          Real *scratch, int64_t *used, bool backward)
+{
+    t->a = a;
+    t->D = round_up(a->D, LANES);
+    t->M = round_up(a->M, LANES);
+    t->query = allocate(scratch, used, queries * t->D);
+    t->query_transposed = allocate(scratch, used, queries * t->D);
+    t->P = allocate(scratch, used, keys * queries);
+    t->m = t->L = allocate(scratch, used, queries);
+    t->l = t->D_i = allocate(scratch, used, queries);
+    t->factor = allocate(scratch, used, queries);
+    t->out = t->dout = allocate(scratch, used, queries * t->M);
+    if (!backward)
+        return;
+    t->dout_transposed = allocate(scratch, used, queries * t->M);
+    t->dS = allocate(scratch, used, keys * queries);
+}
+
+static Real score_scale(const AttentionInputs *a)
+{
+    return 1 / (Real)sqrt((double)a->D);
+}
+
+/* ----------------------------------------------------------------------------------------- rows */
+
+ALWAYS_INLINE int64_t position_at(const QueryTile *t, int64_t place)
+{
+    return t->order ? t->order[place] : place;
+}
+
+/* Offsets of a position's rows in the head's arguments, and the index of its row in [B, N, H]. */
+static inline int64_t query_at(const QueryTile *t, int64_t position)
+{
+    return (t->b * t->a->N + position) * t->a->query_stride + t->h * t->a->D;
+}
+static inline int64_t key_at(const QueryTile *t, int64_t position)
+{
+    return (t->b * t->a->keys + position) * t->a->key_stride + t->h * t->a->D;
+}
+static inline int64_t value_at(const QueryTile *t, int64_t position)
+{
+    return (t->b * t->a->keys + position) * t->a->value_stride + t->h * t->a->M;
+}
+static inline int64_t row_of(const QueryTile *t, int64_t position)
+{
+    return (t->b * t->a->N + position) * t->a->H + t->h;
+}
+
+/* to [rows.count, padded] = factor times the rows at the places of `order`, of which `left` follow,
+ * padded with zeros. rows: all rows of the head. */
+ALWAYS_INLINE void pack_places(int T, Real *to, const Rows *rows, const int32_t *order,
+                               int64_t left, int64_t padded, Real factor)
+{
+    const Real *data = rows->data;
+    const int64_t stride = rows->stride, columns = rows->columns;
+    for (int64_t i = 0; i < rows->count; i++, to += padded) {
+        if (i + AHEAD < left)
+            for (int64_t c = 0; c < columns; c += elements_per_line(T))
+                __builtin_prefetch(elements_at(T, data, order[i + AHEAD] * stride + c));
+        pack_row(T, to, elements_at(T, data, order[i] * stride), columns, padded, factor);
+    }
+}
+
+/* to [round_up(rows.count, ROWS), padded] = factor times the rows at places first, first + 1, ...,
+ * padded with zeros. rows: all rows of the head. */
+WHOLE_VECTORS static void load_places(Real *to, const QueryTile *t, Rows rows, int64_t first,
+                                      int64_t padded, Real factor)
+{
+    if (!t->order) {
+        rows.data = elements_at(rows.type, rows.data, first * rows.stride);
+        pack_tile(to, &rows, padded, factor);
+        return;
+    }
+    BY_STORAGE(rows.type, T,
+               pack_places(T, to, &rows, t->order + first, t->places - first, padded, factor));
+    zero_missing(to, rows.count, padded);
+}
+
+/* All rows of the head in a tensor whose first one is at this offset. */
+ALWAYS_INLINE Rows head_rows(const QueryTile *t, const Real *data, int64_t at, int64_t stride,
+                             int64_t count, int64_t columns)
+{
+    return (Rows){ t->type, elements_at(t->type, data, at), stride, count, columns };
+}
+
+static void load_keys(Real *key, Real *value, const QueryTile *t, int64_t first, int64_t count)
+{
+    const AttentionInputs *a = t->a;
+    load_places(key, t, head_rows(t, a->key, key_at(t, 0), a->key_stride, count, a->D), first, t->D,
+                1);
+    load_places(value, t, head_rows(t, a->value, value_at(t, 0), a->value_stride, count, a->M),
+                first, t->M, 1);
+}
+
+static void load_queries(QueryTile *t, Real factor)
+{
+    const AttentionInputs *a = t->a;
+    load_places(t->query, t,
+                head_rows(t, a->query, query_at(t, 0), a->query_stride, t->count, a->D), t->first,
+                t->D, factor);
+    transpose(t->query_transposed, t->query, t->D, t->count, a->D, t->columns);
+}
+
+/* Loads g_i, L_i and D_i = g_i.out_i of the tile's queries. */
+static void load_upstream(QueryTile *t, const Real *dout, const Real *out, const Real *log_sum)
+{
+    const int64_t M = t->a->M;
+    load_places(t->dout, t, head_rows(t, dout, row_of(t, 0) * M, t->a->H * M, t->count, M),
+                t->first, t->M, 1);
+    transpose(t->dout_transposed, t->dout, t->M, t->count, M, t->columns);
+    memset(t->L, 0, (size_t)t->columns * sizeof(Real));
+    memset(t->D_i, 0, (size_t)t->columns * sizeof(Real));
+    for (int64_t i = 0; i < t->count; i++) {
+        const int64_t row = row_of(t, position_at(t, t->first + i));
+        t->L[i] = log_sum[row];
+        const Real *out_i = elements_at(t->type, out, row * M), *g = t->dout + i * t->M;
+        BY_STORAGE(t->type, T, t->D_i[i] = dot_with(T, out_i, g, M));
+    }
+}
+
+/* out_i = o_i / l_i, L_i = m_i + ln l_i; out is of this dtype */
+static void store_out(int type, Real *out, Real *log_sum, const QueryTile *t, int64_t i)
+{
+    const int64_t M = t->a->M, row = row_of(t, position_at(t, t->first + i));
+    unpack(type, (Gradient){ elements_at(type, out, row * M), false }, 0, t->out + i * t->M, 1, M,
+           t->M, 1 / t->l[i], 0);
+    log_sum[row] = t->m[i] + (Real)log((double)t->l[i]);
+}
+
+/* ----------------------------------------------------------------------------------------- tiles
+ * weighted is a compile-time constant. */
+
+/* P [keys, columns] = the score tile s */
+ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
+{
+    set_product(t->P, k->key, t->D, t->query_transposed + k->skip, t->columns, k->rows, t->a->D,
+                k->columns);
+    for (int64_t j = 0; k->diagonal && j < k->keys; j++)
+        for (int64_t i = 0; i < minimum(j, k->columns); i++)
+            t->P[j * k->columns + i] = -INFINITY;
+}
+
+/* sums [queries, columns] += P^T of_keys, and sums [keys, columns] += P of_queries. On the diagonal
+ * a masked pair adds nothing, even if its row is infinite or NaN. */
+WHOLE_VECTORS static void add_queries(const KeyTile *k, Real *sums, const Real *P,
+                                      const Real *of_keys, int64_t columns)
+{
+    const int64_t rows = round_up(k->queries, ROWS);
+    if (k->diagonal)
+        triangle_product(true, sums, P, 1, k->columns, of_keys, rows, k->keys, columns);
+    else
+        tiled_product(true, false, sums, P, 1, k->columns, of_keys, columns, rows, k->keys,
+                      columns);
+}
+WHOLE_VECTORS static void add_keys(const KeyTile *k, Real *sums, const Real *P,
+                                   const Real *of_queries, int64_t columns)
+{
+    if (k->diagonal)
+        triangle_product(false, sums, P, k->columns, 1, of_queries, k->rows, k->queries, columns);
+    else
+        tiled_product(true, false, sums, P, k->columns, 1, of_queries, columns, k->rows, k->queries,
+                      columns);
+}
+
+/* One step of online softmax: adds the keys' terms to m, l and o. */
+ALWAYS_INLINE void forward_tile(bool weighted, QueryTile *t, const KeyTile *k)
+{
+    Real *out = t->out + k->skip * t->M;
+    score_tile(t, k);
+    online_softmax(weighted, t->P, k->weight, t->m + k->skip, t->l + k->skip, out, t->factor,
+                   k->keys, k->queries, k->columns, t->M);
+    add_queries(k, out, t->P, k->value, t->M);
+}
+
+/* Adds the contributions of the queries and keys to dq, dk and dv. Not inlined: then nothing else
+ * competes with its loops for registers. */
+__attribute__((noinline)) WHOLE_VECTORS static void backward_tile(bool weighted, QueryTile *t,
+                                                                  const KeyTile *k)
+{
+    const int64_t columns = k->columns;
+    score_tile(t, k);
+    set_product(t->dS, k->value, t->M, t->dout_transposed + k->skip, t->columns, k->rows, t->a->M,
+                columns);
+    for (int64_t j = 0; j < k->keys; j++)
+        softmax_backward(weighted, t->P + j * columns, t->dS + j * columns, t->L + k->skip,
+                         t->D_i + k->skip, weighted ? k->weight + j * columns : NULL, columns);
+    if (k->dquery)
+        add_queries(k, k->dquery, t->dS, k->key, t->D);
+    if (k->dkey) {
+        add_keys(k, k->dkey, t->dS, t->query + k->skip * t->D, t->D);
+        add_keys(k, k->dvalue, t->P, t->dout + k->skip * t->M, t->M);
+    }
+}
+
+#endif

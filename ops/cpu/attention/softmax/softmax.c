@@ -1,0 +1,304 @@
+/* CPU kernels of softmax attention; softmax.c has the derivation.
+ *
+ * A unit of work is one head of one sequence or, with fewer heads than threads, every segments-th
+ * query tile of a head. A unit packs the head's keys and values, and iterates over its query tiles
+ * and, for each, over the key tiles (softmax_tiles_cpu.h). */
+#include "ops/attention/softmax/softmax.h"
+#include "ops/cpu/attention/shared/softmax_tiles.h"
+
+#include <omp.h>
+
+/* Queries and keys per tile. Tiles on the diagonal of the causal mask have only DIAGONAL keys,
+ * because half of such a tile is masked. */
+enum { QUERIES = 64, KEYS = 64, DIAGONAL = 32 };
+_Static_assert(QUERIES % KEYS == 0 && KEYS % DIAGONAL == 0, "tiles begin on the diagonal");
+/* Keys per block: sums over all keys are sums over blocks, so that rounding errors stay those of
+ * short sums. */
+enum { BLOCK = 4096 };
+_Static_assert(BLOCK % QUERIES == 0, "blocks begin with a tile");
+_Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "parts of tiles are whole vectors");
+
+/* ----------------------------------------------------------------------------------------- plan */
+typedef struct Plan {
+    int type; /* of the inputs, out and their gradients */
+    const AttentionInputs *a;
+    bool causal;
+    int64_t keys;       /* padded to whole tiles */
+    int64_t segments;   /* units per head */
+    int64_t units;      /* B H segments */
+    int64_t workspaces; /* one per thread, or one per unit if a head has several units */
+    int64_t size;       /* Reals per workspace */
+} Plan;
+
+/* A unit of work: its current query tile, and the head's keys and values. */
+typedef struct Unit {
+    const Plan *p;
+    QueryTile tile;
+    int64_t visible;   /* the tile's queries see only keys j < visible */
+    Real *key, *value; /* [keys, D], [keys, M] */
+    Real *dquery;      /* [QUERIES, D] */
+    struct {
+        Real *m, *l, *out, *dquery; /* of the blocks before the current one */
+    } earlier;
+    Real *dkey, *dvalue; /* [keys, D], [keys, M]: sums of the unit */
+} Unit;
+
+/* Assigns a unit's buffers in scratch memory, or NULL; returns their size in Reals. */
+static int64_t allocate_unit(Unit *u, const Plan *p, Real *scratch, bool backward)
+{
+    int64_t used = 0;
+    u->p = p;
+    u->key = allocate(scratch, &used, p->keys * round_up(p->a->D, LANES));
+    u->value = allocate(scratch, &used, p->keys * round_up(p->a->M, LANES));
+    allocate_tile(&u->tile, p->a, QUERIES, KEYS, scratch, &used, backward);
+    if (!backward) {
+        u->earlier.m = allocate(scratch, &used, QUERIES);
+        u->earlier.l = allocate(scratch, &used, QUERIES);
+        u->earlier.out = allocate(scratch, &used, QUERIES * u->tile.M);
+        return used;
+    }
+    u->dquery = allocate(scratch, &used, QUERIES * u->tile.D);
+    u->earlier.dquery = allocate(scratch, &used, QUERIES * u->tile.D);
+    u->dkey = allocate(scratch, &used, p->keys * u->tile.D);
+    u->dvalue = allocate(scratch, &used, p->keys * u->tile.M);
+    return used;
+}
+
+static Plan plan(TensorType type, const AttentionInputs *a, bool causal, bool backward)
+{
+    int64_t threads = device_threads(), heads = a->B * a->H;
+    Plan p = { .type = (int)type,
+               .a = a,
+               .causal = causal,
+               .keys = round_up(a->keys, KEYS),
+               .segments = minimum((threads + heads - 1) / heads, (a->N + QUERIES - 1) / QUERIES) };
+    p.units = heads * p.segments;
+    p.workspaces = p.segments > 1 ? p.units : threads;
+    p.size = allocate_unit(&(Unit){ 0 }, &p, NULL, backward);
+    return p;
+}
+
+int64_t softmax_attention_scratch_cpu(const AttentionInputs *attention, bool backward)
+{
+    Plan p = plan(TENSOR_REAL, attention, false, backward); /* the same for every dtype */
+    return p.workspaces * p.size;
+}
+
+static int threads_of(const AttentionInputs *a)
+{
+    return threads_for(a->B * a->H * a->N * a->keys, 0.04 * (double)(a->D + a->M));
+}
+
+/* ---------------------------------------------------------------------------------------- tiles */
+
+static int64_t key_length(const Unit *u)
+{
+    const AttentionInputs *a = u->p->a;
+    return a->key_lengths ? a->key_lengths[u->tile.b] : a->keys;
+}
+
+/* A unit with its keys and values. */
+static Unit unit_at(const Plan *p, Real *scratch, int64_t unit, bool backward)
+{
+    const int64_t head = unit / p->segments;
+    Unit u = { .tile = { .type = p->type, .b = head / p->a->H, .h = head % p->a->H } };
+    Real *own = scratch + (p->segments > 1 ? unit : omp_get_thread_num()) * p->size;
+    allocate_unit(&u, p, own, backward);
+    load_keys(u.key, u.value, &u.tile, 0, key_length(&u));
+    return u;
+}
+
+/* Moves to the unit's query tile that starts at `first`. */
+static void select_tile(Unit *u, int64_t first)
+{
+    QueryTile *t = &u->tile;
+    t->first = first;
+    t->count = minimum(QUERIES, t->a->N - first);
+    t->columns = round_up(t->count, UNIT);
+    u->visible = key_length(u);
+    if (u->p->causal)
+        u->visible = minimum(u->visible, first + t->count);
+    load_queries(t, score_scale(t->a));
+}
+
+static KeyTile key_tile_at(const Unit *u, int64_t start)
+{
+    const QueryTile *t = &u->tile;
+    KeyTile k = { .diagonal = u->p->causal && start >= t->first, .start = start };
+    k.keys = minimum(k.diagonal ? DIAGONAL : KEYS, u->visible - start);
+    k.rows = round_up(k.keys, ROWS);
+    k.skip = k.diagonal ? start - t->first : 0;
+    k.queries = t->count - k.skip;
+    k.columns = t->columns - k.skip;
+    k.key = u->key + start * t->D;
+    k.value = u->value + start * t->M;
+    return k;
+}
+
+/* -------------------------------------------------------------------------------------- forward */
+
+/* Not inlined: then nothing else competes with its loops for registers. */
+__attribute__((noinline)) WHOLE_VECTORS static void forward_step(QueryTile *t, const KeyTile *k)
+{
+    forward_tile(false, t, k);
+}
+
+static void zero_sums(QueryTile *t)
+{
+    memset(t->l, 0, (size_t)QUERIES * sizeof *t->l);
+    memset(t->out, 0, (size_t)(QUERIES * t->M) * sizeof *t->out);
+}
+
+/* l <- l + e^(m' - m) l' and the same of o, where ' is of the earlier blocks. */
+static void add_earlier_sums(Unit *u)
+{
+    const QueryTile *t = &u->tile;
+    for (int64_t i = 0; i < t->count; i++) {
+        const Real m = u->earlier.m[i], factor = m == t->m[i] ? 1 : real_exp(m - t->m[i]);
+        t->l[i] += factor * u->earlier.l[i];
+        for (int64_t c = 0; c < t->M; c++)
+            t->out[i * t->M + c] += factor * u->earlier.out[i * t->M + c];
+    }
+}
+
+/* The sums so far become those of the earlier blocks. */
+static void next_block(Unit *u, bool first)
+{
+    QueryTile *t = &u->tile;
+    if (!first)
+        add_earlier_sums(u);
+    memcpy(u->earlier.m, t->m, (size_t)QUERIES * sizeof *t->m);
+    memcpy(u->earlier.l, t->l, (size_t)QUERIES * sizeof *t->l);
+    memcpy(u->earlier.out, t->out, (size_t)(QUERIES * t->M) * sizeof *t->out);
+    zero_sums(t);
+}
+
+static void forward_keys(Real *out, Real *log_sum, Unit *u)
+{
+    QueryTile *t = &u->tile;
+    for (int64_t i = 0; i < t->columns; i++)
+        t->m[i] = -INFINITY;
+    zero_sums(t);
+    for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys)) {
+        if (k.start > 0 && k.start % BLOCK == 0)
+            next_block(u, k.start == BLOCK);
+        forward_step(t, &k);
+    }
+    if (u->visible > BLOCK)
+        add_earlier_sums(u);
+    for (int64_t i = 0; i < t->count; i++)
+        store_out(t->type, out, log_sum, t, i);
+}
+
+void softmax_attention_forward_cpu(TensorType type, Real *out, Real *log_sum, Real *scratch,
+                                   const AttentionInputs *a, bool causal)
+{
+    Plan p = plan(type, a, causal, false);
+#pragma omp parallel for schedule(dynamic) num_threads(threads_of(a))
+    for (int64_t unit = 0; unit < p.units; unit++) {
+        Unit u = unit_at(&p, scratch, unit, false);
+        for (int64_t first = unit % p.segments * QUERIES; first < a->N;
+             first += p.segments * QUERIES) {
+            select_tile(&u, first);
+            forward_keys(out, log_sum, &u);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------- backward */
+
+/* to <- to + from; from <- 0 */
+static void move_sums(Real *to, Real *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        to[i] += from[i];
+        from[i] = 0;
+    }
+}
+
+static void backward_keys(Unit *u)
+{
+    QueryTile *t = &u->tile;
+    const int64_t size = QUERIES * t->D;
+    memset(u->dquery, 0, (size_t)size * sizeof(Real));
+    memset(u->earlier.dquery, 0, (size_t)size * sizeof(Real));
+    for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys)) {
+        if (k.start > 0 && k.start % BLOCK == 0)
+            move_sums(u->earlier.dquery, u->dquery, size);
+        k.dquery = u->dquery + k.skip * t->D;
+        k.dkey = u->dkey + k.start * t->D;
+        k.dvalue = u->dvalue + k.start * t->M;
+        backward_tile(false, t, &k);
+    }
+    move_sums(u->dquery, u->earlier.dquery, size);
+}
+
+/* dq of a unit's queries, and the unit's sums of dk and dv. */
+static void backward_unit(AttentionGradient d, Unit *u, const Real *dout, const Real *out,
+                          const Real *log_sum, int64_t first)
+{
+    QueryTile *t = &u->tile;
+    const AttentionInputs *a = t->a;
+    memset(u->dkey, 0, (size_t)(u->p->keys * t->D) * sizeof(Real));
+    memset(u->dvalue, 0, (size_t)(u->p->keys * t->M) * sizeof(Real));
+    for (; first < a->N; first += u->p->segments * QUERIES) {
+        select_tile(u, first);
+        load_upstream(t, dout, out, log_sum);
+        backward_keys(u);
+        if (d.query.data) {
+            Gradient dquery = d.query;
+            dquery.data = elements_at(t->type, dquery.data, query_at(t, first));
+            unpack(t->type, dquery, a->query_stride, u->dquery, t->count, a->D, t->D,
+                   score_scale(a), AHEAD);
+        }
+    }
+}
+
+/* dk and dv of a head: adds the sums of its units in a fixed order. */
+static void contribute_keys(AttentionGradient d, Real *scratch, const Plan *p, int64_t head)
+{
+    const AttentionInputs *a = p->a;
+    Unit u, other;
+    allocate_unit(&u, p, scratch, true);
+    const int64_t D = u.tile.D, M = u.tile.M;
+    for (int64_t s = 1; s < p->segments; s++) {
+        allocate_unit(&other, p, scratch + s * p->size, true);
+#pragma omp simd
+        for (int64_t i = 0; i < p->keys * D; i++)
+            u.dkey[i] += other.dkey[i];
+#pragma omp simd
+        for (int64_t i = 0; i < p->keys * M; i++)
+            u.dvalue[i] += other.dvalue[i];
+    }
+    int64_t b = head / a->H, h = head % a->H;
+    if (d.key.data) {
+        d.key.data = elements_at(p->type, d.key.data, b * a->keys * a->key_stride + h * a->D);
+        unpack(p->type, d.key, a->key_stride, u.dkey, a->keys, a->D, D, 1, AHEAD);
+    }
+    if (d.value.data) {
+        d.value.data = elements_at(p->type, d.value.data, b * a->keys * a->value_stride + h * a->M);
+        unpack(p->type, d.value, a->value_stride, u.dvalue, a->keys, a->M, M, 1, AHEAD);
+    }
+}
+
+void softmax_attention_backward_cpu(TensorType type, AttentionGradient d, const Real *dout,
+                                    const Real *out, const Real *log_sum, Real *scratch,
+                                    const AttentionInputs *a, bool causal)
+{
+    Plan p = plan(type, a, causal, true);
+#pragma omp parallel num_threads(threads_of(a))
+    {
+#pragma omp for schedule(dynamic)
+        for (int64_t unit = 0; unit < p.units; unit++) {
+            Unit u = unit_at(&p, scratch, unit, true);
+            backward_unit(d, &u, dout, out, log_sum, unit % p.segments * QUERIES);
+            if (p.segments == 1)
+                contribute_keys(d, scratch + omp_get_thread_num() * p.size, &p, unit);
+        }
+        if (p.segments > 1) {
+#pragma omp for
+            for (int64_t head = 0; head < a->B * a->H; head++)
+                contribute_keys(d, scratch + head * p.segments * p.size, &p, head);
+        }
+    }
+}

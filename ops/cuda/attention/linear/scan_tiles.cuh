@@ -1,0 +1,656 @@
+/* Linear attention's scans in Real, in tiles of tiles.cuh: without a causal mask, in double
+ * precision and for heads above 128. mma.cuh has the others, on tensor cores.
+ *
+ * In the notation of causal.c the forward pass and all gradients are one scan,
+ *     o_i = sum_j (x_i.y_j + alpha_i beta_j) w_j,   over j <= i when causal:
+ *
+ *                                      x     y     w     alpha  beta   T
+ *     num = scan        (a, b, v~)     a     b     v                   S     den_i = a_i.z_i + eps
+ *     da  = scan        (dnum~, v~, b) dnum  v     b     dden   1      S^T   e = z
+ *     db  = scan_reverse(v~, dnum~, a) v     dnum  a     1      dden   R^T   e = r
+ *     dv  = scan_reverse(b, a, dnum)   b     a     dnum                R
+ *
+ * where S~ = [S, z] = sum of b_j v~_j^T and R~ = [R, r] = sum of a_i dnum~_i^T. scan_reverse is the
+ * scan with positions in reverse order. A chunk of 64 positions, with one row of X, Y and W per
+ * position, takes matrix products:
+ *     O = X T + alpha e^T + tril(X Y^T + alpha beta^T) W
+ *     den = X z + the row sums of tril(X Y^T) + eps
+ * with the sums T, e and z over earlier chunks. Without the causal mask they are sums over all
+ * positions, and there is no tril.
+ *
+ * Three kernels, the chunk-parallel form: sum_pieces computes S~ or R~ of every piece of a head,
+ * add_up_pieces their prefix sums, and scan_pieces the results. When causal, a piece is one chunk;
+ * otherwise it is several, the number chosen to fill the GPU. Pieces depend on the sizes alone, so
+ * results are bitwise repeatable. */
+#ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
+#define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
+
+#include "ops/attention/linear/chunk_plan.h"
+#include "ops/cuda/attention/linear/feature_map.cuh"
+#include "ops/cuda/attention/shared/tiles.cuh"
+
+/* ------------------------------------------------------------------------------------ arguments */
+
+/* Rows of which load_tile loads phi(x), and 0 from position lengths[b] on, [B] unless NULL */
+template <typename T> struct MappedRows : Rows<T> {
+    FeatureMap map;
+    const int32_t *lengths;
+};
+
+template <typename T> __device__ static inline Real mapped(const MappedRows<T> &rows, Real x)
+{
+    return phi(rows.map, x);
+}
+
+/* The rows of a span whose positions are below lengths[b]; with step -1 they are the last rows. */
+__device__ static inline RowRange unmasked_rows(const int32_t *lengths, const Span &span)
+{
+    if (!lengths)
+        return { 0, span.count };
+    const int64_t before = lengths[span.b] - span.first; /* unmasked, from the first row on */
+    if (span.step > 0)
+        return { 0, before < 0 ? 0 : before < span.count ? (int)before : span.count };
+    return { before > 0                ? 0
+             : 1 - before < span.count ? (int)(1 - before)
+                                       : span.count,
+             span.count };
+}
+template <typename T>
+__device__ static inline RowRange unmasked_rows(const MappedRows<T> &rows, const Span &span)
+{
+    return unmasked_rows(rows.lengths, span);
+}
+
+/* Rows, and whether they have one more column: `last` [B, positions, H], or NULL: 1 */
+template <typename T> struct Augmented : MappedRows<T> {
+    bool augmented;
+    const Real *last;
+};
+
+/* S~ or R~ [D, M + 1] after every piece of the line, in scan order: sums of y_j w~_j^T */
+template <typename T> struct StateSums {
+    MappedRows<T> y;
+    Augmented<T> w;
+    bool reverse;
+    const Real *initial; /* [B, H, D, M + 1]: S~_0, or dL/dS~_N; NULL: 0 */
+    Gradient final;      /* likewise: S~_N, or dL/dS~_0, unless data is NULL */
+    Real *states;        /* NULL: not needed */
+};
+
+template <typename T> struct Scan {
+    Augmented<T> x, y; /* augmented by alpha and beta; T is transposed then */
+    MappedRows<T> w;
+    bool reverse;
+    GradientRows<T> o;
+    MappedRows<T> map; /* o is multiplied by phi' of these, unless data is NULL */
+};
+
+/* The scans of one launch: num; or da, db and dv, as far as they are needed. */
+template <typename T> struct Scans {
+    Scan<T> scan[3];
+    StateSums<T> sums[2]; /* S~ for the scans, R~ for the reverse ones */
+    int count, sums_count;
+    Line line, sums_line; /* the pieces of x, and of y and w: the same ones when causal */
+    int64_t D, M;
+    int64_t column_tiles; /* of o, at most */
+    int resident_rows;    /* rows of T that stay in shared memory; 0: one tile of T at a time */
+    Real *den;            /* [B, N, H]: written by the forward pass */
+    Real eps;
+};
+
+/* Up to CHUNK positions of a head from `start` in scan order, before `limit` */
+__device__ static inline Span chunk_span(const Line &line, const Head &head, bool reverse,
+                                         int64_t start, int64_t limit)
+{
+    const int64_t left = limit - start, begin = line.offsets ? head.row : 0;
+    const int count = left < 0 ? 0 : left < CHUNK ? (int)left : CHUNK;
+    return { line.offsets ? 0 : head.b,
+             head.h,
+             line.H,
+             begin + (reverse ? head.positions - 1 - start : start),
+             reverse ? -1 : 1,
+             count };
+}
+
+/* The last column of augmented rows; zeros of others */
+template <typename T>
+__device__ static inline void load_last(Real *to, const Augmented<T> &rows, const Span &span)
+{
+    if (rows.augmented && rows.last)
+        load_numbers(to, rows.last, rows.positions, span);
+    else if (threadIdx.x < CHUNK)
+        to[threadIdx.x] = rows.augmented ? (Real)1 : (Real)0;
+}
+
+/* --------------------------------------------------------------------------------------- states */
+
+/* One tile of S~ or R~ per block, over one piece */
+template <typename T, int SIZE>
+__global__ void __launch_bounds__(TILE_THREADS, BLOCKS_AT_ONCE)
+    sum_pieces(const __grid_constant__ Scans<T> all, int64_t y_tiles, int64_t w_tiles,
+               int64_t items)
+{
+    DYNAMIC_SHARED(Real, y);
+    enum { PITCH = Tile<SIZE>::PITCH };
+    Real *const w = y + CHUNK * PITCH, *const last = w + CHUNK * SIZE;
+    const Line &line = all.sums_line;
+    const int thread = (int)threadIdx.x;
+    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+        const int64_t w_first = item % w_tiles * SIZE, y_first = item / w_tiles % y_tiles * SIZE;
+        const int64_t rest = item / w_tiles / y_tiles, piece = rest / all.sums_count;
+        const StateSums<T> &sums = all.sums[rest % all.sums_count];
+        if (!sums.states)
+            continue;
+        const Head head = head_of_piece(line, (int32_t)piece, sums.y.positions);
+        const int64_t first = (piece - head.first) * line.length;
+        const int64_t most = sums.y.lengths ? sums.y.lengths[head.b] : head.positions;
+        const int64_t end = min(first + line.length, most);
+        Real state[Tile<SIZE>::OUTER][4] = {}, column = 0;
+        for (int64_t start = first; start < end; start += CHUNK) {
+            const Span span = chunk_span(line, head, sums.reverse, start, end);
+            load_tile<SIZE>(y, PITCH, sums.y, span, y_first);
+            load_tile<SIZE>(w, SIZE, sums.w, span, w_first);
+            load_last(last, sums.w, span);
+            __syncthreads();
+            add_outer<SIZE>(state, y, w, span.count);
+            for (int j = 0; thread < SIZE && j < span.count; j++)
+                column += y[j * PITCH + thread] * last[j];
+            __syncthreads();
+        }
+        Real *const to = sums.states + piece * all.D * (all.M + 1);
+        for (int r = 0; r < Tile<SIZE>::OUTER; r++)
+            for (int c = 0; c < 4; c++) {
+                const int64_t d = y_first + outer_row<SIZE>(r);
+                const int64_t m = w_first + tile_column<SIZE>() + c;
+                if (d < all.D && m < all.M)
+                    to[d * (all.M + 1) + m] = state[r][c];
+            }
+        if (w_first == 0 && thread < SIZE && y_first + thread < all.D)
+            to[(y_first + thread) * (all.M + 1) + all.M] = column;
+    }
+}
+
+/* The states become prefix sums over each head's pieces, the initial state included. */
+template <typename T>
+__global__ void add_up_pieces(const __grid_constant__ Scans<T> all, int64_t items)
+{
+    GRID_FOR(item, items) {
+        const int64_t size = all.D * (all.M + 1), elements = items / all.sums_count;
+        const int64_t i = item % elements;
+        const StateSums<T> &sums = all.sums[item / elements];
+        if (!sums.states)
+            continue;
+        const Head head = head_at(all.sums_line, (int32_t)(i / size), sums.y.positions);
+        const int64_t element = head.index * size + i % size;
+        Real sum = sums.initial ? sums.initial[element] : (Real)0;
+#pragma unroll 4
+        for (int64_t piece = head.first; piece < head.end; piece++) {
+            sum += sums.states[piece * size + i % size];
+            sums.states[piece * size + i % size] = sum;
+        }
+        if (sums.final.data)
+            contribute(sums.final.data + element, sums.final.accumulate, sum);
+    }
+}
+
+/* ------------------------------------------------------------------------------------- the scan */
+
+/* A block's shared memory. */
+struct ScanMemory {
+    Real *x;     /* [CHUNK, SIZE], then the score tile [CHUNK, CHUNK] */
+    Real *y, *w; /* [CHUNK, SIZE]; only causal */
+    Real *alpha; /* [CHUNK]; forward: 1 / den */
+    Real *beta;  /* [CHUNK] */
+    Real *state; /* [rows, SIZE]: T, or a tile of it */
+    Real *extra; /* forward: z [rows], backward: e [SIZE] */
+};
+
+template <int SIZE, bool CAUSAL> struct ScanSizes {
+    enum {
+        X = CHUNK * (CAUSAL ? (int)SCORE_PITCH : (int)Tile<SIZE>::PITCH),
+        Y = CAUSAL ? CHUNK * Tile<SIZE>::PITCH : 0,
+        W = CAUSAL ? CHUNK * SIZE : 0,
+    };
+    static int64_t reals(int64_t rows)
+    {
+        return X + Y + W + 2 * CHUNK + rows * SIZE + max(rows, (int64_t)SIZE);
+    }
+};
+
+template <int SIZE, bool CAUSAL>
+__device__ static inline ScanMemory scan_memory(Real *memory, int rows)
+{
+    typedef ScanSizes<SIZE, CAUSAL> Sizes;
+    ScanMemory m;
+    m.x = memory;
+    m.y = m.x + Sizes::X;
+    m.w = m.y + Sizes::Y;
+    m.alpha = m.w + Sizes::W;
+    m.beta = m.alpha + CHUNK;
+    m.state = m.beta + CHUNK;
+    m.extra = m.state + rows * SIZE;
+    return m;
+}
+
+/* One block's part of a scan: a tile of o's columns over one piece of a head. */
+template <typename T> struct Part {
+    const Scans<T> *all;
+    const Scan<T> *scan;
+    Head head;
+    int64_t first, end; /* in scan order */
+    int64_t column;     /* first column of w and o */
+    const Real *state;  /* [D, M + 1]: S~ or R~ before the piece, or of all positions; NULL: 0 */
+    ScanMemory m;
+};
+
+/* Loads SIZE rows of T from `row` on, and of z, or e, to this row of shared memory. */
+template <int SIZE, bool FORWARD, typename T>
+__device__ static inline void load_state(const Part<T> &part, int64_t row, int to)
+{
+    const Scan<T> &scan = *part.scan;
+    const int64_t M = part.all->M, pitch = M + 1;
+    for (int i = (int)threadIdx.x; i < SIZE * SIZE; i += TILE_THREADS) {
+        const int r = scan.x.augmented ? i % SIZE : i / SIZE;
+        const int c = scan.x.augmented ? i / SIZE : i % SIZE;
+        const int64_t y = row + r, w = part.column + c;
+        const bool inside = y < scan.y.columns && w < scan.w.columns;
+        part.m.state[(to + r) * SIZE + c] =
+            inside ? part.state[scan.x.augmented ? w * pitch + y : y * pitch + w] : (Real)0;
+    }
+    const int64_t d = (FORWARD ? row : part.column) + threadIdx.x;
+    if (threadIdx.x < SIZE)
+        part.m.extra[(FORWARD ? to : 0) + threadIdx.x] =
+            d < part.all->D && (FORWARD || scan.x.augmented) ? part.state[d * pitch + M] : (Real)0;
+}
+
+/* The dot product of a padded row with z, or, where z is NULL, the sum of the row. */
+__device__ static inline Real row_sum(const Real *row, const Real *z, int count)
+{
+    Real sum = 0;
+    for (int k = 0; k < count; k += 4) {
+        const Pack<Real, 4> x = pack_at<4>(row + k);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            sum += z ? x.at[e] * z[k + e] : x.at[e];
+    }
+    return sum;
+}
+
+/* O += alpha e^T */
+template <int SIZE>
+__device__ static inline void add_column(Real (*o)[4], const Real *alpha, const Real *e)
+{
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            o[r][c] += alpha[tile_row<SIZE>(r)] * e[tile_column<SIZE>() + c];
+}
+
+/* tril(X Y^T + alpha beta^T) to shared memory (causal mask) */
+template <int SIZE, bool FORWARD>
+__device__ static inline void store_scores(const ScanMemory &m,
+                                           const Real (*scores)[Tile<SIZE>::SCORES])
+{
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
+        const int i = tile_row<SIZE>(r);
+#pragma unroll
+        for (int c = 0; c < Tile<SIZE>::SCORES; c++) {
+            const int j = score_column<SIZE>(c);
+            const Real score = FORWARD ? scores[r][c] : scores[r][c] + m.alpha[i] * m.beta[j];
+            m.x[i * SCORE_PITCH + j] = j <= i ? score : (Real)0;
+        }
+    }
+}
+
+/* Stores den, and out = num / den. */
+template <int SIZE, typename T>
+__device__ static inline void divide_by_den(Real (*o)[4], const Part<T> &part, const Span &span,
+                                            Real den)
+{
+    const int row = (int)threadIdx.x;
+    if (row < CHUNK) {
+        part.m.alpha[row] = 1 / den;
+        if (part.column == 0 && row < span.count)
+            part.all->den[span_row(span, part.scan->x.positions) + row * span.step * span.H] = den;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            o[r][c] *= part.m.alpha[tile_row<SIZE>(r)];
+}
+
+/* Backward through the feature map: O <- O phi'(x). */
+template <int SIZE, typename T>
+__device__ static inline void feature_map_backward(Real (*o)[4], const MappedRows<T> &x,
+                                                   const Span &span, int64_t first_column)
+{
+    const int64_t column = first_column + tile_column<SIZE>();
+    const T *from = x.data + span_begin(span, x.positions, x.stride, x.columns) + column;
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++) {
+        const int row = tile_row<SIZE>(r);
+        if (row >= span.count)
+            continue;
+        const Pack<Real, 4> four = load_four(from + row * span.step * x.stride, x.columns - column);
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            o[r][c] *= dphi(x.map, four.at[c]);
+    }
+}
+
+/* Zeros the rows of masked positions. */
+template <int SIZE> __device__ static inline void clear_rows(Real (*o)[4], const RowRange &unmasked)
+{
+#pragma unroll
+    for (int r = 0; r < Tile<SIZE>::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            if (tile_row<SIZE>(r) < unmasked.first || tile_row<SIZE>(r) >= unmasked.end)
+                o[r][c] = 0;
+}
+
+/* O += X T + alpha e^T, the contribution of the state, and scores += X Y^T */
+template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
+__device__ static inline void scan_state(const Part<T> &part, const Span &span, int seen,
+                                         bool is_first, Real (*o)[4],
+                                         Real (*scores)[Tile<SIZE>::SCORES], Real *den)
+{
+    enum { PITCH = Tile<SIZE>::PITCH };
+    const Scan<T> &scan = *part.scan;
+    const ScanMemory &m = part.m;
+    const bool resident = !CAUSAL && part.all->resident_rows > 0;
+    for (int64_t k = 0; k < scan.y.columns; k += SIZE) {
+        const int inner = tile_inner<SIZE>(scan.y.columns, k), at = resident ? (int)k : 0;
+        if (k > 0)
+            __syncthreads(); /* x, y and T have been read */
+        load_tile<SIZE>(m.x, PITCH, scan.x, span, k);
+        if (CAUSAL)
+            load_tile<SIZE>(m.y, PITCH, scan.y, span, k);
+        if (part.state && (is_first || !resident))
+            load_state<SIZE, FORWARD>(part, k, at);
+        __syncthreads();
+        if (part.state) {
+            if (!FORWARD && k == 0)
+                add_column<SIZE>(o, m.alpha, m.extra);
+            add_product<SIZE>(o, m.x, PITCH, m.state + at * SIZE, SIZE, inner);
+            if (FORWARD && threadIdx.x < CHUNK)
+                *den += row_sum(m.x + threadIdx.x * PITCH, m.extra + at, inner);
+        }
+        if (CAUSAL)
+            add_scores<SIZE>(scores, m.x, m.y, inner, seen);
+    }
+}
+
+/* One chunk of o, which begins at this position in scan order */
+template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
+__device__ static inline void scan_chunk(const Part<T> &part, int64_t start)
+{
+    const Scan<T> &scan = *part.scan;
+    const ScanMemory &m = part.m;
+    const Span span = chunk_span(part.all->line, part.head, scan.reverse, start, part.end);
+    const int filled = (span.count + 3) / 4 * 4;          /* rows, padded */
+    const int seen = min(warp_row() + WARP_ROWS, filled); /* by the warp's rows: tril */
+    Real o[Tile<SIZE>::ROWS][4] = {}, scores[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {};
+    Real den = part.all->eps;
+    if (CAUSAL)
+        load_tile<SIZE>(m.w, SIZE, scan.w, span, part.column);
+    if (!FORWARD)
+        load_last(m.alpha, scan.x, span);
+    if (!FORWARD && CAUSAL)
+        load_last(m.beta, scan.y, span);
+    scan_state<T, SIZE, CAUSAL, FORWARD>(part, span, seen, start == part.first, o, scores, &den);
+    __syncthreads(); /* x, y and T have been read */
+    if (CAUSAL) {
+        store_scores<SIZE, FORWARD>(m, scores);
+        __syncthreads();
+        add_product<SIZE>(o, m.x, SCORE_PITCH, m.w, SIZE, seen);
+        if (FORWARD && threadIdx.x < CHUNK)
+            den += row_sum(m.x + threadIdx.x * SCORE_PITCH, NULL, filled);
+    }
+    if (FORWARD)
+        divide_by_den<SIZE>(o, part, span, den);
+    else
+        __syncthreads();
+    /* now all shared memory has been read, but alpha in the forward pass */
+    if (!FORWARD && scan.map.data)
+        feature_map_backward<SIZE>(o, scan.map, span, part.column);
+    if (!FORWARD && scan.o.lengths)
+        clear_rows<SIZE>(o, unmasked_rows(scan.o.lengths, span));
+    contribute_tile<SIZE>(scan.o, span, part.column, o);
+}
+
+template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
+__global__ void __launch_bounds__(TILE_THREADS, CAUSAL ? 2 : BLOCKS_AT_ONCE)
+    scan_pieces(const __grid_constant__ Scans<T> all, int64_t items)
+{
+    DYNAMIC_SHARED(Real, memory);
+    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+        const int64_t rest = item / all.column_tiles, piece = rest / all.count;
+        Part<T> part;
+        part.all = &all;
+        part.scan = &all.scan[rest % all.count];
+        part.head = head_of_piece(all.line, (int32_t)piece, part.scan->x.positions);
+        part.first = (piece - part.head.first) * all.line.length;
+        part.end = min(part.first + all.line.length, part.head.positions);
+        part.column = item % all.column_tiles * SIZE;
+        part.m = scan_memory<SIZE, CAUSAL>(memory, max(all.resident_rows, (int)SIZE));
+        const StateSums<T> &sums = all.sums[part.scan->reverse];
+        const int64_t size = all.D * (all.M + 1);
+        if (!CAUSAL) /* the head's last one */
+            part.state =
+                sums.states + ((int64_t)(part.head.rank + 1) * all.sums_line.pieces - 1) * size;
+        else if (part.first > 0)
+            part.state = sums.states + (piece - 1) * size;
+        else
+            part.state = sums.initial ? sums.initial + part.head.index * size : NULL;
+        for (int64_t start = part.first; start < part.end && part.column < part.scan->w.columns;
+             start += CHUNK)
+            scan_chunk<T, SIZE, CAUSAL, FORWARD>(part, start);
+    }
+}
+
+/* ------------------------------------------------------------------------------------- the plan */
+
+static inline void cut(Line *line, int64_t chunks, int64_t pieces)
+{
+    line->length = tiles_for(chunks, pieces) * CHUNK;
+    line->pieces = (int32_t)tiles_for(chunks * CHUNK, line->length);
+}
+
+/* How the heads are cut into pieces, and o into tiles. */
+template <typename T, int SIZE, bool CAUSAL>
+static Scans<T> plan_scans(const LinearScan *s, bool backward)
+{
+    enum { STATE_ROWS = 128 }; /* most resident rows of T */
+    const AttentionInputs *x = &s->x;
+    const int64_t heads = x->B * x->H, widest = x->D > x->M ? x->D : x->M;
+    const int64_t rows = tiles_for(backward ? widest : x->D, SIZE) * SIZE;
+    Scans<T> all = {};
+    all.D = x->D;
+    all.M = x->M;
+    all.sums_count = backward ? 2 : 1;
+    all.column_tiles = tiles_for(backward ? widest : x->M, SIZE);
+    all.line = all.sums_line = line_of(x);
+    all.eps = s->eps;
+    if (CAUSAL)
+        return all;
+    const int64_t chunks = tiles_for(x->N > x->keys ? x->N : x->keys, CHUNK);
+    const int64_t resident = device_attribute(cudaDevAttrMultiProcessorCount) * BLOCKS_AT_ONCE;
+    const int64_t sum_blocks = heads * tiles_for(x->D, SIZE) * tiles_for(x->M, SIZE);
+    const int64_t scan_blocks = heads * all.column_tiles * (backward ? 3 : 1);
+    all.resident_rows = rows <= STATE_ROWS ? (int)rows : 0;
+    cut(&all.sums_line, chunks, plan_segments(sum_blocks, chunks, resident));
+    cut(&all.line, chunks, plan_segments(scan_blocks, chunks, resident));
+    return all;
+}
+
+/* Rows of out, over all positions and heads. */
+static inline int64_t rows_in_all(const AttentionInputs *x)
+{
+    return (x->offsets ? 1 : x->B) * x->N * x->H;
+}
+
+/* Elements of the states of S~, or of R~ */
+template <typename T> static int64_t states_size(const Scans<T> &all)
+{
+    return pieces_in_all(all.sums_line) * all.D * (all.M + 1);
+}
+
+/* Elements of scratch memory: states and, backward, dden. */
+template <typename T, int SIZE, bool CAUSAL>
+static int64_t scan_scratch(const LinearScan *s, bool backward)
+{
+    const int64_t states = states_size(plan_scans<T, SIZE, CAUSAL>(s, backward));
+    return backward ? 2 * states + rows_in_all(&s->x) : states;
+}
+
+/* ------------------------------------------------------------------------------------ the scans */
+
+template <typename T> static Scan<T> scan(Augmented<T> x, Augmented<T> y, MappedRows<T> w)
+{
+    return { x, y, w, false, {}, {} };
+}
+template <typename T> static Scan<T> scan_reverse(Augmented<T> x, Augmented<T> y, MappedRows<T> w)
+{
+    return { x, y, w, true, {}, {} };
+}
+
+/* All scans of linear attention, and their states: S~ = sum of b v~^T and R~ = sum of a dnum~^T */
+template <typename T> struct FourScans {
+    Scan<T> num, da, db, dv;
+    StateSums<T> S, R;
+};
+
+/* dnum = dout / den; forward, dout, den and dden are NULL. */
+template <typename T>
+static FourScans<T> scans_of(const LinearScan *s, const Real *dout, const Real *den,
+                             const Real *dden)
+{
+    const AttentionInputs *x = &s->x;
+    const FeatureMap phi = s->features, none = FEATURE_MAP_IDENTITY;
+    const int32_t *lengths = x->key_lengths;
+    const Augmented<T> a = { { rows_of<T>(x->query, x->query_stride, x->N, x->D), phi, NULL },
+                             false,
+                             NULL };
+    const Augmented<T> b = { { rows_of<T>(x->key, x->key_stride, x->keys, x->D), phi, lengths },
+                             false,
+                             NULL };
+    const Augmented<T> v = {
+        { rows_of<T>(x->value, x->value_stride, x->keys, x->M), none, lengths }, true, NULL
+    };
+    Augmented<T> dnum = { { rows_of<T>(dout, x->H * x->M, x->N, x->M), none, NULL }, true, dden };
+    dnum.divisor = den;
+    return {
+        scan(a, b, v),            /* num~ */
+        scan(dnum, v, b),         /* da */
+        scan_reverse(v, dnum, a), /* db */
+        scan_reverse(b, a, dnum), /* dv */
+        { b, v, false, s->state, {}, NULL },
+        { a, dnum, true, NULL, {}, NULL },
+    };
+}
+
+/* Launches the sums of S~ and R~, as far as they are needed. */
+template <typename T, int SIZE> static void launch_sums(const Scans<T> &all)
+{
+    const int64_t y_tiles = tiles_for(all.D, SIZE), w_tiles = tiles_for(all.M, SIZE);
+    const int64_t items = all.sums_count * pieces_in_all(all.sums_line) * y_tiles * w_tiles;
+    const int64_t elements = all.sums_count * all.line.B * all.line.H * all.D * (all.M + 1);
+    const bool final = all.sums[0].final.data || all.sums[1].final.data;
+    if (!all.sums[0].states && !all.sums[1].states)
+        return;
+    LAUNCH_TILES((sum_pieces<T, SIZE>), items, CHUNK * (Tile<SIZE>::PITCH + SIZE + 1), all, y_tiles,
+                 w_tiles, items);
+    if (all.sums_line.pieces > 1 || final)
+        LAUNCH(add_up_pieces<T>, blocks_for(elements), THREADS, 0, all, elements);
+}
+
+template <typename T, int SIZE, bool CAUSAL, bool FORWARD>
+static void launch_scans(const Scans<T> &all)
+{
+    const int64_t items = all.count * pieces_in_all(all.line) * all.column_tiles;
+    const int64_t rows = max(all.resident_rows, (int)SIZE);
+    LAUNCH_TILES((scan_pieces<T, SIZE, CAUSAL, FORWARD>), items,
+                 (ScanSizes<SIZE, CAUSAL>::reals(rows)), all, items);
+}
+
+/* Adds the states of a sum, if any scan of all positions or of a second piece reads them. */
+template <typename T, bool CAUSAL>
+static void add_sums(Scans<T> *all, int i, const StateSums<T> &sums, bool read, Real *states)
+{
+    all->sums[i] = sums;
+    if (read && (!CAUSAL || all->sums_line.pieces > 1 || sums.final.data))
+        all->sums[i].states = states;
+}
+
+template <typename T, int SIZE, bool CAUSAL>
+static void scan_forward(Real *out, Real *den, Real *final_state, Real *scratch,
+                         const LinearScan *s)
+{
+    const AttentionInputs *x = &s->x;
+    Scans<T> all = plan_scans<T, SIZE, CAUSAL>(s, false);
+    FourScans<T> scans = scans_of<T>(s, NULL, NULL, NULL);
+    scans.num.o = gradient_rows<T>({ out, false }, x->H * x->M, x->N, x->M);
+    scans.S.final = { final_state, false };
+    add_sums<T, CAUSAL>(&all, 0, scans.S, true, scratch);
+    all.scan[all.count++] = scans.num;
+    all.den = den;
+    launch_sums<T, SIZE>(all);
+    launch_scans<T, SIZE, CAUSAL, true>(all);
+}
+
+/* Adds the scan if its result is needed. */
+template <typename T>
+static void add_scan(Scans<T> *all, Scan<T> scan, const GradientRows<T> &o,
+                     const MappedRows<T> &map)
+{
+    scan.o = o;
+    scan.map = map;
+    if (o.data)
+        all->scan[all->count++] = scan;
+}
+
+/* The scans in one launch, or, where gradients share memory, one after another */
+template <typename T, int SIZE, bool CAUSAL>
+static void launch_gradients(const Scans<T> &all, const AttentionGradient &d)
+{
+    const Real *q = d.query.data, *k = d.key.data, *v = d.value.data;
+    const bool shared = (q && (q == k || q == v)) || (k && k == v);
+    for (int i = 0; i < (shared ? all.count : all.count > 0); i++) {
+        Scans<T> part = all;
+        if (shared) {
+            part.count = 1;
+            part.scan[0] = all.scan[i];
+        }
+        launch_scans<T, SIZE, CAUSAL, false>(part);
+    }
+}
+
+template <typename T, int SIZE, bool CAUSAL>
+static void scan_backward(const LinearScanGradient &d, const Real *dout, const Real *dfinal_state,
+                          const Real *out, const Real *den, Real *scratch, const LinearScan *s)
+{
+    const AttentionInputs *x = &s->x;
+    Real *const dden = scratch, *const states = scratch + rows_in_all(x);
+    launch_row_deltas<T>(dden, dout, out, den, rows_in_all(x), x->M);
+    Scans<T> all = plan_scans<T, SIZE, CAUSAL>(s, true);
+    FourScans<T> scans = scans_of<T>(s, dout, den, dden);
+    scans.R.initial = dfinal_state;
+    scans.R.final = d.state;
+    add_sums<T, CAUSAL>(&all, 0, scans.S, d.x.query.data, states);
+    add_sums<T, CAUSAL>(&all, 1, scans.R, d.x.key.data || d.x.value.data || d.state.data,
+                        states + states_size(all));
+    GradientRows<T> dkey = gradient_rows<T>(d.x.key, x->key_stride, x->keys, x->D);
+    dkey.lengths = x->key_lengths;
+    add_scan(&all, scans.da, gradient_rows<T>(d.x.query, x->query_stride, x->N, x->D), scans.num.x);
+    add_scan(&all, scans.db, dkey, scans.num.y);
+    add_scan(&all, scans.dv, gradient_rows<T>(d.x.value, x->value_stride, x->keys, x->M), {});
+    launch_sums<T, SIZE>(all);
+    launch_gradients<T, SIZE, CAUSAL>(all, d.x);
+}
+
+#endif

@@ -1,0 +1,203 @@
+/* Hashing and sorting of LSH attention, which fill `places` (lsh.h).
+ *
+ * Hashing: one warp per four positions; each lane computes every 32nd column of x R. The sums over
+ * d run in the CPU's order, so both devices find the same buckets. Sorting: the sort keys (bucket,
+ * position), which are all different, are sorted in tiles; then pairs of sorted runs are merged. */
+#ifndef TAPEGRAD_OPS_ATTENTION_LSH_LSH_SORT_CUH
+#define TAPEGRAD_OPS_ATTENTION_LSH_LSH_SORT_CUH
+
+#include "ops/cuda/attention/shared/tiles.cuh"
+#include "ops/attention/lsh/lsh.h"
+#include "ops/cuda/attention/lsh/sort.cuh"
+
+/* -------------------------------------------------------------------------------------- hashing */
+
+/* R [.., D, columns] = the transpose of the [.., columns, D] that random_normal draws. */
+__global__ void draw_matrices(Real *R, Random random, const uint64_t *start, int64_t columns,
+                              int64_t D, int64_t n)
+{
+    const uint64_t counter = random.counter + (start ? *start : 0);
+    GRID_FOR(block, (n + 3) / 4) {
+        double normal[4];
+        philox_normal(philox(random.seed, random.stream, counter + (uint64_t)block), normal);
+        for (int64_t k = 0; k < 4 && 4 * block + k < n; k++) {
+            const int64_t i = 4 * block + k, d = i % D, c = i / D % columns;
+            R[i - i % (columns * D) + d * columns + c] = (Real)normal[k];
+        }
+    }
+}
+
+enum { TOGETHER = 4 }; /* positions per warp */
+
+/* A maximum and its index. */
+struct Most {
+    Real value;
+    int at;
+};
+
+/* The maximum of the warp; of equal values the one with the lowest index. */
+__device__ static inline Most warp_most(Most most)
+{
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+        const Real value = __shfl_xor_sync(0xffffffffu, most.value, offset);
+        const int at = __shfl_xor_sync(0xffffffffu, most.at, offset);
+        if (value > most.value || (value == most.value && at < most.at))
+            most = { value, at };
+    }
+    return most;
+}
+
+/* bucket = bucket * count + argmax([xR; -xR]) for each position's x [D] and count / 2 columns of R,
+ * whose rows have `columns`. */
+template <typename T>
+__device__ static inline void add_hash(int *bucket, const T *const *x, const Real *R, int count,
+                                       int64_t D, int64_t columns)
+{
+    const int lane = (int)threadIdx.x % WARP, half = count / 2;
+    Most most[TOGETHER], least[TOGETHER]; /* of -xR */
+    for (int k = 0; k < TOGETHER; k++)
+        most[k] = least[k] = { (Real)-INFINITY, lane };
+    for (int c = lane; c < half; c += WARP) {
+        Real sum[TOGETHER] = {};
+        for (int64_t d = 0; d < D; d++) {
+            const Real r = R[d * columns + c];
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++)
+                sum[k] += load(&x[k][d]) * r;
+        }
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) {
+            if (sum[k] > most[k].value)
+                most[k] = { sum[k], c };
+            if (-sum[k] > least[k].value)
+                least[k] = { -sum[k], c };
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < TOGETHER; k++) {
+        most[k] = warp_most(most[k]);
+        least[k] = warp_most(least[k]);
+        const bool negative = least[k].value > most[k].value;
+        bucket[k] = bucket[k] * (2 * half) + (negative ? half + least[k].at : most[k].at);
+    }
+}
+
+/* keys [B, H, rounds, N]: (bucket, position). Positions left out sort after all buckets. */
+template <typename T>
+__global__ void hash_positions(Key *keys, const Real *R, const __grid_constant__ LshRounds all,
+                               int64_t columns, int64_t items)
+{
+    const AttentionInputs &a = all.x;
+    const int64_t warps = THREADS / WARP, groups = tiles_for(a.N, TOGETHER);
+    const int factor[2] = { (int)all.factor[0], (int)all.factor[1] };
+    for (int64_t i = blockIdx.x * warps + threadIdx.x / WARP; i < items; i += gridDim.x * warps) {
+        const int64_t segment = i / groups, first = i % groups * TOGETHER;
+        const int64_t round = segment % all.rounds, head = segment / all.rounds;
+        const int64_t b = head / a.H, h = head % a.H;
+        const T *x[TOGETHER];
+        for (int k = 0; k < TOGETHER; k++) {
+            const int64_t n = first + k < a.N ? first + k : a.N - 1;
+            x[k] = (const T *)a.query + (b * a.N + n) * a.query_stride + h * a.D;
+        }
+        const Real *of_head = R + (round * a.H + h) * columns * a.D;
+        int bucket[TOGETHER] = {};
+        if (factor[0] > 1)
+            add_hash(bucket, x, of_head, factor[0], a.D, columns);
+        if (factor[1] > 1)
+            add_hash(bucket, x, of_head + factor[0] / 2, factor[1], a.D, columns);
+        for (int k = 0; k < TOGETHER; k++) {
+            const int64_t n = first + k;
+            if (n < a.N && (int)threadIdx.x % WARP == k) {
+                const bool counts = !a.key_lengths || n < a.key_lengths[b];
+                const int of = counts ? bucket[k] : factor[0] * factor[1];
+                keys[segment * a.N + n] = (Key)of << 32 | (Key)n;
+            }
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- sorting
+ * Each segment [N], one per head and round, is sorted separately. */
+
+enum { MOST_TOGETHER = 1024 }; /* keys per thread block */
+
+__global__ void sort_tiles(Key *keys, int64_t N, int tile, int64_t tiles, int64_t items)
+{
+    DYNAMIC_SHARED(Key, key);
+    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+        const int64_t start = item % tiles * tile;
+        Key *segment = keys + item / tiles * N;
+        for (int i = threadIdx.x; i < tile; i += tile / 2)
+            key[i] = start + i < N ? segment[start + i] : NO_KEY;
+        sort_in_block(key, tile);
+        for (int i = threadIdx.x; i < tile; i += tile / 2)
+            if (start + i < N)
+                segment[start + i] = key[i];
+    }
+}
+
+/* Merges pairs of sorted runs: a key's new place is its index in its own run plus the number of
+ * smaller keys in the other run. */
+__global__ void merge_runs(Key *to, const Key *from, int64_t N, int64_t run, int64_t n)
+{
+    GRID_FOR(i, n) {
+        const int64_t place = i % N, pair = place / (2 * run) * (2 * run);
+        const int64_t own = place / run * run, other = own == pair ? pair + run : pair;
+        const int64_t left = N - other, count = left < 0 ? 0 : left < run ? left : run;
+        const Key *segment = from + (i - place);
+        to[i - place + pair + (place - own) + count_below(segment + other, count, from[i])] =
+            from[i];
+    }
+}
+
+/* Fills the arrays of `places` (lsh.h) from the sorted keys. */
+__global__ void fill_places(int32_t *places, const Key *keys, int64_t N, int64_t chunk, bool causal,
+                            int64_t n)
+{
+    GRID_FOR(i, n) {
+        const int64_t place = i % N, position = (int64_t)(uint32_t)keys[i];
+        const Key *segment = keys + (i - place), bucket = keys[i] >> 32;
+        const int64_t start = count_below(segment, N, bucket << 32);
+        const int64_t end = count_below(segment, N, (bucket + 1) << 32);
+        const int64_t first = (place / chunk - 1) * chunk, last = (place / chunk + 1) * chunk;
+        int32_t *of_position = places + (i - place) + position;
+        places[PLACES_ORDER * n + i] = (int32_t)position;
+        of_position[PLACES_PLACE * n] = (int32_t)place;
+        of_position[PLACES_LOW * n] = (int32_t)(start > first ? start : first);
+        of_position[PLACES_HIGH * n] = (int32_t)(causal ? place : end < last ? end : last);
+    }
+}
+
+static int sorted_together(int64_t N)
+{
+    int tile = 2 * WARP;
+    while (tile < N && tile < MOST_TOGETHER)
+        tile *= 2;
+    return tile;
+}
+
+/* Fills `places`. Scratch memory: R [rounds, H, D, columns], and keys, two of [B, H, rounds, N]. */
+template <typename T>
+static void sort_positions(int32_t *places, Real *R, Key *const *keys, const LshRounds *all)
+{
+    const int64_t numbers = lsh_random_numbers(all), columns = lsh_columns(all), N = all->x.N;
+    const int64_t segments = all->x.B * all->x.H * all->rounds, n = segments * N;
+    if (numbers > 0)
+        LAUNCH(draw_matrices, blocks_for((numbers + 3) / 4), THREADS, 0, R, all->random, all->start,
+               columns, all->x.D, numbers);
+    const int64_t items = segments * tiles_for(N, TOGETHER);
+    LAUNCH(hash_positions<T>, blocks_for(items, THREADS / WARP), THREADS, 0, keys[0],
+           (const Real *)R, *all, columns, items);
+    const int tile = sorted_together(N);
+    const int64_t tiles = tiles_for(N, tile);
+    LAUNCH(sort_tiles, blocks_for(segments * tiles, 1), tile / 2, tile * (int)sizeof(Key), keys[0],
+           N, tile, tiles, segments * tiles);
+    int sorted = 0;
+    for (int64_t run = tile; run < N; run *= 2, sorted = 1 - sorted)
+        LAUNCH(merge_runs, blocks_for(n), THREADS, 0, keys[1 - sorted], (const Key *)keys[sorted],
+               N, run, n);
+    LAUNCH(fill_places, blocks_for(n), THREADS, 0, places, (const Key *)keys[sorted], N, all->chunk,
+           all->causal, n);
+}
+
+#endif

@@ -1,0 +1,78 @@
+#include "ops/losses/kernels.h"
+#include "ops/cuda/rows/rows.cuh"
+
+template <typename T, int LANES>
+__global__ void cross_entropy_rows(LogSumExp *saved, Real *loss, const T *logits,
+                                   const int32_t *targets, const Real *weights, int64_t R,
+                                   int64_t C)
+{
+    ROW_FOR(r, R, LANES) {
+        const LogSumExp l = log_sum_exp_of_row<LANES>(logits + r * C, C);
+        if (threadIdx.x % LANES == 0) {
+            const Real weight = weights ? weights[r] : 1;
+            saved[r] = l;
+            loss[r] =
+                weight == 0 ? 0 : -weight * log_probability(load(&logits[r * C + targets[r]]), l);
+        }
+    }
+}
+
+/* One block of many threads: few elements, so load latency dominates. */
+enum { MEAN_THREADS = 1024 };
+
+__global__ void cross_entropy_mean(Real *out, Real *weight_sum, const Real *loss,
+                                   const Real *weights, int64_t R)
+{
+    double sum = 0, weight = 0;
+    GRID_FOR(r, R) {
+        sum += (double)loss[r];
+        weight += weights ? (double)weights[r] : 1;
+    }
+    sum = block_sum(sum);
+    weight = block_sum(weight);
+    if (threadIdx.x == 0) {
+        *out = (Real)(sum / weight);
+        *weight_sum = (Real)weight;
+    }
+}
+
+template <typename T, int LANES>
+__global__ void cross_entropy_backward(T *dlogits, bool accumulate, const Real *dout,
+                                       const LogSumExp *saved, const Real *weight_sum,
+                                       const T *logits, const int32_t *targets, const Real *weights,
+                                       int64_t R, int64_t C)
+{
+    const double scale = (double)*dout / (double)*weight_sum;
+    ROW_FOR(r, R, LANES) {
+        const Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
+        const LogSumExp l = saved[r];
+        const int64_t target = targets[r];
+        LANE_FOR(c, C, LANES) {
+            const Real softmax =
+                factor == 0 ? 0 : exp(log_probability(load(&logits[r * C + c]), l));
+            contribute(&dlogits[r * C + c], accumulate, factor * (softmax - (c == target)));
+        }
+    }
+}
+
+extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, LogSumExp *saved,
+                                           Real *weight_sum, Real *loss, const Real *logits,
+                                           const int32_t *targets, const Real *weights, int64_t R,
+                                           int64_t C)
+{
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(cross_entropy_rows, T, R, C, saved, loss, (const T *)logits, targets,
+                           weights, R, C));
+    LAUNCH(cross_entropy_mean, 1, MEAN_THREADS, 0, out, weight_sum, loss, weights, R);
+}
+
+extern "C" void cross_entropy_backward_cuda(TensorType type, Real *dlogits, bool accumulate,
+                                            const Real *dout, const LogSumExp *saved,
+                                            const Real *weight_sum, const Real *logits,
+                                            const int32_t *targets, const Real *weights, int64_t R,
+                                            int64_t C)
+{
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(cross_entropy_backward, T, R, C, (T *)dlogits, accumulate, dout, saved,
+                           weight_sum, (const T *)logits, targets, weights, R, C));
+}

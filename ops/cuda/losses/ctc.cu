@@ -1,0 +1,172 @@
+/* A block per sequence: its threads share the states of a frame, frame after frame. */
+#include "ops/losses/ctc.h"
+#include "ops/cuda/rows/rows.cuh"
+
+__device__ static void skips(Real *skip, const int32_t *target, int64_t n)
+{
+    LANE_FOR(j, n + 1, THREADS)
+        skip[j] = j > 0 && j < n && target[j] != target[j - 1] ? 0 : -(Real)INFINITY;
+}
+
+/* Shifts x [n] to a maximum of 0 and returns the shift; all threads have then written x. */
+__device__ static Real shift_to_zero(Real *x, int64_t n)
+{
+    __syncthreads();
+    Real m = max_of_row<THREADS>(x, n);
+    m = m > -(Real)INFINITY ? m : 0;
+    LANE_FOR(i, n, THREADS)
+        x[i] -= m;
+    __syncthreads();
+    return m;
+}
+
+/* log_sums [R] = ln sum_c e^logits_rc */
+template <typename T, int LANES>
+__global__ void ctc_log_sums(LogSumExp *log_sums, const T *logits, int64_t R, int64_t C)
+{
+    ROW_FOR(r, R, LANES) {
+        const LogSumExp l = log_sum_exp_of_row<LANES>(logits + r * C, C);
+        if (threadIdx.x % LANES == 0)
+            log_sums[r] = l;
+    }
+}
+
+template <typename T>
+__global__ void ctc_alpha(Real *losses, Real *alpha, const LogSumExp *log_sums, Real *workspace,
+                          const T *logits, const int32_t *targets, const int32_t *lengths,
+                          const int32_t *target_lengths, bool ignore_impossible, CtcSizes size)
+{
+    const int64_t W = ctc_states(size.S), b = blockIdx.x;
+    const int64_t n = target_lengths ? target_lengths[b] : size.S;
+    const int64_t frames = lengths ? lengths[b] : size.T;
+    const int32_t *target = targets + b * size.S;
+    const Real *skip = ctc_workspace(workspace, b, size).skip;
+    skips(ctc_workspace(workspace, b, size).skip, target, n);
+    alpha += b * (size.T + 1) * W;
+    CtcRow from = ctc_row(alpha, n);
+    LANE_FOR(s, ctc_states(n), THREADS)
+        alpha[s] = s == 0 ? 0 : -(Real)INFINITY;
+    __syncthreads();
+    double log_p = 0;
+    for (int64_t t = 0; t < frames; t++) {
+        const T *x = logits + (b * size.T + t) * size.C;
+        const LogSumExp l = log_sums[b * size.T + t];
+        const CtcRow to = ctc_row(alpha + (t + 1) * W, n);
+        LANE_FOR(j, n + 1, THREADS) {
+            to.blank[j] =
+                log_probability(load(&x[0]), l) + log_add(from.blank[j], from.symbol[j - 1]);
+            to.symbol[j] = -(Real)INFINITY;
+            if (j < n)
+                to.symbol[j] =
+                    log_probability(load(&x[target[j]]), l) +
+                    log_add_3(from.symbol[j], from.blank[j], skip[j] + from.symbol[j - 1]);
+        }
+        if (threadIdx.x == 0)
+            to.symbol[-1] = -(Real)INFINITY;
+        log_p += (double)shift_to_zero(to.blank, ctc_states(n));
+        from = to;
+    }
+    if (threadIdx.x > 0)
+        return;
+    const Real loss = (Real) - (log_p + (double)log_add(from.blank[n], from.symbol[n - 1]));
+    losses[b] = ignore_impossible && loss == (Real)INFINITY ? 0 : loss;
+}
+
+/* terms [2 n + 3] = e^(alpha + beta), shifted; returns their sum, p times the same factor */
+__device__ static Real state_probabilities(Real *terms, const Real *alpha, const Real *beta,
+                                           int64_t n)
+{
+    LANE_FOR(s, ctc_states(n), THREADS)
+        terms[s] = alpha[s] + beta[s];
+    shift_to_zero(terms, ctc_states(n));
+    Real sum = 0;
+    LANE_FOR(s, ctc_states(n), THREADS)
+        sum += terms[s] = exp(terms[s]);
+    return row_sum<THREADS>(sum);
+}
+
+/* beta <- that of the frame before x */
+template <typename T>
+__device__ static void step_back(CtcRow beta, CtcRow c, const T *x, LogSumExp l,
+                                 const int32_t *target, const Real *skip, int64_t n)
+{
+    LANE_FOR(j, n + 1, THREADS) {
+        c.blank[j] = beta.blank[j] + log_probability(load(&x[0]), l);
+        c.symbol[j] =
+            j < n ? beta.symbol[j] + log_probability(load(&x[target[j]]), l) : -(Real)INFINITY;
+    }
+    if (threadIdx.x == 0)
+        c.symbol[-1] = -(Real)INFINITY;
+    shift_to_zero(c.blank, ctc_states(n));
+    LANE_FOR(j, n + 1, THREADS) {
+        beta.blank[j] = log_add(c.blank[j], c.symbol[j]);
+        if (j < n)
+            beta.symbol[j] = log_add_3(c.symbol[j], c.blank[j + 1], skip[j + 1] + c.symbol[j + 1]);
+    }
+    __syncthreads();
+}
+
+template <typename T>
+__global__ void ctc_beta(T *dlogits, bool accumulate, const Real *dlosses, const Real *alpha,
+                         const LogSumExp *log_sums, Real *workspace, const T *logits,
+                         const int32_t *targets, const int32_t *lengths,
+                         const int32_t *target_lengths, bool ignore_impossible, CtcSizes size)
+{
+    const int64_t W = ctc_states(size.S), C = size.C, b = blockIdx.x;
+    const int64_t n = target_lengths ? target_lengths[b] : size.S;
+    const int64_t frames = lengths ? lengths[b] : size.T;
+    const int32_t *target = targets + b * size.S;
+    const CtcWorkspace parts = ctc_workspace(workspace, b, size);
+    const CtcRow beta = ctc_row(parts.states, n), c = ctc_row(parts.sums, n);
+    skips(parts.skip, target, n);
+    LANE_FOR(s, ctc_states(n), THREADS)
+        parts.states[s] = s == n || (n > 0 && s == 2 * n + 1) ? 0 : -(Real)INFINITY;
+    __syncthreads();
+    for (int64_t t = size.T - 1; t >= 0; t--) {
+        const int64_t row = b * size.T + t;
+        const T *x = logits + row * C;
+        const LogSumExp l = log_sums[row];
+        Real p = 0;
+        if (t < frames)
+            p = state_probabilities(parts.sums, alpha + (row + b + 1) * W, parts.states, n);
+        const bool ignored = dlosses[b] == 0 || t >= frames || (p == 0 && ignore_impossible);
+        __syncthreads();
+        LANE_FOR(k, C, THREADS) { /* in the order of the states: repeatable */
+            Real occupancy = 0;
+            for (int64_t j = 0; j <= n && !ignored; j++)
+                occupancy += k == 0 ? c.blank[j] : j < n && target[j] == k ? c.symbol[j] : 0;
+            contribute(
+                &dlogits[row * C + k], accumulate,
+                ignored ? 0 : dlosses[b] * (exp(log_probability(load(&x[k]), l)) - occupancy / p));
+        }
+        __syncthreads();
+        if (t < frames)
+            step_back(beta, c, x, l, target, parts.skip, n);
+    }
+}
+
+extern "C" void ctc_forward_cuda(TensorType type, Real *losses, Real *alpha, LogSumExp *log_sums,
+                                 Real *workspace, const Real *logits, const int32_t *targets,
+                                 const int32_t *lengths, const int32_t *target_lengths,
+                                 bool ignore_impossible, CtcSizes size)
+{
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(ctc_log_sums, T, size.B * size.T, size.C, log_sums, (const T *)logits,
+                           size.B * size.T, size.C));
+    BY_STORAGE(type, T,
+               LAUNCH(ctc_alpha<T>, (unsigned)size.B, THREADS, 0, losses, alpha, log_sums,
+                      workspace, (const T *)logits, targets, lengths, target_lengths,
+                      ignore_impossible, size));
+}
+
+extern "C" void ctc_backward_cuda(TensorType type, Real *dlogits, bool accumulate,
+                                  const Real *dlosses, const Real *alpha, const LogSumExp *log_sums,
+                                  Real *workspace, const Real *logits, const int32_t *targets,
+                                  const int32_t *lengths, const int32_t *target_lengths,
+                                  bool ignore_impossible, CtcSizes size)
+{
+    BY_STORAGE(type, T,
+               LAUNCH(ctc_beta<T>, (unsigned)size.B, THREADS, 0, (T *)dlogits, accumulate, dlosses,
+                      alpha, log_sums, workspace, (const T *)logits, targets, lengths,
+                      target_lengths, ignore_impossible, size));
+}

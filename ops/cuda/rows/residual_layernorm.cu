@@ -1,0 +1,62 @@
+#include "ops/cuda/elementwise/dropout.cuh"
+#include "ops/rows/kernels.h"
+#include "ops/cuda/rows/layernorm.cuh"
+
+/* The rows s = x + m branch, a Rows of ops/cuda/rows/layernorm.cuh. */
+template <typename T> struct ResidualRows {
+    const T *x, *branch;
+    DropoutDraw d;
+    T *dx, *dbranch; /* or NULL */
+    bool accumulate_x, accumulate_branch;
+
+    template <int W> bool fits() const
+    {
+        return packs_fit<W>(x) && packs_fit<W>(branch) && packs_fit<W>(dx) && packs_fit<W>(dbranch);
+    }
+    template <int W> __device__ Reals<W> read(int64_t i, unsigned *kept) const
+    {
+        Reals<W> s = load_pack<W>(&x[i]);
+        const Reals<W> b = load_pack<W>(&branch[i]);
+        *kept = draw_kept(d, i / 4) >> i % 4 & ((1u << W) - 1);
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            s.number[k] += dropped(d, *kept, k, b.number[k]);
+        return s;
+    }
+    template <int W> __device__ void add_gradient(int64_t i, unsigned kept, Reals<W> ds) const
+    {
+        if (dx)
+            contribute_pack<W>(&dx[i], accumulate_x, ds);
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            ds.number[k] = dropped(d, kept, k, ds.number[k]);
+        if (dbranch)
+            contribute_pack<W>(&dbranch[i], accumulate_branch, ds);
+    }
+};
+
+extern "C" void residual_layernorm_forward_cuda(TensorType type, Real *out, Statistics *statistics,
+                                                const Real *x, const Real *branch, DropoutDraw d,
+                                                const Real *weight, const Real *bias, Real eps,
+                                                Real *, int64_t R, int64_t C)
+{
+    BY_STORAGE(type, T,
+               layernorm_forward(
+                   (T *)out, statistics,
+                   ResidualRows<T>{ (const T *)x, (const T *)branch, d, NULL, NULL, false, false },
+                   weight, bias, eps, R, C));
+}
+
+extern "C" void residual_layernorm_backward_cuda(TensorType type, Gradient dx, Gradient dbranch,
+                                                 Real *dweight, Real *dbias, int64_t parts, Real *,
+                                                 const Real *dout, const Real *x,
+                                                 const Real *branch, DropoutDraw d,
+                                                 const Real *weight, const Statistics *statistics,
+                                                 int64_t R, int64_t C)
+{
+    BY_STORAGE(
+        type, T,
+        layernorm_backward(ResidualRows<T>{ (const T *)x, (const T *)branch, d, (T *)dx.data,
+                                            (T *)dbranch.data, dx.accumulate, dbranch.accumulate },
+                           dweight, dbias, parts, (const T *)dout, weight, statistics, R, C));
+}

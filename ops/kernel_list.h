@@ -1,0 +1,40 @@
+/* Every kernel, declared once; ops/kernels.h says what a line makes. A comment states the shapes
+ * and what the kernel computes; the derivation stands above its plain version. Operands are
+ * activations, Real or bf16, unless the comment says otherwise.
+ *
+ * KERNEL        has a version for activations in bf16
+ * REAL_KERNEL   has no activations as operands: one version per device
+ * BACKEND_KERNEL  is a REAL_KERNEL that plain lacks: NULL there; its caller composes operations */
+/* clang-format off */
+
+/* ---------------------------------------------------------------------------------- elementwise */
+
+/* ----------------------------------------------------------------------------------------- rows */
+
+/* out [R, C] = softmax of each row of x [R, C], or its logarithm */
+KERNEL(softmax_forward, (Real *out, const Real *x, bool logarithm, int64_t R, int64_t C))
+/* dx [R, C] <- the gradient by x, from dout and out [R, C] */
+KERNEL(softmax_backward,
+       (Gradient dx, const Real *dout, const Real *out, bool logarithm, int64_t R, int64_t C))
+
+/* ------------------------------------------------------------------------------------- products */
+
+/* --------------------------------------------------------------------------------------- layout */
+
+/* --------------------------------------------------------------------------------------- losses */
+
+/* ------------------------------------------------------------------------------------ recurrent */
+
+/* ------------------------------------------------------------------------------------- sampling */
+
+/* ---------------------------------------------------------------------------- attention: linear */
+
+/* --------------------------------------------------------------------------- attention: softmax */
+
+/* ------------------------------------------------------------------------------- attention: lsh */
+
+/* ---------------------------------------------------------------------- attention: feature maps */
+
+/* -------------------------------------------------------------------- parameters and optimizers */
+
+/* ------------------------------------------------------------------------------------- decoding */

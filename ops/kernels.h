@@ -1,0 +1,70 @@
+/* The tables of kernels: one function pointer per kernel, device and dtype of the activations.
+ *
+ * A line of ops/kernel_list.h
+ *
+ *     KERNEL(softmax_forward, (Real *out, const Real *x, bool logarithm, int64_t R, int64_t C))
+ *
+ * declares a member of struct Kernels, called as kernels_of(x)->softmax_forward(...), and its
+ * versions, which are written out where they are defined:
+ *
+ *     softmax_forward_plain   the definition: scalar loops over Real, below the derivation
+ *     softmax_forward_cpu     the CPU backend's, where it is faster than plain
+ *     softmax_forward_bf16    the CPU backend's for activations in bf16
+ *     softmax_forward_cuda    the CUDA backend's, for both dtypes: its first parameter
+ *
+ * A REAL_KERNEL has no activations as operands, so one version per device: kernels_on(device,
+ * TENSOR_REAL)->sgd_step(...). A BACKEND_KERNEL is NULL in the plain table.
+ *
+ * The plain table has every kernel. A backend's table, ops/cpu/kernels.c or ops/cuda/kernels.cu,
+ * lists the kernels that the backend replaces. */
+#ifndef TAPEGRAD_OPS_KERNELS_H
+#define TAPEGRAD_OPS_KERNELS_H
+
+#include "autograd/tape.h"
+#include "tensor/kernel.h"
+
+typedef struct Kernels {
+#define KERNEL(name, parameters) void(*name) parameters;
+#define REAL_KERNEL KERNEL
+#define BACKEND_KERNEL KERNEL
+#include "ops/kernel_list.h"
+#undef KERNEL
+#undef REAL_KERNEL
+#undef BACKEND_KERNEL
+} Kernels;
+
+#define PARAMETERS(...) __VA_ARGS__
+#define KERNEL(name, parameters)                                                                   \
+    C_FUNCTION void name##_plain parameters;                                                       \
+    C_FUNCTION void name##_cpu parameters;                                                         \
+    C_FUNCTION void name##_bf16 parameters;                                                        \
+    C_FUNCTION void name##_cuda(TensorType type, PARAMETERS parameters);
+#define REAL_KERNEL(name, parameters)                                                              \
+    C_FUNCTION void name##_plain parameters;                                                       \
+    BACKEND_KERNEL(name, parameters)
+#define BACKEND_KERNEL(name, parameters)                                                           \
+    C_FUNCTION void name##_cpu parameters;                                                         \
+    C_FUNCTION void name##_cuda parameters;
+#include "ops/kernel_list.h"
+#undef KERNEL
+#undef REAL_KERNEL
+#undef BACKEND_KERNEL
+
+/* The kernels of a device for activations of this dtype. The device becomes the thread's current
+ * one: kernels launch on it and take their workspaces from it. */
+C_FUNCTION const Kernels *kernels_on(Device *device, TensorType type);
+
+/* The kernels of a tensor's device and dtype. */
+static inline const Kernels *kernels_of(const Tensor *tensor)
+{
+    return kernels_on(tensor->device, tensor->type);
+}
+
+/* The tables. The CPU backend has one for Real and one for bf16; CUDA likewise. */
+extern const Kernels plain_kernels;
+#ifdef TAPEGRAD_CPU
+extern const Kernels cpu_kernels, cpu_bf16_kernels;
+#endif
+C_FUNCTION const Kernels *cuda_kernels(TensorType type);
+
+#endif

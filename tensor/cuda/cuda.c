@@ -1,0 +1,308 @@
+/* CUDA devices: streams, memory, copies, graph captures. Each device has one stream, which executes
+ * everything in the order of the calls. Memory can therefore be reused as soon as it is freed,
+ * before the kernels that used it have run. */
+#include "tensor/cuda/cuda.h"
+
+#include "tensor/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The number of copies that can be pending before the host waits: more than a step has, so that the
+ * host prepares a step while the GPU runs the previous one. */
+enum { STAGING_BYTES = 1 << 20, STAGINGS = 16 };
+
+/* A pinned buffer for host-to-device copies; event: the copy from it has completed. */
+typedef struct Staging {
+    void *memory;
+    cudaEvent_t event;
+} Staging;
+
+typedef struct Cuda {
+    int index;
+    cudaStream_t stream;
+    Staging staging[STAGINGS];
+    int next_staging;
+    void *out_staging; /* a pinned buffer for device-to-host copies */
+} Cuda;
+
+static struct {
+    pthread_mutex_t lock;
+    Device devices[CUDA_MOST_DEVICES];
+    Cuda cudas[CUDA_MOST_DEVICES];
+} all = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* This thread's current kernel call. */
+static _Thread_local struct {
+    const Device *device;
+    const char *kernel;
+} call;
+
+/* ----------------------------------------------------------------------------------- every call */
+/* A kernel's fault is reported by the next call and by every later one. */
+static bool is_fault(cudaError_t result)
+{
+    return result == cudaErrorIllegalAddress ||
+           (result >= cudaErrorHardwareStackError && result <= cudaErrorLaunchFailure);
+}
+
+void cuda_check(cudaError_t result, const char *what)
+{
+    if (result == cudaSuccess)
+        return;
+    cudaGetLastError(); /* clears it */
+    error_raise("%.*s on %s: %s failed: %s%s", (int)strcspn(call.kernel, ":"), call.kernel,
+                call.device->name, what, cudaGetErrorString(result),
+                is_fault(result) ? "; the fault may be an earlier kernel's: run with "
+                                   "CUDA_LAUNCH_BLOCKING=1 to find it"
+                                 : "");
+}
+
+/* Raises nothing, since freeing memory and ending a capture must not: the next check reports the
+ * error of cudaSetDevice, which CUDA keeps. */
+bool cuda_enter(const Device *device, const char *kernel)
+{
+    if (!device->cuda)
+        return false;
+    call.device = device;
+    call.kernel = kernel;
+    cudaSetDevice(device->cuda->index);
+    return true;
+}
+
+void device_enter_cuda(Device *device)
+{
+    const char *operation = error_operation();
+    call.kernel = operation ? operation : "tapegrad";
+    (void)device; /* CUDA_CALL has made it the current one */
+}
+
+cudaStream_t cuda_stream(void)
+{
+    return call.device->cuda->stream;
+}
+
+int cuda_index(void)
+{
+    return call.device->cuda->index;
+}
+
+const char *cuda_operation(void)
+{
+    return call.kernel;
+}
+
+void cuda_launched(const char *kernel)
+{
+    cuda_check(cudaGetLastError(), kernel);
+}
+
+/* -------------------------------------------------------------------------------------- opening */
+static cudaError_t count_devices(int *count)
+{
+    *count = 0;
+    cudaError_t result = cudaGetDeviceCount(count);
+    cudaGetLastError(); /* clears it */
+    if (*count > CUDA_MOST_DEVICES)
+        *count = CUDA_MOST_DEVICES;
+    return *count == 0 && result == cudaSuccess ? cudaErrorNoDevice : result;
+}
+
+int cuda_count(void)
+{
+    int count;
+    return count_devices(&count) == cudaSuccess ? count : 0;
+}
+
+static cudaError_t open_staging(Cuda *cuda)
+{
+    cudaError_t result = cudaSuccess;
+    for (int i = 0; i < STAGINGS && result == cudaSuccess; i++) {
+        Staging *staging = &cuda->staging[i];
+        result = cudaMallocHost(&staging->memory, STAGING_BYTES);
+        if (result == cudaSuccess)
+            result = cudaEventCreateWithFlags(&staging->event, cudaEventDisableTiming);
+    }
+    return result != cudaSuccess ? result : cudaMallocHost(&cuda->out_staging, STAGING_BYTES);
+}
+
+static cudaError_t open_device(Device *device, Cuda *cuda, int index)
+{
+    cuda->index = index;
+    cudaError_t result = cudaSetDevice(index);
+    if (result == cudaSuccess)
+        result = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+    if (result == cudaSuccess)
+        result = open_staging(cuda);
+    if (result != cudaSuccess)
+        return result;
+    snprintf(device->name, sizeof device->name, "cuda:%d", index);
+    pthread_mutex_init(&device->lock, NULL);
+    device->cuda = cuda;
+    return cudaSuccess;
+}
+
+Device *cuda_open(const char *name, int index)
+{
+    int count;
+    cudaError_t result = count_devices(&count);
+    if (result != cudaSuccess)
+        error_raise("device_open: \"%s\": no GPU was found: %s", name, cudaGetErrorString(result));
+    if (index >= count)
+        error_raise("device_open: there is no device \"%s\"; this machine has %d of that kind, "
+                    "from \"cuda:0\" to \"cuda:%d\"",
+                    name, count, count - 1);
+    Device *device = &all.devices[index];
+    pthread_mutex_lock(&all.lock);
+    if (!device->cuda)
+        result = open_device(device, &all.cudas[index], index);
+    pthread_mutex_unlock(&all.lock);
+    if (result != cudaSuccess) {
+        cudaGetLastError(); /* clears it */
+        error_raise("device_open: \"%s\": %s", name, cudaGetErrorString(result));
+    }
+    return device;
+}
+
+/* --------------------------------------------------------------------------------------- memory */
+void *block_allocate_cuda(size_t bytes)
+{
+    void *data = NULL;
+    cudaError_t result = cudaMalloc(&data, bytes);
+    if (result == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return NULL;
+    }
+    cuda_check(result, "cudaMalloc");
+    return data;
+}
+
+/* cudaFree waits for the kernels that use the memory. The next launch's check reports its error. */
+void block_free_cuda(void *data)
+{
+    cudaFree(data);
+}
+
+size_t device_left_cuda(void)
+{
+    size_t left = 0, whole;
+    return cudaMemGetInfo(&left, &whole) == cudaSuccess ? left : 0;
+}
+
+/* --------------------------------------------------------------------------------------- copies */
+static void check_not_capturing(const Device *device, const char *what)
+{
+    if (device_is_capturing(device))
+        error_raise("tape_replay: the step %s the host while it is captured on %s; %s", what,
+                    device->name,
+                    "write inputs to tape_persistent tensors before, read results after");
+}
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+void copy_in_cuda(Device *device, void *to, const void *host, size_t bytes)
+{
+    check_not_capturing(device, "copies from");
+    Cuda *cuda = device->cuda;
+    for (size_t done = 0, piece; done < bytes; done += piece) {
+        Staging *staging = &cuda->staging[cuda->next_staging];
+        cuda->next_staging = (cuda->next_staging + 1) % STAGINGS;
+        piece = least(bytes - done, STAGING_BYTES);
+        cuda_check(cudaEventSynchronize(staging->event), "cudaEventSynchronize");
+        memcpy(staging->memory, (const char *)host + done, piece);
+        cuda_check(cudaMemcpyAsync((char *)to + done, staging->memory, piece,
+                                   cudaMemcpyHostToDevice, cuda->stream),
+                   "cudaMemcpyAsync");
+        cuda_check(cudaEventRecord(staging->event, cuda->stream), "cudaEventRecord");
+    }
+}
+
+void copy_out_cuda(Device *device, void *host, const void *from, size_t bytes)
+{
+    check_not_capturing(device, "reads to");
+    Cuda *cuda = device->cuda;
+    for (size_t done = 0, piece; done < bytes; done += piece) {
+        piece = least(bytes - done, STAGING_BYTES);
+        cuda_check(cudaMemcpyAsync(cuda->out_staging, (const char *)from + done, piece,
+                                   cudaMemcpyDeviceToHost, cuda->stream),
+                   "cudaMemcpyAsync");
+        cuda_check(cudaStreamSynchronize(cuda->stream), "an earlier kernel or the copy");
+        memcpy((char *)host + done, cuda->out_staging, piece);
+    }
+}
+
+void wait_cuda(Device *device)
+{
+    check_not_capturing(device, "waits for");
+    cuda_check(cudaStreamSynchronize(device->cuda->stream), "an earlier kernel");
+}
+
+void copy_cuda(void *to, const void *from, size_t bytes)
+{
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream()),
+               "cudaMemcpyAsync");
+}
+
+void zero_cuda(void *to, size_t bytes)
+{
+    cuda_check(cudaMemsetAsync(to, 0, bytes, cuda_stream()), "cudaMemsetAsync");
+}
+
+/* ------------------------------------------------------------------------------------- captures */
+
+/* Relaxed mode allows cudaMalloc during the capture. */
+void capture_begin_cuda(Device *device)
+{
+    cuda_check(cudaStreamBeginCapture(device->cuda->stream, cudaStreamCaptureModeRelaxed),
+               "cudaStreamBeginCapture");
+}
+
+/* The number of kernel nodes; 0 if memory for the list of nodes is exhausted. */
+static int64_t count_kernels(cudaGraph_t graph)
+{
+    size_t count = 0;
+    int64_t kernels = 0;
+    cudaGraphGetNodes(graph, NULL, &count);
+    cudaGraphNode_t *nodes = calloc(count + 1, sizeof(cudaGraphNode_t));
+    if (nodes && cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess)
+        for (size_t i = 0; i < count; i++) {
+            enum cudaGraphNodeType type;
+            kernels += cudaGraphNodeGetType(nodes[i], &type) == cudaSuccess &&
+                       type == cudaGraphNodeTypeKernel;
+        }
+    free(nodes);
+    return kernels;
+}
+
+/* Fails if the step made a call that a capture forbids, or if an error ended it early. */
+Graph capture_end_cuda(Device *device)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t executable = NULL;
+    int64_t kernels = 0;
+    cudaError_t result = cudaStreamEndCapture(device->cuda->stream, &graph);
+    if (result == cudaSuccess) {
+        kernels = count_kernels(graph);
+        result = cudaGraphInstantiate(&executable, graph, 0);
+        cudaGraphDestroy(graph);
+    }
+    cudaGetLastError(); /* clears it */
+    return result == cudaSuccess ? (Graph){ .executable = executable, .kernels = kernels }
+                                 : (Graph){ .reason = cudaGetErrorString(result) };
+}
+
+void graph_launch_cuda(void *executable)
+{
+    cuda_check(cudaGraphLaunch(executable, cuda_stream()), "cudaGraphLaunch");
+}
+
+/* The next launch's check reports an error of these calls. */
+void graph_free_cuda(void *executable)
+{
+    cudaStreamSynchronize(cuda_stream()); /* the graph may be running */
+    cudaGraphExecDestroy(executable);
+}
