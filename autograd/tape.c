@@ -1,69 +1,17 @@
-/* The tape: an arena for small structs, a list of tensors and a list of nodes. */
-#include "autograd/tape.h"
+/* The tape: an arena for small structs, a list of tensors and a list of nodes. backward.c visits the
+ * nodes in reverse order. */
+#include "autograd/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "tensor/internal.h"
-
-/* A tensor of the tape and its gradient: of a step, in the arena, or persistent. */
-typedef struct TapeTensor {
-    Tensor tensor;
-    Tensor gradient;
-    int64_t position; /* of a step's tensor: how many were made before it */
-    struct TapeTensor *previous;
-} TapeTensor;
-
-/* A chunk of the arena; reset empties the chunks and keeps them for the next step. */
-typedef struct Chunk {
-    struct Chunk *next;
-    size_t size, used;
-    _Alignas(max_align_t) char bytes[];
-} Chunk;
 
 enum { CHUNK_BYTES = 1 << 16 };
 
 /* A step rarely records this many nodes, an evaluation that forgets to turn recording off does. */
 enum { SUSPICIOUS_NODES = 50000 };
 
-/* The step of tape_replay. */
-typedef struct Replay {
-    TapeStep *step; /* NULL: none */
-    void *context;
-    Capture *capture;    /* the captured step, or NULL */
-    bool running;        /* the function is running, */
-    bool capturing;      /* and its kernels are captured */
-    bool returned;       /* it has returned: later errors are not the step's */
-    int64_t errors;      /* error_count() when it was called */
-    Random before;       /* the generator when it was called */
-    int64_t draws;       /* Philox counters that each step uses */
-    Block *random_start; /* device memory: the first counter of the step */
-} Replay;
-
-struct Tape {
-    Device *device;
-    Precision precision;
-    bool recording;
-    bool training;
-    bool checks_finite;
-    bool warned;           /* of SUSPICIOUS_NODES */
-    bool backward_started; /* since the last reset */
-    bool failed;           /* an error of this tape was raised since the last reset */
-    int64_t errors;        /* error_count() when the step made its first tensor */
-    Random random;         /* the generator, */
-    Random step_start;     /* and its state at the last reset */
-    TapeTensor *last_tensor, *last_persistent;
-    int64_t tensor_count;
-    Node *last_node;
-    int64_t node_count;
-    Chunk *chunks, **current; /* the link to the first chunk that may have space */
-    Chunk *previous_chunks;   /* of the step before, if debug; else NULL */
-    bool debug;               /* handles are not reused in the next step */
-    Replay replay;
-};
-
 /* ------------------------------------------------------------------------------ life and errors */
-static void free_storage(Tensor *tensor)
+void tape_free_storage(Tensor *tensor)
 {
     device_free(tensor->device, tensor->block);
     tensor->block = NULL;
@@ -81,6 +29,7 @@ Tape *tape_new(Device *device)
     *tape = (Tape){ .device = device, .recording = true, .training = true };
     tape->debug = debug && strcmp(debug, "1") == 0;
     tape->current = &tape->chunks;
+    error_context_open(&tape->errors);
     tape_seed(tape, 0);
     return tape;
 }
@@ -102,11 +51,12 @@ void tape_free(Tape *tape)
     device_free(tape->device, tape->replay.random_start);
     for (TapeTensor *entry = tape->last_persistent, *previous; entry; entry = previous) {
         previous = entry->previous;
-        free_storage(&entry->tensor);
+        tape_free_storage(&entry->tensor);
         free(entry);
     }
     free_chunks(tape->chunks);
     free_chunks(tape->previous_chunks);
+    error_context_close(&tape->errors);
     free(tape);
 }
 
@@ -117,7 +67,7 @@ Device *tape_device(const Tape *tape)
 
 void tape_error(Tape *tape, const char *format, ...)
 {
-    tape->failed = true;
+    error_enter(&tape->errors, error_operation());
     va_list arguments;
     va_start(arguments, format);
     error_raise_arguments(format, arguments);
@@ -152,17 +102,16 @@ Precision tape_precision(const Tape *tape)
     return tape->precision;
 }
 
-/* Raises "op_add: the tape is NULL" for the labels "op_add" and "op_add: a". */
-static void check_tape(const Tape *tape, const char *label)
+void tape_check(Tape *tape, const char *label)
 {
     if (!tape)
         error_raise("%.*s: the tape is NULL", (int)strcspn(label, ":"), label);
+    error_enter(&tape->errors, label);
 }
 
-/* Raises "op_add: memory is exhausted: ..." for the labels "op_add" and "op_add: a". */
-static _Noreturn void exhausted(Tape *tape, size_t bytes)
+void tape_raise_exhausted(Tape *tape, size_t bytes)
 {
-    tape->failed = true;
+    error_enter(&tape->errors, error_operation());
     device_raise_exhausted(tape->device, bytes);
 }
 
@@ -178,7 +127,7 @@ static void *arena_allocate(Tape *tape, size_t bytes)
         size_t size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
         Chunk *chunk = memory_allocate(sizeof *chunk + size);
         if (!chunk)
-            exhausted(tape, sizeof *chunk + size);
+            tape_raise_exhausted(tape, sizeof *chunk + size);
         *chunk = (Chunk){ .size = size };
         *link = chunk;
     }
@@ -211,36 +160,34 @@ static Tensor *new_tensor(Tape *tape, TensorType type, Shape shape)
 {
     shape = shape_new(shape.rank, shape.size); /* checks a Shape that was not made by shape() */
     TapeTensor *entry = arena_allocate(tape, sizeof *entry);
-    if (tape->tensor_count == 0)
-        tape->errors = error_count();
     Tensor *tensor = add_tensor(tape, &tape->last_tensor, entry, type, shape);
     tape->tensor_count++;
     return tensor;
 }
 
-static void allocate_storage(Tape *tape, Tensor *tensor)
+void tape_allocate_storage(Tape *tape, Tensor *tensor)
 {
     size_t bytes = tensor_bytes(tensor);
     tensor->block = device_allocate(tape->device, bytes);
     if (!tensor->block)
-        exhausted(tape, bytes);
+        tape_raise_exhausted(tape, bytes);
     tensor->data = tensor->block->data;
 }
 
 /* Frees the storage that a tensor owns, and its gradient's. */
-static void free_tensor(Tensor *tensor)
+void tape_free_tensor(Tensor *tensor)
 {
     if (tensor->base)
         return;
-    free_storage(tensor);
-    free_storage(tensor->gradient);
+    tape_free_storage(tensor);
+    tape_free_storage(tensor->gradient);
     tensor->has_gradient = false;
 }
 
 Tensor *tape_tensor_of(Tape *tape, TensorType type, Shape shape)
 {
     Tensor *tensor = new_tensor(tape, type, shape);
-    allocate_storage(tape, tensor);
+    tape_allocate_storage(tape, tensor);
     return tensor;
 }
 
@@ -276,14 +223,13 @@ void tape_scratch_free(Tape *tape, Tensor *scratch)
 {
     (void)tape;
     if (scratch)
-        free_storage(scratch);
+        tape_free_storage(scratch);
 }
 
 /* Raises if tape or host is NULL; sets the label of later errors. */
 static void check_input(Tape *tape, const char *function, const void *host)
 {
-    check_tape(tape, function);
-    error_set_operation(function);
+    tape_check(tape, function);
     if (!host)
         tape_error(tape, "%s: host is NULL", function);
 }
@@ -318,14 +264,13 @@ Tensor *tape_variable(Tape *tape, const Real *host, Shape shape)
 
 static Tensor *new_persistent(Tape *tape, const char *label, TensorType type, Shape shape)
 {
-    check_tape(tape, label);
-    error_set_operation(label);
+    tape_check(tape, label);
     shape = shape_new(shape.rank, shape.size);
     TapeTensor *entry = memory_allocate(sizeof *entry);
     if (!entry)
-        exhausted(tape, sizeof *entry);
+        tape_raise_exhausted(tape, sizeof *entry);
     Tensor *tensor = add_tensor(tape, &tape->last_persistent, entry, type, shape);
-    allocate_storage(tape, tensor);
+    tape_allocate_storage(tape, tensor);
     device_zero(tape->device, tensor->data, tensor_bytes(tensor));
     tensor->written = (IntegerBounds){ .known = true };
     return tensor;
@@ -344,7 +289,7 @@ Tensor *tape_persistent_i32(Tape *tape, Shape shape)
 Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape)
 {
     static const char label[] = "tape_persistent_variable";
-    check_tape(tape, label);
+    tape_check(tape, label);
     if (type != TENSOR_REAL && type != TENSOR_BF16)
         tape_error(tape, "%s: a tensor of type %d has no gradient", label, (int)type);
     if (type == TENSOR_BF16 && tape->precision != PRECISION_BF16)
@@ -354,10 +299,9 @@ Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape)
     return tensor;
 }
 
-static void check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorType type)
+void tape_check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorType type)
 {
-    check_tape(tape, label);
-    error_set_operation(label);
+    tape_check(tape, label);
     const char *error = tensor_unreadable(tensor, type);
     if (error)
         tape_error(tape, "%s %s", tensor_label(label, tensor).text, error);
@@ -370,12 +314,12 @@ static void check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorTy
 
 void tape_use(Tape *tape, const char *label, Tensor *tensor)
 {
-    check_tensor(tape, label, tensor, TENSOR_REAL);
+    tape_check_tensor(tape, label, tensor, TENSOR_REAL);
 }
 
 void tape_use_real(Tape *tape, const char *label, Tensor *tensor)
 {
-    check_tensor(tape, label, tensor, TENSOR_REAL);
+    tape_check_tensor(tape, label, tensor, TENSOR_REAL);
     if (tensor->type == TENSOR_BF16)
         tape_error(tape, "%s is stored in bf16, expected type Real; see op_cast", label);
 }
@@ -390,7 +334,7 @@ void tape_use_cpu(Tape *tape, const char *label, Tensor *tensor)
 
 void tape_use_i32(Tape *tape, const char *label, Tensor *tensor)
 {
-    check_tensor(tape, label, tensor, TENSOR_INT32);
+    tape_check_tensor(tape, label, tensor, TENSOR_INT32);
 }
 
 /* ------------------------------------------------------------------------------------ recording */
@@ -425,64 +369,17 @@ bool tape_check_finite(Tape *tape, bool on)
     return before;
 }
 
-static bool requires_grad(const Tensor *tensor)
-{
-    return tensor && tensor_root(tensor)->requires_grad;
-}
-
-static int input_count(const Node *node)
-{
-    return NODE_INPUTS + node->more_count;
-}
-
-static Tensor *input_at(const Node *node, int i)
-{
-    return i < NODE_INPUTS ? node->inputs[i] : node->more_inputs[i - NODE_INPUTS];
-}
-
-/* Raises if an element of values is not finite: the index-th input or output of the node, or its
- * gradient. */
-static void check_finite(Tape *tape, const Node *node, const char *what, int index,
-                         const Tensor *tensor, const Tensor *values)
-{
-    Real value;
-    if (!tensor || values->type == TENSOR_INT32 || !tensor_root(values)->data)
-        return;
-    const int64_t at = tensor_find_not_finite(values, &value);
-    if (at >= 0)
-        tape_error(tape, "%s: %s %d %s, and its element %lld is %g", node->name, what, index,
-                   tensor_text(tensor).text, (long long)at, (double)value);
-}
-
-static void check_forward(Tape *tape, const Node *node)
-{
-    for (int i = 0; i < input_count(node); i++)
-        check_finite(tape, node, "input", i, input_at(node, i), input_at(node, i));
-    for (int i = 0; i < NODE_OUTPUTS; i++)
-        check_finite(tape, node, "output", i, node->outputs[i], node->outputs[i]);
-}
-
-static void check_backward(Tape *tape, const Node *node)
-{
-    for (int i = 0; i < input_count(node); i++) {
-        const Tensor *input = input_at(node, i);
-        if (requires_grad(input) && tensor_root(input)->has_gradient)
-            check_finite(tape, node, "the gradient of input", i, input,
-                         tensor_root(input)->gradient);
-    }
-}
-
 void tape_record(Tape *tape, Node node)
 {
     if (tape->checks_finite)
-        check_forward(tape, &node);
+        tape_check_forward_finite(tape, &node);
     bool required = false;
-    for (int i = 0; i < input_count(&node); i++)
-        required |= requires_grad(input_at(&node, i));
+    for (int i = 0; i < node_input_count(&node); i++)
+        required |= tensor_requires_grad(node_input(&node, i));
     if (!tape->recording || !required) {
         for (int i = 0; i < NODE_SAVED; i++)
             if (node.saved[i])
-                free_storage(node.saved[i]);
+                tape_free_storage(node.saved[i]);
         return;
     }
     if (!node.backward && !(node.outputs[0] && node.outputs[0]->base))
@@ -530,7 +427,7 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
         if (&entry->tensor == spared)
             survivor = entry;
         else
-            free_tensor(&entry->tensor);
+            tape_free_tensor(&entry->tensor);
     }
     if (survivor)
         survivor->previous = entry;
@@ -538,160 +435,17 @@ Tensor *tape_release(Tape *tape, TapeMark mark, Tensor *result)
     return result;
 }
 
-/* ------------------------------------------------------------------------------------- backward */
-const Real *tape_upstream(const Node *node, int index)
-{
-    const Tensor *output = node->outputs[index];
-    return output && output->has_gradient ? output->gradient->data : NULL;
-}
-
-/* scattered: the backward function does not write each element of the root once. */
-static Gradient contribution(Node *node, const Tensor *input, bool scattered)
-{
-    Tensor *root = tensor_root(input), *gradient = root->gradient;
-    if (!gradient->data)
-        allocate_storage(node->tape, gradient);
-    const bool accumulate = root->has_gradient;
-    if (scattered && !accumulate)
-        device_zero(root->device, gradient->data, tensor_bytes(root));
-    root->has_gradient = true;
-    const ptrdiff_t offset = (char *)input->data - (char *)root->data;
-    return (Gradient){ (Real *)((char *)gradient->data + offset), accumulate || scattered };
-}
-
-Gradient tape_contribution(Node *node, Tensor *input)
-{
-    if (!requires_grad(input))
-        return (Gradient){ NULL, false };
-    return contribution(node, input, tensor_count(input) < tensor_count(tensor_root(input)));
-}
-
-Gradient tape_scattered_contribution(Node *node, Tensor *input)
-{
-    return requires_grad(input) ? contribution(node, input, true) : (Gradient){ NULL, false };
-}
-
-/* Once a node's backward function has run, no other needs its outputs: nodes that use them were
- * recorded later, so their backward functions ran before. */
-static void release_outputs(Node *node)
-{
-    for (int i = 0; i < NODE_OUTPUTS; i++) {
-        Tensor *output = node->outputs[i];
-        if (output && !output->keep)
-            free_tensor(output);
-    }
-    for (int i = 0; i < NODE_SAVED; i++)
-        if (node->saved[i])
-            free_storage(node->saved[i]);
-}
-
-static void backward_pass(Tape *tape, Tensor *out)
-{
-    tape->backward_started = true;
-    tensor_keep(out);
-    for (Node *node = tape->last_node; node; node = node->previous) {
-        bool reached = false;
-        for (int i = 0; i < NODE_OUTPUTS; i++)
-            reached |= tape_upstream(node, i) != NULL;
-        error_set_operation(node->name);
-        if (reached && node->backward) /* NULL: the output is a view, which shares the gradient */
-            node->backward(node);
-        if (reached && tape->checks_finite)
-            check_backward(tape, node);
-        release_outputs(node);
-    }
-}
-
-/* Raises unless a backward pass can start at out. */
-static void check_start(Tape *tape, const char *label, Tensor *out)
-{
-    check_tape(tape, label);
-    if (tape->backward_started)
-        tape_error(tape,
-                   "%.*s: the backward pass of this tape has run already and released its tensors; "
-                   "call tape_reset between passes",
-                   (int)strcspn(label, ":"), label);
-    check_tensor(tape, label, out, TENSOR_REAL);
-    if (!requires_grad(out))
-        tape_error(tape,
-                   "%s depends on nothing that requires a gradient (or the tape was not recording)",
-                   label);
-    if (!tensor_root(out)->tape)
-        tape_error(tape, "%s is a parameter, expected the result of an operation",
-                   tensor_label(label, out).text);
-}
-
-void tape_backward(Tape *tape, Tensor *loss)
-{
-    check_start(tape, "tape_backward: the loss", loss);
-    if (tensor_count(loss) != 1)
-        tape_error(tape, "tape_backward: the loss has shape %s, expected one element",
-                   shape_text(loss->shape).text);
-    tape_contribution(&(Node){ .tape = tape }, loss);
-    tensor_fill(tensor_root(loss)->gradient, 1);
-    backward_pass(tape, loss);
-}
-
-void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient)
-{
-    check_start(tape, "tape_backward_from: out", out);
-    check_tensor(tape, "tape_backward_from: the gradient", gradient, TENSOR_REAL);
-    if (!shape_equal(out->shape, gradient->shape))
-        tape_error(tape, "tape_backward_from: out has shape %s, the gradient %s, expected the same",
-                   shape_text(out->shape).text, shape_text(gradient->shape).text);
-    if (out->type != gradient->type)
-        tape_error(tape, "tape_backward_from: out and the gradient are of different types");
-    /* The gradient is used without a copy: no node of the pass contributes to out's gradient. */
-    Tensor *root = tensor_root(out);
-    root->gradient->data = tensor_keep(gradient)->data;
-    root->has_gradient = true;
-    backward_pass(tape, out);
-}
-
 /* ------------------------------------------------------------------------------------ resetting */
-
-/* A failed backward pass leaves complete or partial contributions in some parameters' gradients;
- * the repeated step computes them again. */
-static void clear_gradients(Tape *tape)
-{
-    for (Node *node = tape->last_node; node; node = node->previous)
-        for (int i = 0; i < input_count(node); i++)
-            if (requires_grad(input_at(node, i)))
-                tensor_root(input_at(node, i))->has_gradient = false;
-}
-
-/* During a capture the generator counts from 0. */
-static void end_capture(Tape *tape)
-{
-    tape->replay.capturing = false;
-    tape->random = tape->replay.before;
-}
-
-/* tape_reset during a step is misuse, unless an error ended the step. */
-static void end_step(Tape *tape)
-{
-    Replay *replay = &tape->replay;
-    if (replay->running && !tape->failed && replay->errors == error_count())
-        tape_error(tape, "tape_reset: inside a step of tape_replay, which resets before it");
-    replay->running = false;
-    if (replay->capturing)
-        end_capture(tape);
-}
-
 void tape_reset(Tape *tape)
 {
-    end_step(tape);
-    /* An error raised by error_raise, which does not know the tape, ended this step if it came
-     * after the step's first tensor and before the end of a replayed function. */
-    const bool raised = tape->tensor_count > 0 && tape->errors != error_count();
-    const bool failed = tape->failed || (raised && !tape->replay.returned);
-    tape->replay.returned = false;
+    tape_end_step(tape);
+    const bool failed = tape->errors.failed;
     if (failed && tape->backward_started)
-        clear_gradients(tape);
+        tape_clear_gradients(tape);
     for (TapeTensor *entry = tape->last_tensor; entry; entry = entry->previous)
-        free_tensor(&entry->tensor);
+        tape_free_tensor(&entry->tensor);
     for (TapeTensor *entry = tape->last_persistent; entry; entry = entry->previous) {
-        free_storage(&entry->gradient);
+        tape_free_storage(&entry->gradient);
         entry->tensor.has_gradient = false;
     }
     if (tape->debug && tape->tensor_count > 0) {
@@ -710,80 +464,11 @@ void tape_reset(Tape *tape)
     tape->last_tensor = NULL;
     tape->last_node = NULL;
     tape->tensor_count = tape->node_count = 0;
-    tape->backward_started = tape->failed = false;
-    error_set_operation(NULL);
+    tape->backward_started = false;
+    error_leave(&tape->errors);
     capture_free(tape->replay.capture);
     tape->replay.capture = NULL;
     tape->replay.step = NULL;
-}
-
-/* ------------------------------------------------------------------------------------ replaying */
-
-/* Before each replay of a step that draws random numbers: its first counter is the generator's. */
-static void upload_counter(void *context)
-{
-    Tape *tape = context;
-    device_copy_in(tape->device, tape->replay.random_start->data, &tape->random.counter,
-                   sizeof tape->random.counter);
-    tape->random.counter += (uint64_t)tape->replay.draws;
-    tape->step_start = tape->random;
-}
-
-static void call_step(Tape *tape)
-{
-    tape->replay.errors = error_count();
-    tape->replay.running = true;
-    tape->replay.step(tape->replay.context);
-    tape->replay.running = false;
-    tape->replay.returned = true;
-}
-
-static void capture_step(Tape *tape)
-{
-    Replay *replay = &tape->replay;
-    if (!replay->random_start)
-        replay->random_start = device_allocate(tape->device, sizeof(uint64_t));
-    Capture *capture = replay->random_start ? device_capture(tape->device) : NULL;
-    if (!capture)
-        exhausted(tape, sizeof(uint64_t));
-    replay->capturing = true;
-    replay->before = tape->random;
-    tape->random.counter = 0;
-    call_step(tape);
-    replay->draws = (int64_t)tape->random.counter;
-    if (replay->draws > 0)
-        device_before_replay(tape->device, upload_counter, tape);
-    end_capture(tape);
-    const char *reason = device_capture_end(tape->device);
-    if (reason)
-        tape_error(tape, "tape_replay: CUDA could not capture the step: %s", reason);
-    replay->capture = capture;
-}
-
-void tape_replay(Tape *tape, TapeStep *step, void *context)
-{
-    check_tape(tape, "tape_replay");
-    if (!step)
-        tape_error(tape, "tape_replay: step is NULL");
-    Replay *replay = &tape->replay;
-    const bool again = replay->step == step && replay->context == context && !tape->checks_finite;
-    if (!again || !replay->capture) {
-        tape_reset(tape);
-        replay->step = step;
-        replay->context = context;
-        error_set_operation("tape_replay");
-        if (!again || !device_is_cuda(tape->device)) {
-            call_step(tape);
-            return;
-        }
-        capture_step(tape);
-    }
-    device_replay(replay->capture);
-}
-
-int64_t tape_replay_kernels(const Tape *tape)
-{
-    return tape->replay.capture ? capture_kernels(tape->replay.capture) : 0;
 }
 
 /* --------------------------------------------------------------------------------------- random */
@@ -812,44 +497,4 @@ Random tape_draw(Tape *tape, int64_t counters)
 const uint64_t *tape_random_start(const Tape *tape)
 {
     return tape->replay.capturing ? tape->replay.random_start->data : NULL;
-}
-
-/* ------------------------------------------------------------------------------------- teaching */
-
-static bool is_output(const Tape *tape, const Tensor *tensor)
-{
-    for (const Node *node = tape->last_node; node; node = node->previous)
-        for (int i = 0; i < NODE_OUTPUTS; i++)
-            if (node->outputs[i] == tensor)
-                return true;
-    return false;
-}
-
-/* The ellipse of an input or an output of the node, and the edge between them. */
-static void print_tensor(FILE *file, const Node *node, const Tensor *tensor, bool output)
-{
-    if (!tensor)
-        return;
-    const bool leaf = requires_grad(tensor) && !is_output(node->tape, tensor);
-    fprintf(file, "    \"%p\" [shape=ellipse%s, label=\"%s%s%s\"];\n", (const void *)tensor,
-            leaf ? ", style=filled, fillcolor=lightgrey" : "", tensor->name ? tensor->name : "",
-            tensor->name ? "\\n" : "", shape_text(tensor->shape).text);
-    if (output)
-        fprintf(file, "    node%lld -> \"%p\";\n", (long long)node->index, (const void *)tensor);
-    else
-        fprintf(file, "    \"%p\" -> node%lld;\n", (const void *)tensor, (long long)node->index);
-}
-
-void tape_print_dot(const Tape *tape, FILE *file)
-{
-    fprintf(file, "digraph tape {\n    node [fontname=\"sans-serif\", fontsize=11];\n");
-    for (Node *node = tape->last_node; node; node = node->previous) {
-        fprintf(file, "    node%lld [shape=box, label=\"%s\"];\n", (long long)node->index,
-                node->name);
-        for (int i = 0; i < input_count(node); i++)
-            print_tensor(file, node, input_at(node, i), false);
-        for (int i = 0; i < NODE_OUTPUTS; i++)
-            print_tensor(file, node, node->outputs[i], true);
-    }
-    fprintf(file, "}\n");
 }

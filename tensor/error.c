@@ -1,5 +1,6 @@
 /* The error handler, the sentence of the thread's last error, and the library's version. */
 #include "tensor/internal.h"
+#include "tensor/lock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,8 +8,12 @@
 static ErrorHandler *installed_handler;
 static void *installed_context;
 static _Thread_local char last_sentence[1024];
-static _Thread_local int64_t raised;
-static _Thread_local const char *operation;
+
+/* The context of this thread's work, by its id, or 0; and the operation. */
+static _Thread_local struct {
+    int64_t id;
+    const char *operation;
+} current;
 
 void tapegrad_on_error(ErrorHandler *handler, void *context)
 {
@@ -21,9 +26,62 @@ const char *tapegrad_error(void)
     return last_sentence;
 }
 
+/* All open contexts. A thread's context may have been closed by another thread, so it is marked only
+ * if it is found in this list. */
+static ErrorContext *open_contexts;
+static atomic_flag contexts_lock = ATOMIC_FLAG_INIT;
+
+void error_context_open(ErrorContext *context)
+{
+    static int64_t count;
+    spin_lock(&contexts_lock);
+    *context = (ErrorContext){ .id = ++count, .next = open_contexts };
+    open_contexts = context;
+    spin_unlock(&contexts_lock);
+}
+
+void error_context_close(ErrorContext *context)
+{
+    error_leave(context);
+    spin_lock(&contexts_lock);
+    ErrorContext **link = &open_contexts;
+    while (*link != context)
+        link = &(*link)->next;
+    *link = context->next;
+    spin_unlock(&contexts_lock);
+}
+
+static void mark_context(void)
+{
+    spin_lock(&contexts_lock);
+    for (ErrorContext *context = open_contexts; context; context = context->next)
+        if (context->id == current.id)
+            context->failed = true;
+    spin_unlock(&contexts_lock);
+}
+
+void error_enter(const ErrorContext *context, const char *operation)
+{
+    current.id = context->id;
+    current.operation = operation;
+}
+
+void error_leave(ErrorContext *context)
+{
+    context->failed = false;
+    if (current.id == context->id)
+        current.id = 0, current.operation = NULL;
+}
+
+const char *error_operation(void)
+{
+    return current.operation;
+}
+
 void error_raise_arguments(const char *format, va_list arguments)
 {
     vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
+    mark_context();
     device_capture_abandon();
     device_workspace_free_all();
     if (installed_handler)
@@ -36,23 +94,7 @@ void error_raise(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    raised++;
     error_raise_arguments(format, arguments);
-}
-
-void error_set_operation(const char *label)
-{
-    operation = label;
-}
-
-const char *error_operation(void)
-{
-    return operation;
-}
-
-int64_t error_count(void)
-{
-    return raised;
 }
 
 bool error_report(const char *format, ...)

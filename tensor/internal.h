@@ -11,14 +11,20 @@
 void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
 
-/* The operation that this thread executes, for messages: "op_add", or "op_add: a" while it checks
- * an argument. A string that lives as long as the program. NULL: none. */
-void error_set_operation(const char *label);
+/* Whose error an error is: that of the context which the thread entered last, a tape's step.
+ * error_enter also names the operation for messages, "op_add", or "op_add: a" while it checks an
+ * argument: a string that lives as long as the program. error_leave forgets the failure, and errors
+ * that follow are nobody's. */
+typedef struct ErrorContext {
+    int64_t id;
+    bool failed;
+    struct ErrorContext *next;
+} ErrorContext;
+void error_context_open(ErrorContext *context);
+void error_context_close(ErrorContext *context);
+void error_enter(const ErrorContext *context, const char *operation);
+void error_leave(ErrorContext *context);
 const char *error_operation(void);
-
-/* The number of errors that error_raise has raised on this thread. It does not know the tape, so an
- * error may belong to any step that this thread is running. */
-int64_t error_count(void);
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));

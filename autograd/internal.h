@@ -1,0 +1,99 @@
+/* The tape's structures, for the files of autograd/. */
+#ifndef TAPEGRAD_AUTOGRAD_INTERNAL_H
+#define TAPEGRAD_AUTOGRAD_INTERNAL_H
+
+#include "autograd/tape.h"
+
+#include "tensor/internal.h"
+
+/* A tensor of the tape and its gradient: of a step, in the arena, or persistent. */
+typedef struct TapeTensor {
+    Tensor tensor;
+    Tensor gradient;
+    int64_t position; /* of a step's tensor: how many were made before it */
+    struct TapeTensor *previous;
+} TapeTensor;
+
+/* A chunk of the arena; reset empties the chunks and keeps them for the next step. */
+typedef struct Chunk {
+    struct Chunk *next;
+    size_t size, used;
+    _Alignas(max_align_t) char bytes[];
+} Chunk;
+
+/* The step of tape_replay. */
+typedef struct Replay {
+    TapeStep *step; /* NULL: none */
+    void *context;
+    Capture *capture;    /* the captured step, or NULL */
+    bool running;        /* the function is running, */
+    bool capturing;      /* and its kernels are captured */
+    Random before;       /* the generator when it was called */
+    int64_t draws;       /* Philox counters that each step uses */
+    Block *random_start; /* device memory: the first counter of the step */
+} Replay;
+
+struct Tape {
+    Device *device;
+    Precision precision;
+    bool recording;
+    bool training;
+    bool checks_finite;
+    bool warned;           /* of SUSPICIOUS_NODES */
+    bool backward_started; /* since the last reset */
+    ErrorContext errors;   /* whether one was raised since the last reset */
+    Random random;         /* the generator, */
+    Random step_start;     /* and its state at the last reset */
+    TapeTensor *last_tensor, *last_persistent;
+    int64_t tensor_count;
+    Node *last_node;
+    int64_t node_count;
+    Chunk *chunks, **current; /* the link to the first chunk that may have space */
+    Chunk *previous_chunks;   /* of the step before, if debug; else NULL */
+    bool debug;               /* handles are not reused in the next step */
+    Replay replay;
+};
+
+/* Raises "op_add: the tape is NULL" for the labels "op_add" and "op_add: a"; else the tape's errors
+ * are this thread's from here on, and the label names the operation. */
+void tape_check(Tape *tape, const char *label);
+
+/* Raises unless the tensor can be used on this tape as this dtype. */
+void tape_check_tensor(Tape *tape, const char *label, Tensor *tensor, TensorType type);
+
+/* Raise if a value is not finite: an input or output of the node; a gradient of its inputs. */
+void tape_check_forward_finite(Tape *tape, const Node *node);
+void tape_check_backward_finite(Tape *tape, const Node *node);
+
+/* The storage of a tensor, from the device's pool; and, with tape_free_tensor, its gradient's. A
+ * view owns none. */
+void tape_allocate_storage(Tape *tape, Tensor *tensor);
+void tape_free_storage(Tensor *tensor);
+void tape_free_tensor(Tensor *tensor);
+
+/* A failed backward pass leaves complete or partial contributions in some parameters' gradients;
+ * the repeated step computes them again. */
+void tape_clear_gradients(Tape *tape);
+
+/* In tape_reset: raises inside a step of tape_replay, unless an error ended the step. */
+void tape_end_step(Tape *tape);
+
+/* Raises "op_add: memory is exhausted: ...", for the thread's operation. */
+void tape_raise_exhausted(Tape *tape, size_t bytes) __attribute__((noreturn));
+
+static inline bool tensor_requires_grad(const Tensor *tensor)
+{
+    return tensor && tensor_root(tensor)->requires_grad;
+}
+
+static inline int node_input_count(const Node *node)
+{
+    return NODE_INPUTS + node->more_count;
+}
+
+static inline Tensor *node_input(const Node *node, int i)
+{
+    return i < NODE_INPUTS ? node->inputs[i] : node->more_inputs[i - NODE_INPUTS];
+}
+
+#endif
