@@ -1,380 +1,139 @@
-/* Devices and their caching memory pool.
- *
- * Sizes are rounded up to size classes, eight per doubling, so at most an eighth is wasted. Each
- * class has a list of free blocks sorted by address, and allocation pops the lowest: the result
- * depends on which blocks are free, not on the order in which they were freed. A program that
- * repeats its requests therefore gets the same addresses in every step. */
+/* Devices: opening them, and copies to, from and within them. pool.c has their memory. */
 #include "tensor/device.h"
-#include "tensor/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #if defined(__x86_64__)
 #include <dnnl.h>
 #endif
 
-enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
+/* --------------------------------------------------------------------------------- host devices */
+#ifndef TAPEGRAD_CPU /* the CPU backend aligns large blocks to huge pages: tensor/cpu/memory.c */
 
-static Device cpu = { .name = "cpu", .lock = PTHREAD_MUTEX_INITIALIZER };
-static Device plain = { .name = "plain", .plain = true, .lock = PTHREAD_MUTEX_INITIALIZER };
-static _Thread_local Device *current;
+enum { ALIGNMENT = 64 };
 
-/* ---------------------------------------------------------------------------- failing on demand */
-static int64_t allocations_until_failure;
-static bool failure_happened;
-
-bool device_fail_allocation(int64_t count)
+/* The address that malloc returned stands before the aligned block. */
+void *memory_allocate_aligned(size_t bytes)
 {
-    bool happened = failure_happened;
-    failure_happened = false;
-    allocations_until_failure = count;
-    return happened;
-}
-
-static bool allocation_fails(void)
-{
-    if (allocations_until_failure == 0 || --allocations_until_failure > 0)
-        return false;
-    failure_happened = true;
-    return true;
-}
-
-void *memory_allocate(size_t bytes)
-{
-    return allocation_fails() ? NULL : malloc(bytes);
-}
-
-/* -------------------------------------------------------------------------------------- the CPU */
-
-/* Large blocks use huge pages, so that streaming through them rarely misses the TLB. */
-static void *allocate_on_cpu(size_t bytes)
-{
-    size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
-    void *data = NULL;
-    if (posix_memalign(&data, alignment, bytes) != 0)
+    char *start = malloc(bytes + ALIGNMENT + sizeof(void *));
+    if (!start)
         return NULL;
-#ifdef MADV_HUGEPAGE /* Linux */
-    if (bytes >= HUGE_PAGE)
-        madvise(data, bytes, MADV_HUGEPAGE);
-#endif
+    const uintptr_t first = (uintptr_t)start + sizeof(void *);
+    void **data = (void **)((first + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    data[-1] = start;
     return data;
 }
 
-void fill_cpu(TensorType type, Real *out, Real value, int64_t n)
+void memory_free_aligned(void *data)
 {
-    BY_STORAGE(type, T, PARALLEL_FOR(i, n) store(T, out, i, value));
+    free(((void **)data)[-1]);
+}
+#endif
+
+static void *host_allocate(Device *device, size_t bytes)
+{
+    (void)device;
+    return memory_allocate_aligned(bytes);
 }
 
-/* --------------------------------------------------------------------------------------- copies */
-void device_copy_in(Device *device, void *to, const void *host, size_t bytes)
+static void host_free(Device *device, void *data)
 {
-    CUDA_CALL(device, copy_in, (device, to, host, bytes), (void)memcpy(to, host, bytes));
+    (void)device;
+    memory_free_aligned(data);
 }
 
-void device_copy_out(Device *device, void *host, const void *from, size_t bytes)
+static void host_copy(Device *device, void *to, const void *from, size_t bytes)
 {
-    CUDA_CALL(device, copy_out, (device, host, from, bytes), (void)memcpy(host, from, bytes));
+    (void)device;
+    memcpy(to, from, bytes);
 }
 
-void device_copy(Device *device, void *to, const void *from, size_t bytes)
+static void host_zero(Device *device, void *to, size_t bytes)
 {
-    CUDA_CALL(device, copy, (to, from, bytes), (void)memcpy(to, from, bytes));
+    (void)device;
+    memset(to, 0, bytes);
 }
 
-void device_zero(Device *device, void *to, size_t bytes)
+static void host_fill(Tensor *tensor, Real value)
 {
-    CUDA_CALL(device, zero, (to, bytes), (void)memset(to, 0, bytes));
+    uint16_t *bf16 = (uint16_t *)tensor->data;
+    const int64_t n = tensor_count(tensor);
+    for (int64_t i = 0; i < n && tensor->type == TENSOR_BF16; i++)
+        bf16[i] = bf16_of(value);
+    for (int64_t i = 0; i < n && tensor->type == TENSOR_REAL; i++)
+        tensor->data[i] = value;
 }
 
-/* CPU kernels have finished when they return. */
-void device_wait(Device *device)
-{
-    CUDA_CALL(device, wait, (device), (void)0);
-}
-
-void tensor_fill(Tensor *tensor, Real value)
-{
-    KERNEL_CALL(tensor, fill, (tensor->data, value, tensor_count(tensor)));
-}
-
-/* ------------------------------------------------------------------------------------- the pool */
-
-/* The smallest class that holds `bytes`, and its size: 2^e (8 + i) / 8 units of ALIGNMENT. */
-static int size_class(size_t bytes, size_t *class_bytes)
-{
-    size_t units = bytes <= ALIGNMENT ? 1 : (bytes + ALIGNMENT - 1) / ALIGNMENT;
-    if (units <= CLASSES_PER_DOUBLING) {
-        *class_bytes = units * ALIGNMENT;
-        return (int)units - 1;
-    }
-    int exponent = 63 - __builtin_clzll((unsigned long long)(units - 1));
-    size_t step = (size_t)1 << (exponent - 3);
-    size_t eighths = (units + step - 1) / step; /* 9 to 16 */
-    *class_bytes = eighths * step * ALIGNMENT;
-    return (exponent - 2) * CLASSES_PER_DOUBLING + (int)eighths - 9;
-}
-
-static void insert(FreeBlocks *blocks, Block *block)
-{
-    size_t class_bytes;
-    Block **link = &blocks->first[size_class(block->size, &class_bytes)];
-    while (*link && (*link)->data < block->data)
-        link = &(*link)->next;
-    block->next = *link;
-    *link = block;
-}
-
-/* Removes and returns the first block of a list, or NULL. */
-static Block *pop(Block **list)
-{
-    Block *block = *list;
-    if (block)
-        *list = block->next;
-    return block;
-}
-
-/* Makes a block that no capture uses available to all. */
-static void insert_cached(Device *device, Block *block)
-{
-    POISON(block->data, block->size);
-    block->capture = NULL;
-    insert(&device->cached, block);
-}
-
-static void *allocate_block(Device *device, size_t bytes)
-{
-    return CUDA_CALL(device, block_allocate, (bytes), allocate_on_cpu(bytes));
-}
-
-static void free_block(Device *device, void *data)
-{
-    CUDA_CALL(device, block_free, (data), free(data));
-}
-
-/* Called without the lock, since CUDA's allocation may raise. */
-static Block *new_block(Device *device, size_t bytes)
-{
-    void *data = allocate_block(device, bytes);
-    if (!data) {
-        device_release_cached(device);
-        data = allocate_block(device, bytes);
-    }
-    if (!data)
-        return NULL;
-    Block *block = malloc(sizeof *block);
-    if (!block) {
-        free_block(device, data);
-        return NULL;
-    }
-    *block = (Block){ .data = data, .size = bytes };
-    pthread_mutex_lock(&device->lock);
-    device->memory.reserved += bytes;
-    pthread_mutex_unlock(&device->lock);
-    return block;
-}
-
-/* ------------------------------------------------------------------------------------- captures */
-typedef struct Callback {
-    BeforeReplay *function;
-    void *context;
-    struct Callback *next;
-} Callback;
-
-struct Capture {
-    Device *device;
-    Graph graph;       /* set when the capture ends */
-    FreeBlocks cached; /* the capture's free blocks */
-    int64_t in_use;    /* the number of its blocks that are not free */
-    bool freed;        /* by capture_free, while blocks were still in use */
-    Callback *callbacks;
+static const DeviceFunctions host = { .allocate = host_allocate,
+                                      .free = host_free,
+                                      .copy_in = host_copy,
+                                      .copy_out = host_copy,
+                                      .copy = host_copy,
+                                      .zero = host_zero,
+                                      .fill = host_fill };
+static Device cpu = { .name = "cpu", .functions = &host, .lock = ATOMIC_FLAG_INIT };
+static Device plain = {
+    .name = "plain", .functions = &host, .plain = true, .lock = ATOMIC_FLAG_INIT
 };
 
-static _Thread_local Device *capturing;
-
-bool device_is_capturing(const Device *device)
-{
-    return device->capture != NULL;
-}
-
-/* A capture allocates its own memory, so the previous step's cached blocks are released first: the
- * peak is one step's memory. */
-Capture *device_capture(Device *device)
-{
-    Capture *capture = memory_allocate(sizeof *capture);
-    if (!capture)
-        return NULL;
-    *capture = (Capture){ .device = device };
-    device_release_cached(device);
-    CUDA_CALL(device, capture_begin, (device),
-              error_raise("device_capture: %s cannot capture a graph", device->name));
-    device->capture = capture;
-    capturing = device;
-    return capture;
-}
-
-const char *device_capture_end(Device *device)
-{
-    Capture *capture = device->capture;
-    const Graph graph = CUDA_CALL(device, capture_end, (device), (Graph){ 0 });
-    capture->graph = graph;
-    device->capture = NULL;
-    capturing = NULL;
-    if (!graph.executable)
-        capture_free(capture);
-    return graph.reason;
-}
-
-int64_t capture_kernels(const Capture *capture)
-{
-    return capture->graph.kernels;
-}
-
-void device_capture_abandon(void)
-{
-    Capture *capture = capturing ? capturing->capture : NULL;
-    if (capture && !device_capture_end(capturing))
-        capture_free(capture);
-}
-
-bool device_before_replay(Device *device, BeforeReplay *function, void *context)
-{
-    Callback **link = &device->capture->callbacks;
-    for (; *link; link = &(*link)->next)
-        if ((*link)->function == function && (*link)->context == context)
-            return false;
-    Callback *callback = memory_allocate(sizeof *callback);
-    if (!callback)
-        error_raise("device_before_replay: %s", device_exhausted(device, sizeof *callback).text);
-    *callback = (Callback){ .function = function, .context = context };
-    *link = callback;
-    return true;
-}
-
-void device_replay(Capture *capture)
-{
-    for (Callback *callback = capture->callbacks; callback; callback = callback->next)
-        callback->function(callback->context);
-    CUDA_CALL(capture->device, graph_launch, (capture->graph.executable), (void)0);
-}
-
-/* The capture's free blocks return to the pool at once, the others when they are freed. */
-void capture_free(Capture *capture)
-{
-    if (!capture)
-        return;
-    Device *device = capture->device;
-    if (capture->graph.executable)
-        CUDA_CALL(device, graph_free, (capture->graph.executable), (void)0);
-    for (Callback *callback = capture->callbacks, *next; callback; callback = next) {
-        next = callback->next;
-        free(callback);
-    }
-    capture->callbacks = NULL;
-    pthread_mutex_lock(&device->lock);
-    for (int i = 0; i < CLASS_COUNT; i++)
-        for (Block *block; (block = pop(&capture->cached.first[i]));)
-            insert_cached(device, block);
-    pthread_mutex_unlock(&device->lock);
-    capture->freed = true;
-    if (capture->in_use == 0)
-        free(capture);
-}
-
-/* ---------------------------------------------------------------------------- allocate and free */
-Block *device_allocate(Device *device, size_t bytes)
-{
-    if (allocation_fails() || bytes > SIZE_MAX / 4)
-        return NULL;
-    size_t class_bytes;
-    int class = size_class(bytes, &class_bytes);
-    pthread_mutex_lock(&device->lock);
-    Capture *capture = device->capture;
-    Block *block = pop(&(capture ? &capture->cached : &device->cached)->first[class]);
-    pthread_mutex_unlock(&device->lock);
-    if (!block)
-        block = new_block(device, class_bytes);
-    if (!block)
-        return NULL;
-    pthread_mutex_lock(&device->lock);
-    DeviceMemory *memory = &device->memory;
-    memory->current += block->size;
-    if (memory->peak < memory->current)
-        memory->peak = memory->current;
-    block->capture = capture;
-    if (capture)
-        capture->in_use++;
-    pthread_mutex_unlock(&device->lock);
-    if (!capture) {
-        POISON(block->data, block->size);
-        UNPOISON(block->data, bytes);
-        SPOIL(block->data, bytes);
-    }
-    return block;
-}
-
-void device_free(Device *device, Block *block)
-{
-    if (!block)
-        return;
-    Capture *capture = block->capture;
-    pthread_mutex_lock(&device->lock);
-    device->memory.current -= block->size;
-    const bool last = capture && --capture->in_use == 0 && capture->freed;
-    if (capture && !capture->freed)
-        insert(&capture->cached, block);
-    else
-        insert_cached(device, block);
-    pthread_mutex_unlock(&device->lock);
-    if (last)
-        free(capture);
-}
-
-bool device_is_plain(const Device *device)
-{
-    return device->plain;
-}
+/* --------------------------------------------------------------------------- the current device */
+static _Thread_local Device *current_device;
 
 void device_enter(Device *device)
 {
-    current = device;
-    CUDA_CALL(device, device_enter, (device), (void)0);
+    current_device = device;
+    if (device->functions->enter)
+        device->functions->enter(device);
 }
 
 Device *device_current(void)
 {
-    return current;
+    return current_device;
 }
 
-void device_raise_exhausted(const Device *device, size_t bytes)
+/* --------------------------------------------------------------------------------------- copies */
+void device_copy_in(Device *device, void *to, const void *host_data, size_t bytes)
 {
-    const char *label = error_operation() ? error_operation() : "tapegrad";
-    error_raise("%.*s: %s", (int)strcspn(label, ":"), label, device_exhausted(device, bytes).text);
+    device->functions->copy_in(device, to, host_data, bytes);
 }
 
-MemoryText device_exhausted(const Device *device, size_t bytes)
+void device_copy_out(Device *device, void *host_data, const void *from, size_t bytes)
 {
-    DeviceMemory memory = device_memory(device);
-    char left[32] = "";
-    if (device->cuda)
-        snprintf(left, sizeof left, ", %zu free", CUDA_CALL(device, device_left, (), (size_t)0));
-    MemoryText result;
-    snprintf(result.text, sizeof result.text,
-             "memory is exhausted: %zu bytes requested, %zu in use on %s, %zu cached%s", bytes,
-             memory.current, device->name, memory.reserved - memory.current, left);
-    return result;
+    device->functions->copy_out(device, host_data, from, bytes);
 }
 
-/* ----------------------------------------------------------------------------- public functions */
+void device_copy(Device *device, void *to, const void *from, size_t bytes)
+{
+    device->functions->copy(device, to, from, bytes);
+}
+
+void device_zero(Device *device, void *to, size_t bytes)
+{
+    device->functions->zero(device, to, bytes);
+}
+
+void tensor_fill(Tensor *tensor, Real value)
+{
+    tensor->device->functions->fill(tensor, value);
+}
+
+/* Kernels of the host have finished when they return. */
+void device_wait(Device *device)
+{
+    if (device->functions->wait)
+        device->functions->wait(device);
+}
+
+/* ----------------------------------------------------------------------------- opening -- */
 #ifndef TAPEGRAD_CUDA
 #define DEVICES "\"cpu\", \"plain\""
-int cuda_count(void)
+static int cuda_count(void)
 {
     return 0;
 }
-Device *cuda_open(const char *name, int index)
+static Device *cuda_open(const char *name, int index)
 {
     (void)index;
     error_raise("device_open: there is no device \"%s\"; this library was built without CUDA",
@@ -450,31 +209,7 @@ const char *device_name(const Device *device)
     return device->name;
 }
 
-DeviceMemory device_memory(const Device *device)
+bool device_is_plain(const Device *device)
 {
-    pthread_mutex_t *lock = &((Device *)device)->lock;
-    pthread_mutex_lock(lock);
-    DeviceMemory memory = device->memory;
-    pthread_mutex_unlock(lock);
-    return memory;
-}
-
-void device_reset_peak(Device *device)
-{
-    pthread_mutex_lock(&device->lock);
-    device->memory.peak = device->memory.current;
-    pthread_mutex_unlock(&device->lock);
-}
-
-void device_release_cached(Device *device)
-{
-    pthread_mutex_lock(&device->lock);
-    for (int i = 0; i < CLASS_COUNT; i++)
-        for (Block *block; (block = pop(&device->cached.first[i]));) {
-            device->memory.reserved -= block->size;
-            UNPOISON(block->data, block->size);
-            free_block(device, block->data);
-            free(block);
-        }
-    pthread_mutex_unlock(&device->lock);
+    return device->plain;
 }

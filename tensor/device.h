@@ -4,7 +4,7 @@
 
 #include "tensor/internal.h"
 
-#include <pthread.h>
+#include "tensor/lock.h"
 
 enum { CLASSES_PER_DOUBLING = 8, CLASS_COUNT = 64 * CLASSES_PER_DOUBLING };
 
@@ -13,45 +13,74 @@ typedef struct FreeBlocks {
     Block *first[CLASS_COUNT];
 } FreeBlocks;
 
-struct Device {
-    char name[24];
-    bool plain;        /* computes with the plain kernels */
-    struct Cuda *cuda; /* NULL on the CPU */
-    FreeBlocks cached;
-    Capture *capture; /* the open one, or NULL */
-    DeviceMemory memory;
-    pthread_mutex_t lock;
-};
-
-/* cuda.c: a captured graph. */
+/* A captured graph. */
 typedef struct Graph {
     void *executable; /* NULL: CUDA rejects the graph */
     const char *reason;
     int64_t kernels; /* kernel launches per replay */
 } Graph;
 
-/* cuda.c: memory, copies and captures. block_free, device_left, capture_end and graph_free raise
- * nothing; after a fault the next call that checks CUDA's results raises. */
-CUDA_FUNCTION(void *, block_allocate, size_t bytes);
-CUDA_FUNCTION(void, block_free, void *data);
-CUDA_FUNCTION(size_t, device_left, void);
-CUDA_FUNCTION(void, copy_in, Device *device, void *to, const void *host, size_t bytes);
-CUDA_FUNCTION(void, copy_out, Device *device, void *host, const void *from, size_t bytes);
-CUDA_FUNCTION(void, copy, void *to, const void *from, size_t bytes);
-CUDA_FUNCTION(void, zero, void *to, size_t bytes);
-CUDA_FUNCTION(void, wait, Device *device);
-CUDA_FUNCTION(void, device_enter, Device *device);
-CUDA_FUNCTION(void, capture_begin, Device *device);
-CUDA_FUNCTION(Graph, capture_end, Device *device);
-CUDA_FUNCTION(void, graph_launch, void *executable);
-CUDA_FUNCTION(void, graph_free, void *executable);
+/* What a device does with its memory. NULL: the host has nothing to do, or cannot. free, available,
+ * capture_end and graph_free raise nothing; after a fault the next call that checks CUDA's results
+ * raises. */
+typedef struct DeviceFunctions {
+    void (*enter)(Device *device);                   /* makes it the thread's device for kernels */
+    void *(*allocate)(Device *device, size_t bytes); /* NULL: memory is exhausted */
+    void (*free)(Device *device, void *data);
+    size_t (*available)(const Device *device); /* bytes that are free */
+    void (*copy_in)(Device *device, void *to, const void *host, size_t bytes);
+    void (*copy_out)(Device *device, void *host, const void *from, size_t bytes);
+    void (*copy)(Device *device, void *to, const void *from, size_t bytes);
+    void (*zero)(Device *device, void *to, size_t bytes);
+    void (*fill)(Tensor *tensor, Real value);
+    void (*wait)(Device *device); /* until all kernels have finished */
+    void (*capture_begin)(Device *device);
+    Graph (*capture_end)(Device *device);
+    void (*graph_launch)(Device *device, void *executable);
+    void (*graph_free)(Device *device, void *executable);
+} DeviceFunctions;
 
-OLD_KERNEL(void, fill, Real *out, Real value, int64_t n);
+struct Device {
+    char name[24];
+    bool plain; /* computes with the plain kernels */
+    const DeviceFunctions *functions;
+    struct Cuda *cuda; /* NULL on the host */
+    FreeBlocks cached;
+    Capture *capture; /* the open one, or NULL */
+    DeviceMemory memory;
+    atomic_flag lock;
+};
 
-/* cuda.c: the CUDA device of this index, opened on first use; raises when there is none. */
+/* A captured step: its graph and its memory. */
+typedef struct Callback {
+    BeforeReplay *function;
+    void *context;
+    struct Callback *next;
+} Callback;
+
+struct Capture {
+    Device *device;
+    Graph graph;       /* set when the capture ends */
+    FreeBlocks cached; /* the capture's free blocks */
+    int64_t in_use;    /* the number of its blocks that are not free */
+    bool freed;        /* by capture_free, while blocks were still in use */
+    Callback *callbacks;
+};
+
+/* pool.c: free blocks of a device or of a capture. */
+void pool_insert(FreeBlocks *blocks, Block *block);
+Block *pool_pop(Block **list); /* the first of a list, or NULL */
+void pool_insert_cached(Device *device, Block *block);
+
+/* Host memory, aligned to a cache line at least. NULL: exhausted. */
+void *memory_allocate_aligned(size_t bytes);
+void memory_free_aligned(void *data);
+
+#ifdef TAPEGRAD_CUDA
+/* tensor/cuda/cuda.c: the CUDA device of this index, opened on first use; raises when there is
+ * none. And their number: 0 without a driver or a GPU. */
 Device *cuda_open(const char *name, int index);
-
-/* The number of CUDA devices: 0 without a driver or a GPU. */
 int cuda_count(void);
+#endif
 
 #endif

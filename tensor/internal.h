@@ -3,6 +3,7 @@
 #define TAPEGRAD_TENSOR_INTERNAL_H
 
 #include "tensor/kernel.h"
+#include "tensor/openmp.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -167,8 +168,9 @@ Tensor *tensor_root(const Tensor *tensor);
 /* Threads for a region of the CPU of `count` elements at `cost` nanoseconds each: all, or one where
  * waking the others takes longer than the work (threads.c). The result depends on time: a kernel
  * may use it as num_threads(...), not to choose the order of a sum. */
-enum { LEAST_WORK = 20000 /* nanoseconds */ };
+enum { MIN_WORK = 20000 /* nanoseconds */ };
 int threads_for(int64_t count, double cost);
+bool threads_are_worth(double work, int threads);
 
 /* Allocates, once, what OpenMP and oneDNN need to start: they end the process where memory is
  * exhausted. */

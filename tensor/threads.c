@@ -1,133 +1,44 @@
-/* The threads of CPU kernels.
- *
- * OpenMP's threads wait actively: GNU's spins for about 3 ms at the end of a region. With fewer
- * free processors than threads, a region of 20 microseconds then takes 20 milliseconds: the waiting
- * thread occupies the processor that the other one needs. Hence a region runs on the calling thread
- * unless its work exceeds
- *   - LEAST_WORK, some times the cost of a region on an idle machine whose threads still spin, and
- *   - the cost of waking them now: the time of an empty region, measured again every INTERVAL, or
- *     so rarely that these regions take 1 / SHARE of the time. It is 1 to 50 microseconds on an
- *     idle machine, about 20 000 on a busy one.
- *
- * The measurement decides who computes, never what: kernels cut their work by device_threads() and
- * the sizes alone, so the bits of a result do not depend on it. A region has all threads or one,
- * because GNU's OpenMP ends and restarts threads where a team's size changes. */
-#include "tensor/device.h"
+/* The number of threads of the loops that kernels divide. */
+#include "tensor/internal.h"
 
-#include <omp.h>
-#include <stdatomic.h>
-#include <time.h>
+#include <math.h>
 
-#if defined(__x86_64__) && !defined(TAPEGRAD_DOUBLE)
-#define USES_ONEDNN
-#include <dnnl.h>
-#include <signal.h>
-#endif
-
-#define SHARE 20
-#define INTERVAL 1e7 /* nanoseconds */
-#define SLOW 2e5     /* nanoseconds: no idle machine takes as long to wake a team */
-
-static atomic_int thread_count; /* 0: OpenMP's default */
-static atomic_bool forced;
-
-/* OpenMP has a team per calling thread. */
-static _Thread_local struct {
-    double cost; /* of waking the team, when it was last measured */
-    double next; /* when to measure again */
-    bool lost;   /* the team stayed in the parent process */
-} team;
+static _Atomic int thread_count; /* 0: OpenMP's default */
+static _Atomic bool forced;
 
 void device_set_threads(int count)
 {
     if (count < 1)
         error_raise("device_set_threads: count is %d, expected at least 1", count);
-    atomic_store(&thread_count, count);
+    thread_count = count;
 }
 
 int device_threads(void)
 {
-    const int count = atomic_load_explicit(&thread_count, memory_order_relaxed);
+    const int count = thread_count;
     return count ? count : omp_get_max_threads();
 }
 
-/* ------------------------------------------------------------------------------ small regions */
 void device_force_threads(bool on)
 {
-    atomic_store(&forced, on);
+    forced = on;
 }
 
-static double nanoseconds(void)
+#ifndef TAPEGRAD_CPU /* the CPU backend measures: tensor/cpu/threads.c */
+bool threads_are_worth(double work, int threads)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return 1e9 * (double)now.tv_sec + (double)now.tv_nsec;
+    (void)threads;
+    return work >= MIN_WORK;
 }
 
-/* Of two regions the faster, if the first is slow: an interrupt is not a busy machine. */
-static void measure(int threads, double now)
-{
-    atomic_int arrived = 0;
-    double spent = 0;
-    for (int i = 0; i < 2 && (i == 0 || team.cost > SLOW); i++) {
-        const double begin = now + spent;
-#pragma omp parallel num_threads(threads)
-        atomic_fetch_add_explicit(&arrived, 1, memory_order_relaxed);
-        const double cost = nanoseconds() - begin;
-        team.cost = i == 0 || cost < team.cost ? cost : team.cost;
-        spent += cost;
-    }
-    team.next = now + spent + (SHARE * spent > INTERVAL ? SHARE * spent : INTERVAL);
-}
+void threads_prepare(void) {}
+#endif
 
 int threads_for(int64_t count, double cost)
 {
-    const double work = (double)count * cost;
-    const bool force = atomic_load_explicit(&forced, memory_order_relaxed);
-    if ((work < LEAST_WORK && !force) || team.lost || omp_in_parallel())
+    const double work = forced ? (double)INFINITY : (double)count * cost;
+    if (work < MIN_WORK || omp_in_parallel())
         return 1;
     const int threads = device_threads();
-    if (threads == 1 || force)
-        return threads;
-    const double now = nanoseconds();
-    if (now >= team.next)
-        measure(threads, now);
-    return work < team.cost ? 1 : threads;
-}
-
-/* ---------------------------------------------------------------------------------- preparation */
-
-/* The team's threads do not exist in a child process: GNU's OpenMP would wait for them for ever. */
-static void lose_team(void)
-{
-    team.lost = true;
-}
-
-/* oneDNN generates its kernels in the first product of a kind: of vectors, and of matrices. */
-static void generate_products(void)
-{
-#ifdef USES_ONEDNN
-    float x[64] = { 0 }, out[64];
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* as in ops/products/product.c */
-    dnnl_sgemm('N', 'N', 1, 1, 1, 1, x, 1, x, 1, 0, out, 1);
-    dnnl_sgemm('N', 'N', 8, 8, 8, 1, x, 8, x, 8, 0, out, 8);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-#endif
-}
-
-static void prepare(void)
-{
-    pthread_atfork(NULL, NULL, lose_team);
-    if (device_threads() > 1)
-        measure(device_threads(), nanoseconds());
-    team.next = 0; /* starting the threads costs more than waking them */
-    generate_products();
-}
-
-void threads_prepare(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, prepare);
+    return threads > 1 && threads_are_worth(work, threads) ? threads : 1;
 }

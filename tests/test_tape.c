@@ -246,8 +246,8 @@ TEST(misuse_of_tensors_is_told)
     tape_free(tape);
     assert_raises("tape_new: the device is NULL", tape_new(NULL));
 #ifdef TAPEGRAD_CUDA
-    assert_raises("device_open: there is no device \"gpu\"; this library has \"cpu\", \"cuda\" "
-                  "(\"cuda:0\"), \"cuda:1\", ...",
+    assert_raises("device_open: there is no device \"gpu\"; this library has \"cpu\", "
+                  "\"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ...",
                   device_open("gpu"));
 #else
     assert_raises("device_open: there is no device \"gpu\"; this library has \"cpu\", \"plain\"",

@@ -140,7 +140,7 @@ void product_cpu(const char *operation, Precision precision, Result out, Operand
     const bool shared = p.out_step == 0, bf16 = a.type == TENSOR_BF16;
     /* Nanoseconds per product. */
     const double cost = 500 + (bf16 ? 0.008 : 0.015) * (double)(p.n * p.m * p.k);
-    const bool small = (double)p.count * cost < LEAST_WORK;
+    const bool small = (double)p.count * cost < MIN_WORK;
     const int threads = device_threads();
     const int64_t groups = shared ? 1 : minimum(p.count, threads);
     const int64_t parts = small || groups == threads ? 1 : threads;

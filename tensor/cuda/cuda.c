@@ -5,6 +5,7 @@
 
 #include "tensor/device.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +30,8 @@ typedef struct Cuda {
 
 static struct {
     pthread_mutex_t lock;
-    Device devices[CUDA_MOST_DEVICES];
-    Cuda cudas[CUDA_MOST_DEVICES];
+    Device devices[CUDA_MAX_DEVICES];
+    Cuda cudas[CUDA_MAX_DEVICES];
 } all = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* This thread's current kernel call. */
@@ -71,11 +72,9 @@ bool cuda_enter(const Device *device, const char *kernel)
     return true;
 }
 
-void device_enter_cuda(Device *device)
+static void enter(Device *device)
 {
-    const char *operation = error_operation();
-    call.kernel = operation ? operation : "tapegrad";
-    (void)device; /* CUDA_CALL has made it the current one */
+    cuda_enter(device, error_operation() ? error_operation() : "tapegrad");
 }
 
 cudaStream_t cuda_stream(void)
@@ -98,14 +97,189 @@ void cuda_launched(const char *kernel)
     cuda_check(cudaGetLastError(), kernel);
 }
 
+/* --------------------------------------------------------------------------------------- memory */
+static void *allocate(Device *device, size_t bytes)
+{
+    enter(device);
+    void *data = NULL;
+    cudaError_t result = cudaMalloc(&data, bytes);
+    if (result == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return NULL;
+    }
+    cuda_check(result, "cudaMalloc");
+    return data;
+}
+
+/* cudaFree waits for the kernels that use the memory. The next launch's check reports its error. */
+static void free_memory(Device *device, void *data)
+{
+    enter(device);
+    cudaFree(data);
+}
+
+static size_t available(const Device *device)
+{
+    cuda_enter(device, "device_memory");
+    size_t left = 0, whole;
+    return cudaMemGetInfo(&left, &whole) == cudaSuccess ? left : 0;
+}
+
+/* --------------------------------------------------------------------------------------- copies */
+static void check_not_capturing(const Device *device, const char *what)
+{
+    if (device_is_capturing(device))
+        error_raise("tape_replay: the step %s the host while it is captured on %s; %s", what,
+                    device->name,
+                    "write inputs to tape_persistent tensors before, read results after");
+}
+
+static size_t min_bytes(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static void copy_in(Device *device, void *to, const void *host, size_t bytes)
+{
+    enter(device);
+    check_not_capturing(device, "copies from");
+    Cuda *cuda = device->cuda;
+    for (size_t done = 0, piece; done < bytes; done += piece) {
+        Staging *staging = &cuda->staging[cuda->next_staging];
+        cuda->next_staging = (cuda->next_staging + 1) % STAGINGS;
+        piece = min_bytes(bytes - done, STAGING_BYTES);
+        cuda_check(cudaEventSynchronize(staging->event), "cudaEventSynchronize");
+        memcpy(staging->memory, (const char *)host + done, piece);
+        cuda_check(cudaMemcpyAsync((char *)to + done, staging->memory, piece,
+                                   cudaMemcpyHostToDevice, cuda->stream),
+                   "cudaMemcpyAsync");
+        cuda_check(cudaEventRecord(staging->event, cuda->stream), "cudaEventRecord");
+    }
+}
+
+static void copy_out(Device *device, void *host, const void *from, size_t bytes)
+{
+    enter(device);
+    check_not_capturing(device, "reads to");
+    Cuda *cuda = device->cuda;
+    for (size_t done = 0, piece; done < bytes; done += piece) {
+        piece = min_bytes(bytes - done, STAGING_BYTES);
+        cuda_check(cudaMemcpyAsync(cuda->out_staging, (const char *)from + done, piece,
+                                   cudaMemcpyDeviceToHost, cuda->stream),
+                   "cudaMemcpyAsync");
+        cuda_check(cudaStreamSynchronize(cuda->stream), "an earlier kernel or the copy");
+        memcpy((char *)host + done, cuda->out_staging, piece);
+    }
+}
+
+static void wait_for_kernels(Device *device)
+{
+    enter(device);
+    check_not_capturing(device, "waits for");
+    cuda_check(cudaStreamSynchronize(device->cuda->stream), "an earlier kernel");
+}
+
+static void copy(Device *device, void *to, const void *from, size_t bytes)
+{
+    enter(device);
+    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream()),
+               "cudaMemcpyAsync");
+}
+
+static void zero(Device *device, void *to, size_t bytes)
+{
+    enter(device);
+    cuda_check(cudaMemsetAsync(to, 0, bytes, cuda_stream()), "cudaMemsetAsync");
+}
+
+/* ------------------------------------------------------------------------------------- captures */
+
+/* Relaxed mode allows cudaMalloc during the capture. */
+static void capture_begin(Device *device)
+{
+    enter(device);
+    cuda_check(cudaStreamBeginCapture(device->cuda->stream, cudaStreamCaptureModeRelaxed),
+               "cudaStreamBeginCapture");
+}
+
+/* The number of kernel nodes; 0 if memory for the list of nodes is exhausted. */
+static int64_t count_kernels(cudaGraph_t graph)
+{
+    size_t count = 0;
+    int64_t kernels = 0;
+    cudaGraphGetNodes(graph, NULL, &count);
+    cudaGraphNode_t *nodes = calloc(count + 1, sizeof(cudaGraphNode_t));
+    if (nodes && cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess)
+        for (size_t i = 0; i < count; i++) {
+            enum cudaGraphNodeType type;
+            kernels += cudaGraphNodeGetType(nodes[i], &type) == cudaSuccess &&
+                       type == cudaGraphNodeTypeKernel;
+        }
+    free(nodes);
+    return kernels;
+}
+
+/* Fails if the step made a call that a capture forbids, or if an error ended it early. */
+static Graph capture_end(Device *device)
+{
+    enter(device);
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t executable = NULL;
+    int64_t kernels = 0;
+    cudaError_t result = cudaStreamEndCapture(device->cuda->stream, &graph);
+    if (result == cudaSuccess) {
+        kernels = count_kernels(graph);
+        result = cudaGraphInstantiate(&executable, graph, 0);
+        cudaGraphDestroy(graph);
+    }
+    cudaGetLastError(); /* clears it */
+    return result == cudaSuccess ? (Graph){ .executable = executable, .kernels = kernels }
+                                 : (Graph){ .reason = cudaGetErrorString(result) };
+}
+
+static void graph_launch(Device *device, void *executable)
+{
+    enter(device);
+    cuda_check(cudaGraphLaunch(executable, cuda_stream()), "cudaGraphLaunch");
+}
+
+/* The next launch's check reports an error of these calls. */
+static void graph_free(Device *device, void *executable)
+{
+    enter(device);
+    cudaStreamSynchronize(cuda_stream()); /* the graph may be running */
+    cudaGraphExecDestroy(executable);
+}
+
+static void fill(Tensor *tensor, Real value)
+{
+    enter(tensor->device);
+    fill_cuda(tensor->type, tensor->data, value, tensor_count(tensor));
+}
+
+static const DeviceFunctions functions = { .enter = enter,
+                                           .allocate = allocate,
+                                           .free = free_memory,
+                                           .available = available,
+                                           .copy_in = copy_in,
+                                           .copy_out = copy_out,
+                                           .copy = copy,
+                                           .zero = zero,
+                                           .fill = fill,
+                                           .wait = wait_for_kernels,
+                                           .capture_begin = capture_begin,
+                                           .capture_end = capture_end,
+                                           .graph_launch = graph_launch,
+                                           .graph_free = graph_free };
+
 /* -------------------------------------------------------------------------------------- opening */
 static cudaError_t count_devices(int *count)
 {
     *count = 0;
     cudaError_t result = cudaGetDeviceCount(count);
     cudaGetLastError(); /* clears it */
-    if (*count > CUDA_MOST_DEVICES)
-        *count = CUDA_MOST_DEVICES;
+    if (*count > CUDA_MAX_DEVICES)
+        *count = CUDA_MAX_DEVICES;
     return *count == 0 && result == cudaSuccess ? cudaErrorNoDevice : result;
 }
 
@@ -138,7 +312,8 @@ static cudaError_t open_device(Device *device, Cuda *cuda, int index)
     if (result != cudaSuccess)
         return result;
     snprintf(device->name, sizeof device->name, "cuda:%d", index);
-    pthread_mutex_init(&device->lock, NULL);
+    atomic_flag_clear(&device->lock);
+    device->functions = &functions;
     device->cuda = cuda;
     return cudaSuccess;
 }
@@ -163,146 +338,4 @@ Device *cuda_open(const char *name, int index)
         error_raise("device_open: \"%s\": %s", name, cudaGetErrorString(result));
     }
     return device;
-}
-
-/* --------------------------------------------------------------------------------------- memory */
-void *block_allocate_cuda(size_t bytes)
-{
-    void *data = NULL;
-    cudaError_t result = cudaMalloc(&data, bytes);
-    if (result == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        return NULL;
-    }
-    cuda_check(result, "cudaMalloc");
-    return data;
-}
-
-/* cudaFree waits for the kernels that use the memory. The next launch's check reports its error. */
-void block_free_cuda(void *data)
-{
-    cudaFree(data);
-}
-
-size_t device_left_cuda(void)
-{
-    size_t left = 0, whole;
-    return cudaMemGetInfo(&left, &whole) == cudaSuccess ? left : 0;
-}
-
-/* --------------------------------------------------------------------------------------- copies */
-static void check_not_capturing(const Device *device, const char *what)
-{
-    if (device_is_capturing(device))
-        error_raise("tape_replay: the step %s the host while it is captured on %s; %s", what,
-                    device->name,
-                    "write inputs to tape_persistent tensors before, read results after");
-}
-
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-void copy_in_cuda(Device *device, void *to, const void *host, size_t bytes)
-{
-    check_not_capturing(device, "copies from");
-    Cuda *cuda = device->cuda;
-    for (size_t done = 0, piece; done < bytes; done += piece) {
-        Staging *staging = &cuda->staging[cuda->next_staging];
-        cuda->next_staging = (cuda->next_staging + 1) % STAGINGS;
-        piece = least(bytes - done, STAGING_BYTES);
-        cuda_check(cudaEventSynchronize(staging->event), "cudaEventSynchronize");
-        memcpy(staging->memory, (const char *)host + done, piece);
-        cuda_check(cudaMemcpyAsync((char *)to + done, staging->memory, piece,
-                                   cudaMemcpyHostToDevice, cuda->stream),
-                   "cudaMemcpyAsync");
-        cuda_check(cudaEventRecord(staging->event, cuda->stream), "cudaEventRecord");
-    }
-}
-
-void copy_out_cuda(Device *device, void *host, const void *from, size_t bytes)
-{
-    check_not_capturing(device, "reads to");
-    Cuda *cuda = device->cuda;
-    for (size_t done = 0, piece; done < bytes; done += piece) {
-        piece = least(bytes - done, STAGING_BYTES);
-        cuda_check(cudaMemcpyAsync(cuda->out_staging, (const char *)from + done, piece,
-                                   cudaMemcpyDeviceToHost, cuda->stream),
-                   "cudaMemcpyAsync");
-        cuda_check(cudaStreamSynchronize(cuda->stream), "an earlier kernel or the copy");
-        memcpy((char *)host + done, cuda->out_staging, piece);
-    }
-}
-
-void wait_cuda(Device *device)
-{
-    check_not_capturing(device, "waits for");
-    cuda_check(cudaStreamSynchronize(device->cuda->stream), "an earlier kernel");
-}
-
-void copy_cuda(void *to, const void *from, size_t bytes)
-{
-    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream()),
-               "cudaMemcpyAsync");
-}
-
-void zero_cuda(void *to, size_t bytes)
-{
-    cuda_check(cudaMemsetAsync(to, 0, bytes, cuda_stream()), "cudaMemsetAsync");
-}
-
-/* ------------------------------------------------------------------------------------- captures */
-
-/* Relaxed mode allows cudaMalloc during the capture. */
-void capture_begin_cuda(Device *device)
-{
-    cuda_check(cudaStreamBeginCapture(device->cuda->stream, cudaStreamCaptureModeRelaxed),
-               "cudaStreamBeginCapture");
-}
-
-/* The number of kernel nodes; 0 if memory for the list of nodes is exhausted. */
-static int64_t count_kernels(cudaGraph_t graph)
-{
-    size_t count = 0;
-    int64_t kernels = 0;
-    cudaGraphGetNodes(graph, NULL, &count);
-    cudaGraphNode_t *nodes = calloc(count + 1, sizeof(cudaGraphNode_t));
-    if (nodes && cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess)
-        for (size_t i = 0; i < count; i++) {
-            enum cudaGraphNodeType type;
-            kernels += cudaGraphNodeGetType(nodes[i], &type) == cudaSuccess &&
-                       type == cudaGraphNodeTypeKernel;
-        }
-    free(nodes);
-    return kernels;
-}
-
-/* Fails if the step made a call that a capture forbids, or if an error ended it early. */
-Graph capture_end_cuda(Device *device)
-{
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t executable = NULL;
-    int64_t kernels = 0;
-    cudaError_t result = cudaStreamEndCapture(device->cuda->stream, &graph);
-    if (result == cudaSuccess) {
-        kernels = count_kernels(graph);
-        result = cudaGraphInstantiate(&executable, graph, 0);
-        cudaGraphDestroy(graph);
-    }
-    cudaGetLastError(); /* clears it */
-    return result == cudaSuccess ? (Graph){ .executable = executable, .kernels = kernels }
-                                 : (Graph){ .reason = cudaGetErrorString(result) };
-}
-
-void graph_launch_cuda(void *executable)
-{
-    cuda_check(cudaGraphLaunch(executable, cuda_stream()), "cudaGraphLaunch");
-}
-
-/* The next launch's check reports an error of these calls. */
-void graph_free_cuda(void *executable)
-{
-    cudaStreamSynchronize(cuda_stream()); /* the graph may be running */
-    cudaGraphExecDestroy(executable);
 }

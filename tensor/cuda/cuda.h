@@ -8,6 +8,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "tensor/tensor.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -15,15 +17,18 @@ extern "C" {
 /* The stream of the current call's device. */
 cudaStream_t cuda_stream(void);
 
-enum { CUDA_MOST_DEVICES = 16 };
+enum { CUDA_MAX_DEVICES = 16 };
 
-/* The current call's device index, below CUDA_MOST_DEVICES, and its kernel's name. */
+/* The current call's device index, below CUDA_MAX_DEVICES, and its kernel's name. */
 int cuda_index(void);
 const char *cuda_operation(void);
 
 /* Raises unless the result is cudaSuccess; the sentence names the kernel, the device, what and
  * CUDA's error string. */
 void cuda_check(cudaError_t result, const char *what);
+
+/* fill.cu: all n elements of out become value. */
+void fill_cuda(TensorType type, Real *out, Real value, int64_t n);
 
 /* Raises when the preceding launch failed. */
 void cuda_launched(const char *kernel);

@@ -1,4 +1,4 @@
-#include "tensor/device.h"
+/* tensor_fill on CUDA. */
 #include "tensor/cuda/kernel.cuh"
 
 template <typename T> __global__ void fill(T *out, Real value, int64_t n)

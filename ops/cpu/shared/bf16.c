@@ -1,12 +1,6 @@
 /* Blocks of rows in bf16, converted to Real and back. */
 #include "ops/cpu/shared/bf16.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#else
-#define omp_get_thread_num() 0
-#endif
-
 enum { BLOCK_REALS = 6144 }; /* of all buffers: 24 KB of 32 KB or more of L1 */
 
 Bf16Blocks bf16_blocks_begin(int64_t R, int64_t width)

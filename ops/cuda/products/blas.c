@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Blas all[CUDA_MOST_DEVICES];
+static Blas all[CUDA_MAX_DEVICES];
 
 void blas_check(cublasStatus_t status, const char *operation)
 {

@@ -166,7 +166,7 @@ enum { CACHE_SIZE = 256 };
 static struct {
     CachedAlgorithm all[CACHE_SIZE];
     int64_t count; /* of all results so far; a new one replaces the oldest */
-} cache[CUDA_MOST_DEVICES];
+} cache[CUDA_MAX_DEVICES];
 
 static HeuristicKey heuristic_key(const FusedProduct *p, cublasLtEpilogue_t epilogue)
 {

@@ -1,0 +1,25 @@
+/* Host memory for the CPU backend: large blocks use huge pages, so that streaming through them rarely
+ * misses the TLB. */
+#include "tensor/device.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
+
+void *memory_allocate_aligned(size_t bytes)
+{
+    void *data = NULL;
+    if (posix_memalign(&data, bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT, bytes) != 0)
+        return NULL;
+#ifdef MADV_HUGEPAGE /* Linux */
+    if (bytes >= HUGE_PAGE)
+        madvise(data, bytes, MADV_HUGEPAGE);
+#endif
+    return data;
+}
+
+void memory_free_aligned(void *data)
+{
+    free(data);
+}

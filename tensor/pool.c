@@ -1,0 +1,203 @@
+/* The caching pool of device memory.
+ *
+ * Sizes are rounded up to size classes, eight per doubling, so at most an eighth is wasted. Each
+ * class has a list of free blocks sorted by address, and allocation pops the lowest: the result
+ * depends on which blocks are free, not on the order in which they were freed. A program that
+ * repeats its requests therefore gets the same addresses in every step. */
+#include "tensor/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 64 }; /* of blocks: a cache line */
+
+/* ---------------------------------------------------------------------------- failing on demand */
+static int64_t allocations_until_failure;
+static bool failure_happened;
+
+bool device_fail_allocation(int64_t count)
+{
+    bool happened = failure_happened;
+    failure_happened = false;
+    allocations_until_failure = count;
+    return happened;
+}
+
+static bool allocation_fails(void)
+{
+    if (allocations_until_failure == 0 || --allocations_until_failure > 0)
+        return false;
+    failure_happened = true;
+    return true;
+}
+
+void *memory_allocate(size_t bytes)
+{
+    return allocation_fails() ? NULL : malloc(bytes);
+}
+
+/* ------------------------------------------------------------------------------------- the pool */
+
+/* The smallest class that holds `bytes`, and its size: 2^e (8 + i) / 8 units of ALIGNMENT. */
+static int size_class(size_t bytes, size_t *class_bytes)
+{
+    size_t units = bytes <= ALIGNMENT ? 1 : (bytes + ALIGNMENT - 1) / ALIGNMENT;
+    if (units <= CLASSES_PER_DOUBLING) {
+        *class_bytes = units * ALIGNMENT;
+        return (int)units - 1;
+    }
+    int exponent = 63 - __builtin_clzll((unsigned long long)(units - 1));
+    size_t step = (size_t)1 << (exponent - 3);
+    size_t eighths = (units + step - 1) / step; /* 9 to 16 */
+    *class_bytes = eighths * step * ALIGNMENT;
+    return (exponent - 2) * CLASSES_PER_DOUBLING + (int)eighths - 9;
+}
+
+void pool_insert(FreeBlocks *blocks, Block *block)
+{
+    size_t class_bytes;
+    Block **link = &blocks->first[size_class(block->size, &class_bytes)];
+    while (*link && (*link)->data < block->data)
+        link = &(*link)->next;
+    block->next = *link;
+    *link = block;
+}
+
+Block *pool_pop(Block **list)
+{
+    Block *block = *list;
+    if (block)
+        *list = block->next;
+    return block;
+}
+
+/* Makes a block that no capture uses available to all. */
+void pool_insert_cached(Device *device, Block *block)
+{
+    POISON(block->data, block->size);
+    block->capture = NULL;
+    pool_insert(&device->cached, block);
+}
+
+/* Called without the lock, since CUDA's allocation may raise. */
+static Block *new_block(Device *device, size_t bytes)
+{
+    void *data = device->functions->allocate(device, bytes);
+    if (!data) {
+        device_release_cached(device);
+        data = device->functions->allocate(device, bytes);
+    }
+    if (!data)
+        return NULL;
+    Block *block = malloc(sizeof *block);
+    if (!block) {
+        device->functions->free(device, data);
+        return NULL;
+    }
+    *block = (Block){ .data = data, .size = bytes };
+    spin_lock(&device->lock);
+    device->memory.reserved += bytes;
+    spin_unlock(&device->lock);
+    return block;
+}
+
+/* ---------------------------------------------------------------------------- allocate and free */
+Block *device_allocate(Device *device, size_t bytes)
+{
+    if (allocation_fails() || bytes > SIZE_MAX / 4)
+        return NULL;
+    size_t class_bytes;
+    int class = size_class(bytes, &class_bytes);
+    spin_lock(&device->lock);
+    Capture *capture = device->capture;
+    Block *block = pool_pop(&(capture ? &capture->cached : &device->cached)->first[class]);
+    spin_unlock(&device->lock);
+    if (!block)
+        block = new_block(device, class_bytes);
+    if (!block)
+        return NULL;
+    spin_lock(&device->lock);
+    DeviceMemory *memory = &device->memory;
+    memory->current += block->size;
+    if (memory->peak < memory->current)
+        memory->peak = memory->current;
+    block->capture = capture;
+    if (capture)
+        capture->in_use++;
+    spin_unlock(&device->lock);
+    if (!capture) {
+        POISON(block->data, block->size);
+        UNPOISON(block->data, bytes);
+        SPOIL(block->data, bytes);
+    }
+    return block;
+}
+
+void device_free(Device *device, Block *block)
+{
+    if (!block)
+        return;
+    Capture *capture = block->capture;
+    spin_lock(&device->lock);
+    device->memory.current -= block->size;
+    const bool last = capture && --capture->in_use == 0 && capture->freed;
+    if (capture && !capture->freed)
+        pool_insert(&capture->cached, block);
+    else
+        pool_insert_cached(device, block);
+    spin_unlock(&device->lock);
+    if (last)
+        free(capture);
+}
+
+void device_raise_exhausted(const Device *device, size_t bytes)
+{
+    const char *label = error_operation() ? error_operation() : "tapegrad";
+    error_raise("%.*s: %s", (int)strcspn(label, ":"), label, device_exhausted(device, bytes).text);
+}
+
+MemoryText device_exhausted(const Device *device, size_t bytes)
+{
+    DeviceMemory memory = device_memory(device);
+    char left[32] = "";
+    if (device->functions->available)
+        snprintf(left, sizeof left, ", %zu free", device->functions->available(device));
+    MemoryText result;
+    snprintf(result.text, sizeof result.text,
+             "memory is exhausted: %zu bytes requested, %zu in use on %s, %zu cached%s", bytes,
+             memory.current, device->name, memory.reserved - memory.current, left);
+    return result;
+}
+
+DeviceMemory device_memory(const Device *device)
+{
+    atomic_flag *lock = &((Device *)device)->lock;
+    spin_lock(lock);
+    DeviceMemory memory = device->memory;
+    spin_unlock(lock);
+    return memory;
+}
+
+void device_reset_peak(Device *device)
+{
+    spin_lock(&device->lock);
+    device->memory.peak = device->memory.current;
+    spin_unlock(&device->lock);
+}
+
+void device_release_cached(Device *device)
+{
+    for (int i = 0; i < CLASS_COUNT; i++)
+        for (;;) {
+            spin_lock(&device->lock);
+            Block *block = pool_pop(&device->cached.first[i]);
+            device->memory.reserved -= block ? block->size : 0;
+            spin_unlock(&device->lock);
+            if (!block)
+                break;
+            UNPOISON(block->data, block->size);
+            device->functions->free(device, block->data);
+            free(block);
+        }
+}
