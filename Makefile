@@ -111,14 +111,15 @@ OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a
 SHARED   := $(BUILD)/libtapegrad.so.$(VERSION)
 SONAME   := libtapegrad.so.$(firstword $(subst ., ,$(VERSION)))
-# A file of examples/ is a program; programs of several files have folders, and shared/ is theirs.
+# A file of examples/ is a program, build/examples/NAME; larger programs have directories and become
+# build/programs/NAME; shared/ is theirs.
 # speech needs libraries that machines without `make deps` lack: then it and its test are left out.
 SPEECH   := $(if $(filter deps,$(MAKECMDGOALS)),speech,$(shell echo 'int main(void) { return 0; }' | \
                 $(CC) -include sndfile.h -include samplerate.h -include fftw3.h -x c - \
                 -lsndfile -lsamplerate -lfftw3 -o /dev/null 2>/dev/null && \
                 echo speech))
-FOLDERS  := $(addprefix $(BUILD)/examples/,copy_task mnist $(SPEECH))
-EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(FOLDERS)
+PROGRAMS := $(addprefix $(BUILD)/programs/,copy_task mnist text $(SPEECH))
+EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c)) $(PROGRAMS)
 PICTURES := $(BUILD)/tests/test_pictures $(BUILD)/tests/test_mnist
 FIGURES  := $(BUILD)/bench/figure1 $(BUILD)/bench/training_speed
 BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/%,$(filter-out bench/common.c bench/figure.c bench/limits.c,$(wildcard bench/*.c))))
@@ -163,7 +164,7 @@ $(BUILD)/%.o: %.c $(CONFIG)
 # gcc 12 for ARM crashes where it vectorizes a loop with fmax, which only programs have.
 $(BUILD)/tests/%.o $(BUILD)/bench/%.o: MATH += $(if $(filter aarch64%,$(TARGET)),-fno-tree-vectorize)
 
-# build/examples/mnist is a program: the objects of its folder are in build/parts/mnist/.
+# The objects of a program of several files: build/programs/mnist has them in build/parts/mnist/.
 $(BUILD)/parts/%.o: examples/%.c $(CONFIG)
 	$(COMPILE_C)
 
@@ -193,13 +194,11 @@ $(SHARED): $(OBJECTS)
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) -o $@
 
+.SECONDEXPANSION:
 PARTS     = $(patsubst examples/%.c,$(BUILD)/parts/%.o,$(wildcard examples/$(1)/*.c examples/shared/*.c))
-$(BUILD)/examples/copy_task: $(call PARTS,copy_task)
-$(BUILD)/examples/mnist: $(call PARTS,mnist)
-$(BUILD)/examples/speech: $(call PARTS,speech)
-$(BUILD)/examples/mnist $(PICTURES): LIBS += -lpng -lz
-$(BUILD)/examples/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
-$(sort $(FOLDERS) $(BUILD)/examples/speech): $(LIBRARY)
+$(BUILD)/programs/mnist $(PICTURES): LIBS += -lpng -lz
+$(BUILD)/programs/speech $(BUILD)/tests/test_speech: LIBS += -lsndfile -lsamplerate -lfftw3
+$(sort $(PROGRAMS) $(BUILD)/programs/speech): $(BUILD)/programs/%: $$(call PARTS,%) $(LIBRARY)
 	@mkdir -p $(@D)
 	@$(LINK) $(filter %.o,$^) $(LIBRARY) $(LIBS) -o $@
 
@@ -227,62 +226,14 @@ $(BUILD)/tests/test_curand: $(BUILD)/tests/test_curand.cu.o
 	@$(NVCC) $< -o $@
 endif
 
-copy-task: $(BUILD)/examples/copy_task
+copy-task: $(BUILD)/programs/copy_task
 	$(THREADS) $< --log copy_task.csv --plot copy_task.svg
 
 test-programs: $(TESTS) $(EXAMPLES) $(FIGURES) $(BUILD)/bench/attention $(SHARED)
 test: test-programs
 	@CC='$(CC)' REAL=$(REAL) CUDA=$(CUDA) LIBS='$(LIBS)' $(if $(DEVICE),DEVICE=$(DEVICE)) tests/run $(BUILD) $(LEAVE_OUT)
 
-sanitize:
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
-	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
-
-# On "cuda" without one, each round with the threads in another order: everything shuffled, in double
-# in descending order, and in ascending order under the sanitizers (clang's) without the slow ones,
-# whose kernels other tests run; then a training run in several orders. Rounds after the first leave
-# out runs of programs and tests of the CPU alone.
-ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
-SAME     := test_build.sh test_gpu_script.sh test_language.sh # in every build
-PROGRAMS := test_copy_task test_mnist test_speech test_text $(notdir $(wildcard tests/test_*.sh))
-CPU_ONLY := test_chunk_plan test_decode test_file test_math test_pictures test_random
-SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_cuda
-test-cuda-on-host:
-	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) LEAVE_OUT='$(SAME) $(CPU_ONLY)' test
-	+@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) LEAVE_OUT='$(PROGRAMS) $(CPU_ONLY)' REAL=double test
-	+@$(ON_HOST) LEAVE_OUT='$(PROGRAMS) $(CPU_ONLY) $(SLOW)' CC=clang BUILD=build-cuda-on-host-sanitize \
-	    CFLAGS='-O1 -g -fno-omit-frame-pointer' \
-	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
-	@tests/cuda_on_host/orders.sh build-cuda-on-host
-
-# Random shapes and options of every operation against plain loops in double: in float32, in double,
-# and, of a tenth of the cases, on the emulation.
-CASES    := $(or $(COUNT),500)
-ORACLE    = @$(MAKE) --no-print-directory CUDA=$(1) $(2) build$(3)/tests/oracle
-oracle:
-	+$(call ORACLE,no,BUILD=build) && build/tests/oracle $(CASES) $(SEED)
-	+$(call ORACLE,no,REAL=double,-double) && build-double/tests/oracle $(CASES) $(SEED)
-	+$(call ORACLE,host,,-cuda-on-host) && \
-	    DEVICE=cuda build-cuda-on-host/tests/oracle $$(($(CASES) / 10)) $(SEED)
-
-# Readers of files and options, with clang's libFuzzer; FUZZ_SECONDS= for each of the five.
-FUZZED    = -fsanitize=$(1),address,undefined -fno-sanitize-recover=all
-fuzz:
-	+@$(MAKE) --no-print-directory CUDA=no CC=clang BUILD=build-fuzz CFLAGS='-O1 -g -fno-omit-frame-pointer' \
-	    SANITIZE='$(call FUZZED,fuzzer-no-link)' build-fuzz/tests/fuzz/fuzz
-	@tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
-$(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) $(BUILD)/parts/mnist/idx.o \
-    $(BUILD)/parts/copy_task/options.o $(BUILD)/parts/shared/options.o $(BUILD)/parts/shared/program.o
-	@clang -fopenmp $(call FUZZED,fuzzer) -Wl,--wrap=exit $^ $(LIBS) -lz -o $@
-
-# Failing allocations and file operations, killed runs; COUNT= of each, 60 by default.
-faults: $(BUILD)/examples/copy_task $(BUILD)/examples/mnist
-	@tests/faults/run.sh $(BUILD) $(COUNT) $(SEED)
-
-# Faults that must be found, by the emulation and by the tests that test-cuda-on-host has built.
-test-cuda-faults:
-	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
-	+@tests/cuda_on_host/faulty_kernels.sh build-cuda-on-host
+include tests/checks.mk
 
 bench-programs: $(BENCHES) $(FIGURES)
 bench: bench-programs
@@ -292,40 +243,13 @@ tune: $(BUILD)/bench/tune
 	$(THREADS) $<
 
 FIGURE    = --output $(BUILD)/figures/$(1) $(if $(DEVICE),--device $(DEVICE))
-figures: $(FIGURES) $(BUILD)/examples/copy_task
+figures: $(FIGURES) $(BUILD)/programs/copy_task
 	@mkdir -p $(BUILD)/figures
 	$(THREADS) $(BUILD)/bench/figure1 $(call FIGURE,figure1) $(if $(PYTHON),--python $(PYTHON))
 	$(THREADS) $(BUILD)/bench/training_speed $(call FIGURE,training_speed)
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
-install:
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)-install \
-	    ARCH=$(if $(filter file,$(origin ARCH)),$(PORTABLE),$(ARCH)) install-files
-install-files: library
-	@echo "installing, built for -march=$(ARCH), into $(DESTDIR)$(PREFIX)"
-	@install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(sort $(dir $(INSTALLED))))
-	@for header in $(HEADERS); do \
-	    install -m 644 $$header $(DESTDIR)$(PREFIX)/include/tapegrad/$$header; done
-	@install -m 644 $(CONFIG) $(DESTDIR)$(PREFIX)/include/tapegrad/tensor/config.h
-	@install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/libtapegrad.a
-	@install -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so.$(VERSION)
-	@ln -sf libtapegrad.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
-	@ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so
-	@printf '%s\n' 'prefix=$(PREFIX)' '' 'Name: tapegrad' \
-	    'Description: Tape-based training framework in C' 'Version: $(VERSION)' \
-	    'Cflags: -I$${prefix}/include/tapegrad' 'Libs: -L$${prefix}/lib -ltapegrad' \
-	    'Libs.private: -fopenmp $(LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tapegrad.pc
-	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi # the loader's cache
-
-# Directories that other packages share, as lib/pkgconfig, stay; so does a foreign file.
-INSTALLED_HEADERS := $(addprefix include/tapegrad/,$(HEADERS) tensor/config.h)
-INSTALLED := $(INSTALLED_HEADERS) lib/pkgconfig/tapegrad.pc \
-             $(addprefix lib/libtapegrad,.a .so .so.0 .so.$(VERSION))
-uninstall:
-	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
-	@for folder in $(sort $(filter-out %/tapegrad/,$(dir $(INSTALLED_HEADERS)))) include/tapegrad/; do \
-	    rmdir $(DESTDIR)$(PREFIX)/$$folder 2>/dev/null || true; done
-	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi
+include install.mk
 
 # One entry per source of the library, as this build compiles it, and per program.
 DATABASE   = $(SOURCES) $(shell find examples tests bench -name '*.c')

@@ -293,7 +293,7 @@ measure() { # BUILD SUFFIX: the goals of attention, the copy task's step, genera
 }
 
 draw() { # METHOD IMAGES
-    shown "mnist_$1" 40 "$build/examples/mnist" benchmark --device cuda --precision tf32 \
+    shown "mnist_$1" 40 "$build/programs/mnist" benchmark --device cuda --precision tf32 \
         --method "$1" --batch "$2" --csv "$results/mnist_$1.csv" "${few_pixels[@]}"
 }
 
@@ -467,7 +467,7 @@ total() {
 }
 
 copy_task() { # NAME OPTION...
-    program "copy_task_$1" 240 "$build/examples/copy_task" --preset paper --device cuda \
+    program "copy_task_$1" 240 "$build/programs/copy_task" --preset paper --device cuda \
         --precision tf32 --score-every 10 --log "$results/$1.csv" "${tiny[@]}" "${@:2}"
     [ ! -f "$results/copy_task_$1.status" ] || tail -n 1 "$results/copy_task_$1.txt"
 }
@@ -501,12 +501,12 @@ mnist() {
     local saved=$results/mnist.safetensors resumed=()
     [ ! -f "$saved" ] || resumed=(--resume "$saved")
     LIMIT=$((LIMIT - closing)) KILL_AFTER=$closing program mnist_train 1000000 \
-        "$build/examples/mnist" train --preset paper --data "$MNIST" --device cuda \
+        "$build/programs/mnist" train --preset paper --data "$MNIST" --device cuda \
         --precision tf32 --score-every 100 --save "$saved" --log "$results/mnist.csv" \
         "${tiny_images[@]}" "${resumed[@]}"
     [ ! -f "$saved" ] || tail -n 1 "$results/mnist_train.txt"
     rm -f "$results/mnist_sample.status"
-    [ ! -f "$saved" ] || program mnist_sample 20 "$build/examples/mnist" sample --model "$saved" \
+    [ ! -f "$saved" ] || program mnist_sample 20 "$build/programs/mnist" sample --model "$saved" \
         --data "$MNIST" --device cuda --output "$results/mnist.png"
 }
 

@@ -23,7 +23,7 @@ gpu() { # SECONDS PART DIRECTORY: of which programs may take SECONDS
 
 # A stub that logs its call. It fails if its name is in the file bad; calls that begin with the text
 # of the file slow take long.
-mkdir -p "$directory/bin" "$BUILD"/{tests,bench,examples}
+mkdir -p "$directory/bin" "$BUILD"/{tests,bench,programs}
 touch "$directory/bad" "$BUILD/libtapegrad.a"
 echo none >"$directory/slow"
 cat >"$directory/program" <<'END'
@@ -46,7 +46,7 @@ for program in attention copy_step generation precision operations figure1 train
     ln -s "$directory/program" "$BUILD/bench/$program"
 done
 ln -sf "$directory/program" "$tree/tests/test_figures.sh"
-for program in copy_task mnist; do ln -s "$directory/program" "$BUILD/examples/$program"; done
+for program in copy_task mnist; do ln -s "$directory/program" "$BUILD/programs/$program"; done
 for program in compute-sanitizer ncu; do ln -s "$directory/program" "$directory/bin/$program"; done
 cat >"$directory/bin/python" <<'END'
 #!/bin/bash

@@ -16,7 +16,7 @@ check() { # WHAT COMMAND...
 # train PRECISION: writes the run's errors to PRECISION.err, oneDNN's calls to PRECISION.calls and the
 # loss of each step to PRECISION
 train() {
-    ONEDNN_VERBOSE=1 "$build/examples/copy_task" --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 \
+    ONEDNN_VERBOSE=1 "$build/programs/copy_task" --length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 \
         --feed-forward 16 --batch 8 --threads 2 --drop-at 0 --steps 3 --device cpu --precision "$1" \
         >"$directory/out" 2>"$directory/$1.err" || return
     grep 'exec,cpu,matmul,' "$directory/out" >"$directory/$1.calls"

@@ -13,7 +13,7 @@ directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
 shim=$directory/shim.so file=$directory/run.safetensors
 export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 "${CC:-gcc}" -O1 -shared -fPIC tests/faults/shim.c -o "$shim" -ldl || exit 1
-task="$build/examples/copy_task --quiet --threads 2"
+task="$build/programs/copy_task --quiet --threads 2"
 model="--length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8 --dropout 0.1"
 next="$task --resume $file --steps 4 --save $file"
 
@@ -75,7 +75,7 @@ echo "allocations: $count of $total failed, $foreign of them in oneDNN or a runt
 # draws a picture.
 images() { printf '\0\0\10\3\0\0\0\10\0\0\0\6\0\0\0\5' && head -c 240 /dev/zero; }
 for part in train t10k; do images | gzip >"$directory/$part-images-idx3-ubyte.gz"; done
-mnist="$build/examples/mnist" picture="$directory/picture.png" pictured=0
+mnist="$build/programs/mnist" picture="$directory/picture.png" pictured=0
 $mnist train --data "$directory" --rows 6 --columns 5 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 \
     --batch 4 --steps 1 --quiet --save "$directory/mnist.safetensors" >"$directory/log" 2>&1 || fail "mnist train"
 draw="$mnist sample --model $directory/mnist.safetensors --data $directory --count 1 --threads 1 --output $picture"
@@ -102,7 +102,7 @@ echo "allocations of zlib and libpng: all $pictured failed"
 # Address space: limits in steps of 2 MB, from one that the program's start needs to one that suffices.
 limits=0 limit=0 foreign=0
 for ((limit = 10; limit < 2000; limit += 2)); do
-    (ulimit -v $((limit * 1024)) && "$build/examples/copy_task" --help) >"$directory/log" 2>&1 && break
+    (ulimit -v $((limit * 1024)) && "$build/programs/copy_task" --help) >"$directory/log" 2>&1 && break
 done
 for (( ; limit < 2000; limit += 2)); do
     cp "$directory/old" "$file"

@@ -1,0 +1,50 @@
+# The checks beyond `make test`: sanitizers, the emulation of CUDA, random shapes, fuzzing, faults.
+sanitize:
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
+	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
+
+# On "cuda" without one, each round with the threads in another order: everything shuffled, in double
+# in descending order, and in ascending order under the sanitizers (clang's) without the slow ones,
+# whose kernels other tests run; then a training run in several orders. Rounds after the first leave
+# out runs of programs and tests of the CPU alone.
+ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
+SAME     := test_build.sh test_gpu_script.sh test_language.sh # in every build
+RUNS_PROGRAMS := test_copy_task test_mnist test_speech test_text $(notdir $(wildcard tests/test_*.sh))
+CPU_ONLY := test_chunk_plan test_decode test_file test_math test_pictures test_random
+SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_cuda
+test-cuda-on-host:
+	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) LEAVE_OUT='$(SAME) $(CPU_ONLY)' test
+	+@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) LEAVE_OUT='$(RUNS_PROGRAMS) $(CPU_ONLY)' REAL=double test
+	+@$(ON_HOST) LEAVE_OUT='$(RUNS_PROGRAMS) $(CPU_ONLY) $(SLOW)' CC=clang BUILD=build-cuda-on-host-sanitize \
+	    CFLAGS='-O1 -g -fno-omit-frame-pointer' \
+	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
+	@tests/cuda_on_host/orders.sh build-cuda-on-host
+
+# Random shapes and options of every operation against plain loops in double: in float32, in double,
+# and, of a tenth of the cases, on the emulation.
+CASES    := $(or $(COUNT),500)
+ORACLE    = @$(MAKE) --no-print-directory CUDA=$(1) $(2) build$(3)/tests/oracle
+oracle:
+	+$(call ORACLE,no,BUILD=build) && build/tests/oracle $(CASES) $(SEED)
+	+$(call ORACLE,no,REAL=double,-double) && build-double/tests/oracle $(CASES) $(SEED)
+	+$(call ORACLE,host,,-cuda-on-host) && \
+	    DEVICE=cuda build-cuda-on-host/tests/oracle $$(($(CASES) / 10)) $(SEED)
+
+# Readers of files and options, with clang's libFuzzer; FUZZ_SECONDS= for each of the five.
+FUZZED    = -fsanitize=$(1),address,undefined -fno-sanitize-recover=all
+fuzz:
+	+@$(MAKE) --no-print-directory CUDA=no CC=clang BUILD=build-fuzz CFLAGS='-O1 -g -fno-omit-frame-pointer' \
+	    SANITIZE='$(call FUZZED,fuzzer-no-link)' build-fuzz/tests/fuzz/fuzz
+	@tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
+$(BUILD)/tests/fuzz/fuzz: $(BUILD)/tests/fuzz/fuzz.o $(LIBRARY) $(BUILD)/parts/mnist/idx.o \
+    $(BUILD)/parts/copy_task/options.o $(BUILD)/parts/shared/options.o $(BUILD)/parts/shared/program.o
+	@clang -fopenmp $(call FUZZED,fuzzer) -Wl,--wrap=exit $^ $(LIBS) -lz -o $@
+
+# Failing allocations and file operations, killed runs; COUNT= of each, 60 by default.
+faults: $(BUILD)/programs/copy_task $(BUILD)/programs/mnist
+	@tests/faults/run.sh $(BUILD) $(COUNT) $(SEED)
+
+# Faults that must be found, by the emulation and by the tests that test-cuda-on-host has built.
+test-cuda-faults:
+	@tests/cuda_on_host/planted_faults.sh build-cuda-on-host
+	+@tests/cuda_on_host/faulty_kernels.sh build-cuda-on-host
