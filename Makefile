@@ -12,6 +12,7 @@
 # make faults        training runs with failing allocations and file operations, and killed (COUNT=)
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too;
 #                    CROSS=1: compilers for ARM and for musl, and an emulator of ARM)
+# make one-file      build/tapegrad.h and build/tapegrad.c, the library in two files that you can copy
 # make install       PREFIX=/usr/local DESTDIR=; built for ARCH=x86-64-v3 (armv8-a for ARM) by default
 # make uninstall     removes what make install with the same PREFIX and DESTDIR has installed
 # make format        formats the sources;  make format-check: checks them and the language
@@ -63,11 +64,11 @@ CFLAGS   := -O3 -g
 SANITIZE :=
 # No flag changes a value; without errno and traps more loops become vector instructions.
 MATH     := -fno-math-errno -fno-trapping-math
-COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=hidden -I. \
-            -I$(BUILD)/include -DTAPEGRAD_CPU $(WARNINGS) $(CFLAGS) $(SANITIZE)
+COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=hidden \
+            -I$(BUILD)/include -I. -DTAPEGRAD_CPU $(WARNINGS) $(CFLAGS) $(SANITIZE)
 LINK      = $(CC) -fopenmp $(SANITIZE)
 # The test that compiles the public headers as C++.
-COMPILE_CXX = $(CXX) -std=c++17 -I. -I$(BUILD)/include $(filter-out -Wstrict-prototypes -Wmissing-prototypes,$(WARNINGS)) \
+COMPILE_CXX = $(CXX) -std=c++17 -I$(BUILD)/include -I. $(filter-out -Wstrict-prototypes -Wmissing-prototypes,$(WARNINGS)) \
             $(CFLAGS) $(SANITIZE)
 # A thread a processor, which waits briefly before it leaves it to others.
 THREADS  := OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
@@ -87,14 +88,14 @@ ifeq ($(CUDA),yes)
 $(if $(NVCC),,$(error CUDA=yes needs nvcc, on PATH or in /usr/local/cuda))
 COMPILE      += -DTAPEGRAD_CUDA -isystem $(CUDA_HOME)/include
 COMPILE_CUDA  = $(NVCC) -std=c++17 -O3 $(GENCODE) --threads 2 $(NVCC_WARNINGS) -MMD -MP \
-                -Xcompiler -fPIC,-fvisibility=hidden -I. -I$(BUILD)/include
+                -Xcompiler -fPIC,-fvisibility=hidden -I$(BUILD)/include -I.
 LIBS         += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcublas -lcudart -lstdc++
 else ifeq ($(CUDA),host)
 EMULATION    := tests/cuda_on_host
 COMPILE      += -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include
 COMPILE_CUDA  = clang++ -x c++ -std=gnu++17 -march=$(ARCH) -fPIC -fvisibility=hidden -pthread -Wall -Wextra \
-                -Wshadow -Wmissing-prototypes -Werror -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include -I. \
-                -I$(BUILD)/include $(MATH) $(CFLAGS) $(SANITIZE) $(FOR_C) -MMD -MP
+                -Wshadow -Wmissing-prototypes -Werror -DTAPEGRAD_CUDA -DTAPEGRAD_CUDA_ON_HOST -I$(EMULATION)/include -I$(BUILD)/include \
+                -I. $(MATH) $(CFLAGS) $(SANITIZE) $(FOR_C) -MMD -MP
 FOR_C         = $(if $(SANITIZE),-fno-sanitize=vptr -fno-sanitize=function) # these need C++ programs
 LIBS         += -lstdc++ -lpthread
 CUDA_SOURCES += $(wildcard $(EMULATION)/*.cpp)
@@ -126,7 +127,7 @@ BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/
 TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_speech),$(basename $(wildcard tests/test_*.c tests/test_*.cpp))))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
-.PHONY: ALWAYS all library test test-programs sanitize oracle fuzz faults test-cuda-on-host test-cuda-faults bench bench-programs tune \
+.PHONY: ALWAYS all library one-file test-one-file test test-programs sanitize oracle fuzz faults test-cuda-on-host test-cuda-faults bench bench-programs tune \
         figures copy-task install format format-check clean help uninstall compile_commands.json
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -248,6 +249,20 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 	$(THREADS) $(BUILD)/bench/figure1 $(call FIGURE,figure1) $(if $(PYTHON),--python $(PYTHON))
 	$(THREADS) $(BUILD)/bench/training_speed $(call FIGURE,training_speed)
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
+
+# Two files that users copy, as SQLite ships: the core and, unless -DTAPEGRAD_PLAIN, the CPU backend.
+TREE      = $(shell find tensor autograd ops nn optim -name '*.c' | grep -v /cuda/ | LC_ALL=C sort)
+CORE      = $(foreach source,$(TREE),$(if $(findstring /cpu/,$(source)),,$(source)))
+HOST_CPU  = $(filter-out $(CORE),$(TREE))
+one-file: $(BUILD)/tapegrad.h $(BUILD)/tapegrad.c
+$(BUILD)/tapegrad.h: one_file.awk $(HEADERS) tensor/config.h
+	@mkdir -p $(@D)
+	@awk -f one_file.awk tapegrad.h > $@
+$(BUILD)/tapegrad.c: one_file.awk $(BUILD)/tapegrad.h $(TREE) $(shell find tensor autograd ops nn optim -name '*.h')
+	@awk -v given='$(HEADERS) tensor/config.h' -f one_file.awk '#ifndef TAPEGRAD_PLAIN' '#define TAPEGRAD_CPU' \
+	    '#endif' '#include "tapegrad.h"' $(CORE) '#ifdef TAPEGRAD_CPU' $(HOST_CPU) '#endif' > $@
+test-one-file: one-file
+	@tests/one_file.sh $(BUILD)
 
 include install.mk
 

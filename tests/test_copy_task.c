@@ -292,7 +292,7 @@ static const struct {
     { "--attention softmax --features relu",
       "copy_task: --features relu: expected without --attention softmax, which has none\n" },
     { "--attention mean", "copy_task: --attention mean: expected linear, softmax or lsh\n" },
-    { "--device tpu", "copy_task: --device tpu: expected auto, cpu or cuda\n" },
+    { "--device tpu", "copy_task: --device tpu: expected auto, plain, cpu or cuda\n" },
     { "--preset slow", "copy_task: --preset slow: expected quick or paper\n" },
     { "--heads 3 --head-dim 5", "copy_task: --heads 3 --head-dim 5: expected an even product" },
     { "--save-every 5", "copy_task: --save-every 5: expected together with --save FILE\n" },

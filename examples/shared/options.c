@@ -17,7 +17,7 @@ const char *const feature_names[] = {
     [FEATURES_RANDOM] = "random",
     NULL,
 };
-static const char *const device_names[] = { "auto", "cpu", "cuda", NULL }; /* auto: device_best() */
+static const char *const device_names[] = { "auto", "plain", "cpu", "cuda", NULL }; /* auto: device_best() */
 const char *const precision_names[] = {
     [PRECISION_FLOAT32] = "float32",
     [PRECISION_TF32] = "tf32",
@@ -126,7 +126,7 @@ static Text option_text(const Option *option, const void *options)
     return text;
 }
 
-/* "a whole number from 1 to 64", or "auto, cpu or cuda" */
+/* "a whole number from 1 to 64", or "auto, plain, cpu or cuda" */
 static Text expected(const Option *option)
 {
     Text text = { "" };
