@@ -65,7 +65,7 @@ SANITIZE :=
 # No flag changes a value; without errno and traps more loops become vector instructions.
 MATH     := -fno-math-errno -fno-trapping-math
 COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=hidden \
-            -I$(BUILD)/include -I. -DTAPEGRAD_CPU $(WARNINGS) $(CFLAGS) $(SANITIZE)
+            -I$(BUILD)/include -I. $(if $(wildcard ops/cpu),-DTAPEGRAD_CPU) $(WARNINGS) $(CFLAGS) $(SANITIZE)
 LINK      = $(CC) -fopenmp $(SANITIZE)
 # The test that compiles the public headers as C++.
 COMPILE_CXX = $(CXX) -std=c++17 -I$(BUILD)/include -I. $(filter-out -Wstrict-prototypes -Wmissing-prototypes,$(WARNINGS)) \

@@ -293,6 +293,27 @@ TEST(every_operation_is_checked_by_finite_differences)
     }
 }
 
+/* A backward function that forgets an input leaves it without a gradient, and training without an
+ * error. */
+TEST(every_input_receives_a_gradient)
+{
+    for (int i = 0; i < case_count; i++) {
+        const Case *c = &cases[i];
+        Tape *tape = tape_new(test_device());
+        Tensor *x[MOST_INPUTS];
+        for (int j = 0; j < MOST_INPUTS; j++)
+            x[j] = is_real(&c->inputs[j]) ? real_input(c, tape, j, true, REAL)
+                                          : constant_input(c, tape, j);
+        Tensor *out = apply(c, tape, x, false);
+        tape_backward_from(tape, out,
+                           tape_input(tape, test_normal(77, tensor_count(out)), out->shape));
+        for (int j = 0; j < MOST_INPUTS; j++)
+            ck_assert_msg(!is_real(&c->inputs[j]) || x[j]->has_gradient,
+                          "%s: input %d requires a gradient and receives none", c->name, j);
+        tape_free(tape);
+    }
+}
+
 /* A gradient is the same when the other inputs require none. */
 TEST(gradients_of_one_input_alone)
 {

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The budgets of CONTRIBUTING.md: lines outside cpu/ and cuda/, and of README's reading path.
+set -eu
+cd "$(dirname "$0")/.."
+core=$(find tensor autograd ops nn optim -name '*.[ch]' -not -path '*/cpu/*' -not -path '*/cuda/*' -exec cat {} + | wc -l)
+path=$(sed -n '/^These ten files\|^ones, then overridden/,/^| directory/p' README.md | grep -o '([a-z_/]*\.[ch])' | tr -d '()' | sort -u)
+lines=$(cat $path | wc -l)
+echo "core: $core lines, at most 14500; reading path: $lines lines in $(wc -w <<<"$path") files, at most 2500"
+[ "$core" -le 14500 ] && [ "$lines" -le 2500 ] && [ "$(wc -w <<<"$path")" -eq 10 ]

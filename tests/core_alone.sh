@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The tree without any directory named cpu/ or cuda/: builds by one command line, and passes the tests of
+# operations, layers, optimizers, files and examples on its plain kernels.
+#   tests/core_alone.sh [DIRECTORY]   where the copy is made and kept (default: a temporary one)
+set -eu
+cd "$(dirname "$0")/.."
+directory=${1:-$(mktemp -d)}
+[ $# -gt 0 ] || trap 'rm -rf "$directory"' EXIT
+mkdir -p "$directory"
+cp -r Makefile *.mk *.awk tapegrad.h tensor autograd ops nn optim examples tests "$directory"
+cd "$directory"
+find tensor autograd ops nn optim -depth \( -name cpu -o -name cuda \) -exec rm -rf {} +
+
+echo '== one command line'
+set -- $(find tensor autograd ops nn optim -name '*.c')
+${CC:-cc} -O3 -march=native -I. -o two_moons examples/two_moons.c "$@" -lm
+./two_moons
+
+echo '== the tests'
+tests='operations elementwise rows products layout random attention softmax_attention lsh_attention
+       features recurrent ctc layers params optim checkpoint file tape replay recovery sampling math'
+targets=
+for test in $tests; do [ ! -f "tests/test_$test.c" ] || targets="$targets build/tests/test_$test"; done
+make -s CUDA=no CC="${CC:-gcc}" $targets build/examples/copy_task build/examples/tiny_gpt
+build/examples/copy_task 200
+build/examples/tiny_gpt 60
+DEVICE=plain tests/run build $(printf '%s\n' tests/test_*.sh | sed 's#.*/##')

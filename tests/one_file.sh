@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# The library in two files, as a user builds it: without warnings by gcc, clang and the cross compilers
+# that are installed, with and without -DTAPEGRAD_PLAIN and OpenMP; the tests of operations, layers and
+# files; two_moons, tiny_gpt and the copy task, beside the library's time; two_moons on other platforms.
+#   tests/one_file.sh BUILD_DIRECTORY
+set -eu
+build=${1:?usage: tests/one_file.sh BUILD_DIRECTORY}
+cd "$(dirname "$0")/.."
+out=$build/one_file
+rm -rf "$out" && mkdir -p "$out/tests"
+flags="-O3 -Wall -Wextra -Werror -I$build"
+
+# program NAME COMPILER... : compiles examples/two_moons.c and the two files
+two_moons() {
+    "${@:2}" $flags examples/two_moons.c "$build/tapegrad.c" -o "$out/two_moons_$1" -lm
+    echo "two_moons: $1: compiled"
+}
+# last NAME LINE: the last line of two_moons's output
+learned() {
+    case $2 in *"step 300  loss 0.0"*) echo "two_moons: $1: $2" ;; *) echo "two_moons: $1: $2" >&2 && exit 1 ;; esac
+}
+
+echo "== size: $(cat "$build/tapegrad.c" "$build/tapegrad.h" | wc -c) bytes, $(wc -l <"$build/tapegrad.c") lines"
+for compiler in gcc clang; do
+    command -v $compiler >/dev/null || continue
+    start=$(date +%s%N)
+    two_moons $compiler $compiler -march=native -fopenmp
+    echo "$compiler: $((($(date +%s%N) - start) / 1000000)) ms"
+    two_moons $compiler-plain $compiler -march=native -DTAPEGRAD_PLAIN
+    two_moons $compiler-one-thread $compiler -march=native
+    for kind in $compiler $compiler-plain $compiler-one-thread; do
+        learned $kind "$("$out/two_moons_$kind" 2>&1 | tail -n 1)"
+    done
+done
+gcc -std=c11 -O1 -Wall -Wextra -Wpedantic -Werror -DTAPEGRAD_PLAIN -I$build -c "$build/tapegrad.c" -o "$out/c11.o"
+echo "strict C11: the core compiles"
+
+echo '== other platforms'
+if command -v musl-gcc >/dev/null; then
+    two_moons musl musl-gcc -march=native -static && learned musl "$("$out/two_moons_musl" | tail -n 1)"
+fi
+if echo 'int main(void) { return 0; }' | gcc -m32 -x c - -o "$out/m32" 2>/dev/null; then
+    two_moons m32 gcc -m32 -msse2 -mfpmath=sse && learned m32 "$("$out/two_moons_m32" | tail -n 1)"
+fi
+if command -v x86_64-w64-mingw32-gcc >/dev/null; then
+    two_moons mingw.exe x86_64-w64-mingw32-gcc
+    wine=$(command -v wine || ls /usr/lib/wine/wine64 2>/dev/null || true)
+    [ -z "$wine" ] || learned mingw "$(WINEDEBUG=-all WINEPREFIX=$PWD/$out/wine "$wine" "$out/two_moons_mingw.exe" 2>/dev/null | tr -d '\r' | tail -n 1)"
+fi
+if command -v wasm-ld >/dev/null && command -v node >/dev/null && clang --target=wasm32-wasi -x c /dev/null -c -o "$out/empty.o" 2>/dev/null; then
+    two_moons wasm clang --target=wasm32-wasi
+    learned wasm "$(node --no-warnings tests/wasi.mjs "$out/two_moons_wasm" | tail -n 1)"
+fi
+if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; then
+    two_moons aarch64 aarch64-linux-gnu-gcc -static && learned aarch64 "$(qemu-aarch64 "$out/two_moons_aarch64" | tail -n 1)"
+fi
+
+echo '== the tests'
+gcc $flags -march=native -fopenmp -g -c "$build/tapegrad.c" -o "$out/tapegrad.o"
+for test in operations layers file; do
+    gcc -std=gnu11 -O1 -fopenmp -I$build -I. -DTAPEGRAD_CPU tests/test_$test.c tests/support.c $([ $test = file ] && echo tests/folder.c) \
+        "$out/tapegrad.o" $(pkg-config --libs check) -lm -o "$out/tests/test_$test"
+done
+tests/run "$out" $(printf '%s\n' tests/test_*.sh | sed 's#.*/##')
+for program in tiny_gpt copy_task; do
+    gcc -O3 -march=native -fopenmp -I$build examples/$program.c "$out/tapegrad.o" -lm -o "$out/$program"
+done
+"$out/tiny_gpt" 60
+export OMP_PROC_BIND=true GOMP_SPINCOUNT=1000
+"$out/copy_task" 300
