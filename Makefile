@@ -7,7 +7,7 @@
 #                    (PYTHON=an interpreter with PyTorch: beside PyTorch's; DEVICE=cuda)
 # make test-cuda-on-host   all tests on "cuda", its kernels run by the CPU: no GPU, no CUDA toolkit;
 # make test-cuda-faults    then: that these tests find faults planted in kernels
-# make oracle        500 random shapes of every operation against plain loops in double (COUNT=, SEED=)
+# make oracle        500 random shapes of every operation against the plain kernels (COUNT=, SEED=)
 # make fuzz          readers of files and options, with libFuzzer (FUZZ_SECONDS= each; needs clang)
 # make faults        training runs with failing allocations and file operations, and killed (COUNT=)
 # make deps          installs the Debian packages that the build needs (DEV=1: those of CI too;
@@ -217,7 +217,7 @@ $(PICTURES): $(BUILD)/parts/mnist/idx.o $(BUILD)/parts/mnist/image.o
 $(BUILD)/tests/test_decode $(BUILD)/tests/test_speech: $(BUILD)/parts/speech/decode.o $(BUILD)/parts/shared/program.o
 $(BUILD)/tests/test_speech: $(addprefix $(BUILD)/parts/,speech/features.o speech/data.o speech/model.o speech/stream.o speech/options.o shared/options.o)
 
-$(addprefix $(BUILD)/tests/,test_attention test_attention_options oracle): $(BUILD)/tests/attention_oracle.o
+$(addprefix $(BUILD)/tests/,test_attention test_attention_options): $(BUILD)/tests/attention_oracle.o
 $(BUILD)/tests/test_file $(BUILD)/tests/test_pictures: $(BUILD)/tests/folder.o
 $(BUILD)/tests/test_cplusplus: LIBS += -lstdc++
 

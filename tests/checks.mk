@@ -20,15 +20,18 @@ test-cuda-on-host:
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test
 	@tests/cuda_on_host/orders.sh build-cuda-on-host
 
-# Random shapes and options of every operation against plain loops in double: in float32, in double,
-# and, of a tenth of the cases, on the emulation.
+# Random shapes of every operation: each device beside the plain kernels, and the plain kernels beside
+# finite differences in double; a tenth of the cases on the emulation.
 CASES    := $(or $(COUNT),500)
-ORACLE    = @$(MAKE) --no-print-directory CUDA=$(1) $(2) build$(3)/tests/oracle
+RANDOM    = @$(MAKE) --no-print-directory CUDA=$(1) $(2) build$(3)/tests/test_operations
+SHAPES    = SEED=$(SEED) RANDOM_SHAPES=
+AS_PLAIN := TEST=results_equal_those_of_plain_kernels
 oracle:
-	+$(call ORACLE,no,BUILD=build) && build/tests/oracle $(CASES) $(SEED)
-	+$(call ORACLE,no,REAL=double,-double) && build-double/tests/oracle $(CASES) $(SEED)
-	+$(call ORACLE,host,,-cuda-on-host) && \
-	    DEVICE=cuda build-cuda-on-host/tests/oracle $$(($(CASES) / 10)) $(SEED)
+	+$(call RANDOM,no,BUILD=build) && $(AS_PLAIN) $(SHAPES)$(CASES) build/tests/test_operations
+	+$(call RANDOM,no,REAL=double,-double) && $(AS_PLAIN) $(SHAPES)$(CASES) build-double/tests/test_operations
+	+DEVICE=plain TEST=gradients_equal_finite_differences $(SHAPES)$(CASES) build-double/tests/test_operations
+	+$(call RANDOM,host,,-cuda-on-host) && DEVICE=cuda $(AS_PLAIN) \
+	    $(SHAPES)$$(($(CASES) / 10)) build-cuda-on-host/tests/test_operations
 
 # Readers of files and options, with clang's libFuzzer; FUZZ_SECONDS= for each of the five.
 FUZZED    = -fsanitize=$(1),address,undefined -fno-sanitize-recover=all

@@ -1,0 +1,139 @@
+/* Shapes of random sizes for the operations of tests/operations.h and tests/operation_table.h:
+ *
+ *     RANDOM_SHAPES=500 SEED=7 build/tests/test_operations
+ *
+ * tests 500 cases of each operation below in place of the tables' cases (`make oracle`). */
+#ifndef TAPEGRAD_TESTS_RANDOM_SHAPES_H
+#define TAPEGRAD_TESTS_RANDOM_SHAPES_H
+
+#include "tests/operations.h"
+
+/* Random sizes, five per case: B and H up to 3; N, M and K up to 40. */
+enum { SIZES = 5, MAX_FEW = 3, MAX_SIZE = 40, MAX_CASE_ELEMENTS = 6000 };
+
+#define B_ n[0]
+#define H_ n[1]
+#define N_ n[2]
+#define M_ n[3]
+#define K_ n[4]
+#define ONE_OR(size, by) ((by) % 2 ? (size) : 1)
+#define STATES(B) QKVS(B, N_, H_, M_, K_, B)
+/* clang-format off */
+#define RANDOM_ROWS(ROW)                                                                           \
+    ROW(matmul, { S(B_, N_, K_), S(B_, K_, M_) }) ROW(matmul_tn, { S(B_, K_, N_), S(K_, M_) })     \
+    ROW(matmul_nt, { S(B_, N_, K_), S(B_, M_, K_) })                                               \
+    ROW(linear, { S(B_, N_, K_), P(M_, K_), P(M_) }) ROW(linear_alone, { S(N_, K_), P(M_, K_) })   \
+    ROW(linear_relu, { S(N_, K_), P(M_, K_), P(M_) })                                              \
+    ROW(linear_gelu, { S(N_, K_), P(M_, K_), P(M_) })                                              \
+    ROW(linear_gelu_tanh, { S(B_, N_, K_), P(M_, K_), P(M_) })                                     \
+    ROW(add_row, { S(B_, N_, M_), S(M_) }) ROW(dropout, { S(B_, N_, M_) })                         \
+    ROW(used_twice, { S(N_, M_) }) ROW(softmax, { S(B_, N_, M_) })                                 \
+    ROW(log_softmax, { S(N_, M_ * K_) }) ROW(layernorm, { S(B_, N_, M_), P(M_), P(M_) })           \
+    ROW(residual_layernorm, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1), P(M_ + 1) })                \
+    ROW(residual_undropped, { S(N_, M_ + 1), S(N_, M_ + 1), P(M_ + 1) })                           \
+    ROW(sum, { S(B_, N_, M_) }) ROW(sum_rows, { S(B_, N_, M_) }) ROW(sum_first, { S(N_, M_) })     \
+    ROW(sum_middle, { S(B_, N_, H_, M_) }) ROW(mean, { S(N_, M_) })                                \
+    ROW(mean_rows, { S(B_, N_, M_) }) ROW(mean_middle, { S(B_, N_, M_) })                          \
+    ROW(max, { S(N_, M_) }) ROW(max_rows, { S(B_, N_, M_) }) ROW(max_middle, { S(B_, N_, M_) })    \
+    ROW(cumulative_sum, { S(B_, N_, M_) }) ROW(reverse_cumulative_sum, { S(B_, N_, M_) })          \
+    ROW(mean_squared_error, { S(N_, M_), S(N_, M_) })                                              \
+    ROW(cross_entropy, { S(B_, N_, M_), INTEGERS((int32_t)M_, B_, N_) })                           \
+    ROW(weighted_cross_entropy, { S(N_ + 1, M_), INTEGERS((int32_t)M_, N_ + 1), WEIGHTS(N_ + 1) }) \
+    ROW(discretized_logistic_mixture, { S(N_, 3 * M_), INTEGERS(256, N_) })                        \
+    ROW(embedding, { P(M_, K_), INTEGERS((int32_t)M_, B_, N_) }) ROW(reshape, { S(3, 2, 5) })      \
+    ROW(transpose, { S(N_, M_, H_) }) ROW(transpose_middle, { S(B_, N_, M_, H_) })                 \
+    ROW(transpose_far, { S(N_, B_, H_, M_) })                                                      \
+    ROW(broadcast_to, { S(ONE_OR(4, B_), ONE_OR(7, N_), ONE_OR(5, H_), ONE_OR(16, M_)) })          \
+    ROW(concat, { S(B_, N_, M_), S(B_, N_, K_) })                                                  \
+    ROW(concat_middle, { S(B_, N_, M_), S(B_, K_, M_) })                                           \
+    ROW(stack, { S(B_, N_, M_), S(B_, N_, M_) })                                                   \
+    ROW(gather, { S(B_, N_, M_), INTEGERS((int32_t)M_, B_, N_, K_) })                              \
+    ROW(unfold, { S(B_, N_, M_, H_) }) ROW(unfold_inside, { S(B_, N_ + 1, M_ + 2, H_) })           \
+    ROW(unfold_3_by_3, { S(B_, N_, M_, H_) }) ROW(slice, { S(B_, N_ + 4, M_) })                    \
+    ROW(slice_half, { S(N_, M_ + 1) }) ROW(split, { S(N_, 3 * M_) })                               \
+    ROW(polynomial_features, { S(N_, M_) })                                                        \
+    ROW(random_features, { S(B_, N_, K_), S(M_, K_) })                                             \
+    ROW(linear_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })             \
+    ROW(softmax_attention, { S(B_, N_, H_, M_), S(B_, K_, H_, M_), S(B_, K_, H_, N_) })            \
+    ROW(masked_attention, { S(2, N_, H_, M_), S(2, K_, H_, M_), S(2, K_, H_, N_) })                \
+    ROW(causal_softmax_attention, { QKV(B_, N_, H_, M_, K_) })                                     \
+    ROW(packed_softmax_attention, { S(B_, N_, 3 * H_, M_) })                                       \
+    ROW(causal_linear_attention, { QKV(B_, N_, H_, M_, K_) })                                      \
+    ROW(packed_causal_linear_attention, { S(B_, N_, 3 * H_, M_) })                                 \
+    ROW(recurrent, { STATES(B_) }) ROW(chunked, { STATES(B_) })                                    \
+    ROW(chunk_parallel, { STATES(B_) }) ROW(quadratic, { STATES(B_) })                             \
+    ROW(best_relu, { STATES(B_) }) ROW(best_softplus, { STATES(B_) })                              \
+    ROW(offsets_recurrent, { QKVS(1, N_ + 2, H_, M_, K_, 4) })                                     \
+    ROW(offsets_chunked, { QKVS(1, N_ + 2, H_, M_, K_, 4) })                                       \
+    ROW(offsets_chunk_parallel, { QKVS(1, N_ + 2, H_, M_, K_, 4) })                                \
+    ROW(offsets_quadratic, { QKVS(1, N_ + 2, H_, M_, K_, 4) })                                     \
+    ROW(lengths_recurrent, { STATES(2) }) ROW(lengths_chunked, { STATES(2) })                      \
+    ROW(lengths_chunk_parallel, { STATES(2) }) ROW(lengths_quadratic, { STATES(2) })               \
+    ROW(lstm, { RECURRENT(B_ * H_, N_, K_, 4, M_, 8 + K_ % 2 * 2 * B_ * H_) })                     \
+    ROW(lstm_lengths, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
+    ROW(lstm_reverse, { RECURRENT(2, N_, K_, 4, M_, 8 + K_ % 2 * 4) })                             \
+    ROW(gru, { RECURRENT(B_ * H_, N_, K_, 3, M_, 6 + K_ % 2 * B_ * H_) })                          \
+    ROW(gru_lengths, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })                              \
+    ROW(gru_reverse, { RECURRENT(2, N_, K_, 3, M_, 6 + K_ % 2 * 2) })
+/* clang-format on */
+
+typedef void DrawShapes(const int64_t *n, Input *inputs);
+
+#define DEFINE_DRAW(name, ...)                                                                     \
+    static void draw_##name(const int64_t *n, Input *inputs)                                       \
+    {                                                                                              \
+        const Input drawn[MOST_INPUTS] = __VA_ARGS__;                                              \
+        (void)n;                                                                                   \
+        memcpy(inputs, drawn, sizeof drawn);                                                       \
+    }
+RANDOM_ROWS(DEFINE_DRAW)
+
+static const struct {
+    const char *name;
+    DrawShapes *draw;
+} random_rows[] = {
+#define ENTER_DRAW(name, ...) { #name, draw_##name },
+    RANDOM_ROWS(ENTER_DRAW)
+};
+
+static void draw_unary(const int64_t *n, Input *inputs)
+{
+    inputs[0] = (Input)S(N_, M_ *K_);
+}
+
+/* Any axis of either input may be broadcast. */
+static void draw_binary(const int64_t *n, Input *inputs)
+{
+    inputs[0] = (Input)S(ONE_OR(B_, N_ / 2), N_, ONE_OR(M_, K_));
+    inputs[1] = (Input)S(B_, ONE_OR(N_, M_ / 2), ONE_OR(M_, K_ / 2));
+}
+
+enum { RANDOM_ROW_COUNT = sizeof random_rows / sizeof *random_rows };
+
+/* The shapes of an operation of tests/operations.h; NULL: it has none. */
+static DrawShapes *draw_of(const char *name)
+{
+    for (int i = 0; i < RANDOM_ROW_COUNT; i++)
+        if (strcmp(random_rows[i].name, name) == 0)
+            return random_rows[i].draw;
+    return NULL;
+}
+
+static void draw_shapes(Random *random, DrawShapes *draw, Input *inputs)
+{
+    int64_t elements;
+    do {
+        int64_t n[SIZES];
+        for (int i = 0; i < SIZES; i++) { /* small sizes as often as large ones */
+            const int64_t max = i < 2 ? MAX_FEW : random_integer(random, 1, MAX_SIZE + 1);
+            n[i] = random_integer(random, 1, max + 1);
+        }
+        memset(inputs, 0, MOST_INPUTS * sizeof *inputs);
+        draw(n, inputs);
+        elements = 0;
+        for (int i = 0; i < MOST_INPUTS; i++)
+            elements += inputs[i].shape.rank ? shape_count(inputs[i].shape) : 0;
+    } while (elements > MAX_CASE_ELEMENTS);
+}
+
+#endif
