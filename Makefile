@@ -56,7 +56,8 @@ VERSION  := $(shell sed -n 's/.*define TAPEGRAD_VERSION "\(.*\)".*/\1/p' tensor/
 
 PACKAGES := gcc g++ libc6-dev pkg-config libdnnl-dev check gnuplot-nox \
             zlib1g-dev libpng-dev libsndfile1-dev libsamplerate0-dev libfftw3-dev
-PACKAGES += $(if $(DEV),clang clang-format libomp-dev valgrind)
+PACKAGES += $(if $(DEV),clang clang-format libomp-dev valgrind gcc-mingw-w64-x86-64 wasi-libc lld \
+            libclang-rt-14-dev-wasm32 libc6-dev-i386 lib32gcc-12-dev)
 PACKAGES += $(if $(CROSS),gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user musl-tools)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
             -Werror $(if $(findstring clang,$(CC)),-Wno-pass-failed -Wno-enum-float-conversion)
@@ -127,7 +128,7 @@ BENCHES  := $(filter-out $(FIGURES) $(BUILD)/bench/tune,$(patsubst %.c,$(BUILD)/
 TESTS    := $(patsubst %,$(BUILD)/%,$(filter-out $(if $(SPEECH),,tests/test_speech),$(basename $(wildcard tests/test_*.c tests/test_*.cpp))))
 
 ifeq ($(filter deps,$(MAKECMDGOALS)),)
-.PHONY: ALWAYS all library one-file test-one-file test test-programs sanitize oracle fuzz faults test-cuda-on-host test-cuda-faults bench bench-programs tune \
+.PHONY: ALWAYS all library one-file test-one-file test-core-alone test test-programs sanitize oracle fuzz faults test-cuda-on-host test-cuda-faults bench bench-programs tune \
         figures copy-task install format format-check clean help uninstall compile_commands.json
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -261,6 +262,8 @@ $(BUILD)/tapegrad.h: one_file.awk $(HEADERS) tensor/config.h
 $(BUILD)/tapegrad.c: one_file.awk $(BUILD)/tapegrad.h $(TREE) $(shell find tensor autograd ops nn optim -name '*.h')
 	@awk -v given='$(HEADERS) tensor/config.h' -f one_file.awk '#ifndef TAPEGRAD_PLAIN' '#define TAPEGRAD_CPU' \
 	    '#endif' '#include "tapegrad.h"' $(CORE) '#ifdef TAPEGRAD_CPU' $(HOST_CPU) '#endif' > $@
+test-core-alone:
+	@CC='$(CC)' tests/core_alone.sh
 test-one-file: one-file
 	@tests/one_file.sh $(BUILD)
 
@@ -284,6 +287,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(FORMATTED)
 	tests/check_language.sh
+	tests/check_budgets.sh
 
 clean:
 	rm -rf build build-*

@@ -25,7 +25,7 @@ typedef struct Check {
     Real *weights, *out; /* r and the values of out */
 } Check;
 
-static void *allocate(size_t bytes)
+static void *allocate_values(size_t bytes)
 {
     void *memory = memory_allocate(bytes);
     if (!memory)
@@ -38,8 +38,8 @@ static void allocate_inputs(Check *check, const CheckInput *inputs)
     for (int i = 0; i < check->count; i++) {
         size_t bytes = (size_t)shape_count(inputs[i].shape) * sizeof(Real);
         check->shapes[i] = inputs[i].shape;
-        check->values[i] = memcpy(allocate(bytes), inputs[i].values, bytes);
-        check->analytic[i] = memset(allocate(bytes), 0, bytes);
+        check->values[i] = memcpy(allocate_values(bytes), inputs[i].values, bytes);
+        check->analytic[i] = memset(allocate_values(bytes), 0, bytes);
     }
 }
 
@@ -72,8 +72,8 @@ static void analytic_gradients(Check *check)
         error_raise("gradient_check: the function returned NULL, expected a tensor");
     }
     const int64_t count = tensor_count(out);
-    check->weights = allocate((size_t)count * sizeof(Real));
-    check->out = allocate((size_t)count * sizeof(Real));
+    check->weights = allocate_values((size_t)count * sizeof(Real));
+    check->out = allocate_values((size_t)count * sizeof(Real));
     random_normal(&(Random){ .seed = 1 }, check->weights, count);
     tape_backward_from(check->tape, out, tape_input(check->tape, check->weights, out->shape));
     for (int i = 0; i < check->count; i++)

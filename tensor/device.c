@@ -12,16 +12,14 @@
 /* --------------------------------------------------------------------------------- host devices */
 #ifndef TAPEGRAD_CPU /* the CPU backend aligns large blocks to huge pages: tensor/cpu/memory.c */
 
-enum { ALIGNMENT = 64 };
-
 /* The address that malloc returned stands before the aligned block. */
 void *memory_allocate_aligned(size_t bytes)
 {
-    char *start = malloc(bytes + ALIGNMENT + sizeof(void *));
+    char *start = malloc(bytes + BLOCK_ALIGNMENT + sizeof(void *));
     if (!start)
         return NULL;
     const uintptr_t first = (uintptr_t)start + sizeof(void *);
-    void **data = (void **)((first + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    void **data = (void **)((first + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT * BLOCK_ALIGNMENT);
     data[-1] = start;
     return data;
 }
@@ -32,31 +30,31 @@ void memory_free_aligned(void *data)
 }
 #endif
 
-static void *host_allocate(Device *device, size_t bytes)
+static void *allocate_on_host(Device *device, size_t bytes)
 {
     (void)device;
     return memory_allocate_aligned(bytes);
 }
 
-static void host_free(Device *device, void *data)
+static void free_on_host(Device *device, void *data)
 {
     (void)device;
     memory_free_aligned(data);
 }
 
-static void host_copy(Device *device, void *to, const void *from, size_t bytes)
+static void copy_on_host(Device *device, void *to, const void *from, size_t bytes)
 {
     (void)device;
     memcpy(to, from, bytes);
 }
 
-static void host_zero(Device *device, void *to, size_t bytes)
+static void zero_on_host(Device *device, void *to, size_t bytes)
 {
     (void)device;
     memset(to, 0, bytes);
 }
 
-static void host_fill(Tensor *tensor, Real value)
+static void fill_on_host(Tensor *tensor, Real value)
 {
     uint16_t *bf16 = (uint16_t *)tensor->data;
     const int64_t n = tensor_count(tensor);
@@ -66,13 +64,13 @@ static void host_fill(Tensor *tensor, Real value)
         tensor->data[i] = value;
 }
 
-static const DeviceFunctions host = { .allocate = host_allocate,
-                                      .free = host_free,
-                                      .copy_in = host_copy,
-                                      .copy_out = host_copy,
-                                      .copy = host_copy,
-                                      .zero = host_zero,
-                                      .fill = host_fill };
+static const DeviceFunctions host = { .allocate = allocate_on_host,
+                                      .free = free_on_host,
+                                      .copy_in = copy_on_host,
+                                      .copy_out = copy_on_host,
+                                      .copy = copy_on_host,
+                                      .zero = zero_on_host,
+                                      .fill = fill_on_host };
 static Device cpu = { .name = "cpu", .functions = &host, .lock = ATOMIC_FLAG_INIT };
 static Device plain = {
     .name = "plain", .functions = &host, .plain = true, .lock = ATOMIC_FLAG_INIT

@@ -6,6 +6,7 @@
 
 #include "tensor/lock.h"
 
+enum { BLOCK_ALIGNMENT = 64 }; /* of blocks: a cache line */
 enum { CLASSES_PER_DOUBLING = 8, CLASS_COUNT = 64 * CLASSES_PER_DOUBLING };
 
 /* Free blocks: one list per size class, sorted by address. */

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 64 }; /* of blocks: a cache line */
-
 /* ---------------------------------------------------------------------------- failing on demand */
 static int64_t allocations_until_failure;
 static bool failure_happened;
@@ -39,18 +37,18 @@ void *memory_allocate(size_t bytes)
 
 /* ------------------------------------------------------------------------------------- the pool */
 
-/* The smallest class that holds `bytes`, and its size: 2^e (8 + i) / 8 units of ALIGNMENT. */
+/* The smallest class that holds `bytes`, and its size: 2^e (8 + i) / 8 units of BLOCK_ALIGNMENT. */
 static int size_class(size_t bytes, size_t *class_bytes)
 {
-    size_t units = bytes <= ALIGNMENT ? 1 : (bytes + ALIGNMENT - 1) / ALIGNMENT;
+    size_t units = bytes <= BLOCK_ALIGNMENT ? 1 : (bytes + BLOCK_ALIGNMENT - 1) / BLOCK_ALIGNMENT;
     if (units <= CLASSES_PER_DOUBLING) {
-        *class_bytes = units * ALIGNMENT;
+        *class_bytes = units * BLOCK_ALIGNMENT;
         return (int)units - 1;
     }
     int exponent = 63 - __builtin_clzll((unsigned long long)(units - 1));
     size_t step = (size_t)1 << (exponent - 3);
     size_t eighths = (units + step - 1) / step; /* 9 to 16 */
-    *class_bytes = eighths * step * ALIGNMENT;
+    *class_bytes = eighths * step * BLOCK_ALIGNMENT;
     return (exponent - 2) * CLASSES_PER_DOUBLING + (int)eighths - 9;
 }
 

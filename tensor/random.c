@@ -18,7 +18,7 @@ uint64_t random_stream(const char *name)
     return hash;
 }
 
-static Philox next_block(Random *random)
+static Philox next_numbers(Random *random)
 {
     return philox(random->seed, random->stream, random->counter++);
 }
@@ -32,7 +32,7 @@ static void check_count(const char *function, int64_t n)
 static void draw_uniform(Random *random, Real *out, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 4) {
-        Philox block = next_block(random);
+        Philox block = next_numbers(random);
         for (int64_t j = i; j < i + 4 && j < n; j++)
             out[j] = (Real)philox_uniform(block.word[j - i]);
     }
@@ -59,7 +59,7 @@ void random_normal(Random *random, Real *out, int64_t n)
 {
     check_count("random_normal", n);
     for (int64_t i = 0; i < n; i += 4) {
-        Philox block = next_block(random);
+        Philox block = next_numbers(random);
         double normal[4];
         philox_normal(block, normal);
         for (int64_t j = i; j < i + 4 && j < n; j++)
@@ -76,7 +76,7 @@ int64_t random_integer(Random *random, int64_t low, int64_t high)
                     ") is empty, expected low < high",
                     low, high);
     __extension__ typedef unsigned __int128 Wide;
-    Philox block = next_block(random);
+    Philox block = next_numbers(random);
     uint64_t x = (uint64_t)block.word[1] << 32 | block.word[0];
     uint64_t range = (uint64_t)high - (uint64_t)low;
     uint64_t step = (uint64_t)((Wide)x * range >> 64);
@@ -84,7 +84,7 @@ int64_t random_integer(Random *random, int64_t low, int64_t high)
 }
 
 /* ------------------------------------------------------------------------------ orthogonal rows */
-static double dot(const Real *a, const Real *b, int64_t D)
+static double dot_product(const Real *a, const Real *b, int64_t D)
 {
     double sum = 0;
     for (int64_t d = 0; d < D; d++)
@@ -93,7 +93,7 @@ static double dot(const Real *a, const Real *b, int64_t D)
 }
 
 /* a += factor b */
-static void add(Real *a, double factor, const Real *b, int64_t D)
+static void add_multiple(Real *a, double factor, const Real *b, int64_t D)
 {
     for (int64_t d = 0; d < D; d++)
         a[d] = (Real)((double)a[d] + factor * (double)b[d]);
@@ -106,12 +106,13 @@ static void orthogonalize(Real *w, int64_t count, int64_t D)
 {
     for (int64_t f = 0; f < count; f++) {
         Real *row = w + f * D;
-        const double length = sqrt(dot(row, row, D));
+        const double length = sqrt(dot_product(row, row, D));
         for (int64_t other = 0; other < 2 * f; other++) {
             const Real *before = w + other % f * D;
-            add(row, -dot(row, before, D) / dot(before, before, D), before, D);
+            add_multiple(row, -dot_product(row, before, D) / dot_product(before, before, D), before,
+                         D);
         }
-        add(row, length / sqrt(dot(row, row, D)) - 1, row, D);
+        add_multiple(row, length / sqrt(dot_product(row, row, D)) - 1, row, D);
     }
 }
 

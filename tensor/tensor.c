@@ -74,7 +74,7 @@ TensorText tensor_text(const Tensor *tensor)
     return result;
 }
 
-static void check(const char *function, const Tensor *tensor, TensorType type)
+static void check_readable(const char *function, const Tensor *tensor, TensorType type)
 {
     const char *error = tensor_unreadable(tensor, type);
     if (error && tensor)
@@ -84,50 +84,51 @@ static void check(const char *function, const Tensor *tensor, TensorType type)
         error_raise("%s: the tensor %s", function, error);
 }
 
-/* check(), and that host is not NULL. */
-static void check_copy(const char *function, const Tensor *tensor, TensorType type,
-                       const void *host)
+/* check_readable(), and that host is not NULL. */
+static void check_host_copy(const char *function, const Tensor *tensor, TensorType type,
+                            const void *host)
 {
-    check(function, tensor, type);
+    check_readable(function, tensor, type);
     if (!host)
         error_raise("%s: host is NULL", function);
 }
 
-/* bf16 tensors are converted in pieces of this many elements. */
-enum { PIECE = 1 << 15 };
+/* bf16 tensors are converted in chunks of this many elements. */
+enum { CHUNK_ELEMENTS = 1 << 15 };
 
-static int64_t piece_count(const Tensor *tensor, int64_t start)
+static int64_t chunk_count(const Tensor *tensor, int64_t start)
 {
-    return tensor_count(tensor) - start < PIECE ? tensor_count(tensor) - start : PIECE;
+    return tensor_count(tensor) - start < CHUNK_ELEMENTS ? tensor_count(tensor) - start
+                                                         : CHUNK_ELEMENTS;
 }
 
 static void read_bf16(const Tensor *tensor, Real *host)
 {
-    uint16_t piece[PIECE];
-    for (int64_t start = 0; start < tensor_count(tensor); start += PIECE) {
-        int64_t count = piece_count(tensor, start);
-        device_copy_out(tensor->device, piece, tensor_at(tensor, start),
-                        (size_t)count * sizeof *piece);
+    uint16_t chunk[CHUNK_ELEMENTS];
+    for (int64_t start = 0; start < tensor_count(tensor); start += CHUNK_ELEMENTS) {
+        int64_t count = chunk_count(tensor, start);
+        device_copy_out(tensor->device, chunk, tensor_at(tensor, start),
+                        (size_t)count * sizeof *chunk);
         for (int64_t i = 0; i < count; i++)
-            host[start + i] = real_of_bf16(piece[i]);
+            host[start + i] = real_of_bf16(chunk[i]);
     }
 }
 
 static void write_bf16(Tensor *tensor, const Real *host)
 {
-    uint16_t piece[PIECE];
-    for (int64_t start = 0; start < tensor_count(tensor); start += PIECE) {
-        const int64_t count = piece_count(tensor, start);
+    uint16_t chunk[CHUNK_ELEMENTS];
+    for (int64_t start = 0; start < tensor_count(tensor); start += CHUNK_ELEMENTS) {
+        const int64_t count = chunk_count(tensor, start);
         for (int64_t i = 0; i < count; i++)
-            piece[i] = bf16_of(host[start + i]);
-        device_copy_in(tensor->device, tensor_at(tensor, start), piece,
-                       (size_t)count * sizeof *piece);
+            chunk[i] = bf16_of(host[start + i]);
+        device_copy_in(tensor->device, tensor_at(tensor, start), chunk,
+                       (size_t)count * sizeof *chunk);
     }
 }
 
 void tensor_read(const Tensor *tensor, Real *host)
 {
-    check_copy("tensor_read", tensor, TENSOR_REAL, host);
+    check_host_copy("tensor_read", tensor, TENSOR_REAL, host);
     if (tensor->type == TENSOR_BF16)
         read_bf16(tensor, host);
     else
@@ -136,15 +137,15 @@ void tensor_read(const Tensor *tensor, Real *host)
 
 int64_t tensor_find_not_finite(const Tensor *tensor, Real *value)
 {
-    Real piece[PIECE];
+    Real chunk[CHUNK_ELEMENTS];
     for (int64_t start = 0, count; start < tensor_count(tensor); start += count) {
-        count = piece_count(tensor, start);
+        count = chunk_count(tensor, start);
         Tensor part = *tensor;
         part.shape = (Shape){ 1, { count } };
         part.data = tensor_at(tensor, start);
-        tensor_read(&part, piece);
+        tensor_read(&part, chunk);
         for (int64_t i = 0; i < count; i++)
-            if (*value = piece[i], !isfinite(piece[i]))
+            if (*value = chunk[i], !isfinite(chunk[i]))
                 return start + i;
     }
     return -1;
@@ -152,13 +153,13 @@ int64_t tensor_find_not_finite(const Tensor *tensor, Real *value)
 
 void tensor_read_i32(const Tensor *tensor, int32_t *host)
 {
-    check_copy("tensor_read_i32", tensor, TENSOR_INT32, host);
+    check_host_copy("tensor_read_i32", tensor, TENSOR_INT32, host);
     device_copy_out(tensor->device, host, tensor->integers, tensor_bytes(tensor));
 }
 
 void tensor_write(Tensor *tensor, const Real *host)
 {
-    check_copy("tensor_write", tensor, TENSOR_REAL, host);
+    check_host_copy("tensor_write", tensor, TENSOR_REAL, host);
     if (tensor->type == TENSOR_BF16)
         write_bf16(tensor, host);
     else
@@ -168,7 +169,7 @@ void tensor_write(Tensor *tensor, const Real *host)
 
 void tensor_written(Tensor *tensor)
 {
-    check("tensor_written", tensor, TENSOR_REAL);
+    check_readable("tensor_written", tensor, TENSOR_REAL);
     Tensor *root = tensor_root(tensor);
     if (root->bf16_copy)
         root->bf16_copy(root, true);
@@ -200,14 +201,14 @@ static IntegerBounds check_integers(const Tensor *tensor, const int32_t *host)
 
 void tensor_write_i32(Tensor *tensor, const int32_t *host)
 {
-    check_copy("tensor_write_i32", tensor, TENSOR_INT32, host);
+    check_host_copy("tensor_write_i32", tensor, TENSOR_INT32, host);
     tensor_root(tensor)->written = check_integers(tensor, host);
     device_copy_in(tensor->device, tensor->integers, host, tensor_bytes(tensor));
 }
 
 double tensor_item(const Tensor *tensor)
 {
-    check("tensor_item", tensor, TENSOR_REAL);
+    check_readable("tensor_item", tensor, TENSOR_REAL);
     if (tensor_count(tensor) != 1)
         error_raise("tensor_item: %s has shape %s, expected one element",
                     tensor_label("the tensor", tensor).text, shape_text(tensor->shape).text);

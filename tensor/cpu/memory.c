@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
+enum { HUGE_PAGE = 2 << 20 };
 
 void *memory_allocate_aligned(size_t bytes)
 {
     void *data = NULL;
-    if (posix_memalign(&data, bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT, bytes) != 0)
+    if (posix_memalign(&data, bytes >= HUGE_PAGE ? HUGE_PAGE : BLOCK_ALIGNMENT, bytes) != 0)
         return NULL;
 #ifdef MADV_HUGEPAGE /* Linux */
     if (bytes >= HUGE_PAGE)
