@@ -28,7 +28,8 @@ typedef struct CommandLine {
     char text[4096];
 } CommandLine;
 
-/* BUILD/programs/ARGUMENTS, with the directory for every @. */
+/* BUILD/programs/ARGUMENTS, or of a program of one file BUILD/examples/ARGUMENTS, with the directory
+ * for every @. */
 __attribute__((format(printf, 1, 0))) static CommandLine command_line(const char *format,
                                                                       va_list list)
 {
@@ -36,7 +37,11 @@ __attribute__((format(printf, 1, 0))) static CommandLine command_line(const char
     char arguments[1024];
     vsnprintf(arguments, sizeof arguments, format, list);
     const char *build = getenv("TAPEGRAD_BUILD");
-    int used = snprintf(line.text, sizeof line.text, "%s/programs/", build ? build : "build");
+    build = build ? build : "build";
+    int used = snprintf(line.text, sizeof line.text, "%s/programs/%.*s", build,
+                        (int)strcspn(arguments, " "), arguments);
+    const bool large = access(line.text, X_OK) == 0;
+    used = snprintf(line.text, sizeof line.text, "%s/%s/", build, large ? "programs" : "examples");
     for (const char *c = arguments; *c; c++)
         used += snprintf(line.text + used, sizeof line.text - (size_t)used,
                          *c == '@' ? "%s" : "%.1s", *c == '@' ? directory : c);
