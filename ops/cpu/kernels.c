@@ -20,6 +20,10 @@ const Kernels cpu_kernels = {
     /* layout */
     /* losses */
     /* recurrent */
+    .lstm_forward = lstm_forward_cpu,
+    .lstm_backward = lstm_backward_cpu,
+    .gru_forward = gru_forward_cpu,
+    .gru_backward = gru_backward_cpu,
     /* sampling */
     /* attention: linear */
     /* attention: softmax */

@@ -25,6 +25,12 @@ template <TensorType type> static Kernels table(void)
     /* layout */
     /* losses */
     /* recurrent */
+    USE_REAL(lstm_forward);
+    USE_REAL(lstm_backward);
+    USE_REAL(gru_forward);
+    USE_REAL(gru_backward);
+    USE_REAL(gru_hidden_gates);
+    USE_REAL(previous_hidden);
     /* sampling */
     /* attention: linear */
     /* attention: softmax */
