@@ -23,6 +23,11 @@ KERNEL(softmax_backward,
 
 /* --------------------------------------------------------------------------------------- losses */
 
+/* losses [B], Real, and the states and log_sums of ctc; ops/losses/ctc.h has the arguments */
+KERNEL(ctc_forward, (Real *losses, Ctc ctc))
+/* dlogits [B, T, C] <- from dlosses [B], Real; overwrites the states */
+KERNEL(ctc_backward, (Gradient dlogits, const Real *dlosses, Ctc ctc))
+
 /* ------------------------------------------------------------------------------------ recurrent */
 
 /* The steps of a layer one after another; ops/recurrent/recurrence.h has the arguments, all Real.

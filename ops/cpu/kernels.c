@@ -42,6 +42,8 @@ const Kernels cpu_bf16_kernels = {
     /* products */
     /* layout */
     /* losses */
+    .ctc_forward = ctc_forward_bf16,
+    .ctc_backward = ctc_backward_bf16,
     /* recurrent */
     /* sampling */
     /* attention: linear */

@@ -24,6 +24,8 @@ template <TensorType type> static Kernels table(void)
     /* products */
     /* layout */
     /* losses */
+    USE(ctc_forward);
+    USE(ctc_backward);
     /* recurrent */
     USE_REAL(lstm_forward);
     USE_REAL(lstm_backward);
