@@ -23,7 +23,24 @@ KERNEL(softmax_backward,
 
 /* --------------------------------------------------------------------------------------- losses */
 
+/* losses [B], Real, and the states and log_sums of ctc; ops/losses/ctc.h has the arguments */
+KERNEL(ctc_forward, (Real *losses, Ctc ctc))
+/* dlogits [B, T, C] <- from dlosses [B], Real; overwrites the states */
+KERNEL(ctc_backward, (Gradient dlogits, const Real *dlosses, Ctc ctc))
+
 /* ------------------------------------------------------------------------------------ recurrent */
+
+/* The steps of a layer one after another; ops/recurrent/recurrence.h has the arguments, all Real.
+ * From gates = x W_ih^T to out and the final state; backward to dgates and the initial state's
+ * gradient. */
+REAL_KERNEL(lstm_forward, (Recurrence r))
+REAL_KERNEL(lstm_backward, (Recurrence r))
+REAL_KERNEL(gru_forward, (Recurrence r))
+REAL_KERNEL(gru_backward, (Recurrence r))
+/* makes r.gates, of x W_ih^T the gradient, that of h W_hh^T */
+REAL_KERNEL(gru_hidden_gates, (Recurrence r))
+/* previous [B, N, H] = h of the step before, 0 after a sequence's end; initial [B, H], or NULL */
+REAL_KERNEL(previous_hidden, (Real *previous, const Real *initial, Recurrence r))
 
 /* ------------------------------------------------------------------------------------- sampling */
 

@@ -21,6 +21,8 @@
 #define TAPEGRAD_OPS_KERNELS_H
 
 #include "autograd/tape.h"
+#include "ops/losses/ctc.h"
+#include "ops/recurrent/recurrence.h"
 #include "tensor/kernel.h"
 
 typedef struct Kernels {

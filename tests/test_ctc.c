@@ -49,8 +49,8 @@ static double *probabilities(const Real *logits, int64_t T, int64_t C)
     return y;
 }
 
-/* Whether a path says the target: equal neighbours merged, then blanks dropped. */
-static bool says(const int *path, int64_t T, const int32_t *target, int64_t n)
+/* Whether a path emits the target: equal neighbors merged, then blanks dropped. */
+static bool emits(const int *path, int64_t T, const int32_t *target, int64_t n)
 {
     int64_t said = 0;
     for (int64_t t = 0; t < T; t++) {
@@ -80,7 +80,7 @@ TEST(the_loss_is_the_sum_over_all_paths)
                 symbol[t] = rest % C;
                 product *= y[t * C + symbol[t]];
             }
-            if (!says(symbol, T, targets[i], sizes[i]))
+            if (!emits(symbol, T, targets[i], sizes[i]))
                 continue;
             p += product;
             for (int t = 0; t < T; t++)
@@ -174,7 +174,7 @@ TEST(the_error_is_small_after_thousands_of_frames)
     tape_free(tape);
 }
 
-/* ----------------------------------------------------------------------- lengths, impossibility */
+/* ----------------------------------------------------------------------- lengths, infeasible targets */
 TEST(frames_and_symbols_beyond_the_lengths_leave_no_trace)
 {
     enum { B = 3, T = 9, C = 5, S = 4 };
@@ -206,7 +206,7 @@ TEST(frames_and_symbols_beyond_the_lengths_leave_no_trace)
 }
 
 /* "1 1" needs three frames; sequence 1 has two, sequence 2 none. */
-TEST(an_impossible_target_has_an_infinite_loss_or_is_ignored)
+TEST(an_infeasible_target_has_an_infinite_loss_or_is_ignored)
 {
     enum { B = 3, T = 3, C = 3 };
     begin();

@@ -20,6 +20,10 @@ const Kernels cpu_kernels = {
     /* layout */
     /* losses */
     /* recurrent */
+    .lstm_forward = lstm_forward_cpu,
+    .lstm_backward = lstm_backward_cpu,
+    .gru_forward = gru_forward_cpu,
+    .gru_backward = gru_backward_cpu,
     /* sampling */
     /* attention: linear */
     /* attention: softmax */
@@ -38,6 +42,8 @@ const Kernels cpu_bf16_kernels = {
     /* products */
     /* layout */
     /* losses */
+    .ctc_forward = ctc_forward_bf16,
+    .ctc_backward = ctc_backward_bf16,
     /* recurrent */
     /* sampling */
     /* attention: linear */

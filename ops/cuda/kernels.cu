@@ -24,7 +24,15 @@ template <TensorType type> static Kernels table(void)
     /* products */
     /* layout */
     /* losses */
+    USE(ctc_forward);
+    USE(ctc_backward);
     /* recurrent */
+    USE_REAL(lstm_forward);
+    USE_REAL(lstm_backward);
+    USE_REAL(gru_forward);
+    USE_REAL(gru_backward);
+    USE_REAL(gru_hidden_gates);
+    USE_REAL(previous_hidden);
     /* sampling */
     /* attention: linear */
     /* attention: softmax */

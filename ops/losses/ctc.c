@@ -1,15 +1,15 @@
-/* ctc: the loss of a target of n symbols that T frames say at unknown times (Graves, Fernandez,
- * Gomez and Schmidhuber 2006). Frame t says symbol k, or the blank, symbol 0, with probability
+/* ctc: the loss of a target of n symbols that T frames emit at unknown times (Graves, Fernandez,
+ * Gomez and Schmidhuber 2006). Frame t emits symbol k, or the blank, symbol 0, with probability
  *   y_tk = softmax(logits_t)_k
- * A path says one symbol per frame; merging equal neighbours, then dropping blanks, gives its text.
+ * A path emits one symbol per frame; merging equal neighbors, then dropping blanks, gives its text.
  *   p = sum over the paths whose text is the target of prod_t y_t,path_t      out = -ln p
  * (equations 3, 12). Such a path passes the states blank_0, symbol_0, blank_1, .., blank_n in this
  * order: it stays or goes to the next state, or passes over a blank between unequal symbols. Let
- *   a_t(s) = ln of the sum over beginnings of paths, frames 0 .. t, that end in state s
- *   b_t(s) = ln of the sum over their ends, frames t + 1 .. T - 1, after state s at frame t
- * With (+) for addition of what the logarithms stand for, and skip_j = 0 if target_j differs from
- * target_j-1, else minus infinity, the last step gives a (equations 6, 7), the first one b
- * (equations 10, 11, without frame t's factor):
+ *   a_t(s) = ln of the sum over prefixes of paths, frames 0 .. t, that end in state s
+ *   b_t(s) = ln of the sum over suffixes, frames t + 1 .. T - 1, after state s at frame t
+ * With (+) for ln(e^x + e^y), and skip_j = 0 if target_j differs from target_j-1, else minus
+ * infinity, the last step gives a (equations 6, 7), the first one b (equations 10, 11, without
+ * frame t's factor):
  *   a_t(blank_j)  = ln y_t,0        + (a_t-1(blank_j) (+) a_t-1(symbol_j-1))
  *   a_t(symbol_j) = ln y_t,target_j + (a_t-1(symbol_j) (+) a_t-1(blank_j)
  *                                                      (+) skip_j + a_t-1(symbol_j-1))
@@ -19,209 +19,178 @@
  *
  * Backward, g = dL/dout. Every path is in one state at frame t, so for every t
  *   p = sum_s e^(a_t(s) + b_t(s))
- *   d ln p / d ln y_tk = o_tk = sum_{s says k} e^(a_t(s) + b_t(s)) / p
- * the probability that frame t says k given the target, and sum_k o_tk = 1. With
+ *   d ln p / d ln y_tk = o_tk = sum_{s emits k} e^(a_t(s) + b_t(s)) / p
+ * the probability that frame t emits k given the target, and sum_k o_tk = 1. With
  * d ln y_tk / d logits_tc = [k = c] - y_tc (equation 16):
  *   dlogits_tc <- g (y_tc - o_tc)
  *
  * Each row of a and of c is shifted to a maximum of 0, so that its error does not grow with T; the
- * shifts of a are part of ln p, summed in double, and o divides by its own sum over s.
- * Saved: a, and per frame ln sum_c e^logits_tc. */
+ * shifts of a are part of ln p, summed in double, and o divides by its own sum over s. An infeasible
+ * target has no path: p = 0, out is infinite, and dlogits NaN.
+ * Saved: per frame ln sum_c e^logits_tc and a. Backward, b_t-1 replaces a_t, which has been used. */
+#include "ops/kernels.h"
 #include "ops/layout/indices.h"
-#include "ops/losses/ctc.h"
-#include "ops/rows/rows.h"
+#include "ops/shared/internal.h"
 
-/* skip [n + 1] */
-static void skips(Real *skip, const int32_t *target, int64_t n)
+static LogSumExp ctc_log_sum_exp(const Real *x, int64_t C)
 {
-    for (int64_t j = 0; j <= n; j++)
-        skip[j] = j > 0 && j < n && target[j] != target[j - 1] ? 0 : -(Real)INFINITY;
-}
-
-static void fill(Real *x, Real value, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = value;
+    Real m = -(Real)INFINITY;
+    double sum = 0;
+    SUM(max, m)
+    for (int64_t c = 0; c < C; c++)
+        m = x[c] > m ? x[c] : m;
+    SUM(+, sum)
+    for (int64_t c = 0; c < C; c++)
+        sum += real_exp(x[c] - m);
+    return (LogSumExp){ m, (Real)log(sum) };
 }
 
 /* Shifts x [n] to a maximum of 0 and returns the shift. */
 static Real shift_to_zero(Real *x, int64_t n)
 {
-    Real m = row_max(TENSOR_REAL, x, n);
+    Real m = -(Real)INFINITY;
+    SUM(max, m)
+    for (int64_t i = 0; i < n; i++)
+        m = x[i] > m ? x[i] : m;
     m = m > -(Real)INFINITY ? m : 0;
-#pragma omp simd
+    PRAGMA(omp simd)
     for (int64_t i = 0; i < n; i++)
         x[i] -= m;
     return m;
 }
 
-/* -ln p of one sequence of `frames`, target [n]; writes alpha [frames + 1, W], whose first row is
- * that before frame 0, and log_sums [frames] */
-ALWAYS_INLINE Real sequence_forward(int T, Real *alpha, LogSumExp *log_sums, const Real *logits,
-                                    const int32_t *target, const Real *skip, int64_t frames,
-                                    int64_t n, CtcSizes size)
+/* A path passes from one symbol to another without a blank: only if they differ. */
+ALWAYS_INLINE Real skip_between(int32_t before, int32_t after)
 {
-    const int64_t W = ctc_states(size.S), C = size.C;
-    double log_p = 0;
-    CtcRow from = ctc_row(alpha, n);
-    fill(alpha, -(Real)INFINITY, ctc_states(n));
-    from.blank[0] = 0;
-    for (int64_t t = 0; t < frames; t++) {
-        const Real *x = elements_at(T, logits, t * C);
-        const LogSumExp l = log_sums[t] = row_log_sum_exp(T, x, C);
-        const Real blank = log_probability(load(T, x, 0), l);
-        const CtcRow to = ctc_row(alpha + (t + 1) * W, n);
-#pragma omp simd
-        for (int64_t j = 0; j <= n; j++)
-            to.blank[j] = blank + log_add(from.blank[j], from.symbol[j - 1]);
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++)
-            to.symbol[j] = log_probability(load(T, x, target[j]), l) +
-                           log_add_3(from.symbol[j], from.blank[j], skip[j] + from.symbol[j - 1]);
-        to.symbol[-1] = to.symbol[n] = -(Real)INFINITY;
-        log_p += (double)shift_to_zero(to.blank, ctc_states(n));
-        from = to;
-    }
-    return (Real) - (log_p + (double)log_add(from.blank[n], from.symbol[n - 1]));
+    return before != after ? 0 : -(Real)INFINITY;
 }
 
-/* losses [B], alpha [B, T + 1, W], log_sums [B, T]; logits [B, T, C], targets [B, S], lengths [B]
- * and target_lengths [B] or NULL */
-void ctc_forward_cpu(TensorType type, Real *losses, Real *alpha, LogSumExp *log_sums,
-                     Real *workspace, const Real *logits, const int32_t *targets,
-                     const int32_t *lengths, const int32_t *target_lengths, bool ignore_impossible,
-                     CtcSizes size)
+/* A frame's logits x [C] with their log-sum-exp, and the target [n] */
+typedef struct CtcFrame {
+    const Real *x;
+    LogSumExp l;
+    const int32_t *target;
+    int64_t n, C;
+} CtcFrame;
+
+static CtcFrame ctc_frame(const Ctc *ctc, int64_t b, int64_t t)
 {
-    const int64_t W = ctc_states(size.S);
-#pragma omp parallel for schedule(dynamic) num_threads(threads_for(size.B *size.T *W, 2))
-    for (int64_t b = 0; b < size.B; b++) {
-        const int64_t n = target_lengths ? target_lengths[b] : size.S;
-        const int32_t *target = targets + b * size.S;
-        Real *skip = ctc_workspace(workspace, b, size).skip;
-        skips(skip, target, n);
-        BY_STORAGE(type, T,
-                   losses[b] =
-                       sequence_forward(T, alpha + b * (size.T + 1) * W, log_sums + b * size.T,
-                                        elements_at(T, logits, b * size.T * size.C), target, skip,
-                                        lengths ? lengths[b] : size.T, n, size));
-        if (ignore_impossible && losses[b] == (Real)INFINITY)
+    return (CtcFrame){ ctc->logits + (b * ctc->T + t) * ctc->C, ctc->log_sums[b * ctc->T + t],
+                       ctc->targets + b * ctc->S, ctc_symbols(ctc, b), ctc->C };
+}
+
+/* to = a_t from a_t-1 */
+static void ctc_step(CtcRow to, CtcRow from, CtcFrame frame)
+{
+    const Real *x = frame.x, blank = log_probability(x[0], frame.l);
+    const int32_t *target = frame.target;
+    const int64_t n = frame.n;
+    PRAGMA(omp simd)
+    for (int64_t j = 0; j <= n; j++)
+        to.blank[j] = blank + log_add(from.blank[j], from.symbol[j - 1]);
+    PRAGMA(omp simd)
+    for (int64_t j = 0; j < n; j++) /* symbol_-1 is -inf: skip_0 does not matter */
+        to.symbol[j] = log_probability(x[target[j]], frame.l) +
+                       log_add_3(from.symbol[j], from.blank[j],
+                                 skip_between(target[j - (j > 0)], target[j]) + from.symbol[j - 1]);
+    to.symbol[-1] = to.symbol[n] = -(Real)INFINITY;
+}
+
+void ctc_forward_plain(Real *losses, Ctc ctc)
+{
+    EACH_ROW(b, ctc.B, ctc.T * ctc_states(ctc.S) * 4)
+    {
+        const int64_t n = ctc_symbols(&ctc, b);
+        CtcRow a = ctc_row(&ctc, b, -1);
+        double log_p = 0;
+        for (int64_t s = 0; s < ctc_states(n); s++)
+            a.blank[s] = s == 0 ? 0 : -(Real)INFINITY;
+        for (int64_t t = 0; t < ctc_frames(&ctc, b); t++) {
+            const CtcRow a_t = ctc_row(&ctc, b, t);
+            const int64_t row = b * ctc.T + t;
+            ctc.log_sums[row] = ctc_log_sum_exp(ctc.logits + row * ctc.C, ctc.C);
+            ctc_step(a_t, a, ctc_frame(&ctc, b, t));
+            log_p += (double)shift_to_zero(a_t.blank, ctc_states(n));
+            a = a_t;
+        }
+        losses[b] = (Real) - (log_p + (double)log_add(a.blank[n], a.symbol[n - 1]));
+        if (ctc.ignore_impossible && losses[b] == (Real)INFINITY)
             losses[b] = 0;
     }
 }
 
-/* occupancy [C] = p o_t and returns p, both times one factor; terms [2 n + 3] is overwritten */
-static Real occupancy_of_frame(Real *occupancy, Real *terms, const Real *alpha, const Real *beta,
-                               const int32_t *target, int64_t n, int64_t C)
+/* before = b_t-1 from b, which becomes c_t */
+static void ctc_step_back(CtcRow before, CtcRow b, CtcFrame frame)
 {
-    const CtcRow row = ctc_row(terms, n);
-    Real blanks = 0, symbols = 0;
-#pragma omp simd
+    const Real *x = frame.x, blank = log_probability(x[0], frame.l);
+    const int32_t *target = frame.target;
+    const int64_t n = frame.n;
+    PRAGMA(omp simd)
+    for (int64_t j = 0; j <= n; j++)
+        b.blank[j] += blank;
+    PRAGMA(omp simd)
+    for (int64_t j = 0; j < n; j++)
+        b.symbol[j] += log_probability(x[target[j]], frame.l);
+    shift_to_zero(b.blank, ctc_states(n));
+    PRAGMA(omp simd)
+    for (int64_t j = 0; j <= n; j++)
+        before.blank[j] = log_add(b.blank[j], b.symbol[j]);
+    PRAGMA(omp simd)
+    for (int64_t j = 0; j < n; j++) /* symbol_n is -inf: skip_n does not matter */
+        before.symbol[j] =
+            log_add_3(b.symbol[j], b.blank[j + 1],
+                      skip_between(target[j], target[j + (j < n - 1)]) + b.symbol[j + 1]);
+    before.symbol[-1] = before.symbol[n] = -(Real)INFINITY;
+}
+
+/* dx [C] <- g (y - o); a becomes e^(a + b), times one factor */
+static void ctc_frame_backward(Gradient dx, Real g, CtcRow a, CtcRow b, CtcFrame frame,
+                               bool ignore_impossible)
+{
+    const int64_t n = frame.n;
+    double blanks = 0, symbols = 0;
+    PRAGMA(omp simd)
     for (int64_t s = 0; s < ctc_states(n); s++)
-        terms[s] = alpha[s] + beta[s];
-    shift_to_zero(terms, ctc_states(n));
-#pragma omp simd reduction(+ : blanks)
+        a.blank[s] += b.blank[s];
+    shift_to_zero(a.blank, ctc_states(n));
+    SUM(+, blanks)
     for (int64_t j = 0; j <= n; j++)
-        blanks += real_exp(row.blank[j]);
-#pragma omp simd reduction(+ : symbols)
+        blanks += (double)real_exp(a.blank[j]);
+    SUM(+, symbols)
     for (int64_t j = 0; j < n; j++)
-        symbols += row.symbol[j] = real_exp(row.symbol[j]);
-    fill(occupancy, 0, C);
-    occupancy[0] = blanks;
-    for (int64_t j = 0; j < n; j++)
-        occupancy[target[j]] += row.symbol[j];
-    return blanks + symbols;
-}
-
-/* dlogits [C] <- g (y - occupancy / p) */
-ALWAYS_INLINE void frame_backward(int T, Real *dlogits, bool accumulate, Real g, const Real *x,
-                                  LogSumExp l, const Real *occupancy, Real p, int64_t C)
-{
-    const Real factor = 1 / p;
-#pragma omp simd
-    for (int64_t c = 0; c < C; c++)
-        contribute(T, dlogits, c, accumulate,
-                   g * (real_exp(log_probability(load(T, x, c), l)) - factor * occupancy[c]));
-}
-
-/* beta <- that of the frame before x */
-ALWAYS_INLINE void step_back(int T, Real *beta, Real *sums, const Real *x, LogSumExp l,
-                             const int32_t *target, const Real *skip, int64_t n)
-{
-    const Real blank = log_probability(load(T, x, 0), l);
-    const CtcRow b = ctc_row(beta, n), c = ctc_row(sums, n);
-    c.symbol[-1] = c.symbol[n] = -(Real)INFINITY;
-#pragma omp simd
-    for (int64_t j = 0; j <= n; j++)
-        c.blank[j] = b.blank[j] + blank;
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++)
-        c.symbol[j] = b.symbol[j] + log_probability(load(T, x, target[j]), l);
-    shift_to_zero(sums, ctc_states(n));
-#pragma omp simd
-    for (int64_t j = 0; j <= n; j++)
-        b.blank[j] = log_add(c.blank[j], c.symbol[j]);
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++)
-        b.symbol[j] = log_add_3(c.symbol[j], c.blank[j + 1], skip[j + 1] + c.symbol[j + 1]);
-}
-
-ALWAYS_INLINE void sequence_backward(int T, Real *dlogits, bool accumulate, Real g,
-                                     CtcWorkspace parts, const Real *alpha,
-                                     const LogSumExp *log_sums, const Real *logits,
-                                     const int32_t *target, int64_t frames, int64_t n,
-                                     bool ignore_impossible, CtcSizes size)
-{
-    const int64_t W = ctc_states(size.S), C = size.C;
-    fill(parts.states, -(Real)INFINITY, ctc_states(n));
-    parts.states[n] = 0;
-    if (n > 0)
-        ctc_row(parts.states, n).symbol[n - 1] = 0;
-    for (int64_t t = size.T - 1; t >= 0; t--) {
-        const Real *x = elements_at(T, logits, t * C);
-        Real p = 0;
-        if (t < frames)
-            p = occupancy_of_frame(parts.occupancy, parts.sums, alpha + (t + 1) * W, parts.states,
-                                   target, n, C);
-        const bool ignored = g == 0 || t >= frames || (p == 0 && ignore_impossible);
-        if (ignored)
-            for (int64_t c = 0; c < C; c++)
-                contribute(T, dlogits, t * C + c, accumulate, 0);
-        else
-            frame_backward(T, elements_at(T, dlogits, t * C), accumulate, g, x, log_sums[t],
-                           parts.occupancy, p, C);
-        if (t < frames)
-            step_back(T, parts.states, parts.sums, x, log_sums[t], target, parts.skip, n);
+        symbols += (double)(a.symbol[j] = real_exp(a.symbol[j]));
+    const bool ignored = blanks + symbols == 0 && ignore_impossible;
+    const Real p_inverse = (Real)(1 / (blanks + symbols)), o_0 = (Real)blanks * p_inverse;
+    PRAGMA(omp simd)
+    for (int64_t c = 0; c < frame.C; c++) {
+        const Real y = real_exp(log_probability(frame.x[c], frame.l));
+        gradient_add(dx, c, ignored ? 0 : g * (y - (c == 0 ? o_0 : 0 * p_inverse)));
     }
+    for (int64_t j = 0; j < n && !ignored; j++)
+        dx.data[frame.target[j]] -= g * (a.symbol[j] * p_inverse);
 }
 
-/* dlogits [B, T, C], dlosses [B]; the rest as ctc_forward_cpu */
-void ctc_backward_cpu(TensorType type, Real *dlogits, bool accumulate, const Real *dlosses,
-                      const Real *alpha, const LogSumExp *log_sums, Real *workspace,
-                      const Real *logits, const int32_t *targets, const int32_t *lengths,
-                      const int32_t *target_lengths, bool ignore_impossible, CtcSizes size)
+void ctc_backward_plain(Gradient dlogits, const Real *dlosses, Ctc ctc)
 {
-    const int64_t W = ctc_states(size.S);
-#pragma omp parallel for schedule(dynamic) num_threads(threads_for(size.B *size.T *W, 2))
-    for (int64_t b = 0; b < size.B; b++) {
-        const int64_t n = target_lengths ? target_lengths[b] : size.S, start = b * size.T * size.C;
-        const CtcWorkspace parts = ctc_workspace(workspace, b, size);
-        skips(parts.skip, targets + b * size.S, n);
-        BY_STORAGE(type, T,
-                   sequence_backward(T, elements_at(T, dlogits, start), accumulate, dlosses[b],
-                                     parts, alpha + b * (size.T + 1) * W, log_sums + b * size.T,
-                                     elements_at(T, logits, start), targets + b * size.S,
-                                     lengths ? lengths[b] : size.T, n, ignore_impossible, size));
+    EACH_ROW(b, ctc.B, ctc.T * ctc_states(ctc.S) * 8)
+    {
+        const int64_t n = ctc_symbols(&ctc, b), frames = ctc_frames(&ctc, b);
+        const CtcRow last = ctc_row(&ctc, b, frames);
+        for (int64_t s = 0; s < ctc_states(n); s++)
+            last.blank[s] = s == n || (n > 0 && s == 2 * n + 1) ? 0 : -(Real)INFINITY;
+        for (int64_t t = ctc.T - 1; t >= 0; t--) {
+            const CtcRow a = ctc_row(&ctc, b, t), b_t = ctc_row(&ctc, b, t + 1);
+            const Gradient dx = { dlogits.data + (b * ctc.T + t) * ctc.C, dlogits.accumulate };
+            if (t >= frames || dlosses[b] == 0) {
+                for (int64_t c = 0; c < ctc.C; c++)
+                    gradient_add(dx, c, 0);
+                continue;
+            }
+            const CtcFrame frame = ctc_frame(&ctc, b, t);
+            ctc_frame_backward(dx, dlosses[b], a, b_t, frame, ctc.ignore_impossible);
+            ctc_step_back(a, b_t, frame);
+        }
     }
-}
-
-typedef struct CtcAttributes {
-    bool ignore_impossible;
-    CtcSizes size;
-} CtcAttributes;
-
-static Tensor *ctc_scratch(Tape *tape, CtcSizes size)
-{
-    return tape_scratch(tape, shape(size.B, 2 * ctc_states(size.S) + size.S + 1 + size.C));
 }
 
 static const int32_t *integers_or_null(const Tensor *tensor)
@@ -229,54 +198,65 @@ static const int32_t *integers_or_null(const Tensor *tensor)
     return tensor ? tensor->integers : NULL;
 }
 
+/* in: logits, targets, lengths, target_lengths */
+static Ctc ctc_of(Tensor *const *in, const Tensor *states, const Tensor *log_sums,
+                  bool ignore_impossible)
+{
+    const int64_t *size = in[0]->shape.size;
+    return (Ctc){ size[0],
+                  size[1],
+                  size[2],
+                  in[1]->shape.size[1],
+                  in[0]->data,
+                  in[1]->integers,
+                  integers_or_null(in[2]),
+                  integers_or_null(in[3]),
+                  ignore_impossible,
+                  states->data,
+                  (LogSumExp *)log_sums->data };
+}
+
 static void ctc_backward(Node *node)
 {
-    const CtcAttributes *attributes = node->attributes;
-    Tensor *logits = node->inputs[0], *targets = node->inputs[1];
-    Gradient dlogits = tape_contribution(node, logits);
-    if (!dlogits.data)
-        return;
-    Tensor *workspace = ctc_scratch(node->tape, attributes->size);
-    KERNEL_CALL(logits, ctc_backward,
-                (dlogits.data, dlogits.accumulate, tape_upstream(node, 0), node->saved[0]->data,
-                 (const LogSumExp *)node->saved[1]->data, workspace->data, logits->data,
-                 targets->integers, integers_or_null(node->inputs[2]),
-                 integers_or_null(node->inputs[3]), attributes->ignore_impossible,
-                 attributes->size));
-    tape_scratch_free(node->tape, workspace);
+    Tensor *logits = node->inputs[0];
+    const Gradient dlogits = tape_contribution(node, logits);
+    if (dlogits.data)
+        kernels_of(logits)->ctc_backward(
+            dlogits, tape_upstream(node, 0),
+            ctc_of(node->inputs, node->saved[0], node->saved[1], *(const bool *)node->attributes));
 }
 
 /* Raises if a target contains the blank. */
-static void check_blanks(Tape *tape, const Tensor *targets, const Tensor *target_lengths,
-                         CtcSizes size)
+static void check_blanks(Tape *tape, const Tensor *targets, const Tensor *target_lengths, int64_t C)
 {
-    for (int64_t b = 0; b < size.B; b++) {
-        enum { PIECE = 1 << 12 };
-        int32_t piece[PIECE], n = (int32_t)size.S;
+    const int64_t B = targets->shape.size[0], S = targets->shape.size[1];
+    for (int64_t b = 0; b < B; b++) {
+        enum { CHUNK = 1 << 12 };
+        int32_t chunk[CHUNK], n = (int32_t)S;
         if (target_lengths)
             device_copy_out(targets->device, &n, target_lengths->integers + b, sizeof n);
         for (int32_t j = 0; j < n; j++) {
-            if (j % PIECE == 0)
-                device_copy_out(targets->device, piece, targets->integers + b * size.S + j,
-                                (size_t)(n - j < PIECE ? n - j : PIECE) * sizeof *piece);
-            if (piece[j % PIECE] == 0)
+            if (j % CHUNK == 0)
+                device_copy_out(targets->device, chunk, targets->integers + b * S + j,
+                                (size_t)(n - j < CHUNK ? n - j : CHUNK) * sizeof *chunk);
+            if (chunk[j % CHUNK] == 0)
                 tape_error(tape, "op_ctc: targets[%lld,%d] is 0, the blank, expected 1 to %lld",
-                           (long long)b, (int)j, (long long)(size.C - 1));
+                           (long long)b, (int)j, (long long)(C - 1));
         }
     }
 }
 
-static void check_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t most,
+static void check_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t max,
                           const char *reason)
 {
     tape_use_i32(tape, label, lengths);
     if (!shape_equal(lengths->shape, shape(B)))
         tape_error(tape, "%s is %s, expected [%lld]: one per sequence", label,
                    shape_text(lengths->shape).text, (long long)B);
-    check_indices(tape, label, lengths, 0, most, reason);
+    check_indices(tape, label, lengths, 0, max, reason);
 }
 
-static CtcSizes check_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options)
+static void check_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options)
 {
     tape_use(tape, "op_ctc: logits", logits);
     tape_use_i32(tape, "op_ctc: targets", targets);
@@ -288,36 +268,32 @@ static CtcSizes check_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOption
         tape_error(tape, "op_ctc: targets is %s, expected [%lld, S]: logits is %s",
                    shape_text(targets->shape).text, (long long)axes[0],
                    shape_text(logits->shape).text);
-    const CtcSizes size = { axes[0], axes[1], axes[2], targets->shape.size[1] };
-    check_indices(tape, "op_ctc: targets", targets, 0, size.C - 1, "the symbols of logits");
+    check_indices(tape, "op_ctc: targets", targets, 0, axes[2] - 1, "the symbols of logits");
     if (options.lengths)
-        check_lengths(tape, "op_ctc: lengths", options.lengths, size.B, size.T,
+        check_lengths(tape, "op_ctc: lengths", options.lengths, axes[0], axes[1],
                       "the frames of logits");
     if (options.target_lengths)
-        check_lengths(tape, "op_ctc: target_lengths", options.target_lengths, size.B, size.S,
-                      "the symbols of targets");
+        check_lengths(tape, "op_ctc: target_lengths", options.target_lengths, axes[0],
+                      targets->shape.size[1], "the symbols of targets");
     if (!device_is_capturing(logits->device))
-        check_blanks(tape, targets, options.target_lengths, size);
-    return size;
+        check_blanks(tape, targets, options.target_lengths, axes[2]);
 }
 
 Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options)
 {
-    const CtcSizes size = check_ctc(tape, logits, targets, options);
-    const CtcAttributes attributes = { options.ignore_impossible, size };
-    Tensor *losses = tape_tensor(tape, shape(size.B));
-    Tensor *alpha = tape_tensor(tape, shape(size.B, size.T + 1, ctc_states(size.S)));
-    Tensor *log_sums = tape_tensor(tape, shape(size.B, size.T, 2));
-    Tensor *workspace = ctc_scratch(tape, size);
-    KERNEL_CALL(logits, ctc_forward,
-                (losses->data, alpha->data, (LogSumExp *)log_sums->data, workspace->data,
-                 logits->data, targets->integers, integers_or_null(options.lengths),
-                 integers_or_null(options.target_lengths), options.ignore_impossible, size));
-    tape_scratch_free(tape, workspace);
-    tape_record(tape,
-                (Node){ "op_ctc", ctc_backward,
+    check_ctc(tape, logits, targets, options);
+    const int64_t B = logits->shape.size[0], T = logits->shape.size[1];
+    Tensor *losses = tape_tensor(tape, shape(B)), *log_sums = tape_tensor(tape, shape(B, T, 2));
+    Tensor *states = tape_tensor(tape, shape(B, T + 2, ctc_states(targets->shape.size[1])));
+    const Node node = { "op_ctc",
+                        ctc_backward,
                         .inputs = { logits, targets, options.lengths, options.target_lengths },
-                        .outputs = { losses }, .saved = { alpha, log_sums },
-                        .attributes = tape_save(tape, &attributes, sizeof attributes) });
+                        .outputs = { losses },
+                        .saved = { states, log_sums },
+                        .attributes = tape_save(tape, &options.ignore_impossible,
+                                                sizeof options.ignore_impossible) };
+    kernels_of(logits)->ctc_forward(
+        losses->data, ctc_of(node.inputs, states, log_sums, options.ignore_impossible));
+    tape_record(tape, node);
     return losses;
 }

@@ -1,10 +1,30 @@
-/* The states of op_ctc and their sums in logarithms, shared by its CPU and CUDA kernels; ctc.c has
- * the derivation. */
+/* The arguments of op_ctc's kernels, the layout of its states and their sums in logarithms; ctc.c
+ * has the derivation. */
 #ifndef TAPEGRAD_OPS_LOSSES_CTC_H
 #define TAPEGRAD_OPS_LOSSES_CTC_H
 
-#include "ops/losses/kernels.h"
 #include "ops/shared/math.h"
+#include "tensor/kernel.h"
+
+typedef struct Ctc {
+    int64_t B, T, C, S;            /* sequences, frames, symbols, symbols of a target */
+    const Real *logits;            /* [B, T, C], Real or bf16 */
+    const int32_t *targets;        /* [B, S] */
+    const int32_t *lengths;        /* [B], in frames, or NULL: T each */
+    const int32_t *target_lengths; /* [B], in symbols, or NULL: S each */
+    bool ignore_impossible;        /* an infeasible target has loss and gradient 0 */
+    Real *states;                  /* [B, T + 2, ctc_states(S)]; row 0 is before frame 0 */
+    LogSumExp *log_sums;           /* [B, T] */
+} Ctc;
+
+SHARED_FUNCTION int64_t ctc_frames(const Ctc *ctc, int64_t b)
+{
+    return ctc->lengths ? ctc->lengths[b] : ctc->T;
+}
+SHARED_FUNCTION int64_t ctc_symbols(const Ctc *ctc, int64_t b)
+{
+    return ctc->target_lengths ? ctc->target_lengths[b] : ctc->S;
+}
 
 /* One value per state of a target of n symbols:
  *   blank_0 .. blank_n   -inf   symbol_0 .. symbol_n-1   -inf
@@ -12,27 +32,20 @@
 typedef struct CtcRow {
     Real *blank, *symbol;
 } CtcRow;
-MATH_FUNCTION int64_t ctc_states(int64_t n)
+SHARED_FUNCTION int64_t ctc_states(int64_t n)
 {
     return 2 * n + 3;
 }
-MATH_FUNCTION CtcRow ctc_row(Real *states, int64_t n)
+SHARED_FUNCTION CtcRow ctc_row_at(Real *states, int64_t n)
 {
     const CtcRow row = { states, states + n + 2 };
     return row;
 }
-
-/* The parts of a sequence's workspace: two rows of states, skip [S + 1], occupancy [C]. */
-typedef struct CtcWorkspace {
-    Real *states, *sums, *skip, *occupancy;
-} CtcWorkspace;
-MATH_FUNCTION CtcWorkspace ctc_workspace(Real *workspace, int64_t b, CtcSizes size)
+/* The row of frame t of sequence b; -1 <= t <= T */
+SHARED_FUNCTION CtcRow ctc_row(const Ctc *ctc, int64_t b, int64_t t)
 {
-    const int64_t W = ctc_states(size.S), start = b * (2 * W + size.S + 1 + size.C);
-    const CtcWorkspace parts = { workspace + start, workspace + start + W,
-                                 workspace + start + 2 * W,
-                                 workspace + start + 2 * W + size.S + 1 };
-    return parts;
+    return ctc_row_at(ctc->states + (b * (ctc->T + 2) + t + 1) * ctc_states(ctc->S),
+                      ctc_symbols(ctc, b));
 }
 
 /* ln(e^a + e^b) and ln(e^a + e^b + e^c); minus infinity is ln 0. */

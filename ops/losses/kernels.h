@@ -21,16 +21,4 @@ OLD_KERNEL(void, logistic_mixture_forward, Real *out, Real *saved, Real *loss,
 OLD_KERNEL(void, logistic_mixture_backward, Real *dparameters, bool accumulate, const Real *dout,
            const Real *saved, const Real *parameters, const int32_t *targets, int64_t R, int64_t K);
 
-/* Logits [B, T, C], targets [B, S] */
-typedef struct CtcSizes {
-    int64_t B, T, C, S;
-} CtcSizes;
-OLD_KERNEL(void, ctc_forward, Real *losses, Real *alpha, LogSumExp *log_sums, Real *workspace,
-           const Real *logits, const int32_t *targets, const int32_t *lengths,
-           const int32_t *target_lengths, bool ignore_impossible, CtcSizes size);
-OLD_KERNEL(void, ctc_backward, Real *dlogits, bool accumulate, const Real *dlosses,
-           const Real *alpha, const LogSumExp *log_sums, Real *workspace, const Real *logits,
-           const int32_t *targets, const int32_t *lengths, const int32_t *target_lengths,
-           bool ignore_impossible, CtcSizes size);
-
 #endif

@@ -13,109 +13,92 @@
  *   dh_t-1 = dh z + W_hh^T [dr, dz, dm]
  * The gradient of W_ih x_t is [dr, dz, da_n], that of W_hh h_t-1 is [dr, dz, dm]; recurrence.c has
  * the gradients of x, weights and biases. Saved: r, z, n and m. */
-#include "ops/cpu/recurrent/recurrence.h"
+#include "ops/kernels.h"
+#include "ops/shared/internal.h"
 
-/* gates: x W_ih^T, which becomes r, z, n; sums: h W_hh^T. Gates are H, of sums stride apart. */
-ALWAYS_INLINE void gru_units(Real *gates, const Real *sums, const Real *bias_ih,
-                             const Real *bias_hh, Real *saved, Real *out, const Real *h_before,
-                             Real *h, int64_t H, int64_t stride, int64_t n)
+void gru_forward_plain(Recurrence r)
 {
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) {
-        const Real r = real_sigmoid(gates[j] + sums[j] + (bias_ih[j] + bias_hh[j]));
-        const Real z =
-            real_sigmoid(gates[H + j] + sums[stride + j] + (bias_ih[H + j] + bias_hh[H + j]));
-        const Real m = sums[2 * stride + j] + bias_hh[2 * H + j];
-        const Real new = real_tanh(gates[2 * H + j] + bias_ih[2 * H + j] + r * m);
-        gates[j] = r;
-        gates[H + j] = z;
-        gates[2 * H + j] = new;
-        saved[j] = m;
-        out[j] = h[j] = new + z *(h_before[j] - new);
+    const int64_t H = r.H;
+    EACH_ROW(b, r.B, r.N * 3 * H * H)
+    {
+        Real *h = r.hidden + b * H;
+        for (int64_t step = 0; step < length_of(&r, b); step++) {
+            const int64_t row = b * r.N + position_of(&r, b, step);
+            Real *a = r.gates + row * 3 * H, *m = r.saved + row * H; /* W_ih x_t; then r, z, n */
+            for (int64_t k = 0; k < 2 * H; k++)
+                a[k] += r.bias_ih[k] + hidden_product(&r, k, h);
+            for (int64_t j = 0; j < H; j++)
+                m[j] = hidden_product(&r, 2 * H + j, h);
+            for (int64_t j = 0; j < H; j++) {
+                const Real reset = a[j] = real_sigmoid(a[j]);
+                const Real z = a[H + j] = real_sigmoid(a[H + j]);
+                const Real n = real_tanh(a[2 * H + j] + r.bias_ih[2 * H + j] + reset * m[j]);
+                a[2 * H + j] = n;
+                r.out[row * H + j] = h[j] = n + z * (h[j] - n);
+            }
+        }
+        zero_after_end(&r, b, r.out, H);
     }
 }
 
-static void gru_cell(const Recurrence *r, CellStep at, UnitBlock units, const Real *sums,
-                     int64_t stride, const Real *from, Real *to)
+void gru_backward_plain(Recurrence r)
 {
-    const int64_t H = r->H, row = at.b * r->N + at.position;
-    Real *gates = r->gates + row * 3 * H + units.first, *saved = r->saved + row * H + units.first;
-    Real *out = r->out + row * H + units.first;
-    const Real *bias_ih = r->bias_ih + units.first, *bias_hh = r->bias_hh + units.first;
-    if (units.count == UNITS)
-        gru_units(gates, sums, bias_ih, bias_hh, saved, out, from, to, H, stride, UNITS);
-    else
-        gru_units(gates, sums, bias_ih, bias_hh, saved, out, from, to, H, stride, units.count);
-}
-
-void gru_forward_cpu(Recurrence r)
-{
-    recurrence_forward(r, gru_cell);
-}
-
-/* gates become dr, dz, da_n, saved dm, and copy dr, dz, dm; dout [n], or NULL. */
-ALWAYS_INLINE void gru_units_backward(Real *gates, Real *copy, Real *saved, const Real *h_before,
-                                      const Real *dout, Real *dh, int64_t H, int64_t n)
-{
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) {
-        const Real r = gates[j], z = gates[H + j], new = gates[2 * H + j], m = saved[j];
-        const Real dh_t = dh[j] + (dout ? dout[j] : 0);
-        const Real da_n = dh_t * (1 - z) * (1 - new *new);
-        copy[j] = gates[j] = da_n * m * r * (1 - r);
-        copy[H + j] = gates[H + j] = dh_t * (h_before[j] - new) * z * (1 - z);
-        gates[2 * H + j] = da_n;
-        copy[2 * H + j] = saved[j] = da_n * r;
-        dh[j] = dh_t * z; /* the product adds W_hh^T [dr, dz, dm] */
+    const int64_t H = r.H;
+    EACH_ROW(b, r.B, r.N * 3 * H * H)
+    {
+        Real *dh = r.dhidden + b * H;
+        for (int64_t step = length_of(&r, b) - 1; step >= 0; step--) {
+            const int64_t row = b * r.N + position_of(&r, b, step);
+            const Real *h_before = r.previous + row * H;
+            Real *a = r.gates + row * 3 * H, *m = r.saved + row * H; /* then dr, dz, da_n and dm */
+            for (int64_t j = 0; j < H; j++) {
+                const Real reset = a[j], z = a[H + j], n = a[2 * H + j];
+                dh[j] += r.dout ? r.dout[row * H + j] : 0;
+                const Real da_n = dh[j] * (1 - z) * (1 - n * n);
+                a[j] = da_n * m[j] * reset * (1 - reset);
+                a[H + j] = dh[j] * (h_before[j] - n) * z * (1 - z);
+                a[2 * H + j] = da_n;
+                m[j] = da_n * reset;
+                dh[j] *= z;
+            }
+            add_hidden_gradient(&r, dh, 0, 2 * H, a); /* dr, dz */
+            add_hidden_gradient(&r, dh, 2 * H, H, m); /* dm */
+        }
+        zero_after_end(&r, b, r.gates, 3 * H);
+        zero_after_end(&r, b, r.saved, H);
     }
-}
-
-static void gru_cell_backward(const Recurrence *r, CellStep at, UnitBlock units, Real *dh,
-                              Real *dgates)
-{
-    const int64_t H = r->H, row = at.b * r->N + at.position, first = units.first;
-    Real *gates = r->gates + row * 3 * H + first, *saved = r->saved + row * H + first;
-    const Real *before = r->previous + row * H + first;
-    const Real *dout = r->dout ? r->dout + row * H + first : NULL;
-    if (units.count == UNITS && dout)
-        gru_units_backward(gates, dgates, saved, before, dout, dh, H, UNITS);
-    else
-        gru_units_backward(gates, dgates, saved, before, dout, dh, H, units.count);
-}
-
-void gru_backward_cpu(Recurrence r)
-{
-    recurrence_backward(r, gru_cell_backward);
 }
 
 /* da_n <- dm */
-void gru_hidden_gates_cpu(Recurrence r)
+void gru_hidden_gates_plain(Recurrence r)
 {
-#pragma omp parallel for schedule(static) num_threads(threads_for(r.B *r.N *r.H, 0.2))
-    for (int64_t row = 0; row < r.B * r.N; row++)
-        memcpy(r.gates + (row * 3 + 2) * r.H, r.saved + row * r.H, (size_t)r.H * sizeof(Real));
+    EACH_ROW(row, r.B * r.N, r.H)
+    {
+        for (int64_t j = 0; j < r.H; j++)
+            r.gates[(row * 3 + 2) * r.H + j] = r.saved[row * r.H + j];
+    }
 }
 
-static void forward(Device *device, Recurrence r)
+static void gru_forward(Device *device, Recurrence r)
 {
-    DEVICE_CALL(device, gru_forward, (r));
+    kernels_on(device, TENSOR_REAL)->gru_forward(r);
 }
 
-static void backward(Device *device, Recurrence r)
+static void gru_backward(Device *device, Recurrence r)
 {
-    DEVICE_CALL(device, gru_backward, (r));
+    kernels_on(device, TENSOR_REAL)->gru_backward(r);
 }
 
-static void hidden_gates(Device *device, Recurrence r)
+static void gru_hidden_gates(Device *device, Recurrence r)
 {
-    DEVICE_CALL(device, gru_hidden_gates, (r));
+    kernels_on(device, TENSOR_REAL)->gru_hidden_gates(r);
 }
 
 Tensor *op_gru(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
                Tensor *bias_hh, GruOptions options, Tensor **final_hidden)
 {
     static const RecurrentKind gru = {
-        RECURRENT_LABELS("op_gru"), 3, false, forward, backward, hidden_gates
+        RECURRENT_LABELS("op_gru"), 3, false, gru_forward, gru_backward, gru_hidden_gates
     };
     return recurrent(tape, &gru,
                      (RecurrentInputs){ x, weight_ih, weight_hh, bias_ih, bias_hh, options.lengths,

@@ -16,104 +16,77 @@
  *   dh_t-1 = W_hh^T [di, df, dg, do]
  * From the last step to the first: dh of a sequence begins as the gradient of its final state.
  * recurrence.c has the gradients of x, weights and biases. Saved: the gates and c. */
-#include "ops/cpu/recurrent/recurrence.h"
+#include "ops/kernels.h"
+#include "ops/shared/internal.h"
 
-/* gates: x W_ih^T, which becomes the gates; sums: h W_hh^T. Gates are H, of sums stride apart. */
-ALWAYS_INLINE void lstm_units(Real *gates, const Real *sums, const Real *bias_ih,
-                              const Real *bias_hh, Real *c, Real *cells, Real *out, Real *h,
-                              int64_t H, int64_t stride, int64_t n)
+void lstm_forward_plain(Recurrence r)
 {
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) {
-        Real a[4];
-        for (int64_t k = 0; k < 4; k++)
-            a[k] =
-                gates[k * H + j] + sums[k * stride + j] + (bias_ih[k * H + j] + bias_hh[k * H + j]);
-        const Real i = real_sigmoid(a[0]), f = real_sigmoid(a[1]), g = real_tanh(a[2]);
-        const Real o = real_sigmoid(a[3]), c_t = f * c[j] + i * g;
-        gates[j] = i;
-        gates[H + j] = f;
-        gates[2 * H + j] = g;
-        gates[3 * H + j] = o;
-        c[j] = cells[j] = c_t;
-        out[j] = h[j] = o * real_tanh(c_t);
+    const int64_t H = r.H;
+    EACH_ROW(b, r.B, r.N * 4 * H * H)
+    {
+        Real *h = r.hidden + b * H, *c = r.cell + b * H;
+        for (int64_t step = 0; step < length_of(&r, b); step++) {
+            const int64_t row = b * r.N + position_of(&r, b, step);
+            Real *a = r.gates + row * 4 * H; /* W_ih x_t; then i, f, g, o */
+            for (int64_t k = 0; k < 4 * H; k++)
+                a[k] += r.bias_ih[k] + hidden_product(&r, k, h);
+            for (int64_t j = 0; j < H; j++) {
+                const Real i = a[j] = real_sigmoid(a[j]), f = a[H + j] = real_sigmoid(a[H + j]);
+                const Real g = a[2 * H + j] = real_tanh(a[2 * H + j]);
+                const Real o = a[3 * H + j] = real_sigmoid(a[3 * H + j]);
+                r.saved[row * H + j] = c[j] = f * c[j] + i * g;
+                r.out[row * H + j] = h[j] = o * real_tanh(c[j]);
+            }
+        }
+        zero_after_end(&r, b, r.out, H);
     }
 }
 
-static void lstm_cell(const Recurrence *r, CellStep at, UnitBlock units, const Real *sums,
-                      int64_t stride, const Real *from, Real *to)
+void lstm_backward_plain(Recurrence r)
 {
-    const int64_t H = r->H, row = at.b * r->N + at.position;
-    Real *gates = r->gates + row * 4 * H + units.first, *c = r->cell + at.b * H + units.first;
-    Real *cells = r->saved + row * H + units.first, *out = r->out + row * H + units.first;
-    const Real *bias_ih = r->bias_ih + units.first, *bias_hh = r->bias_hh + units.first;
-    (void)from;
-    if (units.count == UNITS)
-        lstm_units(gates, sums, bias_ih, bias_hh, c, cells, out, to, H, stride, UNITS);
-    else
-        lstm_units(gates, sums, bias_ih, bias_hh, c, cells, out, to, H, stride, units.count);
-}
-
-void lstm_forward_cpu(Recurrence r)
-{
-    recurrence_forward(r, lstm_cell);
-}
-
-/* gates become dgates, copied to `copy`; c_before [n], or NULL: zeros; dout [n], or NULL. */
-ALWAYS_INLINE void lstm_units_backward(Real *gates, Real *copy, const Real *cells,
-                                       const Real *c_before, const Real *dout, Real *dh, Real *dc,
-                                       int64_t H, int64_t n)
-{
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) {
-        const Real i = gates[j], f = gates[H + j], g = gates[2 * H + j], o = gates[3 * H + j];
-        const Real tanh_c = real_tanh(cells[j]);
-        const Real dh_t = dh[j] + (dout ? dout[j] : 0);
-        const Real dc_t = dc[j] + dh_t * o * (1 - tanh_c * tanh_c);
-        copy[j] = gates[j] = dc_t * g * i * (1 - i);
-        copy[H + j] = gates[H + j] = dc_t * (c_before ? c_before[j] : 0) * f * (1 - f);
-        copy[2 * H + j] = gates[2 * H + j] = dc_t * i * (1 - g * g);
-        copy[3 * H + j] = gates[3 * H + j] = dh_t * tanh_c * o * (1 - o);
-        dc[j] = dc_t * f;
-        dh[j] = 0; /* the product adds W_hh^T dgates */
+    const int64_t H = r.H;
+    EACH_ROW(b, r.B, r.N * 4 * H * H)
+    {
+        Real *dh = r.dhidden + b * H, *dc = r.dcell + b * H;
+        for (int64_t step = length_of(&r, b) - 1; step >= 0; step--) {
+            const int64_t row = b * r.N + position_of(&r, b, step);
+            Real *a = r.gates + row * 4 * H; /* i, f, g, o; then di, df, dg, do */
+            const Real *c = r.saved + row * H, *c_before = c + (r.reverse ? H : -H);
+            if (step == 0)
+                c_before = r.initial_cell ? r.initial_cell + b * H : NULL;
+            for (int64_t j = 0; j < H; j++) {
+                const Real i = a[j], f = a[H + j], g = a[2 * H + j], o = a[3 * H + j];
+                const Real tanh_c = real_tanh(c[j]);
+                dh[j] += r.dout ? r.dout[row * H + j] : 0;
+                dc[j] += dh[j] * o * (1 - tanh_c * tanh_c);
+                a[j] = dc[j] * g * i * (1 - i);
+                a[H + j] = dc[j] * (c_before ? c_before[j] : 0) * f * (1 - f);
+                a[2 * H + j] = dc[j] * i * (1 - g * g);
+                a[3 * H + j] = dh[j] * tanh_c * o * (1 - o);
+                dc[j] *= f;
+                dh[j] = 0;
+            }
+            add_hidden_gradient(&r, dh, 0, 4 * H, a);
+        }
+        zero_after_end(&r, b, r.gates, 4 * H);
     }
 }
 
-static void lstm_cell_backward(const Recurrence *r, CellStep at, UnitBlock units, Real *dh,
-                               Real *dgates)
+static void lstm_forward(Device *device, Recurrence r)
 {
-    const int64_t H = r->H, row = at.b * r->N + at.position, first = units.first;
-    Real *gates = r->gates + row * 4 * H + first, *dc = r->dcell + at.b * H + first;
-    const Real *cells = r->saved + row * H + first;
-    const Real *initial = r->initial_cell ? r->initial_cell + at.b * H + first : NULL;
-    const Real *before = at.step == 0 ? initial : r->reverse ? cells + H : cells - H;
-    const Real *dout = r->dout ? r->dout + row * H + first : NULL;
-    if (units.count == UNITS && before && dout)
-        lstm_units_backward(gates, dgates, cells, before, dout, dh, dc, H, UNITS);
-    else
-        lstm_units_backward(gates, dgates, cells, before, dout, dh, dc, H, units.count);
+    kernels_on(device, TENSOR_REAL)->lstm_forward(r);
 }
 
-void lstm_backward_cpu(Recurrence r)
+static void lstm_backward(Device *device, Recurrence r)
 {
-    recurrence_backward(r, lstm_cell_backward);
-}
-
-static void forward(Device *device, Recurrence r)
-{
-    DEVICE_CALL(device, lstm_forward, (r));
-}
-
-static void backward(Device *device, Recurrence r)
-{
-    DEVICE_CALL(device, lstm_backward, (r));
+    kernels_on(device, TENSOR_REAL)->lstm_backward(r);
 }
 
 Tensor *op_lstm(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
                 Tensor *bias_hh, LstmOptions options, Tensor **final_hidden, Tensor **final_cell)
 {
     static const RecurrentKind lstm = {
-        RECURRENT_LABELS("op_lstm"), 4, true, forward, backward, NULL
+        RECURRENT_LABELS("op_lstm"), 4, true, lstm_forward, lstm_backward, NULL
     };
     return recurrent(tape, &lstm,
                      (RecurrentInputs){ x, weight_ih, weight_hh, bias_ih, bias_hh, options.lengths,

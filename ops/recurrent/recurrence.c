@@ -5,8 +5,9 @@
  *   dx_t <- W_ih^T da_t    dW_ih <- sum_t da_t x_t^T      db_ih <- sum_t da_t
  *                          dW_hh <- sum_t du_t h_t-1^T    db_hh <- sum_t du_t
  * x W_ih^T, the gates, da and du share one buffer, [B, N, G H], one after another. */
+#include "ops/kernels.h"
 #include "ops/layout/indices.h"
-#include "ops/cpu/recurrent/recurrence.h"
+#include "ops/products/product.h"
 #include "ops/shared/columns.h"
 
 typedef struct RecurrentAttributes {
@@ -26,21 +27,47 @@ enum {
 };
 enum { SAVED_GATES, SAVED_CELLS };
 
-void previous_hidden_cpu(Real *previous, const Real *initial, Recurrence r)
+void previous_hidden_plain(Real *previous, const Real *initial, Recurrence r)
 {
-    const size_t bytes = (size_t)r.H * sizeof(Real);
-#pragma omp parallel for schedule(static) num_threads(threads_for(r.B *r.N *r.H, 0.2))
-    for (int64_t b = 0; b < r.B; b++)
-        for (int64_t step = 0; step < r.N; step++) {
-            const int64_t position = position_of(&r, b, step), before = r.reverse ? 1 : -1;
-            Real *to = previous + (b * r.N + (position < 0 ? step : position)) * r.H;
-            if (position >= 0 && step > 0)
-                memcpy(to, r.out + (b * r.N + position + before) * r.H, bytes);
-            else if (position >= 0 && initial)
-                memcpy(to, initial + b * r.H, bytes);
-            else
-                memset(to, 0, bytes);
+    EACH_ROW(b, r.B, r.N * r.H)
+    {
+        for (int64_t step = 0; step < length_of(&r, b); step++) {
+            const int64_t row = b * r.N + position_of(&r, b, step);
+            for (int64_t j = 0; j < r.H; j++)
+                previous[row * r.H + j] = step > 0  ? r.out[(row + (r.reverse ? 1 : -1)) * r.H + j]
+                                          : initial ? initial[b * r.H + j]
+                                                    : 0;
         }
+        zero_after_end(&r, b, previous, r.H);
+    }
+}
+
+Real hidden_product(const Recurrence *r, int64_t k, const Real *h)
+{
+    const Real *w = r->weight + k * r->H;
+    double sum = 0;
+    SUM(+, sum)
+    for (int64_t j = 0; j < r->H; j++)
+        sum += w[j] * h[j];
+    return r->bias_hh[k] + (Real)sum;
+}
+
+/* Row by row of W_hh, which is contiguous in memory, so the sums over k are Real. */
+void add_hidden_gradient(const Recurrence *r, Real *dh, int64_t first, int64_t count,
+                         const Real *du)
+{
+    for (int64_t k = 0; k < count; k++) {
+        const Real *w = r->weight + (first + k) * r->H;
+        PRAGMA(omp simd)
+        for (int64_t j = 0; j < r->H; j++)
+            dh[j] += w[j] * du[k];
+    }
+}
+
+void zero_after_end(const Recurrence *r, int64_t b, Real *x, int64_t columns)
+{
+    for (int64_t i = length_of(r, b) * columns; i < r->N * columns; i++)
+        x[b * r->N * columns + i] = 0;
 }
 
 static void copy_or_zero(Tensor *to, const Real *from)
@@ -54,19 +81,6 @@ static void copy_or_zero(Tensor *to, const Real *from)
 static const Real *data_or_null(const Tensor *tensor)
 {
     return tensor ? tensor->data : NULL;
-}
-
-static int64_t workspace_cpu(Recurrence r, bool backward)
-{
-    const int64_t parts = batch_parts(&r);
-    return parts * workspace_of_part(&r, parts, backward);
-}
-
-static Tensor *workspace_for(Tape *tape, Recurrence r, bool backward)
-{
-    const int64_t on_cuda = r.B * r.G * r.H;
-    const bool cuda = device_is_cuda(tape_device(tape));
-    return tape_scratch(tape, shape(cuda ? on_cuda : workspace_cpu(r, backward)));
 }
 
 /* ------------------------------------------------------------------------------------- backward */
@@ -156,16 +170,13 @@ static void recurrent_backward(Node *node)
         r.dcell = dcell->data;
     }
     Tensor *previous = tape_scratch(tape, node->outputs[0]->shape);
-    DEVICE_CALL(previous->device, previous_hidden,
-                (previous->data, data_or_null(in[INPUT_HIDDEN]), r));
-    Tensor *workspace = workspace_for(tape, r, true);
+    kernels_on(previous->device, TENSOR_REAL)
+        ->previous_hidden(previous->data, data_or_null(in[INPUT_HIDDEN]), r);
     r.dout = tape_upstream(node, 0);
     r.dhidden = dhidden->data;
     r.previous = previous->data;
     r.initial_cell = data_or_null(in[INPUT_CELL]);
-    r.workspace = workspace->data;
     attributes->kind->backward(previous->device, r);
-    tape_scratch_free(tape, workspace);
     contribute_all_positions(node, attributes->kind, r, previous);
     contribute_state(node, in[INPUT_HIDDEN], dhidden);
     contribute_state(node, in[INPUT_CELL], dcell);
@@ -247,12 +258,9 @@ Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs inputs,
             operand_of(inputs.weight_ih),
             (Product){ .n = B * N, .k = I, .m = kind->G * H, .transpose_b = true, .count = 1 });
     Recurrence r = recurrence_of(kind, tape, node.inputs, inputs.reverse, gates, saved, out);
-    Tensor *workspace = workspace_for(tape, r, false);
     r.hidden = hidden->data;
     r.cell = cell ? cell->data : NULL;
-    r.workspace = workspace->data;
     kind->forward(out->device, r);
-    tape_scratch_free(tape, workspace);
     if (!tape_is_recording(tape)) {
         tape_scratch_free(tape, saved);
         tape_scratch_free(tape, gates);

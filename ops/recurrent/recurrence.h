@@ -1,9 +1,53 @@
-/* What op_lstm and op_gru have in common: arguments, products over all positions, gradients. */
+/* What op_lstm and op_gru have in common: the arguments of their kernels and of `recurrent`. */
 #ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_H
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_H
 
-#include "ops/recurrent/kernels.h"
-#include "ops/shared/internal.h"
+#include "autograd/tape.h"
+#include "tensor/kernel.h"
+
+/* A pass of a layer in one direction over B sequences of N positions; H hidden units with G gates
+ * each. All elements are Real. Step s of sequence b is position s, or, in the reverse direction,
+ * lengths[b] - 1 - s. */
+typedef struct Recurrence {
+    int64_t B, N, G, H;
+    bool reverse;
+    const int32_t *lengths;        /* [B], or NULL: N each */
+    const Real *weight;            /* W_hh [G H, H] */
+    const Real *bias_ih, *bias_hh; /* [G H] */
+    Real *gates;                   /* [B, N, G H]: x W_ih^T; then the gates; then dgates */
+    Real *saved;                   /* [B, N, H]: LSTM: cells; GRU: m, then dm */
+    Real *out;                     /* [B, N, H] */
+    Real *hidden, *cell;           /* [B, H]: the initial state, then the final one */
+
+    /* Of the backward pass: */
+    const Real *dout;         /* [B, N, H], or NULL */
+    Real *dhidden, *dcell;    /* [B, H]: dL/dfinal, then dL/dinitial */
+    const Real *previous;     /* [B, N, H]: h of the step before */
+    const Real *initial_cell; /* [B, H], or NULL: zeros */
+
+    const char *operation; /* for error messages of CUDA's products, and their precision */
+    Precision precision;
+} Recurrence;
+
+SHARED_FUNCTION int64_t length_of(const Recurrence *r, int64_t b)
+{
+    return r->lengths ? r->lengths[b] : r->N;
+}
+
+/* The position of a step of sequence b; -1 if the sequence has ended. */
+SHARED_FUNCTION int64_t position_of(const Recurrence *r, int64_t b, int64_t step)
+{
+    const int64_t length = length_of(r, b);
+    return step >= length ? -1 : r->reverse ? length - 1 - step : step;
+}
+
+/* Of plain kernels. b_hh,k + sum_j W_hh,kj h_j, an element of u. */
+C_FUNCTION Real hidden_product(const Recurrence *r, int64_t k, const Real *h);
+/* dh [H] += W_hh^T du, for the rows [first, first + count) of W_hh; du [count] */
+C_FUNCTION void add_hidden_gradient(const Recurrence *r, Real *dh, int64_t first, int64_t count,
+                                    const Real *du);
+/* Zeroes the rows of x [B, N, columns] after the end of sequence b. */
+C_FUNCTION void zero_after_end(const Recurrence *r, int64_t b, Real *x, int64_t columns);
 
 /* The starts of error messages. */
 typedef struct RecurrentLabels {

@@ -8,9 +8,9 @@
 #ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 
+#include "ops/cpu/shared/tiles.h"
 #include "ops/products/product.h"
 #include "ops/recurrent/recurrence.h"
-#include "ops/cpu/shared/tiles.h"
 
 #include <omp.h>
 
@@ -88,9 +88,8 @@ static inline double cost_of_part(const Recurrence *r, int64_t parts)
     return (0.015 * (double)(r->G * r->H) + 1) * (double)(r->B * r->N * r->H / parts);
 }
 
-/* The sequences of a part, with `workspace` elements for each part. */
-static inline Recurrence batch_part(const Recurrence *r, int64_t part, int64_t parts,
-                                    int64_t workspace)
+/* The sequences of a part. */
+static inline Recurrence batch_part(const Recurrence *r, int64_t part, int64_t parts)
 {
     const int64_t first = r->B * part / parts, units = first * r->H, all = r->N * units;
     Recurrence own = *r;
@@ -106,7 +105,6 @@ static inline Recurrence batch_part(const Recurrence *r, int64_t part, int64_t p
     own.dhidden = r->dhidden ? r->dhidden + units : NULL;
     own.dcell = r->dcell ? r->dcell + units : NULL;
     own.initial_cell = r->initial_cell ? r->initial_cell + units : NULL;
-    own.workspace += part * workspace;
     return own;
 }
 
@@ -265,10 +263,10 @@ static inline void forward_blocks(const Recurrence *r, CellForward *cell, Forwar
     }
 }
 
-static inline void forward_part(Recurrence r, CellForward *cell)
+static inline void forward_part(Recurrence r, CellForward *cell, Real *workspace)
 {
     int64_t used;
-    const ForwardParts parts = forward_parts(&r, r.workspace, &used);
+    const ForwardParts parts = forward_parts(&r, workspace, &used);
     if (!parts.panels) {
         forward_unpacked(&r, cell, parts);
         return;
@@ -286,14 +284,15 @@ static inline void forward_part(Recurrence r, CellForward *cell)
 
 static inline void recurrence_forward(Recurrence r, CellForward *cell)
 {
-    const int64_t parts = batch_parts(&r), workspace = workspace_of_part(&r, parts, false);
-    if (parts == 1) {
-        forward_part(r, cell);
-        return;
-    }
+    const int64_t parts = batch_parts(&r), size = workspace_of_part(&r, parts, false);
+    Real *workspace = device_workspace(parts * size);
+    if (parts == 1)
+        forward_part(r, cell, workspace);
+    else
 #pragma omp parallel for schedule(static) num_threads(threads_for(parts, cost_of_part(&r, parts)))
-    for (int64_t part = 0; part < parts; part++)
-        forward_part(batch_part(&r, part, parts, workspace), cell);
+        for (int64_t part = 0; part < parts; part++)
+            forward_part(batch_part(&r, part, parts), cell, workspace + part * size);
+    device_workspace_free(workspace);
 }
 
 /* The step of a block of units for all sequences. */
@@ -353,10 +352,10 @@ static inline void backward_blocks(const Recurrence *r, CellBackward *cell, Back
         copy_dhidden(r, block_at(r, i), parts.dhidden + i * rows * UNITS, false);
 }
 
-static inline void backward_part(Recurrence r, CellBackward *cell)
+static inline void backward_part(Recurrence r, CellBackward *cell, Real *workspace)
 {
     int64_t used;
-    const BackwardParts parts = backward_parts(&r, r.workspace, &used);
+    const BackwardParts parts = backward_parts(&r, workspace, &used);
     const int64_t rows = round_up(r.B, ROWS), row = row_stride(r.G * r.H);
     for (int64_t i = 0; i < 2; i++)
         memset(parts.dgates[i], 0, (size_t)(rows * row) * sizeof(Real));
@@ -366,14 +365,15 @@ static inline void backward_part(Recurrence r, CellBackward *cell)
 
 static inline void recurrence_backward(Recurrence r, CellBackward *cell)
 {
-    const int64_t parts = batch_parts(&r), workspace = workspace_of_part(&r, parts, true);
-    if (parts == 1) {
-        backward_part(r, cell);
-        return;
-    }
+    const int64_t parts = batch_parts(&r), size = workspace_of_part(&r, parts, true);
+    Real *workspace = device_workspace(parts * size);
+    if (parts == 1)
+        backward_part(r, cell, workspace);
+    else
 #pragma omp parallel for schedule(static) num_threads(threads_for(parts, cost_of_part(&r, parts)))
-    for (int64_t part = 0; part < parts; part++)
-        backward_part(batch_part(&r, part, parts, workspace), cell);
+        for (int64_t part = 0; part < parts; part++)
+            backward_part(batch_part(&r, part, parts), cell, workspace + part * size);
+    device_workspace_free(workspace);
 }
 
 #endif

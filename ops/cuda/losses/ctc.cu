@@ -1,6 +1,21 @@
 /* A block per sequence: its threads share the states of a frame, frame after frame. */
-#include "ops/losses/ctc.h"
 #include "ops/cuda/rows/rows.cuh"
+#include "ops/kernels.h"
+
+/* The parts of a sequence's workspace: two rows of states, skip [S + 1]. */
+struct CtcWorkspace {
+    Real *states, *sums, *skip;
+};
+static int64_t workspace_size(const Ctc &ctc)
+{
+    return ctc.B * (2 * ctc_states(ctc.S) + ctc.S + 1);
+}
+__device__ static CtcWorkspace ctc_workspace(Real *workspace, int64_t b, const Ctc &ctc)
+{
+    const int64_t W = ctc_states(ctc.S);
+    Real *start = workspace + b * (2 * W + ctc.S + 1);
+    return { start, start + W, start + 2 * W };
+}
 
 __device__ static void skips(Real *skip, const int32_t *target, int64_t n)
 {
@@ -31,27 +46,21 @@ __global__ void ctc_log_sums(LogSumExp *log_sums, const T *logits, int64_t R, in
     }
 }
 
-template <typename T>
-__global__ void ctc_alpha(Real *losses, Real *alpha, const LogSumExp *log_sums, Real *workspace,
-                          const T *logits, const int32_t *targets, const int32_t *lengths,
-                          const int32_t *target_lengths, bool ignore_impossible, CtcSizes size)
+template <typename T> __global__ void ctc_alpha(Real *losses, Real *workspace, Ctc ctc)
 {
-    const int64_t W = ctc_states(size.S), b = blockIdx.x;
-    const int64_t n = target_lengths ? target_lengths[b] : size.S;
-    const int64_t frames = lengths ? lengths[b] : size.T;
-    const int32_t *target = targets + b * size.S;
-    const Real *skip = ctc_workspace(workspace, b, size).skip;
-    skips(ctc_workspace(workspace, b, size).skip, target, n);
-    alpha += b * (size.T + 1) * W;
-    CtcRow from = ctc_row(alpha, n);
+    const int64_t b = blockIdx.x, n = ctc_symbols(&ctc, b), frames = ctc_frames(&ctc, b);
+    const int32_t *target = ctc.targets + b * ctc.S;
+    Real *skip = ctc_workspace(workspace, b, ctc).skip;
+    skips(skip, target, n);
+    CtcRow from = ctc_row(&ctc, b, -1);
     LANE_FOR(s, ctc_states(n), THREADS)
-        alpha[s] = s == 0 ? 0 : -(Real)INFINITY;
+        from.blank[s] = s == 0 ? 0 : -(Real)INFINITY;
     __syncthreads();
     double log_p = 0;
     for (int64_t t = 0; t < frames; t++) {
-        const T *x = logits + (b * size.T + t) * size.C;
-        const LogSumExp l = log_sums[b * size.T + t];
-        const CtcRow to = ctc_row(alpha + (t + 1) * W, n);
+        const T *x = (const T *)ctc.logits + (b * ctc.T + t) * ctc.C;
+        const LogSumExp l = ctc.log_sums[b * ctc.T + t];
+        const CtcRow to = ctc_row(&ctc, b, t);
         LANE_FOR(j, n + 1, THREADS) {
             to.blank[j] =
                 log_probability(load(&x[0]), l) + log_add(from.blank[j], from.symbol[j - 1]);
@@ -69,7 +78,7 @@ __global__ void ctc_alpha(Real *losses, Real *alpha, const LogSumExp *log_sums, 
     if (threadIdx.x > 0)
         return;
     const Real loss = (Real) - (log_p + (double)log_add(from.blank[n], from.symbol[n - 1]));
-    losses[b] = ignore_impossible && loss == (Real)INFINITY ? 0 : loss;
+    losses[b] = ctc.ignore_impossible && loss == (Real)INFINITY ? 0 : loss;
 }
 
 /* terms [2 n + 3] = e^(alpha + beta), shifted; returns their sum, p times the same factor */
@@ -107,29 +116,25 @@ __device__ static void step_back(CtcRow beta, CtcRow c, const T *x, LogSumExp l,
 }
 
 template <typename T>
-__global__ void ctc_beta(T *dlogits, bool accumulate, const Real *dlosses, const Real *alpha,
-                         const LogSumExp *log_sums, Real *workspace, const T *logits,
-                         const int32_t *targets, const int32_t *lengths,
-                         const int32_t *target_lengths, bool ignore_impossible, CtcSizes size)
+__global__ void ctc_beta(T *dlogits, bool accumulate, const Real *dlosses, Real *workspace, Ctc ctc)
 {
-    const int64_t W = ctc_states(size.S), C = size.C, b = blockIdx.x;
-    const int64_t n = target_lengths ? target_lengths[b] : size.S;
-    const int64_t frames = lengths ? lengths[b] : size.T;
-    const int32_t *target = targets + b * size.S;
-    const CtcWorkspace parts = ctc_workspace(workspace, b, size);
-    const CtcRow beta = ctc_row(parts.states, n), c = ctc_row(parts.sums, n);
+    const int64_t b = blockIdx.x, C = ctc.C, n = ctc_symbols(&ctc, b);
+    const int64_t frames = ctc_frames(&ctc, b);
+    const int32_t *target = ctc.targets + b * ctc.S;
+    const CtcWorkspace parts = ctc_workspace(workspace, b, ctc);
+    const CtcRow beta = ctc_row_at(parts.states, n), c = ctc_row_at(parts.sums, n);
     skips(parts.skip, target, n);
     LANE_FOR(s, ctc_states(n), THREADS)
         parts.states[s] = s == n || (n > 0 && s == 2 * n + 1) ? 0 : -(Real)INFINITY;
     __syncthreads();
-    for (int64_t t = size.T - 1; t >= 0; t--) {
-        const int64_t row = b * size.T + t;
-        const T *x = logits + row * C;
-        const LogSumExp l = log_sums[row];
+    for (int64_t t = ctc.T - 1; t >= 0; t--) {
+        const int64_t row = b * ctc.T + t;
+        const T *x = (const T *)ctc.logits + row * C;
+        const LogSumExp l = ctc.log_sums[row];
         Real p = 0;
         if (t < frames)
-            p = state_probabilities(parts.sums, alpha + (row + b + 1) * W, parts.states, n);
-        const bool ignored = dlosses[b] == 0 || t >= frames || (p == 0 && ignore_impossible);
+            p = state_probabilities(parts.sums, ctc_row(&ctc, b, t).blank, parts.states, n);
+        const bool ignored = dlosses[b] == 0 || t >= frames || (p == 0 && ctc.ignore_impossible);
         __syncthreads();
         LANE_FOR(k, C, THREADS) { /* in the order of the states: repeatable */
             Real occupancy = 0;
@@ -145,28 +150,21 @@ __global__ void ctc_beta(T *dlogits, bool accumulate, const Real *dlosses, const
     }
 }
 
-extern "C" void ctc_forward_cuda(TensorType type, Real *losses, Real *alpha, LogSumExp *log_sums,
-                                 Real *workspace, const Real *logits, const int32_t *targets,
-                                 const int32_t *lengths, const int32_t *target_lengths,
-                                 bool ignore_impossible, CtcSizes size)
+extern "C" void ctc_forward_cuda(TensorType type, Real *losses, Ctc ctc)
 {
+    Real *workspace = device_workspace(workspace_size(ctc));
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(ctc_log_sums, T, size.B * size.T, size.C, log_sums, (const T *)logits,
-                           size.B * size.T, size.C));
-    BY_STORAGE(type, T,
-               LAUNCH(ctc_alpha<T>, (unsigned)size.B, THREADS, 0, losses, alpha, log_sums,
-                      workspace, (const T *)logits, targets, lengths, target_lengths,
-                      ignore_impossible, size));
+               LAUNCH_ROWS(ctc_log_sums, T, ctc.B * ctc.T, ctc.C, ctc.log_sums,
+                           (const T *)ctc.logits, ctc.B * ctc.T, ctc.C));
+    BY_STORAGE(type, T, LAUNCH(ctc_alpha<T>, (unsigned)ctc.B, THREADS, 0, losses, workspace, ctc));
+    device_workspace_free(workspace);
 }
 
-extern "C" void ctc_backward_cuda(TensorType type, Real *dlogits, bool accumulate,
-                                  const Real *dlosses, const Real *alpha, const LogSumExp *log_sums,
-                                  Real *workspace, const Real *logits, const int32_t *targets,
-                                  const int32_t *lengths, const int32_t *target_lengths,
-                                  bool ignore_impossible, CtcSizes size)
+extern "C" void ctc_backward_cuda(TensorType type, Gradient dlogits, const Real *dlosses, Ctc ctc)
 {
+    Real *workspace = device_workspace(workspace_size(ctc));
     BY_STORAGE(type, T,
-               LAUNCH(ctc_beta<T>, (unsigned)size.B, THREADS, 0, (T *)dlogits, accumulate, dlosses,
-                      alpha, log_sums, workspace, (const T *)logits, targets, lengths,
-                      target_lengths, ignore_impossible, size));
+               LAUNCH(ctc_beta<T>, (unsigned)ctc.B, THREADS, 0, (T *)dlogits.data,
+                      dlogits.accumulate, dlosses, workspace, ctc));
+    device_workspace_free(workspace);
 }

@@ -1,6 +1,6 @@
 #include "ops/cuda/recurrent/recurrence.cuh"
 
-__global__ void gru_step(Recurrence r, int64_t step)
+__global__ void gru_step(Recurrence r, int64_t step, const Real *products)
 {
     const int64_t H = r.H;
     GRID_FOR(unit, r.B * H) {
@@ -11,7 +11,7 @@ __global__ void gru_step(Recurrence r, int64_t step)
         }
         const int64_t row = b * r.N + position;
         Real *gates = r.gates + row * 3 * H + j;
-        const Real *sums = r.workspace + b * 3 * H + j;
+        const Real *sums = products + b * 3 * H + j;
         const Real *bias_ih = r.bias_ih + j, *bias_hh = r.bias_hh + j;
         const Real reset = real_sigmoid(gates[0] + sums[0] + (bias_ih[0] + bias_hh[0]));
         const Real z = real_sigmoid(gates[H] + sums[H] + (bias_ih[H] + bias_hh[H]));
@@ -25,17 +25,17 @@ __global__ void gru_step(Recurrence r, int64_t step)
     }
 }
 
-__global__ void gru_step_backward(Recurrence r, int64_t step)
+__global__ void gru_step_backward(Recurrence r, int64_t step, Real *dgates)
 {
     const int64_t H = r.H;
     GRID_FOR(unit, r.B * H) {
         const int64_t b = unit / H, j = unit % H, position = position_of(&r, b, step);
         if (position < 0) {
-            clear_unit(&r, b, step, j);
+            clear_unit(&r, b, step, j, dgates);
             continue;
         }
         const int64_t row = b * r.N + position;
-        Real *gates = r.gates + row * 3 * H + j, *copy = r.workspace + b * 3 * H + j;
+        Real *gates = r.gates + row * 3 * H + j, *copy = dgates + b * 3 * H + j;
         Real *saved = r.saved + row * H + j;
         const Real reset = gates[0], z = gates[H], n = gates[2 * H], m = *saved;
         const Real dh = r.dhidden[unit] + (r.dout ? r.dout[row * H + j] : 0);
@@ -56,18 +56,22 @@ __global__ void gru_hidden_gates(Recurrence r)
 
 extern "C" void gru_forward_cuda(Recurrence r)
 {
+    Real *products = device_workspace(r.B * r.G * r.H);
     for (int64_t step = 0; step < r.N; step++) {
-        multiply_hidden(&r);
-        LAUNCH(gru_step, blocks_for(r.B * r.H), THREADS, 0, r, step);
+        multiply_hidden(&r, products);
+        LAUNCH(gru_step, blocks_for(r.B * r.H), THREADS, 0, r, step, products);
     }
+    device_workspace_free(products);
 }
 
 extern "C" void gru_backward_cuda(Recurrence r)
 {
+    Real *dgates = device_workspace(r.B * r.G * r.H);
     for (int64_t step = r.N - 1; step >= 0; step--) {
-        LAUNCH(gru_step_backward, blocks_for(r.B * r.H), THREADS, 0, r, step);
-        multiply_dgates(&r);
+        LAUNCH(gru_step_backward, blocks_for(r.B * r.H), THREADS, 0, r, step, dgates);
+        multiply_dgates(&r, dgates);
     }
+    device_workspace_free(dgates);
 }
 
 extern "C" void gru_hidden_gates_cuda(Recurrence r)

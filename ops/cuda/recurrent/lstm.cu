@@ -1,6 +1,6 @@
 #include "ops/cuda/recurrent/recurrence.cuh"
 
-__global__ void lstm_step(Recurrence r, int64_t step)
+__global__ void lstm_step(Recurrence r, int64_t step, const Real *products)
 {
     const int64_t H = r.H;
     GRID_FOR(unit, r.B * H) {
@@ -12,7 +12,7 @@ __global__ void lstm_step(Recurrence r, int64_t step)
         const int64_t row = b * r.N + position;
         Real *gates = r.gates + row * 4 * H + j, a[4];
         for (int k = 0; k < 4; k++)
-            a[k] = gates[k * H] + r.workspace[(b * 4 + k) * H + j] +
+            a[k] = gates[k * H] + products[(b * 4 + k) * H + j] +
                    (r.bias_ih[k * H + j] + r.bias_hh[k * H + j]);
         const Real i = real_sigmoid(a[0]), f = real_sigmoid(a[1]), g = real_tanh(a[2]);
         const Real o = real_sigmoid(a[3]), c = f * r.cell[unit] + i * g;
@@ -25,17 +25,17 @@ __global__ void lstm_step(Recurrence r, int64_t step)
     }
 }
 
-__global__ void lstm_step_backward(Recurrence r, int64_t step)
+__global__ void lstm_step_backward(Recurrence r, int64_t step, Real *dgates)
 {
     const int64_t H = r.H;
     GRID_FOR(unit, r.B * H) {
         const int64_t b = unit / H, j = unit % H, position = position_of(&r, b, step);
         if (position < 0) {
-            clear_unit(&r, b, step, j);
+            clear_unit(&r, b, step, j, dgates);
             continue;
         }
         const int64_t row = b * r.N + position;
-        Real *gates = r.gates + row * 4 * H + j, *copy = r.workspace + b * 4 * H + j;
+        Real *gates = r.gates + row * 4 * H + j, *copy = dgates + b * 4 * H + j;
         const Real *cells = r.saved + row * H + j;
         const Real i = gates[0], f = gates[H], g = gates[2 * H], o = gates[3 * H];
         const Real initial = r.initial_cell ? r.initial_cell[unit] : 0;
@@ -54,16 +54,20 @@ __global__ void lstm_step_backward(Recurrence r, int64_t step)
 
 extern "C" void lstm_forward_cuda(Recurrence r)
 {
+    Real *products = device_workspace(r.B * r.G * r.H);
     for (int64_t step = 0; step < r.N; step++) {
-        multiply_hidden(&r);
-        LAUNCH(lstm_step, blocks_for(r.B * r.H), THREADS, 0, r, step);
+        multiply_hidden(&r, products);
+        LAUNCH(lstm_step, blocks_for(r.B * r.H), THREADS, 0, r, step, products);
     }
+    device_workspace_free(products);
 }
 
 extern "C" void lstm_backward_cuda(Recurrence r)
 {
+    Real *dgates = device_workspace(r.B * r.G * r.H);
     for (int64_t step = r.N - 1; step >= 0; step--) {
-        LAUNCH(lstm_step_backward, blocks_for(r.B * r.H), THREADS, 0, r, step);
-        multiply_dgates(&r);
+        LAUNCH(lstm_step_backward, blocks_for(r.B * r.H), THREADS, 0, r, step, dgates);
+        multiply_dgates(&r, dgates);
     }
+    device_workspace_free(dgates);
 }

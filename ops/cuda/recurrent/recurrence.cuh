@@ -3,34 +3,35 @@
 #ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_CUH
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CUH
 
+#include "ops/kernels.h"
 #include "ops/products/product.h"
-#include "ops/recurrent/kernels.h"
 #include "ops/shared/math.h"
 
-/* workspace [B, G H] = h W_hh^T */
-static inline void multiply_hidden(const Recurrence *r)
+/* products [B, G H] = h W_hh^T */
+static inline void multiply_hidden(const Recurrence *r, Real *products)
 {
     const Product size = { r->B, r->H, r->G * r->H, false, true, 1, 0, 0, 0 };
-    const Result sums = { r->workspace, TENSOR_REAL, false };
+    const Result sums = { products, TENSOR_REAL, false };
     const Operand hidden = { r->hidden, TENSOR_REAL }, weight = { r->weight, TENSOR_REAL };
     product_cuda(r->operation, r->precision, sums, hidden, weight, size);
 }
 
-/* dhidden += workspace W_hh, where workspace [B, G H] holds the step's dgates */
-static inline void multiply_dgates(const Recurrence *r)
+/* dhidden += dgates W_hh, of the step's dgates [B, G H] */
+static inline void multiply_dgates(const Recurrence *r, const Real *dgates)
 {
     const Product size = { r->B, r->G * r->H, r->H, false, false, 1, 0, 0, 0 };
     const Result dhidden = { r->dhidden, TENSOR_REAL, true };
-    const Operand dgates = { r->workspace, TENSOR_REAL }, weight = { r->weight, TENSOR_REAL };
-    product_cuda(r->operation, r->precision, dhidden, dgates, weight, size);
+    const Operand a = { dgates, TENSOR_REAL }, weight = { r->weight, TENSOR_REAL };
+    product_cuda(r->operation, r->precision, dhidden, a, weight, size);
 }
 
 /* Backward at a step after the sequence's end: all gradients of unit j are 0. */
-__device__ static inline void clear_unit(const Recurrence *r, int64_t b, int64_t step, int64_t j)
+__device__ static inline void clear_unit(const Recurrence *r, int64_t b, int64_t step, int64_t j,
+                                         Real *dgates)
 {
     const int64_t row = b * r->N + step, H = r->H;
     for (int64_t g = 0; g < r->G; g++)
-        r->gates[(row * r->G + g) * H + j] = r->workspace[(b * r->G + g) * H + j] = 0;
+        r->gates[(row * r->G + g) * H + j] = dgates[(b * r->G + g) * H + j] = 0;
     r->saved[row * H + j] = 0;
 }
 
