@@ -11,11 +11,16 @@
 
 /* ----------------------------------------------------------------------------------------- rows */
 
-/* out [R, C] = softmax of each row of x [R, C], or its logarithm */
-KERNEL(softmax_forward, (Real *out, const Real *x, bool logarithm, int64_t R, int64_t C))
+/* out [R, C] = softmax of each row of x [R, C] */
+KERNEL(softmax_forward, (Real *out, const Real *x, int64_t R, int64_t C))
 /* dx [R, C] <- the gradient by x, from dout and out [R, C] */
 KERNEL(softmax_backward,
-       (Gradient dx, const Real *dout, const Real *out, bool logarithm, int64_t R, int64_t C))
+       (Gradient dx, const Real *dout, const Real *out, int64_t R, int64_t C))
+/* out [R, C] = log softmax of each row of x [R, C] */
+KERNEL(log_softmax_forward, (Real *out, const Real *x, int64_t R, int64_t C))
+/* dx [R, C] <- the gradient by x, from dout and out [R, C] */
+KERNEL(log_softmax_backward,
+       (Gradient dx, const Real *dout, const Real *out, int64_t R, int64_t C))
 
 /* ------------------------------------------------------------------------------------- products */
 

@@ -35,6 +35,8 @@ const Kernels cpu_bf16_kernels = {
     /* rows */
     .softmax_forward = softmax_forward_bf16,
     .softmax_backward = softmax_backward_bf16,
+    .log_softmax_forward = log_softmax_forward_bf16,
+    .log_softmax_backward = log_softmax_backward_bf16,
     /* products */
     /* layout */
     /* losses */

@@ -21,6 +21,8 @@ template <TensorType type> static Kernels table(void)
     /* rows */
     USE(softmax_forward);
     USE(softmax_backward);
+    USE(log_softmax_forward);
+    USE(log_softmax_backward);
     /* products */
     /* layout */
     /* losses */
