@@ -22,6 +22,19 @@ KERNEL(log_softmax_forward, (Real *out, const Real *x, int64_t R, int64_t C))
 KERNEL(log_softmax_backward,
        (Gradient dx, const Real *dout, const Real *out, int64_t R, int64_t C))
 
+/* out [R, C] = layernorm of each row of x; writes the statistics */
+KERNEL(layernorm_forward, (Real *out, NormArguments norm))
+/* dx [R, C], dweight, dbias [C] <- the gradients, from dout [R, C]; weight and bias are Real */
+KERNEL(layernorm_backward,
+       (Gradient dx, Gradient dweight, Gradient dbias, const Real *dout, NormArguments norm))
+/* out [R, C] = layernorm of each row of x + dropout(branch) */
+KERNEL(residual_layernorm_forward, (Real *out, NormArguments norm, Residual residual))
+KERNEL(residual_layernorm_backward,
+       (Gradient dx, Gradient dbranch, Gradient dweight, Gradient dbias, const Real *dout,
+        NormArguments norm, Residual residual))
+/* sums [C] <- the sum over the rows of x [R, C]; sums are Real */
+KERNEL(column_sums, (Gradient sums, const Real *x, int64_t R, int64_t C))
+
 /* ------------------------------------------------------------------------------------- products */
 
 /* --------------------------------------------------------------------------------------- layout */

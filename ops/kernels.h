@@ -21,6 +21,8 @@
 #define TAPEGRAD_OPS_KERNELS_H
 
 #include "autograd/tape.h"
+#include "ops/layout/kernels.h"
+#include "ops/rows/layernorm.h"
 #include "tensor/kernel.h"
 
 typedef struct Kernels {

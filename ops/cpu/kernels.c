@@ -16,6 +16,11 @@ const Kernels cpu_kernels = {
 #undef BACKEND_KERNEL
     /* elementwise */
     /* rows */
+    .layernorm_forward = layernorm_forward_cpu,
+    .layernorm_backward = layernorm_backward_cpu,
+    .residual_layernorm_forward = residual_layernorm_forward_cpu,
+    .residual_layernorm_backward = residual_layernorm_backward_cpu,
+    .column_sums = column_sums_cpu,
     /* products */
     /* layout */
     /* losses */
@@ -37,6 +42,11 @@ const Kernels cpu_bf16_kernels = {
     .softmax_backward = softmax_backward_bf16,
     .log_softmax_forward = log_softmax_forward_bf16,
     .log_softmax_backward = log_softmax_backward_bf16,
+    .layernorm_forward = layernorm_forward_bf16,
+    .layernorm_backward = layernorm_backward_bf16,
+    .residual_layernorm_forward = residual_layernorm_forward_bf16,
+    .residual_layernorm_backward = residual_layernorm_backward_bf16,
+    .column_sums = column_sums_bf16,
     /* products */
     /* layout */
     /* losses */

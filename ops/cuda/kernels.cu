@@ -23,6 +23,11 @@ template <TensorType type> static Kernels table(void)
     USE(softmax_backward);
     USE(log_softmax_forward);
     USE(log_softmax_backward);
+    USE(layernorm_forward);
+    USE(layernorm_backward);
+    USE(residual_layernorm_forward);
+    USE(residual_layernorm_backward);
+    USE(column_sums);
     /* products */
     /* layout */
     /* losses */

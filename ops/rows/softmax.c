@@ -11,7 +11,7 @@
 #include "ops/shared/internal.h"
 
 /* max_c x_c, ignoring NaN */
-static inline Real max_of(const Real *x, int64_t C)
+static inline Real softmax_max(const Real *x, int64_t C)
 {
     Real m = -(Real)INFINITY;
     SUM(max, m)
@@ -24,7 +24,7 @@ void softmax_forward_plain(Real *out, const Real *x, int64_t R, int64_t C)
 {
     EACH_ROW(row, R, C)
     {
-        const Real *x_r = x + row * C, m = max_of(x_r, C);
+        const Real *x_r = x + row * C, m = softmax_max(x_r, C);
         Real *out_r = out + row * C;
         PRAGMA(omp simd)
         for (int64_t c = 0; c < C; c++)
@@ -59,7 +59,7 @@ void log_softmax_forward_plain(Real *out, const Real *x, int64_t R, int64_t C)
 {
     EACH_ROW(row, R, C)
     {
-        const Real *x_r = x + row * C, m = max_of(x_r, C);
+        const Real *x_r = x + row * C, m = softmax_max(x_r, C);
         Real *out_r = out + row * C;
         PRAGMA(omp simd)
         for (int64_t c = 0; c < C; c++)
