@@ -32,6 +32,10 @@ KERNEL(residual_layernorm_forward, (Real *out, NormArguments norm, Residual resi
 KERNEL(residual_layernorm_backward,
        (Gradient dx, Gradient dbranch, Gradient dweight, Gradient dbias, const Real *dout,
         NormArguments norm, Residual residual))
+/* index [outer, inner] = the first j with the largest x[o, j, i]; NaN is larger than all numbers */
+KERNEL(argmax, (int32_t *index, const Real *x, AxisView v))
+/* out[o, n, i] <- the sum of x[o, j, i] over j <= n, or over j >= n if reverse */
+KERNEL(cumulative_sum, (Gradient out, const Real *x, bool reverse, AxisView v))
 /* sums [C] <- the sum over the rows of x [R, C]; sums are Real */
 KERNEL(column_sums, (Gradient sums, const Real *x, int64_t R, int64_t C))
 

@@ -20,6 +20,8 @@ const Kernels cpu_kernels = {
     .layernorm_backward = layernorm_backward_cpu,
     .residual_layernorm_forward = residual_layernorm_forward_cpu,
     .residual_layernorm_backward = residual_layernorm_backward_cpu,
+    .argmax = argmax_cpu,
+    .cumulative_sum = cumulative_sum_cpu,
     .column_sums = column_sums_cpu,
     /* products */
     /* layout */
@@ -46,6 +48,8 @@ const Kernels cpu_bf16_kernels = {
     .layernorm_backward = layernorm_backward_bf16,
     .residual_layernorm_forward = residual_layernorm_forward_bf16,
     .residual_layernorm_backward = residual_layernorm_backward_bf16,
+    .argmax = argmax_bf16,
+    .cumulative_sum = cumulative_sum_bf16,
     .column_sums = column_sums_bf16,
     /* products */
     /* layout */

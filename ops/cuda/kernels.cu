@@ -27,6 +27,8 @@ template <TensorType type> static Kernels table(void)
     USE(layernorm_backward);
     USE(residual_layernorm_forward);
     USE(residual_layernorm_backward);
+    USE(argmax);
+    USE(cumulative_sum);
     USE(column_sums);
     /* products */
     /* layout */
