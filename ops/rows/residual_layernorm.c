@@ -24,8 +24,9 @@ static inline Real residual_dropped(const DropoutDraw *d, int64_t i, Real value)
 
 void residual_layernorm_forward_plain(Real *out, NormArguments norm, Residual residual)
 {
-    EACH(i, norm.R * norm.C)
-    out[i] = norm.x[i] + residual_dropped(&residual.draw, i, residual.branch[i]);
+    EACH_ROW(row, norm.R, norm.C)
+    for (int64_t i = row * norm.C; i < (row + 1) * norm.C; i++)
+        out[i] = norm.x[i] + residual_dropped(&residual.draw, i, residual.branch[i]);
     norm.x = out; /* s */
     layernorm_forward_plain(out, norm);
 }
@@ -36,14 +37,16 @@ void residual_layernorm_backward_plain(Gradient dx, Gradient dbranch, Gradient d
 {
     const int64_t n = norm.R * norm.C;
     Real *s = device_workspace(2 * n), *ds = s + n;
-    EACH(i, n)
-    s[i] = norm.x[i] + residual_dropped(&residual.draw, i, residual.branch[i]);
+    EACH_ROW(row, norm.R, norm.C)
+    for (int64_t i = row * norm.C; i < (row + 1) * norm.C; i++)
+        s[i] = norm.x[i] + residual_dropped(&residual.draw, i, residual.branch[i]);
     norm.x = s;
     layernorm_backward_plain((Gradient){ ds, false }, dweight, dbias, dout, norm);
     EACH(i, dx.data ? n : 0)
     gradient_add(dx, i, ds[i]);
-    EACH(i, dbranch.data ? n : 0)
-    gradient_add(dbranch, i, residual_dropped(&residual.draw, i, ds[i]));
+    EACH_ROW(row, dbranch.data ? norm.R : 0, norm.C)
+    for (int64_t i = row * norm.C; i < (row + 1) * norm.C; i++)
+        gradient_add(dbranch, i, residual_dropped(&residual.draw, i, ds[i]));
     device_workspace_free(s);
 }
 
