@@ -11,11 +11,33 @@
 
 /* ----------------------------------------------------------------------------------------- rows */
 
-/* out [R, C] = softmax of each row of x [R, C], or its logarithm */
-KERNEL(softmax_forward, (Real *out, const Real *x, bool logarithm, int64_t R, int64_t C))
+/* out [R, C] = softmax of each row of x [R, C] */
+KERNEL(softmax_forward, (Real *out, const Real *x, int64_t R, int64_t C))
 /* dx [R, C] <- the gradient by x, from dout and out [R, C] */
 KERNEL(softmax_backward,
-       (Gradient dx, const Real *dout, const Real *out, bool logarithm, int64_t R, int64_t C))
+       (Gradient dx, const Real *dout, const Real *out, int64_t R, int64_t C))
+/* out [R, C] = log softmax of each row of x [R, C] */
+KERNEL(log_softmax_forward, (Real *out, const Real *x, int64_t R, int64_t C))
+/* dx [R, C] <- the gradient by x, from dout and out [R, C] */
+KERNEL(log_softmax_backward,
+       (Gradient dx, const Real *dout, const Real *out, int64_t R, int64_t C))
+
+/* out [R, C] = layernorm of each row of x; writes the statistics */
+KERNEL(layernorm_forward, (Real *out, NormArguments norm))
+/* dx [R, C], dweight, dbias [C] <- the gradients, from dout [R, C]; weight and bias are Real */
+KERNEL(layernorm_backward,
+       (Gradient dx, Gradient dweight, Gradient dbias, const Real *dout, NormArguments norm))
+/* out [R, C] = layernorm of each row of x + dropout(branch) */
+KERNEL(residual_layernorm_forward, (Real *out, NormArguments norm, Residual residual))
+KERNEL(residual_layernorm_backward,
+       (Gradient dx, Gradient dbranch, Gradient dweight, Gradient dbias, const Real *dout,
+        NormArguments norm, Residual residual))
+/* index [outer, inner] = the first j with the largest x[o, j, i]; NaN is larger than all numbers */
+KERNEL(argmax, (int32_t *index, const Real *x, AxisView v))
+/* out[o, n, i] <- the sum of x[o, j, i] over j <= n, or over j >= n if reverse */
+KERNEL(cumulative_sum, (Gradient out, const Real *x, bool reverse, AxisView v))
+/* sums [C] <- the sum over the rows of x [R, C]; sums are Real */
+KERNEL(column_sums, (Gradient sums, const Real *x, int64_t R, int64_t C))
 
 /* ------------------------------------------------------------------------------------- products */
 

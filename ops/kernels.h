@@ -21,8 +21,10 @@
 #define TAPEGRAD_OPS_KERNELS_H
 
 #include "autograd/tape.h"
+#include "ops/layout/kernels.h"
 #include "ops/losses/ctc.h"
 #include "ops/recurrent/recurrence.h"
+#include "ops/rows/layernorm.h"
 #include "tensor/kernel.h"
 
 typedef struct Kernels {

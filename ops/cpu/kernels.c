@@ -16,6 +16,13 @@ const Kernels cpu_kernels = {
 #undef BACKEND_KERNEL
     /* elementwise */
     /* rows */
+    .layernorm_forward = layernorm_forward_cpu,
+    .layernorm_backward = layernorm_backward_cpu,
+    .residual_layernorm_forward = residual_layernorm_forward_cpu,
+    .residual_layernorm_backward = residual_layernorm_backward_cpu,
+    .argmax = argmax_cpu,
+    .cumulative_sum = cumulative_sum_cpu,
+    .column_sums = column_sums_cpu,
     /* products */
     /* layout */
     /* losses */
@@ -39,6 +46,15 @@ const Kernels cpu_bf16_kernels = {
     /* rows */
     .softmax_forward = softmax_forward_bf16,
     .softmax_backward = softmax_backward_bf16,
+    .log_softmax_forward = log_softmax_forward_bf16,
+    .log_softmax_backward = log_softmax_backward_bf16,
+    .layernorm_forward = layernorm_forward_bf16,
+    .layernorm_backward = layernorm_backward_bf16,
+    .residual_layernorm_forward = residual_layernorm_forward_bf16,
+    .residual_layernorm_backward = residual_layernorm_backward_bf16,
+    .argmax = argmax_bf16,
+    .cumulative_sum = cumulative_sum_bf16,
+    .column_sums = column_sums_bf16,
     /* products */
     /* layout */
     /* losses */

@@ -21,6 +21,15 @@ template <TensorType type> static Kernels table(void)
     /* rows */
     USE(softmax_forward);
     USE(softmax_backward);
+    USE(log_softmax_forward);
+    USE(log_softmax_backward);
+    USE(layernorm_forward);
+    USE(layernorm_backward);
+    USE(residual_layernorm_forward);
+    USE(residual_layernorm_backward);
+    USE(argmax);
+    USE(cumulative_sum);
+    USE(column_sums);
     /* products */
     /* layout */
     /* losses */

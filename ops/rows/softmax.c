@@ -10,40 +10,85 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-void softmax_forward_plain(Real *out, const Real *x, bool logarithm, int64_t R, int64_t C)
+/* max_c x_c, ignoring NaN */
+static inline Real softmax_max(const Real *x, int64_t C)
 {
-    EACH_ROW(r, R, C)
+    Real m = -(Real)INFINITY;
+    SUM(max, m)
+    for (int64_t c = 0; c < C; c++)
+        m = x[c] > m ? x[c] : m;
+    return m;
+}
+
+void softmax_forward_plain(Real *out, const Real *x, int64_t R, int64_t C)
+{
+    EACH_ROW(row, R, C)
     {
-        const Real *x_r = x + r * C;
-        Real *out_r = out + r * C, m = -(Real)INFINITY;
-        double sum = 0;
-        SUM(max, m)
+        const Real *x_r = x + row * C, m = softmax_max(x_r, C);
+        Real *out_r = out + row * C;
+        PRAGMA(omp simd)
         for (int64_t c = 0; c < C; c++)
-            m = x_r[c] > m ? x_r[c] : m;
+            out_r[c] = real_exp(x_r[c] - m);
+        double sum = 0;
         SUM(+, sum)
         for (int64_t c = 0; c < C; c++)
-            sum += (out_r[c] = real_exp(x_r[c] - m));
-        const Real log_sum = (Real)log(sum), scale = (Real)(1 / sum);
+            sum += out_r[c];
+        const Real scale = (Real)(1 / sum);
         for (int64_t c = 0; c < C; c++)
-            out_r[c] = logarithm ? x_r[c] - m - log_sum : out_r[c] * scale;
+            out_r[c] *= scale;
     }
 }
 
-void softmax_backward_plain(Gradient dx, const Real *dout, const Real *out, bool logarithm,
-                            int64_t R, int64_t C)
+void softmax_backward_plain(Gradient dx, const Real *dout, const Real *out, int64_t R, int64_t C)
 {
-    EACH_ROW(r, R, C)
+    EACH_ROW(row, R, C)
     {
-        const Real *g = dout + r * C, *out_r = out + r * C;
+        const Real *g = dout + row * C, *out_r = out + row * C;
         double sum = 0;
         SUM(+, sum)
         for (int64_t c = 0; c < C; c++)
-            sum += (logarithm ? g[c] : g[c] * out_r[c]);
+            sum += (g[c] * out_r[c]);
+        const Real dot = (Real)sum;
         PRAGMA(omp simd)
         for (int64_t c = 0; c < C; c++)
-            gradient_add(dx, r * C + c,
-                         logarithm ? g[c] - real_exp(out_r[c]) * (Real)sum
-                                   : out_r[c] * (g[c] - (Real)sum));
+            gradient_add(dx, row * C + c, out_r[c] * (g[c] - dot));
+    }
+}
+
+void log_softmax_forward_plain(Real *out, const Real *x, int64_t R, int64_t C)
+{
+    EACH_ROW(row, R, C)
+    {
+        const Real *x_r = x + row * C, m = softmax_max(x_r, C);
+        Real *out_r = out + row * C;
+        PRAGMA(omp simd)
+        for (int64_t c = 0; c < C; c++)
+            out_r[c] = real_exp(x_r[c] - m);
+        double sum = 0;
+        SUM(+, sum)
+        for (int64_t c = 0; c < C; c++)
+            sum += out_r[c];
+        const Real log_sum = (Real)log(sum);
+        PRAGMA(omp simd)
+        for (int64_t c = 0; c < C; c++)
+            out_r[c] = (x_r[c] - m) - log_sum;
+    }
+}
+
+void log_softmax_backward_plain(Gradient dx, const Real *dout, const Real *out, int64_t R,
+                                int64_t C)
+{
+    EACH_ROW(row, R, C)
+    {
+        const Real *g = dout + row * C, *out_r = out + row * C;
+        double sum = 0;
+        SUM(+, sum)
+        for (int64_t c = 0; c < C; c++)
+            sum += g[c];
+        const Real sum_g = (Real)sum;
+        PRAGMA(omp simd)
+        for (int64_t c = 0; c < C; c++)
+            gradient_add(dx, row * C + c, g[c] - real_exp(out_r[c]) * sum_g);
     }
 }
 
@@ -51,28 +96,34 @@ static void softmax_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *out = node->outputs[0];
     kernels_of(x)->softmax_backward(tape_contribution(node, x), tape_upstream(node, 0), out->data,
-                                    *(const bool *)node->attributes, shape_rows(x->shape),
-                                    shape_columns(x->shape));
-}
-
-/* label: the operation's name and its argument's */
-static Tensor *softmax(Tape *tape, const char *name, const char *label, Tensor *x, bool logarithm)
-{
-    tape_use(tape, label, x);
-    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
-    kernels_of(x)->softmax_forward(out->data, x->data, logarithm, shape_rows(x->shape),
-                                   shape_columns(x->shape));
-    tape_record(tape, (Node){ name, softmax_backward, .inputs = { x }, .outputs = { out },
-                              .attributes = tape_save(tape, &logarithm, sizeof logarithm) });
-    return out;
+                                    shape_rows(x->shape), shape_columns(x->shape));
 }
 
 Tensor *op_softmax(Tape *tape, Tensor *x)
 {
-    return softmax(tape, "op_softmax", "op_softmax: x", x, false);
+    tape_use(tape, "op_softmax: x", x);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
+    kernels_of(x)->softmax_forward(out->data, x->data, shape_rows(x->shape),
+                                   shape_columns(x->shape));
+    tape_record(tape,
+                (Node){ "op_softmax", softmax_backward, .inputs = { x }, .outputs = { out } });
+    return out;
+}
+
+static void log_softmax_backward(Node *node)
+{
+    Tensor *x = node->inputs[0], *out = node->outputs[0];
+    kernels_of(x)->log_softmax_backward(tape_contribution(node, x), tape_upstream(node, 0),
+                                        out->data, shape_rows(x->shape), shape_columns(x->shape));
 }
 
 Tensor *op_log_softmax(Tape *tape, Tensor *x)
 {
-    return softmax(tape, "op_log_softmax", "op_log_softmax: x", x, true);
+    tape_use(tape, "op_log_softmax: x", x);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
+    kernels_of(x)->log_softmax_forward(out->data, x->data, shape_rows(x->shape),
+                                       shape_columns(x->shape));
+    tape_record(tape, (Node){ "op_log_softmax", log_softmax_backward, .inputs = { x },
+                              .outputs = { out } });
+    return out;
 }

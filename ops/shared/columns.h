@@ -1,6 +1,6 @@
-/* Sums over the rows of a matrix, bitwise the same for any number of threads: the number of rows
- * alone determines the blocks of rows, each block is summed separately, and the blocks' sums are
- * added in order. */
+/* Sums over the rows of a matrix, per column. Backends sum blocks of rows separately and add the
+ * blocks' sums in order; the number of rows alone determines the blocks, so that sums are bitwise
+ * the same for any number of threads. */
 #ifndef TAPEGRAD_OPS_SHARED_COLUMNS_H
 #define TAPEGRAD_OPS_SHARED_COLUMNS_H
 
@@ -12,10 +12,6 @@
 #else
 #define COLUMNS_FUNCTION static inline
 #endif
-
-DEVICE_FUNCTION(void, add_part_pairs, Gradient first, Gradient second, const Real *partial,
-                int64_t parts, int64_t C);
-OLD_KERNEL(void, column_sums, Real *partial, const Real *x, int64_t R, int64_t C);
 
 /* Number of blocks for R rows. Block i starts at row_block_start(i, R) and ends before
  * row_block_start(i + 1, R). */
@@ -29,13 +25,8 @@ COLUMNS_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
     return i * R / row_blocks(R);
 }
 
-/* dw [C] <- the sum over the parts of partial [parts, C]. */
+/* dw [C] <- the sum over the rows of partial [parts, C]. */
 void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C);
-
-/* Two such sums in one kernel launch: first [C] and second [C] <- the sums over the parts of
- * partial [2, parts, C]. The data of either may be NULL. */
-void add_part_pairs(Device *device, Gradient first, Gradient second, const Real *partial,
-                    int64_t parts, int64_t C);
 
 /* dw [C] <- the sum over the rows of x [R, C], which has the dtype and device of `like`. */
 void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int64_t R, int64_t C);

@@ -11,7 +11,7 @@
 #include "nn/cpu/decode/product.h"
 #include "ops/attention/features/polynomial.h"
 #include "ops/cpu/attention/linear/feature_map.h"
-#include "ops/rows/layernorm.h"
+#include "ops/cpu/rows/layernorm.h"
 #include "ops/rows/rows.h"
 
 #include <omp.h>

@@ -1,6 +1,6 @@
 /* Sums in double precision, as on the CPU: rounding errors would grow along the axis. */
-#include "ops/rows/kernels.h"
 #include "ops/cuda/shared/columns.cuh"
+#include "ops/kernels.h"
 
 /* Consecutive elements along the axis per thread. */
 enum { RUN = 4 };
@@ -57,12 +57,12 @@ __global__ void cumulative_sums(T *out, bool accumulate, const T *x, bool revers
     }
 }
 
-extern "C" void cumulative_sum_cuda(TensorType type, Real *out, bool accumulate, const Real *x,
-                                    bool reverse, AxisView v)
+extern "C" void cumulative_sum_cuda(TensorType type, Gradient out, const Real *x, bool reverse,
+                                    AxisView v)
 {
     const int lanes = column_lanes(v.inner);
     const unsigned blocks = blocks_for(v.outer * ((v.inner + lanes - 1) / lanes), 1);
     BY_STORAGE(type, T,
-               LAUNCH(cumulative_sums<T>, blocks, THREADS, 0, (T *)out, accumulate, (const T *)x,
-                      reverse, v.outer, v.size, v.inner, lanes));
+               LAUNCH(cumulative_sums<T>, blocks, THREADS, 0, (T *)out.data, out.accumulate,
+                      (const T *)x, reverse, v.outer, v.size, v.inner, lanes));
 }

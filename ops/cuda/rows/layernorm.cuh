@@ -11,9 +11,11 @@
 #ifndef TAPEGRAD_OPS_ROWS_LAYERNORM_CUH
 #define TAPEGRAD_OPS_ROWS_LAYERNORM_CUH
 
-#include "ops/rows/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cuda/rows/rows.cuh"
+#include "ops/cuda/shared/columns.cuh"
 #include "ops/cuda/shared/map.cuh"
+#include "tensor/internal.h"
 
 template <int W_, int LANES_, int HELD> struct Plan {
     static constexpr int W = W_, LANES = LANES_, PACKS = HELD / W_, WHOLE = LANES_ * HELD;
@@ -237,20 +239,38 @@ __global__ void layernorm_backward_kernel(Rows in, Real *dweight, Real *dbias, P
         sums.store_block(dweight, dbias, C);
 }
 
-/* dweight, dbias [parts, C] or both NULL */
-template <typename T, typename Rows>
-static void layernorm_backward(Rows in, Real *dweight, Real *dbias, int64_t parts, const T *dout,
-                               const Real *weight, const Statistics *statistics, int64_t R,
-                               int64_t C)
+/* One part of the rows per block: enough blocks to fill a GPU, but about 8 rows or more per block,
+ * so that writing the partial sums costs little compared with reading the rows. */
+static inline int64_t layernorm_parts(int64_t R)
 {
+    const int64_t most = 256, parts = (R + 7) / 8;
+    return parts < most ? parts : most;
+}
+
+template <typename T, typename Rows>
+static void layernorm_backward(Rows in, Gradient dweight, Gradient dbias, const T *dout,
+                               const NormArguments &norm)
+{
+    const int64_t R = norm.R, C = norm.C, parts = layernorm_parts(R);
+    const bool summed = dweight.data || dbias.data;
+    Real *partial = summed ? device_workspace(2 * parts * C) : NULL; /* of dweight, of dbias */
+    Real *of_bias = summed ? partial + parts * C : NULL;
     const PlainRows<T> upstream = { dout, NULL, false };
     const bool packs = C % 4 == 0 && in.template fits<4>() && upstream.template fits<4>() &&
-                       packs_fit<4>(dweight) && packs_fit<4>(dbias) && packs_fit<4>(weight);
+                       packs_fit<4>(partial) && packs_fit<4>(of_bias) && packs_fit<4>(norm.weight);
     with_plan(packs, C, [&](auto plan) {
         typedef decltype(plan) Plan;
-        LAUNCH((layernorm_backward_kernel<T, Rows, Plan>), (unsigned)parts, THREADS, 0, in, dweight,
-               dbias, upstream, weight, statistics, R, C);
+        LAUNCH((layernorm_backward_kernel<T, Rows, Plan>), (unsigned)parts, THREADS, 0, in, partial,
+               of_bias, upstream, norm.weight, norm.statistics, R, C);
     });
+    if (!summed)
+        return;
+    if (dweight.data == dbias.data) { /* one gradient tensor: add in two passes */
+        add_part_pairs(dweight, { NULL, false }, partial, parts, C);
+        dweight.data = NULL;
+    }
+    add_part_pairs(dweight, dbias, partial, parts, C);
+    device_workspace_free(partial);
 }
 
 #endif

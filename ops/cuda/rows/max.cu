@@ -1,4 +1,4 @@
-#include "ops/rows/kernels.h"
+#include "ops/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
 struct Largest {

@@ -1,5 +1,4 @@
 #include "ops/cuda/elementwise/dropout.cuh"
-#include "ops/rows/kernels.h"
 #include "ops/cuda/rows/layernorm.cuh"
 
 /* The rows s = x + m branch, a Rows of ops/cuda/rows/layernorm.cuh. */
@@ -35,28 +34,23 @@ template <typename T> struct ResidualRows {
     }
 };
 
-extern "C" void residual_layernorm_forward_cuda(TensorType type, Real *out, Statistics *statistics,
-                                                const Real *x, const Real *branch, DropoutDraw d,
-                                                const Real *weight, const Real *bias, Real eps,
-                                                Real *, int64_t R, int64_t C)
+extern "C" void residual_layernorm_forward_cuda(TensorType type, Real *out, NormArguments norm,
+                                                Residual residual)
 {
     BY_STORAGE(type, T,
-               layernorm_forward(
-                   (T *)out, statistics,
-                   ResidualRows<T>{ (const T *)x, (const T *)branch, d, NULL, NULL, false, false },
-                   weight, bias, eps, R, C));
+               layernorm_forward((T *)out, norm.statistics,
+                                 ResidualRows<T>{ (const T *)norm.x, (const T *)residual.branch,
+                                                  residual.draw, NULL, NULL, false, false },
+                                 norm.weight, norm.bias, norm.eps, norm.R, norm.C));
 }
 
 extern "C" void residual_layernorm_backward_cuda(TensorType type, Gradient dx, Gradient dbranch,
-                                                 Real *dweight, Real *dbias, int64_t parts, Real *,
-                                                 const Real *dout, const Real *x,
-                                                 const Real *branch, DropoutDraw d,
-                                                 const Real *weight, const Statistics *statistics,
-                                                 int64_t R, int64_t C)
+                                                 Gradient dweight, Gradient dbias, const Real *dout,
+                                                 NormArguments norm, Residual residual)
 {
-    BY_STORAGE(
-        type, T,
-        layernorm_backward(ResidualRows<T>{ (const T *)x, (const T *)branch, d, (T *)dx.data,
-                                            (T *)dbranch.data, dx.accumulate, dbranch.accumulate },
-                           dweight, dbias, parts, (const T *)dout, weight, statistics, R, C));
+    BY_STORAGE(type, T,
+               layernorm_backward(ResidualRows<T>{ (const T *)norm.x, (const T *)residual.branch,
+                                                   residual.draw, (T *)dx.data, (T *)dbranch.data,
+                                                   dx.accumulate, dbranch.accumulate },
+                                  dweight, dbias, (const T *)dout, norm));
 }

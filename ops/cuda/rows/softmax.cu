@@ -52,25 +52,30 @@ __global__ void log_softmax_backward(T *dx, bool accumulate, const T *dout, cons
     }
 }
 
-extern "C" void softmax_forward_cuda(TensorType type, Real *out, const Real *x, bool logarithm,
-                                     int64_t R, int64_t C)
+extern "C" void softmax_forward_cuda(TensorType type, Real *out, const Real *x, int64_t R,
+                                     int64_t C)
 {
-    if (logarithm)
-        BY_STORAGE(type, T,
-                   LAUNCH_ROWS(log_softmax_forward, T, R, C, (T *)out, (const T *)x, R, C));
-    else
-        BY_STORAGE(type, T, LAUNCH_ROWS(softmax_forward, T, R, C, (T *)out, (const T *)x, R, C));
+    BY_STORAGE(type, T, LAUNCH_ROWS(softmax_forward, T, R, C, (T *)out, (const T *)x, R, C));
 }
 
 extern "C" void softmax_backward_cuda(TensorType type, Gradient dx, const Real *dout,
-                                      const Real *out, bool logarithm, int64_t R, int64_t C)
+                                      const Real *out, int64_t R, int64_t C)
 {
-    if (logarithm)
-        BY_STORAGE(type, T,
-                   LAUNCH_ROWS(log_softmax_backward, T, R, C, (T *)dx.data, dx.accumulate,
-                               (const T *)dout, (const T *)out, R, C));
-    else
-        BY_STORAGE(type, T,
-                   LAUNCH_ROWS(softmax_backward, T, R, C, (T *)dx.data, dx.accumulate,
-                               (const T *)dout, (const T *)out, R, C));
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(softmax_backward, T, R, C, (T *)dx.data, dx.accumulate, (const T *)dout,
+                           (const T *)out, R, C));
+}
+
+extern "C" void log_softmax_forward_cuda(TensorType type, Real *out, const Real *x, int64_t R,
+                                         int64_t C)
+{
+    BY_STORAGE(type, T, LAUNCH_ROWS(log_softmax_forward, T, R, C, (T *)out, (const T *)x, R, C));
+}
+
+extern "C" void log_softmax_backward_cuda(TensorType type, Gradient dx, const Real *dout,
+                                          const Real *out, int64_t R, int64_t C)
+{
+    BY_STORAGE(type, T,
+               LAUNCH_ROWS(log_softmax_backward, T, R, C, (T *)dx.data, dx.accumulate,
+                           (const T *)dout, (const T *)out, R, C));
 }

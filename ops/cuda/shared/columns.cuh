@@ -3,6 +3,7 @@
 #ifndef TAPEGRAD_OPS_SHARED_COLUMNS_CUH
 #define TAPEGRAD_OPS_SHARED_COLUMNS_CUH
 
+#include "autograd/tape.h"
 #include "tensor/cuda/kernel.cuh"
 
 /* The sum of a part, which a second kernel reads. */
@@ -110,5 +111,9 @@ static void launch_column_sums(Out *out, int64_t parts, bool accumulate, Real fa
     LAUNCH((column_sums_kernel<Out, T>), blocks, THREADS, 0, out, accumulate, factor, x, R, C,
            lanes);
 }
+
+/* Two sums over parts in one kernel launch: first [C] and second [C] <- the sums over the parts of
+ * partial [2, parts, C]. The data of either may be NULL. */
+void add_part_pairs(Gradient first, Gradient second, const Real *partial, int64_t parts, int64_t C);
 
 #endif

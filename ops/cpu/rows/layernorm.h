@@ -1,0 +1,84 @@
+/* The CPU kernels of layernorm and residual_layernorm: one row, and the partial sums of the
+ * gradients of weight and bias. ops/rows/layernorm.c has the derivation. */
+#ifndef TAPEGRAD_OPS_CPU_ROWS_LAYERNORM_H
+#define TAPEGRAD_OPS_CPU_ROWS_LAYERNORM_H
+
+#include "ops/cpu/shared/columns.h"
+#include "ops/kernels.h"
+#include "ops/rows/rows.h"
+
+/* Below, T is the dtype of out and dout, S that of x and dx. */
+
+/* Forward pass of one row; out [C] may be x [C] if T is S. */
+ALWAYS_INLINE Statistics layernorm_row(int T, Real *out, int S, const Real *x, const Real *weight,
+                                       const Real *bias, Real eps, int64_t C)
+{
+    const Real mean = row_sum(sum_of_values, S, NULL, x, 0, C) / (Real)C;
+    const Real variance = row_sum(sum_of_squares, S, NULL, x, mean, C) / (Real)C;
+    const Real r = inverse_deviation(variance, eps);
+#pragma omp simd
+    for (int64_t c = 0; c < C; c++)
+        store(T, out, c, (load(S, x, c) - mean) * r * weight[c] + bias[c]);
+    return (Statistics){ mean, r };
+}
+
+/* Sums over the rows of one block, or both NULL. */
+typedef struct WeightRows {
+    Real *dweight, *dbias; /* [C] */
+} WeightRows;
+
+ALWAYS_INLINE void layernorm_weight_row(WeightRows sums, int T, const Real *dout, int S,
+                                        const Real *x, Statistics k, int64_t C)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < C; c++) {
+        sums.dweight[c] += load(T, dout, c) * (load(S, x, c) - k.mean) * k.r;
+        sums.dbias[c] += load(T, dout, c);
+    }
+}
+
+ALWAYS_INLINE void layernorm_input_row(Real *dx, bool accumulate, int T, const Real *dout, int S,
+                                       const Real *x, const Real *weight, Statistics k, int64_t C)
+{
+    Real sum_h = 0, sum_hn = 0;
+#pragma omp simd reduction(+ : sum_h, sum_hn)
+    for (int64_t c = 0; c < C; c++) {
+        Real h = load(T, dout, c) * weight[c];
+        sum_h += h;
+        sum_hn += h * (load(S, x, c) - k.mean) * k.r;
+    }
+    Real mean_h = sum_h / (Real)C, mean_hn = sum_hn / (Real)C;
+#pragma omp simd
+    for (int64_t c = 0; c < C; c++) {
+        Real n = (load(S, x, c) - k.mean) * k.r;
+        contribute(S, dx, c, accumulate,
+                   k.r * (load(T, dout, c) * weight[c] - mean_h - n * mean_hn));
+    }
+}
+
+/* Backward pass of one row; dx [C] may be x [C], or NULL. */
+ALWAYS_INLINE void layernorm_row_backward(Real *dx, bool accumulate, WeightRows sums, int T,
+                                          const Real *dout, int S, const Real *x,
+                                          const Real *weight, Statistics k, int64_t C)
+{
+    if (sums.dweight)
+        layernorm_weight_row(sums, T, dout, S, x, k, C);
+    if (dx)
+        layernorm_input_row(dx, accumulate, T, dout, S, x, weight, k, C);
+}
+
+/* Partial sums of dweight and dbias, [row_blocks(R), C] each, in a workspace: NULL where neither
+ * requires a gradient. */
+typedef struct WeightSums {
+    Gradient dweight, dbias;
+    Real *partial;
+    int64_t blocks, C;
+} WeightSums;
+
+WeightSums weight_sums_begin(Gradient dweight, Gradient dbias, NormArguments norm);
+/* The sums of a block of rows, zero-filled. */
+WeightRows weight_rows(const WeightSums *sums, int64_t block);
+/* dweight, dbias <- the sums over the blocks; frees the workspace. */
+void weight_sums_end(const WeightSums *sums);
+
+#endif
