@@ -21,6 +21,10 @@
 #define TAPEGRAD_OPS_KERNELS_H
 
 #include "autograd/tape.h"
+#include "ops/elementwise/binary_functions.h"
+#include "ops/elementwise/broadcast_view.h"
+#include "ops/elementwise/dropout.h"
+#include "ops/elementwise/unary_functions.h"
 #include "tensor/kernel.h"
 
 typedef struct Kernels {

@@ -9,6 +9,7 @@
  * Saved for the backward pass: mean and r, two values per row (`statistics`), and the generator's
  * state. s and m are not saved: the backward pass has x and branch and draws m again anyway, so
  * recomputing s costs one more read, where saving s costs one write and the memory. */
+#include "ops/cpu/elementwise/dropout.h"
 #include <omp.h>
 
 #include "ops/rows/kernels.h"
