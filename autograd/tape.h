@@ -4,6 +4,7 @@
 #define TAPEGRAD_TAPE_H
 
 #include <stdio.h>
+#include <string.h>
 
 #include "tensor/tensor.h"
 
@@ -235,10 +236,21 @@ Gradient tape_contribution(Node *node, Tensor *input);
  *         gradient_add(dtable, index[i / width] * width + i % width, dout[i]); */
 Gradient tape_scattered_contribution(Node *node, Tensor *input);
 
-/* One element's contribution. */
+/* One element's contribution: data[i] = (accumulate ? data[i] : 0) + value. The earlier sum is
+ * masked by bits, since gcc 12 vectorizes no long loop with a selection by a loop-invariant
+ * condition. */
 static inline void gradient_add(Gradient gradient, int64_t i, Real value)
 {
-    gradient.data[i] = (gradient.accumulate ? gradient.data[i] : 0) + value;
+#ifdef TAPEGRAD_DOUBLE
+    uint64_t bits, mask = gradient.accumulate;
+#else
+    uint32_t bits, mask = gradient.accumulate;
+#endif
+    Real sum;
+    memcpy(&bits, &gradient.data[i], sizeof bits);
+    bits &= -mask; /* all bits, or none */
+    memcpy(&sum, &bits, sizeof sum);
+    gradient.data[i] = sum + value;
 }
 
 /* A workspace for an operation or its backward function. Free it with tape_scratch_free; after an

@@ -25,6 +25,10 @@
 #include "ops/losses/ctc.h"
 #include "ops/recurrent/recurrence.h"
 #include "ops/rows/layernorm.h"
+#include "ops/elementwise/binary_functions.h"
+#include "ops/elementwise/broadcast_view.h"
+#include "ops/elementwise/dropout.h"
+#include "ops/elementwise/unary_functions.h"
 #include "tensor/kernel.h"
 
 typedef struct Kernels {

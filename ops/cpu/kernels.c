@@ -15,6 +15,9 @@ const Kernels cpu_kernels = {
 #undef REAL_KERNEL
 #undef BACKEND_KERNEL
     /* elementwise */
+    .broadcast_sum = broadcast_sum_cpu,
+    .dropout = dropout_cpu,
+    .cast = cast_cpu,
     /* rows */
     .layernorm_forward = layernorm_forward_cpu,
     .layernorm_backward = layernorm_backward_cpu,
@@ -43,6 +46,13 @@ const Kernels cpu_kernels = {
 /* Every kernel that reads or writes activations. */
 const Kernels cpu_bf16_kernels = {
     /* elementwise */
+    .unary_forward = unary_forward_bf16,
+    .unary_backward = unary_backward_bf16,
+    .binary_forward = binary_forward_bf16,
+    .binary_backward = binary_backward_bf16,
+    .broadcast_copy = broadcast_copy_bf16,
+    .broadcast_sum = broadcast_sum_bf16,
+    .dropout = dropout_bf16,
     /* rows */
     .softmax_forward = softmax_forward_bf16,
     .softmax_backward = softmax_backward_bf16,

@@ -18,6 +18,14 @@ template <TensorType type> static Kernels table(void)
 #define USE(kernel) k.kernel = OfType<kernel##_cuda, type>::call
 #define USE_REAL(kernel) k.kernel = kernel##_cuda
     /* elementwise */
+    USE(unary_forward);
+    USE(unary_backward);
+    USE(binary_forward);
+    USE(binary_backward);
+    USE(broadcast_copy);
+    USE(broadcast_sum);
+    USE(dropout);
+    USE_REAL(cast);
     /* rows */
     USE(softmax_forward);
     USE(softmax_backward);

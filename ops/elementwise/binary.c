@@ -1,111 +1,141 @@
-/* The binary operations on the CPU: one loop per formula and one op_NAME for each row of
- * binary_functions.h. */
-#include "ops/elementwise/kernels.h"
+/* The binary operations: each applies a function of binary_functions.h to the elements of a and b,
+ * broadcast to one shape.
+ *   out_i = f(a_i, b_i)
+ * Backward, g = dL/dout:
+ *   da_i <- g_i df/da     db_i <- g_i df/db     summed over the repeats of a and of b */
 #include "ops/elementwise/broadcast.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/kernels.h"
 
-enum Side { FROM_A, FROM_B };
+enum { SIDE_a, SIDE_b };
 
-/* out [n] <- f(a, b), a and b broadcast */
-#define FORWARD(op, f)                                                                             \
-    ALWAYS_INLINE void op##_block(int T, Real *out, const Real *a, Broadcast a_view,               \
-                                  const Real *b, Broadcast b_view, int64_t start, int64_t n)       \
+#define FORWARD_LOOP(op, value)                                                                    \
+    static void op##_loop(Real *out, const Real *as, const Real *bs, int64_t n)                    \
     {                                                                                              \
-        _Alignas(64) Real buffers[2][BLOCK];                                                       \
-        const int64_t count = block_count(start, n);                                               \
-        a = broadcast_block(T, buffers[0], a, a_view, start, count);                               \
-        b = broadcast_block(T, buffers[1], b, b_view, start, count);                               \
         PRAGMA(omp simd)                                                                           \
-        for (int64_t i = 0; i < count; i++)                                                        \
-            store(T, out, start + i, f(load(T, a, i), load(T, b, i)));                             \
-    }                                                                                              \
-    BINARY_KERNEL(op)                                                                              \
-    void op##_forward_cpu(TensorType type, Real *out, const Real *a, Broadcast a_view,             \
-                          const Real *b, Broadcast b_view, int64_t n)                              \
-    {                                                                                              \
-        PARALLEL_BLOCKS(start, n)                                                                  \
-            BY_STORAGE(type, T, op##_block(T, out, a, a_view, b, b_view, start, n));               \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            const Real a = as[i], b = bs[i];                                                       \
+            out[i] = value;                                                                        \
+        }                                                                                          \
     }
-
-/* dx [n] <- f_gradient(dout, out, y), dout and out [n], y broadcast */
-#define BACKWARD(op, side, f_gradient)                                                             \
-    ALWAYS_INLINE void op##_backward_##side##_block(                                               \
-        int T, Real *dx, bool accumulate, const Real *dout, const Real *out, const Real *y,        \
-        Broadcast y_view, int64_t start, int64_t n)                                                \
+#define GRADIENT_LOOP(op, side, gradient, read)                                                    \
+    static void op##_gradient_loop_##side(Gradient dx, const Real *upstream, const Real *outs,     \
+                                          const Real *reads, int64_t n)                            \
     {                                                                                              \
-        _Alignas(64) Real buffer[BLOCK];                                                           \
-        const int64_t count = block_count(start, n);                                               \
-        y = broadcast_block(T, buffer, y, y_view, start, count);                                   \
         PRAGMA(omp simd)                                                                           \
-        for (int64_t i = 0; i < count; i++)                                                        \
-            contribute(                                                                            \
-                T, dx, start + i, accumulate,                                                      \
-                f_gradient(load(T, dout, start + i), load(T, out, start + i), load(T, y, i)));     \
-    }                                                                                              \
-    BINARY_GRADIENT_KERNEL(op, side)                                                               \
-    void op##_backward_##side##_cpu(TensorType type, Real *dx, bool accumulate, const Real *dout,  \
-                                    const Real *out, const Real *y, Broadcast y_view, int64_t n)   \
-    {                                                                                              \
-        PARALLEL_BLOCKS(start, n)                                                                  \
-            BY_STORAGE(                                                                            \
-                type, T,                                                                           \
-                op##_backward_##side##_block(T, dx, accumulate, dout, out, y, y_view, start, n));  \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            const Real dout = upstream[i], out = outs[i], read = reads[i];                         \
+            (void)out;                                                                             \
+            gradient_add(dx, i, gradient);                                                         \
+        }                                                                                          \
     }
+#define LOOPS(op, value, da, a_reads, db, b_reads)                                                 \
+    FORWARD_LOOP(op, value)                                                                        \
+    GRADIENT_LOOP(op, a, da, a_reads)                                                              \
+    GRADIENT_LOOP(op, b, db, b_reads)
+#define LINEAR_LOOPS(op, value, da, db) FORWARD_LOOP(op, value)
+BINARY_ROWS(LOOPS, LINEAR_LOOPS)
 
-#define CONTRIBUTE(op, side, input, from)                                                          \
-    do {                                                                                           \
-        Tensor *x = node->inputs[input], *y = node->inputs[from], *out = node->outputs[0];         \
-        const Broadcast view = broadcast_of(x->shape, out->shape);                                 \
-        WideGradient dx = wide_gradient_begin(node, x, view);                                      \
-        if (dx.data)                                                                               \
-            KERNEL_CALL(x, op##_backward_##side,                                                   \
-                        (dx.data, dx.accumulate, tape_upstream(node, 0), out->data, y->data,       \
-                         broadcast_of(y->shape, out->shape), tensor_count(out)));                  \
-        wide_gradient_end(node, x, view, dx);                                                      \
-    } while (0)
-
-#define OPERATION(op)                                                                              \
-    Tensor *op_##op(Tape *tape, Tensor *a, Tensor *b)                                              \
+static const struct Binary {
+    const char *name, *labels[2]; /* the labels of its arguments, for messages */
+    BinaryLoops loops;            /* backward: NULL if the derivatives are constants */
+    int reads[2];                 /* the side that each gradient reads, */
+    Real derivatives[2];          /* or the constants */
+} binary_rows[] = {
+#define NAMES(op)                                                                                  \
+    "op_" #op,                                                                                     \
     {                                                                                              \
-        tape_use(tape, "op_" #op ": a", a);                                                        \
-        tape_use(tape, "op_" #op ": b", b);                                                        \
-        cast_alike(tape, &a, &b);                                                                  \
-        Tensor *out = tape_tensor_of(tape, a->type, broadcast_shape(tape, "op_" #op, a, b));       \
-        KERNEL_CALL(out, op##_forward,                                                             \
-                    (out->data, a->data, broadcast_of(a->shape, out->shape), b->data,              \
-                     broadcast_of(b->shape, out->shape), tensor_count(out)));                      \
-        tape_record(tape,                                                                          \
-                    (Node){ "op_" #op, op##_backward, .inputs = { a, b }, .outputs = { out } });   \
-        return out;                                                                                \
+        "op_" #op ": a", "op_" #op ": b"                                                           \
     }
+#define ENTRY(op, value, da, a_reads, db, b_reads)                                                 \
+    [BINARY_##op] = { NAMES(op),                                                                   \
+                      { op##_loop, { op##_gradient_loop_a, op##_gradient_loop_b } },               \
+                      .reads = { SIDE_##a_reads, SIDE_##b_reads } },
+#define LINEAR_ENTRY(op, value, da, db)                                                            \
+    [BINARY_##op] = { NAMES(op), { .forward = op##_loop }, .derivatives = { da, db } },
+    BINARY_ROWS(ENTRY, LINEAR_ENTRY)
+};
 
-#define BINARY(op, f, a_gradient, a_from, b_gradient, b_from)                                      \
-    FORWARD(op, f)                                                                                 \
-    BACKWARD(op, a, a_gradient)                                                                    \
-    BACKWARD(op, b, b_gradient)                                                                    \
-    static void op##_backward(Node *node)                                                          \
-    {                                                                                              \
-        CONTRIBUTE(op, a, FROM_A, a_from);                                                         \
-        CONTRIBUTE(op, b, FROM_B, b_from);                                                         \
-    }                                                                                              \
-    OPERATION(op)
-
-/* dx <- derivative times the sum of dout over the repeats of x */
-static void contribute_linear(Node *node, enum Side side, Real derivative)
+BinaryLoops binary_loops(BinaryFunction f)
 {
-    Tensor *x = node->inputs[side];
-    Gradient dx = tape_contribution(node, x);
-    if (dx.data)
-        broadcast_sum(node->tape, x, dx.data, dx.accumulate, derivative, tape_upstream(node, 0),
-                      broadcast_of(x->shape, node->outputs[0]->shape), false);
+    return binary_rows[f].loops;
 }
 
-#define BINARY_LINEAR(op, f, da, db)                                                               \
-    FORWARD(op, f)                                                                                 \
-    static void op##_backward(Node *node)                                                          \
-    {                                                                                              \
-        contribute_linear(node, FROM_A, da);                                                       \
-        contribute_linear(node, FROM_B, db);                                                       \
-    }                                                                                              \
-    OPERATION(op)
+void binary_forward_plain(BinaryFunction f, Real *out, const Real *a, Broadcast a_view,
+                          const Real *b, Broadcast b_view, int64_t n)
+{
+    EACH_BLOCK(first, n)
+    {
+        _Alignas(64) Real buffers[2][BLOCK];
+        const int64_t count = block_count(first, n);
+        binary_rows[f].loops.forward(out + first,
+                                     broadcast_block(buffers[0], a, a_view, first, count),
+                                     broadcast_block(buffers[1], b, b_view, first, count), count);
+    }
+}
 
-#include "ops/elementwise/binary_functions.h"
+void binary_backward_plain(BinaryFunction f, int side, Gradient dx, const Real *dout,
+                           const Real *out, const Real *read, Broadcast view, int64_t n)
+{
+    EACH_BLOCK(first, n)
+    {
+        _Alignas(64) Real buffer[BLOCK];
+        const int64_t count = block_count(first, n);
+        binary_rows[f].loops.backward[side](gradient_from(dx, first), dout + first, out + first,
+                                            broadcast_block(buffer, read, view, first, count),
+                                            count);
+    }
+}
+
+/* dL/dx as if x had all elements of out goes into a workspace if x is repeated; its repeats are
+ * then summed. */
+static void contribute_side(Node *node, BinaryFunction f, int side)
+{
+    const struct Binary *row = &binary_rows[f];
+    Tensor *x = node->inputs[side], *read = node->inputs[row->reads[side]], *out = node->outputs[0];
+    const Gradient dx = tape_contribution(node, x);
+    const Broadcast view = broadcast_of(x->shape, out->shape);
+    const Real *dout = tape_upstream(node, 0);
+    const int64_t n = tensor_count(out);
+    if (!dx.data)
+        return;
+    if (!row->loops.backward[side]) {
+        kernels_of(x)->broadcast_sum(dx, row->derivatives[side], dout, view, false);
+        return;
+    }
+    Tensor *workspace = tensor_count(x) < n ? tape_tensor_of(node->tape, x->type, shape(n)) : NULL;
+    kernels_of(x)->binary_backward(f, side, workspace ? (Gradient){ workspace->data, false } : dx,
+                                   dout, out->data, read->data,
+                                   broadcast_of(read->shape, out->shape), n);
+    if (workspace)
+        kernels_of(x)->broadcast_sum(dx, 1, workspace->data, view, false);
+    tape_scratch_free(node->tape, workspace);
+}
+
+static void binary_backward(Node *node)
+{
+    const BinaryFunction f = *(const BinaryFunction *)node->attributes;
+    contribute_side(node, f, SIDE_a);
+    contribute_side(node, f, SIDE_b);
+}
+
+static Tensor *binary(Tape *tape, BinaryFunction f, Tensor *a, Tensor *b)
+{
+    const struct Binary *row = &binary_rows[f];
+    tape_use(tape, row->labels[SIDE_a], a);
+    tape_use(tape, row->labels[SIDE_b], b);
+    cast_alike(tape, &a, &b);
+    Tensor *out = tape_tensor_of(tape, a->type, broadcast_shape(tape, row->name, a, b));
+    kernels_of(out)->binary_forward(f, out->data, a->data, broadcast_of(a->shape, out->shape),
+                                    b->data, broadcast_of(b->shape, out->shape), tensor_count(out));
+    tape_record(tape, (Node){ row->name, binary_backward, .inputs = { a, b }, .outputs = { out },
+                              .attributes = tape_save(tape, &f, sizeof f) });
+    return out;
+}
+
+/* clang-format off */
+Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)      { return binary(tape, BINARY_add, a, b); }
+Tensor *op_subtract(Tape *tape, Tensor *a, Tensor *b) { return binary(tape, BINARY_subtract, a, b); }
+Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b) { return binary(tape, BINARY_multiply, a, b); }
+Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b)   { return binary(tape, BINARY_divide, a, b); }
+/* clang-format on */

@@ -1,56 +1,34 @@
-/* The binary functions: one row per operation.
+/* The binary functions: one row per operation, with broadcasting (broadcast_view.h).
  *
- * out = f(a, b) with broadcasting: broadcast_view.h.
- * A row is the formula f, its gradients, and one of
+ *     ROW(multiply, a * b, dout * b, b, dout * a, a)
  *
- *     BINARY(op, f, a_gradient, a_from, b_gradient, b_from)
- *     BINARY_LINEAR(op, f, da, db)
+ * has the operation's name; out, an expression of a and b; dL/da, an expression of dout = dL/dout,
+ * out and one of a and b; which of these, a or b; dL/db; which of a and b this reads. Each gradient
+ * is summed over the repeats of its input.
  *
- * a_gradient(dout, out, y) returns da = dout df/da, where y is the element of the input that a_from
- * names, FROM_A or FROM_B; b_gradient and b_from likewise. If the derivatives are constants da and
- * db, the gradients need no kernel. Each gradient is summed over the repeats of its input.
+ *     LINEAR(subtract, a - b, 1, -1)
  *
- * binary.c defines both macros to make the CPU kernels and op_NAME, binary.cu the CUDA kernels. */
+ * has constant derivatives: its gradients are sums of dout, without loops of their own. The rows
+ * make the loops of binary.c and the kernels of ops/cuda/elementwise/binary.cu.
+ *
+ * add: out = a + b            d out / da = 1        d out / db = 1
+ * subtract: out = a - b       d out / da = 1        d out / db = -1
+ * multiply: out = a b         d out / da = b        d out / db = a
+ * divide: out = a / b         d out / da = 1 / b    d out / db = -a / b^2 = -out / b */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
 
-#include "ops/shared/math.h"
-
 /* clang-format off */
-
-/* add: out = a + b
- *   d out / da = 1     d out / db = 1 */
-MATH_FUNCTION Real add(Real a, Real b)      { return a + b; }
-BINARY_LINEAR(add, add, 1, 1)
-
-/* subtract: out = a - b
- *   d out / da = 1     d out / db = -1 */
-MATH_FUNCTION Real subtract(Real a, Real b) { return a - b; }
-BINARY_LINEAR(subtract, subtract, 1, -1)
-
-/* multiply: out = a b
- *   d out / da = b     d out / db = a */
-MATH_FUNCTION Real multiply(Real a, Real b) { return a * b; }
-MATH_FUNCTION Real multiply_gradient(Real dout, Real out, Real other)
-{
-    return (void)out, dout * other;
-}
-BINARY(multiply, multiply, multiply_gradient, FROM_B, multiply_gradient, FROM_A)
-
-/* divide: out = a / b
- *   d out / da = 1 / b     d out / db = -a / b^2 = -out / b */
-MATH_FUNCTION Real divide(Real a, Real b)   { return a / b; }
-MATH_FUNCTION Real divide_gradient_a(Real dout, Real out, Real b)
-{
-    return (void)out, dout / b;
-}
-MATH_FUNCTION Real divide_gradient_b(Real dout, Real out, Real b)
-{
-    return -dout * out / b;
-}
-BINARY(divide, divide, divide_gradient_a, FROM_B, divide_gradient_b, FROM_B)
-
+#define BINARY_ROWS(ROW, LINEAR)                                                                   \
+    /*     op        out    dL/da     reads  dL/db            reads */                             \
+    LINEAR(add,      a + b, 1,               1)                                                    \
+    LINEAR(subtract, a - b, 1,               -1)                                                   \
+    ROW(   multiply, a * b, dout * b, b,     dout * a,         a)                                  \
+    ROW(   divide,   a / b, dout / b, b,     -dout * out / b,  b)
 /* clang-format on */
-#undef BINARY
-#undef BINARY_LINEAR
+
+#define ROW(op, ...) BINARY_##op,
+typedef enum BinaryFunction { BINARY_ROWS(ROW, ROW) } BinaryFunction; /* BINARY_add, ... */
+#undef ROW
+
 #endif

@@ -1,34 +1,23 @@
 /* cast: out = x in another dtype, Real or bf16, which has the upper 16 bits of a float
  * Backward, g = dL/dout:
  *   dx <- g */
-#include "ops/elementwise/kernels.h"
+#include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-void cast_cpu(Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n)
+static void cast(Device *device, Gradient out, const Real *x, bool to_bf16, int64_t n)
 {
-    if (to_bf16)
-        PARALLEL_FOR(i, n)
-            contribute(TENSOR_BF16, out, i, accumulate, x[i]);
-    else
-        PARALLEL_FOR(i, n)
-            contribute(TENSOR_REAL, out, i, accumulate, load(TENSOR_BF16, x, i));
-}
-
-static void cast(Device *device, Real *out, bool accumulate, const Real *x, bool to_bf16, int64_t n)
-{
-    DEVICE_CALL(device, cast, (out, accumulate, x, to_bf16, n));
+    kernels_on(device, TENSOR_REAL)->cast(out, x, to_bf16, n);
 }
 
 void convert_to_bf16(Device *device, void *to, const Real *from, int64_t n)
 {
-    cast(device, to, false, from, true, n);
+    cast(device, (Gradient){ to, false }, from, true, n);
 }
 
 static void cast_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    Gradient dx = tape_contribution(node, x);
-    cast(x->device, dx.data, dx.accumulate, tape_upstream(node, 0), x->type == TENSOR_BF16,
+    cast(x->device, tape_contribution(node, x), tape_upstream(node, 0), x->type == TENSOR_BF16,
          tensor_count(x));
 }
 
@@ -42,7 +31,7 @@ Tensor *op_cast(Tape *tape, Tensor *x, TensorType type)
     if (x->type == type)
         return x;
     Tensor *out = tape_tensor_of(tape, type, x->shape);
-    cast(x->device, out->data, false, x->data, type == TENSOR_BF16, tensor_count(x));
+    cast(x->device, (Gradient){ out->data, false }, x->data, type == TENSOR_BF16, tensor_count(x));
     tape_record(tape, (Node){ "op_cast", cast_backward, .inputs = { x }, .outputs = { out } });
     return out;
 }

@@ -4,134 +4,24 @@
  *   dx_i <- k_i g_i / (1 - p)
  * Saved for the backward pass: only the generator's state. u_i comes from word i % 4 of the Philox
  * block at counter start + i / 4, so the backward pass draws the same numbers, on any thread. */
-#include "ops/elementwise/kernels.h"
+#include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
-
-/* Vectorized Philox: one word per 64-bit lane, in its lower half. */
-#if defined __AVX512F__
-typedef uint64_t Lanes __attribute__((vector_size(64)));
-#elif defined __AVX2__
-typedef uint64_t Lanes __attribute__((vector_size(32)));
-#else
-typedef uint64_t Lanes __attribute__((vector_size(16)));
-#endif
-
-enum {
-    LANES = sizeof(Lanes) / sizeof(uint64_t),
-    GROUPS = 4, /* independent vectors of blocks, to hide the latency of the multiplications */
-    BLOCKS = GROUPS * LANES,
-    WORDS = 4 * BLOCKS,
-};
-
-/* The product of the lower halves: one instruction, which gcc 12 does not find. */
-static inline Lanes half_product(Lanes a, uint32_t factor)
+void dropout_plain(Gradient out, const Real *x, DropoutDraw d, int64_t n)
 {
-#if defined __AVX512F__
-    return (Lanes)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(factor));
-#elif defined __AVX2__
-    return (Lanes)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(factor));
-#else
-    return (a & 0xFFFFFFFFu) * factor;
-#endif
-}
-
-/* One round of philox() in tensor/philox.h. Leftovers in the upper halves never reach the lower. */
-static inline void round_of_lanes(Lanes x[4], uint32_t k0, uint32_t k1)
-{
-    Lanes p0 = half_product(x[0], 0xD2511F53u), p1 = half_product(x[2], 0xCD9E8D57u);
-    x[0] = p1 >> 32 ^ x[1] ^ k0;
-    x[1] = p1;
-    x[2] = p0 >> 32 ^ x[3] ^ k1;
-    x[3] = p0;
-}
-
-/* word [WORDS] <- the words of philox() at counter, counter + 1, ... */
-static inline __attribute__((always_inline)) void draw_words(uint32_t word[WORDS], Random random,
-                                                             uint64_t counter)
-{
-    Lanes x[GROUPS][4], count;
-    for (int i = 0; i < LANES; i++)
-        count[i] = counter + (uint64_t)i;
-    for (int g = 0; g < GROUPS; g++, count += (uint64_t)LANES) {
-        x[g][0] = count;
-        x[g][1] = count >> 32;
-        x[g][2] = (Lanes){ 0 } + random.stream;
-        x[g][3] = (Lanes){ 0 } + (random.stream >> 32);
-    }
-    uint32_t k0 = (uint32_t)random.seed, k1 = (uint32_t)(random.seed >> 32);
-    for (int round = 0; round < 10; round++) {
-#pragma GCC unroll 4
-        for (int g = 0; g < GROUPS; g++)
-            round_of_lanes(x[g], k0, k1);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    for (int g = 0; g < GROUPS; g++, word += 4 * LANES) {
-        uint64_t lanes[4][LANES];
-        memcpy(lanes, x[g], sizeof lanes);
-#pragma omp simd
-        for (int i = 0; i < LANES; i++) {
-            word[4 * i] = (uint32_t)lanes[0][i];
-            word[4 * i + 1] = (uint32_t)lanes[1][i];
-            word[4 * i + 2] = (uint32_t)lanes[2][i];
-            word[4 * i + 3] = (uint32_t)lanes[3][i];
-        }
-    }
-}
-
-/* out [count] <- k x / (1 - p), where word [count] decides k */
-ALWAYS_INLINE void drop(int T, Real *out, bool accumulate, const Real *x, const uint32_t *word,
-                        uint32_t limit, Real scale, int64_t count)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++) {
-        const Real value = scale * load(T, x, i);
-        contribute(T, out, i, accumulate, word[i] >> 8 >= limit ? value : 0);
-    }
-}
-
-/* out [n] <- k x / (1 - p): the forward pass with x, the backward pass with dout for x */
-void dropout_cpu(TensorType type, Real *out, bool accumulate, const Real *x, DropoutDraw d,
-                 int64_t n)
-{
-#pragma omp parallel for schedule(static) num_threads(threads_for(n, 1))
-    for (int64_t start = 0; start < n; start += WORDS) {
-        uint32_t word[WORDS];
-        draw_words(word, d.random, d.random.counter + (uint64_t)start / 4);
-        int64_t count = n - start < WORDS ? n - start : WORDS;
-        BY_STORAGE(type, T,
-                   drop(T, elements_at(T, out, start), accumulate, elements_at(T, x, start), word,
-                        d.limit, d.scale, count));
-    }
-}
-
-void dropout_factors(Real *m, const DropoutDraw *d, int64_t first, int64_t count)
-{
-    const uint32_t limit = d->limit;
-    const RealBits scale = real_bits(d->scale);
-    for (int64_t end = first + count, skipped; first < end; first += WORDS - skipped) {
-        uint32_t word[WORDS];
-        draw_words(word, d->random, d->random.counter + (uint64_t)first / 4);
-        skipped = first % 4;
-        const int64_t here = end - first < WORDS - skipped ? end - first : WORDS - skipped;
-#pragma omp simd
-        for (int64_t i = 0; i < here; i++)
-            m[i] = real_from_bits(scale & -(RealBits)(word[skipped + i] >> 8 >= limit));
-        m += here;
+    EACH(i, n)
+    {
+        const Philox drawn =
+            philox(d.random.seed, d.random.stream, d.random.counter + (uint64_t)i / 4);
+        gradient_add(out, i, drawn.word[i % 4] >> 8 >= d.limit ? d.scale * x[i] : 0);
     }
 }
 
 static void dropout_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    Gradient dx = tape_contribution(node, x);
-    KERNEL_CALL(x, dropout,
-                (dx.data, dx.accumulate, tape_upstream(node, 0),
-                 *(const DropoutDraw *)node->attributes, tensor_count(x)));
+    kernels_of(x)->dropout(tape_contribution(node, x), tape_upstream(node, 0),
+                           *(const DropoutDraw *)node->attributes, tensor_count(x));
 }
 
 DropoutDraw dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count)
@@ -154,7 +44,7 @@ Tensor *op_dropout(Tape *tape, Tensor *x, double probability)
     if (d.limit == 0)
         return x;
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
-    KERNEL_CALL(out, dropout, (out->data, false, x->data, d, tensor_count(x)));
+    kernels_of(x)->dropout((Gradient){ out->data, false }, x->data, d, tensor_count(x));
     tape_record(tape, (Node){ "op_dropout", dropout_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &d, sizeof d) });
     return out;

@@ -15,7 +15,4 @@ typedef struct DropoutDraw {
  * 0 <= probability < 1. */
 DropoutDraw dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count);
 
-/* m [count] <- the factors k / (1 - p) of the elements from `first` on, on the CPU. */
-void dropout_factors(Real *m, const DropoutDraw *d, int64_t first, int64_t count);
-
 #endif

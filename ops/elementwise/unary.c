@@ -1,76 +1,128 @@
-/* The unary operations on the CPU: two loops and op_NAME for each row of unary_functions.h. */
-#include "ops/elementwise/kernels.h"
+/* The unary operations: each applies a function of unary_functions.h to every element.
+ *   out_i = f(x_i)
+ * Backward, g = dL/dout:
+ *   dx_i <- g_i f'(x_i)
+ * The backward pass reads x or, where f' is a function of f, out. */
+#include "ops/elementwise/elementwise.h"
+#include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-enum Saved { FROM_X, FROM_OUT };
+typedef enum Saved { SAVED_x, SAVED_out } Saved;
 
-/* The tensor that the gradient is computed from. */
-static const Real *saved_values(const Node *node, enum Saved saved)
+/* The two loops of a row. The element that the backward pass reads is named x or out. */
+#define LOOPS(op, value, gradient, saved)                                                          \
+    static void op##_loop(Real *out, const Real *input, Constants k, int64_t n)                    \
+    {                                                                                              \
+        (void)k;                                                                                   \
+        PRAGMA(omp simd)                                                                           \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            const Real x = input[i];                                                               \
+            out[i] = value;                                                                        \
+        }                                                                                          \
+    }                                                                                              \
+    static void op##_gradient_loop(Gradient dx, const Real *upstream, const Real *read,            \
+                                   Constants k, int64_t n)                                         \
+    {                                                                                              \
+        (void)k;                                                                                   \
+        PRAGMA(omp simd)                                                                           \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            const Real dout = upstream[i], saved = read[i];                                        \
+            (void)saved;                                                                           \
+            gradient_add(dx, i, gradient);                                                         \
+        }                                                                                          \
+    }
+UNARY_ROWS(LOOPS)
+
+static const struct Unary {
+    const char *name, *label; /* the label of its argument, for messages */
+    Saved saved;
+    UnaryLoops loops;
+} unary_rows[] = {
+#define ENTRY(op, value, gradient, saved)                                                          \
+    [UNARY_##op] = { "op_" #op, "op_" #op ": x", SAVED_##saved, { op##_loop, op##_gradient_loop } },
+    UNARY_ROWS(ENTRY)
+};
+
+UnaryLoops unary_loops(UnaryFunction f)
 {
-    return saved == FROM_X ? node->inputs[0]->data : node->outputs[0]->data;
+    return unary_rows[f].loops;
 }
 
-/* value is an expression of element i of x, dx_value one of element i of dout and y, where y is x
- * or out; both may have the constants c and d, the node's attributes. */
-#define ROW(op, value, dx_value, saved)                                                            \
-    UNARY_KERNELS(op)                                                                              \
-    void op##_forward_cpu(TensorType type, Real *out, const Real *x, Real c, Real d, int64_t n)    \
-    {                                                                                              \
-        (void)c, (void)d;                                                                          \
-        BY_STORAGE(type, T, PARALLEL_FOR(i, n) store(T, out, i, value));                           \
-    }                                                                                              \
-    void op##_backward_cpu(TensorType type, Real *dx, bool accumulate, const Real *dout,           \
-                           const Real *y, Real c, Real d, int64_t n)                               \
-    {                                                                                              \
-        (void)c, (void)d;                                                                          \
-        BY_STORAGE(type, T, PARALLEL_FOR(i, n) contribute(T, dx, i, accumulate, dx_value));        \
-    }                                                                                              \
-    static void op##_backward(Node *node)                                                          \
-    {                                                                                              \
-        Tensor *x = node->inputs[0];                                                               \
-        const Real *constants = node->attributes;                                                  \
-        Gradient dx = tape_contribution(node, x);                                                  \
-        KERNEL_CALL(x, op##_backward,                                                              \
-                    (dx.data, dx.accumulate, tape_upstream(node, 0), saved_values(node, saved),    \
-                     constants[0], constants[1], tensor_count(x)));                                \
-    }                                                                                              \
-    static Tensor *op##_of(Tape *tape, Tensor *x, double c, double d)                              \
-    {                                                                                              \
-        const Real constants[] = { (Real)c, (Real)d };                                             \
-        tape_use(tape, "op_" #op ": x", x);                                                        \
-        Tensor *out = tape_tensor_of(tape, x->type, x->shape);                                     \
-        KERNEL_CALL(x, op##_forward,                                                               \
-                    (out->data, x->data, constants[0], constants[1], tensor_count(x)));            \
-        tape_record(tape, (Node){ "op_" #op, op##_backward, .inputs = { x }, .outputs = { out },   \
-                                  .attributes = tape_save(tape, constants, sizeof constants) });   \
-        return out;                                                                                \
-    }
+void unary_forward_plain(UnaryFunction f, Real *out, const Real *x, Constants k, int64_t n)
+{
+    EACH_BLOCK(first, n)
+    unary_rows[f].loops.forward(out + first, x + first, k, block_count(first, n));
+}
 
-#define UNARY(op, f, f_gradient, saved)                                                            \
-    ROW(op, f(load(T, x, i)), f_gradient(load(T, dout, i), load(T, y, i)), saved)                  \
-    Tensor *op_##op(Tape *tape, Tensor *x)                                                         \
-    {                                                                                              \
-        return op##_of(tape, x, 0, 0);                                                             \
-    }
-#define UNARY_CONSTANTS(op, f, f_gradient)                                                         \
-    ROW(op, f(load(T, x, i), c, d), f_gradient(load(T, dout, i), load(T, y, i), c, d), FROM_X)
+void unary_backward_plain(UnaryFunction f, Gradient dx, const Real *dout, const Real *read,
+                          Constants k, int64_t n)
+{
+    EACH_BLOCK(first, n)
+    unary_rows[f].loops.backward(gradient_from(dx, first), dout + first, read + first, k,
+                                 block_count(first, n));
+}
 
-#include "ops/elementwise/unary_functions.h"
+typedef struct UnaryAttributes {
+    UnaryFunction f;
+    Constants k;
+} UnaryAttributes;
+
+static void unary_backward(Node *node)
+{
+    const UnaryAttributes *a = node->attributes;
+    Tensor *x = node->inputs[0], *read = unary_rows[a->f].saved == SAVED_x ? x : node->outputs[0];
+    kernels_of(x)->unary_backward(a->f, tape_contribution(node, x), tape_upstream(node, 0),
+                                  read->data, a->k, tensor_count(x));
+}
+
+static Tensor *unary_with(Tape *tape, UnaryFunction f, Tensor *x, double c, double d)
+{
+    const UnaryAttributes a = { f, { (Real)c, (Real)d } };
+    tape_use(tape, unary_rows[f].label, x);
+    Tensor *out = tape_tensor_of(tape, x->type, x->shape);
+    kernels_of(x)->unary_forward(f, out->data, x->data, a.k, tensor_count(x));
+    tape_record(tape, (Node){ unary_rows[f].name, unary_backward, .inputs = { x },
+                              .outputs = { out }, .attributes = tape_save(tape, &a, sizeof a) });
+    return out;
+}
+
+static Tensor *unary(Tape *tape, UnaryFunction f, Tensor *x)
+{
+    return unary_with(tape, f, x, 0, 0);
+}
+
+/* clang-format off */
+Tensor *op_exp(Tape *tape, Tensor *x)          { return unary(tape, UNARY_exp, x); }
+Tensor *op_log(Tape *tape, Tensor *x)          { return unary(tape, UNARY_log, x); }
+Tensor *op_tanh(Tape *tape, Tensor *x)         { return unary(tape, UNARY_tanh, x); }
+Tensor *op_sigmoid(Tape *tape, Tensor *x)      { return unary(tape, UNARY_sigmoid, x); }
+Tensor *op_relu(Tape *tape, Tensor *x)         { return unary(tape, UNARY_relu, x); }
+Tensor *op_squared_relu(Tape *tape, Tensor *x) { return unary(tape, UNARY_squared_relu, x); }
+Tensor *op_gelu(Tape *tape, Tensor *x)         { return unary(tape, UNARY_gelu, x); }
+Tensor *op_gelu_tanh(Tape *tape, Tensor *x)    { return unary(tape, UNARY_gelu_tanh, x); }
+Tensor *op_elu(Tape *tape, Tensor *x)          { return unary(tape, UNARY_elu, x); }
+Tensor *op_elu_plus_one(Tape *tape, Tensor *x) { return unary(tape, UNARY_elu_plus_one, x); }
+Tensor *op_softplus(Tape *tape, Tensor *x)     { return unary(tape, UNARY_softplus, x); }
+Tensor *op_sqrt(Tape *tape, Tensor *x)         { return unary(tape, UNARY_sqrt, x); }
+Tensor *op_abs(Tape *tape, Tensor *x)          { return unary(tape, UNARY_abs, x); }
+Tensor *op_sin(Tape *tape, Tensor *x)          { return unary(tape, UNARY_sin, x); }
+Tensor *op_cos(Tape *tape, Tensor *x)          { return unary(tape, UNARY_cos, x); }
+/* clang-format on */
 
 Tensor *op_scale(Tape *tape, Tensor *x, double factor)
 {
-    return scale_of(tape, x, factor, 0);
+    return unary_with(tape, UNARY_scale, x, factor, 0);
 }
 
 Tensor *op_add_scalar(Tape *tape, Tensor *x, double value)
 {
-    return add_scalar_of(tape, x, value, 0);
+    return unary_with(tape, UNARY_add_scalar, x, value, 0);
 }
 
 Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high)
 {
-    tape_use(tape, "op_clamp: x", x);
+    tape_use(tape, unary_rows[UNARY_clamp].label, x);
     if (!(low <= high))
         tape_error(tape, "op_clamp: low is %g, high is %g, expected low <= high", low, high);
-    return clamp_of(tape, x, low, high);
+    return unary_with(tape, UNARY_clamp, x, low, high);
 }

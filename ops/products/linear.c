@@ -10,7 +10,7 @@
  * Saved for the backward pass: y for gelu; for relu nothing more than out, since out > 0 where
  * y > 0, and on CUDA a mask of one bit per element, which the products' epilogues read. */
 #include "ops/products/linear.h"
-#include "ops/elementwise/kernels.h"
+#include "ops/kernels.h"
 #include "ops/shared/columns.h"
 #include "ops/shared/internal.h"
 #include "ops/products/product.h"
@@ -87,8 +87,8 @@ static Real *bf16_copy_of(Tensor *weight)
 void linear_copy_cpu(Real *to, const Real *weight, int64_t n, int64_t bias_at, const Real *bias,
                      int64_t m)
 {
-    cast_cpu(to, false, weight, true, n);
-    cast_cpu(elements_at(TENSOR_BF16, to, bias_at), false, bias, true, m);
+    cast_cpu((Gradient){ to, false }, weight, true, n);
+    cast_cpu((Gradient){ elements_at(TENSOR_BF16, to, bias_at), false }, bias, true, m);
 }
 
 /* weight, then at bias_at the bias, in bf16. */

@@ -5,7 +5,7 @@
  * out is cut into one piece per thread, and each thread computes its piece as a product of its own.
  * oneDNN 2.6 is no faster if it splits one product itself, and for long sums into few elements it
  * starts more threads than there are processors. */
-#include "ops/elementwise/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cpu/products/onednn.h"
 #include "ops/cpu/shared/tiles.h"
 
@@ -173,7 +173,7 @@ void product_cpu(const char *operation, Precision precision, Result out, Operand
 static Tensor *converted(Tape *tape, Operand *x, int64_t count)
 {
     Tensor *workspace = tape_scratch(tape, shape(count));
-    cast_cpu(workspace->data, false, x->data, false, count);
+    cast_cpu((Gradient){ workspace->data, false }, x->data, false, count);
     *x = operand_of(workspace);
     return workspace;
 }
@@ -190,7 +190,7 @@ static void product_of_bf16(Tape *tape, const char *operation, Result out, Opera
         out.type == TENSOR_BF16 && (converts || sums) ? tape_scratch(tape, shape(elements)) : NULL;
     product_cpu(operation, PRECISION_BF16, out_real ? result_in(out_real) : out, a, b, p);
     if (out_real)
-        cast_cpu(out.data, out.accumulate, out_real->data, true, elements);
+        cast_cpu((Gradient){ out.data, out.accumulate }, out_real->data, true, elements);
     tape_scratch_free(tape, out_real);
     tape_scratch_free(tape, b_real);
     tape_scratch_free(tape, a_real);

@@ -19,8 +19,7 @@
 void layernorm_forward_plain(Real *out, NormArguments norm)
 {
     const int64_t R = norm.R, C = norm.C;
-    EACH_ROW(row, R, C)
-    {
+    EACH_ROW(row, R, C) {
         const Real *x = norm.x + row * C;
         double mean = 0, variance = 0;
         SUM(+, mean)
@@ -42,8 +41,7 @@ void layernorm_backward_plain(Gradient dx, Gradient dweight, Gradient dbias, con
                               NormArguments norm)
 {
     const int64_t R = norm.R, C = norm.C;
-    EACH_ROW(row, dx.data ? R : 0, C)
-    {
+    EACH_ROW(row, dx.data ? R : 0, C) {
         const Real *g = dout + row * C, *x = norm.x + row * C, *weight = norm.weight;
         const Real mean = norm.statistics[row].mean, r = norm.statistics[row].r;
         double mean_h = 0, mean_hn = 0;
@@ -60,8 +58,7 @@ void layernorm_backward_plain(Gradient dx, Gradient dweight, Gradient dbias, con
             gradient_add(dx, row * C + c, r * (h - h_bar - n * hn_bar));
         }
     }
-    EACH(c, dweight.data || dbias.data ? C : 0)
-    {
+    EACH_ROW(c, dweight.data || dbias.data ? C : 0, R) {
         double sum_gn = 0, sum_g = 0;
         for (int64_t row = 0; row < R; row++) {
             const Statistics s = norm.statistics[row];

@@ -5,6 +5,7 @@
  * out and g have dtype Real for every dtype of x. The order of summation does not depend on the
  * number of threads; on the CPU sums are in double precision. */
 #include "ops/elementwise/broadcast.h"
+#include "ops/kernels.h"
 #include "ops/layout/layout.h"
 
 typedef struct Sum {
@@ -16,8 +17,8 @@ static void sum_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
     const Sum *s = node->attributes;
-    Gradient dx = tape_contribution(node, x);
-    broadcast_copy(x, dx.data, dx.accumulate, s->factor, tape_upstream(node, 0), s->view, true);
+    kernels_of(x)->broadcast_copy(tape_contribution(node, x), s->factor, tape_upstream(node, 0),
+                                  s->view, true);
 }
 
 static Tensor *reduce(Tape *tape, const char *name, const char *label, Tensor *x, int axis,
@@ -29,7 +30,7 @@ static Tensor *reduce(Tape *tape, const char *name, const char *label, Tensor *x
     const Sum s = { broadcast_of(shape(v.outer, 1, v.inner), shape(v.outer, v.size, v.inner)),
                     mean ? 1 / (Real)v.size : 1 };
     Tensor *out = tape_tensor(tape, shape);
-    broadcast_sum(tape, x, out->data, false, s.factor, x->data, s.view, true);
+    kernels_of(x)->broadcast_sum((Gradient){ out->data, false }, s.factor, x->data, s.view, true);
     tape_record(tape, (Node){ name, sum_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &s, sizeof s) });
     return out;

@@ -19,7 +19,8 @@ void bf16_blocks_end(Bf16Blocks *blocks)
 
 Bf16Block bf16_block(const Bf16Blocks *blocks, int64_t first)
 {
-    const int64_t rows = blocks->R - first < blocks->rows ? blocks->R - first : blocks->rows;
+    const int64_t rows =
+        blocks->all_rows - first < blocks->rows ? blocks->all_rows - first : blocks->rows;
     return (Bf16Block){ first, rows, blocks->buffers + omp_get_thread_num() * blocks->size };
 }
 

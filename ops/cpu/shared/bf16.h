@@ -24,9 +24,9 @@ typedef struct Bf16Block {
 } Bf16Block;
 
 typedef struct Bf16Blocks {
-    int64_t R, rows; /* all rows, and per block */
-    int64_t size;    /* Reals per thread */
-    Real *buffers;   /* of all threads; NULL: the loop has ended */
+    int64_t all_rows, rows; /* all, and per block */
+    int64_t size;           /* Reals per thread */
+    Real *buffers;          /* of all threads; NULL: the loop has ended */
 } Bf16Blocks;
 
 Bf16Blocks bf16_blocks_begin(int64_t R, int64_t width);
@@ -38,7 +38,7 @@ Bf16Block bf16_block(const Bf16Blocks *blocks, int64_t first);
          bf16_blocks_end(&block##s))                                                               \
         PRAGMA(omp parallel for schedule(static)                                                   \
                    num_threads(threads_for((R) * (C), 0.3)))                                       \
-    for (int64_t first_row = 0; first_row < block##s.R; first_row += block##s.rows)                \
+    for (int64_t first_row = 0; first_row < block##s.all_rows; first_row += block##s.rows)         \
         for (Bf16Block block = bf16_block(&block##s, first_row); block.next; block.next = NULL)
 
 /* A buffer of C Reals per row of the block: not initialized; or with the block's rows of x. */

@@ -1,50 +1,73 @@
 /* The binary operations on CUDA: one kernel per row of binary_functions.h, formula and dtype. If a
  * gradient ignores out, the compiler drops its load. */
-#include "ops/elementwise/kernels.h"
 #include "ops/cuda/elementwise/broadcast.cuh"
+#include "ops/kernels.h"
 
-#define FORWARD(op, f)                                                                             \
-    BINARY_KERNEL(op)                                                                              \
+#define FORWARD(op, value)                                                                         \
     struct op##_of {                                                                               \
         __device__ Real operator()(Real a, Real b) const                                           \
         {                                                                                          \
-            return f(a, b);                                                                        \
+            return value;                                                                          \
         }                                                                                          \
-    };                                                                                             \
-    extern "C" void op##_forward_cuda(TensorType type, Real *out, const Real *a, Broadcast a_view, \
-                                      const Real *b, Broadcast b_view, int64_t n)                  \
-    {                                                                                              \
-        if (broadcast_of_whole(a_view) && broadcast_of_whole(b_view))                              \
-            map(type, op##_of(), out, false, n, Repeated{ a, a_view.Q }, Repeated{ b, b_view.Q }); \
-        else                                                                                       \
-            map(type, op##_of(), out, false, n, Broadcasted{ a, a_view },                          \
-                Broadcasted{ b, b_view });                                                         \
-    }
-
-#define BACKWARD(op, side, f_gradient)                                                             \
-    BINARY_GRADIENT_KERNEL(op, side)                                                               \
+    };
+#define GRADIENT(op, side, gradient, read)                                                         \
     struct op##_gradient_of_##side {                                                               \
-        __device__ Real operator()(Real dout, Real out, Real y) const                              \
+        __device__ Real operator()(Real dout, Real out, Real read) const                           \
         {                                                                                          \
-            return f_gradient(dout, out, y);                                                       \
+            return (void)out, gradient;                                                            \
         }                                                                                          \
-    };                                                                                             \
-    extern "C" void op##_backward_##side##_cuda(TensorType type, Real *dx, bool accumulate,        \
-                                                const Real *dout, const Real *out, const Real *y,  \
-                                                Broadcast y_view, int64_t n)                       \
-    {                                                                                              \
-        const op##_gradient_of_##side f;                                                           \
-        if (broadcast_of_whole(y_view))                                                            \
-            map(type, f, dx, accumulate, n, dout, out, Repeated{ y, y_view.Q });                   \
-        else                                                                                       \
-            map(type, f, dx, accumulate, n, dout, out, Broadcasted{ y, y_view });                  \
+    };
+#define FUNCTORS(op, value, da, a_reads, db, b_reads)                                              \
+    FORWARD(op, value)                                                                             \
+    GRADIENT(op, a, da, a_reads)                                                                   \
+    GRADIENT(op, b, db, b_reads)
+#define LINEAR_FUNCTORS(op, value, da, db) FORWARD(op, value)
+BINARY_ROWS(FUNCTORS, LINEAR_FUNCTORS)
+
+template <typename F>
+static void map_forward(TensorType type, F f, Real *out, const Real *a, Broadcast a_view,
+                        const Real *b, Broadcast b_view, int64_t n)
+{
+    if (broadcast_of_whole(a_view) && broadcast_of_whole(b_view))
+        map(type, f, out, false, n, Repeated{ a, a_view.Q }, Repeated{ b, b_view.Q });
+    else
+        map(type, f, out, false, n, Broadcasted{ a, a_view }, Broadcasted{ b, b_view });
+}
+
+extern "C" void binary_forward_cuda(TensorType type, BinaryFunction f, Real *out, const Real *a,
+                                    Broadcast a_view, const Real *b, Broadcast b_view, int64_t n)
+{
+    switch (f) {
+#define CASE(op, ...)                                                                              \
+    case BINARY_##op:                                                                              \
+        return map_forward(type, op##_of(), out, a, a_view, b, b_view, n);
+        BINARY_ROWS(CASE, CASE)
+#undef CASE
     }
+}
 
-#define BINARY(op, f, a_gradient, a_from, b_gradient, b_from)                                      \
-    FORWARD(op, f)                                                                                 \
-    BACKWARD(op, a, a_gradient)                                                                    \
-    BACKWARD(op, b, b_gradient)
+template <typename F>
+static void map_backward(TensorType type, F f, Gradient dx, const Real *dout, const Real *out,
+                         const Real *read, Broadcast view, int64_t n)
+{
+    if (broadcast_of_whole(view))
+        map(type, f, dx.data, dx.accumulate, n, dout, out, Repeated{ read, view.Q });
+    else
+        map(type, f, dx.data, dx.accumulate, n, dout, out, Broadcasted{ read, view });
+}
 
-#define BINARY_LINEAR(op, f, da, db) FORWARD(op, f)
-
-#include "ops/elementwise/binary_functions.h"
+extern "C" void binary_backward_cuda(TensorType type, BinaryFunction f, int side, Gradient dx,
+                                     const Real *dout, const Real *out, const Real *read,
+                                     Broadcast view, int64_t n)
+{
+    switch (f) {
+#define CASE(op, ...)                                                                              \
+    case BINARY_##op:                                                                              \
+        return side == 0 ? map_backward(type, op##_gradient_of_a(), dx, dout, out, read, view, n)  \
+                         : map_backward(type, op##_gradient_of_b(), dx, dout, out, read, view, n);
+#define LINEAR_CASE(op, ...) case BINARY_##op:
+        BINARY_ROWS(CASE, LINEAR_CASE)
+        break; /* gradients of linear rows are sums */
+#undef CASE
+    }
+}

@@ -1,15 +1,16 @@
-#include "ops/elementwise/kernels.h"
 #include "ops/cuda/elementwise/broadcast.cuh"
 #include "ops/cuda/shared/columns.cuh"
+#include "ops/kernels.h"
 
-extern "C" void broadcast_copy_cuda(TensorType type, Real *out, bool accumulate, Real factor,
-                                    const Real *x, Broadcast b, bool real_x)
+extern "C" void broadcast_copy_cuda(TensorType type, Gradient out, Real factor, const Real *x,
+                                    Broadcast b, bool real_x)
 {
     if (real_x)
-        map(type, ScaleBy{ factor }, out, accumulate, broadcast_count(b),
+        map(type, ScaleBy{ factor }, out.data, out.accumulate, broadcast_count(b),
             BroadcastInput<Real>{ x, b });
     else
-        map(type, ScaleBy{ factor }, out, accumulate, broadcast_count(b), Broadcasted{ x, b });
+        map(type, ScaleBy{ factor }, out.data, out.accumulate, broadcast_count(b),
+            Broadcasted{ x, b });
 }
 
 /* The terms of a sum, in two loops, of which the inner one is split into parts. */
@@ -74,32 +75,29 @@ static void launch_sums(Out *out, bool accumulate, Real factor, const T *x, Broa
 }
 
 template <typename Out, typename T>
-static void sum(Out *out, bool accumulate, Real factor, PartialSum *partial, const T *x,
-                Broadcast b)
+static void sum(Gradient out, Real factor, const T *x, Broadcast b)
 {
     const int64_t parts = parts_of(b);
+    Out *to = (Out *)out.data;
     if (parts == 1) {
-        launch_sums(out, accumulate, factor, x, b, 1);
-    } else {
-        launch_sums(partial, false, 1, x, b, parts);
-        launch_column_sums(out, 1, accumulate, factor, (const PartialSum *)partial, parts,
-                           b.P * b.Q);
+        launch_sums(to, out.accumulate, factor, x, b, 1);
+        return;
     }
-}
-
-extern "C" int64_t broadcast_sum_scratch_cuda(Broadcast b)
-{
-    return sum_scratch(parts_of(b), b.P * b.Q);
-}
-
-extern "C" void broadcast_sum_cuda(TensorType type, Real *out, bool accumulate, Real factor,
-                                   Real *scratch, const Real *x, Broadcast b, bool real_out)
-{
+    Real *scratch = device_workspace(sum_scratch(parts, b.P * b.Q));
     PartialSum *partial = (PartialSum *)scratch;
+    launch_sums(partial, false, 1, x, b, parts);
+    launch_column_sums(to, 1, out.accumulate, factor, (const PartialSum *)partial, parts,
+                       b.P * b.Q);
+    device_workspace_free(scratch);
+}
+
+extern "C" void broadcast_sum_cuda(TensorType type, Gradient out, Real factor, const Real *x,
+                                   Broadcast b, bool real_out)
+{
     if (real_out)
-        BY_STORAGE(type, T, sum(out, accumulate, factor, partial, (const T *)x, b));
+        BY_STORAGE(type, T, sum<Real>(out, factor, (const T *)x, b));
     else if (b.P * b.Q == broadcast_count(b))
-        map(type, ScaleBy{ factor }, out, accumulate, b.P * b.Q, x);
+        map(type, ScaleBy{ factor }, out.data, out.accumulate, b.P * b.Q, x);
     else
-        BY_STORAGE(type, T, sum((T *)out, accumulate, factor, partial, (const T *)x, b));
+        BY_STORAGE(type, T, sum<T>(out, factor, (const T *)x, b));
 }

@@ -1,6 +1,6 @@
 #include "ops/cuda/elementwise/dropout.cuh"
-#include "ops/elementwise/kernels.h"
 #include "ops/cuda/shared/map.cuh"
+#include "ops/kernels.h"
 
 /* One thread per Philox block, that is, four elements; with `packs` in one load and one store. */
 template <typename T>
@@ -22,10 +22,10 @@ __global__ void dropout_kernel(T *out, bool accumulate, const T *x, DropoutDraw 
     }
 }
 
-extern "C" void dropout_cuda(TensorType type, Real *out, bool accumulate, const Real *x,
-                             DropoutDraw d, int64_t n)
+extern "C" void dropout_cuda(TensorType type, Gradient out, const Real *x, DropoutDraw d, int64_t n)
 {
     BY_STORAGE(type, T,
-               LAUNCH(dropout_kernel<T>, blocks_for((n + 3) / 4), THREADS, 0, (T *)out, accumulate,
-                      (const T *)x, d, packs_fit<4>((T *)out) && packs_fit<4>((const T *)x), n));
+               LAUNCH(dropout_kernel<T>, blocks_for((n + 3) / 4), THREADS, 0, (T *)out.data,
+                      out.accumulate, (const T *)x, d,
+                      packs_fit<4>((T *)out.data) && packs_fit<4>((const T *)x), n));
 }

@@ -1,36 +1,42 @@
 /* The unary operations on CUDA: two kernels per row of unary_functions.h and dtype. */
-#include "ops/elementwise/kernels.h"
 #include "ops/cuda/shared/map.cuh"
+#include "ops/kernels.h"
 
-/* value is an expression of x, dx_value one of dout and y; both may have the constants c and d. */
-#define ROW(op, value, dx_value)                                                                   \
-    UNARY_KERNELS(op)                                                                              \
+#define FUNCTORS(op, value, gradient, saved)                                                       \
     struct op##_of_x {                                                                             \
-        Real c, d;                                                                                 \
+        Constants k;                                                                               \
         __device__ Real operator()(Real x) const                                                   \
         {                                                                                          \
             return value;                                                                          \
         }                                                                                          \
     };                                                                                             \
     struct op##_gradient_of {                                                                      \
-        Real c, d;                                                                                 \
-        __device__ Real operator()(Real dout, Real y) const                                        \
+        Constants k;                                                                               \
+        __device__ Real operator()(Real dout, Real saved) const                                    \
         {                                                                                          \
-            return dx_value;                                                                       \
+            return (void)saved, gradient;                                                          \
         }                                                                                          \
-    };                                                                                             \
-    extern "C" void op##_forward_cuda(TensorType type, Real *out, const Real *x, Real c, Real d,   \
-                                      int64_t n)                                                   \
-    {                                                                                              \
-        map(type, op##_of_x{ c, d }, out, false, n, x);                                            \
-    }                                                                                              \
-    extern "C" void op##_backward_cuda(TensorType type, Real *dx, bool accumulate,                 \
-                                       const Real *dout, const Real *y, Real c, Real d, int64_t n) \
-    {                                                                                              \
-        map(type, op##_gradient_of{ c, d }, dx, accumulate, n, dout, y);                           \
+    };
+UNARY_ROWS(FUNCTORS)
+
+extern "C" void unary_forward_cuda(TensorType type, UnaryFunction f, Real *out, const Real *x,
+                                   Constants k, int64_t n)
+{
+    switch (f) {
+#define FORWARD(op, ...)                                                                           \
+    case UNARY_##op:                                                                               \
+        return map(type, op##_of_x{ k }, out, false, n, x);
+        UNARY_ROWS(FORWARD)
     }
+}
 
-#define UNARY(op, f, f_gradient, saved) ROW(op, f(x), f_gradient(dout, y))
-#define UNARY_CONSTANTS(op, f, f_gradient) ROW(op, f(x, c, d), f_gradient(dout, y, c, d))
-
-#include "ops/elementwise/unary_functions.h"
+extern "C" void unary_backward_cuda(TensorType type, UnaryFunction f, Gradient dx, const Real *dout,
+                                    const Real *read, Constants k, int64_t n)
+{
+    switch (f) {
+#define BACKWARD(op, ...)                                                                          \
+    case UNARY_##op:                                                                               \
+        return map(type, op##_gradient_of{ k }, dx.data, dx.accumulate, n, dout, read);
+        UNARY_ROWS(BACKWARD)
+    }
+}
