@@ -21,6 +21,8 @@
 #define TAPEGRAD_OPS_KERNELS_H
 
 #include "autograd/tape.h"
+#include "ops/layout/unfold.h"
+#include "ops/shared/axis.h"
 #include "tensor/kernel.h"
 
 typedef struct Kernels {

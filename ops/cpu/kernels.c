@@ -18,6 +18,9 @@ const Kernels cpu_kernels = {
     /* rows */
     /* products */
     /* layout */
+    .transpose = transpose_cpu,
+    .unfold = unfold_cpu,
+    .fold = fold_cpu,
     /* losses */
     /* recurrent */
     /* sampling */
@@ -37,6 +40,14 @@ const Kernels cpu_bf16_kernels = {
     .softmax_backward = softmax_backward_bf16,
     /* products */
     /* layout */
+    .copy_rows = copy_rows_bf16,
+    .transpose = transpose_bf16,
+    .embedding_forward = embedding_forward_bf16,
+    .embedding_backward = embedding_backward_bf16,
+    .gather_forward = gather_forward_bf16,
+    .gather_backward = gather_backward_bf16,
+    .unfold = unfold_bf16,
+    .fold = fold_bf16,
     /* losses */
     /* recurrent */
     /* sampling */

@@ -23,6 +23,15 @@ template <TensorType type> static Kernels table(void)
     USE(softmax_backward);
     /* products */
     /* layout */
+    USE(copy_rows);
+    USE(transpose);
+    USE(embedding_forward);
+    USE(embedding_backward);
+    USE(gather_forward);
+    USE(gather_backward);
+    USE(unfold);
+    USE(fold);
+    USE_REAL(store_integers);
     /* losses */
     /* recurrent */
     /* sampling */

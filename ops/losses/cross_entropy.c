@@ -6,7 +6,7 @@
  * Rows of weight 0 are ignored, even if their logits are infinite or NaN.
  * Saved for the backward pass: l, two values per row (`saved`), and W, summed on the device, since
  * a replayed step has new weights that the host does not see. */
-#include "ops/layout/indices.h"
+#include "ops/shared/indices.h"
 #include "ops/losses/kernels.h"
 #include "ops/rows/rows.h"
 

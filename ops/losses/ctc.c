@@ -27,7 +27,7 @@
  * Each row of a and of c is shifted to a maximum of 0, so that its error does not grow with T; the
  * shifts of a are part of ln p, summed in double, and o divides by its own sum over s.
  * Saved: a, and per frame ln sum_c e^logits_tc. */
-#include "ops/layout/indices.h"
+#include "ops/shared/indices.h"
 #include "ops/losses/ctc.h"
 #include "ops/rows/rows.h"
 

@@ -20,9 +20,9 @@
  *   dlogit_k <- g (before_k - after_k)
  *   dmean_k <- -g after_k d ln P_k / dmean_k     and dlog scale_k likewise
  * Saved for the backward pass: A and B, two values per pixel (`saved`). */
-#include "ops/layout/indices.h"
+#include "ops/shared/indices.h"
 #include "ops/losses/kernels.h"
-#include "ops/losses/logistic_mixture.h"
+#include "ops/shared/logistic_mixture.h"
 #include "ops/rows/rows.h"
 
 enum { LANES = 16 };

@@ -5,7 +5,7 @@
  *   dx_t <- W_ih^T da_t    dW_ih <- sum_t da_t x_t^T      db_ih <- sum_t da_t
  *                          dW_hh <- sum_t du_t h_t-1^T    db_hh <- sum_t du_t
  * x W_ih^T, the gates, da and du share one buffer, [B, N, G H], one after another. */
-#include "ops/layout/indices.h"
+#include "ops/shared/indices.h"
 #include "ops/cpu/recurrent/recurrence.h"
 #include "ops/shared/columns.h"
 

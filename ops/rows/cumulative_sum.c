@@ -2,8 +2,9 @@
  *   out[o, n, i] = sum over j <= n (reverse: j >= n) of x[o, j, i]
  * Backward, g = dL/dout: x_j contributes to the sums n >= j, so the gradient is summed in reverse,
  *   dx[o, j, i] <- sum over n >= j (reverse: n <= j) of g[o, n, i] */
-#include "ops/layout/layout.h"
+#include "ops/shared/axis.h"
 #include "ops/rows/kernels.h"
+#include "ops/shared/internal.h"
 
 typedef struct Running {
     AxisView axis;

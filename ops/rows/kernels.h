@@ -3,7 +3,7 @@
 #define TAPEGRAD_OPS_ROWS_KERNELS_H
 
 #include "ops/elementwise/dropout.h"
-#include "ops/layout/kernels.h"
+#include "ops/shared/axis.h"
 #include "ops/shared/math.h"
 #include "tensor/kernel.h"
 

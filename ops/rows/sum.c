@@ -5,7 +5,7 @@
  * out and g have dtype Real for every dtype of x. The order of summation does not depend on the
  * number of threads; on the CPU sums are in double precision. */
 #include "ops/elementwise/broadcast.h"
-#include "ops/layout/layout.h"
+#include "ops/shared/axis.h"
 
 typedef struct Sum {
     Broadcast view; /* of out, broadcast to x */

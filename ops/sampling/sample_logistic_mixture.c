@@ -5,7 +5,7 @@
  *   out = the p in 0 to 255 for which 2 p / 255 - 1 is nearest to x
  * This inverts the logistic distribution function: x < y if and only if
  * ln(v / (1 - v)) < (y - mean) e^-s, which has probability 1 / (1 + e^-((y - mean) e^-s)). */
-#include "ops/losses/logistic_mixture.h"
+#include "ops/shared/logistic_mixture.h"
 #include "ops/rows/rows.h"
 #include "ops/sampling/sampling.h"
 

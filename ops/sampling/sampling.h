@@ -6,7 +6,7 @@
 
 #include <float.h>
 
-#include "ops/losses/logistic_mixture.h"
+#include "ops/shared/logistic_mixture.h"
 #include "tensor/kernel.h"
 #include "tensor/philox.h"
 

@@ -1,5 +1,5 @@
 #include "ops/losses/kernels.h"
-#include "ops/losses/logistic_mixture.h"
+#include "ops/shared/logistic_mixture.h"
 #include "ops/cuda/shared/map.cuh"
 #include "ops/cuda/rows/rows.cuh"
 

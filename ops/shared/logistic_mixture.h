@@ -1,7 +1,7 @@
 /* One pixel under one logistic distribution, shared by op_discretized_logistic_mixture and
  * op_sample_logistic_mixture; discretized_logistic_mixture.c has the derivation. */
-#ifndef TAPEGRAD_OPS_LOSSES_LOGISTIC_MIXTURE_H
-#define TAPEGRAD_OPS_LOSSES_LOGISTIC_MIXTURE_H
+#ifndef TAPEGRAD_OPS_SHARED_LOGISTIC_MIXTURE_H
+#define TAPEGRAD_OPS_SHARED_LOGISTIC_MIXTURE_H
 
 #include "autograd/tape.h"
 #include "ops/shared/math.h"
