@@ -46,9 +46,34 @@ REAL_KERNEL(store_integers,
 
 /* --------------------------------------------------------------------------------------- losses */
 
+/* out [] = the loss, l [R] of the rows, weight_sum [] = the sum of the weights; all but the logits
+ * are Real or int32 */
+KERNEL(cross_entropy_forward, (Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in))
+/* dlogits [R, C] <- the gradient by logits, from dout [] */
+KERNEL(cross_entropy_backward, (Gradient dlogits, const Real *dout, const LogSumExp *l,
+                                const Real *weight_sum, CrossEntropy in))
+/* out [], Real, = the mean of (p - t)^2, p [n], t [n] */
+KERNEL(mean_squared_error_forward, (Real *out, const Real *p, const Real *t, int64_t n))
+/* dx [n] <- sign 2 (p - t) dout / n, dout [] */
+KERNEL(mean_squared_error_backward, (Gradient dx, Real sign, const Real *dout, const Real *p,
+                                     const Real *t, int64_t n))
+/* out [] = the loss, saved [2, R] = A, B of the pixels, Real; parameters [R, 3 K], targets [R] */
+KERNEL(logistic_mixture_forward, (Real *out, Real *saved, const Real *parameters,
+                                  const int32_t *targets, int64_t R, int64_t K))
+/* d [R, 3 K] <- the gradient by parameters, from dout [] */
+KERNEL(logistic_mixture_backward,
+       (Gradient d, const Real *dout, const Real *saved, const Real *parameters,
+        const int32_t *targets, int64_t R, int64_t K))
+
 /* ------------------------------------------------------------------------------------ recurrent */
 
 /* ------------------------------------------------------------------------------------- sampling */
+
+/* out [R] = one symbol of each row of logits [R, C] */
+KERNEL(sample, (int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C))
+/* out [R] = one pixel of each mixture, parameters [R, 3 K] */
+KERNEL(sample_logistic_mixture,
+       (int32_t *out, const Real *parameters, Sampler sampler, int64_t R, int64_t K))
 
 /* ---------------------------------------------------------------------------- attention: linear */
 

@@ -22,6 +22,8 @@
 
 #include "autograd/tape.h"
 #include "ops/layout/unfold.h"
+#include "ops/losses/losses.h"
+#include "ops/sampling/sampling.h"
 #include "ops/shared/axis.h"
 #include "tensor/kernel.h"
 

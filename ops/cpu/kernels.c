@@ -22,6 +22,8 @@ const Kernels cpu_kernels = {
     .unfold = unfold_cpu,
     .fold = fold_cpu,
     /* losses */
+    .logistic_mixture_forward = logistic_mixture_forward_cpu,
+    .logistic_mixture_backward = logistic_mixture_backward_cpu,
     /* recurrent */
     /* sampling */
     /* attention: linear */
@@ -49,8 +51,16 @@ const Kernels cpu_bf16_kernels = {
     .unfold = unfold_bf16,
     .fold = fold_bf16,
     /* losses */
+    .cross_entropy_forward = cross_entropy_forward_bf16,
+    .cross_entropy_backward = cross_entropy_backward_bf16,
+    .mean_squared_error_forward = mean_squared_error_forward_bf16,
+    .mean_squared_error_backward = mean_squared_error_backward_bf16,
+    .logistic_mixture_forward = logistic_mixture_forward_bf16,
+    .logistic_mixture_backward = logistic_mixture_backward_bf16,
     /* recurrent */
     /* sampling */
+    .sample = sample_bf16,
+    .sample_logistic_mixture = sample_logistic_mixture_bf16,
     /* attention: linear */
     /* attention: softmax */
     /* attention: lsh */

@@ -33,8 +33,16 @@ template <TensorType type> static Kernels table(void)
     USE(fold);
     USE_REAL(store_integers);
     /* losses */
+    USE(cross_entropy_forward);
+    USE(cross_entropy_backward);
+    USE(mean_squared_error_forward);
+    USE(mean_squared_error_backward);
+    USE(logistic_mixture_forward);
+    USE(logistic_mixture_backward);
     /* recurrent */
     /* sampling */
+    USE(sample);
+    USE(sample_logistic_mixture);
     /* attention: linear */
     /* attention: softmax */
     /* attention: lsh */
