@@ -257,8 +257,8 @@ TEST(unfold_with_padding_and_stride)
     x = tape_variable(tape, VALUES(1, 2, 3, 4, 5, 6), shape(1, 2, 3, 1));
     out = tensor_keep(op_unfold(tape, x, (Window){ .height = 2, .width = 2 }));
     assert_values(out, shape(1, 1, 2, 4), VALUES(1, 2, 4, 5, 2, 3, 5, 6));
-    tape_backward_from(
-        tape, out, tape_input(tape, VALUES(1, 2, 4, 8, 16, 32, 64, 128), shape(1, 1, 2, 4)));
+    tape_backward_from(tape, out,
+                       tape_input(tape, VALUES(1, 2, 4, 8, 16, 32, 64, 128), shape(1, 1, 2, 4)));
     assert_values(tensor_gradient(x), shape(1, 2, 3, 1), VALUES(1, 18, 32, 4, 72, 128));
     tape_free(tape);
 }

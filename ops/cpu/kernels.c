@@ -19,7 +19,6 @@ const Kernels cpu_kernels = {
     /* products */
     /* layout */
     .transpose = transpose_cpu,
-    .unfold = unfold_cpu,
     .fold = fold_cpu,
     /* losses */
     .logistic_mixture_forward = logistic_mixture_forward_cpu,

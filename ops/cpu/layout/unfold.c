@@ -1,4 +1,4 @@
-/* unfold and fold: the pixels of one row of a window are contiguous in x and in out. */
+/* unfold in bf16, and fold: the pixels of one row of a window are contiguous in x and in out. */
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
@@ -18,8 +18,9 @@ static Inside inside(const Unfold *u, int64_t x)
     return (Inside){ clamped(left, 0, u->width), clamped(u->W + left, 0, u->width) };
 }
 
-ALWAYS_INLINE void unfold_runs(int T, Real *out, const Real *x, Unfold u)
+void unfold_bf16(Real *out, const Real *x, Unfold u)
 {
+    enum { T = TENSOR_BF16 };
     const int64_t run = u.width * u.C, window = u.height * run;
     const int threads = threads_for(u.B * u.rows * u.columns * window, 0.2);
     PRAGMA(omp parallel for collapse(2) schedule(static) num_threads(threads))
@@ -39,16 +40,6 @@ ALWAYS_INLINE void unfold_runs(int T, Real *out, const Real *x, Unfold u)
                        elements_at(T, x, ((row / u.rows * u.H + h) * u.W + w) * u.C),
                        (size_t)((in.end - in.first) * u.C) * element_bytes(T));
             }
-}
-
-void unfold_cpu(Real *out, const Real *x, Unfold u)
-{
-    unfold_runs(TENSOR_REAL, out, x, u);
-}
-
-void unfold_bf16(Real *out, const Real *x, Unfold u)
-{
-    unfold_runs(TENSOR_BF16, out, x, u);
 }
 
 /* sum += elements first to end - 1 of row h [W, C] of an image, from dout, its windows */
