@@ -24,9 +24,11 @@ void embedding_backward_plain(Gradient dweight, const Real *dout, const int32_t 
     EACH_ROW(tile, (D + COLUMNS - 1) / COLUMNS, R * COLUMNS)
     {
         const int64_t start = tile * COLUMNS, end = start + COLUMNS < D ? start + COLUMNS : D;
-        for (int64_t r = 0; r < R; r++)
+        for (int64_t r = 0; r < R; r++) {
+            PRAGMA(omp simd)
             for (int64_t d = start; d < end; d++)
                 dweight.data[indices[r] * D + d] += dout[r * D + d];
+        }
     }
 }
 
