@@ -64,12 +64,53 @@ KERNEL(column_sums, (Gradient sums, const Real *x, int64_t R, int64_t C))
 
 /* --------------------------------------------------------------------------------------- layout */
 
+/* to [rows, columns] <- from, with row strides in elements */
+KERNEL(copy_rows, (Gradient to, int64_t to_stride, const Real *from, int64_t from_stride,
+                   int64_t rows, int64_t columns))
+/* out [outer, q, middle, p, inner] <- x [outer, p, middle, q, inner] */
+KERNEL(transpose, (Gradient out, const Real *x, int64_t outer, int64_t p, int64_t middle, int64_t q,
+                   int64_t inner))
+/* out [R, D] = the rows of weight [V, D], Real, at indices [R] */
+KERNEL(embedding_forward,
+       (Real *out, const Real *weight, const int32_t *indices, int64_t R, int64_t D))
+/* dweight [V, D], Real, at indices <- the rows of dout [R, D] */
+KERNEL(embedding_backward, (Gradient dweight, const Real *dout, const int32_t *indices, int64_t R,
+                            int64_t V, int64_t D))
+/* out[o, k, i] = x[o, index[o, k, i], i], x [outer, size, inner], k < K */
+KERNEL(gather_forward, (Real *out, const Real *x, const int32_t *index, AxisView v, int64_t K))
+/* dx[o, index[o, k, i], i] += dout[o, k, i], in the order of k */
+KERNEL(gather_backward, (Real *dx, const Real *dout, const int32_t *index, AxisView v, int64_t K))
+/* out [B, rows, columns, height, width, C] = the windows of x [B, H, W, C]; dx <- their sums */
+KERNEL(unfold, (Real *out, const Real *x, Unfold u))
+KERNEL(fold, (Gradient dx, const Real *dout, Unfold u))
+/* to [R, N] at columns [R], or to [R] if columns is NULL, = from [R]; integers */
+REAL_KERNEL(store_integers,
+            (int32_t *to, const int32_t *columns, const int32_t *from, int64_t R, int64_t N))
+
 /* --------------------------------------------------------------------------------------- losses */
 
 /* losses [B], Real, and the states and log_sums of ctc; ops/losses/ctc.h has the arguments */
 KERNEL(ctc_forward, (Real *losses, Ctc ctc))
 /* dlogits [B, T, C] <- from dlosses [B], Real; overwrites the states */
 KERNEL(ctc_backward, (Gradient dlogits, const Real *dlosses, Ctc ctc))
+/* out [] = the loss, l [R] of the rows, weight_sum [] = the sum of the weights; all but the logits
+ * are Real or int32 */
+KERNEL(cross_entropy_forward, (Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in))
+/* dlogits [R, C] <- the gradient by logits, from dout [] */
+KERNEL(cross_entropy_backward, (Gradient dlogits, const Real *dout, const LogSumExp *l,
+                                const Real *weight_sum, CrossEntropy in))
+/* out [], Real, = the mean of (p - t)^2, p [n], t [n] */
+KERNEL(mean_squared_error_forward, (Real *out, const Real *p, const Real *t, int64_t n))
+/* dx [n] <- sign 2 (p - t) dout / n, dout [] */
+KERNEL(mean_squared_error_backward, (Gradient dx, Real sign, const Real *dout, const Real *p,
+                                     const Real *t, int64_t n))
+/* out [] = the loss, saved [2, R] = A, B of the pixels, Real; parameters [R, 3 K], targets [R] */
+KERNEL(logistic_mixture_forward, (Real *out, Real *saved, const Real *parameters,
+                                  const int32_t *targets, int64_t R, int64_t K))
+/* d [R, 3 K] <- the gradient by parameters, from dout [] */
+KERNEL(logistic_mixture_backward,
+       (Gradient d, const Real *dout, const Real *saved, const Real *parameters,
+        const int32_t *targets, int64_t R, int64_t K))
 
 /* ------------------------------------------------------------------------------------ recurrent */
 
@@ -86,6 +127,12 @@ REAL_KERNEL(gru_hidden_gates, (Recurrence r))
 REAL_KERNEL(previous_hidden, (Real *previous, const Real *initial, Recurrence r))
 
 /* ------------------------------------------------------------------------------------- sampling */
+
+/* out [R] = one symbol of each row of logits [R, C] */
+KERNEL(sample, (int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C))
+/* out [R] = one pixel of each mixture, parameters [R, 3 K] */
+KERNEL(sample_logistic_mixture,
+       (int32_t *out, const Real *parameters, Sampler sampler, int64_t R, int64_t K))
 
 /* ---------------------------------------------------------------------------- attention: linear */
 

@@ -21,14 +21,17 @@
 #define TAPEGRAD_OPS_KERNELS_H
 
 #include "autograd/tape.h"
-#include "ops/layout/kernels.h"
-#include "ops/losses/ctc.h"
-#include "ops/recurrent/recurrence.h"
-#include "ops/rows/layernorm.h"
 #include "ops/elementwise/binary_functions.h"
 #include "ops/elementwise/broadcast_view.h"
 #include "ops/elementwise/dropout.h"
 #include "ops/elementwise/unary_functions.h"
+#include "ops/layout/unfold.h"
+#include "ops/losses/ctc.h"
+#include "ops/losses/losses.h"
+#include "ops/recurrent/recurrence.h"
+#include "ops/rows/layernorm.h"
+#include "ops/sampling/sampling.h"
+#include "ops/shared/axis.h"
 #include "tensor/kernel.h"
 
 typedef struct Kernels {

@@ -334,35 +334,50 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \
         { P(300, 5), INTEGERS(300, 9, 23) })                                                       \
+    ROW(reshape_beside, op_multiply(tape, op_reshape(tape, x[0], shape(5, 6)),                     \
+                                    op_exp(tape, op_reshape(tape, op_reshape(tape, x[0],           \
+                                        shape(30)), shape(5, 6)))), UNMEASURED, { S(3, 2, 5) })    \
     ROW(reshape, op_exp(tape, op_reshape(tape, x[0], shape(5, 6))), UNMEASURED, { S(3, 2, 5) })    \
     ROW(transpose, op_transpose(tape, x[0], 0, 1), PASSES(2, 4), { S(ROWS, WIDTH) },               \
-        { S(3, 4, 5) }, { S(35, 37, 3) })                                                          \
+        { S(3, 4, 5) }, { S(18, 3) }, { S(35, 37, 3) }, { S(129, 257) }, { S(3, 20000) })          \
     ROW(transpose_middle, op_transpose(tape, x[0], 1, 2), UNMEASURED, { S(2, 3, 4, 5) },           \
         { S(2, 35, 37, 3) })                                                                       \
     ROW(transpose_far, op_transpose(tape, x[0], 0, 3), UNMEASURED, { S(2, 3, 4, 5) },              \
-        { S(2, 5, 7, 3) })                                                                         \
+        { S(2, 5, 7, 3) }, { S(3, 67, 5, 83) })                                                    \
     ROW(broadcast_to, op_broadcast_to(tape, x[0], shape(4, 7, 5, 16)), UNMEASURED,                 \
         { S(4, 7, 5, 1) }, { S(4, 1, 5, 1) }, { S(5, 1) }, { S(16) }, { S(4, 7, 1, 1) },           \
         { S(4, 7, 1, 16) })                                                                        \
     ROW(broadcast_rows, op_broadcast_to(tape, x[0], shape(ROWS, WIDTH)), PASSES(1, 2),             \
         { S(WIDTH) }, { S(1, 1) })                                                                 \
     ROW(concat, op_concat(tape, x, 2, -1), PASSES(4, 8), { S(ROWS, WIDTH), S(ROWS, WIDTH) },       \
-        { S(2, 3, 4), S(2, 3, 5) }, { S(5, 7, 11), S(5, 7, 6) })                                   \
+        { S(2, 3, 4), S(2, 3, 5) }, { S(3), S(2) }, { S(5, 7, 11), S(5, 7, 6) })                   \
+    ROW(concat_first, op_concat(tape, x, 2, 0), UNMEASURED, { S(2, 3, 4), S(1, 3, 4) },            \
+        { S(67, 83), S(3, 83) })                                                                   \
     ROW(concat_middle, op_concat(tape, (Tensor *[]){ x[0], x[1], x[0] }, 3, 1), UNMEASURED,        \
         { S(2, 3, 4), S(2, 1, 4) }, { S(5, 7, 11), S(5, 2, 11) })                                  \
     ROW(stack, op_stack(tape, (Tensor *[]){ x[0], x[1], x[0] }, 3, 1), UNMEASURED,                 \
         { S(2, 3, 4), S(2, 3, 4) }, { S(5, 7, 12), S(5, 7, 12) })                                  \
     ROW(gather, op_gather(tape, x[0], x[1]), UNMEASURED, { S(3, 7), INTEGERS(7, 3, 9) },           \
+        { S(7), INTEGERS(7, 9) }, { S(3, 5), INTEGERS(5, 3, 1) },                                  \
         { S(3, 7, 11), INTEGERS(11, 3, 7, 9) }, { S(37, 3), INTEGERS(3, 37, 9) },                  \
         { S(700, 33), INTEGERS(33, 700, 25) })                                                     \
     ROW(unfold, op_unfold(tape, x[0], (Window){ 3, 2, 2, 1 }), UNMEASURED, { S(2, 5, 4, 3) },      \
         { S(2, 7, 9, 3) }, { S(3, 6, 4, 16) },                                                     \
         { S(2, 4, 90, 25) })                                                                       \
+    ROW(unfold_far, op_unfold(tape, x[0], (Window){ 5, 1, 3, 2 }), UNMEASURED, { S(2, 5, 6, 2) },  \
+        { S(3, 29, 31, 8) })                                                                       \
+    ROW(unfold_padding, op_unfold(tape, x[0], (Window){ 1, 2, 1, 4 }), UNMEASURED,                 \
+        { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
+    ROW(unfold_gaps, op_unfold(tape, x[0], (Window){ 2, 5, 7, 0 }), UNMEASURED,                    \
+        { S(2, 5, 6, 2) }, { S(3, 29, 31, 8) })                                                    \
     ROW(unfold_inside, op_unfold(tape, x[0], (Window){ .height = 2, .width = 3 }), UNMEASURED,     \
         { S(1, 5, 6, 8) })                                                                         \
     ROW(unfold_3_by_3, op_unfold(tape, x[0], (Window){ 3, 3, 1, 1 }), PASSES(10, 20),              \
         { S(ROWS, 4, 4, WIDTH / 16) }, { S(1, 3, 4, 2) })                                       \
-    ROW(slice, op_slice(tape, x[0], 1, 2, 3), UNMEASURED, { S(2, 6, 3) }, { S(5, 7, 11) })         \
+    ROW(slice, op_slice(tape, x[0], 1, 2, 3), UNMEASURED, { S(2, 6, 3) }, { S(2, 5, 1, 3) },       \
+        { S(5, 7, 11) }, { S(3, 67, 5, 83) })                                                      \
+    ROW(slice_first, op_slice(tape, x[0], 0, 1, x[0]->shape.size[0] - 1), UNMEASURED,              \
+        { S(7) }, { S(3, 2, 4) }, { S(3, 67, 83) })                                                \
     ROW(slice_half, op_slice(tape, x[0], -1, 0, x[0]->shape.size[1] / 2), PASSES(1, 2.5),          \
         { S(ROWS, WIDTH) }, { S(3, 7) })                                                           \
     ROW(split, (op_split(tape, x[0], -1, 3, x + 1), op_multiply(tape, x[1], x[3])), UNMEASURED,    \

@@ -1,5 +1,6 @@
-/* Reductions, cumulative sums and operations that move elements: values against plain loops,
- * gradients, misuse. */
+/* Reductions, cumulative sums and operations that move elements: small examples that define the
+ * plain kernels, claims of their own, misuse. tests/operations.h has the values, compared with plain,
+ * and the gradients, compared with finite differences. */
 #include "tests/support.h"
 
 #include <math.h>
@@ -35,125 +36,32 @@ static Tensor *normal_input(Shape of)
     return tape_input(tape, test_normal(1, shape_count(of)), of);
 }
 
-/* The row-major offset of the element at index. */
-static int64_t position(Shape of, const int64_t *index)
-{
-    int64_t result = 0;
-    for (int i = 0; i < of.rank; i++)
-        result = result * of.size[i] + index[i];
-    return result;
-}
-
-/* The index of the element at a row-major offset. */
-static void index_of(Shape of, int64_t at, int64_t *index)
-{
-    for (int i = of.rank - 1; i >= 0; i--) {
-        index[i] = at % of.size[i];
-        at /= of.size[i];
-    }
-}
-
 /* ----------------------------------------------------------------------------------------- sums */
-typedef Tensor *Reducer(Tape *tape, Tensor *x, int axis);
-
-/* The shape `of` viewed from the axis as [outer, size, inner]. */
-typedef struct View {
-    int64_t outer, size, inner;
-} View;
-
-static View view_of(Shape of, int axis)
+/* x = [[[1, 2], [3, 4]], [[5, 6], [7, 8]]] */
+static Tensor *one_to_eight(void)
 {
-    if (axis == ALL_AXES)
-        return (View){ 1, shape_count(of), 1 };
-    axis = axis < 0 ? of.rank + axis : axis;
-    View view = { 1, of.size[axis], 1 };
-    for (int i = 0; i < of.rank; i++)
-        view.outer *= i < axis ? of.size[i] : 1, view.inner *= i > axis ? of.size[i] : 1;
-    return view;
+    return tape_input(tape, (const Real[]){ 1, 2, 3, 4, 5, 6, 7, 8 }, shape(2, 2, 2));
 }
 
-/* Checks the shape of a reduction's result. */
-static void check_reduced_shape(const Tensor *out, Shape of, int axis)
+static void assert_values(const Tensor *tensor, Shape of, const Real *expected)
 {
-    if (axis == ALL_AXES) {
-        ck_assert_int_eq(out->shape.rank, 0);
-        return;
-    }
-    axis = axis < 0 ? of.rank + axis : axis;
-    ck_assert_int_eq(out->shape.rank, of.rank - 1);
-    for (int i = 0; i < out->shape.rank; i++)
-        ck_assert_int_eq(out->shape.size[i], of.size[i + (i >= axis)]);
+    ck_assert_msg(shape_equal(tensor->shape, of), "the shape is %s, expected %s",
+                  shape_text(tensor->shape).text, shape_text(of).text);
+    ck_assert_mem_eq(test_values(tensor), expected, (size_t)shape_count(of) * sizeof(Real));
 }
+#define VALUES(...) ((const Real[]){ __VA_ARGS__ })
 
-static void check_reduction(Shape of, int axis, bool mean)
-{
-    Tensor *x = normal_input(of);
-    Tensor *out = mean ? op_mean(tape, x, axis) : op_sum(tape, x, axis);
-    check_reduced_shape(out, of, axis);
-    const View view = view_of(of, axis);
-    const Real *values = test_values(out), *numbers = test_values(x);
-    for (int64_t k = 0; k < view.outer * view.inner; k++) {
-        const Real *column = numbers + k / view.inner * view.size * view.inner + k % view.inner;
-        double exact = 0, magnitude = 0, count = mean ? (double)view.size : 1;
-        for (int64_t j = 0; j < view.size; j++) {
-            exact += (double)column[j * view.inner] / count;
-            magnitude += fabs((double)column[j * view.inner]) / count;
-        }
-        double rounding = (sizeof(Real) == 4 ? 2e-7 : 1e-15) * fabs(exact);
-        if (!(fabs((double)values[k] - exact) <= rounding + 1e-14 * magnitude))
-            ck_abort_msg("axis %d of %s: element %lld is %.9g, expected %.9g", axis,
-                         shape_text(of).text, (long long)k, (double)values[k], exact);
-    }
-    tape_reset(tape);
-}
-
-TEST(values_of_sum)
+TEST(sum_and_mean_along_each_axis)
 {
     begin();
-    for (int mean = 0; mean < 2; mean++) {
-        for (int rank = 0; rank <= 4; rank++) {
-            check_reduction(all_ranks()[rank], ALL_AXES, mean);
-            for (int axis = -rank; axis < rank; axis++)
-                check_reduction(all_ranks()[rank], axis, mean);
-        }
-        check_reduction(large(), ALL_AXES, mean);
-        for (int axis = 0; axis < 4; axis++)
-            check_reduction(large(), axis, mean);
-        check_reduction(shape(2, 40001), -1, mean);
-        check_reduction(shape(40001, 1), -1, mean);
-        check_reduction(shape(40001, 2), 0, mean);
-        check_reduction(shape(2, 4001, 70), 1, mean);
-    }
+    Tensor *x = one_to_eight();
+    assert_values(op_sum(tape, x, 0), shape(2, 2), VALUES(6, 8, 10, 12));
+    assert_values(op_sum(tape, x, 1), shape(2, 2), VALUES(4, 6, 12, 14));
+    assert_values(op_sum(tape, x, -1), shape(2, 2), VALUES(3, 7, 11, 15));
+    assert_values(op_sum(tape, x, ALL_AXES), shape_scalar(), VALUES(36));
+    assert_values(op_mean(tape, x, -2), shape(2, 2), VALUES(2, 3, 6, 7));
+    assert_values(op_mean(tape, x, ALL_AXES), shape_scalar(), VALUES(4.5));
     tape_free(tape);
-}
-
-typedef struct Reduce {
-    Reducer *operation;
-    int axis;
-} Reduce;
-
-/* x is squared so that its gradients differ, and summed twice so that they accumulate. */
-static Tensor *reduce_function(Tape *on, Tensor *const *inputs, void *context)
-{
-    const Reduce *reduce = context;
-    Tensor *once = reduce->operation(on, inputs[0], reduce->axis);
-    Tensor *square = op_multiply(on, inputs[0], inputs[0]);
-    return op_add(on, op_multiply(on, once, once), reduce->operation(on, square, reduce->axis));
-}
-
-static void check_reduction_gradients(Reducer *operation)
-{
-    for (int rank = 0; rank <= 4; rank++) {
-        check_gradient(reduce_function, (&(Reduce){ operation, ALL_AXES }), all_ranks()[rank]);
-        for (int axis = 0; axis < rank; axis++)
-            check_gradient(reduce_function, (&(Reduce){ operation, axis }), all_ranks()[rank]);
-    }
-}
-
-TEST(gradients_of_sum)
-{
-    check_reduction_gradients(op_sum);
-    check_reduction_gradients(op_mean);
 }
 
 /* The gradient reaches all elements: all pieces and threads of the kernel. */
@@ -198,7 +106,7 @@ TEST(sums_carry_nan)
     tape_free(tape);
 }
 
-TEST(misuse_of_sum_is_reported)
+TEST(misuse_of_sum_raises)
 {
     const Real one = 1;
     begin();
@@ -223,61 +131,24 @@ TEST(misuse_of_sum_is_reported)
 
 /* --------------------------------------------------------------------------------------- maxima */
 
-/* Values of few different sizes, so that there are equal maxima. */
-static Tensor *rounded_input(Shape of)
-{
-    Real *numbers = test_normal(1, shape_count(of));
-    for (int64_t i = 0; i < shape_count(of); i++)
-        numbers[i] = (Real)(int)(2 * numbers[i]);
-    return tape_variable(tape, numbers, of);
-}
-
-static void check_max(Shape of, int axis)
-{
-    Tensor *x = rounded_input(of), *index = op_argmax(tape, x, axis);
-    Tensor *out = tensor_keep(op_max(tape, x, axis));
-    check_reduced_shape(out, of, axis);
-    check_reduced_shape(index, of, axis);
-    const View view = view_of(of, axis);
-    const int64_t count = view.outer * view.inner;
-    const int32_t *indices = test_integers(index);
-    Real *upstream = test_normal(2, count), *expected = test_zeros(shape_count(of));
-    const Real *values = test_values(out), *numbers = test_values(x);
-    for (int64_t k = 0; k < count; k++) {
-        const int64_t start = k / view.inner * view.size * view.inner + k % view.inner;
-        int64_t first = 0;
-        for (int64_t j = 0; j < view.size; j++)
-            first =
-                numbers[start + j * view.inner] > numbers[start + first * view.inner] ? j : first;
-        if (indices[k] != first || values[k] != numbers[start + first * view.inner])
-            ck_abort_msg("axis %d of %s: maximum %lld is %g at %d, expected at %lld", axis,
-                         shape_text(of).text, (long long)k, (double)values[k], (int)indices[k],
-                         (long long)first);
-        expected[start + first * view.inner] = upstream[k];
-    }
-    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
-    ck_assert_mem_eq(test_values(tensor_gradient(x)), expected,
-                     (size_t)shape_count(of) * sizeof(Real));
-    tape_reset(tape);
-}
-
 TEST(the_first_maximum_gets_the_gradient)
 {
     begin();
-    for (int rank = 0; rank <= 4; rank++) {
-        check_max(all_ranks()[rank], ALL_AXES);
-        for (int axis = -rank; axis < rank; axis++)
-            check_max(all_ranks()[rank], axis);
-    }
-    check_max(large(), ALL_AXES);
-    for (int axis = 0; axis < 4; axis++)
-        check_max(large(), axis);
+    Tensor *x = tape_variable(tape, VALUES(3, 1, 3, 0, 2, 2), shape(2, 3));
+    ck_assert_int_eq(test_integers(op_argmax(tape, x, 1))[0], 0);
+    ck_assert_int_eq(test_integers(op_argmax(tape, x, 1))[1], 1);
+    Tensor *out = tensor_keep(op_max(tape, x, 1));
+    assert_values(out, shape(2), VALUES(3, 2));
+    tape_backward_from(tape, out, tape_input(tape, VALUES(5, 7), shape(2)));
+    assert_values(tensor_gradient(x), shape(2, 3), VALUES(5, 0, 0, 0, 7, 0));
+    tape_reset(tape);
+    x = tape_variable(tape, VALUES(3, 1, 3, 0, 2, 2), shape(2, 3));
+    out = tensor_keep(op_max(tape, x, 0));
+    assert_values(out, shape(3), VALUES(3, 2, 3));
+    assert_values(op_max(tape, x, ALL_AXES), shape_scalar(), VALUES(3));
+    tape_backward_from(tape, out, tape_input(tape, VALUES(5, 7, 9), shape(3)));
+    assert_values(tensor_gradient(x), shape(2, 3), VALUES(5, 0, 9, 0, 7, 0));
     tape_free(tape);
-}
-
-TEST(gradients_of_max)
-{
-    check_reduction_gradients(op_max);
 }
 
 TEST(max_carries_nan)
@@ -294,44 +165,27 @@ TEST(max_carries_nan)
 }
 
 /* --------------------------------------------------------------------------------------- gather */
-static Tensor *gather_function(Tape *on, Tensor *const *inputs, void *context)
+TEST(gather_by_index_and_its_gradient)
 {
-    const Shape *of = context;
-    int32_t indices[64];
-    for (int64_t i = 0; i < shape_count(*of); i++)
-        indices[i] = (int32_t)(i * i % shape_size(inputs[0]->shape, -1)); /* some occur twice */
-    Tensor *index = tape_input_i32(on, indices, *of);
-    return op_multiply(on, op_gather(on, inputs[0], index),
-                       op_gather(on, op_tanh(on, inputs[0]), index));
-}
-
-TEST(gradients_of_gather)
-{
-    Shape shapes[][2] = { { shape(7), shape(9) },
-                          { shape(3, 5), shape(3, 1) },
-                          { shape(2, 3, 2, 5), shape(2, 3, 2, 4) } };
-    for (int s = 0; s < 3; s++)
-        check_gradient(gather_function, &shapes[s][1], shapes[s][0]);
-}
-
-TEST(values_of_gather)
-{
-    enum { R = 700, C = 31, K = 40 };
     begin();
-    static int32_t indices[R * K];
-    Random random = random_new(1, 2);
-    for (int i = 0; i < R * K; i++)
-        indices[i] = (int32_t)random_integer(&random, 0, C);
-    Tensor *x = tape_variable(tape, test_normal(1, R * C), shape(R, C));
-    Tensor *out = tensor_keep(op_gather(tape, x, tape_input_i32(tape, indices, shape(R, K))));
-    Real *values = test_values(out), *numbers = test_values(x), *upstream = test_normal(2, R * K);
-    Real *expected = test_zeros(R * C);
-    for (int i = 0; i < R * K; i++) {
-        ck_assert(values[i] == numbers[i / K * C + indices[i]]);
-        expected[i / K * C + indices[i]] += upstream[i];
-    }
-    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
-    assert_close(test_values(tensor_gradient(x)), expected, R * C, 1e-6);
+    Tensor *x = tape_variable(tape, VALUES(1, 2, 3, 4, 5, 6), shape(2, 3));
+    Tensor *index = tape_input_i32(tape, (int32_t[]){ 2, 0, 2, 1, 1, 0, 1, 1 }, shape(2, 4));
+    Tensor *out = tensor_keep(op_gather(tape, x, index));
+    assert_values(out, shape(2, 4), VALUES(3, 1, 3, 2, 5, 4, 5, 5));
+    tape_backward_from(tape, out, tape_input(tape, VALUES(1, 2, 4, 8, 1, 2, 4, 8), shape(2, 4)));
+    assert_values(tensor_gradient(x), shape(2, 3), VALUES(2, 8, 5, 2, 13, 0));
+    tape_free(tape);
+}
+
+TEST(embedding_by_index_and_its_gradient)
+{
+    begin();
+    Tensor *weight = tape_variable(tape, VALUES(1, 2, 3, 4, 5, 6), shape(3, 2));
+    Tensor *index = tape_input_i32(tape, (int32_t[]){ 2, 0, 2 }, shape(3));
+    Tensor *out = tensor_keep(op_embedding(tape, weight, index));
+    assert_values(out, shape(3, 2), VALUES(5, 6, 1, 2, 5, 6));
+    tape_backward_from(tape, out, tape_input(tape, VALUES(1, 2, 4, 8, 16, 32), shape(3, 2)));
+    assert_values(tensor_gradient(weight), shape(3, 2), VALUES(4, 8, 0, 0, 17, 34));
     tape_free(tape);
 }
 
@@ -340,7 +194,7 @@ TEST(gather_rounds_a_bf16_gradient_once)
 {
     enum { K = 300 };
     begin();
-    if (!device_is_cuda(test_device()) && sizeof(Real) == sizeof(float)) {
+    if (!device_is_cuda(test_device()) && test_has_bf16()) {
         tape_set_precision(tape, PRECISION_BF16);
         Tensor *x = tape_variable(tape, test_zeros(2), shape(2));
         Tensor *index = tape_input_i32(tape, (int32_t[K]){ 0 }, shape(K));
@@ -356,7 +210,7 @@ TEST(gather_rounds_a_bf16_gradient_once)
 TEST(gather_does_not_round_float32)
 {
     begin();
-    if (sizeof(Real) != sizeof(float)) {
+    if (!test_has_bf16()) {
         tape_free(tape);
         return;
     }
@@ -373,7 +227,7 @@ TEST(gather_does_not_round_float32)
     tape_free(tape);
 }
 
-TEST(misuse_of_gather_is_reported)
+TEST(misuse_of_gather_raises)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -393,58 +247,20 @@ TEST(misuse_of_gather_is_reported)
 }
 
 /* --------------------------------------------------------------------------------------- unfold */
-static void check_unfold(Shape of, Window window)
-{
-    Tensor *x = normal_input(of), *result = op_unfold(tape, x, window);
-    const int64_t s = window.stride ? window.stride : 1, *size = result->shape.size;
-    ck_assert_int_eq(size[1], (of.size[1] + 2 * window.padding - window.height) / s + 1);
-    ck_assert_int_eq(size[2], (of.size[2] + 2 * window.padding - window.width) / s + 1);
-    ck_assert_int_eq(size[3], window.height * window.width * of.size[3]);
-    const Real *out = test_values(result), *numbers = test_values(x);
-    for (int64_t i = 0; i < tensor_count(result); i++) {
-        int64_t index[MAX_RANK];
-        index_of(result->shape, i, index);
-        const int64_t pixel = index[3] / of.size[3];
-        index[1] = index[1] * s + pixel / window.width - window.padding;
-        index[2] = index[2] * s + pixel % window.width - window.padding;
-        index[3] %= of.size[3];
-        const bool inside =
-            index[1] >= 0 && index[1] < of.size[1] && index[2] >= 0 && index[2] < of.size[2];
-        if (out[i] != (inside ? numbers[position(of, index)] : 0))
-            ck_abort_msg("%s: element %lld is wrong", shape_text(of).text, (long long)i);
-    }
-    tape_reset(tape);
-}
-
-static const Window windows[] = { { 1, 1, 0, 0 }, { 3, 3, 0, 1 }, { 2, 2, 2, 0 }, { 3, 2, 2, 1 },
-                                  { 5, 1, 3, 2 }, { 1, 2, 1, 4 }, { 2, 5, 7, 0 } };
-enum { WINDOWS = sizeof windows / sizeof *windows };
-
-TEST(values_of_unfold)
+TEST(unfold_with_padding_and_stride)
 {
     begin();
-    for (int w = 0; w < WINDOWS; w++) {
-        check_unfold(shape(2, 5, 6, 3), windows[w]);
-        check_unfold(shape(1, 3, 5, 1), windows[w].height > 3 ? windows[0] : windows[w]);
-        check_unfold(shape(3, 29, 31, 8), windows[w]);
-    }
+    Tensor *x = tape_variable(tape, VALUES(1, 2, 3, 4, 5, 6), shape(1, 2, 3, 1));
+    Tensor *out = tensor_keep(op_unfold(tape, x, (Window){ 2, 2, 2, 1 }));
+    assert_values(out, shape(1, 2, 2, 4), VALUES(0, 0, 0, 1, 0, 0, 2, 3, 0, 4, 0, 0, 5, 6, 0, 0));
+    tape_reset(tape);
+    x = tape_variable(tape, VALUES(1, 2, 3, 4, 5, 6), shape(1, 2, 3, 1));
+    out = tensor_keep(op_unfold(tape, x, (Window){ .height = 2, .width = 2 }));
+    assert_values(out, shape(1, 1, 2, 4), VALUES(1, 2, 4, 5, 2, 3, 5, 6));
+    tape_backward_from(tape, out,
+                       tape_input(tape, VALUES(1, 2, 4, 8, 16, 32, 64, 128), shape(1, 1, 2, 4)));
+    assert_values(tensor_gradient(x), shape(1, 2, 3, 1), VALUES(1, 18, 32, 4, 72, 128));
     tape_free(tape);
-}
-
-/* Unfolded twice, so that the second gradient adds. */
-static Tensor *unfold_function(Tape *on, Tensor *const *inputs, void *context)
-{
-    const Window *window = context;
-    Tensor *once = op_unfold(on, inputs[0], *window);
-    return op_multiply(on, op_exp(on, once), op_unfold(on, inputs[0], *window));
-}
-
-TEST(gradients_of_unfold)
-{
-    for (int w = 0; w < WINDOWS; w++) {
-        Window window = windows[w];
-        check_gradient(unfold_function, &window, shape(2, 5, 6, 2));
-    }
 }
 
 /* Windows of 2 x 2 without overlap: the maximum of each, per channel. */
@@ -459,13 +275,13 @@ TEST(unfold_and_max_are_max_pooling)
     tape_free(tape);
 }
 
-TEST(misuse_of_unfold_is_reported)
+TEST(misuse_of_unfold_raises)
 {
     begin();
     Tensor *x = normal_input(shape(1, 3, 4, 2));
-    assert_raises("op_unfold: x is NULL", op_unfold(tape, NULL, windows[0]));
+    assert_raises("op_unfold: x is NULL", op_unfold(tape, NULL, (Window){ 1, 1, 0, 0 }));
     assert_raises("op_unfold: x is [3,4], expected four axes, [B, H, W, C]",
-                  op_unfold(tape, normal_input(shape(3, 4)), windows[0]));
+                  op_unfold(tape, normal_input(shape(3, 4)), (Window){ 1, 1, 0, 0 }));
     assert_raises("op_unfold: the window is 2 x 0, stride 0, padding 0; expected 1 or more, 1 or "
                   "more (or 0 for 1), 0 or more",
                   op_unfold(tape, x, (Window){ .height = 2 }));
@@ -478,69 +294,21 @@ TEST(misuse_of_unfold_is_reported)
 }
 
 /* ------------------------------------------------------------------------------ cumulative sums */
-static Tensor *cumulative_sum(Tape *on, Tensor *x, int axis, bool reverse)
-{
-    return (reverse ? op_reverse_cumulative_sum : op_cumulative_sum)(on, x, axis);
-}
-
-static void check_cumulative_sum(Shape of, int axis, bool reverse)
-{
-    Tensor *x = normal_input(of);
-    Tensor *result = cumulative_sum(tape, x, axis, reverse);
-    ck_assert(shape_equal(result->shape, of));
-    Real *out = test_values(result), *numbers = test_values(x);
-    int at_axis = axis < 0 ? of.rank + axis : axis;
-    for (int64_t i = 0; i < shape_count(of); i++) {
-        int64_t index[MAX_RANK];
-        index_of(of, i, index);
-        int64_t last = index[at_axis];
-        double exact = 0;
-        for (int64_t j = reverse ? last : 0; reverse ? j < of.size[at_axis] : j <= last; j++) {
-            index[at_axis] = j;
-            exact += (double)numbers[position(of, index)];
-        }
-        if (!(fabs((double)out[i] - exact) <=
-              (sizeof(Real) == 4 ? 1e-7 : 1e-13) * fmax(1, fabs(exact))))
-            ck_abort_msg("%s, axis %d: element %lld is %.9g, expected %.9g", shape_text(of).text,
-                         axis, (long long)i, (double)out[i], exact);
-    }
-    tape_reset(tape);
-}
-
-TEST(values_of_cumulative_sum)
+TEST(cumulative_sum_along_each_axis)
 {
     begin();
-    for (int reverse = 0; reverse < 2; reverse++) {
-        for (int rank = 1; rank <= 4; rank++)
-            for (int axis = -rank; axis < rank; axis++)
-                check_cumulative_sum(all_ranks()[rank], axis, reverse);
-        for (int axis = 0; axis < 4; axis++)
-            check_cumulative_sum(large(), axis, reverse);
-    }
+    Tensor *x = one_to_eight();
+    assert_values(op_cumulative_sum(tape, x, 0), x->shape, VALUES(1, 2, 3, 4, 6, 8, 10, 12));
+    assert_values(op_cumulative_sum(tape, x, 1), x->shape, VALUES(1, 2, 4, 6, 5, 6, 12, 14));
+    assert_values(op_cumulative_sum(tape, x, -1), x->shape, VALUES(1, 3, 3, 7, 5, 11, 7, 15));
+    assert_values(op_reverse_cumulative_sum(tape, x, 1), x->shape,
+                  VALUES(4, 6, 3, 4, 12, 14, 7, 8));
+    assert_values(op_reverse_cumulative_sum(tape, x, -1), x->shape,
+                  VALUES(3, 2, 7, 4, 11, 6, 15, 8));
     tape_free(tape);
 }
 
-typedef struct Along {
-    int axis;
-    bool reverse;
-} Along;
-
-static Tensor *cumulative_function(Tape *on, Tensor *const *inputs, void *context)
-{
-    const Along *along = context;
-    Tensor *once = cumulative_sum(on, inputs[0], along->axis, along->reverse);
-    return op_multiply(on, once, cumulative_sum(on, inputs[0], along->axis, !along->reverse));
-}
-
-TEST(gradients_of_cumulative_sum)
-{
-    for (int reverse = 0; reverse < 2; reverse++)
-        for (int rank = 1; rank <= 4; rank++)
-            for (int axis = 0; axis < rank; axis++)
-                check_gradient(cumulative_function, (&(Along){ axis, reverse }), all_ranks()[rank]);
-}
-
-TEST(misuse_of_cumulative_sum_is_reported)
+TEST(misuse_of_cumulative_sum_raises)
 {
     const Real x[6] = { 0 };
     begin();
@@ -603,7 +371,7 @@ TEST(gradients_of_reshape)
     check_gradient(reshape_last, NULL, shape(2, 3, 4));
 }
 
-TEST(misuse_of_reshape_is_reported)
+TEST(misuse_of_reshape_raises)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -616,63 +384,20 @@ TEST(misuse_of_reshape_is_reported)
 }
 
 /* ------------------------------------------------------------------------------------ transpose */
-static void check_transpose(Shape of, int a, int b)
-{
-    Tensor *x = normal_input(of);
-    Tensor *result = op_transpose(tape, x, a, b);
-    a = a < 0 ? of.rank + a : a;
-    b = b < 0 ? of.rank + b : b;
-    for (int i = 0; i < of.rank; i++)
-        ck_assert_int_eq(result->shape.size[i], of.size[i == a ? b : i == b ? a : i]);
-    Real *out = test_values(result), *numbers = test_values(x);
-    for (int64_t i = 0; i < shape_count(of); i++) {
-        int64_t index[MAX_RANK];
-        index_of(of, i, index);
-        int64_t kept = index[a];
-        index[a] = index[b];
-        index[b] = kept;
-        if (out[position(result->shape, index)] != numbers[i])
-            ck_abort_msg("%s, axes %d and %d: element %lld is not in its place",
-                         shape_text(of).text, a, b, (long long)i);
-    }
-    tape_reset(tape);
-}
-
-TEST(values_of_transpose)
+TEST(transpose_of_each_pair_of_axes)
 {
     begin();
-    for (int rank = 1; rank <= 4; rank++)
-        for (int a = -rank; a < rank; a++)
-            for (int b = -rank; b < rank; b++)
-                check_transpose(all_ranks()[rank], a, b);
-    for (int a = 0; a < 4; a++)
-        for (int b = 0; b < 4; b++)
-            check_transpose(large(), a, b);
-    check_transpose(shape(129, 257), 0, 1);
-    check_transpose(shape(20000, 3), 0, 1);
-    check_transpose(shape(3, 20000), 0, 1);
+    Tensor *x = one_to_eight();
+    assert_values(op_transpose(tape, x, 0, 1), x->shape, VALUES(1, 2, 5, 6, 3, 4, 7, 8));
+    assert_values(op_transpose(tape, x, -1, 1), x->shape, VALUES(1, 3, 2, 4, 5, 7, 6, 8));
+    assert_values(op_transpose(tape, x, 0, 2), x->shape, VALUES(1, 5, 3, 7, 2, 6, 4, 8));
+    assert_values(op_transpose(tape, x, 1, 1), x->shape, VALUES(1, 2, 3, 4, 5, 6, 7, 8));
+    x = op_reshape(tape, x, shape(4, 1, 2));
+    assert_values(op_transpose(tape, x, 0, 2), shape(2, 1, 4), VALUES(1, 3, 5, 7, 2, 4, 6, 8));
     tape_free(tape);
 }
 
-static Tensor *transpose_function(Tape *on, Tensor *const *inputs, void *context)
-{
-    const int *axes = context;
-    Tensor *once = op_transpose(on, op_exp(on, inputs[0]), axes[0], axes[1]);
-    Tensor *twice = op_transpose(on, inputs[0], axes[1], axes[0]);
-    return op_multiply(on, once,
-                       op_multiply(on, twice, op_transpose(on, inputs[0], axes[0], axes[1])));
-}
-
-TEST(gradients_of_transpose)
-{
-    for (int rank = 1; rank <= 4; rank++)
-        for (int a = 0; a < rank; a++)
-            for (int b = 0; b < rank; b++)
-                check_gradient(transpose_function, ((int[]){ a, b }), all_ranks()[rank]);
-    check_gradient(transpose_function, ((int[]){ 0, -1 }), shape(18, 3));
-}
-
-TEST(misuse_of_transpose_is_reported)
+TEST(misuse_of_transpose_raises)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -683,67 +408,18 @@ TEST(misuse_of_transpose_is_reported)
 }
 
 /* ---------------------------------------------------------------------------- slices and concat */
-static void check_slice(Shape of, int axis, int64_t start, int64_t count)
-{
-    Tensor *x = normal_input(of);
-    Tensor *result = op_slice(tape, x, axis, start, count);
-    axis = axis < 0 ? of.rank + axis : axis;
-    for (int i = 0; i < of.rank; i++)
-        ck_assert_int_eq(result->shape.size[i], i == axis ? count : of.size[i]);
-    Real *out = test_values(result), *numbers = test_values(x);
-    for (int64_t i = 0; i < tensor_count(result); i++) {
-        int64_t index[MAX_RANK];
-        index_of(result->shape, i, index);
-        index[axis] += start;
-        if (out[i] != numbers[position(of, index)])
-            ck_abort_msg("%s, axis %d: element %lld is wrong", shape_text(of).text, axis,
-                         (long long)i);
-    }
-    tape_reset(tape);
-}
-
-TEST(values_of_slice)
+TEST(slice_along_each_axis)
 {
     begin();
-    for (int rank = 1; rank <= 4; rank++)
-        for (int axis = -rank; axis < rank; axis++) {
-            int64_t size = shape_size(all_ranks()[rank], axis);
-            for (int64_t start = 0; start < size; start++)
-                for (int64_t count = 1; start + count <= size; count++)
-                    check_slice(all_ranks()[rank], axis, start, count);
-        }
-    check_slice(large(), 0, 1, 2);
-    check_slice(large(), 1, 13, 50);
-    check_slice(large(), 2, 0, 4);
-    check_slice(large(), 3, 1, 82);
+    Tensor *x = one_to_eight();
+    assert_values(op_slice(tape, x, 0, 1, 1), shape(1, 2, 2), VALUES(5, 6, 7, 8));
+    assert_values(op_slice(tape, x, 1, 1, 1), shape(2, 1, 2), VALUES(3, 4, 7, 8));
+    assert_values(op_slice(tape, x, -1, 0, 1), shape(2, 2, 1), VALUES(1, 3, 5, 7));
+    assert_values(op_slice(tape, x, 2, 0, 2), x->shape, VALUES(1, 2, 3, 4, 5, 6, 7, 8));
     tape_free(tape);
 }
 
-typedef struct Cut {
-    int axis;
-    int64_t start, count;
-} Cut;
-
-/* Overlapping slices: their gradients add up; elements outside both get none. */
-static Tensor *slice_function(Tape *on, Tensor *const *inputs, void *context)
-{
-    const Cut *cut = context;
-    Tensor *a = op_slice(on, inputs[0], cut->axis, cut->start, cut->count);
-    Tensor *b = op_slice(on, inputs[0], cut->axis, 0, cut->count);
-    return op_multiply(on, a, op_exp(on, b));
-}
-
-TEST(gradients_of_slice)
-{
-    for (int rank = 1; rank <= 4; rank++)
-        for (int axis = 0; axis < rank; axis++) {
-            int64_t size = shape_size(all_ranks()[rank], axis);
-            Cut cut = { axis, size / 3, size - size / 3 };
-            check_gradient(slice_function, &cut, all_ranks()[rank]);
-        }
-}
-
-TEST(misuse_of_slice_is_reported)
+TEST(misuse_of_slice_raises)
 {
     begin();
     Tensor *x = normal_input(shape(2, 3));
@@ -789,24 +465,7 @@ TEST(split_equals_slices)
     tape_free(tape);
 }
 
-/* Uses the first and the last of the parts: the others get no gradient. */
-static Tensor *split_function(Tape *on, Tensor *const *inputs, void *context)
-{
-    Tensor *parts[4];
-    op_split(on, inputs[0], *(const int *)context, 4, parts);
-    return op_multiply(on, parts[0], op_exp(on, parts[3]));
-}
-
-TEST(gradients_of_split)
-{
-    for (int axis = 0; axis < 3; axis++) {
-        Shape of = shape(3, 2, 5);
-        of.size[axis] = 8;
-        check_gradient(split_function, &axis, of);
-    }
-}
-
-TEST(misuse_of_split_is_reported)
+TEST(misuse_of_split_raises)
 {
     begin();
     Tensor *x = normal_input(shape(2, 6)), *parts[6];
@@ -824,48 +483,19 @@ TEST(misuse_of_split_is_reported)
     tape_free(tape);
 }
 
-/* Three tensors of the shape `of`, with these sizes along the axis (0: the tensor is absent). */
-static void check_concat(Shape of, int axis, const int64_t sizes[3])
-{
-    const int at_axis = axis < 0 ? of.rank + axis : axis;
-    Tensor *tensors[3];
-    const Real *numbers[3];
-    int count = 0;
-    int64_t total = 0;
-    for (int t = 0; t < 3 && sizes[t] > 0; t++, count++) {
-        of.size[at_axis] = sizes[t];
-        numbers[t] = test_normal((uint64_t)t, shape_count(of));
-        tensors[t] = tape_input(tape, numbers[t], of);
-        total += sizes[t];
-    }
-    Tensor *result = op_concat(tape, tensors, count, axis);
-    of.size[at_axis] = total;
-    ck_assert(shape_equal(result->shape, of));
-    Real *out = test_values(result);
-    for (int64_t i = 0; i < tensor_count(result); i++) {
-        int64_t index[MAX_RANK];
-        index_of(of, i, index);
-        int t = 0;
-        while (index[at_axis] >= sizes[t])
-            index[at_axis] -= sizes[t++];
-        if (out[i] != numbers[t][position(tensors[t]->shape, index)])
-            ck_abort_msg("%s, axis %d: element %lld is wrong", shape_text(of).text, axis,
-                         (long long)i);
-    }
-    tape_reset(tape);
-}
-
-TEST(values_of_concat)
+TEST(concat_along_each_axis)
 {
     begin();
-    for (int rank = 1; rank <= 4; rank++)
-        for (int axis = -rank; axis < rank; axis++) {
-            check_concat(all_ranks()[rank], axis, (int64_t[]){ 3, 1, 4 });
-            check_concat(all_ranks()[rank], axis, (int64_t[]){ 2, 5, 0 });
-            check_concat(all_ranks()[rank], axis, (int64_t[]){ 2, 0, 0 });
-        }
-    for (int axis = 0; axis < 4; axis++)
-        check_concat(large(), axis, (int64_t[]){ 2, 67, 9 });
+    Tensor *x = one_to_eight(), *half = op_slice(tape, x, 0, 0, 1);
+    assert_values(op_concat(tape, (Tensor *[]){ x, half }, 2, 0), shape(3, 2, 2),
+                  VALUES(1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4));
+    half = op_slice(tape, x, 1, 0, 1);
+    assert_values(op_concat(tape, (Tensor *[]){ half, x }, 2, 1), shape(2, 3, 2),
+                  VALUES(1, 2, 1, 2, 3, 4, 5, 6, 5, 6, 7, 8));
+    half = op_slice(tape, x, 2, 1, 1);
+    assert_values(op_concat(tape, (Tensor *[]){ x, half }, 2, -1), shape(2, 2, 3),
+                  VALUES(1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 8, 8));
+    assert_values(op_concat(tape, &x, 1, 0), x->shape, VALUES(1, 2, 3, 4, 5, 6, 7, 8));
     tape_free(tape);
 }
 
@@ -894,20 +524,6 @@ TEST(values_of_stack)
     tape_free(tape);
 }
 
-static Tensor *concat_function(Tape *on, Tensor *const *inputs, void *context)
-{
-    const int *axis = context;
-    Tensor *once = op_concat(on, inputs, 2, *axis);
-    return op_multiply(on, once,
-                       op_concat(on, (Tensor *[]){ inputs[0], op_exp(on, inputs[1]) }, 2, *axis));
-}
-
-static Tensor *concat_with_itself(Tape *on, Tensor *const *inputs, void *context)
-{
-    const int *axis = context;
-    return op_concat(on, (Tensor *[]){ inputs[0], inputs[0] }, 2, *axis);
-}
-
 /* More tensors than a node has fields for, some of them repeated. */
 static Tensor *stack_function(Tape *on, Tensor *const *inputs, void *context)
 {
@@ -920,18 +536,11 @@ static Tensor *stack_function(Tape *on, Tensor *const *inputs, void *context)
     return op_multiply(on, once, op_tanh(on, once));
 }
 
-TEST(gradients_of_concat)
+TEST(gradients_of_stack)
 {
-    for (int axis = 0; axis < 4; axis++) {
-        Shape b = shape(2, 3, 1, 5);
-        b.size[axis] = 2;
-        check_gradient(concat_function, &axis, shape(2, 3, 1, 5), b);
-        check_gradient(concat_with_itself, &axis, b);
+    for (int axis = 0; axis < 4; axis++)
         check_gradient(stack_function, &axis, shape(2, 3, 4), shape(2, 3, 4));
-    }
-    int last = -1;
-    check_gradient(concat_function, &last, shape(3), shape(2));
-    check_gradient(stack_function, &last, shape_scalar(), shape_scalar());
+    check_gradient(stack_function, &(int){ -1 }, shape_scalar(), shape_scalar());
 }
 
 /* A recurrence of COUNT steps, each of which costs the same. */
@@ -950,7 +559,7 @@ TEST(stacking_many_costs_no_more_per_tensor)
     tape_free(tape);
 }
 
-TEST(misuse_of_concat_is_reported)
+TEST(misuse_of_concat_raises)
 {
     begin();
     Tensor *a = normal_input(shape(2, 3, 4)), *pair[] = { a, NULL };
@@ -1068,7 +677,7 @@ TEST(store_checks_its_bounds)
     tape_free(tape);
 }
 
-TEST(misuse_of_store_is_reported)
+TEST(misuse_of_store_raises)
 {
     begin();
     tape_set_recording(tape, false);

@@ -339,15 +339,15 @@ static void compare_choices(Precision precision, int64_t R, int64_t C)
     Real *logits = test_normal((uint64_t)C, R * C);
     for (int64_t i = 0; i < R * C; i++)
         logits[i] *= 4;
-    Tensor *there = op_cast(on_device, tape_input(on_device, logits, shape(R, C)), type);
-    Tensor *here = tape_input(on_cpu, test_values(there), shape(R, C));
+    Tensor *on_other = op_cast(on_device, tape_input(on_device, logits, shape(R, C)), type);
+    Tensor *here = tape_input(on_cpu, test_values(on_other), shape(R, C));
     for (int i = 0; i < SAMPLINGS; i++)
         ck_assert_mem_eq(test_integers(op_sample(on_cpu, here, samplings[i])),
-                         test_integers(op_sample(on_device, there, samplings[i])),
+                         test_integers(op_sample(on_device, on_other, samplings[i])),
                          (size_t)R * sizeof(int32_t));
     if (C % 3 == 0)
         ck_assert_mem_eq(test_integers(op_sample_logistic_mixture(on_cpu, here)),
-                         test_integers(op_sample_logistic_mixture(on_device, there)),
+                         test_integers(op_sample_logistic_mixture(on_device, on_other)),
                          (size_t)R * sizeof(int32_t));
     ck_assert_uint_eq(tape_random(on_cpu).counter, tape_random(on_device).counter);
     tape_free(on_cpu);
@@ -356,7 +356,7 @@ static void compare_choices(Precision precision, int64_t R, int64_t C)
 
 TEST(every_device_and_dtype_chooses_the_same)
 {
-    for (int bf16 = 0; bf16 < (sizeof(Real) == sizeof(float) ? 2 : 1); bf16++) {
+    for (int bf16 = 0; bf16 < (test_has_bf16() ? 2 : 1); bf16++) {
         const Precision precision = bf16 ? PRECISION_BF16 : PRECISION_FLOAT32;
         compare_choices(precision, 300, 30);
         compare_choices(precision, 3, 100);

@@ -3,7 +3,7 @@
  * and are copied when all layers are done; keys and values go to the KV cache at once, where they
  * do not count until the counts are written at the end. */
 #include "nn/decode/state.h"
-#include "ops/layout/indices.h"
+#include "ops/shared/indices.h"
 
 static void check_x(Tape *tape, const TransformerState *state, Tensor *x)
 {

@@ -28,7 +28,11 @@ const Kernels cpu_kernels = {
     .column_sums = column_sums_cpu,
     /* products */
     /* layout */
+    .transpose = transpose_cpu,
+    .fold = fold_cpu,
     /* losses */
+    .logistic_mixture_forward = logistic_mixture_forward_cpu,
+    .logistic_mixture_backward = logistic_mixture_backward_cpu,
     /* recurrent */
     .lstm_forward = lstm_forward_cpu,
     .lstm_backward = lstm_backward_cpu,
@@ -67,11 +71,27 @@ const Kernels cpu_bf16_kernels = {
     .column_sums = column_sums_bf16,
     /* products */
     /* layout */
+    .copy_rows = copy_rows_bf16,
+    .transpose = transpose_bf16,
+    .embedding_forward = embedding_forward_bf16,
+    .embedding_backward = embedding_backward_bf16,
+    .gather_forward = gather_forward_bf16,
+    .gather_backward = gather_backward_bf16,
+    .unfold = unfold_bf16,
+    .fold = fold_bf16,
     /* losses */
     .ctc_forward = ctc_forward_bf16,
     .ctc_backward = ctc_backward_bf16,
+    .cross_entropy_forward = cross_entropy_forward_bf16,
+    .cross_entropy_backward = cross_entropy_backward_bf16,
+    .mean_squared_error_forward = mean_squared_error_forward_bf16,
+    .mean_squared_error_backward = mean_squared_error_backward_bf16,
+    .logistic_mixture_forward = logistic_mixture_forward_bf16,
+    .logistic_mixture_backward = logistic_mixture_backward_bf16,
     /* recurrent */
     /* sampling */
+    .sample = sample_bf16,
+    .sample_logistic_mixture = sample_logistic_mixture_bf16,
     /* attention: linear */
     /* attention: softmax */
     /* attention: lsh */

@@ -40,9 +40,24 @@ template <TensorType type> static Kernels table(void)
     USE(column_sums);
     /* products */
     /* layout */
+    USE(copy_rows);
+    USE(transpose);
+    USE(embedding_forward);
+    USE(embedding_backward);
+    USE(gather_forward);
+    USE(gather_backward);
+    USE(unfold);
+    USE(fold);
+    USE_REAL(store_integers);
     /* losses */
     USE(ctc_forward);
     USE(ctc_backward);
+    USE(cross_entropy_forward);
+    USE(cross_entropy_backward);
+    USE(mean_squared_error_forward);
+    USE(mean_squared_error_backward);
+    USE(logistic_mixture_forward);
+    USE(logistic_mixture_backward);
     /* recurrent */
     USE_REAL(lstm_forward);
     USE_REAL(lstm_backward);
@@ -51,6 +66,8 @@ template <TensorType type> static Kernels table(void)
     USE_REAL(gru_hidden_gates);
     USE_REAL(previous_hidden);
     /* sampling */
+    USE(sample);
+    USE(sample_logistic_mixture);
     /* attention: linear */
     /* attention: softmax */
     /* attention: lsh */

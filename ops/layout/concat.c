@@ -4,7 +4,9 @@
  * Backward, g = dL/dout, a slice per tensor:
  *   dx_t[o, c] <- g[o, start_t + c]
  * stack gives each tensor a new axis of size 1 and joins along it: outer counts the axes before. */
-#include "ops/layout/layout.h"
+#include "ops/kernels.h"
+#include "ops/shared/axis.h"
+#include "ops/shared/internal.h"
 
 static void concat_backward(Node *node)
 {
@@ -17,8 +19,8 @@ static void concat_backward(Node *node)
         const int64_t columns = tensor_count(x) / outer;
         Gradient dx = tape_contribution(node, x);
         if (dx.data)
-            copy_rows(x, dx.data, columns, dx.accumulate, elements_on(x, dout, start), stride,
-                      outer, columns);
+            kernels_of(x)->copy_rows(dx, columns, elements_on(x, dout, start), stride, outer,
+                                     columns);
         start += columns;
     }
 }
@@ -52,8 +54,8 @@ static Tensor *join(Tape *tape, const char *name, Tensor **list, int count, Shap
     int64_t start = 0;
     for (int t = 0; t < count; t++) {
         const int64_t columns = tensor_count(list[t]) / outer;
-        copy_rows(out, tensor_at(out, start), stride, false, list[t]->data, columns, outer,
-                  columns);
+        kernels_of(out)->copy_rows((Gradient){ tensor_at(out, start), false }, stride,
+                                   list[t]->data, columns, outer, columns);
         start += columns;
     }
     tape_record(tape,

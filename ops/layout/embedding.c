@@ -2,71 +2,42 @@
  *   out_rd = weight_(index_r)d
  * Backward, g = dL/dout:
  *   dweight_vd <- sum over the r with index_r = v of g_rd */
-#include "ops/layout/indices.h"
-#include "ops/layout/kernels.h"
+#include "ops/kernels.h"
+#include "ops/shared/indices.h"
 
-#include <omp.h>
-
-/* out [R, D], weight [V, D], indices [R] */
-void embedding_forward_cpu(TensorType type, Real *out, const Real *weight, const int32_t *indices,
-                           int64_t R, int64_t D)
+void embedding_forward_plain(Real *out, const Real *weight, const int32_t *indices, int64_t R,
+                             int64_t D)
 {
-    const int threads = threads_for(R * D, 0.1);
-    BY_STORAGE(type, T, {
-        PRAGMA(omp parallel for schedule(static) num_threads(threads))
-        for (int64_t r = 0; r < R; r++) {
-            const Real *row = weight + indices[r] * D;
-            PRAGMA(omp simd)
-            for (int64_t d = 0; d < D; d++)
-                store(T, out, r * D + d, row[d]);
-        }
-    });
+    EACH_ROW(r, R, D)
+    for (int64_t d = 0; d < D; d++)
+        out[r * D + d] = weight[indices[r] * D + d];
 }
 
-/* dweight [V, D] at indices += dout [R, D], in columns start to end - 1, in the order of rows */
-ALWAYS_INLINE void add_columns(int T, Real *dweight, const Real *dout, const int32_t *indices,
-                               int64_t R, int64_t D, int64_t start, int64_t end)
+/* Threads take different columns, so the terms of a sum are added in the order of r. */
+void embedding_backward_plain(Gradient dweight, const Real *dout, const int32_t *indices, int64_t R,
+                              int64_t V, int64_t D)
 {
-    for (int64_t r = 0; r < R; r++) {
-        Real *row = dweight + indices[r] * D;
-#pragma omp simd
-        for (int64_t d = start; d < end; d++)
-            row[d] += load(T, dout, r * D + d);
-    }
-}
-
-/* Each thread owns some columns of dweight, so sums are in the order of the rows for any number of
- * threads. The columns are whole cache lines, so no two threads write the same line. */
-void embedding_backward_cpu(TensorType type, Real *dweight, bool accumulate, Real *scratch,
-                            const Real *dout, const int32_t *indices, int64_t R, int64_t V,
-                            int64_t D)
-{
-    (void)scratch;
-    if (!accumulate)
-        PARALLEL_FOR(i, V * D)
-            dweight[i] = 0;
-    const int64_t line = 64 / (int64_t)sizeof(Real), lines = (D + line - 1) / line;
-#pragma omp parallel num_threads(threads_for(R *D, 0.1))
+    enum { COLUMNS = 64 }; /* contiguous: several cache lines */
+    if (!dweight.accumulate)
+        EACH(i, V * D)
+    dweight.data[i] = 0;
+    EACH_ROW(tile, (D + COLUMNS - 1) / COLUMNS, R * COLUMNS)
     {
-        int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-        int64_t start = lines * thread / threads * line;
-        int64_t end = lines * (thread + 1) / threads * line;
-        end = end < D ? end : D;
-        BY_STORAGE(type, T, add_columns(T, dweight, dout, indices, R, D, start, end));
+        const int64_t start = tile * COLUMNS, end = start + COLUMNS < D ? start + COLUMNS : D;
+        for (int64_t r = 0; r < R; r++) {
+            PRAGMA(omp simd)
+            for (int64_t d = start; d < end; d++)
+                dweight.data[indices[r] * D + d] += dout[r * D + d];
+        }
     }
 }
 
 static void embedding_backward(Node *node)
 {
     Tensor *weight = node->inputs[0], *indices = node->inputs[1], *out = node->outputs[0];
-    int64_t R = tensor_count(indices), V = weight->shape.size[0], D = weight->shape.size[1];
-    int64_t wanted = CUDA_CALL(out->device, embedding_scratch, (R, D), 0);
-    Tensor *scratch = wanted ? tape_scratch(node->tape, shape(wanted)) : NULL;
-    Gradient dweight = tape_contribution(node, weight);
-    KERNEL_CALL(out, embedding_backward,
-                (dweight.data, dweight.accumulate, scratch ? scratch->data : NULL,
-                 tape_upstream(node, 0), indices->integers, R, V, D));
-    tape_scratch_free(node->tape, scratch);
+    kernels_of(out)->embedding_backward(tape_contribution(node, weight), tape_upstream(node, 0),
+                                        indices->integers, tensor_count(indices),
+                                        weight->shape.size[0], weight->shape.size[1]);
 }
 
 Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
@@ -85,8 +56,8 @@ Tensor *op_embedding(Tape *tape, Tensor *weight, Tensor *indices)
     out_shape.size[out_shape.rank++] = D;
     TensorType type = tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
     Tensor *out = tape_tensor_of(tape, type, out_shape);
-    KERNEL_CALL(out, embedding_forward,
-                (out->data, weight->data, indices->integers, tensor_count(indices), D));
+    kernels_of(out)->embedding_forward(out->data, weight->data, indices->integers,
+                                       tensor_count(indices), D);
     tape_record(tape, (Node){ "op_embedding", embedding_backward, .inputs = { weight, indices },
                               .outputs = { out } });
     return out;

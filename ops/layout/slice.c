@@ -3,13 +3,23 @@
  * Backward, g = dL/dout:
  *   dx[o, start + j, i] <- g[o, j, i]; the other elements of dx get 0
  * split is count slices: only the first contribution zeroes dx, later ones add to their part. */
-#include "ops/layout/layout.h"
+#include "ops/kernels.h"
+#include "ops/shared/axis.h"
+#include "ops/shared/internal.h"
 
 /* The axis is merged with those after it: out [outer, columns] is x [outer, stride] from column
  * `first` on. */
 typedef struct Slice {
     int64_t outer, stride, first, columns;
 } Slice;
+
+void copy_rows_plain(Gradient to, int64_t to_stride, const Real *from, int64_t from_stride,
+                     int64_t rows, int64_t columns)
+{
+    EACH_ROW(r, rows, columns)
+    for (int64_t c = 0; c < columns; c++)
+        gradient_add(to, r * to_stride + c, from[r * from_stride + c]);
+}
 
 static void slice_backward(Node *node)
 {
@@ -18,8 +28,9 @@ static void slice_backward(Node *node)
     Gradient dx = tape_contribution(node, x);
     if (!dx.accumulate)
         device_zero(x->device, dx.data, (size_t)tensor_count(x) * tensor_element_bytes(x));
-    copy_rows(x, elements_on(x, dx.data, s->first), s->stride, dx.accumulate,
-              tape_upstream(node, 0), s->columns, s->outer, s->columns);
+    dx.data = elements_on(x, dx.data, s->first);
+    kernels_of(x)->copy_rows(dx, s->stride, tape_upstream(node, 0), s->columns, s->outer,
+                             s->columns);
 }
 
 Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
@@ -36,7 +47,8 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count)
     Shape shape = x->shape;
     shape.size[v.index] = count;
     Tensor *out = tape_tensor_of(tape, x->type, shape);
-    copy_rows(x, out->data, s.columns, false, tensor_at(x, s.first), s.stride, s.outer, s.columns);
+    kernels_of(x)->copy_rows((Gradient){ out->data, false }, s.columns, tensor_at(x, s.first),
+                             s.stride, s.outer, s.columns);
     tape_record(tape, (Node){ "op_slice", slice_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &s, sizeof s) });
     return out;

@@ -2,8 +2,8 @@
  * outlive the step that computes them. As in tensor_write_i32, the known bounds of to's values
  * (`written`) are updated and checked against the bounds that operations need (`wanted`). For a
  * captured step this is repeated before each replay, since from may have been written meanwhile. */
-#include "ops/layout/indices.h"
-#include "ops/layout/kernels.h"
+#include "ops/kernels.h"
+#include "ops/shared/indices.h"
 
 typedef struct Store {
     Tape *tape;
@@ -11,9 +11,8 @@ typedef struct Store {
     bool partial; /* some elements of to are not overwritten */
 } Store;
 
-/* columns [R] or NULL; from [R]; to [R, N], or [R] without columns */
-void store_integers_cpu(int32_t *to, const int32_t *columns, const int32_t *from, int64_t R,
-                        int64_t N)
+void store_integers_plain(int32_t *to, const int32_t *columns, const int32_t *from, int64_t R,
+                          int64_t N)
 {
     for (int64_t r = 0; r < R; r++)
         to[columns ? r * N + columns[r] : r] = from[r];
@@ -97,8 +96,8 @@ Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
     if (columns)
         check_indices(tape, "op_store_i32: columns", columns, 0, N - 1, "the columns of to");
     check_bounds(&store);
-    DEVICE_CALL(to->device, store_integers,
-                (to->integers, columns ? columns->integers : NULL, from->integers, R, N));
+    kernels_on(to->device, TENSOR_REAL)
+        ->store_integers(to->integers, columns ? columns->integers : NULL, from->integers, R, N);
     note_bounds(&store);
     if (device_is_capturing(to->device))
         device_before_replay(to->device, before_replay,

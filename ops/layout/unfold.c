@@ -6,113 +6,57 @@
  * x s + j - p = w,
  *   dx[b, h, w, c] <- sum over these y, x, i, j of g[b, y, x, i, j, c]
  * Each pixel sums its own terms, in a fixed order. */
-#include "ops/layout/kernels.h"
+#include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-/* The j of window column x that are inside the image: contiguous in x and in out. */
-typedef struct Inside {
-    int64_t first, end;
-} Inside;
-
-static int64_t clamped(int64_t i, int64_t low, int64_t high)
+void unfold_plain(Real *out, const Real *x, Unfold u)
 {
-    return i < low ? low : i > high ? high : i;
+    EACH_ROW(window, u.B * u.rows * u.columns, u.height * u.width * u.C)
+    {
+        const int64_t b = window / u.columns / u.rows;
+        const int64_t top = window / u.columns % u.rows * u.stride - u.padding;
+        const int64_t left = window % u.columns * u.stride - u.padding;
+        Real *to = out + window * u.height * u.width * u.C;
+        for (int64_t h = top; h < top + u.height; h++)
+            for (int64_t w = left; w < left + u.width; w++, to += u.C)
+                for (int64_t c = 0; c < u.C; c++)
+                    to[c] = h >= 0 && h < u.H && w >= 0 && w < u.W
+                                ? x[((b * u.H + h) * u.W + w) * u.C + c]
+                                : 0;
+    }
 }
 
-static Inside inside(const Unfold *u, int64_t x)
+/* sum over y, x, i, j of g[b, y, x, i, j, c] for one element of dx */
+static double fold_element(const Real *dout, const Unfold *u, int64_t pixel, int64_t c)
 {
-    const int64_t left = u->padding - x * u->stride;
-    return (Inside){ clamped(left, 0, u->width), clamped(u->W + left, 0, u->width) };
-}
-
-void unfold_cpu(TensorType type, Real *out, const Real *x, Unfold u)
-{
-    const int64_t run = u.width * u.C, window = u.height * run;
-    const int threads = threads_for(u.B * u.rows * u.columns * window, 0.2);
-    BY_STORAGE(type, T, {
-        PRAGMA(omp parallel for collapse(2) schedule(static) num_threads(threads))
-        for (int64_t row = 0; row < u.B * u.rows; row++)
-            for (int64_t column = 0; column < u.columns; column++)
-                for (int64_t i = 0; i < u.height; i++) {
-                    Real *to = elements_at(T, out, (row * u.columns + column) * window + i * run);
-                    const int64_t h = row % u.rows * u.stride + i - u.padding;
-                    const Inside in = inside(&u, column);
-                    const bool whole = h >= 0 && h < u.H && in.end - in.first == u.width;
-                    if (!whole)
-                        memset(to, 0, (size_t)run * element_bytes(T));
-                    if (h < 0 || h >= u.H || in.first >= in.end)
-                        continue;
-                    const int64_t w = column * u.stride + in.first - u.padding;
-                    memcpy(elements_at(T, to, in.first * u.C),
-                           elements_at(T, x, ((row / u.rows * u.H + h) * u.W + w) * u.C),
-                           (size_t)((in.end - in.first) * u.C) * element_bytes(T));
-                }
-    });
-}
-
-/* sum += elements first to end - 1 of row h [W, C] of an image, from dout, its windows */
-ALWAYS_INLINE void fold_row(int T, Real *sum, int64_t first, int64_t end, const Real *dout,
-                            const Unfold *u, int64_t h)
-{
-    const int64_t run = u->width * u->C, window = u->height * run;
-    const int64_t stride = u->stride * u->C, padding = u->padding * u->C;
-    const int64_t first_x = clamped((first + padding - run) / stride, 0, u->columns);
-    const int64_t end_x = clamped((end + padding) / stride + 1, 0, u->columns);
-    for (int64_t i = 0; i < u->height; i++) {
-        const int64_t t = h + u->padding - i, y = t / u->stride;
-        if (t < 0 || t % u->stride || y >= u->rows)
-            continue;
-        for (int64_t x = first_x; x < end_x; x++) {
-            const int64_t left = x * stride - padding; /* of the window in the row */
-            const int64_t start = clamped(left, first, end), stop = clamped(left + run, first, end);
-            const Real *from =
-                elements_at(T, dout, (y * u->columns + x) * window + i * run + start - left);
-#pragma omp simd
-            for (int64_t c = 0; c < stop - start; c++)
-                sum[start - first + c] += load(T, from, c);
+    const int64_t b = pixel / u->W / u->H, h = pixel / u->W % u->H, w = pixel % u->W;
+    double sum = 0;
+    for (int64_t i = 0; i < u->height; i++)
+        for (int64_t j = 0; j < u->width; j++) {
+            const int64_t down = h + u->padding - i, right = w + u->padding - j;
+            const int64_t y = down / u->stride, x = right / u->stride;
+            if (down >= 0 && down % u->stride == 0 && y < u->rows && right >= 0 &&
+                right % u->stride == 0 && x < u->columns)
+                sum +=
+                    dout[((((b * u->rows + y) * u->columns + x) * u->height + i) * u->width + j) *
+                             u->C +
+                         c];
         }
-    }
+    return sum;
 }
 
-/* Row h of an image: bf16 sums a block of it in Real and rounds once, Real sums in place. */
-ALWAYS_INLINE void fold_image_row(int T, Real *dx, bool accumulate, const Real *dout,
-                                  const Unfold *u, int64_t h)
+void fold_plain(Gradient dx, const Real *dout, Unfold u)
 {
-    enum { BLOCK = 1024 };
-    const int64_t row = u->W * u->C;
-    if (T == TENSOR_REAL) {
-        if (!accumulate)
-            memset(dx, 0, (size_t)row * sizeof *dx);
-        fold_row(T, dx, 0, row, dout, u, h);
-        return;
-    }
-    for (int64_t first = 0; first < row; first += BLOCK) {
-        const int64_t end = row < first + BLOCK ? row : first + BLOCK;
-        Real sum[BLOCK] = { 0 };
-        fold_row(T, sum, first, end, dout, u, h);
-#pragma omp simd
-        for (int64_t c = first; c < end; c++)
-            contribute(T, dx, c, accumulate, sum[c - first]);
-    }
-}
-
-void fold_cpu(TensorType type, Real *dx, bool accumulate, const Real *dout, Unfold u)
-{
-    const int64_t row = u.W * u.C, image = u.rows * u.columns * u.height * u.width * u.C;
-#pragma omp parallel for schedule(static) num_threads(threads_for(u.B *image, 0.5))
-    for (int64_t r = 0; r < u.B * u.H; r++)
-        BY_STORAGE(type, T,
-                   fold_image_row(T, elements_at(T, dx, r * row), accumulate,
-                                  elements_at(T, dout, r / u.H * image), &u, r % u.H));
+    EACH_ROW(pixel, u.B * u.H * u.W, u.height * u.width * u.C)
+    for (int64_t c = 0; c < u.C; c++)
+        gradient_add(dx, pixel * u.C + c, (Real)fold_element(dout, &u, pixel, c));
 }
 
 static void unfold_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    Gradient dx = tape_contribution(node, x);
-    KERNEL_CALL(
-        x, fold,
-        (dx.data, dx.accumulate, tape_upstream(node, 0), *(const Unfold *)node->attributes));
+    kernels_of(x)->fold(tape_contribution(node, x), tape_upstream(node, 0),
+                        *(const Unfold *)node->attributes);
 }
 
 Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
@@ -146,7 +90,7 @@ Tensor *op_unfold(Tape *tape, Tensor *x, Window window)
                        .padding = window.padding };
     Tensor *out =
         tape_tensor_of(tape, x->type, shape(u.B, u.rows, u.columns, u.height * u.width * u.C));
-    KERNEL_CALL(x, unfold, (out->data, x->data, u));
+    kernels_of(x)->unfold(out->data, x->data, u);
     tape_record(tape, (Node){ "op_unfold", unfold_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &u, sizeof u) });
     return out;

@@ -6,85 +6,69 @@
  * Rows of weight 0 are ignored, even if their logits are infinite or NaN.
  * Saved for the backward pass: l, two values per row (`saved`), and W, summed on the device, since
  * a replayed step has new weights that the host does not see. */
-#include "ops/layout/indices.h"
-#include "ops/losses/kernels.h"
-#include "ops/rows/rows.h"
+#include "ops/kernels.h"
+#include "ops/shared/indices.h"
+#include "ops/shared/rows.h"
 
-/* out [], saved [R] = l, weight_sum [] = W, loss [R] is scratch;
- * logits [R, C], targets [R], weights [R] or NULL */
-void cross_entropy_forward_cpu(TensorType type, Real *out, LogSumExp *saved, Real *weight_sum,
-                               Real *loss, const Real *logits, const int32_t *targets,
-                               const Real *weights, int64_t R, int64_t C)
+void cross_entropy_forward_plain(Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in)
 {
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.3))
-    for (int64_t r = 0; r < R; r++) {
-        const Real weight = weights ? weights[r] : 1;
-        BY_STORAGE(type, T, saved[r] = row_log_sum_exp(T, elements_at(T, logits, r * C), C));
-        BY_STORAGE(type, T,
-                   loss[r] = weight == 0
-                                 ? 0
-                                 : -weight * log_probability(load(T, logits, r * C + targets[r]),
-                                                             saved[r]));
-    }
-    double sum = 0, weight = 0; /* on one thread, in order: repeatable */
-    for (int64_t r = 0; r < R; r++) {
-        sum += (double)loss[r];
-        weight += weights ? (double)weights[r] : 1;
-    }
-    *out = (Real)(sum / weight);
-    *weight_sum = (Real)weight;
-}
-
-/* dlogits [C] <- factor (e^(logits - l) - [c = target]), logits [C]. The loop leaves out the last
- * term. Adding it later would round bf16 twice, so the target's element is recomputed then. */
-ALWAYS_INLINE void cross_entropy_row_backward(int T, Real *dlogits, bool accumulate, Real factor,
-                                              const Real *logits, LogSumExp l, int64_t target,
-                                              int64_t C)
-{
-    if (factor == 0) {
+    const int64_t R = in.R, C = in.C;
+    EACH_ROW(r, R, C)
+    {
+        const Real *logits = in.logits + r * C;
+        Real m = -(Real)INFINITY;
+        double sum = 0;
+        SUM(max, m)
         for (int64_t c = 0; c < C; c++)
-            contribute(T, dlogits, c, accumulate, 0);
-        return;
+            m = logits[c] > m ? logits[c] : m;
+        SUM(+, sum)
+        for (int64_t c = 0; c < C; c++)
+            sum += real_exp(logits[c] - m);
+        l[r] = (LogSumExp){ m, (Real)log(sum) };
     }
-    const Real old = T == TENSOR_BF16 && accumulate ? load(T, dlogits, target) : 0;
-#pragma omp simd
-    for (int64_t c = 0; c < C; c++)
-        contribute(T, dlogits, c, accumulate,
-                   factor * real_exp(log_probability(load(T, logits, c), l)));
-    if (T == TENSOR_BF16)
-        store(T, dlogits, target,
-              old + factor * (real_exp(log_probability(load(T, logits, target), l)) - 1));
-    else
-        dlogits[target] -= factor;
+    double loss = 0, W = 0; /* on one thread, in order: repeatable */
+    for (int64_t r = 0; r < R; r++) {
+        const Real w = in.weights ? in.weights[r] : 1;
+        loss -= w == 0 ? 0 : w * log_probability(in.logits[r * C + in.targets[r]], l[r]);
+        W += w;
+    }
+    *out = (Real)(loss / W);
+    *weight_sum = (Real)W;
 }
 
-/* dlogits [R, C], dout [], saved [R] = l, weight_sum [] = W;
- * logits [R, C], targets [R], weights [R] or NULL */
-void cross_entropy_backward_cpu(TensorType type, Real *dlogits, bool accumulate, const Real *dout,
-                                const LogSumExp *saved, const Real *weight_sum, const Real *logits,
-                                const int32_t *targets, const Real *weights, int64_t R, int64_t C)
+void cross_entropy_backward_plain(Gradient dlogits, const Real *dout, const LogSumExp *l,
+                                  const Real *weight_sum, CrossEntropy in)
 {
-    double scale = (double)*dout / (double)*weight_sum;
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.3))
-    for (int64_t r = 0; r < R; r++) {
-        Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
-        BY_STORAGE(type, T,
-                   cross_entropy_row_backward(T, elements_at(T, dlogits, r * C), accumulate, factor,
-                                              elements_at(T, logits, r * C), saved[r], targets[r],
-                                              C));
+    const int64_t R = in.R, C = in.C;
+    const double scale = (double)*dout / (double)*weight_sum;
+    EACH_ROW(r, R, C)
+    {
+        const Real factor = (Real)((in.weights ? (double)in.weights[r] : 1) * scale);
+        const LogSumExp l_r = l[r];
+        PRAGMA(omp simd)
+        for (int64_t c = r * C; c < (r + 1) * C; c++) {
+            const Real softmax = real_exp(log_probability(in.logits[c], l_r));
+            gradient_add(dlogits, c, factor == 0 ? 0 : factor * softmax);
+        }
+        dlogits.data[r * C + in.targets[r]] -= factor;
     }
+}
+
+static CrossEntropy cross_entropy_of(const Tensor *logits, const Tensor *targets,
+                                     const Tensor *weights)
+{
+    return (CrossEntropy){ logits->data, targets->integers, weights ? weights->data : NULL,
+                           shape_rows(logits->shape), shape_columns(logits->shape) };
 }
 
 static void cross_entropy_backward(Node *node)
 {
     Tensor *logits = node->inputs[0], *targets = node->inputs[1], *weights = node->inputs[2];
-    Gradient dlogits = tape_contribution(node, logits);
+    const Gradient dlogits = tape_contribution(node, logits);
     if (dlogits.data)
-        KERNEL_CALL(logits, cross_entropy_backward,
-                    (dlogits.data, dlogits.accumulate, tape_upstream(node, 0),
-                     (const LogSumExp *)node->saved[0]->data, node->saved[1]->data, logits->data,
-                     targets->integers, weights ? weights->data : NULL, shape_rows(logits->shape),
-                     shape_columns(logits->shape)));
+        kernels_of(logits)->cross_entropy_backward(
+            dlogits, tape_upstream(node, 0), (const LogSumExp *)node->saved[0]->data,
+            node->saved[1]->data, cross_entropy_of(logits, targets, weights));
 }
 
 /* Raises unless each of the R weights is finite and 0 or more, and one is above 0. */
@@ -129,15 +113,11 @@ static void check_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Ten
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, Tensor *targets, Tensor *weights)
 {
     check_cross_entropy(tape, logits, targets, weights);
-    int64_t R = shape_rows(logits->shape), C = shape_columns(logits->shape);
     Tensor *out = tape_tensor(tape, shape_scalar());
-    Tensor *saved = tape_tensor(tape, shape(R, 2));
+    Tensor *saved = tape_tensor(tape, shape(shape_rows(logits->shape), 2));
     Tensor *weight_sum = tape_tensor(tape, shape_scalar());
-    Tensor *loss = tape_scratch(tape, shape(R));
-    KERNEL_CALL(logits, cross_entropy_forward,
-                (out->data, (LogSumExp *)saved->data, weight_sum->data, loss->data, logits->data,
-                 targets->integers, weights ? weights->data : NULL, R, C));
-    tape_scratch_free(tape, loss);
+    kernels_of(logits)->cross_entropy_forward(out->data, (LogSumExp *)saved->data, weight_sum->data,
+                                              cross_entropy_of(logits, targets, weights));
     tape_record(tape, (Node){ "op_cross_entropy", cross_entropy_backward,
                               .inputs = { logits, targets, weights }, .outputs = { out },
                               .saved = { saved, weight_sum } });

@@ -29,7 +29,7 @@
  * target has no path: p = 0, out is infinite, and dlogits NaN.
  * Saved: per frame ln sum_c e^logits_tc and a. Backward, b_t-1 replaces a_t, which has been used. */
 #include "ops/kernels.h"
-#include "ops/layout/indices.h"
+#include "ops/shared/indices.h"
 #include "ops/shared/internal.h"
 
 static LogSumExp ctc_log_sum_exp(const Real *x, int64_t C)

@@ -6,7 +6,7 @@
  *                          dW_hh <- sum_t du_t h_t-1^T    db_hh <- sum_t du_t
  * x W_ih^T, the gates, da and du share one buffer, [B, N, G H], one after another. */
 #include "ops/kernels.h"
-#include "ops/layout/indices.h"
+#include "ops/shared/indices.h"
 #include "ops/products/product.h"
 #include "ops/shared/columns.h"
 

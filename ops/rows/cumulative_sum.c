@@ -3,7 +3,8 @@
  * Backward, g = dL/dout: x_j contributes to the sums n >= j, so the gradient is summed in reverse,
  *   dx[o, j, i] <- sum over n >= j (reverse: n <= j) of g[o, n, i] */
 #include "ops/kernels.h"
-#include "ops/layout/layout.h"
+#include "ops/shared/axis.h"
+#include "ops/shared/internal.h"
 
 typedef struct Running {
     AxisView axis;

@@ -4,7 +4,8 @@
  * Backward, g = dL/dout; only the first maximum is in the result:
  *   dx[o, index[o, i], i] <- g[o, i]; the other elements of dx get 0 */
 #include "ops/kernels.h"
-#include "ops/layout/layout.h"
+#include "ops/shared/axis.h"
+#include "ops/shared/internal.h"
 
 void argmax_plain(int32_t *index, const Real *x, AxisView v)
 {
@@ -40,7 +41,10 @@ Tensor *op_argmax(Tape *tape, Tensor *x, int axis)
 
 static void max_backward(Node *node)
 {
-    gather_backward(node, node->saved[0]->integers, *(const AxisView *)node->attributes, 1);
+    Tensor *x = node->inputs[0];
+    const Gradient dx = tape_scattered_contribution(node, x);
+    kernels_of(x)->gather_backward(dx.data, tape_upstream(node, 0), node->saved[0]->integers,
+                                   *(const AxisView *)node->attributes, 1);
 }
 
 Tensor *op_max(Tape *tape, Tensor *x, int axis)
@@ -49,7 +53,7 @@ Tensor *op_max(Tape *tape, Tensor *x, int axis)
     Shape shape;
     const AxisView v = axis_to_reduce(tape, "op_max: x", x, axis, &shape);
     Tensor *index = argmax(tape, x, v, shape), *out = tape_tensor_of(tape, x->type, shape);
-    gather(x, out->data, index->integers, v, 1);
+    kernels_of(x)->gather_forward(out->data, x->data, index->integers, v, 1);
     tape_record(tape, (Node){ "op_max", max_backward, .inputs = { x }, .outputs = { out },
                               .saved = { index }, .attributes = tape_save(tape, &v, sizeof v) });
     return out;

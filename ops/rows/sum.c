@@ -6,7 +6,7 @@
  * number of threads; on the CPU sums are in double precision. */
 #include "ops/elementwise/broadcast.h"
 #include "ops/kernels.h"
-#include "ops/layout/layout.h"
+#include "ops/shared/axis.h"
 
 typedef struct Sum {
     Broadcast view; /* of out, broadcast to x */

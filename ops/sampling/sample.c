@@ -12,18 +12,20 @@
  * is found digit by digit from the highest on. A pass over the row adds up, per value of the digit,
  * the number or the weights of the symbols whose keys have this value and the digits found before.
  * The weight of -infinity and NaN is 0; if all weights of a row are 0, the symbol is 0. */
-#include "ops/rows/rows.h"
-#include "ops/sampling/sampling.h"
+#include "ops/kernels.h"
+#include "ops/sampling/internal.h"
+#include "ops/shared/internal.h"
+#include "ops/shared/rows.h"
 
-typedef struct Row {
+typedef struct SymbolRow {
     const Real *logits;
     int64_t C;
-    Real largest, temperature;
-} Row;
+    Real max, temperature;
+} SymbolRow;
 
 /* The fewest symbols with the largest logits whose number or, by_weight, whose sum of weights is at
- * least wanted. The row has that many, and wanted > 0. */
-ALWAYS_INLINE KeptSymbols keep_largest(int T, const Row *row, bool by_weight, uint64_t wanted)
+ * least `required`. The row has that many, and required > 0. */
+static KeptSymbols keep_largest(const SymbolRow *row, bool by_weight, uint64_t required)
 {
     enum { DIGIT = 8, VALUES = 1 << DIGIT };
     LogitKey found = 0;
@@ -31,81 +33,66 @@ ALWAYS_INLINE KeptSymbols keep_largest(int T, const Row *row, bool by_weight, ui
     for (int shift = KEY_BITS - DIGIT; shift >= 0; shift -= DIGIT) {
         uint64_t has[VALUES] = { 0 };
         for (int64_t c = 0; c < row->C; c++) {
-            const Real logit = load(T, row->logits, c);
+            const Real logit = row->logits[c];
             const LogitKey key = logit_key(logit);
             if ((key ^ found) >> shift >> DIGIT == 0)
                 has[key >> shift & (VALUES - 1)] +=
-                    by_weight ? symbol_weight(logit, row->largest, row->temperature) : 1;
+                    by_weight ? symbol_weight(logit, row->max, row->temperature) : 1;
         }
         int value = VALUES - 1;
-        while (above + has[value] < wanted)
+        while (above + has[value] < required)
             above += has[value--];
         found |= (LogitKey)value << shift;
     }
     const uint64_t each =
-        by_weight ? symbol_weight(logit_of_key(found), row->largest, row->temperature) : 1;
-    return (KeptSymbols){ found, (wanted - above + each - 1) / each };
+        by_weight ? symbol_weight(logit_of_key(found), row->max, row->temperature) : 1;
+    return (KeptSymbols){ found, (required - above + each - 1) / each };
 }
 
-/* Adds up the weights of kept symbols. Returns the first symbol at which the sum exceeds limit; if
+/* Sums the weights of kept symbols. Returns the first symbol at which the sum exceeds limit; if
  * none does, returns 0 and stores the sum in *total. */
-ALWAYS_INLINE int64_t add_weights(int T, const Row *row, KeptSymbols kept, uint64_t limit,
-                                  uint64_t *total)
+static int64_t add_weights(const SymbolRow *row, KeptSymbols kept, uint64_t limit, uint64_t *total)
 {
-    enum { PIECE = 64 };
-    uint64_t weight[PIECE], sum = 0;
-    for (int64_t start = 0; start < row->C; start += PIECE) {
-        const int64_t count = row->C - start < PIECE ? row->C - start : PIECE;
-        const Real *logits = elements_at(T, row->logits, start);
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            weight[i] = symbol_weight(load(T, logits, i), row->largest, row->temperature);
-        for (int64_t i = 0; i < count; i++) {
-            const LogitKey key = logit_key(load(T, logits, i));
-            const bool tie = key == kept.key && kept.ties > 0;
-            kept.ties -= tie;
-            sum += key > kept.key || tie ? weight[i] : 0;
-            if (sum > limit)
-                return start + i;
-        }
+    uint64_t sum = 0;
+    for (int64_t c = 0; c < row->C; c++) {
+        const LogitKey key = logit_key(row->logits[c]);
+        const bool tie = key == kept.key && kept.ties > 0;
+        kept.ties -= tie;
+        if (key > kept.key || tie)
+            sum += symbol_weight(row->logits[c], row->max, row->temperature);
+        if (sum > limit)
+            return c;
     }
     *total = sum;
     return 0;
 }
 
-ALWAYS_INLINE int64_t choose_symbol(int T, const Real *logits, int64_t C, const Sampler *sampler,
-                                    uint64_t uniform)
+int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uint64_t uniform)
 {
-    const Row row = { logits, C, at_least_finite(row_max(T, logits, C)), sampler->temperature };
+    Real max = -(Real)INFINITY;
+    SUM(max, max)
+    for (int64_t c = 0; c < C; c++)
+        max = logits[c] > max ? logits[c] : max;
+    const SymbolRow row = { logits, C, at_least_finite(max), sampler->temperature };
     KeptSymbols kept = { 0, 0 };
     uint64_t total = 0;
     if (sampler->greedy)
-        kept = (KeptSymbols){ logit_key(row.largest), 1 };
+        kept = (KeptSymbols){ logit_key(row.max), 1 };
     else if (sampler->top_k > 0 && sampler->top_k < C)
-        kept = keep_largest(T, &row, false, (uint64_t)sampler->top_k);
-    add_weights(T, &row, kept, UINT64_MAX, &total);
+        kept = keep_largest(&row, false, (uint64_t)sampler->top_k);
+    add_weights(&row, kept, UINT64_MAX, &total);
     if (sampler->top_p > 0 && total > 0) {
-        kept = keep_largest(T, &row, true, product_high(sampler->top_p, total, true));
-        add_weights(T, &row, kept, UINT64_MAX, &total);
+        kept = keep_largest(&row, true, product_high(sampler->top_p, total, true));
+        add_weights(&row, kept, UINT64_MAX, &total);
     }
-    return add_weights(T, &row, kept, product_high(uniform, total, false), &total);
+    return add_weights(&row, kept, product_high(uniform, total, false), &total);
 }
 
-int64_t sample_row(int type, const Real *logits, int64_t C, const Sampler *sampler,
-                   uint64_t uniform)
+void sample_plain(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
 {
-    BY_STORAGE(type, T, return choose_symbol(T, logits, C, sampler, uniform));
-}
-
-/* out [R]; logits [R, C] */
-void sample_cpu(TensorType type, int32_t *out, const Real *logits, Sampler sampler, int64_t R,
-                int64_t C)
-{
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 1))
-    for (int64_t r = 0; r < R; r++)
-        BY_STORAGE(type, T,
-                   out[r] = (int32_t)sample_row(T, elements_at(T, logits, r * C), C, &sampler,
-                                                uniform_of_draw(sampler_draw(&sampler, r))));
+    EACH_ROW(r, R, 2 * C)
+    out[r] = (int32_t)sample_symbol(logits + r * C, C, &sampler,
+                                    uniform_of_draw(sampler_draw(&sampler, r)));
 }
 
 Sampler sampler_new(Tape *tape, int64_t R)
@@ -115,10 +102,10 @@ Sampler sampler_new(Tape *tape, int64_t R)
                       .temperature = 1 };
 }
 
-Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t greatest)
+Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t max)
 {
     Tensor *out = tape_tensor_i32(tape, shape);
-    out->written = (IntegerBounds){ .known = true, .greatest = greatest };
+    out->written = (IntegerBounds){ .known = true, .greatest = max };
     return out;
 }
 
@@ -127,9 +114,9 @@ static void check_sampling(Tape *tape, Tensor *logits, Sampling s)
     tape_use(tape, "op_sample: logits", logits);
     if (logits->shape.rank < 1)
         tape_error(tape, "op_sample: logits is a scalar, expected one axis at least");
-    if (shape_columns(logits->shape) > MOST_SYMBOLS)
+    if (shape_columns(logits->shape) > MAX_SYMBOLS)
         tape_error(tape, "op_sample: logits %s, expected %d symbols at most",
-                   tensor_text(logits).text, MOST_SYMBOLS);
+                   tensor_text(logits).text, MAX_SYMBOLS);
     if (!(s.temperature >= 0 && (Real)s.temperature < (Real)INFINITY))
         tape_error(tape, "op_sample: temperature is %g, expected 0 or more", s.temperature);
     if (s.top_k < 0)
@@ -153,6 +140,6 @@ Tensor *op_sample(Tape *tape, Tensor *logits, Sampling sampling)
     sampler.top_k = sampling.top_k;
     if (sampling.top_p > 0 && sampling.top_p < 1)
         sampler.top_p = (uint64_t)fmax(sampling.top_p * 0x1p64, 1);
-    KERNEL_CALL(logits, sample, (out->integers, logits->data, sampler, R, C));
+    kernels_of(logits)->sample(out->integers, logits->data, sampler, R, C);
     return out;
 }

@@ -5,27 +5,21 @@
  *   out = the p in 0 to 255 for which 2 p / 255 - 1 is nearest to x
  * This inverts the logistic distribution function: x < y if and only if
  * ln(v / (1 - v)) < (y - mean) e^-s, which has probability 1 / (1 + e^-((y - mean) e^-s)). */
-#include "ops/losses/logistic_mixture.h"
-#include "ops/rows/rows.h"
-#include "ops/sampling/sampling.h"
+#include "ops/kernels.h"
+#include "ops/sampling/internal.h"
+#include "ops/shared/internal.h"
+#include "ops/shared/rows.h"
 
-/* The pixel of one mixture, parameters p [3 K] */
-ALWAYS_INLINE int32_t sample_pixel(int T, const Real *p, int64_t K, const Sampler *sampler,
-                                   Philox draw)
+void sample_logistic_mixture_plain(int32_t *out, const Real *parameters, Sampler sampler, int64_t R,
+                                   int64_t K)
 {
-    const int64_t k = sample_row(T, p, K, sampler, uniform_of_draw(draw));
-    return logistic_pixel(load(T, p, K + k), load(T, p, 2 * K + k), draw.word[2]);
-}
-
-/* out [R]; parameters [R, 3 K] */
-void sample_logistic_mixture_cpu(TensorType type, int32_t *out, const Real *parameters,
-                                 Sampler sampler, int64_t R, int64_t K)
-{
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *K, 3))
-    for (int64_t r = 0; r < R; r++)
-        BY_STORAGE(type, T,
-                   out[r] = sample_pixel(T, elements_at(T, parameters, r * 3 * K), K, &sampler,
-                                         sampler_draw(&sampler, r)));
+    EACH_ROW(r, R, 6 * K)
+    {
+        const Real *p = parameters + r * 3 * K;
+        const Philox draw = sampler_draw(&sampler, r);
+        const int64_t k = sample_symbol(p, K, &sampler, uniform_of_draw(draw));
+        out[r] = logistic_pixel(p[K + k], p[2 * K + k], draw.word[2]);
+    }
 }
 
 Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters)
@@ -33,12 +27,12 @@ Tensor *op_sample_logistic_mixture(Tape *tape, Tensor *parameters)
     tape_use(tape, "op_sample_logistic_mixture: parameters", parameters);
     check_mixture(tape, "op_sample_logistic_mixture", parameters);
     const int64_t R = shape_rows(parameters->shape), K = shape_columns(parameters->shape) / 3;
-    if (K > MOST_SYMBOLS)
+    if (K > MAX_SYMBOLS)
         tape_error(tape,
                    "op_sample_logistic_mixture: parameters %s, expected %d distributions at most",
-                   tensor_text(parameters).text, MOST_SYMBOLS);
+                   tensor_text(parameters).text, MAX_SYMBOLS);
     Tensor *out = sampled_tensor(tape, shape_of_rows(parameters->shape), PIXELS - 1);
-    KERNEL_CALL(parameters, sample_logistic_mixture,
-                (out->integers, parameters->data, sampler_new(tape, R), R, K));
+    kernels_of(parameters)
+        ->sample_logistic_mixture(out->integers, parameters->data, sampler_new(tape, R), R, K);
     return out;
 }

@@ -6,7 +6,7 @@
 
 #include <float.h>
 
-#include "ops/losses/logistic_mixture.h"
+#include "ops/shared/logistic_mixture.h"
 #include "tensor/kernel.h"
 #include "tensor/philox.h"
 
@@ -48,7 +48,7 @@ MATH_FUNCTION float exact_log(float x)
 /* ------------------------------------------------------------------------------------ weights
  * A symbol's probability is proportional to floor(2^40 e^((logit - largest) / temperature)). Sums
  * of integers do not depend on the order of addition; these fit in 63 bits. */
-enum { MOST_SYMBOLS = 1 << 23 };
+enum { MAX_SYMBOLS = 1 << 23 };
 
 /* largest is finite or +infinity. The weight of a logit -infinity or NaN is 0. */
 MATH_FUNCTION uint64_t symbol_weight(Real logit, Real largest, Real temperature)
@@ -136,7 +136,7 @@ MATH_FUNCTION int32_t logistic_pixel(Real mean, Real log_scale, uint32_t word)
 {
     const int64_t part = 2 * (int64_t)word + 1, whole = (int64_t)1 << 33;
     const float log_odds = exact_log((float)part / (float)(whole - part));
-    const float s = log_scale > LEAST_LOG_SCALE ? (float)log_scale : LEAST_LOG_SCALE;
+    const float s = log_scale > MIN_LOG_SCALE ? (float)log_scale : MIN_LOG_SCALE;
     const ExactExp e = exact_exp(s < 64 ? s : 64);
     const int32_t bits = (e.exponent + 127) << 23;
     float power;
@@ -146,20 +146,5 @@ MATH_FUNCTION int32_t logistic_pixel(Real mean, Real log_scale, uint32_t word)
     x = x < 1 ? x : 1;
     return (int32_t)fmaf(x, 127.5f, 128); /* (x + 1) 255 / 2, to the nearest */
 }
-
-OLD_KERNEL(void, sample, int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C);
-OLD_KERNEL(void, sample_logistic_mixture, int32_t *out, const Real *parameters, Sampler sampler,
-           int64_t R, int64_t K);
-
-/* Chooses the symbol of a row of C logits of dtype `type` on the CPU, from a uniform 64-bit random
- * number: see sample.c. */
-int64_t sample_row(int type, const Real *logits, int64_t C, const Sampler *sampler,
-                   uint64_t uniform);
-
-/* Draws one Philox counter per row; returns a Sampler that keeps all symbols at temperature 1. */
-Sampler sampler_new(Tape *tape, int64_t R);
-
-/* A new int32 tensor on the tape's device, recorded to have elements in [0, greatest]. */
-Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t greatest);
 
 #endif

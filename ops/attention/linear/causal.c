@@ -57,7 +57,7 @@
  *
  * Saved for the backward pass: out, already on the tape, and den, one number per position. */
 #include "ops/attention/linear/kernels.h"
-#include "ops/layout/indices.h"
+#include "ops/shared/indices.h"
 #include "ops/shared/internal.h"
 
 static const AttentionLabels labels = ATTENTION_LABELS("op_causal_linear_attention");

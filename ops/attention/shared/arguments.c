@@ -1,6 +1,6 @@
 /* Validation and views of the attention operations' arguments. */
 #include "ops/attention/shared/arguments.h"
-#include "ops/layout/indices.h"
+#include "ops/shared/indices.h"
 #include "ops/shared/internal.h"
 
 static void check_packed(Tape *tape, AttentionLabels labels, Tensor *query, int packed)

@@ -6,10 +6,10 @@
  *      starts in the chunk, its sum is added to dweight; otherwise the row continues from the chunk
  *      before, is the first in its chunk, and its sum is stored in partial [chunks, D].
  *   3. add the partial sums of each row to dweight. */
-#include "ops/layout/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cuda/shared/columns.cuh"
 #include "ops/cuda/shared/map.cuh"
-#include "ops/cuda/attention/lsh/sort.cuh"
+#include "ops/cuda/shared/sort.cuh"
 
 struct Zero {
     __device__ Real operator()() const
@@ -137,28 +137,23 @@ extern "C" void embedding_forward_cuda(TensorType type, Real *out, const Real *w
     map(type, Identity(), out, false, R * D, IndexedRows{ weight, indices, D });
 }
 
-/* Two lists of R keys, and partial. */
-extern "C" int64_t embedding_scratch_cuda(int64_t R, int64_t D)
+extern "C" void embedding_backward_cuda(TensorType type, Gradient dweight, const Real *dout,
+                                        const int32_t *indices, int64_t R, int64_t V, int64_t D)
 {
-    return 2 * R * (int64_t)(sizeof(Key) / sizeof(Real)) + (R + CHUNK - 1) / CHUNK * D;
-}
-
-extern "C" void embedding_backward_cuda(TensorType type, Real *dweight, bool accumulate,
-                                        Real *scratch, const Real *dout, const int32_t *indices,
-                                        int64_t R, int64_t V, int64_t D)
-{
-    Key *tiles = (Key *)scratch, *sorted = tiles + R;
-    Real *partial = (Real *)(sorted + R);
     const int64_t chunks = (R + CHUNK - 1) / CHUNK;
     const int lanes = column_lanes(D);
-    if (!accumulate)
-        map_inputs(Zero(), dweight, false, V * D);
+    Real *scratch = device_workspace(2 * R * (int64_t)(sizeof(Key) / sizeof(Real)) + chunks * D);
+    Key *tiles = (Key *)scratch, *sorted = tiles + R;
+    Real *partial = (Real *)(sorted + R);
+    if (!dweight.accumulate)
+        map_inputs(Zero(), dweight.data, false, V * D);
     LAUNCH(sort_tiles, (unsigned)((R + TILE - 1) / TILE), TILE / 2, 0, tiles, indices, R);
     LAUNCH(merge_tiles, blocks_for(R), THREADS, 0, sorted, (const Key *)tiles, R);
     BY_STORAGE(type, T,
-               LAUNCH(sum_chunks<T>, blocks_for(chunks * D), THREADS, 0, dweight, partial,
+               LAUNCH(sum_chunks<T>, blocks_for(chunks * D), THREADS, 0, dweight.data, partial,
                       (const T *)dout, (const Key *)sorted, R, D));
     const dim3 blocks((unsigned)((D + lanes - 1) / lanes), blocks_for(chunks, 1));
-    LAUNCH(add_partial_sums, blocks, THREADS, 0, dweight, (const Real *)partial,
+    LAUNCH(add_partial_sums, blocks, THREADS, 0, dweight.data, (const Real *)partial,
            (const Key *)sorted, R, D, lanes);
+    device_workspace_free(scratch);
 }

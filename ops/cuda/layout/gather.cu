@@ -1,4 +1,4 @@
-#include "ops/layout/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cuda/shared/map.cuh"
 
 template <typename T>
@@ -25,16 +25,16 @@ __global__ void gather_add_kernel(T *dx, const T *dout, const int32_t *index, in
     }
 }
 
-extern "C" void gather_cuda(TensorType type, Real *out, const Real *x, const int32_t *index,
-                            AxisView v, int64_t K)
+extern "C" void gather_forward_cuda(TensorType type, Real *out, const Real *x, const int32_t *index,
+                                    AxisView v, int64_t K)
 {
     BY_STORAGE(type, T,
                LAUNCH(gather_kernel<T>, blocks_for(v.outer * K * v.inner), THREADS, 0, (T *)out,
                       (const T *)x, index, v.outer, v.size, K, v.inner));
 }
 
-extern "C" void gather_add_cuda(TensorType type, Real *dx, Real *, const Real *dout,
-                                const int32_t *index, AxisView v, int64_t K)
+extern "C" void gather_backward_cuda(TensorType type, Real *dx, const Real *dout,
+                                     const int32_t *index, AxisView v, int64_t K)
 {
     BY_STORAGE(type, T,
                LAUNCH(gather_add_kernel<T>, blocks_for(v.outer * v.inner), THREADS, 0, (T *)dx,

@@ -1,4 +1,4 @@
-#include "ops/layout/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cuda/shared/map.cuh"
 
 /* One thread copies LANES elements of a row at a time. */
@@ -28,10 +28,10 @@ static void launch_copy_rows(T *to, int64_t to_stride, bool accumulate, const T 
                accumulate, from, from_stride, rows, columns);
 }
 
-extern "C" void copy_rows_cuda(TensorType type, Real *to, int64_t to_stride, bool accumulate,
-                               const Real *from, int64_t from_stride, int64_t rows, int64_t columns)
+extern "C" void copy_rows_cuda(TensorType type, Gradient to, int64_t to_stride, const Real *from,
+                               int64_t from_stride, int64_t rows, int64_t columns)
 {
     BY_STORAGE(type, T,
-               launch_copy_rows((T *)to, to_stride, accumulate, (const T *)from, from_stride, rows,
-                                columns));
+               launch_copy_rows((T *)to.data, to_stride, to.accumulate, (const T *)from,
+                                from_stride, rows, columns));
 }

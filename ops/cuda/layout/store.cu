@@ -1,4 +1,4 @@
-#include "ops/layout/kernels.h"
+#include "ops/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
 __global__ void store_integers(int32_t *to, const int32_t *columns, const int32_t *from, int64_t R,

@@ -1,4 +1,4 @@
-#include "ops/layout/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cuda/shared/map.cuh"
 
 /* For single elements (inner = 1): a tile of 32 x 32 elements is transposed in shared memory, so
@@ -52,16 +52,16 @@ template <typename T> struct TransposedInput {
     }
 };
 
-extern "C" void transpose_cuda(TensorType type, Real *out, bool accumulate, const Real *x,
-                               int64_t outer, int64_t p, int64_t middle, int64_t q, int64_t inner)
+extern "C" void transpose_cuda(TensorType type, Gradient out, const Real *x, int64_t outer,
+                               int64_t p, int64_t middle, int64_t q, int64_t inner)
 {
     const int64_t n = outer * p * middle * q * inner;
     if (inner == 1)
         BY_STORAGE(type, T,
-                   LAUNCH(transpose_tiles<T>, blocks_for(n, WARP * WARP), THREADS, 0, (T *)out,
-                          accumulate, (const T *)x, outer, p, middle, q));
+                   LAUNCH(transpose_tiles<T>, blocks_for(n, WARP * WARP), THREADS, 0, (T *)out.data,
+                          out.accumulate, (const T *)x, outer, p, middle, q));
     else
         BY_STORAGE(type, T,
-                   map_inputs(Identity(), (T *)out, accumulate, n,
+                   map_inputs(Identity(), (T *)out.data, out.accumulate, n,
                               TransposedInput<T>{ (const T *)x, p, middle, q, inner }));
 }

@@ -1,4 +1,4 @@
-#include "ops/layout/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cuda/shared/map.cuh"
 
 /* Element [b, y, x, i, j, c] of out */
@@ -74,9 +74,9 @@ extern "C" void unfold_cuda(TensorType type, Real *out, const Real *x, Unfold u)
                map_inputs(Identity(), (T *)out, false, n, UnfoldInput<T>{ (const T *)x, u }));
 }
 
-extern "C" void fold_cuda(TensorType type, Real *dx, bool accumulate, const Real *dout, Unfold u)
+extern "C" void fold_cuda(TensorType type, Gradient dx, const Real *dout, Unfold u)
 {
     BY_STORAGE(type, T,
-               map_inputs(Identity(), (T *)dx, accumulate, u.B * u.H * u.W * u.C,
+               map_inputs(Identity(), (T *)dx.data, dx.accumulate, u.B * u.H * u.W * u.C,
                           FoldInput<T>{ (const T *)dout, u }));
 }

@@ -1,4 +1,4 @@
-#include "ops/losses/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cuda/rows/rows.cuh"
 
 template <typename T, int LANES>
@@ -55,24 +55,24 @@ __global__ void cross_entropy_backward(T *dlogits, bool accumulate, const Real *
     }
 }
 
-extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, LogSumExp *saved,
-                                           Real *weight_sum, Real *loss, const Real *logits,
-                                           const int32_t *targets, const Real *weights, int64_t R,
-                                           int64_t C)
+extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, LogSumExp *l,
+                                           Real *weight_sum, CrossEntropy in)
 {
+    Real *loss = device_workspace(in.R);
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(cross_entropy_rows, T, R, C, saved, loss, (const T *)logits, targets,
-                           weights, R, C));
-    LAUNCH(cross_entropy_mean, 1, MEAN_THREADS, 0, out, weight_sum, loss, weights, R);
+               LAUNCH_ROWS(cross_entropy_rows, T, in.R, in.C, l, loss, (const T *)in.logits,
+                           in.targets, in.weights, in.R, in.C));
+    LAUNCH(cross_entropy_mean, 1, MEAN_THREADS, 0, out, weight_sum, (const Real *)loss, in.weights,
+           in.R);
+    device_workspace_free(loss);
 }
 
-extern "C" void cross_entropy_backward_cuda(TensorType type, Real *dlogits, bool accumulate,
-                                            const Real *dout, const LogSumExp *saved,
-                                            const Real *weight_sum, const Real *logits,
-                                            const int32_t *targets, const Real *weights, int64_t R,
-                                            int64_t C)
+extern "C" void cross_entropy_backward_cuda(TensorType type, Gradient dlogits, const Real *dout,
+                                            const LogSumExp *l, const Real *weight_sum,
+                                            CrossEntropy in)
 {
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(cross_entropy_backward, T, R, C, (T *)dlogits, accumulate, dout, saved,
-                           weight_sum, (const T *)logits, targets, weights, R, C));
+               LAUNCH_ROWS(cross_entropy_backward, T, in.R, in.C, (T *)dlogits.data,
+                           dlogits.accumulate, dout, l, weight_sum, (const T *)in.logits,
+                           in.targets, in.weights, in.R, in.C));
 }

@@ -1,13 +1,13 @@
-#include "ops/losses/kernels.h"
-#include "ops/losses/logistic_mixture.h"
+#include "ops/kernels.h"
+#include "ops/shared/logistic_mixture.h"
 #include "ops/cuda/shared/map.cuh"
 #include "ops/cuda/rows/rows.cuh"
 
 /* ln sum_i e^x_i over all values that the threads sharing a row have added */
 template <int LANES> __device__ static inline Real log_sum_of_row(LogSum part)
 {
-    const Real largest = row_max<LANES>(part.largest);
-    return largest + log(row_sum<LANES>(part.sum * exp(part.largest - largest)));
+    const Real largest = row_max<LANES>(part.max);
+    return largest + log(row_sum<LANES>(part.sum * exp(part.max - largest)));
 }
 
 template <typename T, int LANES>
@@ -66,22 +66,23 @@ __global__ void logistic_mixture_backward(T *dparameters, bool accumulate, const
     }
 }
 
-extern "C" void logistic_mixture_forward_cuda(TensorType type, Real *out, Real *saved, Real *loss,
+extern "C" void logistic_mixture_forward_cuda(TensorType type, Real *out, Real *saved,
                                               const Real *parameters, const int32_t *targets,
                                               int64_t R, int64_t K)
 {
+    Real *loss = device_workspace(R);
     BY_STORAGE(type, T,
                LAUNCH_ROWS(logistic_mixture_rows, T, R, K, saved, loss, (const T *)parameters,
                            targets, R, K));
-    LAUNCH(logistic_mixture_mean, 1, MEAN_THREADS, 0, out, loss, R);
+    LAUNCH(logistic_mixture_mean, 1, MEAN_THREADS, 0, out, (const Real *)loss, R);
+    device_workspace_free(loss);
 }
 
-extern "C" void logistic_mixture_backward_cuda(TensorType type, Real *dparameters, bool accumulate,
-                                               const Real *dout, const Real *saved,
-                                               const Real *parameters, const int32_t *targets,
-                                               int64_t R, int64_t K)
+extern "C" void logistic_mixture_backward_cuda(TensorType type, Gradient d, const Real *dout,
+                                               const Real *saved, const Real *parameters,
+                                               const int32_t *targets, int64_t R, int64_t K)
 {
     BY_STORAGE(type, T,
-               LAUNCH(logistic_mixture_backward<T>, blocks_for(R * K), THREADS, 0, (T *)dparameters,
-                      accumulate, dout, saved, (const T *)parameters, targets, R, K));
+               LAUNCH(logistic_mixture_backward<T>, blocks_for(R * K), THREADS, 0, (T *)d.data,
+                      d.accumulate, dout, saved, (const T *)parameters, targets, R, K));
 }

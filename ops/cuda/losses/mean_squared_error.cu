@@ -1,13 +1,15 @@
-#include "ops/losses/kernels.h"
+#include "ops/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
-/* partial [pieces] <- the sums of squares over equal pieces, one block per piece */
+enum { SEGMENT = 4096 }; /* elements */
+
+/* partial [segments] <- the sums of squares over equal segments, one block per segment */
 template <typename T>
-__global__ void squared_error_pieces(Real *partial, const T *prediction, const T *target,
-                                     int64_t pieces, int64_t n)
+__global__ void squared_error_segments(Real *partial, const T *prediction, const T *target,
+                                       int64_t segments, int64_t n)
 {
-    for (int64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
-        const int64_t start = piece * n / pieces, end = (piece + 1) * n / pieces;
+    for (int64_t segment = blockIdx.x; segment < segments; segment += gridDim.x) {
+        const int64_t start = segment * n / segments, end = (segment + 1) * n / segments;
         Real sum = 0;
         for (int64_t i = start + threadIdx.x; i < end; i += blockDim.x) {
             const Real difference = load(&prediction[i]) - load(&target[i]);
@@ -15,16 +17,16 @@ __global__ void squared_error_pieces(Real *partial, const T *prediction, const T
         }
         sum = block_sum(sum);
         if (threadIdx.x == 0)
-            partial[piece] = sum;
+            partial[segment] = sum;
     }
 }
 
 /* One block. */
-__global__ void mean_of_pieces(Real *out, const Real *partial, int64_t pieces, int64_t n)
+__global__ void mean_of_segments(Real *out, const Real *partial, int64_t segments, int64_t n)
 {
     double sum = 0;
-    GRID_FOR(piece, pieces)
-        sum += (double)partial[piece];
+    GRID_FOR(segment, segments)
+        sum += (double)partial[segment];
     sum = block_sum(sum);
     if (threadIdx.x == 0)
         *out = (Real)(sum / (double)n);
@@ -39,22 +41,23 @@ __global__ void mean_squared_error_backward(T *dp, bool accumulate, Real sign, c
         contribute(&dp[i], accumulate, scale * (load(&prediction[i]) - load(&target[i])));
 }
 
-extern "C" void mean_squared_error_forward_cuda(TensorType type, Real *out, Real *partial,
-                                                const Real *prediction, const Real *target,
-                                                int64_t pieces, int64_t n)
+extern "C" void mean_squared_error_forward_cuda(TensorType type, Real *out, const Real *prediction,
+                                                const Real *target, int64_t n)
 {
+    const int64_t segments = (n + SEGMENT - 1) / SEGMENT;
+    Real *partial = device_workspace(segments);
     BY_STORAGE(type, T,
-               LAUNCH(squared_error_pieces<T>, blocks_for(pieces, 1), THREADS, 0, partial,
-                      (const T *)prediction, (const T *)target, pieces, n));
-    LAUNCH(mean_of_pieces, 1, THREADS, 0, out, partial, pieces, n);
+               LAUNCH(squared_error_segments<T>, blocks_for(segments, 1), THREADS, 0, partial,
+                      (const T *)prediction, (const T *)target, segments, n));
+    LAUNCH(mean_of_segments, 1, THREADS, 0, out, (const Real *)partial, segments, n);
+    device_workspace_free(partial);
 }
 
-extern "C" void mean_squared_error_backward_cuda(TensorType type, Real *dp, bool accumulate,
-                                                 Real sign, const Real *dout,
-                                                 const Real *prediction, const Real *target,
-                                                 int64_t n)
+extern "C" void mean_squared_error_backward_cuda(TensorType type, Gradient dp, Real sign,
+                                                 const Real *dout, const Real *prediction,
+                                                 const Real *target, int64_t n)
 {
     BY_STORAGE(type, T,
-               LAUNCH(mean_squared_error_backward<T>, blocks_for(n), THREADS, 0, (T *)dp,
-                      accumulate, sign, dout, (const T *)prediction, (const T *)target, n));
+               LAUNCH(mean_squared_error_backward<T>, blocks_for(n), THREADS, 0, (T *)dp.data,
+                      dp.accumulate, sign, dout, (const T *)prediction, (const T *)target, n));
 }

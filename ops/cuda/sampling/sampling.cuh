@@ -4,7 +4,7 @@
 #define TAPEGRAD_OPS_SAMPLING_SAMPLING_CUH
 
 #include "ops/cuda/rows/rows.cuh"
-#include "ops/sampling/sampling.h"
+#include "ops/kernels.h"
 
 template <typename T> struct Row {
     const T *logits;

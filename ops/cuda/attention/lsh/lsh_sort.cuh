@@ -8,7 +8,7 @@
 
 #include "ops/cuda/attention/shared/tiles.cuh"
 #include "ops/attention/lsh/lsh.h"
-#include "ops/cuda/attention/lsh/sort.cuh"
+#include "ops/cuda/shared/sort.cuh"
 
 /* -------------------------------------------------------------------------------------- hashing */
 

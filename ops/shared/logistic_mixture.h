@@ -1,15 +1,12 @@
 /* One pixel under one logistic distribution, shared by op_discretized_logistic_mixture and
  * op_sample_logistic_mixture; discretized_logistic_mixture.c has the derivation. */
-#ifndef TAPEGRAD_OPS_LOSSES_LOGISTIC_MIXTURE_H
-#define TAPEGRAD_OPS_LOSSES_LOGISTIC_MIXTURE_H
+#ifndef TAPEGRAD_OPS_SHARED_LOGISTIC_MIXTURE_H
+#define TAPEGRAD_OPS_SHARED_LOGISTIC_MIXTURE_H
 
 #include "autograd/tape.h"
 #include "ops/shared/math.h"
 
-enum { PIXELS = 256, LEAST_LOG_SCALE = -7 };
-
-/* Raises in the operation's name unless parameters is [..., 3 K]. */
-void check_mixture(Tape *tape, const char *operation, const Tensor *parameters);
+enum { PIXELS = 256, MIN_LOG_SCALE = -7 };
 
 /* below = S(y) = 1 / (1 + e^-y), above = S(-y) = 1 - S(y), and their logarithms */
 typedef struct Logistic {
@@ -38,7 +35,7 @@ MATH_FUNCTION LogisticBin logistic_bin(int32_t pixel, Real mean, Real log_scale)
 {
     const bool first = pixel == 0, last = pixel == PIXELS - 1, edge = first || last;
     const Real x = (Real)(2 * pixel - (PIXELS - 1)) / (PIXELS - 1), h = (Real)1 / (PIXELS - 1);
-    const Real s = log_scale < LEAST_LOG_SCALE ? LEAST_LOG_SCALE : log_scale, r = real_exp(-s);
+    const Real s = log_scale < MIN_LOG_SCALE ? MIN_LOG_SCALE : log_scale, r = real_exp(-s);
     const Real a = r * (x - mean + h), b = r * (x - mean - h), m = r * (x - mean), w = 2 * h * r;
 
     const Logistic at_a = logistic(a), at_b = logistic(b);
@@ -60,14 +57,14 @@ MATH_FUNCTION LogisticBin logistic_bin(int32_t pixel, Real mean, Real log_scale)
                         : at_b.below - at_a.above;
     bin.dmean *= r;
     bin.dlog_scale = edge ? -y * at_y.above : small ? y * difference - 1 : inside_scale;
-    bin.dlog_scale = log_scale < LEAST_LOG_SCALE ? 0 : bin.dlog_scale;
+    bin.dlog_scale = log_scale < MIN_LOG_SCALE ? 0 : bin.dlog_scale;
     return bin;
 }
 
-/* largest + ln sum = ln sum_i e^x_i over the values added so far, an online log-sum-exp. sum
- * becomes NaN with the first NaN; largest never does. */
+/* max + ln sum = ln sum_i e^x_i over the values added so far, an online log-sum-exp. sum
+ * becomes NaN with the first NaN; max never does. */
 typedef struct LogSum {
-    Real largest, sum;
+    Real max, sum;
 } LogSum;
 
 /* The initial maximum is below all values that occur, yet finite, so that minus infinity may be
@@ -76,11 +73,23 @@ typedef struct LogSum {
 
 MATH_FUNCTION LogSum log_sum_add(LogSum so_far, Real x)
 {
-    const Real other = real_exp(-real_abs(x - so_far.largest));
-    const bool larger = x > so_far.largest;
-    LogSum result = { larger ? x : so_far.largest,
+    const Real other = real_exp(-real_abs(x - so_far.max));
+    const bool larger = x > so_far.max;
+    LogSum result = { larger ? x : so_far.max,
                       larger ? so_far.sum * other + 1 : so_far.sum + other };
     return result;
 }
+
+#ifndef __cplusplus
+/* Raises in the operation's name unless parameters is [..., 3 K]. */
+static inline void check_mixture(Tape *tape, const char *operation, const Tensor *parameters)
+{
+    if (parameters->shape.rank < 1 || shape_columns(parameters->shape) % 3 != 0)
+        tape_error(tape,
+                   "%s: parameters %s, expected [..., 3 K]: the logits, the means and the "
+                   "logarithms of the scales of K distributions",
+                   operation, tensor_text(parameters).text);
+}
+#endif
 
 #endif

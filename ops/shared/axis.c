@@ -1,4 +1,6 @@
-#include "ops/layout/layout.h"
+#include "ops/shared/axis.h"
+
+#include "ops/shared/internal.h"
 
 AxisView view_of_axis(Shape shape, int index)
 {
@@ -29,26 +31,4 @@ AxisView axis_to_reduce(Tape *tape, const char *label, const Tensor *x, int axis
         if (i != view.index)
             reduced->size[reduced->rank++] = shape.size[i];
     return view;
-}
-
-/* Long rows are cut into pieces, so that few rows also occupy all threads. */
-void copy_rows_cpu(TensorType type, Real *to, int64_t to_stride, bool accumulate, const Real *from,
-                   int64_t from_stride, int64_t rows, int64_t columns)
-{
-    enum { PIECE = 1024 };
-    const int threads = threads_for(rows * columns, 0.2);
-    BY_STORAGE(type, T, {
-        PRAGMA(omp parallel for collapse(2) schedule(static) num_threads(threads))
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t first = 0; first < columns; first += PIECE)
-                contribute_run(T, to, r * to_stride + first, accumulate, from,
-                               r * from_stride + first,
-                               columns - first < PIECE ? columns - first : PIECE);
-    });
-}
-
-void copy_rows(const Tensor *like, Real *to, int64_t to_stride, bool accumulate, const Real *from,
-               int64_t from_stride, int64_t rows, int64_t columns)
-{
-    KERNEL_CALL(like, copy_rows, (to, to_stride, accumulate, from, from_stride, rows, columns));
 }

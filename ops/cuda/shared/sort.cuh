@@ -1,6 +1,6 @@
 /* Sorting on a GPU without atomics. All keys are different, so the sorted order is unique. */
-#ifndef TAPEGRAD_OPS_ATTENTION_LSH_SORT_CUH
-#define TAPEGRAD_OPS_ATTENTION_LSH_SORT_CUH
+#ifndef TAPEGRAD_OPS_CUDA_SHARED_SORT_CUH
+#define TAPEGRAD_OPS_CUDA_SHARED_SORT_CUH
 
 #include "tensor/cuda/kernel.cuh"
 

@@ -1,4 +1,4 @@
-#include "ops/layout/indices.h"
+#include "ops/shared/indices.h"
 
 static void check_each(Tape *tape, const char *label, const Tensor *indices, int64_t low,
                        int64_t high, const char *reason)

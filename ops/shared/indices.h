@@ -1,5 +1,5 @@
-#ifndef TAPEGRAD_OPS_LAYOUT_INDICES_H
-#define TAPEGRAD_OPS_LAYOUT_INDICES_H
+#ifndef TAPEGRAD_OPS_SHARED_INDICES_H
+#define TAPEGRAD_OPS_SHARED_INDICES_H
 
 #include "ops/shared/internal.h"
 
