@@ -23,6 +23,8 @@ const Kernels cpu_kernels = {
     /* sampling */
     /* attention: linear */
     /* attention: softmax */
+    .softmax_attention_forward = softmax_attention_forward_cpu,
+    .softmax_attention_backward = softmax_attention_backward_cpu,
     /* attention: lsh */
     /* attention: feature maps */
     /* parameters and optimizers */
@@ -42,6 +44,8 @@ const Kernels cpu_bf16_kernels = {
     /* sampling */
     /* attention: linear */
     /* attention: softmax */
+    .softmax_attention_forward = softmax_attention_forward_bf16,
+    .softmax_attention_backward = softmax_attention_backward_bf16,
     /* attention: lsh */
     /* attention: feature maps */
 };

@@ -28,6 +28,8 @@ template <TensorType type> static Kernels table(void)
     /* sampling */
     /* attention: linear */
     /* attention: softmax */
+    USE(softmax_attention_forward);
+    USE(softmax_attention_backward);
     /* attention: lsh */
     /* attention: feature maps */
     /* parameters and optimizers */
