@@ -26,6 +26,8 @@ const Kernels cpu_kernels = {
     .softmax_attention_forward = softmax_attention_forward_cpu,
     .softmax_attention_backward = softmax_attention_backward_cpu,
     /* attention: lsh */
+    .lsh_attention_forward = lsh_attention_forward_cpu,
+    .lsh_attention_backward = lsh_attention_backward_cpu,
     /* attention: feature maps */
     /* parameters and optimizers */
     /* decoding */
@@ -47,5 +49,7 @@ const Kernels cpu_bf16_kernels = {
     .softmax_attention_forward = softmax_attention_forward_bf16,
     .softmax_attention_backward = softmax_attention_backward_bf16,
     /* attention: lsh */
+    .lsh_attention_forward = lsh_attention_forward_bf16,
+    .lsh_attention_backward = lsh_attention_backward_bf16,
     /* attention: feature maps */
 };

@@ -31,6 +31,8 @@ template <TensorType type> static Kernels table(void)
     USE(softmax_attention_forward);
     USE(softmax_attention_backward);
     /* attention: lsh */
+    USE(lsh_attention_forward);
+    USE(lsh_attention_backward);
     /* attention: feature maps */
     /* parameters and optimizers */
     /* decoding */

@@ -7,7 +7,7 @@
 template <typename T> struct SoftmaxAttention {
     typedef Span Positions;
     typedef T Gradient;
-    enum { BOUNDS = 0, SEES_NOTHING = false };
+    enum { BOUNDS = 0, NOTHING_VISIBLE = false };
     Rows<T> query, key, value;
     const int32_t *key_lengths; /* [B], or NULL */
     bool causal;
@@ -15,8 +15,8 @@ template <typename T> struct SoftmaxAttention {
     Real scale; /* 1 / sqrt D */
 };
 
-/* Longest tiles first: under the causal mask the last query tile sees the most keys, and the first
- * key tile is seen by the most queries. */
+/* Longest tiles first: under the causal mask the last query tile has the most visible keys, and the
+ * first key tile the most queries. */
 template <typename T>
 __device__ static inline Item item_at(const SoftmaxAttention<T> &a, int64_t index, int64_t tiles,
                                       bool keys)
@@ -33,8 +33,8 @@ __device__ static inline Span positions_from(const SoftmaxAttention<T> &, const 
     return { item.b, item.h, item.H, first, 1, left < 0 ? 0 : left < CHUNK ? (int)left : CHUNK };
 }
 
-/* A query tile iterates over the keys below key_length, up to the last key that any of its queries
- * sees; a key tile over the queries, from the first that sees any of its keys. */
+/* A query tile iterates over the keys below key_length, up to the last key that is visible to
+ * any of its queries; a key tile over the queries, from the first that attends to any of its keys. */
 template <typename T>
 __device__ static inline Pass<Span> pass_of(const SoftmaxAttention<T> &a, const Item &item,
                                             bool keys)
@@ -55,8 +55,8 @@ __device__ static inline void load_bounds(int32_t *, const SoftmaxAttention<T> &
 }
 
 template <typename T>
-__device__ static inline bool sees(const SoftmaxAttention<T> &a, const int32_t *,
-                                   const Span &queries, int i, const Span &keys, int j)
+__device__ static inline bool attends_to(const SoftmaxAttention<T> &a, const int32_t *,
+                                         const Span &queries, int i, const Span &keys, int j)
 {
     return i < queries.count && j < keys.count &&
            (!a.causal || keys.first + j <= queries.first + i);
