@@ -138,7 +138,24 @@ KERNEL(sample_logistic_mixture,
 
 /* --------------------------------------------------------------------------- attention: softmax */
 
+/* out [B, N, H, M] and log_sum [B, N, H] (Real, saved for the backward pass) of softmax attention */
+KERNEL(softmax_attention_forward,
+       (Real *out, Real *log_sum, const AttentionInputs *attention, bool causal))
+/* d <- the gradients by query, key and value, as far as their data is not NULL */
+KERNEL(softmax_attention_backward,
+       (AttentionGradient d, const Real *dout, const Real *out, const Real *log_sum,
+        const AttentionInputs *attention, bool causal))
+
 /* ------------------------------------------------------------------------------- attention: lsh */
+
+/* out [B, N, H, M]; log_sum [B, N, H] (Real) and order (lsh.h), saved for the backward pass, of LSH
+ * attention */
+KERNEL(lsh_attention_forward,
+       (Real *out, Real *log_sum, int32_t *order, const LshRounds *rounds))
+/* d <- the gradients by query_key (d.query) and value, as far as their data is not NULL */
+KERNEL(lsh_attention_backward,
+       (AttentionGradient d, const Real *dout, const Real *out, const Real *log_sum,
+        const int32_t *order, const LshRounds *rounds))
 
 /* ---------------------------------------------------------------------- attention: feature maps */
 

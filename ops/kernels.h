@@ -21,6 +21,8 @@
 #define TAPEGRAD_OPS_KERNELS_H
 
 #include "autograd/tape.h"
+#include "ops/attention/lsh/lsh.h"
+#include "ops/attention/shared/arguments.h"
 #include "ops/elementwise/binary_functions.h"
 #include "ops/elementwise/broadcast_view.h"
 #include "ops/elementwise/dropout.h"

@@ -1,14 +1,13 @@
-/* LSH attention against finite differences and a plain N x N computation that hashes with the same
- * random numbers. */
+/* LSH attention against exact softmax attention and the plain kernels. */
 #include "tests/support.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEED = 5, MOST_POSITIONS = 400 };
+enum { SEED = 5 };
 
-/* ---------------------------------------------------------------------------------- plain N x N */
+/* ------------------------------------------------------------------------------- plain kernels */
 typedef struct Case {
     int64_t B, N, H, D, M;
     int64_t rounds, chunk, buckets[2]; /* of one hash or of two; the option is their product */
@@ -17,8 +16,8 @@ typedef struct Case {
 } Case;
 
 typedef struct Arrays {
-    Real *x, *value, *dout;
-    Real *out, *dx, *dvalue;
+    Real *x, *value, *dout;  /* arguments */
+    Real *out, *dx, *dvalue; /* results */
 } Arrays;
 
 static int64_t x_count(const Case *c)
@@ -34,152 +33,7 @@ static Arrays arrays_for(const Case *c)
 {
     return (Arrays){ .x = test_normal(1, x_count(c)),
                      .value = test_normal(3, value_count(c)),
-                     .dout = test_normal(4, value_count(c)),
-                     .out = test_zeros(value_count(c)),
-                     .dx = test_zeros(x_count(c)),
-                     .dvalue = test_zeros(value_count(c)) };
-}
-
-/* argmax([xR; -xR]); the columns of R are contiguous */
-static int64_t hash(const Real *x, const Real *R, int64_t D, int64_t buckets)
-{
-    int64_t best = 0, half = buckets / 2;
-    double most = -INFINITY;
-    for (int64_t c = 0; c < 2 * half; c++) {
-        double p = test_dot(x, R + c % half * D, D) * (c < half ? 1 : -1);
-        best = p > most ? c : best;
-        most = fmax(most, p);
-    }
-    return best;
-}
-
-typedef struct Seen {
-    bool by[MOST_POSITIONS][MOST_POSITIONS]; /* [query][key] */
-} Seen;
-
-static int64_t positions(const Case *c, int64_t b)
-{
-    return c->lengths ? c->lengths[b] : c->N;
-}
-
-/* Adds the pairs that one round lets see each other, by the definition: the rank of a position is
- * the number of positions sorted before it. */
-static void see_round(Seen *seen, const Case *c, const int64_t *bucket, int64_t N)
-{
-    int64_t chunk[MOST_POSITIONS];
-    for (int64_t i = 0; i < N; i++) {
-        int64_t place = 0;
-        for (int64_t j = 0; j < N; j++)
-            place += bucket[j] < bucket[i] || (bucket[j] == bucket[i] && j < i);
-        chunk[i] = place / c->chunk;
-    }
-    for (int64_t i = 0; i < N; i++)
-        for (int64_t j = 0; j < N; j++)
-            seen->by[i][j] |= bucket[i] == bucket[j] && i != j && (!c->causal || j < i) &&
-                              (chunk[j] == chunk[i] || chunk[j] == chunk[i] - 1);
-}
-
-/* The pairs that all rounds together let see each other in a head; R is [rounds, H, columns, D]. */
-static void see(Seen *seen, const Case *c, const Real *x, const Real *R, int64_t b, int64_t h)
-{
-    int64_t columns = c->buckets[0] / 2 + c->buckets[1] / 2, bucket[MOST_POSITIONS];
-    memset(seen, 0, sizeof *seen);
-    for (int64_t round = 0; round < c->rounds; round++) {
-        const Real *R_round = R + (round * c->H + h) * columns * c->D;
-        for (int64_t i = 0; i < positions(c, b); i++) {
-            const Real *x_i = x + ((b * c->N + i) * c->H + h) * c->D;
-            bucket[i] = c->buckets[0] > 1 ? hash(x_i, R_round, c->D, c->buckets[0]) : 0;
-            if (c->buckets[1] > 1)
-                bucket[i] = bucket[i] * c->buckets[1] +
-                            hash(x_i, R_round + c->buckets[0] / 2 * c->D, c->D, c->buckets[1]);
-        }
-        see_round(seen, c, bucket, positions(c, b));
-    }
-}
-
-/* dx += du times the Jacobian of u = x / sqrt(x.x + eps), written out */
-static void through_length(Real *dx, const Real *x, const double *du, int64_t D)
-{
-    double square = test_dot(x, x, D) + 1e-6;
-    for (int64_t c = 0; c < D; c++)
-        for (int64_t e = 0; e < D; e++)
-            dx[e] += (Real)(du[c] * ((c == e) / sqrt(square) -
-                                     (double)x[c] * (double)x[e] / pow(square, 1.5)));
-}
-
-/* The probabilities of query i; returns whether it sees any key. */
-static bool probabilities(double *P, const Seen *seen, const Case *c, const Real *x, int64_t i,
-                          int64_t N)
-{
-    int64_t step = c->H * c->D;
-    double sum = 0;
-    for (int64_t j = 0; j < N; j++) {
-        double length = sqrt(test_dot(x + j * step, x + j * step, c->D) + 1e-6);
-        double score = test_dot(x + i * step, x + j * step, c->D) / (length * sqrt((double)c->D));
-        P[j] = seen->by[i][j] ? exp(score) : 0; /* scores are small here */
-        sum += P[j];
-    }
-    for (int64_t j = 0; j < N; j++)
-        P[j] = sum > 0 ? P[j] / sum : i == j;
-    return sum > 0;
-}
-
-/* One query's output and its contributions to the gradients, in double. */
-static void plain_row(const Case *c, const Arrays *a, const Seen *seen, int64_t b, int64_t h,
-                      int64_t i)
-{
-    double P[MOST_POSITIONS], dP[MOST_POSITIONS], du[128], scale = 1 / sqrt((double)c->D);
-    int64_t head = b * c->N * c->H + h, row = head + i * c->H, N = positions(c, b);
-    const Real *x = a->x + head * c->D, *x_i = a->x + row * c->D, *dout = a->dout + row * c->M;
-    bool any = probabilities(P, seen, c, x, i, N);
-    for (int64_t j = 0; j < N; j++) {
-        int64_t key_row = (head + j * c->H) * c->M;
-        dP[j] = test_dot(dout, a->value + key_row, c->M);
-        for (int64_t m = 0; P[j] > 0 && m < c->M; m++) {
-            a->out[row * c->M + m] += (Real)(P[j] * (double)a->value[key_row + m]);
-            a->dvalue[key_row + m] += (Real)(P[j] * (double)dout[m]);
-        }
-    }
-    for (int64_t k = 0; any && k < N; k++) {
-        double dS = 0;
-        for (int64_t j = 0; j < N; j++)
-            dS += P[j] > 0 ? dP[j] * P[j] * ((j == k) - P[k]) : 0;
-        const Real *x_k = x + k * c->H * c->D;
-        double length = sqrt(test_dot(x_k, x_k, c->D) + 1e-6);
-        for (int64_t d = 0; d < c->D; d++) {
-            a->dx[row * c->D + d] += (Real)(dS * scale * (double)x_k[d] / length);
-            du[d] = dS * scale * (double)x_i[d];
-        }
-        through_length(a->dx + (head + k * c->H) * c->D, x_k, du, c->D);
-    }
-}
-
-/* The random matrices that the operation will draw. */
-static Real *matrices(const Case *c)
-{
-    Tape *tape = tape_new(test_device());
-    tape_seed(tape, SEED);
-    Random random = tape_random(tape);
-    tape_free(tape);
-    int64_t count = c->rounds * c->H * (c->buckets[0] / 2 + c->buckets[1] / 2) * c->D;
-    Real *R = test_zeros(count + 1);
-    random_normal(&random, R, count);
-    return R;
-}
-
-static void plain(const Case *c, const Arrays *a)
-{
-    Seen *seen = malloc(sizeof *seen);
-    ck_assert_ptr_nonnull(seen);
-    ck_assert_int_le(c->N, MOST_POSITIONS);
-    Real *R = matrices(c);
-    for (int64_t b = 0; b < c->B; b++)
-        for (int64_t h = 0; h < c->H; h++) {
-            see(seen, c, a->x, R, b, h);
-            for (int64_t i = 0; i < positions(c, b); i++)
-                plain_row(c, a, seen, b, h, i);
-        }
-    free(seen);
+                     .dout = test_normal(4, value_count(c)) };
 }
 
 static Tensor *lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, const Case *c)
@@ -194,10 +48,10 @@ static Tensor *lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, const
                                                                     options);
 }
 
-/* The results of the operation. */
-static Arrays computed(const Case *c, const Arrays *a)
+/* The results of the operation on a device. */
+static Arrays computed(const char *device, const Case *c, const Arrays *a)
 {
-    Tape *tape = tape_new(test_device());
+    Tape *tape = tape_new(device ? device_open(device) : test_device());
     tape_seed(tape, SEED);
     Tensor *x = tape_variable(tape, a->x, shape(c->B, c->N, c->H, c->D));
     Tensor *value = tape_variable(tape, a->value, shape(c->B, c->N, c->H, c->M));
@@ -219,33 +73,47 @@ static void assert_arrays_near(const Case *c, const Arrays *a, const Arrays *b, 
 
 static void check_case(Case c)
 {
-    Arrays x = arrays_for(&c), y = computed(&c, &x);
-    plain(&c, &x);
-    assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
+    Arrays x = arrays_for(&c), y = computed(NULL, &c, &x), plain = computed("plain", &c, &x);
+    assert_arrays_near(&c, &y, &plain, VECTOR_TOLERANCE);
 }
 
-/* One bucket, one chunk: softmax attention with these keys, except that no position sees itself. */
+/* Row i of a head without key lengths: the softmax over all other keys, or all earlier ones. */
+static void assert_exact_row(const Case *c, const Arrays *a, const Real *out, int64_t h, int64_t i)
+{
+    const int64_t keys = c->causal ? i : c->N, step = c->H * c->D, m_step = c->H * c->M;
+    const Real *x = a->x + h * c->D, *value = a->value + h * c->M;
+    double sum = 0, expected[16] = { 0 };
+    for (int64_t j = 0; j < keys; j++) {
+        const double length = sqrt(test_dot(x + j * step, x + j * step, c->D) + 1e-6);
+        const double dot = test_dot(x + i * step, x + j * step, c->D);
+        const double e = j == i ? 0 : exp(dot / (length * sqrt((double)c->D)));
+        sum += e;
+        for (int64_t m = 0; m < c->M; m++)
+            expected[m] += e * (double)value[j * m_step + m];
+    }
+    for (int64_t m = 0; m < c->M; m++) {
+        const double e = sum > 0 ? expected[m] / sum : (double)value[i * m_step + m];
+        ck_assert_double_eq_tol((double)out[i * m_step + h * c->M + m], e, VECTOR_TOLERANCE);
+    }
+}
+
+/* One bucket, one chunk: softmax attention with these keys, except that no position attends to
+ * itself. */
 TEST(exact_attention_when_one_bucket_holds_all)
 {
     const int64_t lengths[] = { 1, 2, 31, 32, 33, 64, 129, 300 };
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
         for (int causal = 0; causal < 2; causal++) {
             Case c = { 1, lengths[n], 2, 8, 5, 1, 300, { 1, 1 }, causal, NULL };
-            Arrays x = arrays_for(&c), y = computed(&c, &x);
-            Seen *seen = malloc(sizeof *seen);
-            ck_assert_ptr_nonnull(seen);
-            for (int64_t i = 0; i < c.N; i++)
-                for (int64_t j = 0; j < c.N; j++)
-                    seen->by[i][j] = causal ? j < i : j != i;
+            Arrays x = arrays_for(&c), y = computed(NULL, &c, &x);
             for (int64_t h = 0; h < c.H; h++)
                 for (int64_t i = 0; i < c.N; i++)
-                    plain_row(&c, &x, seen, 0, h, i);
-            free(seen);
-            assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
+                    assert_exact_row(&c, &x, y.out, h, i);
+            check_case(c);
         }
 }
 
-TEST(plain_computation_of_many_shapes)
+TEST(equals_plain_for_many_shapes)
 {
     const int64_t sizes[][4] = { /* N, chunk, buckets */
                                  { 1, 4, 2, 1 },    { 5, 32, 2, 1 },    { 33, 8, 6, 1 },
@@ -288,9 +156,8 @@ TEST(key_lengths)
                 x.x[(b * c.N + i) * c.H * c.D] = (Real)NAN;
                 x.value[(b * c.N + i) * c.H * c.M] = (Real)NAN;
             }
-        Arrays y = computed(&c, &x);
-        plain(&c, &x);
-        assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
+        Arrays y = computed(NULL, &c, &x), plain = computed("plain", &c, &x);
+        assert_arrays_near(&c, &y, &plain, VECTOR_TOLERANCE);
         for (int64_t b = 0; b < c.B; b++)
             for (int64_t i = lengths[b] * c.H; i < c.N * c.H; i++) {
                 ck_assert(y.out[(b * c.N * c.H + i) * c.M] == 0);
@@ -300,18 +167,18 @@ TEST(key_lengths)
     }
 }
 
-/* With one bucket per position some positions see no other in any round: the first of each
+/* With one bucket per position some positions have no visible keys in any round: the first of each
  * causal bucket. */
-TEST(a_position_without_others_sees_itself)
+TEST(a_position_without_visible_keys_attends_to_itself)
 {
     Case c = { 1, 60, 1, 4, 3, 2, 2, { 60, 1 }, true, NULL };
-    Arrays x = arrays_for(&c), y = computed(&c, &x);
+    Arrays x = arrays_for(&c), y = computed(NULL, &c, &x);
     int alone = 0;
     for (int64_t i = 0; i < c.N; i++)
         alone += memcmp(y.out + i * c.M, x.value + i * c.M, (size_t)c.M * sizeof(Real)) == 0;
-    ck_assert_msg(alone > 5 && alone < c.N, "%d positions see themselves", alone);
-    plain(&c, &x);
-    assert_arrays_near(&c, &y, &x, VECTOR_TOLERANCE);
+    ck_assert_msg(alone > 5 && alone < c.N, "%d positions attend to themselves", alone);
+    Arrays plain = computed("plain", &c, &x);
+    assert_arrays_near(&c, &y, &plain, VECTOR_TOLERANCE);
 }
 
 /* The defaults of chunk and buckets. */
@@ -336,7 +203,7 @@ TEST(packed_equals_separate)
 {
     enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
     Case c = { B, N, H, D, D, 2, 8, { 6, 1 }, true, NULL };
-    Arrays x = arrays_for(&c), y = computed(&c, &x);
+    Arrays x = arrays_for(&c), y = computed(NULL, &c, &x);
     const Real *packed = test_packed((const Real *[]){ x.x, x.value }, 2, B * N, PART);
     const Real *expected = test_packed((const Real *[]){ y.dx, y.dvalue }, 2, B * N, PART);
     Tape *tape = tape_new(test_device());
@@ -358,7 +225,7 @@ TEST(large_scores_and_no_length)
     Arrays x = arrays_for(&c);
     for (int64_t i = 0; i < x_count(&c); i++)
         x.x[i] *= i / 4 % 7 ? 1000 : 0;
-    Arrays y = computed(&c, &x);
+    Arrays y = computed(NULL, &c, &x);
     double largest = 0;
     for (int64_t i = 0; i < value_count(&c); i++)
         largest = fmax(largest, fabs((double)x.value[i]));
@@ -368,14 +235,14 @@ TEST(large_scores_and_no_length)
     }
 }
 
-/* A NaN appears in its own row and in the rows that see it, and nowhere else. */
-TEST(nan_reaches_the_rows_that_see_it)
+/* A NaN appears in its own row and in the rows that attend to it, and nowhere else. */
+TEST(nan_reaches_the_rows_that_attend_to_it)
 {
     enum { N = 100, AT = 70 };
     Case c = { 1, N, 1, 3, 2, 1, N, { 1, 1 }, true, NULL };
     Arrays x = arrays_for(&c);
     x.x[AT * 3] = (Real)NAN;
-    Arrays y = computed(&c, &x);
+    Arrays y = computed(NULL, &c, &x);
     for (int i = 0; i < N; i++)
         ck_assert_int_eq(isnan(y.out[2 * i]), i >= AT);
 }
@@ -407,10 +274,10 @@ TEST(two_runs_are_bitwise_equal_on_any_number_of_threads)
         Case c = { 1, 390, H, 8, 8, 3, 32, { 8, 1 }, H == 1, NULL };
         Arrays x = arrays_for(&c);
         test_set_threads(1);
-        Arrays once = computed(&c, &x);
+        Arrays once = computed(NULL, &c, &x);
         for (int threads = 1; threads < 6; threads++) {
             test_set_threads(threads);
-            Arrays again = computed(&c, &x);
+            Arrays again = computed(NULL, &c, &x);
             assert_arrays_near(&c, &again, &once, 0);
         }
     }
@@ -446,7 +313,7 @@ TEST(memory_grows_linearly)
 /* --------------------------------------------------------------------------------------- misuse */
 #define OPTIONS(...) ((LshAttentionOptions){ __VA_ARGS__ })
 
-TEST(misuse_is_reported)
+TEST(misuse_raises)
 {
     Tape *tape = tape_new(test_device());
     Real *values = test_normal(1, 2 * 4 * 6 * 3);

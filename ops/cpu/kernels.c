@@ -41,7 +41,11 @@ const Kernels cpu_kernels = {
     /* sampling */
     /* attention: linear */
     /* attention: softmax */
+    .softmax_attention_forward = softmax_attention_forward_cpu,
+    .softmax_attention_backward = softmax_attention_backward_cpu,
     /* attention: lsh */
+    .lsh_attention_forward = lsh_attention_forward_cpu,
+    .lsh_attention_backward = lsh_attention_backward_cpu,
     /* attention: feature maps */
     /* parameters and optimizers */
     /* decoding */
@@ -94,6 +98,10 @@ const Kernels cpu_bf16_kernels = {
     .sample_logistic_mixture = sample_logistic_mixture_bf16,
     /* attention: linear */
     /* attention: softmax */
+    .softmax_attention_forward = softmax_attention_forward_bf16,
+    .softmax_attention_backward = softmax_attention_backward_bf16,
     /* attention: lsh */
+    .lsh_attention_forward = lsh_attention_forward_bf16,
+    .lsh_attention_backward = lsh_attention_backward_bf16,
     /* attention: feature maps */
 };

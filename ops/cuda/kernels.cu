@@ -70,7 +70,11 @@ template <TensorType type> static Kernels table(void)
     USE(sample_logistic_mixture);
     /* attention: linear */
     /* attention: softmax */
+    USE(softmax_attention_forward);
+    USE(softmax_attention_backward);
     /* attention: lsh */
+    USE(lsh_attention_forward);
+    USE(lsh_attention_backward);
     /* attention: feature maps */
     /* parameters and optimizers */
     /* decoding */

@@ -1,13 +1,12 @@
-/* The kernels of LSH attention: see lsh.c. */
+/* The arguments of LSH attention's kernels: see lsh.c. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LSH_LSH_H
 #define TAPEGRAD_OPS_ATTENTION_LSH_LSH_H
 
 #include "ops/attention/shared/arguments.h"
-#include "ops/shared/math.h"
 
 typedef struct LshRounds {
     AttentionInputs x; /* query and key are one tensor, of which u is made; positions from
-                        * key_lengths[b] on are left out */
+                        * key_lengths[b] on are masked */
     int64_t rounds, chunk;
     int64_t factor[2]; /* buckets of each of the two hash functions; 1: unused */
     bool causal;
@@ -30,27 +29,16 @@ static inline int64_t lsh_random_numbers(const LshRounds *rounds)
     return rounds->rounds * rounds->x.H * lsh_columns(rounds) * rounds->x.D;
 }
 
-/* The four arrays in `places`, [B, H, rounds, N] each. ORDER: the position at each place of the
- * sorted order. PLACE: each position's place. LOW, HIGH: a position sees low <= place < high. */
-enum { PLACES_ORDER, PLACES_PLACE, PLACES_LOW, PLACES_HIGH, PLACES_KINDS };
+/* The sorted order of all heads and rounds: four arrays [B, H, rounds, N]. SORTED_INDEX: the position
+ * of each rank. RANK: each position's rank. VISIBLE_BEGIN, VISIBLE_END: a position attends to the
+ * ranks visible_begin <= rank < visible_end, except its own. */
+enum { SORTED_INDEX, RANK, VISIBLE_BEGIN, VISIBLE_END, ORDER_ARRAYS };
 
-/* Offset in `places` of one array's [N] for a head and round. */
-MATH_FUNCTION int64_t lsh_places_at(const LshRounds *rounds, int kind, int64_t head, int64_t round)
+/* Offset in `order` of one array's [N] for a head and round. */
+SHARED_FUNCTION int64_t lsh_order_at(const LshRounds *rounds, int array, int64_t head,
+                                     int64_t round)
 {
-    return ((kind * rounds->x.B * rounds->x.H + head) * rounds->rounds + round) * rounds->x.N;
+    return ((array * rounds->x.B * rounds->x.H + head) * rounds->rounds + round) * rounds->x.N;
 }
 
-/* Size of the kernels' scratch memory in Reals: O(N). */
-OLD_KERNEL(int64_t, lsh_attention_scratch, const LshRounds *rounds, bool backward);
-
-OLD_KERNEL(void, lsh_attention_forward, Real *out, /* [B, N, H, M] */
-           Real *log_sum,                          /* [B, N, H], saved for the backward pass */
-           int32_t *places,                        /* likewise */
-           Real *scratch, const LshRounds *rounds);
-
-OLD_KERNEL(void, lsh_attention_backward, AttentionGradient d, /* key unused */
-           const Real *dout,                                  /* [B, N, H, M] */
-           const Real *out,                                   /* [B, N, H, M] */
-           const Real *log_sum,                               /* [B, N, H] */
-           const int32_t *places, Real *scratch, const LshRounds *rounds);
 #endif

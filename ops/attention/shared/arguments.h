@@ -20,6 +20,34 @@ typedef struct AttentionInputs {
     int64_t B, N, keys, H, D, M;
 } AttentionInputs;
 
+/* Offsets in Reals of position n of head h of sequence b in query, key, value and their gradients,
+ * without offsets; and the index of its row in out and log_sum, [B, N, H]. */
+static inline int64_t attention_query_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t n)
+{
+    return (b * a->N + n) * a->query_stride + h * a->D;
+}
+static inline int64_t attention_key_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t n)
+{
+    return (b * a->keys + n) * a->key_stride + h * a->D;
+}
+static inline int64_t attention_value_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t n)
+{
+    return (b * a->keys + n) * a->value_stride + h * a->M;
+}
+static inline int64_t attention_row_at(const AttentionInputs *a, int64_t b, int64_t h, int64_t n)
+{
+    return (b * a->N + n) * a->H + h;
+}
+
+/* sum_c x_c y_c, of plain kernels */
+static inline double attention_dot(const Real *x, const Real *y, int64_t n)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < n; c++)
+        sum += x[c] * y[c];
+    return sum;
+}
+
 /* Arguments and options of linear attention: see CausalLinearAttentionOptions in ops.h. */
 typedef struct LinearScan {
     AttentionInputs x;

@@ -25,35 +25,129 @@
  * Each product above is one matrix product per tile. Of the N x N matrices P and dS only the
  * current tile is in memory.
  *
- * Accuracy: on the CPU l, o and dq are sums over blocks of 4096 keys, right to 1e-6 for millions of
- * keys. dk and dv are float32 sums over all queries, and on CUDA all are over all positions: errors
- * grow with the length, to 1e-5 at 1e5 and 1e-4 at 1e6. On the CPU masked pairs are left out of the
- * products; on CUDA their weight is 0, so a NaN or infinite value of a later position reaches
- * earlier ones of its tile. */
-#include "ops/attention/softmax/softmax.h"
+ * The plain kernels hold one row of s in memory, so they need no online softmax; the backends'
+ * compute tiles. Accuracy of the CPU backend: l, o and dq are sums over blocks of 4096 keys, right
+ * to 1e-6 for millions of keys. dk and dv are float32 sums over all queries, and on CUDA all sums
+ * are over all positions: errors grow with the length, to 1e-5 at 1e5 and 1e-4 at 1e6. Products
+ * exclude masked pairs; on CUDA their weight is 0, so a NaN or infinite value of a later position
+ * reaches earlier ones of its tile. */
+#include "ops/attention/shared/arguments.h"
+#include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-typedef struct SoftmaxAttention {
-    bool causal;
-} SoftmaxAttention;
-
-static Tensor *scratch_for(Tape *tape, const AttentionInputs *a, bool backward)
+/* s_ij, the score of query i and key j of a head */
+static Real softmax_score(const AttentionInputs *a, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    return tape_scratch(
-        tape, shape(DEVICE_CALL(tape_device(tape), softmax_attention_scratch, (a, backward))));
+    const Real *q = a->query + attention_query_at(a, b, h, i);
+    return (Real)(attention_dot(q, a->key + attention_key_at(a, b, h, j), a->D) /
+                  sqrt((double)a->D));
+}
+
+/* Query i attends to the keys j < visible_end. */
+static int64_t visible_end(const AttentionInputs *a, bool causal, int64_t b, int64_t i)
+{
+    const int64_t length = a->key_lengths ? a->key_lengths[b] : a->keys;
+    return causal && i + 1 < length ? i + 1 : length;
+}
+
+void softmax_attention_forward_plain(Real *out, Real *log_sum, const AttentionInputs *a,
+                                     bool causal)
+{
+    Real *rows = device_workspace(a->B * a->H * a->keys);
+    EACH_ROW(head, a->B * a->H, a->N * a->keys * (a->D + a->M))
+    {
+        const int64_t b = head / a->H, h = head % a->H;
+        Real *s = rows + head * a->keys; /* s_ij, then e^(s_ij - m) */
+        for (int64_t i = 0; i < a->N; i++) {
+            const int64_t row = attention_row_at(a, b, h, i), end = visible_end(a, causal, b, i);
+            Real m = -(Real)INFINITY;
+            double l = 0;
+            for (int64_t j = 0; j < end; j++) {
+                s[j] = softmax_score(a, b, h, i, j);
+                m = s[j] > m ? s[j] : m;
+            }
+            for (int64_t j = 0; j < end; j++)
+                l += (s[j] = real_exp(s[j] - m));
+            for (int64_t c = 0; c < a->M; c++) {
+                double o = 0;
+                for (int64_t j = 0; j < end; j++)
+                    o += s[j] * a->value[attention_value_at(a, b, h, j) + c];
+                out[row * a->M + c] = (Real)(o / l);
+            }
+            log_sum[row] = m + (Real)log(l);
+        }
+    }
+    device_workspace_free(rows);
+}
+
+/* Of query i and key j of a head: P_ij, and dS_ij / sqrt D. */
+typedef struct SoftmaxPair {
+    Real P, dS;
+} SoftmaxPair;
+
+static SoftmaxPair softmax_pair(const AttentionInputs *a, const Real *dout, const Real *out,
+                                const Real *log_sum, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const int64_t row = attention_row_at(a, b, h, i);
+    const Real *g = dout + row * a->M, *v = a->value + attention_value_at(a, b, h, j);
+    const double dP = attention_dot(g, v, a->M), D_i = attention_dot(g, out + row * a->M, a->M);
+    const Real P = real_exp(softmax_score(a, b, h, i, j) - log_sum[row]);
+    return (SoftmaxPair){ P, (Real)(P * (dP - D_i) / sqrt((double)a->D)) };
+}
+
+/* d[at + c] <- sum_n factor[n] x[first + n stride + c], c < columns */
+static void contribute_sums(Gradient d, int64_t at, int64_t columns, const Real *factor,
+                            int64_t count, const Real *x, int64_t stride)
+{
+    for (int64_t c = 0; d.data && c < columns; c++) {
+        double sum = 0;
+        for (int64_t n = 0; n < count; n++)
+            sum += factor[n] * x[n * stride + c];
+        gradient_add(d, at + c, (Real)sum);
+    }
+}
+
+void softmax_attention_backward_plain(AttentionGradient d, const Real *dout, const Real *out,
+                                      const Real *log_sum, const AttentionInputs *a, bool causal)
+{
+    const int64_t longest = a->keys > a->N ? a->keys : a->N;
+    Real *rows = device_workspace(a->B * a->H * 2 * longest);
+    EACH_ROW(head, a->B * a->H, a->N * a->keys * (a->D + a->M))
+    {
+        const int64_t b = head / a->H, h = head % a->H, g_stride = a->H * a->M;
+        Real *P = rows + head * 2 * longest, *dS = P + longest;
+        for (int64_t i = 0; i < a->N && d.query.data; i++) {
+            const int64_t end = visible_end(a, causal, b, i);
+            for (int64_t j = 0; j < end; j++)
+                dS[j] = softmax_pair(a, dout, out, log_sum, b, h, i, j).dS;
+            contribute_sums(d.query, attention_query_at(a, b, h, i), a->D, dS, end,
+                            a->key + attention_key_at(a, b, h, 0), a->key_stride);
+        }
+        for (int64_t j = 0; j < a->keys && (d.key.data || d.value.data); j++) {
+            const bool masked = a->key_lengths && j >= a->key_lengths[b];
+            const int64_t first = causal ? j : 0, count = masked ? 0 : a->N - first;
+            for (int64_t n = 0; n < count; n++) {
+                const SoftmaxPair pair = softmax_pair(a, dout, out, log_sum, b, h, first + n, j);
+                P[n] = pair.P;
+                dS[n] = pair.dS;
+            }
+            contribute_sums(d.key, attention_key_at(a, b, h, j), a->D, dS, count,
+                            a->query + attention_query_at(a, b, h, first), a->query_stride);
+            contribute_sums(d.value, attention_value_at(a, b, h, j), a->M, P, count,
+                            dout + attention_row_at(a, b, h, first) * a->M, g_stride);
+        }
+    }
+    device_workspace_free(rows);
 }
 
 static void softmax_attention_backward(Node *node)
 {
-    const SoftmaxAttention *saved = node->attributes;
     Tensor **in = node->inputs, *out = node->outputs[0], *log_sum = node->saved[0];
-    AttentionInputs a = attention_of(in[0], in[1], in[2], in[3], PACKED_QUERY);
+    const AttentionInputs a = attention_of(in[0], in[1], in[2], in[3], PACKED_QUERY);
     const Real *dout = tape_upstream(node, 0);
-    AttentionGradient d = attention_contributions(node, PACKED_QUERY);
-    Tensor *scratch = scratch_for(node->tape, &a, true);
-    KERNEL_CALL(out, softmax_attention_backward,
-                (d, dout, out->data, log_sum->data, scratch->data, &a, saved->causal));
-    tape_scratch_free(node->tape, scratch);
+    const AttentionGradient d = attention_contributions(node, PACKED_QUERY);
+    kernels_of(out)->softmax_attention_backward(d, dout, out->data, log_sum->data, &a,
+                                                *(const bool *)node->attributes);
 }
 
 static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key,
@@ -61,21 +155,16 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
 {
     attention_check(tape, labels, query, key, value, key_lengths, causal, PACKED_QUERY);
     attention_cast_alike(tape, &query, &key, &value);
-    AttentionInputs a = attention_of(query, key, value, key_lengths, PACKED_QUERY);
+    const AttentionInputs a = attention_of(query, key, value, key_lengths, PACKED_QUERY);
     Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&a));
     Tensor *log_sum = tape_tensor(tape, attention_row_shape(&a));
-    Tensor *scratch = scratch_for(tape, &a, false);
-    KERNEL_CALL(out, softmax_attention_forward,
-                (out->data, log_sum->data, scratch->data, &a, causal));
-    tape_scratch_free(tape, scratch);
-
-    SoftmaxAttention saved = { causal };
+    kernels_of(out)->softmax_attention_forward(out->data, log_sum->data, &a, causal);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = softmax_attention_backward,
                               .inputs = { query, key, value, key_lengths },
                               .outputs = { out },
                               .saved = { log_sum },
-                              .attributes = tape_save(tape, &saved, sizeof saved) });
+                              .attributes = tape_save(tape, &causal, sizeof causal) });
     return out;
 }
 

@@ -1,18 +1,19 @@
 /* CPU kernels of LSH attention; lsh.c has the derivation.
  *
- * In the sorted order of a round the keys that a query sees are contiguous. A tile of QUERIES
- * consecutive places therefore iterates over the keys from the first that its first query sees to
- * the last that its last query sees, across chunks; keys that a query does not see get weight 0 in
- * its row (softmax_tiles_cpu.h).
+ * In the sorted order of a round the visible keys of a query are contiguous. A tile of QUERIES
+ * consecutive ranks therefore iterates over the keys from the first that is visible to its first
+ * query to the last that is visible to its last query, across chunks; keys that are not visible to a
+ * query get weight 0 in its row (softmax_tiles.h).
  *
  * Several rounds add up out and the gradients in Real: in the destination itself or, if that is
  * bf16, in scratch memory, from which the last round stores the sums. */
 #include "ops/attention/lsh/lsh.h"
 #include "ops/cpu/attention/shared/softmax_tiles.h"
+#include "ops/kernels.h"
 
 #include <omp.h>
 
-/* Queries and keys per tile; places whose gradients one unit of the backward pass owns. */
+/* Queries and keys per tile; ranks whose gradients one unit of the backward pass owns. */
 enum { QUERIES = 32, KEYS = 64, OWNED = 128 };
 _Static_assert(QUERIES % UNIT == 0 && KEYS % ROWS == 0, "tiles are whole vectors");
 _Static_assert(OWNED % QUERIES == 0, "units are whole tiles");
@@ -32,14 +33,15 @@ typedef struct RoundSums {
 typedef struct Workspace {
     QueryTile tile;
     const LshRounds *rounds;
-    const int32_t *places;        /* of lsh.h */
-    int64_t head, round;          /* head: its index in [B, H] */
-    int64_t begin, end;           /* the tile's queries see only keys at places begin to end - 1 */
-    Real *key, *value;            /* [KEYS, D], [KEYS, M]: u / sqrt D, v */
-    Real *weight;                 /* [KEYS, QUERIES]: 1 / N if the query sees the key, else 0 */
-    int32_t *low, *high;          /* [rounds, QUERIES]: the queries see low <= place < high */
-    Real *projections;            /* [columns of R, QUERIES] */
-    int32_t *count;               /* [buckets + 1] */
+    const int32_t *order;   /* of lsh.h */
+    int64_t head, round;    /* head: its index in [B, H] */
+    int64_t begin, end;     /* the visible keys of the tile's queries have ranks begin to end - 1 */
+    Real *key, *value;      /* [KEYS, D], [KEYS, M]: u / sqrt D, v */
+    Real *weight;           /* [KEYS, QUERIES]: 1 / N if the key is visible, else 0 */
+    int32_t *visible_begin; /* [rounds, QUERIES] */
+    int32_t *visible_end;   /* [rounds, QUERIES] */
+    Real *projections;      /* [columns of R, QUERIES] */
+    int32_t *count;         /* [buckets + 1] */
     Real *dquery, *dkey, *dvalue; /* [OWNED + ROWS, D or M]: sums of the unit */
     RoundSums sums;
 } Workspace;
@@ -65,8 +67,8 @@ static int64_t allocate_workspace(Workspace *w, const LshRounds *rounds, Real *s
     w->key = allocate(scratch, &used, KEYS * D);
     w->value = allocate(scratch, &used, KEYS * M);
     w->weight = allocate(scratch, &used, KEYS * QUERIES);
-    w->low = allocate_integers(scratch, &used, rounds->rounds * QUERIES);
-    w->high = allocate_integers(scratch, &used, rounds->rounds * QUERIES);
+    w->visible_begin = allocate_integers(scratch, &used, rounds->rounds * QUERIES);
+    w->visible_end = allocate_integers(scratch, &used, rounds->rounds * QUERIES);
     if (!backward) {
         w->projections = allocate(scratch, &used, round_up(lsh_columns(rounds), ROWS) * QUERIES);
         w->count = allocate_integers(scratch, &used, buckets_of(rounds) + 1);
@@ -83,45 +85,15 @@ static int64_t workspace_size(const LshRounds *rounds, bool backward)
     return allocate_workspace(&(Workspace){ 0 }, rounds, NULL, backward);
 }
 
-static Workspace workspace(TensorType type, const LshRounds *rounds, const int32_t *places,
+/* The thread's workspace, in the memory of all threads' workspaces. */
+static Workspace workspace(TensorType type, const LshRounds *rounds, const int32_t *order,
                            Real *scratch, bool backward)
 {
-    Workspace w = { .places = places, .tile.type = (int)type };
+    Workspace w = { .order = order, .tile.type = (int)type };
     scratch += omp_get_thread_num() * workspace_size(rounds, backward);
     allocate_workspace(&w, rounds, scratch, backward);
     w.tile.columns = QUERIES;
     return w;
-}
-
-/* Size of the matrices R, with the rows that a product reads past their end. */
-static int64_t matrices_size(const LshRounds *rounds)
-{
-    return round_up(lsh_random_numbers(rounds) + ROWS * rounds->x.D, LANES);
-}
-
-/* Assigns the sums that need scratch memory, which may be NULL; returns their size in Reals. */
-static int64_t allocate_sums(RoundSums *sums, TensorType type, const LshRounds *rounds,
-                             Real *scratch, bool backward)
-{
-    const AttentionInputs *x = &rounds->x;
-    const int64_t rows = x->B * x->N * x->H;
-    int64_t used = 0;
-    if (type == TENSOR_REAL || rounds->rounds == 1)
-        return 0;
-    if (!backward) {
-        sums->out = allocate(scratch, &used, rows * x->M);
-        return used;
-    }
-    sums->dx = allocate(scratch, &used, rows * x->D);
-    sums->dv = allocate(scratch, &used, rows * x->M);
-    return used;
-}
-
-int64_t lsh_attention_scratch_cpu(TensorType type, const LshRounds *rounds, bool backward)
-{
-    return (backward ? 0 : matrices_size(rounds)) +
-           allocate_sums(&(RoundSums){ 0 }, type, rounds, NULL, backward) +
-           device_threads() * workspace_size(rounds, backward);
 }
 
 /* A query meets up to two chunks of keys per round. */
@@ -132,10 +104,10 @@ static int threads_of(const LshRounds *rounds)
     return threads_for(pairs, 0.04 * (double)(x->D + x->M));
 }
 
-/* One array of `places` in a round, [N]. */
-static const int32_t *places_of(const Workspace *w, int kind, int64_t round)
+/* One array of `order` in a round, [N]. */
+static const int32_t *order_of(const Workspace *w, int array, int64_t round)
 {
-    return w->places + lsh_places_at(w->rounds, kind, w->head, round);
+    return w->order + lsh_order_at(w->rounds, array, w->head, round);
 }
 
 /* Moves to a head of a sequence in one round. */
@@ -147,8 +119,8 @@ static void select_head(Workspace *w, int64_t head, int64_t round)
     w->round = round;
     t->b = head / x->H;
     t->h = head % x->H;
-    t->order = places_of(w, PLACES_ORDER, round);
-    t->places = x->key_lengths ? x->key_lengths[t->b] : x->N;
+    t->sorted_index = order_of(w, SORTED_INDEX, round);
+    t->positions = x->key_lengths ? x->key_lengths[t->b] : x->N;
 }
 
 /* The last round stores the results in their own dtype. */
@@ -169,7 +141,7 @@ ALWAYS_INLINE Real inverse_length(int T, const Real *x, int64_t n)
 
 /* -------------------------------------------------------------------------------------- hashing */
 
-/* One Philox counter yields four elements. */
+/* One Philox counter yields four elements. R is padded by rows that a product reads past its end. */
 static void draw_matrices(Real *R, const LshRounds *rounds)
 {
     enum { PIECE = 1024 };
@@ -207,14 +179,14 @@ static void add_hash(int32_t *restrict bucket, const Real *restrict p, int64_t c
             bucket[i] * (2 * half) + (-least[i] > most[i] ? half + least_at[i] : most_at[i]);
 }
 
-/* Stores the buckets of a tile of positions in PLACES_LOW, for all rounds. */
-static void hash_tile(int32_t *places, Workspace *w, const Real *R, int64_t head, int64_t first)
+/* Stores the buckets of a tile of positions in VISIBLE_BEGIN, for all rounds. */
+static void hash_tile(int32_t *order, Workspace *w, const Real *R, int64_t head, int64_t first)
 {
     const LshRounds *rounds = w->rounds;
     const int64_t columns = lsh_columns(rounds), D = rounds->x.D, *factor = rounds->factor;
     QueryTile *t = &w->tile;
     select_head(w, head, 0);
-    t->order = NULL;
+    t->sorted_index = NULL;
     t->first = first;
     t->count = minimum(QUERIES, rounds->x.N - first);
     load_queries(t, 1);
@@ -226,125 +198,128 @@ static void hash_tile(int32_t *places, Workspace *w, const Real *R, int64_t head
             add_hash(bucket, w->projections, factor[0]);
         if (factor[1] > 1)
             add_hash(bucket, w->projections + factor[0] / 2 * QUERIES, factor[1]);
-        memcpy(places + lsh_places_at(rounds, PLACES_LOW, head, round) + first, bucket,
+        memcpy(order + lsh_order_at(rounds, VISIBLE_BEGIN, head, round) + first, bucket,
                (size_t)t->count * sizeof *bucket);
     }
 }
 
 /* Sorts a head's positions by (bucket, position) with a counting sort. After the prefix sum
- * count[bucket] is the bucket's first place, after the assignment of places the bucket's end. */
-static void sort_head(int32_t *places, Workspace *w, int64_t head, int64_t round)
+ * count[bucket] is the bucket's first rank, after the assignment of ranks the bucket's end. */
+static void sort_head(int32_t *order, Workspace *w, int64_t head, int64_t round)
 {
     const LshRounds *rounds = w->rounds;
-    int32_t *order = places + lsh_places_at(rounds, PLACES_ORDER, head, round);
-    int32_t *place = places + lsh_places_at(rounds, PLACES_PLACE, head, round);
-    int32_t *low = places + lsh_places_at(rounds, PLACES_LOW, head, round);
-    int32_t *high = places + lsh_places_at(rounds, PLACES_HIGH, head, round);
+    int32_t *sorted_index = order + lsh_order_at(rounds, SORTED_INDEX, head, round);
+    int32_t *rank = order + lsh_order_at(rounds, RANK, head, round);
+    int32_t *begin = order + lsh_order_at(rounds, VISIBLE_BEGIN, head, round);
+    int32_t *end = order + lsh_order_at(rounds, VISIBLE_END, head, round);
+    const int32_t *bucket = begin; /* stored there by hash_tile */
     int32_t *count = w->count;
     const int64_t buckets = buckets_of(rounds);
     select_head(w, head, round);
     memset(count, 0, (size_t)(buckets + 1) * sizeof *count);
-    for (int64_t i = 0; i < w->tile.places; i++)
-        count[low[i] + 1]++;
-    for (int64_t bucket = 0; bucket < buckets; bucket++)
-        count[bucket + 1] += count[bucket];
-    for (int64_t i = 0; i < w->tile.places; i++)
-        place[i] = count[low[i]]++;
-    for (int64_t i = 0; i < w->tile.places; i++) {
-        int64_t chunk = place[i] / rounds->chunk;
-        int64_t end = count[low[i]], start = low[i] ? count[low[i] - 1] : 0;
-        order[place[i]] = (int32_t)i;
-        low[i] = (int32_t)maximum(start, (chunk - 1) * rounds->chunk);
-        high[i] = rounds->causal ? place[i] : (int32_t)minimum(end, (chunk + 1) * rounds->chunk);
+    for (int64_t i = 0; i < w->tile.positions; i++)
+        count[bucket[i] + 1]++;
+    for (int64_t k = 0; k < buckets; k++)
+        count[k + 1] += count[k];
+    for (int64_t i = 0; i < w->tile.positions; i++)
+        rank[i] = count[bucket[i]]++;
+    for (int64_t i = 0; i < w->tile.positions; i++) {
+        const int64_t chunk = rank[i] / rounds->chunk;
+        const int64_t last = count[bucket[i]], first = bucket[i] ? count[bucket[i] - 1] : 0;
+        sorted_index[rank[i]] = (int32_t)i;
+        begin[i] = (int32_t)maximum(first, (chunk - 1) * rounds->chunk);
+        end[i] = rounds->causal ? rank[i] : (int32_t)minimum(last, (chunk + 1) * rounds->chunk);
     }
 }
 
-/* Fills `places` (lsh.h). */
-static void sort_positions(TensorType type, int32_t *places, Real *scratch, const LshRounds *rounds)
+/* Fills `order` (lsh.h). workspaces: of all threads */
+static void sort_positions(TensorType type, int32_t *order, Real *workspaces,
+                           const LshRounds *rounds)
 {
-    Real *R = scratch;
+    Real *R = device_workspace(lsh_random_numbers(rounds) + ROWS * rounds->x.D);
     draw_matrices(R, rounds);
-    scratch += matrices_size(rounds);
     int64_t heads = rounds->x.B * rounds->x.H, tiles = (rounds->x.N + QUERIES - 1) / QUERIES;
 #pragma omp parallel num_threads(threads_of(rounds))
     {
-        Workspace w = workspace(type, rounds, places, scratch, false);
+        Workspace w = workspace(type, rounds, order, workspaces, false);
 #pragma omp for schedule(static)
         for (int64_t unit = 0; unit < heads * tiles; unit++)
-            hash_tile(places, &w, R, unit / tiles, unit % tiles * QUERIES);
+            hash_tile(order, &w, R, unit / tiles, unit % tiles * QUERIES);
 #pragma omp for schedule(static)
         for (int64_t unit = 0; unit < heads * rounds->rounds; unit++)
-            sort_head(places, &w, unit / rounds->rounds, unit % rounds->rounds);
+            sort_head(order, &w, unit / rounds->rounds, unit % rounds->rounds);
     }
+    device_workspace_free(R);
 }
 
 /* ---------------------------------------------------------------------------------------- tiles */
 
-/* Moves to the queries at places from `first` on. */
+/* Moves to the queries of ranks from `first` on. */
 static void select_tile(Workspace *w, int64_t first)
 {
     QueryTile *t = &w->tile;
     t->first = first;
-    t->count = minimum(QUERIES, t->places - first);
-    w->begin = places_of(w, PLACES_LOW, w->round)[t->order[first]];
-    w->end = places_of(w, PLACES_HIGH, w->round)[t->order[first + t->count - 1]];
+    t->count = minimum(QUERIES, t->positions - first);
+    w->begin = order_of(w, VISIBLE_BEGIN, w->round)[t->sorted_index[first]];
+    w->end = order_of(w, VISIBLE_END, w->round)[t->sorted_index[first + t->count - 1]];
 }
 
-/* Loads the tile's queries, and low and high of each round. */
+/* Loads the tile's queries, and their visible range in each round. */
 static void load_tile(Workspace *w)
 {
     QueryTile *t = &w->tile;
     load_queries(t, 1);
     for (int64_t round = 0; round < w->rounds->rounds; round++) {
-        const int32_t *lows = places_of(w, PLACES_LOW, round);
-        const int32_t *highs = places_of(w, PLACES_HIGH, round);
-        int32_t *low = w->low + round * QUERIES, *high = w->high + round * QUERIES;
+        const int32_t *begin = order_of(w, VISIBLE_BEGIN, round);
+        const int32_t *end = order_of(w, VISIBLE_END, round);
         for (int64_t i = 0; i < QUERIES; i++) {
-            low[i] = i < t->count ? lows[t->order[t->first + i]] : 0;
-            high[i] = i < t->count ? highs[t->order[t->first + i]] : 0;
+            const int32_t position = i < t->count ? t->sorted_index[t->first + i] : -1;
+            w->visible_begin[round * QUERIES + i] = position < 0 ? 0 : begin[position];
+            w->visible_end[round * QUERIES + i] = position < 0 ? 0 : end[position];
         }
     }
 }
 
-/* N_ij: the number of rounds in which each query sees this position. */
+/* N_ij: the number of rounds in which each query attends to this position. */
 static void count_rounds(int32_t *restrict count, const Workspace *w, int64_t position)
 {
     for (int i = 0; i < QUERIES; i++)
         count[i] = 0;
     const int64_t rounds = w->rounds->rounds, N = w->rounds->x.N;
-    const int32_t *places = places_of(w, PLACES_PLACE, 0), *low = w->low, *high = w->high;
-    for (int64_t round = 0; round < rounds; round++, low += QUERIES, high += QUERIES) {
-        int32_t place = places[round * N + position];
+    const int32_t *ranks = order_of(w, RANK, 0), *begin = w->visible_begin, *end = w->visible_end;
+    for (int64_t round = 0; round < rounds; round++, begin += QUERIES, end += QUERIES) {
+        int32_t rank = ranks[round * N + position];
 #pragma omp simd
         for (int i = 0; i < QUERIES; i++)
-            count[i] += (low[i] <= place) & (place < high[i]);
+            count[i] += (begin[i] <= rank) & (rank < end[i]);
     }
 }
 
-/* weight [keys, QUERIES] = 1 / N_ij if the query sees the key in this round, else 0 */
+/* weight [keys, QUERIES] = 1 / N_ij if the key is visible in this round, else 0 */
 static void load_weights(Workspace *w, int64_t start, int64_t keys)
 {
-    const int32_t *low = w->low + w->round * QUERIES, *high = w->high + w->round * QUERIES;
+    const int32_t *begin = w->visible_begin + w->round * QUERIES;
+    const int32_t *end = w->visible_end + w->round * QUERIES;
     for (int64_t j = 0; j < keys; j++) {
         Real *weight = w->weight + j * QUERIES;
-        int32_t place = (int32_t)(start + j);
+        int32_t rank = (int32_t)(start + j);
 #pragma omp simd
         for (int i = 0; i < QUERIES; i++)
-            weight[i] = (Real)((low[i] <= place) & (place < high[i]));
-        int64_t self = place - w->tile.first;
+            weight[i] = (Real)((begin[i] <= rank) & (rank < end[i]));
+        int64_t self = rank - w->tile.first;
         if (self >= 0 && self < QUERIES)
             weight[self] = 0;
         if (w->rounds->rounds == 1)
             continue;
         int32_t count[QUERIES];
-        count_rounds(count, w, w->tile.order[place]);
+        count_rounds(count, w, w->tile.sorted_index[rank]);
 #pragma omp simd
         for (int i = 0; i < QUERIES; i++)
             weight[i] /= (Real)(count[i] > 0 ? count[i] : 1);
     }
 }
 
-/* Loads the keys at places start, start + 1, ... as u / sqrt D, their values and weights. */
+/* Loads the keys of ranks start, start + 1, ... as u / sqrt D, their values and weights. */
 ALWAYS_INLINE KeyTile load_key_tile(Workspace *w, int64_t start, int64_t keys)
 {
     const QueryTile *t = &w->tile;
@@ -380,7 +355,7 @@ static void load_sums(Workspace *w, const Real *log_sum)
         t->l[i] = 0;
         if (w->round == 0 || i >= t->count)
             continue;
-        int64_t row = row_of(t, t->order[t->first + i]);
+        int64_t row = row_of(t, t->sorted_index[t->first + i]);
         if (log_sum[row] == LOWEST)
             continue;
         t->m[i] = log_sum[row];
@@ -390,7 +365,7 @@ static void load_sums(Workspace *w, const Real *log_sum)
 }
 
 /* Stores out and L of the rounds so far; after the last round also out = v and L = infinity of
- * queries that see nothing. */
+ * queries to which nothing is visible. */
 static void store_sums(Real *out, Real *log_sum, const Workspace *w)
 {
     const QueryTile *t = &w->tile;
@@ -398,7 +373,7 @@ static void store_sums(Real *out, Real *log_sum, const Workspace *w)
     const int type = t->type;
     const int64_t M = t->a->M;
     for (int64_t i = 0; i < t->count; i++) {
-        int64_t position = t->order[t->first + i], row = row_of(t, position);
+        int64_t position = t->sorted_index[t->first + i], row = row_of(t, position);
         if (t->l[i] != 0) {
             store_out(last ? type : TENSOR_REAL, last ? out : w->sums.out, log_sum, t, i);
             continue;
@@ -422,10 +397,10 @@ WHOLE_VECTORS static void forward_keys(Real *out, Real *log_sum, Workspace *w)
     store_sums(out, log_sum, w);
 }
 
-/* Zeroes the results of positions that are left out. */
-static void leave_out(Real *out, Real *log_sum, const QueryTile *t)
+/* Zeroes the results of masked positions. */
+static void zero_masked(Real *out, Real *log_sum, const QueryTile *t)
 {
-    for (int64_t position = t->places; position < t->a->N; position++) {
+    for (int64_t position = t->positions; position < t->a->N; position++) {
         int64_t row = row_of(t, position);
         memset(elements_at(t->type, out, row * t->a->M), 0,
                (size_t)t->a->M * element_bytes(t->type));
@@ -433,49 +408,62 @@ static void leave_out(Real *out, Real *log_sum, const QueryTile *t)
     }
 }
 
-void lsh_attention_forward_cpu(TensorType type, Real *out, Real *log_sum, int32_t *places,
-                               Real *scratch, const LshRounds *rounds)
+static void forward(TensorType type, Real *out, Real *log_sum, int32_t *order,
+                    const LshRounds *rounds)
 {
-    RoundSums sums = { .out = out };
-    scratch += allocate_sums(&sums, type, rounds, scratch, false);
-    sort_positions(type, places, scratch, rounds);
-    scratch += matrices_size(rounds);
+    const int64_t rows = rounds->x.B * rounds->x.N * rounds->x.H;
+    const bool separate = type == TENSOR_BF16 && rounds->rounds > 1;
+    Real *workspaces = device_workspace(device_threads() * workspace_size(rounds, false));
+    sort_positions(type, order, workspaces, rounds);
+    RoundSums sums = { .out = separate ? device_workspace(rows * rounds->x.M) : out };
     int64_t heads = rounds->x.B * rounds->x.H, tiles = (rounds->x.N + QUERIES - 1) / QUERIES;
 #pragma omp parallel num_threads(threads_of(rounds))
     {
-        Workspace w = workspace(type, rounds, places, scratch, false);
+        Workspace w = workspace(type, rounds, order, workspaces, false);
         w.sums = sums;
         for (int64_t round = 0; round < rounds->rounds; round++) {
 #pragma omp for schedule(dynamic, 4)
             for (int64_t unit = 0; unit < heads * tiles; unit++) {
                 int64_t first = unit % tiles * QUERIES;
                 select_head(&w, unit / tiles, round);
-                if (first < w.tile.places) {
+                if (first < w.tile.positions) {
                     select_tile(&w, first);
                     forward_keys(out, log_sum, &w);
                 }
                 if (first == 0 && round == 0)
-                    leave_out(out, log_sum, &w.tile);
+                    zero_masked(out, log_sum, &w.tile);
             }
         }
     }
+    device_workspace_free(separate ? sums.out : NULL);
+    device_workspace_free(workspaces);
+}
+
+void lsh_attention_forward_cpu(Real *out, Real *log_sum, int32_t *order, const LshRounds *rounds)
+{
+    forward(TENSOR_REAL, out, log_sum, order, rounds);
+}
+
+void lsh_attention_forward_bf16(Real *out, Real *log_sum, int32_t *order, const LshRounds *rounds)
+{
+    forward(TENSOR_BF16, out, log_sum, order, rounds);
 }
 
 /* ------------------------------------------------------------------------------------- backward */
 
-/* The places whose gradients a unit owns. */
+/* The ranks whose gradients a unit owns. */
 typedef struct Owned {
     int64_t first, end;
 } Owned;
 
-static bool owns(Owned owned, int64_t place)
+static bool owns(Owned owned, int64_t rank)
 {
-    return owned.first <= place && place < owned.end;
+    return owned.first <= rank && rank < owned.end;
 }
 
-/* Adds the contributions of the tile's queries and of the keys that they see to the sums of owned
- * places; if the tile is not owned, of the owned keys only. No step crosses a boundary of the owned
- * places. */
+/* Adds the contributions of the tile's queries and of their visible keys to the sums of owned
+ * ranks; if the tile is not owned, of the owned keys only. No step crosses a boundary of the owned
+ * ranks. */
 WHOLE_VECTORS static void backward_keys(Workspace *w, Owned owned)
 {
     QueryTile *t = &w->tile;
@@ -527,14 +515,14 @@ ALWAYS_INLINE void contribute_row(int T, const Workspace *w, Gradient d, int64_t
         contribute(T, d.data, at + c, accumulate, row[c]);
 }
 
-/* Contributes the gradients of the position at a place from its sums, plus g if it is alone: a
- * query that sees nothing in any round. */
-ALWAYS_INLINE void contribute_place(int T, AttentionGradient d, const Workspace *w, Owned owned,
-                                    int64_t place, const Real *dout, const Real *log_sum)
+/* Contributes the gradients of the position of a rank from its sums, plus g if it is alone: a
+ * query to which nothing is visible in any round. */
+ALWAYS_INLINE void contribute_rank(int T, AttentionGradient d, const Workspace *w, Owned owned,
+                                   int64_t rank, const Real *dout, const Real *log_sum)
 {
     const QueryTile *t = &w->tile;
-    const int64_t D = t->a->D, M = t->a->M, own = place - owned.first;
-    const int64_t position = t->order[place], row = row_of(t, position);
+    const int64_t D = t->a->D, M = t->a->M, own = rank - owned.first;
+    const int64_t position = t->sorted_index[rank], row = row_of(t, position);
     const RoundSums sums = w->sums;
     Real *dx = w->dquery + own * t->D, *dv = w->dvalue + own * t->M;
     if (d.query.data) {
@@ -552,20 +540,20 @@ ALWAYS_INLINE void contribute_place(int T, AttentionGradient d, const Workspace 
     }
 }
 
-/* The gradients of OWNED places, from the tiles there and from the tiles whose queries see them. */
+/* The gradients of OWNED ranks, from their own tiles and from tiles whose queries attend to them. */
 static void backward_unit(AttentionGradient d, Workspace *w, int64_t first, const Real *dout,
                           const Real *out, const Real *log_sum)
 {
     QueryTile *t = &w->tile;
-    const int32_t *high = places_of(w, PLACES_HIGH, w->round);
-    Owned owned = { first, minimum(first + OWNED, t->places) };
+    const int32_t *end = order_of(w, VISIBLE_END, w->round);
+    Owned owned = { first, minimum(first + OWNED, t->positions) };
     size_t rows = OWNED + ROWS, real = sizeof(Real);
     memset(w->dquery, 0, rows * (size_t)t->D * real);
     memset(w->dkey, 0, rows * (size_t)t->D * real);
     memset(w->dvalue, 0, rows * (size_t)t->M * real);
-    while (first > 0 && high[t->order[first - 1]] > owned.first)
+    while (first > 0 && end[t->sorted_index[first - 1]] > owned.first)
         first -= QUERIES;
-    for (; first < t->places; first += QUERIES) {
+    for (; first < t->positions; first += QUERIES) {
         select_tile(w, first);
         if (w->begin >= owned.end && first >= owned.end)
             break;
@@ -573,8 +561,8 @@ static void backward_unit(AttentionGradient d, Workspace *w, int64_t first, cons
         load_upstream(t, dout, out, log_sum);
         backward_keys(w, owned);
     }
-    for (int64_t place = owned.first; place < owned.end; place++)
-        BY_STORAGE(t->type, T, contribute_place(T, d, w, owned, place, dout, log_sum));
+    for (int64_t rank = owned.first; rank < owned.end; rank++)
+        BY_STORAGE(t->type, T, contribute_rank(T, d, w, owned, rank, dout, log_sum));
 }
 
 static void contribute_zeros(int type, Gradient d, int64_t at, int64_t count)
@@ -584,36 +572,55 @@ static void contribute_zeros(int type, Gradient d, int64_t at, int64_t count)
                    contribute(T, d.data, at + c, d.accumulate, 0));
 }
 
-/* Positions that are left out contribute 0. */
-static void contribute_nothing(AttentionGradient d, const QueryTile *t)
+/* Masked positions contribute 0. */
+static void contribute_masked(AttentionGradient d, const QueryTile *t)
 {
-    for (int64_t position = t->places; position < t->a->N; position++) {
+    for (int64_t position = t->positions; position < t->a->N; position++) {
         contribute_zeros(t->type, d.query, query_at(t, position), t->a->D);
         contribute_zeros(t->type, d.value, value_at(t, position), t->a->M);
     }
 }
 
-void lsh_attention_backward_cpu(TensorType type, AttentionGradient d, const Real *dout,
-                                const Real *out, const Real *log_sum, const int32_t *places,
-                                Real *scratch, const LshRounds *rounds)
+static void backward(TensorType type, AttentionGradient d, const Real *dout, const Real *out,
+                     const Real *log_sum, const int32_t *order, const LshRounds *rounds)
 {
+    const int64_t rows = rounds->x.B * rounds->x.N * rounds->x.H;
+    Real *workspaces = device_workspace(device_threads() * workspace_size(rounds, true));
     RoundSums sums = { 0 };
-    scratch += allocate_sums(&sums, type, rounds, scratch, true);
+    if (type == TENSOR_BF16 && rounds->rounds > 1) {
+        sums.dx = device_workspace(rows * rounds->x.D);
+        sums.dv = device_workspace(rows * rounds->x.M);
+    }
     int64_t heads = rounds->x.B * rounds->x.H, units = (rounds->x.N + OWNED - 1) / OWNED;
 #pragma omp parallel num_threads(threads_of(rounds))
     {
-        Workspace w = workspace(type, rounds, places, scratch, true);
+        Workspace w = workspace(type, rounds, order, workspaces, true);
         w.sums = sums;
         for (int64_t round = 0; round < rounds->rounds; round++) {
 #pragma omp for schedule(dynamic)
             for (int64_t unit = 0; unit < heads * units; unit++) {
                 int64_t first = unit % units * OWNED;
                 select_head(&w, unit / units, round);
-                if (first < w.tile.places)
+                if (first < w.tile.positions)
                     backward_unit(d, &w, first, dout, out, log_sum);
                 if (first == 0 && round == 0)
-                    contribute_nothing(d, &w.tile);
+                    contribute_masked(d, &w.tile);
             }
         }
     }
+    device_workspace_free(sums.dv);
+    device_workspace_free(sums.dx);
+    device_workspace_free(workspaces);
+}
+
+void lsh_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
+                                const Real *log_sum, const int32_t *order, const LshRounds *rounds)
+{
+    backward(TENSOR_REAL, d, dout, out, log_sum, order, rounds);
+}
+
+void lsh_attention_backward_bf16(AttentionGradient d, const Real *dout, const Real *out,
+                                 const Real *log_sum, const int32_t *order, const LshRounds *rounds)
+{
+    backward(TENSOR_BF16, d, dout, out, log_sum, order, rounds);
 }

@@ -11,13 +11,13 @@
 #include "ops/attention/shared/arguments.h"
 #include "ops/cpu/shared/tiles.h"
 
-/* Queries of a head at consecutive places, first to first + count - 1, and their buffers. */
+/* Queries of a head with consecutive ranks, first to first + count - 1, and their buffers. */
 typedef struct QueryTile {
     int type; /* of the inputs, out and their gradients */
     const AttentionInputs *a;
     int64_t b, h;
-    const int32_t *order; /* the position at each place; NULL: place i is position i */
-    int64_t places;       /* of the head, with an order */
+    const int32_t *sorted_index; /* the position of each rank; NULL: rank i is position i */
+    int64_t positions;           /* of the head that are not masked, with a sorted_index */
     int64_t first, count;
     int64_t columns;                /* count, padded */
     int64_t D, M;                   /* padded to whole vectors */
@@ -31,7 +31,7 @@ typedef struct QueryTile {
     Real *dS;                     /* [keys, columns]: dP, then dS */
 } QueryTile;
 
-/* A tile of keys, and the queries of the query tile that see any of its keys: all but the first
+/* A tile of keys, and the queries of the query tile that attend to any of its keys: all but the first
  * `skip`. Of s, P and dS only these [keys, queries] are computed, padded to [rows, columns]. */
 typedef struct KeyTile {
     bool diagonal; /* of the causal mask */
@@ -69,32 +69,32 @@ static Real score_scale(const AttentionInputs *a)
 
 /* ----------------------------------------------------------------------------------------- rows */
 
-ALWAYS_INLINE int64_t position_at(const QueryTile *t, int64_t place)
+ALWAYS_INLINE int64_t position_at(const QueryTile *t, int64_t rank)
 {
-    return t->order ? t->order[place] : place;
+    return t->sorted_index ? t->sorted_index[rank] : rank;
 }
 
-/* Offsets of a position's rows in the head's arguments, and the index of its row in [B, N, H]. */
+/* Offsets of a position's rows in the arguments, and the index of its row in [B, N, H]. */
 static inline int64_t query_at(const QueryTile *t, int64_t position)
 {
-    return (t->b * t->a->N + position) * t->a->query_stride + t->h * t->a->D;
+    return attention_query_at(t->a, t->b, t->h, position);
 }
 static inline int64_t key_at(const QueryTile *t, int64_t position)
 {
-    return (t->b * t->a->keys + position) * t->a->key_stride + t->h * t->a->D;
+    return attention_key_at(t->a, t->b, t->h, position);
 }
 static inline int64_t value_at(const QueryTile *t, int64_t position)
 {
-    return (t->b * t->a->keys + position) * t->a->value_stride + t->h * t->a->M;
+    return attention_value_at(t->a, t->b, t->h, position);
 }
 static inline int64_t row_of(const QueryTile *t, int64_t position)
 {
-    return (t->b * t->a->N + position) * t->a->H + t->h;
+    return attention_row_at(t->a, t->b, t->h, position);
 }
 
-/* to [rows.count, padded] = factor times the rows at the places of `order`, of which `left` follow,
+/* to [rows.count, padded] = factor times the rows at the positions `sorted_index`, of which `left` follow,
  * padded with zeros. rows: all rows of the head. */
-ALWAYS_INLINE void pack_places(int T, Real *to, const Rows *rows, const int32_t *order,
+ALWAYS_INLINE void pack_sorted(int T, Real *to, const Rows *rows, const int32_t *sorted_index,
                                int64_t left, int64_t padded, Real factor)
 {
     const Real *data = rows->data;
@@ -102,23 +102,24 @@ ALWAYS_INLINE void pack_places(int T, Real *to, const Rows *rows, const int32_t 
     for (int64_t i = 0; i < rows->count; i++, to += padded) {
         if (i + AHEAD < left)
             for (int64_t c = 0; c < columns; c += elements_per_line(T))
-                __builtin_prefetch(elements_at(T, data, order[i + AHEAD] * stride + c));
-        pack_row(T, to, elements_at(T, data, order[i] * stride), columns, padded, factor);
+                __builtin_prefetch(elements_at(T, data, sorted_index[i + AHEAD] * stride + c));
+        pack_row(T, to, elements_at(T, data, sorted_index[i] * stride), columns, padded, factor);
     }
 }
 
-/* to [round_up(rows.count, ROWS), padded] = factor times the rows at places first, first + 1, ...,
+/* to [round_up(rows.count, ROWS), padded] = factor times the rows of ranks first, first + 1, ...,
  * padded with zeros. rows: all rows of the head. */
-WHOLE_VECTORS static void load_places(Real *to, const QueryTile *t, Rows rows, int64_t first,
+WHOLE_VECTORS static void load_sorted(Real *to, const QueryTile *t, Rows rows, int64_t first,
                                       int64_t padded, Real factor)
 {
-    if (!t->order) {
+    if (!t->sorted_index) {
         rows.data = elements_at(rows.type, rows.data, first * rows.stride);
         pack_tile(to, &rows, padded, factor);
         return;
     }
-    BY_STORAGE(rows.type, T,
-               pack_places(T, to, &rows, t->order + first, t->places - first, padded, factor));
+    BY_STORAGE(
+        rows.type, T,
+        pack_sorted(T, to, &rows, t->sorted_index + first, t->positions - first, padded, factor));
     zero_missing(to, rows.count, padded);
 }
 
@@ -132,16 +133,16 @@ ALWAYS_INLINE Rows head_rows(const QueryTile *t, const Real *data, int64_t at, i
 static void load_keys(Real *key, Real *value, const QueryTile *t, int64_t first, int64_t count)
 {
     const AttentionInputs *a = t->a;
-    load_places(key, t, head_rows(t, a->key, key_at(t, 0), a->key_stride, count, a->D), first, t->D,
+    load_sorted(key, t, head_rows(t, a->key, key_at(t, 0), a->key_stride, count, a->D), first, t->D,
                 1);
-    load_places(value, t, head_rows(t, a->value, value_at(t, 0), a->value_stride, count, a->M),
+    load_sorted(value, t, head_rows(t, a->value, value_at(t, 0), a->value_stride, count, a->M),
                 first, t->M, 1);
 }
 
 static void load_queries(QueryTile *t, Real factor)
 {
     const AttentionInputs *a = t->a;
-    load_places(t->query, t,
+    load_sorted(t->query, t,
                 head_rows(t, a->query, query_at(t, 0), a->query_stride, t->count, a->D), t->first,
                 t->D, factor);
     transpose(t->query_transposed, t->query, t->D, t->count, a->D, t->columns);
@@ -151,7 +152,7 @@ static void load_queries(QueryTile *t, Real factor)
 static void load_upstream(QueryTile *t, const Real *dout, const Real *out, const Real *log_sum)
 {
     const int64_t M = t->a->M;
-    load_places(t->dout, t, head_rows(t, dout, row_of(t, 0) * M, t->a->H * M, t->count, M),
+    load_sorted(t->dout, t, head_rows(t, dout, row_of(t, 0) * M, t->a->H * M, t->count, M),
                 t->first, t->M, 1);
     transpose(t->dout_transposed, t->dout, t->M, t->count, M, t->columns);
     memset(t->L, 0, (size_t)t->columns * sizeof(Real));

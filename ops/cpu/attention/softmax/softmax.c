@@ -3,8 +3,8 @@
  * A unit of work is one head of one sequence or, with fewer heads than threads, every segments-th
  * query tile of a head. A unit packs the head's keys and values, and iterates over its query tiles
  * and, for each, over the key tiles (softmax_tiles_cpu.h). */
-#include "ops/attention/softmax/softmax.h"
 #include "ops/cpu/attention/shared/softmax_tiles.h"
+#include "ops/kernels.h"
 
 #include <omp.h>
 
@@ -34,7 +34,7 @@ typedef struct Plan {
 typedef struct Unit {
     const Plan *p;
     QueryTile tile;
-    int64_t visible;   /* the tile's queries see only keys j < visible */
+    int64_t visible;   /* the tile's queries attend only to keys j < visible */
     Real *key, *value; /* [keys, D], [keys, M] */
     Real *dquery;      /* [QUERIES, D] */
     struct {
@@ -76,12 +76,6 @@ static Plan plan(TensorType type, const AttentionInputs *a, bool causal, bool ba
     p.workspaces = p.segments > 1 ? p.units : threads;
     p.size = allocate_unit(&(Unit){ 0 }, &p, NULL, backward);
     return p;
-}
-
-int64_t softmax_attention_scratch_cpu(const AttentionInputs *attention, bool backward)
-{
-    Plan p = plan(TENSOR_REAL, attention, false, backward); /* the same for every dtype */
-    return p.workspaces * p.size;
 }
 
 static int threads_of(const AttentionInputs *a)
@@ -190,10 +184,11 @@ static void forward_keys(Real *out, Real *log_sum, Unit *u)
         store_out(t->type, out, log_sum, t, i);
 }
 
-void softmax_attention_forward_cpu(TensorType type, Real *out, Real *log_sum, Real *scratch,
-                                   const AttentionInputs *a, bool causal)
+static void forward(TensorType type, Real *out, Real *log_sum, const AttentionInputs *a,
+                    bool causal)
 {
-    Plan p = plan(type, a, causal, false);
+    const Plan p = plan(type, a, causal, false);
+    Real *scratch = device_workspace(p.workspaces * p.size);
 #pragma omp parallel for schedule(dynamic) num_threads(threads_of(a))
     for (int64_t unit = 0; unit < p.units; unit++) {
         Unit u = unit_at(&p, scratch, unit, false);
@@ -203,6 +198,17 @@ void softmax_attention_forward_cpu(TensorType type, Real *out, Real *log_sum, Re
             forward_keys(out, log_sum, &u);
         }
     }
+    device_workspace_free(scratch);
+}
+
+void softmax_attention_forward_cpu(Real *out, Real *log_sum, const AttentionInputs *a, bool causal)
+{
+    forward(TENSOR_REAL, out, log_sum, a, causal);
+}
+
+void softmax_attention_forward_bf16(Real *out, Real *log_sum, const AttentionInputs *a, bool causal)
+{
+    forward(TENSOR_BF16, out, log_sum, a, causal);
 }
 
 /* ------------------------------------------------------------------------------------- backward */
@@ -281,24 +287,39 @@ static void contribute_keys(AttentionGradient d, Real *scratch, const Plan *p, i
     }
 }
 
-void softmax_attention_backward_cpu(TensorType type, AttentionGradient d, const Real *dout,
-                                    const Real *out, const Real *log_sum, Real *scratch,
-                                    const AttentionInputs *a, bool causal)
+static void backward(const Plan *p, AttentionGradient d, const Real *dout, const Real *out,
+                     const Real *log_sum)
 {
-    Plan p = plan(type, a, causal, true);
-#pragma omp parallel num_threads(threads_of(a))
+    const int64_t heads = p->a->B * p->a->H;
+    Real *scratch = device_workspace(p->workspaces * p->size);
+#pragma omp parallel num_threads(threads_of(p->a))
     {
 #pragma omp for schedule(dynamic)
-        for (int64_t unit = 0; unit < p.units; unit++) {
-            Unit u = unit_at(&p, scratch, unit, true);
-            backward_unit(d, &u, dout, out, log_sum, unit % p.segments * QUERIES);
-            if (p.segments == 1)
-                contribute_keys(d, scratch + omp_get_thread_num() * p.size, &p, unit);
+        for (int64_t unit = 0; unit < p->units; unit++) {
+            Unit u = unit_at(p, scratch, unit, true);
+            backward_unit(d, &u, dout, out, log_sum, unit % p->segments * QUERIES);
+            if (p->segments == 1)
+                contribute_keys(d, scratch + omp_get_thread_num() * p->size, p, unit);
         }
-        if (p.segments > 1) {
+        if (p->segments > 1) {
 #pragma omp for
-            for (int64_t head = 0; head < a->B * a->H; head++)
-                contribute_keys(d, scratch + head * p.segments * p.size, &p, head);
+            for (int64_t head = 0; head < heads; head++)
+                contribute_keys(d, scratch + head * p->segments * p->size, p, head);
         }
     }
+    device_workspace_free(scratch);
+}
+
+void softmax_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
+                                    const Real *log_sum, const AttentionInputs *a, bool causal)
+{
+    const Plan p = plan(TENSOR_REAL, a, causal, true);
+    backward(&p, d, dout, out, log_sum);
+}
+
+void softmax_attention_backward_bf16(AttentionGradient d, const Real *dout, const Real *out,
+                                     const Real *log_sum, const AttentionInputs *a, bool causal)
+{
+    const Plan p = plan(TENSOR_BF16, a, causal, true);
+    backward(&p, d, dout, out, log_sum);
 }

@@ -1,12 +1,13 @@
 /* CUDA kernels of LSH attention: see lsh.c. lsh_sort.cuh hashes and sorts the positions.
  *
- * A thread block owns 64 consecutive places of the sorted order as queries and iterates over the
- * places that they see; for dk and dv it owns 64 places as keys and iterates over the queries that
- * see them (softmax_tiles.cuh). A kernel launch processes one round and adds to the sums of the
+ * A thread block owns 64 consecutive ranks of the sorted order as queries and iterates over the ranks
+ * that they attend to; for dk and dv it owns 64 ranks as keys and iterates over the queries that
+ * attend to them (softmax_tiles.cuh). A kernel launch processes one round and adds to the sums of the
  * previous rounds in scratch memory; in each launch every row has one owner. */
 #include "ops/attention/lsh/lsh.h"
 #include "ops/cuda/attention/lsh/lsh_sort.cuh"
 #include "ops/cuda/attention/shared/softmax_tiles.cuh"
+#include "ops/kernels.h"
 
 #define LOWEST ((Real)-1e30) /* row maximum before the first score */
 
@@ -53,38 +54,32 @@ static int64_t allocate_scratch(Scratch *s, const LshRounds *a, Real *scratch, b
     return used;
 }
 
-extern "C" int64_t lsh_attention_scratch_cuda(TensorType, const LshRounds *a, bool backward)
-{
-    Scratch scratch;
-    return allocate_scratch(&scratch, a, NULL, backward);
-}
-
 /* ------------------------------------------------------------------------- rows in sorted order */
 
-/* At most CHUNK consecutive places of a head's sorted order. */
-struct Places {
+/* At most CHUNK consecutive ranks of a head's sorted order. */
+struct Ranks {
     int64_t b, h, H, first;
-    const int32_t *order; /* the positions at these places */
+    const int32_t *sorted_index; /* the positions of these ranks */
     int count;
 };
 
-__device__ static inline int64_t span_first(const Places &)
+__device__ static inline int64_t span_first(const Ranks &)
 {
     return 0;
 }
-__device__ static inline int64_t span_offset(const Places &places, int i)
+__device__ static inline int64_t span_offset(const Ranks &ranks, int i)
 {
-    return places.order[i];
+    return ranks.sorted_index[i];
 }
 
 /* The arguments of one launch: one round of all heads. */
 template <typename T> struct LshRound {
-    typedef Places Positions;
+    typedef Ranks Positions;
     typedef Real Gradient; /* sums over the rounds */
-    enum { BOUNDS = 2, SEES_NOTHING = true };
+    enum { BOUNDS = 2, NOTHING_VISIBLE = true };
     LshRounds all;
     Rows<T> query, key, value;
-    const int32_t *places; /* of lsh.h */
+    const int32_t *order; /* of lsh.h */
     int64_t round;
     Real scale; /* 1 / sqrt D */
 };
@@ -96,69 +91,69 @@ __device__ static inline Item item_at(const LshRound<T> &a, int64_t index, int64
     return { head / H, head % H, H, index % tiles * CHUNK, 0 };
 }
 
-/* The [N] of one array of `places`, for the head of an item or of places, and a round. */
+/* The [N] of one array of `order`, for the head of an item or of ranks, and a round. */
 template <typename T, typename Of>
-__device__ static inline const int32_t *places_at(const LshRound<T> &a, int kind, const Of &of,
-                                                  int64_t round)
+__device__ static inline const int32_t *order_at(const LshRound<T> &a, int array, const Of &of,
+                                                 int64_t round)
 {
-    return a.places + lsh_places_at(&a.all, kind, of.b * of.H + of.h, round);
+    return a.order + lsh_order_at(&a.all, array, of.b * of.H + of.h, round);
 }
 
-/* Number of positions of sequence b that are not left out. */
+/* Number of positions of sequence b that are not masked. */
 template <typename T> __device__ static inline int64_t positions_of(const LshRound<T> &a, int64_t b)
 {
     return a.all.x.key_lengths ? a.all.x.key_lengths[b] : a.all.x.N;
 }
 
 template <typename T>
-__device__ static inline Places positions_from(const LshRound<T> &a, const Item &item,
-                                               int64_t first, int64_t end)
+__device__ static inline Ranks positions_from(const LshRound<T> &a, const Item &item, int64_t first,
+                                              int64_t end)
 {
     const int64_t left = end - first;
     const int count = left < 0 ? 0 : left < CHUNK ? (int)left : CHUNK;
-    const int32_t *order = places_at(a, PLACES_ORDER, item, a.round) + first;
-    return { item.b, item.h, item.H, first, order, count };
+    const int32_t *sorted_index = order_at(a, SORTED_INDEX, item, a.round) + first;
+    return { item.b, item.h, item.H, first, sorted_index, count };
 }
 
 /* ----------------------------------------------------------------------------------- visibility */
 
-/* bounds = low and high of each place's position; an empty range past the last place. */
+/* bounds = visible_begin and visible_end of each rank's position; an empty range past the last
+ * rank. */
 template <typename T>
-__device__ static inline void load_bounds(int32_t *bounds, const LshRound<T> &a,
-                                          const Places &places)
+__device__ static inline void load_bounds(int32_t *bounds, const LshRound<T> &a, const Ranks &ranks)
 {
     const int i = (int)threadIdx.x;
     if (i < CHUNK) {
-        const bool there = i < places.count;
-        const int32_t *lows = places_at(a, PLACES_LOW, places, a.round);
-        const int32_t *highs = places_at(a, PLACES_HIGH, places, a.round);
-        bounds[i] = there ? lows[places.order[i]] : 0;
-        bounds[CHUNK + i] = there ? highs[places.order[i]] : 0;
+        const bool in_bounds = i < ranks.count;
+        const int32_t *begin = order_at(a, VISIBLE_BEGIN, ranks, a.round);
+        const int32_t *end = order_at(a, VISIBLE_END, ranks, a.round);
+        bounds[i] = in_bounds ? begin[ranks.sorted_index[i]] : 0;
+        bounds[CHUNK + i] = in_bounds ? end[ranks.sorted_index[i]] : 0;
     }
 }
 
-/* Whether the i-th query sees the j-th key in this round. */
+/* Whether the i-th query attends to the j-th key in this round. */
 template <typename T>
-__device__ static inline bool sees(const LshRound<T> &, const int32_t *bounds,
-                                   const Places &queries, int i, const Places &keys, int j)
+__device__ static inline bool attends_to(const LshRound<T> &, const int32_t *bounds,
+                                         const Ranks &queries, int i, const Ranks &keys, int j)
 {
-    const int64_t place = keys.first + j;
-    return j < keys.count && bounds[i] <= place && place < bounds[CHUNK + i] &&
-           place != queries.first + i;
+    const int64_t rank = keys.first + j;
+    return j < keys.count && bounds[i] <= rank && rank < bounds[CHUNK + i] &&
+           rank != queries.first + i;
 }
 
-/* Binary search: a head's first place whose bound (PLACES_LOW or PLACES_HIGH, both ascending) is at
+/* Binary search: a head's first rank whose bound (VISIBLE_BEGIN or VISIBLE_END, both ascending) is at
  * least limit. */
 template <typename T>
-__device__ static inline int64_t first_place(const LshRound<T> &a, int kind, const Item &item,
-                                             int64_t limit)
+__device__ static inline int64_t first_rank(const LshRound<T> &a, int kind, const Item &item,
+                                            int64_t limit)
 {
-    const int32_t *order = places_at(a, PLACES_ORDER, item, a.round);
-    const int32_t *bound = places_at(a, kind, item, a.round);
+    const int32_t *sorted_index = order_at(a, SORTED_INDEX, item, a.round);
+    const int32_t *bound = order_at(a, kind, item, a.round);
     int64_t from = 0, to = positions_of(a, item.b);
     while (from < to) {
         const int64_t middle = (from + to) / 2;
-        if (bound[order[middle]] < limit)
+        if (bound[sorted_index[middle]] < limit)
             from = middle + 1;
         else
             to = middle;
@@ -166,45 +161,46 @@ __device__ static inline int64_t first_place(const LshRound<T> &a, int kind, con
     return from;
 }
 
-/* Queries iterate over the places that they see, keys over the places that see them. */
+/* Queries iterate over the ranks that they attend to, keys over the ranks that attend to them. */
 template <typename T>
-__device__ static inline Pass<Places> pass_of(const LshRound<T> &a, const Item &item, bool keys)
+__device__ static inline Pass<Ranks> pass_of(const LshRound<T> &a, const Item &item, bool keys)
 {
-    const Places rows = positions_from(a, item, item.first, positions_of(a, item.b));
+    const Ranks rows = positions_from(a, item, item.first, positions_of(a, item.b));
     int64_t begin = 0, end = 0;
     if (rows.count > 0 && keys) {
-        begin = first_place(a, PLACES_HIGH, item, rows.first + 1);
-        end = first_place(a, PLACES_LOW, item, rows.first + rows.count);
+        begin = first_rank(a, VISIBLE_END, item, rows.first + 1);
+        end = first_rank(a, VISIBLE_BEGIN, item, rows.first + rows.count);
     } else if (rows.count > 0) {
-        begin = places_at(a, PLACES_LOW, item, a.round)[rows.order[0]];
-        end = places_at(a, PLACES_HIGH, item, a.round)[rows.order[rows.count - 1]];
+        begin = order_at(a, VISIBLE_BEGIN, item, a.round)[rows.sorted_index[0]];
+        end = order_at(a, VISIBLE_END, item, a.round)[rows.sorted_index[rows.count - 1]];
     }
     return { rows, rows, begin, end };
 }
 
 /* N_ij of lsh.c */
 template <typename T>
-__device__ static inline int rounds_seen(const LshRound<T> &a, const Places &of, int32_t query,
-                                         int32_t key)
+__device__ static inline int rounds_visible(const LshRound<T> &a, const Ranks &of, int32_t query,
+                                            int32_t key)
 {
     const int64_t N = a.all.x.N;
-    const int32_t *place = places_at(a, PLACES_PLACE, of, 0) + key;
-    const int32_t *low = places_at(a, PLACES_LOW, of, 0) + query;
-    const int32_t *high = places_at(a, PLACES_HIGH, of, 0) + query;
+    const int32_t *rank = order_at(a, RANK, of, 0) + key;
+    const int32_t *begin = order_at(a, VISIBLE_BEGIN, of, 0) + query;
+    const int32_t *end = order_at(a, VISIBLE_END, of, 0) + query;
     int count = 0;
-    for (int64_t round = 0; round < a.all.rounds; round++, place += N, low += N, high += N)
-        count += *low <= *place && *place < *high;
+    for (int64_t round = 0; round < a.all.rounds; round++, rank += N, begin += N, end += N)
+        count += *begin <= *rank && *rank < *end;
     return count;
 }
 
-/* s_ij - ln N_ij of the i-th query and the j-th key, which the query sees. */
+/* s_ij - ln N_ij of the i-th query and the j-th key, which is visible to the query. */
 template <typename T>
-__device__ static inline Real score_of(const LshRound<T> &a, Real product, const Places &queries,
-                                       int i, const Places &keys, int j)
+__device__ static inline Real score_of(const LshRound<T> &a, Real product, const Ranks &queries,
+                                       int i, const Ranks &keys, int j)
 {
     Real score = a.scale * product;
     if (a.all.rounds > 1)
-        score -= log((Real)rounds_seen(a, queries, queries.order[i], keys.order[j]));
+        score -=
+            log((Real)rounds_visible(a, queries, queries.sorted_index[i], keys.sorted_index[j]));
     return score;
 }
 
@@ -221,16 +217,16 @@ template <typename T> struct LshForward {
     Real *log_sum, nothing;              /* nothing: LOWEST, in the last round infinity */
 
     template <int SIZE>
-    __device__ RowSums start_sums(Real (*sums)[4], const Places &queries, int64_t column) const;
+    __device__ RowSums start_sums(Real (*sums)[4], const Ranks &queries, int64_t column) const;
     template <int SIZE>
-    __device__ void store_sums(const Places &queries, int64_t column, Real (*sums)[4],
+    __device__ void store_sums(const Ranks &queries, int64_t column, Real (*sums)[4],
                                const Real *factor) const;
 };
 
 /* Loads the previous rounds' sums: m and l of the thread's row, and the thread's part of o. */
 template <typename T>
 template <int SIZE>
-__device__ RowSums LshForward<T>::start_sums(Real (*sums)[4], const Places &queries,
+__device__ RowSums LshForward<T>::start_sums(Real (*sums)[4], const Ranks &queries,
                                              int64_t column) const
 {
     RowSums of_row = { LOWEST, 0 };
@@ -257,10 +253,10 @@ __device__ RowSums LshForward<T>::start_sums(Real (*sums)[4], const Places &quer
     return of_row;
 }
 
-/* Stores out; in the last round v for queries that see nothing, whose factor is 0. */
+/* Stores out; in the last round v for queries to which nothing is visible, whose factor is 0. */
 template <typename T>
 template <int SIZE>
-__device__ void LshForward<T>::store_sums(const Places &queries, int64_t column, Real (*sums)[4],
+__device__ void LshForward<T>::store_sums(const Ranks &queries, int64_t column, Real (*sums)[4],
                                           const Real *factor) const
 {
     const int64_t M = a.value.columns, N = a.all.x.N, c = column + tile_column<SIZE>();
@@ -269,7 +265,7 @@ __device__ void LshForward<T>::store_sums(const Places &queries, int64_t column,
         const int i = tile_row<SIZE>(r);
         if (i >= queries.count)
             continue;
-        const int64_t position = queries.order[i];
+        const int64_t position = queries.sorted_index[i];
         const int64_t to = (span_row(queries, N) + position * queries.H) * M + c;
         if (out_after) {
             contribute_four(out_after + to, false, sums[r], M - c);
@@ -283,10 +279,10 @@ __device__ void LshForward<T>::store_sums(const Places &queries, int64_t column,
     }
 }
 
-/* Zeroes the results of positions that are left out. */
+/* Zeroes the results of masked positions. */
 template <typename T>
-__global__ void leave_out(T *out, Real *log_sum, const int32_t *lengths, int64_t N, int64_t H,
-                          int64_t M, int64_t rows)
+__global__ void zero_masked(T *out, Real *log_sum, const int32_t *lengths, int64_t N, int64_t H,
+                            int64_t M, int64_t rows)
 {
     GRID_FOR(i, rows * M) {
         const int64_t row = i / M, position = row / H % N;
@@ -325,7 +321,7 @@ struct Finish {
     const Real *dout, *log_sum;
 };
 
-/* dx <- dq + (dk - u (u.dk)) / n; dvalue <- dv, plus g if the query sees nothing; a warp per row */
+/* dx <- dq + (dk - u (u.dk)) / n; dvalue <- dv, plus g if nothing is visible to the query; a warp per row */
 template <typename T> __global__ void finish_gradients(const __grid_constant__ Finish f)
 {
     const AttentionInputs &a = f.all.x;
@@ -358,7 +354,7 @@ template <typename T> __global__ void finish_gradients(const __grid_constant__ F
 /* ------------------------------------------------------------------------------------ launching */
 
 template <typename T>
-static LshRound<T> round_of(const LshRounds *all, const int32_t *places, const Real *length,
+static LshRound<T> round_of(const LshRounds *all, const int32_t *order, const Real *length,
                             int64_t round)
 {
     const AttentionInputs *x = &all->x;
@@ -369,7 +365,7 @@ static LshRound<T> round_of(const LshRounds *all, const int32_t *places, const R
              query,
              key,
              rows_of<T>(x->value, x->value_stride, x->N, x->M),
-             places,
+             order,
              round,
              1 / (Real)sqrt((double)x->D) };
 }
@@ -382,35 +378,37 @@ template <typename T> static void find_lengths(Real *length, const AttentionInpu
 }
 
 template <typename T, int SIZE>
-static void forward(Real *out, Real *log_sum, int32_t *places, Real *scratch, const LshRounds *all)
+static void forward(Real *out, Real *log_sum, int32_t *order, const LshRounds *all)
 {
     const AttentionInputs *x = &all->x;
     const int64_t heads = x->B * x->H, rows = heads * x->N;
     Scratch s;
+    Real *scratch = device_workspace(allocate_scratch(&s, all, NULL, false));
     allocate_scratch(&s, all, scratch, false);
-    sort_positions<T>(places, s.R, s.keys, all);
+    sort_positions<T>(order, s.R, s.keys, all);
     find_lengths<T>(s.length, x);
     for (int64_t round = 0; round < all->rounds; round++) {
         const bool first = round == 0, last = round + 1 == all->rounds;
         launch_forward<SIZE>(
-            LshForward<T>{ round_of<T>(all, places, s.length, round), first ? NULL : s.out,
+            LshForward<T>{ round_of<T>(all, order, s.length, round), first ? NULL : s.out,
                            first ? NULL : s.logs[(round + 1) % 2], last ? NULL : s.out, (T *)out,
                            last ? log_sum : s.logs[round % 2], last ? (Real)INFINITY : LOWEST },
             heads);
     }
     if (x->key_lengths)
-        LAUNCH(leave_out<T>, blocks_for(rows * x->M), THREADS, 0, (T *)out, log_sum, x->key_lengths,
-               x->N, x->H, x->M, rows);
+        LAUNCH(zero_masked<T>, blocks_for(rows * x->M), THREADS, 0, (T *)out, log_sum,
+               x->key_lengths, x->N, x->H, x->M, rows);
+    device_workspace_free(scratch);
 }
 
 template <typename T, int SIZE>
 static void backward(const AttentionGradient &d, const Real *dout, const Real *out,
-                     const Real *log_sum, const int32_t *places, Real *scratch,
-                     const LshRounds *all)
+                     const Real *log_sum, const int32_t *order, const LshRounds *all)
 {
     const AttentionInputs *x = &all->x;
     const int64_t heads = x->B * x->H, rows = heads * x->N;
     Scratch s;
+    Real *scratch = device_workspace(allocate_scratch(&s, all, NULL, true));
     allocate_scratch(&s, all, scratch, true);
     find_lengths<T>(s.length, x);
     launch_row_deltas<T>(s.delta, dout, out, NULL, rows, x->M);
@@ -419,27 +417,26 @@ static void backward(const AttentionGradient &d, const Real *dout, const Real *o
             return gradient_rows<Real>({ needed ? sum : NULL, round > 0 }, x->H * columns, x->N,
                                        columns);
         };
-        launch_gradients<SIZE>(round_of<T>(all, places, s.length, round),
+        launch_gradients<SIZE>(round_of<T>(all, order, s.length, round),
                                rows_of<T>(dout, x->H * x->M, x->N, x->M),
                                sums(d.query.data, s.dq, x->D), sums(d.query.data, s.dk, x->D),
                                sums(d.value.data, s.dv, x->M), log_sum, s.delta, heads);
     }
     const Finish finish = { *all, d, s, dout, log_sum };
     LAUNCH(finish_gradients<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, finish);
+    device_workspace_free(scratch);
 }
 
 extern "C" void lsh_attention_forward_cuda(TensorType type, Real *out, Real *log_sum,
-                                           int32_t *places, Real *scratch, const LshRounds *all)
+                                           int32_t *order, const LshRounds *all)
 {
-    BY_TYPE_AND_TILE_SIZE(type, all->x.D, all->x.M,
-                          (forward<T, SIZE>(out, log_sum, places, scratch, all)));
+    BY_TYPE_AND_TILE_SIZE(type, all->x.D, all->x.M, (forward<T, SIZE>(out, log_sum, order, all)));
 }
 
 extern "C" void lsh_attention_backward_cuda(TensorType type, AttentionGradient d, const Real *dout,
                                             const Real *out, const Real *log_sum,
-                                            const int32_t *places, Real *scratch,
-                                            const LshRounds *all)
+                                            const int32_t *order, const LshRounds *all)
 {
     BY_TYPE_AND_TILE_SIZE(type, all->x.D, all->x.M,
-                          (backward<T, SIZE>(d, dout, out, log_sum, places, scratch, all)));
+                          (backward<T, SIZE>(d, dout, out, log_sum, order, all)));
 }

@@ -1,4 +1,4 @@
-/* Hashing and sorting of LSH attention, which fill `places` (lsh.h).
+/* Hashing and sorting of LSH attention, which fill `order` (lsh.h).
  *
  * Hashing: one warp per four positions; each lane computes every 32nd column of x R. The sums over
  * d run in the CPU's order, so both devices find the same buckets. Sorting: the sort keys (bucket,
@@ -30,21 +30,21 @@ __global__ void draw_matrices(Real *R, Random random, const uint64_t *start, int
 enum { TOGETHER = 4 }; /* positions per warp */
 
 /* A maximum and its index. */
-struct Most {
+struct Max {
     Real value;
-    int at;
+    int index;
 };
 
 /* The maximum of the warp; of equal values the one with the lowest index. */
-__device__ static inline Most warp_most(Most most)
+__device__ static inline Max warp_argmax(Max max)
 {
     for (int offset = WARP / 2; offset > 0; offset /= 2) {
-        const Real value = __shfl_xor_sync(0xffffffffu, most.value, offset);
-        const int at = __shfl_xor_sync(0xffffffffu, most.at, offset);
-        if (value > most.value || (value == most.value && at < most.at))
-            most = { value, at };
+        const Real value = __shfl_xor_sync(0xffffffffu, max.value, offset);
+        const int index = __shfl_xor_sync(0xffffffffu, max.index, offset);
+        if (value > max.value || (value == max.value && index < max.index))
+            max = { value, index };
     }
-    return most;
+    return max;
 }
 
 /* bucket = bucket * count + argmax([xR; -xR]) for each position's x [D] and count / 2 columns of R,
@@ -54,9 +54,9 @@ __device__ static inline void add_hash(int *bucket, const T *const *x, const Rea
                                        int64_t D, int64_t columns)
 {
     const int lane = (int)threadIdx.x % WARP, half = count / 2;
-    Most most[TOGETHER], least[TOGETHER]; /* of -xR */
+    Max max[TOGETHER], negative_max[TOGETHER]; /* of -xR */
     for (int k = 0; k < TOGETHER; k++)
-        most[k] = least[k] = { (Real)-INFINITY, lane };
+        max[k] = negative_max[k] = { (Real)-INFINITY, lane };
     for (int c = lane; c < half; c += WARP) {
         Real sum[TOGETHER] = {};
         for (int64_t d = 0; d < D; d++) {
@@ -67,22 +67,23 @@ __device__ static inline void add_hash(int *bucket, const T *const *x, const Rea
         }
 #pragma unroll
         for (int k = 0; k < TOGETHER; k++) {
-            if (sum[k] > most[k].value)
-                most[k] = { sum[k], c };
-            if (-sum[k] > least[k].value)
-                least[k] = { -sum[k], c };
+            if (sum[k] > max[k].value)
+                max[k] = { sum[k], c };
+            if (-sum[k] > negative_max[k].value)
+                negative_max[k] = { -sum[k], c };
         }
     }
 #pragma unroll
     for (int k = 0; k < TOGETHER; k++) {
-        most[k] = warp_most(most[k]);
-        least[k] = warp_most(least[k]);
-        const bool negative = least[k].value > most[k].value;
-        bucket[k] = bucket[k] * (2 * half) + (negative ? half + least[k].at : most[k].at);
+        max[k] = warp_argmax(max[k]);
+        negative_max[k] = warp_argmax(negative_max[k]);
+        const bool negative = negative_max[k].value > max[k].value;
+        bucket[k] =
+            bucket[k] * (2 * half) + (negative ? half + negative_max[k].index : max[k].index);
     }
 }
 
-/* keys [B, H, rounds, N]: (bucket, position). Positions left out sort after all buckets. */
+/* keys [B, H, rounds, N]: (bucket, position). Masked positions sort after all buckets. */
 template <typename T>
 __global__ void hash_positions(Key *keys, const Real *R, const __grid_constant__ LshRounds all,
                                int64_t columns, int64_t items)
@@ -108,8 +109,8 @@ __global__ void hash_positions(Key *keys, const Real *R, const __grid_constant__
         for (int k = 0; k < TOGETHER; k++) {
             const int64_t n = first + k;
             if (n < a.N && (int)threadIdx.x % WARP == k) {
-                const bool counts = !a.key_lengths || n < a.key_lengths[b];
-                const int of = counts ? bucket[k] : factor[0] * factor[1];
+                const bool visible = !a.key_lengths || n < a.key_lengths[b];
+                const int of = visible ? bucket[k] : factor[0] * factor[1];
                 keys[segment * a.N + n] = (Key)of << 32 | (Key)n;
             }
         }
@@ -119,7 +120,7 @@ __global__ void hash_positions(Key *keys, const Real *R, const __grid_constant__
 /* ---------------------------------------------------------------------------------------- sorting
  * Each segment [N], one per head and round, is sorted separately. */
 
-enum { MOST_TOGETHER = 1024 }; /* keys per thread block */
+enum { MAX_TOGETHER = 1024 }; /* keys per thread block */
 
 __global__ void sort_tiles(Key *keys, int64_t N, int tile, int64_t tiles, int64_t items)
 {
@@ -136,49 +137,48 @@ __global__ void sort_tiles(Key *keys, int64_t N, int tile, int64_t tiles, int64_
     }
 }
 
-/* Merges pairs of sorted runs: a key's new place is its index in its own run plus the number of
+/* Merges pairs of sorted runs: a key's new rank is its index in its own run plus the number of
  * smaller keys in the other run. */
 __global__ void merge_runs(Key *to, const Key *from, int64_t N, int64_t run, int64_t n)
 {
     GRID_FOR(i, n) {
-        const int64_t place = i % N, pair = place / (2 * run) * (2 * run);
-        const int64_t own = place / run * run, other = own == pair ? pair + run : pair;
+        const int64_t rank = i % N, pair = rank / (2 * run) * (2 * run);
+        const int64_t own = rank / run * run, other = own == pair ? pair + run : pair;
         const int64_t left = N - other, count = left < 0 ? 0 : left < run ? left : run;
-        const Key *segment = from + (i - place);
-        to[i - place + pair + (place - own) + count_below(segment + other, count, from[i])] =
-            from[i];
+        const Key *segment = from + (i - rank);
+        to[i - rank + pair + (rank - own) + count_below(segment + other, count, from[i])] = from[i];
     }
 }
 
-/* Fills the arrays of `places` (lsh.h) from the sorted keys. */
-__global__ void fill_places(int32_t *places, const Key *keys, int64_t N, int64_t chunk, bool causal,
-                            int64_t n)
+/* Fills the arrays of `order` (lsh.h) from the sorted keys. */
+__global__ void fill_order(int32_t *order, const Key *keys, int64_t N, int64_t chunk, bool causal,
+                           int64_t n)
 {
     GRID_FOR(i, n) {
-        const int64_t place = i % N, position = (int64_t)(uint32_t)keys[i];
-        const Key *segment = keys + (i - place), bucket = keys[i] >> 32;
+        const int64_t rank = i % N, position = (int64_t)(uint32_t)keys[i];
+        const Key *segment = keys + (i - rank), bucket = keys[i] >> 32;
         const int64_t start = count_below(segment, N, bucket << 32);
         const int64_t end = count_below(segment, N, (bucket + 1) << 32);
-        const int64_t first = (place / chunk - 1) * chunk, last = (place / chunk + 1) * chunk;
-        int32_t *of_position = places + (i - place) + position;
-        places[PLACES_ORDER * n + i] = (int32_t)position;
-        of_position[PLACES_PLACE * n] = (int32_t)place;
-        of_position[PLACES_LOW * n] = (int32_t)(start > first ? start : first);
-        of_position[PLACES_HIGH * n] = (int32_t)(causal ? place : end < last ? end : last);
+        const int64_t first = (rank / chunk - 1) * chunk, last = (rank / chunk + 1) * chunk;
+        int32_t *of_position = order + (i - rank) + position;
+        order[SORTED_INDEX * n + i] = (int32_t)position;
+        of_position[RANK * n] = (int32_t)rank;
+        of_position[VISIBLE_BEGIN * n] = (int32_t)(start > first ? start : first);
+        of_position[VISIBLE_END * n] = (int32_t)(causal ? rank : end < last ? end : last);
     }
 }
 
 static int sorted_together(int64_t N)
 {
     int tile = 2 * WARP;
-    while (tile < N && tile < MOST_TOGETHER)
+    while (tile < N && tile < MAX_TOGETHER)
         tile *= 2;
     return tile;
 }
 
-/* Fills `places`. Scratch memory: R [rounds, H, D, columns], and keys, two of [B, H, rounds, N]. */
+/* Fills `order`. Scratch memory: R [rounds, H, D, columns], and keys, two of [B, H, rounds, N]. */
 template <typename T>
-static void sort_positions(int32_t *places, Real *R, Key *const *keys, const LshRounds *all)
+static void sort_positions(int32_t *order, Real *R, Key *const *keys, const LshRounds *all)
 {
     const int64_t numbers = lsh_random_numbers(all), columns = lsh_columns(all), N = all->x.N;
     const int64_t segments = all->x.B * all->x.H * all->rounds, n = segments * N;
@@ -196,7 +196,7 @@ static void sort_positions(int32_t *places, Real *R, Key *const *keys, const Lsh
     for (int64_t run = tile; run < N; run *= 2, sorted = 1 - sorted)
         LAUNCH(merge_runs, blocks_for(n), THREADS, 0, keys[1 - sorted], (const Key *)keys[sorted],
                N, run, n);
-    LAUNCH(fill_places, blocks_for(n), THREADS, 0, places, (const Key *)keys[sorted], N, all->chunk,
+    LAUNCH(fill_order, blocks_for(n), THREADS, 0, order, (const Key *)keys[sorted], N, all->chunk,
            all->causal, n);
 }
 

@@ -4,14 +4,14 @@
  *     Positions               the positions of a tile, count of them: a Span, or another type with
  *                             the functions of a Span in tiles.cuh
  *     Gradient                the element type of gradients
- *     BOUNDS                  number of int32 per query in shared memory, which sees reads
- *     SEES_NOTHING            whether there may be queries that see no key
+ *     BOUNDS                  number of int32 per query in shared memory, which attends_to reads
+ *     NOTHING_VISIBLE         whether there may be queries without visible keys
  *     item_at                 the head and the tile of a thread block (its columns: item_of)
  *     positions_from          the next CHUNK positions of a head, or fewer before the end
  *     pass_of                 the rows that a block owns, and the range it iterates over
- *     load_bounds, sees       whether the i-th query of a tile sees the j-th key of another tile
+ *     load_bounds, attends_to whether the i-th query of a tile attends to the j-th key of another
  *     score_of                the score s, from the product q.k
- * and a struct Forward, with the Kind as a, the results, and nothing, L of queries that see no key:
+ * and a struct Forward, with the Kind as a, the results, and nothing, L of queries without visible keys:
  *     BLOCKS                  thread blocks per multiprocessor, at least
  *     start_sums, store_sums  load m, l and o before the first key; store out */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
@@ -119,7 +119,7 @@ template <int SIZE, typename Kind> static int64_t forward_memory(void)
     return CHUNK * (2 * Tile<SIZE>::PITCH + SIZE + SCORE_PITCH + 1 + Kind::BOUNDS);
 }
 
-/* Stores a score tile in shared memory, -infinity where the query does not see the key. */
+/* Stores a score tile in shared memory, -infinity where the key is not visible to the query. */
 template <int SIZE, typename Kind, typename Positions>
 __device__ static inline void forward_scores(const Kind &a, const ForwardMemory &m,
                                              const Positions &queries, const Positions &keys,
@@ -142,7 +142,7 @@ __device__ static inline void forward_scores(const Kind &a, const ForwardMemory 
 #pragma unroll
         for (int c = 0; c < Tile<SIZE>::SCORES; c++) {
             const int j = score_column<SIZE>(c);
-            m.scores[i * SCORE_PITCH + j] = sees(a, m.bounds, queries, i, keys, j)
+            m.scores[i * SCORE_PITCH + j] = attends_to(a, m.bounds, queries, i, keys, j)
                                                 ? score_of(a, scores[r][c], queries, i, keys, j)
                                                 : (Real)-INFINITY;
         }
@@ -175,7 +175,7 @@ __device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, co
     __syncthreads();
 }
 
-/* nothing: if the query has seen no key, 1 / l counts as 0 and L is f.nothing. */
+/* nothing: if no key is visible to the query, 1 / l counts as 0 and L is f.nothing. */
 template <int SIZE, typename Forward>
 __device__ static inline void forward_item(const Forward &f, const Item &item,
                                            const ForwardMemory &m)
@@ -187,7 +187,7 @@ __device__ static inline void forward_item(const Forward &f, const Item &item,
     Real sums[Tile<SIZE>::ROWS][4] = {};
     RowSums of_row = f.template start_sums<SIZE>(sums, pass.rows, item.column);
     add_keys<SIZE>(sums, &of_row, a, item, m, pass);
-    const bool nothing = Forward::Kind::SEES_NOTHING && of_row.l == 0;
+    const bool nothing = Forward::Kind::NOTHING_VISIBLE && of_row.l == 0;
     if (first_half)
         m.factor[row] = nothing ? (Real)0 : 1 / of_row.l;
     if (first_half && item.column == 0 && row < pass.rows.count)
@@ -260,7 +260,7 @@ template <int SIZE, typename Kind> static int64_t backward_memory(void)
     return CHUNK * (4 * Tile<SIZE>::PITCH + SCORE_PITCH + 2 + Kind::BOUNDS);
 }
 
-/* In place: s = x1.y1 becomes P, dP = x2.y2 becomes dS; 0 where the query does not see the key. */
+/* In place: s = x1.y1 becomes P, dP = x2.y2 becomes dS; 0 where the key is not visible to the query. */
 template <int SIZE, bool KEYS, typename Kind, typename Positions>
 __device__ static inline void backward_scores(Real (*s)[Tile<SIZE>::SCORES],
                                               Real (*dP)[Tile<SIZE>::SCORES], const Kind &a,
@@ -273,10 +273,10 @@ __device__ static inline void backward_scores(Real (*s)[Tile<SIZE>::SCORES],
         for (int c = 0; c < Tile<SIZE>::SCORES; c++) {
             const int row = tile_row<SIZE>(r), column = score_column<SIZE>(c);
             const int i = KEYS ? column : row, j = KEYS ? row : column;
-            const bool seen = sees(a, m.bounds, queries, i, keys, j);
+            const bool visible = attends_to(a, m.bounds, queries, i, keys, j);
             s[r][c] =
-                seen ? exp(score_of(a, s[r][c], queries, i, keys, j) - m.log_sum[i]) : (Real)0;
-            dP[r][c] = seen ? s[r][c] * (dP[r][c] + m.delta[i]) : (Real)0;
+                visible ? exp(score_of(a, s[r][c], queries, i, keys, j) - m.log_sum[i]) : (Real)0;
+            dP[r][c] = visible ? s[r][c] * (dP[r][c] + m.delta[i]) : (Real)0;
         }
 }
 

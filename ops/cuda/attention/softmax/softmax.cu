@@ -1,13 +1,13 @@
 /* CUDA kernels of softmax attention: see softmax.c. A thread block owns 64 queries of a head and
  * iterates over their keys; for dk and dv it owns 64 keys and iterates over their queries.
  * softmax_tiles.cuh computes the tiles. */
-#include "ops/attention/softmax/softmax.h"
 #include "ops/cuda/attention/shared/softmax_tiles.cuh"
+#include "ops/kernels.h"
 
 template <typename T> struct SoftmaxAttention {
     typedef Span Positions;
     typedef T Gradient;
-    enum { BOUNDS = 0, SEES_NOTHING = false };
+    enum { BOUNDS = 0, NOTHING_VISIBLE = false };
     Rows<T> query, key, value;
     const int32_t *key_lengths; /* [B], or NULL */
     bool causal;
@@ -15,8 +15,8 @@ template <typename T> struct SoftmaxAttention {
     Real scale; /* 1 / sqrt D */
 };
 
-/* Longest tiles first: under the causal mask the last query tile sees the most keys, and the first
- * key tile is seen by the most queries. */
+/* Longest tiles first: under the causal mask the last query tile has the most visible keys, and the
+ * first key tile the most queries. */
 template <typename T>
 __device__ static inline Item item_at(const SoftmaxAttention<T> &a, int64_t index, int64_t tiles,
                                       bool keys)
@@ -33,8 +33,8 @@ __device__ static inline Span positions_from(const SoftmaxAttention<T> &, const 
     return { item.b, item.h, item.H, first, 1, left < 0 ? 0 : left < CHUNK ? (int)left : CHUNK };
 }
 
-/* A query tile iterates over the keys below key_length, up to the last key that any of its queries
- * sees; a key tile over the queries, from the first that sees any of its keys. */
+/* A query tile iterates over the keys below key_length, up to the last key that is visible to
+ * any of its queries; a key tile over the queries, from the first that attends to any of its keys. */
 template <typename T>
 __device__ static inline Pass<Span> pass_of(const SoftmaxAttention<T> &a, const Item &item,
                                             bool keys)
@@ -55,8 +55,8 @@ __device__ static inline void load_bounds(int32_t *, const SoftmaxAttention<T> &
 }
 
 template <typename T>
-__device__ static inline bool sees(const SoftmaxAttention<T> &a, const int32_t *,
-                                   const Span &queries, int i, const Span &keys, int j)
+__device__ static inline bool attends_to(const SoftmaxAttention<T> &a, const int32_t *,
+                                         const Span &queries, int i, const Span &keys, int j)
 {
     return i < queries.count && j < keys.count &&
            (!a.causal || keys.first + j <= queries.first + i);
@@ -113,23 +113,19 @@ static void forward(Real *out, Real *log_sum, const AttentionInputs *a, bool cau
 
 template <typename T, int SIZE>
 static void backward(AttentionGradient d, const Real *dout, const Real *out, const Real *log_sum,
-                     Real *delta, const AttentionInputs *a, bool causal)
+                     const AttentionInputs *a, bool causal)
 {
+    Real *delta = device_workspace(a->B * a->N * a->H); /* -D_i of softmax.c */
     launch_row_deltas<T>(delta, dout, out, NULL, a->B * a->N * a->H, a->M);
     launch_gradients<SIZE>(arguments_of<T>(a, causal), rows_of<T>(dout, a->H * a->M, a->N, a->M),
                            gradient_rows<T>(d.query, a->query_stride, a->N, a->D),
                            gradient_rows<T>(d.key, a->key_stride, a->keys, a->D),
                            gradient_rows<T>(d.value, a->value_stride, a->keys, a->M), log_sum,
                            delta, a->B * a->H);
+    device_workspace_free(delta);
 }
 
-/* delta = -D_i of softmax.c, one number per row */
-extern "C" int64_t softmax_attention_scratch_cuda(const AttentionInputs *a, bool backward)
-{
-    return backward ? a->B * a->N * a->H : 1;
-}
-
-extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real *log_sum, Real *,
+extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real *log_sum,
                                                const AttentionInputs *a, bool causal)
 {
     BY_TYPE_AND_TILE_SIZE(type, a->D, a->M, (forward<T, SIZE>(out, log_sum, a, causal)));
@@ -137,9 +133,8 @@ extern "C" void softmax_attention_forward_cuda(TensorType type, Real *out, Real 
 
 extern "C" void softmax_attention_backward_cuda(TensorType type, AttentionGradient d,
                                                 const Real *dout, const Real *out,
-                                                const Real *log_sum, Real *scratch,
-                                                const AttentionInputs *a, bool causal)
+                                                const Real *log_sum, const AttentionInputs *a,
+                                                bool causal)
 {
-    BY_TYPE_AND_TILE_SIZE(type, a->D, a->M,
-                          (backward<T, SIZE>(d, dout, out, log_sum, scratch, a, causal)));
+    BY_TYPE_AND_TILE_SIZE(type, a->D, a->M, (backward<T, SIZE>(d, dout, out, log_sum, a, causal)));
 }
