@@ -37,4 +37,12 @@ KERNEL(softmax_backward,
 
 /* -------------------------------------------------------------------- parameters and optimizers */
 
+/* One step of the n weights p, from their gradients: optim/sgd.c, optim/adam.c. Frozen weights stay
+ * unchanged. With scalars->bf16, backends store p there too. */
+REAL_KERNEL(sgd_step, (Real *p, const Real *gradients, const struct StepScalars *scalars, int64_t n))
+REAL_KERNEL(sgd_momentum_step, (Real *p, Real *m, const Real *gradients,
+                                const struct StepScalars *scalars, int64_t n))
+REAL_KERNEL(adam_step, (Real *p, Real *m, Real *v, const Real *gradients,
+                        const struct StepScalars *scalars, int64_t n))
+
 /* ------------------------------------------------------------------------------------- decoding */

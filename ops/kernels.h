@@ -23,6 +23,9 @@
 #include "autograd/tape.h"
 #include "tensor/kernel.h"
 
+/* Arguments that modules after ops define. */
+struct StepScalars;
+
 typedef struct Kernels {
 #define KERNEL(name, parameters) void(*name) parameters;
 #define REAL_KERNEL KERNEL

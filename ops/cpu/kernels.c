@@ -26,6 +26,9 @@ const Kernels cpu_kernels = {
     /* attention: lsh */
     /* attention: feature maps */
     /* parameters and optimizers */
+    .sgd_step = sgd_step_cpu,
+    .sgd_momentum_step = sgd_momentum_step_cpu,
+    .adam_step = adam_step_cpu,
     /* decoding */
 };
 

@@ -31,6 +31,9 @@ template <TensorType type> static Kernels table(void)
     /* attention: lsh */
     /* attention: feature maps */
     /* parameters and optimizers */
+    USE_REAL(sgd_step);
+    USE_REAL(sgd_momentum_step);
+    USE_REAL(adam_step);
     /* decoding */
 #undef USE
 #undef USE_REAL
