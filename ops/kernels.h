@@ -24,7 +24,10 @@
 #include "tensor/kernel.h"
 
 /* Arguments that modules after ops define. */
+struct Clipping;
+struct KeysValues;
 struct StepScalars;
+struct TransformerStep;
 
 typedef struct Kernels {
 #define KERNEL(name, parameters) void(*name) parameters;
