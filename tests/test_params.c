@@ -765,7 +765,7 @@ TEST(some_weights_are_loaded)
                                   { "optimizer.m.single", FILE_F32, shape(1), single },
                                   { "single", FILE_F32, shape(3), single },
                                   { "half", FILE_F16, shape(2), half },
-                                  { "mask", FILE_BOOL, shape(2), mask } };
+                                  { "mask", FILE_OPAQUE, shape(2), mask } };
     ck_assert_msg(tensor_file_save(entries, 7, NULL, 0, path), "%s", tapegrad_error());
     const bool wide = sizeof(Real) == sizeof(double);
     ck_assert_int_eq(params_load_some(model, path, collect, reports), wide ? 3 : 2);
