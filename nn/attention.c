@@ -2,7 +2,7 @@
  * and values of all heads; the attention operation combines positions; the output product combines
  * heads. */
 #include "nn/internal.h"
-#include "ops/shared/internal.h"
+#include "ops/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -146,33 +146,61 @@ static Tensor *linear_attention(Tape *tape, const Attention *attention, Tensor *
     return out;
 }
 
-/* keys, values [B, H, max_length, D] <- the first `count` positions of packed [B, N, 3 H, D] */
-void store_keys_values_cpu(int type, Real *keys, Real *values, const Real *packed, int64_t B,
-                           int64_t N, int64_t count, int64_t H, int64_t D, int64_t max_length)
+void store_keys_values_plain(const KeysValues *s)
 {
-#pragma omp parallel for schedule(static) num_threads(threads_for(B *count *H *D, 0.1))
-    for (int64_t i = 0; i < B * count * H; i++) {
-        const int64_t h = i % H, n = i / H % count, b = i / H / count;
-        const int64_t to = ((b * H + h) * max_length + n) * D, from = ((b * N + n) * 3 * H + h) * D;
-        convert_elements(type, elements_at(type, keys, to), TENSOR_REAL, packed + from + H * D, D);
-        convert_elements(type, elements_at(type, values, to), TENSOR_REAL,
-                         packed + from + 2 * H * D, D);
+    const AttentionCache *cache = s->cache;
+    const int64_t H = s->H, D = s->D;
+    EACH_ROW(row, s->B * s->count * H, D)
+    {
+        const int64_t h = row % H, n = row / H % s->count, b = row / H / s->count;
+        const int64_t position = n + (cache->counts ? cache->counts[b] : 0);
+        const int64_t to = ((b * H + h) * cache->max_length + position) * D;
+        const Real *from = s->packed + ((b * s->N + n) * 3 * H + h) * D;
+        for (int64_t d = 0; d < D; d++) {
+            cache->keys[to + d] = from[H * D + d];
+            cache->values[to + d] = from[2 * H * D + d];
+        }
     }
 }
 
-/* N may exceed max_length when lengths end every sequence before it: the rest is padding. */
+/* Appends keys and values to the cache. N may exceed max_length when lengths end every sequence
+ * before it: the rest is padding. */
+static void store_keys_values(Tape *tape, const Attention *attention, Tensor *packed,
+                              const AttentionCache *cache)
+{
+    const Tensor *real = op_cast(tape, packed, TENSOR_REAL);
+    const int64_t N = packed->shape.size[1];
+    const KeysValues positions = { .cache = cache,
+                                   .packed = real->data,
+                                   .B = packed->shape.size[0],
+                                   .N = N,
+                                   .count = N < cache->max_length ? N : cache->max_length,
+                                   .H = attention->heads,
+                                   .D = attention->head_dim };
+    kernels_on(real->device, TENSOR_REAL)->store_keys_values(&positions);
+}
+
+/* keys or values [B, H, max_length, D] of the cache as [B, max_length, H, D] */
+static Tensor *cached(Tape *tape, const Attention *attention, Real *data, const Tensor *packed,
+                      const AttentionCache *cache)
+{
+    Tensor heads_first = { .device = packed->device, .data = data };
+    heads_first.shape =
+        shape(packed->shape.size[0], attention->heads, cache->max_length, attention->head_dim);
+    return op_transpose(tape, &heads_first, 1, 2);
+}
+
 static Tensor *softmax_attention(Tape *tape, const Attention *attention, Tensor *packed,
                                  Tensor *key_lengths, const AttentionCache *cache)
 {
-    if (cache) {
-        const Tensor *real = op_cast(tape, packed, TENSOR_REAL);
-        const int64_t B = packed->shape.size[0], N = packed->shape.size[1];
-        DEVICE_CALL(real->device, store_keys_values,
-                    (cache->type, cache->keys, cache->values, real->data, B, N,
-                     N < cache->max_length ? N : cache->max_length, attention->heads,
-                     attention->head_dim, cache->max_length));
-    }
-    return op_causal_softmax_attention(tape, packed, NULL, NULL, key_lengths);
+    if (cache)
+        store_keys_values(tape, attention, packed, cache);
+    if (!cache || !cache->lengths)
+        return op_causal_softmax_attention(tape, packed, NULL, NULL, key_lengths);
+    return op_softmax_attention(tape, op_slice(tape, packed, 2, 0, attention->heads),
+                                cached(tape, attention, cache->keys, packed, cache),
+                                cached(tape, attention, cache->values, packed, cache),
+                                cache->lengths);
 }
 
 /* packed [B, N, 2 H, D]: the H heads of queries, which are also the keys, then those of values. */

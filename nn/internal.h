@@ -3,7 +3,6 @@
 #define TAPEGRAD_NN_INTERNAL_H
 
 #include "nn/nn.h"
-#include "nn/params_clip.h"
 #include "tensor/internal.h"
 
 /* A weight's path name, or an entry's name in a file: a path name behind a prefix of at most
@@ -44,7 +43,14 @@ int params_frozen_version(const Params *params);
 /* Weights require a gradient, and none has one. */
 bool params_lacks_gradients(const Params *params);
 
-/* The result of clipping, in device memory; zeros at first, NULL while no buffers are allocated. */
+/* The result of gradient clipping. It is in device memory, where a replayed step finds it; zeros at
+ * first, NULL while no buffers are allocated. */
+enum { CLIP_PARTS = 256 };
+typedef struct Clipping {
+    double parts[CLIP_PARTS]; /* partial sums of squares */
+    double norm;              /* of all gradients, before scaling */
+    bool done;                /* the norm was computed at least once */
+} Clipping;
 Clipping *params_clipping(const Params *params);
 
 /* Whether the gradients were clipped since they were empty. */
@@ -95,13 +101,19 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
 typedef struct AttentionCache {
     Tensor *sums;        /* linear: input, [B, H, F, D + 1], the state before these positions */
     Real *sums_after;    /* linear: output, the state after them */
-    Real *keys, *values; /* softmax: output, [B, H, max_length, D], filled from position 0 */
-    int type;            /* of keys and values, a TensorType */
+    Real *keys, *values; /* softmax: output, [B, H, max_length, D] */
+    int type;            /* of keys and values, a TensorType: Real, or bf16 on the CPU */
     int64_t max_length;
+    const int32_t *counts; /* softmax: positions in the cache before these, [B]; NULL: 0 */
+    Tensor *lengths;       /* softmax: int32 [B], one more: attend to the cache; NULL: to x alone */
 } AttentionCache;
 
-DEVICE_FUNCTION(void, store_keys_values, int type, Real *keys, Real *values, const Real *packed,
-                int64_t B, int64_t N, int64_t count, int64_t H, int64_t D, int64_t max_length);
+/* Positions of packed [B, N, 3 H, D], queries, keys and values, for a KV cache. */
+typedef struct KeysValues {
+    const AttentionCache *cache;
+    const Real *packed;
+    int64_t B, N, count, H, D; /* the first `count` of N positions are stored */
+} KeysValues;
 
 /* nn_attention_forward and nn_transformer_layer_forward pass NULL as cache. */
 Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,

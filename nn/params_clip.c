@@ -1,39 +1,39 @@
 /* Gradient clipping by the global norm (Pascanu, Mikolov, Bengio 2013, algorithm 1): one pass over
  * the flat buffer computes the norm, a second one g <- g maximum_norm / norm. */
 #include "nn/internal.h"
+#include "ops/kernels.h"
 
-#include "ops/shared/internal.h"
+#include <math.h>
 
-/* Sums in double, in a fixed number of parts: the rounding does not depend on the number of
- * threads. */
-void sum_squares_cpu(Clipping *clipping, const Real *x, int64_t n)
+/* parts_k = sum of x_i^2 over the kth of CLIP_PARTS ranges. Their number is fixed, so the rounding
+ * does not depend on the number of threads. */
+void sum_squares_plain(Clipping *clipping, const Real *x, int64_t n)
 {
     const int64_t length = (n + CLIP_PARTS - 1) / CLIP_PARTS;
-#pragma omp parallel for schedule(static) num_threads(threads_for(n, 0.1))
-    for (int part = 0; part < CLIP_PARTS; part++) {
-        const int64_t start = part * length, end = start + length < n ? start + length : n;
+    EACH_ROW(k, CLIP_PARTS, length)
+    {
+        const int64_t end = (k + 1) * length < n ? (k + 1) * length : n;
         double sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = start; i < end; i++)
+        SUM(+, sum)
+        for (int64_t i = k * length; i < end; i++)
             sum += (double)x[i] * (double)x[i];
-        clipping->parts[part] = sum;
+        clipping->parts[k] = sum;
     }
 }
 
-void clip_gradients_cpu(Real *x, Clipping *clipping, Real maximum_norm, int64_t n)
+void clip_gradients_plain(Real *g, Clipping *clipping, Real max_norm, int64_t n)
 {
-    double total = 0;
-    for (int part = 0; part < CLIP_PARTS; part++)
-        total += clipping->parts[part];
-    const double norm = sqrt(total);
+    double sum = 0;
+    for (int k = 0; k < CLIP_PARTS; k++)
+        sum += clipping->parts[k];
+    const double norm = sqrt(sum);
     clipping->norm = norm;
     clipping->done = true;
-    if (!(isfinite(norm) && norm > (double)maximum_norm))
+    if (!(isfinite(norm) && norm > (double)max_norm))
         return;
-    const Real factor = (Real)((double)maximum_norm / norm);
-    PARALLEL_FOR(i, n) {
-        x[i] *= factor;
-    }
+    const Real factor = (Real)((double)max_norm / norm);
+    EACH(i, n)
+    g[i] *= factor;
 }
 
 void params_clip_gradients(Params *params, double maximum_norm)
@@ -48,8 +48,9 @@ void params_clip_gradients(Params *params, double maximum_norm)
     Real *gradients = params_flat_gradients(params)->data;
     Clipping *clipping = params_clipping(params);
     const int64_t n = params_flat_count(params);
-    DEVICE_CALL(device, sum_squares, (clipping, gradients, n));
-    DEVICE_CALL(device, clip_gradients, (gradients, clipping, (Real)maximum_norm, n));
+    const Kernels *kernels = kernels_on(device, TENSOR_REAL);
+    kernels->sum_squares(clipping, gradients, n);
+    kernels->clip_gradients(gradients, clipping, (Real)maximum_norm, n);
     *params_clipped(params) = true;
 }
 

@@ -39,10 +39,10 @@ bool params_save_parts(const char *function, Params *params, const FilePart *par
     Real *host = memory_allocate((size_t)part_count * bytes);
     FileEntry *entries = memory_allocate((size_t)count * sizeof *entries);
     Name *names = memory_allocate((size_t)count * sizeof *names);
-    bool good = host && entries && names;
-    if (!good)
+    bool ok = host && entries && names;
+    if (!ok)
         error_report("%s: %s", function, device_exhausted(params_device(params), bytes).text);
-    for (int i = 0; good && i < count; i++) {
+    for (int i = 0; ok && i < count; i++) {
         const FilePart *part = &parts[i / weights];
         Real *copy = host + i / weights * params_flat_count(params);
         if (i % weights == 0)
@@ -54,11 +54,11 @@ bool params_save_parts(const char *function, Params *params, const FilePart *par
                                   .shape = weight->shape,
                                   .data = elements_of(params, weight, copy) };
     }
-    good = good && tensor_file_save(entries, count, metadata, metadata_count, path);
+    ok = ok && tensor_file_save(entries, count, metadata, metadata_count, path);
     free(names);
     free(entries);
     free(host);
-    return good;
+    return ok;
 }
 
 /* Whether the entry belongs to a part, or has a prefix that is ignored. */
@@ -99,22 +99,22 @@ bool params_load_parts(const char *function, Params *params, const FilePart *par
         return error_report("%s: %s", function,
                             device_exhausted(params_device(params), bytes).text);
     memset(host, 0, (size_t)part_count * bytes); /* the padding */
-    bool good = true;
+    bool ok = true;
     for (int part = 0; part < part_count; part++)
-        for (int i = 0; good && i < params_count(params); i++) {
+        for (int i = 0; ok && i < params_count(params); i++) {
             const Tensor *weight = params_at(params, i);
             Real *copy = host + part * params_flat_count(params);
-            good = tensor_file_read(file, prefixed(parts[part].prefix, weight).text, weight->shape,
-                                    elements_of(params, weight, copy));
+            ok = tensor_file_read(file, prefixed(parts[part].prefix, weight).text, weight->shape,
+                                  elements_of(params, weight, copy));
         }
-    good = good && all_known(function, params, parts, part_count, ignored, file, path);
-    for (int part = 0; good && part < part_count; part++)
+    ok = ok && all_known(function, params, parts, part_count, ignored, file, path);
+    for (int part = 0; ok && part < part_count; part++)
         device_copy_in(params_device(params), parts[part].data,
                        host + part * params_flat_count(params), bytes);
-    if (good)
+    if (ok)
         params_written(params);
     free(host);
-    return good;
+    return ok;
 }
 
 static bool need_weights(const char *function, Params *params)
@@ -137,10 +137,10 @@ bool params_load(Params *params, const char *path)
         return false;
     const FilePart weights = { "", params_flat_values(params)->data };
     TensorFile *file = tensor_file_open(path);
-    const bool good =
+    const bool ok =
         file && params_load_parts("params_load", params, &weights, 1, STATE_PREFIX, file, path);
     tensor_file_close(file);
-    return good;
+    return ok;
 }
 
 static void ignore(const char *name, const char *sentence, void *context)

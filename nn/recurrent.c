@@ -75,8 +75,8 @@ static void check_state(Tape *tape, const Kind *kind, const Recurrent *stack, Te
 static Tensor *stack_forward(Tape *tape, const Kind *kind, const Recurrent *stack, Tensor *x,
                              Tensor *lengths, Tensor **state)
 {
-    enum { MOST = 2 };
-    Tensor *finals[MOST][2 * NN_MAX_LAYERS], *out[2];
+    enum { MAX_STATES = 2 };
+    Tensor *finals[MAX_STATES][2 * NN_MAX_LAYERS], *out[2];
     if (stack->layers < 1)
         tape_error(tape, "%s: there are no layers; see %s", kind->forward, kind->constructor);
     tape_use(tape, kind->x, x);
@@ -91,7 +91,7 @@ static Tensor *stack_forward(Tape *tape, const Kind *kind, const Recurrent *stac
             x = nn_dropout_forward(tape, &stack->dropout, x);
         for (int64_t d = 0; d < stack->directions; d++) {
             const int64_t index = l * stack->directions + d;
-            Tensor *initial[MOST] = { NULL }, *final[MOST];
+            Tensor *initial[MAX_STATES] = { NULL }, *final[MAX_STATES];
             for (int s = 0; state && s < kind->states; s++)
                 initial[s] = state_at(tape, state[s], index);
             out[d] = kind->layer(tape, x, &stack->weights[l][d], lengths, d == 1, initial, final);

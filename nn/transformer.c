@@ -3,60 +3,7 @@
  * norm. */
 #include "nn/internal.h"
 
-#include <math.h>
 #include <stdio.h>
-
-/* -------------------------------------------------------------------------------------- configs */
-enum { LARGEST_SIZE = 1 << 20 };
-
-/* A size of 0 becomes its default. */
-static void need_size(const char *function, const char *field, int64_t *size, int64_t default_size,
-                      int64_t largest)
-{
-    if (*size < 0 || *size > largest)
-        error_raise("%s: %s is %lld, expected 1 to %lld, or 0 for the default", function, field,
-                    (long long)*size, (long long)largest);
-    if (*size == 0)
-        *size = default_size;
-}
-
-static void check_kind(const char *function, const char *noun, int kind, int last)
-{
-    if (kind < 0 || kind > last)
-        error_raise("%s: there is no %s %d", function, noun, kind);
-}
-
-TransformerConfig nn_transformer_config(const char *function, TransformerConfig c)
-{
-    need_size(function, "layers", &c.layers, 4, NN_MAX_LAYERS);
-    need_size(function, "heads", &c.heads, 8, LARGEST_SIZE);
-    need_size(function, "head_dim", &c.head_dim, 32, LARGEST_SIZE);
-    need_size(function, "feed_forward", &c.feed_forward, 4 * c.heads * c.head_dim, LARGEST_SIZE);
-    need_size(function, "projections", &c.projections, 2 * c.head_dim, LARGEST_SIZE);
-    need_size(function, "lsh_rounds", &c.lsh_rounds, 1, 64);
-    need_size(function, "lsh_chunk", &c.lsh_chunk, 32, LARGEST_SIZE);
-    need_size(function, "lsh_buckets", &c.lsh_buckets, 0, LARGEST_SIZE);
-    check_kind(function, "attention", (int)c.attention, ATTENTION_LSH);
-    check_kind(function, "feature map", (int)c.features, FEATURES_RANDOM);
-    check_kind(function, "form", (int)c.form, FORM_QUADRATIC);
-    check_kind(function, "activation", (int)c.activation, ACTIVATION_GELU_TANH);
-    if (!c.attention)
-        c.attention = ATTENTION_CAUSAL_LINEAR;
-    if (!(c.dropout >= 0 && c.dropout < 1))
-        error_raise("%s: dropout is %g, expected 0 <= dropout < 1", function, c.dropout);
-    if (!(c.initial_std >= 0 && isfinite((Real)c.initial_std)))
-        error_raise("%s: initial_std is %g, expected 0 or more, and finite", function,
-                    c.initial_std);
-    if (c.lsh_buckets != 1 && c.lsh_buckets % 2 != 0)
-        error_raise("%s: lsh_buckets is %lld, expected an even number, or 1", function,
-                    (long long)c.lsh_buckets);
-    return c;
-}
-
-double nn_residual_std(const TransformerConfig *config)
-{
-    return config->initial_std / sqrt(2 * (double)config->layers);
-}
 
 /* ------------------------------------------------------------------------------------ one layer */
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config)

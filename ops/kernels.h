@@ -36,6 +36,12 @@
 #include "ops/shared/axis.h"
 #include "tensor/kernel.h"
 
+/* Arguments that modules after ops define. */
+struct Clipping;
+struct KeysValues;
+struct StepScalars;
+struct TransformerStep;
+
 typedef struct Kernels {
 #define KERNEL(name, parameters) void(*name) parameters;
 #define REAL_KERNEL KERNEL

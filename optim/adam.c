@@ -3,64 +3,60 @@
  *   m_hat = m / (1 - beta1^t)                v_hat = v / (1 - beta2^t)
  *   p = p - lr m_hat / (sqrt(v_hat) + eps)
  * m and v start at 0, so after t steps the coefficients of the gradients in m sum to 1 - beta1^t;
- * m_hat and v_hat correct this bias. With
- *   learning_rate = lr / (1 - beta1^t)       v_scale = 1 / sqrt(1 - beta2^t)
- * the last line is p = p - learning_rate m / (v_scale sqrt(v) + eps). Weight decay comes first:
+ * m_hat and v_hat correct this bias. The kernel gets
+ *   m_scale = 1 / (1 - beta1^t)              v_scale = 1 / sqrt(1 - beta2^t)
+ * Weight decay comes first:
  *   Adam    g = g + weight_decay p
  *   AdamW   p = keep p                       keep = 1 - lr weight_decay
  * One kernel serves both, and RAdam: Adam has keep = 1, the others weight_decay = 0. */
+#include "ops/kernels.h"
 #include "optim/internal.h"
 
 #include <float.h>
 #include <tgmath.h> /* sqrt of a Real is computed in Real */
 
-static void adam_run(Real *values, uint16_t *bf16, Real *m, Real *v, const Real *gradients,
-                     const StepScalars *scalars, Real beta1, Real beta2, int64_t n)
+void adam_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const StepScalars *scalars,
+                     int64_t n)
 {
-    const Real learning_rate = scalars->learning_rate, v_scale = scalars->v_scale;
-    const Real weight_decay = scalars->weight_decay, keep = scalars->keep, eps = scalars->eps;
-    BY_STORAGE(
-        bf16 ? TENSOR_BF16 : TENSOR_REAL, T, PARALLEL_FOR(i, n) {
-            const Real g = gradients[i] + weight_decay * values[i];
-            m[i] = beta1 * m[i] + (1 - beta1) * g;
-            v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-            store_weight(T, values, bf16, i,
-                         keep * values[i] - learning_rate * m[i] / (v_scale * sqrt(v[i]) + eps));
-        });
+    for (Run run = { 0 }; next_run(&run, scalars, n);) {
+        const StepScalars s = *run.scalars;
+        EACH(k, run.count)
+        {
+            const int64_t i = run.start + k;
+            const Real g = gradients[i] + s.weight_decay * p[i];
+            m[i] = s.beta1 * m[i] + (1 - s.beta1) * g;
+            v[i] = s.beta2 * v[i] + (1 - s.beta2) * g * g;
+            const Real m_hat = s.m_scale * m[i], sqrt_v_hat = s.v_scale * sqrt(v[i]);
+            p[i] = s.keep * p[i] - s.learning_rate * m_hat / (sqrt_v_hat + s.eps);
+        }
+    }
 }
 
-void adam_step_cpu(Real *values, Real *m, Real *v, const Real *gradients,
-                   const StepScalars *scalars, Real beta1, Real beta2, int64_t n)
+static void adam_update(const Optimizer *o, Real *p, const Real *gradients)
 {
-    for (Run run = { 0 }; next_run(&run, scalars, n);)
-        adam_run(values + run.start, run_bf16(&run), m + run.start, v + run.start,
-                 gradients + run.start, run.scalars, beta1, beta2, run.count);
+    kernels_on(o->device, TENSOR_REAL)
+        ->adam_step(p, o->m, o->v, gradients, o->current, params_flat_count(o->params));
 }
 
-static void adam_update(const Optimizer *optimizer, Real *values, const Real *gradients)
+static StepScalars adam_scalars(const Optimizer *o, double learning_rate, double weight_decay)
 {
-    DEVICE_CALL(optimizer->device, adam_step,
-                (values, optimizer->m, optimizer->v, gradients, optimizer->current,
-                 optimizer->beta1, optimizer->beta2, params_flat_count(optimizer->params)));
-}
-
-static StepScalars adam_scalars(const Optimizer *optimizer, double learning_rate)
-{
-    const double t = (double)optimizer->steps;
+    const double t = (double)o->steps;
     return (StepScalars){
-        .learning_rate = (Real)(learning_rate / (1 - pow((double)optimizer->beta1, t))),
-        .weight_decay = (Real)optimizer->weight_decay,
+        .learning_rate = (Real)learning_rate,
+        .weight_decay = (Real)weight_decay,
         .keep = 1,
-        .v_scale = (Real)(1 / sqrt(1 - pow((double)optimizer->beta2, t))),
-        .eps = optimizer->eps,
+        .beta1 = o->beta1,
+        .beta2 = o->beta2,
+        .m_scale = (Real)(1 / (1 - pow((double)o->beta1, t))),
+        .v_scale = (Real)(1 / sqrt(1 - pow((double)o->beta2, t))),
+        .eps = o->eps,
     };
 }
 
-static StepScalars adamw_scalars(const Optimizer *optimizer, double learning_rate)
+StepScalars adamw_scalars(const Optimizer *o, double learning_rate, double weight_decay)
 {
-    StepScalars scalars = adam_scalars(optimizer, learning_rate);
-    scalars.keep = (Real)(1 - learning_rate * optimizer->weight_decay);
-    scalars.weight_decay = 0;
+    StepScalars scalars = adam_scalars(o, learning_rate, 0);
+    scalars.keep = (Real)(1 - learning_rate * weight_decay);
     return scalars;
 }
 
@@ -70,38 +66,39 @@ AdamConfig optim_adam_config(double learning_rate)
         AdamConfig){ .learning_rate = learning_rate, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8 };
 }
 
-/* For eps = 0 the least normal number: added to any sqrt(v) > 0 it changes no bit, and m / eps is 0
+/* For eps = 0 the min normal number: added to any sqrt(v) > 0 it changes no bit, and m / eps is 0
  * where m and v are 0, as in the padding. */
 static Real kernel_eps(double eps)
 {
-    const double least = sizeof(Real) == sizeof(double) ? DBL_MIN : (double)FLT_MIN;
-    return (Real)(eps >= 0 && eps < least ? least : eps);
+    const double min = sizeof(Real) == sizeof(double) ? DBL_MIN : (double)FLT_MIN;
+    return (Real)(eps >= 0 && eps < min ? min : eps);
 }
 
-Optimizer *adam_new(const char *function, Params *params, AdamConfig config, ScalarsOf *scalars)
+Optimizer *optim_new_adam(const char *function, Params *params, AdamConfig config,
+                          ScalarsOf *scalars)
 {
     if (config.beta2 == 0 && config.eps == 0)
         error_raise("%s: beta2 and eps are both 0, which divides each gradient by its own size; "
                     "start from optim_adam_config",
                     function);
-    return optimizer_new(function, (Optimizer){ .params = params,
-                                                .scalars = scalars,
-                                                .update = adam_update,
-                                                .state_count = 2,
-                                                .learning_rate = config.learning_rate,
-                                                .beta1 = (Real)config.beta1,
-                                                .beta2 = (Real)config.beta2,
-                                                .eps = kernel_eps(config.eps),
-                                                .weight_decay = config.weight_decay,
-                                                .schedule = config.schedule });
+    return optim_new(function, (Optimizer){ .params = params,
+                                            .scalars = scalars,
+                                            .update = adam_update,
+                                            .state_count = 2,
+                                            .learning_rate = config.learning_rate,
+                                            .beta1 = (Real)config.beta1,
+                                            .beta2 = (Real)config.beta2,
+                                            .eps = kernel_eps(config.eps),
+                                            .weight_decay = config.weight_decay,
+                                            .schedule = config.schedule });
 }
 
 Optimizer *optim_adam(Params *params, AdamConfig config)
 {
-    return adam_new("optim_adam", params, config, adam_scalars);
+    return optim_new_adam("optim_adam", params, config, adam_scalars);
 }
 
 Optimizer *optim_adamw(Params *params, AdamConfig config)
 {
-    return adam_new("optim_adamw", params, config, adamw_scalars);
+    return optim_new_adam("optim_adamw", params, config, adamw_scalars);
 }

@@ -113,10 +113,10 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
     for (int i = 0; i < text_count; i++)
         all.list[all.count++] = texts[i];
     const Parts parts = parts_of(optimizer);
-    const bool good = params_save_parts("optim_save", optimizer->params, parts.list, parts.count,
-                                        all.list, all.count, path);
+    const bool ok = params_save_parts("optim_save", optimizer->params, parts.list, parts.count,
+                                      all.list, all.count, path);
     free(all.list);
-    return good;
+    return ok;
 }
 
 /* -------------------------------------------------------------------------------------- loading */
@@ -213,12 +213,12 @@ bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
     Random random;
     TensorFile *file = tensor_file_open(path);
     const Reader reader = { file, path };
-    const bool good = file && read_kind(reader, optimizer->kind) && read_numbers(reader, &loaded) &&
-                      (!tape || read_random(reader, &random)) &&
-                      params_load_parts("optim_load", optimizer->params, parts.list, parts.count,
-                                        NULL, file, path);
+    const bool ok = file && read_kind(reader, optimizer->kind) && read_numbers(reader, &loaded) &&
+                    (!tape || read_random(reader, &random)) &&
+                    params_load_parts("optim_load", optimizer->params, parts.list, parts.count,
+                                      NULL, file, path);
     tensor_file_close(file);
-    if (!good)
+    if (!ok)
         return false;
     *optimizer = loaded;
     if (tape)

@@ -142,23 +142,21 @@ void groups_update(Optimizer *optimizer)
     groups->frozen_version = version;
 }
 
-StepScalars groups_scalars(const Optimizer *optimizer, double learning_rate)
+void groups_set_scalars(const Optimizer *optimizer, double learning_rate, StepScalars *all)
 {
     const Groups *groups = optimizer->groups;
-    StepScalars scalars[MAX_GROUPS];
-    for (int i = 0; i < (groups ? groups->count : 1); i++) {
-        const Factors factors = groups ? groups->factors[i] : (Factors){ 1, 1 };
-        Optimizer group = *optimizer;
-        group.weight_decay *= factors.weight_decay;
-        scalars[i] = optimizer->scalars(&group, learning_rate * factors.learning_rate);
-        scalars[i].bf16 = params_flat_bf16(optimizer->params);
-    }
     if (!groups)
-        return scalars[0];
+        return;
+    StepScalars scalars[MAX_GROUPS];
+    for (int i = 0; i < groups->count; i++) {
+        const Factors factors = groups->factors[i];
+        scalars[i] = optimizer->scalars(optimizer, learning_rate * factors.learning_rate,
+                                        optimizer->weight_decay * factors.weight_decay);
+        scalars[i].bf16 = all->bf16;
+    }
     device_copy_in(optimizer->device, groups->block->data, scalars,
                    (size_t)groups->count * sizeof *scalars);
-    scalars[0].groups = device_table(groups);
-    scalars[0].of_group = groups->block->data;
-    scalars[0].unit_bits = groups->unit_bits;
-    return scalars[0];
+    all->groups = device_table(groups);
+    all->of_group = groups->block->data;
+    all->unit_bits = groups->unit_bits;
 }

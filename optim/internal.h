@@ -5,7 +5,6 @@
 #include "nn/internal.h"
 #include "optim/optim.h"
 #include "optim/scalars.h"
-#include "tensor/storage.h"
 
 /* Progress of the plateau schedule. */
 typedef struct Plateau {
@@ -16,8 +15,9 @@ typedef struct Plateau {
 
 typedef struct Groups Groups;
 
-/* The scalars of the step that has begun, optimizer->steps, at this learning rate. */
-typedef StepScalars ScalarsOf(const Optimizer *optimizer, double learning_rate);
+/* The scalars of the step that has begun, optimizer->steps, without those of groups. */
+typedef StepScalars ScalarsOf(const Optimizer *optimizer, double learning_rate,
+                              double weight_decay);
 
 struct Optimizer {
     Params *params;
@@ -25,7 +25,7 @@ struct Optimizer {
     const char *kind; /* "sgd", "adam", "adamw" or "radam" */
     ScalarsOf *scalars;
     /* The step on all weights, which reads the scalars at `current`. */
-    void (*update)(const Optimizer *optimizer, Real *values, const Real *gradients);
+    void (*update)(const Optimizer *optimizer, Real *p, const Real *gradients);
     double learning_rate; /* before the schedule's factor */
     double weight_decay;
     Real momentum, beta1, beta2, eps; /* as the kernels compute with them */
@@ -42,20 +42,21 @@ struct Optimizer {
 /* An optimizer from a template with params, scalars, update, state_count, hyperparameters and
  * schedule: checks these, raising as function, and allocates the flat buffers and the state. The
  * function is "optim_" and the kind. */
-Optimizer *optimizer_new(const char *function, Optimizer template);
+Optimizer *optim_new(const char *function, Optimizer template);
 
 /* The same for Adam's variants, which differ in their scalars. */
-Optimizer *adam_new(const char *function, Params *params, AdamConfig config, ScalarsOf *scalars);
+Optimizer *optim_new_adam(const char *function, Params *params, AdamConfig config,
+                          ScalarsOf *scalars);
+ScalarsOf adamw_scalars;
 
 /* Before a step: uploads the table of groups if groups or frozen weights have changed. Raises when
  * memory is exhausted. */
 void groups_update(Optimizer *optimizer);
-/* The scalars of the step that has begun, for all weights or, with groups, for group 0; uploads
- * those of all groups. */
-StepScalars groups_scalars(const Optimizer *optimizer, double learning_rate);
+/* With groups: uploads the scalars of each group, and completes all, those of group 0. */
+void groups_set_scalars(const Optimizer *optimizer, double learning_rate, StepScalars *all);
 void groups_free(Optimizer *optimizer);
 
-/* Consecutive elements of one group, for the CPU's kernels. Without groups there is one run. */
+/* Consecutive elements of one group. Without groups there is one run. */
 typedef struct Run {
     int64_t start, count;
     const StepScalars *scalars;
@@ -82,22 +83,6 @@ static inline bool next_run(Run *run, const StepScalars *scalars, int64_t n)
         unit++;
     *run = (Run){ start, (unit << scalars->unit_bits) - start, scalars->of_group + group };
     return true;
-}
-
-/* The run's weights in their bf16 copy; NULL if there is no copy. */
-static inline uint16_t *run_bf16(const Run *run)
-{
-    uint16_t *copy = run->scalars->bf16;
-    return copy ? copy + run->start : NULL;
-}
-
-/* Stores weight i and, if T is bf16, its bf16 copy. The kernels have a loop for each T, because gcc
- * does not vectorize both loops that it makes of one with an `if (bf16)`. */
-ALWAYS_INLINE void store_weight(int T, Real *values, uint16_t *bf16, int64_t i, Real value)
-{
-    values[i] = value;
-    if (T == TENSOR_BF16)
-        bf16[i] = bf16_of(value);
 }
 
 /* Raises, as function, when a field of the schedule is out of range. */

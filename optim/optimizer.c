@@ -57,7 +57,7 @@ static bool allocate_state(Optimizer *optimizer)
     return true;
 }
 
-Optimizer *optimizer_new(const char *function, Optimizer template)
+Optimizer *optim_new(const char *function, Optimizer template)
 {
     check_template(function, &template);
     template.kind = function + strlen("optim_");
@@ -99,7 +99,9 @@ static void begin_step(void *context)
     const double learning_rate = next_learning_rate(optimizer);
     groups_update(optimizer);
     optimizer->steps++;
-    const StepScalars scalars = groups_scalars(optimizer, learning_rate);
+    StepScalars scalars = optimizer->scalars(optimizer, learning_rate, optimizer->weight_decay);
+    scalars.bf16 = params_flat_bf16(optimizer->params);
+    groups_set_scalars(optimizer, learning_rate, &scalars);
     device_copy_in(optimizer->device, optimizer->current, &scalars, sizeof scalars);
 }
 

@@ -7,30 +7,29 @@
  * limit:
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t))
  *   p = p - lr r m_hat sqrt(1 - beta2^t) / (sqrt(v) + eps)
- * So Adam's kernel gets the divisor sqrt(v) + eps, and before 0 sqrt(v) + 1. */
+ * So Adam's kernel gets r sqrt(1 - beta2^t) as part of m_scale, and the divisor sqrt(v) + eps;
+ * before, 0 sqrt(v) + 1. */
 #include "optim/internal.h"
 
-static StepScalars radam_scalars(const Optimizer *optimizer, double learning_rate)
+static StepScalars radam_scalars(const Optimizer *o, double learning_rate, double weight_decay)
 {
-    const double beta1 = (double)optimizer->beta1, beta2 = (double)optimizer->beta2;
-    const double t = (double)optimizer->steps, power = pow(beta2, t);
-    const double limit = 2 / (1 - beta2) - 1;
-    const double rho = limit - 2 * t * power / (1 - power);
+    const double beta2 = (double)o->beta2, t = (double)o->steps, power = pow(beta2, t);
+    const double rho_inf = 2 / (1 - beta2) - 1;
+    const double rho = rho_inf - 2 * t * power / (1 - power);
     const bool rectified = rho > 5;
-    double rate = learning_rate / (1 - pow(beta1, t));
+    StepScalars scalars = adamw_scalars(o, learning_rate, weight_decay);
     if (rectified) {
-        rate *= sqrt((rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho));
-        rate *= sqrt(1 - power);
+        const double r =
+            sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho));
+        const double m_scale = 1 / (1 - pow((double)o->beta1, t));
+        scalars.m_scale = (Real)(m_scale * r * sqrt(1 - power));
     }
-    return (StepScalars){
-        .learning_rate = (Real)rate,
-        .keep = (Real)(1 - learning_rate * optimizer->weight_decay),
-        .v_scale = rectified ? 1 : 0,
-        .eps = rectified ? optimizer->eps : 1,
-    };
+    scalars.v_scale = rectified ? 1 : 0;
+    scalars.eps = rectified ? o->eps : 1;
+    return scalars;
 }
 
 Optimizer *optim_radam(Params *params, AdamConfig config)
 {
-    return adam_new("optim_radam", params, config, radam_scalars);
+    return optim_new_adam("optim_radam", params, config, radam_scalars);
 }

@@ -6,11 +6,14 @@
 #include "tensor/kernel.h"
 
 typedef struct StepScalars {
-    Real learning_rate; /* adam: divided by the bias correction of m */
-    Real weight_decay;  /* sgd, adam: g = g + weight_decay p */
-    Real keep;          /* adamw, radam: p = keep p, decoupled weight decay */
-    Real v_scale, eps;  /* adam: the divisor is v_scale sqrt(v) + eps */
-    void *bf16;         /* the bf16 copy of the weights, which the step updates; or NULL */
+    Real learning_rate;    /* lr of this step */
+    Real weight_decay;     /* sgd, adam: g = g + weight_decay p */
+    Real keep;             /* adamw, radam: p = keep p, decoupled weight decay */
+    Real momentum;         /* sgd */
+    Real beta1, beta2;     /* adam */
+    Real m_scale, v_scale; /* adam: m_hat = m_scale m, sqrt(v_hat) = v_scale sqrt(v) */
+    Real eps;              /* adam: added to sqrt(v_hat) */
+    void *bf16;            /* the bf16 copy of the weights, which backends update; or NULL */
 
     /* Parameter groups and frozen weights (optim/groups.c): element i has the scalars
      * of_group[groups[i >> unit_bits]], or is FROZEN. groups is NULL if there are none. */
@@ -21,12 +24,5 @@ typedef struct StepScalars {
 
 /* In the table of groups: a step changes neither the weight nor its m and v. */
 enum { FROZEN = 255 };
-
-DEVICE_FUNCTION(void, sgd_step, Real *values, const Real *gradients, const StepScalars *scalars,
-                int64_t n);
-DEVICE_FUNCTION(void, sgd_momentum_step, Real *values, Real *m, const Real *gradients,
-                const StepScalars *scalars, Real momentum, int64_t n);
-DEVICE_FUNCTION(void, adam_step, Real *values, Real *m, Real *v, const Real *gradients,
-                const StepScalars *scalars, Real beta1, Real beta2, int64_t n);
 
 #endif

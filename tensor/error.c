@@ -73,6 +73,11 @@ void error_leave(ErrorContext *context)
         current.id = 0, current.operation = NULL;
 }
 
+void error_set_operation(const char *operation)
+{
+    current.operation = operation;
+}
+
 const char *error_operation(void)
 {
     return current.operation;

@@ -9,8 +9,6 @@
  * Files are untrusted: nothing of a file is used before all of it is validated. */
 #include "tensor/file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,22 +22,22 @@ const FileTypeFacts file_types[FILE_TYPES] = {
     [FILE_I64] = { "I64", 64 },
     [FILE_F16] = { "F16", 16 },
     [FILE_BF16] = { "BF16", 16 },
-    [FILE_BOOL] = { "BOOL", 8 },
-    [FILE_U8] = { "U8", 8 },
-    [FILE_I8] = { "I8", 8 },
-    [FILE_U16] = { "U16", 16 },
-    [FILE_I16] = { "I16", 16 },
-    [FILE_U32] = { "U32", 32 },
-    [FILE_U64] = { "U64", 64 },
-    [FILE_C64] = { "C64", 64 },
-    [FILE_F8_E5M2] = { "F8_E5M2", 8 },
-    [FILE_F8_E4M3] = { "F8_E4M3", 8 },
-    [FILE_F8_E8M0] = { "F8_E8M0", 8 },
-    [FILE_F8_E4M3FNUZ] = { "F8_E4M3FNUZ", 8 },
-    [FILE_F8_E5M2FNUZ] = { "F8_E5M2FNUZ", 8 },
-    [FILE_F6_E2M3] = { "F6_E2M3", 6 },
-    [FILE_F6_E3M2] = { "F6_E3M2", 6 },
-    [FILE_F4] = { "F4", 4 },
+    [FILE_OPAQUE] = { "BOOL", 8 },
+    { "U8", 8 },
+    { "I8", 8 },
+    { "U16", 16 },
+    { "I16", 16 },
+    { "U32", 32 },
+    { "U64", 64 },
+    { "C64", 64 },
+    { "F8_E5M2", 8 },
+    { "F8_E4M3", 8 },
+    { "F8_E8M0", 8 },
+    { "F8_E4M3FNUZ", 8 },
+    { "F8_E5M2FNUZ", 8 },
+    { "F6_E2M3", 6 },
+    { "F6_E3M2", 6 },
+    { "F4", 4 },
 };
 
 int64_t file_bytes(FileType type, Shape shape)
@@ -51,15 +49,6 @@ int64_t file_bytes(FileType type, Shape shape)
         if (shape.size[axis] < 0 || __builtin_mul_overflow(bits, shape.size[axis], &bits))
             return -1;
     return bits % 8 == 0 && bits / 8 < FILE_LARGEST_SIZE ? bits / 8 : -1;
-}
-
-int file_descriptor(const char *path, int flags)
-{
-    int descriptor;
-    do
-        descriptor = open(path, flags | O_CLOEXEC, 0666);
-    while (descriptor < 0 && errno == EINTR);
-    return descriptor;
 }
 
 size_t file_utf8_length(const char *text)
@@ -87,7 +76,7 @@ FileNameText file_name_text(const char *name)
 {
     enum { LONGEST = 60 };
     FileNameText result;
-    size_t length = strnlen(name, LONGEST + 1);
+    size_t length = strlen(name);
     const char *rest = "";
     if (length > LONGEST) {
         rest = "...";

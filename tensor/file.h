@@ -16,7 +16,6 @@ enum { FILE_LARGEST_HEADER = 100000000 };
 #define FILE_METADATA_NAME "__metadata__"
 
 /* The format's name of each type, and its bits per element. */
-enum { FILE_TYPES = FILE_F4 + 1 };
 typedef struct FileTypeFacts {
     const char *name;
     int64_t bits;
@@ -52,8 +51,18 @@ bool file_sort(TensorFile *file, const char *key_label);
  * elements take whole bytes, fewer than FILE_LARGEST_SIZE. */
 int64_t file_bytes(FileType type, Shape shape);
 
-/* open(2), repeated when a signal interrupts it. */
-int file_descriptor(const char *path, int flags);
+/* The operating system's part, file_system.c. The functions report and return false on failure.
+ * file_stream_open opens a regular file for reading. file_replace writes the header and then the
+ * data of file->entries to a temporary file, and renames it to file->path. */
+typedef struct FileStream {
+    int descriptor; /* on Unix; -1: closed */
+    void *stream;   /* elsewhere: a FILE; NULL: closed */
+} FileStream;
+#define FILE_STREAM_CLOSED ((FileStream){ -1, NULL })
+bool file_stream_open(const TensorFile *file, FileStream *stream, int64_t *size);
+bool file_stream_read(const TensorFile *file, FileStream *stream, void *to, int64_t bytes);
+void file_stream_close(FileStream *stream);
+bool file_replace(const TensorFile *file, const char *header, int64_t length);
 
 /* The length in bytes of the longest valid UTF-8 prefix. */
 size_t file_utf8_length(const char *text);

@@ -3,15 +3,9 @@
 #include "tensor/file.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-enum { READ_BYTES = 1 << 30 }; /* per call of read */
 
 /* The least bytes that an entry, and a key with its value, take in a header. */
 #define SHORTEST_ENTRY "\"a\":{\"dtype\":\"F4\",\"shape\":[],\"data_offsets\":[0,0]}"
@@ -209,24 +203,24 @@ static bool parse_members(Header *header, FileEntry *entry, int64_t offsets[2])
 {
     static const char *const names[] = { "dtype", "shape", "data_offsets" };
     int seen = 0;
-    bool good = take(header, '{') && next_token(header) != '}';
-    while (good) {
+    bool ok = take(header, '{') && next_token(header) != '}';
+    while (ok) {
         const char *name = parse_string(header);
         if (!name || !need(header, ':'))
             return false;
         int member = 0;
         while (member < 3 && strcmp(name, names[member]) != 0)
             member++;
-        good = member < 3 && (seen >> member & 1) == 0;
+        ok = member < 3 && (seen >> member & 1) == 0;
         seen |= 1 << member;
-        if (good && !(member == 0   ? parse_type(header, entry)
-                      : member == 1 ? parse_shape(header, entry)
-                                    : parse_offsets(header, offsets)))
+        if (ok && !(member == 0   ? parse_type(header, entry)
+                    : member == 1 ? parse_shape(header, entry)
+                                  : parse_offsets(header, offsets)))
             return false;
-        if (good && !take(header, ','))
+        if (ok && !take(header, ','))
             break;
     }
-    if (!good || seen != 7)
+    if (!ok || seen != 7)
         return file_fail(header->file, "not an object of dtype, shape and data_offsets");
     return need(header, '}');
 }
@@ -345,40 +339,25 @@ static bool parse_header(TensorFile *file, size_t length)
 }
 
 /* -------------------------------------------------------------------------- opening and closing */
-static bool read_exactly(const TensorFile *file, int descriptor, void *to, int64_t bytes)
-{
-    for (ssize_t got; bytes > 0; bytes -= got, to = (char *)to + got) {
-        got = read(descriptor, to, (size_t)(bytes < READ_BYTES ? bytes : READ_BYTES));
-        if (got < 0 && errno == EINTR)
-            got = 0;
-        else if (got <= 0)
-            return file_fail(file, "%s",
-                             got < 0 ? strerror(errno) : "the file ended while it was read");
-    }
-    return true;
-}
-
-static bool read_header(TensorFile *file, int descriptor, size_t length)
+static bool read_header(TensorFile *file, FileStream *stream, size_t length)
 {
     file->header = file_allocate(file, (int64_t)length + 1, 1);
     if (!file->header)
         return false;
     file->header[length] = 0;
-    return read_exactly(file, descriptor, file->header, (int64_t)length);
+    return file_stream_read(file, stream, file->header, (int64_t)length);
 }
 
-static bool read_file(TensorFile *file, int descriptor)
+static bool read_file(TensorFile *file, FileStream *stream)
 {
-    struct stat status;
-    if (descriptor < 0 || fstat(descriptor, &status) != 0)
-        return file_fail(file, "%s", strerror(errno));
-    if (!S_ISREG(status.st_mode))
-        return file_fail(file, "not a regular file");
-    uint64_t length, rest = (uint64_t)status.st_size - sizeof length;
-    if ((uint64_t)status.st_size < sizeof length)
+    int64_t size;
+    if (!file_stream_open(file, stream, &size))
+        return false;
+    uint64_t length, rest = (uint64_t)size - sizeof length;
+    if ((uint64_t)size < sizeof length)
         return file_fail(file, "the file has %lld bytes; the header's length alone takes 8",
-                         (long long)status.st_size);
-    if (!read_exactly(file, descriptor, &length, sizeof length))
+                         (long long)size);
+    if (!file_stream_read(file, stream, &length, sizeof length))
         return false;
     if (length > rest)
         return file_fail(file, "the header's length is %" PRIu64 ", but %" PRIu64 " bytes follow",
@@ -387,11 +366,11 @@ static bool read_file(TensorFile *file, int descriptor)
         return file_fail(file, "the header's length is %" PRIu64 "; at most %d is allowed", length,
                          FILE_LARGEST_HEADER);
     file->data_size = (int64_t)(rest - length);
-    if (!read_header(file, descriptor, (size_t)length))
+    if (!read_header(file, stream, (size_t)length))
         return false;
     file->data = file_allocate(file, file->data_size, 1);
     return file->data && parse_header(file, (size_t)length) &&
-           read_exactly(file, descriptor, file->data, file->data_size);
+           file_stream_read(file, stream, file->data, file->data_size);
 }
 
 TensorFile *tensor_file_open(const char *path)
@@ -407,11 +386,10 @@ TensorFile *tensor_file_open(const char *path)
     }
     *file =
         (TensorFile){ .function = "tensor_file_open", .path = strcpy((char *)(file + 1), path) };
-    const int descriptor = file_descriptor(path, O_RDONLY | O_NONBLOCK); /* of a FIFO, too */
-    const bool good = read_file(file, descriptor);
-    if (descriptor >= 0)
-        close(descriptor);
-    if (good)
+    FileStream stream = FILE_STREAM_CLOSED;
+    const bool ok = read_file(file, &stream);
+    file_stream_close(&stream);
+    if (ok)
         return file;
     tensor_file_close(file);
     return NULL;

@@ -1,22 +1,12 @@
-/* Writes safetensors files; tensor/file.c describes the format. The file is written under a
- * temporary name in the same folder, flushed to the disk and then renamed, so that the path always
- * holds the complete old or new file, even after a crash. A lock (flock) on the temporary file
- * distinguishes the file of a save in progress from one that a killed process left. */
+/* Writes safetensors files; tensor/file.c describes the format, file_system.c replaces the old
+ * file. */
 #include "tensor/file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-enum { WRITE_BYTES = 1 << 30 }; /* per call of write */
 
 /* ----------------------------------------------------------------------------------- validation */
 
@@ -93,12 +83,12 @@ static void put_string(Writer *writer, const char *string)
     put(writer, "\"");
     while (*string) {
         int plain = 0;
-        while (plain < WRITE_BYTES && (unsigned char)string[plain] >= 0x20 &&
+        while (plain < INT_MAX && (unsigned char)string[plain] >= 0x20 &&
                !strchr("\"\\", string[plain]))
             plain++;
         put(writer, "%.*s", plain, string);
         string += plain;
-        if (*string && plain < WRITE_BYTES)
+        if (*string && plain < INT_MAX)
             put(writer, "\\u%04x", *string++);
     }
     put(writer, "\"");
@@ -163,132 +153,6 @@ static Writer header_of(const TensorFile *file)
     return writer;
 }
 
-/* ------------------------------------------------------------------------------ the destination */
-
-typedef struct Destination {
-    char path[PATH_MAX]; /* of the file itself, behind symbolic links */
-    char temporary[PATH_MAX + 16];
-    int descriptor; /* of the temporary file, locked */
-    int mode;       /* the permissions of the file that is replaced; -1: there is none */
-} Destination;
-
-static bool find_destination(const TensorFile *file, Destination *destination)
-{
-    struct stat status;
-    destination->mode = -1;
-    if (!file->path[0])
-        return file_fail(file, "the name is empty");
-    if (lstat(file->path, &status) != 0) /* a path that is too long is no file either */
-        return snprintf(destination->path, PATH_MAX, "%s", file->path) < PATH_MAX ||
-               file_fail(file, "%s", strerror(ENAMETOOLONG));
-    if (!realpath(file->path, destination->path) || stat(destination->path, &status) != 0)
-        return file_fail(file, "cannot follow its symbolic links: %s", strerror(errno));
-    destination->mode = (int)(status.st_mode & 0777);
-    return S_ISREG(status.st_mode) || file_fail(file, "it exists and is not a regular file");
-}
-
-/* Removes a temporary file that no process writes. The name may meanwhile belong to another file
- * than the one that was locked. */
-static void remove_stale(const char *temporary)
-{
-    struct stat locked, named;
-    const int descriptor = file_descriptor(temporary, O_WRONLY | O_NONBLOCK | O_NOFOLLOW);
-    if (descriptor < 0)
-        return;
-    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 && fstat(descriptor, &locked) == 0 &&
-        lstat(temporary, &named) == 0 && S_ISREG(named.st_mode) && locked.st_dev == named.st_dev &&
-        locked.st_ino == named.st_ino)
-        unlink(temporary);
-    close(descriptor);
-}
-
-/* Creates and locks PATH.tmp.N with the first N that no other save uses. File systems that have no
- * locks do without: the file is new. */
-static bool create_temporary(const TensorFile *file, Destination *destination)
-{
-    for (int n = 0; n < 1000; n++) {
-        snprintf(destination->temporary, sizeof destination->temporary, "%s.tmp.%d",
-                 destination->path, n);
-        remove_stale(destination->temporary);
-        const int descriptor = file_descriptor(destination->temporary, O_WRONLY | O_CREAT | O_EXCL);
-        if (descriptor < 0 && errno != EEXIST)
-            break;
-        if (descriptor >= 0 &&
-            (flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)) {
-            destination->descriptor = descriptor;
-            return true;
-        }
-        if (descriptor >= 0) /* another save found it before it was locked, and removes it */
-            close(descriptor);
-    }
-    return file_fail(file, "cannot create a temporary file beside it: %s", strerror(errno));
-}
-
-/* -------------------------------------------------------------------------------------- writing */
-
-static bool write_bytes(int descriptor, const void *bytes, int64_t count)
-{
-    for (ssize_t written; count > 0; count -= written, bytes = (const char *)bytes + written) {
-        written = write(descriptor, bytes, (size_t)(count < WRITE_BYTES ? count : WRITE_BYTES));
-        if (written < 0 && errno != EINTR)
-            return false;
-        written = written < 0 ? 0 : written;
-    }
-    return true;
-}
-
-static bool flush(int descriptor)
-{
-    int result;
-    do
-        result = fsync(descriptor);
-    while (result != 0 && errno == EINTR);
-    return result == 0;
-}
-
-static bool write_all(const TensorFile *file, int descriptor, const Writer *header)
-{
-    if (!write_bytes(descriptor, header->text, (int64_t)header->length))
-        return false;
-    for (int i = 0; i < file->count; i++) {
-        const FileEntry *entry = &file->entries[i];
-        if (!write_bytes(descriptor, entry->data, file_bytes(entry->type, entry->shape)))
-            return false;
-    }
-    return flush(descriptor);
-}
-
-/* Flushes the path's folder, and with it the rename; changes the path. Some file systems cannot and
- * return EINVAL. */
-static bool flush_folder(char *path)
-{
-    const int descriptor = file_descriptor(dirname(path), O_RDONLY | O_DIRECTORY);
-    if (descriptor < 0)
-        return false;
-    const bool good = flush(descriptor) || errno == EINVAL;
-    const int reason = errno;
-    close(descriptor);
-    errno = reason;
-    return good;
-}
-
-/* Closing the temporary file unlocks it, and so comes after the rename. */
-static bool replace_file(const TensorFile *file, const Writer *header)
-{
-    Destination to;
-    if (!find_destination(file, &to) || !create_temporary(file, &to))
-        return false;
-    const bool good = (to.mode < 0 || fchmod(to.descriptor, (mode_t)to.mode) == 0) &&
-                      write_all(file, to.descriptor, header) && rename(to.temporary, to.path) == 0;
-    const int reason = errno;
-    if (!good)
-        unlink(to.temporary);
-    close(to.descriptor);
-    if (!good)
-        return file_fail(file, "cannot write: %s", strerror(reason));
-    return flush_folder(to.path) || file_fail(file, "cannot flush its folder: %s", strerror(errno));
-}
-
 bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetadata *metadata,
                       int metadata_count, const char *path)
 {
@@ -300,26 +164,13 @@ bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetad
                         .count = entry_count,
                         .metadata = metadata,
                         .metadata_count = metadata_count };
-    bool good = check_contents(&file) && file_sort(&file, "the metadata's key");
+    bool ok = check_contents(&file) && file_sort(&file, "the metadata's key");
     free(file.by_name);
     free(file.by_key);
-    if (!good)
+    if (!ok)
         return false;
     const Writer header = header_of(&file);
-    good = header.text && replace_file(&file, &header);
+    ok = header.text && file_replace(&file, header.text, (int64_t)header.length);
     free(header.text);
-    return good;
-}
-
-bool tensor_file_can_save(const char *path)
-{
-    if (!path)
-        return error_report("tensor_file_can_save: the path is NULL");
-    const TensorFile file = { .function = "tensor_file_can_save", .path = path };
-    Destination to;
-    if (!find_destination(&file, &to) || !create_temporary(&file, &to))
-        return false;
-    unlink(to.temporary);
-    close(to.descriptor);
-    return true;
+    return ok;
 }

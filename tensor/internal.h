@@ -26,6 +26,7 @@ void error_context_close(ErrorContext *context);
 void error_enter(const ErrorContext *context, const char *operation);
 void error_leave(ErrorContext *context);
 const char *error_operation(void);
+void error_set_operation(const char *operation); /* in the thread's context */
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));

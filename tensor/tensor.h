@@ -259,23 +259,8 @@ typedef enum {
     FILE_I64,
     FILE_F16,
     FILE_BF16,
-    /* The following are neither converted to Real nor to int32. */
-    FILE_BOOL,
-    FILE_U8,
-    FILE_I8,
-    FILE_U16,
-    FILE_I16,
-    FILE_U32,
-    FILE_U64,
-    FILE_C64,
-    FILE_F8_E5M2,
-    FILE_F8_E4M3,
-    FILE_F8_E8M0,
-    FILE_F8_E4M3FNUZ,
-    FILE_F8_E5M2FNUZ,
-    FILE_F6_E2M3,
-    FILE_F6_E3M2,
-    FILE_F4,
+    FILE_OPAQUE, /* this and larger values: BOOL, U8, ..., which are checked but not converted */
+    FILE_TYPES = FILE_OPAQUE + 16
 } FileType;
 
 typedef struct FileEntry {

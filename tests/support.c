@@ -151,6 +151,35 @@ double test_dot(const Real *a, const Real *b, int64_t count)
     return sum;
 }
 
+bool test_dot_fails;
+
+static void dot_backward(Node *node)
+{
+    const Real upstream = tape_upstream(node, 0)[0];
+    for (int side = 0; side < 2; side++) {
+        Gradient gradient = tape_contribution(node, node->inputs[side]);
+        const Tensor *other = node->inputs[1 - side];
+        for (int64_t i = 0; gradient.data && i < tensor_count(other); i++)
+            gradient_add(gradient, i, upstream * other->data[i]);
+        if (test_dot_fails)
+            tape_error(node->tape, "dot: failed on demand");
+    }
+}
+
+Tensor *test_dot_operation(Tape *tape, Tensor *a, Tensor *b)
+{
+    tape_use(tape, "dot: a", a);
+    tape_use(tape, "dot: b", b);
+    Tensor *out = tape_tensor(tape, shape_scalar());
+    out->data[0] = 0;
+    for (int64_t i = 0; i < tensor_count(a); i++)
+        out->data[0] += a->data[i] * b->data[i];
+    tape_record(
+        tape,
+        (Node){ .name = "dot", .backward = dot_backward, .inputs = { a, b }, .outputs = { out } });
+    return out;
+}
+
 void assert_near(const char *what, const Real *a, const Real *b, int64_t count, double tolerance)
 {
     double largest = 1;

@@ -47,12 +47,6 @@ static Optimizer *grouped(Params *params)
 static Maker *const makers[] = { sgd, momentum, adam, adamw, radam, grouped };
 enum { MAKERS = sizeof makers / sizeof *makers };
 
-/* bf16 needs a float build. */
-static bool is_there(void)
-{
-    return sizeof(Real) == sizeof(float);
-}
-
 static Model model_new(Maker *make, uint64_t seed)
 {
     static const char *const names[] = { "q", "k", "v" };
@@ -127,7 +121,7 @@ static void check(Model *m, Real *before)
 
 TEST(steps_of_every_optimizer)
 {
-    for (int kind = 0; kind < MAKERS && is_there(); kind++) {
+    for (int kind = 0; kind < MAKERS && test_has_bf16(); kind++) {
         Model m = model_new(makers[kind], 3);
         Real *before = results(&m);
         for (int step = 0; step < 8; step++) { /* radam is rectified from the sixth on */
@@ -142,7 +136,7 @@ TEST(steps_of_every_optimizer)
 
 TEST(steps_that_are_replayed)
 {
-    for (int kind = 0; kind < MAKERS && is_there(); kind++) {
+    for (int kind = 0; kind < MAKERS && test_has_bf16(); kind++) {
         Model replayed = model_new(makers[kind], 3), eager = model_new(makers[kind], 3);
         Real *before = results(&replayed);
         tape_reset(replayed.tape);
@@ -163,7 +157,7 @@ TEST(steps_that_are_replayed)
  * other. When the step was recorded there was no bf16 copy yet. */
 TEST(recordings_that_take_turns)
 {
-    if (!is_there())
+    if (!test_has_bf16())
         return;
     Model m = model_new(adam, 3), evaluation = m;
     m.tape = tape_new(test_device());
@@ -184,7 +178,7 @@ TEST(recordings_that_take_turns)
 
 TEST(weights_that_are_written)
 {
-    if (!is_there())
+    if (!test_has_bf16())
         return;
     Model m = model_new(sgd, 3);
     Real *before = results(&m);
@@ -221,7 +215,7 @@ TEST(weights_that_a_programs_own_kernel_writes)
 #else
     const bool on_host = !device_is_cuda(test_device());
 #endif
-    if (!is_there() || !on_host)
+    if (!test_has_bf16() || !on_host)
         return;
     Model m = model_new(sgd, 3);
     Real *before = results(&m);
@@ -234,7 +228,7 @@ TEST(weights_that_a_programs_own_kernel_writes)
 
 TEST(weights_that_are_loaded)
 {
-    if (!is_there())
+    if (!test_has_bf16())
         return;
     char path[] = "/tmp/tapegrad-bf16-XXXXXX";
     ck_assert_int_ge(mkstemp(path), 0);
@@ -256,7 +250,7 @@ TEST(weights_that_are_loaded)
  * tensors that are not weights. */
 TEST(without_memory_for_the_copies)
 {
-    if (!is_there())
+    if (!test_has_bf16())
         return;
     Model m = model_new(sgd, 3);
     Real *expected = fresh_results(&m);
@@ -292,7 +286,7 @@ static int64_t work_of_a_forward_pass(Model *m)
 /* A cast of x and two products; the first pass also converts the weights. */
 TEST(weights_are_converted_once)
 {
-    if (!is_there() || !device_is_cuda(test_device()))
+    if (!test_has_bf16() || !device_is_cuda(test_device()))
         return;
     Model m = model_new(sgd, 3);
     ck_assert_int_eq(work_of_a_forward_pass(&m), 4);

@@ -61,9 +61,9 @@ static void shift_biases(int64_t layers)
     }
 }
 
-static void begin(TransformerConfig config)
+static void begin_on(Device *opened, TransformerConfig config)
 {
-    device = test_device();
+    device = opened;
     tape = tape_new(device);
     tape_set_recording(tape, false);
     tape_set_training(tape, false);
@@ -75,6 +75,11 @@ static void begin(TransformerConfig config)
     width = config.heads * config.head_dim;
     transformer = nn_transformer(params, "", config);
     shift_biases(config.layers);
+}
+
+static void begin(TransformerConfig config)
+{
+    begin_on(test_device(), config);
 }
 
 static void end(void)
@@ -100,9 +105,15 @@ static const GenerationConfig all_stored[] = { { 0 },
                                                { .int8_weights = true },
                                                { .precision = PRECISION_BF16 } };
 
+/* Whether the device has the CPU's engine, which reads weights in bf16 and in 8 bits. */
+static bool has_cpu_engine(const Device *on)
+{
+    return strcmp(device_name(on), "cpu") == 0;
+}
+
 static int stored_on(const Device *on)
 {
-    return device_is_cuda(on) ? 1 : STORED;
+    return has_cpu_engine(on) ? STORED : 1;
 }
 
 static const TransformerConfig linear = { 0 }, softmax = { .attention = ATTENTION_CAUSAL_SOFTMAX };
@@ -220,6 +231,35 @@ TEST(a_step_is_the_parallel_form_at_its_position)
     static const int64_t batches[] = { 1, 3, 17, MANY };
     for (int i = 0; i < 8; i++)
         check_positions(both[i % 2], batches[i / 2]);
+}
+
+/* The results of LENGTH steps of B sequences on this device. */
+static const Real *steps_on(Device *opened, TransformerConfig config, int64_t B)
+{
+    begin_on(opened, config);
+    Real *all = test_zeros(LENGTH * B * width);
+    const Real *x = test_normal(3, LENGTH * B * width);
+    TransformerState *state = new_state(B, LENGTH);
+    for (int64_t n = 0; n < LENGTH; n++) {
+        const Tensor *out = nn_transformer_step(state, rows(x + n * B * width, B));
+        memcpy(all + n * B * width, test_values(out), (size_t)(B * width) * sizeof *all);
+    }
+    nn_transformer_state_free(state);
+    end();
+    return all;
+}
+
+TEST(an_engine_computes_the_plain_step)
+{
+    static const int64_t batches[] = { 1, 3, 12 };
+    for (int i = 0; i < 12; i++) {
+        TransformerConfig config = both[i % 2];
+        config.pre_norm = i / 2 % 2;
+        const int64_t B = batches[i / 4];
+        const Real *out = steps_on(test_device(), config, B);
+        const Real *plain = steps_on(device_open("plain"), config, B);
+        assert_close(out, plain, LENGTH * B * width, TOLERANCE);
+    }
 }
 
 TEST(with_every_feature_map)
@@ -359,7 +399,7 @@ static void check_weights(TransformerConfig config, GenerationConfig generation)
 TEST(with_weights_in_bf16_or_in_8_bits)
 {
     static const int64_t batches[] = { 1, 3, 8, 40 };
-    for (int i = 0; i < 16 && !device_is_cuda(test_device()); i++) {
+    for (int i = 0; i < 16 && has_cpu_engine(test_device()); i++) {
         TransformerConfig config = both[i % 2];
         config.heads = 3;
         config.head_dim = i / 8 ? 44 : 5; /* rows of 132 elements, or less than a vector */
@@ -376,7 +416,7 @@ TEST(with_weights_in_bf16_or_in_8_bits)
 
 TEST(a_weight_that_is_not_finite_shows_in_8_bits)
 {
-    for (int i = 0; i < 5 && !device_is_cuda(test_device()); i++) {
+    for (int i = 0; i < 5 && has_cpu_engine(test_device()); i++) {
         static const Real bad[] = { NAN, INFINITY, 0, (Real)1e-44, (Real)2.7e-43 };
         begin(linear);
         Tensor *weight = params_find(params, "layers.1.ff2.weight");
@@ -418,7 +458,7 @@ TEST(threads_and_other_sequences_change_no_bit_on_the_cpu)
         Sequences s = sequences_new(MANY, LENGTH);
         static const int64_t batches[] = { 1, 2, 3, 7, 8, 33, MANY }; /* from 8 on in blocks */
         const Real *expected = NULL;
-        for (int i = 0; i < 7 && !device_is_cuda(device); i++)
+        for (int i = 0; i < 7 && has_cpu_engine(device); i++)
             for (int threads = 1; threads <= 3; threads++) {
                 test_set_threads(threads);
                 const Real *found = first_alone(s, batches[i]);
@@ -535,7 +575,7 @@ TEST(a_prompt_may_be_in_bf16)
 {
     for (int j = 0; j < 2; j++) {
         const Setup u = begin_with(both[j], 2, LENGTH);
-        if (sizeof(Real) == sizeof(float)) {
+        if (test_has_bf16()) {
             tape_set_precision(tape, PRECISION_BF16);
             nn_transformer_prefill(tape, u.state, prompt(cut(u.s, u.s.x, 0, 4), 2, 4), NULL);
             Tensor *out = nn_transformer_step(u.state, rows(cut(u.s, u.s.x, 4, 1), 2));
@@ -726,6 +766,7 @@ static void check_memory(TransformerConfig config, int64_t B)
     TransformerState *state = new_state(B, max_length);
     Tensor *x = tape_persistent(tape, shape(B, width));
     tensor_write(x, test_normal(2, B * width));
+    device_reset_peak(device);
     nn_transformer_step(state, x);
     const DeviceMemory first = device_memory(device);
     const int64_t mallocs_first = mallocs;
@@ -735,7 +776,7 @@ static void check_memory(TransformerConfig config, int64_t B)
     const int64_t mallocs_last = mallocs;
     const DeviceMemory last = device_memory(device);
     ck_assert_uint_eq(last.current, first.current);
-    ck_assert_uint_eq(last.peak, first.current);
+    ck_assert_uint_eq(last.peak, first.peak);
     ck_assert_uint_eq(last.reserved, first.reserved);
     if (!device_is_cuda(device))
         ck_assert_int_eq(mallocs_last, mallocs_first);
@@ -1040,22 +1081,27 @@ TEST(a_config_must_make_sense)
     assert_raises(STATE "bf16 is not available in a double-precision build",
                   nn_transformer_state(&transformer, in_bf16));
 #else
-    if (device_is_cuda(device))
-        assert_raises(STATE "bf16 is on the CPU only, the transformer is on cuda:0",
-                      nn_transformer_state(&transformer, in_bf16));
+    char sentence[100];
+    snprintf(sentence, sizeof sentence, STATE "bf16 is on the CPU only, the transformer is on %s",
+             device_name(device));
+    if (!has_cpu_engine(device))
+        assert_raises(sentence, nn_transformer_state(&transformer, in_bf16));
     Transformer foreign = transformer;
     foreign.layer[1].ff2.weight = tape_persistent(tape, foreign.layer[1].ff2.weight->shape);
-    if (!device_is_cuda(device))
+    if (has_cpu_engine(device))
         assert_raises(STATE
                       "bf16 needs weights of a Params, this one is [15,37] and belongs to none",
                       nn_transformer_state(&foreign, in_bf16));
-    if (!device_is_cuda(device))
+    if (has_cpu_engine(device))
         assert_raises(STATE "tf32 needs a CUDA device, the transformer is on cpu",
                       nn_transformer_state(&transformer, in_tf32));
 #endif
-    if (device_is_cuda(device))
-        assert_raises(STATE "int8_weights are on the CPU only, the transformer is on cuda:0",
-                      nn_transformer_state(&transformer, in_int8));
+    char int8_sentence[100];
+    snprintf(int8_sentence, sizeof int8_sentence,
+             STATE "int8_weights are on the CPU only, the transformer is on %s",
+             device_name(device));
+    if (!has_cpu_engine(device))
+        assert_raises(int8_sentence, nn_transformer_state(&transformer, in_int8));
     assert_raises(STATE "the transformer is NULL",
                   nn_transformer_state(NULL, (GenerationConfig){ 0 }));
     TransformerState *state = nn_transformer_state(&transformer, (GenerationConfig){ 0 });

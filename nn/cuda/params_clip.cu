@@ -1,4 +1,5 @@
-#include "nn/params_clip.h"
+#include "nn/internal.h"
+#include "ops/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
 /* One partial sum per block. Blocks are few and large, because every block of the second kernel
@@ -21,7 +22,7 @@ __global__ void sum_squares(Clipping *clipping, const Real *x, int64_t n)
         clipping->parts[blockIdx.x] = sum;
 }
 
-__global__ void clip_gradients(Real *x, Clipping *clipping, unsigned parts, Real maximum_norm,
+__global__ void clip_gradients(Real *x, Clipping *clipping, unsigned parts, Real max_norm,
                                int64_t n)
 {
     double sum = 0;
@@ -32,9 +33,9 @@ __global__ void clip_gradients(Real *x, Clipping *clipping, unsigned parts, Real
         clipping->norm = norm;
         clipping->done = true;
     }
-    if (!(isfinite(norm) && norm > (double)maximum_norm))
+    if (!(isfinite(norm) && norm > (double)max_norm))
         return;
-    const Real factor = (Real)((double)maximum_norm / norm);
+    const Real factor = (Real)((double)max_norm / norm);
     GRID_FOR(i, n)
         x[i] *= factor;
 }
@@ -44,7 +45,7 @@ extern "C" void sum_squares_cuda(Clipping *clipping, const Real *x, int64_t n)
     LAUNCH(sum_squares, parts_of(n), PART_THREADS, 0, clipping, x, n);
 }
 
-extern "C" void clip_gradients_cuda(Real *x, Clipping *clipping, Real maximum_norm, int64_t n)
+extern "C" void clip_gradients_cuda(Real *x, Clipping *clipping, Real max_norm, int64_t n)
 {
-    LAUNCH(clip_gradients, blocks_for(n), THREADS, 0, x, clipping, parts_of(n), maximum_norm, n);
+    LAUNCH(clip_gradients, blocks_for(n), THREADS, 0, x, clipping, parts_of(n), max_norm, n);
 }

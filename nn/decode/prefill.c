@@ -59,32 +59,41 @@ static void count_positions(Tape *tape, TransformerState *state, int64_t N, cons
     }
 }
 
-/* sums_after: the new recurrent states of all layers, or NULL */
-static Tensor *run_layers(Tape *tape, const TransformerState *state, Tensor *x, Tensor *lengths,
-                          const Tensor *sums_after)
+Tensor *state_run_layers(Tape *tape, const TransformerState *state, ParallelForm form)
 {
     const TransformerStep *step = &state->step;
     const Transformer *transformer = &state->transformer;
     TapeMark mark = tape_mark(tape);
-    Tensor sums = state->out;
+    Tensor *x = form.x, sums = state->out;
     sums.shape = shape(step->B, step->H, step->F, step->D + 1);
     for (int64_t i = 0; i < step->layers; i++) {
         const LayerState *layer = &step->layer[i].state;
         sums.data = layer->sums;
         const AttentionCache cache = {
             .sums = &sums,
-            .sums_after = sums_after ? sums_after->data + i * state->layer_count : NULL,
+            .sums_after = form.sums_after ? form.sums_after->data + i * state->layer_count : NULL,
             .keys = layer->keys,
             .values = layer->values,
             .type = step->cache_type,
             .max_length = step->max_length,
+            .counts = form.cached_lengths ? step->counts : NULL,
+            .lengths = form.cached_lengths,
         };
-        x = nn_transformer_layer_forward_cached(tape, &transformer->layer[i], x, lengths, &cache);
+        x = nn_transformer_layer_forward_cached(tape, &transformer->layer[i], x, form.lengths,
+                                                &cache);
         x = tape_release(tape, mark, x);
     }
     if (transformer->has_norm)
         x = nn_layernorm_forward(tape, &transformer->norm, x);
     return tape_release(tape, mark, x);
+}
+
+void state_commit(Tape *tape, TransformerState *state, Tensor *sums_after)
+{
+    if (sums_after)
+        device_copy(state->device, state->data, sums_after->data,
+                    (size_t)state->data_count * sizeof(Real));
+    tape_scratch_free(tape, sums_after);
 }
 
 Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, Tensor *lengths)
@@ -96,11 +105,8 @@ Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, T
     int32_t *after = state->counts + state->step.B;
     count_positions(tape, state, N, lengths, after);
     Tensor *sums = state->step.softmax ? NULL : tape_scratch(tape, shape(state->data_count));
-    Tensor *out = run_layers(tape, state, x, lengths, sums);
-    if (sums)
-        device_copy(state->device, state->data, sums->data,
-                    (size_t)state->data_count * sizeof(Real));
-    tape_scratch_free(tape, sums);
+    Tensor *out = state_run_layers(tape, state, (ParallelForm){ x, lengths, NULL, sums });
+    state_commit(tape, state, sums);
     state_write_counts(state, after);
     return out;
 }

@@ -2,7 +2,7 @@
  * attention or the KV cache of softmax attention. One block of device memory holds these, then the
  * result of a step, then the number of positions per sequence. */
 #include "nn/decode/state.h"
-#include "nn/cpu/decode/product.h"
+#include "ops/kernels.h"
 
 #include <stdlib.h>
 
@@ -29,7 +29,8 @@ static int64_t config_size(const char *field, int64_t value, int64_t default_val
     return value ? value : default_value;
 }
 
-static void check_precision(const Device *device, GenerationConfig config)
+/* The engine that reads weights in 8 bits also reads weights and a KV cache in bf16. */
+static void check_precision(Device *device, GenerationConfig config)
 {
     static const char *const names[] = { "float32", "tf32", "bf16" };
     const Precision precision = config.precision;
@@ -41,7 +42,8 @@ static void check_precision(const Device *device, GenerationConfig config)
     if (precision == PRECISION_TF32 && !device_is_cuda(device))
         error_raise("nn_transformer_state: tf32 needs a CUDA device, the transformer is on %s",
                     device_name(device));
-    if ((precision == PRECISION_BF16 || config.int8_weights) && device_is_cuda(device))
+    if ((precision == PRECISION_BF16 || config.int8_weights) &&
+        !kernels_on(device, TENSOR_REAL)->quantize_weight)
         error_raise("nn_transformer_state: %s on the CPU only, the transformer is on %s",
                     config.int8_weights ? "int8_weights are" : "bf16 is", device_name(device));
 }
@@ -166,32 +168,9 @@ static void set_addresses(TransformerState *state)
                   .written = { .known = true, .greatest = (int32_t)step->max_length - 1 } };
 }
 
-/* Returns false and changes nothing when memory is exhausted; *bytes is the size requested last. */
-static bool allocate_scratch(TransformerState *state, size_t *bytes)
-{
-    const int64_t count = DEVICE_CALL(state->device, transformer_step_scratch, (&state->step));
-    *bytes = (size_t)count * sizeof(Real);
-    if (count <= state->scratch_count)
-        return true;
-    Block *scratch = device_allocate(state->device, *bytes);
-    if (!scratch)
-        return false;
-    device_free(state->device, state->scratch);
-    state->scratch = scratch;
-    state->scratch_count = count;
-    state->step.scratch = scratch->data;
-    return true;
-}
-
-void state_need_scratch(TransformerState *state)
-{
-    size_t bytes;
-    if (!allocate_scratch(state, &bytes))
-        error_raise("nn_transformer_step: %s", device_exhausted(state->device, bytes).text);
-}
-
-/* The same for 8-bit copies of the weights, which then replace them: first the weights of all
- * layers, then the scales of their rows. */
+/* Copies the weights in 8 bits, and the copies then replace them: first the weights of all
+ * layers, then the scales of their rows. Returns false when memory is exhausted; *bytes is the
+ * size requested last. */
 static bool quantize_weights(TransformerState *state, size_t *bytes)
 {
     TransformerStep *step = &state->step;
@@ -208,7 +187,8 @@ static bool quantize_weights(TransformerState *state, size_t *bytes)
     for (StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
         StepLinear *linears[] = { &layer->input, &layer->output, &layer->ff1, &layer->ff2 };
         for (int j = 0; j < 4; next += O[j] * I[j], scales += O[j], j++) {
-            step_quantize(next, scales, linears[j]->weight, O[j], I[j]);
+            kernels_on(state->device, TENSOR_REAL)
+                ->quantize_weight(next, scales, linears[j]->weight, O[j], I[j]);
             *linears[j] =
                 (StepLinear){ (Real *)(void *)next, linears[j]->bias, WEIGHT_INT8, scales };
         }
@@ -237,7 +217,7 @@ static bool allocate_memory(TransformerState *state, bool int8_weights, size_t *
     device_zero(state->device, state->memory->data, *bytes);
     memset(state->counts, 0, (size_t)step->B * sizeof *state->counts);
     set_addresses(state);
-    return (!int8_weights || quantize_weights(state, bytes)) && allocate_scratch(state, bytes);
+    return !int8_weights || quantize_weights(state, bytes);
 }
 
 /* --------------------------------------------------------------------------------- construction */
@@ -261,14 +241,19 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     const int64_t one = shape_count(shape(step.B, sequence_count(&step), 1 + step.softmax));
     const int64_t all = shape_count(shape(step.layers, aligned(one)));
     size_t bytes = sizeof(TransformerState);
+    const bool engine = kernels_on(device, TENSOR_REAL)->transformer_step != NULL;
+    Tape *tape = engine ? NULL : tape_new(device);
     TransformerState *state = memory_allocate(bytes);
     if (state)
         *state = (TransformerState){ .device = device,
+                                     .tape = tape,
                                      .transformer = *transformer,
                                      .step = step,
                                      .data_count = all,
                                      .layer_count = aligned(one) };
     if (!state || !allocate_memory(state, config.int8_weights, &bytes)) {
+        if (!state)
+            tape_free(tape);
         nn_transformer_state_free(state);
         error_raise("nn_transformer_state: %s", device_exhausted(device, bytes).text);
     }
@@ -281,7 +266,7 @@ void nn_transformer_state_free(TransformerState *state)
         return;
     device_free(state->device, state->memory);
     device_free(state->device, state->weights);
-    device_free(state->device, state->scratch);
+    tape_free(state->tape);
     free(state->counts);
     free(state);
 }
@@ -357,16 +342,16 @@ static void check_copy(const TransformerState *to, const TransformerState *from)
 
 /* Copies the first `positions` keys, or values, of a sequence, [H, max_length, D] at an offset;
  * max_length and, on the CPU, the dtype may differ between the states. */
-static void copy_positions(TransformerState *to, Real *there, int64_t offset,
-                           const TransformerState *from, const Real *here, int64_t from_offset,
+static void copy_positions(TransformerState *to, Real *dst, int64_t offset,
+                           const TransformerState *from, const Real *src, int64_t from_offset,
                            int64_t positions)
 {
     const int64_t D = to->step.D;
     const int type = to->step.cache_type, from_type = from->step.cache_type;
     for (int64_t h = 0; positions > 0 && h < to->step.H; h++) {
-        Real *target = elements_at(type, there, offset + h * to->step.max_length * D);
+        Real *target = elements_at(type, dst, offset + h * to->step.max_length * D);
         const Real *source =
-            elements_at(from_type, here, from_offset + h * from->step.max_length * D);
+            elements_at(from_type, src, from_offset + h * from->step.max_length * D);
         if (type == from_type)
             device_copy(to->device, target, source, (size_t)(positions * D) * element_bytes(type));
         else
@@ -378,14 +363,14 @@ static void copy_positions(TransformerState *to, Real *there, int64_t offset,
 static void copy_layer(TransformerState *to, int64_t sequence, const TransformerState *from,
                        int64_t from_sequence, int64_t layer, int64_t positions)
 {
-    const LayerState *there = &to->step.layer[layer].state, *here = &from->step.layer[layer].state;
+    const LayerState *dst = &to->step.layer[layer].state, *src = &from->step.layer[layer].state;
     const int64_t each = sequence_count(&to->step), offset = sequence * each;
     const int64_t from_offset = from_sequence * sequence_count(&from->step);
     if (to->step.softmax) {
-        copy_positions(to, there->keys, offset, from, here->keys, from_offset, positions);
-        copy_positions(to, there->values, offset, from, here->values, from_offset, positions);
+        copy_positions(to, dst->keys, offset, from, src->keys, from_offset, positions);
+        copy_positions(to, dst->values, offset, from, src->values, from_offset, positions);
     } else {
-        device_copy(to->device, there->sums + offset, here->sums + from_offset,
+        device_copy(to->device, dst->sums + offset, src->sums + from_offset,
                     (size_t)each * sizeof(Real));
     }
 }

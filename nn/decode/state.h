@@ -9,11 +9,10 @@
 struct TransformerState {
     Device *device;
     Transformer transformer;
-    TransformerStep step; /* its pointers lead into memory and scratch */
+    TransformerStep step; /* its pointers lead into memory */
+    Tape *tape;           /* of plain steps; NULL on a device with an engine */
     Block *memory;        /* data, out, counts, positions */
     Block *weights;       /* 8-bit copies of the weights, or NULL */
-    Block *scratch;       /* the step's workspace, scratch_count elements */
-    int64_t scratch_count;
     Real *data; /* recurrent states or KV caches of all layers, contiguous, of step.cache_type */
     int64_t data_count, layer_count; /* elements of all layers, of one */
     Tensor out, positions;           /* returned by the functions; stored in memory */
@@ -31,8 +30,17 @@ size_t state_bytes(const TransformerState *state);
 /* Sets the counts from counts [B] on the host, which it overwrites. */
 void state_write_counts(TransformerState *state, int32_t *counts);
 
-/* Grows the workspace to a step's need, which depends on the number of threads. Raises when memory
- * is exhausted. */
-void state_need_scratch(TransformerState *state);
+/* The parallel form of x [B, N, width] after the state's positions. New recurrent states go to
+ * sums_after; keys and values to the KV cache, where they do not count yet. lengths [B] is as in
+ * nn_transformer_prefill; cached_lengths [B], for N = 1 and softmax attention: the positions in the
+ * cache, this one included, which it attends to; or NULL. */
+typedef struct ParallelForm {
+    Tensor *x, *lengths, *cached_lengths;
+    Tensor *sums_after; /* all layers' recurrent states; NULL for softmax attention */
+} ParallelForm;
+Tensor *state_run_layers(Tape *tape, const TransformerState *state, ParallelForm form);
+
+/* Makes sums_after, which it frees, the state. */
+void state_commit(Tape *tape, TransformerState *state, Tensor *sums_after);
 
 #endif

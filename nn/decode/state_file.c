@@ -12,14 +12,14 @@ static const FileType real_type = FILE_F64;
 static const FileType real_type = FILE_F32;
 #endif
 
-enum { MOST_ENTRIES = 2 * NN_MAX_LAYERS + 2, ENTRY_NAME_BYTES = 32 };
+enum { MAX_ENTRIES = 2 * NN_MAX_LAYERS + 2, ENTRY_NAME_BYTES = 32 };
 
 /* A state on the host: the source of a save, the destination of a load. */
 typedef struct HostState {
     Real *data;
     int32_t *counts, max_length;
-    char names[MOST_ENTRIES][ENTRY_NAME_BYTES];
-    FileEntry entries[MOST_ENTRIES];
+    char names[MAX_ENTRIES][ENTRY_NAME_BYTES];
+    FileEntry entries[MAX_ENTRIES];
     int count;
 } HostState;
 
@@ -95,9 +95,9 @@ bool nn_transformer_state_save(const TransformerState *state, const char *path)
         device_copy_out(state->device, host->data, state->data, state_bytes(state));
     device_copy_out(state->device, host->counts, state->step.counts,
                     (size_t)state->step.B * sizeof(int32_t));
-    const bool good = tensor_file_save(host->entries, host->count, NULL, 0, path);
+    const bool ok = tensor_file_save(host->entries, host->count, NULL, 0, path);
     host_free(host);
-    return good;
+    return ok;
 }
 
 /* Whether max_length and the counts fit this state. */
@@ -136,8 +136,8 @@ bool nn_transformer_state_load(TransformerState *state, const char *path)
 {
     HostState *host = host_state(state, "nn_transformer_state_load");
     TensorFile *file = host ? tensor_file_open(path) : NULL;
-    const bool good = file && read_all(host, file, path) && check_numbers(state, host, path);
-    if (good) {
+    const bool ok = file && read_all(host, file, path) && check_numbers(state, host, path);
+    if (ok) {
         if (state->step.cache_type == TENSOR_BF16)
             convert_elements(TENSOR_BF16, state->data, TENSOR_REAL, host->data, state->data_count);
         else
@@ -146,5 +146,5 @@ bool nn_transformer_state_load(TransformerState *state, const char *path)
     }
     tensor_file_close(file);
     host_free(host);
-    return good;
+    return ok;
 }

@@ -1,5 +1,5 @@
-/* A decode step as the CPU's and CUDA's kernels receive it, and the products of a layer. step.c has
- * the mathematics. */
+/* A decode step as an engine receives it, the kernel transformer_step of the CPU or of CUDA, and
+ * the products of a layer. step.c has the mathematics. */
 #ifndef TAPEGRAD_NN_DECODE_STEP_H
 #define TAPEGRAD_NN_DECODE_STEP_H
 
@@ -52,16 +52,7 @@ typedef struct TransformerStep {
     StepNorm last_norm, norm; /* after the layers: post-norm's last norm2; the final norm */
     int32_t *counts;          /* [B]: positions processed per sequence */
     int32_t *positions;       /* [B]: min(count, max_length - 1) */
-    Real *scratch;            /* workspace of transformer_step_scratch elements */
 } TransformerStep;
-
-/* Elements of workspace that a step needs. */
-DEVICE_FUNCTION(int64_t, transformer_step_scratch, const TransformerStep *step);
-
-/* out, x [B, width], which may be the same; advances the layers' states, the counts and the
- * positions. For a sequence with max_length positions the result is NaN, and its KV cache and count
- * stay. */
-DEVICE_FUNCTION(void, transformer_step, Real *out, const Real *x, const TransformerStep *step);
 
 /* ------------------------------------------------------------------------------ a layer's products
  * Intermediates of B sequences. x is the residual stream: with post-norm, before its norm. */

@@ -48,7 +48,13 @@ const Kernels cpu_kernels = {
     .lsh_attention_backward = lsh_attention_backward_cpu,
     /* attention: feature maps */
     /* parameters and optimizers */
+    .sgd_step = sgd_step_cpu,
+    .sgd_momentum_step = sgd_momentum_step_cpu,
+    .adam_step = adam_step_cpu,
     /* decoding */
+    .store_keys_values = store_keys_values_cpu,
+    .transformer_step = transformer_step_cpu,
+    .quantize_weight = quantize_weight_cpu,
 };
 
 /* Every kernel that reads or writes activations. */

@@ -77,7 +77,14 @@ template <TensorType type> static Kernels table(void)
     USE(lsh_attention_backward);
     /* attention: feature maps */
     /* parameters and optimizers */
+    USE_REAL(sum_squares);
+    USE_REAL(clip_gradients);
+    USE_REAL(sgd_step);
+    USE_REAL(sgd_momentum_step);
+    USE_REAL(adam_step);
     /* decoding */
+    USE_REAL(store_keys_values);
+    USE_REAL(transformer_step);
 #undef USE
 #undef USE_REAL
     return k;

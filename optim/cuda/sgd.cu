@@ -1,3 +1,4 @@
+#include "ops/kernels.h"
 #include "optim/cuda/step.cuh"
 
 __global__ void sgd_step(Real *values, const Real *gradients, const StepScalars *scalars, int64_t n)
@@ -9,25 +10,23 @@ __global__ void sgd_step(Real *values, const Real *gradients, const StepScalars 
 }
 
 __global__ void sgd_momentum_step(Real *values, Real *m, const Real *gradients,
-                                  const StepScalars *scalars, Real momentum, int64_t n)
+                                  const StepScalars *scalars, int64_t n)
 {
     step_elements(scalars, n, [=](int64_t i, const StepScalars &now) {
         const Real p = values[i], g = gradients[i] + now.weight_decay * p;
-        const Real sum = momentum * m[i] + g;
+        const Real sum = now.momentum * m[i] + g;
         m[i] = sum;
         store_weight(values, now, i, p - now.learning_rate * sum);
     });
 }
 
-extern "C" void sgd_step_cuda(Real *values, const Real *gradients, const StepScalars *scalars,
-                              int64_t n)
+extern "C" void sgd_step_cuda(Real *p, const Real *gradients, const StepScalars *scalars, int64_t n)
 {
-    LAUNCH(sgd_step, blocks_for(n), THREADS, 0, values, gradients, scalars, n);
+    LAUNCH(sgd_step, blocks_for(n), THREADS, 0, p, gradients, scalars, n);
 }
 
-extern "C" void sgd_momentum_step_cuda(Real *values, Real *m, const Real *gradients,
-                                       const StepScalars *scalars, Real momentum, int64_t n)
+extern "C" void sgd_momentum_step_cuda(Real *p, Real *m, const Real *gradients,
+                                       const StepScalars *scalars, int64_t n)
 {
-    LAUNCH(sgd_momentum_step, blocks_for(n), THREADS, 0, values, m, gradients, scalars, momentum,
-           n);
+    LAUNCH(sgd_momentum_step, blocks_for(n), THREADS, 0, p, m, gradients, scalars, n);
 }

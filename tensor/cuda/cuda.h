@@ -14,10 +14,6 @@
 extern "C" {
 #endif
 
-/* As tensor/internal.h, which CUDA sources cannot include: it is C. */
-Real *device_workspace(int64_t n);
-void device_workspace_free(const Real *data);
-
 /* The stream of the current call's device. */
 cudaStream_t cuda_stream(void);
 

@@ -17,6 +17,7 @@
 
 #include "nn/cpu/decode/product.h"
 #include "ops/cpu/shared/tiles.h"
+#include "ops/kernels.h"
 
 /* out[sequence, row] <- sum, plus bias and residual */
 ALWAYS_INLINE void store_sum(const StepProduct *p, int64_t sequence, int64_t row, Real sum)
@@ -87,11 +88,13 @@ static void quantize_row(int8_t *to, Real *scale, const Real *row, int64_t n)
     }
 }
 
-void step_quantize(int8_t *to, Real *scales, const Real *weight, int64_t O, int64_t I)
+/* weight_oi = scales_o q_oi with q_oi in -127 to 127, rounded to nearest. A row with NaN or
+ * infinity becomes NaN; one whose scale would be denormal becomes 0. */
+void quantize_weight_cpu(int8_t *q, Real *scales, const Real *weight, int64_t O, int64_t I)
 {
 #pragma omp parallel for schedule(static) num_threads(threads_for(O *I, 1))
     for (int64_t o = 0; o < O; o++)
-        quantize_row(to + o * I, scales + o, weight + o * I, I);
+        quantize_row(q + o * I, scales + o, weight + o * I, I);
 }
 
 /* -------------------------------------------------------------------------------- small batches */

@@ -10,11 +10,6 @@
  * buffer is NULL, if begin is a multiple of the elements of a cache line. */
 void step_product(const StepProduct *p, Real *buffer, int64_t begin, int64_t end);
 
-/* Stores weight [O, I] in 8 bits: to [O, I] bytes and scales [O], weight_oi = scales_o q_oi with
- * q_oi in -127 to 127, rounded to nearest. A row with NaN or infinity becomes NaN, one whose scale
- * would be denormal 0. */
-void step_quantize(int8_t *to, Real *scales, const Real *weight, int64_t O, int64_t I);
-
 /* Elements of buffer for rows of at most I elements. */
 int64_t step_product_buffer(int64_t I);
 

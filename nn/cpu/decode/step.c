@@ -12,7 +12,7 @@
 #include "ops/attention/features/polynomial.h"
 #include "ops/cpu/attention/linear/feature_map.h"
 #include "ops/cpu/rows/layernorm.h"
-#include "ops/rows/rows.h"
+#include "ops/kernels.h"
 
 #include <omp.h>
 
@@ -59,6 +59,15 @@ static Range share(const Team *team, int64_t size, int64_t multiple)
 
 /* --------------------------------------------------------------------------------- feature maps */
 
+static Real row_max(const Real *x, int64_t n)
+{
+    Real max = x[0];
+#pragma omp simd reduction(max : max)
+    for (int64_t i = 1; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    return max;
+}
+
 /* y [n] <- e^(y - shift); returns their sum. */
 static Real exponentiate_row(Real *y, Real shift, int64_t n)
 {
@@ -89,8 +98,7 @@ static void map_random(Real *out, const Real *x, const Real *projection, bool qu
                        int64_t D)
 {
     multiply_row(out, x, WEIGHT_REAL, projection, F, D);
-    const Real sum =
-        exponentiate_row(out, query ? row_max(TENSOR_REAL, out, F) : dot(x, x, D) / 2, F);
+    const Real sum = exponentiate_row(out, query ? row_max(out, F) : dot(x, x, D) / 2, F);
     const Real scale = query ? 1 / sum : (Real)(1 / sqrt((double)F));
     for (int64_t f = 0; f < F; f++)
         out[f] *= scale;
@@ -201,7 +209,7 @@ static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, 
     for (int64_t d = 0; d < D; d++)
         q[d] *= scale;
     multiply_row(p, q, (WeightType)type, keys, n, D);
-    const Real sum = exponentiate_row(p, row_max(TENSOR_REAL, p, n), n);
+    const Real sum = exponentiate_row(p, row_max(p, n), n);
     BY_STORAGE(type, T, accumulate_values(T, out, p, values, n, D));
     for (int64_t d = 0; d < D; d++)
         out[d] /= sum;
@@ -226,14 +234,30 @@ static void attend(const Team *team, const StepLayer *layer)
 /* ------------------------------------------------------------------------------------ the layers
  * Each thread computes its share; then the team synchronizes. */
 
+/* out [n] = norm(x [n]); out may be x. */
+static void normalize_row(Real *out, const Real *x, StepNorm norm, int64_t n)
+{
+    Real sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < n; c++)
+        sum += x[c];
+    const Real mean = sum / (Real)n;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t c = 0; c < n; c++)
+        squares += (x[c] - mean) * (x[c] - mean);
+    const Real r = (Real)(1 / sqrt((double)(squares / (Real)n + norm.eps)));
+#pragma omp simd
+    for (int64_t c = 0; c < n; c++)
+        out[c] = (x[c] - mean) * r * norm.weight[c] + norm.bias[c];
+}
+
 /* out = norm(x); out may be x. */
 static void normalize(const Team *team, Real *out, const Real *x, StepNorm norm)
 {
     const int64_t width = team->step->width;
     const Range range = share(team, team->buffers.B, 1);
     for (int64_t s = range.begin; s < range.end; s++)
-        layernorm_row(TENSOR_REAL, out + s * width, TENSOR_REAL, x + s * width, norm.weight,
-                      norm.bias, norm.eps, width);
+        normalize_row(out + s * width, x + s * width, norm, width);
     wait_for_team(team);
 }
 
@@ -320,22 +344,17 @@ static Plan plan_of(const TransformerStep *step)
     return plan;
 }
 
-/* All teams' memory, then the threads' private memory. */
-int64_t transformer_step_scratch_cpu(const TransformerStep *step)
-{
-    const Plan plan = plan_of(step);
-    return plan.teams * plan.group * plan.row + plan.threads * (plan.work + plan.block);
-}
-
-/* This thread's view of the team that processes a group. */
-static Team team_of(const TransformerStep *step, const Plan *plan, Real *out, int64_t group)
+/* This thread's view of the team that processes a group. workspace: all teams' memory, then the
+ * threads' private memory. */
+static Team team_of(const TransformerStep *step, const Plan *plan, Real *workspace, Real *out,
+                    int64_t group)
 {
     const int64_t thread = omp_get_thread_num(), first = group * plan->group;
     const bool alone = plan->groups > 1;
     const int64_t rows = plan->group * lines(step->width);
-    Real *memory = step->scratch + (alone ? thread : 0) * plan->group * plan->row;
+    Real *memory = workspace + (alone ? thread : 0) * plan->group * plan->row;
     Real *work =
-        step->scratch + plan->teams * plan->group * plan->row + thread * (plan->work + plan->block);
+        workspace + plan->teams * plan->group * plan->row + thread * (plan->work + plan->block);
     Real *x = out + first * step->width;
     return (Team){ .step = step,
                    .parts = alone ? 1 : omp_get_num_threads(),
@@ -354,16 +373,19 @@ static Team team_of(const TransformerStep *step, const Plan *plan, Real *out, in
 void transformer_step_cpu(Real *out, const Real *x, const TransformerStep *step)
 {
     const Plan plan = plan_of(step);
+    Real *workspace = device_workspace(plan.teams * plan.group * plan.row +
+                                       plan.threads * (plan.work + plan.block));
     const int threads = plan.threads > 1 ? threads_for(step->layers * work_of(step), 0.2) : 1;
 #pragma omp parallel num_threads(threads)
     if (plan.groups > 1) {
 #pragma omp for schedule(dynamic)
         for (int64_t group = 0; group < plan.groups; group++) {
-            const Team team = team_of(step, &plan, out, group);
+            const Team team = team_of(step, &plan, workspace, out, group);
             run(&team, x);
         }
     } else {
-        const Team team = team_of(step, &plan, out, 0);
+        const Team team = team_of(step, &plan, workspace, out, 0);
         run(&team, x);
     }
+    device_workspace_free(workspace);
 }

@@ -13,6 +13,7 @@
  * Large batches are bound by memory: cuBLAS computes the products, and attend_large_batch_* reads
  * the recurrent state or KV cache once. */
 #include "nn/cuda/decode/step_attention.cuh"
+#include "ops/kernels.h"
 #include "ops/products/linear.h"
 #include "ops/cuda/rows/layernorm.cuh"
 
@@ -67,12 +68,12 @@ static StepAttention attention_of_sizes(const TransformerStep *step)
     return a;
 }
 
-static Workspace workspace_of(const TransformerStep *step)
+/* scratch NULL: computes the size. */
+static Workspace workspace_of(const TransformerStep *step, Real *scratch)
 {
     Workspace w = {};
     StepAttention &a = w.attention = attention_of_sizes(step);
     StepBuffers &b = w.buffers;
-    Real *const scratch = step->scratch;
     const int64_t row = step->B * step->width, heads = step->B * step->H;
     w.small_batch = step->B <= SMALL_BATCH && row <= MAX_ROWS && step->width <= MAX_ROW;
     b.B = step->B;
@@ -663,16 +664,13 @@ static void step_large_batch(Real *out, const Real *x, const TransformerStep *st
 }
 
 /* ------------------------------------------------------------------------------------ launchers */
-extern "C" int64_t transformer_step_scratch_cuda(const TransformerStep *step)
-{
-    return workspace_of(step).size;
-}
-
 extern "C" void transformer_step_cuda(Real *out, const Real *x, const TransformerStep *step)
 {
-    const Workspace w = workspace_of(step);
+    Real *const scratch = device_workspace(workspace_of(step, NULL).size);
+    const Workspace w = workspace_of(step, scratch);
     if (w.small_batch)
         step_small_batch(out, x, step, w);
     else
         step_large_batch(out, x, step, w);
+    device_workspace_free(scratch);
 }

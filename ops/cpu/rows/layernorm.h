@@ -5,7 +5,7 @@
 
 #include "ops/cpu/shared/columns.h"
 #include "ops/kernels.h"
-#include "ops/rows/rows.h"
+#include "ops/cpu/rows/rows.h"
 
 /* Below, T is the dtype of out and dout, S that of x and dx. */
 

@@ -1,6 +1,6 @@
 /* Shared by the operations along the last axis: one row of C elements. */
-#ifndef TAPEGRAD_OPS_ROWS_ROWS_H
-#define TAPEGRAD_OPS_ROWS_ROWS_H
+#ifndef TAPEGRAD_OPS_CPU_ROWS_ROWS_H
+#define TAPEGRAD_OPS_CPU_ROWS_ROWS_H
 
 #include "ops/shared/internal.h"
 #include "ops/shared/math.h"
