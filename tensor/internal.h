@@ -98,10 +98,7 @@ bool device_is_plain(const Device *device);
 void device_enter(Device *device);
 Device *device_current(void);
 
-/* A kernel's scratch memory: n Reals on the current device, uninitialized. Raises when memory is
- * exhausted. The kernel frees it before it returns; an error frees all of the thread's. */
-Real *device_workspace(int64_t n);
-void device_workspace_free(const Real *data);
+/* Frees all workspaces of this thread (tensor/kernel.h). */
 void device_workspace_free_all(void);
 
 /* malloc, which device_fail_allocation can make fail. */

@@ -20,6 +20,11 @@
 #define C_FUNCTION
 #endif
 
+/* A kernel's scratch memory: n Reals on the current device, uninitialized. Raises when memory is
+ * exhausted. The kernel frees it before it returns; an error frees all of the thread's. */
+C_FUNCTION Real *device_workspace(int64_t n);
+C_FUNCTION void device_workspace_free(const Real *data);
+
 /* A function for CPU and CUDA kernels. */
 #ifdef __CUDACC__
 #define SHARED_FUNCTION static __host__ __device__ __forceinline__

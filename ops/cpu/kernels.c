@@ -22,6 +22,10 @@ const Kernels cpu_kernels = {
     /* recurrent */
     /* sampling */
     /* attention: linear */
+    .causal_linear_attention_forward = causal_linear_attention_forward_cpu,
+    .causal_linear_attention_backward = causal_linear_attention_backward_cpu,
+    .linear_attention_forward = linear_attention_forward_cpu,
+    .linear_attention_backward = linear_attention_backward_cpu,
     /* attention: softmax */
     /* attention: lsh */
     /* attention: feature maps */
@@ -41,7 +45,15 @@ const Kernels cpu_bf16_kernels = {
     /* recurrent */
     /* sampling */
     /* attention: linear */
+    .causal_linear_attention_forward = causal_linear_attention_forward_bf16,
+    .causal_linear_attention_backward = causal_linear_attention_backward_bf16,
+    .linear_attention_forward = linear_attention_forward_bf16,
+    .linear_attention_backward = linear_attention_backward_bf16,
     /* attention: softmax */
     /* attention: lsh */
     /* attention: feature maps */
+    .polynomial_features_forward = polynomial_features_forward_bf16,
+    .polynomial_features_backward = polynomial_features_backward_bf16,
+    .random_features_forward = random_features_forward_bf16,
+    .random_features_backward = random_features_backward_bf16,
 };

@@ -27,9 +27,17 @@ template <TensorType type> static Kernels table(void)
     /* recurrent */
     /* sampling */
     /* attention: linear */
+    USE(causal_linear_attention_forward);
+    USE(causal_linear_attention_backward);
+    USE(linear_attention_forward);
+    USE(linear_attention_backward);
     /* attention: softmax */
     /* attention: lsh */
     /* attention: feature maps */
+    USE(polynomial_features_forward);
+    USE(polynomial_features_backward);
+    USE(random_features_forward);
+    USE(random_features_backward);
     /* parameters and optimizers */
     /* decoding */
 #undef USE

@@ -9,7 +9,7 @@
  * A result's bits do not depend on the number of threads. They depend on the batch size only
  * through LARGE_BATCH. */
 #include "nn/cpu/decode/product.h"
-#include "ops/attention/features/polynomial.h"
+#include "ops/attention/polynomial_features.h"
 #include "ops/cpu/attention/linear/feature_map.h"
 #include "ops/rows/layernorm.h"
 #include "ops/rows/rows.h"
@@ -113,7 +113,7 @@ static void map(const TransformerStep *step, const StepLayer *layer, Real *out, 
     if (step->features == FEATURES_RANDOM)
         map_random(out, buffer, layer->projection, query, step->F, D);
     else if (step->features == FEATURES_POLYNOMIAL)
-        polynomial_row(TENSOR_REAL, out, buffer, D);
+        polynomial_row(out, buffer, D);
     else
         for (int64_t d = 0; d < D; d++)
             out[d] = squared_relu(x[d]);
