@@ -107,7 +107,6 @@ endif
 HEADERS  := tapegrad.h tensor/tensor.h autograd/tape.h ops/ops.h nn/nn.h optim/optim.h
 CONFIG   := $(BUILD)/include/tensor/config.h
 SOURCES  := $(shell find tensor autograd ops nn optim -name '*.c')
-SOURCES  := $(filter-out ops/attention/linear/reference.c,$(SOURCES)) # for readers and tests
 SOURCES  := $(if $(filter no,$(CUDA)),$(foreach source,$(SOURCES),$(if $(findstring /cuda/,$(source)),,$(source))),$(SOURCES))
 OBJECTS   = $(SOURCES:%.c=$(BUILD)/%.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 LIBRARY  := $(BUILD)/libtapegrad.a

@@ -136,6 +136,20 @@ KERNEL(sample_logistic_mixture,
 
 /* ---------------------------------------------------------------------------- attention: linear */
 
+/* out [B, N, H, M], its divisor den [B, N, H] (Real) and the final state [B, H, D, M + 1] (Real; may
+ * be NULL) of causal linear attention */
+KERNEL(causal_linear_attention_forward,
+       (Real *out, Real *den, Real *final_state, const LinearScan *scan))
+/* the gradients by query, key, value and state; dfinal_state (Real) may be NULL */
+KERNEL(causal_linear_attention_backward,
+       (LinearScanGradient d, const Real *dout, const Real *dfinal_state, const Real *out,
+        const Real *den, const LinearScan *scan))
+/* the same without a mask and without states */
+KERNEL(linear_attention_forward, (Real *out, Real *den, const LinearScan *scan))
+KERNEL(linear_attention_backward,
+       (AttentionGradient d, const Real *dout, const Real *out, const Real *den,
+        const LinearScan *scan))
+
 /* --------------------------------------------------------------------------- attention: softmax */
 
 /* out [B, N, H, M] and log_sum [B, N, H] (Real, saved for the backward pass) of softmax attention */
@@ -158,6 +172,18 @@ KERNEL(lsh_attention_backward,
         const int32_t *order, const LshRounds *rounds))
 
 /* ---------------------------------------------------------------------- attention: feature maps */
+
+/* out [R, 1 + D + D (D + 1) / 2] = the polynomial features of each row of x [R, D] */
+KERNEL(polynomial_features_forward, (Real *out, const Real *x, int64_t R, int64_t F, int64_t D))
+KERNEL(polynomial_features_backward,
+       (Gradient dx, const Real *dout, const Real *x, int64_t R, int64_t F, int64_t D))
+/* out [R, F] = e^(y_rf - |x_r|^2 / 2) / sqrt F;  y [R, F] (Real), x [R, D] */
+KERNEL(random_features_forward,
+       (Real *out, const Real *y, const Real *x, int64_t R, int64_t F, int64_t D))
+/* h [R, F] = dout out;  dx [R, D] <- -(sum_f h_rf) x_r, unless dx.data is NULL */
+KERNEL(random_features_backward,
+       (Real *h, Gradient dx, const Real *dout, const Real *out, const Real *x, int64_t R, int64_t F,
+        int64_t D))
 
 /* -------------------------------------------------------------------- parameters and optimizers */
 

@@ -1,5 +1,4 @@
 #include "tests/attention_oracle.h"
-#include "ops/attention/linear/reference.c"
 
 #include <math.h>
 #include <stdlib.h>
@@ -173,153 +172,20 @@ void compute(const Case *c, Values *v)
     tape_reset(tape);
 }
 
-/* ----------------------------------------------------------------------------------- the oracle
- * reference.c, on one sequence and head after another. Without a mask, the positions are the keys,
- * whose queries are 0, and then the queries, whose keys are 0: so every query sees every key. */
-double oracle_phi(FeatureMap features, double x)
-{
-    switch (features) {
-    case FEATURE_MAP_RELU:
-        return x > 0 ? x : 0;
-    case FEATURE_MAP_SOFTPLUS:
-        return fmax(x, 0) + log1p(exp(-fabs(x)));
-    case FEATURE_MAP_IDENTITY:
-        return x;
-    default:
-        return x > 0 ? x + 1 : exp(x);
-    }
-}
-
-/* phi', the derivative of the feature map */
-static double dphi(FeatureMap features, double x)
-{
-    switch (features) {
-    case FEATURE_MAP_RELU:
-        return x > 0;
-    case FEATURE_MAP_SOFTPLUS:
-        return 1 / (1 + exp(-x));
-    case FEATURE_MAP_IDENTITY:
-        return 1;
-    default:
-        return x > 0 ? 1 : exp(x);
-    }
-}
-
-/* One head of one sequence. Its positions are in a batch row of N positions. */
-typedef struct Head {
-    int64_t b, h;       /* batch row and head */
-    int64_t first, end; /* the sequence's positions in the row */
-    int64_t keys;       /* number of valid keys, from first on */
-    int64_t state;      /* offset of the initial state */
-    /* The arguments and results of reference.c, of `length` positions. Position n has the query
-     * n - before, if there is one, and the key n, if it is valid. */
-    int64_t before, length;
-    double *a, *bk, *v, *g, *out, *da, *db, *dv;
-} Head;
-
 int64_t at(const Case *c, int64_t b, int64_t positions, int64_t n, int64_t h, int64_t columns)
 {
     return ((b * positions + n) * c->H + h) * columns;
 }
 
-static double *zeros(int64_t count)
-{
-    return calloc((size_t)count + 1, sizeof(double));
-}
+/* ---------------------------------------------------------------------- comparison with plain */
 
-static void read_position(const Case *c, const Values *v, const Head *s, int64_t n)
+void compute_plain(const Case *c, Values *v)
 {
-    const int64_t D = c->D, M = c->M, query = s->first + n - s->before;
-    for (int64_t d = 0; d < D && n >= s->before; d++)
-        s->a[n * D + d] = oracle_phi(c->features, v->query[at(c, s->b, c->N, query, s->h, D) + d]);
-    for (int64_t m = 0; m < M && n >= s->before; m++)
-        s->g[n * (M + 1) + m] = v->dout[at(c, s->b, c->N, query, s->h, M) + m];
-    if (n >= s->keys)
-        return;
-    const int64_t key = at(c, s->b, c->keys, s->first + n, s->h, D);
-    const int64_t value = at(c, s->b, c->keys, s->first + n, s->h, M);
-    for (int64_t d = 0; d < D; d++)
-        s->bk[n * D + d] = oracle_phi(c->features, v->key[key + d]);
-    for (int64_t m = 0; m <= M; m++)
-        s->v[n * (M + 1) + m] = m < M ? v->value[value + m] : 1;
-}
-
-static void write_position(const Case *c, Values *v, const Head *s, int64_t n)
-{
-    const int64_t D = c->D, M = c->M, position = s->first + n - s->before;
-    const int64_t query = at(c, s->b, c->N, position, s->h, D);
-    for (int64_t d = 0; d < D && n >= s->before; d++)
-        v->dquery[query + d] = (Real)(s->da[n * D + d] * dphi(c->features, v->query[query + d]));
-    for (int64_t m = 0; m < M && n >= s->before; m++)
-        v->out[at(c, s->b, c->N, position, s->h, M) + m] = (Real)s->out[n * (M + 1) + m];
-    const int64_t key = at(c, s->b, c->keys, s->first + n, s->h, D);
-    const int64_t value = at(c, s->b, c->keys, s->first + n, s->h, M);
-    for (int64_t d = 0; d < D && n < s->keys; d++)
-        v->dkey[key + d] = (Real)(s->db[n * D + d] * dphi(c->features, v->key[key + d]));
-    for (int64_t m = 0; m < M && n < s->keys; m++)
-        v->dvalue[value + m] = (Real)s->dv[n * (M + 1) + m];
-}
-
-static void oracle_head(const Case *c, Values *v, Head s)
-{
-    const int64_t D = c->D, W = c->M + 1;
-    s.before = c->causal ? 0 : s.keys;
-    s.length = s.before + s.end - s.first;
-    double **rows[] = { &s.a, &s.bk, &s.da, &s.db, &s.v, &s.g, &s.out, &s.dv };
-    for (int i = 0; i < 8; i++)
-        *rows[i] = zeros(s.length * (i < 4 ? D : W));
-    double *S = zeros(D * W), *initial = zeros(D * W), *R = zeros(D * W);
-    for (int64_t i = 0; i < D * W; i++) {
-        S[i] = initial[i] = v->state[s.state + i];
-        R[i] = v->dfinal_state[s.state + i];
-    }
-    for (int64_t n = 0; n < s.length; n++)
-        read_position(c, v, &s, n);
-    reference_forward(s.out, S, s.a, s.bk, s.v, c->eps, s.length, D, W);
-    reference_backward(s.da, s.db, s.dv, R, s.g, s.out, s.a, s.bk, s.v, initial, s.length, D, W);
-    for (int64_t n = 0; n < s.length; n++)
-        write_position(c, v, &s, n);
-    for (int64_t i = 0; i < D * W; i++) {
-        v->final_state[s.state + i] = (Real)S[i];
-        v->dstate[s.state + i] = (Real)R[i];
-    }
-    for (int i = 0; i < 8; i++)
-        free(*rows[i]);
-    free(S);
-    free(initial);
-    free(R);
-}
-
-void oracle(const Case *c, Values *v)
-{
-    v->out = calloc((size_t)outs_of(c), sizeof(Real));
-    v->final_state = calloc((size_t)states_of(c), sizeof(Real));
-    v->dquery = calloc((size_t)queries_of(c), sizeof(Real));
-    v->dkey = calloc((size_t)keys_of(c), sizeof(Real));
-    v->dvalue = calloc((size_t)values_of(c), sizeof(Real));
-    v->dstate = calloc((size_t)states_of(c), sizeof(Real));
-    for (int64_t s = 0; s < state_shape(c).size[0]; s++)
-        for (int64_t h = 0; h < c->H; h++) {
-            Head head = { .b = s, .h = h, .end = c->N, .keys = key_count(c, s) };
-            if (c->offsets) {
-                head.b = 0;
-                head.first = c->offsets[s];
-                head.end = c->offsets[s + 1];
-                head.keys = head.end - head.first;
-            }
-            head.state = (s * c->H + h) * c->D * (c->M + 1);
-            oracle_head(c, v, head);
-        }
-}
-
-void release(Values *v)
-{
-    free(v->out);
-    free(v->final_state);
-    free(v->dquery);
-    free(v->dkey);
-    free(v->dvalue);
-    free(v->dstate);
+    Tape *compared = tape;
+    tape = tape_new(device_open("plain"));
+    compute(c, v);
+    tape_free(tape);
+    tape = compared;
 }
 
 void assert_same(const Case *c, const Values *actual, const Values *expected)
@@ -337,11 +203,10 @@ void assert_same(const Case *c, const Values *actual, const Values *expected)
         assert_close(actual->dstate, expected->dstate, states_of(c), allowed);
 }
 
-void assert_oracle(Case c)
+void assert_plain(Case c)
 {
     Values actual = inputs(&c), expected = actual;
     compute(&c, &actual);
-    oracle(&c, &expected);
+    compute_plain(&c, &expected);
     assert_same(&c, &actual, &expected);
-    release(&expected);
 }

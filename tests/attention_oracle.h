@@ -1,11 +1,11 @@
-/* Shared by the tests of linear attention: cases, their inputs, the operation on them, and an
- * oracle in double: the plain loops of ops/attention/linear/reference.c. */
+/* Shared by the tests of linear attention: cases, their inputs, the operation on them, and a
+ * comparison of the device with the plain kernels. */
 #ifndef TAPEGRAD_TESTS_ATTENTION_ORACLE_H
 #define TAPEGRAD_TESTS_ATTENTION_ORACLE_H
 
 #include "tests/support.h"
 
-/* Relative tolerance between the operation and the oracle; cancellation costs a few more digits. */
+/* Relative tolerance between the device and the plain kernels; cancellation costs a few more digits. */
 #ifdef TAPEGRAD_DOUBLE
 #define ORACLE_TOLERANCE 1e-11
 #else
@@ -73,16 +73,12 @@ void compute(const Case *c, Values *v);
 /* The offset of row n of head h of sequence b in a tensor [B, positions, H, columns]. */
 int64_t at(const Case *c, int64_t b, int64_t positions, int64_t n, int64_t h, int64_t columns);
 
-/* The feature map in double. */
-double oracle_phi(FeatureMap features, double x);
-
-/* The same results computed by the oracle; release frees their memory. */
-void oracle(const Case *c, Values *v);
-void release(Values *v);
+/* The same by the plain kernels, in Real whatever the precision. */
+void compute_plain(const Case *c, Values *v);
 
 void assert_same(const Case *c, const Values *actual, const Values *expected);
 
-/* Fails unless the operation and the oracle agree. */
-void assert_oracle(Case c);
+/* Fails unless the device and the plain kernels agree. */
+void assert_plain(Case c);
 
 #endif

@@ -1,5 +1,5 @@
-/* The plans of ops/attention/linear/chunk_plan.h for GPUs of several sizes. */
-#include "ops/attention/linear/chunk_plan.h"
+/* The plans of ops/cuda/attention/linear/chunk_plan.h for GPUs of several sizes. */
+#include "ops/cuda/attention/linear/chunk_plan.h"
 #include "tests/support.h"
 
 #include <stdio.h>

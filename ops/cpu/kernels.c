@@ -40,6 +40,10 @@ const Kernels cpu_kernels = {
     .gru_backward = gru_backward_cpu,
     /* sampling */
     /* attention: linear */
+    .causal_linear_attention_forward = causal_linear_attention_forward_cpu,
+    .causal_linear_attention_backward = causal_linear_attention_backward_cpu,
+    .linear_attention_forward = linear_attention_forward_cpu,
+    .linear_attention_backward = linear_attention_backward_cpu,
     /* attention: softmax */
     .softmax_attention_forward = softmax_attention_forward_cpu,
     .softmax_attention_backward = softmax_attention_backward_cpu,
@@ -103,6 +107,10 @@ const Kernels cpu_bf16_kernels = {
     .sample = sample_bf16,
     .sample_logistic_mixture = sample_logistic_mixture_bf16,
     /* attention: linear */
+    .causal_linear_attention_forward = causal_linear_attention_forward_bf16,
+    .causal_linear_attention_backward = causal_linear_attention_backward_bf16,
+    .linear_attention_forward = linear_attention_forward_bf16,
+    .linear_attention_backward = linear_attention_backward_bf16,
     /* attention: softmax */
     .softmax_attention_forward = softmax_attention_forward_bf16,
     .softmax_attention_backward = softmax_attention_backward_bf16,
@@ -110,4 +118,8 @@ const Kernels cpu_bf16_kernels = {
     .lsh_attention_forward = lsh_attention_forward_bf16,
     .lsh_attention_backward = lsh_attention_backward_bf16,
     /* attention: feature maps */
+    .polynomial_features_forward = polynomial_features_forward_bf16,
+    .polynomial_features_backward = polynomial_features_backward_bf16,
+    .random_features_forward = random_features_forward_bf16,
+    .random_features_backward = random_features_backward_bf16,
 };

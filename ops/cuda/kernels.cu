@@ -69,6 +69,10 @@ template <TensorType type> static Kernels table(void)
     USE(sample);
     USE(sample_logistic_mixture);
     /* attention: linear */
+    USE(causal_linear_attention_forward);
+    USE(causal_linear_attention_backward);
+    USE(linear_attention_forward);
+    USE(linear_attention_backward);
     /* attention: softmax */
     USE(softmax_attention_forward);
     USE(softmax_attention_backward);
@@ -76,6 +80,10 @@ template <TensorType type> static Kernels table(void)
     USE(lsh_attention_forward);
     USE(lsh_attention_backward);
     /* attention: feature maps */
+    USE(polynomial_features_forward);
+    USE(polynomial_features_backward);
+    USE(random_features_forward);
+    USE(random_features_backward);
     /* parameters and optimizers */
     USE_REAL(sum_squares);
     USE_REAL(clip_gradients);

@@ -9,7 +9,7 @@
  * A result's bits do not depend on the number of threads. They depend on the batch size only
  * through LARGE_BATCH. */
 #include "nn/cpu/decode/product.h"
-#include "ops/attention/features/polynomial.h"
+#include "ops/attention/polynomial_features.h"
 #include "ops/cpu/attention/linear/feature_map.h"
 #include "ops/cpu/rows/layernorm.h"
 #include "ops/kernels.h"
@@ -59,7 +59,7 @@ static Range share(const Team *team, int64_t size, int64_t multiple)
 
 /* --------------------------------------------------------------------------------- feature maps */
 
-static Real row_max(const Real *x, int64_t n)
+static Real max_of_row(const Real *x, int64_t n)
 {
     Real max = x[0];
 #pragma omp simd reduction(max : max)
@@ -98,7 +98,7 @@ static void map_random(Real *out, const Real *x, const Real *projection, bool qu
                        int64_t D)
 {
     multiply_row(out, x, WEIGHT_REAL, projection, F, D);
-    const Real sum = exponentiate_row(out, query ? row_max(out, F) : dot(x, x, D) / 2, F);
+    const Real sum = exponentiate_row(out, query ? max_of_row(out, F) : dot(x, x, D) / 2, F);
     const Real scale = query ? 1 / sum : (Real)(1 / sqrt((double)F));
     for (int64_t f = 0; f < F; f++)
         out[f] *= scale;
@@ -121,7 +121,7 @@ static void map(const TransformerStep *step, const StepLayer *layer, Real *out, 
     if (step->features == FEATURES_RANDOM)
         map_random(out, buffer, layer->projection, query, step->F, D);
     else if (step->features == FEATURES_POLYNOMIAL)
-        polynomial_row(TENSOR_REAL, out, buffer, D);
+        polynomial_row(out, buffer, D);
     else
         for (int64_t d = 0; d < D; d++)
             out[d] = squared_relu(x[d]);
@@ -209,7 +209,7 @@ static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, 
     for (int64_t d = 0; d < D; d++)
         q[d] *= scale;
     multiply_row(p, q, (WeightType)type, keys, n, D);
-    const Real sum = exponentiate_row(p, row_max(p, n), n);
+    const Real sum = exponentiate_row(p, max_of_row(p, n), n);
     BY_STORAGE(type, T, accumulate_values(T, out, p, values, n, D));
     for (int64_t d = 0; d < D; d++)
         out[d] /= sum;

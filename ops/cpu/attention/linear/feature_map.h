@@ -35,7 +35,7 @@ ALWAYS_INLINE Vector exp_vector(Vector x)
 #endif
 
 /* phi(x) for the feature maps that are computed during packing: all but softplus. */
-ALWAYS_INLINE Vector phi(FeatureMap features, Vector x)
+ALWAYS_INLINE Vector phi_vector(FeatureMap features, Vector x)
 {
     const Vector zero = { 0 };
     switch (features) {
@@ -67,9 +67,9 @@ ALWAYS_INLINE void pack_phi(int T, FeatureMap features, Real *to, const Real *ro
             __builtin_prefetch(elements_at(T, row, count * stride + c), 0, 2);
         int64_t c = 0;
         for (; c + LANES <= columns; c += LANES)
-            *at_vector(to + c) = phi(features, load_vector(T, row, c));
+            *at_vector(to + c) = phi_vector(features, load_vector(T, row, c));
         for (; c < columns; c++)
-            to[c] = phi(features, (Vector){ load(T, row, c) })[0];
+            to[c] = phi_vector(features, (Vector){ load(T, row, c) })[0];
         for (; c < padded; c++)
             to[c] = 0;
     }

@@ -1,12 +1,12 @@
-/* Linear attention on the CPU, causal and not: the scans of causal.c as four calls of one function,
+/* Linear attention on the CPU, causal and not: the scans of causal_linear.c as four calls of one function,
  *
  *     scan        (a,     b,     v~,   S~,   num~)        position 1 to N
  *     scan        (dnum~, v~,    b,    S~^T, da)
  *     scan_reverse(v~,    dnum~, a,    R~^T, db)          position N to 1
  *     scan_reverse(b,     a,     dnum, R,    dv)
  *
- * inside plain loops over the chunks of an item of work (plan_cpu.h): each packs a chunk's rows (in
- * reverse order for scan_reverse), scans them (scan_cpu.h), and unpacks the results. Loading and
+ * inside plain loops over the chunks of an item of work (plan.h): each packs a chunk's rows (in
+ * reverse order for scan_reverse), scans them (scan_chunk of scan.h), and unpacks the results. Loading and
  * storing rows prefetches those of the next chunk.
  *
  * A sequence is cut into segments where that helps. The prefix states at the segment boundaries are
@@ -15,8 +15,8 @@
  *   - or, in the backward pass, one thread processes the segments from the last to the first, each
  *     with a scan for da and a scan_reverse for db and dv, and saves dden of one segment only. */
 #include "ops/cpu/attention/linear/feature_map.h"
-#include "ops/attention/linear/kernels.h"
 #include "ops/cpu/attention/linear/plan.h"
+#include "ops/kernels.h"
 
 /* ----------------------------------------------------------------------------- loads and stores */
 
@@ -304,7 +304,7 @@ static void forward_item(Work *w)
     for (; w->scan.count; next_chunk(w)) {
         load_queries(w);
         load_keys(w);
-        scan(&w->scan, w->a, w->b, w->v, w->S, w->num);
+        scan_chunk(&w->scan, w->a, w->b, w->v, w->S, w->num);
         store_out(w);
     }
     if (final_state)
@@ -325,12 +325,12 @@ static void backward_queries(Work *w, int64_t segment)
             continue;
         load_queries(w);
         load_keys(w);
-        scan(&w->scan, w->dnum, w->v, w->b, w->S_t, w->da);
+        scan_chunk(&w->scan, w->dnum, w->v, w->b, w->S_t, w->da);
         store_dquery(w);
     }
 }
 
-/* dk and dv, in reverse. */
+/* dk and dv: the rows are loaded in reverse order, so that scan_chunk is scan_reverse. */
 static void backward_keys(Work *w, int64_t segment)
 {
     const LinearScanGradient *d = &w->pass->d;
@@ -344,11 +344,11 @@ static void backward_keys(Work *w, int64_t segment)
         load_dden(w);
         const Matrix dnum = { .data = w->dnum.data, .columns = w->dnum.columns };
         if (dkey) {
-            scan_reverse(&w->scan, w->v, w->dnum, w->a, w->R_t, w->db);
+            scan_chunk(&w->scan, w->v, w->dnum, w->a, w->R_t, w->db);
             store_dkey(w);
         }
         if (dvalue) {
-            scan_reverse(&w->scan, w->b, w->a, dnum, w->R, w->dv);
+            scan_chunk(&w->scan, w->b, w->a, dnum, w->R, w->dv);
             store_dvalue(w);
         }
     }
@@ -366,27 +366,34 @@ static void backward_item(Work *w)
         contribute_states(w, dstate, w->states[1]);
 }
 
-int64_t causal_linear_attention_scratch_cpu(TensorType type, const LinearScan *s, bool backward)
-{
-    const Pass p = plan_pass(type, s, true, backward);
-    return scratch_size(&p);
-}
-
-void causal_linear_attention_forward_cpu(TensorType type, Real *out, Real *den, Real *final_state,
-                                         Real *scratch, const LinearScan *s)
+static void causal_forward(TensorType type, Real *out, Real *den, Real *final_state,
+                           const LinearScan *s)
 {
     Pass p = plan_pass(type, s, true, false);
     p.new_out = out;
     p.new_den = den;
     p.final_state = final_state;
-    assign_scratch(&p, scratch);
+    Real *scratch = assign_scratch(&p);
     find_boundary_states(&p);
     for_each_item(&p, forward_item);
+    device_workspace_free(scratch);
 }
 
-void causal_linear_attention_backward_cpu(TensorType type, LinearScanGradient d, const Real *dout,
-                                          const Real *dfinal_state, const Real *out,
-                                          const Real *den, Real *scratch, const LinearScan *s)
+void causal_linear_attention_forward_cpu(Real *out, Real *den, Real *final_state,
+                                         const LinearScan *s)
+{
+    causal_forward(TENSOR_REAL, out, den, final_state, s);
+}
+
+void causal_linear_attention_forward_bf16(Real *out, Real *den, Real *final_state,
+                                          const LinearScan *s)
+{
+    causal_forward(TENSOR_BF16, out, den, final_state, s);
+}
+
+static void causal_backward(TensorType type, LinearScanGradient d, const Real *dout,
+                            const Real *dfinal_state, const Real *out, const Real *den,
+                            const LinearScan *s)
 {
     Pass p = plan_pass(type, s, true, true);
     p.d = d;
@@ -394,9 +401,24 @@ void causal_linear_attention_backward_cpu(TensorType type, LinearScanGradient d,
     p.dfinal_state = dfinal_state;
     p.out = out;
     p.den = den;
-    assign_scratch(&p, scratch);
+    Real *scratch = assign_scratch(&p);
     find_boundary_states(&p);
     for_each_item(&p, backward_item);
+    device_workspace_free(scratch);
+}
+
+void causal_linear_attention_backward_cpu(LinearScanGradient d, const Real *dout,
+                                          const Real *dfinal_state, const Real *out,
+                                          const Real *den, const LinearScan *s)
+{
+    causal_backward(TENSOR_REAL, d, dout, dfinal_state, out, den, s);
+}
+
+void causal_linear_attention_backward_bf16(LinearScanGradient d, const Real *dout,
+                                           const Real *dfinal_state, const Real *out,
+                                           const Real *den, const LinearScan *s)
+{
+    causal_backward(TENSOR_BF16, d, dout, dfinal_state, out, den, s);
 }
 
 /* ----------------------------------------------------------------------------------- not causal
@@ -463,31 +485,47 @@ static void backward_item_noncausal(Work *w)
     }
 }
 
-int64_t linear_attention_scratch_cpu(TensorType type, const LinearScan *s)
-{
-    const Pass p = plan_pass(type, s, false, true);
-    return scratch_size(&p);
-}
-
-void linear_attention_forward_cpu(TensorType type, Real *out, Real *den, Real *scratch,
-                                  const LinearScan *s)
+static void noncausal_forward(TensorType type, Real *out, Real *den, const LinearScan *s)
 {
     Pass p = plan_pass(type, s, false, false);
     p.new_out = out;
     p.new_den = den;
-    assign_scratch(&p, scratch);
+    Real *scratch = assign_scratch(&p);
     for_each_item(&p, forward_item_noncausal);
+    device_workspace_free(scratch);
 }
 
-void linear_attention_backward_cpu(TensorType type, AttentionGradient d, const Real *dout,
-                                   const Real *out, const Real *den, Real *scratch,
-                                   const LinearScan *s)
+void linear_attention_forward_cpu(Real *out, Real *den, const LinearScan *s)
+{
+    noncausal_forward(TENSOR_REAL, out, den, s);
+}
+
+void linear_attention_forward_bf16(Real *out, Real *den, const LinearScan *s)
+{
+    noncausal_forward(TENSOR_BF16, out, den, s);
+}
+
+static void noncausal_backward(TensorType type, AttentionGradient d, const Real *dout,
+                               const Real *out, const Real *den, const LinearScan *s)
 {
     Pass p = plan_pass(type, s, false, true);
     p.d.x = d;
     p.dout = dout;
     p.out = out;
     p.den = den;
-    assign_scratch(&p, scratch);
+    Real *scratch = assign_scratch(&p);
     for_each_item(&p, backward_item_noncausal);
+    device_workspace_free(scratch);
+}
+
+void linear_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
+                                   const Real *den, const LinearScan *s)
+{
+    noncausal_backward(TENSOR_REAL, d, dout, out, den, s);
+}
+
+void linear_attention_backward_bf16(AttentionGradient d, const Real *dout, const Real *out,
+                                    const Real *den, const LinearScan *s)
+{
+    noncausal_backward(TENSOR_BF16, d, dout, out, den, s);
 }

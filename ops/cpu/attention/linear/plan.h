@@ -211,16 +211,15 @@ static Pass plan_pass(TensorType type, const LinearScan *options, bool causal, b
     return p;
 }
 
-static int64_t scratch_size(const Pass *p)
+/* Allocates the pass's buffers; returns the workspace to free. */
+static Real *assign_scratch(Pass *p)
 {
-    return p->threads * buffer_size(p) + (p->backward && p->parallel ? 2 : 1) * p->boundaries;
-}
-
-static void assign_scratch(Pass *p, Real *scratch)
-{
+    Real *scratch = device_workspace(p->threads * buffer_size(p) +
+                                     (p->backward && p->parallel ? 2 : 1) * p->boundaries);
     p->buffers = scratch;
     p->prefix = scratch + p->threads * buffer_size(p);
     p->suffix = p->prefix + p->boundaries;
+    return scratch;
 }
 
 static Work item_of(const Pass *p, int64_t index, Real *memory)

@@ -1,4 +1,4 @@
-#include "ops/attention/features/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cuda/attention/features/polynomial.cuh"
 
 template <typename T>
@@ -48,12 +48,10 @@ extern "C" void polynomial_features_forward_cuda(TensorType type, Real *out, con
                       (const T *)x, R, F, D));
 }
 
-extern "C" void polynomial_features_backward_cuda(TensorType type, Real *dx, bool accumulate,
-                                                  Real *sums, const Real *dout, const Real *x,
-                                                  int64_t R, int64_t F, int64_t D)
+extern "C" void polynomial_features_backward_cuda(TensorType type, Gradient dx, const Real *dout,
+                                                  const Real *x, int64_t R, int64_t F, int64_t D)
 {
-    (void)sums;
     BY_STORAGE(type, T,
-               LAUNCH(polynomial_features_backward<T>, blocks_for(R * D), THREADS, 0, (T *)dx,
-                      accumulate, (const T *)dout, (const T *)x, R, F, D));
+               LAUNCH(polynomial_features_backward<T>, blocks_for(R * D), THREADS, 0, (T *)dx.data,
+                      dx.accumulate, (const T *)dout, (const T *)x, R, F, D));
 }

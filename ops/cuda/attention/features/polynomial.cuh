@@ -3,7 +3,7 @@
 #define TAPEGRAD_OPS_ATTENTION_FEATURES_POLYNOMIAL_CUH
 
 #include "ops/cuda/shared/map.cuh"
-#include "ops/attention/features/polynomial.h"
+#include "ops/attention/polynomial_features.h"
 
 /* Feature f of a row x [D]. */
 template <typename T>

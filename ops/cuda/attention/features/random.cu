@@ -1,4 +1,4 @@
-#include "ops/attention/features/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cuda/rows/rows.cuh"
 
 template <typename T, int LANES>
@@ -42,11 +42,11 @@ extern "C" void random_features_forward_cuda(TensorType type, Real *out, const R
                            (Real)(1 / sqrt((double)F)), R, F, D));
 }
 
-extern "C" void random_features_backward_cuda(TensorType type, Real *h, Real *dx, bool accumulate,
+extern "C" void random_features_backward_cuda(TensorType type, Real *h, Gradient dx,
                                               const Real *dout, const Real *out, const Real *x,
                                               int64_t R, int64_t F, int64_t D)
 {
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(random_features_backward, T, R, F, (T *)h, (T *)dx, accumulate,
+               LAUNCH_ROWS(random_features_backward, T, R, F, (T *)h, (T *)dx.data, dx.accumulate,
                            (const T *)dout, (const T *)out, (const T *)x, R, F, D));
 }

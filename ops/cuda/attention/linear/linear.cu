@@ -1,6 +1,6 @@
 /* Launches linear attention: with a causal mask on tensor cores where they suffice (mma.cuh), else
  * and without a mask in tiles of Real (scan_tiles.cuh). */
-#include "ops/attention/linear/kernels.h"
+#include "ops/kernels.h"
 #include "ops/cuda/attention/linear/scan_tiles.cuh"
 
 #ifdef TAPEGRAD_DOUBLE
@@ -50,7 +50,7 @@ static int64_t resident_blocks(void (*kernel)(P...), int threads, int bytes)
            device_attribute(cudaDevAttrMultiProcessorCount);
 }
 
-template <typename T, int SIZE> struct Kernels {
+template <typename T, int SIZE> struct MmaKernels {
     enum {
         THREADS_PER_BLOCK = Mma<T, SIZE>::BLOCK_THREADS,
         SUM_BYTES = MmaMemory<T, SIZE, 2, false>::BYTES,
@@ -64,7 +64,7 @@ template <typename T, int SIZE> struct Kernels {
 /* FORM_CHUNKED does not cut heads; FORM_CHUNK_PARALLEL cuts each head of two or more chunks. */
 template <typename T, int SIZE> static ChunkPlan plan_of(const LinearScan *s, bool backward)
 {
-    typedef Kernels<T, SIZE> K;
+    typedef MmaKernels<T, SIZE> K;
     const int threads = K::THREADS_PER_BLOCK,
               bytes = backward ? K::BACKWARD_BYTES : K::FORWARD_BYTES;
     const Line line = line_of(&s->x);
@@ -104,15 +104,9 @@ static bool uses_mma(TensorType type, const LinearScan *s)
     bool fits = false;
     if (!exact && s->x.D <= 128 && s->x.M <= 128)
         BY_TYPE_AND_SIZE(type, s,
-                         fits = (int)Kernels<T, SIZE>::BACKWARD_BYTES <=
+                         fits = (int)MmaKernels<T, SIZE>::BACKWARD_BYTES <=
                                 device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
     return fits;
-}
-
-template <typename T, int SIZE> static int64_t mma_scratch(const LinearScan *s, bool backward)
-{
-    const int64_t sums = sums_size<T, SIZE>(s, plan_of<T, SIZE>(s, backward));
-    return backward ? dden_size(s) + 2 * sums : sums;
 }
 
 /* -------------------------------------------------------------------------------- the arguments */
@@ -185,17 +179,17 @@ template <typename T, int SIZE> static void add_up(const CausalMma<T> &c, Sum su
 /* The segments' sums for S and z. This launch begins a sequence of dependent kernels. */
 template <typename T, int SIZE> static void sum_segments(const CausalMma<T> &c, int64_t blocks)
 {
-    typedef Kernels<T, SIZE> K;
+    typedef MmaKernels<T, SIZE> K;
     LAUNCH_MMA(LAUNCH, (mma_sum_segments<T, SIZE>), blocks, K, (int)K::SUM_BYTES, c);
     add_up<T, SIZE>(c, PREFIX);
 }
 
 template <typename T, int SIZE>
-static void mma_forward_pass(Real *out, Real *den, Real *final_state, Real *scratch,
-                             const LinearScan *s)
+static void mma_forward_pass(Real *out, Real *den, Real *final_state, const LinearScan *s)
 {
-    typedef Kernels<T, SIZE> K;
+    typedef MmaKernels<T, SIZE> K;
     const ChunkPlan plan = plan_of<T, SIZE>(s, false);
+    Real *const scratch = plan.cuts_heads ? device_workspace(sums_size<T, SIZE>(s, plan)) : NULL;
     CausalMma<T> c = arguments_of<T>(s, plan, den);
     c.result[0] = result_of<T>({ out, false }, s->x.H * s->x.M, s->x.M);
     c.final_state = { final_state, false };
@@ -207,16 +201,19 @@ static void mma_forward_pass(Real *out, Real *den, Real *final_state, Real *scra
     } else {
         LAUNCH_MMA(LAUNCH, (mma_forward<T, SIZE>), plan.blocks, K, (int)K::FORWARD_BYTES, c);
     }
+    device_workspace_free(scratch);
 }
 
 template <typename T, int SIZE>
 static void mma_backward_pass(const LinearScanGradient &d, const Real *dout,
                               const Real *dfinal_state, const Real *out, const Real *den,
-                              Real *scratch, const LinearScan *s)
+                              const LinearScan *s)
 {
-    typedef Kernels<T, SIZE> K;
+    typedef MmaKernels<T, SIZE> K;
     const AttentionInputs *x = &s->x;
     const ChunkPlan plan = plan_of<T, SIZE>(s, true);
+    const int64_t sums = sums_size<T, SIZE>(s, plan);
+    Real *const scratch = device_workspace(dden_size(s) + 2 * sums);
     CausalMma<T> c = arguments_of<T>(s, plan, (Real *)den);
     c.argument[DOUT] = argument_of<T>(dout, x->H * x->M, x->M, FEATURE_MAP_IDENTITY);
     c.argument[DOUT].divided = true;
@@ -225,7 +222,7 @@ static void mma_backward_pass(const LinearScanGradient &d, const Real *dout,
     c.result[VALUE] = result_of<T>(d.x.value, x->value_stride, x->M);
     c.dden = scratch;
     c.sums[PREFIX] = scratch + dden_size(s);
-    c.sums[SUFFIX] = c.sums[PREFIX] + sums_size<T, SIZE>(s, plan);
+    c.sums[SUFFIX] = c.sums[PREFIX] + sums;
     c.dfinal_state = dfinal_state;
     c.dinitial_state = d.state;
     launch_row_deltas<T, Mma<T, SIZE>::PARTS>(scratch, dout, out, den, rows_in_all(x), x->M);
@@ -239,6 +236,7 @@ static void mma_backward_pass(const LinearScanGradient &d, const Real *dout,
     if (d.x.key.data || d.x.value.data || d.state.data)
         LAUNCH_MMA(LAUNCH_DEPENDENT, (mma_key_value_gradients<T, SIZE>), plan.blocks, K,
                    (int)K::BACKWARD_BYTES, c);
+    device_workspace_free(scratch);
 }
 
 /* Runs the first statement, with T and SIZE, on tensor cores, or the second, with T. */
@@ -251,53 +249,35 @@ static void mma_backward_pass(const LinearScanGradient &d, const Real *dout,
     } while (0)
 #endif
 
-extern "C" int64_t causal_linear_attention_scratch_cuda(TensorType type, const LinearScan *s,
-                                                        bool backward)
-{
-    int64_t size = 0;
-    BY_KERNELS(type, s, (size = mma_scratch<T, SIZE>(s, backward)),
-               (size = scan_scratch<T, WIDEST, true>(s, backward)));
-    return max(size, (int64_t)1);
-}
-
 extern "C" void causal_linear_attention_forward_cuda(TensorType type, Real *out, Real *den,
-                                                     Real *final_state, Real *scratch,
-                                                     const LinearScan *s)
+                                                     Real *final_state, const LinearScan *s)
 {
-    BY_KERNELS(type, s, (mma_forward_pass<T, SIZE>(out, den, final_state, scratch, s)),
-               (scan_forward<T, WIDEST, true>(out, den, final_state, scratch, s)));
+    BY_KERNELS(type, s, (mma_forward_pass<T, SIZE>(out, den, final_state, s)),
+               (scan_forward<T, WIDEST, true>(out, den, final_state, s)));
 }
 
 extern "C" void causal_linear_attention_backward_cuda(TensorType type, LinearScanGradient d,
                                                       const Real *dout, const Real *dfinal_state,
                                                       const Real *out, const Real *den,
-                                                      Real *scratch, const LinearScan *s)
+                                                      const LinearScan *s)
 {
-    BY_KERNELS(type, s, (mma_backward_pass<T, SIZE>(d, dout, dfinal_state, out, den, scratch, s)),
-               (scan_backward<T, WIDEST, true>(d, dout, dfinal_state, out, den, scratch, s)));
+    BY_KERNELS(type, s, (mma_backward_pass<T, SIZE>(d, dout, dfinal_state, out, den, s)),
+               (scan_backward<T, WIDEST, true>(d, dout, dfinal_state, out, den, s)));
 }
 
 /* Without a causal mask: scan_tiles.cuh */
 
-extern "C" int64_t linear_attention_scratch_cuda(TensorType type, const LinearScan *s)
-{
-    int64_t size = 0;
-    BY_TYPE_AND_TILE_SIZE(type, s->x.D, s->x.M, (size = scan_scratch<T, SIZE, false>(s, true)));
-    return size;
-}
-
-extern "C" void linear_attention_forward_cuda(TensorType type, Real *out, Real *den, Real *scratch,
+extern "C" void linear_attention_forward_cuda(TensorType type, Real *out, Real *den,
                                               const LinearScan *s)
 {
-    BY_TYPE_AND_TILE_SIZE(type, s->x.D, s->x.M,
-                          (scan_forward<T, SIZE, false>(out, den, NULL, scratch, s)));
+    BY_TYPE_AND_TILE_SIZE(type, s->x.D, s->x.M, (scan_forward<T, SIZE, false>(out, den, NULL, s)));
 }
 
 extern "C" void linear_attention_backward_cuda(TensorType type, AttentionGradient d,
                                                const Real *dout, const Real *out, const Real *den,
-                                               Real *scratch, const LinearScan *s)
+                                               const LinearScan *s)
 {
     const LinearScanGradient all = { d, { NULL, false } };
     BY_TYPE_AND_TILE_SIZE(type, s->x.D, s->x.M,
-                          (scan_backward<T, SIZE, false>(all, dout, NULL, out, den, scratch, s)));
+                          (scan_backward<T, SIZE, false>(all, dout, NULL, out, den, s)));
 }

@@ -25,7 +25,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_TILES_CUH
 
-#include "ops/attention/linear/chunk_plan.h"
+#include "ops/cuda/attention/linear/chunk_plan.h"
 #include "ops/cuda/attention/linear/feature_map.cuh"
 #include "ops/cuda/attention/shared/tiles.cuh"
 
@@ -500,14 +500,6 @@ template <typename T> static int64_t states_size(const Scans<T> &all)
     return pieces_in_all(all.sums_line) * all.D * (all.M + 1);
 }
 
-/* Elements of scratch memory: states and, backward, dden. */
-template <typename T, int SIZE, bool CAUSAL>
-static int64_t scan_scratch(const LinearScan *s, bool backward)
-{
-    const int64_t states = states_size(plan_scans<T, SIZE, CAUSAL>(s, backward));
-    return backward ? 2 * states + rows_in_all(&s->x) : states;
-}
-
 /* ------------------------------------------------------------------------------------ the scans */
 
 template <typename T> static Scan<T> scan(Augmented<T> x, Augmented<T> y, MappedRows<T> w)
@@ -588,19 +580,20 @@ static void add_sums(Scans<T> *all, int i, const StateSums<T> &sums, bool read, 
 }
 
 template <typename T, int SIZE, bool CAUSAL>
-static void scan_forward(Real *out, Real *den, Real *final_state, Real *scratch,
-                         const LinearScan *s)
+static void scan_forward(Real *out, Real *den, Real *final_state, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
     Scans<T> all = plan_scans<T, SIZE, CAUSAL>(s, false);
+    Real *const states = device_workspace(states_size(all));
     FourScans<T> scans = scans_of<T>(s, NULL, NULL, NULL);
     scans.num.o = gradient_rows<T>({ out, false }, x->H * x->M, x->N, x->M);
     scans.S.final = { final_state, false };
-    add_sums<T, CAUSAL>(&all, 0, scans.S, true, scratch);
+    add_sums<T, CAUSAL>(&all, 0, scans.S, true, states);
     all.scan[all.count++] = scans.num;
     all.den = den;
     launch_sums<T, SIZE>(all);
     launch_scans<T, SIZE, CAUSAL, true>(all);
+    device_workspace_free(states);
 }
 
 /* Adds the scan if its result is needed. */
@@ -632,12 +625,13 @@ static void launch_gradients(const Scans<T> &all, const AttentionGradient &d)
 
 template <typename T, int SIZE, bool CAUSAL>
 static void scan_backward(const LinearScanGradient &d, const Real *dout, const Real *dfinal_state,
-                          const Real *out, const Real *den, Real *scratch, const LinearScan *s)
+                          const Real *out, const Real *den, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
-    Real *const dden = scratch, *const states = scratch + rows_in_all(x);
-    launch_row_deltas<T>(dden, dout, out, den, rows_in_all(x), x->M);
     Scans<T> all = plan_scans<T, SIZE, CAUSAL>(s, true);
+    Real *const dden = device_workspace(2 * states_size(all) + rows_in_all(x));
+    Real *const states = dden + rows_in_all(x);
+    launch_row_deltas<T>(dden, dout, out, den, rows_in_all(x), x->M);
     FourScans<T> scans = scans_of<T>(s, dout, den, dden);
     scans.R.initial = dfinal_state;
     scans.R.final = d.state;
@@ -651,6 +645,7 @@ static void scan_backward(const LinearScanGradient &d, const Real *dout, const R
     add_scan(&all, scans.dv, gradient_rows<T>(d.x.value, x->value_stride, x->keys, x->M), {});
     launch_sums<T, SIZE>(all);
     launch_gradients<T, SIZE, CAUSAL>(all, d.x);
+    device_workspace_free(dden);
 }
 
 #endif

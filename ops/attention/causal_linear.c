@@ -49,25 +49,102 @@
  * Other feature maps: relu, phi'(x) = 1 for x > 0, else 0; softplus, phi(x) = ln(1 + e^x),
  * phi'(x) = 1 / (1 + e^-x) = 1 - e^-phi(x); identity, phi'(x) = 1. Each phi' is known from phi(x).
  *
- * Accuracy: S~ and R~ are float32 sums over all positions. Their error grows with the length:
- * 5e-6 at 1e5 positions, 2e-4 at 1e6. A second state for the rounding errors would add one
- * multiply-add to the two per element and position.
- * In bf16 on processors with bf16 products, the chunked forms multiply heads of 64 and more as bf16
- * elements with float32 sums: rows, X Y^T and states are rounded to bf16 for the products alone.
+ * Accuracy: the plain kernels have states in double; the backends' are float32 sums over all
+ * positions, whose error grows with the length: 5e-6 at 1e5 positions, 2e-4 at 1e6.
  *
  * Saved for the backward pass: out, already on the tape, and den, one number per position. */
-#include "ops/attention/linear/kernels.h"
+#include "ops/attention/linear_rows.h"
+#include "ops/kernels.h"
 #include "ops/shared/indices.h"
-#include "ops/shared/internal.h"
 
-static const AttentionLabels labels = ATTENTION_LABELS("op_causal_linear_attention");
-
-/* Scratch memory of a pass; out: a tensor of the dtype of query, key and value. */
-static Tensor *new_scratch(Tape *tape, const Tensor *out, const LinearScan *scan, bool backward)
+/* For each sequence and head, from position i on, which is the first or the last:
+ *     T <- T + y_i w_i^T      o_i = T^T x_i
+ * x, y have Y columns, w, o W. T is stored transposed, [sequences, H, W, Y]. */
+static void scan_from(bool last, const AttentionInputs *s, HeadRows x, HeadRows y, HeadRows w,
+                      double *T, HeadRows o)
 {
-    return tape_scratch(tape,
-                        shape(KERNEL_CALL(out, causal_linear_attention_scratch, (scan, backward))));
+    const int64_t Y = y.columns, W = w.columns, H = s->H;
+    EACH_ROW(head, s->B * H, s->N * Y * W)
+    {
+        const int64_t b = head / H, step = last ? -1 : 1;
+        const int64_t begin = s->offsets ? s->offsets[b] : b * s->N;
+        const int64_t end = s->offsets ? s->offsets[b + 1] : begin + s->N;
+        for (int64_t i = last ? end - 1 : begin; begin <= i && i < end; i += step) {
+            const int64_t row = i * H + head % H;
+            const Real *x_i = x.data + row * Y, *y_i = y.data + row * Y, *w_i = w.data + row * W;
+            for (int64_t c = 0; c < W; c++) {
+                double *T_c = T + (head * W + c) * Y, sum = 0;
+                SUM(+, sum)
+                for (int64_t r = 0; r < Y; r++)
+                    sum += (T_c[r] += (double)y_i[r] * (double)w_i[c]) * (double)x_i[r];
+                o.data[row * W + c] = (Real)sum;
+            }
+        }
+    }
 }
+
+static void scan(const AttentionInputs *s, HeadRows x, HeadRows y, HeadRows w, double *T,
+                 HeadRows o)
+{
+    scan_from(false, s, x, y, w, T, o);
+}
+
+static void scan_reverse(const AttentionInputs *s, HeadRows x, HeadRows y, HeadRows w, double *T,
+                         HeadRows o)
+{
+    scan_from(true, s, x, y, w, T, o);
+}
+
+void causal_linear_attention_forward_plain(Real *out, Real *den, Real *final_state,
+                                           const LinearScan *s)
+{
+    const AttentionInputs *x = &s->x;
+    const int64_t P = query_positions(x), D = x->D, W = x->M + 1;
+    Real *memory = device_workspace(state_size(x) + P * x->H * 2 * (D + W));
+    double *S = (double *)memory;
+    Real *next = memory + state_size(x);
+    const HeadRows a = next_rows(&next, x, P, D), b = next_rows(&next, x, P, D);
+    const HeadRows v = next_rows(&next, x, P, W), num = next_rows(&next, x, P, W);
+    read_queries(a, s);
+    read_keys(b, s);
+    read_values(v, s);
+    read_state(S, s->state, x, true);
+    scan(x, a, b, v, S, num);
+    write_out(out, den, num, s);
+    write_state((Gradient){ final_state, false }, S, x, true);
+    device_workspace_free(memory);
+}
+
+void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *dout,
+                                            const Real *dfinal_state, const Real *out,
+                                            const Real *den, const LinearScan *s)
+{
+    const AttentionInputs *x = &s->x;
+    const int64_t P = query_positions(x), D = x->D, W = x->M + 1;
+    Real *memory = device_workspace(state_size(x) + P * x->H * 3 * (D + W));
+    double *T = (double *)memory; /* in turn S^T, R^T and R */
+    Real *next = memory + state_size(x);
+    const HeadRows a = next_rows(&next, x, P, D), b = next_rows(&next, x, P, D);
+    const HeadRows v = next_rows(&next, x, P, W), dnum = next_rows(&next, x, P, W);
+    const HeadRows da = next_rows(&next, x, P, D), db = da, dv = next_rows(&next, x, P, W);
+    read_queries(a, s);
+    read_keys(b, s);
+    read_values(v, s);
+    read_dnum(dnum, dout, out, den, s);
+    read_state(T, s->state, x, false);
+    scan(x, dnum, v, b, T, da);
+    write_dquery(d.x.query, da, a, s);
+    read_state(T, dfinal_state, x, false);
+    scan_reverse(x, v, dnum, a, T, db);
+    write_dkey(d.x.key, db, b, s);
+    write_state(d.state, T, x, false);
+    read_state(T, dfinal_state, x, true);
+    scan_reverse(x, b, a, dnum, T, dv);
+    write_dvalue(d.x.value, dv, s);
+    device_workspace_free(memory);
+}
+
+static const AttentionLabels causal_labels = ATTENTION_LABELS("op_causal_linear_attention");
 
 /* dL/dout if only the final state was used: all 0. */
 static Tensor *zeros_like(Tape *tape, const Tensor *out)
@@ -86,13 +163,10 @@ static void causal_linear_attention_backward(Node *node)
     const Real *dout = tape_upstream(node, 0);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
     Tensor *zeros = dout ? NULL : zeros_like(tape, out);
-    Tensor *scratch = new_scratch(tape, out, &scan, true);
     const LinearScanGradient d = { attention_contributions(node, PACKED_QUERY),
                                    tape_contribution(node, node->inputs[5]) };
-    KERNEL_CALL(
-        out, causal_linear_attention_backward,
-        (d, dout ? dout : zeros->data, dfinal_state, out->data, den->data, scratch->data, &scan));
-    tape_scratch_free(tape, scratch);
+    kernels_of(out)->causal_linear_attention_backward(d, dout ? dout : zeros->data, dfinal_state,
+                                                      out->data, den->data, &scan);
     tape_scratch_free(tape, zeros);
 }
 
@@ -100,44 +174,45 @@ static void check_offsets(Tape *tape, const Tensor *query, CausalLinearAttention
 {
     Tensor *offsets = options.offsets;
     const int64_t B = query->shape.size[0], N = query->shape.size[1];
-    tape_use_i32(tape, labels.offsets, offsets);
+    tape_use_i32(tape, causal_labels.offsets, offsets);
     if (offsets->shape.rank != 1 || offsets->shape.size[0] < 2)
-        tape_error(tape, "%s has shape %s, expected [S + 1]", labels.offsets,
+        tape_error(tape, "%s has shape %s, expected [S + 1]", causal_labels.offsets,
                    shape_text(offsets->shape).text);
     if (options.key_lengths)
         tape_error(tape, "%s: key_lengths are given too; with offsets every key counts",
-                   labels.offsets);
+                   causal_labels.offsets);
     if (B != 1)
         tape_error(tape, "%s: query %s, expected one sequence, [1, N, H, D], which they cut",
-                   labels.offsets, tensor_text(query).text);
-    check_spanning(tape, labels.offsets, offsets, 0, N, "the number of positions");
+                   causal_labels.offsets, tensor_text(query).text);
+    check_spanning(tape, causal_labels.offsets, offsets, 0, N, "the number of positions");
 }
 
 static void check_state(Tape *tape, const LinearScan *scan, Tensor *state)
 {
     const AttentionInputs *x = &scan->x;
     const Shape expected = shape(x->B, x->H, x->D, x->M + 1);
-    tape_use_real(tape, labels.state, state);
+    tape_use_real(tape, causal_labels.state, state);
     if (!shape_equal(state->shape, expected))
-        tape_error(tape, "%s %s, expected %s: [sequences, H, D, M + 1]", labels.state,
+        tape_error(tape, "%s %s, expected %s: [sequences, H, D, M + 1]", causal_labels.state,
                    tensor_text(state).text, shape_text(expected).text);
 }
 
 static void check_form(Tape *tape, CausalLinearAttentionOptions options)
 {
     if ((unsigned)options.form > FORM_QUADRATIC)
-        tape_error(tape, "%s: form is %d, expected FORM_BEST to FORM_QUADRATIC", labels.name,
+        tape_error(tape, "%s: form is %d, expected FORM_BEST to FORM_QUADRATIC", causal_labels.name,
                    (int)options.form);
     if (options.chunk < 0)
-        tape_error(tape, "%s: chunk is %lld, expected 1 or more, or 0 for the default", labels.name,
-                   (long long)options.chunk);
+        tape_error(tape, "%s: chunk is %lld, expected 1 or more, or 0 for the default",
+                   causal_labels.name, (long long)options.chunk);
 }
 
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                    CausalLinearAttentionOptions options, Tensor **final_state)
 {
-    attention_check(tape, labels, query, key, value, options.key_lengths, true, PACKED_QUERY);
-    linear_attention_check_options(tape, labels, options.features, options.eps);
+    attention_check(tape, causal_labels, query, key, value, options.key_lengths, true,
+                    PACKED_QUERY);
+    linear_attention_check_options(tape, causal_labels, options.features, options.eps);
     check_form(tape, options);
     if (options.offsets)
         check_offsets(tape, query, options);
@@ -153,11 +228,9 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
     Tensor *after = NULL;
     if (final_state)
         after = tape_tensor(tape, shape(scan.x.B, scan.x.H, scan.x.D, scan.x.M + 1));
-    Tensor *scratch = new_scratch(tape, out, &scan, false);
-    KERNEL_CALL(out, causal_linear_attention_forward,
-                (out->data, den->data, after ? after->data : NULL, scratch->data, &scan));
-    tape_scratch_free(tape, scratch);
-    tape_record(tape, (Node){ .name = labels.name,
+    kernels_of(out)->causal_linear_attention_forward(out->data, den->data,
+                                                     after ? after->data : NULL, &scan);
+    tape_record(tape, (Node){ .name = causal_labels.name,
                               .backward = causal_linear_attention_backward,
                               .inputs = { query, key, value, options.key_lengths, options.offsets,
                                           options.state },

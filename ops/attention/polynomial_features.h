@@ -1,6 +1,6 @@
-/* The order of the products in a row of polynomial features, and such a row on the CPU. */
-#ifndef TAPEGRAD_OPS_ATTENTION_FEATURES_POLYNOMIAL_H
-#define TAPEGRAD_OPS_ATTENTION_FEATURES_POLYNOMIAL_H
+/* The order of the products in a row of polynomial features; such a row. */
+#ifndef TAPEGRAD_OPS_ATTENTION_POLYNOMIAL_FEATURES_H
+#define TAPEGRAD_OPS_ATTENTION_POLYNOMIAL_FEATURES_H
 
 #include "ops/ops.h"
 #include "ops/shared/math.h"
@@ -21,28 +21,21 @@ MATH_FUNCTION Real polynomial_factor(int64_t d)
     return d ? SQRT_2 : 1;
 }
 
-#ifndef __cplusplus
-#include "tensor/storage.h"
-
 /* out [1 + D + D (D + 1) / 2], x [D] */
-ALWAYS_INLINE void polynomial_row(int T, Real *out, const Real *x, int64_t D)
+MATH_FUNCTION void polynomial_row(Real *out, const Real *x, int64_t D)
 {
-    store(T, out, 0, 1);
-#pragma omp simd
+    out[0] = 1;
     for (int64_t i = 0; i < D; i++)
-        store(T, out, 1 + i, SQRT_2 * load(T, x, i));
-    out = elements_at(T, out, 1 + D);
-    for (int64_t d = 0; d <= D / 2; d++, out = elements_at(T, out, D)) {
+        out[1 + i] = SQRT_2 * x[i];
+    out += 1 + D;
+    for (int64_t d = 0; d <= D / 2; d++, out += D) {
         const int64_t pairs = polynomial_pairs(d, D), inside = pairs < D - d ? pairs : D - d;
         const Real factor = polynomial_factor(d);
-#pragma omp simd
         for (int64_t i = 0; i < inside; i++)
-            store(T, out, i, factor * load(T, x, i) * load(T, x, i + d));
-#pragma omp simd
+            out[i] = factor * x[i] * x[i + d];
         for (int64_t i = inside; i < pairs; i++)
-            store(T, out, i, factor * load(T, x, i) * load(T, x, i + d - D));
+            out[i] = factor * x[i] * x[i + d - D];
     }
 }
 
-#endif
 #endif

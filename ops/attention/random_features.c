@@ -16,64 +16,38 @@
  * Backward, g = dL/dout, h = g out:
  *   dx_rd <- sum_f h_rf w_fd - (sum_f h_rf) x_rd      dw_fd <- sum_r h_rf x_rd
  * Saved for the backward pass: out, which is on the tape already. */
-#include "ops/attention/features/kernels.h"
-#include "ops/shared/internal.h"
+#include "ops/kernels.h"
 #include "ops/products/product.h"
+#include "ops/shared/internal.h"
 
-/* out [F], y [F], x [D]; scale = 1 / sqrt F */
-ALWAYS_INLINE void forward_row(int T, Real *out, const Real *y, const Real *x, Real scale,
-                               int64_t F, int64_t D)
-{
-    Real n = 0;
-#pragma omp simd reduction(+ : n)
-    for (int64_t d = 0; d < D; d++)
-        n += load(T, x, d) * load(T, x, d) / 2;
-#pragma omp simd
-    for (int64_t f = 0; f < F; f++)
-        store(T, out, f, scale * real_exp(y[f] - n));
-}
-
-/* out [R, F], y [R, F], x [R, D] */
-void random_features_forward_cpu(TensorType type, Real *out, const Real *y, const Real *x,
-                                 int64_t R, int64_t F, int64_t D)
+void random_features_forward_plain(Real *out, const Real *y, const Real *x, int64_t R, int64_t F,
+                                   int64_t D)
 {
     const Real scale = (Real)(1 / sqrt((double)F));
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *F, 0.3))
-    for (int64_t r = 0; r < R; r++)
-        BY_STORAGE(type, T,
-                   forward_row(T, elements_at(T, out, r * F), y + r * F, elements_at(T, x, r * D),
-                               scale, F, D));
-}
-
-/* h [F], dout [F], out [F]; dx [D] or NULL, x [D] */
-ALWAYS_INLINE void backward_row(int T, Real *h, Real *dx, bool accumulate, const Real *dout,
-                                const Real *out, const Real *x, int64_t F, int64_t D)
-{
-    Real sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t f = 0; f < F; f++) {
-        const Real value = load(T, dout, f) * load(T, out, f);
-        store(T, h, f, value);
-        sum += value;
+    EACH_ROW(r, R, F)
+    {
+        double n = 0;
+        SUM(+, n)
+        for (int64_t d = 0; d < D; d++)
+            n += x[r * D + d] * x[r * D + d] / 2;
+        PRAGMA(omp simd)
+        for (int64_t f = 0; f < F; f++)
+            out[r * F + f] = scale * real_exp(y[r * F + f] - (Real)n);
     }
-    if (!dx)
-        return;
-#pragma omp simd
-    for (int64_t d = 0; d < D; d++)
-        contribute(T, dx, d, accumulate, -sum * load(T, x, d));
 }
 
-/* h [R, F] = dout [R, F] out [R, F]; dx [R, D] <- -(sum_f h_rf) x [R, D], unless it is NULL */
-void random_features_backward_cpu(TensorType type, Real *h, Real *dx, bool accumulate,
-                                  const Real *dout, const Real *out, const Real *x, int64_t R,
-                                  int64_t F, int64_t D)
+void random_features_backward_plain(Real *h, Gradient dx, const Real *dout, const Real *out,
+                                    const Real *x, int64_t R, int64_t F, int64_t D)
 {
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *F, 0.3))
-    for (int64_t r = 0; r < R; r++)
-        BY_STORAGE(type, T,
-                   backward_row(T, elements_at(T, h, r * F), dx ? elements_at(T, dx, r * D) : NULL,
-                                accumulate, elements_at(T, dout, r * F), elements_at(T, out, r * F),
-                                elements_at(T, x, r * D), F, D));
+    EACH_ROW(r, R, F)
+    {
+        double sum = 0;
+        SUM(+, sum)
+        for (int64_t f = 0; f < F; f++)
+            sum += (h[r * F + f] = dout[r * F + f] * out[r * F + f]);
+        for (int64_t d = 0; dx.data && d < D; d++)
+            gradient_add(dx, r * D + d, -(Real)sum * x[r * D + d]);
+    }
 }
 
 static void random_features_backward(Node *node)
@@ -82,9 +56,8 @@ static void random_features_backward(Node *node)
     const int64_t R = shape_rows(x->shape), F = w->shape.size[0], D = w->shape.size[1];
     Gradient dx = tape_contribution(node, x), dw = tape_contribution(node, w);
     Tensor *h = tape_tensor_of(node->tape, out->type, shape(R, F));
-    KERNEL_CALL(
-        out, random_features_backward,
-        (h->data, dx.data, dx.accumulate, tape_upstream(node, 0), out->data, x->data, R, F, D));
+    kernels_of(out)->random_features_backward(h->data, dx, tape_upstream(node, 0), out->data,
+                                              x->data, R, F, D);
     dx.accumulate = true;
     if (dx.data) /* [R, D] = h [R, F] w [F, D] */
         product(node->tape, node->name, result_for(dx, x), operand_of(h), operand_of(w),
@@ -95,7 +68,7 @@ static void random_features_backward(Node *node)
     tape_scratch_free(node->tape, h);
 }
 
-static void check(Tape *tape, Tensor *x, Tensor *projection)
+static void check_random_features(Tape *tape, Tensor *x, Tensor *projection)
 {
     tape_use(tape, "op_random_features: x", x);
     tape_use(tape, "op_random_features: projection", projection);
@@ -110,7 +83,7 @@ static void check(Tape *tape, Tensor *x, Tensor *projection)
 
 Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection)
 {
-    check(tape, x, projection);
+    check_random_features(tape, x, projection);
     const TensorType type = product_type(tape);
     x = op_cast(tape, x, type);
     projection = op_cast(tape, projection, type);
@@ -122,7 +95,7 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection)
     Tensor *y = tape_scratch(tape, shape(R, F)); /* in Real: its rounding would be e^y's error */
     product(tape, "op_random_features", result_in(y), operand_of(x), operand_of(projection),
             (Product){ .n = R, .k = D, .m = F, .transpose_b = true, .count = 1 });
-    KERNEL_CALL(out, random_features_forward, (out->data, y->data, x->data, R, F, D));
+    kernels_of(out)->random_features_forward(out->data, y->data, x->data, R, F, D);
     tape_scratch_free(tape, y);
     tape_record(tape, (Node){ .name = "op_random_features",
                               .backward = random_features_backward,
