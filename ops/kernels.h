@@ -21,6 +21,7 @@
 #define TAPEGRAD_OPS_KERNELS_H
 
 #include "autograd/tape.h"
+#include "ops/products/linear.h"
 #include "tensor/kernel.h"
 
 typedef struct Kernels {

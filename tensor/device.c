@@ -12,10 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#if defined(__x86_64__)
-#include <dnnl.h>
-#endif
-
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
 static Device cpu = { .name = "cpu", .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -430,16 +426,12 @@ bool device_is_cuda(const Device *device)
     return device->cuda != NULL;
 }
 
-/* oneDNN computes the CPU's products, so its answer counts. */
 bool device_has_bf16(const Device *device)
 {
     if (sizeof(Real) == sizeof(double) || device->cuda)
         return sizeof(Real) == sizeof(float);
-    if (device->plain)
-        return false;
-#if defined(__x86_64__)
-    const unsigned needed = dnnl_cpu_isa_avx512_core_bf16; /* one bit per extension */
-    return ((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed;
+#ifdef TAPEGRAD_CPU
+    return !device->plain && cpu_has_bf16();
 #else
     return false;
 #endif

@@ -15,14 +15,9 @@
 #include "tensor/device.h"
 
 #include <omp.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
-
-#if defined(__x86_64__) && !defined(TAPEGRAD_DOUBLE)
-#define USES_ONEDNN
-#include <dnnl.h>
-#include <signal.h>
-#endif
 
 #define SHARE 20
 #define INTERVAL 1e7 /* nanoseconds */
@@ -103,27 +98,15 @@ static void lose_team(void)
     team.lost = true;
 }
 
-/* oneDNN generates its kernels in the first product of a kind: of vectors, and of matrices. */
-static void generate_products(void)
-{
-#ifdef USES_ONEDNN
-    float x[64] = { 0 }, out[64];
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* as in ops/products/product.c */
-    dnnl_sgemm('N', 'N', 1, 1, 1, 1, x, 1, x, 1, 0, out, 1);
-    dnnl_sgemm('N', 'N', 8, 8, 8, 1, x, 8, x, 8, 0, out, 8);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-#endif
-}
-
 static void prepare(void)
 {
     pthread_atfork(NULL, NULL, lose_team);
     if (device_threads() > 1)
         measure(device_threads(), nanoseconds());
     team.next = 0; /* starting the threads costs more than waking them */
-    generate_products();
+#ifdef TAPEGRAD_CPU
+    cpu_prepare_products();
+#endif
 }
 
 void threads_prepare(void)

@@ -17,6 +17,9 @@ const Kernels cpu_kernels = {
     /* elementwise */
     /* rows */
     /* products */
+    .product = product_cpu,
+    .linear_forward = linear_forward_cpu,
+    .linear_activate_backward = linear_activate_backward_cpu,
     /* layout */
     /* losses */
     /* recurrent */
@@ -36,6 +39,8 @@ const Kernels cpu_bf16_kernels = {
     .softmax_forward = softmax_forward_bf16,
     .softmax_backward = softmax_backward_bf16,
     /* products */
+    .linear_activate = linear_activate_bf16,
+    .linear_activate_backward = linear_activate_backward_bf16,
     /* layout */
     /* losses */
     /* recurrent */

@@ -22,6 +22,10 @@ template <TensorType type> static Kernels table(void)
     USE(softmax_forward);
     USE(softmax_backward);
     /* products */
+    USE_REAL(product);
+    USE_REAL(linear_forward);
+    USE(linear_activate);
+    USE(linear_activate_backward);
     /* layout */
     /* losses */
     /* recurrent */

@@ -8,7 +8,7 @@
 #ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 
-#include "ops/products/product.h"
+#include "ops/kernels.h"
 #include "ops/recurrent/recurrence.h"
 #include "ops/cpu/shared/tiles.h"
 

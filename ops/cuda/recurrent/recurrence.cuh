@@ -3,7 +3,7 @@
 #ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_CUH
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CUH
 
-#include "ops/products/product.h"
+#include "ops/kernels.h"
 #include "ops/recurrent/kernels.h"
 #include "ops/shared/math.h"
 
