@@ -42,10 +42,11 @@ static bool multiply(ProductPiece piece, Result out, TensorType type, bool accum
                      Real *packed)
 {
 #ifdef TAPEGRAD_ONEDNN
-    enum { ONEDNN_WORK = 1 << 18 }; /* multiplications from which oneDNN's product is faster */
+    /* Multiplications from which oneDNN's product is faster: of many rows, and of few. */
+    enum { FEW = 8, MANY_WORK = 1 << 18, FEW_WORK = 1 << 13 };
     if (type == TENSOR_BF16)
         return multiply_bf16(piece, out.type, accumulate, p);
-    if (piece.n * piece.m * p.k >= ONEDNN_WORK)
+    if (piece.n * piece.m * p.k >= (piece.n > FEW ? MANY_WORK : FEW_WORK))
         return multiply_onednn(piece, accumulate, p);
 #endif
     (void)out, (void)type;

@@ -9,7 +9,7 @@
  *   b   TERMS by COLUMNS elements, as panels [terms, TILE_COLUMNS], in L2
  *   a   TILE_ROWS by TERMS elements, in L1, which meet every panel of b
  *
- * With few rows of out b is read once, so that packing it costs more than it saves: whole panels are
+ * Few rows of out read b a few times, so that packing b costs more than it saves: whole panels are
  * read in place. */
 #include "ops/cpu/products/multiply.h"
 #include "ops/cpu/shared/tiles.h"
@@ -76,7 +76,7 @@ ALWAYS_INLINE void multiply_tile(int rows, int vectors, bool transposed, Gradien
         }
 }
 
-/* A block of out: rows [rows, columns], and the packed operands. */
+/* A function for each number of rows, so that the tile's loops are unrolled. */
 #define CASE(R)                                                                                    \
     case R:                                                                                        \
         multiply_tile(R, vectors, transposed, c, c_row, a, b, b_row, terms);                       \
@@ -87,7 +87,9 @@ ALWAYS_INLINE void multiply_rows(int64_t rows, int vectors, bool transposed, Gra
 {
     switch (rows) {
         CASE(1)
-        CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+        CASE(2)
+        CASE(3)
+        CASE(4) CASE(5) CASE(6)
 #if !defined(__AVX__) || defined(__AVX512F__)
             CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
 #endif
@@ -203,6 +205,56 @@ static void pack_a(Real *to, const Real *a, Product p, int64_t n, int64_t i, int
     }
 }
 
+/* --------------------------------------------------------------------------------------- few rows
+ * out = a b^T of one or two rows: transposing b would cost more than the product, so that every
+ * element is a dot product. LANES of them are summed at a time. */
+enum { MAX_DOT_ROWS = 2 };
+
+/* Element i of the result is the sum of x[i]: every step adds the halves of pairs of vectors. */
+ALWAYS_INLINE Vector sum_vectors(Vector *x)
+{
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; i++)
+            x[i] = LOWER(x[i], x[i + half]) + UPPER(x[i], x[i + half]);
+    return x[0];
+}
+
+/* out [LANES] (+)= a [k] b^T */
+ALWAYS_INLINE void multiply_dots(Gradient out, const Real *a, const Real *b, int64_t k)
+{
+    Vector sum[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        sum[i] = (Vector){ 0 };
+    int64_t l = 0;
+    for (; l + LANES <= k; l += LANES)
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            sum[i] += load_vector(TENSOR_REAL, a, l) * load_vector(TENSOR_REAL, b, i * k + l);
+    const Vector sums = sum_vectors(sum);
+    for (int i = 0; i < LANES; i++) {
+        Real total = sums[i];
+        for (int64_t tail = l; tail < k; tail++)
+            total += a[tail] * b[i * k + tail];
+        contribute(TENSOR_REAL, out.data, i, out.accumulate, total);
+    }
+}
+
+WHOLE_VECTORS static void multiply_few_rows(ProductPiece piece, bool accumulate, Product p)
+{
+    for (int64_t i = 0; i < piece.n; i++) {
+        const Real *a = piece.a + i * p.k;
+        const Gradient out = { piece.out + i * p.m, accumulate };
+        int64_t j = 0;
+        for (; j + LANES <= piece.m; j += LANES)
+            multiply_dots((Gradient){ out.data + j, accumulate }, a, piece.b + j * p.k, p.k);
+        for (; j < piece.m; j++)
+            contribute(TENSOR_REAL, out.data, j, accumulate, dot(a, piece.b + j * p.k, p.k));
+    }
+}
+
 /* --------------------------------------------------------------------------------------- the product */
 
 static void multiply_edge(Gradient out, int64_t out_row, const Real *a, const Real *b,
@@ -226,6 +278,10 @@ void multiply_tiles(ProductPiece piece, bool accumulate, Product p, Real *b_bloc
 {
     _Alignas(VECTOR_BYTES)
         Real a_block[MAX_ROWS * A_ROW > TERMS * A_COLUMN ? MAX_ROWS * A_ROW : TERMS * A_COLUMN];
+    if (p.transpose_b && !p.transpose_a && piece.n <= MAX_DOT_ROWS) {
+        multiply_few_rows(piece, accumulate, p);
+        return;
+    }
     const int64_t row_tiles = (piece.n + TILE_ROWS - 1) / TILE_ROWS;
     const bool in_place = !p.transpose_b && row_tiles <= MAX_TILES_IN_PLACE;
     for (int64_t j = 0; j < piece.m; j += COLUMNS)
