@@ -4,8 +4,11 @@
  * cublasLt is column-major and therefore computes out^T = b^T a^T: our b is its A, our a its B, and
  * the bias has one element per row of its D. */
 #include "ops/cuda/products/blas.h"
+#include "ops/cuda/products/linear.h"
 #include "ops/kernels.h"
+#include "ops/shared/columns.h"
 #include "tensor/cuda/cuda.h"
+#include "tensor/internal.h"
 
 #include <string.h>
 
@@ -270,4 +273,13 @@ void linear_forward_cuda(const LinearPass *p)
                  (Operand){ p->x, p->type }, (Operand){ p->weight, p->type }, linear_product(p));
     if (p->bias)
         linear_activate_cuda(p->type, p->out, p->y, p->bias, p->activation, p->R, p->O);
+}
+
+void linear_activate_backward_cuda(TensorType type, Real *h, Gradient dbias, const Real *g,
+                                   const Real *y, Activation activation, int64_t R, int64_t O)
+{
+    Real *partial = device_workspace(row_blocks(R) * O);
+    launch_linear_activate_backward(type, h, partial, g, y, activation, R, O);
+    add_parts(device_current(), dbias, partial, row_blocks(R), O);
+    device_workspace_free(partial);
 }

@@ -1,3 +1,4 @@
+#include "ops/cuda/products/linear.h"
 #include "ops/kernels.h"
 #include "ops/shared/columns.h"
 #include "ops/cuda/shared/map.cuh"
@@ -106,14 +107,12 @@ extern "C" void linear_activate_cuda(TensorType type, Real *out, Real *y, const 
     BY_STORAGE(type, T, launch_activate((T *)out, (T *)y, bias, activation, R, O));
 }
 
-extern "C" void linear_activate_backward_cuda(TensorType type, Real *h, Gradient dbias,
-                                              const Real *g, const Real *y, Activation activation,
-                                              int64_t R, int64_t O)
+/* partial [row_blocks(R), O]: the column sums of h by blocks of rows. */
+extern "C" void launch_linear_activate_backward(TensorType type, Real *h, Real *partial,
+                                                const Real *g, const Real *y, Activation activation,
+                                                int64_t R, int64_t O)
 {
-    Real *partial = device_workspace(row_blocks(R) * O);
     BY_STORAGE(
         type, T,
         launch_activate_backward((T *)h, partial, (const T *)g, (const T *)y, activation, R, O));
-    add_parts(device_current(), dbias, partial, row_blocks(R), O);
-    device_workspace_free(partial);
 }
