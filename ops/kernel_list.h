@@ -62,6 +62,19 @@ KERNEL(column_sums, (Gradient sums, const Real *x, int64_t R, int64_t C))
 
 /* ------------------------------------------------------------------------------------- products */
 
+/* out (+)= a b, or several such products, whose dtypes, Real or bf16, are in the operands; operation:
+ * the caller's name for error messages */
+REAL_KERNEL(product, (const char *operation, Precision precision, Result out, Operand a, Operand b,
+                      Product p))
+/* out [R, O] = f(x weight^T + bias); dtype: pass->type */
+REAL_KERNEL(linear_forward, (const LinearPass *pass))
+/* y (if NULL: out) [R, O] += bias [O], which is Real, in each row; out [R, O] = f(y) */
+KERNEL(linear_activate,
+       (Real *out, Real *y, const Real *bias, Activation f, int64_t R, int64_t O))
+/* h [R, O] = g f'(y), dbias [O] <- the column sums of h; dbias is Real; for relu y may be out */
+KERNEL(linear_activate_backward, (Real *h, Gradient dbias, const Real *g, const Real *y,
+                                  Activation f, int64_t R, int64_t O))
+
 /* --------------------------------------------------------------------------------------- layout */
 
 /* to [rows, columns] <- from, with row strides in elements */

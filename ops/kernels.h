@@ -30,6 +30,7 @@
 #include "ops/layout/unfold.h"
 #include "ops/losses/ctc.h"
 #include "ops/losses/losses.h"
+#include "ops/products/linear.h"
 #include "ops/recurrent/recurrence.h"
 #include "ops/rows/layernorm.h"
 #include "ops/sampling/sampling.h"

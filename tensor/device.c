@@ -5,10 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <dnnl.h>
-#endif
-
 /* --------------------------------------------------------------------------------- host devices */
 #ifndef TAPEGRAD_CPU /* the CPU backend aligns large blocks to huge pages: tensor/cpu/memory.c */
 
@@ -187,16 +183,12 @@ bool device_is_cuda(const Device *device)
     return device->cuda != NULL;
 }
 
-/* oneDNN computes the CPU's products, so its answer counts. */
 bool device_has_bf16(const Device *device)
 {
     if (sizeof(Real) == sizeof(double) || device->cuda)
         return sizeof(Real) == sizeof(float);
-    if (device->plain)
-        return false;
-#if defined(__x86_64__)
-    const unsigned needed = dnnl_cpu_isa_avx512_core_bf16; /* one bit per extension */
-    return ((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed;
+#ifdef TAPEGRAD_CPU
+    return !device->plain && cpu_has_bf16();
 #else
     return false;
 #endif

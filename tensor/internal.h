@@ -174,6 +174,11 @@ bool threads_are_worth(double work, int threads);
  * exhausted. */
 void threads_prepare(void);
 
+/* Of the CPU backend (ops/cpu/products/): whether it multiplies bf16 by the processor's instructions;
+ * and what its first product would allocate. */
+bool cpu_has_bf16(void);
+void cpu_prepare_products(void);
+
 /* for (int64_t i = 0; i < n; i++) over independent elements, split over the CPU threads and
  * vectorized. */
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)

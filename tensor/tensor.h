@@ -88,8 +88,8 @@ typedef struct Device Device;
 
 /* Opens a device by name: "cpu", "cuda" (which is "cuda:0"), "cuda:1", ... Raises when this machine
  * has no such device; there is no fallback. Devices are shared, live until the process ends and are
- * never freed. The first "cpu" takes about 30 ms: it starts OpenMP's threads and lets oneDNN
- * generate its kernels, which the first operations would do otherwise. */
+ * never freed. The first "cpu" takes about 30 ms: it starts OpenMP's threads and, in a build with
+ * oneDNN, generates its kernels, which the first operations would do otherwise. */
 Device *device_open(const char *name);
 
 /* The first CUDA device if there is one, else the CPU. Prints the choice to standard error once. */
@@ -99,8 +99,8 @@ Device *device_best(void);
 const char *device_name(const Device *device);
 bool device_is_cuda(const Device *device);
 
-/* Whether the device has instructions for products in bf16: every CUDA device, and x86-64 with
- * AVX512_BF16 (unless oneDNN's ONEDNN_MAX_CPU_ISA excludes it). On others PRECISION_BF16 works by
+/* Whether the device multiplies bf16 by its instructions: every CUDA device, and x86-64 with
+ * AVX512_BF16 in a build with oneDNN (unless ONEDNN_MAX_CPU_ISA excludes it). On others PRECISION_BF16 works by
  * conversion, slower than float32. False in a double-precision build. */
 bool device_has_bf16(const Device *device);
 

@@ -27,6 +27,9 @@ const Kernels cpu_kernels = {
     .cumulative_sum = cumulative_sum_cpu,
     .column_sums = column_sums_cpu,
     /* products */
+    .product = product_cpu,
+    .linear_forward = linear_forward_cpu,
+    .linear_activate_backward = linear_activate_backward_cpu,
     /* layout */
     .transpose = transpose_cpu,
     .fold = fold_cpu,
@@ -84,6 +87,8 @@ const Kernels cpu_bf16_kernels = {
     .cumulative_sum = cumulative_sum_bf16,
     .column_sums = column_sums_bf16,
     /* products */
+    .linear_activate = linear_activate_bf16,
+    .linear_activate_backward = linear_activate_backward_bf16,
     /* layout */
     .copy_rows = copy_rows_bf16,
     .transpose = transpose_bf16,

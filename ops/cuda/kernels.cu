@@ -39,6 +39,10 @@ template <TensorType type> static Kernels table(void)
     USE(cumulative_sum);
     USE(column_sums);
     /* products */
+    USE_REAL(product);
+    USE_REAL(linear_forward);
+    USE(linear_activate);
+    USE(linear_activate_backward);
     /* layout */
     USE(copy_rows);
     USE(transpose);

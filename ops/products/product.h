@@ -56,9 +56,6 @@ static inline TensorType product_type(const Tape *tape)
     return tape_precision(tape) == PRECISION_BF16 ? TENSOR_BF16 : TENSOR_REAL;
 }
 
-DEVICE_FUNCTION(void, product, const char *operation, Precision precision, Result out, Operand a,
-                Operand b, Product p);
-
 /* Computes `size` in the tape's precision; a and b both have dtype product_type(tape). Runs repeat
  * bit for bit. `operation` names the caller in error messages. */
 void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size);

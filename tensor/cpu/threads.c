@@ -18,12 +18,6 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#if defined(__x86_64__) && !defined(TAPEGRAD_DOUBLE)
-#define USES_ONEDNN
-#include <dnnl.h>
-#include <signal.h>
-#endif
-
 #define SHARE 20
 #define INTERVAL 1e7 /* nanoseconds */
 #define SLOW 2e5     /* nanoseconds: no idle machine takes as long to wake a team */
@@ -77,27 +71,13 @@ static void disable_team_after_fork(void)
     team.disabled = true;
 }
 
-/* oneDNN generates its kernels in the first product of a kind: of vectors, and of matrices. */
-static void generate_products(void)
-{
-#ifdef USES_ONEDNN
-    float x[64] = { 0 }, out[64];
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* as in ops/products/product.c */
-    dnnl_sgemm('N', 'N', 1, 1, 1, 1, x, 1, x, 1, 0, out, 1);
-    dnnl_sgemm('N', 'N', 8, 8, 8, 1, x, 8, x, 8, 0, out, 8);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-#endif
-}
-
 static void prepare(void)
 {
     pthread_atfork(NULL, NULL, disable_team_after_fork);
     if (device_threads() > 1)
         measure(device_threads(), nanoseconds());
     team.next = 0; /* starting the threads costs more than waking them */
-    generate_products();
+    cpu_prepare_products();
 }
 
 void threads_prepare(void)

@@ -51,8 +51,7 @@ if [ "${2-}" = barriers ]; then
 else
     second=$(grep -n '__syncthreads();' ops/cuda/rows/rows.cuh | sed -n '2s/:.*//p')
     plant "$build" ops/cuda/rows/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
-    plant "$build" ops/cuda/products/linear.c "s/EPILOGUE_BGRADB/EPILOGUE_BGRADA/" test_products
-    plant "$build" ops/products/linear.c "s/dx.accumulate || x->keep ||/dx.accumulate ||/" test_products
+    plant "$build" ops/cuda/products/linear.c "s/EPILOGUE_RELU_BIAS/EPILOGUE_BIAS/" test_products
     plant "$build" ops/cuda/attention/linear/mma_kernels.cuh 's/^ *wait_for_copies();//' test_attention
     plant "$build" nn/cuda/decode/step.cu \
         '/wait_for_previous_kernel();/{N;s/\(.*\)\n\(.*const Real residual.*\)/\2\n\1/}' test_generation

@@ -14,7 +14,6 @@
  * the recurrent state or KV cache once. */
 #include "nn/cuda/decode/step_attention.cuh"
 #include "ops/kernels.h"
-#include "ops/products/linear.h"
 #include "ops/cuda/rows/layernorm.cuh"
 
 enum {
@@ -565,7 +564,7 @@ static void linear(const TransformerStep *step, Real *out, const Real *in, const
     const char *const operation = cuda_operation();
     const StepLinear &l = p.linear;
     if (linear_pass_cuda({ out, NULL, in, l.weight, l.bias, p.B, p.I, p.O, p.activation,
-                           step->precision, TENSOR_REAL, operation }))
+                           step->precision, TENSOR_REAL, operation, NULL }))
         return;
     product_cuda(operation, step->precision, { out, TENSOR_REAL, false }, { in, TENSOR_REAL },
                  { l.weight, TENSOR_REAL }, { p.B, p.I, p.O, false, true, 1, 0, 0, 0 });

@@ -5,23 +5,23 @@
 #include "ops/kernels.h"
 
 /* A broadcast operand: converted as a whole if it is repeated, else one block at a time. */
-typedef struct Operand {
+typedef struct Repeated {
     const Real *x;
     Broadcast view;
     Real *converted; /* or NULL */
-} Operand;
+} Repeated;
 
-static Operand operand_of(const Real *x, Broadcast view)
+static Repeated repeated_of(const Real *x, Broadcast view)
 {
     const int64_t count = view.P * view.Q;
     if (count == broadcast_count(view))
-        return (Operand){ x, view, NULL };
+        return (Repeated){ x, view, NULL };
     Real *converted = device_workspace(count);
     convert_elements(TENSOR_REAL, converted, TENSOR_BF16, x, count);
-    return (Operand){ converted, view, converted };
+    return (Repeated){ converted, view, converted };
 }
 
-static const Real *operand_block(Bf16Block *block, const Operand *operand)
+static const Real *operand_block(Bf16Block *block, const Repeated *operand)
 {
     if (!operand->converted)
         return bf16_read(block, operand->x, 1);
@@ -32,7 +32,7 @@ static const Real *operand_block(Bf16Block *block, const Operand *operand)
 void binary_forward_bf16(BinaryFunction f, Real *out, const Real *a, Broadcast a_view,
                          const Real *b, Broadcast b_view, int64_t n)
 {
-    const Operand a_operand = operand_of(a, a_view), b_operand = operand_of(b, b_view);
+    const Repeated a_operand = repeated_of(a, a_view), b_operand = repeated_of(b, b_view);
     BF16_BLOCKS(block, n, 1, 3)
     {
         const Real *a_block = operand_block(&block, &a_operand);
@@ -48,7 +48,7 @@ void binary_forward_bf16(BinaryFunction f, Real *out, const Real *a, Broadcast a
 void binary_backward_bf16(BinaryFunction f, int side, Gradient dx, const Real *dout,
                           const Real *out, const Real *read, Broadcast view, int64_t n)
 {
-    const Operand operand = operand_of(read, view);
+    const Repeated operand = repeated_of(read, view);
     BF16_BLOCKS(block, n, 1, 4)
     {
         const Gradient dx_block = bf16_gradient(&block, dx, 1);
@@ -63,7 +63,7 @@ void binary_backward_bf16(BinaryFunction f, int side, Gradient dx, const Real *d
 
 void broadcast_copy_bf16(Gradient out, Real factor, const Real *x, Broadcast b, bool real_x)
 {
-    const Operand operand = real_x ? (Operand){ x, b, NULL } : operand_of(x, b);
+    const Repeated operand = real_x ? (Repeated){ x, b, NULL } : repeated_of(x, b);
     BF16_BLOCKS(block, broadcast_count(b), 1, 2)
     {
         const Gradient out_block = bf16_gradient(&block, out, 1);

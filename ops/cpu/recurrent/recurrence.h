@@ -9,7 +9,7 @@
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CPU_H
 
 #include "ops/cpu/shared/tiles.h"
-#include "ops/products/product.h"
+#include "ops/kernels.h"
 #include "ops/recurrent/recurrence.h"
 
 #include <omp.h>

@@ -1,21 +1,22 @@
-/* The products of a linear layer by cublasLt, with epilogues that add the bias, apply the
- * activation or its derivative, or sum the bias gradient.
+/* The products of a linear layer by cublasLt, with epilogues that add the bias and apply
+ * the activation.
  *
  * cublasLt is column-major and therefore computes out^T = b^T a^T: our b is its A, our a its B, and
  * the bias has one element per row of its D. */
 #include "ops/cuda/products/blas.h"
-#include "ops/products/linear.h"
+#include "ops/cuda/products/linear.h"
+#include "ops/kernels.h"
+#include "ops/shared/columns.h"
 #include "tensor/cuda/cuda.h"
+#include "tensor/internal.h"
 
 #include <string.h>
 
-/* For measurements: CFLAGS='-O3 -g -DTAPEGRAD_NO_GRADIENT_EPILOGUES' builds a library without the
- * epilogues of the backward pass and without the one that saves its relu mask. */
-#ifdef TAPEGRAD_NO_GRADIENT_EPILOGUES
-static const bool gradients = false;
-#else
-static const bool gradients = true;
-#endif
+typedef struct Epilogue {
+    Activation activation;
+    const Real *bias; /* [m], dtype of out */
+    void *saved;      /* gelu: y [n, m], written unless NULL */
+} Epilogue;
 
 typedef struct FusedProduct {
     const char *operation;
@@ -31,28 +32,12 @@ typedef struct FusedProduct {
 static cublasLtEpilogue_t epilogue_of(const FusedProduct *p)
 {
     const Activation activation = p->epilogue.activation;
-    const bool saves = p->epilogue.saved;
-    const bool gelu = activation == ACTIVATION_GELU_TANH && p->precision != PRECISION_FLOAT32;
-    switch (p->epilogue.kind) {
-    case EPILOGUE_ACTIVATE:
-        if (activation == ACTIVATION_NONE)
-            return CUBLASLT_EPILOGUE_BIAS;
-        if (activation == ACTIVATION_RELU && (gradients || !saves))
-            return saves ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_BIAS;
-        if (gelu)
-            return saves ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
-        break;
-    case EPILOGUE_DERIVATIVE:
-        if (gradients && activation == ACTIVATION_RELU)
-            return CUBLASLT_EPILOGUE_DRELU;
-        if (gradients && gelu)
-            return CUBLASLT_EPILOGUE_DGELU;
-        break;
-    case EPILOGUE_BIAS_GRADIENT:
-        if (gradients)
-            return CUBLASLT_EPILOGUE_BGRADB; /* sums its B, our a */
-        break;
-    }
+    if (activation == ACTIVATION_NONE)
+        return CUBLASLT_EPILOGUE_BIAS;
+    if (activation == ACTIVATION_RELU)
+        return CUBLASLT_EPILOGUE_RELU_BIAS;
+    if (activation == ACTIVATION_GELU_TANH && p->precision != PRECISION_FLOAT32)
+        return p->epilogue.saved ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
     return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
@@ -91,24 +76,18 @@ static uint32_t alignment(const void *data)
     return (uint32_t)(address & -address);
 }
 
-static int64_t auxiliary_ld(const FusedProduct *p)
-{
-    return p->epilogue.activation == ACTIVATION_RELU ? relu_mask_bits(p->size.m) : p->size.m;
-}
-
 static void describe_product(Description *d, const FusedProduct *p, cublasLtEpilogue_t epilogue)
 {
     const int32_t a = p->size.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int32_t b = p->size.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int64_t ld = auxiliary_ld(p);
+    const int64_t ld = p->size.m;
     const Epilogue *e = &p->epilogue;
     record_status(d, cublasLtMatmulDescCreate(&d->product, blas_compute_type(p->precision),
                                               blas_type(TENSOR_REAL)));
     set(d, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
     set(d, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
     set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (e->bias)
-        set(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &e->bias, sizeof e->bias);
+    set(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &e->bias, sizeof e->bias);
     if (e->saved) {
         set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &e->saved, sizeof e->saved);
         set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld);
@@ -249,18 +228,14 @@ static void destroy_description(Description *d)
         cublasLtMatmulDescDestroy(d->product);
 }
 
-/* Returns false and computes nothing if cublasLt has no such product: in double precision, for the
- * exact gelu, for gelu in float32; otherwise this depends on GPU, sizes and alignment alone. */
-bool fused_product_cuda(const char *operation, Precision precision, Result out, Operand a,
-                        Operand b, Product size, Epilogue e)
+static bool fused_product(FusedProduct p)
 {
     enum { GELU_UNIT = 8 };       /* the row length of the saved y must be a multiple */
     enum { BIAS_ALIGNMENT = 16 }; /* bytes, for vector loads */
-    const FusedProduct p = { operation, precision, out, a, b, size, e };
     const cublasLtEpilogue_t epilogue = epilogue_of(&p);
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT || sizeof(Real) == sizeof(double) ||
-        (uintptr_t)e.bias % BIAS_ALIGNMENT != 0 ||
-        (e.saved && e.activation == ACTIVATION_GELU_TANH && size.m % GELU_UNIT != 0))
+        (uintptr_t)p.epilogue.bias % BIAS_ALIGNMENT != 0 ||
+        (p.epilogue.saved && p.size.m % GELU_UNIT != 0))
         return false;
     Description d = { .status = CUBLAS_STATUS_SUCCESS };
     describe_product(&d, &p, epilogue);
@@ -269,15 +244,42 @@ bool fused_product_cuda(const char *operation, Precision precision, Result out, 
     destroy_description(&d);
     if (refused(d.status))
         return false;
-    blas_check(d.status, operation);
+    blas_check(d.status, p.operation);
     return true;
 }
 
+/* Returns false and computes nothing if cublasLt has no such product: without a bias, in double
+ * precision, for the exact gelu, for gelu in float32; otherwise this depends on GPU, sizes and
+ * alignment alone. */
 bool linear_pass_cuda(LinearPass p)
 {
-    return fused_product_cuda(
-        p.operation, p.precision, (Result){ p.out, p.type, false }, (Operand){ p.x, p.type },
-        (Operand){ p.weight, p.type },
-        (Product){ .n = p.R, .k = p.I, .m = p.O, .transpose_b = true, .count = 1 },
-        (Epilogue){ EPILOGUE_ACTIVATE, p.activation, (Real *)p.bias, p.y });
+    if (!p.bias)
+        return false;
+    return fused_product(
+        (FusedProduct){ p.operation,
+                        p.precision,
+                        { p.out, p.type, false },
+                        { p.x, p.type },
+                        { p.weight, p.type },
+                        linear_product(&p),
+                        { p.activation, p.type == TENSOR_BF16 ? p.bias_copy : p.bias, p.y } });
+}
+
+void linear_forward_cuda(const LinearPass *p)
+{
+    if (linear_pass_cuda(*p))
+        return;
+    product_cuda(p->operation, p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
+                 (Operand){ p->x, p->type }, (Operand){ p->weight, p->type }, linear_product(p));
+    if (p->bias)
+        linear_activate_cuda(p->type, p->out, p->y, p->bias, p->activation, p->R, p->O);
+}
+
+void linear_activate_backward_cuda(TensorType type, Real *h, Gradient dbias, const Real *g,
+                                   const Real *y, Activation activation, int64_t R, int64_t O)
+{
+    Real *partial = device_workspace(row_blocks(R) * O);
+    launch_linear_activate_backward(type, h, partial, g, y, activation, R, O);
+    add_parts(device_current(), dbias, partial, row_blocks(R), O);
+    device_workspace_free(partial);
 }

@@ -1,5 +1,5 @@
-#include "ops/elementwise/activation.h"
-#include "ops/products/linear.h"
+#include "ops/cuda/products/linear.h"
+#include "ops/kernels.h"
 #include "ops/shared/columns.h"
 #include "ops/cuda/shared/map.cuh"
 
@@ -68,13 +68,6 @@ __global__ void activate_backward(T *h, Real *partial, const T *g, const T *y,
     }
 }
 
-__global__ void copy_parameters(Bfloat16 *to, const Real *weight, int64_t n, int64_t bias_at,
-                                const Real *bias, int64_t m)
-{
-    GRID_FOR(i, n + m)
-        store(&to[i < n ? i : bias_at + i - n], i < n ? weight[i] : bias[i - n]);
-}
-
 template <int LANES> static dim3 tiles(int64_t O, unsigned rows)
 {
     const int64_t columns = WARP * LANES;
@@ -114,18 +107,12 @@ extern "C" void linear_activate_cuda(TensorType type, Real *out, Real *y, const 
     BY_STORAGE(type, T, launch_activate((T *)out, (T *)y, bias, activation, R, O));
 }
 
-extern "C" void linear_activate_backward_cuda(TensorType type, Real *h, Real *partial,
-                                              const Real *g, const Real *y, Activation activation,
-                                              int64_t R, int64_t O)
+/* partial [row_blocks(R), O]: the column sums of h by blocks of rows. */
+extern "C" void launch_linear_activate_backward(TensorType type, Real *h, Real *partial,
+                                                const Real *g, const Real *y, Activation activation,
+                                                int64_t R, int64_t O)
 {
     BY_STORAGE(
         type, T,
         launch_activate_backward((T *)h, partial, (const T *)g, (const T *)y, activation, R, O));
-}
-
-extern "C" void linear_copy_cuda(Real *to, const Real *weight, int64_t n, int64_t bias_at,
-                                 const Real *bias, int64_t m)
-{
-    LAUNCH(copy_parameters, blocks_for(n + m), THREADS, 0, (Bfloat16 *)to, weight, n, bias_at, bias,
-           m);
 }

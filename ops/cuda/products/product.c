@@ -3,7 +3,7 @@
  * cuBLAS is column-major, and a row-major matrix read column-major is its transpose. So cuBLAS
  * computes out^T = b^T a^T: the operands swap places, and nothing is transposed in memory. */
 #include "ops/cuda/products/blas.h"
-#include "ops/products/product.h"
+#include "ops/kernels.h"
 
 static cublasOperation_t operation_of(bool transpose)
 {

@@ -4,7 +4,7 @@
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_CUH
 
 #include "ops/kernels.h"
-#include "ops/products/product.h"
+
 #include "ops/shared/math.h"
 
 /* products [B, G H] = h W_hh^T */

@@ -1,0 +1,29 @@
+/* The work of one thread in a product on the CPU. */
+#ifndef TAPEGRAD_OPS_CPU_PRODUCTS_MULTIPLY_H
+#define TAPEGRAD_OPS_CPU_PRODUCTS_MULTIPLY_H
+
+#include "ops/products/product.h"
+
+/* Some rows or columns of out [n, m], and the rows of a or columns of b that they depend on; of
+ * `count` products in bf16, the Product's steps apart. */
+typedef struct ProductPiece {
+    Real *out;
+    const Real *a, *b;
+    int64_t n, m, count;
+} ProductPiece;
+
+/* One product of Reals by register tiles (tiles.c). packed: product_workspace(p) Reals, aligned to a
+ * cache line. */
+void multiply_tiles(ProductPiece piece, bool accumulate, Product p, Real *packed);
+int64_t product_workspace(Product p);
+
+#ifdef TAPEGRAD_ONEDNN
+/* The same by oneDNN (onednn.c). Returns false if memory is exhausted. */
+bool multiply_onednn(ProductPiece piece, bool accumulate, Product p);
+
+/* Products of bf16 operands with sums in float32, rounded once if out is bf16. Returns false if
+ * memory is exhausted. Only for processors with such instructions; see device_has_bf16. */
+bool multiply_bf16(ProductPiece piece, TensorType out_type, bool accumulate, Product p);
+#endif
+
+#endif
