@@ -56,6 +56,13 @@ Clipping *params_clipping(const Params *params);
 /* Whether the gradients were clipped since they were empty. */
 bool *params_clipped(Params *params);
 
+/* The type of Reals in a file. */
+#ifdef TAPEGRAD_DOUBLE
+static const FileType FILE_TYPE_OF_REAL = FILE_F64;
+#else
+static const FileType FILE_TYPE_OF_REAL = FILE_F32;
+#endif
+
 /* A flat buffer in a file: one entry per weight, whose name is the path name behind the prefix. */
 typedef struct FilePart {
     const char *prefix; /* "" for the weights themselves */

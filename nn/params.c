@@ -178,7 +178,7 @@ const char *params_allocate(Params *params)
     return NULL;
 }
 
-static const char *allocate(Tensor *tensor)
+static const char *allocate_weights(Tensor *tensor)
 {
     return params_allocate(tensor->params);
 }
@@ -296,7 +296,7 @@ static Tensor *append(Params *params, Weight *weight, Name name, Shape shape, Te
                                  .type = TENSOR_REAL,
                                  .shape = shape,
                                  .params = params,
-                                 .allocate = allocate };
+                                 .allocate = allocate_weights };
     weight->tensor = weight->gradient;
     weight->tensor.bf16_copy = bf16_copy;
     weight->tensor.base = base;

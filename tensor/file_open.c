@@ -301,7 +301,7 @@ static int compare_offsets(const void *a, const void *b)
 }
 
 /* Sorts the entries by offset: each must begin where the previous one ends. */
-static bool check_offsets(const TensorFile *file, FileEntry *entries)
+static bool check_data_offsets(const TensorFile *file, FileEntry *entries)
 {
     if (file->count > 1)
         qsort(entries, (size_t)file->count, sizeof(FileEntry), compare_offsets);
@@ -335,7 +335,7 @@ static bool parse_header(TensorFile *file, size_t length)
         file_allocate(file, (int64_t)(length / strlen(SHORTEST_ENTRY) + 1), sizeof(FileEntry));
     file->entries = entries;
     return entries && parse_entries(&header, entries, length) &&
-           file_sort(file, FILE_METADATA_NAME ": the key") && check_offsets(file, entries);
+           file_sort(file, FILE_METADATA_NAME ": the key") && check_data_offsets(file, entries);
 }
 
 /* -------------------------------------------------------------------------- opening and closing */
