@@ -8,7 +8,6 @@
 
 #include "ops/shared/internal.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -439,11 +438,6 @@ Tensor *params_at(const Params *params, int index)
 }
 
 /* ------------------------------------------------------------------------------------- freezing */
-bool params_matches(const char *pattern, const Tensor *weight)
-{
-    return fnmatch(pattern, weight->name, 0) == 0;
-}
-
 void params_check_pattern(const char *function, const Params *params, const char *pattern)
 {
     if (!params || !pattern)

@@ -62,19 +62,11 @@ void cuda_check(cudaError_t result, const char *what)
 
 /* Raises nothing, since freeing memory and ending a capture must not: the next check reports the
  * error of cudaSetDevice, which CUDA keeps. */
-bool cuda_enter(const Device *device, const char *kernel)
+static void enter(const Device *device)
 {
-    if (!device->cuda)
-        return false;
     call.device = device;
-    call.kernel = kernel;
+    call.kernel = error_operation() ? error_operation() : "tapegrad";
     cudaSetDevice(device->cuda->index);
-    return true;
-}
-
-static void enter(Device *device)
-{
-    cuda_enter(device, error_operation() ? error_operation() : "tapegrad");
 }
 
 cudaStream_t cuda_stream(void)
@@ -120,7 +112,7 @@ static void free_memory(Device *device, void *data)
 
 static size_t available(const Device *device)
 {
-    cuda_enter(device, "device_memory");
+    enter(device);
     size_t left = 0, whole;
     return cudaMemGetInfo(&left, &whole) == cudaSuccess ? left : 0;
 }
