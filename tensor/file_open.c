@@ -21,8 +21,8 @@ typedef struct Header {
 
 static bool bad_json(const Header *header)
 {
-    return file_fail(header->file, "the header is not valid JSON near byte %td",
-                     header->at - header->file->header);
+    return file_fail(header->file, "the header is not valid JSON near byte %lld",
+                     (long long)(header->at - header->file->header));
 }
 
 static char next_token(Header *header)
@@ -78,8 +78,8 @@ static char *parse_escape(Header *header, char *to)
         length = 12;
     }
     if (code == 0) {
-        file_fail(header->file, "the header has a NUL character inside a string at byte %td",
-                  start - header->file->header);
+        file_fail(header->file, "the header has a NUL character inside a string at byte %lld",
+                  (long long)(start - header->file->header));
         return NULL;
     }
     if (code < 0 || (code >= 0xDC00 && code < 0xE000))
@@ -104,8 +104,8 @@ static char *parse_string(Header *header)
         } else if (*header->at == 0) {
             return bad_json(header), NULL;
         } else {
-            file_fail(header->file, "the header has a control character at byte %td",
-                      header->at - header->file->header);
+            file_fail(header->file, "the header has a control character at byte %lld",
+                      (long long)(header->at - header->file->header));
             return NULL;
         }
     }
@@ -328,7 +328,7 @@ static bool parse_header(TensorFile *file, size_t length)
     Header header = { file, file->header };
     const size_t valid = file_utf8_length(file->header);
     if (valid != length)
-        return file_fail(file, "the header is not UTF-8 at byte %zu", valid);
+        return file_fail(file, "the header is not UTF-8 at byte %lld", (long long)valid);
     if (*header.at++ != '{')
         return file_fail(file, "the header does not begin with {");
     FileEntry *entries =

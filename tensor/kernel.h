@@ -1,4 +1,5 @@
-/* What C and CUDA kernels share: linkage, scratch memory, bf16. ops/kernels.h declares the kernels. */
+/* What kernels of all backends share: scratch memory, inline functions for CPU and CUDA, bf16. C and
+ * CUDA sources include it. ops/kernel_list.h declares the kernels. */
 #ifndef TAPEGRAD_TENSOR_KERNEL_H
 #define TAPEGRAD_TENSOR_KERNEL_H
 
