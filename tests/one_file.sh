@@ -40,7 +40,7 @@ if command -v musl-gcc >/dev/null; then
     two_moons musl musl-gcc -march=native -static && learned musl "$("$out/two_moons_musl" | tail -n 1)"
 fi
 if echo 'int main(void) { return 0; }' | gcc -m32 -x c - -o "$out/m32" 2>/dev/null; then
-    two_moons m32 gcc -m32 -msse2 -mfpmath=sse && learned m32 "$("$out/two_moons_m32" | tail -n 1)"
+    two_moons m32 gcc -m32 -msse2 -mfpmath=sse -idirafter "/usr/include/$(gcc -print-multiarch)" && learned m32 "$("$out/two_moons_m32" | tail -n 1)"
 fi
 if command -v x86_64-w64-mingw32-gcc >/dev/null; then
     two_moons mingw.exe x86_64-w64-mingw32-gcc
