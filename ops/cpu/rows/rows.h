@@ -71,7 +71,7 @@ ALWAYS_INLINE Real sum_of_powers(int T, Real *power, const Real *x, Real shift, 
 
 /* A long row is summed in pieces, and the pieces' sums are added in double precision: the error of
  * one float sum grows with the length. */
-ALWAYS_INLINE Real row_sum(RowPiece *piece, int T, Real *power, const Real *x, Real shift,
+ALWAYS_INLINE Real row_sum_by(RowPiece *piece, int T, Real *power, const Real *x, Real shift,
                            int64_t C)
 {
     enum { PIECE = 4096 };
@@ -86,7 +86,7 @@ ALWAYS_INLINE Real row_sum(RowPiece *piece, int T, Real *power, const Real *x, R
 ALWAYS_INLINE LogSumExp row_log_sum_exp(int T, const Real *x, int64_t C)
 {
     const Real m = row_max(T, x, C);
-    return (LogSumExp){ m, real_log(row_sum(sum_of_powers, T, NULL, x, m, C)) };
+    return (LogSumExp){ m, real_log(row_sum_by(sum_of_powers, T, NULL, x, m, C)) };
 }
 
 #endif
