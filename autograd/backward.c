@@ -1,8 +1,8 @@
-/* The backward pass: the chain rule, node by node in reverse order. A node's backward function reads
- * dL/doutput and contributes to dL/dinput of each input; the contributions of all nodes that use a
- * tensor add up to its gradient, since dL/dx = sum over its uses of dL/dout dout/dx. When the pass
- * reaches a node, every later node has contributed, so the gradients of its outputs are complete;
- * when the node is done, nothing needs its outputs any more, and they are freed. */
+/* The backward pass: the chain rule, node by node in reverse order. A node's backward function
+ * reads dL/doutput and contributes to dL/dinput of each input; the contributions of all nodes that
+ * use a tensor add up to its gradient, since dL/dx = sum over its uses of dL/dout dout/dx. When the
+ * pass reaches a node, every later node has contributed, so the gradients of its outputs are
+ * complete; when the node is done, nothing needs its outputs any more, and they are freed. */
 #include "autograd/internal.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The tape: an arena for small structs, a list of tensors and a list of nodes. backward.c visits the
- * nodes in reverse order. */
+/* The tape: an arena for small structs, a list of tensors and a list of nodes. backward.c visits
+ * the nodes in reverse order. */
 #include "autograd/internal.h"
 
 #include <stdlib.h>

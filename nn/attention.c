@@ -150,8 +150,7 @@ void store_keys_values_plain(const KeysValues *s)
 {
     const AttentionCache *cache = s->cache;
     const int64_t H = s->H, D = s->D;
-    EACH_ROW(row, s->B * s->count * H, D)
-    {
+    EACH_ROW(row, s->B * s->count * H, D) {
         const int64_t h = row % H, n = row / H % s->count, b = row / H / s->count;
         const int64_t position = n + (cache->counts ? cache->counts[b] : 0);
         const int64_t to = ((b * H + h) * cache->max_length + position) * D;

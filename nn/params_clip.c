@@ -10,8 +10,7 @@
 void sum_squares_plain(Clipping *clipping, const Real *x, int64_t n)
 {
     const int64_t length = (n + CLIP_PARTS - 1) / CLIP_PARTS;
-    EACH_ROW(k, CLIP_PARTS, length)
-    {
+    EACH_ROW(k, CLIP_PARTS, length) {
         const int64_t end = (k + 1) * length < n ? (k + 1) * length : n;
         double sum = 0;
         SUM(+, sum)
@@ -33,7 +32,7 @@ void clip_gradients_plain(Real *g, Clipping *clipping, Real max_norm, int64_t n)
         return;
     const Real factor = (Real)((double)max_norm / norm);
     EACH(i, n)
-    g[i] *= factor;
+        g[i] *= factor;
 }
 
 void params_clip_gradients(Params *params, double maximum_norm)

@@ -62,8 +62,8 @@ KERNEL(column_sums, (Gradient sums, const Real *x, int64_t R, int64_t C))
 
 /* ------------------------------------------------------------------------------------- products */
 
-/* out (+)= a b, or several such products, whose dtypes, Real or bf16, are in the operands; operation:
- * the caller's name for error messages */
+/* out (+)= a b, or several such products, whose dtypes, Real or bf16, are in the operands;
+ * operation: the caller's name for error messages */
 REAL_KERNEL(product, (const char *operation, Precision precision, Result out, Operand a, Operand b,
                       Product p))
 /* out [R, O] = f(x weight^T + bias); dtype: pass->type */
@@ -149,8 +149,8 @@ KERNEL(sample_logistic_mixture,
 
 /* ---------------------------------------------------------------------------- attention: linear */
 
-/* out [B, N, H, M], its divisor den [B, N, H] (Real) and the final state [B, H, D, M + 1] (Real; may
- * be NULL) of causal linear attention */
+/* out [B, N, H, M], its divisor den [B, N, H] (Real) and the final state [B, H, D, M + 1] (Real;
+ * may be NULL) of causal linear attention */
 KERNEL(causal_linear_attention_forward,
        (Real *out, Real *den, Real *final_state, const LinearScan *scan))
 /* the gradients by query, key, value and state; dfinal_state (Real) may be NULL */
@@ -165,7 +165,8 @@ KERNEL(linear_attention_backward,
 
 /* --------------------------------------------------------------------------- attention: softmax */
 
-/* out [B, N, H, M] and log_sum [B, N, H] (Real, saved for the backward pass) of softmax attention */
+/* out [B, N, H, M] and log_sum [B, N, H] (Real, saved for the backward pass) of softmax attention
+ * */
 KERNEL(softmax_attention_forward,
        (Real *out, Real *log_sum, const AttentionInputs *attention, bool causal))
 /* d <- the gradients by query, key and value, as far as their data is not NULL */
@@ -195,7 +196,8 @@ KERNEL(random_features_forward,
        (Real *out, const Real *y, const Real *x, int64_t R, int64_t F, int64_t D))
 /* h [R, F] = dout out;  dx [R, D] <- -(sum_f h_rf) x_r, unless dx.data is NULL */
 KERNEL(random_features_backward,
-       (Real *h, Gradient dx, const Real *dout, const Real *out, const Real *x, int64_t R, int64_t F,
+       (Real *h, Gradient dx, const Real *dout, const Real *out, const Real *x, int64_t R,
+        int64_t F,
         int64_t D))
 
 /* -------------------------------------------------------------------- parameters and optimizers */

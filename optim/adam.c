@@ -20,8 +20,7 @@ void adam_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const Ste
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);) {
         const StepScalars s = *run.scalars;
-        EACH(k, run.count)
-        {
+        EACH(k, run.count) {
             const int64_t i = run.start + k;
             const Real g = gradients[i] + s.weight_decay * p[i];
             m[i] = s.beta1 * m[i] + (1 - s.beta1) * g;

@@ -10,8 +10,7 @@ void sgd_step_plain(Real *p, const Real *gradients, const StepScalars *scalars, 
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);) {
         const StepScalars s = *run.scalars;
-        EACH(k, run.count)
-        {
+        EACH(k, run.count) {
             const int64_t i = run.start + k;
             const Real g = gradients[i] + s.weight_decay * p[i];
             p[i] -= s.learning_rate * g;
@@ -24,8 +23,7 @@ void sgd_momentum_step_plain(Real *p, Real *m, const Real *gradients, const Step
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);) {
         const StepScalars s = *run.scalars;
-        EACH(k, run.count)
-        {
+        EACH(k, run.count) {
             const int64_t i = run.start + k;
             const Real g = gradients[i] + s.weight_decay * p[i];
             m[i] = s.momentum * m[i] + g;

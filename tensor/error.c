@@ -26,8 +26,8 @@ const char *tapegrad_error(void)
     return last_sentence;
 }
 
-/* All open contexts. A thread's context may have been closed by another thread, so it is marked only
- * if it is found in this list. */
+/* All open contexts. A thread's context may have been closed by another thread, so it is marked
+ * only if it is found in this list. */
 static ErrorContext *open_contexts;
 static atomic_flag contexts_lock = ATOMIC_FLAG_INIT;
 

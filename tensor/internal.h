@@ -174,8 +174,8 @@ bool threads_are_worth(double work, int threads);
  * exhausted. */
 void threads_prepare(void);
 
-/* Of the CPU backend (ops/cpu/products/): whether it multiplies bf16 by the processor's instructions;
- * and what its first product would allocate. */
+/* Of the CPU backend (ops/cpu/products/): whether it multiplies bf16 by the processor's
+ * instructions; and what its first product would allocate. */
 bool cpu_has_bf16(void);
 void cpu_prepare_products(void);
 

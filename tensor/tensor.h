@@ -100,8 +100,8 @@ const char *device_name(const Device *device);
 bool device_is_cuda(const Device *device);
 
 /* Whether the device multiplies bf16 by its instructions: every CUDA device, and x86-64 with
- * AVX512_BF16 in a build with oneDNN (unless ONEDNN_MAX_CPU_ISA excludes it). On others PRECISION_BF16 works by
- * conversion, slower than float32. False in a double-precision build. */
+ * AVX512_BF16 in a build with oneDNN (unless ONEDNN_MAX_CPU_ISA excludes it). On others
+ * PRECISION_BF16 works by conversion, slower than float32. False in a double-precision build. */
 bool device_has_bf16(const Device *device);
 
 /* Waits until the device has finished all launched work. Only timing needs it: reading a tensor

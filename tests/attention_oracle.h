@@ -5,7 +5,8 @@
 
 #include "tests/support.h"
 
-/* Relative tolerance between the device and the plain kernels; cancellation costs a few more digits. */
+/* Relative tolerance between the device and the plain kernels; cancellation costs a few more
+ * digits. */
 #ifdef TAPEGRAD_DOUBLE
 #define ORACLE_TOLERANCE 1e-11
 #else

@@ -28,8 +28,8 @@ typedef struct CommandLine {
     char text[4096];
 } CommandLine;
 
-/* BUILD/programs/ARGUMENTS, or of a program of one file BUILD/examples/ARGUMENTS, with the directory
- * for every @. */
+/* BUILD/programs/ARGUMENTS, or of a program of one file BUILD/examples/ARGUMENTS, with the
+ * directory for every @. */
 __attribute__((format(printf, 1, 0))) static CommandLine command_line(const char *format,
                                                                       va_list list)
 {

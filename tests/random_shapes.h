@@ -98,7 +98,7 @@ static const struct {
 
 static void draw_unary(const int64_t *n, Input *inputs)
 {
-    inputs[0] = (Input)S(N_, M_ *K_);
+    inputs[0] = (Input)S(N_, M_ * K_);
 }
 
 /* Any axis of either input may be broadcast. */

@@ -174,7 +174,8 @@ TEST(the_error_is_small_after_thousands_of_frames)
     tape_free(tape);
 }
 
-/* ----------------------------------------------------------------------- lengths, infeasible targets */
+/* ----------------------------------------------------------------------- lengths, infeasible
+ * targets */
 TEST(frames_and_symbols_beyond_the_lengths_leave_no_trace)
 {
     enum { B = 3, T = 9, C = 5, S = 4 };

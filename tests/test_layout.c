@@ -1,6 +1,6 @@
 /* Reductions, cumulative sums and operations that move elements: small examples that define the
- * plain kernels, claims of their own, misuse. tests/operations.h has the values, compared with plain,
- * and the gradients, compared with finite differences. */
+ * plain kernels, claims of their own, misuse. tests/operations.h has the values, compared with
+ * plain, and the gradients, compared with finite differences. */
 #include "tests/support.h"
 
 #include <math.h>

@@ -17,7 +17,8 @@ const char *const feature_names[] = {
     [FEATURES_RANDOM] = "random",
     NULL,
 };
-static const char *const device_names[] = { "auto", "plain", "cpu", "cuda", NULL }; /* auto: device_best() */
+/* auto: device_best() */
+static const char *const device_names[] = { "auto", "plain", "cpu", "cuda", NULL };
 const char *const precision_names[] = {
     [PRECISION_FLOAT32] = "float32",
     [PRECISION_TF32] = "tf32",

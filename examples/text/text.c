@@ -20,7 +20,8 @@ static const char *prompt = "", *save, *load, *device, *precision = "float32";
 static bool int8, evaluation;
 static const char help[] =
     "usage: text FILE [--steps 1500] [--generate 500] [--prompt TEXT] [--temperature 0.7]\n"
-    "            [--top-p 0.95] [--seed 1] [--save WEIGHTS] [--load WEIGHTS] [--device plain|cpu|cuda]\n"
+    "            [--top-p 0.95] [--seed 1] [--save WEIGHTS] [--load WEIGHTS]\n"
+    "            [--device plain|cpu|cuda]\n"
     "            [--precision float32|bf16|auto] [--int8] [--evaluate]\n"
     "Trains on FILE for --steps, then generates --generate bytes after FILE and the prompt: at\n"
     "temperature 0 always the likeliest one. --precision auto is bf16 where the device has\n"

@@ -64,8 +64,7 @@ static void scan_from(bool last, const AttentionInputs *s, HeadRows x, HeadRows 
                       double *T, HeadRows o)
 {
     const int64_t Y = y.columns, W = w.columns, H = s->H;
-    EACH_ROW(head, s->B * H, s->N * Y * W)
-    {
+    EACH_ROW(head, s->B * H, s->N * Y * W) {
         const int64_t b = head / H, step = last ? -1 : 1;
         const int64_t begin = s->offsets ? s->offsets[b] : b * s->N;
         const int64_t end = s->offsets ? s->offsets[b + 1] : begin + s->N;

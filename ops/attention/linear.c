@@ -40,8 +40,7 @@ static void attend_to_all(const AttentionInputs *s, HeadRows x, int64_t n_x, Hea
                           int64_t n_y, double *T, HeadRows o)
 {
     const int64_t Y = y.columns, W = w.columns, H = s->H;
-    EACH_ROW(head, s->B * H, (n_x + n_y) * Y * W)
-    {
+    EACH_ROW(head, s->B * H, (n_x + n_y) * Y * W) {
         const int64_t b = head / H, h = head % H;
         double *T_head = T + head * W * Y;
         for (int64_t k = 0; k < W * Y; k++)

@@ -76,8 +76,7 @@ static inline void read_queries(HeadRows a, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
     const int64_t C = x->H * x->D;
-    EACH_ROW(i, query_positions(x), C)
-    {
+    EACH_ROW(i, query_positions(x), C) {
         for (int64_t c = 0; c < C; c++)
             a.data[i * C + c] = phi(s->features, x->query[i * x->query_stride + c]);
     }
@@ -88,8 +87,7 @@ static inline void read_keys(HeadRows b, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
     const int64_t C = x->H * x->D;
-    EACH_ROW(j, key_positions(x), C)
-    {
+    EACH_ROW(j, key_positions(x), C) {
         for (int64_t c = 0; c < C; c++)
             b.data[j * C + c] =
                 key_is_masked(x, j) ? 0 : phi(s->features, x->key[j * x->key_stride + c]);
@@ -101,8 +99,7 @@ static inline void read_values(HeadRows v, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
     const int64_t M = x->M, C = x->H * (M + 1);
-    EACH_ROW(j, key_positions(x), C)
-    {
+    EACH_ROW(j, key_positions(x), C) {
         for (int64_t c = 0; c < C; c++) {
             const int64_t h = c / (M + 1), m = c % (M + 1);
             v.data[j * C + c] = key_is_masked(x, j) ? 0
@@ -116,8 +113,7 @@ static inline void read_values(HeadRows v, const LinearScan *s)
 static inline void write_out(Real *out, Real *den, HeadRows num, const LinearScan *s)
 {
     const int64_t M = s->x.M;
-    EACH_ROW(i, query_positions(&s->x) * s->x.H, M)
-    {
+    EACH_ROW(i, query_positions(&s->x) * s->x.H, M) {
         const Real *num_i = num.data + i * (M + 1);
         den[i] = num_i[M] + s->eps;
         for (int64_t m = 0; m < M; m++)
@@ -130,8 +126,7 @@ static inline void read_dnum(HeadRows dnum, const Real *g, const Real *out, cons
                              const LinearScan *s)
 {
     const int64_t M = s->x.M;
-    EACH_ROW(i, query_positions(&s->x) * s->x.H, M)
-    {
+    EACH_ROW(i, query_positions(&s->x) * s->x.H, M) {
         Real *dnum_i = dnum.data + i * (M + 1);
         double dden = 0;
         for (int64_t m = 0; m < M; m++) {
@@ -146,8 +141,7 @@ static inline void read_dnum(HeadRows dnum, const Real *g, const Real *out, cons
 static inline void write_dquery(Gradient dq, HeadRows da, HeadRows a, const LinearScan *s)
 {
     const int64_t C = s->x.H * s->x.D;
-    EACH_ROW(i, dq.data ? query_positions(&s->x) : 0, C)
-    {
+    EACH_ROW(i, dq.data ? query_positions(&s->x) : 0, C) {
         for (int64_t c = 0; c < C; c++)
             gradient_add(dq, i * s->x.query_stride + c,
                          da.data[i * C + c] * dphi(s->features, a.data[i * C + c]));
@@ -158,8 +152,7 @@ static inline void write_dquery(Gradient dq, HeadRows da, HeadRows a, const Line
 static inline void write_dkey(Gradient dk, HeadRows db, HeadRows b, const LinearScan *s)
 {
     const int64_t C = s->x.H * s->x.D;
-    EACH_ROW(j, dk.data ? key_positions(&s->x) : 0, C)
-    {
+    EACH_ROW(j, dk.data ? key_positions(&s->x) : 0, C) {
         for (int64_t c = 0; c < C; c++)
             gradient_add(dk, j * s->x.key_stride + c,
                          key_is_masked(&s->x, j)
@@ -172,8 +165,7 @@ static inline void write_dkey(Gradient dk, HeadRows db, HeadRows b, const Linear
 static inline void write_dvalue(Gradient dvalue, HeadRows dv, const LinearScan *s)
 {
     const int64_t M = s->x.M, C = s->x.H * M;
-    EACH_ROW(j, dvalue.data ? key_positions(&s->x) : 0, C)
-    {
+    EACH_ROW(j, dvalue.data ? key_positions(&s->x) : 0, C) {
         for (int64_t c = 0; c < C; c++)
             gradient_add(dvalue, j * s->x.value_stride + c,
                          key_is_masked(&s->x, j) ? 0
@@ -193,8 +185,7 @@ static inline int64_t state_index(int64_t k, const AttentionInputs *x, bool tran
 static inline void read_state(double *T, const Real *state, const AttentionInputs *x,
                               bool transposed)
 {
-    EACH(k, x->B * x->H * x->D * (x->M + 1))
-    {
+    EACH(k, x->B * x->H * x->D * (x->M + 1)) {
         T[k] = state ? (double)state[state_index(k, x, transposed)] : 0;
     }
 }
@@ -203,8 +194,7 @@ static inline void read_state(double *T, const Real *state, const AttentionInput
 static inline void write_state(Gradient state, const double *T, const AttentionInputs *x,
                                bool transposed)
 {
-    EACH(k, state.data ? x->B * x->H * x->D * (x->M + 1) : 0)
-    {
+    EACH(k, state.data ? x->B * x->H * x->D * (x->M + 1) : 0) {
         gradient_add(state, state_index(k, x, transposed), (Real)T[k]);
     }
 }

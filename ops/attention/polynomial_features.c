@@ -13,8 +13,7 @@
 
 void polynomial_features_forward_plain(Real *out, const Real *x, int64_t R, int64_t F, int64_t D)
 {
-    EACH_ROW(r, R, F)
-    {
+    EACH_ROW(r, R, F) {
         polynomial_row(out + r * F, x + r * D, D);
     }
 }
@@ -34,8 +33,7 @@ static inline void add_polynomial_pairs(Real *dx_a, Real *dx_b, const Real *x_a,
 void polynomial_features_backward_plain(Gradient dx, const Real *dout, const Real *x, int64_t R,
                                         int64_t F, int64_t D)
 {
-    EACH_ROW(r, R, F)
-    {
+    EACH_ROW(r, R, F) {
         const Real *g = dout + r * F, *x_r = x + r * D;
         Real *dx_r = dx.data + r * D;
         for (int64_t i = 0; i < D; i++)

@@ -24,8 +24,7 @@ void random_features_forward_plain(Real *out, const Real *y, const Real *x, int6
                                    int64_t D)
 {
     const Real scale = (Real)(1 / sqrt((double)F));
-    EACH_ROW(r, R, F)
-    {
+    EACH_ROW(r, R, F) {
         double n = 0;
         SUM(+, n)
         for (int64_t d = 0; d < D; d++)
@@ -39,8 +38,7 @@ void random_features_forward_plain(Real *out, const Real *y, const Real *x, int6
 void random_features_backward_plain(Real *h, Gradient dx, const Real *dout, const Real *out,
                                     const Real *x, int64_t R, int64_t F, int64_t D)
 {
-    EACH_ROW(r, R, F)
-    {
+    EACH_ROW(r, R, F) {
         double sum = 0;
         SUM(+, sum)
         for (int64_t f = 0; f < F; f++)

@@ -134,8 +134,24 @@ static Tensor *binary(Tape *tape, BinaryFunction f, Tensor *a, Tensor *b)
 }
 
 /* clang-format off */
-Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)      { return binary(tape, BINARY_add, a, b); }
-Tensor *op_subtract(Tape *tape, Tensor *a, Tensor *b) { return binary(tape, BINARY_subtract, a, b); }
-Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b) { return binary(tape, BINARY_multiply, a, b); }
-Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b)   { return binary(tape, BINARY_divide, a, b); }
+Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
+{
+    return binary(tape, BINARY_add, a, b);
+}
+
+Tensor *op_subtract(Tape *tape, Tensor *a, Tensor *b)
+{
+    return binary(tape, BINARY_subtract, a, b);
+}
+
+Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b)
+{
+    return binary(tape, BINARY_multiply, a, b);
+}
+
+Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b)
+{
+    return binary(tape, BINARY_divide, a, b);
+}
+
 /* clang-format on */

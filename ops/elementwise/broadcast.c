@@ -88,8 +88,7 @@ void broadcast_sum_plain(Gradient out, Real factor, const Real *x, Broadcast b, 
         broadcast_copy_plain(out, factor, x, b, real_out);
         return;
     }
-    EACH_ROW(pq, b.P * b.Q, b.O * b.M * b.I)
-    {
+    EACH_ROW(pq, b.P * b.Q, b.O * b.M * b.I) {
         const int64_t p = pq / b.Q, q = pq % b.Q;
         double sum = 0;
         for (int64_t o = 0; o < b.O; o++)

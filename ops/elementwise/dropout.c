@@ -9,8 +9,7 @@
 
 void dropout_plain(Gradient out, const Real *x, DropoutDraw d, int64_t n)
 {
-    EACH(i, n)
-    {
+    EACH(i, n) {
         const Philox drawn =
             philox(d.random.seed, d.random.stream, d.random.counter + (uint64_t)i / 4);
         gradient_add(out, i, drawn.word[i % 4] >> 8 >= d.limit ? d.scale * x[i] : 0);

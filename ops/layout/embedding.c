@@ -9,8 +9,8 @@ void embedding_forward_plain(Real *out, const Real *weight, const int32_t *indic
                              int64_t D)
 {
     EACH_ROW(r, R, D)
-    for (int64_t d = 0; d < D; d++)
-        out[r * D + d] = weight[indices[r] * D + d];
+        for (int64_t d = 0; d < D; d++)
+            out[r * D + d] = weight[indices[r] * D + d];
 }
 
 /* Threads take different columns, so the terms of a sum are added in the order of r. */
@@ -20,9 +20,8 @@ void embedding_backward_plain(Gradient dweight, const Real *dout, const int32_t 
     enum { COLUMNS = 64 }; /* contiguous: several cache lines */
     if (!dweight.accumulate)
         EACH(i, V * D)
-    dweight.data[i] = 0;
-    EACH_ROW(tile, (D + COLUMNS - 1) / COLUMNS, R * COLUMNS)
-    {
+            dweight.data[i] = 0;
+    EACH_ROW(tile, (D + COLUMNS - 1) / COLUMNS, R * COLUMNS) {
         const int64_t start = tile * COLUMNS, end = start + COLUMNS < D ? start + COLUMNS : D;
         for (int64_t r = 0; r < R; r++) {
             PRAGMA(omp simd)

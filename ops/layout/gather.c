@@ -11,18 +11,18 @@ void gather_forward_plain(Real *out, const Real *x, const int32_t *index, AxisVi
 {
     const int64_t O = v.outer, C = v.size, I = v.inner;
     EACH_ROW(o, O, K * I)
-    for (int64_t k = o * K; k < (o + 1) * K; k++)
-        for (int64_t i = 0; i < I; i++)
-            out[k * I + i] = x[(o * C + index[k * I + i]) * I + i];
+        for (int64_t k = o * K; k < (o + 1) * K; k++)
+            for (int64_t i = 0; i < I; i++)
+                out[k * I + i] = x[(o * C + index[k * I + i]) * I + i];
 }
 
 void gather_backward_plain(Real *dx, const Real *dout, const int32_t *index, AxisView v, int64_t K)
 {
     const int64_t O = v.outer, C = v.size, I = v.inner;
     EACH_ROW(o, O, K * I)
-    for (int64_t k = o * K; k < (o + 1) * K; k++)
-        for (int64_t i = 0; i < I; i++)
-            dx[(o * C + index[k * I + i]) * I + i] += dout[k * I + i];
+        for (int64_t k = o * K; k < (o + 1) * K; k++)
+            for (int64_t i = 0; i < I; i++)
+                dx[(o * C + index[k * I + i]) * I + i] += dout[k * I + i];
 }
 
 static void gather_backward(Node *node)

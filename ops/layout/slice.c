@@ -17,8 +17,8 @@ void copy_rows_plain(Gradient to, int64_t to_stride, const Real *from, int64_t f
                      int64_t rows, int64_t columns)
 {
     EACH_ROW(r, rows, columns)
-    for (int64_t c = 0; c < columns; c++)
-        gradient_add(to, r * to_stride + c, from[r * from_stride + c]);
+        for (int64_t c = 0; c < columns; c++)
+            gradient_add(to, r * to_stride + c, from[r * from_stride + c]);
 }
 
 static void slice_backward(Node *node)

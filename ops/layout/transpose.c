@@ -13,8 +13,7 @@ typedef struct Exchange {
 void transpose_plain(Gradient out, const Real *x, int64_t outer, int64_t p, int64_t middle,
                      int64_t q, int64_t inner)
 {
-    EACH_ROW(row, outer * q, middle * p * inner)
-    {
+    EACH_ROW(row, outer * q, middle * p * inner) {
         const int64_t o = row / q, j = row % q;
         for (int64_t m = 0; m < middle; m++)
             for (int64_t i = 0; i < p; i++)

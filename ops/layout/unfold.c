@@ -11,8 +11,7 @@
 
 void unfold_plain(Real *out, const Real *x, Unfold u)
 {
-    EACH_ROW(window, u.B * u.rows * u.columns, u.height * u.width * u.C)
-    {
+    EACH_ROW(window, u.B * u.rows * u.columns, u.height * u.width * u.C) {
         const int64_t b = window / u.columns / u.rows;
         const int64_t top = window / u.columns % u.rows * u.stride - u.padding;
         const int64_t left = window % u.columns * u.stride - u.padding;
@@ -48,8 +47,8 @@ static double fold_element(const Real *dout, const Unfold *u, int64_t pixel, int
 void fold_plain(Gradient dx, const Real *dout, Unfold u)
 {
     EACH_ROW(pixel, u.B * u.H * u.W, u.height * u.width * u.C)
-    for (int64_t c = 0; c < u.C; c++)
-        gradient_add(dx, pixel * u.C + c, (Real)fold_element(dout, &u, pixel, c));
+        for (int64_t c = 0; c < u.C; c++)
+            gradient_add(dx, pixel * u.C + c, (Real)fold_element(dout, &u, pixel, c));
 }
 
 static void unfold_backward(Node *node)

@@ -13,8 +13,7 @@
 void cross_entropy_forward_plain(Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in)
 {
     const int64_t R = in.R, C = in.C;
-    EACH_ROW(r, R, C)
-    {
+    EACH_ROW(r, R, C) {
         const Real *logits = in.logits + r * C;
         Real m = -(Real)INFINITY;
         double sum = 0;
@@ -41,8 +40,7 @@ void cross_entropy_backward_plain(Gradient dlogits, const Real *dout, const LogS
 {
     const int64_t R = in.R, C = in.C;
     const double scale = (double)*dout / (double)*weight_sum;
-    EACH_ROW(r, R, C)
-    {
+    EACH_ROW(r, R, C) {
         const Real factor = (Real)((in.weights ? (double)in.weights[r] : 1) * scale);
         const LogSumExp l_r = l[r];
         PRAGMA(omp simd)

@@ -98,8 +98,7 @@ static void ctc_step(CtcRow to, CtcRow from, CtcFrame frame)
 
 void ctc_forward_plain(Real *losses, Ctc ctc)
 {
-    EACH_ROW(b, ctc.B, ctc.T * ctc_states(ctc.S) * 4)
-    {
+    EACH_ROW(b, ctc.B, ctc.T * ctc_states(ctc.S) * 4) {
         const int64_t n = ctc_symbols(&ctc, b);
         CtcRow a = ctc_row(&ctc, b, -1);
         double log_p = 0;
@@ -172,8 +171,7 @@ static void ctc_frame_backward(Gradient dx, Real g, CtcRow a, CtcRow b, CtcFrame
 
 void ctc_backward_plain(Gradient dlogits, const Real *dlosses, Ctc ctc)
 {
-    EACH_ROW(b, ctc.B, ctc.T * ctc_states(ctc.S) * 8)
-    {
+    EACH_ROW(b, ctc.B, ctc.T * ctc_states(ctc.S) * 8) {
         const int64_t n = ctc_symbols(&ctc, b), frames = ctc_frames(&ctc, b);
         const CtcRow last = ctc_row(&ctc, b, frames);
         for (int64_t s = 0; s < ctc_states(n); s++)

@@ -28,8 +28,7 @@
 void logistic_mixture_forward_plain(Real *out, Real *saved, const Real *parameters,
                                     const int32_t *targets, int64_t R, int64_t K)
 {
-    EACH_ROW(r, R, 40 * K)
-    {
+    EACH_ROW(r, R, 40 * K) {
         const Real *logit = parameters + r * 3 * K, *mean = logit + K, *log_scale = mean + K;
         LogSum before = EMPTY_LOG_SUM, after = EMPTY_LOG_SUM;
         for (int64_t k = 0; k < K; k++) {
@@ -52,15 +51,15 @@ void logistic_mixture_backward_plain(Gradient d, const Real *dout, const Real *s
 {
     const Real g = *dout / (Real)R;
     EACH_ROW(r, R, 40 * K)
-    for (int64_t k = r * 3 * K; k < r * 3 * K + K; k++) {
-        const Real *p = parameters + k;
-        const LogisticBin bin = logistic_bin(targets[r], p[K], p[2 * K]);
-        const Real before = real_exp(p[0] - saved[r]);
-        const Real after = real_exp(p[0] + bin.log_p - saved[R + r]);
-        gradient_add(d, k, g * (before - after));
-        gradient_add(d, k + K, -g * after * bin.dmean);
-        gradient_add(d, k + 2 * K, -g * after * bin.dlog_scale);
-    }
+        for (int64_t k = r * 3 * K; k < r * 3 * K + K; k++) {
+            const Real *p = parameters + k;
+            const LogisticBin bin = logistic_bin(targets[r], p[K], p[2 * K]);
+            const Real before = real_exp(p[0] - saved[r]);
+            const Real after = real_exp(p[0] + bin.log_p - saved[R + r]);
+            gradient_add(d, k, g * (before - after));
+            gradient_add(d, k + K, -g * after * bin.dmean);
+            gradient_add(d, k + 2 * K, -g * after * bin.dlog_scale);
+        }
 }
 
 static void logistic_mixture_backward(Node *node)

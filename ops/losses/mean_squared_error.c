@@ -19,7 +19,7 @@ void mean_squared_error_backward_plain(Gradient dx, Real sign, const Real *dout,
 {
     const Real factor = sign * 2 * *dout / (Real)n;
     EACH(i, n)
-    gradient_add(dx, i, factor * (p[i] - t[i]));
+        gradient_add(dx, i, factor * (p[i] - t[i]));
 }
 
 static void mean_squared_error_backward(Node *node)

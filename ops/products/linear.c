@@ -21,7 +21,7 @@ ALWAYS_INLINE void activate_row(Activation f, Real *out, Real *y, const Real *bi
 void linear_activate_plain(Real *out, Real *y, const Real *bias, Activation f, int64_t R, int64_t O)
 {
     EACH_ROW(r, R, O)
-    BY_ACTIVATION(f, activate_row, out + r * O, (y ? y : out) + r * O, bias, O);
+        BY_ACTIVATION(f, activate_row, out + r * O, (y ? y : out) + r * O, bias, O);
 }
 
 void linear_forward_plain(const LinearPass *p)
@@ -36,9 +36,8 @@ void linear_activate_backward_plain(Real *h, Gradient dbias, const Real *g, cons
                                     Activation f, int64_t R, int64_t O)
 {
     EACH(i, R * O)
-    h[i] = activation_gradient(f, g[i], y[i]);
-    EACH_ROW(o, dbias.data ? O : 0, R)
-    {
+        h[i] = activation_gradient(f, g[i], y[i]);
+    EACH_ROW(o, dbias.data ? O : 0, R) {
         double sum = 0;
         for (int64_t r = 0; r < R; r++)
             sum += h[r * O + o];

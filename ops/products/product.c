@@ -32,8 +32,7 @@ void product_plain(const char *operation, Precision precision, Result out, Opera
     (void)operation, (void)precision;
     const bool shared = p.out_step == 0;
     const int64_t rows = shared ? p.n : p.count * p.n, terms = shared ? p.count : 1;
-    EACH_ROW(row, rows, p.k * p.m * terms)
-    {
+    EACH_ROW(row, rows, p.k * p.m * terms) {
         const int64_t first = row / p.n, i = row % p.n;
         Real *out_i = out.data + first * p.out_step + i * p.m;
         if (!out.accumulate)

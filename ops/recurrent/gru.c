@@ -19,8 +19,7 @@
 void gru_forward_plain(Recurrence r)
 {
     const int64_t H = r.H;
-    EACH_ROW(b, r.B, r.N * 3 * H * H)
-    {
+    EACH_ROW(b, r.B, r.N * 3 * H * H) {
         Real *h = r.hidden + b * H;
         for (int64_t step = 0; step < length_of(&r, b); step++) {
             const int64_t row = b * r.N + position_of(&r, b, step);
@@ -44,8 +43,7 @@ void gru_forward_plain(Recurrence r)
 void gru_backward_plain(Recurrence r)
 {
     const int64_t H = r.H;
-    EACH_ROW(b, r.B, r.N * 3 * H * H)
-    {
+    EACH_ROW(b, r.B, r.N * 3 * H * H) {
         Real *dh = r.dhidden + b * H;
         for (int64_t step = length_of(&r, b) - 1; step >= 0; step--) {
             const int64_t row = b * r.N + position_of(&r, b, step);
@@ -72,8 +70,7 @@ void gru_backward_plain(Recurrence r)
 /* da_n <- dm */
 void gru_hidden_gates_plain(Recurrence r)
 {
-    EACH_ROW(row, r.B * r.N, r.H)
-    {
+    EACH_ROW(row, r.B * r.N, r.H) {
         for (int64_t j = 0; j < r.H; j++)
             r.gates[(row * 3 + 2) * r.H + j] = r.saved[row * r.H + j];
     }

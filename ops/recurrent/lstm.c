@@ -22,8 +22,7 @@
 void lstm_forward_plain(Recurrence r)
 {
     const int64_t H = r.H;
-    EACH_ROW(b, r.B, r.N * 4 * H * H)
-    {
+    EACH_ROW(b, r.B, r.N * 4 * H * H) {
         Real *h = r.hidden + b * H, *c = r.cell + b * H;
         for (int64_t step = 0; step < length_of(&r, b); step++) {
             const int64_t row = b * r.N + position_of(&r, b, step);
@@ -45,8 +44,7 @@ void lstm_forward_plain(Recurrence r)
 void lstm_backward_plain(Recurrence r)
 {
     const int64_t H = r.H;
-    EACH_ROW(b, r.B, r.N * 4 * H * H)
-    {
+    EACH_ROW(b, r.B, r.N * 4 * H * H) {
         Real *dh = r.dhidden + b * H, *dc = r.dcell + b * H;
         for (int64_t step = length_of(&r, b) - 1; step >= 0; step--) {
             const int64_t row = b * r.N + position_of(&r, b, step);

@@ -29,8 +29,7 @@ enum { SAVED_GATES, SAVED_CELLS };
 
 void previous_hidden_plain(Real *previous, const Real *initial, Recurrence r)
 {
-    EACH_ROW(b, r.B, r.N * r.H)
-    {
+    EACH_ROW(b, r.B, r.N * r.H) {
         for (int64_t step = 0; step < length_of(&r, b); step++) {
             const int64_t row = b * r.N + position_of(&r, b, step);
             for (int64_t j = 0; j < r.H; j++)

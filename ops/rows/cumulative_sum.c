@@ -13,8 +13,7 @@ typedef struct Running {
 
 void cumulative_sum_plain(Gradient out, const Real *x, bool reverse, AxisView v)
 {
-    EACH_ROW(item, v.outer * v.inner, v.size)
-    {
+    EACH_ROW(item, v.outer * v.inner, v.size) {
         const int64_t start = item / v.inner * v.size * v.inner + item % v.inner;
         double sum = 0;
         for (int64_t step = 0; step < v.size; step++) {

@@ -9,8 +9,7 @@
 
 void argmax_plain(int32_t *index, const Real *x, AxisView v)
 {
-    EACH_ROW(item, v.outer * v.inner, v.size)
-    {
+    EACH_ROW(item, v.outer * v.inner, v.size) {
         const Real *x_o = x + item / v.inner * v.size * v.inner + item % v.inner;
         int64_t first = 0;
         Real max = x_o[0];

@@ -22,8 +22,7 @@ static inline Real softmax_max(const Real *x, int64_t C)
 
 void softmax_forward_plain(Real *out, const Real *x, int64_t R, int64_t C)
 {
-    EACH_ROW(row, R, C)
-    {
+    EACH_ROW(row, R, C) {
         const Real *x_r = x + row * C, m = softmax_max(x_r, C);
         Real *out_r = out + row * C;
         PRAGMA(omp simd)
@@ -41,8 +40,7 @@ void softmax_forward_plain(Real *out, const Real *x, int64_t R, int64_t C)
 
 void softmax_backward_plain(Gradient dx, const Real *dout, const Real *out, int64_t R, int64_t C)
 {
-    EACH_ROW(row, R, C)
-    {
+    EACH_ROW(row, R, C) {
         const Real *g = dout + row * C, *out_r = out + row * C;
         double sum = 0;
         SUM(+, sum)
@@ -57,8 +55,7 @@ void softmax_backward_plain(Gradient dx, const Real *dout, const Real *out, int6
 
 void log_softmax_forward_plain(Real *out, const Real *x, int64_t R, int64_t C)
 {
-    EACH_ROW(row, R, C)
-    {
+    EACH_ROW(row, R, C) {
         const Real *x_r = x + row * C, m = softmax_max(x_r, C);
         Real *out_r = out + row * C;
         PRAGMA(omp simd)
@@ -78,8 +75,7 @@ void log_softmax_forward_plain(Real *out, const Real *x, int64_t R, int64_t C)
 void log_softmax_backward_plain(Gradient dx, const Real *dout, const Real *out, int64_t R,
                                 int64_t C)
 {
-    EACH_ROW(row, R, C)
-    {
+    EACH_ROW(row, R, C) {
         const Real *g = dout + row * C, *out_r = out + row * C;
         double sum = 0;
         SUM(+, sum)

@@ -13,8 +13,7 @@
 void sample_logistic_mixture_plain(int32_t *out, const Real *parameters, Sampler sampler, int64_t R,
                                    int64_t K)
 {
-    EACH_ROW(r, R, 6 * K)
-    {
+    EACH_ROW(r, R, 6 * K) {
         const Real *p = parameters + r * 3 * K;
         const Philox draw = sampler_draw(&sampler, r);
         const int64_t k = sample_symbol(p, K, &sampler, uniform_of_draw(draw));

@@ -1,5 +1,5 @@
-/* Host memory for the CPU backend: large blocks use huge pages, so that streaming through them rarely
- * misses the TLB. */
+/* Host memory for the CPU backend: large blocks use huge pages, so that streaming through them
+ * rarely misses the TLB. */
 #include "tensor/device.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* TAPEGRAD_CUDA_EARLY=1: blocks of dependent launches (tensor/cuda/kernel.cuh) start early. Until all
- * threads of a block have called wait_for_previous_kernel, the elements written since the last
+/* TAPEGRAD_CUDA_EARLY=1: blocks of dependent launches (tensor/cuda/kernel.cuh) start early. Until
+ * all threads of a block have called wait_for_previous_kernel, the elements written since the last
  * plain launch are hidden, that is, NaN: a read before the wait gives wrong results, and a write is
  * reported. */
 #include "emulation.h"

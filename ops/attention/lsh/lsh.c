@@ -37,7 +37,7 @@
 
 #include <limits.h>
 
-/* --------------------------------------------------------------------------------- plain kernels */
+/* -------------------------------------------------------------------------------- plain kernels */
 
 /* A head of a sequence, its sorted order, and the number of its positions that are not masked. */
 typedef struct LshHead {
@@ -179,8 +179,7 @@ void lsh_attention_forward_plain(Real *out, Real *log_sum, int32_t *order, const
     Real *R = device_workspace(n), *rows = device_workspace(heads * 2 * N);
     Random random = a->random;
     random_normal(&random, R, n);
-    EACH_ROW(head, heads, N * N * a->x.D)
-    {
+    EACH_ROW(head, heads, N * N * a->x.D) {
         const LshHead s = lsh_head(a, order, head);
         Real *own = rows + head * 2 * N;
         for (int64_t round = 0; round < a->rounds; round++)
@@ -249,8 +248,7 @@ void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const R
     const LshUpstream up = { dout, out, log_sum };
     const int64_t N = a->x.N, heads = a->x.B * a->x.H, size = 3 * N + a->x.D;
     Real *rows = device_workspace(heads * size);
-    EACH_ROW(head, heads, N * N * a->x.D)
-    {
+    EACH_ROW(head, heads, N * N * a->x.D) {
         const LshHead s = lsh_head(a, order, head);
         for (int64_t p = 0; p < N; p++)
             lsh_backward_position(d, &s, &up, rows + head * size, p);

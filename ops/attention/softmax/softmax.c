@@ -54,8 +54,7 @@ void softmax_attention_forward_plain(Real *out, Real *log_sum, const AttentionIn
                                      bool causal)
 {
     Real *rows = device_workspace(a->B * a->H * a->keys);
-    EACH_ROW(head, a->B * a->H, a->N * a->keys * (a->D + a->M))
-    {
+    EACH_ROW(head, a->B * a->H, a->N * a->keys * (a->D + a->M)) {
         const int64_t b = head / a->H, h = head % a->H;
         Real *s = rows + head * a->keys; /* s_ij, then e^(s_ij - m) */
         for (int64_t i = 0; i < a->N; i++) {
@@ -112,8 +111,7 @@ void softmax_attention_backward_plain(AttentionGradient d, const Real *dout, con
 {
     const int64_t longest = a->keys > a->N ? a->keys : a->N;
     Real *rows = device_workspace(a->B * a->H * 2 * longest);
-    EACH_ROW(head, a->B * a->H, a->N * a->keys * (a->D + a->M))
-    {
+    EACH_ROW(head, a->B * a->H, a->N * a->keys * (a->D + a->M)) {
         const int64_t b = head / a->H, h = head % a->H, g_stride = a->H * a->M;
         Real *P = rows + head * 2 * longest, *dS = P + longest;
         for (int64_t i = 0; i < a->N && d.query.data; i++) {

@@ -18,8 +18,7 @@ static Ctc ctc_of_block(Ctc ctc, const Bf16Block *block, const Real *logits)
 void ctc_forward_bf16(Real *losses, Ctc ctc)
 {
     const int64_t R = ctc.B, C = ctc.T * ctc.C;
-    BF16_BLOCKS(block, R, C, 1)
-    {
+    BF16_BLOCKS(block, R, C, 1) {
         const Real *logits = bf16_read(&block, ctc.logits, C);
         ctc_forward_plain(losses + block.first, ctc_of_block(ctc, &block, logits));
     }
@@ -28,8 +27,7 @@ void ctc_forward_bf16(Real *losses, Ctc ctc)
 void ctc_backward_bf16(Gradient dlogits, const Real *dlosses, Ctc ctc)
 {
     const int64_t R = ctc.B, C = ctc.T * ctc.C;
-    BF16_BLOCKS(block, R, C, 2)
-    {
+    BF16_BLOCKS(block, R, C, 2) {
         const Gradient dlogits_rows = bf16_gradient(&block, dlogits, C);
         const Real *logits = bf16_read(&block, ctc.logits, C);
         ctc_backward_plain(dlogits_rows, dlosses + block.first, ctc_of_block(ctc, &block, logits));

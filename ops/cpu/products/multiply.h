@@ -12,8 +12,8 @@ typedef struct ProductPiece {
     int64_t n, m, count;
 } ProductPiece;
 
-/* One product of Reals by register tiles (tiles.c). packed: product_workspace(p) Reals, aligned to a
- * cache line. */
+/* One product of Reals by register tiles (tiles.c). packed: product_workspace(p) Reals, aligned to
+ * a cache line. */
 void multiply_tiles(ProductPiece piece, bool accumulate, Product p, Real *packed);
 int64_t product_workspace(Product p);
 

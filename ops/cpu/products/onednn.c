@@ -1,6 +1,6 @@
-/* Products by oneDNN on x86-64: its sgemm, and on processors with AVX512_BF16 its matmul primitive for
- * bf16 operands. The build leaves this file out without oneDNN (ONEDNN=no), in double, which oneDNN
- * has not, and on other processors, where its sgemm is plain loops.
+/* Products by oneDNN on x86-64: its sgemm, and on processors with AVX512_BF16 its matmul primitive
+ * for bf16 operands. The build leaves this file out without oneDNN (ONEDNN=no), in double, which
+ * oneDNN has not, and on other processors, where its sgemm is plain loops.
  *
  * oneDNN starts no threads, not even where the region that calls it has one: a thread computes a
  * piece of the product. oneDNN 2.6 is no faster if it splits one product itself, and for long sums
@@ -57,8 +57,8 @@ bool cpu_has_bf16(void)
 /* ------------------------------------------------------------------------------------------- bf16
  *   out_ij = sum_l a_il b_lj (+ out_ij),   rounded once if out is bf16
  *
- * At twice the rate of sgemm, from half the bytes. A transpose is a pair of strides, and a step of 0
- * is a batch axis of size 1, which oneDNN broadcasts. Each call describes the product, in a few
+ * At twice the rate of sgemm, from half the bytes. A transpose is a pair of strides, and a step of
+ * 0 is a batch axis of size 1, which oneDNN broadcasts. Each call describes the product, in a few
  * microseconds; oneDNN's own cache has the code, which takes up to milliseconds to generate for a
  * shape's first product. */
 

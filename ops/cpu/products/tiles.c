@@ -3,8 +3,8 @@
  *   out_ij (+)= sum_l a_il b_lj
  *
  * A tile of TILE_ROWS rows by TILE_COLUMNS columns of out stays in registers while l runs over at
- * most TERMS terms: every term costs one load per vector of b and one broadcast per row of a. Blocks
- * of a and b are packed first:
+ * most TERMS terms: every term costs one load per vector of b and one broadcast per row of a.
+ * Blocks of a and b are packed first:
  *
  *   b   TERMS by COLUMNS elements, as panels [terms, TILE_COLUMNS], in L2
  *   a   TILE_ROWS by TERMS elements, in L1, which meet every panel of b
@@ -34,7 +34,7 @@ enum {
     MAX_ROWS = 14,
 };
 
-/* ------------------------------------------------------------------------------- the register tile */
+/* ---------------------------------------------------------------------------- the register tile */
 
 /* c [rows, vectors LANES] (+)= a b; transposed: a is packed as [terms, rows]. */
 ALWAYS_INLINE void multiply_tile(int rows, int vectors, bool transposed, Gradient c, int64_t c_row,
@@ -89,7 +89,8 @@ ALWAYS_INLINE void multiply_rows(int64_t rows, int vectors, bool transposed, Gra
         CASE(1)
         CASE(2)
         CASE(3)
-        CASE(4) CASE(5) CASE(6)
+        CASE(4)
+        CASE(5) CASE(6)
 #if !defined(__AVX__) || defined(__AVX512F__)
             CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
 #endif
@@ -110,7 +111,7 @@ WHOLE_VECTORS static void multiply_panel(int64_t rows, int64_t columns, bool tra
         multiply_rows(rows, 1, false, c, c_row, a, b, b_row, terms);
 }
 
-/* ---------------------------------------------------------------------------------------- packing */
+/* -------------------------------------------------------------------------------------- packing */
 #define INTERLEAVE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
 #if defined(__AVX512F__) && !defined(TAPEGRAD_DOUBLE)
 #define LOWER(x, y) INTERLEAVE(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
@@ -255,7 +256,8 @@ WHOLE_VECTORS static void multiply_few_rows(ProductPiece piece, bool accumulate,
     }
 }
 
-/* --------------------------------------------------------------------------------------- the product */
+/* --------------------------------------------------------------------------------------- the
+ * product */
 
 static void multiply_edge(Gradient out, int64_t out_row, const Real *a, const Real *b,
                           bool transposed, int64_t rows, int64_t columns, int64_t terms)

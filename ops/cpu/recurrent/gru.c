@@ -1,5 +1,5 @@
-/* The GRU's cell on the CPU: a block of hidden units at one step, vectorized. ops/recurrent/gru.c has
- * the derivation. */
+/* The GRU's cell on the CPU: a block of hidden units at one step, vectorized. ops/recurrent/gru.c
+ * has the derivation. */
 #include "ops/cpu/recurrent/recurrence.h"
 #include "ops/kernels.h"
 

@@ -1,5 +1,5 @@
-/* The LSTM's cell on the CPU: a block of hidden units at one step, vectorized. ops/recurrent/lstm.c has
- * the derivation. */
+/* The LSTM's cell on the CPU: a block of hidden units at one step, vectorized. ops/recurrent/lstm.c
+ * has the derivation. */
 #include "ops/cpu/recurrent/recurrence.h"
 #include "ops/kernels.h"
 

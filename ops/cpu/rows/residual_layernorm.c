@@ -1,5 +1,5 @@
-/* residual_layernorm on the CPU, in Real and in bf16: a tile of rows of s = x + m branch is computed
- * in L1 and then normalized, so that x and branch are read from memory once. */
+/* residual_layernorm on the CPU, in Real and in bf16: a tile of rows of s = x + m branch is
+ * computed in L1 and then normalized, so that x and branch are read from memory once. */
 #include <omp.h>
 
 #include "ops/cpu/elementwise/dropout.h"

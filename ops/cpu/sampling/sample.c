@@ -11,8 +11,7 @@ static Sampler sampler_from(Sampler sampler, int64_t first)
 
 void sample_bf16(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
 {
-    BF16_BLOCKS(block, R, C, 1)
-    {
+    BF16_BLOCKS(block, R, C, 1) {
         const Real *rows = bf16_read(&block, logits, C);
         sample_plain(out + block.first, rows, sampler_from(sampler, block.first), block.rows, C);
     }
@@ -21,8 +20,7 @@ void sample_bf16(int32_t *out, const Real *logits, Sampler sampler, int64_t R, i
 void sample_logistic_mixture_bf16(int32_t *out, const Real *parameters, Sampler sampler, int64_t R,
                                   int64_t K)
 {
-    BF16_BLOCKS(block, R, 3 * K, 1)
-    {
+    BF16_BLOCKS(block, R, 3 * K, 1) {
         const Real *rows = bf16_read(&block, parameters, 3 * K);
         sample_logistic_mixture_plain(out + block.first, rows, sampler_from(sampler, block.first),
                                       block.rows, K);

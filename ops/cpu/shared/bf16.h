@@ -1,5 +1,5 @@
-/* Kernels of Real for activations in bf16: a block of rows is converted into buffers in L1, a kernel
- * of Real computes on the buffers, and its results are converted back.
+/* Kernels of Real for activations in bf16: a block of rows is converted into buffers in L1, a
+ * kernel of Real computes on the buffers, and its results are converted back.
  *
  *     void softmax_forward_bf16(Real *out, const Real *x, bool logarithm, int64_t R, int64_t C)
  *     {

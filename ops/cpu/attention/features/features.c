@@ -4,8 +4,7 @@
 
 void polynomial_features_forward_bf16(Real *out, const Real *x, int64_t R, int64_t F, int64_t D)
 {
-    BF16_BLOCKS(block, R, F, 2)
-    {
+    BF16_BLOCKS(block, R, F, 2) {
         const Real *x_rows = bf16_read(&block, x, D);
         Real *out_rows = bf16_buffer(&block, F);
         polynomial_features_forward_plain(out_rows, x_rows, block.rows, F, D);
@@ -16,8 +15,7 @@ void polynomial_features_forward_bf16(Real *out, const Real *x, int64_t R, int64
 void polynomial_features_backward_bf16(Gradient dx, const Real *dout, const Real *x, int64_t R,
                                        int64_t F, int64_t D)
 {
-    BF16_BLOCKS(block, R, F, 3)
-    {
+    BF16_BLOCKS(block, R, F, 3) {
         const Gradient dx_rows = bf16_gradient(&block, dx, D);
         const Real *dout_rows = bf16_read(&block, dout, F), *x_rows = bf16_read(&block, x, D);
         polynomial_features_backward_plain(dx_rows, dout_rows, x_rows, block.rows, F, D);
@@ -28,8 +26,7 @@ void polynomial_features_backward_bf16(Gradient dx, const Real *dout, const Real
 void random_features_forward_bf16(Real *out, const Real *y, const Real *x, int64_t R, int64_t F,
                                   int64_t D)
 {
-    BF16_BLOCKS(block, R, F + D, 1)
-    {
+    BF16_BLOCKS(block, R, F + D, 1) {
         const Real *x_rows = bf16_read(&block, x, D);
         Real *out_rows = bf16_buffer(&block, F);
         random_features_forward_plain(out_rows, y + block.first * F, x_rows, block.rows, F, D);
@@ -40,8 +37,7 @@ void random_features_forward_bf16(Real *out, const Real *y, const Real *x, int64
 void random_features_backward_bf16(Real *h, Gradient dx, const Real *dout, const Real *out,
                                    const Real *x, int64_t R, int64_t F, int64_t D)
 {
-    BF16_BLOCKS(block, R, 3 * F + 2 * D, 1)
-    {
+    BF16_BLOCKS(block, R, 3 * F + 2 * D, 1) {
         Gradient dx_rows = { NULL, false };
         if (dx.data)
             dx_rows = bf16_gradient(&block, dx, D);

@@ -1,4 +1,5 @@
-/* Linear attention on the CPU, causal and not: the scans of causal_linear.c as four calls of one function,
+/* Linear attention on the CPU, causal and not: the scans of causal_linear.c as four calls of one
+ * function,
  *
  *     scan        (a,     b,     v~,   S~,   num~)        position 1 to N
  *     scan        (dnum~, v~,    b,    S~^T, da)
@@ -6,8 +7,8 @@
  *     scan_reverse(b,     a,     dnum, R,    dv)
  *
  * inside plain loops over the chunks of an item of work (plan.h): each packs a chunk's rows (in
- * reverse order for scan_reverse), scans them (scan_chunk of scan.h), and unpacks the results. Loading and
- * storing rows prefetches those of the next chunk.
+ * reverse order for scan_reverse), scans them (scan_chunk of scan.h), and unpacks the results.
+ * Loading and storing rows prefetches those of the next chunk.
  *
  * A sequence is cut into segments where that helps. The prefix states at the segment boundaries are
  * computed first, from keys and values alone. Then

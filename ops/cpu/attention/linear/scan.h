@@ -195,8 +195,9 @@ static void prefetch_all(Scan *s)
     s->next.count = 0;
 }
 
-/* o = scan(x, y, w), or scan_reverse if the rows were loaded in reverse order, from state T [Y, W] on, which becomes the state after the chunk. Of the last
- * columns either those of w and o are given, or those of x and y, or none:
+/* o = scan(x, y, w), or scan_reverse if the rows were loaded in reverse order, from state T [Y, W]
+ * on, which becomes the state after the chunk. Of the last columns either those of w and o are
+ * given, or those of x and y, or none:
  *     z <- z + w_last y_i     o_last = x_i.z        where T~ = [T, z]
  *     t <- t + y_last w_i     o_i += x_last t       where t is T~'s last row */
 ALWAYS_INLINE void scan_chunk(Scan *s, Matrix x, Matrix y, Matrix w, Matrix T, Matrix o)

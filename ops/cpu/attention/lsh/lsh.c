@@ -2,8 +2,8 @@
  *
  * In the sorted order of a round the visible keys of a query are contiguous. A tile of QUERIES
  * consecutive ranks therefore iterates over the keys from the first that is visible to its first
- * query to the last that is visible to its last query, across chunks; keys that are not visible to a
- * query get weight 0 in its row (softmax_tiles.h).
+ * query to the last that is visible to its last query, across chunks; keys that are not visible to
+ * a query get weight 0 in its row (softmax_tiles.h).
  *
  * Several rounds add up out and the gradients in Real: in the destination itself or, if that is
  * bf16, in scratch memory, from which the last round stores the sums. */
@@ -141,7 +141,8 @@ ALWAYS_INLINE Real inverse_length(int T, const Real *x, int64_t n)
 
 /* -------------------------------------------------------------------------------------- hashing */
 
-/* One Philox counter yields four elements. R is padded by rows that a product reads past its end. */
+/* One Philox counter yields four elements. R is padded by rows that a product reads past its end.
+ * */
 static void draw_matrices(Real *R, const LshRounds *rounds)
 {
     enum { PIECE = 1024 };
@@ -540,7 +541,8 @@ ALWAYS_INLINE void contribute_rank(int T, AttentionGradient d, const Workspace *
     }
 }
 
-/* The gradients of OWNED ranks, from their own tiles and from tiles whose queries attend to them. */
+/* The gradients of OWNED ranks, from their own tiles and from tiles whose queries attend to them.
+ * */
 static void backward_unit(AttentionGradient d, Workspace *w, int64_t first, const Real *dout,
                           const Real *out, const Real *log_sum)
 {

@@ -31,8 +31,9 @@ typedef struct QueryTile {
     Real *dS;                     /* [keys, columns]: dP, then dS */
 } QueryTile;
 
-/* A tile of keys, and the queries of the query tile that attend to any of its keys: all but the first
- * `skip`. Of s, P and dS only these [keys, queries] are computed, padded to [rows, columns]. */
+/* A tile of keys, and the queries of the query tile that attend to any of its keys: all but the
+ * first `skip`. Of s, P and dS only these [keys, queries] are computed, padded to [rows, columns].
+ * */
 typedef struct KeyTile {
     bool diagonal; /* of the causal mask */
     int64_t start, keys, rows;
@@ -92,8 +93,8 @@ static inline int64_t row_of(const QueryTile *t, int64_t position)
     return attention_row_at(t->a, t->b, t->h, position);
 }
 
-/* to [rows.count, padded] = factor times the rows at the positions `sorted_index`, of which `left` follow,
- * padded with zeros. rows: all rows of the head. */
+/* to [rows.count, padded] = factor times the rows at the positions `sorted_index`, of which `left`
+ * follow, padded with zeros. rows: all rows of the head. */
 ALWAYS_INLINE void pack_sorted(int T, Real *to, const Rows *rows, const int32_t *sorted_index,
                                int64_t left, int64_t padded, Real factor)
 {

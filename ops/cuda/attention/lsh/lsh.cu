@@ -1,9 +1,9 @@
 /* CUDA kernels of LSH attention: see lsh.c. lsh_sort.cuh hashes and sorts the positions.
  *
- * A thread block owns 64 consecutive ranks of the sorted order as queries and iterates over the ranks
- * that they attend to; for dk and dv it owns 64 ranks as keys and iterates over the queries that
- * attend to them (softmax_tiles.cuh). A kernel launch processes one round and adds to the sums of the
- * previous rounds in scratch memory; in each launch every row has one owner. */
+ * A thread block owns 64 consecutive ranks of the sorted order as queries and iterates over the
+ * ranks that they attend to; for dk and dv it owns 64 ranks as keys and iterates over the queries
+ * that attend to them (softmax_tiles.cuh). A kernel launch processes one round and adds to the sums
+ * of the previous rounds in scratch memory; in each launch every row has one owner. */
 #include "ops/attention/lsh/lsh.h"
 #include "ops/cuda/attention/lsh/lsh_sort.cuh"
 #include "ops/cuda/attention/shared/softmax_tiles.cuh"
@@ -142,8 +142,8 @@ __device__ static inline bool attends_to(const LshRound<T> &, const int32_t *bou
            rank != queries.first + i;
 }
 
-/* Binary search: a head's first rank whose bound (VISIBLE_BEGIN or VISIBLE_END, both ascending) is at
- * least limit. */
+/* Binary search: a head's first rank whose bound (VISIBLE_BEGIN or VISIBLE_END, both ascending) is
+ * at least limit. */
 template <typename T>
 __device__ static inline int64_t first_rank(const LshRound<T> &a, int kind, const Item &item,
                                             int64_t limit)
@@ -321,7 +321,8 @@ struct Finish {
     const Real *dout, *log_sum;
 };
 
-/* dx <- dq + (dk - u (u.dk)) / n; dvalue <- dv, plus g if nothing is visible to the query; a warp per row */
+/* dx <- dq + (dk - u (u.dk)) / n; dvalue <- dv, plus g if nothing is visible to the query; a warp
+ * per row */
 template <typename T> __global__ void finish_gradients(const __grid_constant__ Finish f)
 {
     const AttentionInputs &a = f.all.x;

@@ -11,7 +11,8 @@
  *     pass_of                 the rows that a block owns, and the range it iterates over
  *     load_bounds, attends_to whether the i-th query of a tile attends to the j-th key of another
  *     score_of                the score s, from the product q.k
- * and a struct Forward, with the Kind as a, the results, and nothing, L of queries without visible keys:
+ * and a struct Forward, with the Kind as a, the results, and nothing, L of queries without visible
+ * keys:
  *     BLOCKS                  thread blocks per multiprocessor, at least
  *     start_sums, store_sums  load m, l and o before the first key; store out */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
@@ -260,7 +261,8 @@ template <int SIZE, typename Kind> static int64_t backward_memory(void)
     return CHUNK * (4 * Tile<SIZE>::PITCH + SCORE_PITCH + 2 + Kind::BOUNDS);
 }
 
-/* In place: s = x1.y1 becomes P, dP = x2.y2 becomes dS; 0 where the key is not visible to the query. */
+/* In place: s = x1.y1 becomes P, dP = x2.y2 becomes dS; 0 where the key is not visible to the
+ * query. */
 template <int SIZE, bool KEYS, typename Kind, typename Positions>
 __device__ static inline void backward_scores(Real (*s)[Tile<SIZE>::SCORES],
                                               Real (*dP)[Tile<SIZE>::SCORES], const Kind &a,
