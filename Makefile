@@ -254,17 +254,22 @@ figures: $(FIGURES) $(BUILD)/programs/copy_task
 	$(THREADS) $(BUILD)/bench/training_speed $(call FIGURE,training_speed)
 	$(THREADS) bench/figure2 --build $(BUILD) $(call FIGURE,figure2)
 
-# Two files that users copy, as SQLite ships: the core and, unless -DTAPEGRAD_PLAIN, the CPU backend.
+# Two files that users copy, as SQLite ships: the core and, unless -DTAPEGRAD_PLAIN, the CPU backend
+# without oneDNN.
 TREE      = $(shell find tensor autograd ops nn optim -name '*.c' | grep -v /cuda/ | LC_ALL=C sort)
 CORE      = $(foreach source,$(TREE),$(if $(findstring /cpu/,$(source)),,$(source)))
-HOST_CPU  = $(filter-out $(CORE),$(TREE))
+HOST_CPU  = $(filter-out $(CORE) ops/cpu/products/onednn.c,$(TREE))
+# POSIX's functions where the system has them; a configuration needs not all functions of a header.
+ONE_FILE  = '\#ifndef _DEFAULT_SOURCE' '\#define _DEFAULT_SOURCE' '\#endif' \
+            '\#pragma GCC diagnostic ignored "-Wunused-function"' \
+            '\#ifndef TAPEGRAD_PLAIN' '\#define TAPEGRAD_CPU' '\#endif' '\#include "tapegrad.h"' \
+            $(CORE) '\#ifdef TAPEGRAD_CPU' $(HOST_CPU) '\#endif'
 one-file: $(BUILD)/tapegrad.h $(BUILD)/tapegrad.c
 $(BUILD)/tapegrad.h: one_file.awk $(HEADERS) tensor/config.h
 	@mkdir -p $(@D)
 	@awk -f one_file.awk tapegrad.h > $@
 $(BUILD)/tapegrad.c: one_file.awk $(BUILD)/tapegrad.h $(TREE) $(shell find tensor autograd ops nn optim -name '*.h')
-	@awk -v given='$(HEADERS) tensor/config.h' -f one_file.awk '#ifndef TAPEGRAD_PLAIN' '#define TAPEGRAD_CPU' \
-	    '#endif' '#include "tapegrad.h"' $(CORE) '#ifdef TAPEGRAD_CPU' $(HOST_CPU) '#endif' > $@
+	@awk -v given='$(HEADERS) tensor/config.h' -f one_file.awk $(ONE_FILE) > $@
 test-core-alone:
 	@CC='$(CC)' tests/core_alone.sh
 test-one-file: one-file

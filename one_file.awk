@@ -1,6 +1,7 @@
 # Writes one file from many, as SQLite ships: prints the files that are its arguments, each
 # #include "..." replaced by that file. A header with a guard is inserted once, a list without a
-# guard every time; headers named in -v given="..." are left out, since tapegrad.h has them.
+# guard every time; headers named in -v given="..." are left out, since tapegrad.h has them. An
+# argument that starts with # is a line of the preprocessor.
 #     awk -f one_file.awk -v given="tensor/tensor.h ..." FILE... > OUTPUT
 
 function insert(path, line, header, lines)

@@ -29,7 +29,7 @@ static void *allocate_values(size_t bytes)
 {
     void *memory = memory_allocate(bytes);
     if (!memory)
-        error_raise("gradient_check: memory is exhausted: %zu bytes requested", bytes);
+        error_raise("gradient_check: memory is exhausted: %lld bytes requested", (long long)bytes);
     return memory;
 }
 

@@ -82,7 +82,7 @@ Attention nn_attention(Params *params, const char *name, TransformerConfig confi
     return attention;
 }
 
-static void check(Tape *tape, const Attention *attention, Tensor *x)
+static void check_attention_input(Tape *tape, const Attention *attention, Tensor *x)
 {
     const int64_t width = attention->heads * attention->head_dim;
     tape_use(tape, "nn_attention_forward: x", x);
@@ -96,7 +96,7 @@ static void check(Tape *tape, const Attention *attention, Tensor *x)
  * D^(1/4), which gives q.k / sqrt D as in softmax attention. The random features of a query are
  * computed as a softmax: they differ by one factor per position, which cancels in num / den, and
  * neither overflow nor all underflow. */
-static Tensor *map(Tape *tape, const Attention *attention, Tensor *x, bool queries)
+static Tensor *map_features(Tape *tape, const Attention *attention, Tensor *x, bool queries)
 {
     if (attention->features == FEATURES_SQUARED_RELU)
         return op_squared_relu(tape, x);
@@ -109,23 +109,23 @@ static Tensor *map(Tape *tape, const Attention *attention, Tensor *x, bool queri
 }
 
 /* Copies the state after these positions to cache->sums_after. */
-static void store_sums(const AttentionCache *cache, const Tensor *sums)
+static void store_sums_after(const AttentionCache *cache, const Tensor *sums)
 {
     device_copy(sums->device, cache->sums_after, sums->data,
                 (size_t)tensor_count(sums) * sizeof(Real));
 }
 
 /* packed [B, N, 3 H, D]: see attend */
-static Tensor *linear_attention(Tape *tape, const Attention *attention, Tensor *packed,
-                                Tensor *key_lengths, const AttentionCache *cache)
+static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *packed,
+                             Tensor *key_lengths, const AttentionCache *cache)
 {
     Tensor *sums = NULL;
     FeatureMap feature_map = (FeatureMap)attention->features;
     Tensor *query = packed, *key = NULL, *value = NULL;
     if (attention->features > FEATURES_IDENTITY) {
         const int64_t H = attention->heads;
-        query = map(tape, attention, op_slice(tape, packed, 2, 0, H), true);
-        key = map(tape, attention, op_slice(tape, packed, 2, H, H), false);
+        query = map_features(tape, attention, op_slice(tape, packed, 2, 0, H), true);
+        key = map_features(tape, attention, op_slice(tape, packed, 2, H, H), false);
         value = op_slice(tape, packed, 2, 2 * H, H);
         feature_map = FEATURE_MAP_IDENTITY;
     }
@@ -142,7 +142,7 @@ static Tensor *linear_attention(Tape *tape, const Attention *attention, Tensor *
     Tensor *out =
         op_causal_linear_attention(tape, query, key, value, options, cache ? &sums : NULL);
     if (cache)
-        store_sums(cache, sums);
+        store_sums_after(cache, sums);
     return out;
 }
 
@@ -189,8 +189,8 @@ static Tensor *cached(Tape *tape, const Attention *attention, Real *data, const 
     return op_transpose(tape, &heads_first, 1, 2);
 }
 
-static Tensor *softmax_attention(Tape *tape, const Attention *attention, Tensor *packed,
-                                 Tensor *key_lengths, const AttentionCache *cache)
+static Tensor *attend_softmax(Tape *tape, const Attention *attention, Tensor *packed,
+                              Tensor *key_lengths, const AttentionCache *cache)
 {
     if (cache)
         store_keys_values(tape, attention, packed, cache);
@@ -203,8 +203,8 @@ static Tensor *softmax_attention(Tape *tape, const Attention *attention, Tensor 
 }
 
 /* packed [B, N, 2 H, D]: the H heads of queries, which are also the keys, then those of values. */
-static Tensor *lsh_attention(Tape *tape, const Attention *attention, Tensor *packed,
-                             Tensor *key_lengths)
+static Tensor *attend_lsh(Tape *tape, const Attention *attention, Tensor *packed,
+                          Tensor *key_lengths)
 {
     LshAttentionOptions options = { .rounds = attention->lsh_rounds,
                                     .chunk = attention->lsh_chunk,
@@ -216,21 +216,21 @@ static Tensor *lsh_attention(Tape *tape, const Attention *attention, Tensor *pac
 }
 
 /* packed [B, N, 3 H, D]: the H heads of queries, then of keys, then of values; see
- * lsh_attention. */
+ * attend_lsh. */
 static Tensor *attend(Tape *tape, const Attention *attention, Tensor *packed, Tensor *key_lengths,
                       const AttentionCache *cache)
 {
     switch (attention->kind) {
     case ATTENTION_CAUSAL_LINEAR:
     case ATTENTION_LINEAR:
-        return linear_attention(tape, attention, packed, key_lengths, cache);
+        return attend_linear(tape, attention, packed, key_lengths, cache);
     case ATTENTION_CAUSAL_SOFTMAX:
-        return softmax_attention(tape, attention, packed, key_lengths, cache);
+        return attend_softmax(tape, attention, packed, key_lengths, cache);
     case ATTENTION_SOFTMAX:
         return op_softmax_attention(tape, packed, NULL, NULL, key_lengths);
     case ATTENTION_CAUSAL_LSH:
     case ATTENTION_LSH:
-        return lsh_attention(tape, attention, packed, key_lengths);
+        return attend_lsh(tape, attention, packed, key_lengths);
     }
     tape_error(tape, "nn_attention_forward: there is no attention %d", (int)attention->kind);
 }
@@ -238,7 +238,7 @@ static Tensor *attend(Tape *tape, const Attention *attention, Tensor *packed, Te
 Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,
                                     Tensor *key_lengths, const AttentionCache *cache)
 {
-    check(tape, attention, x);
+    check_attention_input(tape, attention, x);
     const int64_t B = x->shape.size[0], N = x->shape.size[1];
     const int64_t H = attention->heads, D = attention->head_dim;
     Tensor *packed = nn_linear_forward(tape, &attention->input, x);

@@ -32,7 +32,7 @@ int64_t params_flat_count(const Params *params);
 void params_written(const Params *params);
 void *params_flat_bf16(const Params *params);
 
-/* fnmatch(3) of a weight's path name. params_check_pattern raises, as function, unless a weight
+/* Whether a pattern matches a weight's path name: params_pattern.c. params_check_pattern raises, as function, unless a weight
  * matches, and inside a replayed step. */
 bool params_matches(const char *pattern, const Tensor *weight);
 void params_check_pattern(const char *function, const Params *params, const char *pattern);
@@ -55,6 +55,13 @@ Clipping *params_clipping(const Params *params);
 
 /* Whether the gradients were clipped since they were empty. */
 bool *params_clipped(Params *params);
+
+/* The type of Reals in a file. */
+#ifdef TAPEGRAD_DOUBLE
+static const FileType FILE_TYPE_OF_REAL = FILE_F64;
+#else
+static const FileType FILE_TYPE_OF_REAL = FILE_F32;
+#endif
 
 /* A flat buffer in a file: one entry per weight, whose name is the path name behind the prefix. */
 typedef struct FilePart {

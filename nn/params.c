@@ -8,7 +8,6 @@
 
 #include "ops/shared/internal.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -178,7 +177,7 @@ const char *params_allocate(Params *params)
     return NULL;
 }
 
-static const char *allocate(Tensor *tensor)
+static const char *allocate_weights(Tensor *tensor)
 {
     return params_allocate(tensor->params);
 }
@@ -296,7 +295,7 @@ static Tensor *append(Params *params, Weight *weight, Name name, Shape shape, Te
                                  .type = TENSOR_REAL,
                                  .shape = shape,
                                  .params = params,
-                                 .allocate = allocate };
+                                 .allocate = allocate_weights };
     weight->tensor = weight->gradient;
     weight->tensor.bf16_copy = bf16_copy;
     weight->tensor.base = base;
@@ -439,11 +438,6 @@ Tensor *params_at(const Params *params, int index)
 }
 
 /* ------------------------------------------------------------------------------------- freezing */
-bool params_matches(const char *pattern, const Tensor *weight)
-{
-    return fnmatch(pattern, weight->name, 0) == 0;
-}
-
 void params_check_pattern(const char *function, const Params *params, const char *pattern)
 {
     if (!params || !pattern)

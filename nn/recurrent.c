@@ -60,8 +60,8 @@ static Tensor *state_at(Tape *tape, Tensor *state, int64_t index)
     return op_reshape(tape, op_slice(tape, state, 0, index, 1), one);
 }
 
-static void check_state(Tape *tape, const Kind *kind, const Recurrent *stack, Tensor *x,
-                        Tensor *state)
+static void check_recurrent_state(Tape *tape, const Kind *kind, const Recurrent *stack, Tensor *x,
+                                  Tensor *state)
 {
     tape_use_real(tape, kind->state, state);
     const Shape expected =
@@ -84,7 +84,7 @@ static Tensor *stack_forward(Tape *tape, const Kind *kind, const Recurrent *stac
         tape_error(tape, "%s is %s, expected [B, N, input]", kind->x, shape_text(x->shape).text);
     for (int s = 0; state && s < kind->states; s++)
         if (state[s])
-            check_state(tape, kind, stack, x, state[s]);
+            check_recurrent_state(tape, kind, stack, x, state[s]);
     const int64_t count = stack->layers * stack->directions;
     for (int64_t l = 0; l < stack->layers; l++) {
         if (l > 0)

@@ -46,7 +46,7 @@ static Tensor *post_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, T
 }
 
 /* x + dropout(branch) */
-static Tensor *join(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *branch)
+static Tensor *add_branch(Tape *tape, const TransformerLayer *layer, Tensor *x, Tensor *branch)
 {
     return op_add(tape, x, nn_dropout_forward(tape, &layer->dropout, branch));
 }
@@ -55,10 +55,11 @@ static Tensor *pre_norm(Tape *tape, const TransformerLayer *layer, Tensor *x, Te
                         const AttentionCache *cache)
 {
     Tensor *normed = nn_layernorm_forward(tape, &layer->norm1, x);
-    x = join(tape, layer, x,
-             nn_attention_forward_cached(tape, &layer->attention, normed, key_lengths, cache));
+    x = add_branch(
+        tape, layer, x,
+        nn_attention_forward_cached(tape, &layer->attention, normed, key_lengths, cache));
     normed = nn_layernorm_forward(tape, &layer->norm2, x);
-    return join(tape, layer, x, feed_forward(tape, layer, normed));
+    return add_branch(tape, layer, x, feed_forward(tape, layer, normed));
 }
 
 /* With recording off, no backward pass needs the tensors made since the mark, except the result. */

@@ -10,10 +10,11 @@
  *   AdamW   p = keep p                       keep = 1 - lr weight_decay
  * One kernel serves both, and RAdam: Adam has keep = 1, the others weight_decay = 0. */
 #include "ops/kernels.h"
+#include "ops/shared/math.h"
 #include "optim/internal.h"
 
 #include <float.h>
-#include <tgmath.h> /* sqrt of a Real is computed in Real */
+#include <math.h>
 
 void adam_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const StepScalars *scalars,
                      int64_t n)
@@ -25,7 +26,7 @@ void adam_step_plain(Real *p, Real *m, Real *v, const Real *gradients, const Ste
             const Real g = gradients[i] + s.weight_decay * p[i];
             m[i] = s.beta1 * m[i] + (1 - s.beta1) * g;
             v[i] = s.beta2 * v[i] + (1 - s.beta2) * g * g;
-            const Real m_hat = s.m_scale * m[i], sqrt_v_hat = s.v_scale * sqrt(v[i]);
+            const Real m_hat = s.m_scale * m[i], sqrt_v_hat = s.v_scale * real_sqrt(v[i]);
             p[i] = s.keep * p[i] - s.learning_rate * m_hat / (sqrt_v_hat + s.eps);
         }
     }

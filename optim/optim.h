@@ -113,8 +113,8 @@ double optim_learning_rate(const Optimizer *optimizer);
  * or more; with 0 the weights stay as they are. */
 void optim_set_learning_rate(Optimizer *optimizer, double learning_rate);
 
-/* Parameter groups: weights whose path names match the pattern ("*.bias", "*norm*": fnmatch(3),
- * where * matches dots too) get learning_rate_factor * lr and weight_decay_factor * weight_decay,
+/* Parameter groups: weights whose path names match the pattern ("*.bias", "*norm*": see
+ * params_set_requires_grad) get learning_rate_factor * lr and weight_decay_factor * weight_decay,
  * from the next step on; 1, 1 at first, and a later call replaces an earlier one's factors. A
  * factor 0 is exact, but does not freeze: the gradients are still computed, move m and v, and count
  * in params_clip_gradients; see params_set_requires_grad. The factors are not saved in checkpoints.

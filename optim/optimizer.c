@@ -35,7 +35,7 @@ static void check_template(const char *function, const Optimizer *template)
 }
 
 /* ----------------------------------------------------------------------------------------- life */
-static size_t state_bytes(const Optimizer *optimizer)
+static size_t moment_bytes(const Optimizer *optimizer)
 {
     const int64_t n = optimizer->state_count * params_flat_count(optimizer->params);
     return (size_t)n * sizeof(Real) + sizeof(StepScalars);
@@ -45,7 +45,7 @@ static size_t state_bytes(const Optimizer *optimizer)
 static bool allocate_state(Optimizer *optimizer)
 {
     const int64_t n = params_flat_count(optimizer->params);
-    const size_t bytes = state_bytes(optimizer);
+    const size_t bytes = moment_bytes(optimizer);
     optimizer->state = device_allocate(optimizer->device, bytes);
     if (!optimizer->state)
         return false;
@@ -70,7 +70,7 @@ Optimizer *optim_new(const char *function, Optimizer template)
     if (!optimizer || !allocate_state(&template)) {
         free(optimizer);
         error_raise("%s: %s", function,
-                    device_exhausted(template.device, state_bytes(&template)).text);
+                    device_exhausted(template.device, moment_bytes(&template)).text);
     }
     *optimizer = template;
     return optimizer;

@@ -3,7 +3,7 @@
 #include "optim/internal.h"
 
 /* ------------------------------------------------------------------------------------- checking */
-static void check_factor(const char *function, const Schedule *schedule)
+static void check_schedule_factor(const char *function, const Schedule *schedule)
 {
     if (!(schedule->factor > 0 && schedule->factor <= 1))
         error_raise("%s: the factor is %g, expected more than 0 and at most 1", function,
@@ -12,7 +12,7 @@ static void check_factor(const char *function, const Schedule *schedule)
 
 static void check_drops(const char *function, const Schedule *schedule)
 {
-    check_factor(function, schedule);
+    check_schedule_factor(function, schedule);
     if (schedule->drop_count < 0 || schedule->drop_count > SCHEDULE_MAX_DROPS)
         error_raise("%s: there are %d drops, expected 0 to %d", function, schedule->drop_count,
                     SCHEDULE_MAX_DROPS);
@@ -45,7 +45,7 @@ void schedule_check(const char *function, const Schedule *schedule)
         check_last(function, schedule);
         return;
     case SCHEDULE_PLATEAU:
-        check_factor(function, schedule);
+        check_schedule_factor(function, schedule);
         if (schedule->patience < 0)
             error_raise("%s: the patience is %lld, expected 0 or more", function,
                         (long long)schedule->patience);

@@ -109,7 +109,7 @@ void *file_allocate(const TensorFile *file, int64_t count, size_t size)
     size_t bytes = (size_t)(count > 0 ? count : 1) * size;
     void *memory = memory_allocate(bytes);
     if (!memory)
-        file_fail(file, "memory is exhausted: %zu bytes requested", bytes);
+        file_fail(file, "memory is exhausted: %lld bytes requested", (long long)bytes);
     return memory;
 }
 

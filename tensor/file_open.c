@@ -21,8 +21,8 @@ typedef struct Header {
 
 static bool bad_json(const Header *header)
 {
-    return file_fail(header->file, "the header is not valid JSON near byte %td",
-                     header->at - header->file->header);
+    return file_fail(header->file, "the header is not valid JSON near byte %lld",
+                     (long long)(header->at - header->file->header));
 }
 
 static char next_token(Header *header)
@@ -78,8 +78,8 @@ static char *parse_escape(Header *header, char *to)
         length = 12;
     }
     if (code == 0) {
-        file_fail(header->file, "the header has a NUL character inside a string at byte %td",
-                  start - header->file->header);
+        file_fail(header->file, "the header has a NUL character inside a string at byte %lld",
+                  (long long)(start - header->file->header));
         return NULL;
     }
     if (code < 0 || (code >= 0xDC00 && code < 0xE000))
@@ -104,8 +104,8 @@ static char *parse_string(Header *header)
         } else if (*header->at == 0) {
             return bad_json(header), NULL;
         } else {
-            file_fail(header->file, "the header has a control character at byte %td",
-                      header->at - header->file->header);
+            file_fail(header->file, "the header has a control character at byte %lld",
+                      (long long)(header->at - header->file->header));
             return NULL;
         }
     }
@@ -301,7 +301,7 @@ static int compare_offsets(const void *a, const void *b)
 }
 
 /* Sorts the entries by offset: each must begin where the previous one ends. */
-static bool check_offsets(const TensorFile *file, FileEntry *entries)
+static bool check_data_offsets(const TensorFile *file, FileEntry *entries)
 {
     if (file->count > 1)
         qsort(entries, (size_t)file->count, sizeof(FileEntry), compare_offsets);
@@ -328,14 +328,14 @@ static bool parse_header(TensorFile *file, size_t length)
     Header header = { file, file->header };
     const size_t valid = file_utf8_length(file->header);
     if (valid != length)
-        return file_fail(file, "the header is not UTF-8 at byte %zu", valid);
+        return file_fail(file, "the header is not UTF-8 at byte %lld", (long long)valid);
     if (*header.at++ != '{')
         return file_fail(file, "the header does not begin with {");
     FileEntry *entries =
         file_allocate(file, (int64_t)(length / strlen(SHORTEST_ENTRY) + 1), sizeof(FileEntry));
     file->entries = entries;
     return entries && parse_entries(&header, entries, length) &&
-           file_sort(file, FILE_METADATA_NAME ": the key") && check_offsets(file, entries);
+           file_sort(file, FILE_METADATA_NAME ": the key") && check_data_offsets(file, entries);
 }
 
 /* -------------------------------------------------------------------------- opening and closing */

@@ -141,8 +141,8 @@ static Writer header_of(const TensorFile *file)
     Writer writer = { 0 };
     put_header(&writer, file);
     if (writer.length > FILE_LARGEST_HEADER) {
-        file_fail(file, "names and metadata make a header of %zu bytes; at most %d are allowed",
-                  writer.length, FILE_LARGEST_HEADER);
+        file_fail(file, "names and metadata make a header of %lld bytes; at most %d are allowed",
+                  (long long)writer.length, FILE_LARGEST_HEADER);
         return writer;
     }
     writer.size = writer.length + 1;

@@ -8,6 +8,11 @@
 #include <stdarg.h>
 #include <string.h>
 
+/* Whether tensor/cpu/ serves this system; elsewhere the core's memory and threads do. */
+#if defined TAPEGRAD_CPU && defined __linux__ && defined _OPENMP
+#define TAPEGRAD_CPU_LINUX
+#endif
+
 /* Raises an error through the handler: misuse, or exhausted memory. */
 void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
@@ -30,26 +35,6 @@ void error_set_operation(const char *operation); /* in the thread's context */
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* Calls kernel_cuda with the arguments if the device is CUDA, else evaluates on_cpu. Only here is
- * the device chosen. cuda_enter returns false for the CPU; else it makes the device the thread's
- * current one and stores the kernel's name for error messages. */
-#ifdef TAPEGRAD_CUDA
-bool cuda_enter(const Device *device, const char *kernel);
-#define CUDA_CALL(device, kernel, arguments, on_cpu)                                               \
-    (cuda_enter(device, #kernel) ? kernel##_cuda arguments : on_cpu)
-#else
-#define CUDA_CALL(device, kernel, arguments, on_cpu)                                               \
-    ((void)(device), (void)sizeof(__typeof__(kernel##_cuda arguments) *), on_cpu)
-#endif
-
-/* Calls a DEVICE_FUNCTION of tensor/kernel.h; a KERNEL, on the device and with the dtype of a
- * tensor. */
-#define DEVICE_CALL(device, kernel, arguments)                                                     \
-    CUDA_CALL(device, kernel, arguments, kernel##_cpu arguments)
-#define KERNEL_CALL(tensor, kernel, arguments)                                                     \
-    DEVICE_CALL((tensor)->device, kernel, ((tensor)->type, UNPARENTHESIZED arguments))
-#define UNPARENTHESIZED(...) __VA_ARGS__
 
 /* Under AddressSanitizer, memory that is cached for reuse counts as freed. */
 #ifdef __has_feature /* clang has no __SANITIZE_ADDRESS__ */

@@ -6,6 +6,8 @@
 #include <omp.h>
 #else
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* of values that only num_threads uses */
+#pragma GCC diagnostic ignored "-Wunused-variable"
 static inline int omp_get_max_threads(void)
 {
     return 1;

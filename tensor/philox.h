@@ -15,6 +15,20 @@ typedef struct Philox {
     uint32_t word[4];
 } Philox;
 
+/* floor(a b / 2^64) */
+SHARED_FUNCTION uint64_t product_high(uint64_t a, uint64_t b)
+{
+#ifdef __SIZEOF_INT128__
+    __extension__ typedef unsigned __int128 Wide;
+    return (uint64_t)((Wide)a * b >> 64);
+#else
+    const uint64_t a_low = (uint32_t)a, a_high = a >> 32, b_low = (uint32_t)b, b_high = b >> 32;
+    const uint64_t middle = a_high * b_low + (a_low * b_low >> 32);
+    const uint64_t carry = a_low * b_high + (uint32_t)middle;
+    return a_high * b_high + (middle >> 32) + (carry >> 32);
+#endif
+}
+
 SHARED_FUNCTION Philox philox(uint64_t seed, uint64_t stream, uint64_t counter)
 {
     uint32_t x0 = (uint32_t)counter, x1 = (uint32_t)(counter >> 32);

@@ -160,11 +160,12 @@ MemoryText device_exhausted(const Device *device, size_t bytes)
     DeviceMemory memory = device_memory(device);
     char left[32] = "";
     if (device->functions->available)
-        snprintf(left, sizeof left, ", %zu free", device->functions->available(device));
+        snprintf(left, sizeof left, ", %lld free", (long long)device->functions->available(device));
     MemoryText result;
     snprintf(result.text, sizeof result.text,
-             "memory is exhausted: %zu bytes requested, %zu in use on %s, %zu cached%s", bytes,
-             memory.current, device->name, memory.reserved - memory.current, left);
+             "memory is exhausted: %lld bytes requested, %lld in use on %s, %lld cached%s",
+             (long long)bytes, (long long)memory.current, device->name,
+             (long long)(memory.reserved - memory.current), left);
     return result;
 }
 

@@ -75,12 +75,10 @@ int64_t random_integer(Random *random, int64_t low, int64_t high)
         error_raise("random_integer: the range [%" PRId64 ", %" PRId64
                     ") is empty, expected low < high",
                     low, high);
-    __extension__ typedef unsigned __int128 Wide;
     Philox block = next_numbers(random);
     uint64_t x = (uint64_t)block.word[1] << 32 | block.word[0];
     uint64_t range = (uint64_t)high - (uint64_t)low;
-    uint64_t step = (uint64_t)((Wide)x * range >> 64);
-    return (int64_t)((uint64_t)low + step);
+    return (int64_t)((uint64_t)low + product_high(x, range));
 }
 
 /* ------------------------------------------------------------------------------ orthogonal rows */

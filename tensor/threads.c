@@ -24,7 +24,7 @@ void device_force_threads(bool on)
     forced = on;
 }
 
-#ifndef TAPEGRAD_CPU /* the CPU backend measures: tensor/cpu/threads.c */
+#ifndef TAPEGRAD_CPU_LINUX /* the CPU backend measures: tensor/cpu/threads.c */
 bool threads_are_worth(double work, int threads)
 {
     (void)threads;

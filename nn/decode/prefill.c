@@ -5,7 +5,7 @@
 #include "nn/decode/state.h"
 #include "ops/shared/indices.h"
 
-static void check_x(Tape *tape, const TransformerState *state, Tensor *x)
+static void check_prefill_input(Tape *tape, const TransformerState *state, Tensor *x)
 {
     const TransformerStep *step = &state->step;
     if (tape_is_recording(tape))
@@ -24,7 +24,8 @@ static void check_x(Tape *tape, const TransformerState *state, Tensor *x)
                    tensor_text(x).text, (long long)step->B, (long long)step->width);
 }
 
-static void check_lengths(Tape *tape, const TransformerState *state, int64_t N, Tensor *lengths)
+static void check_prefill_lengths(Tape *tape, const TransformerState *state, int64_t N,
+                                  Tensor *lengths)
 {
     static const char label[] = "nn_transformer_prefill: lengths";
     tape_use_i32(tape, label, lengths);
@@ -98,10 +99,10 @@ void state_commit(Tape *tape, TransformerState *state, Tensor *sums_after)
 
 Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, Tensor *lengths)
 {
-    check_x(tape, state, x);
+    check_prefill_input(tape, state, x);
     const int64_t N = x->shape.size[1];
     if (lengths)
-        check_lengths(tape, state, N, lengths);
+        check_prefill_lengths(tape, state, N, lengths);
     int32_t *after = state->counts + state->step.B;
     count_positions(tape, state, N, lengths, after);
     Tensor *sums = state->step.softmax ? NULL : tape_scratch(tape, shape(state->data_count));

@@ -24,7 +24,7 @@
 #include "nn/decode/state.h"
 #include "ops/kernels.h"
 
-static void check_x(const TransformerState *state, const Tensor *x)
+static void check_step_input(const TransformerState *state, const Tensor *x)
 {
     const char *error = tensor_unreadable(x, TENSOR_REAL);
     if (error)
@@ -83,7 +83,7 @@ static void step_on_operations(TransformerState *state, const Tensor *x)
 
 Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
 {
-    check_x(state, x);
+    check_step_input(state, x);
     check_counts(state);
     if (state->tape) {
         step_on_operations(state, x);

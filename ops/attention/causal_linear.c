@@ -169,7 +169,8 @@ static void causal_linear_attention_backward(Node *node)
     tape_scratch_free(tape, zeros);
 }
 
-static void check_offsets(Tape *tape, const Tensor *query, CausalLinearAttentionOptions options)
+static void check_attention_offsets(Tape *tape, const Tensor *query,
+                                    CausalLinearAttentionOptions options)
 {
     Tensor *offsets = options.offsets;
     const int64_t B = query->shape.size[0], N = query->shape.size[1];
@@ -186,7 +187,7 @@ static void check_offsets(Tape *tape, const Tensor *query, CausalLinearAttention
     check_spanning(tape, causal_labels.offsets, offsets, 0, N, "the number of positions");
 }
 
-static void check_state(Tape *tape, const LinearScan *scan, Tensor *state)
+static void check_scan_state(Tape *tape, const LinearScan *scan, Tensor *state)
 {
     const AttentionInputs *x = &scan->x;
     const Shape expected = shape(x->B, x->H, x->D, x->M + 1);
@@ -214,13 +215,13 @@ Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tenso
     linear_attention_check_options(tape, causal_labels, options.features, options.eps);
     check_form(tape, options);
     if (options.offsets)
-        check_offsets(tape, query, options);
+        check_attention_offsets(tape, query, options);
     attention_cast_alike(tape, &query, &key, &value);
     Tensor *const inputs[6] = { query,           key,          value, options.key_lengths,
                                 options.offsets, options.state };
     const LinearScan scan = linear_scan_of(inputs, options);
     if (options.state)
-        check_state(tape, &scan, options.state);
+        check_scan_state(tape, &scan, options.state);
     Tensor *out = tape_tensor_of(tape, query->type,
                                  shape(query->shape.size[0], scan.x.N, scan.x.H, scan.x.M));
     Tensor *den = tape_tensor(tape, shape(query->shape.size[0], scan.x.N, scan.x.H));

@@ -29,12 +29,12 @@ enum { SIDE_a, SIDE_b };
             gradient_add(dx, i, gradient);                                                         \
         }                                                                                          \
     }
-#define LOOPS(op, value, da, a_reads, db, b_reads)                                                 \
+#define BINARY_LOOPS(op, value, da, a_reads, db, b_reads)                                          \
     FORWARD_LOOP(op, value)                                                                        \
     GRADIENT_LOOP(op, a, da, a_reads)                                                              \
     GRADIENT_LOOP(op, b, db, b_reads)
 #define LINEAR_LOOPS(op, value, da, db) FORWARD_LOOP(op, value)
-BINARY_ROWS(LOOPS, LINEAR_LOOPS)
+BINARY_ROWS(BINARY_LOOPS, LINEAR_LOOPS)
 
 static const struct Binary {
     const char *name, *labels[2]; /* the labels of its arguments, for messages */
@@ -47,13 +47,13 @@ static const struct Binary {
     {                                                                                              \
         "op_" #op ": a", "op_" #op ": b"                                                           \
     }
-#define ENTRY(op, value, da, a_reads, db, b_reads)                                                 \
+#define BINARY_ENTRY(op, value, da, a_reads, db, b_reads)                                          \
     [BINARY_##op] = { NAMES(op),                                                                   \
                       { op##_loop, { op##_gradient_loop_a, op##_gradient_loop_b } },               \
                       .reads = { SIDE_##a_reads, SIDE_##b_reads } },
 #define LINEAR_ENTRY(op, value, da, db)                                                            \
     [BINARY_##op] = { NAMES(op), { .forward = op##_loop }, .derivatives = { da, db } },
-    BINARY_ROWS(ENTRY, LINEAR_ENTRY)
+    BINARY_ROWS(BINARY_ENTRY, LINEAR_ENTRY)
 };
 
 BinaryLoops binary_loops(BinaryFunction f)
@@ -66,7 +66,7 @@ void binary_forward_plain(BinaryFunction f, Real *out, const Real *a, Broadcast 
 {
     EACH_BLOCK(first, n)
     {
-        _Alignas(64) Real buffers[2][BLOCK];
+        _Alignas(64) Real buffers[2][BLOCK_ELEMENTS];
         const int64_t count = block_count(first, n);
         binary_rows[f].loops.forward(out + first,
                                      broadcast_block(buffers[0], a, a_view, first, count),
@@ -79,7 +79,7 @@ void binary_backward_plain(BinaryFunction f, int side, Gradient dx, const Real *
 {
     EACH_BLOCK(first, n)
     {
-        _Alignas(64) Real buffer[BLOCK];
+        _Alignas(64) Real buffer[BLOCK_ELEMENTS];
         const int64_t count = block_count(first, n);
         binary_rows[f].loops.backward[side](gradient_from(dx, first), dout + first, out + first,
                                             broadcast_block(buffer, read, view, first, count),

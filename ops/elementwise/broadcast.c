@@ -79,7 +79,7 @@ void broadcast_copy_plain(Gradient out, Real factor, const Real *x, Broadcast b,
     }
     EACH_BLOCK(first, n)
     {
-        _Alignas(64) Real buffer[BLOCK];
+        _Alignas(64) Real buffer[BLOCK_ELEMENTS];
         const int64_t count = block_count(first, n);
         const Real *block = broadcast_block(buffer, x, b, first, count);
         PRAGMA(omp simd)

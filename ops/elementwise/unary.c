@@ -10,7 +10,7 @@
 typedef enum Saved { SAVED_x, SAVED_out } Saved;
 
 /* The two loops of a row. The element that the backward pass reads is named x or out. */
-#define LOOPS(op, value, gradient, saved)                                                          \
+#define UNARY_LOOPS(op, value, gradient, saved)                                                    \
     static void op##_loop(Real *out, const Real *input, Constants k, int64_t n)                    \
     {                                                                                              \
         (void)k;                                                                                   \
@@ -31,16 +31,16 @@ typedef enum Saved { SAVED_x, SAVED_out } Saved;
             gradient_add(dx, i, gradient);                                                         \
         }                                                                                          \
     }
-UNARY_ROWS(LOOPS)
+UNARY_ROWS(UNARY_LOOPS)
 
 static const struct Unary {
     const char *name, *label; /* the label of its argument, for messages */
     Saved saved;
     UnaryLoops loops;
 } unary_rows[] = {
-#define ENTRY(op, value, gradient, saved)                                                          \
+#define UNARY_ENTRY(op, value, gradient, saved)                                                    \
     [UNARY_##op] = { "op_" #op, "op_" #op ": x", SAVED_##saved, { op##_loop, op##_gradient_loop } },
-    UNARY_ROWS(ENTRY)
+    UNARY_ROWS(UNARY_ENTRY)
 };
 
 UnaryLoops unary_loops(UnaryFunction f)

@@ -46,8 +46,8 @@ static Tensor **use_all(Tape *tape, const char *name, Tensor *const *tensors, in
 }
 
 /* out has the shape of the result; outer is the product of its axes before the joined one. */
-static Tensor *join(Tape *tape, const char *name, Tensor **list, int count, Shape shape,
-                    int64_t outer)
+static Tensor *concatenate(Tape *tape, const char *name, Tensor **list, int count, Shape shape,
+                           int64_t outer)
 {
     Tensor *out = tape_tensor_of(tape, list[0]->type, shape);
     const int64_t stride = tensor_count(out) / outer;
@@ -81,7 +81,7 @@ Tensor *op_concat(Tape *tape, Tensor *const *tensors, int count, int axis)
                 tensor_text(list[0]).text, t, tensor_text(list[t]).text, view.index);
         *size += more;
     }
-    return join(tape, "op_concat", list, count, shape, view.outer);
+    return concatenate(tape, "op_concat", list, count, shape, view.outer);
 }
 
 Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis)
@@ -103,5 +103,5 @@ Tensor *op_stack(Tape *tape, Tensor *const *tensors, int count, int axis)
             (size_t)(shape.rank - index) * sizeof *shape.size);
     shape.size[index] = count;
     shape.rank++;
-    return join(tape, "op_stack", list, count, shape, view_of_axis(shape, index).outer);
+    return concatenate(tape, "op_stack", list, count, shape, view_of_axis(shape, index).outer);
 }

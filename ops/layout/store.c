@@ -32,7 +32,7 @@ static void note_bounds(const Store *store)
     *written = bounds;
 }
 
-static void check_order(const Store *store)
+static void check_order_not_required(const Store *store)
 {
     if (tensor_root(store->to)->wanted.spanning)
         tape_error(store->tape, "op_store_i32: the operations that use to need ascending integers; "
@@ -44,7 +44,7 @@ static void before_replay(void *context)
     const Store *store = context;
     const IntegerBounds wanted = tensor_root(store->to)->wanted;
     const IntegerBounds written = tensor_root(store->from)->written;
-    check_order(store);
+    check_order_not_required(store);
     if (wanted.known &&
         !(written.known && written.least >= wanted.least && written.greatest <= wanted.greatest))
         tape_error(store->tape,
@@ -58,14 +58,14 @@ static void before_replay(void *context)
 static void check_bounds(const Store *store)
 {
     const IntegerBounds wanted = tensor_root(store->to)->wanted;
-    check_order(store);
+    check_order_not_required(store);
     if (wanted.known)
         check_indices(store->tape, "op_store_i32: from", store->from, wanted.least, wanted.greatest,
                       "as the operations that use to need");
 }
 
 /* ------------------------------------------------------------------------------------ arguments */
-static void check(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
+static void check_store(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
 {
     tape_use_i32(tape, "op_store_i32: to", to);
     tape_use_i32(tape, "op_store_i32: from", from);
@@ -90,7 +90,7 @@ static void check(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
 
 Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
 {
-    check(tape, to, columns, from);
+    check_store(tape, to, columns, from);
     const int64_t R = tensor_count(from), N = tensor_count(to) / R;
     const Store store = { tape, to, from, tensor_count(tensor_root(to)) > R };
     if (columns)

@@ -244,8 +244,8 @@ static void check_blanks(Tape *tape, const Tensor *targets, const Tensor *target
     }
 }
 
-static void check_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t max,
-                          const char *reason)
+static void check_ctc_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B,
+                              int64_t max, const char *reason)
 {
     tape_use_i32(tape, label, lengths);
     if (!shape_equal(lengths->shape, shape(B)))
@@ -268,11 +268,11 @@ static void check_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions op
                    shape_text(logits->shape).text);
     check_indices(tape, "op_ctc: targets", targets, 0, axes[2] - 1, "the symbols of logits");
     if (options.lengths)
-        check_lengths(tape, "op_ctc: lengths", options.lengths, axes[0], axes[1],
-                      "the frames of logits");
+        check_ctc_lengths(tape, "op_ctc: lengths", options.lengths, axes[0], axes[1],
+                          "the frames of logits");
     if (options.target_lengths)
-        check_lengths(tape, "op_ctc: target_lengths", options.target_lengths, axes[0],
-                      targets->shape.size[1], "the symbols of targets");
+        check_ctc_lengths(tape, "op_ctc: target_lengths", options.target_lengths, axes[0],
+                          targets->shape.size[1], "the symbols of targets");
     if (!device_is_capturing(logits->device))
         check_blanks(tape, targets, options.target_lengths, axes[2]);
 }

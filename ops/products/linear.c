@@ -90,11 +90,12 @@ static void linear_backward(Node *node)
     tape_scratch_free(node->tape, own);
 }
 
-typedef struct Labels {
+typedef struct LinearLabels {
     const char *operation, *x, *weight, *bias;
-} Labels;
+} LinearLabels;
 
-static void check(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tensor *bias)
+static void check_linear_inputs(Tape *tape, LinearLabels labels, Tensor *x, Tensor *weight,
+                                Tensor *bias)
 {
     tape_use(tape, labels.x, x);
     tape_use_real(tape, labels.weight, weight);
@@ -112,10 +113,10 @@ static void check(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tensor *
                    shape_text(shape(weight->shape.size[0])).text, tensor_text(weight).text);
 }
 
-static Tensor *linear(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tensor *bias,
+static Tensor *linear(Tape *tape, LinearLabels labels, Tensor *x, Tensor *weight, Tensor *bias,
                       Activation f)
 {
-    check(tape, labels, x, weight, bias);
+    check_linear_inputs(tape, labels, x, weight, bias);
     const TensorType type = product_type(tape);
     x = op_cast(tape, x, type);
     Shape out_shape = x->shape;
@@ -147,11 +148,11 @@ static Tensor *linear(Tape *tape, Labels labels, Tensor *x, Tensor *weight, Tens
     return out;
 }
 
-#define LABELS(name) ((Labels){ name, name ": x", name ": weight", name ": bias" })
+#define LINEAR_LABELS(name) ((LinearLabels){ name, name ": x", name ": weight", name ": bias" })
 
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 {
-    return linear(tape, LABELS("op_linear"), x, weight, bias, ACTIVATION_NONE);
+    return linear(tape, LINEAR_LABELS("op_linear"), x, weight, bias, ACTIVATION_NONE);
 }
 
 Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias,
@@ -160,5 +161,5 @@ Tensor *op_linear_activation(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias
     if ((unsigned)activation > ACTIVATION_GELU_TANH)
         tape_error(tape, "op_linear_activation: there is no activation %d", (int)activation);
     tape_use(tape, "op_linear_activation: bias", bias); /* raises if NULL */
-    return linear(tape, LABELS("op_linear_activation"), x, weight, bias, activation);
+    return linear(tape, LINEAR_LABELS("op_linear_activation"), x, weight, bias, activation);
 }

@@ -33,13 +33,13 @@ static void matmul_backward(Node *node)
 }
 
 /* Names of an operation and its arguments in error messages. */
-typedef struct Labels {
+typedef struct MatmulLabels {
     const char *operation, *a, *b;
-} Labels;
-#define LABELS(name) ((Labels){ name, name ": a", name ": b" })
+} MatmulLabels;
+#define MATMUL_LABELS(name) ((MatmulLabels){ name, name ": a", name ": b" })
 
 /* Raises unless b has a's leading axes or none. */
-static void check_leading_axes(Tape *tape, Labels labels, const Tensor *a, const Tensor *b)
+static void check_leading_axes(Tape *tape, MatmulLabels labels, const Tensor *a, const Tensor *b)
 {
     int rank = b->shape.rank;
     bool equal = rank == 2 || rank == a->shape.rank;
@@ -50,7 +50,7 @@ static void check_leading_axes(Tape *tape, Labels labels, const Tensor *a, const
                    labels.operation, tensor_text(a).text, tensor_text(b).text);
 }
 
-static Product check_matmul(Tape *tape, Labels labels, Tensor *a, Tensor *b, bool transpose_a,
+static Product check_matmul(Tape *tape, MatmulLabels labels, Tensor *a, Tensor *b, bool transpose_a,
                             bool transpose_b)
 {
     tape_use(tape, labels.a, a);
@@ -73,7 +73,7 @@ static Product check_matmul(Tape *tape, Labels labels, Tensor *a, Tensor *b, boo
     return (Product){ n, k, m, transpose_a, transpose_b, count, n * m, n * k, b_step };
 }
 
-static Tensor *matmul(Tape *tape, Labels labels, Tensor *a, Tensor *b, bool transpose_a,
+static Tensor *matmul(Tape *tape, MatmulLabels labels, Tensor *a, Tensor *b, bool transpose_a,
                       bool transpose_b)
 {
     const Product p = check_matmul(tape, labels, a, b, transpose_a, transpose_b);
@@ -92,15 +92,15 @@ static Tensor *matmul(Tape *tape, Labels labels, Tensor *a, Tensor *b, bool tran
 
 Tensor *op_matmul(Tape *tape, Tensor *a, Tensor *b)
 {
-    return matmul(tape, LABELS("op_matmul"), a, b, false, false);
+    return matmul(tape, MATMUL_LABELS("op_matmul"), a, b, false, false);
 }
 
 Tensor *op_matmul_nt(Tape *tape, Tensor *a, Tensor *b)
 {
-    return matmul(tape, LABELS("op_matmul_nt"), a, b, false, true);
+    return matmul(tape, MATMUL_LABELS("op_matmul_nt"), a, b, false, true);
 }
 
 Tensor *op_matmul_tn(Tape *tape, Tensor *a, Tensor *b)
 {
-    return matmul(tape, LABELS("op_matmul_tn"), a, b, true, false);
+    return matmul(tape, MATMUL_LABELS("op_matmul_tn"), a, b, true, false);
 }

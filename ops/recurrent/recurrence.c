@@ -196,7 +196,7 @@ static void check_shape(Tape *tape, const char *label, Tensor *tensor, Shape exp
                    shape_text(inputs->x->shape).text, shape_text(inputs->weight_hh->shape).text);
 }
 
-static void check(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *in)
+static void check_recurrent_inputs(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *in)
 {
     const RecurrentLabels *labels = &kind->labels;
     tape_use(tape, labels->x, in->x);
@@ -236,7 +236,7 @@ static Tensor *state_from(Tape *tape, const Tensor *initial, Shape of)
 Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs inputs,
                   Tensor **final_hidden, Tensor **final_cell)
 {
-    check(tape, kind, &inputs);
+    check_recurrent_inputs(tape, kind, &inputs);
     const TensorType type = inputs.x->type;
     Tensor *x = op_cast(tape, inputs.x, TENSOR_REAL);
     const int64_t B = x->shape.size[0], N = x->shape.size[1], I = x->shape.size[2];

@@ -82,10 +82,10 @@ int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uin
         kept = keep_largest(&row, false, (uint64_t)sampler->top_k);
     add_weights(&row, kept, UINT64_MAX, &total);
     if (sampler->top_p > 0 && total > 0) {
-        kept = keep_largest(&row, true, product_high(sampler->top_p, total, true));
+        kept = keep_largest(&row, true, product_high_up(sampler->top_p, total));
         add_weights(&row, kept, UINT64_MAX, &total);
     }
-    return add_weights(&row, kept, product_high(uniform, total, false), &total);
+    return add_weights(&row, kept, product_high(uniform, total), &total);
 }
 
 void sample_plain(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)

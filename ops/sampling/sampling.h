@@ -101,12 +101,10 @@ typedef struct KeptSymbols {
     uint64_t ties;
 } KeptSymbols;
 
-/* floor(a b / 2^64), or ceil if up */
-MATH_FUNCTION uint64_t product_high(uint64_t a, uint64_t b, bool up)
+/* ceil(a b / 2^64) */
+MATH_FUNCTION uint64_t product_high_up(uint64_t a, uint64_t b)
 {
-    __extension__ typedef unsigned __int128 Wide;
-    const Wide product = (Wide)a * b;
-    return (uint64_t)(product >> 64) + (up && (uint64_t)product != 0);
+    return product_high(a, b) + (a * b != 0);
 }
 
 /* -------------------------------------------------------------------------------------- draws */

@@ -32,8 +32,8 @@ void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, 
     wanted->greatest = high < wanted->greatest ? (int32_t)high : wanted->greatest;
 }
 
-static void check_order(Tape *tape, const char *label, const Tensor *indices, int64_t first,
-                        int64_t last, const char *reason)
+static void check_ascending(Tape *tape, const char *label, const Tensor *indices, int64_t first,
+                            int64_t last, const char *reason)
 {
     const int64_t end = tensor_count(indices) - 1;
     int32_t here = 0, before = (int32_t)first;
@@ -53,6 +53,6 @@ void check_spanning(Tape *tape, const char *label, Tensor *indices, int64_t firs
     const bool known = device_is_cuda(indices->device) && written->known && written->spanning &&
                        written->least == first && written->greatest == last;
     if (!known)
-        check_order(tape, label, indices, first, last, reason);
+        check_ascending(tape, label, indices, first, last, reason);
     *wanted = (IntegerBounds){ true, true, (int32_t)first, (int32_t)last };
 }

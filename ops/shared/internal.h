@@ -16,12 +16,6 @@ void cast_alike(Tape *tape, Tensor **a, Tensor **b);
 /* to [n] = from [n], in bf16. */
 void convert_to_bf16(Device *device, void *to, const Real *from, int64_t n);
 
-/* On the CPU a workspace of n elements per thread; on CUDA, as x's device, NULL. */
-static inline Tensor *thread_scratch(Tape *tape, const Tensor *x, int64_t n)
-{
-    return device_is_cuda(x->device) ? NULL : tape_scratch(tape, shape(device_threads() * n));
-}
-
 /* Contributes to element i of a gradient: adds to dx[i] if accumulate, else stores. The old value,
  * which may be uninitialized if not accumulate, is masked by bits and not selected: gcc 12 does not
  * vectorize a selection by a loop-invariant condition. */

@@ -14,11 +14,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "tensor/kernel.h"
+
 #ifdef __cplusplus
-#include "tensor/cuda/kernel.cuh"
+#include <cuda_runtime.h>
 #define MATH_FUNCTION __device__ static inline
 #else
-#include "tensor/tensor.h"
 #define MATH_FUNCTION static inline __attribute__((always_inline))
 #endif
 

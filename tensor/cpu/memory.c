@@ -2,6 +2,8 @@
  * rarely misses the TLB. */
 #include "tensor/device.h"
 
+#ifdef TAPEGRAD_CPU_LINUX
+
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -23,3 +25,4 @@ void memory_free_aligned(void *data)
 {
     free(data);
 }
+#endif

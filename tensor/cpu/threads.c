@@ -14,6 +14,8 @@
  * because GNU's OpenMP ends and restarts threads where a team's size changes. */
 #include "tensor/device.h"
 
+#ifdef TAPEGRAD_CPU_LINUX
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -85,3 +87,4 @@ void threads_prepare(void)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, prepare);
 }
+#endif

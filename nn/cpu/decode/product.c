@@ -99,7 +99,7 @@ void quantize_weight_cpu(int8_t *q, Real *scales, const Real *weight, int64_t O,
 
 /* -------------------------------------------------------------------------------- small batches */
 enum {
-    TILE_ROWS = 4,
+    WEIGHT_TILE_ROWS = 4,
     TILE_SEQUENCES = VECTOR_BYTES == 64 ? 4 : 2, /* a tile's sums fit in registers */
 };
 
@@ -113,14 +113,14 @@ ALWAYS_INLINE Real rest(int T, const Real *weight, const Real *x, int64_t whole,
 }
 
 /* A tile of `rows` rows of the weight by `sequences` rows of x, both compile-time constants. */
-ALWAYS_INLINE void multiply_rows(int T, int rows, int sequences, const StepProduct *p, int64_t row,
-                                 int64_t sequence)
+ALWAYS_INLINE void multiply_weight_rows(int T, int rows, int sequences, const StepProduct *p,
+                                        int64_t row, int64_t sequence)
 {
     const int vectors = vectors_of(T);
     const int64_t n = p->I, step = vectors * LANES;
     int64_t whole = n / step * step;
     const Real *weight = weight_at(T, p->linear.weight, row * n), *x = p->in.x + sequence * n;
-    Vector sums[TILE_ROWS][TILE_SEQUENCES] = { { { 0 } } };
+    Vector sums[WEIGHT_TILE_ROWS][TILE_SEQUENCES] = { { { 0 } } };
     for (int64_t i = 0; i < whole; i += step)
         for (int r = 0; r < rows; r++) {
             prefetch_weight(T, weight, r, rows, n, i);
@@ -150,28 +150,28 @@ ALWAYS_INLINE void multiply_sequences(int T, int rows, const StepProduct *p, int
 {
     int64_t s = 0;
     for (; s + TILE_SEQUENCES <= p->B; s += TILE_SEQUENCES)
-        multiply_rows(T, rows, TILE_SEQUENCES, p, row, s);
+        multiply_weight_rows(T, rows, TILE_SEQUENCES, p, row, s);
     for (; s + 2 <= p->B; s += 2)
-        multiply_rows(T, rows, 2, p, row, s);
+        multiply_weight_rows(T, rows, 2, p, row, s);
     if (s < p->B)
-        multiply_rows(T, rows, 1, p, row, s);
+        multiply_weight_rows(T, rows, 1, p, row, s);
 }
 
 ALWAYS_INLINE void product_by_rows(int T, const StepProduct *p, int64_t begin, int64_t end)
 {
     int64_t row = begin;
-    for (; row + TILE_ROWS <= end; row += TILE_ROWS)
-        multiply_sequences(T, TILE_ROWS, p, row);
+    for (; row + WEIGHT_TILE_ROWS <= end; row += WEIGHT_TILE_ROWS)
+        multiply_sequences(T, WEIGHT_TILE_ROWS, p, row);
     for (; row < end; row++)
         multiply_sequences(T, 1, p, row);
 }
 
 /* -------------------------------------------------------------------------------- large batches */
-enum { BLOCK = 32 }; /* sequences per block */
+enum { SEQUENCE_BLOCK = 32 }; /* sequences per block */
 
 int64_t step_product_buffer(int64_t I)
 {
-    return (I + ROWS) * BLOCK + ROWS * I;
+    return (I + ROWS) * SEQUENCE_BLOCK + ROWS * I;
 }
 
 /* to [I, columns] = x^T for the sequences from first on, padded with zeros. Copies one cache line
@@ -190,7 +190,8 @@ static void transpose_x(Real *to, const StepProduct *p, int64_t first, int64_t c
 }
 
 /* ROWS rows of the weight from `row` on in Real: in place, or converted into buffer. */
-ALWAYS_INLINE const Real *weight_rows(int T, Real *buffer, const StepProduct *p, int64_t row)
+ALWAYS_INLINE const Real *convert_weight_rows(int T, Real *buffer, const StepProduct *p,
+                                              int64_t row)
 {
     const int64_t n = p->I, step = vectors_of(T) * LANES, whole = n / step * step;
     if (T == WEIGHT_REAL)
@@ -214,13 +215,14 @@ ALWAYS_INLINE const Real *weight_rows(int T, Real *buffer, const StepProduct *p,
 ALWAYS_INLINE void multiply_block(int T, const StepProduct *p, Real *buffer, int64_t begin,
                                   int64_t end, int64_t first)
 {
-    const int64_t sequences = minimum(BLOCK, p->B - first), columns = round_up(sequences, LANES);
+    const int64_t sequences = minimum(SEQUENCE_BLOCK, p->B - first),
+                  columns = round_up(sequences, LANES);
     const int64_t n = p->I;
-    Real *x = buffer, *y = x + n * BLOCK; /* [I, columns], [ROWS, columns] = weight x */
-    Real *converted = y + ROWS * BLOCK;   /* [ROWS, I] */
+    Real *x = buffer, *y = x + n * SEQUENCE_BLOCK; /* [I, columns], [ROWS, columns] = weight x */
+    Real *converted = y + ROWS * SEQUENCE_BLOCK;   /* [ROWS, I] */
     transpose_x(x, p, first, columns);
     for (int64_t row = begin; row < end; row += ROWS) {
-        const Real *weight = weight_rows(T, converted, p, row);
+        const Real *weight = convert_weight_rows(T, converted, p, row);
         tiled_product(false, T == WEIGHT_REAL, y, weight, n, 1, x, columns, ROWS, n, columns);
         for (int64_t s = 0; s < sequences; s++)
             for (int r = 0; r < ROWS; r++)
@@ -231,7 +233,7 @@ ALWAYS_INLINE void multiply_block(int T, const StepProduct *p, Real *buffer, int
 ALWAYS_INLINE void product_of(int T, const StepProduct *p, Real *buffer, int64_t begin, int64_t end)
 {
     const int64_t whole = buffer ? begin + (end - begin) / ROWS * ROWS : begin;
-    for (int64_t first = 0; first < p->B && whole > begin; first += BLOCK)
+    for (int64_t first = 0; first < p->B && whole > begin; first += SEQUENCE_BLOCK)
         multiply_block(T, p, buffer, begin, whole, first);
     product_by_rows(T, p, whole, end);
 }

@@ -14,11 +14,9 @@
 #include "ops/cpu/rows/layernorm.h"
 #include "ops/kernels.h"
 
-#include <omp.h>
-
 enum {
     LARGE_BATCH = 8,        /* sequences from which on products use blocks of sequences */
-    GROUP = 32,             /* sequences per thread of a large batch */
+    THREAD_SEQUENCES = 32,  /* sequences per thread of a large batch */
     WORTH_A_TEAM = 1 << 17, /* multiplications per layer; with fewer, barriers cost more */
 };
 
@@ -81,8 +79,8 @@ static Real exponentiate_row(Real *y, Real shift, int64_t n)
 }
 
 /* out [n] = rows [n, D] x [D] */
-static void multiply_row(Real *out, const Real *x, WeightType type, const Real *rows, int64_t n,
-                         int64_t D)
+static void multiply_vector(Real *out, const Real *x, WeightType type, const Real *rows, int64_t n,
+                            int64_t D)
 {
     const StepProduct p = { .out = out,
                             .in.x = x,
@@ -97,7 +95,7 @@ static void multiply_row(Real *out, const Real *x, WeightType type, const Real *
 static void map_random(Real *out, const Real *x, const Real *projection, bool query, int64_t F,
                        int64_t D)
 {
-    multiply_row(out, x, WEIGHT_REAL, projection, F, D);
+    multiply_vector(out, x, WEIGHT_REAL, projection, F, D);
     const Real sum = exponentiate_row(out, query ? max_of_row(out, F) : dot(x, x, D) / 2, F);
     const Real scale = query ? 1 / sum : (Real)(1 / sqrt((double)F));
     for (int64_t f = 0; f < F; f++)
@@ -106,8 +104,8 @@ static void map_random(Real *out, const Real *x, const Real *projection, bool qu
 
 /* out [F] = phi(x [D]), as in nn/attention.c; out is aligned and padded to whole cache lines.
  * buffer [D] */
-static void map(const TransformerStep *step, const StepLayer *layer, Real *out, const Real *x,
-                bool query, Real *buffer)
+static void map_head(const TransformerStep *step, const StepLayer *layer, Real *out, const Real *x,
+                     bool query, Real *buffer)
 {
     const int64_t D = step->D;
     if (step->features <= FEATURES_IDENTITY) {
@@ -157,14 +155,14 @@ static void advance(Real *restrict y, Real *restrict S, const Real *a, const Rea
 }
 
 /* out [D] of head `head` of all sequences' heads; k is stored at q + width, v at q + 2 width. */
-static void attend_linear(const Team *team, const StepLayer *layer, Real *out, const Real *q,
-                          int64_t head)
+static void attend_linear_head(const Team *team, const StepLayer *layer, Real *out, const Real *q,
+                               int64_t head)
 {
     const TransformerStep *step = team->step;
     const int64_t F = step->F, D = step->D;
     Real *a = team->work, *b = a + lines(F), *v = b + lines(F), *y = v + lines(D + 1);
-    map(step, layer, a, q, true, v);
-    map(step, layer, b, q + step->width, false, v);
+    map_head(step, layer, a, q, true, v);
+    map_head(step, layer, b, q + step->width, false, v);
     memcpy(v, q + 2 * step->width, (size_t)D * sizeof *v);
     v[D] = 1; /* S's last column is z, and y's last element z.a */
     advance(y, layer->state.sums + head * F * (D + 1), a, b, v, F, D + 1);
@@ -190,8 +188,8 @@ ALWAYS_INLINE void accumulate_values(int T, Real *restrict out, const Real *p,
 }
 
 /* The same for softmax attention, which scales q; a full KV cache stays unchanged. */
-static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, Real *q,
-                           int64_t head)
+static void attend_softmax_head(const Team *team, const StepLayer *layer, Real *out, Real *q,
+                                int64_t head)
 {
     const TransformerStep *step = team->step;
     const int64_t D = step->D, offset = head * step->max_length * D;
@@ -208,14 +206,14 @@ static void attend_softmax(const Team *team, const StepLayer *layer, Real *out, 
     const Real scale = (Real)(1 / sqrt((double)D));
     for (int64_t d = 0; d < D; d++)
         q[d] *= scale;
-    multiply_row(p, q, (WeightType)type, keys, n, D);
+    multiply_vector(p, q, (WeightType)type, keys, n, D);
     const Real sum = exponentiate_row(p, max_of_row(p, n), n);
     BY_STORAGE(type, T, accumulate_values(T, out, p, values, n, D));
     for (int64_t d = 0; d < D; d++)
         out[d] /= sum;
 }
 
-static void attend(const Team *team, const StepLayer *layer)
+static void attend_heads(const Team *team, const StepLayer *layer)
 {
     const TransformerStep *step = team->step;
     const StepBuffers *buffers = &team->buffers;
@@ -224,9 +222,9 @@ static void attend(const Team *team, const StepLayer *layer)
         Real *out = buffers->attended + i * step->D;
         Real *q = buffers->packed + i / step->H * 3 * step->width + i % step->H * step->D;
         if (step->softmax)
-            attend_softmax(team, layer, out, q, team->first * step->H + i);
+            attend_softmax_head(team, layer, out, q, team->first * step->H + i);
         else
-            attend_linear(team, layer, out, q, team->first * step->H + i);
+            attend_linear_head(team, layer, out, q, team->first * step->H + i);
     }
     wait_for_team(team);
 }
@@ -268,7 +266,7 @@ ALWAYS_INLINE void activate(Activation f, Real *y, int64_t n)
         y[i] = activation_of(f, y[i]);
 }
 
-static void multiply(const Team *team, StepProduct p)
+static void multiply_shared(const Team *team, StepProduct p)
 {
     if (p.in.norm.weight) {
         normalize(team, p.in.normed, p.in.x, p.in.norm);
@@ -302,11 +300,11 @@ static void run(const Team *team, const Real *input)
     wait_for_team(team);
     for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
         const LayerProducts products = layer_products(step, layer, x, &team->buffers);
-        multiply(team, products.input);
-        attend(team, layer);
-        multiply(team, products.output);
-        multiply(team, products.ff1);
-        multiply(team, products.ff2);
+        multiply_shared(team, products.input);
+        attend_heads(team, layer);
+        multiply_shared(team, products.output);
+        multiply_shared(team, products.ff1);
+        multiply_shared(team, products.ff2);
     }
     if (step->last_norm.weight)
         normalize(team, x, x, step->last_norm);
@@ -317,11 +315,11 @@ static void run(const Team *team, const Real *input)
 }
 
 /* ---------------------------------------------------------------------------------------- teams */
-typedef struct Plan {
+typedef struct StepPlan {
     int64_t threads, group, groups, teams;
     int64_t row;         /* elements per sequence of a team's memory */
     int64_t work, block; /* elements private to each thread */
-} Plan;
+} StepPlan;
 
 /* Multiplications per layer. */
 static int64_t work_of(const TransformerStep *step)
@@ -329,12 +327,12 @@ static int64_t work_of(const TransformerStep *step)
     return step->B * step->width * (4 * step->width + 2 * step->inner);
 }
 
-static Plan plan_of(const TransformerStep *step)
+static StepPlan plan_of(const TransformerStep *step)
 {
     const int64_t B = step->B, width = step->width, inner = step->inner;
     const bool alone = work_of(step) < WORTH_A_TEAM;
-    Plan plan = { .threads = alone ? 1 : device_threads() };
-    plan.group = B < plan.threads * GROUP ? B : GROUP;
+    StepPlan plan = { .threads = alone ? 1 : device_threads() };
+    plan.group = B < plan.threads * THREAD_SEQUENCES ? B : THREAD_SEQUENCES;
     plan.groups = (B + plan.group - 1) / plan.group;
     plan.teams = plan.groups > 1 ? plan.threads : 1;
     plan.row = 5 * lines(width) + lines(inner);
@@ -346,7 +344,7 @@ static Plan plan_of(const TransformerStep *step)
 
 /* This thread's view of the team that processes a group. workspace: all teams' memory, then the
  * threads' private memory. */
-static Team team_of(const TransformerStep *step, const Plan *plan, Real *workspace, Real *out,
+static Team team_of(const TransformerStep *step, const StepPlan *plan, Real *workspace, Real *out,
                     int64_t group)
 {
     const int64_t thread = omp_get_thread_num(), first = group * plan->group;
@@ -372,7 +370,7 @@ static Team team_of(const TransformerStep *step, const Plan *plan, Real *workspa
 
 void transformer_step_cpu(Real *out, const Real *x, const TransformerStep *step)
 {
-    const Plan plan = plan_of(step);
+    const StepPlan plan = plan_of(step);
     Real *workspace = device_workspace(plan.teams * plan.group * plan.row +
                                        plan.threads * (plan.work + plan.block));
     const int threads = plan.threads > 1 ? threads_for(step->layers * work_of(step), 0.2) : 1;

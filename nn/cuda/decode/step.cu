@@ -13,6 +13,7 @@
  * Large batches are bound by memory: cuBLAS computes the products, and attend_large_batch_* reads
  * the recurrent state or KV cache once. */
 #include "nn/cuda/decode/step_attention.cuh"
+#include "ops/cuda/products/linear.h"
 #include "ops/kernels.h"
 #include "ops/cuda/rows/layernorm.cuh"
 

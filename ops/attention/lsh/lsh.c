@@ -258,7 +258,7 @@ void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const R
 
 /* ------------------------------------------------------------------------------------ arguments */
 
-#define LABELS(operation)                                                                          \
+#define LSH_LABELS(operation)                                                                      \
     {                                                                                              \
         .name = operation, .query = operation ": query_key", .key = operation ": query_key",       \
         .value = operation ": value", .key_lengths = operation ": key_lengths"                     \
@@ -369,12 +369,12 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
 Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
                                 LshAttentionOptions options)
 {
-    const AttentionLabels labels = LABELS("op_causal_lsh_attention");
+    const AttentionLabels labels = LSH_LABELS("op_causal_lsh_attention");
     return lsh_attention(tape, labels, query_key, value, options, true);
 }
 
 Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttentionOptions options)
 {
-    const AttentionLabels labels = LABELS("op_lsh_attention");
+    const AttentionLabels labels = LSH_LABELS("op_lsh_attention");
     return lsh_attention(tape, labels, query_key, value, options, false);
 }

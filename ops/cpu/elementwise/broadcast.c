@@ -72,8 +72,8 @@ ALWAYS_INLINE void sum_chunk(int T, double *sum, const Real *x, Broadcast b, int
 }
 
 /* out [count] <- factor sum */
-ALWAYS_INLINE void contribute_sums(int T, Gradient out, int64_t first, Real factor,
-                                   const double *sum, int64_t count)
+ALWAYS_INLINE void contribute_scaled_sums(int T, Gradient out, int64_t first, Real factor,
+                                          const double *sum, int64_t count)
 {
     Real *to = elements_at(T, out.data, first);
     for (int64_t c = 0; c < count; c++)
@@ -86,7 +86,7 @@ static void broadcast_sum(TensorType out_type, Gradient out, Real factor, Tensor
     const int64_t n = broadcast_count(b), chunk = chunk_of(b);
     if (b.P * b.Q == 1) {
         const double sum = sum_all(type, x, n);
-        BY_STORAGE(out_type, Out, contribute_sums(Out, out, 0, factor, &sum, 1));
+        BY_STORAGE(out_type, Out, contribute_scaled_sums(Out, out, 0, factor, &sum, 1));
         return;
     }
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads_for(n, 0.1))
@@ -95,7 +95,8 @@ static void broadcast_sum(TensorType out_type, Gradient out, Real factor, Tensor
             const int64_t count = b.Q - q < chunk ? b.Q - q : chunk;
             double sum[MAX_CHUNK];
             BY_STORAGE(type, T, sum_chunk(T, sum, x, b, p, q, count));
-            BY_STORAGE(out_type, Out, contribute_sums(Out, out, p * b.Q + q, factor, sum, count));
+            BY_STORAGE(out_type, Out,
+                       contribute_scaled_sums(Out, out, p * b.Q + q, factor, sum, count));
         }
 }
 

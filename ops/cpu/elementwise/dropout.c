@@ -17,9 +17,9 @@ typedef uint64_t Lanes __attribute__((vector_size(16)));
 #endif
 
 enum {
-    LANES = sizeof(Lanes) / sizeof(uint64_t),
+    PHILOX_LANES = sizeof(Lanes) / sizeof(uint64_t),
     GROUPS = 4, /* independent vectors of blocks, to hide the latency of the multiplications */
-    BLOCKS = GROUPS * LANES,
+    BLOCKS = GROUPS * PHILOX_LANES,
     WORDS = 4 * BLOCKS,
 };
 
@@ -50,9 +50,9 @@ static inline __attribute__((always_inline)) void draw_words(uint32_t word[WORDS
                                                              uint64_t counter)
 {
     Lanes x[GROUPS][4], count;
-    for (int i = 0; i < LANES; i++)
+    for (int i = 0; i < PHILOX_LANES; i++)
         count[i] = counter + (uint64_t)i;
-    for (int g = 0; g < GROUPS; g++, count += (uint64_t)LANES) {
+    for (int g = 0; g < GROUPS; g++, count += (uint64_t)PHILOX_LANES) {
         x[g][0] = count;
         x[g][1] = count >> 32;
         x[g][2] = (Lanes){ 0 } + random.stream;
@@ -66,11 +66,11 @@ static inline __attribute__((always_inline)) void draw_words(uint32_t word[WORDS
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    for (int g = 0; g < GROUPS; g++, word += 4 * LANES) {
-        uint64_t lanes[4][LANES];
+    for (int g = 0; g < GROUPS; g++, word += 4 * PHILOX_LANES) {
+        uint64_t lanes[4][PHILOX_LANES];
         memcpy(lanes, x[g], sizeof lanes);
 #pragma omp simd
-        for (int i = 0; i < LANES; i++) {
+        for (int i = 0; i < PHILOX_LANES; i++) {
             word[4 * i] = (uint32_t)lanes[0][i];
             word[4 * i + 1] = (uint32_t)lanes[1][i];
             word[4 * i + 2] = (uint32_t)lanes[2][i];

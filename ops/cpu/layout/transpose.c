@@ -1,8 +1,8 @@
-/* transpose in TILE x TILE tiles of p and q, so that source and destination both stay in cache. */
+/* transpose in TRANSPOSE_TILE x TRANSPOSE_TILE tiles of p and q, so that source and destination both stay in cache. */
 #include "ops/cpu/layout/layout.h"
 #include "ops/kernels.h"
 
-enum { TILE = 16 };
+enum { TRANSPOSE_TILE = 16 };
 
 /* to[j, i] <- from[i, j] for runs of `inner` contiguous elements, i < rows, j < columns */
 ALWAYS_INLINE void transpose_tile(int T, Real *to, int64_t to_row, bool accumulate,
@@ -30,13 +30,14 @@ ALWAYS_INLINE void transpose_tiles(int T, Gradient out, const Real *x, int64_t o
     PRAGMA(omp parallel for collapse(3) schedule(static) num_threads(threads))
     for (int64_t o = 0; o < outer; o++)
         for (int64_t m = 0; m < middle; m++)
-            for (int64_t j = 0; j < q; j += TILE)
-                for (int64_t i = 0; i < p; i += TILE)
+            for (int64_t j = 0; j < q; j += TRANSPOSE_TILE)
+                for (int64_t i = 0; i < p; i += TRANSPOSE_TILE)
                     transpose_tile(
                         T, elements_at(T, out.data, (((o * q + j) * middle + m) * p + i) * inner),
                         out_row, out.accumulate,
                         elements_at(T, x, (((o * p + i) * middle + m) * q + j) * inner), x_row,
-                        p - i < TILE ? p - i : TILE, q - j < TILE ? q - j : TILE, inner);
+                        p - i < TRANSPOSE_TILE ? p - i : TRANSPOSE_TILE,
+                        q - j < TRANSPOSE_TILE ? q - j : TRANSPOSE_TILE, inner);
 }
 
 void transpose_cpu(Gradient out, const Real *x, int64_t outer, int64_t p, int64_t middle, int64_t q,

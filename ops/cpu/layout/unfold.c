@@ -7,7 +7,7 @@ typedef struct Inside {
     int64_t first, end;
 } Inside;
 
-static int64_t clamped(int64_t i, int64_t low, int64_t high)
+static int64_t clamped_index(int64_t i, int64_t low, int64_t high)
 {
     return i < low ? low : i > high ? high : i;
 }
@@ -15,7 +15,7 @@ static int64_t clamped(int64_t i, int64_t low, int64_t high)
 static Inside inside(const Unfold *u, int64_t x)
 {
     const int64_t left = u->padding - x * u->stride;
-    return (Inside){ clamped(left, 0, u->width), clamped(u->W + left, 0, u->width) };
+    return (Inside){ clamped_index(left, 0, u->width), clamped_index(u->W + left, 0, u->width) };
 }
 
 void unfold_bf16(Real *out, const Real *x, Unfold u)
@@ -48,15 +48,16 @@ ALWAYS_INLINE void fold_row(int T, Real *sum, int64_t first, int64_t end, const 
 {
     const int64_t run = u->width * u->C, window = u->height * run;
     const int64_t stride = u->stride * u->C, padding = u->padding * u->C;
-    const int64_t first_x = clamped((first + padding - run) / stride, 0, u->columns);
-    const int64_t end_x = clamped((end + padding) / stride + 1, 0, u->columns);
+    const int64_t first_x = clamped_index((first + padding - run) / stride, 0, u->columns);
+    const int64_t end_x = clamped_index((end + padding) / stride + 1, 0, u->columns);
     for (int64_t i = 0; i < u->height; i++) {
         const int64_t t = h + u->padding - i, y = t / u->stride;
         if (t < 0 || t % u->stride || y >= u->rows)
             continue;
         for (int64_t x = first_x; x < end_x; x++) {
             const int64_t left = x * stride - padding; /* of the window in the row */
-            const int64_t start = clamped(left, first, end), stop = clamped(left + run, first, end);
+            const int64_t start = clamped_index(left, first, end),
+                          stop = clamped_index(left + run, first, end);
             const Real *from =
                 elements_at(T, dout, (y * u->columns + x) * window + i * run + start - left);
 #pragma omp simd

@@ -3,20 +3,20 @@
 #include "ops/shared/internal.h"
 #include "ops/shared/logistic_mixture.h"
 
-enum { LANES = 16 };
+enum { PIXEL_LANES = 16 };
 
-/* LANES pixels, one per vector lane: the offset of its parameters, and its value. Lanes beyond the
+/* PIXEL_LANES pixels, one per vector lane: the offset of its parameters, and its value. Lanes beyond the
  * last pixel repeat it, and their results are discarded. */
 typedef struct Pixels {
     int64_t count;
-    int64_t offset[LANES];
-    int32_t target[LANES];
+    int64_t offset[PIXEL_LANES];
+    int32_t target[PIXEL_LANES];
 } Pixels;
 
 static inline Pixels pixels_from(int64_t start, const int32_t *targets, int64_t R, int64_t K)
 {
-    Pixels pixels = { .count = R - start < LANES ? R - start : LANES };
-    for (int64_t i = 0; i < LANES; i++) {
+    Pixels pixels = { .count = R - start < PIXEL_LANES ? R - start : PIXEL_LANES };
+    for (int64_t i = 0; i < PIXEL_LANES; i++) {
         const int64_t r = i < pixels.count ? start + i : R - 1;
         pixels.offset[i] = r * 3 * K;
         pixels.target[i] = targets[r];
@@ -29,12 +29,12 @@ ALWAYS_INLINE void mixture_pixels(int T, Real *saved, const Real *parameters,
                                   const int32_t *targets, int64_t start, int64_t R, int64_t K)
 {
     const Pixels pixels = pixels_from(start, targets, R, K);
-    LogSum before[LANES], after[LANES];
-    for (int i = 0; i < LANES; i++)
+    LogSum before[PIXEL_LANES], after[PIXEL_LANES];
+    for (int i = 0; i < PIXEL_LANES; i++)
         before[i] = after[i] = EMPTY_LOG_SUM;
     for (int64_t k = 0; k < K; k++) {
 #pragma omp simd
-        for (int i = 0; i < LANES; i++) {
+        for (int i = 0; i < PIXEL_LANES; i++) {
             const Real *p = elements_at(T, parameters, pixels.offset[i] + k);
             const LogisticBin bin =
                 logistic_bin(pixels.target[i], load(T, p, K), load(T, p, 2 * K));
@@ -52,7 +52,7 @@ ALWAYS_INLINE void mixture_forward(int T, Real *out, Real *saved, const Real *pa
                                    const int32_t *targets, int64_t R, int64_t K)
 {
     PRAGMA(omp parallel for schedule(static) num_threads(threads_for(R * K, 5)))
-    for (int64_t start = 0; start < R; start += LANES)
+    for (int64_t start = 0; start < R; start += PIXEL_LANES)
         mixture_pixels(T, saved, parameters, targets, start, R, K);
     double sum = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++)
@@ -80,9 +80,9 @@ ALWAYS_INLINE void mixture_pixels_backward(int T, Real *dparameters, bool accumu
 {
     const Pixels pixels = pixels_from(start, targets, R, K);
     for (int64_t k = 0; k < K; k++) {
-        Real d[3][LANES];
+        Real d[3][PIXEL_LANES];
 #pragma omp simd
-        for (int i = 0; i < LANES; i++) {
+        for (int i = 0; i < PIXEL_LANES; i++) {
             const Real *p = elements_at(T, parameters, pixels.offset[i] + k);
             const int64_t r = i < pixels.count ? start + i : start;
             const LogisticBin bin =
@@ -104,7 +104,7 @@ ALWAYS_INLINE void mixture_backward(int T, Gradient d, const Real *dout, const R
 {
     const Real g = *dout / (Real)R;
     PRAGMA(omp parallel for schedule(static) num_threads(threads_for(R * K, 5)))
-    for (int64_t start = 0; start < R; start += LANES)
+    for (int64_t start = 0; start < R; start += PIXEL_LANES)
         mixture_pixels_backward(T, d.data, d.accumulate, g, saved, parameters, targets, start, R,
                                 K);
 }

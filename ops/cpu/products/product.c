@@ -38,8 +38,8 @@ static ProductPiece product_piece(Result out, Operand a, Operand b, Product p, i
 }
 
 /* Returns false if memory is exhausted. */
-static bool multiply(ProductPiece piece, Result out, TensorType type, bool accumulate, Product p,
-                     Real *packed)
+static bool multiply_piece(ProductPiece piece, Result out, TensorType type, bool accumulate,
+                           Product p, Real *packed)
 {
 #ifdef TAPEGRAD_ONEDNN
     /* Multiplications from which oneDNN's product is faster: of many rows, and of few. */
@@ -80,7 +80,7 @@ static void split_product(const char *operation, Result out, Operand a, Operand 
             const ProductPiece piece =
                 product_piece(out, a, b, p, first, at_once, item % parts, parts);
             if (piece.n > 0 && piece.m > 0)
-                ok = multiply(piece, out, a.type, accumulate, p, packed + item * size) && ok;
+                ok = multiply_piece(piece, out, a.type, accumulate, p, packed + item * size) && ok;
         }
     }
     device_workspace_free(packed);

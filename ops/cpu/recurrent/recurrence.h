@@ -12,8 +12,6 @@
 #include "ops/kernels.h"
 #include "ops/recurrent/recurrence.h"
 
-#include <omp.h>
-
 /* Units per block: two vectors of columns of a tile. */
 enum { UNITS = 2 * LANES };
 
@@ -39,7 +37,7 @@ typedef void CellForward(const Recurrence *r, CellStep at, UnitBlock units, cons
 typedef void CellBackward(const Recurrence *r, CellStep at, UnitBlock units, Real *dh,
                           Real *dgates);
 
-static inline int64_t block_count(const Recurrence *r)
+static inline int64_t unit_block_count(const Recurrence *r)
 {
     return (r->H + UNITS - 1) / UNITS;
 }
@@ -59,7 +57,7 @@ static inline int64_t row_stride(int64_t columns)
 static inline int recurrence_threads(const Recurrence *r)
 {
     const bool small = r->B * r->G * r->H * r->H < STEP_MINIMUM;
-    return small ? 1 : (int)minimum(device_threads(), block_count(r));
+    return small ? 1 : (int)minimum(device_threads(), unit_block_count(r));
 }
 
 /* Threads of a pass: one on a busy machine, where a barrier takes as long as waking the team; on an
@@ -122,7 +120,7 @@ typedef struct BackwardParts {
 
 static inline ForwardParts forward_parts(const Recurrence *r, Real *workspace, int64_t *used)
 {
-    const int64_t rows = round_up(r->B, ROWS), blocks = block_count(r);
+    const int64_t rows = round_up(r->B, ROWS), blocks = unit_block_count(r);
     ForwardParts parts = { .panels = NULL };
     *used = 0;
     if (r->N < PACKED_STEPS || r->B == 1) {
@@ -138,7 +136,7 @@ static inline ForwardParts forward_parts(const Recurrence *r, Real *workspace, i
 
 static inline BackwardParts backward_parts(const Recurrence *r, Real *workspace, int64_t *used)
 {
-    const int64_t rows = round_up(r->B, ROWS), blocks = block_count(r);
+    const int64_t rows = round_up(r->B, ROWS), blocks = unit_block_count(r);
     BackwardParts parts;
     *used = 0;
     parts.panels = allocate(workspace, used, blocks * r->G * r->H * UNITS);
@@ -163,9 +161,10 @@ static inline int64_t workspace_of_part(const Recurrence *r, int64_t parts, bool
 
 /* C [rows, UNITS] = or += A [rows, inner] panel [inner, UNITS]; of C only whole vectors that
  * contain one of `count` columns. */
-WHOLE_VECTORS static inline void multiply_panel(bool add, Real *c, int64_t columns, const Real *a,
-                                                int64_t a_row, const Real *panel, int64_t rows,
-                                                int64_t inner, int64_t count)
+WHOLE_VECTORS static inline void multiply_weight_panel(bool add, Real *c, int64_t columns,
+                                                       const Real *a, int64_t a_row,
+                                                       const Real *panel, int64_t rows,
+                                                       int64_t inner, int64_t count)
 {
     for (int64_t i = 0; i < rows; i += ROWS, a += ROWS * a_row, c += ROWS * columns) {
         if (add && count > LANES)
@@ -181,7 +180,8 @@ WHOLE_VECTORS static inline void multiply_panel(bool add, Real *c, int64_t colum
 
 /* A sequence's rows of two steps are in different pages, which the hardware prefetcher does not
  * follow: prefetches the next step's elements. forward is the order of the steps. */
-ALWAYS_INLINE void prefetch_next(const Recurrence *r, CellStep at, UnitBlock units, bool forward)
+ALWAYS_INLINE void prefetch_next_step(const Recurrence *r, CellStep at, UnitBlock units,
+                                      bool forward)
 {
     const int64_t row = at.b * r->N + at.position + (forward != r->reverse ? 1 : -1);
     for (int64_t c = units.first; c < units.first + units.count; c += LINE) {
@@ -207,7 +207,7 @@ static inline void step_cells(const Recurrence *r, CellForward *cell, int64_t st
         const Real *from_b = from + b * row + units.first;
         Real *to_b = to + b * row + units.first;
         if (at.position >= 0) {
-            prefetch_next(r, at, units, true);
+            prefetch_next_step(r, at, units, true);
             cell(r, at, units, sums + b * sums_row, stride, from_b, to_b);
         } else {
             memmove(to_b, from_b, bytes);
@@ -226,7 +226,7 @@ static inline void forward_unpacked(const Recurrence *r, CellForward *cell, Forw
     for (int64_t step = 0; step < r->N; step++) {
         product_cpu(r->operation, PRECISION_FLOAT32, (Result){ parts.sums, TENSOR_REAL, false },
                     hidden, weight, size);
-        for (int64_t i = 0; i < block_count(r); i++) {
+        for (int64_t i = 0; i < unit_block_count(r); i++) {
             const UnitBlock units = block_at(r, i);
             step_cells(r, cell, step, units, parts.sums + units.first, r->G * H, H, r->hidden,
                        r->hidden, H);
@@ -240,8 +240,8 @@ static inline void forward_blocks(const Recurrence *r, CellForward *cell, Forwar
 {
     const int64_t H = r->H, rows = round_up(r->B, ROWS), row = row_stride(H),
                   columns = r->G * UNITS;
-    const int64_t begin = block_count(r) * thread / threads;
-    const int64_t end = block_count(r) * (thread + 1) / threads;
+    const int64_t begin = unit_block_count(r) * thread / threads;
+    const int64_t end = unit_block_count(r) * (thread + 1) / threads;
     Real *sums = parts.sums + thread * rows * columns;
     for (int64_t i = begin; i < end; i++) {
         const UnitBlock units = block_at(r, i);
@@ -255,8 +255,9 @@ static inline void forward_blocks(const Recurrence *r, CellForward *cell, Forwar
         for (int64_t i = begin; i < end; i++) {
             const UnitBlock units = block_at(r, i);
             for (int64_t g = 0; g < r->G; g++)
-                multiply_panel(false, sums + g * UNITS, columns, from, row,
-                               parts.panels + (i * r->G + g) * H * UNITS, rows, H, units.count);
+                multiply_weight_panel(false, sums + g * UNITS, columns, from, row,
+                                      parts.panels + (i * r->G + g) * H * UNITS, rows, H,
+                                      units.count);
             step_cells(r, cell, step, units, sums, columns, UNITS, from, to, row);
         }
 #pragma omp barrier
@@ -303,7 +304,7 @@ static inline void step_cells_backward(const Recurrence *r, CellBackward *cell, 
         const CellStep at = { b, step, position_of(r, b, step) };
         Real *dgates_b = dgates + b * row + units.first;
         if (at.position >= 0) {
-            prefetch_next(r, at, units, false);
+            prefetch_next_step(r, at, units, false);
             cell(r, at, units, dhidden + b * UNITS, dgates_b);
             continue;
         }
@@ -329,8 +330,8 @@ static inline void backward_blocks(const Recurrence *r, CellBackward *cell, Back
                                    int64_t thread, int64_t threads)
 {
     const int64_t inner = r->G * r->H, rows = round_up(r->B, ROWS), row = row_stride(inner);
-    const int64_t begin = block_count(r) * thread / threads;
-    const int64_t end = block_count(r) * (thread + 1) / threads;
+    const int64_t begin = unit_block_count(r) * thread / threads;
+    const int64_t end = unit_block_count(r) * (thread + 1) / threads;
     for (int64_t i = begin; i < end; i++) {
         const UnitBlock units = block_at(r, i);
         const Rows weight = { TENSOR_REAL, r->weight + units.first, r->H, inner, units.count };
@@ -345,8 +346,9 @@ static inline void backward_blocks(const Recurrence *r, CellBackward *cell, Back
                                 dgates, row);
 #pragma omp barrier
         for (int64_t i = begin; i < end; i++)
-            multiply_panel(true, parts.dhidden + i * rows * UNITS, UNITS, dgates, row,
-                           parts.panels + i * inner * UNITS, rows, inner, block_at(r, i).count);
+            multiply_weight_panel(true, parts.dhidden + i * rows * UNITS, UNITS, dgates, row,
+                                  parts.panels + i * inner * UNITS, rows, inner,
+                                  block_at(r, i).count);
     }
     for (int64_t i = begin; i < end; i++)
         copy_dhidden(r, block_at(r, i), parts.dhidden + i * rows * UNITS, false);

@@ -1,16 +1,14 @@
 /* residual_layernorm on the CPU, in Real and in bf16: a tile of rows of s = x + m branch is
  * computed in L1 and then normalized, so that x and branch are read from memory once. */
-#include <omp.h>
-
 #include "ops/cpu/elementwise/dropout.h"
 #include "ops/cpu/rows/layernorm.h"
 
 /* Approximate elements per tile of rows: a tile stays in L1 and uses whole Philox blocks. */
-enum { TILE = 2048 };
+enum { COLUMN_TILE = 2048 };
 
 static int64_t tile_rows(int64_t C)
 {
-    return C < TILE ? TILE / C : 1;
+    return C < COLUMN_TILE ? COLUMN_TILE / C : 1;
 }
 
 /* s [count] <- x + m branch, for the elements from `first` on; stores m [count]; m may be s. */

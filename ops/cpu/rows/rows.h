@@ -83,10 +83,4 @@ ALWAYS_INLINE Real row_sum_by(RowPiece *piece, int T, Real *power, const Real *x
     return (Real)sum;
 }
 
-ALWAYS_INLINE LogSumExp row_log_sum_exp(int T, const Real *x, int64_t C)
-{
-    const Real m = row_max(T, x, C);
-    return (LogSumExp){ m, real_log(row_sum_by(sum_of_powers, T, NULL, x, m, C)) };
-}
-
 #endif

@@ -2,7 +2,7 @@
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/vectors.h"
 
-enum { BLOCK_REALS = 3072 }; /* of all buffers: 24 KB of 32 KB or more of L1 */
+enum { BLOCK_REALS = 3072 }; /* of all buffers: 12 KB, well within L1 */
 
 /* to [n] = from [n], between Real and bf16, a vector at a time. The same rows of the next block of
  * `bf16`, which is one of the two, are prefetched: blocks of several operands alternate, so the
@@ -20,18 +20,19 @@ ALWAYS_INLINE void convert_vectors(int to_type, Real *to, int from_type, const R
         store(to_type, to, i, load(from_type, from, i));
 }
 
-/* The Reals of a buffer: aligned, and no two buffers are a multiple of 4096 bytes apart, since a load
- * would then wait for the store to the same offset in another page (4K aliasing). */
+enum { LINE_REALS = 16, MAX_BUFFERS = 8 };
+
+/* Whole cache lines, so that buffers are aligned and threads share no line. */
 static int64_t buffer_reals(int64_t n)
 {
-    return (n + 15) / 16 * 16 + 80;
+    return (n + LINE_REALS - 1) / LINE_REALS * LINE_REALS;
 }
 
-Bf16Blocks bf16_blocks_begin(int64_t R, int64_t C, int64_t per_row)
+Bf16Blocks bf16_blocks_begin(int64_t R, int64_t width)
 {
-    int64_t rows = C * per_row > 0 ? BLOCK_REALS / (C * per_row) : R;
+    int64_t rows = width > 0 ? BLOCK_REALS / width : R;
     rows = rows < 1 ? 1 : rows > R ? R : rows;
-    const int64_t size = buffer_reals(rows * C) * per_row;
+    const int64_t size = buffer_reals(rows * width) + MAX_BUFFERS * LINE_REALS;
     return (Bf16Blocks){ R, rows, size, R > 0 ? device_workspace(size * device_threads()) : NULL };
 }
 

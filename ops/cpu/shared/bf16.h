@@ -29,12 +29,12 @@ typedef struct Bf16Blocks {
     Real *buffers;          /* of all threads; NULL: the loop has ended */
 } Bf16Blocks;
 
-Bf16Blocks bf16_blocks_begin(int64_t R, int64_t C, int64_t per_row);
+Bf16Blocks bf16_blocks_begin(int64_t R, int64_t width);
 void bf16_blocks_end(Bf16Blocks *blocks);
 Bf16Block bf16_block(const Bf16Blocks *blocks, int64_t first);
 
 #define BF16_BLOCKS(block, R, C, per_row)                                                          \
-    for (Bf16Blocks block##s = bf16_blocks_begin(R, C, per_row); block##s.buffers;            \
+    for (Bf16Blocks block##s = bf16_blocks_begin(R, (per_row) * (C)); block##s.buffers;            \
          bf16_blocks_end(&block##s))                                                               \
         PRAGMA(omp parallel for schedule(static)                                                   \
                    num_threads(threads_for((R) * (C), 0.3)))                                       \

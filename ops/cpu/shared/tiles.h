@@ -347,9 +347,9 @@ ALWAYS_INLINE void online_softmax(bool weighted, Real *P, const Real *weight, Re
 
 /* P = e^(s - L) weight from s and dS = P (dP - D) from dP, in place, for one key and all queries;
  * D: g.out of each query. */
-ALWAYS_INLINE void softmax_backward(bool weighted, Real *restrict P, Real *restrict dS,
-                                    const Real *restrict L, const Real *restrict D,
-                                    const Real *restrict weight, int64_t columns)
+ALWAYS_INLINE void score_gradients(bool weighted, Real *restrict P, Real *restrict dS,
+                                   const Real *restrict L, const Real *restrict D,
+                                   const Real *restrict weight, int64_t columns)
 {
     for (int64_t i = 0; i < columns; i++) {
         Real power = real_exp(P[i] - L[i]);

@@ -6,6 +6,7 @@
 #include "ops/kernels.h"
 
 #include "ops/shared/math.h"
+#include "tensor/cuda/kernel.cuh"
 
 /* products [B, G H] = h W_hh^T */
 static inline void multiply_hidden(const Recurrence *r, Real *products)

@@ -133,7 +133,7 @@ __device__ static inline int64_t find_symbol(const Row<T> &row, KeptSymbols kept
     const uint64_t total = all.sum(kept, tie_weight);
     if (total == 0)
         return warp == 0 ? 0 : -1;
-    const uint64_t limit = product_high(uniform, total, false);
+    const uint64_t limit = product_high(uniform, total);
     const Stretch after = { before.weight + mine.weight, before.ties + mine.ties };
     if (before.sum(kept, tie_weight) > limit || after.sum(kept, tie_weight) <= limit)
         return -1;
@@ -157,7 +157,7 @@ __device__ static inline int64_t choose_symbol(const T *logits, int64_t C, const
         all = { count_of_row<LANES>(all.weight), count_of_row<LANES>(all.ties) };
         const uint64_t total = all.sum(kept, weight_of(row, logit_of_key(kept.key)));
         if (total > 0)
-            kept = keep_largest<LANES>(row, true, product_high(sampler.top_p, total, true));
+            kept = keep_largest<LANES>(row, true, product_high_up(sampler.top_p, total));
     }
     return find_symbol<LANES>(row, kept, uniform);
 }

@@ -37,7 +37,7 @@ ALWAYS_INLINE Rows chunk_rows(const Work *w, const Real *data, int64_t start, in
 }
 
 /* Adds the head's rows of the next chunk to those that the next scan prefetches. */
-ALWAYS_INLINE void prefetch_next(Work *w, Rows rows)
+ALWAYS_INLINE void prefetch_next_chunk(Work *w, Rows rows)
 {
     Prefetch *next = &w->scan.next;
     const int64_t element = (int64_t)element_bytes(rows.type), row = rows.stride * element;
@@ -50,12 +50,12 @@ ALWAYS_INLINE void prefetch_next(Work *w, Rows rows)
 
 ALWAYS_INLINE void load_rows(Work *w, Matrix to, Rows rows)
 {
-    prefetch_next(w, rows);
+    prefetch_next_chunk(w, rows);
     pack(to.data, &rows, to.columns, 1, 0);
 }
 
 /* a = phi(q) */
-static void load_queries(Work *w)
+static void load_query_features(Work *w)
 {
     const AttentionInputs *x = w->pass->x;
     const Rows rows = chunk_rows(w, x->query, w->query_row, x->query_stride, x->D);
@@ -70,12 +70,12 @@ static void zero_masked_keys(const Work *w, Matrix rows)
 }
 
 /* b = phi(k), v~ = [v, 1]; 0 for masked keys, which may hold NaN */
-static void load_keys(Work *w)
+static void load_key_features(Work *w)
 {
     const AttentionInputs *x = w->pass->x;
     Rows key = chunk_rows(w, x->key, w->key_row, x->key_stride, x->D);
     Rows value = chunk_rows(w, x->value, w->key_row, x->value_stride, x->M);
-    prefetch_next(w, value);
+    prefetch_next_chunk(w, value);
     key.data = elements_at(key.type, key.data, w->first_key * key.stride);
     value.data = elements_at(value.type, value.data, w->first_key * value.stride);
     key.count = value.count = w->end_key - w->first_key;
@@ -94,7 +94,7 @@ ALWAYS_INLINE Rows out_rows(const Work *w, const Real *data)
 }
 
 /* row i <- factor row i */
-ALWAYS_INLINE void multiply_row(Matrix rows, int64_t i, Real factor)
+ALWAYS_INLINE void scale_row(Matrix rows, int64_t i, Real factor)
 {
     Real *row = rows.data + i * rows.columns;
     for (int64_t c = 0; c < rows.columns; c += LANES)
@@ -110,7 +110,7 @@ static void load_dnum(Work *w)
     const Real *den = p->den + chunk_at(w, w->query_row, H, 1);
     const Matrix dnum = w->dnum;
     for (int64_t i = 0; i < count; i++)
-        multiply_row(dnum, i, 1 / den[i * step]);
+        scale_row(dnum, i, 1 / den[i * step]);
 }
 
 /* dden_i = -dnum_i.out_i */
@@ -148,13 +148,13 @@ ALWAYS_INLINE void store_rows(Work *w, Gradient to, Matrix from, int64_t start, 
     if (!to.data)
         return;
     const Rows rows = chunk_rows(w, to.data, start, stride, columns);
-    prefetch_next(w, rows);
+    prefetch_next_chunk(w, rows);
     to.data = elements_at(rows.type, to.data, chunk_at(w, start, stride, columns));
     unpack(rows.type, to, rows.stride, from.data, rows.count, columns, from.columns, 1, 0);
 }
 
 /* den_i = num~_i[M] + eps     out_i = num_i / den_i */
-static void store_out(Work *w)
+static void store_num_over_den(Work *w)
 {
     const Pass *p = w->pass;
     const int64_t H = p->x->H, count = w->scan.count;
@@ -164,7 +164,7 @@ static void store_out(Work *w)
     for (int64_t i = 0; i < count; i++) {
         const Real den = num.last[i] + eps;
         new_den[i * H] = den;
-        multiply_row(num, i, 1 / den);
+        scale_row(num, i, 1 / den);
     }
     store_rows(w, (Gradient){ p->new_out, false }, w->num, w->query_row, H * p->x->M, p->x->M);
 }
@@ -240,7 +240,7 @@ static void find_prefix_states(Work *w)
     for (int64_t s = w->first_segment; s < w->end_segment && s + 1 < w->segments; s++) {
         first_chunk(w, segment_start(w, s), segment_start(w, s + 1), 1, true);
         for (; w->scan.count; next_chunk(w)) {
-            load_keys(w);
+            load_key_features(w);
             if (p->backward)
                 state_add(&w->scan, w->v, w->b, w->S_t);
             else
@@ -263,7 +263,7 @@ static void find_suffix_states(Work *w)
         zero_states(w, w->states[1]);
     first_chunk(w, segment_start(w, s), segment_start(w, s + 1), -1, true);
     for (; w->scan.count; next_chunk(w)) {
-        load_queries(w);
+        load_query_features(w);
         load_dnum(w);
         find_dden(w);
         state_add(&w->scan, w->a, w->dnum, w->R);
@@ -303,10 +303,10 @@ static void forward_item(Work *w)
     first_chunk(w, segment_start(w, w->first_segment), segment_start(w, w->end_segment), 1,
                 final_state);
     for (; w->scan.count; next_chunk(w)) {
-        load_queries(w);
-        load_keys(w);
+        load_query_features(w);
+        load_key_features(w);
         scan_chunk(&w->scan, w->a, w->b, w->v, w->S, w->num);
-        store_out(w);
+        store_num_over_den(w);
     }
     if (final_state)
         contribute_states(w, (Gradient){ final_state, false }, w->states[0]);
@@ -324,23 +324,23 @@ static void backward_queries(Work *w, int64_t segment)
         save_dden(w);
         if (!dquery)
             continue;
-        load_queries(w);
-        load_keys(w);
+        load_query_features(w);
+        load_key_features(w);
         scan_chunk(&w->scan, w->dnum, w->v, w->b, w->S_t, w->da);
         store_dquery(w);
     }
 }
 
 /* dk and dv: the rows are loaded in reverse order, so that scan_chunk is scan_reverse. */
-static void backward_keys(Work *w, int64_t segment)
+static void scan_backward_keys(Work *w, int64_t segment)
 {
     const LinearScanGradient *d = &w->pass->d;
     const bool state_after = segment > w->first_segment || d->state.data;
     const bool dkey = d->x.key.data || d->state.data, dvalue = d->x.value.data || d->state.data;
     first_chunk(w, segment_start(w, segment), segment_start(w, segment + 1), -1, state_after);
     for (; (dkey || dvalue) && w->scan.count; next_chunk(w)) {
-        load_queries(w);
-        load_keys(w);
+        load_query_features(w);
+        load_key_features(w);
         load_dnum(w);
         load_dden(w);
         const Matrix dnum = { .data = w->dnum.data, .columns = w->dnum.columns };
@@ -361,7 +361,7 @@ static void backward_item(Work *w)
     load_suffix_states(w, w->end_segment - 1);
     for (int64_t s = w->end_segment - 1; s >= w->first_segment; s--) {
         backward_queries(w, s);
-        backward_keys(w, s);
+        scan_backward_keys(w, s);
     }
     if (dstate.data && w->first_segment == 0)
         contribute_states(w, dstate, w->states[1]);
@@ -425,13 +425,14 @@ void causal_linear_attention_backward_bf16(LinearScanGradient d, const Real *dou
 /* ----------------------------------------------------------------------------------- not causal
  * Every position reads the totals S~ = sum_j b_j v~_j^T and R~ = sum_i a_i dnum~_i^T. Each is a sum
  * over blocks of positions, so that rounding errors stay those of short sums. */
-enum { BLOCK = 4096 };
+enum { POSITION_BLOCK = 4096 };
 
 /* Before each chunk: where a block begins, adds the sums so far to those of earlier blocks, which
  * are in the memory of R^T. */
 static void begin_block(Work *w, Real *sums)
 {
-    if (w->head > w->first_head || w->position == 0 || w->position % BLOCK >= w->pass->rows)
+    if (w->head > w->first_head || w->position == 0 ||
+        w->position % POSITION_BLOCK >= w->pass->rows)
         return;
     add_states(w, w->states[2], sums);
     zero_states(w, sums);
@@ -443,14 +444,14 @@ static void forward_item_noncausal(Work *w)
     zero_states(w, w->states[2]);
     for (first_chunk(w, 0, w->keys, 1, true); w->scan.count; next_chunk(w)) {
         begin_block(w, w->states[0]);
-        load_keys(w);
+        load_key_features(w);
         state_add(&w->scan, w->b, w->v, w->S);
     }
     add_states(w, w->states[0], w->states[2]);
     for (first_chunk(w, 0, w->length, 1, true); w->scan.count; next_chunk(w)) {
-        load_queries(w);
+        load_query_features(w);
         state_read(&w->scan, w->a, w->S, w->num);
-        store_out(w);
+        store_num_over_den(w);
     }
 }
 
@@ -460,7 +461,7 @@ static void backward_item_noncausal(Work *w)
     zero_states(w, w->states[2]);
     for (first_chunk(w, 0, w->keys, 1, true); w->scan.count; next_chunk(w)) {
         begin_block(w, w->states[0]);
-        load_keys(w);
+        load_key_features(w);
         state_add(&w->scan, w->v, w->b, w->S_t);
     }
     add_states(w, w->states[0], w->states[2]);
@@ -468,7 +469,7 @@ static void backward_item_noncausal(Work *w)
     zero_states(w, w->states[2]);
     for (first_chunk(w, 0, w->length, 1, true); w->scan.count; next_chunk(w)) {
         begin_block(w, w->states[1]);
-        load_queries(w);
+        load_query_features(w);
         load_dnum(w);
         find_dden(w);
         state_add(&w->scan, w->a, w->dnum, w->R);
@@ -478,7 +479,7 @@ static void backward_item_noncausal(Work *w)
     add_states(w, w->states[1], w->states[2]);
     transpose_R(w);
     for (first_chunk(w, 0, w->pass->x->keys, 1, true); w->scan.count; next_chunk(w)) {
-        load_keys(w);
+        load_key_features(w);
         state_read(&w->scan, w->v, w->R_t, w->db);
         store_dkey(w);
         state_read(&w->scan, w->b, w->R, w->dv);

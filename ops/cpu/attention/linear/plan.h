@@ -8,8 +8,6 @@
 #include "ops/cpu/attention/linear/scan.h"
 #include "ops/attention/shared/arguments.h"
 
-#include <omp.h>
-
 enum {
     CHUNK = 16, /* positions per chunk of the recurrent form */
     GROUP = 8,  /* maximum number of heads per item of work */
@@ -276,7 +274,7 @@ static void select_head(Work *w, int64_t head)
 }
 
 /* n clamped to [0, count] */
-static int64_t clamped(int64_t n, int64_t count)
+static int64_t clamp_count(int64_t n, int64_t count)
 {
     return minimum(maximum(n, 0), count);
 }
@@ -285,13 +283,13 @@ static int64_t clamped(int64_t n, int64_t count)
 static void select_chunk(Work *w, int64_t done)
 {
     const Pass *p = w->pass;
-    const int64_t left = w->end - w->begin - done, count = clamped(left, p->rows);
+    const int64_t left = w->end - w->begin - done, count = clamp_count(left, p->rows);
     const bool forward = w->step > 0;
     const bool outer = forward ? w->begin == 0 : w->end == w->length;
     const Real *state = forward ? p->options->state : p->dfinal_state;
     w->position = forward ? w->begin + done : w->end - 1 - done;
-    w->first_key = forward ? 0 : clamped(w->position + 1 - w->keys, count);
-    w->end_key = forward ? clamped(w->keys - w->position, count) : count;
+    w->first_key = forward ? 0 : clamp_count(w->position + 1 - w->keys, count);
+    w->end_key = forward ? clamp_count(w->keys - w->position, count) : count;
     w->scan.count = count;
     w->scan.method = p->method;
     w->scan.first = outer && done == 0 && !state;

@@ -154,7 +154,8 @@ ALWAYS_INLINE void add_pairs(int vectors, Vector sum[ROWS][2], const Pair *a, in
                 sum[r][v] = multiply_add(sum[r][v], a[r * a_row], pairs_at(b + v * LANES));
 }
 
-ALWAYS_INLINE void load_tile(int vectors, Vector sum[ROWS][2], const Real *from, int64_t columns)
+ALWAYS_INLINE void load_accumulators(int vectors, Vector sum[ROWS][2], const Real *from,
+                                     int64_t columns)
 {
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < vectors; v++)
@@ -191,7 +192,7 @@ ALWAYS_INLINE void add_outputs(int vectors, Real *o, const Bf16Chunk *chunk, int
     const Pair *weights = chunk->weights + before * half, *w = chunk->w + c;
     Vector sum[ROWS][2];
     o += before * W + c;
-    load_tile(vectors, sum, o, W);
+    load_accumulators(vectors, sum, o, W);
     if (!first)
         add_pairs(vectors, sum, chunk->x + before * Y / 2, Y / 2, 1, chunk->T + c, W, Y / 2);
     add_pairs(vectors, sum, weights, half, 1, w, W, before / 2);
@@ -216,7 +217,7 @@ ALWAYS_INLINE void update_state(int vectors, Real *T, const Bf16Chunk *chunk, in
 {
     const int64_t W = chunk->W;
     Vector sum[ROWS][2];
-    load_tile(vectors, sum, T + r * W + c, W);
+    load_accumulators(vectors, sum, T + r * W + c, W);
     add_pairs(vectors, sum, chunk->y + r, 1, chunk->Y, chunk->w + c, W, chunk->rows / 2);
     store_tile(vectors, T + r * W + c, sum, W);
 }

@@ -230,8 +230,8 @@ __attribute__((noinline)) WHOLE_VECTORS static void backward_tile(bool weighted,
     set_product(t->dS, k->value, t->M, t->dout_transposed + k->skip, t->columns, k->rows, t->a->M,
                 columns);
     for (int64_t j = 0; j < k->keys; j++)
-        softmax_backward(weighted, t->P + j * columns, t->dS + j * columns, t->L + k->skip,
-                         t->D_i + k->skip, weighted ? k->weight + j * columns : NULL, columns);
+        score_gradients(weighted, t->P + j * columns, t->dS + j * columns, t->L + k->skip,
+                        t->D_i + k->skip, weighted ? k->weight + j * columns : NULL, columns);
     if (k->dquery)
         add_queries(k, k->dquery, t->dS, k->key, t->D);
     if (k->dkey) {

@@ -6,20 +6,19 @@
 #include "ops/cpu/attention/shared/softmax_tiles.h"
 #include "ops/kernels.h"
 
-#include <omp.h>
-
 /* Queries and keys per tile. Tiles on the diagonal of the causal mask have only DIAGONAL keys,
  * because half of such a tile is masked. */
-enum { QUERIES = 64, KEYS = 64, DIAGONAL = 32 };
-_Static_assert(QUERIES % KEYS == 0 && KEYS % DIAGONAL == 0, "tiles begin on the diagonal");
+enum { SOFTMAX_QUERIES = 64, SOFTMAX_KEYS = 64, DIAGONAL = 32 };
+_Static_assert(SOFTMAX_QUERIES % SOFTMAX_KEYS == 0 && SOFTMAX_KEYS % DIAGONAL == 0,
+               "tiles begin on the diagonal");
 /* Keys per block: sums over all keys are sums over blocks, so that rounding errors stay those of
  * short sums. */
-enum { BLOCK = 4096 };
-_Static_assert(BLOCK % QUERIES == 0, "blocks begin with a tile");
+enum { KEY_BLOCK = 4096 };
+_Static_assert(KEY_BLOCK % SOFTMAX_QUERIES == 0, "blocks begin with a tile");
 _Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "parts of tiles are whole vectors");
 
 /* ----------------------------------------------------------------------------------------- plan */
-typedef struct Plan {
+typedef struct SoftmaxPlan {
     int type; /* of the inputs, out and their gradients */
     const AttentionInputs *a;
     bool causal;
@@ -28,74 +27,76 @@ typedef struct Plan {
     int64_t units;      /* B H segments */
     int64_t workspaces; /* one per thread, or one per unit if a head has several units */
     int64_t size;       /* Reals per workspace */
-} Plan;
+} SoftmaxPlan;
 
 /* A unit of work: its current query tile, and the head's keys and values. */
-typedef struct Unit {
-    const Plan *p;
+typedef struct SoftmaxUnit {
+    const SoftmaxPlan *p;
     QueryTile tile;
     int64_t visible;   /* the tile's queries attend only to keys j < visible */
     Real *key, *value; /* [keys, D], [keys, M] */
-    Real *dquery;      /* [QUERIES, D] */
+    Real *dquery;      /* [SOFTMAX_QUERIES, D] */
     struct {
         Real *m, *l, *out, *dquery; /* of the blocks before the current one */
     } earlier;
     Real *dkey, *dvalue; /* [keys, D], [keys, M]: sums of the unit */
-} Unit;
+} SoftmaxUnit;
 
 /* Assigns a unit's buffers in scratch memory, or NULL; returns their size in Reals. */
-static int64_t allocate_unit(Unit *u, const Plan *p, Real *scratch, bool backward)
+static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch, bool backward)
 {
     int64_t used = 0;
     u->p = p;
     u->key = allocate(scratch, &used, p->keys * round_up(p->a->D, LANES));
     u->value = allocate(scratch, &used, p->keys * round_up(p->a->M, LANES));
-    allocate_tile(&u->tile, p->a, QUERIES, KEYS, scratch, &used, backward);
+    allocate_tile(&u->tile, p->a, SOFTMAX_QUERIES, SOFTMAX_KEYS, scratch, &used, backward);
     if (!backward) {
-        u->earlier.m = allocate(scratch, &used, QUERIES);
-        u->earlier.l = allocate(scratch, &used, QUERIES);
-        u->earlier.out = allocate(scratch, &used, QUERIES * u->tile.M);
+        u->earlier.m = allocate(scratch, &used, SOFTMAX_QUERIES);
+        u->earlier.l = allocate(scratch, &used, SOFTMAX_QUERIES);
+        u->earlier.out = allocate(scratch, &used, SOFTMAX_QUERIES * u->tile.M);
         return used;
     }
-    u->dquery = allocate(scratch, &used, QUERIES * u->tile.D);
-    u->earlier.dquery = allocate(scratch, &used, QUERIES * u->tile.D);
+    u->dquery = allocate(scratch, &used, SOFTMAX_QUERIES * u->tile.D);
+    u->earlier.dquery = allocate(scratch, &used, SOFTMAX_QUERIES * u->tile.D);
     u->dkey = allocate(scratch, &used, p->keys * u->tile.D);
     u->dvalue = allocate(scratch, &used, p->keys * u->tile.M);
     return used;
 }
 
-static Plan plan(TensorType type, const AttentionInputs *a, bool causal, bool backward)
+static SoftmaxPlan plan_softmax(TensorType type, const AttentionInputs *a, bool causal,
+                                bool backward)
 {
     int64_t threads = device_threads(), heads = a->B * a->H;
-    Plan p = { .type = (int)type,
-               .a = a,
-               .causal = causal,
-               .keys = round_up(a->keys, KEYS),
-               .segments = minimum((threads + heads - 1) / heads, (a->N + QUERIES - 1) / QUERIES) };
+    SoftmaxPlan p = { .type = (int)type,
+                      .a = a,
+                      .causal = causal,
+                      .keys = round_up(a->keys, SOFTMAX_KEYS),
+                      .segments = minimum((threads + heads - 1) / heads,
+                                          (a->N + SOFTMAX_QUERIES - 1) / SOFTMAX_QUERIES) };
     p.units = heads * p.segments;
     p.workspaces = p.segments > 1 ? p.units : threads;
-    p.size = allocate_unit(&(Unit){ 0 }, &p, NULL, backward);
+    p.size = allocate_unit(&(SoftmaxUnit){ 0 }, &p, NULL, backward);
     return p;
 }
 
-static int threads_of(const AttentionInputs *a)
+static int softmax_threads(const AttentionInputs *a)
 {
     return threads_for(a->B * a->H * a->N * a->keys, 0.04 * (double)(a->D + a->M));
 }
 
 /* ---------------------------------------------------------------------------------------- tiles */
 
-static int64_t key_length(const Unit *u)
+static int64_t key_length(const SoftmaxUnit *u)
 {
     const AttentionInputs *a = u->p->a;
     return a->key_lengths ? a->key_lengths[u->tile.b] : a->keys;
 }
 
 /* A unit with its keys and values. */
-static Unit unit_at(const Plan *p, Real *scratch, int64_t unit, bool backward)
+static SoftmaxUnit unit_at(const SoftmaxPlan *p, Real *scratch, int64_t unit, bool backward)
 {
     const int64_t head = unit / p->segments;
-    Unit u = { .tile = { .type = p->type, .b = head / p->a->H, .h = head % p->a->H } };
+    SoftmaxUnit u = { .tile = { .type = p->type, .b = head / p->a->H, .h = head % p->a->H } };
     Real *own = scratch + (p->segments > 1 ? unit : omp_get_thread_num()) * p->size;
     allocate_unit(&u, p, own, backward);
     load_keys(u.key, u.value, &u.tile, 0, key_length(&u));
@@ -103,11 +104,11 @@ static Unit unit_at(const Plan *p, Real *scratch, int64_t unit, bool backward)
 }
 
 /* Moves to the unit's query tile that starts at `first`. */
-static void select_tile(Unit *u, int64_t first)
+static void select_softmax_tile(SoftmaxUnit *u, int64_t first)
 {
     QueryTile *t = &u->tile;
     t->first = first;
-    t->count = minimum(QUERIES, t->a->N - first);
+    t->count = minimum(SOFTMAX_QUERIES, t->a->N - first);
     t->columns = round_up(t->count, UNIT);
     u->visible = key_length(u);
     if (u->p->causal)
@@ -115,11 +116,11 @@ static void select_tile(Unit *u, int64_t first)
     load_queries(t, score_scale(t->a));
 }
 
-static KeyTile key_tile_at(const Unit *u, int64_t start)
+static KeyTile key_tile_at(const SoftmaxUnit *u, int64_t start)
 {
     const QueryTile *t = &u->tile;
     KeyTile k = { .diagonal = u->p->causal && start >= t->first, .start = start };
-    k.keys = minimum(k.diagonal ? DIAGONAL : KEYS, u->visible - start);
+    k.keys = minimum(k.diagonal ? DIAGONAL : SOFTMAX_KEYS, u->visible - start);
     k.rows = round_up(k.keys, ROWS);
     k.skip = k.diagonal ? start - t->first : 0;
     k.queries = t->count - k.skip;
@@ -139,12 +140,12 @@ __attribute__((noinline)) WHOLE_VECTORS static void forward_step(QueryTile *t, c
 
 static void zero_sums(QueryTile *t)
 {
-    memset(t->l, 0, (size_t)QUERIES * sizeof *t->l);
-    memset(t->out, 0, (size_t)(QUERIES * t->M) * sizeof *t->out);
+    memset(t->l, 0, (size_t)SOFTMAX_QUERIES * sizeof *t->l);
+    memset(t->out, 0, (size_t)(SOFTMAX_QUERIES * t->M) * sizeof *t->out);
 }
 
 /* l <- l + e^(m' - m) l' and the same of o, where ' is of the earlier blocks. */
-static void add_earlier_sums(Unit *u)
+static void add_earlier_sums(SoftmaxUnit *u)
 {
     const QueryTile *t = &u->tile;
     for (int64_t i = 0; i < t->count; i++) {
@@ -156,46 +157,46 @@ static void add_earlier_sums(Unit *u)
 }
 
 /* The sums so far become those of the earlier blocks. */
-static void next_block(Unit *u, bool first)
+static void next_block(SoftmaxUnit *u, bool first)
 {
     QueryTile *t = &u->tile;
     if (!first)
         add_earlier_sums(u);
-    memcpy(u->earlier.m, t->m, (size_t)QUERIES * sizeof *t->m);
-    memcpy(u->earlier.l, t->l, (size_t)QUERIES * sizeof *t->l);
-    memcpy(u->earlier.out, t->out, (size_t)(QUERIES * t->M) * sizeof *t->out);
+    memcpy(u->earlier.m, t->m, (size_t)SOFTMAX_QUERIES * sizeof *t->m);
+    memcpy(u->earlier.l, t->l, (size_t)SOFTMAX_QUERIES * sizeof *t->l);
+    memcpy(u->earlier.out, t->out, (size_t)(SOFTMAX_QUERIES * t->M) * sizeof *t->out);
     zero_sums(t);
 }
 
-static void forward_keys(Real *out, Real *log_sum, Unit *u)
+static void softmax_forward_tile(Real *out, Real *log_sum, SoftmaxUnit *u)
 {
     QueryTile *t = &u->tile;
     for (int64_t i = 0; i < t->columns; i++)
         t->m[i] = -INFINITY;
     zero_sums(t);
     for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys)) {
-        if (k.start > 0 && k.start % BLOCK == 0)
-            next_block(u, k.start == BLOCK);
+        if (k.start > 0 && k.start % KEY_BLOCK == 0)
+            next_block(u, k.start == KEY_BLOCK);
         forward_step(t, &k);
     }
-    if (u->visible > BLOCK)
+    if (u->visible > KEY_BLOCK)
         add_earlier_sums(u);
     for (int64_t i = 0; i < t->count; i++)
         store_out(t->type, out, log_sum, t, i);
 }
 
-static void forward(TensorType type, Real *out, Real *log_sum, const AttentionInputs *a,
-                    bool causal)
+static void softmax_forward_units(TensorType type, Real *out, Real *log_sum,
+                                  const AttentionInputs *a, bool causal)
 {
-    const Plan p = plan(type, a, causal, false);
+    const SoftmaxPlan p = plan_softmax(type, a, causal, false);
     Real *scratch = device_workspace(p.workspaces * p.size);
-#pragma omp parallel for schedule(dynamic) num_threads(threads_of(a))
+#pragma omp parallel for schedule(dynamic) num_threads(softmax_threads(a))
     for (int64_t unit = 0; unit < p.units; unit++) {
-        Unit u = unit_at(&p, scratch, unit, false);
-        for (int64_t first = unit % p.segments * QUERIES; first < a->N;
-             first += p.segments * QUERIES) {
-            select_tile(&u, first);
-            forward_keys(out, log_sum, &u);
+        SoftmaxUnit u = unit_at(&p, scratch, unit, false);
+        for (int64_t first = unit % p.segments * SOFTMAX_QUERIES; first < a->N;
+             first += p.segments * SOFTMAX_QUERIES) {
+            select_softmax_tile(&u, first);
+            softmax_forward_tile(out, log_sum, &u);
         }
     }
     device_workspace_free(scratch);
@@ -203,12 +204,12 @@ static void forward(TensorType type, Real *out, Real *log_sum, const AttentionIn
 
 void softmax_attention_forward_cpu(Real *out, Real *log_sum, const AttentionInputs *a, bool causal)
 {
-    forward(TENSOR_REAL, out, log_sum, a, causal);
+    softmax_forward_units(TENSOR_REAL, out, log_sum, a, causal);
 }
 
 void softmax_attention_forward_bf16(Real *out, Real *log_sum, const AttentionInputs *a, bool causal)
 {
-    forward(TENSOR_BF16, out, log_sum, a, causal);
+    softmax_forward_units(TENSOR_BF16, out, log_sum, a, causal);
 }
 
 /* ------------------------------------------------------------------------------------- backward */
@@ -222,14 +223,14 @@ static void move_sums(Real *to, Real *from, int64_t count)
     }
 }
 
-static void backward_keys(Unit *u)
+static void softmax_backward_tile(SoftmaxUnit *u)
 {
     QueryTile *t = &u->tile;
-    const int64_t size = QUERIES * t->D;
+    const int64_t size = SOFTMAX_QUERIES * t->D;
     memset(u->dquery, 0, (size_t)size * sizeof(Real));
     memset(u->earlier.dquery, 0, (size_t)size * sizeof(Real));
     for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys)) {
-        if (k.start > 0 && k.start % BLOCK == 0)
+        if (k.start > 0 && k.start % KEY_BLOCK == 0)
             move_sums(u->earlier.dquery, u->dquery, size);
         k.dquery = u->dquery + k.skip * t->D;
         k.dkey = u->dkey + k.start * t->D;
@@ -240,17 +241,17 @@ static void backward_keys(Unit *u)
 }
 
 /* dq of a unit's queries, and the unit's sums of dk and dv. */
-static void backward_unit(AttentionGradient d, Unit *u, const Real *dout, const Real *out,
-                          const Real *log_sum, int64_t first)
+static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Real *dout,
+                                  const Real *out, const Real *log_sum, int64_t first)
 {
     QueryTile *t = &u->tile;
     const AttentionInputs *a = t->a;
     memset(u->dkey, 0, (size_t)(u->p->keys * t->D) * sizeof(Real));
     memset(u->dvalue, 0, (size_t)(u->p->keys * t->M) * sizeof(Real));
-    for (; first < a->N; first += u->p->segments * QUERIES) {
-        select_tile(u, first);
+    for (; first < a->N; first += u->p->segments * SOFTMAX_QUERIES) {
+        select_softmax_tile(u, first);
         load_upstream(t, dout, out, log_sum);
-        backward_keys(u);
+        softmax_backward_tile(u);
         if (d.query.data) {
             Gradient dquery = d.query;
             dquery.data = elements_at(t->type, dquery.data, query_at(t, first));
@@ -261,10 +262,10 @@ static void backward_unit(AttentionGradient d, Unit *u, const Real *dout, const 
 }
 
 /* dk and dv of a head: adds the sums of its units in a fixed order. */
-static void contribute_keys(AttentionGradient d, Real *scratch, const Plan *p, int64_t head)
+static void contribute_keys(AttentionGradient d, Real *scratch, const SoftmaxPlan *p, int64_t head)
 {
     const AttentionInputs *a = p->a;
-    Unit u, other;
+    SoftmaxUnit u, other;
     allocate_unit(&u, p, scratch, true);
     const int64_t D = u.tile.D, M = u.tile.M;
     for (int64_t s = 1; s < p->segments; s++) {
@@ -287,17 +288,17 @@ static void contribute_keys(AttentionGradient d, Real *scratch, const Plan *p, i
     }
 }
 
-static void backward(const Plan *p, AttentionGradient d, const Real *dout, const Real *out,
-                     const Real *log_sum)
+static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, const Real *dout,
+                                   const Real *out, const Real *log_sum)
 {
     const int64_t heads = p->a->B * p->a->H;
     Real *scratch = device_workspace(p->workspaces * p->size);
-#pragma omp parallel num_threads(threads_of(p->a))
+#pragma omp parallel num_threads(softmax_threads(p->a))
     {
 #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < p->units; unit++) {
-            Unit u = unit_at(p, scratch, unit, true);
-            backward_unit(d, &u, dout, out, log_sum, unit % p->segments * QUERIES);
+            SoftmaxUnit u = unit_at(p, scratch, unit, true);
+            softmax_backward_unit(d, &u, dout, out, log_sum, unit % p->segments * SOFTMAX_QUERIES);
             if (p->segments == 1)
                 contribute_keys(d, scratch + omp_get_thread_num() * p->size, p, unit);
         }
@@ -313,13 +314,13 @@ static void backward(const Plan *p, AttentionGradient d, const Real *dout, const
 void softmax_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,
                                     const Real *log_sum, const AttentionInputs *a, bool causal)
 {
-    const Plan p = plan(TENSOR_REAL, a, causal, true);
-    backward(&p, d, dout, out, log_sum);
+    const SoftmaxPlan p = plan_softmax(TENSOR_REAL, a, causal, true);
+    softmax_backward_units(&p, d, dout, out, log_sum);
 }
 
 void softmax_attention_backward_bf16(AttentionGradient d, const Real *dout, const Real *out,
                                      const Real *log_sum, const AttentionInputs *a, bool causal)
 {
-    const Plan p = plan(TENSOR_BF16, a, causal, true);
-    backward(&p, d, dout, out, log_sum);
+    const SoftmaxPlan p = plan_softmax(TENSOR_BF16, a, causal, true);
+    softmax_backward_units(&p, d, dout, out, log_sum);
 }
