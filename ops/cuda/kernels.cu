@@ -2,20 +2,16 @@
 #include "ops/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 
-/* A launcher whose first argument, the dtype, is fixed. */
-template <auto launcher, TensorType type> struct OfType;
-template <typename... P, void (*launcher)(TensorType, P...), TensorType type>
-struct OfType<launcher, type> {
-    static void call(P... arguments)
-    {
-        launcher(type, arguments...);
-    }
-};
+/* A launcher's kernel of one dtype, which is the launcher's first argument. */
+template <auto launcher, TensorType type, typename... P> static void call(P... arguments)
+{
+    launcher(type, arguments...);
+}
 
 template <TensorType type> static Kernels table(void)
 {
     Kernels k = {};
-#define USE(kernel) k.kernel = OfType<kernel##_cuda, type>::call
+#define USE(kernel) k.kernel = call<kernel##_cuda, type>
 #define USE_REAL(kernel) k.kernel = kernel##_cuda
     /* elementwise */
     USE(unary_forward);

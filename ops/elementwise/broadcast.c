@@ -71,6 +71,12 @@ void broadcast_copy_plain(Gradient out, Real factor, const Real *x, Broadcast b,
 {
     (void)real_x; /* all dtypes are Real here */
     const int64_t n = broadcast_count(b);
+    if (b.P * b.Q == 1) {
+        const Real value = factor * *x;
+        EACH(i, n)
+            gradient_add(out, i, value);
+        return;
+    }
     EACH_BLOCK(first, n)
     {
         _Alignas(64) Real buffer[BLOCK_ELEMENTS];

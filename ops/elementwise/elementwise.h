@@ -33,10 +33,4 @@ static inline int64_t block_count(int64_t first, int64_t n)
     return n - first < BLOCK_ELEMENTS ? n - first : BLOCK_ELEMENTS;
 }
 
-/* The gradient of the elements from `first` on. */
-static inline Gradient gradient_from(Gradient dx, int64_t first)
-{
-    return (Gradient){ dx.data + first, dx.accumulate };
-}
-
 #endif

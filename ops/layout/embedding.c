@@ -8,25 +8,29 @@
 void embedding_forward_plain(Real *out, const Real *weight, const int32_t *indices, int64_t R,
                              int64_t D)
 {
-    EACH_ROW(r, R, D)
+    EACH_ROW(r, R, D) {
+        const Real *row = weight + indices[r] * D;
+        PRAGMA(omp simd)
         for (int64_t d = 0; d < D; d++)
-            out[r * D + d] = weight[indices[r] * D + d];
+            out[r * D + d] = row[d];
+    }
 }
 
 /* Threads take different columns, so the terms of a sum are added in the order of r. */
 void embedding_backward_plain(Gradient dweight, const Real *dout, const int32_t *indices, int64_t R,
                               int64_t V, int64_t D)
 {
-    enum { COLUMNS = 64 }; /* contiguous: several cache lines */
+    enum { COLUMNS = 128 }; /* contiguous: several cache lines */
     if (!dweight.accumulate)
         EACH(i, V * D)
             dweight.data[i] = 0;
     EACH_ROW(tile, (D + COLUMNS - 1) / COLUMNS, R * COLUMNS) {
         const int64_t start = tile * COLUMNS, end = start + COLUMNS < D ? start + COLUMNS : D;
         for (int64_t r = 0; r < R; r++) {
+            Real *row = dweight.data + indices[r] * D;
             PRAGMA(omp simd)
             for (int64_t d = start; d < end; d++)
-                dweight.data[indices[r] * D + d] += dout[r * D + d];
+                row[d] += dout[r * D + d];
         }
     }
 }

@@ -10,25 +10,43 @@
 #include "ops/shared/indices.h"
 #include "ops/shared/rows.h"
 
+LogSumExp log_sum_exp_row(const Real *logits, int64_t C)
+{
+    Real m = -(Real)INFINITY, powers[ROW_RUN];
+    double sum = 0;
+    SUM(max, m)
+    for (int64_t c = 0; c < C; c++)
+        m = logits[c] > m ? logits[c] : m;
+    for (int64_t start = 0; start < C; start += ROW_RUN) {
+        const int64_t count = C - start < ROW_RUN ? C - start : ROW_RUN;
+        PRAGMA(omp simd)
+        for (int64_t c = 0; c < count; c++)
+            powers[c] = real_exp(logits[start + c] - m);
+        sum += row_sum(powers, count);
+    }
+    return (LogSumExp){ m, (Real)log(sum) };
+}
+
+void cross_entropy_row_backward(Gradient dlogits, const Real *logits, LogSumExp l, int32_t target,
+                                Real factor, int64_t C)
+{
+    PRAGMA(omp simd)
+    for (int64_t c = 0; c < C; c++)
+        gradient_add(dlogits, c,
+                     factor == 0 ? 0 : factor * real_exp(log_probability(logits[c], l)));
+    dlogits.data[target] -= factor;
+}
+
 void cross_entropy_forward_plain(Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in)
 {
     const int64_t R = in.R, C = in.C;
-    EACH_ROW(r, R, C) {
-        const Real *logits = in.logits + r * C;
-        Real m = -(Real)INFINITY;
-        double sum = 0;
-        SUM(max, m)
-        for (int64_t c = 0; c < C; c++)
-            m = logits[c] > m ? logits[c] : m;
-        SUM(+, sum)
-        for (int64_t c = 0; c < C; c++)
-            sum += real_exp(logits[c] - m);
-        l[r] = (LogSumExp){ m, (Real)log(sum) };
-    }
+    EACH_ROW(r, R, C)
+        l[r] = log_sum_exp_row(in.logits + r * C, C);
     double loss = 0, W = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++) {
-        const Real w = in.weights ? in.weights[r] : 1;
-        loss -= w == 0 ? 0 : w * log_probability(in.logits[r * C + in.targets[r]], l[r]);
+        const double w = in.weights ? (double)in.weights[r] : 1;
+        const Real logit = in.logits[r * C + in.targets[r]];
+        loss -= w == 0 ? 0 : w * (double)log_probability(logit, l[r]);
         W += w;
     }
     *out = (Real)(loss / W);
@@ -38,18 +56,11 @@ void cross_entropy_forward_plain(Real *out, LogSumExp *l, Real *weight_sum, Cros
 void cross_entropy_backward_plain(Gradient dlogits, const Real *dout, const LogSumExp *l,
                                   const Real *weight_sum, CrossEntropy in)
 {
-    const int64_t R = in.R, C = in.C;
-    const double scale = (double)*dout / (double)*weight_sum;
-    EACH_ROW(r, R, C) {
-        const Real factor = (Real)((in.weights ? (double)in.weights[r] : 1) * scale);
-        const LogSumExp l_r = l[r];
-        PRAGMA(omp simd)
-        for (int64_t c = r * C; c < (r + 1) * C; c++) {
-            const Real softmax = real_exp(log_probability(in.logits[c], l_r));
-            gradient_add(dlogits, c, factor == 0 ? 0 : factor * softmax);
-        }
-        dlogits.data[r * C + in.targets[r]] -= factor;
-    }
+    const int64_t C = in.C;
+    EACH_ROW(r, in.R, C)
+        cross_entropy_row_backward(gradient_from(dlogits, r * C), in.logits + r * C, l[r],
+                                   in.targets[r], cross_entropy_factor(&in, r, *dout, *weight_sum),
+                                   C);
 }
 
 static CrossEntropy cross_entropy_of(const Tensor *logits, const Tensor *targets,

@@ -2,6 +2,7 @@
 #ifndef TAPEGRAD_OPS_LOSSES_LOSSES_H
 #define TAPEGRAD_OPS_LOSSES_LOSSES_H
 
+#include "autograd/tape.h"
 #include "ops/shared/math.h"
 
 /* logits [R, C], targets [R], weights [R] or NULL: all 1 */
@@ -11,5 +12,18 @@ typedef struct CrossEntropy {
     const Real *weights;
     int64_t R, C;
 } CrossEntropy;
+
+#ifndef __cplusplus
+/* One row of C logits, on the calling thread: l, and dlogits <- factor (softmax - [c = target]). */
+LogSumExp log_sum_exp_row(const Real *logits, int64_t C);
+void cross_entropy_row_backward(Gradient dlogits, const Real *logits, LogSumExp l, int32_t target,
+                                Real factor, int64_t C);
+
+/* g w_r / W */
+static inline Real cross_entropy_factor(const CrossEntropy *in, int64_t r, Real dout, Real W)
+{
+    return (Real)((in->weights ? (double)in->weights[r] : 1) * ((double)dout / (double)W));
+}
+#endif
 
 #endif

@@ -7,8 +7,10 @@
  *   out_c = x_c - ln sum_j e^x_j = (x_c - m) - ln sum_j e^(x_j - m)
  * Backward, with dout_c / dx_j = [c = j] - e^out_j:
  *   dx_j <- g_j - e^out_j sum_c g_c */
+#include "ops/rows/softmax.h"
+
 #include "ops/kernels.h"
-#include "ops/shared/internal.h"
+#include "ops/shared/rows.h"
 
 /* max_c x_c, ignoring NaN */
 static inline Real softmax_max(const Real *x, int64_t C)
@@ -20,72 +22,69 @@ static inline Real softmax_max(const Real *x, int64_t C)
     return m;
 }
 
+/* out_c = e^(x_c - m); returns their sum */
+static inline double softmax_powers(Real *out, const Real *x, Real m, int64_t C)
+{
+    PRAGMA(omp simd)
+    for (int64_t c = 0; c < C; c++)
+        out[c] = real_exp(x[c] - m);
+    return row_sum(out, C);
+}
+
+void softmax_row(Real *out, const Real *x, int64_t C)
+{
+    const Real scale = (Real)(1 / softmax_powers(out, x, softmax_max(x, C), C));
+    for (int64_t c = 0; c < C; c++)
+        out[c] *= scale;
+}
+
+void softmax_row_backward(Gradient dx, const Real *g, const Real *out, int64_t C)
+{
+    const Real sum = (Real)row_dot(g, out, C);
+    PRAGMA(omp simd)
+    for (int64_t c = 0; c < C; c++)
+        gradient_add(dx, c, out[c] * (g[c] - sum));
+}
+
+void log_softmax_row(Real *out, const Real *x, int64_t C)
+{
+    const Real m = softmax_max(x, C), log_sum = (Real)log(softmax_powers(out, x, m, C));
+    PRAGMA(omp simd)
+    for (int64_t c = 0; c < C; c++)
+        out[c] = (x[c] - m) - log_sum;
+}
+
+void log_softmax_row_backward(Gradient dx, const Real *g, const Real *out, int64_t C)
+{
+    const Real sum = (Real)row_sum(g, C);
+    PRAGMA(omp simd)
+    for (int64_t c = 0; c < C; c++)
+        gradient_add(dx, c, g[c] - real_exp(out[c]) * sum);
+}
+
 void softmax_forward_plain(Real *out, const Real *x, int64_t R, int64_t C)
 {
-    EACH_ROW(row, R, C) {
-        const Real *x_r = x + row * C, m = softmax_max(x_r, C);
-        Real *out_r = out + row * C;
-        PRAGMA(omp simd)
-        for (int64_t c = 0; c < C; c++)
-            out_r[c] = real_exp(x_r[c] - m);
-        double sum = 0;
-        SUM(+, sum)
-        for (int64_t c = 0; c < C; c++)
-            sum += out_r[c];
-        const Real scale = (Real)(1 / sum);
-        for (int64_t c = 0; c < C; c++)
-            out_r[c] *= scale;
-    }
+    EACH_ROW(r, R, C)
+        softmax_row(out + r * C, x + r * C, C);
 }
 
 void softmax_backward_plain(Gradient dx, const Real *dout, const Real *out, int64_t R, int64_t C)
 {
-    EACH_ROW(row, R, C) {
-        const Real *g = dout + row * C, *out_r = out + row * C;
-        double sum = 0;
-        SUM(+, sum)
-        for (int64_t c = 0; c < C; c++)
-            sum += (g[c] * out_r[c]);
-        const Real dot = (Real)sum;
-        PRAGMA(omp simd)
-        for (int64_t c = 0; c < C; c++)
-            gradient_add(dx, row * C + c, out_r[c] * (g[c] - dot));
-    }
+    EACH_ROW(r, R, C)
+        softmax_row_backward(gradient_from(dx, r * C), dout + r * C, out + r * C, C);
 }
 
 void log_softmax_forward_plain(Real *out, const Real *x, int64_t R, int64_t C)
 {
-    EACH_ROW(row, R, C) {
-        const Real *x_r = x + row * C, m = softmax_max(x_r, C);
-        Real *out_r = out + row * C;
-        PRAGMA(omp simd)
-        for (int64_t c = 0; c < C; c++)
-            out_r[c] = real_exp(x_r[c] - m);
-        double sum = 0;
-        SUM(+, sum)
-        for (int64_t c = 0; c < C; c++)
-            sum += out_r[c];
-        const Real log_sum = (Real)log(sum);
-        PRAGMA(omp simd)
-        for (int64_t c = 0; c < C; c++)
-            out_r[c] = (x_r[c] - m) - log_sum;
-    }
+    EACH_ROW(r, R, C)
+        log_softmax_row(out + r * C, x + r * C, C);
 }
 
 void log_softmax_backward_plain(Gradient dx, const Real *dout, const Real *out, int64_t R,
                                 int64_t C)
 {
-    EACH_ROW(row, R, C) {
-        const Real *g = dout + row * C, *out_r = out + row * C;
-        double sum = 0;
-        SUM(+, sum)
-        for (int64_t c = 0; c < C; c++)
-            sum += g[c];
-        const Real sum_g = (Real)sum;
-        PRAGMA(omp simd)
-        for (int64_t c = 0; c < C; c++)
-            gradient_add(dx, row * C + c, g[c] - real_exp(out_r[c]) * sum_g);
-    }
+    EACH_ROW(r, R, C)
+        log_softmax_row_backward(gradient_from(dx, r * C), dout + r * C, out + r * C, C);
 }
 
 static void softmax_backward(Node *node)

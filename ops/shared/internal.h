@@ -29,4 +29,10 @@ ALWAYS_INLINE void contribute(int T, Real *dx, int64_t i, bool accumulate, Real 
     }
 }
 
+/* The gradient of the elements from `first` on. */
+static inline Gradient gradient_from(Gradient dx, int64_t first)
+{
+    return (Gradient){ dx.data + first, dx.accumulate };
+}
+
 #endif

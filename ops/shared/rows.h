@@ -21,4 +21,38 @@ static inline void check_one_per_row(Tape *tape, const char *label, const Tensor
                    shape_text(expected).text, name, tensor_text(x).text);
 }
 
+/* Sums over a row: in Real over runs of ROW_RUN elements, which compilers turn into sums of vectors,
+ * and of the runs in double. */
+enum { ROW_RUN = 256 };
+
+/* sum_c x_c */
+static inline double row_sum(const Real *x, int64_t C)
+{
+    double sum = 0;
+    for (int64_t start = 0; start < C; start += ROW_RUN) {
+        const int64_t end = C - start < ROW_RUN ? C : start + ROW_RUN;
+        Real run = 0;
+        SUM(+, run)
+        for (int64_t c = start; c < end; c++)
+            run += x[c];
+        sum += (double)run;
+    }
+    return sum;
+}
+
+/* sum_c x_c y_c */
+static inline double row_dot(const Real *x, const Real *y, int64_t C)
+{
+    double sum = 0;
+    for (int64_t start = 0; start < C; start += ROW_RUN) {
+        const int64_t end = C - start < ROW_RUN ? C : start + ROW_RUN;
+        Real run = 0;
+        SUM(+, run)
+        for (int64_t c = start; c < end; c++)
+            run += x[c] * y[c];
+        sum += (double)run;
+    }
+    return sum;
+}
+
 #endif

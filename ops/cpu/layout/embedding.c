@@ -17,7 +17,7 @@ void embedding_forward_bf16(Real *out, const Real *weight, const int32_t *indice
 void embedding_backward_bf16(Gradient dweight, const Real *dout, const int32_t *indices, int64_t R,
                              int64_t V, int64_t D)
 {
-    enum { COLUMNS = 64 };
+    enum { COLUMNS = 128 };
     if (!dweight.accumulate)
         EACH(i, V * D)
             dweight.data[i] = 0;

@@ -2,27 +2,19 @@
 #include "ops/cpu/shared/bf16.h"
 #include "ops/kernels.h"
 
-/* A block of rows, whose logits were converted */
-static CrossEntropy rows_of(CrossEntropy in, const Bf16Block *block, const Real *logits)
-{
-    return (CrossEntropy){ logits, in.targets + block->first,
-                           in.weights ? in.weights + block->first : NULL, block->rows, in.C };
-}
-
-/* The blocks compute l; the mean is over all rows, in order. */
 void cross_entropy_forward_bf16(Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in)
 {
     const int64_t R = in.R, C = in.C;
     BF16_BLOCKS(block, R, C, 1) {
-        Real loss, W;
         const Real *logits = bf16_read(&block, in.logits, C);
-        cross_entropy_forward_plain(&loss, l + block.first, &W, rows_of(in, &block, logits));
+        for (int64_t r = 0; r < block.rows; r++)
+            l[block.first + r] = log_sum_exp_row(logits + r * C, C);
     }
     double loss = 0, W = 0;
     for (int64_t r = 0; r < R; r++) {
-        const Real w = in.weights ? in.weights[r] : 1;
+        const double w = in.weights ? (double)in.weights[r] : 1;
         const Real logit = load(TENSOR_BF16, in.logits, r * C + in.targets[r]);
-        loss -= w == 0 ? 0 : w * log_probability(logit, l[r]);
+        loss -= w == 0 ? 0 : w * (double)log_probability(logit, l[r]);
         W += w;
     }
     *out = (Real)(loss / W);
@@ -36,8 +28,11 @@ void cross_entropy_backward_bf16(Gradient dlogits, const Real *dout, const LogSu
     BF16_BLOCKS(block, R, C, 2) {
         const Gradient d = bf16_gradient(&block, dlogits, C);
         const Real *logits = bf16_read(&block, in.logits, C);
-        cross_entropy_backward_plain(d, dout, l + block.first, weight_sum,
-                                     rows_of(in, &block, logits));
+        for (int64_t i = 0; i < block.rows; i++) {
+            const int64_t r = block.first + i;
+            cross_entropy_row_backward(gradient_from(d, i * C), logits + i * C, l[r], in.targets[r],
+                                       cross_entropy_factor(&in, r, *dout, *weight_sum), C);
+        }
         bf16_write(&block, dlogits.data, d.data, C);
     }
 }

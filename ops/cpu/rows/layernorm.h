@@ -13,8 +13,8 @@
 ALWAYS_INLINE Statistics layernorm_row(int T, Real *out, int S, const Real *x, const Real *weight,
                                        const Real *bias, Real eps, int64_t C)
 {
-    const Real mean = row_sum(sum_of_values, S, NULL, x, 0, C) / (Real)C;
-    const Real variance = row_sum(sum_of_squares, S, NULL, x, mean, C) / (Real)C;
+    const Real mean = row_sum_by(sum_of_values, S, NULL, x, 0, C) / (Real)C;
+    const Real variance = row_sum_by(sum_of_squares, S, NULL, x, mean, C) / (Real)C;
     const Real r = inverse_deviation(variance, eps);
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)

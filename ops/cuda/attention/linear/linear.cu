@@ -124,9 +124,10 @@ static Argument<T> argument_of(const Real *data, int64_t stride, int64_t columns
     return x;
 }
 
-template <typename T> static Result<T> result_of(const Gradient &d, int64_t stride, int64_t columns)
+template <typename T>
+static ScanResult<T> result_of(const Gradient &d, int64_t stride, int64_t columns)
 {
-    Result<T> r = {};
+    ScanResult<T> r = {};
     r.data = (T *)d.data;
     r.stride = stride;
     r.columns = (int)columns;

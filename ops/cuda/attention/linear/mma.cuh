@@ -59,7 +59,7 @@ template <typename T> struct Argument {
     bool aligned; /* columns are a multiple of 8, of which each 8 begin at a multiple of 16 bytes */
 };
 
-template <typename T> struct Result {
+template <typename T> struct ScanResult {
     T *data; /* NULL: not computed */
     int64_t stride;
     int columns;
@@ -69,7 +69,7 @@ template <typename T> struct Result {
 
 template <typename T> struct CausalMma {
     Argument<T> argument[ARGUMENTS];
-    Result<T> result[3];          /* forward: out; backward: dkey, dvalue, dquery */
+    ScanResult<T> result[3];      /* forward: out; backward: dkey, dvalue, dquery */
     Line line;                    /* of chunks */
     int64_t N, chunks, per_block; /* chunks: in all, and per block */
     int H;
@@ -174,7 +174,7 @@ template <typename T, int SIZE> struct Mma {
          * otherwise they are prefetched into L2 and copied between chunks. */
         AHEAD = PARTS * SIZE <= 64,
     };
-    typedef Matrix<PARTS, CHUNK, PITCH> Operand;
+    typedef Matrix<PARTS, CHUNK, PITCH> ChunkRows;
     typedef Matrix<PARTS, SIZE, PITCH> State;
 };
 
@@ -182,11 +182,11 @@ template <typename T, int SIZE> struct Mma {
  * operands' memory unless AHEAD, and a copy of S or R for all warps. */
 template <typename T, int SIZE, int MATRICES, bool HAS_STATE> struct MmaMemory {
     typedef Mma<T, SIZE> Sizes;
-    typedef typename Sizes::Operand Operand;
+    typedef typename Sizes::ChunkRows ChunkRows;
     typedef typename Sizes::State State;
     enum {
-        RAW_AT = Sizes::AHEAD ? MATRICES * Operand::SIZE : 0,
-        STATE_AT = RAW_AT + MATRICES * Operand::SIZE,
+        RAW_AT = Sizes::AHEAD ? MATRICES * ChunkRows::SIZE : 0,
+        STATE_AT = RAW_AT + MATRICES * ChunkRows::SIZE,
         VECTOR_PARTS_AT = STATE_AT + (HAS_STATE ? (int)State::SIZE : 0),
         REALS_AT = VECTOR_PARTS_AT + 3 * Sizes::PITCH,
         BYTES = REALS_AT * (int)sizeof(Bfloat16) + (SIZE + 3 * CHUNK) * (int)sizeof(Real),
@@ -196,13 +196,13 @@ template <typename T, int SIZE, int MATRICES, bool HAS_STATE> struct MmaMemory {
     };
     Bfloat16 *at;
 
-    __device__ Operand operand(int i) const
+    __device__ ChunkRows operand(int i) const
     {
-        return { at + i * Operand::SIZE };
+        return { at + i * ChunkRows::SIZE };
     }
-    __device__ Operand raw(int i) const
+    __device__ ChunkRows raw(int i) const
     {
-        return { at + RAW_AT + i * Operand::SIZE };
+        return { at + RAW_AT + i * ChunkRows::SIZE };
     }
     __device__ State state() const
     {
@@ -268,11 +268,11 @@ template <typename T, int SIZE> struct Pieces {
 /* Starts copying an argument's rows of a chunk; invalid rows and columns become zeros. A copy of
  * zero bytes also has an address inside the tensor. */
 template <int SIZE, typename T>
-__device__ static inline void copy_rows(const typename Mma<T, SIZE>::Operand &raw,
+__device__ static inline void copy_rows(const typename Mma<T, SIZE>::ChunkRows &raw,
                                         const Argument<T> &x, const Chunk &chunk)
 {
     typedef Pieces<T, SIZE> P;
-    typedef typename Mma<T, SIZE>::Operand Operand;
+    typedef typename Mma<T, SIZE>::ChunkRows ChunkRows;
     enum { PARTS = Mma<T, SIZE>::PARTS, PITCH = Mma<T, SIZE>::PITCH };
     const int column = P::column(), columns = x.columns - column;
     const int valid = columns > 0 ? valid_rows(x, chunk) : 0;
@@ -284,7 +284,7 @@ __device__ static inline void copy_rows(const typename Mma<T, SIZE>::Operand &ra
             const bool there = P::row(i) < valid;
 #pragma unroll
             for (int p = 0; p < PARTS; p++)
-                copy_async<16>(raw.at + p * Operand::APART + P::row(i) * PITCH + column,
+                copy_async<16>(raw.at + p * ChunkRows::APART + P::row(i) * PITCH + column,
                                (there ? at : from) + p * P::PART, there ? 16 : 0);
         }
         return;
@@ -292,7 +292,7 @@ __device__ static inline void copy_rows(const typename Mma<T, SIZE>::Operand &ra
 #pragma unroll 1
     for (int i = 0; i < 8 * P::COUNT; i++) {
         const int row = P::row(i / 8), e = i % 8;
-        T *const to = (T *)(raw.at + e / P::PART * Operand::APART + row * PITCH + column);
+        T *const to = (T *)(raw.at + e / P::PART * ChunkRows::APART + row * PITCH + column);
         to[e % P::PART] = row < valid && e < columns ? from[row * x.stride + e] : T();
     }
 }
@@ -352,19 +352,19 @@ __device__ static inline void store_eight(Bfloat16 *to, int apart, const Real *x
 /* COUNT pieces of an operand from their raw rows: phi(x), or x / den. Unless FULL, invalid elements
  * are zeroed after the map, because phi(0) may be 1. */
 template <bool FULL, int COUNT, int SIZE, typename T>
-__device__ static inline void map_pieces(const typename Mma<T, SIZE>::Operand &to,
-                                         const typename Mma<T, SIZE>::Operand &raw,
+__device__ static inline void map_pieces(const typename Mma<T, SIZE>::ChunkRows &to,
+                                         const typename Mma<T, SIZE>::ChunkRows &raw,
                                          const Argument<T> &x, int first, int valid,
                                          const Real *den)
 {
     typedef Pieces<T, SIZE> P;
-    typedef typename Mma<T, SIZE>::Operand Operand;
+    typedef typename Mma<T, SIZE>::ChunkRows ChunkRows;
     enum { PARTS = Mma<T, SIZE>::PARTS, PITCH = Mma<T, SIZE>::PITCH };
     const int column = P::column();
     Real y[COUNT][8];
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
-        load_eight<T, PARTS>(y[i], raw.at + P::row(first + i) * PITCH + column, Operand::APART);
+        load_eight<T, PARTS>(y[i], raw.at + P::row(first + i) * PITCH + column, ChunkRows::APART);
     map_values<8 * COUNT, T, !FULL>(x.map, y[0]);
     if (x.divided)
 #pragma unroll
@@ -380,15 +380,15 @@ __device__ static inline void map_pieces(const typename Mma<T, SIZE>::Operand &t
 #pragma unroll
         for (int e = 0; e < 8 && !FULL; e++)
             y[i][e] = row < valid && column + e < x.columns ? y[i][e] : (Real)0;
-        store_eight<PARTS>(to.at + row * PITCH + column, Operand::APART, y[i]);
+        store_eight<PARTS>(to.at + row * PITCH + column, ChunkRows::APART, y[i]);
     }
 }
 
 /* An operand from its raw rows: all pieces at once in the common case, where the chunk is full and
  * the map takes few instructions. */
 template <int SIZE, typename T>
-__device__ static inline void map_rows(const typename Mma<T, SIZE>::Operand &to,
-                                       const typename Mma<T, SIZE>::Operand &raw,
+__device__ static inline void map_rows(const typename Mma<T, SIZE>::ChunkRows &to,
+                                       const typename Mma<T, SIZE>::ChunkRows &raw,
                                        const Argument<T> &x, const Chunk &chunk, const Real *den)
 {
     typedef Pieces<T, SIZE> P;
@@ -433,7 +433,8 @@ __device__ static inline void store_pair(Bfloat16 *to, float first, float second
 
 /* Contributes the warp's rows of o; to accumulate, all loads precede the first store. */
 template <int SIZE, typename T>
-__device__ static inline void contribute_rows(const Result<T> &r, const Chunk &chunk, float (*o)[4])
+__device__ static inline void contribute_rows(const ScanResult<T> &r, const Chunk &chunk,
+                                              float (*o)[4])
 {
     typedef Mma<T, SIZE> Sizes;
     const int column = first_column<Sizes>() + lane_column(), columns = r.columns - column;

@@ -261,7 +261,7 @@ __global__ void __launch_bounds__((Mma<T, SIZE>::BLOCK_THREADS),
 /* o *= phi'(x), from the operand phi(x) */
 template <typename T, int SIZE>
 __device__ static inline void feature_map_backward(float (*o)[4],
-                                                   const typename Mma<T, SIZE>::Operand &mapped,
+                                                   const typename Mma<T, SIZE>::ChunkRows &mapped,
                                                    FeatureMap map)
 {
     typedef Mma<T, SIZE> Sizes;

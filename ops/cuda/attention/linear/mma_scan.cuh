@@ -157,8 +157,8 @@ __device__ static inline void share_vector(Real *vector, const MmaState<T, SIZE>
 /* S += Y^T W */
 template <typename T, int SIZE>
 __device__ static inline void update_state(MmaState<T, SIZE> *state,
-                                           const typename Mma<T, SIZE>::Operand &y,
-                                           const typename Mma<T, SIZE>::Operand &w, int count)
+                                           const typename Mma<T, SIZE>::ChunkRows &y,
+                                           const typename Mma<T, SIZE>::ChunkRows &w, int count)
 {
     typedef Mma<T, SIZE> Sizes;
     enum { BATCH = Sizes::STATE_ACROSS < 8 ? Sizes::STATE_ACROSS : 8 };
@@ -186,7 +186,7 @@ __device__ static inline void update_state(MmaState<T, SIZE> *state,
  * the same in every row, so every lane gets the sums of its columns. */
 template <typename T, int SIZE>
 __device__ static inline void update_vector(MmaState<T, SIZE> *state,
-                                            const typename Mma<T, SIZE>::Operand &y,
+                                            const typename Mma<T, SIZE>::ChunkRows &y,
                                             const Real *weights, int count)
 {
     typedef Mma<T, SIZE> Sizes;
@@ -256,17 +256,17 @@ __device__ static inline void add_den(float *den, const Fragment<PARTS> &rows, u
 template <typename T, int SIZE, Triangle TRIANGLE, bool TRANSPOSED>
 __device__ static inline void scan_rows(float (*o)[4], float (*scores)[4], float *den,
                                         const Bfloat16 *vector_parts,
-                                        const typename Mma<T, SIZE>::Operand &x,
-                                        const typename Mma<T, SIZE>::Operand &y,
-                                        const typename Mma<T, SIZE>::Operand &w,
+                                        const typename Mma<T, SIZE>::ChunkRows &x,
+                                        const typename Mma<T, SIZE>::ChunkRows &y,
+                                        const typename Mma<T, SIZE>::ChunkRows &w,
                                         const typename Mma<T, SIZE>::State &state, int count)
 {
     typedef Mma<T, SIZE> Sizes;
-    typedef Fragment<Sizes::PARTS> Operand;
+    typedef Fragment<Sizes::PARTS> RowFragment;
     const int column = first_column<Sizes>();
 #pragma unroll
     for (int k = 0; k < SIZE; k += 16) {
-        const Operand rows = a_of(x, 16 * row_tile(), k);
+        const RowFragment rows = a_of(x, 16 * row_tile(), k);
 #pragma unroll
         for (int tile = 0; tile < 4; tile++)
             if (keeps<TRIANGLE>(tile, count))
@@ -288,7 +288,7 @@ __device__ static inline void scan_rows(float (*o)[4], float (*scores)[4], float
             continue;
         if (tile == row_tile())
             mask_diagonal<TRIANGLE>(scores + 2 * tile);
-        Operand p;
+        RowFragment p;
 #pragma unroll
         for (int i = 0; i < 4; i++)
             split<Sizes::PARTS>(&p.at[0][i], 4, scores[2 * tile + i / 2][i % 2 * 2],
