@@ -143,7 +143,7 @@ static void fail_each_allocation(AttentionKind attention, Precision precision)
         if (!happened)
             break;
     }
-    ck_assert_int_ge(failures, 40);
+    ck_assert_int_ge(failures, 35);
 }
 
 TEST(every_failing_allocation_with_linear_attention)
@@ -164,6 +164,8 @@ TEST(every_failing_allocation_with_lsh_attention)
 #ifndef TAPEGRAD_DOUBLE
 TEST(every_failing_allocation_in_bf16)
 {
+    if (!test_has_bf16())
+        return;
     fail_each_allocation(ATTENTION_CAUSAL_LINEAR, PRECISION_BF16);
     fail_each_allocation(ATTENTION_CAUSAL_SOFTMAX, PRECISION_BF16);
 }
