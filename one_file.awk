@@ -4,10 +4,11 @@
 # argument that starts with # is a line of the preprocessor.
 #     awk -f one_file.awk -v given="tensor/tensor.h ..." FILE... > OUTPUT
 
-function insert(path, line, header, lines)
+function insert(path, line, header, lines, again, comment)
 {
     if (path in inserted)
         return
+    again = visits[path]++
     print "/* " path " */"
     while ((getline line < path) > 0) {
         lines++
@@ -16,7 +17,9 @@ function insert(path, line, header, lines)
         if (match(line, /^#include "[^"]+"/)) {
             header = substr(line, 11, RLENGTH - 11)
             insert(header)
-        } else
+        } else if (again && (comment || line ~ /^\/\*/))
+            comment = line !~ /\*\/$/ # a list's comments stand in its first copy
+        else
             print line
     }
     close(path)
