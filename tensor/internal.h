@@ -1,4 +1,4 @@
-/* The part of tensor/ that the floors above use and programs do not. */
+/* The part of tensor/ that the other directories use and programs do not. */
 #ifndef TAPEGRAD_TENSOR_INTERNAL_H
 #define TAPEGRAD_TENSOR_INTERNAL_H
 
@@ -30,26 +30,6 @@ void error_set_operation(const char *operation); /* in the thread's context */
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* Calls kernel_cuda with the arguments if the device is CUDA, else evaluates on_cpu. Only here is
- * the device chosen. cuda_enter returns false for the CPU; else it makes the device the thread's
- * current one and stores the kernel's name for error messages. */
-#ifdef TAPEGRAD_CUDA
-bool cuda_enter(const Device *device, const char *kernel);
-#define CUDA_CALL(device, kernel, arguments, on_cpu)                                               \
-    (cuda_enter(device, #kernel) ? kernel##_cuda arguments : on_cpu)
-#else
-#define CUDA_CALL(device, kernel, arguments, on_cpu)                                               \
-    ((void)(device), (void)sizeof(__typeof__(kernel##_cuda arguments) *), on_cpu)
-#endif
-
-/* Calls a DEVICE_FUNCTION of tensor/kernel.h; a KERNEL, on the device and with the dtype of a
- * tensor. */
-#define DEVICE_CALL(device, kernel, arguments)                                                     \
-    CUDA_CALL(device, kernel, arguments, kernel##_cpu arguments)
-#define KERNEL_CALL(tensor, kernel, arguments)                                                     \
-    DEVICE_CALL((tensor)->device, kernel, ((tensor)->type, UNPARENTHESIZED arguments))
-#define UNPARENTHESIZED(...) __VA_ARGS__
 
 /* Under AddressSanitizer, memory that is cached for reuse counts as freed. */
 #ifdef __has_feature /* clang has no __SANITIZE_ADDRESS__ */

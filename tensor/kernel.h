@@ -1,12 +1,5 @@
-/* The declarations of kernels, which the C and the CUDA sources include: a function that differs
- * from its declaration does not compile. KERNEL_CALL and DEVICE_CALL in tensor/internal.h call
- * them.
- *
- *     OLD_KERNEL(void, softmax_forward, Real *out, const Real *x, int64_t R, int64_t C);
- *
- * declares softmax_forward_cpu and softmax_forward_cuda with these parameters and, before them,
- * the dtype of the activations, Real or bf16. DEVICE_FUNCTION is the same for a function without
- * activations, such as an optimizer's step; CUDA_FUNCTION declares a function of CUDA alone. */
+/* What kernels of all backends share: scratch memory, inline functions for CPU and CUDA, bf16. C and
+ * CUDA sources include it. ops/kernel_list.h declares the kernels. */
 #ifndef TAPEGRAD_TENSOR_KERNEL_H
 #define TAPEGRAD_TENSOR_KERNEL_H
 
@@ -31,12 +24,6 @@ C_FUNCTION void device_workspace_free(const Real *data);
 #else
 #define SHARED_FUNCTION static inline __attribute__((always_inline))
 #endif
-
-#define CUDA_FUNCTION(result, name, ...) C_FUNCTION result name##_cuda(__VA_ARGS__)
-#define DEVICE_FUNCTION(result, name, ...)                                                         \
-    C_FUNCTION result name##_cpu(__VA_ARGS__);                                                     \
-    CUDA_FUNCTION(result, name, __VA_ARGS__)
-#define OLD_KERNEL(result, name, ...) DEVICE_FUNCTION(result, name, TensorType type, __VA_ARGS__)
 
 /* bf16: the upper 16 bits of a float. Rounds to nearest, ties to even; NaN stays NaN. */
 SHARED_FUNCTION uint16_t bf16_of(Real value)

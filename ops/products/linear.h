@@ -23,7 +23,4 @@ static inline Product linear_product(const LinearPass *pass)
     return product;
 }
 
-/* Returns false and computes nothing if cublasLt has no such product. */
-CUDA_FUNCTION(bool, linear_pass, LinearPass pass);
-
 #endif

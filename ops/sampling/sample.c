@@ -91,8 +91,8 @@ int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uin
 void sample_plain(int32_t *out, const Real *logits, Sampler sampler, int64_t R, int64_t C)
 {
     EACH_ROW(r, R, 2 * C)
-    out[r] = (int32_t)sample_symbol(logits + r * C, C, &sampler,
-                                    uniform_of_draw(sampler_draw(&sampler, r)));
+        out[r] = (int32_t)sample_symbol(logits + r * C, C, &sampler,
+                                        uniform_of_draw(sampler_draw(&sampler, r)));
 }
 
 Sampler sampler_new(Tape *tape, int64_t R)
@@ -105,7 +105,7 @@ Sampler sampler_new(Tape *tape, int64_t R)
 Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t max)
 {
     Tensor *out = tape_tensor_i32(tape, shape);
-    out->written = (IntegerBounds){ .known = true, .greatest = max };
+    out->bounds = (IntegerBounds){ .known = true, .max = max };
     return out;
 }
 

@@ -60,21 +60,19 @@ void cuda_check(cudaError_t result, const char *what)
                                  : "");
 }
 
-/* Raises nothing, since freeing memory and ending a capture must not: the next check reports the
- * error of cudaSetDevice, which CUDA keeps. */
-bool cuda_enter(const Device *device, const char *kernel)
+/* Makes the device the thread's current one and stores the kernel's name for error messages. Raises
+ * nothing, since freeing memory and ending a capture must not: the next check reports the error of
+ * cudaSetDevice, which CUDA keeps. */
+static void enter_as(const Device *device, const char *kernel)
 {
-    if (!device->cuda)
-        return false;
     call.device = device;
     call.kernel = kernel;
     cudaSetDevice(device->cuda->index);
-    return true;
 }
 
 static void enter(Device *device)
 {
-    cuda_enter(device, error_operation() ? error_operation() : "tapegrad");
+    enter_as(device, error_operation() ? error_operation() : "tapegrad");
 }
 
 cudaStream_t cuda_stream(void)
@@ -120,7 +118,7 @@ static void free_memory(Device *device, void *data)
 
 static size_t available(const Device *device)
 {
-    cuda_enter(device, "device_memory");
+    enter_as(device, "device_memory");
     size_t left = 0, whole;
     return cudaMemGetInfo(&left, &whole) == cudaSuccess ? left : 0;
 }

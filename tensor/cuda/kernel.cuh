@@ -1,9 +1,9 @@
 /* Shared by all CUDA kernels: launches, the dtypes Real and bf16, grid loops, block reductions.
  *
  * Kernels are templates over the dtype T of activations and their gradients, Real or Bfloat16; they
- * compute in Real. Parameters, statistics and losses are always Real. A launcher is declared by
- * OLD_KERNEL(void, exp_forward, Real *out, const Real *x, int64_t n) in a header that its C caller
- * includes too (tensor/kernel.h). It takes the dtype and Real pointers, which BY_STORAGE casts:
+ * compute in Real. Parameters, statistics and losses are always Real. The launcher of
+ * KERNEL(exp_forward, (Real *out, const Real *x, int64_t n)) in ops/kernel_list.h takes the dtype and
+ * Real pointers, which BY_STORAGE casts:
  *
  *     extern "C" void exp_forward_cuda(TensorType type, Real *out, const Real *x, int64_t n)
  *     {
