@@ -339,7 +339,7 @@ static bool parse_header(TensorFile *file, size_t length)
 }
 
 /* -------------------------------------------------------------------------- opening and closing */
-static bool read_header(TensorFile *file, FileStream *stream, size_t length)
+static bool read_header(TensorFile *file, FileStream stream, size_t length)
 {
     file->header = file_allocate(file, (int64_t)length + 1, 1);
     if (!file->header)
@@ -348,11 +348,8 @@ static bool read_header(TensorFile *file, FileStream *stream, size_t length)
     return file_stream_read(file, stream, file->header, (int64_t)length);
 }
 
-static bool read_file(TensorFile *file, FileStream *stream)
+static bool read_file(TensorFile *file, FileStream stream, int64_t size)
 {
-    int64_t size;
-    if (!file_stream_open(file, stream, &size))
-        return false;
     uint64_t length, rest = (uint64_t)size - sizeof length;
     if ((uint64_t)size < sizeof length)
         return file_fail(file, "the file has %lld bytes; the header's length alone takes 8",
@@ -386,11 +383,14 @@ TensorFile *tensor_file_open(const char *path)
     }
     *file =
         (TensorFile){ .function = "tensor_file_open", .path = strcpy((char *)(file + 1), path) };
-    FileStream stream = FILE_STREAM_CLOSED;
-    const bool ok = read_file(file, &stream);
-    file_stream_close(&stream);
-    if (ok)
-        return file;
+    FileStream stream;
+    int64_t size;
+    if (file_stream_open(file, &stream, &size)) {
+        const bool ok = read_file(file, stream, size);
+        file_stream_close(stream);
+        if (ok)
+            return file;
+    }
     tensor_file_close(file);
     return NULL;
 }
