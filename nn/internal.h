@@ -5,6 +5,9 @@
 #include "nn/nn.h"
 #include "tensor/internal.h"
 
+/* The type of Real in files. */
+#define FILE_REAL (sizeof(Real) == sizeof(float) ? FILE_F32 : FILE_F64)
+
 /* A weight's path name, or an entry's name in a file: a path name behind a prefix of at most
  * PREFIX_BYTES bytes. */
 enum { NAME_BYTES = 256, PREFIX_BYTES = 32 };

@@ -5,12 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef TAPEGRAD_DOUBLE
-static const FileType real_type = FILE_F64;
-#else
-static const FileType real_type = FILE_F32;
-#endif
-
 static Name prefixed(const char *prefix, const Tensor *weight)
 {
     Name name;
@@ -50,7 +44,7 @@ bool params_save_parts(const char *function, Params *params, const FilePart *par
         const Tensor *weight = params_at(params, i % weights);
         names[i] = prefixed(part->prefix, weight);
         entries[i] = (FileEntry){ .name = names[i].text,
-                                  .type = real_type,
+                                  .type = FILE_REAL,
                                   .shape = weight->shape,
                                   .data = elements_of(params, weight, copy) };
     }

@@ -6,12 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#ifdef TAPEGRAD_DOUBLE
-static const FileType real_type = FILE_F64;
-#else
-static const FileType real_type = FILE_F32;
-#endif
-
 enum { MAX_ENTRIES = 2 * NN_MAX_LAYERS + 2, ENTRY_NAME_BYTES = 32 };
 
 /* A state on the host: the source of a save, the destination of a load. */
@@ -53,10 +47,10 @@ static void add_entries(HostState *host, const TransformerState *state)
     for (int i = 0; i < step->layers; i++) {
         const Real *data = host->data + i * state->layer_count;
         if (step->softmax) {
-            add_entry(host, i, "keys", real_type, cache, data);
-            add_entry(host, i, "values", real_type, cache, data + shape_count(cache));
+            add_entry(host, i, "keys", FILE_REAL, cache, data);
+            add_entry(host, i, "values", FILE_REAL, cache, data + shape_count(cache));
         } else {
-            add_entry(host, i, "sums", real_type, sums, data);
+            add_entry(host, i, "sums", FILE_REAL, sums, data);
         }
     }
     add_entry(host, -1, "counts", FILE_I32, shape(step->B), host->counts);
