@@ -272,7 +272,7 @@ static Tensor *new_persistent(Tape *tape, const char *label, TensorType type, Sh
     Tensor *tensor = add_tensor(tape, &tape->last_persistent, entry, type, shape);
     tape_allocate_storage(tape, tensor);
     device_zero(tape->device, tensor->data, tensor_bytes(tensor));
-    tensor->written = (IntegerBounds){ .known = true };
+    tensor->bounds = (IntegerBounds){ .known = true };
     return tensor;
 }
 

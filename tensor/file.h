@@ -4,6 +4,8 @@
 
 #include "tensor/internal.h"
 
+#include <stdio.h>
+
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the format is little-endian, and so must the machine be");
 
@@ -51,17 +53,18 @@ bool file_sort(TensorFile *file, const char *key_label);
  * elements take whole bytes, fewer than FILE_LARGEST_SIZE. */
 int64_t file_bytes(FileType type, Shape shape);
 
-/* The operating system's part, file_system.c. The functions report and return false on failure.
- * file_stream_open opens a regular file for reading. file_replace writes the header and then the
- * data of file->entries to a temporary file, and renames it to file->path. */
-typedef struct FileStream {
-    int descriptor; /* on Unix; -1: closed */
-    void *stream;   /* elsewhere: a FILE; NULL: closed */
-} FileStream;
-#define FILE_STREAM_CLOSED ((FileStream){ -1, NULL })
+/* file_system.c, whose functions report and return false on failure. file_stream_open opens a
+ * regular file for reading. file_replace writes the header and then the data of file->entries to a
+ * temporary file, and renames it to file->path. */
+#if defined(__unix__) || defined(__APPLE__)
+#define FILE_IS_DESCRIPTOR
+typedef int FileStream;
+#else
+typedef FILE *FileStream;
+#endif
 bool file_stream_open(const TensorFile *file, FileStream *stream, int64_t *size);
-bool file_stream_read(const TensorFile *file, FileStream *stream, void *to, int64_t bytes);
-void file_stream_close(FileStream *stream);
+bool file_stream_read(const TensorFile *file, FileStream stream, void *to, int64_t bytes);
+void file_stream_close(FileStream stream);
 bool file_replace(const TensorFile *file, const char *header, int64_t length);
 
 /* The length in bytes of the longest valid UTF-8 prefix. */

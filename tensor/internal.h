@@ -1,4 +1,4 @@
-/* The part of tensor/ that the floors above use and programs do not. */
+/* The part of tensor/ that the other directories use and programs do not. */
 #ifndef TAPEGRAD_TENSOR_INTERNAL_H
 #define TAPEGRAD_TENSOR_INTERNAL_H
 

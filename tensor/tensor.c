@@ -178,31 +178,31 @@ void tensor_written(Tensor *tensor)
 /* Returns the bounds of the new integers; raises if they violate those of the operations. */
 static IntegerBounds check_integers(const Tensor *tensor, const int32_t *host)
 {
-    const IntegerBounds wanted = tensor_root(tensor)->wanted;
+    const IntegerBounds required = tensor_root(tensor)->required_bounds;
     const int64_t count = tensor_count(tensor);
     IntegerBounds bounds = { true, true, INT32_MAX, INT32_MIN };
     for (int64_t i = 0; i < count; i++) {
-        bounds.least = host[i] < bounds.least ? host[i] : bounds.least;
-        bounds.greatest = host[i] > bounds.greatest ? host[i] : bounds.greatest;
-        bounds.spanning = bounds.spanning && host[i] == bounds.greatest;
-        if (wanted.known && (host[i] < wanted.least || host[i] > wanted.greatest))
+        bounds.min = host[i] < bounds.min ? host[i] : bounds.min;
+        bounds.max = host[i] > bounds.max ? host[i] : bounds.max;
+        bounds.spanning = bounds.spanning && host[i] == bounds.max;
+        if (required.known && (host[i] < required.min || host[i] > required.max))
             error_raise(
                 "tensor_write_i32: element %lld is %d, expected %d to %d, as the operations "
                 "that use this tensor need",
-                (long long)i, (int)host[i], (int)wanted.least, (int)wanted.greatest);
+                (long long)i, (int)host[i], (int)required.min, (int)required.max);
     }
-    if (wanted.spanning &&
-        (!bounds.spanning || bounds.least != wanted.least || bounds.greatest != wanted.greatest))
+    if (required.spanning &&
+        (!bounds.spanning || bounds.min != required.min || bounds.max != required.max))
         error_raise("tensor_write_i32: the elements do not ascend from %d to %d, as the operations "
                     "that use this tensor need",
-                    (int)wanted.least, (int)wanted.greatest);
+                    (int)required.min, (int)required.max);
     return bounds;
 }
 
 void tensor_write_i32(Tensor *tensor, const int32_t *host)
 {
     check_host_copy("tensor_write_i32", tensor, TENSOR_INT32, host);
-    tensor_root(tensor)->written = check_integers(tensor, host);
+    tensor_root(tensor)->bounds = check_integers(tensor, host);
     device_copy_in(tensor->device, tensor->integers, host, tensor_bytes(tensor));
 }
 

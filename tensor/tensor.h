@@ -145,11 +145,10 @@ typedef enum {
     TENSOR_BF16, /* an activation on a tape with PRECISION_BF16 */
 } TensorType;
 
-/* Bounds of the elements of an int32 tensor. spanning: the elements ascend from the least to the
- * greatest. */
+/* Bounds of the elements of an int32 tensor. spanning: the elements ascend from min to max. */
 typedef struct IntegerBounds {
     bool known, spanning;
-    int32_t least, greatest;
+    int32_t min, max;
 } IntegerBounds;
 
 /* A tensor is contiguous and row-major. Programs may read the fields up to name, and write none. */
@@ -178,7 +177,7 @@ struct Tensor {
     /* Of a parameter: its elements in the bf16 copy of its Params, which products read with
      * PRECISION_BF16; NULL if there is no copy. written: the values have changed, so update it. */
     Real *(*bf16_copy)(Tensor *tensor, bool written);
-    IntegerBounds written, wanted; /* of the integers now, and as the operations require them */
+    IntegerBounds bounds, required_bounds; /* of the integers now, and as operations require */
 };
 
 /* The number of elements. */

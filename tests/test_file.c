@@ -100,9 +100,18 @@ static void assert_constant(double value, int64_t count, int files)
 
 /* ---------------------------------------------------------------------------------- round trips */
 
-/* Bits per element: the types that are converted, then BOOL, U8, ..., F8_E5M2FNUZ, F6, F6, F4. */
-static const size_t type_bits[FILE_TYPES] = { 32, 64, 32, 64, 16, 16, 8, 8, 8, 16, 16,
-                                              32, 64, 64, 8,  8,  8,  8, 8, 6, 6,  4 };
+/* The format's names, in the order of FileType, and bits per element. */
+static const struct {
+    const char *name;
+    size_t bits;
+} types[FILE_TYPES] = { { "F32", 32 },        { "F64", 64 },    { "I32", 32 },
+                        { "I64", 64 },        { "F16", 16 },    { "BF16", 16 },
+                        { "BOOL", 8 },        { "U8", 8 },      { "I8", 8 },
+                        { "U16", 16 },        { "I16", 16 },    { "U32", 32 },
+                        { "U64", 64 },        { "C64", 64 },    { "F8_E5M2", 8 },
+                        { "F8_E4M3", 8 },     { "F8_E8M0", 8 }, { "F8_E4M3FNUZ", 8 },
+                        { "F8_E5M2FNUZ", 8 }, { "F6_E2M3", 6 }, { "F6_E3M2", 6 },
+                        { "F4", 4 } };
 enum { F6_E2M3 = FILE_TYPES - 3 }; /* a scalar of the types before takes whole bytes */
 
 TEST(all_types_and_ranks)
@@ -132,7 +141,7 @@ TEST(all_types_and_ranks)
         ck_assert_ptr_nonnull(found);
         ck_assert_int_eq(found->type, entries[i].type);
         ck_assert(shape_equal(found->shape, entries[i].shape));
-        const size_t bits = (size_t)shape_count(found->shape) * type_bits[found->type];
+        const size_t bits = (size_t)shape_count(found->shape) * types[found->type].bits;
         ck_assert(memcmp(found->data, bytes[i], bits / 8) == 0);
         if (i > 0)
             ck_assert(tensor_file_entry(file, i)->data >= tensor_file_entry(file, i - 1)->data);
@@ -318,44 +327,41 @@ TEST(conversions_that_fit)
 
 TEST(conversions_that_do_not_fit)
 {
+    static const struct {
+        const char *function, *name;
+        Shape shape;
+        const char *end; /* of the sentence */
+    } cases[] = {
+        { "", "i64", { 1, { 2 } }, " is of type I64, expected F16, BF16, F32 or F64" },
+        { "_i32", "f32", { 1, { 2 } }, " is of type F32, expected I32 or I64" },
+        { "", "f64", { 2, { 2, 1 } }, " has shape [2], expected [2,1]" },
+        { "_i32", "i32", { 0 }, " has shape [2], expected []" },
+        { "_i32", "high", { 1, { 2 } }, ": element 1 is 2147483648, which does not fit 32 bits" },
+        { "_i32", "low", { 1, { 2 } }, ": element 0 is -2147483649, which does not fit 32 bits" },
+#ifndef TAPEGRAD_DOUBLE
+        { "", "wide", { 1, { 2 } }, ": element 1 is 1e+300, which does not fit a float" },
+#endif
+    };
     TensorFile *file = conversions();
     Real numbers[2];
     int32_t integers[2];
-#define assert_unread(call, sentence)                                                              \
-    do {                                                                                           \
-        ck_assert(!(call));                                                                        \
-        ck_assert_str_eq(tapegrad_error(), text sentence.text);                                    \
-    } while (0)
-    assert_unread(tensor_file_read(file, "none", shape(2), numbers),
-                  ("tensor_file_read: %s: there is no entry \"none\"", path));
-    assert_unread(tensor_file_read_i32(file, "F32", shape(2), integers),
-                  ("tensor_file_read_i32: %s: there is no entry \"F32\"", path));
-    assert_unread(
-        tensor_file_read(file, "i64", shape(2), numbers),
-        ("tensor_file_read: %s: entry \"i64\" is of type I64, expected F16, BF16, F32 or F64",
-         path));
-    assert_unread(
-        tensor_file_read_i32(file, "f32", shape(2), integers),
-        ("tensor_file_read_i32: %s: entry \"f32\" is of type F32, expected I32 or I64", path));
-    assert_unread(tensor_file_read(file, "f64", shape(2, 1), numbers),
-                  ("tensor_file_read: %s: entry \"f64\" has shape [2], expected [2,1]", path));
-    assert_unread(tensor_file_read_i32(file, "i32", shape_scalar(), integers),
-                  ("tensor_file_read_i32: %s: entry \"i32\" has shape [2], expected []", path));
-    assert_unread(tensor_file_read_i32(file, "high", shape(2), integers),
-                  ("tensor_file_read_i32: %s: entry \"high\": element 1 is 2147483648, which does "
-                   "not fit 32 bits",
-                   path));
-    assert_unread(tensor_file_read_i32(file, "low", shape(2), integers),
-                  ("tensor_file_read_i32: %s: entry \"low\": element 0 is -2147483649, which does "
-                   "not fit 32 bits",
-                   path));
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        ck_assert(!(cases[c].function[0]
+                        ? tensor_file_read_i32(file, cases[c].name, cases[c].shape, integers)
+                        : tensor_file_read(file, cases[c].name, cases[c].shape, numbers)));
+        ck_assert_str_eq(tapegrad_error(),
+                         text("tensor_file_read%s: %s: entry \"%s\"%s", cases[c].function, path,
+                              cases[c].name, cases[c].end)
+                             .text);
+    }
+    ck_assert(!tensor_file_read(file, "none", shape(2), numbers));
+    ck_assert_str_eq(tapegrad_error(),
+                     text("tensor_file_read: %s: there is no entry \"none\"", path).text);
+    ck_assert(!tensor_file_read_i32(file, "F32", shape(2), integers));
+    ck_assert_str_eq(tapegrad_error(),
+                     text("tensor_file_read_i32: %s: there is no entry \"F32\"", path).text);
 #ifdef TAPEGRAD_DOUBLE
     ck_assert(tensor_file_read(file, "wide", shape(2), numbers) && numbers[1] == 1e300);
-#else
-    assert_unread(tensor_file_read(file, "wide", shape(2), numbers),
-                  ("tensor_file_read: %s: entry \"wide\": element 1 is 1e+300, which does not fit "
-                   "a float",
-                   path));
 #endif
     assert_raises(text("tensor_file_entry: %s: there is no entry 9; there are 9", path).text,
                   tensor_file_entry(file, 9));
@@ -490,26 +496,21 @@ TEST(places_that_cannot_be_written)
     snprintf(path, sizeof path, "%s/none/file", folder);
     assert_place_refused(
         text("cannot create a temporary file beside it: %s", strerror(ENOENT)).text);
-
-    snprintf(path, sizeof path, "%s/folder", folder);
-    ck_assert_int_eq(mkdir(path, 0700), 0);
-    assert_place_refused("it exists and is not a regular file");
-    assert_refused("not a regular file");
-
-    snprintf(path, sizeof path, "%s/pipe", folder);
-    ck_assert_int_eq(mkfifo(path, 0600), 0);
-    assert_place_refused("it exists and is not a regular file");
-    assert_refused("not a regular file");
-    ck_assert_int_eq(unlink(path), 0);
-
-    strcpy(path, "/dev/zero");
-    assert_place_refused("it exists and is not a regular file");
-    assert_refused("not a regular file");
-
     snprintf(path, sizeof path, "%s/", folder);
     memcpy(strchr(path, 0), text("%0250d", 0).text, 251);
     assert_place_refused(
         text("cannot create a temporary file beside it: %s", strerror(ENAMETOOLONG)).text);
+
+    const Text irregular[] = { text("%s/folder", folder), text("%s/pipe", folder),
+                               text("/dev/zero") };
+    ck_assert_int_eq(mkdir(irregular[0].text, 0700), 0);
+    ck_assert_int_eq(mkfifo(irregular[1].text, 0600), 0);
+    for (int i = 0; i < 3; i++) {
+        strcpy(path, irregular[i].text);
+        assert_place_refused("it exists and is not a regular file");
+        assert_refused("not a regular file");
+    }
+    ck_assert_int_eq(unlink(irregular[1].text), 0);
 
     /* The superuser may write anywhere, and drops its rights for this. */
     strcpy(path, place);
@@ -578,16 +579,15 @@ TEST(requests_that_are_refused)
         const FileEntry entries[] = { { "same", FILE_I32, scalar, one }, cases[c].entry };
         assert_save_refused(entries, 2, NULL, 0, cases[c].sentence);
     }
-    const FileMetadata twice[] = { { "b", "1" }, { "a", "2" }, { "b", "3" } };
+    const FileMetadata twice[] = { { "b", "1" }, { "a", "2" }, { "b", "3" } }, none = { "b", NULL },
+                       bytes = { "b", "\x80" };
     assert_save_refused(NULL, 0, twice, 3, "the metadata's key \"b\" appears twice");
+    assert_save_refused(NULL, 0, &none, 1, "a key or value of the metadata is NULL");
+    assert_save_refused(NULL, 0, &bytes, 1, "the metadata of the key \"b\" are not UTF-8");
     assert_save_refused(NULL, -1, NULL, 0,
                         "there are -1 entries and 0 metadata strings, expected 0 or more");
     assert_save_refused(NULL, 0, NULL, -2,
                         "there are 0 entries and -2 metadata strings, expected 0 or more");
-    const FileMetadata none[] = { { "b", NULL } };
-    assert_save_refused(NULL, 0, none, 1, "a key or value of the metadata is NULL");
-    const FileMetadata bytes[] = { { "b", "\x80" } };
-    assert_save_refused(NULL, 0, bytes, 1, "the metadata of the key \"b\" are not UTF-8");
     assert_constant(1, 100, 1);
 }
 
@@ -625,14 +625,9 @@ static const HeaderCase headers[] = {
     { "{\"a", 0, "the header is not valid JSON near byte 3" },
     { "{\"a\\", 0, "the header is not valid JSON near byte 3" },
     { "{}{}", 0, "the header is not valid JSON near byte 2" },
-    { "{\"\\ud800\":1}", 0, "the header is not valid JSON near byte 2" },
     { "{\"a\x01\":1}", 0, "the header has a control character at byte 3" },
     { "{\"a\n\":1}", 0, "the header has a control character at byte 3" },
     { "{\"a\":" F32_AT(0, 8) ",\"b\tc\":1}", 8, "the header has a control character at byte 56" },
-    { "{\"\\udc00\\ud800\":1}", 0, "the header is not valid JSON near byte 2" },
-    { "{\"\\ud800\\u0041\":1}", 0, "the header is not valid JSON near byte 2" },
-    { "{\"\\u00g0\":1}", 0, "the header is not valid JSON near byte 2" },
-    { "{\"\\x\":1}", 0, "the header is not valid JSON near byte 2" },
     { "{,}", 0, "the header is not valid JSON near byte 1" },
     { "{\"a\":" F32_AT(0, 8) ",}", 8, "the header is not valid JSON near byte 54" },
     { "{} \t\r\n", 0, NULL },
@@ -640,15 +635,8 @@ static const HeaderCase headers[] = {
     { "{\"\\u00e9\\u20ac\\ud83d\\ude00\\/\\b\\f\\n\\r\\t\\\"\\\\\":" F32_AT(0, 8) "}", 8, NULL },
     { "{\"a\\u0000\":1}", 0, "the header has a NUL character inside a string at byte 3" },
     { "{\"\\\\u0000\":1}", 0, "entry \"\\u0000\": not an object of dtype, shape and data_offsets" },
-    /* not UTF-8: lone, missing, overlong, surrogate, beyond the last, no lead byte */
+    /* not UTF-8 */
     { "{\"a\x80\":1}", 0, "the header is not UTF-8 at byte 3" },
-    { "{\"\xc3\":1}", 0, "the header is not UTF-8 at byte 2" },
-    { "{\"\xe2\x82\":1}", 0, "the header is not UTF-8 at byte 2" },
-    { "{\"\xc0\xaf\":1}", 0, "the header is not UTF-8 at byte 2" },
-    { "{\"\xe0\x80\xaf\":1}", 0, "the header is not UTF-8 at byte 2" },
-    { "{\"\xed\xa0\x80\":1}", 0, "the header is not UTF-8 at byte 2" },
-    { "{\"\xf4\x90\x80\x80\":1}", 0, "the header is not UTF-8 at byte 2" },
-    { "{\"\xff\":1}", 0, "the header is not UTF-8 at byte 2" },
     { "{\"\xf0\x9f\x98", 0, "the header is not UTF-8 at byte 2" },
     /* names */
     { "{\"\":1}", 0, "an entry's name is empty" },
@@ -659,10 +647,6 @@ static const HeaderCase headers[] = {
       "entry \"" SIXTY "...\": not an object of dtype, shape and data_offsets" },
     { "{\"a\\u001b\\n\":1}", 0, "entry \"a\?\?\": not an object of dtype, shape and data_offsets" },
     /* entries */
-    { "{\"a\":1}", 0, NO_OBJECT },
-    { "{\"a\":null}", 0, NO_OBJECT },
-    { "{\"a\":[]}", 0, NO_OBJECT },
-    { "{\"a\":{}}", 0, NO_OBJECT },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, NO_OBJECT },
     { "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, NO_OBJECT },
     { "{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, NO_OBJECT },
@@ -672,22 +656,6 @@ static const HeaderCase headers[] = {
     /* types */
     { TYPED("1"), 8, "entry \"a\": the dtype is not a string" },
     { TYPED("null"), 8, "entry \"a\": the dtype is not a string" },
-    { SIZED("F16", "[2]", 4), 4, NULL },
-    { SIZED("BF16", "[2]", 4), 4, NULL },
-    { SIZED("BOOL", "[2]", 2), 2, NULL },
-    { SIZED("U8", "[2]", 2), 2, NULL },
-    { SIZED("I8", "[2]", 2), 2, NULL },
-    { SIZED("U16", "[2]", 4), 4, NULL },
-    { SIZED("I16", "[2]", 4), 4, NULL },
-    { SIZED("U32", "[2]", 8), 8, NULL },
-    { SIZED("U64", "[2]", 16), 16, NULL },
-    { SIZED("C64", "[2]", 16), 16, NULL },
-    { SIZED("F8_E5M2", "[2]", 2), 2, NULL },
-    { SIZED("F8_E4M3", "[2]", 2), 2, NULL },
-    { SIZED("F8_E8M0", "[2]", 2), 2, NULL },
-    { SIZED("F8_E4M3FNUZ", "[2]", 2), 2, NULL },
-    { SIZED("F8_E5M2FNUZ", "[2]", 2), 2, NULL },
-    { SIZED("F4", "[2]", 1), 1, NULL },
     { SIZED("F6_E2M3", "[4]", 3), 3, NULL },
     { SIZED("F6_E3M2", "[2,2]", 3), 3, NULL },
     { SIZED("F4", "[3]", 2), 2, "entry \"a\": [3] of F4 is too large or takes no whole bytes" },
@@ -710,22 +678,9 @@ static const HeaderCase headers[] = {
     { "{\"a\":" F32_AT(0, 8) ",\"b\":" EMPTY_AT(4) "}", 8, "the data of \"a\" and \"b\" overlap" },
     { SHAPED("[0]"), 8, "entry \"a\": the data are 8 bytes, but [0] of F32 takes 0" },
     { SHAPED("[2,]"), 8, NO_SIZE(1) },
-    { SHAPED("[2.0]"), 8, NO_SIZE(0) },
-    { SHAPED("[2.]"), 8, NO_SIZE(0) },
-    { SHAPED("[2e0]"), 8, NO_SIZE(0) },
-    { SHAPED("[2E0]"), 8, NO_SIZE(0) },
-    { SHAPED("[02]"), 8, NO_SIZE(0) },
-    { SHAPED("[+2]"), 8, NO_SIZE(0) },
     { SHAPED("[0x2]"), 8, "entry \"a\": the header is not valid JSON near byte 30" },
-    { SHAPED("[-0]"), 0, NO_SIZE(0) },
-    { SHAPED("[2.0000000000000001]"), 8, NO_SIZE(0) },
     { SHAPED("[ 2 ]"), 8, NULL },
-    { SHAPED("[-2]"), 8, NO_SIZE(0) },
     { SHAPED("[1,2.5]"), 8, NO_SIZE(1) },
-    { SHAPED("[\"2\"]"), 8, NO_SIZE(0) },
-    { SHAPED("[true]"), 8, NO_SIZE(0) },
-    { SHAPED("[9007199254740992]"), 8, NO_SIZE(0) },
-    { SHAPED("[1e999]"), 8, NO_SIZE(0) },
     { SHAPED("[2147483648,2147483648,4]"), 8,
       "entry \"a\": [2147483648,2147483648,4] of F32 is too large or takes no whole bytes" },
     { SHAPED("[2251799813685248]"), 8,
@@ -733,21 +688,6 @@ static const HeaderCase headers[] = {
     { SHAPED("[4294967296,4294967296]"), 8,
       "entry \"a\": [4294967296,4294967296] of F32 is too large or takes no whole bytes" },
     /* offsets */
-    { PLACED("8"), 8, NO_OFFSETS },
-    { PLACED("[]"), 8, NO_OFFSETS },
-    { PLACED("[0]"), 8, NO_OFFSETS },
-    { PLACED("[0,8,8]"), 8, NO_OFFSETS },
-    { PLACED("[-8,0]"), 8, NO_OFFSETS },
-    { PLACED("[-0,8]"), 8, NO_OFFSETS },
-    { PLACED("[00,8]"), 8, NO_OFFSETS },
-    { PLACED("[0.0,8]"), 8, NO_OFFSETS },
-    { PLACED("[0,8.]"), 8, NO_OFFSETS },
-    { PLACED("[0,8e0]"), 8, NO_OFFSETS },
-    { PLACED("[0,7.5]"), 8, NO_OFFSETS },
-    { PLACED("[\"0\",8]"), 8, NO_OFFSETS },
-    { PLACED("[0,9007199254740992]"), 8, NO_OFFSETS },
-    { PLACED("[0,18446744073709551624]"), 8, NO_OFFSETS },
-    { PLACED("{\"0\":0,\"8\":8}"), 8, NO_OFFSETS },
     { PLACED("[8,0]"), 8, "entry \"a\": the data end at 0, before they begin at 8" },
     { PLACED("[0,8]"), 7, "entry \"a\": the data end at 8, but the file holds 7 bytes of data" },
     { PLACED("[0,9007199254740991]"), 8,
@@ -772,6 +712,30 @@ static const HeaderCase headers[] = {
     { "{\"__metadata__\":{\"b\":\"\",\"a\":{}}}", 0,
       "__metadata__: the value of \"a\" is not a string" },
     { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ appears twice" },
+};
+
+/* Headers that are refused with one sentence, for each of the values in place of %s. */
+static const struct {
+    const char *format, *sentence, *values[20];
+} refused_values[] = {
+    { "{\"%s\":1}",
+      "the header is not valid JSON near byte 2",
+      { "\\ud800", "\\udc00\\ud800", "\\ud800\\u0041", "\\u00g0", "\\x" } },
+    /* lone, missing, overlong, surrogate, beyond the last, no lead byte */
+    { "{\"%s\":1}",
+      "the header is not UTF-8 at byte 2",
+      { "\xc3", "\xe2\x82", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+        "\xff" } },
+    { "{\"a\":%s}", NO_OBJECT, { "1", "null", "[]", "{}" } },
+    { SHAPED("%s"),
+      NO_SIZE(0),
+      { "[2.0]", "[2.]", "[2e0]", "[2E0]", "[02]", "[+2]", "[2.0000000000000001]", "[-2]",
+        "[\"2\"]", "[true]", "[9007199254740992]", "[1e999]", "[-0]" } },
+    { PLACED("%s"),
+      NO_OFFSETS,
+      { "8", "[]", "[0]", "[0,8,8]", "[-8,0]", "[-0,8]", "[00,8]", "[0.0,8]", "[0,8.]", "[0,8e0]",
+        "[0,7.5]", "[\"0\",8]", "[0,9007199254740992]", "[0,18446744073709551624]",
+        "{\"0\":0,\"8\":8}" } },
 };
 
 /* The reference reader accepts these: of names or keys that appear twice, the last one. */
@@ -801,10 +765,32 @@ static void check_headers(const HeaderCase *cases, size_t count)
     }
 }
 
+TEST(dtypes_have_their_widths)
+{
+    for (int type = 0; type < FILE_TYPES; type++) {
+        const Text header =
+            text("{\"a\":{\"dtype\":\"%s\",\"shape\":[8],\"data_offsets\":[0,%zu]}}",
+                 types[type].name, types[type].bits);
+        write_file(header.text, strlen(header.text), types[type].bits);
+        TensorFile *file = open_file();
+        ck_assert_int_eq(tensor_file_entry(file, 0)->type, type);
+        tensor_file_close(file);
+    }
+}
+
 TEST(broken_headers_are_reported)
 {
     check_headers(headers, sizeof headers / sizeof *headers);
     check_headers(ambiguous_headers, sizeof ambiguous_headers / sizeof *ambiguous_headers);
+    for (size_t c = 0; c < sizeof refused_values / sizeof *refused_values; c++)
+        for (const char *const *value = refused_values[c].values; *value; value++) {
+            char header[512];
+            const char *format = refused_values[c].format, *place = strstr(format, "%s");
+            snprintf(header, sizeof header, "%.*s%s%s", (int)(place - format), format, *value,
+                     place + 2);
+            write_file(header, strlen(header), 8);
+            assert_refused(refused_values[c].sentence);
+        }
 }
 
 /* A zero byte in the header, and unbounded nesting. */
@@ -931,7 +917,7 @@ static void assert_sound(const TensorFile *file, size_t size)
         ck_assert_ptr_nonnull(tensor_file_find(file, entry->name));
         ck_assert(place == NULL || place == entry->data);
         const int64_t count = shape_count(entry->shape);
-        const size_t bytes = (size_t)count * type_bits[entry->type] / 8;
+        const size_t bytes = (size_t)count * types[entry->type].bits / 8;
         total += bytes;
         place = (const unsigned char *)entry->data + bytes;
         Real reals[64];
@@ -1053,35 +1039,35 @@ TEST(mutated_headers_are_survived)
 
 /* --------------------------------------------------------------------------- exhausted memory */
 
+static bool save_three(void)
+{
+    return save_constant(1, 3);
+}
+
+static bool open_and_close(void)
+{
+    TensorFile *file = tensor_file_open(path);
+    tensor_file_close(file);
+    return file != NULL;
+}
+
+/* Each allocation of the call fails in turn; returns their number. */
+static int64_t failing_allocations(bool (*call)(void))
+{
+    for (int64_t n = 1;; n++) {
+        device_fail_allocation(n);
+        const bool good = call(), failed = device_fail_allocation(0);
+        ck_assert(good != failed);
+        if (good)
+            return n - 1;
+        ck_assert_ptr_nonnull(strstr(tapegrad_error(), "memory is exhausted"));
+    }
+}
+
 TEST(exhausted_memory_is_reported)
 {
-    int64_t failed = 0;
-    for (int64_t n = 1;; n++) {
-        device_fail_allocation(n);
-        bool good = save_constant((double)n, 3);
-        if (!device_fail_allocation(0)) {
-            ck_assert(good);
-            break;
-        }
-        ck_assert(!good);
-        ck_assert_ptr_nonnull(strstr(tapegrad_error(), "memory is exhausted: "));
-        failed++;
-    }
-    ck_assert_int_gt(failed, 0);
-    failed = 0;
-    for (int64_t n = 1;; n++) {
-        device_fail_allocation(n);
-        TensorFile *file = tensor_file_open(path);
-        if (!device_fail_allocation(0)) {
-            ck_assert_ptr_nonnull(file);
-            tensor_file_close(file);
-            break;
-        }
-        ck_assert_ptr_null(file);
-        ck_assert_ptr_nonnull(strstr(tapegrad_error(), "memory is exhausted"));
-        failed++;
-    }
-    ck_assert_int_gt(failed, 3);
+    ck_assert_int_gt(failing_allocations(save_three), 0);
+    ck_assert_int_gt(failing_allocations(open_and_close), 3);
 }
 
 int main(void)

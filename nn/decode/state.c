@@ -165,7 +165,7 @@ static void set_addresses(TransformerState *state)
                   .type = TENSOR_INT32,
                   .shape = shape(step->B),
                   .integers = step->positions,
-                  .written = { .known = true, .greatest = (int32_t)step->max_length - 1 } };
+                  .bounds = { .known = true, .max = (int32_t)step->max_length - 1 } };
 }
 
 /* Copies the weights in 8 bits, and the copies then replace them: first the weights of all

@@ -1,7 +1,8 @@
 /* store_i32: to_r <- from_r or, with columns, to_{r, columns_r} <- from_r, for integers that
  * outlive the step that computes them. As in tensor_write_i32, the known bounds of to's values
- * (`written`) are updated and checked against the bounds that operations need (`wanted`). For a
- * captured step this is repeated before each replay, since from may have been written meanwhile. */
+ * (`bounds`) are updated and checked against the bounds that operations need (`required_bounds`).
+ * For a captured step this is repeated before each replay, since from may have been written
+ * meanwhile. */
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 
@@ -21,20 +22,20 @@ void store_integers_plain(int32_t *to, const int32_t *columns, const int32_t *fr
 /* --------------------------------------------------------------------------------------- bounds */
 static void note_bounds(const Store *store)
 {
-    IntegerBounds *written = &tensor_root(store->to)->written;
-    IntegerBounds bounds = tensor_root(store->from)->written;
+    IntegerBounds *old = &tensor_root(store->to)->bounds;
+    IntegerBounds bounds = tensor_root(store->from)->bounds;
     bounds.spanning = false;
     if (store->partial) {
-        bounds.known = bounds.known && written->known;
-        bounds.least = written->least < bounds.least ? written->least : bounds.least;
-        bounds.greatest = written->greatest > bounds.greatest ? written->greatest : bounds.greatest;
+        bounds.known = bounds.known && old->known;
+        bounds.min = old->min < bounds.min ? old->min : bounds.min;
+        bounds.max = old->max > bounds.max ? old->max : bounds.max;
     }
-    *written = bounds;
+    *old = bounds;
 }
 
 static void check_order_not_required(const Store *store)
 {
-    if (tensor_root(store->to)->wanted.spanning)
+    if (tensor_root(store->to)->required_bounds.spanning)
         tape_error(store->tape, "op_store_i32: the operations that use to need ascending integers; "
                                 "only tensor_write_i32 checks their order");
 }
@@ -42,25 +43,24 @@ static void check_order_not_required(const Store *store)
 static void before_replay(void *context)
 {
     const Store *store = context;
-    const IntegerBounds wanted = tensor_root(store->to)->wanted;
-    const IntegerBounds written = tensor_root(store->from)->written;
+    const IntegerBounds required = tensor_root(store->to)->required_bounds;
+    const IntegerBounds bounds = tensor_root(store->from)->bounds;
     check_order_not_required(store);
-    if (wanted.known &&
-        !(written.known && written.least >= wanted.least && written.greatest <= wanted.greatest))
+    if (required.known &&
+        !(bounds.known && bounds.min >= required.min && bounds.max <= required.max))
         tape_error(store->tape,
                    "op_store_i32: from may be %d to %d, expected %d to %d, as the operations that "
                    "use to need",
-                   (int)written.least, (int)written.greatest, (int)wanted.least,
-                   (int)wanted.greatest);
+                   (int)bounds.min, (int)bounds.max, (int)required.min, (int)required.max);
     note_bounds(store);
 }
 
 static void check_bounds(const Store *store)
 {
-    const IntegerBounds wanted = tensor_root(store->to)->wanted;
+    const IntegerBounds required = tensor_root(store->to)->required_bounds;
     check_order_not_required(store);
-    if (wanted.known)
-        check_indices(store->tape, "op_store_i32: from", store->from, wanted.least, wanted.greatest,
+    if (required.known)
+        check_indices(store->tape, "op_store_i32: from", store->from, required.min, required.max,
                       "as the operations that use to need");
 }
 

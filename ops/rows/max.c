@@ -25,7 +25,7 @@ void argmax_plain(int32_t *index, const Real *x, AxisView v)
 static Tensor *argmax(Tape *tape, Tensor *x, AxisView v, Shape shape)
 {
     Tensor *index = tape_tensor_i32(tape, shape);
-    index->written = (IntegerBounds){ .known = true, .greatest = (int32_t)(v.size - 1) };
+    index->bounds = (IntegerBounds){ .known = true, .max = (int32_t)(v.size - 1) };
     kernels_of(x)->argmax(index->integers, x->data, v);
     return index;
 }

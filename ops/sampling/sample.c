@@ -105,7 +105,7 @@ Sampler sampler_new(Tape *tape, int64_t R)
 Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t max)
 {
     Tensor *out = tape_tensor_i32(tape, shape);
-    out->written = (IntegerBounds){ .known = true, .greatest = max };
+    out->bounds = (IntegerBounds){ .known = true, .max = max };
     return out;
 }
 

@@ -21,15 +21,15 @@ static void check_each(Tape *tape, const char *label, const Tensor *indices, int
 void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, int64_t high,
                    const char *reason)
 {
-    IntegerBounds *written = &tensor_root(indices)->written;
-    IntegerBounds *wanted = &tensor_root(indices)->wanted;
-    bool known = device_is_cuda(indices->device) && written->known;
-    if (!known || written->least < low || written->greatest > high)
+    IntegerBounds *bounds = &tensor_root(indices)->bounds;
+    IntegerBounds *required = &tensor_root(indices)->required_bounds;
+    bool known = device_is_cuda(indices->device) && bounds->known;
+    if (!known || bounds->min < low || bounds->max > high)
         check_each(tape, label, indices, low, high, reason);
-    if (!wanted->known)
-        *wanted = (IntegerBounds){ true, false, INT32_MIN, INT32_MAX };
-    wanted->least = low > wanted->least ? (int32_t)low : wanted->least;
-    wanted->greatest = high < wanted->greatest ? (int32_t)high : wanted->greatest;
+    if (!required->known)
+        *required = (IntegerBounds){ true, false, INT32_MIN, INT32_MAX };
+    required->min = low > required->min ? (int32_t)low : required->min;
+    required->max = high < required->max ? (int32_t)high : required->max;
 }
 
 static void check_ascending(Tape *tape, const char *label, const Tensor *indices, int64_t first,
@@ -48,11 +48,11 @@ static void check_ascending(Tape *tape, const char *label, const Tensor *indices
 void check_spanning(Tape *tape, const char *label, Tensor *indices, int64_t first, int64_t last,
                     const char *reason)
 {
-    const IntegerBounds *written = &tensor_root(indices)->written;
-    IntegerBounds *wanted = &tensor_root(indices)->wanted;
-    const bool known = device_is_cuda(indices->device) && written->known && written->spanning &&
-                       written->least == first && written->greatest == last;
+    const IntegerBounds *bounds = &tensor_root(indices)->bounds;
+    IntegerBounds *required = &tensor_root(indices)->required_bounds;
+    const bool known = device_is_cuda(indices->device) && bounds->known && bounds->spanning &&
+                       bounds->min == first && bounds->max == last;
     if (!known)
         check_ascending(tape, label, indices, first, last, reason);
-    *wanted = (IntegerBounds){ true, true, (int32_t)first, (int32_t)last };
+    *required = (IntegerBounds){ true, true, (int32_t)first, (int32_t)last };
 }

@@ -1,5 +1,4 @@
-/* Writes safetensors files; tensor/file.c describes the format, file_system.c replaces the old
- * file. */
+/* Writes safetensors files; file_read.c describes the format, file_system.c replaces the old file. */
 #include "tensor/file.h"
 
 #include <inttypes.h>
