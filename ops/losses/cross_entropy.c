@@ -13,18 +13,8 @@
 void cross_entropy_forward_plain(Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in)
 {
     const int64_t R = in.R, C = in.C;
-    EACH_ROW(r, R, C)
-    {
-        const Real *logits = in.logits + r * C;
-        Real m = -(Real)INFINITY;
-        double sum = 0;
-        SUM(max, m)
-        for (int64_t c = 0; c < C; c++)
-            m = logits[c] > m ? logits[c] : m;
-        SUM(+, sum)
-        for (int64_t c = 0; c < C; c++)
-            sum += real_exp(logits[c] - m);
-        l[r] = (LogSumExp){ m, (Real)log(sum) };
+    EACH_ROW(r, R, C) {
+        l[r] = log_sum_exp(in.logits + r * C, C);
     }
     double loss = 0, W = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++) {
@@ -41,8 +31,7 @@ void cross_entropy_backward_plain(Gradient dlogits, const Real *dout, const LogS
 {
     const int64_t R = in.R, C = in.C;
     const double scale = (double)*dout / (double)*weight_sum;
-    EACH_ROW(r, R, C)
-    {
+    EACH_ROW(r, R, C) {
         const Real factor = (Real)((in.weights ? (double)in.weights[r] : 1) * scale);
         const LogSumExp l_r = l[r];
         PRAGMA(omp simd)

@@ -19,8 +19,7 @@
 void gru_forward_plain(Recurrence r)
 {
     const int64_t H = r.H;
-    EACH_ROW(b, r.B, r.N * 3 * H * H)
-    {
+    EACH_ROW(b, r.B, r.N * 3 * H * H) {
         Real *h = r.hidden + b * H;
         for (int64_t step = 0; step < length_of(&r, b); step++) {
             const int64_t row = b * r.N + position_of(&r, b, step);
@@ -44,8 +43,7 @@ void gru_forward_plain(Recurrence r)
 void gru_backward_plain(Recurrence r)
 {
     const int64_t H = r.H;
-    EACH_ROW(b, r.B, r.N * 3 * H * H)
-    {
+    EACH_ROW(b, r.B, r.N * 3 * H * H) {
         Real *dh = r.dhidden + b * H;
         for (int64_t step = length_of(&r, b) - 1; step >= 0; step--) {
             const int64_t row = b * r.N + position_of(&r, b, step);
@@ -72,34 +70,16 @@ void gru_backward_plain(Recurrence r)
 /* da_n <- dm */
 void gru_hidden_gates_plain(Recurrence r)
 {
-    EACH_ROW(row, r.B * r.N, r.H)
-    {
+    EACH_ROW(row, r.B * r.N, r.H) {
         for (int64_t j = 0; j < r.H; j++)
             r.gates[(row * 3 + 2) * r.H + j] = r.saved[row * r.H + j];
     }
 }
 
-static void gru_forward(Device *device, Recurrence r)
-{
-    kernels_on(device, TENSOR_REAL)->gru_forward(r);
-}
-
-static void gru_backward(Device *device, Recurrence r)
-{
-    kernels_on(device, TENSOR_REAL)->gru_backward(r);
-}
-
-static void gru_hidden_gates(Device *device, Recurrence r)
-{
-    kernels_on(device, TENSOR_REAL)->gru_hidden_gates(r);
-}
-
 Tensor *op_gru(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
                Tensor *bias_hh, GruOptions options, Tensor **final_hidden)
 {
-    static const RecurrentKind gru = {
-        RECURRENT_LABELS("op_gru"), 3, false, gru_forward, gru_backward, gru_hidden_gates
-    };
+    static const RecurrentKind gru = { RECURRENT_LABELS("op_gru"), 3, false };
     return recurrent(tape, &gru,
                      (RecurrentInputs){ x, weight_ih, weight_hh, bias_ih, bias_hh, options.lengths,
                                         options.hidden, NULL, options.reverse },

@@ -22,8 +22,7 @@
 void lstm_forward_plain(Recurrence r)
 {
     const int64_t H = r.H;
-    EACH_ROW(b, r.B, r.N * 4 * H * H)
-    {
+    EACH_ROW(b, r.B, r.N * 4 * H * H) {
         Real *h = r.hidden + b * H, *c = r.cell + b * H;
         for (int64_t step = 0; step < length_of(&r, b); step++) {
             const int64_t row = b * r.N + position_of(&r, b, step);
@@ -45,8 +44,7 @@ void lstm_forward_plain(Recurrence r)
 void lstm_backward_plain(Recurrence r)
 {
     const int64_t H = r.H;
-    EACH_ROW(b, r.B, r.N * 4 * H * H)
-    {
+    EACH_ROW(b, r.B, r.N * 4 * H * H) {
         Real *dh = r.dhidden + b * H, *dc = r.dcell + b * H;
         for (int64_t step = length_of(&r, b) - 1; step >= 0; step--) {
             const int64_t row = b * r.N + position_of(&r, b, step);
@@ -72,22 +70,10 @@ void lstm_backward_plain(Recurrence r)
     }
 }
 
-static void lstm_forward(Device *device, Recurrence r)
-{
-    kernels_on(device, TENSOR_REAL)->lstm_forward(r);
-}
-
-static void lstm_backward(Device *device, Recurrence r)
-{
-    kernels_on(device, TENSOR_REAL)->lstm_backward(r);
-}
-
 Tensor *op_lstm(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
                 Tensor *bias_hh, LstmOptions options, Tensor **final_hidden, Tensor **final_cell)
 {
-    static const RecurrentKind lstm = {
-        RECURRENT_LABELS("op_lstm"), 4, true, lstm_forward, lstm_backward, NULL
-    };
+    static const RecurrentKind lstm = { RECURRENT_LABELS("op_lstm"), 4, true };
     return recurrent(tape, &lstm,
                      (RecurrentInputs){ x, weight_ih, weight_hh, bias_ih, bias_hh, options.lengths,
                                         options.hidden, options.cell, options.reverse },
