@@ -1,7 +1,7 @@
 /* A KV cache in float32 or bf16 from keys and values. */
 #include "nn/internal.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
-#include "tensor/storage.h"
 
 void store_keys_values_cpu(const KeysValues *s)
 {
@@ -11,8 +11,7 @@ void store_keys_values_cpu(const KeysValues *s)
         store_keys_values_plain(s);
         return;
     }
-    EACH_ROW(row, s->B * s->count * H, D)
-    {
+    EACH_ROW(row, s->B * s->count * H, D) {
         const int64_t h = row % H, n = row / H % s->count, b = row / H / s->count;
         const int64_t to = ((b * H + h) * cache->max_length + n) * D;
         const Real *from = s->packed + ((b * s->N + n) * 3 * H + h) * D;

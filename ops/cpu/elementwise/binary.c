@@ -2,6 +2,7 @@
 #include "ops/cpu/shared/bf16.h"
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 /* A broadcast operand: converted as a whole if it is repeated, else one block at a time. */
@@ -33,8 +34,7 @@ void binary_forward_bf16(BinaryFunction f, Real *out, const Real *a, Broadcast a
                          const Real *b, Broadcast b_view, int64_t n)
 {
     const Repeated a_operand = repeated_of(a, a_view), b_operand = repeated_of(b, b_view);
-    BF16_BLOCKS(block, n, 1, 3)
-    {
+    BF16_BLOCKS(block, n, 1, 3) {
         const Real *a_block = operand_block(&block, &a_operand);
         const Real *b_block = operand_block(&block, &b_operand);
         Real *out_block = bf16_buffer(&block, 1);
@@ -49,8 +49,7 @@ void binary_backward_bf16(BinaryFunction f, int side, Gradient dx, const Real *d
                           const Real *out, const Real *read, Broadcast view, int64_t n)
 {
     const Repeated operand = repeated_of(read, view);
-    BF16_BLOCKS(block, n, 1, 4)
-    {
+    BF16_BLOCKS(block, n, 1, 4) {
         const Gradient dx_block = bf16_gradient(&block, dx, 1);
         const Real *dout_block = bf16_read(&block, dout, 1);
         const Real *out_block = bf16_read(&block, out, 1);
@@ -64,8 +63,7 @@ void binary_backward_bf16(BinaryFunction f, int side, Gradient dx, const Real *d
 void broadcast_copy_bf16(Gradient out, Real factor, const Real *x, Broadcast b, bool real_x)
 {
     const Repeated operand = real_x ? (Repeated){ x, b, NULL } : repeated_of(x, b);
-    BF16_BLOCKS(block, broadcast_count(b), 1, 2)
-    {
+    BF16_BLOCKS(block, broadcast_count(b), 1, 2) {
         const Gradient out_block = bf16_gradient(&block, out, 1);
         const Real *x_block =
             real_x ? broadcast_block(bf16_buffer(&block, 1), x, b, block.first, block.rows)

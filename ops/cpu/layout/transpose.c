@@ -1,5 +1,6 @@
 /* transpose in TILE x TILE tiles of p and q, so that source and destination both stay in cache. */
 #include "ops/cpu/layout/layout.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 enum { TILE = 16 };

@@ -1,5 +1,6 @@
 /* cross_entropy in bf16. */
 #include "ops/cpu/shared/bf16.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 /* A block of rows, whose logits were converted */
@@ -13,8 +14,7 @@ static CrossEntropy rows_of(CrossEntropy in, const Bf16Block *block, const Real 
 void cross_entropy_forward_bf16(Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in)
 {
     const int64_t R = in.R, C = in.C;
-    BF16_BLOCKS(block, R, C, 1)
-    {
+    BF16_BLOCKS(block, R, C, 1) {
         Real loss, W;
         const Real *logits = bf16_read(&block, in.logits, C);
         cross_entropy_forward_plain(&loss, l + block.first, &W, rows_of(in, &block, logits));
@@ -34,8 +34,7 @@ void cross_entropy_backward_bf16(Gradient dlogits, const Real *dout, const LogSu
                                  const Real *weight_sum, CrossEntropy in)
 {
     const int64_t R = in.R, C = in.C;
-    BF16_BLOCKS(block, R, C, 2)
-    {
+    BF16_BLOCKS(block, R, C, 2) {
         const Gradient d = bf16_gradient(&block, dlogits, C);
         const Real *logits = bf16_read(&block, in.logits, C);
         cross_entropy_backward_plain(d, dout, l + block.first, weight_sum,

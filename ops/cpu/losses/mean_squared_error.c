@@ -1,4 +1,5 @@
 /* mean_squared_error in bf16. */
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
@@ -18,6 +19,6 @@ void mean_squared_error_backward_bf16(Gradient dx, Real sign, const Real *dout, 
 {
     const Real factor = sign * 2 * *dout / (Real)n;
     EACH(i, n)
-    contribute(TENSOR_BF16, dx.data, i, dx.accumulate,
-               factor * (load(TENSOR_BF16, p, i) - load(TENSOR_BF16, t, i)));
+        contribute(TENSOR_BF16, dx.data, i, dx.accumulate,
+                   factor * (load(TENSOR_BF16, p, i) - load(TENSOR_BF16, t, i)));
 }

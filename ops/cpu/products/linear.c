@@ -1,13 +1,13 @@
 /* Linear layers on the CPU: the product of the backend; the bias and the activation in one pass over
  * its result, and in the backward pass h and its column sums in one pass. */
 #include "ops/cpu/shared/bf16.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/shared/columns.h"
 
 void linear_activate_bf16(Real *out, Real *y, const Real *bias, Activation f, int64_t R, int64_t O)
 {
-    BF16_BLOCKS(block, R, O, 2)
-    {
+    BF16_BLOCKS(block, R, O, 2) {
         Real *y_rows = bf16_read(&block, y ? y : out, O), *out_rows = bf16_buffer(&block, O);
         linear_activate_plain(out_rows, y_rows, bias, f, block.rows, O);
         if (y)

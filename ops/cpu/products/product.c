@@ -3,6 +3,7 @@
  * has it and it is faster. */
 #include "ops/cpu/products/multiply.h"
 #include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 /* The start of part `part` of `size` elements: a multiple of a cache line. */
@@ -99,7 +100,7 @@ static Real *convert_operand(Operand *x, int64_t n)
     Real *values = device_workspace(n);
     const Real *data = x->data;
     EACH(i, n)
-    values[i] = load(TENSOR_BF16, data, i);
+        values[i] = load(TENSOR_BF16, data, i);
     *x = (Operand){ values, TENSOR_REAL };
     return values;
 }
@@ -117,7 +118,7 @@ void product_cpu(const char *operation, Precision precision, Result out, Operand
         Real *values = device_workspace(elements);
         split_product(operation, (Result){ values, TENSOR_REAL, false }, a, b, p);
         EACH(i, elements)
-        contribute(TENSOR_BF16, out.data, i, out.accumulate, values[i]);
+            contribute(TENSOR_BF16, out.data, i, out.accumulate, values[i]);
         device_workspace_free(values);
     } else {
         split_product(operation, out, a, b, p);

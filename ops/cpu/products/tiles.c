@@ -11,6 +11,7 @@
  *
  * Few rows of out read b a few times, so that packing b costs more than it saves: whole panels are
  * read in place. */
+#include "ops/cpu/shared/storage.h"
 #include "ops/cpu/products/multiply.h"
 #include "ops/cpu/shared/tiles.h"
 
@@ -89,7 +90,8 @@ ALWAYS_INLINE void multiply_rows(int64_t rows, int vectors, bool transposed, Gra
         CASE(1)
         CASE(2)
         CASE(3)
-        CASE(4) CASE(5) CASE(6)
+        CASE(4)
+        CASE(5) CASE(6)
 #if !defined(__AVX__) || defined(__AVX512F__)
             CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
 #endif

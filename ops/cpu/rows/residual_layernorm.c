@@ -2,6 +2,7 @@
  * in L1 and then normalized, so that x and branch are read from memory once. */
 #include <omp.h>
 
+#include "ops/cpu/shared/storage.h"
 #include "ops/cpu/elementwise/dropout.h"
 #include "ops/cpu/rows/layernorm.h"
 

@@ -1,4 +1,5 @@
 /* Blocks of rows in bf16, converted to Real and back. */
+#include "ops/cpu/shared/storage.h"
 #include "ops/cpu/shared/bf16.h"
 
 enum { BLOCK_REALS = 6144 }; /* of all buffers: 24 KB of 32 KB or more of L1 */
