@@ -4,24 +4,24 @@
  *   u_j = x_j / n_j,  n_j = sqrt(x_j.x_j + eps)        s_ij = x_i.u_j / sqrt D
  *
  * Round r hashes x_i with matrices R of normal random numbers (Andoni et al. 2015):
- * h(x) = argmax([xR; -xR]). It sorts the positions by (h, i); rank_i is i's rank. Each m ranks are a
- * chunk. P_i^(r) is the set of j in i's bucket and in i's chunk or the one before (equations 4 and
- * 5); under the causal mask also j < i. A position attends to itself only if nothing else is
+ * h(x) = argmax([xR; -xR]). It sorts the positions by (h, i); rank_i is i's rank. Each m ranks are
+ * a chunk. P_i^(r) is the set of j in i's bucket and in i's chunk or the one before (equations 4
+ * and 5); under the causal mask also j < i. A position attends to itself only if nothing else is
  * visible, as the paper's mask of 10^5 has it. In the sorted order P_i^(r) is a range without i,
  * visible_begin_i <= rank_j < visible_end_i.
  *
- * All rounds (equation 6, appendix A). N_ij is the number of rounds r with j in P_i^(r), and U_i the
- * union of the P_i^(r):
+ * All rounds (equation 6, appendix A). N_ij is the number of rounds r with j in P_i^(r), and U_i
+ * the union of the P_i^(r):
  *   L_i = ln sum_{j in U_i} e^s_ij        out_i = sum_{j in U_i} e^(s_ij - L_i) v_j
- * If U_i is empty, out_i = v_i. The paper sums by rounds, with z_i^(r) the logarithm of the sum over
- * j in P_i^(r) of e^s_ij / N_ij, and o_i^(r) the round's softmax average of values:
+ * If U_i is empty, out_i = v_i. The paper sums by rounds, with z_i^(r) the logarithm of the sum
+ * over j in P_i^(r) of e^s_ij / N_ij, and o_i^(r) the round's softmax average of values:
  *   out_i = sum_r e^(z_i^(r) - L_i) o_i^(r) = sum_r sum_{j in P_i^(r)} e^(s_ij - L_i) / N_ij v_j
  * since z_i^(r) cancels. So to the backends all rounds are one online softmax (see softmax.c) with
  * weights 1 / N_ij: (L, out) of the previous rounds are the sums l = 1, o = out at the maximum
  * m = L.
  *
  * Backward. g_i is the upstream gradient of out_i. Saved for the backward pass are out, L_i and the
- * order. The buckets are constants, so with P_ij = e^(s_ij - L_i), softmax attention's sums over U_i:
+ * order. The buckets are constants, so with P_ij = e^(s_ij - L_i), as in softmax attention:
  *   dv_j <- sum_i P_ij g_i        dS_ij = P_ij (g_i.v_j - g_i.out_i)
  * s_ij is linear in x_i and u_j; w_j is the gradient of u_j:
  *   dx_i <- sum_j dS_ij u_j / sqrt D        w_j = sum_i dS_ij x_i / sqrt D
