@@ -164,6 +164,8 @@ void threads_prepare(void);
 bool cpu_has_bf16(void);
 void cpu_prepare_products(void);
 
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 /* for (int64_t i = 0; i < n; i++) over independent elements, split over the CPU threads and
  * vectorized. */
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)

@@ -113,6 +113,30 @@ TEST(exact_attention_when_one_bucket_holds_all)
         }
 }
 
+/* Keys u and -u are in different buckets whatever R is, and all scores of a bucket are equal: the
+ * result is the mean of the other values of the bucket. */
+TEST(a_position_attends_to_its_bucket)
+{
+    enum { N = 40, D = 3, M = 2 };
+    const Case c = { 1, N, 1, D, M, 2, N, { 2, 1 }, false, NULL };
+    const Arrays x = arrays_for(&c);
+    for (int i = 0; i < N; i++)
+        for (int e = 0; e < D; e++)
+            x.x[i * D + e] = i % 3 ? (Real)(e + 1) : (Real)(-e - 1);
+    const Arrays y = computed(NULL, &c, &x);
+    for (int i = 0; i < N; i++)
+        for (int m = 0; m < M; m++) {
+            double sum = 0;
+            int keys = 0;
+            for (int j = 0; j < N; j++)
+                if (j != i && !(i % 3) == !(j % 3)) {
+                    sum += (double)x.value[j * M + m];
+                    keys++;
+                }
+            ck_assert_double_eq_tol((double)y.out[i * M + m], sum / keys, VECTOR_TOLERANCE);
+        }
+}
+
 TEST(equals_plain_for_many_shapes)
 {
     const int64_t sizes[][4] = { /* N, chunk, buckets */

@@ -204,6 +204,31 @@ static Outcome whole(int64_t G)
     return outcome_of(&l, out, state);
 }
 
+/* Columns of gate g of x [B, G H] */
+static Tensor *gate(Tensor *x, int64_t g)
+{
+    return op_slice(tape, x, 1, g * H, H);
+}
+
+/* Values and gradients; for LSTM the reference vectors are the same check. */
+TEST(gru_equals_its_composition_of_operations)
+{
+    begin();
+    const Outcome expected = whole(3);
+    const Layer l = layer_new(3);
+    Tensor *h = l.h, *all[N], *wx = op_linear(tape, l.x, l.w[0], l.w[2]);
+    for (int64_t t = 0; t < N; t++) {
+        Tensor *a = op_reshape(tape, op_slice(tape, wx, 1, t, 1), shape(B, 3 * H));
+        Tensor *u = op_linear(tape, h, l.w[1], l.w[3]);
+        Tensor *r = op_sigmoid(tape, op_add(tape, gate(a, 0), gate(u, 0)));
+        Tensor *z = op_sigmoid(tape, op_add(tape, gate(a, 1), gate(u, 1)));
+        Tensor *n = op_tanh(tape, op_add(tape, gate(a, 2), op_multiply(tape, r, gate(u, 2))));
+        all[t] = h = op_add(tape, n, op_multiply(tape, z, op_subtract(tape, h, n)));
+    }
+    assert_alike("operations", outcome_of(&l, op_stack(tape, all, N, 1), &h), expected);
+    end();
+}
+
 /* Parts of 1 and of 9 positions: without and with packed weights. */
 TEST(parts_that_pass_on_the_state_equal_one_run)
 {

@@ -1,7 +1,7 @@
 /* A KV cache in float32 or bf16 from keys and values. */
 #include "nn/internal.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
-#include "tensor/storage.h"
 
 void store_keys_values_cpu(const KeysValues *s)
 {

@@ -145,16 +145,27 @@ static int64_t aligned(int64_t count)
     return (count + LINE - 1) / LINE * LINE;
 }
 
+static size_t cache_bytes(TensorType type, int64_t count)
+{
+    return (size_t)count * (type == TENSOR_BF16 ? sizeof(uint16_t) : sizeof(Real));
+}
+
+/* The address of element i of a cache. */
+static Real *cache_at(TensorType type, const Real *cache, int64_t i)
+{
+    return (Real *)((char *)cache + cache_bytes(type, i));
+}
+
 /* Divides memory into data, out, counts and positions. */
 static void set_addresses(TransformerState *state)
 {
     TransformerStep *step = &state->step;
     Real *next = state->data = state->memory->data;
     for (int64_t i = 0; i < step->layers; i++) {
-        Real *values = elements_at(step->cache_type, next, step->B * sequence_count(step));
+        Real *values = cache_at(step->cache_type, next, step->B * sequence_count(step));
         step->layer[i].state = step->softmax ? (LayerState){ .keys = next, .values = values }
                                              : (LayerState){ .sums = next };
-        next = elements_at(step->cache_type, next, state->layer_count);
+        next = cache_at(step->cache_type, next, state->layer_count);
     }
     step->counts = (int32_t *)(next + aligned(step->B * step->width));
     step->positions = step->counts + aligned(step->B);
@@ -198,7 +209,7 @@ static bool quantize_weights(TransformerState *state, size_t *bytes)
 
 size_t state_bytes(const TransformerState *state)
 {
-    return (size_t)state->data_count * element_bytes(state->step.cache_type);
+    return cache_bytes(state->step.cache_type, state->data_count);
 }
 
 /* The same for everything that a new state owns. */
@@ -347,15 +358,15 @@ static void copy_positions(TransformerState *to, Real *dst, int64_t offset,
                            int64_t positions)
 {
     const int64_t D = to->step.D;
-    const int type = to->step.cache_type, from_type = from->step.cache_type;
+    const TensorType type = to->step.cache_type, from_type = from->step.cache_type;
     for (int64_t h = 0; positions > 0 && h < to->step.H; h++) {
-        Real *target = elements_at(type, dst, offset + h * to->step.max_length * D);
-        const Real *source =
-            elements_at(from_type, src, from_offset + h * from->step.max_length * D);
+        Real *target = cache_at(type, dst, offset + h * to->step.max_length * D);
+        const Real *source = cache_at(from_type, src, from_offset + h * from->step.max_length * D);
         if (type == from_type)
-            device_copy(to->device, target, source, (size_t)(positions * D) * element_bytes(type));
+            device_copy(to->device, target, source, cache_bytes(type, positions * D));
         else
-            convert_elements(type, target, from_type, source, positions * D);
+            kernels_on(to->device, TENSOR_REAL)
+                ->cast((Gradient){ target, false }, source, type == TENSOR_BF16, positions * D);
     }
 }
 

@@ -4,7 +4,6 @@
 
 #include "nn/internal.h"
 #include "nn/decode/step.h"
-#include "tensor/storage.h"
 
 struct TransformerState {
     Device *device;

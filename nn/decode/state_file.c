@@ -2,6 +2,7 @@
  * layer "layers.0.sums" [B, H, F, D + 1], or "layers.0.keys" and "layers.0.values"
  * [B, H, max_length, D], in Real: states in bf16 and in Real load each other's files. */
 #include "nn/decode/state.h"
+#include "ops/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,7 +85,8 @@ bool nn_transformer_state_save(const TransformerState *state, const char *path)
     if (!host)
         return false;
     if (state->step.cache_type == TENSOR_BF16)
-        convert_elements(TENSOR_REAL, host->data, TENSOR_BF16, state->data, state->data_count);
+        kernels_on(state->device, TENSOR_REAL)
+            ->cast((Gradient){ host->data, false }, state->data, false, state->data_count);
     else
         device_copy_out(state->device, host->data, state->data, state_bytes(state));
     device_copy_out(state->device, host->counts, state->step.counts,
@@ -133,7 +135,8 @@ bool nn_transformer_state_load(TransformerState *state, const char *path)
     const bool ok = file && read_all(host, file, path) && check_numbers(state, host, path);
     if (ok) {
         if (state->step.cache_type == TENSOR_BF16)
-            convert_elements(TENSOR_BF16, state->data, TENSOR_REAL, host->data, state->data_count);
+            kernels_on(state->device, TENSOR_REAL)
+                ->cast((Gradient){ state->data, false }, host->data, true, state->data_count);
         else
             device_copy_in(state->device, state->data, host->data, state_bytes(state));
         state_write_counts(state, host->counts);

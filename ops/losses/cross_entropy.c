@@ -10,23 +10,6 @@
 #include "ops/shared/indices.h"
 #include "ops/shared/rows.h"
 
-LogSumExp log_sum_exp_row(const Real *logits, int64_t C)
-{
-    Real m = -(Real)INFINITY, powers[ROW_RUN];
-    double sum = 0;
-    SUM(max, m)
-    for (int64_t c = 0; c < C; c++)
-        m = logits[c] > m ? logits[c] : m;
-    for (int64_t start = 0; start < C; start += ROW_RUN) {
-        const int64_t count = C - start < ROW_RUN ? C - start : ROW_RUN;
-        PRAGMA(omp simd)
-        for (int64_t c = 0; c < count; c++)
-            powers[c] = real_exp(logits[start + c] - m);
-        sum += row_sum(powers, count);
-    }
-    return (LogSumExp){ m, (Real)log(sum) };
-}
-
 void cross_entropy_row_backward(Gradient dlogits, const Real *logits, LogSumExp l, int32_t target,
                                 Real factor, int64_t C)
 {
@@ -41,7 +24,7 @@ void cross_entropy_forward_plain(Real *out, LogSumExp *l, Real *weight_sum, Cros
 {
     const int64_t R = in.R, C = in.C;
     EACH_ROW(r, R, C)
-        l[r] = log_sum_exp_row(in.logits + r * C, C);
+        l[r] = log_sum_exp(in.logits + r * C, C);
     double loss = 0, W = 0; /* on one thread, in order: repeatable */
     for (int64_t r = 0; r < R; r++) {
         const double w = in.weights ? (double)in.weights[r] : 1;

@@ -30,20 +30,7 @@
  * Saved: per frame ln sum_c e^logits_tc and a. Backward, b_t-1 replaces a_t, which has been used. */
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
-#include "ops/shared/internal.h"
-
-static LogSumExp ctc_log_sum_exp(const Real *x, int64_t C)
-{
-    Real m = -(Real)INFINITY;
-    double sum = 0;
-    SUM(max, m)
-    for (int64_t c = 0; c < C; c++)
-        m = x[c] > m ? x[c] : m;
-    SUM(+, sum)
-    for (int64_t c = 0; c < C; c++)
-        sum += real_exp(x[c] - m);
-    return (LogSumExp){ m, (Real)log(sum) };
-}
+#include "ops/shared/rows.h"
 
 /* Shifts x [n] to a maximum of 0 and returns the shift. */
 static Real shift_to_zero(Real *x, int64_t n)
@@ -57,12 +44,6 @@ static Real shift_to_zero(Real *x, int64_t n)
     for (int64_t i = 0; i < n; i++)
         x[i] -= m;
     return m;
-}
-
-/* A path passes from one symbol to another without a blank: only if they differ. */
-ALWAYS_INLINE Real skip_between(int32_t before, int32_t after)
-{
-    return before != after ? 0 : -(Real)INFINITY;
 }
 
 /* A frame's logits x [C] with their log-sum-exp, and the target [n] */
@@ -79,20 +60,32 @@ static CtcFrame ctc_frame(const Ctc *ctc, int64_t b, int64_t t)
                        ctc->targets + b * ctc->S, ctc_symbols(ctc, b), ctc->C };
 }
 
-/* to = a_t from a_t-1 */
-static void ctc_step(CtcRow to, CtcRow from, CtcFrame frame)
+/* x(s) += ln y_t,s */
+static void ctc_emit(CtcRow x, CtcFrame frame)
 {
-    const Real *x = frame.x, blank = log_probability(x[0], frame.l);
-    const int32_t *target = frame.target;
-    const int64_t n = frame.n;
+    const Real blank = log_probability(frame.x[0], frame.l);
+    PRAGMA(omp simd)
+    for (int64_t j = 0; j <= frame.n; j++)
+        x.blank[j] += blank;
+    PRAGMA(omp simd)
+    for (int64_t j = 0; j < frame.n; j++)
+        x.symbol[j] += log_probability(frame.x[frame.target[j]], frame.l);
+}
+
+/* The sums over the states before each state (prefixes) or after it (suffixes). symbol_-1 and
+ * symbol_n are minus infinity, so skip_0 and skip_n do not matter. */
+ALWAYS_INLINE void ctc_step(CtcRow to, CtcRow from, const int32_t *target, int64_t n, bool prefixes)
+{
     PRAGMA(omp simd)
     for (int64_t j = 0; j <= n; j++)
-        to.blank[j] = blank + log_add(from.blank[j], from.symbol[j - 1]);
+        to.blank[j] = log_add(from.blank[j], from.symbol[prefixes ? j - 1 : j]);
     PRAGMA(omp simd)
-    for (int64_t j = 0; j < n; j++) /* symbol_-1 is -inf: skip_0 does not matter */
-        to.symbol[j] = log_probability(x[target[j]], frame.l) +
-                       log_add_3(from.symbol[j], from.blank[j],
-                                 skip_between(target[j - (j > 0)], target[j]) + from.symbol[j - 1]);
+    for (int64_t j = 0; j < n; j++) {
+        const int32_t other = target[prefixes ? j - (j > 0) : j + (j < n - 1)];
+        const Real skip = other != target[j] ? 0 : -(Real)INFINITY;
+        to.symbol[j] = log_add_3(from.symbol[j], from.blank[prefixes ? j : j + 1],
+                                 skip + from.symbol[prefixes ? j - 1 : j + 1]);
+    }
     to.symbol[-1] = to.symbol[n] = -(Real)INFINITY;
 }
 
@@ -107,8 +100,9 @@ void ctc_forward_plain(Real *losses, Ctc ctc)
         for (int64_t t = 0; t < ctc_frames(&ctc, b); t++) {
             const CtcRow a_t = ctc_row(&ctc, b, t);
             const int64_t row = b * ctc.T + t;
-            ctc.log_sums[row] = ctc_log_sum_exp(ctc.logits + row * ctc.C, ctc.C);
-            ctc_step(a_t, a, ctc_frame(&ctc, b, t));
+            ctc.log_sums[row] = log_sum_exp(ctc.logits + row * ctc.C, ctc.C);
+            ctc_step(a_t, a, ctc.targets + b * ctc.S, n, true);
+            ctc_emit(a_t, ctc_frame(&ctc, b, t));
             log_p += (double)shift_to_zero(a_t.blank, ctc_states(n));
             a = a_t;
         }
@@ -116,30 +110,6 @@ void ctc_forward_plain(Real *losses, Ctc ctc)
         if (ctc.ignore_impossible && losses[b] == (Real)INFINITY)
             losses[b] = 0;
     }
-}
-
-/* before = b_t-1 from b, which becomes c_t */
-static void ctc_step_back(CtcRow before, CtcRow b, CtcFrame frame)
-{
-    const Real *x = frame.x, blank = log_probability(x[0], frame.l);
-    const int32_t *target = frame.target;
-    const int64_t n = frame.n;
-    PRAGMA(omp simd)
-    for (int64_t j = 0; j <= n; j++)
-        b.blank[j] += blank;
-    PRAGMA(omp simd)
-    for (int64_t j = 0; j < n; j++)
-        b.symbol[j] += log_probability(x[target[j]], frame.l);
-    shift_to_zero(b.blank, ctc_states(n));
-    PRAGMA(omp simd)
-    for (int64_t j = 0; j <= n; j++)
-        before.blank[j] = log_add(b.blank[j], b.symbol[j]);
-    PRAGMA(omp simd)
-    for (int64_t j = 0; j < n; j++) /* symbol_n is -inf: skip_n does not matter */
-        before.symbol[j] =
-            log_add_3(b.symbol[j], b.blank[j + 1],
-                      skip_between(target[j], target[j + (j < n - 1)]) + b.symbol[j + 1]);
-    before.symbol[-1] = before.symbol[n] = -(Real)INFINITY;
 }
 
 /* dx [C] <- g (y - o); a becomes e^(a + b), times one factor */
@@ -186,32 +156,11 @@ void ctc_backward_plain(Gradient dlogits, const Real *dlosses, Ctc ctc)
             }
             const CtcFrame frame = ctc_frame(&ctc, b, t);
             ctc_frame_backward(dx, dlosses[b], a, b_t, frame, ctc.ignore_impossible);
-            ctc_step_back(a, b_t, frame);
+            ctc_emit(b_t, frame); /* c_t */
+            shift_to_zero(b_t.blank, ctc_states(n));
+            ctc_step(a, b_t, frame.target, n, false);
         }
     }
-}
-
-static const int32_t *integers_or_null(const Tensor *tensor)
-{
-    return tensor ? tensor->integers : NULL;
-}
-
-/* in: logits, targets, lengths, target_lengths */
-static Ctc ctc_of(Tensor *const *in, const Tensor *states, const Tensor *log_sums,
-                  bool ignore_impossible)
-{
-    const int64_t *size = in[0]->shape.size;
-    return (Ctc){ size[0],
-                  size[1],
-                  size[2],
-                  in[1]->shape.size[1],
-                  in[0]->data,
-                  in[1]->integers,
-                  integers_or_null(in[2]),
-                  integers_or_null(in[3]),
-                  ignore_impossible,
-                  states->data,
-                  (LogSumExp *)log_sums->data };
 }
 
 static void ctc_backward(Node *node)
@@ -219,9 +168,8 @@ static void ctc_backward(Node *node)
     Tensor *logits = node->inputs[0];
     const Gradient dlogits = tape_contribution(node, logits);
     if (dlogits.data)
-        kernels_of(logits)->ctc_backward(
-            dlogits, tape_upstream(node, 0),
-            ctc_of(node->inputs, node->saved[0], node->saved[1], *(const bool *)node->attributes));
+        kernels_of(logits)->ctc_backward(dlogits, tape_upstream(node, 0),
+                                         *(const Ctc *)node->attributes);
 }
 
 /* Raises if a target contains the blank. */
@@ -244,16 +192,6 @@ static void check_blanks(Tape *tape, const Tensor *targets, const Tensor *target
     }
 }
 
-static void check_ctc_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B,
-                              int64_t max, const char *reason)
-{
-    tape_use_i32(tape, label, lengths);
-    if (!shape_equal(lengths->shape, shape(B)))
-        tape_error(tape, "%s is %s, expected [%lld]: one per sequence", label,
-                   shape_text(lengths->shape).text, (long long)B);
-    check_indices(tape, label, lengths, 0, max, reason);
-}
-
 static void check_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options)
 {
     tape_use(tape, "op_ctc: logits", logits);
@@ -268,11 +206,11 @@ static void check_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions op
                    shape_text(logits->shape).text);
     check_indices(tape, "op_ctc: targets", targets, 0, axes[2] - 1, "the symbols of logits");
     if (options.lengths)
-        check_ctc_lengths(tape, "op_ctc: lengths", options.lengths, axes[0], axes[1],
-                          "the frames of logits");
+        check_sequence_lengths(tape, "op_ctc: lengths", options.lengths, axes[0], axes[1],
+                               "the frames of logits");
     if (options.target_lengths)
-        check_ctc_lengths(tape, "op_ctc: target_lengths", options.target_lengths, axes[0],
-                          targets->shape.size[1], "the symbols of targets");
+        check_sequence_lengths(tape, "op_ctc: target_lengths", options.target_lengths, axes[0],
+                               targets->shape.size[1], "the symbols of targets");
     if (!device_is_capturing(logits->device))
         check_blanks(tape, targets, options.target_lengths, axes[2]);
 }
@@ -280,18 +218,25 @@ static void check_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions op
 Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options)
 {
     check_ctc(tape, logits, targets, options);
-    const int64_t B = logits->shape.size[0], T = logits->shape.size[1];
+    Tensor *lengths = options.lengths, *target_lengths = options.target_lengths;
+    const int64_t *size = logits->shape.size, B = size[0], T = size[1], S = targets->shape.size[1];
     Tensor *losses = tape_tensor(tape, shape(B)), *log_sums = tape_tensor(tape, shape(B, T, 2));
-    Tensor *states = tape_tensor(tape, shape(B, T + 2, ctc_states(targets->shape.size[1])));
-    const Node node = { "op_ctc",
-                        ctc_backward,
-                        .inputs = { logits, targets, options.lengths, options.target_lengths },
-                        .outputs = { losses },
-                        .saved = { states, log_sums },
-                        .attributes = tape_save(tape, &options.ignore_impossible,
-                                                sizeof options.ignore_impossible) };
-    kernels_of(logits)->ctc_forward(
-        losses->data, ctc_of(node.inputs, states, log_sums, options.ignore_impossible));
-    tape_record(tape, node);
+    Tensor *states = tape_tensor(tape, shape(B, T + 2, ctc_states(S)));
+    const Ctc ctc = { B,
+                      T,
+                      size[2],
+                      S,
+                      logits->data,
+                      targets->integers,
+                      lengths ? lengths->integers : NULL,
+                      target_lengths ? target_lengths->integers : NULL,
+                      options.ignore_impossible,
+                      states->data,
+                      (LogSumExp *)log_sums->data };
+    kernels_of(logits)->ctc_forward(losses->data, ctc);
+    tape_record(tape, (Node){ "op_ctc", ctc_backward,
+                              .inputs = { logits, targets, lengths, target_lengths },
+                              .outputs = { losses }, .saved = { states, log_sums },
+                              .attributes = tape_save(tape, &ctc, sizeof ctc) });
     return losses;
 }

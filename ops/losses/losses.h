@@ -14,8 +14,7 @@ typedef struct CrossEntropy {
 } CrossEntropy;
 
 #ifndef __cplusplus
-/* One row of C logits, on the calling thread: l, and dlogits <- factor (softmax - [c = target]). */
-LogSumExp log_sum_exp_row(const Real *logits, int64_t C);
+/* One row of C logits, on the calling thread: dlogits <- factor (softmax - [c = target]). */
 void cross_entropy_row_backward(Gradient dlogits, const Real *logits, LogSumExp l, int32_t target,
                                 Real factor, int64_t C);
 

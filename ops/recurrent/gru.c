@@ -76,27 +76,10 @@ void gru_hidden_gates_plain(Recurrence r)
     }
 }
 
-static void gru_forward(Device *device, Recurrence r)
-{
-    kernels_on(device, TENSOR_REAL)->gru_forward(r);
-}
-
-static void gru_backward(Device *device, Recurrence r)
-{
-    kernels_on(device, TENSOR_REAL)->gru_backward(r);
-}
-
-static void gru_hidden_gates(Device *device, Recurrence r)
-{
-    kernels_on(device, TENSOR_REAL)->gru_hidden_gates(r);
-}
-
 Tensor *op_gru(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
                Tensor *bias_hh, GruOptions options, Tensor **final_hidden)
 {
-    static const RecurrentKind gru = {
-        RECURRENT_LABELS("op_gru"), 3, false, gru_forward, gru_backward, gru_hidden_gates
-    };
+    static const RecurrentKind gru = { RECURRENT_LABELS("op_gru"), 3, false };
     return recurrent(tape, &gru,
                      (RecurrentInputs){ x, weight_ih, weight_hh, bias_ih, bias_hh, options.lengths,
                                         options.hidden, NULL, options.reverse },

@@ -70,22 +70,10 @@ void lstm_backward_plain(Recurrence r)
     }
 }
 
-static void lstm_forward(Device *device, Recurrence r)
-{
-    kernels_on(device, TENSOR_REAL)->lstm_forward(r);
-}
-
-static void lstm_backward(Device *device, Recurrence r)
-{
-    kernels_on(device, TENSOR_REAL)->lstm_backward(r);
-}
-
 Tensor *op_lstm(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
                 Tensor *bias_hh, LstmOptions options, Tensor **final_hidden, Tensor **final_cell)
 {
-    static const RecurrentKind lstm = {
-        RECURRENT_LABELS("op_lstm"), 4, true, lstm_forward, lstm_backward, NULL
-    };
+    static const RecurrentKind lstm = { RECURRENT_LABELS("op_lstm"), 4, true };
     return recurrent(tape, &lstm,
                      (RecurrentInputs){ x, weight_ih, weight_hh, bias_ih, bias_hh, options.lengths,
                                         options.hidden, options.cell, options.reverse },

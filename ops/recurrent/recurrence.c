@@ -12,20 +12,9 @@
 
 typedef struct RecurrentAttributes {
     const RecurrentKind *kind;
-    bool reverse;
+    RecurrentInputs in;
+    Recurrence r; /* of the forward pass */
 } RecurrentAttributes;
-
-enum {
-    INPUT_X,
-    INPUT_WEIGHT_IH,
-    INPUT_WEIGHT_HH,
-    INPUT_BIAS_IH,
-    INPUT_BIAS_HH,
-    INPUT_LENGTHS,
-    INPUT_HIDDEN,
-    INPUT_CELL
-};
-enum { SAVED_GATES, SAVED_CELLS };
 
 void previous_hidden_plain(Real *previous, const Real *initial, Recurrence r)
 {
@@ -69,116 +58,87 @@ void zero_after_end(const Recurrence *r, int64_t b, Real *x, int64_t columns)
         x[b * r->N * columns + i] = 0;
 }
 
-static void copy_or_zero(Tensor *to, const Real *from)
+static const Real *data_or_null(const Tensor *tensor)
+{
+    return tensor ? tensor->data : NULL;
+}
+
+/* to = from, or 0 if from is NULL */
+static Tensor *copy_or_zero(Tensor *to, const Real *from)
 {
     if (from)
         device_copy(to->device, to->data, from, tensor_bytes(to));
     else
         device_zero(to->device, to->data, tensor_bytes(to));
-}
-
-static const Real *data_or_null(const Tensor *tensor)
-{
-    return tensor ? tensor->data : NULL;
+    return to;
 }
 
 /* ------------------------------------------------------------------------------------- backward */
 
 static void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size)
 {
-    Gradient gradient = tape_contribution(node, input);
+    const Gradient gradient = tape_contribution(node, input);
     if (gradient.data)
         product(node->tape, node->name, result_for(gradient, input), a, b, size);
 }
 
-/* dbias <- the sums over all positions of dgates */
-static void contribute_bias(Node *node, Tensor *bias, const Real *sums)
+/* The gradient of input, or NULL, <- values */
+static void contribute_values(Node *node, Tensor *input, const Tensor *values)
 {
-    Gradient gradient = tape_contribution(node, bias);
+    const Gradient gradient = tape_contribution(node, input);
     if (gradient.data)
-        add_parts(bias->device, gradient, sums, 1, tensor_count(bias));
+        add_parts(input->device, gradient, values->data, 1, tensor_count(input));
 }
 
-static void contribute_state(Node *node, Tensor *initial, const Tensor *gradient)
+/* dx, dW_ih, db_ih, db_hh, dW_hh from da, the gates' gradients; previous: h_t-1 of all positions */
+static void contribute_all_positions(Node *node, const Recurrence *r, const Tensor *previous)
 {
-    Gradient d = tape_contribution(node, initial);
-    if (d.data)
-        add_parts(initial->device, d, gradient->data, 1, tensor_count(initial));
-}
-
-/* dW_ih, db_ih, dx, dW_hh, db_hh from the gates' gradients; previous: h of the step before. */
-static void contribute_all_positions(Node *node, const RecurrentKind *kind, Recurrence r,
-                                     const Tensor *previous)
-{
-    Tensor **in = node->inputs, *x = in[INPUT_X], *gates = node->saved[SAVED_GATES];
-    const int64_t R = r.B * r.N, C = r.G * r.H, I = shape_columns(x->shape);
-    const Operand dgates = operand_of(gates);
+    const RecurrentInputs *in = &((const RecurrentAttributes *)node->attributes)->in;
+    const Tensor *gates = node->saved[0];
+    const Operand da = operand_of(gates); /* du after gru_hidden_gates, in the same memory */
+    const int64_t R = r->B * r->N, C = r->G * r->H, I = shape_columns(in->x->shape);
     Tensor *sums = tape_scratch(node->tape, shape(C));
     const Gradient all = { sums->data, false };
-    contribute_product(node, x, dgates, operand_of(in[INPUT_WEIGHT_IH]),
+    contribute_product(node, in->x, da, operand_of(in->weight_ih),
                        (Product){ .n = R, .k = C, .m = I, .count = 1 });
-    contribute_product(node, in[INPUT_WEIGHT_IH], dgates, operand_of(x),
+    contribute_product(node, in->weight_ih, da, operand_of(in->x),
                        (Product){ .n = C, .k = R, .m = I, .transpose_a = true, .count = 1 });
     column_sums(node->tape, gates, all, gates->data, R, C);
-    contribute_bias(node, in[INPUT_BIAS_IH], sums->data);
-    if (kind->hidden_gates) {
-        kind->hidden_gates(gates->device, r);
+    contribute_values(node, in->bias_ih, sums);
+    if (r->G == 3) {
+        kernels_of(gates)->gru_hidden_gates(*r);
         column_sums(node->tape, gates, all, gates->data, R, C);
     }
-    contribute_bias(node, in[INPUT_BIAS_HH], sums->data);
-    contribute_product(node, in[INPUT_WEIGHT_HH], dgates, operand_of(previous),
-                       (Product){ .n = C, .k = R, .m = r.H, .transpose_a = true, .count = 1 });
+    contribute_values(node, in->bias_hh, sums);
+    contribute_product(node, in->weight_hh, da, operand_of(previous),
+                       (Product){ .n = C, .k = R, .m = r->H, .transpose_a = true, .count = 1 });
     tape_scratch_free(node->tape, sums);
-}
-
-static Recurrence recurrence_of(const RecurrentKind *kind, Tape *tape, Tensor *const *in,
-                                bool reverse, const Tensor *gates, const Tensor *saved,
-                                const Tensor *out)
-{
-    return (Recurrence){
-        .B = out->shape.size[0],
-        .N = out->shape.size[1],
-        .G = kind->G,
-        .H = out->shape.size[2],
-        .reverse = reverse,
-        .lengths = in[INPUT_LENGTHS] ? in[INPUT_LENGTHS]->integers : NULL,
-        .weight = in[INPUT_WEIGHT_HH]->data,
-        .bias_ih = in[INPUT_BIAS_IH]->data,
-        .bias_hh = in[INPUT_BIAS_HH]->data,
-        .gates = gates->data,
-        .saved = saved->data,
-        .out = out->data,
-        .operation = kind->labels.operation,
-        .precision = tape_precision(tape),
-    };
 }
 
 static void recurrent_backward(Node *node)
 {
     const RecurrentAttributes *attributes = node->attributes;
+    const RecurrentInputs *in = &attributes->in;
+    const bool lstm = attributes->kind->has_cell;
+    const Tensor *out = node->outputs[0];
+    const Kernels *kernels = kernels_of(out);
     Tape *tape = node->tape;
-    Tensor **in = node->inputs;
-    Recurrence r =
-        recurrence_of(attributes->kind, tape, in, attributes->reverse, node->saved[SAVED_GATES],
-                      node->saved[SAVED_CELLS], node->outputs[0]);
-    Tensor *dhidden = tape_scratch(tape, shape(r.B, r.H)), *dcell = NULL;
-    copy_or_zero(dhidden, tape_upstream(node, 1));
-    if (attributes->kind->has_cell) {
-        dcell = tape_scratch(tape, shape(r.B, r.H));
-        copy_or_zero(dcell, tape_upstream(node, 2));
-        r.dcell = dcell->data;
-    }
-    Tensor *previous = tape_scratch(tape, node->outputs[0]->shape);
-    kernels_on(previous->device, TENSOR_REAL)
-        ->previous_hidden(previous->data, data_or_null(in[INPUT_HIDDEN]), r);
+    Recurrence r = attributes->r;
+    Tensor *previous = tape_scratch(tape, out->shape);
+    Tensor *dhidden = copy_or_zero(tape_scratch(tape, shape(r.B, r.H)), tape_upstream(node, 1));
+    Tensor *dcell = NULL;
+    if (lstm)
+        dcell = copy_or_zero(tape_scratch(tape, shape(r.B, r.H)), tape_upstream(node, 2));
+    kernels->previous_hidden(previous->data, data_or_null(in->hidden), r);
     r.dout = tape_upstream(node, 0);
     r.dhidden = dhidden->data;
+    r.dcell = lstm ? dcell->data : NULL;
     r.previous = previous->data;
-    r.initial_cell = data_or_null(in[INPUT_CELL]);
-    attributes->kind->backward(previous->device, r);
-    contribute_all_positions(node, attributes->kind, r, previous);
-    contribute_state(node, in[INPUT_HIDDEN], dhidden);
-    contribute_state(node, in[INPUT_CELL], dcell);
+    r.initial_cell = data_or_null(in->cell);
+    (lstm ? kernels->lstm_backward : kernels->gru_backward)(r);
+    contribute_all_positions(node, &r, previous);
+    contribute_values(node, in->hidden, dhidden);
+    contribute_values(node, in->cell, dcell);
     tape_scratch_free(tape, previous);
     tape_scratch_free(tape, dcell);
     tape_scratch_free(tape, dhidden);
@@ -196,7 +156,7 @@ static void check_shape(Tape *tape, const char *label, Tensor *tensor, Shape exp
                    shape_text(inputs->x->shape).text, shape_text(inputs->weight_hh->shape).text);
 }
 
-static void check_recurrent_inputs(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *in)
+static void check(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *in)
 {
     const RecurrentLabels *labels = &kind->labels;
     tape_use(tape, labels->x, in->x);
@@ -216,55 +176,57 @@ static void check_recurrent_inputs(Tape *tape, const RecurrentKind *kind, const 
         check_shape(tape, labels->hidden, in->hidden, shape(B, H), in);
     if (in->cell)
         check_shape(tape, labels->cell, in->cell, shape(B, H), in);
-    if (!in->lengths)
-        return;
-    tape_use_i32(tape, labels->lengths, in->lengths);
-    if (!shape_equal(in->lengths->shape, shape(B)))
-        tape_error(tape, "%s is %s, expected [%lld]: one per sequence", labels->lengths,
-                   shape_text(in->lengths->shape).text, (long long)B);
-    check_indices(tape, labels->lengths, in->lengths, 0, in->x->shape.size[1],
-                  "the positions of x");
+    if (in->lengths)
+        check_sequence_lengths(tape, labels->lengths, in->lengths, B, in->x->shape.size[1],
+                               "the positions of x");
 }
 
-static Tensor *state_from(Tape *tape, const Tensor *initial, Shape of)
+Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs in, Tensor **final_hidden,
+                  Tensor **final_cell)
 {
-    Tensor *state = tape_tensor(tape, of);
-    copy_or_zero(state, data_or_null(initial));
-    return state;
-}
-
-Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs inputs,
-                  Tensor **final_hidden, Tensor **final_cell)
-{
-    check_recurrent_inputs(tape, kind, &inputs);
-    const TensorType type = inputs.x->type;
-    Tensor *x = op_cast(tape, inputs.x, TENSOR_REAL);
-    const int64_t B = x->shape.size[0], N = x->shape.size[1], I = x->shape.size[2];
-    const int64_t H = inputs.weight_hh->shape.size[1];
-    Tensor *gates = tape_tensor(tape, shape(B, N, kind->G * H));
-    Tensor *saved = tape_tensor(tape, shape(B, N, H)), *out = tape_tensor(tape, shape(B, N, H));
-    Tensor *hidden = state_from(tape, inputs.hidden, shape(B, H));
-    Tensor *cell = kind->has_cell ? state_from(tape, inputs.cell, shape(B, H)) : NULL;
-    const RecurrentAttributes attributes = { kind, inputs.reverse };
-    const Node node = { kind->labels.operation,
-                        recurrent_backward,
-                        .inputs = { x, inputs.weight_ih, inputs.weight_hh, inputs.bias_ih,
-                                    inputs.bias_hh, inputs.lengths, inputs.hidden, inputs.cell },
-                        .outputs = { out, hidden, cell },
-                        .saved = { gates, saved },
-                        .attributes = tape_save(tape, &attributes, sizeof attributes) };
-    product(tape, kind->labels.operation, result_in(gates), operand_of(x),
-            operand_of(inputs.weight_ih),
-            (Product){ .n = B * N, .k = I, .m = kind->G * H, .transpose_b = true, .count = 1 });
-    Recurrence r = recurrence_of(kind, tape, node.inputs, inputs.reverse, gates, saved, out);
-    r.hidden = hidden->data;
-    r.cell = cell ? cell->data : NULL;
-    kind->forward(out->device, r);
+    check(tape, kind, &in);
+    const TensorType type = in.x->type;
+    in.x = op_cast(tape, in.x, TENSOR_REAL);
+    const int64_t B = in.x->shape.size[0], N = in.x->shape.size[1], I = in.x->shape.size[2];
+    const int64_t H = in.weight_hh->shape.size[1], C = kind->G * H;
+    Tensor *gates = tape_tensor(tape, shape(B, N, C)), *saved = tape_tensor(tape, shape(B, N, H));
+    Tensor *out = tape_tensor(tape, shape(B, N, H)), *cell = NULL;
+    Tensor *hidden = copy_or_zero(tape_tensor(tape, shape(B, H)), data_or_null(in.hidden));
+    if (kind->has_cell)
+        cell = copy_or_zero(tape_tensor(tape, shape(B, H)), data_or_null(in.cell));
+    const RecurrentAttributes attributes = { .kind = kind,
+                                             .in = in,
+                                             .r = { .B = B,
+                                                    .N = N,
+                                                    .G = kind->G,
+                                                    .H = H,
+                                                    .reverse = in.reverse,
+                                                    .lengths =
+                                                        in.lengths ? in.lengths->integers : NULL,
+                                                    .weight = in.weight_hh->data,
+                                                    .bias_ih = in.bias_ih->data,
+                                                    .bias_hh = in.bias_hh->data,
+                                                    .gates = gates->data,
+                                                    .saved = saved->data,
+                                                    .out = out->data,
+                                                    .hidden = hidden->data,
+                                                    .cell = cell ? cell->data : NULL,
+                                                    .operation = kind->labels.operation,
+                                                    .precision = tape_precision(tape) } };
+    product(tape, kind->labels.operation, result_in(gates), operand_of(in.x),
+            operand_of(in.weight_ih),
+            (Product){ .n = B * N, .k = I, .m = C, .transpose_b = true, .count = 1 });
+    const Kernels *kernels = kernels_of(out);
+    (kind->has_cell ? kernels->lstm_forward : kernels->gru_forward)(attributes.r);
     if (!tape_is_recording(tape)) {
         tape_scratch_free(tape, saved);
         tape_scratch_free(tape, gates);
     }
-    tape_record(tape, node);
+    tape_record(tape, (Node){ kind->labels.operation, recurrent_backward,
+                              .inputs = { in.x, in.weight_ih, in.weight_hh, in.bias_ih, in.bias_hh,
+                                          in.lengths, in.hidden, in.cell },
+                              .outputs = { out, hidden, cell }, .saved = { gates, saved },
+                              .attributes = tape_save(tape, &attributes, sizeof attributes) });
     if (final_hidden)
         *final_hidden = hidden;
     if (final_cell)

@@ -59,15 +59,11 @@ typedef struct RecurrentLabels {
             name ": bias_hh", name ": lengths", name ": hidden", name ": cell"                     \
     }
 
-/* A kind of cell. */
+/* A kind of cell: the LSTM has 4 gates and besides h the state c, the GRU 3 gates. */
 typedef struct RecurrentKind {
     RecurrentLabels labels;
     int64_t G;
-    bool has_cell; /* besides h, the state contains c */
-    void (*forward)(Device *device, Recurrence r);
-    void (*backward)(Device *device, Recurrence r);
-    /* NULL, or makes gates, the gradient of x W_ih^T, that of h W_hh^T */
-    void (*hidden_gates)(Device *device, Recurrence r);
+    bool has_cell;
 } RecurrentKind;
 
 typedef struct RecurrentInputs {

@@ -1,8 +1,8 @@
-/* Tensors of one element per row of another. */
+/* Tensors of one element per row of another; a row's log-sum-exp. */
 #ifndef TAPEGRAD_OPS_SHARED_ROWS_H
 #define TAPEGRAD_OPS_SHARED_ROWS_H
 
-#include "autograd/tape.h"
+#include "ops/shared/internal.h"
 
 /* The shape [...] for the shape [..., C]. */
 static inline Shape shape_of_rows(Shape shape)
@@ -53,6 +53,24 @@ static inline double row_dot(const Real *x, const Real *y, int64_t C)
         sum += (double)run;
     }
     return sum;
+}
+
+/* ln sum_c e^x_c of a row x [C] */
+static inline LogSumExp log_sum_exp(const Real *x, int64_t C)
+{
+    Real m = -(Real)INFINITY, powers[ROW_RUN];
+    double sum = 0;
+    SUM(max, m)
+    for (int64_t c = 0; c < C; c++)
+        m = x[c] > m ? x[c] : m;
+    for (int64_t start = 0; start < C; start += ROW_RUN) {
+        const int64_t count = C - start < ROW_RUN ? C - start : ROW_RUN;
+        PRAGMA(omp simd)
+        for (int64_t c = 0; c < count; c++)
+            powers[c] = real_exp(x[start + c] - m);
+        sum += row_sum(powers, count);
+    }
+    return (LogSumExp){ m, (Real)log(sum) };
 }
 
 #endif

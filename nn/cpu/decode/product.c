@@ -17,6 +17,7 @@
 
 #include "nn/cpu/decode/product.h"
 #include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 /* out[sequence, row] <- sum, plus bias and residual */

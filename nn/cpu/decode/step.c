@@ -12,6 +12,7 @@
 #include "ops/attention/polynomial_features.h"
 #include "ops/cpu/attention/linear/feature_map.h"
 #include "ops/cpu/rows/layernorm.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 enum {

@@ -4,336 +4,228 @@
  *   u_j = x_j / n_j,  n_j = sqrt(x_j.x_j + eps)        s_ij = x_i.u_j / sqrt D
  *
  * Round r hashes x_i with matrices R of normal random numbers (Andoni et al. 2015):
- * h(x) = argmax([xR; -xR]). It sorts the positions by (h, i); rank_i is i's rank. Each m ranks are a
- * chunk. P_i^(r) is the set of j in i's bucket and in i's chunk or the one before (equations 4 and
- * 5); under the causal mask also j < i. In the sorted order it is a range, visible_begin_i <= rank_j
- * < visible_end_i, without i: a position attends to itself only if nothing else is visible, as the
- * paper's mask of 10^5 has it.
+ * h(x) = argmax([xR; -xR]). It sorts the positions by (h, i); rank_i is i's rank. Each m ranks are
+ * a chunk. P_i^(r) is the set of j in i's bucket and in i's chunk or the one before (equations 4
+ * and 5); under the causal mask also j < i. A position attends to itself only if nothing else is
+ * visible, as the paper's mask of 10^5 has it. In the sorted order P_i^(r) is a range without i,
+ * visible_begin_i <= rank_j < visible_end_i.
  *
- * All rounds (equation 6, appendix A), where N_ij is the number of rounds r with j in P_i^(r):
- *   L_i = ln sum_r sum_{j in P_i^(r)} e^(s_ij - ln N_ij)
- *   out_i = sum_r sum_{j in P_i^(r)} e^(s_ij - ln N_ij - L_i) v_j
- * In the paper, z_i^(r) is the log-sum-exp of round r, o_i^(r) its softmax average of values, and
- * out_i = sum_r e^(z_i^(r) - L_i) o_i^(r). The normalizer z_i^(r) cancels:
- *   e^(z_i^(r) - L_i) e^(s_ij - ln N_ij - z_i^(r)) = e^(s_ij - ln N_ij - L_i)
- * so all rounds are one online softmax (see softmax.c): (L, out) of the previous rounds are the
- * sums l = 1, o = out at the maximum m = L. Each j counts N_ij times with weight 1 / N_ij: the
- * result is the softmax over the union of the P_i^(r). If the union is empty, out_i = v_i.
+ * All rounds (equation 6, appendix A). N_ij is the number of rounds r with j in P_i^(r), and U_i
+ * the union of the P_i^(r):
+ *   L_i = ln sum_{j in U_i} e^s_ij        out_i = sum_{j in U_i} e^(s_ij - L_i) v_j
+ * If U_i is empty, out_i = v_i. The paper sums by rounds, with z_i^(r) the logarithm of the sum
+ * over j in P_i^(r) of e^s_ij / N_ij, and o_i^(r) the round's softmax average of values:
+ *   out_i = sum_r e^(z_i^(r) - L_i) o_i^(r) = sum_r sum_{j in P_i^(r)} e^(s_ij - L_i) / N_ij v_j
+ * since z_i^(r) cancels. So to the backends all rounds are one online softmax (see softmax.c) with
+ * weights 1 / N_ij: (L, out) of the previous rounds are the sums l = 1, o = out at the maximum
+ * m = L.
  *
  * Backward. g_i is the upstream gradient of out_i. Saved for the backward pass are out, L_i and the
- * order. The buckets are constants, and so are the N_ij. With P_ij = e^(s_ij - L_i), which sums to
- * 1 over the union, the contributions of the rounds are those of softmax attention, because a
- * constant ln N_ij changes no derivative:
- *   dv_j <- sum_r sum_i P_ij / N_ij g_i        dS_ij = P_ij / N_ij (g_i.v_j - g_i.out_i)
+ * order. The buckets are constants, so with P_ij = e^(s_ij - L_i), as in softmax attention:
+ *   dv_j <- sum_i P_ij g_i        dS_ij = P_ij (g_i.v_j - g_i.out_i)
  * s_ij is linear in x_i and u_j; w_j is the gradient of u_j:
- *   dx_i <- sum_r sum_j dS_ij u_j / sqrt D     w_j = sum_r sum_i dS_ij x_i / sqrt D
- * The differential of u_j is dx_j / n_j - x_j (x_j.dx_j) / n_j^3 = (dx_j - u_j (u_j.dx_j)) / n_j,
- * and its matrix is symmetric:
- *   dx_j <- (w_j - u_j (u_j.w_j)) / n_j
- * If the union is empty, dv_i <- g_i is the only contribution. */
+ *   dx_i <- sum_j dS_ij u_j / sqrt D        w_j = sum_i dS_ij x_i / sqrt D
+ * A backend's round contributes P_ij / N_ij in place of P_ij. The differential of u_j is
+ * dx_j / n_j - x_j (x_j.dx_j) / n_j^3 = (dx_j - u_j (u_j.dx_j)) / n_j, and its matrix is symmetric:
+ *   dx_j <- (w_j - u_j (u_j.w_j)) / n_j = sum_i dS_ij (x_i / sqrt D - s_ij u_j) / n_j
+ * If U_i is empty, dv_i <- g_i is the only contribution. */
 #include "ops/attention/lsh/lsh.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
 #include <limits.h>
 
-/* -------------------------------------------------------------------------------- plain kernels */
+/* --------------------------------------------------------------------------------- plain kernels */
 
-/* A head of a sequence, its sorted order, and the number of its positions that are not masked. */
-typedef struct LshHead {
-    const LshRounds *a;
-    const int32_t *order;
-    int64_t b, h, head, positions;
-} LshHead;
-
-/* The gradient of out, and what the forward pass saved */
-typedef struct LshUpstream {
-    const Real *dout, *out, *log_sum;
-} LshUpstream;
-
-static LshHead lsh_head(const LshRounds *a, const int32_t *order, int64_t head)
+/* x_i, v_j and the number of positions of a head, an index in [B, H] */
+static const Real *lsh_x(const LshRounds *a, int64_t head, int64_t i)
 {
-    const int64_t b = head / a->x.H, h = head % a->x.H;
-    return (LshHead){ a, order, b, h, head, a->x.key_lengths ? a->x.key_lengths[b] : a->x.N };
+    return a->x.query + attention_query_at(&a->x, head / a->x.H, head % a->x.H, i);
+}
+static const Real *lsh_v(const LshRounds *a, int64_t head, int64_t j)
+{
+    return a->x.value + attention_value_at(&a->x, head / a->x.H, head % a->x.H, j);
+}
+static int64_t lsh_positions(const LshRounds *a, int64_t head)
+{
+    return a->x.key_lengths ? a->x.key_lengths[head / a->x.H] : a->x.N;
 }
 
-static const Real *lsh_x(const LshHead *s, int64_t i)
+/* argmax([xR; -xR]) of both hash functions; R is stored by columns */
+static int32_t lsh_hash(const Real *x, const Real *R, const LshRounds *a)
 {
-    return s->a->x.query + attention_query_at(&s->a->x, s->b, s->h, i);
-}
-
-/* argmax([xR; -xR]), or 0 for one bucket; R is stored by columns */
-static int64_t lsh_hash(const Real *x, const Real *R, int64_t D, int64_t buckets)
-{
-    int64_t bucket = 0, half = buckets / 2;
-    double max = -INFINITY;
-    for (int64_t k = 0; k < 2 * half; k++) {
-        const double p = attention_dot(x, R + k % half * D, D) * (k < half ? 1 : -1);
-        bucket = p > max ? k : bucket;
-        max = p > max ? p : max;
-    }
-    return bucket;
-}
-
-/* Sorts by counting: start and end are the ranks of i's bucket. */
-static void lsh_sort(int32_t *order, const LshHead *s, const Real *R, int64_t round)
-{
-    const LshRounds *a = s->a;
-    const int64_t D = a->x.D, m = a->chunk;
-    int32_t *array[ORDER_ARRAYS], *bucket = order + lsh_order_at(a, SORTED_INDEX, s->head, round);
-    for (int k = 0; k < ORDER_ARRAYS; k++)
-        array[k] = order + lsh_order_at(a, k, s->head, round);
-    R += (round * a->x.H + s->h) * lsh_columns(a) * D;
-    for (int64_t i = 0; i < s->positions; i++)
-        bucket[i] = (int32_t)(lsh_hash(lsh_x(s, i), R, D, a->factor[0]) * a->factor[1] +
-                              lsh_hash(lsh_x(s, i), R + a->factor[0] / 2 * D, D, a->factor[1]));
-    for (int64_t i = 0; i < s->positions; i++) {
-        int64_t start = 0, rank = 0, end = 0;
-        for (int64_t j = 0; j < s->positions; j++) {
-            start += bucket[j] < bucket[i];
-            rank += bucket[j] < bucket[i] || (bucket[j] == bucket[i] && j < i);
-            end += bucket[j] <= bucket[i];
+    int64_t bucket = 0;
+    for (int f = 0; f < 2; f++) {
+        const int64_t D = a->x.D, half = a->factor[f] / 2;
+        int64_t argmax = 0;
+        double max = -INFINITY;
+        for (int64_t k = 0; k < 2 * half; k++) {
+            const double p = attention_dot(x, R + k % half * D, D) * (k < half ? 1 : -1);
+            argmax = p > max ? k : argmax;
+            max = p > max ? p : max;
         }
-        const int64_t first = (rank / m - 1) * m, last = (rank / m + 1) * m;
-        array[RANK][i] = (int32_t)rank;
-        array[VISIBLE_BEGIN][i] = (int32_t)(start > first ? start : first);
-        array[VISIBLE_END][i] = (int32_t)(a->causal ? rank : end < last ? end : last);
+        bucket = bucket * a->factor[f] + argmax;
+        R += half * D;
     }
-    for (int64_t i = 0; i < s->positions; i++) /* replaces the buckets */
-        array[SORTED_INDEX][array[RANK][i]] = (int32_t)i;
+    return (int32_t)bucket;
 }
 
-/* Whether j is in the union of the P_i^(r). */
-static bool attends_to(const LshHead *s, int64_t i, int64_t j)
+/* A position's rank is the number of positions before it. */
+static void lsh_sort(int32_t *order, const Real *R, const LshRounds *a, int64_t head, int64_t round)
+{
+    int32_t *bucket = order + lsh_order_at(a, BUCKET, head, round);
+    int32_t *rank = order + lsh_order_at(a, RANK, head, round);
+    const int64_t n = lsh_positions(a, head);
+    R += (round * a->x.H + head % a->x.H) * lsh_columns(a) * a->x.D;
+    for (int64_t i = 0; i < n; i++)
+        bucket[i] = lsh_hash(lsh_x(a, head, i), R, a);
+    for (int64_t i = 0; i < n; i++) {
+        rank[i] = 0;
+        for (int64_t j = 0; j < n; j++)
+            rank[i] += bucket[j] < bucket[i] || (bucket[j] == bucket[i] && j < i);
+    }
+}
+
+/* Whether j is in U_i. */
+static bool attends_to(const int32_t *order, const LshRounds *a, int64_t head, int64_t i, int64_t j)
 {
     bool any = false;
-    for (int64_t r = 0; r < s->a->rounds && i != j; r++) {
-        const int32_t rank = s->order[lsh_order_at(s->a, RANK, s->head, r) + j];
-        any |= s->order[lsh_order_at(s->a, VISIBLE_BEGIN, s->head, r) + i] <= rank &&
-               rank < s->order[lsh_order_at(s->a, VISIBLE_END, s->head, r) + i];
+    for (int64_t r = 0; r < a->rounds && j != i && !(a->causal && j > i); r++) {
+        const int32_t *bucket = order + lsh_order_at(a, BUCKET, head, r);
+        const int32_t *rank = order + lsh_order_at(a, RANK, head, r);
+        const int64_t chunks = rank[i] / a->chunk - rank[j] / a->chunk;
+        any |= bucket[i] == bucket[j] && (chunks == 0 || chunks == 1);
     }
     return any;
 }
 
-/* The keys that position p attends to, or the queries that attend to p; returns their number. */
-static int64_t lsh_partners(int32_t *list, const LshHead *s, int64_t p, bool queries)
-{
-    int64_t n = 0;
-    for (int64_t j = 0; j < s->positions && p < s->positions; j++)
-        if (queries ? attends_to(s, j, p) : attends_to(s, p, j))
-            list[n++] = (int32_t)j;
-    return n;
-}
-
-/* sum_k factor_k x[list_k, c] */
-static Real lsh_sum(const Real *factor, const int32_t *list, int64_t n, const Real *x,
-                    int64_t stride, int64_t c)
-{
-    double sum = 0;
-    for (int64_t k = 0; k < n; k++)
-        sum += factor[k] * x[list[k] * stride + c];
-    return (Real)sum;
-}
-
 /* 1 / n_j */
-static double lsh_inverse_length(const LshHead *s, int64_t j)
+static double lsh_inverse_length(const LshRounds *a, int64_t head, int64_t j)
 {
-    return 1 / sqrt(attention_dot(lsh_x(s, j), lsh_x(s, j), s->a->x.D) + LSH_EPS);
+    return 1 / sqrt(attention_dot(lsh_x(a, head, j), lsh_x(a, head, j), a->x.D) + LSH_EPS);
 }
 
-/* s_ij */
-static Real lsh_score(const LshHead *s, int64_t i, int64_t j)
+/* s_ij, rounded as L_i is, so that e^(s_ij - L_i) is 1 for a single key */
+static double lsh_score(const LshRounds *a, int64_t head, int64_t i, int64_t j)
 {
-    return (Real)(attention_dot(lsh_x(s, i), lsh_x(s, j), s->a->x.D) * lsh_inverse_length(s, j) /
-                  sqrt((double)s->a->x.D));
-}
-
-/* out and L of a head, which e, N Reals, and keys, N integers, are memory for */
-static void lsh_forward_head(Real *out, Real *log_sum, const LshHead *s, Real *e, int32_t *keys)
-{
-    const AttentionInputs *x = &s->a->x;
-    const Real *v = x->value + attention_value_at(x, s->b, s->h, 0);
-    for (int64_t i = 0; i < x->N; i++) {
-        const int64_t row = attention_row_at(x, s->b, s->h, i), n = lsh_partners(keys, s, i, false);
-        const bool alone = i < s->positions && n == 0;
-        Real m = -(Real)INFINITY;
-        double l = 0;
-        for (int64_t k = 0; k < n; k++) {
-            e[k] = lsh_score(s, i, keys[k]);
-            m = e[k] > m ? e[k] : m;
-        }
-        for (int64_t k = 0; k < n; k++)
-            l += (e[k] = real_exp(e[k] - m));
-        for (int64_t k = 0; k < n; k++)
-            e[k] /= (Real)l;
-        for (int64_t c = 0; c < x->M; c++)
-            out[row * x->M + c] =
-                alone ? v[i * x->value_stride + c] : lsh_sum(e, keys, n, v, x->value_stride, c);
-        log_sum[row] = alone ? (Real)INFINITY : n == 0 ? 0 : m + (Real)log(l);
-    }
+    const double x_u = attention_dot(lsh_x(a, head, i), lsh_x(a, head, j), a->x.D) *
+                       lsh_inverse_length(a, head, j);
+    return (double)(Real)(x_u / sqrt((double)a->x.D));
 }
 
 void lsh_attention_forward_plain(Real *out, Real *log_sum, int32_t *order, const LshRounds *a)
 {
-    const int64_t N = a->x.N, heads = a->x.B * a->x.H, n = lsh_random_numbers(a);
-    Real *R = device_workspace(n), *rows = device_workspace(heads * 2 * N);
+    const int64_t N = a->x.N, M = a->x.M, heads = a->x.B * a->x.H, n = lsh_random_numbers(a);
+    Real *R = device_workspace(n);
+    double *scratch = attention_workspace(heads * N);
     Random random = a->random;
     random_normal(&random, R, n);
     EACH_ROW(head, heads, N * N * a->x.D) {
-        const LshHead s = lsh_head(a, order, head);
-        Real *own = rows + head * 2 * N;
-        for (int64_t round = 0; round < a->rounds; round++)
-            lsh_sort(order, &s, R, round);
-        lsh_forward_head(out, log_sum, &s, own, (int32_t *)(void *)(own + N));
+        const int64_t positions = lsh_positions(a, head);
+        double *e = scratch + head * N;
+        for (int64_t r = 0; r < a->rounds; r++)
+            lsh_sort(order, R, a, head, r);
+        for (int64_t i = 0; i < N; i++) {
+            const int64_t row = attention_row_at(&a->x, head / a->x.H, head % a->x.H, i);
+            const int64_t keys = i < positions ? positions : 0;
+            double m = -INFINITY, l = 0;
+            for (int64_t j = 0; j < keys; j++) {
+                e[j] = attends_to(order, a, head, i, j) ? lsh_score(a, head, i, j) : -INFINITY;
+                m = e[j] > m ? e[j] : m;
+            }
+            for (int64_t j = 0; j < keys; j++)
+                l += e[j] = e[j] == -INFINITY ? 0 : exp(e[j] - m);
+            for (int64_t c = 0; c < M; c++) {
+                double o = 0;
+                for (int64_t j = 0; j < keys; j++)
+                    o += e[j] != 0 ? e[j] / l * (double)lsh_v(a, head, j)[c] : 0;
+                out[row * M + c] = keys > 0 && l == 0 ? lsh_v(a, head, i)[c] : (Real)o;
+            }
+            log_sum[row] = (Real)(m + log(l)); /* minus infinity if U_i is empty */
+        }
     }
-    device_workspace_free(rows);
+    attention_workspace_free(scratch);
     device_workspace_free(R);
-}
-
-/* P [n] and dS [n] / sqrt D of position p and its partners, its queries or its keys */
-static void lsh_pairs(Real *P, Real *dS, const LshHead *s, const LshUpstream *up, int64_t p,
-                      const int32_t *list, int64_t n, bool queries)
-{
-    const AttentionInputs *x = &s->a->x;
-    for (int64_t k = 0; k < n; k++) {
-        const int64_t i = queries ? list[k] : p, j = queries ? p : list[k];
-        const int64_t row = attention_row_at(x, s->b, s->h, i);
-        const Real *g = up->dout + row * x->M, *v = x->value + attention_value_at(x, s->b, s->h, j);
-        P[k] = real_exp(lsh_score(s, i, j) - up->log_sum[row]);
-        dS[k] = (Real)(P[k] *
-                       (attention_dot(g, v, x->M) - attention_dot(g, up->out + row * x->M, x->M)) /
-                       sqrt((double)x->D));
-    }
-}
-
-/* The gradients of position p of a head; memory: 3 N + D Reals */
-static void lsh_backward_position(AttentionGradient d, const LshHead *s, const LshUpstream *up,
-                                  Real *memory, int64_t p)
-{
-    const AttentionInputs *x = &s->a->x;
-    const int64_t row = attention_row_at(x, s->b, s->h, p), N = x->N;
-    const int64_t x_at = attention_query_at(x, s->b, s->h, p);
-    const int64_t v_at = attention_value_at(x, s->b, s->h, p);
-    const Real *x_0 = lsh_x(s, 0), *x_p = lsh_x(s, p);
-    const Real *g = up->dout + attention_row_at(x, s->b, s->h, 0) * x->M;
-    Real *P = memory, *dS = P + N, *dx = dS + N;
-    int32_t *list = (int32_t *)(void *)(dx + x->D);
-    int64_t n = lsh_partners(list, s, p, false);
-    const bool alone = p < s->positions && n == 0;
-    lsh_pairs(P, dS, s, up, p, list, n, false);
-    for (int64_t k = 0; k < n; k++)
-        dS[k] *= (Real)lsh_inverse_length(s, list[k]);
-    for (int64_t c = 0; c < x->D; c++)
-        dx[c] = lsh_sum(dS, list, n, x_0, x->query_stride, c);
-
-    n = lsh_partners(list, s, p, true);
-    lsh_pairs(P, dS, s, up, p, list, n, true);
-    const Real r = n > 0 ? (Real)lsh_inverse_length(s, p) : 0; /* 1 / n_p */
-    double u_w = 0;
-    for (int64_t c = 0; c < x->D && n > 0; c++)
-        u_w += x_p[c] * r * lsh_sum(dS, list, n, x_0, x->query_stride, c);
-    for (int64_t c = 0; c < x->D && d.query.data; c++) {
-        const Real w = lsh_sum(dS, list, n, x_0, x->query_stride, c);
-        gradient_add(d.query, x_at + c, n > 0 ? dx[c] + r * (w - x_p[c] * r * (Real)u_w) : dx[c]);
-    }
-    for (int64_t c = 0; c < x->M && d.value.data; c++)
-        gradient_add(d.value, v_at + c,
-                     lsh_sum(P, list, n, g, x->H * x->M, c) +
-                         (alone ? up->dout[row * x->M + c] : 0));
 }
 
 void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const Real *out,
                                   const Real *log_sum, const int32_t *order, const LshRounds *a)
 {
-    const LshUpstream up = { dout, out, log_sum };
-    const int64_t N = a->x.N, heads = a->x.B * a->x.H, size = 3 * N + a->x.D;
-    Real *rows = device_workspace(heads * size);
-    EACH_ROW(head, heads, N * N * a->x.D) {
-        const LshHead s = lsh_head(a, order, head);
-        for (int64_t p = 0; p < N; p++)
-            lsh_backward_position(d, &s, &up, rows + head * size, p);
+    const int64_t N = a->x.N, D = a->x.D, M = a->x.M, H = a->x.H, size = N * (D + M);
+    double *scratch = attention_workspace(a->x.B * H * size);
+    EACH_ROW(head, a->x.B * H, N * N * D) {
+        const int64_t b = head / H, h = head % H, positions = lsh_positions(a, head);
+        double *dx = scratch + head * size, *dv = dx + N * D;
+        memset(dx, 0, (size_t)size * sizeof *dx);
+        for (int64_t i = 0; i < positions; i++)
+            for (int64_t j = 0; j < positions; j++) {
+                const int64_t row = attention_row_at(&a->x, b, h, i);
+                const bool alone = i == j && log_sum[row] == -(Real)INFINITY;
+                if (!alone && !attends_to(order, a, head, i, j))
+                    continue;
+                const Real *x_i = lsh_x(a, head, i), *x_j = lsh_x(a, head, j);
+                const Real *g = dout + row * M;
+                const double s = lsh_score(a, head, i, j), r = lsh_inverse_length(a, head, j);
+                const double P = alone ? 1 : exp(s - (double)log_sum[row]);
+                const double dP = attention_dot(g, lsh_v(a, head, j), M);
+                const double dS = P * (dP - attention_dot(g, out + row * M, M));
+                for (int64_t c = 0; c < D; c++) {
+                    dx[i * D + c] += dS * x_j[c] * r / sqrt((double)D);
+                    dx[j * D + c] += dS * (x_i[c] / sqrt((double)D) - s * x_j[c] * r) * r;
+                }
+                for (int64_t c = 0; c < M; c++)
+                    dv[j * M + c] += P * g[c];
+            }
+        for (int64_t k = 0; k < N * D && d.query.data; k++)
+            gradient_add(d.query, attention_query_at(&a->x, b, h, k / D) + k % D, (Real)dx[k]);
+        for (int64_t k = 0; k < N * M && d.value.data; k++)
+            gradient_add(d.value, attention_value_at(&a->x, b, h, k / M) + k % M, (Real)dv[k]);
     }
-    device_workspace_free(rows);
-}
-
-/* ------------------------------------------------------------------------------------ arguments */
-
-#define LSH_LABELS(operation)                                                                      \
-    {                                                                                              \
-        .name = operation, .query = operation ": query_key", .key = operation ": query_key",       \
-        .value = operation ": value", .key_lengths = operation ": key_lengths"                     \
-    }
-
-enum { MAX_ROUNDS = 64, MAX_BUCKETS = 1 << 20 };
-
-static int64_t whole_option(Tape *tape, AttentionLabels labels, const char *name, int64_t given,
-                            int64_t otherwise, int64_t max)
-{
-    if (given < 0 || given > max)
-        tape_error(tape, "%s: %s is %lld, expected 1 to %lld, or 0 for the default", labels.name,
-                   name, (long long)given, (long long)max);
-    return given ? given : otherwise;
-}
-
-static LshAttentionOptions checked_options(Tape *tape, AttentionLabels labels,
-                                           LshAttentionOptions options, int64_t N)
-{
-    options.rounds = whole_option(tape, labels, "rounds", options.rounds, 1, MAX_ROUNDS);
-    options.chunk = whole_option(tape, labels, "chunk", options.chunk, 32, INT_MAX / 2);
-    int64_t chunks = (N + options.chunk - 1) / options.chunk;
-    int64_t otherwise = 2 * chunks < MAX_BUCKETS ? 2 * chunks : MAX_BUCKETS;
-    options.buckets =
-        whole_option(tape, labels, "buckets", options.buckets, otherwise, MAX_BUCKETS);
-    if (options.buckets != 1 && options.buckets % 2 != 0)
-        tape_error(tape, "%s: buckets is %lld, expected an even number, or 1", labels.name,
-                   (long long)options.buckets);
-    return options;
-}
-
-/* One hash function, or two of about sqrt(buckets) buckets each: if buckets grow with N, a single
- * hash takes O(N^2) time. The authors' code does the same. */
-static void set_factors(LshRounds *rounds, int64_t buckets)
-{
-    enum { MAX_OF_ONE_HASH = 64 };
-    rounds->factor[0] = buckets;
-    rounds->factor[1] = 1;
-    if (buckets <= MAX_OF_ONE_HASH)
-        return;
-    int64_t first = 2 * (int64_t)(sqrt((double)buckets) / 2);
-    rounds->factor[0] = first;
-    rounds->factor[1] = (buckets + 2 * first - 1) / (2 * first) * 2;
-}
-
-static LshRounds rounds_of(Tensor *query_key, Tensor *value, Tensor *key_lengths,
-                           LshAttentionOptions options, bool causal)
-{
-    LshRounds rounds = { .x = attention_of(query_key, NULL, value, key_lengths, PACKED_QUERY_KEY),
-                         .rounds = options.rounds,
-                         .chunk = options.chunk,
-                         .causal = causal };
-    set_factors(&rounds, options.buckets);
-    return rounds;
+    attention_workspace_free(scratch);
 }
 
 /* ------------------------------------------------------------------------------------ operation */
 
-/* The attributes of a node. */
-typedef struct LshAttributes {
-    LshAttentionOptions options;
-    bool causal;
-} LshAttributes;
+enum { MAX_ROUNDS = 64, MAX_BUCKETS = 1 << 20, MAX_OF_ONE_HASH = 64 };
+
+static int64_t whole_option(Tape *tape, const char *operation, const char *name, int64_t given,
+                            int64_t otherwise, int64_t max)
+{
+    if (given < 0 || given > max)
+        tape_error(tape, "%s: %s is %lld, expected 1 to %lld, or 0 for the default", operation,
+                   name, (long long)given, (long long)max);
+    return given ? given : otherwise;
+}
+
+/* One hash function, or two of about sqrt(buckets) buckets each: if buckets grow with N, a single
+ * hash takes O(N^2) time. The authors' code does the same. */
+static LshRounds lsh_rounds(Tape *tape, const char *operation, AttentionInputs x,
+                            LshAttentionOptions options)
+{
+    LshRounds a = { .x = x };
+    a.rounds = whole_option(tape, operation, "rounds", options.rounds, 1, MAX_ROUNDS);
+    a.chunk = whole_option(tape, operation, "chunk", options.chunk, 32, INT_MAX / 2);
+    const int64_t chunks = (x.N + a.chunk - 1) / a.chunk;
+    const int64_t otherwise = 2 * chunks < MAX_BUCKETS ? 2 * chunks : MAX_BUCKETS;
+    const int64_t buckets =
+        whole_option(tape, operation, "buckets", options.buckets, otherwise, MAX_BUCKETS);
+    if (buckets != 1 && buckets % 2 != 0)
+        tape_error(tape, "%s: buckets is %lld, expected an even number, or 1", operation,
+                   (long long)buckets);
+    const int64_t first = 2 * (int64_t)(sqrt((double)buckets) / 2);
+    const bool one = buckets <= MAX_OF_ONE_HASH;
+    a.factor[0] = one ? buckets : first;
+    a.factor[1] = one ? 1 : (buckets + 2 * first - 1) / (2 * first) * 2;
+    return a;
+}
 
 static void lsh_attention_backward(Node *node)
 {
-    const LshAttributes *attributes = node->attributes;
-    Tensor **in = node->inputs, *out = node->outputs[0];
-    const Tensor *log_sum = node->saved[0], *order = node->saved[1];
-    const LshRounds rounds =
-        rounds_of(in[0], in[2], in[3], attributes->options, attributes->causal);
+    const Tensor *out = node->outputs[0], *log_sum = node->saved[0], *order = node->saved[1];
     const Real *dout = tape_upstream(node, 0);
     const AttentionGradient d = attention_contributions(node, PACKED_QUERY_KEY);
     kernels_of(out)->lsh_attention_backward(d, dout, out->data, log_sum->data, order->integers,
-                                            &rounds);
+                                            node->attributes);
 }
 
 static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_key, Tensor *value,
@@ -345,36 +237,42 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
     if (N > INT_MAX / 2)
         tape_error(tape, "%s %s, expected at most %d positions", labels.query,
                    tensor_text(query_key).text, INT_MAX / 2);
-    options = checked_options(tape, labels, options, N);
     if (value)
         cast_alike(tape, &query_key, &value);
-    LshRounds rounds = rounds_of(query_key, value, options.key_lengths, options, causal);
-    rounds.random = tape_draw(tape, (lsh_random_numbers(&rounds) + 3) / 4);
-    rounds.start = tape_random_start(tape);
-    Tensor *out = tape_tensor_of(tape, query_key->type, attention_out_shape(&rounds.x));
-    Tensor *log_sum = tape_tensor(tape, attention_row_shape(&rounds.x));
-    Tensor *order =
-        tape_tensor_i32(tape, shape(ORDER_ARRAYS, rounds.x.B * rounds.x.H, rounds.rounds, N));
-    kernels_of(out)->lsh_attention_forward(out->data, log_sum->data, order->integers, &rounds);
-    const LshAttributes attributes = { options, causal };
+    LshRounds a = lsh_rounds(
+        tape, labels.name,
+        attention_of(query_key, NULL, value, options.key_lengths, PACKED_QUERY_KEY), options);
+    a.causal = causal;
+    a.random = tape_draw(tape, (lsh_random_numbers(&a) + 3) / 4);
+    a.start = tape_random_start(tape);
+    Tensor *out = tape_tensor_of(tape, query_key->type, attention_out_shape(&a.x));
+    Tensor *log_sum = tape_tensor(tape, attention_row_shape(&a.x));
+    Tensor *order = tape_tensor_i32(tape, shape(ORDER_ARRAYS, a.x.B * a.x.H, a.rounds, N));
+    kernels_of(out)->lsh_attention_forward(out->data, log_sum->data, order->integers, &a);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = lsh_attention_backward,
                               .inputs = { query_key, NULL, value, options.key_lengths },
                               .outputs = { out },
                               .saved = { log_sum, order },
-                              .attributes = tape_save(tape, &attributes, sizeof attributes) });
+                              .attributes = tape_save(tape, &a, sizeof a) });
     return out;
 }
+
+#define LABELS(name)                                                                               \
+    {                                                                                              \
+        name, name ": query_key", name ": query_key", name ": value", name ": key_lengths", NULL,  \
+            NULL                                                                                   \
+    }
 
 Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
                                 LshAttentionOptions options)
 {
-    const AttentionLabels labels = LSH_LABELS("op_causal_lsh_attention");
+    const AttentionLabels labels = LABELS("op_causal_lsh_attention");
     return lsh_attention(tape, labels, query_key, value, options, true);
 }
 
 Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttentionOptions options)
 {
-    const AttentionLabels labels = LSH_LABELS("op_lsh_attention");
+    const AttentionLabels labels = LABELS("op_lsh_attention");
     return lsh_attention(tape, labels, query_key, value, options, false);
 }

@@ -48,6 +48,16 @@ static inline double attention_dot(const Real *x, const Real *y, int64_t n)
     return sum;
 }
 
+/* Scratch memory of plain kernels: n doubles */
+static inline double *attention_workspace(int64_t n)
+{
+    return (double *)(void *)device_workspace(n * (int64_t)(sizeof(double) / sizeof(Real)));
+}
+static inline void attention_workspace_free(const double *data)
+{
+    device_workspace_free((const Real *)(const void *)data);
+}
+
 /* Arguments and options of linear attention: see CausalLinearAttentionOptions in ops.h. */
 typedef struct LinearScan {
     AttentionInputs x;

@@ -2,6 +2,7 @@
 #include "ops/cpu/shared/bf16.h"
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 /* A broadcast operand: converted as a whole if it is repeated, else one block at a time. */

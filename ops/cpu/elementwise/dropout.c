@@ -1,5 +1,6 @@
 /* Dropout with vectorized Philox, in both dtypes. */
 #include "ops/cpu/elementwise/dropout.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 

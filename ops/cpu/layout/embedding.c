@@ -1,5 +1,6 @@
 /* embedding in bf16: its rows are; the weight and its gradient are Real. */
 #include "ops/cpu/shared/bf16.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 void embedding_forward_bf16(Real *out, const Real *weight, const int32_t *indices, int64_t R,

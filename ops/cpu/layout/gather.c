@@ -1,5 +1,6 @@
 /* gather in bf16. */
 #include "ops/cpu/shared/bf16.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 void gather_forward_bf16(Real *out, const Real *x, const int32_t *index, AxisView v, int64_t K)

@@ -2,6 +2,7 @@
 #ifndef TAPEGRAD_OPS_CPU_LAYOUT_LAYOUT_H
 #define TAPEGRAD_OPS_CPU_LAYOUT_LAYOUT_H
 
+#include "ops/cpu/shared/storage.h"
 #include "ops/shared/internal.h"
 
 /* to[i + c] <- from[j + c], c < count. A copy of bf16 elements does not convert them. */

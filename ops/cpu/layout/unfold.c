@@ -1,4 +1,5 @@
 /* unfold in bf16, and fold: the pixels of one row of a window are contiguous in x and in out. */
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 

@@ -1,6 +1,8 @@
 /* cross_entropy in bf16. */
 #include "ops/cpu/shared/bf16.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
+#include "ops/shared/rows.h"
 
 void cross_entropy_forward_bf16(Real *out, LogSumExp *l, Real *weight_sum, CrossEntropy in)
 {
@@ -8,7 +10,7 @@ void cross_entropy_forward_bf16(Real *out, LogSumExp *l, Real *weight_sum, Cross
     BF16_BLOCKS(block, R, C, 1) {
         const Real *logits = bf16_read(&block, in.logits, C);
         for (int64_t r = 0; r < block.rows; r++)
-            l[block.first + r] = log_sum_exp_row(logits + r * C, C);
+            l[block.first + r] = log_sum_exp(logits + r * C, C);
     }
     double loss = 0, W = 0;
     for (int64_t r = 0; r < R; r++) {

@@ -1,4 +1,5 @@
 /* discretized_logistic_mixture, one pixel per vector lane. */
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 #include "ops/shared/logistic_mixture.h"

@@ -1,4 +1,5 @@
 /* mean_squared_error in bf16. */
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 

@@ -1,6 +1,7 @@
 /* Linear layers on the CPU: the product of the backend; the bias and the activation in one pass
  * over its result, and in the backward pass h and its column sums in one pass. */
 #include "ops/cpu/shared/bf16.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/shared/columns.h"
 

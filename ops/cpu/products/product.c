@@ -3,6 +3,7 @@
  * build has it and it is faster. */
 #include "ops/cpu/products/multiply.h"
 #include "ops/cpu/shared/tiles.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 /* The start of part `part` of `size` elements: a multiple of a cache line. */

@@ -1,4 +1,5 @@
 /* cumulative_sum on the CPU, in Real and in bf16. */
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 

@@ -1,6 +1,7 @@
 /* layernorm on the CPU, in Real and in bf16. Each block of rows has its own sums of dweight and
  * dbias, which are added in order. The blocks depend on R alone, so the sums do not depend on the
  * number of threads. */
+#include "ops/cpu/shared/storage.h"
 #include "ops/cpu/rows/layernorm.h"
 
 static void layernorm_forward_as(TensorType type, Real *out, const NormArguments *norm)

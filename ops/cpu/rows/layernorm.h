@@ -4,6 +4,7 @@
 #define TAPEGRAD_OPS_CPU_ROWS_LAYERNORM_H
 
 #include "ops/cpu/shared/columns.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/cpu/rows/rows.h"
 

@@ -2,6 +2,7 @@
 #ifndef TAPEGRAD_OPS_CPU_ROWS_ROWS_H
 #define TAPEGRAD_OPS_CPU_ROWS_ROWS_H
 
+#include "ops/cpu/shared/storage.h"
 #include "ops/shared/internal.h"
 #include "ops/shared/math.h"
 #include "ops/shared/rows.h"

@@ -1,4 +1,5 @@
 /* Blocks of rows in bf16, converted to Real and back. */
+#include "ops/cpu/shared/storage.h"
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/vectors.h"
 

@@ -1,4 +1,5 @@
 #include "ops/cpu/shared/columns.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 

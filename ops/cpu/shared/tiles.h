@@ -7,6 +7,7 @@
 #define TAPEGRAD_OPS_SHARED_TILES_CPU_H
 
 #include "autograd/tape.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/shared/internal.h"
 #include "ops/cpu/shared/vectors.h"
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "tensor/storage.h"
+#include "ops/cpu/shared/storage.h"
 
 #ifdef __AVX512F__
 #include <immintrin.h>

@@ -2,6 +2,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_FEATURE_MAP_CPU_H
 
+#include "ops/cpu/shared/storage.h"
 #include "ops/elementwise/unary_functions.h"
 #include "ops/cpu/shared/tiles.h"
 

@@ -17,6 +17,7 @@
  *     with a scan for da and a scan_reverse for db and dv, and saves dden of one segment only. */
 #include "ops/cpu/attention/linear/feature_map.h"
 #include "ops/cpu/attention/linear/plan.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 /* ----------------------------------------------------------------------------- loads and stores */

@@ -5,6 +5,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_PLAN_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_PLAN_CPU_H
 
+#include "ops/cpu/shared/storage.h"
 #include "ops/cpu/attention/linear/scan.h"
 #include "ops/attention/shared/arguments.h"
 

@@ -9,6 +9,7 @@
  * bf16, in scratch memory, from which the last round stores the sums. */
 #include "ops/attention/lsh/lsh.h"
 #include "ops/cpu/attention/shared/softmax_tiles.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 /* Queries and keys per tile; ranks whose gradients one unit of the backward pass owns. */

@@ -8,6 +8,7 @@
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CPU_H
 
+#include "ops/cpu/shared/storage.h"
 #include "ops/attention/shared/arguments.h"
 #include "ops/cpu/shared/tiles.h"
 

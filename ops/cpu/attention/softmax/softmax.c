@@ -4,6 +4,7 @@
  * query tile of a head. A unit packs the head's keys and values, and iterates over its query tiles
  * and, for each, over the key tiles (softmax_tiles_cpu.h). */
 #include "ops/cpu/attention/shared/softmax_tiles.h"
+#include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 /* Queries and keys per tile. Tiles on the diagonal of the causal mask have only DIAGONAL keys,

@@ -9,12 +9,11 @@
  *
  * Tensors of either dtype are passed as Real pointers; only these functions access their
  * elements. */
-#ifndef TAPEGRAD_TENSOR_STORAGE_H
-#define TAPEGRAD_TENSOR_STORAGE_H
+#ifndef TAPEGRAD_OPS_CPU_STORAGE_H
+#define TAPEGRAD_OPS_CPU_STORAGE_H
 
-#include "tensor/kernel.h"
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#include "ops/shared/math.h"
+#include "tensor/internal.h"
 
 #define BY_STORAGE(type, T, ...)                                                                   \
     do {                                                                                           \
@@ -60,6 +59,19 @@ static inline void convert_elements(int to_type, Real *to, int from_type, const 
     BY_STORAGE(to_type, A,
                BY_STORAGE(from_type, B,
                           for (int64_t i = 0; i < n; i++) store(A, to, i, load(B, from, i))));
+}
+
+/* Contributes to element i of a gradient: adds to dx[i] if accumulate, else stores. The old value,
+ * which may be uninitialized if not accumulate, is masked by bits and not selected: gcc 12 does not
+ * vectorize a selection by a loop-invariant condition. */
+ALWAYS_INLINE void contribute(int T, Real *dx, int64_t i, bool accumulate, Real value)
+{
+    if (T == TENSOR_BF16) {
+        Bfloat16 *d = (Bfloat16 *)dx + i;
+        *d = bf16_of(real_of_bf16((uint16_t)(*d & -(unsigned)accumulate)) + value);
+    } else {
+        dx[i] = real_from_bits(real_bits(dx[i]) & -(RealBits)accumulate) + value;
+    }
 }
 
 #endif
