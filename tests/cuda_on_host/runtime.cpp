@@ -19,7 +19,7 @@
 #include <time.h>
 #include <vector>
 
-enum { MOST_DEVICES = 16, PINNED = -1, PAGEABLE = -2 };
+enum { MAX_DEVICES = 16, PINNED = -1, PAGEABLE = -2 };
 
 struct CUgraphNode_st {
     cudaGraphNodeType type;
@@ -63,8 +63,8 @@ static struct {
     std::mutex lock;
     std::map<uintptr_t, Allocation> allocations; /* by address */
     std::set<CUstream_st *> streams;
-    CUstream_st null_stream[MOST_DEVICES];
-    size_t used[MOST_DEVICES];
+    CUstream_st null_stream[MAX_DEVICES];
+    size_t used[MAX_DEVICES];
 } all;
 
 typedef std::lock_guard<std::mutex> Lock;
@@ -171,7 +171,7 @@ cudaError_t cudaGetLastError(void)
 static int device_count(void)
 {
     static const unsigned long long count = environment("TAPEGRAD_CUDA_ON_HOST_DEVICES", 2);
-    return count < MOST_DEVICES ? (int)count : MOST_DEVICES;
+    return count < MAX_DEVICES ? (int)count : MAX_DEVICES;
 }
 
 /* Read at each call, so that a test may change it. */

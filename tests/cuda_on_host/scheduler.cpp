@@ -19,8 +19,8 @@
 #include <stdlib.h>
 #include <vector>
 
-enum { LANES = 32, MOST_WARPS = 32, MOST_THREADS = LANES * MOST_WARPS };
-enum { PLAIN_SHARED_BYTES = 48 << 10, MOST_SHARED_BYTES = 227 << 10 };
+enum { LANES = 32, MAX_WARPS = 32, MAX_THREADS = LANES * MAX_WARPS };
+enum { PLAIN_SHARED_BYTES = 48 << 10, MAX_SHARED_BYTES = 227 << 10 };
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -80,11 +80,11 @@ static struct {
     int64_t block_step, block_at; /* the order of the blocks: at = (at + step) mod blocks */
     int threads, warps, ended;
     int turn, warp, current; /* position in warp_order; the running warp, thread */
-    int warp_order[MOST_WARPS], lane_order[LANES];
+    int warp_order[MAX_WARPS], lane_order[LANES];
     int position; /* of the running thread in lane_order */
     int next;     /* the unstarted thread that a fibre runs next */
-    Thread thread[MOST_THREADS];
-    Warp warp_state[MOST_WARPS];
+    Thread thread[MAX_THREADS];
+    Warp warp_state[MAX_WARPS];
     Barrier barrier;
 } run;
 
@@ -627,7 +627,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout)
         return cudaSuccess;
     if (!kernel || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        value > MOST_SHARED_BYTES)
+        value > MAX_SHARED_BYTES)
         return emulation_fail(cudaErrorInvalidValue);
     std::lock_guard<std::mutex> guard(allowed.lock);
     allowed.bytes[kernel] = (size_t)value;
@@ -649,7 +649,7 @@ static cudaError_t check_launch(const CudaHostLaunch &launch)
         grid.z > 65535)
         return cudaErrorInvalidConfiguration;
     if (block.x == 0 || block.y == 0 || block.z == 0 || block.x > 1024 || block.y > 1024 ||
-        block.z > 64 || (uint64_t)block.x * block.y * block.z > MOST_THREADS)
+        block.z > 64 || (uint64_t)block.x * block.y * block.z > MAX_THREADS)
         return cudaErrorInvalidConfiguration;
     if (launch.shared_bytes > allowed_bytes(launch.kernel))
         return cudaErrorInvalidValue;

@@ -257,7 +257,7 @@ template <int W, int ROWS, int PACKS> struct WeightRows {
                 for (int r = 0; r < ROWS; r++)
 #pragma unroll
                     for (int k = 0; k < W; k++)
-                        sums[r][b] += pack[r][p].number[k] * elements.number[k];
+                        sums[r][b] += pack[r][p].value[k] * elements.value[k];
             }
         }
     }

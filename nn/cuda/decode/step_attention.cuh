@@ -202,7 +202,7 @@ __device__ static inline void add_up(const Tiling &tiling, const HeadMemory &m,
 #pragma unroll
     for (int k = 0; k < W; k++)
         if (p.active)
-            m.parts[first + k] = held.number[k];
+            m.parts[first + k] = held.value[k];
     __syncthreads();
     for (int c = (int)threadIdx.x; c < tiling.span && first_column + c < tiling.C;
          c += blockDim.x) {
@@ -235,8 +235,8 @@ __device__ static inline void update_tile(Reals<W> &held, Reals<W> elements, Rea
 {
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        elements.number[k] += m.key_features[row + p.row[k]] * value.number[k];
-        held.number[k] += m.query_features[row + p.row[k]] * elements.number[k];
+        elements.value[k] += m.key_features[row + p.row[k]] * value.value[k];
+        held.value[k] += m.query_features[row + p.row[k]] * elements.value[k];
     }
     contribute_pack<W>(&T[(int64_t)row * a.tiling.C + p.first], false, elements);
 }
@@ -262,7 +262,7 @@ __device__ static inline void attend_linear(const StepAttention &a, const HeadMe
         Reals<W> value = {}, held = {};
 #pragma unroll
         for (int k = 0; k < W; k++)
-            value.number[k] = p.active ? m.value[p.column[k]] : (Real)0;
+            value.value[k] = p.active ? m.value[p.column[k]] : (Real)0;
 #pragma unroll 1 /* one tile holds a head of usual size */
         for (int row = 0; row < F; row += rows) {
             if (column + row > 0)
@@ -292,7 +292,7 @@ __device__ static inline void score_keys(Real *scores, const StepAttention &a, c
             const Reals<W> key = load_pack<W>(&keys[(int64_t)j * a.D + d]);
 #pragma unroll
             for (int k = 0; k < W; k++)
-                sum += query[d + k] * key.number[k];
+                sum += query[d + k] * key.value[k];
         }
         for (int offset = lanes / 2; offset > 0; offset /= 2)
             sum += __shfl_xor_sync(0xffffffffu, sum, offset);
@@ -330,7 +330,7 @@ __device__ static inline void accumulate_values(const StepAttention &a, const He
 #pragma unroll
                 for (int k = 0; k < W; k++)
                     if (p.active && row + t * rows + p.row[k] < count)
-                        held.number[k] += scores[row + t * rows + p.row[k]] * elements[t].number[k];
+                        held.value[k] += scores[row + t * rows + p.row[k]] * elements[t].value[k];
         }
         add_up<W>(a.tiling, m, p, column, held);
     }
@@ -411,8 +411,8 @@ __device__ static inline Real update_column(Real *column, const HeadMemory &m, R
             const Reals<W> q = load_pack<W>(&m.query_features[row + i]);
 #pragma unroll
             for (int j = 0; j < W; j++) {
-                T[i + j] += k.number[j] * v;
-                part += q.number[j] * T[i + j];
+                T[i + j] += k.value[j] * v;
+                part += q.value[j] * T[i + j];
                 column[(i + j) * C] = T[i + j];
             }
         }

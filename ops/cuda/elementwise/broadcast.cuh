@@ -34,7 +34,7 @@ template <typename T> struct BroadcastInput {
         Reals<LANES> result;
 #pragma unroll
         for (int k = 0; k < LANES; k++)
-            result.number[k] = value;
+            result.value[k] = value;
         return result;
     }
 };

@@ -13,7 +13,7 @@ __global__ void dropout_kernel(T *out, bool accumulate, const T *x, DropoutDraw 
         if (packs && first + 4 <= n) {
             Reals<4> value = load_pack<4>(&x[first]);
             for (int k = 0; k < 4; k++)
-                value.number[k] = dropped(d, kept, k, value.number[k]);
+                value.value[k] = dropped(d, kept, k, value.value[k]);
             contribute_pack<4>(&out[first], accumulate, value);
         } else {
             for (int k = 0; k < 4 && first + k < n; k++)

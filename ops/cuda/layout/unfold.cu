@@ -25,7 +25,7 @@ template <typename T> struct UnfoldInput {
     }
     __device__ Real at(int64_t e) const
     {
-        return pack<1>(e).number[0];
+        return pack<1>(e).value[0];
     }
 };
 
@@ -56,14 +56,14 @@ template <typename T> struct FoldInput {
                     load_pack<LANES>(&dout[((window * u.height + i) * u.width + j) * u.C + c]);
 #pragma unroll
                 for (int k = 0; k < LANES; k++)
-                    sum.number[k] += term.number[k];
+                    sum.value[k] += term.value[k];
             }
         }
         return sum;
     }
     __device__ Real at(int64_t e) const
     {
-        return pack<1>(e).number[0];
+        return pack<1>(e).value[0];
     }
 };
 

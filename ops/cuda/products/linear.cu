@@ -25,12 +25,12 @@ __global__ void activate(T *out, T *y, const Real *bias, Activation activation, 
         Reals<LANES> value = load_pack<LANES>(&(y ? y : out)[r * O + o]);
 #pragma unroll
         for (int k = 0; k < LANES; k++)
-            value.number[k] += b.number[k];
+            value.value[k] += b.value[k];
         if (y)
             contribute_pack<LANES>(&y[r * O + o], false, value);
 #pragma unroll
         for (int k = 0; k < LANES; k++)
-            value.number[k] = activation_of(activation, value.number[k]);
+            value.value[k] = activation_of(activation, value.value[k]);
         contribute_pack<LANES>(&out[r * O + o], false, value);
     }
 }
@@ -50,13 +50,13 @@ __global__ void activate_backward(T *h, Real *partial, const T *g, const T *y,
         const Reals<LANES> ys = load_pack<LANES>(&y[r * O + o]);
 #pragma unroll
         for (int k = 0; k < LANES; k++) {
-            value.number[k] = activation_gradient(activation, value.number[k], ys.number[k]);
-            sum.number[k] += value.number[k];
+            value.value[k] = activation_gradient(activation, value.value[k], ys.value[k]);
+            sum.value[k] += value.value[k];
         }
         contribute_pack<LANES>(&h[r * O + o], false, value);
     }
     for (int k = 0; k < LANES; k++)
-        sums[warp][lane * LANES + k] = sum.number[k];
+        sums[warp][lane * LANES + k] = sum.value[k];
     __syncthreads();
     for (int c = threadIdx.x; c < WARP * LANES; c += THREADS) {
         const int64_t column = (int64_t)blockIdx.x * WARP * LANES + c;

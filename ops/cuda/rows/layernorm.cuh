@@ -46,7 +46,7 @@ template <typename F> static void with_plan(bool packs, int64_t C, F f)
 #define PACK_FOR(p, c, piece, C)                                                                   \
     _Pragma("unroll") for (int p = 0; p < Plan::PACKS;                                             \
                            p++) if (const int64_t c = (piece) + pack_column<Plan>(p); c < (C))
-#define NUMBER_FOR(k) _Pragma("unroll") for (int k = 0; k < Plan::W; k++)
+#define EACH_LANE(k) _Pragma("unroll") for (int k = 0; k < Plan::W; k++)
 
 template <typename Plan> __device__ static inline int pack_column(int p)
 {
@@ -66,8 +66,8 @@ template <typename Plan> struct Share {
             unsigned bits = 0;
             const Reals<Plan::W> pack = rows.template read<Plan::W>(row * C + c, &bits);
             kept |= bits << p * Plan::W;
-            NUMBER_FOR(k)
-                at[p][k] = pack.number[k];
+            EACH_LANE(k)
+                at[p][k] = pack.value[k];
         }
     }
 
@@ -115,14 +115,14 @@ __global__ void layernorm_forward_kernel(T *out, Statistics *statistics, Rows in
         PIECE_FOR(piece, C) {
             s.read(in, row, piece, C);
             PACK_FOR(p, c, piece, C)
-                NUMBER_FOR(k)
+                EACH_LANE(k)
                     sum += s.at[p][k];
         }
         const Real mean = row_sum<Plan::LANES>(sum) / (Real)C;
         PIECE_FOR(piece, C) {
             s.read_again(in, row, piece, C);
             PACK_FOR(p, c, piece, C)
-                NUMBER_FOR(k)
+                EACH_LANE(k)
                     squares += (s.at[p][k] - mean) * (s.at[p][k] - mean);
         }
         const Real r = inverse_deviation(row_sum<Plan::LANES>(squares) / (Real)C, eps);
@@ -131,8 +131,8 @@ __global__ void layernorm_forward_kernel(T *out, Statistics *statistics, Rows in
             PACK_FOR(p, c, piece, C) {
                 Reals<Plan::W> w = load_pack<Plan::W>(&weight[c]),
                                value = load_pack<Plan::W>(&bias[c]);
-                NUMBER_FOR(k)
-                    value.number[k] += (s.at[p][k] - mean) * r * w.number[k];
+                EACH_LANE(k)
+                    value.value[k] += (s.at[p][k] - mean) * r * w.value[k];
                 contribute_pack<Plan::W>(&out[row * C + c], false, value);
             }
         }
@@ -207,8 +207,8 @@ __global__ void layernorm_backward_kernel(Rows in, Real *dweight, Real *dbias, P
             g.read(dout, row, piece, C);
             PACK_FOR(p, c, piece, C) {
                 const Reals<Plan::W> w = load_pack<Plan::W>(&weight[c]);
-                NUMBER_FOR(k) {
-                    const Real h = g.at[p][k] * w.number[k];
+                EACH_LANE(k) {
+                    const Real h = g.at[p][k] * w.value[k];
                     sum_h += h;
                     sum_hn += h * (s.at[p][k] - mean) * r;
                 }
@@ -221,11 +221,11 @@ __global__ void layernorm_backward_kernel(Rows in, Real *dweight, Real *dbias, P
             g.read_again(dout, row, piece, C);
             PACK_FOR(p, c, piece, C) {
                 Reals<Plan::W> w = load_pack<Plan::W>(&weight[c]), dx;
-                NUMBER_FOR(k) {
+                EACH_LANE(k) {
                     const Real n = (s.at[p][k] - mean) * r;
-                    dx.number[k] = r * (g.at[p][k] * w.number[k] - mean_h - n * mean_hn);
-                    sums.dweight[p].number[k] += g.at[p][k] * n;
-                    sums.dbias[p].number[k] += g.at[p][k];
+                    dx.value[k] = r * (g.at[p][k] * w.value[k] - mean_h - n * mean_hn);
+                    sums.dweight[p].value[k] += g.at[p][k] * n;
+                    sums.dbias[p].value[k] += g.at[p][k];
                 }
                 in.template add_gradient<Plan::W>(row * C + c, s.kept >> p * Plan::W, dx);
             }

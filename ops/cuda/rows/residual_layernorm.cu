@@ -19,7 +19,7 @@ template <typename T> struct ResidualRows {
         *kept = draw_kept(d, i / 4) >> i % 4 & ((1u << W) - 1);
 #pragma unroll
         for (int k = 0; k < W; k++)
-            s.number[k] += dropped(d, *kept, k, b.number[k]);
+            s.value[k] += dropped(d, *kept, k, b.value[k]);
         return s;
     }
     template <int W> __device__ void add_gradient(int64_t i, unsigned kept, Reals<W> ds) const
@@ -28,7 +28,7 @@ template <typename T> struct ResidualRows {
             contribute_pack<W>(&dx[i], accumulate_x, ds);
 #pragma unroll
         for (int k = 0; k < W; k++)
-            ds.number[k] = dropped(d, kept, k, ds.number[k]);
+            ds.value[k] = dropped(d, kept, k, ds.value[k]);
         if (dbranch)
             contribute_pack<W>(&dbranch[i], accumulate_branch, ds);
     }

@@ -15,11 +15,11 @@
 /* Consecutive elements that one instruction loads or stores. */
 template <typename T, int LANES>
 struct alignas(LANES * sizeof(T) < 16 ? LANES * sizeof(T) : 16) Pack {
-    T number[LANES];
+    T value[LANES];
 };
 
 template <int LANES> struct Reals {
-    Real number[LANES];
+    Real value[LANES];
 };
 
 /* Elements per 16 bytes. */
@@ -37,7 +37,7 @@ template <int LANES, typename T> __device__ static inline Reals<LANES> load_pack
     Reals<LANES> result;
 #pragma unroll
     for (int k = 0; k < LANES; k++)
-        result.number[k] = load(&pack.number[k]);
+        result.value[k] = load(&pack.value[k]);
     return result;
 }
 
@@ -49,7 +49,7 @@ __device__ static inline void contribute_pack(T *out, bool accumulate, Reals<LAN
         pack = *(const Pack<T, LANES> *)out;
 #pragma unroll
     for (int k = 0; k < LANES; k++)
-        contribute(&pack.number[k], accumulate, value.number[k]);
+        contribute(&pack.value[k], accumulate, value.value[k]);
     *(Pack<T, LANES> *)out = pack;
 }
 
@@ -155,7 +155,7 @@ __device__ static inline Reals<LANES> map_packs(F f, Packs... x)
     Reals<LANES> result;
 #pragma unroll
     for (int k = 0; k < LANES; k++)
-        result.number[k] = f(x.number[k]...);
+        result.value[k] = f(x.value[k]...);
     return result;
 }
 

@@ -117,7 +117,7 @@ template <typename T>
 __device__ static inline void load_last(Real *to, const Augmented<T> &rows, const Span &span)
 {
     if (rows.augmented && rows.last)
-        load_numbers(to, rows.last, rows.positions, span);
+        load_vector(to, rows.last, rows.positions, span);
     else if (threadIdx.x < CHUNK)
         to[threadIdx.x] = rows.augmented ? (Real)1 : (Real)0;
 }

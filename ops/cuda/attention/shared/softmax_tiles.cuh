@@ -301,8 +301,8 @@ __device__ static inline void load_products(const SoftmaxBackward<Kind> &b, cons
     if (k < M)
         load_tile<SIZE>(m.y2, PITCH, b.y2, columns, k);
     if (k == 0 && (KEYS || first)) {
-        load_numbers(m.log_sum, b.log_sum, N, queries);
-        load_numbers(m.delta, b.delta, N, queries);
+        load_vector(m.log_sum, b.log_sum, N, queries);
+        load_vector(m.delta, b.delta, N, queries);
         load_bounds(m.bounds, b.a, queries);
     }
 }

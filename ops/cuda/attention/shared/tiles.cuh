@@ -361,8 +361,8 @@ __device__ static inline void load_tile(Real *tile, int pitch, const Rows &rows,
 
 /* Loads the span's elements of an array [B, positions, H], padded with zeros to CHUNK. */
 template <typename Positions>
-__device__ static inline void load_numbers(Real *to, const Real *from, int64_t positions,
-                                           const Positions &span)
+__device__ static inline void load_vector(Real *to, const Real *from, int64_t positions,
+                                          const Positions &span)
 {
     const int i = (int)threadIdx.x;
     if (i < CHUNK)
@@ -503,13 +503,13 @@ static inline int device_attribute(cudaDeviceAttr attribute)
     } while (0)
 
 /* Largest shared memory of a kernel in tiles, in bytes. */
-enum { MOST_SHARED = sizeof(Real) == sizeof(float) ? 96 << 10 : 112 << 10 };
+enum { MAX_SHARED = sizeof(Real) == sizeof(float) ? 96 << 10 : 112 << 10 };
 
 /* Launches one block of TILE_THREADS threads per item, with `reals` Reals of dynamic shared memory.
  * More than 48 KB needs the kernel's attribute. It is always set to the maximum: a later launch
  * with a smaller value would lower the limit of one that is being captured in a CUDA graph. */
 #define LAUNCH_TILES(kernel, items, reals, ...)                                                    \
-    LAUNCH_SHARED(kernel, MOST_SHARED, items, reals, __VA_ARGS__)
+    LAUNCH_SHARED(kernel, MAX_SHARED, items, reals, __VA_ARGS__)
 #define LAUNCH_SHARED(kernel, most_bytes, items, reals, ...)                                       \
     do {                                                                                           \
         const int bytes_ = (int)((reals) * sizeof(Real));                                          \
