@@ -5,8 +5,6 @@
 #include "nn/nn.h"
 #include "tensor/internal.h"
 
-/* The type of Real in files. */
-
 /* A weight's path name, or an entry's name in a file: a path name behind a prefix of at most
  * PREFIX_BYTES bytes. */
 enum { NAME_BYTES = 256, PREFIX_BYTES = 32 };
