@@ -13,7 +13,10 @@ ALWAYS_INLINE void convert_vectors(int to_type, Real *to, int from_type, const R
 {
     int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        __builtin_prefetch(elements_at(TENSOR_BF16, bf16, n + i), to_type == TENSOR_BF16);
+        if (to_type == TENSOR_BF16)
+            __builtin_prefetch(elements_at(TENSOR_BF16, bf16, n + i), 1);
+        else
+            __builtin_prefetch(elements_at(TENSOR_BF16, bf16, n + i), 0);
         store_vector(to_type, to, i, load_vector(from_type, from, i));
         store_vector(to_type, to, i + LANES, load_vector(from_type, from, i + LANES));
     }
