@@ -32,8 +32,8 @@ int64_t params_flat_count(const Params *params);
 void params_written(const Params *params);
 void *params_flat_bf16(const Params *params);
 
-/* Whether a pattern matches a weight's path name: params_pattern.c. params_check_pattern raises, as function, unless a weight
- * matches, and inside a replayed step. */
+/* Whether a pattern matches a weight's path name: params_pattern.c. params_check_pattern raises, as
+ * function, unless a weight matches, and inside a replayed step. */
 bool params_matches(const char *pattern, const Tensor *weight);
 void params_check_pattern(const char *function, const Params *params, const char *pattern);
 

@@ -80,9 +80,9 @@ Tensor *params_at(const Params *params, int index);
 Tensor *params_flat_values(Params *params);
 Tensor *params_flat_gradients(Params *params);
 
-/* With false, freezes the weights whose path names match the pattern ("embedding.*": as shells match
- * file names, by * ? [a-z] [!a-z] and \, and * matches dots too); with true, unfreezes them. A
- * frozen weight requires no gradient: no backward pass computes one, so it has no part in the
+/* With false, freezes the weights whose path names match the pattern ("embedding.*": as shells
+ * match file names, by * ? [a-z] [!a-z] and \, and * matches dots too); with true, unfreezes them.
+ * A frozen weight requires no gradient: no backward pass computes one, so it has no part in the
  * gradient norm, and optim_step changes neither the weight (by decay or momentum) nor its m and v.
  * Of joined weights the backward pass computes all gradients unless all are frozen; those of the
  * frozen ones count as 0. Call it between steps. If tape_replay has captured the step as a CUDA

@@ -5,7 +5,8 @@
  *   \c  the character c    other characters match themselves, and so does a [ without its ] */
 #include "nn/internal.h"
 
-/* Matches c with the set behind '['. Returns the pattern behind its ']', or NULL if there is none. */
+/* Matches c with the set behind '['. Returns the pattern behind its ']', or NULL if there is
+ * none. */
 static const char *match_set(const char *set, char c, bool *in_set)
 {
     const bool negated = *set == '!';

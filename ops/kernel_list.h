@@ -165,8 +165,8 @@ KERNEL(linear_attention_backward,
 
 /* --------------------------------------------------------------------------- attention: softmax */
 
-/* out [B, N, H, M] and log_sum [B, N, H] (Real, saved for the backward pass) of softmax attention
- * */
+/* out [B, N, H, M] and log_sum [B, N, H] (Real, saved for the backward pass) of softmax
+ * attention */
 KERNEL(softmax_attention_forward,
        (Real *out, Real *log_sum, const AttentionInputs *attention, bool causal))
 /* d <- the gradients by query, key and value, as far as their data is not NULL */

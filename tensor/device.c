@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* --------------------------------------------------------------------------------- host devices */
-#ifndef TAPEGRAD_CPU_LINUX /* the CPU backend aligns large blocks to huge pages: tensor/cpu/memory.c */
+#ifndef TAPEGRAD_CPU_LINUX /* with it, large blocks use huge pages: tensor/cpu/memory.c */
 
 /* The address that malloc returned stands before the aligned block. */
 void *memory_allocate_aligned(size_t bytes)

@@ -1,4 +1,5 @@
-/* Writes safetensors files; file_read.c describes the format, file_system.c replaces the old file. */
+/* Writes safetensors files; file_read.c describes the format, file_system.c replaces the old
+ * file. */
 #include "tensor/file.h"
 
 #include <inttypes.h>

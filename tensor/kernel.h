@@ -1,5 +1,5 @@
-/* What kernels of all backends share: scratch memory, inline functions for CPU and CUDA, bf16. C and
- * CUDA sources include it. ops/kernel_list.h declares the kernels. */
+/* What kernels of all backends share: scratch memory, inline functions for CPU and CUDA, bf16. C
+ * and CUDA sources include it. ops/kernel_list.h declares the kernels. */
 #ifndef TAPEGRAD_TENSOR_KERNEL_H
 #define TAPEGRAD_TENSOR_KERNEL_H
 

@@ -1,8 +1,8 @@
 /* Linear attention without a causal mask (Katharopoulos et al. 2020, equations 4 to 7), in O(N)
  *
- * For one sequence and one head, in the notation of causal_linear.c: a_i = phi(q_i), b_j = phi(k_j),
- * phi(x) = x + 1 for x > 0 and e^x for x <= 0; j runs over the sequence's keys, all or the first
- * key_lengths of them.
+ * For one sequence and one head, in the notation of causal_linear.c: a_i = phi(q_i), b_j =
+ * phi(k_j), phi(x) = x + 1 for x > 0 and e^x for x <= 0; j runs over the sequence's keys, all or
+ * the first key_lengths of them.
  *
  * Forward
  *     S = sum_j b_j v_j^T      z = sum_j b_j

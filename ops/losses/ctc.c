@@ -25,9 +25,10 @@
  *   dlogits_tc <- g (y_tc - o_tc)
  *
  * Each row of a and of c is shifted to a maximum of 0, so that its error does not grow with T; the
- * shifts of a are part of ln p, summed in double, and o divides by its own sum over s. An infeasible
- * target has no path: p = 0, out is infinite, and dlogits NaN.
- * Saved: per frame ln sum_c e^logits_tc and a. Backward, b_t-1 replaces a_t, which has been used. */
+ * shifts of a are part of ln p, summed in double, and o divides by its own sum over s. An
+ * infeasible target has no path: p = 0, out is infinite, and dlogits NaN.
+ * Saved: per frame ln sum_c e^logits_tc and a. Backward, b_t-1 replaces a_t, which has been
+ * used. */
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 #include "ops/shared/rows.h"

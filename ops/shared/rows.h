@@ -21,8 +21,8 @@ static inline void check_one_per_row(Tape *tape, const char *label, const Tensor
                    shape_text(expected).text, name, tensor_text(x).text);
 }
 
-/* Sums over a row: in Real over runs of ROW_RUN elements, which compilers turn into sums of vectors,
- * and of the runs in double. */
+/* Sums over a row: in Real over runs of ROW_RUN elements, which compilers turn into sums of
+ * vectors, and of the runs in double. */
 enum { ROW_RUN = 256 };
 
 /* sum_c x_c */

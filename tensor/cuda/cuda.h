@@ -1,5 +1,5 @@
-/* The CUDA side of a device, for kernel launchers. The core reaches CUDA through the device's kernel
- * table (ops/kernels.h) and memory functions (tensor/device.h) alone. */
+/* The CUDA side of a device, for kernel launchers. The core reaches CUDA through the device's
+ * kernel table (ops/kernels.h) and memory functions (tensor/device.h) alone. */
 #ifndef TAPEGRAD_TENSOR_CUDA_H
 #define TAPEGRAD_TENSOR_CUDA_H
 

@@ -2,8 +2,8 @@
  *
  * Kernels are templates over the dtype T of activations and their gradients, Real or Bfloat16; they
  * compute in Real. Parameters, statistics and losses are always Real. The launcher of
- * KERNEL(exp_forward, (Real *out, const Real *x, int64_t n)) in ops/kernel_list.h takes the dtype and
- * Real pointers, which BY_STORAGE casts:
+ * KERNEL(exp_forward, (Real *out, const Real *x, int64_t n)) in ops/kernel_list.h takes the dtype
+ * and Real pointers, which BY_STORAGE casts:
  *
  *     extern "C" void exp_forward_cuda(TensorType type, Real *out, const Real *x, int64_t n)
  *     {

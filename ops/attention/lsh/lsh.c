@@ -35,7 +35,7 @@
 
 #include <limits.h>
 
-/* --------------------------------------------------------------------------------- plain kernels */
+/* -------------------------------------------------------------------------------- plain kernels */
 
 /* x_i, v_j and the number of positions of a head, an index in [B, H] */
 static const Real *lsh_x(const LshRounds *a, int64_t head, int64_t i)

@@ -29,10 +29,10 @@ static inline int64_t lsh_random_numbers(const LshRounds *rounds)
     return rounds->rounds * rounds->x.H * lsh_columns(rounds) * rounds->x.D;
 }
 
-/* The sorted order of all heads and rounds: four arrays [B, H, rounds, N]. SORTED_INDEX: the position
- * of each rank. RANK: each position's rank. VISIBLE_BEGIN, VISIBLE_END: a position attends to the
- * ranks visible_begin <= rank < visible_end, except its own. The plain kernels store only BUCKET, the
- * bucket of each position, and RANK. */
+/* The sorted order of all heads and rounds: four arrays [B, H, rounds, N]. SORTED_INDEX: the
+ * position of each rank. RANK: each position's rank. VISIBLE_BEGIN, VISIBLE_END: a position attends
+ * to the ranks visible_begin <= rank < visible_end, except its own. The plain kernels store only
+ * BUCKET, the bucket of each position, and RANK. */
 enum { SORTED_INDEX, RANK, VISIBLE_BEGIN, VISIBLE_END, ORDER_ARRAYS, BUCKET = SORTED_INDEX };
 
 /* Offset in `order` of one array's [N] for a head and round. */

@@ -1,4 +1,5 @@
-/* transpose in TRANSPOSE_TILE x TRANSPOSE_TILE tiles of p and q, so that source and destination both stay in cache. */
+/* transpose in TRANSPOSE_TILE x TRANSPOSE_TILE tiles of p and q, so that source and destination
+ * both stay in cache. */
 #include "ops/cpu/layout/layout.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"

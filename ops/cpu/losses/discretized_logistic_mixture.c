@@ -6,8 +6,8 @@
 
 enum { PIXEL_LANES = 16 };
 
-/* PIXEL_LANES pixels, one per vector lane: the offset of its parameters, and its value. Lanes beyond the
- * last pixel repeat it, and their results are discarded. */
+/* PIXEL_LANES pixels, one per vector lane: the offset of its parameters, and its value. Lanes
+ * beyond the last pixel repeat it, and their results are discarded. */
 typedef struct Pixels {
     int64_t count;
     int64_t offset[PIXEL_LANES];

@@ -7,7 +7,7 @@ enum { BLOCK_REALS = 3072 }; /* of all buffers: 12 KB, well within L1 */
 
 /* to [n] = from [n], between Real and bf16, a vector at a time. The same rows of the next block of
  * `bf16`, which is one of the two, are prefetched: blocks of several operands alternate, so the
- * hardware prefetcher starts anew with each. */
+ * hardware prefetcher restarts with each. */
 ALWAYS_INLINE void convert_vectors(int to_type, Real *to, int from_type, const Real *from,
                                    const Real *bf16, int64_t n)
 {

@@ -141,8 +141,8 @@ ALWAYS_INLINE Real inverse_length(int T, const Real *x, int64_t n)
 
 /* -------------------------------------------------------------------------------------- hashing */
 
-/* One Philox counter yields four elements. R is padded by rows that a product reads past its end.
- * */
+/* One Philox counter yields four elements. R is padded by rows that a product reads past its
+ * end. */
 static void draw_matrices(Real *R, const LshRounds *rounds)
 {
     enum { PIECE = 1024 };
@@ -156,7 +156,8 @@ static void draw_matrices(Real *R, const LshRounds *rounds)
     memset(R + n, 0, (size_t)(ROWS * rounds->x.D) * sizeof *R);
 }
 
-/* bucket = bucket * count + argmax([p; -p]) for each query's p: count / 2 values, LSH_QUERIES apart. */
+/* bucket = bucket * count + argmax([p; -p]) for each query's p: count / 2 values, LSH_QUERIES
+ * apart. */
 static void add_hash(int32_t *restrict bucket, const Real *restrict p, int64_t count)
 {
     Real most[LSH_QUERIES], least[LSH_QUERIES];
@@ -543,8 +544,8 @@ ALWAYS_INLINE void contribute_rank(int T, AttentionGradient d, const LshWorkspac
     }
 }
 
-/* The gradients of OWNED ranks, from their own tiles and from tiles whose queries attend to them.
- * */
+/* The gradients of OWNED ranks, from their own tiles and from tiles whose queries attend to
+ * them. */
 static void lsh_backward_unit(AttentionGradient d, LshWorkspace *w, int64_t first, const Real *dout,
                               const Real *out, const Real *log_sum)
 {

@@ -33,8 +33,8 @@ typedef struct QueryTile {
 } QueryTile;
 
 /* A tile of keys, and the queries of the query tile that attend to any of its keys: all but the
- * first `skip`. Of s, P and dS only these [keys, queries] are computed, padded to [rows, columns].
- * */
+ * first `skip`. Of s, P and dS only these [keys, queries] are computed, padded to [rows,
+ * columns]. */
 typedef struct KeyTile {
     bool diagonal; /* of the causal mask */
     int64_t start, keys, rows;

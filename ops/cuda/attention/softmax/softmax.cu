@@ -34,8 +34,8 @@ __device__ static inline Span positions_from(const SoftmaxAttention<T> &, const 
 }
 
 /* A query tile iterates over the keys below key_length, up to the last key that is visible to
- * any of its queries; a key tile over the queries, from the first that attends to any of its keys.
- * */
+ * any of its queries; a key tile over the queries, from the first that attends to any of its
+ * keys. */
 template <typename T>
 __device__ static inline Pass<Span> pass_of(const SoftmaxAttention<T> &a, const Item &item,
                                             bool keys)
