@@ -91,7 +91,8 @@ ALWAYS_INLINE void multiply_rows(int64_t rows, int vectors, bool transposed, Gra
         CASE(2)
         CASE(3)
         CASE(4)
-        CASE(5) CASE(6)
+        CASE(5)
+        CASE(6)
 #if !defined(__AVX__) || defined(__AVX512F__)
             CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
 #endif

@@ -73,7 +73,7 @@ ALWAYS_INLINE Real sum_of_powers(int T, Real *power, const Real *x, Real shift, 
 /* A long row is summed in pieces, and the pieces' sums are added in double precision: the error of
  * one float sum grows with the length. */
 ALWAYS_INLINE Real row_sum_by(RowPiece *piece, int T, Real *power, const Real *x, Real shift,
-                           int64_t C)
+                              int64_t C)
 {
     enum { PIECE = 4096 };
     if (C <= PIECE)
