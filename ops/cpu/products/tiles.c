@@ -86,17 +86,14 @@ ALWAYS_INLINE void multiply_rows(int64_t rows, int vectors, bool transposed, Gra
                                  int64_t c_row, const Real *a, const Real *b, int64_t b_row,
                                  int64_t terms)
 {
+    /* clang-format off */
     switch (rows) {
-        CASE(1)
-        CASE(2)
-        CASE(3)
-        CASE(4)
-        CASE(5)
-        CASE(6)
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #if !defined(__AVX__) || defined(__AVX512F__)
-            CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
+        CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
 #endif
     }
+    /* clang-format on */
 }
 
 WHOLE_VECTORS static void multiply_panel(int64_t rows, int64_t columns, bool transposed, Gradient c,
