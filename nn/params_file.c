@@ -143,8 +143,8 @@ static void ignore(const char *name, const char *sentence, void *context)
 }
 
 /* Reads the entries that fit into host; returns their number. */
-static int read_run(Params *params, const TensorFile *file, Real *host, LoadReport *report,
-                    void *context)
+static int read_matching_entries(Params *params, const TensorFile *file, Real *host,
+                                 LoadReport *report, void *context)
 {
     int count = 0;
     for (int i = 0; i < params_count(params); i++) {
@@ -173,7 +173,7 @@ int params_load_some(Params *params, const char *path, LoadReport *report, void 
     if (host) {
         report = report ? report : ignore;
         device_copy_out(params_device(params), host, weights.data, bytes);
-        count = read_run(params, file, host, report, context);
+        count = read_matching_entries(params, file, host, report, context);
         for (int i = 0; i < tensor_file_count(file); i++) {
             const char *name = tensor_file_entry(file, i)->name;
             if (!is_known(params, &weights, 1, STATE_PREFIX, name)) {

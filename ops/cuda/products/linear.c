@@ -251,7 +251,7 @@ static bool fused_product(FusedProduct p)
 /* Returns false and computes nothing if cublasLt has no such product: without a bias, in double
  * precision, for the exact gelu, for gelu in float32; otherwise this depends on GPU, sizes and
  * alignment alone. */
-static bool linear_by_cublaslt(LinearPass p)
+bool linear_pass_cuda(LinearPass p)
 {
     if (!p.bias)
         return false;
@@ -267,7 +267,7 @@ static bool linear_by_cublaslt(LinearPass p)
 
 void linear_forward_cuda(const LinearPass *p)
 {
-    if (linear_by_cublaslt(*p))
+    if (linear_pass_cuda(*p))
         return;
     product_cuda(p->operation, p->precision, (Result){ p->y ? p->y : p->out, p->type, false },
                  (Operand){ p->x, p->type }, (Operand){ p->weight, p->type }, linear_product(p));
