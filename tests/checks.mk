@@ -11,7 +11,8 @@ ON_HOST  := $(MAKE) --no-print-directory CUDA=host DEVICE=cuda
 SAME     := test_build.sh test_gpu_script.sh test_language.sh # in every build
 RUNS_PROGRAMS := test_copy_task test_mnist test_speech test_text $(notdir $(wildcard tests/test_*.sh))
 CPU_ONLY := test_chunk_plan test_decode test_file test_math test_pictures test_random
-SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_cuda
+SLOW     := test_operations test_attention test_attention_options test_lsh_attention test_cuda test_generation \
+            test_recovery test_replay test_checkpoint test_optim
 test-cuda-on-host:
 	+@TAPEGRAD_CUDA_SEED=20 $(ON_HOST) LEAVE_OUT='$(SAME) $(CPU_ONLY)' test
 	+@TAPEGRAD_CUDA_SEED=1 $(ON_HOST) LEAVE_OUT='$(RUNS_PROGRAMS) $(CPU_ONLY)' REAL=double test

@@ -12,7 +12,7 @@ flags="-O3 -Wall -Wextra -Werror -I$build"
 
 # program NAME COMPILER... : compiles examples/two_moons.c and the two files
 two_moons() {
-    "${@:2}" $flags examples/two_moons.c "$build/tapegrad.c" -o "$out/two_moons_$1" -lm
+    "${2}" $flags "${@:3}" examples/two_moons.c "$build/tapegrad.c" -o "$out/two_moons_$1" -lm
     echo "two_moons: $1: compiled"
 }
 # last NAME LINE: the last line of two_moons's output
@@ -26,8 +26,8 @@ for compiler in gcc clang; do
     start=$(date +%s%N)
     two_moons $compiler $compiler -march=native -fopenmp
     echo "$compiler: $((($(date +%s%N) - start) / 1000000)) ms"
-    two_moons $compiler-plain $compiler -march=native -DTAPEGRAD_PLAIN
-    two_moons $compiler-one-thread $compiler -march=native
+    two_moons $compiler-plain $compiler -march=native -DTAPEGRAD_PLAIN -O1
+    two_moons $compiler-one-thread $compiler -march=native -O1
     for kind in $compiler $compiler-plain $compiler-one-thread; do
         learned $kind "$("$out/two_moons_$kind" 2>&1 | tail -n 1)"
     done
