@@ -162,10 +162,10 @@ static void set_addresses(TransformerState *state)
     TransformerStep *step = &state->step;
     Real *next = state->data = state->memory->data;
     for (int64_t i = 0; i < step->layers; i++) {
-        Real *values = cache_at(step->cache_type, next, step->B * sequence_count(step));
+        Real *values = cache_at((TensorType)step->cache_type, next, step->B * sequence_count(step));
         step->layer[i].state = step->softmax ? (LayerState){ .keys = next, .values = values }
                                              : (LayerState){ .sums = next };
-        next = cache_at(step->cache_type, next, state->layer_count);
+        next = cache_at((TensorType)step->cache_type, next, state->layer_count);
     }
     step->counts = (int32_t *)(next + aligned(step->B * step->width));
     step->positions = step->counts + aligned(step->B);
@@ -209,7 +209,7 @@ static bool quantize_weights(TransformerState *state, size_t *bytes)
 
 size_t state_bytes(const TransformerState *state)
 {
-    return cache_bytes(state->step.cache_type, state->data_count);
+    return cache_bytes((TensorType)state->step.cache_type, state->data_count);
 }
 
 /* The same for everything that a new state owns. */
@@ -358,7 +358,8 @@ static void copy_positions(TransformerState *to, Real *dst, int64_t offset,
                            int64_t positions)
 {
     const int64_t D = to->step.D;
-    const TensorType type = to->step.cache_type, from_type = from->step.cache_type;
+    const TensorType type = (TensorType)to->step.cache_type,
+                     from_type = (TensorType)from->step.cache_type;
     for (int64_t h = 0; positions > 0 && h < to->step.H; h++) {
         Real *target = cache_at(type, dst, offset + h * to->step.max_length * D);
         const Real *source = cache_at(from_type, src, from_offset + h * from->step.max_length * D);
