@@ -1,5 +1,5 @@
 /* tensor/: errors, shapes, devices and their memory, tensors, random numbers, files.
- * The lowest floor: a tensor may have a buffer for its gradient, but nothing here computes one. */
+ * The lowest module: a tensor may have a buffer for its gradient, but nothing here computes one. */
 #ifndef TAPEGRAD_TENSOR_H
 #define TAPEGRAD_TENSOR_H
 
