@@ -109,7 +109,7 @@ ALWAYS_INLINE Real rest(int T, const Real *weight, const Real *x, int64_t whole,
 {
     Real sum = 0;
     for (int64_t i = whole; i < n; i++)
-        sum += weight_element(T, weight, i) * x[i];
+        sum = multiply_add_element(weight_element(T, weight, i), x[i], sum);
     return sum;
 }
 
@@ -128,14 +128,15 @@ ALWAYS_INLINE void multiply_weight_rows(int T, int rows, int sequences, const St
             for (int k = 0; k < vectors; k++) {
                 const Vector w = weight_vector(T, weight, r * n + i, k);
                 for (int s = 0; s < sequences; s++)
-                    sums[r][s] += w * load_vector(TENSOR_REAL, x, s * n + i + k * LANES);
+                    sums[r][s] = multiply_add(w, load_vector(TENSOR_REAL, x, s * n + i + k * LANES),
+                                              sums[r][s]);
             }
         }
     if (T == WEIGHT_BF16 && n - whole >= LANES) { /* one vector is left */
         for (int r = 0; r < rows; r++)
             for (int s = 0; s < sequences; s++)
-                sums[r][s] += weight_vector(T, weight, r * n + whole, 0) *
-                              load_vector(TENSOR_REAL, x, s * n + whole);
+                sums[r][s] = multiply_add(weight_vector(T, weight, r * n + whole, 0),
+                                          load_vector(TENSOR_REAL, x, s * n + whole), sums[r][s]);
         whole += LANES;
     }
     for (int r = 0; r < rows; r++)

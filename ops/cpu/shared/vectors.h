@@ -2,11 +2,12 @@
 #ifndef TAPEGRAD_OPS_SHARED_VECTORS_H
 #define TAPEGRAD_OPS_SHARED_VECTORS_H
 
+#include <math.h>
 #include <string.h>
 
 #include "ops/cpu/shared/storage.h"
 
-#ifdef __AVX512F__
+#ifdef __AVX__
 #include <immintrin.h>
 #endif
 
@@ -56,6 +57,35 @@ ALWAYS_INLINE Vector *at_vector(Real *data)
 ALWAYS_INLINE Vector vector(const Real *data)
 {
     return *(const Vector *)(const void *)data;
+}
+
+/* a b + sum, rounded once where the processor has the instruction. Left to the compiler, some tiles of
+ * a product are contracted and others are not, and a row's bits depend on the rows beside it. */
+ALWAYS_INLINE Vector multiply_add(Vector a, Vector b, Vector sum)
+{
+#if defined(__AVX512F__) && defined(TAPEGRAD_DOUBLE)
+    return (Vector)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)sum);
+#elif defined(__AVX512F__)
+    return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+#elif defined(__FMA__) && defined(TAPEGRAD_DOUBLE)
+    return (Vector)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)sum);
+#elif defined(__FMA__)
+    return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#else
+    return a * b + sum;
+#endif
+}
+
+/* The same of one element. */
+ALWAYS_INLINE Real multiply_add_element(Real a, Real b, Real sum)
+{
+#if defined(__FP_FAST_FMA) && defined(TAPEGRAD_DOUBLE)
+    return fma(a, b, sum);
+#elif defined(__FP_FAST_FMAF)
+    return fmaf(a, b, sum);
+#else
+    return a * b + sum;
+#endif
 }
 
 /* The same functions as real_of_bf16 and bf16_of, of each element; denormal numbers may become
