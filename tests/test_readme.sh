@@ -20,7 +20,8 @@ for snippet in "$directory"/*.c; do
     count=$((count + 1))
     grep -q '<tapegrad.h>' "$snippet" || sed -i '1i #include <tapegrad.h>' "$snippet"
     program=${snippet%.c}
-    flags="-std=gnu11 -Wall -Wextra -Wpedantic -Werror -Wno-unused-function -fopenmp -I$build/include -I."
+    flags="-std=gnu11 -Wall -Wextra -Wpedantic -Werror -Wno-unused-function -fopenmp -I."
+    [ "${REAL:-float}" = float ] || flags+=" -DTAPEGRAD_DOUBLE"
     [ -n "$(nm "$build/libtapegrad.a" 2>/dev/null | grep -m1 __asan)" ] && flags+=" -fsanitize=address,undefined"
     if grep -q 'int main' "$snippet"; then
         "${CC:-gcc}" $flags "$snippet" "$build/libtapegrad.a" ${LIBS:--ldnnl -lm} -o "$program" ||

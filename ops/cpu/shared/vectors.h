@@ -59,8 +59,8 @@ ALWAYS_INLINE Vector vector(const Real *data)
     return *(const Vector *)(const void *)data;
 }
 
-/* a b + sum, rounded once where the processor has the instruction. Left to the compiler, some tiles of
- * a product are contracted and others are not, and a row's bits depend on the rows beside it. */
+/* a b + sum, rounded once where the processor has the instruction. Left to the compiler, some tiles
+ * of a product are contracted and others are not, and a row's bits depend on the rows beside it. */
 ALWAYS_INLINE Vector multiply_add(Vector a, Vector b, Vector sum)
 {
 #if defined(__AVX512F__) && defined(TAPEGRAD_DOUBLE)
