@@ -96,10 +96,11 @@ ShapeText shape_text(Shape shape);
 /* -------------------------------------------------------------------------------------- devices */
 typedef struct Device Device;
 
-/* Opens a device by name: "cpu", "plain" (the CPU, by the core's loops), "cuda" (which is "cuda:0"),
- * "cuda:1", ... Raises when this machine has no such device; there is no fallback. Devices are
- * shared, live until the process ends and are never freed. The first "cpu" takes about 30 ms: it starts OpenMP's threads and, in a build with
- * oneDNN, generates its kernels, which the first operations would do otherwise. */
+/* Opens a device by name: "cpu", "plain" (the CPU by the core's loops), "cuda" (which is
+ * "cuda:0"), "cuda:1", ... Raises when this machine has no such device; there is no fallback.
+ * Devices are shared, live until the process ends and are never freed. The first "cpu" takes about
+ * 30 ms: it starts OpenMP's threads and, in a build with oneDNN, generates its kernels, which the
+ * first operations would do otherwise. */
 Device *device_open(const char *name);
 
 /* The first CUDA device if there is one, else the CPU. Prints the choice to standard error once. */
