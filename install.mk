@@ -14,14 +14,15 @@ install-files: library
 	@ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libtapegrad.so
 	@printf '%s\n' 'prefix=$(PREFIX)' '' 'Name: tapegrad' \
 	    'Description: Tape-based training framework in C' 'Version: $(VERSION)' \
-	    'Cflags: -I$${prefix}/include/tapegrad $(filter -DTAPEGRAD_DOUBLE,$(DEFINES))' 'Libs: -L$${prefix}/lib -ltapegrad' \
+	    'Cflags: -I$${prefix}/include/tapegrad $(filter -DTAPEGRAD_DOUBLE,$(DEFINES))' \
+    'Libs: -L$${prefix}/lib -ltapegrad' \
 	    'Libs.private: -fopenmp $(LIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tapegrad.pc
 	@if [ -z '$(DESTDIR)' ] && [ $$(id -u) = 0 ]; then /sbin/ldconfig; fi # the loader's cache
 
 # Directories that other packages share, as lib/pkgconfig, stay; so does a foreign file.
 INSTALLED_HEADERS := $(addprefix include/tapegrad/,$(HEADERS))
 INSTALLED := $(INSTALLED_HEADERS) lib/pkgconfig/tapegrad.pc \
-             $(addprefix lib/libtapegrad,.a .so .so.0 .so.$(VERSION))
+             $(addprefix lib/,libtapegrad.a libtapegrad.so $(SONAME) libtapegrad.so.$(VERSION))
 uninstall:
 	@rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
 	@for folder in $(sort $(filter-out %/tapegrad/,$(dir $(INSTALLED_HEADERS)))) include/tapegrad/; do \
