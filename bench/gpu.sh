@@ -184,8 +184,8 @@ wheels() { # NAME: the files of this name in the interpreter's packages nvidia.*
 # The variables of a build and the checksums of all files that it reads.
 checksums() {
     echo "$*"
-    find Makefile tapegrad.h tensor autograd ops nn optim bench examples tests -type f \
-        \( -name Makefile -o -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) \
+    find Makefile *.mk tapegrad.h tensor autograd ops nn optim bench examples tests -type f \
+        \( -name Makefile -o -name '*.mk' -o -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) \
         -print0 | sort -z | xargs -0 sha256sum
 }
 
@@ -210,8 +210,8 @@ compile() {
             <(sort "$directory/sources.new") | sed -n 's/^[0-9a-f]\{64\}  //p')
         while read -r file; do known+=(-W "$file"); done < <(comm -13 <(sort "$directory/sources") \
             <(sort "$directory/sources.new") | sed -n 's/^[0-9a-f]\{64\}  //p')
-        [[ " ${known[*]} " == *' -W Makefile '* ]] ||
-            known+=(-o "$directory/include/tensor/config.h")
+        [[ " ${known[*]} " == *' -W Makefile '* || " ${known[*]} " == *' -W cuda.mk '* ]] ||
+            known+=(-o "$directory/settings")
         cmp -s <(head -n 1 "$directory/sources") <(head -n 1 "$directory/sources.new") || known=(-B)
     fi
     rm -f "$directory/complete"
@@ -329,7 +329,7 @@ part_prove() {
     draw softmax "${batches[2]}"
     by_precision program "$build" operations '' 60
     if [ "$cuda" = yes ]; then
-        program test_curand 60 sh -c "nvcc -std=c++17 -arch=native -I. -I$build/include \
+        program test_curand 60 sh -c "nvcc -std=c++17 -arch=native -I. \
             tests/test_curand.cu -o $build/tests/test_curand && $build/tests/test_curand"
     fi
     program test_figures.sh 60 env TAPEGRAD_BUILD="$build" CUDA="$cuda" tests/test_figures.sh
@@ -339,7 +339,7 @@ part_prove() {
 known_flags() {
     local flag found=''
     for flag in $flags; do
-        if grep -q "^${flag%%=*}\\b" Makefile; then
+        if grep -q "^${flag%%=*}\\b" Makefile cuda.mk; then
             found+="${found:+ }$flag"
         else
             say "the Makefile has no variable ${flag%%=*}"

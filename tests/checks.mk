@@ -1,4 +1,5 @@
 # The checks beyond `make test`: sanitizers, the emulation of CUDA, random shapes, fuzzing, faults.
+.PHONY: sanitize test-cuda-on-host test-cuda-faults oracle fuzz faults
 sanitize:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)-sanitize CFLAGS='-O1 -g -fno-omit-frame-pointer' \
 	    SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' test

@@ -5,7 +5,7 @@ set -u
 unset MAKEFLAGS MAKEOVERRIDES MFLAGS MAKELEVEL ARCH CUDA NVCC_ARCHS # of the make that runs this test
 count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
-config=$directory/build/include/tensor/config.h choose='to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"'
+settings=$directory/build/settings choose='to choose: CUDA=yes|no|host NVCC_ARCHS="80 90"'
 mkdir -p "$directory/bin"
 printf '#!/bin/sh\nexit 1\n' >"$directory/bin/nvcc"
 
@@ -15,12 +15,12 @@ gpus() {
         echo 'echo NVIDIA-SMI has failed; exit 9'; fi; } >"$directory/bin/nvidia-smi"
 }
 
-# builds OUTPUT CONFIG [VARIABLE=VALUE...]: make prints OUTPUT and writes CONFIG into config.h
+# builds OUTPUT SETTINGS [VARIABLE=VALUE...]: make prints OUTPUT and writes SETTINGS
 builds() {
     local printed written
     printed=$(PATH="$directory/bin:$PATH" \
-        make --no-print-directory CUDA_HOME="$directory" BUILD="$directory/build" "${@:3}" "$config" 2>&1)
-    written=$(sed -n 's/.*(\(CUDA=[^)]*\)).*/\1/p' "$config")
+        make --no-print-directory CUDA_HOME="$directory" BUILD="$directory/build" "${@:3}" "$settings" 2>&1)
+    written=$(sed 's/ REAL=.*//' "$settings")
     count=$((count + 2))
     [ "$printed" = "$1" ] || { failures=$((failures + 1)) && echo "${*:3} printed \"$printed\", expected \"$1\""; }
     [ "$written" = "$2" ] || { failures=$((failures + 1)) && echo "${*:3} is \"$written\", expected \"$2\""; }
@@ -41,7 +41,7 @@ builds "CUDA=no since there is no GPU of compute capability 8.0 or later; $choos
 builds '' 'CUDA=yes NVCC_ARCHS="80 90"' CUDA=yes
 rm "$directory/bin/nvcc"
 builds "CUDA=no since there is no nvcc; $choose" 'CUDA=no'
-builds "Makefile:$(grep -n 'needs nvcc' Makefile | cut -d: -f1): *** CUDA=yes needs nvcc, on PATH or in /usr/local/cuda.  Stop." \
+builds "cuda.mk:$(grep -n 'needs nvcc' cuda.mk | cut -d: -f1): *** CUDA=yes needs nvcc, on PATH or in /usr/local/cuda.  Stop." \
     'CUDA=no' CUDA=yes
 
 # For another processor the tools are the compiler's, and code is built for any processor of its kind.

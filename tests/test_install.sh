@@ -18,7 +18,7 @@ compile_file() { "${CC:-gcc}" -std=gnu11 $sanitize "$@"; }
 compile() { compile_file examples/first_program.c "$@"; }
 
 # The variables of the build, without which make would rebuild it: CUDA=yes NVCC_ARCHS="80 90"
-eval "made=($(sed -n 's/.*(\(CUDA=[^)]*\)).*/\1/p' "$build/include/tensor/config.h"))"
+eval "made=($(cat "$build/settings"))"
 check "make install" make -s BUILD="$build" REAL="$real" "${made[@]}" CC="${CC:-gcc}" DESTDIR="$directory" PREFIX=/usr install-files
 check "linking the shared library" compile $(pkg-config --cflags --libs tapegrad) -o "$directory/shared"
 check "running on the shared library" "$directory/shared"
@@ -59,13 +59,8 @@ warned() {
 check "dropped results" warned
 
 # A program compiled with the other Real must not link.
-config=$directory/usr/include/tapegrad/tensor/config.h
-if [ "$real" = double ]; then
-    echo 'typedef float Real;' >"$config"
-else
-    printf '%s\n' 'typedef double Real;' '#define tape_new tape_new_double' >"$config"
-fi
-must_not_link() { ! compile $(pkg-config --cflags --libs tapegrad) -o "$directory/mixed"; }
+other=$([ "$real" = double ] && echo -UTAPEGRAD_DOUBLE || echo -DTAPEGRAD_DOUBLE)
+must_not_link() { ! compile $(pkg-config --cflags --libs tapegrad) $other -o "$directory/mixed"; }
 check "a program for the other Real links" must_not_link
 
 # All exported names have the public prefixes.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compiles every C block of README.md, CONTRIBUTING.md and docs/, runs those that are programs, and
-# checks the pages' links.
+# checks that the pages' links, the paths and the functions that they name exist.
 set -u
 build=${TAPEGRAD_BUILD:-build} count=0 failures=0
 directory=$(mktemp -d) && trap 'rm -rf "$directory"' EXIT
@@ -20,7 +20,8 @@ for snippet in "$directory"/*.c; do
     count=$((count + 1))
     grep -q '<tapegrad.h>' "$snippet" || sed -i '1i #include <tapegrad.h>' "$snippet"
     program=${snippet%.c}
-    flags="-std=gnu11 -Wall -Wextra -Wpedantic -Werror -Wno-unused-function -fopenmp -I$build/include -I."
+    flags="-std=gnu11 -Wall -Wextra -Wpedantic -Werror -Wno-unused-function -fopenmp -I."
+    [ "${REAL:-float}" = float ] || flags+=" -DTAPEGRAD_DOUBLE"
     [ -n "$(nm "$build/libtapegrad.a" 2>/dev/null | grep -m1 __asan)" ] && flags+=" -fsanitize=address,undefined"
     if grep -q 'int main' "$snippet"; then
         "${CC:-gcc}" $flags "$snippet" "$build/libtapegrad.a" ${LIBS:--ldnnl -lm} -o "$program" ||
@@ -42,11 +43,51 @@ awk '/loss/ { loss = $4 } END { exit !(loss > 0 && loss < 0.05) }' "${first%.c}.
 count=$((count + 1))
 [ "$(wc -l <README.md)" -le 150 ] || fail "README.md has $(wc -l <README.md) lines, expected at most 150"
 
-# Every relative link leads to a file.
+# names PAGE...: reports paths and functions that do not exist. A path is a word in `code` that begins
+# with a directory of the tree, or a word of two parts that ends as a source; it starts at the root, at
+# the page's directory or at a directory that its line names. In the README of a directory a file's bare
+# name is a path too. A function is in a header. Words with capitals are templates.
+names() {
+    perl -ne '
+        BEGIN {
+            undef $/;
+            open my $in, "cat \$(find . -name \"*.h\" -not -path \"./build*\") |" or die;
+            $headers = <$in>;
+        }
+        ($folder = $ARGV) =~ s,[^/]*$,,;
+        s/^```.*?^```$//gsm;
+        for my $line (split /\n/) {
+            my @words = map { split /[^\w.\/*-]+/ } $line =~ /`([^`]*)`/g;
+            push @words, $line =~ /(?<![\w\/.(-])\w+(?:\/\w+)+\.(?:c|h|cu|cuh)\b/g;
+            my @bases = ("", $folder, map { "$folder$_/" } grep { -d "$folder$_" } @words);
+            for my $word (grep { !/[A-Z]{3}|\.\.\./ or /README/ } @words) {
+                my $path = $word =~ m,^(?:\.\./)*(?:tensor|autograd|ops|nn|optim|tests|bench|examples|docs|cpu|cuda)/.,;
+                my $bare = $folder =~ /^(?:ops|nn|tests)/ && $word =~ /^\w[\w*]*\.(?:c|h|cu|cuh|cpp|sh)$/;
+                print "$ARGV names $word, which does not exist\n"
+                    if ($path or $bare) && !grep { -e } map { glob "$_$word" } @bases;
+                print "$ARGV names $word, which no header declares\n"
+                    if $word =~ /^(?:op|tape|nn|params|optim|device|tensor|random|tapegrad)_\w+$/ && $headers !~ /\b$word\b/;
+            }
+        }' "$@"
+}
+# The changelog and the pages of measurements name what existed on their day.
+count=$((count + 1))
+found=$(names $(find . -name '*.md' -not -path './build*' -not -path './packages/*' -not -name CHANGELOG.md \
+    -not -path './bench/results/cpu-*' -printf '%P\n'))
+[ -z "$found" ] || fail "$found"
+
+# Every relative link leads to a file, and every page has a link to it.
+echo "$PWD/README.md" >"$directory/linked"
 while IFS=: read -r page link; do
     count=$((count + 1))
-    [ -e "$(dirname "$page")/${link%%#*}" ] || fail "$page links to $link, which does not exist"
+    realpath -qe "$(dirname "$page")/${link%%#*}" >>"$directory/linked" ||
+        fail "$page links to $link, which does not exist"
 done < <(grep -HoE '\]\([^)#]+' $(find . -name '*.md' -not -path './build*' -not -path './packages/*') | sed 's/\](//' | grep -vE ':https?:')
+
+count=$((count + 1))
+unlinked=$(find "$PWD" -name '*.md' -not -path "$PWD/build*" -not -path "$PWD/packages/*" |
+    grep -vxFf "$directory/linked")
+[ -z "$unlinked" ] || fail "no page links to $unlinked"
 
 [ "$count" -ge 2 ] || fail "no snippets were found"
 echo "$((100 * (count - failures) / count))%: Checks: $count, Failures: $failures, Errors: 0"

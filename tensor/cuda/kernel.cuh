@@ -18,7 +18,6 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "tensor/config.h"
 #include "tensor/cuda/cuda.h"
 #include "tensor/kernel.h"
 #include "tensor/philox.h"

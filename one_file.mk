@@ -1,0 +1,24 @@
+# Two files that users copy, as SQLite ships: the core and, unless -DTAPEGRAD_PLAIN, the CPU backend
+# without oneDNN.
+.PHONY: one-file test-one-file test-core-alone
+TREE      = $(shell find $(MODULES) -name '*.c' -not -path '*/cuda/*' -not -name onednn.c | LC_ALL=C sort)
+HOST_CPU  = $(foreach source,$(TREE),$(if $(findstring /cpu/,$(source)),$(source)))
+CORE      = $(filter-out $(HOST_CPU),$(TREE))
+# POSIX's functions where the system has them. A configuration needs not all functions of a header, and
+# clang need not vectorize every loop that gcc does.
+ONE_FILE  = '\#ifndef _DEFAULT_SOURCE' '\#define _DEFAULT_SOURCE' '\#endif' \
+            '\#pragma GCC diagnostic ignored "-Wunused-function"' \
+            '\#ifdef __clang__' '\#pragma clang diagnostic ignored "-Wpass-failed"' '\#endif' \
+            '\#ifndef TAPEGRAD_PLAIN' '\#define TAPEGRAD_CPU' '\#endif' '\#include "tapegrad.h"' \
+            $(CORE) '\#ifdef TAPEGRAD_CPU' $(HOST_CPU) '\#endif'
+one-file: $(BUILD)/tapegrad.h $(BUILD)/tapegrad.c
+$(BUILD)/tapegrad.h: one_file.awk $(HEADERS)
+	@mkdir -p $(@D)
+	@awk -f one_file.awk tapegrad.h > $@
+$(BUILD)/tapegrad.c: one_file.mk one_file.awk $(BUILD)/tapegrad.h $(TREE) $(shell find $(MODULES) -name '*.h')
+	@awk -v given='$(HEADERS)' -f one_file.awk $(ONE_FILE) > $@
+test-one-file: one-file
+	@tests/one_file.sh $(BUILD)
+# The tree without any directory named cpu/ or cuda/.
+test-core-alone:
+	@CC='$(CC)' tests/core_alone.sh
