@@ -1,4 +1,4 @@
-/* The CUDA backend's kernels: all of ops/kernel_list.h, since plain kernels cannot read GPU memory. */
+/* The CUDA backend's kernels: all of ops/kernel_list.h, since plain ones cannot read GPU memory. */
 #include "ops/kernels.h"
 #include "tensor/cuda/kernel.cuh"
 

@@ -261,7 +261,7 @@ WHOLE_VECTORS static void multiply_few_rows(ProductPiece piece, bool accumulate,
     }
 }
 
-/* ----------------------------------------------------------------------------------- the product */
+/* ---------------------------------------------------------------------------------- the product */
 
 /* The same with columns that are not whole vectors: by way of a buffer. */
 static void multiply_edge(int64_t rows, int64_t columns, bool transposed, Tile t)
