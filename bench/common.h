@@ -10,7 +10,7 @@ extern const char *const bench_precisions[3];
 
 typedef struct BenchOptions {
     double seconds;       /* --seconds: minimum duration of a measurement (0.3) */
-    Device *device;       /* --device: "cpu", "cuda", ... (cpu) */
+    Device *device;       /* --device: "plain", "cpu", "cuda", ... (cpu) */
     Precision precision;  /* --precision: of tapes (float32) */
     bool precision_given; /* whether it was on the command line */
     bool eager;           /* --eager: on CUDA without graph capture and replay */

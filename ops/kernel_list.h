@@ -17,10 +17,10 @@ KERNEL(unary_backward, (UnaryFunction f, Gradient dx, const Real *dout, const Re
 /* out [n] = f(a, b), a and b broadcast */
 KERNEL(binary_forward, (BinaryFunction f, Real *out, const Real *a, Broadcast a_view,
                         const Real *b, Broadcast b_view, int64_t n))
-/* dx [n] <- dout df/da (side 0) or dout df/db (side 1), from dout and out [n]; read, broadcast, is
- * a or b, whichever the function's row names */
+/* dx [n] <- dout df/da (side 0) or dout df/db (side 1), from dout and out [n]; read, broadcast to n
+ * elements by its view, is a or b, whichever the function's row names */
 KERNEL(binary_backward, (BinaryFunction f, int side, Gradient dx, const Real *dout,
-                         const Real *out, const Real *read, Broadcast view, int64_t n))
+                         const Real *out, const Real *read, Broadcast view))
 /* out [O, P, M, Q, I] <- factor x [P, Q], repeated; x is Real if real_x */
 KERNEL(broadcast_copy, (Gradient out, Real factor, const Real *x, Broadcast b, bool real_x))
 /* out [P, Q] <- factor sum over o, m, i of x [O, P, M, Q, I]; out is Real if real_out */
@@ -192,13 +192,10 @@ KERNEL(polynomial_features_forward, (Real *out, const Real *x, int64_t R, int64_
 KERNEL(polynomial_features_backward,
        (Gradient dx, const Real *dout, const Real *x, int64_t R, int64_t F, int64_t D))
 /* out [R, F] = e^(y_rf - |x_r|^2 / 2) / sqrt F;  y [R, F] (Real), x [R, D] */
-KERNEL(random_features_forward,
-       (Real *out, const Real *y, const Real *x, int64_t R, int64_t F, int64_t D))
+KERNEL(random_features_forward, (Real *out, const Real *y, const Real *x, FeatureSizes s))
 /* h [R, F] = dout out;  dx [R, D] <- -(sum_f h_rf) x_r, unless dx.data is NULL */
-KERNEL(random_features_backward,
-       (Real *h, Gradient dx, const Real *dout, const Real *out, const Real *x, int64_t R,
-        int64_t F,
-        int64_t D))
+KERNEL(random_features_backward, (Real *h, Gradient dx, const Real *dout, const Real *out,
+                                  const Real *x, FeatureSizes s))
 
 /* -------------------------------------------------------------------- parameters and optimizers */
 

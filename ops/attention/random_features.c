@@ -20,9 +20,9 @@
 #include "ops/products/product.h"
 #include "ops/shared/internal.h"
 
-void random_features_forward_plain(Real *out, const Real *y, const Real *x, int64_t R, int64_t F,
-                                   int64_t D)
+void random_features_forward_plain(Real *out, const Real *y, const Real *x, FeatureSizes s)
 {
+    const int64_t R = s.R, F = s.F, D = s.D;
     const Real scale = (Real)(1 / sqrt((double)F));
     EACH_ROW(r, R, F) {
         double n = 0;
@@ -36,8 +36,9 @@ void random_features_forward_plain(Real *out, const Real *y, const Real *x, int6
 }
 
 void random_features_backward_plain(Real *h, Gradient dx, const Real *dout, const Real *out,
-                                    const Real *x, int64_t R, int64_t F, int64_t D)
+                                    const Real *x, FeatureSizes s)
 {
+    const int64_t R = s.R, F = s.F, D = s.D;
     EACH_ROW(r, R, F) {
         double sum = 0;
         SUM(+, sum)
@@ -55,7 +56,7 @@ static void random_features_backward(Node *node)
     Gradient dx = tape_contribution(node, x), dw = tape_contribution(node, w);
     Tensor *h = tape_tensor_of(node->tape, out->type, shape(R, F));
     kernels_of(out)->random_features_backward(h->data, dx, tape_upstream(node, 0), out->data,
-                                              x->data, R, F, D);
+                                              x->data, (FeatureSizes){ R, F, D });
     dx.accumulate = true;
     if (dx.data) /* [R, D] = h [R, F] w [F, D] */
         product(node->tape, node->name, result_for(dx, x), operand_of(h), operand_of(w),
@@ -93,7 +94,8 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection)
     Tensor *y = tape_scratch(tape, shape(R, F)); /* in Real: its rounding would be e^y's error */
     product(tape, "op_random_features", result_in(y), operand_of(x), operand_of(projection),
             (Product){ .n = R, .k = D, .m = F, .transpose_b = true, .count = 1 });
-    kernels_of(out)->random_features_forward(out->data, y->data, x->data, R, F, D);
+    kernels_of(out)->random_features_forward(out->data, y->data, x->data,
+                                             (FeatureSizes){ R, F, D });
     tape_scratch_free(tape, y);
     tape_record(tape, (Node){ .name = "op_random_features",
                               .backward = random_features_backward,

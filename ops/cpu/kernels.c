@@ -19,12 +19,10 @@ const Kernels cpu_kernels = {
     .dropout = dropout_cpu,
     .cast = cast_cpu,
     /* rows */
-    .layernorm_forward = layernorm_forward_cpu,
     .layernorm_backward = layernorm_backward_cpu,
     .residual_layernorm_forward = residual_layernorm_forward_cpu,
     .residual_layernorm_backward = residual_layernorm_backward_cpu,
     .argmax = argmax_cpu,
-    .cumulative_sum = cumulative_sum_cpu,
     .column_sums = column_sums_cpu,
     /* products */
     .product = product_cpu,
@@ -34,8 +32,6 @@ const Kernels cpu_kernels = {
     .transpose = transpose_cpu,
     .fold = fold_cpu,
     /* losses */
-    .logistic_mixture_forward = logistic_mixture_forward_cpu,
-    .logistic_mixture_backward = logistic_mixture_backward_cpu,
     /* recurrent */
     .lstm_forward = lstm_forward_cpu,
     .lstm_backward = lstm_backward_cpu,

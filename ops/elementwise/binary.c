@@ -75,8 +75,9 @@ void binary_forward_plain(BinaryFunction f, Real *out, const Real *a, Broadcast 
 }
 
 void binary_backward_plain(BinaryFunction f, int side, Gradient dx, const Real *dout,
-                           const Real *out, const Real *read, Broadcast view, int64_t n)
+                           const Real *out, const Real *read, Broadcast view)
 {
+    const int64_t n = broadcast_count(view);
     EACH_BLOCK(first, n)
     {
         _Alignas(64) Real buffer[BLOCK_ELEMENTS];
@@ -106,7 +107,7 @@ static void contribute_side(Node *node, BinaryFunction f, int side)
     Tensor *workspace = tensor_count(x) < n ? tape_tensor_of(node->tape, x->type, shape(n)) : NULL;
     kernels_of(x)->binary_backward(f, side, workspace ? (Gradient){ workspace->data, false } : dx,
                                    dout, out->data, read->data,
-                                   broadcast_of(read->shape, out->shape), n);
+                                   broadcast_of(read->shape, out->shape));
     if (workspace)
         kernels_of(x)->broadcast_sum(dx, 1, workspace->data, view, false);
     tape_scratch_free(node->tape, workspace);

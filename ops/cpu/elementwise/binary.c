@@ -46,8 +46,9 @@ void binary_forward_bf16(BinaryFunction f, Real *out, const Real *a, Broadcast a
 }
 
 void binary_backward_bf16(BinaryFunction f, int side, Gradient dx, const Real *dout,
-                          const Real *out, const Real *read, Broadcast view, int64_t n)
+                          const Real *out, const Real *read, Broadcast view)
 {
+    const int64_t n = broadcast_count(view);
     const Repeated operand = repeated_of(read, view);
     BF16_BLOCKS(block, n, 1, 4) {
         const Gradient dx_block = bf16_gradient(&block, dx, 1);

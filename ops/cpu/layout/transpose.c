@@ -1,55 +1,61 @@
 /* transpose in TRANSPOSE_TILE x TRANSPOSE_TILE tiles of p and q, so that source and destination
- * both stay in cache. */
+ * both stay in cache. Runs of `inner` contiguous elements need no tiles. */
 #include "ops/cpu/layout/layout.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
 enum { TRANSPOSE_TILE = 16 };
 
-/* to[j, i] <- from[i, j] for runs of `inner` contiguous elements, i < rows, j < columns */
+/* to[j, i] <- from[i, j], i < rows, j < columns */
 ALWAYS_INLINE void transpose_tile(int T, Real *to, int64_t to_row, bool accumulate,
-                                  const Real *from, int64_t from_row, int64_t rows, int64_t columns,
-                                  int64_t inner)
+                                  const Real *from, int64_t from_row, int64_t rows, int64_t columns)
 {
-    if (inner > 1) {
-        for (int64_t j = 0; j < columns; j++)
-            for (int64_t i = 0; i < rows; i++)
-                contribute_run(T, to, j * to_row + i * inner, accumulate, from,
-                               i * from_row + j * inner, inner);
-        return;
-    }
     for (int64_t j = 0; j < columns; j++, to = elements_at(T, to, to_row))
 #pragma omp simd
         for (int64_t i = 0; i < rows; i++)
             contribute(T, to, i, accumulate, load(T, from, i * from_row + j));
 }
 
+/* inner = 1 */
 ALWAYS_INLINE void transpose_tiles(int T, Gradient out, const Real *x, int64_t outer, int64_t p,
-                                   int64_t middle, int64_t q, int64_t inner)
+                                   int64_t middle, int64_t q)
 {
-    const int64_t x_row = middle * q * inner, out_row = middle * p * inner;
+    const int64_t x_row = middle * q, out_row = middle * p;
     const int threads = threads_for(outer * p * x_row, 0.5);
     PRAGMA(omp parallel for collapse(3) schedule(static) num_threads(threads))
     for (int64_t o = 0; o < outer; o++)
         for (int64_t m = 0; m < middle; m++)
             for (int64_t j = 0; j < q; j += TRANSPOSE_TILE)
                 for (int64_t i = 0; i < p; i += TRANSPOSE_TILE)
-                    transpose_tile(
-                        T, elements_at(T, out.data, (((o * q + j) * middle + m) * p + i) * inner),
-                        out_row, out.accumulate,
-                        elements_at(T, x, (((o * p + i) * middle + m) * q + j) * inner), x_row,
-                        p - i < TRANSPOSE_TILE ? p - i : TRANSPOSE_TILE,
-                        q - j < TRANSPOSE_TILE ? q - j : TRANSPOSE_TILE, inner);
+                    transpose_tile(T, elements_at(T, out.data, ((o * q + j) * middle + m) * p + i),
+                                   out_row, out.accumulate,
+                                   elements_at(T, x, ((o * p + i) * middle + m) * q + j), x_row,
+                                   p - i < TRANSPOSE_TILE ? p - i : TRANSPOSE_TILE,
+                                   q - j < TRANSPOSE_TILE ? q - j : TRANSPOSE_TILE);
 }
 
 void transpose_cpu(Gradient out, const Real *x, int64_t outer, int64_t p, int64_t middle, int64_t q,
                    int64_t inner)
 {
-    transpose_tiles(TENSOR_REAL, out, x, outer, p, middle, q, inner);
+    if (inner == 1)
+        transpose_tiles(TENSOR_REAL, out, x, outer, p, middle, q);
+    else
+        transpose_plain(out, x, outer, p, middle, q, inner);
 }
 
 void transpose_bf16(Gradient out, const Real *x, int64_t outer, int64_t p, int64_t middle,
                     int64_t q, int64_t inner)
 {
-    transpose_tiles(TENSOR_BF16, out, x, outer, p, middle, q, inner);
+    if (inner == 1) {
+        transpose_tiles(TENSOR_BF16, out, x, outer, p, middle, q);
+        return;
+    }
+    EACH_ROW(row, outer * q, middle * p * inner) {
+        const int64_t o = row / q, j = row % q;
+        for (int64_t m = 0; m < middle; m++)
+            for (int64_t i = 0; i < p; i++)
+                contribute_run(TENSOR_BF16, out.data, ((row * middle + m) * p + i) * inner,
+                               out.accumulate, x, (((o * p + i) * middle + m) * q + j) * inner,
+                               inner);
+    }
 }

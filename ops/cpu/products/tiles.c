@@ -37,11 +37,20 @@ enum {
 
 /* ---------------------------------------------------------------------------- the register tile */
 
+/* One tile of a product: c (+)= a b, with a packed. */
+typedef struct Tile {
+    Gradient c;
+    int64_t c_row; /* the stride of its rows */
+    const Real *a, *b;
+    int64_t b_row, terms;
+} Tile;
+
 /* c [rows, vectors LANES] (+)= a b; transposed: a is packed as [terms, rows]. */
-ALWAYS_INLINE void multiply_tile(int rows, int vectors, bool transposed, Gradient c, int64_t c_row,
-                                 const Real *restrict a, const Real *restrict b, int64_t b_row,
-                                 int64_t terms)
+ALWAYS_INLINE void multiply_tile(int rows, int vectors, bool transposed, Tile t)
 {
+    const Gradient c = t.c;
+    const Real *restrict a = t.a, *restrict b = t.b;
+    const int64_t c_row = t.c_row, b_row = t.b_row;
     const int64_t a_row = transposed ? 1 : A_ROW, a_column = transposed ? A_COLUMN : 1;
     Vector sum[MAX_ROWS][TILE_VECTORS];
 #pragma GCC unroll 16
@@ -53,7 +62,7 @@ ALWAYS_INLINE void multiply_tile(int rows, int vectors, bool transposed, Gradien
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++)
             __builtin_prefetch(c.data + r * c_row + v * LANES, 1);
-    for (int64_t l = 0; l < terms; l++, a += a_column, b += b_row) {
+    for (int64_t l = 0; l < t.terms; l++, a += a_column, b += b_row) {
         Vector b_l[TILE_VECTORS];
         for (int v = 0; v < vectors; v++)
             __builtin_prefetch(b + AHEAD / 2 * b_row + v * LANES);
@@ -80,11 +89,9 @@ ALWAYS_INLINE void multiply_tile(int rows, int vectors, bool transposed, Gradien
 /* A function for each number of rows, so that the tile's loops are unrolled. */
 #define CASE(R)                                                                                    \
     case R:                                                                                        \
-        multiply_tile(R, vectors, transposed, c, c_row, a, b, b_row, terms);                       \
+        multiply_tile(R, vectors, transposed, t);                                                  \
         break;
-ALWAYS_INLINE void multiply_rows(int64_t rows, int vectors, bool transposed, Gradient c,
-                                 int64_t c_row, const Real *a, const Real *b, int64_t b_row,
-                                 int64_t terms)
+ALWAYS_INLINE void multiply_rows(int64_t rows, int vectors, bool transposed, Tile t)
 {
     /* clang-format off */
     switch (rows) {
@@ -96,18 +103,17 @@ ALWAYS_INLINE void multiply_rows(int64_t rows, int vectors, bool transposed, Gra
     /* clang-format on */
 }
 
-WHOLE_VECTORS static void multiply_panel(int64_t rows, int64_t columns, bool transposed, Gradient c,
-                                         int64_t c_row, const Real *a, const Real *b, int64_t b_row,
-                                         int64_t terms)
+WHOLE_VECTORS static void multiply_panel(int64_t rows, int64_t columns, bool transposed,
+                                         const Tile *t)
 {
     if (columns > LANES && transposed)
-        multiply_rows(rows, 2, true, c, c_row, a, b, b_row, terms);
+        multiply_rows(rows, 2, true, *t);
     else if (columns > LANES)
-        multiply_rows(rows, 2, false, c, c_row, a, b, b_row, terms);
+        multiply_rows(rows, 2, false, *t);
     else if (transposed)
-        multiply_rows(rows, 1, true, c, c_row, a, b, b_row, terms);
+        multiply_rows(rows, 1, true, *t);
     else
-        multiply_rows(rows, 1, false, c, c_row, a, b, b_row, terms);
+        multiply_rows(rows, 1, false, *t);
 }
 
 /* -------------------------------------------------------------------------------------- packing */
@@ -255,19 +261,20 @@ WHOLE_VECTORS static void multiply_few_rows(ProductPiece piece, bool accumulate,
     }
 }
 
-/* --------------------------------------------------------------------------------------- the
- * product */
+/* ---------------------------------------------------------------------------------- the product */
 
-static void multiply_edge(Gradient out, int64_t out_row, const Real *a, const Real *b,
-                          bool transposed, int64_t rows, int64_t columns, int64_t terms)
+/* The same with columns that are not whole vectors: by way of a buffer. */
+static void multiply_edge(int64_t rows, int64_t columns, bool transposed, Tile t)
 {
     _Alignas(VECTOR_BYTES) Real sum[MAX_ROWS * TILE_COLUMNS];
-    multiply_panel(rows, columns, transposed, (Gradient){ sum, false }, TILE_COLUMNS, a, b,
-                   TILE_COLUMNS, terms);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++)
-            contribute(TENSOR_REAL, out.data, r * out_row + c, out.accumulate,
-                       sum[r * TILE_COLUMNS + c]);
+    const Gradient c = t.c;
+    const int64_t c_row = t.c_row;
+    t.c = (Gradient){ sum, false };
+    t.c_row = TILE_COLUMNS;
+    multiply_panel(rows, columns, transposed, &t);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            contribute(TENSOR_REAL, c.data, i * c_row + j, c.accumulate, sum[i * TILE_COLUMNS + j]);
 }
 
 int64_t product_workspace(Product p)
@@ -296,16 +303,17 @@ void multiply_tiles(ProductPiece piece, bool accumulate, Product p, Real *b_bloc
                 pack_a(a_block, piece.a, p, piece.n, i, l, rows, terms);
                 for (int64_t c = 0; c < columns; c += TILE_COLUMNS) {
                     const int64_t width = minimum(TILE_COLUMNS, columns - c);
-                    const Gradient out = { piece.out + i * p.m + j + c, accumulate || l > 0 };
-                    if (c < whole)
-                        multiply_panel(rows, width, p.transpose_a, out, p.m, a_block,
-                                       piece.b + l * p.m + j + c, p.m, terms);
-                    else if (width % LANES == 0)
-                        multiply_panel(rows, width, p.transpose_a, out, p.m, a_block,
-                                       b_block + c * terms, TILE_COLUMNS, terms);
+                    const bool packed = c >= whole;
+                    const Tile t = { .c = { piece.out + i * p.m + j + c, accumulate || l > 0 },
+                                     .c_row = p.m,
+                                     .a = a_block,
+                                     .b = packed ? b_block + c * terms : piece.b + l * p.m + j + c,
+                                     .b_row = packed ? TILE_COLUMNS : p.m,
+                                     .terms = terms };
+                    if (width % LANES == 0)
+                        multiply_panel(rows, width, p.transpose_a, &t);
                     else
-                        multiply_edge(out, p.m, a_block, b_block + c * terms, p.transpose_a, rows,
-                                      width, terms);
+                        multiply_edge(rows, width, p.transpose_a, t);
                 }
             }
         }

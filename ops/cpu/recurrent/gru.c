@@ -3,11 +3,15 @@
 #include "ops/cpu/recurrent/recurrence.h"
 #include "ops/kernels.h"
 
-/* gates: x W_ih^T, which becomes r, z, n; sums: h W_hh^T. Gates are H, of sums stride apart. */
-ALWAYS_INLINE void gru_units(Real *gates, const Real *sums, const Real *bias_ih,
-                             const Real *bias_hh, Real *saved, Real *out, const Real *h_before,
-                             Real *h, int64_t H, int64_t stride, int64_t n)
+/* The first n units of a block, n = units.count; gates: x W_ih^T, which becomes r, z, n; sums:
+ * h W_hh^T. Gates are H, of sums stride apart. */
+ALWAYS_INLINE void gru_units(const Recurrence *R, CellStep at, UnitBlock units, const Real *sums,
+                             int64_t stride, const Real *h_before, Real *h, int64_t n)
 {
+    const int64_t H = R->H, row = at.b * R->N + at.position;
+    Real *gates = R->gates + row * 3 * H + units.first, *saved = R->saved + row * H + units.first;
+    Real *out = R->out + row * H + units.first;
+    const Real *bias_ih = R->bias_ih + units.first, *bias_hh = R->bias_hh + units.first;
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
         const Real r = real_sigmoid(gates[j] + sums[j] + (bias_ih[j] + bias_hh[j]));
@@ -26,14 +30,10 @@ ALWAYS_INLINE void gru_units(Real *gates, const Real *sums, const Real *bias_ih,
 static void gru_cell(const Recurrence *r, CellStep at, UnitBlock units, const Real *sums,
                      int64_t stride, const Real *from, Real *to)
 {
-    const int64_t H = r->H, row = at.b * r->N + at.position;
-    Real *gates = r->gates + row * 3 * H + units.first, *saved = r->saved + row * H + units.first;
-    Real *out = r->out + row * H + units.first;
-    const Real *bias_ih = r->bias_ih + units.first, *bias_hh = r->bias_hh + units.first;
     if (units.count == UNITS)
-        gru_units(gates, sums, bias_ih, bias_hh, saved, out, from, to, H, stride, UNITS);
+        gru_units(r, at, units, sums, stride, from, to, UNITS);
     else
-        gru_units(gates, sums, bias_ih, bias_hh, saved, out, from, to, H, stride, units.count);
+        gru_units(r, at, units, sums, stride, from, to, units.count);
 }
 
 void gru_forward_cpu(Recurrence r)

@@ -3,11 +3,15 @@
 #include "ops/cpu/recurrent/recurrence.h"
 #include "ops/kernels.h"
 
-/* gates: x W_ih^T, which becomes the gates; sums: h W_hh^T. Gates are H, of sums stride apart. */
-ALWAYS_INLINE void lstm_units(Real *gates, const Real *sums, const Real *bias_ih,
-                              const Real *bias_hh, Real *c, Real *cells, Real *out, Real *h,
-                              int64_t H, int64_t stride, int64_t n)
+/* The first n units of a block, n = units.count; gates: x W_ih^T, which becomes the gates; sums:
+ * h W_hh^T. Gates are H, of sums stride apart. */
+ALWAYS_INLINE void lstm_units(const Recurrence *r, CellStep at, UnitBlock units, const Real *sums,
+                              int64_t stride, Real *h, int64_t n)
 {
+    const int64_t H = r->H, row = at.b * r->N + at.position;
+    Real *gates = r->gates + row * 4 * H + units.first, *c = r->cell + at.b * H + units.first;
+    Real *cells = r->saved + row * H + units.first, *out = r->out + row * H + units.first;
+    const Real *bias_ih = r->bias_ih + units.first, *bias_hh = r->bias_hh + units.first;
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
         Real a[4];
@@ -28,15 +32,11 @@ ALWAYS_INLINE void lstm_units(Real *gates, const Real *sums, const Real *bias_ih
 static void lstm_cell(const Recurrence *r, CellStep at, UnitBlock units, const Real *sums,
                       int64_t stride, const Real *from, Real *to)
 {
-    const int64_t H = r->H, row = at.b * r->N + at.position;
-    Real *gates = r->gates + row * 4 * H + units.first, *c = r->cell + at.b * H + units.first;
-    Real *cells = r->saved + row * H + units.first, *out = r->out + row * H + units.first;
-    const Real *bias_ih = r->bias_ih + units.first, *bias_hh = r->bias_hh + units.first;
     (void)from;
     if (units.count == UNITS)
-        lstm_units(gates, sums, bias_ih, bias_hh, c, cells, out, to, H, stride, UNITS);
+        lstm_units(r, at, units, sums, stride, to, UNITS);
     else
-        lstm_units(gates, sums, bias_ih, bias_hh, c, cells, out, to, H, stride, units.count);
+        lstm_units(r, at, units, sums, stride, to, units.count);
 }
 
 void lstm_forward_cpu(Recurrence r)
@@ -44,11 +44,14 @@ void lstm_forward_cpu(Recurrence r)
     recurrence_forward(r, lstm_cell);
 }
 
-/* gates become dgates, copied to `copy`; c_before [n], or NULL: zeros; dout [n], or NULL. */
-ALWAYS_INLINE void lstm_units_backward(Real *gates, Real *copy, const Real *cells,
-                                       const Real *c_before, const Real *dout, Real *dh, Real *dc,
-                                       int64_t H, int64_t n)
+/* The n units from `first` on: gates become dgates, copied to `copy`; c_before [n], or NULL: zeros;
+ * dout [n], or NULL. */
+ALWAYS_INLINE void lstm_units_backward(const Recurrence *r, CellStep at, int64_t first, Real *copy,
+                                       const Real *c_before, const Real *dout, Real *dh, int64_t n)
 {
+    const int64_t H = r->H, row = at.b * r->N + at.position;
+    Real *gates = r->gates + row * 4 * H + first, *dc = r->dcell + at.b * H + first;
+    const Real *cells = r->saved + row * H + first;
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
         const Real i = gates[j], f = gates[H + j], g = gates[2 * H + j], o = gates[3 * H + j];
@@ -68,15 +71,14 @@ static void lstm_cell_backward(const Recurrence *r, CellStep at, UnitBlock units
                                Real *dgates)
 {
     const int64_t H = r->H, row = at.b * r->N + at.position, first = units.first;
-    Real *gates = r->gates + row * 4 * H + first, *dc = r->dcell + at.b * H + first;
     const Real *cells = r->saved + row * H + first;
     const Real *initial = r->initial_cell ? r->initial_cell + at.b * H + first : NULL;
     const Real *before = at.step == 0 ? initial : r->reverse ? cells + H : cells - H;
     const Real *dout = r->dout ? r->dout + row * H + first : NULL;
     if (units.count == UNITS && before && dout)
-        lstm_units_backward(gates, dgates, cells, before, dout, dh, dc, H, UNITS);
+        lstm_units_backward(r, at, first, dgates, before, dout, dh, UNITS);
     else
-        lstm_units_backward(gates, dgates, cells, before, dout, dh, dc, H, units.count);
+        lstm_units_backward(r, at, first, dgates, before, dout, dh, units.count);
 }
 
 void lstm_backward_cpu(Recurrence r)

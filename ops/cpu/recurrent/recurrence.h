@@ -160,12 +160,12 @@ static inline int64_t workspace_of_part(const Recurrence *r, int64_t parts, bool
 }
 
 /* C [rows, UNITS] = or += A [rows, inner] panel [inner, UNITS]; of C only whole vectors that
- * contain one of `count` columns. */
+ * contain one of `count` columns. The rows of C are `columns` apart, of A row_stride(inner). */
 WHOLE_VECTORS static inline void multiply_weight_panel(bool add, Real *c, int64_t columns,
-                                                       const Real *a, int64_t a_row,
-                                                       const Real *panel, int64_t rows,
-                                                       int64_t inner, int64_t count)
+                                                       const Real *a, const Real *panel,
+                                                       int64_t rows, int64_t inner, int64_t count)
 {
+    const int64_t a_row = row_stride(inner);
     for (int64_t i = 0; i < rows; i += ROWS, a += ROWS * a_row, c += ROWS * columns) {
         if (add && count > LANES)
             product_tile(true, false, 2, c, a, a_row, 1, panel, UNITS, inner, columns);
@@ -195,20 +195,26 @@ ALWAYS_INLINE void prefetch_next_step(const Recurrence *r, CellStep at, UnitBloc
     }
 }
 
-/* The step of a block of units for all sequences; row b of from and to at b row, of sums at
- * b sums_row. An ended sequence keeps its state, and its output is 0. */
+/* h of all sequences before and after a step: sequence b at b row. */
+typedef struct HiddenStep {
+    const Real *from;
+    Real *to;
+    int64_t row;
+} HiddenStep;
+
+/* The step of a block of units for all sequences; gate g of sequence b of sums at (b G + g) stride.
+ * An ended sequence keeps its state, and its output is 0. */
 static inline void step_cells(const Recurrence *r, CellForward *cell, int64_t step, UnitBlock units,
-                              const Real *sums, int64_t sums_row, int64_t stride, const Real *from,
-                              Real *to, int64_t row)
+                              const Real *sums, int64_t stride, HiddenStep h)
 {
     const size_t bytes = (size_t)units.count * sizeof(Real);
     for (int64_t b = 0; b < r->B; b++) {
         const CellStep at = { b, step, position_of(r, b, step) };
-        const Real *from_b = from + b * row + units.first;
-        Real *to_b = to + b * row + units.first;
+        const Real *from_b = h.from + b * h.row + units.first;
+        Real *to_b = h.to + b * h.row + units.first;
         if (at.position >= 0) {
             prefetch_next_step(r, at, units, true);
-            cell(r, at, units, sums + b * sums_row, stride, from_b, to_b);
+            cell(r, at, units, sums + b * r->G * stride, stride, from_b, to_b);
         } else {
             memmove(to_b, from_b, bytes);
             memset(r->out + (b * r->N + step) * r->H + units.first, 0, bytes);
@@ -228,8 +234,8 @@ static inline void forward_unpacked(const Recurrence *r, CellForward *cell, Forw
                     hidden, weight, size);
         for (int64_t i = 0; i < unit_block_count(r); i++) {
             const UnitBlock units = block_at(r, i);
-            step_cells(r, cell, step, units, parts.sums + units.first, r->G * H, H, r->hidden,
-                       r->hidden, H);
+            step_cells(r, cell, step, units, parts.sums + units.first, H,
+                       (HiddenStep){ r->hidden, r->hidden, H });
         }
     }
 }
@@ -238,11 +244,10 @@ static inline void forward_unpacked(const Recurrence *r, CellForward *cell, Forw
 static inline void forward_blocks(const Recurrence *r, CellForward *cell, ForwardParts parts,
                                   int64_t thread, int64_t threads)
 {
-    const int64_t H = r->H, rows = round_up(r->B, ROWS), row = row_stride(H),
-                  columns = r->G * UNITS;
+    const int64_t H = r->H, rows = round_up(r->B, ROWS);
     const int64_t begin = unit_block_count(r) * thread / threads;
     const int64_t end = unit_block_count(r) * (thread + 1) / threads;
-    Real *sums = parts.sums + thread * rows * columns;
+    Real *sums = parts.sums + thread * rows * r->G * UNITS;
     for (int64_t i = begin; i < end; i++) {
         const UnitBlock units = block_at(r, i);
         for (int64_t g = 0; g < r->G; g++)
@@ -250,15 +255,15 @@ static inline void forward_blocks(const Recurrence *r, CellForward *cell, Forwar
                       r->weight + (g * H + units.first) * H, H, units.count, H, UNITS);
     }
     for (int64_t step = 0; step < r->N; step++) {
-        const Real *from = parts.hidden[step % 2];
-        Real *to = parts.hidden[(step + 1) % 2];
+        const HiddenStep h = { parts.hidden[step % 2], parts.hidden[(step + 1) % 2],
+                               row_stride(H) };
         for (int64_t i = begin; i < end; i++) {
             const UnitBlock units = block_at(r, i);
             for (int64_t g = 0; g < r->G; g++)
-                multiply_weight_panel(false, sums + g * UNITS, columns, from, row,
+                multiply_weight_panel(false, sums + g * UNITS, r->G * UNITS, h.from,
                                       parts.panels + (i * r->G + g) * H * UNITS, rows, H,
                                       units.count);
-            step_cells(r, cell, step, units, sums, columns, UNITS, from, to, row);
+            step_cells(r, cell, step, units, sums, UNITS, h);
         }
 #pragma omp barrier
     }
@@ -346,7 +351,7 @@ static inline void backward_blocks(const Recurrence *r, CellBackward *cell, Back
                                 dgates, row);
 #pragma omp barrier
         for (int64_t i = begin; i < end; i++)
-            multiply_weight_panel(true, parts.dhidden + i * rows * UNITS, UNITS, dgates, row,
+            multiply_weight_panel(true, parts.dhidden + i * rows * UNITS, UNITS, dgates,
                                   parts.panels + i * inner * UNITS, rows, inner,
                                   block_at(r, i).count);
     }

@@ -1,44 +1,44 @@
-/* layernorm on the CPU, in Real and in bf16. Each block of rows has its own sums of dweight and
- * dbias, which are added in order. The blocks depend on R alone, so the sums do not depend on the
- * number of threads. */
-#include "ops/cpu/shared/storage.h"
+/* layernorm in bf16, and its gradients in both dtypes. Each block of rows has its own sums of
+ * dweight and dbias, which are added in order. The blocks depend on R alone, so the sums do not
+ * depend on the number of threads. */
 #include "ops/cpu/rows/layernorm.h"
-
-static void layernorm_forward_as(TensorType type, Real *out, const NormArguments *norm)
-{
-    const int64_t R = norm->R, C = norm->C;
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.2))
-    for (int64_t row = 0; row < R; row++)
-        BY_STORAGE(type, T,
-                   norm->statistics[row] = layernorm_row(T, elements_at(T, out, row * C), T,
-                                                         elements_at(T, norm->x, row * C),
-                                                         norm->weight, norm->bias, norm->eps, C));
-}
-
-void layernorm_forward_cpu(Real *out, NormArguments norm)
-{
-    layernorm_forward_as(TENSOR_REAL, out, &norm);
-}
+#include "ops/cpu/shared/bf16.h"
+#include "ops/cpu/shared/storage.h"
 
 void layernorm_forward_bf16(Real *out, NormArguments norm)
 {
-    layernorm_forward_as(TENSOR_BF16, out, &norm);
+    BF16_BLOCKS(block, norm.R, norm.C, 2) {
+        NormArguments rows = norm;
+        rows.x = bf16_read(&block, norm.x, norm.C);
+        rows.statistics += block.first;
+        rows.R = block.rows;
+        Real *out_rows = bf16_buffer(&block, norm.C);
+        layernorm_forward_plain(out_rows, rows);
+        bf16_write(&block, out, out_rows, norm.C);
+    }
+}
+
+/* Block i of the rows. */
+ALWAYS_INLINE void block_backward(int T, Gradient dx, const WeightSums *sums, const Real *dout,
+                                  const NormArguments *norm, int64_t i)
+{
+    const int64_t C = norm->C, end = row_block_start(i + 1, norm->R);
+    const WeightRows of_block = weight_rows(sums, i);
+    for (int64_t row = row_block_start(i, norm->R); row < end; row++) {
+        const Gradient dx_row = { dx.data ? elements_at(T, dx.data, row * C) : NULL,
+                                  dx.accumulate };
+        const NormRow inputs = { elements_at(T, dout, row * C), elements_at(T, norm->x, row * C),
+                                 norm->weight, norm->statistics[row], C };
+        layernorm_row_backward(dx_row, of_block, T, T, inputs);
+    }
 }
 
 static void layernorm_backward_as(TensorType type, Gradient dx, WeightSums sums, const Real *dout,
                                   const NormArguments *norm)
 {
-    const int64_t R = norm->R, C = norm->C;
-#pragma omp parallel for schedule(static) num_threads(threads_for(R *C, 0.3))
-    for (int64_t i = 0; i < sums.blocks; i++) {
-        const WeightRows rows = weight_rows(&sums, i);
-        for (int64_t row = row_block_start(i, R); row < row_block_start(i + 1, R); row++)
-            BY_STORAGE(type, T,
-                       layernorm_row_backward(dx.data ? elements_at(T, dx.data, row * C) : NULL,
-                                              dx.accumulate, rows, T, elements_at(T, dout, row * C),
-                                              T, elements_at(T, norm->x, row * C), norm->weight,
-                                              norm->statistics[row], C));
-    }
+#pragma omp parallel for schedule(static) num_threads(threads_for(norm->R * norm->C, 0.3))
+    for (int64_t i = 0; i < sums.blocks; i++)
+        BY_STORAGE(type, T, block_backward(T, dx, &sums, dout, norm, i));
     weight_sums_end(&sums);
 }
 

@@ -14,8 +14,8 @@
 ALWAYS_INLINE Statistics layernorm_row(int T, Real *out, int S, const Real *x, const Real *weight,
                                        const Real *bias, Real eps, int64_t C)
 {
-    const Real mean = row_sum_by(sum_of_values, S, NULL, x, 0, C) / (Real)C;
-    const Real variance = row_sum_by(sum_of_squares, S, NULL, x, mean, C) / (Real)C;
+    const Real mean = row_sum_by(sum_of_values, S, x, 0, C) / (Real)C;
+    const Real variance = row_sum_by(sum_of_squares, S, x, mean, C) / (Real)C;
     const Real r = inverse_deviation(variance, eps);
 #pragma omp simd
     for (int64_t c = 0; c < C; c++)
@@ -28,44 +28,50 @@ typedef struct WeightRows {
     Real *dweight, *dbias; /* [C] */
 } WeightRows;
 
-ALWAYS_INLINE void layernorm_weight_row(WeightRows sums, int T, const Real *dout, int S,
-                                        const Real *x, Statistics k, int64_t C)
+/* What a row's gradients are computed from. */
+typedef struct NormRow {
+    const Real *dout, *x; /* [C], of dtypes T and S */
+    const Real *weight;
+    Statistics k;
+    int64_t C;
+} NormRow;
+
+ALWAYS_INLINE void layernorm_weight_row(WeightRows sums, int T, int S, NormRow row)
 {
 #pragma omp simd
-    for (int64_t c = 0; c < C; c++) {
-        sums.dweight[c] += load(T, dout, c) * (load(S, x, c) - k.mean) * k.r;
-        sums.dbias[c] += load(T, dout, c);
+    for (int64_t c = 0; c < row.C; c++) {
+        const Real g = load(T, row.dout, c);
+        sums.dweight[c] += g * (load(S, row.x, c) - row.k.mean) * row.k.r;
+        sums.dbias[c] += g;
     }
 }
 
-ALWAYS_INLINE void layernorm_input_row(Real *dx, bool accumulate, int T, const Real *dout, int S,
-                                       const Real *x, const Real *weight, Statistics k, int64_t C)
+ALWAYS_INLINE void layernorm_input_row(Gradient dx, int T, int S, NormRow row)
 {
+    const Statistics k = row.k;
     Real sum_h = 0, sum_hn = 0;
 #pragma omp simd reduction(+ : sum_h, sum_hn)
-    for (int64_t c = 0; c < C; c++) {
-        Real h = load(T, dout, c) * weight[c];
+    for (int64_t c = 0; c < row.C; c++) {
+        Real h = load(T, row.dout, c) * row.weight[c];
         sum_h += h;
-        sum_hn += h * (load(S, x, c) - k.mean) * k.r;
+        sum_hn += h * (load(S, row.x, c) - k.mean) * k.r;
     }
-    Real mean_h = sum_h / (Real)C, mean_hn = sum_hn / (Real)C;
+    Real mean_h = sum_h / (Real)row.C, mean_hn = sum_hn / (Real)row.C;
 #pragma omp simd
-    for (int64_t c = 0; c < C; c++) {
-        Real n = (load(S, x, c) - k.mean) * k.r;
-        contribute(S, dx, c, accumulate,
-                   k.r * (load(T, dout, c) * weight[c] - mean_h - n * mean_hn));
+    for (int64_t c = 0; c < row.C; c++) {
+        Real n = (load(S, row.x, c) - k.mean) * k.r;
+        contribute(S, dx.data, c, dx.accumulate,
+                   k.r * (load(T, row.dout, c) * row.weight[c] - mean_h - n * mean_hn));
     }
 }
 
-/* Backward pass of one row; dx [C] may be x [C], or NULL. */
-ALWAYS_INLINE void layernorm_row_backward(Real *dx, bool accumulate, WeightRows sums, int T,
-                                          const Real *dout, int S, const Real *x,
-                                          const Real *weight, Statistics k, int64_t C)
+/* Backward pass of one row; dx [C] of dtype S may be row.x, its data NULL. */
+ALWAYS_INLINE void layernorm_row_backward(Gradient dx, WeightRows sums, int T, int S, NormRow row)
 {
     if (sums.dweight)
-        layernorm_weight_row(sums, T, dout, S, x, k, C);
-    if (dx)
-        layernorm_input_row(dx, accumulate, T, dout, S, x, weight, k, C);
+        layernorm_weight_row(sums, T, S, row);
+    if (dx.data)
+        layernorm_input_row(dx, T, S, row);
 }
 
 /* Partial sums of dweight and dbias, [row_blocks(R), C] each, in a workspace: NULL where neither

@@ -101,9 +101,10 @@ ALWAYS_INLINE void tile_backward(int T, RowGradients g, WeightRows sums, Real *s
     add_dropped(T, s, m, norm->x, residual->branch, d, first, count);
     for (int64_t row = start; row < end; row++) {
         Real *s_row = s + (row - start) * C;
-        layernorm_row_backward(g.dx.data || g.dbranch.data ? s_row : NULL, false, sums, T,
-                               elements_at(T, g.dout, row * C), TENSOR_REAL, s_row, norm->weight,
-                               norm->statistics[row], C);
+        const Gradient ds = { g.dx.data || g.dbranch.data ? s_row : NULL, false };
+        const NormRow inputs = { elements_at(T, g.dout, row * C), s_row, norm->weight,
+                                 norm->statistics[row], C };
+        layernorm_row_backward(ds, sums, T, TENSOR_REAL, inputs);
     }
     contribute_rows(T, g.dx, s, first, count);
     if (d->limit > 0)

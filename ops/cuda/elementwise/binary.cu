@@ -48,8 +48,9 @@ extern "C" void binary_forward_cuda(TensorType type, BinaryFunction f, Real *out
 
 template <typename F>
 static void map_backward(TensorType type, F f, Gradient dx, const Real *dout, const Real *out,
-                         const Real *read, Broadcast view, int64_t n)
+                         const Real *read, Broadcast view)
 {
+    const int64_t n = broadcast_count(view);
     if (broadcast_of_whole(view))
         map(type, f, dx.data, dx.accumulate, n, dout, out, Repeated{ read, view.Q });
     else
@@ -58,13 +59,13 @@ static void map_backward(TensorType type, F f, Gradient dx, const Real *dout, co
 
 extern "C" void binary_backward_cuda(TensorType type, BinaryFunction f, int side, Gradient dx,
                                      const Real *dout, const Real *out, const Real *read,
-                                     Broadcast view, int64_t n)
+                                     Broadcast view)
 {
     switch (f) {
 #define CASE(op, ...)                                                                              \
     case BINARY_##op:                                                                              \
-        return side == 0 ? map_backward(type, op##_gradient_of_a(), dx, dout, out, read, view, n)  \
-                         : map_backward(type, op##_gradient_of_b(), dx, dout, out, read, view, n);
+        return side == 0 ? map_backward(type, op##_gradient_of_a(), dx, dout, out, read, view)     \
+                         : map_backward(type, op##_gradient_of_b(), dx, dout, out, read, view);
 #define LINEAR_CASE(op, ...) case BINARY_##op:
         BINARY_ROWS(CASE, LINEAR_CASE)
         break; /* gradients of linear rows are sums */

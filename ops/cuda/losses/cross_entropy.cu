@@ -2,17 +2,15 @@
 #include "ops/cuda/rows/rows.cuh"
 
 template <typename T, int LANES>
-__global__ void cross_entropy_rows(LogSumExp *saved, Real *loss, const T *logits,
-                                   const int32_t *targets, const Real *weights, int64_t R,
-                                   int64_t C)
+__global__ void cross_entropy_rows(LogSumExp *saved, Real *loss, CrossEntropy in)
 {
-    ROW_FOR(r, R, LANES) {
-        const LogSumExp l = log_sum_exp_of_row<LANES>(logits + r * C, C);
+    ROW_FOR(r, in.R, LANES) {
+        const T *logits = (const T *)in.logits + r * in.C;
+        const LogSumExp l = log_sum_exp_of_row<LANES>(logits, in.C);
         if (threadIdx.x % LANES == 0) {
-            const Real weight = weights ? weights[r] : 1;
+            const Real weight = in.weights ? in.weights[r] : 1;
             saved[r] = l;
-            loss[r] =
-                weight == 0 ? 0 : -weight * log_probability(load(&logits[r * C + targets[r]]), l);
+            loss[r] = weight == 0 ? 0 : -weight * log_probability(load(&logits[in.targets[r]]), l);
         }
     }
 }
@@ -39,18 +37,17 @@ __global__ void cross_entropy_mean(Real *out, Real *weight_sum, const Real *loss
 template <typename T, int LANES>
 __global__ void cross_entropy_backward(T *dlogits, bool accumulate, const Real *dout,
                                        const LogSumExp *saved, const Real *weight_sum,
-                                       const T *logits, const int32_t *targets, const Real *weights,
-                                       int64_t R, int64_t C)
+                                       CrossEntropy in)
 {
     const double scale = (double)*dout / (double)*weight_sum;
-    ROW_FOR(r, R, LANES) {
-        const Real factor = (Real)((weights ? (double)weights[r] : 1) * scale);
+    ROW_FOR(r, in.R, LANES) {
+        const T *logits = (const T *)in.logits + r * in.C;
+        const Real factor = (Real)((in.weights ? (double)in.weights[r] : 1) * scale);
         const LogSumExp l = saved[r];
-        const int64_t target = targets[r];
-        LANE_FOR(c, C, LANES) {
-            const Real softmax =
-                factor == 0 ? 0 : exp(log_probability(load(&logits[r * C + c]), l));
-            contribute(&dlogits[r * C + c], accumulate, factor * (softmax - (c == target)));
+        const int64_t target = in.targets[r];
+        LANE_FOR(c, in.C, LANES) {
+            const Real softmax = factor == 0 ? 0 : exp(log_probability(load(&logits[c]), l));
+            contribute(&dlogits[r * in.C + c], accumulate, factor * (softmax - (c == target)));
         }
     }
 }
@@ -59,9 +56,7 @@ extern "C" void cross_entropy_forward_cuda(TensorType type, Real *out, LogSumExp
                                            Real *weight_sum, CrossEntropy in)
 {
     Real *loss = device_workspace(in.R);
-    BY_STORAGE(type, T,
-               LAUNCH_ROWS(cross_entropy_rows, T, in.R, in.C, l, loss, (const T *)in.logits,
-                           in.targets, in.weights, in.R, in.C));
+    BY_STORAGE(type, T, LAUNCH_ROWS(cross_entropy_rows, T, in.R, in.C, l, loss, in));
     LAUNCH(cross_entropy_mean, 1, MEAN_THREADS, 0, out, weight_sum, (const Real *)loss, in.weights,
            in.R);
     device_workspace_free(loss);
@@ -73,6 +68,5 @@ extern "C" void cross_entropy_backward_cuda(TensorType type, Gradient dlogits, c
 {
     BY_STORAGE(type, T,
                LAUNCH_ROWS(cross_entropy_backward, T, in.R, in.C, (T *)dlogits.data,
-                           dlogits.accumulate, dout, l, weight_sum, (const T *)in.logits,
-                           in.targets, in.weights, in.R, in.C));
+                           dlogits.accumulate, dout, l, weight_sum, in));
 }

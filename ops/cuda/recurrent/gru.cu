@@ -56,22 +56,16 @@ __global__ void gru_hidden_gates(Recurrence r)
 
 extern "C" void gru_forward_cuda(Recurrence r)
 {
-    Real *products = device_workspace(r.B * r.G * r.H);
-    for (int64_t step = 0; step < r.N; step++) {
-        multiply_hidden(&r, products);
+    recurrence_forward(r, [&](int64_t step, const Real *products) {
         LAUNCH(gru_step, blocks_for(r.B * r.H), THREADS, 0, r, step, products);
-    }
-    device_workspace_free(products);
+    });
 }
 
 extern "C" void gru_backward_cuda(Recurrence r)
 {
-    Real *dgates = device_workspace(r.B * r.G * r.H);
-    for (int64_t step = r.N - 1; step >= 0; step--) {
+    recurrence_backward(r, [&](int64_t step, Real *dgates) {
         LAUNCH(gru_step_backward, blocks_for(r.B * r.H), THREADS, 0, r, step, dgates);
-        multiply_dgates(&r, dgates);
-    }
-    device_workspace_free(dgates);
+    });
 }
 
 extern "C" void gru_hidden_gates_cuda(Recurrence r)

@@ -54,20 +54,14 @@ __global__ void lstm_step_backward(Recurrence r, int64_t step, Real *dgates)
 
 extern "C" void lstm_forward_cuda(Recurrence r)
 {
-    Real *products = device_workspace(r.B * r.G * r.H);
-    for (int64_t step = 0; step < r.N; step++) {
-        multiply_hidden(&r, products);
+    recurrence_forward(r, [&](int64_t step, const Real *products) {
         LAUNCH(lstm_step, blocks_for(r.B * r.H), THREADS, 0, r, step, products);
-    }
-    device_workspace_free(products);
+    });
 }
 
 extern "C" void lstm_backward_cuda(Recurrence r)
 {
-    Real *dgates = device_workspace(r.B * r.G * r.H);
-    for (int64_t step = r.N - 1; step >= 0; step--) {
+    recurrence_backward(r, [&](int64_t step, Real *dgates) {
         LAUNCH(lstm_step_backward, blocks_for(r.B * r.H), THREADS, 0, r, step, dgates);
-        multiply_dgates(&r, dgates);
-    }
-    device_workspace_free(dgates);
+    });
 }

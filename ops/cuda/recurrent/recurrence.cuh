@@ -17,6 +17,17 @@ static inline void multiply_hidden(const Recurrence *r, Real *products)
     product_cuda(r->operation, r->precision, sums, hidden, weight, size);
 }
 
+/* All steps: h W_hh^T, and launch(step, products) of the cells' kernel. */
+template <typename Launch> static void recurrence_forward(const Recurrence &r, Launch launch)
+{
+    Real *products = device_workspace(r.B * r.G * r.H);
+    for (int64_t step = 0; step < r.N; step++) {
+        multiply_hidden(&r, products);
+        launch(step, products);
+    }
+    device_workspace_free(products);
+}
+
 /* dhidden += dgates W_hh, of the step's dgates [B, G H] */
 static inline void multiply_dgates(const Recurrence *r, const Real *dgates)
 {
@@ -24,6 +35,17 @@ static inline void multiply_dgates(const Recurrence *r, const Real *dgates)
     const Result dhidden = { r->dhidden, TENSOR_REAL, true };
     const Operand a = { dgates, TENSOR_REAL }, weight = { r->weight, TENSOR_REAL };
     product_cuda(r->operation, r->precision, dhidden, a, weight, size);
+}
+
+/* All steps, from the last one on: launch(step, dgates) of the cells' kernel, and dgates W_hh. */
+template <typename Launch> static void recurrence_backward(const Recurrence &r, Launch launch)
+{
+    Real *dgates = device_workspace(r.B * r.G * r.H);
+    for (int64_t step = r.N - 1; step >= 0; step--) {
+        launch(step, dgates);
+        multiply_dgates(&r, dgates);
+    }
+    device_workspace_free(dgates);
 }
 
 /* Backward at a step after the sequence's end: all gradients of unit j are 0. */

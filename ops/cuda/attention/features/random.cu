@@ -2,10 +2,11 @@
 #include "ops/cuda/rows/rows.cuh"
 
 template <typename T, int LANES>
-__global__ void random_features_forward(T *out, const Real *y, const T *x, Real scale, int64_t R,
-                                        int64_t F, int64_t D)
+__global__ void random_features_forward(T *out, const Real *y, const T *x, Real scale,
+                                        FeatureSizes s)
 {
-    ROW_FOR(r, R, LANES) {
+    const int64_t F = s.F, D = s.D;
+    ROW_FOR(r, s.R, LANES) {
         Real n = 0;
         LANE_FOR(d, D, LANES) {
             const Real value = load(&x[r * D + d]);
@@ -19,9 +20,10 @@ __global__ void random_features_forward(T *out, const Real *y, const T *x, Real 
 
 template <typename T, int LANES>
 __global__ void random_features_backward(T *h, T *dx, bool accumulate, const T *dout, const T *out,
-                                         const T *x, int64_t R, int64_t F, int64_t D)
+                                         const T *x, FeatureSizes s)
 {
-    ROW_FOR(r, R, LANES) {
+    const int64_t F = s.F, D = s.D;
+    ROW_FOR(r, s.R, LANES) {
         Real sum = 0;
         LANE_FOR(f, F, LANES) {
             const Real value = load(&dout[r * F + f]) * load(&out[r * F + f]);
@@ -35,18 +37,18 @@ __global__ void random_features_backward(T *h, T *dx, bool accumulate, const T *
 }
 
 extern "C" void random_features_forward_cuda(TensorType type, Real *out, const Real *y,
-                                             const Real *x, int64_t R, int64_t F, int64_t D)
+                                             const Real *x, FeatureSizes s)
 {
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(random_features_forward, T, R, F, (T *)out, y, (const T *)x,
-                           (Real)(1 / sqrt((double)F)), R, F, D));
+               LAUNCH_ROWS(random_features_forward, T, s.R, s.F, (T *)out, y, (const T *)x,
+                           (Real)(1 / sqrt((double)s.F)), s));
 }
 
 extern "C" void random_features_backward_cuda(TensorType type, Real *h, Gradient dx,
                                               const Real *dout, const Real *out, const Real *x,
-                                              int64_t R, int64_t F, int64_t D)
+                                              FeatureSizes s)
 {
     BY_STORAGE(type, T,
-               LAUNCH_ROWS(random_features_backward, T, R, F, (T *)h, (T *)dx.data, dx.accumulate,
-                           (const T *)dout, (const T *)out, (const T *)x, R, F, D));
+               LAUNCH_ROWS(random_features_backward, T, s.R, s.F, (T *)h, (T *)dx.data,
+                           dx.accumulate, (const T *)dout, (const T *)out, (const T *)x, s));
 }

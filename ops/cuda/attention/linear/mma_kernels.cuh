@@ -172,13 +172,13 @@ __device__ static inline void scan_chunk(float (*o)[4], float *den, const M &m, 
     if (RESULT == QUERY || RESULT == KEY)
         start_from_dden<T, SIZE, RESULT == QUERY>(o, scores, m);
     if (RESULT == DOUT) /* num~ = scan(a, b, v~) */
-        scan_rows<T, SIZE, TRIL, false>(o, scores, den, m.vector_parts(), A, B, V, state, rows);
+        scan_rows<T, SIZE, TRIL, false>(o, scores, { den, m.vector_parts() }, A, B, V, state, rows);
     if (RESULT == QUERY) /* da = scan(dnum~, v~, b) */
-        scan_rows<T, SIZE, TRIL, true>(o, scores, NULL, NULL, dNum, V, B, state, rows);
+        scan_rows<T, SIZE, TRIL, true>(o, scores, {}, dNum, V, B, state, rows);
     if (RESULT == KEY) /* db = scan_reverse(v~, dnum~, a) */
-        scan_rows<T, SIZE, TRIU, true>(o, scores, NULL, NULL, V, dNum, A, state, rows);
+        scan_rows<T, SIZE, TRIU, true>(o, scores, {}, V, dNum, A, state, rows);
     if (RESULT == VALUE) /* dv = scan_reverse(b, a, dnum) */
-        scan_rows<T, SIZE, TRIU, false>(o, scores, NULL, NULL, B, A, dNum, state, rows);
+        scan_rows<T, SIZE, TRIU, false>(o, scores, {}, B, A, dNum, state, rows);
 }
 
 /* -------------------------------------------------------------------------------------- forward */

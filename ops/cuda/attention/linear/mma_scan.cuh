@@ -251,11 +251,15 @@ __device__ static inline void add_den(float *den, const Fragment<PARTS> &rows, u
         mma_bf16(den, rows.at[p], column);
 }
 
-/* A warp's rows of a scan: o += X State + tri(X Y^T + scores) W, with State^T if TRANSPOSED. den,
- * unless NULL: as add_den says. */
+/* What add_den adds up, and the parts of z; NULL: no den is computed. */
+struct DenOfRows {
+    float *den;
+    const Bfloat16 *vector_parts;
+};
+
+/* A warp's rows of a scan: o += X State + tri(X Y^T + scores) W, with State^T if TRANSPOSED. */
 template <typename T, int SIZE, Triangle TRIANGLE, bool TRANSPOSED>
-__device__ static inline void scan_rows(float (*o)[4], float (*scores)[4], float *den,
-                                        const Bfloat16 *vector_parts,
+__device__ static inline void scan_rows(float (*o)[4], float (*scores)[4], DenOfRows sums,
                                         const typename Mma<T, SIZE>::ChunkRows &x,
                                         const typename Mma<T, SIZE>::ChunkRows &y,
                                         const typename Mma<T, SIZE>::ChunkRows &w,
@@ -276,9 +280,10 @@ __device__ static inline void scan_rows(float (*o)[4], float (*scores)[4], float
             multiply(o + c, rows,
                      TRANSPOSED ? b_of_transposed(state, k, column + 8 * c)
                                 : b_of(state, k, column + 8 * c));
-        if (den) {
-            const Bfloat16 *part = vector_parts + lane_row() % 3 * Sizes::PITCH + k + lane_column();
-            add_den(den, rows, lane_row() < 3 ? *(const uint32_t *)part : 0,
+        if (sums.den) {
+            const Bfloat16 *part =
+                sums.vector_parts + lane_row() % 3 * Sizes::PITCH + k + lane_column();
+            add_den(sums.den, rows, lane_row() < 3 ? *(const uint32_t *)part : 0,
                     lane_row() < 3 ? *(const uint32_t *)(part + 8) : 0);
         }
     }
@@ -293,9 +298,9 @@ __device__ static inline void scan_rows(float (*o)[4], float (*scores)[4], float
         for (int i = 0; i < 4; i++)
             split<Sizes::PARTS>(&p.at[0][i], 4, scores[2 * tile + i / 2][i % 2 * 2],
                                 scores[2 * tile + i / 2][i % 2 * 2 + 1]);
-        if (den) {
+        if (sums.den) {
             const uint32_t one = lane_row() == 0 ? pack_bf16(1, 1) : 0;
-            add_den(den, p, one, one);
+            add_den(sums.den, p, one, one);
         }
 #pragma unroll
         for (int c = 0; c < Sizes::ACROSS; c += 2)
