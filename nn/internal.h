@@ -15,46 +15,51 @@ typedef struct Name {
 /* "path.name", or "name" when the path is "". Raises when the result is too long for a weight. */
 Name nn_name(const char *path, const char *name);
 
-/* ----------------------------------------------------------------------------------- for optim/ */
+/* ------------------------------------------------------------------------------ for nn/ and optim/ */
 
-/* The prefix of an optimizer's entries in a checkpoint. */
-#define STATE_PREFIX "optimizer."
-
-/* Allocates the flat buffers unless they exist. Returns NULL, or the error as the end of a
- * sentence. */
-const char *params_allocate(Params *params);
-
-/* The elements of a flat buffer, padding included. */
-int64_t params_flat_count(const Params *params);
-
-/* Call params_written after writing values: it updates their bf16 copy. An optimizer's kernel
- * instead writes the copy itself, at params_flat_bf16; NULL: there is no copy (yet). */
-void params_written(const Params *params);
-void *params_flat_bf16(const Params *params);
-
-/* Whether a pattern matches a weight's path name: params_pattern.c. params_check_pattern raises, as
- * function, unless a weight matches, and inside a replayed step. */
-bool params_matches(const char *pattern, const Tensor *weight);
-void params_check_pattern(const char *function, const Params *params, const char *pattern);
-
-/* Changes whenever params_set_requires_grad is called; 0 before. */
-int params_frozen_version(const Params *params);
-
-/* Weights require a gradient, and none has one. */
-bool params_lacks_gradients(const Params *params);
-
-/* The result of gradient clipping. It is in device memory, where a replayed step finds it; zeros at
- * first, NULL while no buffers are allocated. */
+/* The result of gradient clipping. It is in device memory, where a replayed step finds it. */
 enum { CLIP_PARTS = 256 };
 typedef struct Clipping {
     double parts[CLIP_PARTS]; /* partial sums of squares */
     double norm;              /* of all gradients, before scaling */
     bool done;                /* the norm was computed at least once */
 } Clipping;
-Clipping *params_clipping(const Params *params);
 
-/* Whether the gradients were clipped since they were empty. */
-bool *params_clipped(Params *params);
+typedef struct Weight Weight;
+typedef struct Constant Constant;
+
+struct Params {
+    Device *device;
+    uint64_t seed;
+    Weight *weights, **weights_end;
+    Constant *constants;
+    int64_t flat_count;        /* elements of a flat buffer, padding included */
+    Block *values, *gradients; /* NULL until they are allocated */
+    Block *bf16;               /* the values in bf16; NULL until a product needs them */
+    Clipping *clipping;        /* stored after the gradients */
+    bool clipped;              /* the gradients were, since they were empty */
+    int frozen_version;        /* calls of params_set_requires_grad */
+    Tensor flat_values, flat_gradients;
+    char error[192]; /* why the allocation failed */
+};
+
+/* Allocates the flat buffers unless they exist. Returns NULL, or the error as the end of a
+ * sentence. */
+const char *params_allocate(Params *params);
+
+/* Updates the bf16 copy of the values. An optimizer's kernel writes the copy itself. */
+void params_written(const Params *params);
+
+/* Whether a pattern matches a weight's path name: params_pattern.c. params_check_pattern raises, as
+ * function, unless a weight matches, and inside a replayed step. */
+bool params_matches(const char *pattern, const Tensor *weight);
+void params_check_pattern(const char *function, const Params *params, const char *pattern);
+
+/* Weights require a gradient, and none has one. */
+bool params_lacks_gradients(const Params *params);
+
+/* The prefix of an optimizer's entries in a checkpoint. */
+#define STATE_PREFIX "optimizer."
 
 /* The type of Reals in a file. */
 #ifdef TAPEGRAD_DOUBLE
@@ -81,8 +86,8 @@ bool params_load_parts(const char *function, Params *params, const FilePart *par
 /* The generator for a weight's initial values, or for another tensor of this name. */
 Random params_random(const Params *params, const char *name);
 
-/* params_constant, which raises as function and frees host. host NULL: memory is exhausted. */
-Tensor *params_take_constant(const char *function, Params *params, Real *host, Shape shape);
+/* An uninitialized constant: see params_constant. Raises, as function, when memory is exhausted. */
+Tensor *params_new_constant(const char *function, Params *params, Shape shape);
 
 /* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
  * this standard deviation and biases of 0. */
@@ -104,23 +109,19 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
 /* Added to the normalizer of linear attention. */
 #define ATTENTION_EPS 1e-6
 
-/* Recurrent state or KV cache of one layer, for nn_transformer_prefill. */
-typedef struct AttentionCache {
-    Tensor *sums;        /* linear: input, [B, H, F, D + 1], the state before these positions */
-    Real *sums_after;    /* linear: output, the state after them */
-    Real *keys, *values; /* softmax: output, [B, H, max_length, D] */
-    int type;            /* of keys and values, a TensorType: Real, or bf16 on the CPU */
-    int64_t max_length;
-    const int32_t *counts; /* softmax: positions in the cache before these, [B]; NULL: 0 */
-    Tensor *lengths;       /* softmax: int32 [B], one more: attend to the cache; NULL: to x alone */
-} AttentionCache;
+/* A layer's recurrent state of linear attention, or its KV cache of softmax attention. */
+typedef struct LayerState {
+    Tensor sums;         /* linear: [S, z], [B, H, F, D + 1] */
+    Tensor keys, values; /* softmax: [B, H, max_length, D]; Real, or bf16 on the CPU */
+} LayerState;
 
-/* Positions of packed [B, N, 3 H, D], queries, keys and values, for a KV cache. */
-typedef struct KeysValues {
-    const AttentionCache *cache;
-    const Real *packed;
-    int64_t B, N, count, H, D; /* the first `count` of N positions are stored */
-} KeysValues;
+/* How attention continues from a state. */
+typedef struct AttentionCache {
+    const LayerState *state; /* linear: read; softmax: appended to */
+    Real *sums_after;        /* linear: output, the sums after these positions */
+    const int32_t *counts;   /* softmax, on the host: positions before these, [B] */
+    Tensor *lengths; /* softmax: int32 [B], one more: attend to the cache; NULL: to x alone */
+} AttentionCache;
 
 /* nn_attention_forward and nn_transformer_layer_forward pass NULL as cache. */
 Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,

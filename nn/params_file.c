@@ -16,7 +16,7 @@ static Name prefixed(const char *prefix, const Tensor *weight)
 
 static size_t part_bytes(const Params *params)
 {
-    return (size_t)params_flat_count(params) * sizeof(Real);
+    return (size_t)params->flat_count * sizeof(Real);
 }
 
 /* The weight's elements in a host copy of a flat buffer. */
@@ -35,12 +35,12 @@ bool params_save_parts(const char *function, Params *params, const FilePart *par
     Name *names = memory_allocate((size_t)count * sizeof *names);
     bool ok = host && entries && names;
     if (!ok)
-        error_report("%s: %s", function, device_exhausted(params_device(params), bytes).text);
+        error_report("%s: %s", function, device_exhausted(params->device, bytes).text);
     for (int i = 0; ok && i < count; i++) {
         const FilePart *part = &parts[i / weights];
-        Real *copy = host + i / weights * params_flat_count(params);
+        Real *copy = host + i / weights * params->flat_count;
         if (i % weights == 0)
-            device_copy_out(params_device(params), copy, part->data, bytes);
+            device_copy_out(params->device, copy, part->data, bytes);
         const Tensor *weight = params_at(params, i % weights);
         names[i] = prefixed(part->prefix, weight);
         entries[i] = (FileEntry){ .name = names[i].text,
@@ -90,21 +90,19 @@ bool params_load_parts(const char *function, Params *params, const FilePart *par
     const size_t bytes = part_bytes(params);
     Real *host = memory_allocate((size_t)part_count * bytes);
     if (!host)
-        return error_report("%s: %s", function,
-                            device_exhausted(params_device(params), bytes).text);
+        return error_report("%s: %s", function, device_exhausted(params->device, bytes).text);
     memset(host, 0, (size_t)part_count * bytes); /* the padding */
     bool ok = true;
     for (int part = 0; part < part_count; part++)
         for (int i = 0; ok && i < params_count(params); i++) {
             const Tensor *weight = params_at(params, i);
-            Real *copy = host + part * params_flat_count(params);
+            Real *copy = host + part * params->flat_count;
             ok = tensor_file_read(file, prefixed(parts[part].prefix, weight).text, weight->shape,
                                   elements_of(params, weight, copy));
         }
     ok = ok && all_known(function, params, parts, part_count, ignored, file, path);
     for (int part = 0; ok && part < part_count; part++)
-        device_copy_in(params_device(params), parts[part].data,
-                       host + part * params_flat_count(params), bytes);
+        device_copy_in(params->device, parts[part].data, host + part * params->flat_count, bytes);
     if (ok)
         params_written(params);
     free(host);
@@ -156,7 +154,7 @@ static int read_matching_entries(Params *params, const TensorFile *file, Real *h
         }
         report(weight->name, tapegrad_error(), context);
         /* undoes a read that ended at a value that does not fit */
-        device_copy_out(params_device(params), elements, weight->data, tensor_bytes(weight));
+        device_copy_out(params->device, elements, weight->data, tensor_bytes(weight));
     }
     return count;
 }
@@ -172,7 +170,7 @@ int params_load_some(Params *params, const char *path, LoadReport *report, void 
     int count = -1;
     if (host) {
         report = report ? report : ignore;
-        device_copy_out(params_device(params), host, weights.data, bytes);
+        device_copy_out(params->device, host, weights.data, bytes);
         count = read_matching_entries(params, file, host, report, context);
         for (int i = 0; i < tensor_file_count(file); i++) {
             const char *name = tensor_file_entry(file, i)->name;
@@ -181,10 +179,10 @@ int params_load_some(Params *params, const char *path, LoadReport *report, void 
                 report(name, tapegrad_error(), context);
             }
         }
-        device_copy_in(params_device(params), weights.data, host, bytes);
+        device_copy_in(params->device, weights.data, host, bytes);
         params_written(params);
     } else if (file) {
-        error_report("params_load_some: %s", device_exhausted(params_device(params), bytes).text);
+        error_report("params_load_some: %s", device_exhausted(params->device, bytes).text);
     }
     free(host);
     tensor_file_close(file);

@@ -91,7 +91,6 @@ template <TensorType type> static Kernels table(void)
     USE_REAL(sgd_momentum_step);
     USE_REAL(adam_step);
     /* decoding */
-    USE_REAL(store_keys_values);
     USE_REAL(transformer_step);
 #undef USE
 #undef USE_REAL
