@@ -68,17 +68,22 @@ static const FileType FILE_TYPE_OF_REAL = FILE_F64;
 static const FileType FILE_TYPE_OF_REAL = FILE_F32;
 #endif
 
-/* A flat buffer in a file: one entry per weight, whose name is the path name behind the prefix. */
-typedef struct FilePart {
-    const char *prefix; /* "" for the weights themselves */
-    Real *data;         /* in device memory, with the layout of the values */
-} FilePart;
+/* Flat buffers in a file: one entry per buffer and weight, whose name is the weight's path name
+ * behind the buffer's prefix. */
+enum { MAX_FILE_PARTS = 3 };
+typedef struct FileParts {
+    int count;
+    struct {
+        const char *prefix; /* "" for the weights themselves */
+        Real *data;         /* in device memory, with the layout of the values */
+    } list[MAX_FILE_PARTS];
+} FileParts;
 
 /* Write and read parts. They return false on failure, reported as of function; reading then changes
  * nothing. An entry of no part is an error, unless its name starts with ignored. */
-bool params_save_parts(const char *function, Params *params, const FilePart *parts, int part_count,
+bool params_save_parts(const char *function, Params *params, const FileParts *parts,
                        const FileMetadata *metadata, int metadata_count, const char *path);
-bool params_load_parts(const char *function, Params *params, const FilePart *parts, int part_count,
+bool params_load_parts(const char *function, Params *params, const FileParts *parts,
                        const char *ignored, const TensorFile *file, const char *path);
 
 /* ------------------------------------------------------------------------------- for the layers */

@@ -71,26 +71,21 @@ void groups_free(Optimizer *optimizer)
     free(optimizer->groups);
 }
 
-/* The group with these factors: one in use, or one that no weight uses any more; -1 if there is
- * none. */
+/* The group with these factors, or one that no weight uses; -1 if there is none. */
 static int find_group(Groups *groups, Factors factors, int weights)
 {
-    bool used[MAX_GROUPS] = { true };
-    for (int i = 0; i < weights; i++)
-        used[groups->of_weight[i]] = true;
-    int unused = -1;
-    for (int i = MAX_GROUPS - 1; i >= 0; i--) {
-        const Factors *own = &groups->factors[i];
-        if (used[i] && own->learning_rate == factors.learning_rate &&
-            own->weight_decay == factors.weight_decay)
+    for (int i = 0; i < groups->count; i++)
+        if (groups->factors[i].learning_rate == factors.learning_rate &&
+            groups->factors[i].weight_decay == factors.weight_decay)
             return i;
-        if (!used[i])
-            unused = i;
-    }
-    if (unused >= 0)
-        groups->factors[unused] = factors;
-    if (unused >= groups->count)
-        groups->count = unused + 1;
+    int unused = 1;
+    while (unused < groups->count && memchr(groups->of_weight, unused, (size_t)weights))
+        unused++;
+    if (unused == MAX_GROUPS)
+        return -1;
+    if (unused == groups->count)
+        groups->count++;
+    groups->factors[unused] = factors;
     return unused;
 }
 
