@@ -105,13 +105,6 @@ static Tensor *map_features(Tape *tape, const Attention *attention, Tensor *x, b
     return op_random_features(tape, x, attention->projection);
 }
 
-/* Copies the state after these positions to cache->sums_after. */
-static void store_sums_after(const AttentionCache *cache, const Tensor *sums)
-{
-    device_copy(sums->device, cache->sums_after, sums->data,
-                (size_t)tensor_count(sums) * sizeof(Real));
-}
-
 /* packed [B, N, 3 H, D]: see attend */
 static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *packed,
                              Tensor *key_lengths, const AttentionCache *cache)
@@ -140,7 +133,7 @@ static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *pac
     Tensor *out =
         op_causal_linear_attention(tape, query, key, value, options, cache ? &sums : NULL);
     if (cache)
-        store_sums_after(cache, sums);
+        device_copy(sums->device, cache->sums_after, sums->data, tensor_bytes(sums));
     return out;
 }
 

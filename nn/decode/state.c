@@ -21,14 +21,6 @@ static void check_attention(const Attention *attention)
                     names[attention->kind]);
 }
 
-static int64_t config_size(const char *field, int64_t value, int64_t default_value)
-{
-    if (value < 0 || value >= INT32_MAX)
-        error_raise("nn_transformer_state: %s is %lld, expected 1 to %d, or 0 for the default",
-                    field, (long long)value, INT32_MAX - 1);
-    return value ? value : default_value;
-}
-
 /* The engine that reads weights in 8 bits also reads weights and a KV cache in bf16. */
 static void check_precision(Device *device, GenerationConfig config)
 {
@@ -163,8 +155,9 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
         error_raise("nn_transformer_state: the transformer has no layers; see nn_transformer");
     Device *device = transformer->layer[0].norm1.weight->device;
     check_attention(&transformer->layer[0].attention);
-    config.sequences = config_size("sequences", config.sequences, 1);
-    config.max_length = config_size("max_length", config.max_length, 1024);
+    const int64_t max = INT32_MAX - 1;
+    nn_need_size("nn_transformer_state", "sequences", &config.sequences, 1, max);
+    nn_need_size("nn_transformer_state", "max_length", &config.max_length, 1024, max);
     check_precision(device, config);
     if (device_is_capturing(device))
         error_raise("nn_transformer_state: this step is replayed; create the state before it");
