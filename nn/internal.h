@@ -15,7 +15,7 @@ typedef struct Name {
 /* "path.name", or "name" when the path is "". Raises when the result is too long for a weight. */
 Name nn_name(const char *path, const char *name);
 
-/* ------------------------------------------------------------------------------ for nn/ and optim/ */
+/* --------------------------------------------------------------------------- for nn/ and optim/ */
 
 /* The result of gradient clipping. It is in device memory, where a replayed step finds it. */
 enum { CLIP_PARTS = 256 };
