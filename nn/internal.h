@@ -132,10 +132,10 @@ typedef struct AttentionCache {
     Tensor *lengths; /* softmax: int32 [B], one more: attend to the cache; NULL: to x alone */
 } AttentionCache;
 
-/* nn_attention_forward and nn_transformer_layer_forward pass NULL as cache. */
+/* nn_attention_forward with a cache, nn_transformer_forward with one per layer; or NULL. */
 Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,
                                     Tensor *key_lengths, const AttentionCache *cache);
-Tensor *nn_transformer_layer_forward_cached(Tape *tape, const TransformerLayer *layer, Tensor *x,
-                                            Tensor *key_lengths, const AttentionCache *cache);
+Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer, Tensor *x,
+                                      Tensor *key_lengths, const AttentionCache *caches);
 
 #endif

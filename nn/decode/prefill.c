@@ -57,28 +57,22 @@ static void count_positions(Tape *tape, TransformerState *state, int64_t N, cons
 
 Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
 {
-    const Transformer *transformer = &state->transformer;
-    Tensor *sums = state->softmax ? NULL : tape_scratch(tape, state->data.shape), *x = form.x;
-    TapeMark mark = tape_mark(tape);
-    for (int64_t i = 0; i < transformer->layers; i++) {
-        const AttentionCache cache = {
+    Tensor *sums = state->softmax ? NULL : tape_scratch(tape, state->data.shape);
+    AttentionCache caches[NN_MAX_LAYERS] = { 0 };
+    for (int64_t i = 0; i < state->transformer.layers; i++)
+        caches[i] = (AttentionCache){
             .state = &state->layer[i],
             .sums_after = sums ? sums->data + i * state->layer_count : NULL,
             .counts = state->counts,
             .lengths = form.cached_lengths,
         };
-        x = nn_transformer_layer_forward_cached(tape, &transformer->layer[i], x, form.lengths,
-                                                &cache);
-        x = tape_release(tape, mark, x);
-    }
-    if (transformer->has_norm)
-        x = nn_layernorm_forward(tape, &transformer->norm, x);
-    x = tape_release(tape, mark, x);
+    Tensor *out =
+        nn_transformer_forward_cached(tape, &state->transformer, form.x, form.lengths, caches);
     if (sums)
         device_copy(state->device, state->data.data, sums->data, tensor_bytes(sums));
     tape_scratch_free(tape, sums);
     state_write_counts(state, form.counts);
-    return x;
+    return out;
 }
 
 Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, Tensor *lengths)
