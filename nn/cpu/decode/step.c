@@ -197,7 +197,7 @@ static void attend_softmax_head(const Team *team, int64_t layer, Real *out, Real
     const TransformerState *state = team->state;
     const LayerState *cache = &state->layer[layer];
     const int64_t D = state->D, offset = head * state->max_length * D;
-    const int type = cache->keys.type;
+    const int type = (int)cache->keys.type;
     Real *keys = elements_at(type, cache->keys.data, offset);
     Real *values = elements_at(type, cache->values.data, offset), *p = team->work;
     int64_t n = state->device_counts[head / state->H];
