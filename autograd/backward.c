@@ -2,7 +2,7 @@
  * reads dL/doutput and contributes to dL/dinput of each input; the contributions of all nodes that
  * use a tensor add up to its gradient, since dL/dx = sum over its uses of dL/dout dout/dx. When the
  * pass reaches a node, every later node has contributed, so the gradients of its outputs are
- * complete; when the node is done, nothing needs its outputs any more, and they are freed. */
+ * complete; when the node is done, they are freed. */
 #include "autograd/internal.h"
 
 #include <string.h>
@@ -40,8 +40,8 @@ Gradient tape_scattered_contribution(Node *node, Tensor *input)
                                        : (Gradient){ NULL, false };
 }
 
-/* Once a node's backward function has run, no other needs its outputs: nodes that use them were
- * recorded later, so their backward functions ran before. */
+/* The nodes that use a node's outputs were recorded later, so their backward functions ran before:
+ * when this node's has run too, nothing reads the outputs, their gradients or what it saved. */
 static void release_outputs(Node *node)
 {
     for (int i = 0; i < NODE_OUTPUTS; i++) {

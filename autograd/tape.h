@@ -45,7 +45,7 @@ Precision tape_precision(const Tape *tape);
 Tensor *tape_input(Tape *tape, const Real *host, Shape shape);
 Tensor *tape_input_i32(Tape *tape, const int32_t *host, Shape shape);
 
-/* An input that requires a gradient. It and its gradient stay readable after the backward pass. */
+/* An input that requires a gradient. Both stay readable after the backward pass. */
 Tensor *tape_variable(Tape *tape, const Real *host, Shape shape);
 
 /* Tensors, initially zero, that live as long as the tape, through resets. A replayed step reads its
@@ -61,19 +61,18 @@ Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape);
  * The backward pass: visits the nodes in reverse order from a loss of one element, starting with
  * dL/dloss = 1. A tensor and its gradient are released as soon as no earlier node needs them,
  * except the loss and tensors with tensor_keep. Parameter gradients accumulate across passes until
- * optim_step or params_zero_gradients. Raises when the loss has more than one element, is a
- * parameter, or depends on nothing that requires a gradient, and when a backward pass has already
- * run since the last tape_reset. */
+ * optim_step. Raises when the loss has more than one element, is a parameter, or depends on nothing
+ * that requires a gradient, and when a pass has run since the last tape_reset. */
 void tape_backward(Tape *tape, Tensor *loss);
 
 /* The same from any tensor with the given dL/dout, of out's shape and dtype. The gradient stays
  * readable. */
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 
-/* Frees all tensors of the tape; their memory is cached for the next step. All pointers to them
- * become invalid; use after reset cannot be detected once the memory is reused. With
- * TAPEGRAD_DEBUG=1 in the environment of tape_new, the next step does not reuse the handles: a
- * function that gets one raises "op_add: a was released already: ...".
+/* Frees all tensors of the tape; their memory is cached for the next step. Use of a freed tensor
+ * cannot be detected once its memory is reused. With TAPEGRAD_DEBUG=1 in the environment of
+ * tape_new, the next step does not reuse the handles: a function that gets one raises "op_add: a
+ * was released already: ...".
  *
  * After an error that a handler left by longjmp, it also rewinds the random counter to the last
  * reset and, if the backward pass had begun, marks as empty the gradients of all parameters that

@@ -8,33 +8,30 @@
 #include <stdlib.h>
 
 /* ---------------------------------------------------------------------------------- projections */
-static Real *draw_projection(int64_t features, int64_t D, Random *random)
+static void draw_projection(const char *function, Tensor *projection, Random *random)
 {
-    Real *host = memory_allocate((size_t)(features * D) * sizeof *host);
-    if (host)
-        random_orthogonal(random, host, features, D);
-    return host;
+    const int64_t features = projection->shape.size[0], D = projection->shape.size[1];
+    Real *host = memory_allocate(tensor_bytes(projection));
+    if (!host)
+        error_raise("%s: memory is exhausted: a projection [%lld,%lld]", function,
+                    (long long)features, (long long)D);
+    random_orthogonal(random, host, features, D);
+    tensor_write(projection, host);
+    free(host);
 }
 
 static Tensor *projection_new(Params *params, const char *name, int64_t features, int64_t D)
 {
     Random random = params_random(params, nn_name(name, "projection").text);
-    return params_take_constant("nn_attention", params, draw_projection(features, D, &random),
-                                shape(features, D));
+    Tensor *projection = params_new_constant("nn_attention", params, shape(features, D));
+    draw_projection("nn_attention", projection, &random);
+    return projection;
 }
 
 void nn_attention_redraw(const Attention *attention, Random *random)
 {
-    Tensor *projection = attention->projection;
-    if (!projection)
-        return;
-    const int64_t features = projection->shape.size[0], D = projection->shape.size[1];
-    Real *host = draw_projection(features, D, random);
-    if (!host)
-        error_raise("nn_attention_redraw: memory is exhausted: a projection [%lld,%lld]",
-                    (long long)features, (long long)D);
-    tensor_write(projection, host);
-    free(host);
+    if (attention->projection)
+        draw_projection("nn_attention_redraw", attention->projection, random);
 }
 
 /* ------------------------------------------------------------------------------------ the layer */
@@ -108,13 +105,6 @@ static Tensor *map_features(Tape *tape, const Attention *attention, Tensor *x, b
     return op_random_features(tape, x, attention->projection);
 }
 
-/* Copies the state after these positions to cache->sums_after. */
-static void store_sums_after(const AttentionCache *cache, const Tensor *sums)
-{
-    device_copy(sums->device, cache->sums_after, sums->data,
-                (size_t)tensor_count(sums) * sizeof(Real));
-}
-
 /* packed [B, N, 3 H, D]: see attend */
 static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *packed,
                              Tensor *key_lengths, const AttentionCache *cache)
@@ -138,67 +128,50 @@ static Tensor *attend_linear(Tape *tape, const Attention *attention, Tensor *pac
                                                    .eps = ATTENTION_EPS,
                                                    .key_lengths = key_lengths,
                                                    .form = attention->form,
-                                                   .state = cache ? cache->sums : NULL };
+                                                   .state = cache ? (Tensor *)&cache->state->sums
+                                                                  : NULL };
     Tensor *out =
         op_causal_linear_attention(tape, query, key, value, options, cache ? &sums : NULL);
     if (cache)
-        store_sums_after(cache, sums);
+        device_copy(sums->device, cache->sums_after, sums->data, tensor_bytes(sums));
     return out;
-}
-
-void store_keys_values_plain(const KeysValues *s)
-{
-    const AttentionCache *cache = s->cache;
-    const int64_t H = s->H, D = s->D;
-    EACH_ROW(row, s->B * s->count * H, D) {
-        const int64_t h = row % H, n = row / H % s->count, b = row / H / s->count;
-        const int64_t position = n + (cache->counts ? cache->counts[b] : 0);
-        const int64_t to = ((b * H + h) * cache->max_length + position) * D;
-        const Real *from = s->packed + ((b * s->N + n) * 3 * H + h) * D;
-        for (int64_t d = 0; d < D; d++) {
-            cache->keys[to + d] = from[H * D + d];
-            cache->values[to + d] = from[2 * H * D + d];
-        }
-    }
 }
 
 /* Appends keys and values to the cache. N may exceed max_length when lengths end every sequence
  * before it: the rest is padding. */
-static void store_keys_values(Tape *tape, const Attention *attention, Tensor *packed,
-                              const AttentionCache *cache)
+static void append_to_cache(Tape *tape, Tensor *packed, const AttentionCache *cache)
 {
-    const Tensor *real = op_cast(tape, packed, TENSOR_REAL);
-    const int64_t N = packed->shape.size[1];
-    const KeysValues positions = { .cache = cache,
-                                   .packed = real->data,
-                                   .B = packed->shape.size[0],
-                                   .N = N,
-                                   .count = N < cache->max_length ? N : cache->max_length,
-                                   .H = attention->heads,
-                                   .D = attention->head_dim };
-    kernels_on(real->device, TENSOR_REAL)->store_keys_values(&positions);
-}
-
-/* keys or values [B, H, max_length, D] of the cache as [B, max_length, H, D] */
-static Tensor *cached(Tape *tape, const Attention *attention, Real *data, const Tensor *packed,
-                      const AttentionCache *cache)
-{
-    Tensor heads_first = { .device = packed->device, .data = data };
-    heads_first.shape =
-        shape(packed->shape.size[0], attention->heads, cache->max_length, attention->head_dim);
-    return op_transpose(tape, &heads_first, 1, 2);
+    const Tensor *const caches[] = { &cache->state->keys, &cache->state->values };
+    const Shape to = caches[0]->shape; /* [B, H, max_length, D] */
+    const int64_t H = to.size[1], max_length = to.size[2], D = to.size[3];
+    const int64_t N = packed->shape.size[1], count = N < max_length ? N : max_length;
+    Tensor *heads = op_transpose(tape, packed, 1, 2); /* [B, 3 H, N, D] */
+    if (heads->type != caches[0]->type) {
+        Tensor *converted = tape_tensor_of(tape, caches[0]->type, heads->shape);
+        kernels_on(heads->device, TENSOR_REAL)
+            ->cast((Gradient){ converted->data, false }, heads->data,
+                   converted->type == TENSOR_BF16, tensor_count(heads));
+        heads = converted;
+    }
+    for (int64_t b = 0; b < to.size[0]; b++)
+        for (int i = 0; i < 2; i++) {
+            Real *dst = tensor_at(caches[i], (b * H * max_length + cache->counts[b]) * D);
+            const Real *src = tensor_at(heads, (3 * b + 1 + i) * H * N * D);
+            kernels_of(heads)->copy_rows((Gradient){ dst, false }, max_length * D, src, N * D, H,
+                                         count * D);
+        }
 }
 
 static Tensor *attend_softmax(Tape *tape, const Attention *attention, Tensor *packed,
                               Tensor *key_lengths, const AttentionCache *cache)
 {
     if (cache)
-        store_keys_values(tape, attention, packed, cache);
+        append_to_cache(tape, packed, cache);
     if (!cache || !cache->lengths)
         return op_causal_softmax_attention(tape, packed, NULL, NULL, key_lengths);
     return op_softmax_attention(tape, op_slice(tape, packed, 2, 0, attention->heads),
-                                cached(tape, attention, cache->keys, packed, cache),
-                                cached(tape, attention, cache->values, packed, cache),
+                                op_transpose(tape, (Tensor *)&cache->state->keys, 1, 2),
+                                op_transpose(tape, (Tensor *)&cache->state->values, 1, 2),
                                 cache->lengths);
 }
 

@@ -15,46 +15,51 @@ typedef struct Name {
 /* "path.name", or "name" when the path is "". Raises when the result is too long for a weight. */
 Name nn_name(const char *path, const char *name);
 
-/* ----------------------------------------------------------------------------------- for optim/ */
+/* --------------------------------------------------------------------------- for nn/ and optim/ */
 
-/* The prefix of an optimizer's entries in a checkpoint. */
-#define STATE_PREFIX "optimizer."
-
-/* Allocates the flat buffers unless they exist. Returns NULL, or the error as the end of a
- * sentence. */
-const char *params_allocate(Params *params);
-
-/* The elements of a flat buffer, padding included. */
-int64_t params_flat_count(const Params *params);
-
-/* Call params_written after writing values: it updates their bf16 copy. An optimizer's kernel
- * instead writes the copy itself, at params_flat_bf16; NULL: there is no copy (yet). */
-void params_written(const Params *params);
-void *params_flat_bf16(const Params *params);
-
-/* Whether a pattern matches a weight's path name: params_pattern.c. params_check_pattern raises, as
- * function, unless a weight matches, and inside a replayed step. */
-bool params_matches(const char *pattern, const Tensor *weight);
-void params_check_pattern(const char *function, const Params *params, const char *pattern);
-
-/* Changes whenever params_set_requires_grad is called; 0 before. */
-int params_frozen_version(const Params *params);
-
-/* Weights require a gradient, and none has one. */
-bool params_lacks_gradients(const Params *params);
-
-/* The result of gradient clipping. It is in device memory, where a replayed step finds it; zeros at
- * first, NULL while no buffers are allocated. */
+/* The result of gradient clipping. It is in device memory, where a replayed step finds it. */
 enum { CLIP_PARTS = 256 };
 typedef struct Clipping {
     double parts[CLIP_PARTS]; /* partial sums of squares */
     double norm;              /* of all gradients, before scaling */
     bool done;                /* the norm was computed at least once */
 } Clipping;
-Clipping *params_clipping(const Params *params);
 
-/* Whether the gradients were clipped since they were empty. */
-bool *params_clipped(Params *params);
+typedef struct Weight Weight;
+typedef struct Constant Constant;
+
+struct Params {
+    Device *device;
+    uint64_t seed;
+    Weight *weights, **weights_end;
+    Constant *constants;
+    int64_t flat_count;        /* elements of a flat buffer, padding included */
+    Block *values, *gradients; /* NULL until they are allocated */
+    Block *bf16;               /* the values in bf16; NULL until a product needs them */
+    Clipping *clipping;        /* stored after the gradients */
+    bool clipped;              /* the gradients were, since they were empty */
+    int frozen_version;        /* calls of params_set_requires_grad */
+    Tensor flat_values, flat_gradients;
+    char error[192]; /* why the allocation failed */
+};
+
+/* Allocates the flat buffers unless they exist. Returns NULL, or the error as the end of a
+ * sentence. */
+const char *params_allocate(Params *params);
+
+/* Updates the bf16 copy of the values. An optimizer's kernel writes the copy itself. */
+void params_written(const Params *params);
+
+/* Whether a pattern matches a weight's path name: params_pattern.c. params_check_pattern raises, as
+ * function, unless a weight matches, and inside a replayed step. */
+bool params_matches(const char *pattern, const Tensor *weight);
+void params_check_pattern(const char *function, const Params *params, const char *pattern);
+
+/* Weights require a gradient, and none has one. */
+bool params_lacks_gradients(const Params *params);
+
+/* The prefix of an optimizer's entries in a checkpoint. */
+#define STATE_PREFIX "optimizer."
 
 /* The type of Reals in a file. */
 #ifdef TAPEGRAD_DOUBLE
@@ -63,17 +68,22 @@ static const FileType FILE_TYPE_OF_REAL = FILE_F64;
 static const FileType FILE_TYPE_OF_REAL = FILE_F32;
 #endif
 
-/* A flat buffer in a file: one entry per weight, whose name is the path name behind the prefix. */
-typedef struct FilePart {
-    const char *prefix; /* "" for the weights themselves */
-    Real *data;         /* in device memory, with the layout of the values */
-} FilePart;
+/* Flat buffers in a file: one entry per buffer and weight, whose name is the weight's path name
+ * behind the buffer's prefix. */
+enum { MAX_FILE_PARTS = 3 };
+typedef struct FileParts {
+    int count;
+    struct {
+        const char *prefix; /* "" for the weights themselves */
+        Real *data;         /* in device memory, with the layout of the values */
+    } list[MAX_FILE_PARTS];
+} FileParts;
 
 /* Write and read parts. They return false on failure, reported as of function; reading then changes
  * nothing. An entry of no part is an error, unless its name starts with ignored. */
-bool params_save_parts(const char *function, Params *params, const FilePart *parts, int part_count,
+bool params_save_parts(const char *function, Params *params, const FileParts *parts,
                        const FileMetadata *metadata, int metadata_count, const char *path);
-bool params_load_parts(const char *function, Params *params, const FilePart *parts, int part_count,
+bool params_load_parts(const char *function, Params *params, const FileParts *parts,
                        const char *ignored, const TensorFile *file, const char *path);
 
 /* ------------------------------------------------------------------------------- for the layers */
@@ -81,8 +91,8 @@ bool params_load_parts(const char *function, Params *params, const FilePart *par
 /* The generator for a weight's initial values, or for another tensor of this name. */
 Random params_random(const Params *params, const char *name);
 
-/* params_constant, which raises as function and frees host. host NULL: memory is exhausted. */
-Tensor *params_take_constant(const char *function, Params *params, Real *host, Shape shape);
+/* An uninitialized constant: see params_constant. Raises, as function, when memory is exhausted. */
+Tensor *params_new_constant(const char *function, Params *params, Shape shape);
 
 /* Initial values of a linear layer: those of nn_linear if std is 0; otherwise normal weights with
  * this standard deviation and biases of 0. */
@@ -97,6 +107,10 @@ Linear nn_linear_with_std(Params *params, const char *name, int64_t in, int64_t 
  * et al. 2019, section 2.3). */
 double nn_residual_std(const TransformerConfig *config);
 
+/* A size of 0 becomes its default; raises, as function, unless it is in [0, max]. */
+void nn_need_size(const char *function, const char *field, int64_t *size, int64_t default_size,
+                  int64_t max);
+
 /* The config with its zeros replaced by defaults; raises, as function, when a field is out of
  * range. */
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig config);
@@ -104,28 +118,24 @@ TransformerConfig nn_transformer_config(const char *function, TransformerConfig 
 /* Added to the normalizer of linear attention. */
 #define ATTENTION_EPS 1e-6
 
-/* Recurrent state or KV cache of one layer, for nn_transformer_prefill. */
+/* A layer's recurrent state of linear attention, or its KV cache of softmax attention. */
+typedef struct LayerState {
+    Tensor sums;         /* linear: [S, z], [B, H, F, D + 1] */
+    Tensor keys, values; /* softmax: [B, H, max_length, D]; Real, or bf16 on the CPU */
+} LayerState;
+
+/* How attention continues from a state. */
 typedef struct AttentionCache {
-    Tensor *sums;        /* linear: input, [B, H, F, D + 1], the state before these positions */
-    Real *sums_after;    /* linear: output, the state after them */
-    Real *keys, *values; /* softmax: output, [B, H, max_length, D] */
-    int type;            /* of keys and values, a TensorType: Real, or bf16 on the CPU */
-    int64_t max_length;
-    const int32_t *counts; /* softmax: positions in the cache before these, [B]; NULL: 0 */
-    Tensor *lengths;       /* softmax: int32 [B], one more: attend to the cache; NULL: to x alone */
+    const LayerState *state; /* linear: read; softmax: appended to */
+    Real *sums_after;        /* linear: output, the sums after these positions */
+    const int32_t *counts;   /* softmax, on the host: positions before these, [B] */
+    Tensor *lengths; /* softmax: int32 [B], one more: attend to the cache; NULL: to x alone */
 } AttentionCache;
 
-/* Positions of packed [B, N, 3 H, D], queries, keys and values, for a KV cache. */
-typedef struct KeysValues {
-    const AttentionCache *cache;
-    const Real *packed;
-    int64_t B, N, count, H, D; /* the first `count` of N positions are stored */
-} KeysValues;
-
-/* nn_attention_forward and nn_transformer_layer_forward pass NULL as cache. */
+/* nn_attention_forward with a cache, nn_transformer_forward with one per layer; or NULL. */
 Tensor *nn_attention_forward_cached(Tape *tape, const Attention *attention, Tensor *x,
                                     Tensor *key_lengths, const AttentionCache *cache);
-Tensor *nn_transformer_layer_forward_cached(Tape *tape, const TransformerLayer *layer, Tensor *x,
-                                            Tensor *key_lengths, const AttentionCache *cache);
+Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer, Tensor *x,
+                                      Tensor *key_lengths, const AttentionCache *caches);
 
 #endif

@@ -24,10 +24,8 @@ typedef struct Params Params;
 
 /* An empty set of weights on device. The caller owns it and frees it with params_free. */
 Params *params_new(Device *device, uint64_t seed);
-/* Frees all weights, gradients and constants. Reset or free the tapes that used them first. NULL is
- * ignored. */
+/* Frees all its tensors. Reset or free the tapes that used them first. NULL is ignored. */
 void params_free(Params *params);
-/* The device given to params_new. */
 Device *params_device(const Params *params);
 
 typedef enum {
@@ -46,30 +44,27 @@ typedef struct Initializer {
     double scale;
 } Initializer;
 
-/* Registers a weight under a path name ("transformer.norm.weight"); it requires a gradient. The
- * Params owns the returned tensor. Raises when the name is taken, empty or too long, or when the
- * flat buffers are already allocated. */
+/* Registers a weight under a path name ("transformer.norm.weight"); it requires a gradient. Raises
+ * when the name is taken, empty or too long, or when the flat buffers are already allocated. */
 Tensor *params_add(Params *params, const char *name, Shape shape, Initializer initializer);
 
-/* Registers count weights of one shape [n, ...], named prefix.NAME.suffix, contiguous in memory.
- * Returns them as one tensor [count n, ...], concatenated along the first axis, so that one product
- * serves query, key and value. params_find returns the single weights, which share the storage of
- * the whole and of its gradient. Raises as params_add does, and for a scalar shape. */
+/* Registers count weights of one shape [n, ...], named prefix.NAME.suffix. Returns them as one
+ * tensor [count n, ...], so that one product serves query, key and value. params_find returns the
+ * single weights, which share its storage and its gradient's. Raises as params_add does, and for a
+ * scalar shape. */
 Tensor *params_add_joined(Params *params, const char *prefix, const char *const *names, int count,
                           const char *suffix, Shape shape, Initializer initializer);
 
-/* A tensor of this shape that is no weight: no gradient, not saved. Copies the elements from host;
- * lives until params_free. */
+/* A tensor that is no weight: no gradient, not saved. Copies the elements from host. */
 Tensor *params_constant(Params *params, const Real *host, Shape shape);
 
 /* The weight with this path name, or NULL if there is none. */
 Tensor *params_find(const Params *params, const char *name);
 
-/* The number of weights, joined weights counted singly. */
+/* The number of weights, joined weights counted singly; of their elements, without padding; and the
+ * weight number index in [0, params_count), in order of registration. */
 int params_count(const Params *params);
-/* The number of elements of all weights, padding not counted. */
 int64_t params_elements(const Params *params);
-/* The weight number index in [0, params_count), in order of registration, joined weights singly. */
 Tensor *params_at(const Params *params, int index);
 
 /* The flat buffers as tensors [n] that the Params owns: all values, and all gradients, of which
@@ -90,7 +85,7 @@ Tensor *params_flat_gradients(Params *params);
  * when no name matches, and inside a replayed step. */
 void params_set_requires_grad(Params *params, const char *pattern, bool requires_grad);
 
-/* g = 0 for all weights. Marks the gradients as empty; the next contribution to each stores. */
+/* g = 0 for all weights: the next contribution to each stores. */
 void params_zero_gradients(Params *params);
 
 /* Gradient clipping: g = g min(1, maximum_norm / norm) with norm = sqrt(sum g^2) over all gradients
@@ -103,20 +98,17 @@ void params_clip_gradients(Params *params, double maximum_norm);
  * params_clip_gradients. */
 double params_gradient_norm(const Params *params);
 
-/* Writes all weights under their path names to a safetensors file. Returns false on failure, and
- * tapegrad_error() has the sentence. */
+/* Writes all weights under their path names to a safetensors file; reads all from such a file, or
+ * from a checkpoint of optim_save. Return false on failure, and tapegrad_error() has the sentence.
+ * Reading changes nothing then: when an entry is missing, has the wrong shape or is unknown. */
 TAPEGRAD_MUST_CHECK
 bool params_save(Params *params, const char *path);
-/* Reads all weights from such a file, or from a checkpoint of optim_save. Returns false and changes
- * nothing when an entry is missing, has the wrong shape or is unknown; tapegrad_error() reports the
- * first one. */
 TAPEGRAD_MUST_CHECK
 bool params_load(Params *params, const char *path);
-/* The same for fine-tuning: reads the entries that fit a weight of their name, leaves the other
- * weights unchanged and returns the number of weights that it read. report, unless it is NULL, is
- * called with a name and a sentence for every weight whose entry is missing or does not fit, and
- * for every entry without a weight. Returns -1, with the sentence as tapegrad_error(), when the
- * file cannot be read. */
+/* For fine-tuning: reads the entries that fit a weight of their name, leaves the other weights
+ * unchanged and returns the number of weights that it read. report, unless it is NULL, is called
+ * with a name and a sentence for every weight whose entry is missing or does not fit, and for every
+ * entry without a weight. Returns -1 when the file cannot be read. */
 typedef void LoadReport(const char *name, const char *sentence, void *context);
 TAPEGRAD_MUST_CHECK
 int params_load_some(Params *params, const char *path, LoadReport *report, void *context);
@@ -124,9 +116,9 @@ int params_load_some(Params *params, const char *path, LoadReport *report, void 
 /* ---------------------------------------------------------------------------------------- layers
  * A layer is a small struct of tensor handles, copied by value; the Params owns the tensors. A
  * weight's path is the layer's name, a dot and the name in the comment; a layer named "" adds no
- * prefix. All sizes are 1 or more. Constructors raise as params_add does. A forward function is
- * composed of the operations that it names: it returns a tensor that belongs to the tape and raises
- * as they do. */
+ * prefix. All sizes are 1 or more. Constructors raise as params_add does, and when a field of a
+ * config is out of range. A forward function is composed of the operations that it names, and
+ * raises as they do. */
 
 enum { NN_MAX_LAYERS = 64 };
 
@@ -144,10 +136,9 @@ typedef struct Embedding {
     Tensor *weight; /* [count, width] */
 } Embedding;
 
-/* A table of count rows, initialized from the normal distribution with standard deviation 1. */
+/* The weight is initialized from the normal distribution with standard deviation 1. */
 Embedding nn_embedding(Params *params, const char *name, int64_t count, int64_t width);
-/* out[..., :] = weight[indices[...], :] (op_embedding): indices int32 [...], each in [0, count),
- * returns [..., width]. */
+/* out[..., :] = weight[indices[...], :] (op_embedding): indices int32 [...], each in [0, count). */
 Tensor *nn_embedding_forward(Tape *tape, const Embedding *embedding, Tensor *indices);
 
 typedef struct LayerNorm {
@@ -203,8 +194,7 @@ typedef struct LstmState {
     Tensor *hidden, *cell;
 } LstmState;
 
-/* All weights are initialized uniformly in [-1/sqrt(H), 1/sqrt(H)). Raises when a field of the
- * config is out of range. */
+/* All weights are initialized uniformly in [-1/sqrt(H), 1/sqrt(H)). */
 Lstm nn_lstm(Params *params, const char *name, RecurrentConfig config);
 /* x = op_lstm(x) for every layer, in both directions op_concat of two: x [B, N, input], returns
  * [B, N, H] or, bidirectional, [B, N, 2 H]. lengths int32 [B], in [0, N], or NULL: as op_lstm.
@@ -281,13 +271,12 @@ typedef struct Attention {
 } Attention;
 
 /* Reads the config's heads, head_dim, attention, features, projections, form, lsh_*, initial_std
- * and, for its scale, layers; raises when a field is out of range. Linear attention adds eps = 1e-6
- * to its normalizer, as the code of Katharopoulos et al. 2020 does. The projection of
- * FEATURES_RANDOM is a constant, not a weight: its orthogonal rows are drawn from the seed and the
- * layer's name, and are not saved. */
+ * and, for its scale, layers. Linear attention adds eps = 1e-6 to its normalizer, as the code of
+ * Katharopoulos et al. 2020 does. The projection of FEATURES_RANDOM is a constant, not a weight:
+ * its orthogonal rows are drawn from the seed and the layer's name, and are not saved. */
 Attention nn_attention(Params *params, const char *name, TransformerConfig config);
-/* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing
- * for other feature maps. Call it between replayed steps, not inside one. */
+/* Draws a new projection for FEATURES_RANDOM (Choromanski et al. 2021); does nothing for other
+ * feature maps. Call it between replayed steps, not inside one. */
 void nn_attention_redraw(const Attention *attention, Random *random);
 /* out = concat_h(attention(x Wq_h, x Wk_h, x Wv_h)) Wo, with biases (Vaswani et al. 2017, section
  * 3.2.2): x [B, N, width], returns the same shape. key_lengths int32 [B], each in [1, N], masks the
@@ -305,7 +294,6 @@ typedef struct TransformerLayer {
     Activation activation;
 } TransformerLayer;
 
-/* One encoder layer; raises when a field of the config is out of range. */
 TransformerLayer nn_transformer_layer(Params *params, const char *name, TransformerConfig config);
 /* Post-norm: x = norm1(x + attention(x)), then x = norm2(x + ff2(f(ff1(x)))).
  * Pre-norm:  x = x + attention(norm1(x)), then x = x + ff2(f(ff1(norm2(x)))).
@@ -322,13 +310,12 @@ typedef struct Transformer {
     bool has_norm;
 } Transformer;
 
-/* config.layers layers and the final norm; raises when a field of the config is out of range. */
 Transformer nn_transformer(Params *params, const char *name, TransformerConfig config);
 /* nn_attention_redraw for every layer. */
 void nn_transformer_redraw(const Transformer *transformer, Random *random);
-/* x = layer_i(x) for every layer, then x = norm(x): x [B, N, width], returns the same shape;
- * key_lengths as in nn_attention_forward. With recording off, memory holds the intermediates of one
- * layer at a time. Raises when the transformer has no layers. */
+/* x = layer_i(x) for every layer, then x = norm(x): x [B, N, width], returns the same shape. With
+ * recording off, memory holds the intermediates of one layer at a time. Raises when there are no
+ * layers. */
 Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
                                Tensor *key_lengths);
 
@@ -338,7 +325,6 @@ Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tenso
  * a step takes constant time and memory; softmax attention has a KV cache. nn/decode/README.md
  * is the map of the code. */
 
-/* The recurrent state or KV cache of every layer, and the position of every sequence. */
 typedef struct TransformerState TransformerState;
 
 /* A field left 0 means its default, the first value in its comment. */
@@ -394,12 +380,10 @@ void nn_transformer_state_reset(TransformerState *state, int64_t sequence);
 void nn_transformer_state_copy(TransformerState *to, int64_t sequence, const TransformerState *from,
                                int64_t from_sequence);
 
-/* Writes the state to a safetensors file. Returns false on failure, and tapegrad_error() has the
- * sentence. */
+/* Writes the state to a safetensors file; reads one of the same transformer sizes, number of
+ * sequences and max_length. Return false on failure, and reading changes nothing then. */
 TAPEGRAD_MUST_CHECK
 bool nn_transformer_state_save(const TransformerState *state, const char *path);
-/* Reads a state of the same transformer sizes, number of sequences and max_length. Returns false
- * and changes nothing on failure. */
 TAPEGRAD_MUST_CHECK
 bool nn_transformer_state_load(TransformerState *state, const char *path);
 

@@ -15,34 +15,19 @@
 
 enum { ALIGNMENT = 16 }; /* elements: 64 bytes of float */
 
-typedef struct Weight {
+struct Weight {
     Tensor tensor;
     Tensor gradient;
     Name name;
     Initializer initializer;
     int64_t offset;
-    bool is_whole;       /* of joined weights, which have it as the base of their tensors */
-    struct Weight *next; /* in order of registration */
-} Weight;
+    bool is_whole; /* of joined weights, which have it as the base of their tensors */
+    Weight *next;  /* in order of registration */
+};
 
-typedef struct Constant {
+struct Constant {
     Tensor tensor;
-    struct Constant *next;
-} Constant;
-
-struct Params {
-    Device *device;
-    uint64_t seed;
-    Weight *weights, **weights_end;
-    Constant *constants;
-    int64_t flat_count;
-    Block *values, *gradients; /* NULL until they are allocated */
-    Block *bf16;               /* the values in bf16; NULL until a product needs them */
-    Clipping *clipping;        /* stored after the gradients */
-    bool clipped;              /* the gradients were, since they were empty */
-    int frozen_version;        /* calls of params_set_requires_grad */
-    Tensor flat_values, flat_gradients;
-    char error[192]; /* why the allocation failed */
+    Constant *next;
 };
 
 /* ----------------------------------------------------------------------------------------- life */
@@ -192,11 +177,6 @@ void params_written(const Params *params)
     if (params->bf16)
         convert_to_bf16(params->device, params->bf16->data, params->values->data,
                         params->flat_count);
-}
-
-void *params_flat_bf16(const Params *params)
-{
-    return params->bf16 ? params->bf16->data : NULL;
 }
 
 /* The address of the tensor's elements in the bf16 copy. written: the values have changed, so
@@ -358,34 +338,24 @@ Tensor *params_add_joined(Params *params, const char *prefix, const char *const 
     return base;
 }
 
-static Tensor *new_constant(Params *params, const Real *host, Shape shape)
+Tensor *params_new_constant(const char *function, Params *params, Shape shape)
 {
-    size_t bytes = (size_t)shape_count(shape) * sizeof(Real);
+    const size_t bytes = (size_t)shape_count(shape) * sizeof(Real);
     Constant *constant = memory_allocate(sizeof *constant);
     Block *block = device_allocate(params->device, bytes);
     if (!constant || !block) {
         free(constant);
         device_free(params->device, block);
-        return NULL;
+        error_raise("%s: %s", function, device_exhausted(params->device, bytes).text);
     }
-    *constant = (Constant){ .next = params->constants };
+    constant->next = params->constants;
     constant->tensor = (Tensor){ .device = params->device,
                                  .type = TENSOR_REAL,
                                  .shape = shape,
                                  .data = block->data,
                                  .block = block };
-    device_copy_in(params->device, block->data, host, bytes);
     params->constants = constant;
     return &constant->tensor;
-}
-
-static Tensor *constant_or_error(const char *function, Params *params, Tensor *constant,
-                                 Shape shape)
-{
-    const size_t bytes = (size_t)shape_count(shape) * sizeof(Real);
-    if (!constant)
-        error_raise("%s: %s", function, device_exhausted(params->device, bytes).text);
-    return constant;
 }
 
 Tensor *params_constant(Params *params, const Real *host, Shape shape)
@@ -393,14 +363,9 @@ Tensor *params_constant(Params *params, const Real *host, Shape shape)
     if (!host)
         error_raise("params_constant: host is NULL");
     shape = shape_new(shape.rank, shape.size);
-    return constant_or_error("params_constant", params, new_constant(params, host, shape), shape);
-}
-
-Tensor *params_take_constant(const char *function, Params *params, Real *host, Shape shape)
-{
-    Tensor *constant = host ? new_constant(params, host, shape) : NULL;
-    free(host);
-    return constant_or_error(function, params, constant, shape);
+    Tensor *constant = params_new_constant("params_constant", params, shape);
+    tensor_write(constant, host);
+    return constant;
 }
 
 /* -------------------------------------------------------------------------------------- finding */
@@ -467,22 +432,12 @@ void params_set_requires_grad(Params *params, const char *pattern, bool requires
     params->frozen_version++;
 }
 
-int params_frozen_version(const Params *params)
-{
-    return params->frozen_version;
-}
-
 /* --------------------------------------------------------------------------------- flat buffers */
 static void need_storage(Params *params)
 {
     const char *error = params_allocate(params);
     if (error)
         error_raise("params: the weights %s", error);
-}
-
-int64_t params_flat_count(const Params *params)
-{
-    return params->flat_count;
 }
 
 Tensor *params_flat_values(Params *params)
@@ -515,16 +470,6 @@ bool params_lacks_gradients(const Params *params)
         required |= weight->tensor.requires_grad;
     }
     return required;
-}
-
-Clipping *params_clipping(const Params *params)
-{
-    return params->clipping;
-}
-
-bool *params_clipped(Params *params)
-{
-    return &params->clipped;
 }
 
 void params_zero_gradients(Params *params)

@@ -43,21 +43,21 @@ void params_clip_gradients(Params *params, double maximum_norm)
     if (params_lacks_gradients(params))
         error_raise("params_clip_gradients: no weight has a gradient; call it after tape_backward, "
                     "before optim_step");
-    Device *device = params_device(params);
+    Device *device = params->device;
     Real *gradients = params_flat_gradients(params)->data;
-    Clipping *clipping = params_clipping(params);
-    const int64_t n = params_flat_count(params);
+    Clipping *clipping = params->clipping;
+    const int64_t n = params->flat_count;
     const Kernels *kernels = kernels_on(device, TENSOR_REAL);
     kernels->sum_squares(clipping, gradients, n);
     kernels->clip_gradients(gradients, clipping, (Real)maximum_norm, n);
-    *params_clipped(params) = true;
+    params->clipped = true;
 }
 
 double params_gradient_norm(const Params *params)
 {
     Clipping clipping = { .done = false };
-    if (params_clipping(params))
-        device_copy_out(params_device(params), &clipping, params_clipping(params), sizeof clipping);
+    if (params->clipping)
+        device_copy_out(params->device, &clipping, params->clipping, sizeof clipping);
     if (!clipping.done)
         error_raise("params_gradient_norm: there is no norm yet; call params_clip_gradients first");
     return clipping.norm;

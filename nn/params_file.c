@@ -16,37 +16,37 @@ static Name prefixed(const char *prefix, const Tensor *weight)
 
 static size_t part_bytes(const Params *params)
 {
-    return (size_t)params_flat_count(params) * sizeof(Real);
+    return (size_t)params->flat_count * sizeof(Real);
 }
 
-/* The weight's elements in a host copy of a flat buffer. */
-static Real *elements_of(Params *params, const Tensor *weight, Real *host)
+/* The weight's elements in host copies of flat buffers. */
+static Real *elements_of(const Params *params, const Tensor *weight, Real *host, int part)
 {
-    return host + (weight->data - params_flat_values(params)->data);
+    return host + part * params->flat_count + (weight->data - params->flat_values.data);
 }
 
-bool params_save_parts(const char *function, Params *params, const FilePart *parts, int part_count,
+bool params_save_parts(const char *function, Params *params, const FileParts *parts,
                        const FileMetadata *metadata, int metadata_count, const char *path)
 {
-    const int weights = params_count(params), count = part_count * weights;
+    const int weights = params_count(params), count = parts->count * weights;
     const size_t bytes = part_bytes(params);
-    Real *host = memory_allocate((size_t)part_count * bytes);
+    Real *host = memory_allocate((size_t)parts->count * bytes);
     FileEntry *entries = memory_allocate((size_t)count * sizeof *entries);
     Name *names = memory_allocate((size_t)count * sizeof *names);
     bool ok = host && entries && names;
     if (!ok)
-        error_report("%s: %s", function, device_exhausted(params_device(params), bytes).text);
+        error_report("%s: %s", function, device_exhausted(params->device, bytes).text);
+    for (int part = 0; ok && part < parts->count; part++)
+        device_copy_out(params->device, host + part * params->flat_count, parts->list[part].data,
+                        bytes);
     for (int i = 0; ok && i < count; i++) {
-        const FilePart *part = &parts[i / weights];
-        Real *copy = host + i / weights * params_flat_count(params);
-        if (i % weights == 0)
-            device_copy_out(params_device(params), copy, part->data, bytes);
+        const int part = i / weights;
         const Tensor *weight = params_at(params, i % weights);
-        names[i] = prefixed(part->prefix, weight);
+        names[i] = prefixed(parts->list[part].prefix, weight);
         entries[i] = (FileEntry){ .name = names[i].text,
                                   .type = FILE_TYPE_OF_REAL,
                                   .shape = weight->shape,
-                                  .data = elements_of(params, weight, copy) };
+                                  .data = elements_of(params, weight, host, part) };
     }
     ok = ok && tensor_file_save(entries, count, metadata, metadata_count, path);
     free(names);
@@ -55,84 +55,72 @@ bool params_save_parts(const char *function, Params *params, const FilePart *par
     return ok;
 }
 
-/* Whether the entry belongs to a part, or has a prefix that is ignored. */
-static bool is_known(const Params *params, const FilePart *parts, int part_count,
-                     const char *ignored, const char *name)
+/* Whether the entry belongs to a part, or has a prefix that is ignored; reports one that does
+ * not. */
+static bool is_known(const char *function, const Params *params, const FileParts *parts,
+                     const char *ignored, const char *name, const char *path)
 {
-    bool known = ignored && strncmp(name, ignored, strlen(ignored)) == 0;
-    for (int part = 0; part < part_count; part++) {
-        const size_t length = strlen(parts[part].prefix);
-        known |=
-            strncmp(name, parts[part].prefix, length) == 0 && params_find(params, name + length);
+    if (ignored && strncmp(name, ignored, strlen(ignored)) == 0)
+        return true;
+    for (int part = 0; part < parts->count; part++) {
+        const char *prefix = parts->list[part].prefix;
+        const size_t length = strlen(prefix);
+        if (strncmp(name, prefix, length) == 0 && params_find(params, name + length))
+            return true;
     }
-    return known;
-}
-
-static bool report_unknown(const char *function, const char *path, const char *name)
-{
     return error_report("%s: %s: there is no weight for the entry \"%.80s\"", function, path, name);
 }
 
-static bool all_known(const char *function, const Params *params, const FilePart *parts,
-                      int part_count, const char *ignored, const TensorFile *file, const char *path)
-{
-    for (int i = 0; i < tensor_file_count(file); i++) {
-        const char *name = tensor_file_entry(file, i)->name;
-        if (!is_known(params, parts, part_count, ignored, name))
-            return report_unknown(function, path, name);
-    }
-    return true;
-}
-
-bool params_load_parts(const char *function, Params *params, const FilePart *parts, int part_count,
+bool params_load_parts(const char *function, Params *params, const FileParts *parts,
                        const char *ignored, const TensorFile *file, const char *path)
 {
+    const int weights = params_count(params), count = parts->count * weights;
     const size_t bytes = part_bytes(params);
-    Real *host = memory_allocate((size_t)part_count * bytes);
+    Real *host = memory_allocate((size_t)parts->count * bytes);
     if (!host)
-        return error_report("%s: %s", function,
-                            device_exhausted(params_device(params), bytes).text);
-    memset(host, 0, (size_t)part_count * bytes); /* the padding */
+        return error_report("%s: %s", function, device_exhausted(params->device, bytes).text);
+    memset(host, 0, (size_t)parts->count * bytes); /* the padding */
     bool ok = true;
-    for (int part = 0; part < part_count; part++)
-        for (int i = 0; ok && i < params_count(params); i++) {
-            const Tensor *weight = params_at(params, i);
-            Real *copy = host + part * params_flat_count(params);
-            ok = tensor_file_read(file, prefixed(parts[part].prefix, weight).text, weight->shape,
-                                  elements_of(params, weight, copy));
-        }
-    ok = ok && all_known(function, params, parts, part_count, ignored, file, path);
-    for (int part = 0; ok && part < part_count; part++)
-        device_copy_in(params_device(params), parts[part].data,
-                       host + part * params_flat_count(params), bytes);
+    for (int i = 0; ok && i < count; i++) {
+        const int part = i / weights;
+        const Tensor *weight = params_at(params, i % weights);
+        ok = tensor_file_read(file, prefixed(parts->list[part].prefix, weight).text, weight->shape,
+                              elements_of(params, weight, host, part));
+    }
+    for (int i = 0; ok && i < tensor_file_count(file); i++)
+        ok = is_known(function, params, parts, ignored, tensor_file_entry(file, i)->name, path);
+    for (int part = 0; ok && part < parts->count; part++)
+        device_copy_in(params->device, parts->list[part].data, host + part * params->flat_count,
+                       bytes);
     if (ok)
         params_written(params);
     free(host);
     return ok;
 }
 
-static bool need_weights(const char *function, Params *params)
+/* Allocates the weights, and makes them the only part. */
+static bool need_weights(const char *function, Params *params, FileParts *weights)
 {
     const char *error = params_allocate(params);
+    *weights = (FileParts){ 1, { { "", params->flat_values.data } } };
     return !error || error_report("%s: the weights %s", function, error);
 }
 
 bool params_save(Params *params, const char *path)
 {
-    if (!need_weights("params_save", params))
-        return false;
-    const FilePart weights = { "", params_flat_values(params)->data };
-    return params_save_parts("params_save", params, &weights, 1, NULL, 0, path);
+    FileParts weights;
+    return need_weights("params_save", params, &weights) &&
+           params_save_parts("params_save", params, &weights, NULL, 0, path);
 }
 
 bool params_load(Params *params, const char *path)
 {
-    if (!need_weights("params_load", params))
+    FileParts weights;
+    if (!need_weights("params_load", params, &weights))
         return false;
-    const FilePart weights = { "", params_flat_values(params)->data };
     TensorFile *file = tensor_file_open(path);
     const bool ok =
-        file && params_load_parts("params_load", params, &weights, 1, STATE_PREFIX, file, path);
+        file && params_load_parts("params_load", params, &weights, STATE_PREFIX, file, path);
     tensor_file_close(file);
     return ok;
 }
@@ -149,42 +137,40 @@ static int read_matching_entries(Params *params, const TensorFile *file, Real *h
     int count = 0;
     for (int i = 0; i < params_count(params); i++) {
         const Tensor *weight = params_at(params, i);
-        Real *elements = elements_of(params, weight, host);
+        Real *elements = elements_of(params, weight, host, 0);
         if (tensor_file_read(file, weight->name, weight->shape, elements)) {
             count++;
             continue;
         }
         report(weight->name, tapegrad_error(), context);
         /* undoes a read that ended at a value that does not fit */
-        device_copy_out(params_device(params), elements, weight->data, tensor_bytes(weight));
+        device_copy_out(params->device, elements, weight->data, tensor_bytes(weight));
     }
     return count;
 }
 
 int params_load_some(Params *params, const char *path, LoadReport *report, void *context)
 {
-    if (!need_weights("params_load_some", params))
+    static const char function[] = "params_load_some";
+    FileParts weights;
+    if (!need_weights(function, params, &weights))
         return -1;
-    const FilePart weights = { "", params_flat_values(params)->data };
     const size_t bytes = part_bytes(params);
     TensorFile *file = tensor_file_open(path);
     Real *host = file ? memory_allocate(bytes) : NULL;
     int count = -1;
     if (host) {
         report = report ? report : ignore;
-        device_copy_out(params_device(params), host, weights.data, bytes);
+        device_copy_out(params->device, host, params->flat_values.data, bytes);
         count = read_matching_entries(params, file, host, report, context);
         for (int i = 0; i < tensor_file_count(file); i++) {
             const char *name = tensor_file_entry(file, i)->name;
-            if (!is_known(params, &weights, 1, STATE_PREFIX, name)) {
-                report_unknown("params_load_some", path, name);
+            if (!is_known(function, params, &weights, STATE_PREFIX, name, path))
                 report(name, tapegrad_error(), context);
-            }
         }
-        device_copy_in(params_device(params), weights.data, host, bytes);
-        params_written(params);
+        tensor_write(&params->flat_values, host);
     } else if (file) {
-        error_report("params_load_some: %s", device_exhausted(params_device(params), bytes).text);
+        error_report("%s: %s", function, device_exhausted(params->device, bytes).text);
     }
     free(host);
     tensor_file_close(file);

@@ -3,6 +3,7 @@
 #include "nn/internal.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 static void fill(Real *positions, int64_t length, int64_t width)
 {
@@ -18,9 +19,14 @@ Tensor *nn_sinusoidal_positions(Params *params, int64_t length, int64_t width)
     if (length < 1 || width < 1)
         error_raise("nn_sinusoidal_positions: length is %lld and width %lld, expected 1 or more",
                     (long long)length, (long long)width);
-    Shape table = shape(length, width);
-    Real *positions = memory_allocate((size_t)shape_count(table) * sizeof(Real));
-    if (positions)
-        fill(positions, length, width);
-    return params_take_constant("nn_sinusoidal_positions", params, positions, table);
+    Tensor *positions =
+        params_new_constant("nn_sinusoidal_positions", params, shape(length, width));
+    Real *host = memory_allocate(tensor_bytes(positions));
+    if (!host)
+        error_raise("nn_sinusoidal_positions: %s",
+                    device_exhausted(params->device, tensor_bytes(positions)).text);
+    fill(host, length, width);
+    tensor_write(positions, host);
+    free(host);
+    return positions;
 }

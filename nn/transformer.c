@@ -68,8 +68,8 @@ static Tensor *release(Tape *tape, TapeMark mark, Tensor *result)
     return tape_is_recording(tape) ? result : tape_release(tape, mark, result);
 }
 
-Tensor *nn_transformer_layer_forward_cached(Tape *tape, const TransformerLayer *layer, Tensor *x,
-                                            Tensor *key_lengths, const AttentionCache *cache)
+static Tensor *layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
+                             Tensor *key_lengths, const AttentionCache *cache)
 {
     TapeMark mark = tape_mark(tape);
     x = layer->pre_norm ? pre_norm(tape, layer, x, key_lengths, cache)
@@ -80,7 +80,7 @@ Tensor *nn_transformer_layer_forward_cached(Tape *tape, const TransformerLayer *
 Tensor *nn_transformer_layer_forward(Tape *tape, const TransformerLayer *layer, Tensor *x,
                                      Tensor *key_lengths)
 {
-    return nn_transformer_layer_forward_cached(tape, layer, x, key_lengths, NULL);
+    return layer_forward(tape, layer, x, key_lengths, NULL);
 }
 
 /* ------------------------------------------------------------------------------ the whole stack */
@@ -105,18 +105,24 @@ void nn_transformer_redraw(const Transformer *transformer, Random *random)
         nn_attention_redraw(&transformer->layer[i].attention, random);
 }
 
-Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
-                               Tensor *key_lengths)
+Tensor *nn_transformer_forward_cached(Tape *tape, const Transformer *transformer, Tensor *x,
+                                      Tensor *key_lengths, const AttentionCache *caches)
 {
     if (transformer->layers < 1)
         tape_error(tape, "nn_transformer_forward: the transformer has no layers; see "
                          "nn_transformer");
     TapeMark mark = tape_mark(tape);
     for (int64_t i = 0; i < transformer->layers; i++) {
-        x = nn_transformer_layer_forward(tape, &transformer->layer[i], x, key_lengths);
+        x = layer_forward(tape, &transformer->layer[i], x, key_lengths, caches ? &caches[i] : NULL);
         x = release(tape, mark, x);
     }
     if (transformer->has_norm)
         x = nn_layernorm_forward(tape, &transformer->norm, x);
     return release(tape, mark, x);
+}
+
+Tensor *nn_transformer_forward(Tape *tape, const Transformer *transformer, Tensor *x,
+                               Tensor *key_lengths)
+{
+    return nn_transformer_forward_cached(tape, transformer, x, key_lengths, NULL);
 }

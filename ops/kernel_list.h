@@ -214,12 +214,11 @@ REAL_KERNEL(adam_step, (Real *p, Real *m, Real *v, const Real *gradients,
 
 /* ------------------------------------------------------------------------------------- decoding */
 
-/* A KV cache <- the keys and values of some positions: nn/attention.c */
-REAL_KERNEL(store_keys_values, (const struct KeysValues *positions))
 /* out [B, width] = a decode step of x [B, width], which may be out: nn/decode/step.c. It
  * advances the layers' states, the counts and the positions; the result of a full sequence is
  * NaN. */
-BACKEND_KERNEL(transformer_step, (Real *out, const Real *x, const struct TransformerStep *step))
-/* weight_oi = scales_o q_oi: q [O, I] in 8 bits, for a transformer_step that reads such weights */
-BACKEND_KERNEL(quantize_weight,
-               (int8_t *q, Real *scales, const Real *weight, int64_t O, int64_t I))
+BACKEND_KERNEL(transformer_step,
+               (Real *out, const Real *x, const struct TransformerState *state))
+/* state->weights <- the weights as transformer_step reads them; the kernel of an engine that reads
+ * weights in bf16 and in 8 bits. Raises when memory is exhausted. */
+BACKEND_KERNEL(step_weights, (struct TransformerState *state, bool int8_weights))

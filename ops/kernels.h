@@ -39,9 +39,8 @@
 
 /* Arguments that modules after ops define. */
 struct Clipping;
-struct KeysValues;
 struct StepScalars;
-struct TransformerStep;
+struct TransformerState;
 
 typedef struct Kernels {
 #define KERNEL(name, parameters) void(*name) parameters;

@@ -9,19 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The flat buffers of a checkpoint: the weights, m and v. */
-enum { MAX_PARTS = 3 };
-typedef struct Parts {
-    FilePart list[MAX_PARTS];
-    int count;
-} Parts;
-
-static Parts parts_of(const Optimizer *optimizer)
+static FileParts parts_of(const Optimizer *optimizer)
 {
-    return (Parts){ .list = { { "", params_flat_values(optimizer->params)->data },
-                              { STATE_PREFIX "m.", optimizer->m },
-                              { STATE_PREFIX "v.", optimizer->v } },
-                    .count = 1 + optimizer->state_count };
+    return (FileParts){ 1 + optimizer->state_count,
+                        { { "", params_flat_values(optimizer->params)->data },
+                          { STATE_PREFIX "m.", optimizer->m },
+                          { STATE_PREFIX "v.", optimizer->v } } };
 }
 
 /* ------------------------------------------------------------------------------------- metadata */
@@ -112,9 +105,9 @@ bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int
     add_all(&all, optimizer, tape);
     for (int i = 0; i < text_count; i++)
         all.list[all.count++] = texts[i];
-    const Parts parts = parts_of(optimizer);
-    const bool ok = params_save_parts("optim_save", optimizer->params, parts.list, parts.count,
-                                      all.list, all.count, path);
+    const FileParts parts = parts_of(optimizer);
+    const bool ok =
+        params_save_parts("optim_save", optimizer->params, &parts, all.list, all.count, path);
     free(all.list);
     return ok;
 }
@@ -208,15 +201,14 @@ static bool read_random(Reader reader, Random *random)
 /* Reads the metadata into copies and the parts last, so that a failure changes nothing. */
 bool optim_load(Optimizer *optimizer, Tape *tape, const char *path)
 {
-    const Parts parts = parts_of(optimizer);
+    const FileParts parts = parts_of(optimizer);
     Optimizer loaded = *optimizer;
     Random random;
     TensorFile *file = tensor_file_open(path);
     const Reader reader = { file, path };
     const bool ok = file && read_kind(reader, optimizer->kind) && read_numbers(reader, &loaded) &&
                     (!tape || read_random(reader, &random)) &&
-                    params_load_parts("optim_load", optimizer->params, parts.list, parts.count,
-                                      NULL, file, path);
+                    params_load_parts("optim_load", optimizer->params, &parts, NULL, file, path);
     tensor_file_close(file);
     if (!ok)
         return false;

@@ -21,7 +21,7 @@ struct Groups {
     int unit_bits;
     int64_t unit_count;
     bool changed;       /* a weight's group has changed since the table was uploaded */
-    int frozen_version; /* params_frozen_version at that time */
+    int frozen_version; /* of the Params at that time */
     uint8_t *of_weight; /* [params_count], stored after the table */
     uint8_t table[];    /* [unit_count], on the host */
 };
@@ -46,7 +46,7 @@ static Groups *need_groups(const char *function, Optimizer *optimizer)
     for (int i = 0; i < weights; i++)
         while (offset_of(optimizer, params_at(optimizer->params, i)) % (1 << bits) != 0)
             bits--;
-    const int64_t units = params_flat_count(optimizer->params) >> bits;
+    const int64_t units = optimizer->params->flat_count >> bits;
     const size_t table_bytes = (size_t)units + (size_t)weights;
     const size_t bytes = MAX_GROUPS * sizeof(StepScalars) + (size_t)units;
     Groups *groups = memory_allocate(sizeof *groups + table_bytes);
@@ -71,26 +71,21 @@ void groups_free(Optimizer *optimizer)
     free(optimizer->groups);
 }
 
-/* The group with these factors: one in use, or one that no weight uses any more; -1 if there is
- * none. */
+/* The group with these factors, or one that no weight uses; -1 if there is none. */
 static int find_group(Groups *groups, Factors factors, int weights)
 {
-    bool used[MAX_GROUPS] = { true };
-    for (int i = 0; i < weights; i++)
-        used[groups->of_weight[i]] = true;
-    int unused = -1;
-    for (int i = MAX_GROUPS - 1; i >= 0; i--) {
-        const Factors *own = &groups->factors[i];
-        if (used[i] && own->learning_rate == factors.learning_rate &&
-            own->weight_decay == factors.weight_decay)
+    for (int i = 0; i < groups->count; i++)
+        if (groups->factors[i].learning_rate == factors.learning_rate &&
+            groups->factors[i].weight_decay == factors.weight_decay)
             return i;
-        if (!used[i])
-            unused = i;
-    }
-    if (unused >= 0)
-        groups->factors[unused] = factors;
-    if (unused >= groups->count)
-        groups->count = unused + 1;
+    int unused = 1;
+    while (unused < groups->count && memchr(groups->of_weight, unused, (size_t)weights))
+        unused++;
+    if (unused == MAX_GROUPS)
+        return -1;
+    if (unused == groups->count)
+        groups->count++;
+    groups->factors[unused] = factors;
     return unused;
 }
 
@@ -123,7 +118,7 @@ void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_
 void groups_update(Optimizer *optimizer)
 {
     const Params *params = optimizer->params;
-    const int version = params_frozen_version(params);
+    const int version = params->frozen_version;
     if (!optimizer->groups && version == 0)
         return;
     Groups *groups = need_groups("optim_step", optimizer);

@@ -93,21 +93,18 @@ Optimizer *optim_adamw(Params *params, AdamConfig config);
  *   r = sqrt((rho_t - 4) (rho_t - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho_t)) */
 Optimizer *optim_radam(Params *params, AdamConfig config);
 
-/* Frees the optimizer, not the weights. It may follow params_free, after which nothing else may use
- * the optimizer. NULL is ignored. */
+/* Frees the optimizer, not the weights; also after params_free. NULL is ignored. */
 void optim_free(Optimizer *optimizer);
 
-/* One step t of the update above, for all weights that require a gradient, from the accumulated
- * gradients, which are empty afterwards. An empty gradient counts as 0. A replayed step may contain
+/* One step of the update above, for all weights that require a gradient, from the accumulated
+ * gradients, which are empty afterwards; an empty gradient counts as 0. A replayed step may contain
  * one step per optimizer. Raises, and changes nothing, when the gradients were clipped and their
  * norm is NaN or infinite; to skip such a step instead, read params_gradient_norm and call
- * params_zero_gradients. On CUDA this waits for the norm, and a captured step does not check it:
- * read params_gradient_norm between steps. */
+ * params_zero_gradients. On CUDA this waits for the norm; a captured step does not check it. */
 void optim_step(Optimizer *optimizer);
 
-/* The number of steps taken. */
+/* The number of steps taken, and the next step's learning_rate * factor(steps + 1). */
 int64_t optim_steps(const Optimizer *optimizer);
-/* The learning rate of the next step: learning_rate * factor(steps + 1). */
 double optim_learning_rate(const Optimizer *optimizer);
 /* Replaces learning_rate, which the schedule's factor multiplies. Raises unless it is finite and 0
  * or more; with 0 the weights stay as they are. */
@@ -135,8 +132,8 @@ void optim_observe(Optimizer *optimizer, double value);
  * Gradients are not saved, so save after optim_step. */
 
 /* Writes a checkpoint. texts are text_count metadata entries of the program, whose keys must not
- * start with "tapegrad."; read them back with tensor_file_metadata. tape may be NULL if the program
- * draws no random numbers. Returns false on failure, and tapegrad_error() has the sentence. */
+ * start with "tapegrad."; tensor_file_metadata reads them. tape may be NULL if the program draws no
+ * random numbers. Returns false on failure, and tapegrad_error() has the sentence. */
 TAPEGRAD_MUST_CHECK
 bool optim_save(Optimizer *optimizer, Tape *tape, const FileMetadata *texts, int text_count,
                 const char *path);

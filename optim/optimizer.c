@@ -37,14 +37,14 @@ static void check_template(const char *function, const Optimizer *template)
 /* ----------------------------------------------------------------------------------------- life */
 static size_t moment_bytes(const Optimizer *optimizer)
 {
-    const int64_t n = optimizer->state_count * params_flat_count(optimizer->params);
+    const int64_t n = optimizer->state_count * optimizer->params->flat_count;
     return (size_t)n * sizeof(Real) + sizeof(StepScalars);
 }
 
 /* Allocates the zeroed state; false when memory is exhausted. */
 static bool allocate_state(Optimizer *optimizer)
 {
-    const int64_t n = params_flat_count(optimizer->params);
+    const int64_t n = optimizer->params->flat_count;
     const size_t bytes = moment_bytes(optimizer);
     optimizer->state = device_allocate(optimizer->device, bytes);
     if (!optimizer->state)
@@ -61,7 +61,7 @@ Optimizer *optim_new(const char *function, Optimizer template)
 {
     check_template(function, &template);
     template.kind = function + strlen("optim_");
-    template.device = params_device(template.params);
+    template.device = template.params->device;
     template.plateau = (Plateau){ .best = INFINITY, .factor = 1 };
     const char *error = params_allocate(template.params);
     if (error)
@@ -100,7 +100,8 @@ static void begin_step(void *context)
     groups_update(optimizer);
     optimizer->steps++;
     StepScalars scalars = optimizer->scalars(optimizer, learning_rate, optimizer->weight_decay);
-    scalars.bf16 = params_flat_bf16(optimizer->params);
+    const Block *bf16 = optimizer->params->bf16;
+    scalars.bf16 = bf16 ? bf16->data : NULL;
     groups_set_scalars(optimizer, learning_rate, &scalars);
     device_copy_in(optimizer->device, optimizer->current, &scalars, sizeof scalars);
 }
@@ -109,9 +110,9 @@ static void begin_step(void *context)
  * a capture. */
 static void check_norm(Params *params)
 {
-    if (!*params_clipped(params) || device_is_capturing(params_device(params)))
+    if (!params->clipped || device_is_capturing(params->device))
         return;
-    *params_clipped(params) = false;
+    params->clipped = false;
     const double norm = params_gradient_norm(params);
     if (!isfinite(norm))
         error_raise(

@@ -2,17 +2,9 @@
  * are in optim/optim.h. */
 #include "optim/internal.h"
 
-/* ------------------------------------------------------------------------------------- checking */
-static void check_schedule_factor(const char *function, const Schedule *schedule)
-{
-    if (!(schedule->factor > 0 && schedule->factor <= 1))
-        error_raise("%s: the factor is %g, expected more than 0 and at most 1", function,
-                    schedule->factor);
-}
-
+/* ---------------------------------------------------------------------------------------- kinds */
 static void check_drops(const char *function, const Schedule *schedule)
 {
-    check_schedule_factor(function, schedule);
     if (schedule->drop_count < 0 || schedule->drop_count > SCHEDULE_MAX_DROPS)
         error_raise("%s: there are %d drops, expected 0 to %d", function, schedule->drop_count,
                     SCHEDULE_MAX_DROPS);
@@ -24,39 +16,27 @@ static void check_drops(const char *function, const Schedule *schedule)
     }
 }
 
-static void check_last(const char *function, const Schedule *schedule)
+void schedule_check(const char *function, const Schedule *schedule)
 {
-    if (!(schedule->last >= 0 && schedule->last <= 1))
+    const ScheduleKind kind = schedule->kind;
+    const bool cosine = kind == SCHEDULE_COSINE, plateau = kind == SCHEDULE_PLATEAU;
+    if ((unsigned)kind > SCHEDULE_PLATEAU)
+        error_raise("%s: the schedule's kind is %d, expected a ScheduleKind", function, (int)kind);
+    if ((kind == SCHEDULE_DROPS || plateau) && !(schedule->factor > 0 && schedule->factor <= 1))
+        error_raise("%s: the factor is %g, expected more than 0 and at most 1", function,
+                    schedule->factor);
+    if (kind == SCHEDULE_DROPS)
+        check_drops(function, schedule);
+    if (cosine && (schedule->warm_up < 0 || schedule->warm_up >= schedule->total))
+        error_raise("%s: warm_up is %lld and total %lld, expected 0 <= warm_up < total", function,
+                    (long long)schedule->warm_up, (long long)schedule->total);
+    if (plateau && schedule->patience < 0)
+        error_raise("%s: the patience is %lld, expected 0 or more", function,
+                    (long long)schedule->patience);
+    if ((cosine || plateau) && !(schedule->last >= 0 && schedule->last <= 1))
         error_raise("%s: last is %g, expected 0 to 1", function, schedule->last);
 }
 
-void schedule_check(const char *function, const Schedule *schedule)
-{
-    switch (schedule->kind) {
-    case SCHEDULE_CONSTANT:
-        return;
-    case SCHEDULE_DROPS:
-        check_drops(function, schedule);
-        return;
-    case SCHEDULE_COSINE:
-        if (schedule->warm_up < 0 || schedule->warm_up >= schedule->total)
-            error_raise("%s: warm_up is %lld and total %lld, expected 0 <= warm_up < total",
-                        function, (long long)schedule->warm_up, (long long)schedule->total);
-        check_last(function, schedule);
-        return;
-    case SCHEDULE_PLATEAU:
-        check_schedule_factor(function, schedule);
-        if (schedule->patience < 0)
-            error_raise("%s: the patience is %lld, expected 0 or more", function,
-                        (long long)schedule->patience);
-        check_last(function, schedule);
-        return;
-    }
-    error_raise("%s: the schedule's kind is %d, expected a ScheduleKind", function,
-                (int)schedule->kind);
-}
-
-/* ---------------------------------------------------------------------------------------- kinds */
 static Schedule checked(const char *function, Schedule schedule)
 {
     schedule_check(function, &schedule);

@@ -35,7 +35,7 @@ void sgd_momentum_step_plain(Real *p, Real *m, const Real *gradients, const Step
 static void sgd_update(const Optimizer *o, Real *p, const Real *gradients)
 {
     const Kernels *kernels = kernels_on(o->device, TENSOR_REAL);
-    const int64_t n = params_flat_count(o->params);
+    const int64_t n = o->params->flat_count;
     if (o->m)
         kernels->sgd_momentum_step(p, o->m, gradients, o->current, n);
     else

@@ -191,6 +191,27 @@ void assert_near(const char *what, const Real *a, const Real *b, int64_t count, 
                       (double)b[i]);
 }
 
+void assert_identical(const Real *a, const Real *b, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(memcmp(&a[i], &b[i], sizeof *a) == 0, "element %lld is %.9g, expected %.9g",
+                      (long long)i, (double)a[i], (double)b[i]);
+}
+
+void assert_identical_weights(const Params *a, const Params *b)
+{
+    for (int i = 0; i < params_count(a); i++) {
+        const Tensor *weight = params_at(a, i);
+        assert_identical(test_values(weight), test_values(params_find(b, weight->name)),
+                         tensor_count(weight));
+    }
+}
+
+void assert_exhausted(void)
+{
+    ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s", tapegrad_error());
+}
+
 double relative_error(const Real *a, const Real *b, int64_t count)
 {
     double largest_error = 0, largest = 0;

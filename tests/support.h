@@ -91,6 +91,16 @@ double relative_error(const Real *a, const Real *b, int64_t count);
                       (double)(tolerance));                                                        \
     } while (0)
 
+/* Fails unless the elements are equal bit by bit; the same for all weights, by name. */
+void assert_identical(const Real *a, const Real *b, int64_t count);
+void assert_identical_weights(const Params *a, const Params *b);
+
+/* Fails unless the result is true, with the sentence of the error. */
+#define assert_ok(result) ck_assert_msg(result, "%s", tapegrad_error())
+
+/* Fails unless the last error is exhausted memory. */
+void assert_exhausted(void);
+
 /* gcc warns of locals around setjmp; those of the tests do not change between it and longjmp. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wclobbered"

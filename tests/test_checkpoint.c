@@ -101,15 +101,6 @@ static void train(Model *model, int64_t last_step)
     }
 }
 
-static void assert_equal_weights(const Params *a, const Params *b)
-{
-    for (int i = 0; i < params_count(a); i++) {
-        Tensor *weight = params_at(a, i);
-        ck_assert_mem_eq(test_values(weight), test_values(params_find(b, weight->name)),
-                         (size_t)tensor_count(weight) * sizeof(Real));
-    }
-}
-
 /* ---------------------------------------------------------------------------------------- files */
 static char path[] = "/tmp/tapegrad-checkpoint-XXXXXX", other_path[] = "/tmp/tapegrad-other-XXXXXX";
 
@@ -127,12 +118,12 @@ static void end(void)
 
 static void save(Model *model)
 {
-    ck_assert_msg(optim_save(model->optimizer, model->tape, NULL, 0, path), "%s", tapegrad_error());
+    assert_ok(optim_save(model->optimizer, model->tape, NULL, 0, path));
 }
 
 static void load(Model *model)
 {
-    ck_assert_msg(optim_load(model->optimizer, model->tape, path), "%s", tapegrad_error());
+    assert_ok(optim_load(model->optimizer, model->tape, path));
 }
 
 typedef struct Bytes {
@@ -173,7 +164,6 @@ static Bytes state_of(Model *model)
 /* --------------------------------------------------------------------------------------- resume */
 TEST(a_resumed_run_continues_bitwise)
 {
-    begin();
     const int64_t drops[] = { 4, 15 };
     const Schedule schedules[] = { optim_constant(), optim_drops(0.5, 2, drops),
                                    optim_cosine(5, 18, 0.1), optim_plateau(0.5, 1, 0.01) };
@@ -185,7 +175,7 @@ TEST(a_resumed_run_continues_bitwise)
             Model rest = model_new(makers[i], schedules[j], 2);
             train(&whole, 20);
             train(&again, 20);
-            assert_equal_weights(whole.params, again.params);
+            assert_identical_weights(whole.params, again.params);
             train(&start, 10);
             save(&start);
             train(&rest, 3); /* any state before the load */
@@ -195,7 +185,7 @@ TEST(a_resumed_run_continues_bitwise)
             ck_assert_int_eq(optim_steps(rest.optimizer), 10);
             ck_assert(!rest.first.weight->has_gradient);
             train(&rest, 20);
-            assert_equal_weights(rest.params, whole.params);
+            assert_identical_weights(rest.params, whole.params);
             ck_assert(optim_learning_rate(rest.optimizer) == optim_learning_rate(whole.optimizer));
             ck_assert(tape_random(rest.tape).counter == tape_random(whole.tape).counter);
             model_free(whole);
@@ -203,12 +193,10 @@ TEST(a_resumed_run_continues_bitwise)
             model_free(start);
             model_free(rest);
         }
-    end();
 }
 
 TEST(a_new_base_of_the_learning_rate_is_kept)
 {
-    begin();
     Model a = model_new(adam, optim_constant(), 1), b = model_new(adam, optim_constant(), 2);
     const double rates[] = { 0.1, 0, 1e-37, 3e38, 1 };
     for (int i = 0; i < 5; i++) {
@@ -219,12 +207,10 @@ TEST(a_new_base_of_the_learning_rate_is_kept)
     }
     model_free(a);
     model_free(b);
-    end();
 }
 
 TEST(another_schedule_may_continue_a_run)
 {
-    begin();
     Model a = model_new(adam, optim_constant(), 1);
     train(&a, 10);
     save(&a);
@@ -241,7 +227,6 @@ TEST(another_schedule_may_continue_a_run)
     model_free(a);
     model_free(b);
     model_free(c);
-    end();
 }
 
 /* ---------------------------------------------------------------------------- what a file holds */
@@ -254,13 +239,12 @@ static void assert_text(const TensorFile *file, const char *key, const char *exp
 
 TEST(a_file_holds_names_state_and_texts)
 {
-    begin();
     Model model = model_new(radam, optim_plateau(0.5, 1, 0), 1);
     train(&model, 2);
     tape_set_random(model.tape, (Random){ UINT64_MAX, UINT64_MAX - 1, (uint64_t)1 << 63 });
     optim_set_learning_rate(model.optimizer, 0.375);
     const FileMetadata texts[] = { { "preset", "small" }, { "note", "\"ä\"\n" } };
-    ck_assert_msg(optim_save(model.optimizer, model.tape, texts, 2, path), "%s", tapegrad_error());
+    assert_ok(optim_save(model.optimizer, model.tape, texts, 2, path));
     TensorFile *file = tensor_file_open(path);
     ck_assert_int_eq(tensor_file_count(file), 12);
     static const char *const parts[] = { "", "optimizer.m.", "optimizer.v." };
@@ -289,12 +273,10 @@ TEST(a_file_holds_names_state_and_texts)
     ck_assert((Real)strtod(beta, NULL) == (Real)0.999);
     tensor_file_close(file);
     model_free(model);
-    end();
 }
 
 TEST(keys_of_the_program_must_not_collide)
 {
-    begin();
     Model model = model_new(sgd, optim_constant(), 1);
     save(&model);
     Bytes before = read_bytes(path);
@@ -322,21 +304,18 @@ TEST(keys_of_the_program_must_not_collide)
     free(before.data);
     free(after.data);
     model_free(model);
-    end();
 }
 
 TEST(the_weights_alone_come_from_a_checkpoint_too)
 {
-    begin();
     Model a = model_new(radam, optim_constant(), 1), b = model_new(radam, optim_constant(), 2);
     train(&a, 3);
     save(&a);
-    ck_assert_msg(params_load(b.params, path), "%s", tapegrad_error());
-    assert_equal_weights(a.params, b.params);
+    assert_ok(params_load(b.params, path));
+    assert_identical_weights(a.params, b.params);
     ck_assert_int_eq(optim_steps(b.optimizer), 0);
     model_free(a);
     model_free(b);
-    end();
 }
 
 /* -------------------------------------------------------------------------------- refused files
@@ -417,8 +396,7 @@ static void write_changed(const char *key, const char *value, const char *entry,
             texts[text_count++] = (FileMetadata){ keys[i], text };
     }
     ck_assert_int_eq(entry_count + text_count, 12 + 9 - (entry && !name) - (key && !value));
-    ck_assert_msg(tensor_file_save(entries, entry_count, texts, text_count, path), "%s",
-                  tapegrad_error());
+    assert_ok(tensor_file_save(entries, entry_count, texts, text_count, path));
     tensor_file_close(file);
 }
 
@@ -433,7 +411,6 @@ static void write_changed(const char *key, const char *value, const char *entry,
 
 TEST(bad_texts_are_refused)
 {
-    begin();
     Victim victim = victim_new();
 #define COUNT_RANGE "expected an integer from 0 to 4611686018427387903"
 #define RANDOM_RANGE "expected an integer from 0 to 18446744073709551615"
@@ -480,12 +457,10 @@ TEST(bad_texts_are_refused)
         assert_untouched(&victim);
     }
     victim_free(victim);
-    end();
 }
 
 TEST(other_entries_are_refused)
 {
-    begin();
     Victim victim = victim_new();
     write_changed(NULL, NULL, "first.bias", NULL);
     assert_refused(&victim, "tensor_file_read: %s: there is no entry \"first.bias\"");
@@ -518,12 +493,10 @@ TEST(other_entries_are_refused)
     optim_free(optimizer);
     params_free(params);
     victim_free(victim);
-    end();
 }
 
 TEST(momentum_and_a_tape_must_agree)
 {
-    begin();
     Model plain = model_new(sgd, optim_constant(), 1),
           heavy = model_new(momentum, optim_constant(), 1);
     save(&heavy);
@@ -542,12 +515,10 @@ TEST(momentum_and_a_tape_must_agree)
     ck_assert(tape_random(plain.tape).counter == random.counter);
     model_free(plain);
     model_free(heavy);
-    end();
 }
 
 TEST(every_truncation_is_refused)
 {
-    begin();
     Victim victim = victim_new();
     write_changed(NULL, NULL, NULL, NULL);
     Bytes whole = read_bytes(path);
@@ -566,13 +537,11 @@ TEST(every_truncation_is_refused)
     ck_assert_int_eq(optim_steps(victim.model.optimizer), 3);
     free(whole.data);
     victim_free(victim);
-    end();
 }
 
 /* Some damage cannot be detected (a digit of a number), but a refused file must change nothing. */
 TEST(damage_that_shows_changes_nothing)
 {
-    begin();
     Victim victim = victim_new();
     Bytes own = victim.state;
     int refused = 0, loaded = 0;
@@ -598,13 +567,11 @@ TEST(damage_that_shows_changes_nothing)
     ck_assert_int_gt(refused, 1000);
     ck_assert_int_gt(loaded, 10);
     victim_free(victim);
-    end();
 }
 
 /* ----------------------------------------------------------------------------- exhausted memory */
 TEST(failed_allocations_may_be_repeated)
 {
-    begin();
     Model whole = model_new(radam, optim_constant(), 1);
     train(&whole, 6);
     for (int saving = 0; saving < 2; saving++)
@@ -624,8 +591,7 @@ TEST(failed_allocations_may_be_repeated)
             ck_assert(good == !happened);
             ck_assert_uint_eq(device_memory(test_device()).current, held);
             if (happened) {
-                ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s",
-                              tapegrad_error());
+                assert_exhausted();
                 Bytes after = state_of(&rest);
                 ck_assert_mem_eq(after.data, before.data, before.size);
                 free(after.data);
@@ -636,7 +602,7 @@ TEST(failed_allocations_may_be_repeated)
                 load(&rest);
             }
             train(&rest, 6);
-            assert_equal_weights(rest.params, whole.params);
+            assert_identical_weights(rest.params, whole.params);
             free(before.data);
             model_free(start);
             model_free(rest);
@@ -646,10 +612,9 @@ TEST(failed_allocations_may_be_repeated)
             }
         }
     model_free(whole);
-    end();
 }
 
 int main(void)
 {
-    return test_main("checkpoint", NULL, NULL);
+    return test_main("checkpoint", begin, end);
 }

@@ -10,8 +10,11 @@
 static Device *device;
 static Tape *tape;
 
+static char path[] = "/tmp/tapegrad-params-XXXXXX";
+
 static void begin_on(Device *chosen)
 {
+    tape_free(tape);
     device = chosen;
     tape = tape_new(device);
 }
@@ -20,6 +23,16 @@ static void begin_on(Device *chosen)
 static void begin(void)
 {
     begin_on(device_open("cpu"));
+    const int descriptor = mkstemp(path);
+    ck_assert_int_ge(descriptor, 0);
+    close(descriptor);
+}
+
+static void end(void)
+{
+    tape_free(tape);
+    unlink(path);
+    ck_assert_uint_eq(device_memory(device).current, 0);
 }
 
 /* A backward pass that contributes the given values to the weight's gradient. */
@@ -33,17 +46,9 @@ static const Initializer uniform = { INITIAL_UNIFORM, 0.25 };
 static const Initializer normal = { INITIAL_NORMAL, 2 };
 static const char *const three_names[] = { "query", "key", "value" };
 
-static void assert_same(const Real *a, const Real *b, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_msg(a[i] == b[i], "element %lld is %.9g, expected %.9g", (long long)i,
-                      (double)a[i], (double)b[i]);
-}
-
 /* ------------------------------------------------------------------------------- initial values */
 TEST(initial_values_follow_their_kind)
 {
-    begin();
     enum { COUNT = 4001 };
     Params *params = params_new(device, 7);
     Tensor *zero = params_add(params, "zero", shape(5), (Initializer){ .kind = INITIAL_ZERO });
@@ -69,7 +74,6 @@ TEST(initial_values_follow_their_kind)
     ck_assert_double_eq_tol(n_square / COUNT, 4, 4 * 4 * sqrt(2) / sqrt(COUNT));
     ck_assert_double_eq_tol(n_sum / COUNT, 0, 4 * 2 / sqrt(COUNT));
     params_free(params);
-    tape_free(tape);
 }
 
 /* Mean 0 and this variance, within four standard errors of at most 2 / sqrt(count) of it. */
@@ -88,7 +92,6 @@ static void assert_variance(Tensor *weight, double variance)
 
 TEST(xavier_and_kaiming_scale_by_the_layers_sizes)
 {
-    begin();
     const Initializer xavier = { INITIAL_XAVIER, 1 }, kaiming = { INITIAL_KAIMING, 1 };
     const Initializer doubled = { INITIAL_XAVIER, 2 };
     Params *params = params_new(device, 7);
@@ -107,12 +110,10 @@ TEST(xavier_and_kaiming_scale_by_the_layers_sizes)
     assert_variance(wide, 2. / (20 * 10));
     assert_variance(gain, 8. / 150);
     params_free(params);
-    tape_free(tape);
 }
 
 TEST(initial_values_depend_on_seed_and_name_alone)
 {
-    begin();
     Params *a = params_new(device, 7), *b = params_new(device, 7), *c = params_new(device, 8);
     params_add(a, "first", shape(3, 5), uniform);
     params_add(a, "second", shape(7), normal);
@@ -126,7 +127,7 @@ TEST(initial_values_depend_on_seed_and_name_alone)
     ck_assert_int_eq(params_count(a), params_count(b));
     for (int i = 0; i < params_count(a); i++) {
         Tensor *weight = params_at(a, i), *other = params_find(b, weight->name);
-        assert_same(test_values(weight), test_values(other), tensor_count(weight));
+        assert_identical(test_values(weight), test_values(other), tensor_count(weight));
     }
     const Real *first = test_values(params_find(a, "first"));
     ck_assert_mem_ne(first, test_values(params_find(c, "first")), 15 * sizeof(Real));
@@ -134,13 +135,11 @@ TEST(initial_values_depend_on_seed_and_name_alone)
     params_free(a);
     params_free(b);
     params_free(c);
-    tape_free(tape);
 }
 
 /* ------------------------------------------------------------------------- registry and storage */
 TEST(weights_are_found_by_name_and_index)
 {
-    begin();
     Params *params = params_new(device, 1);
     Tensor *a = params_add(params, "a", shape(2, 3), uniform);
     Tensor *joined = params_add_joined(params, "", three_names, 3, "bias", shape(5), uniform);
@@ -163,12 +162,10 @@ TEST(weights_are_found_by_name_and_index)
     assert_raises("params_at: there is no weight 5; there are 5", params_at(params, 5));
     assert_raises("params_at: there is no weight -1; there are 5", params_at(params, -1));
     params_free(params);
-    tape_free(tape);
 }
 
 TEST(storage_is_allocated_at_the_first_use)
 {
-    begin();
     const size_t before = device_memory(device).current;
     Params *params = params_new(device, 1);
     Tensor *a = params_add(params, "a", shape(3), uniform);
@@ -194,13 +191,10 @@ TEST(storage_is_allocated_at_the_first_use)
                   params_add_joined(params, "k", three_names, 3, "w", shape(2), uniform));
     ck_assert_int_eq(params_count(params), 5);
     params_free(params);
-    tape_free(tape);
-    ck_assert_uint_eq(device_memory(device).current, before);
 }
 
 TEST(bad_registrations_raise_and_change_nothing)
 {
-    begin();
     Params *params = params_new(device, 1);
     params_add(params, "a", shape(3), uniform);
     params_add_joined(params, "j", three_names, 3, "w", shape(3), uniform);
@@ -249,12 +243,10 @@ TEST(bad_registrations_raise_and_change_nothing)
     assert_raises("params_new: the device is NULL", params_new(NULL, 1));
     params_free(params);
     params_free(NULL);
-    tape_free(tape);
 }
 
 TEST(bad_initializers_raise)
 {
-    begin();
     Params *params = params_new(device, 1);
     assert_raises("params_add: b: there is no initializer kind 6",
                   params_add(params, "b", shape(3), (Initializer){ .kind = (Initial)6 }));
@@ -269,12 +261,10 @@ TEST(bad_initializers_raise)
             params_add(params, "b", shape(3, 3), (Initializer){ .kind = kind }));
     ck_assert_int_eq(params_count(params), 0);
     params_free(params);
-    tape_free(tape);
 }
 
 TEST(a_failed_allocation_may_be_repeated)
 {
-    begin();
     Params *params = params_new(device, 1), *other = params_new(device, 1);
     Tensor *a = params_add(params, "a", shape(30), uniform);
     Tensor *b = params_add(other, "a", shape(30), uniform);
@@ -289,21 +279,18 @@ TEST(a_failed_allocation_may_be_repeated)
         tapegrad_on_error(NULL, NULL);
         ck_assert(device_fail_allocation(0));
         const char *start = "test: a a cannot be allocated: memory is exhausted: ";
-        ck_assert_msg(strncmp(tapegrad_error(), start, strlen(start)) == 0, "%s", tapegrad_error());
+        assert_ok(strncmp(tapegrad_error(), start, strlen(start)) == 0);
         ck_assert_uint_eq(device_memory(device).current, before);
         ck_assert_ptr_null(a->data);
         tape_reset(tape);
     }
-    assert_same(test_values(a), test_values(b), 30);
+    assert_identical(test_values(a), test_values(b), 30);
     params_free(params);
     params_free(other);
-    tape_free(tape);
 }
 
 TEST(constants_serve_tapes_and_are_no_weights)
 {
-    begin();
-    const size_t before = device_memory(device).current;
     const Real numbers[] = { 1, 2, 3 };
     Params *params = params_new(device, 1);
     Tensor *a = params_add(params, "a", shape(3), uniform);
@@ -311,13 +298,11 @@ TEST(constants_serve_tapes_and_are_no_weights)
     Tensor *constant = params_constant(params, numbers, shape(3));
     ck_assert_int_eq(params_count(params), 1);
     tape_backward(tape, test_dot_operation(tape, constant, a));
-    assert_same(tensor_gradient(a)->data, numbers, 3);
+    assert_identical(tensor_gradient(a)->data, numbers, 3);
     ck_assert(!constant->has_gradient);
     tape_reset(tape);
-    assert_same(test_values(constant), numbers, 3);
+    assert_identical(test_values(constant), numbers, 3);
     params_free(params);
-    tape_free(tape);
-    ck_assert_uint_eq(device_memory(device).current, before);
 }
 
 /* ------------------------------------------------------------------------------------ gradients */
@@ -329,7 +314,7 @@ static double clip(Params *params, double maximum_norm)
 
 static void assert_gradient(Tensor *weight, const Real *numbers)
 {
-    assert_same(test_values(tensor_gradient(weight)), numbers, tensor_count(weight));
+    assert_identical(test_values(tensor_gradient(weight)), numbers, tensor_count(weight));
 }
 
 /* Two weights of 3 and 17 elements: padding follows both. */
@@ -347,62 +332,57 @@ TEST(flat_tensors_hold_all_weights_and_zeros)
               shape_equal(gradients->shape, shape(FLAT)));
     memcpy(expected, test_values(a), 3 * sizeof(Real));
     memcpy(expected + 16, test_values(b), 17 * sizeof(Real));
-    assert_same(test_values(values), expected, FLAT);
+    assert_identical(test_values(values), expected, FLAT);
 
     params_zero_gradients(params);
     contribute(a, gradient); /* none reaches b */
     memset(expected, 0, sizeof expected);
     memcpy(expected, gradient, sizeof gradient);
-    assert_same(test_values(params_flat_gradients(params)), expected, FLAT);
-    assert_same(test_values(tensor_gradient(b)), expected + 16, 17);
+    assert_identical(test_values(params_flat_gradients(params)), expected, FLAT);
+    assert_identical(test_values(tensor_gradient(b)), expected + 16, 17);
 
     /* Writing them, as an all-reduce does, writes the weights' own. */
     memcpy(expected, other, sizeof other);
     tensor_write(gradients, expected);
     assert_gradient(a, other);
     tensor_write(values, expected);
-    assert_same(test_values(a), other, 3);
+    assert_identical(test_values(a), other, 3);
     ck_assert(!values->requires_grad);
     ck_assert_ptr_eq(op_dropout(tape, values, 0), values); /* a tape accepts it */
     params_free(params);
-    tape_free(tape);
 }
 
 TEST(gradients_accumulate_until_they_are_emptied)
 {
-    begin();
     const Real first[] = { 1, 2, 3 }, second[] = { 10, 20, 30 }, sum[] = { 11, 22, 33 };
     Params *params = params_new(device, 1);
     Tensor *a = params_add(params, "a", shape(3), uniform);
     contribute(a, first);
-    assert_same(tensor_gradient(a)->data, first, 3);
+    assert_identical(tensor_gradient(a)->data, first, 3);
     contribute(a, second);
-    assert_same(tensor_gradient(a)->data, sum, 3);
+    assert_identical(tensor_gradient(a)->data, sum, 3);
     params_zero_gradients(params);
     ck_assert(!a->has_gradient);
     contribute(a, second);
-    assert_same(tensor_gradient(a)->data, second, 3);
+    assert_identical(tensor_gradient(a)->data, second, 3);
     params_free(params);
-    tape_free(tape);
 }
 
 TEST(joined_weights_share_one_gradient)
 {
-    begin();
     const Real one[] = { 1, 2 }, whole[] = { 10, 20, 30, 40, 50, 60 };
     const Real part_only[] = { 0, 0, 1, 2, 0, 0 }, both[] = { 10, 20, 31, 42, 50, 60 };
     Params *params = params_new(device, 1);
     Tensor *joined = params_add_joined(params, "j", three_names, 3, "w", shape(1, 2), uniform);
     Tensor *key = params_find(params, "j.key.w");
     contribute(key, one);
-    assert_same(tensor_gradient(joined)->data, part_only, 6);
-    assert_same(tensor_gradient(key)->data, one, 2);
+    assert_identical(tensor_gradient(joined)->data, part_only, 6);
+    assert_identical(tensor_gradient(key)->data, one, 2);
     contribute(joined, whole);
-    assert_same(tensor_gradient(joined)->data, both, 6);
-    assert_same(tensor_gradient(key)->data, both + 2, 2);
+    assert_identical(tensor_gradient(joined)->data, both, 6);
+    assert_identical(tensor_gradient(key)->data, both + 2, 2);
     ck_assert(shape_equal(tensor_gradient(key)->shape, shape(1, 2)));
     params_free(params);
-    tape_free(tape);
 }
 
 TEST(an_unused_weight_has_no_part_in_the_norm)
@@ -426,7 +406,6 @@ TEST(an_unused_weight_has_no_part_in_the_norm)
     contribute(unused, numbers);
     assert_gradient(unused, numbers);
     params_free(params);
-    tape_free(tape);
 }
 
 TEST(a_frozen_weight_has_no_part_in_the_norm)
@@ -472,7 +451,6 @@ TEST(a_frozen_weight_has_no_part_in_the_norm)
     assert_raises("params_set_requires_grad: no weight's name matches \"j.w\"",
                   params_set_requires_grad(params, "j.w", false));
     params_free(params);
-    tape_free(tape);
 }
 
 /* Large enough for all threads; the sizes leave padding. */
@@ -521,7 +499,6 @@ TEST(clipping_agrees_with_a_plain_loop)
     params_free(alone);
     params_free(together);
     params_free(params);
-    tape_free(tape);
 }
 
 TEST(clipping_leaves_values_that_are_not_finite)
@@ -550,12 +527,10 @@ TEST(clipping_leaves_values_that_are_not_finite)
     assert_raises("params_clip_gradients: the maximum norm is nan, expected more than 0",
                   params_clip_gradients(params, NAN));
     params_free(params);
-    tape_free(tape);
 }
 
 TEST(a_step_that_failed_after_its_pass_may_be_repeated)
 {
-    begin();
     Params *params = params_new(device, 1);
     Tensor *weight = params_add(params, "weight", shape(2), uniform);
     const Real numbers[] = { 3, -2 };
@@ -564,14 +539,12 @@ TEST(a_step_that_failed_after_its_pass_may_be_repeated)
                   tensor_item(weight));
     tape_reset(tape);
     contribute(weight, numbers);
-    assert_same(test_values(tensor_gradient(weight)), numbers, 2);
-    tape_free(tape);
+    assert_identical(test_values(tensor_gradient(weight)), numbers, 2);
     params_free(params);
 }
 
 TEST(a_pass_that_cannot_begin_leaves_the_gradients)
 {
-    begin();
     Params *params = params_new(device, 1);
     Tensor *weight = params_add(params, "weight", shape(1), uniform);
     const Real numbers[] = { 3, 3 };
@@ -585,15 +558,13 @@ TEST(a_pass_that_cannot_begin_leaves_the_gradients)
         "tape_backward_from: out has shape [1], the gradient [2], expected the same",
         tape_backward_from(tape, op_scale(tape, weight, 2), tape_input(tape, numbers, shape(2))));
     tape_reset(tape);
-    assert_same(test_values(tensor_gradient(weight)), numbers, 1);
-    tape_free(tape);
+    assert_identical(test_values(tensor_gradient(weight)), numbers, 1);
     params_free(params);
 }
 
 /* The error strikes after the first weight's contribution and before the second's. */
 TEST(a_step_that_failed_in_its_backward_pass_may_be_repeated)
 {
-    begin();
     Params *params = params_new(device, 1);
     Tensor *a = params_add(params, "a", shape(9), uniform);
     Tensor *b = params_add(params, "b", shape(9), uniform);
@@ -606,29 +577,12 @@ TEST(a_step_that_failed_in_its_backward_pass_may_be_repeated)
     test_dot_fails = false;
     tape_reset(tape);
     tape_backward(tape, test_dot_operation(tape, a, b));
-    assert_same(tensor_gradient(a)->data, da, 9);
-    assert_same(tensor_gradient(b)->data, db, 9);
+    assert_identical(tensor_gradient(a)->data, da, 9);
+    assert_identical(tensor_gradient(b)->data, db, 9);
     params_free(params);
-    tape_free(tape);
 }
 
 /* ---------------------------------------------------------------------------------------- files */
-static char path[] = "/tmp/tapegrad-params-XXXXXX";
-
-static void begin_file(void)
-{
-    begin();
-    int descriptor = mkstemp(path);
-    ck_assert_int_ge(descriptor, 0);
-    close(descriptor);
-}
-
-static void end_file(void)
-{
-    ck_assert_int_eq(unlink(path), 0);
-    tape_free(tape);
-}
-
 static Params *small_model(uint64_t seed)
 {
     Params *params = params_new(device, seed);
@@ -638,22 +592,12 @@ static Params *small_model(uint64_t seed)
     return params;
 }
 
-static void assert_equal_weights(const Params *a, const Params *b)
-{
-    for (int i = 0; i < params_count(a); i++) {
-        Tensor *weight = params_at(a, i);
-        assert_same(test_values(weight), test_values(params_find(b, weight->name)),
-                    tensor_count(weight));
-    }
-}
-
 TEST(saved_weights_are_loaded_bitwise)
 {
-    begin_file();
     Params *saved = small_model(1), *loaded = small_model(2), *separate = params_new(device, 3);
-    ck_assert_msg(params_save(saved, path), "%s", tapegrad_error());
-    ck_assert_msg(params_load(loaded, path), "%s", tapegrad_error());
-    assert_equal_weights(saved, loaded);
+    assert_ok(params_save(saved, path));
+    assert_ok(params_load(loaded, path));
+    assert_identical_weights(saved, loaded);
 
     /* Joined or not, in any order: only names matter. */
     params_add(separate, "b", shape_scalar(), normal);
@@ -661,8 +605,8 @@ TEST(saved_weights_are_loaded_bitwise)
     params_add(separate, "a", shape(2, 3), uniform);
     params_add(separate, "j.query.w", shape(3), uniform);
     params_add(separate, "j.key.w", shape(3), uniform);
-    ck_assert_msg(params_load(separate, path), "%s", tapegrad_error());
-    assert_equal_weights(saved, separate);
+    assert_ok(params_load(separate, path));
+    assert_identical_weights(saved, separate);
 
     TensorFile *file = tensor_file_open(path);
     ck_assert_int_eq(tensor_file_count(file), 5);
@@ -670,7 +614,6 @@ TEST(saved_weights_are_loaded_bitwise)
     params_free(saved);
     params_free(loaded);
     params_free(separate);
-    end_file();
 }
 
 /* Fails unless loading the other model's file is refused with this sentence, where %s stands for
@@ -679,12 +622,12 @@ __attribute__((format(printf, 2, 0))) static void assert_refused(Params *other, 
 {
     Params *params = small_model(1), *untouched = small_model(1);
     if (other)
-        ck_assert_msg(params_save(other, path), "%s", tapegrad_error());
+        assert_ok(params_save(other, path));
     ck_assert(!params_load(params, path));
     char sentence[512];
     snprintf(sentence, sizeof sentence, format, path);
     ck_assert_str_eq(tapegrad_error(), sentence);
-    assert_equal_weights(params, untouched);
+    assert_identical_weights(params, untouched);
     params_free(params);
     params_free(untouched);
     params_free(other);
@@ -692,7 +635,6 @@ __attribute__((format(printf, 2, 0))) static void assert_refused(Params *other, 
 
 TEST(other_models_are_refused)
 {
-    begin_file();
     Params *missing = params_new(device, 2), *wrong_shape = params_new(device, 2);
     Params *unknown = small_model(2);
     params_add(missing, "a", shape(2, 3), uniform);
@@ -706,29 +648,25 @@ TEST(other_models_are_refused)
                    "tensor_file_read: %s: entry \"j.query.w\" has shape [3,1], expected "
                    "[3]");
     assert_refused(unknown, "params_load: %s: there is no weight for the entry \"c\"");
-    end_file();
 }
 
 TEST(damaged_files_are_refused)
 {
-    begin_file();
     Params *whole = small_model(2);
-    ck_assert_msg(params_save(whole, path), "%s", tapegrad_error());
+    assert_ok(params_save(whole, path));
     ck_assert_int_eq(truncate(path, 7), 0);
     assert_refused(NULL, "tensor_file_open: %s: the file has 7 bytes; the header's length alone "
                          "takes 8");
-    ck_assert_msg(params_save(whole, path), "%s", tapegrad_error());
+    assert_ok(params_save(whole, path));
     ck_assert_int_eq(truncate(path, 200), 0);
     Params *params = small_model(1), *untouched = small_model(1);
     ck_assert(!params_load(params, path));
-    assert_equal_weights(params, untouched);
+    assert_identical_weights(params, untouched);
     params_free(params);
     params_free(untouched);
     ck_assert_int_eq(unlink(path), 0);
     assert_refused(NULL, "tensor_file_open: %s: No such file or directory");
-    ck_assert_msg(params_save(whole, path), "%s", tapegrad_error());
     params_free(whole);
-    end_file();
 }
 
 static char reports[2048];
@@ -744,7 +682,6 @@ static void collect(const char *name, const char *sentence, void *context)
 /* As for fine-tuning a model with another head. */
 TEST(some_weights_are_loaded)
 {
-    begin_file();
     Params *model = params_new(device, 1), *untouched = params_new(device, 1);
     Params *const both[] = { model, untouched };
     for (int i = 0; i < 2; i++) {
@@ -766,7 +703,7 @@ TEST(some_weights_are_loaded)
                                   { "single", FILE_F32, shape(3), single },
                                   { "half", FILE_F16, shape(2), half },
                                   { "mask", FILE_OPAQUE, shape(2), mask } };
-    ck_assert_msg(tensor_file_save(entries, 7, NULL, 0, path), "%s", tapegrad_error());
+    assert_ok(tensor_file_save(entries, 7, NULL, 0, path));
     const bool wide = sizeof(Real) == sizeof(double);
     ck_assert_int_eq(params_load_some(model, path, collect, reports), wide ? 3 : 2);
     char expected[1024] = "head: entry \"head\" has shape [3,3], expected [2,3]\n";
@@ -784,26 +721,24 @@ TEST(some_weights_are_loaded)
     static const char *const kept[] = { "head", "mask", "new", "large" };
     for (int i = 0; i < (wide ? 3 : 4); i++) {
         const Tensor *weight = params_find(untouched, kept[i]);
-        assert_same(test_values(params_find(model, kept[i])), test_values(weight),
-                    tensor_count(weight));
+        assert_identical(test_values(params_find(model, kept[i])), test_values(weight),
+                         tensor_count(weight));
     }
     ck_assert_int_eq(params_load_some(untouched, path, NULL, NULL), wide ? 3 : 2);
-    assert_equal_weights(model, untouched);
+    assert_identical_weights(model, untouched);
     ck_assert(!params_load(model, path));
     ck_assert_int_eq(truncate(path, 100), 0);
     ck_assert_int_eq(params_load_some(model, path, collect, reports), -1);
-    assert_equal_weights(model, untouched);
+    assert_identical_weights(model, untouched);
     params_free(model);
     params_free(untouched);
-    end_file();
 }
 
 /* Exhausted memory is an ordinary error here: the functions return false. */
 TEST(files_and_exhausted_memory)
 {
-    begin_file();
     Params *saved = small_model(2), *params = small_model(1), *untouched = small_model(1);
-    ck_assert_msg(params_save(saved, path), "%s", tapegrad_error());
+    assert_ok(params_save(saved, path));
     const size_t before = device_memory(device).current;
     int failures = 0;
     for (int way = 0; way < 3; way++)
@@ -813,27 +748,25 @@ TEST(files_and_exhausted_memory)
                         : way == 1 ? params_save(saved, path)
                                    : params_load_some(params, path, NULL, NULL) == 5;
             if (!device_fail_allocation(0)) {
-                ck_assert_msg(good, "%s", tapegrad_error());
+                assert_ok(good);
                 break;
             }
             ck_assert(!good);
-            ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s",
-                          tapegrad_error());
+            assert_exhausted();
             if (way == 0 && n <= 3)
                 ck_assert_uint_eq(device_memory(device).current, before);
             failures++;
         }
     ck_assert_int_gt(failures, 8);
-    assert_equal_weights(params, saved);
+    assert_identical_weights(params, saved);
     ck_assert(params_load(untouched, path));
-    assert_equal_weights(untouched, saved);
+    assert_identical_weights(untouched, saved);
     params_free(saved);
     params_free(params);
     params_free(untouched);
-    end_file();
 }
 
 int main(void)
 {
-    return test_main("params", NULL, NULL);
+    return test_main("params", begin, end);
 }

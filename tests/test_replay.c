@@ -126,10 +126,7 @@ static void check_replays(Trainer eager, Trainer replayed)
     }
     ck_assert_int_eq(replayed.calls, device_is_cuda(test_device()) ? 2 : STEPS);
     ck_assert_int_eq(optim_steps(replayed.optimizer), STEPS);
-    for (int i = 0; i < params_count(eager.params); i++) {
-        Tensor *a = params_at(eager.params, i), *b = params_at(replayed.params, i);
-        ck_assert_mem_eq(test_values(a), test_values(b), (size_t)tensor_count(a) * sizeof(Real));
-    }
+    assert_identical_weights(eager.params, replayed.params);
     Random a = tape_random(eager.tape), b = tape_random(replayed.tape);
     ck_assert(a.counter == b.counter);
     trainer_free(&eager);
@@ -165,11 +162,7 @@ TEST(groups_may_change_between_replays)
         tape_reset(eager.tape);
         train(&eager);
         tape_replay(replayed.tape, train, &replayed);
-        for (int i = 0; i < params_count(eager.params); i++) {
-            Tensor *a = params_at(eager.params, i), *b = params_at(replayed.params, i);
-            ck_assert_mem_eq(test_values(a), test_values(b),
-                             (size_t)tensor_count(a) * sizeof(Real));
-        }
+        assert_identical_weights(eager.params, replayed.params);
     }
     ck_assert_int_eq(replayed.calls, device_is_cuda(test_device()) ? 2 : STEPS);
     trainer_free(&eager);
@@ -194,11 +187,7 @@ TEST(weights_may_be_frozen_between_replays)
         tape_reset(eager.tape);
         train(&eager);
         tape_replay(replayed.tape, train, &replayed);
-        for (int i = 0; i < params_count(eager.params); i++) {
-            Tensor *a = params_at(eager.params, i), *b = params_at(replayed.params, i);
-            ck_assert_mem_eq(test_values(a), test_values(b),
-                             (size_t)tensor_count(a) * sizeof(Real));
-        }
+        assert_identical_weights(eager.params, replayed.params);
     }
     trainer_free(&eager);
     trainer_free(&replayed);
@@ -252,7 +241,7 @@ TEST(other_work_between_replays)
 }
 
 /* tape_reset ends the replays; the next step starts over. */
-TEST(a_reset_begins_anew)
+TEST(a_reset_restarts_the_replays)
 {
     Trainer once = trainer_new(), again = trainer_new();
     for (int step = 0; step < STEPS; step++) {

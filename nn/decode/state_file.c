@@ -2,7 +2,6 @@
  * layer "layers.0.sums" [B, H, F, D + 1], or "layers.0.keys" and "layers.0.values"
  * [B, H, max_length, D], in Real: states in bf16 and in Real load each other's files. */
 #include "nn/decode/state.h"
-#include "ops/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,21 +10,12 @@ enum { MAX_ENTRIES = 2 * NN_MAX_LAYERS + 2, ENTRY_NAME_BYTES = 32 };
 
 /* A state on the host: the source of a save, the destination of a load. */
 typedef struct HostState {
-    Real *data;
-    int32_t *counts, max_length;
-    char names[MAX_ENTRIES][ENTRY_NAME_BYTES];
-    FileEntry entries[MAX_ENTRIES];
     int count;
+    FileEntry entries[MAX_ENTRIES];
+    char names[MAX_ENTRIES][ENTRY_NAME_BYTES];
+    int32_t max_length, *counts; /* counts: after data */
+    Real data[];
 } HostState;
-
-static void host_free(HostState *host)
-{
-    if (host) {
-        free(host->data);
-        free(host->counts);
-    }
-    free(host);
-}
 
 /* An entry of a layer, or of no layer: -1. */
 static void add_entry(HostState *host, int layer, const char *name, FileType type, Shape shape,
@@ -40,42 +30,34 @@ static void add_entry(HostState *host, int layer, const char *name, FileType typ
         (FileEntry){ .name = text, .type = type, .shape = shape, .data = data };
 }
 
-static void add_entries(HostState *host, const TransformerState *state)
-{
-    const TransformerStep *step = &state->step;
-    const Shape cache = shape(step->B, step->H, step->max_length, step->D);
-    const Shape sums = shape(step->B, step->H, step->F, step->D + 1);
-    for (int i = 0; i < step->layers; i++) {
-        const Real *data = host->data + i * state->layer_count;
-        if (step->softmax) {
-            add_entry(host, i, "keys", FILE_TYPE_OF_REAL, cache, data);
-            add_entry(host, i, "values", FILE_TYPE_OF_REAL, cache, data + shape_count(cache));
-        } else {
-            add_entry(host, i, "sums", FILE_TYPE_OF_REAL, sums, data);
-        }
-    }
-    add_entry(host, -1, "counts", FILE_I32, shape(step->B), host->counts);
-    add_entry(host, -1, "max_length", FILE_I32, shape_scalar(), &host->max_length);
-}
-
 /* Allocates the buffers and lists the entries; reports and returns NULL when memory is
  * exhausted. */
 static HostState *host_state(const TransformerState *state, const char *function)
 {
-    const size_t bytes = (size_t)state->data_count * sizeof(Real);
-    const size_t count_bytes = (size_t)state->step.B * sizeof(int32_t);
-    HostState *host = memory_allocate(sizeof *host);
-    if (host)
-        *host = (HostState){ .data = memory_allocate(bytes),
-                             .counts = memory_allocate(count_bytes),
-                             .max_length = (int32_t)state->step.max_length };
-    if (!host || !host->data || !host->counts) {
-        host_free(host);
-        error_report("%s: %s", function,
-                     device_exhausted(state->device, sizeof *host + bytes + count_bytes).text);
+    const int64_t count = tensor_count(&state->data);
+    const size_t bytes =
+        sizeof(HostState) + (size_t)count * sizeof(Real) + (size_t)state->B * sizeof(int32_t);
+    HostState *host = memory_allocate(bytes);
+    if (!host) {
+        error_report("%s: %s", function, device_exhausted(state->device, bytes).text);
         return NULL;
     }
-    add_entries(host, state);
+    host->count = 0;
+    host->counts = (int32_t *)(host->data + count);
+    host->max_length = (int32_t)state->max_length;
+    for (int i = 0; i < state->transformer.layers; i++) {
+        const LayerState *layer = &state->layer[i];
+        const Real *data = host->data + i * state->layer_count;
+        const Shape cache = layer->keys.shape;
+        if (state->softmax) {
+            add_entry(host, i, "keys", FILE_TYPE_OF_REAL, cache, data);
+            add_entry(host, i, "values", FILE_TYPE_OF_REAL, cache, data + shape_count(cache));
+        } else {
+            add_entry(host, i, "sums", FILE_TYPE_OF_REAL, layer->sums.shape, data);
+        }
+    }
+    add_entry(host, -1, "counts", FILE_I32, shape(state->B), host->counts);
+    add_entry(host, -1, "max_length", FILE_I32, shape_scalar(), &host->max_length);
     return host;
 }
 
@@ -84,26 +66,22 @@ bool nn_transformer_state_save(const TransformerState *state, const char *path)
     HostState *host = host_state(state, "nn_transformer_state_save");
     if (!host)
         return false;
-    if (state->step.cache_type == TENSOR_BF16)
-        kernels_on(state->device, TENSOR_REAL)
-            ->cast((Gradient){ host->data, false }, state->data, false, state->data_count);
-    else
-        device_copy_out(state->device, host->data, state->data, state_bytes(state));
-    device_copy_out(state->device, host->counts, state->step.counts,
-                    (size_t)state->step.B * sizeof(int32_t));
+    tensor_read(&state->data, host->data);
+    device_copy_out(state->device, host->counts, state->device_counts,
+                    (size_t)state->B * sizeof(int32_t));
     const bool ok = tensor_file_save(host->entries, host->count, NULL, 0, path);
-    host_free(host);
+    free(host);
     return ok;
 }
 
 /* Whether max_length and the counts fit this state. */
 static bool check_numbers(const TransformerState *state, const HostState *host, const char *path)
 {
-    const int64_t max_length = state->step.max_length;
+    const int64_t max_length = state->max_length;
     if (host->max_length != max_length)
         return error_report("nn_transformer_state_load: %s: max_length is %d, expected %lld", path,
                             (int)host->max_length, (long long)max_length);
-    for (int64_t b = 0; b < state->step.B; b++)
+    for (int64_t b = 0; b < state->B; b++)
         if (host->counts[b] < 0 || host->counts[b] > max_length)
             return error_report("nn_transformer_state_load: %s: counts[%lld] is %d, expected 0 to "
                                 "%lld",
@@ -134,14 +112,10 @@ bool nn_transformer_state_load(TransformerState *state, const char *path)
     TensorFile *file = host ? tensor_file_open(path) : NULL;
     const bool ok = file && read_all(host, file, path) && check_numbers(state, host, path);
     if (ok) {
-        if (state->step.cache_type == TENSOR_BF16)
-            kernels_on(state->device, TENSOR_REAL)
-                ->cast((Gradient){ state->data, false }, host->data, true, state->data_count);
-        else
-            device_copy_in(state->device, state->data, host->data, state_bytes(state));
+        tensor_write(&state->data, host->data);
         state_write_counts(state, host->counts);
     }
     tensor_file_close(file);
-    host_free(host);
+    free(host);
     return ok;
 }

@@ -16,8 +16,7 @@
  * acts on each position separately, as in nn/transformer.c. A layer has two branches, attention and
  * ff2(f(ff1(in))). Each reads in = norm(x) from the residual stream x and adds to it
  *     x <- x + branch(in)  in pre-norm        x <- in + branch(in)  in post-norm
- * so that post-norm's norm after one branch is the norm before the next; layer_products in step.h
- * lists the products of both. There is no dropout.
+ * so that post-norm's norm after one branch is the norm before the next. There is no dropout.
  *
  * step_on_operations below defines a step and runs where a device has no engine: no kernel
  * transformer_step. */
@@ -46,9 +45,9 @@ static void check_step_input(const TransformerState *state, const Tensor *x)
 /* Raises when a sequence is full, unless the step is being recorded. */
 static void check_counts(TransformerState *state)
 {
-    const int64_t max_length = state->step.max_length;
+    const int64_t max_length = state->max_length;
     const int32_t *counts = state_counts(state);
-    for (int64_t b = 0; counts && b < state->step.B; b++)
+    for (int64_t b = 0; counts && b < state->B; b++)
         if (counts[b] >= max_length)
             error_raise(
                 "nn_transformer_step: sequence %lld already has max_length (%lld) positions",
@@ -59,25 +58,20 @@ static void check_counts(TransformerState *state)
  * continues from the recurrent state, or attends to the KV cache. */
 static void step_on_operations(TransformerState *state, const Tensor *x)
 {
-    const TransformerStep *step = &state->step;
     Tape *tape = state->tape;
     tape_reset(tape);
     tape_set_recording(tape, false);
     tape_set_training(tape, false);
-    int32_t *after = state->counts + step->B;
-    for (int64_t b = 0; b < step->B; b++)
+    int32_t *after = state->counts + state->B;
+    for (int64_t b = 0; b < state->B; b++)
         after[b] = state->counts[b] + 1;
     Tensor row = { .device = x->device, .data = x->data };
-    row.shape = shape(step->B, 1, step->width);
-    ParallelForm form = { .x = &row };
-    if (step->softmax)
-        form.cached_lengths = tape_input_i32(tape, after, shape(step->B));
-    else
-        form.sums_after = tape_scratch(tape, shape(state->data_count));
-    const Tensor *out = state_run_layers(tape, state, form);
+    row.shape = shape(state->B, 1, state->width);
+    ParallelForm form = { .x = &row, .counts = after };
+    if (state->softmax)
+        form.cached_lengths = tape_input_i32(tape, after, shape(state->B));
+    const Tensor *out = state_advance(tape, state, form);
     device_copy(state->device, state->out.data, out->data, tensor_bytes(out));
-    state_commit(tape, state, form.sums_after);
-    state_write_counts(state, after);
     tape_reset(tape);
 }
 
@@ -90,12 +84,11 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
         return &state->out;
     }
     error_set_operation("nn_transformer_step");
-    kernels_on(state->device, TENSOR_REAL)
-        ->transformer_step(state->out.data, x->data, &state->step);
+    kernels_on(state->device, TENSOR_REAL)->transformer_step(state->out.data, x->data, state);
     if (device_is_capturing(state->device))
         state->recorded = true;
     else
-        for (int64_t b = 0; b < state->step.B; b++)
+        for (int64_t b = 0; b < state->B; b++)
             state->counts[b]++;
     return &state->out;
 }

@@ -55,9 +55,8 @@ const Kernels cpu_kernels = {
     .sgd_momentum_step = sgd_momentum_step_cpu,
     .adam_step = adam_step_cpu,
     /* decoding */
-    .store_keys_values = store_keys_values_cpu,
     .transformer_step = transformer_step_cpu,
-    .quantize_weight = quantize_weight_cpu,
+    .step_weights = step_weights_cpu,
 };
 
 /* Every kernel that reads or writes activations. */

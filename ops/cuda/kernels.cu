@@ -8,8 +8,8 @@ template <auto launcher, TensorType type, typename... P> static void call(P... a
     launcher(type, arguments...);
 }
 
-/* A decode step on CUDA reads no weights in 8 bits. */
-#define quantize_weight_cuda NULL
+/* The decode step on CUDA reads the weights as they are. */
+#define step_weights_cuda NULL
 
 template <TensorType type>
 static const Kernels table = {

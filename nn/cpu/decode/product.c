@@ -20,10 +20,10 @@
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 
-/* out[sequence, row] <- sum, plus bias and residual */
+/* out[sequence, row] (+)= sum + bias */
 ALWAYS_INLINE void store_sum(const StepProduct *p, int64_t sequence, int64_t row, Real sum)
 {
-    contribute(TENSOR_REAL, p->out, sequence * p->O + row, p->residual,
+    contribute(TENSOR_REAL, p->out, sequence * p->O + row, p->accumulate,
                sum + (p->linear.bias ? p->linear.bias[row] : 0));
 }
 
@@ -91,11 +91,63 @@ static void quantize_row(int8_t *to, Real *scale, const Real *row, int64_t n)
 
 /* weight_oi = scales_o q_oi with q_oi in -127 to 127, rounded to nearest. A row with NaN or
  * infinity becomes NaN; one whose scale would be denormal becomes 0. */
-void quantize_weight_cpu(int8_t *q, Real *scales, const Real *weight, int64_t O, int64_t I)
+static void quantize_weight(int8_t *q, Real *scales, const Real *weight, int64_t O, int64_t I)
 {
 #pragma omp parallel for schedule(static) num_threads(threads_for(O *I, 1))
     for (int64_t o = 0; o < O; o++)
         quantize_row(q + o * I, scales + o, weight + o * I, I);
+}
+
+/* The weight, or the bf16 copy of its Params, which follows the weight. */
+static StepLinear step_linear(const Linear *linear, bool bf16)
+{
+    Tensor *weight = linear->weight;
+    StepLinear step = { .weight = weight->data, .bias = linear->bias->data };
+    if (!bf16)
+        return step;
+    if (!weight->bf16_copy)
+        error_raise(
+            "nn_transformer_state: bf16 needs weights of a Params, this one %s and belongs to none",
+            tensor_text(weight).text);
+    step.type = WEIGHT_BF16;
+    step.weight = weight->bf16_copy(weight, false);
+    if (!step.weight)
+        error_raise("nn_transformer_state: memory is exhausted: the bf16 copy of the weights could "
+                    "not be allocated");
+    return step;
+}
+
+void step_weights_cpu(TransformerState *state, bool int8_weights)
+{
+    const Transformer *transformer = &state->transformer;
+    const int64_t width = state->width, inner = state->inner, layers = transformer->layers;
+    const int64_t O[] = { 3 * width, width, inner, width }, I[] = { width, width, width, inner };
+    const int64_t elements = round_up(layers * width * (4 * width + 2 * inner), 64);
+    const int64_t rows = layers * (5 * width + inner);
+    const size_t table = (size_t)layers * sizeof(StepLayer);
+    StepLinear linears[NN_MAX_LAYERS][4];
+    for (int64_t i = 0; i < layers; i++) {
+        const TransformerLayer *layer = &transformer->layer[i];
+        const Linear *const from[] = { &layer->attention.input, &layer->attention.output,
+                                       &layer->ff1, &layer->ff2 };
+        for (int j = 0; j < 4; j++)
+            linears[i][j] =
+                step_linear(from[j], state->precision == PRECISION_BF16 && !int8_weights);
+    }
+    const size_t bytes =
+        table + (int8_weights ? (size_t)elements + (size_t)rows * sizeof(Real) : 0);
+    state->weights = device_allocate(state->device, bytes);
+    if (!state->weights)
+        error_raise("nn_transformer_state: %s", device_exhausted(state->device, bytes).text);
+    int8_t *q = (int8_t *)state->weights->data + table;
+    Real *scales = (Real *)(void *)(q + elements);
+    for (int64_t i = 0; int8_weights && i < layers; i++)
+        for (int j = 0; j < 4; q += O[j] * I[j], scales += O[j], j++) {
+            StepLinear *linear = &linears[i][j];
+            quantize_weight(q, scales, linear->weight, O[j], I[j]);
+            *linear = (StepLinear){ (Real *)(void *)q, linear->bias, WEIGHT_INT8, scales };
+        }
+    memcpy(state->weights->data, linears, table);
 }
 
 /* -------------------------------------------------------------------------------- small batches */
@@ -120,7 +172,7 @@ ALWAYS_INLINE void multiply_weight_rows(int T, int rows, int sequences, const St
     const int vectors = vectors_of(T);
     const int64_t n = p->I, step = vectors * LANES;
     int64_t whole = n / step * step;
-    const Real *weight = weight_at(T, p->linear.weight, row * n), *x = p->in.x + sequence * n;
+    const Real *weight = weight_at(T, p->linear.weight, row * n), *x = p->x + sequence * n;
     Vector sums[WEIGHT_TILE_ROWS][TILE_SEQUENCES] = { { { 0 } } };
     for (int64_t i = 0; i < whole; i += step)
         for (int r = 0; r < rows; r++) {
@@ -184,7 +236,7 @@ static void transpose_x(Real *to, const StepProduct *p, int64_t first, int64_t c
         const int64_t count = minimum(LINE, p->I - i);
         for (int64_t s = 0; s < columns; s++) {
             const bool there = first + s < p->B;
-            const Real *x = p->in.x + (there ? first + s : first) * p->I + i;
+            const Real *x = p->x + (there ? first + s : first) * p->I + i;
             for (int64_t j = 0; j < count; j++)
                 to[(i + j) * columns + s] = there ? x[j] : 0;
         }

@@ -23,12 +23,16 @@ enum {
 
 /* One thread's view of its team. */
 typedef struct Team {
-    const TransformerStep *step;
-    int64_t part, parts; /* this thread's index in the team, the team's size */
-    int64_t first;       /* the group's first sequence */
-    StepBuffers buffers; /* of the group; with post-norm, normed is x */
-    Real *work;          /* private to the thread: features, or softmax scores */
-    Real *block;         /* private: step_product's buffer; NULL for a small batch */
+    const TransformerState *state;
+    int64_t part, parts;     /* this thread's index in the team, the team's size */
+    int64_t first;           /* the group's first sequence */
+    int64_t B;               /* sequences of the group, to which these buffers belong */
+    Real *x;                 /* [B, width]: the residual stream, in out */
+    Real *normed, *attended; /* [B, width] */
+    Real *packed;            /* [B, 3 width]: queries, keys, values */
+    Real *hidden;            /* [B, inner] */
+    Real *work;              /* private to the thread: features, or softmax scores */
+    Real *block;             /* private: step_product's buffer; NULL for a small batch */
 } Team;
 
 /* Rounds up to whole cache lines, to avoid false sharing. */
@@ -83,12 +87,9 @@ static Real exponentiate_row(Real *y, Real shift, int64_t n)
 static void multiply_vector(Real *out, const Real *x, WeightType type, const Real *rows, int64_t n,
                             int64_t D)
 {
-    const StepProduct p = { .out = out,
-                            .in.x = x,
-                            .linear = { rows, NULL, type, NULL },
-                            .B = 1,
-                            .I = (int)D,
-                            .O = (int)n };
+    const StepProduct p = {
+        .out = out, .x = x, .linear = { rows, NULL, type, NULL }, .B = 1, .I = D, .O = n
+    };
     step_product(&p, NULL, 0, n);
 }
 
@@ -105,21 +106,22 @@ static void map_random(Real *out, const Real *x, const Real *projection, bool qu
 
 /* out [F] = phi(x [D]), as in nn/attention.c; out is aligned and padded to whole cache lines.
  * buffer [D] */
-static void map_head(const TransformerStep *step, const StepLayer *layer, Real *out, const Real *x,
-                     bool query, Real *buffer)
+static void map_head(const Attention *attention, Real *out, const Real *x, bool query, int64_t F,
+                     Real *buffer)
 {
-    const int64_t D = step->D;
-    if (step->features <= FEATURES_IDENTITY) {
+    const int64_t D = attention->head_dim;
+    const Features features = attention->features;
+    if (features <= FEATURES_IDENTITY) {
         const Rows row = { TENSOR_REAL, x, D, 1, D };
-        pack_mapped((FeatureMap)step->features, out, &row, round_up(D, LANES));
+        pack_mapped((FeatureMap)features, out, &row, round_up(D, LANES));
         return;
     }
     const Real scale = (Real)pow((double)D, -0.25);
     for (int64_t d = 0; d < D; d++)
         buffer[d] = scale * x[d];
-    if (step->features == FEATURES_RANDOM)
-        map_random(out, buffer, layer->projection, query, step->F, D);
-    else if (step->features == FEATURES_POLYNOMIAL)
+    if (features == FEATURES_RANDOM)
+        map_random(out, buffer, attention->projection->data, query, F, D);
+    else if (features == FEATURES_POLYNOMIAL)
         polynomial_row(out, buffer, D);
     else
         for (int64_t d = 0; d < D; d++)
@@ -156,19 +158,20 @@ static void advance(Real *restrict y, Real *restrict S, const Real *a, const Rea
 }
 
 /* out [D] of head `head` of all sequences' heads; k is stored at q + width, v at q + 2 width. */
-static void attend_linear_head(const Team *team, const StepLayer *layer, Real *out, const Real *q,
+static void attend_linear_head(const Team *team, int64_t layer, Real *out, const Real *q,
                                int64_t head)
 {
-    const TransformerStep *step = team->step;
-    const int64_t F = step->F, D = step->D;
+    const TransformerState *state = team->state;
+    const int64_t F = state->F, D = state->D;
     Real *a = team->work, *b = a + lines(F), *v = b + lines(F), *y = v + lines(D + 1);
-    map_head(step, layer, a, q, true, v);
-    map_head(step, layer, b, q + step->width, false, v);
-    memcpy(v, q + 2 * step->width, (size_t)D * sizeof *v);
+    const Attention *attention = &state->transformer.layer[layer].attention;
+    map_head(attention, a, q, true, F, v);
+    map_head(attention, b, q + state->width, false, F, v);
+    memcpy(v, q + 2 * state->width, (size_t)D * sizeof *v);
     v[D] = 1; /* S's last column is z, and y's last element z.a */
-    advance(y, layer->state.sums + head * F * (D + 1), a, b, v, F, D + 1);
+    advance(y, state->layer[layer].sums.data + head * F * (D + 1), a, b, v, F, D + 1);
     for (int64_t d = 0; d < D; d++)
-        out[d] = y[d] / (y[D] + step->eps);
+        out[d] = y[d] / (y[D] + (Real)ATTENTION_EPS);
 }
 
 /* out [D] = sum_j p_j v_j over the rows of v [n, D] of dtype T, four at a time. */
@@ -189,18 +192,18 @@ ALWAYS_INLINE void accumulate_values(int T, Real *restrict out, const Real *p,
 }
 
 /* The same for softmax attention, which scales q; a full KV cache stays unchanged. */
-static void attend_softmax_head(const Team *team, const StepLayer *layer, Real *out, Real *q,
-                                int64_t head)
+static void attend_softmax_head(const Team *team, int64_t layer, Real *out, Real *q, int64_t head)
 {
-    const TransformerStep *step = team->step;
-    const int64_t D = step->D, offset = head * step->max_length * D;
-    const int type = step->cache_type;
-    Real *keys = elements_at(type, layer->state.keys, offset);
-    Real *values = elements_at(type, layer->state.values, offset), *p = team->work;
-    int64_t n = step->counts[head / step->H];
-    if (n < step->max_length) {
-        convert_elements(type, elements_at(type, keys, n * D), TENSOR_REAL, q + step->width, D);
-        convert_elements(type, elements_at(type, values, n * D), TENSOR_REAL, q + 2 * step->width,
+    const TransformerState *state = team->state;
+    const LayerState *cache = &state->layer[layer];
+    const int64_t D = state->D, offset = head * state->max_length * D;
+    const int type = (int)cache->keys.type;
+    Real *keys = elements_at(type, cache->keys.data, offset);
+    Real *values = elements_at(type, cache->values.data, offset), *p = team->work;
+    int64_t n = state->device_counts[head / state->H];
+    if (n < state->max_length) {
+        convert_elements(type, elements_at(type, keys, n * D), TENSOR_REAL, q + state->width, D);
+        convert_elements(type, elements_at(type, values, n * D), TENSOR_REAL, q + 2 * state->width,
                          D);
         n++;
     }
@@ -214,18 +217,17 @@ static void attend_softmax_head(const Team *team, const StepLayer *layer, Real *
         out[d] /= sum;
 }
 
-static void attend_heads(const Team *team, const StepLayer *layer)
+static void attend_heads(const Team *team, int64_t layer)
 {
-    const TransformerStep *step = team->step;
-    const StepBuffers *buffers = &team->buffers;
-    const Range range = share(team, buffers->B * step->H, 1);
+    const TransformerState *state = team->state;
+    const Range range = share(team, team->B * state->H, 1);
     for (int64_t i = range.begin; i < range.end; i++) {
-        Real *out = buffers->attended + i * step->D;
-        Real *q = buffers->packed + i / step->H * 3 * step->width + i % step->H * step->D;
-        if (step->softmax)
-            attend_softmax_head(team, layer, out, q, team->first * step->H + i);
+        Real *out = team->attended + i * state->D;
+        Real *q = team->packed + i / state->H * 3 * state->width + i % state->H * state->D;
+        if (state->softmax)
+            attend_softmax_head(team, layer, out, q, team->first * state->H + i);
         else
-            attend_linear_head(team, layer, out, q, team->first * step->H + i);
+            attend_linear_head(team, layer, out, q, team->first * state->H + i);
     }
     wait_for_team(team);
 }
@@ -234,8 +236,9 @@ static void attend_heads(const Team *team, const StepLayer *layer)
  * Each thread computes its share; then the team synchronizes. */
 
 /* out [n] = norm(x [n]); out may be x. */
-static void normalize_row(Real *out, const Real *x, StepNorm norm, int64_t n)
+static void normalize_row(Real *out, const Real *x, const LayerNorm *norm, int64_t n)
 {
+    const Real *weight = norm->weight->data, *bias = norm->bias->data;
     Real sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t c = 0; c < n; c++)
@@ -244,17 +247,17 @@ static void normalize_row(Real *out, const Real *x, StepNorm norm, int64_t n)
 #pragma omp simd reduction(+ : squares)
     for (int64_t c = 0; c < n; c++)
         squares += (x[c] - mean) * (x[c] - mean);
-    const Real r = (Real)(1 / sqrt((double)(squares / (Real)n + norm.eps)));
+    const Real r = (Real)(1 / sqrt((double)(squares / (Real)n + (Real)norm->eps)));
 #pragma omp simd
     for (int64_t c = 0; c < n; c++)
-        out[c] = (x[c] - mean) * r * norm.weight[c] + norm.bias[c];
+        out[c] = (x[c] - mean) * r * weight[c] + bias[c];
 }
 
 /* out = norm(x); out may be x. */
-static void normalize(const Team *team, Real *out, const Real *x, StepNorm norm)
+static void normalize(const Team *team, Real *out, const Real *x, const LayerNorm *norm)
 {
-    const int64_t width = team->step->width;
-    const Range range = share(team, team->buffers.B, 1);
+    const int64_t width = team->state->width;
+    const Range range = share(team, team->B, 1);
     for (int64_t s = range.begin; s < range.end; s++)
         normalize_row(out + s * width, x + s * width, norm, width);
     wait_for_team(team);
@@ -267,52 +270,64 @@ ALWAYS_INLINE void activate(Activation f, Real *y, int64_t n)
         y[i] = activation_of(f, y[i]);
 }
 
-static void multiply_shared(const Team *team, StepProduct p)
+/* out [B, O] (+)= f(in [B, I] weight^T + bias) */
+static void multiply_shared(const Team *team, Real *out, bool accumulate, const Real *in,
+                            const StepLinear *linear, Activation f, int64_t I, int64_t O)
 {
-    if (p.in.norm.weight) {
-        normalize(team, p.in.normed, p.in.x, p.in.norm);
-        p.in.x = p.in.normed;
-    }
-    const Range mine = share(team, p.O, LINE);
+    const StepProduct p = { out, accumulate, in, *linear, team->B, I, O };
+    const Range mine = share(team, O, LINE);
     step_product(&p, team->block, mine.begin, mine.end);
-    for (int64_t s = 0; p.activation != ACTIVATION_NONE && s < p.B; s++)
-        BY_ACTIVATION(p.activation, activate, p.out + s * p.O + mine.begin, mine.end - mine.begin)
+    for (int64_t s = 0; f != ACTIVATION_NONE && s < p.B; s++)
+        BY_ACTIVATION(f, activate, out + s * O + mine.begin, mine.end - mine.begin)
     wait_for_team(team);
 }
 
 /* Counts the position; when the sequence was full already, its result becomes NaN. */
-static void count_position(const TransformerStep *step, Real *out, int64_t sequence)
+static void count_position(const TransformerState *state, Real *out, int64_t sequence)
 {
-    const int64_t count = step->counts[sequence];
-    for (int64_t i = 0; count >= step->max_length && i < step->width; i++)
+    const int64_t count = state->device_counts[sequence];
+    for (int64_t i = 0; count >= state->max_length && i < state->width; i++)
         out[i] = NAN;
-    step->counts[sequence] = (int32_t)minimum(count + 1, step->max_length);
-    step->positions[sequence] = (int32_t)minimum(count + 1, step->max_length - 1);
+    state->device_counts[sequence] = (int32_t)minimum(count + 1, state->max_length);
+    state->positions.integers[sequence] = (int32_t)minimum(count + 1, state->max_length - 1);
+}
+
+static void run_layer(const Team *team, int64_t i)
+{
+    const TransformerState *state = team->state;
+    const TransformerLayer *layer = &state->transformer.layer[i];
+    const StepLayer *weights = &step_layers(state)[i];
+    const int64_t width = state->width, inner = state->inner;
+    const Activation none = ACTIVATION_NONE;
+    Real *x = team->x, *in = layer->pre_norm ? team->normed : x;
+    if (layer->pre_norm)
+        normalize(team, in, x, &layer->norm1);
+    multiply_shared(team, team->packed, false, in, &weights->input, none, width, 3 * width);
+    attend_heads(team, i);
+    multiply_shared(team, x, true, team->attended, &weights->output, none, width, width);
+    normalize(team, in, x, layer->pre_norm ? &layer->norm2 : &layer->norm1);
+    multiply_shared(team, team->hidden, false, in, &weights->ff1, layer->activation, width, inner);
+    multiply_shared(team, x, true, team->hidden, &weights->ff2, none, inner, width);
+    if (!layer->pre_norm)
+        normalize(team, x, x, &layer->norm2);
 }
 
 static void run(const Team *team, const Real *input)
 {
-    const TransformerStep *step = team->step;
-    const int64_t width = step->width;
-    Real *x = team->buffers.x;
-    const Range mine = share(team, team->buffers.B, 1);
+    const TransformerState *state = team->state;
+    const Transformer *transformer = &state->transformer;
+    const int64_t width = state->width;
+    Real *x = team->x;
+    const Range mine = share(team, team->B, 1);
     const size_t bytes = (size_t)((mine.end - mine.begin) * width) * sizeof *x;
     memmove(x + mine.begin * width, input + (team->first + mine.begin) * width, bytes);
     wait_for_team(team);
-    for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
-        const LayerProducts products = layer_products(step, layer, x, &team->buffers);
-        multiply_shared(team, products.input);
-        attend_heads(team, layer);
-        multiply_shared(team, products.output);
-        multiply_shared(team, products.ff1);
-        multiply_shared(team, products.ff2);
-    }
-    if (step->last_norm.weight)
-        normalize(team, x, x, step->last_norm);
-    if (step->norm.weight)
-        normalize(team, x, x, step->norm);
+    for (int64_t i = 0; i < transformer->layers; i++)
+        run_layer(team, i);
+    if (transformer->has_norm)
+        normalize(team, x, x, &transformer->norm);
     for (int64_t s = mine.begin; s < mine.end; s++)
-        count_position(step, x + s * width, team->first + s);
+        count_position(state, x + s * width, team->first + s);
 }
 
 /* ---------------------------------------------------------------------------------------- teams */
@@ -323,67 +338,67 @@ typedef struct StepPlan {
 } StepPlan;
 
 /* Multiplications per layer. */
-static int64_t work_of(const TransformerStep *step)
+static int64_t work_of(const TransformerState *state)
 {
-    return step->B * step->width * (4 * step->width + 2 * step->inner);
+    return state->B * state->width * (4 * state->width + 2 * state->inner);
 }
 
-static StepPlan plan_of(const TransformerStep *step)
+static StepPlan plan_of(const TransformerState *state)
 {
-    const int64_t B = step->B, width = step->width, inner = step->inner;
-    const bool alone = work_of(step) < WORTH_A_TEAM;
+    const int64_t B = state->B, width = state->width, inner = state->inner;
+    const bool alone = work_of(state) < WORTH_A_TEAM;
     StepPlan plan = { .threads = alone ? 1 : device_threads() };
     plan.group = B < plan.threads * THREAD_SEQUENCES ? B : THREAD_SEQUENCES;
     plan.groups = (B + plan.group - 1) / plan.group;
     plan.teams = plan.groups > 1 ? plan.threads : 1;
     plan.row = 5 * lines(width) + lines(inner);
     plan.work =
-        step->softmax ? lines(step->max_length) : 2 * lines(step->F) + 2 * lines(step->D + 1);
+        state->softmax ? lines(state->max_length) : 2 * lines(state->F) + 2 * lines(state->D + 1);
     plan.block = B < LARGE_BATCH ? 0 : step_product_buffer(lines(maximum(inner, width)));
     return plan;
 }
 
 /* This thread's view of the team that processes a group. workspace: all teams' memory, then the
  * threads' private memory. */
-static Team team_of(const TransformerStep *step, const StepPlan *plan, Real *workspace, Real *out,
+static Team team_of(const TransformerState *state, const StepPlan *plan, Real *workspace, Real *out,
                     int64_t group)
 {
     const int64_t thread = omp_get_thread_num(), first = group * plan->group;
     const bool alone = plan->groups > 1;
-    const int64_t rows = plan->group * lines(step->width);
+    const int64_t rows = plan->group * lines(state->width);
     Real *memory = workspace + (alone ? thread : 0) * plan->group * plan->row;
     Real *work =
         workspace + plan->teams * plan->group * plan->row + thread * (plan->work + plan->block);
-    Real *x = out + first * step->width;
-    return (Team){ .step = step,
+    return (Team){ .state = state,
                    .parts = alone ? 1 : omp_get_num_threads(),
                    .part = alone ? 0 : thread,
                    .first = first,
-                   .buffers = { .B = minimum(plan->group, step->B - first),
-                                .x = x,
-                                .normed = step->pre_norm ? memory : x,
-                                .attended = memory + rows,
-                                .packed = memory + 2 * rows,
-                                .hidden = memory + 5 * rows },
+                   .B = minimum(plan->group, state->B - first),
+                   .x = out + first * state->width,
+                   .normed = memory,
+                   .attended = memory + rows,
+                   .packed = memory + 2 * rows,
+                   .hidden = memory + 5 * rows,
                    .work = work,
                    .block = plan->block ? work + plan->work : NULL };
 }
 
-void transformer_step_cpu(Real *out, const Real *x, const TransformerStep *step)
+void transformer_step_cpu(Real *out, const Real *x, const TransformerState *state)
 {
-    const StepPlan plan = plan_of(step);
+    const StepPlan plan = plan_of(state);
     Real *workspace = device_workspace(plan.teams * plan.group * plan.row +
                                        plan.threads * (plan.work + plan.block));
-    const int threads = plan.threads > 1 ? threads_for(step->layers * work_of(step), 0.2) : 1;
+    const int threads =
+        plan.threads > 1 ? threads_for(state->transformer.layers * work_of(state), 0.2) : 1;
 #pragma omp parallel num_threads(threads)
     if (plan.groups > 1) {
 #pragma omp for schedule(dynamic)
         for (int64_t group = 0; group < plan.groups; group++) {
-            const Team team = team_of(step, &plan, workspace, out, group);
+            const Team team = team_of(state, &plan, workspace, out, group);
             run(&team, x);
         }
     } else {
-        const Team team = team_of(step, &plan, workspace, out, 0);
+        const Team team = team_of(state, &plan, workspace, out, 0);
         run(&team, x);
     }
     device_workspace_free(workspace);

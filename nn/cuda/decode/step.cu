@@ -12,6 +12,7 @@
  *
  * Large batches are bound by memory: cuBLAS computes the products, and attend_large_batch_* reads
  * the recurrent state or KV cache once. */
+#include "nn/cuda/decode/products.cuh"
 #include "nn/cuda/decode/step_attention.cuh"
 #include "ops/cuda/products/linear.h"
 #include "ops/kernels.h"
@@ -53,39 +54,39 @@ static Real *reserve(Workspace *w, Real *scratch, int64_t count)
     return reserved;
 }
 
-static StepAttention attention_of_sizes(const TransformerStep *step)
+static StepAttention attention_of_sizes(const TransformerState *state)
 {
     StepAttention a = {};
-    const double D = (double)step->D;
-    a.H = (int)step->H;
-    a.D = (int)step->D;
-    a.F = (int)step->F;
-    a.max_length = (int)step->max_length;
-    a.features = step->softmax ? FEATURES_IDENTITY : step->features;
-    a.scale = (Real)(step->softmax ? 1 / sqrt(D) : pow(D, -0.25));
-    a.eps = step->eps;
-    a.counts = step->counts;
+    const double D = (double)state->D;
+    a.H = (int)state->H;
+    a.D = (int)state->D;
+    a.F = (int)state->F;
+    a.max_length = (int)state->max_length;
+    a.features =
+        state->softmax ? FEATURES_IDENTITY : state->transformer.layer[0].attention.features;
+    a.scale = (Real)(state->softmax ? 1 / sqrt(D) : pow(D, -0.25));
+    a.eps = (Real)ATTENTION_EPS;
+    a.counts = state->device_counts;
     return a;
 }
 
 /* scratch NULL: computes the size. */
-static Workspace workspace_of(const TransformerStep *step, Real *scratch)
+static Workspace workspace_of(const TransformerState *state, Real *scratch)
 {
     Workspace w = {};
-    StepAttention &a = w.attention = attention_of_sizes(step);
+    StepAttention &a = w.attention = attention_of_sizes(state);
     StepBuffers &b = w.buffers;
-    const int64_t row = step->B * step->width, heads = step->B * step->H;
-    w.small_batch = step->B <= SMALL_BATCH && row <= MAX_ROWS && step->width <= MAX_ROW;
-    b.B = step->B;
+    const int64_t row = state->B * state->width, heads = state->B * state->H;
+    w.small_batch = state->B <= SMALL_BATCH && row <= MAX_ROWS && state->width <= MAX_ROW;
     b.x = reserve(&w, scratch, row);
-    b.normed = reserve(&w, scratch, w.small_batch && step->pre_norm ? 0 : row);
+    b.normed = reserve(&w, scratch, w.small_batch && is_pre_norm(state) ? 0 : row);
     b.attended = a.attended = reserve(&w, scratch, row);
-    b.hidden = reserve(&w, scratch, step->B * step->inner);
+    b.hidden = reserve(&w, scratch, state->B * state->inner);
     b.packed = reserve(&w, scratch, w.small_batch ? 0 : 3 * row);
     w.branch = reserve(&w, scratch, w.small_batch ? 0 : row);
-    w.statistics = (Statistics *)reserve(&w, scratch, w.small_batch ? 0 : 2 * step->B);
+    w.statistics = (Statistics *)reserve(&w, scratch, w.small_batch ? 0 : 2 * state->B);
     a.memory = reserve(&w, scratch, head_elements(a) > MAX_HEAD ? heads * head_elements(a) : 0);
-    a.scores = reserve(&w, scratch, step->softmax ? heads * step->max_length : 0);
+    a.scores = reserve(&w, scratch, state->softmax ? heads * state->max_length : 0);
     return w;
 }
 
@@ -103,22 +104,25 @@ static Tiling tiling_of(int W, int64_t rows, int64_t C, int threads)
 }
 
 /* Whether blocks of `threads` threads can load a layer's state in packs of four. */
-static bool state_in_packs(const TransformerStep *step, const StepLayer *layer, int threads)
+static bool state_in_packs(const TransformerState *state, const StepAttention &a, int threads)
 {
-    const int64_t C = step->softmax ? step->D : step->D + 1;
+    const int64_t C = state->softmax ? state->D : state->D + 1;
     if (C > threads || 4 * C > MAX_PARTS)
         return false;
-    if (step->softmax)
-        return C % 4 == 0 && packs_fit<4>(layer->state.keys) && packs_fit<4>(layer->state.values);
-    return step->F * C % 4 == 0 && packs_fit<4>(layer->state.sums);
+    if (state->softmax)
+        return C % 4 == 0 && packs_fit<4>(a.keys) && packs_fit<4>(a.values);
+    return state->F * C % 4 == 0 && packs_fit<4>(a.sums);
 }
 
-/* The caller sets the tiling. */
-static StepAttention attention_of(const Workspace &w, const StepLayer *layer)
+/* Of layer i. The caller sets the tiling. */
+static StepAttention attention_of(const TransformerState *state, const Workspace &w, int64_t i)
 {
     StepAttention a = w.attention;
-    a.projection = layer->projection;
-    a.state = layer->state;
+    const Tensor *const projection = state->transformer.layer[i].attention.projection;
+    a.projection = projection ? projection->data : NULL;
+    a.sums = state->layer[i].sums.data;
+    a.keys = state->layer[i].keys.data;
+    a.values = state->layer[i].values.data;
     return a;
 }
 
@@ -293,8 +297,8 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
     const int head = (int)blockIdx.x, b = head / a.H, h = head - b * a.H, width = a.H * a.D;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const HeadMemory m = block_memory<W>(a, head, x + width);
-    const Real *const rows = p.linear.weight + (int64_t)h * a.D * width;
-    const Real *const bias = p.linear.bias + h * a.D;
+    const Real *const rows = p.weight + (int64_t)h * a.D * width;
+    const Real *const bias = p.bias + h * a.D;
     const int64_t row_step = (int64_t)width * width;
     __shared__ int position;
     if (threadIdx.x == 0)
@@ -302,8 +306,8 @@ __global__ void __launch_bounds__(ATTEND_THREADS)
 
     Reals<W> ahead[1] = {};
     if (!SOFTMAX)
-        load_tiles(ahead, a.state.sums + head * a.F * a.tiling.C, a.tiling,
-                   thread_tile<W>(a.tiling, 0), 0, (int)a.F);
+        load_tiles(ahead, a.sums + head * a.F * a.tiling.C, a.tiling, thread_tile<W>(a.tiling, 0),
+                   0, (int)a.F);
     WeightRows<W, 3, 2> weights;
     if (warp < a.D)
         weights.load(rows + warp * width, row_step, 0, width);
@@ -337,13 +341,13 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS, 3) /* with fewer registers i
     let_next_kernel_start();
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int o = (int)blockIdx.x * MULTIPLY_WARPS + warp;
-    const Real *const row = p.linear.weight + (int64_t)o * p.I, *x = p.in.x;
+    const Real *const row = p.weight + (int64_t)o * p.I, *x = p.in.x;
     const bool writes = o < p.O && lane < p.B;
 
     WeightRows<W, 1, 8> weights;
     if (o < p.O)
         weights.load(row, 0, 0, p.I);
-    const Real bias = writes ? p.linear.bias[o] : (Real)0;
+    const Real bias = writes ? p.bias[o] : (Real)0;
     RowNorm<MULTIPLY_THREADS, 4> norm(p.in.norm, p.I);
     wait_for_previous_kernel();
     const Real residual = writes && p.residual ? p.residual[lane * p.O + o] : (Real)0;
@@ -385,33 +389,34 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS)
 
 /* is_first: this is the step's first kernel, which must wait until all earlier kernels complete. */
 template <int W, bool SOFTMAX>
-static void launch_attend_small_batch(const TransformerStep *step, StepAttention a,
+static void launch_attend_small_batch(const TransformerState *state, StepAttention a,
                                       const StepProduct &p, bool is_first)
 {
-    const unsigned heads = (unsigned)(step->B * step->H);
-    a.tiling = SOFTMAX ? tiling_of(W, step->max_length, step->D, ATTEND_THREADS)
-                       : tiling_of(W, step->F, step->D + 1, ATTEND_THREADS);
-    const size_t bytes = bytes_of(step->width + attention_elements<W>(a));
+    const unsigned heads = (unsigned)(state->B * state->H);
+    a.tiling = SOFTMAX ? tiling_of(W, state->max_length, state->D, ATTEND_THREADS)
+                       : tiling_of(W, state->F, state->D + 1, ATTEND_THREADS);
+    const size_t bytes = bytes_of(state->width + attention_elements<W>(a));
     if (is_first)
         LAUNCH((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, p);
     else
         LAUNCH_DEPENDENT((attend_small_batch<W, SOFTMAX>), heads, ATTEND_THREADS, bytes, a, p);
 }
 
-static void attention_small_batch(const TransformerStep *step, const StepLayer *layer,
-                                  const Workspace &w, const StepProduct &p)
+static void attention_small_batch(const TransformerState *state, int64_t i, const Workspace &w,
+                                  const StepProduct &p)
 {
-    const bool packs = step->width % 4 == 0 && packs_fit<4>(p.linear.weight) &&
-                       state_in_packs(step, layer, ATTEND_THREADS);
+    const StepAttention a = attention_of(state, w, i);
+    const bool packs =
+        state->width % 4 == 0 && packs_fit<4>(p.weight) && state_in_packs(state, a, ATTEND_THREADS);
     auto launch = packs ? launch_attend_small_batch<4, false> : launch_attend_small_batch<1, false>;
-    if (step->softmax)
+    if (state->softmax)
         launch = packs ? launch_attend_small_batch<4, true> : launch_attend_small_batch<1, true>;
-    launch(step, attention_of(w, layer), p, layer == step->layer);
+    launch(state, a, p, i == 0);
 }
 
 static void product_small_batch(const StepProduct &p)
 {
-    const bool packs = p.I % 4 == 0 && packs_fit<4>(p.linear.weight) && packs_fit<4>(p.in.x);
+    const bool packs = p.I % 4 == 0 && packs_fit<4>(p.weight) && packs_fit<4>(p.in.x);
     const unsigned blocks = (unsigned)((p.O + MULTIPLY_WARPS - 1) / MULTIPLY_WARPS);
     const size_t bytes = p.in.norm.weight ? bytes_of(p.B * p.I) : 0;
     auto multiply =
@@ -421,20 +426,21 @@ static void product_small_batch(const StepProduct &p)
     LAUNCH_DEPENDENT(multiply, blocks, MULTIPLY_THREADS, bytes, p);
 }
 
-static void step_small_batch(Real *out, const Real *x, const TransformerStep *step,
+static void step_small_batch(Real *out, const Real *x, const TransformerState *state,
                              const Workspace &w)
 {
-    for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
-        const LayerProducts products = layer_products(step, layer, x, &w.buffers);
-        attention_small_batch(step, layer, w, products.input);
+    for (int64_t i = 0; i < state->transformer.layers; i++) {
+        const LayerProducts products = layer_products(state, i, x, w.buffers);
+        attention_small_batch(state, i, w, products.input);
         product_small_batch(products.output);
         product_small_batch(products.ff1);
         product_small_batch(products.ff2);
         x = w.buffers.x;
     }
-    LAUNCH_DEPENDENT(finish_small_batch, (unsigned)step->B, MULTIPLY_THREADS, bytes_of(step->width),
-                     out, x, step->last_norm, step->norm, step->counts, step->positions,
-                     step->max_length, (int)step->width);
+    LAUNCH_DEPENDENT(finish_small_batch, (unsigned)state->B, MULTIPLY_THREADS,
+                     bytes_of(state->width), out, x, last_norm(state), final_norm(state),
+                     state->device_counts, state->positions.integers, state->max_length,
+                     (int)state->width);
 }
 
 /* ================================================================================ large batches */
@@ -491,7 +497,7 @@ __global__ void __launch_bounds__(WARP, SIZE ? 24 : 12) /* as RESIDENT_BLOCKS */
     const StepAttention a = of_size<SIZE>(given);
     wait_for_previous_kernel();
     for (unsigned head = blockIdx.x; head < heads; head += gridDim.x) {
-        Real *const T = a.state.sums + (int64_t)head * a.F * (a.D + 1), *state = T;
+        Real *const T = a.sums + (int64_t)head * a.F * (a.D + 1), *state = T;
         Real *memory = shared + state_size<SIZE>;
         if constexpr (SIZE > 0)
             load_state<SIZE>(state = shared, T);
@@ -524,52 +530,50 @@ __global__ void advance_large_batch(int32_t *counts, int32_t *positions, int64_t
 }
 
 template <int W>
-static void launch_attend_large_batch_softmax(const TransformerStep *step, StepAttention a,
+static void launch_attend_large_batch_softmax(const TransformerState *state, StepAttention a,
                                               const Real *packed)
 {
-    const unsigned heads = (unsigned)(step->B * step->H);
-    a.tiling = tiling_of(W, step->max_length, step->D, THREADS);
+    const unsigned heads = (unsigned)(state->B * state->H);
+    a.tiling = tiling_of(W, state->max_length, state->D, THREADS);
     LAUNCH_DEPENDENT(attend_large_batch_softmax<W>, blocks_for(heads, 1), THREADS,
                      bytes_of(attention_elements<W>(a)), a, packed, heads);
 }
 
 template <int SIZE>
-static void launch_attend_large_batch_linear(const TransformerStep *step, StepAttention a,
+static void launch_attend_large_batch_linear(const TransformerState *state, StepAttention a,
                                              const Real *packed)
 {
-    const unsigned heads = (unsigned)(step->B * step->H);
+    const unsigned heads = (unsigned)(state->B * state->H);
     const size_t bytes = bytes_of(state_size<SIZE> + (a.memory ? 0 : head_elements(a)));
     LAUNCH_DEPENDENT(attend_large_batch_linear<SIZE>, blocks_for(heads, 1), WARP, bytes, a, packed,
                      heads);
 }
 
-static void attention_large_batch(const TransformerStep *step, const StepLayer *layer,
-                                  const Workspace &w)
+static void attention_large_batch(const TransformerState *state, int64_t i, const Workspace &w)
 {
-    const StepAttention a = attention_of(w, layer);
-    const bool square = maps_elementwise(a.features) && packs_fit<4>(layer->state.sums); /* F = D */
+    const StepAttention a = attention_of(state, w, i);
+    const bool square = maps_elementwise(a.features) && packs_fit<4>(a.sums); /* F = D */
     auto launch = launch_attend_large_batch_linear<0>;
-    if (step->softmax)
-        launch = state_in_packs(step, layer, THREADS) ? launch_attend_large_batch_softmax<4>
-                                                      : launch_attend_large_batch_softmax<1>;
+    if (state->softmax)
+        launch = state_in_packs(state, a, THREADS) ? launch_attend_large_batch_softmax<4>
+                                                   : launch_attend_large_batch_softmax<1>;
     else if (square && a.D == 32)
         launch = launch_attend_large_batch_linear<32>;
     else if (square && a.D == 64)
         launch = launch_attend_large_batch_linear<64>;
-    launch(step, a, w.buffers.packed);
+    launch(state, a, w.buffers.packed);
 }
 
 /* out = f(in weight^T + bias), as op_linear_activation; without p's norm and residual. */
-static void linear(const TransformerStep *step, Real *out, const Real *in, const StepProduct &p)
+static void linear(const TransformerState *state, Real *out, const Real *in, const StepProduct &p)
 {
     const char *const operation = cuda_operation();
-    const StepLinear &l = p.linear;
-    if (linear_pass_cuda({ out, NULL, in, l.weight, l.bias, p.B, p.I, p.O, p.activation,
-                           step->precision, TENSOR_REAL, operation, NULL }))
+    if (linear_pass_cuda({ out, NULL, in, p.weight, p.bias, p.B, p.I, p.O, p.activation,
+                           state->precision, TENSOR_REAL, operation, NULL }))
         return;
-    product_cuda(operation, step->precision, { out, TENSOR_REAL, false }, { in, TENSOR_REAL },
-                 { l.weight, TENSOR_REAL }, { p.B, p.I, p.O, false, true, 1, 0, 0, 0 });
-    linear_activate_cuda(TENSOR_REAL, out, NULL, l.bias, p.activation, p.B, p.O);
+    product_cuda(operation, state->precision, { out, TENSOR_REAL, false }, { in, TENSOR_REAL },
+                 { p.weight, TENSOR_REAL }, { p.B, p.I, p.O, false, true, 1, 0, 0, 0 });
+    linear_activate_cuda(TENSOR_REAL, out, NULL, p.bias, p.activation, p.B, p.O);
 }
 
 struct Add {
@@ -599,10 +603,10 @@ struct Stream {
 };
 
 /* out [B, width] <- norm(x + branch), or x + branch if there is no norm */
-static void normalize_large_batch(const TransformerStep *step, const Workspace &w, Real *out,
+static void normalize_large_batch(const TransformerState *state, const Workspace &w, Real *out,
                                   const Stream &s, const StepNorm &norm)
 {
-    const int64_t B = step->B, width = step->width;
+    const int64_t B = state->B, width = state->width;
     if (norm.weight && s.branch)
         layernorm_forward(out, w.statistics, JoinedRows{ s.x, s.branch }, norm.weight, norm.bias,
                           norm.eps, B, width);
@@ -616,61 +620,62 @@ static void normalize_large_batch(const TransformerStep *step, const Workspace &
 }
 
 /* The input of a branch, norm(s); the branch's result is then added to s. */
-static const Real *branch_input(const TransformerStep *step, const Workspace &w, Stream *s,
+static const Real *branch_input(const TransformerState *state, const Workspace &w, Stream *s,
                                 const StepNorm &norm)
 {
-    Real *const sum = w.buffers.x, *const normed = step->pre_norm ? w.buffers.normed : sum;
+    Real *const sum = w.buffers.x, *const normed = is_pre_norm(state) ? w.buffers.normed : sum;
     if (!norm.weight)
         return s->x;
-    if (step->pre_norm && s->branch) {
-        normalize_large_batch(step, w, sum, *s, {});
+    if (is_pre_norm(state) && s->branch) {
+        normalize_large_batch(state, w, sum, *s, {});
         *s = { sum, NULL };
     }
-    normalize_large_batch(step, w, normed, *s, norm);
-    if (!step->pre_norm)
+    normalize_large_batch(state, w, normed, *s, norm);
+    if (!is_pre_norm(state))
         *s = { normed, NULL };
     return normed;
 }
 
 /* One of a layer's products; one with a residual is a branch's last. */
-static void product_large_batch(const TransformerStep *step, const Workspace &w, Stream *s,
+static void product_large_batch(const TransformerState *state, const Workspace &w, Stream *s,
                                 const StepProduct &p)
 {
     if (!p.residual) {
-        linear(step, p.out, branch_input(step, w, s, p.in.norm), p);
+        linear(state, p.out, branch_input(state, w, s, p.in.norm), p);
         return;
     }
-    linear(step, w.branch, p.in.x, p);
+    linear(state, w.branch, p.in.x, p);
     s->branch = w.branch;
 }
 
-static void step_large_batch(Real *out, const Real *x, const TransformerStep *step,
+static void step_large_batch(Real *out, const Real *x, const TransformerState *state,
                              const Workspace &w)
 {
     Stream s = { x, NULL };
-    for (const StepLayer *layer = step->layer; layer < step->layer + step->layers; layer++) {
-        const LayerProducts products = layer_products(step, layer, x, &w.buffers);
-        product_large_batch(step, w, &s, products.input);
-        attention_large_batch(step, layer, w);
-        product_large_batch(step, w, &s, products.output);
-        product_large_batch(step, w, &s, products.ff1);
-        product_large_batch(step, w, &s, products.ff2);
+    for (int64_t i = 0; i < state->transformer.layers; i++) {
+        const LayerProducts products = layer_products(state, i, x, w.buffers);
+        product_large_batch(state, w, &s, products.input);
+        attention_large_batch(state, i, w);
+        product_large_batch(state, w, &s, products.output);
+        product_large_batch(state, w, &s, products.ff1);
+        product_large_batch(state, w, &s, products.ff2);
     }
-    if (step->norm.weight)
-        branch_input(step, w, &s, step->last_norm);
-    normalize_large_batch(step, w, out, s, step->norm.weight ? step->norm : step->last_norm);
-    LAUNCH(advance_large_batch, blocks_for(step->B), THREADS, 0, step->counts, step->positions,
-           step->max_length, step->B);
+    const StepNorm last = last_norm(state), final = final_norm(state);
+    if (final.weight)
+        branch_input(state, w, &s, last);
+    normalize_large_batch(state, w, out, s, final.weight ? final : last);
+    LAUNCH(advance_large_batch, blocks_for(state->B), THREADS, 0, state->device_counts,
+           state->positions.integers, state->max_length, state->B);
 }
 
 /* ------------------------------------------------------------------------------------ launchers */
-extern "C" void transformer_step_cuda(Real *out, const Real *x, const TransformerStep *step)
+extern "C" void transformer_step_cuda(Real *out, const Real *x, const TransformerState *state)
 {
-    Real *const scratch = device_workspace(workspace_of(step, NULL).size);
-    const Workspace w = workspace_of(step, scratch);
+    Real *const scratch = device_workspace(workspace_of(state, NULL).size);
+    const Workspace w = workspace_of(state, scratch);
     if (w.small_batch)
-        step_small_batch(out, x, step, w);
+        step_small_batch(out, x, state, w);
     else
-        step_large_batch(out, x, step, w);
+        step_large_batch(out, x, state, w);
     device_workspace_free(scratch);
 }

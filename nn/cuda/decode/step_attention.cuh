@@ -8,7 +8,7 @@
 #ifndef TAPEGRAD_NN_DECODE_STEP_ATTENTION_CUH
 #define TAPEGRAD_NN_DECODE_STEP_ATTENTION_CUH
 
-#include "nn/decode/step.h"
+#include "nn/decode/state.h"
 #include "ops/elementwise/activation.h"
 #include "ops/cuda/attention/linear/feature_map.cuh"
 #include "ops/cuda/attention/features/polynomial.cuh"
@@ -70,14 +70,14 @@ __device__ static inline void load_tiles(Reals<W> (&elements)[TILES], const Real
 struct StepAttention {
     int H, D, F, max_length;
     Features features;
-    Real scale, eps;        /* of queries and keys, or of scores; added to den */
-    const Real *projection; /* [F, D] or NULL */
-    LayerState state;
-    const int32_t *counts; /* [B] */
-    Real *attended;        /* [B, H D]: the result */
-    Real *scores;          /* softmax: [B, H, max_length] */
-    Real *memory;          /* [B, H, head_elements] if a head exceeds shared memory, or NULL */
-    Tiling tiling;         /* of T, or of the values */
+    Real scale, eps;            /* of queries and keys, or of scores; added to den */
+    const Real *projection;     /* [F, D] or NULL */
+    Real *sums, *keys, *values; /* the layer's state: linear, softmax */
+    const int32_t *counts;      /* [B] */
+    Real *attended;             /* [B, H D]: the result */
+    Real *scores;               /* softmax: [B, H, max_length] */
+    Real *memory;               /* [B, H, head_elements] if a head exceeds shared memory, or NULL */
+    Tiling tiling;              /* of T, or of the values */
 };
 
 /* A head's intermediates. */
@@ -247,7 +247,7 @@ __device__ static inline void attend_linear(const StepAttention &a, const HeadMe
                                             int64_t head, int position, Reals<W> (&ahead)[1])
 {
     const int F = a.F, rows = tile_rows<W>(a.tiling);
-    Real *const T = a.state.sums + head * F * a.tiling.C;
+    Real *const T = a.sums + head * F * a.tiling.C;
     if (threadIdx.x == 0)
         m.value[a.D] = 1;
     __syncthreads();
@@ -341,8 +341,8 @@ template <int W, int BLOCK>
 __device__ static inline void attend_softmax(const StepAttention &a, const HeadMemory &m,
                                              int64_t head, int position)
 {
-    Real *const keys = a.state.keys + head * a.max_length * a.D;
-    Real *const values = a.state.values + head * a.max_length * a.D;
+    Real *const keys = a.keys + head * a.max_length * a.D;
+    Real *const values = a.values + head * a.max_length * a.D;
     Real *const scores = a.scores + head * a.max_length;
     const int64_t row = (int64_t)position * a.D;
     __syncthreads();
