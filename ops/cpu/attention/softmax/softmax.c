@@ -16,7 +16,7 @@ _Static_assert(SOFTMAX_QUERIES % SOFTMAX_KEYS == 0 && SOFTMAX_KEYS % DIAGONAL ==
  * short sums. */
 enum { KEY_BLOCK = 4096 };
 _Static_assert(KEY_BLOCK % SOFTMAX_QUERIES == 0, "blocks begin with a tile");
-_Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "parts of tiles are whole vectors");
+_Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "diagonal tiles are whole vectors");
 
 /* ----------------------------------------------------------------------------------------- plan */
 typedef struct SoftmaxPlan {
