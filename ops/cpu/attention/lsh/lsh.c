@@ -262,7 +262,7 @@ static void lsh_forward(int type, Real *out, Real *log_sum, int32_t *order, cons
             log_sum[row_of(&head, n)] = 0;
             memset(w.out + n * w.tile.M, 0, (size_t)w.tile.M * sizeof *w.out);
         }
-        contribute_rows(type, (Gradient){ out, false }, row_of(&head, 0) * x->M, x->H * x->M, w.out,
+        contribute_head(type, (Gradient){ out, false }, row_of(&head, 0) * x->M, x->H * x->M, w.out,
                         x->N, x->M, 1);
     }
     device_workspace_free(scratch);
@@ -354,8 +354,8 @@ static void lsh_backward(int type, AttentionGradient d, const Real *dout, const 
             lsh_backward_round(&w, &r, dout, out, log_sum);
             add_round(&w, &r, dout, log_sum);
         }
-        contribute_rows(type, d.query, query_at(&head, 0), x->query_stride, w.dx, x->N, x->D, 1);
-        contribute_rows(type, d.value, value_at(&head, 0), x->value_stride, w.dv, x->N, x->M, 1);
+        contribute_head(type, d.query, query_at(&head, 0), x->query_stride, w.dx, x->N, x->D, 1);
+        contribute_head(type, d.value, value_at(&head, 0), x->value_stride, w.dv, x->N, x->M, 1);
     }
     device_workspace_free(scratch);
 }

@@ -126,8 +126,8 @@ ALWAYS_INLINE void pack_sorted(int T, Real *to, const Rows *rows, const int32_t 
 
 /* to [round_up(rows.count, ROWS), padded] = factor times the rows of ranks first, first + 1, ...,
  * padded with zeros. rows: all rows of the head. */
-WHOLE_VECTORS static void load_rows(Real *to, const AttentionHead *head, Rows rows, int64_t first,
-                                    Real factor)
+WHOLE_VECTORS static void load_ranks(Real *to, const AttentionHead *head, Rows rows, int64_t first,
+                                     Real factor)
 {
     const int64_t padded = round_up(rows.columns, LANES);
     if (!head->sorted_index) {
@@ -148,16 +148,16 @@ static void load_keys(Real *key, Real *value, const AttentionHead *head, int64_t
     const AttentionInputs *a = head->a;
     const Real *k = elements_at(head->type, a->key, key_at(head, 0));
     const Real *v = elements_at(head->type, a->value, value_at(head, 0));
-    load_rows(key, head, (Rows){ head->type, k, a->key_stride, count, a->D }, first, 1);
-    load_rows(value, head, (Rows){ head->type, v, a->value_stride, count, a->M }, first, 1);
+    load_ranks(key, head, (Rows){ head->type, k, a->key_stride, count, a->D }, first, 1);
+    load_ranks(value, head, (Rows){ head->type, v, a->value_stride, count, a->M }, first, 1);
 }
 
 static void load_queries(QueryTile *t, Real factor)
 {
     const AttentionInputs *a = t->head.a;
     const Real *q = elements_at(t->head.type, a->query, query_at(&t->head, 0));
-    load_rows(t->query, &t->head, (Rows){ t->head.type, q, a->query_stride, t->count, a->D },
-              t->first, factor);
+    load_ranks(t->query, &t->head, (Rows){ t->head.type, q, a->query_stride, t->count, a->D },
+               t->first, factor);
     transpose(t->query_transposed, t->query, t->D, t->count, a->D, t->columns);
 }
 
@@ -167,7 +167,7 @@ static void load_upstream(QueryTile *t, const Real *dout, const Real *out, const
     const AttentionHead *head = &t->head;
     const int64_t M = head->a->M, stride = head->a->H * M;
     const Real *g = elements_at(head->type, dout, row_of(head, 0) * M);
-    load_rows(t->dout, head, (Rows){ head->type, g, stride, t->count, M }, t->first, 1);
+    load_ranks(t->dout, head, (Rows){ head->type, g, stride, t->count, M }, t->first, 1);
     transpose(t->dout_transposed, t->dout, t->M, t->count, M, t->columns);
     memset(t->L, 0, (size_t)t->columns * sizeof(Real));
     memset(t->D_i, 0, (size_t)t->columns * sizeof(Real));
@@ -188,7 +188,7 @@ static void add_sums(Real *restrict sum, const Real *restrict x, int64_t count)
 
 /* d <- factor * the rows of sums, which are padded to whole vectors; row i is stored at
  * at + i stride. */
-static void contribute_rows(int type, Gradient d, int64_t at, int64_t stride, const Real *sums,
+static void contribute_head(int type, Gradient d, int64_t at, int64_t stride, const Real *sums,
                             int64_t count, int64_t columns, Real factor)
 {
     if (!d.data)

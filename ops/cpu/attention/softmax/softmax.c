@@ -238,7 +238,7 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
         select_softmax_tile(u, first);
         load_upstream(t, dout, out, log_sum);
         softmax_backward_tile(u);
-        contribute_rows(p->type, d.query, query_at(&t->head, first), p->a->query_stride,
+        contribute_head(p->type, d.query, query_at(&t->head, first), p->a->query_stride,
                         u->dquery_sum, t->count, p->a->D, score_scale(p->a));
     }
 }
@@ -255,8 +255,8 @@ static void contribute_keys(AttentionGradient d, Real *scratch, const SoftmaxPla
         add_sums(u.dkey, other.dkey, p->keys * u.tile.D);
         add_sums(u.dvalue, other.dvalue, p->keys * u.tile.M);
     }
-    contribute_rows(p->type, d.key, key_at(&head, 0), a->key_stride, u.dkey, a->keys, a->D, 1);
-    contribute_rows(p->type, d.value, value_at(&head, 0), a->value_stride, u.dvalue, a->keys, a->M,
+    contribute_head(p->type, d.key, key_at(&head, 0), a->key_stride, u.dkey, a->keys, a->D, 1);
+    contribute_head(p->type, d.value, value_at(&head, 0), a->value_stride, u.dvalue, a->keys, a->M,
                     1);
 }
 
