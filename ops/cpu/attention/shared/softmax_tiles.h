@@ -12,14 +12,19 @@
 #include "ops/attention/shared/arguments.h"
 #include "ops/cpu/shared/tiles.h"
 
-/* Queries of a head with consecutive ranks, first to first + count - 1, and their buffers. */
-typedef struct QueryTile {
+/* One head of one sequence. Its rows are numbered by rank: in their order, or sorted. */
+typedef struct AttentionHead {
     int type; /* of the inputs, out and their gradients */
     const AttentionInputs *a;
     int64_t b, h;
+    int64_t positions;           /* keys that are not masked */
     const int32_t *sorted_index; /* the position of each rank; NULL: rank i is position i */
-    int64_t positions;           /* of the head that are not masked, with a sorted_index */
-    int64_t first, count;
+} AttentionHead;
+
+/* Queries of consecutive ranks, and their buffers. */
+typedef struct QueryTile {
+    AttentionHead head;
+    int64_t first, count;           /* ranks first to first + count - 1 */
     int64_t columns;                /* count, padded */
     int64_t D, M;                   /* padded to whole vectors */
     Real *query, *query_transposed; /* [columns, D], [D, columns] */
@@ -28,7 +33,7 @@ typedef struct QueryTile {
     Real *out;                      /* [columns, M]: o */
     /* The backward pass: */
     Real *L, *D_i;                /* [columns]: L_i and D_i, in the memory of m and l */
-    Real *dout, *dout_transposed; /* [columns, M], [M, columns]: g */
+    Real *dout, *dout_transposed; /* [columns, M], [M, columns]: g; dout in the memory of out */
     Real *dS;                     /* [keys, columns]: dP, then dS */
 } QueryTile;
 
@@ -48,7 +53,6 @@ typedef struct KeyTile {
 static void allocate_tile(QueryTile *t, const AttentionInputs *a, int64_t queries, int64_t keys,
                           Real *scratch, int64_t *used, bool backward)
 {
-    t->a = a;
     t->D = round_up(a->D, LANES);
     t->M = round_up(a->M, LANES);
     t->query = allocate(scratch, used, queries * t->D);
@@ -71,38 +75,49 @@ static Real score_scale(const AttentionInputs *a)
 
 /* ----------------------------------------------------------------------------------------- rows */
 
-ALWAYS_INLINE int64_t position_at(const QueryTile *t, int64_t rank)
+/* The head with this index in [B, H], in the order of the positions. */
+static AttentionHead head_at(int type, const AttentionInputs *a, int64_t index)
 {
-    return t->sorted_index ? t->sorted_index[rank] : rank;
+    const int64_t b = index / a->H;
+    return (AttentionHead){ .type = type,
+                            .a = a,
+                            .b = b,
+                            .h = index % a->H,
+                            .positions = a->key_lengths ? a->key_lengths[b] : a->keys };
+}
+
+static inline int64_t position_at(const AttentionHead *head, int64_t rank)
+{
+    return head->sorted_index ? head->sorted_index[rank] : rank;
 }
 
 /* Offsets of a position's rows in the arguments, and the index of its row in [B, N, H]. */
-static inline int64_t query_at(const QueryTile *t, int64_t position)
+static inline int64_t query_at(const AttentionHead *head, int64_t position)
 {
-    return attention_query_at(t->a, t->b, t->h, position);
+    return attention_query_at(head->a, head->b, head->h, position);
 }
-static inline int64_t key_at(const QueryTile *t, int64_t position)
+static inline int64_t key_at(const AttentionHead *head, int64_t position)
 {
-    return attention_key_at(t->a, t->b, t->h, position);
+    return attention_key_at(head->a, head->b, head->h, position);
 }
-static inline int64_t value_at(const QueryTile *t, int64_t position)
+static inline int64_t value_at(const AttentionHead *head, int64_t position)
 {
-    return attention_value_at(t->a, t->b, t->h, position);
+    return attention_value_at(head->a, head->b, head->h, position);
 }
-static inline int64_t row_of(const QueryTile *t, int64_t position)
+static inline int64_t row_of(const AttentionHead *head, int64_t position)
 {
-    return attention_row_at(t->a, t->b, t->h, position);
+    return attention_row_at(head->a, head->b, head->h, position);
 }
 
-/* to [rows.count, padded] = factor times the rows at the positions `sorted_index`, of which `left`
- * follow, padded with zeros. rows: all rows of the head. */
+/* to [rows.count, padded] = factor times the rows at the positions sorted_index, padded with zeros.
+ * rows: all rows of the head; ranks: the number of elements of sorted_index. */
 ALWAYS_INLINE void pack_sorted(int T, Real *to, const Rows *rows, const int32_t *sorted_index,
-                               int64_t left, int64_t padded, Real factor)
+                               int64_t ranks, int64_t padded, Real factor)
 {
     const Real *data = rows->data;
     const int64_t stride = rows->stride, columns = rows->columns;
     for (int64_t i = 0; i < rows->count; i++, to += padded) {
-        if (i + AHEAD < left)
+        if (i + AHEAD < ranks)
             for (int64_t c = 0; c < columns; c += elements_per_line(T))
                 __builtin_prefetch(elements_at(T, data, sorted_index[i + AHEAD] * stride + c));
         pack_row(T, to, elements_at(T, data, sorted_index[i] * stride), columns, padded, factor);
@@ -111,69 +126,83 @@ ALWAYS_INLINE void pack_sorted(int T, Real *to, const Rows *rows, const int32_t 
 
 /* to [round_up(rows.count, ROWS), padded] = factor times the rows of ranks first, first + 1, ...,
  * padded with zeros. rows: all rows of the head. */
-WHOLE_VECTORS static void load_sorted(Real *to, const QueryTile *t, Rows rows, int64_t first,
-                                      int64_t padded, Real factor)
+WHOLE_VECTORS static void load_ranks(Real *to, const AttentionHead *head, Rows rows, int64_t first,
+                                     Real factor)
 {
-    if (!t->sorted_index) {
+    const int64_t padded = round_up(rows.columns, LANES);
+    if (!head->sorted_index) {
         rows.data = elements_at(rows.type, rows.data, first * rows.stride);
         pack_tile(to, &rows, padded, factor);
         return;
     }
-    BY_STORAGE(
-        rows.type, T,
-        pack_sorted(T, to, &rows, t->sorted_index + first, t->positions - first, padded, factor));
+    BY_STORAGE(rows.type, T,
+               pack_sorted(T, to, &rows, head->sorted_index + first, head->positions - first,
+                           padded, factor));
     zero_missing(to, rows.count, padded);
 }
 
-/* All rows of the head in a tensor whose first one is at this offset. */
-ALWAYS_INLINE Rows head_rows(const QueryTile *t, const Real *data, int64_t at, int64_t stride,
-                             int64_t count, int64_t columns)
+/* key, value = the rows of ranks first, first + 1, ... */
+static void load_keys(Real *key, Real *value, const AttentionHead *head, int64_t first,
+                      int64_t count)
 {
-    return (Rows){ t->type, elements_at(t->type, data, at), stride, count, columns };
-}
-
-static void load_keys(Real *key, Real *value, const QueryTile *t, int64_t first, int64_t count)
-{
-    const AttentionInputs *a = t->a;
-    load_sorted(key, t, head_rows(t, a->key, key_at(t, 0), a->key_stride, count, a->D), first, t->D,
-                1);
-    load_sorted(value, t, head_rows(t, a->value, value_at(t, 0), a->value_stride, count, a->M),
-                first, t->M, 1);
+    const AttentionInputs *a = head->a;
+    const Real *k = elements_at(head->type, a->key, key_at(head, 0));
+    const Real *v = elements_at(head->type, a->value, value_at(head, 0));
+    load_ranks(key, head, (Rows){ head->type, k, a->key_stride, count, a->D }, first, 1);
+    load_ranks(value, head, (Rows){ head->type, v, a->value_stride, count, a->M }, first, 1);
 }
 
 static void load_queries(QueryTile *t, Real factor)
 {
-    const AttentionInputs *a = t->a;
-    load_sorted(t->query, t,
-                head_rows(t, a->query, query_at(t, 0), a->query_stride, t->count, a->D), t->first,
-                t->D, factor);
+    const AttentionInputs *a = t->head.a;
+    const Real *q = elements_at(t->head.type, a->query, query_at(&t->head, 0));
+    load_ranks(t->query, &t->head, (Rows){ t->head.type, q, a->query_stride, t->count, a->D },
+               t->first, factor);
     transpose(t->query_transposed, t->query, t->D, t->count, a->D, t->columns);
 }
 
 /* Loads g_i, L_i and D_i = g_i.out_i of the tile's queries. */
 static void load_upstream(QueryTile *t, const Real *dout, const Real *out, const Real *log_sum)
 {
-    const int64_t M = t->a->M;
-    load_sorted(t->dout, t, head_rows(t, dout, row_of(t, 0) * M, t->a->H * M, t->count, M),
-                t->first, t->M, 1);
+    const AttentionHead *head = &t->head;
+    const int64_t M = head->a->M, stride = head->a->H * M;
+    const Real *g = elements_at(head->type, dout, row_of(head, 0) * M);
+    load_ranks(t->dout, head, (Rows){ head->type, g, stride, t->count, M }, t->first, 1);
     transpose(t->dout_transposed, t->dout, t->M, t->count, M, t->columns);
     memset(t->L, 0, (size_t)t->columns * sizeof(Real));
     memset(t->D_i, 0, (size_t)t->columns * sizeof(Real));
     for (int64_t i = 0; i < t->count; i++) {
-        const int64_t row = row_of(t, position_at(t, t->first + i));
+        const int64_t row = row_of(head, position_at(head, t->first + i));
+        const Real *out_i = elements_at(head->type, out, row * M), *g_i = t->dout + i * t->M;
         t->L[i] = log_sum[row];
-        const Real *out_i = elements_at(t->type, out, row * M), *g = t->dout + i * t->M;
-        BY_STORAGE(t->type, T, t->D_i[i] = dot_with(T, out_i, g, M));
+        BY_STORAGE(head->type, T, t->D_i[i] = dot_with(T, out_i, g_i, M));
     }
 }
 
-/* out_i = o_i / l_i, L_i = m_i + ln l_i; out is of this dtype */
-static void store_out(int type, Real *out, Real *log_sum, const QueryTile *t, int64_t i)
+/* sum += x */
+static void add_sums(Real *restrict sum, const Real *restrict x, int64_t count)
 {
-    const int64_t M = t->a->M, row = row_of(t, position_at(t, t->first + i));
-    unpack(type, (Gradient){ elements_at(type, out, row * M), false }, 0, t->out + i * t->M, 1, M,
-           t->M, 1 / t->l[i], 0);
-    log_sum[row] = t->m[i] + (Real)log((double)t->l[i]);
+    for (int64_t i = 0; i < count; i++)
+        sum[i] += x[i];
+}
+
+/* d <- factor * the rows of sums, which are padded to whole vectors; row i is stored at
+ * at + i stride. */
+static void contribute_head(int type, Gradient d, int64_t at, int64_t stride, const Real *sums,
+                            int64_t count, int64_t columns, Real factor)
+{
+    if (!d.data)
+        return;
+    d.data = elements_at(type, d.data, at);
+    unpack(type, d, stride, sums, count, columns, round_up(columns, LANES), factor, AHEAD);
+}
+
+/* out [M] = o_i / l_i, of this dtype; returns L_i = m_i + ln l_i. */
+static Real store_out(int type, Real *out, const QueryTile *t, int64_t i)
+{
+    unpack(type, (Gradient){ out, false }, 0, t->out + i * t->M, 1, t->head.a->M, t->M, 1 / t->l[i],
+           0);
+    return t->m[i] + (Real)log((double)t->l[i]);
 }
 
 /* ----------------------------------------------------------------------------------------- tiles
@@ -182,8 +211,8 @@ static void store_out(int type, Real *out, Real *log_sum, const QueryTile *t, in
 /* P [keys, columns] = the score tile s */
 ALWAYS_INLINE void score_tile(QueryTile *t, const KeyTile *k)
 {
-    set_product(t->P, k->key, t->D, t->query_transposed + k->skip, t->columns, k->rows, t->a->D,
-                k->columns);
+    set_product(t->P, k->key, t->D, t->query_transposed + k->skip, t->columns, k->rows,
+                t->head.a->D, k->columns);
     for (int64_t j = 0; k->diagonal && j < k->keys; j++)
         for (int64_t i = 0; i < minimum(j, k->columns); i++)
             t->P[j * k->columns + i] = -INFINITY;
@@ -228,8 +257,8 @@ __attribute__((noinline)) WHOLE_VECTORS static void backward_tile(bool weighted,
 {
     const int64_t columns = k->columns;
     score_tile(t, k);
-    set_product(t->dS, k->value, t->M, t->dout_transposed + k->skip, t->columns, k->rows, t->a->M,
-                columns);
+    set_product(t->dS, k->value, t->M, t->dout_transposed + k->skip, t->columns, k->rows,
+                t->head.a->M, columns);
     for (int64_t j = 0; j < k->keys; j++)
         score_gradients(weighted, t->P + j * columns, t->dS + j * columns, t->L + k->skip,
                         t->D_i + k->skip, weighted ? k->weight + j * columns : NULL, columns);

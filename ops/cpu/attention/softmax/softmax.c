@@ -2,7 +2,7 @@
  *
  * A unit of work is one head of one sequence or, with fewer heads than threads, every segments-th
  * query tile of a head. A unit packs the head's keys and values, and iterates over its query tiles
- * and, for each, over the key tiles (softmax_tiles_cpu.h). */
+ * and, for each, over the key tiles (softmax_tiles.h). */
 #include "ops/cpu/attention/shared/softmax_tiles.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
@@ -16,7 +16,7 @@ _Static_assert(SOFTMAX_QUERIES % SOFTMAX_KEYS == 0 && SOFTMAX_KEYS % DIAGONAL ==
  * short sums. */
 enum { KEY_BLOCK = 4096 };
 _Static_assert(KEY_BLOCK % SOFTMAX_QUERIES == 0, "blocks begin with a tile");
-_Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "parts of tiles are whole vectors");
+_Static_assert(DIAGONAL % LANES == 0 && DIAGONAL % ROWS == 0, "diagonal tiles are whole vectors");
 
 /* ----------------------------------------------------------------------------------------- plan */
 typedef struct SoftmaxPlan {
@@ -36,11 +36,11 @@ typedef struct SoftmaxUnit {
     QueryTile tile;
     int64_t visible;   /* the tile's queries attend only to keys j < visible */
     Real *key, *value; /* [keys, D], [keys, M] */
-    Real *dquery;      /* [SOFTMAX_QUERIES, D] */
     struct {
-        Real *m, *l, *out, *dquery; /* of the blocks before the current one */
-    } earlier;
-    Real *dkey, *dvalue; /* [keys, D], [keys, M]: sums of the unit */
+        Real *m, *l, *out;
+    } previous;                /* of the tile's queries: m, l, o over the previous blocks */
+    Real *dquery, *dquery_sum; /* [SOFTMAX_QUERIES, D]: of a block, and of all blocks so far */
+    Real *dkey, *dvalue;       /* [keys, D], [keys, M]: sums of the unit */
 } SoftmaxUnit;
 
 /* Assigns a unit's buffers in scratch memory, or NULL; returns their size in Reals. */
@@ -48,17 +48,17 @@ static int64_t allocate_unit(SoftmaxUnit *u, const SoftmaxPlan *p, Real *scratch
 {
     int64_t used = 0;
     u->p = p;
-    u->key = allocate(scratch, &used, p->keys * round_up(p->a->D, LANES));
-    u->value = allocate(scratch, &used, p->keys * round_up(p->a->M, LANES));
     allocate_tile(&u->tile, p->a, SOFTMAX_QUERIES, SOFTMAX_KEYS, scratch, &used, backward);
+    u->key = allocate(scratch, &used, p->keys * u->tile.D);
+    u->value = allocate(scratch, &used, p->keys * u->tile.M);
     if (!backward) {
-        u->earlier.m = allocate(scratch, &used, SOFTMAX_QUERIES);
-        u->earlier.l = allocate(scratch, &used, SOFTMAX_QUERIES);
-        u->earlier.out = allocate(scratch, &used, SOFTMAX_QUERIES * u->tile.M);
+        u->previous.m = allocate(scratch, &used, SOFTMAX_QUERIES);
+        u->previous.l = allocate(scratch, &used, SOFTMAX_QUERIES);
+        u->previous.out = allocate(scratch, &used, SOFTMAX_QUERIES * u->tile.M);
         return used;
     }
     u->dquery = allocate(scratch, &used, SOFTMAX_QUERIES * u->tile.D);
-    u->earlier.dquery = allocate(scratch, &used, SOFTMAX_QUERIES * u->tile.D);
+    u->dquery_sum = allocate(scratch, &used, SOFTMAX_QUERIES * u->tile.D);
     u->dkey = allocate(scratch, &used, p->keys * u->tile.D);
     u->dvalue = allocate(scratch, &used, p->keys * u->tile.M);
     return used;
@@ -87,20 +87,13 @@ static int softmax_threads(const AttentionInputs *a)
 
 /* ---------------------------------------------------------------------------------------- tiles */
 
-static int64_t key_length(const SoftmaxUnit *u)
-{
-    const AttentionInputs *a = u->p->a;
-    return a->key_lengths ? a->key_lengths[u->tile.b] : a->keys;
-}
-
 /* A unit with its keys and values. */
 static SoftmaxUnit unit_at(const SoftmaxPlan *p, Real *scratch, int64_t unit, bool backward)
 {
-    const int64_t head = unit / p->segments;
-    SoftmaxUnit u = { .tile = { .type = p->type, .b = head / p->a->H, .h = head % p->a->H } };
-    Real *own = scratch + (p->segments > 1 ? unit : omp_get_thread_num()) * p->size;
-    allocate_unit(&u, p, own, backward);
-    load_keys(u.key, u.value, &u.tile, 0, key_length(&u));
+    SoftmaxUnit u = { .tile.head = head_at(p->type, p->a, unit / p->segments) };
+    const int64_t workspace = p->segments > 1 ? unit : omp_get_thread_num();
+    allocate_unit(&u, p, scratch + workspace * p->size, backward);
+    load_keys(u.key, u.value, &u.tile.head, 0, u.tile.head.positions);
     return u;
 }
 
@@ -109,19 +102,20 @@ static void select_softmax_tile(SoftmaxUnit *u, int64_t first)
 {
     QueryTile *t = &u->tile;
     t->first = first;
-    t->count = minimum(SOFTMAX_QUERIES, t->a->N - first);
+    t->count = minimum(SOFTMAX_QUERIES, u->p->a->N - first);
     t->columns = round_up(t->count, UNIT);
-    u->visible = key_length(u);
+    u->visible = t->head.positions;
     if (u->p->causal)
         u->visible = minimum(u->visible, first + t->count);
-    load_queries(t, score_scale(t->a));
+    load_queries(t, score_scale(u->p->a));
 }
 
-static KeyTile key_tile_at(const SoftmaxUnit *u, int64_t start)
+/* The tile of keys from `start` on, before `end`. */
+static KeyTile key_tile_at(const SoftmaxUnit *u, int64_t start, int64_t end)
 {
     const QueryTile *t = &u->tile;
     KeyTile k = { .diagonal = u->p->causal && start >= t->first, .start = start };
-    k.keys = minimum(k.diagonal ? DIAGONAL : SOFTMAX_KEYS, u->visible - start);
+    k.keys = minimum(k.diagonal ? DIAGONAL : SOFTMAX_KEYS, end - start);
     k.rows = round_up(k.keys, ROWS);
     k.skip = k.diagonal ? start - t->first : 0;
     k.queries = t->count - k.skip;
@@ -139,34 +133,25 @@ __attribute__((noinline)) WHOLE_VECTORS static void forward_step(QueryTile *t, c
     forward_tile(false, t, k);
 }
 
-static void zero_sums(QueryTile *t)
-{
-    memset(t->l, 0, (size_t)SOFTMAX_QUERIES * sizeof *t->l);
-    memset(t->out, 0, (size_t)(SOFTMAX_QUERIES * t->M) * sizeof *t->out);
-}
-
-/* l <- l + e^(m' - m) l' and the same of o, where ' is of the earlier blocks. */
-static void add_earlier_sums(SoftmaxUnit *u)
+/* l <- l + e^(m' - m) l' and the same of o, where ' is of the previous blocks. */
+static void add_previous_blocks(SoftmaxUnit *u)
 {
     const QueryTile *t = &u->tile;
     for (int64_t i = 0; i < t->count; i++) {
-        const Real m = u->earlier.m[i], factor = m == t->m[i] ? 1 : real_exp(m - t->m[i]);
-        t->l[i] += factor * u->earlier.l[i];
+        const Real m = u->previous.m[i], factor = m == t->m[i] ? 1 : real_exp(m - t->m[i]);
+        t->l[i] += factor * u->previous.l[i];
         for (int64_t c = 0; c < t->M; c++)
-            t->out[i * t->M + c] += factor * u->earlier.out[i * t->M + c];
+            t->out[i * t->M + c] += factor * u->previous.out[i * t->M + c];
     }
 }
 
-/* The sums so far become those of the earlier blocks. */
-static void next_block(SoftmaxUnit *u, bool first)
+/* The sums so far become those of the previous blocks. */
+static void save_blocks(SoftmaxUnit *u)
 {
-    QueryTile *t = &u->tile;
-    if (!first)
-        add_earlier_sums(u);
-    memcpy(u->earlier.m, t->m, (size_t)SOFTMAX_QUERIES * sizeof *t->m);
-    memcpy(u->earlier.l, t->l, (size_t)SOFTMAX_QUERIES * sizeof *t->l);
-    memcpy(u->earlier.out, t->out, (size_t)(SOFTMAX_QUERIES * t->M) * sizeof *t->out);
-    zero_sums(t);
+    const QueryTile *t = &u->tile;
+    memcpy(u->previous.m, t->m, (size_t)SOFTMAX_QUERIES * sizeof *t->m);
+    memcpy(u->previous.l, t->l, (size_t)SOFTMAX_QUERIES * sizeof *t->l);
+    memcpy(u->previous.out, t->out, (size_t)(SOFTMAX_QUERIES * t->M) * sizeof *t->out);
 }
 
 static void softmax_forward_tile(Real *out, Real *log_sum, SoftmaxUnit *u)
@@ -174,16 +159,22 @@ static void softmax_forward_tile(Real *out, Real *log_sum, SoftmaxUnit *u)
     QueryTile *t = &u->tile;
     for (int64_t i = 0; i < t->columns; i++)
         t->m[i] = -INFINITY;
-    zero_sums(t);
-    for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys)) {
-        if (k.start > 0 && k.start % KEY_BLOCK == 0)
-            next_block(u, k.start == KEY_BLOCK);
-        forward_step(t, &k);
+    for (int64_t block = 0; block < u->visible; block += KEY_BLOCK) {
+        const int64_t end = minimum(block + KEY_BLOCK, u->visible);
+        memset(t->l, 0, (size_t)SOFTMAX_QUERIES * sizeof *t->l);
+        memset(t->out, 0, (size_t)(SOFTMAX_QUERIES * t->M) * sizeof *t->out);
+        for (KeyTile k = key_tile_at(u, block, end); k.keys > 0;
+             k = key_tile_at(u, k.start + k.keys, end))
+            forward_step(t, &k);
+        if (block > 0)
+            add_previous_blocks(u);
+        if (end < u->visible)
+            save_blocks(u);
     }
-    if (u->visible > KEY_BLOCK)
-        add_earlier_sums(u);
-    for (int64_t i = 0; i < t->count; i++)
-        store_out(t->type, out, log_sum, t, i);
+    for (int64_t i = 0; i < t->count; i++) {
+        const int64_t row = row_of(&t->head, t->first + i);
+        log_sum[row] = store_out(u->p->type, elements_at(u->p->type, out, row * u->p->a->M), t, i);
+    }
 }
 
 static void softmax_forward_units(TensorType type, Real *out, Real *log_sum,
@@ -215,30 +206,24 @@ void softmax_attention_forward_bf16(Real *out, Real *log_sum, const AttentionInp
 
 /* ------------------------------------------------------------------------------------- backward */
 
-/* to <- to + from; from <- 0 */
-static void move_sums(Real *to, Real *from, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) {
-        to[i] += from[i];
-        from[i] = 0;
-    }
-}
-
+/* dquery_sum = dq sqrt D of the tile's queries; adds to dk and dv of the unit. */
 static void softmax_backward_tile(SoftmaxUnit *u)
 {
     QueryTile *t = &u->tile;
     const int64_t size = SOFTMAX_QUERIES * t->D;
-    memset(u->dquery, 0, (size_t)size * sizeof(Real));
-    memset(u->earlier.dquery, 0, (size_t)size * sizeof(Real));
-    for (KeyTile k = key_tile_at(u, 0); k.keys > 0; k = key_tile_at(u, k.start + k.keys)) {
-        if (k.start > 0 && k.start % KEY_BLOCK == 0)
-            move_sums(u->earlier.dquery, u->dquery, size);
-        k.dquery = u->dquery + k.skip * t->D;
-        k.dkey = u->dkey + k.start * t->D;
-        k.dvalue = u->dvalue + k.start * t->M;
-        backward_tile(false, t, &k);
+    memset(u->dquery_sum, 0, (size_t)size * sizeof(Real));
+    for (int64_t block = 0; block < u->visible; block += KEY_BLOCK) {
+        const int64_t end = minimum(block + KEY_BLOCK, u->visible);
+        memset(u->dquery, 0, (size_t)size * sizeof(Real));
+        for (KeyTile k = key_tile_at(u, block, end); k.keys > 0;
+             k = key_tile_at(u, k.start + k.keys, end)) {
+            k.dquery = u->dquery + k.skip * t->D;
+            k.dkey = u->dkey + k.start * t->D;
+            k.dvalue = u->dvalue + k.start * t->M;
+            backward_tile(false, t, &k);
+        }
+        add_sums(u->dquery_sum, u->dquery, size);
     }
-    move_sums(u->dquery, u->earlier.dquery, size);
 }
 
 /* dq of a unit's queries, and the unit's sums of dk and dv. */
@@ -246,47 +231,33 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
                                   const Real *out, const Real *log_sum, int64_t first)
 {
     QueryTile *t = &u->tile;
-    const AttentionInputs *a = t->a;
-    memset(u->dkey, 0, (size_t)(u->p->keys * t->D) * sizeof(Real));
-    memset(u->dvalue, 0, (size_t)(u->p->keys * t->M) * sizeof(Real));
-    for (; first < a->N; first += u->p->segments * SOFTMAX_QUERIES) {
+    const SoftmaxPlan *p = u->p;
+    memset(u->dkey, 0, (size_t)(p->keys * t->D) * sizeof(Real));
+    memset(u->dvalue, 0, (size_t)(p->keys * t->M) * sizeof(Real));
+    for (; first < p->a->N; first += p->segments * SOFTMAX_QUERIES) {
         select_softmax_tile(u, first);
         load_upstream(t, dout, out, log_sum);
         softmax_backward_tile(u);
-        if (d.query.data) {
-            Gradient dquery = d.query;
-            dquery.data = elements_at(t->type, dquery.data, query_at(t, first));
-            unpack(t->type, dquery, a->query_stride, u->dquery, t->count, a->D, t->D,
-                   score_scale(a), AHEAD);
-        }
+        contribute_head(p->type, d.query, query_at(&t->head, first), p->a->query_stride,
+                        u->dquery_sum, t->count, p->a->D, score_scale(p->a));
     }
 }
 
 /* dk and dv of a head: adds the sums of its units in a fixed order. */
-static void contribute_keys(AttentionGradient d, Real *scratch, const SoftmaxPlan *p, int64_t head)
+static void contribute_keys(AttentionGradient d, Real *scratch, const SoftmaxPlan *p, int64_t index)
 {
     const AttentionInputs *a = p->a;
+    const AttentionHead head = head_at(p->type, a, index);
     SoftmaxUnit u, other;
     allocate_unit(&u, p, scratch, true);
-    const int64_t D = u.tile.D, M = u.tile.M;
     for (int64_t s = 1; s < p->segments; s++) {
         allocate_unit(&other, p, scratch + s * p->size, true);
-#pragma omp simd
-        for (int64_t i = 0; i < p->keys * D; i++)
-            u.dkey[i] += other.dkey[i];
-#pragma omp simd
-        for (int64_t i = 0; i < p->keys * M; i++)
-            u.dvalue[i] += other.dvalue[i];
+        add_sums(u.dkey, other.dkey, p->keys * u.tile.D);
+        add_sums(u.dvalue, other.dvalue, p->keys * u.tile.M);
     }
-    int64_t b = head / a->H, h = head % a->H;
-    if (d.key.data) {
-        d.key.data = elements_at(p->type, d.key.data, b * a->keys * a->key_stride + h * a->D);
-        unpack(p->type, d.key, a->key_stride, u.dkey, a->keys, a->D, D, 1, AHEAD);
-    }
-    if (d.value.data) {
-        d.value.data = elements_at(p->type, d.value.data, b * a->keys * a->value_stride + h * a->M);
-        unpack(p->type, d.value, a->value_stride, u.dvalue, a->keys, a->M, M, 1, AHEAD);
-    }
+    contribute_head(p->type, d.key, key_at(&head, 0), a->key_stride, u.dkey, a->keys, a->D, 1);
+    contribute_head(p->type, d.value, value_at(&head, 0), a->value_stride, u.dvalue, a->keys, a->M,
+                    1);
 }
 
 static void softmax_backward_units(const SoftmaxPlan *p, AttentionGradient d, const Real *dout,

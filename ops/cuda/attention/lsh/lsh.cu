@@ -145,11 +145,11 @@ __device__ static inline bool attends_to(const LshRound<T> &, const int32_t *bou
 /* Binary search: a head's first rank whose bound (VISIBLE_BEGIN or VISIBLE_END, both ascending) is
  * at least limit. */
 template <typename T>
-__device__ static inline int64_t first_rank(const LshRound<T> &a, int kind, const Item &item,
+__device__ static inline int64_t first_rank(const LshRound<T> &a, int array, const Item &item,
                                             int64_t limit)
 {
     const int32_t *sorted_index = order_at(a, SORTED_INDEX, item, a.round);
-    const int32_t *bound = order_at(a, kind, item, a.round);
+    const int32_t *bound = order_at(a, array, item, a.round);
     int64_t from = 0, to = positions_of(a, item.b);
     while (from < to) {
         const int64_t middle = (from + to) / 2;
@@ -332,20 +332,20 @@ template <typename T> __global__ void finish_gradients(const __grid_constant__ F
     const int64_t warps = THREADS / WARP, rows = a.B * a.N * a.H;
     for (int64_t row = blockIdx.x * warps + warp; row < rows; row += gridDim.x * warps) {
         const int64_t b_n = row / a.H, h = row % a.H, x_at = b_n * a.query_stride + h * a.D;
-        const bool counts = !a.key_lengths || b_n % a.N < a.key_lengths[b_n / a.N];
+        const bool unmasked = !a.key_lengths || b_n % a.N < a.key_lengths[b_n / a.N];
         const Real *dk = f.sums.dk + row * a.D, inverse = 1 / f.sums.length[row];
         Real along = 0;
-        for (int64_t c = lane; c < a.D && counts && dx; c += WARP)
+        for (int64_t c = lane; c < a.D && unmasked && dx; c += WARP)
             along += load(x + x_at + c) * dk[c];
         along = warp_sum(along) * inverse * inverse;
         for (int64_t c = lane; c < a.D && dx; c += WARP) {
-            const Real across = counts ? dk[c] - along * load(x + x_at + c) : (Real)0;
+            const Real across = unmasked ? dk[c] - along * load(x + x_at + c) : (Real)0;
             contribute(dx + x_at + c, f.d.query.accumulate,
-                       counts ? f.sums.dq[row * a.D + c] + inverse * across : (Real)0);
+                       unmasked ? f.sums.dq[row * a.D + c] + inverse * across : (Real)0);
         }
-        const bool alone = counts && f.log_sum[row] == (Real)INFINITY;
+        const bool alone = unmasked && f.log_sum[row] == (Real)INFINITY;
         for (int64_t c = lane; c < a.M && dvalue; c += WARP) {
-            const Real dv = counts ? f.sums.dv[row * a.M + c] : (Real)0;
+            const Real dv = unmasked ? f.sums.dv[row * a.M + c] : (Real)0;
             contribute(dvalue + b_n * a.value_stride + h * a.M + c, f.d.value.accumulate,
                        alone ? dv + load(dout + row * a.M + c) : dv);
         }
@@ -371,7 +371,7 @@ static LshRound<T> round_of(const LshRounds *all, const int32_t *order, const Re
              1 / (Real)sqrt((double)x->D) };
 }
 
-template <typename T> static void find_lengths(Real *length, const AttentionInputs *x)
+template <typename T> static void compute_lengths(Real *length, const AttentionInputs *x)
 {
     const int64_t rows = x->B * x->N * x->H;
     LAUNCH(row_lengths<T>, blocks_for(rows, THREADS / WARP), THREADS, 0, length,
@@ -387,7 +387,7 @@ static void forward(Real *out, Real *log_sum, int32_t *order, const LshRounds *a
     Real *scratch = device_workspace(allocate_scratch(&s, all, NULL, false));
     allocate_scratch(&s, all, scratch, false);
     sort_positions<T>(order, s.R, s.keys, all);
-    find_lengths<T>(s.length, x);
+    compute_lengths<T>(s.length, x);
     for (int64_t round = 0; round < all->rounds; round++) {
         const bool first = round == 0, last = round + 1 == all->rounds;
         launch_forward<SIZE>(
@@ -411,7 +411,7 @@ static void backward(const AttentionGradient &d, const Real *dout, const Real *o
     Scratch s;
     Real *scratch = device_workspace(allocate_scratch(&s, all, NULL, true));
     allocate_scratch(&s, all, scratch, true);
-    find_lengths<T>(s.length, x);
+    compute_lengths<T>(s.length, x);
     launch_row_deltas<T>(s.delta, dout, out, NULL, rows, x->M);
     for (int64_t round = 0; round < all->rounds; round++) {
         const auto sums = [&](bool needed, Real *sum, int64_t columns) {

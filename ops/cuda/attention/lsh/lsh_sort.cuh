@@ -1,8 +1,9 @@
 /* Hashing and sorting of LSH attention, which fill `order` (lsh.h).
  *
  * Hashing: one warp per four positions; each lane computes every 32nd column of x R. The sums over
- * d run in the CPU's order, so both devices find the same buckets. Sorting: the sort keys (bucket,
- * position), which are all different, are sorted in tiles; then pairs of sorted runs are merged. */
+ * d run in the CPU's order, so both devices compute the same buckets. Sorting: the sort keys
+ * (bucket, position), which are all different, are sorted in tiles; then pairs of sorted runs are
+ * merged. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LSH_LSH_SORT_CUH
 #define TAPEGRAD_OPS_ATTENTION_LSH_LSH_SORT_CUH
 
@@ -27,7 +28,7 @@ __global__ void draw_matrices(Real *R, Random random, const uint64_t *start, int
     }
 }
 
-enum { TOGETHER = 4 }; /* positions per warp */
+enum { HASH_TILE = 4 }; /* positions per warp */
 
 /* A maximum and its index. */
 struct Max {
@@ -54,19 +55,19 @@ __device__ static inline void add_hash(int *bucket, const T *const *x, const Rea
                                        int64_t D, int64_t columns)
 {
     const int lane = (int)threadIdx.x % WARP, half = count / 2;
-    Max max[TOGETHER], negative_max[TOGETHER]; /* of -xR */
-    for (int k = 0; k < TOGETHER; k++)
+    Max max[HASH_TILE], negative_max[HASH_TILE]; /* of -xR */
+    for (int k = 0; k < HASH_TILE; k++)
         max[k] = negative_max[k] = { (Real)-INFINITY, lane };
     for (int c = lane; c < half; c += WARP) {
-        Real sum[TOGETHER] = {};
+        Real sum[HASH_TILE] = {};
         for (int64_t d = 0; d < D; d++) {
             const Real r = R[d * columns + c];
 #pragma unroll
-            for (int k = 0; k < TOGETHER; k++)
+            for (int k = 0; k < HASH_TILE; k++)
                 sum[k] += load(&x[k][d]) * r;
         }
 #pragma unroll
-        for (int k = 0; k < TOGETHER; k++) {
+        for (int k = 0; k < HASH_TILE; k++) {
             if (sum[k] > max[k].value)
                 max[k] = { sum[k], c };
             if (-sum[k] > negative_max[k].value)
@@ -74,7 +75,7 @@ __device__ static inline void add_hash(int *bucket, const T *const *x, const Rea
         }
     }
 #pragma unroll
-    for (int k = 0; k < TOGETHER; k++) {
+    for (int k = 0; k < HASH_TILE; k++) {
         max[k] = warp_argmax(max[k]);
         negative_max[k] = warp_argmax(negative_max[k]);
         const bool negative = negative_max[k].value > max[k].value;
@@ -89,29 +90,29 @@ __global__ void hash_positions(Key *keys, const Real *R, const __grid_constant__
                                int64_t columns, int64_t items)
 {
     const AttentionInputs &a = all.x;
-    const int64_t warps = THREADS / WARP, groups = tiles_for(a.N, TOGETHER);
+    const int64_t warps = THREADS / WARP, groups = tiles_for(a.N, HASH_TILE);
     const int factor[2] = { (int)all.factor[0], (int)all.factor[1] };
     for (int64_t i = blockIdx.x * warps + threadIdx.x / WARP; i < items; i += gridDim.x * warps) {
-        const int64_t segment = i / groups, first = i % groups * TOGETHER;
+        const int64_t segment = i / groups, first = i % groups * HASH_TILE;
         const int64_t round = segment % all.rounds, head = segment / all.rounds;
         const int64_t b = head / a.H, h = head % a.H;
-        const T *x[TOGETHER];
-        for (int k = 0; k < TOGETHER; k++) {
+        const T *x[HASH_TILE];
+        for (int k = 0; k < HASH_TILE; k++) {
             const int64_t n = first + k < a.N ? first + k : a.N - 1;
             x[k] = (const T *)a.query + (b * a.N + n) * a.query_stride + h * a.D;
         }
         const Real *of_head = R + (round * a.H + h) * columns * a.D;
-        int bucket[TOGETHER] = {};
+        int bucket[HASH_TILE] = {};
         if (factor[0] > 1)
             add_hash(bucket, x, of_head, factor[0], a.D, columns);
         if (factor[1] > 1)
             add_hash(bucket, x, of_head + factor[0] / 2, factor[1], a.D, columns);
-        for (int k = 0; k < TOGETHER; k++) {
+        for (int k = 0; k < HASH_TILE; k++) {
             const int64_t n = first + k;
             if (n < a.N && (int)threadIdx.x % WARP == k) {
-                const bool visible = !a.key_lengths || n < a.key_lengths[b];
-                const int of = visible ? bucket[k] : factor[0] * factor[1];
-                keys[segment * a.N + n] = (Key)of << 32 | (Key)n;
+                const bool masked = a.key_lengths && n >= a.key_lengths[b];
+                const int sorted_bucket = masked ? factor[0] * factor[1] : bucket[k];
+                keys[segment * a.N + n] = (Key)sorted_bucket << 32 | (Key)n;
             }
         }
     }
@@ -120,7 +121,7 @@ __global__ void hash_positions(Key *keys, const Real *R, const __grid_constant__
 /* ---------------------------------------------------------------------------------------- sorting
  * Each segment [N], one per head and round, is sorted separately. */
 
-enum { MAX_TOGETHER = 1024 }; /* keys per thread block */
+enum { MAX_SORT_TILE = 1024 }; /* keys per thread block */
 
 __global__ void sort_tiles(Key *keys, int64_t N, int tile, int64_t tiles, int64_t items)
 {
@@ -168,10 +169,10 @@ __global__ void fill_order(int32_t *order, const Key *keys, int64_t N, int64_t c
     }
 }
 
-static int sorted_together(int64_t N)
+static int sort_tile_size(int64_t N)
 {
     int tile = 2 * WARP;
-    while (tile < N && tile < MAX_TOGETHER)
+    while (tile < N && tile < MAX_SORT_TILE)
         tile *= 2;
     return tile;
 }
@@ -185,10 +186,10 @@ static void sort_positions(int32_t *order, Real *R, Key *const *keys, const LshR
     if (numbers > 0)
         LAUNCH(draw_matrices, blocks_for((numbers + 3) / 4), THREADS, 0, R, all->random, all->start,
                columns, all->x.D, numbers);
-    const int64_t items = segments * tiles_for(N, TOGETHER);
+    const int64_t items = segments * tiles_for(N, HASH_TILE);
     LAUNCH(hash_positions<T>, blocks_for(items, THREADS / WARP), THREADS, 0, keys[0],
            (const Real *)R, *all, columns, items);
-    const int tile = sorted_together(N);
+    const int tile = sort_tile_size(N);
     const int64_t tiles = tiles_for(N, tile);
     LAUNCH(sort_tiles, blocks_for(segments * tiles, 1), tile / 2, tile * (int)sizeof(Key), keys[0],
            N, tile, tiles, segments * tiles);

@@ -13,7 +13,7 @@
  *     score_of                the score s, from the product q.k
  * and a struct Forward, with the Kind as a, the results, and nothing, L of queries without visible
  * keys:
- *     BLOCKS                  thread blocks per multiprocessor, at least
+ *     BLOCKS                  min thread blocks per multiprocessor
  *     start_sums, store_sums  load m, l and o before the first key; store out */
 #ifndef TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
 #define TAPEGRAD_OPS_ATTENTION_SHARED_SOFTMAX_TILES_CUH
@@ -42,8 +42,8 @@ template <typename Positions> struct Pass {
     int64_t begin, end;
 };
 
-/* Columns rounded up to a multiple of 4, as the products require. */
-__device__ static inline int fill_up(int count)
+/* The products require a multiple of 4. */
+__device__ static inline int round_up_to_4(int count)
 {
     return (count + 3) / 4 * 4;
 }
@@ -161,17 +161,17 @@ __device__ static inline void add_keys(Real (*sums)[4], RowSums *sums_of_row, co
     load_bounds(m.bounds, a, pass.rows);
     for (int64_t first = pass.begin; first < pass.end; first += CHUNK) {
         const Positions keys = positions_from(a, item, first, pass.end);
-        const int filled = fill_up(keys.count);
+        const int padded = round_up_to_4(keys.count);
         __syncthreads(); /* the previous tiles have been read */
         load_tile<SIZE>(m.value, SIZE, a.value, keys, item.column);
         forward_scores<SIZE>(a, m, pass.rows, keys, first == pass.begin);
         __syncthreads();
-        const Real factor = online_softmax(sums_of_row, m.scores + row * SCORE_PITCH, filled);
+        const Real factor = online_softmax(sums_of_row, m.scores + row * SCORE_PITCH, padded);
         if (threadIdx.x % 2 == 0)
             m.factor[row] = factor;
         __syncthreads();
         multiply_rows<SIZE>(sums, m.factor);
-        add_product<SIZE>(sums, m.scores, SCORE_PITCH, m.value, SIZE, filled);
+        add_product<SIZE>(sums, m.scores, SCORE_PITCH, m.value, SIZE, padded);
     }
     __syncthreads();
 }
@@ -316,7 +316,7 @@ __device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4],
 {
     enum { PITCH = Tile<SIZE>::PITCH };
     const int64_t D = b.x1.columns, M = b.x2.columns;
-    const int filled = fill_up(columns.count);
+    const int padded = round_up_to_4(columns.count);
     Real s[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {};
     Real dP[Tile<SIZE>::ROWS][Tile<SIZE>::SCORES] = {};
     for (int64_t k = 0; k < D || k < M; k += SIZE) {
@@ -339,13 +339,13 @@ __device__ static inline void backward_columns(Real (*dx1)[4], Real (*dx2)[4],
         store_scores<SIZE>(m.scores, s);
         __syncthreads();
         if (b.dx2.data)
-            add_product<SIZE>(dx2, m.scores, SCORE_PITCH, m.y2, PITCH, filled);
+            add_product<SIZE>(dx2, m.scores, SCORE_PITCH, m.y2, PITCH, padded);
         __syncthreads();
     }
     store_scores<SIZE>(m.scores, dP);
     __syncthreads();
     if (b.dx1.data)
-        add_product<SIZE>(dx1, m.scores, SCORE_PITCH, m.y1, PITCH, filled);
+        add_product<SIZE>(dx1, m.scores, SCORE_PITCH, m.y1, PITCH, padded);
 }
 
 /* The contributions of the block's rows; 0 for masked rows. */
