@@ -176,10 +176,10 @@ void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const R
                 for (int64_t c = 0; c < M; c++)
                     dv[j * M + c] += P * g[c];
             }
-        for (int64_t k = 0; k < N * D && d.query.data; k++)
-            gradient_add(d.query, attention_query_at(&a->x, b, h, k / D) + k % D, (Real)dx[k]);
-        for (int64_t k = 0; k < N * M && d.value.data; k++)
-            gradient_add(d.value, attention_value_at(&a->x, b, h, k / M) + k % M, (Real)dv[k]);
+        attention_contribute(d.query, attention_query_at(&a->x, b, h, 0), a->x.query_stride, dx, N,
+                             D);
+        attention_contribute(d.value, attention_value_at(&a->x, b, h, 0), a->x.value_stride, dv, N,
+                             M);
     }
     attention_workspace_free(scratch);
 }
@@ -258,21 +258,16 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
     return out;
 }
 
-#define LABELS(name)                                                                               \
-    {                                                                                              \
-        name, name ": query_key", name ": query_key", name ": value", name ": key_lengths", NULL,  \
-            NULL                                                                                   \
-    }
-
 Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
                                 LshAttentionOptions options)
 {
-    const AttentionLabels labels = LABELS("op_causal_lsh_attention");
+    const AttentionLabels labels =
+        ATTENTION_LABELS("op_causal_lsh_attention", "query_key", "query_key");
     return lsh_attention(tape, labels, query_key, value, options, true);
 }
 
 Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttentionOptions options)
 {
-    const AttentionLabels labels = LABELS("op_lsh_attention");
+    const AttentionLabels labels = ATTENTION_LABELS("op_lsh_attention", "query_key", "query_key");
     return lsh_attention(tape, labels, query_key, value, options, false);
 }
