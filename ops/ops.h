@@ -270,6 +270,12 @@ Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
 /* ------------------------------------------------------------------------------------ recurrent */
 
+/* With the names and layouts of PyTorch's LSTM and GRU; G = 4 or 3 gates of H elements each. */
+typedef struct RecurrentWeights {
+    Tensor *weight_ih, *weight_hh; /* [G H, I], [G H, H] */
+    Tensor *bias_ih, *bias_hh;     /* [G H] */
+} RecurrentWeights;
+
 /* Options of op_lstm; a field left 0 means what its comment says first. */
 typedef struct LstmOptions {
     Tensor *lengths;       /* NULL: N each; int32 [B], in [0, N]: sequence b ends after lengths[b]
@@ -279,16 +285,15 @@ typedef struct LstmOptions {
 } LstmOptions;
 
 /* A layer of long short-term memory in one direction (Hochreiter and Schmidhuber 1997; forget gate:
- * Gers, Schmidhuber and Cummins 2000), with the weights of PyTorch's LSTM:
+ * Gers, Schmidhuber and Cummins 2000):
  *   [i, f, g, o] = W_ih x_t + b_ih + W_hh h_t-1 + b_hh
  *   c_t = sigmoid(f) c_t-1 + sigmoid(i) tanh(g)    h_t = sigmoid(o) tanh(c_t)
- * x [B, N, I], weight_ih [4 H, I], weight_hh [4 H, H], biases [4 H]; returns all h_t, [B, N, H],
- * in x's dtype, 0 after a sequence's end. Unless they are NULL, *final_hidden and *final_cell
+ * x [B, N, I]; returns all h_t, [B, N, H], in x's dtype, 0 after a sequence's end. Unless they are NULL, *final_hidden and *final_cell
  * become h and c after each sequence's last step, [B, H], Real: as options.hidden and cell of the
  * next part of the sequences they continue them. O(N) time; saves 6 H values per position. Raises
  * if a length is outside [0, N]. */
-Tensor *op_lstm(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
-                Tensor *bias_hh, LstmOptions options, Tensor **final_hidden, Tensor **final_cell);
+Tensor *op_lstm(Tape *tape, Tensor *x, RecurrentWeights weights, LstmOptions options,
+                Tensor **final_hidden, Tensor **final_cell);
 
 /* Options of op_gru, as above. */
 typedef struct GruOptions {
@@ -296,14 +301,12 @@ typedef struct GruOptions {
     bool reverse;
 } GruOptions;
 
-/* A layer of gated recurrent units (Cho et al. 2014) in one direction, with the weights of
- * PyTorch's GRU:
+/* A layer of gated recurrent units (Cho et al. 2014) in one direction:
  *   r = sigmoid(W_ir x_t + b_ir + W_hr h_t-1 + b_hr)    z = sigmoid(W_iz x_t + b_iz + ...)
  *   n = tanh(W_in x_t + b_in + r (W_hn h_t-1 + b_hn))   h_t = (1 - z) n + z h_t-1
- * weight_ih [3 H, I], weight_hh [3 H, H], biases [3 H], rows of r, z, n; the rest as op_lstm.
- * Saves 5 H values per position. */
-Tensor *op_gru(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
-               Tensor *bias_hh, GruOptions options, Tensor **final_hidden);
+ * The gates' order in the weights is r, z, n; the rest as op_lstm. Saves 5 H values per position. */
+Tensor *op_gru(Tape *tape, Tensor *x, RecurrentWeights weights, GruOptions options,
+               Tensor **final_hidden);
 
 /* ------------------------------------------------------------------------------------- attention
  * query, key [B, N, H, D] and value [B, N, H, M]: B sequences of N positions, H heads of query size

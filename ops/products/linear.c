@@ -7,7 +7,6 @@
  * so dx = h weight, dweight = h^T x, and dbias is h's sum over the rows.
  * Saved for the backward pass: y for gelu; nothing for relu, since out > 0 where y > 0. */
 #include "ops/kernels.h"
-#include "ops/shared/columns.h"
 #include "ops/shared/internal.h"
 
 ALWAYS_INLINE void activate_row(Activation f, Real *out, Real *y, const Real *bias, int64_t O)
@@ -76,7 +75,7 @@ static void linear_backward(Node *node)
         kernels_of(out)->linear_activate_backward(own->data, dbias, h.data, y->data, f, R, O);
         h = operand_of(own);
     } else if (dbias.data) {
-        column_sums(node->tape, out, dbias, h.data, R, O);
+        kernels_of(out)->column_sums(dbias, h.data, R, O);
     }
     const Gradient dx = tape_contribution(node, x);
     if (dx.data) /* [R, I] = h [R, O] weight [O, I] */

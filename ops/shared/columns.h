@@ -28,7 +28,4 @@ COLUMNS_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
 /* dw [C] <- the sum over the rows of partial [parts, C]. */
 void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C);
 
-/* dw [C] <- the sum over the rows of x [R, C], which has the dtype and device of `like`. */
-void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int64_t R, int64_t C);
-
 #endif
