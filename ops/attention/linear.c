@@ -115,8 +115,9 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
                                                       .eps = options.eps };
     Tensor *const inputs[6] = { query, key, value, options.key_lengths };
     const LinearScan scan = linear_scan_of(inputs, attributes);
-    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&scan.x));
-    Tensor *den = tape_tensor(tape, attention_row_shape(&scan.x));
+    const AttentionInputs *x = &scan.x;
+    Tensor *out = tape_tensor_of(tape, query->type, shape(x->B, x->N, x->H, x->M));
+    Tensor *den = tape_tensor(tape, shape(x->B, x->N, x->H));
     kernels_of(out)->linear_attention_forward(out->data, den->data, &scan);
     tape_record(tape, (Node){ .name = linear_labels.name,
                               .backward = linear_attention_backward,

@@ -36,12 +36,8 @@ void linear_activate_backward_plain(Real *h, Gradient dbias, const Real *g, cons
 {
     EACH(i, R * O)
         h[i] = activation_gradient(f, g[i], y[i]);
-    EACH_ROW(o, dbias.data ? O : 0, R) {
-        double sum = 0;
-        for (int64_t r = 0; r < R; r++)
-            sum += h[r * O + o];
-        gradient_add(dbias, o, (Real)sum);
-    }
+    if (dbias.data)
+        column_sums_plain(dbias, h, R, O);
 }
 
 /* Parameters are Real, and a product's operands have one dtype: with activations in bf16 the

@@ -116,10 +116,6 @@ void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **val
 AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
                              const Tensor *key_lengths, int packed);
 
-/* The shape of the result, [B, N, H, M], and of one element per position and head, [B, N, H]. */
-Shape attention_out_shape(const AttentionInputs *attention);
-Shape attention_row_shape(const AttentionInputs *attention);
-
 /* The arguments of a linear attention node. Its inputs are, in this order, query, key, value,
  * key_lengths, offsets, state; tensors in the options are ignored. */
 LinearScan linear_scan_of(Tensor *const inputs[6], CausalLinearAttentionOptions options);

@@ -127,8 +127,8 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
     attention_check(tape, labels, query, key, value, key_lengths, causal, PACKED_QUERY);
     attention_cast_alike(tape, &query, &key, &value);
     const AttentionInputs a = attention_of(query, key, value, key_lengths, PACKED_QUERY);
-    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&a));
-    Tensor *log_sum = tape_tensor(tape, attention_row_shape(&a));
+    Tensor *out = tape_tensor_of(tape, query->type, shape(a.B, a.N, a.H, a.M));
+    Tensor *log_sum = tape_tensor(tape, shape(a.B, a.N, a.H));
     kernels_of(out)->softmax_attention_forward(out->data, log_sum->data, &a, causal);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = softmax_attention_backward,
