@@ -73,15 +73,11 @@ static void linear_backward(Node *node)
     } else if (dbias.data) {
         kernels_of(out)->column_sums(dbias, h.data, R, O);
     }
-    const Gradient dx = tape_contribution(node, x);
-    if (dx.data) /* [R, I] = h [R, O] weight [O, I] */
-        product(node->tape, node->name, result_for(dx, x), h,
-                (Operand){ copied(node, weight, &node->saved[SAVED_WEIGHT]), x->type },
-                (Product){ .n = R, .k = O, .m = I, .count = 1 });
-    const Gradient dweight = tape_contribution(node, weight);
-    if (dweight.data) /* [O, I] = h^T [O, R] x [R, I] */
-        product(node->tape, node->name, result_for(dweight, weight), h, operand_of(x),
-                (Product){ .n = O, .k = R, .m = I, .transpose_a = true, .count = 1 });
+    const Operand w = { copied(node, weight, &node->saved[SAVED_WEIGHT]), x->type };
+    /* dx [R, I] <- h [R, O] weight [O, I]      dweight [O, I] <- h^T [O, R] x [R, I] */
+    contribute_product(node, x, h, w, (Product){ .n = R, .k = O, .m = I, .count = 1 });
+    contribute_product(node, weight, h, operand_of(x),
+                       (Product){ .n = O, .k = R, .m = I, .transpose_a = true, .count = 1 });
     tape_scratch_free(node->tape, own);
 }
 

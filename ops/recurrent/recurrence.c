@@ -75,13 +75,6 @@ static Tensor *copy_or_zero(Tensor *to, const Real *from)
 
 /* ------------------------------------------------------------------------------------- backward */
 
-static void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size)
-{
-    const Gradient gradient = tape_contribution(node, input);
-    if (gradient.data)
-        product(node->tape, node->name, result_for(gradient, input), a, b, size);
-}
-
 /* The gradient of input, or NULL, <- values */
 static void contribute_values(Node *node, Tensor *input, const Tensor *values)
 {

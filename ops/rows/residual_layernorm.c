@@ -12,22 +12,11 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-/* m_i value; 0 where dropout drops element i, even if value is NaN */
-static inline Real residual_dropped(const Residual *residual, int64_t i, Real value)
-{
-    const DropoutDraw *d = &residual->draw;
-    if (d->limit == 0)
-        return value;
-    const Random random = d->random;
-    const Philox drawn = philox(random.seed, random.stream, random.counter + (uint64_t)i / 4);
-    return drawn.word[i % 4] >> 8 >= d->limit ? d->scale * value : 0;
-}
-
 /* s = x + dropout(branch) */
 static void residual_sum(Real *s, const NormArguments *norm, const Residual *residual)
 {
     EACH(i, norm->R * norm->C) {
-        s[i] = norm->x[i] + residual_dropped(residual, i, residual->branch[i]);
+        s[i] = norm->x[i] + dropout_element(&residual->draw, i, residual->branch[i]);
     }
 }
 
@@ -51,7 +40,7 @@ void residual_layernorm_backward_plain(Gradient dx, Gradient dbranch, Gradient d
         if (dx.data)
             gradient_add(dx, i, ds[i]);
         if (dbranch.data)
-            gradient_add(dbranch, i, residual_dropped(&residual, i, ds[i]));
+            gradient_add(dbranch, i, dropout_element(&residual.draw, i, ds[i]));
     }
     device_workspace_free(s);
 }
