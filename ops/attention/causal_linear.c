@@ -57,9 +57,10 @@
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 
-/* One step:  T <- T + y w^T      o = T^T x      x, y [Y], w, o [W] */
-static void scan(Real *o, double *T, const Real *x, const Real *y, int64_t Y, const Real *w,
-                 int64_t W)
+/* One step of scan(x, y, w) or, from the last position to the first, of scan_reverse(x, y, w):
+ *     T <- T + y w^T      o = T^T x      x, y [Y], w, o [W] */
+static void scan(const Real *x, const Real *y, const Real *w, int64_t Y, int64_t W, double *T,
+                 Real *o)
 {
     add_product(T, y, Y, w, W);
     apply_state(o, T, x, Y, W);
@@ -93,7 +94,7 @@ void causal_linear_attention_forward_plain(Real *out, Real *den, Real *final_sta
         for (int64_t i = first_position(x, head / x->H); i < end; i++) {
             read_query(a, s, i, h);
             read_key_value(b, v, s, i, h);
-            scan(num, S, a, b, D, v, W);
+            scan(a, b, v, D, W, S, num);
             write_out(out, den, num, s, i, h);
         }
         for (int64_t k = 0; final_state && k < D * W; k++)
@@ -121,7 +122,7 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
             read_query(a, s, i, h);
             read_key_value(b, v, s, i, h);
             read_dnum(dnum, dout, out, den, s, i, h);
-            scan(da, T, dnum, v, W, b, D);
+            scan(dnum, v, b, W, D, T, da);
             write_dquery(d.x.query, da, a, s, i, h);
         }
         read_state(T, dfinal_state ? dfinal_state + at : NULL, D, W, false);
@@ -130,8 +131,8 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
             read_query(a, s, i, h);
             read_key_value(b, v, s, i, h);
             read_dnum(dnum, dout, out, den, s, i, h);
-            scan(db, T, v, dnum, W, a, D);
-            scan(dv, R, b, a, D, dnum, W);
+            scan(v, dnum, a, W, D, T, db);
+            scan(b, a, dnum, D, W, R, dv);
             write_dkey_dvalue(&d.x, db, b, dv, s, i, h);
         }
         for (int64_t k = 0; d.state.data && k < D * W; k++)
@@ -143,14 +144,6 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
 static const AttentionLabels causal_labels =
     ATTENTION_LABELS("op_causal_linear_attention", "query", "key");
 
-/* dL/dout if only the final state was used: all 0. */
-static Tensor *zeros_like(Tape *tape, const Tensor *out)
-{
-    Tensor *zeros = tape_scratch(tape, out->shape);
-    tensor_fill(zeros, 0);
-    return zeros;
-}
-
 static void causal_linear_attention_backward(Node *node)
 {
     Tape *tape = node->tape;
@@ -159,7 +152,9 @@ static void causal_linear_attention_backward(Node *node)
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     const Real *dout = tape_upstream(node, 0);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    Tensor *zeros = dout ? NULL : zeros_like(tape, out);
+    Tensor *zeros = dout ? NULL : tape_scratch(tape, out->shape);
+    if (zeros) /* dL/dout if only the final state was used */
+        tensor_fill(zeros, 0);
     const LinearScanGradient d = { attention_contributions(node, PACKED_QUERY),
                                    tape_contribution(node, node->inputs[5]) };
     kernels_of(out)->causal_linear_attention_backward(d, dout ? dout : zeros->data, dfinal_state,

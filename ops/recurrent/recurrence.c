@@ -8,7 +8,6 @@
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 #include "ops/products/product.h"
-#include "ops/shared/columns.h"
 
 typedef struct RecurrentAttributes {
     const RecurrentKind *kind;
@@ -80,7 +79,7 @@ static void contribute_values(Node *node, Tensor *input, const Tensor *values)
 {
     const Gradient gradient = tape_contribution(node, input);
     if (gradient.data)
-        add_parts(input->device, gradient, values->data, 1, tensor_count(input));
+        kernels_of(input)->column_sums(gradient, values->data, 1, tensor_count(input));
 }
 
 /* dx, dW_ih, db_ih, db_hh, dW_hh from da, the gates' gradients; previous: h_t-1 of all positions */
@@ -189,30 +188,28 @@ Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs in, Ten
     Tensor *hidden = copy_or_zero(tape_tensor(tape, shape(B, H)), data_or_null(in.hidden));
     if (kind->has_cell)
         cell = copy_or_zero(tape_tensor(tape, shape(B, H)), data_or_null(in.cell));
-    const RecurrentAttributes attributes = { .kind = kind,
-                                             .in = in,
-                                             .r = { .B = B,
-                                                    .N = N,
-                                                    .G = kind->G,
-                                                    .H = H,
-                                                    .reverse = in.reverse,
-                                                    .lengths =
-                                                        in.lengths ? in.lengths->integers : NULL,
-                                                    .weight = in.weights.weight_hh->data,
-                                                    .bias_ih = in.weights.bias_ih->data,
-                                                    .bias_hh = in.weights.bias_hh->data,
-                                                    .gates = gates->data,
-                                                    .saved = saved->data,
-                                                    .out = out->data,
-                                                    .hidden = hidden->data,
-                                                    .cell = cell ? cell->data : NULL,
-                                                    .operation = kind->labels.operation,
-                                                    .precision = tape_precision(tape) } };
+    const Recurrence r = { .B = B,
+                           .N = N,
+                           .G = kind->G,
+                           .H = H,
+                           .reverse = in.reverse,
+                           .lengths = in.lengths ? in.lengths->integers : NULL,
+                           .weight = in.weights.weight_hh->data,
+                           .bias_ih = in.weights.bias_ih->data,
+                           .bias_hh = in.weights.bias_hh->data,
+                           .gates = gates->data,
+                           .saved = saved->data,
+                           .out = out->data,
+                           .hidden = hidden->data,
+                           .cell = cell ? cell->data : NULL,
+                           .operation = kind->labels.operation,
+                           .precision = tape_precision(tape) };
+    const RecurrentAttributes attributes = { kind, in, r };
     product(tape, kind->labels.operation, result_in(gates), operand_of(in.x),
             operand_of(in.weights.weight_ih),
             (Product){ .n = B * N, .k = I, .m = C, .transpose_b = true, .count = 1 });
     const Kernels *kernels = kernels_of(out);
-    (kind->has_cell ? kernels->lstm_forward : kernels->gru_forward)(attributes.r);
+    (kind->has_cell ? kernels->lstm_forward : kernels->gru_forward)(r);
     if (!tape_is_recording(tape)) {
         tape_scratch_free(tape, saved);
         tape_scratch_free(tape, gates);

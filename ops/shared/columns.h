@@ -19,7 +19,4 @@ SHARED_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
     return i * R / row_blocks(R);
 }
 
-/* dw [C] <- the sum over the rows of partial [parts, C]. */
-void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C);
-
 #endif
