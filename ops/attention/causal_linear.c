@@ -62,7 +62,7 @@
 static void scan(const Real *x, const Real *y, const Real *w, int64_t Y, int64_t W, double *T,
                  Real *o)
 {
-    add_product(T, y, Y, w, W);
+    add_outer_product(T, y, Y, w, W);
     apply_state(o, T, x, Y, W);
 }
 

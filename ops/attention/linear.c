@@ -46,7 +46,7 @@ void linear_attention_forward_plain(Real *out, Real *den, const LinearScan *s)
         memset(S, 0, (size_t)(D * W) * sizeof *S);
         for (int64_t j = sequence * keys; j < (sequence + 1) * keys; j++) {
             read_key_value(b, v, s, j, h);
-            add_product(S, b, D, v, W);
+            add_outer_product(S, b, D, v, W);
         }
         for (int64_t i = sequence * N; i < (sequence + 1) * N; i++) {
             read_query(a, s, i, h);
@@ -65,25 +65,25 @@ void linear_attention_backward_plain(AttentionGradient d, const Real *dout, cons
     double *memory = attention_workspace(x->B * x->H * size);
     EACH_ROW(head, x->B * x->H, 3 * (N + keys) * D * W) {
         const int64_t sequence = head / x->H, h = head % x->H;
-        double *S = memory + head * size, *R = S + D * W, *Rt = R + D * W; /* S^T, R, R^T */
-        Real *a = (Real *)(Rt + D * W), *b = a + D, *v = b + D, *dnum = v + W;
+        double *S = memory + head * size, *R = S + D * W, *R_t = R + D * W; /* S^T, R, R^T */
+        Real *a = (Real *)(R_t + D * W), *b = a + D, *v = b + D, *dnum = v + W;
         Real *da = dnum + W, *db = da, *dv = da + D;
         memset(S, 0, (size_t)(3 * D * W) * sizeof *S);
         for (int64_t j = sequence * keys; j < (sequence + 1) * keys; j++) {
             read_key_value(b, v, s, j, h);
-            add_product(S, v, W, b, D);
+            add_outer_product(S, v, W, b, D);
         }
         for (int64_t i = sequence * N; i < (sequence + 1) * N; i++) {
             read_query(a, s, i, h);
             read_dnum(dnum, dout, out, den, s, i, h);
             apply_state(da, S, dnum, W, D);
             write_dquery(d.query, da, a, s, i, h);
-            add_product(Rt, dnum, W, a, D);
-            add_product(R, a, D, dnum, W);
+            add_outer_product(R_t, dnum, W, a, D);
+            add_outer_product(R, a, D, dnum, W);
         }
         for (int64_t j = sequence * keys; j < (sequence + 1) * keys; j++) {
             read_key_value(b, v, s, j, h);
-            apply_state(db, Rt, v, W, D);
+            apply_state(db, R_t, v, W, D);
             apply_state(dv, R, b, D, W);
             write_dkey_dvalue(&d, db, b, dv, s, j, h);
         }

@@ -109,7 +109,7 @@ static inline void write_dkey_dvalue(const AttentionGradient *to, const Real *db
 }
 
 /* T <- T + y w^T, y [Y], w [W]. T is stored transposed, [W, Y]. */
-static inline void add_product(double *T, const Real *y, int64_t Y, const Real *w, int64_t W)
+static inline void add_outer_product(double *T, const Real *y, int64_t Y, const Real *w, int64_t W)
 {
     for (int64_t c = 0; c < W; c++)
         for (int64_t r = 0; r < Y; r++)
