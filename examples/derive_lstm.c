@@ -63,8 +63,8 @@ int main(void)
         v[k] = tape_variable(tape, values[k], shapes[k]);
     }
     derive();
-    Tensor *result = tensor_keep(
-        op_lstm(tape, v[0], v[1], v[2], v[3], v[4], (LstmOptions){ .lengths = NULL }, NULL, NULL));
+    Tensor *result = tensor_keep(op_lstm(tape, v[0], (RecurrentWeights){ v[1], v[2], v[3], v[4] },
+                                         (LstmOptions){ .lengths = NULL }, NULL, NULL));
     tape_backward_from(tape, result, v[5]);
     double sum = 0;
     for (int k = 0; k < 6; k++) {

@@ -173,11 +173,6 @@ typedef struct RecurrentConfig {
 
 /* Layer l in direction d, 1: reverse; names as in PyTorch, where a state dictionary has them:
  * weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., weight_ih_l1. */
-typedef struct RecurrentWeights {
-    Tensor *weight_ih, *weight_hh; /* [G H, in], [G H, H], G gates */
-    Tensor *bias_ih, *bias_hh;     /* [G H] */
-} RecurrentWeights;
-
 typedef struct Recurrent {
     int64_t layers, directions, hidden;
     Dropout dropout;

@@ -111,8 +111,7 @@ static Tensor *lstm_layer(Tape *tape, Tensor *x, const RecurrentWeights *w, Tens
     const LstmOptions options = {
         .lengths = lengths, .hidden = state[0], .cell = state[1], .reverse = reverse
     };
-    return op_lstm(tape, x, w->weight_ih, w->weight_hh, w->bias_ih, w->bias_hh, options, &final[0],
-                   &final[1]);
+    return op_lstm(tape, x, *w, options, &final[0], &final[1]);
 }
 
 static const Kind lstm_kind = {
@@ -138,7 +137,7 @@ static Tensor *gru_layer(Tape *tape, Tensor *x, const RecurrentWeights *w, Tenso
                          bool reverse, Tensor *const *state, Tensor **final)
 {
     const GruOptions options = { .lengths = lengths, .hidden = state[0], .reverse = reverse };
-    return op_gru(tape, x, w->weight_ih, w->weight_hh, w->bias_ih, w->bias_hh, options, final);
+    return op_gru(tape, x, *w, options, final);
 }
 
 static const Kind gru_kind = {

@@ -24,7 +24,7 @@
 #include "ops/attention/lsh/lsh.h"
 #include "ops/attention/shared/arguments.h"
 #include "ops/elementwise/binary_functions.h"
-#include "ops/elementwise/broadcast_view.h"
+#include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/dropout.h"
 #include "ops/elementwise/unary_functions.h"
 #include "ops/layout/unfold.h"

@@ -4,7 +4,9 @@
  * An operation returns a new tensor of the tape, valid until tape_reset, and records a node if the
  * tape is recording. It raises an error if an argument is on another device, is released, has the
  * wrong dtype or a shape other than its comment states. "[..., C]" has any number of leading axes;
- * a scalar has no axes. Integers are int32 tensors. Scalars of type double are rounded to Real. */
+ * a scalar has no axes. A negative axis counts from the end; an axis that x lacks raises. Integers
+ * are int32 tensors. Scalars of type double are rounded to Real. In a struct of options, a field
+ * left 0 means its default, which its comment states first. */
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
 
@@ -105,12 +107,9 @@ Tensor *op_log_softmax(Tape *tape, Tensor *x);
  * the biased variance; weight, bias [C]; returns [..., C]  (Ba, Kiros, Hinton 2016). Raises unless
  * eps > 0. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps);
-/* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch, in one pass:
- *   s = x + k branch / (1 - p)     out = (s - mean) / sqrt(variance + eps) weight + bias
- * with k and p = probability as in op_dropout, mean and variance of each row of s. x and branch
- * [..., C]; weight, bias [C]; returns [..., C]. Uses the same random numbers as op_dropout(branch,
- * p); dropout is off if training is off or p = 0. Stores neither s nor k. Raises unless 0 <= p < 1
- * and eps > 0. */
+/* out = layernorm(x + dropout(branch)), the end of a post-norm transformer branch, in one pass: x,
+ * branch [..., C]; the other arguments, the random numbers and the errors are those of op_dropout
+ * and op_layernorm. Stores neither the sum nor a mask. */
 Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double probability,
                               Tensor *weight, Tensor *bias, double eps);
 
@@ -136,8 +135,7 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type);
 
 /* ----------------------------------------------------------------------------------- reductions
- * Along one axis, which the result lacks unless stated; a negative axis counts from the end.
- * ALL_AXES reduces all elements to a scalar. Raise if x has no such axis. */
+ * Along one axis, which the result lacks unless stated; ALL_AXES: over all elements, to a scalar. */
 enum { ALL_AXES = INT32_MAX };
 
 /* out = sum_j x_j, of dtype Real */
@@ -174,19 +172,16 @@ Tensor *op_mean_squared_error(Tape *tape, Tensor *prediction, Tensor *target);
  * its density times the width. */
 Tensor *op_discretized_logistic_mixture(Tape *tape, Tensor *parameters, Tensor *targets);
 
-/* A field of 0 means its default. */
 typedef struct CtcOptions {
-    Tensor *lengths;        /* NULL: T for every sequence; int32 [B], in [0, T]: later frames are
-                             * ignored */
-    Tensor *target_lengths; /* NULL: S for every sequence; int32 [B], in [0, S]: later symbols are
-                             * ignored */
-    bool ignore_impossible; /* a target that no path can say, such as one longer than its frames,
-                             * has loss 0 and gradient 0 instead of infinity and NaN */
+    Tensor *lengths;        /* NULL: T each; int32 [B], in [0, T]: later frames are ignored */
+    Tensor *target_lengths; /* NULL: S each; int32 [B], in [0, S]: later symbols are ignored */
+    bool ignore_impossible; /* an infeasible target, such as one longer than its frames, has loss 0
+                             * and gradient 0 instead of infinity and NaN */
 } CtcOptions;
 
 /* out_b = -ln p(target_b | logits_b), in nats: connectionist temporal classification (Graves et al.
- * 2006, equation 12). p is the sum, over all ways to say one symbol or the blank per frame which
- * become the target when equal neighbours are merged and blanks dropped, of the product of
+ * 2006, equation 12). p is the sum, over all ways to emit one symbol or the blank per frame which
+ * become the target when equal neighbors are merged and blanks dropped, of the product of
  * softmax(logits_bt). logits [B, T, C], where symbol 0 is the blank; targets: int32 [B, S], in
  * [1, C) up to target_lengths, beyond in [0, C). Returns [B], Real; op_mean gives the usual loss.
  * Raises if a target is out of range or the blank; the latter is not checked while a CUDA graph is
@@ -232,8 +227,7 @@ Tensor *op_reshape(Tape *tape, Tensor *x, Shape shape);
  * copy): x [..., 1, C] to [..., N, C]. Raises unless x's sizes, aligned at the last axis, are equal
  * to those of shape or 1. */
 Tensor *op_broadcast_to(Tape *tape, Tensor *x, Shape shape);
-/* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). Here and below a
- * negative axis counts from the end; a missing axis raises. */
+/* out[.., j, .., i, ..] = x[.., i, .., j, ..]: swaps two axes of x (a copy). */
 Tensor *op_transpose(Tape *tape, Tensor *x, int axis_a, int axis_b);
 /* out = `count` tensors joined along `axis` in their order (a copy): [.., n_0, ..], [.., n_1, ..]
  * and so on; returns [.., n_0 + n_1 + ..., ..]. Raises unless the other axes are equal. */
@@ -248,7 +242,7 @@ Tensor *op_slice(Tape *tape, Tensor *x, int axis, int64_t start, int64_t count);
  * `count` equal parts (copies), which are stored in the array parts. Raises unless count divides
  * n. */
 void op_split(Tape *tape, Tensor *x, int axis, int count, Tensor **parts);
-/* Windows of an image. A field of 0 means its default. */
+/* Windows of an image. */
 typedef struct Window {
     int64_t height, width; /* no default */
     int64_t stride;        /* 1: pixels from one window to the next, in both directions */
@@ -270,7 +264,12 @@ Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
 /* ------------------------------------------------------------------------------------ recurrent */
 
-/* Options of op_lstm; a field left 0 means what its comment says first. */
+/* With the names and layouts of PyTorch's LSTM and GRU; G = 4 or 3 gates of H elements each. */
+typedef struct RecurrentWeights {
+    Tensor *weight_ih, *weight_hh; /* [G H, I], [G H, H] */
+    Tensor *bias_ih, *bias_hh;     /* [G H] */
+} RecurrentWeights;
+
 typedef struct LstmOptions {
     Tensor *lengths;       /* NULL: N each; int32 [B], in [0, N]: sequence b ends after lengths[b]
                             * positions; x must be finite after them */
@@ -279,31 +278,27 @@ typedef struct LstmOptions {
 } LstmOptions;
 
 /* A layer of long short-term memory in one direction (Hochreiter and Schmidhuber 1997; forget gate:
- * Gers, Schmidhuber and Cummins 2000), with the weights of PyTorch's LSTM:
+ * Gers, Schmidhuber and Cummins 2000):
  *   [i, f, g, o] = W_ih x_t + b_ih + W_hh h_t-1 + b_hh
  *   c_t = sigmoid(f) c_t-1 + sigmoid(i) tanh(g)    h_t = sigmoid(o) tanh(c_t)
- * x [B, N, I], weight_ih [4 H, I], weight_hh [4 H, H], biases [4 H]; returns all h_t, [B, N, H],
- * in x's dtype, 0 after a sequence's end. Unless they are NULL, *final_hidden and *final_cell
- * become h and c after each sequence's last step, [B, H], Real: as options.hidden and cell of the
- * next part of the sequences they continue them. O(N) time; saves 6 H values per position. Raises
- * if a length is outside [0, N]. */
-Tensor *op_lstm(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
-                Tensor *bias_hh, LstmOptions options, Tensor **final_hidden, Tensor **final_cell);
+ * x [B, N, I]; returns all h_t, [B, N, H], in x's dtype, 0 after a sequence's end. Unless they are
+ * NULL, *final_hidden and *final_cell become h and c after each sequence's last step, [B, H], Real:
+ * as options.hidden and cell of the next part of the sequences they continue them. O(N) time; saves
+ * 6 H values per position. Raises if a length is outside [0, N]. */
+Tensor *op_lstm(Tape *tape, Tensor *x, RecurrentWeights weights, LstmOptions options,
+                Tensor **final_hidden, Tensor **final_cell);
 
-/* Options of op_gru, as above. */
 typedef struct GruOptions {
-    Tensor *lengths, *hidden;
+    Tensor *lengths, *hidden; /* as LstmOptions */
     bool reverse;
 } GruOptions;
 
-/* A layer of gated recurrent units (Cho et al. 2014) in one direction, with the weights of
- * PyTorch's GRU:
+/* A layer of gated recurrent units (Cho et al. 2014) in one direction:
  *   r = sigmoid(W_ir x_t + b_ir + W_hr h_t-1 + b_hr)    z = sigmoid(W_iz x_t + b_iz + ...)
  *   n = tanh(W_in x_t + b_in + r (W_hn h_t-1 + b_hn))   h_t = (1 - z) n + z h_t-1
- * weight_ih [3 H, I], weight_hh [3 H, H], biases [3 H], rows of r, z, n; the rest as op_lstm.
- * Saves 5 H values per position. */
-Tensor *op_gru(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
-               Tensor *bias_hh, GruOptions options, Tensor **final_hidden);
+ * The order of the gates is r, z, n; the rest as op_lstm. Saves 5 H values per position. */
+Tensor *op_gru(Tape *tape, Tensor *x, RecurrentWeights weights, GruOptions options,
+               Tensor **final_hidden);
 
 /* ------------------------------------------------------------------------------------- attention
  * query, key [B, N, H, D] and value [B, N, H, M]: B sequences of N positions, H heads of query size
@@ -331,7 +326,6 @@ typedef enum {
     FORM_QUADRATIC,      /* no state: N^2 (D + M) operations, the fewest for short sequences */
 } AttentionForm;
 
-/* Options of op_causal_linear_attention; a field left 0 means what its comment says first. */
 typedef struct CausalLinearAttentionOptions {
     FeatureMap features; /* FEATURE_MAP_ELU_PLUS_ONE */
     double eps;          /* 0, as in the paper, or more: added to the normalizer (the denominator);
@@ -356,9 +350,8 @@ typedef struct CausalLinearAttentionOptions {
 Tensor *op_causal_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                    CausalLinearAttentionOptions options, Tensor **final_state);
 
-/* Options of op_linear_attention, as above. */
 typedef struct LinearAttentionOptions {
-    FeatureMap features;
+    FeatureMap features; /* these as above */
     double eps;
     Tensor *key_lengths;
 } LinearAttentionOptions;
@@ -378,7 +371,6 @@ Tensor *op_causal_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tens
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                              Tensor *key_lengths);
 
-/* A field of 0 means its default. */
 typedef struct LshAttentionOptions {
     int64_t rounds;      /* 1: hashes, each with its own chunks; at most 64 */
     int64_t chunk;       /* 32: positions per chunk */
@@ -392,7 +384,7 @@ typedef struct LshAttentionOptions {
  * (Kitaev, Kaiser, Levskaya 2020, section 2), whose keys are the normalized queries. query_key [B,
  * N, H, D] and value [B, N, H, M], or value NULL and query_key [B, N, 2 H, D] with both packed;
  * returns [B, N, H, M]. The sum runs over j < i, with a causal mask, that in at least one round are
- * in i's bucket and, with the positions sorted by bucket and cut into chunks, in i's chunk or the
+ * in i's bucket and, with the positions sorted by bucket and split into chunks, in i's chunk or the
  * chunk before. Without such j, out_i = v_i. Each call draws random hashes from the tape's
  * generator; no gradient flows through them. O(N rounds chunk) time, O(N rounds) memory. */
 Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,

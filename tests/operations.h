@@ -150,6 +150,13 @@ static inline Tensor *stable(Tape *tape, Tensor *weight)
     return op_scale(tape, weight, 0.5 / sqrt((double)weight->shape.size[1]));
 }
 
+static inline RecurrentWeights weights_of(Tape *tape, Tensor **x, int64_t gates)
+{
+    return (RecurrentWeights){ stable(tape, x[1]), stable(tape, x[2]),
+                               rows_of(tape, x[3], 0, gates, true),
+                               rows_of(tape, x[3], gates, gates, true) };
+}
+
 static inline Tensor *lstm_layer(Tape *tape, Tensor **x, LstmOptions options, Tensor **final)
 {
     const int64_t B = x[0]->shape.size[0];
@@ -157,17 +164,14 @@ static inline Tensor *lstm_layer(Tape *tape, Tensor **x, LstmOptions options, Te
         options.hidden = rows_of(tape, x[3], 8, B, false);
         options.cell = rows_of(tape, x[3], 8 + B, B, false);
     }
-    return op_lstm(tape, x[0], stable(tape, x[1]), stable(tape, x[2]),
-                   rows_of(tape, x[3], 0, 4, true), rows_of(tape, x[3], 4, 4, true), options, final,
-                   final ? final + 1 : NULL);
+    return op_lstm(tape, x[0], weights_of(tape, x, 4), options, final, final ? final + 1 : NULL);
 }
 
 static inline Tensor *gru_layer(Tape *tape, Tensor **x, GruOptions options, Tensor **final)
 {
     if (x[3]->shape.size[0] > 6)
         options.hidden = rows_of(tape, x[3], 6, x[0]->shape.size[0], false);
-    return op_gru(tape, x[0], stable(tape, x[1]), stable(tape, x[2]),
-                  rows_of(tape, x[3], 0, 3, true), rows_of(tape, x[3], 3, 3, true), options, final);
+    return op_gru(tape, x[0], weights_of(tape, x, 3), options, final);
 }
 
 /* out and the final state in one tensor */

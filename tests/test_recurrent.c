@@ -141,14 +141,19 @@ static Layer layer_new(int64_t G)
     return layer;
 }
 
+static RecurrentWeights weights_from(Tensor *const *w)
+{
+    return (RecurrentWeights){ w[0], w[1], w[2], w[3] };
+}
+
 /* op_lstm or op_gru; state is h and c, which become the final ones. */
 static Tensor *apply(const Layer *l, Tensor *x, Tensor *lengths, bool reverse, Tensor **state)
 {
     if (l->G == 4)
-        return op_lstm(tape, x, l->w[0], l->w[1], l->w[2], l->w[3],
+        return op_lstm(tape, x, weights_from(l->w),
                        (LstmOptions){ lengths, state[0], state[1], reverse }, &state[0], &state[1]);
-    return op_gru(tape, x, l->w[0], l->w[1], l->w[2], l->w[3],
-                  (GruOptions){ lengths, state[0], reverse }, &state[0]);
+    return op_gru(tape, x, weights_from(l->w), (GruOptions){ lengths, state[0], reverse },
+                  &state[0]);
 }
 
 /* out, the final state and the gradients of x, weights and the initial state */
@@ -459,35 +464,37 @@ TEST(misuse_of_operations)
     Tensor *const *w = l.w, *flat = op_reshape(tape, l.x, shape(B * N, I));
     const int32_t high[B] = { 1, N + 1, 2 }, low[B] = { -1, 1, 2 };
     const LstmOptions none = { .reverse = false };
-    assert_raises("op_lstm: x is NULL",
-                  op_lstm(tape, NULL, w[0], w[1], w[2], w[3], none, NULL, NULL));
-    assert_raises("op_lstm: weight_hh is NULL",
-                  op_lstm(tape, l.x, w[0], NULL, w[2], w[3], none, NULL, NULL));
+    const RecurrentWeights all = weights_from(w);
+    assert_raises("op_lstm: x is NULL", op_lstm(tape, NULL, all, none, NULL, NULL));
+    assert_raises(
+        "op_lstm: weight_hh is NULL",
+        op_lstm(tape, l.x, (RecurrentWeights){ w[0], NULL, w[2], w[3] }, none, NULL, NULL));
     assert_raises("op_lstm: x is [33,4], expected [B, N, I]",
-                  op_lstm(tape, flat, w[0], w[1], w[2], w[3], none, NULL, NULL));
-    assert_raises("op_lstm: weight_hh is [148,4], expected [4 H, H]",
-                  op_lstm(tape, l.x, w[0], w[0], w[2], w[3], none, NULL, NULL));
+                  op_lstm(tape, flat, all, none, NULL, NULL));
     assert_raises(
-        "op_gru: weight_hh is [148,37], expected [3 H, H]",
-        op_gru(tape, l.x, w[0], w[1], w[2], w[3], (GruOptions){ .reverse = false }, NULL));
-    assert_raises("op_lstm: weight_ih is [148,37], expected [148,4]: x is [3,11,4], weight_hh "
-                  "[148,37]",
-                  op_lstm(tape, l.x, w[1], w[1], w[2], w[3], none, NULL, NULL));
-    assert_raises("op_lstm: bias_hh is [148,4], expected [148]: x is [3,11,4], weight_hh [148,37]",
-                  op_lstm(tape, l.x, w[0], w[1], w[2], w[0], none, NULL, NULL));
+        "op_lstm: weight_hh is [148,4], expected [4 H, H]",
+        op_lstm(tape, l.x, (RecurrentWeights){ w[0], w[0], w[2], w[3] }, none, NULL, NULL));
+    assert_raises("op_gru: weight_hh is [148,37], expected [3 H, H]",
+                  op_gru(tape, l.x, all, (GruOptions){ .reverse = false }, NULL));
     assert_raises(
-        "op_lstm: cell is [148], expected [3,37]: x is [3,11,4], weight_hh [148,37]",
-        op_lstm(tape, l.x, w[0], w[1], w[2], w[3], (LstmOptions){ .cell = w[2] }, NULL, NULL));
+        "op_lstm: weight_ih is [148,37], expected [148,4]: x is [3,11,4], weight_hh "
+        "[148,37]",
+        op_lstm(tape, l.x, (RecurrentWeights){ w[1], w[1], w[2], w[3] }, none, NULL, NULL));
+    assert_raises(
+        "op_lstm: bias_hh is [148,4], expected [148]: x is [3,11,4], weight_hh [148,37]",
+        op_lstm(tape, l.x, (RecurrentWeights){ w[0], w[1], w[2], w[0] }, none, NULL, NULL));
+    assert_raises("op_lstm: cell is [148], expected [3,37]: x is [3,11,4], weight_hh [148,37]",
+                  op_lstm(tape, l.x, all, (LstmOptions){ .cell = w[2] }, NULL, NULL));
     assert_raises("op_lstm: lengths is [2], expected [3]: one per sequence",
-                  op_lstm(tape, l.x, w[0], w[1], w[2], w[3],
+                  op_lstm(tape, l.x, all,
                           (LstmOptions){ .lengths = tape_input_i32(tape, high, shape(2)) }, NULL,
                           NULL));
     assert_raises("op_lstm: lengths[1] is 12, expected 0 to 11, the positions of x",
-                  op_lstm(tape, l.x, w[0], w[1], w[2], w[3],
+                  op_lstm(tape, l.x, all,
                           (LstmOptions){ .lengths = tape_input_i32(tape, high, shape(B)) }, NULL,
                           NULL));
     assert_raises("op_lstm: lengths[0] is -1, expected 0 to 11, the positions of x",
-                  op_lstm(tape, l.x, w[0], w[1], w[2], w[3],
+                  op_lstm(tape, l.x, all,
                           (LstmOptions){ .lengths = tape_input_i32(tape, low, shape(B)) }, NULL,
                           NULL));
     end();

@@ -57,61 +57,50 @@
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 
-/* For each sequence and head, from position i on, which is the first or the last:
- *     T <- T + y_i w_i^T      o_i = T^T x_i
- * x, y have Y columns, w, o W. T is stored transposed, [sequences, H, W, Y]. */
-static void scan_from(bool last, const AttentionInputs *s, HeadRows x, HeadRows y, HeadRows w,
-                      double *T, HeadRows o)
+/* One step of scan(x, y, w) or, from the last position to the first, of scan_reverse(x, y, w):
+ *     T <- T + y w^T      o = T^T x      x, y [Y], w, o [W] */
+static void scan(const Real *x, const Real *y, const Real *w, int64_t Y, int64_t W, double *T,
+                 Real *o)
 {
-    const int64_t Y = y.columns, W = w.columns, H = s->H;
-    EACH_ROW(head, s->B * H, s->N * Y * W) {
-        const int64_t b = head / H, step = last ? -1 : 1;
-        const int64_t begin = s->offsets ? s->offsets[b] : b * s->N;
-        const int64_t end = s->offsets ? s->offsets[b + 1] : begin + s->N;
-        for (int64_t i = last ? end - 1 : begin; begin <= i && i < end; i += step) {
-            const int64_t row = i * H + head % H;
-            const Real *x_i = x.data + row * Y, *y_i = y.data + row * Y, *w_i = w.data + row * W;
-            for (int64_t c = 0; c < W; c++) {
-                double *T_c = T + (head * W + c) * Y, sum = 0;
-                SUM(+, sum)
-                for (int64_t r = 0; r < Y; r++)
-                    sum += (T_c[r] += (double)y_i[r] * (double)w_i[c]) * (double)x_i[r];
-                o.data[row * W + c] = (Real)sum;
-            }
-        }
-    }
+    add_outer_product(T, y, Y, w, W);
+    apply_state(o, T, x, Y, W);
 }
 
-static void scan(const AttentionInputs *s, HeadRows x, HeadRows y, HeadRows w, double *T,
-                 HeadRows o)
+/* The first position of sequence b, which ends at the first of sequence b + 1. */
+static int64_t first_position(const AttentionInputs *x, int64_t b)
 {
-    scan_from(false, s, x, y, w, T, o);
+    return x->offsets ? x->offsets[b] : b * x->N;
 }
 
-static void scan_reverse(const AttentionInputs *s, HeadRows x, HeadRows y, HeadRows w, double *T,
-                         HeadRows o)
+/* T [D, W], or transposed [W, D], = a head's state [D, W]; 0 if it is NULL */
+static void read_state(double *T, const Real *state, int64_t D, int64_t W, bool transposed)
 {
-    scan_from(true, s, x, y, w, T, o);
+    for (int64_t d = 0; d < D; d++)
+        for (int64_t m = 0; m < W; m++)
+            T[transposed ? m * D + d : d * W + m] = state ? state[d * W + m] : 0;
 }
 
 void causal_linear_attention_forward_plain(Real *out, Real *den, Real *final_state,
                                            const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
-    const int64_t P = query_positions(x), D = x->D, W = x->M + 1;
-    Real *memory = device_workspace(state_size(x) + P * x->H * 2 * (D + W));
-    double *S = (double *)memory;
-    Real *next = memory + state_size(x);
-    const HeadRows a = next_rows(&next, x, P, D), b = next_rows(&next, x, P, D);
-    const HeadRows v = next_rows(&next, x, P, W), num = next_rows(&next, x, P, W);
-    read_queries(a, s);
-    read_keys(b, s);
-    read_values(v, s);
-    read_state(S, s->state, x, true);
-    scan(x, a, b, v, S, num);
-    write_out(out, den, num, s);
-    write_state((Gradient){ final_state, false }, S, x, true);
-    device_workspace_free(memory);
+    const int64_t D = x->D, W = x->M + 1, size = D * W + 2 * (D + W);
+    double *memory = attention_workspace(x->B * x->H * size);
+    EACH_ROW(head, x->B * x->H, x->N * D * W) {
+        const int64_t h = head % x->H, end = first_position(x, head / x->H + 1);
+        double *S = memory + head * size;
+        Real *a = (Real *)(S + D * W), *b = a + D, *v = b + D, *num = v + W;
+        read_state(S, s->state ? s->state + head * D * W : NULL, D, W, true);
+        for (int64_t i = first_position(x, head / x->H); i < end; i++) {
+            read_query(a, s, i, h);
+            read_key_value(b, v, s, i, h);
+            scan(a, b, v, D, W, S, num);
+            write_out(out, den, num, s, i, h);
+        }
+        for (int64_t k = 0; final_state && k < D * W; k++)
+            final_state[head * D * W + k] = (Real)S[k % W * D + k / W];
+    }
+    attention_workspace_free(memory);
 }
 
 void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *dout,
@@ -119,39 +108,41 @@ void causal_linear_attention_backward_plain(LinearScanGradient d, const Real *do
                                             const Real *den, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
-    const int64_t P = query_positions(x), D = x->D, W = x->M + 1;
-    Real *memory = device_workspace(state_size(x) + P * x->H * 3 * (D + W));
-    double *T = (double *)memory; /* in turn S^T, R^T and R */
-    Real *next = memory + state_size(x);
-    const HeadRows a = next_rows(&next, x, P, D), b = next_rows(&next, x, P, D);
-    const HeadRows v = next_rows(&next, x, P, W), dnum = next_rows(&next, x, P, W);
-    const HeadRows da = next_rows(&next, x, P, D), db = da, dv = next_rows(&next, x, P, W);
-    read_queries(a, s);
-    read_keys(b, s);
-    read_values(v, s);
-    read_dnum(dnum, dout, out, den, s);
-    read_state(T, s->state, x, false);
-    scan(x, dnum, v, b, T, da);
-    write_dquery(d.x.query, da, a, s);
-    read_state(T, dfinal_state, x, false);
-    scan_reverse(x, v, dnum, a, T, db);
-    write_dkey(d.x.key, db, b, s);
-    write_state(d.state, T, x, false);
-    read_state(T, dfinal_state, x, true);
-    scan_reverse(x, b, a, dnum, T, dv);
-    write_dvalue(d.x.value, dv, s);
-    device_workspace_free(memory);
+    const int64_t D = x->D, W = x->M + 1, size = 2 * D * W + 3 * (D + W);
+    double *memory = attention_workspace(x->B * x->H * size);
+    EACH_ROW(head, x->B * x->H, 3 * x->N * D * W) {
+        const int64_t h = head % x->H, at = head * D * W;
+        const int64_t begin = first_position(x, head / x->H);
+        const int64_t end = first_position(x, head / x->H + 1);
+        double *R = memory + head * size, *T = R + D * W; /* T: S^T, then R^T */
+        Real *a = (Real *)(T + D * W), *b = a + D, *v = b + D, *dnum = v + W;
+        Real *da = dnum + W, *db = da, *dv = da + D;
+        read_state(T, s->state ? s->state + at : NULL, D, W, false);
+        for (int64_t i = begin; i < end; i++) {
+            read_query(a, s, i, h);
+            read_key_value(b, v, s, i, h);
+            read_dnum(dnum, dout, out, den, s, i, h);
+            scan(dnum, v, b, W, D, T, da);
+            write_dquery(d.x.query, da, a, s, i, h);
+        }
+        read_state(T, dfinal_state ? dfinal_state + at : NULL, D, W, false);
+        read_state(R, dfinal_state ? dfinal_state + at : NULL, D, W, true);
+        for (int64_t i = end - 1; i >= begin; i--) {
+            read_query(a, s, i, h);
+            read_key_value(b, v, s, i, h);
+            read_dnum(dnum, dout, out, den, s, i, h);
+            scan(v, dnum, a, W, D, T, db);
+            scan(b, a, dnum, D, W, R, dv);
+            write_dkey_dvalue(&d.x, db, b, dv, s, i, h);
+        }
+        for (int64_t k = 0; d.state.data && k < D * W; k++)
+            gradient_add(d.state, at + k, (Real)T[k]);
+    }
+    attention_workspace_free(memory);
 }
 
-static const AttentionLabels causal_labels = ATTENTION_LABELS("op_causal_linear_attention");
-
-/* dL/dout if only the final state was used: all 0. */
-static Tensor *zeros_like(Tape *tape, const Tensor *out)
-{
-    Tensor *zeros = tape_scratch(tape, out->shape);
-    tensor_fill(zeros, 0);
-    return zeros;
-}
+static const AttentionLabels causal_labels =
+    ATTENTION_LABELS("op_causal_linear_attention", "query", "key");
 
 static void causal_linear_attention_backward(Node *node)
 {
@@ -161,7 +152,9 @@ static void causal_linear_attention_backward(Node *node)
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     const Real *dout = tape_upstream(node, 0);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    Tensor *zeros = dout ? NULL : zeros_like(tape, out);
+    Tensor *zeros = dout ? NULL : tape_scratch(tape, out->shape);
+    if (zeros) /* dL/dout if only the final state was used */
+        tensor_fill(zeros, 0);
     const LinearScanGradient d = { attention_contributions(node, PACKED_QUERY),
                                    tape_contribution(node, node->inputs[5]) };
     kernels_of(out)->causal_linear_attention_backward(d, dout ? dout : zeros->data, dfinal_state,

@@ -34,76 +34,65 @@
 #include "ops/attention/linear_rows.h"
 #include "ops/kernels.h"
 
-/* T = sum_j y_j w_j^T over the n_y positions of each sequence; o_i = T^T x_i for its n_x positions.
- * x, y have Y columns, w, o W. T is stored transposed, [B, H, W, Y]. */
-static void attend_to_all(const AttentionInputs *s, HeadRows x, int64_t n_x, HeadRows y, HeadRows w,
-                          int64_t n_y, double *T, HeadRows o)
-{
-    const int64_t Y = y.columns, W = w.columns, H = s->H;
-    EACH_ROW(head, s->B * H, (n_x + n_y) * Y * W) {
-        const int64_t b = head / H, h = head % H;
-        double *T_head = T + head * W * Y;
-        for (int64_t k = 0; k < W * Y; k++)
-            T_head[k] = 0;
-        for (int64_t j = b * n_y; j < (b + 1) * n_y; j++)
-            for (int64_t c = 0; c < W; c++)
-                for (int64_t r = 0; r < Y; r++)
-                    T_head[c * Y + r] +=
-                        (double)y.data[(j * H + h) * Y + r] * (double)w.data[(j * H + h) * W + c];
-        for (int64_t i = b * n_x; i < (b + 1) * n_x; i++)
-            for (int64_t c = 0; c < W; c++) {
-                double sum = 0;
-                SUM(+, sum)
-                for (int64_t r = 0; r < Y; r++)
-                    sum += T_head[c * Y + r] * (double)x.data[(i * H + h) * Y + r];
-                o.data[(i * H + h) * W + c] = (Real)sum;
-            }
-    }
-}
-
 void linear_attention_forward_plain(Real *out, Real *den, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
-    const int64_t P = query_positions(x), K = key_positions(x), D = x->D, W = x->M + 1;
-    Real *memory = device_workspace(state_size(x) + (P + K) * x->H * (D + W));
-    Real *next = memory + state_size(x);
-    double *S = (double *)memory;
-    const HeadRows a = next_rows(&next, x, P, D), num = next_rows(&next, x, P, W);
-    const HeadRows b = next_rows(&next, x, K, D), v = next_rows(&next, x, K, W);
-    read_queries(a, s);
-    read_keys(b, s);
-    read_values(v, s);
-    attend_to_all(x, a, x->N, b, v, x->keys, S, num);
-    write_out(out, den, num, s);
-    device_workspace_free(memory);
+    const int64_t N = x->N, keys = x->keys, D = x->D, W = x->M + 1, size = D * W + 2 * (D + W);
+    double *memory = attention_workspace(x->B * x->H * size);
+    EACH_ROW(head, x->B * x->H, (N + keys) * D * W) {
+        const int64_t sequence = head / x->H, h = head % x->H;
+        double *S = memory + head * size;
+        Real *a = (Real *)(S + D * W), *b = a + D, *v = b + D, *num = v + W;
+        memset(S, 0, (size_t)(D * W) * sizeof *S);
+        for (int64_t j = sequence * keys; j < (sequence + 1) * keys; j++) {
+            read_key_value(b, v, s, j, h);
+            add_outer_product(S, b, D, v, W);
+        }
+        for (int64_t i = sequence * N; i < (sequence + 1) * N; i++) {
+            read_query(a, s, i, h);
+            apply_state(num, S, a, D, W);
+            write_out(out, den, num, s, i, h);
+        }
+    }
+    attention_workspace_free(memory);
 }
 
 void linear_attention_backward_plain(AttentionGradient d, const Real *dout, const Real *out,
                                      const Real *den, const LinearScan *s)
 {
     const AttentionInputs *x = &s->x;
-    const int64_t P = query_positions(x), K = key_positions(x), D = x->D, W = x->M + 1;
-    Real *memory = device_workspace(state_size(x) + (P + K) * x->H * 2 * (D + W));
-    Real *next = memory + state_size(x);
-    double *T = (double *)memory; /* S^T, R^T, R */
-    const HeadRows a = next_rows(&next, x, P, D), dnum = next_rows(&next, x, P, W);
-    const HeadRows b = next_rows(&next, x, K, D), v = next_rows(&next, x, K, W);
-    const HeadRows da = next_rows(&next, x, P, D), db = next_rows(&next, x, K, D);
-    const HeadRows dv = next_rows(&next, x, K, W);
-    read_queries(a, s);
-    read_keys(b, s);
-    read_values(v, s);
-    read_dnum(dnum, dout, out, den, s);
-    attend_to_all(x, dnum, x->N, v, b, x->keys, T, da);
-    write_dquery(d.query, da, a, s);
-    attend_to_all(x, v, x->keys, dnum, a, x->N, T, db);
-    write_dkey(d.key, db, b, s);
-    attend_to_all(x, b, x->keys, a, dnum, x->N, T, dv);
-    write_dvalue(d.value, dv, s);
-    device_workspace_free(memory);
+    const int64_t N = x->N, keys = x->keys, D = x->D, W = x->M + 1, size = 3 * D * W + 3 * (D + W);
+    double *memory = attention_workspace(x->B * x->H * size);
+    EACH_ROW(head, x->B * x->H, 3 * (N + keys) * D * W) {
+        const int64_t sequence = head / x->H, h = head % x->H;
+        double *S = memory + head * size, *R = S + D * W, *R_t = R + D * W; /* S^T, R, R^T */
+        Real *a = (Real *)(R_t + D * W), *b = a + D, *v = b + D, *dnum = v + W;
+        Real *da = dnum + W, *db = da, *dv = da + D;
+        memset(S, 0, (size_t)(3 * D * W) * sizeof *S);
+        for (int64_t j = sequence * keys; j < (sequence + 1) * keys; j++) {
+            read_key_value(b, v, s, j, h);
+            add_outer_product(S, v, W, b, D);
+        }
+        for (int64_t i = sequence * N; i < (sequence + 1) * N; i++) {
+            read_query(a, s, i, h);
+            read_dnum(dnum, dout, out, den, s, i, h);
+            apply_state(da, S, dnum, W, D);
+            write_dquery(d.query, da, a, s, i, h);
+            add_outer_product(R_t, dnum, W, a, D);
+            add_outer_product(R, a, D, dnum, W);
+        }
+        for (int64_t j = sequence * keys; j < (sequence + 1) * keys; j++) {
+            read_key_value(b, v, s, j, h);
+            apply_state(db, R_t, v, W, D);
+            apply_state(dv, R, b, D, W);
+            write_dkey_dvalue(&d, db, b, dv, s, j, h);
+        }
+    }
+    attention_workspace_free(memory);
 }
 
-static const AttentionLabels linear_labels = ATTENTION_LABELS("op_linear_attention");
+static const AttentionLabels linear_labels =
+    ATTENTION_LABELS("op_linear_attention", "query", "key");
 
 static void linear_attention_backward(Node *node)
 {
@@ -126,8 +115,9 @@ Tensor *op_linear_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *valu
                                                       .eps = options.eps };
     Tensor *const inputs[6] = { query, key, value, options.key_lengths };
     const LinearScan scan = linear_scan_of(inputs, attributes);
-    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&scan.x));
-    Tensor *den = tape_tensor(tape, attention_row_shape(&scan.x));
+    const AttentionInputs *x = &scan.x;
+    Tensor *out = tape_tensor_of(tape, query->type, shape(x->B, x->N, x->H, x->M));
+    Tensor *den = tape_tensor(tape, shape(x->B, x->N, x->H));
     kernels_of(out)->linear_attention_forward(out->data, den->data, &scan);
     tape_record(tape, (Node){ .name = linear_labels.name,
                               .backward = linear_attention_backward,

@@ -53,7 +53,7 @@ static void random_features_backward(Node *node)
 {
     Tensor *x = node->inputs[0], *w = node->inputs[1], *out = node->outputs[0];
     const int64_t R = shape_rows(x->shape), F = w->shape.size[0], D = w->shape.size[1];
-    Gradient dx = tape_contribution(node, x), dw = tape_contribution(node, w);
+    Gradient dx = tape_contribution(node, x);
     Tensor *h = tape_tensor_of(node->tape, out->type, shape(R, F));
     kernels_of(out)->random_features_backward(h->data, dx, tape_upstream(node, 0), out->data,
                                               x->data, (FeatureSizes){ R, F, D });
@@ -61,9 +61,8 @@ static void random_features_backward(Node *node)
     if (dx.data) /* [R, D] = h [R, F] w [F, D] */
         product(node->tape, node->name, result_for(dx, x), operand_of(h), operand_of(w),
                 (Product){ .n = R, .k = F, .m = D, .count = 1 });
-    if (dw.data) /* [F, D] = h^T [F, R] x [R, D] */
-        product(node->tape, node->name, result_for(dw, w), operand_of(h), operand_of(x),
-                (Product){ .n = F, .k = R, .m = D, .transpose_a = true, .count = 1 });
+    contribute_product(node, w, operand_of(h), operand_of(x), /* dw [F, D] <- h^T [F, R] x [R, D] */
+                       (Product){ .n = F, .k = R, .m = D, .transpose_a = true, .count = 1 });
     tape_scratch_free(node->tape, h);
 }
 

@@ -134,7 +134,6 @@ static Tensor *binary(Tape *tape, BinaryFunction f, Tensor *a, Tensor *b)
     return out;
 }
 
-/* clang-format off */
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
 {
     return binary(tape, BINARY_add, a, b);
@@ -154,5 +153,3 @@ Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b)
 {
     return binary(tape, BINARY_divide, a, b);
 }
-
-/* clang-format on */

@@ -1,4 +1,4 @@
-/* The binary functions: one row per operation, with broadcasting (broadcast_view.h).
+/* The binary functions: one row per operation, with broadcasting (broadcast.h).
  *
  *     ROW(multiply, a * b, dout * b, b, dout * a, a)
  *

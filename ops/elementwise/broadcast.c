@@ -1,5 +1,5 @@
 /* broadcast_to: x repeated along its axes of size 1 and along missing leading axes. With the view
- * of broadcast_view.h,
+ * of broadcast.h,
  *   out[o, p, m, q, i] = x[p, q]
  * Backward, g = dL/dout: x[p, q] contributes to all its copies,
  *   dx[p, q] <- sum over o, m, i of g[o, p, m, q, i]

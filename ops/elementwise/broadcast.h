@@ -1,9 +1,29 @@
-/* Broadcasting on the CPU. */
+/* A broadcast as kernels see it, in C and CUDA: x [P, Q] repeated to [O, P, M, Q, I],
+ *   out[o, p, m, q, i] = x[p, q]
+ * Its gradient is the sum over o, m and i. Repeated axes and others alternate, so in rank 4 at most
+ * two of O, M and I exceed 1. A row [Q] is repeated O times, a column [Q, 1] I times; op_sum along
+ * an axis is the gradient of a broadcast along it. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_BROADCAST_H
 #define TAPEGRAD_OPS_ELEMENTWISE_BROADCAST_H
 
-#include "ops/elementwise/broadcast_view.h"
-#include "ops/shared/internal.h"
+#include "autograd/tape.h"
+#include "tensor/kernel.h"
+
+typedef struct Broadcast {
+    int64_t O, P, M, Q, I; /* unless P > 1, M = 1; unless Q > 1, I = 1 */
+} Broadcast;
+
+/* The number of elements of out. */
+SHARED_FUNCTION int64_t broadcast_count(Broadcast b)
+{
+    return b.O * b.P * b.M * b.Q * b.I;
+}
+
+/* Whether out repeats x as a whole: out[i] = x[i mod Q]. */
+SHARED_FUNCTION bool broadcast_of_whole(Broadcast b)
+{
+    return b.P == 1 && b.I == 1;
+}
 
 /* The shape of a op b: aligned at the last axis, sizes are equal, or one of them is 1 or missing.
  * Raises otherwise. */

@@ -7,12 +7,19 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
+Real dropout_element(const DropoutDraw *d, int64_t i, Real x)
+{
+    if (d->limit == 0)
+        return x;
+    const Random random = d->random;
+    const Philox drawn = philox(random.seed, random.stream, random.counter + (uint64_t)i / 4);
+    return drawn.word[i % 4] >> 8 >= d->limit ? d->scale * x : 0;
+}
+
 void dropout_plain(Gradient out, const Real *x, DropoutDraw d, int64_t n)
 {
     EACH(i, n) {
-        const Philox drawn =
-            philox(d.random.seed, d.random.stream, d.random.counter + (uint64_t)i / 4);
-        gradient_add(out, i, drawn.word[i % 4] >> 8 >= d.limit ? d.scale * x[i] : 0);
+        gradient_add(out, i, dropout_element(&d, i, x[i]));
     }
 }
 

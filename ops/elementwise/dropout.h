@@ -1,3 +1,4 @@
+/* Dropout of n elements by one draw of random numbers. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_DROPOUT_H
 #define TAPEGRAD_OPS_ELEMENTWISE_DROPOUT_H
 
@@ -14,5 +15,8 @@ typedef struct DropoutDraw {
  * elements; then, and only then, limit is 0. Raises in the operation's name unless
  * 0 <= probability < 1. */
 DropoutDraw dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count);
+
+/* k_i x_i / (1 - p): 0 if element i is dropped, even if it is NaN. Of plain kernels. */
+Real dropout_element(const DropoutDraw *d, int64_t i, Real x);
 
 #endif

@@ -47,30 +47,16 @@ static Real shift_to_zero(Real *x, int64_t n)
     return m;
 }
 
-/* A frame's logits x [C] with their log-sum-exp, and the target [n] */
-typedef struct CtcFrame {
-    const Real *x;
-    LogSumExp l;
-    const int32_t *target;
-    int64_t n, C;
-} CtcFrame;
-
-static CtcFrame ctc_frame(const Ctc *ctc, int64_t b, int64_t t)
+/* x(s) += ln y_t,s, from a frame's logits and their log-sum-exp */
+static void ctc_emit(CtcRow x, const Real *logits, LogSumExp l, const int32_t *target, int64_t n)
 {
-    return (CtcFrame){ ctc->logits + (b * ctc->T + t) * ctc->C, ctc->log_sums[b * ctc->T + t],
-                       ctc->targets + b * ctc->S, ctc_symbols(ctc, b), ctc->C };
-}
-
-/* x(s) += ln y_t,s */
-static void ctc_emit(CtcRow x, CtcFrame frame)
-{
-    const Real blank = log_probability(frame.x[0], frame.l);
+    const Real blank = log_probability(logits[0], l);
     PRAGMA(omp simd)
-    for (int64_t j = 0; j <= frame.n; j++)
+    for (int64_t j = 0; j <= n; j++)
         x.blank[j] += blank;
     PRAGMA(omp simd)
-    for (int64_t j = 0; j < frame.n; j++)
-        x.symbol[j] += log_probability(frame.x[frame.target[j]], frame.l);
+    for (int64_t j = 0; j < n; j++)
+        x.symbol[j] += log_probability(logits[target[j]], l);
 }
 
 /* The sums over the states before each state (prefixes) or after it (suffixes). symbol_-1 and
@@ -94,16 +80,17 @@ void ctc_forward_plain(Real *losses, Ctc ctc)
 {
     EACH_ROW(b, ctc.B, ctc.T * ctc_states(ctc.S) * 4) {
         const int64_t n = ctc_symbols(&ctc, b);
+        const int32_t *target = ctc.targets + b * ctc.S;
         CtcRow a = ctc_row(&ctc, b, -1);
         double log_p = 0;
         for (int64_t s = 0; s < ctc_states(n); s++)
             a.blank[s] = s == 0 ? 0 : -(Real)INFINITY;
         for (int64_t t = 0; t < ctc_frames(&ctc, b); t++) {
             const CtcRow a_t = ctc_row(&ctc, b, t);
-            const int64_t row = b * ctc.T + t;
-            ctc.log_sums[row] = log_sum_exp(ctc.logits + row * ctc.C, ctc.C);
-            ctc_step(a_t, a, ctc.targets + b * ctc.S, n, true);
-            ctc_emit(a_t, ctc_frame(&ctc, b, t));
+            const Real *logits = ctc.logits + (b * ctc.T + t) * ctc.C;
+            const LogSumExp l = ctc.log_sums[b * ctc.T + t] = log_sum_exp(logits, ctc.C);
+            ctc_step(a_t, a, target, n, true);
+            ctc_emit(a_t, logits, l, target, n);
             log_p += (double)shift_to_zero(a_t.blank, ctc_states(n));
             a = a_t;
         }
@@ -113,11 +100,14 @@ void ctc_forward_plain(Real *losses, Ctc ctc)
     }
 }
 
-/* dx [C] <- g (y - o); a becomes e^(a + b), times one factor */
-static void ctc_frame_backward(Gradient dx, Real g, CtcRow a, CtcRow b, CtcFrame frame,
-                               bool ignore_impossible)
+/* dx [C] <- g (y - o) of frame t; a becomes e^(a + b), times one factor */
+static void ctc_frame_backward(Gradient dx, Real g, CtcRow a, CtcRow b, const Ctc *ctc,
+                               int64_t sequence, int64_t t)
 {
-    const int64_t n = frame.n;
+    const int64_t n = ctc_symbols(ctc, sequence), row = sequence * ctc->T + t;
+    const Real *logits = ctc->logits + row * ctc->C;
+    const int32_t *target = ctc->targets + sequence * ctc->S;
+    const LogSumExp l = ctc->log_sums[row];
     double blanks = 0, symbols = 0;
     PRAGMA(omp simd)
     for (int64_t s = 0; s < ctc_states(n); s++)
@@ -129,37 +119,38 @@ static void ctc_frame_backward(Gradient dx, Real g, CtcRow a, CtcRow b, CtcFrame
     SUM(+, symbols)
     for (int64_t j = 0; j < n; j++)
         symbols += (double)(a.symbol[j] = real_exp(a.symbol[j]));
-    const bool ignored = blanks + symbols == 0 && ignore_impossible;
+    const bool ignored = blanks + symbols == 0 && ctc->ignore_impossible;
     const Real p_inverse = (Real)(1 / (blanks + symbols)), o_0 = (Real)blanks * p_inverse;
     PRAGMA(omp simd)
-    for (int64_t c = 0; c < frame.C; c++) {
-        const Real y = real_exp(log_probability(frame.x[c], frame.l));
+    for (int64_t c = 0; c < ctc->C; c++) {
+        const Real y = real_exp(log_probability(logits[c], l));
         gradient_add(dx, c, ignored ? 0 : g * (y - (c == 0 ? o_0 : 0 * p_inverse)));
     }
     for (int64_t j = 0; j < n && !ignored; j++)
-        dx.data[frame.target[j]] -= g * (a.symbol[j] * p_inverse);
+        dx.data[target[j]] -= g * (a.symbol[j] * p_inverse);
 }
 
 void ctc_backward_plain(Gradient dlogits, const Real *dlosses, Ctc ctc)
 {
     EACH_ROW(b, ctc.B, ctc.T * ctc_states(ctc.S) * 8) {
         const int64_t n = ctc_symbols(&ctc, b), frames = ctc_frames(&ctc, b);
+        const int32_t *target = ctc.targets + b * ctc.S;
         const CtcRow last = ctc_row(&ctc, b, frames);
         for (int64_t s = 0; s < ctc_states(n); s++)
             last.blank[s] = s == n || (n > 0 && s == 2 * n + 1) ? 0 : -(Real)INFINITY;
         for (int64_t t = ctc.T - 1; t >= 0; t--) {
             const CtcRow a = ctc_row(&ctc, b, t), b_t = ctc_row(&ctc, b, t + 1);
-            const Gradient dx = { dlogits.data + (b * ctc.T + t) * ctc.C, dlogits.accumulate };
+            const Gradient dx = gradient_from(dlogits, (b * ctc.T + t) * ctc.C);
             if (t >= frames || dlosses[b] == 0) {
                 for (int64_t c = 0; c < ctc.C; c++)
                     gradient_add(dx, c, 0);
                 continue;
             }
-            const CtcFrame frame = ctc_frame(&ctc, b, t);
-            ctc_frame_backward(dx, dlosses[b], a, b_t, frame, ctc.ignore_impossible);
-            ctc_emit(b_t, frame); /* c_t */
+            const int64_t row = b * ctc.T + t;
+            ctc_frame_backward(dx, dlosses[b], a, b_t, &ctc, b, t);
+            ctc_emit(b_t, ctc.logits + row * ctc.C, ctc.log_sums[row], target, n); /* c_t */
             shift_to_zero(b_t.blank, ctc_states(n));
-            ctc_step(a, b_t, frame.target, n, false);
+            ctc_step(a, b_t, target, n, false);
         }
     }
 }
@@ -176,20 +167,19 @@ static void ctc_backward(Node *node)
 /* Raises if a target contains the blank. */
 static void check_blanks(Tape *tape, const Tensor *targets, const Tensor *target_lengths, int64_t C)
 {
-    const int64_t B = targets->shape.size[0], S = targets->shape.size[1];
-    for (int64_t b = 0; b < B; b++) {
-        enum { CHUNK = 1 << 12 };
-        int32_t chunk[CHUNK], n = (int32_t)S;
-        if (target_lengths)
-            device_copy_out(targets->device, &n, target_lengths->integers + b, sizeof n);
-        for (int32_t j = 0; j < n; j++) {
-            if (j % CHUNK == 0)
-                device_copy_out(targets->device, chunk, targets->integers + b * S + j,
-                                (size_t)(n - j < CHUNK ? n - j : CHUNK) * sizeof *chunk);
-            if (chunk[j % CHUNK] == 0)
-                tape_error(tape, "op_ctc: targets[%lld,%d] is 0, the blank, expected 1 to %lld",
-                           (long long)b, (int)j, (long long)(C - 1));
-        }
+    enum { CHUNK = 1 << 12 };
+    const int64_t S = targets->shape.size[1], count = tensor_count(targets);
+    int32_t chunk[CHUNK], length = (int32_t)S;
+    for (int64_t i = 0; i < count; i++) {
+        if (i % CHUNK == 0)
+            device_copy_out(targets->device, chunk, targets->integers + i,
+                            (size_t)(count - i < CHUNK ? count - i : CHUNK) * sizeof *chunk);
+        if (i % S == 0 && target_lengths)
+            device_copy_out(targets->device, &length, target_lengths->integers + i / S,
+                            sizeof length);
+        if (chunk[i % CHUNK] == 0 && i % S < length)
+            tape_error(tape, "op_ctc: targets[%lld,%d] is 0, the blank, expected 1 to %lld",
+                       (long long)(i / S), (int)(i % S), (long long)(C - 1));
     }
 }
 
@@ -223,17 +213,17 @@ Tensor *op_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions options)
     const int64_t *size = logits->shape.size, B = size[0], T = size[1], S = targets->shape.size[1];
     Tensor *losses = tape_tensor(tape, shape(B)), *log_sums = tape_tensor(tape, shape(B, T, 2));
     Tensor *states = tape_tensor(tape, shape(B, T + 2, ctc_states(S)));
-    const Ctc ctc = { B,
-                      T,
-                      size[2],
-                      S,
-                      logits->data,
-                      targets->integers,
-                      lengths ? lengths->integers : NULL,
-                      target_lengths ? target_lengths->integers : NULL,
-                      options.ignore_impossible,
-                      states->data,
-                      (LogSumExp *)log_sums->data };
+    const Ctc ctc = { .B = B,
+                      .T = T,
+                      .C = size[2],
+                      .S = S,
+                      .logits = logits->data,
+                      .targets = targets->integers,
+                      .lengths = lengths ? lengths->integers : NULL,
+                      .target_lengths = target_lengths ? target_lengths->integers : NULL,
+                      .ignore_impossible = options.ignore_impossible,
+                      .states = states->data,
+                      .log_sums = (LogSumExp *)log_sums->data };
     kernels_of(logits)->ctc_forward(losses->data, ctc);
     tape_record(tape, (Node){ "op_ctc", ctc_backward,
                               .inputs = { logits, targets, lengths, target_lengths },

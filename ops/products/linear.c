@@ -7,7 +7,6 @@
  * so dx = h weight, dweight = h^T x, and dbias is h's sum over the rows.
  * Saved for the backward pass: y for gelu; nothing for relu, since out > 0 where y > 0. */
 #include "ops/kernels.h"
-#include "ops/shared/columns.h"
 #include "ops/shared/internal.h"
 
 ALWAYS_INLINE void activate_row(Activation f, Real *out, Real *y, const Real *bias, int64_t O)
@@ -37,12 +36,8 @@ void linear_activate_backward_plain(Real *h, Gradient dbias, const Real *g, cons
 {
     EACH(i, R * O)
         h[i] = activation_gradient(f, g[i], y[i]);
-    EACH_ROW(o, dbias.data ? O : 0, R) {
-        double sum = 0;
-        for (int64_t r = 0; r < R; r++)
-            sum += h[r * O + o];
-        gradient_add(dbias, o, (Real)sum);
-    }
+    if (dbias.data)
+        column_sums_plain(dbias, h, R, O);
 }
 
 /* Parameters are Real, and a product's operands have one dtype: with activations in bf16 the
@@ -76,17 +71,13 @@ static void linear_backward(Node *node)
         kernels_of(out)->linear_activate_backward(own->data, dbias, h.data, y->data, f, R, O);
         h = operand_of(own);
     } else if (dbias.data) {
-        column_sums(node->tape, out, dbias, h.data, R, O);
+        kernels_of(out)->column_sums(dbias, h.data, R, O);
     }
-    const Gradient dx = tape_contribution(node, x);
-    if (dx.data) /* [R, I] = h [R, O] weight [O, I] */
-        product(node->tape, node->name, result_for(dx, x), h,
-                (Operand){ copied(node, weight, &node->saved[SAVED_WEIGHT]), x->type },
-                (Product){ .n = R, .k = O, .m = I, .count = 1 });
-    const Gradient dweight = tape_contribution(node, weight);
-    if (dweight.data) /* [O, I] = h^T [O, R] x [R, I] */
-        product(node->tape, node->name, result_for(dweight, weight), h, operand_of(x),
-                (Product){ .n = O, .k = R, .m = I, .transpose_a = true, .count = 1 });
+    const Operand w = { copied(node, weight, &node->saved[SAVED_WEIGHT]), x->type };
+    /* dx [R, I] <- h [R, O] weight [O, I]      dweight [O, I] <- h^T [O, R] x [R, I] */
+    contribute_product(node, x, h, w, (Product){ .n = R, .k = O, .m = I, .count = 1 });
+    contribute_product(node, weight, h, operand_of(x),
+                       (Product){ .n = O, .k = R, .m = I, .transpose_a = true, .count = 1 });
     tape_scratch_free(node->tape, own);
 }
 

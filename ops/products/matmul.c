@@ -13,23 +13,22 @@ static void matmul_backward(Node *node)
     const Product p = *(const Product *)node->attributes;
     const Operand dout = upstream_operand(node);
 
-    Gradient da = tape_contribution(node, a);
-    if (da.data && !p.transpose_a) /* da [n, k] = dout [n, m] b^T [m, k] */
-        product(node->tape, node->name, result_for(da, a), dout, operand_of(b),
-                (Product){ p.n, p.m, p.k, false, !p.transpose_b, p.count, p.a_step, p.out_step,
-                           p.b_step });
-    if (da.data && p.transpose_a) /* da [k, n] = b [k, m] dout^T [m, n] */
-        product(node->tape, node->name, result_for(da, a), operand_of(b), dout,
-                (Product){ p.k, p.m, p.n, false, true, p.count, p.a_step, p.b_step, p.out_step });
-
-    Gradient db = tape_contribution(node, b);
-    if (db.data && !p.transpose_b) /* db [k, m] = a^T [k, n] dout [n, m] */
-        product(node->tape, node->name, result_for(db, b), operand_of(a), dout,
-                (Product){ p.k, p.n, p.m, !p.transpose_a, false, p.count, p.b_step, p.a_step,
-                           p.out_step });
-    if (db.data && p.transpose_b) /* db [m, k] = dout^T [m, n] a [n, k] */
-        product(node->tape, node->name, result_for(db, b), dout, operand_of(a),
-                (Product){ p.m, p.n, p.k, true, false, p.count, p.b_step, p.out_step, p.a_step });
+    if (p.transpose_a) /* da [k, n] <- b [k, m] dout^T [m, n] */
+        contribute_product(
+            node, a, operand_of(b), dout,
+            (Product){ p.k, p.m, p.n, false, true, p.count, p.a_step, p.b_step, p.out_step });
+    else /* da [n, k] <- dout [n, m] b^T [m, k] */
+        contribute_product(node, a, dout, operand_of(b),
+                           (Product){ p.n, p.m, p.k, false, !p.transpose_b, p.count, p.a_step,
+                                      p.out_step, p.b_step });
+    if (p.transpose_b) /* db [m, k] <- dout^T [m, n] a [n, k] */
+        contribute_product(
+            node, b, dout, operand_of(a),
+            (Product){ p.m, p.n, p.k, true, false, p.count, p.b_step, p.out_step, p.a_step });
+    else /* db [k, m] <- a^T [k, n] dout [n, m] */
+        contribute_product(node, b, operand_of(a), dout,
+                           (Product){ p.k, p.n, p.m, !p.transpose_a, false, p.count, p.b_step,
+                                      p.a_step, p.out_step });
 }
 
 /* Names of an operation and its arguments in error messages. */

@@ -48,3 +48,10 @@ void product(Tape *tape, const char *operation, Result out, Operand a, Operand b
     kernels_on(tape_device(tape), TENSOR_REAL)
         ->product(operation, tape_precision(tape), out, a, b, size);
 }
+
+void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size)
+{
+    const Gradient gradient = tape_contribution(node, input);
+    if (gradient.data)
+        product(node->tape, node->name, result_for(gradient, input), a, b, size);
+}

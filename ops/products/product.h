@@ -60,4 +60,7 @@ static inline TensorType product_type(const Tape *tape)
  * bit for bit. `operation` names the caller in error messages. */
 void product(Tape *tape, const char *operation, Result out, Operand a, Operand b, Product size);
 
+/* In a backward function: the gradient of an input, if it requires one, <- a b. */
+void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size);
+
 #endif

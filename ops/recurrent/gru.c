@@ -76,12 +76,12 @@ void gru_hidden_gates_plain(Recurrence r)
     }
 }
 
-Tensor *op_gru(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
-               Tensor *bias_hh, GruOptions options, Tensor **final_hidden)
+Tensor *op_gru(Tape *tape, Tensor *x, RecurrentWeights weights, GruOptions options,
+               Tensor **final_hidden)
 {
     static const RecurrentKind gru = { RECURRENT_LABELS("op_gru"), 3, false };
-    return recurrent(tape, &gru,
-                     (RecurrentInputs){ x, weight_ih, weight_hh, bias_ih, bias_hh, options.lengths,
-                                        options.hidden, NULL, options.reverse },
-                     final_hidden, NULL);
+    return recurrent(
+        tape, &gru,
+        (RecurrentInputs){ x, weights, options.lengths, options.hidden, NULL, options.reverse },
+        final_hidden, NULL);
 }

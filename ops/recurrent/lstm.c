@@ -70,12 +70,12 @@ void lstm_backward_plain(Recurrence r)
     }
 }
 
-Tensor *op_lstm(Tape *tape, Tensor *x, Tensor *weight_ih, Tensor *weight_hh, Tensor *bias_ih,
-                Tensor *bias_hh, LstmOptions options, Tensor **final_hidden, Tensor **final_cell)
+Tensor *op_lstm(Tape *tape, Tensor *x, RecurrentWeights weights, LstmOptions options,
+                Tensor **final_hidden, Tensor **final_cell)
 {
     static const RecurrentKind lstm = { RECURRENT_LABELS("op_lstm"), 4, true };
     return recurrent(tape, &lstm,
-                     (RecurrentInputs){ x, weight_ih, weight_hh, bias_ih, bias_hh, options.lengths,
-                                        options.hidden, options.cell, options.reverse },
+                     (RecurrentInputs){ x, weights, options.lengths, options.hidden, options.cell,
+                                        options.reverse },
                      final_hidden, final_cell);
 }

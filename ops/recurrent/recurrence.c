@@ -8,7 +8,6 @@
 #include "ops/kernels.h"
 #include "ops/shared/indices.h"
 #include "ops/products/product.h"
-#include "ops/shared/columns.h"
 
 typedef struct RecurrentAttributes {
     const RecurrentKind *kind;
@@ -75,19 +74,12 @@ static Tensor *copy_or_zero(Tensor *to, const Real *from)
 
 /* ------------------------------------------------------------------------------------- backward */
 
-static void contribute_product(Node *node, Tensor *input, Operand a, Operand b, Product size)
-{
-    const Gradient gradient = tape_contribution(node, input);
-    if (gradient.data)
-        product(node->tape, node->name, result_for(gradient, input), a, b, size);
-}
-
 /* The gradient of input, or NULL, <- values */
 static void contribute_values(Node *node, Tensor *input, const Tensor *values)
 {
     const Gradient gradient = tape_contribution(node, input);
     if (gradient.data)
-        add_parts(input->device, gradient, values->data, 1, tensor_count(input));
+        kernels_of(input)->column_sums(gradient, values->data, 1, tensor_count(input));
 }
 
 /* dx, dW_ih, db_ih, db_hh, dW_hh from da, the gates' gradients; previous: h_t-1 of all positions */
@@ -95,22 +87,23 @@ static void contribute_all_positions(Node *node, const Recurrence *r, const Tens
 {
     const RecurrentInputs *in = &((const RecurrentAttributes *)node->attributes)->in;
     const Tensor *gates = node->saved[0];
+    const Kernels *kernels = kernels_of(gates);
     const Operand da = operand_of(gates); /* du after gru_hidden_gates, in the same memory */
     const int64_t R = r->B * r->N, C = r->G * r->H, I = shape_columns(in->x->shape);
     Tensor *sums = tape_scratch(node->tape, shape(C));
     const Gradient all = { sums->data, false };
-    contribute_product(node, in->x, da, operand_of(in->weight_ih),
+    contribute_product(node, in->x, da, operand_of(in->weights.weight_ih),
                        (Product){ .n = R, .k = C, .m = I, .count = 1 });
-    contribute_product(node, in->weight_ih, da, operand_of(in->x),
+    contribute_product(node, in->weights.weight_ih, da, operand_of(in->x),
                        (Product){ .n = C, .k = R, .m = I, .transpose_a = true, .count = 1 });
-    column_sums(node->tape, gates, all, gates->data, R, C);
-    contribute_values(node, in->bias_ih, sums);
+    kernels->column_sums(all, gates->data, R, C);
+    contribute_values(node, in->weights.bias_ih, sums);
     if (r->G == 3) {
-        kernels_of(gates)->gru_hidden_gates(*r);
-        column_sums(node->tape, gates, all, gates->data, R, C);
+        kernels->gru_hidden_gates(*r);
+        kernels->column_sums(all, gates->data, R, C);
     }
-    contribute_values(node, in->bias_hh, sums);
-    contribute_product(node, in->weight_hh, da, operand_of(previous),
+    contribute_values(node, in->weights.bias_hh, sums);
+    contribute_product(node, in->weights.weight_hh, da, operand_of(previous),
                        (Product){ .n = C, .k = R, .m = r->H, .transpose_a = true, .count = 1 });
     tape_scratch_free(node->tape, sums);
 }
@@ -153,25 +146,26 @@ static void check_shape(Tape *tape, const char *label, Tensor *tensor, Shape exp
     if (!shape_equal(tensor->shape, expected))
         tape_error(tape, "%s %s, expected %s: x is %s, weight_hh %s", label,
                    tensor_text(tensor).text, shape_text(expected).text,
-                   shape_text(inputs->x->shape).text, shape_text(inputs->weight_hh->shape).text);
+                   shape_text(inputs->x->shape).text,
+                   shape_text(inputs->weights.weight_hh->shape).text);
 }
 
 static void check(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *in)
 {
     const RecurrentLabels *labels = &kind->labels;
     tape_use(tape, labels->x, in->x);
-    tape_use_real(tape, labels->weight_hh, in->weight_hh);
+    tape_use_real(tape, labels->weight_hh, in->weights.weight_hh);
     if (in->x->shape.rank != 3)
         tape_error(tape, "%s is %s, expected [B, N, I]", labels->x, shape_text(in->x->shape).text);
-    const Shape of = in->weight_hh->shape;
+    const Shape of = in->weights.weight_hh->shape;
     if (of.rank != 2 || of.size[0] != kind->G * of.size[1])
         tape_error(tape, "%s %s, expected [%lld H, H]", labels->weight_hh,
-                   tensor_text(in->weight_hh).text, (long long)kind->G);
+                   tensor_text(in->weights.weight_hh).text, (long long)kind->G);
     const int64_t B = in->x->shape.size[0], H = of.size[1];
-    check_shape(tape, labels->weight_ih, in->weight_ih, shape(kind->G * H, in->x->shape.size[2]),
-                in);
-    check_shape(tape, labels->bias_ih, in->bias_ih, shape(kind->G * H), in);
-    check_shape(tape, labels->bias_hh, in->bias_hh, shape(kind->G * H), in);
+    check_shape(tape, labels->weight_ih, in->weights.weight_ih,
+                shape(kind->G * H, in->x->shape.size[2]), in);
+    check_shape(tape, labels->bias_ih, in->weights.bias_ih, shape(kind->G * H), in);
+    check_shape(tape, labels->bias_hh, in->weights.bias_hh, shape(kind->G * H), in);
     if (in->hidden)
         check_shape(tape, labels->hidden, in->hidden, shape(B, H), in);
     if (in->cell)
@@ -188,43 +182,42 @@ Tensor *recurrent(Tape *tape, const RecurrentKind *kind, RecurrentInputs in, Ten
     const TensorType type = in.x->type;
     in.x = op_cast(tape, in.x, TENSOR_REAL);
     const int64_t B = in.x->shape.size[0], N = in.x->shape.size[1], I = in.x->shape.size[2];
-    const int64_t H = in.weight_hh->shape.size[1], C = kind->G * H;
+    const int64_t H = in.weights.weight_hh->shape.size[1], C = kind->G * H;
     Tensor *gates = tape_tensor(tape, shape(B, N, C)), *saved = tape_tensor(tape, shape(B, N, H));
     Tensor *out = tape_tensor(tape, shape(B, N, H)), *cell = NULL;
     Tensor *hidden = copy_or_zero(tape_tensor(tape, shape(B, H)), data_or_null(in.hidden));
     if (kind->has_cell)
         cell = copy_or_zero(tape_tensor(tape, shape(B, H)), data_or_null(in.cell));
-    const RecurrentAttributes attributes = { .kind = kind,
-                                             .in = in,
-                                             .r = { .B = B,
-                                                    .N = N,
-                                                    .G = kind->G,
-                                                    .H = H,
-                                                    .reverse = in.reverse,
-                                                    .lengths =
-                                                        in.lengths ? in.lengths->integers : NULL,
-                                                    .weight = in.weight_hh->data,
-                                                    .bias_ih = in.bias_ih->data,
-                                                    .bias_hh = in.bias_hh->data,
-                                                    .gates = gates->data,
-                                                    .saved = saved->data,
-                                                    .out = out->data,
-                                                    .hidden = hidden->data,
-                                                    .cell = cell ? cell->data : NULL,
-                                                    .operation = kind->labels.operation,
-                                                    .precision = tape_precision(tape) } };
+    const Recurrence r = { .B = B,
+                           .N = N,
+                           .G = kind->G,
+                           .H = H,
+                           .reverse = in.reverse,
+                           .lengths = in.lengths ? in.lengths->integers : NULL,
+                           .weight = in.weights.weight_hh->data,
+                           .bias_ih = in.weights.bias_ih->data,
+                           .bias_hh = in.weights.bias_hh->data,
+                           .gates = gates->data,
+                           .saved = saved->data,
+                           .out = out->data,
+                           .hidden = hidden->data,
+                           .cell = cell ? cell->data : NULL,
+                           .operation = kind->labels.operation,
+                           .precision = tape_precision(tape) };
+    const RecurrentAttributes attributes = { kind, in, r };
     product(tape, kind->labels.operation, result_in(gates), operand_of(in.x),
-            operand_of(in.weight_ih),
+            operand_of(in.weights.weight_ih),
             (Product){ .n = B * N, .k = I, .m = C, .transpose_b = true, .count = 1 });
     const Kernels *kernels = kernels_of(out);
-    (kind->has_cell ? kernels->lstm_forward : kernels->gru_forward)(attributes.r);
+    (kind->has_cell ? kernels->lstm_forward : kernels->gru_forward)(r);
     if (!tape_is_recording(tape)) {
         tape_scratch_free(tape, saved);
         tape_scratch_free(tape, gates);
     }
     tape_record(tape, (Node){ kind->labels.operation, recurrent_backward,
-                              .inputs = { in.x, in.weight_ih, in.weight_hh, in.bias_ih, in.bias_hh,
-                                          in.lengths, in.hidden, in.cell },
+                              .inputs = { in.x, in.weights.weight_ih, in.weights.weight_hh,
+                                          in.weights.bias_ih, in.weights.bias_hh, in.lengths,
+                                          in.hidden, in.cell },
                               .outputs = { out, hidden, cell }, .saved = { gates, saved },
                               .attributes = tape_save(tape, &attributes, sizeof attributes) });
     if (final_hidden)

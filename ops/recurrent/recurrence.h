@@ -2,7 +2,7 @@
 #ifndef TAPEGRAD_OPS_RECURRENT_RECURRENCE_H
 #define TAPEGRAD_OPS_RECURRENT_RECURRENCE_H
 
-#include "autograd/tape.h"
+#include "ops/ops.h"
 #include "tensor/kernel.h"
 
 /* A pass of a layer in one direction over B sequences of N positions; H hidden units with G gates
@@ -67,8 +67,9 @@ typedef struct RecurrentKind {
 } RecurrentKind;
 
 typedef struct RecurrentInputs {
-    Tensor *x, *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* as op_lstm */
-    Tensor *lengths, *hidden, *cell;                       /* or NULL */
+    Tensor *x;
+    RecurrentWeights weights;
+    Tensor *lengths, *hidden, *cell; /* or NULL */
     bool reverse;
 } RecurrentInputs;
 

@@ -12,28 +12,17 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-/* m_i value; 0 where dropout drops element i, even if value is NaN */
-static inline Real residual_dropped(const Residual *residual, int64_t i, Real value)
+/* s = x + dropout(branch) */
+static void residual_sum(Real *s, const NormArguments *norm, const Residual *residual)
 {
-    const DropoutDraw *d = &residual->draw;
-    if (d->limit == 0)
-        return value;
-    const Random random = d->random;
-    const Philox drawn = philox(random.seed, random.stream, random.counter + (uint64_t)i / 4);
-    return drawn.word[i % 4] >> 8 >= d->limit ? d->scale * value : 0;
-}
-
-/* s_i */
-static inline Real residual_sum(const NormArguments *norm, const Residual *residual, int64_t i)
-{
-    return norm->x[i] + residual_dropped(residual, i, residual->branch[i]);
+    EACH(i, norm->R * norm->C) {
+        s[i] = norm->x[i] + dropout_element(&residual->draw, i, residual->branch[i]);
+    }
 }
 
 void residual_layernorm_forward_plain(Real *out, NormArguments norm, Residual residual)
 {
-    EACH_ROW(row, norm.R, norm.C)
-        for (int64_t i = row * norm.C; i < (row + 1) * norm.C; i++)
-            out[i] = residual_sum(&norm, &residual, i);
+    residual_sum(out, &norm, &residual);
     norm.x = out;
     layernorm_forward_plain(out, norm);
 }
@@ -42,37 +31,18 @@ void residual_layernorm_backward_plain(Gradient dx, Gradient dbranch, Gradient d
                                        Gradient dbias, const Real *dout, NormArguments norm,
                                        Residual residual)
 {
-    const int64_t R = norm.R, C = norm.C;
-    EACH_ROW(row, dx.data || dbranch.data ? R : 0, C) {
-        const Statistics s = norm.statistics[row];
-        double mean_h = 0, mean_hn = 0;
-        for (int64_t c = 0, i = row * C; c < C; c++, i++) {
-            const Real n = (residual_sum(&norm, &residual, i) - s.mean) * s.r;
-            mean_h += (double)(dout[i] * norm.weight[c]) / (double)C;
-            mean_hn += (double)(dout[i] * norm.weight[c] * n) / (double)C;
-        }
-        for (int64_t c = 0, i = row * C; c < C; c++, i++) {
-            const Real n = (residual_sum(&norm, &residual, i) - s.mean) * s.r;
-            const Real ds = s.r * (dout[i] * norm.weight[c] - (Real)mean_h - n * (Real)mean_hn);
-            if (dx.data)
-                gradient_add(dx, i, ds);
-            if (dbranch.data)
-                gradient_add(dbranch, i, residual_dropped(&residual, i, ds));
-        }
+    const int64_t n = norm.R * norm.C;
+    Real *s = device_workspace(2 * n), *ds = s + n;
+    residual_sum(s, &norm, &residual);
+    norm.x = s;
+    layernorm_backward_plain((Gradient){ ds, false }, dweight, dbias, dout, norm);
+    EACH(i, n) {
+        if (dx.data)
+            gradient_add(dx, i, ds[i]);
+        if (dbranch.data)
+            gradient_add(dbranch, i, dropout_element(&residual.draw, i, ds[i]));
     }
-    EACH_ROW(c, dweight.data || dbias.data ? C : 0, R) {
-        double sum_gn = 0, sum_g = 0;
-        for (int64_t row = 0, i = c; row < R; row++, i += C) {
-            const Statistics s = norm.statistics[row];
-            const Real n = (residual_sum(&norm, &residual, i) - s.mean) * s.r;
-            sum_gn += (double)(dout[i] * n);
-            sum_g += (double)dout[i];
-        }
-        if (dweight.data)
-            gradient_add(dweight, c, (Real)sum_gn);
-        if (dbias.data)
-            gradient_add(dbias, c, (Real)sum_g);
-    }
+    device_workspace_free(s);
 }
 
 static void residual_layernorm_backward(Node *node)

@@ -11,16 +11,3 @@ void column_sums_plain(Gradient sums, const Real *x, int64_t R, int64_t C)
         gradient_add(sums, c, (Real)sum);
     }
 }
-
-void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int64_t R, int64_t C)
-{
-    (void)tape;
-    if (dw.data)
-        kernels_of(like)->column_sums(dw, x, R, C);
-}
-
-void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C)
-{
-    if (dw.data)
-        kernels_on(device, TENSOR_REAL)->column_sums(dw, partial, parts, C);
-}

@@ -7,28 +7,16 @@
 #include "autograd/tape.h"
 #include "tensor/kernel.h"
 
-#ifdef __CUDACC__
-#define COLUMNS_FUNCTION static __host__ __device__ inline
-#else
-#define COLUMNS_FUNCTION static inline
-#endif
-
 /* Number of blocks for R rows. Block i starts at row_block_start(i, R) and ends before
  * row_block_start(i + 1, R). */
-COLUMNS_FUNCTION int64_t row_blocks(int64_t R)
+SHARED_FUNCTION int64_t row_blocks(int64_t R)
 {
     const int64_t most = 64, small = 32, blocks = (R + small - 1) / small;
     return blocks < most ? blocks : most;
 }
-COLUMNS_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
+SHARED_FUNCTION int64_t row_block_start(int64_t i, int64_t R)
 {
     return i * R / row_blocks(R);
 }
-
-/* dw [C] <- the sum over the rows of partial [parts, C]. */
-void add_parts(Device *device, Gradient dw, const Real *partial, int64_t parts, int64_t C);
-
-/* dw [C] <- the sum over the rows of x [R, C], which has the dtype and device of `like`. */
-void column_sums(Tape *tape, const Tensor *like, Gradient dw, const Real *x, int64_t R, int64_t C);
 
 #endif

@@ -37,18 +37,9 @@
 
 /* -------------------------------------------------------------------------------- plain kernels */
 
-/* x_i, v_j and the number of positions of a head, an index in [B, H] */
-static const Real *lsh_x(const LshRounds *a, int64_t head, int64_t i)
+static int64_t lsh_positions(const AttentionInputs *x, int64_t b)
 {
-    return a->x.query + attention_query_at(&a->x, head / a->x.H, head % a->x.H, i);
-}
-static const Real *lsh_v(const LshRounds *a, int64_t head, int64_t j)
-{
-    return a->x.value + attention_value_at(&a->x, head / a->x.H, head % a->x.H, j);
-}
-static int64_t lsh_positions(const LshRounds *a, int64_t head)
-{
-    return a->x.key_lengths ? a->x.key_lengths[head / a->x.H] : a->x.N;
+    return x->key_lengths ? x->key_lengths[b] : x->N;
 }
 
 /* argmax([xR; -xR]) of both hash functions; R is stored by columns */
@@ -70,15 +61,16 @@ static int32_t lsh_hash(const Real *x, const Real *R, const LshRounds *a)
     return (int32_t)bucket;
 }
 
-/* A position's rank is the number of positions before it. */
-static void lsh_sort(int32_t *order, const Real *R, const LshRounds *a, int64_t head, int64_t round)
+/* A position's rank is the number of positions before it in the order of (bucket, i). */
+static void lsh_sort(int32_t *order, const Real *x, const Real *R, const LshRounds *a, int64_t head,
+                     int64_t round)
 {
     int32_t *bucket = order + lsh_order_at(a, BUCKET, head, round);
     int32_t *rank = order + lsh_order_at(a, RANK, head, round);
-    const int64_t n = lsh_positions(a, head);
+    const int64_t n = lsh_positions(&a->x, head / a->x.H);
     R += (round * a->x.H + head % a->x.H) * lsh_columns(a) * a->x.D;
     for (int64_t i = 0; i < n; i++)
-        bucket[i] = lsh_hash(lsh_x(a, head, i), R, a);
+        bucket[i] = lsh_hash(x + i * a->x.query_stride, R, a);
     for (int64_t i = 0; i < n; i++) {
         rank[i] = 0;
         for (int64_t j = 0; j < n; j++)
@@ -100,37 +92,41 @@ static bool attends_to(const int32_t *order, const LshRounds *a, int64_t head, i
 }
 
 /* 1 / n_j */
-static double lsh_inverse_length(const LshRounds *a, int64_t head, int64_t j)
+static double lsh_inverse_length(const Real *x_j, int64_t D)
 {
-    return 1 / sqrt(attention_dot(lsh_x(a, head, j), lsh_x(a, head, j), a->x.D) + LSH_EPS);
+    return 1 / sqrt(attention_dot(x_j, x_j, D) + LSH_EPS);
 }
 
 /* s_ij, rounded as L_i is, so that e^(s_ij - L_i) is 1 for a single key */
-static double lsh_score(const LshRounds *a, int64_t head, int64_t i, int64_t j)
+static double lsh_score(const Real *x_i, const Real *x_j, int64_t D)
 {
-    const double x_u = attention_dot(lsh_x(a, head, i), lsh_x(a, head, j), a->x.D) *
-                       lsh_inverse_length(a, head, j);
-    return (double)(Real)(x_u / sqrt((double)a->x.D));
+    const double x_u = attention_dot(x_i, x_j, D) * lsh_inverse_length(x_j, D);
+    return (double)(Real)(x_u / sqrt((double)D));
 }
 
 void lsh_attention_forward_plain(Real *out, Real *log_sum, int32_t *order, const LshRounds *a)
 {
-    const int64_t N = a->x.N, M = a->x.M, heads = a->x.B * a->x.H, n = lsh_random_numbers(a);
+    const int64_t N = a->x.N, D = a->x.D, M = a->x.M, H = a->x.H, n = lsh_random_numbers(a);
+    const int64_t x_stride = a->x.query_stride, v_stride = a->x.value_stride;
     Real *R = device_workspace(n);
-    double *scratch = attention_workspace(heads * N);
+    double *scratch = attention_workspace(a->x.B * H * N);
     Random random = a->random;
     random_normal(&random, R, n);
-    EACH_ROW(head, heads, N * N * a->x.D) {
-        const int64_t positions = lsh_positions(a, head);
+    EACH_ROW(head, a->x.B * H, N * N * D) {
+        const int64_t b = head / H, h = head % H, positions = lsh_positions(&a->x, b);
+        const Real *x = a->x.query + attention_query_at(&a->x, b, h, 0);
+        const Real *v = a->x.value + attention_value_at(&a->x, b, h, 0);
         double *e = scratch + head * N;
         for (int64_t r = 0; r < a->rounds; r++)
-            lsh_sort(order, R, a, head, r);
+            lsh_sort(order, x, R, a, head, r);
         for (int64_t i = 0; i < N; i++) {
-            const int64_t row = attention_row_at(&a->x, head / a->x.H, head % a->x.H, i);
+            const int64_t row = attention_row_at(&a->x, b, h, i);
             const int64_t keys = i < positions ? positions : 0;
             double m = -INFINITY, l = 0;
             for (int64_t j = 0; j < keys; j++) {
-                e[j] = attends_to(order, a, head, i, j) ? lsh_score(a, head, i, j) : -INFINITY;
+                e[j] = attends_to(order, a, head, i, j)
+                           ? lsh_score(x + i * x_stride, x + j * x_stride, D)
+                           : -INFINITY;
                 m = e[j] > m ? e[j] : m;
             }
             for (int64_t j = 0; j < keys; j++)
@@ -138,8 +134,8 @@ void lsh_attention_forward_plain(Real *out, Real *log_sum, int32_t *order, const
             for (int64_t c = 0; c < M; c++) {
                 double o = 0;
                 for (int64_t j = 0; j < keys; j++)
-                    o += e[j] != 0 ? e[j] / l * (double)lsh_v(a, head, j)[c] : 0;
-                out[row * M + c] = keys > 0 && l == 0 ? lsh_v(a, head, i)[c] : (Real)o;
+                    o += e[j] != 0 ? e[j] / l * (double)v[j * v_stride + c] : 0;
+                out[row * M + c] = keys > 0 && l == 0 ? v[i * v_stride + c] : (Real)o;
             }
             log_sum[row] = (Real)(m + log(l)); /* minus infinity if U_i is empty */
         }
@@ -152,10 +148,13 @@ void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const R
                                   const Real *log_sum, const int32_t *order, const LshRounds *a)
 {
     const int64_t N = a->x.N, D = a->x.D, M = a->x.M, H = a->x.H, size = N * (D + M);
-    double *scratch = attention_workspace(a->x.B * H * size);
+    const int64_t x_at = a->x.query_stride, v_at = a->x.value_stride;
+    double *sums = attention_workspace(a->x.B * H * size);
     EACH_ROW(head, a->x.B * H, N * N * D) {
-        const int64_t b = head / H, h = head % H, positions = lsh_positions(a, head);
-        double *dx = scratch + head * size, *dv = dx + N * D;
+        const int64_t b = head / H, h = head % H, positions = lsh_positions(&a->x, b);
+        const int64_t x_first = attention_query_at(&a->x, b, h, 0);
+        const int64_t v_first = attention_value_at(&a->x, b, h, 0);
+        double *dx = sums + head * size, *dv = dx + N * D;
         memset(dx, 0, (size_t)size * sizeof *dx);
         for (int64_t i = 0; i < positions; i++)
             for (int64_t j = 0; j < positions; j++) {
@@ -163,11 +162,11 @@ void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const R
                 const bool alone = i == j && log_sum[row] == -(Real)INFINITY;
                 if (!alone && !attends_to(order, a, head, i, j))
                     continue;
-                const Real *x_i = lsh_x(a, head, i), *x_j = lsh_x(a, head, j);
-                const Real *g = dout + row * M;
-                const double s = lsh_score(a, head, i, j), r = lsh_inverse_length(a, head, j);
+                const Real *x_i = a->x.query + x_first + i * x_at, *g = dout + row * M;
+                const Real *x_j = a->x.query + x_first + j * x_at;
+                const double s = lsh_score(x_i, x_j, D), r = lsh_inverse_length(x_j, D);
                 const double P = alone ? 1 : exp(s - (double)log_sum[row]);
-                const double dP = attention_dot(g, lsh_v(a, head, j), M);
+                const double dP = attention_dot(g, a->x.value + v_first + j * v_at, M);
                 const double dS = P * (dP - attention_dot(g, out + row * M, M));
                 for (int64_t c = 0; c < D; c++) {
                     dx[i * D + c] += dS * x_j[c] * r / sqrt((double)D);
@@ -176,12 +175,10 @@ void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const R
                 for (int64_t c = 0; c < M; c++)
                     dv[j * M + c] += P * g[c];
             }
-        for (int64_t k = 0; k < N * D && d.query.data; k++)
-            gradient_add(d.query, attention_query_at(&a->x, b, h, k / D) + k % D, (Real)dx[k]);
-        for (int64_t k = 0; k < N * M && d.value.data; k++)
-            gradient_add(d.value, attention_value_at(&a->x, b, h, k / M) + k % M, (Real)dv[k]);
+        attention_contribute(d.query, x_first, x_at, dx, N, D);
+        attention_contribute(d.value, v_first, v_at, dv, N, M);
     }
-    attention_workspace_free(scratch);
+    attention_workspace_free(sums);
 }
 
 /* ------------------------------------------------------------------------------------ operation */
@@ -239,15 +236,15 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
                    tensor_text(query_key).text, INT_MAX / 2);
     if (value)
         cast_alike(tape, &query_key, &value);
-    LshRounds a = lsh_rounds(
-        tape, labels.name,
-        attention_of(query_key, NULL, value, options.key_lengths, PACKED_QUERY_KEY), options);
+    const AttentionInputs x =
+        attention_of(query_key, NULL, value, options.key_lengths, PACKED_QUERY_KEY);
+    LshRounds a = lsh_rounds(tape, labels.name, x, options);
     a.causal = causal;
     a.random = tape_draw(tape, (lsh_random_numbers(&a) + 3) / 4);
     a.start = tape_random_start(tape);
-    Tensor *out = tape_tensor_of(tape, query_key->type, attention_out_shape(&a.x));
-    Tensor *log_sum = tape_tensor(tape, attention_row_shape(&a.x));
-    Tensor *order = tape_tensor_i32(tape, shape(ORDER_ARRAYS, a.x.B * a.x.H, a.rounds, N));
+    Tensor *out = tape_tensor_of(tape, query_key->type, shape(x.B, N, x.H, x.M));
+    Tensor *log_sum = tape_tensor(tape, shape(x.B, N, x.H));
+    Tensor *order = tape_tensor_i32(tape, shape(ORDER_ARRAYS, x.B * x.H, a.rounds, N));
     kernels_of(out)->lsh_attention_forward(out->data, log_sum->data, order->integers, &a);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = lsh_attention_backward,
@@ -258,21 +255,16 @@ static Tensor *lsh_attention(Tape *tape, AttentionLabels labels, Tensor *query_k
     return out;
 }
 
-#define LABELS(name)                                                                               \
-    {                                                                                              \
-        name, name ": query_key", name ": query_key", name ": value", name ": key_lengths", NULL,  \
-            NULL                                                                                   \
-    }
-
 Tensor *op_causal_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value,
                                 LshAttentionOptions options)
 {
-    const AttentionLabels labels = LABELS("op_causal_lsh_attention");
+    const AttentionLabels labels =
+        ATTENTION_LABELS("op_causal_lsh_attention", "query_key", "query_key");
     return lsh_attention(tape, labels, query_key, value, options, true);
 }
 
 Tensor *op_lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, LshAttentionOptions options)
 {
-    const AttentionLabels labels = LABELS("op_lsh_attention");
+    const AttentionLabels labels = ATTENTION_LABELS("op_lsh_attention", "query_key", "query_key");
     return lsh_attention(tape, labels, query_key, value, options, false);
 }

@@ -133,16 +133,6 @@ void linear_attention_check_options(Tape *tape, AttentionLabels labels, FeatureM
         tape_error(tape, "%s: eps is %g, expected 0 or more", labels.name, eps);
 }
 
-Shape attention_out_shape(const AttentionInputs *a)
-{
-    return shape(a->B, a->N, a->H, a->M);
-}
-
-Shape attention_row_shape(const AttentionInputs *a)
-{
-    return shape(a->B, a->N, a->H);
-}
-
 AttentionGradient attention_contributions(Node *node, int packed)
 {
     Tensor *query = node->inputs[0], *key = node->inputs[1], *value = node->inputs[2];

@@ -63,6 +63,14 @@ static inline void attention_workspace_free(const double *data)
     device_workspace_free((const Real *)(const void *)data);
 }
 
+/* d <- x [rows, columns], to rows `stride` apart from `at` on */
+static inline void attention_contribute(Gradient d, int64_t at, int64_t stride, const double *x,
+                                        int64_t rows, int64_t columns)
+{
+    for (int64_t k = 0; d.data && k < rows * columns; k++)
+        gradient_add(d, at + k / columns * stride + k % columns, (Real)x[k]);
+}
+
 /* Arguments and options of linear attention: see CausalLinearAttentionOptions in ops.h. */
 typedef struct LinearScan {
     AttentionInputs x;
@@ -91,9 +99,9 @@ typedef struct LinearScanGradient {
 typedef struct AttentionLabels {
     const char *name, *query, *key, *value, *key_lengths, *offsets, *state;
 } AttentionLabels;
-#define ATTENTION_LABELS(name)                                                                     \
+#define ATTENTION_LABELS(name, query, key)                                                         \
     {                                                                                              \
-        name, name ": query", name ": key", name ": value", name ": key_lengths",                  \
+        name, name ": " query, name ": " key, name ": value", name ": key_lengths",                \
             name ": offsets", name ": state"                                                       \
     }
 
@@ -112,10 +120,6 @@ void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **val
 /* The kernels' view of checked arguments. */
 AttentionInputs attention_of(const Tensor *query, const Tensor *key, const Tensor *value,
                              const Tensor *key_lengths, int packed);
-
-/* The shape of the result, [B, N, H, M], and of one element per position and head, [B, N, H]. */
-Shape attention_out_shape(const AttentionInputs *attention);
-Shape attention_row_shape(const AttentionInputs *attention);
 
 /* The arguments of a linear attention node. Its inputs are, in this order, query, key, value,
  * key_lengths, offsets, state; tensors in the options are ignored. */

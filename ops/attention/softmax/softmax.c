@@ -35,12 +35,10 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-/* s_ij, the score of query i and key j of a head */
-static Real softmax_score(const AttentionInputs *a, int64_t b, int64_t h, int64_t i, int64_t j)
+/* s_ij of a row q of queries and a row k of keys */
+static Real softmax_score(const Real *q, const Real *k, int64_t D)
 {
-    const Real *q = a->query + attention_query_at(a, b, h, i);
-    return (Real)(attention_dot(q, a->key + attention_key_at(a, b, h, j), a->D) /
-                  sqrt((double)a->D));
+    return (Real)(attention_dot(q, k, D) / sqrt((double)D));
 }
 
 /* Query i attends to the keys j < visible_end. */
@@ -59,10 +57,11 @@ void softmax_attention_forward_plain(Real *out, Real *log_sum, const AttentionIn
         Real *s = rows + head * a->keys; /* s_ij, then e^(s_ij - m) */
         for (int64_t i = 0; i < a->N; i++) {
             const int64_t row = attention_row_at(a, b, h, i), end = visible_end(a, causal, b, i);
+            const Real *q = a->query + attention_query_at(a, b, h, i);
             Real m = -(Real)INFINITY;
             double l = 0;
             for (int64_t j = 0; j < end; j++) {
-                s[j] = softmax_score(a, b, h, i, j);
+                s[j] = softmax_score(q, a->key + attention_key_at(a, b, h, j), a->D);
                 m = s[j] > m ? s[j] : m;
             }
             for (int64_t j = 0; j < end; j++)
@@ -79,63 +78,37 @@ void softmax_attention_forward_plain(Real *out, Real *log_sum, const AttentionIn
     device_workspace_free(rows);
 }
 
-/* Of query i and key j of a head: P_ij, and dS_ij / sqrt D. */
-typedef struct SoftmaxPair {
-    Real P, dS;
-} SoftmaxPair;
-
-static SoftmaxPair softmax_pair(const AttentionInputs *a, const Real *dout, const Real *out,
-                                const Real *log_sum, int64_t b, int64_t h, int64_t i, int64_t j)
-{
-    const int64_t row = attention_row_at(a, b, h, i);
-    const Real *g = dout + row * a->M, *v = a->value + attention_value_at(a, b, h, j);
-    const double dP = attention_dot(g, v, a->M), D_i = attention_dot(g, out + row * a->M, a->M);
-    const Real P = real_exp(softmax_score(a, b, h, i, j) - log_sum[row]);
-    return (SoftmaxPair){ P, (Real)(P * (dP - D_i) / sqrt((double)a->D)) };
-}
-
-/* d[at + c] <- sum_n factor[n] x[first + n stride + c], c < columns */
-static void contribute_sums(Gradient d, int64_t at, int64_t columns, const Real *factor,
-                            int64_t count, const Real *x, int64_t stride)
-{
-    for (int64_t c = 0; d.data && c < columns; c++) {
-        double sum = 0;
-        for (int64_t n = 0; n < count; n++)
-            sum += factor[n] * x[n * stride + c];
-        gradient_add(d, at + c, (Real)sum);
-    }
-}
-
 void softmax_attention_backward_plain(AttentionGradient d, const Real *dout, const Real *out,
                                       const Real *log_sum, const AttentionInputs *a, bool causal)
 {
-    const int64_t longest = a->keys > a->N ? a->keys : a->N;
-    Real *rows = device_workspace(a->B * a->H * 2 * longest);
-    EACH_ROW(head, a->B * a->H, a->N * a->keys * (a->D + a->M)) {
-        const int64_t b = head / a->H, h = head % a->H, g_stride = a->H * a->M;
-        Real *P = rows + head * 2 * longest, *dS = P + longest;
-        for (int64_t i = 0; i < a->N && d.query.data; i++) {
-            const int64_t end = visible_end(a, causal, b, i);
-            for (int64_t j = 0; j < end; j++)
-                dS[j] = softmax_pair(a, dout, out, log_sum, b, h, i, j).dS;
-            contribute_sums(d.query, attention_query_at(a, b, h, i), a->D, dS, end,
-                            a->key + attention_key_at(a, b, h, 0), a->key_stride);
-        }
-        for (int64_t j = 0; j < a->keys && (d.key.data || d.value.data); j++) {
-            const bool masked = a->key_lengths && j >= a->key_lengths[b];
-            const int64_t first = causal ? j : 0, count = masked ? 0 : a->N - first;
-            for (int64_t n = 0; n < count; n++) {
-                const SoftmaxPair pair = softmax_pair(a, dout, out, log_sum, b, h, first + n, j);
-                P[n] = pair.P;
-                dS[n] = pair.dS;
+    const int64_t N = a->N, keys = a->keys, D = a->D, M = a->M, size = (N + keys) * D + keys * M;
+    double *sums = attention_workspace(a->B * a->H * size);
+    EACH_ROW(head, a->B * a->H, 2 * N * keys * (D + M)) {
+        const int64_t b = head / a->H, h = head % a->H;
+        double *dq = sums + head * size, *dk = dq + N * D, *dv = dk + keys * D;
+        memset(dq, 0, (size_t)size * sizeof *dq);
+        for (int64_t i = 0; i < N; i++) {
+            const int64_t row = attention_row_at(a, b, h, i), end = visible_end(a, causal, b, i);
+            const Real *q = a->query + attention_query_at(a, b, h, i), *g = dout + row * M;
+            const double D_i = attention_dot(g, out + row * M, M);
+            for (int64_t j = 0; j < end; j++) {
+                const Real *k = a->key + attention_key_at(a, b, h, j);
+                const double dP = attention_dot(g, a->value + attention_value_at(a, b, h, j), M);
+                const Real P = real_exp(softmax_score(q, k, D) - log_sum[row]);
+                const Real dS = (Real)(P * (dP - D_i) / sqrt((double)D)); /* dS_ij / sqrt D */
+                for (int64_t c = 0; c < D; c++)
+                    dq[i * D + c] += dS * k[c];
+                for (int64_t c = 0; c < D; c++)
+                    dk[j * D + c] += dS * q[c];
+                for (int64_t c = 0; c < M; c++)
+                    dv[j * M + c] += P * g[c];
             }
-            contribute_sums(d.key, attention_key_at(a, b, h, j), a->D, dS, count,
-                            a->query + attention_query_at(a, b, h, first), a->query_stride);
-            contribute_sums(d.value, attention_value_at(a, b, h, j), a->M, P, count,
-                            dout + attention_row_at(a, b, h, first) * a->M, g_stride);
         }
+        attention_contribute(d.query, attention_query_at(a, b, h, 0), a->query_stride, dq, N, D);
+        attention_contribute(d.key, attention_key_at(a, b, h, 0), a->key_stride, dk, keys, D);
+        attention_contribute(d.value, attention_value_at(a, b, h, 0), a->value_stride, dv, keys, M);
     }
-    device_workspace_free(rows);
+    attention_workspace_free(sums);
 }
 
 static void softmax_attention_backward(Node *node)
@@ -154,8 +127,8 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
     attention_check(tape, labels, query, key, value, key_lengths, causal, PACKED_QUERY);
     attention_cast_alike(tape, &query, &key, &value);
     const AttentionInputs a = attention_of(query, key, value, key_lengths, PACKED_QUERY);
-    Tensor *out = tape_tensor_of(tape, query->type, attention_out_shape(&a));
-    Tensor *log_sum = tape_tensor(tape, attention_row_shape(&a));
+    Tensor *out = tape_tensor_of(tape, query->type, shape(a.B, a.N, a.H, a.M));
+    Tensor *log_sum = tape_tensor(tape, shape(a.B, a.N, a.H));
     kernels_of(out)->softmax_attention_forward(out->data, log_sum->data, &a, causal);
     tape_record(tape, (Node){ .name = labels.name,
                               .backward = softmax_attention_backward,
@@ -169,13 +142,13 @@ static Tensor *softmax_attention(Tape *tape, AttentionLabels labels, Tensor *que
 Tensor *op_causal_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                                     Tensor *key_lengths)
 {
-    const AttentionLabels labels = ATTENTION_LABELS("op_causal_softmax_attention");
+    const AttentionLabels labels = ATTENTION_LABELS("op_causal_softmax_attention", "query", "key");
     return softmax_attention(tape, labels, query, key, value, key_lengths, true);
 }
 
 Tensor *op_softmax_attention(Tape *tape, Tensor *query, Tensor *key, Tensor *value,
                              Tensor *key_lengths)
 {
-    const AttentionLabels labels = ATTENTION_LABELS("op_softmax_attention");
+    const AttentionLabels labels = ATTENTION_LABELS("op_softmax_attention", "query", "key");
     return softmax_attention(tape, labels, query, key, value, key_lengths, false);
 }

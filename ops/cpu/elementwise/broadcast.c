@@ -1,5 +1,5 @@
 /* Sums over the repeats of a broadcast, in both dtypes. */
-#include "ops/elementwise/broadcast_view.h"
+#include "ops/elementwise/broadcast.h"
 #include "ops/cpu/shared/storage.h"
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"

@@ -49,7 +49,8 @@ ALWAYS_INLINE void activate_backward(int T, Real *h, Gradient dbias, const Real 
             BY_ACTIVATION(f, activate_row_backward, T, elements_at(T, h, r * O), sum,
                           elements_at(T, g, r * O), elements_at(T, y, r * O), O);
     }
-    add_parts(device_current(), dbias, partial, row_blocks(R), O);
+    if (dbias.data)
+        column_sums_cpu(dbias, partial, row_blocks(R), O);
     device_workspace_free(partial);
 }
 

@@ -1,8 +1,8 @@
-/* A broadcast input of map(): see broadcast_view.h. */
+/* A broadcast input of map(): see broadcast.h. */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_BROADCAST_CUH
 #define TAPEGRAD_OPS_ELEMENTWISE_BROADCAST_CUH
 
-#include "ops/elementwise/broadcast_view.h"
+#include "ops/elementwise/broadcast.h"
 #include "ops/cuda/shared/map.cuh"
 
 /* Element e = [o, p, m, q, i] is x[p, q]. */

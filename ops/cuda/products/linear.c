@@ -280,6 +280,7 @@ void linear_activate_backward_cuda(TensorType type, Real *h, Gradient dbias, con
 {
     Real *partial = device_workspace(row_blocks(R) * O);
     launch_linear_activate_backward(type, h, partial, g, y, activation, R, O);
-    add_parts(device_current(), dbias, partial, row_blocks(R), O);
+    if (dbias.data)
+        column_sums_cuda(TENSOR_REAL, dbias, partial, row_blocks(R), O);
     device_workspace_free(partial);
 }
