@@ -466,7 +466,8 @@ void tape_reset(Tape *tape)
     tape->tensor_count = tape->node_count = 0;
     tape->backward_started = false;
     error_leave(&tape->errors);
-    capture_free(tape->replay.capture);
+    if (tape->replay.capture)
+        device_captures(tape->device)->free(tape->replay.capture);
     tape->replay.capture = NULL;
     tape->replay.step = NULL;
 }

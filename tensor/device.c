@@ -120,56 +120,41 @@ void device_wait(Device *device)
         device->functions->wait(device);
 }
 
-/* ----------------------------------------------------------------------------- opening -- */
-#ifndef TAPEGRAD_CUDA
-#define DEVICES "\"cpu\", \"plain\""
+/* -------------------------------------------------------------------------------------- opening */
+#ifdef TAPEGRAD_CUDA
+#define DEVICES "\"cpu\", \"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ..."
+#else
+#define DEVICES "\"cpu\", \"plain\"; it was built without CUDA"
 static int cuda_count(void)
 {
     return 0;
 }
-static Device *cuda_open(const char *name, int index)
+static Device *cuda_open(const char *name)
 {
-    (void)index;
-    error_raise("device_open: there is no device \"%s\"; this library was built without CUDA",
-                name);
+    (void)name;
+    return NULL;
 }
-#else
-#define DEVICES "\"cpu\", \"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ..."
 #endif
-
-/* The index of "cuda" (0) or "cuda:index"; -1 for another name. */
-static int cuda_index(const char *name)
-{
-    if (strcmp(name, "cuda") == 0)
-        return 0;
-    if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9')
-        return -1;
-    char *end;
-    long index = strtol(name + 5, &end, 10);
-    return *end || index > 1023 ? -1 : (int)index;
-}
 
 Device *device_open(const char *name)
 {
-    if (name && strcmp(name, "cpu") == 0) {
-        threads_prepare();
-        return &cpu;
-    }
-    if (name && strcmp(name, "plain") == 0) {
-        threads_prepare();
-        return &plain;
-    }
-    int index = name ? cuda_index(name) : -1;
-    if (index >= 0)
-        return cuda_open(name, index);
-    error_raise("device_open: there is no device \"%s\"; this library has " DEVICES,
-                name ? name : "(null)");
+    Device *const hosts[] = { &cpu, &plain };
+    for (int i = 0; i < 2; i++)
+        if (name && strcmp(name, hosts[i]->name) == 0) {
+            threads_prepare();
+            return hosts[i];
+        }
+    Device *device = name ? cuda_open(name) : NULL;
+    if (!device)
+        error_raise("device_open: there is no device \"%s\"; this library has " DEVICES,
+                    name ? name : "(null)");
+    return device;
 }
 
 Device *device_best(void)
 {
     static bool said;
-    Device *best = cuda_count() > 0 ? cuda_open("cuda", 0) : device_open("cpu");
+    Device *best = cuda_count() > 0 ? cuda_open("cuda") : device_open("cpu");
     if (!said && best->cuda)
         fprintf(stderr, "device: %s\n", best->name);
     else if (!said)
@@ -197,6 +182,16 @@ bool device_has_bf16(const Device *device)
 const char *device_name(const Device *device)
 {
     return device->name;
+}
+
+const CaptureFunctions *device_captures(const Device *device)
+{
+    return device->functions->captures;
+}
+
+bool device_is_capturing(const Device *device)
+{
+    return device->capture != NULL;
 }
 
 bool device_is_plain(const Device *device)

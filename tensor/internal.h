@@ -17,6 +17,9 @@
 void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
 
+/* Ends what an error of this thread interrupts: a capture; or NULL. */
+extern _Thread_local void (*error_cleanup)(void);
+
 /* Whose error an error is: that of the context which the thread entered last, a tape's step.
  * error_enter also names the operation for messages, "op_add", or "op_add: a" while it checks an
  * argument: a string that lives as long as the program. error_leave forgets the failure, and errors
@@ -104,25 +107,26 @@ void device_copy(Device *device, void *to, const void *from, size_t bytes);
 void device_zero(Device *device, void *to, size_t bytes);
 
 /* ---------------------------------------------------------------------------------------- captures
- * CUDA graph capture and replay. Kernels launched between device_capture and device_capture_end are
- * not executed but recorded as a CUDA graph, which device_replay launches. Memory that is allocated
- * during the capture belongs to it until capture_free, even after it is freed, since every replay
- * uses it. Copies between host and device cannot be captured and raise. An error that is raised
- * during a capture ends the capture first. */
-bool device_is_capturing(const Device *device);
-Capture *device_capture(Device *device); /* NULL when memory is exhausted */
-/* NULL; or CUDA's reason to reject the graph, and the capture is freed. */
-const char *device_capture_end(Device *device);
-int64_t capture_kernels(const Capture *capture); /* kernel launches per replay */
-void device_capture_abandon(void); /* ends and frees this thread's open capture, if any */
-void device_replay(Capture *capture);
-void capture_free(Capture *capture);
-
-/* Registers a host callback that runs before every graph replay, in registration order; it uploads
- * per-step scalars. False when this capture has the pair already. Raises when memory is
- * exhausted. */
+ * CUDA graph capture and replay. Kernels launched between begin and end are not executed but
+ * recorded as a CUDA graph, which replay launches. Memory that is allocated during the capture
+ * belongs to it until free, even after it is freed, since every replay uses it. Copies between host
+ * and device cannot be captured and raise. An error that is raised during a capture ends the capture
+ * first. */
 typedef void BeforeReplay(void *context);
-bool device_before_replay(Device *device, BeforeReplay *function, void *context);
+typedef struct CaptureFunctions {
+    Capture *(*begin)(Device *device); /* NULL when memory is exhausted */
+    /* NULL; or CUDA's reason to reject the graph, and the capture is freed. */
+    const char *(*end)(Device *device);
+    int64_t (*kernels)(const Capture *capture); /* kernel launches per replay */
+    /* Registers a host callback that runs before every replay, in registration order; it uploads
+     * per-step scalars. False when the open capture has the pair already. Raises when memory is
+     * exhausted. */
+    bool (*before_replay)(Device *device, BeforeReplay *function, void *context);
+    void (*replay)(Capture *capture);
+    void (*free)(Capture *capture);
+} CaptureFunctions;
+const CaptureFunctions *device_captures(const Device *device); /* NULL: it has none */
+bool device_is_capturing(const Device *device);
 
 /* Checks that the tensor can be read as this dtype, and allocates a parameter on its first use.
  * Returns NULL, or the error as the end of a sentence. */

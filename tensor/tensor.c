@@ -93,25 +93,27 @@ static void check_host_copy(const char *function, const Tensor *tensor, TensorTy
         error_raise("%s: host is NULL", function);
 }
 
-/* bf16 tensors are converted in chunks of this many elements. */
+/* bf16 is copied to the end of host and converted from the front: element i is not written before
+ * it was read. */
+static void read_bf16(const Tensor *tensor, Real *host)
+{
+    const int64_t n = tensor_count(tensor);
+    char *bits = (char *)(host + n) - tensor_bytes(tensor);
+    device_copy_out(tensor->device, bits, tensor->data, tensor_bytes(tensor));
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t upper;
+        memcpy(&upper, bits + i * (int64_t)sizeof upper, sizeof upper);
+        host[i] = real_of_bf16(upper);
+    }
+}
+
+/* Elements are converted or searched in chunks of this size. */
 enum { CHUNK_ELEMENTS = 1 << 15 };
 
 static int64_t chunk_count(const Tensor *tensor, int64_t start)
 {
     return tensor_count(tensor) - start < CHUNK_ELEMENTS ? tensor_count(tensor) - start
                                                          : CHUNK_ELEMENTS;
-}
-
-static void read_bf16(const Tensor *tensor, Real *host)
-{
-    uint16_t chunk[CHUNK_ELEMENTS];
-    for (int64_t start = 0; start < tensor_count(tensor); start += CHUNK_ELEMENTS) {
-        int64_t count = chunk_count(tensor, start);
-        device_copy_out(tensor->device, chunk, tensor_at(tensor, start),
-                        (size_t)count * sizeof *chunk);
-        for (int64_t i = 0; i < count; i++)
-            host[start + i] = real_of_bf16(chunk[i]);
-    }
 }
 
 static void write_bf16(Tensor *tensor, const Real *host)

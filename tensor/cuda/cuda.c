@@ -1,4 +1,4 @@
-/* CUDA devices: streams, memory, copies, graph captures. Each device has one stream, which executes
+/* CUDA devices: streams, memory, copies. Each device has one stream, which executes
  * everything in the order of the calls. Memory can therefore be reused as soon as it is freed,
  * before the kernels that used it have run. */
 #include "tensor/cuda/cuda.h"
@@ -190,65 +190,6 @@ static void zero(Device *device, void *to, size_t bytes)
     cuda_check(cudaMemsetAsync(to, 0, bytes, cuda_stream()), "cudaMemsetAsync");
 }
 
-/* ------------------------------------------------------------------------------------- captures */
-
-/* Relaxed mode allows cudaMalloc during the capture. */
-static void capture_begin(Device *device)
-{
-    enter(device);
-    cuda_check(cudaStreamBeginCapture(device->cuda->stream, cudaStreamCaptureModeRelaxed),
-               "cudaStreamBeginCapture");
-}
-
-/* The number of kernel nodes; 0 if memory for the list of nodes is exhausted. */
-static int64_t count_kernels(cudaGraph_t graph)
-{
-    size_t count = 0;
-    int64_t kernels = 0;
-    cudaGraphGetNodes(graph, NULL, &count);
-    cudaGraphNode_t *nodes = calloc(count + 1, sizeof(cudaGraphNode_t));
-    if (nodes && cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess)
-        for (size_t i = 0; i < count; i++) {
-            enum cudaGraphNodeType type;
-            kernels += cudaGraphNodeGetType(nodes[i], &type) == cudaSuccess &&
-                       type == cudaGraphNodeTypeKernel;
-        }
-    free(nodes);
-    return kernels;
-}
-
-/* Fails if the step made a call that a capture forbids, or if an error ended it early. */
-static Graph capture_end(Device *device)
-{
-    enter(device);
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t executable = NULL;
-    int64_t kernels = 0;
-    cudaError_t result = cudaStreamEndCapture(device->cuda->stream, &graph);
-    if (result == cudaSuccess) {
-        kernels = count_kernels(graph);
-        result = cudaGraphInstantiate(&executable, graph, 0);
-        cudaGraphDestroy(graph);
-    }
-    cudaGetLastError(); /* clears it */
-    return result == cudaSuccess ? (Graph){ .executable = executable, .kernels = kernels }
-                                 : (Graph){ .reason = cudaGetErrorString(result) };
-}
-
-static void graph_launch(Device *device, void *executable)
-{
-    enter(device);
-    cuda_check(cudaGraphLaunch(executable, cuda_stream()), "cudaGraphLaunch");
-}
-
-/* The next launch's check reports an error of these calls. */
-static void graph_free(Device *device, void *executable)
-{
-    enter(device);
-    cudaStreamSynchronize(cuda_stream()); /* the graph may be running */
-    cudaGraphExecDestroy(executable);
-}
-
 static void fill(Tensor *tensor, Real value)
 {
     enter(tensor->device);
@@ -265,10 +206,7 @@ static const DeviceFunctions functions = { .enter = enter,
                                            .zero = zero,
                                            .fill = fill,
                                            .wait = wait_for_kernels,
-                                           .capture_begin = capture_begin,
-                                           .capture_end = capture_end,
-                                           .graph_launch = graph_launch,
-                                           .graph_free = graph_free };
+                                           .captures = &cuda_captures };
 
 /* -------------------------------------------------------------------------------------- opening */
 static cudaError_t count_devices(int *count)
@@ -316,9 +254,24 @@ static cudaError_t open_device(Device *device, Cuda *cuda, int index)
     return cudaSuccess;
 }
 
-Device *cuda_open(const char *name, int index)
+/* The index of "cuda" (0) or "cuda:index"; -1 for another name. */
+static int parse_index(const char *name)
+{
+    if (strcmp(name, "cuda") == 0)
+        return 0;
+    if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9')
+        return -1;
+    char *end;
+    long index = strtol(name + 5, &end, 10);
+    return *end || index > 1023 ? -1 : (int)index;
+}
+
+Device *cuda_open(const char *name)
 {
     int count;
+    const int index = parse_index(name);
+    if (index < 0)
+        return NULL;
     cudaError_t result = count_devices(&count);
     if (result != cudaSuccess)
         error_raise("device_open: \"%s\": no GPU was found: %s", name, cudaGetErrorString(result));
