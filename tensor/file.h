@@ -27,15 +27,20 @@ extern const FileTypeFacts file_types[FILE_TYPES];
 /* A file that was read, or that is to be written. */
 struct TensorFile {
     const char *function, *path; /* for messages: the function that reads or writes it */
-    const char *parsed;          /* for messages: the name of the entry being parsed, or NULL */
-    const FileEntry *entries;    /* in the order of their data */
-    const FileMetadata *metadata;
+    FileEntry *entries;          /* in the order of their data */
+    FileMetadata *metadata;
     FileEntry *by_name;   /* the entries, sorted by name */
     FileMetadata *by_key; /* the metadata, sorted by key */
     int count, metadata_count;
     char *header; /* of a file that was read: holds all names and strings */
     unsigned char *data;
-    int64_t data_size;
+    int64_t header_length, data_size;
+
+    /* While the header is parsed: */
+    char *at;           /* the next character; the text ends in NUL */
+    const char *parsed; /* for messages: the entry's name, or NULL */
+    int64_t begin, end; /* its data_offsets */
+    unsigned seen;      /* its members: 1 << index */
 };
 
 /* Reports "FUNCTION: PATH: ..."; returns false. */
@@ -53,18 +58,11 @@ bool file_sort(TensorFile *file, const char *key_label);
  * elements take whole bytes, fewer than FILE_LARGEST_SIZE. */
 int64_t file_bytes(FileType type, Shape shape);
 
-/* file_system.c, whose functions report and return false on failure. file_stream_open opens a
- * regular file for reading. file_replace writes the header and then the data of file->entries to a
- * temporary file, and renames it to file->path. */
-#if defined(__unix__) || defined(__APPLE__)
-#define FILE_IS_DESCRIPTOR
-typedef int FileStream;
-#else
-typedef FILE *FileStream;
-#endif
-bool file_stream_open(const TensorFile *file, FileStream *stream, int64_t *size);
-bool file_stream_read(const TensorFile *file, FileStream stream, void *to, int64_t bytes);
-void file_stream_close(FileStream stream);
+/* file_system.c, whose functions report and return false on failure. file_open opens a regular file
+ * for reading; close closes it. file_replace writes the header and then the data of file->entries to
+ * a temporary file, and renames it to file->path. */
+bool file_open(const TensorFile *file, int *descriptor, int64_t *size);
+bool file_read(const TensorFile *file, int descriptor, void *to, int64_t bytes);
 bool file_replace(const TensorFile *file, const char *header, int64_t length);
 
 /* The length in bytes of the longest valid UTF-8 prefix. */

@@ -3,7 +3,6 @@
 #include "tensor/file.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,15 +80,9 @@ __attribute__((format(printf, 2, 3))) static void put(Writer *writer, const char
 static void put_string(Writer *writer, const char *string)
 {
     put(writer, "\"");
-    while (*string) {
-        int plain = 0;
-        while (plain < INT_MAX && (unsigned char)string[plain] >= 0x20 &&
-               !strchr("\"\\", string[plain]))
-            plain++;
-        put(writer, "%.*s", plain, string);
-        string += plain;
-        if (*string && plain < INT_MAX)
-            put(writer, "\\u%04x", *string++);
+    for (; *string; string++) {
+        const unsigned char c = (unsigned char)*string;
+        put(writer, c < 0x20 || c == '"' || c == '\\' ? "\\u%04x" : "%c", c);
     }
     put(writer, "\"");
 }
@@ -160,9 +153,9 @@ bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetad
         return error_report("tensor_file_save: the path is NULL");
     TensorFile file = { .function = "tensor_file_save",
                         .path = path,
-                        .entries = entries,
+                        .entries = (FileEntry *)entries, /* only read */
                         .count = entry_count,
-                        .metadata = metadata,
+                        .metadata = (FileMetadata *)metadata,
                         .metadata_count = metadata_count };
     bool ok = check_contents(&file) && file_sort(&file, "the metadata's key");
     free(file.by_name);
