@@ -9,8 +9,9 @@
 #ifndef TAPEGRAD_CPU_LINUX /* with it, large blocks use huge pages: tensor/cpu/memory.c */
 
 /* The address that malloc returned stands before the aligned block. */
-void *memory_allocate_aligned(size_t bytes)
+void *host_allocate(Device *device, size_t bytes)
 {
+    (void)device;
     char *start = malloc(bytes + BLOCK_ALIGNMENT + sizeof(void *));
     if (!start)
         return NULL;
@@ -20,23 +21,12 @@ void *memory_allocate_aligned(size_t bytes)
     return data;
 }
 
-void memory_free_aligned(void *data)
+void host_free(Device *device, void *data)
 {
+    (void)device;
     free(((void **)data)[-1]);
 }
 #endif
-
-static void *allocate_on_host(Device *device, size_t bytes)
-{
-    (void)device;
-    return memory_allocate_aligned(bytes);
-}
-
-static void free_on_host(Device *device, void *data)
-{
-    (void)device;
-    memory_free_aligned(data);
-}
 
 static void copy_on_host(Device *device, void *to, const void *from, size_t bytes)
 {
@@ -54,14 +44,15 @@ static void fill_on_host(Tensor *tensor, Real value)
 {
     uint16_t *bf16 = (uint16_t *)tensor->data;
     const int64_t n = tensor_count(tensor);
-    for (int64_t i = 0; i < n && tensor->type == TENSOR_BF16; i++)
-        bf16[i] = bf16_of(value);
-    for (int64_t i = 0; i < n && tensor->type == TENSOR_REAL; i++)
-        tensor->data[i] = value;
+    for (int64_t i = 0; i < n; i++)
+        if (tensor->type == TENSOR_BF16)
+            bf16[i] = bf16_of(value);
+        else
+            tensor->data[i] = value;
 }
 
-static const DeviceFunctions host = { .allocate = allocate_on_host,
-                                      .free = free_on_host,
+static const DeviceFunctions host = { .allocate = host_allocate,
+                                      .free = host_free,
                                       .copy_in = copy_on_host,
                                       .copy_out = copy_on_host,
                                       .copy = copy_on_host,

@@ -53,9 +53,9 @@ struct Capture {
  * frees the capture. */
 void pool_close(Capture *capture);
 
-/* Host memory, aligned to a cache line at least. NULL: exhausted. */
-void *memory_allocate_aligned(size_t bytes);
-void memory_free_aligned(void *data);
+/* Of DeviceFunctions, for the host: memory aligned to a cache line at least. */
+void *host_allocate(Device *device, size_t bytes);
+void host_free(Device *device, void *data);
 
 #ifdef TAPEGRAD_CUDA
 /* tensor/cuda/: the device "cuda" or "cuda:index", opened on first use; NULL for other names; raises

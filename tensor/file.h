@@ -51,22 +51,22 @@ bool file_fail(const TensorFile *file, const char *format, ...)
 void *file_allocate(const TensorFile *file, int64_t count, size_t size);
 
 /* Sorts the entries into by_name and the metadata into by_key; false unless all names and all keys
- * are unique. A sentence about a key begins with key_label. */
-bool file_sort(TensorFile *file, const char *key_label);
+ * are unique. */
+bool file_sort(TensorFile *file);
 
 /* The bytes of an entry; -1 unless the rank is 0 to MAX_RANK, each size is at least 0 and the
  * elements take whole bytes, fewer than FILE_LARGEST_SIZE. */
 int64_t file_bytes(FileType type, Shape shape);
 
 /* file_system.c, whose functions report and return false on failure. file_open opens a regular file
- * for reading; close closes it. file_replace writes the header and then the data of file->entries to
- * a temporary file, and renames it to file->path. */
+ * for reading; close closes it. file_replace writes the header and then the data of file->entries
+ * to a temporary file, and renames it to file->path. */
 bool file_open(const TensorFile *file, int *descriptor, int64_t *size);
 bool file_read(const TensorFile *file, int descriptor, void *to, int64_t bytes);
 bool file_replace(const TensorFile *file, const char *header, int64_t length);
 
-/* The length in bytes of the longest valid UTF-8 prefix. */
-size_t file_utf8_length(const char *text);
+/* The end of the longest valid UTF-8 prefix. */
+const char *file_utf8_end(const char *text);
 
 /* A name for a message: shortened if long, without control characters. */
 typedef struct FileNameText {

@@ -47,9 +47,9 @@ static char *put_utf8(char *to, uint32_t code)
     return to;
 }
 
-size_t file_utf8_length(const char *text)
+const char *file_utf8_end(const char *text)
 {
-    const unsigned char *start = (const unsigned char *)text, *p = start;
+    const unsigned char *p = (const unsigned char *)text;
     while (*p != 0) {
         const int more = *p < 0x80 ? 0 : *p < 0xE0 ? 1 : *p < 0xF0 ? 2 : 3;
         uint32_t code = more == 0 ? *p : *p & (0x3Fu >> more);
@@ -63,7 +63,7 @@ size_t file_utf8_length(const char *text)
             break;
         p += length;
     }
-    return (size_t)(p - start);
+    return (const char *)p;
 }
 
 FileNameText file_name_text(const char *name)
@@ -134,12 +134,12 @@ static void *sorted(const TensorFile *file, const char *label, const void *struc
     return copy;
 }
 
-bool file_sort(TensorFile *file, const char *key_label)
+bool file_sort(TensorFile *file)
 {
     file->by_name = sorted(file, "the name", file->entries, file->count, sizeof(FileEntry));
     if (file->by_name)
-        file->by_key =
-            sorted(file, key_label, file->metadata, file->metadata_count, sizeof(FileMetadata));
+        file->by_key = sorted(file, "the metadata's key", file->metadata, file->metadata_count,
+                              sizeof(FileMetadata));
     return file->by_key != NULL;
 }
 
@@ -434,7 +434,7 @@ static bool check_data_offsets(const TensorFile *file)
 /* Parses the header. file->data must be allocated but need not be read yet. */
 static bool parse_header(TensorFile *file)
 {
-    const int64_t valid = (int64_t)file_utf8_length(file->header);
+    const int64_t valid = file_utf8_end(file->header) - file->header;
     if (valid != file->header_length)
         return file_fail(file, "the header is not UTF-8 at byte %" PRId64, valid);
     file->at = file->header;
@@ -445,7 +445,7 @@ static bool parse_header(TensorFile *file)
         return false;
     if (next_token(file) != 0)
         return bad_json(file);
-    return file_sort(file, FILE_METADATA_NAME ": the key") && check_data_offsets(file);
+    return file_sort(file) && check_data_offsets(file);
 }
 
 /* -------------------------------------------------------------------------- opening and closing */

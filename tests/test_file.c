@@ -740,7 +740,7 @@ static const struct {
         "{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"more\":1}",
         "[\"F32\",[2],[0,8]]"),
     ROW("__metadata__ is not an object", 0, "{\"__metadata__\":%s}", "null"),
-    ROW("__metadata__: the key \"a\" appears twice", 0, "{\"__metadata__\":%s}",
+    ROW("the metadata's key \"a\" appears twice", 0, "{\"__metadata__\":%s}",
         "{\"a\":\"\",\"b\":\"\",\"a\":\"\"}"),
 };
 
