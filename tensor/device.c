@@ -9,7 +9,7 @@
 #ifndef TAPEGRAD_CPU_LINUX /* with it, large blocks use huge pages: tensor/cpu/memory.c */
 
 /* The address that malloc returned stands before the aligned block. */
-void *host_allocate(Device *device, size_t bytes)
+void *allocate_on_host(Device *device, size_t bytes)
 {
     (void)device;
     char *start = malloc(bytes + BLOCK_ALIGNMENT + sizeof(void *));
@@ -21,47 +21,43 @@ void *host_allocate(Device *device, size_t bytes)
     return data;
 }
 
-void host_free(Device *device, void *data)
+void free_on_host(Device *device, void *data)
 {
     (void)device;
     free(((void **)data)[-1]);
 }
 #endif
 
-static void copy_on_host(Device *device, void *to, const void *from, size_t bytes)
+void copy_on_host(Device *device, void *to, const void *from, size_t bytes)
 {
     (void)device;
     memcpy(to, from, bytes);
 }
 
-static void zero_on_host(Device *device, void *to, size_t bytes)
+void zero_on_host(Device *device, void *to, size_t bytes)
 {
     (void)device;
     memset(to, 0, bytes);
 }
 
-static void fill_on_host(Tensor *tensor, Real value)
+void fill_on_host(Tensor *tensor, Real value)
 {
-    uint16_t *bf16 = (uint16_t *)tensor->data;
-    const int64_t n = tensor_count(tensor);
-    for (int64_t i = 0; i < n; i++)
-        if (tensor->type == TENSOR_BF16)
-            bf16[i] = bf16_of(value);
-        else
-            tensor->data[i] = value;
+    for (int64_t i = 0; i < tensor_count(tensor); i++)
+        tensor->data[i] = value;
 }
 
-static const DeviceFunctions host = { .allocate = host_allocate,
-                                      .free = host_free,
-                                      .copy_in = copy_on_host,
-                                      .copy_out = copy_on_host,
-                                      .copy = copy_on_host,
-                                      .zero = zero_on_host,
-                                      .fill = fill_on_host };
-static Device cpu = { .name = "cpu", .functions = &host, .lock = ATOMIC_FLAG_INIT };
-static Device plain = {
-    .name = "plain", .functions = &host, .plain = true, .lock = ATOMIC_FLAG_INIT
-};
+static const DeviceFunctions plain_functions = { .allocate = allocate_on_host,
+                                                 .free = free_on_host,
+                                                 .copy_in = copy_on_host,
+                                                 .copy_out = copy_on_host,
+                                                 .copy = copy_on_host,
+                                                 .zero = zero_on_host,
+                                                 .fill = fill_on_host };
+#ifndef TAPEGRAD_CPU /* then "cpu" is "plain" */
+#define cpu_functions plain_functions
+#endif
+static Device cpu = { .name = "cpu", .functions = &cpu_functions, .lock = ATOMIC_FLAG_INIT };
+static Device plain = { .name = "plain", .functions = &plain_functions, .lock = ATOMIC_FLAG_INIT };
 
 /* --------------------------------------------------------------------------- the current device */
 static _Thread_local Device *current_device;
@@ -161,13 +157,8 @@ bool device_is_cuda(const Device *device)
 
 bool device_has_bf16(const Device *device)
 {
-    if (sizeof(Real) == sizeof(double) || device->cuda)
-        return sizeof(Real) == sizeof(float);
-#ifdef TAPEGRAD_CPU
-    return !device->plain && cpu_has_bf16();
-#else
-    return false;
-#endif
+    return sizeof(Real) == sizeof(float) && device->functions->has_bf16 &&
+           device->functions->has_bf16();
 }
 
 const char *device_name(const Device *device)
@@ -187,5 +178,5 @@ bool device_is_capturing(const Device *device)
 
 bool device_is_plain(const Device *device)
 {
-    return device->plain;
+    return device->functions == &plain_functions;
 }

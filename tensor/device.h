@@ -26,13 +26,15 @@ typedef struct DeviceFunctions {
     void (*copy)(Device *device, void *to, const void *from, size_t bytes);
     void (*zero)(Device *device, void *to, size_t bytes);
     void (*fill)(Tensor *tensor, Real value);
+    void (*read_bf16)(const Tensor *tensor, Real *host); /* a tensor of TENSOR_BF16 */
+    void (*write_bf16)(Tensor *tensor, const Real *host);
+    bool (*has_bf16)(void);       /* whether it multiplies bf16 by its instructions */
     void (*wait)(Device *device); /* until all kernels have finished */
     const CaptureFunctions *captures;
 } DeviceFunctions;
 
 struct Device {
     char name[24];
-    bool plain; /* computes with the plain kernels */
     const DeviceFunctions *functions;
     struct Cuda *cuda; /* NULL on the host */
     FreeBlocks cached;
@@ -54,12 +56,19 @@ struct Capture {
 void pool_close(Capture *capture);
 
 /* Of DeviceFunctions, for the host: memory aligned to a cache line at least. */
-void *host_allocate(Device *device, size_t bytes);
-void host_free(Device *device, void *data);
+void *allocate_on_host(Device *device, size_t bytes);
+void free_on_host(Device *device, void *data);
+void copy_on_host(Device *device, void *to, const void *from, size_t bytes);
+void zero_on_host(Device *device, void *to, size_t bytes);
+void fill_on_host(Tensor *tensor, Real value);
+
+#ifdef TAPEGRAD_CPU
+extern const DeviceFunctions cpu_functions; /* tensor/cpu/bf16.c */
+#endif
 
 #ifdef TAPEGRAD_CUDA
-/* tensor/cuda/: the device "cuda" or "cuda:index", opened on first use; NULL for other names; raises
- * when there is none. And their number: 0 without a driver or a GPU. */
+/* tensor/cuda/: the device "cuda" or "cuda:index", opened on first use; NULL for other names;
+ * raises when there is none. And their number: 0 without a driver or a GPU. */
 Device *cuda_open(const char *name);
 int cuda_count(void);
 extern const CaptureFunctions cuda_captures;

@@ -9,7 +9,7 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-void *host_allocate(Device *device, size_t bytes)
+void *allocate_on_host(Device *device, size_t bytes)
 {
     (void)device;
     void *data = NULL;
@@ -22,7 +22,7 @@ void *host_allocate(Device *device, size_t bytes)
     return data;
 }
 
-void host_free(Device *device, void *data)
+void free_on_host(Device *device, void *data)
 {
     (void)device;
     free(data);

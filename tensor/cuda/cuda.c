@@ -190,6 +190,38 @@ static void zero(Device *device, void *to, size_t bytes)
     cuda_check(cudaMemsetAsync(to, 0, bytes, cuda_stream()), "cudaMemsetAsync");
 }
 
+/* bf16 is copied to the end of host and converted from the front: element i is not written before
+ * it was read. */
+static void read_bf16(const Tensor *tensor, Real *host)
+{
+    const int64_t n = tensor_count(tensor);
+    char *bits = (char *)(host + n) - tensor_bytes(tensor);
+    copy_out(tensor->device, bits, tensor->data, tensor_bytes(tensor));
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t upper;
+        memcpy(&upper, bits + i * (int64_t)sizeof upper, sizeof upper);
+        host[i] = real_of_bf16(upper);
+    }
+}
+
+static void write_bf16(Tensor *tensor, const Real *host)
+{
+    enum { CHUNK = 1 << 15 };
+    uint16_t chunk[CHUNK];
+    const int64_t n = tensor_count(tensor);
+    for (int64_t start = 0; start < n; start += CHUNK) {
+        const int64_t count = n - start < CHUNK ? n - start : CHUNK;
+        for (int64_t i = 0; i < count; i++)
+            chunk[i] = bf16_of(host[start + i]);
+        copy_in(tensor->device, tensor_at(tensor, start), chunk, (size_t)count * sizeof *chunk);
+    }
+}
+
+static bool has_bf16(void)
+{
+    return true;
+}
+
 static void fill(Tensor *tensor, Real value)
 {
     enter(tensor->device);
@@ -205,6 +237,9 @@ static const DeviceFunctions functions = { .enter = enter,
                                            .copy = copy,
                                            .zero = zero,
                                            .fill = fill,
+                                           .read_bf16 = read_bf16,
+                                           .write_bf16 = write_bf16,
+                                           .has_bf16 = has_bf16,
                                            .wait = wait_for_kernels,
                                            .captures = &cuda_captures };
 
