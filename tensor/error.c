@@ -63,7 +63,8 @@ static void mark_context(void)
 
 void error_enter(const ErrorContext *context, const char *operation)
 {
-    current.id = context->id;
+    if (context)
+        current.id = context->id;
     current.operation = operation;
 }
 
@@ -72,11 +73,6 @@ void error_leave(ErrorContext *context)
     context->failed = false;
     if (current.id == context->id)
         current.id = 0, current.operation = NULL;
-}
-
-void error_set_operation(const char *operation)
-{
-    current.operation = operation;
 }
 
 const char *error_operation(void)

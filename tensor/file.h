@@ -10,10 +10,10 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the format is little-endian, and so must the machine be");
 
 /* Readers that parse numbers as double represent integers below this exactly. */
-#define FILE_LARGEST_SIZE ((int64_t)1 << 53)
+#define FILE_MAX_SIZE ((int64_t)1 << 53)
 
 /* The format's own limit, which protects a reader's memory from a malicious header. */
-enum { FILE_LARGEST_HEADER = 100000000 };
+enum { FILE_MAX_HEADER = 100000000 };
 
 #define FILE_METADATA_NAME "__metadata__"
 
@@ -55,7 +55,7 @@ void *file_allocate(const TensorFile *file, int64_t count, size_t size);
 bool file_sort(TensorFile *file);
 
 /* The bytes of an entry; -1 unless the rank is 0 to MAX_RANK, each size is at least 0 and the
- * elements take whole bytes, fewer than FILE_LARGEST_SIZE. */
+ * elements take whole bytes, fewer than FILE_MAX_SIZE. */
 int64_t file_bytes(FileType type, Shape shape);
 
 /* file_system.c, whose functions report and return false on failure. file_open opens a regular file

@@ -34,7 +34,7 @@ int64_t file_bytes(FileType type, Shape shape)
     for (int axis = 0; axis < shape.rank; axis++)
         if (shape.size[axis] < 0 || __builtin_mul_overflow(bits, shape.size[axis], &bits))
             return -1;
-    return bits % 8 == 0 && bits / 8 < FILE_LARGEST_SIZE ? bits / 8 : -1;
+    return bits % 8 == 0 && bits / 8 < FILE_MAX_SIZE ? bits / 8 : -1;
 }
 
 /* Writes a character as UTF-8; returns the end of its 1 to 4 bytes. */
@@ -242,10 +242,10 @@ static bool parse_whole(TensorFile *file, int64_t *whole)
         return false;
     const char *digits = file->at;
     *whole = 0;
-    for (; isdigit((unsigned char)*file->at) && *whole < FILE_LARGEST_SIZE; file->at++)
+    for (; isdigit((unsigned char)*file->at) && *whole < FILE_MAX_SIZE; file->at++)
         *whole = 10 * *whole + (*file->at - '0');
     const bool leading_zero = digits[0] == '0' && file->at - digits > 1;
-    return *whole < FILE_LARGEST_SIZE && !leading_zero && !strchr(".eE", *file->at);
+    return *whole < FILE_MAX_SIZE && !leading_zero && !strchr(".eE", *file->at);
 }
 
 /* The members of an object, after its {. */
@@ -460,9 +460,9 @@ static bool read_file(TensorFile *file, int descriptor, int64_t size)
     if (length > rest)
         return file_fail(file, "the header's length is %" PRIu64 ", but %" PRIu64 " bytes follow",
                          length, rest);
-    if (length > FILE_LARGEST_HEADER)
+    if (length > FILE_MAX_HEADER)
         return file_fail(file, "the header's length is %" PRIu64 "; at most %d is allowed", length,
-                         FILE_LARGEST_HEADER);
+                         FILE_MAX_HEADER);
     file->data_size = (int64_t)(rest - length);
     file->header = file_allocate(file, (int64_t)length + 1, 1);
     file->data = file->header ? file_allocate(file, file->data_size, 1) : NULL;

@@ -39,7 +39,7 @@ static bool check_contents(const TensorFile *file)
         if (!check_entry(file, entry))
             return false;
         total += file_bytes(entry->type, entry->shape);
-        if (total >= FILE_LARGEST_SIZE)
+        if (total >= FILE_MAX_SIZE)
             return file_fail(file, "the entries take %" PRId64 " bytes or more", total);
     }
     for (int i = 0; i < file->metadata_count; i++) {
@@ -127,9 +127,9 @@ static Writer header_of(const TensorFile *file)
 {
     Writer writer = { 0 };
     put_header(&writer, file);
-    if (writer.length > FILE_LARGEST_HEADER)
+    if (writer.length > FILE_MAX_HEADER)
         file_fail(file, "names and metadata make a header of %lld bytes; at most %d are allowed",
-                  (long long)writer.length, FILE_LARGEST_HEADER);
+                  (long long)writer.length, FILE_MAX_HEADER);
     else
         writer.text = file_allocate(file, (int64_t)writer.length + 1, 1);
     writer.size = writer.length + 1;

@@ -22,8 +22,8 @@ extern _Thread_local void (*error_cleanup)(void);
 
 /* Whose error an error is: that of the context which the thread entered last, a tape's step.
  * error_enter also names the operation for messages, "op_add", or "op_add: a" while it checks an
- * argument: a string that lives as long as the program. error_leave forgets the failure, and errors
- * that follow are nobody's. */
+ * argument: a string that lives as long as the program; without a context (NULL) nothing else.
+ * error_leave forgets the failure, and errors that follow are nobody's. */
 typedef struct ErrorContext {
     int64_t id;
     bool failed;
@@ -34,7 +34,6 @@ void error_context_close(ErrorContext *context);
 void error_enter(const ErrorContext *context, const char *operation);
 void error_leave(ErrorContext *context);
 const char *error_operation(void);
-void error_set_operation(const char *operation); /* in the thread's context */
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -55,13 +54,6 @@ bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)))
 #endif
 
 typedef struct Capture Capture;
-
-/* The emulated device fills uninitialized memory with NaN, so that tests find reads of it. */
-#ifdef TAPEGRAD_CUDA_ON_HOST
-#define SPOIL(data, size) memset(data, 0xff, size)
-#else
-#define SPOIL(data, size) ((void)(data), (void)(size))
-#endif
 
 /* Device memory from the device's caching pool. */
 typedef struct Block {
@@ -170,16 +162,12 @@ void cpu_prepare_products(void);
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* for (int64_t i = 0; i < n; i++) over independent elements, split over the CPU threads and
- * vectorized. */
+/* The loops of plain kernels, divided among the threads: over n independent elements, vectorized;
+ * over R independent rows of C elements. */
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
-#define PARALLEL_FOR(i, n)                                                                         \
+#define EACH(i, n)                                                                                 \
     PRAGMA(omp parallel for simd schedule(static) num_threads(threads_for(n, 0.5)))                \
     for (int64_t i = 0; i < (n); i++)
-
-/* The loops of plain kernels, divided among the threads: over n independent elements; over R
- * independent rows of C elements. */
-#define EACH(i, n) PARALLEL_FOR(i, n)
 #define EACH_ROW(row, R, C)                                                                        \
     PRAGMA(omp parallel for schedule(static) num_threads(threads_for((R) * (C), 0.5)))             \
     for (int64_t row = 0; row < (R); row++)

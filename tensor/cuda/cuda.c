@@ -142,13 +142,13 @@ static void copy_in(Device *device, void *to, const void *host, size_t bytes)
     enter(device);
     check_not_capturing(device, "copies from");
     Cuda *cuda = device->cuda;
-    for (size_t done = 0, piece; done < bytes; done += piece) {
+    for (size_t done = 0, chunk; done < bytes; done += chunk) {
         Staging *staging = &cuda->staging[cuda->next_staging];
         cuda->next_staging = (cuda->next_staging + 1) % STAGINGS;
-        piece = min_bytes(bytes - done, STAGING_BYTES);
+        chunk = min_bytes(bytes - done, STAGING_BYTES);
         cuda_check(cudaEventSynchronize(staging->event), "cudaEventSynchronize");
-        memcpy(staging->memory, (const char *)host + done, piece);
-        cuda_check(cudaMemcpyAsync((char *)to + done, staging->memory, piece,
+        memcpy(staging->memory, (const char *)host + done, chunk);
+        cuda_check(cudaMemcpyAsync((char *)to + done, staging->memory, chunk,
                                    cudaMemcpyHostToDevice, cuda->stream),
                    "cudaMemcpyAsync");
         cuda_check(cudaEventRecord(staging->event, cuda->stream), "cudaEventRecord");
@@ -160,13 +160,13 @@ static void copy_out(Device *device, void *host, const void *from, size_t bytes)
     enter(device);
     check_not_capturing(device, "reads to");
     Cuda *cuda = device->cuda;
-    for (size_t done = 0, piece; done < bytes; done += piece) {
-        piece = min_bytes(bytes - done, STAGING_BYTES);
-        cuda_check(cudaMemcpyAsync(cuda->out_staging, (const char *)from + done, piece,
+    for (size_t done = 0, chunk; done < bytes; done += chunk) {
+        chunk = min_bytes(bytes - done, STAGING_BYTES);
+        cuda_check(cudaMemcpyAsync(cuda->out_staging, (const char *)from + done, chunk,
                                    cudaMemcpyDeviceToHost, cuda->stream),
                    "cudaMemcpyAsync");
         cuda_check(cudaStreamSynchronize(cuda->stream), "an earlier kernel or the copy");
-        memcpy((char *)host + done, cuda->out_staging, piece);
+        memcpy((char *)host + done, cuda->out_staging, chunk);
     }
 }
 
