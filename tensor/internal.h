@@ -101,9 +101,9 @@ void device_zero(Device *device, void *to, size_t bytes);
 /* ---------------------------------------------------------------------------------------- captures
  * CUDA graph capture and replay. Kernels launched between begin and end are not executed but
  * recorded as a CUDA graph, which replay launches. Memory that is allocated during the capture
- * belongs to it until free, even after it is freed, since every replay uses it. Copies between host
- * and device cannot be captured and raise. An error that is raised during a capture ends the capture
- * first. */
+ * belongs to it until free, even after it is freed, since every replay uses it. Copies between
+ * host and device cannot be captured and raise. An error that is raised during a capture ends the
+ * capture first. */
 typedef void BeforeReplay(void *context);
 typedef struct CaptureFunctions {
     Capture *(*begin)(Device *device); /* NULL when memory is exhausted */
