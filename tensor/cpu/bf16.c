@@ -20,7 +20,7 @@ static void write_bf16(Tensor *tensor, const Real *from)
         bits_of(tensor)[i] = bf16_of(from[i]);
 }
 
-static void fill(Tensor *tensor, Real value)
+static void fill_real_or_bf16(Tensor *tensor, Real value)
 {
     if (tensor->type != TENSOR_BF16)
         fill_on_host(tensor, value);
@@ -34,7 +34,7 @@ const DeviceFunctions cpu_functions = { .allocate = allocate_on_host,
                                         .copy_out = copy_on_host,
                                         .copy = copy_on_host,
                                         .zero = zero_on_host,
-                                        .fill = fill,
+                                        .fill = fill_real_or_bf16,
                                         .read_bf16 = read_bf16,
                                         .write_bf16 = write_bf16,
                                         .has_bf16 = cpu_has_bf16 };
