@@ -39,9 +39,10 @@ static void call_step(Tape *tape)
 static void capture_step(Tape *tape)
 {
     Replay *replay = &tape->replay;
+    const CaptureFunctions *captures = device_captures(tape->device);
     if (!replay->random_start)
         replay->random_start = device_allocate(tape->device, sizeof(uint64_t));
-    Capture *capture = replay->random_start ? device_capture(tape->device) : NULL;
+    Capture *capture = replay->random_start ? captures->begin(tape->device) : NULL;
     if (!capture)
         tape_raise_exhausted(tape, sizeof(uint64_t));
     replay->capturing = true;
@@ -50,9 +51,9 @@ static void capture_step(Tape *tape)
     call_step(tape);
     replay->draws = (int64_t)tape->random.counter;
     if (replay->draws > 0)
-        device_before_replay(tape->device, upload_counter, tape);
+        captures->before_replay(tape->device, upload_counter, tape);
     end_capture(tape);
-    const char *reason = device_capture_end(tape->device);
+    const char *reason = captures->end(tape->device);
     if (reason)
         tape_error(tape, "tape_replay: CUDA could not capture the step: %s", reason);
     replay->capture = capture;
@@ -70,16 +71,16 @@ void tape_replay(Tape *tape, TapeStep *step, void *context)
         replay->step = step;
         replay->context = context;
         error_enter(&tape->errors, "tape_replay");
-        if (!again || !device_is_cuda(tape->device)) {
+        if (!again || !device_captures(tape->device)) {
             call_step(tape);
             return;
         }
         capture_step(tape);
     }
-    device_replay(replay->capture);
+    device_captures(tape->device)->replay(replay->capture);
 }
 
 int64_t tape_replay_kernels(const Tape *tape)
 {
-    return tape->replay.capture ? capture_kernels(tape->replay.capture) : 0;
+    return tape->replay.capture ? device_captures(tape->device)->kernels(tape->replay.capture) : 0;
 }

@@ -84,7 +84,8 @@ void tape_set_precision(Tape *tape, Precision precision)
         tape_error(tape, "tape_set_precision: %s is not available in a double-precision build",
                    names[precision]);
     if (precision != PRECISION_FLOAT32 && device_is_plain(tape->device))
-        tape_error(tape, "tape_set_precision: %s is not available on plain", names[precision]);
+        tape_error(tape, "tape_set_precision: %s is not available on %s", names[precision],
+                   device_name(tape->device));
     if (precision == PRECISION_TF32 && !device_is_cuda(tape->device))
         tape_error(tape, "tape_set_precision: tf32 needs a CUDA device, the tape is on %s",
                    device_name(tape->device));
@@ -466,7 +467,8 @@ void tape_reset(Tape *tape)
     tape->tensor_count = tape->node_count = 0;
     tape->backward_started = false;
     error_leave(&tape->errors);
-    capture_free(tape->replay.capture);
+    if (tape->replay.capture)
+        device_captures(tape->device)->free(tape->replay.capture);
     tape->replay.capture = NULL;
     tape->replay.step = NULL;
 }

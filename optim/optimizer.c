@@ -130,7 +130,8 @@ void optim_step(Optimizer *optimizer)
     const Real *gradients = params_flat_gradients(optimizer->params)->data;
     if (!device_is_capturing(optimizer->device))
         begin_step(optimizer);
-    else if (!device_before_replay(optimizer->device, begin_step, optimizer))
+    else if (!device_captures(optimizer->device)
+                  ->before_replay(optimizer->device, begin_step, optimizer))
         error_raise("optim_step: a replayed step may contain one step per optimizer, this is the "
                     "second");
     optimizer->update(optimizer, values, gradients);

@@ -9,8 +9,9 @@
 #ifndef TAPEGRAD_CPU_LINUX /* with it, large blocks use huge pages: tensor/cpu/memory.c */
 
 /* The address that malloc returned stands before the aligned block. */
-void *memory_allocate_aligned(size_t bytes)
+void *allocate_on_host(Device *device, size_t bytes)
 {
+    (void)device;
     char *start = malloc(bytes + BLOCK_ALIGNMENT + sizeof(void *));
     if (!start)
         return NULL;
@@ -20,57 +21,43 @@ void *memory_allocate_aligned(size_t bytes)
     return data;
 }
 
-void memory_free_aligned(void *data)
+void free_on_host(Device *device, void *data)
 {
+    (void)device;
     free(((void **)data)[-1]);
 }
 #endif
 
-static void *allocate_on_host(Device *device, size_t bytes)
-{
-    (void)device;
-    return memory_allocate_aligned(bytes);
-}
-
-static void free_on_host(Device *device, void *data)
-{
-    (void)device;
-    memory_free_aligned(data);
-}
-
-static void copy_on_host(Device *device, void *to, const void *from, size_t bytes)
+void copy_on_host(Device *device, void *to, const void *from, size_t bytes)
 {
     (void)device;
     memcpy(to, from, bytes);
 }
 
-static void zero_on_host(Device *device, void *to, size_t bytes)
+void zero_on_host(Device *device, void *to, size_t bytes)
 {
     (void)device;
     memset(to, 0, bytes);
 }
 
-static void fill_on_host(Tensor *tensor, Real value)
+void fill_on_host(Tensor *tensor, Real value)
 {
-    uint16_t *bf16 = (uint16_t *)tensor->data;
-    const int64_t n = tensor_count(tensor);
-    for (int64_t i = 0; i < n && tensor->type == TENSOR_BF16; i++)
-        bf16[i] = bf16_of(value);
-    for (int64_t i = 0; i < n && tensor->type == TENSOR_REAL; i++)
+    for (int64_t i = 0; i < tensor_count(tensor); i++)
         tensor->data[i] = value;
 }
 
-static const DeviceFunctions host = { .allocate = allocate_on_host,
-                                      .free = free_on_host,
-                                      .copy_in = copy_on_host,
-                                      .copy_out = copy_on_host,
-                                      .copy = copy_on_host,
-                                      .zero = zero_on_host,
-                                      .fill = fill_on_host };
-static Device cpu = { .name = "cpu", .functions = &host, .lock = ATOMIC_FLAG_INIT };
-static Device plain = {
-    .name = "plain", .functions = &host, .plain = true, .lock = ATOMIC_FLAG_INIT
-};
+static const DeviceFunctions plain_functions = { .allocate = allocate_on_host,
+                                                 .free = free_on_host,
+                                                 .copy_in = copy_on_host,
+                                                 .copy_out = copy_on_host,
+                                                 .copy = copy_on_host,
+                                                 .zero = zero_on_host,
+                                                 .fill = fill_on_host };
+#ifndef TAPEGRAD_CPU /* then "cpu" is "plain" */
+#define cpu_functions plain_functions
+#endif
+static Device cpu = { .name = "cpu", .functions = &cpu_functions, .lock = ATOMIC_FLAG_INIT };
+static Device plain = { .name = "plain", .functions = &plain_functions, .lock = ATOMIC_FLAG_INIT };
 
 /* --------------------------------------------------------------------------- the current device */
 static _Thread_local Device *current_device;
@@ -120,56 +107,41 @@ void device_wait(Device *device)
         device->functions->wait(device);
 }
 
-/* ----------------------------------------------------------------------------- opening -- */
-#ifndef TAPEGRAD_CUDA
-#define DEVICES "\"cpu\", \"plain\""
+/* -------------------------------------------------------------------------------------- opening */
+#ifdef TAPEGRAD_CUDA
+#define DEVICES "\"cpu\", \"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ..."
+#else
+#define DEVICES "\"cpu\", \"plain\"; it was built without CUDA"
 static int cuda_count(void)
 {
     return 0;
 }
-static Device *cuda_open(const char *name, int index)
+static Device *cuda_open(const char *name)
 {
-    (void)index;
-    error_raise("device_open: there is no device \"%s\"; this library was built without CUDA",
-                name);
+    (void)name;
+    return NULL;
 }
-#else
-#define DEVICES "\"cpu\", \"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ..."
 #endif
-
-/* The index of "cuda" (0) or "cuda:index"; -1 for another name. */
-static int cuda_index(const char *name)
-{
-    if (strcmp(name, "cuda") == 0)
-        return 0;
-    if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9')
-        return -1;
-    char *end;
-    long index = strtol(name + 5, &end, 10);
-    return *end || index > 1023 ? -1 : (int)index;
-}
 
 Device *device_open(const char *name)
 {
-    if (name && strcmp(name, "cpu") == 0) {
-        threads_prepare();
-        return &cpu;
-    }
-    if (name && strcmp(name, "plain") == 0) {
-        threads_prepare();
-        return &plain;
-    }
-    int index = name ? cuda_index(name) : -1;
-    if (index >= 0)
-        return cuda_open(name, index);
-    error_raise("device_open: there is no device \"%s\"; this library has " DEVICES,
-                name ? name : "(null)");
+    Device *const hosts[] = { &cpu, &plain };
+    for (int i = 0; i < 2; i++)
+        if (name && strcmp(name, hosts[i]->name) == 0) {
+            threads_prepare();
+            return hosts[i];
+        }
+    Device *device = name ? cuda_open(name) : NULL;
+    if (!device)
+        error_raise("device_open: there is no device \"%s\"; this library has " DEVICES,
+                    name ? name : "(null)");
+    return device;
 }
 
 Device *device_best(void)
 {
     static bool said;
-    Device *best = cuda_count() > 0 ? cuda_open("cuda", 0) : device_open("cpu");
+    Device *best = cuda_count() > 0 ? cuda_open("cuda") : device_open("cpu");
     if (!said && best->cuda)
         fprintf(stderr, "device: %s\n", best->name);
     else if (!said)
@@ -185,13 +157,8 @@ bool device_is_cuda(const Device *device)
 
 bool device_has_bf16(const Device *device)
 {
-    if (sizeof(Real) == sizeof(double) || device->cuda)
-        return sizeof(Real) == sizeof(float);
-#ifdef TAPEGRAD_CPU
-    return !device->plain && cpu_has_bf16();
-#else
-    return false;
-#endif
+    return sizeof(Real) == sizeof(float) && device->functions->has_bf16 &&
+           device->functions->has_bf16();
 }
 
 const char *device_name(const Device *device)
@@ -199,7 +166,17 @@ const char *device_name(const Device *device)
     return device->name;
 }
 
+const CaptureFunctions *device_captures(const Device *device)
+{
+    return device->functions->captures;
+}
+
+bool device_is_capturing(const Device *device)
+{
+    return device->capture != NULL;
+}
+
 bool device_is_plain(const Device *device)
 {
-    return device->plain;
+    return device->functions == &plain_functions;
 }

@@ -14,16 +14,8 @@ typedef struct FreeBlocks {
     Block *first[CLASS_COUNT];
 } FreeBlocks;
 
-/* A captured graph. */
-typedef struct Graph {
-    void *executable; /* NULL: CUDA rejects the graph */
-    const char *reason;
-    int64_t kernels; /* kernel launches per replay */
-} Graph;
-
-/* What a device does with its memory. NULL: the host has nothing to do, or cannot. free, available,
- * capture_end and graph_free raise nothing; after a fault the next call that checks CUDA's results
- * raises. */
+/* What a device does with its memory. NULL: the host has nothing to do, or cannot. free and
+ * available raise nothing; after a fault the next call that checks CUDA's results raises. */
 typedef struct DeviceFunctions {
     void (*enter)(Device *device);                   /* makes it the thread's device for kernels */
     void *(*allocate)(Device *device, size_t bytes); /* NULL: memory is exhausted */
@@ -34,16 +26,15 @@ typedef struct DeviceFunctions {
     void (*copy)(Device *device, void *to, const void *from, size_t bytes);
     void (*zero)(Device *device, void *to, size_t bytes);
     void (*fill)(Tensor *tensor, Real value);
+    void (*read_bf16)(const Tensor *tensor, Real *host); /* a tensor of TENSOR_BF16 */
+    void (*write_bf16)(Tensor *tensor, const Real *host);
+    bool (*has_bf16)(void);       /* whether it multiplies bf16 by its instructions */
     void (*wait)(Device *device); /* until all kernels have finished */
-    void (*capture_begin)(Device *device);
-    Graph (*capture_end)(Device *device);
-    void (*graph_launch)(Device *device, void *executable);
-    void (*graph_free)(Device *device, void *executable);
+    const CaptureFunctions *captures;
 } DeviceFunctions;
 
 struct Device {
     char name[24];
-    bool plain; /* computes with the plain kernels */
     const DeviceFunctions *functions;
     struct Cuda *cuda; /* NULL on the host */
     FreeBlocks cached;
@@ -52,36 +43,35 @@ struct Device {
     atomic_flag lock;
 };
 
-/* A captured step: its graph and its memory. */
-typedef struct Callback {
-    BeforeReplay *function;
-    void *context;
-    struct Callback *next;
-} Callback;
-
+/* The memory of a captured step; the backend's own struct begins with it. */
 struct Capture {
     Device *device;
-    Graph graph;       /* set when the capture ends */
     FreeBlocks cached; /* the capture's free blocks */
     int64_t in_use;    /* the number of its blocks that are not free */
-    bool freed;        /* by capture_free, while blocks were still in use */
-    Callback *callbacks;
+    bool closed;       /* by pool_close, while blocks were still in use */
 };
 
-/* pool.c: free blocks of a device or of a capture. */
-void pool_insert(FreeBlocks *blocks, Block *block);
-Block *pool_pop(Block **list); /* the first of a list, or NULL */
-void pool_insert_cached(Device *device, Block *block);
+/* Returns the capture's free blocks to the pool at once, the others when they are freed, and then
+ * frees the capture. */
+void pool_close(Capture *capture);
 
-/* Host memory, aligned to a cache line at least. NULL: exhausted. */
-void *memory_allocate_aligned(size_t bytes);
-void memory_free_aligned(void *data);
+/* Of DeviceFunctions, for the host: memory aligned to a cache line at least. */
+void *allocate_on_host(Device *device, size_t bytes);
+void free_on_host(Device *device, void *data);
+void copy_on_host(Device *device, void *to, const void *from, size_t bytes);
+void zero_on_host(Device *device, void *to, size_t bytes);
+void fill_on_host(Tensor *tensor, Real value);
+
+#ifdef TAPEGRAD_CPU
+extern const DeviceFunctions cpu_functions; /* tensor/cpu/bf16.c */
+#endif
 
 #ifdef TAPEGRAD_CUDA
-/* tensor/cuda/cuda.c: the CUDA device of this index, opened on first use; raises when there is
- * none. And their number: 0 without a driver or a GPU. */
-Device *cuda_open(const char *name, int index);
+/* tensor/cuda/: the device "cuda" or "cuda:index", opened on first use; NULL for other names;
+ * raises when there is none. And their number: 0 without a driver or a GPU. */
+Device *cuda_open(const char *name);
 int cuda_count(void);
+extern const CaptureFunctions cuda_captures;
 #endif
 
 #endif

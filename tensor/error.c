@@ -8,6 +8,7 @@
 static ErrorHandler *installed_handler;
 static void *installed_context;
 static _Thread_local char last_sentence[1024];
+_Thread_local void (*error_cleanup)(void);
 
 /* The context of this thread's work, by its id, or 0; and the operation. */
 static _Thread_local struct {
@@ -62,7 +63,8 @@ static void mark_context(void)
 
 void error_enter(const ErrorContext *context, const char *operation)
 {
-    current.id = context->id;
+    if (context)
+        current.id = context->id;
     current.operation = operation;
 }
 
@@ -71,11 +73,6 @@ void error_leave(ErrorContext *context)
     context->failed = false;
     if (current.id == context->id)
         current.id = 0, current.operation = NULL;
-}
-
-void error_set_operation(const char *operation)
-{
-    current.operation = operation;
 }
 
 const char *error_operation(void)
@@ -87,7 +84,8 @@ void error_raise_arguments(const char *format, va_list arguments)
 {
     vsnprintf(last_sentence, sizeof last_sentence, format, arguments);
     mark_context();
-    device_capture_abandon();
+    if (error_cleanup)
+        error_cleanup();
     device_workspace_free_all();
     if (installed_handler)
         installed_handler(last_sentence, installed_context);

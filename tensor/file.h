@@ -10,10 +10,10 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the format is little-endian, and so must the machine be");
 
 /* Readers that parse numbers as double represent integers below this exactly. */
-#define FILE_LARGEST_SIZE ((int64_t)1 << 53)
+#define FILE_MAX_SIZE ((int64_t)1 << 53)
 
 /* The format's own limit, which protects a reader's memory from a malicious header. */
-enum { FILE_LARGEST_HEADER = 100000000 };
+enum { FILE_MAX_HEADER = 100000000 };
 
 #define FILE_METADATA_NAME "__metadata__"
 
@@ -27,15 +27,20 @@ extern const FileTypeFacts file_types[FILE_TYPES];
 /* A file that was read, or that is to be written. */
 struct TensorFile {
     const char *function, *path; /* for messages: the function that reads or writes it */
-    const char *parsed;          /* for messages: the name of the entry being parsed, or NULL */
-    const FileEntry *entries;    /* in the order of their data */
-    const FileMetadata *metadata;
+    FileEntry *entries;          /* in the order of their data */
+    FileMetadata *metadata;
     FileEntry *by_name;   /* the entries, sorted by name */
     FileMetadata *by_key; /* the metadata, sorted by key */
     int count, metadata_count;
     char *header; /* of a file that was read: holds all names and strings */
     unsigned char *data;
-    int64_t data_size;
+    int64_t header_length, data_size;
+
+    /* While the header is parsed: */
+    char *at;           /* the next character; the text ends in NUL */
+    const char *parsed; /* for messages: the entry's name, or NULL */
+    int64_t begin, end; /* its data_offsets */
+    unsigned seen;      /* its members: 1 << index */
 };
 
 /* Reports "FUNCTION: PATH: ..."; returns false. */
@@ -46,29 +51,22 @@ bool file_fail(const TensorFile *file, const char *format, ...)
 void *file_allocate(const TensorFile *file, int64_t count, size_t size);
 
 /* Sorts the entries into by_name and the metadata into by_key; false unless all names and all keys
- * are unique. A sentence about a key begins with key_label. */
-bool file_sort(TensorFile *file, const char *key_label);
+ * are unique. */
+bool file_sort(TensorFile *file);
 
 /* The bytes of an entry; -1 unless the rank is 0 to MAX_RANK, each size is at least 0 and the
- * elements take whole bytes, fewer than FILE_LARGEST_SIZE. */
+ * elements take whole bytes, fewer than FILE_MAX_SIZE. */
 int64_t file_bytes(FileType type, Shape shape);
 
-/* file_system.c, whose functions report and return false on failure. file_stream_open opens a
- * regular file for reading. file_replace writes the header and then the data of file->entries to a
- * temporary file, and renames it to file->path. */
-#if defined(__unix__) || defined(__APPLE__)
-#define FILE_IS_DESCRIPTOR
-typedef int FileStream;
-#else
-typedef FILE *FileStream;
-#endif
-bool file_stream_open(const TensorFile *file, FileStream *stream, int64_t *size);
-bool file_stream_read(const TensorFile *file, FileStream stream, void *to, int64_t bytes);
-void file_stream_close(FileStream stream);
+/* file_system.c, whose functions report and return false on failure. file_open opens a regular file
+ * for reading; close closes it. file_replace writes the header and then the data of file->entries
+ * to a temporary file, and renames it to file->path. */
+bool file_open(const TensorFile *file, int *descriptor, int64_t *size);
+bool file_read(const TensorFile *file, int descriptor, void *to, int64_t bytes);
 bool file_replace(const TensorFile *file, const char *header, int64_t length);
 
-/* The length in bytes of the longest valid UTF-8 prefix. */
-size_t file_utf8_length(const char *text);
+/* The end of the longest valid UTF-8 prefix. */
+const char *file_utf8_end(const char *text);
 
 /* A name for a message: shortened if long, without control characters. */
 typedef struct FileNameText {

@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The types from FILE_OPAQUE on are checked by their bits and saved under their name, no more. */
 const FileTypeFacts file_types[FILE_TYPES] = {
@@ -33,28 +34,36 @@ int64_t file_bytes(FileType type, Shape shape)
     for (int axis = 0; axis < shape.rank; axis++)
         if (shape.size[axis] < 0 || __builtin_mul_overflow(bits, shape.size[axis], &bits))
             return -1;
-    return bits % 8 == 0 && bits / 8 < FILE_LARGEST_SIZE ? bits / 8 : -1;
+    return bits % 8 == 0 && bits / 8 < FILE_MAX_SIZE ? bits / 8 : -1;
 }
 
-size_t file_utf8_length(const char *text)
+/* Writes a character as UTF-8; returns the end of its 1 to 4 bytes. */
+static char *put_utf8(char *to, uint32_t code)
 {
-    /* The lead byte gives the number of continuation bytes. Overlong encodings are invalid. */
-    static const uint32_t smallest[4] = { 0, 0x80, 0x800, 0x10000 };
-    const unsigned char *start = (const unsigned char *)text, *p = start;
+    const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    *to++ = (char)(more ? 0xFF00u >> (more + 1) | code >> 6 * more : code);
+    for (int i = more - 1; i >= 0; i--)
+        *to++ = (char)(0x80 | (code >> 6 * i & 0x3F));
+    return to;
+}
+
+const char *file_utf8_end(const char *text)
+{
+    const unsigned char *p = (const unsigned char *)text;
     while (*p != 0) {
-        int more = *p < 0x80 ? 0 : *p >> 5 == 6 ? 1 : *p >> 4 == 14 ? 2 : *p >> 3 == 30 ? 3 : -1;
-        if (more < 0)
-            break;
+        const int more = *p < 0x80 ? 0 : *p < 0xE0 ? 1 : *p < 0xF0 ? 2 : 3;
         uint32_t code = more == 0 ? *p : *p & (0x3Fu >> more);
-        int seen = 0;
-        while (seen < more && (p[seen + 1] & 0xC0) == 0x80)
-            code = code << 6 | (p[++seen] & 0x3Fu);
-        bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-        if (seen < more || code < smallest[more] || surrogate || code > 0x10FFFF)
+        for (int i = 1; i <= more && p[i] != 0; i++)
+            code = code << 6 | (p[i] & 0x3Fu);
+        /* Only the bytes that encode the character are valid: no overlong form, no lone byte. */
+        char bytes[4];
+        const size_t length = (size_t)(put_utf8(bytes, code) - bytes);
+        const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
+        if (surrogate || code > 0x10FFFF || strncmp((const char *)p, bytes, length) != 0)
             break;
-        p += 1 + more;
+        p += length;
     }
-    return (size_t)(p - start);
+    return (const char *)p;
 }
 
 FileNameText file_name_text(const char *name)
@@ -125,49 +134,48 @@ static void *sorted(const TensorFile *file, const char *label, const void *struc
     return copy;
 }
 
-bool file_sort(TensorFile *file, const char *key_label)
+bool file_sort(TensorFile *file)
 {
     file->by_name = sorted(file, "the name", file->entries, file->count, sizeof(FileEntry));
     if (file->by_name)
-        file->by_key =
-            sorted(file, key_label, file->metadata, file->metadata_count, sizeof(FileMetadata));
+        file->by_key = sorted(file, "the metadata's key", file->metadata, file->metadata_count,
+                              sizeof(FileMetadata));
     return file->by_key != NULL;
 }
 
-/* The least bytes that an entry, and a key with its value, take in a header. */
+/* The structs of the most members that the header can have, each at least as long as shortest. */
 #define SHORTEST_ENTRY "\"a\":{\"dtype\":\"F4\",\"shape\":[],\"data_offsets\":[0,0]}"
 #define SHORTEST_METADATA "\"\":\"\""
+static void *allocate_members(const TensorFile *file, const char *shortest, size_t size)
+{
+    return file_allocate(file, file->header_length / (int64_t)strlen(shortest) + 1, size);
+}
 
 /* ------------------------------------------------------------------------------------- JSON tokens
  * The header's JSON is parsed in one pass that accepts nothing but the members of the format.
  * Strings are decoded in place, which never lengthens them: the header's buffer holds them all. */
-typedef struct Header {
-    TensorFile *file;
-    char *at; /* the next character; the text ends in NUL */
-} Header;
-
-static bool bad_json(const Header *header)
+static bool bad_json(const TensorFile *file)
 {
-    return file_fail(header->file, "the header is not valid JSON near byte %lld",
-                     (long long)(header->at - header->file->header));
+    return file_fail(file, "the header is not valid JSON near byte %lld",
+                     (long long)(file->at - file->header));
 }
 
-static char next_token(Header *header)
+static char next_token(TensorFile *file)
 {
-    header->at += strspn(header->at, " \t\n\r");
-    return *header->at;
+    file->at += strspn(file->at, " \t\n\r");
+    return *file->at;
 }
 
-static bool take(Header *header, char token)
+static bool take(TensorFile *file, char token)
 {
-    const bool found = next_token(header) == token;
-    header->at += found;
+    const bool found = next_token(file) == token;
+    file->at += found;
     return found;
 }
 
-static bool need(Header *header, char token)
+static bool need(TensorFile *file, char token)
 {
-    return take(header, token) || bad_json(header);
+    return take(file, token) || bad_json(file);
 }
 
 /* The 4 digits of \uXXXX; -1 if they are not. */
@@ -182,20 +190,11 @@ static int32_t hex_digits(const char *digits)
     return code;
 }
 
-static char *put_utf8(char *to, int32_t code)
-{
-    const int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-    *to++ = (char)(more ? 0xFF00 >> (more + 1) | code >> 6 * more : code);
-    for (int i = more - 1; i >= 0; i--)
-        *to++ = (char)(0x80 | (code >> 6 * i & 0x3F));
-    return to;
-}
-
-/* Decodes the escape sequence at header->at to `to`; returns the end of it, NULL after an error. */
-static char *parse_escape(Header *header, char *to)
+/* Decodes the escape sequence at file->at to `to`; returns the end of it, NULL after an error. */
+static char *parse_escape(TensorFile *file, char *to)
 {
     static const char names[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
-    const char *start = header->at, *name = start[1] ? strchr(names, start[1]) : NULL;
+    const char *start = file->at, *name = start[1] ? strchr(names, start[1]) : NULL;
     int32_t code = start[1] == 'u' ? hex_digits(start + 2) : name ? meanings[name - names] : -1;
     int length = name ? 2 : 6;
     if (code >= 0xD800 && code < 0xDC00) { /* the first half of a surrogate pair */
@@ -204,218 +203,200 @@ static char *parse_escape(Header *header, char *to)
         code = pair ? 0x10000 + (code - 0xD800) * 1024 + (low - 0xDC00) : -1;
         length = 12;
     }
-    if (code == 0) {
-        file_fail(header->file, "the header has a NUL character inside a string at byte %lld",
-                  (long long)(start - header->file->header));
-        return NULL;
-    }
+    if (code == 0)
+        return file_fail(file, "the header has a NUL character inside a string at byte %lld",
+                         (long long)(start - file->header)),
+               NULL;
     if (code < 0 || (code >= 0xDC00 && code < 0xE000))
-        return bad_json(header), NULL;
-    header->at += length;
-    return put_utf8(to, code);
+        return bad_json(file), NULL;
+    file->at += length;
+    return put_utf8(to, (uint32_t)code);
 }
 
 /* NULL after an error. */
-static char *parse_string(Header *header)
+static char *parse_string(TensorFile *file)
 {
-    if (!need(header, '"'))
+    if (!need(file, '"'))
         return NULL;
-    char *string = header->at, *end = string;
-    while (*header->at != '"') {
-        if (*header->at == '\\') {
-            end = parse_escape(header, end);
+    char *string = file->at, *end = string;
+    while (*file->at != '"') {
+        if (*file->at == '\\') {
+            end = parse_escape(file, end);
             if (!end)
                 return NULL;
-        } else if ((unsigned char)*header->at >= 0x20) {
-            *end++ = *header->at++;
-        } else if (*header->at == 0) {
-            return bad_json(header), NULL;
+        } else if ((unsigned char)*file->at >= 0x20) {
+            *end++ = *file->at++;
         } else {
-            file_fail(header->file, "the header has a control character at byte %lld",
-                      (long long)(header->at - header->file->header));
-            return NULL;
+            return bad_json(file), NULL;
         }
     }
-    header->at++;
+    file->at++;
     *end = 0;
     return string;
 }
 
 /* An integer from 0 to 2^53 - 1 in digits; false for anything else. */
-static bool parse_whole(Header *header, int64_t *whole)
+static bool parse_whole(TensorFile *file, int64_t *whole)
 {
-    if (!isdigit((unsigned char)next_token(header)))
+    if (!isdigit((unsigned char)next_token(file)))
         return false;
-    const char *digits = header->at;
+    const char *digits = file->at;
     *whole = 0;
-    for (; isdigit((unsigned char)*header->at) && *whole < FILE_LARGEST_SIZE; header->at++)
-        *whole = 10 * *whole + (*header->at - '0');
-    const bool leading_zero = digits[0] == '0' && header->at - digits > 1;
-    return *whole < FILE_LARGEST_SIZE && !leading_zero && !strchr(".eE", *header->at);
+    for (; isdigit((unsigned char)*file->at) && *whole < FILE_MAX_SIZE; file->at++)
+        *whole = 10 * *whole + (*file->at - '0');
+    const bool leading_zero = digits[0] == '0' && file->at - digits > 1;
+    return *whole < FILE_MAX_SIZE && !leading_zero && !strchr(".eE", *file->at);
+}
+
+/* The members of an object, after its {. */
+static bool parse_members(TensorFile *file, bool (*parse_value)(TensorFile *file, const char *name))
+{
+    if (take(file, '}'))
+        return true;
+    do {
+        const char *name = parse_string(file);
+        if (!name || !need(file, ':') || !parse_value(file, name))
+            return false;
+    } while (take(file, ','));
+    return need(file, '}');
 }
 
 /* ------------------------------------------------------------------------------------- the entries
- * A member of an entry, from its value on. */
+ * A member of the entry file->entries[file->count], from its value on. */
 
-static bool parse_type(Header *header, FileEntry *entry)
+static bool parse_type(TensorFile *file)
 {
-    if (next_token(header) != '"')
-        return file_fail(header->file, "the dtype is not a string");
-    const char *name = parse_string(header);
+    if (next_token(file) != '"')
+        return file_fail(file, "the dtype is not a string");
+    const char *name = parse_string(file);
     for (int type = 0; name && type < FILE_TYPES; type++)
         if (strcmp(name, file_types[type].name) == 0) {
-            entry->type = (FileType)type;
+            file->entries[file->count].type = (FileType)type;
             return true;
         }
-    return name && file_fail(header->file, "the dtype \"%s\" is none of the format",
-                             file_name_text(name).text);
+    return name &&
+           file_fail(file, "the dtype \"%s\" is none of the format", file_name_text(name).text);
 }
 
-static bool parse_shape(Header *header, FileEntry *entry)
+/* The axes of more than MAX_RANK are joined. */
+static bool parse_shape(TensorFile *file)
 {
-    int64_t sizes = 0, count = 1, size;
-    if (!take(header, '['))
-        return file_fail(header->file, "the shape is not a list");
-    if (take(header, ']'))
+    Shape *shape = &file->entries[file->count].shape;
+    int64_t rank = 0, count = 1, size;
+    if (!take(file, '['))
+        return file_fail(file, "the shape is not a list");
+    if (take(file, ']'))
         return true;
     do {
-        if (!parse_whole(header, &size))
-            return file_fail(header->file,
-                             "axis %" PRId64 " of the shape is not a whole number of 0 or more",
-                             sizes);
+        if (!parse_whole(file, &size))
+            return file_fail(
+                file, "axis %" PRId64 " of the shape is not a whole number of 0 or more", rank);
         if (count < 0 || __builtin_mul_overflow(count, size, &count))
             count = -1;
-        if (sizes < MAX_RANK)
-            entry->shape.size[sizes] = size;
-        sizes++;
-    } while (take(header, ','));
-    entry->shape.rank = (int)sizes;
-    if (sizes > MAX_RANK)
-        entry->shape = (Shape){ 1, { count } };
-    return need(header, ']');
+        if (rank < MAX_RANK)
+            shape->size[rank] = size;
+        rank++;
+    } while (take(file, ','));
+    shape->rank = (int)rank;
+    if (rank > MAX_RANK)
+        *shape = (Shape){ 1, { count } };
+    return need(file, ']');
 }
 
-static bool parse_offsets(Header *header, int64_t offsets[2])
+static bool parse_offsets(TensorFile *file)
 {
-    return (take(header, '[') && parse_whole(header, &offsets[0]) && take(header, ',') &&
-            parse_whole(header, &offsets[1]) && take(header, ']')) ||
-           file_fail(header->file, "data_offsets is not a list of two whole numbers");
+    return (take(file, '[') && parse_whole(file, &file->begin) && take(file, ',') &&
+            parse_whole(file, &file->end) && take(file, ']')) ||
+           file_fail(file, "data_offsets is not a list of two whole numbers");
+}
+
+static bool not_an_entry(const TensorFile *file)
+{
+    return file_fail(file, "not an object of dtype, shape and data_offsets");
+}
+
+static bool parse_entry_member(TensorFile *file, const char *name)
+{
+    static const struct {
+        const char *name;
+        bool (*parse)(TensorFile *file);
+    } members[] = { { "dtype", parse_type },
+                    { "shape", parse_shape },
+                    { "data_offsets", parse_offsets } };
+    for (int i = 0; i < 3; i++)
+        if (strcmp(name, members[i].name) == 0 && (file->seen >> i & 1) == 0) {
+            file->seen |= 1u << i;
+            return members[i].parse(file);
+        }
+    return not_an_entry(file);
 }
 
 /* Checks the members together; entry->data becomes the address. */
-static bool place_entry(const TensorFile *file, FileEntry *entry, const int64_t offsets[2])
+static bool place_entry(const TensorFile *file, FileEntry *entry)
 {
-    const int64_t begin = offsets[0], end = offsets[1],
-                  bytes = file_bytes(entry->type, entry->shape);
+    const int64_t bytes = file_bytes(entry->type, entry->shape);
+    const char *type = file_types[entry->type].name;
     if (bytes < 0)
         return file_fail(file, "%s of %s is too large or takes no whole bytes",
-                         shape_text(entry->shape).text, file_types[entry->type].name);
-    if (begin > end)
-        return file_fail(file, "the data end at %" PRId64 ", before they begin at %" PRId64, end,
-                         begin);
-    if (end > file->data_size)
+                         shape_text(entry->shape).text, type);
+    if (file->end > file->data_size)
         return file_fail(
-            file, "the data end at %" PRId64 ", but the file holds %" PRId64 " bytes of data", end,
-            file->data_size);
-    if (end - begin != bytes)
-        return file_fail(file, "the data are %" PRId64 " bytes, but %s of %s takes %" PRId64,
-                         end - begin, shape_text(entry->shape).text, file_types[entry->type].name,
-                         bytes);
-    entry->data = file->data + begin;
+            file, "the data end at %" PRId64 ", but the file holds %" PRId64 " bytes of data",
+            file->end, file->data_size);
+    if (file->end - file->begin != bytes)
+        return file_fail(
+            file, "data_offsets is [%" PRId64 ",%" PRId64 "], but %s of %s takes %" PRId64 " bytes",
+            file->begin, file->end, shape_text(entry->shape).text, type, bytes);
+    entry->data = file->data + file->begin;
     return true;
 }
 
 /* {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}: exactly these three members. */
-static bool parse_members(Header *header, FileEntry *entry, int64_t offsets[2])
+static bool parse_entry(TensorFile *file, const char *name)
 {
-    static const char *const names[] = { "dtype", "shape", "data_offsets" };
-    int seen = 0;
-    bool ok = take(header, '{') && next_token(header) != '}';
-    while (ok) {
-        const char *name = parse_string(header);
-        if (!name || !need(header, ':'))
-            return false;
-        int member = 0;
-        while (member < 3 && strcmp(name, names[member]) != 0)
-            member++;
-        ok = member < 3 && (seen >> member & 1) == 0;
-        seen |= 1 << member;
-        if (ok && !(member == 0   ? parse_type(header, entry)
-                    : member == 1 ? parse_shape(header, entry)
-                                  : parse_offsets(header, offsets)))
-            return false;
-        if (ok && !take(header, ','))
-            break;
-    }
-    if (!ok || seen != 7)
-        return file_fail(header->file, "not an object of dtype, shape and data_offsets");
-    return need(header, '}');
-}
-
-static bool parse_entry(Header *header, const char *name, FileEntry *entry)
-{
-    int64_t offsets[2];
-    TensorFile *file = header->file;
+    FileEntry *entry = &file->entries[file->count];
     if (name[0] == 0)
         return file_fail(file, "an entry's name is empty");
     *entry = (FileEntry){ .name = name };
     file->parsed = name;
-    if (!parse_members(header, entry, offsets) || !place_entry(file, entry, offsets))
+    file->seen = 0;
+    if (!take(file, '{'))
+        return not_an_entry(file);
+    if (!parse_members(file, parse_entry_member))
+        return false;
+    if (file->seen != 7)
+        return not_an_entry(file);
+    if (!place_entry(file, entry))
         return false;
     file->parsed = NULL;
+    file->count++;
     return true;
 }
 
-static bool parse_metadata(Header *header, size_t length)
+static bool parse_metadata_member(TensorFile *file, const char *key)
 {
-    TensorFile *file = header->file;
-    if (file->metadata)
-        return file_fail(file, FILE_METADATA_NAME " appears twice");
-    FileMetadata *metadata = file_allocate(file, (int64_t)(length / strlen(SHORTEST_METADATA) + 1),
-                                           sizeof(FileMetadata));
-    file->metadata = metadata;
-    if (!metadata)
-        return false;
-    if (!take(header, '{'))
-        return file_fail(file, FILE_METADATA_NAME " is not an object");
-    if (take(header, '}'))
-        return true;
-    do {
-        const char *key = parse_string(header);
-        if (!key || !need(header, ':'))
-            return false;
-        if (next_token(header) != '"')
-            return file_fail(file, FILE_METADATA_NAME ": the value of \"%s\" is not a string",
-                             file_name_text(key).text);
-        const char *value = parse_string(header);
-        if (!value)
-            return false;
-        metadata[file->metadata_count++] = (FileMetadata){ key, value };
-    } while (take(header, ','));
-    return need(header, '}');
+    if (next_token(file) != '"')
+        return file_fail(file, FILE_METADATA_NAME ": the value of \"%s\" is not a string",
+                         file_name_text(key).text);
+    const char *value = parse_string(file);
+    if (value)
+        file->metadata[file->metadata_count++] = (FileMetadata){ key, value };
+    return value != NULL;
 }
 
-/* {"__metadata__": {...}, "name": {...}, ...} */
-static bool parse_entries(Header *header, FileEntry *entries, size_t length)
+/* {"__metadata__": {"key": "text", ...}, "name": {...}, ...} */
+static bool parse_header_member(TensorFile *file, const char *name)
 {
-    if (!take(header, '}')) {
-        do {
-            const char *name = parse_string(header);
-            if (!name || !need(header, ':'))
-                return false;
-            if (strcmp(name, FILE_METADATA_NAME) == 0) {
-                if (!parse_metadata(header, length))
-                    return false;
-            } else if (!parse_entry(header, name, &entries[header->file->count])) {
-                return false;
-            } else {
-                header->file->count++;
-            }
-        } while (take(header, ','));
-        if (!need(header, '}'))
-            return false;
-    }
-    return next_token(header) == 0 || bad_json(header);
+    if (strcmp(name, FILE_METADATA_NAME) != 0)
+        return parse_entry(file, name);
+    if (file->metadata)
+        return file_fail(file, FILE_METADATA_NAME " appears twice");
+    file->metadata = allocate_members(file, SHORTEST_METADATA, sizeof(FileMetadata));
+    if (!file->metadata)
+        return false;
+    if (!take(file, '{'))
+        return file_fail(file, FILE_METADATA_NAME " is not an object");
+    return parse_members(file, parse_metadata_member);
 }
 
 static int compare_offsets(const void *a, const void *b)
@@ -428,8 +409,9 @@ static int compare_offsets(const void *a, const void *b)
 }
 
 /* Sorts the entries by offset: each must begin where the previous one ends. */
-static bool check_data_offsets(const TensorFile *file, FileEntry *entries)
+static bool check_data_offsets(const TensorFile *file)
 {
+    FileEntry *entries = file->entries;
     if (file->count > 1)
         qsort(entries, (size_t)file->count, sizeof(FileEntry), compare_offsets);
     int64_t end = 0;
@@ -449,45 +431,46 @@ static bool check_data_offsets(const TensorFile *file, FileEntry *entries)
     return true;
 }
 
-/* Parses file->header. file->data must be allocated but need not be read yet. */
-static bool parse_header(TensorFile *file, size_t length)
+/* Parses the header. file->data must be allocated but need not be read yet. */
+static bool parse_header(TensorFile *file)
 {
-    Header header = { file, file->header };
-    const size_t valid = file_utf8_length(file->header);
-    if (valid != length)
-        return file_fail(file, "the header is not UTF-8 at byte %lld", (long long)valid);
-    if (*header.at++ != '{')
+    const int64_t valid = file_utf8_end(file->header) - file->header;
+    if (valid != file->header_length)
+        return file_fail(file, "the header is not UTF-8 at byte %" PRId64, valid);
+    file->at = file->header;
+    if (*file->at++ != '{')
         return file_fail(file, "the header does not begin with {");
-    FileEntry *entries =
-        file_allocate(file, (int64_t)(length / strlen(SHORTEST_ENTRY) + 1), sizeof(FileEntry));
-    file->entries = entries;
-    return entries && parse_entries(&header, entries, length) &&
-           file_sort(file, FILE_METADATA_NAME ": the key") && check_data_offsets(file, entries);
+    file->entries = allocate_members(file, SHORTEST_ENTRY, sizeof(FileEntry));
+    if (!file->entries || !parse_members(file, parse_header_member))
+        return false;
+    if (next_token(file) != 0)
+        return bad_json(file);
+    return file_sort(file) && check_data_offsets(file);
 }
 
 /* -------------------------------------------------------------------------- opening and closing */
-static bool read_file(TensorFile *file, FileStream stream, int64_t size)
+static bool read_file(TensorFile *file, int descriptor, int64_t size)
 {
     uint64_t length, rest = (uint64_t)size - sizeof length;
     if ((uint64_t)size < sizeof length)
         return file_fail(file, "the file has %lld bytes; the header's length alone takes 8",
                          (long long)size);
-    if (!file_stream_read(file, stream, &length, sizeof length))
+    if (!file_read(file, descriptor, &length, sizeof length))
         return false;
     if (length > rest)
         return file_fail(file, "the header's length is %" PRIu64 ", but %" PRIu64 " bytes follow",
                          length, rest);
-    if (length > FILE_LARGEST_HEADER)
+    if (length > FILE_MAX_HEADER)
         return file_fail(file, "the header's length is %" PRIu64 "; at most %d is allowed", length,
-                         FILE_LARGEST_HEADER);
+                         FILE_MAX_HEADER);
     file->data_size = (int64_t)(rest - length);
     file->header = file_allocate(file, (int64_t)length + 1, 1);
     file->data = file->header ? file_allocate(file, file->data_size, 1) : NULL;
-    if (!file->data || !file_stream_read(file, stream, file->header, (int64_t)length))
+    if (!file->data || !file_read(file, descriptor, file->header, (int64_t)length))
         return false;
     file->header[length] = 0;
-    return parse_header(file, (size_t)length) &&
-           file_stream_read(file, stream, file->data, file->data_size);
+    file->header_length = (int64_t)length;
+    return parse_header(file) && file_read(file, descriptor, file->data, file->data_size);
 }
 
 TensorFile *tensor_file_open(const char *path)
@@ -503,11 +486,11 @@ TensorFile *tensor_file_open(const char *path)
     }
     *file =
         (TensorFile){ .function = "tensor_file_open", .path = strcpy((char *)(file + 1), path) };
-    FileStream stream;
+    int descriptor;
     int64_t size;
-    if (file_stream_open(file, &stream, &size)) {
-        const bool ok = read_file(file, stream, size);
-        file_stream_close(stream);
+    if (file_open(file, &descriptor, &size)) {
+        const bool ok = read_file(file, descriptor, size);
+        close(descriptor);
         if (ok)
             return file;
     }
@@ -520,8 +503,8 @@ void tensor_file_close(TensorFile *file)
     if (!file)
         return;
     free(file->header);
-    free((void *)file->metadata);
-    free((void *)file->entries);
+    free(file->metadata);
+    free(file->entries);
     free(file->by_name);
     free(file->by_key);
     free(file->data);

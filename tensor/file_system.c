@@ -5,91 +5,113 @@
  * lock (flock) on the temporary file distinguishes the file of a save in progress from one that a
  * killed process left. Calls that a signal interrupts are repeated.
  *
- * Elsewhere C's streams write the temporary file, without the lock and the flush. */
+ * Elsewhere the temporary file has neither lock nor flush. */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE /* of POSIX and flock, in strict C11 */
 #endif
 #include "tensor/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum { MAX_CALL_BYTES = 1 << 30 }; /* per call of read and write */
+#ifdef _WIN32
+#define O_CLOEXEC 0
+#define O_NONBLOCK 0
+#else
+#define O_BINARY 0
+#endif
 
 #ifndef PATH_MAX
 #define PATH_MAX 4096
 #endif
 
+enum { MAX_CALL_BYTES = 1 << 30 }; /* per call of read and write */
+
 /* A file that is to be replaced. */
 typedef struct Destination {
     char path[PATH_MAX]; /* of the file itself, behind symbolic links */
     char temporary[PATH_MAX + 16];
-    FileStream stream; /* of the temporary file, locked */
-    int mode;          /* the permissions of the file that is replaced; -1: there is none */
+    int descriptor; /* of the temporary file, locked */
+    int mode;       /* the permissions of the file that is replaced; -1: there is none */
 } Destination;
-
-#ifdef FILE_IS_DESCRIPTOR
-#include <fcntl.h>
-#include <libgen.h>
-#include <stdlib.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-/* The call, repeated while a signal interrupts it. */
-#define REPEATED(result, call)                                                                     \
-    do                                                                                             \
-        result = call;                                                                             \
-    while (result < 0 && errno == EINTR)
 
 static int open_descriptor(const char *path, int flags, int mode)
 {
     int descriptor;
-    REPEATED(descriptor, open(path, flags | O_CLOEXEC, mode));
+    do
+        descriptor = open(path, flags | O_CLOEXEC | O_BINARY, mode);
+    while (descriptor < 0 && errno == EINTR);
     return descriptor;
 }
 
-static int64_t read_some(int descriptor, void *to, size_t bytes)
+/* -------------------------------------------------------------------------------------- reading */
+bool file_open(const TensorFile *file, int *descriptor, int64_t *size)
 {
-    ssize_t count;
-    REPEATED(count, read(descriptor, to, bytes));
-    return count;
+    struct stat status;
+    *descriptor = open_descriptor(file->path, O_RDONLY | O_NONBLOCK, 0); /* FIFOs, too */
+    if (*descriptor < 0)
+        return file_fail(file, "%s", strerror(errno));
+    const int failed = fstat(*descriptor, &status) != 0 ? errno : 0;
+    *size = status.st_size;
+    if (!failed && S_ISREG(status.st_mode))
+        return true;
+    close(*descriptor);
+    return file_fail(file, "%s", failed ? strerror(failed) : "not a regular file");
 }
 
-static int64_t write_some(int descriptor, const void *from, size_t bytes)
+/* The bytes of the next call. */
+static unsigned call_bytes(int64_t left)
 {
-    ssize_t count;
-    REPEATED(count, write(descriptor, from, bytes));
-    return count;
+    return (unsigned)(left < MAX_CALL_BYTES ? left : MAX_CALL_BYTES);
 }
+
+bool file_read(const TensorFile *file, int descriptor, void *to, int64_t bytes)
+{
+    while (bytes > 0) {
+        const int64_t count = read(descriptor, to, call_bytes(bytes));
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            return file_fail(file, "%s",
+                             count < 0 ? strerror(errno) : "the file ended while it was read");
+        to = (char *)to + count;
+        bytes -= count;
+    }
+    return true;
+}
+
+/* -------------------------------------------------------------------------------------- writing */
+static bool write_bytes(int descriptor, const void *from, int64_t bytes)
+{
+    while (bytes > 0) {
+        const int64_t count = write(descriptor, from, call_bytes(bytes));
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return false;
+        from = (const char *)from + count;
+        bytes -= count;
+    }
+    return true;
+}
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <libgen.h>
+#include <stdlib.h>
+#include <sys/file.h>
 
 static bool flush_to_disk(int descriptor)
 {
     int result;
-    REPEATED(result, fsync(descriptor));
+    do
+        result = fsync(descriptor);
+    while (result < 0 && errno == EINTR);
     return result == 0;
-}
-
-bool file_stream_open(const TensorFile *file, FileStream *stream, int64_t *size)
-{
-    struct stat status;
-    const int descriptor = open_descriptor(file->path, O_RDONLY | O_NONBLOCK, 0); /* FIFOs, too */
-    if (descriptor < 0)
-        return file_fail(file, "%s", strerror(errno));
-    *stream = descriptor;
-    const int failed = fstat(descriptor, &status) != 0 ? errno : 0;
-    if (!failed && S_ISREG(status.st_mode)) {
-        *size = status.st_size;
-        return true;
-    }
-    close(descriptor);
-    return file_fail(file, "%s", failed ? strerror(failed) : "not a regular file");
-}
-
-void file_stream_close(FileStream stream)
-{
-    close(stream);
 }
 
 static bool find_destination(const TensorFile *file, Destination *to)
@@ -128,13 +150,14 @@ static bool create_temporary(Destination *to)
     for (int n = 0; n < 1000; n++) {
         snprintf(to->temporary, sizeof to->temporary, "%s.tmp.%d", to->path, n);
         remove_stale(to->temporary);
-        to->stream = open_descriptor(to->temporary, O_WRONLY | O_CREAT | O_EXCL, mode);
-        if (to->stream < 0 && errno != EEXIST)
+        to->descriptor = open_descriptor(to->temporary, O_WRONLY | O_CREAT | O_EXCL, mode);
+        if (to->descriptor < 0 && errno == EEXIST)
+            continue;
+        if (to->descriptor < 0)
             return false;
-        if (to->stream >= 0 && (flock(to->stream, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK))
+        if (flock(to->descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
             return true;
-        if (to->stream >= 0) /* another save found it before it was locked, and removes it */
-            close(to->stream);
+        close(to->descriptor); /* another save found it before it was locked, and removes it */
     }
     return false;
 }
@@ -142,12 +165,12 @@ static bool create_temporary(Destination *to)
 /* Closing the temporary file unlocks it, and so comes after the rename. */
 static bool finish(Destination *to, bool ok)
 {
-    ok = ok && (to->mode < 0 || fchmod(to->stream, (mode_t)to->mode) == 0) &&
-         flush_to_disk(to->stream) && rename(to->temporary, to->path) == 0;
+    ok = ok && (to->mode < 0 || fchmod(to->descriptor, (mode_t)to->mode) == 0) &&
+         flush_to_disk(to->descriptor) && rename(to->temporary, to->path) == 0;
     const int reason = errno;
     if (!ok)
         unlink(to->temporary);
-    close(to->stream);
+    close(to->descriptor);
     errno = reason;
     return ok;
 }
@@ -168,34 +191,6 @@ static bool flush_directory(char *path)
 
 #else
 
-static int64_t read_some(FILE *stream, void *to, size_t bytes)
-{
-    const size_t count = fread(to, 1, bytes, stream);
-    return count == 0 && ferror(stream) ? -1 : (int64_t)count;
-}
-
-static int64_t write_some(FILE *stream, const void *from, size_t bytes)
-{
-    return fwrite(from, 1, bytes, stream) == bytes ? (int64_t)bytes : -1;
-}
-
-bool file_stream_open(const TensorFile *file, FileStream *stream, int64_t *size)
-{
-    FILE *opened = *stream = fopen(file->path, "rb");
-    if (opened && fseek(opened, 0, SEEK_END) == 0 && (*size = ftell(opened)) >= 0 &&
-        fseek(opened, 0, SEEK_SET) == 0)
-        return true;
-    file_fail(file, "%s", strerror(errno));
-    if (opened)
-        fclose(opened);
-    return false;
-}
-
-void file_stream_close(FileStream stream)
-{
-    fclose(stream);
-}
-
 static bool find_destination(const TensorFile *file, Destination *to)
 {
     return snprintf(to->path, PATH_MAX, "%s", file->path) < PATH_MAX ||
@@ -205,14 +200,14 @@ static bool find_destination(const TensorFile *file, Destination *to)
 static bool create_temporary(Destination *to)
 {
     snprintf(to->temporary, sizeof to->temporary, "%s.tmp.0", to->path);
-    to->stream = fopen(to->temporary, "wb");
-    return to->stream != NULL;
+    to->descriptor = open_descriptor(to->temporary, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    return to->descriptor >= 0;
 }
 
 /* Some systems rename to no file that exists. */
 static bool finish(Destination *to, bool ok)
 {
-    const bool closed = fclose(to->stream) == 0;
+    const bool closed = close(to->descriptor) == 0;
     ok = ok && closed &&
          (rename(to->temporary, to->path) == 0 ||
           (remove(to->path) == 0 && rename(to->temporary, to->path) == 0));
@@ -230,34 +225,6 @@ static bool flush_directory(const char *path)
 
 #endif
 
-/* ------------------------------------------------------------------------------ on every system */
-
-static size_t call_bytes(int64_t bytes)
-{
-    return (size_t)(bytes < MAX_CALL_BYTES ? bytes : MAX_CALL_BYTES);
-}
-
-bool file_stream_read(const TensorFile *file, FileStream stream, void *to, int64_t bytes)
-{
-    for (int64_t count; bytes > 0; bytes -= count, to = (char *)to + count) {
-        count = read_some(stream, to, call_bytes(bytes));
-        if (count <= 0)
-            return file_fail(file, "%s",
-                             count < 0 ? strerror(errno) : "the file ended while it was read");
-    }
-    return true;
-}
-
-static bool write_bytes(FileStream stream, const void *from, int64_t bytes)
-{
-    for (int64_t count; bytes > 0; bytes -= count, from = (const char *)from + count) {
-        count = write_some(stream, from, call_bytes(bytes));
-        if (count < 0)
-            return false;
-    }
-    return true;
-}
-
 static bool open_destination(const TensorFile *file, Destination *to)
 {
     if (!file->path[0])
@@ -272,10 +239,10 @@ bool file_replace(const TensorFile *file, const char *header, int64_t length)
     Destination to;
     if (!open_destination(file, &to))
         return false;
-    bool ok = write_bytes(to.stream, header, length);
+    bool ok = write_bytes(to.descriptor, header, length);
     for (int i = 0; ok && i < file->count; i++) {
         const FileEntry *entry = &file->entries[i];
-        ok = write_bytes(to.stream, entry->data, file_bytes(entry->type, entry->shape));
+        ok = write_bytes(to.descriptor, entry->data, file_bytes(entry->type, entry->shape));
     }
     if (!finish(&to, ok))
         return file_fail(file, "cannot write: %s", strerror(errno));

@@ -3,17 +3,11 @@
 #include "tensor/file.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ----------------------------------------------------------------------------------- validation */
-
-static bool is_utf8(const char *text)
-{
-    return text[file_utf8_length(text)] == 0;
-}
 
 static bool check_entry(const TensorFile *file, const FileEntry *entry)
 {
@@ -22,7 +16,7 @@ static bool check_entry(const TensorFile *file, const FileEntry *entry)
     FileNameText name = file_name_text(entry->name);
     if (strcmp(entry->name, FILE_METADATA_NAME) == 0)
         return file_fail(file, "an entry is named %s, which the format reserves", name.text);
-    if (!is_utf8(entry->name))
+    if (*file_utf8_end(entry->name))
         return file_fail(file, "the name \"%s\" is not UTF-8", name.text);
     if ((int)entry->type < 0 || (int)entry->type >= FILE_TYPES)
         return file_fail(file, "entry \"%s\" has an unknown FileType: %d", name.text,
@@ -45,14 +39,14 @@ static bool check_contents(const TensorFile *file)
         if (!check_entry(file, entry))
             return false;
         total += file_bytes(entry->type, entry->shape);
-        if (total >= FILE_LARGEST_SIZE)
+        if (total >= FILE_MAX_SIZE)
             return file_fail(file, "the entries take %" PRId64 " bytes or more", total);
     }
     for (int i = 0; i < file->metadata_count; i++) {
         const char *key = file->metadata[i].key, *value = file->metadata[i].value;
         if (!key || !value)
             return file_fail(file, "a key or value of the metadata is NULL");
-        if (!is_utf8(key) || !is_utf8(value))
+        if (*file_utf8_end(key) || *file_utf8_end(value))
             return file_fail(file, "the metadata of the key \"%s\" are not UTF-8",
                              file_name_text(key).text);
     }
@@ -61,7 +55,7 @@ static bool check_contents(const TensorFile *file)
 
 /* ----------------------------------------------------------------------------------- the header */
 
-/* Text that grows; while size is 0 it is counted and not written. */
+/* Text that grows; while text is NULL it is counted and not written. */
 typedef struct Writer {
     char *text;
     size_t length, size;
@@ -69,27 +63,20 @@ typedef struct Writer {
 
 __attribute__((format(printf, 2, 3))) static void put(Writer *writer, const char *format, ...)
 {
-    const bool writes = writer->size > 0;
     va_list arguments;
     va_start(arguments, format);
-    writer->length +=
-        (size_t)vsnprintf(writes ? writer->text + writer->length : NULL,
-                          writes ? writer->size - writer->length : 0, format, arguments);
+    char *end = writer->text ? writer->text + writer->length : NULL;
+    const size_t space = writer->text ? writer->size - writer->length : 0;
+    writer->length += (size_t)vsnprintf(end, space, format, arguments);
     va_end(arguments);
 }
 
 static void put_string(Writer *writer, const char *string)
 {
     put(writer, "\"");
-    while (*string) {
-        int plain = 0;
-        while (plain < INT_MAX && (unsigned char)string[plain] >= 0x20 &&
-               !strchr("\"\\", string[plain]))
-            plain++;
-        put(writer, "%.*s", plain, string);
-        string += plain;
-        if (*string && plain < INT_MAX)
-            put(writer, "\\u%04x", *string++);
+    for (; *string; string++) {
+        const unsigned char c = (unsigned char)*string;
+        put(writer, c < 0x20 || c == '"' || c == '\\' ? "\\u%04x" : "%c", c);
     }
     put(writer, "\"");
 }
@@ -131,7 +118,7 @@ static void put_header(Writer *writer, const TensorFile *file)
     put(writer, "}");
     put(writer, "%*s", (int)((8 - writer->length % 8) % 8), "");
     const uint64_t length = writer->length - sizeof length;
-    if (writer->size > 0)
+    if (writer->text)
         memcpy(writer->text, &length, sizeof length);
 }
 
@@ -140,14 +127,13 @@ static Writer header_of(const TensorFile *file)
 {
     Writer writer = { 0 };
     put_header(&writer, file);
-    if (writer.length > FILE_LARGEST_HEADER) {
+    if (writer.length > FILE_MAX_HEADER)
         file_fail(file, "names and metadata make a header of %lld bytes; at most %d are allowed",
-                  (long long)writer.length, FILE_LARGEST_HEADER);
-        return writer;
-    }
+                  (long long)writer.length, FILE_MAX_HEADER);
+    else
+        writer.text = file_allocate(file, (int64_t)writer.length + 1, 1);
     writer.size = writer.length + 1;
     writer.length = 0;
-    writer.text = file_allocate(file, (int64_t)writer.size, 1);
     if (writer.text)
         put_header(&writer, file);
     return writer;
@@ -160,11 +146,11 @@ bool tensor_file_save(const FileEntry *entries, int entry_count, const FileMetad
         return error_report("tensor_file_save: the path is NULL");
     TensorFile file = { .function = "tensor_file_save",
                         .path = path,
-                        .entries = entries,
+                        .entries = (FileEntry *)entries, /* only read */
                         .count = entry_count,
-                        .metadata = metadata,
+                        .metadata = (FileMetadata *)metadata,
                         .metadata_count = metadata_count };
-    bool ok = check_contents(&file) && file_sort(&file, "the metadata's key");
+    bool ok = check_contents(&file) && file_sort(&file);
     free(file.by_name);
     free(file.by_key);
     if (!ok)

@@ -17,10 +17,13 @@
 void error_raise(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void error_raise_arguments(const char *format, va_list arguments) __attribute__((noreturn));
 
+/* Ends what an error of this thread interrupts: a capture; or NULL. */
+extern _Thread_local void (*error_cleanup)(void);
+
 /* Whose error an error is: that of the context which the thread entered last, a tape's step.
  * error_enter also names the operation for messages, "op_add", or "op_add: a" while it checks an
- * argument: a string that lives as long as the program. error_leave forgets the failure, and errors
- * that follow are nobody's. */
+ * argument: a string that lives as long as the program; without a context (NULL) nothing else.
+ * error_leave forgets the failure, and errors that follow are nobody's. */
 typedef struct ErrorContext {
     int64_t id;
     bool failed;
@@ -31,7 +34,6 @@ void error_context_close(ErrorContext *context);
 void error_enter(const ErrorContext *context, const char *operation);
 void error_leave(ErrorContext *context);
 const char *error_operation(void);
-void error_set_operation(const char *operation); /* in the thread's context */
 
 /* Sets the sentence of tapegrad_error() for a file or data error; returns false. */
 bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -52,13 +54,6 @@ bool error_report(const char *format, ...) __attribute__((format(printf, 1, 2)))
 #endif
 
 typedef struct Capture Capture;
-
-/* The emulated device fills uninitialized memory with NaN, so that tests find reads of it. */
-#ifdef TAPEGRAD_CUDA_ON_HOST
-#define SPOIL(data, size) memset(data, 0xff, size)
-#else
-#define SPOIL(data, size) ((void)(data), (void)(size))
-#endif
 
 /* Device memory from the device's caching pool. */
 typedef struct Block {
@@ -104,25 +99,26 @@ void device_copy(Device *device, void *to, const void *from, size_t bytes);
 void device_zero(Device *device, void *to, size_t bytes);
 
 /* ---------------------------------------------------------------------------------------- captures
- * CUDA graph capture and replay. Kernels launched between device_capture and device_capture_end are
- * not executed but recorded as a CUDA graph, which device_replay launches. Memory that is allocated
- * during the capture belongs to it until capture_free, even after it is freed, since every replay
- * uses it. Copies between host and device cannot be captured and raise. An error that is raised
- * during a capture ends the capture first. */
-bool device_is_capturing(const Device *device);
-Capture *device_capture(Device *device); /* NULL when memory is exhausted */
-/* NULL; or CUDA's reason to reject the graph, and the capture is freed. */
-const char *device_capture_end(Device *device);
-int64_t capture_kernels(const Capture *capture); /* kernel launches per replay */
-void device_capture_abandon(void); /* ends and frees this thread's open capture, if any */
-void device_replay(Capture *capture);
-void capture_free(Capture *capture);
-
-/* Registers a host callback that runs before every graph replay, in registration order; it uploads
- * per-step scalars. False when this capture has the pair already. Raises when memory is
- * exhausted. */
+ * CUDA graph capture and replay. Kernels launched between begin and end are not executed but
+ * recorded as a CUDA graph, which replay launches. Memory that is allocated during the capture
+ * belongs to it until free, even after it is freed, since every replay uses it. Copies between
+ * host and device cannot be captured and raise. An error that is raised during a capture ends the
+ * capture first. */
 typedef void BeforeReplay(void *context);
-bool device_before_replay(Device *device, BeforeReplay *function, void *context);
+typedef struct CaptureFunctions {
+    Capture *(*begin)(Device *device); /* NULL when memory is exhausted */
+    /* NULL; or CUDA's reason to reject the graph, and the capture is freed. */
+    const char *(*end)(Device *device);
+    int64_t (*kernels)(const Capture *capture); /* kernel launches per replay */
+    /* Registers a host callback that runs before every replay, in registration order; it uploads
+     * per-step scalars. False when the open capture has the pair already. Raises when memory is
+     * exhausted. */
+    bool (*before_replay)(Device *device, BeforeReplay *function, void *context);
+    void (*replay)(Capture *capture);
+    void (*free)(Capture *capture);
+} CaptureFunctions;
+const CaptureFunctions *device_captures(const Device *device); /* NULL: it has none */
+bool device_is_capturing(const Device *device);
 
 /* Checks that the tensor can be read as this dtype, and allocates a parameter on its first use.
  * Returns NULL, or the error as the end of a sentence. */
@@ -166,16 +162,12 @@ void cpu_prepare_products(void);
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* for (int64_t i = 0; i < n; i++) over independent elements, split over the CPU threads and
- * vectorized. */
+/* The loops of plain kernels, divided among the threads: over n independent elements, vectorized;
+ * over R independent rows of C elements. */
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
-#define PARALLEL_FOR(i, n)                                                                         \
+#define EACH(i, n)                                                                                 \
     PRAGMA(omp parallel for simd schedule(static) num_threads(threads_for(n, 0.5)))                \
     for (int64_t i = 0; i < (n); i++)
-
-/* The loops of plain kernels, divided among the threads: over n independent elements; over R
- * independent rows of C elements. */
-#define EACH(i, n) PARALLEL_FOR(i, n)
 #define EACH_ROW(row, R, C)                                                                        \
     PRAGMA(omp parallel for schedule(static) num_threads(threads_for((R) * (C), 0.5)))             \
     for (int64_t row = 0; row < (R); row++)

@@ -52,7 +52,7 @@ static int size_class(size_t bytes, size_t *class_bytes)
     return (exponent - 2) * CLASSES_PER_DOUBLING + (int)eighths - 9;
 }
 
-void pool_insert(FreeBlocks *blocks, Block *block)
+static void insert_block(FreeBlocks *blocks, Block *block)
 {
     size_t class_bytes;
     Block **link = &blocks->first[size_class(block->size, &class_bytes)];
@@ -62,7 +62,7 @@ void pool_insert(FreeBlocks *blocks, Block *block)
     *link = block;
 }
 
-Block *pool_pop(Block **list)
+static Block *pop_block(Block **list)
 {
     Block *block = *list;
     if (block)
@@ -71,11 +71,11 @@ Block *pool_pop(Block **list)
 }
 
 /* Makes a block that no capture uses available to all. */
-void pool_insert_cached(Device *device, Block *block)
+static void insert_cached(Device *device, Block *block)
 {
     POISON(block->data, block->size);
     block->capture = NULL;
-    pool_insert(&device->cached, block);
+    insert_block(&device->cached, block);
 }
 
 /* Called without the lock, since CUDA's allocation may raise. */
@@ -109,7 +109,7 @@ Block *device_allocate(Device *device, size_t bytes)
     int class = size_class(bytes, &class_bytes);
     spin_lock(&device->lock);
     Capture *capture = device->capture;
-    Block *block = pool_pop(&(capture ? &capture->cached : &device->cached)->first[class]);
+    Block *block = pop_block(&(capture ? &capture->cached : &device->cached)->first[class]);
     spin_unlock(&device->lock);
     if (!block)
         block = new_block(device, class_bytes);
@@ -127,7 +127,9 @@ Block *device_allocate(Device *device, size_t bytes)
     if (!capture) {
         POISON(block->data, block->size);
         UNPOISON(block->data, bytes);
-        SPOIL(block->data, bytes);
+#ifdef TAPEGRAD_CUDA_ON_HOST /* NaN, so that tests find reads of uninitialized memory */
+        memset(block->data, 0xff, bytes);
+#endif
     }
     return block;
 }
@@ -139,11 +141,25 @@ void device_free(Device *device, Block *block)
     Capture *capture = block->capture;
     spin_lock(&device->lock);
     device->memory.current -= block->size;
-    const bool last = capture && --capture->in_use == 0 && capture->freed;
-    if (capture && !capture->freed)
-        pool_insert(&capture->cached, block);
+    const bool last = capture && --capture->in_use == 0 && capture->closed;
+    if (capture && !capture->closed)
+        insert_block(&capture->cached, block);
     else
-        pool_insert_cached(device, block);
+        insert_cached(device, block);
+    spin_unlock(&device->lock);
+    if (last)
+        free(capture);
+}
+
+void pool_close(Capture *capture)
+{
+    Device *device = capture->device;
+    spin_lock(&device->lock);
+    for (int i = 0; i < CLASS_COUNT; i++)
+        for (Block *block; (block = pop_block(&capture->cached.first[i]));)
+            insert_cached(device, block);
+    capture->closed = true;
+    const bool last = capture->in_use == 0;
     spin_unlock(&device->lock);
     if (last)
         free(capture);
@@ -190,7 +206,7 @@ void device_release_cached(Device *device)
     for (int i = 0; i < CLASS_COUNT; i++)
         for (;;) {
             spin_lock(&device->lock);
-            Block *block = pool_pop(&device->cached.first[i]);
+            Block *block = pop_block(&device->cached.first[i]);
             device->memory.reserved -= block ? block->size : 0;
             spin_unlock(&device->lock);
             if (!block)

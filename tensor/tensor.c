@@ -1,5 +1,5 @@
 /* Reading and writing tensors from the host. */
-#include "tensor/internal.h"
+#include "tensor/device.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -93,53 +93,22 @@ static void check_host_copy(const char *function, const Tensor *tensor, TensorTy
         error_raise("%s: host is NULL", function);
 }
 
-/* bf16 tensors are converted in chunks of this many elements. */
-enum { CHUNK_ELEMENTS = 1 << 15 };
-
-static int64_t chunk_count(const Tensor *tensor, int64_t start)
-{
-    return tensor_count(tensor) - start < CHUNK_ELEMENTS ? tensor_count(tensor) - start
-                                                         : CHUNK_ELEMENTS;
-}
-
-static void read_bf16(const Tensor *tensor, Real *host)
-{
-    uint16_t chunk[CHUNK_ELEMENTS];
-    for (int64_t start = 0; start < tensor_count(tensor); start += CHUNK_ELEMENTS) {
-        int64_t count = chunk_count(tensor, start);
-        device_copy_out(tensor->device, chunk, tensor_at(tensor, start),
-                        (size_t)count * sizeof *chunk);
-        for (int64_t i = 0; i < count; i++)
-            host[start + i] = real_of_bf16(chunk[i]);
-    }
-}
-
-static void write_bf16(Tensor *tensor, const Real *host)
-{
-    uint16_t chunk[CHUNK_ELEMENTS];
-    for (int64_t start = 0; start < tensor_count(tensor); start += CHUNK_ELEMENTS) {
-        const int64_t count = chunk_count(tensor, start);
-        for (int64_t i = 0; i < count; i++)
-            chunk[i] = bf16_of(host[start + i]);
-        device_copy_in(tensor->device, tensor_at(tensor, start), chunk,
-                       (size_t)count * sizeof *chunk);
-    }
-}
-
 void tensor_read(const Tensor *tensor, Real *host)
 {
     check_host_copy("tensor_read", tensor, TENSOR_REAL, host);
     if (tensor->type == TENSOR_BF16)
-        read_bf16(tensor, host);
+        tensor->device->functions->read_bf16(tensor, host);
     else
         device_copy_out(tensor->device, host, tensor->data, tensor_bytes(tensor));
 }
 
 int64_t tensor_find_not_finite(const Tensor *tensor, Real *value)
 {
-    Real chunk[CHUNK_ELEMENTS];
-    for (int64_t start = 0, count; start < tensor_count(tensor); start += count) {
-        count = chunk_count(tensor, start);
+    enum { CHUNK = 1 << 15 };
+    Real chunk[CHUNK];
+    const int64_t n = tensor_count(tensor);
+    for (int64_t start = 0; start < n; start += CHUNK) {
+        const int64_t count = n - start < CHUNK ? n - start : CHUNK;
         Tensor part = *tensor;
         part.shape = (Shape){ 1, { count } };
         part.data = tensor_at(tensor, start);
@@ -161,7 +130,7 @@ void tensor_write(Tensor *tensor, const Real *host)
 {
     check_host_copy("tensor_write", tensor, TENSOR_REAL, host);
     if (tensor->type == TENSOR_BF16)
-        write_bf16(tensor, host);
+        tensor->device->functions->write_bf16(tensor, host);
     else
         device_copy_in(tensor->device, tensor->data, host, tensor_bytes(tensor));
     tensor_written(tensor);

@@ -2,7 +2,7 @@
 #include "tensor/internal.h"
 
 /* This thread's blocks, the latest first. */
-static _Thread_local Block *taken;
+static _Thread_local Block *workspaces;
 
 Real *device_workspace(int64_t n)
 {
@@ -11,9 +11,9 @@ Real *device_workspace(int64_t n)
     Block *block = device_allocate(device, bytes);
     if (!block)
         device_raise_exhausted(device, bytes);
-    block->next = taken;
+    block->next = workspaces;
     block->owner = device;
-    taken = block;
+    workspaces = block;
     return block->data;
 }
 
@@ -21,7 +21,7 @@ void device_workspace_free(const Real *data)
 {
     if (!data)
         return;
-    Block **link = &taken;
+    Block **link = &workspaces;
     while ((*link)->data != data)
         link = &(*link)->next;
     Block *block = *link;
@@ -31,6 +31,6 @@ void device_workspace_free(const Real *data)
 
 void device_workspace_free_all(void)
 {
-    while (taken)
-        device_workspace_free(taken->data);
+    while (workspaces)
+        device_workspace_free(workspaces->data);
 }

@@ -146,8 +146,8 @@ TEST(devices_that_are_not_there)
     tapegrad_on_error(NULL, NULL);
     const char *sentence = tapegrad_error();
 #ifndef TAPEGRAD_CUDA
-    const char *start = "device_open: there is no device \"cuda:99\"; this library was built "
-                        "without CUDA";
+    const char *start = "device_open: there is no device \"cuda:99\"; this library has \"cpu\", "
+                        "\"plain\"; it was built without CUDA";
 #else
     const char *start = device_is_cuda(device_best())
                             ? "device_open: there is no device \"cuda:99\"; this machine has "

@@ -214,7 +214,8 @@ TEST(misuse_of_tensors_raises)
                   "\"plain\", \"cuda\" (\"cuda:0\"), \"cuda:1\", ...",
                   device_open("gpu"));
 #else
-    assert_raises("device_open: there is no device \"gpu\"; this library has \"cpu\", \"plain\"",
+    assert_raises("device_open: there is no device \"gpu\"; this library has \"cpu\", \"plain\"; "
+                  "it was built without CUDA",
                   device_open("gpu"));
 #endif
     assert_raises("device_set_threads: count is 0, expected at least 1", device_set_threads(0));

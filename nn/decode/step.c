@@ -83,7 +83,7 @@ Tensor *nn_transformer_step(TransformerState *state, Tensor *x)
         step_on_operations(state, x);
         return &state->out;
     }
-    error_set_operation("nn_transformer_step");
+    error_enter(NULL, "nn_transformer_step");
     kernels_on(state->device, TENSOR_REAL)->transformer_step(state->out.data, x->data, state);
     if (device_is_capturing(state->device))
         state->recorded = true;

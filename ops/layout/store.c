@@ -100,7 +100,8 @@ Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
         ->store_integers(to->integers, columns ? columns->integers : NULL, from->integers, R, N);
     note_bounds(&store);
     if (device_is_capturing(to->device))
-        device_before_replay(to->device, before_replay,
-                             (void *)tape_save(tape, &store, sizeof store));
+        device_captures(to->device)
+            ->before_replay(to->device, before_replay,
+                            (void *)tape_save(tape, &store, sizeof store));
     return to;
 }

@@ -7,7 +7,7 @@ static void update_copy(const StepScalars *scalars, const Real *p, int64_t n)
 {
     uint16_t *copy = scalars->bf16;
     if (copy)
-        PARALLEL_FOR(i, n) {
+        EACH(i, n) {
             copy[i] = bf16_of(p[i]);
         }
 }

@@ -9,8 +9,9 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-void *memory_allocate_aligned(size_t bytes)
+void *allocate_on_host(Device *device, size_t bytes)
 {
+    (void)device;
     void *data = NULL;
     if (posix_memalign(&data, bytes >= HUGE_PAGE ? HUGE_PAGE : BLOCK_ALIGNMENT, bytes) != 0)
         return NULL;
@@ -21,8 +22,9 @@ void *memory_allocate_aligned(size_t bytes)
     return data;
 }
 
-void memory_free_aligned(void *data)
+void free_on_host(Device *device, void *data)
 {
+    (void)device;
     free(data);
 }
 #endif

@@ -1,4 +1,4 @@
-/* CUDA devices: streams, memory, copies, graph captures. Each device has one stream, which executes
+/* CUDA devices: streams, memory, copies. Each device has one stream, which executes
  * everything in the order of the calls. Memory can therefore be reused as soon as it is freed,
  * before the kernels that used it have run. */
 #include "tensor/cuda/cuda.h"
@@ -142,13 +142,13 @@ static void copy_in(Device *device, void *to, const void *host, size_t bytes)
     enter(device);
     check_not_capturing(device, "copies from");
     Cuda *cuda = device->cuda;
-    for (size_t done = 0, piece; done < bytes; done += piece) {
+    for (size_t done = 0, chunk; done < bytes; done += chunk) {
         Staging *staging = &cuda->staging[cuda->next_staging];
         cuda->next_staging = (cuda->next_staging + 1) % STAGINGS;
-        piece = min_bytes(bytes - done, STAGING_BYTES);
+        chunk = min_bytes(bytes - done, STAGING_BYTES);
         cuda_check(cudaEventSynchronize(staging->event), "cudaEventSynchronize");
-        memcpy(staging->memory, (const char *)host + done, piece);
-        cuda_check(cudaMemcpyAsync((char *)to + done, staging->memory, piece,
+        memcpy(staging->memory, (const char *)host + done, chunk);
+        cuda_check(cudaMemcpyAsync((char *)to + done, staging->memory, chunk,
                                    cudaMemcpyHostToDevice, cuda->stream),
                    "cudaMemcpyAsync");
         cuda_check(cudaEventRecord(staging->event, cuda->stream), "cudaEventRecord");
@@ -160,13 +160,13 @@ static void copy_out(Device *device, void *host, const void *from, size_t bytes)
     enter(device);
     check_not_capturing(device, "reads to");
     Cuda *cuda = device->cuda;
-    for (size_t done = 0, piece; done < bytes; done += piece) {
-        piece = min_bytes(bytes - done, STAGING_BYTES);
-        cuda_check(cudaMemcpyAsync(cuda->out_staging, (const char *)from + done, piece,
+    for (size_t done = 0, chunk; done < bytes; done += chunk) {
+        chunk = min_bytes(bytes - done, STAGING_BYTES);
+        cuda_check(cudaMemcpyAsync(cuda->out_staging, (const char *)from + done, chunk,
                                    cudaMemcpyDeviceToHost, cuda->stream),
                    "cudaMemcpyAsync");
         cuda_check(cudaStreamSynchronize(cuda->stream), "an earlier kernel or the copy");
-        memcpy((char *)host + done, cuda->out_staging, piece);
+        memcpy((char *)host + done, cuda->out_staging, chunk);
     }
 }
 
@@ -190,63 +190,36 @@ static void zero(Device *device, void *to, size_t bytes)
     cuda_check(cudaMemsetAsync(to, 0, bytes, cuda_stream()), "cudaMemsetAsync");
 }
 
-/* ------------------------------------------------------------------------------------- captures */
-
-/* Relaxed mode allows cudaMalloc during the capture. */
-static void capture_begin(Device *device)
+/* bf16 is copied to the end of host and converted from the front: element i is not written before
+ * it was read. */
+static void read_bf16(const Tensor *tensor, Real *host)
 {
-    enter(device);
-    cuda_check(cudaStreamBeginCapture(device->cuda->stream, cudaStreamCaptureModeRelaxed),
-               "cudaStreamBeginCapture");
-}
-
-/* The number of kernel nodes; 0 if memory for the list of nodes is exhausted. */
-static int64_t count_kernels(cudaGraph_t graph)
-{
-    size_t count = 0;
-    int64_t kernels = 0;
-    cudaGraphGetNodes(graph, NULL, &count);
-    cudaGraphNode_t *nodes = calloc(count + 1, sizeof(cudaGraphNode_t));
-    if (nodes && cudaGraphGetNodes(graph, nodes, &count) == cudaSuccess)
-        for (size_t i = 0; i < count; i++) {
-            enum cudaGraphNodeType type;
-            kernels += cudaGraphNodeGetType(nodes[i], &type) == cudaSuccess &&
-                       type == cudaGraphNodeTypeKernel;
-        }
-    free(nodes);
-    return kernels;
-}
-
-/* Fails if the step made a call that a capture forbids, or if an error ended it early. */
-static Graph capture_end(Device *device)
-{
-    enter(device);
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t executable = NULL;
-    int64_t kernels = 0;
-    cudaError_t result = cudaStreamEndCapture(device->cuda->stream, &graph);
-    if (result == cudaSuccess) {
-        kernels = count_kernels(graph);
-        result = cudaGraphInstantiate(&executable, graph, 0);
-        cudaGraphDestroy(graph);
+    const int64_t n = tensor_count(tensor);
+    char *bits = (char *)(host + n) - tensor_bytes(tensor);
+    copy_out(tensor->device, bits, tensor->data, tensor_bytes(tensor));
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t upper;
+        memcpy(&upper, bits + i * (int64_t)sizeof upper, sizeof upper);
+        host[i] = real_of_bf16(upper);
     }
-    cudaGetLastError(); /* clears it */
-    return result == cudaSuccess ? (Graph){ .executable = executable, .kernels = kernels }
-                                 : (Graph){ .reason = cudaGetErrorString(result) };
 }
 
-static void graph_launch(Device *device, void *executable)
+static void write_bf16(Tensor *tensor, const Real *host)
 {
-    enter(device);
-    cuda_check(cudaGraphLaunch(executable, cuda_stream()), "cudaGraphLaunch");
+    enum { CHUNK = 1 << 15 };
+    uint16_t chunk[CHUNK];
+    const int64_t n = tensor_count(tensor);
+    for (int64_t start = 0; start < n; start += CHUNK) {
+        const int64_t count = n - start < CHUNK ? n - start : CHUNK;
+        for (int64_t i = 0; i < count; i++)
+            chunk[i] = bf16_of(host[start + i]);
+        copy_in(tensor->device, tensor_at(tensor, start), chunk, (size_t)count * sizeof *chunk);
+    }
 }
 
-/* The next launch's check reports an error of these calls. */
-static void graph_free(Device *device, void *executable)
+static bool has_bf16(void)
 {
-    enter(device);
-    cudaStreamSynchronize(cuda_stream()); /* the graph may be running */
-    cudaGraphExecDestroy(executable);
+    return true;
 }
 
 static void fill(Tensor *tensor, Real value)
@@ -264,11 +237,11 @@ static const DeviceFunctions functions = { .enter = enter,
                                            .copy = copy,
                                            .zero = zero,
                                            .fill = fill,
+                                           .read_bf16 = read_bf16,
+                                           .write_bf16 = write_bf16,
+                                           .has_bf16 = has_bf16,
                                            .wait = wait_for_kernels,
-                                           .capture_begin = capture_begin,
-                                           .capture_end = capture_end,
-                                           .graph_launch = graph_launch,
-                                           .graph_free = graph_free };
+                                           .captures = &cuda_captures };
 
 /* -------------------------------------------------------------------------------------- opening */
 static cudaError_t count_devices(int *count)
@@ -316,9 +289,24 @@ static cudaError_t open_device(Device *device, Cuda *cuda, int index)
     return cudaSuccess;
 }
 
-Device *cuda_open(const char *name, int index)
+/* The index of "cuda" (0) or "cuda:index"; -1 for another name. */
+static int parse_index(const char *name)
+{
+    if (strcmp(name, "cuda") == 0)
+        return 0;
+    if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9')
+        return -1;
+    char *end;
+    long index = strtol(name + 5, &end, 10);
+    return *end || index > 1023 ? -1 : (int)index;
+}
+
+Device *cuda_open(const char *name)
 {
     int count;
+    const int index = parse_index(name);
+    if (index < 0)
+        return NULL;
     cudaError_t result = count_devices(&count);
     if (result != cudaSuccess)
         error_raise("device_open: \"%s\": no GPU was found: %s", name, cudaGetErrorString(result));

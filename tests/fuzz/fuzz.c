@@ -81,8 +81,15 @@ static void fuzz_file(void)
         return;
     const int count = tensor_file_count(file);
     FileEntry *entries = calloc((size_t)count + 1, sizeof *entries);
-    for (int i = 0; i < count; i++)
-        entries[i] = *tensor_file_entry(file, i);
+    for (int i = 0; i < count; i++) {
+        const FileEntry *entry = tensor_file_entry(file, i);
+        entries[i] = *entry;
+        double *host = malloc(((size_t)shape_count(entry->shape) + 1) * sizeof *host);
+        const bool real = tensor_file_read(file, entry->name, entry->shape, (Real *)host);
+        const bool whole = tensor_file_read_i32(file, entry->name, entry->shape, (int32_t *)host);
+        REQUIRE(!real || !whole);
+        free(host);
+    }
     REQUIRE(tensor_file_save(entries, count, NULL, 0, saved));
     TensorFile *reopened = tensor_file_open(saved);
     REQUIRE(reopened && tensor_file_count(reopened) == count);

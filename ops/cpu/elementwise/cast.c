@@ -5,9 +5,9 @@
 void cast_cpu(Gradient out, const Real *x, bool to_bf16, int64_t n)
 {
     if (to_bf16)
-        PARALLEL_FOR(i, n)
+        EACH(i, n)
             contribute(TENSOR_BF16, out.data, i, out.accumulate, x[i]);
     else
-        PARALLEL_FOR(i, n)
+        EACH(i, n)
             contribute(TENSOR_REAL, out.data, i, out.accumulate, load(TENSOR_BF16, x, i));
 }

@@ -5,7 +5,7 @@
  * constant, and functions that are always inlined pass it on: the compiler then makes one loop per
  * dtype from one source, as it does from the template of a CUDA kernel:
  *
- *     BY_STORAGE(type, T, PARALLEL_FOR(i, n) store(T, out, i, exp(load(T, x, i))));
+ *     BY_STORAGE(type, T, EACH(i, n) store(T, out, i, exp(load(T, x, i))));
  *
  * Tensors of either dtype are passed as Real pointers; only these functions access their
  * elements. */
