@@ -16,7 +16,7 @@
 
 #include "tests/operation_table.h"
 
-enum { MOST_INPUTS = 4, ROWS = 8192, WIDTH = 256, WIDE = 1024 };
+enum { MAX_INPUTS = 4, ROWS = 8192, WIDTH = 256, WIDE = 1024 };
 /* Of attention in the benchmark: SEQUENCES POSITIONS HEADS HEAD_DIM = ROWS WIDTH elements. */
 enum { SEQUENCES = 64, POSITIONS = 128, HEADS = 8, HEAD_DIM = 32 };
 enum { POLYNOMIAL = 1 + HEAD_DIM + HEAD_DIM * (HEAD_DIM + 1) / 2, RANDOM = 2 * HEAD_DIM };
@@ -41,7 +41,7 @@ typedef struct Operation {
     Tensor *(*apply)(Tape *tape, Tensor **x);
     Cost cost;
     int count;
-    const Input (*cases)[MOST_INPUTS];
+    const Input (*cases)[MAX_INPUTS];
 } Operation;
 
 /* ------------------------------------------------------------------------------------- helpers */
@@ -107,7 +107,7 @@ static inline Tensor *attend_by_lengths(Tape *tape, Tensor **x, AttentionForm fo
 static inline Tensor *attend_in_form(Tape *tape, Tensor **x, AttentionForm form,
                                      FeatureMap features)
 {
-    Tensor *smooth[MOST_INPUTS] = { x[0], x[1], x[2], x[3] };
+    Tensor *smooth[MAX_INPUTS] = { x[0], x[1], x[2], x[3] };
     for (int i = 0; i < 2 && features == FEATURE_MAP_RELU; i++) /* relu(x^3) has no kink */
         smooth[i] = op_multiply(tape, x[i], op_multiply(tape, x[i], x[i]));
     return attend_from_state(tape, smooth,
@@ -487,7 +487,7 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     {                                                                                              \
         return expression;                                                                         \
     }                                                                                              \
-    static const Input cases_of_##name[][MOST_INPUTS] = { __VA_ARGS__ };
+    static const Input cases_of_##name[][MAX_INPUTS] = { __VA_ARGS__ };
 #define ENTER_ROW(name, expression, cost, ...)                                                     \
     { #name, apply_##name, cost, sizeof cases_of_##name / sizeof *cases_of_##name,                 \
       cases_of_##name },

@@ -205,7 +205,7 @@ TEST(resume_replaces_what_the_log_has_beyond_the_checkpoint)
     assert_same_files("whole.safetensors", "part.safetensors");
 }
 
-TEST(saves_every_so_many_steps)
+TEST(save_every_saves_during_the_run)
 {
     assert_runs("copy_task " TRAINING "--steps 5 --save @/five.safetensors");
     assert_runs("copy_task " TRAINING "--steps 7 --save @/seven.safetensors --save-every 5");
@@ -325,7 +325,7 @@ TEST(bad_options_are_reported)
 }
 
 /* Without a CUDA device the program fails: there is no fallback. */
-TEST(cuda_is_there_or_is_missed)
+TEST(a_missing_cuda_device_ends_the_program)
 {
     int status = run("copy_task " TINY "--steps 1 --device cuda");
     if (status == 0) {

@@ -56,7 +56,7 @@ TEST(unary_values_and_derivatives_are_exact)
     tape_free(tape);
 }
 
-TEST(misuse_of_unary_is_reported)
+TEST(misuse_of_unary_raises)
 {
     begin();
     Tape *other = tape_new(test_device());
@@ -344,7 +344,7 @@ TEST(gradients_of_binary)
     tape_free(tape);
 }
 
-TEST(misuse_of_binary_is_reported)
+TEST(misuse_of_binary_raises)
 {
     begin();
     const Real values[24] = { 0 };
@@ -396,7 +396,7 @@ TEST(values_of_broadcast_to)
     tape_free(tape);
 }
 
-TEST(misuse_of_broadcast_to_is_reported)
+TEST(misuse_of_broadcast_to_raises)
 {
     const Real values[6] = { 0 };
     begin();

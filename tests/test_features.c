@@ -70,7 +70,7 @@ TEST(polynomial_has_every_term_once)
     }
 }
 
-TEST(polynomial_misuse)
+TEST(misuse_of_polynomial_features_raises)
 {
     const Real one = 1;
     const int32_t integer = 1;
@@ -103,7 +103,7 @@ TEST(random_features_of_given_projections)
     }
 }
 
-TEST(random_misuse)
+TEST(misuse_of_random_features_raises)
 {
     const Real numbers[12] = { 0 };
     const int32_t integer = 1;
@@ -363,7 +363,7 @@ TEST(gradients_through_the_layer)
         }
 }
 
-TEST(maps_that_are_not_there)
+TEST(unknown_feature_maps_raise)
 {
     Params *params = params_new(test_device(), 1);
     assert_raises("nn_attention: there is no feature map 7",

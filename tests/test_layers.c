@@ -243,7 +243,7 @@ TEST(invalid_configs_raise)
     end();
 }
 
-TEST(attention_checks_its_arguments)
+TEST(misuse_of_attention_raises)
 {
     begin();
     Attention attention = nn_attention(
@@ -260,7 +260,7 @@ TEST(attention_checks_its_arguments)
     end();
 }
 
-TEST(an_uninitialized_transformer_is_reported)
+TEST(an_uninitialized_transformer_raises)
 {
     begin();
     const Transformer transformer = { .layers = 0 };

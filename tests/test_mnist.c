@@ -159,7 +159,7 @@ TEST(resumed_run_is_bitwise_equal)
     TINY "--schedule cosine --steps 400 --log @/interrupted.csv --save @/run.safetensors"
 
 /* On a busy machine the run may end before the interrupt. */
-TEST(interrupt_saves_where_a_run_goes_on)
+TEST(an_interrupted_run_can_be_resumed)
 {
     pid_t child = start("out", INTERRUPTED);
     while (log_lines("interrupted.csv") < 3)
@@ -309,11 +309,11 @@ static void check_completions(const Picture *picture)
     int right = 0;
     for (int i = 0; i < 4; i++) {
         for (int p = 0; p < PIXELS; p++) {
-            bool seen = p < PIXELS / 2;
-            ck_assert_int_eq(picture_pixel(picture, 1, i, p), seen ? pixel(i, p) : GREY);
+            bool given = p < PIXELS / 2;
+            ck_assert_int_eq(picture_pixel(picture, 1, i, p), given ? pixel(i, p) : GREY);
             ck_assert_int_eq(picture_pixel(picture, 3, i, p), pixel(i, p));
             int completed = picture_pixel(picture, 2, i, p);
-            if (seen)
+            if (given)
                 ck_assert_int_eq(completed, pixel(i, p));
             right += abs(completed - pixel(i, p)) < 30;
         }

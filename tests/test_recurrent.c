@@ -452,7 +452,7 @@ TEST(a_tape_in_bf16)
 }
 
 /* --------------------------------------------------------------------------------------- misuse */
-TEST(misuse_of_operations)
+TEST(misuse_of_operations_raises)
 {
     begin();
     const Layer l = layer_new(4);
@@ -493,7 +493,7 @@ TEST(misuse_of_operations)
     end();
 }
 
-TEST(misuse_of_stacks)
+TEST(misuse_of_stacks_raises)
 {
     begin();
     assert_raises("nn_lstm: a: input is 0 and hidden 3, expected 1 or more",

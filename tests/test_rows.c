@@ -36,11 +36,11 @@ static Real *gradient(Tensor *x)
 }
 
 /* Integers in [0, limit), the same for the same stream. */
-enum { MOST_INTEGERS = 1 << 16 };
+enum { MAX_INTEGERS = 1 << 16 };
 static const int32_t *integers(uint64_t stream, int64_t count, int32_t limit)
 {
-    static int32_t values[MOST_INTEGERS];
-    ck_assert_int_le(count, MOST_INTEGERS);
+    static int32_t values[MAX_INTEGERS];
+    ck_assert_int_le(count, MAX_INTEGERS);
     Random random = random_new(7, stream);
     for (int64_t i = 0; i < count; i++)
         values[i] = (int32_t)random_integer(&random, 0, limit);
@@ -205,7 +205,7 @@ TEST(large_logit_in_a_long_row)
     }
 }
 
-TEST(not_a_number_passes_through)
+TEST(nan_propagates)
 {
     enum { ROWS = 3, C = 37 };
     begin();
@@ -234,7 +234,7 @@ TEST(not_a_number_passes_through)
 }
 
 /* A run that diverges does not look calm. */
-TEST(a_row_whose_variance_overflows_is_normalised_to_nan)
+TEST(a_row_whose_variance_overflows_is_normalized_to_nan)
 {
     enum { ROWS = 3, C = 37 };
     for (int residual = 0; residual < 2; residual++) {
@@ -260,7 +260,7 @@ TEST(a_row_whose_variance_overflows_is_normalised_to_nan)
     }
 }
 
-TEST(a_constant_row_is_normalised_to_the_bias)
+TEST(a_constant_row_is_normalized_to_the_bias)
 {
     begin();
     const Real same[] = { 3, 3, 3, 3, 3 };
@@ -424,7 +424,7 @@ TEST(extremes_of_the_logistic_mixture)
 }
 
 /* -------------------------------------------------------------------------------------- dropout */
-TEST(dropout_drops_as_often_as_asked)
+TEST(dropout_drops_with_its_probability)
 {
     enum { N = 1 << 18 };
     static const Real probabilities[] = { (Real)0.001, (Real)0.1, 0.5, (Real)0.9 };
@@ -466,7 +466,7 @@ TEST(dropout_draws_from_the_tapes_generator)
     tape_free(tape);
 }
 
-TEST(dropout_goes_backward_with_the_same_mask)
+TEST(dropout_backward_reuses_the_mask)
 {
     enum { N = 1003 };
     begin();
@@ -489,7 +489,7 @@ TEST(dropout_goes_backward_with_the_same_mask)
     tape_free(tape);
 }
 
-TEST(dropout_does_nothing_where_there_is_nothing_to_do)
+TEST(dropout_of_probability_0_or_in_evaluation_returns_x)
 {
     begin();
     Tensor *x = variable(1, shape(5));
@@ -544,7 +544,7 @@ TEST(gradients_with_training_off_have_no_dropout)
     tape_free(tape);
 }
 
-TEST(dropout_replaces_what_it_drops)
+TEST(dropped_nan_becomes_0)
 {
     enum { N = 400 };
     begin();
@@ -601,7 +601,7 @@ static void compare_joined(Shape size, Real p, bool x_wanted)
 }
 
 /* One kernel for the rows, one for the sums of the weight's and bias' gradients over the blocks. */
-TEST(a_norms_backward_pass_is_two_kernels)
+TEST(layernorm_backward_is_two_kernels)
 {
 #ifdef TAPEGRAD_CUDA_ON_HOST
     for (int residual = 0; residual < 2 && device_is_cuda(test_device()); residual++) {
@@ -663,7 +663,7 @@ TEST(residual_layernorm_without_a_recording)
     tape_free(tape);
 }
 
-TEST(residual_layernorm_does_not_see_what_it_drops)
+TEST(residual_layernorm_ignores_dropped_nan)
 {
     enum { ROWS = 100, C = 3 };
     begin();
@@ -701,7 +701,7 @@ typedef struct Result {
 } Result;
 
 /* --------------------------------------------------------------------------------------- misuse */
-TEST(misuse_of_rows)
+TEST(misuse_of_rows_raises)
 {
     begin();
     Tensor *x = variable(1, shape(4, 5)), *w = variable(2, shape(5)),
@@ -752,19 +752,19 @@ TEST(misuse_of_rows)
     tape_free(tape);
 }
 
-TEST(misuse_of_losses)
+TEST(misuse_of_losses_raises)
 {
     begin();
-    const int32_t good[] = { 0, 4, 2 }, high[] = { 0, 4, 5 }, low[] = { 0, -1, 5 };
+    const int32_t valid[] = { 0, 4, 2 }, high[] = { 0, 4, 5 }, low[] = { 0, -1, 5 };
     const Real weights[] = { 1, (Real)-0.5, 1, 1 }, zeros[] = { 0, 0, 0 };
     const Real nans[] = { 1, 1, (Real)NAN };
-    Tensor *x = variable(1, shape(3, 5)), *t = tape_input_i32(tape, good, shape(3));
+    Tensor *x = variable(1, shape(3, 5)), *t = tape_input_i32(tape, valid, shape(3));
     assert_raises("op_cross_entropy: targets[2] is 5, expected 0 to 4, the classes of logits",
                   op_cross_entropy(tape, x, tape_input_i32(tape, high, shape(3)), NULL));
     assert_raises("op_cross_entropy: targets[1] is -1, expected 0 to 4, the classes of logits",
                   op_cross_entropy(tape, x, tape_input_i32(tape, low, shape(3)), NULL));
     assert_raises("op_cross_entropy: targets is [1,3], expected [3]: logits is [3,5]",
-                  op_cross_entropy(tape, x, tape_input_i32(tape, good, shape(1, 3)), NULL));
+                  op_cross_entropy(tape, x, tape_input_i32(tape, valid, shape(1, 3)), NULL));
     assert_raises("op_cross_entropy: logits is a scalar, expected one axis at least",
                   op_cross_entropy(tape, variable(1, shape_scalar()), t, NULL));
     assert_raises("op_cross_entropy: weights is [4], expected [3]: logits is [3,5]",
@@ -795,7 +795,7 @@ TEST(misuse_of_losses)
     assert_raises(
         "op_discretized_logistic_mixture: targets is [1,3], expected [3]: parameters is "
         "[3,6]",
-        op_discretized_logistic_mixture(tape, mixtures, tape_input_i32(tape, good, shape(1, 3))));
+        op_discretized_logistic_mixture(tape, mixtures, tape_input_i32(tape, valid, shape(1, 3))));
     assert_raises("op_discretized_logistic_mixture: targets is NULL",
                   op_discretized_logistic_mixture(tape, mixtures, NULL));
     assert_raises("op_mean_squared_error: shapes differ: prediction is [3,5], target is [5,3]",
@@ -804,7 +804,7 @@ TEST(misuse_of_losses)
     tape_free(tape);
 }
 
-TEST(misuse_of_embedding)
+TEST(misuse_of_embedding_raises)
 {
     begin();
     const int32_t *indices = integers(1, 300, 7);
