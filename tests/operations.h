@@ -214,11 +214,14 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
 #define OPERATIONS(ROW)                                                                            \
     ROW(matmul, op_matmul(tape, x[0], x[1]), FLOPS(2.0 * WIDE, 6.0 * WIDE),                        \
         { S(ROWS, WIDTH), S(WIDTH, WIDE) }, { S(3, 5), S(5, 7) }, { S(2, 3, 5), S(2, 5, 4) },      \
-        { S(37, 41), S(41, 19) }, { S(3, 37, 41), S(3, 41, 19) })                                  \
+        { S(37, 41), S(41, 19) }, { S(3, 37, 41), S(3, 41, 19) }, { S(1, 40), S(40, 130) },        \
+        { S(65, 127), S(127, 130) }, { S(2, 3, 9, 13), S(13, 7) }, { S(1, 1), S(1, 1) })           \
     ROW(matmul_tn, op_matmul_tn(tape, x[0], x[1]), UNMEASURED,                                     \
-        { S(2, 5, 3), S(5, 4) }, { S(3, 41, 37), S(41, 19) })                                      \
+        { S(2, 5, 3), S(5, 4) }, { S(3, 41, 37), S(41, 19) }, { S(19, 130), S(19, 1) },            \
+        { S(300, 11), S(300, 70) }, { S(2, 3, 13, 9), S(2, 3, 13, 7) })                            \
     ROW(matmul_nt, op_matmul_nt(tape, x[0], x[1]), UNMEASURED,                                     \
-        { S(2, 3, 5), S(2, 4, 5) }, { S(3, 37, 41), S(3, 19, 41) })                                \
+        { S(2, 3, 5), S(2, 4, 5) }, { S(3, 37, 41), S(3, 19, 41) }, { S(64, 64), S(64, 64) },      \
+        { S(65, 127), S(130, 127) }, { S(2, 3, 9, 13), S(7, 13) })                                 \
     ROW(linear, op_linear(tape, x[0], x[1], x[2]), FLOPS(2.0 * WIDE, 6.0 * WIDE),                  \
         { S(ROWS, WIDTH), P(WIDE, WIDTH), P(WIDE) }, { S(3, 1), P(1, 1), P(1) },                   \
         { S(2, 3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(40, 24), P(40) })                         \
@@ -229,9 +232,9 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(linear_gelu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU), UNMEASURED,    \
         { S(3, 5), P(7, 5), P(7) }, { S(70, 24), P(1, 24), P(1) },                                 \
         { S(5, 37, 24), P(136, 24), P(136) })                                                      \
-    ROW(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH),      \
+    ROW(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH),          \
         UNMEASURED, { S(3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(41, 24), P(41) },                \
-        { S(5, 37, 24), P(136, 24), P(136) })                                                      \
+        { S(5, 37, 24), P(136, 24), P(136) }, { S(2100, 3), P(67, 3), P(67) })                     \
     ROW(add_row, op_add(tape, x[0], x[1]), PASSES(2, 5), { S(ROWS, WIDTH), S(WIDTH) },             \
         { S(3, 5), S(5) })                                                                         \
     ROW(dropout, op_dropout(tape, x[0], 0.3), PASSES(2, 4), { S(ROWS, WIDTH) }, { S(131) },        \
@@ -333,7 +336,7 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \
-        { P(300, 5), INTEGERS(300, 9, 23) })                                                       \
+        { P(300, 5), INTEGERS(300, 9, 23) }, { P(7, 37), INTEGERS(6, 5000) })               \
     ROW(reshape_beside, op_multiply(tape, op_reshape(tape, x[0], shape(5, 6)),                     \
                                     op_exp(tape, op_reshape(tape, op_reshape(tape, x[0],           \
                                         shape(30)), shape(5, 6)))), UNMEASURED, { S(3, 2, 5) })    \
