@@ -216,7 +216,7 @@ $(BUILD)/bench/attention $(BUILD)/bench/operations: $(BUILD)/bench/limits.o
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(LIBRARY)
 	@$(LINK) $^ $(LIBS) $$(pkg-config --libs check) -o $@
 
-$(addprefix $(BUILD)/tests/test_,copy_task mnist speech text): $(BUILD)/tests/programs.o
+$(addprefix $(BUILD)/tests/test_,copy_task mnist options speech text): $(BUILD)/tests/programs.o
 $(PICTURES): $(BUILD)/parts/mnist/idx.o $(BUILD)/parts/mnist/image.o
 $(BUILD)/tests/test_decode $(BUILD)/tests/test_speech: $(BUILD)/parts/speech/decode.o $(BUILD)/parts/shared/program.o
 $(BUILD)/tests/test_speech: $(addprefix $(BUILD)/parts/,speech/features.o speech/data.o speech/model.o speech/stream.o speech/options.o shared/options.o)

@@ -232,7 +232,7 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(linear_gelu, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU), UNMEASURED,    \
         { S(3, 5), P(7, 5), P(7) }, { S(70, 24), P(1, 24), P(1) },                                 \
         { S(5, 37, 24), P(136, 24), P(136) })                                                      \
-    ROW(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH),          \
+    ROW(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH),      \
         UNMEASURED, { S(3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(41, 24), P(41) },                \
         { S(5, 37, 24), P(136, 24), P(136) }, { S(2100, 3), P(67, 3), P(67) })                     \
     ROW(add_row, op_add(tape, x[0], x[1]), PASSES(2, 5), { S(ROWS, WIDTH), S(WIDTH) },             \
@@ -261,7 +261,8 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(70, 300), S(70, 300), P(300), P(300) }, { S(21, 520), S(21, 520), P(520), P(520) },    \
         { S(3, 1500), S(3, 1500), P(1500), P(1500) },                                              \
         { S(20, 2500), S(20, 2500), P(2500), P(2500) },                                            \
-        { S(20, 2501), S(20, 2501), P(2501), P(2501) })                                            \
+        { S(20, 2501), S(20, 2501), P(2501), P(2501) },                                            \
+        { S(2, 9001), S(2, 9001), P(9001), P(9001) })                                              \
     ROW(residual_undropped, op_residual_layernorm(tape, x[0], x[1], 0, x[2], x[2], 1e-3),          \
         UNMEASURED, { S(3, 19), S(3, 19), P(19) }, { S(70, 33), S(70, 33), P(33) })                \
     ROW(sum, op_sum(tape, x[0], ALL_AXES), PASSES(1, 2), { S(ROWS, WIDTH) }, { S(5) },             \
@@ -416,10 +417,13 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL), UNMEASURED,         \
         { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) }, { QKV(1, 71, 1, 1, 1) },                  \
         { S(1, 5, 1, 2), S(1, 70, 1, 2), S(1, 70, 1, 1) },                                         \
-        { S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24) })                                       \
+        { S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24) }, { QKV(1, 270, 1, 8, 5) },             \
+        { S(2, 100, 2, 8), S(2, 1, 2, 8), S(2, 1, 2, 5) },                                         \
+        { S(2, 130, 2, 8), S(2, 65, 2, 8), S(2, 65, 2, 5) })                                       \
     ROW(causal_softmax_attention, op_causal_softmax_attention(tape, x[0], x[1], x[2], NULL),       \
         FLOPS(2.0 * POSITIONS, 7.0 * POSITIONS), { MEASURED_QKV }, { QKV(2, 5, 2, 3, 5) },         \
-        { QKV(1, 71, 1, 1, 1) }, { QKV(1, 5, 2, 4, 4) }, { QKV(1, 130, 2, 32, 32) })               \
+        { QKV(1, 71, 1, 1, 1) }, { QKV(1, 5, 2, 4, 4) }, { QKV(1, 130, 2, 32, 32) },               \
+        { QKV(1, 270, 1, 8, 5) })                                                                  \
     ROW(packed_softmax_attention, op_causal_softmax_attention(tape, x[0], NULL, NULL, NULL),       \
         UNMEASURED, { S(2, 5, 6, 3) }, { S(1, 67, 3, 1) }, { S(2, 65, 6, 64) })                    \
     ROW(masked_attention, masked_attention(tape, x), UNMEASURED,                                   \

@@ -177,19 +177,12 @@ TEST(an_interrupted_run_can_be_resumed)
     assert_same_logs("interrupted.csv", "whole.csv");
 }
 
-TEST(checkpoint_carries_the_options)
+TEST(evaluates_and_resumes_a_checkpoint)
 {
     assert_runs(LONGER "--steps 5 --save @/part.safetensors");
     Final final = final_line();
-    ck_assert_int_eq(run("mnist train --data @ --resume @/part.safetensors --layers 3"), 2);
-    assert_says("mnist: --layers 3: the checkpoint ");
-    assert_says("part.safetensors has --layers 1, which cannot change\n");
-    ck_assert_int_eq(run("mnist train --data @ --resume @/part.safetensors --batch 5"), 2);
-    assert_says(" has --batch 4, which cannot change\n");
     ck_assert_int_eq(run("mnist train --data @ --resume @/part.safetensors --steps 4"), 2);
     assert_says("4 steps: expected at least the 5 that ");
-    ck_assert_int_eq(run("mnist train --data @ --evaluate @/part.safetensors --log @/log.csv"), 2);
-    assert_says("expected without --evaluate, which trains nothing\n");
     assert_runs("mnist train --data @ --evaluate @/part.safetensors --threads 2");
     char *line = strstr(output, "evaluation ");
     double test_bits = 0;
@@ -230,49 +223,6 @@ TEST(bad_data_are_reported)
     write_images(folder, "t10k-images-idx3-ubyte", 3, ROWS, COLUMNS);
     ck_assert_int_eq(run("mnist train --data @/test-alone --rows 6 --columns 5"), 1);
     assert_says("there is no train-images-idx3-ubyte, with or without .gz; ");
-}
-
-static const struct {
-    const char *arguments, *sentence;
-} bad_options[] = {
-    { "", "mnist: no command: expected train, sample, evaluate or benchmark; see --help\n" },
-    { "draw", "mnist: draw: expected train, sample, evaluate or benchmark; see --help\n" },
-    { "train --layers 0", "mnist: --layers 0: expected a whole number from 1 to 64\n" },
-    { "train --attention lsh", "mnist: --attention lsh: expected linear or softmax\n" },
-    { "train --form fast", "mnist: --form fast: expected best, recurrent, chunked, chunk-parallel "
-                           "or quadratic\n" },
-    { "train --epochs 0", "mnist: --epochs 0: expected a number from 1e-06 to 1000000\n" },
-    { "train --steps 5 --epochs 1", "mnist: --steps 5: expected without --epochs 1\n" },
-    { "train --attention softmax --features relu",
-      "mnist: --features relu: expected without --attention softmax, which has none\n" },
-    { "train --save-every 5", "mnist: --save-every 5: expected together with --save FILE\n" },
-    { "train --save /nowhere/x", "mnist: --save /nowhere/x: expected a file that can be written" },
-    { "train --temperature 1", "unrecognized option '--temperature'" },
-    { "train more", "mnist: more: expected an option; --help lists them\n" },
-    { "sample", "mnist: sample: expected --model FILE, a checkpoint of mnist train, and --output" },
-    { "sample --temperature 0", "mnist: --temperature 0: expected a number from 0.01 to 100\n" },
-    { "evaluate --data x", "mnist: evaluate: expected --model FILE, a checkpoint of mnist train" },
-    { "sample --layers 2", "unrecognized option '--layers'" },
-    { "benchmark --method lsh",
-      "mnist: --method lsh: expected all, linear, stateful-softmax or softmax\n" },
-    { "benchmark --csv /tmp", "mnist: --csv /tmp: expected a file that can be written: " },
-};
-
-TEST(bad_options_are_reported)
-{
-    for (size_t i = 0; i < sizeof bad_options / sizeof *bad_options; i++) {
-        ck_assert_int_eq(run("mnist %s", bad_options[i].arguments), 2);
-        assert_says(bad_options[i].sentence);
-    }
-    ck_assert_int_eq(run("mnist sample --model @/missing --output @/a.png"), 1);
-    assert_says("missing: No such file or directory");
-    assert_runs("mnist --help");
-    assert_says("mnist sample ");
-    static const char *const commands[] = { "train", "sample", "evaluate", "benchmark" };
-    for (int i = 0; i < 4; i++) {
-        assert_runs("mnist %s --help", commands[i]);
-        assert_says("--threads N");
-    }
 }
 
 /* --------------------------------------------------------------------------------------- sample */

@@ -148,19 +148,6 @@ static Tensor *constant_input(const Case *c, Tape *tape, int i)
 
 /* ----------------------------------------------------------------------------------------- runs */
 
-/* An operation's result and the gradients of its real inputs, on the host. */
-typedef struct Outcome {
-    int count;
-    int64_t counts[1 + MAX_INPUTS];
-    Real *values[1 + MAX_INPUTS]; /* NULL: not computed */
-} Outcome;
-
-static void note(Outcome *outcome, const Tensor *tensor)
-{
-    outcome->counts[outcome->count] = tensor ? tensor_count(tensor) : 0;
-    outcome->values[outcome->count++] = tensor ? test_values(tensor) : NULL;
-}
-
 enum { EVERY_INPUT = -1 };
 
 /* Activations: real inputs that are not parameters. */
@@ -195,7 +182,7 @@ static void make_inputs(const Case *c, Tape *tape, Tensor **x)
                                       : constant_input(c, tape, i);
 }
 
-/* The gradients are those of sum_i r_i out_i with random r; out is the sum of `uses` results. only:
+/* An operation's result and the gradients of its real inputs. These are of sum_i r_i out_i with random r; out is the sum of `uses` results. only:
  * the one input that requires a gradient, or EVERY_INPUT. */
 static Outcome run_uses(const Case *c, Tape *tape, int uses, int only, Activations activations)
 {
@@ -217,10 +204,10 @@ static Outcome run_uses(const Case *c, Tape *tape, int uses, int only, Activatio
         const Real *r = rounded_normal(77, tensor_count(out), activations);
         tape_backward_from(tape, out, tape_input(tape, r, out->shape));
     }
-    note(&outcome, out);
+    test_note(&outcome, out);
     for (int i = 0; i < MAX_INPUTS && tape_is_recording(tape); i++)
-        note(&outcome,
-             is_real(&c->inputs[i]) && x[i]->requires_grad ? tensor_gradient(x[i]) : NULL);
+        test_note(&outcome,
+                  is_real(&c->inputs[i]) && x[i]->requires_grad ? tensor_gradient(x[i]) : NULL);
     return outcome;
 }
 
@@ -374,12 +361,6 @@ TEST(gradients_of_one_input_alone)
 
 /* Segments of attention and blocks of products depend on the number of threads, by a rounding
  * error. */
-static void assert_near_all(const Case *c, Outcome a, Outcome b)
-{
-    for (int j = 0; j < a.count; j++)
-        assert_near(c->name, a.values[j], b.values[j], a.counts[j], VECTOR_TOLERANCE);
-}
-
 TEST(runs_repeat_bit_for_bit)
 {
     for (int i = 0; i < case_count; i++) {
@@ -388,7 +369,8 @@ TEST(runs_repeat_bit_for_bit)
         assert_same(&cases[i], "in a second run", run_on_device(&cases[i]), first);
         for (int threads = 1; threads <= 3 && !device_is_cuda(test_device()); threads += 2) {
             test_set_threads(threads);
-            assert_near_all(&cases[i], run_on_device(&cases[i]), first);
+            const Outcome again = run_on_device(&cases[i]);
+            assert_outcomes_near(cases[i].name, &again, &first, VECTOR_TOLERANCE);
         }
     }
 }
