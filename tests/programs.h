@@ -30,11 +30,15 @@ bool draws(void);
 
 /* The bytes of a file in the directory, followed by a 0; the caller frees them. */
 char *contents(const char *name, size_t *length);
+/* Fails unless the file contains each of the texts. */
+#define assert_file_says(name, ...)                                                                \
+    assert_file_contains(name, (const char *const[]){ __VA_ARGS__, NULL })
+void assert_file_contains(const char *name, const char *const *texts);
 void assert_same_files(const char *a, const char *b);
 
-/* A log without its last column, the seconds; the caller frees it. */
-char *log_without_seconds(const char *name);
+/* Compare logs without their last column, the seconds. */
 void assert_same_logs(const char *a, const char *b);
+void assert_other_logs(const char *a, const char *b);
 /* The number of lines that the log has so far. */
 int log_lines(const char *name);
 

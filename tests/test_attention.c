@@ -116,7 +116,7 @@ TEST(packed_equals_separate)
     assert_packed_equals_separate((Case){ 2, 21, 21, 3, 20, 20, false, true, .eps = 1e-6 });
 }
 
-/* No position sees later ones: changing the last 20 leaves the bits of the earlier ones. */
+/* No position attends to later ones: changing the last 20 leaves the bits of the earlier ones. */
 TEST(causality)
 {
     Case c = { 1, 60, 60, 2, 12, 12, true, false, .eps = 1e-6 };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With relu all weights that a position sees may be 0: eps keeps the normalizer away from 0. */
+/* With relu all weights of a position may be 0: eps keeps the normalizer away from 0. */
 static double eps_for(FeatureMap features)
 {
     return features == FEATURE_MAP_RELU ? 0.5 : 1e-6;

@@ -424,19 +424,6 @@ TEST(gradients_of_repeats_are_accurate)
     tape_free(tape);
 }
 
-TEST(memory_is_released)
-{
-    const Real x[] = { 1, 2, 3 };
-    begin();
-    Tensor *middle = op_exp(tape, tape_variable(tape, x, shape(3)));
-    Tensor *loss = op_sum(tape, op_multiply(tape, middle, middle), ALL_AXES);
-    tape_backward(tape, loss);
-    assert_raises("op_tanh: x was released already: by the backward pass (tensor_keep prevents "
-                  "that), by tape_release or by tape_reset",
-                  op_tanh(tape, middle));
-    tape_free(tape);
-}
-
 /* ---------------------------------------------------------------------------- reference vectors */
 #define VECTOR_OF_ONE(name)                                                                        \
     static Tensor *vector_##name(Tape *on, Tensor **inputs)                                        \

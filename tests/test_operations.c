@@ -28,6 +28,8 @@ static const Input binary_inputs[][2] = {
     { S(2, 3, 4), S(3, 4) }, { S(300, 7), S(300, 1) }, { S(5, 7, 16), S(5, 1, 16) },
     { S(5, 7, 1), S(5, 1, 16) }, { S(2, 1, 4, 1), S(3, 1, 5) }, { S(3, 7), S(3, 1) },
     { S(1, 5, 1), S(4, 1, 3) }, { S(2, 1, 1, 5), S(2, 3, 4, 1) },
+    { S(31, 701), S(701) }, { S(7, 3, 300), S(7, 1, 300) }, { S(1), S(9000) },
+    { S(300, 7, 3), S(300, 1, 1) },
 };
 /* clang-format on */
 
@@ -182,8 +184,9 @@ static void make_inputs(const Case *c, Tape *tape, Tensor **x)
                                       : constant_input(c, tape, i);
 }
 
-/* An operation's result and the gradients of its real inputs. These are of sum_i r_i out_i with random r; out is the sum of `uses` results. only:
- * the one input that requires a gradient, or EVERY_INPUT. */
+/* An operation's result and the gradients of its real inputs: those of sum_i r_i out_i with random
+ * r; out is the sum of `uses` results. only: the one input that requires a gradient, or
+ * EVERY_INPUT. */
 static Outcome run_uses(const Case *c, Tape *tape, int uses, int only, Activations activations)
 {
     Tensor *x[MAX_INPUTS], *arguments[MAX_INPUTS];

@@ -402,44 +402,24 @@ TEST(extremes_of_the_logistic_mixture)
 }
 
 /* -------------------------------------------------------------------------------------- dropout */
-TEST(dropout_drops_with_its_probability)
-{
-    enum { N = 1 << 18 };
-    static const Real probabilities[] = { (Real)0.001, (Real)0.1, 0.5, (Real)0.9 };
-    for (int k = 0; k < 4; k++) {
-        begin();
-        Real p = probabilities[k], *xs = test_normal(1, N), *out;
-        out = test_values(op_dropout(tape, tape_input(tape, xs, shape(N)), p));
-        int dropped = 0;
-        for (int i = 0; i < N; i++) {
-            dropped += out[i] == 0;
-            ck_assert(out[i] == 0 || out[i] == xs[i] * (1 / (1 - p)));
-        }
-        double deviation = sqrt(N * (double)p * (1 - (double)p));
-        ck_assert_double_le(fabs(dropped - N * (double)p), 5 * deviation);
-        tape_free(tape);
-    }
-}
-
-/* Element i follows the i-th number of random_uniform, and n elements take ceil(n / 4)
- * Philox counters. */
+/* Element i is dropped where the i-th number of random_uniform is below p, and divided by 1 - p
+ * elsewhere; n elements take ceil(n / 4) Philox counters. test_random has the distribution. */
 TEST(dropout_draws_from_the_tapes_generator)
 {
     static const int64_t counts[] = { 1, 3, 4, 5, 127, 128, 129, 1000, 70003 };
-    const Real p = (Real)0.25;
+    static const Real probabilities[] = { (Real)0.001, (Real)0.25, (Real)0.9 };
     begin();
     tape_seed(tape, 5);
-    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
-        int64_t n = counts[k];
+    for (int k = 0; k < 9 * 3; k++) {
+        const int64_t n = counts[k / 3];
+        const Real p = probabilities[k % 3], *xs = test_normal(1, n);
         Random random = tape_random(tape);
-        Real *ones = test_normal(0, n), *uniform = test_normal(0, n);
-        for (int64_t i = 0; i < n; i++)
-            ones[i] = 1;
-        Real *out = test_values(op_dropout(tape, tape_input(tape, ones, shape(n)), p));
+        Real *uniform = test_zeros(n);
+        const Real *out = test_values(op_dropout(tape, tape_input(tape, xs, shape(n)), p));
         random_uniform(&random, uniform, n);
         ck_assert_uint_eq(tape_random(tape).counter, random.counter);
         for (int64_t i = 0; i < n; i++)
-            ck_assert_int_eq(out[i] != 0, uniform[i] >= p);
+            ck_assert(out[i] == (uniform[i] >= p ? xs[i] * (1 / (1 - p)) : 0));
     }
     tape_free(tape);
 }

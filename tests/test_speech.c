@@ -59,7 +59,8 @@ static void write_recordings(void)
     char name[128];
     double samples[MAX_PHONEMES * TONE];
     snprintf(name, sizeof name, "%s/recordings", directory);
-    ck_assert(mkdir(name, 0700) == 0);
+    if (mkdir(name, 0700) != 0)
+        return; /* an earlier test has written them */
     for (int speaker = 'a'; speaker <= 'c'; speaker++) {
         for (int digit = 0; digit < DIGITS; digit++) {
             for (int i = 0; i < 4; i++) {
@@ -433,7 +434,6 @@ static void check_part(const Corpus *corpus, Part part, int speakers, int record
 
 TEST(parts_are_apart)
 {
-    write_recordings();
     Corpus corpus = corpus_read(directory, false);
     check_part(&corpus, PART_TRAINING, 3, 60);
     check_part(&corpus, PART_VALIDATION, 3, 30);
@@ -644,13 +644,8 @@ TEST(plot_is_an_svg)
     if (!draws())
         return;
     assert_runs(TINY "--epochs 3 --plot @/run.svg");
-    size_t length;
-    char *text = contents("run.svg", &length);
-    ck_assert_ptr_nonnull(
-        strstr(text, "Strings of spoken digits: linear attention, 1 layers of 16"));
-    ck_assert_ptr_nonnull(strstr(text, "validation error"));
-    ck_assert_ptr_nonnull(strstr(text, "</svg>"));
-    free(text);
+    assert_file_says("run.svg", "Strings of spoken digits: linear attention, 1 layers of 16",
+                     "validation error", "</svg>");
 }
 
 /* Its filters have variance 0. */
@@ -669,11 +664,7 @@ TEST(spectrogram_is_an_svg)
         return;
     assert_runs("speech features @/recordings/7_a_0.wav --picture @/7.svg");
     assert_says("7.svg: 38 frames of 40 filters, 0.40 s\n");
-    size_t length;
-    char *text = contents("7.svg", &length);
-    ck_assert_ptr_nonnull(strstr(text, "seconds"));
-    ck_assert_ptr_nonnull(strstr(text, "</svg>"));
-    free(text);
+    assert_file_says("7.svg", "seconds", "</svg>");
 }
 
 /* --------------------------------------------------------------------------------------- errors */
@@ -751,5 +742,5 @@ TEST(bad_options_are_reported)
 
 int main(void)
 {
-    return run_program_tests("speech", NULL);
+    return run_program_tests("speech", write_recordings);
 }

@@ -139,7 +139,7 @@ static void print_latency(Found *found, const SpeechOptions *options, double sou
     for (int64_t i = 0; i < n; i++)
         sum += found->seconds[i];
     qsort(found->seconds, (size_t)n, sizeof *found->seconds, ascending);
-    /* The last sample that a position sees is in the block that completes its last frame. */
+    /* The last sample of a position's frames is in the block that completes its last frame. */
     const int64_t frames = options->stride + options->lookahead;
     const int64_t blocks = ((frames - 1) * HOP + WINDOW + HOP - 1) / HOP;
     printf("\nlatency per frame of 10 ms: mean %.0f us, 99th percentile %.0f us, maximum %.0f us\n"
