@@ -72,6 +72,16 @@ int run(const char *format, ...)
     return WEXITSTATUS(status);
 }
 
+double number_after(const char *text)
+{
+    const char *found = strstr(output, text);
+    char *end = NULL;
+    const double number = found ? strtod(found + strlen(text), &end) : 0;
+    ck_assert_msg(found && end != found + strlen(text), "no number after \"%s\" in: %s", text,
+                  output);
+    return number;
+}
+
 pid_t start(const char *out, const char *format, ...)
 {
     va_list list;

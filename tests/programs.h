@@ -20,6 +20,9 @@ extern char output[1 << 16];
 #define assert_runs(...) ck_assert_msg(run(__VA_ARGS__) == 0, "%s", output)
 #define assert_says(sentence) ck_assert_msg(strstr(output, sentence) != NULL, "%s", output)
 
+/* The number after the first occurrence of the text in output. */
+double number_after(const char *text);
+
 /* Starts the same as a child process; its output goes to the file out in the directory. */
 pid_t start(const char *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Sends the signal; returns the exit status. */

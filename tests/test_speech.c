@@ -475,13 +475,6 @@ TEST(strings_have_their_digits_and_phonemes)
 
 /* ------------------------------------------------------------------------------------- training */
 
-static double number_after(const char *text)
-{
-    const char *found = strstr(output, text);
-    ck_assert_msg(found != NULL, "%s is not in: %s", text, output);
-    return strtod(found + strlen(text), NULL);
-}
-
 /* Rows of the log, of which the last of an epoch has the validation error. */
 TEST(log_has_a_row_a_step)
 {
