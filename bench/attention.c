@@ -68,7 +68,7 @@ static int64_t element_bytes(const BenchOptions *options)
 }
 
 /* Bytes of q, k, v, out; with the backward pass also of q, k, v, out, dout, dq, dk, dv. */
-static double least_bytes(const BenchOptions *options, Shape size, bool backward)
+static double min_bytes(const BenchOptions *options, Shape size, bool backward)
 {
     return (double)((backward ? 12 : 4) * shape_count(size) * element_bytes(options));
 }
@@ -91,7 +91,7 @@ static void measure(BenchOptions *options, const Limits *limits, int64_t positio
         c.backward = pass == 1;
         const double flops = (pass ? 14.0 : 4.0) * (double)(shape_count(size) * head_dim);
         const double floor_ms =
-            fmax(flops / limits->gflops, least_bytes(options, size, pass == 1) / limits->gbytes) *
+            fmax(flops / limits->gflops, min_bytes(options, size, pass == 1) / limits->gbytes) *
             1e-6;
         const int64_t gradients = pass ? UPSTREAM * shape_count(size) * element_bytes(options) : 0;
         tape_reset(c.tape);
@@ -108,7 +108,7 @@ static void measure(BenchOptions *options, const Limits *limits, int64_t positio
                      "\"ms_max\": %.5g, \"times_floor\": %.3g, \"peak_bytes\": %zu, "
                      "\"where\": \"%s\"",
                      BATCH, HEADS, (long long)positions, (long long)head_dim, pass_name(pass == 1),
-                     ms.median, ms.least, ms.most, times_floor, peak, bench_where(options).text);
+                     ms.median, ms.min, ms.max, times_floor, peak, bench_where(options).text);
     }
     printf("\n");
     fflush(stdout);
@@ -195,7 +195,7 @@ static bool judge(BenchOptions *options, const Goal *goal, const Case *c, bool b
     const bool bf16 = options->precision == PRECISION_BF16;
     const Shape size = c->out->shape;
     const double us_per_call = 1e3 / (double)c->calls, us = ms.median * us_per_call;
-    const double floor_us = least_bytes(options, size, backward) / gbytes * 1e-3;
+    const double floor_us = min_bytes(options, size, backward) / gbytes * 1e-3;
     const double goal_us = (bf16 ? goal->bf16 : goal->float32)[backward];
     const bool right = error <= (bf16 ? 1e-2 : 2e-5), met = us <= goal_us && right;
     const char *verdict = met ? "met" : right ? "missed" : "missed: error";
@@ -209,8 +209,8 @@ static bool judge(BenchOptions *options, const Goal *goal, const Case *c, bool b
                  "\"D\": %lld, \"type\": \"%s\", \"pass\": \"%s\", \"calls\": %lld, \"us\": %.5g, "
                  "\"us_min\": %.5g, \"us_max\": %.5g, \"floor_us\": %.4g, \"goal_us\": %g, "
                  "\"error\": %.3g, \"verdict\": \"%s\", \"where\": \"%s\"",
-                 B, H, N, D, type, pass, (long long)c->calls, us, ms.least * us_per_call,
-                 ms.most * us_per_call, floor_us, goal_us, error, quick ? "none" : verdict,
+                 B, H, N, D, type, pass, (long long)c->calls, us, ms.min * us_per_call,
+                 ms.max * us_per_call, floor_us, goal_us, error, quick ? "none" : verdict,
                  bench_where(options).text);
     return met;
 }

@@ -15,7 +15,7 @@ double bench_seconds(void)
 
 static bool is_flag(const BenchOption *option)
 {
-    return option->number && option->least == BENCH_FLAG;
+    return option->number && option->min == BENCH_FLAG;
 }
 
 static _Noreturn void usage(const char *program, const char *purpose, const BenchOption *more,
@@ -59,13 +59,13 @@ static Precision precision_named(const char *name)
     exit(2);
 }
 
-static int64_t whole_number(const char *name, const char *text, int64_t least)
+static int64_t whole_number(const char *name, const char *text, int64_t min)
 {
     char *end = NULL;
     const long long number = strtoll(text, &end, 10);
-    if (!*text || *end || number < least) {
+    if (!*text || *end || number < min) {
         fprintf(stderr, "--%s is %s, expected a whole number of at least %lld\n", name, text,
-                (long long)least);
+                (long long)min);
         exit(2);
     }
     return number;
@@ -109,7 +109,7 @@ static void apply(BenchOptions *options, int letter, const char *text)
         bench_open_json(options, text);
 }
 
-enum { COMMON = 7, MOST_OPTIONS = 32, FIRST_OWN = 256 };
+enum { COMMON = 7, MAX_OPTIONS = 32, FIRST_OWN = 256 };
 
 static const struct option common[COMMON] = {
     { "device", required_argument, NULL, 'd' },  { "precision", required_argument, NULL, 'p' },
@@ -120,7 +120,7 @@ static const struct option common[COMMON] = {
 
 BenchOptions bench_begin_with(int argc, char **argv, const char *purpose, const BenchOption *more)
 {
-    struct option known[MOST_OPTIONS] = { 0 };
+    struct option known[MAX_OPTIONS] = { 0 };
     memcpy(known, common, sizeof common);
     for (int i = 0; more[i].name; i++)
         known[COMMON + i] =
@@ -136,7 +136,7 @@ BenchOptions bench_begin_with(int argc, char **argv, const char *purpose, const 
         else if (is_flag(own))
             *own->number = 1;
         else if (own->number)
-            *own->number = whole_number(own->name, optarg, own->least);
+            *own->number = whole_number(own->name, optarg, own->min);
         else
             *own->text = optarg;
     }
@@ -244,7 +244,7 @@ Timing bench_step(const BenchOptions *options, Tape *tape, TapeStep *step, void 
     }
     Timing ms = bench_time(options, repeat, &r);
     const double times = (double)r.times;
-    return (Timing){ ms.median / times, ms.least / times, ms.most / times };
+    return (Timing){ ms.median / times, ms.min / times, ms.max / times };
 }
 
 BenchText bench_where(const BenchOptions *options)
@@ -261,19 +261,19 @@ BenchText bench_where(const BenchOptions *options)
 
 Timing bench_time(const BenchOptions *options, void (*run)(void *), void *context)
 {
-    enum { MOST_RUNS = 2000 };
-    double times[MOST_RUNS];
+    enum { MAX_RUNS = 2000 };
+    double times[MAX_RUNS];
     int count = 0;
-    const int least = options->seconds > 0 ? 5 : 1;
-    for (int i = 1; i < least; i += 2)
+    const int min = options->seconds > 0 ? 5 : 1;
+    for (int i = 1; i < min; i += 2)
         run(context);
     const double start = bench_seconds();
-    for (double before = start; count < MOST_RUNS;) {
+    for (double before = start; count < MAX_RUNS;) {
         run(context);
         const double after = bench_seconds();
         times[count++] = 1e3 * (after - before);
         before = after;
-        if (count >= least && after - start >= options->seconds)
+        if (count >= min && after - start >= options->seconds)
             break;
     }
     return bench_timing(times, count);

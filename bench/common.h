@@ -27,7 +27,7 @@ enum { BENCH_FLAG = -1 };
 typedef struct BenchOption {
     const char *name, *help;
     int64_t *number; /* or NULL: a text */
-    int64_t least;   /* minimum of number, or BENCH_FLAG: --name takes no value and sets it to 1 */
+    int64_t min;     /* minimum of number, or BENCH_FLAG: --name takes no value and sets it to 1 */
     const char **text;
 } BenchOption;
 /* Likewise with more options; an option without a name ends the array. */
@@ -43,7 +43,7 @@ void bench_record(BenchOptions *options, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 typedef struct Timing {
-    double median, least, most; /* milliseconds */
+    double median, min, max; /* milliseconds */
 } Timing;
 
 /* Sorts count times and summarizes them. */

@@ -80,8 +80,8 @@ static void measure(BenchOptions *options, Preset preset, AttentionKind attentio
     const bool linear = attention == ATTENTION_CAUSAL_LINEAR;
     const int64_t kernels = tape_replay_kernels(s.tape);
     printf("%-6s %-8s %5.1f %10.2f ms (%.2f to %.2f) %9.0f tokens/s %6.0f GFLOP/s %8.1f MiB",
-           preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.least,
-           ms.most, 1e3 * (double)tokens / ms.median, products / ms.median * 1e-6, peak);
+           preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.min, ms.max,
+           1e3 * (double)tokens / ms.median, products / ms.median * 1e-6, peak);
     if (kernels > 0)
         printf(" %4lld kernels", (long long)kernels);
     printf("\n");
@@ -89,8 +89,8 @@ static void measure(BenchOptions *options, Preset preset, AttentionKind attentio
     bench_record(options,
                  "\"preset\": \"%s\", \"attention\": \"%s\", \"dropout\": %g, \"ms\": %.5g, "
                  "\"ms_min\": %.5g, \"ms_max\": %.5g, \"kernels\": %lld, \"where\": \"%s\"",
-                 preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.least,
-                 ms.most, (long long)kernels, bench_where(options).text);
+                 preset.name, linear ? "linear" : "softmax", (double)dropout, ms.median, ms.min,
+                 ms.max, (long long)kernels, bench_where(options).text);
     tape_free(s.tape);
     optim_free(s.optimizer);
     params_free(params);

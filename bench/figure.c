@@ -162,7 +162,7 @@ void figure_measure(Figure *figure, const BenchOptions *options, Line line, Comm
 {
     snprintf(figure->where, sizeof figure->where, "%s", bench_where(options).text);
     printf("%s\n", line.name);
-    for (int64_t length = figure->shortest; length <= figure->longest && line.count < MOST_POINTS;
+    for (int64_t length = figure->shortest; length <= figure->longest && line.count < MAX_POINTS;
          length *= 2) {
         Point point = { .length = length, .batch = tokens > length ? tokens / length : 1 };
         Command whole = command;
@@ -220,7 +220,7 @@ static void read_line(Figure *figure, Line line)
         perror(figure->draw);
         exit(1);
     }
-    while (line.count < MOST_POINTS && fgets(record, sizeof record, file))
+    while (line.count < MAX_POINTS && fgets(record, sizeof record, file))
         if (read_point(record, line.name, &line.points[line.count])) {
             line.count++;
             text_in(record, "sizes", figure->sizes, sizeof figure->sizes);
@@ -296,15 +296,15 @@ void figure_save(const Figure *figure, BenchOptions *options)
 }
 
 /* The minimum and maximum length of all points. */
-static void lengths(const Figure *figure, int64_t *least, int64_t *greatest)
+static void lengths(const Figure *figure, int64_t *min, int64_t *max)
 {
-    *least = INT64_MAX;
-    *greatest = 0;
+    *min = INT64_MAX;
+    *max = 0;
     for (int l = 0; l < figure->count; l++)
         for (int p = 0; p < figure->lines[l].count; p++) {
             const int64_t length = figure->lines[l].points[p].length;
-            *least = length < *least ? length : *least;
-            *greatest = length > *greatest ? length : *greatest;
+            *min = length < *min ? length : *min;
+            *max = length > *max ? length : *max;
         }
 }
 
@@ -320,9 +320,9 @@ static void print_points(const Line *line, FILE *gnuplot, int index)
 
 FILE *figure_draw(const Figure *figure, const char *program, int width, int height)
 {
-    int64_t least, greatest;
+    int64_t min, max;
     need_points(figure);
-    lengths(figure, &least, &greatest);
+    lengths(figure, &min, &max);
     if (system("command -v gnuplot >/dev/null 2>&1") != 0) {
         const char *output = figure->output;
         printf("%s.svg is not drawn: gnuplot was not found; this command draws it elsewhere:\n"
@@ -346,7 +346,7 @@ FILE *figure_draw(const Figure *figure, const char *program, int width, int heig
             "set xlabel 'length of the sequence, positions'\n"
             "set xrange [%lld*0.9:%lld*1.1]\n"
             "set key at screen 0.795,0.8 left top reverse Left samplen 2 spacing 1.2 font ',13'\n",
-            width, height, figure->output, (long long)least, (long long)greatest);
+            width, height, figure->output, (long long)min, (long long)max);
     for (int l = 0; l < figure->count; l++)
         if (figure->lines[l].count > 0)
             print_points(&figure->lines[l], gnuplot, l);

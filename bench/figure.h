@@ -5,7 +5,7 @@
 
 #include "bench/common.h"
 
-enum { MOST_LINES = 12, MOST_POINTS = 32 };
+enum { MAX_LINES = 12, MAX_POINTS = 32 };
 
 typedef struct Point {
     int64_t length, batch;
@@ -16,7 +16,7 @@ typedef struct Point {
 typedef struct Line {
     const char *name, *title, *colour;
     bool dashed;
-    Point points[MOST_POINTS];
+    Point points[MAX_POINTS];
     int count;
 } Line;
 
@@ -29,7 +29,7 @@ typedef struct Figure {
     const char *draw;   /* records of an earlier run to draw instead of measuring, or NULL */
     const char *method; /* measure one point of this method, or NULL */
     int64_t length, batch;
-    Line lines[MOST_LINES];
+    Line lines[MAX_LINES];
     int count;
     char sizes[128];      /* sizes of the measured model, for the subtitle */
     char where[64];       /* bench_where, for the subtitle */

@@ -142,13 +142,13 @@ static double time_steps(const BenchOptions *options, Model *model, int count)
 /* Repeats the steps from the start position; times each on the CPU, all STEPS together on CUDA. */
 static Timing time_case(const BenchOptions *options, Model *model)
 {
-    enum { LEAST = 5 * STEPS, MOST = 1000 * STEPS };
-    static double us[MOST];
+    enum { MIN_COUNT = 5 * STEPS, MAX_COUNT = 1000 * STEPS };
+    static double us[MAX_COUNT];
     const int together = device_is_cuda(options->device) ? STEPS : 1;
-    const int least = options->seconds > 0 ? LEAST : 1;
+    const int min = options->seconds > 0 ? MIN_COUNT : 1;
     int count = 0;
     const double end = bench_seconds() + options->seconds;
-    while (count < least || (count < MOST && bench_seconds() < end)) {
+    while (count < min || (count < MAX_COUNT && bench_seconds() < end)) {
         restart(options, model);
         for (int i = 0; i < STEPS; i += together)
             us[count++] = time_steps(options, model, together);
@@ -167,10 +167,10 @@ static void measure(BenchOptions *options, const Case *c, const Tensor *buffer)
     const int64_t kernels = tape_replay_kernels(model.steps);
     printf("%-6s %-7s %5lld %6lld %8.0f %10.1f %10.1f %9.0f %8.1f", c->name,
            c->config.attention == ATTENTION_CAUSAL_SOFTMAX ? "softmax" : "linear",
-           (long long)c->batch, (long long)c->start, bytes * 1e-6, us.median, us.least,
-           (double)c->batch / us.median * 1e6, bytes / us.least * 1e-3);
+           (long long)c->batch, (long long)c->start, bytes * 1e-6, us.median, us.min,
+           (double)c->batch / us.median * 1e6, bytes / us.min * 1e-3);
     if (buffer)
-        printf(" %8.1f %6.2f", bandwidth * 1e-9, bytes / us.least * 1e6 / bandwidth);
+        printf(" %8.1f %6.2f", bandwidth * 1e-9, bytes / us.min * 1e6 / bandwidth);
     else
         printf(" %8lld", (long long)kernels);
     printf("\n");
@@ -181,7 +181,7 @@ static void measure(BenchOptions *options, const Case *c, const Tensor *buffer)
                  "\"us_max\": %.5g, \"memory_bytes_per_s\": %.4g, \"kernels\": %lld, "
                  "\"where\": \"%s\"",
                  c->name, c->config.attention == ATTENTION_CAUSAL_SOFTMAX ? "softmax" : "linear",
-                 (long long)c->batch, (long long)c->start, bytes, us.median, us.least, us.most,
+                 (long long)c->batch, (long long)c->start, bytes, us.median, us.min, us.max,
                  bandwidth, (long long)kernels, bench_where(options).text);
     model_free(&model);
     device_release_cached(options->device);

@@ -56,7 +56,7 @@ static double bandwidth_cpu(const BenchOptions *options, int64_t n)
     Tensor *c = params_add(arrays, "c", shape(n), (Initializer){ INITIAL_ONE, 0 });
     a->allocate(a);
     t.a = a->data, t.b = b->data, t.c = c->data;
-    const double triad_ms = bench_time(options, triad, &t).least;
+    const double triad_ms = bench_time(options, triad, &t).min;
     params_free(arrays);
     return 3.0 * (double)n * (double)sizeof(Real) / triad_ms * 1e-6;
 }
@@ -65,7 +65,7 @@ static double gflops_cpu(const BenchOptions *options)
 {
     Real sink = 0;
     const double flops = 2.0 * CHAINS * CHAIN_STEPS * (double)LANES * device_threads();
-    return flops / bench_time(options, multiply_add, &sink).least * 1e-6;
+    return flops / bench_time(options, multiply_add, &sink).min * 1e-6;
 }
 
 /* ----------------------------------------------------------------------------------------- CUDA */
@@ -95,7 +95,7 @@ static double limit_ms(const BenchOptions *options, Shape size, TapeStep *step)
     p.b = tape_persistent(p.tape, size);
     bench_fill(p.a, 1);
     bench_fill(p.b, 2);
-    const double ms = bench_step(options, p.tape, step, &p).least;
+    const double ms = bench_step(options, p.tape, step, &p).min;
     tape_free(p.tape);
     device_release_cached(options->device);
     return ms;

@@ -35,13 +35,13 @@ static void measure(BenchOptions *options, Case *c, double flops)
         tape_set_recording(c->tape, before);
         const double rate = (backward ? 3 : 1) * flops / ms.median * 1e-6;
         const char *pass = backward ? "forward+backward" : "forward";
-        printf("%-16s %10.2f ms (%.2f to %.2f) %6.0f GFLOP/s\n", pass, ms.median, ms.least, ms.most,
+        printf("%-16s %10.2f ms (%.2f to %.2f) %6.0f GFLOP/s\n", pass, ms.median, ms.min, ms.max,
                rate);
         fflush(stdout);
         bench_record(options,
                      "\"name\": \"lstm\", \"pass\": \"%s\", \"ms\": %.5g, \"ms_min\": %.5g, "
                      "\"ms_max\": %.5g, \"gflops\": %.4g",
-                     pass, ms.median, ms.least, ms.most, rate);
+                     pass, ms.median, ms.min, ms.max, rate);
     }
 }
 

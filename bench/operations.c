@@ -22,7 +22,7 @@ typedef struct Case {
     Tape *tape;
     Params *params;
     const Row *row;
-    Tensor *x[MOST_INPUTS];
+    Tensor *x[MAX_INPUTS];
     double elements;
     bool backward;
 } Case;
@@ -95,7 +95,7 @@ static void measure(BenchOptions *options, Case c, double peak, double bandwidth
  * these must be positive. */
 static void measure_row(BenchOptions *options, Row row, Limits limits)
 {
-    const Input of_rows = S(ROWS, WIDTH), two[MOST_INPUTS] = { of_rows, of_rows };
+    const Input of_rows = S(ROWS, WIDTH), two[MAX_INPUTS] = { of_rows, of_rows };
     const Input *inputs = row.operation ? row.operation->cases[0] : two;
     const bool cuda = device_is_cuda(options->device);
     const char *only = getenv("OPERATION"); /* OPERATION=name measures that row only */
@@ -106,7 +106,7 @@ static void measure_row(BenchOptions *options, Row row, Limits limits)
                .params = params_new(options->device, 1),
                .row = &row,
                .elements = (double)ROWS * WIDTH * (cuda ? CUDA_LONGER : 1) };
-    for (int i = 0; i < MOST_INPUTS && inputs[i].shape.rank > 0; i++) {
+    for (int i = 0; i < MAX_INPUTS && inputs[i].shape.rank > 0; i++) {
         const Shape of = longer(inputs[i].shape, cuda);
         const Initializer initializer = { domain == POSITIVE ? INITIAL_ONE : INITIAL_NORMAL, 1 };
         const char name[] = { (char)('a' + i), '\0' };

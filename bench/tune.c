@@ -22,7 +22,7 @@ static void attend(void *context)
 }
 
 /* The minimum time of forward and backward pass on x [B, N, H, D], in milliseconds. */
-static double least_time(const BenchOptions *options, Shape x, AttentionForm form, int64_t chunk)
+static double min_time(const BenchOptions *options, Shape x, AttentionForm form, int64_t chunk)
 {
     const Initializer normal = { INITIAL_NORMAL, 1 };
     Case c = { .params = params_new(options->device, 1),
@@ -36,16 +36,16 @@ static double least_time(const BenchOptions *options, Shape x, AttentionForm for
     const Timing time = bench_step(options, c.tape, attend, &c);
     tape_free(c.tape);
     params_free(c.params);
-    return time.least;
+    return time.min;
 }
 
-/* The greatest length at which the quadratic form is faster than the recurrent one. */
+/* The largest length at which the quadratic form is faster than the recurrent one. */
 static int longest_quadratic(const BenchOptions *options, int64_t head_dim)
 {
     int longest = 0;
     for (int length = 8; length <= 256; length *= 2) {
         const Shape x = shape(POSITIONS / length, length, HEADS, head_dim);
-        if (least_time(options, x, FORM_QUADRATIC, 0) < least_time(options, x, FORM_RECURRENT, 0))
+        if (min_time(options, x, FORM_QUADRATIC, 0) < min_time(options, x, FORM_RECURRENT, 0))
             longest = length;
     }
     return longest;
@@ -54,12 +54,12 @@ static int longest_quadratic(const BenchOptions *options, int64_t head_dim)
 static int best_chunk(const BenchOptions *options, int64_t head_dim)
 {
     int best = 0;
-    double least = 0;
+    double min = 0;
     for (int chunk = 16; chunk <= 256; chunk *= 2) {
         const double time =
-            least_time(options, shape(1, POSITIONS, HEADS, head_dim), FORM_CHUNKED, chunk);
-        if (!best || time < least) {
-            least = time;
+            min_time(options, shape(1, POSITIONS, HEADS, head_dim), FORM_CHUNKED, chunk);
+        if (!best || time < min) {
+            min = time;
             best = chunk;
         }
     }
@@ -72,8 +72,7 @@ static int shortest_parallel(const BenchOptions *options, int64_t head_dim)
     int shortest = 128;
     for (; shortest < 1 << 16; shortest *= 2) {
         const Shape x = shape(1, shortest, 1, head_dim);
-        if (least_time(options, x, FORM_CHUNK_PARALLEL, 0) <
-            least_time(options, x, FORM_RECURRENT, 0))
+        if (min_time(options, x, FORM_CHUNK_PARALLEL, 0) < min_time(options, x, FORM_RECURRENT, 0))
             break;
     }
     return shortest;

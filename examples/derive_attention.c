@@ -376,11 +376,11 @@ static bool compare_forms(Rows q, Rows k, Rows v, Rows g)
         gradient_largest = fmax(gradient_largest, gradient_difference(&gradients, &first));
     }
     print_table("out", names, outs);
-    bool good = report("four forms of the output, largest difference:", out_largest, 1e-13);
-    good &=
+    bool ok = report("four forms of the output, largest difference:", out_largest, 1e-13);
+    ok &=
         report("gradients by hand through each form, largest difference:", gradient_largest, 1e-13);
     printf("\n");
-    return good;
+    return ok;
 }
 
 static bool compare_gradients(Rows q, Rows k, Rows v, Rows g)
@@ -401,15 +401,15 @@ static bool compare_gradients(Rows q, Rows k, Rows v, Rows g)
     print_table("dL/dk", names, dk);
     print_table("dL/dv", names, dv);
     double rounding = sizeof(Real) == sizeof(double) ? 1e-13 : 1e-5;
-    bool good = report("outputs of the tape against plain loops, largest difference:",
-                       fmax(difference(elementary_out, out), difference(fused_out, out)), rounding);
-    good &= report("gradients: elementary operations against cumulative sums:",
-                   gradient_difference(&ways[1], &ways[0]), rounding);
-    good &= report("gradients: finite differences against cumulative sums:",
-                   gradient_difference(&ways[2], &ways[0]), 1e-8);
-    good &= report("gradients: op_causal_linear_attention against cumulative sums:",
-                   gradient_difference(&ways[3], &ways[0]), rounding);
-    return good;
+    bool ok = report("outputs of the tape against plain loops, largest difference:",
+                     fmax(difference(elementary_out, out), difference(fused_out, out)), rounding);
+    ok &= report("gradients: elementary operations against cumulative sums:",
+                 gradient_difference(&ways[1], &ways[0]), rounding);
+    ok &= report("gradients: finite differences against cumulative sums:",
+                 gradient_difference(&ways[2], &ways[0]), 1e-8);
+    ok &= report("gradients: op_causal_linear_attention against cumulative sums:",
+                 gradient_difference(&ways[3], &ways[0]), rounding);
+    return ok;
 }
 
 int main(void)
@@ -419,8 +419,8 @@ int main(void)
     printf("causal linear attention: N = %d positions, D = %d, M = %d, chunks of %d positions\n"
            "L = sum of g out, with a random g\n\n",
            N, D, M, CHUNK);
-    bool good = compare_forms(q, k, v, g);
-    good &= compare_gradients(q, k, v, g);
-    good &= !fflush(stdout) && !ferror(stdout);
-    return good ? EXIT_SUCCESS : EXIT_FAILURE;
+    bool ok = compare_forms(q, k, v, g);
+    ok &= compare_gradients(q, k, v, g);
+    ok &= !fflush(stdout) && !ferror(stdout);
+    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <tapegrad.h>
 
-enum { BYTES = 256, LENGTH = 64, BATCH = 16, WIDTH = 64, HEADS = 4, MOST = 1 << 20 };
+enum { BYTES = 256, LENGTH = 64, BATCH = 16, WIDTH = 64, HEADS = 4, MAX_TEXT = 1 << 20 };
 
 static Embedding bytes, positions;
 static Transformer transformer;
@@ -35,9 +35,9 @@ static void sample(Tape *tape)
 int main(int argc, char **argv)
 {
     const int steps = argc > 1 ? atoi(argv[1]) : 400;
-    static unsigned char text[MOST];
+    static unsigned char text[MAX_TEXT];
     FILE *file = fopen(argc > 2 ? argv[2] : "examples/sonnets.txt", "rb");
-    const int64_t size = file ? (int64_t)fread(text, 1, MOST, file) : 0;
+    const int64_t size = file ? (int64_t)fread(text, 1, MAX_TEXT, file) : 0;
     if (size <= LENGTH)
         errx(EXIT_FAILURE, "expected a file of more than %d bytes", LENGTH);
     Params *params = params_new(device_best(), /*seed*/ 1);

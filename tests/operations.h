@@ -16,7 +16,7 @@
 
 #include "tests/operation_table.h"
 
-enum { MOST_INPUTS = 4, ROWS = 8192, WIDTH = 256, WIDE = 1024 };
+enum { MAX_INPUTS = 4, ROWS = 8192, WIDTH = 256, WIDE = 1024 };
 /* Of attention in the benchmark: SEQUENCES POSITIONS HEADS HEAD_DIM = ROWS WIDTH elements. */
 enum { SEQUENCES = 64, POSITIONS = 128, HEADS = 8, HEAD_DIM = 32 };
 enum { POLYNOMIAL = 1 + HEAD_DIM + HEAD_DIM * (HEAD_DIM + 1) / 2, RANDOM = 2 * HEAD_DIM };
@@ -41,7 +41,7 @@ typedef struct Operation {
     Tensor *(*apply)(Tape *tape, Tensor **x);
     Cost cost;
     int count;
-    const Input (*cases)[MOST_INPUTS];
+    const Input (*cases)[MAX_INPUTS];
 } Operation;
 
 /* ------------------------------------------------------------------------------------- helpers */
@@ -107,7 +107,7 @@ static inline Tensor *attend_by_lengths(Tape *tape, Tensor **x, AttentionForm fo
 static inline Tensor *attend_in_form(Tape *tape, Tensor **x, AttentionForm form,
                                      FeatureMap features)
 {
-    Tensor *smooth[MOST_INPUTS] = { x[0], x[1], x[2], x[3] };
+    Tensor *smooth[MAX_INPUTS] = { x[0], x[1], x[2], x[3] };
     for (int i = 0; i < 2 && features == FEATURE_MAP_RELU; i++) /* relu(x^3) has no kink */
         smooth[i] = op_multiply(tape, x[i], op_multiply(tape, x[i], x[i]));
     return attend_from_state(tape, smooth,
@@ -218,11 +218,14 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
 #define OPERATIONS(ROW)                                                                            \
     ROW(matmul, op_matmul(tape, x[0], x[1]), FLOPS(2.0 * WIDE, 6.0 * WIDE),                        \
         { S(ROWS, WIDTH), S(WIDTH, WIDE) }, { S(3, 5), S(5, 7) }, { S(2, 3, 5), S(2, 5, 4) },      \
-        { S(37, 41), S(41, 19) }, { S(3, 37, 41), S(3, 41, 19) })                                  \
+        { S(37, 41), S(41, 19) }, { S(3, 37, 41), S(3, 41, 19) }, { S(1, 40), S(40, 130) },        \
+        { S(65, 127), S(127, 130) }, { S(2, 3, 9, 13), S(13, 7) }, { S(1, 1), S(1, 1) })           \
     ROW(matmul_tn, op_matmul_tn(tape, x[0], x[1]), UNMEASURED,                                     \
-        { S(2, 5, 3), S(5, 4) }, { S(3, 41, 37), S(41, 19) })                                      \
+        { S(2, 5, 3), S(5, 4) }, { S(3, 41, 37), S(41, 19) }, { S(19, 130), S(19, 1) },            \
+        { S(300, 11), S(300, 70) }, { S(2, 3, 13, 9), S(2, 3, 13, 7) })                            \
     ROW(matmul_nt, op_matmul_nt(tape, x[0], x[1]), UNMEASURED,                                     \
-        { S(2, 3, 5), S(2, 4, 5) }, { S(3, 37, 41), S(3, 19, 41) })                                \
+        { S(2, 3, 5), S(2, 4, 5) }, { S(3, 37, 41), S(3, 19, 41) }, { S(64, 64), S(64, 64) },      \
+        { S(65, 127), S(130, 127) }, { S(2, 3, 9, 13), S(7, 13) })                                 \
     ROW(linear, op_linear(tape, x[0], x[1], x[2]), FLOPS(2.0 * WIDE, 6.0 * WIDE),                  \
         { S(ROWS, WIDTH), P(WIDE, WIDTH), P(WIDE) }, { S(3, 1), P(1, 1), P(1) },                   \
         { S(2, 3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(40, 24), P(40) })                         \
@@ -235,7 +238,7 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(5, 37, 24), P(136, 24), P(136) })                                                      \
     ROW(linear_gelu_tanh, op_linear_activation(tape, x[0], x[1], x[2], ACTIVATION_GELU_TANH),      \
         UNMEASURED, { S(3, 5), P(7, 5), P(7) }, { S(5, 37, 24), P(41, 24), P(41) },                \
-        { S(5, 37, 24), P(136, 24), P(136) })                                                      \
+        { S(5, 37, 24), P(136, 24), P(136) }, { S(2100, 3), P(67, 3), P(67) })                     \
     ROW(add_row, op_add(tape, x[0], x[1]), PASSES(2, 5), { S(ROWS, WIDTH), S(WIDTH) },             \
         { S(3, 5), S(5) })                                                                         \
     ROW(dropout, op_dropout(tape, x[0], 0.3), PASSES(2, 4), { S(ROWS, WIDTH) }, { S(131) },        \
@@ -262,7 +265,8 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { S(70, 300), S(70, 300), P(300), P(300) }, { S(21, 520), S(21, 520), P(520), P(520) },    \
         { S(3, 1500), S(3, 1500), P(1500), P(1500) },                                              \
         { S(20, 2500), S(20, 2500), P(2500), P(2500) },                                            \
-        { S(20, 2501), S(20, 2501), P(2501), P(2501) })                                            \
+        { S(20, 2501), S(20, 2501), P(2501), P(2501) },                                            \
+        { S(2, 9001), S(2, 9001), P(9001), P(9001) })                                              \
     ROW(residual_undropped, op_residual_layernorm(tape, x[0], x[1], 0, x[2], x[2], 1e-3),          \
         UNMEASURED, { S(3, 19), S(3, 19), P(19) }, { S(70, 33), S(70, 33), P(33) })                \
     ROW(sum, op_sum(tape, x[0], ALL_AXES), PASSES(1, 2), { S(ROWS, WIDTH) }, { S(5) },             \
@@ -337,7 +341,7 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \
-        { P(300, 5), INTEGERS(300, 9, 23) })                                                       \
+        { P(300, 5), INTEGERS(300, 9, 23) }, { P(7, 37), INTEGERS(6, 5000) })               \
     ROW(reshape_beside, op_multiply(tape, op_reshape(tape, x[0], shape(5, 6)),                     \
                                     op_exp(tape, op_reshape(tape, op_reshape(tape, x[0],           \
                                         shape(30)), shape(5, 6)))), UNMEASURED, { S(3, 2, 5) })    \
@@ -417,10 +421,13 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     ROW(softmax_attention, op_softmax_attention(tape, x[0], x[1], x[2], NULL), UNMEASURED,         \
         { S(2, 5, 2, 3), S(2, 4, 2, 3), S(2, 4, 2, 5) }, { QKV(1, 71, 1, 1, 1) },                  \
         { S(1, 5, 1, 2), S(1, 70, 1, 2), S(1, 70, 1, 1) },                                         \
-        { S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24) })                                       \
+        { S(2, 33, 2, 8), S(2, 70, 2, 8), S(2, 70, 2, 24) }, { QKV(1, 270, 1, 8, 5) },             \
+        { S(2, 100, 2, 8), S(2, 1, 2, 8), S(2, 1, 2, 5) },                                         \
+        { S(2, 130, 2, 8), S(2, 65, 2, 8), S(2, 65, 2, 5) })                                       \
     ROW(causal_softmax_attention, op_causal_softmax_attention(tape, x[0], x[1], x[2], NULL),       \
         FLOPS(2.0 * POSITIONS, 7.0 * POSITIONS), { MEASURED_QKV }, { QKV(2, 5, 2, 3, 5) },         \
-        { QKV(1, 71, 1, 1, 1) }, { QKV(1, 5, 2, 4, 4) }, { QKV(1, 130, 2, 32, 32) })               \
+        { QKV(1, 71, 1, 1, 1) }, { QKV(1, 5, 2, 4, 4) }, { QKV(1, 130, 2, 32, 32) },               \
+        { QKV(1, 270, 1, 8, 5) })                                                                  \
     ROW(packed_softmax_attention, op_causal_softmax_attention(tape, x[0], NULL, NULL, NULL),       \
         UNMEASURED, { S(2, 5, 6, 3) }, { S(1, 67, 3, 1) }, { S(2, 65, 6, 64) })                    \
     ROW(masked_attention, masked_attention(tape, x), UNMEASURED,                                   \
@@ -491,7 +498,7 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
     {                                                                                              \
         return expression;                                                                         \
     }                                                                                              \
-    static const Input cases_of_##name[][MOST_INPUTS] = { __VA_ARGS__ };
+    static const Input cases_of_##name[][MAX_INPUTS] = { __VA_ARGS__ };
 #define ENTER_ROW(name, expression, cost, ...)                                                     \
     { #name, apply_##name, cost, sizeof cases_of_##name / sizeof *cases_of_##name,                 \
       cases_of_##name },

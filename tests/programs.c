@@ -72,6 +72,16 @@ int run(const char *format, ...)
     return WEXITSTATUS(status);
 }
 
+double number_after(const char *text)
+{
+    const char *found = strstr(output, text);
+    char *end = NULL;
+    const double number = found ? strtod(found + strlen(text), &end) : 0;
+    ck_assert_msg(found && end != found + strlen(text), "no number after \"%s\" in: %s", text,
+                  output);
+    return number;
+}
+
 pid_t start(const char *out, const char *format, ...)
 {
     va_list list;
@@ -117,6 +127,15 @@ char *contents(const char *name, size_t *length)
     return bytes;
 }
 
+void assert_file_contains(const char *name, const char *const *texts)
+{
+    size_t length;
+    char *bytes = contents(name, &length);
+    for (; *texts; texts++)
+        ck_assert_msg(strstr(bytes, *texts) != NULL, "\"%s\" is not in %s", *texts, name);
+    free(bytes);
+}
+
 void assert_same_files(const char *a, const char *b)
 {
     size_t a_length, b_length;
@@ -127,7 +146,8 @@ void assert_same_files(const char *a, const char *b)
     free(b_bytes);
 }
 
-char *log_without_seconds(const char *name)
+/* The caller frees it. */
+static char *log_without_seconds(const char *name)
 {
     size_t length;
     char *text = contents(name, &length), *out = text;
@@ -144,12 +164,23 @@ char *log_without_seconds(const char *name)
     return text;
 }
 
-void assert_same_logs(const char *a, const char *b)
+static bool same_logs(const char *a, const char *b)
 {
     char *a_text = log_without_seconds(a), *b_text = log_without_seconds(b);
-    ck_assert_str_eq(a_text, b_text);
+    const bool same = strcmp(a_text, b_text) == 0;
     free(a_text);
     free(b_text);
+    return same;
+}
+
+void assert_same_logs(const char *a, const char *b)
+{
+    ck_assert_msg(same_logs(a, b), "%s and %s differ", a, b);
+}
+
+void assert_other_logs(const char *a, const char *b)
+{
+    ck_assert_msg(!same_logs(a, b), "%s and %s are the same", a, b);
 }
 
 int log_lines(const char *name)

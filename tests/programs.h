@@ -20,6 +20,9 @@ extern char output[1 << 16];
 #define assert_runs(...) ck_assert_msg(run(__VA_ARGS__) == 0, "%s", output)
 #define assert_says(sentence) ck_assert_msg(strstr(output, sentence) != NULL, "%s", output)
 
+/* The number after the first occurrence of the text in output. */
+double number_after(const char *text);
+
 /* Starts the same as a child process; its output goes to the file out in the directory. */
 pid_t start(const char *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Sends the signal; returns the exit status. */
@@ -30,11 +33,15 @@ bool draws(void);
 
 /* The bytes of a file in the directory, followed by a 0; the caller frees them. */
 char *contents(const char *name, size_t *length);
+/* Fails unless the file contains each of the texts. */
+#define assert_file_says(name, ...)                                                                \
+    assert_file_contains(name, (const char *const[]){ __VA_ARGS__, NULL })
+void assert_file_contains(const char *name, const char *const *texts);
 void assert_same_files(const char *a, const char *b);
 
-/* A log without its last column, the seconds; the caller frees it. */
-char *log_without_seconds(const char *name);
+/* Compare logs without their last column, the seconds. */
 void assert_same_logs(const char *a, const char *b);
+void assert_other_logs(const char *a, const char *b);
 /* The number of lines that the log has so far. */
 int log_lines(const char *name);
 

@@ -82,7 +82,7 @@ typedef void DrawShapes(const int64_t *n, Input *inputs);
 #define DEFINE_DRAW(name, ...)                                                                     \
     static void draw_##name(const int64_t *n, Input *inputs)                                       \
     {                                                                                              \
-        const Input drawn[MOST_INPUTS] = __VA_ARGS__;                                              \
+        const Input drawn[MAX_INPUTS] = __VA_ARGS__;                                               \
         (void)n;                                                                                   \
         memcpy(inputs, drawn, sizeof drawn);                                                       \
     }
@@ -128,10 +128,10 @@ static void draw_shapes(Random *random, DrawShapes *draw, Input *inputs)
             const int64_t max = i < 2 ? MAX_FEW : random_integer(random, 1, MAX_SIZE + 1);
             n[i] = random_integer(random, 1, max + 1);
         }
-        memset(inputs, 0, MOST_INPUTS * sizeof *inputs);
+        memset(inputs, 0, MAX_INPUTS * sizeof *inputs);
         draw(n, inputs);
         elements = 0;
-        for (int i = 0; i < MOST_INPUTS; i++)
+        for (int i = 0; i < MAX_INPUTS; i++)
             elements += inputs[i].shape.rank ? shape_count(inputs[i].shape) : 0;
     } while (elements > MAX_CASE_ELEMENTS);
 }

@@ -212,6 +212,43 @@ void assert_exhausted(void)
     ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s", tapegrad_error());
 }
 
+void test_note(Outcome *outcome, const Tensor *tensor)
+{
+    ck_assert_int_lt(outcome->count, OUTCOME_MAX);
+    outcome->counts[outcome->count] = tensor ? tensor_count(tensor) : 0;
+    outcome->values[outcome->count++] = tensor ? test_values(tensor) : NULL;
+}
+
+Outcome test_outcome(const char *device, uint64_t seed, CheckedFunction *function, void *context,
+                     const CheckInput *inputs, int count)
+{
+    Tape *tape = tape_new(device ? device_open(device) : test_device());
+    tape_seed(tape, seed);
+    Tensor *x[NODE_INPUTS];
+    for (int i = 0; i < count; i++)
+        x[i] = tape_variable(tape, inputs[i].values, inputs[i].shape);
+    Tensor *out = tensor_keep(function(tape, x, context));
+    const Real *upstream = test_normal(TEST_UPSTREAM, tensor_count(out));
+    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
+    Outcome outcome = { 0 };
+    test_note(&outcome, out);
+    for (int i = 0; i < count; i++)
+        test_note(&outcome, tensor_gradient(x[i]));
+    tape_free(tape);
+    return outcome;
+}
+
+void assert_outcomes_near(const char *what, const Outcome *a, const Outcome *b, double tolerance)
+{
+    ck_assert_int_eq(a->count, b->count);
+    for (int i = 0; i < a->count; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "%s, %s %d", what, i ? "gradient" : "result", i);
+        ck_assert_int_eq(a->counts[i], b->counts[i]);
+        assert_near(name, a->values[i], b->values[i], a->counts[i], tolerance);
+    }
+}
+
 double relative_error(const Real *a, const Real *b, int64_t count)
 {
     double largest_error = 0, largest = 0;

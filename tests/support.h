@@ -80,6 +80,25 @@ extern bool test_dot_fails;
  * 0, as with one key, the rounding errors of values near 1 remain. */
 void assert_near(const char *what, const Real *a, const Real *b, int64_t count, double tolerance);
 
+/* Results and gradients of a run, in memory that lives until the process ends. */
+enum { OUTCOME_MAX = 10 };
+typedef struct Outcome {
+    int count;
+    int64_t counts[OUTCOME_MAX];
+    Real *values[OUTCOME_MAX];
+} Outcome;
+/* Appends a copy of the tensor; NULL appends an entry of no elements. */
+void test_note(Outcome *outcome, const Tensor *tensor);
+
+/* The function's result, then the gradient of each input, on a tape of its own with this seed: from
+ * test_normal(TEST_UPSTREAM) as the gradient of the result. device: NULL for test_device(). */
+enum { TEST_UPSTREAM = 4 };
+Outcome test_outcome(const char *device, uint64_t seed, CheckedFunction *function, void *context,
+                     const CheckInput *inputs, int count);
+
+/* assert_near of every entry; what names them. */
+void assert_outcomes_near(const char *what, const Outcome *a, const Outcome *b, double tolerance);
+
 /* max |a - b| / max |b|; NaN if an element is NaN. */
 double relative_error(const Real *a, const Real *b, int64_t count);
 

@@ -116,7 +116,7 @@ TEST(packed_equals_separate)
     assert_packed_equals_separate((Case){ 2, 21, 21, 3, 20, 20, false, true, .eps = 1e-6 });
 }
 
-/* No position sees later ones: changing the last 20 leaves the bits of the earlier ones. */
+/* No position attends to later ones: changing the last 20 leaves the bits of the earlier ones. */
 TEST(causality)
 {
     Case c = { 1, 60, 60, 2, 12, 12, true, false, .eps = 1e-6 };
@@ -138,36 +138,36 @@ TEST(causality)
 }
 
 /* Keys past a sequence's length have no effect, whatever they hold, and get gradients of 0. */
-static void assert_spoilt_keys_do_not_count(Case c)
+static void assert_masked_keys_have_no_effect(Case c)
 {
-    Values clean = inputs(&c), spoilt = clean;
-    compute(&c, &clean);
-    spoilt.key = test_values(tape_input(tape, clean.key, shape(keys_of(&c))));
-    spoilt.value = test_values(tape_input(tape, clean.value, shape(values_of(&c))));
+    Values expected = inputs(&c), masked = expected;
+    compute(&c, &expected);
+    masked.key = test_values(tape_input(tape, expected.key, shape(keys_of(&c))));
+    masked.value = test_values(tape_input(tape, expected.value, shape(values_of(&c))));
     for (int64_t b = 0; b < c.B; b++)
         for (int64_t j = key_count(&c, b); j < c.keys; j++) {
-            spoilt.key[at(&c, b, c.keys, j, 0, c.D)] = NAN;
-            spoilt.value[at(&c, b, c.keys, j, 0, c.M)] = INFINITY;
+            masked.key[at(&c, b, c.keys, j, 0, c.D)] = NAN;
+            masked.value[at(&c, b, c.keys, j, 0, c.M)] = INFINITY;
         }
-    compute(&c, &spoilt);
-    ck_assert_mem_eq(spoilt.out, clean.out, (size_t)outs_of(&c) * sizeof(Real));
-    ck_assert_mem_eq(spoilt.dkey, clean.dkey, (size_t)keys_of(&c) * sizeof(Real));
-    ck_assert_mem_eq(spoilt.dvalue, clean.dvalue, (size_t)values_of(&c) * sizeof(Real));
+    compute(&c, &masked);
+    ck_assert_mem_eq(masked.out, expected.out, (size_t)outs_of(&c) * sizeof(Real));
+    ck_assert_mem_eq(masked.dkey, expected.dkey, (size_t)keys_of(&c) * sizeof(Real));
+    ck_assert_mem_eq(masked.dvalue, expected.dvalue, (size_t)values_of(&c) * sizeof(Real));
     for (int64_t b = 0; b < c.B; b++)
         for (int64_t j = key_count(&c, b); j < c.keys; j++) {
             for (int64_t d = 0; d < c.D; d++)
-                ck_assert(spoilt.dkey[at(&c, b, c.keys, j, 0, c.D) + d] == 0);
+                ck_assert(masked.dkey[at(&c, b, c.keys, j, 0, c.D) + d] == 0);
             for (int64_t m = 0; m < c.M; m++)
-                ck_assert(spoilt.dvalue[at(&c, b, c.keys, j, 0, c.M) + m] == 0);
+                ck_assert(masked.dvalue[at(&c, b, c.keys, j, 0, c.M) + m] == 0);
         }
 }
 
-TEST(keys_past_the_length_do_not_count)
+TEST(masked_keys_have_no_effect)
 {
-    assert_spoilt_keys_do_not_count((Case){ 2, 6, 10, 1, 3, 4, false, true, .eps = 1e-6 });
+    assert_masked_keys_have_no_effect((Case){ 2, 6, 10, 1, 3, 4, false, true, .eps = 1e-6 });
     for (AttentionForm form = FORM_BEST; form <= FORM_QUADRATIC; form++)
-        assert_spoilt_keys_do_not_count((Case){ 3, 40, 40, 1, 3, 4, true, true, .eps = 1e-6,
-                                                .form = form, .state = true, .used = BOTH });
+        assert_masked_keys_have_no_effect((Case){ 3, 40, 40, 1, 3, 4, true, true, .eps = 1e-6,
+                                                  .form = form, .state = true, .used = BOTH });
 }
 
 /* A NaN at position 20 of one head reaches the head's later positions, and no others. */
@@ -271,10 +271,10 @@ TEST(memory_is_linear)
         size_t before = device_memory(device).current;
         attend(&c, query, key, value);
         size_t kept = device_memory(device).current - before;
-        size_t wanted = (size_t)(outs_of(&c) + N * 2) * sizeof(Real);
+        size_t required = (size_t)(outs_of(&c) + N * 2) * sizeof(Real);
         /* the allocator rounds up by at most an eighth */
-        ck_assert_uint_ge(kept, wanted);
-        ck_assert_uint_le(kept, wanted + wanted / 8);
+        ck_assert_uint_ge(kept, required);
+        ck_assert_uint_le(kept, required + required / 8);
         tape_reset(tape);
     }
 }
@@ -299,8 +299,8 @@ TEST(scratch_memory_is_small)
         tape_backward_from(tape, attend(&c, query, key, value), upstream);
         const size_t results = 4 * (size_t)outs_of(&c) * sizeof(Real);
         const size_t beside = device_memory(device).peak - before - results;
-        const size_t wanted = (size_t)(N * 2 * 8 / 5 + (1 << 15)) * sizeof(Real);
-        ck_assert_uint_le(beside, wanted + wanted / 8); /* the allocator rounds up */
+        const size_t required = (size_t)(N * 2 * 8 / 5 + (1 << 15)) * sizeof(Real);
+        ck_assert_uint_le(beside, required + required / 8); /* the allocator rounds up */
         tape_reset(tape);
     }
 }
@@ -470,7 +470,7 @@ TEST(an_ignored_first_key_costs_no_accuracy)
         free(expected[t]);
 }
 
-TEST(misuse)
+TEST(misuse_raises)
 {
     Tensor *t[6];
     const Shape shapes[] = { shape(2, 5, 2, 3), shape(2, 5, 2, 4), shape(2, 4, 2, 3),
@@ -516,7 +516,7 @@ TEST(misuse)
                   op_linear_attention(tape, t[0], t[0], t[0], linear_with_eps(NAN)));
 }
 
-TEST(misuse_of_key_lengths)
+TEST(misuse_of_key_lengths_raises)
 {
     const Shape row = shape(2, 5, 2, 3);
     Tensor *x = tape_input(tape, test_normal(1, shape_count(row)), row);

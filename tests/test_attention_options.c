@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With relu all weights that a position sees may be 0: eps keeps the normalizer away from 0. */
+/* With relu all weights of a position may be 0: eps keeps the normalizer away from 0. */
 static double eps_for(FeatureMap features)
 {
     return features == FEATURE_MAP_RELU ? 0.5 : 1e-6;
@@ -186,46 +186,47 @@ TEST(forms_of_long_sequences)
     }
 }
 
-/* A sequence cut into pieces, each of which starts from the final state of the previous one, gives
+/* A sequence cut into split, each of which starts from the final state of the previous one, gives
  * the results of the whole sequence, forward and backward. */
-static void assert_cut(Case c, const int64_t *cuts, int count)
+static void assert_split_equals_whole(Case c, const int64_t *boundaries, int count)
 {
-    Values whole = inputs(&c), pieces = whole;
+    Values whole = inputs(&c), split = whole;
     compute(&c, &whole);
-    Tensor *query = tape_variable(tape, pieces.query, shape(c.B, c.N, c.H, c.D));
-    Tensor *key = tape_variable(tape, pieces.key, shape(c.B, c.keys, c.H, c.D));
-    Tensor *value = tape_variable(tape, pieces.value, shape(c.B, c.keys, c.H, c.M));
-    Tensor *first = c.state ? tape_variable(tape, pieces.state, state_shape(&c)) : NULL;
+    Tensor *query = tape_variable(tape, split.query, shape(c.B, c.N, c.H, c.D));
+    Tensor *key = tape_variable(tape, split.key, shape(c.B, c.keys, c.H, c.D));
+    Tensor *value = tape_variable(tape, split.value, shape(c.B, c.keys, c.H, c.M));
+    Tensor *first = c.state ? tape_variable(tape, split.state, state_shape(&c)) : NULL;
     Tensor *out = NULL, *state = first;
     for (int i = 0; i <= count; i++) {
-        const int64_t start = i ? cuts[i - 1] : 0, length = (i < count ? cuts[i] : c.N) - start;
-        Tensor *piece = attend_from(&c, op_slice(tape, query, 1, start, length),
-                                    op_slice(tape, key, 1, start, length),
-                                    op_slice(tape, value, 1, start, length), state, &state);
-        out = out ? op_concat(tape, (Tensor *[]){ out, piece }, 2, 1) : piece;
+        const int64_t start = i ? boundaries[i - 1] : 0,
+                      length = (i < count ? boundaries[i] : c.N) - start;
+        Tensor *segment = attend_from(&c, op_slice(tape, query, 1, start, length),
+                                      op_slice(tape, key, 1, start, length),
+                                      op_slice(tape, value, 1, start, length), state, &state);
+        out = out ? op_concat(tape, (Tensor *[]){ out, segment }, 2, 1) : segment;
     }
     tensor_keep(out);
     tensor_keep(state);
-    backward(&c, &pieces, out, state);
-    pieces.out = test_values(out);
-    pieces.final_state = test_values(state);
-    pieces.dquery = test_values(tensor_gradient(query));
-    pieces.dkey = test_values(tensor_gradient(key));
-    pieces.dvalue = test_values(tensor_gradient(value));
-    pieces.dstate = values_or_zeros(first ? tensor_gradient(first) : NULL, states_of(&c));
-    assert_same(&c, &pieces, &whole);
+    backward(&c, &split, out, state);
+    split.out = test_values(out);
+    split.final_state = test_values(state);
+    split.dquery = test_values(tensor_gradient(query));
+    split.dkey = test_values(tensor_gradient(key));
+    split.dvalue = test_values(tensor_gradient(value));
+    split.dstate = values_or_zeros(first ? tensor_gradient(first) : NULL, states_of(&c));
+    assert_same(&c, &split, &whole);
     tape_reset(tape);
 }
 
-TEST(cut_sequences_equal_the_whole)
+TEST(split_sequences_equal_the_whole)
 {
-    static const int64_t cuts[] = { 1, 17, 18, 34, 59 };
+    static const int64_t boundaries[] = { 1, 17, 18, 34, 59 };
     for (AttentionForm form = FORM_BEST; form <= FORM_QUADRATIC; form++)
         for (Used used = OUT_OF_BOTH; used <= FINAL_STATE; used++) {
             Case c = { 2, 60, 60, 3, 7, 5, true, false, .eps = 1e-6, .form = form, .used = used };
-            assert_cut(c, cuts, 5);
+            assert_split_equals_whole(c, boundaries, 5);
             c.state = true;
-            assert_cut(c, cuts + 2, 1);
+            assert_split_equals_whole(c, boundaries + 2, 1);
         }
 }
 
@@ -260,7 +261,7 @@ TEST(results_do_not_depend_on_the_threads)
     assert_same_on_threads(c, false);
 }
 
-TEST(misuse_of_options)
+TEST(misuse_of_options_raises)
 {
     const Shape row = shape(1, 5, 2, 3);
     Tensor *x = tape_input(tape, test_normal(1, shape_count(row)), row);

@@ -254,19 +254,19 @@ TEST(infinite_and_large_logits)
     tape_free(tape);
 }
 
-TEST(misuse)
+TEST(misuse_raises)
 {
     begin();
     const CtcOptions none = { .lengths = NULL };
-    const int32_t good[] = { 1, 2, 2, 4 }, blank[] = { 1, 2, 2, 0 }, high[] = { 1, 5, 1, 1 };
-    Tensor *x = variable(1, shape(2, 3, 5)), *t = tape_input_i32(tape, good, shape(2, 2));
+    const int32_t valid[] = { 1, 2, 2, 4 }, blank[] = { 1, 2, 2, 0 }, high[] = { 1, 5, 1, 1 };
+    Tensor *x = variable(1, shape(2, 3, 5)), *t = tape_input_i32(tape, valid, shape(2, 2));
     assert_raises("op_ctc: logits is NULL", op_ctc(tape, NULL, t, none));
     assert_raises("op_ctc: targets is NULL", op_ctc(tape, x, NULL, none));
     assert_raises("op_ctc: targets has dtype Real, expected int32", op_ctc(tape, x, x, none));
     assert_raises("op_ctc: logits is [6,5], expected [B, T, C]",
                   op_ctc(tape, op_reshape(tape, x, shape(6, 5)), t, none));
     assert_raises("op_ctc: targets is [4], expected [2, S]: logits is [2,3,5]",
-                  op_ctc(tape, x, tape_input_i32(tape, good, shape(4)), none));
+                  op_ctc(tape, x, tape_input_i32(tape, valid, shape(4)), none));
     assert_raises("op_ctc: targets[1] is 5, expected 0 to 4, the symbols of logits",
                   op_ctc(tape, x, tape_input_i32(tape, high, shape(2, 2)), none));
     assert_raises("op_ctc: targets[1,1] is 0, the blank, expected 1 to 4",
@@ -275,11 +275,11 @@ TEST(misuse)
                   op_ctc(tape, x, t, (CtcOptions){ .lengths = t }));
     assert_raises(
         "op_ctc: lengths[1] is 4, expected 0 to 3, the frames of logits",
-        op_ctc(tape, x, t, (CtcOptions){ .lengths = tape_input_i32(tape, good + 2, shape(2)) }));
+        op_ctc(tape, x, t, (CtcOptions){ .lengths = tape_input_i32(tape, valid + 2, shape(2)) }));
     assert_raises(
         "op_ctc: target_lengths[1] is 4, expected 0 to 2, the symbols of targets",
         op_ctc(tape, x, t,
-               (CtcOptions){ .target_lengths = tape_input_i32(tape, good + 2, shape(2)) }));
+               (CtcOptions){ .target_lengths = tape_input_i32(tape, valid + 2, shape(2)) }));
     tape_free(tape);
 }
 

@@ -114,7 +114,7 @@ TEST(training_in_bf16)
 #endif
 
 /* ------------------------------------------------------------------------------------- devices */
-TEST(exhausted_memory_is_told)
+TEST(exhausted_memory_raises)
 {
     if (!on_cuda())
         return;
@@ -136,7 +136,7 @@ TEST(exhausted_memory_is_told)
     tape_free(tape);
 }
 
-TEST(devices_that_are_not_there)
+TEST(missing_devices_raise)
 {
     test_expect_error();
     if (!setjmp(test_error_jump)) {

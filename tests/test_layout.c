@@ -25,12 +25,6 @@ static const Shape *all_ranks(void)
     return shapes;
 }
 
-/* Large enough for several threads, with ragged ends. */
-static Shape large(void)
-{
-    return shape(3, 67, 5, 83);
-}
-
 static Tensor *normal_input(Shape of)
 {
     return tape_input(tape, test_normal(1, shape_count(of)), of);
@@ -61,23 +55,6 @@ TEST(sum_and_mean_along_each_axis)
     assert_values(op_sum(tape, x, ALL_AXES), shape_scalar(), VALUES(36));
     assert_values(op_mean(tape, x, -2), shape(2, 2), VALUES(2, 3, 6, 7));
     assert_values(op_mean(tape, x, ALL_AXES), shape_scalar(), VALUES(4.5));
-    tape_free(tape);
-}
-
-/* The gradient reaches all elements: all pieces and threads of the kernel. */
-TEST(gradient_of_a_sum_reaches_every_element)
-{
-    const int axes[] = { ALL_AXES, -1, 0 };
-    begin();
-    for (int a = 0; a < 3; a++) {
-        Tensor *x = tape_variable(tape, test_normal(1, 40002), shape(2, 20001));
-        tape_backward(tape, op_sum(tape, op_sum(tape, x, axes[a]), ALL_AXES));
-        Real *dx = test_values(tensor_gradient(x));
-        for (int i = 0; i < 40002; i++)
-            if (dx[i] != 1)
-                ck_abort_msg("element %d is %g", i, (double)dx[i]);
-        tape_reset(tape);
-    }
     tape_free(tape);
 }
 
@@ -348,29 +325,6 @@ TEST(reshape_shares_storage)
     tape_free(tape);
 }
 
-/* A view of a view of a result, used beside the result itself. */
-static Tensor *reshape_function(Tape *on, Tensor *const *inputs, void *context)
-{
-    (void)context;
-    Tensor *x = op_multiply(on, inputs[0], inputs[0]);
-    Tensor *view = op_reshape(on, op_reshape(on, x, shape(24)), shape(4, 6));
-    Tensor *direct = op_sum(on, op_multiply(on, x, x), ALL_AXES);
-    Tensor *input_view = op_reshape(on, inputs[0], shape(4, 6));
-    return op_add(on, op_multiply(on, op_exp(on, view), input_view), direct);
-}
-
-static Tensor *reshape_last(Tape *on, Tensor *const *inputs, void *context)
-{
-    (void)context;
-    return op_reshape(on, op_tanh(on, inputs[0]), shape(12, 2));
-}
-
-TEST(gradients_of_reshape)
-{
-    check_gradient(reshape_function, NULL, shape(2, 3, 4));
-    check_gradient(reshape_last, NULL, shape(2, 3, 4));
-}
-
 TEST(misuse_of_reshape_raises)
 {
     begin();
@@ -394,6 +348,18 @@ TEST(transpose_of_each_pair_of_axes)
     assert_values(op_transpose(tape, x, 1, 1), x->shape, VALUES(1, 2, 3, 4, 5, 6, 7, 8));
     x = op_reshape(tape, x, shape(4, 1, 2));
     assert_values(op_transpose(tape, x, 0, 2), shape(2, 1, 4), VALUES(1, 3, 5, 7, 2, 4, 6, 8));
+    tape_free(tape);
+}
+
+/* Tiles with ragged ends, of several threads. */
+TEST(transposed_twice_is_the_tensor)
+{
+    begin();
+    const Shape of = shape(3, 67, 5, 83);
+    Tensor *x = normal_input(of), *once = op_transpose(tape, x, 1, 3);
+    ck_assert(shape_equal(once->shape, shape(3, 83, 5, 67)));
+    ck_assert_mem_eq(test_values(op_transpose(tape, once, 3, 1)), test_values(x),
+                     (size_t)shape_count(of) * sizeof(Real));
     tape_free(tape);
 }
 
@@ -596,37 +562,6 @@ TEST(misuse_of_concat_raises)
     tape_free(tape);
 }
 
-/* Slices of a concatenation are its parts. */
-TEST(a_slice_of_a_concat_is_the_part)
-{
-    begin();
-    Tensor *a = normal_input(shape(3, 4, 5)), *b = normal_input(shape(3, 2, 5));
-    Tensor *both = op_concat(tape, (Tensor *[]){ a, b }, 2, 1);
-    assert_close(test_values(op_slice(tape, both, 1, 0, 4)), test_values(a), 60, 0);
-    assert_close(test_values(op_slice(tape, both, 1, 4, 2)), test_values(b), 30, 0);
-    tape_free(tape);
-}
-
-/* The gradient and the loss, bitwise the same with any number of threads. */
-static Real *all_with_threads(int threads, int64_t *count)
-{
-    test_set_threads(threads);
-    Tensor *x = tape_variable(tape, test_normal(1, shape_count(large())), large());
-    Tensor *y = op_reverse_cumulative_sum(tape, op_transpose(tape, x, 1, 3), 2);
-    y = op_slice(tape, y, 1, 3, 60);
-    y = op_concat(tape,
-                  (Tensor *[]){ y, op_broadcast_to(tape, op_mean(tape, y, ALL_AXES), y->shape), y },
-                  3, -1);
-    Tensor *loss =
-        op_sum(tape, op_multiply(tape, y, op_exp(tape, op_scale(tape, y, 0.1))), ALL_AXES);
-    tape_backward(tape, loss);
-    *count = tensor_count(x);
-    Real *values = test_values(tensor_gradient(x));
-    values[0] += (Real)tensor_item(loss);
-    tape_reset(tape);
-    return values;
-}
-
 /* --------------------------------------------------------------------------------------- stores */
 static Tensor *integers(const int32_t *host, Shape of)
 {
@@ -711,16 +646,6 @@ TEST(misuse_of_store_raises)
     assert_raises("op_store_i32: the tape is recording, and a backward pass might find other "
                   "integers than the pass before; call tape_set_recording(tape, false) first",
                   op_store_i32(tape, to, NULL, to));
-    tape_free(tape);
-}
-
-TEST(threads_change_nothing)
-{
-    begin();
-    int64_t count;
-    Real *one = all_with_threads(1, &count);
-    for (int threads = 2; threads <= 3; threads++)
-        ck_assert(!memcmp(one, all_with_threads(threads, &count), (size_t)count * sizeof(Real)));
     tape_free(tape);
 }
 

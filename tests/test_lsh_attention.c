@@ -15,10 +15,12 @@ typedef struct Case {
     const int32_t *lengths;
 } Case;
 
+/* Arguments; dout is the gradient of the result. */
 typedef struct Arrays {
-    Real *x, *value, *dout;  /* arguments */
-    Real *out, *dx, *dvalue; /* results */
+    Real *x, *value, *dout;
 } Arrays;
+/* Indices of an Outcome. */
+enum { OUT, DX, DVALUE };
 
 static int64_t x_count(const Case *c)
 {
@@ -33,7 +35,7 @@ static Arrays arrays_for(const Case *c)
 {
     return (Arrays){ .x = test_normal(1, x_count(c)),
                      .value = test_normal(3, value_count(c)),
-                     .dout = test_normal(4, value_count(c)) };
+                     .dout = test_normal(TEST_UPSTREAM, value_count(c)) };
 }
 
 static Tensor *lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, const Case *c)
@@ -48,33 +50,31 @@ static Tensor *lsh_attention(Tape *tape, Tensor *query_key, Tensor *value, const
                                                                     options);
 }
 
-/* The results of the operation on a device. */
-static Arrays computed(const char *device, const Case *c, const Arrays *a)
+static Tensor *attention_of(Tape *tape, Tensor *const *in, void *context)
 {
-    Tape *tape = tape_new(device ? device_open(device) : test_device());
-    tape_seed(tape, SEED);
-    Tensor *x = tape_variable(tape, a->x, shape(c->B, c->N, c->H, c->D));
-    Tensor *value = tape_variable(tape, a->value, shape(c->B, c->N, c->H, c->M));
-    Tensor *out = tensor_keep(lsh_attention(tape, x, value, c));
-    tape_backward_from(tape, out, tape_input(tape, a->dout, out->shape));
-    Arrays y = { .out = test_values(out),
-                 .dx = test_values(tensor_gradient(x)),
-                 .dvalue = test_values(tensor_gradient(value)) };
-    tape_free(tape);
-    return y;
+    return lsh_attention(tape, in[0], in[1], context);
 }
 
-static void assert_arrays_near(const Case *c, const Arrays *a, const Arrays *b, double tolerance)
+/* device: NULL for the one under test */
+static Outcome computed(const char *device, Case *c, const Arrays *a)
 {
-    assert_near("out", a->out, b->out, value_count(c), tolerance);
-    assert_near("dx", a->dx, b->dx, x_count(c), tolerance);
-    assert_near("dvalue", a->dvalue, b->dvalue, value_count(c), tolerance);
+    const CheckInput inputs[] = { { shape(c->B, c->N, c->H, c->D), a->x },
+                                  { shape(c->B, c->N, c->H, c->M), a->value } };
+    return test_outcome(device, SEED, attention_of, c, inputs, 2);
+}
+
+/* The outcome on the device under test, which is plain's. */
+static Outcome check_arrays(Case *c, const Arrays *x)
+{
+    const Outcome y = computed(NULL, c, x), plain = computed("plain", c, x);
+    assert_outcomes_near("LSH attention", &y, &plain, VECTOR_TOLERANCE);
+    return y;
 }
 
 static void check_case(Case c)
 {
-    Arrays x = arrays_for(&c), y = computed(NULL, &c, &x), plain = computed("plain", &c, &x);
-    assert_arrays_near(&c, &y, &plain, VECTOR_TOLERANCE);
+    const Arrays x = arrays_for(&c);
+    check_arrays(&c, &x);
 }
 
 /* Row i of a head without key lengths: the softmax over all other keys, or all earlier ones. */
@@ -105,11 +105,11 @@ TEST(exact_attention_when_one_bucket_holds_all)
     for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
         for (int causal = 0; causal < 2; causal++) {
             Case c = { 1, lengths[n], 2, 8, 5, 1, 300, { 1, 1 }, causal, NULL };
-            Arrays x = arrays_for(&c), y = computed(NULL, &c, &x);
+            const Arrays x = arrays_for(&c);
+            const Outcome y = check_arrays(&c, &x);
             for (int64_t h = 0; h < c.H; h++)
                 for (int64_t i = 0; i < c.N; i++)
-                    assert_exact_row(&c, &x, y.out, h, i);
-            check_case(c);
+                    assert_exact_row(&c, &x, y.values[OUT], h, i);
         }
 }
 
@@ -118,12 +118,12 @@ TEST(exact_attention_when_one_bucket_holds_all)
 TEST(a_position_attends_to_its_bucket)
 {
     enum { N = 40, D = 3, M = 2 };
-    const Case c = { 1, N, 1, D, M, 2, N, { 2, 1 }, false, NULL };
+    Case c = { 1, N, 1, D, M, 2, N, { 2, 1 }, false, NULL };
     const Arrays x = arrays_for(&c);
     for (int i = 0; i < N; i++)
         for (int e = 0; e < D; e++)
             x.x[i * D + e] = i % 3 ? (Real)(e + 1) : (Real)(-e - 1);
-    const Arrays y = computed(NULL, &c, &x);
+    const Outcome y = computed(NULL, &c, &x);
     for (int i = 0; i < N; i++)
         for (int m = 0; m < M; m++) {
             double sum = 0;
@@ -133,7 +133,7 @@ TEST(a_position_attends_to_its_bucket)
                     sum += (double)x.value[j * M + m];
                     keys++;
                 }
-            ck_assert_double_eq_tol((double)y.out[i * M + m], sum / keys, VECTOR_TOLERANCE);
+            ck_assert_double_eq_tol((double)y.values[OUT][i * M + m], sum / keys, VECTOR_TOLERANCE);
         }
 }
 
@@ -180,13 +180,12 @@ TEST(key_lengths)
                 x.x[(b * c.N + i) * c.H * c.D] = (Real)NAN;
                 x.value[(b * c.N + i) * c.H * c.M] = (Real)NAN;
             }
-        Arrays y = computed(NULL, &c, &x), plain = computed("plain", &c, &x);
-        assert_arrays_near(&c, &y, &plain, VECTOR_TOLERANCE);
+        const Outcome y = check_arrays(&c, &x);
         for (int64_t b = 0; b < c.B; b++)
             for (int64_t i = lengths[b] * c.H; i < c.N * c.H; i++) {
-                ck_assert(y.out[(b * c.N * c.H + i) * c.M] == 0);
-                ck_assert(y.dx[(b * c.N * c.H + i) * c.D] == 0);
-                ck_assert(y.dvalue[(b * c.N * c.H + i) * c.M] == 0);
+                ck_assert(y.values[OUT][(b * c.N * c.H + i) * c.M] == 0);
+                ck_assert(y.values[DX][(b * c.N * c.H + i) * c.D] == 0);
+                ck_assert(y.values[DVALUE][(b * c.N * c.H + i) * c.M] == 0);
             }
     }
 }
@@ -196,13 +195,13 @@ TEST(key_lengths)
 TEST(a_position_without_visible_keys_attends_to_itself)
 {
     Case c = { 1, 60, 1, 4, 3, 2, 2, { 60, 1 }, true, NULL };
-    Arrays x = arrays_for(&c), y = computed(NULL, &c, &x);
+    const Arrays x = arrays_for(&c);
+    const Outcome y = check_arrays(&c, &x);
     int alone = 0;
     for (int64_t i = 0; i < c.N; i++)
-        alone += memcmp(y.out + i * c.M, x.value + i * c.M, (size_t)c.M * sizeof(Real)) == 0;
+        alone +=
+            memcmp(y.values[OUT] + i * c.M, x.value + i * c.M, (size_t)c.M * sizeof(Real)) == 0;
     ck_assert_msg(alone > 5 && alone < c.N, "%d positions attend to themselves", alone);
-    Arrays plain = computed("plain", &c, &x);
-    assert_arrays_near(&c, &y, &plain, VECTOR_TOLERANCE);
 }
 
 /* The defaults of chunk and buckets. */
@@ -227,15 +226,17 @@ TEST(packed_equals_separate)
 {
     enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
     Case c = { B, N, H, D, D, 2, 8, { 6, 1 }, true, NULL };
-    Arrays x = arrays_for(&c), y = computed(NULL, &c, &x);
+    const Arrays x = arrays_for(&c);
+    const Outcome y = computed(NULL, &c, &x);
     const Real *packed = test_packed((const Real *[]){ x.x, x.value }, 2, B * N, PART);
-    const Real *expected = test_packed((const Real *[]){ y.dx, y.dvalue }, 2, B * N, PART);
+    const Real *expected =
+        test_packed((const Real *[]){ y.values[DX], y.values[DVALUE] }, 2, B * N, PART);
     Tape *tape = tape_new(test_device());
     tape_seed(tape, SEED);
     Tensor *both = tape_variable(tape, packed, shape(B, N, 2 * H, D));
     Tensor *out = tensor_keep(lsh_attention(tape, both, NULL, &c));
     tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
-    assert_close(test_values(out), y.out, value_count(&c), 0);
+    assert_close(test_values(out), y.values[OUT], value_count(&c), 0);
     assert_close(test_values(tensor_gradient(both)), expected, 2 * x_count(&c), 0);
     tape_free(tape);
 }
@@ -249,13 +250,14 @@ TEST(large_scores_and_no_length)
     Arrays x = arrays_for(&c);
     for (int64_t i = 0; i < x_count(&c); i++)
         x.x[i] *= i / 4 % 7 ? 1000 : 0;
-    Arrays y = computed(NULL, &c, &x);
+    const Outcome y = computed(NULL, &c, &x);
     double largest = 0;
     for (int64_t i = 0; i < value_count(&c); i++)
         largest = fmax(largest, fabs((double)x.value[i]));
     for (int64_t i = 0; i < value_count(&c); i++) {
-        ck_assert_msg(fabs((double)y.out[i]) <= 1.0001 * largest, "%g", (double)y.out[i]);
-        ck_assert(isfinite(y.dx[i]) && isfinite(y.dvalue[i]));
+        ck_assert_msg(fabs((double)y.values[OUT][i]) <= 1.0001 * largest, "%g",
+                      (double)y.values[OUT][i]);
+        ck_assert(isfinite(y.values[DX][i]) && isfinite(y.values[DVALUE][i]));
     }
 }
 
@@ -266,9 +268,9 @@ TEST(nan_reaches_the_rows_that_attend_to_it)
     Case c = { 1, N, 1, 3, 2, 1, N, { 1, 1 }, true, NULL };
     Arrays x = arrays_for(&c);
     x.x[AT * 3] = (Real)NAN;
-    Arrays y = computed(NULL, &c, &x);
+    const Outcome y = computed(NULL, &c, &x);
     for (int i = 0; i < N; i++)
-        ck_assert_int_eq(isnan(y.out[2 * i]), i >= AT);
+        ck_assert_int_eq(isnan(y.values[OUT][2 * i]), i >= AT);
 }
 
 /* ------------------------------------------------------------------------ randomness and memory */
@@ -298,11 +300,11 @@ TEST(two_runs_are_bitwise_equal_on_any_number_of_threads)
         Case c = { 1, 390, H, 8, 8, 3, 32, { 8, 1 }, H == 1, NULL };
         Arrays x = arrays_for(&c);
         test_set_threads(1);
-        Arrays once = computed(NULL, &c, &x);
+        const Outcome once = computed(NULL, &c, &x);
         for (int threads = 1; threads < 6; threads++) {
             test_set_threads(threads);
-            Arrays again = computed(NULL, &c, &x);
-            assert_arrays_near(&c, &again, &once, 0);
+            const Outcome again = computed(NULL, &c, &x);
+            assert_outcomes_near("threads", &again, &once, 0);
         }
     }
 }

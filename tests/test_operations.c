@@ -13,7 +13,7 @@ typedef struct Case {
     const Operation *operation; /* or */
     const Unary *unary;         /* or */
     const Binary *binary;
-    Input inputs[MOST_INPUTS];
+    Input inputs[MAX_INPUTS];
 } Case;
 
 static Case *cases;
@@ -28,6 +28,9 @@ static const Input binary_inputs[][2] = {
     { S(2, 3, 4), S(3, 4) }, { S(300, 7), S(300, 1) }, { S(5, 7, 16), S(5, 1, 16) },
     { S(5, 7, 1), S(5, 1, 16) }, { S(2, 1, 4, 1), S(3, 1, 5) }, { S(3, 7), S(3, 1) },
     { S(1, 5, 1), S(4, 1, 3) }, { S(2, 1, 1, 5), S(2, 3, 4, 1) },
+    /* Sums that are split into chunks or parts. */
+    { S(31, 701), S(701) }, { S(7, 3, 300), S(7, 1, 300) }, { S(1), S(9000) },
+    { S(300, 7, 3), S(300, 1, 1) },
 };
 /* clang-format on */
 
@@ -121,7 +124,7 @@ static bool is_real(const Input *input)
 static int64_t real_elements(const Case *c)
 {
     int64_t count = 0;
-    for (int i = 0; i < MOST_INPUTS; i++)
+    for (int i = 0; i < MAX_INPUTS; i++)
         count += is_real(&c->inputs[i]) ? shape_count(c->inputs[i].shape) : 0;
     return count;
 }
@@ -147,19 +150,6 @@ static Tensor *constant_input(const Case *c, Tape *tape, int i)
 }
 
 /* ----------------------------------------------------------------------------------------- runs */
-
-/* An operation's result and the gradients of its real inputs, on the host. */
-typedef struct Outcome {
-    int count;
-    int64_t counts[1 + MOST_INPUTS];
-    Real *values[1 + MOST_INPUTS]; /* NULL: not computed */
-} Outcome;
-
-static void note(Outcome *outcome, const Tensor *tensor)
-{
-    outcome->counts[outcome->count] = tensor ? tensor_count(tensor) : 0;
-    outcome->values[outcome->count++] = tensor ? test_values(tensor) : NULL;
-}
 
 enum { EVERY_INPUT = -1 };
 
@@ -190,18 +180,19 @@ static Tensor *real_input(const Case *c, Tape *tape, int i, bool variable, Activ
 /* All inputs, none of which requires a gradient. */
 static void make_inputs(const Case *c, Tape *tape, Tensor **x)
 {
-    for (int i = 0; i < MOST_INPUTS; i++)
+    for (int i = 0; i < MAX_INPUTS; i++)
         x[i] = is_real(&c->inputs[i]) ? real_input(c, tape, i, false, REAL)
                                       : constant_input(c, tape, i);
 }
 
-/* The gradients are those of sum_i r_i out_i with random r; out is the sum of `uses` results. only:
- * the one input that requires a gradient, or EVERY_INPUT. */
+/* An operation's result and the gradients of its real inputs: those of sum_i r_i out_i with random
+ * r; out is the sum of `uses` results. only: the one input that requires a gradient, or
+ * EVERY_INPUT. */
 static Outcome run_uses(const Case *c, Tape *tape, int uses, int only, Activations activations)
 {
-    Tensor *x[MOST_INPUTS], *arguments[MOST_INPUTS];
+    Tensor *x[MAX_INPUTS], *arguments[MAX_INPUTS];
     tape_seed(tape, 9);
-    for (int i = 0; i < MOST_INPUTS; i++) {
+    for (int i = 0; i < MAX_INPUTS; i++) {
         const bool real = is_real(&c->inputs[i]), variable = only == EVERY_INPUT || only == i;
         x[i] = real ? real_input(c, tape, i, variable, activations) : constant_input(c, tape, i);
         arguments[i] = real && activations == STORED_IN_BF16 && !c->inputs[i].parameter
@@ -217,10 +208,10 @@ static Outcome run_uses(const Case *c, Tape *tape, int uses, int only, Activatio
         const Real *r = rounded_normal(77, tensor_count(out), activations);
         tape_backward_from(tape, out, tape_input(tape, r, out->shape));
     }
-    note(&outcome, out);
-    for (int i = 0; i < MOST_INPUTS && tape_is_recording(tape); i++)
-        note(&outcome,
-             is_real(&c->inputs[i]) && x[i]->requires_grad ? tensor_gradient(x[i]) : NULL);
+    test_note(&outcome, out);
+    for (int i = 0; i < MAX_INPUTS && tape_is_recording(tape); i++)
+        test_note(&outcome,
+                  is_real(&c->inputs[i]) && x[i]->requires_grad ? tensor_gradient(x[i]) : NULL);
     return outcome;
 }
 
@@ -244,7 +235,7 @@ static Outcome run(const Case *c, Device *device, Precision precision, Activatio
     return run_several(c, 1, device, precision, activations);
 }
 
-static Outcome run_here(const Case *c)
+static Outcome run_on_device(const Case *c)
 {
     return run(c, test_device(), PRECISION_FLOAT32, REAL);
 }
@@ -260,7 +251,7 @@ static void assert_same(const Case *c, const char *what, Outcome a, Outcome b)
 }
 
 /* --------------------------------------------------------------------------- finite differences */
-enum { MOST_ELEMENTS = 260 }; /* of a case that is checked by them */
+enum { MAX_ELEMENTS = 260 }; /* of a case that is checked by them */
 
 typedef enum Use {
     ONCE,
@@ -287,9 +278,9 @@ static int source_of(const Checked *checked, int i)
 static Tensor *checked_function(Tape *tape, Tensor *const *variables, void *context)
 {
     const Checked *checked = context;
-    Tensor *x[MOST_INPUTS];
+    Tensor *x[MAX_INPUTS];
     tape_seed(tape, 9);
-    for (int i = 0; i < MOST_INPUTS; i++) {
+    for (int i = 0; i < MAX_INPUTS; i++) {
         x[i] = constant_input(checked->c, tape, i);
         if (is_real(&checked->c->inputs[i]))
             x[i] = source_of(checked, i) == i ? *variables++ : x[source_of(checked, i)];
@@ -308,12 +299,12 @@ enum { CHECKED_USES = USES };
 TEST(gradients_equal_finite_differences)
 {
     for (int i = 0; i < case_count; i++)
-        for (Use use = ONCE; use < (Use)CHECKED_USES && real_elements(&cases[i]) <= MOST_ELEMENTS;
+        for (Use use = ONCE; use < (Use)CHECKED_USES && real_elements(&cases[i]) <= MAX_ELEMENTS;
              use++) {
             Checked checked = { &cases[i], use };
-            Shape shapes[MOST_INPUTS];
+            Shape shapes[MAX_INPUTS];
             int count = 0;
-            for (int j = 0; j < MOST_INPUTS; j++)
+            for (int j = 0; j < MAX_INPUTS; j++)
                 if (is_real(&cases[i].inputs[j]) && source_of(&checked, j) == j)
                     shapes[count++] = cases[i].inputs[j].shape;
             check_gradient_shapes(cases[i].name, checked_function, &checked, shapes, count);
@@ -326,8 +317,8 @@ TEST(every_operation_is_checked_by_finite_differences)
         bool found = false;
         for (int j = 0; j < case_count; j++)
             found |=
-                !strcmp(cases[i].name, cases[j].name) && real_elements(&cases[j]) <= MOST_ELEMENTS;
-        ck_assert_msg(found, "%s: no case has at most %d elements", cases[i].name, MOST_ELEMENTS);
+                !strcmp(cases[i].name, cases[j].name) && real_elements(&cases[j]) <= MAX_ELEMENTS;
+        ck_assert_msg(found, "%s: no case has at most %d elements", cases[i].name, MAX_ELEMENTS);
     }
 }
 
@@ -338,14 +329,14 @@ TEST(every_input_receives_a_gradient)
     for (int i = 0; i < case_count; i++) {
         const Case *c = &cases[i];
         Tape *tape = tape_new(test_device());
-        Tensor *x[MOST_INPUTS];
-        for (int j = 0; j < MOST_INPUTS; j++)
+        Tensor *x[MAX_INPUTS];
+        for (int j = 0; j < MAX_INPUTS; j++)
             x[j] = is_real(&c->inputs[j]) ? real_input(c, tape, j, true, REAL)
                                           : constant_input(c, tape, j);
         Tensor *out = apply(c, tape, x, false);
         tape_backward_from(tape, out,
                            tape_input(tape, test_normal(77, tensor_count(out)), out->shape));
-        for (int j = 0; j < MOST_INPUTS; j++)
+        for (int j = 0; j < MAX_INPUTS; j++)
             ck_assert_msg(!is_real(&c->inputs[j]) || x[j]->has_gradient,
                           "%s: input %d requires a gradient and receives none", c->name, j);
         tape_free(tape);
@@ -356,8 +347,8 @@ TEST(every_input_receives_a_gradient)
 TEST(gradients_of_one_input_alone)
 {
     for (int i = 0; i < case_count; i++) {
-        const Outcome all = run_here(&cases[i]);
-        for (int only = 0; only < MOST_INPUTS; only++) {
+        const Outcome all = run_on_device(&cases[i]);
+        for (int only = 0; only < MAX_INPUTS; only++) {
             if (!is_real(&cases[i].inputs[only]))
                 continue;
             Tape *tape = tape_new(test_device());
@@ -374,27 +365,22 @@ TEST(gradients_of_one_input_alone)
 
 /* Segments of attention and blocks of products depend on the number of threads, by a rounding
  * error. */
-static void assert_near_all(const Case *c, Outcome a, Outcome b)
-{
-    for (int j = 0; j < a.count; j++)
-        assert_near(c->name, a.values[j], b.values[j], a.counts[j], VECTOR_TOLERANCE);
-}
-
 TEST(runs_repeat_bit_for_bit)
 {
     for (int i = 0; i < case_count; i++) {
         test_set_threads(2);
-        const Outcome first = run_here(&cases[i]);
-        assert_same(&cases[i], "in a second run", run_here(&cases[i]), first);
+        const Outcome first = run_on_device(&cases[i]);
+        assert_same(&cases[i], "in a second run", run_on_device(&cases[i]), first);
         for (int threads = 1; threads <= 3 && !device_is_cuda(test_device()); threads += 2) {
             test_set_threads(threads);
-            assert_near_all(&cases[i], run_here(&cases[i]), first);
+            const Outcome again = run_on_device(&cases[i]);
+            assert_outcomes_near(cases[i].name, &again, &first, VECTOR_TOLERANCE);
         }
     }
 }
 
-/* One thread computes all parts of each result, though the work is cut for several. */
-static Outcome run_alone(const Case *c, Precision precision, Activations inputs)
+/* One thread computes all parts of each result, though the work is split for several. */
+static Outcome run_on_one_thread(const Case *c, Precision precision, Activations inputs)
 {
     Outcome result;
 #pragma omp parallel num_threads(2)
@@ -410,10 +396,11 @@ TEST(no_bit_depends_on_who_computes)
         for (int threads = 2; threads <= 3 && !device_is_cuda(test_device()); threads++) {
             const Case *c = &cases[i];
             test_set_threads(threads);
-            assert_same(c, "on one thread", run_alone(c, PRECISION_FLOAT32, REAL), run_here(c));
+            assert_same(c, "on one thread", run_on_one_thread(c, PRECISION_FLOAT32, REAL),
+                        run_on_device(c));
             if (test_has_bf16())
                 assert_same(c, "in bf16 on one thread",
-                            run_alone(c, PRECISION_BF16, STORED_IN_BF16),
+                            run_on_one_thread(c, PRECISION_BF16, STORED_IN_BF16),
                             run(c, test_device(), PRECISION_BF16, STORED_IN_BF16));
         }
 }
@@ -425,7 +412,7 @@ TEST(results_without_recording_are_the_same)
         tape_set_recording(tape, false);
         const Outcome result = run_on(&cases[i], tape, EVERY_INPUT, REAL);
         tape_free(tape);
-        assert_same(&cases[i], "without recording", result, run_here(&cases[i]));
+        assert_same(&cases[i], "without recording", result, run_on_device(&cases[i]));
     }
 }
 
@@ -434,11 +421,11 @@ TEST(nan_reaches_the_result)
 {
     Tape *tape = tape_new(test_device());
     for (int i = 0; i < case_count; i++)
-        for (int bad = 0; bad < MOST_INPUTS; bad++) {
+        for (int bad = 0; bad < MAX_INPUTS; bad++) {
             const Case *c = &cases[i];
             if (!is_real(&c->inputs[bad]))
                 continue;
-            Tensor *x[MOST_INPUTS];
+            Tensor *x[MAX_INPUTS];
             make_inputs(c, tape, x);
             x[bad] = op_scale(tape, x[bad], NAN);
             Tensor *out = apply(c, tape, x, false);
@@ -456,7 +443,7 @@ TEST(nan_reaches_the_result)
  * contains the words. */
 static void assert_refused(const Case *c, Tape *tape, int bad, Tensor *replaced, const char *words)
 {
-    Tensor *x[MOST_INPUTS];
+    Tensor *x[MAX_INPUTS];
     make_inputs(c, tape, x);
     x[bad] = replaced;
     test_expect_error();
@@ -474,7 +461,7 @@ TEST(inputs_of_another_dtype_or_tape_are_refused)
 {
     Tape *tape = tape_new(test_device()), *other = tape_new(test_device());
     for (int i = 0; i < case_count; i++)
-        for (int bad = 0; bad < MOST_INPUTS; bad++) {
+        for (int bad = 0; bad < MAX_INPUTS; bad++) {
             const Case *c = &cases[i];
             const Shape of = c->inputs[bad].shape;
             if (of.rank == 0)
@@ -498,9 +485,9 @@ TEST(inputs_of_another_dtype_or_tape_are_refused)
 TEST(recovery_from_exhausted_memory)
 {
     for (int i = 0; i < case_count; i++) {
-        if (real_elements(&cases[i]) > MOST_ELEMENTS)
+        if (real_elements(&cases[i]) > MAX_ELEMENTS)
             continue;
-        const Outcome expected = run_here(&cases[i]);
+        const Outcome expected = run_on_device(&cases[i]);
         bool failed = true;
         for (int64_t failing = 1; failed; failing++) {
             Tape *volatile tape = tape_new(test_device());

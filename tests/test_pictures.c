@@ -28,14 +28,14 @@ static void write_gzipped(const char *name, const char *mode, const void *bytes,
     ck_assert_int_eq(gzclose(file), Z_OK);
 }
 
-/* ----------------------------------------------------------------------------------- good files */
+/* --------------------------------------------------------------------------------- valid files */
 
 enum { HEADER = 16, COUNT = 3, ROWS = 2, COLUMNS = 5, DATA = COUNT * ROWS * COLUMNS };
 #define IMAGES_HEADER "\0\0\x08\x03\0\0\0\x03\0\0\0\x02\0\0\0\x05"
 #define LABELS_HEADER "\0\0\x08\x01\0\0\0\x07"
 
 /* Three images of 2 x 5: 0, 1, 2, ... */
-static const uint8_t *good_images(void)
+static const uint8_t *valid_images(void)
 {
     static uint8_t bytes[HEADER + DATA];
     memcpy(bytes, IMAGES_HEADER, HEADER);
@@ -44,7 +44,7 @@ static const uint8_t *good_images(void)
     return bytes;
 }
 
-static Idx read_good(IdxKind kind)
+static Idx read_valid(IdxKind kind)
 {
     Idx idx;
     Sentence sentence;
@@ -52,28 +52,28 @@ static Idx read_good(IdxKind kind)
     return idx;
 }
 
-static void assert_good_images(Idx idx)
+static void assert_valid_images(Idx idx)
 {
     ck_assert_int_eq(idx.count, COUNT);
     ck_assert_int_eq(idx.rows, ROWS);
     ck_assert_int_eq(idx.columns, COLUMNS);
-    ck_assert_mem_eq(idx.bytes, good_images() + HEADER, DATA);
+    ck_assert_mem_eq(idx.bytes, valid_images() + HEADER, DATA);
     idx_free(&idx);
     ck_assert_ptr_null(idx.bytes);
 }
 
 TEST(images_plain_and_gzipped)
 {
-    write_plain(path, good_images(), HEADER + DATA);
-    assert_good_images(read_good(IDX_IMAGES));
-    write_gzipped(path, "wb", good_images(), HEADER + DATA);
-    assert_good_images(read_good(IDX_IMAGES));
+    write_plain(path, valid_images(), HEADER + DATA);
+    assert_valid_images(read_valid(IDX_IMAGES));
+    write_gzipped(path, "wb", valid_images(), HEADER + DATA);
+    assert_valid_images(read_valid(IDX_IMAGES));
 }
 
 TEST(labels)
 {
     write_plain(path, LABELS_HEADER "\3\1\4\1\5\x9\2", 8 + 7);
-    Idx idx = read_good(IDX_LABELS);
+    Idx idx = read_valid(IDX_LABELS);
     ck_assert_int_eq(idx.count, 7);
     ck_assert_int_eq(idx.rows, 1);
     ck_assert_int_eq(idx.columns, 1);
@@ -95,7 +95,7 @@ TEST(many_images)
             write_gzipped(path, "wb", bytes, HEADER + data);
         else
             write_plain(path, bytes, HEADER + data);
-        Idx idx = read_good(IDX_IMAGES);
+        Idx idx = read_valid(IDX_IMAGES);
         ck_assert_int_eq(idx.count, 5000);
         ck_assert_int_eq(idx.rows * idx.columns, 28 * 28);
         ck_assert(memcmp(idx.bytes, bytes + HEADER, data) == 0);
@@ -200,7 +200,7 @@ TEST(damage_is_named)
 
 /* A header may declare 4 GiB; memory is allocated as the data arrive. Here it may
  * grow by 64 MiB. */
-TEST(promised_sizes_take_no_memory)
+TEST(claimed_sizes_allocate_nothing)
 {
     write_plain(path, "\0\0\x08\3\xff\xff\xff\xff\0\0\0\1\0\0\0\1 ", 17);
     FILE *statm = fopen("/proc/self/statm", "r");
@@ -219,7 +219,7 @@ TEST(promised_sizes_take_no_memory)
 #define ZLIB_SAYS "expected gzipped data without damage, but zlib says: "
 TEST(gzip_damage_is_named)
 {
-    write_gzipped(path, "wb", good_images(), HEADER + DATA);
+    write_gzipped(path, "wb", valid_images(), HEADER + DATA);
     size_t size;
     uint8_t *bytes = read_plain(path, &size);
     bytes[size - 8] ^= 1; /* first byte of the checksum; the length follows */
@@ -258,7 +258,7 @@ TEST(missing_files_are_named)
                      text("/none: there is no t10k-labels-idx1-ubyte%s", OTHER_NAMES).text);
 }
 
-TEST(what_is_no_file_is_named)
+TEST(special_files_are_named)
 {
     snprintf(path, sizeof path, "%s/t10k-images-idx3-ubyte", folder);
     assert_refused(IDX_IMAGES, text("cannot be read: %s", strerror(ENOENT)).text);
@@ -274,7 +274,7 @@ TEST(what_is_no_file_is_named)
     ck_assert_int_eq(unlink(path), 0);
 
     /* The superuser may read anything, and drops its rights for this. */
-    write_plain(path, good_images(), HEADER + DATA);
+    write_plain(path, valid_images(), HEADER + DATA);
     uid_t user = geteuid();
     ck_assert_int_eq(chmod(path, 0), 0);
     ck_assert_int_eq(chmod(folder, 0755), 0);
@@ -287,9 +287,9 @@ TEST(every_truncation_is_refused)
 {
     for (int gzipped = 0; gzipped < 2; gzipped++) {
         if (gzipped)
-            write_gzipped(path, "wb", good_images(), HEADER + DATA);
+            write_gzipped(path, "wb", valid_images(), HEADER + DATA);
         else
-            write_plain(path, good_images(), HEADER + DATA);
+            write_plain(path, valid_images(), HEADER + DATA);
         size_t size;
         uint8_t *bytes = read_plain(path, &size);
         for (size_t length = 0; length < size; length++) {
@@ -310,11 +310,11 @@ static size_t pick(Random *random, size_t below)
 }
 
 /* Writes the bytes with some of them changed; one file in four is also cut or extended. */
-static void write_mutated(Random *random, const uint8_t *good, size_t size)
+static void write_mutated(Random *random, const uint8_t *valid, size_t size)
 {
     uint8_t bytes[256] = { 0 };
     ck_assert_uint_lt(size, sizeof bytes);
-    memcpy(bytes, good, size);
+    memcpy(bytes, valid, size);
     for (size_t changes = 1 + pick(random, 4); changes > 0; changes--)
         bytes[pick(random, size)] ^= (uint8_t)(1 << pick(random, 8));
     write_plain(path, bytes, pick(random, 4) == 0 ? pick(random, sizeof bytes) : size);
@@ -323,25 +323,25 @@ static void write_mutated(Random *random, const uint8_t *good, size_t size)
 /* Gzipped files: the original images, or an error. */
 TEST(mutations_of_gzipped_files_are_found)
 {
-    write_gzipped(path, "wb", good_images(), HEADER + DATA);
+    write_gzipped(path, "wb", valid_images(), HEADER + DATA);
     size_t size;
-    uint8_t *good = read_plain(path, &size);
+    uint8_t *valid = read_plain(path, &size);
     Random random = random_new(1, random_stream("gzipped"));
     enum { TRIALS = 6000 };
     int accepted = 0;
     for (int trial = 0; trial < TRIALS; trial++) {
-        write_mutated(&random, good, size);
+        write_mutated(&random, valid, size);
         Idx idx;
         Sentence sentence;
         if (idx_read(path, IDX_IMAGES, &idx, &sentence)) {
-            assert_good_images(idx);
+            assert_valid_images(idx);
             accepted++;
         } else {
             ck_assert_ptr_nonnull(strstr(sentence.text, path));
         }
     }
     ck_assert(accepted > 0 && accepted < TRIALS); /* gzip's date and similar fields may change */
-    free(good);
+    free(valid);
 }
 
 /* Plain files: all that the file declares, or an error. */
@@ -351,7 +351,7 @@ TEST(mutations_of_plain_files_are_survived)
     enum { TRIALS = 6000 };
     int accepted = 0;
     for (int trial = 0; trial < TRIALS; trial++) {
-        write_mutated(&random, good_images(), HEADER + DATA);
+        write_mutated(&random, valid_images(), HEADER + DATA);
         Idx idx;
         Sentence sentence;
         if (idx_read(path, IDX_IMAGES, &idx, &sentence)) {
@@ -449,7 +449,7 @@ TEST(pictures_may_be_read_by_others)
 }
 
 /* A path without a directory. */
-TEST(pictures_where_one_stands)
+TEST(a_picture_replaces_an_older_one)
 {
     ck_assert_int_eq(chdir(folder), 0);
     strcpy(path, "picture.png");
@@ -497,7 +497,7 @@ TEST(failing_write_leaves_the_old_picture)
     free(new_bytes);
 }
 
-TEST(grids_that_make_no_picture)
+TEST(invalid_grids_are_refused)
 {
 #define NO_PICTURE(sizes) sizes ": expected a picture of 1 to 1000000 pixels per side"
     assert_picture_refused((ImageGrid){ 0, 1, 2, 3, noise(), .scale = 1 },

@@ -93,12 +93,12 @@ TEST(uniform_moments)
     Random random = random_new(1, 2);
     Real *x = numbers(MANY);
     random_uniform(&random, x, MANY);
-    int64_t good = 0;
+    int64_t in_range = 0;
     for (int64_t i = 0; i < MANY; i++) {
         double steps = (double)x[i] * 0x1p24;
-        good += steps >= 0 && steps < 0x1p24 && steps == floor(steps);
+        in_range += steps >= 0 && steps < 0x1p24 && steps == floor(steps);
     }
-    ck_assert_int_eq(good, MANY);
+    ck_assert_int_eq(in_range, MANY);
     assert_within(moment(x, MANY, 0, 1), 0.5, sqrt(1.0 / 12 / MANY));
     assert_within(moment(x, MANY, 0.5, 2), 1.0 / 12, sqrt(1.0 / 180 / MANY));
     free(x);
@@ -135,10 +135,10 @@ TEST(bernoulli_frequency)
         double p = (double)probabilities[c];
         Random random = random_new(5, c);
         random_bernoulli(&random, x, MANY, probabilities[c]);
-        int64_t good = 0;
+        int64_t in_range = 0;
         for (int64_t i = 0; i < MANY; i++)
-            good += x[i] == 0 || x[i] == 1;
-        ck_assert_int_eq(good, MANY);
+            in_range += x[i] == 0 || x[i] == 1;
+        ck_assert_int_eq(in_range, MANY);
         assert_within(moment(x, MANY, 0, 1), p, sqrt(p * (1 - p) / MANY));
     }
     free(x);
@@ -207,16 +207,16 @@ TEST(counters_taken)
     ck_assert_uint_eq(random.counter, 1);
 }
 
-TEST(pieces_of_four_make_the_whole)
+TEST(draws_of_four_equal_one_draw)
 {
-    Real whole[23], pieces[23];
+    Real whole[23], split[23];
     for (int d = 0; d < 3; d++) {
         Random one = random_new(11, 12), two = one;
         draws[d](&one, whole, 23);
-        draws[d](&two, pieces, 8);
-        draws[d](&two, pieces + 8, 12);
-        draws[d](&two, pieces + 20, 3);
-        ck_assert_mem_eq(whole, pieces, sizeof whole);
+        draws[d](&two, split, 8);
+        draws[d](&two, split + 8, 12);
+        draws[d](&two, split + 20, 3);
+        ck_assert_mem_eq(whole, split, sizeof whole);
         ck_assert_uint_eq(one.counter, two.counter);
     }
 }

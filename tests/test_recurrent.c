@@ -157,36 +157,24 @@ static Tensor *apply(const Layer *l, Tensor *x, Tensor *lengths, bool reverse, T
 }
 
 /* out, the final state and the gradients of x, weights and the initial state */
-typedef struct Outcome {
-    int count;
-    int64_t counts[10];
-    Real *values[10];
-} Outcome;
-
-static void note(Outcome *outcome, const Tensor *tensor)
-{
-    outcome->counts[outcome->count] = tensor_count(tensor);
-    outcome->values[outcome->count++] = test_values(tensor);
-}
-
 static Outcome outcome_of(const Layer *l, Tensor *out, Tensor **state)
 {
     Outcome outcome = { 0 };
     const int states = l->G == 4 ? 2 : 1;
     Tensor *loss = inner(out, tape_input(tape, test_normal(8, sequences * N * H), out->shape));
-    note(&outcome, out);
+    test_note(&outcome, out);
     for (int s = 0; s < states; s++) {
-        note(&outcome, state[s]);
+        test_note(&outcome, state[s]);
         const Real *r = test_normal(9 + (uint64_t)s, sequences * H);
         loss = op_add(tape, loss, inner(state[s], tape_input(tape, r, shape(sequences, H))));
     }
     tape_backward(tape, loss);
-    note(&outcome, tensor_gradient(l->x));
+    test_note(&outcome, tensor_gradient(l->x));
     for (int i = 0; i < 4; i++)
-        note(&outcome, tensor_gradient(l->w[i]));
-    note(&outcome, tensor_gradient(l->h));
+        test_note(&outcome, tensor_gradient(l->w[i]));
+    test_note(&outcome, tensor_gradient(l->h));
     if (states == 2)
-        note(&outcome, tensor_gradient(l->c));
+        test_note(&outcome, tensor_gradient(l->c));
     tape_reset(tape);
     return outcome;
 }
@@ -457,7 +445,7 @@ TEST(a_tape_in_bf16)
 }
 
 /* --------------------------------------------------------------------------------------- misuse */
-TEST(misuse_of_operations)
+TEST(misuse_of_operations_raises)
 {
     begin();
     const Layer l = layer_new(4);
@@ -500,7 +488,7 @@ TEST(misuse_of_operations)
     end();
 }
 
-TEST(misuse_of_stacks)
+TEST(misuse_of_stacks_raises)
 {
     begin();
     assert_raises("nn_lstm: a: input is 0 and hidden 3, expected 1 or more",

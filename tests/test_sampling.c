@@ -231,7 +231,7 @@ static Real *repeated(const Real *row, int64_t count, int64_t times)
 
 enum { DRAWS = 8192 };
 
-TEST(symbols_are_chosen_as_often_as_they_should)
+TEST(symbols_follow_their_probabilities)
 {
     enum { C = 19 };
     const Real *logits = test_normal(4, C), *rows = repeated(logits, C, DRAWS);
@@ -251,7 +251,7 @@ TEST(symbols_are_chosen_as_often_as_they_should)
     }
 }
 
-TEST(pixels_are_chosen_as_often_as_they_should)
+TEST(pixels_follow_their_probabilities)
 {
     static const Real mixtures[][9] = {
         { 0, 1, (Real)-0.5, (Real)-0.8, (Real)0.1, (Real)0.6, -3, -2, -4 },
@@ -339,15 +339,15 @@ static void compare_choices(Precision precision, int64_t R, int64_t C)
     Real *logits = test_normal((uint64_t)C, R * C);
     for (int64_t i = 0; i < R * C; i++)
         logits[i] *= 4;
-    Tensor *on_other = op_cast(on_device, tape_input(on_device, logits, shape(R, C)), type);
-    Tensor *here = tape_input(on_cpu, test_values(on_other), shape(R, C));
+    Tensor *device_logits = op_cast(on_device, tape_input(on_device, logits, shape(R, C)), type);
+    Tensor *cpu_logits = tape_input(on_cpu, test_values(device_logits), shape(R, C));
     for (int i = 0; i < SAMPLINGS; i++)
-        ck_assert_mem_eq(test_integers(op_sample(on_cpu, here, samplings[i])),
-                         test_integers(op_sample(on_device, on_other, samplings[i])),
+        ck_assert_mem_eq(test_integers(op_sample(on_cpu, cpu_logits, samplings[i])),
+                         test_integers(op_sample(on_device, device_logits, samplings[i])),
                          (size_t)R * sizeof(int32_t));
     if (C % 3 == 0)
-        ck_assert_mem_eq(test_integers(op_sample_logistic_mixture(on_cpu, here)),
-                         test_integers(op_sample_logistic_mixture(on_device, on_other)),
+        ck_assert_mem_eq(test_integers(op_sample_logistic_mixture(on_cpu, cpu_logits)),
+                         test_integers(op_sample_logistic_mixture(on_device, device_logits)),
                          (size_t)R * sizeof(int32_t));
     ck_assert_uint_eq(tape_random(on_cpu).counter, tape_random(on_device).counter);
     tape_free(on_cpu);
@@ -491,7 +491,7 @@ TEST(no_gradient_passes)
     tape_free(tape);
 }
 
-TEST(misuse)
+TEST(misuse_raises)
 {
     begin();
     Tensor *x = tape_input(tape, test_normal(1, 20), shape(4, 5));

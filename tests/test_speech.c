@@ -44,7 +44,7 @@ enum { TONE = 640 }; /* samples per phoneme */
 /* A recording in which every phoneme is a tone; index: a phase. */
 static int64_t say(int digit, int index, double *samples)
 {
-    int32_t phonemes[MOST_PHONEMES];
+    int32_t phonemes[MAX_PHONEMES];
     const int64_t count = digit_phonemes(digit, phonemes) * TONE;
     for (int64_t i = 0; i < count; i++) {
         const double frequency = 195 + 183 * phonemes[i / TONE];
@@ -57,9 +57,10 @@ static void write_recordings(void)
 {
     static const int indices[] = { 0, 5, 6, 45 };
     char name[128];
-    double samples[MOST_PHONEMES * TONE];
+    double samples[MAX_PHONEMES * TONE];
     snprintf(name, sizeof name, "%s/recordings", directory);
-    ck_assert(mkdir(name, 0700) == 0);
+    if (mkdir(name, 0700) != 0)
+        return; /* an earlier test has written them */
     for (int speaker = 'a'; speaker <= 'c'; speaker++) {
         for (int digit = 0; digit < DIGITS; digit++) {
             for (int i = 0; i < 4; i++) {
@@ -164,9 +165,9 @@ TEST(bad_sound_files_are_refused)
 /* A tone of all rates is the same tone after resampling, and so are its features. */
 TEST(files_of_higher_rates_are_resampled)
 {
-    enum { SECONDS = 1, MOST = 48000 };
+    enum { SECONDS = 1, MAX_SAMPLES = 48000 };
     static const int rates[] = { RATE, 16000, 44100, 48000 };
-    double *samples = malloc(MOST * sizeof *samples);
+    double *samples = malloc(MAX_SAMPLES * sizeof *samples);
     Real *frames[4];
     FilterBank *bank = filter_bank_new();
     for (int r = 0; r < 4; r++) {
@@ -321,7 +322,7 @@ static Utterance noise(void)
 }
 
 /* Position p has the frames from stride p - context on; beyond the ends, the end frames. */
-TEST(positions_see_context_and_lookahead)
+TEST(inputs_contain_context_and_lookahead)
 {
     Utterance utterance = noise();
     FilterBank *bank = filter_bank_new();
@@ -401,8 +402,8 @@ TEST(streamed_logits_are_the_forward_pass)
 
 TEST(digits_follow_from_phonemes_with_errors)
 {
-    int32_t phonemes[DIGITS * MOST_PHONEMES], digits[DIGITS * MOST_PHONEMES];
-    int64_t ends[DIGITS * MOST_PHONEMES], n = 0, removed = 0;
+    int32_t phonemes[DIGITS * MAX_PHONEMES], digits[DIGITS * MAX_PHONEMES];
+    int64_t ends[DIGITS * MAX_PHONEMES], n = 0, removed = 0;
     for (int digit = 0; digit < DIGITS; digit++)
         n += digit_phonemes(digit, phonemes + n);
     for (int errors = 0; errors < 2; errors++) {
@@ -433,7 +434,6 @@ static void check_part(const Corpus *corpus, Part part, int speakers, int record
 
 TEST(parts_are_apart)
 {
-    write_recordings();
     Corpus corpus = corpus_read(directory, false);
     check_part(&corpus, PART_TRAINING, 3, 60);
     check_part(&corpus, PART_VALIDATION, 3, 30);
@@ -452,12 +452,12 @@ TEST(strings_have_their_digits_and_phonemes)
     Corpus corpus = corpus_read(directory, false);
     Random random = random_new(1, 1);
     for (int i = 0; i < 100; i++) {
-        Utterance utterance = utterance_draw(&corpus, PART_TRAINING, 1 + i % MOST_DIGITS, &random);
-        ck_assert_int_eq(utterance.digits, 1 + i % MOST_DIGITS);
+        Utterance utterance = utterance_draw(&corpus, PART_TRAINING, 1 + i % MAX_DIGITS, &random);
+        ck_assert_int_eq(utterance.digits, 1 + i % MAX_DIGITS);
         ck_assert(utterance.wave.count <= string_samples(&corpus, utterance.digits));
         int64_t n = 0, loud = 0;
         for (int64_t d = 0; d < utterance.digits; d++) {
-            int32_t expected[MOST_PHONEMES];
+            int32_t expected[MAX_PHONEMES];
             const int64_t count = digit_phonemes(utterance.digit[d], expected);
             for (int64_t j = 0; j < count; j++)
                 ck_assert_int_eq(utterance.phoneme[n++], expected[j]);
@@ -474,13 +474,6 @@ TEST(strings_have_their_digits_and_phonemes)
 }
 
 /* ------------------------------------------------------------------------------------- training */
-
-static double number_after(const char *text)
-{
-    const char *found = strstr(output, text);
-    ck_assert_msg(found != NULL, "%s is not in: %s", text, output);
-    return strtod(found + strlen(text), NULL);
-}
 
 /* Rows of the log, of which the last of an epoch has the validation error. */
 TEST(log_has_a_row_a_step)
@@ -539,7 +532,7 @@ TEST(strings_have_digits_of_the_options)
     TINY "--head-dim 16 --feed-forward 64 --clip 1 --quiet --learning-rate 0.02 --patience 1000 "
 
 /* The model that linear attention learns then evaluates and recognises. */
-TEST(learns_evaluates_and_recognises)
+TEST(learns_evaluates_and_recognizes)
 {
     assert_runs(LEARNS "--steps 200 --save @/learned.safetensors");
     const double validation = number_after("validation_error=");
@@ -600,9 +593,9 @@ TEST(stream_prints_digits_as_it_hears_them)
     ck_assert_double_eq_tol(heard[0], 0.3, 0.1);
     for (int i = 0; i < 8; i++)
         ck_assert(heard[i] > 0.25 && (i == 0 || heard[i] > heard[i - 1]));
-    const double mean = number_after(" mean "), most = number_after(" maximum ");
-    ck_assert(0 < mean && mean <= number_after(" percentile ") &&
-              number_after(" percentile ") <= most);
+    const double mean = number_after(" mean "), max = number_after(" maximum ");
+    ck_assert(0 < mean && mean <= max); /* above the percentile if a block is delayed long */
+    ck_assert(0 < number_after(" percentile ") && number_after(" percentile ") <= max);
     ck_assert_double_eq(number_after("look-ahead "), 60); /* 4 frames, in whole blocks */
     ck_assert(number_after("factor ") > 0);
     assert_runs(LEARNS "--steps 1 --save @/both.safetensors");
@@ -624,8 +617,6 @@ TEST(resumed_run_is_bitwise_equal)
                 "--device cpu --strings 6 --log @/part.csv --save @/part.safetensors");
     assert_same_files("whole.safetensors", "part.safetensors");
     assert_same_logs("whole.csv", "part.csv");
-    ck_assert_int_eq(run("speech train --data @ --resume @/part.safetensors --stride 2"), 2);
-    assert_says("part.safetensors has --stride 3, which cannot change\n");
     ck_assert_int_eq(run("speech train --data @ --resume @/part.safetensors --steps 4"), 2);
     assert_says("4 steps: expected at least the 14 that ");
 }
@@ -646,17 +637,12 @@ TEST(plot_is_an_svg)
     if (!draws())
         return;
     assert_runs(TINY "--epochs 3 --plot @/run.svg");
-    size_t length;
-    char *text = contents("run.svg", &length);
-    ck_assert_ptr_nonnull(
-        strstr(text, "Strings of spoken digits: linear attention, 1 layers of 16"));
-    ck_assert_ptr_nonnull(strstr(text, "validation error"));
-    ck_assert_ptr_nonnull(strstr(text, "</svg>"));
-    free(text);
+    assert_file_says("run.svg", "Strings of spoken digits: linear attention, 1 layers of 16",
+                     "validation error", "</svg>");
 }
 
 /* Its filters have variance 0. */
-TEST(digital_silence_is_recognised)
+TEST(digital_silence_is_recognized)
 {
     const double samples[RATE] = { 0 };
     write_sound("silence.wav", plain, samples, RATE);
@@ -671,11 +657,7 @@ TEST(spectrogram_is_an_svg)
         return;
     assert_runs("speech features @/recordings/7_a_0.wav --picture @/7.svg");
     assert_says("7.svg: 38 frames of 40 filters, 0.40 s\n");
-    size_t length;
-    char *text = contents("7.svg", &length);
-    ck_assert_ptr_nonnull(strstr(text, "seconds"));
-    ck_assert_ptr_nonnull(strstr(text, "</svg>"));
-    free(text);
+    assert_file_says("7.svg", "seconds", "</svg>");
 }
 
 /* --------------------------------------------------------------------------------------- errors */
@@ -713,7 +695,6 @@ static const struct {
       "speech: listen: expected features, train, evaluate, recognise or stream; see --help\n" },
     { "train --attention causal", "--attention causal: expected linear, softmax or lsh\n" },
     { "train --model gru", "speech: --model gru: expected transformer or lstm\n" },
-    { "train --stride 0", "speech: --stride 0: expected a whole number from 1 to 16\n" },
     { "train --split mine", "speech: --split mine: expected standard or speaker\n" },
     { "train --epochs 1 --steps 1", "speech: --steps 1: expected without --epochs 1\n" },
     { "train --attention softmax --features relu",
@@ -724,9 +705,6 @@ static const struct {
       "speech: --heads 2: expected without --model lstm, which has none\n" },
     { "train --min-digits 11 --data x",
       "speech: --min-digits 11: expected at most --max-digits 10\n" },
-    { "train --max-digits 51", "speech: --max-digits 51: expected a whole number from 1 to 50\n" },
-    { "train --save /nowhere/x", "speech: --save /nowhere/x: expected a file that can be written" },
-    { "train --beam 1", "unrecognized option '--beam'" },
     { "evaluate", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
     { "evaluate --layers 2", "unrecognized option '--layers'" },
     { "recognise", "speech: recognise: expected a sound file first\n" },
@@ -757,5 +735,5 @@ TEST(bad_options_are_reported)
 
 int main(void)
 {
-    return run_program_tests("speech", NULL);
+    return run_program_tests("speech", write_recordings);
 }

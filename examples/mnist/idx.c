@@ -170,9 +170,9 @@ bool idx_read(const char *path, IdxKind kind, Idx *idx, Sentence *sentence)
     gzFile file = gzopen(path, "rb");
     if (file == NULL)
         return sentence_write(sentence, "%s: cannot be read: %s", path, strerror(errno));
-    bool good = read_all(&(Reader){ path, file, sentence }, kind, idx);
+    bool ok = read_all(&(Reader){ path, file, sentence }, kind, idx);
     gzclose_r(file);
-    return good;
+    return ok;
 }
 
 void idx_free(Idx *idx)
@@ -202,17 +202,16 @@ bool idx_read_mnist(const char *directory, MnistPart part, IdxKind kind, Idx *id
     snprintf(path, size, "%s/%s-%s", directory, prefix, suffix);
     if (!exists(path))
         strcat(path, ".gz");
-    bool good =
-        exists(path)
-            ? idx_read(path, kind, idx, sentence)
-            : sentence_write(
-                  sentence,
-                  "%s: there is no %s-%s, with or without .gz; expected the directory of the "
-                  "MNIST database of handwritten digits (LeCun, Cortes and Burges), "
-                  "whose files are usually named train-images-idx3-ubyte, "
-                  "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
-                  "t10k-labels-idx1-ubyte",
-                  directory, prefix, suffix);
+    bool ok = exists(path)
+                  ? idx_read(path, kind, idx, sentence)
+                  : sentence_write(
+                        sentence,
+                        "%s: there is no %s-%s, with or without .gz; expected the directory of the "
+                        "MNIST database of handwritten digits (LeCun, Cortes and Burges), "
+                        "whose files are usually named train-images-idx3-ubyte, "
+                        "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
+                        "t10k-labels-idx1-ubyte",
+                        directory, prefix, suffix);
     free(path);
-    return good;
+    return ok;
 }

@@ -130,12 +130,12 @@ static bool flush_directory(Writer *writer)
     char *slash = strrchr(strcpy(writer->temporary, writer->path), '/');
     strcpy(slash != NULL ? slash + 1 : writer->temporary, ".");
     int descriptor = open(writer->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool good = descriptor >= 0 && (fsync(descriptor) == 0 || errno == EINVAL);
-    if (!good)
+    bool ok = descriptor >= 0 && (fsync(descriptor) == 0 || errno == EINVAL);
+    if (!ok)
         fail(writer, "cannot flush its directory");
     if (descriptor >= 0)
         close(descriptor);
-    return good;
+    return ok;
 }
 
 /* Writes to a temporary file and renames it; on error removes it. */
@@ -147,22 +147,22 @@ static bool write_file(Writer *writer)
         return fail(writer, "cannot create a temporary file beside it");
     mode_t mask = umask(0);
     umask(mask);
-    bool good = fchmod(descriptor, 0666 & ~mask) == 0; /* mkstemp creates it with 0600 */
-    writer->stream = good ? fdopen(descriptor, "wb") : NULL;
+    bool ok = fchmod(descriptor, 0666 & ~mask) == 0; /* mkstemp creates it with 0600 */
+    writer->stream = ok ? fdopen(descriptor, "wb") : NULL;
     if (writer->stream == NULL) {
         fail(writer, "cannot create a temporary file beside it");
         close(descriptor);
         unlink(writer->temporary);
         return false;
     }
-    good = write_picture(writer);
-    if (fclose(writer->stream) != 0 && good)
-        good = fail(writer, "cannot write");
-    if (good && rename(writer->temporary, writer->path) != 0)
-        good = fail(writer, "cannot write");
-    if (!good)
+    ok = write_picture(writer);
+    if (fclose(writer->stream) != 0 && ok)
+        ok = fail(writer, "cannot write");
+    if (ok && rename(writer->temporary, writer->path) != 0)
+        ok = fail(writer, "cannot write");
+    if (!ok)
         unlink(writer->temporary);
-    return good && flush_directory(writer);
+    return ok && flush_directory(writer);
 }
 
 bool image_write_png(const char *path, ImageGrid grid, Sentence *sentence)
@@ -184,11 +184,11 @@ bool image_write_png(const char *path, ImageGrid grid, Sentence *sentence)
     };
     writer.temporary = malloc(strlen(path) + 16);
     writer.line = malloc((size_t)width);
-    bool good = writer.temporary != NULL && writer.line != NULL
-                    ? write_file(&writer)
-                    : sentence_write(sentence, "%s: memory is exhausted", path);
+    bool ok = writer.temporary != NULL && writer.line != NULL
+                  ? write_file(&writer)
+                  : sentence_write(sentence, "%s: memory is exhausted", path);
     png_destroy_write_struct(&writer.png, &writer.info);
     free(writer.line);
     free(writer.temporary);
-    return good;
+    return ok;
 }

@@ -101,7 +101,7 @@ static void read_test_images(int32_t *images, const MnistOptions *options)
 static Picture draw_picture(const MnistOptions *options, Generator *generator)
 {
     int64_t count = options->count, pixels = options->rows * options->columns;
-    int64_t seen = options->rows / 2 * options->columns;
+    int64_t given = options->rows / 2 * options->columns;
     Picture picture = picture_new(options, options->data ? 4 : 1);
     const Batches batches = batches_of(options);
     int32_t *images = allocate(batches.number * batches.size * pixels, sizeof *images);
@@ -110,9 +110,9 @@ static Picture draw_picture(const MnistOptions *options, Generator *generator)
     picture.row = rows_of(count, 1);
     if (options->data) {
         read_test_images(images, options);
-        picture_add(&picture, images, count, 3, 0, seen);
+        picture_add(&picture, images, count, 3, 0, given);
         picture_add(&picture, images, count, 3, 2, pixels);
-        draw_images(generator, images, batches, pixels, seen);
+        draw_images(generator, images, batches, pixels, given);
         picture_add(&picture, images, count, 3, 1, pixels);
     }
     free(images);

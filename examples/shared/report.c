@@ -44,11 +44,11 @@ static bool read_number(char **text, char end, double *number)
 static bool read_row(char *line, int values, Record *record)
 {
     double step;
-    bool good = read_number(&line, ',', &step) && step >= 1 && step < 1e15 && step == floor(step);
-    for (int i = 0; good && i < values; i++)
-        good = read_number(&line, ',', &record->values[i]);
-    record->step = good ? (int64_t)step : 0;
-    return good && read_number(&line, '\n', &record->seconds) && !isnan(record->seconds);
+    bool ok = read_number(&line, ',', &step) && step >= 1 && step < 1e15 && step == floor(step);
+    for (int i = 0; ok && i < values; i++)
+        ok = read_number(&line, ',', &record->values[i]);
+    record->step = ok ? (int64_t)step : 0;
+    return ok && read_number(&line, '\n', &record->seconds) && !isnan(record->seconds);
 }
 
 /* Reads the rows of the steps before this run and truncates the file after them. */

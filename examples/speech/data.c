@@ -21,7 +21,7 @@ const char *const digit_names[DIGITS] = {
 };
 
 /* Zero is Z IH R OW or Z IY R OW: both speakers and listeners differ, and the targets have one. */
-static const int32_t lexicon[DIGITS][MOST_PHONEMES + 1] = {
+static const int32_t lexicon[DIGITS][MAX_PHONEMES + 1] = {
     { Z, IH, R, OW }, { W, AH, N },    { T, UW },           { TH, R, IY }, { F, AO, R },
     { F, AY, V },     { S, IH, K, S }, { S, EH, V, AH, N }, { EY, T },     { N, AY, N },
 };
@@ -37,14 +37,14 @@ int64_t digit_phonemes(int digit, int32_t *phonemes)
 /* fewest_i = min over digits d and j < i of fewest_j + edits(phonemes of d, phonemes j .. i - 1) */
 int64_t digits_of_phonemes(const int32_t *phonemes, int64_t n, int32_t *digits, int64_t *ends)
 {
-    enum { LONGEST = 2 * MOST_PHONEMES };
+    enum { LONGEST = 2 * MAX_PHONEMES };
     int64_t *fewest = allocate(n + 1, sizeof *fewest), *from = allocate(n + 1, sizeof *from);
     int32_t *last = allocate(n + 1, sizeof *last);
     for (int64_t i = 1; i <= n; i++) {
         fewest[i] = INT64_MAX;
         for (int64_t j = i > LONGEST ? i - LONGEST : 0; j < i; j++) {
             for (int32_t d = 0; d < DIGITS; d++) {
-                int32_t word[MOST_PHONEMES];
+                int32_t word[MAX_PHONEMES];
                 const int64_t size = digit_phonemes(d, word);
                 const int64_t edits =
                     fewest[j] + edits_total(edits_between(word, size, phonemes + j, i - j));
@@ -240,8 +240,8 @@ static void add_noise(Wave *wave, double decibels, Random *random)
 Utterance utterance_draw(const Corpus *corpus, Part part, int64_t digits, Random *random)
 {
     Utterance utterance = { .digits = digits };
-    int64_t start, end, offsets[MOST_DIGITS], length = 0;
-    const Recording *chosen[MOST_DIGITS];
+    int64_t start, end, offsets[MAX_DIGITS], length = 0;
+    const Recording *chosen[MAX_DIGITS];
     draw_speaker(corpus, part, random, &start, &end);
     for (int64_t i = 0; i < utterance.digits; i++) {
         chosen[i] = &corpus->recordings[corpus->part[part][random_integer(random, start, end)]];

@@ -9,14 +9,14 @@ enum {
     DIGITS = 10,
     PHONEMES = 19,          /* symbols 1 to 19 */
     SYMBOLS = 1 + PHONEMES, /* symbol 0 is the blank */
-    MOST_PHONEMES = 5,      /* of a digit */
-    MOST_DIGITS = 50,       /* of a string */
+    MAX_PHONEMES = 5,       /* of a digit */
+    MAX_DIGITS = 50,        /* of a string */
 };
 
 extern const char *const phoneme_names[SYMBOLS]; /* of the CMU pronouncing dictionary; [0]: "" */
 extern const char *const digit_names[DIGITS];
 
-/* A digit's phonemes [MOST_PHONEMES], their number. */
+/* A digit's phonemes [MAX_PHONEMES], their number. */
 int64_t digit_phonemes(int digit, int32_t *phonemes);
 
 /* The digits whose phonemes, one digit after another, need the fewest edits to become these.
@@ -51,11 +51,11 @@ void corpus_free(Corpus *corpus);
 typedef struct Utterance {
     Wave wave;
     int64_t digits, phonemes;
-    int32_t digit[MOST_DIGITS], phoneme[MOST_DIGITS * MOST_PHONEMES];
+    int32_t digit[MAX_DIGITS], phoneme[MAX_DIGITS * MAX_PHONEMES];
 } Utterance;
 
 /* Draws a string of one speaker of the part, with a silence of up to 0.3 s before each digit and
- * after the last, and white noise 30 to 50 dB below the speech. digits: at most MOST_DIGITS. */
+ * after the last, and white noise 30 to 50 dB below the speech. digits: at most MAX_DIGITS. */
 Utterance utterance_draw(const Corpus *corpus, Part part, int64_t digits, Random *random);
 void utterance_free(Utterance *utterance);
 

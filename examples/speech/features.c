@@ -168,11 +168,11 @@ bool wave_read(const char *path, Wave *wave, Sentence *sentence)
     if (!file)
         return false;
     *wave = (Wave){ wave_count(file), allocate(wave_count(file), sizeof(Real)) };
-    const bool good = wave_next(file, wave->samples, wave->count, sentence) == wave->count;
+    const bool ok = wave_next(file, wave->samples, wave->count, sentence) == wave->count;
     wave_close(file);
-    if (!good)
+    if (!ok)
         wave_free(wave);
-    return good;
+    return ok;
 }
 
 void wave_free(Wave *wave)

@@ -67,9 +67,9 @@ static const Option of_training[] = {
 static const Option of_strings[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
       "the folder with the recordings of the Free Spoken Digit Dataset" },
-    { "min-digits", WHOLE, OF_TRAINING, AT(min_digits), 1, MOST_DIGITS, NULL,
+    { "min-digits", WHOLE, OF_TRAINING, AT(min_digits), 1, MAX_DIGITS, NULL,
       "the fewest of a string" },
-    { "max-digits", WHOLE, OF_TRAINING, AT(max_digits), 1, MOST_DIGITS, NULL,
+    { "max-digits", WHOLE, OF_TRAINING, AT(max_digits), 1, MAX_DIGITS, NULL,
       "the most of a string" },
     { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on (200)" },
 };

@@ -81,7 +81,7 @@ bool stream_end(Stream *stream)
 
 /* ---------------------------------------------------------------------------------- the command */
 
-enum { MOST_PENDING = 8 * MOST_PHONEMES };
+enum { MAX_PENDING = 8 * MAX_PHONEMES };
 
 /* The text that was found, and the times that it took. */
 typedef struct Found {
@@ -97,7 +97,7 @@ typedef struct Found {
 static void print_digits(Found *found, double heard, bool end)
 {
     const int64_t n = found->count;
-    int32_t *digits = allocate(n + 1, sizeof *digits), word[MOST_PHONEMES];
+    int32_t *digits = allocate(n + 1, sizeof *digits), word[MAX_PHONEMES];
     int64_t *ends = allocate(n + 1, sizeof *ends);
     const int64_t count = digits_of_phonemes(found->phonemes, n, digits, ends);
     const int64_t start = count > 1 ? ends[count - 2] : 0;
@@ -105,7 +105,7 @@ static void print_digits(Found *found, double heard, bool end)
     int64_t shown = 0, left = n;
     if (end || edits_total(edits_between(word, length, found->phonemes + start, n - start)) == 0)
         shown = count, left = 0;
-    else if (n >= MOST_PENDING && count > 1)
+    else if (n >= MAX_PENDING && count > 1)
         shown = count - 1, left = n - start;
     for (int64_t i = 0; i < shown; i++)
         printf("%7.2f  %s\n", heard, digit_names[digits[i]]);
@@ -139,7 +139,7 @@ static void print_latency(Found *found, const SpeechOptions *options, double sou
     for (int64_t i = 0; i < n; i++)
         sum += found->seconds[i];
     qsort(found->seconds, (size_t)n, sizeof *found->seconds, ascending);
-    /* The last sample that a position sees is in the block that completes its last frame. */
+    /* The last sample of a position's frames is in the block that completes its last frame. */
     const int64_t frames = options->stride + options->lookahead;
     const int64_t blocks = ((frames - 1) * HOP + WINDOW + HOP - 1) / HOP;
     printf("\nlatency per frame of 10 ms: mean %.0f us, 99th percentile %.0f us, maximum %.0f us\n"

@@ -37,7 +37,8 @@ program_for() {
     ops/*attention/softmax/* | *softmax_tiles*) echo test_softmax_attention ;;
     ops/*attention/lsh/*) echo test_lsh_attention ;;
     ops/*attention/*) echo test_attention ;;
-    *cumulative_sum* | *transpose*) echo test_layout ;;
+    *cumulative_sum*) echo test_operations ;;
+    *transpose*) echo test_layout ;;
     *linear* | *columns*) echo test_products ;;
     *sampl*) echo test_sampling ;;
     *) echo test_rows ;;

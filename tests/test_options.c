@@ -1,0 +1,141 @@
+/* Command lines and checkpoints of programs (examples/shared/options.c): every kind of wrong
+ * argument once, and the combinations that a program itself rejects; test_speech has its own. */
+#include "tests/programs.h"
+
+#include <stdlib.h>
+
+#define TINY                                                                                       \
+    "--length 16 --symbols 3 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 --batch 8 "       \
+    "--threads 2 --drop-at 0 "
+#define FIFTY "12345678901234567890123456789012345678901234567890"
+#define LONG_NAME "/tmp/" FIFTY FIFTY FIFTY FIFTY FIFTY
+
+typedef struct Wrong {
+    const char *arguments, *sentence;
+} Wrong;
+
+/* The program ends with status 2 and the sentence, which its name begins if an option does. */
+static void assert_refused(const char *program, const Wrong *wrong, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const int status = run("%s %s", program, wrong[i].arguments);
+        char expected[256];
+        snprintf(expected, sizeof expected, "%s%s%s", *wrong[i].sentence == '-' ? program : "",
+                 *wrong[i].sentence == '-' ? ": " : "", wrong[i].sentence);
+        ck_assert_msg(status == 2 && strstr(output, expected), "%s: status %d: %s, expected %s",
+                      wrong[i].arguments, status, output, expected);
+    }
+}
+#define ASSERT_REFUSED(program, wrong)                                                             \
+    assert_refused(program, wrong, sizeof(wrong) / sizeof *(wrong))
+
+#define WRITABLE "expected a file that can be written: "
+#define NOT_REGULAR ": it exists and is not a regular file\n"
+static const Wrong of_copy_task[] = {
+    { "--layers 0", "--layers 0: expected a whole number from 1 to 64\n" },
+    { "--layers two", "--layers two: expected a whole number from 1 to 64\n" },
+    { "--steps 1.5", "--steps 1.5: expected a whole number from 1 to 1000000000\n" },
+    { "--seed -1", "--seed -1: expected a whole number from 0 to 4294967295\n" },
+    { "--batch ''", "--batch : expected a whole number from 1 to 65536\n" },
+    { "--learning-rate 0", "--learning-rate 0: expected a number from 1e-06 to 1\n" },
+    { "--dropout nan", "--dropout nan: expected a number from 0 to 0.9\n" },
+    { "--weight-decay 0.1x", "--weight-decay 0.1x: expected a number from 0 to 1\n" },
+    { "--features mean", "--features mean: expected elu+1, relu, softplus, identity, "
+                         "squared-relu, polynomial or random\n" },
+    { "--attention mean", "--attention mean: expected linear, softmax or lsh\n" },
+    { "--device tpu", "--device tpu: expected auto, plain, cpu or cuda\n" },
+    { "--preset slow", "--preset slow: expected quick or paper\n" },
+    { "--colour red", "unrecognized option '--colour'" },
+    { "--steps", "option '--steps' requires an argument" },
+    { "more", "copy_task: more: expected an option; --help lists them\n" },
+    { "--resume a --evaluate b", "--evaluate b: expected without --resume a\n" },
+    { "--rounds 4", "--rounds 4: expected without --attention linear, which has none\n" },
+    { "--attention softmax --features relu",
+      "--features relu: expected without --attention softmax, which has none\n" },
+    { "--heads 3 --head-dim 5", "--heads 3 --head-dim 5: expected an even product" },
+    { "--save-every 5", "--save-every 5: expected together with --save FILE\n" },
+    { "--save /nowhere/x", "--save /nowhere/x: " WRITABLE },
+    { "--save /tmp", "--save /tmp: " WRITABLE "tensor_file_can_save: /tmp" NOT_REGULAR },
+    { "--save /dev/null", "tensor_file_can_save: /dev/null" NOT_REGULAR },
+    { "--log /dev/full", "tensor_file_can_save: /dev/full" NOT_REGULAR },
+    { "--save " LONG_NAME, "cannot create a temporary file beside it: File name too long\n" },
+    { "--plot ''", "--plot : " WRITABLE "tensor_file_can_save: : the name is empty\n" },
+};
+
+static const Wrong of_mnist[] = {
+    { "", "mnist: no command: expected train, sample, evaluate or benchmark; see --help\n" },
+    { "draw", "mnist: draw: expected train, sample, evaluate or benchmark; see --help\n" },
+    { "sample --layers 2", "unrecognized option '--layers'" }, /* of another command */
+    { "train --attention lsh", "--attention lsh: expected linear or softmax\n" },
+    { "train --form fast",
+      "--form fast: expected best, recurrent, chunked, chunk-parallel or quadratic\n" },
+    { "train --steps 5 --epochs 1", "--steps 5: expected without --epochs 1\n" },
+    { "train --attention softmax --features relu",
+      "--features relu: expected without --attention softmax, which has none\n" },
+    { "sample", "mnist: sample: expected --model FILE, a checkpoint of mnist train, and --output" },
+    { "evaluate --data x", "mnist: evaluate: expected --model FILE, a checkpoint of mnist train" },
+    { "benchmark --method lsh",
+      "--method lsh: expected all, linear, stateful-softmax or softmax\n" },
+    { "benchmark --csv /tmp", "--csv /tmp: " WRITABLE },
+};
+
+TEST(bad_options_are_reported)
+{
+    ASSERT_REFUSED("copy_task", of_copy_task);
+    ASSERT_REFUSED("mnist", of_mnist);
+}
+
+TEST(a_checkpoint_fixes_its_options)
+{
+    static const Wrong wrong[] = {
+        { "--resume @/run --layers 3", "--layers 3: the checkpoint " },
+        { "--resume @/run --layers 3", "run has --layers 1, which cannot change\n" },
+        { "--resume @/run --attention softmax", "has --attention lsh, which cannot change\n" },
+        { "--resume @/run --rounds 4", " has --rounds 2, which cannot change\n" },
+        { "--resume @/run --dropout 0.2", " has --dropout 0.1, which cannot change\n" },
+        { "--resume @/run --seed 7", "--seed 7: " },
+        { "--resume @/run --steps 4", "--steps 4: expected at least the 5 steps that " },
+        { "--evaluate @/run --length 32", "has --length 16, which cannot change" },
+        { "--evaluate @/run --log @/x", "expected without --evaluate, which trains nothing" },
+        { "--evaluate @/run --dropout 0", "expected without --evaluate, which trains nothing" },
+    };
+    assert_runs("copy_task " TINY
+                "--attention lsh --rounds 2 --dropout 0.1 --steps 5 --save @/run");
+    ASSERT_REFUSED("copy_task", wrong);
+    assert_runs("copy_task --resume @/run --layers 1 --dropout 0.10 --threads 2");
+    assert_says(" steps=5 ");
+    assert_runs("copy_task --evaluate @/run --threads 2 --seed 2 --batch 3");
+}
+
+TEST(files_that_are_no_checkpoints_are_reported)
+{
+    char path[128];
+    const Real one = 1;
+    const FileEntry entry = { "one", sizeof(Real) == 8 ? FILE_F64 : FILE_F32, shape(1),
+                              (void *)&one };
+    snprintf(path, sizeof path, "%s/weights", directory);
+    ck_assert(tensor_file_save(&entry, 1, NULL, 0, path));
+    ck_assert_int_eq(run("copy_task --evaluate @/weights"), 1);
+    assert_says("expected a checkpoint of copy_task, but it has no --preset");
+    static const char *const missing[] = { "copy_task --resume @/missing",
+                                           "mnist sample --model @/missing --output @/a.png" };
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(run("%s", missing[i]), 1);
+        assert_says("missing: No such file or directory");
+    }
+}
+
+TEST(every_command_prints_its_options)
+{
+    static const char *const commands[] = { "copy_task",    "mnist train",    "mnist",
+                                            "mnist sample", "mnist evaluate", "mnist benchmark" };
+    for (int i = 0; i < 6; i++) {
+        assert_runs("%s --help", commands[i]);
+        assert_says(i == 0 ? "--save-every N" : i == 2 ? "mnist sample " : "--threads N");
+    }
+}
+
+int main(void)
+{
+    return run_program_tests("options", NULL);
+}
