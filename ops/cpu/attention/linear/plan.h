@@ -140,13 +140,6 @@ static int64_t max_length(const AttentionInputs *x)
     return length;
 }
 
-/* Whether chunks are scanned by bf16 products, which are faster for heads of 64 and more. */
-static bool uses_bf16_products(const Pass *p)
-{
-    return HAS_BF16_PRODUCTS && p->type == TENSOR_BF16 && minimum(p->x->D, p->x->M) >= 64 &&
-           p->options->chunk <= BF16_MAX_CHUNK;
-}
-
 /* The form, chosen by sizes and threads if it is not given, and the positions per chunk. */
 static AttentionForm choose_form(Pass *p, int64_t length)
 {
@@ -156,20 +149,16 @@ static AttentionForm choose_form(Pass *p, int64_t length)
            tuned[row].columns < maximum(p->D, p->M))
         row++;
     AttentionForm form = p->causal ? p->options->form : FORM_RECURRENT;
-    const bool few_heads = x->B * x->H < p->threads, bf16 = uses_bf16_products(p);
+    const bool few_heads = x->B * x->H < p->threads;
     if (!form)
         form = length <= tuned[row].quadratic                   ? FORM_QUADRATIC
                : few_heads && length >= tuned[row].min_parallel ? FORM_CHUNK_PARALLEL
-               : bf16                                           ? FORM_CHUNKED
                                                                 : FORM_RECURRENT;
     int64_t rows = p->options->chunk;
     if (!rows)
         rows = form == FORM_CHUNKED ? tuned[row].chunk : CHUNK;
     p->rows = maximum(form == FORM_QUADRATIC ? length : minimum(rows, length), 1);
-    const bool chunked = form == FORM_CHUNKED, parallel = form == FORM_CHUNK_PARALLEL;
-    p->method = bf16 && (chunked || parallel)       ? BY_BF16_PRODUCTS
-                : chunked || form == FORM_QUADRATIC ? BY_PRODUCTS
-                                                    : BY_POSITION;
+    p->method = form == FORM_CHUNKED || form == FORM_QUADRATIC ? BY_PRODUCTS : BY_POSITION;
     return form;
 }
 

@@ -21,12 +21,4 @@ ALWAYS_INLINE void prefetch_lines(const Prefetch *next, int64_t begin, int64_t e
         __builtin_prefetch(next->first[n] + i * next->step[n], 0, 2);
 }
 
-/* Prefetches parts [begin, end) of all parts of `rows` rows. */
-ALWAYS_INLINE void prefetch_parts(const Prefetch *next, int64_t rows, int64_t begin, int64_t end,
-                                  int64_t parts)
-{
-    for (int64_t i = rows * begin / parts; i < rows * end / parts; i++)
-        prefetch_lines(next, 0, next->count, i);
-}
-
 #endif

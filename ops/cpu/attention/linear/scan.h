@@ -1,10 +1,10 @@
 /* The scan of linear attention over the packed rows of a chunk: for each position i in turn
  *     T <- T + y_i w_i^T     o_i = T^T x_i
- * in three implementations that agree up to rounding, and its two halves. */
+ * in two implementations that agree up to rounding, and its two halves. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_CPU_H
 
-#include "ops/cpu/attention/linear/scan_bf16.h"
+#include "ops/cpu/attention/linear/prefetch.h"
 
 /* Packed rows [count, columns] and one more column, last [count], or NULL: v~ = [v, 1]. As a state:
  * a matrix and one more column or row: S~ = [S, z]. Kept apart, because one more column of the
@@ -15,7 +15,7 @@ typedef struct Matrix {
 } Matrix;
 
 /* How a chunk is scanned: one position after the other, or by matrix products. */
-typedef enum Method { BY_POSITION, BY_PRODUCTS, BY_BF16_PRODUCTS } Method;
+typedef enum Method { BY_POSITION, BY_PRODUCTS } Method;
 
 /* What a scan needs besides its operands. */
 typedef struct Scan {
@@ -212,12 +212,9 @@ ALWAYS_INLINE void scan_chunk(Scan *s, Matrix x, Matrix y, Matrix w, Matrix T, M
     }
     if (s->method == BY_POSITION) {
         scan_by_position(x.data, y.data, w.data, o.data, T.data, s->count, Y, W, &s->next);
-    } else if (s->method == BY_PRODUCTS) {
+    } else {
         prefetch_all(s);
         scan_by_products(s, x.data, y.data, w.data, o.data, T.data, Y, W);
-    } else {
-        scan_by_bf16_products(s->workspace, x.data, y.data, w.data, o.data, T.data, s->count, Y, W,
-                              s->first, s->last, &s->next);
     }
     s->next.count = 0;
 }
@@ -262,8 +259,6 @@ ALWAYS_INLINE void state_read(Scan *s, Matrix x, Matrix T, Matrix o)
 static int64_t scan_workspace(int64_t rows, int64_t widest, Method method)
 {
     const int64_t padded = round_up(rows, UNIT), sums = padded * widest;
-    if (method == BY_BF16_PRODUCTS)
-        return maximum(sums, bf16_workspace(rows, widest));
     return method == BY_PRODUCTS ? maximum(sums, (widest + padded) * UNIT) : sums;
 }
 
