@@ -151,7 +151,8 @@ ALWAYS_INLINE void store_rows(Work *w, Gradient to, Matrix from, int64_t start, 
     const Rows rows = chunk_rows(w, to.data, start, stride, columns);
     prefetch_next_chunk(w, rows);
     to.data = elements_at(rows.type, to.data, chunk_at(w, start, stride, columns));
-    unpack(rows.type, to, rows.stride, from.data, rows.count, columns, from.columns, 1, 0);
+    unpack(&(GradientRows){ rows.type, to, rows.stride, rows.count, columns }, from.data,
+           from.columns, 1, 0);
 }
 
 /* den_i = num~_i[M] + eps     out_i = num_i / den_i */

@@ -254,10 +254,9 @@ static void softmax_backward_unit(AttentionGradient d, SoftmaxUnit *u, const Rea
         load_upstream(t, dout, out, log_sum);
         softmax_backward_tile(u);
         if (d.query.data) {
-            Gradient dquery = d.query;
-            dquery.data = elements_at(t->type, dquery.data, query_at(t, first));
-            unpack(t->type, dquery, a->query_stride, u->dquery, t->count, a->D, t->D,
-                   score_scale(a), AHEAD);
+            GradientRows dquery = { t->type, d.query, a->query_stride, t->count, a->D };
+            dquery.gradient.data = elements_at(t->type, d.query.data, query_at(t, first));
+            unpack(&dquery, u->dquery, t->D, score_scale(a), AHEAD);
         }
     }
 }
@@ -281,11 +280,13 @@ static void contribute_keys(AttentionGradient d, Real *scratch, const SoftmaxPla
     int64_t b = head / a->H, h = head % a->H;
     if (d.key.data) {
         d.key.data = elements_at(p->type, d.key.data, b * a->keys * a->key_stride + h * a->D);
-        unpack(p->type, d.key, a->key_stride, u.dkey, a->keys, a->D, D, 1, AHEAD);
+        unpack(&(GradientRows){ p->type, d.key, a->key_stride, a->keys, a->D }, u.dkey, D, 1,
+               AHEAD);
     }
     if (d.value.data) {
         d.value.data = elements_at(p->type, d.value.data, b * a->keys * a->value_stride + h * a->M);
-        unpack(p->type, d.value, a->value_stride, u.dvalue, a->keys, a->M, M, 1, AHEAD);
+        unpack(&(GradientRows){ p->type, d.value, a->value_stride, a->keys, a->M }, u.dvalue, M, 1,
+               AHEAD);
     }
 }
 
