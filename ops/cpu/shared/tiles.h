@@ -67,8 +67,8 @@ ALWAYS_INLINE void product_tile(bool add, bool prefetch, int vectors, Real *c, M
         for (int64_t k = start; k < end; k++)
             for (int r = 0; r < ROWS; r++)
                 for (int v = 0; v < vectors; v++)
-                    sum[r][v] +=
-                        a.data[r * a.row + k * a.column] * vector(b.data + k * b.row + v * LANES);
+                    sum[r][v] = multiply_add(broadcast(a.data[r * a.row + k * a.column]),
+                                             vector(b.data + k * b.row + v * LANES), sum[r][v]);
     }
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < vectors; v++)
@@ -102,8 +102,8 @@ ALWAYS_INLINE void triangle_tile(bool lower, int vectors, Real *c, MatrixView a,
     for (int k = 0; k < ROWS && k < inner; k++)
         for (int r = lower ? k : 0; r < (lower ? ROWS : k + 1); r++)
             for (int v = 0; v < vectors; v++)
-                sum[r][v] +=
-                    a.data[r * a.row + k * a.column] * vector(b.data + k * b.row + v * LANES);
+                sum[r][v] = multiply_add(broadcast(a.data[r * a.row + k * a.column]),
+                                         vector(b.data + k * b.row + v * LANES), sum[r][v]);
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < vectors; v++)
             *at_vector(c + r * columns + v * LANES) = sum[r][v];

@@ -59,8 +59,14 @@ ALWAYS_INLINE Vector vector(const Real *data)
     return *(const Vector *)(const void *)data;
 }
 
-/* a b + sum, rounded once where the processor has the instruction. Left to the compiler, some tiles of
- * a product are contracted and others are not, and a row's bits depend on the rows beside it. */
+/* A vector whose elements are x: x - 0 is x, for -0 too. */
+ALWAYS_INLINE Vector broadcast(Real x)
+{
+    return x - (Vector){ 0 };
+}
+
+/* a b + sum, rounded once where the processor has the instruction. Left to the compiler, some tiles
+ * of a product are contracted and others are not, and a row's bits depend on the rows beside it. */
 ALWAYS_INLINE Vector multiply_add(Vector a, Vector b, Vector sum)
 {
 #if defined(__AVX512F__) && defined(TAPEGRAD_DOUBLE)

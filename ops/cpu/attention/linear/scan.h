@@ -62,8 +62,8 @@ ALWAYS_INLINE void scan_tile(int rows, int vectors, ScanTile t, const Prefetch *
             o_i[c] = vector(t.o + c * LANES);
         for (int r = 0; r < rows; r++)
             for (int c = 0; c < vectors; c++) {
-                tile[r][c] += t.y[r] * vector(t.w + c * LANES);
-                o_i[c] += t.x[r] * tile[r][c];
+                tile[r][c] = multiply_add(broadcast(t.y[r]), vector(t.w + c * LANES), tile[r][c]);
+                o_i[c] = multiply_add(broadcast(t.x[r]), tile[r][c], o_i[c]);
             }
         for (int c = 0; c < vectors; c++)
             *at_vector(t.o + c * LANES) = o_i[c];
@@ -115,11 +115,11 @@ ALWAYS_INLINE void causal_tile(int vectors, Real *o, /* [ROWS, W], from the tile
     for (int64_t j = 0; j < before; j++, weights += UNIT, w += W)
         for (int r = 0; r < ROWS; r++)
             for (int c = 0; c < vectors; c++)
-                tile[r][c] += weights[r] * vector(w + c * LANES);
+                tile[r][c] = multiply_add(broadcast(weights[r]), vector(w + c * LANES), tile[r][c]);
     for (int j = 0; j < ROWS; j++, weights += UNIT, w += W)
         for (int r = j; r < ROWS; r++)
             for (int c = 0; c < vectors; c++)
-                tile[r][c] += weights[r] * vector(w + c * LANES);
+                tile[r][c] = multiply_add(broadcast(weights[r]), vector(w + c * LANES), tile[r][c]);
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < vectors; c++)
             *at_vector(o + r * W + c * LANES) = tile[r][c];
