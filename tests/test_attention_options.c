@@ -138,8 +138,7 @@ TEST(forms)
 }
 
 #ifndef TAPEGRAD_DOUBLE
-/* In bf16, wide heads are multiplied as pairs of bf16 elements where the processor can: odd lengths
- * and chunks, padded heads, key lengths, states, offsets. */
+/* bf16 activations with odd lengths and chunks, padded heads, key lengths, states, offsets. */
 TEST(forms_in_bf16)
 {
     if (!test_has_bf16())

@@ -277,7 +277,8 @@ ALWAYS_INLINE void multiply_block(int T, const StepProduct *p, Real *buffer, int
     transpose_x(x, p, first, columns);
     for (int64_t row = begin; row < end; row += ROWS) {
         const Real *weight = convert_weight_rows(T, converted, p, row);
-        tiled_product(false, T == WEIGHT_REAL, y, weight, n, 1, x, columns, ROWS, n, columns);
+        tiled_product(false, T == WEIGHT_REAL, y, (MatrixView){ weight, n, 1 },
+                      (MatrixView){ x, columns, 1 }, ROWS, n, columns);
         for (int64_t s = 0; s < sequences; s++)
             for (int r = 0; r < ROWS; r++)
                 store_sum(p, first + s, row + r, y[r * columns + s]);

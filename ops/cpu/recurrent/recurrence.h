@@ -166,15 +166,17 @@ WHOLE_VECTORS static inline void multiply_weight_panel(bool add, Real *c, int64_
                                                        int64_t rows, int64_t inner, int64_t count)
 {
     const int64_t a_row = row_stride(inner);
+    const MatrixView weight = { panel, UNITS, 1 };
     for (int64_t i = 0; i < rows; i += ROWS, a += ROWS * a_row, c += ROWS * columns) {
+        const MatrixView a_i = { a, a_row, 1 };
         if (add && count > LANES)
-            product_tile(true, false, 2, c, a, a_row, 1, panel, UNITS, inner, columns);
+            product_tile(true, false, 2, c, a_i, weight, inner, columns);
         else if (add)
-            product_tile(true, false, 1, c, a, a_row, 1, panel, UNITS, inner, columns);
+            product_tile(true, false, 1, c, a_i, weight, inner, columns);
         else if (count > LANES)
-            product_tile(false, false, 2, c, a, a_row, 1, panel, UNITS, inner, columns);
+            product_tile(false, false, 2, c, a_i, weight, inner, columns);
         else
-            product_tile(false, false, 1, c, a, a_row, 1, panel, UNITS, inner, columns);
+            product_tile(false, false, 1, c, a_i, weight, inner, columns);
     }
 }
 

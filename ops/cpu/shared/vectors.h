@@ -59,6 +59,12 @@ ALWAYS_INLINE Vector vector(const Real *data)
     return *(const Vector *)(const void *)data;
 }
 
+/* A vector whose elements are x: x - 0 is x, for -0 too. */
+ALWAYS_INLINE Vector broadcast(Real x)
+{
+    return x - (Vector){ 0 };
+}
+
 /* a b + sum, rounded once where the processor has the instruction. Left to the compiler, some tiles
  * of a product are contracted and others are not: a row's bits then depend on its neighbours. */
 ALWAYS_INLINE Vector multiply_add(Vector a, Vector b, Vector sum)

@@ -60,16 +60,16 @@ static inline void softplus_row(Real *x, int64_t n)
 
 /* to [count, padded] = phi(rows), padded with zeros, where the compiler knows map and columns. Also
  * prefetches the next count rows: one per row that is mapped, because all at once would stall. */
-ALWAYS_INLINE void pack_phi(int T, FeatureMap features, Real *to, const Real *row, int64_t stride,
-                            int64_t count, int64_t columns, int64_t padded)
+ALWAYS_INLINE void pack_phi(int T, FeatureMap features, Real *to, Rows rows, int64_t padded)
 {
-    for (int64_t i = 0; i < count; i++, row = elements_at(T, row, stride), to += padded) {
-        for (int64_t c = 0; c < columns; c += elements_per_line(T))
-            __builtin_prefetch(elements_at(T, row, count * stride + c), 0, 2);
+    const Real *row = rows.data;
+    for (int64_t i = 0; i < rows.count; i++, row = elements_at(T, row, rows.stride), to += padded) {
+        for (int64_t c = 0; c < rows.columns; c += elements_per_line(T))
+            __builtin_prefetch(elements_at(T, row, rows.count * rows.stride + c), 0, 2);
         int64_t c = 0;
-        for (; c + LANES <= columns; c += LANES)
+        for (; c + LANES <= rows.columns; c += LANES)
             *at_vector(to + c) = phi_vector(features, load_vector(T, row, c));
-        for (; c < columns; c++)
+        for (; c < rows.columns; c++)
             to[c] = phi_vector(features, (Vector){ load(T, row, c) })[0];
         for (; c < padded; c++)
             to[c] = 0;
@@ -79,16 +79,14 @@ ALWAYS_INLINE void pack_phi(int T, FeatureMap features, Real *to, const Real *ro
 ALWAYS_INLINE void pack_phi_by_columns(int T, FeatureMap features, Real *to, const Rows *rows,
                                        int64_t padded)
 {
-    const Real *data = rows->data;
-    const int64_t stride = rows->stride, count = rows->count, columns = rows->columns;
-    if (columns == 16)
-        pack_phi(T, features, to, data, stride, count, 16, 16);
-    else if (columns == 32)
-        pack_phi(T, features, to, data, stride, count, 32, 32);
-    else if (columns == 64)
-        pack_phi(T, features, to, data, stride, count, 64, 64);
+    if (rows->columns == 16)
+        pack_phi(T, features, to, with_columns(*rows, 16), 16);
+    else if (rows->columns == 32)
+        pack_phi(T, features, to, with_columns(*rows, 32), 32);
+    else if (rows->columns == 64)
+        pack_phi(T, features, to, with_columns(*rows, 64), 64);
     else
-        pack_phi(T, features, to, data, stride, count, columns, padded);
+        pack_phi(T, features, to, *rows, padded);
 }
 
 ALWAYS_INLINE void pack_phi_by_map(int T, FeatureMap features, Real *to, const Rows *rows,

@@ -6,379 +6,245 @@
  *     scan_reverse(v~,    dnum~, a,    R~^T, db)          position N to 1
  *     scan_reverse(b,     a,     dnum, R,    dv)
  *
- * inside plain loops over the chunks of an item of work (plan.h): each packs a chunk's rows (in
- * reverse order for scan_reverse), scans them (scan_chunk of scan.h), and unpacks the results.
- * Loading and storing rows prefetches those of the next chunk.
+ * inside plain loops over the chunks of an item of work (plan.h): each packs a chunk's rows in the
+ * order of the scan (chunk.h), scans them (scan.h), and unpacks the results. A scan also prefetches
+ * rows of the next chunk.
  *
- * A sequence is cut into segments where that helps. The prefix states at the segment boundaries are
- * computed first, from keys and values alone. Then
+ * A sequence is divided into segments where that helps. The prefix states at the segment boundaries
+ * are computed first, from keys and values alone. Then
  *   - several threads process several segments of a sequence: the chunk-parallel form;
  *   - or, in the backward pass, one thread processes the segments from the last to the first, each
  *     with a scan for da and a scan_reverse for db and dv, and saves dden of one segment only. */
-#include "ops/cpu/attention/linear/feature_map.h"
-#include "ops/cpu/attention/linear/plan.h"
-#include "ops/cpu/shared/storage.h"
+#include "ops/cpu/attention/linear/chunk.h"
+#include "ops/cpu/attention/linear/states.h"
 #include "ops/kernels.h"
 
-/* ----------------------------------------------------------------------------- loads and stores */
+/* The operands of a backward pass besides the inputs. */
+typedef struct ScanBackward {
+    LinearScanGradient d;
+    const Real *dout, *dfinal_state, *out, *den;
+} ScanBackward;
 
-/* Offset of the chunk's first row in a tensor with `columns` elements per head; start: the
- * sequence's first row */
-ALWAYS_INLINE int64_t chunk_at(const Work *w, int64_t start, int64_t stride, int64_t columns)
+static ScanRange segment_range(const ScanItem *item, int64_t segment, Direction direction)
 {
-    return (start + w->position) * stride + w->head * columns;
+    const int64_t size = item->plan->segment, begin = segment * size;
+    return (ScanRange){ minimum(begin, item->length), minimum(begin + size, item->length),
+                        direction, false, true };
 }
 
-ALWAYS_INLINE Rows chunk_rows(const Work *w, const Real *data, int64_t start, int64_t stride,
-                              int64_t columns)
+/* The states of a chunk's head. */
+static Matrix S_of(const HeadChunk *c)
 {
-    const int type = w->pass->type;
-    return (Rows){ type, elements_at(type, data, chunk_at(w, start, stride, columns)),
-                   w->step * stride, w->scan.count, columns };
+    return head_state(c->item, c->item->buffers.S, c->head, c->item->plan->M);
+}
+static Matrix S_transposed_of(const HeadChunk *c)
+{
+    return head_state(c->item, c->item->buffers.S, c->head, c->item->plan->D);
+}
+static Matrix R_of(const HeadChunk *c)
+{
+    return head_state(c->item, c->item->buffers.R, c->head, c->item->plan->M);
+}
+static Matrix R_transposed_of(const HeadChunk *c)
+{
+    Matrix R_t = head_state(c->item, c->item->buffers.R_t, c->head, c->item->plan->D);
+    R_t.last = R_of(c).last;
+    return R_t;
 }
 
-/* Adds the head's rows of the next chunk to those that the next scan prefetches. */
-ALWAYS_INLINE void prefetch_next_chunk(Work *w, Rows rows)
+/* Sums without causal mask are sums over blocks of positions, so that rounding errors stay those of
+ * short sums. Before each chunk: where a block begins, adds the sums so far to those of earlier
+ * blocks. */
+enum { POSITION_BLOCK = 4096 };
+static void begin_block(const HeadChunk *c, Real *sums, Real *earlier)
 {
-    Prefetch *next = &w->scan.next;
-    const int64_t element = (int64_t)element_bytes(rows.type), row = rows.stride * element;
-    const char *first = (const char *)rows.data + rows.count * row;
-    for (int64_t i = 0; i < rows.columns * element && next->count < MOST_LINES; i += LINE_BYTES) {
-        next->first[next->count] = first + i;
-        next->step[next->count++] = row;
-    }
-}
-
-ALWAYS_INLINE void load_rows(Work *w, Matrix to, Rows rows)
-{
-    prefetch_next_chunk(w, rows);
-    pack(to.data, &rows, to.columns, 1, 0);
-}
-
-/* a = phi(q) */
-static void load_query_features(Work *w)
-{
-    const AttentionInputs *x = w->pass->x;
-    const Rows rows = chunk_rows(w, x->query, w->query_row, x->query_stride, x->D);
-    pack_mapped(w->pass->options->features, w->a.data, &rows, w->a.columns);
-}
-
-static void zero_masked_keys(const Work *w, Matrix rows)
-{
-    const size_t row = (size_t)rows.columns * sizeof(Real);
-    memset(rows.data, 0, (size_t)w->first_key * row);
-    memset(rows.data + w->end_key * rows.columns, 0, (size_t)(w->scan.count - w->end_key) * row);
-}
-
-/* b = phi(k), v~ = [v, 1]; 0 for masked keys, which may hold NaN */
-static void load_key_features(Work *w)
-{
-    const AttentionInputs *x = w->pass->x;
-    Rows key = chunk_rows(w, x->key, w->key_row, x->key_stride, x->D);
-    Rows value = chunk_rows(w, x->value, w->key_row, x->value_stride, x->M);
-    prefetch_next_chunk(w, value);
-    key.data = elements_at(key.type, key.data, w->first_key * key.stride);
-    value.data = elements_at(value.type, value.data, w->first_key * value.stride);
-    key.count = value.count = w->end_key - w->first_key;
-    pack_mapped(w->pass->options->features, w->b.data + w->first_key * w->b.columns, &key,
-                w->b.columns);
-    pack(w->v.data + w->first_key * w->v.columns, &value, w->v.columns, 1, 0);
-    zero_masked_keys(w, w->b);
-    zero_masked_keys(w, w->v);
-}
-
-/* The chunk's rows of a tensor like out. */
-ALWAYS_INLINE Rows out_rows(const Work *w, const Real *data)
-{
-    const AttentionInputs *x = w->pass->x;
-    return chunk_rows(w, data, w->query_row, x->H * x->M, x->M);
-}
-
-/* row i <- factor row i */
-ALWAYS_INLINE void scale_row(Matrix rows, int64_t i, Real factor)
-{
-    Real *row = rows.data + i * rows.columns;
-    for (int64_t c = 0; c < rows.columns; c += LANES)
-        *at_vector(row + c) *= factor;
-}
-
-/* dnum_i = g_i / den_i */
-static void load_dnum(Work *w)
-{
-    const Pass *p = w->pass;
-    load_rows(w, w->dnum, out_rows(w, p->dout));
-    const int64_t H = p->x->H, step = w->step * H, count = w->scan.count;
-    const Real *den = p->den + chunk_at(w, w->query_row, H, 1);
-    const Matrix dnum = w->dnum;
-    for (int64_t i = 0; i < count; i++)
-        scale_row(dnum, i, 1 / den[i * step]);
-}
-
-/* dden_i = -dnum_i.out_i */
-static void find_dden(Work *w)
-{
-    const int64_t M = w->pass->M, count = w->scan.count;
-    const Matrix dnum = w->dnum, out = w->out;
-    load_rows(w, out, out_rows(w, w->pass->out));
-    for (int64_t i = 0; i < count; i++)
-        dnum.last[i] = -dot(dnum.data + i * M, out.data + i * M, M);
-}
-
-/* Saves dden of a chunk in the order of positions; load_dden reads it in reverse. */
-static Real *saved_dden(const Work *w)
-{
-    return w->dden + (w->head - w->first_head) * w->pass->segment + w->position - w->begin;
-}
-
-static void save_dden(const Work *w)
-{
-    memcpy(saved_dden(w), w->dnum.last, (size_t)w->scan.count * sizeof(Real));
-}
-
-static void load_dden(Work *w)
-{
-    const Real *dden = saved_dden(w);
-    for (int64_t i = 0; i < w->scan.count; i++)
-        w->dnum.last[i] = dden[-i];
-}
-
-/* to <- the chunk's rows; to.data NULL: nothing */
-ALWAYS_INLINE void store_rows(Work *w, Gradient to, Matrix from, int64_t start, int64_t stride,
-                              int64_t columns)
-{
-    if (!to.data)
+    const ScanItem *item = c->item;
+    if (c->head > item->first_head || c->position == 0 ||
+        c->position % POSITION_BLOCK >= item->plan->rows)
         return;
-    const Rows rows = chunk_rows(w, to.data, start, stride, columns);
-    prefetch_next_chunk(w, rows);
-    to.data = elements_at(rows.type, to.data, chunk_at(w, start, stride, columns));
-    unpack(rows.type, to, rows.stride, from.data, rows.count, columns, from.columns, 1, 0);
+    add_states(item, earlier, sums);
+    zero_states(item, sums);
 }
 
-/* den_i = num~_i[M] + eps     out_i = num_i / den_i */
-static void store_num_over_den(Work *w)
+/* S~ <- S~ + sum_j b_j v~_j^T over a range; in the backward pass transposed. */
+static void add_keys_to_S(const ScanItem *item, ScanRange range)
 {
-    const Pass *p = w->pass;
-    const int64_t H = p->x->H, count = w->scan.count;
-    const Matrix num = w->num;
-    const Real eps = p->options->eps;
-    Real *new_den = p->new_den + chunk_at(w, w->query_row, H, 1);
-    for (int64_t i = 0; i < count; i++) {
-        const Real den = num.last[i] + eps;
-        new_den[i * H] = den;
-        scale_row(num, i, 1 / den);
+    const ScanPlan *p = item->plan;
+    Prefetch next = { .count = 0 };
+    for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
+        if (!p->causal)
+            begin_block(&c, item->buffers.S, item->buffers.earlier);
+        const Matrix b = load_b(&c), v = load_v(&c);
+        prefetch_after(&next, value_rows(&c, p->x->value));
+        if (p->backward)
+            state_add(&c.scan, &next, v, b, S_transposed_of(&c));
+        else
+            state_add(&c.scan, &next, b, v, S_of(&c));
     }
-    store_rows(w, (Gradient){ p->new_out, false }, w->num, w->query_row, H * p->x->M, p->x->M);
-}
-
-/* dq_i <- da_i phi'(q_i) */
-static void store_dquery(Work *w)
-{
-    const Pass *p = w->pass;
-    feature_map_backward(p->options->features, w->da.data, w->a.data, w->scan.count * p->D);
-    store_rows(w, p->d.x.query, w->da, w->query_row, p->x->query_stride, p->x->D);
-}
-
-/* dk_j <- db_j phi'(k_j), and 0 for masked keys */
-static void store_dkey(Work *w)
-{
-    const Pass *p = w->pass;
-    feature_map_backward(p->options->features, w->db.data, w->b.data, w->scan.count * p->D);
-    zero_masked_keys(w, w->db);
-    store_rows(w, p->d.x.key, w->db, w->key_row, p->x->key_stride, p->x->D);
-}
-
-static void store_dvalue(Work *w)
-{
-    zero_masked_keys(w, w->dv);
-    store_rows(w, w->pass->d.x.value, w->dv, w->key_row, w->pass->x->value_stride, w->pass->x->M);
 }
 
 /* --------------------------------------------------------------------- prefix and suffix states */
 
-/* S~ before a segment; in the backward pass transposed. */
-static void load_prefix_states(Work *w, int64_t segment)
-{
-    const Pass *p = w->pass;
-    if (segment > 0)
-        copy_states(w, w->states[0], boundary(w, p->prefix, segment));
-    else if (p->options->state)
-        unpack_states(w, w->states[0], p->options->state, p->backward);
-    else
-        zero_states(w, w->states[0]);
-}
-
-static void transpose_R(Work *w)
-{
-    const Pass *p = w->pass;
-    for (int64_t head = w->first_head; head < w->end_head; head++) {
-        select_head(w, head);
-        transpose(w->R_t.data, w->R.data, p->M, p->D, p->M, p->D);
-    }
-}
-
-/* R~ after a segment, and R^T. */
-static void load_suffix_states(Work *w, int64_t segment)
-{
-    const Pass *p = w->pass;
-    if (segment + 1 < w->segments)
-        copy_states(w, w->states[1], boundary(w, p->suffix, segment));
-    else if (p->dfinal_state)
-        unpack_states(w, w->states[1], p->dfinal_state, false);
-    else
-        zero_states(w, w->states[1]);
-    transpose_R(w);
-}
-
 /* The prefix states of the segments after each of the item's: summed from the initial state or, if
- * the item does not start with the first segment, from 0. Then add_up_states completes them. */
-static void find_prefix_states(Work *w)
+ * the item does not start with the first segment, from 0. Then prefix_sum_states completes them. */
+static void compute_prefix_states(const ScanItem *item)
 {
-    const Pass *p = w->pass;
-    if (w->first_segment == 0)
-        load_prefix_states(w, 0);
-    else
-        zero_states(w, w->states[0]);
-    for (int64_t s = w->first_segment; s < w->end_segment && s + 1 < w->segments; s++) {
-        first_chunk(w, segment_start(w, s), segment_start(w, s + 1), 1, true);
-        for (; w->scan.count; next_chunk(w)) {
-            load_key_features(w);
-            if (p->backward)
-                state_add(&w->scan, w->v, w->b, w->S_t);
-            else
-                state_add(&w->scan, w->b, w->v, w->S);
-        }
-        copy_states(w, boundary(w, p->prefix, s + 1), w->states[0]);
+    const ScanPlan *p = item->plan;
+    Real *S = item->buffers.S;
+    unpack_states(item, S, item->first_segment == 0 ? p->options->state : NULL, p->backward);
+    for (int64_t s = item->first_segment; s < item->end_segment && s + 1 < item->segments; s++) {
+        add_keys_to_S(item, segment_range(item, s, SCAN));
+        copy_states(item, boundary(item, p->prefix, s + 1), S);
     }
 }
 
 /* The suffix state of the segment before the item's, summed from dL/dS~_N or, if the item's segment
- * is not the last, from 0. Then add_up_states completes it. */
-static void find_suffix_states(Work *w)
+ * is not the last, from 0. Then prefix_sum_states completes it. */
+static void compute_suffix_states(const ScanItem *item, const ScanBackward *g)
 {
-    const int64_t s = w->first_segment;
+    const int64_t s = item->first_segment;
+    Real *R = item->buffers.R;
+    Prefetch next = { .count = 0 };
     if (s == 0)
         return;
-    if (s + 1 == w->segments)
-        load_suffix_states(w, s);
-    else
-        zero_states(w, w->states[1]);
-    first_chunk(w, segment_start(w, s), segment_start(w, s + 1), -1, true);
-    for (; w->scan.count; next_chunk(w)) {
-        load_query_features(w);
-        load_dnum(w);
-        find_dden(w);
-        state_add(&w->scan, w->a, w->dnum, w->R);
+    unpack_states(item, R, s + 1 == item->segments ? g->dfinal_state : NULL, false);
+    const ScanRange range = segment_range(item, s, SCAN_REVERSE);
+    for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
+        const Matrix a = load_a(&c), dnum = load_dnum(&c, g->dout, g->den);
+        compute_dden(&c, dnum, g->out);
+        prefetch_after(&next, out_rows(&c, g->dout));
+        prefetch_after(&next, out_rows(&c, g->out));
+        state_add(&c.scan, &next, a, dnum, R_of(&c));
     }
-    copy_states(w, boundary(w, w->pass->suffix, s - 1), w->states[1]);
+    copy_states(item, boundary(item, item->plan->suffix, s - 1), R);
 }
 
 /* The sums over single segments become prefix states and suffix states. */
-static void add_up_states(Work *w)
+static void prefix_sum_states(const ScanItem *item)
 {
-    const Pass *p = w->pass;
-    if (w->first_segment > 0)
+    const ScanPlan *p = item->plan;
+    if (item->first_segment > 0)
         return;
-    for (int64_t s = 2; s < w->segments; s++)
-        add_states(w, boundary(w, p->prefix, s), boundary(w, p->prefix, s - 1));
-    for (int64_t s = w->segments - 3; p->backward && s >= 0; s--)
-        add_states(w, boundary(w, p->suffix, s), boundary(w, p->suffix, s + 1));
+    for (int64_t s = 2; s < item->segments; s++)
+        add_states(item, boundary(item, p->prefix, s), boundary(item, p->prefix, s - 1));
+    for (int64_t s = item->segments - 3; p->backward && s >= 0; s--)
+        add_states(item, boundary(item, p->suffix, s), boundary(item, p->suffix, s + 1));
 }
 
-static void find_boundary_states(const Pass *p)
+/* g: of a backward pass, or NULL */
+static void compute_boundary_states(const ScanPlan *p, const ScanBackward *g)
 {
     if (p->segments < 2)
         return;
-    for_each_item(p, find_prefix_states);
-    if (p->parallel && p->backward)
-        for_each_item(p, find_suffix_states);
-    if (p->parallel)
-        for_each_item(p, add_up_states);
+    EACH_ITEM(item, p) compute_prefix_states(&item);
+    if (!p->parallel)
+        return;
+    if (g)
+        EACH_ITEM(item, p) compute_suffix_states(&item, g);
+    EACH_ITEM(item, p) prefix_sum_states(&item);
 }
 
 /* --------------------------------------------------------------------------------------- causal */
 
-static void forward_item(Work *w)
+static void forward_item(const ScanItem *item, Real *out, Real *den, Real *final_state)
 {
-    Real *final_state = w->end_segment == w->segments ? w->pass->final_state : NULL;
-    load_prefix_states(w, w->first_segment);
-    first_chunk(w, segment_start(w, w->first_segment), segment_start(w, w->end_segment), 1,
-                final_state);
-    for (; w->scan.count; next_chunk(w)) {
-        load_query_features(w);
-        load_key_features(w);
-        scan_chunk(&w->scan, w->a, w->b, w->v, w->S, w->num);
-        store_num_over_den(w);
+    const ScanPlan *p = item->plan;
+    ScanRange range = segment_range(item, item->first_segment, SCAN);
+    range.zero_before = item->first_segment == 0 && !p->options->state;
+    range.state_after = final_state && item->end_segment == item->segments;
+    load_prefix_states(item, item->buffers.S, item->first_segment);
+    Prefetch next = { .count = 0 };
+    for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
+        const Matrix a = load_a(&c), b = load_b(&c), v = load_v(&c);
+        prefetch_after(&next, value_rows(&c, p->x->value));
+        prefetch_after(&next, out_rows(&c, out));
+        const Matrix num = scan_chunk(&c.scan, &next, a, b, v, S_of(&c));
+        store_num_over_den(&c, out, den, num);
     }
-    if (final_state)
-        contribute_states(w, (Gradient){ final_state, false }, w->states[0]);
+    if (range.state_after)
+        contribute_states(item, (Gradient){ final_state, false }, item->buffers.S);
 }
 
-/* dq, in the order of positions, and dden. */
-static void backward_queries(Work *w, int64_t segment)
+/* dq and dden of a segment, by scan. */
+static void backward_queries(const ScanItem *item, const ScanBackward *g, int64_t segment)
 {
-    const bool dquery = w->pass->d.x.query.data;
-    load_prefix_states(w, segment);
-    first_chunk(w, segment_start(w, segment), segment_start(w, segment + 1), 1, false);
-    for (; w->scan.count; next_chunk(w)) {
-        load_dnum(w);
-        find_dden(w);
-        save_dden(w);
-        if (!dquery)
+    const ScanPlan *p = item->plan;
+    const Gradient dquery = g->d.x.query;
+    ScanRange range = segment_range(item, segment, SCAN);
+    range.zero_before = segment == 0 && !p->options->state;
+    range.state_after = false;
+    load_prefix_states(item, item->buffers.S, segment);
+    Prefetch next = { .count = 0 };
+    for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
+        const Matrix dnum = load_dnum(&c, g->dout, g->den);
+        compute_dden(&c, dnum, g->out);
+        save_dden(&c, dnum);
+        if (!dquery.data)
             continue;
-        load_query_features(w);
-        load_key_features(w);
-        scan_chunk(&w->scan, w->dnum, w->v, w->b, w->S_t, w->da);
-        store_dquery(w);
+        const Matrix a = load_a(&c), b = load_b(&c), v = load_v(&c);
+        prefetch_after(&next, out_rows(&c, g->dout));
+        prefetch_after(&next, out_rows(&c, g->out));
+        prefetch_after(&next, value_rows(&c, p->x->value));
+        prefetch_after(&next, query_rows(&c, dquery.data));
+        const Matrix da = scan_chunk(&c.scan, &next, dnum, v, b, S_transposed_of(&c));
+        store_dquery(&c, dquery, da, a);
     }
 }
 
-/* dk and dv: the rows are loaded in reverse order, so that scan_chunk is scan_reverse. */
-static void scan_backward_keys(Work *w, int64_t segment)
+/* dk and dv of a segment, by scan_reverse. */
+static void backward_keys(const ScanItem *item, const ScanBackward *g, int64_t segment)
 {
-    const LinearScanGradient *d = &w->pass->d;
-    const bool state_after = segment > w->first_segment || d->state.data;
-    const bool dkey = d->x.key.data || d->state.data, dvalue = d->x.value.data || d->state.data;
-    first_chunk(w, segment_start(w, segment), segment_start(w, segment + 1), -1, state_after);
-    for (; (dkey || dvalue) && w->scan.count; next_chunk(w)) {
-        load_query_features(w);
-        load_key_features(w);
-        load_dnum(w);
-        load_dden(w);
-        const Matrix dnum = { .data = w->dnum.data, .columns = w->dnum.columns };
-        if (dkey) {
-            scan_chunk(&w->scan, w->v, w->dnum, w->a, w->R_t, w->db);
-            store_dkey(w);
+    const ScanPlan *p = item->plan;
+    const Gradient dkey = g->d.x.key, dvalue = g->d.x.value;
+    const bool dstate = g->d.state.data;
+    ScanRange range = segment_range(item, segment, SCAN_REVERSE);
+    range.zero_before = segment + 1 == item->segments && !g->dfinal_state;
+    range.state_after = segment > item->first_segment || dstate;
+    if (!dkey.data && !dvalue.data && !dstate)
+        return;
+    Prefetch next = { .count = 0 };
+    for (HeadChunk c = first_chunk(item, range); c.scan.count; next_chunk(&c)) {
+        const Matrix a = load_a(&c), b = load_b(&c), v = load_v(&c);
+        const Matrix dnum = load_dnum(&c, g->dout, g->den);
+        load_dden(&c, dnum);
+        prefetch_after(&next, value_rows(&c, p->x->value));
+        prefetch_after(&next, out_rows(&c, g->dout));
+        if (dkey.data || dstate) {
+            const Matrix db = scan_chunk(&c.scan, &next, v, dnum, a, R_transposed_of(&c));
+            store_dkey(&c, dkey, db, b);
         }
-        if (dvalue) {
-            scan_chunk(&w->scan, w->b, w->a, dnum, w->R, w->dv);
-            store_dvalue(w);
+        if (dkey.data)
+            prefetch_after(&next, key_rows(&c, dkey.data));
+        if (dvalue.data)
+            prefetch_after(&next, value_rows(&c, dvalue.data));
+        if (dvalue.data || dstate) {
+            const Matrix R = without_last(R_of(&c));
+            const Matrix dv = scan_chunk(&c.scan, &next, b, a, without_last(dnum), R);
+            store_dvalue(&c, dvalue, dv);
         }
     }
 }
 
-static void backward_item(Work *w)
+static void backward_item(const ScanItem *item, const ScanBackward *g)
 {
-    const Gradient dstate = w->pass->d.state;
-    load_suffix_states(w, w->end_segment - 1);
-    for (int64_t s = w->end_segment - 1; s >= w->first_segment; s--) {
-        backward_queries(w, s);
-        scan_backward_keys(w, s);
+    const ScanBuffers *m = &item->buffers;
+    load_suffix_states(item, m->R, item->end_segment - 1, g->dfinal_state);
+    transpose_states(item, m->R_t, m->R);
+    for (int64_t s = item->end_segment - 1; s >= item->first_segment; s--) {
+        backward_queries(item, g, s);
+        backward_keys(item, g, s);
     }
-    if (dstate.data && w->first_segment == 0)
-        contribute_states(w, dstate, w->states[1]);
+    if (g->d.state.data && item->first_segment == 0)
+        contribute_states(item, g->d.state, m->R);
 }
 
 static void causal_forward(TensorType type, Real *out, Real *den, Real *final_state,
                            const LinearScan *s)
 {
-    Pass p = plan_pass(type, s, true, false);
-    p.new_out = out;
-    p.new_den = den;
-    p.final_state = final_state;
-    Real *scratch = assign_scratch(&p);
-    find_boundary_states(&p);
-    for_each_item(&p, forward_item);
-    device_workspace_free(scratch);
+    const ScanPlan p = plan_scan(type, s, true, false);
+    compute_boundary_states(&p, NULL);
+    EACH_ITEM(item, &p) forward_item(&item, out, den, final_state);
+    free_plan(&p);
 }
 
 void causal_linear_attention_forward_cpu(Real *out, Real *den, Real *final_state,
@@ -393,109 +259,117 @@ void causal_linear_attention_forward_bf16(Real *out, Real *den, Real *final_stat
     causal_forward(TENSOR_BF16, out, den, final_state, s);
 }
 
-static void causal_backward(TensorType type, LinearScanGradient d, const Real *dout,
-                            const Real *dfinal_state, const Real *out, const Real *den,
-                            const LinearScan *s)
+static void causal_backward(TensorType type, ScanBackward g, const LinearScan *s)
 {
-    Pass p = plan_pass(type, s, true, true);
-    p.d = d;
-    p.dout = dout;
-    p.dfinal_state = dfinal_state;
-    p.out = out;
-    p.den = den;
-    Real *scratch = assign_scratch(&p);
-    find_boundary_states(&p);
-    for_each_item(&p, backward_item);
-    device_workspace_free(scratch);
+    const ScanPlan p = plan_scan(type, s, true, true);
+    compute_boundary_states(&p, &g);
+    EACH_ITEM(item, &p) backward_item(&item, &g);
+    free_plan(&p);
 }
 
 void causal_linear_attention_backward_cpu(LinearScanGradient d, const Real *dout,
                                           const Real *dfinal_state, const Real *out,
                                           const Real *den, const LinearScan *s)
 {
-    causal_backward(TENSOR_REAL, d, dout, dfinal_state, out, den, s);
+    causal_backward(TENSOR_REAL, (ScanBackward){ d, dout, dfinal_state, out, den }, s);
 }
 
 void causal_linear_attention_backward_bf16(LinearScanGradient d, const Real *dout,
                                            const Real *dfinal_state, const Real *out,
                                            const Real *den, const LinearScan *s)
 {
-    causal_backward(TENSOR_BF16, d, dout, dfinal_state, out, den, s);
+    causal_backward(TENSOR_BF16, (ScanBackward){ d, dout, dfinal_state, out, den }, s);
 }
 
 /* ----------------------------------------------------------------------------------- not causal
- * Every position reads the totals S~ = sum_j b_j v~_j^T and R~ = sum_i a_i dnum~_i^T. Each is a sum
- * over blocks of positions, so that rounding errors stay those of short sums. */
-enum { POSITION_BLOCK = 4096 };
+ * Every position reads the totals S~ = sum_j b_j v~_j^T and R~ = sum_i a_i dnum~_i^T. */
 
-/* Before each chunk: where a block begins, adds the sums so far to those of earlier blocks, which
- * are in the memory of R^T. */
-static void begin_block(Work *w, Real *sums)
+static ScanRange first_positions(int64_t count)
 {
-    if (w->head > w->first_head || w->position == 0 ||
-        w->position % POSITION_BLOCK >= w->pass->rows)
-        return;
-    add_states(w, w->states[2], sums);
-    zero_states(w, sums);
+    return (ScanRange){ 0, count, SCAN, false, true };
 }
 
-static void forward_item_noncausal(Work *w)
+/* S~, in the backward pass transposed. */
+static void compute_S(const ScanItem *item)
 {
-    load_prefix_states(w, 0);
-    zero_states(w, w->states[2]);
-    for (first_chunk(w, 0, w->keys, 1, true); w->scan.count; next_chunk(w)) {
-        begin_block(w, w->states[0]);
-        load_key_features(w);
-        state_add(&w->scan, w->b, w->v, w->S);
-    }
-    add_states(w, w->states[0], w->states[2]);
-    for (first_chunk(w, 0, w->length, 1, true); w->scan.count; next_chunk(w)) {
-        load_query_features(w);
-        state_read(&w->scan, w->a, w->S, w->num);
-        store_num_over_den(w);
+    const ScanBuffers *m = &item->buffers;
+    zero_states(item, m->S);
+    zero_states(item, m->earlier);
+    add_keys_to_S(item, first_positions(item->keys));
+    add_states(item, m->S, m->earlier);
+}
+
+static void forward_item_noncausal(const ScanItem *item, Real *out, Real *den)
+{
+    Prefetch next = { .count = 0 };
+    compute_S(item);
+    const ScanRange queries = first_positions(item->length);
+    for (HeadChunk c = first_chunk(item, queries); c.scan.count; next_chunk(&c)) {
+        const Matrix a = load_a(&c);
+        prefetch_after(&next, out_rows(&c, out));
+        const Matrix num = state_read(&c.scan, &next, a, S_of(&c));
+        store_num_over_den(&c, out, den, num);
     }
 }
 
-static void backward_item_noncausal(Work *w)
+/* dq from S~, and R~. */
+static void backward_queries_noncausal(const ScanItem *item, const ScanBackward *g)
 {
-    load_prefix_states(w, 0);
-    zero_states(w, w->states[2]);
-    for (first_chunk(w, 0, w->keys, 1, true); w->scan.count; next_chunk(w)) {
-        begin_block(w, w->states[0]);
-        load_key_features(w);
-        state_add(&w->scan, w->v, w->b, w->S_t);
+    const Gradient dquery = g->d.x.query;
+    Real *R = item->buffers.R, *earlier = item->buffers.earlier;
+    Prefetch next = { .count = 0 };
+    zero_states(item, R);
+    zero_states(item, earlier);
+    const ScanRange queries = first_positions(item->length);
+    for (HeadChunk c = first_chunk(item, queries); c.scan.count; next_chunk(&c)) {
+        begin_block(&c, R, earlier);
+        const Matrix a = load_a(&c), dnum = load_dnum(&c, g->dout, g->den);
+        compute_dden(&c, dnum, g->out);
+        prefetch_after(&next, out_rows(&c, g->dout));
+        prefetch_after(&next, out_rows(&c, g->out));
+        state_add(&c.scan, &next, a, dnum, R_of(&c));
+        if (dquery.data)
+            prefetch_after(&next, query_rows(&c, dquery.data));
+        const Matrix da = state_read(&c.scan, &next, dnum, S_transposed_of(&c));
+        store_dquery(&c, dquery, da, a);
     }
-    add_states(w, w->states[0], w->states[2]);
-    load_suffix_states(w, 0);
-    zero_states(w, w->states[2]);
-    for (first_chunk(w, 0, w->length, 1, true); w->scan.count; next_chunk(w)) {
-        begin_block(w, w->states[1]);
-        load_query_features(w);
-        load_dnum(w);
-        find_dden(w);
-        state_add(&w->scan, w->a, w->dnum, w->R);
-        state_read(&w->scan, w->dnum, w->S_t, w->da);
-        store_dquery(w);
+    add_states(item, R, earlier);
+}
+
+/* dk and dv, from R~. */
+static void backward_keys_noncausal(const ScanItem *item, const ScanBackward *g)
+{
+    const AttentionInputs *x = item->plan->x;
+    const Gradient dkey = g->d.x.key, dvalue = g->d.x.value;
+    Prefetch next = { .count = 0 };
+    transpose_states(item, item->buffers.R_t, item->buffers.R);
+    const ScanRange keys = first_positions(x->keys);
+    for (HeadChunk c = first_chunk(item, keys); c.scan.count; next_chunk(&c)) {
+        const Matrix b = load_b(&c), v = load_v(&c);
+        prefetch_after(&next, value_rows(&c, x->value));
+        const Matrix db = state_read(&c.scan, &next, v, R_transposed_of(&c));
+        store_dkey(&c, dkey, db, b);
+        if (dkey.data)
+            prefetch_after(&next, key_rows(&c, dkey.data));
+        if (dvalue.data)
+            prefetch_after(&next, value_rows(&c, dvalue.data));
+        const Matrix dv = state_read(&c.scan, &next, b, without_last(R_of(&c)));
+        store_dvalue(&c, dvalue, dv);
     }
-    add_states(w, w->states[1], w->states[2]);
-    transpose_R(w);
-    for (first_chunk(w, 0, w->pass->x->keys, 1, true); w->scan.count; next_chunk(w)) {
-        load_key_features(w);
-        state_read(&w->scan, w->v, w->R_t, w->db);
-        store_dkey(w);
-        state_read(&w->scan, w->b, w->R, w->dv);
-        store_dvalue(w);
-    }
+}
+
+static void backward_item_noncausal(const ScanItem *item, const ScanBackward *g)
+{
+    compute_S(item);
+    backward_queries_noncausal(item, g);
+    backward_keys_noncausal(item, g);
 }
 
 static void noncausal_forward(TensorType type, Real *out, Real *den, const LinearScan *s)
 {
-    Pass p = plan_pass(type, s, false, false);
-    p.new_out = out;
-    p.new_den = den;
-    Real *scratch = assign_scratch(&p);
-    for_each_item(&p, forward_item_noncausal);
-    device_workspace_free(scratch);
+    const ScanPlan p = plan_scan(type, s, false, false);
+    EACH_ITEM(item, &p) forward_item_noncausal(&item, out, den);
+    free_plan(&p);
 }
 
 void linear_attention_forward_cpu(Real *out, Real *den, const LinearScan *s)
@@ -511,14 +385,10 @@ void linear_attention_forward_bf16(Real *out, Real *den, const LinearScan *s)
 static void noncausal_backward(TensorType type, AttentionGradient d, const Real *dout,
                                const Real *out, const Real *den, const LinearScan *s)
 {
-    Pass p = plan_pass(type, s, false, true);
-    p.d.x = d;
-    p.dout = dout;
-    p.out = out;
-    p.den = den;
-    Real *scratch = assign_scratch(&p);
-    for_each_item(&p, backward_item_noncausal);
-    device_workspace_free(scratch);
+    const ScanPlan p = plan_scan(type, s, false, true);
+    const ScanBackward g = { .d.x = d, .dout = dout, .out = out, .den = den };
+    EACH_ITEM(item, &p) backward_item_noncausal(&item, &g);
+    free_plan(&p);
 }
 
 void linear_attention_backward_cpu(AttentionGradient d, const Real *dout, const Real *out,

@@ -1,100 +1,108 @@
-/* The scan of linear attention over the packed rows of a chunk: for each position i in turn
+/* The scan of linear attention over the packed rows of a chunk: for each row i in turn
  *     T <- T + y_i w_i^T     o_i = T^T x_i
- * in three implementations that agree up to rounding, and its two halves. */
+ * in two implementations that agree up to rounding, and its two halves. The rows are packed in the
+ * order of the scan: from the last position to the first, it is scan_reverse of causal_linear.c. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_CPU_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_SCAN_CPU_H
 
-#include "ops/cpu/attention/linear/scan_bf16.h"
+#include "ops/cpu/attention/linear/prefetch.h"
 
 /* Packed rows [count, columns] and one more column, last [count], or NULL: v~ = [v, 1]. As a state:
- * a matrix and one more column or row: S~ = [S, z]. Kept apart, because one more column of the
- * matrix would be a whole vector of them. */
+ * a matrix and one more column or row: S~ = [S, z]. Stored separately: as a column of the matrix it
+ * would be padded to a whole vector. */
 typedef struct Matrix {
     Real *data, *last;
     int64_t columns;
 } Matrix;
 
-/* How a chunk is scanned: one position after the other, or by matrix products. */
-typedef enum Method { BY_POSITION, BY_PRODUCTS, BY_BF16_PRODUCTS } Method;
+ALWAYS_INLINE Matrix without_last(Matrix m)
+{
+    m.last = NULL;
+    return m;
+}
 
-/* What a scan needs besides its operands. */
+/* How a chunk is scanned: one row after the other, or by matrix products. */
+typedef enum Method { BY_POSITION, BY_PRODUCTS } Method;
+
+/* How the rows of a chunk are scanned. */
 typedef struct Scan {
-    int64_t count; /* positions; the rows are allocated up to a multiple of UNIT */
+    int64_t count; /* rows; they are allocated up to a multiple of UNIT */
     Method method;
-    bool first, last; /* T is known to be 0 before the chunk; T is not needed after it */
-    Real *workspace;  /* scan_workspace elements */
-    Prefetch next;    /* rows of the next chunk; the scan empties the list */
+    bool zero_before, state_after; /* T is known to be 0 before them; T is needed after them */
+    Matrix result;                 /* the memory of o */
+    Real *workspace;               /* scan_workspace elements */
 } Scan;
 
-/* ------------------------------------------------------------------------- position by position
- * Register tiling: a tile of T stays in vector registers while the positions stream past it, so T
- * causes no memory traffic, and every instruction of the inner loop is a fused multiply-add. */
+/* ------------------------------------------------------------------------------------ row by row
+ * Register tiling: a tile of T stays in vector registers while the rows stream past it, so T causes
+ * no memory traffic, and every instruction of the inner loop is a fused multiply-add. */
 
-/* Scans one tile of T: some rows and some vectors of columns, both compile-time constants. */
-ALWAYS_INLINE void scan_tile(int rows, int vectors,
-                             const Real *x, /* [count, Y], from the tile's first row on */
-                             const Real *y, /* [count, Y], likewise */
-                             const Real *w, /* [count, W], from the tile's first column on */
-                             Real *o,       /* [count, W], likewise */
-                             Real *T,       /* [Y, W], from the tile's corner on */
-                             int64_t count, int64_t Y, int64_t W, const Prefetch *next,
-                             int64_t begin, int64_t end)
+/* The operands of a tile of T [Y, W]: */
+typedef struct ScanTile {
+    const Real *x, *y; /* [count, Y], from the tile's first row on */
+    const Real *w;     /* [count, W], from the tile's first column on */
+    Real *o;           /* likewise */
+    Real *T;           /* from the tile's corner on */
+    int64_t count, Y, W;
+} ScanTile;
+
+/* Scans a tile of some rows and some vectors of columns, both compile-time constants, and
+ * prefetches lines [begin, end). */
+ALWAYS_INLINE void scan_tile(int rows, int vectors, ScanTile t, const Prefetch *next, int64_t begin,
+                             int64_t end)
 {
     Vector tile[2 * ROWS][2];
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < vectors; c++)
-            tile[r][c] = vector(T + r * W + c * LANES);
-    for (int64_t i = 0; i < count; i++, x += Y, y += Y, w += W, o += W) {
+            tile[r][c] = vector(t.T + r * t.W + c * LANES);
+    for (int64_t i = 0; i < t.count; i++, t.x += t.Y, t.y += t.Y, t.w += t.W, t.o += t.W) {
         prefetch_lines(next, begin, end, i);
         Vector o_i[2];
         for (int c = 0; c < vectors; c++)
-            o_i[c] = vector(o + c * LANES);
+            o_i[c] = vector(t.o + c * LANES);
         for (int r = 0; r < rows; r++)
             for (int c = 0; c < vectors; c++) {
-                tile[r][c] += y[r] * vector(w + c * LANES);
-                o_i[c] += x[r] * tile[r][c];
+                tile[r][c] = multiply_add(broadcast(t.y[r]), vector(t.w + c * LANES), tile[r][c]);
+                o_i[c] = multiply_add(broadcast(t.x[r]), tile[r][c], o_i[c]);
             }
         for (int c = 0; c < vectors; c++)
-            *at_vector(o + c * LANES) = o_i[c];
+            *at_vector(t.o + c * LANES) = o_i[c];
     }
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < vectors; c++)
-            *at_vector(T + r * W + c * LANES) = tile[r][c];
+            *at_vector(t.T + r * t.W + c * LANES) = tile[r][c];
 }
 
-/* For each position in turn  T <- T + y_i w_i^T,  o_i <- o_i + T^T x_i;  x, y [count, Y],
- * w, o [count, W], T [Y, W]. Tiles are two vectors wide or, where only one is left, one vector wide
- * and twice as high. The prefetches are divided evenly among the tiles. */
-WHOLE_VECTORS static void scan_by_position(const Real *x, const Real *y, const Real *w, Real *o,
-                                           Real *T, int64_t count, int64_t Y, int64_t W,
-                                           const Prefetch *next)
+/* For each row in turn  T <- T + y_i w_i^T,  o_i <- o_i + T^T x_i. Tiles are two vectors wide or,
+ * where only one is left, one vector wide and twice as high. The lines to prefetch are divided
+ * evenly among the tiles. */
+WHOLE_VECTORS static void scan_by_position(int64_t count, Matrix x, Matrix y, Matrix w, Matrix T,
+                                           Matrix o, const Prefetch *next)
 {
+    const int64_t Y = y.columns, W = w.columns;
     const int64_t tiles = (Y * W + 2 * ROWS * LANES - 1) / (2 * ROWS * LANES);
     const int64_t share = (next->count + tiles - 1) / tiles;
     int64_t begin = 0;
     for (int64_t c = 0; c < W; c += 2 * LANES)
-        for (int64_t r = 0; r < Y; r += ROWS) {
+        for (int64_t r = 0; r < Y; r += ROWS, begin += share) {
             const int64_t end = minimum(begin + share, next->count);
-            Real *corner = T + r * W + c;
+            const ScanTile t = { x.data + r,         y.data + r, w.data + c, o.data + c,
+                                 T.data + r * W + c, count,      Y,          W };
             if (c + 2 * LANES <= W) {
-                scan_tile(ROWS, 2, x + r, y + r, w + c, o + c, corner, count, Y, W, next, begin,
-                          end);
+                scan_tile(ROWS, 2, t, next, begin, end);
             } else if (r + 2 * ROWS > Y) {
-                scan_tile(ROWS, 1, x + r, y + r, w + c, o + c, corner, count, Y, W, next, begin,
-                          end);
+                scan_tile(ROWS, 1, t, next, begin, end);
             } else {
-                scan_tile(2 * ROWS, 1, x + r, y + r, w + c, o + c, corner, count, Y, W, next, begin,
-                          end);
+                scan_tile(2 * ROWS, 1, t, next, begin, end);
                 r += ROWS;
             }
-            begin = end;
         }
 }
 
 /* --------------------------------------------------------------------------- by matrix products */
 
-/* o_i <- o_i + sum_{j<=i} weights[j, i] w_j for the ROWS positions i from `before` on, in some
- * vectors of the columns: first over all j < before, then over the triangle. */
+/* o_i <- o_i + sum_{j<=i} weights[j, i] w_j for the ROWS rows i from `before` on, in some vectors
+ * of the columns: first over all j < before, then over the triangle. */
 ALWAYS_INLINE void causal_tile(int vectors, Real *o, /* [ROWS, W], from the tile's corner on */
                                const Real *weights,  /* [before + ROWS, UNIT], likewise */
                                const Real *w,        /* [before + ROWS, W], likewise */
@@ -107,77 +115,90 @@ ALWAYS_INLINE void causal_tile(int vectors, Real *o, /* [ROWS, W], from the tile
     for (int64_t j = 0; j < before; j++, weights += UNIT, w += W)
         for (int r = 0; r < ROWS; r++)
             for (int c = 0; c < vectors; c++)
-                tile[r][c] += weights[r] * vector(w + c * LANES);
+                tile[r][c] = multiply_add(broadcast(weights[r]), vector(w + c * LANES), tile[r][c]);
     for (int j = 0; j < ROWS; j++, weights += UNIT, w += W)
         for (int r = j; r < ROWS; r++)
             for (int c = 0; c < vectors; c++)
-                tile[r][c] += weights[r] * vector(w + c * LANES);
+                tile[r][c] = multiply_add(broadcast(weights[r]), vector(w + c * LANES), tile[r][c]);
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < vectors; c++)
             *at_vector(o + r * W + c * LANES) = tile[r][c];
 }
 
-/* o <- o + tril(X Y^T) W, UNIT positions i at a time: only their columns of Y X^T are ever stored,
+/* o <- o + tril(X Y^T) W, UNIT rows i at a time: only their columns of Y X^T are ever stored,
  * weights[j, i] = y_j.x_i. */
-ALWAYS_INLINE void add_causal_product(const Real *x, const Real *y, const Real *w, Real *o,
-                                      int64_t count, int64_t Y, int64_t W, Real *workspace)
+ALWAYS_INLINE void add_causal_product(int64_t count, Matrix x, Matrix y, Matrix w, Matrix o,
+                                      Real *workspace)
 {
+    const int64_t Y = y.columns, W = w.columns;
     Real *columns = workspace, *weights = columns + Y * UNIT; /* [Y, UNIT], [count, UNIT] */
     for (int64_t i = 0; i < count; i += UNIT) {
         for (int64_t r = 0; r < UNIT; r++)
             for (int64_t d = 0; d < Y; d++)
-                columns[d * UNIT + r] = x[(i + r) * Y + d];
-        set_product(weights, y, Y, columns, UNIT, i + UNIT, Y, UNIT);
+                columns[d * UNIT + r] = x.data[(i + r) * Y + d];
+        set_product(weights, y.data, Y, columns, UNIT, i + UNIT, Y, UNIT);
         for (int64_t r = 0; r < UNIT; r += ROWS) {
-            Real *rows = o + (i + r) * W;
+            Real *rows = o.data + (i + r) * W;
             int64_t c = 0;
             for (; c + 2 * LANES <= W; c += 2 * LANES)
-                causal_tile(2, rows + c, weights + r, w + c, i + r, W);
+                causal_tile(2, rows + c, weights + r, w.data + c, i + r, W);
             if (c < W)
-                causal_tile(1, rows + c, weights + r, w + c, i + r, W);
+                causal_tile(1, rows + c, weights + r, w.data + c, i + r, W);
         }
     }
 }
 
 /* o <- o + X T + tril(X Y^T) W     T <- T + Y^T W */
-WHOLE_VECTORS static void scan_by_products(const Scan *s, const Real *x, const Real *y,
-                                           const Real *w, Real *o, Real *T, int64_t Y, int64_t W)
+WHOLE_VECTORS static void scan_by_products(const Scan *s, Matrix x, Matrix y, Matrix w, Matrix T,
+                                           Matrix o)
 {
-    if (!s->first)
-        add_product(o, x, Y, T, s->count, Y, W);
-    add_causal_product(x, y, w, o, s->count, Y, W, s->workspace);
-    if (!s->last)
-        add_product_transposed(T, y, Y, w, Y, s->count, W);
+    const int64_t Y = y.columns, W = w.columns;
+    if (!s->zero_before)
+        add_product(o.data, x.data, Y, T.data, s->count, Y, W);
+    add_causal_product(s->count, x, y, w, o, s->workspace);
+    if (s->state_after)
+        add_product_transposed(T.data, y.data, Y, w.data, Y, s->count, W);
 }
 
 /* -------------------------------------------------------------------------- last column and row */
 
-/* z <- z + w_i y_i     o_i = x_i.z,     for columns w and o; sums [count, Y]: every z */
-WHOLE_VECTORS static void scan_last_column(const Real *x, const Real *y, const Real *w, Real *z,
-                                           Real *o, Real *sums, int64_t count, int64_t Y)
+/* z <- z + w_i y_i     o_i = x_i.z,     for the last columns of w, T and o; sums [count, Y]: every
+ * z */
+WHOLE_VECTORS static void scan_last_column(int64_t count, Matrix x, Matrix y, Matrix w, Matrix T,
+                                           Matrix o, Real *sums)
 {
+    const int64_t Y = y.columns;
     for (int64_t d = 0; d < Y; d += LANES) {
-        Vector z_i = vector(z + d);
+        Vector z_i = vector(T.last + d);
         for (int64_t i = 0; i < count; i++)
-            *at_vector(sums + i * Y + d) = z_i += w[i] * vector(y + i * Y + d);
-        *at_vector(z + d) = z_i;
+            *at_vector(sums + i * Y + d) = z_i += w.last[i] * vector(y.data + i * Y + d);
+        *at_vector(T.last + d) = z_i;
     }
     for (int64_t i = 0; i < count; i++)
-        o[i] = dot(x + i * Y, sums + i * Y, Y);
+        o.last[i] = dot(x.data + i * Y, sums + i * Y, Y);
 }
 
-/* t <- t + y_i w_i     o_i = x_i t,     for columns x and y */
-WHOLE_VECTORS static void scan_last_row(const Real *x, const Real *y, const Real *w, Real *t,
-                                        Real *o, int64_t count, int64_t W)
+/* t <- t + y_i w_i     o_i = x_i t,     for the last columns of x and y; t: the last row of T */
+WHOLE_VECTORS static void scan_last_row(int64_t count, Matrix x, Matrix y, Matrix w, Matrix T,
+                                        Matrix o)
 {
+    const int64_t W = w.columns;
     for (int64_t c = 0; c < W; c += LANES) {
-        Vector t_i = vector(t + c);
+        Vector t_i = vector(T.last + c);
         for (int64_t i = 0; i < count; i++) {
-            t_i += y[i] * vector(w + i * W + c);
-            *at_vector(o + i * W + c) = x[i] * t_i;
+            t_i += y.last[i] * vector(w.data + i * W + c);
+            *at_vector(o.data + i * W + c) = x.last[i] * t_i;
         }
-        *at_vector(t + c) = t_i;
+        *at_vector(T.last + c) = t_i;
     }
+}
+
+/* ---------------------------------------------------------------------------------------- scans */
+
+/* o [count, columns], with a last column or without, in the memory of results. */
+ALWAYS_INLINE Matrix result_of(const Scan *s, int64_t columns, bool last)
+{
+    return (Matrix){ s->result.data, last ? s->result.last : NULL, columns };
 }
 
 static void zero(Matrix o, int64_t count)
@@ -185,41 +206,30 @@ static void zero(Matrix o, int64_t count)
     memset(o.data, 0, (size_t)(count * o.columns) * sizeof *o.data);
 }
 
-/* ---------------------------------------------------------------------------------------- scans */
-
-/* Prefetches all lines at once. */
-static void prefetch_all(Scan *s)
-{
-    for (int64_t i = 0; i < s->count; i++)
-        prefetch_lines(&s->next, 0, s->next.count, i);
-    s->next.count = 0;
-}
-
-/* o = scan(x, y, w), or scan_reverse if the rows were loaded in reverse order, from state T [Y, W]
- * on, which becomes the state after the chunk. Of the last columns either those of w and o are
- * given, or those of x and y, or none:
+/* o = scan(x, y, w), from state T [Y, W] on, which becomes the state after the chunk. Either w, T
+ * and o have a last column, or x, y and T, or none has:
  *     z <- z + w_last y_i     o_last = x_i.z        where T~ = [T, z]
- *     t <- t + y_last w_i     o_i += x_last t       where t is T~'s last row */
-ALWAYS_INLINE void scan_chunk(Scan *s, Matrix x, Matrix y, Matrix w, Matrix T, Matrix o)
+ *     t <- t + y_last w_i     o_i += x_last t       where t is T~'s last row
+ * Also prefetches the next rows. */
+ALWAYS_INLINE Matrix scan_chunk(const Scan *s, Prefetch *next, Matrix x, Matrix y, Matrix w,
+                                Matrix T)
 {
-    const int64_t Y = y.columns, W = w.columns;
+    const Matrix o = result_of(s, w.columns, w.last);
     if (x.last) {
-        scan_last_row(x.last, y.last, w.data, T.last, o.data, s->count, W);
+        scan_last_row(s->count, x, y, w, T, o);
     } else {
         zero(o, s->count);
         if (w.last)
-            scan_last_column(x.data, y.data, w.last, T.last, o.last, s->workspace, s->count, Y);
+            scan_last_column(s->count, x, y, w, T, o, s->workspace);
     }
     if (s->method == BY_POSITION) {
-        scan_by_position(x.data, y.data, w.data, o.data, T.data, s->count, Y, W, &s->next);
-    } else if (s->method == BY_PRODUCTS) {
-        prefetch_all(s);
-        scan_by_products(s, x.data, y.data, w.data, o.data, T.data, Y, W);
+        scan_by_position(s->count, x, y, w, T, o, next);
+        next->count = 0;
     } else {
-        scan_by_bf16_products(s->workspace, x.data, y.data, w.data, o.data, T.data, s->count, Y, W,
-                              s->first, s->last, &s->next);
+        prefetch_now(next, s->count);
+        scan_by_products(s, x, y, w, T, o);
     }
-    s->next.count = 0;
+    return o;
 }
 
 /* to <- to + sum_i factor_i row_i */
@@ -235,9 +245,9 @@ WHOLE_VECTORS static void add_rows(Real *to, const Real *factor, Matrix rows, in
 }
 
 /* The sum alone: T~ <- T~ + sum_i y~_i w~_i^T. */
-ALWAYS_INLINE void state_add(Scan *s, Matrix y, Matrix w, Matrix T)
+ALWAYS_INLINE void state_add(const Scan *s, Prefetch *next, Matrix y, Matrix w, Matrix T)
 {
-    prefetch_all(s);
+    prefetch_now(next, s->count);
     if (w.last)
         add_rows(T.last, w.last, y, s->count);
     else
@@ -246,9 +256,10 @@ ALWAYS_INLINE void state_add(Scan *s, Matrix y, Matrix w, Matrix T)
 }
 
 /* The result alone: o~_i = T~^T x~_i. */
-ALWAYS_INLINE void state_read(Scan *s, Matrix x, Matrix T, Matrix o)
+ALWAYS_INLINE Matrix state_read(const Scan *s, Prefetch *next, Matrix x, Matrix T)
 {
-    prefetch_all(s);
+    const Matrix o = result_of(s, T.columns, T.last && !x.last);
+    prefetch_now(next, s->count);
     zero(o, s->count);
     for (int64_t i = 0; o.last && i < s->count; i++)
         o.last[i] = dot(x.data + i * x.columns, T.last, x.columns);
@@ -256,14 +267,13 @@ ALWAYS_INLINE void state_read(Scan *s, Matrix x, Matrix T, Matrix o)
         add_rows(o.data + i * o.columns, x.last + i,
                  (Matrix){ .data = T.last, .columns = o.columns }, 1);
     add_product(o.data, x.data, x.columns, T.data, s->count, x.columns, o.columns);
+    return o;
 }
 
 /* Elements of workspace for chunks of this many rows, where Y, W <= widest. */
 static int64_t scan_workspace(int64_t rows, int64_t widest, Method method)
 {
     const int64_t padded = round_up(rows, UNIT), sums = padded * widest;
-    if (method == BY_BF16_PRODUCTS)
-        return maximum(sums, bf16_workspace(rows, widest));
     return method == BY_PRODUCTS ? maximum(sums, (widest + padded) * UNIT) : sums;
 }
 

@@ -194,14 +194,15 @@ static void contribute_head(int type, Gradient d, int64_t at, int64_t stride, co
     if (!d.data)
         return;
     d.data = elements_at(type, d.data, at);
-    unpack(type, d, stride, sums, count, columns, round_up(columns, LANES), factor, AHEAD);
+    unpack(&(GradientRows){ type, d, stride, count, columns }, sums, round_up(columns, LANES),
+           factor, AHEAD);
 }
 
 /* out [M] = o_i / l_i, of this dtype; returns L_i = m_i + ln l_i. */
 static Real store_out(int type, Real *out, const QueryTile *t, int64_t i)
 {
-    unpack(type, (Gradient){ out, false }, 0, t->out + i * t->M, 1, t->head.a->M, t->M, 1 / t->l[i],
-           0);
+    const GradientRows row = { type, { out, false }, 0, 1, t->head.a->M };
+    unpack(&row, t->out + i * t->M, t->M, 1 / t->l[i], 0);
     return t->m[i] + (Real)log((double)t->l[i]);
 }
 
@@ -224,30 +225,35 @@ WHOLE_VECTORS static void add_queries(const KeyTile *k, Real *sums, const Real *
                                       const Real *of_keys, int64_t columns)
 {
     const int64_t rows = round_up(k->queries, ROWS);
+    const MatrixView transposed = { P, 1, k->columns }, b = { of_keys, columns, 1 };
     if (k->diagonal)
-        triangle_product(true, sums, P, 1, k->columns, of_keys, rows, k->keys, columns);
+        triangle_product(true, sums, transposed, b, rows, k->keys, columns);
     else
-        tiled_product(true, false, sums, P, 1, k->columns, of_keys, columns, rows, k->keys,
-                      columns);
+        tiled_product(true, false, sums, transposed, b, rows, k->keys, columns);
 }
 WHOLE_VECTORS static void add_keys(const KeyTile *k, Real *sums, const Real *P,
                                    const Real *of_queries, int64_t columns)
 {
+    const MatrixView a = { P, k->columns, 1 }, b = { of_queries, columns, 1 };
     if (k->diagonal)
-        triangle_product(false, sums, P, k->columns, 1, of_queries, k->rows, k->queries, columns);
+        triangle_product(false, sums, a, b, k->rows, k->queries, columns);
     else
-        tiled_product(true, false, sums, P, k->columns, 1, of_queries, columns, k->rows, k->queries,
-                      columns);
+        tiled_product(true, false, sums, a, b, k->rows, k->queries, columns);
 }
 
 /* One step of online softmax: adds the keys' terms to m, l and o. */
 ALWAYS_INLINE void forward_tile(bool weighted, QueryTile *t, const KeyTile *k)
 {
-    Real *out = t->out + k->skip * t->M;
+    const OnlineSoftmax q = { .m = t->m + k->skip,
+                              .l = t->l + k->skip,
+                              .out = t->out + k->skip * t->M,
+                              .queries = k->queries,
+                              .columns = k->columns,
+                              .M = t->M,
+                              .buffer = t->factor };
     score_tile(t, k);
-    online_softmax(weighted, t->P, k->weight, t->m + k->skip, t->l + k->skip, out, t->factor,
-                   k->keys, k->queries, k->columns, t->M);
-    add_queries(k, out, t->P, k->value, t->M);
+    online_softmax(weighted, q, t->P, k->weight, k->keys);
+    add_queries(k, q.out, t->P, k->value, t->M);
 }
 
 /* Adds the contributions of the queries and keys to dq, dk and dv. Not inlined: then nothing else
