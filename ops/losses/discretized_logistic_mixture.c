@@ -25,57 +25,41 @@
 #include "ops/shared/logistic_mixture.h"
 #include "ops/shared/rows.h"
 
-MixtureSums logistic_mixture_row(const Real *p, int32_t target, int64_t K)
-{
-    LogSum before = EMPTY_LOG_SUM, after = EMPTY_LOG_SUM;
-    for (int64_t k = 0; k < K; k++) {
-        const Real log_p = logistic_bin(target, p[K + k], p[2 * K + k]).log_p;
-        before = log_sum_add(before, p[k]);
-        after = log_sum_add(after, p[k] + log_p);
-    }
-    return (MixtureSums){ before.max + real_log(before.sum), after.max + real_log(after.sum) };
-}
-
-Real logistic_mixture_mean(const Real *saved, int64_t R)
-{
-    double sum = 0; /* on one thread, in order: repeatable */
-    for (int64_t r = 0; r < R; r++)
-        sum += (double)(saved[r] - saved[R + r]);
-    return (Real)(sum / (double)R);
-}
-
 void logistic_mixture_forward_plain(Real *out, Real *saved, const Real *parameters,
                                     const int32_t *targets, int64_t R, int64_t K)
 {
     EACH_ROW(r, R, 40 * K) {
-        const MixtureSums sums = logistic_mixture_row(parameters + r * 3 * K, targets[r], K);
-        saved[r] = sums.A;
-        saved[R + r] = sums.B;
+        const Real *logit = parameters + r * 3 * K, *mean = logit + K, *log_scale = mean + K;
+        LogSum before = EMPTY_LOG_SUM, after = EMPTY_LOG_SUM;
+        for (int64_t k = 0; k < K; k++) {
+            const Real log_p = logistic_bin(targets[r], mean[k], log_scale[k]).log_p;
+            before = log_sum_add(before, logit[k]);
+            after = log_sum_add(after, logit[k] + log_p);
+        }
+        saved[r] = before.max + real_log(before.sum);
+        saved[R + r] = after.max + real_log(after.sum);
     }
-    *out = logistic_mixture_mean(saved, R);
-}
-
-void logistic_mixture_row_backward(Gradient d, Real g, MixtureSums sums, const Real *p,
-                                   int32_t target, int64_t K)
-{
-    for (int64_t k = 0; k < K; k++) {
-        const LogisticBin bin = logistic_bin(target, p[K + k], p[2 * K + k]);
-        const Real before = real_exp(p[k] - sums.A);
-        const Real after = real_exp(p[k] + bin.log_p - sums.B);
-        gradient_add(d, k, g * (before - after));
-        gradient_add(d, k + K, -g * after * bin.dmean);
-        gradient_add(d, k + 2 * K, -g * after * bin.dlog_scale);
-    }
+    double sum = 0; /* on one thread, in order: repeatable */
+    for (int64_t r = 0; r < R; r++)
+        sum += (double)(saved[r] - saved[R + r]);
+    *out = (Real)(sum / (double)R);
 }
 
 void logistic_mixture_backward_plain(Gradient d, const Real *dout, const Real *saved,
                                      const Real *parameters, const int32_t *targets, int64_t R,
                                      int64_t K)
 {
+    const Real g = *dout / (Real)R;
     EACH_ROW(r, R, 40 * K)
-        logistic_mixture_row_backward(gradient_from(d, r * 3 * K), *dout / (Real)R,
-                                      (MixtureSums){ saved[r], saved[R + r] },
-                                      parameters + r * 3 * K, targets[r], K);
+        for (int64_t k = r * 3 * K; k < r * 3 * K + K; k++) {
+            const Real *p = parameters + k;
+            const LogisticBin bin = logistic_bin(targets[r], p[K], p[2 * K]);
+            const Real before = real_exp(p[0] - saved[r]);
+            const Real after = real_exp(p[0] + bin.log_p - saved[R + r]);
+            gradient_add(d, k, g * (before - after));
+            gradient_add(d, k + K, -g * after * bin.dmean);
+            gradient_add(d, k + 2 * K, -g * after * bin.dlog_scale);
+        }
 }
 
 static void logistic_mixture_backward(Node *node)

@@ -23,19 +23,6 @@ static inline Real cross_entropy_factor(const CrossEntropy *in, int64_t r, Real 
 {
     return (Real)((in->weights ? (double)in->weights[r] : 1) * ((double)dout / (double)W));
 }
-
-/* The log-sums of one pixel: A = ln sum_k e^logit_k, B = ln sum_k e^(logit_k + ln P_k). */
-typedef struct MixtureSums {
-    Real A, B;
-} MixtureSums;
-
-/* Of one pixel, on the calling thread; p [3 K]: its mixture. */
-MixtureSums logistic_mixture_row(const Real *p, int32_t target, int64_t K);
-/* d [3 K] <- the gradient by p; g = dL/dout / R */
-void logistic_mixture_row_backward(Gradient d, Real g, MixtureSums sums, const Real *p,
-                                   int32_t target, int64_t K);
-/* sum_r (A_r - B_r) / R */
-Real logistic_mixture_mean(const Real *saved, int64_t R);
 #endif
 
 #endif
