@@ -135,7 +135,7 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection);
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type);
 
 /* ----------------------------------------------------------------------------------- reductions
- * Along one axis, which the result lacks unless stated; ALL_AXES: over all elements, to a scalar. */
+ * Along one axis, which the result lacks unless stated; ALL_AXES: of all elements, to a scalar. */
 enum { ALL_AXES = INT32_MAX };
 
 /* out = sum_j x_j, of dtype Real */
