@@ -53,9 +53,9 @@ const Real *broadcast_block(Real *buffer, const Real *x, Broadcast b, int64_t fi
     if (broadcast_of_whole(b) && first % b.Q + count <= b.Q)
         return x + first % b.Q;
     const bool one = b.P * b.Q == 1;
+    int64_t i = first % b.I, q = first / b.I % b.Q, pm = first / (b.I * b.Q);
     for (int64_t done = 0, run; done < count; done += run) { /* a run of equal elements, or a row */
-        const int64_t e = first + done, i = e % b.I, q = e / b.I % b.Q;
-        const Real *from = x + e / (b.I * b.Q * b.M) % b.P * b.Q + q;
+        const Real *from = x + (b.P == 1 ? 0 : pm / b.M % b.P * b.Q) + q;
         run = one ? count : b.I > 1 ? b.I - i : b.Q - q;
         run = run < count - done ? run : count - done;
         if (one || b.I > 1)
@@ -63,6 +63,10 @@ const Real *broadcast_block(Real *buffer, const Real *x, Broadcast b, int64_t fi
                 buffer[done + j] = *from;
         else
             memcpy(buffer + done, from, (size_t)run * sizeof *buffer);
+        i = 0;
+        q += b.I > 1 ? 1 : b.Q - q;
+        if (q == b.Q)
+            q = 0, pm++;
     }
     return buffer;
 }

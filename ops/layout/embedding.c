@@ -20,12 +20,14 @@ void embedding_forward_plain(Real *out, const Real *weight, const int32_t *indic
 void embedding_backward_plain(Gradient dweight, const Real *dout, const int32_t *indices, int64_t R,
                               int64_t V, int64_t D)
 {
-    enum { COLUMNS = 128 }; /* contiguous: several cache lines */
+    enum { LINE = 16 }; /* columns that no two threads share */
+    const int64_t threads = device_threads(), lines = (D + LINE - 1) / LINE;
+    const int64_t columns = (lines + threads - 1) / threads * LINE;
     if (!dweight.accumulate)
         EACH(i, V * D)
             dweight.data[i] = 0;
-    EACH_ROW(tile, (D + COLUMNS - 1) / COLUMNS, R * COLUMNS) {
-        const int64_t start = tile * COLUMNS, end = start + COLUMNS < D ? start + COLUMNS : D;
+    EACH_ROW(tile, (D + columns - 1) / columns, R * columns) {
+        const int64_t start = tile * columns, end = start + columns < D ? start + columns : D;
         for (int64_t r = 0; r < R; r++) {
             Real *row = dweight.data + indices[r] * D;
             PRAGMA(omp simd)

@@ -59,19 +59,22 @@ static void ctc_emit(CtcRow x, const Real *logits, LogSumExp l, const int32_t *t
         x.symbol[j] += log_probability(logits[target[j]], l);
 }
 
-/* The sums over the states before each state (prefixes) or after it (suffixes). symbol_-1 and
- * symbol_n are minus infinity, so skip_0 and skip_n do not matter. */
+/* The sums over the states before each state (prefixes) or after it (suffixes). */
 ALWAYS_INLINE void ctc_step(CtcRow to, CtcRow from, const int32_t *target, int64_t n, bool prefixes)
 {
+    const int64_t neighbor = prefixes ? -1 : 1, blank = prefixes ? 0 : 1;
+    const int64_t first = prefixes ? 1 : 0, end = prefixes ? n : n - 1; /* have a neighbor */
+    const int64_t edge = prefixes ? 0 : n - 1;                          /* has none */
     PRAGMA(omp simd)
     for (int64_t j = 0; j <= n; j++)
-        to.blank[j] = log_add(from.blank[j], from.symbol[prefixes ? j - 1 : j]);
+        to.blank[j] = log_add(from.blank[j], from.symbol[j + (prefixes ? -1 : 0)]);
+    if (n > 0)
+        to.symbol[edge] = log_add(from.symbol[edge], from.blank[edge + blank]);
     PRAGMA(omp simd)
-    for (int64_t j = 0; j < n; j++) {
-        const int32_t other = target[prefixes ? j - (j > 0) : j + (j < n - 1)];
-        const Real skip = other != target[j] ? 0 : -(Real)INFINITY;
-        to.symbol[j] = log_add_3(from.symbol[j], from.blank[prefixes ? j : j + 1],
-                                 skip + from.symbol[prefixes ? j - 1 : j + 1]);
+    for (int64_t j = first; j < end; j++) {
+        const Real skip = target[j + neighbor] != target[j] ? 0 : -(Real)INFINITY;
+        to.symbol[j] =
+            log_add_3(from.symbol[j], from.blank[j + blank], skip + from.symbol[j + neighbor]);
     }
     to.symbol[-1] = to.symbol[n] = -(Real)INFINITY;
 }

@@ -142,6 +142,39 @@ ALWAYS_INLINE Vector choose(Mask mask, Vector x, Vector y)
     return (Vector)((mask & (Mask)x) | (~mask & (Mask)y));
 }
 
+#define INTERLEAVE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#if defined(__AVX512F__) && !defined(TAPEGRAD_DOUBLE)
+#define LOWER(x, y) INTERLEAVE(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define UPPER(x, y) INTERLEAVE(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#elif defined(__AVX512F__) || (defined(__AVX__) && !defined(TAPEGRAD_DOUBLE))
+#define LOWER(x, y) INTERLEAVE(x, y, 0, 8, 1, 9, 2, 10, 3, 11)
+#define UPPER(x, y) INTERLEAVE(x, y, 4, 12, 5, 13, 6, 14, 7, 15)
+#elif defined(__AVX__) || !defined(TAPEGRAD_DOUBLE)
+#define LOWER(x, y) INTERLEAVE(x, y, 0, 4, 1, 5)
+#define UPPER(x, y) INTERLEAVE(x, y, 2, 6, 3, 7)
+#else
+#define LOWER(x, y) INTERLEAVE(x, y, 0, 2)
+#define UPPER(x, y) INTERLEAVE(x, y, 1, 3)
+#endif
+
+/* Transposes LANES rows of LANES elements: interleaving row i with row i + LANES / 2 moves the top
+ * bit of the row's index to the bottom of the column's; LANES = 2^s, s times. */
+ALWAYS_INLINE void transpose_vectors(Vector *x)
+{
+#pragma GCC unroll 4
+    for (int s = 1; s < LANES; s *= 2) {
+        Vector y[LANES];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES / 2; i++) {
+            y[2 * i] = LOWER(x[i], x[i + LANES / 2]);
+            y[2 * i + 1] = UPPER(x[i], x[i + LANES / 2]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            x[i] = y[i];
+    }
+}
+
 /* The sum of a vector's elements, by adding its upper half to its lower half, and so on. */
 ALWAYS_INLINE Real vector_sum(Vector v)
 {
