@@ -32,16 +32,17 @@ void residual_layernorm_backward_plain(Gradient dx, Gradient dbranch, Gradient d
                                        Residual residual)
 {
     const int64_t n = norm.R * norm.C;
+    const Gradient none = { NULL, false };
     Real *s = device_workspace(2 * n), *ds = s + n;
     residual_sum(s, &norm, &residual);
     norm.x = s;
-    layernorm_backward_plain((Gradient){ ds, false }, dweight, dbias, dout, norm);
-    EACH(i, n) {
-        if (dx.data)
-            gradient_add(dx, i, ds[i]);
-        if (dbranch.data)
-            gradient_add(dbranch, i, dropout_element(&residual.draw, i, ds[i]));
-    }
+    layernorm_backward_plain((Gradient){ ds, false }, none, none, dout, norm);
+    EACH(i, dx.data ? n : 0)
+        gradient_add(dx, i, ds[i]);
+    EACH(i, dbranch.data ? n : 0)
+        gradient_add(dbranch, i, dropout_element(&residual.draw, i, ds[i]));
+    /* In the order of the contributions: one tensor may be several of the inputs. */
+    layernorm_backward_plain(none, dweight, dbias, dout, norm);
     device_workspace_free(s);
 }
 
