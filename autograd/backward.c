@@ -16,6 +16,8 @@ const Real *tape_upstream(const Node *node, int index)
 /* scattered: the backward function does not write each element of the root once. */
 static Gradient contribution(Node *node, const Tensor *input, bool scattered)
 {
+    if (!tensor_requires_grad(input))
+        return (Gradient){ NULL, false };
     Tensor *root = tensor_root(input), *gradient = root->gradient;
     if (!gradient->data)
         tape_allocate_storage(node->tape, gradient);
@@ -29,15 +31,13 @@ static Gradient contribution(Node *node, const Tensor *input, bool scattered)
 
 Gradient tape_contribution(Node *node, Tensor *input)
 {
-    if (!tensor_requires_grad(input))
-        return (Gradient){ NULL, false };
-    return contribution(node, input, tensor_count(input) < tensor_count(tensor_root(input)));
+    return contribution(node, input,
+                        input && tensor_count(input) < tensor_count(tensor_root(input)));
 }
 
 Gradient tape_scattered_contribution(Node *node, Tensor *input)
 {
-    return tensor_requires_grad(input) ? contribution(node, input, true)
-                                       : (Gradient){ NULL, false };
+    return contribution(node, input, true);
 }
 
 /* The nodes that use a node's outputs were recorded later, so their backward functions ran before:

@@ -75,8 +75,11 @@ void tape_free_tensor(Tensor *tensor);
  * the repeated step computes them again. */
 void tape_clear_gradients(Tape *tape);
 
-/* In tape_reset: raises inside a step of tape_replay, unless an error ended the step. */
+/* Ends a step of tape_replay and its capture; raises while its function is running, unless an error
+ * ended the step. */
 void tape_end_step(Tape *tape);
+void tape_call_step(Tape *tape);
+void tape_capture_step(Tape *tape); /* autograd/cuda/capture.c */
 
 /* Raises "op_add: memory is exhausted: ...", for the thread's operation. */
 void tape_raise_exhausted(Tape *tape, size_t bytes) __attribute__((noreturn));

@@ -215,11 +215,6 @@ Tensor *tape_view(Tape *tape, Tensor *tensor, Shape shape)
     return view;
 }
 
-Tensor *tape_scratch(Tape *tape, Shape shape)
-{
-    return tape_tensor(tape, shape);
-}
-
 void tape_scratch_free(Tape *tape, Tensor *scratch)
 {
     (void)tape;
@@ -339,11 +334,16 @@ void tape_use_i32(Tape *tape, const char *label, Tensor *tensor)
 }
 
 /* ------------------------------------------------------------------------------------ recording */
+static bool exchange(bool *setting, bool on)
+{
+    const bool before = *setting;
+    *setting = on;
+    return before;
+}
+
 bool tape_set_recording(Tape *tape, bool on)
 {
-    bool before = tape->recording;
-    tape->recording = on;
-    return before;
+    return exchange(&tape->recording, on);
 }
 
 bool tape_is_recording(const Tape *tape)
@@ -353,9 +353,7 @@ bool tape_is_recording(const Tape *tape)
 
 bool tape_set_training(Tape *tape, bool on)
 {
-    bool before = tape->training;
-    tape->training = on;
-    return before;
+    return exchange(&tape->training, on);
 }
 
 bool tape_is_training(const Tape *tape)
@@ -365,9 +363,7 @@ bool tape_is_training(const Tape *tape)
 
 bool tape_check_finite(Tape *tape, bool on)
 {
-    bool before = tape->checks_finite;
-    tape->checks_finite = on;
-    return before;
+    return exchange(&tape->checks_finite, on);
 }
 
 void tape_record(Tape *tape, Node node)

@@ -252,9 +252,8 @@ static inline void gradient_add(Gradient gradient, int64_t i, Real value)
     gradient.data[i] = sum + value;
 }
 
-/* A workspace for an operation or its backward function. Free it with tape_scratch_free; after an
+/* Frees a tensor that was a workspace of an operation or its backward function, or NULL; after an
  * error tape_reset does. */
-Tensor *tape_scratch(Tape *tape, Shape shape);
 void tape_scratch_free(Tape *tape, Tensor *scratch);
 
 /* ------------------------------------------------------------------------------- gradient checking

@@ -107,10 +107,6 @@ Linear nn_linear_with_std(Params *params, const char *name, int64_t in, int64_t 
  * et al. 2019, section 2.3). */
 double nn_residual_std(const TransformerConfig *config);
 
-/* A size of 0 becomes its default; raises, as function, unless it is in [0, max]. */
-void nn_need_size(const char *function, const char *field, int64_t *size, int64_t default_size,
-                  int64_t max);
-
 /* The config with its zeros replaced by defaults; raises, as function, when a field is out of
  * range. */
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig config);

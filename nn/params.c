@@ -175,8 +175,8 @@ static const char *allocate_weights(Tensor *tensor)
 void params_written(const Params *params)
 {
     if (params->bf16)
-        convert_to_bf16(params->device, params->bf16->data, params->values->data,
-                        params->flat_count);
+        convert(params->device, (Gradient){ params->bf16->data, false }, params->values->data, true,
+                params->flat_count);
 }
 
 /* The address of the tensor's elements in the bf16 copy. written: the values have changed, so
@@ -188,11 +188,9 @@ static Real *bf16_copy(Tensor *tensor, bool written)
     if (written) {
         params_written(params);
     } else if (!params->bf16 && !device_is_capturing(params->device)) {
-        const int64_t n = params->flat_count;
-        Block *copy = device_allocate(params->device, (size_t)n * sizeof(uint16_t));
-        if (copy)
-            convert_to_bf16(params->device, copy->data, params->values->data, n);
-        params->bf16 = copy;
+        const size_t bytes = (size_t)params->flat_count * sizeof(uint16_t);
+        params->bf16 = device_allocate(params->device, bytes);
+        params_written(params);
     }
     if (!params->bf16)
         return NULL;

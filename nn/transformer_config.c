@@ -5,16 +5,6 @@
 
 enum { MAX_SIZE = 1 << 20 };
 
-void nn_need_size(const char *function, const char *field, int64_t *size, int64_t default_size,
-                  int64_t max)
-{
-    if (*size < 0 || *size > max)
-        error_raise("%s: %s is %lld, expected 1 to %lld, or 0 for the default", function, field,
-                    (long long)*size, (long long)max);
-    if (*size == 0)
-        *size = default_size;
-}
-
 static void check_kind(const char *function, const char *noun, int kind, int last)
 {
     if (kind < 0 || kind > last)
@@ -23,14 +13,14 @@ static void check_kind(const char *function, const char *noun, int kind, int las
 
 TransformerConfig nn_transformer_config(const char *function, TransformerConfig c)
 {
-    nn_need_size(function, "layers", &c.layers, 4, NN_MAX_LAYERS);
-    nn_need_size(function, "heads", &c.heads, 8, MAX_SIZE);
-    nn_need_size(function, "head_dim", &c.head_dim, 32, MAX_SIZE);
-    nn_need_size(function, "feed_forward", &c.feed_forward, 4 * c.heads * c.head_dim, MAX_SIZE);
-    nn_need_size(function, "projections", &c.projections, 2 * c.head_dim, MAX_SIZE);
-    nn_need_size(function, "lsh_rounds", &c.lsh_rounds, 1, 64);
-    nn_need_size(function, "lsh_chunk", &c.lsh_chunk, 32, MAX_SIZE);
-    nn_need_size(function, "lsh_buckets", &c.lsh_buckets, 0, MAX_SIZE);
+    shape_need_size(function, "layers", &c.layers, 4, NN_MAX_LAYERS);
+    shape_need_size(function, "heads", &c.heads, 8, MAX_SIZE);
+    shape_need_size(function, "head_dim", &c.head_dim, 32, MAX_SIZE);
+    shape_need_size(function, "feed_forward", &c.feed_forward, 4 * c.heads * c.head_dim, MAX_SIZE);
+    shape_need_size(function, "projections", &c.projections, 2 * c.head_dim, MAX_SIZE);
+    shape_need_size(function, "lsh_rounds", &c.lsh_rounds, 1, 64);
+    shape_need_size(function, "lsh_chunk", &c.lsh_chunk, 32, MAX_SIZE);
+    shape_need_size(function, "lsh_buckets", &c.lsh_buckets, 0, MAX_SIZE);
     check_kind(function, "attention", (int)c.attention, ATTENTION_LSH);
     check_kind(function, "feature map", (int)c.features, FEATURES_RANDOM);
     check_kind(function, "form", (int)c.form, FORM_QUADRATIC);

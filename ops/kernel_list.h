@@ -4,7 +4,8 @@
  *
  * KERNEL        has a version for activations in bf16
  * REAL_KERNEL   has no activations as operands: one version per device
- * BACKEND_KERNEL  is a REAL_KERNEL that plain lacks: NULL there; its caller composes operations */
+ * FUSED_KERNEL, BACKEND_KERNEL  are a KERNEL and a REAL_KERNEL that plain lacks: NULL there; the
+ *               caller composes operations */
 /* clang-format off */
 
 /* ---------------------------------------------------------------------------------- elementwise */
@@ -49,10 +50,10 @@ KERNEL(layernorm_forward, (Real *out, NormArguments norm))
 KERNEL(layernorm_backward,
        (Gradient dx, Gradient dweight, Gradient dbias, const Real *dout, NormArguments norm))
 /* out [R, C] = layernorm of each row of x + dropout(branch) */
-KERNEL(residual_layernorm_forward, (Real *out, NormArguments norm, Residual residual))
-KERNEL(residual_layernorm_backward,
-       (Gradient dx, Gradient dbranch, Gradient dweight, Gradient dbias, const Real *dout,
-        NormArguments norm, Residual residual))
+FUSED_KERNEL(residual_layernorm_forward, (Real *out, NormArguments norm, Residual residual))
+FUSED_KERNEL(residual_layernorm_backward,
+             (Gradient dx, Gradient dbranch, Gradient dweight, Gradient dbias, const Real *dout,
+              NormArguments norm, Residual residual))
 /* index [outer, inner] = the first j with the largest x[o, j, i]; NaN is larger than all numbers */
 KERNEL(argmax, (int32_t *index, const Real *x, AxisView v))
 /* out[o, n, i] <- the sum of x[o, j, i] over j <= n, or over j >= n if reverse */
@@ -205,10 +206,8 @@ REAL_KERNEL(sum_squares, (struct Clipping *clipping, const Real *x, int64_t n))
 REAL_KERNEL(clip_gradients, (Real *g, struct Clipping *clipping, Real max_norm, int64_t n))
 /* One step of the n weights p, from their gradients: optim/sgd.c, optim/adam.c. Frozen weights stay
  * unchanged. With scalars->bf16, backends store p there too. */
-REAL_KERNEL(sgd_step,
-            (Real *p, const Real *gradients, const struct StepScalars *scalars, int64_t n))
-REAL_KERNEL(sgd_momentum_step, (Real *p, Real *m, const Real *gradients,
-                                const struct StepScalars *scalars, int64_t n))
+REAL_KERNEL(sgd_step, (Real *p, Real *m, const Real *gradients, const struct StepScalars *scalars,
+                       int64_t n))
 REAL_KERNEL(adam_step, (Real *p, Real *m, Real *v, const Real *gradients,
                         const struct StepScalars *scalars, int64_t n))
 

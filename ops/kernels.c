@@ -6,6 +6,7 @@
 const Kernels plain_kernels = {
 #define KERNEL(name, parameters) .name = name##_plain,
 #define REAL_KERNEL KERNEL
+#define FUSED_KERNEL(name, parameters)
 #define BACKEND_KERNEL(name, parameters)
 #include "ops/kernel_list.h"
 };

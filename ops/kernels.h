@@ -13,10 +13,9 @@
  *     softmax_forward_cuda    the CUDA backend's, for both dtypes: its first parameter
  *
  * A REAL_KERNEL has no activations as operands, so one version per device: kernels_on(device,
- * TENSOR_REAL)->sgd_step(...). A BACKEND_KERNEL is NULL in the plain table.
- *
- * The plain table has every kernel. A backend's table, ops/cpu/kernels.c or ops/cuda/kernels.cu,
- * lists the kernels that the backend replaces. */
+ * TENSOR_REAL)->sgd_step(...). A FUSED_KERNEL and a BACKEND_KERNEL are NULL in the plain table,
+ * which has every other kernel. A backend's table, ops/cpu/kernels.c or ops/cuda/kernels.cu, lists
+ * the kernels that the backend replaces. */
 #ifndef TAPEGRAD_OPS_KERNELS_H
 #define TAPEGRAD_OPS_KERNELS_H
 
@@ -45,16 +44,20 @@ struct TransformerState;
 typedef struct Kernels {
 #define KERNEL(name, parameters) void(*name) parameters;
 #define REAL_KERNEL KERNEL
+#define FUSED_KERNEL KERNEL
 #define BACKEND_KERNEL KERNEL
 #include "ops/kernel_list.h"
 #undef KERNEL
 #undef REAL_KERNEL
+#undef FUSED_KERNEL
 #undef BACKEND_KERNEL
 } Kernels;
 
 #define PARAMETERS(...) __VA_ARGS__
 #define KERNEL(name, parameters)                                                                   \
     C_FUNCTION void name##_plain parameters;                                                       \
+    FUSED_KERNEL(name, parameters)
+#define FUSED_KERNEL(name, parameters)                                                             \
     C_FUNCTION void name##_cpu parameters;                                                         \
     C_FUNCTION void name##_bf16 parameters;                                                        \
     C_FUNCTION void name##_cuda(TensorType type, PARAMETERS parameters);
@@ -67,6 +70,7 @@ typedef struct Kernels {
 #include "ops/kernel_list.h"
 #undef KERNEL
 #undef REAL_KERNEL
+#undef FUSED_KERNEL
 #undef BACKEND_KERNEL
 
 /* The kernels of a device for activations of this dtype. The device becomes the thread's current

@@ -54,18 +54,13 @@ static void add_number(Texts *texts, const char *key, double number)
         add(texts, key, "%s%s", sign, isnan(number) ? "nan" : "inf");
 }
 
-static const char *schedule_name(ScheduleKind kind)
-{
-    static const char *const names[] = { [SCHEDULE_CONSTANT] = "constant",
-                                         [SCHEDULE_DROPS] = "drops",
-                                         [SCHEDULE_COSINE] = "cosine",
-                                         [SCHEDULE_PLATEAU] = "plateau" };
-    return names[kind];
-}
-
 /* First the entries that optim_load reads, then those that inform people and other programs. */
 static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
 {
+    static const char *const schedules[] = { [SCHEDULE_CONSTANT] = "constant",
+                                             [SCHEDULE_DROPS] = "drops",
+                                             [SCHEDULE_COSINE] = "cosine",
+                                             [SCHEDULE_PLATEAU] = "plateau" };
     add(texts, OWN_KEYS "optimizer", "%s", optimizer->kind);
     add(texts, OWN_KEYS "steps", "%" PRId64, optimizer->steps);
     add_number(texts, OWN_KEYS "learning_rate", optimizer->learning_rate);
@@ -78,7 +73,7 @@ static void add_all(Texts *texts, const Optimizer *optimizer, const Tape *tape)
         add(texts, OWN_KEYS "random.stream", "%" PRIu64, random.stream);
         add(texts, OWN_KEYS "random.counter", "%" PRIu64, random.counter);
     }
-    add(texts, OWN_KEYS "schedule", "%s", schedule_name(optimizer->schedule.kind));
+    add(texts, OWN_KEYS "schedule", "%s", schedules[optimizer->schedule.kind]);
     add_number(texts, OWN_KEYS "momentum", (double)optimizer->momentum);
     add_number(texts, OWN_KEYS "beta1", (double)optimizer->beta1);
     add_number(texts, OWN_KEYS "beta2", (double)optimizer->beta2);
@@ -141,11 +136,7 @@ static bool read_whole(Reader reader, const char *key, uint64_t largest, uint64_
 
 static bool read_count(Reader reader, const char *key, int64_t *count)
 {
-    uint64_t whole;
-    if (!read_whole(reader, key, (uint64_t)INT64_MAX / 2, &whole))
-        return false;
-    *count = (int64_t)whole;
-    return true;
+    return read_whole(reader, key, INT64_MAX / 2, (uint64_t *)count);
 }
 
 /* A number from low to high. */

@@ -89,12 +89,6 @@ static int find_group(Groups *groups, Factors factors, int weights)
     return unused;
 }
 
-static void check_group_factor(const char *name, double factor)
-{
-    if (!(factor >= 0 && isfinite(factor)))
-        error_raise("optim_set_group: %s is %g, expected 0 or more, and finite", name, factor);
-}
-
 void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_rate_factor,
                      double weight_decay_factor)
 {
@@ -102,8 +96,8 @@ void optim_set_group(Optimizer *optimizer, const char *pattern, double learning_
         error_raise("optim_set_group: the optimizer is NULL");
     const Params *params = optimizer->params;
     params_check_pattern("optim_set_group", params, pattern);
-    check_group_factor("learning_rate_factor", learning_rate_factor);
-    check_group_factor("weight_decay_factor", weight_decay_factor);
+    optim_check_not_negative("optim_set_group", "learning_rate_factor", learning_rate_factor);
+    optim_check_not_negative("optim_set_group", "weight_decay_factor", weight_decay_factor);
     Groups *groups = need_groups("optim_set_group", optimizer);
     const Factors factors = { learning_rate_factor, weight_decay_factor };
     const int count = params_count(params), group = find_group(groups, factors, count);

@@ -44,6 +44,9 @@ struct Optimizer {
  * function is "optim_" and the kind. */
 Optimizer *optim_new(const char *function, Optimizer template);
 
+/* Raises, as function, unless value is 0 or more, and finite as a Real. */
+void optim_check_not_negative(const char *function, const char *name, double value);
+
 /* The same for Adam's variants, which differ in their scalars. */
 Optimizer *optim_new_adam(const char *function, Params *params, AdamConfig config,
                           ScalarsOf *scalars);

@@ -6,7 +6,7 @@
 
 /* ------------------------------------------------------------------------------------- checking
  * The kernels compute in Real, so a double that overflows it is not finite. */
-static void check_not_negative(const char *function, const char *name, double value)
+void optim_check_not_negative(const char *function, const char *name, double value)
 {
     if (!(value >= 0 && isfinite((Real)value)))
         error_raise("%s: %s is %g, expected 0 or more, and finite", function, name, value);
@@ -25,9 +25,9 @@ static void check_template(const char *function, const Optimizer *template)
         error_raise("%s: params is NULL", function);
     if (params_count(template->params) == 0)
         error_raise("%s: there are no weights; register them first", function);
-    check_not_negative(function, "learning_rate", template->learning_rate);
-    check_not_negative(function, "weight_decay", template->weight_decay);
-    check_not_negative(function, "eps", (double)template->eps);
+    optim_check_not_negative(function, "learning_rate", template->learning_rate);
+    optim_check_not_negative(function, "weight_decay", template->weight_decay);
+    optim_check_not_negative(function, "eps", (double)template->eps);
     check_below_one(function, "momentum", template->momentum);
     check_below_one(function, "beta1", template->beta1);
     check_below_one(function, "beta2", template->beta2);
@@ -86,7 +86,7 @@ void optim_free(Optimizer *optimizer)
 }
 
 /* ---------------------------------------------------------------------------------------- steps */
-static double next_learning_rate(const Optimizer *optimizer)
+double optim_learning_rate(const Optimizer *optimizer)
 {
     return optimizer->learning_rate *
            schedule_factor(&optimizer->schedule, &optimizer->plateau, optimizer->steps + 1);
@@ -96,7 +96,7 @@ static double next_learning_rate(const Optimizer *optimizer)
 static void begin_step(void *context)
 {
     Optimizer *optimizer = context;
-    const double learning_rate = next_learning_rate(optimizer);
+    const double learning_rate = optim_learning_rate(optimizer);
     groups_update(optimizer);
     optimizer->steps++;
     StepScalars scalars = optimizer->scalars(optimizer, learning_rate, optimizer->weight_decay);
@@ -143,13 +143,8 @@ int64_t optim_steps(const Optimizer *optimizer)
     return optimizer->steps;
 }
 
-double optim_learning_rate(const Optimizer *optimizer)
-{
-    return next_learning_rate(optimizer);
-}
-
 void optim_set_learning_rate(Optimizer *optimizer, double learning_rate)
 {
-    check_not_negative("optim_set_learning_rate", "learning_rate", learning_rate);
+    optim_check_not_negative("optim_set_learning_rate", "learning_rate", learning_rate);
     optimizer->learning_rate = learning_rate;
 }

@@ -2,44 +2,26 @@
  *   g = g + weight_decay p        the gradient of weight_decay |p|^2 / 2
  *   m = momentum m + g            m starts at 0
  *   p = p - lr m
- * Without momentum m = g, and there is no state. */
+ * Without momentum m = g, and there is no state: m is NULL. */
 #include "ops/kernels.h"
 #include "optim/internal.h"
 
-void sgd_step_plain(Real *p, const Real *gradients, const StepScalars *scalars, int64_t n)
+void sgd_step_plain(Real *p, Real *m, const Real *gradients, const StepScalars *scalars, int64_t n)
 {
     for (Run run = { 0 }; next_run(&run, scalars, n);) {
         const StepScalars s = *run.scalars;
         EACH(k, run.count) {
             const int64_t i = run.start + k;
             const Real g = gradients[i] + s.weight_decay * p[i];
-            p[i] -= s.learning_rate * g;
-        }
-    }
-}
-
-void sgd_momentum_step_plain(Real *p, Real *m, const Real *gradients, const StepScalars *scalars,
-                             int64_t n)
-{
-    for (Run run = { 0 }; next_run(&run, scalars, n);) {
-        const StepScalars s = *run.scalars;
-        EACH(k, run.count) {
-            const int64_t i = run.start + k;
-            const Real g = gradients[i] + s.weight_decay * p[i];
-            m[i] = s.momentum * m[i] + g;
-            p[i] -= s.learning_rate * m[i];
+            p[i] -= s.learning_rate * (m ? m[i] = s.momentum * m[i] + g : g);
         }
     }
 }
 
 static void sgd_update(const Optimizer *o, Real *p, const Real *gradients)
 {
-    const Kernels *kernels = kernels_on(o->device, TENSOR_REAL);
-    const int64_t n = o->params->flat_count;
-    if (o->m)
-        kernels->sgd_momentum_step(p, o->m, gradients, o->current, n);
-    else
-        kernels->sgd_step(p, gradients, o->current, n);
+    kernels_on(o->device, TENSOR_REAL)
+        ->sgd_step(p, o->m, gradients, o->current, o->params->flat_count);
 }
 
 static StepScalars sgd_scalars(const Optimizer *o, double learning_rate, double weight_decay)

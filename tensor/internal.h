@@ -120,6 +120,10 @@ typedef struct CaptureFunctions {
 const CaptureFunctions *device_captures(const Device *device); /* NULL: it has none */
 bool device_is_capturing(const Device *device);
 
+/* A size of 0 becomes its default; raises, as function, unless it is in [0, max]. */
+void shape_need_size(const char *function, const char *field, int64_t *size, int64_t default_size,
+                     int64_t max);
+
 /* Checks that the tensor can be read as this dtype, and allocates a parameter on its first use.
  * Returns NULL, or the error as the end of a sentence. */
 const char *tensor_unreadable(const Tensor *tensor, TensorType type);

@@ -29,19 +29,14 @@ static void check_count(const char *function, int64_t n)
         error_raise("%s: n is %" PRId64 ", expected 0 or more", function, n);
 }
 
-static void draw_uniform(Random *random, Real *out, int64_t n)
+void random_uniform(Random *random, Real *out, int64_t n)
 {
+    check_count("random_uniform", n);
     for (int64_t i = 0; i < n; i += 4) {
         Philox block = next_numbers(random);
         for (int64_t j = i; j < i + 4 && j < n; j++)
             out[j] = (Real)philox_uniform(block.word[j - i]);
     }
-}
-
-void random_uniform(Random *random, Real *out, int64_t n)
-{
-    check_count("random_uniform", n);
-    draw_uniform(random, out, n);
 }
 
 void random_bernoulli(Random *random, Real *out, int64_t n, Real probability)
@@ -50,7 +45,7 @@ void random_bernoulli(Random *random, Real *out, int64_t n, Real probability)
     if (!(probability >= 0 && probability <= 1))
         error_raise("random_bernoulli: the probability is %g, expected 0 to 1",
                     (double)probability);
-    draw_uniform(random, out, n);
+    random_uniform(random, out, n);
     for (int64_t i = 0; i < n; i++)
         out[i] = out[i] < probability ? 1 : 0;
 }

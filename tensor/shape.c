@@ -66,3 +66,13 @@ ShapeText shape_text(Shape shape)
     snprintf(result.text + length, sizeof result.text - length, "]");
     return result;
 }
+
+void shape_need_size(const char *function, const char *field, int64_t *size, int64_t default_size,
+                     int64_t max)
+{
+    if (*size < 0 || *size > max)
+        error_raise("%s: %s is %lld, expected 1 to %lld, or 0 for the default", function, field,
+                    (long long)*size, (long long)max);
+    if (*size == 0)
+        *size = default_size;
+}

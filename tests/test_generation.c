@@ -1161,7 +1161,7 @@ TEST(a_prompt_must_fit)
                   nn_transformer_prefill(tape, state, rows(u.s.x, 2), NULL));
     assert_raises(PREFILL "sequence 0 would have 4 positions, max_length is 3",
                   nn_transformer_prefill(tape, state, prompt(u.s.x, 2, 4), NULL));
-    assert_raises(PREFILL "lengths is [3], expected [2]: [sequences]",
+    assert_raises(PREFILL "lengths is [3], expected [2]: one per sequence",
                   nn_transformer_prefill(tape, state, x, lengths(3, 1, 1)));
     assert_raises(PREFILL "lengths[1] is 4, expected 1 to 3, the number of positions",
                   nn_transformer_prefill(tape, state, x, lengths(2, 1, 4)));

@@ -20,17 +20,6 @@ static void check_prefill_input(Tape *tape, const TransformerState *state, Tenso
                    tensor_text(x).text, (long long)state->B, (long long)state->width);
 }
 
-static void check_prefill_lengths(Tape *tape, const TransformerState *state, int64_t N,
-                                  Tensor *lengths)
-{
-    static const char label[] = "nn_transformer_prefill: lengths";
-    tape_use_i32(tape, label, lengths);
-    if (lengths->shape.rank != 1 || lengths->shape.size[0] != state->B)
-        tape_error(tape, "%s %s, expected [%lld]: [sequences]", label, tensor_text(lengths).text,
-                   (long long)state->B);
-    check_indices(tape, label, lengths, 1, N, "the number of positions");
-}
-
 /* after [B] <- positions per sequence after the prompt; raises when they exceed max_length, or when
  * a sequence of softmax attention is not empty. */
 static void count_positions(Tape *tape, TransformerState *state, int64_t N, const Tensor *lengths,
@@ -57,7 +46,7 @@ static void count_positions(Tape *tape, TransformerState *state, int64_t N, cons
 
 Tensor *state_advance(Tape *tape, TransformerState *state, ParallelForm form)
 {
-    Tensor *sums = state->softmax ? NULL : tape_scratch(tape, state->data.shape);
+    Tensor *sums = state->softmax ? NULL : tape_tensor(tape, state->data.shape);
     AttentionCache caches[NN_MAX_LAYERS] = { 0 };
     for (int64_t i = 0; i < state->transformer.layers; i++)
         caches[i] = (AttentionCache){
@@ -80,7 +69,8 @@ Tensor *nn_transformer_prefill(Tape *tape, TransformerState *state, Tensor *x, T
     check_prefill_input(tape, state, x);
     const int64_t N = x->shape.size[1];
     if (lengths)
-        check_prefill_lengths(tape, state, N, lengths);
+        check_sequence_lengths(tape, "nn_transformer_prefill: lengths", lengths, state->B, 1, N,
+                               "the number of positions");
     int32_t *counts = state->counts + state->B;
     count_positions(tape, state, N, lengths, counts);
     return state_advance(tape, state,

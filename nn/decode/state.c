@@ -3,6 +3,7 @@
  * result of a step, then the number of positions per sequence. */
 #include "nn/decode/state.h"
 #include "ops/kernels.h"
+#include "ops/shared/internal.h"
 
 #include <stdlib.h>
 
@@ -156,8 +157,8 @@ TransformerState *nn_transformer_state(const Transformer *transformer, Generatio
     Device *device = transformer->layer[0].norm1.weight->device;
     check_attention(&transformer->layer[0].attention);
     const int64_t max = INT32_MAX - 1;
-    nn_need_size("nn_transformer_state", "sequences", &config.sequences, 1, max);
-    nn_need_size("nn_transformer_state", "max_length", &config.max_length, 1024, max);
+    shape_need_size("nn_transformer_state", "sequences", &config.sequences, 1, max);
+    shape_need_size("nn_transformer_state", "max_length", &config.max_length, 1024, max);
     check_precision(device, config);
     if (device_is_capturing(device))
         error_raise("nn_transformer_state: this step is replayed; create the state before it");
@@ -267,8 +268,7 @@ static void copy_positions(const Tensor *to, int64_t sequence, const Tensor *fro
         if (to->type == from->type)
             device_copy(to->device, dst, src, (size_t)n * tensor_element_bytes(to));
         else
-            kernels_on(to->device, TENSOR_REAL)
-                ->cast((Gradient){ dst, false }, src, to->type == TENSOR_BF16, n);
+            convert(to->device, (Gradient){ dst, false }, src, to->type == TENSOR_BF16, n);
     }
 }
 

@@ -152,7 +152,7 @@ static void causal_linear_attention_backward(Node *node)
         linear_scan_of(node->inputs, *(const CausalLinearAttentionOptions *)node->attributes);
     const Real *dout = tape_upstream(node, 0);
     const Real *dfinal_state = node->outputs[1] ? tape_upstream(node, 1) : NULL;
-    Tensor *zeros = dout ? NULL : tape_scratch(tape, out->shape);
+    Tensor *zeros = dout ? NULL : tape_tensor(tape, out->shape);
     if (zeros) /* dL/dout if only the final state was used */
         tensor_fill(zeros, 0);
     const LinearScanGradient d = { attention_contributions(node, PACKED_QUERY),

@@ -90,7 +90,7 @@ Tensor *op_random_features(Tape *tape, Tensor *x, Tensor *projection)
     Shape out_shape = x->shape;
     out_shape.size[out_shape.rank - 1] = F;
     Tensor *out = tape_tensor_of(tape, type, out_shape);
-    Tensor *y = tape_scratch(tape, shape(R, F)); /* in Real: its rounding would be e^y's error */
+    Tensor *y = tape_tensor(tape, shape(R, F)); /* in Real: its rounding would be e^y's error */
     product(tape, "op_random_features", result_in(y), operand_of(x), operand_of(projection),
             (Product){ .n = R, .k = D, .m = F, .transpose_b = true, .count = 1 });
     kernels_of(out)->random_features_forward(out->data, y->data, x->data,

@@ -9,10 +9,12 @@
 const Kernels cpu_kernels = {
 #define KERNEL(name, parameters) .name = name##_plain,
 #define REAL_KERNEL KERNEL
+#define FUSED_KERNEL(name, parameters)
 #define BACKEND_KERNEL(name, parameters)
 #include "ops/kernel_list.h"
 #undef KERNEL
 #undef REAL_KERNEL
+#undef FUSED_KERNEL
 #undef BACKEND_KERNEL
     /* elementwise */
     .broadcast_sum = broadcast_sum_cpu,
@@ -52,7 +54,6 @@ const Kernels cpu_kernels = {
     /* attention: feature maps */
     /* parameters and optimizers */
     .sgd_step = sgd_step_cpu,
-    .sgd_momentum_step = sgd_momentum_step_cpu,
     .adam_step = adam_step_cpu,
     /* decoding */
     .transformer_step = transformer_step_cpu,

@@ -15,6 +15,7 @@ template <TensorType type>
 static const Kernels table = {
 #define KERNEL(name, parameters) call<name##_cuda, type>,
 #define REAL_KERNEL(name, parameters) name##_cuda,
+#define FUSED_KERNEL KERNEL
 #define BACKEND_KERNEL REAL_KERNEL
 #include "ops/kernel_list.h"
 };

@@ -4,21 +4,16 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-static void cast(Device *device, Gradient out, const Real *x, bool to_bf16, int64_t n)
+void convert(Device *device, Gradient to, const Real *from, bool to_bf16, int64_t n)
 {
-    kernels_on(device, TENSOR_REAL)->cast(out, x, to_bf16, n);
-}
-
-void convert_to_bf16(Device *device, void *to, const Real *from, int64_t n)
-{
-    cast(device, (Gradient){ to, false }, from, true, n);
+    kernels_on(device, TENSOR_REAL)->cast(to, from, to_bf16, n);
 }
 
 static void cast_backward(Node *node)
 {
     Tensor *x = node->inputs[0];
-    cast(x->device, tape_contribution(node, x), tape_upstream(node, 0), x->type == TENSOR_BF16,
-         tensor_count(x));
+    convert(x->device, tape_contribution(node, x), tape_upstream(node, 0), x->type == TENSOR_BF16,
+            tensor_count(x));
 }
 
 Tensor *op_cast(Tape *tape, Tensor *x, TensorType type)
@@ -31,7 +26,8 @@ Tensor *op_cast(Tape *tape, Tensor *x, TensorType type)
     if (x->type == type)
         return x;
     Tensor *out = tape_tensor_of(tape, type, x->shape);
-    cast(x->device, (Gradient){ out->data, false }, x->data, type == TENSOR_BF16, tensor_count(x));
+    convert(x->device, (Gradient){ out->data, false }, x->data, type == TENSOR_BF16,
+            tensor_count(x));
     tape_record(tape, (Node){ "op_cast", cast_backward, .inputs = { x }, .outputs = { out } });
     return out;
 }

@@ -7,19 +7,13 @@
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
 
-Real dropout_element(const DropoutDraw *d, int64_t i, Real x)
-{
-    if (d->limit == 0)
-        return x;
-    const Random random = d->random;
-    const Philox drawn = philox(random.seed, random.stream, random.counter + (uint64_t)i / 4);
-    return drawn.word[i % 4] >> 8 >= d->limit ? d->scale * x : 0;
-}
-
+/* An element that is dropped becomes 0 even if it is NaN. */
 void dropout_plain(Gradient out, const Real *x, DropoutDraw d, int64_t n)
 {
     EACH(i, n) {
-        gradient_add(out, i, dropout_element(&d, i, x[i]));
+        const uint64_t counter = d.random.counter + (uint64_t)i / 4;
+        const Philox drawn = philox(d.random.seed, d.random.stream, counter);
+        gradient_add(out, i, drawn.word[i % 4] >> 8 >= d.limit ? d.scale * x[i] : 0);
     }
 }
 
@@ -43,10 +37,8 @@ DropoutDraw dropout_draw(Tape *tape, const char *operation, Real probability, in
                           .scale = 1 / (1 - probability) };
 }
 
-Tensor *op_dropout(Tape *tape, Tensor *x, double probability)
+Tensor *dropout_by(Tape *tape, Tensor *x, DropoutDraw d)
 {
-    tape_use(tape, "op_dropout: x", x);
-    const DropoutDraw d = dropout_draw(tape, "op_dropout", (Real)probability, tensor_count(x));
     if (d.limit == 0)
         return x;
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
@@ -54,4 +46,11 @@ Tensor *op_dropout(Tape *tape, Tensor *x, double probability)
     tape_record(tape, (Node){ "op_dropout", dropout_backward, .inputs = { x }, .outputs = { out },
                               .attributes = tape_save(tape, &d, sizeof d) });
     return out;
+}
+
+Tensor *op_dropout(Tape *tape, Tensor *x, double probability)
+{
+    tape_use(tape, "op_dropout: x", x);
+    return dropout_by(tape, x,
+                      dropout_draw(tape, "op_dropout", (Real)probability, tensor_count(x)));
 }

@@ -16,7 +16,7 @@ typedef struct DropoutDraw {
  * 0 <= probability < 1. */
 DropoutDraw dropout_draw(Tape *tape, const char *operation, Real probability, int64_t count);
 
-/* k_i x_i / (1 - p): 0 if element i is dropped, even if it is NaN. Of plain kernels. */
-Real dropout_element(const DropoutDraw *d, int64_t i, Real x);
+/* op_dropout by a draw of tensor_count(x) elements. */
+Tensor *dropout_by(Tape *tape, Tensor *x, DropoutDraw d);
 
 #endif

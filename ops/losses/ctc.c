@@ -36,10 +36,7 @@
 /* Shifts x [n] to a maximum of 0 and returns the shift. */
 static Real shift_to_zero(Real *x, int64_t n)
 {
-    Real m = -(Real)INFINITY;
-    SUM(max, m)
-    for (int64_t i = 0; i < n; i++)
-        m = x[i] > m ? x[i] : m;
+    Real m = row_max(x, n);
     m = m > -(Real)INFINITY ? m : 0;
     PRAGMA(omp simd)
     for (int64_t i = 0; i < n; i++)
@@ -200,10 +197,10 @@ static void check_ctc(Tape *tape, Tensor *logits, Tensor *targets, CtcOptions op
                    shape_text(logits->shape).text);
     check_indices(tape, "op_ctc: targets", targets, 0, axes[2] - 1, "the symbols of logits");
     if (options.lengths)
-        check_sequence_lengths(tape, "op_ctc: lengths", options.lengths, axes[0], axes[1],
+        check_sequence_lengths(tape, "op_ctc: lengths", options.lengths, axes[0], 0, axes[1],
                                "the frames of logits");
     if (options.target_lengths)
-        check_sequence_lengths(tape, "op_ctc: target_lengths", options.target_lengths, axes[0],
+        check_sequence_lengths(tape, "op_ctc: target_lengths", options.target_lengths, axes[0], 0,
                                targets->shape.size[1], "the symbols of targets");
     if (!device_is_capturing(logits->device))
         check_blanks(tape, targets, options.target_lengths, axes[2]);

@@ -53,7 +53,8 @@ static Real *copied(const Node *node, Tensor *parameter, Tensor **copy)
     if (shared || *copy)
         return shared ? shared : (*copy)->data;
     *copy = tape_tensor_of(node->tape, type, parameter->shape);
-    convert_to_bf16((*copy)->device, (*copy)->data, parameter->data, tensor_count(parameter));
+    convert((*copy)->device, (Gradient){ (*copy)->data, false }, parameter->data, true,
+            tensor_count(parameter));
     return (*copy)->data;
 }
 

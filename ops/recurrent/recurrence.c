@@ -90,7 +90,7 @@ static void contribute_all_positions(Node *node, const Recurrence *r, const Tens
     const Kernels *kernels = kernels_of(gates);
     const Operand da = operand_of(gates); /* du after gru_hidden_gates, in the same memory */
     const int64_t R = r->B * r->N, C = r->G * r->H, I = shape_columns(in->x->shape);
-    Tensor *sums = tape_scratch(node->tape, shape(C));
+    Tensor *sums = tape_tensor(node->tape, shape(C));
     const Gradient all = { sums->data, false };
     contribute_product(node, in->x, da, operand_of(in->weights.weight_ih),
                        (Product){ .n = R, .k = C, .m = I, .count = 1 });
@@ -117,11 +117,11 @@ static void recurrent_backward(Node *node)
     const Kernels *kernels = kernels_of(out);
     Tape *tape = node->tape;
     Recurrence r = attributes->r;
-    Tensor *previous = tape_scratch(tape, out->shape);
-    Tensor *dhidden = copy_or_zero(tape_scratch(tape, shape(r.B, r.H)), tape_upstream(node, 1));
+    Tensor *previous = tape_tensor(tape, out->shape);
+    Tensor *dhidden = copy_or_zero(tape_tensor(tape, shape(r.B, r.H)), tape_upstream(node, 1));
     Tensor *dcell = NULL;
     if (lstm)
-        dcell = copy_or_zero(tape_scratch(tape, shape(r.B, r.H)), tape_upstream(node, 2));
+        dcell = copy_or_zero(tape_tensor(tape, shape(r.B, r.H)), tape_upstream(node, 2));
     kernels->previous_hidden(previous->data, data_or_null(in->hidden), r);
     r.dout = tape_upstream(node, 0);
     r.dhidden = dhidden->data;
@@ -171,7 +171,7 @@ static void check(Tape *tape, const RecurrentKind *kind, const RecurrentInputs *
     if (in->cell)
         check_shape(tape, labels->cell, in->cell, shape(B, H), in);
     if (in->lengths)
-        check_sequence_lengths(tape, labels->lengths, in->lengths, B, in->x->shape.size[1],
+        check_sequence_lengths(tape, labels->lengths, in->lengths, B, 0, in->x->shape.size[1],
                                "the positions of x");
 }
 

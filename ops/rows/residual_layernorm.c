@@ -8,43 +8,10 @@
  *   dx_c <- ds_c     dbranch_c <- m_c ds_c, because ds_c / dx_c = 1 and ds_c / dbranch_c = m_c
  * Saved for the backward pass: mean and r, two values per row (`statistics`), and the generator's
  * state. s and m are not saved: the backward pass has x and branch and draws m again anyway, so
- * recomputing s costs one more read, where saving s costs one write and the memory. */
+ * recomputing s costs one more read, where saving s costs one write and the memory. A device that
+ * has no such kernel gets op_layernorm, op_add and op_dropout. */
 #include "ops/kernels.h"
 #include "ops/shared/internal.h"
-
-/* s = x + dropout(branch) */
-static void residual_sum(Real *s, const NormArguments *norm, const Residual *residual)
-{
-    EACH(i, norm->R * norm->C) {
-        s[i] = norm->x[i] + dropout_element(&residual->draw, i, residual->branch[i]);
-    }
-}
-
-void residual_layernorm_forward_plain(Real *out, NormArguments norm, Residual residual)
-{
-    residual_sum(out, &norm, &residual);
-    norm.x = out;
-    layernorm_forward_plain(out, norm);
-}
-
-void residual_layernorm_backward_plain(Gradient dx, Gradient dbranch, Gradient dweight,
-                                       Gradient dbias, const Real *dout, NormArguments norm,
-                                       Residual residual)
-{
-    const int64_t n = norm.R * norm.C;
-    const Gradient none = { NULL, false };
-    Real *s = device_workspace(2 * n), *ds = s + n;
-    residual_sum(s, &norm, &residual);
-    norm.x = s;
-    layernorm_backward_plain((Gradient){ ds, false }, none, none, dout, norm);
-    EACH(i, dx.data ? n : 0)
-        gradient_add(dx, i, ds[i]);
-    EACH(i, dbranch.data ? n : 0)
-        gradient_add(dbranch, i, dropout_element(&residual.draw, i, ds[i]));
-    /* In the order of the contributions: one tensor may be several of the inputs. */
-    layernorm_backward_plain(none, dweight, dbias, dout, norm);
-    device_workspace_free(s);
-}
 
 static void residual_layernorm_backward(Node *node)
 {
@@ -73,6 +40,8 @@ Tensor *op_residual_layernorm(Tape *tape, Tensor *x, Tensor *branch, double prob
     const DropoutDraw d =
         dropout_draw(tape, "op_residual_layernorm", (Real)probability, tensor_count(x));
     cast_alike(tape, &x, &branch);
+    if (!kernels_of(x)->residual_layernorm_forward)
+        return op_layernorm(tape, op_add(tape, x, dropout_by(tape, branch, d)), weight, bias, eps);
     Tensor *out = tape_tensor_of(tape, x->type, x->shape);
     Tensor *statistics = tape_tensor(tape, shape(shape_rows(x->shape), 2));
     kernels_of(x)->residual_layernorm_forward(out->data,

@@ -7,20 +7,8 @@
  *   out_c = x_c - ln sum_j e^x_j = (x_c - m) - ln sum_j e^(x_j - m)
  * Backward, with dout_c / dx_j = [c = j] - e^out_j:
  *   dx_j <- g_j - e^out_j sum_c g_c */
-#include "ops/rows/softmax.h"
-
 #include "ops/kernels.h"
 #include "ops/shared/rows.h"
-
-/* max_c x_c, ignoring NaN */
-static inline Real softmax_max(const Real *x, int64_t C)
-{
-    Real m = -(Real)INFINITY;
-    SUM(max, m)
-    for (int64_t c = 0; c < C; c++)
-        m = x[c] > m ? x[c] : m;
-    return m;
-}
 
 /* out_c = e^(x_c - m); returns their sum */
 static inline double softmax_powers(Real *out, const Real *x, Real m, int64_t C)
@@ -33,7 +21,7 @@ static inline double softmax_powers(Real *out, const Real *x, Real m, int64_t C)
 
 void softmax_row(Real *out, const Real *x, int64_t C)
 {
-    const Real scale = (Real)(1 / softmax_powers(out, x, softmax_max(x, C), C));
+    const Real scale = (Real)(1 / softmax_powers(out, x, row_max(x, C), C));
     for (int64_t c = 0; c < C; c++)
         out[c] *= scale;
 }
@@ -48,7 +36,7 @@ void softmax_row_backward(Gradient dx, const Real *g, const Real *out, int64_t C
 
 void log_softmax_row(Real *out, const Real *x, int64_t C)
 {
-    const Real m = softmax_max(x, C), log_sum = (Real)log(softmax_powers(out, x, m, C));
+    const Real m = row_max(x, C), log_sum = (Real)log(softmax_powers(out, x, m, C));
     PRAGMA(omp simd)
     for (int64_t c = 0; c < C; c++)
         out[c] = (x[c] - m) - log_sum;

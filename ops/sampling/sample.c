@@ -13,7 +13,6 @@
  * the number or the weights of the symbols whose keys have this value and the digits found before.
  * The weight of -infinity and NaN is 0; if all weights of a row are 0, the symbol is 0. */
 #include "ops/kernels.h"
-#include "ops/sampling/internal.h"
 #include "ops/shared/internal.h"
 #include "ops/shared/rows.h"
 
@@ -69,15 +68,12 @@ static int64_t add_weights(const SymbolRow *row, KeptSymbols kept, uint64_t limi
 
 int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uint64_t uniform)
 {
-    Real max = -(Real)INFINITY;
-    SUM(max, max)
-    for (int64_t c = 0; c < C; c++)
-        max = logits[c] > max ? logits[c] : max;
-    const SymbolRow row = { logits, C, at_least_finite(max), sampler->temperature };
+    const Real max = at_least_finite(row_max(logits, C));
+    const SymbolRow row = { logits, C, max, sampler->temperature };
     KeptSymbols kept = { 0, 0 };
     uint64_t total = 0;
     if (sampler->greedy)
-        kept = (KeptSymbols){ logit_key(row.max), 1 };
+        kept = (KeptSymbols){ logit_key(max), 1 };
     else if (sampler->top_k > 0 && sampler->top_k < C)
         kept = keep_largest(&row, false, (uint64_t)sampler->top_k);
     add_weights(&row, kept, UINT64_MAX, &total);

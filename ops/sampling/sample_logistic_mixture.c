@@ -6,7 +6,6 @@
  * This inverts the logistic distribution function: x < y if and only if
  * ln(v / (1 - v)) < (y - mean) e^-s, which has probability 1 / (1 + e^-((y - mean) e^-s)). */
 #include "ops/kernels.h"
-#include "ops/sampling/internal.h"
 #include "ops/shared/internal.h"
 #include "ops/shared/rows.h"
 

@@ -128,6 +128,17 @@ MATH_FUNCTION uint64_t uniform_of_draw(Philox draw)
     return (uint64_t)draw.word[1] << 32 | draw.word[0];
 }
 
+#ifndef __cplusplus
+/* Chooses the symbol of a row of C logits, from a uniform 64-bit random number: see sample.c. */
+int64_t sample_symbol(const Real *logits, int64_t C, const Sampler *sampler, uint64_t uniform);
+
+/* Draws one Philox counter per row; returns a Sampler that keeps all symbols at temperature 1. */
+Sampler sampler_new(Tape *tape, int64_t R);
+
+/* A new int32 tensor on the tape's device, recorded to have elements in [0, max]. */
+Tensor *sampled_tensor(Tape *tape, Shape shape, int32_t max);
+#endif
+
 /* The pixel nearest to mean + e^s ln(v / (1 - v)), v = (word + 1/2) 2^-32, s = log_scale clamped to
  * [-7, 64]: -7 as in op_discretized_logistic_mixture; above 64 no pixel changes. */
 MATH_FUNCTION int32_t logistic_pixel(Real mean, Real log_scale, uint32_t word)

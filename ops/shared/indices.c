@@ -32,14 +32,14 @@ void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, 
     required->max = high < required->max ? (int32_t)high : required->max;
 }
 
-void check_sequence_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t high,
-                            const char *reason)
+void check_sequence_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t low,
+                            int64_t high, const char *reason)
 {
     tape_use_i32(tape, label, lengths);
     if (!shape_equal(lengths->shape, shape(B)))
         tape_error(tape, "%s is %s, expected [%lld]: one per sequence", label,
                    shape_text(lengths->shape).text, (long long)B);
-    check_indices(tape, label, lengths, 0, high, reason);
+    check_indices(tape, label, lengths, low, high, reason);
 }
 
 static void check_ascending(Tape *tape, const char *label, const Tensor *indices, int64_t first,

@@ -10,9 +10,9 @@
 void check_indices(Tape *tape, const char *label, Tensor *indices, int64_t low, int64_t high,
                    const char *reason);
 
-/* Raises unless an int32 tensor has the shape [B] and elements in [0, high]. */
-void check_sequence_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t high,
-                            const char *reason);
+/* Raises unless an int32 tensor has the shape [B] and elements in [low, high]. */
+void check_sequence_lengths(Tape *tape, const char *label, Tensor *lengths, int64_t B, int64_t low,
+                            int64_t high, const char *reason);
 
 /* Raises unless the elements ascend (equal ones allowed) from first to last. */
 void check_spanning(Tape *tape, const char *label, Tensor *indices, int64_t first, int64_t last,

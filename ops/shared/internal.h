@@ -12,8 +12,8 @@
 /* If one tensor is bf16 and the other Real, casts the Real one to bf16. */
 void cast_alike(Tape *tape, Tensor **a, Tensor **b);
 
-/* to [n] = from [n], in bf16. */
-void convert_to_bf16(Device *device, void *to, const Real *from, int64_t n);
+/* to [n] <- from [n], of which one is bf16 and the other Real. */
+void convert(Device *device, Gradient to, const Real *from, bool to_bf16, int64_t n);
 
 /* The gradient of the elements from `first` on. */
 static inline Gradient gradient_from(Gradient dx, int64_t first)

@@ -1,4 +1,4 @@
-/* Tensors of one element per row of another; a row's log-sum-exp. */
+/* Tensors of one element per row of another; functions of one row. */
 #ifndef TAPEGRAD_OPS_SHARED_ROWS_H
 #define TAPEGRAD_OPS_SHARED_ROWS_H
 
@@ -19,6 +19,16 @@ static inline void check_one_per_row(Tape *tape, const char *label, const Tensor
     if (!shape_equal(tensor->shape, expected))
         tape_error(tape, "%s %s, expected %s: %s %s", label, tensor_text(tensor).text,
                    shape_text(expected).text, name, tensor_text(x).text);
+}
+
+/* max_c x_c, ignoring NaN; -infinity if there is no number */
+static inline Real row_max(const Real *x, int64_t C)
+{
+    Real m = -(Real)INFINITY;
+    SUM(max, m)
+    for (int64_t c = 0; c < C; c++)
+        m = x[c] > m ? x[c] : m;
+    return m;
 }
 
 /* Sums over a row: in Real over runs of ROW_RUN elements, which compilers turn into sums of
@@ -58,11 +68,9 @@ static inline double row_dot(const Real *x, const Real *y, int64_t C)
 /* ln sum_c e^x_c of a row x [C] */
 static inline LogSumExp log_sum_exp(const Real *x, int64_t C)
 {
-    Real m = -(Real)INFINITY, powers[ROW_RUN];
+    const Real m = row_max(x, C);
+    Real powers[ROW_RUN];
     double sum = 0;
-    SUM(max, m)
-    for (int64_t c = 0; c < C; c++)
-        m = x[c] > m ? x[c] : m;
     for (int64_t start = 0; start < C; start += ROW_RUN) {
         const int64_t count = C - start < ROW_RUN ? C - start : ROW_RUN;
         PRAGMA(omp simd)
@@ -72,5 +80,11 @@ static inline LogSumExp log_sum_exp(const Real *x, int64_t C)
     }
     return (LogSumExp){ m, (Real)log(sum) };
 }
+
+/* Of ops/rows/softmax.c, on the calling thread: g = dL/dout. */
+void softmax_row(Real *out, const Real *x, int64_t C);
+void softmax_row_backward(Gradient dx, const Real *g, const Real *out, int64_t C);
+void log_softmax_row(Real *out, const Real *x, int64_t C);
+void log_softmax_row_backward(Gradient dx, const Real *g, const Real *out, int64_t C);
 
 #endif

@@ -12,16 +12,9 @@ static void update_copy(const StepScalars *scalars, const Real *p, int64_t n)
         }
 }
 
-void sgd_step_cpu(Real *p, const Real *gradients, const StepScalars *scalars, int64_t n)
+void sgd_step_cpu(Real *p, Real *m, const Real *gradients, const StepScalars *scalars, int64_t n)
 {
-    sgd_step_plain(p, gradients, scalars, n);
-    update_copy(scalars, p, n);
-}
-
-void sgd_momentum_step_cpu(Real *p, Real *m, const Real *gradients, const StepScalars *scalars,
-                           int64_t n)
-{
-    sgd_momentum_step_plain(p, m, gradients, scalars, n);
+    sgd_step_plain(p, m, gradients, scalars, n);
     update_copy(scalars, p, n);
 }
 

@@ -1,32 +1,20 @@
 #include "ops/kernels.h"
 #include "optim/cuda/step.cuh"
 
-__global__ void sgd_step(Real *values, const Real *gradients, const StepScalars *scalars, int64_t n)
+__global__ void sgd_step(Real *values, Real *m, const Real *gradients, const StepScalars *scalars,
+                         int64_t n)
 {
     step_elements(scalars, n, [=](int64_t i, const StepScalars &now) {
         const Real p = values[i], g = gradients[i] + now.weight_decay * p;
-        store_weight(values, now, i, p - now.learning_rate * g);
-    });
-}
-
-__global__ void sgd_momentum_step(Real *values, Real *m, const Real *gradients,
-                                  const StepScalars *scalars, int64_t n)
-{
-    step_elements(scalars, n, [=](int64_t i, const StepScalars &now) {
-        const Real p = values[i], g = gradients[i] + now.weight_decay * p;
-        const Real sum = now.momentum * m[i] + g;
-        m[i] = sum;
+        const Real sum = m ? now.momentum * m[i] + g : g;
+        if (m)
+            m[i] = sum;
         store_weight(values, now, i, p - now.learning_rate * sum);
     });
 }
 
-extern "C" void sgd_step_cuda(Real *p, const Real *gradients, const StepScalars *scalars, int64_t n)
+extern "C" void sgd_step_cuda(Real *p, Real *m, const Real *gradients, const StepScalars *scalars,
+                              int64_t n)
 {
-    LAUNCH(sgd_step, blocks_for(n), THREADS, 0, p, gradients, scalars, n);
-}
-
-extern "C" void sgd_momentum_step_cuda(Real *p, Real *m, const Real *gradients,
-                                       const StepScalars *scalars, int64_t n)
-{
-    LAUNCH(sgd_momentum_step, blocks_for(n), THREADS, 0, p, m, gradients, scalars, n);
+    LAUNCH(sgd_step, blocks_for(n), THREADS, 0, p, m, gradients, scalars, n);
 }

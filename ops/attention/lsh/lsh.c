@@ -185,27 +185,18 @@ void lsh_attention_backward_plain(AttentionGradient d, const Real *dout, const R
 
 enum { MAX_ROUNDS = 64, MAX_BUCKETS = 1 << 20, MAX_OF_ONE_HASH = 64 };
 
-static int64_t whole_option(Tape *tape, const char *operation, const char *name, int64_t given,
-                            int64_t otherwise, int64_t max)
-{
-    if (given < 0 || given > max)
-        tape_error(tape, "%s: %s is %lld, expected 1 to %lld, or 0 for the default", operation,
-                   name, (long long)given, (long long)max);
-    return given ? given : otherwise;
-}
-
 /* One hash function, or two of about sqrt(buckets) buckets each: if buckets grow with N, a single
  * hash takes O(N^2) time. The authors' code does the same. */
 static LshRounds lsh_rounds(Tape *tape, const char *operation, AttentionInputs x,
                             LshAttentionOptions options)
 {
-    LshRounds a = { .x = x };
-    a.rounds = whole_option(tape, operation, "rounds", options.rounds, 1, MAX_ROUNDS);
-    a.chunk = whole_option(tape, operation, "chunk", options.chunk, 32, INT_MAX / 2);
+    shape_need_size(operation, "rounds", &options.rounds, 1, MAX_ROUNDS);
+    shape_need_size(operation, "chunk", &options.chunk, 32, INT_MAX / 2);
+    LshRounds a = { .x = x, .rounds = options.rounds, .chunk = options.chunk };
     const int64_t chunks = (x.N + a.chunk - 1) / a.chunk;
     const int64_t otherwise = 2 * chunks < MAX_BUCKETS ? 2 * chunks : MAX_BUCKETS;
-    const int64_t buckets =
-        whole_option(tape, operation, "buckets", options.buckets, otherwise, MAX_BUCKETS);
+    shape_need_size(operation, "buckets", &options.buckets, otherwise, MAX_BUCKETS);
+    const int64_t buckets = options.buckets;
     if (buckets != 1 && buckets % 2 != 0)
         tape_error(tape, "%s: buckets is %lld, expected an even number, or 1", operation,
                    (long long)buckets);

@@ -30,17 +30,6 @@ static void check_separate(Tape *tape, AttentionLabels labels, const Tensor *que
                    shape_text(key->shape).text);
 }
 
-static void check_key_lengths(Tape *tape, AttentionLabels labels, Tensor *key_lengths, int64_t B,
-                              int64_t keys)
-{
-    tape_use_i32(tape, labels.key_lengths, key_lengths);
-    if (!shape_equal(key_lengths->shape, shape(B)))
-        tape_error(tape, "%s has shape %s, expected %s: one length per sequence",
-                   labels.key_lengths, shape_text(key_lengths->shape).text,
-                   shape_text(shape(B)).text);
-    check_indices(tape, labels.key_lengths, key_lengths, 1, keys, "the number of keys");
-}
-
 void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *key, Tensor *value,
                      Tensor *key_lengths, bool causal, int packed)
 {
@@ -64,7 +53,8 @@ void attention_check(Tape *tape, AttentionLabels labels, Tensor *query, Tensor *
         check_packed(tape, labels, query, packed);
     }
     if (key_lengths)
-        check_key_lengths(tape, labels, key_lengths, query->shape.size[0], key->shape.size[1]);
+        check_sequence_lengths(tape, labels.key_lengths, key_lengths, query->shape.size[0], 1,
+                               key->shape.size[1], "the number of keys");
 }
 
 void attention_cast_alike(Tape *tape, Tensor **query, Tensor **key, Tensor **value)

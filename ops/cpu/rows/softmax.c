@@ -1,7 +1,7 @@
 /* softmax and log_softmax in bf16. */
 #include "ops/cpu/shared/bf16.h"
 #include "ops/kernels.h"
-#include "ops/rows/softmax.h"
+#include "ops/shared/rows.h"
 
 typedef void Row(Real *out, const Real *x, int64_t C);
 typedef void RowBackward(Gradient dx, const Real *g, const Real *out, int64_t C);
