@@ -1,5 +1,5 @@
 # make               the library and the examples, under build/
-# make copy-task     the main job: a transformer learns to copy (half a minute), with its curve
+# make copy-task     the main job: a transformer learns to copy (a minute or two), with its curve
 # make test          all tests;  make sanitize: again under the sanitizers;  make REAL=double test
 # make bench         the benchmarks' tables
 # make tune          measures which form of attention is best by sizes on this CPU, prints the table
@@ -42,14 +42,15 @@ $(if $(filter float double,$(REAL)),,$(error REAL=$(REAL), expected float or dou
 # The compiler's target: another processor than this one needs ARCH, and binutils of its own.
 TARGET   := $(shell $(CC) -dumpmachine 2>/dev/null)
 PORTABLE := $(if $(filter aarch64% arm64%,$(TARGET)),armv8-a,x86-64-v3)
-ARCH     := $(if $(filter $(shell uname -m)-%,$(TARGET)),native,$(PORTABLE))
+NATIVE   := $(filter $(shell uname -m)-%,$(TARGET))
+ARCH     := $(if $(NATIVE),native,$(PORTABLE))
 tool      = $(shell $(CC) -print-prog-name=$(1))
 finds     = $(shell $(CC) -E $(addprefix -include ,$(1)) -x c /dev/null >/dev/null 2>&1 && echo yes)
 # oneDNN is optional. It has no products in double, and none but loops on other processors.
 ONEDNN   := $(or $(call finds,dnnl.h),no)
 USES_ONEDNN := $(and $(filter yes,$(ONEDNN)),$(filter float,$(REAL)),$(filter x86_64-%,$(TARGET)))
 # speech needs libraries that machines without `make deps` lack: then it and its test are left out.
-SPEECH   := $(if $(call finds,sndfile.h samplerate.h fftw3.h),speech)
+SPEECH   := $(if $(and $(NATIVE),$(call finds,sndfile.h samplerate.h fftw3.h)),speech)
 
 # ------------------------------------------------------------------------------------ sources and flags
 MODULES  := tensor autograd ops nn optim
@@ -75,7 +76,7 @@ DEFINES  := $(if $(filter double,$(REAL)),-DTAPEGRAD_DOUBLE) $(if $(wildcard ops
 COMPILE   = $(CC) -std=gnu11 -march=$(ARCH) $(MATH) -fopenmp -fPIC -fvisibility=hidden -I. $(DEFINES) \
             $(CUDA_INCLUDES) $(WARNINGS) $(CFLAGS) $(SANITIZE)
 # The test that compiles the public headers as C++.
-COMPILE_CXX = $(CXX) -std=c++17 -I. $(DEFINES) \
+COMPILE_CXX = $(CXX) -std=c++17 -I. $(DEFINES) $(CUDA_INCLUDES) \
             $(filter-out -Wstrict-prototypes -Wmissing-prototypes,$(WARNINGS)) $(CFLAGS) $(SANITIZE)
 LINK      = $(CC) -fopenmp $(SANITIZE)
 LIBS     := $(if $(USES_ONEDNN),-ldnnl) -lm $(CUDA_LIBS)

@@ -9,6 +9,8 @@
 
 const Real *tape_upstream(const Node *node, int index)
 {
+    if (index < 0 || index >= NODE_OUTPUTS)
+        tape_error(node->tape, "tape_upstream: index %d of %d outputs", index, NODE_OUTPUTS);
     const Tensor *output = node->outputs[index];
     return output && output->has_gradient ? output->gradient->data : NULL;
 }
@@ -63,7 +65,7 @@ static void backward_pass(Tape *tape, Tensor *out)
         for (int i = 0; i < NODE_OUTPUTS; i++)
             reached |= tape_upstream(node, i) != NULL;
         error_enter(&tape->errors, node->name);
-        if (reached && node->backward) /* NULL: the output is a view, which shares the gradient */
+        if (reached && node->backward) /* a view is never reached: its root has the gradient */
             node->backward(node);
         if (reached && tape->checks_finite)
             tape_check_backward_finite(tape, node);
@@ -110,7 +112,7 @@ void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient)
                    shape_text(out->shape).text, shape_text(gradient->shape).text);
     if (out->type != gradient->type)
         tape_error(tape, "tape_backward_from: out and the gradient are of different types");
-    /* The gradient is used without a copy: no node of the pass contributes to out's gradient. */
+    /* No node contributes to it, so no copy; the root's gradient owns no storage to free. */
     Tensor *root = tensor_root(out);
     root->gradient->data = tensor_keep(gradient)->data;
     root->has_gradient = true;

@@ -49,8 +49,8 @@ struct Tape {
     Node *last_node;
     int64_t node_count;
     Chunk *chunks, **current; /* the link to the first chunk that may have space */
-    Chunk *previous_chunks;   /* of the step before, if debug; else NULL */
-    bool debug;               /* handles are not reused in the next step */
+    Chunk *previous_chunks;   /* of the last guarded step */
+    int64_t guarded;          /* steps whose handles the next step does not reuse */
     Replay replay;
 };
 

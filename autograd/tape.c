@@ -27,7 +27,7 @@ Tape *tape_new(Device *device)
         error_raise("tape_new: %s", device_exhausted(device, sizeof *tape).text);
     const char *debug = getenv("TAPEGRAD_DEBUG");
     *tape = (Tape){ .device = device, .recording = true, .training = true };
-    tape->debug = debug && strcmp(debug, "1") == 0;
+    tape->guarded = debug && strcmp(debug, "1") == 0 ? INT64_MAX : 2;
     tape->current = &tape->chunks;
     error_context_open(&tape->errors);
     tape_seed(tape, 0);
@@ -445,7 +445,8 @@ void tape_reset(Tape *tape)
         tape_free_storage(&entry->gradient);
         entry->tensor.has_gradient = false;
     }
-    if (tape->debug && tape->tensor_count > 0) {
+    if (tape->guarded > 0 && tape->tensor_count > 0) {
+        tape->guarded--;
         Chunk *chunks = tape->chunks;
         tape->chunks = tape->previous_chunks;
         tape->previous_chunks = chunks;

@@ -59,10 +59,10 @@ Tensor *tape_persistent_variable(Tape *tape, TensorType type, Shape shape);
 
 /* ------------------------------------------------------------------------------------------ passes
  * The backward pass: visits the nodes in reverse order from a loss of one element, starting with
- * dL/dloss = 1. A tensor and its gradient are released as soon as no earlier node needs them,
- * except the loss and tensors with tensor_keep. Parameter gradients accumulate across passes until
- * optim_step. Raises when the loss has more than one element, is a parameter, or depends on nothing
- * that requires a gradient, and when a pass has run since the last tape_reset. */
+ * dL/dloss = 1. After a node it releases the node's outputs, their gradients and saved tensors: the
+ * nodes that use them came later. The loss and tensors with tensor_keep stay. Parameter gradients
+ * accumulate across passes until optim_step. Raises when the loss has more than one element, is a
+ * parameter, or depends on nothing that requires a gradient, and when the tape has had a pass. */
 void tape_backward(Tape *tape, Tensor *loss);
 
 /* The same from any tensor with the given dL/dout, of out's shape and dtype. The gradient stays
@@ -70,9 +70,8 @@ void tape_backward(Tape *tape, Tensor *loss);
 void tape_backward_from(Tape *tape, Tensor *out, Tensor *gradient);
 
 /* Frees all tensors of the tape; their memory is cached for the next step. Use of a freed tensor
- * cannot be detected once its memory is reused. With TAPEGRAD_DEBUG=1 in the environment of
- * tape_new, the next step does not reuse the handles: a function that gets one raises "op_add: a
- * was released already: ...".
+ * raises "op_add: a was released already: ..." in the second and third steps; later handles are
+ * reused, unless the environment of tape_new has TAPEGRAD_DEBUG=1.
  *
  * After an error that a handler left by longjmp, it also rewinds the random counter to the last
  * reset and, if the backward pass had begun, marks as empty the gradients of all parameters that
@@ -259,8 +258,8 @@ void tape_scratch_free(Tape *tape, Tensor *scratch);
 /* ------------------------------------------------------------------------------- gradient checking
  * Compares the tape's gradients of sum_i r_i out_i (r random, fixed) with finite differences,
  * (f(x + h) - f(x - h)) / 2h. The function is called many times, with variables that hold the given
- * values; it must be deterministic. Build with REAL=double for errors near 1e-9; in float expect
- * 1e-2. If a handler leaves an error of the function by longjmp, some memory is not freed. */
+ * values; it must be deterministic. Build with REAL=double (TAPEGRAD_DOUBLE) for errors near 1e-9;
+ * in float expect 1e-2. If a handler leaves an error by longjmp, some memory is not freed. */
 typedef Tensor *CheckedFunction(Tape *tape, Tensor *const *inputs, void *context);
 
 typedef struct CheckInput {

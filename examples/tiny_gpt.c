@@ -36,10 +36,13 @@ int main(int argc, char **argv)
 {
     const int steps = argc > 1 ? atoi(argv[1]) : 400;
     static unsigned char text[MAX_TEXT];
-    FILE *file = fopen(argc > 2 ? argv[2] : "examples/sonnets.txt", "rb");
-    const int64_t size = file ? (int64_t)fread(text, 1, MAX_TEXT, file) : 0;
+    const char *path = argc > 2 ? argv[2] : "examples/sonnets.txt";
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        err(EXIT_FAILURE, "%s", path);
+    const int64_t size = (int64_t)fread(text, 1, MAX_TEXT, file);
     if (size <= LENGTH)
-        errx(EXIT_FAILURE, "expected a file of more than %d bytes", LENGTH);
+        errx(EXIT_FAILURE, "%s: expected more than %d bytes", path, LENGTH);
     Params *params = params_new(device_best(), /*seed*/ 1);
     TransformerConfig config = { .layers = 2, .heads = HEADS, .head_dim = WIDTH / HEADS };
     config.attention = ATTENTION_CAUSAL_SOFTMAX, config.dropout = 0.1;

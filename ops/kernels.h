@@ -2,7 +2,7 @@
  *
  * A line of ops/kernel_list.h
  *
- *     KERNEL(softmax_forward, (Real *out, const Real *x, bool logarithm, int64_t R, int64_t C))
+ *     KERNEL(softmax_forward, (Real *out, const Real *x, int64_t R, int64_t C))
  *
  * declares a member of struct Kernels, called as kernels_of(x)->softmax_forward(...), and its
  * versions, which are written out where they are defined:

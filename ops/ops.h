@@ -1,12 +1,12 @@
 /* ops/: operations on tensors. Each source file holds one operation or a family: derivation,
  * forward and backward.
  *
- * An operation returns a new tensor of the tape, valid until tape_reset, and records a node if the
- * tape is recording. It raises an error if an argument is on another device, is released, has the
- * wrong dtype or a shape other than its comment states. "[..., C]" has any number of leading axes;
- * a scalar has no axes. A negative axis counts from the end; an axis that x lacks raises. Integers
- * are int32 tensors. Scalars of type double are rounded to Real. In a struct of options, a field
- * left 0 means its default, which its comment states first. */
+ * An operation returns a new tensor of the tape, valid until tape_reset or, without tensor_keep,
+ * tape_backward, and records a node if the tape is recording. It raises an error if an argument is
+ * on another device, is released, has the wrong dtype or a shape other than its comment states.
+ * "[..., C]" has any number of leading axes; a scalar has no axes. A negative axis counts from the
+ * end; an axis that x lacks raises. Integers are int32 tensors. Scalars of type double are rounded
+ * to Real. A field of options left 0 means its default, which its comment states first. */
 #ifndef TAPEGRAD_OPS_H
 #define TAPEGRAD_OPS_H
 

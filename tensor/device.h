@@ -74,4 +74,7 @@ int cuda_count(void);
 extern const CaptureFunctions cuda_captures;
 #endif
 
+/* Ends what an error of this thread interrupts: a capture; or NULL. Not for C++. */
+extern _Thread_local void (*error_cleanup)(void);
+
 #endif

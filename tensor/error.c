@@ -89,6 +89,7 @@ void error_raise_arguments(const char *format, va_list arguments)
     device_workspace_free_all();
     if (installed_handler)
         installed_handler(last_sentence, installed_context);
+    fflush(NULL); /* abort loses what the program has printed */
     fprintf(stderr, "tapegrad: %s\n", last_sentence);
     abort();
 }

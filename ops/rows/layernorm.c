@@ -44,14 +44,14 @@ void layernorm_backward_plain(Gradient dx, Gradient dweight, Gradient dbias, con
     EACH_ROW(row, dx.data ? R : 0, C) {
         const Real *g = dout + row * C, *x = norm.x + row * C, *weight = norm.weight;
         const Real mean = norm.statistics[row].mean, r = norm.statistics[row].r;
-        double mean_h = 0, mean_hn = 0;
-        PRAGMA(omp simd reduction(+ : mean_h, mean_hn))
+        double sum_h = 0, sum_hn = 0;
+        PRAGMA(omp simd reduction(+ : sum_h, sum_hn))
         for (int64_t c = 0; c < C; c++) {
             const Real n = (x[c] - mean) * r, h = g[c] * weight[c];
-            mean_h += h;
-            mean_hn += h * n;
+            sum_h += h;
+            sum_hn += h * n;
         }
-        const Real h_bar = (Real)(mean_h / (double)C), hn_bar = (Real)(mean_hn / (double)C);
+        const Real h_bar = (Real)(sum_h / (double)C), hn_bar = (Real)(sum_hn / (double)C);
         PRAGMA(omp simd)
         for (int64_t c = 0; c < C; c++) {
             const Real n = (x[c] - mean) * r, h = g[c] * weight[c];

@@ -1,12 +1,12 @@
 /* Kernels of Real for activations in bf16: a block of rows is converted into buffers in L1, a
  * kernel of Real computes on the buffers, and its results are converted back.
  *
- *     void softmax_forward_bf16(Real *out, const Real *x, bool logarithm, int64_t R, int64_t C)
+ *     void softmax_forward_bf16(Real *out, const Real *x, int64_t R, int64_t C)
  *     {
  *         BF16_BLOCKS(block, R, C, 2) {
  *             const Real *x_rows = bf16_read(&block, x, C);
  *             Real *out_rows = bf16_buffer(&block, C);
- *             softmax_forward_plain(out_rows, x_rows, logarithm, block.rows, C);
+ *             softmax_forward_plain(out_rows, x_rows, block.rows, C);
  *             bf16_write(&block, out, out_rows, C);
  *         }
  *     }
