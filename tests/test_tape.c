@@ -488,6 +488,11 @@ TEST(the_debug_mode_reports_stale_pointers)
     }
 }
 
+TEST(the_upstream_gradient_of_no_output_raises)
+{
+    assert_raises("tape_upstream: index 7 of 4 outputs", tape_upstream(&(Node){ .tape = tape }, 7));
+}
+
 /* A tensor made once before the loop: the commonest mistake. */
 TEST(the_first_steps_report_stale_pointers)
 {

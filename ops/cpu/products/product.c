@@ -98,9 +98,7 @@ static void split_product(const char *operation, Result out, Operand a, Operand 
 static Real *convert_operand(Operand *x, int64_t n)
 {
     Real *values = device_workspace(n);
-    const Real *data = x->data;
-    EACH(i, n)
-        values[i] = load(TENSOR_BF16, data, i);
+    cast_cpu((Gradient){ values, false }, x->data, false, n);
     *x = (Operand){ values, TENSOR_REAL };
     return values;
 }
@@ -117,8 +115,7 @@ void product_cpu(const char *operation, Precision precision, Result out, Operand
     if (out.type == TENSOR_BF16 && (converts || sums)) {
         Real *values = device_workspace(elements);
         split_product(operation, (Result){ values, TENSOR_REAL, false }, a, b, p);
-        EACH(i, elements)
-            contribute(TENSOR_BF16, out.data, i, out.accumulate, values[i]);
+        cast_cpu((Gradient){ out.data, out.accumulate }, values, true, elements);
         device_workspace_free(values);
     } else {
         split_product(operation, out, a, b, p);
