@@ -50,8 +50,9 @@ Broadcast broadcast_of(Shape x, Shape out)
 
 const Real *broadcast_block(Real *buffer, const Real *x, Broadcast b, int64_t first, int64_t count)
 {
-    if (broadcast_of_whole(b) && first % b.Q + count <= b.Q)
-        return x + first % b.Q;
+    const int64_t at = first < b.Q ? first : first % b.Q;
+    if (broadcast_of_whole(b) && at + count <= b.Q)
+        return x + at;
     const bool one = b.P * b.Q == 1;
     int64_t i = first % b.I, q = first / b.I % b.Q, pm = first / (b.I * b.Q);
     for (int64_t done = 0, run; done < count; done += run) { /* a run of equal elements, or a row */

@@ -60,15 +60,14 @@ static void ctc_emit(CtcRow x, const Real *logits, LogSumExp l, const int32_t *t
 ALWAYS_INLINE void ctc_step(CtcRow to, CtcRow from, const int32_t *target, int64_t n, bool prefixes)
 {
     const int64_t neighbor = prefixes ? -1 : 1, blank = prefixes ? 0 : 1;
-    const int64_t first = prefixes ? 1 : 0, end = prefixes ? n : n - 1; /* have a neighbor */
-    const int64_t edge = prefixes ? 0 : n - 1;                          /* has none */
+    const int64_t edge = prefixes ? 0 : n - 1; /* the symbol that has no neighbor */
     PRAGMA(omp simd)
     for (int64_t j = 0; j <= n; j++)
         to.blank[j] = log_add(from.blank[j], from.symbol[j + (prefixes ? -1 : 0)]);
     if (n > 0)
         to.symbol[edge] = log_add(from.symbol[edge], from.blank[edge + blank]);
     PRAGMA(omp simd)
-    for (int64_t j = first; j < end; j++) {
+    for (int64_t j = prefixes; j < n - !prefixes; j++) {
         const Real skip = target[j + neighbor] != target[j] ? 0 : -(Real)INFINITY;
         to.symbol[j] =
             log_add_3(from.symbol[j], from.blank[j + blank], skip + from.symbol[j + neighbor]);
