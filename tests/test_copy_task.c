@@ -442,7 +442,9 @@ TEST(tiny_gpt_learns_and_writes)
         ck_assert_uint_eq(strlen(strchr(strstr(output, "step "), '\n') + 1), 64 + 1);
     }
     ck_assert_int_ne(run("tiny_gpt 1 no_such_file"), 0);
-    assert_says("expected a file of more than 64 bytes");
+    assert_says("no_such_file: No such file or directory");
+    ck_assert_int_ne(run("tiny_gpt 1 /dev/null"), 0);
+    assert_says("/dev/null: expected more than 64 bytes");
 }
 
 int main(void)

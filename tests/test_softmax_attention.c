@@ -358,8 +358,7 @@ TEST(misuse_of_key_lengths_raises)
     assert_raises("op_softmax_attention: key_lengths has dtype Real, expected int32",
                   op_softmax_attention(tape, query, query, query, query));
     assert_raises(
-        "op_softmax_attention: key_lengths has shape [3], expected [2]: one length per "
-        "sequence",
+        "op_softmax_attention: key_lengths is [3], expected [2]: one per sequence",
         op_softmax_attention(tape, query, query, query, tape_input_i32(tape, integers, shape(3))));
     assert_raises("op_softmax_attention: key_lengths[1] is 0, expected 1 to 4, the number of keys",
                   op_softmax_attention(tape, query, query, query,

@@ -53,7 +53,7 @@ else
     second=$(grep -n '__syncthreads();' ops/cuda/rows/rows.cuh | sed -n '2s/:.*//p')
     plant "$build" ops/cuda/rows/rows.cuh "${second}s/__syncthreads()/(void)0/" test_rows
     plant "$build" ops/cuda/products/linear.c "s/EPILOGUE_RELU_BIAS/EPILOGUE_BIAS/" test_products
-    plant "$build" ops/products/linear.c 's/result_for(dx, x)/(Result){ dx.data, x->type, false }/' test_products
+    plant "$build" ops/products/product.c 's/result_for(gradient, input)/(Result){ gradient.data, input->type, false }/' test_products
     plant "$build" ops/cuda/attention/linear/mma_kernels.cuh 's/^ *wait_for_copies();//' test_attention
     plant "$build" nn/cuda/decode/step.cu \
         '/wait_for_previous_kernel();/{N;s/\(.*\)\n\(.*const Real residual.*\)/\2\n\1/}' test_generation
