@@ -3,6 +3,7 @@
 # operations, layers, optimizers, files and examples on its plain kernels.
 #   tests/core_alone.sh [DIRECTORY]   where the copy is made and kept (default: a temporary one)
 set -eu
+unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that runs this: its jobs are not ours
 cd "$(dirname "$0")/.."
 directory=${1:-$(mktemp -d)}
 [ $# -gt 0 ] || trap 'rm -rf "$directory"' EXIT
