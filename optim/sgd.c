@@ -1,8 +1,7 @@
 /* Stochastic gradient descent, with momentum (Polyak 1964):
  *   g = g + weight_decay p        the gradient of weight_decay |p|^2 / 2
- *   m = momentum m + g            m starts at 0
- *   p = p - lr m
- * Without momentum m = g, and there is no state: m is NULL. */
+ *   m = momentum m + g            m starts at 0; without momentum m = g, and there is no array m
+ *   p = p - lr m */
 #include "ops/kernels.h"
 #include "optim/internal.h"
 
@@ -13,7 +12,10 @@ void sgd_step_plain(Real *p, Real *m, const Real *gradients, const StepScalars *
         EACH(k, run.count) {
             const int64_t i = run.start + k;
             const Real g = gradients[i] + s.weight_decay * p[i];
-            p[i] -= s.learning_rate * (m ? m[i] = s.momentum * m[i] + g : g);
+            const Real m_i = m ? s.momentum * m[i] + g : g;
+            if (m)
+                m[i] = m_i;
+            p[i] -= s.learning_rate * m_i;
         }
     }
 }

@@ -63,7 +63,7 @@ void zero_on_host(Device *device, void *to, size_t bytes);
 void fill_on_host(Tensor *tensor, Real value);
 
 #ifdef TAPEGRAD_CPU
-extern const DeviceFunctions cpu_functions; /* tensor/cpu/bf16.c */
+extern const DeviceFunctions cpu_functions; /* tensor/cpu/cpu.c */
 #endif
 
 #ifdef TAPEGRAD_CUDA

@@ -1,7 +1,5 @@
-/* What the plain kernels of linear attention share, in the letters of causal_linear.c: a row of one
- * operand, a_i = phi(q_i), b_j = phi(k_j), v~_j = [v_j, 1] or dnum~_i, of position i or j (counted
- * over all sequences) and head h; and states. Reading rows before multiplying them keeps strides,
- * masks, feature maps and the column of ones out of the sums, and costs little beside these. */
+/* Rows of linear attention's plain kernels, in the letters of causal_linear.c: a_i = phi(q_i),
+ * b_j = phi(k_j), v~_j = [v_j, 1], dnum~_i, of a position over all sequences and a head; states. */
 #ifndef TAPEGRAD_OPS_ATTENTION_LINEAR_ROWS_H
 #define TAPEGRAD_OPS_ATTENTION_LINEAR_ROWS_H
 

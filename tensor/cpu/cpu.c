@@ -22,9 +22,11 @@ static void write_bf16(Tensor *tensor, const Real *from)
 
 static void fill_real_or_bf16(Tensor *tensor, Real value)
 {
-    if (tensor->type != TENSOR_BF16)
+    if (tensor->type != TENSOR_BF16) {
         fill_on_host(tensor, value);
-    for (int64_t i = 0; i < tensor_count(tensor) && tensor->type == TENSOR_BF16; i++)
+        return;
+    }
+    for (int64_t i = 0; i < tensor_count(tensor); i++)
         bits_of(tensor)[i] = bf16_of(value);
 }
 
