@@ -119,6 +119,21 @@ TEST(values_of_matmul_are_sums_of_products)
     tape_free(tape);
 }
 
+/* out = x y with x = y: the gradients of both inputs are added to the same memory. */
+TEST(gradients_of_one_matrix_as_both_inputs_are_added)
+{
+    enum { N = 19 };
+    begin();
+    Tensor *x = variable(1, shape(N, N)), *a = variable(1, shape(N, N));
+    Tensor *b = variable(1, shape(N, N));
+    backward(op_add(tape, op_matmul(tape, x, x), op_matmul(tape, a, b)));
+    Real *sum = gradient(a), *db = gradient(b);
+    for (int i = 0; i < N * N; i++)
+        sum[i] += db[i];
+    assert_close(gradient(x), sum, N * N, TOLERANCE);
+    tape_free(tape);
+}
+
 /* --------------------------------------------------------------------------- with an activation */
 static Tensor *composed(Tensor *x, Tensor *weight, Tensor *bias, Activation activation)
 {
