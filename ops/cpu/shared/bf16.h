@@ -1,4 +1,4 @@
-/* Kernels of Real for activations in bf16: a block of rows is converted into buffers in L1, a
+/* Kernels of Real for activations in bf16: a block of rows is converted into buffers, a
  * kernel of Real computes on the buffers, and its results are converted back.
  *
  *     void softmax_forward_bf16(Real *out, const Real *x, int64_t R, int64_t C)
@@ -12,7 +12,7 @@
  *     }
  *
  * BF16_BLOCKS(block, R, C, per_row) divides R rows among the threads, in blocks for which `per_row`
- * buffers of C Reals per row fit in L1. The blocks depend on the sizes alone. */
+ * buffers of C Reals per row fit in the cache. The blocks depend on the sizes alone. */
 #ifndef TAPEGRAD_OPS_CPU_SHARED_BF16_H
 #define TAPEGRAD_OPS_CPU_SHARED_BF16_H
 
