@@ -15,11 +15,11 @@ ALWAYS_INLINE void transpose_tile(int T, Gradient to, int64_t to_row, const Real
     for (int64_t i = 0; i < whole_rows; i += LANES)
         for (int64_t j = 0; j < whole_columns; j += LANES) {
             Vector x[LANES];
-#pragma GCC unroll 16
+            UNROLL(16)
             for (int k = 0; k < LANES; k++)
                 x[k] = load_vector(T, from, (i + k) * from_row + j);
             transpose_vectors(x);
-#pragma GCC unroll 16
+            UNROLL(16)
             for (int k = 0; k < LANES; k++) {
                 const int64_t at = (j + k) * to_row + i;
                 if (to.accumulate)

@@ -53,12 +53,13 @@ ALWAYS_INLINE void multiply_tile(int rows, int vectors, bool transposed, Tile t)
     const int64_t c_row = t.c_row, b_row = t.b_row;
     const int64_t a_row = transposed ? 1 : A_ROW, a_column = transposed ? A_COLUMN : 1;
     Vector sum[MAX_ROWS][TILE_VECTORS];
-#pragma GCC unroll 16
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
+    UNROLL(16)
+    for (int r = 0; r < rows; r++) {
+        UNROLL(2)
         for (int v = 0; v < vectors; v++)
             sum[r][v] = (Vector){ 0 };
-#pragma GCC unroll 16
+    }
+    UNROLL(16)
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++)
             __builtin_prefetch(c.data + r * c_row + v * LANES, 1);
@@ -66,24 +67,26 @@ ALWAYS_INLINE void multiply_tile(int rows, int vectors, bool transposed, Tile t)
         Vector b_l[TILE_VECTORS];
         for (int v = 0; v < vectors; v++)
             __builtin_prefetch(b + AHEAD / 2 * b_row + v * LANES);
-#pragma GCC unroll 2
+        UNROLL(2)
         for (int v = 0; v < vectors; v++)
             b_l[v] = load_vector(TENSOR_REAL, b, v * LANES);
-#pragma GCC unroll 16
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
+        UNROLL(16)
+        for (int r = 0; r < rows; r++) {
+            UNROLL(2)
             for (int v = 0; v < vectors; v++)
                 sum[r][v] += a[r * a_row] * b_l[v];
+        }
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
+    UNROLL(16)
+    for (int r = 0; r < rows; r++) {
+        UNROLL(2)
         for (int v = 0; v < vectors; v++) {
             Real *c_v = c.data + r * c_row + v * LANES;
             if (c.accumulate)
                 sum[r][v] += load_vector(TENSOR_REAL, c_v, 0);
             store_vector(TENSOR_REAL, c_v, 0, sum[r][v]);
         }
+    }
 }
 
 /* A function for each number of rows, so that the tile's loops are unrolled. */
@@ -128,11 +131,11 @@ WHOLE_VECTORS static void pack_transposed(Real *restrict to, const Real *restric
             const Real *from_c = from + c * stride + l;
             if (n == LANES && left == LANES) {
                 Vector x[LANES];
-#pragma GCC unroll 16
+                UNROLL(16)
                 for (int i = 0; i < LANES; i++)
                     x[i] = load_vector(TENSOR_REAL, from_c, i * stride);
                 transpose_vectors(x);
-#pragma GCC unroll 16
+                UNROLL(16)
                 for (int i = 0; i < LANES; i++)
                     *at_vector(to_l + i * TILE_COLUMNS) = x[i];
             } else {
@@ -186,11 +189,12 @@ enum { MAX_DOT_ROWS = 2 };
 /* Element i of the result is the sum of x[i]: every step adds the halves of pairs of vectors. */
 ALWAYS_INLINE Vector sum_vectors(Vector *x)
 {
-#pragma GCC unroll 4
-    for (int half = LANES / 2; half > 0; half /= 2)
-#pragma GCC unroll 8
+    UNROLL(4)
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        UNROLL(8)
         for (int i = 0; i < half; i++)
             x[i] = LOWER(x[i], x[i + half]) + UPPER(x[i], x[i + half]);
+    }
     return x[0];
 }
 
@@ -198,14 +202,15 @@ ALWAYS_INLINE Vector sum_vectors(Vector *x)
 ALWAYS_INLINE void multiply_dots(Gradient out, const Real *a, const Real *b, int64_t k)
 {
     Vector sum[LANES];
-#pragma GCC unroll 16
+    UNROLL(16)
     for (int i = 0; i < LANES; i++)
         sum[i] = (Vector){ 0 };
     int64_t l = 0;
-    for (; l + LANES <= k; l += LANES)
-#pragma GCC unroll 16
+    for (; l + LANES <= k; l += LANES) {
+        UNROLL(16)
         for (int i = 0; i < LANES; i++)
             sum[i] += load_vector(TENSOR_REAL, a, l) * load_vector(TENSOR_REAL, b, i * k + l);
+    }
     const Vector sums = sum_vectors(sum);
     for (int i = 0; i < LANES; i++) {
         Real total = sums[i];

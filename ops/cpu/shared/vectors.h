@@ -41,6 +41,14 @@ typedef uint16_t UnalignedBfloat16s
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef uint32_t FloatBits __attribute__((vector_size(4 * LANES)));
 
+/* Before a loop that gcc shall unroll, since its counter selects a register. clang obeys before it
+ * inlines, while the number of rows is not known, and then no longer: it unrolls better unasked. */
+#ifdef __clang__
+#define UNROLL(n)
+#else
+#define UNROLL(n) PRAGMA(GCC unroll n)
+#endif
+
 /* By default clang splits 64-byte vectors, because AVX-512 may lower the clock frequency. */
 #if defined(__clang__) && defined(__AVX512F__)
 #define WHOLE_VECTORS __attribute__((min_vector_width(512)))
@@ -161,15 +169,15 @@ ALWAYS_INLINE Vector choose(Mask mask, Vector x, Vector y)
  * bit of the row's index to the bottom of the column's; LANES = 2^s, s times. */
 ALWAYS_INLINE void transpose_vectors(Vector *x)
 {
-#pragma GCC unroll 4
+    UNROLL(4)
     for (int s = 1; s < LANES; s *= 2) {
         Vector y[LANES];
-#pragma GCC unroll 16
+        UNROLL(16)
         for (int i = 0; i < LANES / 2; i++) {
             y[2 * i] = LOWER(x[i], x[i + LANES / 2]);
             y[2 * i + 1] = UPPER(x[i], x[i + LANES / 2]);
         }
-#pragma GCC unroll 16
+        UNROLL(16)
         for (int i = 0; i < LANES; i++)
             x[i] = y[i];
     }
