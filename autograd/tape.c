@@ -351,6 +351,11 @@ bool tape_is_recording(const Tape *tape)
     return tape->recording;
 }
 
+bool tape_has_recorded(const Tape *tape)
+{
+    return tape->last_node && !tape->backward_started;
+}
+
 bool tape_set_training(Tape *tape, bool on)
 {
     return exchange(&tape->training, on);

@@ -86,6 +86,8 @@ void tape_reset(Tape *tape);
  * tape that has recorded 50000 says so once on standard error. */
 bool tape_set_recording(Tape *tape, bool on);
 bool tape_is_recording(const Tape *tape);
+/* Whether recorded operations wait for a backward pass. */
+bool tape_has_recorded(const Tape *tape);
 
 /* Turns training on or off and returns the old setting. While it is off, dropout keeps all
  * elements. It is independent of recording: evaluation turns both off; gradients without dropout

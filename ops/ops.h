@@ -255,11 +255,16 @@ typedef struct Window {
  * A convolution is op_linear of out; max pooling is op_max along axis 2 of
  * [B, H' W', height width, C]. Raises if no window fits into x. */
 Tensor *op_unfold(Tape *tape, Tensor *x, Window window);
+/* to <- from, of one shape, Real or bf16: a recurrent state, or a copy of weights, is handed to a
+ * later step without the host, in a replayed step too. to is a tape_persistent tensor or a weight.
+ * Returns to. No gradient flows. Raises while recorded operations wait for their backward pass,
+ * which may need to's old values: keep from with tensor_keep and store after tape_backward. */
+Tensor *op_store(Tape *tape, Tensor *to, Tensor *from);
 /* to_r <- from_r, int32 tensors of one shape; or, if columns is not NULL, to_{r, columns_r} <-
  * from_r: to [..., N], columns int32 [...] in [0, N), from [...]. So a replayed step passes its
  * choices to the next step, and records them, without the host; to is a tape_persistent_i32.
- * Returns to. Raises while the tape records, and, as tensor_write_i32 does, if the values are out
- * of the range that operations with the input `to` need. */
+ * Returns to. Raises as op_store, and, as tensor_write_i32 does, if the values are out of the range
+ * that operations with the input `to` need. */
 Tensor *op_store_i32(Tape *tape, Tensor *to, Tensor *columns, Tensor *from);
 
 /* ------------------------------------------------------------------------------------ recurrent */

@@ -594,6 +594,53 @@ TEST(values_of_store)
     tape_free(tape);
 }
 
+/* A state that a step begins with and leaves to the next: state <- state + weight. */
+TEST(a_stored_state_reaches_the_next_step)
+{
+    begin();
+    Tensor *state = tape_persistent(tape, shape(3));
+    for (int step = 0; step < 4; step++) {
+        Tensor *weight = tape_variable(tape, (Real[]){ 1, 2, 3 }, shape(3));
+        Tensor *next = tensor_keep(op_add(tape, op_multiply(tape, state, weight), weight));
+        tape_backward_from(tape, next, tape_input(tape, (Real[]){ 1, 1, 1 }, shape(3)));
+        ck_assert_ptr_eq(op_store(tape, state, next), state);
+        tape_reset(tape);
+    }
+    ck_assert_mem_eq(test_values(state), ((Real[]){ 4, 30, 120 }), 3 * sizeof(Real));
+    tape_free(tape);
+}
+
+TEST(store_converts_between_dtypes)
+{
+    begin();
+    if (!test_has_bf16()) {
+        tape_free(tape);
+        return;
+    }
+    tape_set_precision(tape, PRECISION_BF16);
+    Tensor *from = tape_input(tape, (Real[]){ (Real)1.00390625, 2 }, shape(2));
+    Tensor *narrow = tape_persistent_variable(tape, TENSOR_BF16, shape(2));
+    Tensor *wide = tape_persistent(tape, shape(2));
+    op_store(tape, wide, op_store(tape, narrow, from));
+    ck_assert_mem_eq(test_values(wide), ((Real[]){ 1, 2 }), 2 * sizeof(Real));
+    tape_free(tape);
+}
+
+TEST(misuse_of_store_of_reals_raises)
+{
+    begin();
+    Tensor *state = tape_persistent(tape, shape(3));
+    assert_raises("op_store: to is [3], from is [2], expected the same shape",
+                  op_store(tape, state, normal_input(shape(2))));
+    assert_raises("op_store: from has dtype int32, expected Real",
+                  op_store(tape, state, integers((int32_t[3]){ 0 }, shape(3))));
+    Tensor *next = op_multiply(tape, state, tape_variable(tape, (Real[]){ 1, 2, 3 }, shape(3)));
+    assert_raises("op_store: operations are recorded whose backward pass might find other values "
+                  "than the pass before; store after tape_backward, or without recording",
+                  op_store(tape, state, next));
+    tape_free(tape);
+}
+
 /* Stored integers may be used as indices; later stores must respect the bounds of these uses. */
 TEST(store_checks_its_bounds)
 {
@@ -643,8 +690,9 @@ TEST(misuse_of_store_raises)
                   "only tensor_write_i32 checks their order",
                   op_store_i32(tape, offsets, NULL, from));
     tape_set_recording(tape, true);
-    assert_raises("op_store_i32: the tape is recording, and a backward pass might find other "
-                  "integers than the pass before; call tape_set_recording(tape, false) first",
+    op_exp(tape, tape_variable(tape, (Real[]){ 1 }, shape(1)));
+    assert_raises("op_store_i32: operations are recorded whose backward pass might find other "
+                  "values than the pass before; store after tape_backward, or without recording",
                   op_store_i32(tape, to, NULL, to));
     tape_free(tape);
 }

@@ -541,6 +541,33 @@ TEST(a_replayed_step_may_hold_passes_of_another_tape)
     ck_assert_uint_eq(device_memory(device).current, 0);
 }
 
+typedef struct Carried {
+    Tape *tape;
+    Tensor *state, *weight;
+} Carried;
+
+static void carry(void *context)
+{
+    const Carried *c = context;
+    Tensor *next = op_add(c->tape, op_multiply(c->tape, c->state, c->weight), c->weight);
+    tape_backward(c->tape, tensor_keep(next));
+    op_store(c->tape, c->state, next);
+}
+
+/* state <- 2 state + 2 */
+TEST(a_replayed_step_hands_its_state_to_the_next)
+{
+    Carried c = { .tape = tape_new(test_device()) };
+    c.state = tape_persistent(c.tape, shape(1));
+    c.weight = tape_persistent_variable(c.tape, TENSOR_REAL, shape(1));
+    tensor_write(c.weight, (Real[]){ 2 });
+    for (int step = 1; step <= STEPS; step++) {
+        tape_replay(c.tape, carry, &c);
+        ck_assert_double_eq((double)test_values(c.state)[0], (double)((2 << step) - 2));
+    }
+    tape_free(c.tape);
+}
+
 TEST(a_persistent_variables_gradient_lives_until_the_reset)
 {
     Tape *tape = tape_new(test_device());

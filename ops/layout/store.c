@@ -1,4 +1,5 @@
-/* store_i32: to_r <- from_r or, with columns, to_{r, columns_r} <- from_r, for integers that
+/* store: to <- from, for a state that a later step begins with.
+ * store_i32: to_r <- from_r or, with columns, to_{r, columns_r} <- from_r, for integers that
  * outlive the step that computes them. As in tensor_write_i32, the known bounds of to's values
  * (`bounds`) are updated and checked against the bounds that operations need (`required_bounds`).
  * For a captured step this is repeated before each replay, since from may have been written
@@ -65,17 +66,39 @@ static void check_bounds(const Store *store)
 }
 
 /* ------------------------------------------------------------------------------------ arguments */
+static void check_nothing_recorded(Tape *tape, const char *operation)
+{
+    if (tape_has_recorded(tape))
+        tape_error(tape,
+                   "%s: operations are recorded whose backward pass might find other values than "
+                   "the pass before; store after tape_backward, or without recording",
+                   operation);
+}
+
+Tensor *op_store(Tape *tape, Tensor *to, Tensor *from)
+{
+    tape_use(tape, "op_store: to", to);
+    tape_use(tape, "op_store: from", from);
+    check_nothing_recorded(tape, "op_store");
+    if (!shape_equal(to->shape, from->shape))
+        tape_error(tape, "op_store: to %s, from %s, expected the same shape", tensor_text(to).text,
+                   tensor_text(from).text);
+    if (to->type == from->type)
+        device_copy(to->device, to->data, from->data, tensor_bytes(from));
+    else
+        convert(to->device, (Gradient){ to->data, false }, from->data, to->type == TENSOR_BF16,
+                tensor_count(from));
+    tensor_written(to);
+    return to;
+}
+
 static void check_store(Tape *tape, Tensor *to, Tensor *columns, Tensor *from)
 {
     tape_use_i32(tape, "op_store_i32: to", to);
     tape_use_i32(tape, "op_store_i32: from", from);
     if (columns)
         tape_use_i32(tape, "op_store_i32: columns", columns);
-    if (tape_is_recording(tape))
-        tape_error(tape,
-                   "op_store_i32: the tape is recording, and a backward pass might find "
-                   "other integers than the pass before; call tape_set_recording(tape, false) "
-                   "first");
+    check_nothing_recorded(tape, "op_store_i32");
     if (columns && !shape_equal(columns->shape, from->shape))
         tape_error(tape, "op_store_i32: columns %s, from %s, expected the same shape",
                    tensor_text(columns).text, tensor_text(from).text);

@@ -3,8 +3,8 @@
 #include "ops/cpu/shared/bf16.h"
 #include "ops/cpu/shared/vectors.h"
 
-/* Of all buffers: 48 KB, which stay in L2. Buffers in L1 are up to 1.2 times as fast for sums of two
- * operands, but kernels of rows and products then pay more for the parallel region of each block. */
+/* Of all buffers: 48 KB, which stay in L2. Buffers in L1 are up to 1.2 times as fast for sums of
+ * two operands, but rows and products then pay more for the parallel region of each block. */
 enum { BLOCK_REALS = 12288 };
 
 /* to [n] = from [n], between Real and bf16, a vector at a time. The same rows of the next block of
