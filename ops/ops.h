@@ -51,6 +51,10 @@ Tensor *op_subtract(Tape *tape, Tensor *a, Tensor *b);
 Tensor *op_multiply(Tape *tape, Tensor *a, Tensor *b);
 /* out = a / b */
 Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b);
+/* out = max(a, b), min(a, b); a NaN of either shows. The gradient goes to the one that out is, and
+ * to a where they are equal. */
+Tensor *op_maximum(Tape *tape, Tensor *a, Tensor *b);
+Tensor *op_minimum(Tape *tape, Tensor *a, Tensor *b);
 
 /* out = factor x */
 Tensor *op_scale(Tape *tape, Tensor *x, double factor);
@@ -61,6 +65,8 @@ Tensor *op_add_scalar(Tape *tape, Tensor *x, double value);
 Tensor *op_clamp(Tape *tape, Tensor *x, double low, double high);
 /* out = sqrt x, x >= 0; the derivative at 0 is infinite */
 Tensor *op_sqrt(Tape *tape, Tensor *x);
+/* out = x^2 */
+Tensor *op_square(Tape *tape, Tensor *x);
 /* out = |x|; its derivative at 0 is 0 */
 Tensor *op_abs(Tape *tape, Tensor *x);
 /* out = sin x */

@@ -17,7 +17,7 @@
 typedef enum Domain {
     ANY,
     POSITIVE, /* x > 0, or b > 0 */
-    KINKED,   /* the derivative jumps at 0 */
+    KINKED,   /* the derivative jumps at 0; of two inputs, where they are equal */
 } Domain;
 
 static inline Tensor *op_scale_by_constant(Tape *tape, Tensor *x)
@@ -70,6 +70,7 @@ static inline double gelu_du(double x)
     ROW(add_scalar, op_add_constant, ANY, 4e-7, x + 0.75, 1)                                       \
     ROW(clamp, op_clamp_between, KINKED, 4e-7, fmin(fmax(x, 0), 1000), x >= 0 && x <= 1000)        \
     ROW(sqrt, op_sqrt, POSITIVE, 4e-7, sqrt(x), 0.5 / sqrt(x))                                     \
+    ROW(square, op_square, ANY, 4e-7, x * x, 2 * x)                                                \
     ROW(abs, op_abs, KINKED, 4e-7, fabs(x), (x > 0) - (x < 0))                                     \
     ROW(sin, op_sin, ANY, 4e-7, sin(x), cos(x))                                                    \
     ROW(cos, op_cos, ANY, 4e-7, cos(x), -sin(x))
@@ -78,7 +79,9 @@ static inline double gelu_du(double x)
     ROW(add, op_add, ANY, 6, a + b, 1, 1)                                                          \
     ROW(subtract, op_subtract, ANY, 6, a - b, 1, -1)                                               \
     ROW(multiply, op_multiply, ANY, 9, a * b, b, a)                                                \
-    ROW(divide, op_divide, POSITIVE, 9, a / b, 1 / b, -a / (b * b))
+    ROW(divide, op_divide, POSITIVE, 9, a / b, 1 / b, -a / (b * b))                                \
+    ROW(maximum, op_maximum, KINKED, 9, fmax(a, b), a >= b, a < b)                                 \
+    ROW(minimum, op_minimum, KINKED, 9, fmin(a, b), a <= b, a > b)
 /* clang-format on */
 
 typedef struct Unary {

@@ -127,6 +127,25 @@ TEST(infinite_arguments_have_their_limits)
     tape_free(tape);
 }
 
+/* The gradient of a maximum and of a minimum goes to one of two equal elements, and a NaN shows. */
+TEST(maximum_and_minimum_of_equal_elements_and_of_nan)
+{
+    Tensor *(*const functions[])(Tape *, Tensor *, Tensor *) = { op_maximum, op_minimum };
+    begin();
+    for (int f = 0; f < 2; f++) {
+        Tensor *a = tape_variable(tape, (Real[]){ 2, NAN, 2 }, shape(3));
+        Tensor *b = tape_variable(tape, (Real[]){ 2, 2, NAN }, shape(3));
+        Tensor *out = tensor_keep(functions[f](tape, a, b));
+        tape_backward_from(tape, out, tape_input(tape, (Real[]){ 1, 1, 1 }, shape(3)));
+        const Real *values = test_values(out);
+        ck_assert(values[0] == 2 && isnan(values[1]) && isnan(values[2]));
+        ck_assert_double_eq((double)test_values(tensor_gradient(a))[0], 1);
+        ck_assert_double_eq((double)test_values(tensor_gradient(b))[0], 0);
+        tape_reset(tape);
+    }
+    tape_free(tape);
+}
+
 static const Unary *unary_named(const char *name)
 {
     int u = 0;

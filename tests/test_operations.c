@@ -100,15 +100,20 @@ static void fill_cases(void)
     }
 }
 
-/* An elementwise operation of positive inputs gets exponentials; one with a kink at 0 cubes, which
- * have none, if the derivatives are to exist everywhere. */
+/* An elementwise operation of positive inputs gets exponentials. If the derivatives are to exist
+ * everywhere, one with a kink at 0 gets cubes, and one with a kink at a = b is multiplied by
+ * (a - b)^2; these have none. */
 static Tensor *apply(const Case *c, Tape *tape, Tensor **x, bool smooth)
 {
     if (c->operation)
         return c->operation->apply(tape, x);
-    if (c->binary)
-        return c->binary->operation(tape, x[0],
-                                    c->binary->domain == POSITIVE ? op_exp(tape, x[1]) : x[1]);
+    if (c->binary) {
+        Tensor *b = c->binary->domain == POSITIVE ? op_exp(tape, x[1]) : x[1];
+        Tensor *out = c->binary->operation(tape, x[0], b);
+        if (!smooth || c->binary->domain != KINKED)
+            return out;
+        return op_multiply(tape, out, op_square(tape, op_subtract(tape, x[0], b)));
+    }
     Tensor *argument = c->unary->domain == POSITIVE ? op_exp(tape, x[0]) : x[0];
     if (smooth && c->unary->domain == KINKED)
         argument = op_multiply(tape, argument, op_multiply(tape, argument, argument));

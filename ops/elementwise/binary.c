@@ -153,3 +153,13 @@ Tensor *op_divide(Tape *tape, Tensor *a, Tensor *b)
 {
     return binary(tape, BINARY_divide, a, b);
 }
+
+Tensor *op_maximum(Tape *tape, Tensor *a, Tensor *b)
+{
+    return binary(tape, BINARY_maximum, a, b);
+}
+
+Tensor *op_minimum(Tape *tape, Tensor *a, Tensor *b)
+{
+    return binary(tape, BINARY_minimum, a, b);
+}

@@ -14,7 +14,9 @@
  * add: out = a + b            d out / da = 1        d out / db = 1
  * subtract: out = a - b       d out / da = 1        d out / db = -1
  * multiply: out = a b         d out / da = b        d out / db = a
- * divide: out = a / b         d out / da = 1 / b    d out / db = -a / b^2 = -out / b */
+ * divide: out = a / b         d out / da = 1 / b    d out / db = -a / b^2 = -out / b
+ * maximum: out = max(a, b)    d out / da = 1 where out = a, else 0    d out / db = 1 - d out / da
+ * minimum: out = min(a, b)    likewise; the comparisons let a NaN pass */
 #ifndef TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
 #define TAPEGRAD_OPS_ELEMENTWISE_BINARY_FUNCTIONS_H
 
@@ -24,7 +26,11 @@
     LINEAR(add,      a + b, 1,               1)                                                    \
     LINEAR(subtract, a - b, 1,               -1)                                                   \
     ROW(   multiply, a * b, dout * b, b,     dout * a,         a)                                  \
-    ROW(   divide,   a / b, dout / b, b,     -dout * out / b,  b)
+    ROW(   divide,   a / b, dout / b, b,     -dout * out / b,  b)                                  \
+    ROW(   maximum,  (a > b) | (a != a) ? a : b,                                                   \
+           a == out ? dout : 0, a,           a == out ? 0 : dout, a)                               \
+    ROW(   minimum,  (a < b) | (a != a) ? a : b,                                                   \
+           a == out ? dout : 0, a,           a == out ? 0 : dout, a)
 /* clang-format on */
 
 #define ROW(op, ...) BINARY_##op,

@@ -104,6 +104,7 @@ Tensor *op_elu(Tape *tape, Tensor *x)          { return unary(tape, UNARY_elu, x
 Tensor *op_elu_plus_one(Tape *tape, Tensor *x) { return unary(tape, UNARY_elu_plus_one, x); }
 Tensor *op_softplus(Tape *tape, Tensor *x)     { return unary(tape, UNARY_softplus, x); }
 Tensor *op_sqrt(Tape *tape, Tensor *x)         { return unary(tape, UNARY_sqrt, x); }
+Tensor *op_square(Tape *tape, Tensor *x)       { return unary(tape, UNARY_square, x); }
 Tensor *op_abs(Tape *tape, Tensor *x)          { return unary(tape, UNARY_abs, x); }
 Tensor *op_sin(Tape *tape, Tensor *x)          { return unary(tape, UNARY_sin, x); }
 Tensor *op_cos(Tape *tape, Tensor *x)          { return unary(tape, UNARY_cos, x); }

@@ -29,6 +29,7 @@ typedef struct Constants {
  *   sqrt          out = sqrt x                 d out / dx = 1 / (2 sqrt x) = 1 / (2 out)
  *   sin           out = sin x                  d out / dx = cos x
  *   cos           out = cos x                  d out / dx = -sin x
+ *   square        out = x^2                    d out / dx = 2 x
  *   elu_plus_one  out = x + 1 for x > 0,       d out / dx = 1 for x > 0, that is out > 1,
  *                 e^x for x <= 0                            else e^x = out
  *   scale         out = c x                    d out / dx = c
@@ -118,6 +119,7 @@ MATH_FUNCTION Real clamp_gradient(Real dout, Real x, Real low, Real high)
     ROW(elu_plus_one, x > 0 ? x + 1 : real_exp(x), out > 1 ? dout : dout * out,          out)      \
     ROW(softplus,     softplus(x),             softplus_gradient(dout, x),               x)        \
     ROW(sqrt,         real_sqrt(x),            dout / (2 * out),                         out)      \
+    ROW(square,       x * x,                   2 * x * dout,                             x)        \
     ROW(abs,          real_abs(x),             abs_gradient(dout, x),                    x)        \
     ROW(sin,          real_sin(x),             dout * real_cos(x),                       x)        \
     ROW(cos,          real_cos(x),             -dout * real_sin(x),                      x)        \
