@@ -27,9 +27,9 @@
     LINEAR(subtract, a - b, 1,               -1)                                                   \
     ROW(   multiply, a * b, dout * b, b,     dout * a,         a)                                  \
     ROW(   divide,   a / b, dout / b, b,     -dout * out / b,  b)                                  \
-    ROW(   maximum,  (a > b) | (a != a) ? a : b,                                                   \
+    ROW(   maximum,  a > b || a != a ? a : b,                                                      \
            a == out ? dout : 0, a,           a == out ? 0 : dout, a)                               \
-    ROW(   minimum,  (a < b) | (a != a) ? a : b,                                                   \
+    ROW(   minimum,  a < b || a != a ? a : b,                                                      \
            a == out ? dout : 0, a,           a == out ? 0 : dout, a)
 /* clang-format on */
 
