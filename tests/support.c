@@ -134,15 +134,6 @@ Real *test_zeros(int64_t count)
     return values;
 }
 
-Real *test_packed(const Real *const *parts, int count, int64_t rows, int64_t columns)
-{
-    Real *packed = test_zeros(rows * count * columns), *to = packed;
-    for (int64_t row = 0; row < rows; row++)
-        for (int part = 0; part < count; part++, to += columns)
-            memcpy(to, parts[part] + row * columns, (size_t)columns * sizeof(Real));
-    return packed;
-}
-
 double test_dot(const Real *a, const Real *b, int64_t count)
 {
     double sum = 0;

@@ -58,9 +58,6 @@ void test_forget(void);
 /* Zeros, likewise. */
 Real *test_zeros(int64_t count);
 
-/* The parts [rows, columns] as one array [rows, count, columns], likewise. */
-Real *test_packed(const Real *const *parts, int count, int64_t rows, int64_t columns);
-
 /* The nearest value with 8 bits of mantissa; of two, that with an even last bit. */
 Real test_rounded_to_bf16(Real x);
 

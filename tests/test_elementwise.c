@@ -294,41 +294,6 @@ TEST(values_of_binary)
     tape_free(tape);
 }
 
-/* b > 0 if the operation requires it. */
-static void check_binary_derivatives(const Binary *binary, const Real *a, const Real *b, int count)
-{
-    const double tolerance = tolerance_of(4e-7);
-    Tensor *inputs[2] = { tape_variable(tape, a, shape(count)),
-                          tape_variable(tape, b, shape(count)) };
-    Real *upstream = test_normal(3, count);
-    Tensor *out = binary->operation(tape, inputs[0], inputs[1]);
-    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
-    for (int side = 0; side < 2; side++) {
-        Real *dx = test_values(tensor_gradient(inputs[side]));
-        for (int i = 0; i < count; i++) {
-            double exact =
-                (double)upstream[i] * binary->derivatives[side]((double)a[i], (double)b[i]);
-            if (!(fabs((double)dx[i] - exact) <= tolerance * fabs(exact)))
-                ck_abort_msg("%s: gradient %d at (%.9g, %.9g) is %.9g, expected %.9g", binary->name,
-                             side, (double)a[i], (double)b[i], (double)dx[i], exact);
-        }
-    }
-    tape_reset(tape);
-}
-
-TEST(gradients_of_binary)
-{
-    enum { COUNT = 3001 };
-    begin();
-    for (int o = 0; o < BINARIES; o++) {
-        Real *a = test_normal(1, COUNT), *b = test_normal(2, COUNT);
-        for (int i = 0; i < COUNT && binaries[o].domain == POSITIVE; i++)
-            b[i] = b[i] * b[i] + (Real)0.01;
-        check_binary_derivatives(&binaries[o], a, b, COUNT);
-    }
-    tape_free(tape);
-}
-
 TEST(misuse_of_binary_raises)
 {
     begin();

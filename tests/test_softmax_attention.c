@@ -144,29 +144,6 @@ TEST(key_lengths)
     }
 }
 
-/* ----------------------------------------------------------------------- forms of the arguments */
-TEST(packed_equals_separate)
-{
-    enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
-    Case c = { B, N, N, H, D, D, false, NULL, 1 };
-    for (int causal = 0; causal < 2; causal++) {
-        c.causal = causal;
-        const Arrays x = arrays_for(&c);
-        const Outcome y = computed(NULL, &c, &x);
-        const Real *packed =
-            test_packed((const Real *[]){ x.query, x.key, x.value }, 3, B * N, PART);
-        const Real *expected = test_packed(
-            (const Real *[]){ y.values[DQUERY], y.values[DKEY], y.values[DVALUE] }, 3, B * N, PART);
-        Tape *tape = tape_new(test_device());
-        Tensor *all = tape_variable(tape, packed, shape(B, N, 3 * H, D));
-        Tensor *out = tensor_keep(softmax_attention(tape, all, NULL, NULL, NULL, causal));
-        tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
-        assert_close(test_values(out), y.values[OUT], out_count(&c), 0);
-        assert_close(test_values(tensor_gradient(all)), expected, 3 * query_count(&c), 0);
-        tape_free(tape);
-    }
-}
-
 /* ------------------------------------------------------------------------------- extreme values */
 /* Scores of some thousands: the exponentials neither overflow nor all underflow. A score of
  * magnitude S has an error of S eps, and so has the exponent of a probability. */
