@@ -136,6 +136,21 @@ void assert_exhausted(void);
 extern jmp_buf test_error_jump;
 void test_expect_error(void);
 
+/* A file of tests/data (or $TAPEGRAD_VECTORS). */
+TensorFile *test_vector_file(const char *name);
+
+/* Its entry PREFIX NAME, in memory that lives until the process ends; sets *entry_shape unless that
+ * is NULL. An int32 entry as a tensor. */
+Real *test_entry(const TensorFile *file, const char *prefix, const char *name, Shape *entry_shape);
+Tensor *test_entry_i32(Tape *tape, const TensorFile *file, const char *name);
+
+/* Fails unless the tensor's elements are the entry's, by relative_error. */
+void assert_entry(const TensorFile *file, const char *prefix, const char *name,
+                  const Tensor *actual, double tolerance);
+
+/* Sets every weight to the entry "param.NAME". */
+void test_load_params(const TensorFile *file, Params *params);
+
 /* Reference vectors: computes the operation of a file in tests/data from its named inputs, and
  * compares the result with `out` and every gradient with `grad.NAME`, after a backward pass from
  * `grad_out`. Errors are relative to the largest magnitude in `out`, or in all gradients together:

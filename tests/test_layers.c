@@ -274,31 +274,6 @@ TEST(an_uninitialized_transformer_raises)
 
 /* ---------------------------------------------------------------------------- reference vectors */
 
-/* An entry as Real; the caller frees it. */
-static Real *entry(const TensorFile *file, const char *prefix, const char *name)
-{
-    char full[128];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    const FileEntry *found = tensor_file_find(file, full);
-    ck_assert_msg(found != NULL, "there is no entry %s", full);
-    Real *values = malloc((size_t)shape_count(found->shape) * sizeof *values);
-    ck_assert_ptr_nonnull(values);
-    ck_assert_msg(tensor_file_read(file, full, found->shape, values), "%s", tapegrad_error());
-    return values;
-}
-
-static void assert_entry(const TensorFile *file, const char *prefix, const char *name,
-                         const Tensor *actual)
-{
-    Real *expected = entry(file, prefix, name);
-    double error = relative_error(test_values(actual), expected, tensor_count(actual));
-    /* CUDA's linear attention computes a float32 product as three bf16 products. */
-    const double allowed = (device_is_cuda(test_device()) ? 3 : 1) * VECTOR_TOLERANCE;
-    ck_assert_msg(error <= allowed, "%s%s: relative error %g, expected at most %g", prefix, name,
-                  error, allowed);
-    free(expected);
-}
-
 /* A key's bias adds the same value to all scores of a query, to which softmax is invariant: the
  * gradient is 0 up to rounding. */
 static void assert_no_gradient_of_key_biases(const Transformer *transformer)
@@ -312,34 +287,14 @@ static void assert_no_gradient_of_key_biases(const Transformer *transformer)
     }
 }
 
-static void load_weights(const TensorFile *file)
-{
-    for (int i = 0; i < params_count(params); i++) {
-        Tensor *weight = params_at(params, i);
-        Real *values = entry(file, "param.", weight->name);
-        tensor_write(weight, values);
-        free(values);
-    }
-}
-
-static Tensor *integers(const TensorFile *file, const char *name, Shape expected)
-{
-    int32_t values[3 * 24];
-    ck_assert_int_le(shape_count(expected), 3 * 24);
-    ck_assert_msg(tensor_file_read_i32(file, name, expected, values), "%s", tapegrad_error());
-    return tape_input_i32(tape, values, expected);
-}
-
 /* The copy task's model: half the width embeds the symbol, half the position. */
 static void check_transformer(const char *file_name, AttentionKind attention)
 {
     enum { BATCH = 3, LENGTH = 24, SYMBOLS = 11, WIDTH = 16 };
     begin();
-    const char *directory = getenv("TAPEGRAD_VECTORS");
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", directory ? directory : "tests/data", file_name);
-    TensorFile *file = tensor_file_open(path);
-    ck_assert_msg(file != NULL, "%s", tapegrad_error());
+    TensorFile *file = test_vector_file(file_name);
+    /* CUDA's linear attention computes a float32 product as three bf16 products. */
+    const double allowed = (device_is_cuda(device) ? 3 : 1) * VECTOR_TOLERANCE;
 
     Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, WIDTH / 2);
     Tensor *positions = nn_sinusoidal_positions(params, LENGTH, WIDTH / 2);
@@ -348,28 +303,27 @@ static void check_transformer(const char *file_name, AttentionKind attention)
         (TransformerConfig){ .layers = 2, .heads = 2, .head_dim = 8, .attention = attention });
     Linear head = nn_linear(params, "head", WIDTH, SYMBOLS);
     ck_assert_int_eq(params_count(params), 1 + 2 * 16 + 2 + 2);
-    load_weights(file);
+    test_load_params(file, params);
 
     const Shape size = shape(BATCH, LENGTH);
-    Tensor *x = nn_embedding_forward(tape, &embedding, integers(file, "tokens", size));
+    Tensor *x = nn_embedding_forward(tape, &embedding, test_entry_i32(tape, file, "tokens"));
     Tensor *parts[] = { x, op_broadcast_to(tape, positions, x->shape) };
     x = nn_transformer_forward(tape, &transformer, op_concat(tape, parts, 2, -1), NULL);
     Tensor *logits = tensor_keep(nn_linear_forward(tape, &head, x));
-    Real *mask = entry(file, "", "mask");
-    Tensor *loss = op_cross_entropy(tape, logits, integers(file, "target", size),
+    const Real *mask = test_entry(file, "", "mask", NULL);
+    Tensor *loss = op_cross_entropy(tape, logits, test_entry_i32(tape, file, "target"),
                                     tape_input(tape, mask, size));
     tape_backward(tape, loss);
-    assert_entry(file, "", "logits", logits);
-    assert_entry(file, "", "loss", loss);
+    assert_entry(file, "", "logits", logits, allowed);
+    assert_entry(file, "", "loss", loss, allowed);
     const bool softmax = attention == ATTENTION_CAUSAL_SOFTMAX;
     for (int i = 0; i < params_count(params); i++) {
         Tensor *weight = params_at(params, i);
         if (!softmax || !strstr(weight->name, "key.bias"))
-            assert_entry(file, "grad.", weight->name, tensor_gradient(weight));
+            assert_entry(file, "grad.", weight->name, tensor_gradient(weight), allowed);
     }
     if (softmax)
         assert_no_gradient_of_key_biases(&transformer);
-    free(mask);
     tensor_file_close(file);
     end();
 }

@@ -38,18 +38,12 @@ static void contribute(Tensor *weight, const Real *values)
 /* ----------------------------------------------------------------------- reference trajectories */
 enum { VECTOR_STEPS = 12, VECTOR_COUNT = 21 };
 
-static void follow(const char *path, Maker *maker, double weight_decay)
+static void follow(const char *name, Maker *maker, double weight_decay)
 {
-    static Real start[VECTOR_COUNT], gradients[VECTOR_STEPS][VECTOR_COUNT];
-    static Real trajectory[VECTOR_STEPS][VECTOR_COUNT];
-    const Shape all = shape(VECTOR_STEPS, 7, 3);
-    TensorFile *file = tensor_file_open(path);
-    ck_assert_msg(file != NULL, "%s", tapegrad_error());
-    ck_assert(tensor_file_read(file, "p0", shape(7, 3), start));
-    ck_assert(tensor_file_read(file, "grads", all, gradients[0]));
-    ck_assert(tensor_file_read(file, "trajectory", all, trajectory[0]));
-    tensor_file_close(file);
-
+    TensorFile *file = test_vector_file(name);
+    const Real *start = test_entry(file, "", "p0", NULL),
+               *gradients = test_entry(file, "", "grads", NULL);
+    const Real *trajectory = test_entry(file, "", "trajectory", NULL);
     Params *params = params_new(test_device(), 1);
     Tensor *weight = params_add(params, "p", shape(7, 3), normal);
     AdamConfig config = optim_adam_config(0.01);
@@ -57,19 +51,21 @@ static void follow(const char *path, Maker *maker, double weight_decay)
     Optimizer *optimizer = maker(params, config);
     tensor_write(weight, start);
     for (int t = 0; t < VECTOR_STEPS; t++) {
-        contribute(weight, gradients[t]);
+        contribute(weight, gradients + t * VECTOR_COUNT);
         optim_step(optimizer);
-        assert_close(test_values(weight), trajectory[t], VECTOR_COUNT, VECTOR_TOLERANCE);
+        assert_close(test_values(weight), trajectory + t * VECTOR_COUNT, VECTOR_COUNT,
+                     VECTOR_TOLERANCE);
     }
+    tensor_file_close(file);
     optim_free(optimizer);
     params_free(params);
 }
 
 TEST(trajectories_agree_with_the_reference)
 {
-    follow("tests/data/radam.safetensors", optim_radam, 0);
-    follow("tests/data/radam_weight_decay.safetensors", optim_radam, 0.1);
-    follow("tests/data/adamw.safetensors", optim_adamw, 0.1);
+    follow("radam.safetensors", optim_radam, 0);
+    follow("radam_weight_decay.safetensors", optim_radam, 0.1);
+    follow("adamw.safetensors", optim_adamw, 0.1);
 }
 
 /* ---------------------------------------------------------------------------------- plain loops

@@ -31,78 +31,47 @@ static Tensor *inner(Tensor *a, Tensor *b)
 /* --------------------------------------------------------------------------- reference vectors */
 static TensorFile *file;
 
-static Real *entry(const char *prefix, const char *name, Shape *of)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s%s", prefix, name);
-    const FileEntry *found = tensor_file_find(file, path);
-    ck_assert_msg(found != NULL, "no entry %s", path);
-    *of = found->shape;
-    Real *values = test_zeros(shape_count(*of));
-    ck_assert_msg(tensor_file_read(file, path, *of, values), "%s", tapegrad_error());
-    return values;
-}
-
 static Tensor *variable(const char *name)
 {
     Shape of;
-    Real *values = entry("", name, &of);
+    Real *values = test_entry(file, "", name, &of);
     return tape_variable(tape, values, of);
-}
-
-static void assert_entry(const char *prefix, const char *name, const Tensor *found)
-{
-    Shape of;
-    Real *expected = entry(prefix, name, &of);
-    ck_assert_int_eq(shape_count(of), tensor_count(found));
-    const double error = relative_error(test_values(found), expected, shape_count(of));
-    ck_assert_msg(error <= VECTOR_TOLERANCE, "%s%s has relative error %g", prefix, name, error);
 }
 
 /* Values and all gradients of nn_lstm, whose weights have the file's names. */
 static void check_lstm_file(const char *name, RecurrentConfig config)
 {
-    char path[512];
-    const char *directory = getenv("TAPEGRAD_VECTORS");
-    snprintf(path, sizeof path, "%s/%s.safetensors", directory ? directory : "tests/data", name);
-    file = tensor_file_open(path);
-    ck_assert_msg(file != NULL, "%s", tapegrad_error());
+    file = test_vector_file(name);
     begin();
     const Lstm lstm = nn_lstm(params, "", config);
-    for (int i = 0; i < params_count(params); i++) {
-        Shape of;
-        tensor_write(params_at(params, i), entry("param.", params_at(params, i)->name, &of));
-    }
+    test_load_params(file, params);
     Tensor *x = variable("x"), *lengths = NULL;
-    if (tensor_file_find(file, "lengths")) {
-        int32_t values[16];
-        const Shape of = tensor_file_find(file, "lengths")->shape;
-        ck_assert(tensor_file_read_i32(file, "lengths", of, values));
-        lengths = tape_input_i32(tape, values, of);
-    }
+    if (tensor_file_find(file, "lengths"))
+        lengths = test_entry_i32(tape, file, "lengths");
     LstmState state = { NULL, NULL };
     Tensor *out = nn_lstm_forward(tape, &lstm, x, lengths, &state);
-    assert_entry("", "out", out);
-    assert_entry("", "final_h", state.hidden);
-    assert_entry("", "final_c", state.cell);
+    assert_entry(file, "", "out", out, VECTOR_TOLERANCE);
+    assert_entry(file, "", "final_h", state.hidden, VECTOR_TOLERANCE);
+    assert_entry(file, "", "final_c", state.cell, VECTOR_TOLERANCE);
     Tensor *loss = inner(out, variable("grad_out"));
     loss = op_add(tape, loss, inner(state.hidden, variable("grad_final_h")));
     loss = op_add(tape, loss, inner(state.cell, variable("grad_final_c")));
     tape_backward(tape, loss);
-    assert_entry("grad.", "x", tensor_gradient(x));
+    assert_entry(file, "grad.", "x", tensor_gradient(x), VECTOR_TOLERANCE);
     for (int i = 0; i < params_count(params); i++)
-        assert_entry("grad.", params_at(params, i)->name, tensor_gradient(params_at(params, i)));
+        assert_entry(file, "grad.", params_at(params, i)->name,
+                     tensor_gradient(params_at(params, i)), VECTOR_TOLERANCE);
     tensor_file_close(file);
     end();
 }
 
 TEST(lstm_equals_the_reference_vectors)
 {
-    check_lstm_file("lstm_1", (RecurrentConfig){ .input = 5, .hidden = 7 });
+    check_lstm_file("lstm_1.safetensors", (RecurrentConfig){ .input = 5, .hidden = 7 });
     check_lstm_file(
-        "lstm_bidirectional_2",
+        "lstm_bidirectional_2.safetensors",
         (RecurrentConfig){ .input = 5, .hidden = 6, .layers = 2, .bidirectional = true });
-    check_lstm_file("lstm_lengths",
+    check_lstm_file("lstm_lengths.safetensors",
                     (RecurrentConfig){ .input = 5, .hidden = 6, .bidirectional = true });
 }
 
