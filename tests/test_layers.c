@@ -23,13 +23,6 @@ static void end(void)
     ck_assert_uint_eq(device_memory(device).current, 0);
 }
 
-static void assert_same(const Real *a, const Real *b, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_msg(a[i] == b[i], "element %lld is %.9g, expected %.9g", (long long)i,
-                      (double)a[i], (double)b[i]);
-}
-
 static double largest(const Tensor *tensor)
 {
     const Real *values = test_values(tensor);
@@ -488,7 +481,7 @@ static void check_inference(TransformerConfig config)
     const size_t input = device_memory(device).current - weights;
     device_reset_peak(device);
     Tensor *out = nn_transformer_forward(tape, &transformer, x, NULL);
-    assert_same(test_values(out), trained, tensor_count(out));
+    assert_identical(test_values(out), trained, tensor_count(out));
     ck_assert_uint_eq(device_memory(device).current - weights, 2 * input);
     const size_t three_layers = device_memory(device).peak - weights;
     ck_assert_uint_lt(three_layers, training / 2);
@@ -527,13 +520,13 @@ TEST(a_pre_norm_transformer_is_made_of_its_parts)
     Tensor *inner = op_gelu(tape, nn_linear_forward(tape, &layer->ff1, normed));
     Tensor *out = op_add(tape, middle, nn_linear_forward(tape, &layer->ff2, inner));
     Tensor *final = nn_layernorm_forward(tape, &whole.norm, out);
-    assert_same(test_values(nn_transformer_layer_forward(tape, layer, x, NULL)), test_values(out),
-                tensor_count(x));
-    assert_same(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(final),
-                tensor_count(x));
+    assert_identical(test_values(nn_transformer_layer_forward(tape, layer, x, NULL)),
+                     test_values(out), tensor_count(x));
+    assert_identical(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(final),
+                     tensor_count(x));
     whole.has_norm = false;
-    assert_same(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(out),
-                tensor_count(x));
+    assert_identical(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(out),
+                     tensor_count(x));
     end();
 }
 
@@ -557,8 +550,8 @@ TEST(key_lengths_hide_positions)
         values[LENGTH / 2 * WIDTH] += 1;
         x = tape_input(tape, values, size);
         Real *after = test_values(nn_attention_forward(tape, &attention, x, key_lengths));
-        assert_same(after, before, LENGTH / 2 * WIDTH);
-        assert_same(after + LENGTH * WIDTH, before + LENGTH * WIDTH, LENGTH * WIDTH);
+        assert_identical(after, before, LENGTH / 2 * WIDTH);
+        assert_identical(after + LENGTH * WIDTH, before + LENGTH * WIDTH, LENGTH * WIDTH);
         ck_assert_mem_ne(all, before, LENGTH * WIDTH * sizeof(Real));
     }
     end();
@@ -572,7 +565,7 @@ TEST(a_dropout_layer_is_the_operation_while_the_tape_is_training)
     const Random start = tape_random(tape);
     const Real *dropped = test_values(nn_dropout_forward(tape, &dropout, x));
     tape_set_random(tape, start);
-    assert_same(dropped, test_values(op_dropout(tape, x, 0.25)), tensor_count(x));
+    assert_identical(dropped, test_values(op_dropout(tape, x, 0.25)), tensor_count(x));
     tape_set_training(tape, false);
     ck_assert_ptr_eq(nn_dropout_forward(tape, &dropout, x), x);
     end();
@@ -625,7 +618,7 @@ TEST(a_layer_without_bias_is_a_product)
     tensor_write(with_bias.bias, test_zeros(3));
     Tensor *x = some_input(), *out = nn_linear_forward(tape, &layer, x);
     Tensor *expected = nn_linear_forward(tape, &with_bias, x);
-    assert_same(test_values(out), test_values(expected), tensor_count(out));
+    assert_identical(test_values(out), test_values(expected), tensor_count(out));
     assert_raises("nn_linear_no_bias: n: in is 0 and out 3, expected 1 or more",
                   nn_linear_no_bias(params, "n", 0, 3));
     end();
@@ -686,8 +679,8 @@ TEST(a_pass_that_failed_anywhere_may_be_repeated)
             tape_backward(tape, step(&transformer));
         }
         for (int i = 0; i < count; i++)
-            assert_same(test_values(tensor_gradient(params_at(params, i))), expected[i],
-                        tensor_count(params_at(params, i)));
+            assert_identical(test_values(tensor_gradient(params_at(params, i))), expected[i],
+                             tensor_count(params_at(params, i)));
         tape_reset(tape);
         if (!failed)
             break;
