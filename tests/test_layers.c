@@ -639,56 +639,6 @@ TEST(a_layer_drops_in_three_places)
     end();
 }
 
-/* ------------------------------------------------------------------------------------- recovery */
-static Tensor *step(const Transformer *transformer)
-{
-    Tensor *out = nn_transformer_forward(tape, transformer, some_input(), NULL);
-    return op_mean_squared_error(tape, out, some_input());
-}
-
-TEST(a_pass_that_failed_anywhere_may_be_repeated)
-{
-    begin();
-    TransformerConfig config = small;
-    config.layers = 1;
-    config.dropout = 0.1;
-    Transformer transformer = nn_transformer(params, "t", config);
-    const int count = params_count(params);
-    Real *expected[32];
-    ck_assert_int_le(count, 32);
-    const Random start = tape_random(tape);
-    tape_backward(tape, step(&transformer));
-    for (int i = 0; i < count; i++)
-        expected[i] = test_values(tensor_gradient(params_at(params, i)));
-    tape_reset(tape);
-
-    volatile int failures = 0;
-    for (volatile int n = 1;; n++) {
-        params_zero_gradients(params);
-        tape_set_random(tape, start);
-        Tensor *loss = step(&transformer);
-        test_expect_error();
-        device_fail_allocation(n);
-        if (!setjmp(test_error_jump))
-            tape_backward(tape, loss);
-        tapegrad_on_error(NULL, NULL);
-        const bool failed = device_fail_allocation(0);
-        failures += failed;
-        if (failed) {
-            tape_reset(tape);
-            tape_backward(tape, step(&transformer));
-        }
-        for (int i = 0; i < count; i++)
-            assert_identical(test_values(tensor_gradient(params_at(params, i))), expected[i],
-                             tensor_count(params_at(params, i)));
-        tape_reset(tape);
-        if (!failed)
-            break;
-    }
-    ck_assert_int_gt(failures, 10);
-    end();
-}
-
 int main(void)
 {
     return test_main("layers", NULL, NULL);

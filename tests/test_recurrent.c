@@ -77,7 +77,6 @@ TEST(lstm_equals_the_reference_vectors)
 
 /* ----------------------------------------------------------------------------- a layer, a stack */
 enum { B = 3, N = 11, I = 4, H = 37 };
-static int sequences = B;
 
 #ifdef TAPEGRAD_DOUBLE
 static const double TOLERANCE = 1e-12;
@@ -98,13 +97,13 @@ typedef struct Layer {
 
 static Layer layer_new(int64_t G)
 {
-    Layer layer = { .G = G, .x = random_variable(1, shape(sequences, N, I)) };
+    Layer layer = { .G = G, .x = random_variable(1, shape(B, N, I)) };
     layer.w[0] = random_variable(2, shape(G * H, I));
     layer.w[1] = op_scale(tape, random_variable(3, shape(G * H, H)), 0.2);
     layer.w[2] = random_variable(4, shape(G * H));
     layer.w[3] = random_variable(5, shape(G * H));
-    layer.h = random_variable(6, shape(sequences, H));
-    layer.c = random_variable(7, shape(sequences, H));
+    layer.h = random_variable(6, shape(B, H));
+    layer.c = random_variable(7, shape(B, H));
     for (int i = 0; i < 4; i++)
         tensor_keep(layer.w[i]);
     return layer;
@@ -130,12 +129,12 @@ static Outcome outcome_of(const Layer *l, Tensor *out, Tensor **state)
 {
     Outcome outcome = { 0 };
     const int states = l->G == 4 ? 2 : 1;
-    Tensor *loss = inner(out, tape_input(tape, test_normal(8, sequences * N * H), out->shape));
+    Tensor *loss = inner(out, tape_input(tape, test_normal(8, B * N * H), out->shape));
     test_note(&outcome, out);
     for (int s = 0; s < states; s++) {
         test_note(&outcome, state[s]);
-        const Real *r = test_normal(9 + (uint64_t)s, sequences * H);
-        loss = op_add(tape, loss, inner(state[s], tape_input(tape, r, shape(sequences, H))));
+        const Real *r = test_normal(9 + (uint64_t)s, B * H);
+        loss = op_add(tape, loss, inner(state[s], tape_input(tape, r, shape(B, H))));
     }
     tape_backward(tape, loss);
     test_note(&outcome, tensor_gradient(l->x));
@@ -295,31 +294,6 @@ TEST(sequences_are_independent)
             ck_assert(isnan(out[i]) == (i / (N * H) == 1));
         tape_reset(tape);
     }
-    end();
-}
-
-TEST(a_divided_batch_has_the_results_of_one_thread)
-{
-    begin();
-    int32_t lengths[29];
-    sequences = sizeof lengths / sizeof *lengths;
-    for (int b = 0; b < sequences; b++)
-        lengths[b] = b * 5 % (N + 1);
-    for (int64_t G = 3; G <= 4; G++)
-        for (int reverse = 0; reverse < 2; reverse++) {
-            Outcome outcomes[2];
-            for (int way = 0; way < 2; way++) {
-                test_set_threads(way == 0 ? 1 : 3);
-                const Layer l = layer_new(G);
-                Tensor *state[2] = { l.h, l.c };
-                Tensor *valid = tape_input_i32(tape, lengths, shape(sequences));
-                Tensor *out = apply(&l, l.x, valid, reverse, state);
-                outcomes[way] = outcome_of(&l, out, state);
-            }
-            assert_alike("three threads", outcomes[1], outcomes[0]);
-            ck_assert_mem_eq(outcomes[1].values[0], outcomes[0].values[0],
-                             (size_t)outcomes[0].counts[0] * sizeof(Real));
-        }
     end();
 }
 
