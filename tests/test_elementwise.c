@@ -389,45 +389,6 @@ TEST(gradients_of_repeats_are_accurate)
     tape_free(tape);
 }
 
-/* ---------------------------------------------------------------------------- reference vectors */
-#define VECTOR_OF_ONE(name)                                                                        \
-    static Tensor *vector_##name(Tape *on, Tensor **inputs)                                        \
-    {                                                                                              \
-        return op_##name(on, inputs[0]);                                                           \
-    }
-VECTOR_OF_ONE(elu_plus_one)
-VECTOR_OF_ONE(gelu)
-VECTOR_OF_ONE(gelu_tanh)
-VECTOR_OF_ONE(relu)
-VECTOR_OF_ONE(sigmoid)
-VECTOR_OF_ONE(tanh)
-
-static Tensor *vector_add(Tape *on, Tensor **inputs)
-{
-    return op_add(on, inputs[0], inputs[1]);
-}
-static Tensor *vector_add_reversed(Tape *on, Tensor **inputs)
-{
-    return op_add(on, inputs[1], inputs[0]);
-}
-static Tensor *vector_multiply(Tape *on, Tensor **inputs)
-{
-    return op_multiply(on, inputs[0], inputs[1]);
-}
-
-TEST(reference_vectors)
-{
-    check_vectors("elu_plus_one", "x", vector_elu_plus_one);
-    check_vectors("gelu_erf", "x", vector_gelu);
-    check_vectors("gelu_tanh", "x", vector_gelu_tanh);
-    check_vectors("relu", "x", vector_relu);
-    check_vectors("sigmoid", "x", vector_sigmoid);
-    check_vectors("tanh", "x", vector_tanh);
-    check_vectors("add_bias", "x b", vector_add);
-    check_vectors("add_bias", "x b", vector_add_reversed);
-    check_vectors("mul", "a b", vector_multiply);
-}
-
 int main(void)
 {
     return test_main("elementwise", NULL, NULL);

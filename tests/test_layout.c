@@ -291,16 +291,6 @@ TEST(misuse_of_cumulative_sum_raises)
     tape_free(tape);
 }
 
-static Tensor *vector_cumulative_sum(Tape *on, Tensor **inputs)
-{
-    return op_cumulative_sum(on, inputs[0], 1);
-}
-
-TEST(cumulative_sum_reference_vectors)
-{
-    check_vectors("cumsum_dim1", "x", vector_cumulative_sum);
-}
-
 /* -------------------------------------------------------------------------------------- reshape */
 TEST(reshape_shares_storage)
 {
