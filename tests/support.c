@@ -198,6 +198,18 @@ void assert_identical_weights(const Params *a, const Params *b)
     }
 }
 
+Optimizer *test_optimizer(OptimizerKind kind, Params *params, AdamConfig config)
+{
+    static Optimizer *(*const make[])(Params *, AdamConfig) = { optim_adam, optim_adamw,
+                                                                optim_radam };
+    if (kind >= ADAM)
+        return make[kind - ADAM](params, config);
+    return optim_sgd(params, (SGDConfig){ .learning_rate = config.learning_rate,
+                                          .momentum = kind == MOMENTUM ? config.beta1 : 0,
+                                          .weight_decay = config.weight_decay,
+                                          .schedule = config.schedule });
+}
+
 void assert_exhausted(void)
 {
     ck_assert_msg(strstr(tapegrad_error(), "memory is exhausted") != NULL, "%s", tapegrad_error());

@@ -7,24 +7,16 @@
 static const double tolerance = sizeof(Real) == 4 ? 2e-6 : 1e-13;
 static const Initializer normal = { INITIAL_NORMAL, 1 };
 
-typedef Optimizer *Maker(Params *params, AdamConfig config);
-
-/* beta1 is the momentum. */
-static Optimizer *make_sgd(Params *params, AdamConfig config)
-{
-    return optim_sgd(params, (SGDConfig){ .learning_rate = config.learning_rate,
-                                          .momentum = config.beta1,
-                                          .weight_decay = config.weight_decay });
-}
+typedef Optimizer *AdamMaker(Params *params, AdamConfig config);
 
 typedef struct Kind {
-    Maker *make;
+    OptimizerKind kind;
     AdamConfig config;
 } Kind;
 
 static Optimizer *make(Kind kind, Params *params)
 {
-    return kind.make(params, kind.config);
+    return test_optimizer(kind.kind, params, kind.config);
 }
 
 /* Contributes these values to the weight's gradient. */
@@ -38,7 +30,7 @@ static void contribute(Tensor *weight, const Real *values)
 /* ----------------------------------------------------------------------- reference trajectories */
 enum { VECTOR_STEPS = 12, VECTOR_COUNT = 21 };
 
-static void follow(const char *name, Maker *maker, double weight_decay)
+static void follow(const char *name, OptimizerKind kind, double weight_decay)
 {
     TensorFile *file = test_vector_file(name);
     const Real *start = test_entry(file, "", "p0", NULL),
@@ -48,7 +40,7 @@ static void follow(const char *name, Maker *maker, double weight_decay)
     Tensor *weight = params_add(params, "p", shape(7, 3), normal);
     AdamConfig config = optim_adam_config(0.01);
     config.weight_decay = weight_decay;
-    Optimizer *optimizer = maker(params, config);
+    Optimizer *optimizer = test_optimizer(kind, params, config);
     tensor_write(weight, start);
     for (int t = 0; t < VECTOR_STEPS; t++) {
         contribute(weight, gradients + t * VECTOR_COUNT);
@@ -63,9 +55,9 @@ static void follow(const char *name, Maker *maker, double weight_decay)
 
 TEST(trajectories_agree_with_the_reference)
 {
-    follow("radam.safetensors", optim_radam, 0);
-    follow("radam_weight_decay.safetensors", optim_radam, 0.1);
-    follow("adamw.safetensors", optim_adamw, 0.1);
+    follow("radam.safetensors", RADAM, 0);
+    follow("radam_weight_decay.safetensors", RADAM, 0.1);
+    follow("adamw.safetensors", ADAMW, 0.1);
 }
 
 /* ---------------------------------------------------------------------------------- plain loops
@@ -132,13 +124,12 @@ static void compare(Kind kind, Rule *rule)
         .weight_decay = 0.5                                                                        \
     }
 static const Kind kinds[] = {
-    { make_sgd, { .learning_rate = 0.01, .weight_decay = 0.25 } },
-    { make_sgd, { .learning_rate = 0.0625, .beta1 = 0.75, .weight_decay = 0.125 } },
-    { optim_adam, DECAYING },
-    { optim_adamw, DECAYING },
-    { optim_radam, DECAYING },
+    { SGD, { .learning_rate = 0.01, .weight_decay = 0.25 } },
+    { MOMENTUM, { .learning_rate = 0.0625, .beta1 = 0.75, .weight_decay = 0.125 } },
+    { ADAM, DECAYING },
+    { ADAMW, DECAYING },
+    { RADAM, DECAYING },
 };
-enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static double plain_sgd_rule(double p, double g, double *state, int t)
 {
@@ -184,9 +175,9 @@ static double decaying_radam_rule(double p, double g, double *state, int t)
 
 TEST(rules_agree_with_plain_loops)
 {
-    static Rule *const rules[KINDS] = { plain_sgd_rule, momentum_sgd_rule, decaying_adam_rule,
-                                        decaying_adamw_rule, decaying_radam_rule };
-    for (int i = 0; i < KINDS; i++)
+    static Rule *const rules[OPTIMIZERS] = { plain_sgd_rule, momentum_sgd_rule, decaying_adam_rule,
+                                             decaying_adamw_rule, decaying_radam_rule };
+    for (int i = 0; i < OPTIMIZERS; i++)
         compare(kinds[i], rules[i]);
 }
 
@@ -224,22 +215,22 @@ TEST(a_written_zero_is_obeyed)
     zero_beta1.beta2 = 0.875;
     const AdamConfig zero_beta2 = { .learning_rate = 0.03125, .eps = 0.015625 };
     const AdamConfig zero_eps = { .learning_rate = 0.03125, .beta1 = 0.75, .beta2 = 0.875 };
-    compare((Kind){ make_sgd, { .learning_rate = 0 } }, unchanged_rule);
-    compare((Kind){ optim_radam, optim_adam_config(0) }, unchanged_rule);
-    compare((Kind){ optim_adam, zero_beta1 }, zero_beta1_rule);
-    compare((Kind){ optim_adam, zero_beta2 }, zero_beta2_rule);
-    compare((Kind){ optim_adamw, zero_eps }, zero_eps_rule);
+    compare((Kind){ SGD, { .learning_rate = 0 } }, unchanged_rule);
+    compare((Kind){ RADAM, optim_adam_config(0) }, unchanged_rule);
+    compare((Kind){ ADAM, zero_beta1 }, zero_beta1_rule);
+    compare((Kind){ ADAM, zero_beta2 }, zero_beta2_rule);
+    compare((Kind){ ADAMW, zero_eps }, zero_eps_rule);
 }
 
 TEST(with_eps_zero_a_weight_without_gradients_stays)
 {
-    for (int i = 0; i < 3; i++) {
+    for (OptimizerKind kind = ADAM; kind <= RADAM; kind++) {
         AdamConfig config = optim_adam_config(1);
         config.eps = 0;
         Params *params = params_new(test_device(), 1);
         Tensor *x = params_add(params, "x", shape(3), normal);
         const Real *before = test_values(x);
-        Optimizer *optimizer = kinds[2 + i].make(params, config);
+        Optimizer *optimizer = test_optimizer(kind, params, config);
         for (int t = 0; t < 10; t++)
             optim_step(optimizer);
         assert_identical(test_values(x), before, 3);
@@ -276,7 +267,7 @@ static void run(Kind kind, const char *pattern, double rate, double decay, Real 
 TEST(threads_change_nothing)
 {
     static Real one[COUNT], three[COUNT];
-    for (int i = 0; i < KINDS; i++) {
+    for (int i = 0; i < OPTIMIZERS; i++) {
         test_set_threads(1);
         run(kinds[i], NULL, 0, 0, one);
         test_set_threads(3);
@@ -290,7 +281,7 @@ TEST(padding_stays_zero)
 {
     if (strcmp(device_name(test_device()), "cpu") != 0)
         return;
-    for (int i = 0; i < KINDS; i++) {
+    for (int i = 0; i < OPTIMIZERS; i++) {
         Pair pair = pair_new();
         Optimizer *optimizer = make(kinds[i], pair.params);
         for (int t = 1; t <= STEPS; t++)
@@ -313,7 +304,7 @@ TEST(a_groups_weights_step_as_with_a_config_of_their_own)
         double rate, decay;
     } factors[] = { { 0.5, 2 }, { 4, 0 }, { 1, 0.25 }, { 1, 1 } };
     static Real plain[COUNT], scaled[COUNT], grouped[COUNT];
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
         run(kinds[kind], NULL, 0, 0, plain);
         for (int i = 0; i < 4; i++) {
             const double rate = factors[i].rate, decay = factors[i].decay;
@@ -333,7 +324,7 @@ TEST(a_groups_weights_step_as_with_a_config_of_their_own)
 TEST(a_rate_factor_of_zero_stops_weights_until_it_is_replaced)
 {
     static Real grouped[COUNT], start[COUNT];
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
         Pair pair = pair_new();
         Optimizer *optimizer = make(kinds[kind], pair.params);
         pair_read(pair, start);
@@ -369,7 +360,7 @@ static void step_unfrozen(Pair pair, Optimizer *optimizer, int t)
 TEST(a_frozen_weight_stays_until_it_is_unfrozen)
 {
     static Real values[COUNT], before[COUNT], always[COUNT], shorter[COUNT];
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
         Pair pair = pair_new(), plain = pair_new(), brief = pair_new();
         Optimizer *optimizer = make(kinds[kind], pair.params);
         Optimizer *other = make(kinds[kind], plain.params);
@@ -412,7 +403,7 @@ TEST(weights_may_be_frozen_before_the_optimizer_is_made)
     Tensor *a = params_add(params, "a", shape(3), normal),
            *b = params_add(params, "b", shape(3), normal);
     params_set_requires_grad(params, "a", false);
-    Optimizer *optimizer = make(kinds[3], params);
+    Optimizer *optimizer = make(kinds[ADAMW], params);
     const Real *before = test_values(a), *start = test_values(b);
     for (int n = 1; n <= 2; n++) {
         contribute(b, ones);
@@ -505,7 +496,7 @@ TEST(a_step_uses_the_sum_of_contributions_and_empties_it)
     const Real one[] = { 1, -2 }, two[] = { 4, 8 }, sum[] = { 5, 6 };
     Params *a = params_new(test_device(), 1), *b = params_new(test_device(), 1);
     Tensor *x = params_add(a, "x", shape(2), normal), *y = params_add(b, "x", shape(2), normal);
-    Optimizer *first = make(kinds[1], a), *second = make(kinds[1], b);
+    Optimizer *first = make(kinds[MOMENTUM], a), *second = make(kinds[MOMENTUM], b);
     for (int t = 0; t < 3; t++) {
         contribute(x, one);
         contribute(x, two);
@@ -546,7 +537,7 @@ TEST(a_weight_without_a_contribution_has_gradient_zero)
 TEST(values_that_are_not_finite_pass_through)
 {
     const Real g[] = { 1, (Real)NAN, 1, (Real)INFINITY };
-    for (int i = 0; i < KINDS; i++) {
+    for (int i = 0; i < OPTIMIZERS; i++) {
         Params *params = params_new(test_device(), 1);
         Tensor *x = params_add(params, "x", shape(4), normal);
         Optimizer *optimizer = make(kinds[i], params);
@@ -724,7 +715,7 @@ TEST(bad_schedules_raise)
 }
 
 /* A default config with one field changed raises "FUNCTION: FIELD is VALUE, expected ...". */
-static void assert_refused(Params *params, const char *function, Maker *maker, size_t field,
+static void assert_refused(Params *params, const char *function, AdamMaker *maker, size_t field,
                            double value, const char *expected)
 {
     AdamConfig config = optim_adam_config(1e-3);
@@ -783,7 +774,7 @@ TEST(a_failed_allocation_may_be_repeated)
     static Real expected[COUNT], values[COUNT];
     const size_t before = device_memory(test_device()).current;
     test_set_threads(2);
-    for (int i = 0; i < KINDS; i++) {
+    for (int i = 0; i < OPTIMIZERS; i++) {
         run(kinds[i], NULL, 0, 0, expected);
         volatile int failures = 0;
         for (volatile int n = 1;; n++) {
@@ -824,7 +815,7 @@ TEST(no_weight_is_added_after_the_optimizer)
 {
     Params *params = params_new(test_device(), 1);
     params_add(params, "x", shape(3), normal);
-    Optimizer *optimizer = make(kinds[4], params);
+    Optimizer *optimizer = make(kinds[RADAM], params);
     assert_raises("params_add: y comes too late: storage was allocated at the first use of a "
                   "weight; register all weights before it",
                   params_add(params, "y", shape(3), normal));
