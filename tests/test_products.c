@@ -65,8 +65,8 @@ static Shape joined(Shape leading, Shape matrix)
     return leading;
 }
 
-/* Against op_transpose, op_multiply and op_sum: a matrix, a batch with one b or with one b each, and
- * two leading axes. */
+/* Against op_transpose, op_multiply and op_sum: a matrix, a batch with one b or with one b each,
+ * and two leading axes. */
 TEST(values_of_matmul_are_sums_of_products)
 {
     static Tensor *(*const matmuls[])(Tape *, Tensor *, Tensor *) = { op_matmul, op_matmul_tn,
