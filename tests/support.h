@@ -68,10 +68,9 @@ int32_t *test_integers(const Tensor *tensor);
 /* a.b in double */
 double test_dot(const Real *a, const Real *b, int64_t count);
 
-/* out = sum_i a_i b_i of tensors in host memory: an operation, "dot", as programs write their own.
- * While test_dot_fails, its backward function raises after the contribution to a. */
+/* out = sum_i a_i b_i of tensors in host memory: an operation, "dot", as programs write their
+ * own. */
 Tensor *test_dot_operation(Tape *tape, Tensor *a, Tensor *b);
-extern bool test_dot_fails;
 
 /* Fails unless a is b up to an error relative to max(1, max |b|): where the gradient of scores is
  * 0, as with one key, the rounding errors of values near 1 remain. */

@@ -553,26 +553,6 @@ TEST(a_pass_that_cannot_begin_leaves_the_gradients)
     params_free(params);
 }
 
-/* The error strikes after the first weight's contribution and before the second's. */
-TEST(a_step_that_failed_in_its_backward_pass_may_be_repeated)
-{
-    Params *params = params_new(device, 1);
-    Tensor *a = params_add(params, "a", shape(9), uniform);
-    Tensor *b = params_add(params, "b", shape(9), uniform);
-    tape_backward(tape, test_dot_operation(tape, a, b));
-    const Real *da = test_values(tensor_gradient(a)), *db = test_values(tensor_gradient(b));
-    tape_reset(tape);
-    params_zero_gradients(params);
-    test_dot_fails = true;
-    assert_raises("dot: failed on demand", tape_backward(tape, test_dot_operation(tape, a, b)));
-    test_dot_fails = false;
-    tape_reset(tape);
-    tape_backward(tape, test_dot_operation(tape, a, b));
-    assert_identical(tensor_gradient(a)->data, da, 9);
-    assert_identical(tensor_gradient(b)->data, db, 9);
-    params_free(params);
-}
-
 /* ---------------------------------------------------------------------------------------- files */
 static Params *small_model(uint64_t seed)
 {
