@@ -44,30 +44,14 @@ typedef struct Arrays {
 /* Indices of an Outcome. */
 enum { OUT, DQUERY, DKEY, DVALUE };
 
-static int64_t query_count(const Case *c)
-{
-    return c->B * c->N * c->H * c->D;
-}
-static int64_t key_count(const Case *c)
-{
-    return c->B * c->keys * c->H * c->D;
-}
-static int64_t value_count(const Case *c)
-{
-    return c->B * c->keys * c->H * c->M;
-}
-static int64_t out_count(const Case *c)
-{
-    return c->B * c->N * c->H * c->M;
-}
-
 static Arrays arrays_for(const Case *c)
 {
-    Arrays x = { .query = test_normal(1, query_count(c)),
-                 .key = test_normal(2, key_count(c)),
-                 .value = test_normal(3, value_count(c)),
-                 .dout = test_normal(TEST_UPSTREAM, out_count(c)) };
-    for (int64_t i = 0; i < query_count(c); i++)
+    const int64_t queries = c->B * c->N * c->H, keys = c->B * c->keys * c->H;
+    Arrays x = { .query = test_normal(1, queries * c->D),
+                 .key = test_normal(2, keys * c->D),
+                 .value = test_normal(3, keys * c->M),
+                 .dout = test_normal(TEST_UPSTREAM, queries * c->M) };
+    for (int64_t i = 0; i < queries * c->D; i++)
         x.query[i] *= c->factor;
     return x;
 }
