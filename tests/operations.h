@@ -90,18 +90,21 @@ static inline Tensor *attend_by_offsets(Tape *tape, Tensor **x, AttentionForm fo
                                         .offsets = tape_input_i32(tape, offsets, shape(5)) });
 }
 
-/* Two sequences of different lengths in [1, N] */
-static inline Tensor *two_lengths(Tape *tape, Tensor *key)
+/* Different lengths in [1, N] */
+static inline Tensor *lengths_of(Tape *tape, Tensor *x)
 {
-    const int32_t N = (int32_t)key->shape.size[1], lengths[2] = { (N + 7) / 8, N - N / 20 };
-    return tape_input_i32(tape, lengths, shape(2));
+    const int32_t N = (int32_t)x->shape.size[1], B = (int32_t)x->shape.size[0];
+    int32_t lengths[64];
+    for (int32_t b = 0; b < B; b++)
+        lengths[b] = b % 2 ? N - b * N / (10 * B) : (N + 7) / 8 + b * N / (2 * B);
+    return tape_input_i32(tape, lengths, shape(B));
 }
 
 static inline Tensor *attend_by_lengths(Tape *tape, Tensor **x, AttentionForm form)
 {
     return attend_from_state(
         tape, x,
-        (CausalLinearAttentionOptions){ .form = form, .key_lengths = two_lengths(tape, x[1]) });
+        (CausalLinearAttentionOptions){ .form = form, .key_lengths = lengths_of(tape, x[1]) });
 }
 
 static inline Tensor *attend_in_form(Tape *tape, Tensor **x, AttentionForm form,
@@ -116,7 +119,7 @@ static inline Tensor *attend_in_form(Tape *tape, Tensor **x, AttentionForm form,
 
 static inline Tensor *masked_attention(Tape *tape, Tensor **x)
 {
-    Tensor *key_lengths = two_lengths(tape, x[1]);
+    Tensor *key_lengths = lengths_of(tape, x[1]);
     return op_add(
         tape,
         op_linear_attention(tape, x[0], x[1], x[2],
@@ -314,14 +317,14 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { RECURRENT(2, 1, 2, 4, 3, 12) }, { RECURRENT(1, 10, 3, 4, 2, 10) },                       \
         { RECURRENT(17, 9, 3, 4, 21, 42) })                                                        \
     ROW(lstm_lengths,                                                                              \
-        lstm_with_final(tape, x, (LstmOptions){ .lengths = two_lengths(tape, x[0]) }), UNMEASURED, \
+        lstm_with_final(tape, x, (LstmOptions){ .lengths = lengths_of(tape, x[0]) }), UNMEASURED,  \
         { RECURRENT(2, 4, 2, 4, 3, 12) }, { RECURRENT(2, 9, 1, 4, 2, 8) },                         \
-        { RECURRENT(2, 20, 3, 4, 40, 12) })                                                        \
+        { RECURRENT(2, 20, 3, 4, 40, 12) }, { RECURRENT(29, 11, 4, 4, 37, 66) })                   \
     ROW(lstm_reverse,                                                                              \
-        lstm_with_final(tape, x, (LstmOptions){ .lengths = two_lengths(tape, x[0]),                \
+        lstm_with_final(tape, x, (LstmOptions){ .lengths = lengths_of(tape, x[0]),                 \
                                                 .reverse = true }),                                \
         UNMEASURED, { RECURRENT(2, 4, 2, 4, 3, 8) }, { RECURRENT(2, 9, 1, 4, 2, 12) },             \
-        { RECURRENT(2, 20, 3, 4, 190, 12) })                                                       \
+        { RECURRENT(2, 20, 3, 4, 190, 12) }, { RECURRENT(29, 11, 4, 4, 37, 8) })                   \
     ROW(gru, gru_layer(tape, x, (GruOptions){ .reverse = false }, NULL),                           \
         FLOPS(3.0 * WIDE, 9.0 * WIDE),                                                             \
         { RECURRENT(SEQUENCES, POSITIONS, WIDTH, 3, WIDTH, 6) }, { RECURRENT(2, 3, 2, 3, 3, 6) },  \
@@ -330,14 +333,14 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         { RECURRENT(2, 1, 2, 3, 3, 8) }, { RECURRENT(1, 10, 3, 3, 2, 7) },                         \
         { RECURRENT(17, 9, 3, 3, 21, 23) })                                                        \
     ROW(gru_lengths,                                                                               \
-        gru_with_final(tape, x, (GruOptions){ .lengths = two_lengths(tape, x[0]) }), UNMEASURED,   \
+        gru_with_final(tape, x, (GruOptions){ .lengths = lengths_of(tape, x[0]) }), UNMEASURED,    \
         { RECURRENT(2, 4, 2, 3, 3, 8) }, { RECURRENT(2, 9, 1, 3, 2, 6) },                          \
-        { RECURRENT(2, 20, 3, 3, 40, 8) })                                                         \
+        { RECURRENT(2, 20, 3, 3, 40, 8) }, { RECURRENT(29, 11, 4, 3, 37, 35) })                    \
     ROW(gru_reverse,                                                                               \
-        gru_with_final(tape, x, (GruOptions){ .lengths = two_lengths(tape, x[0]),                  \
+        gru_with_final(tape, x, (GruOptions){ .lengths = lengths_of(tape, x[0]),                   \
                                               .reverse = true }),                                  \
         UNMEASURED, { RECURRENT(2, 4, 2, 3, 3, 6) }, { RECURRENT(2, 9, 1, 3, 2, 8) },              \
-        { RECURRENT(2, 20, 3, 3, 220, 8) })                                                        \
+        { RECURRENT(2, 20, 3, 3, 220, 8) }, { RECURRENT(29, 11, 4, 3, 37, 6) })                    \
     ROW(embedding, op_embedding(tape, x[0], x[1]), PASSES(1, 2),                                   \
         { P(11, WIDTH), INTEGERS(11, ROWS) }, { P(5, 1), INTEGERS(5, 2, 3, 4) },                   \
         { P(7, 21), INTEGERS(5, 2, 3, 4) }, { P(11, 33), INTEGERS(11, 9, 23) },                    \
@@ -443,7 +446,7 @@ static inline Tensor *gru_with_final(Tape *tape, Tensor **x, GruOptions options)
         op_lsh_attention(tape, near_directions(tape, x[0]), x[1],                                  \
                          (LshAttentionOptions){ .rounds = 3,                                       \
                                                 .buckets = 4,                                      \
-                                                .key_lengths = two_lengths(tape, x[0]) }),         \
+                                                .key_lengths = lengths_of(tape, x[0]) }),          \
         UNMEASURED, { S(2, 9, 2, 3), S(2, 9, 2, 4) }, { S(2, 21, 1, 3), S(2, 21, 1, 1) },          \
         { S(2, 100, 2, 8), S(2, 100, 2, 5) },                                                      \
         { S(2, 300, 2, 8), S(2, 300, 2, 16) })                                                     \

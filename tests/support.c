@@ -134,15 +134,6 @@ Real *test_zeros(int64_t count)
     return values;
 }
 
-Real *test_packed(const Real *const *parts, int count, int64_t rows, int64_t columns)
-{
-    Real *packed = test_zeros(rows * count * columns), *to = packed;
-    for (int64_t row = 0; row < rows; row++)
-        for (int part = 0; part < count; part++, to += columns)
-            memcpy(to, parts[part] + row * columns, (size_t)columns * sizeof(Real));
-    return packed;
-}
-
 double test_dot(const Real *a, const Real *b, int64_t count)
 {
     double sum = 0;
@@ -150,8 +141,6 @@ double test_dot(const Real *a, const Real *b, int64_t count)
         sum += (double)a[i] * (double)b[i];
     return sum;
 }
-
-bool test_dot_fails;
 
 static void dot_backward(Node *node)
 {
@@ -161,8 +150,6 @@ static void dot_backward(Node *node)
         const Tensor *other = node->inputs[1 - side];
         for (int64_t i = 0; gradient.data && i < tensor_count(other); i++)
             gradient_add(gradient, i, upstream * other->data[i]);
-        if (test_dot_fails)
-            tape_error(node->tape, "dot: failed on demand");
     }
 }
 
@@ -205,6 +192,18 @@ void assert_identical_weights(const Params *a, const Params *b)
         assert_identical(test_values(weight), test_values(params_find(b, weight->name)),
                          tensor_count(weight));
     }
+}
+
+Optimizer *test_optimizer(OptimizerKind kind, Params *params, AdamConfig config)
+{
+    static Optimizer *(*const make[])(Params *, AdamConfig) = { optim_adam, optim_adamw,
+                                                                optim_radam };
+    if (kind >= ADAM)
+        return make[kind - ADAM](params, config);
+    return optim_sgd(params, (SGDConfig){ .learning_rate = config.learning_rate,
+                                          .momentum = kind == MOMENTUM ? config.beta1 : 0,
+                                          .weight_decay = config.weight_decay,
+                                          .schedule = config.schedule });
 }
 
 void assert_exhausted(void)
@@ -270,29 +269,67 @@ static const char *vector_directory(void)
     return directory ? directory : "tests/data";
 }
 
-static Real *read_entry(const TensorFile *file, const char *name, Shape *entry_shape)
+TensorFile *test_vector_file(const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", vector_directory(), name);
+    TensorFile *file = tensor_file_open(path);
+    assert_ok(file != NULL);
+    return file;
+}
+
+static const FileEntry *find_entry(const TensorFile *file, const char *name)
 {
     const FileEntry *entry = tensor_file_find(file, name);
     ck_assert_msg(entry != NULL, "no entry %s", name);
-    *entry_shape = entry->shape;
-    Real *values = lasting((size_t)shape_count(entry->shape) * sizeof(Real));
-    ck_assert_msg(tensor_file_read(file, name, entry->shape, values), "%s", tapegrad_error());
+    return entry;
+}
+
+Real *test_entry(const TensorFile *file, const char *prefix, const char *name, Shape *entry_shape)
+{
+    char full[128];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    const Shape found = find_entry(file, full)->shape;
+    Real *values = lasting((size_t)shape_count(found) * sizeof(Real));
+    assert_ok(tensor_file_read(file, full, found, values));
+    if (entry_shape)
+        *entry_shape = found;
     return values;
+}
+
+Tensor *test_entry_i32(Tape *tape, const TensorFile *file, const char *name)
+{
+    const Shape found = find_entry(file, name)->shape;
+    int32_t *integers = lasting((size_t)shape_count(found) * sizeof *integers);
+    assert_ok(tensor_file_read_i32(file, name, found, integers));
+    return tape_input_i32(tape, integers, found);
+}
+
+void assert_entry(const TensorFile *file, const char *prefix, const char *name,
+                  const Tensor *actual, double tolerance)
+{
+    Shape expected_shape;
+    const Real *expected = test_entry(file, prefix, name, &expected_shape);
+    ck_assert_int_eq(shape_count(expected_shape), tensor_count(actual));
+    const double error = relative_error(test_values(actual), expected, tensor_count(actual));
+    ck_assert_msg(error <= tolerance, "%s%s: relative error %g, expected at most %g", prefix, name,
+                  error, tolerance);
+}
+
+void test_load_params(const TensorFile *file, Params *params)
+{
+    for (int i = 0; i < params_count(params); i++)
+        tensor_write(params_at(params, i),
+                     test_entry(file, "param.", params_at(params, i)->name, NULL));
 }
 
 static Tensor *vector_input(Tape *tape, const TensorFile *file, const char *name)
 {
+    if (name[0] == '#')
+        return test_entry_i32(tape, file, name + 1);
     Shape entry_shape;
-    if (name[0] != '#') {
-        Real *values = read_entry(file, name, &entry_shape);
-        return tape_variable(tape, values, entry_shape);
-    }
-    const FileEntry *entry = tensor_file_find(file, name + 1);
-    ck_assert_msg(entry != NULL, "no entry %s", name + 1);
-    int32_t *integers = lasting((size_t)shape_count(entry->shape) * sizeof *integers);
-    ck_assert_msg(tensor_file_read_i32(file, name + 1, entry->shape, integers), "%s",
-                  tapegrad_error());
-    return tape_input_i32(tape, integers, entry->shape);
+    Real *values = test_entry(file, "", name, &entry_shape);
+    return tape_variable(tape, values, entry_shape);
 }
 
 static double largest_magnitude(const Real *values, int64_t count)
@@ -309,9 +346,8 @@ static double largest_gradient(const TensorFile *file)
     double largest = 0;
     for (int i = 0; i < tensor_file_count(file); i++) {
         const FileEntry *entry = tensor_file_entry(file, i);
-        Shape entry_shape;
         if (strncmp(entry->name, "grad.", 5) == 0)
-            largest = fmax(largest, largest_magnitude(read_entry(file, entry->name, &entry_shape),
+            largest = fmax(largest, largest_magnitude(test_entry(file, "", entry->name, NULL),
                                                       shape_count(entry->shape)));
     }
     return largest;
@@ -322,7 +358,7 @@ static void assert_matches(const char *path, const char *name, const TensorFile 
                            const Tensor *actual, double scale)
 {
     Shape entry_shape;
-    Real *expected = read_entry(file, name, &entry_shape);
+    Real *expected = test_entry(file, "", name, &entry_shape);
     int64_t count = tensor_count(actual);
     ck_assert_int_eq(shape_count(entry_shape), count);
     double error = relative_error(test_values(actual), expected, count) *
@@ -333,10 +369,7 @@ static void assert_matches(const char *path, const char *name, const TensorFile 
 
 void check_vector(const char *file_name, const char *names, VectorFunction *function)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", vector_directory(), file_name);
-    TensorFile *file = tensor_file_open(path);
-    ck_assert_msg(file != NULL, "%s", tapegrad_error());
+    TensorFile *file = test_vector_file(file_name);
     Tape *tape = tape_new(test_device());
 
     Tensor *inputs[NODE_INPUTS] = { NULL };
@@ -350,16 +383,15 @@ void check_vector(const char *file_name, const char *names, VectorFunction *func
     }
 
     Tensor *out = function(tape, inputs);
-    Shape upstream_shape;
-    Real *upstream = read_entry(file, "grad_out", &upstream_shape);
+    Real *upstream = test_entry(file, "", "grad_out", NULL);
     tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
-    assert_matches(path, "out", file, out,
-                   largest_magnitude(read_entry(file, "out", &upstream_shape), tensor_count(out)));
+    assert_matches(file_name, "out", file, out,
+                   largest_magnitude(test_entry(file, "", "out", NULL), tensor_count(out)));
     for (int i = 0; i < count; i++) {
         char gradient_name[128];
         snprintf(gradient_name, sizeof gradient_name, "grad.%s", input_names[i]);
         if (tensor_file_find(file, gradient_name))
-            assert_matches(path, gradient_name, file, tensor_gradient(inputs[i]),
+            assert_matches(file_name, gradient_name, file, tensor_gradient(inputs[i]),
                            largest_gradient(file));
     }
     tape_free(tape);

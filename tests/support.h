@@ -58,9 +58,6 @@ void test_forget(void);
 /* Zeros, likewise. */
 Real *test_zeros(int64_t count);
 
-/* The parts [rows, columns] as one array [rows, count, columns], likewise. */
-Real *test_packed(const Real *const *parts, int count, int64_t rows, int64_t columns);
-
 /* The nearest value with 8 bits of mantissa; of two, that with an even last bit. */
 Real test_rounded_to_bf16(Real x);
 
@@ -71,10 +68,9 @@ int32_t *test_integers(const Tensor *tensor);
 /* a.b in double */
 double test_dot(const Real *a, const Real *b, int64_t count);
 
-/* out = sum_i a_i b_i of tensors in host memory: an operation, "dot", as programs write their own.
- * While test_dot_fails, its backward function raises after the contribution to a. */
+/* out = sum_i a_i b_i of tensors in host memory: an operation, "dot", as programs write their
+ * own. */
 Tensor *test_dot_operation(Tape *tape, Tensor *a, Tensor *b);
-extern bool test_dot_fails;
 
 /* Fails unless a is b up to an error relative to max(1, max |b|): where the gradient of scores is
  * 0, as with one key, the rounding errors of values near 1 remain. */
@@ -117,6 +113,10 @@ void assert_identical_weights(const Params *a, const Params *b);
 /* Fails unless the result is true, with the sentence of the error. */
 #define assert_ok(result) ck_assert_msg(result, "%s", tapegrad_error())
 
+/* An optimizer of each kind. For SGD, config.beta1 is the momentum. */
+typedef enum { SGD, MOMENTUM, ADAM, ADAMW, RADAM, OPTIMIZERS } OptimizerKind;
+Optimizer *test_optimizer(OptimizerKind kind, Params *params, AdamConfig config);
+
 /* Fails unless the last error is exhausted memory. */
 void assert_exhausted(void);
 
@@ -138,6 +138,21 @@ void assert_exhausted(void);
     } while (0)
 extern jmp_buf test_error_jump;
 void test_expect_error(void);
+
+/* A file of tests/data (or $TAPEGRAD_VECTORS). */
+TensorFile *test_vector_file(const char *name);
+
+/* Its entry PREFIX NAME, in memory that lives until the process ends; sets *entry_shape unless that
+ * is NULL. An int32 entry as a tensor. */
+Real *test_entry(const TensorFile *file, const char *prefix, const char *name, Shape *entry_shape);
+Tensor *test_entry_i32(Tape *tape, const TensorFile *file, const char *name);
+
+/* Fails unless the tensor's elements are the entry's, by relative_error. */
+void assert_entry(const TensorFile *file, const char *prefix, const char *name,
+                  const Tensor *actual, double tolerance);
+
+/* Sets every weight to the entry "param.NAME". */
+void test_load_params(const TensorFile *file, Params *params);
 
 /* Reference vectors: computes the operation of a file in tests/data from its named inputs, and
  * compares the result with `out` and every gradient with `grad.NAME`, after a backward pass from

@@ -92,28 +92,49 @@ TEST(reference_vectors)
 
 /* ------------------------------------------------------------------------------------ the rules */
 
-static void assert_packed_equals_separate(Case c)
+/* Attention of any kind; x[1] and x[2] are NULL if x[0] holds query, key and value. */
+static Tensor *attend_by(int kind, Tensor **x)
 {
-    Values v = inputs(&c);
-    compute(&c, &v);
-    const int64_t rows = c.B * c.N, columns = c.H * c.D;
-    const Real *packed = test_packed((const Real *[]){ v.query, v.key, v.value }, 3, rows, columns);
-    const Real *expected =
-        test_packed((const Real *[]){ v.dquery, v.dkey, v.dvalue }, 3, rows, columns);
-    Tensor *qkv = tape_variable(tape, packed, shape(c.B, c.N, 3 * c.H, c.D));
-    Tensor *out = attend(&c, qkv, NULL, NULL);
-    tape_backward_from(tape, out, tape_input(tape, v.dout, out->shape));
-    ck_assert_mem_eq(test_values(out), v.out, (size_t)outs_of(&c) * sizeof(Real));
-    ck_assert_mem_eq(test_values(tensor_gradient(qkv)), expected,
-                     (size_t)(3 * rows * columns) * sizeof(Real));
-    tape_reset(tape);
+    const LshAttentionOptions lsh = { .rounds = 2, .chunk = 8, .buckets = 6 };
+    Tensor *lengths = tape_input_i32(tape, (int32_t[]){ 40, 75 }, shape(2));
+    switch (kind) {
+    case 0:
+        return op_causal_linear_attention(tape, x[0], x[1], x[2], with_eps(eps), NULL);
+    case 1:
+        return op_linear_attention(tape, x[0], x[1], x[2], with_lengths(lengths));
+    case 2:
+        return op_causal_softmax_attention(tape, x[0], x[1], x[2], NULL);
+    case 3:
+        return op_softmax_attention(tape, x[0], x[1], x[2], lengths);
+    case 4:
+        return op_causal_lsh_attention(tape, x[0], x[1], lsh);
+    default:
+        return op_lsh_attention(tape, x[0], x[1], lsh);
+    }
 }
 
 TEST(packed_equals_separate)
 {
-    assert_packed_equals_separate((Case){ 2, 21, 21, 3, 20, 20, true, false, .eps = 1e-6 });
-    assert_packed_equals_separate((Case){ 2, 40, 40, 2, 32, 32, true, false, .eps = 1e-6 });
-    assert_packed_equals_separate((Case){ 2, 21, 21, 3, 20, 20, false, true, .eps = 1e-6 });
+    enum { H = 3 };
+    for (int i = 0; i < 12; i++) {
+        const int kind = i / 2, parts = kind < 4 ? 3 : 2;
+        const Shape of = shape(2, 75, parts * H, i % 2 ? 20 : 32);
+        Outcome outcomes[2] = { 0 };
+        for (int packed = 0; packed < 2; packed++) {
+            tape_seed(tape, 5);
+            Tensor *all = tape_variable(tape, test_normal(1, shape_count(of)), of);
+            Tensor *x[3] = { all, NULL, NULL };
+            for (int part = 0; part < parts && !packed; part++)
+                x[part] = op_slice(tape, all, 2, part * H, H);
+            Tensor *out = tensor_keep(attend_by(kind, x));
+            const Real *upstream = test_normal(TEST_UPSTREAM, tensor_count(out));
+            tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
+            test_note(&outcomes[packed], out);
+            test_note(&outcomes[packed], tensor_gradient(all));
+            tape_reset(tape);
+        }
+        assert_outcomes_near("packed", &outcomes[1], &outcomes[0], 0);
+    }
 }
 
 /* No position attends to later ones: changing the last 20 leaves the bits of the earlier ones. */

@@ -229,37 +229,6 @@ TEST(split_sequences_equal_the_whole)
         }
 }
 
-/* The number of threads changes no bit of a form that does not split sequences into segments per
- * thread, and only the rounding of a form that does. */
-static void assert_same_on_threads(Case c, bool same_bits)
-{
-    static const int counts[] = { 1, 2, 2, 5, 16 };
-    Values first = inputs(&c);
-    test_set_threads(counts[0]);
-    compute(&c, &first);
-    for (size_t i = 1; i < sizeof counts / sizeof *counts; i++) {
-        Values again = inputs(&c);
-        test_set_threads(counts[i]);
-        compute(&c, &again);
-        assert_same(&c, &again, &first);
-        if (!same_bits)
-            continue;
-        ck_assert_mem_eq(again.out, first.out, (size_t)outs_of(&c) * sizeof(Real));
-        ck_assert_mem_eq(again.dquery, first.dquery, (size_t)queries_of(&c) * sizeof(Real));
-        ck_assert_mem_eq(again.dkey, first.dkey, (size_t)keys_of(&c) * sizeof(Real));
-        ck_assert_mem_eq(again.dvalue, first.dvalue, (size_t)values_of(&c) * sizeof(Real));
-    }
-}
-
-TEST(results_do_not_depend_on_the_threads)
-{
-    Case c = { 1, 50, 50, 3, 40, 70, true, false, .eps = 1e-6, .state = true, .used = BOTH };
-    for (c.form = FORM_BEST; c.form <= FORM_QUADRATIC; c.form++)
-        assert_same_on_threads(c, c.form != FORM_BEST && c.form != FORM_CHUNK_PARALLEL);
-    c = (Case){ 1, 700, 700, 1, 20, 30, true, false, .eps = 1e-6, .state = true, .used = BOTH };
-    assert_same_on_threads(c, false);
-}
-
 TEST(misuse_of_options_raises)
 {
     const Shape row = shape(1, 5, 2, 3);

@@ -11,8 +11,6 @@
  * Two linear layers with dropout between them learn y from x, both random and new in each step. */
 enum { BATCH = 4, IN = 3, HIDDEN = 5, OUT = 2 };
 
-typedef Optimizer *Maker(Params *params, Schedule schedule);
-
 typedef struct Model {
     Params *params;
     Linear first, second;
@@ -21,50 +19,21 @@ typedef struct Model {
     Tape *tape;
 } Model;
 
-static Optimizer *sgd(Params *params, Schedule schedule)
-{
-    return optim_sgd(params, (SGDConfig){ .learning_rate = 0.1, .schedule = schedule });
-}
-
-static Optimizer *momentum(Params *params, Schedule schedule)
-{
-    return optim_sgd(params,
-                     (SGDConfig){ .learning_rate = 0.1, .momentum = 0.9, .schedule = schedule });
-}
-
-static AdamConfig adam_config(double weight_decay, Schedule schedule)
+static Optimizer *make(OptimizerKind kind, Params *params, Schedule schedule)
 {
     AdamConfig config = optim_adam_config(0.01);
-    config.weight_decay = weight_decay;
+    config.weight_decay = kind >= ADAMW ? 0.1 : 0;
     config.schedule = schedule;
-    return config;
+    return test_optimizer(kind, params, config);
 }
 
-static Optimizer *adam(Params *params, Schedule schedule)
-{
-    return optim_adam(params, adam_config(/*weight_decay*/ 0, schedule));
-}
-
-static Optimizer *adamw(Params *params, Schedule schedule)
-{
-    return optim_adamw(params, adam_config(/*weight_decay*/ 0.1, schedule));
-}
-
-static Optimizer *radam(Params *params, Schedule schedule)
-{
-    return optim_radam(params, adam_config(/*weight_decay*/ 0.1, schedule));
-}
-
-static Maker *const makers[] = { sgd, momentum, adam, adamw, radam };
-enum { MAKERS = sizeof makers / sizeof *makers };
-
-static Model model_new(Maker *make, Schedule schedule, uint64_t seed)
+static Model model_new(OptimizerKind kind, Schedule schedule, uint64_t seed)
 {
     Model model = { .params = params_new(test_device(), seed) };
     model.first = nn_linear(model.params, "first", IN, HIDDEN);
     model.second = nn_linear(model.params, "second", HIDDEN, OUT);
     model.dropout = nn_dropout(0.25);
-    model.optimizer = make(model.params, schedule);
+    model.optimizer = make(kind, model.params, schedule);
     model.tape = tape_new(test_device());
     tape_seed(model.tape, seed);
     return model;
@@ -167,12 +136,12 @@ TEST(a_resumed_run_continues_bitwise)
     const int64_t drops[] = { 4, 15 };
     const Schedule schedules[] = { optim_constant(), optim_drops(0.5, 2, drops),
                                    optim_cosine(5, 18, 0.1), optim_plateau(0.5, 1, 0.01) };
-    for (int i = 0; i < MAKERS; i++)
+    for (OptimizerKind kind = 0; kind < OPTIMIZERS; kind++)
         for (int j = 0; j < 4; j++) {
-            Model whole = model_new(makers[i], schedules[j], 1);
-            Model again = model_new(makers[i], schedules[j], 1);
-            Model start = model_new(makers[i], schedules[j], 1);
-            Model rest = model_new(makers[i], schedules[j], 2);
+            Model whole = model_new(kind, schedules[j], 1);
+            Model again = model_new(kind, schedules[j], 1);
+            Model start = model_new(kind, schedules[j], 1);
+            Model rest = model_new(kind, schedules[j], 2);
             train(&whole, 20);
             train(&again, 20);
             assert_identical_weights(whole.params, again.params);
@@ -197,7 +166,7 @@ TEST(a_resumed_run_continues_bitwise)
 
 TEST(a_new_base_of_the_learning_rate_is_kept)
 {
-    Model a = model_new(adam, optim_constant(), 1), b = model_new(adam, optim_constant(), 2);
+    Model a = model_new(ADAM, optim_constant(), 1), b = model_new(ADAM, optim_constant(), 2);
     const double rates[] = { 0.1, 0, 1e-37, 3e38, 1 };
     for (int i = 0; i < 5; i++) {
         optim_set_learning_rate(a.optimizer, rates[i]);
@@ -211,14 +180,14 @@ TEST(a_new_base_of_the_learning_rate_is_kept)
 
 TEST(another_schedule_may_continue_a_run)
 {
-    Model a = model_new(adam, optim_constant(), 1);
+    Model a = model_new(ADAM, optim_constant(), 1);
     train(&a, 10);
     save(&a);
-    Model b = model_new(adam, optim_cosine(0, 20, 0), 2);
+    Model b = model_new(ADAM, optim_cosine(0, 20, 0), 2);
     load(&b);
     const double factor = (1 + cos(acos(-1) * 11 / 20)) / 2;
     ck_assert_double_eq_tol(optim_learning_rate(b.optimizer), 0.01 * factor, 1e-9);
-    Model c = model_new(adam, optim_plateau(0.5, 0, 0), 2);
+    Model c = model_new(ADAM, optim_plateau(0.5, 0, 0), 2);
     load(&c);
     ck_assert(optim_learning_rate(c.optimizer) == 0.01);
     optim_observe(c.optimizer, 3);
@@ -239,7 +208,7 @@ static void assert_text(const TensorFile *file, const char *key, const char *exp
 
 TEST(a_file_holds_names_state_and_texts)
 {
-    Model model = model_new(radam, optim_plateau(0.5, 1, 0), 1);
+    Model model = model_new(RADAM, optim_plateau(0.5, 1, 0), 1);
     train(&model, 2);
     tape_set_random(model.tape, (Random){ UINT64_MAX, UINT64_MAX - 1, (uint64_t)1 << 63 });
     optim_set_learning_rate(model.optimizer, 0.375);
@@ -277,7 +246,7 @@ TEST(a_file_holds_names_state_and_texts)
 
 TEST(keys_of_the_program_must_not_collide)
 {
-    Model model = model_new(sgd, optim_constant(), 1);
+    Model model = model_new(SGD, optim_constant(), 1);
     save(&model);
     Bytes before = read_bytes(path);
     const FileMetadata own = { "tapegrad.steps", "7" }, none = { NULL, "7" };
@@ -308,7 +277,7 @@ TEST(keys_of_the_program_must_not_collide)
 
 TEST(the_weights_alone_come_from_a_checkpoint_too)
 {
-    Model a = model_new(radam, optim_constant(), 1), b = model_new(radam, optim_constant(), 2);
+    Model a = model_new(RADAM, optim_constant(), 1), b = model_new(RADAM, optim_constant(), 2);
     train(&a, 3);
     save(&a);
     assert_ok(params_load(b.params, path));
@@ -328,7 +297,7 @@ typedef struct Victim {
 
 static Victim victim_new(void)
 {
-    Victim victim = { .model = model_new(adam, optim_plateau(0.5, 1, 0), 2) };
+    Victim victim = { .model = model_new(ADAM, optim_plateau(0.5, 1, 0), 2) };
     Model *model = &victim.model;
     train(model, 5);
     tape_backward(model->tape, loss(model, 6));
@@ -374,7 +343,7 @@ static void write_changed(const char *key, const char *value, const char *entry,
         "tapegrad.plateau.bad", "tapegrad.plateau.factor", "tapegrad.plateau.best",
         "tapegrad.random.seed", "tapegrad.random.stream",  "tapegrad.random.counter",
     };
-    Model model = model_new(adam, optim_plateau(0.5, 1, 0), 1);
+    Model model = model_new(ADAM, optim_plateau(0.5, 1, 0), 1);
     train(&model, 3);
     save(&model);
     model_free(model);
@@ -474,7 +443,7 @@ TEST(other_entries_are_refused)
     nn_linear(params, "first", IN, HIDDEN);
     nn_linear(params, "second", HIDDEN, OUT);
     nn_linear(params, "third", 2, 2);
-    Optimizer *optimizer = adam(params, optim_constant());
+    Optimizer *optimizer = make(ADAM, params, optim_constant());
     ck_assert(optim_save(optimizer, victim.model.tape, NULL, 0, path));
     assert_refused(&victim, "optim_load: %s: there is no weight for the entry "
                             "\"third.weight\"");
@@ -484,7 +453,7 @@ TEST(other_entries_are_refused)
     params = params_new(test_device(), 1);
     nn_linear(params, "first", IN, HIDDEN);
     nn_linear(params, "second", HIDDEN, OUT + 1);
-    optimizer = adam(params, optim_constant());
+    optimizer = make(ADAM, params, optim_constant());
     ck_assert(optim_save(optimizer, victim.model.tape, NULL, 0, path));
     assert_refused(&victim, "tensor_file_read: %s: entry \"second.weight\" has shape [3,5], "
                             "expected [2,5]");
@@ -497,8 +466,8 @@ TEST(other_entries_are_refused)
 
 TEST(momentum_and_a_tape_must_agree)
 {
-    Model plain = model_new(sgd, optim_constant(), 1),
-          heavy = model_new(momentum, optim_constant(), 1);
+    Model plain = model_new(SGD, optim_constant(), 1),
+          heavy = model_new(MOMENTUM, optim_constant(), 1);
     save(&heavy);
     ck_assert(!optim_load(plain.optimizer, plain.tape, path));
     ck_assert(strstr(tapegrad_error(), "no weight for the entry \"optimizer.m.") != NULL);
@@ -572,12 +541,12 @@ TEST(damage_that_shows_changes_nothing)
 /* ----------------------------------------------------------------------------- exhausted memory */
 TEST(failed_allocations_may_be_repeated)
 {
-    Model whole = model_new(radam, optim_constant(), 1);
+    Model whole = model_new(RADAM, optim_constant(), 1);
     train(&whole, 6);
     for (int saving = 0; saving < 2; saving++)
         for (int n = 1;; n++) {
-            Model start = model_new(radam, optim_constant(), 1);
-            Model rest = model_new(radam, optim_constant(), 2);
+            Model start = model_new(RADAM, optim_constant(), 1);
+            Model rest = model_new(RADAM, optim_constant(), 2);
             train(&start, 3);
             train(&rest, 2);
             if (!saving)

@@ -313,41 +313,6 @@ TEST(values_of_binary)
     tape_free(tape);
 }
 
-/* b > 0 if the operation requires it. */
-static void check_binary_derivatives(const Binary *binary, const Real *a, const Real *b, int count)
-{
-    const double tolerance = tolerance_of(4e-7);
-    Tensor *inputs[2] = { tape_variable(tape, a, shape(count)),
-                          tape_variable(tape, b, shape(count)) };
-    Real *upstream = test_normal(3, count);
-    Tensor *out = binary->operation(tape, inputs[0], inputs[1]);
-    tape_backward_from(tape, out, tape_input(tape, upstream, out->shape));
-    for (int side = 0; side < 2; side++) {
-        Real *dx = test_values(tensor_gradient(inputs[side]));
-        for (int i = 0; i < count; i++) {
-            double exact =
-                (double)upstream[i] * binary->derivatives[side]((double)a[i], (double)b[i]);
-            if (!(fabs((double)dx[i] - exact) <= tolerance * fabs(exact)))
-                ck_abort_msg("%s: gradient %d at (%.9g, %.9g) is %.9g, expected %.9g", binary->name,
-                             side, (double)a[i], (double)b[i], (double)dx[i], exact);
-        }
-    }
-    tape_reset(tape);
-}
-
-TEST(gradients_of_binary)
-{
-    enum { COUNT = 3001 };
-    begin();
-    for (int o = 0; o < BINARIES; o++) {
-        Real *a = test_normal(1, COUNT), *b = test_normal(2, COUNT);
-        for (int i = 0; i < COUNT && binaries[o].domain == POSITIVE; i++)
-            b[i] = b[i] * b[i] + (Real)0.01;
-        check_binary_derivatives(&binaries[o], a, b, COUNT);
-    }
-    tape_free(tape);
-}
-
 TEST(misuse_of_binary_raises)
 {
     begin();
@@ -441,45 +406,6 @@ TEST(gradients_of_repeats_are_accurate)
         tape_reset(tape);
     }
     tape_free(tape);
-}
-
-/* ---------------------------------------------------------------------------- reference vectors */
-#define VECTOR_OF_ONE(name)                                                                        \
-    static Tensor *vector_##name(Tape *on, Tensor **inputs)                                        \
-    {                                                                                              \
-        return op_##name(on, inputs[0]);                                                           \
-    }
-VECTOR_OF_ONE(elu_plus_one)
-VECTOR_OF_ONE(gelu)
-VECTOR_OF_ONE(gelu_tanh)
-VECTOR_OF_ONE(relu)
-VECTOR_OF_ONE(sigmoid)
-VECTOR_OF_ONE(tanh)
-
-static Tensor *vector_add(Tape *on, Tensor **inputs)
-{
-    return op_add(on, inputs[0], inputs[1]);
-}
-static Tensor *vector_add_reversed(Tape *on, Tensor **inputs)
-{
-    return op_add(on, inputs[1], inputs[0]);
-}
-static Tensor *vector_multiply(Tape *on, Tensor **inputs)
-{
-    return op_multiply(on, inputs[0], inputs[1]);
-}
-
-TEST(reference_vectors)
-{
-    check_vectors("elu_plus_one", "x", vector_elu_plus_one);
-    check_vectors("gelu_erf", "x", vector_gelu);
-    check_vectors("gelu_tanh", "x", vector_gelu_tanh);
-    check_vectors("relu", "x", vector_relu);
-    check_vectors("sigmoid", "x", vector_sigmoid);
-    check_vectors("tanh", "x", vector_tanh);
-    check_vectors("add_bias", "x b", vector_add);
-    check_vectors("add_bias", "x b", vector_add_reversed);
-    check_vectors("mul", "a b", vector_multiply);
 }
 
 int main(void)

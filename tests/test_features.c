@@ -322,32 +322,6 @@ TEST(every_map_through_the_layer)
     }
 }
 
-static Tensor *checked_layer(Tape *tape, Tensor *const *in, void *context)
-{
-    Attention attention = *(const Attention *)context;
-    attention.input = (Linear){ in[1], in[2] };
-    attention.output = (Linear){ in[3], in[4] };
-    const int32_t lengths[B] = { 3, 4 };
-    Tensor *key_lengths =
-        attention.kind == ATTENTION_LINEAR ? tape_input_i32(tape, lengths, shape(B)) : NULL;
-    return nn_attention_forward(tape, &attention, in[0], key_lengths);
-}
-
-TEST(gradients_through_the_layer)
-{
-    for (Features map = FEATURES_POLYNOMIAL; map <= FEATURES_RANDOM; map++)
-        for (int causal = 0; causal < 2; causal++) {
-            Net net = net_new((TransformerConfig){ .features = map,
-                                                   .projections = 5,
-                                                   .attention = causal ? ATTENTION_CAUSAL_LINEAR
-                                                                       : ATTENTION_LINEAR });
-            Attention attention = net.attention;
-            check_gradient(checked_layer, &attention, shape(B, 4, WIDTH), shape(3 * WIDTH, WIDTH),
-                           shape(3 * WIDTH), shape(WIDTH, WIDTH), shape(WIDTH));
-            net_free(&net);
-        }
-}
-
 TEST(unknown_feature_maps_raise)
 {
     Params *params = params_new(test_device(), 1);

@@ -337,6 +337,16 @@ TEST(conversions_that_fit)
     tensor_file_close(file);
 }
 
+#define READ "tensor_file_read"
+#define READ_I32 "tensor_file_read_i32"
+#define PAIR                                                                                       \
+    {                                                                                              \
+        1,                                                                                         \
+        {                                                                                          \
+            2                                                                                      \
+        }                                                                                          \
+    }
+
 TEST(conversions_that_do_not_fit)
 {
     static const struct {
@@ -344,41 +354,25 @@ TEST(conversions_that_do_not_fit)
         Shape shape;
         const char *sentence;
     } cases[] = {
-        { "tensor_file_read",
-          "i64",
-          { 1, { 2 } },
-          "entry \"i64\" is of type I64, expected F16, BF16, F32 or F64" },
-        { "tensor_file_read_i32",
-          "f32",
-          { 1, { 2 } },
-          "entry \"f32\" is of type F32, expected I32 or I64" },
-        { "tensor_file_read",
-          "f64",
-          { 2, { 2, 1 } },
-          "entry \"f64\" has shape [2], expected [2,1]" },
-        { "tensor_file_read_i32", "i32", { 0 }, "entry \"i32\" has shape [2], expected []" },
-        { "tensor_file_read_i32",
-          "high",
-          { 1, { 2 } },
+        { READ, "i64", PAIR, "entry \"i64\" is of type I64, expected F16, BF16, F32 or F64" },
+        { READ_I32, "f32", PAIR, "entry \"f32\" is of type F32, expected I32 or I64" },
+        { READ, "f64", { 2, { 2, 1 } }, "entry \"f64\" has shape [2], expected [2,1]" },
+        { READ_I32, "i32", { 0 }, "entry \"i32\" has shape [2], expected []" },
+        { READ_I32, "high", PAIR,
           "entry \"high\": element 1 is 2147483648, which does not fit 32 bits" },
-        { "tensor_file_read_i32",
-          "low",
-          { 1, { 2 } },
+        { READ_I32, "low", PAIR,
           "entry \"low\": element 0 is -2147483649, which does not fit 32 bits" },
-        { "tensor_file_read", "none", { 1, { 2 } }, "there is no entry \"none\"" },
-        { "tensor_file_read_i32", "F32", { 1, { 2 } }, "there is no entry \"F32\"" },
+        { READ, "none", PAIR, "there is no entry \"none\"" },
+        { READ_I32, "F32", PAIR, "there is no entry \"F32\"" },
 #ifndef TAPEGRAD_DOUBLE
-        { "tensor_file_read",
-          "wide",
-          { 1, { 2 } },
-          "entry \"wide\": element 1 is 1e+300, which does not fit a float" },
+        { READ, "wide", PAIR, "entry \"wide\": element 1 is 1e+300, which does not fit a float" },
 #endif
     };
     TensorFile *file = conversions();
     Real numbers[2];
     int32_t integers[2];
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        ck_assert(!(strcmp(cases[c].function, "tensor_file_read") == 0
+        ck_assert(!(strcmp(cases[c].function, READ) == 0
                         ? tensor_file_read(file, cases[c].name, cases[c].shape, numbers)
                         : tensor_file_read_i32(file, cases[c].name, cases[c].shape, integers)));
         assert_error(cases[c].function, cases[c].sentence);

@@ -61,9 +61,9 @@ static void shift_biases(int64_t layers)
     }
 }
 
-static void begin_on(Device *opened, TransformerConfig config)
+static void begin(TransformerConfig config)
 {
-    device = opened;
+    device = test_device();
     tape = tape_new(device);
     tape_set_recording(tape, false);
     tape_set_training(tape, false);
@@ -75,11 +75,6 @@ static void begin_on(Device *opened, TransformerConfig config)
     width = config.heads * config.head_dim;
     transformer = nn_transformer(params, "", config);
     shift_biases(config.layers);
-}
-
-static void begin(TransformerConfig config)
-{
-    begin_on(test_device(), config);
 }
 
 static void end(void)
@@ -231,35 +226,6 @@ TEST(a_step_is_the_parallel_form_at_its_position)
     static const int64_t batches[] = { 1, 3, 17, MANY };
     for (int i = 0; i < 8; i++)
         check_positions(both[i % 2], batches[i / 2]);
-}
-
-/* The results of LENGTH steps of B sequences on this device. */
-static const Real *steps_on(Device *opened, TransformerConfig config, int64_t B)
-{
-    begin_on(opened, config);
-    Real *all = test_zeros(LENGTH * B * width);
-    const Real *x = test_normal(3, LENGTH * B * width);
-    TransformerState *state = new_state(B, LENGTH);
-    for (int64_t n = 0; n < LENGTH; n++) {
-        const Tensor *out = nn_transformer_step(state, rows(x + n * B * width, B));
-        memcpy(all + n * B * width, test_values(out), (size_t)(B * width) * sizeof *all);
-    }
-    nn_transformer_state_free(state);
-    end();
-    return all;
-}
-
-TEST(an_engine_computes_the_plain_step)
-{
-    static const int64_t batches[] = { 1, 3, 12 };
-    for (int i = 0; i < 12; i++) {
-        TransformerConfig config = both[i % 2];
-        config.pre_norm = i / 2 % 2;
-        const int64_t B = batches[i / 4];
-        const Real *out = steps_on(test_device(), config, B);
-        const Real *plain = steps_on(device_open("plain"), config, B);
-        assert_close(out, plain, LENGTH * B * width, TOLERANCE);
-    }
 }
 
 TEST(with_every_feature_map)

@@ -23,13 +23,6 @@ static void end(void)
     ck_assert_uint_eq(device_memory(device).current, 0);
 }
 
-static void assert_same(const Real *a, const Real *b, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_msg(a[i] == b[i], "element %lld is %.9g, expected %.9g", (long long)i,
-                      (double)a[i], (double)b[i]);
-}
-
 static double largest(const Tensor *tensor)
 {
     const Real *values = test_values(tensor);
@@ -274,31 +267,6 @@ TEST(an_uninitialized_transformer_raises)
 
 /* ---------------------------------------------------------------------------- reference vectors */
 
-/* An entry as Real; the caller frees it. */
-static Real *entry(const TensorFile *file, const char *prefix, const char *name)
-{
-    char full[128];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    const FileEntry *found = tensor_file_find(file, full);
-    ck_assert_msg(found != NULL, "there is no entry %s", full);
-    Real *values = malloc((size_t)shape_count(found->shape) * sizeof *values);
-    ck_assert_ptr_nonnull(values);
-    ck_assert_msg(tensor_file_read(file, full, found->shape, values), "%s", tapegrad_error());
-    return values;
-}
-
-static void assert_entry(const TensorFile *file, const char *prefix, const char *name,
-                         const Tensor *actual)
-{
-    Real *expected = entry(file, prefix, name);
-    double error = relative_error(test_values(actual), expected, tensor_count(actual));
-    /* CUDA's linear attention computes a float32 product as three bf16 products. */
-    const double allowed = (device_is_cuda(test_device()) ? 3 : 1) * VECTOR_TOLERANCE;
-    ck_assert_msg(error <= allowed, "%s%s: relative error %g, expected at most %g", prefix, name,
-                  error, allowed);
-    free(expected);
-}
-
 /* A key's bias adds the same value to all scores of a query, to which softmax is invariant: the
  * gradient is 0 up to rounding. */
 static void assert_no_gradient_of_key_biases(const Transformer *transformer)
@@ -312,34 +280,14 @@ static void assert_no_gradient_of_key_biases(const Transformer *transformer)
     }
 }
 
-static void load_weights(const TensorFile *file)
-{
-    for (int i = 0; i < params_count(params); i++) {
-        Tensor *weight = params_at(params, i);
-        Real *values = entry(file, "param.", weight->name);
-        tensor_write(weight, values);
-        free(values);
-    }
-}
-
-static Tensor *integers(const TensorFile *file, const char *name, Shape expected)
-{
-    int32_t values[3 * 24];
-    ck_assert_int_le(shape_count(expected), 3 * 24);
-    ck_assert_msg(tensor_file_read_i32(file, name, expected, values), "%s", tapegrad_error());
-    return tape_input_i32(tape, values, expected);
-}
-
 /* The copy task's model: half the width embeds the symbol, half the position. */
 static void check_transformer(const char *file_name, AttentionKind attention)
 {
     enum { BATCH = 3, LENGTH = 24, SYMBOLS = 11, WIDTH = 16 };
     begin();
-    const char *directory = getenv("TAPEGRAD_VECTORS");
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", directory ? directory : "tests/data", file_name);
-    TensorFile *file = tensor_file_open(path);
-    ck_assert_msg(file != NULL, "%s", tapegrad_error());
+    TensorFile *file = test_vector_file(file_name);
+    /* CUDA's linear attention computes a float32 product as three bf16 products. */
+    const double allowed = (device_is_cuda(device) ? 3 : 1) * VECTOR_TOLERANCE;
 
     Embedding embedding = nn_embedding(params, "embedding", SYMBOLS, WIDTH / 2);
     Tensor *positions = nn_sinusoidal_positions(params, LENGTH, WIDTH / 2);
@@ -348,28 +296,27 @@ static void check_transformer(const char *file_name, AttentionKind attention)
         (TransformerConfig){ .layers = 2, .heads = 2, .head_dim = 8, .attention = attention });
     Linear head = nn_linear(params, "head", WIDTH, SYMBOLS);
     ck_assert_int_eq(params_count(params), 1 + 2 * 16 + 2 + 2);
-    load_weights(file);
+    test_load_params(file, params);
 
     const Shape size = shape(BATCH, LENGTH);
-    Tensor *x = nn_embedding_forward(tape, &embedding, integers(file, "tokens", size));
+    Tensor *x = nn_embedding_forward(tape, &embedding, test_entry_i32(tape, file, "tokens"));
     Tensor *parts[] = { x, op_broadcast_to(tape, positions, x->shape) };
     x = nn_transformer_forward(tape, &transformer, op_concat(tape, parts, 2, -1), NULL);
     Tensor *logits = tensor_keep(nn_linear_forward(tape, &head, x));
-    Real *mask = entry(file, "", "mask");
-    Tensor *loss = op_cross_entropy(tape, logits, integers(file, "target", size),
+    const Real *mask = test_entry(file, "", "mask", NULL);
+    Tensor *loss = op_cross_entropy(tape, logits, test_entry_i32(tape, file, "target"),
                                     tape_input(tape, mask, size));
     tape_backward(tape, loss);
-    assert_entry(file, "", "logits", logits);
-    assert_entry(file, "", "loss", loss);
+    assert_entry(file, "", "logits", logits, allowed);
+    assert_entry(file, "", "loss", loss, allowed);
     const bool softmax = attention == ATTENTION_CAUSAL_SOFTMAX;
     for (int i = 0; i < params_count(params); i++) {
         Tensor *weight = params_at(params, i);
         if (!softmax || !strstr(weight->name, "key.bias"))
-            assert_entry(file, "grad.", weight->name, tensor_gradient(weight));
+            assert_entry(file, "grad.", weight->name, tensor_gradient(weight), allowed);
     }
     if (softmax)
         assert_no_gradient_of_key_biases(&transformer);
-    free(mask);
     tensor_file_close(file);
     end();
 }
@@ -534,7 +481,7 @@ static void check_inference(TransformerConfig config)
     const size_t input = device_memory(device).current - weights;
     device_reset_peak(device);
     Tensor *out = nn_transformer_forward(tape, &transformer, x, NULL);
-    assert_same(test_values(out), trained, tensor_count(out));
+    assert_identical(test_values(out), trained, tensor_count(out));
     ck_assert_uint_eq(device_memory(device).current - weights, 2 * input);
     const size_t three_layers = device_memory(device).peak - weights;
     ck_assert_uint_lt(three_layers, training / 2);
@@ -573,13 +520,13 @@ TEST(a_pre_norm_transformer_is_made_of_its_parts)
     Tensor *inner = op_gelu(tape, nn_linear_forward(tape, &layer->ff1, normed));
     Tensor *out = op_add(tape, middle, nn_linear_forward(tape, &layer->ff2, inner));
     Tensor *final = nn_layernorm_forward(tape, &whole.norm, out);
-    assert_same(test_values(nn_transformer_layer_forward(tape, layer, x, NULL)), test_values(out),
-                tensor_count(x));
-    assert_same(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(final),
-                tensor_count(x));
+    assert_identical(test_values(nn_transformer_layer_forward(tape, layer, x, NULL)),
+                     test_values(out), tensor_count(x));
+    assert_identical(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(final),
+                     tensor_count(x));
     whole.has_norm = false;
-    assert_same(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(out),
-                tensor_count(x));
+    assert_identical(test_values(nn_transformer_forward(tape, &whole, x, NULL)), test_values(out),
+                     tensor_count(x));
     end();
 }
 
@@ -603,8 +550,8 @@ TEST(key_lengths_hide_positions)
         values[LENGTH / 2 * WIDTH] += 1;
         x = tape_input(tape, values, size);
         Real *after = test_values(nn_attention_forward(tape, &attention, x, key_lengths));
-        assert_same(after, before, LENGTH / 2 * WIDTH);
-        assert_same(after + LENGTH * WIDTH, before + LENGTH * WIDTH, LENGTH * WIDTH);
+        assert_identical(after, before, LENGTH / 2 * WIDTH);
+        assert_identical(after + LENGTH * WIDTH, before + LENGTH * WIDTH, LENGTH * WIDTH);
         ck_assert_mem_ne(all, before, LENGTH * WIDTH * sizeof(Real));
     }
     end();
@@ -618,7 +565,7 @@ TEST(a_dropout_layer_is_the_operation_while_the_tape_is_training)
     const Random start = tape_random(tape);
     const Real *dropped = test_values(nn_dropout_forward(tape, &dropout, x));
     tape_set_random(tape, start);
-    assert_same(dropped, test_values(op_dropout(tape, x, 0.25)), tensor_count(x));
+    assert_identical(dropped, test_values(op_dropout(tape, x, 0.25)), tensor_count(x));
     tape_set_training(tape, false);
     ck_assert_ptr_eq(nn_dropout_forward(tape, &dropout, x), x);
     end();
@@ -671,7 +618,7 @@ TEST(a_layer_without_bias_is_a_product)
     tensor_write(with_bias.bias, test_zeros(3));
     Tensor *x = some_input(), *out = nn_linear_forward(tape, &layer, x);
     Tensor *expected = nn_linear_forward(tape, &with_bias, x);
-    assert_same(test_values(out), test_values(expected), tensor_count(out));
+    assert_identical(test_values(out), test_values(expected), tensor_count(out));
     assert_raises("nn_linear_no_bias: n: in is 0 and out 3, expected 1 or more",
                   nn_linear_no_bias(params, "n", 0, 3));
     end();
@@ -689,56 +636,6 @@ TEST(a_layer_drops_in_three_places)
     nn_transformer_layer_forward(tape, &layer, some_input(), NULL);
     ck_assert_uint_eq(tape_random(tape).counter - before,
                       BATCH * LENGTH * (WIDTH + 20 + WIDTH) / 4);
-    end();
-}
-
-/* ------------------------------------------------------------------------------------- recovery */
-static Tensor *step(const Transformer *transformer)
-{
-    Tensor *out = nn_transformer_forward(tape, transformer, some_input(), NULL);
-    return op_mean_squared_error(tape, out, some_input());
-}
-
-TEST(a_pass_that_failed_anywhere_may_be_repeated)
-{
-    begin();
-    TransformerConfig config = small;
-    config.layers = 1;
-    config.dropout = 0.1;
-    Transformer transformer = nn_transformer(params, "t", config);
-    const int count = params_count(params);
-    Real *expected[32];
-    ck_assert_int_le(count, 32);
-    const Random start = tape_random(tape);
-    tape_backward(tape, step(&transformer));
-    for (int i = 0; i < count; i++)
-        expected[i] = test_values(tensor_gradient(params_at(params, i)));
-    tape_reset(tape);
-
-    volatile int failures = 0;
-    for (volatile int n = 1;; n++) {
-        params_zero_gradients(params);
-        tape_set_random(tape, start);
-        Tensor *loss = step(&transformer);
-        test_expect_error();
-        device_fail_allocation(n);
-        if (!setjmp(test_error_jump))
-            tape_backward(tape, loss);
-        tapegrad_on_error(NULL, NULL);
-        const bool failed = device_fail_allocation(0);
-        failures += failed;
-        if (failed) {
-            tape_reset(tape);
-            tape_backward(tape, step(&transformer));
-        }
-        for (int i = 0; i < count; i++)
-            assert_same(test_values(tensor_gradient(params_at(params, i))), expected[i],
-                        tensor_count(params_at(params, i)));
-        tape_reset(tape);
-        if (!failed)
-            break;
-    }
-    ck_assert_int_gt(failures, 10);
     end();
 }
 

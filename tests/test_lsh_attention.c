@@ -221,26 +221,6 @@ TEST(defaults)
     tape_free(tape);
 }
 
-/* ----------------------------------------------------------------------- forms of the arguments */
-TEST(packed_equals_separate)
-{
-    enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
-    Case c = { B, N, H, D, D, 2, 8, { 6, 1 }, true, NULL };
-    const Arrays x = arrays_for(&c);
-    const Outcome y = computed(NULL, &c, &x);
-    const Real *packed = test_packed((const Real *[]){ x.x, x.value }, 2, B * N, PART);
-    const Real *expected =
-        test_packed((const Real *[]){ y.values[DX], y.values[DVALUE] }, 2, B * N, PART);
-    Tape *tape = tape_new(test_device());
-    tape_seed(tape, SEED);
-    Tensor *both = tape_variable(tape, packed, shape(B, N, 2 * H, D));
-    Tensor *out = tensor_keep(lsh_attention(tape, both, NULL, &c));
-    tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
-    assert_close(test_values(out), y.values[OUT], value_count(&c), 0);
-    assert_close(test_values(tensor_gradient(both)), expected, 2 * x_count(&c), 0);
-    tape_free(tape);
-}
-
 /* ------------------------------------------------------------------------------- extreme values */
 /* Scores of some thousands neither overflow nor all underflow; a vector of length 0 causes no
  * division by 0. */
@@ -292,21 +272,6 @@ TEST(each_call_draws_other_hashes)
     op_lsh_attention(tape, x, x, options); /* 16 buckets: 8 columns of 8 elements, for 4 heads */
     ck_assert_uint_eq(tape_random(tape).counter, before.counter + 4 * 8 * 8 / 4);
     tape_free(tape);
-}
-
-TEST(two_runs_are_bitwise_equal_on_any_number_of_threads)
-{
-    for (int64_t H = 1; H <= 3; H += 2) {
-        Case c = { 1, 390, H, 8, 8, 3, 32, { 8, 1 }, H == 1, NULL };
-        Arrays x = arrays_for(&c);
-        test_set_threads(1);
-        const Outcome once = computed(NULL, &c, &x);
-        for (int threads = 1; threads < 6; threads++) {
-            test_set_threads(threads);
-            const Outcome again = computed(NULL, &c, &x);
-            assert_outcomes_near("threads", &again, &once, 0);
-        }
-    }
 }
 
 static size_t peak_bytes(int64_t N, int64_t rounds, bool backward)

@@ -7,8 +7,17 @@
 static const double tolerance = sizeof(Real) == 4 ? 2e-6 : 1e-13;
 static const Initializer normal = { INITIAL_NORMAL, 1 };
 
-typedef Optimizer *Maker(Params *params);
 typedef Optimizer *AdamMaker(Params *params, AdamConfig config);
+
+typedef struct Kind {
+    OptimizerKind kind;
+    AdamConfig config;
+} Kind;
+
+static Optimizer *make(Kind kind, Params *params)
+{
+    return test_optimizer(kind.kind, params, kind.config);
+}
 
 /* Contributes these values to the weight's gradient. */
 static void contribute(Tensor *weight, const Real *values)
@@ -21,55 +30,34 @@ static void contribute(Tensor *weight, const Real *values)
 /* ----------------------------------------------------------------------- reference trajectories */
 enum { VECTOR_STEPS = 12, VECTOR_COUNT = 21 };
 
-static void follow(const char *path, Maker *make)
+static void follow(const char *name, OptimizerKind kind, double weight_decay)
 {
-    static Real start[VECTOR_COUNT], gradients[VECTOR_STEPS][VECTOR_COUNT];
-    static Real trajectory[VECTOR_STEPS][VECTOR_COUNT];
-    const Shape all = shape(VECTOR_STEPS, 7, 3);
-    TensorFile *file = tensor_file_open(path);
-    ck_assert_msg(file != NULL, "%s", tapegrad_error());
-    ck_assert(tensor_file_read(file, "p0", shape(7, 3), start));
-    ck_assert(tensor_file_read(file, "grads", all, gradients[0]));
-    ck_assert(tensor_file_read(file, "trajectory", all, trajectory[0]));
-    tensor_file_close(file);
-
+    TensorFile *file = test_vector_file(name);
+    const Real *start = test_entry(file, "", "p0", NULL),
+               *gradients = test_entry(file, "", "grads", NULL);
+    const Real *trajectory = test_entry(file, "", "trajectory", NULL);
     Params *params = params_new(test_device(), 1);
     Tensor *weight = params_add(params, "p", shape(7, 3), normal);
-    Optimizer *optimizer = make(params);
+    AdamConfig config = optim_adam_config(0.01);
+    config.weight_decay = weight_decay;
+    Optimizer *optimizer = test_optimizer(kind, params, config);
     tensor_write(weight, start);
     for (int t = 0; t < VECTOR_STEPS; t++) {
-        contribute(weight, gradients[t]);
+        contribute(weight, gradients + t * VECTOR_COUNT);
         optim_step(optimizer);
-        assert_close(test_values(weight), trajectory[t], VECTOR_COUNT, VECTOR_TOLERANCE);
+        assert_close(test_values(weight), trajectory + t * VECTOR_COUNT, VECTOR_COUNT,
+                     VECTOR_TOLERANCE);
     }
+    tensor_file_close(file);
     optim_free(optimizer);
     params_free(params);
 }
 
-static Optimizer *vector_radam(Params *params)
-{
-    return optim_radam(params, optim_adam_config(0.01));
-}
-
-static Optimizer *vector_radam_decay(Params *params)
-{
-    AdamConfig config = optim_adam_config(0.01);
-    config.weight_decay = 0.1;
-    return optim_radam(params, config);
-}
-
-static Optimizer *vector_adamw(Params *params)
-{
-    AdamConfig config = optim_adam_config(0.01);
-    config.weight_decay = 0.1;
-    return optim_adamw(params, config);
-}
-
 TEST(trajectories_agree_with_the_reference)
 {
-    follow("tests/data/radam.safetensors", vector_radam);
-    follow("tests/data/radam_weight_decay.safetensors", vector_radam_decay);
-    follow("tests/data/adamw.safetensors", vector_adamw);
+    follow("radam.safetensors", RADAM, 0);
+    follow("radam_weight_decay.safetensors", RADAM, 0.1);
+    follow("adamw.safetensors", ADAMW, 0.1);
 }
 
 /* ---------------------------------------------------------------------------------- plain loops
@@ -105,12 +93,12 @@ static void pair_step(Pair pair, Optimizer *optimizer, const Real *gradients)
 /* One element's rule in double; state starts as zeros. */
 typedef double Rule(double p, double g, double *state, int t);
 
-static void compare(Maker *make, Rule *rule)
+static void compare(Kind kind, Rule *rule)
 {
     static double expected[COUNT], state[COUNT][2];
     static Real values[COUNT], rounded[COUNT];
     Pair pair = pair_new();
-    Optimizer *optimizer = make(pair.params);
+    Optimizer *optimizer = make(kind, pair.params);
     memset(state, 0, sizeof state);
     pair_read(pair, values);
     for (int i = 0; i < COUNT; i++)
@@ -130,10 +118,18 @@ static void compare(Maker *make, Rule *rule)
     params_free(pair.params);
 }
 
-static Optimizer *plain_sgd(Params *params)
-{
-    return optim_sgd(params, (SGDConfig){ .learning_rate = 0.01, .weight_decay = 0.25 });
-}
+#define DECAYING                                                                                   \
+    {                                                                                              \
+        .learning_rate = 0.03125, .beta1 = 0.75, .beta2 = 0.875, .eps = 0.015625,                  \
+        .weight_decay = 0.5                                                                        \
+    }
+static const Kind kinds[] = {
+    { SGD, { .learning_rate = 0.01, .weight_decay = 0.25 } },
+    { MOMENTUM, { .learning_rate = 0.0625, .beta1 = 0.75, .weight_decay = 0.125 } },
+    { ADAM, DECAYING },
+    { ADAMW, DECAYING },
+    { RADAM, DECAYING },
+};
 
 static double plain_sgd_rule(double p, double g, double *state, int t)
 {
@@ -141,26 +137,11 @@ static double plain_sgd_rule(double p, double g, double *state, int t)
     return p - 0.01 * (g + 0.25 * p);
 }
 
-static Optimizer *momentum_sgd(Params *params)
-{
-    return optim_sgd(
-        params, (SGDConfig){ .learning_rate = 0.0625, .momentum = 0.75, .weight_decay = 0.125 });
-}
-
 static double momentum_sgd_rule(double p, double g, double *state, int t)
 {
     (void)t;
     state[0] = 0.75 * state[0] + g + 0.125 * p;
     return p - 0.0625 * state[0];
-}
-
-static const AdamConfig decaying = {
-    .learning_rate = 0.03125, .beta1 = 0.75, .beta2 = 0.875, .eps = 0.015625, .weight_decay = 0.5
-};
-
-static Optimizer *decaying_adam(Params *params)
-{
-    return optim_adam(params, decaying);
 }
 
 static double adam_change(double g, double *state, int t)
@@ -176,19 +157,9 @@ static double decaying_adam_rule(double p, double g, double *state, int t)
     return p - adam_change(g + 0.5 * p, state, t);
 }
 
-static Optimizer *decaying_adamw(Params *params)
-{
-    return optim_adamw(params, decaying);
-}
-
 static double decaying_adamw_rule(double p, double g, double *state, int t)
 {
     return p - 0.03125 * 0.5 * p - adam_change(g, state, t);
-}
-
-static Optimizer *decaying_radam(Params *params)
-{
-    return optim_radam(params, decaying);
 }
 
 static double decaying_radam_rule(double p, double g, double *state, int t)
@@ -204,36 +175,17 @@ static double decaying_radam_rule(double p, double g, double *state, int t)
 
 TEST(rules_agree_with_plain_loops)
 {
-    compare(plain_sgd, plain_sgd_rule);
-    compare(momentum_sgd, momentum_sgd_rule);
-    compare(decaying_adam, decaying_adam_rule);
-    compare(decaying_adamw, decaying_adamw_rule);
-    compare(decaying_radam, decaying_radam_rule);
+    static Rule *const rules[OPTIMIZERS] = { plain_sgd_rule, momentum_sgd_rule, decaying_adam_rule,
+                                             decaying_adamw_rule, decaying_radam_rule };
+    for (int i = 0; i < OPTIMIZERS; i++)
+        compare(kinds[i], rules[i]);
 }
 
 /* ------------------------------------------------------------------------------ zero means zero */
-static Optimizer *zero_rate_sgd(Params *params)
-{
-    return optim_sgd(params, optim_sgd_config(0));
-}
-
 static double unchanged_rule(double p, double g, double *state, int t)
 {
     (void)g, (void)state, (void)t;
     return p;
-}
-
-static Optimizer *zero_rate_radam(Params *params)
-{
-    return optim_radam(params, optim_adam_config(0));
-}
-
-static Optimizer *zero_beta1_adam(Params *params)
-{
-    AdamConfig config = optim_adam_config(0.03125);
-    config.beta1 = 0;
-    config.beta2 = 0.875;
-    return optim_adam(params, config);
 }
 
 /* RMSprop with a corrected bias */
@@ -243,21 +195,10 @@ static double zero_beta1_rule(double p, double g, double *state, int t)
     return p - 0.03125 * g / (sqrt(state[1] / (1 - pow(0.875, t))) + 1e-8);
 }
 
-static Optimizer *zero_beta2_adam(Params *params)
-{
-    return optim_adam(params, (AdamConfig){ .learning_rate = 0.03125, .eps = 0.015625 });
-}
-
 static double zero_beta2_rule(double p, double g, double *state, int t)
 {
     (void)state, (void)t;
     return p - 0.03125 * g / (fabs(g) + 0.015625);
-}
-
-static Optimizer *zero_eps_adamw(Params *params)
-{
-    return optim_adamw(params,
-                       (AdamConfig){ .learning_rate = 0.03125, .beta1 = 0.75, .beta2 = 0.875 });
 }
 
 static double zero_eps_rule(double p, double g, double *state, int t)
@@ -269,23 +210,27 @@ static double zero_eps_rule(double p, double g, double *state, int t)
 
 TEST(a_written_zero_is_obeyed)
 {
-    compare(zero_rate_sgd, unchanged_rule);
-    compare(zero_rate_radam, unchanged_rule);
-    compare(zero_beta1_adam, zero_beta1_rule);
-    compare(zero_beta2_adam, zero_beta2_rule);
-    compare(zero_eps_adamw, zero_eps_rule);
+    AdamConfig zero_beta1 = optim_adam_config(0.03125);
+    zero_beta1.beta1 = 0;
+    zero_beta1.beta2 = 0.875;
+    const AdamConfig zero_beta2 = { .learning_rate = 0.03125, .eps = 0.015625 };
+    const AdamConfig zero_eps = { .learning_rate = 0.03125, .beta1 = 0.75, .beta2 = 0.875 };
+    compare((Kind){ SGD, { .learning_rate = 0 } }, unchanged_rule);
+    compare((Kind){ RADAM, optim_adam_config(0) }, unchanged_rule);
+    compare((Kind){ ADAM, zero_beta1 }, zero_beta1_rule);
+    compare((Kind){ ADAM, zero_beta2 }, zero_beta2_rule);
+    compare((Kind){ ADAMW, zero_eps }, zero_eps_rule);
 }
 
 TEST(with_eps_zero_a_weight_without_gradients_stays)
 {
-    for (int i = 0; i < 3; i++) {
-        AdamMaker *const make[] = { optim_adam, optim_adamw, optim_radam };
+    for (OptimizerKind kind = ADAM; kind <= RADAM; kind++) {
         AdamConfig config = optim_adam_config(1);
         config.eps = 0;
         Params *params = params_new(test_device(), 1);
         Tensor *x = params_add(params, "x", shape(3), normal);
         const Real *before = test_values(x);
-        Optimizer *optimizer = make[i](params, config);
+        Optimizer *optimizer = test_optimizer(kind, params, config);
         for (int t = 0; t < 10; t++)
             optim_step(optimizer);
         assert_identical(test_values(x), before, 3);
@@ -305,15 +250,13 @@ TEST(configs_come_with_their_defaults)
     ck_assert(adam.schedule.kind == SCHEDULE_CONSTANT);
 }
 
-static Maker *const makers[] = { plain_sgd, momentum_sgd, decaying_adam, decaying_adamw,
-                                 decaying_radam };
-enum { MAKERS = sizeof makers / sizeof *makers };
-
-static void run(Maker *make, int threads, Real *values)
+/* Values after STEPS steps, with a group of these factors unless pattern is NULL. */
+static void run(Kind kind, const char *pattern, double rate, double decay, Real *values)
 {
-    test_set_threads(threads);
     Pair pair = pair_new();
-    Optimizer *optimizer = make(pair.params);
+    Optimizer *optimizer = make(kind, pair.params);
+    if (pattern)
+        optim_set_group(optimizer, pattern, rate, decay);
     for (int t = 1; t <= STEPS; t++)
         pair_step(pair, optimizer, test_normal((uint64_t)t, COUNT));
     pair_read(pair, values);
@@ -324,9 +267,11 @@ static void run(Maker *make, int threads, Real *values)
 TEST(threads_change_nothing)
 {
     static Real one[COUNT], three[COUNT];
-    for (int i = 0; i < MAKERS; i++) {
-        run(makers[i], 1, one);
-        run(makers[i], 3, three);
+    for (int i = 0; i < OPTIMIZERS; i++) {
+        test_set_threads(1);
+        run(kinds[i], NULL, 0, 0, one);
+        test_set_threads(3);
+        run(kinds[i], NULL, 0, 0, three);
         assert_identical(three, one, COUNT);
     }
 }
@@ -336,9 +281,9 @@ TEST(padding_stays_zero)
 {
     if (strcmp(device_name(test_device()), "cpu") != 0)
         return;
-    for (int i = 0; i < MAKERS; i++) {
+    for (int i = 0; i < OPTIMIZERS; i++) {
         Pair pair = pair_new();
-        Optimizer *optimizer = makers[i](pair.params);
+        Optimizer *optimizer = make(kinds[i], pair.params);
         for (int t = 1; t <= STEPS; t++)
             pair_step(pair, optimizer, test_normal((uint64_t)t, COUNT));
         int gap = 0;
@@ -353,49 +298,24 @@ TEST(padding_stays_zero)
 
 /* ---------------------------------------------------------------------------- parameter groups */
 
-/* The five kinds with these factors of the learning rate and of the weight decay. */
-static Optimizer *make_scaled(int kind, Params *params, double rate, double decay)
-{
-    AdamConfig adam = decaying;
-    adam.learning_rate *= rate;
-    adam.weight_decay *= decay;
-    const SGDConfig sgd = { .learning_rate = 0.0625 * rate,
-                            .momentum = kind == 0 ? 0 : 0.75,
-                            .weight_decay = 0.125 * decay };
-    AdamMaker *const make[] = { optim_adam, optim_adamw, optim_radam };
-    return kind < 2 ? optim_sgd(params, sgd) : make[kind - 2](params, adam);
-}
-
-/* Values after STEPS steps. */
-static void run_scaled(int kind, double rate, double decay, const char *pattern, double rate_factor,
-                       double decay_factor, Real *values)
-{
-    Pair pair = pair_new();
-    Optimizer *optimizer = make_scaled(kind, pair.params, rate, decay);
-    if (pattern)
-        optim_set_group(optimizer, pattern, rate_factor, decay_factor);
-    for (int t = 1; t <= STEPS; t++)
-        pair_step(pair, optimizer, test_normal((uint64_t)t, COUNT));
-    pair_read(pair, values);
-    optim_free(optimizer);
-    params_free(pair.params);
-}
-
 TEST(a_groups_weights_step_as_with_a_config_of_their_own)
 {
     static const struct {
         double rate, decay;
     } factors[] = { { 0.5, 2 }, { 4, 0 }, { 1, 0.25 }, { 1, 1 } };
     static Real plain[COUNT], scaled[COUNT], grouped[COUNT];
-    for (int kind = 0; kind < 5; kind++) {
-        run_scaled(kind, 1, 1, NULL, 0, 0, plain);
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
+        run(kinds[kind], NULL, 0, 0, plain);
         for (int i = 0; i < 4; i++) {
             const double rate = factors[i].rate, decay = factors[i].decay;
-            run_scaled(kind, rate, decay, NULL, 0, 0, scaled);
-            run_scaled(kind, 1, 1, "sec*", rate, decay, grouped);
+            Kind other = kinds[kind];
+            other.config.learning_rate *= rate;
+            other.config.weight_decay *= decay;
+            run(other, NULL, 0, 0, scaled);
+            run(kinds[kind], "sec*", rate, decay, grouped);
             assert_identical(grouped, plain, FIRST);
             assert_identical(grouped + FIRST, scaled + FIRST, SECOND);
-            run_scaled(kind, 1, 1, "*", rate, decay, grouped);
+            run(kinds[kind], "*", rate, decay, grouped);
             assert_identical(grouped, scaled, COUNT);
         }
     }
@@ -404,9 +324,9 @@ TEST(a_groups_weights_step_as_with_a_config_of_their_own)
 TEST(a_rate_factor_of_zero_stops_weights_until_it_is_replaced)
 {
     static Real grouped[COUNT], start[COUNT];
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
         Pair pair = pair_new();
-        Optimizer *optimizer = make_scaled(kind, pair.params, 1, 1);
+        Optimizer *optimizer = make(kinds[kind], pair.params);
         pair_read(pair, start);
         optim_set_group(optimizer, "*", 2, 2);
         optim_set_group(optimizer, "second", 0, 1);
@@ -440,11 +360,11 @@ static void step_unfrozen(Pair pair, Optimizer *optimizer, int t)
 TEST(a_frozen_weight_stays_until_it_is_unfrozen)
 {
     static Real values[COUNT], before[COUNT], always[COUNT], shorter[COUNT];
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
         Pair pair = pair_new(), plain = pair_new(), brief = pair_new();
-        Optimizer *optimizer = make_scaled(kind, pair.params, 1, 1);
-        Optimizer *other = make_scaled(kind, plain.params, 1, 1);
-        Optimizer *third = make_scaled(kind, brief.params, 1, 1);
+        Optimizer *optimizer = make(kinds[kind], pair.params);
+        Optimizer *other = make(kinds[kind], plain.params);
+        Optimizer *third = make(kinds[kind], brief.params);
         for (int t = 1; t <= 9; t++) {
             if (t == 4) {
                 params_set_requires_grad(pair.params, "sec*", false);
@@ -483,7 +403,7 @@ TEST(weights_may_be_frozen_before_the_optimizer_is_made)
     Tensor *a = params_add(params, "a", shape(3), normal),
            *b = params_add(params, "b", shape(3), normal);
     params_set_requires_grad(params, "a", false);
-    Optimizer *optimizer = decaying_adamw(params);
+    Optimizer *optimizer = make(kinds[ADAMW], params);
     const Real *before = test_values(a), *start = test_values(b);
     for (int n = 1; n <= 2; n++) {
         contribute(b, ones);
@@ -576,7 +496,7 @@ TEST(a_step_uses_the_sum_of_contributions_and_empties_it)
     const Real one[] = { 1, -2 }, two[] = { 4, 8 }, sum[] = { 5, 6 };
     Params *a = params_new(test_device(), 1), *b = params_new(test_device(), 1);
     Tensor *x = params_add(a, "x", shape(2), normal), *y = params_add(b, "x", shape(2), normal);
-    Optimizer *first = momentum_sgd(a), *second = momentum_sgd(b);
+    Optimizer *first = make(kinds[MOMENTUM], a), *second = make(kinds[MOMENTUM], b);
     for (int t = 0; t < 3; t++) {
         contribute(x, one);
         contribute(x, two);
@@ -617,10 +537,10 @@ TEST(a_weight_without_a_contribution_has_gradient_zero)
 TEST(values_that_are_not_finite_pass_through)
 {
     const Real g[] = { 1, (Real)NAN, 1, (Real)INFINITY };
-    for (int i = 0; i < MAKERS; i++) {
+    for (int i = 0; i < OPTIMIZERS; i++) {
         Params *params = params_new(test_device(), 1);
         Tensor *x = params_add(params, "x", shape(4), normal);
-        Optimizer *optimizer = makers[i](params);
+        Optimizer *optimizer = make(kinds[i], params);
         contribute(x, g);
         optim_step(optimizer);
         const Real *values = test_values(x);
@@ -795,14 +715,14 @@ TEST(bad_schedules_raise)
 }
 
 /* A default config with one field changed raises "FUNCTION: FIELD is VALUE, expected ...". */
-static void assert_refused(Params *params, const char *function, AdamMaker *make, size_t field,
+static void assert_refused(Params *params, const char *function, AdamMaker *maker, size_t field,
                            double value, const char *expected)
 {
     AdamConfig config = optim_adam_config(1e-3);
     *(double *)((char *)&config + field) = value;
     char sentence[160];
     snprintf(sentence, sizeof sentence, "%s: %s", function, expected);
-    assert_raises(sentence, make(params, config));
+    assert_raises(sentence, maker(params, config));
 }
 
 TEST(bad_configs_raise)
@@ -853,8 +773,9 @@ TEST(a_failed_allocation_may_be_repeated)
 {
     static Real expected[COUNT], values[COUNT];
     const size_t before = device_memory(test_device()).current;
-    for (int i = 0; i < MAKERS; i++) {
-        run(makers[i], 2, expected);
+    test_set_threads(2);
+    for (int i = 0; i < OPTIMIZERS; i++) {
+        run(kinds[i], NULL, 0, 0, expected);
         volatile int failures = 0;
         for (volatile int n = 1;; n++) {
             Pair pair = pair_new();
@@ -862,27 +783,27 @@ TEST(a_failed_allocation_may_be_repeated)
             test_expect_error();
             if (!setjmp(test_error_jump)) {
                 device_fail_allocation(n);
-                optimizer = makers[i](pair.params);
+                optimizer = make(kinds[i], pair.params);
             }
             tapegrad_on_error(NULL, NULL);
             const bool happened = device_fail_allocation(0);
             ck_assert(happened == !optimizer);
             if (happened) {
                 assert_exhausted();
-                optimizer = makers[i](pair.params);
+                optimizer = make(kinds[i], pair.params);
                 failures++;
             }
             device_fail_allocation(1); /* a step allocates nothing */
             optim_step(optimizer);
             ck_assert(!device_fail_allocation(0));
             optim_free(optimizer);
-            optimizer = makers[i](pair.params);
+            optimizer = make(kinds[i], pair.params);
             params_free(pair.params);
             optim_free(optimizer); /* in this order too */
             ck_assert_uint_eq(device_memory(test_device()).current, before);
             if (!happened)
                 break;
-            run(makers[i], 2, values);
+            run(kinds[i], NULL, 0, 0, values);
             assert_identical(values, expected, COUNT);
         }
         ck_assert_int_eq(failures, 5);
@@ -894,7 +815,7 @@ TEST(no_weight_is_added_after_the_optimizer)
 {
     Params *params = params_new(test_device(), 1);
     params_add(params, "x", shape(3), normal);
-    Optimizer *optimizer = decaying_radam(params);
+    Optimizer *optimizer = make(kinds[RADAM], params);
     assert_raises("params_add: y comes too late: storage was allocated at the first use of a "
                   "weight; register all weights before it",
                   params_add(params, "y", shape(3), normal));

@@ -57,21 +57,6 @@ static const double TOLERANCE = 5e-6;
  * Of all shapes and backends, tests/operations.h compares values with plain and gradients with
  * finite differences: here plain's own values. */
 
-/* The offsets between elements of a row and of a column of the stored matrices, and between
- * matrices; 0: one matrix for all. */
-typedef struct View {
-    const Real *data;
-    int64_t row, column, matrix;
-} View;
-
-/* a [n, k] b [k, m], or either of them stored transposed */
-static View view(const Real *data, Shape stored, bool transposed)
-{
-    const int64_t rows = shape_size(stored, -2), columns = shape_size(stored, -1);
-    const int64_t matrix = stored.rank == 2 ? 0 : rows * columns;
-    return transposed ? (View){ data, 1, columns, matrix } : (View){ data, columns, 1, matrix };
-}
-
 /* leading, then the axes of a matrix */
 static Shape joined(Shape leading, Shape matrix)
 {
@@ -80,22 +65,8 @@ static Shape joined(Shape leading, Shape matrix)
     return leading;
 }
 
-static void assert_sums(const Real *out, View a, View b, int64_t count, const int64_t nkm[3])
-{
-    const int64_t n = nkm[0], k = nkm[1], m = nkm[2];
-    Real *expected = test_zeros(count * n * m);
-    for (int64_t i = 0; i < count * n * m; i++) {
-        const Real *row = a.data + i / (n * m) * a.matrix + i / m % n * a.row;
-        const Real *column = b.data + i / (n * m) * b.matrix + i % m * b.column;
-        double sum = 0;
-        for (int64_t l = 0; l < k; l++)
-            sum += (double)row[l * a.column] * (double)column[l * b.row];
-        expected[i] = (Real)sum;
-    }
-    assert_close(out, expected, count * n * m, TOLERANCE);
-}
-
-/* A matrix, a batch with one b or with one b each, and two leading axes. */
+/* Against op_transpose, op_multiply and op_sum: a matrix, a batch with one b or with one b each,
+ * and two leading axes. */
 TEST(values_of_matmul_are_sums_of_products)
 {
     static Tensor *(*const matmuls[])(Tape *, Tensor *, Tensor *) = { op_matmul, op_matmul_tn,
@@ -113,8 +84,15 @@ TEST(values_of_matmul_are_sums_of_products)
         Tensor *x = variable(1, a_shape), *y = variable(2, b_shape);
         Tensor *out = matmuls[form](tape, x, y);
         ck_assert(shape_equal(out->shape, joined(leading[batch], shape(n, m))));
-        assert_sums(test_values(out), view(test_values(x), a_shape, form == 1),
-                    view(test_values(y), b_shape, form == 2), shape_count(leading[batch]), nkm);
+        const int64_t count = shape_count(leading[batch]);
+        x = form == 1 ? op_transpose(tape, x, -1, -2) : x;
+        y = form == 2 ? y : op_transpose(tape, y, -1, -2);
+        Tensor *products =
+            op_multiply(tape, op_reshape(tape, x, shape(count, n, 1, k)),
+                        op_reshape(tape, y, shape(tensor_count(y) / (k * m), 1, m, k)));
+        assert_close(test_values(out), test_values(op_sum(tape, products, -1)), count * n * m,
+                     TOLERANCE);
+        tape_reset(tape);
     }
     tape_free(tape);
 }

@@ -31,84 +31,52 @@ static Tensor *inner(Tensor *a, Tensor *b)
 /* --------------------------------------------------------------------------- reference vectors */
 static TensorFile *file;
 
-static Real *entry(const char *prefix, const char *name, Shape *of)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s%s", prefix, name);
-    const FileEntry *found = tensor_file_find(file, path);
-    ck_assert_msg(found != NULL, "no entry %s", path);
-    *of = found->shape;
-    Real *values = test_zeros(shape_count(*of));
-    ck_assert_msg(tensor_file_read(file, path, *of, values), "%s", tapegrad_error());
-    return values;
-}
-
 static Tensor *variable(const char *name)
 {
     Shape of;
-    Real *values = entry("", name, &of);
+    Real *values = test_entry(file, "", name, &of);
     return tape_variable(tape, values, of);
-}
-
-static void assert_entry(const char *prefix, const char *name, const Tensor *found)
-{
-    Shape of;
-    Real *expected = entry(prefix, name, &of);
-    ck_assert_int_eq(shape_count(of), tensor_count(found));
-    const double error = relative_error(test_values(found), expected, shape_count(of));
-    ck_assert_msg(error <= VECTOR_TOLERANCE, "%s%s has relative error %g", prefix, name, error);
 }
 
 /* Values and all gradients of nn_lstm, whose weights have the file's names. */
 static void check_lstm_file(const char *name, RecurrentConfig config)
 {
-    char path[512];
-    const char *directory = getenv("TAPEGRAD_VECTORS");
-    snprintf(path, sizeof path, "%s/%s.safetensors", directory ? directory : "tests/data", name);
-    file = tensor_file_open(path);
-    ck_assert_msg(file != NULL, "%s", tapegrad_error());
+    file = test_vector_file(name);
     begin();
     const Lstm lstm = nn_lstm(params, "", config);
-    for (int i = 0; i < params_count(params); i++) {
-        Shape of;
-        tensor_write(params_at(params, i), entry("param.", params_at(params, i)->name, &of));
-    }
+    test_load_params(file, params);
     Tensor *x = variable("x"), *lengths = NULL;
-    if (tensor_file_find(file, "lengths")) {
-        int32_t values[16];
-        const Shape of = tensor_file_find(file, "lengths")->shape;
-        ck_assert(tensor_file_read_i32(file, "lengths", of, values));
-        lengths = tape_input_i32(tape, values, of);
-    }
+    if (tensor_file_find(file, "lengths"))
+        lengths = test_entry_i32(tape, file, "lengths");
     LstmState state = { NULL, NULL };
     Tensor *out = nn_lstm_forward(tape, &lstm, x, lengths, &state);
-    assert_entry("", "out", out);
-    assert_entry("", "final_h", state.hidden);
-    assert_entry("", "final_c", state.cell);
+    assert_entry(file, "", "out", out, VECTOR_TOLERANCE);
+    assert_entry(file, "", "final_h", state.hidden, VECTOR_TOLERANCE);
+    assert_entry(file, "", "final_c", state.cell, VECTOR_TOLERANCE);
     Tensor *loss = inner(out, variable("grad_out"));
     loss = op_add(tape, loss, inner(state.hidden, variable("grad_final_h")));
     loss = op_add(tape, loss, inner(state.cell, variable("grad_final_c")));
     tape_backward(tape, loss);
-    assert_entry("grad.", "x", tensor_gradient(x));
+    assert_entry(file, "grad.", "x", tensor_gradient(x), VECTOR_TOLERANCE);
     for (int i = 0; i < params_count(params); i++)
-        assert_entry("grad.", params_at(params, i)->name, tensor_gradient(params_at(params, i)));
+        assert_entry(file, "grad.", params_at(params, i)->name,
+                     tensor_gradient(params_at(params, i)), VECTOR_TOLERANCE);
     tensor_file_close(file);
     end();
 }
 
 TEST(lstm_equals_the_reference_vectors)
 {
-    check_lstm_file("lstm_1", (RecurrentConfig){ .input = 5, .hidden = 7 });
+    check_lstm_file("lstm_1.safetensors", (RecurrentConfig){ .input = 5, .hidden = 7 });
     check_lstm_file(
-        "lstm_bidirectional_2",
+        "lstm_bidirectional_2.safetensors",
         (RecurrentConfig){ .input = 5, .hidden = 6, .layers = 2, .bidirectional = true });
-    check_lstm_file("lstm_lengths",
+    check_lstm_file("lstm_lengths.safetensors",
                     (RecurrentConfig){ .input = 5, .hidden = 6, .bidirectional = true });
 }
 
 /* ----------------------------------------------------------------------------- a layer, a stack */
 enum { B = 3, N = 11, I = 4, H = 37 };
-static int sequences = B;
 
 #ifdef TAPEGRAD_DOUBLE
 static const double TOLERANCE = 1e-12;
@@ -129,13 +97,13 @@ typedef struct Layer {
 
 static Layer layer_new(int64_t G)
 {
-    Layer layer = { .G = G, .x = random_variable(1, shape(sequences, N, I)) };
+    Layer layer = { .G = G, .x = random_variable(1, shape(B, N, I)) };
     layer.w[0] = random_variable(2, shape(G * H, I));
     layer.w[1] = op_scale(tape, random_variable(3, shape(G * H, H)), 0.2);
     layer.w[2] = random_variable(4, shape(G * H));
     layer.w[3] = random_variable(5, shape(G * H));
-    layer.h = random_variable(6, shape(sequences, H));
-    layer.c = random_variable(7, shape(sequences, H));
+    layer.h = random_variable(6, shape(B, H));
+    layer.c = random_variable(7, shape(B, H));
     for (int i = 0; i < 4; i++)
         tensor_keep(layer.w[i]);
     return layer;
@@ -161,12 +129,12 @@ static Outcome outcome_of(const Layer *l, Tensor *out, Tensor **state)
 {
     Outcome outcome = { 0 };
     const int states = l->G == 4 ? 2 : 1;
-    Tensor *loss = inner(out, tape_input(tape, test_normal(8, sequences * N * H), out->shape));
+    Tensor *loss = inner(out, tape_input(tape, test_normal(8, B * N * H), out->shape));
     test_note(&outcome, out);
     for (int s = 0; s < states; s++) {
         test_note(&outcome, state[s]);
-        const Real *r = test_normal(9 + (uint64_t)s, sequences * H);
-        loss = op_add(tape, loss, inner(state[s], tape_input(tape, r, shape(sequences, H))));
+        const Real *r = test_normal(9 + (uint64_t)s, B * H);
+        loss = op_add(tape, loss, inner(state[s], tape_input(tape, r, shape(B, H))));
     }
     tape_backward(tape, loss);
     test_note(&outcome, tensor_gradient(l->x));
@@ -326,31 +294,6 @@ TEST(sequences_are_independent)
             ck_assert(isnan(out[i]) == (i / (N * H) == 1));
         tape_reset(tape);
     }
-    end();
-}
-
-TEST(a_divided_batch_has_the_results_of_one_thread)
-{
-    begin();
-    int32_t lengths[29];
-    sequences = sizeof lengths / sizeof *lengths;
-    for (int b = 0; b < sequences; b++)
-        lengths[b] = b * 5 % (N + 1);
-    for (int64_t G = 3; G <= 4; G++)
-        for (int reverse = 0; reverse < 2; reverse++) {
-            Outcome outcomes[2];
-            for (int way = 0; way < 2; way++) {
-                test_set_threads(way == 0 ? 1 : 3);
-                const Layer l = layer_new(G);
-                Tensor *state[2] = { l.h, l.c };
-                Tensor *valid = tape_input_i32(tape, lengths, shape(sequences));
-                Tensor *out = apply(&l, l.x, valid, reverse, state);
-                outcomes[way] = outcome_of(&l, out, state);
-            }
-            assert_alike("three threads", outcomes[1], outcomes[0]);
-            ck_assert_mem_eq(outcomes[1].values[0], outcomes[0].values[0],
-                             (size_t)outcomes[0].counts[0] * sizeof(Real));
-        }
     end();
 }
 

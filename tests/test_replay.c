@@ -110,18 +110,37 @@ static void train(void *context)
     optim_step(trainer->optimizer);
 }
 
+static void assert_same_losses(const Trainer *a, const Trainer *b)
+{
+    const double loss = tensor_item(a->loss), other = tensor_item(b->loss);
+    ck_assert_mem_eq(&loss, &other, sizeof loss);
+}
+
+static void train_both(Trainer *eager, Trainer *replayed, int step)
+{
+    write_inputs(eager, step);
+    write_inputs(replayed, step);
+    tape_reset(eager->tape);
+    train(eager);
+    tape_replay(replayed->tape, train, replayed);
+    assert_same_losses(eager, replayed);
+}
+
+static void replay_both(Trainer *a, Trainer *b, int step)
+{
+    write_inputs(a, step);
+    write_inputs(b, step);
+    tape_replay(a->tape, train, a);
+    tape_replay(b->tape, train, b);
+    assert_same_losses(a, b);
+}
+
 static void check_replays(Trainer eager, Trainer replayed)
 {
     for (int step = 0; step < STEPS; step++) {
-        write_inputs(&eager, step);
-        write_inputs(&replayed, step);
-        tape_reset(eager.tape);
-        train(&eager);
-        tape_replay(replayed.tape, train, &replayed);
-        double expected = tensor_item(eager.loss), actual = tensor_item(replayed.loss);
-        ck_assert_mem_eq(&expected, &actual, sizeof expected);
-        expected = params_gradient_norm(eager.params);
-        actual = params_gradient_norm(replayed.params);
+        train_both(&eager, &replayed, step);
+        const double expected = params_gradient_norm(eager.params);
+        const double actual = params_gradient_norm(replayed.params);
         ck_assert_mem_eq(&expected, &actual, sizeof expected);
     }
     ck_assert_int_eq(replayed.calls, device_is_cuda(test_device()) ? 2 : STEPS);
@@ -153,15 +172,12 @@ TEST(groups_may_change_between_replays)
     for (int step = 0; step < STEPS; step++) {
         Trainer *const both[] = { &eager, &replayed };
         for (int i = 0; i < 2; i++) {
-            write_inputs(both[i], step);
             if (step == 3)
                 optim_set_group(both[i]->optimizer, "embedding.*", 0, 1);
             if (step == 5)
                 optim_set_group(both[i]->optimizer, "*.bias", 0.5, 0);
         }
-        tape_reset(eager.tape);
-        train(&eager);
-        tape_replay(replayed.tape, train, &replayed);
+        train_both(&eager, &replayed, step);
         assert_identical_weights(eager.params, replayed.params);
     }
     ck_assert_int_eq(replayed.calls, device_is_cuda(test_device()) ? 2 : STEPS);
@@ -174,19 +190,14 @@ TEST(weights_may_be_frozen_between_replays)
 {
     Trainer eager = trainer_new(), replayed = trainer_new();
     for (int step = 0; step < STEPS; step++) {
-        Trainer *const both[] = { &eager, &replayed };
-        for (int i = 0; i < 2; i++) {
-            write_inputs(both[i], step);
-            if (step == 3)
-                params_set_requires_grad(both[i]->params, "embedding.*", false);
-            if (step == 3) /* joined to query and value */
-                params_set_requires_grad(both[i]->params, "*.key.*", false);
+        Params *const both[] = { eager.params, replayed.params };
+        for (int i = 0; i < 2 && step == 3; i++) {
+            params_set_requires_grad(both[i], "embedding.*", false);
+            params_set_requires_grad(both[i], "*.key.*", false); /* joined to query and value */
         }
         if (step % 3 == 0)
             tape_reset(replayed.tape);
-        tape_reset(eager.tape);
-        train(&eager);
-        tape_replay(replayed.tape, train, &replayed);
+        train_both(&eager, &replayed, step);
         assert_identical_weights(eager.params, replayed.params);
     }
     trainer_free(&eager);
@@ -225,15 +236,11 @@ TEST(other_work_between_replays)
     Tape *other = tape_new(test_device());
     Real *numbers = test_normal(1, 4096);
     for (int step = 0; step < STEPS; step++) {
-        write_inputs(&alone, step);
-        write_inputs(&disturbed, step);
-        tape_replay(alone.tape, train, &alone);
-        tape_replay(disturbed.tape, train, &disturbed);
+        replay_both(&alone, &disturbed, step);
         for (int64_t n = 1; n <= 4096; n *= 2)
             op_exp(other, tape_input(other, numbers, shape(n)));
-        double a = tensor_item(alone.loss), b = tensor_item(disturbed.loss);
+        assert_same_losses(&alone, &disturbed);
         tape_reset(other);
-        ck_assert_mem_eq(&a, &b, sizeof a);
     }
     tape_free(other);
     trainer_free(&alone);
@@ -245,14 +252,9 @@ TEST(a_reset_restarts_the_replays)
 {
     Trainer once = trainer_new(), again = trainer_new();
     for (int step = 0; step < STEPS; step++) {
-        write_inputs(&once, step);
-        write_inputs(&again, step);
         if (step == 3)
             tape_reset(again.tape);
-        tape_replay(once.tape, train, &once);
-        tape_replay(again.tape, train, &again);
-        double a = tensor_item(once.loss), b = tensor_item(again.loss);
-        ck_assert_mem_eq(&a, &b, sizeof a);
+        replay_both(&once, &again, step);
     }
     ck_assert_int_eq(again.calls, device_is_cuda(test_device()) ? 4 : STEPS);
     trainer_free(&once);
@@ -321,14 +323,8 @@ TEST(what_a_recorded_step_must_not_do)
         tape_reset(trainer.tape);
     }
     /* The failed recordings leave no trace. */
-    for (int step = 0; step < STEPS; step++) {
-        write_inputs(&trainer, step);
-        write_inputs(&other, step);
-        tape_replay(trainer.tape, train, &trainer);
-        tape_replay(other.tape, train, &other);
-        double a = tensor_item(trainer.loss), b = tensor_item(other.loss);
-        ck_assert_mem_eq(&a, &b, sizeof a);
-    }
+    for (int step = 0; step < STEPS; step++)
+        replay_both(&trainer, &other, step);
     trainer_free(&trainer);
     trainer_free(&other);
 }

@@ -424,29 +424,6 @@ TEST(dropout_draws_from_the_tapes_generator)
     tape_free(tape);
 }
 
-TEST(dropout_backward_reuses_the_mask)
-{
-    enum { N = 1003 };
-    begin();
-    Random start = tape_random(tape);
-    Real *ones = test_normal(0, N), *first, *second;
-    for (int i = 0; i < N; i++)
-        ones[i] = 1;
-    Tensor *x = tape_variable(tape, ones, shape(N)), *out = op_dropout(tape, x, 0.4);
-    op_dropout(tape, x, 0.4); /* another draw in between */
-    tape_backward_from(tape, tensor_keep(out), tape_input(tape, ones, shape(N)));
-    first = test_values(out);
-    ck_assert_mem_eq(first, gradient(x), N * sizeof(Real));
-    tape_reset(tape);
-    x = tape_variable(tape, ones, shape(N));
-    second = test_values(op_dropout(tape, x, 0.4));
-    ck_assert_mem_ne(first, second, N * sizeof(Real));
-    tape_set_random(tape, start);
-    second = test_values(op_dropout(tape, x, 0.4));
-    ck_assert_mem_eq(first, second, N * sizeof(Real));
-    tape_free(tape);
-}
-
 TEST(dropout_of_probability_0_or_in_evaluation_returns_x)
 {
     begin();
@@ -488,6 +465,7 @@ TEST(gradients_with_training_off_have_no_dropout)
     enum { N = 100 };
     Real *gradients[2];
     begin();
+    const uint64_t before = tape_random(tape).counter;
     tape_set_training(tape, false);
     for (int dropout = 0; dropout < 2; dropout++) {
         const Real p = dropout ? 0.5 : 0;
@@ -499,23 +477,7 @@ TEST(gradients_with_training_off_have_no_dropout)
         tape_reset(tape);
     }
     ck_assert_mem_eq(gradients[1], gradients[0], N * sizeof(Real));
-    tape_free(tape);
-}
-
-TEST(dropped_nan_becomes_0)
-{
-    enum { N = 400 };
-    begin();
-    Real *nans = test_normal(0, N);
-    for (int i = 0; i < N; i++)
-        nans[i] = (Real)NAN;
-    Real *out = test_values(op_dropout(tape, tape_input(tape, nans, shape(N)), 0.5));
-    int kept = 0;
-    for (int i = 0; i < N; i++) {
-        ck_assert(isnan(out[i]) || out[i] == 0);
-        kept += isnan(out[i]) != 0;
-    }
-    ck_assert(kept > N / 4 && kept < N * 3 / 4);
+    ck_assert_uint_eq(tape_random(tape).counter, before);
     tape_free(tape);
 }
 
@@ -558,20 +520,6 @@ TEST(residual_layernorm_equals_its_composition)
         assert_close(test_values(out), test_values(composed), shape_count(size), TOLERANCE);
         ck_assert_uint_eq(tape_random(tape).counter, end.counter);
     }
-    tape_free(tape);
-}
-
-TEST(residual_layernorm_without_a_recording)
-{
-    begin();
-    Tensor *x = variable(1, shape(3, 40)), *w = variable(2, shape(40));
-    const uint64_t before = tape_random(tape).counter;
-    tape_set_recording(tape, false);
-    tape_set_training(tape, false);
-    Tensor *out = op_residual_layernorm(tape, x, x, 0.5, w, w, 1);
-    ck_assert_uint_eq(tape_random(tape).counter, before);
-    Tensor *expected = op_layernorm(tape, op_add(tape, x, x), w, w, 1);
-    assert_close(test_values(out), test_values(expected), 120, TOLERANCE);
     tape_free(tape);
 }
 

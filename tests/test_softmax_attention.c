@@ -44,30 +44,14 @@ typedef struct Arrays {
 /* Indices of an Outcome. */
 enum { OUT, DQUERY, DKEY, DVALUE };
 
-static int64_t query_count(const Case *c)
-{
-    return c->B * c->N * c->H * c->D;
-}
-static int64_t key_count(const Case *c)
-{
-    return c->B * c->keys * c->H * c->D;
-}
-static int64_t value_count(const Case *c)
-{
-    return c->B * c->keys * c->H * c->M;
-}
-static int64_t out_count(const Case *c)
-{
-    return c->B * c->N * c->H * c->M;
-}
-
 static Arrays arrays_for(const Case *c)
 {
-    Arrays x = { .query = test_normal(1, query_count(c)),
-                 .key = test_normal(2, key_count(c)),
-                 .value = test_normal(3, value_count(c)),
-                 .dout = test_normal(TEST_UPSTREAM, out_count(c)) };
-    for (int64_t i = 0; i < query_count(c); i++)
+    const int64_t queries = c->B * c->N * c->H, keys = c->B * c->keys * c->H;
+    Arrays x = { .query = test_normal(1, queries * c->D),
+                 .key = test_normal(2, keys * c->D),
+                 .value = test_normal(3, keys * c->M),
+                 .dout = test_normal(TEST_UPSTREAM, queries * c->M) };
+    for (int64_t i = 0; i < queries * c->D; i++)
         x.query[i] *= c->factor;
     return x;
 }
@@ -141,29 +125,6 @@ TEST(key_lengths)
         for (int64_t b = 0; b < c.B; b++)
             for (int64_t i = lengths[b] * key_row; i < c.keys * key_row; i++)
                 ck_assert(y.values[DKEY][b * c.keys * key_row + i] == 0);
-    }
-}
-
-/* ----------------------------------------------------------------------- forms of the arguments */
-TEST(packed_equals_separate)
-{
-    enum { B = 2, N = 75, H = 3, D = 12, PART = H * D };
-    Case c = { B, N, N, H, D, D, false, NULL, 1 };
-    for (int causal = 0; causal < 2; causal++) {
-        c.causal = causal;
-        const Arrays x = arrays_for(&c);
-        const Outcome y = computed(NULL, &c, &x);
-        const Real *packed =
-            test_packed((const Real *[]){ x.query, x.key, x.value }, 3, B * N, PART);
-        const Real *expected = test_packed(
-            (const Real *[]){ y.values[DQUERY], y.values[DKEY], y.values[DVALUE] }, 3, B * N, PART);
-        Tape *tape = tape_new(test_device());
-        Tensor *all = tape_variable(tape, packed, shape(B, N, 3 * H, D));
-        Tensor *out = tensor_keep(softmax_attention(tape, all, NULL, NULL, NULL, causal));
-        tape_backward_from(tape, out, tape_input(tape, x.dout, out->shape));
-        assert_close(test_values(out), y.values[OUT], out_count(&c), 0);
-        assert_close(test_values(tensor_gradient(all)), expected, 3 * query_count(&c), 0);
-        tape_free(tape);
     }
 }
 
