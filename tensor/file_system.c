@@ -127,17 +127,21 @@ static bool find_destination(const TensorFile *file, Destination *to)
     return S_ISREG(status.st_mode) || file_fail(file, "it exists and is not a regular file");
 }
 
-/* Removes a temporary file that no process writes. The name may meanwhile belong to another file
- * than the one that was locked. */
+/* Another save may have removed the open file, and given its name to a file of its own. */
+static bool is_named(int descriptor, const char *name)
+{
+    struct stat opened, named;
+    return fstat(descriptor, &opened) == 0 && lstat(name, &named) == 0 && S_ISREG(named.st_mode) &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+/* Removes a temporary file that no process writes. */
 static void remove_stale(const char *temporary)
 {
-    struct stat locked, named;
     const int descriptor = open_descriptor(temporary, O_WRONLY | O_NONBLOCK | O_NOFOLLOW, 0);
     if (descriptor < 0)
         return;
-    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 && fstat(descriptor, &locked) == 0 &&
-        lstat(temporary, &named) == 0 && S_ISREG(named.st_mode) && locked.st_dev == named.st_dev &&
-        locked.st_ino == named.st_ino)
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 && is_named(descriptor, temporary))
         unlink(temporary);
     close(descriptor);
 }
@@ -155,9 +159,10 @@ static bool create_temporary(Destination *to)
             continue;
         if (to->descriptor < 0)
             return false;
-        if (flock(to->descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        if ((flock(to->descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+            is_named(to->descriptor, to->temporary))
             return true;
-        close(to->descriptor); /* another save found it before it was locked, and removes it */
+        close(to->descriptor); /* another save found it unlocked, and removes or has removed it */
     }
     return false;
 }

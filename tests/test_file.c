@@ -498,6 +498,38 @@ int fsync(int descriptor)
     return is_interrupted() ? -1 : (int)syscall(SYS_fsync, descriptor);
 }
 
+/* A test's other save, which comes between the creation of a temporary file and its lock: it
+ * takes the file for one that a killed process left, and writes its own under the same name. */
+static bool other_save;
+static int other_descriptor;
+
+int flock(int descriptor, int operation)
+{
+    const Text temporary = text("%s.tmp.0", path);
+    if (other_save) {
+        other_save = false;
+        ck_assert_int_eq(unlink(temporary.text), 0);
+        other_descriptor = open(temporary.text, O_WRONLY | O_CREAT | O_EXCL, 0600);
+        ck_assert_int_eq(flock(other_descriptor, LOCK_EX), 0);
+        ck_assert_int_eq(write(other_descriptor, "half", 4), 4);
+    }
+    return (int)syscall(SYS_flock, descriptor, operation);
+}
+
+TEST(saves_to_one_path_do_not_mix)
+{
+    ck_assert(save_constant(1, 100));
+    other_save = true;
+    ck_assert_msg(save_constant(2, 100), "%s", tapegrad_error());
+    ck_assert(!other_save);
+    assert_constant(2, 100, 2); /* and the other save's temporary file, */
+    size_t size;
+    unsigned char *half = read_plain(text("%s.tmp.0", path).text, &size);
+    ck_assert(size == 4 && !memcmp(half, "half", 4)); /* which stays */
+    free(half);
+    close(other_descriptor);
+}
+
 TEST(interrupted_calls_are_repeated)
 {
     for (int n = 0; n < 8; n++) {
