@@ -157,4 +157,10 @@ if [ -e "$file" ]; then
         fail "the last run ends with other weights"
 fi
 echo "killed runs: $kills; temporary files left: $(ls "$file".tmp.* 2>/dev/null | wc -l)"
+
+# Three processes that save to one path, killed together; in memory, where they save more often.
+memory=$(mktemp -d -p /dev/shm 2>/dev/null || echo "$directory")
+"$build/tests/faults/savers" "$memory/shared" $((count * 10 / 3)) >"$directory/log" 2>&1 || fail "savers"
+tail -n 1 "$directory/log"
+[ "$memory" = "$directory" ] || rm -r "$memory"
 [ $failures -eq 0 ]
