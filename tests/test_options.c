@@ -31,6 +31,7 @@ static void assert_refused(const char *program, const Wrong *wrong, size_t count
 
 #define WRITABLE "expected a file that can be written: "
 #define NOT_REGULAR ": it exists and is not a regular file\n"
+#define NAME "expected a file name without control characters"
 static const Wrong of_copy_task[] = {
     { "--layers 0", "--layers 0: expected a whole number from 1 to 64\n" },
     { "--layers two", "--layers two: expected a whole number from 1 to 64\n" },
@@ -59,7 +60,15 @@ static const Wrong of_copy_task[] = {
     { "--save /dev/null", "tensor_file_can_save: /dev/null" NOT_REGULAR },
     { "--log /dev/full", "tensor_file_can_save: /dev/full" NOT_REGULAR },
     { "--save " LONG_NAME, "cannot create a temporary file beside it: File name too long\n" },
-    { "--plot ''", "--plot : " WRITABLE "tensor_file_can_save: : the name is empty\n" },
+    { "--save ''", "--save : " WRITABLE "tensor_file_can_save: : the name is empty\n" },
+    { "--plot @/a.png", "a.png: " NAME " that ends in .svg\n" },
+    { "--plot .svg", "--plot .svg: " NAME },
+    { "--plot \"`printf 'a\\n!touch b\\n.svg'`\"", "--plot a?!touch b?.svg: " NAME },
+    { "--log \"`printf 'a\\177'`\"", "--log a?: " NAME "\n" },
+    { "--log @/a --save @/a", "a: expected another file than --log " },
+    { "--plot @/a.svg --save @/./a.svg", "a.svg: expected another file than --plot " },
+    { "--resume @/a --log @/a", "a: expected another file than --log " },
+    { "--evaluate @/b --plot @/b.svg --log @/b.svg", "b.svg: expected another file than --log " },
 };
 
 static const Wrong of_mnist[] = {
@@ -76,6 +85,8 @@ static const Wrong of_mnist[] = {
     { "evaluate --data x", "mnist: evaluate: expected --model FILE, a checkpoint of mnist train" },
     { "benchmark --method lsh",
       "--method lsh: expected all, linear, stateful-softmax or softmax\n" },
+    { "sample --model @/a.png --output @/a.png", "a.png: expected another file than --model " },
+    { "sample --output a.svg", "--output a.svg: " NAME " that ends in .png\n" },
     { "benchmark --csv /tmp", "--csv /tmp: " WRITABLE },
 };
 
@@ -94,7 +105,7 @@ TEST(a_checkpoint_fixes_its_options)
         { "--resume @/run --rounds 4", " has --rounds 2, which cannot change\n" },
         { "--resume @/run --dropout 0.2", " has --dropout 0.1, which cannot change\n" },
         { "--resume @/run --seed 7", "--seed 7: " },
-        { "--resume @/run --steps 4", "--steps 4: expected at least the 5 steps that " },
+        { "--resume @/run --steps 4", "copy_task: 4 steps: expected at least the 5 that " },
         { "--evaluate @/run --length 32", "has --length 16, which cannot change" },
         { "--evaluate @/run --log @/x", "expected without --evaluate, which trains nothing" },
         { "--evaluate @/run --dropout 0", "expected without --evaluate, which trains nothing" },
@@ -117,6 +128,9 @@ TEST(files_that_are_no_checkpoints_are_reported)
     ck_assert(tensor_file_save(&entry, 1, NULL, 0, path));
     ck_assert_int_eq(run("copy_task --evaluate @/weights"), 1);
     assert_says("expected a checkpoint of copy_task, but it has no --preset");
+    assert_runs("copy_task " TINY "--steps 1 --save @/run");
+    ck_assert_int_eq(run("mnist sample --model @/run --output @/a.png"), 1);
+    assert_says("run: expected a checkpoint of mnist, but it is one of copy_task\n");
     static const char *const missing[] = { "copy_task --resume @/missing",
                                            "mnist sample --model @/missing --output @/a.png" };
     for (int i = 0; i < 2; i++) {

@@ -684,6 +684,13 @@ TEST(bad_data_are_reported)
     assert_says("missing: No such file or directory");
     ck_assert_int_eq(run("speech features @/rate.wav --picture @/a.png"), 1);
     assert_says("speech: ");
+    /* Opening a FIFO would block. */
+    snprintf(path, sizeof path, "%s/few/1_a_5.wav", directory);
+    ck_assert(unlink(path) == 0 && mkfifo(path, 0600) == 0);
+    ck_assert_int_eq(run("speech features @/few/1_a_5.wav --picture @/a.png"), 1);
+    assert_says("1_a_5.wav: not a regular file\n");
+    ck_assert_int_eq(run("speech train --data @/few"), 1);
+    assert_says("1_a_5.wav: not a regular file\n");
 }
 
 static const struct {
@@ -707,10 +714,15 @@ static const struct {
       "speech: --min-digits 11: expected at most --max-digits 10\n" },
     { "evaluate", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
     { "evaluate --layers 2", "unrecognized option '--layers'" },
-    { "recognise", "speech: recognise: expected a sound file first\n" },
-    { "recognise --beam 2 a.wav", "speech: recognise: expected a sound file first\n" },
+    { "recognise", "speech: expected a sound file: speech recognise FILE; --help lists" },
+    { "recognise --beam 2 a.wav", "speech: expected --checkpoint FILE, a checkpoint of" },
+    { "recognise a.wav --checkpoint a --picture b.jpg",
+      "speech: --picture b.jpg: expected a file name without control characters that ends in .png "
+      "or .svg\n" },
+    { "features a.png --picture a.png",
+      "--picture a.png: expected another file than the argument" },
     { "recognise a.wav", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
-    { "stream", "speech: stream: expected a sound file first\n" },
+    { "stream", "speech: expected a sound file: speech stream FILE; --help lists" },
     { "stream a.wav", "speech: expected --checkpoint FILE, a checkpoint of speech train\n" },
     { "train --causal maybe", "speech: --causal maybe: expected no or yes\n" },
     { "features a.wav", "speech: features: expected --picture FILE, a PNG or an SVG\n" },

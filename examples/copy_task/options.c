@@ -36,7 +36,7 @@ static const Option of_training[] = {
 static const Option of_this_run[] = {
     { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
       "CSV rows of step,loss,accuracy,learning_rate,seconds" },
-    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, NULL,
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings,
       "an SVG of loss and accuracy, by gnuplot" },
 };
 /* clang-format on */

@@ -29,6 +29,7 @@ static const char *const step_precisions[] = {
     [PRECISION_BF16] = "bf16",
     NULL,
 };
+static const char *const endings[] = { ".png", NULL };
 static const char *const methods[] = { "all", "linear", "stateful-softmax", "softmax", NULL };
 const char *const form_names[] = {
     [FORM_BEST] = "best",           [FORM_RECURRENT] = "recurrent",
@@ -62,7 +63,7 @@ static const Option of_training[] = {
     { "seed", WHOLE, OF_TRAINING, AT(common.seed), 0, 4294967295, NULL, "weights, order, dropout" },
     { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
       "CSV rows of step,training_bits,test_bits,learning_rate,seconds" },
-    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, NULL,
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings,
       "an SVG of the bits per dimension, by gnuplot" },
     { "evaluate-every", WHOLE, OF_RUN, AT(evaluate_every), 0, 1e9, NULL,
       "evaluate the first test images every N steps (0: never)" },
@@ -82,7 +83,7 @@ static const Option checkpoint[] = {
     { "model", CHECKPOINT, OF_RUN, AT(model), 0, 0, NULL, "a checkpoint of mnist train" },
 };
 static const Option of_sampling[] = {
-    { "output", PATH, OF_RUN, AT(output), 0, 0, NULL, "the picture, a PNG" },
+    { "output", PATH, OF_RUN, AT(output), 0, 0, endings, "the picture" },
     { "count", WHOLE, OF_RUN, AT(count), 1, 10000, NULL, "images of each kind (10)" },
     { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL,
       "maximum of images drawn at a time, to bound memory (100)" },

@@ -30,6 +30,7 @@ static const char *const preset_names[] = { "small", "paper", "lstm", "streaming
 static const char *const models[] = { "transformer", "lstm", NULL };
 static const char *const attentions[] = { "linear", "softmax", "lsh", NULL };
 static const char *const no_yes[] = { "no", "yes", NULL };
+static const char *const endings[] = { ".png", ".svg", NULL };
 static const char *const splits[] = { "standard", "speaker", NULL };
 
 #define AT(field) offsetof(SpeechOptions, field)
@@ -62,7 +63,7 @@ static const Option of_training[] = {
       "weights, strings, dropout" },
     { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
       "CSV rows of step,loss,validation_error,learning_rate,seconds" },
-    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, NULL, "an SVG of loss and error, by gnuplot" },
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings, "an SVG of loss and error, by gnuplot" },
 };
 static const Option of_strings[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
@@ -81,7 +82,7 @@ static const Option of_decoding[] = {
     { "beam", WHOLE, OF_RUN, AT(beam), 1, 1000, NULL, "prefixes of the beam search (10)" },
 };
 static const Option of_pictures[] = {
-    { "picture", PATH, OF_RUN, AT(picture), 0, 0, NULL, "a PNG or an SVG, by gnuplot" },
+    { "picture", PATH, OF_RUN, AT(picture), 0, 0, endings, "by gnuplot" },
 };
 /* clang-format on */
 
@@ -121,6 +122,7 @@ const Command speech_evaluate_command = {
 
 const Command speech_recognise_command = {
     .program = "speech",
+    .argument = "a sound file: speech recognise FILE",
     .about = "usage: speech recognise FILE --checkpoint FILE [OPTION]...\n\n"
              "Prints the digits and phonemes of a sound file, with their times.",
     .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(of_decoding), OPTION_TABLE(of_pictures),
@@ -132,6 +134,7 @@ const Command speech_recognise_command = {
 
 const Command speech_stream_command = {
     .program = "speech",
+    .argument = "a sound file: speech stream FILE",
     .about =
         "usage: speech stream FILE --checkpoint FILE [OPTION]...\n\n"
         "Prints the digits and phonemes of a sound file as a causal model finds them in blocks\n"
@@ -144,6 +147,7 @@ const Command speech_stream_command = {
 
 const Command speech_features_command = {
     .program = "speech",
+    .argument = "a sound file: speech features FILE",
     .about = "usage: speech features FILE --picture FILE\n\n"
              "Draws the spectrogram of a sound file: its log-mel filter banks, which models read.",
     .tables = { OPTION_TABLE(of_pictures) },
@@ -187,18 +191,4 @@ void speech_check_checkpoint(const SpeechOptions *options)
 {
     if (!options->checkpoint)
         fail(BAD_USE, "expected --checkpoint FILE, a checkpoint of speech train");
-}
-
-const char *speech_file(int *argc, char ***argv)
-{
-    char *command = (*argv)[0];
-    if (*argc > 1 && !strcmp((*argv)[1], "--help"))
-        return NULL;
-    if (*argc < 2 || (*argv)[1][0] == '-')
-        fail(BAD_USE, "%s: expected a sound file first", command);
-    const char *file = (*argv)[1];
-    (*argc)--;
-    (*argv)++;
-    (*argv)[0] = command;
-    return file;
 }

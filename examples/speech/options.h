@@ -30,10 +30,6 @@ void speech_check_model(const SpeechOptions *options, const Given *given);
 void speech_check_data(const SpeechOptions *options);
 void speech_check_checkpoint(const SpeechOptions *options);
 
-/* Removes the file, the argument after the subcommand's name, from the arguments and returns it;
- * ends the program if there is none. "--help": returns NULL. */
-const char *speech_file(int *argc, char ***argv);
-
 /* The subcommands. argv[0] is the subcommand's name; each returns the exit status. */
 int speech_features(int argc, char **argv);
 int speech_train(int argc, char **argv);

@@ -17,9 +17,8 @@ static Wave read_file(const char *path)
 
 int speech_features(int argc, char **argv)
 {
-    const char *path = speech_file(&argc, &argv);
     SpeechOptions options;
-    options_parse(&speech_features_command, argc, argv, &options);
+    const char *path = options_parse(&speech_features_command, argc, argv, &options).argument;
     if (!options.picture)
         fail(BAD_USE, "features: expected --picture FILE, a PNG or an SVG");
     option_check_file("picture", options.picture);
@@ -107,9 +106,8 @@ static void print_result(const Result *result, const Mark *marks)
 
 int speech_recognise(int argc, char **argv)
 {
-    const char *path = speech_file(&argc, &argv);
     SpeechOptions options;
-    options_parse(&speech_recognise_command, argc, argv, &options);
+    const char *path = options_parse(&speech_recognise_command, argc, argv, &options).argument;
     speech_check_checkpoint(&options);
     option_check_file("picture", options.picture);
     Wave wave = read_file(path);

@@ -174,9 +174,8 @@ static void recognise(Stream *stream, WaveFile *file, Found *found)
 
 int speech_stream(int argc, char **argv)
 {
-    const char *path = speech_file(&argc, &argv);
     SpeechOptions options;
-    options_parse(&speech_stream_command, argc, argv, &options);
+    const char *path = options_parse(&speech_stream_command, argc, argv, &options).argument;
     speech_check_checkpoint(&options);
     if (!model_is_causal(&options))
         fail(BAD_USE, "--checkpoint %s: %s, expected a causal model: train --preset streaming",
