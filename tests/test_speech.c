@@ -742,6 +742,8 @@ TEST(bad_options_are_reported)
     for (int i = 0; i < 5; i++) {
         assert_runs("speech %s --help", commands[i]);
         assert_says("--help");
+        for (const char *line = output; *line; line = strchr(line, '\n') + 1)
+            ck_assert_msg(strcspn(line, "\n") <= 80, "more than 80 columns: %s", line);
     }
 }
 

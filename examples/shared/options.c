@@ -125,7 +125,7 @@ static Text option_text(const Option *option, const void *options)
         text = number_text((double)*(const int64_t *)value);
     else if (option->kind == NUMBER)
         text = number_text(*(const double *)value);
-    else if (option->kind == CHOICE)
+    else if (option->kind == CHOICE && *(const char *const *)value)
         snprintf(text.text, sizeof text.text, "%s", *(const char *const *)value);
     return text;
 }
@@ -230,33 +230,66 @@ static const Option *option_at(const Command *command, int index)
     return NULL;
 }
 
+/* Prints words in lines of at most 80 characters; those after the first begin in this column. */
+static void print_words(const char *text, int indent)
+{
+    int column = indent - 1;
+    for (const char *separator = ""; *text; separator = " ") {
+        const int length = (int)strcspn(text, " ");
+        if (column + 1 + length > 80) {
+            printf("\n%*s", indent, "");
+            separator = "";
+            column = indent - 1;
+        }
+        printf("%s%.*s", separator, length, text);
+        column += 1 + length;
+        text += length + (text[length] == ' ');
+    }
+    printf("\n");
+}
+
+/* Appends " (VALUE; PRESET VALUE)": the default, and those of presets that have another one. */
+static void add_defaults(char text[], size_t size, const Command *command, const Option *option)
+{
+    Text standard = { "" };
+    size_t used = strlen(text);
+    for (int p = 0; p == 0 || (command->preset_names && command->preset_names[p]); p++) {
+        const int preset = p == 0 ? command->standard : p <= command->standard ? p - 1 : p;
+        const Text value =
+            option_text(option, (const char *)command->presets + (size_t)preset * command->size);
+        if (p == 0) {
+            if (!*value.text || (option->scope == OF_RUN && !strcmp(value.text, "0")))
+                return;
+            standard = value;
+            used += (size_t)snprintf(text + used, size - used, " (%s", value.text);
+        } else if (strcmp(option->name, "preset") && strcmp(value.text, standard.text)) {
+            used += (size_t)snprintf(text + used, size - used, "; %s %s",
+                                     command->preset_names[preset], value.text);
+        }
+    }
+    snprintf(text + used, size - used, ")");
+}
+
 static void print_option(const Command *command, const Option *option)
 {
     static const char *const values[] = { " N",   " X",    " NAME", " FILE", " FILE",
                                           " DIR", " TEXT", "",      " FILE", " FILE" };
-    char name[64];
-    snprintf(name, sizeof name, "--%s%s", option->name, values[option->kind]);
-    printf("  %-20s", name);
-    for (int p = 0; command->preset_names && command->preset_names[p]; p++) {
-        const char *preset = (const char *)command->presets + (size_t)p * command->size;
-        printf(" %-8s", option->scope != OF_RUN ? option_text(option, preset).text : "");
-    }
-    printf(" %s%s%s\n", option->help, option->kind == CHOICE ? ": " : "",
-           option->kind == CHOICE ? expected(option).text : "");
+    char text[512];
+    snprintf(text, sizeof text, "--%s%s", option->name, values[option->kind]);
+    printf("  %-20s ", text);
+    snprintf(text, sizeof text, "%s%s%s", option->help, option->kind == CHOICE ? ": " : "",
+             option->kind == CHOICE ? expected(option).text : "");
+    add_defaults(text, sizeof text, command, option);
+    print_words(text, 23);
 }
 
 static void print_help(const Command *command)
 {
-    int presets = 0;
-    printf("%s\n\n  %-20s", command->about, "option");
-    for (; command->preset_names && command->preset_names[presets]; presets++)
-        printf(command->preset_names[presets + 1] ? " %-8s" : " %s",
-               command->preset_names[presets]);
-    printf("\n");
+    printf("%s\n\n", command->about);
     const Option *option;
     for (int i = 0; (option = option_at(command, i)); i++)
         print_option(command, option);
-    printf("  %-20s%*s print this\n", "--help", 9 * presets, "");
+    printf("  %-20s print this\n", "--help");
 }
 
 /* Ends the program if getopt or the option's row rejects an argument. */

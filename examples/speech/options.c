@@ -72,14 +72,14 @@ static const Option of_strings[] = {
       "the fewest of a string" },
     { "max-digits", WHOLE, OF_TRAINING, AT(max_digits), 1, MAX_DIGITS, NULL,
       "the most of a string" },
-    { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on (200)" },
+    { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on" },
 };
 static const Option of_a_model[] = {
     { "checkpoint", CHECKPOINT, OF_RUN, AT(checkpoint), 0, 0, NULL,
       "a checkpoint of speech train" },
 };
 static const Option of_decoding[] = {
-    { "beam", WHOLE, OF_RUN, AT(beam), 1, 1000, NULL, "prefixes of the beam search (10)" },
+    { "beam", WHOLE, OF_RUN, AT(beam), 1, 1000, NULL, "prefixes of the beam search" },
 };
 static const Option of_pictures[] = {
     { "picture", PATH, OF_RUN, AT(picture), 0, 0, endings, "by gnuplot" },
@@ -99,8 +99,8 @@ static const Option of_pictures[] = {
 const Command speech_train_command = {
     .program = "speech",
     .about = "usage: speech train --data DIR [OPTION]...\n\n"
-             "Trains a model of strings of spoken digits by connectionist temporal classification\n"
-             "(Katharopoulos et al. 2020, Transformers are RNNs, section 4.3).",
+             "Trains a model of strings of spoken digits by connectionist temporal\n"
+             "classification (Katharopoulos et al. 2020, Transformers are RNNs, section 4.3).",
     .tables = { OPTION_TABLE(of_the_model), OPTION_TABLE(model_rows), OPTION_TABLE(of_training),
                 OPTION_TABLE(training_rows), OPTION_TABLE(of_strings), OPTION_TABLE(device_rows),
                 SAVING, QUIET },
@@ -135,10 +135,9 @@ const Command speech_recognise_command = {
 const Command speech_stream_command = {
     .program = "speech",
     .argument = "a sound file: speech stream FILE",
-    .about =
-        "usage: speech stream FILE --checkpoint FILE [OPTION]...\n\n"
-        "Prints the digits and phonemes of a sound file as a causal model finds them in blocks\n"
-        "of 10 ms, and the latency per block.",
+    .about = "usage: speech stream FILE --checkpoint FILE [OPTION]...\n\n"
+             "Prints the digits and phonemes of a sound file as a causal model finds them in\n"
+             "blocks of 10 ms, and the latency per block.",
     .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(device_rows) },
     .trainer = &speech_train_command,
     .presets = presets,
@@ -149,7 +148,8 @@ const Command speech_features_command = {
     .program = "speech",
     .argument = "a sound file: speech features FILE",
     .about = "usage: speech features FILE --picture FILE\n\n"
-             "Draws the spectrogram of a sound file: its log-mel filter banks, which models read.",
+             "Draws the spectrogram of a sound file: its log-mel filter banks, which models\n"
+             "read.",
     .tables = { OPTION_TABLE(of_pictures) },
     .trainer = &speech_train_command,
     .presets = presets,

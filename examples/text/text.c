@@ -50,12 +50,12 @@ static const Option of_training[] = {
     { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings, "an SVG of the loss, by gnuplot" },
 };
 static const Option of_generation[] = {
-    { "generate", WHOLE, OF_RUN, AT(generate), 0, 1e9, NULL, "bytes after FILE and the prompt (500)" },
+    { "generate", WHOLE, OF_RUN, AT(generate), 0, 1e9, NULL, "bytes after FILE and the prompt" },
     { "prompt", STRING, OF_RUN, AT(prompt), 0, 0, NULL, "to continue" },
     { "temperature", NUMBER, OF_RUN, AT(temperature), 0, 1e9, NULL,
-      "0: always the likeliest byte (0.7)" },
+      "0: always the likeliest byte" },
     { "top-p", NUMBER, OF_RUN, AT(top_p), 1e-6, 1, NULL,
-      "draw from the likeliest bytes of this probability (0.95)" },
+      "draw from the likeliest bytes of this probability" },
     { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: generate with weights in 8 bits" },
     { "evaluate", FLAG, OF_RUN, AT(evaluate), 0, 0, NULL,
       "print the bits per byte of FILE, by decode steps, instead" },
@@ -141,14 +141,14 @@ static Tensor *embed_text(Tape *tape, const int64_t *starts, int64_t batch, int6
 
 /* ------------------------------------------------------------------------------------- training */
 
-/* The step determines its windows, so a resumed run draws the same ones. */
+/* The step determines its windows, BATCH random numbers: a resumed run draws the same ones. */
 static void next_batch(void *context, int64_t step)
 {
     (void)context;
     static int32_t seen[BATCH * LENGTH * SEEN], next[BATCH * LENGTH];
     int64_t starts[BATCH];
     Random random = random_new((uint64_t)options.common.seed, random_stream("windows"));
-    random.counter = (uint64_t)step << 32;
+    random.counter = (uint64_t)(step - 1) * BATCH;
     for (int b = 0; b < BATCH; b++)
         starts[b] = random_integer(&random, 0, size);
     for (int i = 0; i < BATCH * LENGTH; i++)
