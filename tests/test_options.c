@@ -81,12 +81,12 @@ static const Wrong of_mnist[] = {
     { "train --steps 5 --epochs 1", "--steps 5: expected without --epochs 1\n" },
     { "train --attention softmax --features relu",
       "--features relu: expected without --attention softmax, which has none\n" },
-    { "sample", "mnist: sample: expected --model FILE, a checkpoint of mnist train, and --output" },
-    { "evaluate --data x", "mnist: evaluate: expected --model FILE, a checkpoint of mnist train" },
+    { "sample", "mnist: sample: expected --load FILE, a checkpoint of mnist train, and --plot" },
+    { "evaluate --data x", "mnist: evaluate: expected --load FILE, a checkpoint of mnist train" },
     { "benchmark --method lsh",
       "--method lsh: expected all, linear, stateful-softmax or softmax\n" },
-    { "sample --model @/a.png --output @/a.png", "a.png: expected another file than --model " },
-    { "sample --output a.svg", "--output a.svg: " NAME " that ends in .png\n" },
+    { "sample --load @/a.png --plot @/a.png", "a.png: expected another file than --load " },
+    { "sample --plot a.svg", "--plot a.svg: " NAME " that ends in .png\n" },
     { "benchmark --csv /tmp", "--csv /tmp: " WRITABLE },
 };
 
@@ -129,10 +129,10 @@ TEST(files_that_are_no_checkpoints_are_reported)
     ck_assert_int_eq(run("copy_task --evaluate @/weights"), 1);
     assert_says("expected a checkpoint of copy_task, but it has no --preset");
     assert_runs("copy_task " TINY "--steps 1 --save @/run");
-    ck_assert_int_eq(run("mnist sample --model @/run --output @/a.png"), 1);
+    ck_assert_int_eq(run("mnist sample --load @/run --plot @/a.png"), 1);
     assert_says("run: expected a checkpoint of mnist, but it is one of copy_task\n");
     static const char *const missing[] = { "copy_task --resume @/missing",
-                                           "mnist sample --model @/missing --output @/a.png" };
+                                           "mnist sample --load @/missing --plot @/a.png" };
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(run("%s", missing[i]), 1);
         assert_says("missing: No such file or directory");

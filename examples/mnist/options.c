@@ -80,10 +80,10 @@ static const Option of_drawing[] = {
     { "int8", FLAG, OF_RUN, AT(int8), 0, 0, NULL, "on the CPU: a step's weights in 8 bits" },
 };
 static const Option checkpoint[] = {
-    { "model", CHECKPOINT, OF_RUN, AT(model), 0, 0, NULL, "a checkpoint of mnist train" },
+    { "load", CHECKPOINT, OF_RUN, AT(load), 0, 0, NULL, "a checkpoint of mnist train" },
 };
 static const Option of_sampling[] = {
-    { "output", PATH, OF_RUN, AT(output), 0, 0, endings, "the picture" },
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, endings, "the picture" },
     { "count", WHOLE, OF_RUN, AT(count), 1, 10000, NULL, "images of each kind" },
     { "batch", WHOLE, OF_RUN, AT(at_once), 1, 10000, NULL,
       "maximum of images drawn at a time, to bound memory" },
@@ -119,7 +119,7 @@ const Command mnist_train_command = {
 
 const Command mnist_sample_command = {
     .program = "mnist",
-    .about = "usage: mnist sample --model FILE --output FILE [--data DIR] [OPTION]...\n\n"
+    .about = "usage: mnist sample --load FILE --plot FILE [--data DIR] [OPTION]...\n\n"
              "Draws images pixel by pixel: unconditionally and, with --data, completing the\n"
              "upper halves of test images.",
     .tables = { OPTION_TABLE(checkpoint), OPTION_TABLE(of_sampling), OPTION_TABLE(data),
@@ -131,7 +131,7 @@ const Command mnist_sample_command = {
 
 const Command mnist_evaluate_command = {
     .program = "mnist",
-    .about = "usage: mnist evaluate --model FILE --data DIR [OPTION]...\n\n"
+    .about = "usage: mnist evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Prints the bits per dimension of test images by decode steps, as they are drawn,\n"
              "which measures the loss by bf16 or 8-bit weights. (mnist train --evaluate uses\n"
              "the parallel form.)",

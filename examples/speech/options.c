@@ -63,7 +63,8 @@ static const Option of_training[] = {
       "weights, strings, dropout" },
     { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
       "CSV rows of step,loss,validation_error,learning_rate,seconds" },
-    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings, "an SVG of loss and error, by gnuplot" },
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings,
+      "an SVG of loss and error, by gnuplot" },
 };
 static const Option of_strings[] = {
     { "data", FOLDER, OF_RUN, AT(data), 0, 0, NULL,
@@ -75,14 +76,14 @@ static const Option of_strings[] = {
     { "strings", WHOLE, OF_RUN, AT(strings), 1, 1e6, NULL, "that the error is measured on" },
 };
 static const Option of_a_model[] = {
-    { "checkpoint", CHECKPOINT, OF_RUN, AT(checkpoint), 0, 0, NULL,
+    { "load", CHECKPOINT, OF_RUN, AT(load), 0, 0, NULL,
       "a checkpoint of speech train" },
 };
 static const Option of_decoding[] = {
     { "beam", WHOLE, OF_RUN, AT(beam), 1, 1000, NULL, "prefixes of the beam search" },
 };
 static const Option of_pictures[] = {
-    { "picture", PATH, OF_RUN, AT(picture), 0, 0, endings, "by gnuplot" },
+    { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, endings, "by gnuplot" },
 };
 /* clang-format on */
 
@@ -90,6 +91,10 @@ static const Option of_pictures[] = {
 #define SAVING                                                                                     \
     {                                                                                              \
         run_rows, 4                                                                                \
+    }
+#define PRECISION                                                                                  \
+    {                                                                                              \
+        run_rows + 5, 1                                                                            \
     }
 #define QUIET                                                                                      \
     {                                                                                              \
@@ -103,7 +108,7 @@ const Command speech_train_command = {
              "classification (Katharopoulos et al. 2020, Transformers are RNNs, section 4.3).",
     .tables = { OPTION_TABLE(of_the_model), OPTION_TABLE(model_rows), OPTION_TABLE(of_training),
                 OPTION_TABLE(training_rows), OPTION_TABLE(of_strings), OPTION_TABLE(device_rows),
-                SAVING, QUIET },
+                SAVING, PRECISION, QUIET },
     .presets = presets,
     .size = sizeof(SpeechOptions),
     .preset_names = preset_names,
@@ -111,7 +116,7 @@ const Command speech_train_command = {
 
 const Command speech_evaluate_command = {
     .program = "speech",
-    .about = "usage: speech evaluate --checkpoint FILE --data DIR [OPTION]...\n\n"
+    .about = "usage: speech evaluate --load FILE --data DIR [OPTION]...\n\n"
              "Measures the error rate of phonemes on strings of the test recordings.",
     .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(of_strings), OPTION_TABLE(of_decoding),
                 OPTION_TABLE(device_rows) },
@@ -123,7 +128,7 @@ const Command speech_evaluate_command = {
 const Command speech_recognise_command = {
     .program = "speech",
     .argument = "a sound file: speech recognise FILE",
-    .about = "usage: speech recognise FILE --checkpoint FILE [OPTION]...\n\n"
+    .about = "usage: speech recognise FILE --load FILE [OPTION]...\n\n"
              "Prints the digits and phonemes of a sound file, with their times.",
     .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(of_decoding), OPTION_TABLE(of_pictures),
                 OPTION_TABLE(device_rows) },
@@ -135,7 +140,7 @@ const Command speech_recognise_command = {
 const Command speech_stream_command = {
     .program = "speech",
     .argument = "a sound file: speech stream FILE",
-    .about = "usage: speech stream FILE --checkpoint FILE [OPTION]...\n\n"
+    .about = "usage: speech stream FILE --load FILE [OPTION]...\n\n"
              "Prints the digits and phonemes of a sound file as a causal model finds them in\n"
              "blocks of 10 ms, and the latency per block.",
     .tables = { OPTION_TABLE(of_a_model), OPTION_TABLE(device_rows) },
@@ -147,7 +152,7 @@ const Command speech_stream_command = {
 const Command speech_features_command = {
     .program = "speech",
     .argument = "a sound file: speech features FILE",
-    .about = "usage: speech features FILE --picture FILE\n\n"
+    .about = "usage: speech features FILE --plot FILE\n\n"
              "Draws the spectrogram of a sound file: its log-mel filter banks, which models\n"
              "read.",
     .tables = { OPTION_TABLE(of_pictures) },
@@ -189,6 +194,6 @@ void speech_check_data(const SpeechOptions *options)
 
 void speech_check_checkpoint(const SpeechOptions *options)
 {
-    if (!options->checkpoint)
-        fail(BAD_USE, "expected --checkpoint FILE, a checkpoint of speech train");
+    if (!options->load)
+        fail(BAD_USE, "expected --load FILE, a checkpoint of speech train");
 }

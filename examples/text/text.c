@@ -46,7 +46,8 @@ static const Option of_training[] = {
       "in total, including those before --resume" },
     { "seed", WHOLE, OF_TRAINING, AT(common.seed), 0, 4294967295, NULL, "weights, windows, draws" },
     { "load", INPUT, OF_RUN, AT(load), 0, 0, NULL, "weights to start from, as of --save" },
-    { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL, "CSV rows of step,loss,learning_rate,seconds" },
+    { "log", PATH, OF_RUN, AT(common.log), 0, 0, NULL,
+      "CSV rows of step,loss,learning_rate,seconds" },
     { "plot", PATH, OF_RUN, AT(common.plot), 0, 0, plot_endings, "an SVG of the loss, by gnuplot" },
 };
 static const Option of_generation[] = {

@@ -78,7 +78,7 @@ for part in train t10k; do images | gzip >"$directory/$part-images-idx3-ubyte.gz
 mnist="$build/programs/mnist" picture="$directory/picture.png" pictured=0
 $mnist train --data "$directory" --rows 6 --columns 5 --layers 1 --heads 2 --head-dim 8 --feed-forward 16 \
     --batch 4 --steps 1 --quiet --save "$directory/mnist.safetensors" >"$directory/log" 2>&1 || fail "mnist train"
-draw="$mnist sample --model $directory/mnist.safetensors --data $directory --count 1 --threads 1 --output $picture"
+draw="$mnist sample --load $directory/mnist.safetensors --data $directory --count 1 --threads 1 --plot $picture"
 export FAULT=malloc FAULT_COUNT=$directory/count
 for FAULT_LIBRARY in libz.so libpng; do
     export FAULT_LIBRARY
