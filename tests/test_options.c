@@ -47,6 +47,8 @@ static const Wrong of_copy_task[] = {
     { "--device tpu", "--device tpu: expected auto, plain, cpu or cuda\n" },
     { "--preset slow", "--preset slow: expected quick or paper\n" },
     { "--colour red", "unrecognized option '--colour'" },
+    { "-xy", "copy_task: unrecognized option '-x'; --help lists all\n" },
+    { "--quiet=1", "copy_task: unrecognized option '--quiet=1'; --help lists all\n" },
     { "--steps", "option '--steps' requires an argument" },
     { "more", "copy_task: more: expected an option; --help lists them\n" },
     { "--resume a --evaluate b", "--evaluate b: expected without --resume a\n" },

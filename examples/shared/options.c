@@ -306,6 +306,8 @@ static void read_arguments(Given *given, int argc, char **argv)
     for (int index, code; (code = getopt_long(argc, argv, ":", long_options, &index)) != -1;) {
         if (code == ':')
             fail(BAD_USE, "option '%s' requires an argument", argv[optind - 1]);
+        if (code == '?' && optopt)
+            fail(BAD_USE, "unrecognized option '-%c'; --help lists all", optopt);
         if (code == '?')
             fail(BAD_USE, "unrecognized option '%s'; --help lists all", argv[optind - 1]);
         if (index == count) {
